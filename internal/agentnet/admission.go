@@ -33,7 +33,7 @@ type Admission struct {
 // nil Permissions are everything, for a network with a shared inbox, in which NATS cannot
 // confine agents to their mail. state reports the connection state of a GUID. Calls must
 // not overlap until the connection of the one before is expected.
-func (n *Network) Admit(ctx context.Context, r AdmissionRequest, state func(guid string) ConnectionState) (Admission, *Permissions, error) {
+func (n *Network) Admit(ctx context.Context, r registry.AdmissionRequest, state func(guid string) registry.ConnectionState) (Admission, *Permissions, error) {
 	r, err := r.Check()
 	if err != nil {
 		return Admission{}, nil, err
@@ -54,7 +54,7 @@ func (n *Network) Admit(ctx context.Context, r AdmissionRequest, state func(guid
 // on its own bus, and returns what its connection through the link may do; nil is
 // everything, as with Admit. A GUID that another hub, by Admission.HubID, has brought to
 // the cluster is refused.
-func (n *Network) AdmitAtCluster(ctx context.Context, adm Admission, r AdmissionRequest) (*Permissions, error) {
+func (n *Network) AdmitAtCluster(ctx context.Context, adm Admission, r registry.AdmissionRequest) (*Permissions, error) {
 	b, err := n.main.store.Connected()
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (n *Network) AdmitAtCluster(ctx context.Context, adm Admission, r Admission
 }
 
 // admit makes an agent's inbox, sets its control subject, and returns its permissions.
-func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r AdmissionRequest) (*Permissions, error) {
+func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r registry.AdmissionRequest) (*Permissions, error) {
 	control, err := n.control.open(b, n)
 	if err == nil {
 		err = n.main.mail.EnsureInbox(ctx, b, adm.GUID)
@@ -80,7 +80,7 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	cfg.ProjectPath = r.ProjectPath
 	kind, owner := store.Allowances(cfg, r.AgentType)
 	n.control.setOwner(adm.GUID, owner)
-	if n.main.mail.Inboxes() == InboxesShared {
+	if n.main.mail.Inboxes() == store.InboxesShared {
 		return nil, b.Commit(ctx)
 	}
 	p := Confined{GUID: adm.GUID, Bucket: cfg.Bucket}.Permissions()
@@ -88,7 +88,7 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	p.Publish = append(p.Publish, adm.Control, adm.Control+registry.HeartbeatToken, cfg.IdentityKey(adm.Slot).Subject, limits+kind+".*", limits+owner+".*",
 		// Only the workers' consumers have this name.
 		store.QueueSubject+"*", "$JS.API.CONSUMER.INFO.*."+store.QueueGroup, "$JS.API.CONSUMER.MSG.NEXT.*."+store.QueueGroup, "$JS.ACK.*."+store.QueueGroup+".>")
-	p.Subscribe = append(p.Subscribe, ClusterInboxPrefix(adm.GUID)+".>")
+	p.Subscribe = append(p.Subscribe, store.ClusterInboxPrefix(adm.GUID)+".>")
 	return &p, b.Commit(ctx)
 }
 
@@ -128,7 +128,7 @@ func (c *control) open(b *bus.Bus, n *Network) (string, error) {
 	subject := controlSubject + store.Digest(fmt.Sprint(cfg.Bucket, cfg.Inboxes, cfg.RegistryTTL, cfg.AckTimeout, cfg.MaxAttempts, cfg.DeadLetterTTL))
 	_, err := b.Conn().Subscribe(subject+".*", func(m *nats.Msg) {
 		guid := m.Subject[len(subject)+1:]
-		if !strings.HasPrefix(m.Reply, InboxPrefix(guid)+".") && !strings.HasPrefix(m.Reply, ClusterInboxPrefix(guid)+".") {
+		if !strings.HasPrefix(m.Reply, store.InboxPrefix(guid)+".") && !strings.HasPrefix(m.Reply, store.ClusterInboxPrefix(guid)+".") {
 			return // the agent may not publish elsewhere, so neither does the hub for it
 		}
 		answer, err := n.main.work.AnswerQueueRequest(ctx, string(m.Data), c.owner(guid))

@@ -3,7 +3,10 @@ package agentnet_test
 import (
 	"testing"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -20,16 +23,16 @@ func TestAHubLetsAgentsInOneByOne(t *testing.T) {
 	if a.GUID() == twin.GUID() || a.GUID() == other.GUID() {
 		t.Error("two agents are one")
 	}
-	if d := nettest.Discover(t, other, agentnet.Filter{}); d.Total != 3 {
+	if d := nettest.Discover(t, other, registry.Filter{}); d.Total != 3 {
 		t.Errorf("%+v", d)
 	}
 	nettest.SendText(t, a, other, "hello")
-	if got := nettest.ReadTexts(t, other, agentnet.Selection{}); len(got) != 1 || got[0] != "hello" {
+	if got := nettest.ReadTexts(t, other, mail.Selection{}); len(got) != 1 || got[0] != "hello" {
 		t.Errorf("%q", got)
 	}
 	nettest.Submit(t, a, "T", "go") // the hub makes the queue
 	c := nettest.Claim(t, other)
-	if err := other.Complete(t.Context(), "T", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := other.Complete(t.Context(), "T", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 	if s := shop.Status(); s.Agents != 2 || !s.Connected {
@@ -41,6 +44,6 @@ func TestAHubLetsAgentsInOneByOne(t *testing.T) {
 	if again := nettest.Enter(t, shop, nettest.Worker("go")); again.GUID() != a.GUID() || !again.Reused() {
 		t.Errorf("%s came back as %s", a.GUID(), again.GUID())
 	}
-	_, err := shop.Register(t.Context(), agentnet.Registration{AgentType: "No Type"})
-	nettest.Wants(t, err, agentnet.ValidationError, "agent type")
+	_, err := shop.Register(t.Context(), registry.Registration{AgentType: "No Type"})
+	nettest.Wants(t, err, store.ValidationError, "agent type")
 }

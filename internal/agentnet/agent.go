@@ -32,14 +32,14 @@ type member struct {
 	worker *work.Worker
 }
 
-func (be *backend) newMember(id *registry.Identity, r Registration, o registry.AgentOptions) *member {
+func (be *backend) newMember(id *registry.Identity, r registry.Registration, o registry.AgentOptions) *member {
 	a := be.registry.NewAgent(id, r, o)
 	return &member{a, be, be.mail.Box(a), be.work.Worker(a)}
 }
 
 // Register makes an agent known and begins its heartbeat. The agent gets the GUID and the
 // inbox of an earlier agent of its kind that has gone.
-func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) {
+func (n *Network) Register(ctx context.Context, r registry.Registration) (*Agent, error) {
 	return n.register(ctx, r, false,
 		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType) },
 		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType) })
@@ -48,7 +48,7 @@ func (n *Network) Register(ctx context.Context, r Registration) (*Agent, error) 
 // RegisterPerson gives a person a GUID and an inbox, always the same on this computer,
 // without an entry in the registry: agents can answer, but do not find the person.
 func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, error) {
-	r := Registration{Handle: handle, AgentType: "person", Scope: ScopeUser, Visibility: Private}
+	r := registry.Registration{Handle: handle, AgentType: "person", Scope: registry.ScopeUser, Visibility: store.Private}
 	person := func() (*registry.Identity, error) { return n.main.registry.PersonIdentity(), nil }
 	return n.register(ctx, r, true, person, person)
 }
@@ -56,7 +56,7 @@ func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, er
 // register enters an agent with the identity that take returns. While the network cannot
 // be reached, it uses the identity that known returns, and the agent joins only the
 // hub's bus; it enters the network as soon as that can be reached.
-func (n *Network) register(ctx context.Context, r Registration, unlisted bool, take, known func() (*registry.Identity, error)) (*Agent, error) {
+func (n *Network) register(ctx context.Context, r registry.Registration, unlisted bool, take, known func() (*registry.Identity, error)) (*Agent, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
@@ -138,8 +138,8 @@ func (a *Agent) joinLocal(ctx context.Context) error {
 	if adm := a.net.cfg.localAdmission; adm != nil {
 		id = local.registry.AdmittedIdentity(*adm)
 	}
-	m := local.newMember(id, Registration{}, registry.AgentOptions{Unlisted: a.main.Unlisted(), Logger: local.store.Log()})
-	m.Change(func(e *Entry) { *e = a.Entry() })
+	m := local.newMember(id, registry.Registration{}, registry.AgentOptions{Unlisted: a.main.Unlisted(), Logger: local.store.Log()})
+	m.Change(func(e *registry.Entry) { *e = a.Entry() })
 	if err := m.Enter(ctx); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (a *Agent) GUID() string { return a.main.GUID() }
 func (a *Agent) Reused() bool { return a.main.Reused() }
 
 // Entry returns what the agent publishes of itself. It does not block.
-func (a *Agent) Entry() Entry { return a.main.Entry() }
+func (a *Agent) Entry() registry.Entry { return a.main.Entry() }
 
 // SetHandle changes the agent's handle; others see it with the next heartbeat.
 func (a *Agent) SetHandle(handle string) error {
@@ -263,45 +263,45 @@ func (a *Agent) SetHandle(handle string) error {
 
 // UpdatePresence changes the agent's entry at once. The status offline ends the heartbeat,
 // any other begins it again.
-func (a *Agent) UpdatePresence(ctx context.Context, c Changes) (Entry, error) {
+func (a *Agent) UpdatePresence(ctx context.Context, c registry.Changes) (registry.Entry, error) {
 	if err := c.Check(); err != nil {
-		return Entry{}, err
+		return registry.Entry{}, err
 	}
 	return a.update(ctx, c.Apply)
 }
 
 // Describe replaces what the agent said when it registered. Its type stays: it is part of
 // its identity.
-func (a *Agent) Describe(ctx context.Context, r Registration) (Entry, error) {
+func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry.Entry, error) {
 	if err := r.Check(); err != nil {
-		return Entry{}, err
+		return registry.Entry{}, err
 	}
 	if have := a.Entry().AgentType; r.AgentType != have {
-		return Entry{}, &Error{Code: ConflictError, Message: fmt.Sprintf("You are registered as %s already.", store.Quote(have)),
+		return registry.Entry{}, &store.Error{Code: store.ConflictError, Message: fmt.Sprintf("You are registered as %s already.", store.Quote(have)),
 			Remedy: "Call deregister_agent first to become another type of agent, with another GUID."}
 	}
-	return a.update(ctx, func(e *Entry) {
+	return a.update(ctx, func(e *registry.Entry) {
 		a.net.main.registry.Describe(e, r)
-		if e.Status == Offline {
-			e.Status = Active
+		if e.Status == registry.Offline {
+			e.Status = registry.Active
 		}
 	})
 }
 
 // update changes the entry in both registries. While the network cannot be reached, it
 // changes that of the hub's bus; the next heartbeat changes that of the network.
-func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) {
+func (a *Agent) update(ctx context.Context, change func(*registry.Entry)) (registry.Entry, error) {
 	at, err := a.ready()
 	if err != nil {
-		return Entry{}, err
+		return registry.Entry{}, err
 	}
 	if err := at.UseUpdate(ctx); err != nil {
-		return Entry{}, err
+		return registry.Entry{}, err
 	}
 	offline := a.main.Change(change)
 	var localErr error
 	if local := a.readyLocal(); local != nil {
-		local.Change(func(e *Entry) { *e = a.Entry() })
+		local.Change(func(e *registry.Entry) { *e = a.Entry() })
 		localErr = local.Publish(ctx)
 	}
 	if at != a.main {
@@ -314,7 +314,7 @@ func (a *Agent) update(ctx context.Context, change func(*Entry)) (Entry, error) 
 		a.main.Log().Warn("the entry on the hub's bus is not up to date", "error", localErr)
 	}
 	if err := a.main.Publish(ctx); err != nil {
-		return Entry{}, err
+		return registry.Entry{}, err
 	}
 	return a.Entry(), nil
 }
@@ -334,25 +334,25 @@ func (a *Agent) Deregister(ctx context.Context) error {
 func (n *Network) Leave(ctx context.Context, a *Agent) error { return a.Deregister(ctx) }
 
 // Discover lists the agents that this one may see. To find none is no error.
-func (a *Agent) Discover(ctx context.Context, f Filter) (Discovery, error) {
+func (a *Agent) Discover(ctx context.Context, f registry.Filter) (registry.Discovery, error) {
 	if _, err := a.ready(); err != nil {
-		return Discovery{}, err
+		return registry.Discovery{}, err
 	}
 	if err := f.Check(); err != nil {
-		return Discovery{}, err
+		return registry.Discovery{}, err
 	}
 	if err := a.use(ctx, store.DiscoverLimit); err != nil {
-		return Discovery{}, err
+		return registry.Discovery{}, err
 	}
 	return a.net.discover(ctx, a.main.Viewer(), f)
 }
 
 // Info returns another agent's entry, or the caller's own. An agent that the caller may
 // not see is not found.
-func (a *Agent) Info(ctx context.Context, guid string) (Entry, Liveness, error) {
+func (a *Agent) Info(ctx context.Context, guid string) (registry.Entry, registry.Liveness, error) {
 	at, err := a.ready()
 	if err != nil {
-		return Entry{}, "", err
+		return registry.Entry{}, "", err
 	}
 	e, live, err := at.of.registry.Info(ctx, at.Viewer(), guid)
 	if local := a.readyLocal(); local != nil && at != local && store.IsNotFound(err) {
@@ -363,28 +363,28 @@ func (a *Agent) Info(ctx context.Context, guid string) (Entry, Liveness, error) 
 
 // BroadcastOffer sends a work offer to every agent that this one sees, that is not offline
 // and has all the capabilities. It counts as one broadcast, not as messages.
-func (a *Agent) BroadcastOffer(ctx context.Context, o Broadcast) (OfferResult, error) {
+func (a *Agent) BroadcastOffer(ctx context.Context, o mail.Broadcast) (mail.OfferResult, error) {
 	at, err := a.ready()
 	if err != nil {
-		return OfferResult{}, err
+		return mail.OfferResult{}, err
 	}
 	draft, err := o.Draft(a.net.main.store.Now())
 	if err != nil {
-		return OfferResult{}, err
+		return mail.OfferResult{}, err
 	}
 	if err := a.use(ctx, store.BroadcastLimit); err != nil {
-		return OfferResult{}, err
+		return mail.OfferResult{}, err
 	}
 	all, err := a.entries(ctx, at)
 	if err != nil {
-		return OfferResult{}, store.AsError(err)
+		return mail.OfferResult{}, store.AsError(err)
 	}
-	result, viewer := OfferResult{SentTo: []Offered{}}, a.main.Viewer()
+	result, viewer := mail.OfferResult{SentTo: []mail.Offered{}}, a.main.Viewer()
 	for _, s := range all {
-		if s.GUID == a.GUID() || !viewer.Sees(s.Entry) || a.net.main.registry.Liveness(s) == Gone || !o.Selects(s.Entry) {
+		if s.GUID == a.GUID() || !viewer.Sees(s.Entry) || a.net.main.registry.Liveness(s) == registry.Gone || !o.Selects(s.Entry) {
 			continue
 		}
-		to := Offered{GUID: s.GUID, AgentType: s.AgentType, Handle: s.Handle, Hostname: s.Hostname}
+		to := mail.Offered{GUID: s.GUID, AgentType: s.AgentType, Handle: s.Handle, Hostname: s.Hostname}
 		if s.Full() {
 			result.Full = append(result.Full, to)
 			continue

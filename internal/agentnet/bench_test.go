@@ -18,6 +18,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
@@ -32,7 +36,7 @@ func embedded(b *testing.B, mode bus.Durability) agentnet.Config {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = hub.Close(context.Background()) }) // the benchmark is over
-	return agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "host", Username: "ann", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+	return agentnet.Config{BusConfig: store.Config{Hostname: "host", Username: "ann", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Join(ctx, bus.Config{Name: "bench", Logger: slog.New(slog.DiscardHandler)}, func(ctx context.Context) (bus.Grant, error) {
 				return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
@@ -62,11 +66,11 @@ func populate(b *testing.B, cfg agentnet.Config, n int) (beat func()) {
 		b.Fatal(err)
 	}
 	const format = "2006-01-02T15:04:05.000Z"
-	entries := make([]agentnet.Entry, n)
+	entries := make([]registry.Entry, n)
 	for i := range entries {
 		now := time.Now().UTC().Format(format)
-		entries[i] = agentnet.Entry{GUID: uuid.NewString(), AgentType: "worker", Handle: fmt.Sprint("w-", i), Hostname: "h", Scope: agentnet.ScopeUser, Visibility: agentnet.Public,
-			NATSURL: "nats://h:4222", Capabilities: []string{"go", "testing"}, Status: agentnet.Idle, RegisteredAt: now, HeartbeatInterval: 60}
+		entries[i] = registry.Entry{GUID: uuid.NewString(), AgentType: "worker", Handle: fmt.Sprint("w-", i), Hostname: "h", Scope: registry.ScopeUser, Visibility: store.Public,
+			NATSURL: "nats://h:4222", Capabilities: []string{"go", "testing"}, Status: registry.Idle, RegisteredAt: now, HeartbeatInterval: 60}
 	}
 	beat = func() {
 		for _, e := range entries {
@@ -97,7 +101,7 @@ func BenchmarkRegistry1000(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			clock.Forward(11 * time.Second)
 			start := time.Now()
-			if _, err := a.UpdatePresence(b.Context(), agentnet.Changes{CurrentTaskCount: &i}); err != nil {
+			if _, err := a.UpdatePresence(b.Context(), registry.Changes{CurrentTaskCount: &i}); err != nil {
 				b.Fatal(err)
 			}
 			took = append(took, time.Since(start))
@@ -117,7 +121,7 @@ func BenchmarkRegistry1000(b *testing.B) {
 	})
 	look := func(b *testing.B) time.Duration {
 		start := time.Now()
-		if _, err := network.Agents(b.Context(), agentnet.Filter{Capability: "go"}); err != nil {
+		if _, err := network.Agents(b.Context(), registry.Filter{Capability: "go"}); err != nil {
 			b.Fatal(err)
 		}
 		return time.Since(start)
@@ -153,10 +157,10 @@ func BenchmarkMail(b *testing.B) {
 			for b.Loop() {
 				clock.Forward(time.Second) // for the limit of messages
 				start := time.Now()
-				if _, err := boss.Send(b.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "hello"}); err != nil {
+				if _, err := boss.Send(b.Context(), mail.Message{Recipient: hand.GUID(), Text: "hello"}); err != nil {
 					b.Fatal(err)
 				}
-				if mail, _, err := hand.Wait(b.Context(), agentnet.Selection{}); err != nil || len(mail) == 0 {
+				if mail, _, err := hand.Wait(b.Context(), mail.Selection{}); err != nil || len(mail) == 0 {
 					b.Fatal(err)
 				}
 				took = append(took, time.Since(start))
@@ -209,7 +213,7 @@ func BenchmarkWork(b *testing.B) {
 							if claim == nil {
 								continue
 							}
-							if err := a.Complete(b.Context(), claim.TaskID, claim.Token, agentnet.Outcome{Success: true, Summary: "ok"}); err != nil {
+							if err := a.Complete(b.Context(), claim.TaskID, claim.Token, work.Outcome{Success: true, Summary: "ok"}); err != nil {
 								b.Error(err)
 							}
 							done.Add(1)
@@ -235,23 +239,23 @@ const idleAgents = 1000
 func BenchmarkIdleAgents(b *testing.B) {
 	// As `parley mcp` does it: the hub lets each in, with a connection that can do
 	// nothing but what the agent is there for, and an inbox each.
-	b.Run("process-each", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(agentnet.InboxesPerAgent)) })
-	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(agentnet.InboxesShared)) })
+	b.Run("process-each", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(store.InboxesPerAgent)) })
+	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(store.InboxesShared)) })
 	b.Run("mcp-over-http", func(b *testing.B) { idle(b, hubtest.NewHTTP(b), openSession) })
 	b.Run("registry-only", func(b *testing.B) {
 		idle(b, hubtest.New(b), func(b *testing.B, hub hubtest.Hub) func(int) error {
-			populate(b, agentnet.Config{BusConfig: agentnet.BusConfig{Dial: hub.Dial(bus.AccessNetwork, "")}}, idleAgents-1)
+			populate(b, agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, "")}}, idleAgents-1)
 			return func(int) error { return nil }
 		})
 	})
 }
 
 // enterEach registers agents of a project each.
-func enterEach(inboxes agentnet.Inboxes) func(*testing.B, hubtest.Hub) func(int) error {
+func enterEach(inboxes store.Inboxes) func(*testing.B, hubtest.Hub) func(int) error {
 	return func(b *testing.B, hub hubtest.Hub) func(int) error {
 		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
 		return func(i int) error {
-			l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}, enter)
+			l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}, enter)
 			b.Cleanup(func() { _ = l.Close(context.Background()) }) // the hub may be gone
 			_, err := l.Register(b.Context(), nettest.Worker("go"))
 			return err
@@ -287,7 +291,7 @@ func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
 func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) func(int) error) {
 	const atOnce = 16
 	for b.Loop() {
-		cfg := agentnet.Config{BusConfig: agentnet.BusConfig{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}}
+		cfg := agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}}
 		observer := nettest.Open(b, cfg)
 		<-time.After(*idleFor / 3)
 		before := resident(b, hub.PID())
@@ -311,7 +315,7 @@ func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) f
 			most = max(most, now)
 			<-time.After(100 * time.Millisecond)
 		}
-		if d, err := observer.Agents(b.Context(), agentnet.Filter{}); err != nil || d.Total < idleAgents-1 {
+		if d, err := observer.Agents(b.Context(), registry.Filter{}); err != nil || d.Total < idleAgents-1 {
 			b.Errorf("%d agents are there: %v", d.Total, err)
 		}
 		b.ReportMetric(before, "MB-before")

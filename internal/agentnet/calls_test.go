@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -35,16 +39,16 @@ func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
 		}
 		clock.Forward(11 * time.Second) // for the limit of updates
 		must(network.Usable(t.Context()))
-		d, err := network.Agents(t.Context(), agentnet.Filter{})
+		d, err := network.Agents(t.Context(), registry.Filter{})
 		must(err)
 		if found := nettest.GUIDs(d); len(found) != 2 || !slices.Contains(found, hand.GUID()) {
 			t.Errorf("%s: found %q", what, found)
 		}
-		if e, live, err := boss.Info(t.Context(), hand.GUID()); err != nil || live != agentnet.Live || e.GUID != hand.GUID() {
+		if e, live, err := boss.Info(t.Context(), hand.GUID()); err != nil || live != registry.Live || e.GUID != hand.GUID() {
 			t.Errorf("%s: %+v, %s, %v", what, e, live, err)
 		}
 		count := 1
-		e, err := hand.UpdatePresence(t.Context(), agentnet.Changes{CurrentTaskCount: &count})
+		e, err := hand.UpdatePresence(t.Context(), registry.Changes{CurrentTaskCount: &count})
 		must(err)
 		if e.CurrentTaskCount != 1 {
 			t.Errorf("%s: %+v", what, e)
@@ -58,7 +62,7 @@ func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
 		}
 		must(hand.SetHandle("worker-2"))
 
-		offered, err := boss.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "T", Description: "d", RequiredCapabilities: []string{"go"}}})
+		offered, err := boss.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "T", Description: "d", RequiredCapabilities: []string{"go"}}})
 		must(err)
 		if len(offered.SentTo) != 1 || offered.SentTo[0].GUID != hand.GUID() {
 			t.Errorf("%s: %+v", what, offered)
@@ -67,19 +71,19 @@ func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
 		if unread, err := hand.Unread(t.Context()); err != nil || unread != 2 {
 			t.Errorf("%s: %d unread, %v", what, unread, err)
 		}
-		if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); !slices.Equal(got, []string{"d", what}) {
+		if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"d", what}) {
 			t.Errorf("%s: read %q", what, got)
 		}
 		_, err = hand.MarkHandled(t.Context(), sent.ID, "done")
 		must(err)
-		if s, err := person.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Handled || s.Note != "done" {
+		if s, err := person.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mail.Handled || s.Note != "done" {
 			t.Errorf("%s: %+v, %v", what, s, err)
 		}
 
 		task := "task-" + what
 		nettest.Submit(t, boss, task, "go")
 		c := nettest.ClaimTask(t, hand, task)
-		if items, err := network.Items(t.Context(), agentnet.Claimed); err != nil || len(items) != 1 || items[0].TaskID != task {
+		if items, err := network.Items(t.Context(), work.Claimed); err != nil || len(items) != 1 || items[0].TaskID != task {
 			t.Errorf("%s: %+v, %v", what, items, err)
 		}
 		_, err = hand.Extend(t.Context(), task, c.Token)
@@ -112,7 +116,7 @@ func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = hand.Unread(t.Context())
-	nettest.Wants(t, err, agentnet.NotRegisteredError, "register_agent")
+	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 }
 
 // Inspect sees agents, dead letters and what waits, and changes nothing.
@@ -150,7 +154,7 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	nettest.Submit(t, a, "waits", "go")
-	if sent, err := a.Send(t.Context(), agentnet.Message{Recipient: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Text: "x"}); err != nil || !sent.Queued {
+	if sent, err := a.Send(t.Context(), mail.Message{Recipient: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Text: "x"}); err != nil || !sent.Queued {
 		t.Errorf("%+v, %v", sent, err)
 	}
 	if i := inspect(); i != (agentnet.Inspection{Used: true, Live: 1, Dead: 1, Mail: 1, Work: 1}) {
@@ -173,6 +177,6 @@ func TestWhatCannotBePartOfASubjectIsRefused(t *testing.T) {
 	}
 	for _, c := range []agentnet.Confined{{GUID: "*"}, {GUID: ann.GUID, Bucket: "a.b"}, {GUID: ann.GUID, Capabilities: []string{">"}}} {
 		_, err := c.Check()
-		nettest.Wants(t, err, agentnet.ValidationError, "")
+		nettest.Wants(t, err, store.ValidationError, "")
 	}
 }

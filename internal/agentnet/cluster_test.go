@@ -14,6 +14,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -90,7 +93,7 @@ func (c *cluster) computer(name string) agentnet.Config {
 	for _, port := range c.ports {
 		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
-	return agentnet.Config{BusConfig: agentnet.BusConfig{
+	return agentnet.Config{BusConfig: store.Config{
 		Hostname: name, Username: "ann", ProjectPath: "/home/ann/shop", ProjectID: "0123456789abcdef", AckTimeout: 2 * time.Second, MaxAttempts: 10,
 		Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
@@ -136,8 +139,8 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 		for i := range mails {
 			text := fmt.Sprint("mail ", i)
 			if err := retried(t, func(ctx context.Context) error {
-				_, err := boss.Send(ctx, agentnet.Message{Recipient: hand.GUID(), Text: text})
-				if err != nil && nettest.CategoryOf(err) == agentnet.ConnectionError {
+				_, err := boss.Send(ctx, mail.Message{Recipient: hand.GUID(), Text: text})
+				if err != nil && nettest.CategoryOf(err) == store.ConnectionError {
 					text += "+" // it may have been stored: the next is another message
 				}
 				return err
@@ -165,13 +168,13 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 				continue
 			}
 			if err := retried(t, func(ctx context.Context) error {
-				return hand.Complete(ctx, claim.TaskID, claim.Token, agentnet.Outcome{Success: true, Summary: "ok"})
+				return hand.Complete(ctx, claim.TaskID, claim.Token, work.Outcome{Success: true, Summary: "ok"})
 			}); err != nil {
 				t.Log(claim.TaskID, err) // too late: it comes again
 			}
 		}
 	})
-	states := map[agentnet.ItemState]int{}
+	states := map[work.ItemState]int{}
 	nettest.Await(t, "the end of all items", func() bool {
 		clear(states)
 		for i := range items {
@@ -181,11 +184,11 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 			}
 			states[s.State]++
 		}
-		return states[agentnet.Completed]+states[agentnet.Dead] == items
+		return states[work.Completed]+states[work.Dead] == items
 	})
 	stop()
 	running.Wait()
-	if states[agentnet.Completed] != items {
+	if states[work.Completed] != items {
 		t.Logf("%v", states)
 	}
 	read := map[string]int{}
@@ -215,7 +218,7 @@ func retried(t testing.TB, f func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(deadline, 5*time.Second)
 		err := f(ctx)
 		cancel()
-		if err == nil || nettest.CategoryOf(err) != agentnet.ConnectionError || deadline.Err() != nil {
+		if err == nil || nettest.CategoryOf(err) != store.ConnectionError || deadline.Err() != nil {
 			return err
 		}
 		select {

@@ -26,6 +26,10 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/testbed"
@@ -230,11 +234,11 @@ func same(text string) string { return text }
 // confined is the configuration of an agent's process.
 func confined(url string, c agentnet.Confined, credentials bus.Credentials) agentnet.Config {
 	credentials.TLS = true
-	return agentnet.Config{BusConfig: agentnet.BusConfig{
+	return agentnet.Config{BusConfig: store.Config{
 		Hostname: "host-" + c.GUID, Username: "user", ProjectPath: "/" + c.GUID, ProjectID: "0123456789abcdef", GUID: c.GUID,
 		Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
-			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Credentials: credentials, InboxPrefix: agentnet.InboxPrefix(c.GUID), Logger: slog.New(slog.DiscardHandler)})
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Credentials: credentials, InboxPrefix: store.InboxPrefix(c.GUID), Logger: slog.New(slog.DiscardHandler)})
 		},
 	}}
 }
@@ -272,14 +276,14 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	}
 
 	// What they are there for.
-	if d := nettest.Discover(t, a, agentnet.Filter{}); len(d.Agents) != 2 {
+	if d := nettest.Discover(t, a, registry.Filter{}); len(d.Agents) != 2 {
 		t.Errorf("%+v", d)
 	}
 	sent := nettest.SendText(t, a, b, "hello bob")
-	if got := nettest.ReadTexts(t, b, agentnet.Selection{}); !slices.Equal(got, []string{"hello bob"}) {
+	if got := nettest.ReadTexts(t, b, mail.Selection{}); !slices.Equal(got, []string{"hello bob"}) {
 		t.Errorf("%q", got)
 	}
-	if s, err := a.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Read {
+	if s, err := a.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mail.Read {
 		t.Errorf("%+v, %v", s, err)
 	}
 	nettest.Submit(t, a, "T", "typescript")
@@ -287,7 +291,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	if _, err := b.Extend(t.Context(), "T", c.Token); err != nil {
 		t.Error(err)
 	}
-	if err := b.Complete(t.Context(), "T", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := b.Complete(t.Context(), "T", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 	if s := nettest.State(t, a, "T"); s.ResultSummary != "done" {
@@ -301,8 +305,8 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	if _, err := a.DiscardDeadLetter(t.Context(), "D"); err != nil {
 		t.Error(err)
 	}
-	busy := agentnet.Busy
-	if _, err := a.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy}); err != nil {
+	busy := registry.Busy
+	if _, err := a.UpdatePresence(t.Context(), registry.Changes{Status: &busy}); err != nil {
 		t.Error(err)
 	}
 	var channels []chat.Channel
@@ -322,7 +326,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 
 	// What they are not.
 	denied := make(chan error, 100)
-	nc, err := nats.Connect(url, nats.UserInfo("ann", "a"), nats.RootCAs(p.path("ca.crt")), nats.CustomInboxPrefix(agentnet.InboxPrefix(ann.GUID)),
+	nc, err := nats.Connect(url, nats.UserInfo("ann", "a"), nats.RootCAs(p.path("ca.crt")), nats.CustomInboxPrefix(store.InboxPrefix(ann.GUID)),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
 		t.Fatal(err)
@@ -365,7 +369,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 		"$JS.API.DIRECT.GET.blog_ROADMAP", "$JS.API.STREAM.MSG.GET.blog_ROADMAP", "$JS.ACK.blog_ROADMAP.x.1.1.1.1.1", "$SYS.REQ.SERVER.PING",
 		"_INBOX_" + bob.GUID + ".x",
 	} {
-		if err := nc.PublishRequest(subject, agentnet.InboxPrefix(ann.GUID)+".x", []byte("{}")); err != nil {
+		if err := nc.PublishRequest(subject, store.InboxPrefix(ann.GUID)+".x", []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 		refused("to publish to " + subject)
@@ -380,7 +384,7 @@ func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	admit(t, operator(t, url, p))
 	a := nettest.Register(t, nettest.Open(t, confined(url, ann, bus.Credentials{User: "ann", Password: "a", CAFile: p.path("ca.crt")})), nettest.Worker("typescript"))
 	nettest.SendText(t, a, a, "forged")
-	nc, err := nats.Connect(url, nats.UserInfo("ann", "a"), nats.RootCAs(p.path("ca.crt")), nats.CustomInboxPrefix(agentnet.InboxPrefix(ann.GUID)))
+	nc, err := nats.Connect(url, nats.UserInfo("ann", "a"), nats.RootCAs(p.path("ca.crt")), nats.CustomInboxPrefix(store.InboxPrefix(ann.GUID)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +397,7 @@ func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	if _, err := nc.Request(question, []byte(`{"seq":1}`), 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := a.Info(t.Context(), bob.GUID); nettest.CategoryOf(err) != agentnet.NotFoundError {
+	if _, _, err := a.Info(t.Context(), bob.GUID); nettest.CategoryOf(err) != store.NotFoundError {
 		t.Errorf("bob's entry: %v", err)
 	}
 	answer, err := nc.Request("$JS.API.STREAM.MSG.GET.KV_agent-registry", []byte(`{"last_by_subj":"$KV.agent-registry.`+bob.GUID+`"}`), 10*time.Second)
@@ -475,7 +479,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	defer cancel()
 	err := network.Ready(ctx)
 	nettest.Shut(t, network)
-	if nettest.CategoryOf(err) != agentnet.ConnectionError || strings.Contains(err.Error()+log.String(), "op-secret") {
+	if nettest.CategoryOf(err) != store.ConnectionError || strings.Contains(err.Error()+log.String(), "op-secret") {
 		t.Errorf("%v\n%s", err, log.String())
 	}
 }

@@ -165,5 +165,5 @@ func (n *Network) forwardItem(ctx context.Context, x *work.Item) error {
 // a bus.
 func isRefusal(err error) bool {
 	e, ok := errors.AsType[*store.Error](err)
-	return ok && e.Code != ConnectionError
+	return ok && e.Code != store.ConnectionError
 }

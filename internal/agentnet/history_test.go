@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -127,9 +129,9 @@ func TestTheJudgeOfHistoriesSeesWhatIsWrong(t *testing.T) {
 }
 
 // itemStates waits for the end of all items, and counts how they ended.
-func itemStates(t *testing.T, boss *agentnet.Agent, count int) map[agentnet.ItemState]int {
+func itemStates(t *testing.T, boss *agentnet.Agent, count int) map[work.ItemState]int {
 	t.Helper()
-	states := map[agentnet.ItemState]int{}
+	states := map[work.ItemState]int{}
 	for i := range count {
 		task := fmt.Sprint("T", i)
 		for {
@@ -138,7 +140,7 @@ func itemStates(t *testing.T, boss *agentnet.Agent, count int) map[agentnet.Item
 				states[s.State]++
 				break
 			}
-			if nettest.CategoryOf(err) != agentnet.ConnectionError {
+			if nettest.CategoryOf(err) != store.ConnectionError {
 				t.Fatal(task, err)
 			}
 			select {

@@ -45,7 +45,7 @@ func Inspect(ctx context.Context, b *bus.Bus, bucket string) (Inspection, error)
 		return i, store.AsError(err)
 	}
 	for _, e := range all {
-		if reg.Liveness(e) == Gone {
+		if reg.Liveness(e) == registry.Gone {
 			i.Offline++
 		} else {
 			i.Live++

@@ -24,6 +24,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
@@ -102,7 +104,7 @@ func killDial(at string) func(context.Context) (*bus.Bus, error) {
 }
 
 func killConfig(at, host string) agentnet.Config {
-	return agentnet.Config{BusConfig: agentnet.BusConfig{
+	return agentnet.Config{BusConfig: store.Config{
 		Hostname: host, Username: "ann", ProjectPath: "/home/ann/shop", ProjectID: "0123456789abcdef",
 		AckTimeout: killLease, MaxAttempts: killTries, CollectInterval: 5 * time.Second,
 		Dial: killDial(at), Logger: slog.New(slog.DiscardHandler),
@@ -132,8 +134,8 @@ func beWorker(at, stateDir, name string) int {
 			}
 			loops.Wait()
 		}
-		e, ok := errors.AsType[*agentnet.Error](err)
-		if !ok || (e.Code != agentnet.ConnectionError && e.Code != agentnet.RateLimitError) {
+		e, ok := errors.AsType[*store.Error](err)
+		if !ok || (e.Code != store.ConnectionError && e.Code != store.RateLimitError) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -190,7 +192,7 @@ func lease(until string) time.Time {
 
 // treat is what a worker does with an item: most are done quickly, some take
 // longer than the lease, and what cannot be done is refused.
-func (w *hand) treat(ctx context.Context, c *agentnet.Claim) {
+func (w *hand) treat(ctx context.Context, c *work.Claim) {
 	choice := rand.IntN(100)
 	switch {
 	case isHopeless(c.TaskID):
@@ -213,11 +215,11 @@ func (w *hand) treat(ctx context.Context, c *agentnet.Claim) {
 	}
 	<-time.After(time.Duration(rand.IntN(10)) * time.Millisecond)
 	w.try(ctx, c, "complete", func(ctx context.Context) error {
-		return w.agent.Complete(ctx, c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: w.name})
+		return w.agent.Complete(ctx, c.TaskID, c.Token, work.Outcome{Success: true, Summary: w.name})
 	}, nil)
 }
 
-func (w *hand) refuse(ctx context.Context, c *agentnet.Claim, final bool) {
+func (w *hand) refuse(ctx context.Context, c *work.Claim, final bool) {
 	w.say(event{What: "rejecting", Task: c.TaskID, Token: c.Token, Begin: time.Now()})
 	w.try(ctx, c, "reject", func(ctx context.Context) error {
 		_, err := w.agent.Reject(ctx, c.TaskID, c.Token, "not for me", final)
@@ -230,7 +232,7 @@ func isHopeless(task string) bool { return strings.HasSuffix(task, "99") }
 
 // try does something, again while the network is away, and says so if it
 // succeeded.
-func (w *hand) try(ctx context.Context, c *agentnet.Claim, what string, f func(context.Context) error, until func() time.Time) bool {
+func (w *hand) try(ctx context.Context, c *work.Claim, what string, f func(context.Context) error, until func() time.Time) bool {
 	begin := time.Now()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -244,7 +246,7 @@ func (w *hand) try(ctx context.Context, c *agentnet.Claim, what string, f func(c
 			w.say(e)
 			return true
 		}
-		if nettest.CategoryOf(err) != agentnet.ConnectionError || ctx.Err() != nil {
+		if nettest.CategoryOf(err) != store.ConnectionError || ctx.Err() != nil {
 			return false // too late, and somebody else has it
 		}
 		<-time.After(20 * time.Millisecond)
@@ -516,16 +518,16 @@ func queueLength(t *testing.T, v victim, capability string) uint64 {
 }
 
 // judgeEnd compares what the workers said with what the network holds.
-func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[agentnet.ItemState]int) {
+func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[work.ItemState]int) {
 	t.Helper()
 	for _, w := range c.history.judge(killSlack) {
 		t.Error(w)
 	}
-	if sum := states[agentnet.Completed] + states[agentnet.Dead]; sum != *killItems {
+	if sum := states[work.Completed] + states[work.Dead]; sum != *killItems {
 		t.Errorf("%d of %d items ended: %v", sum, *killItems, states)
 	}
 	dead := map[string]int{}
-	letters, _, err := boss.DeadLetters(t.Context(), agentnet.MaxDeadLimit, "")
+	letters, _, err := boss.DeadLetters(t.Context(), work.MaxDeadLimit, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -534,18 +536,18 @@ func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[agentnet.I
 		if dead[l.TaskID] > 1 {
 			t.Errorf("%s is %d times in the dead letters", l.TaskID, dead[l.TaskID])
 		}
-		if l.Attempts < killTries && l.Reason != agentnet.Refused {
+		if l.Attempts < killTries && l.Reason != work.Refused {
 			t.Errorf("%s is dead after %d attempts: %s", l.TaskID, l.Attempts, l.Reason)
 		}
 	}
-	if len(dead) != states[agentnet.Dead] {
-		t.Errorf("%d items are dead, %d in the dead letters", states[agentnet.Dead], len(dead))
+	if len(dead) != states[work.Dead] {
+		t.Errorf("%d items are dead, %d in the dead letters", states[work.Dead], len(dead))
 	}
 	for _, e := range c.history {
 		if e.What != "complete" {
 			continue
 		}
-		if s := nettest.State(t, boss, e.Task); s.State != agentnet.Completed || s.HolderGUID != e.GUID {
+		if s := nettest.State(t, boss, e.Task); s.State != work.Completed || s.HolderGUID != e.GUID {
 			t.Errorf("%s was said to be completed by %s, and is %s by %s", e.Task, e.GUID, s.State, s.HolderGUID)
 		}
 		if dead[e.Task] > 0 {

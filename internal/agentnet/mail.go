@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
@@ -16,63 +17,63 @@ import (
 // Where there is a hub (Config.DialLocal), mail for agents of this computer is stored on
 // its bus. While the network cannot be reached, other mail is stored in an outbox there,
 // and forwarded in order.
-func (a *Agent) Send(ctx context.Context, m Message) (Sent, error) {
+func (a *Agent) Send(ctx context.Context, m mail.Message) (mail.Sent, error) {
 	guid, err := store.CheckGUID("recipientGuid", m.Recipient)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	at, err := a.mailRoute(ctx, guid)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	queued, err := a.mustQueue(ctx, at)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	draft, err := mail.NewDraft(m, a.net.main.store.Now())
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	if queued {
 		if err := a.use(ctx, store.MessageLimit); err != nil && !store.IsUnreachable(err) {
-			return Sent{}, err
+			return mail.Sent{}, err
 		}
 		return a.enqueue(ctx, guid, draft)
 	}
 	b, err := at.Ready()
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	to, err := at.of.registry.Addressee(ctx, b, guid)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	if err := a.use(ctx, store.MessageLimit); err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	sent, err := at.box.Post(ctx, guid, draft)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	sent.RecipientHandle = to.Handle
-	if to.Status == Offline || to.Status == Busy {
+	if to.Status == registry.Offline || to.Status == registry.Busy {
 		sent.Warning = fmt.Sprintf("%s is %s; the message waits in its inbox.", to.Handle, to.Status)
 	}
 	return sent, nil
 }
 
 // deliver stores a message in an agent's inbox, or in the outbox.
-func (a *Agent) deliver(ctx context.Context, guid string, draft mail.Draft) (Sent, error) {
+func (a *Agent) deliver(ctx context.Context, guid string, draft mail.Draft) (mail.Sent, error) {
 	at, err := a.mailRoute(ctx, guid)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	if _, err := at.Ready(); err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	queued, err := a.mustQueue(ctx, at)
 	if err != nil {
-		return Sent{}, err
+		return mail.Sent{}, err
 	}
 	if queued {
 		return a.enqueue(ctx, guid, draft)
@@ -117,7 +118,7 @@ func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 // Read returns the oldest selected mail, oldest first, and marks it as read: no process
 // with the agent's identity gets it again, unless it asks for mail that was read. more
 // says that there may be more than the limit.
-func (a *Agent) Read(ctx context.Context, s Selection) (list []Mail, more bool, err error) {
+func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
 	if s, err = s.Check(); err != nil {
 		return nil, false, err
 	}
@@ -145,8 +146,8 @@ func (a *Agent) Read(ctx context.Context, s Selection) (list []Mail, more bool, 
 }
 
 // merge merges two lists of mail by time. The order within each list stays.
-func merge(here, there []Mail) []Mail {
-	merged := make([]Mail, 0, len(here)+len(there))
+func merge(here, there []mail.Mail) []mail.Mail {
+	merged := make([]mail.Mail, 0, len(here)+len(there))
 	for len(here) > 0 && len(there) > 0 {
 		next := &here
 		if there[0].Timestamp.Before(here[0].Timestamp) {
@@ -160,7 +161,7 @@ func merge(here, there []Mail) []Mail {
 
 // Wait blocks until there is selected mail that was not read, and reads it. When ctx ends
 // first it returns nothing, and an error only where the network cannot be reached.
-func (a *Agent) Wait(ctx context.Context, s Selection) (list []Mail, more bool, err error) {
+func (a *Agent) Wait(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
 	s.IncludeRead = false
 	poll := time.NewTicker(mail.PollInterval)
 	defer poll.Stop()
@@ -202,11 +203,11 @@ func (a *Agent) Unread(ctx context.Context) (int, error) {
 	if err != nil && !store.IsUnreachable(err) {
 		return 0, err
 	}
-	return min(here+there, MaxMailLimit), nil
+	return min(here+there, mail.MaxMailLimit), nil
 }
 
 // MessageStatus returns the delivery status of a message that this agent sent.
-func (a *Agent) MessageStatus(ctx context.Context, messageID string) (MessageStatus, error) {
+func (a *Agent) MessageStatus(ctx context.Context, messageID string) (mail.MessageStatus, error) {
 	if local := a.readyLocal(); local != nil {
 		if status, err := local.box.Status(ctx, messageID); !store.IsNotFound(err) {
 			return status, err
@@ -217,7 +218,7 @@ func (a *Agent) MessageStatus(ctx context.Context, messageID string) (MessageSta
 
 // MarkHandled reports to the sender of a message in this agent's inbox that the agent is
 // done with it.
-func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (Mail, error) {
+func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (mail.Mail, error) {
 	if local := a.readyLocal(); local != nil {
 		if m, err := local.box.MarkHandled(ctx, messageID, note); !store.IsNotFound(err) {
 			return m, err

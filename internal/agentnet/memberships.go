@@ -17,7 +17,7 @@ import (
 // hub's link to a cluster. It is safe for concurrent use.
 type Memberships struct {
 	cfg   Config
-	admit func(context.Context, AdmissionRequest) (Admission, *bus.Bus, error)
+	admit func(context.Context, registry.AdmissionRequest) (Admission, *bus.Bus, error)
 
 	mu       sync.Mutex
 	networks map[*Agent]*Network
@@ -27,7 +27,7 @@ type Memberships struct {
 // NewMemberships returns Memberships for agents of cfg's project. admit requests the
 // admission of one and connects to the hub's bus for it. Nothing is connected until an
 // agent registers; Dial and StateDir of cfg are not used.
-func NewMemberships(cfg Config, admit func(context.Context, AdmissionRequest) (Admission, *bus.Bus, error)) *Memberships {
+func NewMemberships(cfg Config, admit func(context.Context, registry.AdmissionRequest) (Admission, *bus.Bus, error)) *Memberships {
 	return &Memberships{cfg: cfg, admit: admit, networks: map[*Agent]*Network{}}
 }
 
@@ -68,11 +68,11 @@ func (m *Memberships) all() []*Network {
 }
 
 // Register is [Network.Register], with a connection for this agent alone.
-func (m *Memberships) Register(ctx context.Context, r Registration) (*Agent, error) {
+func (m *Memberships) Register(ctx context.Context, r registry.Registration) (*Agent, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
-	adm, b, err := m.admit(ctx, AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath})
+	adm, b, err := m.admit(ctx, registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath})
 	if err != nil {
 		return nil, store.AsError(err)
 	}

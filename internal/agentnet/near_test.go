@@ -13,6 +13,10 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -38,12 +42,12 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 		t.Errorf("%q", shop.Notice())
 	}
 
-	if got := nettest.GUIDs(nettest.Discover(t, boss, agentnet.Filter{})); !slices.Contains(got, hand.GUID()) || slices.Contains(got, other.GUID()) {
+	if got := nettest.GUIDs(nettest.Discover(t, boss, registry.Filter{})); !slices.Contains(got, hand.GUID()) || slices.Contains(got, other.GUID()) {
 		t.Errorf("found %q, of which %s is here and %s is not", got, hand.GUID(), other.GUID())
 	}
-	waiting := make(chan []agentnet.Mail, 1)
+	waiting := make(chan []mail.Mail, 1)
 	go func() {
-		mail, _, err := hand.Wait(t.Context(), agentnet.Selection{})
+		mail, _, err := hand.Wait(t.Context(), mail.Selection{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -53,19 +57,19 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 	if mail := <-waiting; sent.Queued || len(mail) != 1 || mail[0].Text != "are you there?" {
 		t.Errorf("%+v: %+v", sent, mail)
 	}
-	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Read {
+	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mail.Read {
 		t.Errorf("%+v, %v", s, err)
 	}
 
 	nettest.Submit(t, boss, "ends here", "go")
 	nettest.Complete(t, hand, nettest.ClaimTask(t, hand, "ends here"))
-	if s := nettest.State(t, boss, "ends here"); s.State != agentnet.Completed || s.ResultSummary != "done" {
+	if s := nettest.State(t, boss, "ends here"); s.State != work.Completed || s.ResultSummary != "done" {
 		t.Errorf("%+v", s)
 	}
 	nettest.Submit(t, boss, "begun here", "go")
 	begun := nettest.ClaimTask(t, hand, "begun here")
 	nettest.Submit(t, boss, "for others", "go")
-	if s := nettest.State(t, boss, "for others"); s.State != agentnet.Queued {
+	if s := nettest.State(t, boss, "for others"); s.State != work.Queued {
 		t.Errorf("%+v", s)
 	}
 	n.Start()
@@ -76,12 +80,12 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 	nettest.Complete(t, other, done)
 	nettest.Complete(t, hand, begun)
 	for task, holder := range map[string]*agentnet.Agent{"before": other, "ends here": hand, "begun here": hand, "for others": other} {
-		if s := nettest.State(t, boss, task); s.State != agentnet.Completed || s.HolderGUID != holder.GUID() {
+		if s := nettest.State(t, boss, task); s.State != work.Completed || s.HolderGUID != holder.GUID() {
 			t.Errorf("%s: %+v", task, s)
 		}
 	}
 	nettest.Await(t, "each item in one place", func() bool { return nettest.OnlyOnce(t, shop) == "" })
-	if err := boss.Complete(t.Context(), done.TaskID, done.Token, agentnet.Outcome{Success: true, Summary: "me"}); nettest.CategoryOf(err) != agentnet.ConflictError {
+	if err := boss.Complete(t.Context(), done.TaskID, done.Token, work.Outcome{Success: true, Summary: "me"}); nettest.CategoryOf(err) != store.ConflictError {
 		t.Errorf("somebody else's completion: %v", err)
 	}
 }
@@ -105,13 +109,13 @@ func (l *letters) send(t *testing.T, count int) {
 func (l *letters) sendOne(t *testing.T, i int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	_, err := l.from.Send(ctx, agentnet.Message{Recipient: l.to.GUID(), Text: strconv.Itoa(i)})
+	_, err := l.from.Send(ctx, mail.Message{Recipient: l.to.GUID(), Text: strconv.Itoa(i)})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err == nil:
 		l.acked = append(l.acked, i)
-	case nettest.CategoryOf(err) != agentnet.ConnectionError:
+	case nettest.CategoryOf(err) != store.ConnectionError:
 		t.Error(i, err)
 	}
 }
@@ -158,9 +162,9 @@ func (l *letters) allRead() bool {
 func readLetters(ctx context.Context, t *testing.T, to *agentnet.Agent, by map[string]*letters) {
 	for ctx.Err() == nil {
 		turn, cancel := context.WithTimeout(ctx, time.Second)
-		mail, _, err := to.Wait(turn, agentnet.Selection{})
+		mail, _, err := to.Wait(turn, mail.Selection{})
 		cancel()
-		if err != nil && nettest.CategoryOf(err) != agentnet.ConnectionError && ctx.Err() == nil {
+		if err != nil && nettest.CategoryOf(err) != store.ConnectionError && ctx.Err() == nil {
 			t.Error(err)
 		}
 		for _, m := range mail {
@@ -218,7 +222,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 			submitRetried(t, boss, task)
 			nettest.Await(t, "the end of work without the link", func() bool {
 				s, err := boss.Item(t.Context(), task, false)
-				return err == nil && s.State == agentnet.Completed
+				return err == nil && s.State == work.Completed
 			})
 		},
 		"hub of a killed": func() { hubA.Kill() },
@@ -296,7 +300,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	for _, w := range all.judge(killSlack) {
 		t.Error(w)
 	}
-	if states[agentnet.Completed]+states[agentnet.Dead] != items {
+	if states[work.Completed]+states[work.Dead] != items {
 		t.Errorf("%d items: %v", items, states)
 	}
 	t.Logf("%d items: %v; faults: %v", items, states, times)
@@ -320,8 +324,8 @@ func TestTwoBusesAreNotTwoAllowances(t *testing.T) {
 	refused := func(a *agentnet.Agent, why string) {
 		t.Helper()
 		for _, to := range []*agentnet.Agent{hand, other} {
-			_, err := a.Send(t.Context(), agentnet.Message{Recipient: to.GUID(), Text: "too many"})
-			nettest.Wants(t, err, agentnet.RateLimitError, "100 in 1m0s")
+			_, err := a.Send(t.Context(), mail.Message{Recipient: to.GUID(), Text: "too many"})
+			nettest.Wants(t, err, store.RateLimitError, "100 in 1m0s")
 			if t.Failed() {
 				t.Fatal(why)
 			}

@@ -171,7 +171,7 @@ type Status struct {
 	Connected bool
 	Problem   error // why it is not connected
 	Agents    int   // registered by this process
-	Inboxes   Inboxes
+	Inboxes   store.Inboxes
 	Bus       *bus.Info // nil while it is not connected
 	// Local says that this computer's agents can go on among themselves, on the bus of
 	// its hub, while the network cannot be reached.
@@ -219,16 +219,16 @@ func (n *Network) Close(ctx context.Context) error {
 }
 
 // Agents lists agents for people: those that agents of this user and project see.
-func (n *Network) Agents(ctx context.Context, f Filter) (Discovery, error) {
+func (n *Network) Agents(ctx context.Context, f registry.Filter) (registry.Discovery, error) {
 	if err := f.Check(); err != nil {
-		return Discovery{}, err
+		return registry.Discovery{}, err
 	}
 	return n.discover(ctx, n.main.registry.Operator(), f)
 }
 
 // discover lists the agents of both registries. Of an agent in both, the network's entry
 // counts.
-func (n *Network) discover(ctx context.Context, v registry.Viewer, f Filter) (Discovery, error) {
+func (n *Network) discover(ctx context.Context, v registry.Viewer, f registry.Filter) (registry.Discovery, error) {
 	found, err := n.main.registry.Discover(ctx, v, f)
 	if n.local == nil || err != nil && !store.IsUnreachable(err) {
 		return found.Limit(f), err
@@ -247,14 +247,14 @@ func (n *Network) discover(ctx context.Context, v registry.Viewer, f Filter) (Di
 		}
 	}
 	found.Total = len(found.Agents)
-	slices.SortStableFunc(found.Agents, func(x, y Summary) int {
+	slices.SortStableFunc(found.Agents, func(x, y registry.Summary) int {
 		return store.ParseTime(y.LastHeartbeat).Compare(store.ParseTime(x.LastHeartbeat))
 	})
 	return found.Limit(f), nil
 }
 
 // Removals returns the audit log of the entries that the collector removed, oldest first.
-func (n *Network) Removals(ctx context.Context) ([]Removal, error) {
+func (n *Network) Removals(ctx context.Context) ([]registry.Removal, error) {
 	return n.main.registry.Removals(ctx)
 }
 

@@ -73,26 +73,26 @@ func (a *Agent) mustQueue(ctx context.Context, at *member) (bool, error) {
 }
 
 // enqueue stores a message in the outbox. The recipient may not exist.
-func (a *Agent) enqueue(ctx context.Context, recipient string, draft mail.Draft) (Sent, error) {
+func (a *Agent) enqueue(ctx context.Context, recipient string, draft mail.Draft) (mail.Sent, error) {
 	var l mail.Letter
 	b, err := a.net.connectedLocal()
 	if err == nil {
 		if l, err = a.main.box.Letter(b, recipient, draft); err != nil {
-			return Sent{}, err
+			return mail.Sent{}, err
 		}
 		_, err = b.Publish(ctx, &nats.Msg{Subject: outboxSubject + a.GUID(), Data: l.Data}, jetstream.WithMsgID(l.ID))
 		a.net.outbox.empty.Store(a.GUID(), false) // also after an error: the message may be stored
 	}
 	if mail.IsFull(err) {
-		return Sent{}, &Error{Code: ConflictError, Message: "The agents' network cannot be reached, and the outbox of this computer is full.",
+		return mail.Sent{}, &store.Error{Code: store.ConflictError, Message: "The agents' network cannot be reached, and the outbox of this computer is full.",
 			Remedy: "Try again when the network can be reached.", Err: err}
 	}
 	if err != nil {
-		return Sent{}, &Error{Code: ConnectionError, Message: "The agents' network cannot be reached, and the message could not be stored on this computer.",
+		return mail.Sent{}, &store.Error{Code: store.ConnectionError, Message: "The agents' network cannot be reached, and the message could not be stored on this computer.",
 			Remedy: "Try again in a moment; a running hub (parley start) stores messages meanwhile.", Err: err}
 	}
 	a.net.kickForward(a.net.outbox.kick)
-	return Sent{ID: l.ID, RecipientHandle: recipient, Timestamp: l.Sent, Queued: true,
+	return mail.Sent{ID: l.ID, RecipientHandle: recipient, Timestamp: l.Sent, Queued: true,
 		Warning: "The agents' network cannot be reached, or earlier messages of yours still wait for it: the message is stored on this computer and " +
 			"forwarded, in order, when it can be. Do not send it again."}, nil
 }

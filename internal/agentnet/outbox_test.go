@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -41,7 +43,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	if s := nettest.SendText(t, boss, boss, "to a local one"); s.Queued {
 		t.Errorf("%+v: mail of a computer needs no link", s)
 	}
-	if s, err := boss.Send(t.Context(), agentnet.Message{Recipient: uuid.NewString(), Text: "to nobody"}); err != nil || !s.Queued {
+	if s, err := boss.Send(t.Context(), mail.Message{Recipient: uuid.NewString(), Text: "to nobody"}); err != nil || !s.Queued {
 		t.Errorf("%+v, %v", s, err)
 	}
 	n.Start()
@@ -55,7 +57,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	}
 	nettest.Await(t, "the receipts", func() bool {
 		s, err := boss.MessageStatus(t.Context(), ids[4])
-		return err == nil && s.Status == agentnet.Read
+		return err == nil && s.Status == mail.Read
 	})
 	var own []string
 	nettest.Await(t, "the sender's own mail", func() bool { own = append(own, nettest.TryTexts(t, boss)...); return len(own) >= 2 })
@@ -63,7 +65,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 		t.Errorf("%q", own)
 	}
 	nettest.Await(t, "a direct send again", func() bool {
-		s, err := boss.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "x"})
+		s, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "x"})
 		return err == nil && !s.Queued
 	})
 }
@@ -111,8 +113,8 @@ func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 	nettest.Await(t, "the loss", func() bool { return !network.Status().Connected })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	_, err := boss.Send(ctx, agentnet.Message{Recipient: boss.GUID(), Text: "x"})
-	nettest.Wants(t, err, agentnet.ConnectionError, "could not be stored on this computer")
+	_, err := boss.Send(ctx, mail.Message{Recipient: boss.GUID(), Text: "x"})
+	nettest.Wants(t, err, store.ConnectionError, "could not be stored on this computer")
 }
 
 // A message that can go nowhere, of a sender whom the network has never seen, does
@@ -128,8 +130,8 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 	nettest.Await(t, "the hub's bus", func() bool { return first.Status().Local })
 	boss := nettest.Register(t, first, nettest.Dispatcher()) // it will not have entered the network
 	guid := boss.GUID()
-	long := strings.Repeat("\"", agentnet.MaxMail) // twice as long as JSON
-	for _, m := range []agentnet.Message{
+	long := strings.Repeat("\"", mail.MaxMail) // twice as long as JSON
+	for _, m := range []mail.Message{
 		{Recipient: uuid.NewString(), Text: "to nobody"},
 		{Recipient: hand.GUID(), Text: long},
 		{Recipient: hand.GUID(), Text: "to somebody"},
@@ -192,7 +194,7 @@ func TestMailThatAnotherProcessHasForwardedWaitsNoMore(t *testing.T) {
 	proxy.SetDown(false)
 	nettest.Await(t, "the link", func() bool { return network.Status().Connected })
 	nettest.Await(t, "a direct send again", func() bool {
-		s, err := boss.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "x"})
+		s, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "x"})
 		return err == nil && !s.Queued
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -120,7 +122,7 @@ func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live [
 		before := time.Now()
 		e, seen, err := observer.Info(t.Context(), killed)
 		after := time.Now()
-		gone := nettest.CategoryOf(err) == agentnet.NotFoundError || err == nil && seen == agentnet.Gone
+		gone := nettest.CategoryOf(err) == store.NotFoundError || err == nil && seen == registry.Gone
 		if err != nil && !gone {
 			return false // no answer
 		}
@@ -147,7 +149,7 @@ func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live [
 	for _, guid := range live {
 		if !nettest.Comes(t, func() bool {
 			_, seen, err := observer.Info(t.Context(), guid)
-			return err == nil && seen != agentnet.Gone
+			return err == nil && seen != registry.Gone
 		}) {
 			t.Errorf("the live agent %s is not seen to be there", guid)
 		}

@@ -56,7 +56,7 @@ func (c Confined) Permissions() Permissions {
 	registry, identities, limits := cfg.RegistryStream(), store.BucketStream+cfg.IdentityBucket(), store.BucketStream+cfg.LimitsBucket()
 	inbox := store.InboxStreamPrefix + c.GUID
 	p := Permissions{
-		Subscribe: []string{InboxPrefix(c.GUID) + ".>", store.InboxSubject + c.GUID, store.ItemSubject + "*"},
+		Subscribe: []string{store.InboxPrefix(c.GUID) + ".>", store.InboxSubject + c.GUID, store.ItemSubject + "*"},
 		Publish:   []string{"$JS.API.INFO"},
 	}
 	allow := func(prefix string, streams ...string) {

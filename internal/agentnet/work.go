@@ -12,7 +12,7 @@ import (
 
 // Submit puts an item into a queue and returns its id when it is durable. To submit the
 // same item again is no error; another one with the same id is a ConflictError.
-func (a *Agent) Submit(ctx context.Context, s Submission) (taskID string, err error) {
+func (a *Agent) Submit(ctx context.Context, s work.Submission) (taskID string, err error) {
 	_, outage := a.main.Ready()
 	local := a.localMember()
 	if outage != nil && (local == nil || !store.IsUnreachable(outage)) {
@@ -67,7 +67,7 @@ func (a *Agent) submitLocal(ctx context.Context, local *member, o work.Order, ca
 // Claim takes the next item of the queues of the capabilities, the agent's own where none
 // are named, and waits for one until ctx ends; then it returns nil. Each item is given to
 // one agent at a time.
-func (a *Agent) Claim(ctx context.Context, capabilities []string) (*Claim, error) {
+func (a *Agent) Claim(ctx context.Context, capabilities []string) (*work.Claim, error) {
 	if _, err := a.ready(); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (a *Agent) queues(capabilities []string) ([]string, error) {
 // claimOnce looks once at all queues: first at those of the hub's bus, where there is only
 // what was submitted while the network could not be reached, and then at those of the
 // network.
-func (a *Agent) claimOnce(ctx context.Context, queues []string, first bool) (*Claim, error) {
+func (a *Agent) claimOnce(ctx context.Context, queues []string, first bool) (*work.Claim, error) {
 	_, outage := a.main.Ready()
 	if local := a.readyLocal(); local != nil {
 		var wait time.Duration
@@ -199,7 +199,7 @@ func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until str
 // Complete stores the outcome of an item that the agent holds, durably. An agent that does
 // not hold it any more gets a ConflictError. To complete an item a second time with the
 // same token is no error and changes nothing.
-func (a *Agent) Complete(ctx context.Context, taskID string, token int, o Outcome) error {
+func (a *Agent) Complete(ctx context.Context, taskID string, token int, o work.Outcome) error {
 	at, err := a.keeper(ctx, taskID)
 	if err != nil {
 		return err
@@ -220,11 +220,11 @@ func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason str
 
 // Item returns the status of an item. With wait it blocks until the item is finished or
 // ctx ends.
-func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
+func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (work.ItemStatus, error) {
 	for {
 		at, err := a.keeper(context.WithoutCancel(ctx), taskID)
 		if err != nil {
-			return ItemStatus{}, err
+			return work.ItemStatus{}, err
 		}
 		s, err := at.worker.Status(ctx, taskID, wait)
 		if s.State != work.Forwarded {
@@ -235,17 +235,17 @@ func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (ItemStatus,
 
 // Items lists the items of the network for people, the latest change last; of one state
 // where it is not empty.
-func (n *Network) Items(ctx context.Context, state ItemState) ([]ItemStatus, error) {
+func (n *Network) Items(ctx context.Context, state work.ItemState) ([]work.ItemStatus, error) {
 	list, err := n.main.work.Items(ctx)
 	if _, localErr := n.connectedLocal(); localErr == nil && (err == nil || store.IsUnreachable(err)) {
-		var here []ItemStatus
+		var here []work.ItemStatus
 		here, err = n.local.work.Items(ctx)
-		list = slices.Concat(list, slices.DeleteFunc(here, func(s ItemStatus) bool { return s.State == work.Forwarded }))
+		list = slices.Concat(list, slices.DeleteFunc(here, func(s work.ItemStatus) bool { return s.State == work.Forwarded }))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list, func(s ItemStatus) bool { return state != "" && s.State != state }), nil
+	return slices.DeleteFunc(list, func(s work.ItemStatus) bool { return state != "" && s.State != state }), nil
 }
 
 // checkRegistered returns an error unless the agent is registered. The network need not be
@@ -259,7 +259,7 @@ func (a *Agent) checkRegistered() error {
 
 // DeadLetters lists failed work, oldest first; of one queue if capability is not empty.
 // more says that there is more than the limit.
-func (a *Agent) DeadLetters(ctx context.Context, limit int, capability string) (list []DeadLetter, more bool, err error) {
+func (a *Agent) DeadLetters(ctx context.Context, limit int, capability string) (list []work.DeadLetter, more bool, err error) {
 	if err := a.checkRegistered(); err != nil {
 		return nil, false, err
 	}
@@ -267,7 +267,7 @@ func (a *Agent) DeadLetters(ctx context.Context, limit int, capability string) (
 }
 
 // DeadLetters is the list for people.
-func (n *Network) DeadLetters(ctx context.Context, limit int, capability string) (list []DeadLetter, more bool, err error) {
+func (n *Network) DeadLetters(ctx context.Context, limit int, capability string) (list []work.DeadLetter, more bool, err error) {
 	list, more, err = n.main.work.DeadLetters(ctx, limit, capability)
 	if _, localErr := n.connectedLocal(); localErr != nil || err != nil && !store.IsUnreachable(err) {
 		return list, more, err
@@ -277,15 +277,15 @@ func (n *Network) DeadLetters(ctx context.Context, limit int, capability string)
 		return nil, false, err
 	}
 	list = append(list, here...)
-	most := min(len(list), cmp.Or(limit, DefaultDeadLimit))
+	most := min(len(list), cmp.Or(limit, work.DefaultDeadLimit))
 	return list[:most], more || moreHere || most < len(list), nil
 }
 
 // RetryDeadLetter puts a failed item into its queue again. Unless resetAttempts, the
 // attempts so far count, but it gets at least one more.
-func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
+func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (work.DeadLetter, error) {
 	if err := a.checkRegistered(); err != nil {
-		return DeadLetter{}, err
+		return work.DeadLetter{}, err
 	}
 	letter, err := a.net.RetryDeadLetter(ctx, taskID, resetAttempts)
 	if err == nil {
@@ -295,19 +295,19 @@ func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempt
 }
 
 // RetryDeadLetter is for people.
-func (n *Network) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
+func (n *Network) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (work.DeadLetter, error) {
 	at, err := n.deadKeeper(ctx, taskID)
 	if err != nil {
-		return DeadLetter{}, err
+		return work.DeadLetter{}, err
 	}
 	defer wake(n.workKick)
 	return at.work.RetryDeadLetter(ctx, taskID, resetAttempts)
 }
 
 // DiscardDeadLetter removes a failed item for good.
-func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
+func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (work.DeadLetter, error) {
 	if err := a.checkRegistered(); err != nil {
-		return DeadLetter{}, err
+		return work.DeadLetter{}, err
 	}
 	letter, err := a.net.DiscardDeadLetter(ctx, taskID)
 	if err == nil {
@@ -317,10 +317,10 @@ func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLette
 }
 
 // DiscardDeadLetter is for people.
-func (n *Network) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
+func (n *Network) DiscardDeadLetter(ctx context.Context, taskID string) (work.DeadLetter, error) {
 	at, err := n.deadKeeper(ctx, taskID)
 	if err != nil {
-		return DeadLetter{}, err
+		return work.DeadLetter{}, err
 	}
 	return at.work.DiscardDeadLetter(ctx, taskID)
 }
@@ -333,7 +333,7 @@ func (n *Network) deadKeeper(ctx context.Context, taskID string) (*backend, erro
 		if err != nil {
 			return nil, store.AsError(err)
 		}
-		if x != nil && x.State == Dead {
+		if x != nil && x.State == work.Dead {
 			return n.local, nil
 		}
 	}

@@ -22,6 +22,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -64,13 +66,13 @@ func TestMailIsStoredAndReadOnceInOrder(t *testing.T) {
 		"messageType": "direct"}, payload); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(want, nettest.ReadTexts(t, hand, agentnet.Selection{})); diff != "" {
+	if diff := cmp.Diff(want, nettest.ReadTexts(t, hand, mail.Selection{})); diff != "" {
 		t.Error(diff)
 	}
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); len(got) != 0 {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); len(got) != 0 {
 		t.Errorf("read a second time: %q", got)
 	}
-	if diff := cmp.Diff(want, nettest.ReadTexts(t, hand, agentnet.Selection{IncludeRead: true})); diff != "" {
+	if diff := cmp.Diff(want, nettest.ReadTexts(t, hand, mail.Selection{IncludeRead: true})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -80,30 +82,30 @@ func TestMailThatIsNotSelectedStaysUnread(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
-	other := nettest.Register(t, nettest.Open(t, n.Host("host-c", "cid", "shop")), agentnet.Registration{Handle: "other", AgentType: "reviewer", Scope: agentnet.ScopeUser})
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-c", "cid", "shop")), registry.Registration{Handle: "other", AgentType: "reviewer", Scope: registry.ScopeUser})
 	for i := range 6 {
-		from, kind := boss, agentnet.Direct
+		from, kind := boss, mail.Direct
 		if i%2 == 1 {
 			from = other
 		}
 		if i%3 == 0 {
-			kind = agentnet.WorkAccept
+			kind = mail.WorkAccept
 		}
-		_, err := from.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: fmt.Sprint(i), Type: kind, Metadata: map[string]any{"taskId": "t"}})
+		_, err := from.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: fmt.Sprint(i), Type: kind, Metadata: map[string]any{"taskId": "t"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, step := range []struct {
-		selection agentnet.Selection
+		selection mail.Selection
 		want      []string
 	}{
-		{agentnet.Selection{Type: agentnet.WorkAccept, Limit: 1}, []string{"0"}},
-		{agentnet.Selection{Sender: other.GUID()}, []string{"1", "3", "5"}},
-		{agentnet.Selection{Type: agentnet.WorkAccept}, []string{}},
-		{agentnet.Selection{Limit: 1}, []string{"2"}},
-		{agentnet.Selection{}, []string{"4"}},
-		{agentnet.Selection{}, []string{}},
+		{mail.Selection{Type: mail.WorkAccept, Limit: 1}, []string{"0"}},
+		{mail.Selection{Sender: other.GUID()}, []string{"1", "3", "5"}},
+		{mail.Selection{Type: mail.WorkAccept}, []string{}},
+		{mail.Selection{Limit: 1}, []string{"2"}},
+		{mail.Selection{}, []string{"4"}},
+		{mail.Selection{}, []string{}},
 	} {
 		if diff := cmp.Diff(step.want, nettest.ReadTexts(t, hand, step.selection)); diff != "" {
 			t.Errorf("%+v: %s", step.selection, diff)
@@ -120,21 +122,21 @@ func TestReadsReturnEachMessageOnce(t *testing.T) {
 	clock := new(nettest.Clock)
 	cfg := n.Host("host-p", "pia", "prop")
 	cfg.Now = clock.Now
-	sender := nettest.Register(t, nettest.Open(t, cfg), agentnet.Registration{Handle: "s", AgentType: "sender", Scope: agentnet.ScopeUser})
+	sender := nettest.Register(t, nettest.Open(t, cfg), registry.Registration{Handle: "s", AgentType: "sender", Scope: registry.ScopeUser})
 	_ = boss
-	hand := nettest.Register(t, nettest.Open(t, n.Host("host-q", "pia", "prop")), agentnet.Registration{Handle: "r", AgentType: "reader", Scope: agentnet.ScopeUser})
+	hand := nettest.Register(t, nettest.Open(t, n.Host("host-q", "pia", "prop")), registry.Registration{Handle: "r", AgentType: "reader", Scope: registry.ScopeUser})
 	sent, got := 0, map[string]int{}
-	types := []agentnet.MessageType{agentnet.Direct, agentnet.ErrorReport}
+	types := []mail.MessageType{mail.Direct, mail.ErrorReport}
 	rapid.Check(t, func(rt *rapid.T) {
 		for range rapid.IntRange(0, 8).Draw(rt, "sends") {
 			clock.Forward(time.Second)
 			kind := rapid.SampledFrom(types).Draw(rt, "type")
-			if _, err := sender.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: fmt.Sprint(sent), Type: kind}); err != nil {
+			if _, err := sender.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: fmt.Sprint(sent), Type: kind}); err != nil {
 				rt.Fatal(err)
 			}
 			sent++
 		}
-		s := agentnet.Selection{Limit: rapid.IntRange(1, 5).Draw(rt, "limit"), Type: rapid.SampledFrom([]agentnet.MessageType{"", agentnet.Direct, agentnet.ErrorReport}).Draw(rt, "select")}
+		s := mail.Selection{Limit: rapid.IntRange(1, 5).Draw(rt, "limit"), Type: rapid.SampledFrom([]mail.MessageType{"", mail.Direct, mail.ErrorReport}).Draw(rt, "select")}
 		mail, _, err := hand.Read(t.Context(), s)
 		if err != nil {
 			rt.Fatal(err)
@@ -149,7 +151,7 @@ func TestReadsReturnEachMessageOnce(t *testing.T) {
 		}
 	})
 	for {
-		mail, _, err := hand.Read(t.Context(), agentnet.Selection{})
+		mail, _, err := hand.Read(t.Context(), mail.Selection{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,29 +175,29 @@ func TestWrongMailIsRefused(t *testing.T) {
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
 	for name, tt := range map[string]struct {
-		message  agentnet.Message
-		category agentnet.Code
+		message  mail.Message
+		category store.Code
 		part     string
 	}{
-		"no guid":    {agentnet.Message{Recipient: "worker-1", Text: "x"}, agentnet.ValidationError, "is not a GUID"},
-		"wildcard":   {agentnet.Message{Recipient: "*", Text: "x"}, agentnet.ValidationError, "is not a GUID"},
-		"nobody":     {agentnet.Message{Recipient: uuid.NewString(), Text: "x"}, agentnet.NotFoundError, "in the registry"},
-		"empty":      {agentnet.Message{Recipient: hand.GUID()}, agentnet.ValidationError, "empty"},
-		"not UTF-8":  {agentnet.Message{Recipient: hand.GUID(), Text: "\xff"}, agentnet.ValidationError, "UTF-8"},
-		"huge":       {agentnet.Message{Recipient: hand.GUID(), Text: strings.Repeat("x", agentnet.MaxMail+1)}, agentnet.ValidationError, "at most"},
-		"type":       {agentnet.Message{Recipient: hand.GUID(), Text: "x", Type: "shout"}, agentnet.ValidationError, "work-offer"},
-		"metadata":   {agentnet.Message{Recipient: hand.GUID(), Text: "x", Type: agentnet.WorkOffer}, agentnet.ValidationError, "taskId is missing, taskDescription is missing, requiredCapabilities is missing"},
-		"long extra": {agentnet.Message{Recipient: hand.GUID(), Text: "x", Metadata: map[string]any{"a": strings.Repeat("x", 70000)}}, agentnet.ValidationError, "metadata"},
-		"long text":  {agentnet.Message{Recipient: hand.GUID(), Text: strings.Repeat("\x01", agentnet.MaxMail)}, agentnet.ValidationError, "the server accepts"},
+		"no guid":    {mail.Message{Recipient: "worker-1", Text: "x"}, store.ValidationError, "is not a GUID"},
+		"wildcard":   {mail.Message{Recipient: "*", Text: "x"}, store.ValidationError, "is not a GUID"},
+		"nobody":     {mail.Message{Recipient: uuid.NewString(), Text: "x"}, store.NotFoundError, "in the registry"},
+		"empty":      {mail.Message{Recipient: hand.GUID()}, store.ValidationError, "empty"},
+		"not UTF-8":  {mail.Message{Recipient: hand.GUID(), Text: "\xff"}, store.ValidationError, "UTF-8"},
+		"huge":       {mail.Message{Recipient: hand.GUID(), Text: strings.Repeat("x", mail.MaxMail+1)}, store.ValidationError, "at most"},
+		"type":       {mail.Message{Recipient: hand.GUID(), Text: "x", Type: "shout"}, store.ValidationError, "work-offer"},
+		"metadata":   {mail.Message{Recipient: hand.GUID(), Text: "x", Type: mail.WorkOffer}, store.ValidationError, "taskId is missing, taskDescription is missing, requiredCapabilities is missing"},
+		"long extra": {mail.Message{Recipient: hand.GUID(), Text: "x", Metadata: map[string]any{"a": strings.Repeat("x", 70000)}}, store.ValidationError, "metadata"},
+		"long text":  {mail.Message{Recipient: hand.GUID(), Text: strings.Repeat("\x01", mail.MaxMail)}, store.ValidationError, "the server accepts"},
 	} {
 		_, err := boss.Send(t.Context(), tt.message)
 		if nettest.CategoryOf(err) != tt.category || !strings.Contains(err.Error(), tt.part) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, s := range []agentnet.Selection{{Limit: -1}, {Limit: 1001}, {Type: "x"}, {Sender: "y"}} {
+	for _, s := range []mail.Selection{{Limit: -1}, {Limit: 1001}, {Type: "x"}, {Sender: "y"}} {
 		_, _, err := hand.Read(t.Context(), s)
-		nettest.Wants(t, err, agentnet.ValidationError, "")
+		nettest.Wants(t, err, store.ValidationError, "")
 	}
 }
 
@@ -214,31 +216,31 @@ func TestHandOffMetadata(t *testing.T) {
 		return m
 	}
 	for i, tt := range []struct {
-		kind     agentnet.MessageType
+		kind     mail.MessageType
 		metadata map[string]any
 		wrong    string   // part of the refusal
 		filled   []string // what the server adds
 	}{
-		{agentnet.WorkOffer, offer, "", nil},
-		{agentnet.WorkOffer, with(offer, "priority", "high"), "priority is not a number", nil},
-		{agentnet.WorkOffer, with(offer, "deadline", "tomorrow"), "deadline is not a time", nil},
-		{agentnet.WorkOffer, with(offer, "contextData", "x"), "contextData is not an object", nil},
-		{agentnet.WorkOffer, with(offer, "requiredCapabilities", []any{1.0}), "requiredCapabilities is not a list", nil},
-		{agentnet.WorkOffer, with(with(offer, "priority", 3.5), "deadline", "2026-12-01T00:00:00Z"), "", nil},
-		{agentnet.WorkClaim, map[string]any{"taskId": "T"}, "", []string{"acceptedAt"}},
-		{agentnet.WorkClaim, map[string]any{"taskId": "", "estimatedDuration": 5.0}, "taskId is not text", nil},
-		{agentnet.WorkAccept, map[string]any{}, "taskId is missing", nil},
-		{agentnet.WorkReject, map[string]any{"taskId": "T"}, "", nil},
-		{agentnet.ProgressUpdate, map[string]any{"taskId": "T", "statusMessage": "half", "progressPercent": 50.0}, "", []string{"updatedAt"}},
-		{agentnet.ProgressUpdate, map[string]any{"taskId": "T", "progressPercent": 101.0}, "progressPercent is not a number from 0 to 100, statusMessage is missing", nil},
-		{agentnet.Completion, map[string]any{"taskId": "T", "success": true, "resultSummary": "done"}, "", []string{"completedAt"}},
-		{agentnet.Completion, map[string]any{"taskId": "T", "success": "yes", "resultSummary": "done"}, "success is not true or false", nil},
-		{agentnet.ErrorReport, map[string]any{"taskId": 5.0}, "taskId is not text", nil},
-		{agentnet.Direct, map[string]any{"anything": []any{1.0}}, "", nil},
+		{mail.WorkOffer, offer, "", nil},
+		{mail.WorkOffer, with(offer, "priority", "high"), "priority is not a number", nil},
+		{mail.WorkOffer, with(offer, "deadline", "tomorrow"), "deadline is not a time", nil},
+		{mail.WorkOffer, with(offer, "contextData", "x"), "contextData is not an object", nil},
+		{mail.WorkOffer, with(offer, "requiredCapabilities", []any{1.0}), "requiredCapabilities is not a list", nil},
+		{mail.WorkOffer, with(with(offer, "priority", 3.5), "deadline", "2026-12-01T00:00:00Z"), "", nil},
+		{mail.WorkClaim, map[string]any{"taskId": "T"}, "", []string{"acceptedAt"}},
+		{mail.WorkClaim, map[string]any{"taskId": "", "estimatedDuration": 5.0}, "taskId is not text", nil},
+		{mail.WorkAccept, map[string]any{}, "taskId is missing", nil},
+		{mail.WorkReject, map[string]any{"taskId": "T"}, "", nil},
+		{mail.ProgressUpdate, map[string]any{"taskId": "T", "statusMessage": "half", "progressPercent": 50.0}, "", []string{"updatedAt"}},
+		{mail.ProgressUpdate, map[string]any{"taskId": "T", "progressPercent": 101.0}, "progressPercent is not a number from 0 to 100, statusMessage is missing", nil},
+		{mail.Completion, map[string]any{"taskId": "T", "success": true, "resultSummary": "done"}, "", []string{"completedAt"}},
+		{mail.Completion, map[string]any{"taskId": "T", "success": "yes", "resultSummary": "done"}, "success is not true or false", nil},
+		{mail.ErrorReport, map[string]any{"taskId": 5.0}, "taskId is not text", nil},
+		{mail.Direct, map[string]any{"anything": []any{1.0}}, "", nil},
 	} {
-		_, err := boss.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "x", Type: tt.kind, Metadata: tt.metadata})
+		_, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "x", Type: tt.kind, Metadata: tt.metadata})
 		if tt.wrong != "" {
-			if nettest.CategoryOf(err) != agentnet.ValidationError || !strings.Contains(err.Error(), tt.wrong) {
+			if nettest.CategoryOf(err) != store.ValidationError || !strings.Contains(err.Error(), tt.wrong) {
 				t.Errorf("%d: %v", i, err)
 			}
 			continue
@@ -247,7 +249,7 @@ func TestHandOffMetadata(t *testing.T) {
 			t.Errorf("%d: %v", i, err)
 			continue
 		}
-		mail, _, err := hand.Read(t.Context(), agentnet.Selection{})
+		mail, _, err := hand.Read(t.Context(), mail.Selection{})
 		if err != nil || len(mail) != 1 {
 			t.Fatalf("%d: %v, %v", i, mail, err)
 		}
@@ -278,8 +280,8 @@ func TestReceipts(t *testing.T) {
 		t.Fatal(err)
 	}
 	hand := nettest.Register(t, network, nettest.Worker("typescript"))
-	busy := agentnet.Busy
-	if _, err := hand.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy}); err != nil {
+	busy := registry.Busy
+	if _, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: &busy}); err != nil {
 		t.Fatal(err)
 	}
 	if s := nettest.SendText(t, boss, hand, "1"); !strings.Contains(s.Warning, "busy") {
@@ -290,14 +292,14 @@ func TestReceipts(t *testing.T) {
 	if !strings.Contains(sent.Warning, "offline") {
 		t.Errorf("%+v", sent)
 	}
-	status := func() agentnet.MessageStatus {
+	status := func() mail.MessageStatus {
 		s, err := boss.MessageStatus(t.Context(), sent.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	if s := status(); s.Status != agentnet.Stored || s.RecipientGUID != hand.GUID() || s.StoredAt == "" || s.DeliveredAt != "" {
+	if s := status(); s.Status != mail.Stored || s.RecipientGUID != hand.GUID() || s.StoredAt == "" || s.DeliveredAt != "" {
 		t.Errorf("%+v", s)
 	}
 	// The registry forgets it before its identity and its mail are.
@@ -316,25 +318,25 @@ func TestReceipts(t *testing.T) {
 	reborn := nettest.Open(t, cfg)
 	late.Forward(time.Minute) // the limit of registrations is over
 	hand = nettest.Register(t, reborn, nettest.Worker("typescript"))
-	nettest.Await(t, "delivery", func() bool { return status().Status == agentnet.Delivered })
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); !slices.Equal(got, []string{"1", "2", "3"}) {
+	nettest.Await(t, "delivery", func() bool { return status().Status == mail.Delivered })
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("%q", got)
 	}
-	if s := status(); s.Status != agentnet.Read || s.ReadAt == "" || s.DeliveredAt == "" || s.HandledAt != "" {
+	if s := status(); s.Status != mail.Read || s.ReadAt == "" || s.DeliveredAt == "" || s.HandledAt != "" {
 		t.Errorf("%+v", s)
 	}
 	if m, err := hand.MarkHandled(t.Context(), sent.ID, "done as you said"); err != nil || m.Text != "2" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if s := status(); s.Status != agentnet.Handled || s.HandledAt == "" || s.Note != "done as you said" || s.ReadAt == "" {
+	if s := status(); s.Status != mail.Handled || s.HandledAt == "" || s.Note != "done as you said" || s.ReadAt == "" {
 		t.Errorf("%+v", s)
 	}
 	_, err := hand.MessageStatus(t.Context(), sent.ID)
-	nettest.Wants(t, err, agentnet.NotFoundError, "You have sent no message")
+	nettest.Wants(t, err, store.NotFoundError, "You have sent no message")
 	_, err = hand.MessageStatus(t.Context(), "*")
-	nettest.Wants(t, err, agentnet.ValidationError, "is not the id")
+	nettest.Wants(t, err, store.ValidationError, "is not the id")
 	_, err = boss.MarkHandled(t.Context(), sent.ID, "")
-	nettest.Wants(t, err, agentnet.NotFoundError, "in your inbox")
+	nettest.Wants(t, err, store.NotFoundError, "in your inbox")
 }
 
 func TestWaitIsWokenByMail(t *testing.T) {
@@ -342,15 +344,15 @@ func TestWaitIsWokenByMail(t *testing.T) {
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
 	type result struct {
-		mail []agentnet.Mail
+		mail []mail.Mail
 		err  error
 	}
 	done := make(chan result)
 	go func() {
-		mail, _, err := hand.Wait(t.Context(), agentnet.Selection{Type: agentnet.Direct})
+		mail, _, err := hand.Wait(t.Context(), mail.Selection{Type: mail.Direct})
 		done <- result{mail, err}
 	}()
-	if _, err := boss.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "not this", Type: agentnet.ErrorReport}); err != nil {
+	if _, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "not this", Type: mail.ErrorReport}); err != nil {
 		t.Fatal(err)
 	}
 	nettest.SendText(t, boss, hand, "wake up")
@@ -359,17 +361,17 @@ func TestWaitIsWokenByMail(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if mail, _, err := hand.Wait(ctx, agentnet.Selection{Type: agentnet.Direct}); len(mail) != 0 || err != nil {
+	if mail, _, err := hand.Wait(ctx, mail.Selection{Type: mail.Direct}); len(mail) != 0 || err != nil {
 		t.Errorf("%+v, %v", mail, err)
 	}
 	go func() {
-		_, _, err := hand.Wait(t.Context(), agentnet.Selection{Type: agentnet.WorkOffer})
+		_, _, err := hand.Wait(t.Context(), mail.Selection{Type: mail.WorkOffer})
 		done <- result{nil, err}
 	}()
 	if err := hand.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Wants(t, (<-done).err, agentnet.NotRegisteredError, "")
+	nettest.Wants(t, (<-done).err, store.NotRegisteredError, "")
 }
 
 // Two processes with one identity share its mail: each message goes to one.
@@ -386,7 +388,7 @@ func TestConcurrentReadersShareTheMail(t *testing.T) {
 	for range 4 {
 		readers.Go(func() {
 			for {
-				mail, _, err := hand.Read(t.Context(), agentnet.Selection{Limit: 3})
+				mail, _, err := hand.Read(t.Context(), mail.Selection{Limit: 3})
 				if err != nil {
 					t.Error(err)
 				}
@@ -427,7 +429,7 @@ func TestHostileMailIsSkipped(t *testing.T) {
 		}
 	}
 	nettest.SendText(t, boss, hand, "ours")
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); !slices.Equal(got, []string{"from another program", "ours"}) {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"from another program", "ours"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -466,7 +468,7 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 		})
 		read := make(chan error, 1)
 		go func() {
-			mail, _, err := hand.Read(t.Context(), agentnet.Selection{})
+			mail, _, err := hand.Read(t.Context(), mail.Selection{})
 			if err == nil {
 				err = fmt.Errorf("it was answered: %+v", mail)
 			}
@@ -475,12 +477,12 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 		<-marked
 		link.SetTap(nil)
 		link.Cut()
-		if err := <-read; nettest.CategoryOf(err) != agentnet.ConnectionError {
+		if err := <-read; nettest.CategoryOf(err) != store.ConnectionError {
 			t.Fatal(err)
 		}
 		nettest.Await(t, "the link", func() bool { return network.Status().Connected })
 		if i == 1 {
-			if got := nettest.ReadTexts(t, hand, agentnet.Selection{Type: agentnet.Completion}); len(got) != 0 {
+			if got := nettest.ReadTexts(t, hand, mail.Selection{Type: mail.Completion}); len(got) != 0 {
 				t.Errorf("%q", got)
 			}
 		}
@@ -504,13 +506,13 @@ func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
 			_, err = js.Publish(t.Context(), "global.agent."+hand.GUID(), make([]byte, size))
 		}
 	}
-	_, err := boss.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: "ours"})
-	nettest.Wants(t, err, agentnet.ConflictError, "inbox is full")
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); len(got) != 0 {
+	_, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "ours"})
+	nettest.Wants(t, err, store.ConflictError, "inbox is full")
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); len(got) != 0 {
 		t.Errorf("%.100q", got)
 	}
 	nettest.SendText(t, boss, hand, "ours")
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); !slices.Equal(got, []string{"ours"}) {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"ours"}) {
 		t.Errorf("%.100q", got)
 	}
 }
@@ -523,15 +525,15 @@ func TestAFullInboxTellsTheSender(t *testing.T) {
 	text := strings.Repeat("x", 500<<10)
 	sent := 0
 	for ; ; sent++ {
-		_, err := boss.Send(t.Context(), agentnet.Message{Recipient: hand.GUID(), Text: text})
+		_, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: text})
 		if err != nil {
-			nettest.Wants(t, err, agentnet.ConflictError, "inbox is full")
+			nettest.Wants(t, err, store.ConflictError, "inbox is full")
 			break
 		}
 	}
 	read := 0
 	for {
-		mail, _, err := hand.Read(t.Context(), agentnet.Selection{})
+		mail, _, err := hand.Read(t.Context(), mail.Selection{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -554,7 +556,7 @@ func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
 	for i := range 5 {
 		nettest.SendText(t, boss, hand, fmt.Sprint(i))
 	}
-	nettest.ReadTexts(t, hand, agentnet.Selection{})
+	nettest.ReadTexts(t, hand, mail.Selection{})
 	js := n.Foreign()
 	name := "GLOBAL_AGENT_INBOX_" + hand.GUID()
 	stream, err := js.Stream(t.Context(), name)
@@ -569,7 +571,7 @@ func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	nettest.SendText(t, boss, hand, "new")
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); !slices.Equal(got, []string{"new"}) {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"new"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -579,7 +581,7 @@ func TestSharedInboxes(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	cfg := n.Host("host-a", "ann", "shop")
-	cfg.Inboxes = agentnet.InboxesShared
+	cfg.Inboxes = store.InboxesShared
 	network := nettest.Open(t, cfg)
 	boss := nettest.Register(t, network, nettest.Dispatcher())
 	// One that is configured otherwise follows what the network has.
@@ -588,16 +590,16 @@ func TestSharedInboxes(t *testing.T) {
 		nettest.SendText(t, boss, hand, fmt.Sprint("to hand ", i))
 		nettest.SendText(t, hand, boss, fmt.Sprint("to boss ", i))
 	}
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{Limit: 3}); !slices.Equal(got, []string{"to hand 0", "to hand 1", "to hand 2"}) {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{Limit: 3}); !slices.Equal(got, []string{"to hand 0", "to hand 1", "to hand 2"}) {
 		t.Errorf("%q", got)
 	}
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); !slices.Equal(got, []string{"to hand 3", "to hand 4"}) {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"to hand 3", "to hand 4"}) {
 		t.Errorf("%q", got)
 	}
-	if got := nettest.ReadTexts(t, boss, agentnet.Selection{}); len(got) != 5 || got[0] != "to boss 0" {
+	if got := nettest.ReadTexts(t, boss, mail.Selection{}); len(got) != 5 || got[0] != "to boss 0" {
 		t.Errorf("%q", got)
 	}
-	if st := network.Status(); st.Inboxes != agentnet.InboxesShared {
+	if st := network.Status(); st.Inboxes != store.InboxesShared {
 		t.Errorf("%+v", st)
 	}
 	names := n.Foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.agent.*"))
@@ -616,10 +618,10 @@ func TestSharedInboxesDoNotReplaceOthers(t *testing.T) {
 	n := nettest.StartServer(t)
 	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
 	cfg := n.Host("host-b", "bob", "blog")
-	cfg.Inboxes = agentnet.InboxesShared
+	cfg.Inboxes = store.InboxesShared
 	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
 	nettest.SendText(t, boss, hand, "x")
-	if got := nettest.ReadTexts(t, hand, agentnet.Selection{}); len(got) != 1 {
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); len(got) != 1 {
 		t.Errorf("%q", got)
 	}
 }
@@ -630,7 +632,7 @@ func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
-	add := func(host string, r agentnet.Registration) *agentnet.Agent {
+	add := func(host string, r registry.Registration) *agentnet.Agent {
 		return nettest.Register(t, nettest.Open(t, n.Host(host, "bob", "shop")), r)
 	}
 	can := add("h1", nettest.Worker("typescript", "Testing", "x"))
@@ -639,37 +641,37 @@ func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
 	limited.MaxConcurrentTasks = 1
 	full := add("h3", limited)
 	one := 1
-	if _, err := full.UpdatePresence(t.Context(), agentnet.Changes{CurrentTaskCount: &one}); err != nil {
+	if _, err := full.UpdatePresence(t.Context(), registry.Changes{CurrentTaskCount: &one}); err != nil {
 		t.Fatal(err)
 	}
 	hidden := nettest.Worker("typescript", "testing")
-	hidden.Visibility = agentnet.Private
+	hidden.Visibility = store.Private
 	add("h4", hidden)
 	gone := add("h5", nettest.Worker("typescript", "testing"))
 	if err := gone.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	priority := 2.5
-	offer := agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "TASK-001", Description: "Implement login", RequiredCapabilities: []string{"typescript", "testing"},
+	offer := mail.Broadcast{Offer: mail.Offer{TaskID: "TASK-001", Description: "Implement login", RequiredCapabilities: []string{"typescript", "testing"},
 		Priority: &priority, Deadline: "2026-12-01T00:00:00Z"}, TargetAgentTypes: []string{"tdd-engineer"}, TargetProjectID: can.Entry().ProjectID}
 	result, err := boss.BroadcastOffer(t.Context(), offer)
 	if err != nil || len(result.SentTo) != 1 || result.SentTo[0].GUID != can.GUID() || len(result.Full) != 1 || result.Full[0].GUID != full.GUID() {
 		t.Fatalf("%+v, %v", result, err)
 	}
-	mail, _, err := can.Read(t.Context(), agentnet.Selection{Type: agentnet.WorkOffer})
-	if err != nil || len(mail) != 1 || mail[0].ID != result.SentTo[0].MessageID {
-		t.Fatalf("%+v, %v", mail, err)
+	got, _, err := can.Read(t.Context(), mail.Selection{Type: mail.WorkOffer})
+	if err != nil || len(got) != 1 || got[0].ID != result.SentTo[0].MessageID {
+		t.Fatalf("%+v, %v", got, err)
 	}
 	want := `{"deadline":"2026-12-01T00:00:00Z","priority":2.5,"requiredCapabilities":["typescript","testing"],"taskDescription":"Implement login","taskId":"TASK-001"}`
-	if string(mail[0].Metadata) != want {
-		t.Errorf("%s", mail[0].Metadata)
+	if string(got[0].Metadata) != want {
+		t.Errorf("%s", got[0].Metadata)
 	}
 	offer.TargetAgentTypes = []string{"reviewer"}
 	if result, err := boss.BroadcastOffer(t.Context(), offer); err != nil || len(result.SentTo) != 0 || result.SentTo == nil {
 		t.Errorf("%+v, %v", result, err)
 	}
-	_, err = boss.BroadcastOffer(t.Context(), agentnet.Broadcast{})
-	nettest.Wants(t, err, agentnet.ValidationError, "taskId")
+	_, err = boss.BroadcastOffer(t.Context(), mail.Broadcast{})
+	nettest.Wants(t, err, store.ValidationError, "taskId")
 }
 
 // REQ-HANDOFF-001, REQ-HANDOFF-002, REQ-TEST-CROSS-006: both workflows of
@@ -681,43 +683,43 @@ func TestTheHandOffProtocol(t *testing.T) {
 	cfg := n.Host("host-b", "bob", "blog")
 	cfg.Now = new(nettest.Clock).Still() // for its limit of updates
 	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
-	if _, err := boss.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "TASK-001", Description: "Implement user authentication module",
+	if _, err := boss.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "TASK-001", Description: "Implement user authentication module",
 		RequiredCapabilities: []string{"typescript"}}, TargetAgentTypes: []string{"tdd-engineer"}}); err != nil {
 		t.Fatal(err)
 	}
-	next := func(a *agentnet.Agent, kind agentnet.MessageType) agentnet.Mail {
+	next := func(a *agentnet.Agent, kind mail.MessageType) mail.Mail {
 		t.Helper()
-		mail, _, err := a.Wait(t.Context(), agentnet.Selection{Type: kind})
+		mail, _, err := a.Wait(t.Context(), mail.Selection{Type: kind})
 		if err != nil || len(mail) != 1 {
 			t.Fatalf("%s: %+v, %v", kind, mail, err)
 		}
 		return mail[0]
 	}
-	say := func(a *agentnet.Agent, to string, kind agentnet.MessageType, more map[string]any) {
+	say := func(a *agentnet.Agent, to string, kind mail.MessageType, more map[string]any) {
 		t.Helper()
 		metadata := map[string]any{"taskId": "TASK-001"}
 		for k, v := range more {
 			metadata[k] = v
 		}
-		if _, err := a.Send(t.Context(), agentnet.Message{Recipient: to, Text: string(kind), Type: kind, Metadata: metadata}); err != nil {
+		if _, err := a.Send(t.Context(), mail.Message{Recipient: to, Text: string(kind), Type: kind, Metadata: metadata}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	offer := next(hand, agentnet.WorkOffer)
-	say(hand, offer.SenderGUID, agentnet.WorkClaim, nil)
-	claim := next(boss, agentnet.WorkClaim)
-	say(boss, claim.SenderGUID, agentnet.WorkAccept, nil)
-	next(hand, agentnet.WorkAccept)
-	busy, idle, one, none := agentnet.Busy, agentnet.Idle, 1, 0
-	if _, err := hand.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy, CurrentTaskCount: &one}); err != nil {
+	offer := next(hand, mail.WorkOffer)
+	say(hand, offer.SenderGUID, mail.WorkClaim, nil)
+	claim := next(boss, mail.WorkClaim)
+	say(boss, claim.SenderGUID, mail.WorkAccept, nil)
+	next(hand, mail.WorkAccept)
+	busy, idle, one, none := registry.Busy, registry.Idle, 1, 0
+	if _, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: &busy, CurrentTaskCount: &one}); err != nil {
 		t.Fatal(err)
 	}
-	say(hand, offer.SenderGUID, agentnet.ProgressUpdate, map[string]any{"statusMessage": "half", "progressPercent": 50.0})
-	next(boss, agentnet.ProgressUpdate)
-	say(hand, offer.SenderGUID, agentnet.Completion, map[string]any{"success": true, "resultSummary": "95% test coverage"})
-	next(boss, agentnet.Completion)
-	_, err := hand.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle, CurrentTaskCount: &none})
-	nettest.Wants(t, err, agentnet.RateLimitError, "seconds")
+	say(hand, offer.SenderGUID, mail.ProgressUpdate, map[string]any{"statusMessage": "half", "progressPercent": 50.0})
+	next(boss, mail.ProgressUpdate)
+	say(hand, offer.SenderGUID, mail.Completion, map[string]any{"success": true, "resultSummary": "95% test coverage"})
+	next(boss, mail.Completion)
+	_, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: &idle, CurrentTaskCount: &none})
+	nettest.Wants(t, err, store.RateLimitError, "seconds")
 }
 
 func FuzzDecodeMail(f *testing.F) {

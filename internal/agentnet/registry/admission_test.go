@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -18,7 +20,7 @@ import (
 func TestAPlaceIsItsHolders(t *testing.T) {
 	t.Parallel()
 	r := nettest.NewHub(t)
-	request := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
+	request := registry.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
 	admission, b, err := r.Admit(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +32,7 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	}
 	back.Secret = "guessed"
 	_, _, err = r.Operator.Admit(t.Context(), back, r.State)
-	nettest.Wants(t, err, agentnet.NotRegisteredError, "taken over")
+	nettest.Wants(t, err, store.NotRegisteredError, "taken over")
 	if next, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || next.GUID == admission.GUID {
 		t.Errorf("%+v, %v", next, err)
 	}
@@ -38,17 +40,17 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Await(t, "the end of the connection", func() bool { return r.State(admission.GUID) == agentnet.Disconnected })
+	nettest.Await(t, "the end of the connection", func() bool { return r.State(admission.GUID) == registry.Disconnected })
 	if heir, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || heir.GUID != admission.GUID || heir.Secret == admission.Secret {
 		t.Errorf("%+v, %v", heir, err)
 	}
 	// The bus has lost it, the agent has not.
-	lost := agentnet.AdmissionRequest{AgentType: "reviewer", ProjectPath: "/shop", GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "its own"}
+	lost := registry.AdmissionRequest{AgentType: "reviewer", ProjectPath: "/shop", GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "its own"}
 	if p, _, err := r.Operator.Admit(t.Context(), lost, r.State); err != nil || p.GUID != lost.GUID || p.Secret != lost.Secret {
 		t.Errorf("%+v, %v", p, err)
 	}
-	_, _, err = r.Operator.Admit(t.Context(), agentnet.AdmissionRequest{AgentType: "*"}, r.State)
-	nettest.Wants(t, err, agentnet.ValidationError, "agent type")
+	_, _, err = r.Operator.Admit(t.Context(), registry.AdmissionRequest{AgentType: "*"}, r.State)
+	nettest.Wants(t, err, store.ValidationError, "agent type")
 }
 
 // Property of REQ-HEARTBEAT-001 and REQ-HEARTBEAT-005 on a hub's bus: an agent says
@@ -56,7 +58,7 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 // lost, the agent writes itself.
 func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 	r := nettest.NewHub(t)
-	l := agentnet.NewMemberships(nettest.WithBeat(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: "/shop", Logger: slog.New(slog.DiscardHandler)}}, 20*time.Millisecond), r.Admit)
+	l := agentnet.NewMemberships(nettest.WithBeat(agentnet.Config{BusConfig: store.Config{ProjectPath: "/shop", Logger: slog.New(slog.DiscardHandler)}}, 20*time.Millisecond), r.Admit)
 	t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -78,7 +80,7 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := nettest.Enter(t, l, nettest.Worker("go"))
-	entry := func() (e agentnet.Entry) {
+	entry := func() (e registry.Entry) {
 		v, err := kv.Get(t.Context(), a.GUID())
 		if err == nil && json.Unmarshal(v.Value(), &e) != nil {
 			t.Errorf("%s", v.Value())
@@ -114,7 +116,7 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 		})
 	}
 	awaitBeats()
-	if e := entry(); e.GUID != a.GUID() || e.Status != agentnet.Active {
+	if e := entry(); e.GUID != a.GUID() || e.Status != registry.Active {
 		t.Errorf("%+v", e)
 	}
 	// Whoever asks in an agent's name does not make the hub answer elsewhere.
@@ -130,7 +132,7 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 	if err := b.Conn().PublishRequest(nobody, "elsewhere", nil); err != nil {
 		t.Fatal(err)
 	}
-	mine := agentnet.InboxPrefix("7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11") + ".pulse"
+	mine := store.InboxPrefix("7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11") + ".pulse"
 	answers, err := b.Conn().SubscribeSync(mine)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -35,7 +36,7 @@ func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
 	var got []string
 	nettest.Await(t, "its mail", func() bool { got = append(got, nettest.TryTexts(t, other)...); return len(got) > 0 })
 	nettest.Await(t, "an answer", func() bool {
-		_, err := other.Send(t.Context(), agentnet.Message{Recipient: guid, Text: "hello yourself"})
+		_, err := other.Send(t.Context(), mail.Message{Recipient: guid, Text: "hello yourself"})
 		return err == nil
 	})
 	nettest.Await(t, "its arrival", func() bool { return slices.Contains(nettest.TryTexts(t, a), "hello yourself") })

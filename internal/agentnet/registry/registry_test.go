@@ -15,7 +15,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -76,24 +78,24 @@ func TestVisibility(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	agents := map[string]*agentnet.Agent{}
-	add := func(name, host, user, project string, v agentnet.Visibility) {
+	add := func(name, host, user, project string, v registry.Visibility) {
 		agents[name] = nettest.Register(t, nettest.Open(t, n.Host(host, user, project)),
-			agentnet.Registration{Handle: name, AgentType: "a-" + name, Scope: agentnet.ScopeProject, Visibility: v})
+			registry.Registration{Handle: name, AgentType: "a-" + name, Scope: registry.ScopeProject, Visibility: v})
 	}
-	add("public", "host-a", "ann", "shop", agentnet.Public)
-	add("private", "host-a", "ann", "shop", agentnet.Private)
-	add("project", "host-a", "ann", "shop", agentnet.ProjectOnly)
-	add("user", "host-a", "ann", "blog", agentnet.UserOnly)
-	add("colleague", "host-b", "bob", "shop", agentnet.Public)
-	add("twin", "host-b", "ann", "other", agentnet.Public)
-	add("stranger", "host-c", "eve", "evil", agentnet.Public)
+	add("public", "host-a", "ann", "shop", store.Public)
+	add("private", "host-a", "ann", "shop", store.Private)
+	add("project", "host-a", "ann", "shop", store.ProjectOnly)
+	add("user", "host-a", "ann", "blog", store.UserOnly)
+	add("colleague", "host-b", "bob", "shop", store.Public)
+	add("twin", "host-b", "ann", "other", store.Public)
+	add("stranger", "host-c", "eve", "evil", store.Public)
 	open := []string{"colleague", "public", "stranger", "twin"}
 	for viewer, more := range map[string][]string{
 		"public": {"project", "user"}, "private": {"private", "project", "user"}, "project": {"project", "user"},
 		"user": {"user"}, "colleague": {"project"}, "twin": {}, "stranger": {},
 	} {
 		got := []string{}
-		for _, s := range nettest.Discover(t, agents[viewer], agentnet.Filter{}).Agents {
+		for _, s := range nettest.Discover(t, agents[viewer], registry.Filter{}).Agents {
 			got = append(got, s.Handle)
 		}
 		slices.Sort(got)
@@ -107,7 +109,7 @@ func TestVisibility(t *testing.T) {
 				t.Errorf("%s asks for %s: %v", viewer, name, err)
 			}
 			if err != nil {
-				nettest.Wants(t, err, agentnet.NotFoundError, "There is no agent "+a.GUID())
+				nettest.Wants(t, err, store.NotFoundError, "There is no agent "+a.GUID())
 			}
 			// REQ-TOOL-DISCOVER-004, REQ-PRIV-001, REQ-REGISTRY-006: only the same user learns the name.
 			if entry.Username != "" && (name != "user" || (viewer != "user" && viewer != "public" && viewer != "private" && viewer != "project")) {
@@ -125,8 +127,8 @@ func TestDiscoveryFilters(t *testing.T) {
 	one := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("TypeScript", "testing"))
 	two := nettest.Register(t, nettest.Open(t, n.Host("host-c", "cid", "blog")), nettest.Worker("golang"))
 	three := nettest.Register(t, nettest.Open(t, n.Host("host-d", "dan", "blog")), nettest.Worker())
-	busy := agentnet.Busy
-	if _, err := two.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy}); err != nil {
+	busy := registry.Busy
+	if _, err := two.UpdatePresence(t.Context(), registry.Changes{Status: &busy}); err != nil {
 		t.Fatal(err)
 	}
 	if err := three.Deregister(t.Context()); err != nil {
@@ -134,18 +136,18 @@ func TestDiscoveryFilters(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		filter agentnet.Filter
+		filter registry.Filter
 		want   []*agentnet.Agent
 	}{
-		{"none", agentnet.Filter{}, []*agentnet.Agent{boss, one, two}},
-		{"type", agentnet.Filter{AgentType: "dispatcher"}, []*agentnet.Agent{boss}},
-		{"part of a type", agentnet.Filter{AgentType: "dispatch"}, nil},
-		{"part of a capability", agentnet.Filter{Capability: "script"}, []*agentnet.Agent{one}},
-		{"host", agentnet.Filter{Hostname: "HOST-C"}, []*agentnet.Agent{two}},
-		{"project", agentnet.Filter{ProjectID: one.Entry().ProjectID}, []*agentnet.Agent{one}},
-		{"status", agentnet.Filter{Status: agentnet.Busy}, []*agentnet.Agent{two}},
-		{"scope", agentnet.Filter{Scope: agentnet.ScopeCrossProject}, []*agentnet.Agent{boss}},
-		{"offline ones", agentnet.Filter{Status: agentnet.Offline}, []*agentnet.Agent{three}},
+		{"none", registry.Filter{}, []*agentnet.Agent{boss, one, two}},
+		{"type", registry.Filter{AgentType: "dispatcher"}, []*agentnet.Agent{boss}},
+		{"part of a type", registry.Filter{AgentType: "dispatch"}, nil},
+		{"part of a capability", registry.Filter{Capability: "script"}, []*agentnet.Agent{one}},
+		{"host", registry.Filter{Hostname: "HOST-C"}, []*agentnet.Agent{two}},
+		{"project", registry.Filter{ProjectID: one.Entry().ProjectID}, []*agentnet.Agent{one}},
+		{"status", registry.Filter{Status: registry.Busy}, []*agentnet.Agent{two}},
+		{"scope", registry.Filter{Scope: registry.ScopeCrossProject}, []*agentnet.Agent{boss}},
+		{"offline ones", registry.Filter{Status: registry.Offline}, []*agentnet.Agent{three}},
 	} {
 		d, err := nettest.Open(t, n.Host("host-z", "zoe", "none")).Agents(t.Context(), tt.filter)
 		if err != nil {
@@ -160,15 +162,15 @@ func TestDiscoveryFilters(t *testing.T) {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
 	}
-	if d := nettest.Discover(t, boss, agentnet.Filter{Limit: 2}); len(d.Agents) != 2 || d.Total != 3 {
+	if d := nettest.Discover(t, boss, registry.Filter{Limit: 2}); len(d.Agents) != 2 || d.Total != 3 {
 		t.Errorf("the first two: %+v", d)
 	}
-	if d := nettest.Discover(t, boss, agentnet.Filter{IncludeOffline: true}); len(d.Agents) != 4 || d.Total != 4 {
+	if d := nettest.Discover(t, boss, registry.Filter{IncludeOffline: true}); len(d.Agents) != 4 || d.Total != 4 {
 		t.Errorf("with offline ones: %+v", d)
 	}
-	for _, f := range []agentnet.Filter{{Limit: -1}, {Limit: 1001}, {Status: "lazy"}, {Scope: "all"}} {
+	for _, f := range []registry.Filter{{Limit: -1}, {Limit: 1001}, {Status: "lazy"}, {Scope: "all"}} {
 		_, err := boss.Discover(t.Context(), f)
-		nettest.Wants(t, err, agentnet.ValidationError, "Use ")
+		nettest.Wants(t, err, store.ValidationError, "Use ")
 	}
 }
 
@@ -176,20 +178,20 @@ func TestDiscoveryFilters(t *testing.T) {
 func TestWrongRegistrationsAreRefused(t *testing.T) {
 	t.Parallel()
 	n := nettest.Open(t, nettest.StartServer(t).Host("host-a", "ann", "shop"))
-	for name, change := range map[string]func(*agentnet.Registration){
-		"type":       func(r *agentnet.Registration) { r.AgentType = "Big Boss" },
-		"no type":    func(r *agentnet.Registration) { r.AgentType = "" },
-		"handle":     func(r *agentnet.Registration) { r.Handle = "a b" },
-		"scope":      func(r *agentnet.Registration) { r.Scope = "world" },
-		"visibility": func(r *agentnet.Registration) { r.Visibility = "secret" },
-		"tasks":      func(r *agentnet.Registration) { r.MaxConcurrentTasks = -1 },
-		"beat":       func(r *agentnet.Registration) { r.HeartbeatInterval = 9 * time.Second },
-		"capability": func(r *agentnet.Registration) { r.Capabilities = []string{""} },
-		"too many":   func(r *agentnet.Registration) { r.Capabilities = slices.Repeat([]string{"a"}, 65) },
+	for name, change := range map[string]func(*registry.Registration){
+		"type":       func(r *registry.Registration) { r.AgentType = "Big Boss" },
+		"no type":    func(r *registry.Registration) { r.AgentType = "" },
+		"handle":     func(r *registry.Registration) { r.Handle = "a b" },
+		"scope":      func(r *registry.Registration) { r.Scope = "world" },
+		"visibility": func(r *registry.Registration) { r.Visibility = "secret" },
+		"tasks":      func(r *registry.Registration) { r.MaxConcurrentTasks = -1 },
+		"beat":       func(r *registry.Registration) { r.HeartbeatInterval = 9 * time.Second },
+		"capability": func(r *registry.Registration) { r.Capabilities = []string{""} },
+		"too many":   func(r *registry.Registration) { r.Capabilities = slices.Repeat([]string{"a"}, 65) },
 	} {
 		r := nettest.Worker("typescript")
 		change(&r)
-		if _, err := n.Register(t.Context(), r); nettest.CategoryOf(err) != agentnet.ValidationError {
+		if _, err := n.Register(t.Context(), r); nettest.CategoryOf(err) != store.ValidationError {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -208,20 +210,20 @@ func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
 	a := nettest.Register(t, first, nettest.Worker("typescript"))
 	nettest.Shut(t, first)
 	entry, live, err := boss.Info(t.Context(), a.GUID())
-	if err != nil || entry.Status != agentnet.Offline || live != agentnet.Gone {
+	if err != nil || entry.Status != registry.Offline || live != registry.Gone {
 		t.Errorf("after the end: %+v, %s, %v", entry, live, err)
 	}
-	sent, err := boss.Send(t.Context(), agentnet.Message{Recipient: a.GUID(), Text: "while you were away"})
+	sent, err := boss.Send(t.Context(), mail.Message{Recipient: a.GUID(), Text: "while you were away"})
 	if err != nil || sent.Warning == "" {
 		t.Fatalf("%+v, %v", sent, err)
 	}
-	_, err = a.Discover(t.Context(), agentnet.Filter{})
-	nettest.Wants(t, err, agentnet.NotRegisteredError, "register_agent")
+	_, err = a.Discover(t.Context(), registry.Filter{})
+	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 	again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
 	if again.GUID() != a.GUID() || !again.Reused() {
 		t.Errorf("was %s, is %s", a.GUID(), again.GUID())
 	}
-	mail, _, err := again.Read(t.Context(), agentnet.Selection{})
+	mail, _, err := again.Read(t.Context(), mail.Selection{})
 	if err != nil || len(mail) != 1 || mail[0].Text != "while you were away" {
 		t.Errorf("%+v, %v", mail, err)
 	}
@@ -261,22 +263,22 @@ func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
 	network := nettest.Open(t, cfg)
 	silent := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("typescript"))
 	_, _ = silent, clock
-	see := func() agentnet.Summary {
-		d, err := network.Agents(t.Context(), agentnet.Filter{IncludeOffline: true})
+	see := func() registry.Summary {
+		d, err := network.Agents(t.Context(), registry.Filter{IncludeOffline: true})
 		if err != nil || len(d.Agents) != 1 {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		return d.Agents[0]
 	}
-	if s := see(); s.Status != agentnet.Active || s.PossiblyOffline {
+	if s := see(); s.Status != registry.Active || s.PossiblyOffline {
 		t.Errorf("at first: %+v", s)
 	}
 	clock.Forward(125 * time.Second)
-	if s := see(); s.Status != agentnet.Active || !s.PossiblyOffline {
+	if s := see(); s.Status != registry.Active || !s.PossiblyOffline {
 		t.Errorf("after two heartbeats: %+v", s)
 	}
 	clock.Forward(60 * time.Second)
-	if s := see(); s.Status != agentnet.Offline {
+	if s := see(); s.Status != registry.Offline {
 		t.Errorf("after three: %+v", s)
 	}
 	c, err := network.Collect(t.Context(), true)
@@ -324,7 +326,7 @@ func TestAWrongClockDoesNoHarm(t *testing.T) {
 	ahead.Now, behind.Now = fast.Now, slow.Now
 	a, b := nettest.Register(t, nettest.Open(t, ahead), nettest.Worker()), nettest.Register(t, nettest.Open(t, behind), nettest.Worker())
 	for _, viewer := range []*agentnet.Agent{a, b} {
-		d := nettest.Discover(t, viewer, agentnet.Filter{})
+		d := nettest.Discover(t, viewer, registry.Filter{})
 		if len(d.Agents) != 2 || d.Agents[0].PossiblyOffline || d.Agents[1].PossiblyOffline {
 			t.Errorf("%+v", d)
 		}
@@ -343,33 +345,33 @@ func TestPresence(t *testing.T) {
 	cfg.Now = clock.Still()
 	network := nettest.Open(t, cfg)
 	a := nettest.Register(t, network, nettest.Worker("typescript"))
-	busy, three, offline := agentnet.Busy, 3, agentnet.Offline
-	e, err := a.UpdatePresence(t.Context(), agentnet.Changes{Status: &busy, CurrentTaskCount: &three, Capabilities: []string{"golang"}})
-	if err != nil || e.Status != agentnet.Busy || e.CurrentTaskCount != 3 || !slices.Equal(e.Capabilities, []string{"golang"}) {
+	busy, three, offline := registry.Busy, 3, registry.Offline
+	e, err := a.UpdatePresence(t.Context(), registry.Changes{Status: &busy, CurrentTaskCount: &three, Capabilities: []string{"golang"}})
+	if err != nil || e.Status != registry.Busy || e.CurrentTaskCount != 3 || !slices.Equal(e.Capabilities, []string{"golang"}) {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	_, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &offline})
-	nettest.Wants(t, err, agentnet.RateLimitError, "Try again in 10 seconds.")
+	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &offline})
+	nettest.Wants(t, err, store.RateLimitError, "Try again in 10 seconds.")
 	// Another process with the identity is refused as well: the count is on the bus.
 	clock.Forward(11 * time.Second)
-	if e, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &offline}); err != nil || e.Status != agentnet.Offline {
+	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &offline}); err != nil || e.Status != registry.Offline {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	clock.Forward(11 * time.Second)
-	idle := agentnet.Idle
-	if e, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle}); err != nil || e.Status != agentnet.Idle {
+	idle := registry.Idle
+	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &idle}); err != nil || e.Status != registry.Idle {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	bad, minus := agentnet.Presence("gone"), -1
-	for _, c := range []agentnet.Changes{{Status: &bad}, {CurrentTaskCount: &minus}, {Capabilities: []string{""}}} {
+	bad, minus := registry.Presence("gone"), -1
+	for _, c := range []registry.Changes{{Status: &bad}, {CurrentTaskCount: &minus}, {Capabilities: []string{""}}} {
 		_, err := a.UpdatePresence(t.Context(), c)
-		nettest.Wants(t, err, agentnet.ValidationError, "")
+		nettest.Wants(t, err, store.ValidationError, "")
 	}
 	if err := a.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = a.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle})
-	nettest.Wants(t, err, agentnet.NotRegisteredError, "register_agent")
+	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &idle})
+	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 }
 
 // REQ-REGISTRY-009: changes at the same time leave one whole entry, with each
@@ -387,14 +389,14 @@ func TestUpdatesAreAtomic(t *testing.T) {
 	}
 	for i := range 20 {
 		clock.Forward(11 * time.Second)
-		if _, err := a.UpdatePresence(t.Context(), agentnet.Changes{CurrentTaskCount: &i}); err != nil {
+		if _, err := a.UpdatePresence(t.Context(), registry.Changes{CurrentTaskCount: &i}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := kv.Get(t.Context(), a.GUID())
 		if err != nil {
 			t.Fatal(err)
 		}
-		var entry agentnet.Entry
+		var entry registry.Entry
 		if err := json.Unmarshal(got.Value(), &entry); err != nil || checkEntry(got.Value()) != nil || entry.CurrentTaskCount != float64(i) {
 			t.Fatalf("%d: %s, %v", i, got.Value(), err)
 		}
@@ -411,7 +413,7 @@ func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
 	}
 	sent := nettest.SendText(t, boss, hand, "x")
 	nettest.Await(t, "nobody listens", func() bool { return n.Listeners("global.agent."+hand.GUID()) == 0 })
-	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Stored {
+	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mail.Stored {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if n.Listeners("global.agent."+boss.GUID()) == 0 {
@@ -430,7 +432,7 @@ func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
 	network := nettest.Open(t, cfg)
 	a := nettest.Register(t, network, nettest.Worker("go"))
 	for range 16 {
-		if _, err := a.Discover(t.Context(), agentnet.Filter{}); err != nil && nettest.CategoryOf(err) != agentnet.RateLimitError {
+		if _, err := a.Discover(t.Context(), registry.Filter{}); err != nil && nettest.CategoryOf(err) != store.RateLimitError {
 			t.Fatal(err)
 		}
 	}

@@ -8,7 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -26,9 +27,9 @@ func TestTheSnapshotFollowsTheRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	started := time.Now().UTC()
-	entry := func(guid string, beats int) agentnet.Entry {
-		return agentnet.Entry{GUID: guid, AgentType: "worker", Handle: "w", Hostname: "h", Scope: agentnet.ScopeUser, Visibility: agentnet.Public, NATSURL: "nats://h:4222",
-			Status: agentnet.Idle, RegisteredAt: started.Format("2006-01-02T15:04:05.000Z"), HeartbeatInterval: 60,
+	entry := func(guid string, beats int) registry.Entry {
+		return registry.Entry{GUID: guid, AgentType: "worker", Handle: "w", Hostname: "h", Scope: registry.ScopeUser, Visibility: store.Public, NATSURL: "nats://h:4222",
+			Status: registry.Idle, RegisteredAt: started.Format("2006-01-02T15:04:05.000Z"), HeartbeatInterval: 60,
 			LastHeartbeat: started.Add(time.Duration(beats) * time.Second).Format("2006-01-02T15:04:05.000Z")}
 	}
 	put := func(guid string, data any) {
@@ -43,9 +44,9 @@ func TestTheSnapshotFollowsTheRegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func() []agentnet.Summary {
+	look := func() []registry.Summary {
 		t.Helper()
-		d, err := network.Agents(t.Context(), agentnet.Filter{})
+		d, err := network.Agents(t.Context(), registry.Filter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,9 +73,9 @@ func TestTheSnapshotFollowsTheRegistry(t *testing.T) {
 		t.Errorf("the last heartbeat is %s", got)
 	}
 	changed := entry(b, 4)
-	changed.Status = agentnet.Busy
+	changed.Status = registry.Busy
 	put(b, changed)
-	if got := look()[0]; got.GUID != b || got.Status != agentnet.Busy {
+	if got := look()[0]; got.GUID != b || got.Status != registry.Busy {
 		t.Errorf("%+v", got)
 	}
 	spoilt, err := json.Marshal(entry(a, 5))

@@ -10,6 +10,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -71,15 +73,15 @@ func TestRateLimitsOutliveTheProcess(t *testing.T) {
 	a := nettest.Register(t, first, nettest.Worker())
 	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker())
 	for range 10 {
-		nettest.Discover(t, a, agentnet.Filter{})
+		nettest.Discover(t, a, registry.Filter{})
 	}
 	for i := range 100 {
-		if _, err := a.Send(t.Context(), agentnet.Message{Recipient: other.GUID(), Text: "x"}); err != nil {
+		if _, err := a.Send(t.Context(), mail.Message{Recipient: other.GUID(), Text: "x"}); err != nil {
 			t.Fatal(i, err)
 		}
 	}
 	for range 10 {
-		if _, err := a.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}}); err != nil {
+		if _, err := a.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "t", Description: "d"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,17 +91,17 @@ func TestRateLimitsOutliveTheProcess(t *testing.T) {
 	if again.GUID() != a.GUID() {
 		t.Fatal("not the same identity")
 	}
-	_, err := again.Discover(t.Context(), agentnet.Filter{})
-	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
-	_, err = again.Send(t.Context(), agentnet.Message{Recipient: other.GUID(), Text: "x"})
-	nettest.Wants(t, err, agentnet.RateLimitError, "100 in 1m0s")
-	_, err = again.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}})
-	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
-	if _, err := other.Discover(t.Context(), agentnet.Filter{}); err != nil {
+	_, err := again.Discover(t.Context(), registry.Filter{})
+	nettest.Wants(t, err, store.RateLimitError, "10 in 1m0s")
+	_, err = again.Send(t.Context(), mail.Message{Recipient: other.GUID(), Text: "x"})
+	nettest.Wants(t, err, store.RateLimitError, "100 in 1m0s")
+	_, err = again.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "t", Description: "d"}})
+	nettest.Wants(t, err, store.RateLimitError, "10 in 1m0s")
+	if _, err := other.Discover(t.Context(), registry.Filter{}); err != nil {
 		t.Errorf("another agent is refused too: %v", err)
 	}
 	clock.Forward(time.Minute)
-	if _, err := again.Discover(t.Context(), agentnet.Filter{}); err != nil {
+	if _, err := again.Discover(t.Context(), registry.Filter{}); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
 }
@@ -112,17 +114,17 @@ func TestAnOutageIsReportedAndSurvived(t *testing.T) {
 	a := nettest.Register(t, network, nettest.Worker("typescript"))
 	n.Stop()
 	nettest.Await(t, "the loss", func() bool { return !network.Status().Connected })
-	_, err := a.Discover(t.Context(), agentnet.Filter{})
-	nettest.Wants(t, err, agentnet.ConnectionError, "interrupted")
-	_, err = a.Send(t.Context(), agentnet.Message{Recipient: a.GUID(), Text: "x"})
-	nettest.Wants(t, err, agentnet.ConnectionError, "interrupted")
+	_, err := a.Discover(t.Context(), registry.Filter{})
+	nettest.Wants(t, err, store.ConnectionError, "interrupted")
+	_, err = a.Send(t.Context(), mail.Message{Recipient: a.GUID(), Text: "x"})
+	nettest.Wants(t, err, store.ConnectionError, "interrupted")
 	before := a.Entry().LastHeartbeat
 	n.Start()
 	nettest.Await(t, "the connection", func() bool { return network.Status().Connected })
 	nettest.Await(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
 	nettest.Await(t, "the registry", func() bool { // its streams may have to be made again
-		d, err := a.Discover(t.Context(), agentnet.Filter{})
-		if err != nil && nettest.CategoryOf(err) != agentnet.ConnectionError {
+		d, err := a.Discover(t.Context(), registry.Filter{})
+		if err != nil && nettest.CategoryOf(err) != store.ConnectionError {
 			t.Error(err)
 		}
 		return err == nil && len(d.Agents) == 1
@@ -137,11 +139,11 @@ func TestANetworkThatIsNotThereIsReported(t *testing.T) {
 	t.Cleanup(func() { nettest.Shut(t, network) })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := network.Ready(ctx); nettest.CategoryOf(err) != agentnet.ConnectionError {
+	if err := network.Ready(ctx); nettest.CategoryOf(err) != store.ConnectionError {
 		t.Error(err)
 	}
 	_, err := network.Register(t.Context(), nettest.Worker())
-	nettest.Wants(t, err, agentnet.ConnectionError, "")
+	nettest.Wants(t, err, store.ConnectionError, "")
 	n.Start()
 	if err := network.Ready(t.Context()); err != nil {
 		t.Error(err)
@@ -159,10 +161,10 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
 	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "ann", "shop")), nettest.Worker())
 	for range 10 {
-		nettest.Discover(t, a, agentnet.Filter{})
+		nettest.Discover(t, a, registry.Filter{})
 	}
 	for range 10 {
-		if _, err := a.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}}); err != nil {
+		if _, err := a.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "t", Description: "d"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,13 +175,13 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 	if twin.GUID() == a.GUID() {
 		t.Fatal("they are one")
 	}
-	_, err := twin.Discover(t.Context(), agentnet.Filter{})
-	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
-	_, err = twin.BroadcastOffer(t.Context(), agentnet.Broadcast{Offer: agentnet.Offer{TaskID: "t", Description: "d"}})
-	nettest.Wants(t, err, agentnet.RateLimitError, "10 in 1m0s")
-	_, err = twin.Send(t.Context(), agentnet.Message{Recipient: other.GUID(), Text: "x"})
-	nettest.Wants(t, err, agentnet.RateLimitError, "100 in 1m0s")
-	nettest.Discover(t, other, agentnet.Filter{}) // of another computer
+	_, err := twin.Discover(t.Context(), registry.Filter{})
+	nettest.Wants(t, err, store.RateLimitError, "10 in 1m0s")
+	_, err = twin.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "t", Description: "d"}})
+	nettest.Wants(t, err, store.RateLimitError, "10 in 1m0s")
+	_, err = twin.Send(t.Context(), mail.Message{Recipient: other.GUID(), Text: "x"})
+	nettest.Wants(t, err, store.RateLimitError, "100 in 1m0s")
+	nettest.Discover(t, other, registry.Filter{}) // of another computer
 
 	network := nettest.Open(t, cfg)
 	for i := range 11 {
@@ -187,8 +189,8 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 		r.AgentType = fmt.Sprint("worker-", i)
 		again := nettest.Register(t, network, r)
 		for j := range 10 {
-			if _, err = again.Discover(t.Context(), agentnet.Filter{}); err != nil {
-				nettest.Wants(t, err, agentnet.RateLimitError, "this project's agents on this computer: at most 100 in 1m0s")
+			if _, err = again.Discover(t.Context(), registry.Filter{}); err != nil {
+				nettest.Wants(t, err, store.RateLimitError, "this project's agents on this computer: at most 100 in 1m0s")
 				if i != 9 || j != 0 {
 					t.Errorf("after %d and %d", i, j)
 				}

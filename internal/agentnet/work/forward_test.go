@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -19,7 +20,7 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	boss := nettest.Register(t, network, nettest.Dispatcher())
 	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Dispatcher())
 	nettest.Submit(t, other, "T", "go")
-	if _, err := boss.Submit(t.Context(), another("T")); nettest.CategoryOf(err) != agentnet.ConflictError {
+	if _, err := boss.Submit(t.Context(), another("T")); nettest.CategoryOf(err) != store.ConflictError {
 		t.Errorf("two items of one name: %v", err)
 	}
 	n.Stop()
@@ -28,7 +29,7 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 		t.Fatal(err) // nobody here can know
 	}
 	n.Start()
-	var letters []agentnet.DeadLetter
+	var letters []work.DeadLetter
 	nettest.Await(t, "the dead letter", func() bool {
 		var err error
 		letters, _, err = boss.DeadLetters(t.Context(), 0, "")
@@ -42,7 +43,7 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	}
 	nettest.Await(t, "the other item, untouched", func() bool {
 		s, err := other.Item(t.Context(), "T", false)
-		if err == nil && s.State != agentnet.Queued {
+		if err == nil && s.State != work.Queued {
 			t.Errorf("%+v", s)
 		}
 		return err == nil
@@ -70,7 +71,7 @@ func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
 	if c.Token != former.Token+1 || c.Attempt != former.Attempt+1 {
 		t.Errorf("claimed as %+v after %+v", c, former)
 	}
-	if err := hand.Complete(t.Context(), "T", former.Token, agentnet.Outcome{Success: true, Summary: "late"}); nettest.CategoryOf(err) != agentnet.ConflictError {
+	if err := hand.Complete(t.Context(), "T", former.Token, work.Outcome{Success: true, Summary: "late"}); nettest.CategoryOf(err) != store.ConflictError {
 		t.Errorf("a late completion: %v", err)
 	}
 	nettest.Complete(t, other, c)
@@ -86,7 +87,7 @@ func TestOneProjectMakesSomeQueues(t *testing.T) {
 	}
 	for _, one := range []*agentnet.Agent{a, twin} {
 		_, err := one.Submit(t.Context(), nettest.Item("one-more", "another-queue"))
-		nettest.Wants(t, err, agentnet.ConflictError, "The agents of this project have made 64 work queues")
+		nettest.Wants(t, err, store.ConflictError, "The agents of this project have made 64 work queues")
 	}
 	nettest.Submit(t, a, "again", "queue-1")
 	nettest.Submit(t, other, "others", "another-queue")
@@ -94,7 +95,7 @@ func TestOneProjectMakesSomeQueues(t *testing.T) {
 }
 
 // another is an item that differs from nettest.Item.
-func another(task string) agentnet.Submission {
+func another(task string) work.Submission {
 	s := nettest.Item(task, "go")
 	s.Description = "something else"
 	return s

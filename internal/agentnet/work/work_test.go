@@ -16,6 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -44,7 +47,7 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 	if err != nil || consumer.CachedInfo().Config.AckWait != 5*time.Minute {
 		t.Errorf("%v, %v", consumer, err)
 	}
-	if s := nettest.State(t, boss, "TASK-1"); s.State != agentnet.Queued || s.Attempts != 0 {
+	if s := nettest.State(t, boss, "TASK-1"); s.State != work.Queued || s.Attempts != 0 {
 		t.Errorf("%+v", s)
 	}
 	c := nettest.Claim(t, hand)
@@ -53,10 +56,10 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	nettest.NoClaim(t, stranger)
-	if s := nettest.State(t, boss, "TASK-1"); s.State != agentnet.Claimed || s.HolderGUID != hand.GUID() || s.LeaseUntil == "" {
+	if s := nettest.State(t, boss, "TASK-1"); s.State != work.Claimed || s.HolderGUID != hand.GUID() || s.LeaseUntil == "" {
 		t.Errorf("%+v", s)
 	}
-	waiting := make(chan agentnet.ItemStatus)
+	waiting := make(chan work.ItemStatus)
 	go func() {
 		s, err := boss.Item(t.Context(), "TASK-1", true)
 		if err != nil {
@@ -64,12 +67,12 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 		}
 		waiting <- s
 	}()
-	outcome := agentnet.Outcome{Success: true, Summary: "tests pass", Result: map[string]any{"coverage": 95.0}}
+	outcome := work.Outcome{Success: true, Summary: "tests pass", Result: map[string]any{"coverage": 95.0}}
 	if err := hand.Complete(t.Context(), "TASK-1", c.Token, outcome); err != nil {
 		t.Fatal(err)
 	}
 	s := <-waiting
-	if s.State != agentnet.Completed || s.Success == nil || !*s.Success || s.ResultSummary != "tests pass" || string(s.ResultData) != `{"coverage":95}` {
+	if s.State != work.Completed || s.Success == nil || !*s.Success || s.ResultSummary != "tests pass" || string(s.ResultData) != `{"coverage":95}` {
 		t.Errorf("%+v", s)
 	}
 	if err := hand.Complete(t.Context(), "TASK-1", c.Token, outcome); err != nil {
@@ -78,8 +81,8 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 	if s := nettest.State(t, stranger, "TASK-1"); s.ResultSummary != "" || s.ResultData != nil || s.Description != "" {
 		t.Errorf("a stranger sees %+v", s)
 	}
-	_, err = stranger.Submit(t.Context(), agentnet.Submission{Capability: "typescript", Offer: agentnet.Offer{TaskID: "TASK-1", Description: "other"}})
-	nettest.Wants(t, err, agentnet.ConflictError, "another item")
+	_, err = stranger.Submit(t.Context(), work.Submission{Capability: "typescript", Offer: mail.Offer{TaskID: "TASK-1", Description: "other"}})
+	nettest.Wants(t, err, store.ConflictError, "another item")
 	nettest.Await(t, "the queue is empty", func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == 0
@@ -95,7 +98,7 @@ func TestAnItemThatComesWithTheDeadlineIsNotAwayForALease(t *testing.T) {
 	nettest.Submit(t, hand, "B", "go")
 	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	var c *agentnet.Claim
+	var c *work.Claim
 	nettest.Await(t, "the item", func() bool {
 		var err error
 		if c, err = hand.Claim(over, nil); err != nil {
@@ -120,23 +123,23 @@ func TestALateCompletionIsRefused(t *testing.T) {
 	if again.TaskID != "T" || again.Attempt != 2 || again.Token <= old.Token {
 		t.Fatalf("%+v after %+v", again, old)
 	}
-	outcome := agentnet.Outcome{Success: true, Summary: "late"}
-	nettest.Wants(t, slow.Complete(t.Context(), "T", old.Token, outcome), agentnet.ConflictError, "your lease ended, and worker-1 has claimed it")
+	outcome := work.Outcome{Success: true, Summary: "late"}
+	nettest.Wants(t, slow.Complete(t.Context(), "T", old.Token, outcome), store.ConflictError, "your lease ended, and worker-1 has claimed it")
 	_, err := slow.Extend(t.Context(), "T", old.Token)
-	nettest.Wants(t, err, agentnet.ConflictError, "do not hold")
+	nettest.Wants(t, err, store.ConflictError, "do not hold")
 	_, err = slow.Reject(t.Context(), "T", old.Token, "no", false)
-	nettest.Wants(t, err, agentnet.ConflictError, "do not hold")
-	nettest.Wants(t, slow.Complete(t.Context(), "T", again.Token, outcome), agentnet.ConflictError, "do not hold") // a stolen token
-	nettest.Wants(t, quick.Complete(t.Context(), "T", old.Token, outcome), agentnet.ConflictError, "token 2")
-	if err := quick.Complete(t.Context(), "T", again.Token, agentnet.Outcome{Success: true, Summary: "mine"}); err != nil {
+	nettest.Wants(t, err, store.ConflictError, "do not hold")
+	nettest.Wants(t, slow.Complete(t.Context(), "T", again.Token, outcome), store.ConflictError, "do not hold") // a stolen token
+	nettest.Wants(t, quick.Complete(t.Context(), "T", old.Token, outcome), store.ConflictError, "token 2")
+	if err := quick.Complete(t.Context(), "T", again.Token, work.Outcome{Success: true, Summary: "mine"}); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Wants(t, slow.Complete(t.Context(), "T", old.Token, outcome), agentnet.ConflictError, "is completed already, by worker-1")
+	nettest.Wants(t, slow.Complete(t.Context(), "T", old.Token, outcome), store.ConflictError, "is completed already, by worker-1")
 	if s := nettest.State(t, boss, "T"); s.ResultSummary != "mine" {
 		t.Errorf("%+v", s)
 	}
-	nettest.Wants(t, quick.Complete(t.Context(), "nothing", 1, outcome), agentnet.NotFoundError, "no item of work")
-	nettest.Wants(t, quick.Complete(t.Context(), "T", 1, agentnet.Outcome{}), agentnet.ValidationError, "summary")
+	nettest.Wants(t, quick.Complete(t.Context(), "nothing", 1, outcome), store.NotFoundError, "no item of work")
+	nettest.Wants(t, quick.Complete(t.Context(), "T", 1, work.Outcome{}), store.ValidationError, "summary")
 }
 
 // A worker that goes on extending its lease keeps the item.
@@ -159,10 +162,10 @@ func TestAnExtendedLeaseHolds(t *testing.T) {
 		}
 		nettest.NoClaim(t, other)
 	}
-	if err := hand.Complete(t.Context(), "T", c.Token, agentnet.Outcome{Success: false, Summary: "it cannot be done"}); err != nil {
+	if err := hand.Complete(t.Context(), "T", c.Token, work.Outcome{Success: false, Summary: "it cannot be done"}); err != nil {
 		t.Fatal(err)
 	}
-	if s := nettest.State(t, boss, "T"); s.State != agentnet.Completed || *s.Success {
+	if s := nettest.State(t, boss, "T"); s.State != work.Completed || *s.Success {
 		t.Errorf("%+v", s)
 	}
 }
@@ -183,7 +186,7 @@ func TestDeadLetters(t *testing.T) {
 	if first.Attempt != 1 || second.Attempt != 2 {
 		t.Errorf("%+v, %+v", first, second)
 	}
-	var list []agentnet.DeadLetter
+	var list []work.DeadLetter
 	nettest.Await(t, "the dead letter", func() bool {
 		nettest.NoClaim(t, hand, "go")
 		list = nettest.DeadLetters(t, boss, "")
@@ -191,10 +194,10 @@ func TestDeadLetters(t *testing.T) {
 	})
 	l := list[0]
 	if l.TaskID != "times-out" || l.Subject != "global.workqueue.go" || l.Attempts != 2 || l.LastAssignedAgent != hand.GUID() ||
-		l.Reason != agentnet.TimedOut || l.LastAttemptAt == "" || !strings.Contains(string(l.Payload), `"taskDescription":"do times-out"`) {
+		l.Reason != work.TimedOut || l.LastAttemptAt == "" || !strings.Contains(string(l.Payload), `"taskDescription":"do times-out"`) {
 		t.Errorf("%+v", l)
 	}
-	nettest.Wants(t, hand.Complete(t.Context(), "times-out", second.Token, agentnet.Outcome{Success: true, Summary: "late"}), agentnet.ConflictError, "dead letters")
+	nettest.Wants(t, hand.Complete(t.Context(), "times-out", second.Token, work.Outcome{Success: true, Summary: "late"}), store.ConflictError, "dead letters")
 	stream, err := n.Foreign().Stream(t.Context(), "GLOBAL_WORKQUEUE_DEADLETTER")
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +217,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 
 	// Refused for good, and after the last attempt; by agents that have the time to do so.
-	cfg.AckTimeout = agentnet.DefaultAckTimeout
+	cfg.AckTimeout = store.DefaultAckTimeout
 	cfg.Hostname = "host-c"
 	boss = nettest.Register(t, nettest.Open(t, cfg), nettest.Dispatcher())
 	cfg.Hostname = "host-d"
@@ -263,7 +266,7 @@ func TestDeadLetters(t *testing.T) {
 	if c.Attempt != 1 {
 		t.Errorf("%+v", c)
 	}
-	if err := hand.Complete(t.Context(), c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: "at last"}); err != nil {
+	if err := hand.Complete(t.Context(), c.TaskID, c.Token, work.Outcome{Success: true, Summary: "at last"}); err != nil {
 		t.Fatal(err)
 	}
 	if l, err := boss.DiscardDeadLetter(t.Context(), "refused"); err != nil || l.TaskID != "refused" {
@@ -272,17 +275,17 @@ func TestDeadLetters(t *testing.T) {
 	if list := nettest.DeadLetters(t, boss, "rust"); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
-	if s := nettest.State(t, boss, "refused"); s.State != agentnet.Discarded {
+	if s := nettest.State(t, boss, "refused"); s.State != work.Discarded {
 		t.Errorf("%+v", s)
 	}
 	for _, id := range []string{"refused", "refused-twice", "nothing"} {
 		_, err := boss.RetryDeadLetter(t.Context(), id, true)
-		nettest.Wants(t, err, agentnet.NotFoundError, "no dead letter")
+		nettest.Wants(t, err, store.NotFoundError, "no dead letter")
 		_, err = boss.DiscardDeadLetter(t.Context(), id)
-		nettest.Wants(t, err, agentnet.NotFoundError, "no dead letter")
+		nettest.Wants(t, err, store.NotFoundError, "no dead letter")
 	}
 	_, _, err = boss.DeadLetters(t.Context(), 1001, "")
-	nettest.Wants(t, err, agentnet.ValidationError, "1 to 1000")
+	nettest.Wants(t, err, store.ValidationError, "1 to 1000")
 }
 
 // REQ-DLQ-011, REQ-WORKQUEUE-CONFIG-001
@@ -304,7 +307,7 @@ func TestDeadLettersExpire(t *testing.T) {
 	nettest.Await(t, "its end", func() bool { return len(nettest.DeadLetters(t, a, "")) == 0 })
 	nettest.Await(t, "the end of its record", func() bool {
 		_, err := a.Item(t.Context(), "T", false)
-		return nettest.CategoryOf(err) == agentnet.NotFoundError
+		return nettest.CategoryOf(err) == store.NotFoundError
 	})
 }
 
@@ -330,7 +333,7 @@ func TestTheCollectorBuriesWhatNobodyClaims(t *testing.T) {
 	if c, err := network.Collect(t.Context(), true); err != nil || c.Buried != 1 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if list := nettest.DeadLetters(t, boss, ""); len(list) != 1 || list[0].Reason != agentnet.AgentOffline {
+	if list := nettest.DeadLetters(t, boss, ""); len(list) != 1 || list[0].Reason != work.AgentOffline {
 		t.Errorf("%+v", list)
 	}
 }
@@ -379,11 +382,11 @@ func TestForeignItems(t *testing.T) {
 		if c.TaskID != want {
 			t.Errorf("%+v", c)
 		}
-		if err := hand.Complete(t.Context(), c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: "ok"}); err != nil {
+		if err := hand.Complete(t.Context(), c.TaskID, c.Token, work.Outcome{Success: true, Summary: "ok"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var list []agentnet.DeadLetter
+	var list []work.DeadLetter
 	nettest.Await(t, "the burial of the others", func() bool {
 		nettest.NoClaim(t, hand)
 		list = nettest.DeadLetters(t, hand, "go")
@@ -403,7 +406,7 @@ func TestACancelledWaitIsNoAttempt(t *testing.T) {
 	nettest.Submit(t, boss, "T", "typescript")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 2 * agentnet.DefaultMaxAttempts {
+	for range 2 * store.DefaultMaxAttempts {
 		if c, err := hand.Claim(gone, nil); c != nil || err != nil {
 			t.Fatalf("%+v, %v", c, err)
 		}
@@ -439,7 +442,7 @@ func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
 		}
 		nettest.Complete(t, hand, c)
 	}
-	var letters []agentnet.DeadLetter
+	var letters []work.DeadLetter
 	nettest.Await(t, "the burial of the others", func() bool {
 		nettest.NoClaim(t, hand)
 		letters = nettest.DeadLetters(t, hand, "go")
@@ -506,28 +509,28 @@ func TestTheCollectorPassesOverNoItem(t *testing.T) {
 func TestWrongWorkIsRefused(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
-	a := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), agentnet.Registration{Handle: "a", AgentType: "a", Scope: agentnet.ScopeUser, Capabilities: []string{"Ünï code"}})
-	for name, s := range map[string]agentnet.Submission{
-		"no queue":    {Offer: agentnet.Offer{Description: "d"}},
+	a := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), registry.Registration{Handle: "a", AgentType: "a", Scope: registry.ScopeUser, Capabilities: []string{"Ünï code"}})
+	for name, s := range map[string]work.Submission{
+		"no queue":    {Offer: mail.Offer{Description: "d"}},
 		"reserved":    nettest.Item("T", "deadletter"),
 		"wildcard":    nettest.Item("T", "*"),
 		"dots":        nettest.Item("T", "a.b"),
 		"long":        nettest.Item("T", strings.Repeat("a", 65)),
-		"deadline":    {Capability: "go", Offer: agentnet.Offer{Description: "d", Deadline: "soon"}},
+		"deadline":    {Capability: "go", Offer: mail.Offer{Description: "d", Deadline: "soon"}},
 		"long id":     nettest.Item(strings.Repeat("a", 257), "go"),
-		"much data":   {Capability: "go", Offer: agentnet.Offer{Description: "d", ContextData: map[string]any{"a": strings.Repeat("x", 70000)}}},
-		"not encoded": {Capability: "go", Offer: agentnet.Offer{Description: "d", ContextData: map[string]any{"a": func() {}}}},
+		"much data":   {Capability: "go", Offer: mail.Offer{Description: "d", ContextData: map[string]any{"a": strings.Repeat("x", 70000)}}},
+		"not encoded": {Capability: "go", Offer: mail.Offer{Description: "d", ContextData: map[string]any{"a": func() {}}}},
 	} {
-		if _, err := a.Submit(t.Context(), s); nettest.CategoryOf(err) != agentnet.ValidationError {
+		if _, err := a.Submit(t.Context(), s); nettest.CategoryOf(err) != store.ValidationError {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_, err := a.Claim(t.Context(), nil)
-	nettest.Wants(t, err, agentnet.ValidationError, "no queue to claim from")
+	nettest.Wants(t, err, store.ValidationError, "no queue to claim from")
 	_, err = a.Claim(t.Context(), []string{">"})
-	nettest.Wants(t, err, agentnet.ValidationError, "cannot name a work queue")
+	nettest.Wants(t, err, store.ValidationError, "cannot name a work queue")
 	_, err = a.Item(t.Context(), "nothing", false)
-	nettest.Wants(t, err, agentnet.NotFoundError, "no item")
+	nettest.Wants(t, err, store.NotFoundError, "no item")
 	nettest.NoClaim(t, a, "nobody-has-this")
 	if names := n.Foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.workqueue.nobody-has-this")); len(names.Name()) != 0 {
 		t.Error("waiting has made a queue")
@@ -549,7 +552,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 	}
 	var mu sync.Mutex
 	done := map[string]int{} // completions that were acknowledged
-	work := func(ctx context.Context, name string) {
+	perform := func(ctx context.Context, name string) {
 		for ctx.Err() == nil {
 			c := cfg
 			c.Hostname = name
@@ -579,7 +582,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 						}
 						continue
 					}
-					if err := a.Complete(ctx, claim.TaskID, claim.Token, agentnet.Outcome{Success: true, Summary: name}); err == nil {
+					if err := a.Complete(ctx, claim.TaskID, claim.Token, work.Outcome{Success: true, Summary: name}); err == nil {
 						mu.Lock()
 						done[claim.TaskID]++
 						mu.Unlock()
@@ -594,7 +597,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for i := range workers {
-		running.Go(func() { work(ctx, fmt.Sprint("host-", i)) })
+		running.Go(func() { perform(ctx, fmt.Sprint("host-", i)) })
 	}
 	running.Go(func() {
 		for range 3 {
@@ -607,7 +610,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 			n.Start()
 		}
 	})
-	states := map[agentnet.ItemState]int{}
+	states := map[work.ItemState]int{}
 	nettest.Await(t, "the end of all items", func() bool {
 		clear(states)
 		for i := range items {
@@ -617,7 +620,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 			}
 			states[s.State]++
 		}
-		return states[agentnet.Completed]+states[agentnet.Dead] == items
+		return states[work.Completed]+states[work.Dead] == items
 	})
 	stop()
 	running.Wait()
@@ -638,9 +641,9 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 		switch {
 		case done[id] > 1:
 			t.Errorf("%s was completed %d times", id, done[id])
-		case done[id] == 1 && s.State != agentnet.Completed:
+		case done[id] == 1 && s.State != work.Completed:
 			t.Errorf("%s was completed and is %s", id, s.State)
-		case s.State == agentnet.Dead && !dead[id]:
+		case s.State == work.Dead && !dead[id]:
 			t.Errorf("%s is dead but not in the dead letters", id)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
@@ -125,9 +127,9 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 // and not of an agent. If settings.Via is set, the network is the one of the cluster that the
 // hub is linked to: the Bus is this computer's part of it, and the Place's DialCluster
 // connects to the cluster, also restricted to the agent.
-func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 	var place agentnet.Admission
-	join := func(ctx context.Context, policy startPolicy, a agentnet.AdmissionRequest, via string) (grant bus.Grant, err error) {
+	join := func(ctx context.Context, policy startPolicy, a registry.AdmissionRequest, via string) (grant bus.Grant, err error) {
 		p := settings
 		p.Via = via
 		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
@@ -137,7 +139,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 				return err
 			}
 			if p.Via != dialect.ViaCluster && place.GUID == "" { // answers after a restart are the same
-				place = agentnet.Admission{BusAdmission: agentnet.BusAdmission{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Reused: g.Again, Control: g.Control, HubID: g.Mark}}
+				place = agentnet.Admission{BusAdmission: store.Admission{GUID: g.GUID, Slot: g.Slot, Secret: g.Secret, Reused: g.Again, Control: g.Control, HubID: g.Mark}}
 			}
 			grant, err = grantOf(g.BusGrant)
 			return err
@@ -149,7 +151,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 		return agentnet.Admission{}, nil, err
 	}
 	a.GUID, a.Secret = place.GUID, place.Secret
-	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: agentnet.InboxPrefix(place.GUID), Logger: f.cfg.Logger}
+	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: store.InboxPrefix(place.GUID), Logger: f.cfg.Logger}
 	used := false
 	b, err := bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) {
 		if !used {
@@ -159,7 +161,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 		return join(ctx, startKilled, a, settings.Via)
 	})
 	if settings.Via == dialect.ViaHub {
-		cfg.InboxPrefix = agentnet.ClusterInboxPrefix(place.GUID)
+		cfg.InboxPrefix = store.ClusterInboxPrefix(place.GUID)
 		place.DialCluster = func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) { return join(ctx, startKilled, a, dialect.ViaCluster) })
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/busfinder"
@@ -441,7 +441,7 @@ func TestForNetwork(t *testing.T) {
 // started for it, knows it again after it was killed, and nobody else as it.
 func TestDialAgent(t *testing.T) {
 	p := newPlace(t, noPort)
-	request := agentnet.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir}
+	request := registry.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir}
 	admission, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, request)
 	must(t, err)
 	defer b.Close(context.Background()) //nolint:errcheck // the test is over
@@ -460,6 +460,6 @@ func TestDialAgent(t *testing.T) {
 	if _, ok := errors.AsType[*bus.Error](err); !ok {
 		t.Errorf("a guessed secret: %v", err)
 	}
-	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, agentnet.AdmissionRequest{AgentType: "\x00"})
+	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, registry.AdmissionRequest{AgentType: "\x00"})
 	wantError(t, err, bus.CodeConfig)
 }

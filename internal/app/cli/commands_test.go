@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/federation/peers"
@@ -200,7 +202,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	want(t, p.run(t, "network", "work"), 0, "There is no work.")
 	want(t, p.run(t, "network", "dead-letters"), 0, "There are no dead letters.")
 	want(t, p.run(t, "network", "agents", "--removed"), 0, "LAST HEARTBEAT")
-	if list := decode[[]agentnet.Removal](t, p.run(t, "--format", "json", "network", "agents", "--removed")); len(list) != 0 {
+	if list := decode[[]registry.Removal](t, p.run(t, "--format", "json", "network", "agents", "--removed")); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
 	out, signals, done := p.background(t, agent.GUID(), "network", "agents", "--watch")
@@ -216,7 +218,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 		t.Fatalf("%+v", o)
 	}
 	out, signals, done = p.background(t, "are you there?", "network", "inbox", "--watch")
-	if _, err := agent.Send(t.Context(), agentnet.Message{Recipient: guid, Text: "are you there?", Metadata: map[string]any{"n": 1}}); err != nil {
+	if _, err := agent.Send(t.Context(), mail.Message{Recipient: guid, Text: "are you there?", Metadata: map[string]any{"n": 1}}); err != nil {
 		t.Fatal(err)
 	}
 	<-out.seen
@@ -224,19 +226,19 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	if code := <-done; code != 0 {
 		t.Errorf("a watch ends with %d", code)
 	}
-	mail := decode[struct {
+	letter := decode[struct {
 		SenderGUID, Message string
 		Metadata            map[string]any
 	}](t, p.run(t, "--format", "json", "network", "inbox", "--all"))
-	if mail.SenderGUID != agent.GUID() || mail.Message != "are you there?" || mail.Metadata["n"] != 1.0 {
-		t.Errorf("%+v", mail)
+	if letter.SenderGUID != agent.GUID() || letter.Message != "are you there?" || letter.Metadata["n"] != 1.0 {
+		t.Errorf("%+v", letter)
 	}
 	sent := decode[map[string]string](t, p.run(t, "--format", "json", "network", "send", agent.GUID(), "yes"))
 	if sent["recipientGuid"] != agent.GUID() || sent["recipientHandle"] != "worker-1" || sent["messageId"] == "" {
 		t.Errorf("%+v", sent)
 	}
 
-	if _, err := agent.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
+	if _, err := agent.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
 		t.Fatal(err)
 	}
 	claim, err := agent.Claim(t.Context(), nil)
@@ -246,11 +248,11 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	if _, err := agent.Reject(t.Context(), "T-1", claim.Token, "no compiler", true); err != nil {
 		t.Fatal(err)
 	}
-	letters := decode[[]agentnet.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--queue", "go"))
+	letters := decode[[]work.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--queue", "go"))
 	if len(letters) != 1 || letters[0].TaskID != "T-1" {
 		t.Errorf("%+v", letters)
 	}
-	if gone := decode[agentnet.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--discard", "T-1")); gone.TaskID != "T-1" {
+	if gone := decode[work.DeadLetter](t, p.run(t, "--format", "json", "network", "dead-letters", "--discard", "T-1")); gone.TaskID != "T-1" {
 		t.Errorf("%+v", gone)
 	}
 	want(t, p.run(t, "network", "dead-letters"), 0, "There are no dead letters.")

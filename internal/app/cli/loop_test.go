@@ -11,7 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
 func (p place) list(t *testing.T, text string) string {
@@ -258,7 +259,7 @@ func TestLoopRunWorksThroughAQueue(t *testing.T) {
 	_, agent := network(t, false)
 	p.hub(t)
 	for _, id := range []string{"one", "two"} {
-		if _, err := agent.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: id, Description: "say " + id}}); err != nil {
+		if _, err := agent.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: id, Description: "say " + id}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -275,7 +276,7 @@ func TestLoopRunWorksThroughAQueue(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	for _, id := range []string{"one", "two"} {
-		if s, err := agent.Item(t.Context(), id, false); err != nil || s.State != agentnet.Completed || !strings.Contains(string(s.ResultData), "say "+id) {
+		if s, err := agent.Item(t.Context(), id, false); err != nil || s.State != work.Completed || !strings.Contains(string(s.ResultData), "say "+id) {
 			t.Errorf("%+v %v", s, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/bus"
@@ -27,7 +28,7 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 	finder := a.networkFinder(cfg, log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
 	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub {
-		opts.EnterNetwork = func(ctx context.Context, request agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+		opts.EnterNetwork = func(ctx context.Context, request registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), request)
 		}
 		return nil

@@ -17,6 +17,10 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -35,7 +39,7 @@ func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	if err := os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "far-away", Username: "bob", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+	n := agentnet.Open(agentnet.Config{BusConfig: store.Config{Hostname: "far-away", Username: "bob", ProjectPath: "/p", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Logger: slog.New(slog.DiscardHandler)})
 		}}})
@@ -49,7 +53,7 @@ func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	agent, err := n.Register(t.Context(), agentnet.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: []string{"go"}, Scope: agentnet.ScopeUser, Visibility: agentnet.Public})
+	agent, err := n.Register(t.Context(), registry.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: []string{"go"}, Scope: registry.ScopeUser, Visibility: store.Public})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,19 +67,19 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	if o.code != 0 || !strings.Contains(o.stdout, agent.GUID()) || !strings.Contains(o.stdout, "far-away") {
 		t.Fatalf("%+v", o)
 	}
-	list := decode[[]agentnet.Summary](t, p.run(t, "network", "agents", "--format", "json"))
+	list := decode[[]registry.Summary](t, p.run(t, "network", "agents", "--format", "json"))
 	if len(list) != 1 || list[0].Handle != "worker-1" {
 		t.Errorf("%+v", list)
 	}
 	// A message, and its answer to the same person.
 	answered := make(chan error, 1)
 	go func() {
-		mail, _, err := agent.Wait(t.Context(), agentnet.Selection{})
-		if err == nil && (len(mail) != 1 || mail[0].Text != "how are you?") {
-			err = fmt.Errorf("%+v", mail)
+		got, _, err := agent.Wait(t.Context(), mail.Selection{})
+		if err == nil && (len(got) != 1 || got[0].Text != "how are you?") {
+			err = fmt.Errorf("%+v", got)
 		}
 		if err == nil {
-			_, err = agent.Send(t.Context(), agentnet.Message{Recipient: mail[0].SenderGUID, Text: "fine\x1b[2J\nreally"})
+			_, err = agent.Send(t.Context(), mail.Message{Recipient: got[0].SenderGUID, Text: "fine\x1b[2J\nreally"})
 		}
 		answered <- err
 	}()
@@ -91,7 +95,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	}
 
 	// Work and its failure.
-	if _, err := agent.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
+	if _, err := agent.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
 		t.Fatal(err)
 	}
 	if o := p.run(t, "network", "work"); !strings.Contains(o.stdout, "T-1") || !strings.Contains(o.stdout, "queued") {
@@ -110,7 +114,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	if o := p.run(t, "network", "dead-letters", "--retry", "T-1"); o.code != 0 {
 		t.Errorf("%+v", o)
 	}
-	if items := decode[[]agentnet.ItemStatus](t, p.run(t, "network", "work", "--state", "queued", "--format", "json")); len(items) != 1 || items[0].TaskID != "T-1" {
+	if items := decode[[]work.ItemStatus](t, p.run(t, "network", "work", "--state", "queued", "--format", "json")); len(items) != 1 || items[0].TaskID != "T-1" {
 		t.Errorf("%+v", items)
 	}
 	for _, tt := range []struct {

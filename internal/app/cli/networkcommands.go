@@ -18,6 +18,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -83,13 +87,13 @@ var commandsForTools = strings.NewReplacer("list_dead_letter_items", "parley net
 
 // networkFailure converts the network's errors to failures.
 func networkFailure(err error) error {
-	e, ok := errors.AsType[*agentnet.Error](err)
+	e, ok := errors.AsType[*store.Error](err)
 	if !ok {
 		return err
 	}
 	f := &failure{Exit: exitFailure, Kind: "network", Message: strings.TrimSuffix(e.Message, "."),
 		Remedy: commandsForTools.Replace(strings.TrimSuffix(e.Remedy, "."))}
-	if e.Code == agentnet.ValidationError {
+	if e.Code == store.ValidationError {
 		f.Exit, f.Kind = exitUsage, "usage"
 	}
 	return f
@@ -153,14 +157,14 @@ func (a *app) networkAgentsCommand() *cobra.Command {
 }
 
 func (a *app) showNetworkAgents(ctx context.Context, n *agentnet.Network, offline bool, w io.Writer) error {
-	d, err := n.Agents(ctx, agentnet.Filter{IncludeOffline: offline, Limit: agentnet.MaxDiscoverLimit})
+	d, err := n.Agents(ctx, registry.Filter{IncludeOffline: offline, Limit: registry.MaxDiscoverLimit})
 	if err != nil {
 		return err
 	}
-	listing[agentnet.Summary]{
+	listing[registry.Summary]{
 		none:     "There are no agents that you may see.",
 		headings: []string{"HANDLE", "TYPE", "HOST", "STATUS", "TASKS", "GUID", "CAPABILITIES"},
-		row: func(x agentnet.Summary) []string {
+		row: func(x registry.Summary) []string {
 			status := string(x.Status)
 			if x.PossiblyOffline {
 				status += "?"
@@ -177,9 +181,9 @@ func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer
 	if err != nil {
 		return err
 	}
-	listing[agentnet.Removal]{
+	listing[registry.Removal]{
 		headings: []string{"REMOVED", "HANDLE", "TYPE", "HOST", "LAST HEARTBEAT", "BY", "GUID"},
-		row: func(r agentnet.Removal) []string {
+		row: func(r registry.Removal) []string {
 			return []string{r.RemovedAt, r.Handle, r.AgentType, r.Hostname, r.LastHeartbeat, r.RemovedBy, r.GUID}
 		},
 	}.print(a, w, list)
@@ -219,39 +223,39 @@ func (a *app) networkInboxCommand() *cobra.Command {
 }
 
 func (a *app) inbox(ctx context.Context, me *agentnet.Agent, watch, all bool) error {
-	mail, _, err := me.Read(ctx, agentnet.Selection{IncludeRead: all, Limit: agentnet.MaxMailLimit})
+	messages, _, err := me.Read(ctx, mail.Selection{IncludeRead: all, Limit: mail.MaxMailLimit})
 	if err != nil {
 		return err
 	}
-	if len(mail) == 0 && !watch && !a.json() {
+	if len(messages) == 0 && !watch && !a.json() {
 		fmt.Fprintf(a.stdout, "No mail. Agents can write to you at the GUID %s.\n", me.GUID())
 	}
-	a.printMail(mail)
+	a.printMail(messages)
 	for watch {
-		if mail, _, err = me.Wait(ctx, agentnet.Selection{}); ctx.Err() != nil {
+		if messages, _, err = me.Wait(ctx, mail.Selection{}); ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		a.printMail(mail)
+		a.printMail(messages)
 	}
 	return nil
 }
 
 // mailJSON is the JSON of a message, as docs/json.md specifies it.
 type mailJSON struct {
-	MessageID    string               `json:"messageId"`
-	SenderGUID   string               `json:"senderGuid"`
-	SenderHandle string               `json:"senderHandle"`
-	MessageType  agentnet.MessageType `json:"messageType"`
-	Message      string               `json:"message"`
-	Metadata     any                  `json:"metadata,omitempty"`
-	Timestamp    time.Time            `json:"timestamp"`
+	MessageID    string           `json:"messageId"`
+	SenderGUID   string           `json:"senderGuid"`
+	SenderHandle string           `json:"senderHandle"`
+	MessageType  mail.MessageType `json:"messageType"`
+	Message      string           `json:"message"`
+	Metadata     any              `json:"metadata,omitempty"`
+	Timestamp    time.Time        `json:"timestamp"`
 }
 
-func (a *app) printMail(mail []agentnet.Mail) {
-	for _, m := range mail {
+func (a *app) printMail(messages []mail.Mail) {
+	for _, m := range messages {
 		if a.json() {
 			out := mailJSON{m.ID, m.SenderGUID, m.SenderHandle, m.Type, m.Text, nil, m.Timestamp}
 			if m.Metadata != nil {
@@ -283,7 +287,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				sent, err := me.Send(ctx, agentnet.Message{Recipient: guid, Text: args[1]})
+				sent, err := me.Send(ctx, mail.Message{Recipient: guid, Text: args[1]})
 				if err != nil {
 					return err
 				}
@@ -295,8 +299,8 @@ func (a *app) networkSendCommand() *cobra.Command {
 				if !wait {
 					return nil
 				}
-				mail, _, err := me.Wait(ctx, agentnet.Selection{Sender: guid})
-				a.printMail(mail)
+				messages, _, err := me.Wait(ctx, mail.Selection{Sender: guid})
+				a.printMail(messages)
 				return err
 			})
 		},
@@ -311,7 +315,7 @@ func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, er
 	if uuid.Validate(who) == nil {
 		return who, nil
 	}
-	d, err := n.Agents(ctx, agentnet.Filter{IncludeOffline: true, Limit: agentnet.MaxDiscoverLimit})
+	d, err := n.Agents(ctx, registry.Filter{IncludeOffline: true, Limit: registry.MaxDiscoverLimit})
 	if err != nil {
 		return "", err
 	}
@@ -342,7 +346,7 @@ func (a *app) networkWorkCommand() *cobra.Command {
 				return usage("--state %q is not one of %s", state, strings.Join(itemStates, ", "))
 			}
 			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, agentnet.ItemState(state), w) })
+				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, work.ItemState(state), w) })
 			})
 		},
 	}
@@ -351,17 +355,17 @@ func (a *app) networkWorkCommand() *cobra.Command {
 	return cmd
 }
 
-var itemStates = []string{string(agentnet.Queued), string(agentnet.Claimed), string(agentnet.Completed), string(agentnet.Dead), string(agentnet.Discarded)}
+var itemStates = []string{string(work.Queued), string(work.Claimed), string(work.Completed), string(work.Dead), string(work.Discarded)}
 
-func (a *app) showWork(ctx context.Context, n *agentnet.Network, state agentnet.ItemState, w io.Writer) error {
+func (a *app) showWork(ctx context.Context, n *agentnet.Network, state work.ItemState, w io.Writer) error {
 	items, err := n.Items(ctx, state)
 	if err != nil {
 		return err
 	}
-	listing[agentnet.ItemStatus]{
+	listing[work.ItemStatus]{
 		none:     "There is no work.",
 		headings: []string{"TASK", "QUEUE", "STATE", "TRY", "HOLDER", "FROM", "DESCRIPTION"},
-		row: func(x agentnet.ItemStatus) []string {
+		row: func(x work.ItemStatus) []string {
 			return []string{fit(x.TaskID, 36), x.Capability, string(x.State), fmt.Sprint(x.Attempts), x.HolderHandle, x.SubmitterHandle, cmp.Or(x.ResultSummary, x.Description)}
 		},
 		paint: a.paintFirst,
@@ -400,7 +404,7 @@ func (a *app) deadLettersCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) deadLetterDone(l agentnet.DeadLetter, err error) error {
+func (a *app) deadLetterDone(l work.DeadLetter, err error) error {
 	if err != nil {
 		return err
 	}
@@ -408,14 +412,14 @@ func (a *app) deadLetterDone(l agentnet.DeadLetter, err error) error {
 }
 
 func (a *app) showDeadLetters(ctx context.Context, n *agentnet.Network, queue string, w io.Writer) error {
-	list, more, err := n.DeadLetters(ctx, agentnet.MaxDeadLimit, queue)
+	list, more, err := n.DeadLetters(ctx, work.MaxDeadLimit, queue)
 	if err != nil {
 		return err
 	}
-	listing[agentnet.DeadLetter]{
+	listing[work.DeadLetter]{
 		none:     "There are no dead letters.",
 		headings: []string{"TASK", "QUEUE", "REASON", "TRIES", "LAST", "DETAIL"},
-		row: func(l agentnet.DeadLetter) []string {
+		row: func(l work.DeadLetter) []string {
 			return []string{fit(l.TaskID, 36), l.Subject[strings.LastIndexByte(l.Subject, '.')+1:], string(l.Reason), fmt.Sprint(l.Attempts), l.LastAttemptAt, l.Detail}
 		},
 		paint: a.paintFirst,

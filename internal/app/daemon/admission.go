@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -118,7 +120,7 @@ func (a *admission) admitToCluster(ctx context.Context, p dialect.NetworkJoinPar
 	if err := n.Ready(ctx); err != nil {
 		return dialect.NetworkGrant{}, clusterError(err)
 	}
-	may, err := n.AdmitAtCluster(ctx, place, agentnet.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
+	may, err := n.AdmitAtCluster(ctx, place, registry.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath})
 	if err != nil {
 		return dialect.NetworkGrant{}, clusterError(err)
 	}
@@ -178,33 +180,33 @@ func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (age
 	if err != nil {
 		return agentnet.Admission{}, nil, busError(err)
 	}
-	place, may, err := operator.Admit(ctx, agentnet.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.state)
+	place, may, err := operator.Admit(ctx, registry.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.state)
 	if err == nil && p.Via != "" {
 		place.HubID, err = operator.StoreID(ctx)
 	}
 	return place, may, busError(err)
 }
 
-func (a *admission) state(guid string) agentnet.ConnectionState {
+func (a *admission) state(guid string) registry.ConnectionState {
 	user, known := a.users[guid]
 	switch {
 	case !known:
-		return agentnet.NeverConnected
+		return registry.NeverConnected
 	case a.bus.Admitted(user):
-		return agentnet.Connected
+		return registry.Connected
 	}
-	return agentnet.Disconnected
+	return registry.Disconnected
 }
 
 // link returns the network with p's settings at the cluster, which may not be connected yet. The
 // caller holds the turn.
 func (a *admission) link(p dialect.NetworkJoinParams) (*agentnet.Network, error) {
-	return a.open(a.linked, p, agentnet.Config{BusConfig: agentnet.BusConfig{Dial: a.cluster, ThroughHub: true}, DialLocal: a.dial})
+	return a.open(a.linked, p, agentnet.Config{BusConfig: store.Config{Dial: a.cluster, ThroughHub: true}, DialLocal: a.dial})
 }
 
 // operator returns the operator of the network with p's settings. The caller holds the turn.
 func (a *admission) operator(ctx context.Context, p dialect.NetworkJoinParams) (*agentnet.Network, error) {
-	n, err := a.open(a.operators, p, agentnet.Config{BusConfig: agentnet.BusConfig{Dial: a.dial}})
+	n, err := a.open(a.operators, p, agentnet.Config{BusConfig: store.Config{Dial: a.dial}})
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +225,7 @@ func (a *admission) open(opened networks, p dialect.NetworkJoinParams, cfg agent
 		return nil, errNetworks
 	}
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	cfg.Logger, cfg.Bucket, cfg.Inboxes, cfg.MaxAttempts = a.log, p.Bucket, agentnet.Inboxes(p.Inboxes), p.MaxAttempts
+	cfg.Logger, cfg.Bucket, cfg.Inboxes, cfg.MaxAttempts = a.log, p.Bucket, store.Inboxes(p.Inboxes), p.MaxAttempts
 	cfg.RegistryTTL, cfg.AckTimeout, cfg.DeadLetterTTL = seconds(p.RegistryTTL), seconds(p.AckTimeout), seconds(p.DeadLetterTTL)
 	opened[p] = agentnet.Open(cfg)
 	return opened[p], nil
@@ -235,7 +237,7 @@ var errNetworks = &bus.Error{Code: bus.CodeLimit, Message: fmt.Sprintf("there ar
 // busError converts an error of the network to an error of the bus, which the socket can
 // transmit.
 func busError(err error) error {
-	e, ok := errors.AsType[*agentnet.Error](err)
+	e, ok := errors.AsType[*store.Error](err)
 	if !ok {
 		return err
 	}
@@ -243,7 +245,7 @@ func busError(err error) error {
 		return b
 	}
 	code := bus.CodeLimit
-	if e.Code == agentnet.ValidationError {
+	if e.Code == store.ValidationError {
 		code = bus.CodeConfig
 	}
 	return &bus.Error{Code: code, Message: e.Message, Remedy: e.Remedy, Err: err}

@@ -26,6 +26,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
@@ -148,8 +152,8 @@ func (o *office) memberships(project string) *agentnet.Memberships {
 	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(o.dir, o.settings...) }})
-	l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log}},
-		func(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log}},
+		func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(linkLease.Seconds())}, a)
 		})
 	o.t.Cleanup(func() {
@@ -166,7 +170,7 @@ func letters(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 	defer cancel()
 	for len(texts) < count {
-		mail, _, err := a.Wait(ctx, agentnet.Selection{})
+		mail, _, err := a.Wait(ctx, mail.Selection{})
 		if ctx.Err() != nil {
 			t.Fatalf("of %d letters there are %q; %v", count, texts, err)
 		}
@@ -177,12 +181,12 @@ func letters(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
 	return texts
 }
 
-func send(t *testing.T, from, to *agentnet.Agent, text string) agentnet.Sent {
+func send(t *testing.T, from, to *agentnet.Agent, text string) mail.Sent {
 	t.Helper()
-	var sent agentnet.Sent
+	var sent mail.Sent
 	wait.Eventually(t, "a letter is sent", func() bool {
 		var err error
-		sent, err = from.Send(t.Context(), agentnet.Message{Recipient: to.GUID(), Text: text})
+		sent, err = from.Send(t.Context(), mail.Message{Recipient: to.GUID(), Text: text})
 		return err == nil
 	})
 	return sent
@@ -191,14 +195,14 @@ func send(t *testing.T, from, to *agentnet.Agent, text string) agentnet.Sent {
 func hand(t *testing.T, from *agentnet.Agent, task string) {
 	t.Helper()
 	wait.Eventually(t, "work is submitted", func() bool {
-		_, err := from.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: task, Description: "d"}})
+		_, err := from.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: task, Description: "d"}})
 		return err == nil
 	})
 }
 
-func take(t *testing.T, worker *agentnet.Agent, task string) *agentnet.Claim {
+func take(t *testing.T, worker *agentnet.Agent, task string) *work.Claim {
 	t.Helper()
-	var c *agentnet.Claim
+	var c *work.Claim
 	wait.Eventually(t, "a claim of "+task, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 		defer cancel()
@@ -227,7 +231,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	bob := enter(t, west.memberships("/blog"), "worker")
 	for _, a := range []*agentnet.Agent{ann, bob} {
 		wait.Eventually(t, "all three find each other", func() bool {
-			d, err := a.Discover(t.Context(), agentnet.Filter{})
+			d, err := a.Discover(t.Context(), registry.Filter{})
 			return err == nil && len(d.Agents) == 3
 		})
 	}
@@ -237,7 +241,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	wait.Eventually(t, "the receipt", func() bool {
 		st, err := ann.MessageStatus(t.Context(), sent.ID)
-		return err == nil && st.Status == agentnet.Read
+		return err == nil && st.Status == mail.Read
 	})
 	send(t, bob, ann, "hello yourself")
 	if got := letters(t, ann, 1); !slices.Equal(got, []string{"hello yourself"}) {
@@ -245,7 +249,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	hand(t, ann, "T1")
 	c := take(t, bob, "T1")
-	if err := bob.Complete(t.Context(), "T1", c.Token, agentnet.Outcome{Success: true, Summary: "done in the west"}); err != nil {
+	if err := bob.Complete(t.Context(), "T1", c.Token, work.Outcome{Success: true, Summary: "done in the west"}); err != nil {
 		t.Error(err)
 	}
 	if w, err := ann.Item(t.Context(), "T1", false); err != nil || w.ResultSummary != "done in the west" {
@@ -253,7 +257,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	hand(t, bob, "T2")
 	c = take(t, eve, "T2")
-	if err := eve.Complete(t.Context(), "T2", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := eve.Complete(t.Context(), "T2", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 
@@ -268,7 +272,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	hand(t, ann, "T3")
 	c = take(t, eve, "T3")
-	if err := eve.Complete(t.Context(), "T3", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := eve.Complete(t.Context(), "T3", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 	var want []string
@@ -296,7 +300,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 		t.Errorf("bob has read %q", got)
 	}
 	c = take(t, bob, "T4")
-	if err := bob.Complete(t.Context(), "T4", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := bob.Complete(t.Context(), "T4", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
 	back := enter(t, east.memberships("/shop"), "dispatcher")
@@ -317,7 +321,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	o := newOffice(t, s)
 	wait.Eventually(t, "the link", func() bool { return o.link().Connected })
 	victim := enter(t, o.memberships("/shop"), "dispatcher")
-	foreign := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
+	foreign := agentnet.Open(agentnet.Config{BusConfig: store.Config{Hostname: "elsewhere", Username: "zoe", ProjectPath: "/far", ProjectID: "fedcba9876543210", Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(s.URL()), Credentials: bus.Credentials{User: "operator", Password: "operator", CAFile: s.ca, TLS: true}})
 		}}})
@@ -325,7 +329,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	if err := foreign.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	zoe, err := foreign.Register(t.Context(), agentnet.Registration{Handle: "zoe", AgentType: "worker", Scope: agentnet.ScopeProject, Visibility: agentnet.Public})
+	zoe, err := foreign.Register(t.Context(), registry.Registration{Handle: "zoe", AgentType: "worker", Scope: registry.ScopeProject, Visibility: store.Public})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +371,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	}
 
 	denied := make(chan error, 100)
-	nc, err := nats.Connect("nats://"+grant.Address, nats.UserInfo(grant.User, grant.Password), nats.CustomInboxPrefix(agentnet.ClusterInboxPrefix(place.GUID)),
+	nc, err := nats.Connect("nats://"+grant.Address, nats.UserInfo(grant.User, grant.Password), nats.CustomInboxPrefix(store.ClusterInboxPrefix(place.GUID)),
 		nats.PermissionErrOnSubscribe(true), nats.NoReconnect(), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
 		t.Fatal(err)

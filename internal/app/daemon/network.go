@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -15,7 +15,7 @@ func NetworkBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 	cross := cfg.CrossComputer
 	return bus.Config{
 		URL: bus.Secret(cross.ClusterURL()), Name: "agents-network " + cfg.Namespace, Logger: log,
-		InboxPrefix: agentnet.InboxPrefix(cross.AgentGUID),
+		InboxPrefix: store.InboxPrefix(cross.AgentGUID),
 		Credentials: bus.Credentials{
 			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
 			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: bus.Secret(cross.Token),

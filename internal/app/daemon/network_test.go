@@ -16,6 +16,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/busfinder"
@@ -29,8 +33,8 @@ func membershipsOf(t *testing.T, dir, project string) *agentnet.Memberships {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Name: project, Logger: log, Hub: func() (*config.Loaded, error) { return load(dir) }})
-	l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log}},
-		func(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log}},
+		func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{}, a)
 		})
 	t.Cleanup(func() {
@@ -43,8 +47,8 @@ func membershipsOf(t *testing.T, dir, project string) *agentnet.Memberships {
 
 func enter(t *testing.T, l *agentnet.Memberships, agentType string) *agentnet.Agent {
 	t.Helper()
-	a, err := l.Register(t.Context(), agentnet.Registration{Handle: agentType, AgentType: agentType, Capabilities: []string{"go"},
-		Scope: agentnet.ScopeProject, Visibility: agentnet.Public})
+	a, err := l.Register(t.Context(), registry.Registration{Handle: agentType, AgentType: agentType, Capabilities: []string{"go"},
+		Scope: registry.ScopeProject, Visibility: store.Public})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,23 +63,23 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	defer func() { r.end(t) }()
 	shop, blog := membershipsOf(t, dir, "/shop"), membershipsOf(t, dir, "/blog")
 	ann, bob := enter(t, shop, "dispatcher"), enter(t, blog, "worker")
-	d, err := ann.Discover(t.Context(), agentnet.Filter{Capability: "go"})
+	d, err := ann.Discover(t.Context(), registry.Filter{Capability: "go"})
 	if err != nil || len(d.Agents) != 2 {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	sent, err := ann.Send(t.Context(), agentnet.Message{Recipient: bob.GUID(), Text: "hello"})
+	sent, err := ann.Send(t.Context(), mail.Message{Recipient: bob.GUID(), Text: "hello"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mail, _, err := bob.Wait(t.Context(), agentnet.Selection{}); err != nil || len(mail) != 1 || mail[0].Text != "hello" {
-		t.Errorf("%+v, %v", mail, err)
+	if got, _, err := bob.Wait(t.Context(), mail.Selection{}); err != nil || len(got) != 1 || got[0].Text != "hello" {
+		t.Errorf("%+v, %v", got, err)
 	}
-	if s, err := ann.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != agentnet.Read {
+	if s, err := ann.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mail.Read {
 		t.Errorf("%+v, %v", s, err)
 	}
-	work := func(task string) *agentnet.Claim {
+	claim := func(task string) *work.Claim {
 		t.Helper()
-		if _, err := ann.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: task, Description: "d"}}); err != nil {
+		if _, err := ann.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: task, Description: "d"}}); err != nil {
 			t.Fatal(err)
 		}
 		c, err := bob.Claim(t.Context(), nil)
@@ -84,25 +88,25 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 		}
 		return c
 	}
-	c := work("A")
+	c := claim("A")
 	if _, err := bob.Extend(t.Context(), "A", c.Token); err != nil {
 		t.Error(err)
 	}
-	if err := bob.Complete(t.Context(), "A", c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := bob.Complete(t.Context(), "A", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
-	c = work("B")
+	c = claim("B")
 	if dead, err := bob.Reject(t.Context(), "B", c.Token, "no", true); err != nil || !dead {
 		t.Errorf("%v, %v", dead, err)
 	}
 	if _, err := ann.RetryDeadLetter(t.Context(), "B", true); err != nil {
 		t.Error(err)
 	}
-	if _, err := ann.Submit(t.Context(), agentnet.Submission{Capability: "deadletter", Offer: agentnet.Offer{Description: "d"}}); err == nil {
+	if _, err := ann.Submit(t.Context(), work.Submission{Capability: "deadletter", Offer: mail.Offer{Description: "d"}}); err == nil {
 		t.Error("a reserved queue")
 	}
-	idle := agentnet.Idle
-	if _, err := ann.UpdatePresence(t.Context(), agentnet.Changes{Status: &idle}); err != nil {
+	idle := registry.Idle
+	if _, err := ann.UpdatePresence(t.Context(), registry.Changes{Status: &idle}); err != nil {
 		t.Error(err)
 	}
 
@@ -124,7 +128,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	for {
-		_, err := ann.Send(ctx, agentnet.Message{Recipient: twin.GUID(), Text: "still there?"})
+		_, err := ann.Send(ctx, mail.Message{Recipient: twin.GUID(), Text: "still there?"})
 		if err == nil {
 			break
 		}
@@ -137,8 +141,8 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 		}
 	}
 	// One that failed for want of an answer may be there, too.
-	if mail, _, err := twin.Wait(ctx, agentnet.Selection{}); err != nil || len(mail) == 0 {
-		t.Errorf("%+v, %v", mail, err)
+	if got, _, err := twin.Wait(ctx, mail.Selection{}); err != nil || len(got) == 0 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
@@ -160,7 +164,7 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	denied := make(chan error, 100)
-	inbox := agentnet.InboxPrefix(g.GUID)
+	inbox := store.InboxPrefix(g.GUID)
 	nc, err := nats.Connect("nats://"+g.Address, nats.UserInfo(g.User, g.Password), nats.CustomInboxPrefix(inbox),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
@@ -182,7 +186,7 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 		}
 	}
 	theirs := "GLOBAL_AGENT_INBOX_" + victim.GUID()
-	for _, subject := range []string{">", "*", "global.>", "global.agent.*", "global.agent." + victim.GUID(), "_INBOX.>", agentnet.InboxPrefix(victim.GUID()) + ".>",
+	for _, subject := range []string{">", "*", "global.>", "global.agent.*", "global.agent." + victim.GUID(), "_INBOX.>", store.InboxPrefix(victim.GUID()) + ".>",
 		"$JS.>", "$KV.>", "$SYS.>", "global.workqueue.go", "global.workqueue.>", "global.hub.>", "global.outbox.*"} {
 		if _, err := nc.SubscribeSync(subject); err != nil {
 			t.Fatal(err)
@@ -197,7 +201,7 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 		"$JS.API.STREAM.MSG.DELETE." + theirs, "$JS.API.CONSUMER.CREATE." + theirs + ".x", "$JS.API.CONSUMER.CREATE." + theirs + ".workers",
 		"$JS.API.CONSUMER.DURABLE.CREATE." + theirs + ".workers", "$JS.API.STREAM.CREATE.mirror", "$JS.API.STREAM.UPDATE." + theirs, "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES",
 		"$JS.API.STREAM.SNAPSHOT." + theirs, "$JS.API.STREAM.PURGE.KV_agent-registry", "$JS.API.STREAM.DELETE.KV_agent-registry", "$JS.API.CONSUMER.CREATE.KV_agent-registry.x",
-		"$JS.API.CONSUMER.DELETE.GLOBAL_WORKQUEUE_go.workers", "$JS.API.STREAM.PURGE.GLOBAL_WORKQUEUE_go", "$SYS.REQ.SERVER.PING", agentnet.InboxPrefix(victim.GUID()) + ".x",
+		"$JS.API.CONSUMER.DELETE.GLOBAL_WORKQUEUE_go.workers", "$JS.API.STREAM.PURGE.GLOBAL_WORKQUEUE_go", "$SYS.REQ.SERVER.PING", store.InboxPrefix(victim.GUID()) + ".x",
 	} {
 		if err := nc.PublishRequest(subject, inbox+".x", []byte("{}")); err != nil {
 			t.Fatal(err)
@@ -302,11 +306,11 @@ func TestTheNetworkIsServedOverHTTP(t *testing.T) {
 		if text, _ := call("send_direct_message", map[string]any{"recipientGuid": own.GUID(), "message": revision}); !strings.HasPrefix(text, "Message sent to writer") {
 			t.Errorf("%s: %s", revision, text)
 		}
-		mail, _, err := own.Wait(t.Context(), agentnet.Selection{})
-		if err != nil || len(mail) != 1 || mail[0].Text != revision || mail[0].SenderGUID != guids[i] {
-			t.Fatalf("%s: %+v, %v", revision, mail, err)
+		got, _, err := own.Wait(t.Context(), mail.Selection{})
+		if err != nil || len(got) != 1 || got[0].Text != revision || got[0].SenderGUID != guids[i] {
+			t.Fatalf("%s: %+v, %v", revision, got, err)
 		}
-		if _, err := own.Send(t.Context(), agentnet.Message{Recipient: guids[i], Text: "answer"}); err != nil {
+		if _, err := own.Send(t.Context(), mail.Message{Recipient: guids[i], Text: "answer"}); err != nil {
 			t.Error(err)
 		}
 		if text, _ := call("wait_for_direct_messages", map[string]any{"timeout_seconds": 30}); !strings.Contains(text, "answer") {

@@ -18,6 +18,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/app/doctor"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -204,18 +208,18 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 	expect(t, visit(t, data, cluster(srv.URL(), ""), nil), "network", doctor.Failure, "TLS")
 	file := cluster(srv.URL(), `, "tlsRequired": false`)
 	expect(t, visit(t, data, file, nil), "network", doctor.Warning, "the network is not used yet; without TLS")
-	n := agentnet.Open(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+	n := agentnet.Open(agentnet.Config{BusConfig: store.Config{ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
 		return bus.Open(ctx, bus.Config{URL: bus.Secret(srv.URL()), Logger: slog.New(slog.DiscardHandler)})
 	}}})
 	defer n.Close(context.Background()) //nolint:errcheck // the test's
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a, err := n.Register(t.Context(), agentnet.Registration{Handle: "w", AgentType: "worker", Capabilities: []string{"go"}, Scope: agentnet.ScopeProject})
+	a, err := n.Register(t.Context(), registry.Registration{Handle: "w", AgentType: "worker", Capabilities: []string{"go"}, Scope: registry.ScopeProject})
 	if err == nil {
-		_, err = a.Submit(t.Context(), agentnet.Submission{Capability: "go", Offer: agentnet.Offer{TaskID: "T1", Description: "x"}})
+		_, err = a.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: "T1", Description: "x"}})
 	}
-	var claim *agentnet.Claim
+	var claim *work.Claim
 	if err == nil {
 		claim, err = a.Claim(t.Context(), nil)
 	}

@@ -14,7 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/ralph"
 )
@@ -22,11 +23,11 @@ import (
 // Worker is the part of an agent of the network that a Queue needs; [agentnet.Agent] implements
 // it.
 type Worker interface {
-	Claim(ctx context.Context, capabilities []string) (*agentnet.Claim, error)
+	Claim(ctx context.Context, capabilities []string) (*work.Claim, error)
 	Extend(ctx context.Context, taskID string, token int) (until string, err error)
-	Complete(ctx context.Context, taskID string, token int, o agentnet.Outcome) error
+	Complete(ctx context.Context, taskID string, token int, o work.Outcome) error
 	Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error)
-	Item(ctx context.Context, taskID string, wait bool) (agentnet.ItemStatus, error)
+	Item(ctx context.Context, taskID string, wait bool) (work.ItemStatus, error)
 }
 
 // QueueOptions are the options of [OpenQueue]. All but Follow and Logger are required.
@@ -51,8 +52,8 @@ type Queue struct {
 	keeper sync.WaitGroup
 
 	mu    sync.Mutex
-	claim *agentnet.Claim // nil while none is held
-	lost  error           // why the claim is no longer held
+	claim *work.Claim // nil while none is held
+	lost  error       // why the claim is no longer held
 }
 
 var (
@@ -76,7 +77,7 @@ func OpenQueue(o QueueOptions) (*Queue, error) {
 	case err != nil:
 		return nil, listError(err, "the claim of the last run cannot be read")
 	default:
-		q.claim = &agentnet.Claim{}
+		q.claim = &work.Claim{}
 		if err := json.Unmarshal(data, q.claim); err != nil {
 			return nil, listError(err, "the claim of the last run is damaged; remove %s", o.File)
 		}
@@ -127,14 +128,14 @@ func (q *Queue) Items(ctx context.Context) ([]ralph.Item, error) {
 	return append(items, itemOf(c)), nil
 }
 
-func (q *Queue) held() *agentnet.Claim {
+func (q *Queue) held() *work.Claim {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.claim
 }
 
 // confirm extends the lease of a claim. It reports whether the claim is still held.
-func (q *Queue) confirm(ctx context.Context, c *agentnet.Claim) (bool, error) {
+func (q *Queue) confirm(ctx context.Context, c *work.Claim) (bool, error) {
 	_, err := q.o.Worker.Extend(ctx, c.TaskID, c.Token)
 	if err == nil {
 		return true, nil
@@ -147,21 +148,21 @@ func (q *Queue) confirm(ctx context.Context, c *agentnet.Claim) (bool, error) {
 
 // lostClaim reports whether an error means that the claim is no longer held.
 func lostClaim(err error) bool {
-	e, ok := errors.AsType[*agentnet.Error](err)
-	return ok && (e.Code == agentnet.ConflictError || e.Code == agentnet.NotFoundError || e.Code == agentnet.ValidationError)
+	e, ok := errors.AsType[*store.Error](err)
+	return ok && (e.Code == store.ConflictError || e.Code == store.NotFoundError || e.Code == store.ValidationError)
 }
 
 // isDone reports whether an item that was held was completed.
-func (q *Queue) isDone(ctx context.Context, c *agentnet.Claim) (bool, error) {
+func (q *Queue) isDone(ctx context.Context, c *work.Claim) (bool, error) {
 	status, err := q.o.Worker.Item(ctx, c.TaskID, false)
 	if err != nil && !lostClaim(err) {
 		return false, listError(err, "the queue cannot be reached")
 	}
-	return err == nil && status.State == agentnet.Completed, nil
+	return err == nil && status.State == work.Completed, nil
 }
 
 // next claims an item, nil if there is none.
-func (q *Queue) next(ctx context.Context) (*agentnet.Claim, error) {
+func (q *Queue) next(ctx context.Context) (*work.Claim, error) {
 	wait := ctx
 	if !q.o.Follow {
 		var cancel context.CancelFunc
@@ -192,7 +193,7 @@ func (q *Queue) next(ctx context.Context) (*agentnet.Claim, error) {
 	return c, nil
 }
 
-func itemOf(c *agentnet.Claim) ralph.Item {
+func itemOf(c *work.Claim) ralph.Item {
 	text := c.Description
 	if len(c.ContextData) > 0 {
 		text += "\n\nData that came with it:\n" + string(c.ContextData)
@@ -231,7 +232,7 @@ func (q *Queue) keep(ctx context.Context) {
 }
 
 // mine returns the claim of an item, or an error if it is no longer held.
-func (q *Queue) mine(id string) (*agentnet.Claim, error) {
+func (q *Queue) mine(id string) (*work.Claim, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -261,7 +262,7 @@ func (q *Queue) Complete(ctx context.Context, id string, o ralph.Outcome) error 
 	}
 	answer := text.Valid(o.Text, maxAnswer)
 	summary := cmp.Or(text.Valid(strings.TrimSpace(answer), maxSummary), "done")
-	err = q.o.Worker.Complete(ctx, c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: summary, Result: map[string]any{"text": answer}})
+	err = q.o.Worker.Complete(ctx, c.TaskID, c.Token, work.Outcome{Success: true, Summary: summary, Result: map[string]any{"text": answer}})
 	switch {
 	case err == nil:
 		return q.release()

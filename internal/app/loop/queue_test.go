@@ -12,13 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/app/loop"
 	"github.com/parleyhub/parley/ralph"
 )
 
-// work is a queue of the network as a worker sees it: leases end after a minute.
-type work struct {
+// board is a queue of the network as a worker sees it: leases end after a minute.
+type board struct {
 	mu      sync.Mutex
 	items   []*task
 	claimed int
@@ -26,29 +27,29 @@ type work struct {
 
 type task struct {
 	id, result string
-	state      agentnet.ItemState
+	state      work.ItemState
 	token      int
 	until      time.Time
 }
 
 const lease = time.Minute
 
-func newWork(ids ...string) *work {
-	w := &work{}
+func newWork(ids ...string) *board {
+	w := &board{}
 	for _, id := range ids {
-		w.items = append(w.items, &task{id: id, state: agentnet.Queued})
+		w.items = append(w.items, &task{id: id, state: work.Queued})
 	}
 	return w
 }
 
-func (w *work) Claim(ctx context.Context, _ []string) (*agentnet.Claim, error) {
+func (w *board) Claim(ctx context.Context, _ []string) (*work.Claim, error) {
 	for {
 		w.mu.Lock()
 		for _, t := range w.items {
-			if t.state == agentnet.Queued || t.state == agentnet.Claimed && time.Now().After(t.until) {
+			if t.state == work.Queued || t.state == work.Claimed && time.Now().After(t.until) {
 				w.claimed++
-				t.state, t.token, t.until = agentnet.Claimed, t.token+1, time.Now().Add(lease)
-				c := &agentnet.Claim{TaskID: t.id, Token: t.token, Description: "do " + t.id, ContextData: []byte(`{"n":1}`)}
+				t.state, t.token, t.until = work.Claimed, t.token+1, time.Now().Add(lease)
+				c := &work.Claim{TaskID: t.id, Token: t.token, Description: "do " + t.id, ContextData: []byte(`{"n":1}`)}
 				w.mu.Unlock()
 				return c, nil
 			}
@@ -63,48 +64,48 @@ func (w *work) Claim(ctx context.Context, _ []string) (*agentnet.Claim, error) {
 }
 
 // change changes an item that the caller holds.
-func (w *work) change(id string, token int, state agentnet.ItemState, result string) error {
+func (w *board) change(id string, token int, state work.ItemState, result string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.items {
 		switch {
 		case t.id != id:
-		case t.token == token && t.state == agentnet.Completed && state == agentnet.Completed:
+		case t.token == token && t.state == work.Completed && state == work.Completed:
 			return nil
-		case t.token != token || t.state != agentnet.Claimed:
-			return &agentnet.Error{Code: agentnet.ConflictError, Message: "somebody else has it"}
+		case t.token != token || t.state != work.Claimed:
+			return &store.Error{Code: store.ConflictError, Message: "somebody else has it"}
 		default:
 			t.state, t.result, t.until = state, result, time.Now().Add(lease)
 			return nil
 		}
 	}
-	return &agentnet.Error{Code: agentnet.NotFoundError, Message: "there is no such item"}
+	return &store.Error{Code: store.NotFoundError, Message: "there is no such item"}
 }
 
-func (w *work) Extend(_ context.Context, id string, token int) (string, error) {
-	return "", w.change(id, token, agentnet.Claimed, "")
+func (w *board) Extend(_ context.Context, id string, token int) (string, error) {
+	return "", w.change(id, token, work.Claimed, "")
 }
 
-func (w *work) Complete(_ context.Context, id string, token int, o agentnet.Outcome) error {
-	return w.change(id, token, agentnet.Completed, o.Summary)
+func (w *board) Complete(_ context.Context, id string, token int, o work.Outcome) error {
+	return w.change(id, token, work.Completed, o.Summary)
 }
 
-func (w *work) Reject(_ context.Context, id string, token int, reason string, _ bool) (bool, error) {
-	return true, w.change(id, token, agentnet.Dead, reason)
+func (w *board) Reject(_ context.Context, id string, token int, reason string, _ bool) (bool, error) {
+	return true, w.change(id, token, work.Dead, reason)
 }
 
-func (w *work) Item(_ context.Context, id string, _ bool) (agentnet.ItemStatus, error) {
+func (w *board) Item(_ context.Context, id string, _ bool) (work.ItemStatus, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range w.items {
 		if t.id == id {
-			return agentnet.ItemStatus{TaskID: id, State: t.state}, nil
+			return work.ItemStatus{TaskID: id, State: t.state}, nil
 		}
 	}
-	return agentnet.ItemStatus{}, &agentnet.Error{Code: agentnet.NotFoundError, Message: "there is no such item"}
+	return work.ItemStatus{}, &store.Error{Code: store.NotFoundError, Message: "there is no such item"}
 }
 
-func (w *work) states() string {
+func (w *board) states() string {
 	var all []string
 	for _, t := range w.items {
 		all = append(all, t.id+" "+string(t.state)+" "+t.result)
@@ -216,10 +217,10 @@ func killedGoesOn(t *testing.T) {
 
 // completing is a worker that is killed when the network knows that an item is done, and
 // nobody here does.
-type completing struct{ *work }
+type completing struct{ *board }
 
-func (w completing) Complete(ctx context.Context, id string, token int, o agentnet.Outcome) error {
-	return errors.Join(w.work.Complete(ctx, id, token, o), errors.New("killed"))
+func (w completing) Complete(ctx context.Context, id string, token int, o work.Outcome) error {
+	return errors.Join(w.board.Complete(ctx, id, token, o), errors.New("killed"))
 }
 
 func TestAnItemThatWasCompletedIsNotDoneAgain(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -15,13 +16,13 @@ type membership interface {
 	Usable(ctx context.Context) error
 	Notice() string
 	Status() agentnet.Status
-	Register(ctx context.Context, r agentnet.Registration) (*agentnet.Agent, error)
+	Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error)
 	Leave(ctx context.Context, a *agentnet.Agent) error
 	Close(ctx context.Context) error
 }
 
 // openMembership opens the kind of membership that the options select.
-func openMembership(cfg agentnet.Config, enter func(context.Context, agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error), onDemand bool) membership {
+func openMembership(cfg agentnet.Config, enter func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error), onDemand bool) membership {
 	switch {
 	case enter != nil:
 		return agentnet.NewMemberships(cfg, enter)
@@ -78,7 +79,7 @@ func (l *lateNetwork) Status() agentnet.Status {
 	return n.Status()
 }
 
-func (l *lateNetwork) Register(ctx context.Context, r agentnet.Registration) (*agentnet.Agent, error) {
+func (l *lateNetwork) Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error) {
 	n, err := l.open()
 	if err != nil {
 		return nil, err

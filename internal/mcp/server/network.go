@@ -15,6 +15,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -23,7 +25,7 @@ import (
 // Network is the group of the agents' network: registry, mail and work queues.
 type Network struct {
 	network membership
-	auto    *agentnet.Registration // of each connection's agent; nil for none
+	auto    *registry.Registration // of each connection's agent; nil for none
 	idle    time.Duration          // after which an agent is shown as offline; 0 for never
 	now     func() time.Time
 
@@ -35,7 +37,7 @@ type Network struct {
 // NewNetwork returns the group. It does not close the network. With auto, the agent of each connection is registered as
 // soon as the network is usable. Agents without calls for the time idle are deregistered until their next call; 0 is
 // for connections that end with the agent.
-func NewNetwork(network membership, auto *agentnet.Registration, idle time.Duration) *Network {
+func NewNetwork(network membership, auto *registry.Registration, idle time.Duration) *Network {
 	return &Network{network: network, auto: auto, idle: idle, now: time.Now, agents: map[*networkAgent]struct{}{}}
 }
 
@@ -43,14 +45,14 @@ func NewNetwork(network membership, auto *agentnet.Registration, idle time.Durat
 func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, error), log *slog.Logger) agentnet.Config {
 	cross, work := cfg.CrossComputer, cfg.WorkQueue
 	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
-	return agentnet.Config{BusConfig: agentnet.BusConfig{
+	return agentnet.Config{BusConfig: store.Config{
 		Dial:              dial,
 		Bucket:            cross.RegistryBucket,
 		HeartbeatInterval: seconds(cross.HeartbeatInterval),
 		TimeoutThreshold:  seconds(cross.TimeoutThreshold),
 		RegistryTTL:       seconds(cross.RegistryTTL),
-		Visibility:        agentnet.Visibility(cross.DefaultVisibility),
-		Inboxes:           agentnet.Inboxes(cross.Inboxes),
+		Visibility:        registry.Visibility(cross.DefaultVisibility),
+		Inboxes:           store.Inboxes(cross.Inboxes),
 		Replicas:          int(cross.Replicas),
 		AckTimeout:        seconds(work.AckTimeout),
 		MaxAttempts:       int(work.MaxDeliveryAttempts),
@@ -64,12 +66,12 @@ func NetworkConfig(cfg *mcpconfig.Config, dial func(context.Context) (*bus.Bus, 
 }
 
 // AutoRegistration returns the registration of agents at their start; nil if they register themselves.
-func AutoRegistration(cfg *mcpconfig.Config) *agentnet.Registration {
+func AutoRegistration(cfg *mcpconfig.Config) *registry.Registration {
 	cross := cfg.CrossComputer
 	if !cross.AutoRegister {
 		return nil
 	}
-	return &agentnet.Registration{AgentType: cross.DefaultAgentType, Capabilities: cross.DefaultCapabilities, Scope: agentnet.ScopeProject}
+	return &registry.Registration{AgentType: cross.DefaultAgentType, Capabilities: cross.DefaultCapabilities, Scope: registry.ScopeProject}
 }
 
 // Instructions implements Group.
@@ -103,7 +105,7 @@ func (g *Network) Register(s *Server) {
 type networkAgent struct {
 	turn         chan struct{}   // of capacity 1; locks the rest
 	agent        *agentnet.Agent // nil if it is not registered
-	registration agentnet.Registration
+	registration registry.Registration
 	idle         bool      // deregistered because it was idle
 	used         time.Time // last call
 }
@@ -141,7 +143,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 		g.registered(p, a)
 	}
 	if p.agent == nil {
-		return nil, &Failure{Category: string(agentnet.NotRegisteredError), Message: "You are not registered in the agents' network.",
+		return nil, &Failure{Category: string(store.NotRegisteredError), Message: "You are not registered in the agents' network.",
 			Remedy: "Call register_agent first."}
 	}
 	if h := c.Client.Handle(); h != "" && h != p.agent.Entry().Handle {
@@ -153,23 +155,23 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 }
 
 // register registers the client as an agent, or changes its registration.
-func (g *Network) register(ctx context.Context, c *Client, r agentnet.Registration) (entry agentnet.Entry, again bool, err error) {
+func (g *Network) register(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, again bool, err error) {
 	p := networkAgentOf(c)
 	unlock, err := p.lock(ctx)
 	if err != nil {
-		return agentnet.Entry{}, false, err
+		return registry.Entry{}, false, err
 	}
 	defer unlock()
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
-		if f, ok := errors.AsType[*agentnet.Error](err); !ok || f.Code != agentnet.NotRegisteredError {
+		if f, ok := errors.AsType[*store.Error](err); !ok || f.Code != store.NotRegisteredError {
 			return entry, true, err
 		}
 		g.deregistered(ctx, p) // the registry entry is lost
 	}
 	a, err := g.network.Register(ctx, r)
 	if err != nil {
-		return agentnet.Entry{}, false, err
+		return registry.Entry{}, false, err
 	}
 	p.registration = r
 	g.registered(p, a)
@@ -269,7 +271,7 @@ func (g *Network) autoRegister(ctx context.Context, s *Server) {
 			return
 		}
 		delay := 10 * time.Second
-		if f, ok := errors.AsType[*agentnet.Error](err); ok && f.RetryAfter > 0 {
+		if f, ok := errors.AsType[*store.Error](err); ok && f.RetryAfter > 0 {
 			delay = f.RetryAfter
 		}
 		if ctx.Err() == nil && g.network.Status().Connected {
@@ -321,7 +323,7 @@ type registerAgentOut struct {
 	Again             bool            `json:"again" jsonschema:"Whether you have been registered with this GUID before: there may be mail"`
 	UnreadMessages    int             `json:"unreadMessages" jsonschema:"Mail that waits for you, up to 1000"`
 	HeartbeatInterval float64         `json:"heartbeatInterval" jsonschema:"Seconds"`
-	Entry             *agentnet.Entry `json:"entry" jsonschema:"Your entry in the registry"`
+	Entry             *registry.Entry `json:"entry" jsonschema:"Your entry in the registry"`
 }
 
 func enumOf[T ~string](values []T) []any {
@@ -350,7 +352,7 @@ func (g *Network) addRegistry(s *Server) {
 		Refine: func(p map[string]*jsonschema.Schema) {
 			lists(p, "capabilities")
 			p["agentType"].Pattern = "^[a-z0-9-]+$"
-			p["scope"].Enum, p["visibility"].Enum = enumOf(agentnet.Scopes), enumOf(agentnet.Visibilities)
+			p["scope"].Enum, p["visibility"].Enum = enumOf(registry.Scopes), enumOf(registry.Visibilities)
 			p["heartbeatInterval"].Minimum = new(10.0)
 			p["maxConcurrentTasks"].Minimum = new(0.0)
 		},
@@ -366,14 +368,14 @@ func (g *Network) addRegistry(s *Server) {
 		Description: "Show exactly what you publish of yourself in the network's registry.",
 	}, func(_ context.Context, _ *Call, a *agentnet.Agent, _ noArguments) (string, agentInfoOut, error) {
 		e := a.Entry()
-		return "You publish:\n" + entryText(e), agentInfoOut{&e, string(agentnet.Live)}, nil
+		return "You publish:\n" + entryText(e), agentInfoOut{&e, string(registry.Live)}, nil
 	})
 	addNetworkTool(s, g, Tool[updatePresenceIn, agentInfoOut]{
 		Name: "update_presence", Title: "Say how busy you are", Idempotent: true,
 		Description: "Change your availability, how many tasks you have, or what you can do. At most once in 10 seconds. With the status offline your " +
 			"signs of life end until you set another one.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			p["status"].Enum = enumOf(agentnet.Presences)
+			p["status"].Enum = enumOf(registry.Presences)
 			lists(p, "capabilities")
 		},
 	}, updatePresence)
@@ -384,9 +386,9 @@ func (g *Network) addRegistry(s *Server) {
 }
 
 func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
-	r := agentnet.Registration{
+	r := registry.Registration{
 		Handle: cmp.Or(c.Client.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
-		Scope: agentnet.Scope(in.Scope), Visibility: agentnet.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
+		Scope: registry.Scope(in.Scope), Visibility: registry.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
 		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second,
 	}
 	g.awaitUsable(ctx) // right after the start
@@ -419,7 +421,7 @@ type discoverIn struct {
 }
 
 type discoverOut struct {
-	Agents []agentnet.Summary `json:"agents" jsonschema:"The agents, the most recently active first"`
+	Agents []registry.Summary `json:"agents" jsonschema:"The agents, the most recently active first"`
 	Total  int                `json:"total" jsonschema:"How many there are, with those beyond the limit"`
 }
 
@@ -429,16 +431,16 @@ func discoverTool() Tool[discoverIn, discoverOut] {
 		Description: "Find agents of the network that you may see: who is there, what they can do, whether they are busy. Most recently active " +
 			"first. At most 10 times in a minute.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			p["status"].Enum, p["scope"].Enum = enumOf(agentnet.Presences), enumOf(agentnet.Scopes)
-			bounds(p["limit"], 1, agentnet.MaxDiscoverLimit)
-			p["limit"].Default = []byte(fmt.Sprint(agentnet.DefaultDiscoverLimit))
+			p["status"].Enum, p["scope"].Enum = enumOf(registry.Presences), enumOf(registry.Scopes)
+			bounds(p["limit"], 1, registry.MaxDiscoverLimit)
+			p["limit"].Default = []byte(fmt.Sprint(registry.DefaultDiscoverLimit))
 		},
 	}
 }
 
 func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in discoverIn) (string, discoverOut, error) {
-	d, err := a.Discover(ctx, agentnet.Filter{AgentType: in.AgentType, Capability: in.Capability, Hostname: in.Hostname, ProjectID: in.ProjectID,
-		Status: agentnet.Presence(in.Status), Scope: agentnet.Scope(in.Scope), Limit: in.Limit, IncludeOffline: in.IncludeOffline})
+	d, err := a.Discover(ctx, registry.Filter{AgentType: in.AgentType, Capability: in.Capability, Hostname: in.Hostname, ProjectID: in.ProjectID,
+		Status: registry.Presence(in.Status), Scope: registry.Scope(in.Scope), Limit: in.Limit, IncludeOffline: in.IncludeOffline})
 	if err != nil {
 		return "", discoverOut{}, err
 	}
@@ -473,7 +475,7 @@ type guidIn struct {
 }
 
 type agentInfoOut struct {
-	Entry    *agentnet.Entry `json:"entry" jsonschema:"The entry in the registry"`
+	Entry    *registry.Entry `json:"entry" jsonschema:"The entry in the registry"`
 	Liveness string          `json:"liveness" jsonschema:"live, possibly-offline (two signs of life are missing) or offline"`
 }
 
@@ -485,7 +487,7 @@ func agentInfo(ctx context.Context, _ *Call, a *agentnet.Agent, in guidIn) (stri
 	return entryText(e), agentInfoOut{&e, string(live)}, nil
 }
 
-func entryText(e agentnet.Entry) string {
+func entryText(e registry.Entry) string {
 	var lines []string
 	for _, field := range [][2]string{
 		{"handle", e.Handle}, {"agentType", e.AgentType}, {"guid", e.GUID}, {"status", string(e.Status)},
@@ -508,17 +510,17 @@ type updatePresenceIn struct {
 }
 
 func updatePresence(ctx context.Context, _ *Call, a *agentnet.Agent, in updatePresenceIn) (string, agentInfoOut, error) {
-	changes := agentnet.Changes{CurrentTaskCount: in.CurrentTaskCount, Capabilities: in.Capabilities}
+	changes := registry.Changes{CurrentTaskCount: in.CurrentTaskCount, Capabilities: in.Capabilities}
 	if in.Status != "" {
-		changes.Status = new(agentnet.Presence(in.Status))
+		changes.Status = new(registry.Presence(in.Status))
 	}
 	e, err := a.UpdatePresence(ctx, changes)
 	if err != nil {
 		return "", agentInfoOut{}, err
 	}
-	live := agentnet.Live
-	if e.Status == agentnet.Offline {
-		live = agentnet.Gone
+	live := registry.Live
+	if e.Status == registry.Offline {
+		live = registry.Gone
 	}
 	return fmt.Sprintf("You are %s, with %g tasks.", e.Status, e.CurrentTaskCount), agentInfoOut{&e, string(live)}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
 )
 
 type sendDirectIn struct {
@@ -73,10 +74,10 @@ type markHandledOut struct {
 }
 
 func refineSelection(p map[string]*jsonschema.Schema) {
-	p["messageType"].Enum = enumOf(agentnet.MessageTypes)
+	p["messageType"].Enum = enumOf(mail.MessageTypes)
 	if limit := p["limit"]; limit != nil {
-		bounds(limit, 1, agentnet.MaxMailLimit)
-		limit.Default = []byte(fmt.Sprint(agentnet.DefaultMailLimit))
+		bounds(limit, 1, mail.MaxMailLimit)
+		limit.Default = []byte(fmt.Sprint(mail.DefaultMailLimit))
 	}
 	if timeout := p["timeout_seconds"]; timeout != nil {
 		refineTimeout(p)
@@ -94,7 +95,7 @@ func (g *Network) addMail(s *Server) {
 		Description: "Send a message to one agent of the network. It is stored in the agent's inbox before this returns; the agent may be offline and " +
 			"finds it when it comes back. Messages of the work types carry metadata that are checked. At most 100 in a minute.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			p["messageType"].Enum, p["messageType"].Default = enumOf(agentnet.MessageTypes), []byte(`"direct"`)
+			p["messageType"].Enum, p["messageType"].Default = enumOf(mail.MessageTypes), []byte(`"direct"`)
 		},
 	}, sendDirect)
 	addNetworkTool(s, g, Tool[readDirectIn, readDirectOut]{
@@ -109,11 +110,11 @@ func (g *Network) addMail(s *Server) {
 			"time the answer says so: call it again if you still need to wait.",
 		Refine: refineSelection,
 	}, waitDirect)
-	addNetworkTool(s, g, Tool[messageIDIn, agentnet.MessageStatus]{
+	addNetworkTool(s, g, Tool[messageIDIn, mail.MessageStatus]{
 		Name: "get_message_status", Title: "See how far a message came", ReadOnly: true,
 		Description: "Say what became of a message that you sent: stored in the recipient's inbox, delivered to its program, read by the agent, or " +
 			"handled (the agent says that it is done with it), each with its time. Kept for two days.",
-	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in messageIDIn) (string, agentnet.MessageStatus, error) {
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in messageIDIn) (string, mail.MessageStatus, error) {
 		status, err := a.MessageStatus(ctx, in.MessageID)
 		return fmt.Sprintf("The message is %s.", status.Status), status, err
 	})
@@ -127,7 +128,7 @@ func (g *Network) addMail(s *Server) {
 }
 
 func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in sendDirectIn) (string, sendDirectOut, error) {
-	sent, err := a.Send(ctx, agentnet.Message{Recipient: in.RecipientGUID, Text: in.Message, Type: agentnet.MessageType(in.MessageType), Metadata: in.Metadata})
+	sent, err := a.Send(ctx, mail.Message{Recipient: in.RecipientGUID, Text: in.Message, Type: mail.MessageType(in.MessageType), Metadata: in.Metadata})
 	if err != nil {
 		return "", sendDirectOut{}, err
 	}
@@ -142,7 +143,7 @@ func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in sendDirectIn
 }
 
 func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in readDirectIn) (string, readDirectOut, error) {
-	mail, more, err := a.Read(ctx, agentnet.Selection{Limit: in.Limit, Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID, IncludeRead: in.IncludeRead})
+	mail, more, err := a.Read(ctx, mail.Selection{Limit: in.Limit, Type: mail.MessageType(in.MessageType), Sender: in.SenderGUID, IncludeRead: in.IncludeRead})
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
@@ -160,7 +161,7 @@ func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	stop := c.ReportProgress(ctx, wait, waitingMessage)
-	mail, more, err := a.Wait(waiting, agentnet.Selection{Type: agentnet.MessageType(in.MessageType), Sender: in.SenderGUID})
+	mail, more, err := a.Wait(waiting, mail.Selection{Type: mail.MessageType(in.MessageType), Sender: in.SenderGUID})
 	stop()
 	if err != nil {
 		return "", readDirectOut{}, err
@@ -172,7 +173,7 @@ func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn
 	return mailText(mail, more), mailOut(mail, more), nil
 }
 
-func mailOut(mail []agentnet.Mail, more bool) readDirectOut {
+func mailOut(mail []mail.Mail, more bool) readDirectOut {
 	out := readDirectOut{Messages: make([]directMessage, len(mail)), More: more}
 	for i, m := range mail {
 		out.Messages[i] = directMessage{m.ID, m.SenderGUID, m.SenderHandle, m.Text, string(m.Type), objectOf(m.Metadata), timestamp(m.Timestamp), m.Read}
@@ -191,7 +192,7 @@ func objectOf(data json.RawMessage) map[string]any {
 
 // mailText formats messages with their senders. All lines of a message but the first are indented, so that no text can
 // imitate another message.
-func mailText(mail []agentnet.Mail, more bool) string {
+func mailText(mail []mail.Mail, more bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages:\n", len(mail))
 	for _, m := range mail {

@@ -9,6 +9,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
 type offerIn struct {
@@ -121,7 +123,7 @@ type workStatusOut struct {
 }
 
 func (g *Network) addWork(s *Server) {
-	addNetworkTool(s, g, Tool[offerIn, agentnet.OfferResult]{
+	addNetworkTool(s, g, Tool[offerIn, mail.OfferResult]{
 		Name: "broadcast_work_offer", Title: "Offer work to agents",
 		Description: "Send a work-offer to every agent that you can see, that is not offline and that can do all of the capabilities. Who wants it answers with " +
 			"a work-claim, which you confirm with work-accept. Use it to choose among agents; to have the next free one do it use " +
@@ -154,7 +156,7 @@ func (g *Network) addWork(s *Server) {
 		Name: "complete_work_item", Title: "Finish work", Idempotent: true,
 		Description: "Finish an item that you have claimed, and store its result for the submitter. Refused if your lease has ended and another agent has it.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in completeIn) (string, submitWorkOut, error) {
-		err := a.Complete(ctx, in.TaskID, in.ClaimToken, agentnet.Outcome{Success: in.Success, Summary: in.ResultSummary, Result: in.ResultData})
+		err := a.Complete(ctx, in.TaskID, in.ClaimToken, work.Outcome{Success: in.Success, Summary: in.ResultSummary, Result: in.ResultData})
 		return "The item is completed and its result is stored.", submitWorkOut{in.TaskID}, err
 	})
 	addNetworkTool(s, g, Tool[rejectIn, rejectOut]{
@@ -175,14 +177,14 @@ func (g *Network) addWork(s *Server) {
 	}, getWork)
 }
 
-func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in offerIn) (string, agentnet.OfferResult, error) {
-	result, err := a.BroadcastOffer(ctx, agentnet.Broadcast{
-		Offer: agentnet.Offer{TaskID: in.TaskID, Description: in.TaskDescription, RequiredCapabilities: in.RequiredCapabilities,
+func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in offerIn) (string, mail.OfferResult, error) {
+	result, err := a.BroadcastOffer(ctx, mail.Broadcast{
+		Offer: mail.Offer{TaskID: in.TaskID, Description: in.TaskDescription, RequiredCapabilities: in.RequiredCapabilities,
 			Priority: in.Priority, Deadline: in.Deadline, ContextData: in.ContextData},
 		TargetAgentTypes: in.TargetAgentTypes, TargetProjectID: in.TargetProjectID,
 	})
 	if err != nil {
-		return "", agentnet.OfferResult{}, err
+		return "", mail.OfferResult{}, err
 	}
 	if len(result.SentTo) == 0 {
 		return "No agent that you can see is there and can do this. submit_work_item keeps work until one comes.", result, nil
@@ -196,14 +198,14 @@ func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in offerIn)
 }
 
 func submitWork(ctx context.Context, _ *Call, a *agentnet.Agent, in submitWorkIn) (string, submitWorkOut, error) {
-	id, err := a.Submit(ctx, agentnet.Submission{Capability: in.Capability, Offer: agentnet.Offer{TaskID: in.TaskID, Description: in.TaskDescription,
+	id, err := a.Submit(ctx, work.Submission{Capability: in.Capability, Offer: mail.Offer{TaskID: in.TaskID, Description: in.TaskDescription,
 		RequiredCapabilities: in.RequiredCapabilities, Priority: in.Priority, Deadline: in.Deadline, ContextData: in.ContextData}})
 	if err != nil {
 		return "", submitWorkOut{}, err
 	}
 	text := fmt.Sprintf("The work item %s waits in the queue %s.", oneLine(id), in.Capability)
 	if in.TaskID != "" { // it may have been submitted before, and be claimed or finished
-		if x, err := a.Item(ctx, id, false); err == nil && x.State != agentnet.Queued {
+		if x, err := a.Item(ctx, id, false); err == nil && x.State != work.Queued {
 			text = "It was submitted already. " + workText(x)
 		}
 	}
@@ -259,14 +261,14 @@ func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (str
 }
 
 // workText describes the state of an item.
-func workText(x agentnet.ItemStatus) string {
+func workText(x work.ItemStatus) string {
 	text := fmt.Sprintf("The work item %s is %s.", oneLine(x.TaskID), x.State)
 	switch x.State {
-	case agentnet.Claimed:
+	case work.Claimed:
 		text += fmt.Sprintf(" %s has it until %s.", oneLine(x.HolderHandle), x.LeaseUntil)
-	case agentnet.Completed:
+	case work.Completed:
 		text += fmt.Sprintf(" Success: %t. %s", *x.Success, indented(x.ResultSummary))
-	case agentnet.Dead:
+	case work.Dead:
 		text += fmt.Sprintf(" Reason: %s. See list_dead_letter_items.", x.FailureReason)
 	}
 	return text
@@ -307,8 +309,8 @@ func (g *Network) addDeadLetters(s *Server) {
 		Name: "list_dead_letter_items", Title: "List failed work", ReadOnly: true,
 		Description: "List the work that failed: no agent finished it in time, or one refused it for good. Kept for a week.",
 		Refine: func(p map[string]*jsonschema.Schema) {
-			bounds(p["limit"], 1, agentnet.MaxDeadLimit)
-			p["limit"].Default = []byte(fmt.Sprint(agentnet.DefaultDeadLimit))
+			bounds(p["limit"], 1, work.MaxDeadLimit)
+			p["limit"].Default = []byte(fmt.Sprint(work.DefaultDeadLimit))
 		},
 	}, listDead)
 	addNetworkTool(s, g, Tool[retryDeadIn, submitWorkOut]{

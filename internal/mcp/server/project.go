@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -30,7 +31,7 @@ type ProjectOptions struct {
 	DialNetwork func(context.Context) (*bus.Bus, error)
 	// EnterNetwork admits an agent to a network whose bus restricts agents to their own subjects; see agentnet.Memberships.
 	// DialNetwork is not used then.
-	EnterNetwork func(context.Context, agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error)
+	EnterNetwork func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error)
 	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
 	// unnoticed; 0 for never.
 	IdleAgents time.Duration

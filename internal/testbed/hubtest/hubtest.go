@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/busfinder"
@@ -208,8 +209,8 @@ func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*b
 
 // Enter lets agents into the agents' network on the hub's bus, as the MCP processes of a
 // project do; see agentnet.NewMemberships.
-func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
-	return func(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+	return func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 		f, err := h.finder(bus.AccessNetwork, "")
 		if err != nil {
 			return agentnet.Admission{}, nil, err

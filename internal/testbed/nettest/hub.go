@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -30,7 +33,7 @@ func NewHub(t testing.TB) *Hub {
 		}
 	})
 	r := &Hub{t: t, Bus: hub, users: map[string]string{}}
-	r.Operator = Open(t, agentnet.Config{BusConfig: agentnet.BusConfig{Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
+	r.Operator = Open(t, agentnet.Config{BusConfig: store.Config{Logger: slog.New(slog.DiscardHandler), Dial: func(ctx context.Context) (*bus.Bus, error) {
 		return bus.Join(ctx, bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
 			return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
 		})
@@ -39,23 +42,23 @@ func NewHub(t testing.TB) *Hub {
 }
 
 // State reports the state of an agent's connection.
-func (r *Hub) State(guid string) agentnet.ConnectionState {
+func (r *Hub) State(guid string) registry.ConnectionState {
 	switch user, known := r.users[guid]; {
 	case !known:
-		return agentnet.NeverConnected
+		return registry.NeverConnected
 	case r.Bus.Admitted(user):
-		return agentnet.Connected
+		return registry.Connected
 	}
-	return agentnet.Disconnected
+	return registry.Disconnected
 }
 
 // Admit admits an agent and connects for it.
-func (r *Hub) Admit(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+func (r *Hub) Admit(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 	admission, may, err := r.Operator.Admit(ctx, a, r.State)
 	if err != nil {
 		return agentnet.Admission{}, nil, err
 	}
-	b, err := bus.Join(ctx, bus.Config{InboxPrefix: agentnet.InboxPrefix(admission.GUID)}, func(ctx context.Context) (bus.Grant, error) {
+	b, err := bus.Join(ctx, bus.Config{InboxPrefix: store.InboxPrefix(admission.GUID)}, func(ctx context.Context) (bus.Grant, error) {
 		g, err := r.Bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessAgent, Publish: may.Publish, Subscribe: may.Subscribe})
 		r.users[admission.GUID] = g.User
 		return g, err
@@ -65,7 +68,7 @@ func (r *Hub) Admit(ctx context.Context, a agentnet.AdmissionRequest) (agentnet.
 
 // Memberships are those of a project's agents.
 func (r *Hub) Memberships(project string) *agentnet.Memberships {
-	l := agentnet.NewMemberships(agentnet.Config{BusConfig: agentnet.BusConfig{ProjectPath: project, Logger: slog.New(slog.DiscardHandler)}}, r.Admit)
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, Logger: slog.New(slog.DiscardHandler)}}, r.Admit)
 	r.t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
 			r.t.Error(err)
@@ -75,7 +78,7 @@ func (r *Hub) Memberships(project string) *agentnet.Memberships {
 }
 
 // Enter registers an agent and fails the test if that is refused.
-func Enter(t testing.TB, l *agentnet.Memberships, r agentnet.Registration) *agentnet.Agent {
+func Enter(t testing.TB, l *agentnet.Memberships, r registry.Registration) *agentnet.Agent {
 	t.Helper()
 	a, err := l.Register(t.Context(), r)
 	if err != nil {
@@ -108,15 +111,15 @@ func AwaitLoss(t *testing.T, networks ...*agentnet.Network) {
 }
 
 // ClaimTask claims the next item, which has to be the task.
-func ClaimTask(t *testing.T, a *agentnet.Agent, task string) *agentnet.Claim {
+func ClaimTask(t *testing.T, a *agentnet.Agent, task string) *work.Claim {
 	t.Helper()
-	var c *agentnet.Claim
+	var c *work.Claim
 	Await(t, "a claim of "+task, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		var err error
 		c, err = a.Claim(ctx, nil)
-		if err != nil && CategoryOf(err) != agentnet.ConnectionError {
+		if err != nil && CategoryOf(err) != store.ConnectionError {
 			t.Fatal(err)
 		}
 		return c != nil

@@ -16,6 +16,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 )
@@ -71,7 +75,7 @@ func (l *Logs) String() string {
 // Host is a simulated computer: a name, a user, a project and a state directory
 // of its own.
 func (n *Server) Host(name, user, project string) agentnet.Config {
-	return agentnet.Config{BusConfig: agentnet.BusConfig{
+	return agentnet.Config{BusConfig: store.Config{
 		Hostname: name, Username: user, ProjectPath: "/home/" + user + "/" + project, ProjectID: fmt.Sprintf("%016x", len(project))[:15] + project[:1],
 		Logger: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context) (*bus.Bus, error) {
@@ -103,18 +107,18 @@ func Shut(t testing.TB, n *agentnet.Network) {
 }
 
 // Worker is the registration of an agent that works.
-func Worker(capabilities ...string) agentnet.Registration {
-	return agentnet.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: capabilities, Scope: agentnet.ScopeProject, Visibility: agentnet.Public}
+func Worker(capabilities ...string) registry.Registration {
+	return registry.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Capabilities: capabilities, Scope: registry.ScopeProject, Visibility: store.Public}
 }
 
 // Dispatcher is the registration of an agent that submits work.
-func Dispatcher() agentnet.Registration {
-	return agentnet.Registration{Handle: "boss", AgentType: "dispatcher", Capabilities: []string{"coordination"},
-		Scope: agentnet.ScopeCrossProject, Visibility: agentnet.Public}
+func Dispatcher() registry.Registration {
+	return registry.Registration{Handle: "boss", AgentType: "dispatcher", Capabilities: []string{"coordination"},
+		Scope: registry.ScopeCrossProject, Visibility: store.Public}
 }
 
 // Register registers an agent.
-func Register(t testing.TB, n *agentnet.Network, r agentnet.Registration) *agentnet.Agent {
+func Register(t testing.TB, n *agentnet.Network, r registry.Registration) *agentnet.Agent {
 	t.Helper()
 	a, err := n.Register(t.Context(), r)
 	if err != nil {
@@ -148,18 +152,18 @@ func Comes(t testing.TB, condition func() bool) bool {
 }
 
 // CategoryOf is that of an error, "" for none.
-func CategoryOf(err error) agentnet.Code {
-	if e, ok := errors.AsType[*agentnet.Error](err); ok {
+func CategoryOf(err error) store.Code {
+	if e, ok := errors.AsType[*store.Error](err); ok {
 		return e.Code
 	}
 	if err != nil {
-		return agentnet.Code(err.Error())
+		return store.Code(err.Error())
 	}
 	return ""
 }
 
 // Wants expects an error of a category whose text contains part.
-func Wants(t testing.TB, err error, c agentnet.Code, part string) {
+func Wants(t testing.TB, err error, c store.Code, part string) {
 	t.Helper()
 	if CategoryOf(err) != c || !strings.Contains(err.Error(), part) {
 		t.Errorf("got %v, want %s: …%s…", err, c, part)
@@ -182,7 +186,7 @@ func (s *Clock) Still() func() time.Time {
 }
 
 // GUIDs lists those of the agents found.
-func GUIDs(d agentnet.Discovery) []string {
+func GUIDs(d registry.Discovery) []string {
 	list := []string{}
 	for _, s := range d.Agents {
 		list = append(list, s.GUID)
@@ -191,7 +195,7 @@ func GUIDs(d agentnet.Discovery) []string {
 }
 
 // Discover discovers agents.
-func Discover(t testing.TB, a *agentnet.Agent, f agentnet.Filter) agentnet.Discovery {
+func Discover(t testing.TB, a *agentnet.Agent, f registry.Filter) registry.Discovery {
 	t.Helper()
 	d, err := a.Discover(t.Context(), f)
 	if err != nil {
@@ -207,9 +211,9 @@ func Pair(t testing.TB, n *Server) (boss, hand *agentnet.Agent) {
 }
 
 // SendText sends a message.
-func SendText(t testing.TB, from, to *agentnet.Agent, text string) agentnet.Sent {
+func SendText(t testing.TB, from, to *agentnet.Agent, text string) mail.Sent {
 	t.Helper()
-	s, err := from.Send(t.Context(), agentnet.Message{Recipient: to.GUID(), Text: text})
+	s, err := from.Send(t.Context(), mail.Message{Recipient: to.GUID(), Text: text})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +221,7 @@ func SendText(t testing.TB, from, to *agentnet.Agent, text string) agentnet.Sent
 }
 
 // ReadTexts reads mail.
-func ReadTexts(t testing.TB, a *agentnet.Agent, s agentnet.Selection) []string {
+func ReadTexts(t testing.TB, a *agentnet.Agent, s mail.Selection) []string {
 	t.Helper()
 	mail, _, err := a.Read(t.Context(), s)
 	if err != nil {
@@ -239,12 +243,12 @@ func Submit(t testing.TB, a *agentnet.Agent, taskID, capability string) {
 }
 
 // Item is a submission.
-func Item(taskID, capability string) agentnet.Submission {
-	return agentnet.Submission{Capability: capability, Offer: agentnet.Offer{TaskID: taskID, Description: "do " + taskID, ContextData: map[string]any{"n": 1.0}}}
+func Item(taskID, capability string) work.Submission {
+	return work.Submission{Capability: capability, Offer: mail.Offer{TaskID: taskID, Description: "do " + taskID, ContextData: map[string]any{"n": 1.0}}}
 }
 
 // Claim claims an item, which must come within 30 seconds.
-func Claim(t testing.TB, a *agentnet.Agent, capabilities ...string) *agentnet.Claim {
+func Claim(t testing.TB, a *agentnet.Agent, capabilities ...string) *work.Claim {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -266,7 +270,7 @@ func NoClaim(t testing.TB, a *agentnet.Agent, capabilities ...string) {
 }
 
 // State returns an item's status.
-func State(t testing.TB, a *agentnet.Agent, taskID string) agentnet.ItemStatus {
+func State(t testing.TB, a *agentnet.Agent, taskID string) work.ItemStatus {
 	t.Helper()
 	s, err := a.Item(t.Context(), taskID, false)
 	if err != nil {
@@ -276,7 +280,7 @@ func State(t testing.TB, a *agentnet.Agent, taskID string) agentnet.ItemStatus {
 }
 
 // DeadLetters lists dead letters.
-func DeadLetters(t testing.TB, a *agentnet.Agent, capability string) []agentnet.DeadLetter {
+func DeadLetters(t testing.TB, a *agentnet.Agent, capability string) []work.DeadLetter {
 	t.Helper()
 	list, _, err := a.DeadLetters(t.Context(), 0, capability)
 	if err != nil {
@@ -301,8 +305,8 @@ func Dialer(n *Server) func(context.Context) (*bus.Bus, error) {
 
 // TryTexts reads mail, none while the connection comes back.
 func TryTexts(t *testing.T, a *agentnet.Agent) (texts []string) {
-	mail, _, err := a.Read(t.Context(), agentnet.Selection{})
-	if err != nil && CategoryOf(err) != agentnet.ConnectionError {
+	mail, _, err := a.Read(t.Context(), mail.Selection{})
+	if err != nil && CategoryOf(err) != store.ConnectionError {
 		t.Error(err)
 	}
 	for _, m := range mail {
@@ -318,9 +322,9 @@ func WithBeat(cfg agentnet.Config, every time.Duration) agentnet.Config {
 }
 
 // Complete completes an item.
-func Complete(t *testing.T, a *agentnet.Agent, c *agentnet.Claim) {
+func Complete(t *testing.T, a *agentnet.Agent, c *work.Claim) {
 	t.Helper()
-	if err := a.Complete(t.Context(), c.TaskID, c.Token, agentnet.Outcome{Success: true, Summary: "done"}); err != nil {
+	if err := a.Complete(t.Context(), c.TaskID, c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Fatal(err)
 	}
 }
