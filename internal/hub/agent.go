@@ -56,9 +56,6 @@ func (r *agents) all() []*agent {
 func (r *agents) add(a *agent) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.byID == nil {
-		r.byID = map[string]*agent{}
-	}
 	if r.byID[a.id] != nil {
 		return false
 	}

@@ -164,6 +164,7 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		cache:     newTaskCache(256, 8<<20),
 		live:      map[a2a.TaskID]*task{},
 		delegated: delegated{},
+		agents:    agents{byID: map[string]*agent{}},
 		closed:    make(chan struct{}),
 	}
 	h.pool = newSessions(h)
@@ -293,8 +294,11 @@ func (h *Hub) revive(id a2a.TaskID, rec record) *task {
 		t.refs++
 		return t
 	}
-	e, ok := h.index.entry(id)
-	if !ok || rec.Status.Timestamp == nil || !h.index.unchanged(e, *rec.Status.Timestamp) {
+	if rec.Status.Timestamp == nil {
+		return nil
+	}
+	e := h.index.entryAt(id, rec.Status.Timestamp.UnixNano())
+	if e == nil {
 		return nil
 	}
 	t := newTask(h, e, rec)

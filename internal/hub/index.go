@@ -160,19 +160,14 @@ func (x *index) get(id a2a.TaskID) (head, bool) {
 	return e.head(), true
 }
 
-// entry returns a task's entry.
-func (x *index) entry(id a2a.TaskID) (*entry, bool) {
+// entryAt returns a task's entry, nil unless the task's last change was at a stamp.
+func (x *index) entryAt(id a2a.TaskID, at int64) *entry {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	e, ok := x.tasks[id]
-	return e, ok
-}
-
-// unchanged reports whether a task's last change was at a time.
-func (x *index) unchanged(e *entry, at time.Time) bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return e.updated == at.UnixNano()
+	if e := x.tasks[id]; e != nil && e.updated == at {
+		return e
+	}
+	return nil
 }
 
 func (e *entry) head() head {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -77,7 +78,7 @@ func openJetStream(ctx context.Context, b *bus.Bus, name string) (*jetStream, er
 
 func (s *jetStream) load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error {
 	err := s.read(ctx, s.state, s.prefix+"task.*", true, func(m jetstream.Msg) {
-		h, rev, err := decodeHead(m.Headers().Get(taskHeader))
+		h, rev, _, err := decodeHead(m.Headers().Get(taskHeader))
 		if err != nil {
 			bad(fmt.Errorf("%s: %w", m.Subject(), err))
 			return
@@ -147,34 +148,28 @@ func encodeHead(h head, rev int64, pieces int) string {
 		h.Agent, " ", base64.RawURLEncoding.EncodeToString([]byte(h.Context)))
 }
 
-func decodeHead(s string) (h head, rev int64, err error) {
+// decodeHead returns a head without its id, and the revision and the number of the body's
+// pieces; 0 if the body is with its head.
+func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 	f := strings.Split(s, " ")
 	if len(f) != 9 || f[0] != headerFormat {
-		return head{}, 0, fmt.Errorf("a task is stored in the unknown form %q", text.Clip(s, 60))
+		return head{}, 0, 0, fmt.Errorf("a task is stored in the unknown form %q", text.Clip(s, 60))
 	}
 	created, err1 := strconv.ParseInt(f[2], 10, 64)
 	updated, err2 := strconv.ParseInt(f[3], 10, 64)
 	live, err3 := strconv.ParseBool(f[4])
 	rev, err4 := strconv.ParseInt(f[5], 10, 64)
-	_, err5 := strconv.Atoi(f[6])
+	pieces, err5 := strconv.Atoi(f[6])
 	contextID, err6 := base64.RawURLEncoding.DecodeString(f[8])
 	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
-		return head{}, 0, fmt.Errorf("a stored task's header cannot be read: %w", err)
+		return head{}, 0, 0, fmt.Errorf("a stored task's header cannot be read: %w", err)
 	}
 	state := a2a.TaskState(f[1])
 	if !knownState(state) {
-		return head{}, 0, fmt.Errorf("a stored task has the unknown state %q", text.Clip(f[1], 40))
+		return head{}, 0, 0, fmt.Errorf("a stored task has the unknown state %q", text.Clip(f[1], 40))
 	}
-	return head{State: state, Created: created, Updated: updated, Live: live, Agent: f[7], Context: string(contextID)}, rev, nil
-}
-
-// pieces returns the number of pieces of a stored body; 0 if it is with its head.
-func pieces(header string) (rev int64, n int, err error) {
-	if _, rev, err = decodeHead(header); err != nil {
-		return 0, 0, err
-	}
-	n, err = strconv.Atoi(strings.Split(header, " ")[6])
-	return rev, n, err
+	h = head{State: state, Created: created, Updated: updated, Live: live, Agent: f[7], Context: string(contextID)}
+	return h, rev, pieces, nil
 }
 
 func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
@@ -182,13 +177,13 @@ func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
 	n := 0
 	if len(body) > s.piece {
 		rev = h.Updated
-		for ; len(body) > 0; n++ {
-			k := min(s.piece, len(body))
-			if _, err := s.bus.JetStream().Publish(ctx, s.pieceSubject(h.ID, rev, n), body[:k]); err != nil {
+		for piece := range slices.Chunk(body, s.piece) {
+			if _, err := s.bus.JetStream().Publish(ctx, s.pieceSubject(h.ID, rev, n), piece); err != nil {
 				return fmt.Errorf("store a piece of task %s: %w", h.ID, err)
 			}
-			body = body[k:]
+			n++
 		}
+		body = nil
 	}
 	msg := &nats.Msg{
 		Subject: s.prefix + "task." + string(h.ID),
@@ -227,7 +222,7 @@ func (s *jetStream) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		rev, n, err := pieces(m.Header.Get(taskHeader))
+		_, rev, n, err := decodeHead(m.Header.Get(taskHeader))
 		if err != nil || n == 0 {
 			return m.Data, err
 		}
@@ -274,12 +269,10 @@ func (s *jetStream) deleteTask(ctx context.Context, id a2a.TaskID) error {
 }
 
 func (s *jetStream) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {
-	for len(data) > 0 {
-		k := min(s.piece, len(data))
-		if _, err := s.bus.JetStream().Publish(ctx, s.prefix+"output."+string(id), data[:k]); err != nil {
+	for piece := range slices.Chunk(data, s.piece) {
+		if _, err := s.bus.JetStream().Publish(ctx, s.prefix+"output."+string(id), piece); err != nil {
 			return err
 		}
-		data = data[k:]
 	}
 	return nil
 }

@@ -27,25 +27,20 @@ type lane struct {
 // push adds a task. If start is true, the caller starts the task at once.
 func (q *queue) push(t *task) (start bool, err error) {
 	l := q.lanes[t.contextID]
-	start = (l == nil || !l.busy && len(l.tasks) == 0) && q.running < q.concurrency && len(q.ready) == 0
-	if !start {
-		if err := q.reserve(); err != nil {
-			return false, err
-		}
+	if l == nil && q.running < q.concurrency { // then no lane is ready
+		q.lanes[t.contextID] = &lane{context: t.contextID, busy: true}
+		q.running++
+		return true, nil
+	}
+	if err := q.reserve(); err != nil {
+		return false, err
 	}
 	if l == nil {
 		l = &lane{context: t.contextID}
 		q.lanes[t.contextID] = l
-	}
-	if start {
-		l.busy = true
-		q.running++
-		return true, nil
-	}
-	l.tasks = append(l.tasks, t)
-	if !l.busy && len(l.tasks) == 1 {
 		q.ready = append(q.ready, l)
 	}
+	l.tasks = append(l.tasks, t)
 	return false, nil
 }
 

@@ -5,8 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // record is the stored body of a task. A text that the task shows in several places (the
@@ -63,17 +68,19 @@ func plainText(p *a2a.Part) (a2a.Text, bool) {
 var errUnreadable = errors.New("a stored task cannot be decoded")
 
 func decodeRecord(body []byte) (record, error) {
-	var stored storedRecord
-	if err := json.Unmarshal(body, &stored); err != nil {
+	var r record
+	if err := jsonv2.Unmarshal(body, &r, exact); err != nil {
 		return record{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	r, err := stored.record()
-	if err != nil {
-		return record{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	if r.Task == nil {
+		r.Task = &a2a.Task{} // of an empty object
 	}
 	n := len(r.History)
-	if (r.StatusInHistory || r.AnswerInHistory > 0) && n == 0 || r.AnswerInHistory > len(r.Artifacts) {
+	switch {
+	case (r.StatusInHistory || r.AnswerInHistory > 0) && n == 0 || r.AnswerInHistory > len(r.Artifacts):
 		return record{}, fmt.Errorf("%w: it refers to a message that is missing", errUnreadable)
+	case slices.Contains(r.History, nil), slices.Contains(r.Artifacts, nil), slices.Contains(r.Waiting, nil):
+		return record{}, fmt.Errorf("%w: %w", errUnreadable, errNull)
 	}
 	if r.StatusInHistory {
 		r.Status.Message = r.History[n-1]
@@ -82,6 +89,59 @@ func decodeRecord(body []byte) (record, error) {
 		r.Artifacts[i-1].Parts = r.History[n-1].Parts
 	}
 	return r, nil
+}
+
+var errNull = errors.New("an element of a list is null")
+
+// exact makes jsonv2 read the SDK's types with exact numbers. The SDK reads every number
+// as a float64, which rounds large integers and rejects 1e400.
+var exact = jsonv2.WithUnmarshalers(jsonv2.JoinUnmarshalers(
+	jsonv2.UnmarshalFromFunc(readValue), jsonv2.UnmarshalFromFunc(readParts), jsonv2.UnmarshalFromFunc(readPart),
+))
+
+func readValue(dec *jsontext.Decoder, v *any) error {
+	raw, err := dec.ReadValue()
+	if err == nil {
+		*v = rawjson.Value(raw)
+	}
+	return err
+}
+
+func readParts(dec *jsontext.Decoder, parts *a2a.ContentParts) error {
+	err := jsonv2.UnmarshalDecode(dec, (*[]*a2a.Part)(parts))
+	if err == nil && slices.Contains(*parts, nil) {
+		return errNull
+	}
+	return err
+}
+
+func readPart(dec *jsontext.Decoder, part *a2a.Part) error {
+	var p struct {
+		Text      *string        `json:"text"`
+		Raw       *[]byte        `json:"raw"`
+		Data      jsontext.Value `json:"data"`
+		URL       *string        `json:"url"`
+		Filename  string         `json:"filename"`
+		MediaType string         `json:"mediaType"`
+		Metadata  map[string]any `json:"metadata"`
+	}
+	if err := jsonv2.UnmarshalDecode(dec, &p); err != nil {
+		return err
+	}
+	*part = a2a.Part{Filename: p.Filename, MediaType: p.MediaType, Metadata: p.Metadata}
+	switch {
+	case p.Text != nil:
+		part.Content = a2a.Text(*p.Text)
+	case p.Raw != nil:
+		part.Content = a2a.Raw(*p.Raw)
+	case len(p.Data) > 0:
+		part.Content = a2a.Data{Value: rawjson.Value(p.Data)}
+	case p.URL != nil:
+		part.Content = a2a.URL(*p.URL)
+	default:
+		return errors.New("a part has no content")
+	}
+	return nil
 }
 
 // delta is one line of the output of a running turn.
@@ -96,12 +156,8 @@ type delta struct {
 func decodeDeltas(data []byte, turns int) []delta {
 	var ds []delta
 	for line := range bytes.Lines(data) {
-		var stored storedDelta
-		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &stored) != nil {
-			break
-		}
-		d, err := stored.delta()
-		if err != nil {
+		var d delta
+		if !bytes.HasSuffix(line, []byte("\n")) || jsonv2.Unmarshal(line, &d, exact) != nil {
 			break
 		}
 		if d.Turn > turns {

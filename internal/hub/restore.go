@@ -59,7 +59,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	if err != nil {
 		return err
 	}
-	e, _ := h.index.entry(hd.ID)
+	e := h.index.entryAt(hd.ID, hd.Updated)
 	rec, err := decodeRecord(body)
 	if err != nil {
 		h.log.Error("an interrupted task cannot be read", "task", hd.ID, "error", err)

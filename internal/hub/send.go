@@ -30,7 +30,7 @@ const (
 // Send stores a message and starts or queues its turn. It returns when the task is
 // stored, and does not wait for the turn. For the errors see Code.
 func (h *Hub) Send(ctx context.Context, req SendRequest) (*a2a.Task, error) {
-	t, err := h.accept(ctx, req, nil)
+	t, err := h.accept(ctx, req, unseen)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ type Pending struct {
 // Start is the first step of [Hub.SendAndWait]: it returns when the message is accepted,
 // but not yet stored, see [Pending.Stored]. The caller must call [Pending.Wait] once.
 func (h *Hub) Start(ctx context.Context, req SendRequest) (*Pending, error) {
-	t, err := h.accept(ctx, req, nil)
+	t, err := h.accept(ctx, req, unseen)
 	if err != nil {
 		return nil, err
 	}
@@ -130,8 +130,10 @@ func (t *task) ensureStored(ctx context.Context) error {
 	return nil
 }
 
-// accept accepts a message and returns its task with a reference. It calls seen, unless
-// nil, with the task locked, after the message is part of it and before any effect.
+func unseen(*task) {}
+
+// accept accepts a message and returns its task with a reference. It calls seen with the
+// task locked, after the message is part of it and before any effect.
 func (h *Hub) accept(ctx context.Context, req SendRequest, seen func(*task)) (*task, error) {
 	if err := h.begin(); err != nil {
 		return nil, err
@@ -208,7 +210,7 @@ func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, k
 		if _, still := h.index.get(id); err != nil && !still {
 			continue // it was rejected or removed meanwhile
 		}
-		if err == nil && seen != nil {
+		if err == nil {
 			t.mu.Lock()
 			seen(t)
 			t.mu.Unlock()
@@ -258,9 +260,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 		h.index.remove(t.id)
 		return nil, err
 	}
-	if seen != nil {
-		seen(t)
-	}
+	seen(t)
 	if err := a.enqueue(t); err != nil {
 		done(errNeutral)
 		h.index.remove(t.id)
@@ -320,9 +320,7 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 		if err := t.reply(msg); err != nil {
 			return false, err
 		}
-		if seen != nil {
-			seen(t)
-		}
+		seen(t)
 		return true, nil
 	}
 	if err := t.agent.checkPrompt(msg); err != nil {
@@ -345,9 +343,7 @@ func (t *task) addTurn(req SendRequest, msg *a2a.Message, seen func(*task)) erro
 		}
 		p.reserve = true
 		t.waiting = append(t.waiting, p)
-		if seen != nil {
-			seen(t)
-		}
+		seen(t)
 		return nil
 	}
 	p.listed = true
@@ -355,9 +351,7 @@ func (t *task) addTurn(req SendRequest, msg *a2a.Message, seen func(*task)) erro
 	t.waiting = append(t.waiting, p)
 	t.addHistory(msg)
 	t.reopen()
-	if seen != nil {
-		seen(t)
-	}
+	seen(t)
 	t.hub.retain(t) // the turn's
 	if err := t.agent.enqueue(t); err != nil {
 		t.hub.release(t)

@@ -5,6 +5,8 @@ import (
 	"io"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // logSize is how many events a subscriber may be behind before it receives a snapshot
@@ -18,7 +20,7 @@ type log struct {
 	events      []a2a.Event
 	first       uint64 // number of events[0]
 	subscribers int
-	wake        chan struct{} // closed with the next event; nil if nobody waits
+	added       wait.Signal
 }
 
 func (l *log) watched() bool { return l.subscribers > 0 }
@@ -37,18 +39,7 @@ func (l *log) add(ev a2a.Event) {
 		l.first += logSize / 2
 	}
 	l.events = append(l.events, ev)
-	if l.wake != nil {
-		close(l.wake)
-		l.wake = nil
-	}
-}
-
-// wait returns a channel that is closed with the next event.
-func (l *log) wait() <-chan struct{} {
-	if l.wake == nil {
-		l.wake = make(chan struct{})
-	}
-	return l.wake
+	l.added.Send()
 }
 
 // Subscription returns the events of one task after a snapshot. Next is for one goroutine
@@ -98,15 +89,15 @@ func (s *Subscription) Task() *a2a.Task { return s.start }
 // the task and after Close, or ctx's.
 func (s *Subscription) Next(ctx context.Context) (a2a.Event, error) {
 	for {
-		ev, wait := s.poll()
+		ev, added := s.poll()
 		if ev != nil {
 			return ev, nil
 		}
-		if wait == nil {
+		if added == nil {
 			return nil, io.EOF
 		}
 		select {
-		case <-wait:
+		case <-added:
 		case <-s.done:
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -129,7 +120,7 @@ func (s *Subscription) poll() (a2a.Event, <-chan struct{}) {
 		return snap, nil
 	}
 	if s.next == t.log.end() {
-		return nil, t.log.wait()
+		return nil, t.log.added.Wait()
 	}
 	ev := t.log.events[s.next-t.log.first]
 	s.next++

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // task is a task in memory while references to it exist, see Hub.acquire: an active one,
@@ -45,7 +47,7 @@ type task struct {
 	stored    bool          // a head is in the store
 	settling  bool          // an end or interruption is being written
 	settled   chan struct{} // closed when the task has ended or is interrupted
-	changed   chan struct{} // see waitChange; nil if nobody waits
+	changed   wait.Signal   // see waitChange
 	flush     *time.Timer   // calls flushNow
 	flushing  bool          // flush is scheduled
 
@@ -259,7 +261,7 @@ func (t *task) settle(e ending) error {
 
 	t.mu.Lock()
 	t.settling = false
-	t.change()
+	t.changed.Send()
 	if err != nil {
 		if e.live {
 			return err // the question cannot be asked; the turn continues
@@ -378,10 +380,7 @@ func (t *task) whileSettling(ctx context.Context) error {
 // waitChange blocks until a turn of the task starts or the task is settled. mu is held
 // before and after, except after an error.
 func (t *task) waitChange(ctx context.Context) error {
-	if t.changed == nil {
-		t.changed = make(chan struct{})
-	}
-	changed := t.changed
+	changed := t.changed.Wait()
 	t.mu.Unlock()
 	select {
 	case <-changed:
@@ -390,14 +389,6 @@ func (t *task) waitChange(ctx context.Context) error {
 	}
 	t.mu.Lock()
 	return nil
-}
-
-// change ends all waitChange calls. mu is held.
-func (t *task) change() {
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
-	}
 }
 
 // endWaiting ends a task that was removed from the queue.

@@ -79,7 +79,7 @@ func (t *task) run() {
 		tn.ctx, tn.cancel = context.WithCancelCause(t.hub.base)
 		tn.ctx, tn.watch = process.NewWatch(tn.ctx, p.timeout, 0)
 		t.turn = tn
-		t.change()
+		t.changed.Send()
 		t.flushSoon()
 		t.mu.Unlock()
 

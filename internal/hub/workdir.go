@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -323,24 +324,13 @@ func (d *workDirs) run(ctx context.Context, dir string, args ...string) (string,
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
 	cmd.Env = process.Environ(os.Environ(), nil, map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"})
 	cmd.WaitDelay = process.DefaultWaitDelay
-	var stderr strings.Builder
-	cmd.Stderr = &limited{to: &stderr, left: 4 << 10}
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+		stderr := ""
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			stderr = text.Cut(string(exit.Stderr), 4<<10)
+		}
+		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr))
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil
-}
-
-// limited keeps the first bytes that are written.
-type limited struct {
-	to   *strings.Builder
-	left int
-}
-
-func (l *limited) Write(b []byte) (int, error) {
-	n := min(len(b), l.left)
-	l.to.Write(b[:n])
-	l.left -= n
-	return len(b), nil
 }
