@@ -30,6 +30,50 @@ var claudeArgs = []string{
 	"--disallowedTools=AskUserQuestion",
 }
 
+// claude speaks one JSON object a line. runner.ClaudeStream reads its events; the
+// types here are the messages between claude and its host.
+
+// claudeHeader distinguishes the lines.
+type claudeHeader struct {
+	Type     string `json:"type"`
+	UUID     string `json:"uuid"`     // of type user
+	IsReplay bool   `json:"isReplay"` // the host's own line
+}
+
+// claudeResult is the end of a turn.
+type claudeResult struct {
+	IsError        bool   `json:"is_error"`
+	TerminalReason string `json:"terminal_reason"`
+}
+
+// claudeControl is a line of type control_request, control_cancel_request or
+// control_response.
+type claudeControl struct {
+	RequestID string `json:"request_id"`
+	Request   struct {
+		Subtype     string             `json:"subtype"`
+		ToolName    string             `json:"tool_name"`
+		ToolUseID   string             `json:"tool_use_id"`
+		Input       json.RawMessage    `json:"input"`
+		Suggestions []claudeSuggestion `json:"permission_suggestions"`
+	} `json:"request"`
+	Response struct {
+		Subtype   string `json:"subtype"` // success, error
+		RequestID string `json:"request_id"`
+		Error     string `json:"error"`
+	} `json:"response"`
+}
+
+// claudeSuggestion is a change of claude's rules that allows similar requests
+// permanently.
+type claudeSuggestion struct {
+	Type        string          `json:"type"`
+	Rules       json.RawMessage `json:"rules,omitempty"`
+	Directories json.RawMessage `json:"directories,omitempty"`
+	Behavior    string          `json:"behavior,omitempty"`
+	Destination string          `json:"destination"`
+}
+
 type claudeDialect struct{ def runner.Definition }
 
 func (d claudeDialect) Args(resume string) []string {
@@ -69,15 +113,19 @@ type claudePrompt struct {
 // Open sends the greeting. The arguments have chosen the conversation; its id
 // arrives with the first prompt.
 func (c *claudeConn) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
-	request := newClaudeRequest(c.requestID(), "initialize")
-	answer, err := c.call(ctx, request.RequestID, request)
+	id, request := c.request("initialize")
+	answer, err := c.call(ctx, id, request)
 	if err == nil && answer.Response.Subtype != "success" {
 		err = &runner.Error{Code: runner.CodeProtocol, Message: "claude refuses the stdio protocol: " + answer.Response.Error}
 	}
 	return duplex.Opened{}, err
 }
 
-func (c *claudeConn) requestID() string { return "parley-" + strconv.FormatInt(c.id(), 10) }
+// request returns a new control message and its id.
+func (c *claudeConn) request(subtype string) (id string, message object) {
+	id = "parley-" + strconv.FormatInt(c.id(), 10)
+	return id, object{"type": "control_request", "request_id": id, "request": object{"subtype": subtype}}
+}
 
 // Prompt implements duplex.Connection.
 func (c *claudeConn) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
@@ -87,12 +135,8 @@ func (c *claudeConn) Prompt(ctx context.Context, text string, t *duplex.Turn) (d
 	c.stream.Next()
 	c.mu.Unlock()
 	defer c.detach()
-	err := c.send(claudeUser{
-		Type:    "user",
-		UUID:    pr.id,
-		Message: claudeUserMessage{Role: "user", Content: []textBlock{{Type: "text", Text: text}}},
-	})
-	if err != nil {
+	message := object{"role": "user", "content": textBlocks(text)}
+	if err := c.send(object{"type": "user", "uuid": pr.id, "message": message}); err != nil {
 		return duplex.Result{}, err
 	}
 	return await(ctx, c.calls, pr.ended)
@@ -107,7 +151,10 @@ func (c *claudeConn) detach() {
 }
 
 // Interrupt implements duplex.Connection.
-func (c *claudeConn) Interrupt() error { return c.send(newClaudeRequest(c.requestID(), "interrupt")) }
+func (c *claudeConn) Interrupt() error {
+	_, request := c.request("interrupt")
+	return c.send(request)
+}
 
 // Resumable implements duplex.Connection: claude keeps conversations on disk.
 func (c *claudeConn) Resumable() bool { return true }
@@ -170,11 +217,12 @@ func (pr *claudePrompt) end(r duplex.Result) {
 
 // claudeEnd reads the end of a turn; a holds what the turn reported.
 func claudeEnd(b []byte, a *runner.Answer) duplex.Result {
+	fail := func(code runner.Code, message string, cause error) duplex.Result {
+		return duplex.Result{Err: &runner.Error{Code: code, Message: message, Err: cause}}
+	}
 	var l claudeResult
 	if err := json.Unmarshal(b, &l); err != nil {
-		return duplex.Result{Err: &runner.Error{
-			Code: runner.CodeProtocol, Message: "the end of claude's turn could not be understood", Err: err,
-		}}
+		return fail(runner.CodeProtocol, "the end of claude's turn could not be understood", err)
 	}
 	message, auth, failed := a.Failure()
 	switch {
@@ -183,9 +231,9 @@ func claudeEnd(b []byte, a *runner.Answer) duplex.Result {
 	case l.TerminalReason == "aborted_streaming" || l.TerminalReason == "aborted_tools":
 		return duplex.Result{Canceled: true}
 	case auth:
-		return duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: message}}
+		return fail(runner.CodeAuth, message, nil)
 	default:
-		return duplex.Result{Err: &runner.Error{Code: runner.CodeAgent, Message: message}}
+		return fail(runner.CodeAgent, message, nil)
 	}
 }
 
@@ -206,7 +254,7 @@ func (c *claudeConn) control(kind string, l claudeControl) {
 		c.questions.withdraw(l.RequestID)
 	case l.RequestID == "": // an answer could not be addressed
 	case l.Request.Subtype != "can_use_tool":
-		c.answer(claudeAnswer{Subtype: "error", RequestID: l.RequestID, Error: "this host does not know " + duplex.OneLine(l.Request.Subtype)})
+		c.answer(l, "error", "error", "this host does not know "+duplex.OneLine(l.Request.Subtype))
 	default:
 		c.mu.Lock()
 		defer c.mu.Unlock() // the prompt cannot end meanwhile
@@ -253,24 +301,25 @@ func forSession(list []claudeSuggestion) []claudeSuggestion {
 // decide answers a request. Without a decision the turn is being cancelled, or no
 // user could be asked: claude must stop.
 func (c *claudeConn) decide(l claudeControl, d duplex.Decision) {
-	res := claudePermission{Behavior: "deny", Message: "The request was cancelled.", Interrupt: true}
+	res := object{"behavior": "deny", "message": "The request was cancelled.", "interrupt": true}
 	switch {
 	case d.Allowed():
-		res = claudePermission{Behavior: "allow", UpdatedInput: l.Request.Input}
-		if len(res.UpdatedInput) == 0 {
-			res.UpdatedInput = json.RawMessage("{}")
+		res = object{"behavior": "allow", "updatedInput": l.Request.Input}
+		if len(l.Request.Input) == 0 {
+			res["updatedInput"] = object{}
 		}
 		if d.Option.ID == optionAlways {
-			res.UpdatedPermissions = forSession(l.Request.Suggestions)
+			res["updatedPermissions"] = forSession(l.Request.Suggestions)
 		}
 	case d.Answered():
-		res = claudePermission{Behavior: "deny", Message: cmp.Or(d.Message, "The user denied this.")}
+		res = object{"behavior": "deny", "message": cmp.Or(d.Message, "The user denied this.")}
 	}
-	c.answer(claudeAnswer{Subtype: "success", RequestID: l.RequestID, Response: res})
+	c.answer(l, "success", "response", res)
 }
 
-// answer sends. After a failure the connection has ended, or claude does not read:
-// the turn's end or its time limit reports that.
-func (c *claudeConn) answer(a claudeAnswer) {
-	_ = c.send(claudeResponse{Type: "control_response", Response: a})
+// answer answers a request. After a failure the connection has ended, or claude does not
+// read: the turn's end or its time limit reports that.
+func (c *claudeConn) answer(l claudeControl, subtype, field string, value any) {
+	response := object{"subtype": subtype, "request_id": l.RequestID, field: value}
+	_ = c.send(object{"type": "control_response", "response": response})
 }

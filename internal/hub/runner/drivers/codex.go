@@ -88,9 +88,12 @@ const maxItems = 1024
 
 // Open implements duplex.Connection.
 func (c *codexConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (opened duplex.Opened, err error) {
-	var hello initializeResult
-	client := clientInfo{Name: "parley", Title: "Parley", Version: clientVersion}
-	if err := c.request(ctx, "initialize", initializeParams{ClientInfo: client}, &hello); err != nil {
+	var hello struct {
+		// UserAgent is NAME/VERSION (SYSTEM) …, with the client's NAME and the server's VERSION.
+		UserAgent string `json:"userAgent"`
+	}
+	client := object{"name": "parley", "title": "Parley", "version": clientVersion}
+	if err := c.request(ctx, "initialize", object{"clientInfo": client}, &hello); err != nil {
 		return opened, codexFailure(err)
 	}
 	if err := c.send(rpcRequest{Method: "initialized"}); err != nil {
@@ -169,11 +172,10 @@ func (c *codexConn) receive(line []byte) {
 func (c *codexConn) Prompt(ctx context.Context, prompt string, t *duplex.Turn) (duplex.Result, error) {
 	ended := c.attach(t)
 	defer c.detach()
-	var res turnResult
-	err := c.request(ctx, "turn/start", turnStartParams{
-		ThreadID: c.threadID(),
-		Input:    []textBlock{{Type: "text", Text: prompt}},
-	}, &res)
+	var res struct {
+		Turn turnInfo `json:"turn"`
+	}
+	err := c.request(ctx, "turn/start", object{"threadId": c.threadID(), "input": textBlocks(prompt)}, &res)
 	if refused, ok := errors.AsType[*rpcError](err); ok {
 		return duplex.Result{Err: codexError(refused.Message, nil)}, nil
 	}
@@ -249,7 +251,7 @@ func (c *codexConn) Interrupt() error {
 		return c.cause()
 	}
 	c.mu.Lock()
-	params := interruptParams{ThreadID: c.thread, TurnID: c.turnID}
+	params := object{"threadId": c.thread, "turnId": c.turnID}
 	c.mu.Unlock()
 	// The answer is empty; the end of the turn is what counts.
 	return c.send(rpcRequest{ID: c.id(), Method: "turn/interrupt", Params: params})

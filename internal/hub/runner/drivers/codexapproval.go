@@ -107,26 +107,17 @@ func (k approvalKind) options(a approval) []runner.PermissionOption {
 	return append(options, runner.PermissionOption{ID: k.decline, Name: "Deny", Kind: runner.RejectOnce})
 }
 
-type decisionResult struct {
-	Decision string `json:"decision"`
-}
-
-type grantResult struct {
-	Permissions json.RawMessage `json:"permissions"`
-	Scope       string          `json:"scope,omitempty"`
-}
-
 // answer returns the result for the server. Without a decision the turn is being
 // cancelled, or no user could be asked.
 func (k approvalKind) answer(a approval, d duplex.Decision) any {
 	switch {
 	case k.grant && d.Allowed():
-		return grantResult{Permissions: a.Permissions, Scope: d.Option.ID}
+		return object{"permissions": a.Permissions, "scope": d.Option.ID}
 	case k.grant:
-		return grantResult{Permissions: json.RawMessage("{}")}
+		return object{"permissions": object{}}
 	case d.Answered():
-		return decisionResult{Decision: d.Option.ID}
+		return object{"decision": d.Option.ID}
 	default:
-		return decisionResult{Decision: k.cancel}
+		return object{"decision": k.cancel}
 	}
 }

@@ -42,22 +42,6 @@ type rpcAnswer struct {
 	Error  *rpcError       `json:"error,omitempty"`
 }
 
-type initializeParams struct {
-	ClientInfo clientInfo `json:"clientInfo"`
-}
-
-type clientInfo struct {
-	Name    string `json:"name"`
-	Title   string `json:"title"`
-	Version string `json:"version"`
-}
-
-type initializeResult struct {
-	// UserAgent is NAME/VERSION (SYSTEM) …, with the client's NAME and the server's
-	// VERSION.
-	UserAgent string `json:"userAgent"`
-}
-
 type threadParams struct {
 	ThreadID       string `json:"threadId,omitempty"` // of thread/resume
 	Cwd            string `json:"cwd,omitempty"`
@@ -74,15 +58,6 @@ type threadResult struct {
 	Model string `json:"model"`
 }
 
-type turnStartParams struct {
-	ThreadID string      `json:"threadId"`
-	Input    []textBlock `json:"input"`
-}
-
-type turnResult struct {
-	Turn turnInfo `json:"turn"`
-}
-
 type turnInfo struct {
 	ID     string     `json:"id"`
 	Status string     `json:"status"` // inProgress, completed, interrupted, failed
@@ -92,11 +67,6 @@ type turnInfo struct {
 type turnError struct {
 	Message        string          `json:"message"`
 	CodexErrorInfo json.RawMessage `json:"codexErrorInfo"` // a word, or an object with one key
-}
-
-type interruptParams struct {
-	ThreadID string `json:"threadId"`
-	TurnID   string `json:"turnId"`
 }
 
 // notification is the union of the notifications' parameters.

@@ -14,6 +14,12 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
+// object is a JSON object of a message to an agent.
+type object = map[string]any
+
+// textBlocks returns a prompt for claude and codex.
+func textBlocks(text string) []object { return []object{{"type": "text", "text": text}} }
+
 // isID reports whether a JSON-RPC message has an id.
 func isID(id json.RawMessage) bool { return len(id) > 0 && !bytes.Equal(id, []byte("null")) }
 
