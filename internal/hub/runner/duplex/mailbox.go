@@ -30,53 +30,31 @@ type mailbox struct {
 	ready chan struct{} // holds a token while events may wait
 
 	mu      sync.Mutex
-	waiting []entry
-	last    map[kind]int   // the newest waiting entry of each kind
-	tools   map[string]int // the waiting entry of a tool call
+	waiting []*entry
+	last    map[any]*entry // the newest waiting entry of a kind, and that of a tool call by its id
 	seen    map[string]bool
 	dropped bool
 	closed  bool
 }
 
-// kind distinguishes the events that are merged.
-type kind int
-
-const (
-	kindOther kind = iota
-	kindText
-	kindThought
-	kindUsage
-	kindSession
-)
-
-// entry is a waiting event; merged text grows in a builder.
+// entry is a waiting event; the text of texts and thoughts grows in a builder.
 type entry struct {
-	kind kind
-	text *strings.Builder // of kindText and kindThought
-	ev   runner.Event     // of the others
+	ev   runner.Event
+	text strings.Builder
 }
 
-func (e entry) event() runner.Event {
-	switch e.kind {
-	case kindText:
+func (e *entry) event() runner.Event {
+	switch e.ev.(type) {
+	case runner.TextDelta:
 		return runner.TextDelta{Text: e.text.String()}
-	case kindThought:
+	case runner.Thought:
 		return runner.Thought{Text: e.text.String()}
-	default:
-		return e.ev
 	}
+	return e.ev
 }
 
 func newMailbox() *mailbox {
-	m := &mailbox{ready: make(chan struct{}, 1), seen: make(map[string]bool)}
-	m.reset()
-	return m
-}
-
-func (m *mailbox) reset() {
-	m.waiting = nil
-	m.last = make(map[kind]int)
-	m.tools = make(map[string]int)
+	return &mailbox{ready: make(chan struct{}, 1), last: make(map[any]*entry), seen: make(map[string]bool)}
 }
 
 // Event adds an event. After close it does nothing.
@@ -88,65 +66,65 @@ func (m *mailbox) Event(ev runner.Event) {
 	}
 	switch ev := ev.(type) {
 	case runner.TextDelta:
-		m.join(kindText, ev.Text)
+		m.join(runner.TextDelta{}, ev.Text)
 	case runner.Thought:
-		m.join(kindThought, ev.Text)
+		m.join(runner.Thought{}, ev.Text)
 	case runner.ToolCall:
 		m.putTool(ev)
 	case runner.Usage:
-		m.replace(kindUsage, ev)
+		m.put(runner.Usage{}, ev)
 	case runner.SessionStarted:
-		m.replace(kindSession, ev)
+		m.put(runner.SessionStarted{}, ev)
 	default:
-		m.add(entry{ev: ev})
+		m.add(ev)
 	}
 	m.wake()
 }
 
-func (m *mailbox) add(e entry) int {
+func (m *mailbox) add(ev runner.Event) *entry {
+	e := &entry{ev: ev}
 	m.waiting = append(m.waiting, e)
-	return len(m.waiting) - 1
+	return e
 }
 
-func (m *mailbox) replace(k kind, ev runner.Event) {
-	if i, ok := m.last[k]; ok {
-		m.waiting[i].ev = ev
+// put replaces the waiting event with the key, or adds one.
+func (m *mailbox) put(key any, ev runner.Event) {
+	if e := m.last[key]; e != nil {
+		e.ev = ev
 		return
 	}
-	m.last[k] = m.add(entry{kind: k, ev: ev})
+	m.last[key] = m.add(ev)
 }
 
-func (m *mailbox) join(k kind, text string) {
-	i, ok := m.last[k]
-	if !ok || (i != len(m.waiting)-1 && len(m.waiting) < maxWaiting) {
-		i = m.add(entry{kind: k, text: new(strings.Builder)})
-		m.last[k] = i
+// join appends a text to the waiting event of its kind, or adds one.
+func (m *mailbox) join(kind runner.Event, text string) {
+	e := m.last[kind]
+	if e == nil || e != m.waiting[len(m.waiting)-1] && len(m.waiting) < maxWaiting {
+		e = m.add(kind)
+		m.last[kind] = e
 	}
-	m.waiting[i].text.WriteString(text)
+	e.text.WriteString(text)
 }
 
 func (m *mailbox) putTool(ev runner.ToolCall) {
-	if i, ok := m.tools[ev.ID]; ok {
-		m.waiting[i].ev = m.waiting[i].ev.(runner.ToolCall).Update(ev)
-		return
-	}
-	if !m.seen[ev.ID] {
+	if e := m.last[ev.ID]; e != nil {
+		ev = e.ev.(runner.ToolCall).Update(ev)
+	} else if !m.seen[ev.ID] {
 		if len(m.seen) >= maxTools {
 			m.drop()
 			return
 		}
 		m.seen[ev.ID] = true
 	}
-	m.tools[ev.ID] = m.add(entry{ev: ev})
+	m.put(ev.ID, ev)
 }
 
 // drop reports the first event that is dropped.
 func (m *mailbox) drop() {
-	if m.dropped {
-		return
+	if !m.dropped {
+		m.dropped = true
+		m.add(runner.Notice{Text: "the agent uses too many tools: some are not reported"})
 	}
-	m.dropped = true
-	m.add(entry{ev: runner.Notice{Text: "the agent uses too many tools: some are not reported"}})
 }
 
 func (m *mailbox) wake() {
@@ -168,7 +146,8 @@ func (m *mailbox) take() (evs []runner.Event, done bool) {
 	for i, e := range m.waiting {
 		evs[i] = e.event()
 	}
-	m.reset()
+	m.waiting = nil
+	clear(m.last)
 	return evs, false
 }
 
