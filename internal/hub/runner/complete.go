@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,21 +44,29 @@ const (
 	WorkDirWorktree = "worktree"
 )
 
-// defaultLimits and defaultStop replace zero values, see [Limits] and [StopSpec].
-var (
-	defaultLimits = Limits{
-		Concurrency: 4,
-		Queue:       32,
-		Run:         30 * time.Minute,
-		Idle:        10 * time.Minute,
-		SessionIdle: 5 * time.Minute,
-		MaxPrompt:   1 << 20,
-		MaxLine:     10 << 20,
-		MaxOutput:   8 << 20,
-		StderrTail:  process.DefaultStderrTail,
-	}
-	defaultStop = StopSpec{Signals: []string{"INT", "TERM"}, Grace: process.DefaultGrace}
-)
+// defaults replace zero values, see [Definition].
+var defaults = Definition{
+	Prompt:      PromptStdin,
+	Parser:      ParserText,
+	Permissions: PermissionsAsk,
+	WorkDir:     WorkDirSpec{Policy: WorkDirContext},
+	Probe:       ProbeSpec{Version: []string{"--version"}},
+	Limits:      defaultLimits,
+	Stop:        StopSpec{Signals: []string{"INT", "TERM"}, Grace: process.DefaultGrace},
+}
+
+// defaultLimits replace zero values, see [Limits].
+var defaultLimits = Limits{
+	Concurrency: 4,
+	Queue:       32,
+	Run:         30 * time.Minute,
+	Idle:        10 * time.Minute,
+	SessionIdle: 5 * time.Minute,
+	MaxPrompt:   1 << 20,
+	MaxLine:     10 << 20,
+	MaxOutput:   8 << 20,
+	StderrTail:  process.DefaultStderrTail,
+}
 
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
@@ -74,14 +83,8 @@ func (d Definition) Complete() (Definition, error) {
 	}
 	d = d.over(base)
 	d = d.over(preset(base.ID, d.Driver))
+	d = over(d, defaults)
 	d.Name = cmp.Or(d.Name, d.ID)
-	d.Prompt = cmp.Or(d.Prompt, PromptStdin)
-	d.Parser = cmp.Or(d.Parser, ParserText)
-	d.Permissions = cmp.Or(d.Permissions, PermissionsAsk)
-	d.WorkDir.Policy = cmp.Or(d.WorkDir.Policy, WorkDirContext)
-	d.Probe.Version = orSlice(d.Probe.Version, []string{"--version"})
-	d.Limits = d.Limits.WithDefaults()
-	d.Stop = d.Stop.over(defaultStop)
 	d = d.withAddress()
 	if err := d.check(); err != nil {
 		return Definition{}, err
@@ -103,35 +106,45 @@ func (d Definition) base() (Definition, error) {
 }
 
 // over returns d with base's values for its zero fields. Maps are merged; d's entries
-// win.
+// win. The session's arguments and the working directory count as a whole.
 func (d Definition) over(base Definition) Definition {
-	d.Name = cmp.Or(d.Name, base.Name)
-	d.Description = cmp.Or(d.Description, base.Description)
-	d.Driver = cmp.Or(d.Driver, base.Driver)
-	d.Command = cmp.Or(d.Command, base.Command)
-	d.Args = orSlice(d.Args, base.Args)
-	d.Model = cmp.Or(d.Model, base.Model)
-	d.ModelArgs = orSlice(d.ModelArgs, base.ModelArgs)
-	d.Prompt = cmp.Or(d.Prompt, base.Prompt)
-	d.PromptArgs = orSlice(d.PromptArgs, base.PromptArgs)
-	d.SystemPrompt = cmp.Or(d.SystemPrompt, base.SystemPrompt)
-	d.Parser = cmp.Or(d.Parser, base.Parser)
-	d.JSONL = cmp.Or(d.JSONL, base.JSONL)
-	d.Session = d.Session.over(base.Session)
-	d.Probe = d.Probe.over(base.Probe)
-	d.Env = d.Env.over(base.Env)
-	if d.WorkDir == (WorkDirSpec{}) {
-		d.WorkDir = base.WorkDir
+	out := over(d, base)
+	out.ID = d.ID
+	out.PermissionArgs = joinMaps(base.PermissionArgs, d.PermissionArgs)
+	out.Env.Set = joinMaps(base.Env.Set, d.Env.Set)
+	out.Env.Allow = slices.Clone(base.Env.Allow)
+	for _, name := range d.Env.Allow {
+		if !slices.Contains(out.Env.Allow, name) {
+			out.Env.Allow = append(out.Env.Allow, name)
+		}
 	}
-	d.Limits = d.Limits.over(base.Limits)
-	d.Stop = d.Stop.over(base.Stop)
-	d.Permissions = cmp.Or(d.Permissions, base.Permissions)
-	d.PermissionArgs = joinMaps(base.PermissionArgs, d.PermissionArgs)
-	d.Skills = orSlice(d.Skills, base.Skills)
-	d.Tier = cmp.Or(d.Tier, base.Tier)
-	d.Sandbox = cmp.Or(d.Sandbox, base.Sandbox)
-	d.Capabilities = orSlice(d.Capabilities, base.Capabilities)
-	return d
+	out.Session = d.Session
+	if len(d.Session.New)+len(d.Session.Resume) == 0 {
+		out.Session = base.Session
+	}
+	if d.WorkDir != (WorkDirSpec{}) {
+		out.WorkDir = d.WorkDir
+	}
+	return out
+}
+
+// over returns v with base's values for its zero fields, also in the structs within. An
+// explicitly empty list counts.
+func over[T any](v, base T) T {
+	fill(reflect.ValueOf(&v).Elem(), reflect.ValueOf(base))
+	return v
+}
+
+func fill(v, base reflect.Value) {
+	if v.Kind() != reflect.Struct {
+		if v.IsZero() {
+			v.Set(base)
+		}
+		return
+	}
+	for i := range v.NumField() {
+		fill(v.Field(i), base.Field(i))
+	}
 }
 
 // withAddress fills in the tier and the capabilities.
@@ -148,62 +161,8 @@ func (d Definition) withAddress() Definition {
 	return d
 }
 
-func (s SessionFlags) over(base SessionFlags) SessionFlags {
-	if len(s.New) == 0 && len(s.Resume) == 0 {
-		return base
-	}
-	return s
-}
-
-func (p ProbeSpec) over(base ProbeSpec) ProbeSpec {
-	p.Version = orSlice(p.Version, base.Version)
-	p.MinVersion = cmp.Or(p.MinVersion, base.MinVersion)
-	p.Auth = orSlice(p.Auth, base.Auth)
-	p.AuthEnv = orSlice(p.AuthEnv, base.AuthEnv)
-	p.AuthFiles = orSlice(p.AuthFiles, base.AuthFiles)
-	p.Install = cmp.Or(p.Install, base.Install)
-	p.Login = cmp.Or(p.Login, base.Login)
-	return p
-}
-
-func (e EnvSpec) over(base EnvSpec) EnvSpec {
-	allow := slices.Clone(base.Allow)
-	for _, name := range e.Allow {
-		if !slices.Contains(allow, name) {
-			allow = append(allow, name)
-		}
-	}
-	return EnvSpec{Allow: allow, Set: joinMaps(base.Set, e.Set)}
-}
-
 // WithDefaults returns the limits with the documented defaults for zero fields.
-func (l Limits) WithDefaults() Limits { return l.over(defaultLimits) }
-
-func (l Limits) over(base Limits) Limits {
-	return Limits{
-		Concurrency: cmp.Or(l.Concurrency, base.Concurrency),
-		Queue:       cmp.Or(l.Queue, base.Queue),
-		Run:         cmp.Or(l.Run, base.Run),
-		Idle:        cmp.Or(l.Idle, base.Idle),
-		SessionIdle: cmp.Or(l.SessionIdle, base.SessionIdle),
-		MaxPrompt:   cmp.Or(l.MaxPrompt, base.MaxPrompt),
-		MaxLine:     cmp.Or(l.MaxLine, base.MaxLine),
-		MaxOutput:   cmp.Or(l.MaxOutput, base.MaxOutput),
-		StderrTail:  cmp.Or(l.StderrTail, base.StderrTail),
-	}
-}
-
-func (s StopSpec) over(base StopSpec) StopSpec {
-	return StopSpec{Signals: orSlice(s.Signals, base.Signals), Grace: cmp.Or(s.Grace, base.Grace)}
-}
-
-// orSlice returns a, or b if a is nil. An explicitly empty list counts.
-func orSlice[T any](a, b []T) []T {
-	if a == nil {
-		return b
-	}
-	return a
-}
+func (l Limits) WithDefaults() Limits { return over(l, defaultLimits) }
 
 func joinMaps[V any](base, over map[string]V) map[string]V {
 	if len(base) == 0 {
