@@ -1,9 +1,9 @@
 package stubmodel
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 )
 
@@ -14,9 +14,7 @@ type anthropicRequest struct {
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"` // a string, or blocks
 	} `json:"messages"`
-	Tools []struct {
-		Name string `json:"name"`
-	} `json:"tools"`
+	Tools []tool `json:"tools"`
 }
 
 type anthropicBlock struct {
@@ -57,19 +55,11 @@ func (q anthropicRequest) talk() talk {
 	return t
 }
 
-func (q anthropicRequest) hasTool(name string) bool {
-	return slices.ContainsFunc(q.Tools, func(t struct {
-		Name string `json:"name"`
-	}) bool {
-		return t.Name == name
-	})
-}
-
 func (h *Handler) anthropic(w http.ResponseWriter, r *http.Request, q anthropicRequest) {
 	reply := q.talk().reply()
 	if reply.status != 0 {
 		writeJSON(w, reply.status, object{"type": "error", "error": object{
-			"type": anthropicError(reply.status), "message": "the stub model says " + http.StatusText(reply.status),
+			"type": cmp.Or(anthropicErrors[reply.status], "api_error"), "message": "the stub model says " + http.StatusText(reply.status),
 		}})
 		return
 	}
@@ -122,48 +112,17 @@ func sendToolUse(e events, tool object) {
 // anthropicTool is the tool's use that the reply wants. Side questions that the
 // CLI asks without its tools are answered in words.
 func (h *Handler) anthropicTool(reply *reply, q anthropicRequest) object {
-	var name string
-	var input object
-	switch {
-	case reply.shell != "":
-		name, input = "Bash", object{"command": reply.shell, "description": "stub"}
-	case reply.write != "":
-		name, input = "Write", object{"file_path": reply.write, "content": Hello}
-	case reply.use.tool != "":
-		for _, t := range q.Tools {
-			if reply.use.serves(t.Name) {
-				return object{"type": "tool_use", "id": h.id("toolu"), "name": t.Name, "input": reply.use.input}
-			}
-		}
-		reply.pieces = noTool(reply.use.tool)
-		return nil
-	default:
+	name, input := reply.wants("Bash", "Write", q.Tools)
+	if name == "" {
 		return nil
 	}
-	if !q.hasTool(name) {
+	if !offered(q.Tools, name) {
 		reply.pieces = []string{"ok"}
 		return nil
 	}
 	return object{"type": "tool_use", "id": h.id("toolu"), "name": name, "input": input}
 }
 
-func anthropicError(status int) string {
-	switch status {
-	case http.StatusUnauthorized:
-		return "authentication_error"
-	case http.StatusTooManyRequests:
-		return "rate_limit_error"
-	case 529:
-		return "overloaded_error"
-	}
-	return "api_error"
-}
-
-// mustJSON is for maps of strings.
-func mustJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return string(b)
+var anthropicErrors = map[int]string{
+	http.StatusUnauthorized: "authentication_error", http.StatusTooManyRequests: "rate_limit_error", 529: "overloaded_error",
 }

@@ -1,6 +1,7 @@
 package stubmodel
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 )
@@ -16,9 +17,7 @@ type geminiRequest struct {
 		} `json:"parts"`
 	} `json:"contents"`
 	Tools []struct {
-		Functions []struct {
-			Name string `json:"name"`
-		} `json:"functionDeclarations"`
+		Functions []tool `json:"functionDeclarations"`
 	} `json:"tools"`
 	GenerationConfig struct {
 		MimeType string          `json:"responseMimeType"`
@@ -92,39 +91,26 @@ func geminiFails(w http.ResponseWriter, reply reply) bool {
 	if reply.status == 0 {
 		return false
 	}
-	status, known := map[int]string{
-		http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
-		http.StatusForbidden: "PERMISSION_DENIED", http.StatusTooManyRequests: "RESOURCE_EXHAUSTED",
-	}[reply.status]
-	if !known {
-		status = "INTERNAL"
-	}
+	status := cmp.Or(geminiErrors[reply.status], "INTERNAL")
 	writeJSON(w, reply.status, object{"error": object{
 		"code": reply.status, "message": "the stub model says " + http.StatusText(reply.status), "status": status,
 	}})
 	return true
 }
 
+var geminiErrors = map[int]string{
+	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
+	http.StatusForbidden: "PERMISSION_DENIED", http.StatusTooManyRequests: "RESOURCE_EXHAUSTED",
+}
+
 // tool is the tool's use that the reply wants.
 func (q geminiRequest) tool(reply *reply) object {
-	switch {
-	case reply.shell != "":
-		return object{"functionCall": object{
-			"name": "run_shell_command", "args": object{"command": reply.shell, "description": "stub"},
-		}}
-	case reply.write != "":
-		return object{"functionCall": object{
-			"name": "write_file", "args": object{"file_path": reply.write, "content": Hello},
-		}}
-	case reply.use.tool != "":
-		for _, t := range q.Tools {
-			for _, f := range t.Functions {
-				if reply.use.serves(f.Name) {
-					return object{"functionCall": object{"name": f.Name, "args": reply.use.input}}
-				}
-			}
-		}
-		reply.pieces = noTool(reply.use.tool)
+	var functions []tool
+	for _, t := range q.Tools {
+		functions = append(functions, t.Functions...)
+	}
+	if name, args := reply.wants("run_shell_command", "write_file", functions); name != "" {
+		return object{"functionCall": object{"name": name, "args": args}}
 	}
 	return nil
 }

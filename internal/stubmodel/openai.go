@@ -3,19 +3,14 @@ package stubmodel
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 )
 
 type openaiRequest struct {
 	Model string          `json:"model"`
 	Input json.RawMessage `json:"input"` // a string, or items
-	Tools []openaiTool    `json:"tools"`
-}
-
-// openaiTool is a tool, or the namespace of an MCP server with its tools.
-type openaiTool struct {
-	Name  string       `json:"name"`
-	Tools []openaiTool `json:"tools"`
+	Tools []tool          `json:"tools"`
 }
 
 type openaiItem struct {
@@ -49,31 +44,13 @@ func (q openaiRequest) talk() talk {
 			t.answers(string(item.Output))
 		case (item.Type == "message" || item.Type == "") && item.Role == "user":
 			for _, c := range item.Content {
-				if !beginsWithAny(c.Text, openaiContext) {
+				if !slices.ContainsFunc(openaiContext, func(p string) bool { return strings.HasPrefix(c.Text, p) }) {
 					t.says(c.Text)
 				}
 			}
 		}
 	}
 	return t
-}
-
-func beginsWithAny(s string, prefixes []string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(s, p) {
-			return true
-		}
-	}
-	return false
-}
-
-func (q openaiRequest) hasTool(name string) bool {
-	for _, t := range q.Tools {
-		if t.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 func (h *Handler) openai(w http.ResponseWriter, r *http.Request, q openaiRequest) {
@@ -142,12 +119,12 @@ func (h *Handler) openaiCall(reply *reply, q openaiRequest) object {
 	}
 	name, args := "shell", object{"command": []string{"bash", "-lc", command}}
 	switch {
-	case q.hasTool("exec_command"):
+	case offered(q.Tools, "exec_command"):
 		name, args = "exec_command", object{"cmd": command}
 		if reply.escalate {
 			args["sandbox_permissions"], args["justification"] = "require_escalated", "the stub wants out"
 		}
-	case q.hasTool("shell_command"):
+	case offered(q.Tools, "shell_command"):
 		name, args = "shell_command", object{"command": command}
 	}
 	return h.functionCall(name, args)

@@ -23,6 +23,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -147,6 +148,36 @@ func (u toolUse) serves(name string) bool {
 	return u.tool != "" && strings.HasPrefix(name, "mcp_") && strings.HasSuffix(name, "_"+u.tool)
 }
 
+// tool is a tool that the CLI offers, or the namespace of an MCP server with its tools.
+type tool struct {
+	Name  string `json:"name"`
+	Tools []tool `json:"tools"`
+}
+
+func offered(tools []tool, name string) bool {
+	return slices.ContainsFunc(tools, func(t tool) bool { return t.Name == name })
+}
+
+// wants returns the name and the input of the tool that the reply uses; "" if it uses
+// none. shell and write are the CLI's names of its own tools.
+func (r *reply) wants(shell, write string, tools []tool) (name string, input object) {
+	switch {
+	case r.shell != "":
+		return shell, object{"command": r.shell, "description": "stub"}
+	case r.write != "":
+		return write, object{"file_path": r.write, "content": Hello}
+	case r.use.tool == "":
+		return "", nil
+	}
+	for _, t := range tools {
+		if r.use.serves(t.Name) {
+			return t.Name, r.use.input
+		}
+	}
+	r.pieces = noTool(r.use.tool)
+	return "", nil
+}
+
 func (r reply) text() string { return strings.Join(r.pieces, "") }
 
 var statusDirective = regexp.MustCompile(`HTTP([45]\d\d)`)
@@ -162,16 +193,14 @@ func (t talk) reply() reply {
 	if t.result != "" {
 		return reply{pieces: []string{"tool ", "said: ", t.result[:min(len(t.result), maxToolEcho)]}, delay: pieceDelay}
 	}
-	if cmd, ok := directive(t.last, "TOOL:"); ok {
-		return reply{shell: cmd}
-	}
-	if cmd, ok := directive(t.last, "ESC:"); ok {
-		return reply{shell: cmd, escalate: true}
-	}
-	if path, ok := directive(t.last, "WRITE:"); ok {
-		return reply{write: path}
-	}
+	tool, escaping, path := directive(t.last, "TOOL:"), directive(t.last, "ESC:"), directive(t.last, "WRITE:")
 	switch {
+	case tool != "":
+		return reply{shell: tool}
+	case escaping != "":
+		return reply{shell: escaping, escalate: true}
+	case path != "":
+		return reply{write: path}
 	case strings.Contains(t.last, "SLOW"):
 		r := reply{delay: slowDelay}
 		for i := range slowPieces {
@@ -200,21 +229,18 @@ func useReply(text string) reply {
 // noTool is the answer where the CLI does not offer the tool.
 func noTool(tool string) []string { return []string{"there is no tool " + tool} }
 
-// directive is the rest of the line behind name.
-func directive(text, name string) (string, bool) {
-	_, rest, found := strings.Cut(text, name)
+// directive is the rest of the line behind name, "" if there is none.
+func directive(text, name string) string {
+	_, rest, _ := strings.Cut(text, name)
 	line, _, _ := strings.Cut(rest, "\n")
-	line = strings.TrimSpace(line)
-	return line, found && line != ""
+	return strings.TrimSpace(line)
 }
 
-func inPieces(s string, size int) []string {
-	var pieces []string
-	for len(s) > size {
-		pieces = append(pieces, s[:size])
-		s = s[size:]
+func inPieces(s string, size int) (pieces []string) {
+	for piece := range slices.Chunk([]byte(s), size) {
+		pieces = append(pieces, string(piece))
 	}
-	return append(pieces, s)
+	return pieces
 }
 
 // events is a stream of server-sent events.
@@ -235,12 +261,17 @@ func (e events) send(name string, v object) {
 		v["type"] = name
 		fmt.Fprintf(e.w, "event: %s\n", name)
 	}
+	fmt.Fprintf(e.w, "data: %s\n\n", mustJSON(v))
+	_ = http.NewResponseController(e.w).Flush() // the client has gone
+}
+
+// mustJSON is for maps of strings and numbers.
+func mustJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // maps of strings and numbers
+		panic(err)
 	}
-	fmt.Fprintf(e.w, "data: %s\n\n", b)
-	_ = http.NewResponseController(e.w).Flush() // the client has gone
+	return string(b)
 }
 
 // each sends every piece at the reply's pace, until the client goes.
