@@ -20,16 +20,13 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// cards makes agent cards from the hub's current agents.
-type cards struct{ opts Options }
-
 // agentURN is the extension of extended cards with an agent's driver and health.
 const agentURN = "urn:parley:agent"
 
 // base returns the address at the beginning of a card's URLs.
-func (c cards) base(r *http.Request) string {
-	if c.opts.BaseURL != "" {
-		return c.opts.BaseURL
+func (h *Handler) base(r *http.Request) string {
+	if h.opts.BaseURL != "" {
+		return h.opts.BaseURL
 	}
 	u := url.URL{Scheme: "http", Host: r.Host}
 	if r.TLS != nil {
@@ -38,10 +35,10 @@ func (c cards) base(r *http.Request) string {
 	return u.String()
 }
 
-// hub returns the card of the hub, with its agents as skills.
-func (c cards) hub(base string) *a2a.AgentCard {
-	card := c.card("Parley", "A hub of coding agents. Name the agent by tenant or by the message's metadata \"targetAgent\".", base+"/a2a", "")
-	for _, info := range c.opts.Hub.Agents() {
+// hubCard returns the card of the hub, with its agents as skills.
+func (h *Handler) hubCard(base string) *a2a.AgentCard {
+	card := h.card("Parley", "A hub of coding agents. Name the agent by tenant or by the message's metadata \"targetAgent\".", base+"/a2a", "")
+	for _, info := range h.opts.Hub.Agents() {
 		d := info.Definition
 		card.Skills = append(card.Skills, a2a.AgentSkill{
 			ID: d.ID, Name: nameOf(info), Description: descriptionOf(info), Tags: []string{"agent"},
@@ -50,31 +47,31 @@ func (c cards) hub(base string) *a2a.AgentCard {
 	return card
 }
 
-// extendedHub returns the hub's card with the agents' own skills, and each agent as a
+// extendedHubCard returns the hub's card with the agents' own skills, and each agent as a
 // tenant.
-func (c cards) extendedHub(base string) *a2a.AgentCard {
-	card := c.hub(base)
-	for _, info := range c.opts.Hub.Agents() {
+func (h *Handler) extendedHubCard(base string) *a2a.AgentCard {
+	card := h.hubCard(base)
+	for _, info := range h.opts.Hub.Agents() {
 		for _, skill := range skillsOf(info) {
 			skill.ID = info.Definition.ID + "/" + skill.ID
 			card.Skills = append(card.Skills, skill)
 		}
-		card.SupportedInterfaces = append(card.SupportedInterfaces, c.interfaces(base+"/a2a", info.Definition.ID, v10)...)
+		card.SupportedInterfaces = append(card.SupportedInterfaces, interfaces(base+"/a2a", info.Definition.ID, v10)...)
 	}
 	return card
 }
 
-// agent returns the card of an agent.
-func (c cards) agent(info hub.AgentInfo, base string) *a2a.AgentCard {
+// agentCard returns the card of an agent.
+func (h *Handler) agentCard(info hub.AgentInfo, base string) *a2a.AgentCard {
 	id := info.Definition.ID
-	card := c.card(nameOf(info), descriptionOf(info), base+"/agents/"+url.PathEscape(id)+"/a2a", id)
+	card := h.card(nameOf(info), descriptionOf(info), base+"/agents/"+url.PathEscape(id)+"/a2a", id)
 	card.Skills = skillsOf(info)
 	return card
 }
 
-// extendedAgent returns an agent's card with its driver and health.
-func (c cards) extendedAgent(info hub.AgentInfo, base string) *a2a.AgentCard {
-	card := c.agent(info, base)
+// extendedAgentCard returns an agent's card with its driver and health.
+func (h *Handler) extendedAgentCard(info hub.AgentInfo, base string) *a2a.AgentCard {
+	card := h.agentCard(info, base)
 	params := map[string]any{
 		"driver": info.Definition.Driver,
 		"health": string(info.Health.Status),
@@ -91,30 +88,30 @@ func (c cards) extendedAgent(info hub.AgentInfo, base string) *a2a.AgentCard {
 
 // card returns the common part of all cards. The gRPC address is the hub's, so tenant
 // names the agent there.
-func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
+func (h *Handler) card(name, description, address, tenant string) *a2a.AgentCard {
 	card := &a2a.AgentCard{
 		Name:               name,
 		Description:        description,
-		Version:            cmp.Or(c.opts.Version, "0.0.0-dev"), // required
+		Version:            cmp.Or(h.opts.Version, "0.0.0-dev"), // required
 		DefaultInputModes:  []string{"text/plain", "application/json"},
 		DefaultOutputModes: []string{"text/plain", "application/json"},
 		Capabilities: a2a.AgentCapabilities{
 			Streaming:         true,
-			PushNotifications: c.opts.Push != nil,
-			ExtendedAgentCard: c.opts.TokenRequired,
+			PushNotifications: h.opts.Push != nil,
+			ExtendedAgentCard: h.opts.TokenRequired,
 		},
 		Skills: []a2a.AgentSkill{},
 	}
-	card.SupportedInterfaces = c.interfaces(address, "", v10)
-	if c.opts.GRPCAddress != "" {
+	card.SupportedInterfaces = interfaces(address, "", v10)
+	if h.opts.GRPCAddress != "" {
 		// Not for 0.3, although it is served: its interfaces must have http URLs, which
 		// gRPC clients cannot dial.
 		card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{
-			URL: c.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: v10, Tenant: tenant,
+			URL: h.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: v10, Tenant: tenant,
 		})
 	}
-	card.SupportedInterfaces = append(card.SupportedInterfaces, c.interfaces(address, "", v03)...)
-	if c.opts.TokenRequired {
+	card.SupportedInterfaces = append(card.SupportedInterfaces, interfaces(address, "", v03)...)
+	if h.opts.TokenRequired {
 		card.SecuritySchemes = a2a.NamedSecuritySchemes{
 			"bearer": a2a.HTTPAuthSecurityScheme{Scheme: "bearer", Description: "The hub's token."},
 		}
@@ -123,7 +120,7 @@ func (c cards) card(name, description, address, tenant string) *a2a.AgentCard {
 	return card
 }
 
-func (c cards) interfaces(address, tenant string, version a2a.ProtocolVersion) []*a2a.AgentInterface {
+func interfaces(address, tenant string, version a2a.ProtocolVersion) []*a2a.AgentInterface {
 	if strings.HasPrefix(address, "/") { // a request over gRPC: the HTTP address is unknown
 		return nil
 	}
@@ -151,62 +148,42 @@ func skillsOf(info hub.AgentInfo) []a2a.AgentSkill {
 	return skills
 }
 
-// serveRootCard serves the hub's card for clients of both versions.
-func (s *Server) serveRootCard(w http.ResponseWriter, r *http.Request) {
-	s.serveUnionCard(w, r, "")
-}
-
-// serveCard serves the card of 1.0, or the union to requests for 0.3. The root serves
-// the union always: clients of 0.3 know no other address and name no version.
-func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string) {
+// serveCard serves the card of 1.0; the union of both versions if union is set, and to
+// requests for 0.3.
+func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string, union bool) {
 	version, err := requestedVersion(r.Header, r.URL.Query())
 	if err != nil {
 		writeRESTError(w, err)
 		return
 	}
-	if version == v03 {
-		s.serveUnionCard(w, r, agent)
-		return
-	}
 	card, changed, err := s.card(r, agent)
 	if err != nil {
 		writeRESTError(w, err)
 		return
 	}
-	body, err := rawjson.Append(nil, card)
-	s.writeCard(w, r, body, changed, err)
-}
-
-// serveUnionCard serves a card with the members of both versions.
-func (s *Server) serveUnionCard(w http.ResponseWriter, r *http.Request, agent string) {
-	if _, err := requestedVersion(r.Header, r.URL.Query()); err != nil {
-		writeRESTError(w, err)
-		return
+	encode := encodeCard
+	if union || version == v03 {
+		encode = unionCard
 	}
-	card, changed, err := s.card(r, agent)
-	if err != nil {
-		writeRESTError(w, err)
-		return
-	}
-	body, err := unionCard(r.Context(), card)
+	body, err := encode(r.Context(), card)
 	s.writeCard(w, r, body, changed, err)
 }
 
 func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, changed time.Time, err error) {
-	base := s.cards.base(r)
+	base := s.own.base(r)
 	if agent == "" {
 		for _, info := range s.opts.Hub.Agents() {
 			if info.RegisteredAt.After(changed) {
 				changed = info.RegisteredAt
 			}
 		}
-		return s.cards.hub(base), changed, nil
+		return s.own.hubCard(base), changed, nil
 	}
 	info, err := s.opts.Hub.Agent(agent)
 	if err != nil { // it was removed just now
 		return nil, changed, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
 	}
-	return s.cards.agent(info, base), info.RegisteredAt, nil
+	return s.own.agentCard(info, base), info.RegisteredAt, nil
 }
 
 // unionCard encodes a card with the members of 1.0 and 0.3.
@@ -215,9 +192,13 @@ func unionCard(ctx context.Context, card *a2a.AgentCard) ([]byte, error) {
 		CardJSON(context.Context) ([]byte, error)
 	})
 	if !ok {
-		return rawjson.Append(nil, card)
+		return encodeCard(ctx, card)
 	}
 	return producer.CardJSON(ctx)
+}
+
+func encodeCard(_ context.Context, card *a2a.AgentCard) ([]byte, error) {
+	return rawjson.Append(nil, card)
 }
 
 // writeCard answers a GET or HEAD with a card and its caching headers (1.0, section

@@ -22,11 +22,8 @@ import (
 // RequestHandler without the SDK's execution engine: the hub runs, stores and streams
 // tasks.
 type Handler struct {
-	hub          Hub
-	push         *push.Service // nil if not supported
-	cards        cards
-	defaultAgent string
-	log          *slog.Logger
+	opts Options
+	log  *slog.Logger
 }
 
 var _ a2asrv.RequestHandler = (*Handler)(nil)
@@ -54,16 +51,16 @@ func (h *Handler) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) 
 func (h *Handler) send(ctx context.Context, config *a2a.SendMessageConfig, send hub.SendRequest) (*a2a.Task, error) {
 	switch {
 	case config.ReturnImmediately:
-		task, err := h.hub.Send(ctx, send)
+		task, err := h.opts.Hub.Send(ctx, send)
 		if err != nil || config.PushConfig == nil {
 			return task, err
 		}
 		return task, h.createConfig(ctx, task.ID, config.PushConfig)
 	case config.PushConfig == nil:
-		return h.hub.SendAndWait(ctx, send)
+		return h.opts.Hub.SendAndWait(ctx, send)
 	}
 	// The configuration needs the task's id before the run ends.
-	sub, err := h.hub.SendAndStream(ctx, send)
+	sub, err := h.opts.Hub.SendAndStream(ctx, send)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +71,7 @@ func (h *Handler) send(ctx context.Context, config *a2a.SendMessageConfig, send 
 	}
 	for {
 		if _, err := sub.Next(ctx); errors.Is(err, io.EOF) {
-			return h.hub.Task(ctx, id, nil)
+			return h.opts.Hub.Task(ctx, id, nil)
 		} else if err != nil {
 			return nil, err
 		}
@@ -90,7 +87,7 @@ func (h *Handler) SendStreamingMessage(ctx context.Context, req *a2a.SendMessage
 			yield(nil, err)
 			return
 		}
-		sub, err := h.hub.SendAndStream(ctx, send)
+		sub, err := h.opts.Hub.SendAndStream(ctx, send)
 		if err != nil {
 			yield(nil, fromHub(ctx, h.log, err))
 			return
@@ -121,7 +118,7 @@ func (h *Handler) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskR
 			yield(nil, ended(task))
 			return
 		}
-		sub, err := h.hub.Subscribe(ctx, req.ID)
+		sub, err := h.opts.Hub.Subscribe(ctx, req.ID)
 		if err != nil {
 			yield(nil, fromHub(ctx, h.log, err))
 			return
@@ -189,7 +186,7 @@ func (h *Handler) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2
 	if req.StatusTimestampAfter != nil {
 		query.After = *req.StatusTimestampAfter
 	}
-	page, err := h.hub.Tasks(ctx, query)
+	page, err := h.opts.Hub.Tasks(ctx, query)
 	if err != nil {
 		return nil, fromHub(ctx, h.log, err)
 	}
@@ -207,9 +204,9 @@ func (h *Handler) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*
 	if _, err := h.task(ctx, req.Tenant, req.ID, new(int)); err != nil {
 		return nil, err
 	}
-	cancel := h.hub.Cancel
+	cancel := h.opts.Hub.Cancel
 	if keep, _ := req.Metadata[hub.MetaKeepDelegated].(bool); keep {
-		cancel = h.hub.CancelAlone
+		cancel = h.opts.Hub.CancelAlone
 	}
 	task, err := cancel(ctx, req.ID)
 	return task, fromHub(ctx, h.log, err)
@@ -220,11 +217,8 @@ func (h *Handler) CreateTaskPushConfig(ctx context.Context, req *a2a.PushConfig)
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
 	}
-	stored, err := h.push.Create(ctx, newConfig(ctx, req.TaskID, req))
-	if err != nil {
-		return nil, fromHub(ctx, h.log, err)
-	}
-	return &stored.PushConfig, nil
+	stored, err := h.opts.Push.Create(ctx, newConfig(ctx, req.TaskID, req))
+	return &stored.PushConfig, fromHub(ctx, h.log, err)
 }
 
 // GetTaskPushConfig returns one configuration, or the task's first without an id, which
@@ -236,11 +230,8 @@ func (h *Handler) GetTaskPushConfig(ctx context.Context, req *a2a.GetTaskPushCon
 	if req.ID == "" && scopeFrom(ctx).version != v03 {
 		return nil, invalid("id", "is required")
 	}
-	config, err := h.push.Get(ctx, req.TaskID, req.ID)
-	if err != nil {
-		return nil, fromHub(ctx, h.log, err)
-	}
-	return &config.PushConfig, nil
+	config, err := h.opts.Push.Get(ctx, req.TaskID, req.ID)
+	return &config.PushConfig, fromHub(ctx, h.log, err)
 }
 
 // ListTaskPushConfigs returns a task's configurations in the order of their ids, at most
@@ -253,7 +244,7 @@ func (h *Handler) ListTaskPushConfigs(ctx context.Context, req *a2a.ListTaskPush
 	if req.PageSize < 0 {
 		return nil, invalid("pageSize", "must not be negative")
 	}
-	configs, err := h.push.List(ctx, req.TaskID)
+	configs, err := h.opts.Push.List(ctx, req.TaskID)
 	if err != nil {
 		return nil, fromHub(ctx, h.log, err)
 	}
@@ -280,14 +271,14 @@ func (h *Handler) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskP
 	if req.ID == "" {
 		return invalid("id", "is required")
 	}
-	return fromHub(ctx, h.log, h.push.Delete(ctx, req.TaskID, req.ID))
+	return fromHub(ctx, h.log, h.opts.Push.Delete(ctx, req.TaskID, req.ID))
 }
 
 // GetExtendedAgentCard returns the card of the agent or hub with the details for
 // callers with a token. A hub without a token has no such card.
 func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
 	scope := scopeFrom(ctx)
-	if !h.cards.opts.TokenRequired {
+	if !h.opts.TokenRequired {
 		// 1.0 has different errors for an unsupported and a missing card.
 		kind := a2a.ErrUnsupportedOperation
 		if scope.version == v03 {
@@ -297,13 +288,13 @@ func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtended
 	}
 	id := cmp.Or(scope.agent, req.Tenant)
 	if id == "" {
-		return h.cards.extendedHub(scope.base), nil
+		return h.extendedHubCard(scope.base), nil
 	}
-	info, err := h.hub.Agent(id)
+	info, err := h.opts.Hub.Agent(id)
 	if err != nil {
 		return nil, fromHub(ctx, h.log, err)
 	}
-	return h.cards.extendedAgent(info, scope.base), nil
+	return h.extendedAgentCard(info, scope.base), nil
 }
 
 // sendRequest checks a message and determines its agent: that of the path, the tenant,
@@ -319,11 +310,11 @@ func (h *Handler) sendRequest(ctx context.Context, req *a2a.SendMessageRequest) 
 		return hub.SendRequest{}, err
 	}
 	if config := req.Config.PushConfig; config != nil {
-		if h.push == nil {
+		if h.opts.Push == nil {
 			return hub.SendRequest{}, a2a.ErrPushNotificationNotSupported
 		}
 		// Before the task starts.
-		if err := h.push.Check(*config); err != nil {
+		if err := h.opts.Push.Check(*config); err != nil {
 			return hub.SendRequest{}, fromHub(ctx, h.log, err)
 		}
 	}
@@ -337,7 +328,7 @@ func (h *Handler) sendRequest(ctx context.Context, req *a2a.SendMessageRequest) 
 		agent = metadataAgent(req.Metadata)
 	}
 	if agent == "" && req.Message.TaskID == "" && metadataAgent(req.Message.Metadata) == "" {
-		agent = h.defaultAgent
+		agent = h.opts.DefaultAgent
 	}
 	return hub.SendRequest{AgentID: agent, Message: req.Message, Metadata: req.Metadata}, nil
 }
@@ -381,7 +372,7 @@ func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, histor
 	if id == "" {
 		return nil, invalid("id", "a task id is required")
 	}
-	task, err := h.hub.Task(ctx, id, historyLength)
+	task, err := h.opts.Hub.Task(ctx, id, historyLength)
 	if err != nil {
 		return nil, fromHub(ctx, h.log, err)
 	}
@@ -393,7 +384,7 @@ func (h *Handler) task(ctx context.Context, tenant string, id a2a.TaskID, histor
 
 // pushTask checks that push is supported and the task exists.
 func (h *Handler) pushTask(ctx context.Context, tenant string, id a2a.TaskID) error {
-	if h.push == nil {
+	if h.opts.Push == nil {
 		return a2a.ErrPushNotificationNotSupported
 	}
 	_, err := h.task(ctx, tenant, id, new(int))
@@ -414,7 +405,7 @@ func newConfig(ctx context.Context, task a2a.TaskID, config *a2a.PushConfig) pus
 // createConfig stores the configuration of a message whose task runs already. An error
 // states that, so that the client does not send the message again.
 func (h *Handler) createConfig(ctx context.Context, id a2a.TaskID, config *a2a.PushConfig) error {
-	_, err := h.push.Create(ctx, newConfig(ctx, id, config))
+	_, err := h.opts.Push.Create(ctx, newConfig(ctx, id, config))
 	if err == nil {
 		return nil
 	}

@@ -5,31 +5,23 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
-	"log/slog"
 	"mime"
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/api/sse"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/base/text"
 )
-
-// jsonrpcBinding is A2A over JSON-RPC 2.0, both versions.
-type jsonrpcBinding struct {
-	handler      a2asrv.RequestHandler
-	keepAlive    time.Duration
-	writeTimeout time.Duration
-	log          *slog.Logger
-}
 
 type rpcResponse struct {
 	JSONRPC string     `json:"jsonrpc"`
@@ -45,8 +37,8 @@ type rpcFailure struct {
 
 // rpcMethods are the methods of one version and the format of its events.
 type rpcMethods struct {
-	unary  map[string]unaryMethod
-	stream map[string]streamMethod
+	unary  map[string]rpcMethod
+	stream map[string]rpcMethod // with results of the type eventSeq
 	event  func(a2a.Event) (any, error)
 	// errorEvents makes an error of a streaming method an event even if nothing else
 	// was sent: clients of 0.3 refuse other media types.
@@ -54,57 +46,73 @@ type rpcMethods struct {
 }
 
 type (
-	unaryMethod  func(context.Context, a2asrv.RequestHandler, json.RawMessage) (any, error)
-	streamMethod func(context.Context, a2asrv.RequestHandler, json.RawMessage) (iter.Seq2[a2a.Event, error], error)
+	rpcMethod func(context.Context, a2asrv.RequestHandler, json.RawMessage) (any, error)
+	eventSeq  = iter.Seq2[a2a.Event, error]
 )
 
 var methods = map[a2a.ProtocolVersion]rpcMethods{v10: methods10, v03: methods03}
 
 var methods10 = rpcMethods{
-	unary: map[string]unaryMethod{
-		"SendMessage":                      unary10(sendMessage10),
-		"GetTask":                          unary10(a2asrv.RequestHandler.GetTask),
-		"ListTasks":                        unary10(a2asrv.RequestHandler.ListTasks),
-		"CancelTask":                       unary10(a2asrv.RequestHandler.CancelTask),
-		"CreateTaskPushNotificationConfig": unary10(a2asrv.RequestHandler.CreateTaskPushConfig),
-		"GetTaskPushNotificationConfig":    unary10(a2asrv.RequestHandler.GetTaskPushConfig),
-		"ListTaskPushNotificationConfigs":  unary10(a2asrv.RequestHandler.ListTaskPushConfigs),
-		"DeleteTaskPushNotificationConfig": unary10(deletePushConfig10),
-		"GetExtendedAgentCard":             unary10(a2asrv.RequestHandler.GetExtendedAgentCard),
+	unary: map[string]rpcMethod{
+		"SendMessage": method(same[*a2a.SendMessageRequest], a2asrv.RequestHandler.SendMessage,
+			sure(func(result a2a.SendMessageResult) any { return a2a.StreamResponse{Event: result} })),
+		"GetTask":                          method10(a2asrv.RequestHandler.GetTask),
+		"ListTasks":                        method10(a2asrv.RequestHandler.ListTasks),
+		"CancelTask":                       method10(a2asrv.RequestHandler.CancelTask),
+		"CreateTaskPushNotificationConfig": method10(a2asrv.RequestHandler.CreateTaskPushConfig),
+		"GetTaskPushNotificationConfig":    method10(a2asrv.RequestHandler.GetTaskPushConfig),
+		"ListTaskPushNotificationConfigs":  method10(a2asrv.RequestHandler.ListTaskPushConfigs),
+		"DeleteTaskPushNotificationConfig": method10(deletePushConfig),
+		"GetExtendedAgentCard":             method10(a2asrv.RequestHandler.GetExtendedAgentCard),
 	},
-	stream: map[string]streamMethod{
-		"SendStreamingMessage": stream10(a2asrv.RequestHandler.SendStreamingMessage),
-		"SubscribeToTask":      stream10(a2asrv.RequestHandler.SubscribeToTask),
+	stream: map[string]rpcMethod{
+		"SendStreamingMessage": method10(streaming(a2asrv.RequestHandler.SendStreamingMessage)),
+		"SubscribeToTask":      method10(streaming(a2asrv.RequestHandler.SubscribeToTask)),
 	},
 	event: func(e a2a.Event) (any, error) { return a2a.StreamResponse{Event: e}, nil },
 }
 
-func unary10[P, R any](call func(a2asrv.RequestHandler, context.Context, *P) (R, error)) unaryMethod {
+// call is a method of a2asrv.RequestHandler.
+type call[P, R any] = func(a2asrv.RequestHandler, context.Context, P) (R, error)
+
+// method returns the method with parameters and results of the wire; to and from
+// convert them.
+func method[P, V, R, W any](to func(*P) (V, error), call call[V, R], from func(R) (W, error)) rpcMethod {
 	return func(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (any, error) {
-		params, err := decodeParams[P](raw)
+		decoded, err := decodeParams[P](raw)
 		if err != nil {
 			return nil, err
 		}
-		return call(h, ctx, params)
+		params, err := to(decoded)
+		if err != nil {
+			return nil, fault(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
+		}
+		result, err := call(h, ctx, params)
+		if err != nil {
+			return nil, err
+		}
+		return from(result)
 	}
 }
 
-func stream10[P any](call func(a2asrv.RequestHandler, context.Context, *P) iter.Seq2[a2a.Event, error]) streamMethod {
-	return func(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (iter.Seq2[a2a.Event, error], error) {
-		params, err := decodeParams[P](raw)
-		if err != nil {
-			return nil, err
-		}
+// method10 is method with the types of the wire.
+func method10[P, R any](call call[*P, R]) rpcMethod { return method(same[*P], call, same[R]) }
+
+func same[T any](v T) (T, error) { return v, nil }
+
+// sure returns a conversion that never fails.
+func sure[A, B any](convert func(A) B) func(A) (B, error) {
+	return func(a A) (B, error) { return convert(a), nil }
+}
+
+// streaming returns a streaming call, whose events have the error.
+func streaming[P any](call func(a2asrv.RequestHandler, context.Context, P) eventSeq) call[P, eventSeq] {
+	return func(h a2asrv.RequestHandler, ctx context.Context, params P) (eventSeq, error) {
 		return call(h, ctx, params), nil
 	}
 }
 
-func sendMessage10(h a2asrv.RequestHandler, ctx context.Context, req *a2a.SendMessageRequest) (a2a.StreamResponse, error) {
-	result, err := h.SendMessage(ctx, req)
-	return a2a.StreamResponse{Event: result}, err
-}
-
-func deletePushConfig10(h a2asrv.RequestHandler, ctx context.Context, req *a2a.DeleteTaskPushConfigRequest) (any, error) {
+func deletePushConfig(h a2asrv.RequestHandler, ctx context.Context, req *a2a.DeleteTaskPushConfigRequest) (any, error) {
 	return nil, h.DeleteTaskPushConfig(ctx, req)
 }
 
@@ -137,7 +145,7 @@ func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 	scope.version = version
 	ctx := withScope(r.Context(), scope)
 	ctx, _ = a2asrv.NewCallContext(ctx, a2av0.ToServiceParams(r.Header)) // with the names of both versions
-	s.rpc.dispatch(ctx, w, req, methods[version])
+	s.dispatch(ctx, w, req, methods[version])
 }
 
 // parseRPC reads a request. With an error, it returns the request's id if it could be
@@ -159,72 +167,94 @@ func parseRPC(body []byte) (jsonrpc.Request, error) {
 	return call.Request, a2a.NewError(kind, call.Err.Message)
 }
 
-func (b jsonrpcBinding) dispatch(ctx context.Context, w http.ResponseWriter, req jsonrpc.Request, m rpcMethods) {
-	if call, ok := m.unary[req.Method]; ok {
-		result, err := b.safely(ctx, call, req)
-		if err != nil {
-			writeRPCError(w, http.StatusOK, req.ID, err)
-			return
-		}
-		b.writeResult(w, req.ID, result)
-		return
+func (s *Server) dispatch(ctx context.Context, w http.ResponseWriter, req jsonrpc.Request, m rpcMethods) {
+	call, streams := m.stream[req.Method]
+	if !streams {
+		call = m.unary[req.Method]
 	}
-	call, ok := m.stream[req.Method]
-	if !ok {
+	if call == nil {
 		writeRPCError(w, http.StatusOK, req.ID, fault(a2a.ErrMethodNotFound, "there is no method "+text.Quote(req.Method, 64)+" in this version of A2A"))
 		return
 	}
-	events, err := call(ctx, b.handler, req.Params)
-	if err != nil {
-		events = func(yield func(a2a.Event, error) bool) { yield(nil, err) }
+	result, err := s.safely(ctx, call, req)
+	switch {
+	case streams && err != nil:
+		s.stream(w, req.ID, func(yield func(a2a.Event, error) bool) { yield(nil, err) }, m)
+	case streams:
+		s.stream(w, req.ID, result.(eventSeq), m)
+	case err != nil:
+		writeRPCError(w, http.StatusOK, req.ID, err)
+	default:
+		s.writeResult(w, req.ID, result)
 	}
-	b.stream(ctx, w, req.ID, events, m)
 }
 
 // safely converts a panic to an internal error, so that the client gets an answer.
-func (b jsonrpcBinding) safely(ctx context.Context, call unaryMethod, req jsonrpc.Request) (result any, err error) {
+func (s *Server) safely(ctx context.Context, call rpcMethod, req jsonrpc.Request) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			b.log.Error("request panicked", "method", req.Method, "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("request panicked", "method", req.Method, "panic", p, "stack", string(debug.Stack()))
 			err = a2a.ErrInternalError
 		}
 	}()
-	return call(ctx, b.handler, req.Params)
+	return call(ctx, s.handler, req.Params)
 }
 
-func (b jsonrpcBinding) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any) {
+func (s *Server) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any) {
 	body, err := rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
 	if err != nil {
-		b.log.Error("result cannot be encoded", "error", err)
+		s.log.Error("result cannot be encoded", "error", err)
 		writeRPCError(w, http.StatusOK, id, a2a.ErrInternalError)
 		return
 	}
 	writeRPC(w, http.StatusOK, body)
 }
 
-// stream sends server-sent events, each a JSON-RPC response. In 1.0 an error before the
-// first event is an ordinary response.
-func (b jsonrpcBinding) stream(ctx context.Context, w http.ResponseWriter, id jsonrpc.ID, events iter.Seq2[a2a.Event, error], m rpcMethods) {
-	out := newEventStream(w, b.writeTimeout)
-	err := out.run(ctx, b.keepAlive, events, func(event a2a.Event, err error) ([]byte, error) {
-		if err != nil && !expected(err) {
-			b.log.Error("stream failed", "error", err)
-		}
+// stream sends server-sent events, each a JSON-RPC response, until they end or one is an
+// error. In 1.0 an error before the first event is an ordinary response.
+func (s *Server) stream(w http.ResponseWriter, id jsonrpc.ID, events eventSeq, m rpcMethods) {
+	out := sse.Stream{W: w, KeepAlive: s.opts.KeepAlive, CacheControl: "no-cache", Timeout: s.opts.WriteTimeout}
+	defer out.Close()
+	seq := 0
+	for event, err := range recovered(events) {
+		var frame []byte
 		if err == nil {
-			var result any
-			if result, err = m.event(event); err == nil {
-				return rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
+			frame, err = m.frame(id, event)
+		}
+		if err != nil && !expected(err) {
+			s.log.Error("stream failed", "error", err)
+		}
+		if err != nil && !out.Started() && !m.errorEvents {
+			writeRPCError(w, http.StatusOK, id, err)
+			return
+		}
+		if err != nil {
+			frame = encodeRPCError(id, err)
+		}
+		seq++
+		if out.Send(fmt.Appendf(nil, "id: %d\ndata: %s\n\n", seq, frame)) != nil || err != nil {
+			return
+		}
+	}
+}
+
+func (m rpcMethods) frame(id jsonrpc.ID, event a2a.Event) ([]byte, error) {
+	result, err := m.event(event)
+	if err != nil {
+		return nil, err
+	}
+	return rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
+}
+
+// recovered converts a panic of events to an error.
+func recovered(events eventSeq) eventSeq {
+	return func(yield func(a2a.Event, error) bool) {
+		defer func() {
+			if p := recover(); p != nil {
+				yield(nil, fmt.Errorf("stream panicked: %v", p))
 			}
-			b.log.Error("event cannot be converted", "error", err)
-			err = a2a.ErrInternalError
-		}
-		if !out.started && !m.errorEvents {
-			return nil, err
-		}
-		return rawjson.Append(nil, rpcFailure{JSONRPC: jsonrpc.Version, ID: id, Error: newRPCError(err)})
-	})
-	if err != nil && !out.started {
-		writeRPCError(w, http.StatusOK, id, err)
+		}()
+		events(yield)
 	}
 }
 
@@ -258,11 +288,15 @@ func checkMediaType(contentType string) error {
 }
 
 func writeRPCError(w http.ResponseWriter, status int, id jsonrpc.ID, err error) {
+	writeRPC(w, status, encodeRPCError(id, err))
+}
+
+func encodeRPCError(id jsonrpc.ID, err error) []byte {
 	body, mErr := rawjson.Append(nil, rpcFailure{JSONRPC: jsonrpc.Version, ID: id, Error: newRPCError(err)})
 	if mErr != nil { // impossible: details have only strings and maps of them
-		body = []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"internal error"}}`)
+		return []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"internal error"}}`)
 	}
-	writeRPC(w, status, body)
+	return body
 }
 
 func writeRPC(w http.ResponseWriter, status int, body []byte) {

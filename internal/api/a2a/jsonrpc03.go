@@ -1,11 +1,6 @@
 package a2a
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"iter"
-
 	legacy "github.com/a2aproject/a2a-go/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
@@ -14,67 +9,34 @@ import (
 
 // methods03 are the methods of 0.3. The SDK converts them to 1.0 and back.
 var methods03 = rpcMethods{
-	unary: map[string]unaryMethod{
-		"message/send": sendMessage03,
-		"tasks/get":    unary03(infallible(a2av0.ToV1GetTaskRequest), a2asrv.RequestHandler.GetTask, a2av0.FromV1Task),
-		"tasks/cancel": unary03(infallible(a2av0.ToV1CancelTaskRequest), a2asrv.RequestHandler.CancelTask, a2av0.FromV1Task),
-		"tasks/pushNotificationConfig/set": unary03(
-			infallible(a2av0.ToV1PushConfig), a2asrv.RequestHandler.CreateTaskPushConfig, a2av0.FromV1PushConfig),
-		"tasks/pushNotificationConfig/get": unary03(
-			infallible(a2av0.ToV1GetTaskPushConfigRequest), a2asrv.RequestHandler.GetTaskPushConfig, a2av0.FromV1PushConfig),
-		"tasks/pushNotificationConfig/list": unary03(
-			infallible(a2av0.ToV1ListTaskPushConfigRequest), a2asrv.RequestHandler.ListTaskPushConfigs, pushConfigs03),
-		"tasks/pushNotificationConfig/delete": unary03(
-			infallible(a2av0.ToV1DeleteTaskPushConfigRequest), deletePushConfig10, func(v any) any { return v }),
-		"agent/getAuthenticatedExtendedCard": unary03(
-			infallible(extendedCardRequest03), a2asrv.RequestHandler.GetExtendedAgentCard, card03),
+	unary: map[string]rpcMethod{
+		"message/send": method(sendRequest03, a2asrv.RequestHandler.SendMessage,
+			func(result a2a.SendMessageResult) (legacy.Event, error) { return a2av0.FromV1Event(result) }),
+		"tasks/get":    method03(a2av0.ToV1GetTaskRequest, a2asrv.RequestHandler.GetTask, a2av0.FromV1Task),
+		"tasks/cancel": method03(a2av0.ToV1CancelTaskRequest, a2asrv.RequestHandler.CancelTask, a2av0.FromV1Task),
+		"tasks/pushNotificationConfig/set": method03(
+			a2av0.ToV1PushConfig, a2asrv.RequestHandler.CreateTaskPushConfig, a2av0.FromV1PushConfig),
+		"tasks/pushNotificationConfig/get": method03(
+			a2av0.ToV1GetTaskPushConfigRequest, a2asrv.RequestHandler.GetTaskPushConfig, a2av0.FromV1PushConfig),
+		"tasks/pushNotificationConfig/list": method03(
+			a2av0.ToV1ListTaskPushConfigRequest, a2asrv.RequestHandler.ListTaskPushConfigs, pushConfigs03),
+		"tasks/pushNotificationConfig/delete": method(
+			sure(a2av0.ToV1DeleteTaskPushConfigRequest), deletePushConfig, same[any]),
+		"agent/getAuthenticatedExtendedCard": method03(
+			extendedCardRequest03, a2asrv.RequestHandler.GetExtendedAgentCard, card03),
 	},
-	stream: map[string]streamMethod{
-		"message/stream":    stream03(sendRequest03, a2asrv.RequestHandler.SendStreamingMessage),
-		"tasks/resubscribe": stream03(infallible(a2av0.ToV1SubscribeToTaskRequest), a2asrv.RequestHandler.SubscribeToTask),
+	stream: map[string]rpcMethod{
+		"message/stream": method(
+			sendRequest03, streaming(a2asrv.RequestHandler.SendStreamingMessage), same[eventSeq]),
+		"tasks/resubscribe": method(
+			sure(a2av0.ToV1SubscribeToTaskRequest), streaming(a2asrv.RequestHandler.SubscribeToTask), same[eventSeq]),
 	},
 	event:       event03,
 	errorEvents: true,
 }
 
-func infallible[P, V any](convert func(*P) *V) func(*P) (*V, error) {
-	return func(p *P) (*V, error) { return convert(p), nil }
-}
-
-func unary03[P, V, R, W any](to func(*P) (*V, error), call func(a2asrv.RequestHandler, context.Context, *V) (R, error), from func(R) W) unaryMethod {
-	return func(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (any, error) {
-		params, err := decode03(raw, to)
-		if err != nil {
-			return nil, err
-		}
-		result, err := call(h, ctx, params)
-		if err != nil {
-			return nil, err
-		}
-		return from(result), nil
-	}
-}
-
-func stream03[P, V any](to func(*P) (*V, error), call func(a2asrv.RequestHandler, context.Context, *V) iter.Seq2[a2a.Event, error]) streamMethod {
-	return func(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (iter.Seq2[a2a.Event, error], error) {
-		params, err := decode03(raw, to)
-		if err != nil {
-			return nil, err
-		}
-		return call(h, ctx, params), nil
-	}
-}
-
-func decode03[P, V any](raw json.RawMessage, to func(*P) (*V, error)) (*V, error) {
-	old, err := decodeParams[P](raw)
-	if err != nil {
-		return nil, err
-	}
-	params, err := to(old)
-	if err != nil {
-		return nil, fault(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
-	}
-	return params, nil
+func method03[P, V, R, W any](to func(*P) V, call call[V, R], from func(R) W) rpcMethod {
+	return method(sure(to), call, sure(from))
 }
 
 func sendRequest03(p *legacy.MessageSendParams) (*a2a.SendMessageRequest, error) {
@@ -82,19 +44,6 @@ func sendRequest03(p *legacy.MessageSendParams) (*a2a.SendMessageRequest, error)
 		return nil, invalid("message", "is required")
 	}
 	return a2av0.ToV1SendMessageRequest(p)
-}
-
-// sendMessage03 is separate because its result has one of two types.
-func sendMessage03(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (any, error) {
-	params, err := decode03(raw, sendRequest03)
-	if err != nil {
-		return nil, err
-	}
-	result, err := h.SendMessage(ctx, params)
-	if err != nil {
-		return nil, err
-	}
-	return a2av0.FromV1Event(result)
 }
 
 // event03 converts an event. Unlike in the SDK, waiting for credentials ends a stream.

@@ -180,7 +180,7 @@ func (g *restGate) Write(p []byte) (int, error) {
 	case gateDone:
 		return len(p), nil
 	case gateStream:
-		setWriteDeadline(g.rc, g.timeout)
+		g.extend()
 	}
 	return g.ResponseWriter.Write(p)
 }
@@ -209,12 +209,17 @@ func (g *restGate) hold(p []byte) error {
 // release starts the stream.
 func (g *restGate) release() error {
 	g.state = gateStream
-	setWriteDeadline(g.rc, g.timeout)
+	g.extend()
 	g.ResponseWriter.WriteHeader(http.StatusOK)
 	_, err := g.ResponseWriter.Write(g.held.Bytes())
 	g.held.Reset()
 	return err
 }
+
+// extend bounds the next write, so that a client that does not read cannot hold a
+// goroutine and a subscription forever. Writers without deadlines, in tests, are left
+// without.
+func (g *restGate) extend() { _ = g.rc.SetWriteDeadline(time.Now().Add(g.timeout)) }
 
 // errorStatus reports whether an event is an error, by the member "error", which no
 // event of A2A has.

@@ -36,23 +36,9 @@ import (
 	"github.com/parleyhub/parley/internal/hub/push"
 )
 
-// Hub is what this package needs of the hub. *hub.Hub implements it.
-type Hub interface {
-	Send(ctx context.Context, req hub.SendRequest) (*a2a.Task, error)
-	SendAndWait(ctx context.Context, req hub.SendRequest) (*a2a.Task, error)
-	SendAndStream(ctx context.Context, req hub.SendRequest) (*hub.Subscription, error)
-	Subscribe(ctx context.Context, id a2a.TaskID) (*hub.Subscription, error)
-	Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error)
-	Tasks(ctx context.Context, query hub.TaskQuery) (hub.TaskPage, error)
-	Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
-	CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
-	Agents() []hub.AgentInfo
-	Agent(id string) (hub.AgentInfo, error)
-}
-
 // Options are those of [New]. Only Hub is required.
 type Options struct {
-	Hub Hub
+	Hub *hub.Hub
 	// Push stores and sends push notifications; nil disables them.
 	Push *push.Service
 	// Version is the hub's, for the cards.
@@ -86,11 +72,10 @@ type Options struct {
 type Server struct {
 	opts    Options
 	log     *slog.Logger
-	handler a2asrv.RequestHandler
-	cards   cards
-	rpc     jsonrpcBinding
-	rest    http.Handler // 1.0
-	tenant  http.Handler // 1.0 below /{tenant}
+	own     *Handler
+	handler a2asrv.RequestHandler // own, perhaps wrapped
+	rest    http.Handler          // 1.0
+	tenant  http.Handler          // 1.0 below /{tenant}
 	rest03  http.Handler
 }
 
@@ -103,12 +88,11 @@ func New(opts Options) *Server {
 		opts.Logger = slog.Default()
 	}
 	s := &Server{opts: opts, log: opts.Logger.With("component", "a2a")}
-	s.cards = cards{opts: opts}
-	s.handler = &Handler{hub: opts.Hub, push: opts.Push, cards: s.cards, defaultAgent: opts.DefaultAgent, log: s.log}
+	s.own = &Handler{opts: opts, log: s.log}
+	s.handler = s.own
 	if opts.Wrap != nil {
 		s.handler = opts.Wrap(s.handler)
 	}
-	s.rpc = jsonrpcBinding{handler: s.handler, keepAlive: opts.KeepAlive, writeTimeout: opts.WriteTimeout, log: s.log}
 	transport := []a2asrv.TransportOption{
 		a2asrv.WithTransportKeepAlive(opts.KeepAlive),
 		a2asrv.WithTransportPanicHandler(s.panicked),
@@ -128,7 +112,9 @@ func (s *Server) panicked(r any) error {
 // Mount passes all routes to handle, such as the method of an http.ServeMux. The
 // caller's middleware must check Host, Origin and token.
 func (s *Server) Mount(handle func(pattern string, h http.Handler)) {
-	handle("/.well-known/agent-card.json", http.HandlerFunc(s.serveRootCard))
+	handle("/.well-known/agent-card.json", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.serveCard(w, r, "", true) // clients of 0.3 know no other address and name no version
+	}))
 	for _, pattern := range []string{"/a2a", "/a2a/", "/agents/{agent}/a2a", "/agents/{agent}/a2a/"} {
 		handle(pattern, s)
 	}
@@ -159,14 +145,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	splitExtensions(r.Header)
-	r = r.WithContext(withScope(r.Context(), scope{agent: agent, base: s.cards.base(r)}))
+	r = r.WithContext(withScope(r.Context(), scope{agent: agent, base: s.own.base(r)}))
 	switch below {
 	case "/":
 		s.serveJSONRPC(w, r)
 	case "/.well-known/agent-card.json":
-		s.serveCard(w, r, agent)
+		s.serveCard(w, r, agent, false)
 	case "/.well-known/agent.json":
-		s.serveUnionCard(w, r, agent)
+		s.serveCard(w, r, agent, true)
 	default:
 		s.serveREST(w, r, below)
 	}

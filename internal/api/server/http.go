@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/api/sse"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -59,6 +60,34 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 		return
 	}
 	s.answer(w, d.ServeCall(r.Context(), nil, call, nil))
+}
+
+// stream answers a request with Server-Sent Events. An error before the first event is
+// answered in plain JSON.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, req jsonrpc.Request) {
+	events := &sse.Stream{W: w, KeepAlive: s.cfg.Limits.KeepAlive, CacheControl: "no-cache, no-store"}
+	defer events.Close()
+	result, rpcErr := d.Call(r.Context(), req, func(event any) error {
+		frame, err := jsonrpc.AppendResult([]byte("data: "), req.ID, event)
+		if err != nil {
+			return err
+		}
+		return events.Send(append(frame, "\n\n"...))
+	})
+	switch {
+	case events.Started() && rpcErr != nil:
+		frame := jsonrpc.AppendError([]byte("data: "), req.ID, rpcErr)
+		_ = events.Send(append(frame, "\n\n"...)) // fails only if the client has disconnected
+	case events.Started(): // the last event has the result
+	case rpcErr != nil:
+		writeJSON(w, http.StatusOK, jsonrpc.AppendError(nil, req.ID, rpcErr))
+	default:
+		answer, err := jsonrpc.AppendResult(nil, req.ID, result)
+		if err != nil {
+			answer = jsonrpc.AppendError(nil, req.ID, jsonrpc.InternalError())
+		}
+		writeJSON(w, http.StatusOK, answer)
+	}
 }
 
 func (s *Server) answer(w http.ResponseWriter, answer []byte) {
