@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 const (
@@ -143,8 +145,8 @@ func makeDir(dataDir string) (string, error) {
 	if !info.IsDir() {
 		return fail(fmt.Errorf("%s is not a directory", dir))
 	}
-	if err := checkOwner(dir, info); err != nil {
-		return fail(err)
+	if !local.OwnedByUser(info) {
+		return fail(insecure(dir, "belongs to another user"))
 	}
 	if info.Mode().Perm() != 0o700 {
 		if err := os.Chmod(dir, 0o700); err != nil {

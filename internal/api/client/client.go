@@ -4,7 +4,6 @@ package client
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,9 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/documents"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -276,10 +277,11 @@ func (c *Client) Follow(ctx context.Context, id string) (*Stream, error) {
 // connection is a connection to the hub. Writes are serialised. One goroutine reads and
 // passes each response to the call with its id.
 type connection struct {
-	nc   net.Conn
-	r    *bufio.Reader
-	done chan struct{} // closed when read has returned
-	err  error         // of read, set before done is closed
+	nc    net.Conn
+	r     *bufio.Reader
+	lines *process.Lines // of r
+	done  chan struct{}  // closed when read has returned
+	err   error          // of read, set before done is closed
 
 	writing sync.Mutex
 
@@ -295,13 +297,14 @@ func dial(ctx context.Context, socket string) (*connection, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
-		if notListening(err) {
+		if local.NotListening(err) {
 			return nil, fmt.Errorf("%w on %s", ErrNotRunning, socket)
 		}
 		return nil, fmt.Errorf("connect to the hub: %w", err)
 	}
+	r := bufio.NewReaderSize(nc, 64<<10)
 	return &connection{
-		nc: nc, r: bufio.NewReaderSize(nc, 64<<10), done: make(chan struct{}),
+		nc: nc, r: r, lines: process.NewLines(r, maxLine), done: make(chan struct{}),
 		waiting: map[string]chan jsonrpc.Response{},
 	}, nil
 }
@@ -314,10 +317,10 @@ func checkOwner(socket string) error {
 	if err != nil {
 		return fmt.Errorf("check the socket: %w", err)
 	}
-	if info.Mode()&os.ModeSocket == 0 && !socketLooksLikeFile(info) {
+	if !local.IsSocket(info) {
 		return fmt.Errorf("%w on %s: it is not a socket", ErrNotRunning, socket)
 	}
-	if !ownedByUser(info) {
+	if !local.OwnedByUser(info) {
 		return fmt.Errorf("%w: %s; use --socket for one of your own", ErrForeignSocket, socket)
 	}
 	return nil
@@ -403,7 +406,7 @@ func (c *connection) read() {
 	defer close(c.done)
 	defer c.nc.Close()
 	for {
-		line, err := readLine(c.r)
+		line, err := c.lines.Next()
 		if err != nil {
 			c.err = lost(err)
 			return
@@ -428,27 +431,6 @@ func lost(err error) error {
 		return ErrLost
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
-}
-
-// readLine reads up to a newline, at most maxLine bytes.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
-	for {
-		piece, err := r.ReadSlice('\n')
-		if len(line)+len(piece) > maxLine {
-			return nil, fmt.Errorf("a line longer than %d bytes", maxLine)
-		}
-		switch {
-		case err == nil && line == nil:
-			return bytes.Clone(piece), nil
-		case err == nil:
-			return append(line, piece...), nil
-		case errors.Is(err, bufio.ErrBufferFull):
-			line = append(line, piece...)
-		default:
-			return nil, err
-		}
-	}
 }
 
 // Wait blocks until the hub closes the connection, as when it stops, or ctx ends.

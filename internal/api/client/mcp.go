@@ -51,7 +51,7 @@ func (c *MCPConn) attach(ctx context.Context, conn *connection, token string) er
 	if err := conn.send(ctx, dialect.MethodMCP, dialect.MCPParams{Token: token}, jsonrpc.NumberID(1)); err != nil {
 		return err
 	}
-	line, err := readLine(c.r)
+	line, err := conn.lines.Next()
 	if err != nil {
 		return lost(err)
 	}

@@ -47,7 +47,7 @@ func (s *Stream) Next(ctx context.Context) (dialect.Event, error) {
 		return dialect.Event{}, io.EOF
 	}
 	stop := context.AfterFunc(ctx, func() { s.conn.nc.Close() })
-	line, err := readLine(s.conn.r)
+	line, err := s.conn.lines.Next()
 	if !stop() {
 		return dialect.Event{}, context.Cause(ctx)
 	}

@@ -15,11 +15,9 @@ var errLineTooLong = errors.New("the line is too long")
 
 // lineReader reads lines from a connection.
 type lineReader struct {
-	conn net.Conn
-	buf  *bufio.Reader
-	max  int           // bytes of a line
-	idle time.Duration // timeout of the first byte of a line
-	line time.Duration // timeout from the first byte to the last
+	conn   net.Conn
+	buf    *bufio.Reader
+	limits Limits
 	// stopped reports whether the server stops reading. It becomes true before a
 	// deadline in the past is set, which no later deadline may replace.
 	stopped func() bool
@@ -29,15 +27,7 @@ type lineReader struct {
 var errStopped = errors.New("reading has been stopped")
 
 func newLineReader(conn net.Conn, limits Limits, stopped func() bool) *lineReader {
-	return &lineReader{
-		conn: conn,
-		buf:  bufio.NewReaderSize(conn, 16<<10),
-		max:  limits.Message,
-		idle: limits.Idle,
-		line: limits.ReadTimeout,
-
-		stopped: stopped,
-	}
+	return &lineReader{conn: conn, buf: bufio.NewReaderSize(conn, 16<<10), limits: limits, stopped: stopped}
 }
 
 // wait blocks until data can be read. A timeout means that the connection was idle for
@@ -46,7 +36,7 @@ func (l *lineReader) wait() error {
 	if l.buf.Buffered() > 0 {
 		return nil
 	}
-	if err := l.deadline(l.idle); err != nil {
+	if err := l.deadline(l.limits.Idle); err != nil {
 		return err
 	}
 	_, err := l.buf.Peek(1)
@@ -61,7 +51,7 @@ func (l *lineReader) next() ([]byte, error) {
 		return nil, err
 	}
 	if bytes.IndexByte(buffered, '\n') < 0 {
-		if err := l.deadline(l.line); err != nil {
+		if err := l.deadline(l.limits.ReadTimeout); err != nil {
 			return nil, err
 		}
 	}
@@ -69,7 +59,7 @@ func (l *lineReader) next() ([]byte, error) {
 	tooLong := false
 	for {
 		piece, err := l.buf.ReadSlice('\n')
-		if len(line)+len(bytes.TrimRight(piece, "\r\n")) > l.max {
+		if len(line)+len(bytes.TrimRight(piece, "\r\n")) > l.limits.Message {
 			tooLong, line = true, nil
 		}
 		if !tooLong {
@@ -89,11 +79,9 @@ func (l *lineReader) next() ([]byte, error) {
 }
 
 func (l *lineReader) deadline(d time.Duration) error {
-	if err := l.conn.SetReadDeadline(time.Now().Add(d)); err != nil {
-		return err
+	err := l.conn.SetReadDeadline(time.Now().Add(d))
+	if err == nil && l.stopped() {
+		err = errStopped
 	}
-	if l.stopped() {
-		return errStopped
-	}
-	return nil
+	return err
 }

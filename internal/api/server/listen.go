@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // maxSocketPath is the length of a path that fits in every system's sockaddr_un.
@@ -60,15 +62,15 @@ func clearStale(ctx context.Context, path string) error {
 		return nil
 	case err != nil:
 		return socketError(path, err)
-	case !isSocket(before):
+	case !local.IsSocket(before):
 		return &Error{Code: CodeForbidden, Message: path + " exists and is not a socket", Remedy: "remove it, or choose another path with --socket"}
-	case !isOurs(before):
+	case !local.OwnedByUser(before):
 		return &Error{Code: CodeForbidden, Message: "the socket " + path + " belongs to another user", Remedy: "choose another path with --socket"}
 	}
 	dialer := net.Dialer{Timeout: time.Second}
 	if conn, err := dialer.DialContext(ctx, "unix", path); err == nil {
 		return errors.Join(&Error{Code: CodeInUse, Message: "a hub already listens on " + path, Remedy: "use it, stop it, or choose another path with --socket"}, conn.Close())
-	} else if !isRefused(err) {
+	} else if !local.NotListening(err) {
 		return socketError(path, err)
 	}
 	return removeStale(path, before)

@@ -15,16 +15,6 @@ import (
 
 func isAddressInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
-// isRefused reports whether an error means that nothing listens on a socket.
-func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
-func isSocket(file os.FileInfo) bool { return file.Mode()&os.ModeSocket != 0 }
-
-func isOurs(file os.FileInfo) bool {
-	stat, ok := file.Sys().(*syscall.Stat_t)
-	return ok && int64(stat.Uid) == int64(os.Geteuid())
-}
-
 // binding serialises changes of the umask, which is global to the process.
 var binding sync.Mutex
 

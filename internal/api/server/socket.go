@@ -3,16 +3,14 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -23,19 +21,14 @@ import (
 
 // socketServer serves the Unix socket.
 type socketServer struct {
-	mcp    func(params json.RawMessage) (Attached, *jsonrpc.Error)
-	path   string
-	file   os.FileInfo // of the socket, so that only this one is removed
-	ln     net.Listener
-	rpc    *jsonrpc.Dispatcher
-	limits Limits
-	log    *slog.Logger
-	base   context.Context
+	*Server
+	file os.FileInfo // of the socket, so that only this one is removed
+	ln   net.Listener
+	rpc  *jsonrpc.Dispatcher
 
-	stopping atomic.Bool
-	mu       sync.Mutex // guards conns
-	conns    map[*socketConn]struct{}
-	running  sync.WaitGroup // the connections
+	mu      sync.Mutex // guards conns
+	conns   map[*socketConn]struct{}
+	running sync.WaitGroup // the connections
 }
 
 func (s *Server) listenSocket(ctx context.Context) (*socketServer, error) {
@@ -43,17 +36,8 @@ func (s *Server) listenSocket(ctx context.Context) (*socketServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &socketServer{
-		mcp:    s.cfg.SocketMCP,
-		path:   s.cfg.Socket,
-		file:   file,
-		ln:     ln,
-		rpc:    &jsonrpc.Dispatcher{Handler: s.cfg.SocketHandler, Log: s.log},
-		limits: s.cfg.Limits,
-		log:    s.log,
-		base:   s.base,
-		conns:  make(map[*socketConn]struct{}),
-	}, nil
+	rpc := &jsonrpc.Dispatcher{Handler: s.cfg.SocketHandler, Log: s.log}
+	return &socketServer{Server: s, file: file, ln: ln, rpc: rpc, conns: make(map[*socketConn]struct{})}, nil
 }
 
 // serve accepts connections until the listener is closed.
@@ -64,7 +48,7 @@ func (s *socketServer) serve() error {
 		switch {
 		case err == nil:
 			delay = 0
-			s.admit(nc)
+			s.accept(nc)
 		case errors.Is(err, net.ErrClosed):
 			return nil
 		default: // temporary, such as too many open files
@@ -78,10 +62,10 @@ func (s *socketServer) serve() error {
 	}
 }
 
-func (s *socketServer) admit(nc net.Conn) {
+func (s *socketServer) accept(nc net.Conn) {
 	c := newSocketConn(nc, s)
 	s.mu.Lock()
-	refused, full := s.stopping.Load(), len(s.conns) >= s.limits.Conns
+	refused, full := s.draining.Load(), len(s.conns) >= s.cfg.Limits.Conns
 	if !refused && !full {
 		s.conns[c] = struct{}{}
 		s.running.Add(1)
@@ -100,19 +84,16 @@ func (s *socketServer) admit(nc net.Conn) {
 	}()
 }
 
-// shutdown stops accepting and reading, and waits until all requests are answered. The
+// shutdown, after draining is set, stops accepting and reading, and waits until all requests are answered. The
 // end of the base context interrupts them.
 func (s *socketServer) shutdown() error {
 	s.mu.Lock()
-	s.stopping.Store(true)
 	for c := range s.conns {
 		c.stopReading()
 	}
 	s.mu.Unlock()
 	err := s.ln.Close()
-	if rmErr := removeSocket(s.path, s.file); err == nil {
-		err = rmErr
-	}
+	err = cmp.Or(err, removeSocket(s.cfg.Socket, s.file))
 	s.running.Wait()
 	return err
 }
@@ -142,8 +123,8 @@ func newSocketConn(nc net.Conn, s *socketServer) *socketConn {
 		ctx:    ctx,
 		cancel: cancel,
 		out:    make(chan []byte, outgoing),
-		slots:  make(chan struct{}, s.limits.InFlight),
-		memory: semaphore.NewWeighted(s.limits.LineMemory),
+		slots:  make(chan struct{}, s.cfg.Limits.InFlight),
+		memory: semaphore.NewWeighted(s.cfg.Limits.LineMemory),
 	}
 }
 
@@ -212,12 +193,12 @@ func (c *socketConn) stopReading() {
 	_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
 }
 
-func (c *socketConn) stopped() bool { return c.server.stopping.Load() || c.ctx.Err() != nil }
+func (c *socketConn) stopped() bool { return c.server.draining.Load() || c.ctx.Err() != nil }
 
 // read reads lines and starts their requests until the client stops sending or violates
 // the protocol, or the server stops.
 func (c *socketConn) read() {
-	lines := newLineReader(c.nc, c.server.limits, c.stopped)
+	lines := newLineReader(c.nc, c.server.cfg.Limits, c.stopped)
 	for first := true; ; first = false {
 		select {
 		case c.slots <- struct{}{}: // without a slot the client has to wait
@@ -228,7 +209,7 @@ func (c *socketConn) read() {
 		switch {
 		case errors.Is(err, errLineTooLong):
 			<-c.slots
-			c.reject(fmt.Sprintf("a line has at most %d bytes", c.server.limits.Message))
+			c.reject(fmt.Sprintf("a line has at most %d bytes", c.server.cfg.Limits.Message))
 		case errors.Is(err, os.ErrDeadlineExceeded) && !c.stopped():
 			c.reject("the line was not completed in time")
 			return
@@ -236,11 +217,11 @@ func (c *socketConn) read() {
 			return
 		case len(line) == 0:
 			<-c.slots
-		case first && c.server.mcp != nil && bytes.Contains(line, []byte(dialect.MethodMCP)) && c.attach(line, lines):
+		case first && c.server.cfg.SocketMCP != nil && bytes.Contains(line, []byte(dialect.MethodMCP)) && c.attach(line, lines):
 			<-c.slots
 			return
 		default:
-			held := int64(min(len(line), c.server.limits.Message))
+			held := int64(min(len(line), c.server.cfg.Limits.Message))
 			if c.memory.Acquire(c.ctx, held) != nil {
 				return // the client has disconnected
 			}
@@ -256,12 +237,12 @@ func (c *socketConn) read() {
 // attach serves MCP on the connection until it ends and returns true, if the line is the
 // request for that.
 func (c *socketConn) attach(line []byte, lines *lineReader) bool {
-	msg := jsonrpc.Decode(line, c.server.limits.RPC)
+	msg := jsonrpc.Decode(line, c.server.cfg.Limits.RPC)
 	if len(msg.Calls) != 1 || msg.Calls[0].Request.Method != dialect.MethodMCP || msg.Batch {
 		return false
 	}
 	req := msg.Calls[0].Request
-	serve, failed := c.server.mcp(req.Params)
+	serve, failed := c.server.cfg.SocketMCP(req.Params)
 	if failed != nil {
 		c.send(jsonrpc.AppendError(nil, req.ID, failed))
 		return true
@@ -334,7 +315,7 @@ func (c *socketConn) nextLine(lines *lineReader) ([]byte, error) {
 
 // answer runs the requests of one line.
 func (c *socketConn) answer(line []byte) {
-	msg := jsonrpc.Decode(line, c.server.limits.RPC)
+	msg := jsonrpc.Decode(line, c.server.cfg.Limits.RPC)
 	id := msg.Calls[0].Request.ID
 	emit := func(event any) error { return c.emit(id, event) }
 	if answer := c.server.rpc.Serve(c.ctx, msg, emit); answer != nil {
@@ -417,7 +398,7 @@ func (c *socketConn) allow(d time.Duration) {
 type connWriter struct{ c *socketConn }
 
 func (w connWriter) Write(b []byte) (int, error) {
-	w.c.allow(w.c.server.limits.WriteTimeout)
+	w.c.allow(w.c.server.cfg.Limits.WriteTimeout)
 	if w.c.ctx.Err() != nil {
 		w.c.allow(cutOff)
 	}

@@ -3,7 +3,6 @@
 package daemon
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -16,11 +15,6 @@ func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true
 
 // terminate asks a process to end.
 func terminate(pid int) error { return syscall.Kill(pid, syscall.SIGTERM) }
-
-func ownedByUser(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid()
-}
 
 // ignoreBrokenPipes makes writes to a closed pipe fail instead of killing the process.
 func ignoreBrokenPipes() { signal.Ignore(syscall.SIGPIPE) }

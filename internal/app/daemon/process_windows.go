@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
 	"syscall"
@@ -26,9 +25,6 @@ func terminate(pid int) error {
 	}
 	return p.Kill()
 }
-
-// ownedByUser trusts the directory: on Windows a user's profile is private by default.
-func ownedByUser(fs.FileInfo) bool { return true }
 
 func ignoreBrokenPipes() {}
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // Info describes a running hub to other processes of its user, in the file hub.json in the data
@@ -146,7 +148,7 @@ func makePrivate(dir string) error {
 	if err != nil {
 		return fail(err)
 	}
-	if !ownedByUser(info) {
+	if !local.OwnedByUser(info) {
 		return fail(errors.New("it belongs to another user"))
 	}
 	if info.Mode().Perm()&0o077 != 0 {

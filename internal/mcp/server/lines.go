@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/hub/process"
 )
 
 // Limits of a connection over lines.
@@ -29,7 +30,7 @@ const (
 // of ending the connection, it begins tool calls in the order of their requests, and at the end of the input it answers
 // all requests that were read.
 type lines struct {
-	in    *bufio.Reader
+	in    *process.Lines
 	close func() error
 	ended func() // called once at the end of the input
 
@@ -58,7 +59,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 
 // newLines returns a connection that reads in until it ends or fails. Close closes in.
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
-	l := &lines{in: bufio.NewReaderSize(in, 64<<10), close: in.Close, ended: ended, out: out, pending: map[any]*batch{}}
+	l := &lines{in: process.NewLines(in, maxLine), close: in.Close, ended: ended, out: out, pending: map[any]*batch{}}
 	l.changed.L = &l.mu
 	return l
 }
@@ -91,14 +92,13 @@ func (l *lines) pump() {
 	var err error
 	for err == nil && l.awaitCapacity() {
 		var line []byte
-		line, err = l.readLine()
+		line, err = l.in.Next()
+		line = bytes.TrimSpace(line)
 		switch {
-		case errors.Is(err, errLineTooLong):
+		case errors.Is(err, process.ErrLineTooLong):
 			err = l.refuse(jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is longer than %d MiB", maxLine>>20))
 		case len(line) > 0:
-			if writeErr := l.accept(line); writeErr != nil {
-				err = writeErr
-			}
+			err = l.accept(line)
 		}
 	}
 	l.ended()
@@ -121,28 +121,6 @@ func (l *lines) awaitCapacity() bool {
 		l.changed.Wait()
 	}
 	return !l.closed && l.err == nil
-}
-
-var errLineTooLong = errors.New("the line is too long")
-
-// readLine returns the next line, trimmed. A line that is too long is skipped. The last line may lack a line break.
-func (l *lines) readLine() ([]byte, error) {
-	var line []byte
-	for tooLong := false; ; {
-		part, err := l.in.ReadSlice('\n')
-		if tooLong = tooLong || len(line)+len(part) > maxLine; tooLong {
-			line = nil
-		} else {
-			line = append(line, part...)
-		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		if err == nil && tooLong {
-			err = errLineTooLong
-		}
-		return bytes.TrimSpace(line), err
-	}
 }
 
 // accept queues the messages of a line, or answers with an error if it is invalid. It returns an error of writing.
