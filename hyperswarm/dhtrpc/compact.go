@@ -176,3 +176,92 @@ func (r *Reader) Addrs() []netip.AddrPort {
 	}
 	return all
 }
+
+// Coder encodes the fields of a message in order, or decodes them: one function describes both directions.
+type Coder struct {
+	in  *Reader // nil: encodes
+	out []byte
+}
+
+// Encode appends the message that code describes.
+func Encode(b []byte, code func(*Coder)) []byte {
+	c := Coder{out: b}
+	code(&c)
+	return c.out
+}
+
+// Decode decodes the message that code describes. The message refers to data. Bytes after it are ignored.
+func Decode(data []byte, code func(*Coder)) error {
+	c := Coder{in: NewReader(data)}
+	code(&c)
+	return c.in.err
+}
+
+func field[T any](c *Coder, v *T, read func(*Reader) T, write func([]byte, T) []byte) {
+	if c.in != nil {
+		*v = read(c.in)
+		return
+	}
+	c.out = write(c.out, *v)
+}
+
+// Decodes reports whether the message is decoded.
+func (c *Coder) Decodes() bool { return c.in != nil }
+
+// Fail marks a message that is decoded as invalid.
+func (c *Coder) Fail() { c.in.Fail() }
+
+// Uint codes a number.
+func (c *Coder) Uint(v *uint64) { field(c, v, (*Reader).Uint, AppendUint) }
+
+// Buffer codes bytes with their length.
+func (c *Coder) Buffer(v *[]byte) { field(c, v, (*Reader).Buffer, AppendBuffer) }
+
+// Addr codes an address.
+func (c *Coder) Addr(v *netip.AddrPort) { field(c, v, (*Reader).Addr, AppendAddr) }
+
+// Addrs codes a list of addresses.
+func (c *Coder) Addrs(v *[]netip.AddrPort) { field(c, v, (*Reader).Addrs, AppendAddrs) }
+
+// Fixed codes bytes whose number is known.
+func (c *Coder) Fixed(v []byte) {
+	if c.in != nil {
+		copy(v, c.in.Fixed(len(v)))
+		return
+	}
+	c.out = append(c.out, v...)
+}
+
+// Optional codes 32 bytes if they are present.
+func (c *Coder) Optional(present bool, v **[32]byte) {
+	if !present {
+		return
+	}
+	if c.in != nil {
+		*v = new([32]byte)
+	}
+	c.Fixed((*v)[:])
+}
+
+// Flags codes the bits that are set and returns them; the first is bit 0.
+func (c *Coder) Flags(set ...bool) (flags uint64) {
+	for i, on := range set {
+		if on {
+			flags |= 1 << i
+		}
+	}
+	c.Uint(&flags)
+	return flags
+}
+
+// List codes a counted list of items, of at least size bytes each.
+func List[T any](c *Coder, all *[]T, size int, item func(*T)) {
+	if c.in == nil {
+		c.out = AppendUint(c.out, uint64(len(*all)))
+	} else if n := c.in.Count(size); n > 0 {
+		*all = make([]T, n)
+	}
+	for i := range *all {
+		item(&(*all)[i])
+	}
+}

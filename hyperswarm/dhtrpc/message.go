@@ -1,6 +1,7 @@
 package dhtrpc
 
 import (
+	"encoding/binary"
 	"net/netip"
 )
 
@@ -43,87 +44,51 @@ type Message struct {
 
 // Append appends the message to b.
 func (m *Message) Append(b []byte) []byte {
-	first, flags := byte(requestByte), byte(0)
+	m.Closer = m.Closer[:min(len(m.Closer), maxCloser)]
+	first := byte(requestByte)
 	if m.Response {
 		first = responseByte
 	}
-	set := func(on bool, flag byte) {
-		if on {
-			flags |= flag
-		}
-	}
-	set(m.ID != nil, flagID)
-	set(m.Token != nil, flagToken)
-	set(m.Internal && !m.Response || len(m.Closer) > 0 && m.Response, flagInternalOrCloser)
-	set(m.Target != nil && !m.Response || m.Error != 0 && m.Response, flagTargetOrError)
-	set(m.Value != nil, flagValue)
-	b = append(b, first, flags, byte(m.TID), byte(m.TID>>8))
-	b = AppendAddr(b, m.To)
-	if m.ID != nil {
-		b = append(b, m.ID[:]...)
-	}
-	if m.Token != nil {
-		b = append(b, m.Token[:]...)
-	}
-	if m.Response {
-		if len(m.Closer) > 0 {
-			b = AppendAddrs(b, m.Closer[:min(len(m.Closer), maxCloser)])
-		}
-		if m.Error != 0 {
-			b = AppendUint(b, m.Error)
-		}
-	} else {
-		b = AppendUint(b, m.Command)
-		if m.Target != nil {
-			b = append(b, m.Target[:]...)
-		}
-	}
-	if m.Value != nil {
-		b = AppendBuffer(b, m.Value)
-	}
-	return b
+	return Encode(append(b, first), m.code)
 }
 
 // Parse decodes a datagram. The message refers to data. Bytes after the known fields are ignored.
 func Parse(data []byte) (*Message, error) {
-	r := NewReader(data)
-	first := r.Fixed(1)
-	if first == nil || first[0] != requestByte && first[0] != responseByte {
+	if len(data) == 0 || data[0] != requestByte && data[0] != responseByte {
 		return nil, ErrInvalid
 	}
-	m := &Message{Response: first[0] == responseByte}
-	flags := r.Uint()
-	m.TID = r.U16()
-	m.To = r.Addr()
-	fixed := func(flag uint64) *[32]byte {
-		if flags&flag == 0 {
-			return nil
-		}
-		v := r.Fixed32()
-		return &v
+	m := &Message{Response: data[0] == responseByte}
+	if err := Decode(data[1:], m.code); err != nil {
+		return nil, err
 	}
-	m.ID = fixed(flagID)
-	m.Token = fixed(flagToken)
+	m.Closer = m.Closer[:min(len(m.Closer), maxCloser)]
+	return m, nil
+}
+
+// code codes what follows the first byte.
+func (m *Message) code(c *Coder) {
+	third, fourth := m.Internal, m.Target != nil
 	if m.Response {
-		if flags&flagInternalOrCloser != 0 {
-			m.Closer = r.Addrs()
-		}
-		if flags&flagTargetOrError != 0 {
-			m.Error = r.Uint()
-		}
-	} else {
-		m.Internal = flags&flagInternalOrCloser != 0
-		m.Command = r.Uint()
-		m.Target = fixed(flagTargetOrError)
+		third, fourth = len(m.Closer) > 0, m.Error != 0
+	}
+	flags := c.Flags(m.ID != nil, m.Token != nil, third, fourth, m.Value != nil)
+	field(c, &m.TID, (*Reader).U16, binary.LittleEndian.AppendUint16)
+	c.Addr(&m.To)
+	c.Optional(flags&flagID != 0, &m.ID)
+	c.Optional(flags&flagToken != 0, &m.Token)
+	third, fourth = flags&flagInternalOrCloser != 0, flags&flagTargetOrError != 0
+	if !m.Response {
+		m.Internal = third
+		c.Uint(&m.Command)
+		c.Optional(fourth, &m.Target)
+	}
+	if m.Response && third {
+		c.Addrs(&m.Closer)
+	}
+	if m.Response && fourth {
+		c.Uint(&m.Error)
 	}
 	if flags&flagValue != 0 {
-		m.Value = r.Buffer()
+		c.Buffer(&m.Value)
 	}
-	if r.Err() != nil {
-		return nil, r.Err()
-	}
-	if len(m.Closer) > maxCloser {
-		m.Closer = m.Closer[:maxCloser]
-	}
-	return m, nil
 }

@@ -51,11 +51,11 @@ func (n *Node) lookup(ctx context.Context, topic [32]byte, key identity.PublicKe
 		}
 	}
 	nodes, err = n.walk(ctx, dhtrpc.Walk{Target: topic, Command: cmdLookup, Each: func(r *dhtrpc.Reply) bool {
-		all, err := parsePeers(r.Value)
+		all, err := decode[peers](r.Value)
 		if err != nil {
 			return true
 		}
-		for _, p := range all {
+		for _, p := range *all {
 			if p.Key == key && r.ID != nil {
 				listed = append(listed, r)
 			}
@@ -107,9 +107,9 @@ func (n *Node) announceAt(ctx context.Context, command uint64, target dhtrpc.ID,
 		space = identity.Unannounce
 	}
 	done, _ := n.rpc.Commit(ctx, dhtrpc.Call{Command: command, Target: &target}, nodes, func(r *dhtrpc.Reply) []byte {
-		a := announcement{peer: &Peer{Key: pair.Public(), Relays: relays}}
+		a := announcement{peer: Peer{Key: pair.Public(), Relays: relays}}
 		a.signature = pair.Sign(a.signable(space, target, *r.ID, *r.Token))
-		return a.append(nil)
+		return encode(&a)
 	})
 	return done
 }
@@ -135,11 +135,11 @@ func (n *Node) FindPeer(ctx context.Context, key identity.PublicKey) (Peer, erro
 	}
 	var found *Peer
 	_, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdFindPeer, Each: func(r *dhtrpc.Reply) bool {
-		p, err := parsePeer(r.Value)
+		p, err := decode[Peer](r.Value)
 		if err != nil || p.Key != key {
 			return true
 		}
-		found = &p
+		found = p
 		return false
 	}})
 	switch {
@@ -174,7 +174,7 @@ func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte
 	}
 	m := mutable{seq: seq, value: value}
 	m.signature = pair.Sign(m.signable())
-	data := m.append(public[:])
+	data := encode(&signedPut{public, m})
 	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdMutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return data })
 	stored := len(done)
 	if n.rpc.Persistent() {
@@ -206,9 +206,9 @@ func (n *Node) GetMutable(ctx context.Context, key identity.PublicKey, least uin
 	_, err := n.walk(ctx, dhtrpc.Walk{
 		Target: target, Command: cmdMutableGet, Value: dhtrpc.AppendUint(nil, least),
 		Each: func(r *dhtrpc.Reply) bool {
-			m, err := parseMutable(r.Value)
+			m, err := decode[mutable](r.Value)
 			if err == nil && m.seq >= least && (best == nil || m.seq > best.seq) && identity.Verify(key, m.signable(), m.signature) {
-				best = &m
+				best = m
 			}
 			return true
 		},

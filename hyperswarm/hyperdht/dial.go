@@ -96,14 +96,14 @@ func (n *Node) newDial(key identity.PublicKey, o DialOptions) (*dial, error) {
 		return nil, errClosed
 	}
 	p := payload{firewall: n.class(), addrs: n.addresses(), streamID: stream.ID(), hasUDX: true}
-	msg, err := noise.Message(p.append(nil))
+	msg, err := noise.Message(encode(&p))
 	if err != nil {
 		stream.Destroy()
 		return nil, &Error{Code: CodeInvalid, Message: "the peer cannot be dialled", Err: err}
 	}
 	return &dial{
 		n: n, key: key, target: identity.Hash(key[:]), stream: stream, pair: o.Pair, noise: noise,
-		request: (&relayed{mode: fromClient, noise: msg}).append(nil),
+		request: encode(&relayed{mode: fromClient, noise: msg}),
 	}, nil
 }
 
@@ -233,7 +233,7 @@ func (d *dial) candidates(ctx context.Context, first []netip.AddrPort, to chan<-
 		return nil // an answer arrived
 	}
 	_, err := d.n.walk(ctx, dhtrpc.Walk{Target: d.target, Command: cmdFindPeer, From: first, Each: func(r *dhtrpc.Reply) bool {
-		p, err := parsePeer(r.Value)
+		p, err := decode[Peer](r.Value)
 		if err != nil || p.Key != d.key {
 			return true
 		}
@@ -253,7 +253,7 @@ func (d *dial) ask(ctx context.Context, node netip.AddrPort) *answer {
 	if err != nil || r.Value == nil {
 		return nil
 	}
-	m, err := parseRelayed(r.Value)
+	m, err := decode[relayed](r.Value)
 	if err != nil || m.mode != reply || len(m.noise) == 0 {
 		return nil
 	}
@@ -263,7 +263,7 @@ func (d *dial) ask(ctx context.Context, node netip.AddrPort) *answer {
 	if err != nil {
 		return nil
 	}
-	p, err := parsePayload(data)
+	p, err := decode[payload](data)
 	if err != nil {
 		return nil
 	}

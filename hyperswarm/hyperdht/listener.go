@@ -231,7 +231,7 @@ func (l *Listener) reply(s *session, r *dhtrpc.Request, m *relayed) {
 	switch m.mode {
 	case fromClient:
 		out = &relayed{mode: reply, noise: s.answer}
-		r.ReplyValue(out.append(nil))
+		r.ReplyValue(encode(out))
 		return
 	case fromSecondRelay:
 		if !m.relay.IsValid() || m.relay.Port() == 0 {
@@ -243,7 +243,7 @@ func (l *Listener) reply(s *session, r *dhtrpc.Request, m *relayed) {
 	if s.puncher != nil { // the client must see this socket's mapping
 		sock = s.puncher.sock
 	}
-	l.n.rpc.Forward(sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHandshake, Target: r.Target, Value: out.append(nil)}, to)
+	l.n.rpc.Forward(sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHandshake, Target: r.Target, Value: encode(out)}, to)
 }
 
 // begin runs the handshake and connects the session's stream if the client is allowed.
@@ -274,7 +274,7 @@ func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool)
 	if replayed {
 		return
 	}
-	p, err := parsePayload(data)
+	p, err := decode[payload](data)
 	if err != nil {
 		return
 	}
@@ -290,7 +290,7 @@ func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool)
 }
 
 func (l *Listener) finish(s *session, responder *secretstream.Responder, p *payload) bool {
-	msg, result, err := responder.Finish(p.append(nil))
+	msg, result, err := responder.Finish(encode(p))
 	if err != nil {
 		l.n.log.Warn("a handshake cannot be answered", "error", err)
 		return false

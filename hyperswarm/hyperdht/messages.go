@@ -40,40 +40,39 @@ const (
 	maxRecordSize = 900 // bytes of a record's value
 )
 
-func appendPeer(b []byte, p *Peer) []byte {
-	return dhtrpc.AppendAddrs(append(b, p.Key[:]...), p.Relays)
+// message is a message with its encoding.
+type message interface{ code(c *dhtrpc.Coder) }
+
+func encode(m message) []byte { return dhtrpc.Encode(nil, m.code) }
+
+// decode decodes a message, for example a *payload. The message refers to data.
+func decode[T any, M interface {
+	*T
+	message
+}](data []byte) (*T, error) {
+	m := M(new(T))
+	err := dhtrpc.Decode(data, m.code)
+	return m, err
 }
 
-func readPeer(r *dhtrpc.Reader) Peer { return Peer{Key: r.Fixed32(), Relays: r.Addrs()} }
-
-func parsePeer(data []byte) (Peer, error) {
-	r := dhtrpc.NewReader(data)
-	p := readPeer(r)
-	return p, r.Err()
+func (p *Peer) code(c *dhtrpc.Coder) {
+	c.Fixed(p.Key[:])
+	c.Addrs(&p.Relays)
 }
 
-// appendPeers appends the answer to a lookup; the final 0 is the unused "bump" field.
-func appendPeers(b []byte, all []Peer) []byte {
-	b = dhtrpc.AppendUint(b, uint64(len(all)))
-	for i := range all {
-		b = appendPeer(b, &all[i])
-	}
-	return dhtrpc.AppendUint(b, 0)
-}
+// peers is the answer to a lookup.
+type peers []Peer
 
-func parsePeers(data []byte) ([]Peer, error) {
-	r := dhtrpc.NewReader(data)
-	n := r.Count(peerSize)
-	var all []Peer
-	for range min(n, maxPeers) {
-		p := readPeer(r)
-		p.Relays = p.Relays[:min(len(p.Relays), maxRelays)]
-		all = append(all, p)
+func (all *peers) code(c *dhtrpc.Coder) {
+	dhtrpc.List(c, (*[]Peer)(all), peerSize, func(p *Peer) { p.code(c) })
+	if !c.Decodes() {
+		c.Uint(new(uint64)) // the unused "bump" field
+		return
 	}
-	if r.Err() != nil {
-		return nil, r.Err()
+	*all = (*all)[:min(len(*all), maxPeers)]
+	for i, p := range *all {
+		(*all)[i].Relays = p.Relays[:min(len(p.Relays), maxRelays)]
 	}
-	return all, nil
 }
 
 // The flags of an announcement.
@@ -86,36 +85,28 @@ const (
 
 // announcement adds a peer to a target, or removes it.
 type announcement struct {
-	peer      *Peer
+	peer      Peer
 	signature [64]byte
 }
 
-func (a *announcement) append(b []byte) []byte {
-	b = dhtrpc.AppendUint(b, announcePeer|announceSignature)
-	b = appendPeer(b, a.peer)
-	return append(b, a.signature[:]...)
-}
-
-// parseAnnouncement decodes an announcement with a peer and a signature. Refreshes, which have neither, are
-// not supported.
-func parseAnnouncement(data []byte) (*announcement, error) {
-	r := dhtrpc.NewReader(data)
-	flags := r.Uint()
+// code codes an announcement with a peer and a signature. Refreshes, which have neither, are not supported.
+func (a *announcement) code(c *dhtrpc.Coder) {
+	flags := c.Flags(true, false, true)
 	if flags&announcePeer == 0 || flags&announceSignature == 0 || flags&announceRefresh != 0 {
-		return nil, dhtrpc.ErrInvalid
+		c.Fail()
+		return
 	}
-	p := readPeer(r)
-	a := &announcement{peer: &p, signature: r.Fixed64()}
+	a.peer.code(c)
+	c.Fixed(a.signature[:])
 	if flags&announceBump != 0 {
-		r.Uint()
+		c.Uint(new(uint64))
 	}
-	return a, r.Err()
 }
 
 // signable returns the bytes that the peer signs. They include the target, the storing node and that node's
 // token.
 func (a *announcement) signable(namespace [32]byte, target, node dhtrpc.ID, token [32]byte) []byte {
-	h := identity.Hash(target[:], node[:], token[:], appendPeer(nil, a.peer))
+	h := identity.Hash(target[:], node[:], token[:], encode(&a.peer))
 	return append(namespace[:], h[:]...)
 }
 
@@ -126,19 +117,10 @@ type mutable struct {
 	signature [64]byte
 }
 
-func (m *mutable) append(b []byte) []byte {
-	b = dhtrpc.AppendBuffer(dhtrpc.AppendUint(b, m.seq), m.value)
-	return append(b, m.signature[:]...)
-}
-
-func readMutable(r *dhtrpc.Reader) mutable {
-	return mutable{seq: r.Uint(), value: r.Buffer(), signature: r.Fixed64()}
-}
-
-func parseMutable(data []byte) (mutable, error) {
-	r := dhtrpc.NewReader(data)
-	m := readMutable(r)
-	return m, r.Err()
+func (m *mutable) code(c *dhtrpc.Coder) {
+	c.Uint(&m.seq)
+	c.Buffer(&m.value)
+	c.Fixed(m.signature[:])
 }
 
 func (m *mutable) signable() []byte {
@@ -146,12 +128,15 @@ func (m *mutable) signable() []byte {
 	return append(identity.MutablePut[:], h[:]...)
 }
 
-// parsePut decodes a mutable record, prefixed with its owner's key.
-func parsePut(data []byte) (identity.PublicKey, mutable, error) {
-	r := dhtrpc.NewReader(data)
-	key := r.Fixed32()
-	m := readMutable(r)
-	return key, m, r.Err()
+// signedPut is a mutable record with its owner's key.
+type signedPut struct {
+	key identity.PublicKey
+	mutable
+}
+
+func (p *signedPut) code(c *dhtrpc.Coder) {
+	c.Fixed(p.key[:])
+	p.mutable.code(c)
 }
 
 // The directions of a handshake or hole punching message.
@@ -176,36 +161,16 @@ const (
 	flagRelayAddr
 )
 
-func (m *relayed) append(b []byte) []byte {
-	var flags uint64
-	if m.peer.IsValid() {
-		flags |= flagPeerAddr
-	}
-	if m.relay.IsValid() {
-		flags |= flagRelayAddr
-	}
-	b = dhtrpc.AppendUint(dhtrpc.AppendUint(b, flags), m.mode)
-	b = dhtrpc.AppendBuffer(b, m.noise)
-	if m.peer.IsValid() {
-		b = dhtrpc.AppendAddr(b, m.peer)
-	}
-	if m.relay.IsValid() {
-		b = dhtrpc.AppendAddr(b, m.relay)
-	}
-	return b
-}
-
-func parseRelayed(data []byte) (*relayed, error) {
-	r := dhtrpc.NewReader(data)
-	flags := r.Uint()
-	m := &relayed{mode: r.Uint(), noise: r.Buffer()}
+func (m *relayed) code(c *dhtrpc.Coder) {
+	flags := c.Flags(m.peer.IsValid(), m.relay.IsValid())
+	c.Uint(&m.mode)
+	c.Buffer(&m.noise)
 	if flags&flagPeerAddr != 0 {
-		m.peer = r.Addr()
+		c.Addr(&m.peer)
 	}
 	if flags&flagRelayAddr != 0 {
-		m.relay = r.Addr()
+		c.Addr(&m.relay)
 	}
-	return m, r.Err()
 }
 
 // Errors in a handshake's payload.
@@ -249,80 +214,50 @@ type holepunchInfo struct {
 // relayInfo is a relay's address and the server's address as that relay sees it.
 type relayInfo struct{ relay, peer netip.AddrPort }
 
-func (p *payload) append(b []byte) []byte {
-	flags := uint64(payloadHasSecretStream)
-	if p.holepunch != nil {
-		flags |= payloadHasHolepunch
+func (p *payload) code(c *dhtrpc.Coder) {
+	if !c.Decodes() {
+		p.version = protocolVersion
 	}
-	if len(p.addrs) > 0 {
-		flags |= payloadHasAddrs4
+	if c.Uint(&p.version); p.version != protocolVersion {
+		return
 	}
-	if p.hasUDX {
-		flags |= payloadHasUDX
-	}
-	if len(p.relays) > 0 {
-		flags |= payloadHasRelays
-	}
-	for _, v := range []uint64{protocolVersion, flags, p.err, uint64(p.firewall)} {
-		b = dhtrpc.AppendUint(b, v)
-	}
-	if h := p.holepunch; h != nil {
-		b = dhtrpc.AppendUint(dhtrpc.AppendUint(b, h.id), uint64(len(h.relays)))
-		for _, r := range h.relays {
-			b = dhtrpc.AppendAddr(dhtrpc.AppendAddr(b, r.relay), r.peer)
-		}
-	}
-	if len(p.addrs) > 0 {
-		b = dhtrpc.AppendAddrs(b, p.addrs)
-	}
-	if p.hasUDX {
-		b = append(b, 1, 0) // version, features
-		b = append(dhtrpc.AppendUint(b, uint64(p.streamID)), 0)
-	}
-	b = append(b, 1) // the secret stream's version
-	if len(p.relays) > 0 {
-		b = dhtrpc.AppendAddrs(b, p.relays)
-	}
-	return b
-}
-
-func parsePayload(data []byte) (*payload, error) {
-	r := dhtrpc.NewReader(data)
-	p := &payload{version: r.Uint()}
-	if r.Err() != nil || p.version != protocolVersion {
-		return p, r.Err()
-	}
-	flags := r.Uint()
-	p.err, p.firewall = r.Uint(), dhtrpc.Class(r.Uint())
+	flags := c.Flags(p.holepunch != nil, len(p.addrs) > 0, false, p.hasUDX, true, false, len(p.relays) > 0)
+	c.Uint(&p.err)
+	c.Uint((*uint64)(&p.firewall))
 	if flags&payloadHasHolepunch != 0 {
-		p.holepunch = &holepunchInfo{id: r.Uint()}
-		for range r.Count(12) {
-			p.holepunch.relays = append(p.holepunch.relays, relayInfo{r.Addr(), r.Addr()})
+		if c.Decodes() {
+			p.holepunch = new(holepunchInfo)
 		}
+		c.Uint(&p.holepunch.id)
+		dhtrpc.List(c, &p.holepunch.relays, 12, func(r *relayInfo) {
+			c.Addr(&r.relay)
+			c.Addr(&r.peer)
+		})
 	}
 	if flags&payloadHasAddrs4 != 0 {
-		p.addrs = r.Addrs()
+		c.Addrs(&p.addrs)
 	}
 	if flags&payloadHasAddrs6 != 0 {
-		r.Fixed(18 * r.Count(18))
+		dhtrpc.List(c, new([][18]byte), 18, func(a *[18]byte) { c.Fixed(a[:]) })
 	}
 	if flags&payloadHasUDX != 0 {
-		ok := r.Uint() == 1
-		r.Uint() // features
-		id := r.Uint()
-		r.Uint() // the first sequence number, always 0
-		p.streamID, p.hasUDX = uint32(id), ok && id <= 0xffffffff
+		version, id := uint64(1), uint64(p.streamID)
+		c.Uint(&version)
+		c.Uint(new(uint64)) // features
+		c.Uint(&id)
+		c.Uint(new(uint64)) // the first sequence number, always 0
+		p.streamID, p.hasUDX = uint32(id), version == 1 && id <= 0xffffffff
 	}
 	if flags&payloadHasSecretStream != 0 {
-		r.Uint()
+		version := uint64(1)
+		c.Uint(&version)
 	}
 	if flags&payloadHasRelayThrough != 0 {
-		r.Uint()
-		r.Uint()
-		r.Fixed(64)
+		c.Uint(new(uint64))
+		c.Uint(new(uint64))
+		c.Fixed(make([]byte, 64))
 	}
 	if flags&payloadHasRelays != 0 {
-		p.relays = r.Addrs()
+		c.Addrs(&p.relays)
 	}
-	return p, r.Err()
 }

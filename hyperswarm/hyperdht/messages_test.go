@@ -50,29 +50,29 @@ func TestVectors(t *testing.T) {
 	pair := identity.FromSeed(repeat(1))
 	addr := netip.MustParseAddrPort("127.0.0.1:49737")
 	peer := Peer{Key: pair.Public(), Relays: []netip.AddrPort{addr}}
-	a := announcement{peer: &peer}
+	a := announcement{peer: peer}
 	a.signature = pair.Sign(a.signable(identity.Announce, repeat(0x11), repeat(0x33), repeat(0x22)))
-	same(t, "the announcement", a.append(nil), "05"+keyOne+"017f00000149c2"+announceSigned)
+	same(t, "the announcement", encode(&a), "05"+keyOne+"017f00000149c2"+announceSigned)
 	undo := pair.Sign(a.signable(identity.Unannounce, repeat(0x11), repeat(0x33), repeat(0x22)))
 	same(t, "the unannouncement's signature", undo[:], unannounceSigned)
-	same(t, "the lookup's answer", appendPeers(nil, []Peer{peer}), "01"+keyOne+"017f00000149c200")
+	same(t, "the lookup's answer", encode(&peers{peer}), "01"+keyOne+"017f00000149c200")
 
 	m := mutable{seq: 5, value: []byte("hello")}
 	m.signature = pair.Sign(m.signable())
 	public := pair.Public()
-	same(t, "the record", m.append(public[:]), keyOne+"050568656c6c6f"+mutableSigned)
+	same(t, "the record", encode(&signedPut{public, m}), keyOne+"050568656c6c6f"+mutableSigned)
 
 	p := payload{firewall: dhtrpc.Open, addrs: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:5000")}, streamID: 0x01020304, hasUDX: true}
-	same(t, "the client's payload", p.append(nil), firstPayload)
+	same(t, "the client's payload", encode(&p), firstPayload)
 	p = payload{firewall: dhtrpc.Open, streamID: 7, hasUDX: true}
-	same(t, "the server's payload", p.append(nil), secondPayload)
+	same(t, "the server's payload", encode(&p), secondPayload)
 
-	same(t, "a client's handshake", (&relayed{noise: []byte{0xaa, 0xbb}}).append(nil), "000002aabb")
-	same(t, "a relay's handshake", (&relayed{mode: fromRelay, noise: []byte{0xaa, 0xbb}, peer: netip.MustParseAddrPort("192.0.2.2:1234")}).append(nil), relayedByRelay)
+	same(t, "a client's handshake", encode(&relayed{noise: []byte{0xaa, 0xbb}}), "000002aabb")
+	same(t, "a relay's handshake", encode(&relayed{mode: fromRelay, noise: []byte{0xaa, 0xbb}, peer: netip.MustParseAddrPort("192.0.2.2:1234")}), relayedByRelay)
 	token := repeat(1)
 	punch := punchPayload{firewall: dhtrpc.Consistent, round: 1, punching: true, token: &token,
 		addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:1234")}, remote: netip.MustParseAddrPort("192.0.2.3:4321")}
-	same(t, "a punch payload", punch.append(nil), plainPunch)
+	same(t, "a punch payload", encode(&punch), plainPunch)
 	key := identity.KeyedHash(unhex(t, handshakeHashText), identity.PeerHolepunch[:])
 	same(t, "the punch key", key[:], "d396ecef3aa9aabb86168de8803bb186c237c5b8e40a99a10fbbcae3b68103fb")
 }
@@ -88,24 +88,24 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 		}
 	}
 	p := &payload{version: 1, err: 3, firewall: dhtrpc.Random, holepunch: &holepunchInfo{9, []relayInfo{{addrs[0], addrs[1]}}}, addrs: addrs, streamID: 8, hasUDX: true, relays: addrs}
-	got, err := parsePayload(p.append(nil))
+	got, err := decode[payload](encode(p))
 	diff(p, got, err)
 	r := &relayed{mode: fromSecondRelay, noise: []byte{1}, peer: addrs[0], relay: addrs[1]}
-	gotR, err := parseRelayed(r.append(nil))
+	gotR, err := decode[relayed](encode(r))
 	diff(r, gotR, err)
 	h := &holepunch{mode: fromRelay, id: 1 << 31, payload: []byte{1, 2}, peer: addrs[0]}
-	gotH, err := parseHolepunch(h.append(nil))
+	gotH, err := decode[holepunch](encode(h))
 	diff(h, gotH, err)
 	token := repeat(2)
 	pp := &punchPayload{err: 1, firewall: dhtrpc.Consistent, round: 3, punching: true, addrs: addrs, remote: addrs[1], token: &token, remoteToken: &token}
-	gotP, err := parsePunchPayload(pp.append(nil))
+	gotP, err := decode[punchPayload](encode(pp))
 	diff(pp, gotP, err)
-	a := &announcement{peer: &Peer{Key: repeat(3), Relays: addrs}, signature: [64]byte{4}}
-	gotA, err := parseAnnouncement(a.append(nil))
+	a := &announcement{peer: Peer{Key: repeat(3), Relays: addrs}, signature: [64]byte{4}}
+	gotA, err := decode[announcement](encode(a))
 	diff(a, gotA, err)
 	m := mutable{seq: 4, value: []byte("x"), signature: [64]byte{5}}
-	gotM, err := parseMutable(m.append(nil))
-	diff(m, gotM, err)
+	gotM, err := decode[mutable](encode(&m))
+	diff(&m, gotM, err)
 }
 
 // What later versions add, and what we do not use, is passed over.
@@ -116,11 +116,11 @@ func TestUnknownFieldsArePassedOver(t *testing.T) {
 	data = append(data, 1)                              // secret stream
 	data = append(append(data, 1, 0), make([]byte, 64)...)
 	data = append(data, 1, 1, 2, 3, 4, 5, 0)
-	p, err := parsePayload(append(data, 9, 9))
+	p, err := decode[payload](append(data, 9, 9))
 	if err != nil || p.streamID != 7 || len(p.relays) != 1 || p.relays[0].String() != "1.2.3.4:5" {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, err := parsePayload([]byte{2}); err != nil || p.version != 2 {
+	if p, err := decode[payload]([]byte{2}); err != nil || p.version != 2 {
 		t.Errorf("another version: %+v, %v", p, err)
 	}
 }
@@ -130,8 +130,8 @@ func FuzzPayload(f *testing.F) {
 	f.Add(unhex(f, firstPayload))
 	f.Add(unhex(f, secondPayload))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if p, err := parsePayload(data); err == nil && p.version == protocolVersion {
-			if _, err := parsePayload(p.append(nil)); err != nil {
+		if p, err := decode[payload](data); err == nil && p.version == protocolVersion {
+			if _, err := decode[payload](encode(p)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -146,32 +146,32 @@ func FuzzMessages(f *testing.F) {
 	f.Add(unhex(f, keyOne+"050568656c6c6f"+mutableSigned))
 	f.Add(unhex(f, "01"+keyOne+"017f00000149c200"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if m, err := parseRelayed(data); err == nil {
-			if _, err := parseRelayed(m.append(nil)); err != nil {
+		if m, err := decode[relayed](data); err == nil {
+			if _, err := decode[relayed](encode(m)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if m, err := parseHolepunch(data); err == nil {
-			if _, err := parseHolepunch(m.append(nil)); err != nil {
+		if m, err := decode[holepunch](data); err == nil {
+			if _, err := decode[holepunch](encode(m)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if m, err := parsePunchPayload(data); err == nil {
-			if _, err := parsePunchPayload(m.append(nil)); err != nil {
+		if m, err := decode[punchPayload](data); err == nil {
+			if _, err := decode[punchPayload](encode(m)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if a, err := parseAnnouncement(data); err == nil {
-			if _, err := parseAnnouncement(a.append(nil)); err != nil {
+		if a, err := decode[announcement](data); err == nil {
+			if _, err := decode[announcement](encode(a)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if all, err := parsePeers(data); err == nil && len(all) > maxPeers {
-			t.Fatalf("%d peers are read", len(all))
+		if all, err := decode[peers](data); err == nil && len(*all) > maxPeers {
+			t.Fatalf("%d peers are read", len(*all))
 		}
-		_, _ = parsePeer(data) // no panic
-		_, _, _ = parsePut(data)
-		_, _ = parseMutable(data)
+		_, _ = decode[Peer](data) // no panic
+		_, _ = decode[signedPut](data)
+		_, _ = decode[mutable](data)
 	})
 }
 
@@ -221,7 +221,7 @@ func FuzzRequests(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m = dhtrpc.Message{Command: cmdPeerHandshake, Target: &l.target, Value: (&relayed{noise: msg}).append(nil)}
+		m = dhtrpc.Message{Command: cmdPeerHandshake, Target: &l.target, Value: encode(&relayed{noise: msg})}
 		n.rpc.Receive(n.rpc.Socket(), m.Append(nil), from)
 	})
 }

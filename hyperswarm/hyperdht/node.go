@@ -212,7 +212,7 @@ func (n *Node) handle(r *dhtrpc.Request) {
 	case cmdLookup:
 		var value []byte
 		if all := n.store.lookup(*r.Target); len(all) > 0 {
-			value = appendPeers(nil, all)
+			value = encode((*peers)(&all))
 		}
 		r.Reply(value)
 	case cmdAnnounce, cmdUnannounce:
@@ -234,7 +234,7 @@ func (n *Node) handle(r *dhtrpc.Request) {
 func (n *Node) handleFindPeer(r *dhtrpc.Request) {
 	var value []byte
 	if p, ok := n.peer(*r.Target); ok {
-		value = appendPeer(nil, &p)
+		value = encode(&p)
 	}
 	r.Reply(value)
 }
@@ -252,7 +252,7 @@ func (n *Node) handleAnnounce(r *dhtrpc.Request) {
 	if r.Token == nil || !n.signatures.Allow(r.From.Addr(), 1) {
 		return
 	}
-	a, err := parseAnnouncement(r.Value)
+	a, err := decode[announcement](r.Value)
 	if err != nil {
 		return
 	}
@@ -288,11 +288,11 @@ func (n *Node) handleMutablePut(r *dhtrpc.Request) {
 	if r.Token == nil || !n.signatures.Allow(r.From.Addr(), 1) {
 		return
 	}
-	key, m, err := parsePut(r.Value)
-	if err != nil || len(m.value) > maxRecordSize || identity.Hash(key[:]) != *r.Target || !identity.Verify(key, m.signable(), m.signature) {
+	m, err := decode[signedPut](r.Value)
+	if err != nil || len(m.value) > maxRecordSize || identity.Hash(m.key[:]) != *r.Target || !identity.Verify(m.key, m.signable(), m.signature) {
 		return
 	}
-	switch code, ok := n.store.putMutable(*r.Target, m, r.From.Addr()); {
+	switch code, ok := n.store.putMutable(*r.Target, m.mutable, r.From.Addr()); {
 	case code != 0:
 		r.Refuse(code)
 	case ok:
@@ -308,7 +308,7 @@ func (n *Node) handleMutableGet(r *dhtrpc.Request) {
 	}
 	var value []byte
 	if m, ok := n.store.getMutable(*r.Target); ok && m.seq >= least {
-		value = m.append(nil)
+		value = encode(&m)
 	}
 	r.Reply(value)
 }

@@ -42,29 +42,14 @@ type holepunch struct {
 	peer    netip.AddrPort
 }
 
-func (m *holepunch) append(b []byte) []byte {
-	flags := uint64(0)
-	if m.peer.IsValid() {
-		flags = flagPeerAddr
-	}
-	for _, v := range []uint64{flags, m.mode, m.id} {
-		b = dhtrpc.AppendUint(b, v)
-	}
-	b = dhtrpc.AppendBuffer(b, m.payload)
-	if m.peer.IsValid() {
-		b = dhtrpc.AppendAddr(b, m.peer)
-	}
-	return b
-}
-
-func parseHolepunch(data []byte) (*holepunch, error) {
-	r := dhtrpc.NewReader(data)
-	flags := r.Uint()
-	m := &holepunch{mode: r.Uint(), id: r.Uint(), payload: r.Buffer()}
+func (m *holepunch) code(c *dhtrpc.Coder) {
+	flags := c.Flags(m.peer.IsValid())
+	c.Uint(&m.mode)
+	c.Uint(&m.id)
+	c.Buffer(&m.payload)
 	if flags&flagPeerAddr != 0 {
-		m.peer = r.Addr()
+		c.Addr(&m.peer)
 	}
-	return m, r.Err()
 }
 
 const (
@@ -88,56 +73,23 @@ type punchPayload struct {
 	remoteToken *[32]byte
 }
 
-func (p *punchPayload) append(b []byte) []byte {
-	flags := uint64(0)
-	set := func(on bool, flag uint64) {
-		if on {
-			flags |= flag
-		}
-	}
-	set(p.punching, punchPunching)
-	set(len(p.addrs) > 0, punchHasAddrs)
-	set(p.remote.IsValid(), punchHasRemote)
-	set(p.token != nil, punchHasToken)
-	set(p.remoteToken != nil, punchHasRemoteToken)
-	for _, v := range []uint64{flags, p.err, uint64(p.firewall), p.round} {
-		b = dhtrpc.AppendUint(b, v)
-	}
-	if len(p.addrs) > 0 {
-		b = dhtrpc.AppendAddrs(b, p.addrs)
-	}
-	if p.remote.IsValid() {
-		b = dhtrpc.AppendAddr(b, p.remote)
-	}
-	if p.token != nil {
-		b = append(b, p.token[:]...)
-	}
-	if p.remoteToken != nil {
-		b = append(b, p.remoteToken[:]...)
-	}
-	return b
-}
-
-func parsePunchPayload(data []byte) (*punchPayload, error) {
-	r := dhtrpc.NewReader(data)
-	flags := r.Uint()
-	p := &punchPayload{err: r.Uint(), firewall: dhtrpc.Class(r.Uint()), round: r.Uint(), punching: flags&punchPunching != 0}
+func (p *punchPayload) code(c *dhtrpc.Coder) {
+	flags := c.Flags(false, p.punching, len(p.addrs) > 0, p.remote.IsValid(), p.token != nil, p.remoteToken != nil)
+	p.punching = flags&punchPunching != 0
+	c.Uint(&p.err)
+	c.Uint((*uint64)(&p.firewall))
+	c.Uint(&p.round)
 	if flags&punchHasAddrs != 0 {
-		p.addrs = r.Addrs()
+		c.Addrs(&p.addrs)
+	}
+	if c.Decodes() {
 		p.addrs = p.addrs[:min(len(p.addrs), maxPunchAddrs)]
 	}
 	if flags&punchHasRemote != 0 {
-		p.remote = r.Addr()
+		c.Addr(&p.remote)
 	}
-	if flags&punchHasToken != 0 {
-		v := r.Fixed32()
-		p.token = &v
-	}
-	if flags&punchHasRemoteToken != 0 {
-		v := r.Fixed32()
-		p.remoteToken = &v
-	}
-	return p, r.Err()
+	c.Optional(flags&punchHasToken != 0, &p.token)
+	c.Optional(flags&punchHasRemoteToken != 0, &p.remoteToken)
 }
 
 // puncher is one end of a hole punching attempt: a separate socket and the estimate of its public address.
@@ -281,7 +233,7 @@ func (p *puncher) token(host netip.Addr) *[32]byte {
 func (p *puncher) seal(m *punchPayload) []byte {
 	var nonce [nonceSize]byte
 	rand.Read(nonce[:]) // never fails
-	return secretbox.Seal(nonce[:], m.append(nil), &nonce, p.key)
+	return secretbox.Seal(nonce[:], encode(m), &nonce, p.key)
 }
 
 func (p *puncher) open(data []byte) (*punchPayload, bool) {
@@ -296,7 +248,7 @@ func (p *puncher) open(data []byte) (*punchPayload, bool) {
 	if !ok {
 		return nil, false
 	}
-	m, err := parsePunchPayload(plain)
+	m, err := decode[punchPayload](plain)
 	return m, err == nil
 }
 
@@ -364,7 +316,7 @@ func (n *Node) handlePing(s *udx.Socket, from netip.AddrPort) {
 
 // handleHolepunch passes a message to a local listener, or forwards it.
 func (n *Node) handleHolepunch(r *dhtrpc.Request) {
-	m, err := parseHolepunch(r.Value)
+	m, err := decode[holepunch](r.Value)
 	if err != nil || r.Target == nil {
 		return
 	}
@@ -387,7 +339,7 @@ func (n *Node) handleHolepunch(r *dhtrpc.Request) {
 		n.forwardRequest(r, to, &holepunch{mode: fromRelay, id: m.id, payload: m.payload, peer: r.From})
 	case fromServer:
 		n.forwardReply(r, m.peer, func(server netip.AddrPort) []byte {
-			return (&holepunch{mode: reply, id: m.id, payload: m.payload, peer: server}).append(nil)
+			return encode(&holepunch{mode: reply, id: m.id, payload: m.payload, peer: server})
 		})
 	}
 }
@@ -446,7 +398,7 @@ func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
 	if !l.goBackground(func() {
 		defer func() { <-l.workers }()
 		out := l.answerPunch(s.puncher, r, m, in)
-		value := (&holepunch{mode: fromServer, payload: s.puncher.seal(out), peer: m.peer}).append(nil)
+		value := encode(&holepunch{mode: fromServer, payload: s.puncher.seal(out), peer: m.peer})
 		l.n.rpc.Forward(s.puncher.sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHolepunch, Target: r.Target, Value: value}, r.From)
 	}) {
 		<-l.workers
@@ -583,7 +535,7 @@ func sameHostOnly(all []netip.AddrPort, as netip.AddrPort) []netip.AddrPort {
 // relay sees it.
 func (d *dial) punchRound(ctx context.Context, p *puncher, a *answer, relay, peer netip.AddrPort, out *punchPayload) (*punchPayload, netip.AddrPort, error) {
 	m := holepunch{mode: fromClient, id: a.payload.holepunch.id, payload: p.seal(out), peer: peer}
-	r, err := d.n.rpc.Call(ctx, relay, dhtrpc.Call{Command: cmdPeerHolepunch, Target: &d.target, Value: m.append(nil), Socket: p.sock, Tries: handshakeTries})
+	r, err := d.n.rpc.Call(ctx, relay, dhtrpc.Call{Command: cmdPeerHolepunch, Target: &d.target, Value: encode(&m), Socket: p.sock, Tries: handshakeTries})
 	silent := func(cause error) (*punchPayload, netip.AddrPort, error) {
 		return nil, netip.AddrPort{}, d.failed(ctx, CodeUnreachable, "answers, but not to hole punching messages", cause)
 	}
@@ -591,7 +543,7 @@ func (d *dial) punchRound(ctx context.Context, p *puncher, a *answer, relay, pee
 		return silent(err)
 	}
 	p.sampler.Add(relay, r.To)
-	back, err := parseHolepunch(r.Value)
+	back, err := decode[holepunch](r.Value)
 	if err != nil || back.mode != reply {
 		return silent(err)
 	}

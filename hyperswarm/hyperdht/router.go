@@ -25,18 +25,13 @@ func (n *Node) handleHandshake(r *dhtrpc.Request) {
 	if r.Target == nil {
 		return
 	}
-	m, err := parseRelayed(r.Value)
+	m, err := decode[relayed](r.Value)
 	if r.Value != nil && err != nil {
 		return
 	}
 	if l := n.listener(*r.Target); l != nil {
-		if m != nil {
-			l.handshake(r, m)
-		}
+		l.handshake(r, m)
 		return
-	}
-	if m == nil {
-		m = &relayed{}
 	}
 	switch m.mode {
 	case fromClient:
@@ -48,21 +43,21 @@ func (n *Node) handleHandshake(r *dhtrpc.Request) {
 		n.forwardRequest(r, route.addr, &relayed{mode: fromRelay, noise: m.noise, peer: r.From})
 	case fromServer:
 		n.forwardReply(r, m.peer, func(server netip.AddrPort) []byte {
-			return (&relayed{mode: reply, noise: m.noise, peer: server}).append(nil)
+			return encode(&relayed{mode: reply, noise: m.noise, peer: server})
 		})
 	}
 }
 
 // forwardRequest forwards a client's message to the server. The destination is always the route of this
 // node, never one that the client names.
-func (n *Node) forwardRequest(r *dhtrpc.Request, to netip.AddrPort, m interface{ append([]byte) []byte }) {
+func (n *Node) forwardRequest(r *dhtrpc.Request, to netip.AddrPort, m message) {
 	if !n.forwards.Allow(r.From.Addr(), 1) {
 		return
 	}
 	n.mu.Lock()
 	n.forwarded.keep(forwardKey{r.Command, r.TID, *r.Target, r.From}, to.Addr())
 	n.mu.Unlock()
-	n.rpc.Forward(r.Socket, &dhtrpc.Message{TID: r.TID, Command: r.Command, Target: r.Target, Value: m.append(nil)}, to)
+	n.rpc.Forward(r.Socket, &dhtrpc.Message{TID: r.TID, Command: r.Command, Target: r.Target, Value: encode(m)}, to)
 }
 
 // forwardReply forwards a server's answer to the client, once for each request.
