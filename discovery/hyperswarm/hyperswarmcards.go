@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -267,16 +268,8 @@ func (s *Source) enqueue(id string) []*link {
 	for _, l := range links {
 		l.enqueue(id)
 	}
-	signal(s.changed)
+	wait.Nudge(s.changed)
 	return links
-}
-
-// signal fills a channel with a buffer of one. It never blocks.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // already signaled
-	}
 }
 
 // followTopics joins the topics of the capabilities of the hub's agents, and leaves

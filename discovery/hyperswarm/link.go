@@ -8,6 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/hyperswarm/swarm"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // link is a connection with another hub. It sends the current statement about each
@@ -40,7 +41,7 @@ func (l *link) enqueue(id string) {
 	l.mu.Lock()
 	l.queue[id] = struct{}{}
 	l.mu.Unlock()
-	signal(l.wake)
+	wait.Nudge(l.wake)
 }
 
 // flush waits until the queue is sent, or the link or ctx has ended.

@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -67,7 +68,7 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	if err := cards.SetPendingLimits(maxPending, maxBytes); err != nil {
 		return discoveryError(err)
 	}
-	asks, err := s.Conn.Subscribe(s.subject("ask"), func(*nats.Msg) { s.wake() })
+	asks, err := s.Conn.Subscribe(s.subject("ask"), func(*nats.Msg) { wait.Nudge(s.asked) })
 	if err != nil {
 		return discoveryError(err)
 	}
@@ -85,7 +86,7 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 			if err := s.askAll(); err != nil {
 				return err
 			}
-			s.wake()
+			wait.Nudge(s.asked)
 		case <-s.asked:
 			s.answer(ctx)
 		}
@@ -108,13 +109,6 @@ func (s *Source) askAll() error {
 		return discoveryError(err)
 	}
 	return nil
-}
-
-func (s *Source) wake() {
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
 }
 
 // answer repeats all statements and then pauses, which bounds the answers to a

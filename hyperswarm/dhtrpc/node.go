@@ -79,12 +79,11 @@ type Node struct {
 	limits limits
 	seen   Sampler
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background wait.Group
 
 	mu      sync.Mutex
-	closed  bool
 	tid     uint16
 	pending map[uint16]*pending
 	checks  int // pings after down hints
@@ -130,18 +129,16 @@ func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	}
 	n.table = &table{own: n.id}
 	close(started)
-	n.wg.Go(n.run)
+	n.background.Go(n.run)
 	return n, nil
 }
 
 // Close stops the node and waits for its goroutines. It does not close the mux.
 func (n *Node) Close() error {
-	n.mu.Lock()
-	n.closed = true
-	n.mu.Unlock()
+	n.background.Stop()
 	n.cancel()
 	err := n.sock.Close()
-	n.wg.Wait()
+	n.background.Wait()
 	return err
 }
 
@@ -227,7 +224,7 @@ func (n *Node) needsRefresh(i int) bool {
 // pingOldest checks the nodes that were silent longest.
 func (n *Node) pingOldest() {
 	for _, addr := range n.table.oldest(5, time.Now().Add(-recent)) {
-		n.goBackground(func() { n.check(addr, 3) })
+		n.background.Go(func() { n.check(addr, 3) })
 	}
 }
 
@@ -239,15 +236,6 @@ func (n *Node) check(addr netip.AddrPort, tries int) bool {
 	}
 	n.table.remove(NodeID(addr))
 	return false
-}
-
-// goBackground runs f unless the node is closed.
-func (n *Node) goBackground(f func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.closed {
-		n.wg.Go(f)
-	}
 }
 
 // Receive handles a datagram of one of the node's sockets. It is the [udx.Handler] for additional sockets
@@ -300,7 +288,7 @@ func (n *Node) goBounded(running *int, limit int, f func()) bool {
 	}
 	*running++
 	n.mu.Unlock()
-	n.goBackground(func() {
+	n.background.Go(func() {
 		f()
 		n.mu.Lock()
 		*running--
@@ -482,7 +470,7 @@ func (n *Node) SetBootstrap(nodes []string) error {
 	n.o.Bootstrap = slices.Clone(nodes)
 	n.mu.Unlock()
 	if n.table.len() == 0 && len(nodes) > 0 {
-		n.goBackground(n.join)
+		n.background.Go(n.join)
 	}
 	return nil
 }

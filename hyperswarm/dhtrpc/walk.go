@@ -79,7 +79,7 @@ func (n *Node) Walk(ctx context.Context, w Walk) ([]*Reply, error) {
 				break
 			}
 			q.flying++
-			n.goBackground(func() { q.n.visit(ctx, w, s, results) })
+			n.background.Go(func() { q.n.visit(ctx, w, s, results) })
 		}
 		if q.finished() {
 			if q.replies < 5 && !q.table && !q.stopped {
@@ -109,7 +109,7 @@ func (n *Node) visit(ctx context.Context, w Walk, s step, results chan<- outcome
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan *Reply, 1)
-	n.goBackground(func() {
+	n.background.Go(func() {
 		r, err := n.Call(ctx, s.addr, Call{Internal: w.Internal, Command: w.Command, Target: &w.Target, Value: w.Value, Tries: walkTries})
 		if err != nil {
 			r = nil
@@ -255,7 +255,7 @@ func (q *walker) down(a netip.AddrPort) {
 		if n.hintsLeft.Add(-1) < 0 {
 			return
 		}
-		n.goBackground(func() {
+		n.background.Go(func() {
 			// A lost hint is harmless.
 			_, _ = n.Call(n.ctx, by, Call{Internal: true, Command: cmdDownHint, Value: hint, Tries: 1})
 		})

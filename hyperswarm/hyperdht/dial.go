@@ -161,7 +161,7 @@ func (d *dial) exchange(ctx context.Context, relays []netip.AddrPort) (*answer, 
 	var walkErr error
 	walked := make(chan struct{})
 	first := append(slices.Clone(relays), d.n.remembered(d.key)...)
-	started := d.n.goBackground(func() {
+	started := d.n.background.Go(func() {
 		defer close(walked)
 		defer close(candidates)
 		walkErr = d.candidates(ctx, first, candidates)
@@ -187,7 +187,7 @@ func (d *dial) exchange(ctx context.Context, relays []netip.AddrPort) (*answer, 
 			}
 			asked[c] = true
 			flying++
-			d.n.goBackground(func() { answers <- d.ask(ctx, c) })
+			d.n.background.Go(func() { answers <- d.ask(ctx, c) })
 		case a := <-answers:
 			flying--
 			if a != nil {

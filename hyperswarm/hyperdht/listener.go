@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/backlog"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 	confirmTime    = 15 * time.Second
 	maxUnconfirmed = 256
 	maxWorkers     = 32 // concurrent handshakes
-	backlog        = 64
+	maxWaiting     = 64 // connections that wait for Accept
 )
 
 // ListenOptions configure a listener.
@@ -39,14 +40,11 @@ type Listener struct {
 	target dhtrpc.ID
 	allow  identity.Allow
 
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	conns   *backlog.Backlog[*secretstream.Conn]
+	ctx     context.Context // of conns
 	workers chan struct{}
-	accept  chan *secretstream.Conn
 
 	mu          sync.Mutex
-	closed      bool
 	sessions    *cache[[32]byte, *session]                         // by the hash of the first message
 	replays     *cache[[secretstream.EphemeralSize]byte, struct{}] // ephemeral keys seen
 	punches     map[uint64]*session
@@ -77,23 +75,24 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	public := o.Pair.Public()
 	l := &Listener{
 		n: n, pair: o.Pair, target: identity.Hash(public[:]), allow: o.Allow,
-		workers: make(chan struct{}, maxWorkers), accept: make(chan *secretstream.Conn, backlog),
+		workers:  make(chan struct{}, maxWorkers),
 		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
 		replays:  newCache[[secretstream.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
 		punches:  make(map[uint64]*session),
+		conns:    backlog.New(n.ctx, maxWaiting, (*secretstream.Conn).Destroy, errListenerClosed),
 	}
-	l.ctx, l.cancel = context.WithCancel(n.ctx)
+	l.ctx = l.conns.Context()
 	l.announcer.init(l)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.closed:
+	case n.background.Stopped():
 		return nil, errClosed
 	case n.listeners[l.target] != nil:
 		return nil, &Error{Code: CodeAlreadyStarted, Message: "the node listens on this key already"}
 	}
 	n.listeners[l.target] = l
-	l.wg.Go(l.announcer.run)
+	l.conns.Go(l.announcer.run)
 	return l, nil
 }
 
@@ -121,47 +120,21 @@ func (l *Listener) Relays() []netip.AddrPort { return l.announcer.addresses() }
 // recording: only data proves that the peer is present (see [secretstream.Conn.Confirmed]). Until then
 // nothing but the header is sent, and after 15 s the connection is destroyed.
 func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
-	select {
-	case c := <-l.accept:
-		return c, nil
-	case <-l.ctx.Done():
-		return nil, &Error{Code: CodeClosed, Message: "the listener is closed"}
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return l.conns.Accept(ctx)
 }
+
+func errListenerClosed() error { return &Error{Code: CodeClosed, Message: "the listener is closed"} }
 
 // Close stops the listener and withdraws its announcement. Accepted connections stay open.
 func (l *Listener) Close() error {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
+	l.conns.Stop()
 	l.n.mu.Lock()
 	if l.n.listeners[l.target] == l {
 		delete(l.n.listeners, l.target)
 	}
 	l.n.mu.Unlock()
-	l.cancel()
-	l.wg.Wait()
-	for {
-		select {
-		case c := <-l.accept:
-			c.Destroy()
-		default:
-			return nil
-		}
-	}
-}
-
-// goBackground runs f unless the listener is closed.
-func (l *Listener) goBackground(f func()) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	l.wg.Go(f)
-	return true
+	l.conns.Close()
+	return nil
 }
 
 // handshake handles a client's message; m.mode says on which way it was received.
@@ -194,18 +167,7 @@ func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 		l.sessions.keep(key, s)
 	}
 	l.mu.Unlock()
-	select {
-	case l.workers <- struct{}{}:
-	default: // the client retries
-		if !seen {
-			l.mu.Lock()
-			l.sessions.remove(key)
-			l.mu.Unlock()
-		}
-		return
-	}
-	ok := l.goBackground(func() {
-		defer func() { <-l.workers }()
+	started := l.conns.GoWithin(l.workers, func() {
 		if !seen {
 			l.begin(s, r, m.noise, direct)
 			close(s.done)
@@ -216,8 +178,10 @@ func (l *Listener) handshake(r *dhtrpc.Request, m *relayed) {
 		case <-l.ctx.Done():
 		}
 	})
-	if !ok {
-		<-l.workers
+	if !started && !seen { // the client retries
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.sessions.remove(key)
 	}
 }
 
@@ -322,7 +286,7 @@ func (l *Listener) open(s *session, r *dhtrpc.Request, responder *secretstream.R
 	l.mu.Lock()
 	l.unconfirmed++
 	l.mu.Unlock()
-	started := l.goBackground(func() {
+	started := l.conns.Go(func() {
 		defer l.dropPunch(s)
 		defer func() {
 			l.mu.Lock()
@@ -350,9 +314,7 @@ func (l *Listener) serve(s *session, sock *udx.Socket, straight bool) {
 		s.stream.Destroy()
 		return
 	}
-	select {
-	case l.accept <- conn:
-	default:
+	if !l.conns.Offer(conn) {
 		l.n.log.Warn("the backlog of accepted connections is full: a connection was dropped")
 		conn.Destroy()
 		return

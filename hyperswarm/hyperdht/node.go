@@ -22,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Options configure a [Node].
@@ -61,12 +62,11 @@ type Node struct {
 	forwards   *dhtrpc.Limiter
 	handshakes *admission // handshakes that others begin with our listeners
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background wait.Group
 
 	mu        sync.Mutex
-	closed    bool
 	listeners map[dhtrpc.ID]*Listener
 	forwarded *cache[forwardKey, netip.Addr] // handshakes that this node forwards
 	known     *cache[identity.PublicKey, []netip.AddrPort]
@@ -126,12 +126,10 @@ func Listen(o Options) (*Node, error) {
 
 // Close closes the node, its listeners and its connections, and waits for them.
 func (n *Node) Close() error {
-	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
+	if !n.background.Stop() {
 		return nil
 	}
-	n.closed = true
+	n.mu.Lock()
 	all := slices.Collect(maps.Values(n.listeners))
 	n.mu.Unlock()
 	var wg sync.WaitGroup
@@ -142,7 +140,7 @@ func (n *Node) Close() error {
 	n.cancel()
 	_ = n.rpc.Close() // mux.Close closes the same socket and returns the error
 	err := n.mux.Close()
-	n.wg.Wait()
+	n.background.Wait()
 	return err
 }
 
@@ -174,17 +172,6 @@ func (n *Node) Streams() int { return n.mux.Streams() }
 
 // WaitReady blocks until the first attempt to join the DHT is over, even a failed one.
 func (n *Node) WaitReady(ctx context.Context) error { return n.rpc.WaitReady(ctx) }
-
-// goBackground runs f unless the node is closed.
-func (n *Node) goBackground(f func()) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return false
-	}
-	n.wg.Go(f)
-	return true
-}
 
 // handle answers a request of another node. Invalid requests get no answer.
 func (n *Node) handle(r *dhtrpc.Request) {

@@ -164,7 +164,7 @@ func (p *puncher) close() {
 	delete(p.n.punching, p.sock)
 	p.n.mu.Unlock()
 	closeSocket := func() { _ = p.sock.Close() } // an error has no consequence
-	if p.stream.Socket() != p.sock || !p.n.goBackground(func() {
+	if p.stream.Socket() != p.sock || !p.n.background.Go(func() {
 		select {
 		case <-p.stream.Done():
 		case <-p.n.ctx.Done():
@@ -390,19 +390,11 @@ func (l *Listener) holepunch(r *dhtrpc.Request, m *holepunch) {
 	if !ok {
 		return
 	}
-	select {
-	case l.workers <- struct{}{}:
-	default:
-		return // the client retries
-	}
-	if !l.goBackground(func() {
-		defer func() { <-l.workers }()
+	l.conns.GoWithin(l.workers, func() { // otherwise the client retries
 		out := l.answerPunch(s.puncher, r, m, in)
 		value := encode(&holepunch{mode: fromServer, payload: s.puncher.seal(out), peer: m.peer})
 		l.n.rpc.Forward(s.puncher.sock, &dhtrpc.Message{TID: r.TID, Command: cmdPeerHolepunch, Target: r.Target, Value: value}, r.From)
-	}) {
-		<-l.workers
-	}
+	})
 }
 
 func (l *Listener) answerPunch(p *puncher, r *dhtrpc.Request, m *holepunch, in *punchPayload) *punchPayload {

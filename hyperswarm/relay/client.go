@@ -11,6 +11,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/backlog"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -56,7 +57,7 @@ type ListenOptions struct {
 }
 
 const (
-	backlog     = 64
+	maxWaiting  = 64 // connections that wait for Accept
 	maxAccepts  = 32 // concurrent
 	firstRetry  = time.Second
 	longestWait = time.Minute
@@ -64,14 +65,12 @@ const (
 
 // Listener accepts connections through a relay. It is safe for concurrent use.
 type Listener struct {
-	n      *hyperdht.Node
-	relay  identity.PublicKey
-	o      ListenOptions
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	conns  chan *secretstream.Conn
-	slots  chan struct{}
+	n     *hyperdht.Node
+	relay identity.PublicKey
+	o     ListenOptions
+	conns *backlog.Backlog[*secretstream.Conn]
+	ctx   context.Context // of conns
+	slots chan struct{}
 
 	once  sync.Once
 	first chan struct{} // closed when the first attempt to register has come to an end
@@ -89,11 +88,11 @@ func Listen(n *hyperdht.Node, relay identity.PublicKey, o ListenOptions) *Listen
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	l := &Listener{
-		n: n, relay: relay, o: o, conns: make(chan *secretstream.Conn, backlog),
-		slots: make(chan struct{}, maxAccepts), first: make(chan struct{}),
+		n: n, relay: relay, o: o, slots: make(chan struct{}, maxAccepts), first: make(chan struct{}),
+		conns: backlog.New(context.Background(), maxWaiting, (*secretstream.Conn).Destroy, func() error { return ErrClosed }),
 	}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.wg.Go(l.run)
+	l.ctx = l.conns.Context()
+	l.conns.Go(l.run)
 	return l
 }
 
@@ -117,28 +116,13 @@ func (l *Listener) WaitRegistered(ctx context.Context) error {
 
 // Accept returns the next connection. The peer has proved its key and its presence.
 func (l *Listener) Accept(ctx context.Context) (*secretstream.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.ctx.Done():
-		return nil, ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return l.conns.Accept(ctx)
 }
 
 // Close stops the listener. Accepted connections stay open.
 func (l *Listener) Close() error {
-	l.cancel()
-	l.wg.Wait()
-	for {
-		select {
-		case c := <-l.conns:
-			c.Destroy()
-		default:
-			return nil
-		}
-	}
+	l.conns.Close()
+	return nil
 }
 
 // run registers again whenever the registration ends.
@@ -193,13 +177,7 @@ func (l *Listener) register() error {
 			return ErrProtocol
 		}
 		id := pathID(m)
-		select {
-		case l.slots <- struct{}{}:
-		default:
-			continue // the dialler's request times out
-		}
-		l.wg.Go(func() {
-			defer func() { <-l.slots }()
+		l.conns.GoWithin(l.slots, func() { // otherwise the dialler's request times out
 			if err := l.accept(id); err != nil && !errors.Is(err, context.Canceled) {
 				l.o.Logger.Info("a relayed peer was not accepted", "relay", l.relay, "error", err)
 			}
@@ -217,11 +195,9 @@ func (l *Listener) accept(id pathID) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case l.conns <- inner:
-		return nil
-	default:
+	if !l.conns.Offer(inner) {
 		inner.Destroy()
 		return errors.New("the backlog of accepted connections is full")
 	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/relay"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // peer is the state of a known peer. It is guarded by the swarm's mu.
@@ -73,7 +74,7 @@ func (s *Swarm) retry(p *peer) {
 		return
 	}
 	p.due = time.Now().Add(d)
-	s.kick()
+	wait.Nudge(s.wake)
 }
 
 // retrySoon schedules a dial now, unless one is scheduled; s.mu is held.
@@ -85,14 +86,7 @@ func (s *Swarm) retrySoon(p *peer) {
 		d, _ := p.delay()
 		p.due = time.Now().Add(d)
 	}
-	s.kick()
-}
-
-func (s *Swarm) kick() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	wait.Nudge(s.wake)
 }
 
 // schedule dials peers when they are due.
@@ -123,8 +117,8 @@ func (s *Swarm) dialDue() time.Duration {
 			p.due = time.Time{}
 			continue
 		}
-		if wait := p.due.Sub(now); wait > 0 {
-			next = min(next, wait)
+		if left := p.due.Sub(now); left > 0 {
+			next = min(next, left)
 			continue
 		}
 		if s.dials >= s.o.MaxDials || len(s.conns)+s.dials >= s.o.MaxPeers {
@@ -142,7 +136,7 @@ func (s *Swarm) dial(p *peer) {
 	relays := p.relays
 	p.cancel, p.due = cancel, time.Time{}
 	s.dials++
-	if !s.goBackground(func() {
+	if !s.queue.Go(func() {
 		defer cancel()
 		c, err := s.connect(ctx, p.key, relays)
 		if !s.dialled(p, c, err) {
@@ -175,7 +169,7 @@ func (s *Swarm) dialled(p *peer, c *secretstream.Conn, err error) bool {
 	defer s.mu.Unlock()
 	p.cancel = nil
 	s.dials--
-	s.kick()
+	wait.Nudge(s.wake)
 	connected := s.conns[p.key] != nil // the peer has dialled meanwhile
 	switch {
 	case err != nil && !connected:

@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/relay"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/backlog"
 )
 
 // ErrClosed reports that the swarm, or the topic's membership, is closed.
@@ -51,7 +52,7 @@ const (
 	dialTimeout  = 30 * time.Second
 	goodTime     = 15 * time.Second // a connection that lasted this long resets the attempts
 	freshTime    = 3 * time.Second  // connections begun within this time count as simultaneous
-	backlog      = 64
+	maxWaiting   = 64               // connections that wait for Accept
 )
 
 // Conn is a connection to a peer of the swarm.
@@ -62,17 +63,14 @@ type Conn struct {
 
 // Swarm keeps connections to the peers of topics. It is safe for concurrent use.
 type Swarm struct {
-	o      Options
-	pair   *identity.Pair
-	log    *slog.Logger
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	accept chan *Conn
-	wake   chan struct{}
+	o     Options
+	pair  *identity.Pair
+	log   *slog.Logger
+	queue *backlog.Backlog[*Conn]
+	ctx   context.Context // of queue
+	wake  chan struct{}
 
 	mu       sync.Mutex
-	closed   bool
 	listener *hyperdht.Listener
 	relays   []*relay.Listener
 	topics   map[[32]byte]*topicState
@@ -91,11 +89,12 @@ func New(o Options) *Swarm {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Swarm{
-		o: o, pair: o.Pair, log: o.Logger, accept: make(chan *Conn, backlog), wake: make(chan struct{}, 1),
+		o: o, pair: o.Pair, log: o.Logger, wake: make(chan struct{}, 1),
 		topics: make(map[[32]byte]*topicState), peers: make(map[identity.PublicKey]*peer), conns: make(map[identity.PublicKey]*Conn),
 	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.wg.Go(s.schedule)
+	s.queue = backlog.New(context.Background(), maxWaiting, func(c *Conn) { c.Destroy() }, func() error { return ErrClosed })
+	s.ctx = s.queue.Context()
+	s.queue.Go(s.schedule)
 	return s
 }
 
@@ -104,16 +103,7 @@ func (s *Swarm) Key() identity.PublicKey { return s.pair.Public() }
 
 // Accept returns the next connection, dialled or accepted. An accepted connection may be unconfirmed: see
 // [hyperdht.Listener.Accept].
-func (s *Swarm) Accept(ctx context.Context) (*Conn, error) {
-	select {
-	case c := <-s.accept:
-		return c, nil
-	case <-s.ctx.Done():
-		return nil, ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
+func (s *Swarm) Accept(ctx context.Context) (*Conn, error) { return s.queue.Accept(ctx) }
 
 // Connected returns the connected peers.
 func (s *Swarm) Connected() []identity.PublicKey {
@@ -124,16 +114,14 @@ func (s *Swarm) Connected() []identity.PublicKey {
 
 // Close leaves all topics, destroys all connections and waits for all goroutines.
 func (s *Swarm) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.queue.Stop() {
 		return nil
 	}
-	s.closed = true
+	s.mu.Lock()
 	topics := slices.Collect(maps.Values(s.topics))
 	l, relays := s.listener, s.relays
 	s.mu.Unlock()
-	s.cancel()
+	s.queue.End()
 	var wg sync.WaitGroup
 	for _, m := range topics {
 		wg.Go(func() { <-m.done })
@@ -151,17 +139,8 @@ func (s *Swarm) Close() error {
 	for _, c := range open {
 		c.Destroy()
 	}
-	s.wg.Wait()
+	s.queue.Close()
 	return nil
-}
-
-// goBackground runs f unless the swarm is closed; s.mu is held.
-func (s *Swarm) goBackground(f func()) bool {
-	if s.closed {
-		return false
-	}
-	s.wg.Go(f)
-	return true
 }
 
 // Listen makes the swarm reachable by its key, even without a topic, until it closes. It does not wait
@@ -175,7 +154,7 @@ func (s *Swarm) Listen() error {
 func (s *Swarm) listen() (*hyperdht.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.queue.Stopped() {
 		return nil, ErrClosed
 	}
 	if s.listener != nil {
@@ -186,11 +165,11 @@ func (s *Swarm) listen() (*hyperdht.Listener, error) {
 		return nil, err
 	}
 	s.listener = l
-	s.wg.Go(func() { s.serve(l) })
+	s.queue.Go(func() { s.serve(l) })
 	for _, key := range s.o.Relays {
 		r := relay.Listen(s.o.Node, key, relay.ListenOptions{Pair: s.pair, Allow: s.allowed, Stream: s.o.Stream, Logger: s.log})
 		s.relays = append(s.relays, r)
-		s.wg.Go(func() { s.serve(r) })
+		s.queue.Go(func() { s.serve(r) })
 	}
 	return l, nil
 }
@@ -239,7 +218,7 @@ func (s *Swarm) incoming(c *secretstream.Conn) {
 		return
 	}
 	// A handshake may be a recording: only a confirmed connection may replace another.
-	waits := s.goBackground(func() {
+	waits := s.queue.Go(func() {
 		if err := c.WaitConfirmed(s.ctx); err != nil {
 			c.Destroy()
 			return
@@ -264,7 +243,7 @@ func (s *Swarm) replace(c *secretstream.Conn) {
 	s.mu.Lock()
 	old := s.conns[c.RemoteKey()]
 	atOnce := old != nil && time.Since(old.began) < freshTime
-	if s.closed || atOnce && old.Initiator() && s.larger(c.RemoteKey()) {
+	if s.queue.Stopped() || atOnce && old.Initiator() && s.larger(c.RemoteKey()) {
 		s.mu.Unlock()
 		c.Destroy()
 		return
@@ -283,18 +262,16 @@ func (s *Swarm) replace(c *secretstream.Conn) {
 // add makes c the connection to its peer and delivers it. If it reports false, the caller, who holds s.mu,
 // destroys c after unlocking.
 func (s *Swarm) add(c *secretstream.Conn) bool {
-	if s.closed {
+	if s.queue.Stopped() {
 		return false
 	}
 	conn := &Conn{Conn: c, began: time.Now()}
-	select {
-	case s.accept <- conn:
-	default:
+	if !s.queue.Offer(conn) {
 		s.log.Warn("the backlog of connections is full: a connection was dropped", "peer", c.RemoteKey())
 		return false
 	}
 	s.conns[c.RemoteKey()] = conn
-	return s.goBackground(func() { s.follow(conn) })
+	return s.queue.Go(func() { s.follow(conn) })
 }
 
 // follow waits for a connection's end and schedules the next dial.
@@ -360,7 +337,7 @@ func (s *Swarm) found(topic [32]byte, found hyperdht.Peer) {
 func (s *Swarm) know(key identity.PublicKey, relays []netip.AddrPort) *peer {
 	p := s.peers[key]
 	if p == nil {
-		if len(s.peers) >= maxKnown && !s.forget() || s.closed {
+		if len(s.peers) >= maxKnown && !s.forget() || s.queue.Stopped() {
 			return nil
 		}
 		p = &peer{key: key, topics: make(map[[32]byte]struct{})}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const (
@@ -63,7 +64,7 @@ func (s *Swarm) Join(topic [32]byte, r Role) (*Topic, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.queue.Stopped() {
 		return nil, ErrClosed
 	}
 	m := s.topics[topic]
@@ -74,7 +75,7 @@ func (s *Swarm) Join(topic [32]byte, r Role) (*Topic, error) {
 	had := m.role()
 	m.members[t] = struct{}{}
 	if m.role() != had && had != 0 {
-		m.trigger()
+		wait.Nudge(m.refresh)
 	}
 	return t, nil
 }
@@ -87,7 +88,7 @@ func (s *Swarm) newState(topic [32]byte, before *topicState) *topicState {
 	}
 	m.ctx, m.cancel = context.WithCancel(s.ctx)
 	s.topics[topic] = m
-	s.wg.Go(m.run)
+	s.queue.Go(m.run)
 	return m
 }
 
@@ -128,14 +129,7 @@ func (m *topicState) round(r Role) chan struct{} {
 }
 
 // Refresh runs a round now, e.g. after the network has changed.
-func (t *Topic) Refresh() { t.m.trigger() }
-
-func (m *topicState) trigger() {
-	select {
-	case m.refresh <- struct{}{}:
-	default:
-	}
-}
+func (t *Topic) Refresh() { wait.Nudge(t.m.refresh) }
 
 // Leave ends the membership. The announcement is withdrawn when no other membership needs it. The last
 // membership's Leave blocks until that is done, a few seconds at most. Connections stay open. Another call
@@ -147,7 +141,7 @@ func (t *Topic) Leave() {
 	delete(m.members, t)
 	last := len(m.members) == 0
 	if !last && m.role() != had {
-		m.trigger()
+		wait.Nudge(m.refresh)
 	}
 	m.s.mu.Unlock()
 	t.left.Do(func() { close(t.gone) })
@@ -173,19 +167,16 @@ func (m *topicState) run() {
 			return
 		}
 		m.rounded(role, err)
-		wait := refreshTime + rand.N(refreshJitter)
+		pause := refreshTime + rand.N(refreshJitter)
 		if err != nil {
 			m.s.log.Debug("a topic cannot be refreshed", "error", err)
-			wait = retryTime
+			pause = retryTime
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-m.ctx.Done():
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-m.refresh:
-			timer.Stop()
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // segment is a data packet, sent or not yet sent. Its payload is never split again.
@@ -164,7 +166,7 @@ func (s *Stream) collect(b *batch) {
 		s.in.ackDue = false
 	}
 	if s.out.unsent < s.m.opts.SendBuffer && !s.out.ended {
-		signal(s.writable)
+		wait.Nudge(s.writable)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // The errors of streams.
@@ -154,7 +156,7 @@ func (s *Stream) take(p []byte) (n int, err error, update bool) {
 	}
 	if n = s.in.buf.read(p); n > 0 {
 		if s.in.buf.len() > 0 {
-			signal(s.readable) // for other waiting Reads
+			wait.Nudge(s.readable) // for other waiting Reads
 		}
 		return n, nil, s.windowOpened()
 	}
@@ -208,7 +210,7 @@ func (s *Stream) put(p []byte) (int, error) {
 	}
 	s.out.append(p[:n], s.mtu.payload)
 	if s.out.unsent < s.m.opts.SendBuffer {
-		signal(s.writable) // for other waiting Writes
+		wait.Nudge(s.writable) // for other waiting Writes
 	}
 	return n, nil
 }
@@ -369,13 +371,6 @@ func (s *Stream) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline implements net.Conn.
 func (s *Stream) SetWriteDeadline(t time.Time) error { s.writeBy.set(t); return nil }
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
 
 // deadline is a time that can be changed, with a channel that is closed when the time is reached or
 // changed.

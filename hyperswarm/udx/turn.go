@@ -3,6 +3,8 @@ package udx
 import (
 	"sync"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Each socket has a goroutine that reads it. When it wakes a goroutine that waits in a stream's Read, the
@@ -228,6 +230,6 @@ func (s *Stream) interrupt() {
 
 // wake wakes a waiting Read.
 func (s *Stream) wake() {
-	signal(s.readable)
+	wait.Nudge(s.readable)
 	s.interrupt()
 }

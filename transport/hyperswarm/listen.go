@@ -127,7 +127,7 @@ func (l *listener) run(from source) {
 func (l *listener) greet(s *secretstream.Conn) {
 	c, err := sealed.Greet(l.Context(), s, &l.codec)
 	if err == nil {
-		l.Put(c)
+		l.Put(l.Context(), c)
 		return
 	}
 	if l.Context().Err() == nil {

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/backlog"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -17,8 +19,8 @@ type Network struct {
 	listeners map[string]*listener
 }
 
-// backlog is how many connections wait for Accept before Dial blocks.
-const backlog = 64
+// size is how many connections wait for Accept before Dial blocks.
+const size = 64
 
 // Listen accepts connections at an address, which may be any text not in use.
 func (n *Network) Listen(address string) (transport.Listener, error) {
@@ -30,7 +32,8 @@ func (n *Network) Listen(address string) (transport.Listener, error) {
 	if n.listeners == nil {
 		n.listeners = make(map[string]*listener)
 	}
-	l := &listener{n: n, address: address, queue: make(chan *conn, backlog), done: make(chan struct{})}
+	l := &listener{n: n, address: address}
+	l.Backlog = backlog.New(context.Background(), size, func(c transport.Conn) { c.(*conn).close() }, closed)
 	n.listeners[address] = l
 	return l, nil
 }
@@ -47,42 +50,25 @@ func (n *Network) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, 
 		return nil, unreachable(to.Address)
 	}
 	here, there := Pipe()
-	select {
-	case l.queue <- there.(*conn):
+	switch {
+	case l.Put(ctx, there):
 		return here, nil
-	case <-l.done:
+	case l.Context().Err() != nil:
 		return nil, unreachable(to.Address)
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
+	return nil, ctx.Err()
 }
+
+func closed() error { return transport.ErrClosed("the listener", nil) }
 
 func unreachable(address string) *transport.Error {
 	return &transport.Error{Code: transport.CodeUnreachable, Message: "there is no listener at the memory address " + address}
 }
 
 type listener struct {
+	*backlog.Backlog[transport.Conn]
 	n       *Network
 	address string
-	queue   chan *conn
-	done    chan struct{}
-	once    sync.Once
-}
-
-func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
-	select {
-	case <-l.done:
-		return nil, transport.ErrClosed("the listener", nil)
-	default:
-	}
-	select {
-	case c := <-l.queue:
-		return c, nil
-	case <-l.done:
-		return nil, transport.ErrClosed("the listener", nil)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 func (l *listener) Endpoint() agent.Endpoint {
@@ -90,20 +76,12 @@ func (l *listener) Endpoint() agent.Endpoint {
 }
 
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		l.n.mu.Lock()
+	l.n.mu.Lock()
+	if l.n.listeners[l.address] == l {
 		delete(l.n.listeners, l.address)
-		l.n.mu.Unlock()
-		close(l.done)
-		for {
-			select {
-			case c := <-l.queue: // dialled but never accepted
-				c.close()
-			default:
-				return
-			}
-		}
-	})
+	}
+	l.n.mu.Unlock()
+	l.Backlog.Close()
 	return nil
 }
 
@@ -178,7 +156,7 @@ func (w *way) put(frames []transport.Frame) bool {
 		return false
 	}
 	w.queue = append(w.queue, frames...)
-	signal(w.wake)
+	wait.Nudge(w.wake)
 	w.pump()
 	return true
 }
@@ -249,15 +227,8 @@ func (w *way) swap() []transport.Frame {
 	if cap(frames) > maxSpare {
 		w.spare = nil // free the memory of a burst
 	}
-	signal(w.room)
+	wait.Nudge(w.room)
 	return frames
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 func (c *conn) Peer() string { return "" }

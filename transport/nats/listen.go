@@ -92,18 +92,14 @@ func (l *listener) handle(m *nats.Msg) {
 		l.o.Logger.Debug("a peer was refused", "peer", remote, "error", err)
 		return
 	}
-	select {
-	case l.slots <- struct{}{}:
-	default:
-		l.o.Logger.Warn("a peer was refused: too many handshakes are in progress", "peer", remote)
-		return
-	}
-	l.Go(func() { // does nothing once the listener is closed; slots are not needed then
-		defer func() { <-l.slots }()
+	started := l.GoWithin(l.slots, func() {
 		if err := l.respond(r, string(own)); err != nil && l.Context().Err() == nil {
 			l.o.Logger.Info("a peer was not accepted", "peer", remote, "error", err)
 		}
 	})
+	if !started && l.Context().Err() == nil {
+		l.o.Logger.Warn("a peer was refused: too many handshakes are in progress", "peer", remote)
+	}
 }
 
 // fresh reports whether a handshake is not a replay, and remembers it.
@@ -145,7 +141,7 @@ func (l *listener) respond(r *secretstream.Responder, peer string) error {
 	if err != nil {
 		return err
 	}
-	l.Put(c)
+	l.Put(l.Context(), c)
 	return nil
 }
 

@@ -15,7 +15,7 @@ func TestABacklogHoldsConnectionsForAccept(t *testing.T) {
 	a, b := <-atA, <-atB
 	defer a.Abort()
 	l := sealed.NewBacklog(1)
-	if !l.Go(func() { l.Put(b) }) {
+	if !l.Go(func() { l.Put(t.Context(), b) }) {
 		t.Fatal("nothing runs")
 	}
 	c, err := l.Accept(deadline(t))
@@ -27,7 +27,7 @@ func TestABacklogHoldsConnectionsForAccept(t *testing.T) {
 	if _, err := l.Accept(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	l.Put(b) // nobody accepts it any more
+	l.Put(t.Context(), b) // nobody accepts it any more
 	l.Close()
 	l.Close()
 	if l.Context().Err() == nil || l.Go(func() {}) {

@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/backlog"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -43,7 +44,7 @@ type ListenOptions struct {
 
 const (
 	maxConns         = 10_000
-	backlog          = 64               // connections waiting for Accept
+	maxWaiting       = 64               // connections waiting for Accept
 	handshakeTimeout = 10 * time.Second // for the request, and for a full queue
 )
 
@@ -52,9 +53,8 @@ const (
 type Listener struct {
 	o        ListenOptions
 	endpoint agent.Endpoint
-	queue    chan *conn
-	done     chan struct{} // closed by stop
-	server   *http.Server  // Listen's own, or nil
+	conns    *backlog.Backlog[transport.Conn]
+	server   *http.Server // Listen's own, or nil
 
 	mu       sync.Mutex
 	open     int // connections
@@ -70,10 +70,10 @@ func NewListener(o ListenOptions) *Listener {
 	if o.MaxConns <= 0 {
 		o.MaxConns = maxConns
 	}
-	return &Listener{
-		o: o, endpoint: agent.Endpoint{Transport: agent.TransportWebSocket, Address: o.URL},
-		queue: make(chan *conn, backlog), done: make(chan struct{}),
-	}
+	l := &Listener{o: o, endpoint: agent.Endpoint{Transport: agent.TransportWebSocket, Address: o.URL}}
+	drop := func(c transport.Conn) { _ = c.Close() } // it always succeeds
+	l.conns = backlog.New(context.Background(), maxWaiting, drop, l.closedError)
+	return l
 }
 
 // Listen listens on a TCP address, such as "127.0.0.1:0", with its own HTTP server, which accepts any path.
@@ -207,39 +207,13 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 // deliver queues a connection for Accept. If the queue has room, even a connection that has ended is
 // queued, with the frames it has received; otherwise deliver waits for a limited time.
 func (l *Listener) deliver(c *conn) {
-	select {
-	case l.queue <- c:
-		return
-	default:
-	}
-	t := time.NewTimer(handshakeTimeout)
-	defer t.Stop()
-	select {
-	case l.queue <- c:
-		return
-	case <-l.done:
-	case <-c.done:
-	case <-t.C:
-	}
-	_ = c.Close() // never accepted; always succeeds
+	ctx, cancel := context.WithTimeout(c.ctx, handshakeTimeout)
+	defer cancel()
+	l.conns.Put(ctx, c)
 }
 
 // Accept implements [transport.Listener].
-func (l *Listener) Accept(ctx context.Context) (transport.Conn, error) {
-	select {
-	case <-l.done:
-		return nil, l.closedError()
-	default:
-	}
-	select {
-	case c := <-l.queue:
-		return c, nil
-	case <-l.done:
-		return nil, l.closedError()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
+func (l *Listener) Accept(ctx context.Context) (transport.Conn, error) { return l.conns.Accept(ctx) }
 
 func (l *Listener) closedError() error {
 	l.mu.Lock()
@@ -259,14 +233,8 @@ func (l *Listener) Close() error {
 		err = l.server.Close()
 	}
 	l.handling.Wait()
-	for {
-		select {
-		case c := <-l.queue:
-			_ = c.Close() // always succeeds
-		default:
-			return err
-		}
-	}
+	l.conns.Close()
+	return err
 }
 
 // stop refuses new connections from now on.
@@ -277,5 +245,5 @@ func (l *Listener) stop(cause error) {
 		return
 	}
 	l.closed, l.cause = true, cause
-	close(l.done)
+	l.conns.End()
 }

@@ -29,3 +29,50 @@ func (s *Signal) Wait() <-chan struct{} {
 	}
 	return s.next
 }
+
+// Nudge sends to a channel with room for one, unless there is something in it
+// already. It never blocks.
+func Nudge(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Group runs goroutines until it is stopped. Its zero value is ready; it is safe for
+// concurrent use.
+type Group struct {
+	mu      sync.Mutex
+	stopped bool
+	running sync.WaitGroup
+}
+
+// Go runs f in a goroutine. It reports false, without running f, once the group is
+// stopped.
+func (g *Group) Go(f func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.stopped {
+		g.running.Go(f)
+	}
+	return !g.stopped
+}
+
+// Stop makes Go start nothing more, and reports false if it did so before.
+func (g *Group) Stop() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first := !g.stopped
+	g.stopped = true
+	return first
+}
+
+// Stopped reports whether the group was stopped.
+func (g *Group) Stopped() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stopped
+}
+
+// Wait blocks until all goroutines have ended.
+func (g *Group) Wait() { g.running.Wait() }

@@ -66,3 +66,28 @@ func TestNoSendIsMissed(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A nudge is kept until it is read, and further ones do not block.
+func TestANudgeIsKept(t *testing.T) {
+	c := make(chan struct{}, 1)
+	wait.Nudge(c)
+	wait.Nudge(c)
+	if len(c) != 1 {
+		t.Errorf("%d nudges", len(c))
+	}
+}
+
+func TestAStoppedGroupStartsNothing(t *testing.T) {
+	var g wait.Group
+	hold, ran := make(chan struct{}), false
+	if !g.Go(func() { <-hold; ran = true }) || g.Stopped() {
+		t.Fatal("nothing runs")
+	}
+	if !g.Stop() || g.Stop() || !g.Stopped() || g.Go(func() { t.Error("started after Stop") }) {
+		t.Error("it is not stopped once")
+	}
+	close(hold)
+	if g.Wait(); !ran {
+		t.Error("Wait does not wait")
+	}
+}

@@ -25,6 +25,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	hubcards "github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
@@ -289,12 +290,7 @@ func (n *Node) append(e telemetry.Event) {
 }
 
 // wake makes watch call sync. It never blocks.
-func (n *Node) wake() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
-}
+func (n *Node) wake() { wait.Nudge(n.changed) }
 
 func (n *Node) watch(ctx context.Context) {
 	for {

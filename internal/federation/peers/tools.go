@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/toolbox"
 )
@@ -52,12 +53,7 @@ type imported struct {
 }
 
 // signalTools makes watchRegistry reconcile. It never blocks.
-func (p *Peers) signalTools() {
-	select {
-	case p.tools.changes <- struct{}{}:
-	default: // already signaled
-	}
-}
+func (p *Peers) signalTools() { wait.Nudge(p.tools.changes) }
 
 // offerTools keeps the cards in step with the tools that the hub shares. Only
 // watchAllowList calls it.
