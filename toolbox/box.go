@@ -22,7 +22,6 @@
 package toolbox
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -68,12 +67,44 @@ type Box struct {
 
 	mu        sync.RWMutex
 	providers map[string]*Provider
-	created   int                  // providers, so far
-	tools     map[string]*tool     // by qualified name
-	resources map[string]*resource // by URI
-	templates map[string]*template // by URI template
-	prompts   map[string]*prompt   // by qualified name
-	views     map[*view]struct{}   // MCP servers that show the box
+	created   int // providers, so far
+	offers    offers
+	views     map[*view]struct{} // MCP servers that show the box
+}
+
+// kind is what an offer is.
+type kind int
+
+const (
+	kindTool kind = iota
+	kindResource
+	kindTemplate
+	kindPrompt
+	kinds // how many there are
+)
+
+// offer is a tool, resource, template or prompt. It does not change.
+type offer interface{ base() *entry }
+
+// entry is what all offers have.
+type entry struct {
+	*Provider
+	kind  kind
+	key   string // the qualified name, the URI or the URI template
+	shown any    // in lists: a *mcp.Tool, *mcp.Resource, *mcp.ResourceTemplate or *mcp.Prompt
+	from  string // the agent in lists
+}
+
+func (e *entry) base() *entry { return e }
+
+// offers are offers by kind and key.
+type offers [kinds]map[string]offer
+
+func newOffers() (all offers) {
+	for k := range all {
+		all[k] = make(map[string]offer)
+	}
+	return all
 }
 
 // New returns an empty box.
@@ -84,10 +115,7 @@ func New(o Options) *Box {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Box{
-		o: o, providers: make(map[string]*Provider), tools: make(map[string]*tool), resources: make(map[string]*resource),
-		templates: make(map[string]*template), prompts: make(map[string]*prompt), views: make(map[*view]struct{}),
-	}
+	return &Box{o: o, providers: make(map[string]*Provider), offers: newOffers(), views: make(map[*view]struct{})}
 }
 
 // permits reports whether a caller may see what an agent offers.
@@ -116,29 +144,17 @@ func (b *Box) Refresh() {
 	_ = b.change(func() error { return nil }) // it cannot fail
 }
 
-// room returns an error if n more entries are too many. b.mu is held.
-func (b *Box) room(n int, name, owner string) error {
-	if len(b.tools)+len(b.resources)+len(b.templates)+len(b.prompts)+n <= b.o.MaxEntries {
-		return nil
-	}
-	return errorf(CodeFull, name, owner, "the toolbox is full: it holds at most %d tools, resources and prompts", b.o.MaxEntries)
-}
-
-// owned is a tool, resource, template or prompt.
-type owned interface{ owner() *Provider }
-
-// visible lists the entries of m that a caller may see, by key.
-func visible[K cmp.Ordered, V owned](b *Box, caller string, m map[K]V) []V {
+// visible lists the offers of a kind that a caller may see, by key.
+func (b *Box) visible(caller string, k kind) []offer {
 	b.mu.RLock()
-	keys := slices.Sorted(maps.Keys(m))
-	all := make([]V, 0, len(keys))
-	for _, k := range keys {
-		all = append(all, m[k])
+	all := make([]offer, 0, len(b.offers[k]))
+	for _, key := range slices.Sorted(maps.Keys(b.offers[k])) {
+		all = append(all, b.offers[k][key])
 	}
 	b.mu.RUnlock()
 	permitted := make(map[string]bool) // by owner
-	return slices.DeleteFunc(all, func(v V) bool {
-		id := v.owner().id
+	return slices.DeleteFunc(all, func(o offer) bool {
+		id := o.base().id
 		ok, asked := permitted[id]
 		if !asked {
 			ok = b.permits(caller, id)
@@ -148,24 +164,23 @@ func visible[K cmp.Ordered, V owned](b *Box, caller string, m map[K]V) []V {
 	})
 }
 
-// listed is visible, converted for the caller.
-func listed[V owned, T any](b *Box, caller string, m map[string]V, convert func(V) T) []T {
-	all := visible(b, caller, m)
+// listed is visible, converted for the caller: what is shown, and the agent.
+func listed[S, T any](b *Box, caller string, k kind, convert func(shown S, from string) T) []T {
+	all := b.visible(caller, k)
 	list := make([]T, len(all))
-	for i, v := range all {
-		list[i] = convert(v)
+	for i, o := range all {
+		list[i] = convert(o.base().shown.(S), o.base().from)
 	}
 	return list
 }
 
-// find returns the entry of a key if the caller may see it.
-func find[K comparable, V owned](b *Box, caller string, m map[K]V, key K) (V, bool) {
+// find returns the offer of a key, nil if the caller may not see it.
+func (b *Box) find(caller string, k kind, key string) offer {
 	b.mu.RLock()
-	v, ok := m[key]
+	o := b.offers[k][key]
 	b.mu.RUnlock()
-	if !ok || !b.permits(caller, v.owner().id) {
-		var none V
-		return none, false
+	if o == nil || !b.permits(caller, o.base().id) {
+		return nil
 	}
-	return v, true
+	return o
 }

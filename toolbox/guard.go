@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // ErrNoResource is the error of a template's Loader for a URI without a resource.
@@ -58,24 +55,4 @@ func (p *Provider) failure(ctx context.Context, name string, err error) *Error {
 		return failed(CodeCanceled, name, p.source, err, name+" was canceled")
 	}
 	return failed(CodeFailed, name, p.source, err, name+" failed")
-}
-
-// read loads a resource.
-func (p *Provider) read(ctx context.Context, uri, mimeType string, load Loader) (*mcp.ReadResourceResult, error) {
-	result, err := guard(ctx, p, uri, func(ctx context.Context) (*mcp.ReadResourceResult, error) { return load(ctx, uri) })
-	if err != nil {
-		return nil, err
-	}
-	if result == nil || slices.Contains(result.Contents, nil) {
-		return nil, errorf(CodeFailed, uri, p.source, "%s returned nothing", uri)
-	}
-	for _, c := range result.Contents {
-		if c.URI == "" {
-			c.URI = uri
-		}
-		if c.MIMEType == "" {
-			c.MIMEType = mimeType
-		}
-	}
-	return result, nil
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -57,19 +58,20 @@ type MountOptions struct {
 type Mount struct {
 	o        MountOptions
 	provider *Provider
+	ctx      context.Context // ends when Close begins
 	cancel   context.CancelFunc
 	done     chan struct{}
-	gone     <-chan struct{} // closed when Close begins
-	changed  chan struct{}   // the server has changed its lists
-	doubt    chan struct{}   // a call did not reach the server
-	tried    chan struct{}   // closed after the first attempt
+	changed  chan struct{} // the server has changed its lists
+	doubt    chan struct{} // a call did not reach the server
+	tried    chan struct{} // closed after the first attempt
 	reported map[string]bool
 
-	mu       sync.Mutex
-	status   MountStatus
-	session  *mcp.ClientSession // nil while there is none
-	calls    map[int64]func(Progress)
-	lastCall int64
+	calls    sync.Map // func(Progress) by progress token
+	lastCall atomic.Int64
+
+	mu      sync.Mutex
+	status  MountStatus
+	session *mcp.ClientSession // nil while there is none
 }
 
 // MountStatus is the status of a mount, with the number of its entries in the box.
@@ -103,8 +105,8 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
-		o: o, provider: p, cancel: cancel, gone: ctx.Done(), done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
-		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, calls: make(map[int64]func(Progress)), reported: make(map[string]bool),
+		o: o, provider: p, ctx: ctx, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
+		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, reported: make(map[string]bool),
 	}
 	go m.run(ctx)
 	return m, nil
@@ -257,12 +259,9 @@ func (m *Mount) lost(err error) {
 
 // catalog is what a server has, converted for the box.
 type catalog struct {
-	tools     []*tool
-	resources []*resource
-	templates []*template
-	prompts   []*prompt
-	skipped   int
-	size      int // bytes of JSON
+	offers  []offer
+	skipped int
+	size    int // bytes of JSON
 }
 
 // load replaces the provider's entries by what the server has now.
@@ -276,17 +275,24 @@ func (m *Mount) load(ctx context.Context, session *mcp.ClientSession) error {
 	m.session = session
 	m.mu.Unlock()
 	b, p := m.provider.box, m.provider
+	var added [kinds]int
 	err = b.change(func() error {
 		if p.closed {
 			return errorf(CodeClosed, "", p.id, "agent %q has left", p.id)
 		}
-		old := catalog{tools: mine(b.tools, p), resources: mine(b.resources, p), templates: mine(b.templates, p), prompts: mine(b.prompts, p)}
-		p.clear()
-		t.skipped += enterAll(m, b.tools, old.tools, t.tools, func(x *tool) (string, any) { return x.shown.Name, x.shown })
-		t.skipped += enterAll(m, b.resources, old.resources, t.resources, func(x *resource) (string, any) { return x.shown.URI, x.shown })
-		t.skipped += enterAll(m, b.templates, old.templates, t.templates, func(x *template) (string, any) { return x.shown.URITemplate, x.shown })
-		t.skipped += enterAll(m, b.prompts, old.prompts, t.prompts, func(x *prompt) (string, any) { return x.shown.Name, x.shown })
-		t.tools, t.resources, t.templates, t.prompts = mine(b.tools, p), mine(b.resources, p), mine(b.templates, p), mine(b.prompts, p)
+		before := p.clear()
+		for _, o := range t.offers {
+			e := o.base()
+			if same := before[e.kind][e.key]; same != nil && reflect.DeepEqual(same.base().shown, e.shown) {
+				o = same // unchanged, so that no client is notified
+			}
+			if err := p.enter(o); err != nil {
+				m.skip(e.key, err)
+				t.skipped++
+				continue
+			}
+			added[e.kind]++
+		}
 		return nil
 	})
 	if err != nil {
@@ -299,43 +305,10 @@ func (m *Mount) load(ctx context.Context, session *mcp.ClientSession) error {
 		since = b.o.Now()
 	}
 	m.status = MountStatus{
-		Connected: true, Since: since, Tools: len(t.tools), Resources: len(t.resources),
-		Templates: len(t.templates), Prompts: len(t.prompts), Skipped: t.skipped,
+		Connected: true, Since: since, Tools: added[kindTool], Resources: added[kindResource],
+		Templates: added[kindTemplate], Prompts: added[kindPrompt], Skipped: t.skipped,
 	}
 	return nil
-}
-
-func mine[V owned](all map[string]V, p *Provider) []V {
-	var list []V
-	for _, v := range all {
-		if v.owner() == p {
-			list = append(list, v)
-		}
-	}
-	return list
-}
-
-// enterAll adds the entries of a server. An unchanged entry stays, so that no client is
-// notified. It returns how many entries were skipped.
-func enterAll[V any](m *Mount, all map[string]V, old, now []V, describe func(V) (key string, shown any)) (skipped int) {
-	before := make(map[string]V, len(old))
-	for _, v := range old {
-		key, _ := describe(v)
-		before[key] = v
-	}
-	for _, v := range now {
-		key, shown := describe(v)
-		if same, was := before[key]; was {
-			if _, as := describe(same); reflect.DeepEqual(as, shown) {
-				v = same
-			}
-		}
-		if err := enter(m.provider, all, key, v, CodeDuplicate); err != nil {
-			m.skip(key, err)
-			skipped++
-		}
-	}
-	return skipped
 }
 
 // maxReported bounds the log of skipped entries.
@@ -360,16 +333,16 @@ func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*catalog,
 	}
 	var err error
 	if has.Tools != nil {
-		t.tools, err = collect(m, t, session.Tools(ctx, nil), m.tool)
+		err = collect(m, t, session.Tools(ctx, nil), m.tool)
 	}
 	if err == nil && has.Resources != nil {
-		t.resources, err = collect(m, t, session.Resources(ctx, nil), m.resource)
+		err = collect(m, t, session.Resources(ctx, nil), m.resource)
 	}
 	if err == nil && has.Resources != nil {
-		t.templates, err = collect(m, t, session.ResourceTemplates(ctx, nil), m.template)
+		err = collect(m, t, session.ResourceTemplates(ctx, nil), m.template)
 	}
 	if err == nil && has.Prompts != nil {
-		t.prompts, err = collect(m, t, session.Prompts(ctx, nil), m.prompt)
+		err = collect(m, t, session.Prompts(ctx, nil), m.prompt)
 	}
 	return t, err
 }
@@ -398,13 +371,12 @@ func (t *catalog) hasRoomFor(m *Mount, x any) error {
 	return err
 }
 
-// collect makes entries of a list, at most [Mount.limit].
-func collect[T, V any](m *Mount, t *catalog, list iter.Seq2[*T, error], make func(*T) (V, string, error)) ([]V, error) {
-	var all []V
+// collect adds the offers of a list to t, at most [Mount.limit].
+func collect[T any](m *Mount, t *catalog, list iter.Seq2[*T, error], make func(*T) (o offer, name string, err error)) error {
 	seen := 0
 	for x, err := range list {
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if seen++; seen > m.limit() {
 			m.o.Logger.Warn("a mounted MCP server has too many entries", "server", m.o.Name, "limit", m.limit())
@@ -416,7 +388,7 @@ func collect[T, V any](m *Mount, t *catalog, list iter.Seq2[*T, error], make fun
 			t.skipped++
 			continue
 		}
-		v, name, err := make(x)
+		o, name, err := make(x)
 		if err == nil {
 			err = t.hasRoomFor(m, x)
 		}
@@ -425,31 +397,31 @@ func collect[T, V any](m *Mount, t *catalog, list iter.Seq2[*T, error], make fun
 			t.skipped++
 			continue
 		}
-		all = append(all, v)
+		t.offers = append(t.offers, o)
 	}
-	return all, nil
+	return nil
 }
 
-func (m *Mount) tool(t *mcp.Tool) (*tool, string, error) {
+func (m *Mount) tool(t *mcp.Tool) (offer, string, error) {
 	name := t.Name
 	made, err := m.provider.newTool(t, func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) { return m.callTool(ctx, name, c) })
 	return made, name, err
 }
 
-func (m *Mount) resource(r *mcp.Resource) (*resource, string, error) {
+func (m *Mount) resource(r *mcp.Resource) (offer, string, error) {
 	made, err := m.provider.newResource(r, m.readResource)
 	return made, r.URI, err
 }
 
-func (m *Mount) template(t *mcp.ResourceTemplate) (*template, string, error) {
+func (m *Mount) template(t *mcp.ResourceTemplate) (offer, string, error) {
 	made, err := m.provider.newTemplate(t, m.readResource)
 	return made, t.URITemplate, err
 }
 
-func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
+func (m *Mount) prompt(x *mcp.Prompt) (offer, string, error) {
 	name := x.Name
 	made, err := m.provider.newPrompt(x, func(ctx context.Context, arguments map[string]string) (*mcp.GetPromptResult, error) {
-		return ask(ctx, m, name, nil, func(ctx context.Context, s *mcp.ClientSession) (*mcp.GetPromptResult, error) {
+		return ask(ctx, m, name, func(ctx context.Context, s *mcp.ClientSession, _ func()) (*mcp.GetPromptResult, error) {
 			return s.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: arguments})
 		})
 	})
@@ -461,7 +433,7 @@ func (m *Mount) prompt(x *mcp.Prompt) (*prompt, string, error) {
 const codeNoResource = -32002
 
 func (m *Mount) readResource(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
-	return ask(ctx, m, uri, nil, func(ctx context.Context, s *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
+	return ask(ctx, m, uri, func(ctx context.Context, s *mcp.ClientSession, _ func()) (*mcp.ReadResourceResult, error) {
 		result, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
 		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && (e.Code == codeNoResource || e.Code == jsonrpc.CodeInvalidParams) {
 			err = fmt.Errorf("%w: %s", ErrNoResource, uri)
@@ -472,68 +444,54 @@ func (m *Mount) readResource(ctx context.Context, uri string) (*mcp.ReadResource
 
 func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallToolResult, error) {
 	params := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(c.Arguments)}
-	// Always ask for progress: it distinguishes a working server from one that hangs.
-	alive := make(chan struct{}, 1)
-	progress := newReporter(c.progress)
-	defer progress.close()
-	token := m.expect(func(p Progress) {
-		wake(alive)
-		progress.report(p)
-	})
-	defer m.forget(token)
-	params.SetProgressToken(token)
-	return ask(ctx, m, c.Tool, alive, func(ctx context.Context, s *mcp.ClientSession) (*mcp.CallToolResult, error) {
+	report, stop := latest(c.progress)
+	defer stop()
+	return ask(ctx, m, c.Tool, func(ctx context.Context, s *mcp.ClientSession, alive func()) (*mcp.CallToolResult, error) {
+		// Always ask for progress: it distinguishes a working server from one that hangs.
+		token := m.lastCall.Add(1)
+		m.calls.Store(token, func(p Progress) {
+			alive()
+			report(p)
+		})
+		defer m.calls.Delete(token)
+		params.SetProgressToken(token)
 		return s.CallTool(ctx, params)
 	})
 }
 
-// reporter forwards the latest progress of a call, so that a slow caller delays neither
-// the server's other calls nor its own.
-type reporter struct {
-	latest chan Progress
-	done   chan struct{}
-
-	mu     sync.Mutex
-	closed bool
-}
-
-// newReporter returns a reporter to a function, which may be nil.
-func newReporter(to func(Progress)) *reporter {
-	t := &reporter{latest: make(chan Progress, 1), done: make(chan struct{})}
+// latest returns a function that passes the latest progress of a call on, so that a slow
+// caller delays neither the server's other calls nor its own. to may be nil. stop waits
+// for a report that is under way.
+func latest(to func(Progress)) (report func(Progress), stop func()) {
 	if to == nil {
-		close(t.done)
-		return t
+		return func(Progress) {}, func() {}
 	}
-	go func() { // ends with close
-		defer close(t.done)
-		for p := range t.latest {
-			to(p)
+	next := make(chan Progress, 1)
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		for {
+			select {
+			case p := <-next:
+				to(p)
+			case <-ended:
+				if len(next) > 0 {
+					to(<-next)
+				}
+				return
+			}
 		}
 	}()
-	return t
-}
-
-// report does not block.
-func (t *reporter) report(p Progress) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return
+	report = func(p Progress) {
+		for {
+			select {
+			case next <- p:
+				return
+			case <-next: // replaced before it was reported
+			}
+		}
 	}
-	select {
-	case <-t.latest: // replaced before it was reported
-	default:
-	}
-	t.latest <- p
-}
-
-// close waits for a report that is under way.
-func (t *reporter) close() {
-	t.mu.Lock()
-	t.closed = true
-	close(t.latest)
-	t.mu.Unlock()
-	<-t.done
+	return report, func() { close(ended); <-done }
 }
 
 // The causes for which calls are canceled. The SDK waits for running calls before it
@@ -543,36 +501,10 @@ var (
 	errUnmounted  = errors.New("the server is not mounted any more")
 )
 
-// withTimeout returns a context that ends when alive is silent for d, or gone is closed.
-// stop must be called, and waits for the goroutine.
-func withTimeout(ctx context.Context, d time.Duration, alive, gone <-chan struct{}) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() { // ends with ctx
-		defer close(done)
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		for {
-			select {
-			case <-alive:
-				timer.Reset(d)
-			case <-timer.C:
-				cancel(errNoProgress)
-				return
-			case <-gone:
-				cancel(errUnmounted)
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() { cancel(nil); <-done }
-}
-
-// ask sends a request to the server, if it is connected. alive, which may be nil,
-// signals progress.
-func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{}, f func(context.Context, *mcp.ClientSession) (R, error)) (R, error) {
+// ask sends a request to the server, if it is connected. It is canceled when the server
+// neither answers nor reports progress, which f notes with alive, or is unmounted.
+func ask[R any](ctx context.Context, m *Mount, name string,
+	f func(ctx context.Context, s *mcp.ClientSession, alive func()) (R, error)) (R, error) {
 	m.mu.Lock()
 	session, problem := m.session, m.status.Problem
 	m.mu.Unlock()
@@ -580,9 +512,12 @@ func ask[R any](ctx context.Context, m *Mount, name string, alive <-chan struct{
 	if session == nil {
 		return none, m.unavailable(name, problem)
 	}
-	ctx, stop := withTimeout(ctx, m.o.CallTimeout, alive, m.gone)
-	defer stop()
-	result, err := f(ctx, session)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(m.ctx, func() { cancel(errUnmounted) })()
+	timeout := time.AfterFunc(m.o.CallTimeout, func() { cancel(errNoProgress) })
+	defer timeout.Stop()
+	result, err := f(ctx, session, func() { timeout.Reset(m.o.CallTimeout) })
 	if err != nil && context.Cause(ctx) == errNoProgress {
 		wake(m.doubt)
 		return none, failed(CodeTimeout, name, m.provider.source, errNoProgress,
@@ -621,30 +556,9 @@ func (m *Mount) unavailable(name string, why error) *Error {
 		"the MCP server "+m.o.Name+" cannot be reached now; try the call again later")
 }
 
-// expect registers the receiver of a call's progress.
-func (m *Mount) expect(progress func(Progress)) int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lastCall++
-	m.calls[m.lastCall] = progress
-	return m.lastCall
-}
-
-func (m *Mount) forget(token int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.calls, token)
-}
-
 func (m *Mount) progress(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
-	token, ok := req.Params.ProgressToken.(float64) // as JSON has it
-	if !ok {
-		return
-	}
-	m.mu.Lock()
-	tell := m.calls[int64(token)]
-	m.mu.Unlock()
-	if tell != nil {
-		tell(Progress{Done: req.Params.Progress, Total: req.Params.Total, Message: req.Params.Message})
+	token, _ := req.Params.ProgressToken.(float64) // as JSON has it
+	if report, ok := m.calls.Load(int64(token)); ok {
+		report.(func(Progress))(Progress{Done: req.Params.Progress, Total: req.Params.Total, Message: req.Params.Message})
 	}
 }

@@ -246,11 +246,11 @@ func (c *connection) write(ctx context.Context, m jsonrpc.Message) error {
 	if err != nil {
 		return err
 	}
-	return c.all.send(ctx, c.peer, kind(m), frame{Session: c.id, ToServer: c.all.serve == nil, Message: data})
+	return c.all.send(ctx, c.peer, typeOf(m), frame{Session: c.id, ToServer: c.all.serve == nil, Message: data})
 }
 
-// kind is the envelope's type for a message.
-func kind(m jsonrpc.Message) envelope.Type {
+// typeOf is the envelope's type for a message.
+func typeOf(m jsonrpc.Message) envelope.Type {
 	switch m := m.(type) {
 	case *jsonrpc.Response:
 		if m.Error != nil {

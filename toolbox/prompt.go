@@ -15,9 +15,9 @@ type Renderer func(ctx context.Context, arguments map[string]string) (*mcp.GetPr
 
 // prompt is a registered prompt. It does not change.
 type prompt struct {
-	*Provider
-	shown  *mcp.Prompt // with the qualified name
-	render Renderer
+	entry
+	arguments []*mcp.PromptArgument
+	render    Renderer
 }
 
 var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
@@ -48,11 +48,7 @@ func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
 
 // AddRenderer offers a prompt that a function renders.
 func (p *Provider) AddRenderer(x *mcp.Prompt, render Renderer) error {
-	made, err := p.newPrompt(x, render)
-	if err != nil {
-		return err
-	}
-	return add(p, p.box.prompts, made.shown.Name, made, CodeDuplicate)
+	return p.add(p.newPrompt(x, render))
 }
 
 func (p *Provider) newPrompt(x *mcp.Prompt, render Renderer) (*prompt, error) {
@@ -75,7 +71,7 @@ func (p *Provider) newPrompt(x *mcp.Prompt, render Renderer) (*prompt, error) {
 	}
 	shown := *x
 	shown.Name = name
-	return &prompt{Provider: p, shown: &shown, render: render}, nil
+	return &prompt{entry{p, kindPrompt, name, &shown, p.id}, x.Arguments, render}, nil
 }
 
 // Prompt is a prompt in a list.
@@ -86,13 +82,13 @@ type Prompt struct {
 
 // Prompts lists the prompts that a caller may see, by name.
 func (b *Box) Prompts(caller string) []Prompt {
-	return listed(b, caller, b.prompts, func(x *prompt) Prompt { return Prompt{Prompt: x.shown, SourceAgent: x.id} })
+	return listed(b, caller, kindPrompt, func(x *mcp.Prompt, from string) Prompt { return Prompt{x, from} })
 }
 
 // Render renders a prompt. A missing optional argument is empty. Errors are [*Error]s:
 // CodeArguments names missing and unknown arguments.
 func (b *Box) Render(ctx context.Context, caller, name string, arguments map[string]string) (*mcp.GetPromptResult, error) {
-	x, known := find(b, caller, b.prompts, name)
+	x, known := b.find(caller, kindPrompt, name).(*prompt)
 	if !known {
 		return nil, errorf(CodePromptNotFound, name, "", "there is no prompt %q", name)
 	}
@@ -108,22 +104,22 @@ func (b *Box) Render(ctx context.Context, caller, name string, arguments map[str
 
 func (x *prompt) checkArguments(given map[string]string) error {
 	var missing, unknown []string
-	for _, a := range x.shown.Arguments {
+	for _, a := range x.arguments {
 		if _, ok := given[a.Name]; a.Required && !ok {
 			missing = append(missing, a.Name)
 		}
 	}
 	for name := range given {
-		if !slices.ContainsFunc(x.shown.Arguments, func(a *mcp.PromptArgument) bool { return a.Name == name }) {
+		if !slices.ContainsFunc(x.arguments, func(a *mcp.PromptArgument) bool { return a.Name == name }) {
 			unknown = append(unknown, name)
 		}
 	}
 	slices.Sort(unknown)
 	switch {
 	case len(missing) > 0:
-		return errorf(CodeArguments, x.shown.Name, x.id, "prompt %s needs the arguments: %s", x.shown.Name, strings.Join(missing, ", "))
+		return errorf(CodeArguments, x.key, x.id, "prompt %s needs the arguments: %s", x.key, strings.Join(missing, ", "))
 	case len(unknown) > 0:
-		return errorf(CodeArguments, x.shown.Name, x.id, "prompt %s has no arguments: %s", x.shown.Name, strings.Join(unknown, ", "))
+		return errorf(CodeArguments, x.key, x.id, "prompt %s has no arguments: %s", x.key, strings.Join(unknown, ", "))
 	}
 	return nil
 }

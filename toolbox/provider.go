@@ -48,8 +48,6 @@ func (b *Box) Provider(agentID string) (*Provider, error) {
 // ID returns the agent's id.
 func (p *Provider) ID() string { return p.id }
 
-func (p *Provider) owner() *Provider { return p }
-
 // Close removes everything that the agent offers and cancels running calls. It is safe
 // to call more than once.
 func (p *Provider) Close() {
@@ -64,35 +62,47 @@ func (p *Provider) Close() {
 	}) // it cannot fail
 }
 
-// clear removes everything. box.mu is held.
-func (p *Provider) clear() {
-	removeOf(p, p.box.tools)
-	removeOf(p, p.box.resources)
-	removeOf(p, p.box.templates)
-	removeOf(p, p.box.prompts)
+// clear removes everything, and returns it. box.mu is held.
+func (p *Provider) clear() offers {
+	was := newOffers()
+	for k, all := range p.box.offers {
+		maps.DeleteFunc(all, func(key string, o offer) bool {
+			if o.base().Provider != p {
+				return false
+			}
+			was[k][key] = o
+			return true
+		})
+	}
+	return was
 }
 
-func removeOf[V owned](p *Provider, m map[string]V) {
-	maps.DeleteFunc(m, func(_ string, v V) bool { return v.owner() == p })
-}
-
-// add adds an entry. duplicate is the code for a key that exists.
-func add[V any](p *Provider, m map[string]V, key string, v V, duplicate Code) error {
-	return p.box.change(func() error { return enter(p, m, key, v, duplicate) })
+// add adds an offer, unless making it has failed.
+func (p *Provider) add(o offer, err error) error {
+	if err != nil {
+		return err
+	}
+	return p.box.change(func() error { return p.enter(o) })
 }
 
 // enter is add with box.mu held.
-func enter[V any](p *Provider, m map[string]V, key string, v V, duplicate Code) error {
-	if p.closed {
-		return errorf(CodeClosed, key, p.id, "agent %q has left", p.id)
+func (p *Provider) enter(o offer) error {
+	e, entries := o.base(), 0
+	for _, all := range p.box.offers {
+		entries += len(all)
 	}
-	if _, taken := m[key]; taken {
-		return errorf(duplicate, key, p.id, "%q is registered already", key)
+	all, most := p.box.offers[e.kind], p.box.o.MaxEntries
+	switch _, taken := all[e.key]; {
+	case p.closed:
+		return errorf(CodeClosed, e.key, p.id, "agent %q has left", p.id)
+	case taken && e.kind == kindTool:
+		return errorf(CodeDuplicateTool, e.key, p.id, "%q is registered already", e.key)
+	case taken:
+		return errorf(CodeDuplicate, e.key, p.id, "%q is registered already", e.key)
+	case entries >= most:
+		return errorf(CodeFull, e.key, p.id, "the toolbox is full: it holds at most %d tools, resources and prompts", most)
 	}
-	if err := p.box.room(1, key, p.id); err != nil {
-		return err
-	}
-	m[key] = v
+	all[e.key] = o
 	return nil
 }
 

@@ -1,9 +1,11 @@
 package toolbox
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -36,29 +38,18 @@ func loader[T any](load func(context.Context, string) (T, error), contents func(
 	}
 }
 
-// resource is a registered resource. It does not change.
+// resource is a registered resource or template of resources. It does not change.
 type resource struct {
-	*Provider
-	shown *mcp.Resource
-	load  Loader
-}
-
-// template is a registered resource template. It does not change.
-type template struct {
-	*Provider
-	shown   *mcp.ResourceTemplate
-	pattern *regexp.Regexp
-	load    Loader
+	entry
+	mimeType string
+	load     Loader
+	pattern  *regexp.Regexp // of a template's URIs
 }
 
 // AddResource offers a resource under its URI. r is not kept. Errors are
 // [*Error]s.
 func (p *Provider) AddResource(r *mcp.Resource, load Loader) error {
-	made, err := p.newResource(r, load)
-	if err != nil {
-		return err
-	}
-	return add(p, p.box.resources, made.shown.URI, made, CodeDuplicate)
+	return p.add(p.newResource(r, load))
 }
 
 func (p *Provider) newResource(r *mcp.Resource, load Loader) (*resource, error) {
@@ -72,20 +63,16 @@ func (p *Provider) newResource(r *mcp.Resource, load Loader) (*resource, error) 
 		return nil, err
 	}
 	shown := *r
-	return &resource{Provider: p, shown: &shown, load: load}, nil
+	return &resource{entry{p, kindResource, r.URI, &shown, p.id}, r.MIMEType, load, nil}, nil
 }
 
 // AddResourceTemplate offers resources whose URIs follow a template (RFC 6570).
 // t is not kept. Errors are [*Error]s.
 func (p *Provider) AddResourceTemplate(t *mcp.ResourceTemplate, load Loader) error {
-	made, err := p.newTemplate(t, load)
-	if err != nil {
-		return err
-	}
-	return add(p, p.box.templates, made.shown.URITemplate, made, CodeDuplicate)
+	return p.add(p.newTemplate(t, load))
 }
 
-func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*template, error) {
+func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*resource, error) {
 	if len(t.URITemplate) > MaxURI {
 		return nil, errorf(CodeInvalid, t.URITemplate[:MaxURI], p.id, "the URI template has %d bytes, at most %d are allowed", len(t.URITemplate), MaxURI)
 	}
@@ -101,7 +88,7 @@ func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*template,
 		return nil, err
 	}
 	shown := *t
-	return &template{Provider: p, shown: &shown, pattern: pattern.Regexp(), load: load}, nil
+	return &resource{entry{p, kindTemplate, t.URITemplate, &shown, p.id}, t.MIMEType, load, pattern.Regexp()}, nil
 }
 
 // Resource is a resource in a list.
@@ -112,7 +99,7 @@ type Resource struct {
 
 // Resources lists the resources that a caller may see, by URI.
 func (b *Box) Resources(caller string) []Resource {
-	return listed(b, caller, b.resources, func(r *resource) Resource { return Resource{Resource: r.shown, SourceAgent: r.id} })
+	return listed(b, caller, kindResource, func(r *mcp.Resource, from string) Resource { return Resource{r, from} })
 }
 
 // ResourceTemplate is a template in a list.
@@ -123,9 +110,7 @@ type ResourceTemplate struct {
 
 // ResourceTemplates lists the templates that a caller may see, by template.
 func (b *Box) ResourceTemplates(caller string) []ResourceTemplate {
-	return listed(b, caller, b.templates, func(t *template) ResourceTemplate {
-		return ResourceTemplate{ResourceTemplate: t.shown, SourceAgent: t.id}
-	})
+	return listed(b, caller, kindTemplate, func(t *mcp.ResourceTemplate, from string) ResourceTemplate { return ResourceTemplate{t, from} })
 }
 
 // Read loads the resource with this URI or with a template that matches it. If several
@@ -140,19 +125,33 @@ func (b *Box) read(ctx context.Context, caller, only, uri string) (*mcp.ReadReso
 	if len(uri) > MaxURI {
 		return nil, resourceNotFound(uri[:MaxURI])
 	}
-	var owner *Provider
-	var mimeType string
-	var load Loader
-	if r, known := find(b, caller, b.resources, uri); known && (only == "" || only == r.id) {
-		owner, mimeType, load = r.Provider, r.shown.MIMEType, r.load
+	r, _ := b.find(caller, kindResource, uri).(*resource)
+	if r != nil && only != "" && only != r.id {
+		r = nil
 	}
-	for _, t := range visible(b, caller, b.templates) {
-		if (only == "" || only == t.id) && (owner == nil || t.Provider.number < owner.number) && t.pattern.MatchString(uri) {
-			owner, mimeType, load = t.Provider, t.shown.MIMEType, t.load
+	for _, o := range b.visible(caller, kindTemplate) {
+		t := o.(*resource)
+		if (only == "" || only == t.id) && (r == nil || t.number < r.number) && t.pattern.MatchString(uri) {
+			r = t
 		}
 	}
-	if owner == nil {
+	if r == nil {
 		return nil, resourceNotFound(uri)
 	}
-	return owner.read(ctx, uri, mimeType, load)
+	return r.read(ctx, uri)
+}
+
+// read loads a resource.
+func (r *resource) read(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
+	result, err := guard(ctx, r.Provider, uri, func(ctx context.Context) (*mcp.ReadResourceResult, error) { return r.load(ctx, uri) })
+	if err != nil {
+		return nil, err
+	}
+	if result == nil || slices.Contains(result.Contents, nil) {
+		return nil, errorf(CodeFailed, uri, r.source, "%s returned nothing", uri)
+	}
+	for _, c := range result.Contents {
+		c.URI, c.MIMEType = cmp.Or(c.URI, uri), cmp.Or(c.MIMEType, r.mimeType)
+	}
+	return result, nil
 }

@@ -20,12 +20,9 @@ type view struct {
 	caller string
 	only   string // the agent whose entries it shows, "" for those of all
 
-	mu        sync.Mutex // one sync at a time
-	closed    bool
-	tools     map[string]*tool
-	resources map[string]*resource
-	templates map[string]*template
-	prompts   map[string]*prompt
+	mu     sync.Mutex // one sync at a time
+	closed bool
+	have   offers
 }
 
 // Serve adds everything that a caller may see of the box to an MCP server and updates
@@ -47,10 +44,7 @@ func (b *Box) ServeAgent(server *mcp.Server, caller, agentID string) (stop func(
 }
 
 func (b *Box) serve(server *mcp.Server, caller, only string) (stop func()) {
-	w := &view{
-		box: b, server: server, caller: caller, only: only, tools: make(map[string]*tool), resources: make(map[string]*resource),
-		templates: make(map[string]*template), prompts: make(map[string]*prompt),
-	}
+	w := &view{box: b, server: server, caller: caller, only: only, have: newOffers()}
 	b.mu.Lock()
 	b.views[w] = struct{}{}
 	b.mu.Unlock()
@@ -65,7 +59,9 @@ func (w *view) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
-	w.show(nil, nil, nil, nil)
+	for k := range kinds {
+		w.show(k, nil)
+	}
 }
 
 // sync updates the server to what the caller may see now.
@@ -75,18 +71,43 @@ func (w *view) sync() {
 	if w.closed {
 		return
 	}
-	b := w.box
-	w.show(shown(w, b.tools), shown(w, b.resources), shown(w, b.templates), shown(w, b.prompts))
+	for k := range kinds {
+		w.show(k, slices.DeleteFunc(w.box.visible(w.caller, k), func(o offer) bool { return w.only != "" && o.base().id != w.only }))
+	}
 }
 
-// shown returns the entries of m that the view shows.
-func shown[V owned](w *view, m map[string]V) []V {
-	return slices.DeleteFunc(visible(w.box, w.caller, m), func(v V) bool { return w.only != "" && v.owner().id != w.only })
+// show updates the offers of one kind to the wanted ones, with as few additions and
+// removals as possible. w.mu is held; the SDK's servers notify their clients from
+// timers, so this waits for no peer.
+func (w *view) show(k kind, wanted []offer) {
+	have, now := w.have[k], make(map[string]offer, len(wanted))
+	for _, o := range wanted {
+		now[o.base().key] = o
+	}
+	var gone []string
+	for key := range have {
+		if now[key] == nil {
+			gone = append(gone, w.name(k, key))
+		}
+	}
+	if len(gone) > 0 {
+		w.remove(k, gone)
+	}
+	w.have[k] = now
+	for _, o := range wanted {
+		if e := o.base(); have[e.key] != o {
+			w.add(e)
+		}
+	}
 }
 
-// short is a name in the view, long the same name in the box.
-func (w *view) short(name string) string { return strings.TrimPrefix(name, w.prefix()) }
-func (w *view) long(name string) string  { return w.prefix() + name }
+// name is an offer's key in the view: without the agent, if it shows only one.
+func (w *view) name(k kind, key string) string {
+	if k == kindTool || k == kindPrompt {
+		return strings.TrimPrefix(key, w.prefix())
+	}
+	return key
+}
 
 func (w *view) prefix() string {
 	if w.only == "" {
@@ -95,46 +116,38 @@ func (w *view) prefix() string {
 	return w.only + "."
 }
 
-// show updates the server. w.mu is held; the SDK's servers notify their clients from
-// timers, so this waits for no peer.
-func (w *view) show(tools []*tool, resources []*resource, templates []*template, prompts []*prompt) {
-	update(w.tools, tools, func(t *tool) string { return w.short(t.shown.Name) },
-		func(t *tool) { x := *t.shown; x.Name = w.short(x.Name); w.server.AddTool(&x, w.callTool) }, w.server.RemoveTools)
-	update(w.resources, resources, func(r *resource) string { return r.shown.URI },
-		func(r *resource) { w.server.AddResource(r.shown, w.readResource) }, w.server.RemoveResources)
-	update(w.templates, templates, func(t *template) string { return t.shown.URITemplate },
-		func(t *template) { w.server.AddResourceTemplate(t.shown, w.readResource) }, w.server.RemoveResourceTemplates)
-	update(w.prompts, prompts, func(x *prompt) string { return w.short(x.shown.Name) },
-		func(x *prompt) { y := *x.shown; y.Name = w.short(y.Name); w.server.AddPrompt(&y, w.getPrompt) }, w.server.RemovePrompts)
+func (w *view) add(e *entry) {
+	switch shown := e.shown.(type) {
+	case *mcp.Tool:
+		t := *shown
+		t.Name = w.name(e.kind, e.key)
+		w.server.AddTool(&t, w.callTool)
+	case *mcp.Resource:
+		w.server.AddResource(shown, w.readResource)
+	case *mcp.ResourceTemplate:
+		w.server.AddResourceTemplate(shown, w.readResource)
+	case *mcp.Prompt:
+		x := *shown
+		x.Name = w.name(e.kind, e.key)
+		w.server.AddPrompt(&x, w.getPrompt)
+	}
 }
 
-// update makes have equal to want with as few additions and removals as possible.
-func update[V comparable](have map[string]V, want []V, key func(V) string, add func(V), remove func(...string)) {
-	wanted := make(map[string]bool, len(want))
-	for _, v := range want {
-		wanted[key(v)] = true
-	}
-	var gone []string
-	for k := range have {
-		if !wanted[k] {
-			gone = append(gone, k)
-			delete(have, k)
-		}
-	}
-	if len(gone) > 0 {
-		remove(gone...)
-	}
-	for _, v := range want {
-		if old, there := have[key(v)]; there && old == v {
-			continue
-		}
-		have[key(v)] = v
-		add(v)
+func (w *view) remove(k kind, names []string) {
+	switch k {
+	case kindTool:
+		w.server.RemoveTools(names...)
+	case kindResource:
+		w.server.RemoveResources(names...)
+	case kindTemplate:
+		w.server.RemoveResourceTemplates(names...)
+	case kindPrompt:
+		w.server.RemovePrompts(names...)
 	}
 }
 
 func (w *view) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	result, err := w.box.Call(ctx, w.caller, w.long(req.Params.Name), req.Params.Arguments, progressTo(ctx, req))
+	result, err := w.box.Call(ctx, w.caller, w.prefix()+req.Params.Name, req.Params.Arguments, progressTo(ctx, req))
 	if err == nil {
 		return result, nil
 	}
@@ -201,7 +214,7 @@ func (w *view) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (
 }
 
 func (w *view) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-	result, err := w.box.Render(ctx, w.caller, w.long(req.Params.Name), req.Params.Arguments)
+	result, err := w.box.Render(ctx, w.caller, w.prefix()+req.Params.Name, req.Params.Arguments)
 	return result, wire(err)
 }
 

@@ -45,9 +45,7 @@ type Handler func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 
 // tool is a registered tool. It does not change.
 type tool struct {
-	*Provider
-	shown   *mcp.Tool // with the qualified name
-	source  string    // the agent's id
+	entry
 	input   *checker
 	output  *checker
 	handler Handler
@@ -58,11 +56,7 @@ type tool struct {
 // [*Error]s: CodeDuplicateTool for an existing name, CodeInvalid for an invalid name or
 // schema.
 func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
-	made, err := p.newTool(t, h)
-	if err != nil {
-		return err
-	}
-	return add(p, p.box.tools, made.shown.Name, made, CodeDuplicateTool)
+	return p.add(p.newTool(t, h))
 }
 
 func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
@@ -79,8 +73,8 @@ func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
 	}
 	shown := *t
 	shown.Name = name
-	made := &tool{Provider: p, shown: &shown, source: p.sourceOf(t), handler: h}
-	shown.Meta = with(t.Meta, MetaSource, made.source)
+	made := &tool{entry: entry{p, kindTool, name, &shown, p.sourceOf(t)}, handler: h}
+	shown.Meta = with(t.Meta, MetaSource, made.from)
 	if shown.InputSchema, made.input, err = compileInput(t.InputSchema, p.foreign); err != nil {
 		return nil, failed(CodeInvalid, name, p.id, err, "the input schema of "+name+" cannot be used")
 	}
@@ -108,9 +102,10 @@ func (p *Provider) sourceOf(t *mcp.Tool) string {
 func (p *Provider) RemoveTool(name string) bool {
 	var was bool
 	_ = p.box.change(func() error {
-		t := p.box.tools[p.id+"."+name]
-		if was = t != nil && t.Provider == p; was {
-			delete(p.box.tools, t.shown.Name)
+		key := p.id + "." + name
+		o := p.box.offers[kindTool][key]
+		if was = o != nil && o.base().Provider == p; was {
+			delete(p.box.offers[kindTool], key)
 		}
 		return nil
 	}) // it cannot fail
@@ -125,7 +120,7 @@ type Tool struct {
 
 // Tools lists the tools of all agents that a caller may see, by name.
 func (b *Box) Tools(caller string) []Tool {
-	return listed(b, caller, b.tools, func(t *tool) Tool { return Tool{Tool: t.shown, SourceAgent: t.source} })
+	return listed(b, caller, kindTool, func(t *mcp.Tool, from string) Tool { return Tool{t, from} })
 }
 
 // Call calls a tool and returns its result; it blocks until the tool is done or ctx
@@ -138,7 +133,7 @@ func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawM
 		arguments = json.RawMessage("{}")
 	}
 	c := &Call{Caller: caller, Tool: name, Arguments: arguments, progress: progress}
-	t, known := find(b, caller, b.tools, name)
+	t, known := b.find(caller, kindTool, name).(*tool)
 	var result *mcp.CallToolResult
 	err := error(errorf(CodeToolNotFound, name, "", "there is no tool %q; list the tools to see the names", name))
 	if known {
@@ -153,10 +148,10 @@ func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawM
 
 func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 	if len(c.Arguments) > MaxArguments {
-		return nil, errorf(CodeArguments, c.Tool, t.source, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
+		return nil, errorf(CodeArguments, c.Tool, t.from, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
 	}
 	if err := t.input.check(c.Arguments); err != nil {
-		return nil, failed(CodeArguments, c.Tool, t.source, err, "the arguments of "+c.Tool+" do not fit its input schema")
+		return nil, failed(CodeArguments, c.Tool, t.from, err, "the arguments of "+c.Tool+" do not fit its input schema")
 	}
 	result, err := guard(ctx, t.Provider, c.Tool, func(ctx context.Context) (*mcp.CallToolResult, error) { return t.handler(ctx, c) })
 	if err != nil {
@@ -169,14 +164,14 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 		return nil, t.said(c, result)
 	}
 	if err := t.checkResult(result); err != nil {
-		return nil, failed(CodeResult, c.Tool, t.source, err, "the result of "+c.Tool+" does not fit its output schema")
+		return nil, failed(CodeResult, c.Tool, t.from, err, "the result of "+c.Tool+" does not fit its output schema")
 	}
 	return result, nil
 }
 
 // said is the error of a result with IsError; another box states its code.
 func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
-	e := failed(CodeFailed, c.Tool, t.source, nil, saidText(r, c.Tool+" failed"))
+	e := failed(CodeFailed, c.Tool, t.from, nil, saidText(r, c.Tool+" failed"))
 	e.Result = r
 	if parts, ok := r.Meta[MetaError].(map[string]any); ok && t.asIs {
 		if code, _ := parts["code"].(string); code != "" {
@@ -225,7 +220,7 @@ func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error,
 		Success: failed == nil, Timestamp: began.UnixMilli(),
 	}
 	if t != nil {
-		i.SourceAgent = t.source
+		i.SourceAgent = t.from
 	}
 	if failed != nil {
 		i.ErrorCode, i.Error = string(CodeOf(failed)), failed.Error()
