@@ -7,6 +7,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 )
@@ -77,18 +78,18 @@ type Checkpoints interface {
 }
 
 func (o Options) withDefaults() Options {
-	orDefault(&o.Window, 256)
+	defaults.Set(&o.Window, 256)
 	o.Window = min(o.Window, maxWindow)
-	orDefault(&o.WindowBytes, 16<<20)
-	orDefault(&o.MaxChannels, 100_000)
-	orDefault(&o.Retries, 3)
-	orDefault(&o.RetryDelay, 100*time.Millisecond)
-	orDefault(&o.AckTimeout, 15*time.Second)
-	orDefault(&o.AckDelay, 10*time.Millisecond)
-	orDefault(&o.GapTimeout, 2*time.Second)
-	orDefault(&o.HandshakeTimeout, 10*time.Second)
-	orDefault(&o.ReconnectDelay, 100*time.Millisecond)
-	orDefault(&o.ReconnectTimeout, time.Minute)
+	defaults.Set(&o.WindowBytes, 16<<20)
+	defaults.Set(&o.MaxChannels, 100_000)
+	defaults.Set(&o.Retries, 3)
+	defaults.Set(&o.RetryDelay, 100*time.Millisecond)
+	defaults.Set(&o.AckTimeout, 15*time.Second)
+	defaults.Set(&o.AckDelay, 10*time.Millisecond)
+	defaults.Set(&o.GapTimeout, 2*time.Second)
+	defaults.Set(&o.HandshakeTimeout, 10*time.Second)
+	defaults.Set(&o.ReconnectDelay, 100*time.Millisecond)
+	defaults.Set(&o.ReconnectTimeout, time.Minute)
 	if o.Telemetry == nil {
 		o.Telemetry = (*telemetry.Recorder)(nil)
 	}
@@ -109,12 +110,6 @@ func (o Options) withDefaults() Options {
 		o.OnDeliveryFailure = func(*Channel, *envelope.Envelope, error) {}
 	}
 	return o
-}
-
-func orDefault[N int | time.Duration](n *N, otherwise N) {
-	if *n <= 0 {
-		*n = otherwise
-	}
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
@@ -33,12 +34,7 @@ func Encode(e *Envelope) ([]byte, error) { return new(Codec).Append(nil, e) }
 // Decode reads one envelope's JSON. See [Codec.Decode].
 func Decode(data []byte) (*Envelope, error) { return new(Codec).Decode(data) }
 
-func (c *Codec) maxSize() int {
-	if c.MaxSize > 0 {
-		return c.MaxSize
-	}
-	return DefaultMaxSize
-}
+func (c *Codec) maxSize() int { return defaults.Or(c.MaxSize, DefaultMaxSize) }
 
 // Append validates the envelope and appends its JSON to dst, with the payload byte for
 // byte. Errors are [*Error]s; dst is then returned unchanged.

@@ -5,6 +5,8 @@ import (
 	"container/list"
 	"slices"
 	"sync"
+
+	"github.com/parleyhub/parley/internal/base/defaults"
 )
 
 // Limits of a [Threads] store unless its fields say otherwise.
@@ -61,10 +63,10 @@ func (s *Threads) Add(e *Envelope) bool {
 	})
 	t.envelopes = slices.Insert(t.envelopes, at, e)
 	s.bytes += cost(e)
-	if len(t.envelopes) > orDefault(s.MaxPerThread, DefaultMaxPerThread) {
+	if len(t.envelopes) > defaults.Or(s.MaxPerThread, DefaultMaxPerThread) {
 		s.dropFirst(t)
 	}
-	for most := orDefault(s.MaxBytes, DefaultMaxBytes); s.bytes > most; {
+	for most := defaults.Or(s.MaxBytes, DefaultMaxBytes); s.bytes > most; {
 		if s.recent.Len() > 1 {
 			s.drop(s.recent.Back())
 		} else if len(t.envelopes) > 1 {
@@ -101,7 +103,7 @@ func (s *Threads) thread(id string) *thread {
 	}
 	t := &thread{id: id, ids: make(map[string]bool)}
 	s.byID[id] = s.recent.PushFront(t)
-	if len(s.byID) > orDefault(s.MaxThreads, DefaultMaxThreads) {
+	if len(s.byID) > defaults.Or(s.MaxThreads, DefaultMaxThreads) {
 		s.drop(s.recent.Back())
 	}
 	return t
@@ -156,11 +158,4 @@ func (s *Threads) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.byID)
-}
-
-func orDefault(n, otherwise int) int {
-	if n > 0 {
-		return n
-	}
-	return otherwise
 }

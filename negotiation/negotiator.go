@@ -26,6 +26,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -75,24 +77,23 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = wallClock{}
 	}
-	o.MaxBytes = orDefault(o.MaxBytes, DefaultMaxBytes)
-	o.Keep = orDefault(o.Keep, DefaultKeep)
-	o.MaxPending = orDefault(o.MaxPending, DefaultMaxPending)
-	o.MaxPendingPerAgent = orDefault(o.MaxPendingPerAgent, DefaultMaxPendingPerAgent)
-	o.MaxSettled = orDefault(o.MaxSettled, DefaultMaxSettled)
+	defaults.Set(&o.MaxBytes, DefaultMaxBytes)
+	defaults.Set(&o.Keep, DefaultKeep)
+	defaults.Set(&o.MaxPending, DefaultMaxPending)
+	defaults.Set(&o.MaxPendingPerAgent, DefaultMaxPendingPerAgent)
+	defaults.Set(&o.MaxSettled, DefaultMaxSettled)
 	return o
-}
-
-func orDefault[N int | time.Duration](n, otherwise N) N {
-	if n <= 0 {
-		return otherwise
-	}
-	return n
 }
 
 // Handler handles a proposal. It is called without a lock and may use the Negotiator.
 // The context ends when the router or the Negotiator closes.
 type Handler func(ctx context.Context, p Proposal)
+
+func call(ctx context.Context, all *handlers.List[Handler], p Proposal) {
+	for _, h := range all.All() {
+		(*h)(ctx, p)
+	}
+}
 
 // Negotiator negotiates for one agent. An agent must not have two, since each refuses
 // the answers to the other. Make one with New and Close it in the end. It is safe for
@@ -111,8 +112,8 @@ type Negotiator struct {
 	closed   bool
 	unsweep  func() // stops the next sweep; nil: none is due
 	store    store
-	proposed handlers
-	settled  handlers
+	proposed handlers.List[Handler]
+	settled  handlers.List[Handler]
 }
 
 // New returns the negotiator of a registered agent. The agent's other handlers receive
@@ -222,7 +223,7 @@ func (n *Negotiator) expire(id string) {
 		Type: telemetry.ErrorEvent, Sender: p.Proposer, Recipient: p.Recipient, Code: string(CodeTimeout),
 		Detail: "proposal " + p.ID + " had no answer in time",
 	})
-	n.settled.call(n.ctx, p)
+	call(n.ctx, &n.settled, p)
 }
 
 // settle stores the outcome of a pending proposal. n.mu is held.
@@ -317,7 +318,7 @@ func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a Answer, failed err
 	}
 	n.mu.Unlock()
 	if refused {
-		n.settled.call(n.ctx, p)
+		call(n.ctx, &n.settled, p)
 	}
 }
 
@@ -398,12 +399,12 @@ func (n *Negotiator) Thread(correlationID string) []*envelope.Envelope {
 // OnProposal calls h with each proposal to the agent, one after the other, until it is
 // stopped. While h runs, the agent receives nothing else. h may answer the proposal, or
 // leave that for later.
-func (n *Negotiator) OnProposal(h Handler) (stop func()) { return n.proposed.add(h) }
+func (n *Negotiator) OnProposal(h Handler) (stop func()) { return n.proposed.Add(h) }
 
 // OnSettled calls h with each proposal that the other side or a timeout settles, until
 // it is stopped: the agent's own that are answered or time out, and those to the agent
 // that it did not answer, or accepted too late.
-func (n *Negotiator) OnSettled(h Handler) (stop func()) { return n.settled.add(h) }
+func (n *Negotiator) OnSettled(h Handler) (stop func()) { return n.settled.Add(h) }
 
 // Close ends receiving and all timers, and wakes the waiters. It waits for handlers that
 // a timer has called; do not call it from one. It is safe to call more than once.

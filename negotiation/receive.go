@@ -47,7 +47,7 @@ func (n *Negotiator) receiveProposal(ctx context.Context, e *envelope.Envelope) 
 	switch err := n.open(p, offer.deadline()); {
 	case err == nil:
 		n.o.Threads.Add(e)
-		n.proposed.call(ctx, p)
+		call(ctx, &n.proposed, p)
 	case codeOf(err) == CodeFull:
 		n.rejectUnseen(ctx, e, p.ID, Overloaded, err)
 	default:
@@ -74,7 +74,7 @@ func (n *Negotiator) receiveAnswer(ctx context.Context, e *envelope.Envelope) {
 	}
 	p, err := n.applyAnswer(e, a)
 	if err == nil {
-		n.settled.call(ctx, p)
+		call(ctx, &n.settled, p)
 		return
 	}
 	n.report(e, err)
@@ -144,7 +144,7 @@ func (n *Negotiator) receiveRefusal(ctx context.Context, e *envelope.Envelope) {
 	x.p = x.p.timedOut()
 	p := x.p
 	n.mu.Unlock()
-	n.settled.call(ctx, p)
+	call(ctx, &n.settled, p)
 }
 
 // report emits an event about a bad envelope.

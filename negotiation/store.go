@@ -1,10 +1,8 @@
 package negotiation
 
 import (
-	"context"
 	"maps"
 	"slices"
-	"sync"
 )
 
 // entry is one proposal of a store.
@@ -145,30 +143,4 @@ func (s *store) pending() []Proposal {
 		}
 	}
 	return all
-}
-
-// handlers is a list of handlers. The zero value is ready.
-type handlers struct {
-	mu  sync.Mutex
-	all []*Handler // replaced, never changed
-}
-
-func (s *handlers) add(h Handler) (stop func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all = append(slices.Clone(s.all), &h)
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.all = slices.DeleteFunc(slices.Clone(s.all), func(have *Handler) bool { return have == &h })
-	}
-}
-
-func (s *handlers) call(ctx context.Context, p Proposal) {
-	s.mu.Lock()
-	all := s.all
-	s.mu.Unlock()
-	for _, h := range all {
-		(*h)(ctx, p)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/defaults"
 )
 
 // Defaults of [Options].
@@ -104,11 +105,8 @@ func (x *index) identities() []agent.Identity {
 // New returns an empty registry.
 func New(o Options) *Registry {
 	r := &Registry{
-		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: o.MaxCards, onError: o.OnError,
+		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: defaults.Or(o.MaxCards, DefaultMaxCards), onError: o.OnError,
 		byID: make(map[string]*entry), byCap: make(map[string]*index), watchers: make(map[*Watcher]struct{}),
-	}
-	if r.max <= 0 {
-		r.max = DefaultMaxCards
 	}
 	if r.onError == nil {
 		r.onError = func(string, error) {}

@@ -2,10 +2,10 @@ package router
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/handlers"
 )
 
 // item is one envelope in a mailbox.
@@ -167,28 +167,5 @@ func (m *mailbox) close() {
 // receiver is a local agent's mailbox with its handlers.
 type receiver struct {
 	*mailbox
-	mu       sync.Mutex
-	handlers []*registered // replaced, never changed
-}
-
-type registered struct{ handle Handler }
-
-func (r *receiver) add(h *registered) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.handlers = append(slices.Clip(r.handlers), h)
-}
-
-// remove returns how many handlers are left.
-func (r *receiver) remove(h *registered) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.handlers = slices.DeleteFunc(slices.Clone(r.handlers), func(have *registered) bool { return have == h })
-	return len(r.handlers)
-}
-
-func (r *receiver) all() []*registered {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.handlers
+	handlers handlers.List[Handler]
 }

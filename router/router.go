@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/clock"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -74,10 +75,10 @@ var errClosed = &Error{Code: CodeClosed, Message: "the router is closed"}
 // New returns a router for the agents of a registry. It fails only for invalid tier
 // rules.
 func New(reg *registry.Registry, o Options) (*Router, error) {
-	orDefault(&o.Mailbox, 1024)
-	orDefault(&o.MaxEnvelope, envelope.DefaultMaxSize)
-	orDefault(&o.ForwardTimeout, 30*time.Second)
-	orDefault(&o.ResolveTimeout, 2*time.Second)
+	defaults.Set(&o.Mailbox, 1024)
+	defaults.Set(&o.MaxEnvelope, envelope.DefaultMaxSize)
+	defaults.Set(&o.ForwardTimeout, 30*time.Second)
+	defaults.Set(&o.ResolveTimeout, 2*time.Second)
 	if o.Telemetry == nil {
 		o.Telemetry = telemetry.New(telemetry.Options{})
 	}
@@ -92,12 +93,6 @@ func New(reg *registry.Registry, o Options) (*Router, error) {
 	return r, nil
 }
 
-func orDefault[N int | time.Duration](n *N, otherwise N) {
-	if *n <= 0 {
-		*n = otherwise
-	}
-}
-
 // Registry returns the registry whose agents the router serves.
 func (r *Router) Registry() *registry.Registry { return r.reg }
 
@@ -108,7 +103,6 @@ func (r *Router) Telemetry() *telemetry.Recorder { return r.opts.Telemetry }
 // removes it. With several handlers each gets every envelope. The agent's card may be
 // registered before or after.
 func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
-	reg := &registered{h}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.receivers[agentID]
@@ -117,11 +111,12 @@ func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
 		rec.mailbox = &mailbox{size: r.opts.Mailbox, pool: &r.pool, handle: func(it item) { r.receive(agentID, rec, it.e) }}
 		r.receivers[agentID] = rec
 	}
-	rec.add(reg)
+	remove := rec.handlers.Add(h)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if rec.remove(reg) == 0 && r.receivers[agentID] == rec {
+		remove()
+		if len(rec.handlers.All()) == 0 && r.receivers[agentID] == rec {
 			delete(r.receivers, agentID)
 			rec.close()
 		}
@@ -142,8 +137,8 @@ func (r *Router) receive(agentID string, rec *receiver, e *envelope.Envelope) {
 	event.Target = agentID
 	r.opts.Telemetry.Emit(event)
 	var failed error
-	for _, h := range rec.all() {
-		if err := r.call(ctx, h.handle, agentID, e); err != nil {
+	for _, h := range rec.handlers.All() {
+		if err := r.call(ctx, *h, agentID, e); err != nil {
 			failed = err
 		}
 	}

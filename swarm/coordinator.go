@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
@@ -86,22 +87,15 @@ func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Lease = orDefault(o.Lease, DefaultLease)
-	o.Takeover = orDefault(o.Takeover, DefaultTakeover)
-	o.Answer = orDefault(o.Answer, DefaultAnswer)
-	o.Keep = orDefault(o.Keep, DefaultKeep)
-	o.PerAgent = orDefault(o.PerAgent, 1)
-	o.MaxParticipants = orDefault(o.MaxParticipants, DefaultMaxParticipants)
-	o.MaxSwarms = orDefault(o.MaxSwarms, DefaultMaxSwarms)
-	o.MaxWritten = orDefault(o.MaxWritten, DefaultMaxWritten)
+	defaults.Set(&o.Lease, DefaultLease)
+	defaults.Set(&o.Takeover, DefaultTakeover)
+	defaults.Set(&o.Answer, DefaultAnswer)
+	defaults.Set(&o.Keep, DefaultKeep)
+	defaults.Set(&o.PerAgent, 1)
+	defaults.Set(&o.MaxParticipants, DefaultMaxParticipants)
+	defaults.Set(&o.MaxSwarms, DefaultMaxSwarms)
+	defaults.Set(&o.MaxWritten, DefaultMaxWritten)
 	return o
-}
-
-func orDefault[N int | int64 | time.Duration](n, otherwise N) N {
-	if n <= 0 {
-		return otherwise
-	}
-	return n
 }
 
 // byID is the default aggregation.

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/parleyhub/parley/internal/base/defaults"
 )
 
 // Record is one entry of a swarm's journal.
@@ -59,7 +61,7 @@ type MemoryJournal struct {
 // DefaultMemory is the default of MemoryJournal.MaxBytes.
 const DefaultMemory = 1 << 30
 
-func (j *MemoryJournal) most() int64 { return orDefault(j.MaxBytes, DefaultMemory) }
+func (j *MemoryJournal) most() int64 { return defaults.Or(j.MaxBytes, DefaultMemory) }
 
 // Append implements [Journal].
 func (j *MemoryJournal) Append(_ context.Context, swarmID string, after uint64, data []byte) (uint64, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/router"
 )
@@ -110,8 +111,10 @@ type State struct {
 
 // NewParticipant makes n's agent a participant.
 func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o ParticipantOptions) *Participant {
-	o.Estimate, o.Resend = orDefault(o.Estimate, DefaultEstimate), orDefault(o.Resend, DefaultResend)
-	o.Parallel, o.MaxSwarms = orDefault(o.Parallel, 1), orDefault(o.MaxSwarms, DefaultMaxJoined)
+	defaults.Set(&o.Estimate, DefaultEstimate)
+	defaults.Set(&o.Resend, DefaultResend)
+	defaults.Set(&o.Parallel, 1)
+	defaults.Set(&o.MaxSwarms, DefaultMaxJoined)
 	p := &Participant{r: r, n: n, id: n.AgentID(), o: o, work: work, room: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), swarms: make(map[string]*membership)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.stops = append(p.stops, n.OnProposal(p.invited), n.OnSettled(p.settled), r.OnReceive(p.id, p.receive))

@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -109,9 +110,7 @@ func newOffers() (all offers) {
 
 // New returns an empty box.
 func New(o Options) *Box {
-	if o.MaxEntries <= 0 {
-		o.MaxEntries = DefaultMaxEntries
-	}
+	defaults.Set(&o.MaxEntries, DefaultMaxEntries)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -95,9 +96,9 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	orDefault(&o.DialTimeout, DefaultDialTimeout)
-	orDefault(&o.MaxRedial, DefaultMaxRedial)
-	orDefault(&o.CallTimeout, DefaultCallTimeout)
+	defaults.Set(&o.DialTimeout, DefaultDialTimeout)
+	defaults.Set(&o.MaxRedial, DefaultMaxRedial)
+	defaults.Set(&o.CallTimeout, DefaultCallTimeout)
 	p.asIs, p.foreign = o.AsIs, true
 	p.source = cmp.Or(o.Source, p.source)
 	if o.Logger == nil {
@@ -110,12 +111,6 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	}
 	go m.run(ctx)
 	return m, nil
-}
-
-func orDefault(d *time.Duration, otherwise time.Duration) {
-	if *d <= 0 {
-		*d = otherwise
-	}
 }
 
 // Close disconnects, removes the server's tools from the box and waits for the end.

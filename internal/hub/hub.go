@@ -14,6 +14,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -72,28 +73,22 @@ type Agent struct {
 
 func (c Config) withDefaults() (Config, error) {
 	const day = 24 * time.Hour
-	setDefault(&c.ContextTTL, 30*day)
-	setDefault(&c.TaskTTL, 90*day)
-	setDefault(&c.MaxTasks, 200_000)
-	setDefault(&c.ProbeInterval, 30*time.Second)
-	setDefault(&c.ProbeTimeout, 20*time.Second)
-	setDefault(&c.BreakerFailures, 5)
-	setDefault(&c.BreakerPause, 30*time.Second)
-	setDefault(&c.MaxIdleSessions, 16)
-	setDefault(&c.MaxHistory, 1000)
-	setDefault(&c.MaxTaskBytes, 32<<20)
+	defaults.Set(&c.ContextTTL, 30*day)
+	defaults.Set(&c.TaskTTL, 90*day)
+	defaults.Set(&c.MaxTasks, 200_000)
+	defaults.Set(&c.ProbeInterval, 30*time.Second)
+	defaults.Set(&c.ProbeTimeout, 20*time.Second)
+	defaults.Set(&c.BreakerFailures, 5)
+	defaults.Set(&c.BreakerPause, 30*time.Second)
+	defaults.Set(&c.MaxIdleSessions, 16)
+	defaults.Set(&c.MaxHistory, 1000)
+	defaults.Set(&c.MaxTaskBytes, 32<<20)
 	c.Name = cmp.Or(c.Name, "local")
 	if !validName.MatchString(c.Name) {
 		return c, &Error{Code: CodeInvalid, Subject: "name", Message: fmt.Sprintf("the hub's name %q is not 1 to 32 letters, digits, - or _", c.Name)}
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c, nil
-}
-
-func setDefault[T int | time.Duration](v *T, to T) {
-	if *v <= 0 {
-		*v = to
-	}
 }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -65,12 +66,8 @@ var _ swarm.Journal = (*Journal)(nil)
 // the coordinators delete old journals.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Journal, error) {
 	o.Stream, o.Subject = cmp.Or(o.Stream, DefaultStream), cmp.Or(o.Subject, DefaultSubject)
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
-	}
-	if o.MaxAge <= 0 {
-		o.MaxAge = DefaultMaxAge
-	}
+	defaults.Set(&o.MaxBytes, DefaultMaxBytes)
+	defaults.Set(&o.MaxAge, DefaultMaxAge)
 	if o.Publisher == nil {
 		o.Publisher = js
 	}

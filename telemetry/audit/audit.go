@@ -27,6 +27,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -55,15 +56,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxFileSize <= 0 {
-		o.MaxFileSize = 64 << 20
-	}
-	if o.MaxFiles <= 0 {
-		o.MaxFiles = 16
-	}
-	if o.Interval <= 0 {
-		o.Interval = time.Second
-	}
+	defaults.Set(&o.MaxFileSize, 64<<20)
+	defaults.Set(&o.MaxFiles, 16)
+	defaults.Set(&o.Interval, time.Second)
 	if o.Keep == nil {
 		o.Keep = func(telemetry.Event) bool { return true }
 	}
