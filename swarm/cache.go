@@ -1,9 +1,9 @@
 package swarm
 
 import (
-	"container/list"
 	"context"
 	"sync"
+	"time"
 )
 
 // Bounds of the session cache. Beyond them the least recently used session is dropped.
@@ -19,23 +19,24 @@ type sessionCache struct {
 
 	most int // bytes
 
-	mu     sync.Mutex
-	byID   map[string]*list.Element // of *cachedSession
-	recent list.List                // the most recently used in front
-	bytes  int
+	mu    sync.Mutex
+	byID  map[string]*cachedSession
+	bytes int
 }
 
-// cachedSession is one swarm. The holder of token owns it, except for size.
+// cachedSession is one swarm. The holder of token owns x and seen; sessionCache.mu guards
+// size and used.
 type cachedSession struct {
 	id    string
 	token chan struct{}
 	x     *state // nil: nothing is read yet
 	seen  uint64 // Journal.LastOf when it was read last
-	size  int    // bytes of records that were read; sessionCache.mu guards it
+	size  int    // bytes of records that were read
+	used  time.Time
 }
 
 func newSessionCache(j Journal) *sessionCache {
-	return &sessionCache{journal: j, most: maxCachedBytes, byID: make(map[string]*list.Element)}
+	return &sessionCache{journal: j, most: maxCachedBytes, byID: make(map[string]*cachedSession)}
 }
 
 // session returns a swarm's present session.
@@ -73,10 +74,9 @@ func (f *sessionCache) sessionAt(ctx context.Context, id string, last uint64) (S
 // journal was deleted and made again, and is read from the beginning.
 func (f *sessionCache) read(ctx context.Context, one *cachedSession, last uint64) error {
 	if one.x != nil {
-		n, err := one.x.catchUp(ctx, f.journal, one.id)
-		if err == nil {
+		if n, err := one.x.catchUp(ctx, f.journal, one.id); err == nil {
 			one.seen = last
-			f.grow(one, n)
+			f.keep(one, n)
 			return nil
 		}
 	}
@@ -92,62 +92,53 @@ func (f *sessionCache) read(ctx context.Context, one *cachedSession, last uint64
 	return nil
 }
 
-// get returns a swarm's entry and marks it as recently used.
+// get returns a swarm's entry.
 func (f *sessionCache) get(id string) *cachedSession {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if at := f.byID[id]; at != nil {
-		f.recent.MoveToFront(at)
-		return at.Value.(*cachedSession)
+	one := f.byID[id]
+	f.mu.Unlock()
+	if one == nil {
+		one = &cachedSession{id: id, token: make(chan struct{}, 1)}
 	}
-	one := &cachedSession{id: id, token: make(chan struct{}, 1)}
-	f.byID[id] = f.recent.PushFront(one)
-	f.trim()
-	return one
+	return f.keep(one, 0)
 }
 
-// keep adds an entry that was read again, unless another has replaced it.
-func (f *sessionCache) keep(one *cachedSession, bytes int) {
+// keep notes that an entry is used and how many bytes more were read. It returns the
+// entry, or the one that has replaced it. Beyond the bounds it drops others.
+func (f *sessionCache) keep(one *cachedSession, bytes int) *cachedSession {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.byID[one.id] != nil {
-		return
+	if have := f.byID[one.id]; have == nil {
+		f.byID[one.id] = one
+		f.bytes += one.size
+	} else if have != one {
+		return have
 	}
-	f.byID[one.id] = f.recent.PushFront(one)
-	one.size = bytes
-	f.bytes += bytes
-	f.trim()
-}
-
-func (f *sessionCache) grow(one *cachedSession, bytes int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if at := f.byID[one.id]; at == nil || at.Value != one {
-		return // it was dropped
-	}
+	one.used = time.Now()
 	one.size += bytes
 	f.bytes += bytes
-	f.trim()
+	for f.bytes > f.most || len(f.byID) > maxCached {
+		oldest := one
+		for _, other := range f.byID {
+			if other.used.Before(oldest.used) {
+				oldest = other
+			}
+		}
+		f.drop(oldest)
+	}
+	return one
 }
 
 func (f *sessionCache) forget(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if at := f.byID[id]; at != nil {
-		f.drop(at)
+	if one := f.byID[id]; one != nil {
+		f.drop(one)
+		one.size = 0
 	}
 }
 
-// trim applies the bounds. f.mu is held.
-func (f *sessionCache) trim() {
-	for f.bytes > f.most || f.recent.Len() > maxCached {
-		f.drop(f.recent.Back())
-	}
-}
-
-func (f *sessionCache) drop(at *list.Element) {
-	one := f.recent.Remove(at).(*cachedSession)
+func (f *sessionCache) drop(one *cachedSession) {
 	delete(f.byID, one.id)
 	f.bytes -= one.size
-	one.size = 0
 }

@@ -159,31 +159,33 @@ func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	} else if s, err := c.Session(ctx, id); CodeOf(err) != CodeNotFound {
 		return s, err
 	}
-	x := new(state)
 	first := event{Created: &created{ID: id, Plan: p, Coordinator: c.id, At: time.Now().UnixMilli()}}
+	size, err := first.size()
+	if err == nil {
+		err = c.ensureSpace(ctx, size, spaceForNew)
+	}
+	if err != nil {
+		return Session{}, noSpace(id, err)
+	}
+	s, err := c.lead(ctx, id, new(state), first)
+	if CodeOf(err) == CodeState || errors.Is(err, ErrConflict) {
+		return c.Session(ctx, id) // it has just been created, here or by another coordinator
+	}
+	return s, noSpace(id, err)
+}
+
+// lead stores an event of a swarm and begins to lead it.
+func (c *Coordinator) lead(ctx context.Context, id string, x *state, first event) (Session, error) {
 	if err := x.apply(first); err != nil {
 		return Session{}, err
 	}
-	if size, err := first.size(); err != nil {
-		return Session{}, err
-	} else if err := c.ensureSpace(ctx, size, spaceForNew); err != nil {
-		return Session{}, noSpace(id, err)
-	}
 	l := newLeader(c, id, x)
 	if err := c.add(l); err != nil {
-		if CodeOf(err) == CodeState {
-			return c.Session(ctx, id) // it is being created
-		}
 		return Session{}, err
 	}
 	if err := l.store(ctx, []event{first}); err != nil {
-		c.drop(l)
-		if errors.Is(err, ErrFull) {
-			return Session{}, noSpace(id, err)
-		}
-		if errors.Is(err, ErrConflict) {
-			return c.Session(ctx, id) // another coordinator has just created it
-		}
+		c.remove(l)
+		close(l.done)
 		return Session{}, err
 	}
 	s := x.snapshot()
@@ -207,7 +209,7 @@ func (c *Coordinator) add(l *leader) error {
 	return nil
 }
 
-// vacant reports whether one more swarm can be led.
+// hasCapacity reports whether one more swarm can be led.
 func (c *Coordinator) hasCapacity() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,12 +222,6 @@ func (c *Coordinator) remove(l *leader) {
 	if c.leaders[l.id] == l {
 		delete(c.leaders, l.id)
 	}
-}
-
-// drop removes a leader that never ran.
-func (c *Coordinator) drop(l *leader) {
-	c.remove(l)
-	close(l.done)
 }
 
 // start runs a leader until its swarm has ended or another coordinator leads it.
@@ -275,8 +271,15 @@ func (c *Coordinator) askLeader(ctx context.Context, swarmID string) (Session, b
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
-	s, err := l.ask(ctx, func() (Session, error) { return l.x.snapshot(), nil })
-	return s, err == nil
+	var s Session
+	err := l.ask(ctx, func() error {
+		s = l.x.snapshot()
+		return nil
+	})
+	if err != nil {
+		return Session{}, false
+	}
+	return s, true
 }
 
 // Active lists the swarms of the journal that have not ended, the oldest first.
@@ -396,8 +399,7 @@ func (c *Coordinator) withLeader(ctx context.Context, swarmID string, do func(*l
 	if l == nil {
 		return notFound(swarmID)
 	}
-	_, err := l.ask(ctx, func() (Session, error) { return Session{}, do(l) })
-	return err
+	return l.ask(ctx, func() error { return do(l) })
 }
 
 // receive passes an envelope to its swarm. It refuses envelopes beyond the sender's rate
@@ -460,12 +462,7 @@ func (c *Coordinator) notifyOver(ctx context.Context, p negotiation.Proposal) {
 		return
 	}
 	m := message{Swarm: p.CorrelationID, Over: true}
-	e, err := envelope.New(c.id, p.Recipient, m.kind(), m)
-	if err == nil {
-		e.CorrelationID = m.Swarm
-		_, err = c.r.Send(ctx, e)
-	}
-	if err != nil {
+	if err := m.send(ctx, c.r, c.id, p.Recipient); err != nil {
 		c.o.Logger.Debug("the end of a swarm cannot be sent to an agent", "swarm", m.Swarm, "agent", p.Recipient, "error", err)
 	}
 }
@@ -502,11 +499,7 @@ func (c *Coordinator) watchJournal() {
 			c.o.Logger.Warn("the journal of swarms cannot be read", "error", err)
 		}
 		now := time.Now()
-		for id := range known {
-			if _, there := last[id]; !there && err == nil {
-				delete(known, id)
-			}
-		}
+		maps.DeleteFunc(known, func(id string, _ seen) bool { return err == nil && last[id] == 0 })
 		for id, sequence := range last {
 			s := known[id]
 			if s.sequence != sequence {
@@ -553,24 +546,14 @@ func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
 	if own && x.s.Coordinator != c.id || c.leader(id) != nil {
 		return false
 	}
-	l := newLeader(c, id, x)
-	if err := c.add(l); err != nil {
-		return false
+	s, err := c.lead(c.ctx, id, x, event{Took: &took{Coordinator: c.id}})
+	switch code := CodeOf(err); {
+	case err == nil:
+		c.o.Logger.Info("a swarm is taken over", "swarm", id, "epoch", s.Epoch)
+	case code == CodeState, code == CodeFull, code == CodeClosed, code == CodeConflict: // it is led, or cannot be
+	default:
+		c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)
 	}
-	took := event{Took: &took{Coordinator: c.id}}
-	if err := x.apply(took); err != nil {
-		c.drop(l)
-		return false
-	}
-	if err := l.store(c.ctx, []event{took}); err != nil {
-		c.drop(l)
-		if !errors.Is(err, ErrConflict) {
-			c.o.Logger.Warn("a swarm cannot be taken over", "swarm", id, "error", err)
-		}
-		return false
-	}
-	c.o.Logger.Info("a swarm is taken over", "swarm", id, "epoch", x.s.Epoch)
-	c.start(l)
 	return false
 }
 

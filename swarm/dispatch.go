@@ -97,15 +97,12 @@ func (l *leader) start(ctx context.Context, who string, t *SubTask) {
 	l.emit(event{Started: t.ID})
 	l.active[who]++
 	l.lastSeen[t.ID] = time.Now()
-	w := &work{
-		SubTask: t.ID, Attempt: t.Attempt, Task: l.x.s.TaskDescription, Description: t.Description, Input: t.Input,
-		LeaseMs: l.c.o.Lease.Milliseconds(),
-	}
+	j := Job{SubTaskID: t.ID, Attempt: t.Attempt, Task: l.x.s.TaskDescription, Description: t.Description, Input: t.Input}
 	if len(t.DependsOn) > 0 {
-		w.Results = make(map[string]json.RawMessage, len(t.DependsOn))
+		j.Results = make(map[string]json.RawMessage, len(t.DependsOn))
 		for _, on := range t.DependsOn {
-			w.Results[on] = l.x.part(on).Result
+			j.Results[on] = l.x.part(on).Result
 		}
 	}
-	l.after(func() { l.send(ctx, who, message{Work: w}) })
+	l.after(func() { l.send(ctx, who, message{Work: &work{j, l.c.o.Lease.Milliseconds()}}) })
 }

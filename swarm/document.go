@@ -33,17 +33,24 @@ const maxWrites = 100_000
 // documentEpoch is the epoch of a leader's nth document.
 func documentEpoch(swarmEpoch, n int) uint64 { return uint64(swarmEpoch)<<32 | uint64(n) }
 
-func documentName(swarmID string) string { return "swarm/" + swarmID }
-
-// documentLimits are the limits of a document, the same at both ends.
-func documentLimits() *crdt.Limits {
-	l := crdt.LiveLimits()
-	l.Key = MaxKey + len(partPrefix)
-	return &l
-}
-
 // escaper makes an agent's id valid for package replica.
 var escaper = strings.NewReplacer("%", "%25", "/", "%2F")
+
+// newReplica returns an agent's replica of a document, whose leader has this access; the
+// others may read. The limits are the same at both ends.
+func newReplica(agentID, swarmID string, epoch uint64, leader string, access replica.Access, log *slog.Logger) (*replica.Replica, error) {
+	limits := crdt.LiveLimits()
+	limits.Key = MaxKey + len(partPrefix)
+	return replica.New(replica.Options{
+		Agent: escaper.Replace(agentID), State: "swarm/" + swarmID, Epoch: epoch, Limits: &limits, NoForward: true, Logger: log,
+		Access: func(who string) replica.Access {
+			if who == escaper.Replace(leader) {
+				return access
+			}
+			return replica.Read
+		},
+	})
+}
 
 // link is a replica's link to another agent, through the router.
 type link struct {
@@ -108,16 +115,7 @@ type leaderDoc struct {
 
 // newLeaderDoc makes a document of values as they were at a sequence.
 func newLeaderDoc(ctx context.Context, agentID, swarmID string, epoch, sequence uint64, values map[string]json.RawMessage, log *slog.Logger) (*leaderDoc, error) {
-	self := escaper.Replace(agentID)
-	r, err := replica.New(replica.Options{
-		Agent: self, State: documentName(swarmID), Epoch: epoch, Limits: documentLimits(), NoForward: true, Logger: log,
-		Access: func(who string) replica.Access {
-			if who == self {
-				return replica.Read | replica.Write
-			}
-			return replica.Read
-		},
-	})
+	r, err := newReplica(agentID, swarmID, epoch, agentID, replica.Read|replica.Write, log)
 	if err != nil {
 		return nil, err
 	}
@@ -126,15 +124,16 @@ func newLeaderDoc(ctx context.Context, agentID, swarmID string, epoch, sequence 
 	piece, size := make(map[string]json.RawMessage), 0
 	for key, value := range values {
 		piece[key] = value
-		if size += len(key) + len(value); size > maxBulk {
-			if err := o.write(ctx, 0, piece); err != nil {
-				o.close()
-				return nil, err
-			}
-			piece, size = make(map[string]json.RawMessage), 0
+		if size += len(key) + len(value); err == nil && size > maxBulk {
+			err = o.write(ctx, 0, piece)
+			clear(piece)
+			size = 0
 		}
 	}
-	if err := o.write(ctx, sequence, piece); err != nil {
+	if err == nil {
+		err = o.write(ctx, sequence, piece)
+	}
+	if err != nil {
 		o.close()
 		return nil, err
 	}
@@ -213,13 +212,7 @@ func (o *leaderDoc) receive(ctx context.Context, e *envelope.Envelope) bool {
 func (o *leaderDoc) mayAsk(who string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	b := o.asks[who]
-	if b == nil {
-		fresh := newBucket(stateBurst, stateRate)
-		b = &fresh
-		o.asks[who] = b
-	}
-	return b.take(1)
+	return takeOne(o.asks, who, stateBurst, stateRate)
 }
 
 func (o *leaderDoc) close() { _ = o.r.Close() } // returns nil
@@ -233,16 +226,7 @@ type memberDoc struct {
 // newMemberDoc follows the document of a leader. changed is called after each change,
 // one call at a time.
 func newMemberDoc(r *router.Router, local, remote, swarmID string, epoch uint64, changed func(*memberDoc, State)) (*memberDoc, error) {
-	self, leader := escaper.Replace(local), escaper.Replace(remote)
-	doc, err := replica.New(replica.Options{
-		Agent: self, State: documentName(swarmID), Epoch: epoch, Limits: documentLimits(), NoForward: true,
-		Access: func(who string) replica.Access {
-			if who == leader {
-				return replica.Read | replica.Write | replica.Relay
-			}
-			return replica.Read
-		},
-	})
+	doc, err := newReplica(local, swarmID, epoch, remote, replica.Read|replica.Write|replica.Relay, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/telemetry"
@@ -91,29 +90,25 @@ func (l *leader) enqueue(ctx context.Context, do func()) {
 	}
 }
 
-// ask makes the leader call do and waits until the result is stored.
-func (l *leader) ask(ctx context.Context, do func() (Session, error)) (Session, error) {
-	type reply struct {
-		s   Session
-		err error
-	}
-	replies := make(chan reply, 1)
+// ask makes the leader call do and waits until what it did is stored.
+func (l *leader) ask(ctx context.Context, do func() error) error {
+	replies := make(chan error, 1)
 	l.enqueue(ctx, func() {
-		s, err := do()
-		l.after(func() { replies <- reply{s, err} })
+		err := do()
+		l.after(func() { replies <- err })
 	})
 	select {
-	case r := <-replies:
-		return r.s, r.err
+	case err := <-replies:
+		return err
 	case <-ctx.Done():
-		return Session{}, ctx.Err()
+		return ctx.Err()
 	case <-l.done:
 	}
 	select {
-	case r := <-replies:
-		return r.s, r.err
+	case err := <-replies:
+		return err
 	default:
-		return Session{}, notFound(l.id)
+		return notFound(l.id)
 	}
 }
 
@@ -363,21 +358,17 @@ func (l *leader) conclude(ctx context.Context, how status) {
 // send sends a message. A participant to which work cannot be sent is removed.
 func (l *leader) send(ctx context.Context, to string, m message) {
 	m.Swarm, m.Epoch = l.id, l.x.s.Epoch
-	e, err := envelope.New(l.c.id, to, m.kind(), m)
-	if err == nil {
-		e.CorrelationID = l.id
-		if m.Work != nil {
-			l.c.limits.grantWork(to) // before it can answer
-		}
-		_, err = l.c.r.Send(ctx, e)
+	if m.Work != nil {
+		l.c.limits.grantWork(to) // before it can answer
 	}
+	err := m.send(ctx, l.c.r, l.c.id, to)
 	if err == nil {
 		return
 	}
 	l.c.o.Logger.Debug("a message to a participant cannot be sent", "swarm", l.id, "agent", to, "error", err)
 	if m.Work != nil {
 		// Not through the inbox, which only this goroutine empties.
-		l.failAttempt(m.Work.SubTask, "it cannot be sent to "+to+": "+err.Error())
+		l.failAttempt(m.Work.SubTaskID, "it cannot be sent to "+to+": "+err.Error())
 		l.remove(to)
 	}
 }
@@ -435,13 +426,7 @@ func (l *leader) readmit(id string) bool {
 	if !l.x.left[id] {
 		return true
 	}
-	b := l.returns[id]
-	if b == nil {
-		fresh := newBucket(returnBurst, 1/l.c.o.Lease.Seconds())
-		b = &fresh
-		l.returns[id] = b
-	}
-	if !b.take(1) {
+	if !takeOne(l.returns, id, returnBurst, 1/l.c.o.Lease.Seconds()) {
 		return false
 	}
 	l.emit(event{Joined: []string{id}})

@@ -49,6 +49,15 @@ func (b *bucket) take(n float64) bool {
 	return true
 }
 
+// takeOne takes a token from an agent's bucket, which it makes if necessary.
+func takeOne(all map[string]*bucket, id string, burst, rate float64) bool {
+	if all[id] == nil {
+		b := newBucket(burst, rate)
+		all[id] = &b
+	}
+	return all[id].take(1)
+}
+
 func (b *bucket) give(n float64) { b.tokens = min(b.burst, b.tokens+n) }
 
 // allowance is what is left of the limits of an agent.

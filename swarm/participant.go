@@ -11,6 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/router"
 )
@@ -26,13 +27,13 @@ const (
 
 // Job is a sub-task for a participant.
 type Job struct {
-	SwarmID     string
-	SubTaskID   string
-	Attempt     int
-	Task        string                     // of the whole swarm
-	Description string                     // of the sub-task
-	Input       json.RawMessage            // may be empty
-	Results     map[string]json.RawMessage // of the sub-tasks that this one depends on
+	SwarmID     string                     `json:"-"`
+	SubTaskID   string                     `json:"subTask"`
+	Attempt     int                        `json:"attempt"`
+	Task        string                     `json:"task"`              // of the whole swarm
+	Description string                     `json:"description"`       // of the sub-task
+	Input       json.RawMessage            `json:"input,omitempty"`   // may be empty
+	Results     map[string]json.RawMessage `json:"results,omitempty"` // of the sub-tasks that this one depends on
 }
 
 // Worker does a sub-task and returns its result, any JSON of at most MaxResult bytes.
@@ -89,9 +90,9 @@ type membership struct {
 	doc          *memberDoc // nil before the leader has offered it
 	sequence     uint64     // of the last state that watch got
 	watch        func(State)
-	notifying    bool          // watch runs
-	next         *State        // the next state for watch
-	stateChanged chan struct{} // closed and replaced when the state changes
+	notifying    bool   // watch runs
+	next         *State // the next state for watch
+	stateChanged wait.Signal
 }
 
 // job is a sub-task of the agent, until its result is confirmed.
@@ -157,7 +158,7 @@ func (p *Participant) join(i invitation, leader string) bool {
 		return false
 	}
 	p.swarms[i.Swarm] = &membership{
-		lastSeen: time.Now(), id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job), stateChanged: make(chan struct{}),
+		lastSeen: time.Now(), id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job),
 	}
 	return true
 }
@@ -251,8 +252,8 @@ func (p *Participant) leave(s *membership) {
 		s.drop(id)
 	}
 	p.dropCopy(s)
-	close(s.stateChanged)
 	delete(p.swarms, s.id)
+	s.stateChanged.Send()
 }
 
 // receiveDocument handles the leader's messages about the shared state.
@@ -303,8 +304,7 @@ func (p *Participant) changed(s *membership, c *memberDoc, now State) {
 		return
 	}
 	if p.swarms[s.id] == s {
-		close(s.stateChanged)
-		s.stateChanged = make(chan struct{})
+		s.stateChanged.Send()
 	}
 	p.mu.Unlock()
 	p.notify(s, now)
@@ -361,7 +361,7 @@ func (p *Participant) begin(s *membership, w work) {
 		default: // it is awake anyway
 		}
 	}
-	if j := s.jobs[w.SubTask]; j != nil {
+	if j := s.jobs[w.SubTaskID]; j != nil {
 		j.sent = time.Time{} // the coordinator does not have the result
 		return
 	}
@@ -370,10 +370,8 @@ func (p *Participant) begin(s *membership, w work) {
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
 	j := &job{cancel: cancel}
-	s.jobs[w.SubTask] = j
-	what := Job{
-		SwarmID: s.id, SubTaskID: w.SubTask, Attempt: w.Attempt, Task: w.Task, Description: w.Description, Input: w.Input, Results: w.Results,
-	}
+	s.jobs[w.SubTaskID] = j
+	w.SwarmID = s.id
 	p.running.Go(func() {
 		defer cancel()
 		select {
@@ -382,7 +380,7 @@ func (p *Participant) begin(s *membership, w work) {
 		case <-ctx.Done():
 			return
 		}
-		p.finish(s, j, p.do(ctx, what))
+		p.finish(s, j, p.do(ctx, w.Job))
 	})
 }
 
@@ -425,18 +423,13 @@ func (p *Participant) finish(s *membership, j *job, r result) {
 
 // send sends a message to a coordinator. resend repeats what is lost.
 func (p *Participant) send(to string, m message) {
-	e, err := envelope.New(p.id, to, m.kind(), m)
-	if err != nil {
-		return // the values were checked to be JSON
-	}
-	e.CorrelationID = m.Swarm
-	_, _ = p.r.Send(p.ctx, e) // see above
+	_ = m.send(p.ctx, p.r, p.id, to)
 }
 
 // resend sends heartbeats, and repeats unconfirmed results and requests.
 func (p *Participant) resend() {
 	for {
-		wait := p.o.Resend
+		pause := p.o.Resend
 		type outgoing struct {
 			to string
 			m  message
@@ -445,7 +438,7 @@ func (p *Participant) resend() {
 		p.mu.Lock()
 		now := time.Now()
 		for _, s := range p.swarms {
-			wait = min(wait, s.lease/3)
+			pause = min(pause, s.lease/3)
 			beat := []string{}
 			for _, id := range sortedKeys(s.jobs) {
 				switch j := s.jobs[id]; {
@@ -468,7 +461,7 @@ func (p *Participant) resend() {
 			p.send(l.to, l.m)
 		}
 		select {
-		case <-time.After(wait):
+		case <-time.After(pause):
 		case <-p.wake:
 		case <-p.ctx.Done():
 			return
@@ -493,7 +486,7 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 		}
 		ask := !s.follows
 		s.follows = true
-		doc, changed, leader := s.doc, s.stateChanged, s.leader
+		doc, changed, leader := s.doc, s.stateChanged.Wait(), s.leader
 		p.mu.Unlock()
 		if doc != nil {
 			if now, ok := doc.state(ctx); ok {

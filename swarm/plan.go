@@ -81,45 +81,52 @@ func (p *Plan) check() error {
 		}
 		known[t.ID] = true
 	}
-	return p.checkDependencies(known)
+	return p.checkDependencies()
+}
+
+// parts returns the sub-tasks as they begin.
+func (p *Plan) parts() []SubTask {
+	parts := make([]SubTask, len(p.SubTasks))
+	for i, t := range p.SubTasks {
+		parts[i] = SubTask{
+			ID: t.ID, Description: t.Description, RequiredCapabilities: union(p.RequiredCapabilities, t.RequiredCapabilities),
+			DependsOn: t.DependsOn, Input: t.Input, Status: TaskPending,
+		}
+	}
+	return parts
 }
 
 // checkDependencies returns an error for sub-tasks that can never begin.
-func (p *Plan) checkDependencies(known map[string]bool) error {
-	waits := make(map[string]int, len(p.SubTasks))
-	needed := make(map[string][]string)
-	var ready []string
+func (p *Plan) checkDependencies() error {
+	var x state
+	x.setParts(p.parts())
+	var ready, circle []string
 	for _, t := range p.SubTasks {
-		waits[t.ID] = len(t.DependsOn)
 		for _, on := range t.DependsOn {
-			if !known[on] {
+			if x.find(on) == nil {
 				return errorf(CodeInvalid, "", "sub-task %q depends on %q, which does not exist", t.ID, on)
 			}
-			needed[on] = append(needed[on], t.ID)
 		}
-		if len(t.DependsOn) == 0 {
+		if x.ready(t.ID) {
 			ready = append(ready, t.ID)
 		}
 	}
-	done := 0
 	for len(ready) > 0 {
 		id := ready[len(ready)-1]
 		ready = ready[:len(ready)-1]
-		done++
-		for _, next := range needed[id] {
-			if waits[next]--; waits[next] == 0 {
+		for _, next := range x.needed[id] {
+			if x.waits[next]--; x.ready(next) {
 				ready = append(ready, next)
 			}
 		}
 	}
-	if done == len(p.SubTasks) {
-		return nil
-	}
-	var circle []string
-	for id, n := range waits {
+	for id, n := range x.waits {
 		if n > 0 {
 			circle = append(circle, strconv.Quote(id))
 		}
+	}
+	if len(circle) == 0 {
+		return nil
 	}
 	slices.Sort(circle)
 	if len(circle) > 5 {

@@ -237,14 +237,7 @@ func (x *state) create(c *created) {
 	x.members, x.left, x.round = make(map[string]bool), make(map[string]bool), make(map[string]int)
 	x.held, x.tried = make(map[string]map[string]bool), make(map[string]map[string]bool)
 	x.written = make(map[string]int)
-	var parts []SubTask
-	for _, t := range c.Plan.SubTasks {
-		parts = append(parts, SubTask{
-			ID: t.ID, Description: t.Description, RequiredCapabilities: union(c.Plan.RequiredCapabilities, t.RequiredCapabilities),
-			DependsOn: t.DependsOn, Input: t.Input, Status: TaskPending,
-		})
-	}
-	x.setParts(parts)
+	x.setParts(c.Plan.parts())
 }
 
 func union(a, b []string) []string {

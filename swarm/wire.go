@@ -1,9 +1,11 @@
 package swarm
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/router"
 )
 
 // message is the payload of the envelopes between coordinator and participants. The
@@ -39,13 +41,8 @@ type message struct {
 
 // work is a sub-task for a participant.
 type work struct {
-	SubTask     string                     `json:"subTask"`
-	Attempt     int                        `json:"attempt"`
-	Task        string                     `json:"task"` // the whole task's description
-	Description string                     `json:"description"`
-	Input       json.RawMessage            `json:"input,omitempty"`
-	Results     map[string]json.RawMessage `json:"results,omitempty"` // of the dependencies
-	LeaseMs     int64                      `json:"leaseMs"`
+	Job
+	LeaseMs int64 `json:"leaseMs"`
 }
 
 // result is the result of a sub-task.
@@ -95,6 +92,17 @@ func Concerns(e *envelope.Envelope) bool {
 func (m *message) says() bool {
 	return m.Work != nil || m.Stored != nil || m.Stop != nil || m.Over || m.Leader || m.Document != nil || m.Refused != nil ||
 		m.Result != nil || m.Beat != nil || m.Set != nil || m.Watch || m.Leave || m.Lost
+}
+
+// send sends a message of one agent to another.
+func (m *message) send(ctx context.Context, r *router.Router, from, to string) error {
+	e, err := envelope.New(from, to, m.kind(), m)
+	if err != nil {
+		return err
+	}
+	e.CorrelationID = m.Swarm
+	_, err = r.Send(ctx, e)
+	return err
 }
 
 // kind returns the envelope's type for a message.
