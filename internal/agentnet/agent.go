@@ -60,6 +60,7 @@ func (n *Network) register(ctx context.Context, r registry.Registration, unliste
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
+	n.begin()
 	_, outage := n.main.store.Connected()
 	if outage != nil {
 		if _, err := n.connectedLocal(); err != nil || !store.IsUnreachable(outage) {

@@ -306,7 +306,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 		t.Error(err)
 	}
 	busy := registry.Busy
-	if _, err := a.UpdatePresence(t.Context(), registry.Changes{Status: &busy}); err != nil {
+	if _, err := a.UpdatePresence(t.Context(), registry.Changes{Status: busy}); err != nil {
 		t.Error(err)
 	}
 	var channels []chat.Channel

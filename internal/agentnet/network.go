@@ -45,6 +45,9 @@ type Config struct {
 	// DialLocal connects to the bus of this computer's hub, on which its agents go on
 	// while the network cannot be reached; nil for none. The Network closes the Bus.
 	DialLocal func(context.Context) (*bus.Bus, error)
+	// OnDemand has the Network connect when Usable, Notice, Status or Register is called first: a hub serves many
+	// projects whose agents never register.
+	OnDemand bool
 
 	localAdmission *store.Admission // what the hub has given the agent on its own bus
 }
@@ -88,13 +91,14 @@ type Network struct {
 	workKick  chan struct{} // has a value when there may be work to forward
 	neighbors sync.Map      // GUIDs that have had mail on the local bus
 	control   control
+	begun     sync.Once // connects, or closes before that
 
 	mu      sync.Mutex
 	agents  map[*Agent]struct{}
 	closing bool
 }
 
-// Open connects to the network in the background and returns at once.
+// Open connects to the network in the background, unless it is OnDemand, and returns at once.
 func Open(cfg Config) *Network {
 	cfg.BusConfig = cfg.WithDefaults()
 	cfg.RememberGUIDs = cfg.DialLocal != nil
@@ -104,15 +108,26 @@ func Open(cfg Config) *Network {
 	if cfg.DialLocal != nil {
 		n.local = newBackend(cfg.local())
 		n.local.store.Prepare(ensureOutbox)
+	}
+	if !cfg.OnDemand {
+		n.begin()
+	}
+	return n
+}
+
+// begin connects in the background, unless the Network does already, or is closed.
+func (n *Network) begin() {
+	n.begun.Do(func() {
 		if n.forwards() {
 			n.local.store.OnFirstConnect(n.watchKicks)
-			main.store.Go(func(ctx context.Context) { n.forward(ctx, n.outbox.kick, n.forwardMail) })
-			main.store.Go(func(ctx context.Context) { n.forward(ctx, n.workKick, n.forwardWork) })
+			n.main.store.Go(func(ctx context.Context) { n.forward(ctx, n.outbox.kick, n.forwardMail) })
+			n.main.store.Go(func(ctx context.Context) { n.forward(ctx, n.workKick, n.forwardWork) })
 		}
-		n.local.store.Start()
-	}
-	main.store.Start()
-	return n
+		if n.local != nil {
+			n.local.store.Start()
+		}
+		n.main.store.Start()
+	})
 }
 
 // connectedLocal returns the error for a hub's bus that cannot be used now, or that there
@@ -131,6 +146,7 @@ func (n *Network) Ready(ctx context.Context) error { return n.main.store.Ready(c
 // Usable is Ready, but also returns nil once it is known that the network cannot be
 // reached and the hub's bus can be used instead.
 func (n *Network) Usable(ctx context.Context) error {
+	n.begin()
 	if n.local == nil {
 		return n.Ready(ctx)
 	}
@@ -155,6 +171,7 @@ func (n *Network) Usable(ctx context.Context) error {
 // Notice says, in words for agents, that the link to the network is down and what that
 // means. It is empty while the link is up, and where no hub's bus can be used meanwhile.
 func (n *Network) Notice() string {
+	n.begin()
 	if _, err := n.main.store.Connected(); err == nil || errors.Is(err, store.ErrClosed) {
 		return ""
 	}
@@ -180,6 +197,7 @@ type Status struct {
 
 // Status returns the state of the Network. It does not block.
 func (n *Network) Status() Status {
+	n.begin()
 	b, err := n.main.store.Connected()
 	_, localErr := n.connectedLocal()
 	st := Status{Connected: err == nil, Problem: err, Inboxes: n.main.mail.Inboxes(), Local: localErr == nil}
@@ -210,6 +228,7 @@ func (n *Network) Close(ctx context.Context) error {
 	n.mu.Lock()
 	n.closing = true
 	n.mu.Unlock()
+	n.begun.Do(func() {})
 	n.main.store.Stop() // it also ends what uses the local bus
 	var localErr error
 	if n.local != nil {

@@ -205,12 +205,12 @@ func isTime(v any) string {
 
 // Offer is work that is offered to agents, or put into a queue.
 type Offer struct {
-	TaskID               string
-	Description          string
-	RequiredCapabilities []string
-	Priority             *float64
-	Deadline             string // ISO 8601, may be empty
-	ContextData          map[string]any
+	TaskID               string         `json:"taskId" jsonschema:"A name for the task that no other has"`
+	Description          string         `json:"taskDescription" jsonschema:"What is to be done, so that it can be done without asking back"`
+	RequiredCapabilities []string       `json:"requiredCapabilities" jsonschema:"What an agent must be able to do, all of it"`
+	Priority             *float64       `json:"priority,omitempty" jsonschema:"Higher is more urgent"`
+	Deadline             string         `json:"deadline,omitempty" jsonschema:"ISO 8601, for example 2026-01-31T12:00:00Z"`
+	ContextData          map[string]any `json:"contextData,omitempty" jsonschema:"What the worker needs to know besides"`
 }
 
 // metadata returns the offer as a message's metadata.
@@ -239,8 +239,8 @@ func (o Offer) CheckMetadata(now time.Time) (json.RawMessage, error) {
 // Broadcast is an offer with its addressees.
 type Broadcast struct {
 	Offer
-	TargetAgentTypes []string // empty for all
-	TargetProjectID  string   // empty for all
+	TargetAgentTypes []string `json:"targetAgentTypes,omitempty" jsonschema:"Only agents of these types"`
+	TargetProjectID  string   `json:"targetProjectId,omitempty" jsonschema:"Only agents of this project"`
 }
 
 // Draft returns the offer as a message.

@@ -52,16 +52,16 @@ type payload struct {
 // Mail is a message in an agent's inbox. The sender's GUID and handle are what the
 // sender says.
 type Mail struct {
-	ID           string
-	SenderGUID   string
-	SenderHandle string
-	Recipient    string
-	Text         string
-	Type         MessageType
-	Metadata     json.RawMessage // an object, or nil
-	Timestamp    time.Time       // when it was sent
-	Sequence     uint64
-	Read         bool // before
+	ID           string          `json:"messageId" jsonschema:"For mark_message_handled"`
+	SenderGUID   string          `json:"senderGuid" jsonschema:"Whom to answer"`
+	SenderHandle string          `json:"senderHandle"`
+	Recipient    string          `json:"-"`
+	Type         MessageType     `json:"messageType"`
+	Text         string          `json:"message"`
+	Metadata     json.RawMessage `json:"metadata,omitempty"` // an object, or nil
+	Timestamp    time.Time       `json:"timestamp"`          // when it was sent
+	Sequence     uint64          `json:"-"`
+	Read         bool            `json:"-"` // before
 }
 
 // Decode reads a message of any program.
@@ -103,12 +103,12 @@ func Decode(data []byte, header nats.Header) (Mail, error) {
 	return m, nil
 }
 
-// Message is a message to send.
+// Message is a message to send. The jsonschema tags of this and other types describe the fields to models.
 type Message struct {
-	Recipient string // GUID
-	Text      string
-	Type      MessageType // "" is Direct
-	Metadata  map[string]any
+	Recipient string         `json:"recipientGuid" jsonschema:"The recipient's GUID, from discover_agents or from a message that it sent you"`
+	Text      string         `json:"message" jsonschema:"What to say: any text, up to 512 KB"`
+	Type      MessageType    `json:"messageType,omitempty" jsonschema:"What the message is for; direct by default. The others belong to the hand-off of work: an offer is answered with a claim, that with accept or reject; then come progress updates, and a completion or an error."`
+	Metadata  map[string]any `json:"metadata,omitempty" jsonschema:"Data that belong to the type. work-offer: taskId, taskDescription, requiredCapabilities; optional priority, deadline, contextData. work-claim: taskId; optional estimatedDuration. work-accept, work-reject: taskId. progress-update: taskId, statusMessage; optional progressPercent. completion: taskId, success, resultSummary; optional resultData. Times of now are filled in."`
 }
 
 // Draft is a valid message without its recipient.
@@ -136,14 +136,14 @@ func NewDraft(m Message, now time.Time) (Draft, error) {
 
 // Sent is a message that was sent.
 type Sent struct {
-	ID              string
-	RecipientHandle string
-	Timestamp       time.Time
+	ID              string    `json:"messageId" jsonschema:"For get_message_status"`
+	RecipientHandle string    `json:"recipientHandle"`
+	Timestamp       time.Time `json:"timestamp"`
 	// Warning says that the recipient is offline or busy, or that the message is queued.
-	Warning string
+	Warning string `json:"warning,omitempty" jsonschema:"Set if the recipient is offline or busy; the message is stored all the same"`
 	// Queued says that the network cannot be reached and the message is stored on this
 	// computer, durably; RecipientHandle is the GUID then.
-	Queued bool
+	Queued bool `json:"queued" jsonschema:"True if the network cannot be reached: the message is kept on this computer and forwarded later. Do not send it again."`
 }
 
 // Letter is an encoded message.

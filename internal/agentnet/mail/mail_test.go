@@ -281,7 +281,7 @@ func TestReceipts(t *testing.T) {
 	}
 	hand := nettest.Register(t, network, nettest.Worker("typescript"))
 	busy := registry.Busy
-	if _, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: &busy}); err != nil {
+	if _, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: busy}); err != nil {
 		t.Fatal(err)
 	}
 	if s := nettest.SendText(t, boss, hand, "1"); !strings.Contains(s.Warning, "busy") {
@@ -711,14 +711,14 @@ func TestTheHandOffProtocol(t *testing.T) {
 	say(boss, claim.SenderGUID, mail.WorkAccept, nil)
 	next(hand, mail.WorkAccept)
 	busy, idle, one, none := registry.Busy, registry.Idle, 1, 0
-	if _, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: &busy, CurrentTaskCount: &one}); err != nil {
+	if _, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: busy, CurrentTaskCount: &one}); err != nil {
 		t.Fatal(err)
 	}
 	say(hand, offer.SenderGUID, mail.ProgressUpdate, map[string]any{"statusMessage": "half", "progressPercent": 50.0})
 	next(boss, mail.ProgressUpdate)
 	say(hand, offer.SenderGUID, mail.Completion, map[string]any{"success": true, "resultSummary": "95% test coverage"})
 	next(boss, mail.Completion)
-	_, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: &idle, CurrentTaskCount: &none})
+	_, err := hand.UpdatePresence(t.Context(), registry.Changes{Status: idle, CurrentTaskCount: &none})
 	nettest.Wants(t, err, store.RateLimitError, "seconds")
 }
 

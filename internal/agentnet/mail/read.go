@@ -15,11 +15,10 @@ import (
 
 // Selection says which mail to read.
 type Selection struct {
-	Limit  int // 0 is DefaultMailLimit
-	Type   MessageType
-	Sender string // GUID
-	// IncludeRead also returns what was read before, as long as it is stored.
-	IncludeRead bool
+	Limit       int         `json:"limit,omitempty" jsonschema:"How many messages at most: 1 to 1000, 50 by default"`
+	Type        MessageType `json:"messageType,omitempty" jsonschema:"Only messages of this type; others stay unread"`
+	Sender      string      `json:"senderGuid,omitempty" jsonschema:"Only messages of this sender; others stay unread"`
+	IncludeRead bool        `json:"includeRead,omitempty" jsonschema:"Also messages that you have read before, of the last day"`
 }
 
 // Check returns the selection with its defaults, or a ValidationError.

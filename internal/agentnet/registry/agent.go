@@ -75,17 +75,17 @@ func checkCapabilities(list []string) error {
 	return nil
 }
 
-// Changes are changes of an agent's presence; nil leaves a field as it is.
+// Changes are changes of an agent's presence; "" or nil leaves a field as it is.
 type Changes struct {
-	Status           *Presence
-	CurrentTaskCount *int
-	Capabilities     []string
+	Status           Presence `json:"status,omitempty" jsonschema:"active, idle, busy or offline"`
+	CurrentTaskCount *int     `json:"currentTaskCount,omitempty" jsonschema:"How many tasks you have now"`
+	Capabilities     []string `json:"capabilities,omitempty" jsonschema:"What you can do now, instead of what you said before"`
 }
 
 // Check returns a ValidationError if the changes are invalid.
 func (c Changes) Check() error {
-	if c.Status != nil && !slices.Contains(Presences, *c.Status) {
-		return invalidStatus(*c.Status)
+	if c.Status != "" && !slices.Contains(Presences, c.Status) {
+		return invalidStatus(c.Status)
 	}
 	if c.CurrentTaskCount != nil && *c.CurrentTaskCount < 0 {
 		return store.Invalid("currentTaskCount is %d.", *c.CurrentTaskCount).WithRemedy("Use 0 or a positive number.")
@@ -95,9 +95,7 @@ func (c Changes) Check() error {
 
 // Apply changes the entry.
 func (c Changes) Apply(e *Entry) {
-	if c.Status != nil {
-		e.Status = *c.Status
-	}
+	e.Status = cmp.Or(c.Status, e.Status)
 	if c.CurrentTaskCount != nil {
 		e.CurrentTaskCount = float64(*c.CurrentTaskCount)
 	}

@@ -107,15 +107,14 @@ func (g *Registry) HostOf(ctx context.Context, b *bus.Bus, guid string) (string,
 
 // Filter selects agents. Empty fields select all.
 type Filter struct {
-	AgentType  string
-	Capability string // or part of one
-	Hostname   string
-	ProjectID  string
-	Status     Presence
-	Scope      Scope
-	// Limit is 0 for DefaultDiscoverLimit.
-	Limit          int
-	IncludeOffline bool
+	AgentType      string   `json:"agentType,omitempty" jsonschema:"Only agents of exactly this type"`
+	Capability     string   `json:"capability,omitempty" jsonschema:"Only agents that can do this; a part of the word is enough"`
+	Hostname       string   `json:"hostname,omitempty" jsonschema:"Only agents on this computer"`
+	ProjectID      string   `json:"projectId,omitempty" jsonschema:"Only agents of this project"`
+	Status         Presence `json:"status,omitempty" jsonschema:"Only agents with this status"`
+	Scope          Scope    `json:"scope,omitempty" jsonschema:"Only agents with this scope"`
+	Limit          int      `json:"limit,omitempty" jsonschema:"How many at most: 1 to 1000, 50 by default"`
+	IncludeOffline bool     `json:"includeOffline,omitempty" jsonschema:"Also agents that are offline"`
 }
 
 // The limits of a Filter.
@@ -158,9 +157,8 @@ func (f Filter) matches(s Summary) bool {
 
 // Discovery is the result of a discovery.
 type Discovery struct {
-	Agents []Summary // most recently active first; never nil
-	// Total counts also the agents beyond the limit.
-	Total int
+	Agents []Summary `json:"agents" jsonschema:"The agents, the most recently active first"` // never nil
+	Total  int       `json:"total" jsonschema:"How many there are, with those beyond the limit"`
 }
 
 // Limit returns d with as many agents as the filter allows.

@@ -128,7 +128,7 @@ func TestDiscoveryFilters(t *testing.T) {
 	two := nettest.Register(t, nettest.Open(t, n.Host("host-c", "cid", "blog")), nettest.Worker("golang"))
 	three := nettest.Register(t, nettest.Open(t, n.Host("host-d", "dan", "blog")), nettest.Worker())
 	busy := registry.Busy
-	if _, err := two.UpdatePresence(t.Context(), registry.Changes{Status: &busy}); err != nil {
+	if _, err := two.UpdatePresence(t.Context(), registry.Changes{Status: busy}); err != nil {
 		t.Fatal(err)
 	}
 	if err := three.Deregister(t.Context()); err != nil {
@@ -346,31 +346,31 @@ func TestPresence(t *testing.T) {
 	network := nettest.Open(t, cfg)
 	a := nettest.Register(t, network, nettest.Worker("typescript"))
 	busy, three, offline := registry.Busy, 3, registry.Offline
-	e, err := a.UpdatePresence(t.Context(), registry.Changes{Status: &busy, CurrentTaskCount: &three, Capabilities: []string{"golang"}})
+	e, err := a.UpdatePresence(t.Context(), registry.Changes{Status: busy, CurrentTaskCount: &three, Capabilities: []string{"golang"}})
 	if err != nil || e.Status != registry.Busy || e.CurrentTaskCount != 3 || !slices.Equal(e.Capabilities, []string{"golang"}) {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &offline})
+	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: offline})
 	nettest.Wants(t, err, store.RateLimitError, "Try again in 10 seconds.")
 	// Another process with the identity is refused as well: the count is on the bus.
 	clock.Forward(11 * time.Second)
-	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &offline}); err != nil || e.Status != registry.Offline {
+	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: offline}); err != nil || e.Status != registry.Offline {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	clock.Forward(11 * time.Second)
 	idle := registry.Idle
-	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &idle}); err != nil || e.Status != registry.Idle {
+	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: idle}); err != nil || e.Status != registry.Idle {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	bad, minus := registry.Presence("gone"), -1
-	for _, c := range []registry.Changes{{Status: &bad}, {CurrentTaskCount: &minus}, {Capabilities: []string{""}}} {
+	for _, c := range []registry.Changes{{Status: bad}, {CurrentTaskCount: &minus}, {Capabilities: []string{""}}} {
 		_, err := a.UpdatePresence(t.Context(), c)
 		nettest.Wants(t, err, store.ValidationError, "")
 	}
 	if err := a.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: &idle})
+	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: idle})
 	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 }
 

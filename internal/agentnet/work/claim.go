@@ -19,19 +19,19 @@ import (
 // Claim is an item that the caller holds until LeaseUntil.
 type Claim struct {
 	TaskID               string          `json:"taskId"`
-	Token                int             `json:"claimToken"` // proves the claim
+	Token                int             `json:"claimToken" jsonschema:"Proves that you hold the item: pass it to extend, complete and reject"`
 	Capability           string          `json:"capability"`
 	Description          string          `json:"taskDescription"`
-	RequiredCapabilities []string        `json:"requiredCapabilities"`
+	RequiredCapabilities []string        `json:"requiredCapabilities,omitempty"`
 	Priority             *float64        `json:"priority,omitempty"`
 	Deadline             string          `json:"deadline,omitempty"`
 	ContextData          json.RawMessage `json:"contextData,omitempty"`
-	SubmitterGUID        string          `json:"submitterGuid,omitempty"`
+	SubmitterGUID        string          `json:"submitterGuid,omitempty" jsonschema:"Whom to ask"`
 	SubmitterHandle      string          `json:"submitterHandle,omitempty"`
 	SubmittedAt          string          `json:"submittedAt,omitempty"`
-	Attempt              int             `json:"attempt"`
+	Attempt              int             `json:"attempt" jsonschema:"Which attempt at it this is"`
 	MaxAttempts          int             `json:"maxAttempts"`
-	LeaseUntil           string          `json:"leaseUntil"`
+	LeaseUntil           string          `json:"leaseUntil" jsonschema:"Until then the item is yours (ISO 8601, UTC); extend_work_item gives you more time"`
 }
 
 // Claim takes the next item of the queues on this bus and waits for up to wait at each of

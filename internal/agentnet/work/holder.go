@@ -69,9 +69,9 @@ func (w *Worker) Extend(ctx context.Context, taskID string, token int) (until st
 
 // Outcome is the result of an item.
 type Outcome struct {
-	Success bool
-	Summary string
-	Result  map[string]any
+	Success bool           `json:"success" jsonschema:"Whether the work was done. False is an answer too: the item is finished. To have another agent try, use reject_work_item."`
+	Summary string         `json:"resultSummary" jsonschema:"What came of it, in up to 4096 bytes"`
+	Result  map[string]any `json:"resultData,omitempty" jsonschema:"Results for the submitter's program"`
 }
 
 // encode checks the outcome and returns the result in JSON.
@@ -211,13 +211,13 @@ func isAckSubject(subject string) bool {
 type ItemStatus struct {
 	TaskID          string        `json:"taskId"`
 	Capability      string        `json:"capability"`
-	State           ItemState     `json:"state"`
+	State           ItemState     `json:"state" jsonschema:"queued, claimed, completed, dead (in the dead letters) or discarded"`
 	Description     string        `json:"taskDescription,omitempty"`
 	SubmitterGUID   string        `json:"submitterGuid,omitempty"`
 	SubmitterHandle string        `json:"submitterHandle,omitempty"`
 	SubmittedAt     string        `json:"submittedAt,omitempty"`
 	Attempts        int           `json:"attempts"`
-	HolderGUID      string        `json:"holderGuid,omitempty"`
+	HolderGUID      string        `json:"holderGuid,omitempty" jsonschema:"Who has it, or had it last"`
 	HolderHandle    string        `json:"holderHandle,omitempty"`
 	ClaimedAt       string        `json:"claimedAt,omitempty"`
 	LeaseUntil      string        `json:"leaseUntil,omitempty"`
@@ -226,7 +226,7 @@ type ItemStatus struct {
 	FailureDetail   string        `json:"failureDetail,omitempty"`
 
 	Success       *bool           `json:"success,omitempty"`
-	ResultSummary string          `json:"resultSummary,omitempty"`
+	ResultSummary string          `json:"resultSummary,omitempty" jsonschema:"For the submitter and the worker only"`
 	ResultData    json.RawMessage `json:"resultData,omitempty"`
 }
 

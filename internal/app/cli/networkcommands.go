@@ -243,25 +243,10 @@ func (a *app) inbox(ctx context.Context, me *agentnet.Agent, watch, all bool) er
 	return nil
 }
 
-// mailJSON is the JSON of a message, as docs/json.md specifies it.
-type mailJSON struct {
-	MessageID    string           `json:"messageId"`
-	SenderGUID   string           `json:"senderGuid"`
-	SenderHandle string           `json:"senderHandle"`
-	MessageType  mail.MessageType `json:"messageType"`
-	Message      string           `json:"message"`
-	Metadata     any              `json:"metadata,omitempty"`
-	Timestamp    time.Time        `json:"timestamp"`
-}
-
 func (a *app) printMail(messages []mail.Mail) {
 	for _, m := range messages {
 		if a.json() {
-			out := mailJSON{m.ID, m.SenderGUID, m.SenderHandle, m.Type, m.Text, nil, m.Timestamp}
-			if m.Metadata != nil {
-				out.Metadata = m.Metadata
-			}
-			writeJSON(a.stdout, out)
+			writeJSON(a.stdout, m)
 			continue
 		}
 		fmt.Fprintf(a.stdout, "%s  %s (%s, %s)\n", a.style.dim(m.Timestamp.Local().Format(time.DateTime)), a.style.bold(oneLine(m.SenderHandle)), m.Type, m.SenderGUID)

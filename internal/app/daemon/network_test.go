@@ -106,7 +106,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 		t.Error("a reserved queue")
 	}
 	idle := registry.Idle
-	if _, err := ann.UpdatePresence(t.Context(), registry.Changes{Status: &idle}); err != nil {
+	if _, err := ann.UpdatePresence(t.Context(), registry.Changes{Status: idle}); err != nil {
 		t.Error(err)
 	}
 

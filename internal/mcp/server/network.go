@@ -22,6 +22,17 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
+// membership is a project's access to the agents' network: one [agentnet.Network] for all agents, or an
+// [agentnet.Memberships].
+type membership interface {
+	Usable(ctx context.Context) error
+	Notice() string
+	Status() agentnet.Status
+	Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error)
+	Leave(ctx context.Context, a *agentnet.Agent) error
+	Close(ctx context.Context) error
+}
+
 // Network is the group of the agents' network: registry, mail and work queues.
 type Network struct {
 	network membership
@@ -370,7 +381,7 @@ func (g *Network) addRegistry(s *Server) {
 		e := a.Entry()
 		return "You publish:\n" + entryText(e), agentInfoOut{&e, string(registry.Live)}, nil
 	})
-	addNetworkTool(s, g, Tool[updatePresenceIn, agentInfoOut]{
+	addNetworkTool(s, g, Tool[registry.Changes, agentInfoOut]{
 		Name: "update_presence", Title: "Say how busy you are", Idempotent: true,
 		Description: "Change your availability, how many tasks you have, or what you can do. At most once in 10 seconds. With the status offline your " +
 			"signs of life end until you set another one.",
@@ -409,24 +420,8 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 	return withToken(text, c.Token()), out, nil
 }
 
-type discoverIn struct {
-	AgentType      string `json:"agentType,omitempty" jsonschema:"Only agents of exactly this type"`
-	Capability     string `json:"capability,omitempty" jsonschema:"Only agents that can do this; a part of the word is enough"`
-	Hostname       string `json:"hostname,omitempty" jsonschema:"Only agents on this computer"`
-	ProjectID      string `json:"projectId,omitempty" jsonschema:"Only agents of this project"`
-	Status         string `json:"status,omitempty" jsonschema:"Only agents with this status"`
-	Scope          string `json:"scope,omitempty" jsonschema:"Only agents with this scope"`
-	Limit          int    `json:"limit,omitempty" jsonschema:"How many at most: 1 to 1000, 50 by default"`
-	IncludeOffline bool   `json:"includeOffline,omitempty" jsonschema:"Also agents that are offline"`
-}
-
-type discoverOut struct {
-	Agents []registry.Summary `json:"agents" jsonschema:"The agents, the most recently active first"`
-	Total  int                `json:"total" jsonschema:"How many there are, with those beyond the limit"`
-}
-
-func discoverTool() Tool[discoverIn, discoverOut] {
-	return Tool[discoverIn, discoverOut]{
+func discoverTool() Tool[registry.Filter, registry.Discovery] {
+	return Tool[registry.Filter, registry.Discovery]{
 		Name: "discover_agents", Title: "Find agents", ReadOnly: true,
 		Description: "Find agents of the network that you may see: who is there, what they can do, whether they are busy. Most recently active " +
 			"first. At most 10 times in a minute.",
@@ -438,14 +433,10 @@ func discoverTool() Tool[discoverIn, discoverOut] {
 	}
 }
 
-func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in discoverIn) (string, discoverOut, error) {
-	d, err := a.Discover(ctx, registry.Filter{AgentType: in.AgentType, Capability: in.Capability, Hostname: in.Hostname, ProjectID: in.ProjectID,
-		Status: registry.Presence(in.Status), Scope: registry.Scope(in.Scope), Limit: in.Limit, IncludeOffline: in.IncludeOffline})
-	if err != nil {
-		return "", discoverOut{}, err
-	}
-	if len(d.Agents) == 0 {
-		return "No agents match.", discoverOut{Agents: d.Agents}, nil
+func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in registry.Filter) (string, registry.Discovery, error) {
+	d, err := a.Discover(ctx, in)
+	if err != nil || len(d.Agents) == 0 {
+		return "No agents match.", d, err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d agents:\n", len(d.Agents), d.Total)
@@ -460,7 +451,7 @@ func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in discover
 		}
 		b.WriteByte('\n')
 	}
-	return strings.TrimRight(b.String(), "\n"), discoverOut{d.Agents, d.Total}, nil
+	return strings.TrimRight(b.String(), "\n"), d, nil
 }
 
 // oneLine joins the lines of another agent's text, so that it cannot imitate other output.
@@ -503,18 +494,8 @@ func entryText(e registry.Entry) string {
 	return strings.Join(lines, "\n")
 }
 
-type updatePresenceIn struct {
-	Status           string   `json:"status,omitempty" jsonschema:"active, idle, busy or offline"`
-	CurrentTaskCount *int     `json:"currentTaskCount,omitempty" jsonschema:"How many tasks you have now"`
-	Capabilities     []string `json:"capabilities,omitempty" jsonschema:"What you can do now, instead of what you said before"`
-}
-
-func updatePresence(ctx context.Context, _ *Call, a *agentnet.Agent, in updatePresenceIn) (string, agentInfoOut, error) {
-	changes := registry.Changes{CurrentTaskCount: in.CurrentTaskCount, Capabilities: in.Capabilities}
-	if in.Status != "" {
-		changes.Status = new(registry.Presence(in.Status))
-	}
-	e, err := a.UpdatePresence(ctx, changes)
+func updatePresence(ctx context.Context, _ *Call, a *agentnet.Agent, in registry.Changes) (string, agentInfoOut, error) {
+	e, err := a.UpdatePresence(ctx, in)
 	if err != nil {
 		return "", agentInfoOut{}, err
 	}

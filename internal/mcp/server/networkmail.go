@@ -13,44 +13,23 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 )
 
-type sendDirectIn struct {
-	RecipientGUID string         `json:"recipientGuid" jsonschema:"The recipient's GUID, from discover_agents or from a message that it sent you"`
-	Message       string         `json:"message" jsonschema:"What to say: any text, up to 512 KB"`
-	MessageType   string         `json:"messageType,omitempty" jsonschema:"What the message is for; direct by default. The others belong to the hand-off of work: an offer is answered with a claim, that with accept or reject; then come progress updates, and a completion or an error."`
-	Metadata      map[string]any `json:"metadata,omitempty" jsonschema:"Data that belong to the type. work-offer: taskId, taskDescription, requiredCapabilities; optional priority, deadline, contextData. work-claim: taskId; optional estimatedDuration. work-accept, work-reject: taskId. progress-update: taskId, statusMessage; optional progressPercent. completion: taskId, success, resultSummary; optional resultData. Times of now are filled in."`
-}
-
 type sendDirectOut struct {
-	MessageID       string `json:"messageId" jsonschema:"For get_message_status"`
-	RecipientGUID   string `json:"recipientGuid"`
-	RecipientHandle string `json:"recipientHandle"`
-	Timestamp       string `json:"timestamp" jsonschema:"When the message was sent (ISO 8601, UTC)"`
-	Warning         string `json:"warning,omitempty" jsonschema:"Set if the recipient is offline or busy; the message is stored all the same"`
-	Queued          bool   `json:"queued" jsonschema:"True if the network cannot be reached: the message is kept on this computer and forwarded later. Do not send it again."`
-}
-
-type readDirectIn struct {
-	Limit       int    `json:"limit,omitempty" jsonschema:"How many messages at most: 1 to 1000, 50 by default"`
-	MessageType string `json:"messageType,omitempty" jsonschema:"Only messages of this type; others stay unread"`
-	SenderGUID  string `json:"senderGuid,omitempty" jsonschema:"Only messages of this sender; others stay unread"`
-	IncludeRead bool   `json:"includeRead,omitempty" jsonschema:"Also messages that you have read before, of the last day"`
+	mail.Sent
+	RecipientGUID string `json:"recipientGuid"`
+	Timestamp     string `json:"timestamp" jsonschema:"When the message was sent (ISO 8601, UTC)"`
 }
 
 type waitDirectIn struct {
-	MessageType    string `json:"messageType,omitempty" jsonschema:"Only messages of this type; others stay unread"`
-	SenderGUID     string `json:"senderGuid,omitempty" jsonschema:"Only messages of this sender; others stay unread"`
-	TimeoutSeconds int    `json:"timeout_seconds,omitempty" jsonschema:"How long to wait at most: 1 to 55 seconds, 50 by default"`
+	MessageType    mail.MessageType `json:"messageType,omitempty" jsonschema:"Only messages of this type; others stay unread"`
+	SenderGUID     string           `json:"senderGuid,omitempty" jsonschema:"Only messages of this sender; others stay unread"`
+	TimeoutSeconds int              `json:"timeout_seconds,omitempty" jsonschema:"How long to wait at most: 1 to 55 seconds, 50 by default"`
 }
 
 type directMessage struct {
-	MessageID    string         `json:"messageId" jsonschema:"For mark_message_handled"`
-	SenderGUID   string         `json:"senderGuid" jsonschema:"Whom to answer"`
-	SenderHandle string         `json:"senderHandle"`
-	Message      string         `json:"message"`
-	MessageType  string         `json:"messageType"`
-	Metadata     map[string]any `json:"metadata,omitempty"`
-	Timestamp    string         `json:"timestamp" jsonschema:"When it was sent (ISO 8601, UTC)"`
-	ReadBefore   bool           `json:"readBefore,omitempty"`
+	mail.Mail
+	Metadata   map[string]any `json:"metadata,omitempty"`
+	Timestamp  string         `json:"timestamp" jsonschema:"When it was sent (ISO 8601, UTC)"`
+	ReadBefore bool           `json:"readBefore,omitempty"`
 }
 
 type readDirectOut struct {
@@ -90,7 +69,7 @@ func refineTimeout(p map[string]*jsonschema.Schema) {
 }
 
 func (g *Network) addMail(s *Server) {
-	addNetworkTool(s, g, Tool[sendDirectIn, sendDirectOut]{
+	addNetworkTool(s, g, Tool[mail.Message, sendDirectOut]{
 		Name: "send_direct_message", Title: "Write to an agent",
 		Description: "Send a message to one agent of the network. It is stored in the agent's inbox before this returns; the agent may be offline and " +
 			"finds it when it comes back. Messages of the work types carry metadata that are checked. At most 100 in a minute.",
@@ -98,7 +77,7 @@ func (g *Network) addMail(s *Server) {
 			p["messageType"].Enum, p["messageType"].Default = enumOf(mail.MessageTypes), []byte(`"direct"`)
 		},
 	}, sendDirect)
-	addNetworkTool(s, g, Tool[readDirectIn, readDirectOut]{
+	addNetworkTool(s, g, Tool[mail.Selection, readDirectOut]{
 		Name: "read_direct_messages", Title: "Read your mail",
 		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. To wait for " +
 			"mail use wait_for_direct_messages.",
@@ -127,30 +106,32 @@ func (g *Network) addMail(s *Server) {
 	})
 }
 
-func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in sendDirectIn) (string, sendDirectOut, error) {
-	sent, err := a.Send(ctx, mail.Message{Recipient: in.RecipientGUID, Text: in.Message, Type: mail.MessageType(in.MessageType), Metadata: in.Metadata})
+func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Message) (string, sendDirectOut, error) {
+	sent, err := a.Send(ctx, in)
 	if err != nil {
 		return "", sendDirectOut{}, err
 	}
+	out := sendDirectOut{sent, in.Recipient, timestamp(sent.Timestamp)}
 	if sent.Queued {
-		return sent.Warning, sendDirectOut{sent.ID, in.RecipientGUID, "", timestamp(sent.Timestamp), sent.Warning, true}, nil
+		out.RecipientHandle = ""
+		return sent.Warning, out, nil
 	}
 	text := fmt.Sprintf("Message sent to %s. Its id is %s.", oneLine(sent.RecipientHandle), sent.ID)
 	if sent.Warning != "" {
 		text += " Note: " + oneLine(sent.Warning)
 	}
-	return text, sendDirectOut{sent.ID, in.RecipientGUID, sent.RecipientHandle, timestamp(sent.Timestamp), sent.Warning, false}, nil
+	return text, out, nil
 }
 
-func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in readDirectIn) (string, readDirectOut, error) {
-	mail, more, err := a.Read(ctx, mail.Selection{Limit: in.Limit, Type: mail.MessageType(in.MessageType), Sender: in.SenderGUID, IncludeRead: in.IncludeRead})
+func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Selection) (string, readDirectOut, error) {
+	list, more, err := a.Read(ctx, in)
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
-	if len(mail) == 0 {
+	if len(list) == 0 {
 		return "No new mail.", readDirectOut{Messages: []directMessage{}}, nil
 	}
-	return mailText(mail, more), mailOut(mail, more), nil
+	return mailText(list, more), mailOut(list, more), nil
 }
 
 func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
@@ -161,22 +142,22 @@ func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	stop := c.ReportProgress(ctx, wait, waitingMessage)
-	mail, more, err := a.Wait(waiting, mail.Selection{Type: mail.MessageType(in.MessageType), Sender: in.SenderGUID})
+	list, more, err := a.Wait(waiting, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID})
 	stop()
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
-	if len(mail) == 0 {
+	if len(list) == 0 {
 		return fmt.Sprintf("No new mail for %d seconds. Call wait_for_direct_messages again to go on waiting.", int(wait.Seconds())),
 			readDirectOut{Messages: []directMessage{}, TimedOut: true}, nil
 	}
-	return mailText(mail, more), mailOut(mail, more), nil
+	return mailText(list, more), mailOut(list, more), nil
 }
 
-func mailOut(mail []mail.Mail, more bool) readDirectOut {
-	out := readDirectOut{Messages: make([]directMessage, len(mail)), More: more}
-	for i, m := range mail {
-		out.Messages[i] = directMessage{m.ID, m.SenderGUID, m.SenderHandle, m.Text, string(m.Type), objectOf(m.Metadata), timestamp(m.Timestamp), m.Read}
+func mailOut(list []mail.Mail, more bool) readDirectOut {
+	out := readDirectOut{Messages: make([]directMessage, len(list)), More: more}
+	for i, m := range list {
+		out.Messages[i] = directMessage{m, objectOf(m.Metadata), timestamp(m.Timestamp), m.Read}
 	}
 	return out
 }
@@ -192,10 +173,10 @@ func objectOf(data json.RawMessage) map[string]any {
 
 // mailText formats messages with their senders. All lines of a message but the first are indented, so that no text can
 // imitate another message.
-func mailText(mail []mail.Mail, more bool) string {
+func mailText(list []mail.Mail, more bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d messages:\n", len(mail))
-	for _, m := range mail {
+	fmt.Fprintf(&b, "%d messages:\n", len(list))
+	for _, m := range list {
 		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), strings.ReplaceAll(oneLine(m.SenderHandle), "*", "?"),
 			m.Type, m.SenderGUID, m.ID, indented(m.Text))
 		if len(m.Metadata) > 0 {

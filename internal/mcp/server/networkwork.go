@@ -13,17 +13,6 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
-type offerIn struct {
-	TaskID               string         `json:"taskId" jsonschema:"A name for the task that no other has"`
-	TaskDescription      string         `json:"taskDescription" jsonschema:"What is to be done, so that it can be done without asking back"`
-	RequiredCapabilities []string       `json:"requiredCapabilities" jsonschema:"What an agent must be able to do, all of it"`
-	TargetAgentTypes     []string       `json:"targetAgentTypes,omitempty" jsonschema:"Only agents of these types"`
-	TargetProjectID      string         `json:"targetProjectId,omitempty" jsonschema:"Only agents of this project"`
-	Priority             *float64       `json:"priority,omitempty" jsonschema:"Higher is more urgent"`
-	Deadline             string         `json:"deadline,omitempty" jsonschema:"ISO 8601, for example 2026-01-31T12:00:00Z"`
-	ContextData          map[string]any `json:"contextData,omitempty" jsonschema:"What the worker needs to know besides"`
-}
-
 type submitWorkIn struct {
 	Capability           string         `json:"capability" jsonschema:"The queue: one capability that a worker must have, for example typescript"`
 	TaskDescription      string         `json:"taskDescription" jsonschema:"What is to be done, so that it can be done without asking back"`
@@ -49,20 +38,8 @@ type claimWorkOut struct {
 }
 
 type workItem struct {
-	TaskID               string         `json:"taskId"`
-	ClaimToken           int            `json:"claimToken" jsonschema:"Proves that you hold the item: pass it to extend, complete and reject"`
-	Capability           string         `json:"capability"`
-	TaskDescription      string         `json:"taskDescription"`
-	RequiredCapabilities []string       `json:"requiredCapabilities,omitempty"`
-	Priority             *float64       `json:"priority,omitempty"`
-	Deadline             string         `json:"deadline,omitempty"`
-	ContextData          map[string]any `json:"contextData,omitempty"`
-	SubmitterGUID        string         `json:"submitterGuid,omitempty" jsonschema:"Whom to ask"`
-	SubmitterHandle      string         `json:"submitterHandle,omitempty"`
-	SubmittedAt          string         `json:"submittedAt,omitempty"`
-	Attempt              int            `json:"attempt" jsonschema:"Which attempt at it this is"`
-	MaxAttempts          int            `json:"maxAttempts"`
-	LeaseUntil           string         `json:"leaseUntil" jsonschema:"Until then the item is yours (ISO 8601, UTC); extend_work_item gives you more time"`
+	work.Claim
+	ContextData map[string]any `json:"contextData,omitempty"`
 }
 
 type heldIn struct {
@@ -76,18 +53,14 @@ type extendOut struct {
 }
 
 type completeIn struct {
-	TaskID        string         `json:"taskId"`
-	ClaimToken    int            `json:"claimToken" jsonschema:"What claim_work_item returned"`
-	Success       bool           `json:"success" jsonschema:"Whether the work was done. False is an answer too: the item is finished. To have another agent try, use reject_work_item."`
-	ResultSummary string         `json:"resultSummary" jsonschema:"What came of it, in up to 4096 bytes"`
-	ResultData    map[string]any `json:"resultData,omitempty" jsonschema:"Results for the submitter's program"`
+	heldIn
+	work.Outcome
 }
 
 type rejectIn struct {
-	TaskID     string `json:"taskId"`
-	ClaimToken int    `json:"claimToken" jsonschema:"What claim_work_item returned"`
-	Reason     string `json:"reason" jsonschema:"Why you do not do it"`
-	Final      bool   `json:"final,omitempty" jsonschema:"True if nobody can do it: the item goes to the dead letters at once"`
+	heldIn
+	Reason string `json:"reason" jsonschema:"Why you do not do it"`
+	Final  bool   `json:"final,omitempty" jsonschema:"True if nobody can do it: the item goes to the dead letters at once"`
 }
 
 type rejectOut struct {
@@ -102,28 +75,12 @@ type getWorkIn struct {
 }
 
 type workStatusOut struct {
-	TaskID          string         `json:"taskId"`
-	Capability      string         `json:"capability"`
-	State           string         `json:"state" jsonschema:"queued, claimed, completed, dead (in the dead letters) or discarded"`
-	TaskDescription string         `json:"taskDescription,omitempty"`
-	SubmitterGUID   string         `json:"submitterGuid,omitempty"`
-	SubmitterHandle string         `json:"submitterHandle,omitempty"`
-	SubmittedAt     string         `json:"submittedAt,omitempty"`
-	Attempts        int            `json:"attempts"`
-	HolderGUID      string         `json:"holderGuid,omitempty" jsonschema:"Who has it, or had it last"`
-	HolderHandle    string         `json:"holderHandle,omitempty"`
-	ClaimedAt       string         `json:"claimedAt,omitempty"`
-	LeaseUntil      string         `json:"leaseUntil,omitempty"`
-	FinishedAt      string         `json:"finishedAt,omitempty"`
-	FailureReason   string         `json:"failureReason,omitempty"`
-	FailureDetail   string         `json:"failureDetail,omitempty"`
-	Success         *bool          `json:"success,omitempty"`
-	ResultSummary   string         `json:"resultSummary,omitempty" jsonschema:"For the submitter and the worker only"`
-	ResultData      map[string]any `json:"resultData,omitempty" jsonschema:"For the submitter and the worker only"`
+	work.ItemStatus
+	ResultData map[string]any `json:"resultData,omitempty" jsonschema:"For the submitter and the worker only"`
 }
 
 func (g *Network) addWork(s *Server) {
-	addNetworkTool(s, g, Tool[offerIn, mail.OfferResult]{
+	addNetworkTool(s, g, Tool[mail.Broadcast, mail.OfferResult]{
 		Name: "broadcast_work_offer", Title: "Offer work to agents",
 		Description: "Send a work-offer to every agent that you can see, that is not offline and that can do all of the capabilities. Who wants it answers with " +
 			"a work-claim, which you confirm with work-accept. Use it to choose among agents; to have the next free one do it use " +
@@ -156,7 +113,7 @@ func (g *Network) addWork(s *Server) {
 		Name: "complete_work_item", Title: "Finish work", Idempotent: true,
 		Description: "Finish an item that you have claimed, and store its result for the submitter. Refused if your lease has ended and another agent has it.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in completeIn) (string, submitWorkOut, error) {
-		err := a.Complete(ctx, in.TaskID, in.ClaimToken, work.Outcome{Success: in.Success, Summary: in.ResultSummary, Result: in.ResultData})
+		err := a.Complete(ctx, in.TaskID, in.ClaimToken, in.Outcome)
 		return "The item is completed and its result is stored.", submitWorkOut{in.TaskID}, err
 	})
 	addNetworkTool(s, g, Tool[rejectIn, rejectOut]{
@@ -177,12 +134,8 @@ func (g *Network) addWork(s *Server) {
 	}, getWork)
 }
 
-func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in offerIn) (string, mail.OfferResult, error) {
-	result, err := a.BroadcastOffer(ctx, mail.Broadcast{
-		Offer: mail.Offer{TaskID: in.TaskID, Description: in.TaskDescription, RequiredCapabilities: in.RequiredCapabilities,
-			Priority: in.Priority, Deadline: in.Deadline, ContextData: in.ContextData},
-		TargetAgentTypes: in.TargetAgentTypes, TargetProjectID: in.TargetProjectID,
-	})
+func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Broadcast) (string, mail.OfferResult, error) {
+	result, err := a.BroadcastOffer(ctx, in)
 	if err != nil {
 		return "", mail.OfferResult{}, err
 	}
@@ -228,14 +181,12 @@ func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) 
 	if claim == nil {
 		return fmt.Sprintf("No work for %d seconds. Call claim_work_item again to go on waiting.", int(wait.Seconds())), claimWorkOut{TimedOut: true}, nil
 	}
-	item := &workItem{claim.TaskID, claim.Token, claim.Capability, claim.Description, claim.RequiredCapabilities, claim.Priority, claim.Deadline,
-		objectOf(claim.ContextData), claim.SubmitterGUID, claim.SubmitterHandle, claim.SubmittedAt, claim.Attempt, claim.MaxAttempts, claim.LeaseUntil}
 	text := fmt.Sprintf("You hold the work item %s (claimToken %d, attempt %d of %d) until %s, from %s: %s", oneLine(claim.TaskID), claim.Token,
 		claim.Attempt, claim.MaxAttempts, claim.LeaseUntil, cmp.Or(oneLine(claim.SubmitterHandle), "an unknown agent"), indented(claim.Description))
 	if len(claim.ContextData) > 0 {
 		text += "\n    contextData: " + oneLine(string(claim.ContextData))
 	}
-	return text, claimWorkOut{Item: item}, nil
+	return text, claimWorkOut{Item: &workItem{*claim, objectOf(claim.ContextData)}}, nil
 }
 
 func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (string, workStatusOut, error) {
@@ -254,10 +205,7 @@ func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (str
 	if err != nil {
 		return "", workStatusOut{}, err
 	}
-	out := workStatusOut{x.TaskID, x.Capability, string(x.State), x.Description, x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Attempts,
-		x.HolderGUID, x.HolderHandle, x.ClaimedAt, x.LeaseUntil, x.FinishedAt, string(x.FailureReason), x.FailureDetail, x.Success, x.ResultSummary,
-		objectOf(x.ResultData)}
-	return workText(x), out, nil
+	return workText(x), workStatusOut{x, objectOf(x.ResultData)}, nil
 }
 
 // workText describes the state of an item.

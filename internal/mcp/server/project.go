@@ -64,8 +64,12 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	groups := []Group{NewChannels(space)}
 	if cfg.Networked() && opts.DialNetwork != nil {
 		network := NetworkConfig(cfg, opts.DialNetwork, opts.Logger)
-		network.StateDir, network.DialLocal = opts.StateDir, opts.DialOutbox
-		p.network = openMembership(network, opts.EnterNetwork, opts.IdleAgents > 0)
+		network.StateDir, network.DialLocal, network.OnDemand = opts.StateDir, opts.DialOutbox, opts.IdleAgents > 0
+		if opts.EnterNetwork != nil {
+			p.network = agentnet.NewMemberships(network, opts.EnterNetwork)
+		} else {
+			p.network = agentnet.Open(network)
+		}
 		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents))
 	}
 	if opts.Documents != nil {
