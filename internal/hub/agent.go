@@ -98,9 +98,8 @@ func (h *Hub) register(a Agent) error {
 		registered: time.Now().UTC(),
 		cancel:     cancel,
 		queue: queue{
-			concurrency: a.Definition.Limits.Concurrency,
-			limit:       a.Definition.Limits.Queue,
-			lanes:       map[string]*lane{},
+			agent: a.Definition.ID, lanes: map[string]*lane{},
+			concurrency: a.Definition.Limits.Concurrency, limit: a.Definition.Limits.Queue,
 		},
 	}
 	ag.health = newHealth(ag)
@@ -151,7 +150,7 @@ func (h *Hub) Deregister(ctx context.Context, id string) error {
 	h.agentsChanged()
 	a.failWaiting(errRemoved)
 	var errs []error
-	for _, t := range h.liveTasks(a) {
+	for _, t := range h.liveWhere(func(t *task) bool { return t.agent == a }) {
 		t.mu.Lock()
 		err := t.endTurns(ctx, errRemoved)
 		if err == nil {
@@ -163,13 +162,13 @@ func (h *Hub) Deregister(ctx context.Context, id string) error {
 	return errors.Join(append(errs, h.pool.closeWhere(ctx, func(s *session) bool { return s.key.agent == id }))...)
 }
 
-// liveTasks returns an agent's tasks in memory, with a reference to each.
-func (h *Hub) liveTasks(a *agent) []*task {
+// liveWhere returns the tasks in memory that match, with a reference to each.
+func (h *Hub) liveWhere(match func(*task) bool) []*task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var ts []*task
 	for _, t := range h.live {
-		if t.agent == a {
+		if match(t) {
 			t.refs++
 			ts = append(ts, t)
 		}
@@ -224,22 +223,10 @@ func (a *agent) enqueue(t *task) error {
 	}
 	start, err := a.queue.push(t)
 	a.mu.Unlock()
-	if err != nil {
-		return a.queueFull(err)
-	}
 	if start {
 		a.start(t)
 	}
-	return nil
-}
-
-func (a *agent) queueFull(err error) *Error {
-	return &Error{
-		Code:    CodeUnavailable,
-		Message: fmt.Sprintf("agent %s is busy: its queue is full", a.id),
-		Remedy:  "try again when some of its tasks have ended, or raise the agent's limits.queue",
-		Err:     err,
-	}
+	return err
 }
 
 // start runs tasks that the queue has admitted.
@@ -265,10 +252,7 @@ func (a *agent) turnsDone(t *task) {
 func (a *agent) reserve() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.queue.reserve(); err != nil {
-		return a.queueFull(err)
-	}
-	return nil
+	return a.queue.reserve()
 }
 
 func (a *agent) unreserve() {

@@ -49,10 +49,6 @@ type expiredRecord struct {
 // maxExpired bounds the expired contexts without tasks; the oldest are forgotten first.
 const maxExpired = 10_000
 
-func newExpiredContexts() *expiredContexts {
-	return &expiredContexts{at: map[string]time.Time{}}
-}
-
 func (x *expiredContexts) check(id string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -46,17 +46,8 @@ func DelegationOf(t *a2a.Task) *Delegation {
 // Working returns the task whose turn an agent runs in a context now; false if there is
 // none.
 func (h *Hub) Working(agentID, contextID string) (a2a.TaskID, bool) {
-	h.mu.Lock()
-	var candidates []*task
-	for _, t := range h.live {
-		if t.agentID == agentID && t.contextID == contextID {
-			t.refs++
-			candidates = append(candidates, t)
-		}
-	}
-	h.mu.Unlock()
 	var id a2a.TaskID
-	for _, t := range candidates {
+	for _, t := range h.liveWhere(func(t *task) bool { return t.agentID == agentID && t.contextID == contextID }) {
 		t.mu.Lock()
 		if t.turn != nil && !t.turn.over {
 			id = t.id

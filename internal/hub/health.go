@@ -47,10 +47,7 @@ func newHealth(a *agent) *health {
 			OnStateChange: func(id string, from, to gobreaker.State) {
 				cfg.Logger.Warn("circuit", "agent", id, "from", from.String(), "to", to.String())
 				if to == gobreaker.StateOpen {
-					select {
-					case opened <- struct{}{}:
-					default: // already reported
-					}
+					notify(opened)
 				}
 				a.hub.agentsChanged()
 			},
@@ -123,10 +120,12 @@ func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
 }
 
 // probeSoon requests a probe, unless one is requested already.
-func (h *health) probeSoon() {
+func (h *health) probeSoon() { notify(h.request) }
+
+func notify(c chan<- struct{}) {
 	select {
-	case h.request <- struct{}{}:
-	default:
+	case c <- struct{}{}:
+	default: // it holds a token already
 	}
 }
 

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -103,7 +101,7 @@ type Hub struct {
 	agents  agents
 	cache   *taskCache
 	pool    *sessions
-	expired *expiredContexts
+	expired expiredContexts
 
 	// base is the context of turns, which Close cancels.
 	base context.Context
@@ -122,7 +120,10 @@ type Hub struct {
 
 	once sync.Mutex // held between the lookup of an idempotency key and the creation of its task
 
-	onAgents atomic.Pointer[[]func()] // not under mu: circuits call it under their own lock
+	onAgents struct { // not under mu: circuits call it under their own lock
+		sync.RWMutex
+		all []func()
+	}
 }
 
 // Reasons for the end of a turn, as causes of its context; process.ErrRunTime is another.
@@ -160,10 +161,10 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		live:      map[a2a.TaskID]*task{},
 		delegated: delegated{},
 		agents:    agents{byID: map[string]*agent{}},
+		expired:   expiredContexts{at: map[string]time.Time{}},
 		closed:    make(chan struct{}),
 	}
 	h.pool = newSessions(h)
-	h.expired = newExpiredContexts()
 	h.base, h.stop = context.WithCancelCause(context.Background())
 	h.background, h.stopBackground = context.WithCancel(context.Background())
 	if err := h.restore(ctx); err != nil {
@@ -196,23 +197,16 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 // updated, or its health may have changed. It is called concurrently. It must not
 // block, and must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
-	for {
-		old := h.onAgents.Load()
-		all := []func(){f}
-		if old != nil {
-			all = append(slices.Clip(*old), f)
-		}
-		if h.onAgents.CompareAndSwap(old, &all) {
-			return
-		}
-	}
+	h.onAgents.Lock()
+	defer h.onAgents.Unlock()
+	h.onAgents.all = append(h.onAgents.all, f)
 }
 
 func (h *Hub) agentsChanged() {
-	if all := h.onAgents.Load(); all != nil {
-		for _, f := range *all {
-			f()
-		}
+	h.onAgents.RLock()
+	defer h.onAgents.RUnlock()
+	for _, f := range h.onAgents.all {
+		f()
 	}
 }
 
@@ -261,13 +255,9 @@ func (h *Hub) Close(ctx context.Context) error {
 // one read from the store.
 func (h *Hub) acquire(ctx context.Context, id a2a.TaskID) (*task, error) {
 	for {
-		h.mu.Lock()
-		if t := h.live[id]; t != nil {
-			t.refs++
-			h.mu.Unlock()
+		if t := h.acquireLive(id); t != nil {
 			return t, nil
 		}
-		h.mu.Unlock()
 		rec, err := h.read(ctx, id)
 		if err != nil {
 			return nil, err
@@ -279,6 +269,17 @@ func (h *Hub) acquire(ctx context.Context, id a2a.TaskID) (*task, error) {
 			return nil, contextError(err)
 		}
 	}
+}
+
+// acquireLive returns a live task with a reference, nil if it is not live.
+func (h *Hub) acquireLive(id a2a.TaskID) *task {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.live[id]
+	if t != nil {
+		t.refs++
+	}
+	return t
 }
 
 // revive makes a stored task live, or returns nil if it has changed since it was read.

@@ -9,6 +9,7 @@ import (
 // in all, and round-robin among the contexts with waiting turns. The agent's lock
 // guards it.
 type queue struct {
+	agent              string
 	concurrency, limit int
 
 	lanes   map[string]*lane // by context; with a running or waiting turn
@@ -47,7 +48,9 @@ func (q *queue) push(t *task) (start bool, err error) {
 // reserve counts one more waiting turn.
 func (q *queue) reserve() error {
 	if q.waiting >= q.limit {
-		return fmt.Errorf("%d turns wait already", q.waiting)
+		return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("agent %s is busy: its queue is full", q.agent),
+			Remedy: "try again when some of its tasks have ended, or raise the agent's limits.queue",
+			Err:    fmt.Errorf("%d turns wait already", q.waiting)}
 	}
 	q.waiting++
 	return nil

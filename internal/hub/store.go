@@ -67,16 +67,19 @@ var errNotStored = errors.New("not stored")
 // memory is the store of a hub without a bus, in memory.
 type memory struct {
 	mu      sync.Mutex
-	heads   map[a2a.TaskID]head
-	bodies  map[a2a.TaskID][]byte
+	tasks   map[a2a.TaskID]memoryTask
 	output  map[a2a.TaskID][]byte
 	records map[[2]string][]byte
 }
 
+type memoryTask struct {
+	head head
+	body []byte
+}
+
 func newMemory() *memory {
 	return &memory{
-		heads:   map[a2a.TaskID]head{},
-		bodies:  map[a2a.TaskID][]byte{},
+		tasks:   map[a2a.TaskID]memoryTask{},
 		output:  map[a2a.TaskID][]byte{},
 		records: map[[2]string][]byte{},
 	}
@@ -85,9 +88,9 @@ func newMemory() *memory {
 func (m *memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	heads := slices.SortedFunc(maps.Values(m.heads), func(a, b head) int { return cmp.Compare(a.Updated, b.Updated) })
-	for _, h := range heads {
-		task(h)
+	byUpdate := func(a, b memoryTask) int { return cmp.Compare(a.head.Updated, b.head.Updated) }
+	for _, t := range slices.SortedFunc(maps.Values(m.tasks), byUpdate) {
+		task(t.head)
 	}
 	for k, v := range m.records {
 		record(k[0], k[1], v)
@@ -98,25 +101,24 @@ func (m *memory) load(_ context.Context, task func(head), record func(kind, key 
 func (m *memory) putTask(_ context.Context, h head, body []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heads[h.ID], m.bodies[h.ID] = h, bytes.Clone(body)
+	m.tasks[h.ID] = memoryTask{h, bytes.Clone(body)}
 	return nil
 }
 
 func (m *memory) task(_ context.Context, id a2a.TaskID) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	body, ok := m.bodies[id]
+	t, ok := m.tasks[id]
 	if !ok {
 		return nil, errNotStored
 	}
-	return body, nil
+	return t.body, nil
 }
 
 func (m *memory) deleteTask(_ context.Context, id a2a.TaskID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.heads, id)
-	delete(m.bodies, id)
+	delete(m.tasks, id)
 	delete(m.output, id)
 	return nil
 }

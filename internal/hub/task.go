@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -500,13 +499,6 @@ func (t *task) flushNow() {
 		}
 	}
 	t.storeOutput()
-}
-
-// logEnd logs an end or interruption.
-func (t *task) logEnd(began time.Time, status a2a.TaskStatus) {
-	t.hub.log.LogAttrs(context.Background(), slog.LevelInfo, "turn ended",
-		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", stateName(status.State)),
-		slog.Duration("took", time.Since(began)))
 }
 
 // stateName returns a state in the spelling of the hub's specification.

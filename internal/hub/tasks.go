@@ -40,13 +40,7 @@ func (h *Hub) Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a
 // present returns a task from memory or the store. Without artifacts it does not make a
 // running answer visible, see turn.
 func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.Task, error) {
-	h.mu.Lock()
-	t := h.live[id]
-	if t != nil {
-		t.refs++
-	}
-	h.mu.Unlock()
-	if t != nil {
+	if t := h.acquireLive(id); t != nil {
 		defer h.release(t)
 		t.mu.Lock()
 		defer t.mu.Unlock()

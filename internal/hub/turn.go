@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -89,9 +90,11 @@ func (t *task) run() {
 		tn.cancel(nil)
 	}
 	t.mu.Lock()
-	status := t.status
+	state := t.status.State
 	t.mu.Unlock()
-	t.logEnd(began, status)
+	t.hub.log.LogAttrs(context.Background(), slog.LevelInfo, "turn ended",
+		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", stateName(state)),
+		slog.Duration("took", time.Since(began)))
 }
 
 // do runs the turn at the agent. A panic of the driver is a failure.
@@ -105,7 +108,8 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 			err = &runner.Error{Code: runner.CodeInternal, Message: "the agent's driver crashed", Remedy: "see the hub's log"}
 		}
 	}()
-	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, workDir(msg))
+	asked, _ := msg.Metadata[MetaWorkDir].(string) // validateMessage has checked it
+	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, asked)
 	if err != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
 	}
@@ -126,13 +130,6 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		<-saved
 	}
 	return out, err
-}
-
-// workDir returns the directory that a message requests, "" if none. validateMessage has
-// checked it.
-func workDir(msg *a2a.Message) string {
-	dir, _ := msg.Metadata[MetaWorkDir].(string)
-	return dir
 }
 
 var errPanicked = errors.New("the driver panicked")
