@@ -55,13 +55,7 @@ func markerOf(pid int) string {
 		}
 		b = b[i+1:]
 	}
-	value := ""
-	for kv := range bytes.SplitSeq(b, []byte{0}) {
-		if v, ok := bytes.CutPrefix(kv, []byte(MarkerEnv+"=")); ok {
-			value = string(v)
-		}
-	}
-	return value
+	return markerIn(b)
 }
 
 // killSame kills p unless its id was reused. Without process descriptors the id could still
@@ -73,8 +67,3 @@ func killSame(p proc) bool {
 	}
 	return unix.Kill(p.pid, unix.SIGKILL) == nil
 }
-
-// setTag does nothing: this system has no mark besides the environment.
-func setTag(int, Marker) uint64 { return 0 }
-
-func tagOwnedBy(uint64, string) bool { return false }

@@ -105,19 +105,6 @@ func parseStat(b []byte) (p proc, state byte, ok bool) {
 	return proc{parent: int(n[0]), group: int(n[1]), session: int(n[2]), start: n[3]}, f[0][0], true
 }
 
-var markerPrefix = []byte(MarkerEnv + "=")
-
-// markerIn finds the last value of MarkerEnv in NUL-separated variables.
-func markerIn(env []byte) string {
-	value := ""
-	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		if v, ok := bytes.CutPrefix(kv, markerPrefix); ok {
-			value = string(v)
-		}
-	}
-	return value
-}
-
 // killSame kills p unless its id was reused meanwhile. A process descriptor prevents reuse
 // during the check.
 func killSame(p proc) bool {

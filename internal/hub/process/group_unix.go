@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const gentleSignals = true
@@ -122,17 +124,14 @@ func reaches(parent map[int]int, pid, ancestor int) bool {
 	return false
 }
 
-// Bounds of a sweep, for a tree that forks faster than it is killed.
-const (
-	sweepRounds  = 200
-	sweepMaxWait = 50 * time.Millisecond
-)
+// sweepRounds bounds a sweep, for a tree that forks faster than it is killed.
+const sweepRounds = 200
 
 // sweepUntilGone kills the processes that find selects until it selects none, and returns
 // their number.
 func sweepUntilGone(find func([]proc) []proc) (int, error) {
 	killed := make(map[int]bool)
-	wait := time.Millisecond
+	pauses := wait.Backoff{First: time.Millisecond, Most: 50 * time.Millisecond}
 	for range sweepRounds {
 		procs, err := processes()
 		if err != nil {
@@ -149,8 +148,7 @@ func sweepUntilGone(find func([]proc) []proc) (int, error) {
 			}
 		}
 		// SIGKILL takes effect with a delay.
-		time.Sleep(wait)
-		wait = min(2*wait, sweepMaxWait)
+		time.Sleep(pauses.Next())
 	}
 	return len(killed), fmt.Errorf("%w: new ones appear or they hang in the kernel", ErrNotGone)
 }

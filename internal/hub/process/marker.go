@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"os"
@@ -52,4 +53,17 @@ func SweepOwner(owner string) (int, error) {
 // ownedBy reports whether a value of MarkerEnv contains a marker of owner.
 func ownedBy(value, owner string) bool {
 	return strings.HasPrefix(value, owner+".") || strings.Contains(value, ":"+owner+".")
+}
+
+var markerPrefix = []byte(MarkerEnv + "=")
+
+// markerIn finds the last value of MarkerEnv in NUL-separated variables.
+func markerIn(env []byte) string {
+	value := ""
+	for kv := range bytes.SplitSeq(env, []byte{0}) {
+		if v, ok := bytes.CutPrefix(kv, markerPrefix); ok {
+			value = string(v)
+		}
+	}
+	return value
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -38,20 +37,6 @@ func closeFiles(fs ...*os.File) {
 			_ = f.Close() // this process's copy
 		}
 	}
-}
-
-// stdinPipe may be closed twice, and while a write blocks.
-type stdinPipe struct {
-	f    *os.File
-	once sync.Once
-	err  error
-}
-
-func (s *stdinPipe) Write(b []byte) (int, error) { return s.f.Write(b) }
-
-func (s *stdinPipe) Close() error {
-	s.once.Do(func() { s.err = s.f.Close() })
-	return s.err
 }
 
 // stdoutPipe returns io.EOF even if a process that could not be swept keeps the other end

@@ -94,7 +94,7 @@ type Exit struct {
 type Process struct {
 	cmd    *exec.Cmd
 	marker Marker
-	stdin  *stdinPipe
+	stdin  *os.File
 	stdout *stdoutPipe
 	stderr *tail
 	group  group // the platform's handle of the whole tree
@@ -151,7 +151,7 @@ func Start(cmd Command) (*Process, error) {
 		return nil, startError(cmd.Path, err)
 	}
 	pipes.closeChildEnds()
-	p.stdin = &stdinPipe{f: pipes.stdin.w}
+	p.stdin = pipes.stdin.w
 	p.stdout = &stdoutPipe{f: pipes.stdout.r, delay: cmd.WaitDelay}
 	if p.group, err = newGroup(p.cmd.Process, p.marker); err != nil {
 		p.abandon(pipes.stderr.r)
@@ -278,7 +278,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 func (p *Process) Marker() Marker { return p.marker }
 
 // Stdin returns the process's standard input. A write blocks until the process reads, or
-// Stop or Close is called. It may be closed twice.
+// Stop or Close is called. It may be closed twice, also while a write blocks.
 func (p *Process) Stdin() io.WriteCloser { return p.stdin }
 
 // Stdout returns the process's standard output, as raw bytes; see [NewLines] for lines.
