@@ -163,26 +163,23 @@ func New(o Options) *Session {
 	return s
 }
 
-// ending is how a turn ended.
+// ending is how a turn ended: the outcome's status and exit code, and later all of it.
 type ending struct {
-	status   runner.OutcomeStatus
-	err      *runner.Error
-	exitCode int
-	drop     bool // the process must be stopped
+	runner.Outcome
+	err  *runner.Error
+	drop bool // the process must be stopped
 }
 
-// outcome returns the outcome of a turn that did not reach the agent.
-func (e ending) outcome() runner.Outcome {
-	return runner.Outcome{Status: e.status, ExitCode: e.exitCode}
+func ended(status runner.OutcomeStatus) ending {
+	return ending{Outcome: runner.Outcome{Status: status, ExitCode: -1}}
 }
-
-func canceled() ending { return ending{status: runner.OutcomeCanceled, exitCode: -1} }
 
 func failed(err *runner.Error) ending {
-	e := ending{status: runner.OutcomeFailed, err: err, exitCode: -1}
+	e := ended(runner.OutcomeFailed)
+	e.err = err
 	if err.Code == runner.CodeAuth {
 		// The next turn starts a process that sees the new login.
-		e.status, e.drop = runner.OutcomeAuthRequired, true
+		e.Status, e.drop = runner.OutcomeAuthRequired, true
 	}
 	return e
 }
@@ -190,37 +187,36 @@ func failed(err *runner.Error) ending {
 // Turn implements runner.Session.
 func (s *Session) Turn(ctx context.Context, in runner.Turn, h runner.Handler) (runner.Outcome, error) {
 	start := time.Now()
-	out, e := s.turn(ctx, in, h)
-	out.Duration = time.Since(start)
+	e := s.turn(ctx, in, h)
+	e.Duration = time.Since(start)
 	if e.err != nil {
-		return out, e.err
+		return e.Outcome, e.err
 	}
-	return out, nil
+	return e.Outcome, nil
 }
 
-func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (runner.Outcome, ending) {
-	refuse := func(err *runner.Error) (runner.Outcome, ending) { e := failed(err); return e.outcome(), e }
+func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) ending {
 	if !s.running.CompareAndSwap(false, true) {
-		return refuse(&runner.Error{Code: runner.CodeBusy, Message: s.name() + " is still answering in this session"})
+		return failed(&runner.Error{Code: runner.CodeBusy, Message: s.name() + " is still answering in this session"})
 	}
 	defer s.running.Store(false)
 	if s.closed.Err() != nil {
-		return refuse(&runner.Error{Code: runner.CodeInternal, Message: "the conversation with " + s.name() + " is closed"})
+		return failed(&runner.Error{Code: runner.CodeInternal, Message: "the conversation with " + s.name() + " is closed"})
 	}
-	prompt, err := runner.BuildPrompt(in, s.o.Spec.WorkDir, s.o.Definition.Limits.MaxPrompt)
+	limits := s.o.Definition.Limits
+	prompt, err := runner.BuildPrompt(in, s.o.Spec.WorkDir, limits.MaxPrompt)
 	if err != nil {
-		return refuse(err)
+		return failed(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.closed, cancel)()
 	if s.acquire(ctx) != nil {
-		return canceled().outcome(), canceled()
+		return ended(runner.OutcomeCanceled)
 	}
 	defer s.release()
 	s.stopIdle()
 
-	limits := s.o.Definition.Limits
 	ctx, watch := process.NewWatch(ctx, limits.Run, limits.Idle)
 	defer watch.Stop()
 	t := newTurn(s.o, s.known, h, watch)
@@ -230,14 +226,14 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) (r
 		s.dropAndReport(t)
 	}
 	t.end()
-	out, started := t.result(e.status)
-	if started != s.known {
+	code := e.ExitCode
+	e.Outcome = t.answer.Outcome(e.Status)
+	e.ExitCode = code
+	if started := t.answer.Started(); started != s.known {
 		s.known, s.resume = started, started.ID
 	}
 	s.startIdle()
-
-	out.ExitCode = e.exitCode
-	return out, e
+	return e
 }
 
 // answer sends the prompt and waits for the answer. It starts a process if none runs.
@@ -292,11 +288,8 @@ func words(err error) string {
 
 // curable reports whether a new conversation may cure an error.
 func curable(err error) bool {
-	switch runner.CodeOf(err) {
-	case runner.CodeAgent, runner.CodeProtocol, "":
-		return true
-	}
-	return false
+	code := runner.CodeOf(err)
+	return code == runner.CodeAgent || code == runner.CodeProtocol || code == ""
 }
 
 func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *process.Watch) (*program, Opened, error) {
@@ -353,7 +346,7 @@ func (s *Session) prompt(ctx context.Context, l *program, text string, t *Turn) 
 	}()
 	select {
 	case a := <-answered:
-		return s.ended(l, a.Result, a.err, t)
+		return s.result(l, a.Result, a.err, t)
 	case <-ctx.Done():
 	}
 
@@ -385,25 +378,25 @@ func (s *Session) prompt(ctx context.Context, l *program, text string, t *Turn) 
 			e.drop = true // it has answered, but does not read
 		}
 	}
-	if e.drop {
-		s.stop(context.Background(), l)
-		cancel()
-		<-interrupted
-		if !done {
-			<-answered
-		}
+	if !e.drop {
+		s.sweep(l, t)
 		return e
 	}
-	s.sweep(l, t)
+	s.stop(context.Background(), l)
+	cancel()
+	<-interrupted
+	if !done {
+		<-answered
+	}
 	return e
 }
 
-// ended translates the end that the agent reported.
-func (s *Session) ended(l *program, r Result, err error, t *Turn) ending {
+// result translates the end that the agent reported.
+func (s *Session) result(l *program, r Result, err error, t *Turn) ending {
 	if err != nil {
 		exit := s.stop(context.Background(), l)
 		e := failed(s.presentable(s.explain(err, l, exit, "in the middle of its answer")))
-		e.drop, e.exitCode = true, exit.Code
+		e.drop, e.ExitCode = true, exit.Code
 		return e
 	}
 	s.sweep(l, t)
@@ -411,16 +404,16 @@ func (s *Session) ended(l *program, r Result, err error, t *Turn) ending {
 	case r.Err != nil:
 		return failed(s.presentable(r.Err))
 	case r.Canceled:
-		return canceled()
+		return ended(runner.OutcomeCanceled)
 	case r.Rejected:
-		return ending{status: runner.OutcomeRejected, exitCode: -1}
+		return ended(runner.OutcomeRejected)
 	}
 	t.Report(func(a *runner.Answer) {
 		if !a.HasText() {
 			a.Text(r.Text)
 		}
 	})
-	return ending{status: runner.OutcomeCompleted, exitCode: -1}
+	return ended(runner.OutcomeCompleted)
 }
 
 // sweep kills processes that the turn's tools have put into the background. Children
@@ -445,7 +438,7 @@ func (s *Session) gaveUp(ctx context.Context, err error) ending {
 		return failed(s.o.Definition.TimeoutError(err))
 	}
 	if ctx.Err() != nil {
-		return canceled()
+		return ended(runner.OutcomeCanceled)
 	}
 	if e, ok := errors.AsType[*runner.Error](err); ok {
 		return failed(s.presentable(e))

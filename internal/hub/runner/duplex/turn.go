@@ -185,8 +185,3 @@ func (t *Turn) end() {
 	t.mailbox.close()
 	<-t.delivered
 }
-
-// result returns the outcome, and the session as last reported. Call it after end.
-func (t *Turn) result(status runner.OutcomeStatus) (runner.Outcome, runner.SessionStarted) {
-	return t.answer.Outcome(status), t.answer.Started()
-}

@@ -4,13 +4,13 @@ package duplextest
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
@@ -31,8 +32,9 @@ type Process struct {
 	agent  *Agent
 
 	mu    sync.Mutex
-	exit  process.Exit
 	tail  string
+	exit  process.Exit // set before ended is closed
+	once  sync.Once
 	ended chan struct{}
 
 	// Orphans and SweepErr are the result of SweepOrphans, Left is the error of Stop. Set
@@ -68,17 +70,12 @@ func NewProcess(args []string, play func(*Agent)) *Process {
 
 // end ends the process; the first call counts.
 func (p *Process) end(exit process.Exit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.ended:
-		return
-	default:
-	}
-	p.exit = exit
-	close(p.ended)
-	_ = p.agent.out.Close() // never fails
-	_ = p.agent.in.Close()  // never fails
+	p.once.Do(func() {
+		p.exit = exit
+		close(p.ended)
+		_ = p.agent.out.Close() // never fails
+		_ = p.agent.in.Close()  // never fails
+	})
 }
 
 // Stdin implements duplex.Process.
@@ -283,9 +280,9 @@ type Handler struct {
 	Answer func(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error)
 
 	mu     sync.Mutex
-	cond   *sync.Cond
 	events []runner.Event
 	asked  []runner.PermissionRequest
+	added  wait.Signal
 }
 
 // Event implements runner.Handler.
@@ -293,14 +290,14 @@ func (h *Handler) Event(ev runner.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, ev)
-	h.signal()
+	h.added.Send()
 }
 
 // Permission implements runner.Handler.
 func (h *Handler) Permission(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
 	h.mu.Lock()
 	h.asked = append(h.asked, req)
-	h.signal()
+	h.added.Send()
 	h.mu.Unlock()
 	if h.Answer == nil {
 		<-ctx.Done()
@@ -309,21 +306,14 @@ func (h *Handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	return h.Answer(ctx, req)
 }
 
-func (h *Handler) signal() {
-	if h.cond != nil {
-		h.cond.Broadcast()
-	}
-}
-
 // Await blocks until ok returns true for the events and requests so far.
 func (h *Handler) Await(ok func(events []runner.Event, asked []runner.PermissionRequest) bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.cond == nil {
-		h.cond = sync.NewCond(&h.mu)
-	}
-	for !ok(h.events, h.asked) {
-		h.cond.Wait()
+	for {
+		added := h.added.Wait()
+		if ok(h.Events(), h.Asked()) {
+			return
+		}
+		<-added
 	}
 }
 
@@ -338,14 +328,14 @@ func (h *Handler) AwaitText(text string) {
 func (h *Handler) Events() []runner.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]runner.Event(nil), h.events...)
+	return slices.Clone(h.events)
 }
 
 // Asked returns the permission requests so far.
 func (h *Handler) Asked() []runner.PermissionRequest {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]runner.PermissionRequest(nil), h.asked...)
+	return slices.Clone(h.asked)
 }
 
 // Text returns the answer so far.
@@ -353,7 +343,7 @@ func (h *Handler) Text() string { return joined(h.Events()) }
 
 // Notices returns the notices so far, one on each line.
 func (h *Handler) Notices() string {
-	var b bytes.Buffer
+	var b strings.Builder
 	for _, ev := range h.Events() {
 		if n, ok := ev.(runner.Notice); ok {
 			b.WriteString(n.Text + "\n")
