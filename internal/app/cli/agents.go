@@ -15,18 +15,14 @@ import (
 
 func (a *app) agentsCommand() *cobra.Command {
 	var health bool
-	cmd := &cobra.Command{
-		Use:   "agents",
-		Short: "List the agents, with --health also whether they can work",
-		Args:  exactly(),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Agent, error) {
+	cmd := command("agents", "List the agents, with --health also whether they can work",
+		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Agent, error) {
 			agents, err := c.Agents(ctx, health)
 			if health && err == nil {
 				a.awaitHealth(ctx, c, agents)
 			}
 			return agents, err
-		}, func(agents []dialect.Agent) { a.printAgents(agents, health) }),
-	}
+		}, func(agents []dialect.Agent) { a.printAgents(agents, health) }))
 	cmd.Flags().BoolVar(&health, "health", false, "show each agent's health, its version and what is missing")
 	return cmd
 }

@@ -34,20 +34,19 @@ func (a *app) configCommand() *cobra.Command {
 
 // configSubcommand returns a command with one optional argument: which configuration.
 func (a *app) configSubcommand(name, short string, run func(which string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: name + " [" + configHub + "|" + configMCP + "]", Short: short,
-		ValidArgs: []string{configHub, configMCP},
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && !slices.Contains([]string{configHub, configMCP}, args[0]) {
-				return usage("%q is not one of %s, %s", args[0], configHub, configMCP)
-			}
-			if len(args) > 1 {
-				return usage("unexpected argument %q", args[1])
-			}
-			return nil
-		},
-		RunE: func(_ *cobra.Command, args []string) error { return run(strings.Join(args, "")) },
+	cmd := command(name+" ["+configHub+"|"+configMCP+"]", short,
+		func(_ *cobra.Command, args []string) error { return run(strings.Join(args, "")) })
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && !slices.Contains([]string{configHub, configMCP}, args[0]) {
+			return usage("%q is not one of %s, %s", args[0], configHub, configMCP)
+		}
+		if len(args) > 1 {
+			return usage("unexpected argument %q", args[1])
+		}
+		return nil
 	}
+	cmd.ValidArgs = []string{configHub, configMCP}
+	return cmd
 }
 
 // configurations reads one configuration, or both if which is "". The other one is nil.

@@ -21,15 +21,11 @@ import (
 // the official MCP test suite. It is hidden: only tests need it.
 func (a *app) conformanceCommand() *cobra.Command {
 	var httpPort, grpcPort int
-	cmd := &cobra.Command{
-		Use:    "conformance",
-		Short:  "Run servers for the official A2A test kits and MCP test suite",
-		Hidden: true,
-		Args:   exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := command("conformance", "Run servers for the official A2A test kits and MCP test suite",
+		func(cmd *cobra.Command, _ []string) error {
 			return a.conformance(cmd.Context(), httpPort, grpcPort)
-		},
-	}
+		})
+	cmd.Hidden = true
 	cmd.Flags().IntVar(&httpPort, "http-port", 9999, "the port to serve on; 0 lets the system choose")
 	cmd.Flags().IntVar(&grpcPort, "grpc-port", 0, "the port for gRPC; 0 for none")
 	return cmd

@@ -14,15 +14,11 @@ import (
 
 func (a *app) contextsCommand() *cobra.Command {
 	var limit int
-	cmd := &cobra.Command{
-		Use:     "contexts",
-		Short:   "List conversations, most recently used first",
-		Args:    exactly(),
-		PreRunE: func(*cobra.Command, []string) error { return checkLimit(limit) },
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Context, error) {
+	cmd := command("contexts", "List conversations, most recently used first",
+		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Context, error) {
 			return c.Contexts(ctx, limit)
-		}, a.printContexts),
-	}
+		}, a.printContexts))
+	cmd.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many, 1 to 1000")
 	return cmd
 }

@@ -11,14 +11,8 @@ import (
 
 func (a *app) demoCommand() *cobra.Command {
 	var pace time.Duration
-	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "Watch agents find each other, negotiate, share a tool and split a job",
-		Long: "Five agents in this process, without a program or a model, find each other, negotiate,\n" +
-			"share a tool, split a job, lose one of them, and finish. The demo needs no hub and leaves\n" +
-			"no files. With --format json each event is a line.",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := command("demo", "Watch agents find each other, negotiate, share a tool and split a job",
+		func(cmd *cobra.Command, _ []string) error {
 			if pace < 0 || pace > time.Minute {
 				return usage("--pace must be between 0s and 1m")
 			}
@@ -27,8 +21,10 @@ func (a *app) demoCommand() *cobra.Command {
 			view := &demoView{a: a, board: a.newBoard(a.stdout), doing: make(map[string]string)}
 			_, err := demo.Run(ctx, demo.Options{Pace: pace, Report: view.show})
 			return err
-		},
-	}
+		})
+	cmd.Long = "Five agents in this process, without a program or a model, find each other, negotiate,\n" +
+		"share a tool, split a job, lose one of them, and finish. The demo needs no hub and leaves\n" +
+		"no files. With --format json each event is a line."
 	cmd.Flags().DurationVar(&pace, "pace", time.Second/2, "how long a part of the job takes")
 	return cmd
 }

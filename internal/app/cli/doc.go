@@ -34,12 +34,16 @@ parley.token.TOKEN.`,
 	return cmd
 }
 
+// onDocument returns a command whose argument is the name of a document.
+func onDocument(name, short string, run runE) *cobra.Command {
+	cmd := command(name+" DOCUMENT", short, run)
+	cmd.Args = exactly("the document's name")
+	return cmd
+}
+
 func (a *app) docListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the documents",
-		Args:  exactly(),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {
+	return command("list", "List the documents",
+		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {
 			return c.Documents(ctx)
 		}, func(names []string) {
 			if len(names) == 0 {
@@ -48,19 +52,14 @@ func (a *app) docListCommand() *cobra.Command {
 			for _, name := range names {
 				fmt.Fprintln(a.stdout, name)
 			}
-		}),
-	}
+		}))
 }
 
 func (a *app) docShowCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "show DOCUMENT",
-		Short: "Print a document as JSON",
-		Args:  exactly("the document's name"),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
+	return onDocument("show", "Print a document as JSON",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
 			return c.Document(ctx, args[0])
-		}, a.printContent),
-	}
+		}, a.printContent))
 }
 
 // printContent prints a document's content, indented.
@@ -75,10 +74,18 @@ func (a *app) printContent(d *documents.Content) {
 
 func (a *app) docEditCommand() *cobra.Command {
 	var set, text []string
-	cmd := &cobra.Command{
-		Use:   "edit DOCUMENT [EDITS]",
-		Short: "Edit a document, or create one",
-		Long: `Edit a document, or create one, and print the result. All edits of one call are applied
+	cmd := command("edit DOCUMENT [EDITS]", "Edit a document, or create one",
+		func(cmd *cobra.Command, args []string) error {
+			edits, err := a.docEdits(args[1:], set, text)
+			if err != nil {
+				return err
+			}
+			return hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
+				d, err := c.EditDocument(ctx, args[0], edits)
+				return d, a.unanswered(err, "all of the edits may be in the document, or none", "doc show "+args[0])
+			}, a.printContent)(cmd, args)
+		})
+	cmd.Long = `Edit a document, or create one, and print the result. All edits of one call are applied
 together, or none is.
 
 EDITS is a JSON array, or "-" to read it from standard input:
@@ -92,29 +99,18 @@ EDITS is a JSON array, or "-" to read it from standard input:
   {"op": "make",      "path": ["plan", "owners"], "type": "map, array or text"}
 
 A path starts with the name of a root and continues with keys; missing maps are created.
-Without an index, text and values are appended, and delete removes the key.`,
-		Example: "  " + a.name + ` doc edit plan --set plan.status=open
+Without an index, text and values are appended, and delete removes the key.`
+	cmd.Example = "  " + a.name + ` doc edit plan --set plan.status=open
   ` + a.name + ` doc edit plan --text 'notes=first thoughts'
-  ` + a.name + ` doc edit plan '[{"op":"insert","path":["todo"],"values":["test it"]}]'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			switch len(args) {
-			case 0:
-				return usage("missing the document's name")
-			case 1, 2:
-				return nil
-			}
-			return usage("unexpected argument %q: put all edits into one JSON array", args[2])
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			edits, err := a.docEdits(args[1:], set, text)
-			if err != nil {
-				return err
-			}
-			return hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
-				d, err := c.EditDocument(ctx, args[0], edits)
-				return d, a.unanswered(err, "all of the edits may be in the document, or none", "doc show "+args[0])
-			}, a.printContent)(cmd, args)
-		},
+  ` + a.name + ` doc edit plan '[{"op":"insert","path":["todo"],"values":["test it"]}]'`
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return usage("missing the document's name")
+		case 1, 2:
+			return nil
+		}
+		return usage("unexpected argument %q: put all edits into one JSON array", args[2])
 	}
 	cmd.Flags().StringArrayVar(&set, "set", nil, "set `path=value`, the path with dots; the value is JSON, or else text")
 	cmd.Flags().StringArrayVar(&text, "text", nil, "append to a text, `path=text`")
@@ -190,54 +186,31 @@ func ended(d *json.Decoder) bool {
 }
 
 func (a *app) docWatchCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "watch DOCUMENT",
-		Short: "Print a document now and after each change, until Ctrl-C",
-		Long: `Print a document now and after each change, until Ctrl-C. Changes in quick succession may
-be printed as one. While the hub is down the command retries, for up to a minute.`,
-		Args: exactly("the document's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				seen, retry := "", hubRetry{app: a, notice: "The hub is down; changes are shown when it is up again."}
-				for {
-					d, err := c.AwaitDocument(ctx, args[0], seen)
-					if ctx.Err() != nil {
-						return nil // by Ctrl-C
-					}
-					if err := retry.after(ctx, err); err != nil {
-						return err
-					}
-					if err == nil && d.Version != seen {
-						_ = a.print(d, func() { a.printContent(d) }) // returns nil
-						seen = d.Version
-					}
+	cmd := onDocument("watch", "Print a document now and after each change, until Ctrl-C",
+		a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
+			seen, retry := "", hubRetry{app: a, notice: "The hub is down; changes are shown when it is up again."}
+			for {
+				d, err := c.AwaitDocument(ctx, args[0], seen)
+				if ctx.Err() != nil {
+					return nil // by Ctrl-C
 				}
-			})
-		},
-	}
+				if err := retry.after(ctx, err); err != nil {
+					return err
+				}
+				if err == nil && d.Version != seen {
+					_ = a.print(d, func() { a.printContent(d) }) // returns nil
+					seen = d.Version
+				}
+			}
+		}))
+	cmd.Long = `Print a document now and after each change, until Ctrl-C. Changes in quick succession may
+be printed as one. While the hub is down the command retries, for up to a minute.`
+	return cmd
 }
 
 func (a *app) docShareCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "share DOCUMENT [AGENT ROLE]",
-		Short: "Set or show which remote agents may copy and change a document",
-		Long: `Set which agents of other processes may keep a copy of a document and change it, or
-show the current roles. Remote agents have no access by default; agents of this hub
-need no role.
-
-ROLE is reader, writer, owner (may also assign roles) or none. An agent reaches the
-hub at its card "hub-documents". Over the hub's HTTP server, any client with the
-hub's token can use any name; an agent of a peer is NAME@KEY, which is verified.`,
-		Example: "  " + a.name + ` doc share plan mars writer
-  ` + a.name + ` doc share plan mars none
-  ` + a.name + ` doc share plan`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 && len(args) != 3 {
-				return usage("share needs a document, or a document, an agent and a role")
-			}
-			return nil
-		},
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (map[string]documents.Role, error) {
+	cmd := command("share DOCUMENT [AGENT ROLE]", "Set or show which remote agents may copy and change a document",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (map[string]documents.Role, error) {
 			if len(args) == 1 {
 				return c.DocumentShares(ctx, args[0])
 			}
@@ -247,8 +220,24 @@ hub's token can use any name; an agent of a peer is NAME@KEY, which is verified.
 			}
 			roles, err := c.ShareDocument(ctx, args[0], args[1], role)
 			return roles, a.unanswered(err, "the agent may have the new role or the former", "doc share "+args[0])
-		}, a.printShares),
+		}, a.printShares))
+	cmd.Long = `Set which agents of other processes may keep a copy of a document and change it, or
+show the current roles. Remote agents have no access by default; agents of this hub
+need no role.
+
+ROLE is reader, writer, owner (may also assign roles) or none. An agent reaches the
+hub at its card "hub-documents". Over the hub's HTTP server, any client with the
+hub's token can use any name; an agent of a peer is NAME@KEY, which is verified.`
+	cmd.Example = "  " + a.name + ` doc share plan mars writer
+  ` + a.name + ` doc share plan mars none
+  ` + a.name + ` doc share plan`
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 && len(args) != 3 {
+			return usage("share needs a document, or a document, an agent and a role")
+		}
+		return nil
 	}
+	return cmd
 }
 
 func (a *app) printShares(roles map[string]documents.Role) {
@@ -261,22 +250,19 @@ func (a *app) printShares(roles map[string]documents.Role) {
 }
 
 func (a *app) docCompactCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "compact DOCUMENT",
-		Short: "Remove a document's history and keep its content",
-		Long: `Remove a document's history and keep its content. The history grows with every write.
-Compact a document that is rewritten often and has become large, while nobody edits it:
-browser pages that have it open are disconnected and lose the changes that they have not
-sent. They must load the page again, with the document's new epoch (parley doc show
---format json) as the parameter epoch of the address.`,
-		Args: exactly("the document's name"),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.DocumentCompacted, error) {
+	cmd := onDocument("compact", "Remove a document's history and keep its content",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.DocumentCompacted, error) {
 			r, err := c.CompactDocument(ctx, args[0])
 			return r, a.unanswered(err, "the document may have a new epoch", "doc show --format json "+args[0])
 		}, func(r *dialect.DocumentCompacted) {
 			fmt.Fprintf(a.stdout, "%d of %d items are left.\n", r.After, r.Before)
-		}),
-	}
+		}))
+	cmd.Long = `Remove a document's history and keep its content. The history grows with every write.
+Compact a document that is rewritten often and has become large, while nobody edits it:
+browser pages that have it open are disconnected and lose the changes that they have not
+sent. They must load the page again, with the document's new epoch (parley doc show
+--format json) as the parameter epoch of the address.`
+	return cmd
 }
 
 // unanswered converts the error of a change that the hub did not answer: the change may or

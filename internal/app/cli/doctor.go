@@ -10,34 +10,30 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "doctor",
-		Short: "Find problems and print remedies",
-		Long: "Check the configuration, the data directory, the socket, the ports, the bus, paired\n" +
-			"hubs, every agent and MCP server, and the channels of the project in the current\n" +
-			"directory. It needs no hub and starts none; an MCP server that no running hub uses is\n" +
-			"started and stopped again. The exit code is 1 if a problem prevents the hub or the\n" +
-			"channels from working. An agent or MCP server that cannot be used is only a warning.",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := a.interruptible(cmd.Context())
-			defer cancel()
-			cfg, err := a.load()
-			spinner := a.spin("checking the agents")
-			project, projectErr := mcpconfig.Load(mcpconfig.Sources{})
-			findings := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}.Examine(ctx)
-			spinner.end()
-			if ctx.Err() != nil {
-				return errInterrupted
-			}
-			worst := doctor.Worst(findings)
-			err = a.print(map[string]any{"level": worst, "findings": findings}, func() { a.printFindings(findings) })
-			if worst == doctor.Failure {
-				return &failure{Exit: exitFailure, Kind: "unhealthy", Message: "a problem prevents the hub or the channels from working", quiet: a.json()}
-			}
-			return err
-		},
-	}
+	cmd := command("doctor", "Find problems and print remedies", func(cmd *cobra.Command, _ []string) error {
+		ctx, cancel := a.interruptible(cmd.Context())
+		defer cancel()
+		cfg, err := a.load()
+		spinner := a.spin("checking the agents")
+		project, projectErr := mcpconfig.Load(mcpconfig.Sources{})
+		findings := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}.Examine(ctx)
+		spinner.end()
+		if ctx.Err() != nil {
+			return errInterrupted
+		}
+		worst := doctor.Worst(findings)
+		err = a.print(map[string]any{"level": worst, "findings": findings}, func() { a.printFindings(findings) })
+		if worst == doctor.Failure {
+			return &failure{Exit: exitFailure, Kind: "unhealthy", Message: "a problem prevents the hub or the channels from working", quiet: a.json()}
+		}
+		return err
+	})
+	cmd.Long = "Check the configuration, the data directory, the socket, the ports, the bus, paired\n" +
+		"hubs, every agent and MCP server, and the channels of the project in the current\n" +
+		"directory. It needs no hub and starts none; an MCP server that no running hub uses is\n" +
+		"started and stopped again. The exit code is 1 if a problem prevents the hub or the\n" +
+		"channels from working. An agent or MCP server that cannot be used is only a warning."
+	return cmd
 }
 
 func (a *app) printFindings(findings []doctor.Finding) {

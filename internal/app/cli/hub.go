@@ -39,33 +39,33 @@ func (a *app) dial(ctx context.Context, cfg *config.Loaded) (*client.Client, err
 	return client.Dial(ctx, cfg.Socket.Path)
 }
 
-// withHub runs f with a connection and a context that the first signal ends.
-func (a *app) withHub(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
-	ctx, cancel := a.interruptible(cmd.Context())
-	defer cancel()
-	c, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return f(ctx, c)
-}
-
 // runE is how cobra runs a command.
 type runE func(cmd *cobra.Command, args []string) error
 
-// hubCall returns the run function of a command that makes one call to the hub and prints
-// the result: as JSON, or with pretty.
-func hubCall[T any](a *app, call func(ctx context.Context, c *client.Client, args []string) (T, error), pretty func(T)) runE {
+// onHub returns the run function of a command that calls the hub: do gets a connection, and a
+// context that the first signal ends.
+func (a *app) onHub(do func(ctx context.Context, c *client.Client, args []string) error) runE {
 	return func(cmd *cobra.Command, args []string) error {
-		return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-			v, err := call(ctx, c, args)
-			if err != nil {
-				return err
-			}
-			return a.print(v, func() { pretty(v) })
-		})
+		ctx, cancel := a.interruptible(cmd.Context())
+		defer cancel()
+		c, err := a.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return do(ctx, c, args)
 	}
+}
+
+// hubCall is onHub for one call whose result is printed: as JSON, or with pretty.
+func hubCall[T any](a *app, call func(ctx context.Context, c *client.Client, args []string) (T, error), pretty func(T)) runE {
+	return a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
+		v, err := call(ctx, c, args)
+		if err != nil {
+			return err
+		}
+		return a.print(v, func() { pretty(v) })
+	})
 }
 
 const (

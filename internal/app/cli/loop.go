@@ -45,10 +45,14 @@ type loopFlags struct {
 
 func (a *app) loopRunCommand() *cobra.Command {
 	var f loopFlags
-	cmd := &cobra.Command{
-		Use:   "run LIST|--queue NAME [-- CHECK...]",
-		Short: "Work through a list until no item is left",
-		Long: `Work through a list until no item is left: Markdown with check boxes ("- [ ] do this"),
+	cmd := command("run LIST|--queue NAME [-- CHECK...]", "Work through a list until no item is left",
+		func(cmd *cobra.Command, args []string) error {
+			if f.queue != "" {
+				return a.runLoopOnQueue(cmd, f, args)
+			}
+			return a.runLoopOnFile(cmd.Context(), f, args[0], args[1:])
+		})
+	cmd.Long = `Work through a list until no item is left: Markdown with check boxes ("- [ ] do this"),
 or JSON ([{"task":"do this"}]). The command after -- runs after each attempt, without a
 shell, in --dir: the item is done when it exits with 0. Without a command every answer
 is accepted.
@@ -60,22 +64,15 @@ within the lease (workQueue.ackTimeout) to continue with the item; later another
 may have it.
 
 Ctrl-C or "loop stop" stop the loop. Run it again to continue where it stopped, also after
-it was killed. A task that an agent is working on continues meanwhile.`,
-		Example: "  " + a.name + ` loop run TODO.md --agent claude-code --dir . -- go test ./...
+it was killed. A task that an agent is working on continues meanwhile.`
+	cmd.Example = "  " + a.name + ` loop run TODO.md --agent claude-code --dir . -- go test ./...
   ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
-  ` + a.name + ` loop run --queue go --follow --agent claude-code`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if at := cmd.ArgsLenAtDash(); at >= 0 {
-				args = args[:at]
-			}
-			return listOrQueue(f.queue)(cmd, args)
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.queue != "" {
-				return a.runLoopOnQueue(cmd, f, args)
-			}
-			return a.runLoopOnFile(cmd.Context(), f, args[0], args[1:])
-		},
+  ` + a.name + ` loop run --queue go --follow --agent claude-code`
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if at := cmd.ArgsLenAtDash(); at >= 0 {
+			args = args[:at]
+		}
+		return listOrQueue(f.queue)(cmd, args)
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.queue, "queue", "", "work through this queue of the agents' network instead of a file")
@@ -357,22 +354,18 @@ func (a *app) stateFileOf(queue string, args []string) (file string, err error) 
 // state file.
 func (a *app) loopSubcommand(name, short string, run func(file string, running bool) error) *cobra.Command {
 	queue := ""
-	cmd := &cobra.Command{
-		Use:   name + " LIST|--queue NAME",
-		Short: short,
-		Args:  func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) },
-		RunE: func(_ *cobra.Command, args []string) error {
-			file, err := a.stateFileOf(queue, args)
-			if err != nil {
-				return err
-			}
-			running, err := ralph.Running(file)
-			if err != nil {
-				return err
-			}
-			return run(file, running)
-		},
-	}
+	cmd := command(name+" LIST|--queue NAME", short, func(_ *cobra.Command, args []string) error {
+		file, err := a.stateFileOf(queue, args)
+		if err != nil {
+			return err
+		}
+		running, err := ralph.Running(file)
+		if err != nil {
+			return err
+		}
+		return run(file, running)
+	})
+	cmd.Args = func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) }
 	cmd.Flags().StringVar(&queue, "queue", "", "the loop of this queue of the agents' network")
 	return cmd
 }

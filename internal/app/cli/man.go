@@ -11,11 +11,8 @@ import (
 )
 
 func (a *app) manCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "man DIRECTORY",
-		Short: "Write the manual pages into a directory",
-		Args:  exactly("DIRECTORY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+	return command("man DIRECTORY", "Write the manual pages into a directory",
+		func(cmd *cobra.Command, args []string) error {
 			dir := args[0]
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return fmt.Errorf("create the directory of the manual pages: %w", err)
@@ -34,6 +31,5 @@ func (a *app) manCommand() *cobra.Command {
 			return a.print(map[string]any{"pages": pages}, func() {
 				fmt.Fprintf(a.stdout, "Wrote %d pages; read one with: man -l %s\n", len(pages), filepath.Join(dir, a.name+".1"))
 			})
-		},
-	}
+		})
 }

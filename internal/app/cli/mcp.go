@@ -37,13 +37,10 @@ NATS_URL they are stored on the bus of the hub, which is started in the backgrou
 it is not running.`
 
 func (a *app) mcpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "mcp",
-		Short: "Serve MCP to a coding agent: the channels of its project",
-		Long:  mcpLong,
-		Args:  exactly(),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context()) },
-	}
+	cmd := command("mcp", "Serve MCP to a coding agent: the channels of its project",
+		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context()) })
+	cmd.Long = mcpLong
+	return cmd
 }
 
 // mcpRoot returns the command of nats-mcp-server. It can start the hub: users may not have

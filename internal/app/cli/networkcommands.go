@@ -82,6 +82,13 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.
 	return networkFailure(f(ctx, n))
 }
 
+// onNetwork returns the run function of a command that uses the network, as withNetwork does.
+func (a *app) onNetwork(do func(ctx context.Context, n *agentnet.Network, args []string) error) runE {
+	return func(cmd *cobra.Command, args []string) error {
+		return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error { return do(ctx, n, args) })
+	}
+}
+
 // commandsForTools replaces the agents' tools in messages with the commands for people.
 var commandsForTools = strings.NewReplacer("list_dead_letter_items", "parley network dead-letters", "discover_agents", "parley network agents")
 
@@ -129,28 +136,25 @@ func (a *app) repeat(ctx context.Context, watch bool, show func(context.Context,
 	}
 }
 
-func watchFlag(cmd *cobra.Command, watch *bool) {
-	cmd.Flags().BoolVarP(watch, "watch", "w", false, "print it again whenever it changes, until Ctrl-C")
+// networkList returns a command that prints a list, with --watch again whenever it changes.
+func (a *app) networkList(name, short string, show func(context.Context, *agentnet.Network, io.Writer) error) *cobra.Command {
+	var watch bool
+	cmd := command(name, short, a.onNetwork(func(ctx context.Context, n *agentnet.Network, _ []string) error {
+		return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return show(ctx, n, w) })
+	}))
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print it again whenever it changes, until Ctrl-C")
+	return cmd
 }
 
 func (a *app) networkAgentsCommand() *cobra.Command {
-	var watch, offline, removed bool
-	cmd := &cobra.Command{
-		Use:   "agents",
-		Short: "List the agents of the network that you may see",
-		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error {
-					if removed {
-						return a.showRemovals(ctx, n, w)
-					}
-					return a.showNetworkAgents(ctx, n, offline, w)
-				})
-			})
-		},
-	}
-	watchFlag(cmd, &watch)
+	var offline, removed bool
+	cmd := a.networkList("agents", "List the agents of the network that you may see",
+		func(ctx context.Context, n *agentnet.Network, w io.Writer) error {
+			if removed {
+				return a.showRemovals(ctx, n, w)
+			}
+			return a.showNetworkAgents(ctx, n, offline, w)
+		})
 	cmd.Flags().BoolVar(&offline, "offline", false, "also those that are offline")
 	cmd.Flags().BoolVar(&removed, "removed", false, "the removed registry entries instead")
 	return cmd
@@ -203,20 +207,14 @@ func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, er
 
 func (a *app) networkInboxCommand() *cobra.Command {
 	var watch, all bool
-	cmd := &cobra.Command{
-		Use:   "inbox",
-		Short: "Read your mail: the agents' answers to parley network send",
-		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				me, err := joinAsPerson(ctx, n)
-				if err != nil {
-					return err
-				}
-				return a.inbox(ctx, me, watch, all)
-			})
-		},
-	}
+	cmd := command("inbox", "Read your mail: the agents' answers to parley network send",
+		a.onNetwork(func(ctx context.Context, n *agentnet.Network, _ []string) error {
+			me, err := joinAsPerson(ctx, n)
+			if err != nil {
+				return err
+			}
+			return a.inbox(ctx, me, watch, all)
+		}))
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "wait for more, until Ctrl-C")
 	cmd.Flags().BoolVar(&all, "all", false, "also mail that you have already read")
 	return cmd
@@ -258,38 +256,32 @@ func (a *app) printMail(messages []mail.Mail) {
 
 func (a *app) networkSendCommand() *cobra.Command {
 	var wait bool
-	cmd := &cobra.Command{
-		Use:   "send AGENT MESSAGE",
-		Short: "Send a message to an agent, by its GUID or its handle",
-		Args:  exactly("AGENT", "MESSAGE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				guid, err := findAgent(ctx, n, args[0])
-				if err != nil {
-					return err
-				}
-				me, err := joinAsPerson(ctx, n)
-				if err != nil {
-					return err
-				}
-				sent, err := me.Send(ctx, mail.Message{Recipient: guid, Text: args[1]})
-				if err != nil {
-					return err
-				}
-				if a.json() && !wait {
-					writeJSON(a.stdout, map[string]string{"messageId": sent.ID, "recipientGuid": guid, "recipientHandle": sent.RecipientHandle, "warning": sent.Warning})
-				} else if !a.json() {
-					fmt.Fprintf(a.stdout, "Sent to %s. %s\n", oneLine(sent.RecipientHandle), oneLine(sent.Warning))
-				}
-				if !wait {
-					return nil
-				}
-				messages, _, err := me.Wait(ctx, mail.Selection{Sender: guid})
-				a.printMail(messages)
+	cmd := command("send AGENT MESSAGE", "Send a message to an agent, by its GUID or its handle",
+		a.onNetwork(func(ctx context.Context, n *agentnet.Network, args []string) error {
+			guid, err := findAgent(ctx, n, args[0])
+			if err != nil {
 				return err
-			})
-		},
-	}
+			}
+			me, err := joinAsPerson(ctx, n)
+			if err != nil {
+				return err
+			}
+			sent, err := me.Send(ctx, mail.Message{Recipient: guid, Text: args[1]})
+			if err != nil {
+				return err
+			}
+			if a.json() && !wait {
+				writeJSON(a.stdout, map[string]string{"messageId": sent.ID, "recipientGuid": guid, "recipientHandle": sent.RecipientHandle, "warning": sent.Warning})
+			} else if !a.json() {
+				fmt.Fprintf(a.stdout, "Sent to %s. %s\n", oneLine(sent.RecipientHandle), oneLine(sent.Warning))
+			}
+			if !wait {
+				return nil
+			}
+			messages, _, err := me.Wait(ctx, mail.Selection{Sender: guid})
+			a.printMail(messages)
+			return err
+		}))
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer")
 	return cmd
 }
@@ -320,22 +312,17 @@ func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, er
 }
 
 func (a *app) networkWorkCommand() *cobra.Command {
-	var watch bool
 	var state string
-	cmd := &cobra.Command{
-		Use:   "work",
-		Short: "List the work items, their holders and results",
-		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if state != "" && !slices.Contains(itemStates, state) {
-				return usage("--state %q is not one of %s", state, strings.Join(itemStates, ", "))
-			}
-			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showWork(ctx, n, work.ItemState(state), w) })
-			})
-		},
+	cmd := a.networkList("work", "List the work items, their holders and results",
+		func(ctx context.Context, n *agentnet.Network, w io.Writer) error {
+			return a.showWork(ctx, n, work.ItemState(state), w)
+		})
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if state != "" && !slices.Contains(itemStates, state) {
+			return usage("--state %q is not one of %s", state, strings.Join(itemStates, ", "))
+		}
+		return nil
 	}
-	watchFlag(cmd, &watch)
 	cmd.Flags().StringVar(&state, "state", "", "only items in this state: "+strings.Join(itemStates, ", "))
 	return cmd
 }
@@ -359,28 +346,24 @@ func (a *app) showWork(ctx context.Context, n *agentnet.Network, state work.Item
 }
 
 func (a *app) deadLettersCommand() *cobra.Command {
-	var watch, keep bool
+	var keep bool
 	var queue, retry, discard string
-	cmd := &cobra.Command{
-		Use:   "dead-letters",
-		Short: "List failed work, retry it, or discard it",
-		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if keep && retry == "" {
-				return usage("--keep-attempts needs --retry TASK")
+	cmd := a.networkList("dead-letters", "List failed work, retry it, or discard it",
+		func(ctx context.Context, n *agentnet.Network, w io.Writer) error {
+			switch {
+			case retry != "":
+				return a.deadLetterDone(n.RetryDeadLetter(ctx, retry, !keep))
+			case discard != "":
+				return a.deadLetterDone(n.DiscardDeadLetter(ctx, discard))
 			}
-			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				switch {
-				case retry != "":
-					return a.deadLetterDone(n.RetryDeadLetter(ctx, retry, !keep))
-				case discard != "":
-					return a.deadLetterDone(n.DiscardDeadLetter(ctx, discard))
-				}
-				return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error { return a.showDeadLetters(ctx, n, queue, w) })
-			})
-		},
+			return a.showDeadLetters(ctx, n, queue, w)
+		})
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if keep && retry == "" {
+			return usage("--keep-attempts needs --retry TASK")
+		}
+		return nil
 	}
-	watchFlag(cmd, &watch)
 	cmd.Flags().StringVar(&queue, "queue", "", "only work of this queue (a capability)")
 	cmd.Flags().StringVar(&retry, "retry", "", "put the item with this task id back into its queue")
 	cmd.Flags().BoolVar(&keep, "keep-attempts", false, "with --retry: keep the count of attempts")
@@ -418,29 +401,24 @@ func (a *app) showDeadLetters(ctx context.Context, n *agentnet.Network, queue st
 func (a *app) networkAdmitCommand() *cobra.Command {
 	var guid string
 	var capabilities []string
-	cmd := &cobra.Command{
-		Use:   "admit",
-		Short: "Create the inbox and the queues of a restricted agent",
-		Long: "Create the inbox and the queues of an agent whose NATS user is not permitted to create\n" +
-			"them. The operator runs this once, with a NATS user that is. See docs/network-operate.md.",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := (agentnet.Confined{GUID: guid, Capabilities: capabilities}).Check(); err != nil {
-				return networkFailure(err)
+	cmd := command("admit", "Create the inbox and the queues of a restricted agent",
+		a.onNetwork(func(ctx context.Context, n *agentnet.Network, _ []string) error {
+			if err := n.MakeInbox(ctx, guid); err != nil {
+				return err
 			}
-			return a.withNetwork(cmd, func(ctx context.Context, n *agentnet.Network) error {
-				if err := n.MakeInbox(ctx, guid); err != nil {
+			for _, c := range capabilities {
+				if err := n.MakeQueue(ctx, c); err != nil {
 					return err
 				}
-				for _, c := range capabilities {
-					if err := n.MakeQueue(ctx, c); err != nil {
-						return err
-					}
-				}
-				a.note("Created the inbox of %s, and %d queues.", guid, len(capabilities))
-				return nil
-			})
-		},
+			}
+			a.note("Created the inbox of %s, and %d queues.", guid, len(capabilities))
+			return nil
+		}))
+	cmd.Long = "Create the inbox and the queues of an agent whose NATS user is not permitted to create\n" +
+		"them. The operator runs this once, with a NATS user that is. See docs/network-operate.md."
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		_, err := agentnet.Confined{GUID: guid, Capabilities: capabilities}.Check()
+		return networkFailure(err)
 	}
 	confinedFlags(cmd, &guid, &capabilities)
 	return cmd
@@ -454,11 +432,8 @@ func confinedFlags(cmd *cobra.Command, guid *string, capabilities *[]string) {
 func (a *app) networkPermissionsCommand() *cobra.Command {
 	var guid, bucket string
 	var capabilities []string
-	cmd := &cobra.Command{
-		Use:   "permissions",
-		Short: "Print the NATS permissions that restrict an agent to its own data",
-		Args:  exactly(),
-		RunE: func(*cobra.Command, []string) error {
+	cmd := command("permissions", "Print the NATS permissions that restrict an agent to its own data",
+		func(*cobra.Command, []string) error {
 			if guid == "" {
 				guid = uuid.NewString()
 				a.note("Created a GUID; set it as crossComputer.agentGuid (NATS_MCP_AGENT_GUID).")
@@ -471,8 +446,7 @@ func (a *app) networkPermissionsCommand() *cobra.Command {
 			return a.print(map[string]any{"guid": c.GUID, "publish": p.Publish, "subscribe": p.Subscribe}, func() {
 				fmt.Fprintf(a.stdout, "# agent %s\n%s", c.GUID, p)
 			})
-		},
-	}
+		})
 	confinedFlags(cmd, &guid, &capabilities)
 	cmd.Flags().StringVar(&bucket, "bucket", os.Getenv("REGISTRY_BUCKET"), "the registry's bucket, agent-registry by default")
 	return cmd

@@ -110,13 +110,8 @@ func peersFailure(err error) error {
 
 func (a *app) peersPairCommand() *cobra.Command {
 	var name, at string
-	cmd := &cobra.Command{
-		Use:   "pair KEY",
-		Short: "Pair with a hub: each uses the other's agents",
-		Example: "  " + a.name + " peers pair 4f1c…e2 --name bob                      # its agents become bob.claude-code and so on\n" +
-			"  " + a.name + " peers pair 4f1c…e2 --name bob --at 203.0.113.7:49737  # a hub with peers.hyperswarm.public",
-		Args: exactly("KEY"),
-		RunE: func(_ *cobra.Command, args []string) error {
+	cmd := command("pair KEY", "Pair with a hub: each uses the other's agents",
+		func(_ *cobra.Command, args []string) error {
 			key, err := identity.ParsePublicKey(args[0])
 			if err != nil {
 				return usage("%v", err)
@@ -153,8 +148,9 @@ func (a *app) peersPairCommand() *cobra.Command {
 			}
 			fmt.Fprintf(a.stdout, "paired with %s\n", peers.NameOf(entry))
 			return a.printNextPairing(own.Public())
-		},
-	}
+		})
+	cmd.Example = "  " + a.name + " peers pair 4f1c…e2 --name bob                      # its agents become bob.claude-code and so on\n" +
+		"  " + a.name + " peers pair 4f1c…e2 --name bob --at 203.0.113.7:49737  # a hub with peers.hyperswarm.public"
 	cmd.Flags().StringVar(&at, "at", "", "host:port at which it can be reached, if it has peers.hyperswarm.public; hubs find each other through it")
 	cmd.Flags().StringVar(&name, "name", "", "its name here; its agents are then NAME.AGENT (default the key's first 8 digits)")
 	return cmd
@@ -178,14 +174,8 @@ func (a *app) printNextPairing(own identity.PublicKey) error {
 }
 
 func (a *app) peersListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "Show this hub's key, and the paired hubs",
-		Args:  exactly(),
-		Long: "Show this hub's key, the paired hubs, and their status: the transport, when they were\n" +
-			"last seen, and their agents. A hub that is up need not have paired with this one; if it\n" +
-			"has not, it does not answer.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := command("list", "Show this hub's key, and the paired hubs",
+		func(cmd *cobra.Command, _ []string) error {
 			list, dir, err := a.allowList()
 			if err != nil {
 				return err
@@ -226,8 +216,11 @@ func (a *app) peersListCommand() *cobra.Command {
 				a.note("Their status is unknown: %s", why)
 			}
 			return nil
-		},
-	}
+		})
+	cmd.Long = "Show this hub's key, the paired hubs, and their status: the transport, when they were\n" +
+		"last seen, and their agents. A hub that is up need not have paired with this one; if it\n" +
+		"has not, it does not answer."
+	return cmd
 }
 
 // statusOf finds a peer's status, nil if it is not known, as after pairing.
@@ -242,11 +235,8 @@ func statusOf(now *dialect.PeersStatus, key string) *dialect.PeerStatus {
 }
 
 func (a *app) peersRemoveCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "remove PEER",
-		Short: "End the pairing with a hub, by its name or key",
-		Args:  exactly("PEER"),
-		RunE: func(_ *cobra.Command, args []string) error {
+	return command("remove PEER", "End the pairing with a hub, by its name or key",
+		func(_ *cobra.Command, args []string) error {
 			list, _, err := a.allowList()
 			if err != nil {
 				return err
@@ -261,6 +251,5 @@ func (a *app) peersRemoveCommand() *cobra.Command {
 				return a.print(peerOf(e), func() { fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e)) })
 			}
 			return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf("no peer is called %q", args[0]), Remedy: "see: " + a.self() + " peers list"}
-		},
-	}
+		})
 }

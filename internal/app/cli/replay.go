@@ -42,19 +42,8 @@ type replayFlags struct {
 
 func (a *app) replayCommand() *cobra.Command {
 	var f replayFlags
-	cmd := &cobra.Command{
-		Use:   "replay",
-		Short: "Show the audit log of envelopes, and send them again",
-		Long: "Shows the audit log: the envelopes to and from the hub's agents that were routed, that\n" +
-			"crossed tiers or were refused, the calls of shared tools, and the steps of loops. With\n" +
-			"--send, the selected envelopes are sent to the running hub again, which runs their tasks\n" +
-			"again: each in its sender's name, with a new id and in a new thread. The log is not\n" +
-			"changed.",
-		Example: "  " + a.name + ` replay --failed --since 1h
-  ` + a.name + ` replay --agent claude-code --payload
-  ` + a.name + ` replay --thread 01a1fce1-a520-7808-8c90-a1ed16c0b05f --send`,
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := command("replay", "Show the audit log of envelopes, and send them again",
+		func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(time.Now()); err != nil {
 				return err
 			}
@@ -66,8 +55,15 @@ func (a *app) replayCommand() *cobra.Command {
 				return a.resend(cmd.Context(), cfg, f)
 			}
 			return a.listAudit(cfg, f)
-		},
-	}
+		})
+	cmd.Long = "Shows the audit log: the envelopes to and from the hub's agents that were routed, that\n" +
+		"crossed tiers or were refused, the calls of shared tools, and the steps of loops. With\n" +
+		"--send, the selected envelopes are sent to the running hub again, which runs their tasks\n" +
+		"again: each in its sender's name, with a new id and in a new thread. The log is not\n" +
+		"changed."
+	cmd.Example = "  " + a.name + ` replay --failed --since 1h
+  ` + a.name + ` replay --agent claude-code --payload
+  ` + a.name + ` replay --thread 01a1fce1-a520-7808-8c90-a1ed16c0b05f --send`
 	flags := cmd.Flags()
 	flags.StringVar(&f.event, "event", "", "only this event: "+strings.Join(auditEvents, ", "))
 	flags.StringVar(&f.kind, "type", "", "only envelopes of this type: "+strings.Join(messageTypes(), ", "))

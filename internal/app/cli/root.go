@@ -171,6 +171,18 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
+// command returns a command whose arguments are the words that follow its name in use.
+func command(use, short string, run runE) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: exactly(strings.Fields(use)[1:]...), RunE: run}
+}
+
+// commandOn returns a command whose first argument is one of the candidates.
+func (a *app) commandOn(use string, from candidates, short string, run runE) *cobra.Command {
+	cmd := command(use, short, run)
+	cmd.ValidArgsFunction = a.completeFirst(from)
+	return cmd
+}
+
 // group returns a command that only has subcommands.
 func group(name, short, long string, commands ...*cobra.Command) *cobra.Command {
 	names := make([]string, len(commands))
@@ -194,17 +206,12 @@ func group(name, short, long string, commands ...*cobra.Command) *cobra.Command 
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  exactly(),
-		RunE: func(*cobra.Command, []string) error {
-			v := readVersion()
-			return a.print(v, func() {
-				fmt.Fprintf(a.stdout, "%s %s\n%s %s/%s\n", a.name, v.Version, v.Go, v.OS, v.Arch)
-			})
-		},
-	}
+	return command("version", "Print the version", func(*cobra.Command, []string) error {
+		v := readVersion()
+		return a.print(v, func() {
+			fmt.Fprintf(a.stdout, "%s %s\n%s %s/%s\n", a.name, v.Version, v.Go, v.OS, v.Arch)
+		})
+	})
 }
 
 // exactly requires one argument for each name; the error names the missing ones.

@@ -17,14 +17,8 @@ type rosterEntry struct {
 }
 
 func (a *app) rosterCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "roster",
-		Short: "List the 21 planetary agents, their tiers, and who plays them",
-		Long: "Lists the 21 planetary agents of the specification with their tiers. The key roster of the\n" +
-			"configuration assigns agents to them:\n\n" +
-			"  roster:\n    mars: {agent: codex, prompt: \"You review code. Be strict.\"}",
-		Args: exactly(),
-		RunE: func(*cobra.Command, []string) error {
+	cmd := command("roster", "List the 21 planetary agents, their tiers, and who plays them",
+		func(*cobra.Command, []string) error {
 			cfg, err := a.load()
 			if err != nil {
 				return err
@@ -44,6 +38,9 @@ func (a *app) rosterCommand() *cobra.Command {
 				return []string{e.ID, fmt.Sprintf("L%d", e.Tier), by}
 			}}.print(a, a.stdout, list)
 			return nil
-		},
-	}
+		})
+	cmd.Long = "Lists the 21 planetary agents of the specification with their tiers. The key roster of the\n" +
+		"configuration assigns agents to them:\n\n" +
+		"  roster:\n    mars: {agent: codex, prompt: \"You review code. Be strict.\"}"
+	return cmd
 }

@@ -36,10 +36,11 @@ type sendFlags struct {
 
 func (a *app) sendCommand() *cobra.Command {
 	var f sendFlags
-	cmd := &cobra.Command{
-		Use:   "send AGENT MESSAGE",
-		Short: "Send a message to an agent and print its answer",
-		Long: `Send a message to an agent and print its answer. "-" as the message reads it from
+	cmd := command("send AGENT MESSAGE", "Send a message to an agent and print its answer",
+		func(cmd *cobra.Command, args []string) error {
+			return a.send(cmd.Context(), f, args)
+		})
+	cmd.Long = `Send a message to an agent and print its answer. "-" as the message reads it from
 standard input. If no hub is running, one is started in the background first.
 
 The first Ctrl-C cancels the task and waits until its processes have ended; a
@@ -47,25 +48,21 @@ second Ctrl-C exits, and the task keeps running. --detach does not wait at all.
 
 An agent works in a directory that belongs to the conversation, or in the one that
 the configuration sets. --dir chooses another for a new conversation; it must be
-below a directory of workdirs.roots in the configuration.`,
-		Example: "  " + a.name + ` send echo "hello"
+below a directory of workdirs.roots in the configuration.`
+	cmd.Example = "  " + a.name + ` send echo "hello"
   git diff | ` + a.name + ` send claude-code - --context review
   ` + a.name + ` send codex "fix the failing test" --dir .
-  ` + a.name + ` send --task TASK "yes"        # answer a question of a task`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if f.task != "" && len(args) == 1 {
-				return nil
-			}
-			if len(args) > 2 {
-				return usage("unexpected argument %q; put the message in quotes", args[2])
-			}
-			return exactly("AGENT", "MESSAGE")(cmd, args)
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.send(cmd.Context(), f, args)
-		},
-		ValidArgsFunction: a.completeFirst(agentIDs),
+  ` + a.name + ` send --task TASK "yes"        # answer a question of a task`
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if f.task != "" && len(args) == 1 {
+			return nil
+		}
+		if len(args) > 2 {
+			return usage("unexpected argument %q; put the message in quotes", args[2])
+		}
+		return exactly("AGENT", "MESSAGE")(cmd, args)
 	}
+	cmd.ValidArgsFunction = a.completeFirst(agentIDs)
 	flags := cmd.Flags()
 	flags.StringVar(&f.context, "context", "", "the conversation that the message belongs to; a new id starts one")
 	flags.StringVar(&f.task, "task", "", "the task that the message answers or continues; AGENT is then optional")

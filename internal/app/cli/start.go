@@ -24,28 +24,23 @@ type startFlags struct {
 
 func (a *app) startCommand() *cobra.Command {
 	var f startFlags
-	cmd := &cobra.Command{
-		Use:   "start",
-		Short: "Start the hub in the background",
-		Long: "Start the hub in the background and return when it is ready. If a hub is already\n" +
-			"running, the command does nothing. The log is logs/hub.log in the data directory.",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			overrides := f.overrides(cmd)
-			cfg, err := a.load(overrides...)
-			if f.background {
-				return a.serveInBackground(cmd.Context(), cfg, err)
-			}
-			if err != nil {
-				return err
-			}
-			a.warn(cfg)
-			if f.foreground {
-				return a.serve(cmd.Context(), cfg)
-			}
-			return a.start(cmd.Context(), cfg, overrides)
-		},
-	}
+	cmd := command("start", "Start the hub in the background", func(cmd *cobra.Command, _ []string) error {
+		overrides := f.overrides(cmd)
+		cfg, err := a.load(overrides...)
+		if f.background {
+			return a.serveInBackground(cmd.Context(), cfg, err)
+		}
+		if err != nil {
+			return err
+		}
+		a.warn(cfg)
+		if f.foreground {
+			return a.serve(cmd.Context(), cfg)
+		}
+		return a.start(cmd.Context(), cfg, overrides)
+	})
+	cmd.Long = "Start the hub in the background and return when it is ready. If a hub is already\n" +
+		"running, the command does nothing. The log is logs/hub.log in the data directory."
 	flags := cmd.Flags()
 	flags.BoolVar(&f.foreground, "foreground", false, "run in this process, with the log on standard error, until Ctrl-C")
 	flags.IntVar(&f.httpPort, "http-port", 8080, "the port of the HTTP interface; 0 lets the system choose")

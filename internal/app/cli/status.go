@@ -13,14 +13,10 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show whether the hub is running, its addresses and its load",
-		Args:  exactly(),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.Status, error) {
+	return command("status", "Show whether the hub is running, its addresses and its load",
+		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.Status, error) {
 			return c.Status(ctx)
-		}, a.printStatus),
-	}
+		}, a.printStatus))
 }
 
 func (a *app) printStatus(s *dialect.Status) {

@@ -19,13 +19,8 @@ type stopped struct {
 }
 
 func (a *app) stopCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "stop",
-		Short: "Stop the hub and wait until it has ended",
-		Long: "Stop the hub and wait until it has ended. Running tasks fail with a message that says\n" +
-			"why; ended tasks stay as they are.",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := command("stop", "Stop the hub and wait until it has ended",
+		func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.interruptible(cmd.Context())
 			defer cancel()
 			cfg, err := a.load()
@@ -48,8 +43,10 @@ func (a *app) stopCommand() *cobra.Command {
 				fmt.Fprintln(a.stdout, "No hub is running.")
 			}
 			return nil
-		},
-	}
+		})
+	cmd.Long = "Stop the hub and wait until it has ended. Running tasks fail with a message that says\n" +
+		"why; ended tasks stay as they are."
+	return cmd
 }
 
 // stopHub stops the hub of the configured data directory, or else the one that listens on

@@ -40,30 +40,27 @@ type swarmFlags struct {
 
 func (a *app) swarmRunCommand() *cobra.Command {
 	var f swarmFlags
-	cmd := &cobra.Command{
-		Use:   "run [TASK]",
-		Short: "Have several agents work on a task and print the result",
-		Long: `Have several agents work on a task and print the result. The parts come from a plan:
-a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
-asked to split the task (--planner). Without a plan every agent gets the whole task.
-
-Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`,
-		Example: "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
-  ` + a.name + ` swarm run --plan review.yaml
-  ` + a.name + ` swarm run --agents gemini,codex "find the bug in parser.go"`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("unexpected argument %q: put the task in quotes", args[1])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := command("run [TASK]", "Have several agents work on a task and print the result",
+		func(cmd *cobra.Command, args []string) error {
 			task := ""
 			if len(args) == 1 {
 				task = args[0]
 			}
 			return a.runSwarm(cmd.Context(), f, task)
-		},
+		})
+	cmd.Long = `Have several agents work on a task and print the result. The parts come from a plan:
+a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
+asked to split the task (--planner). Without a plan every agent gets the whole task.
+
+Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`
+	cmd.Example = "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
+  ` + a.name + ` swarm run --plan review.yaml
+  ` + a.name + ` swarm run --agents gemini,codex "find the bug in parser.go"`
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usage("unexpected argument %q: put the task in quotes", args[1])
+		}
+		return nil
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.agents, "agents", nil, "only these agents may participate; default: all that are able")
@@ -351,14 +348,10 @@ func resultText(raw json.RawMessage) string {
 }
 
 func (a *app) swarmListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the swarms: the running ones, and those of the last day",
-		Args:  exactly(),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.SwarmSummary, error) {
+	return command("list", "List the swarms: the running ones, and those of the last day",
+		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.SwarmSummary, error) {
 			return c.Swarms(ctx)
-		}, a.printSwarms),
-	}
+		}, a.printSwarms))
 }
 
 func (a *app) printSwarms(swarms []dialect.SwarmSummary) {
@@ -374,24 +367,17 @@ func (a *app) printSwarms(swarms []dialect.SwarmSummary) {
 
 func (a *app) swarmShowCommand() *cobra.Command {
 	var follow bool
-	cmd := &cobra.Command{
-		Use:               "show SWARM",
-		Short:             "Show a swarm: its sub-tasks, agents and results",
-		Args:              exactly("SWARM"),
-		ValidArgsFunction: a.completeFirst(swarmIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withHub(cmd, func(ctx context.Context, c *client.Client) error {
-				s, err := c.Swarm(ctx, args[0])
-				if err != nil {
-					return err
-				}
-				if follow {
-					return a.followSwarm(ctx, c, s)
-				}
-				return a.print(s, func() { a.printSwarm(s) })
-			})
-		},
-	}
+	cmd := a.commandOn("show SWARM", swarmIDs, "Show a swarm: its sub-tasks, agents and results",
+		a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
+			s, err := c.Swarm(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if follow {
+				return a.followSwarm(ctx, c, s)
+			}
+			return a.print(s, func() { a.printSwarm(s) })
+		}))
 	cmd.Flags().BoolVar(&follow, "follow", false, "follow the swarm to its end, as swarm run does")
 	return cmd
 }
@@ -410,13 +396,8 @@ func (a *app) printSwarm(s *swarm.Session) {
 }
 
 func (a *app) swarmStopCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "stop SWARM",
-		Short:             "Stop a swarm and cancel the tasks of its agents",
-		Args:              exactly("SWARM"),
-		ValidArgsFunction: a.completeFirst(swarmIDs),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*swarm.Session, error) {
+	return a.commandOn("stop SWARM", swarmIDs, "Stop a swarm and cancel the tasks of its agents",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*swarm.Session, error) {
 			return c.StopSwarm(ctx, args[0], "")
-		}, func(s *swarm.Session) { fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status) }),
-	}
+		}, func(s *swarm.Session) { fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status) }))
 }

@@ -18,27 +18,16 @@ func (a *app) taskCommand() *cobra.Command {
 }
 
 func (a *app) taskShowCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "show TASK",
-		Short:             "Show a task: its state, messages and artifacts",
-		Args:              exactly("TASK"),
-		ValidArgsFunction: a.completeFirst(taskIDs),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
+	return a.commandOn("show TASK", taskIDs, "Show a task: its state, messages and artifacts",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
 			return c.Task(ctx, args[0])
-		}, a.printTask),
-	}
+		}, a.printTask))
 }
 
 func (a *app) taskCancelCommand() *cobra.Command {
 	keep := false
-	cmd := &cobra.Command{
-		Use:   "cancel TASK",
-		Short: "Cancel a task and wait until its processes have ended",
-		Long: "Cancel a task and wait until its processes have ended. The tasks that its agent has\n" +
-			"delegated, directly or through other agents, are canceled too.",
-		Args:              exactly("TASK"),
-		ValidArgsFunction: a.completeFirst(taskIDs),
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
+	cmd := a.commandOn("cancel TASK", taskIDs, "Cancel a task and wait until its processes have ended",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
 			spinner := a.spin("canceling")
 			defer spinner.end()
 			if keep {
@@ -47,19 +36,16 @@ func (a *app) taskCancelCommand() *cobra.Command {
 			return c.Cancel(ctx, args[0])
 		}, func(task *dialect.Task) {
 			fmt.Fprintf(a.stdout, "Task %s is %s.\n", plain(task.ID), a.state(task.Status.State))
-		}),
-	}
+		}))
+	cmd.Long = "Cancel a task and wait until its processes have ended. The tasks that its agent has\n" +
+		"delegated, directly or through other agents, are canceled too."
 	cmd.Flags().BoolVar(&keep, "keep-delegated", false, "do not cancel the tasks that its agent has delegated")
 	return cmd
 }
 
 func (a *app) taskFollowCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "follow TASK",
-		Short:             "Follow a task to its end; after Ctrl-C it keeps running",
-		Args:              exactly("TASK"),
-		ValidArgsFunction: a.completeFirst(taskIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
+	return a.commandOn("follow TASK", taskIDs, "Follow a task to its end; after Ctrl-C it keeps running",
+		func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
@@ -73,8 +59,7 @@ func (a *app) taskFollowCommand() *cobra.Command {
 				return err
 			}
 			return run.finish(task)
-		},
-	}
+		})
 }
 
 func (a *app) printTask(task *dialect.Task) {

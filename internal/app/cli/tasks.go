@@ -22,20 +22,16 @@ var taskStates = []string{
 func (a *app) tasksCommand() *cobra.Command {
 	p := dialect.TasksListParams{}
 	var state string
-	cmd := &cobra.Command{
-		Use:   "tasks",
-		Short: "List tasks, newest first",
-		Args:  exactly(),
-		PreRunE: func(*cobra.Command, []string) error {
-			if state != "" && !slices.Contains(taskStates, state) {
-				return usage("--state %q is not one of %s", state, strings.Join(taskStates, ", "))
-			}
-			p.State = dialect.TaskState(state)
-			return checkLimit(p.Limit)
-		},
-		RunE: hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.TaskPage, error) {
+	cmd := command("tasks", "List tasks, newest first",
+		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.TaskPage, error) {
 			return tasksUpTo(ctx, c, p)
-		}, a.printTasks),
+		}, a.printTasks))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if state != "" && !slices.Contains(taskStates, state) {
+			return usage("--state %q is not one of %s", state, strings.Join(taskStates, ", "))
+		}
+		p.State = dialect.TaskState(state)
+		return checkLimit(p.Limit)
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&p.ContextID, "context", "", "only tasks of this conversation")
