@@ -30,11 +30,9 @@ import (
 
 // Config selects a bus.
 type Config struct {
-	// URL is a NATS server, used with Credentials and InboxPrefix. If it is set, the hub's
-	// bus is not used.
-	URL         bus.Secret
-	Credentials bus.Credentials
-	InboxPrefix string
+	// Config is the connection. If its URL is set, the hub's bus is not used; otherwise only
+	// its Name, NoEcho and Logger are, which is slog.Default() if it is nil.
+	bus.Config
 
 	// Access and Namespace are the access to request from the hub.
 	Access    bus.Access
@@ -47,35 +45,26 @@ type Config struct {
 	// --data-dir, --config and --http-port are appended. Nil means this program's own
 	// `start --background`.
 	Command []string
-
-	// Name is the connection's name in the server's logs.
-	Name string
-	// NoEcho is as in bus.Config.
-	NoEcho bool
-	// Logger is slog.Default() if it is nil.
-	Logger *slog.Logger
 }
 
 // ForProject returns the Config for the channels of a project.
 func ForProject(project *mcpconfig.Config) Config {
-	server := daemon.ProjectBus(project, nil)
-	return Config{
-		URL: server.URL, Credentials: server.Credentials, Name: server.Name, NoEcho: server.NoEcho,
-		Access: bus.AccessProject, Namespace: project.Namespace, Autostart: project.Autostart,
-	}
+	return Config{Config: daemon.ProjectBus(project, nil),
+		Access: bus.AccessProject, Namespace: project.Namespace, Autostart: project.Autostart}
 }
 
 // ForNetwork returns the Config for the agents' network of a project: the cluster that the
 // computers share, or the bus of this computer's hub.
 func ForNetwork(project *mcpconfig.Config) Config {
-	server := daemon.NetworkBus(project, nil)
-	if !project.CrossComputer.Enabled {
-		return Config{Access: bus.AccessNetwork, Autostart: project.Autostart, Name: server.Name}
+	cluster, cross := daemon.NetworkBus(project, nil), project.CrossComputer
+	if cross.Enabled && !cross.ThroughHub {
+		return Config{Config: cluster}
 	}
-	if project.CrossComputer.ThroughHub {
-		return Config{Access: bus.AccessCluster, Autostart: project.Autostart, Name: server.Name}
+	c := Config{Config: bus.Config{Name: cluster.Name}, Access: bus.AccessNetwork, Autostart: project.Autostart}
+	if cross.Enabled {
+		c.Access = bus.AccessCluster
 	}
-	return Config{URL: server.URL, Credentials: server.Credentials, InboxPrefix: server.InboxPrefix, Name: server.Name}
+	return c
 }
 
 // Finder connects to the bus that its Config selects. It is safe for concurrent use.
@@ -103,11 +92,10 @@ func New(cfg Config) *Finder {
 // Bus reconnects without a time limit. A reconnect restarts a hub that was killed, but not one
 // that was stopped.
 func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
-	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, Logger: f.cfg.Logger}
 	if f.cfg.URL != "" {
-		cfg.URL, cfg.Credentials, cfg.InboxPrefix = f.cfg.URL, f.cfg.Credentials, f.cfg.InboxPrefix
-		return bus.Open(ctx, cfg)
+		return bus.Open(ctx, f.cfg.Config)
 	}
+	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, Logger: f.cfg.Logger}
 	policy := startAlways
 	return bus.Join(ctx, cfg, func(ctx context.Context) (grant bus.Grant, err error) {
 		err = f.call(ctx, policy, func(ctx context.Context, c *client.Client) error {

@@ -97,7 +97,8 @@ func (p *admission) finder(t *testing.T, change ...func(*busfinder.Config)) *bus
 	exe, err := os.Executable()
 	must(t, err)
 	cfg := busfinder.Config{
-		Namespace: "test", Hub: p.load, Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler),
+		Config:    bus.Config{Logger: slog.New(slog.DiscardHandler)},
+		Namespace: "test", Hub: p.load, Autostart: true, Command: []string{exe},
 	}
 	for _, f := range change {
 		f(&cfg)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
-	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -77,11 +76,9 @@ func (a *app) mcp(ctx context.Context) error {
 	}
 	ctx, cancel := a.interruptibleServer(ctx)
 	defer cancel()
-	finder := busfinder.ForProject(cfg)
-	finder.Logger = log.With("component", "nats-connection")
-	finder.Hub = func() (*config.Loaded, error) { return a.load() }
+	finder := a.finder(busfinder.ForProject(cfg), log.With("component", "nats-connection"))
 	opts := mcpserver.ProjectOptions{
-		Version: versionString(), Dial: busfinder.New(finder).Dial, Logger: log, Documents: documentsAtHub{a},
+		Version: versionString(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a},
 		Idle: func() {
 			if err := daemon.ReleaseMemory(); err != nil {
 				log.Debug("cannot return memory to the system", "error", err)

@@ -25,7 +25,7 @@ const tlsCheckTimeout = 3 * time.Second
 func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcpserver.ProjectOptions) error {
 	log := opts.Logger.With("component", "mesh")
 	warnInsecure(cfg, log)
-	finder := a.networkFinder(cfg, log)
+	finder := a.finder(busfinder.ForNetwork(cfg), log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()
 	if !cfg.CrossComputer.Enabled || cfg.CrossComputer.ThroughHub {
 		opts.EnterNetwork = func(ctx context.Context, request registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
@@ -46,15 +46,14 @@ func (a *app) dialNear(cfg *mcpconfig.Config, log *slog.Logger) func(context.Con
 	if !cfg.CrossComputer.Enabled {
 		return nil
 	}
-	return busfinder.New(busfinder.Config{Access: bus.AccessNetwork, Name: "agents-here " + cfg.Namespace, Logger: log,
-		Hub: func() (*config.Loaded, error) { return a.load() }}).Dial
+	return a.finder(busfinder.Config{Config: bus.Config{Name: "agents-here " + cfg.Namespace}, Access: bus.AccessNetwork}, log).Dial
 }
 
-func (a *app) networkFinder(cfg *mcpconfig.Config, log *slog.Logger) *busfinder.Finder {
-	finder := busfinder.ForNetwork(cfg)
-	finder.Logger = log
-	finder.Hub = func() (*config.Loaded, error) { return a.load() }
-	return busfinder.New(finder)
+// finder finds a bus, with the hub's configuration as this command line selects it.
+func (a *app) finder(cfg busfinder.Config, log *slog.Logger) *busfinder.Finder {
+	cfg.Logger = log
+	cfg.Hub = func() (*config.Loaded, error) { return a.load() }
+	return busfinder.New(cfg)
 }
 
 // warnInsecure warns of settings that leave the connection to the cluster unprotected.

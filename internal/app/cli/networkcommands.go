@@ -22,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/app/busfinder"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -59,7 +60,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.
 	if a.verbose {
 		log = mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "DEBUG", Format: "text"}, cfg.Credentials.Password)
 	}
-	network := mcpserver.NetworkConfig(cfg, a.networkFinder(cfg, log).Dial, log)
+	network := mcpserver.NetworkConfig(cfg, a.finder(busfinder.ForNetwork(cfg), log).Dial, log)
 	network.StateDir = mcpconfig.AgentsDir()
 	network.GUID = "" // the configured one is the agent's
 	network.DialLocal = a.dialNear(cfg, log)

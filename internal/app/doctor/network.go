@@ -43,7 +43,7 @@ func (p Patient) withoutLink(ctx context.Context, linked bool) Finding {
 	const check = "network link"
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
-	state, _, err := p.inspect(ctx, busfinder.Config{Access: bus.AccessNetwork, Name: "doctor"})
+	state, _, err := p.inspect(ctx, busfinder.Config{Config: bus.Config{Name: "doctor"}, Access: bus.AccessNetwork})
 	switch {
 	case err != nil && linked:
 		return good(check, "no hub is running: this computer's agents cannot work together while the cluster is unreachable")

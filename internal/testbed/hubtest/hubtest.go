@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +24,7 @@ import (
 )
 
 const (
-	allowed  = "PARLEY_HUBTEST" // set where a process of the test may be a hub
+	allowed  = "PARLEY_HUBTEST" // set for the processes of the test, which may be hubs
 	dataDir  = "--data-dir="    // that of a process that is to be one
 	withHTTP = "parley-http"    // begins the name of its directory where the hub serves HTTP
 )
@@ -33,7 +32,8 @@ const (
 // Main is for the beginning of TestMain: in a process that was started as a hub it
 // is that, until its end.
 func Main() {
-	if os.Getenv(allowed) == "" {
+	if os.Getenv(allowed) == "" { // the test itself
+		os.Setenv(allowed, "1")
 		return
 	}
 	for _, arg := range os.Args[1:] {
@@ -84,51 +84,12 @@ func newHub(t testing.TB, name string) Hub {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := allow(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		if err := errors.Join(stop(dir), os.RemoveAll(dir), disallow()); err != nil {
+		if err := errors.Join(stop(dir), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
 	})
 	return Hub{dir}
-}
-
-// environment is what processes of the test inherit while there are hubs. Tests
-// that run in parallel share it, which they could not with [testing.T.Setenv].
-var environment struct {
-	sync.Mutex
-	hubs     int
-	coverage string // a directory for what nobody reads
-}
-
-// allow lets processes of the test be hubs, until [disallow].
-func allow() error {
-	environment.Lock()
-	defer environment.Unlock()
-	if environment.hubs == 0 {
-		coverage, err := os.MkdirTemp("", "parley-hubs-coverage")
-		if err != nil {
-			return err
-		}
-		environment.coverage = coverage
-		if err := errors.Join(os.Setenv(allowed, "1"), os.Setenv("GOCOVERDIR", coverage)); err != nil {
-			return err
-		}
-	}
-	environment.hubs++
-	return nil
-}
-
-// disallow takes back one [allow].
-func disallow() error {
-	environment.Lock()
-	defer environment.Unlock()
-	if environment.hubs--; environment.hubs > 0 {
-		return nil
-	}
-	return errors.Join(os.Unsetenv(allowed), os.Unsetenv("GOCOVERDIR"), os.RemoveAll(environment.coverage))
 }
 
 func stop(dir string) error {
@@ -143,23 +104,17 @@ func stop(dir string) error {
 	return err
 }
 
-// PID is the hub's process; 0 while it is not there.
-func (h Hub) PID() int {
-	info, running, err := daemon.Running(h.Dir)
-	if err != nil || !running {
-		return 0 // it is just coming back
-	}
-	return info.PID
+// info describes the hub; the zero value while it is not there, or is just coming back.
+func (h Hub) info() daemon.Info {
+	info, _, _ := daemon.Running(h.Dir)
+	return info
 }
 
+// PID is the hub's process; 0 while it is not there.
+func (h Hub) PID() int { return h.info().PID }
+
 // URL is where the hub serves HTTP; empty while it does not.
-func (h Hub) URL() string {
-	info, running, err := daemon.Running(h.Dir)
-	if err != nil || !running {
-		return ""
-	}
-	return info.HTTP
-}
+func (h Hub) URL() string { return h.info().HTTP }
 
 // Kill kills the hub's process, and says whether there was one.
 func (h Hub) Kill() bool {
@@ -173,9 +128,8 @@ func (h Hub) Start(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	dial := h.Dial(bus.AccessProject, "start")
 	for {
-		b, err := dial(ctx)
+		b, err := h.Dial(bus.AccessProject, "start")(ctx)
 		if err == nil {
 			_ = b.Close(context.Background()) // the hub may have been killed again
 			return
@@ -198,32 +152,21 @@ func (h Hub) Client(ctx context.Context) (*client.Client, error) {
 
 // Dial joins the hub's bus, and starts the hub where it does not run.
 func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*bus.Bus, error) {
-	return func(ctx context.Context) (*bus.Bus, error) {
-		f, err := h.finder(access, namespace)
-		if err != nil {
-			return nil, err
-		}
-		return f.Dial(ctx)
-	}
+	return func(ctx context.Context) (*bus.Bus, error) { return h.finder(access, namespace).Dial(ctx) }
 }
 
 // Enter lets agents into the agents' network on the hub's bus, as the MCP processes of a
 // project do; see agentnet.NewMemberships.
 func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 	return func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
-		f, err := h.finder(bus.AccessNetwork, "")
-		if err != nil {
-			return agentnet.Admission{}, nil, err
-		}
-		return f.DialAgent(ctx, settings, a)
+		return h.finder(bus.AccessNetwork, "").DialAgent(ctx, settings, a)
 	}
 }
 
-func (h Hub) finder(access bus.Access, namespace string) (*busfinder.Finder, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return busfinder.New(busfinder.Config{Access: access, Namespace: namespace, Hub: func() (*config.Loaded, error) { return load(h.Dir) },
-		Autostart: true, Command: []string{exe}, Logger: slog.New(slog.DiscardHandler)}), nil
+// finder starts the test's binary with the arguments of parley; [Main] makes it a hub.
+func (h Hub) finder(access bus.Access, namespace string) *busfinder.Finder {
+	return busfinder.New(busfinder.Config{
+		Config: bus.Config{Logger: slog.New(slog.DiscardHandler)}, Access: access, Namespace: namespace,
+		Hub: func() (*config.Loaded, error) { return load(h.Dir) }, Autostart: true,
+	})
 }
