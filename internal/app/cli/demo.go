@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/parleyhub/parley/internal/app/demo"
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -19,7 +17,7 @@ func (a *app) demoCommand() *cobra.Command {
 			ctx, cancel := a.interruptible(cmd.Context())
 			defer cancel()
 			view := &demoView{a: a, board: a.newBoard(a.stdout), doing: make(map[string]string)}
-			_, err := demo.Run(ctx, demo.Options{Pace: pace, Report: view.show})
+			_, err := demonstrate(ctx, pace, view.show)
 			return err
 		})
 	cmd.Long = "Five agents in this process, without a program or a model, find each other, negotiate,\n" +
@@ -41,7 +39,7 @@ type demoView struct {
 // shownEvents is how many events the board shows.
 const shownEvents = 8
 
-func (v *demoView) show(e demo.Event) {
+func (v *demoView) show(e demoEvent) {
 	if v.a.json() {
 		writeJSON(v.a.stdout, e)
 		return
@@ -61,24 +59,24 @@ func (v *demoView) show(e demo.Event) {
 		lines = append(lines, v.a.style.dim(fit("  "+l, width)))
 	}
 	v.board.draw(lines)
-	if e.Kind == demo.Finished { // below the board, which may be cut
+	if e.Kind == demoFinished { // below the board, which may be cut
 		fmt.Fprintf(v.a.stdout, "\n  %s\n\n", v.a.style.bold(e.Text))
 	}
 }
 
 const deadAgent = "dead"
 
-func (v *demoView) record(e demo.Event) {
+func (v *demoView) record(e demoEvent) {
 	switch e.Kind {
-	case demo.Joined:
+	case demoJoined:
 		v.agents = append(v.agents, e.Agent)
-	case demo.Working:
+	case demoWorking:
 		v.doing[e.Agent] = "works on " + e.SubTask
-	case demo.Completed:
+	case demoCompleted:
 		v.doing[e.Agent] = "has done " + e.SubTask
-	case demo.Lost:
+	case demoLost:
 		v.doing[e.Agent] = deadAgent
-	case demo.Finished:
+	case demoFinished:
 		return // printed below the board
 	}
 	if v.last = append(v.last, e.Text); len(v.last) > shownEvents {

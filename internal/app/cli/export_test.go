@@ -48,3 +48,9 @@ var (
 	SubTasksIn    = subTasksIn
 	PlannerPrompt = plannerPrompt
 )
+
+// The demonstration is tested without its command.
+var Demonstrate = demonstrate
+
+// DemoEvent is an event of it.
+type DemoEvent = demoEvent

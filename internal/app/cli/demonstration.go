@@ -1,7 +1,4 @@
-// Package demo runs a demonstration in one process: agents without a program or a model find
-// each other, negotiate, share a tool, split a job, lose one of them, and finish. Everything
-// but the agents' answers is real.
-package demo
+package cli
 
 import (
 	"context"
@@ -23,49 +20,43 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// Kind is the kind of an Event.
-type Kind string
+// demoKind is the kind of a demoEvent.
+type demoKind string
 
 // The kinds of events, in the order of their first occurrence.
 const (
-	Joined    Kind = "joined"    // an agent joined with its card
-	Found     Kind = "found"     // an agent found others by capability
-	Proposed  Kind = "proposed"  // an agent proposed a task
-	Accepted  Kind = "accepted"  // an agent accepted a proposal
-	Rejected  Kind = "rejected"  // an agent rejected a proposal
-	ToolAdded Kind = "tool"      // an agent offers a tool
-	Working   Kind = "working"   // an agent started a part of the job
-	Called    Kind = "called"    // an agent called another one's tool
-	Lost      Kind = "lost"      // an agent died
-	Completed Kind = "completed" // an agent completed a part of the job
-	Finished  Kind = "finished"  // the job has its result
+	demoJoined    demoKind = "joined"    // an agent joined with its card
+	demoFound     demoKind = "found"     // an agent found others by capability
+	demoProposed  demoKind = "proposed"  // an agent proposed a task
+	demoAccepted  demoKind = "accepted"  // an agent accepted a proposal
+	demoRejected  demoKind = "rejected"  // an agent rejected a proposal
+	demoToolAdded demoKind = "tool"      // an agent offers a tool
+	demoWorking   demoKind = "working"   // an agent started a part of the job
+	demoCalled    demoKind = "called"    // an agent called another one's tool
+	demoLost      demoKind = "lost"      // an agent died
+	demoCompleted demoKind = "completed" // an agent completed a part of the job
+	demoFinished  demoKind = "finished"  // the job has its result
 )
 
-// Event is one step of the demonstration.
-type Event struct {
-	Kind    Kind   `json:"kind"`
-	Agent   string `json:"agent"`
-	Other   string `json:"other,omitempty"`   // the other agent
-	SubTask string `json:"subTask,omitempty"` // the part of the job
-	Text    string `json:"text"`              // a sentence for people
+// demoEvent is one step of the demonstration.
+type demoEvent struct {
+	Kind    demoKind `json:"kind"`
+	Agent   string   `json:"agent"`
+	Other   string   `json:"other,omitempty"`   // the other agent
+	SubTask string   `json:"subTask,omitempty"` // the part of the job
+	Text    string   `json:"text"`              // a sentence for people
 }
 
-// Options are the options of [Run].
-type Options struct {
-	// Pace is how long a part of the job takes.
-	Pace time.Duration
-	// Report is called with each event, in sequence; nil discards them.
-	Report func(Event)
-}
-
-// Run runs the demonstration and returns the job's result. It takes about eight times the
-// pace.
-func Run(ctx context.Context, o Options) (result string, err error) {
+// demonstrate runs a demonstration in this process and returns the job's result: agents
+// without a program or a model find each other, negotiate, share a tool, split a job, lose one
+// of them, and finish. Everything but the agents' answers is real. A part of the job takes
+// pace, the whole about eight times that. show gets each event, in sequence.
+func demonstrate(ctx context.Context, pace time.Duration, show func(demoEvent)) (result string, err error) {
 	n, err := parley.New(parley.Options{Router: router.Options{Telemetry: telemetry.New(telemetry.Options{})}})
 	if err != nil {
 		return "", err
 	}
-	s := &stage{o: o, node: n, box: toolbox.New(toolbox.Options{Policy: n.Router()}), died: make(chan struct{})}
+	s := &stage{pace: pace, show: show, node: n, box: toolbox.New(toolbox.Options{Policy: n.Router()}), died: make(chan struct{})}
 	defer func() {
 		s.close()
 		err = errors.Join(err, n.Close(context.WithoutCancel(ctx)))
@@ -80,7 +71,8 @@ func Run(ctx context.Context, o Options) (result string, err error) {
 
 // stage is the state of a demonstration.
 type stage struct {
-	o       Options
+	pace    time.Duration
+	show    func(demoEvent)
 	node    *parley.Node
 	box     *toolbox.Box
 	closers []func() // called in reverse order
@@ -99,12 +91,10 @@ type player struct {
 	neg    *negotiation.Negotiator
 }
 
-func (s *stage) report(e Event) {
+func (s *stage) report(e demoEvent) {
 	s.reporting.Lock()
 	defer s.reporting.Unlock()
-	if s.o.Report != nil {
-		s.o.Report(e)
-	}
+	s.show(e)
 }
 
 func (s *stage) close() {
@@ -139,7 +129,7 @@ func (s *stage) join(context.Context) error {
 		}
 		s.closers = append(s.closers, func() { _ = p.neg.Close() }) // returns nil
 		s.cast = append(s.cast, p)
-		s.report(Event{Kind: Joined, Agent: p.id, Text: fmt.Sprintf("%s joins as %v: %s", p.id, card.Tier, strings.Join(p.skills, ", "))})
+		s.report(demoEvent{Kind: demoJoined, Agent: p.id, Text: fmt.Sprintf("%s joins as %v: %s", p.id, card.Tier, strings.Join(p.skills, ", "))})
 	}
 	view, err := s.node.Router().Discover("sun")
 	if err != nil {
@@ -150,7 +140,7 @@ func (s *stage) join(context.Context) error {
 		found = append(found, card.ID)
 	}
 	slices.Sort(found)
-	s.report(Event{Kind: Found, Agent: "sun", Text: "sun looks for agents that write, and finds " + strings.Join(found, ", ")})
+	s.report(demoEvent{Kind: demoFound, Agent: "sun", Text: "sun looks for agents that write, and finds " + strings.Join(found, ", ")})
 	return nil
 }
 
@@ -172,27 +162,27 @@ func (s *stage) negotiate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.report(Event{Kind: Proposed, Agent: "mars", Other: to, Text: "mars proposes to " + to + ": review my draft"})
+		s.report(demoEvent{Kind: demoProposed, Agent: "mars", Other: to, Text: "mars proposes to " + to + ": review my draft"})
 		p, err := mars.neg.Wait(ctx, asked.ID)
 		switch {
 		case err != nil:
 			return err
 		case p.Status == negotiation.Accepted:
-			s.report(Event{Kind: Accepted, Agent: to, Other: "mars", Text: to + " accepts"})
+			s.report(demoEvent{Kind: demoAccepted, Agent: to, Other: "mars", Text: to + " accepts"})
 			return nil
 		case p.Status != negotiation.Rejected || p.AlternativeSuggestion == "" || p.AlternativeSuggestion == to:
 			return fmt.Errorf("%s's answer to the proposal is %s", to, p.Status)
 		}
-		s.report(Event{Kind: Rejected, Agent: to, Other: "mars", Text: fmt.Sprintf("%s is %s and suggests %s", to, p.RejectionReason, p.AlternativeSuggestion)})
+		s.report(demoEvent{Kind: demoRejected, Agent: to, Other: "mars", Text: fmt.Sprintf("%s is %s and suggests %s", to, p.RejectionReason, p.AlternativeSuggestion)})
 		to = p.AlternativeSuggestion
 	}
 }
 
-type text struct {
+type demoText struct {
 	Text string `json:"text"`
 }
 
-type counted struct {
+type demoCount struct {
 	Words int `json:"words"`
 }
 
@@ -202,18 +192,18 @@ func (s *stage) share(context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = toolbox.AddFunc(p, "count", "Counts the words of a text.", func(_ context.Context, _ *toolbox.Call, in text) (counted, error) {
-		return counted{len(strings.Fields(in.Text))}, nil
+	err = toolbox.AddFunc(p, "count", "Counts the words of a text.", func(_ context.Context, _ *toolbox.Call, in demoText) (demoCount, error) {
+		return demoCount{len(strings.Fields(in.Text))}, nil
 	})
 	if err != nil {
 		return err
 	}
-	s.report(Event{Kind: ToolAdded, Agent: "venus", Text: "venus offers a tool to all: venus.count"})
+	s.report(demoEvent{Kind: demoToolAdded, Agent: "venus", Text: "venus offers a tool to all: venus.count"})
 	return nil
 }
 
-// job returns the plan of the job: five chapters, and a review of all.
-func job() swarm.Plan {
+// demoJob returns the plan of the job: five chapters, and a review of all.
+func demoJob() swarm.Plan {
 	plan := swarm.Plan{TaskDescription: "write a short guide to the solar system", RequiredCapabilities: []string{}}
 	all := []string{"planets", "moons", "comets", "rings", "belts"}
 	for _, about := range all {
@@ -233,7 +223,7 @@ func (s *stage) work(ctx context.Context) (string, error) {
 	}
 	c := swarm.NewCoordinator(s.node.Router(), s.player("sun").neg, swarm.CoordinatorOptions{})
 	s.closers = append(s.closers, func() { _ = c.Close() }) // returns nil
-	session, err := c.Create(ctx, job())
+	session, err := c.Create(ctx, demoJob())
 	if err != nil {
 		return "", err
 	}
@@ -244,16 +234,16 @@ func (s *stage) work(ctx context.Context) (string, error) {
 	if err := json.Unmarshal(session.Outcome, &results); err != nil {
 		return "", err
 	}
-	s.report(Event{Kind: Finished, Agent: "sun", Text: fmt.Sprintf("all %d parts are done, each once: %s", len(results), results["review"])})
+	s.report(demoEvent{Kind: demoFinished, Agent: "sun", Text: fmt.Sprintf("all %d parts are done, each once: %s", len(results), results["review"])})
 	return results["review"], nil
 }
 
 // do lets an agent work on a part of the job.
 func (s *stage) do(ctx context.Context, p *player, j swarm.Job) (json.RawMessage, error) {
-	s.report(Event{Kind: Working, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " begins " + j.Description})
+	s.report(demoEvent{Kind: demoWorking, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " begins " + j.Description})
 	if p.id == "titan" {
 		s.dies.Do(func() {
-			s.report(Event{Kind: Lost, Agent: p.id, SubTask: j.SubTaskID, Text: "titan dies"})
+			s.report(demoEvent{Kind: demoLost, Agent: p.id, SubTask: j.SubTaskID, Text: "titan dies"})
 			p.access.Leave()
 			close(s.died)
 		})
@@ -266,7 +256,7 @@ func (s *stage) do(ctx context.Context, p *player, j swarm.Job) (json.RawMessage
 		return nil, ctx.Err()
 	}
 	select {
-	case <-time.After(s.o.Pace):
+	case <-time.After(s.pace):
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -290,13 +280,13 @@ func (s *stage) do(ctx context.Context, p *player, j swarm.Job) (json.RawMessage
 	if j.SubTaskID == "review" {
 		answer = fmt.Sprintf("%d chapters, %d words, no complaint", len(j.Results), words)
 	}
-	s.report(Event{Kind: Completed, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " has done " + j.SubTaskID})
+	s.report(demoEvent{Kind: demoCompleted, Agent: p.id, SubTask: j.SubTaskID, Text: p.id + " has done " + j.SubTaskID})
 	return json.Marshal(answer)
 }
 
 // count calls venus's tool.
 func (s *stage) count(ctx context.Context, who, draft string) (int, error) {
-	arguments, err := json.Marshal(text{draft})
+	arguments, err := json.Marshal(demoText{draft})
 	if err != nil {
 		return 0, err
 	}
@@ -308,10 +298,10 @@ func (s *stage) count(ctx context.Context, who, draft string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var c counted
+	var c demoCount
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return 0, err
 	}
-	s.report(Event{Kind: Called, Agent: who, Other: "venus", Text: fmt.Sprintf("%s calls venus.count: %d words", who, c.Words)})
+	s.report(demoEvent{Kind: demoCalled, Agent: who, Other: "venus", Text: fmt.Sprintf("%s calls venus.count: %d words", who, c.Words)})
 	return c.Words, nil
 }

@@ -1,4 +1,4 @@
-package demo_test
+package cli_test
 
 import (
 	"context"
@@ -7,34 +7,30 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/parleyhub/parley/internal/app/demo"
+	"github.com/parleyhub/parley/internal/app/cli"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTheDemonstrationLosesOneAndFinishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var events []demo.Event
-		result, err := demo.Run(t.Context(), demo.Options{Pace: time.Second, Report: func(e demo.Event) { events = append(events, e) }})
+		var events []cli.DemoEvent
+		result, err := cli.Demonstrate(t.Context(), time.Second, func(e cli.DemoEvent) { events = append(events, e) })
 		if err != nil || result != "5 chapters, 50 words, no complaint" {
 			t.Fatalf("%q, %v, %+v", result, err, events)
 		}
-		var kinds []demo.Kind
+		var kinds []string
 		done := make(map[string]int)
 		for _, e := range events {
-			if !slices.Contains(kinds, e.Kind) {
-				kinds = append(kinds, e.Kind)
+			if !slices.Contains(kinds, string(e.Kind)) {
+				kinds = append(kinds, string(e.Kind))
 			}
-			if e.Kind == demo.Completed {
+			if e.Kind == "completed" {
 				done[e.SubTask]++
 				if e.Agent == "titan" {
 					t.Error("titan is dead")
 				}
 			}
 		}
-		if len(kinds) != 11 || kinds[0] != demo.Joined || kinds[10] != demo.Finished {
+		if len(kinds) != 11 || kinds[0] != "joined" || kinds[10] != "finished" {
 			t.Errorf("kinds %q", kinds)
 		}
 		for part, n := range done {
@@ -52,7 +48,7 @@ func TestTheDemonstrationCanBeInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := demo.Run(ctx, demo.Options{Pace: time.Hour}); err == nil {
+		if _, err := cli.Demonstrate(ctx, time.Hour, func(cli.DemoEvent) {}); err == nil {
 			t.Error("it has finished")
 		}
 	})
