@@ -20,9 +20,9 @@ import (
 // maxFile bounds config.yaml, in bytes.
 const maxFile = 256 << 10
 
-// maxDepth bounds the nesting of flow collections, because the parser recurses. The deepest key
+// MaxDepth bounds the nesting of flow collections, because the parser recurses. The deepest key
 // has 5 levels.
-const maxDepth = 64
+const MaxDepth = 64
 
 // decoder decodes a YAML document into a value that holds the defaults. It walks the syntax tree
 // itself to record every value's position, to report every problem and not just the first, and to
@@ -39,8 +39,8 @@ func (d *decoder) document(data []byte, target any) {
 		d.report(nil, "", fmt.Sprintf("the file has %d bytes, more than the %d allowed", len(data), maxFile))
 		return
 	}
-	if tooDeep(data) {
-		d.report(nil, "", fmt.Sprintf("more than %d nested brackets", maxDepth))
+	if TooDeep(data) {
+		d.report(nil, "", fmt.Sprintf("more than %d nested brackets", MaxDepth))
 		return
 	}
 	file, err := parser.ParseBytes(data, 0)
@@ -64,14 +64,14 @@ func (d *decoder) document(data []byte, target any) {
 	}
 }
 
-// tooDeep counts brackets, also those in strings: no configuration has more than maxDepth
-// unbalanced brackets in strings.
-func tooDeep(data []byte) bool {
+// TooDeep reports whether YAML has more than MaxDepth nested brackets. It counts those in strings
+// too: no configuration has so many unbalanced ones there.
+func TooDeep(data []byte) bool {
 	depth := 0
 	for _, c := range data {
 		switch c {
 		case '[', '{':
-			if depth++; depth > maxDepth {
+			if depth++; depth > MaxDepth {
 				return true
 			}
 		case ']', '}':

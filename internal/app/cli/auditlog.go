@@ -75,24 +75,17 @@ func readAudit(dir string, f auditFilter, do func(audit.Record) error) (auditDam
 
 // firstOfLatest returns the sequence number of the first of the last f.Latest records.
 func firstOfLatest(dir string, f auditFilter) (uint64, error) {
-	latest := make([]uint64, 0, min(f.Latest, 1024)) // a ring buffer once it is full
-	n := 0
+	var selected []uint64
 	err := eachRecord(dir, new(auditDamage), func(rec audit.Record) error {
-		if !f.selects(rec) {
-			return nil
+		if f.selects(rec) {
+			selected = append(selected, rec.Seq)
 		}
-		if len(latest) < f.Latest {
-			latest = append(latest, rec.Seq)
-		} else {
-			latest[n%f.Latest] = rec.Seq
-		}
-		n++
 		return nil
 	})
-	if err != nil || n <= f.Latest {
+	if err != nil || len(selected) <= f.Latest {
 		return 0, err
 	}
-	return latest[n%f.Latest], nil
+	return selected[len(selected)-f.Latest], nil
 }
 
 // eachRecord calls do with every record.

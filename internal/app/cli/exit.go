@@ -93,38 +93,35 @@ var exclusiveFlags = regexp.MustCompile(`^if any flags in the group .* \[(.+)\] 
 var rpcFailures = map[int]struct {
 	exit int
 	kind string
+	list string // the command that lists what there is: the hub's remedies name methods
 }{
-	jsonrpc.CodeInvalidParams:        {exitUsage, "invalid-params"},
-	dialect.CodeTaskNotFound:         {exitNotFound, "task-not-found"},
-	dialect.CodeAgentNotFound:        {exitNotFound, "agent-not-found"},
-	dialect.CodeContextNotFound:      {exitNotFound, "context-not-found"},
-	dialect.CodeTaskNotCancelable:    {exitFailure, "task-not-cancelable"},
-	dialect.CodeAgentUnavailable:     {exitUnavailable, "agent-unavailable"},
-	dialect.CodeSwarmNotFound:        {exitNotFound, "swarm-not-found"},
-	dialect.CodeSwarmState:           {exitFailure, "swarm-state"},
-	dialect.CodeUnsupportedOperation: {exitFailure, "unsupported-operation"},
-	dialect.CodeAuthenticationError:  {exitAuthRequired, "auth-required"},
-	dialect.CodeTimeoutError:         {exitTimeout, "timeout"},
+	jsonrpc.CodeInvalidParams:        {exitUsage, "invalid-params", ""},
+	dialect.CodeTaskNotFound:         {exitNotFound, "task-not-found", "tasks"},
+	dialect.CodeAgentNotFound:        {exitNotFound, "agent-not-found", "agents"},
+	dialect.CodeContextNotFound:      {exitNotFound, "context-not-found", ""},
+	dialect.CodeTaskNotCancelable:    {exitFailure, "task-not-cancelable", ""},
+	dialect.CodeAgentUnavailable:     {exitUnavailable, "agent-unavailable", ""},
+	dialect.CodeSwarmNotFound:        {exitNotFound, "swarm-not-found", "swarm list"},
+	dialect.CodeSwarmState:           {exitFailure, "swarm-state", ""},
+	dialect.CodeUnsupportedOperation: {exitFailure, "unsupported-operation", ""},
+	dialect.CodeAuthenticationError:  {exitAuthRequired, "auth-required", ""},
+	dialect.CodeTimeoutError:         {exitTimeout, "timeout", ""},
 }
 
 func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
-	f := &failure{Exit: exitFailure, Kind: "hub-error", Message: plain(rpc.Message), Remedy: plain(rpc.Details().Remedy)}
+	details := rpc.Details()
+	f := &failure{Exit: exitFailure, Kind: "hub-error", Message: plain(rpc.Message), Remedy: plain(details.Remedy)}
 	if known, ok := rpcFailures[rpc.Code]; ok {
 		f.Exit, f.Kind = known.exit, known.kind
+		if known.list != "" {
+			f.Remedy = "list them with: " + a.self() + " " + known.list
+		}
 	}
-	switch rpc.Details().Code {
+	switch details.Code {
 	case "DOCUMENT_NOT_FOUND":
 		f.Exit, f.Kind, f.Remedy = exitNotFound, "document-not-found", "list them with: "+a.self()+" doc list; the first edit creates one"
 	case dialect.CodeOutcomeUnknown:
 		f.Kind = kindOutcomeUnknown
-	}
-	switch rpc.Code { // the hub's remedies name methods; people need commands
-	case dialect.CodeAgentNotFound:
-		f.Remedy = "list them with: " + a.self() + " agents"
-	case dialect.CodeSwarmNotFound:
-		f.Remedy = "list them with: " + a.self() + " swarm list"
-	case dialect.CodeTaskNotFound:
-		f.Remedy = "list them with: " + a.self() + " tasks"
 	}
 	return f
 }

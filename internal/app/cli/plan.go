@@ -10,15 +10,12 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/swarm"
 )
 
-const (
-	// maxPlan bounds a plan, in bytes.
-	maxPlan = 1 << 20
-	// maxNesting bounds the depth of brackets: the YAML parser recurses.
-	maxNesting = 64
-)
+// maxPlan bounds a plan, in bytes.
+const maxPlan = 1 << 20
 
 // readPlan decodes the plan of a swarm from JSON or YAML. Unknown keys are errors. The
 // coordinator checks whether the plan can be run.
@@ -30,8 +27,8 @@ func readPlan(data []byte) (p swarm.Plan, err error) {
 	if len(data) == 0 {
 		return p, errors.New("the plan is empty")
 	}
-	if depth(data) > maxNesting {
-		return p, fmt.Errorf("the plan has more than %d nested brackets", maxNesting)
+	if config.TooDeep(data) {
+		return p, fmt.Errorf("the plan has more than %d nested brackets", config.MaxDepth)
 	}
 	if data[0] != '{' {
 		if data, err = yaml.YAMLToJSON(data); err != nil {
@@ -47,21 +44,6 @@ func readPlan(data []byte) (p swarm.Plan, err error) {
 		return swarm.Plan{}, errors.New("unexpected text after the plan")
 	}
 	return p, nil
-}
-
-// depth returns how deep brackets are nested; it counts brackets in strings too.
-func depth(data []byte) int {
-	depth, most := 0, 0
-	for _, c := range data {
-		switch c {
-		case '[', '{':
-			depth++
-			most = max(most, depth)
-		case ']', '}':
-			depth--
-		}
-	}
-	return most
 }
 
 // plannerPrompt returns the prompt that asks an agent to split a task among workers.

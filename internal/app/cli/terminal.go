@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -193,14 +195,9 @@ var spinnerFrames = []rune("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 
 // spinner shows on a terminal that the command is waiting. The nil spinner does nothing.
 type spinner struct {
-	w     io.Writer
-	style style
-	stop  chan struct{}
-	done  chan struct{}
-
-	mu    sync.Mutex
-	label string
-	shown bool
+	label   atomic.Value // a string
+	cancel  context.CancelFunc
+	running sync.WaitGroup
 }
 
 // spin starts a spinner on stderr. It returns nil if stderr is not a terminal.
@@ -208,67 +205,47 @@ func (a *app) spin(label string) *spinner {
 	if a.json() || !isTerminal(a.stderr) || a.getenv("TERM") == "dumb" {
 		return nil
 	}
-	s := &spinner{w: a.stderr, style: a.errStyle, stop: make(chan struct{}), done: make(chan struct{}), label: label}
-	go s.run()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &spinner{cancel: cancel}
+	s.say(label)
+	s.running.Go(func() { s.run(ctx, a.stderr, a.errStyle) })
 	return s
 }
 
-func (s *spinner) run() {
-	defer close(s.done)
-	began := time.Now()
-	timer := time.NewTimer(spinnerDelay)
-	defer timer.Stop()
+// eraseLine makes a terminal empty the line that the cursor is in.
+const eraseLine = "\r\x1b[K"
+
+func (s *spinner) run(ctx context.Context, w io.Writer, style style) {
+	began, pause := time.Now(), spinnerDelay
 	for frame := 0; ; frame++ {
 		select {
-		case <-s.stop:
-			s.erase()
+		case <-ctx.Done():
+			if frame > 0 {
+				fmt.Fprint(w, eraseLine)
+			}
 			return
-		case <-timer.C:
-			timer.Reset(100 * time.Millisecond)
-			s.draw(spinnerFrames[frame%len(spinnerFrames)], time.Since(began))
+		case <-time.After(pause):
 		}
+		pause = 100 * time.Millisecond
+		line := fmt.Sprintf("%c %s %s", spinnerFrames[frame%len(spinnerFrames)], s.label.Load(), time.Since(began).Truncate(time.Second))
+		if cols := columns(w); cols > 1 {
+			line = fit(line, cols-1)
+		}
+		fmt.Fprint(w, eraseLine+style.dim(line))
 	}
-}
-
-func (s *spinner) draw(frame rune, waited time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	line := fmt.Sprintf("%c %s %s", frame, s.label, waited.Truncate(time.Second))
-	if cols := columns(s.w); cols > 1 {
-		line = fit(line, cols-1)
-	}
-	fmt.Fprintf(s.w, "\r\x1b[K%s", s.style.dim(line))
-	s.shown = true
-}
-
-func (s *spinner) erase() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shown {
-		fmt.Fprint(s.w, "\r\x1b[K")
-	}
-	s.shown = false
 }
 
 // say changes the label.
 func (s *spinner) say(label string) {
-	if s == nil {
-		return
+	if s != nil {
+		s.label.Store(label)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.label = label
 }
 
 // end removes the spinner; it may be called more than once.
 func (s *spinner) end() {
-	if s == nil {
-		return
+	if s != nil {
+		s.cancel()
+		s.running.Wait()
 	}
-	select {
-	case <-s.stop:
-	default:
-		close(s.stop)
-	}
-	<-s.done
 }
