@@ -66,9 +66,6 @@ func (s *Service) document(ctx context.Context, name string) (*documents.Content
 // with an unchanged document after documentsPatience.
 func (s *Service) documentsWait(ctx context.Context, c *call) (any, error) {
 	name, seen := c.requiredText("name", maxID), c.text("seen", maxID)
-	if c.err != nil {
-		return nil, c.err
-	}
 	waiting, cancel := context.WithTimeout(ctx, documentsPatience)
 	defer cancel()
 	content, err := s.cfg.Documents.AwaitDocument(waiting, name, seen)
@@ -80,9 +77,6 @@ func (s *Service) documentsWait(ctx context.Context, c *call) (any, error) {
 
 func (s *Service) documentsEdit(ctx context.Context, c *call) (any, error) {
 	name, raw := c.requiredText("name", maxID), c.get("edits", rawjson.Array, true)
-	if c.err != nil {
-		return nil, c.err
-	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	decoder.UseNumber()
@@ -106,9 +100,6 @@ func (s *Service) documentsCompact(ctx context.Context, name string) (DocumentCo
 
 func (s *Service) documentsShare(ctx context.Context, c *call) (any, error) {
 	name, agent, role := c.requiredText("name", maxID), c.requiredText("agent", maxID), c.text("role", maxID)
-	if c.err != nil {
-		return nil, c.err
-	}
 	if err := s.cfg.Shares.Share(ctx, name, agent, documents.Role(role)); err != nil {
 		return nil, err
 	}

@@ -20,51 +20,44 @@ const (
 	maxData     = 1 << 20  // bytes of JSON of one data part
 )
 
-// decoder keeps the first error. Callers check err once, after all reads; values
-// read after an error are meaningless.
-type decoder struct{ err *jsonrpc.Error }
+// fail ends a request with the error of a parameter: it panics, and [Service.Handle]
+// returns the error.
+func fail(field, reason string) { panic(jsonrpc.InvalidParams(field, reason)) }
 
-func (d *decoder) fail(field, reason string) {
-	if d.err == nil {
-		d.err = jsonrpc.InvalidParams(field, reason)
-	}
-}
-
-// object reads the members of one JSON object by name.
+// object reads the members of one JSON object by name. A wrong member ends the request;
+// see fail.
 type object struct {
-	*decoder
 	path    string // "" for the params themselves
-	raw     json.RawMessage
 	members map[string]json.RawMessage
 }
 
 // readParams starts to read a request's params. Missing params are an empty object.
 func readParams(raw json.RawMessage) object {
-	d := new(decoder)
 	if rawjson.KindOf(raw) == rawjson.Array {
-		d.fail("", "must be an object with named parameters, not an array")
+		fail("", "must be an object with named parameters, not an array")
 	}
-	return d.object("", raw)
+	return readObject("", raw)
 }
 
-func (d *decoder) object(path string, raw json.RawMessage) object {
-	o := object{decoder: d, path: path, raw: raw}
+func readObject(path string, raw json.RawMessage) object {
+	o := object{path: path}
 	for name, value := range rawjson.Members(raw) {
 		if o.members == nil {
 			o.members = make(map[string]json.RawMessage, 8)
 		}
 		if _, duplicate := o.members[name]; duplicate {
-			d.fail(o.field(fmt.Sprintf("%.64s", name)), "is a duplicate")
-			break
+			o.fail(fmt.Sprintf("%.64s", name), "is a duplicate")
 		}
 		if len(o.members) == maxMembers {
-			d.fail(path, fmt.Sprintf("has more than %d members", maxMembers))
-			break
+			fail(path, fmt.Sprintf("has more than %d members", maxMembers))
 		}
 		o.members[name] = value
 	}
 	return o
 }
+
+// fail is fail for a member.
+func (o object) fail(name, reason string) { fail(o.field(name), reason) }
 
 func (o object) field(name string) string {
 	if o.path == "" {
@@ -81,10 +74,10 @@ func (o object) get(name string, kind rawjson.Kind, required bool) json.RawMessa
 	case got == kind:
 		return raw
 	case got == rawjson.Missing && required:
-		o.fail(o.field(name), "is missing")
+		o.fail(name, "is missing")
 	case got == rawjson.Missing, got == rawjson.Null && !required:
 	default:
-		o.fail(o.field(name), fmt.Sprintf("must be %s, not %s", withArticle(kind), withArticle(got)))
+		o.fail(name, fmt.Sprintf("must be %s, not %s", withArticle(kind), withArticle(got)))
 	}
 	return nil
 }
@@ -107,18 +100,16 @@ func (o object) text(name string, limit int) string {
 
 // requiredText reads a string of at most limit bytes that is not empty.
 func (o object) requiredText(name string, limit int) string {
-	raw := o.get(name, rawjson.String, true)
-	s := o.bounded(name, rawjson.Text(raw), limit)
-	if raw != nil && s == "" {
-		o.fail(o.field(name), "must not be empty")
+	s := o.bounded(name, rawjson.Text(o.get(name, rawjson.String, true)), limit)
+	if s == "" {
+		o.fail(name, "must not be empty")
 	}
 	return s
 }
 
 func (o object) bounded(name, s string, limit int) string {
 	if limit > 0 && len(s) > limit {
-		o.fail(o.field(name), fmt.Sprintf("has more than %d bytes", limit))
-		return ""
+		o.fail(name, fmt.Sprintf("has more than %d bytes", limit))
 	}
 	return s
 }
@@ -126,12 +117,8 @@ func (o object) bounded(name, s string, limit int) string {
 // literal reads a required string with one of a few values.
 func (o object) literal(name string, values ...string) string {
 	s := o.requiredText(name, maxID)
-	if o.err != nil {
-		return ""
-	}
 	if !slices.Contains(values, s) {
-		o.fail(o.field(name), fmt.Sprintf("must be one of %q", values))
-		return ""
+		o.fail(name, fmt.Sprintf("must be one of %q", values))
 	}
 	return s
 }
@@ -153,8 +140,7 @@ func (o object) integer(name string, least, most int64) *int64 {
 	}
 	n, ok := rawjson.Integer(raw)
 	if !ok || n < least || n > most {
-		o.fail(o.field(name), fmt.Sprintf("must be a whole number from %d to %d", least, most))
-		return nil
+		o.fail(name, fmt.Sprintf("must be a whole number from %d to %d", least, most))
 	}
 	return &n
 }
@@ -180,14 +166,10 @@ func (o object) limit(name string) int {
 // values reads an object with any content and at most limit bytes.
 func (o object) values(name string, limit int, required bool) map[string]any {
 	raw := o.get(name, rawjson.Object, required)
-	if raw == nil {
-		return nil
-	}
 	if len(raw) > limit {
-		o.fail(o.field(name), fmt.Sprintf("has more than %d bytes", limit))
-		return nil
+		o.fail(name, fmt.Sprintf("has more than %d bytes", limit))
 	}
-	m, _ := rawjson.Value(raw).(map[string]any)
+	m, _ := rawjson.Value(raw).(map[string]any) // nil if it is missing
 	return m
 }
 
@@ -197,21 +179,16 @@ func (o object) metadata() map[string]any { return o.values("metadata", maxMetad
 func (o object) texts(name string) []string {
 	var list []string
 	for i, raw := range rawjson.Elements(o.get(name, rawjson.Array, false)) {
-		field := fmt.Sprintf("%s[%d]", o.field(name), i)
+		element, text := fmt.Sprintf("%s[%d]", name, i), rawjson.Text(raw)
 		switch {
 		case i == maxList:
-			o.fail(o.field(name), fmt.Sprintf("has more than %d elements", maxList))
-			return nil
+			o.fail(name, fmt.Sprintf("has more than %d elements", maxList))
 		case rawjson.KindOf(raw) != rawjson.String:
-			o.fail(field, "must be a string")
-			return nil
+			o.fail(element, "must be a string")
+		case len(text) > maxURI:
+			o.fail(element, fmt.Sprintf("has more than %d bytes", maxURI))
 		}
-		s := rawjson.Text(raw)
-		if len(s) > maxURI {
-			o.fail(field, fmt.Sprintf("has more than %d bytes", maxURI))
-			return nil
-		}
-		list = append(list, s)
+		list = append(list, text)
 	}
 	return list
 }
@@ -219,5 +196,5 @@ func (o object) texts(name string) []string {
 // child reads a member that is an object; ok is false if it is missing.
 func (o object) child(name string, required bool) (child object, ok bool) {
 	raw := o.get(name, rawjson.Object, required)
-	return o.object(o.field(name), raw), raw != nil
+	return readObject(o.field(name), raw), raw != nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
-	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -40,42 +39,35 @@ func decodeSend(params object) (sendCall, error) {
 		if ms := config.integer("timeout", 0, maxTimeout); ms != nil {
 			call.request.Timeout = time.Duration(*ms) * time.Millisecond
 		}
-		if _, ok := config.child("pushNotificationConfig", false); ok && params.err == nil {
+		if _, ok := config.child("pushNotificationConfig", false); ok {
 			return call, unsupported("The hub's dialect has no push notifications",
 				"leave out configuration.pushNotificationConfig, or use A2A at /a2a")
 		}
 	}
-	if params.err != nil {
-		return call, params.err
-	}
-	agentID, rpcErr := targetAgent(call.request)
-	if rpcErr != nil {
-		return call, rpcErr
-	}
-	call.request.AgentID = agentID
+	call.request.AgentID = targetAgent(call.request)
 	return call, nil
 }
 
 // targetAgent finds the agent in the request's metadata, or else in the
 // message's. A message that continues a task need not name one.
-func targetAgent(req hub.SendRequest) (string, *jsonrpc.Error) {
+func targetAgent(req hub.SendRequest) string {
 	field, value := "metadata.targetAgent", req.Metadata[hub.MetaTargetAgent]
 	if value == nil {
 		field, value = "message.metadata.targetAgent", req.Message.Metadata[hub.MetaTargetAgent]
 	}
 	if value == nil && req.Message.TaskID != "" {
-		return "", nil
+		return ""
 	}
 	id, isText := value.(string)
 	switch {
 	case value == nil:
-		return "", jsonrpc.InvalidParams(field, "is missing: name the agent that the message is for")
+		fail(field, "is missing: name the agent that the message is for")
 	case !isText || id == "":
-		return "", jsonrpc.InvalidParams(field, "must be the id of an agent")
+		fail(field, "must be the id of an agent")
 	case len(id) > maxID:
-		return "", jsonrpc.InvalidParams(field, fmt.Sprintf("has more than %d bytes", maxID))
+		fail(field, fmt.Sprintf("has more than %d bytes", maxID))
 	}
-	return id, nil
+	return id
 }
 
 func decodeMessage(o object) *a2a.Message {
@@ -92,35 +84,26 @@ func decodeMessage(o object) *a2a.Message {
 		m.ReferenceTasks = append(m.ReferenceTasks, a2a.TaskID(id))
 	}
 	if role := o.literal("role", RoleUser, RoleAgent); role == RoleAgent {
-		o.fail(o.field("role"), `must be "user": only the hub writes agents' messages`)
+		o.fail("role", `must be "user": only the hub writes agents' messages`)
 	}
 	m.Parts = decodeParts(o)
 	return m
 }
 
 func decodeParts(o object) a2a.ContentParts {
-	raw := o.get("parts", rawjson.Array, true)
-	if raw == nil {
-		return nil
-	}
 	var parts a2a.ContentParts
-	for i, element := range rawjson.Elements(raw) {
+	for i, element := range rawjson.Elements(o.get("parts", rawjson.Array, true)) {
 		if i == maxParts {
-			o.fail(o.field("parts"), fmt.Sprintf("has more than %d elements", maxParts))
-			return nil
+			o.fail("parts", fmt.Sprintf("has more than %d elements", maxParts))
 		}
 		path := fmt.Sprintf("%s[%d]", o.field("parts"), i)
 		if rawjson.KindOf(element) != rawjson.Object {
-			o.fail(path, "must be an object")
-			return nil
+			fail(path, "must be an object")
 		}
-		parts = append(parts, decodePart(o.object(path, element)))
-		if o.err != nil {
-			return nil
-		}
+		parts = append(parts, decodePart(readObject(path, element)))
 	}
 	if len(parts) == 0 {
-		o.fail(o.field("parts"), "must not be empty")
+		o.fail("parts", "must not be empty")
 	}
 	return parts
 }
@@ -161,18 +144,17 @@ func decodeFile(o object, p *a2a.Part) {
 	content := o.get("bytes", rawjson.String, false)
 	uri := o.text("uri", maxURI)
 	switch {
-	case o.err != nil:
 	case (content == nil) == (uri == ""):
-		o.fail(o.path, "must have exactly one of bytes and uri")
+		fail(o.path, "must have exactly one of bytes and uri")
 	case content != nil:
 		decoded, err := base64.StdEncoding.DecodeString(rawjson.Text(content))
 		if err != nil {
-			o.fail(o.field("bytes"), "must be base64")
+			o.fail("bytes", "must be base64")
 		}
 		p.Content = a2a.Raw(decoded)
 	default:
 		if u, err := url.Parse(uri); err != nil || u.Scheme == "" {
-			o.fail(o.field("uri"), "must be an absolute URI")
+			o.fail("uri", "must be an absolute URI")
 		}
 		p.Content = a2a.URL(uri)
 	}

@@ -132,23 +132,12 @@ type method func(ctx context.Context, c *call) (any, error)
 
 // withoutParams returns the method that takes no parameters.
 func withoutParams[T any](f func(context.Context) (T, error)) method {
-	return func(ctx context.Context, c *call) (any, error) {
-		if c.err != nil {
-			return nil, c.err
-		}
-		return f(ctx)
-	}
+	return func(ctx context.Context, _ *call) (any, error) { return f(ctx) }
 }
 
 // withText returns the method whose only parameter is the named text.
 func withText[T any](name string, f func(ctx context.Context, text string) (T, error)) method {
-	return func(ctx context.Context, c *call) (any, error) {
-		text := c.requiredText(name, maxID)
-		if c.err != nil {
-			return nil, c.err
-		}
-		return f(ctx, text)
-	}
+	return func(ctx context.Context, c *call) (any, error) { return f(ctx, c.requiredText(name, maxID)) }
 }
 
 // New returns a service.
@@ -209,11 +198,20 @@ func (s *Service) add(has bool, wire func(error) error, methods map[string]metho
 }
 
 // Handle answers one request.
-func (s *Service) Handle(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
+func (s *Service) Handle(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (result any, err error) {
 	m, ok := s.methods[req.Method]
 	if !ok {
 		return nil, jsonrpc.MethodNotFound(req.Method)
 	}
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *jsonrpc.Error: // of a parameter; see fail
+			result, err = nil, p
+		default:
+			panic(p)
+		}
+	}()
 	return m(ctx, &call{req, readParams(req.Params), emit})
 }
 
@@ -238,9 +236,6 @@ func (s *Service) status(context.Context) (Status, error) {
 
 func (s *Service) agentsList(_ context.Context, c *call) (any, error) {
 	withHealth := c.boolean("includeHealth", false)
-	if c.err != nil {
-		return nil, c.err
-	}
 	return each(s.cfg.Hub.Agents(), func(info hub.AgentInfo) Agent { return s.agent(info, withHealth) }), nil
 }
 
@@ -310,13 +305,10 @@ func (s *Service) tasks(ctx context.Context, c *call) (*TaskPage, error) {
 	state, ok := TaskState(c.text("state", maxID)), true
 	if state != "" && state != StateUnknown {
 		if query.State, ok = hubState(state); !ok {
-			c.fail("state", "must be a task state such as \"working\" or \"completed\"")
+			fail("state", "must be a task state such as \"working\" or \"completed\"")
 		}
 	}
-	switch {
-	case c.err != nil:
-		return nil, c.err
-	case state == StateUnknown: // no task of this hub
+	if state == StateUnknown { // no task of this hub
 		return &TaskPage{Tasks: []Task{}}, nil
 	}
 	found, err := s.cfg.Hub.Tasks(ctx, query)
@@ -329,9 +321,6 @@ func (s *Service) tasks(ctx context.Context, c *call) (*TaskPage, error) {
 
 func (s *Service) contextsList(ctx context.Context, c *call) (any, error) {
 	limit := cmp.Or(c.limit("limit"), 50)
-	if c.err != nil {
-		return nil, c.err
-	}
 	infos, err := s.cfg.Hub.Contexts(ctx, limit)
 	return each(infos, fromContext), err
 }
@@ -372,9 +361,6 @@ func (s *Service) stream(ctx context.Context, c *call) (any, error) {
 
 func (s *Service) taskFollow(ctx context.Context, c *call) (any, error) {
 	id, historyLength := c.task()
-	if c.err != nil {
-		return nil, c.err
-	}
 	return s.follow(ctx, c, historyLength, func() (Subscription, error) { return s.cfg.Hub.Subscribe(ctx, id) })
 }
 
@@ -425,9 +411,6 @@ func (s *Service) follow(ctx context.Context, c *call, historyLength *int, subsc
 
 func (s *Service) taskGet(ctx context.Context, c *call) (any, error) {
 	id, historyLength := c.task()
-	if c.err != nil {
-		return nil, c.err
-	}
 	return answer(historyLength)(s.cfg.Hub.Task(ctx, id, historyLength))
 }
 
@@ -436,9 +419,6 @@ func (s *Service) taskCancel(ctx context.Context, c *call) (any, error) {
 	cancel := s.cfg.Hub.Cancel
 	if c.boolean("keepDelegated", false) {
 		cancel = s.cfg.Hub.CancelAlone
-	}
-	if c.err != nil {
-		return nil, c.err
 	}
 	return answer(historyLength)(cancel(ctx, id))
 }
@@ -455,9 +435,6 @@ func (s *Service) shutdown(context.Context, *call) (any, error) {
 
 func (s *Service) busJoin(ctx context.Context, c *call) (any, error) {
 	req := bus.GrantRequest{Access: bus.Access(c.text("access", maxID)), Namespace: c.text("namespace", maxID)}
-	if c.err != nil {
-		return nil, c.err
-	}
 	g, err := s.cfg.Gate.Grant(ctx, req)
 	return FromGrant(g), err
 }
@@ -482,9 +459,6 @@ func (s *Service) networkJoin(ctx context.Context, c *call) (any, error) {
 		if n := c.count(name, maxSeconds); n != nil {
 			*field = *n
 		}
-	}
-	if c.err != nil {
-		return nil, c.err
 	}
 	return s.cfg.Admission.Admit(ctx, p)
 }

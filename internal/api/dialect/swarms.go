@@ -69,10 +69,7 @@ const (
 func (s *Service) swarmCreate(ctx context.Context, c *call) (any, error) {
 	raw := c.get("plan", rawjson.Object, true)
 	if len(raw) > maxPlan {
-		c.fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
-	}
-	if c.err != nil {
-		return nil, c.err
+		fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
 	}
 	var plan swarm.Plan
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -85,9 +82,6 @@ func (s *Service) swarmCreate(ctx context.Context, c *call) (any, error) {
 
 func (s *Service) swarmGet(ctx context.Context, c *call) (any, error) {
 	id, after := c.requiredText("id", maxID), c.integer("after", 0, 1<<53)
-	if c.err != nil {
-		return nil, c.err
-	}
 	session, err := s.cfg.Swarms.Session(ctx, id)
 	deadline := time.Now().Add(swarmPatience)
 	for err == nil && after != nil && *after > 0 && session.Sequence == uint64(*after) && !session.Status.Ended() && time.Now().Before(deadline) {
@@ -124,9 +118,6 @@ func summary(s swarm.Session) SwarmSummary {
 
 func (s *Service) swarmStop(ctx context.Context, c *call) (any, error) {
 	id, reason := c.requiredText("id", maxID), cmp.Or(c.text("reason", maxID), "by the user")
-	if c.err != nil {
-		return nil, c.err
-	}
 	session, err := s.cfg.Swarms.Session(ctx, id)
 	if err != nil || session.Status.Ended() {
 		return session, err
