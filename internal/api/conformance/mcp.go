@@ -45,7 +45,7 @@ func newMCPServer(version string) *mcp.Server {
 	addContentTools(server)
 	addClientTools(server)
 	addProtocolTools(server)
-	addInputTools(server, newSeal())
+	addInputTools(server, &states{})
 	addResources(server)
 	addPrompts(server)
 	return server
@@ -96,24 +96,18 @@ func contents(uri, mimeType, text string, blob []byte) *mcp.ReadResourceResult {
 }
 
 func addPrompts(server *mcp.Server) {
-	add := func(name, description string, arguments []*mcp.PromptArgument, messages func(args map[string]string) []mcp.Content) {
-		server.AddPrompt(&mcp.Prompt{Name: name, Description: description, Arguments: arguments},
-			func(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-				return userPrompt(description, messages(req.Params.Arguments)...), nil
-			})
-	}
 	required := func(name, description string) *mcp.PromptArgument {
 		return &mcp.PromptArgument{Name: name, Description: description, Required: true}
 	}
-	add("test_simple_prompt", "A prompt without arguments.", nil, func(map[string]string) []mcp.Content {
+	addPrompt(server, "test_simple_prompt", "A prompt without arguments.", nil, func(map[string]string) []mcp.Content {
 		return []mcp.Content{text("This is a simple prompt for testing.")}
 	})
-	add("test_prompt_with_arguments", "A prompt with two arguments.",
+	addPrompt(server, "test_prompt_with_arguments", "A prompt with two arguments.",
 		[]*mcp.PromptArgument{required("arg1", "The first."), required("arg2", "The second.")},
 		func(args map[string]string) []mcp.Content {
 			return []mcp.Content{text(fmt.Sprintf("Prompt with arguments: arg1='%s', arg2='%s'", args["arg1"], args["arg2"]))}
 		})
-	add("test_prompt_with_embedded_resource", "A prompt with a resource in it.",
+	addPrompt(server, "test_prompt_with_embedded_resource", "A prompt with a resource in it.",
 		[]*mcp.PromptArgument{required("resourceUri", "The resource's URI.")},
 		func(args map[string]string) []mcp.Content {
 			return []mcp.Content{
@@ -121,9 +115,16 @@ func addPrompts(server *mcp.Server) {
 				text("Please process the embedded resource above."),
 			}
 		})
-	add("test_prompt_with_image", "A prompt with a picture in it.", nil, func(map[string]string) []mcp.Content {
+	addPrompt(server, "test_prompt_with_image", "A prompt with a picture in it.", nil, func(map[string]string) []mcp.Content {
 		return []mcp.Content{picture(), text("Please analyze the image above.")}
 	})
+}
+
+func addPrompt(server *mcp.Server, name, description string, arguments []*mcp.PromptArgument, messages func(args map[string]string) []mcp.Content) {
+	server.AddPrompt(&mcp.Prompt{Name: name, Description: description, Arguments: arguments},
+		func(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			return userPrompt(description, messages(req.Params.Arguments)...), nil
+		})
 }
 
 func userPrompt(description string, contents ...mcp.Content) *mcp.GetPromptResult {

@@ -4,63 +4,77 @@ package conformance
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // Since 2026-07-28 a server does not call its client: a result requests input, and the
-// client repeats its request with it. The client returns the server's state, which is
-// sealed.
+// client repeats its request with it. The client returns the server's state, which must
+// be one that the server has sent.
 
-// seal signs that state with a key that clients do not have.
-type seal [32]byte
+// states are the states that were sent, by the text that stands for them.
+type states struct{ sent sync.Map }
 
-func newSeal() (s seal) {
-	_, _ = rand.Read(s[:]) // never fails
-	return s
-}
+type state struct{ tool, value string }
 
-// close seals a tool's state.
-func (s seal) close(tool, state string) string {
-	return base64.RawURLEncoding.EncodeToString(s.sum(tool, state)) + "." + state
+// seal returns the text for a tool's state.
+func (s *states) seal(tool, value string) string {
+	sealed := rand.Text()
+	s.sent.Store(sealed, state{tool, value})
+	return sealed
 }
 
 // open returns the state that was sealed for the tool, or the error for the client.
-func (s seal) open(tool, sealed string) (string, error) {
-	sum, state, _ := strings.Cut(sealed, ".")
-	given, err := base64.RawURLEncoding.DecodeString(sum)
-	if err != nil || !hmac.Equal(given, s.sum(tool, state)) {
-		return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState is not what the server sent"}
+func (s *states) open(tool, sealed string) (string, error) {
+	sent, _ := s.sent.Load(sealed)
+	if of, ok := sent.(state); ok && of.tool == tool {
+		return of.value, nil
 	}
-	return state, nil
-}
-
-func (s seal) sum(tool, state string) []byte {
-	mac := hmac.New(sha256.New, s[:])
-	mac.Write([]byte(tool + "\x00" + state))
-	return mac.Sum(nil)
+	return "", &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "requestState is not what the server sent"}
 }
 
 // addInputTools adds the tools and the prompt that need input.
-func addInputTools(server *mcp.Server, seal seal) {
+func addInputTools(server *mcp.Server, s *states) {
 	const prefix = "test_input_required_result_"
-	addTool(server, &mcp.Tool{Name: prefix + "elicitation", Description: "Asks for a name and greets."}, greet)
-	addTool(server, &mcp.Tool{Name: prefix + "sampling", Description: "Asks the client's model for a capital."}, askCapital)
-	addTool(server, &mcp.Tool{Name: prefix + "list_roots", Description: "Asks for the client's roots."}, askRoots)
-	addTool(server, &mcp.Tool{Name: prefix + "multiple_inputs", Description: "Asks for a name, a greeting and roots at once."}, seal.askAll)
-	addTool(server, &mcp.Tool{Name: prefix + "multi_round", Description: "Asks for a name, then for a colour."}, seal.askTwice)
-	addTool(server, &mcp.Tool{Name: prefix + "capabilities", Description: "Asks for what the client can give."}, askPossible)
-	for _, name := range []string{"request_state", "tampered_state"} {
-		addTool(server, &mcp.Tool{Name: prefix + name, Description: "Asks to confirm, and checks its state."}, seal.confirm)
-	}
+	const confirm = "Asks to confirm, and checks its state."
+	addTools(server,
+		tool{prefix + "elicitation", "Asks for a name and greets.",
+			once(mcp.InputRequestMap{"user_name": askName()}, func(r mcp.InputResponseMap) (string, bool) {
+				name, ok := said[string](r, "user_name", "name")
+				return "Hello, " + name + "!", ok && name != ""
+			})},
+		tool{prefix + "sampling", "Asks the client's model for a capital.",
+			once(mcp.InputRequestMap{"capital_question": question("What is the capital of France?", 100)}, func(r mcp.InputResponseMap) (string, bool) {
+				capital, ok := sampled(r, "capital_question")
+				return "The model says: " + capital, ok
+			})},
+		tool{prefix + "list_roots", "Asks for the client's roots.",
+			once(mcp.InputRequestMap{"client_roots": &mcp.ListRootsParams{}}, func(r mcp.InputResponseMap) (string, bool) {
+				uris, ok := roots(r)
+				return "The roots are: " + strings.Join(uris, ", "), ok
+			})},
+		tool{prefix + "multiple_inputs", "Asks for a name, a greeting and roots at once.", s.askAll},
+		tool{prefix + "multi_round", "Asks for a name, then for a colour.", s.askTwice},
+		tool{prefix + "capabilities", "Asks for what the client can give.", askPossible},
+		tool{prefix + "request_state", confirm, s.confirm},
+		tool{prefix + "tampered_state", confirm, s.confirm},
+	)
 	server.AddPrompt(&mcp.Prompt{Name: prefix + "prompt", Description: "Asks for the prompt's context."}, askContext)
+}
+
+// once returns the handler that requests input until reply has an answer to it.
+func once(requests mcp.InputRequestMap, reply func(mcp.InputResponseMap) (string, bool)) handler {
+	return func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if answered, ok := reply(req.Params.InputResponses); ok {
+			return answer(text(answered)), nil
+		}
+		return needs(requests), nil
+	}
 }
 
 func needs(requests mcp.InputRequestMap) *mcp.CallToolResult {
@@ -69,7 +83,7 @@ func needs(requests mcp.InputRequestMap) *mcp.CallToolResult {
 
 // ask returns a request to the user for a value.
 func ask(message, name, kind string) *mcp.ElicitParams {
-	return &mcp.ElicitParams{Message: message, RequestedSchema: form([]string{name}, object{name: object{"type": kind}})}
+	return &mcp.ElicitParams{Message: message, RequestedSchema: form(object{name: object{"type": kind}}, name)}
 }
 
 func askName() *mcp.ElicitParams { return ask("What is your name?", "name", "string") }
@@ -109,28 +123,7 @@ func roots(responses mcp.InputResponseMap) ([]string, bool) {
 	return uris, true
 }
 
-func greet(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
-	if name, ok := said[string](req.Params.InputResponses, "user_name", "name"); ok && name != "" {
-		return answerf("Hello, %s!", name), nil
-	}
-	return needs(mcp.InputRequestMap{"user_name": askName()}), nil
-}
-
-func askCapital(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
-	if capital, ok := sampled(req.Params.InputResponses, "capital_question"); ok {
-		return answerf("The model says: %s", capital), nil
-	}
-	return needs(mcp.InputRequestMap{"capital_question": question("What is the capital of France?", 100)}), nil
-}
-
-func askRoots(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
-	if uris, ok := roots(req.Params.InputResponses); ok {
-		return answerf("The roots are: %s", strings.Join(uris, ", ")), nil
-	}
-	return needs(mcp.InputRequestMap{"client_roots": &mcp.ListRootsParams{}}), nil
-}
-
-func (s seal) askAll(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
+func (s *states) askAll(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	const round = "asked"
 	responses := req.Params.InputResponses
 	name, hasName := said[string](responses, "user_name", "name")
@@ -145,12 +138,12 @@ func (s seal) askAll(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.
 	result := needs(mcp.InputRequestMap{
 		"user_name": askName(), "greeting": question("Generate a greeting", 50), "client_roots": &mcp.ListRootsParams{},
 	})
-	result.RequestState = s.close(req.Params.Name, round)
+	result.RequestState = s.seal(req.Params.Name, round)
 	return result, nil
 }
 
 // confirm requests a confirmation and accepts it only with the state that it sent.
-func (s seal) confirm(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
+func (s *states) confirm(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if req.Params.RequestState != "" {
 		state, err := s.open(req.Params.Name, req.Params.RequestState)
 		if err != nil {
@@ -161,12 +154,12 @@ func (s seal) confirm(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp
 		}
 	}
 	result := needs(mcp.InputRequestMap{"confirm": ask("Please confirm", "ok", "boolean")})
-	result.RequestState = s.close(req.Params.Name, "state-ok")
+	result.RequestState = s.seal(req.Params.Name, "state-ok")
 	return result, nil
 }
 
 // askTwice keeps the name in its state after the first answer.
-func (s seal) askTwice(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
+func (s *states) askTwice(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	const first, second = "1:", "2:"
 	tool, responses := req.Params.Name, req.Params.InputResponses
 	state := first
@@ -189,12 +182,12 @@ func (s seal) askTwice(_ context.Context, req *mcp.CallToolRequest, _ none) (*mc
 	if named {
 		result = needs(mcp.InputRequestMap{"step2": ask("Step 2: What is your favorite color?", "color", "string")})
 	}
-	result.RequestState = s.close(tool, state)
+	result.RequestState = s.seal(tool, state)
 	return result, nil
 }
 
 // askPossible requests only input that the client supports.
-func askPossible(_ context.Context, req *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, error) {
+func askPossible(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if n := len(req.Params.InputResponses); n > 0 {
 		return answerf("%d answers came", n), nil
 	}
