@@ -3,7 +3,12 @@ package bus
 import (
 	"cmp"
 	"log/slog"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
+
+// Secret is text that is never printed.
+type Secret = text.Secret
 
 // Durability says when an embedded bus acknowledges a message.
 type Durability string

@@ -23,17 +23,17 @@ const (
 )
 
 // Edit is one edit of a document by a person or an agent. Path is the root's name followed by keys; missing maps on
-// the path are created.
+// the path are created. The tags describe the fields to agents. Count and Index are in UTF-16 units in a text.
 type Edit struct {
-	Op     Op       `json:"op"`
-	Path   []string `json:"path"`
-	Value  any      `json:"value,omitempty"`  // of set: any JSON
-	Values []any    `json:"values,omitempty"` // of insert
-	Index  *int     `json:"index,omitempty"`  // of insert, delete and text; the end if it is missing
-	Count  int      `json:"count,omitempty"`  // of delete: elements to delete; of text: UTF-16 units to delete
-	Text   string   `json:"text,omitempty"`   // of text: the insertion
-	Type   string   `json:"type,omitempty"`   // of make: map, array or text
-	By     int64    `json:"by,omitempty"`     // of increment; 1 if it is missing
+	Op     Op       `json:"op" jsonschema:"set (a key), delete (a key, or elements with index and count), insert (values into a list), text (replace count units at index by text), increment (a counter; it is shown as a map whose values add up to it), make (a type)"`
+	Path   []string `json:"path" jsonschema:"The root's name, then keys; maps on the way are made"`
+	Value  any      `json:"value,omitempty" jsonschema:"Of set: any JSON value"`
+	Values []any    `json:"values,omitempty" jsonschema:"Of insert"`
+	Index  *int     `json:"index,omitempty" jsonschema:"Of insert, delete and text, from 0; without it insert and text go to the end"`
+	Count  int      `json:"count,omitempty" jsonschema:"Of delete and text: how many go"`
+	Text   string   `json:"text,omitempty" jsonschema:"Of text: what comes"`
+	Type   string   `json:"type,omitempty" jsonschema:"Of make: map, array or text"`
+	By     int64    `json:"by,omitempty" jsonschema:"Of increment; 1 without it"`
 }
 
 const (

@@ -11,6 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -102,11 +103,8 @@ func (s *Service) swarmList(ctx context.Context) ([]SwarmSummary, error) {
 
 func summary(s swarm.Session) SwarmSummary {
 	sum := SwarmSummary{
-		ID: s.ID, TaskDescription: s.TaskDescription, Status: s.Status, Participants: s.Participants, SubTasks: len(s.SubTasks),
+		ID: s.ID, TaskDescription: text.Clip(s.TaskDescription, 200), Status: s.Status, Participants: s.Participants, SubTasks: len(s.SubTasks),
 		Coordinator: s.Coordinator, CreatedAt: Time{time.UnixMilli(s.CreatedAt)}, Error: s.Error,
-	}
-	if len(sum.TaskDescription) > 200 {
-		sum.TaskDescription = string(bytes.ToValidUTF8([]byte(sum.TaskDescription[:200]), nil)) + "…"
 	}
 	for _, t := range s.SubTasks {
 		if t.Status == swarm.TaskCompleted {

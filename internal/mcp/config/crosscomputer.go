@@ -1,8 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"log/slog"
 	"net/netip"
 	"net/url"
 	"os"
@@ -11,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Acknowledgment is the text with which a user enables communication across computers.
@@ -38,31 +38,11 @@ type CrossComputer struct {
 	Replicas  int64  `json:"replicas" doc:"Copies of each new stream in a cluster; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
 	AgentGUID string `json:"agentGuid" doc:"The agent's GUID, where the NATS server confines its user to one; otherwise it gets one by itself" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
 
-	NKeyFile           string `json:"nkeyFile" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
-	CredsFile          string `json:"credsFile" doc:"Path to a credentials file (JWT and seed), to log in to the NATS cluster with" max:"4096"`
-	Token              Secret `json:"token" doc:"Token to log in to the NATS cluster with. Prefer environment variable." secret:"true" max:"4096"`
-	InsecureSkipVerify bool   `json:"insecureSkipVerify" doc:"Do not verify the certificates of the NATS cluster. Anyone on the way can then read and change messages." default:"false"`
+	NKeyFile           string      `json:"nkeyFile" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
+	CredsFile          string      `json:"credsFile" doc:"Path to a credentials file (JWT and seed), to log in to the NATS cluster with" max:"4096"`
+	Token              text.Secret `json:"token" doc:"Token to log in to the NATS cluster with. Prefer environment variable." secret:"true" max:"4096"`
+	InsecureSkipVerify bool        `json:"insecureSkipVerify" doc:"Do not verify the certificates of the NATS cluster. Anyone on the way can then read and change messages." default:"false"`
 }
-
-// Secret is text that is never printed.
-type Secret string
-
-// String hides the secret.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return hidden
-}
-
-// GoString is String for %#v.
-func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
-
-// LogValue is String for slog.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
-// MarshalText is String for JSON.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // WorkQueue configures the work queues of the agents' network.
 type WorkQueue struct {

@@ -79,8 +79,8 @@ const (
 	UnavailableError = "UnavailableError" // try again later
 )
 
-func refused(remedy, format string, args ...any) *mcpserver.Failure {
-	return &mcpserver.Failure{Category: RefusedError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+func failed(category, remedy, format string, args ...any) error {
+	return &mcpserver.Failure{Category: category, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 // Identify returns the caller that a token names. The error message is fit for the caller.
@@ -141,7 +141,7 @@ func (s *Service) delegation(ctx context.Context, o order) (*hub.Delegation, err
 	if o.caller.Agent != "" {
 		task, working := s.o.Hub.Working(o.caller.Agent, o.caller.Context)
 		if !working {
-			return nil, refused("", "The agent %s has no turn in this conversation: its token is valid only while it works.", o.caller.Agent)
+			return nil, failed(RefusedError, "", "The agent %s has no turn in this conversation: its token is valid only while it works.", o.caller.Agent)
 		}
 		t, err := s.o.Hub.Task(ctx, task, new(0))
 		if err != nil {
@@ -170,17 +170,17 @@ func (s *Service) check(o order, d *hub.Delegation) error {
 	}
 	if err := s.o.Permit(o.caller.Agent, o.agent); err != nil {
 		if _, unknown := s.o.Hub.Agent(o.agent); unknown != nil {
-			return notFound("list_agents lists the agents.", "There is no agent %.80q.", o.agent)
+			return failed(NotFoundError, "list_agents lists the agents.", "There is no agent %.80q.", o.agent)
 		}
-		return refused("Choose another agent; list_agents lists those that you may ask.", "You may not delegate to %s: %v.", o.agent, err)
+		return failed(RefusedError, "Choose another agent; list_agents lists those that you may ask.", "You may not delegate to %s: %v.", o.agent, err)
 	}
 	const remedy = "Do it yourself, or say in your answer what you cannot do."
 	chain := strings.Join(d.Chain, " → ")
 	if slices.Contains(d.Chain, o.agent) {
-		return refused(remedy, "The delegation chain is %s: %s is in it already, and delegation must not loop.", chain, o.agent)
+		return failed(RefusedError, remedy, "The delegation chain is %s: %s is in it already, and delegation must not loop.", chain, o.agent)
 	}
 	if len(d.Chain) >= s.o.MaxDepth {
-		return refused(remedy, "The delegation chain is %s: work is delegated at most %d times.", chain, s.o.MaxDepth-1)
+		return failed(RefusedError, remedy, "The delegation chain is %s: work is delegated at most %d times.", chain, s.o.MaxDepth-1)
 	}
 	return nil
 }
@@ -205,8 +205,8 @@ func (s *Service) reserve(ctx context.Context, caller mcpserver.Caller) (release
 	if !s.tryReserve() {
 		s.forgetEnded(ctx)
 		if !s.tryReserve() {
-			return nil, &mcpserver.Failure{Category: UnavailableError, Message: fmt.Sprintf("%d delegated tasks are unfinished, the maximum.", s.o.MaxOpen),
-				Remedy: "Wait for one of yours with get_task, or cancel it."}
+			return nil, failed(UnavailableError, "Wait for one of yours with get_task, or cancel it.",
+				"%d delegated tasks are unfinished, the maximum.", s.o.MaxOpen)
 		}
 	}
 	return func() {
@@ -261,13 +261,9 @@ func (s *Service) find(ctx context.Context, caller mcpserver.Caller, id string) 
 		return t, nil
 	}
 	if d := hub.DelegationOf(t); d == nil || d.By != caller.Agent || d.Context != caller.Context {
-		return nil, notFound("Use the taskId that delegate_task returned in this conversation.", "There is no task %.80q of yours.", id)
+		return nil, failed(NotFoundError, "Use the taskId that delegate_task returned in this conversation.", "There is no task %.80q of yours.", id)
 	}
 	return t, nil
-}
-
-func notFound(remedy, format string, args ...any) *mcpserver.Failure {
-	return &mcpserver.Failure{Category: NotFoundError, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
 // failure converts the hub's errors.

@@ -6,11 +6,11 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -93,15 +93,13 @@ func listText(out listAgentsOut) string {
 	var b strings.Builder
 	b.WriteString("Agents:")
 	for _, a := range out.Agents {
-		fmt.Fprintf(&b, "\n- **%s**: %s (%s, %d running, %d waiting)", a.ID, oneLine(a.Description), a.Health, a.Running, a.Queued)
+		fmt.Fprintf(&b, "\n- **%s**: %s (%s, %d running, %d waiting)", a.ID, text.OneLine(a.Description), a.Health, a.Running, a.Queued)
 		if a.Problem != "" {
-			fmt.Fprintf(&b, "; %s", oneLine(a.Problem))
+			fmt.Fprintf(&b, "; %s", text.OneLine(a.Problem))
 		}
 	}
 	return b.String()
 }
-
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 type delegateTaskIn struct {
 	Agent        string `json:"agent" jsonschema:"The agent's id, from list_agents"`
@@ -133,9 +131,9 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 			case err != nil:
 				return "", taskOut{}, err
 			case strings.TrimSpace(in.Task) == "":
-				return "", taskOut{}, invalid("The task is empty.", "Say what the agent is to do.")
+				return "", taskOut{}, failed(mcpserver.ValidationError, "Say what the agent is to do.", "The task is empty.")
 			case len(in.Conversation) > 128:
-				return "", taskOut{}, invalid("The name of the conversation is longer than 128 bytes.", "Use a short name.")
+				return "", taskOut{}, failed(mcpserver.ValidationError, "Use a short name.", "The name of the conversation is longer than 128 bytes.")
 			}
 			caller := c.Server().Caller()
 			task, err := s.begin(ctx, order{caller: caller, agent: in.Agent, text: in.Task, conversation: in.Conversation, traceParent: c.Meta("traceparent")})
@@ -214,10 +212,6 @@ func refineWait(p map[string]*jsonschema.Schema) {
 	}
 }
 
-func invalid(message, remedy string) error {
-	return &mcpserver.Failure{Category: mcpserver.ValidationError, Message: message, Remedy: remedy}
-}
-
 // await waits up to wait for a task to end or to need input, and returns its state. The task continues if the call ends
 // first.
 func (s *Service) await(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wait time.Duration) (string, taskOut, error) {
@@ -268,13 +262,7 @@ func outputOf(t *a2a.Task) taskOut {
 			out.Text += textOf(a.Parts)
 		}
 	}
-	if len(out.Text) > maxText {
-		end := maxText
-		for !utf8.RuneStart(out.Text[end]) {
-			end--
-		}
-		out.Text, out.Truncated = out.Text[:end], true
-	}
+	out.Text, out.Truncated = text.Cut(out.Text, maxText), len(out.Text) > maxText
 	return out
 }
 

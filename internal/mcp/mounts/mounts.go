@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/toolbox"
@@ -169,13 +170,7 @@ func (t *Tools) Status() []Status {
 // maxProblem bounds the text of a problem, in bytes: it may come from a server.
 const maxProblem = 2 << 10
 
-func problem(err error) string {
-	text := err.Error()
-	if len(text) > maxProblem {
-		text = text[:maxProblem] + "…"
-	}
-	return text
-}
+func problem(err error) string { return text.Clip(err.Error(), maxProblem) }
 
 // Close disconnects the servers, ends their processes and waits for their end.
 func (t *Tools) Close() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/chat"
 )
 
@@ -246,7 +247,7 @@ func (g *Channels) listChannels() Tool[noArguments, listChannelsOut] {
 func (g *Channels) channelList() string {
 	var lines []string
 	for _, c := range g.space.Channels() {
-		lines = append(lines, fmt.Sprintf("- **%s**: %s", c.Name, strings.Join(strings.Fields(c.Description), " ")))
+		lines = append(lines, fmt.Sprintf("- **%s**: %s", c.Name, text.OneLine(c.Description)))
 	}
 	return strings.Join(lines, "\n")
 }

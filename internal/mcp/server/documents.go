@@ -109,20 +109,8 @@ func (g *Documents) read() Tool[documentReadIn, documentOut] {
 }
 
 type documentEditIn struct {
-	Name  string       `json:"name" jsonschema:"The document's name: letters, digits, - and _. It is made if there is none."`
-	Edits []documentOp `json:"edits" jsonschema:"What to change, in order; all of it happens or nothing"`
-}
-
-type documentOp struct {
-	Op     string   `json:"op" jsonschema:"set (a key), delete (a key, or elements with index and count), insert (values into a list), text (replace count units at index by text), increment (a counter; it is shown as a map whose values add up to it), make (a type)"`
-	Path   []string `json:"path" jsonschema:"The root's name, then keys; maps on the way are made"`
-	Value  any      `json:"value,omitempty" jsonschema:"Of set: any JSON value"`
-	Values []any    `json:"values,omitempty" jsonschema:"Of insert"`
-	Index  *int     `json:"index,omitempty" jsonschema:"Of insert, delete and text, from 0; without it insert and text go to the end"`
-	Count  int      `json:"count,omitempty" jsonschema:"Of delete and text: how many go"`
-	Text   string   `json:"text,omitempty" jsonschema:"Of text: what comes"`
-	Type   string   `json:"type,omitempty" jsonschema:"Of make: map, array or text"`
-	By     int64    `json:"by,omitempty" jsonschema:"Of increment; 1 without it"`
+	Name  string           `json:"name" jsonschema:"The document's name: letters, digits, - and _. It is made if there is none."`
+	Edits []documents.Edit `json:"edits" jsonschema:"What to change, in order; all of it happens or nothing"`
 }
 
 func (g *Documents) edit() Tool[documentEditIn, documentOut] {
@@ -141,11 +129,7 @@ func (g *Documents) edit() Tool[documentEditIn, documentOut] {
 			if err := g.check(in.Name); err != nil {
 				return "", documentOut{}, err
 			}
-			edits := make([]documents.Edit, len(in.Edits))
-			for i, e := range in.Edits {
-				edits[i] = documents.Edit{Op: documents.Op(e.Op), Path: e.Path, Value: e.Value, Values: e.Values, Index: e.Index, Count: e.Count, Text: e.Text, Type: e.Type, By: e.By}
-			}
-			c, err := g.store.EditDocument(ctx, documents.InProject(g.namespace, in.Name), edits)
+			c, err := g.store.EditDocument(ctx, documents.InProject(g.namespace, in.Name), in.Edits)
 			return g.shown(in.Name, c, err)
 		},
 	}
@@ -228,11 +212,6 @@ func (g *Documents) Subscribe(ctx context.Context, s *Server, client *mcp.Server
 		}
 	}
 	return true, nil
-}
-
-// Unsubscribe implements Subscriber.
-func (g *Documents) Unsubscribe(s *Server, client *mcp.ServerSession, uri string) {
-	subscriptionsOf(s, g).remove(client, uri)
 }
 
 const documentRetry = 2 * time.Second

@@ -70,11 +70,6 @@ func (g *Channels) Subscribe(ctx context.Context, s *Server, client *mcp.ServerS
 	return true, nil
 }
 
-// Unsubscribe implements Subscriber.
-func (g *Channels) Unsubscribe(s *Server, client *mcp.ServerSession, uri string) {
-	subscriptionsOf(s, g).remove(client, uri)
-}
-
 // watch calls changed for each change of a channel until ctx ends. last is the sequence of the newest known message. An
 // outage delays the call.
 func (g *Channels) watch(ctx context.Context, name string, last uint64, changed func()) {

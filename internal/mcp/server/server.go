@@ -34,10 +34,9 @@ type Group interface {
 
 // Subscriber is a group whose resources can be subscribed to.
 type Subscriber interface {
-	// Subscribe begins to notify a client of changes of uri. It returns false if uri is not a resource of the group.
+	// Subscribe adds a client to subscriptionsOf(s, the group), for changes of uri. It returns false if uri is not a
+	// resource of the group.
 	Subscribe(ctx context.Context, s *Server, client *mcp.ServerSession, uri string) (mine bool, err error)
-	// Unsubscribe ends the notifications, if there are any.
-	Unsubscribe(s *Server, client *mcp.ServerSession, uri string)
 }
 
 // Completer is a group that completes arguments of its prompts and templates.
@@ -260,8 +259,8 @@ func (s *Server) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error
 
 func (s *Server) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
 	for _, g := range s.service.opts.Groups {
-		if sub, ok := g.(Subscriber); ok {
-			sub.Unsubscribe(s, req.Session, req.Params.URI)
+		if _, ok := g.(Subscriber); ok {
+			subscriptionsOf(s, g).remove(req.Session, req.Params.URI)
 		}
 	}
 	return nil

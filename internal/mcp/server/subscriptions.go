@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -95,10 +97,7 @@ func (s *subscriptions) removeAtEnd(client *mcp.ServerSession) {
 	_ = client.Wait() // the reason does not matter
 	s.mu.Lock()
 	delete(s.clients, client)
-	uris := make([]string, 0, len(s.watched))
-	for uri := range s.watched {
-		uris = append(uris, uri)
-	}
+	uris := slices.Collect(maps.Keys(s.watched))
 	s.mu.Unlock()
 	for _, uri := range uris {
 		s.remove(client, uri)

@@ -299,9 +299,7 @@ func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (to
 }
 
 func unknownArgument(name string, schema *jsonschema.Schema) error {
-	if len(name) > 80 {
-		name = strings.ToValidUTF8(name[:80], "") + "…"
-	}
+	name = text.Clip(name, 80)
 	message := fmt.Sprintf("There is no argument %q.", name)
 	if near := text.Nearest(name, schema.PropertyOrder); near != "" {
 		message += fmt.Sprintf(" Did you mean %q?", near)
