@@ -85,7 +85,8 @@ func New(o Options) (*Node, error) {
 		n.trust = func(channel.Request, agent.Card) error { return nil }
 	}
 	c := o.Channels
-	c.Resolve, c.Authorize, c.Introduce, c.Introduced, c.Ended = n.resolve, n.authorize, n.introduce, n.introduced, n.ended
+	c.Resolve, c.Introduce, c.Ended = n.resolve, n.introduce, n.ended
+	c.Authorize, c.Introduced = n.reporting(n.mayOpen), n.reporting(n.addPeerCard)
 	c.Telemetry = telemetry.SinkFunc(func(e telemetry.Event) {
 		if e.Type != telemetry.MessageSent && e.Type != telemetry.MessageReceived { // the router counts these
 			o.Router.Telemetry.Emit(e)
@@ -216,19 +217,18 @@ const CodePeerRefused = "PEER_REFUSED"
 // for instance because a hub does not answer.
 const CodeDiscoveryFailed = "DISCOVERY_FAILED"
 
-// reportRefusal emits an event if err is not nil, and returns err.
-func (n *Node) reportRefusal(r channel.Request, err error) error {
-	if err != nil {
-		n.Telemetry().Emit(telemetry.Event{Type: telemetry.Security, Sender: r.From, Recipient: r.To, Code: CodePeerRefused, Detail: err.Error()})
+// reporting returns a function that decides about a channel and reports a refusal.
+func (n *Node) reporting(decide func(channel.Request) error) func(context.Context, channel.Request) error {
+	return func(_ context.Context, r channel.Request) error {
+		err := decide(r)
+		if err != nil {
+			n.Telemetry().Emit(telemetry.Event{Type: telemetry.Security, Sender: r.From, Recipient: r.To, Code: CodePeerRefused, Detail: err.Error()})
+		}
+		return err
 	}
-	return err
 }
 
-// authorize decides about a channel before the card is known.
-func (n *Node) authorize(_ context.Context, r channel.Request) error {
-	return n.reportRefusal(r, n.mayOpen(r))
-}
-
+// mayOpen decides about a channel before the card is known.
 func (n *Node) mayOpen(r channel.Request) error {
 	to, known := n.registry.Identity(r.To)
 	if !known || to.Origin != agent.Local {
@@ -285,11 +285,7 @@ func (n *Node) introduce(id string) json.RawMessage {
 	return data
 }
 
-// introduced stores a peer's card in the registry until its channels close.
-func (n *Node) introduced(_ context.Context, r channel.Request) error {
-	return n.reportRefusal(r, n.addPeerCard(r))
-}
-
+// addPeerCard stores a peer's card in the registry until its channels close.
 func (n *Node) addPeerCard(r channel.Request) error {
 	card, err := agent.Decode(r.Card)
 	if err != nil {

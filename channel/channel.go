@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 )
@@ -69,7 +70,7 @@ type Channel struct {
 	joining   transport.Conn // the acceptor's, until the handshake ends
 	peer      string         // the other end as authenticated by the transport
 	instance  string         // identifies the opener's process
-	changed   chan struct{}  // closed at the next change; nil if nobody waits
+	changed   wait.Signal
 	out       outbox
 	in        inbox
 	handlers  []*Handler      // replaced, never changed
@@ -172,24 +173,13 @@ func (c *Channel) wait(ctx context.Context, ready func() bool) error {
 			c.mu.Unlock()
 			return nil
 		}
-		if c.changed == nil {
-			c.changed = make(chan struct{})
-		}
-		changed := c.changed
+		changed := c.changed.Wait()
 		c.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}
-}
-
-// wake makes every wait check its condition again; c.mu is held.
-func (c *Channel) wake() {
-	if c.changed != nil {
-		close(c.changed)
-		c.changed = nil
 	}
 }
 
@@ -271,7 +261,7 @@ func (c *Channel) set(next Status) bool {
 		return false
 	}
 	c.status = next
-	c.wake()
+	c.changed.Send()
 	event := telemetry.Event{Type: telemetry.ChannelState, ChannelID: c.id, Sender: c.local, Recipient: c.remote,
 		Detail: string(next), Timestamp: time.Now().UnixMilli()}
 	watchers := c.watchers

@@ -131,7 +131,7 @@ func (c *Channel) receiveAck(upTo uint64) error {
 	c.in.violations = 0
 	c.out.delivered = max(c.out.delivered, upTo)
 	c.startFlush() // the peer may accept more now
-	c.wake()
+	c.changed.Send()
 	return nil
 }
 
@@ -366,7 +366,7 @@ func (c *Channel) dispatch() {
 		c.scheduleAck()
 	}
 	c.in.dispatching = false
-	c.wake()
+	c.changed.Send()
 }
 
 // checkpoint stores that the first envelope of the queue was handled.

@@ -330,7 +330,7 @@ func (p *jsonParser) item() (entry, error) {
 	}
 	begin := int(p.dec.InputOffset())
 	e := entry{at: begin, end: begin, mark: `"done": true, `}
-	seen := make(map[string]bool)
+	targets := map[string]any{"id": &e.ID, "task": &e.Text, "capabilities": &e.Capabilities, "done": &e.Done}
 	for p.dec.More() {
 		token, err := p.dec.Token()
 		if err != nil {
@@ -341,27 +341,18 @@ func (p *jsonParser) item() (entry, error) {
 		if err != nil {
 			return e, err
 		}
-		var target any
-		switch key {
-		case "id":
-			target = &e.ID
-		case "task":
-			target = &e.Text
-		case "capabilities":
-			target = &e.Capabilities
-		case "done":
-			target = &e.Done
-			e.at, e.end, e.mark = at, at+len(raw), "true"
-		default:
+		target, known := targets[key]
+		switch {
+		case !known:
 			continue
-		}
-		if seen[key] {
+		case target == nil:
 			return e, fmt.Errorf("%q occurs twice", key)
-		}
-		seen[key] = true
-		if string(raw) == "null" || json.Unmarshal(raw, target) != nil {
+		case string(raw) == "null" || json.Unmarshal(raw, target) != nil:
 			return e, fmt.Errorf("%q has a value of the wrong kind", key)
+		case key == "done":
+			e.at, e.end, e.mark = at, at+len(raw), "true"
 		}
+		targets[key] = nil
 	}
 	if _, err := p.dec.Token(); err != nil { // the brace
 		return e, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -187,10 +188,7 @@ func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Wa
 		}
 	}()
 
-	every := r.ttl / 3
-	if every <= 0 {
-		every = DefaultRemoteTTL / 3
-	}
+	every := defaults.Or(r.ttl/3, DefaultRemoteTTL/3)
 	for round(); ctx.Err() == nil; round() {
 		turn, cancel := context.WithTimeout(ctx, every)
 		var c Change

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // MemoryNetwork is a discovery network for registries of one process, for tests. The
@@ -13,8 +14,8 @@ import (
 type MemoryNetwork struct {
 	mu      sync.Mutex
 	members map[*memorySource]map[string]announced
-	changed chan struct{} // closed and replaced at each change
-	beats   uint64        // announcements so far
+	changed wait.Signal
+	beats   uint64 // announcements so far
 }
 
 type announced struct {
@@ -36,11 +37,9 @@ func (n *MemoryNetwork) change(do func()) {
 	defer n.mu.Unlock()
 	if n.members == nil {
 		n.members = make(map[*memorySource]map[string]announced)
-		n.changed = make(chan struct{})
 	}
 	do()
-	close(n.changed)
-	n.changed = make(chan struct{})
+	n.changed.Send()
 }
 
 // others returns what the other sources announce, and a channel that the next change
@@ -54,7 +53,7 @@ func (n *MemoryNetwork) others(s *memorySource) (map[string]announced, <-chan st
 			maps.Copy(all, cards)
 		}
 	}
-	return all, n.changed
+	return all, n.changed.Wait()
 }
 
 type memorySource struct{ n *MemoryNetwork }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // ChangeKind is what happened to a card.
@@ -40,12 +41,12 @@ type Watcher struct {
 	mu    sync.Mutex
 	queue []Change
 	ended bool
-	wake  chan struct{} // holds a token when there is something new
+	news  wait.Signal
 }
 
 // Watch returns a watcher of the changes from now on. Close it.
 func (r *Registry) Watch() *Watcher {
-	w := &Watcher{r: r, wake: make(chan struct{}, 1)}
+	w := &Watcher{r: r}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -60,36 +61,25 @@ func (r *Registry) Watch() *Watcher {
 // returns ctx's error) or the watcher or the registry is closed ([CodeClosed]).
 func (w *Watcher) Next(ctx context.Context) (Change, error) {
 	for {
-		c, ok, ended := w.pop()
-		if ok {
+		w.mu.Lock()
+		if len(w.queue) > 0 {
+			defer w.mu.Unlock()
+			c := w.queue[0]
+			w.queue[0] = Change{}
+			w.queue = w.queue[1:]
 			return c, nil
 		}
+		ended, news := w.ended, w.news.Wait()
+		w.mu.Unlock()
 		if ended {
 			return Change{}, errClosed
 		}
 		select {
 		case <-ctx.Done():
 			return Change{}, ctx.Err()
-		case <-w.wake:
+		case <-news:
 		}
 	}
-}
-
-func (w *Watcher) pop() (c Change, ok, ended bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.queue) == 0 {
-		if w.ended {
-			w.signal() // for other goroutines in Next
-		}
-		return Change{}, false, w.ended
-	}
-	c = w.queue[0]
-	w.queue[0] = Change{}
-	if w.queue = w.queue[1:]; len(w.queue) > 0 {
-		w.signal()
-	}
-	return c, true, false
 }
 
 func (w *Watcher) push(c Change) {
@@ -100,21 +90,14 @@ func (w *Watcher) push(c Change) {
 	} else {
 		w.queue = append(w.queue, c)
 	}
-	w.signal()
-}
-
-func (w *Watcher) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.news.Send()
 }
 
 func (w *Watcher) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
-	w.signal()
+	w.news.Send()
 }
 
 // Close ends the watcher. It is safe to call more than once.

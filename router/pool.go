@@ -25,21 +25,15 @@ func (p *pool) submit(list ...*mailbox) {
 	}
 	p.mu.Unlock()
 	if start {
-		p.start()
+		p.wg.Go(p.work)
 	}
 }
 
-func (p *pool) start() {
-	p.wg.Add(1)
-	go p.work()
-}
-
 func (p *pool) work() {
-	defer p.wg.Done()
 	for {
 		m, another := p.take()
 		if another {
-			p.start()
+			p.wg.Go(p.work)
 		}
 		if m == nil {
 			return

@@ -10,6 +10,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/clock"
+	"github.com/parleyhub/parley/internal/base/defaults"
 )
 
 // DefaultRecent is how many events a Recorder keeps by default.
@@ -39,15 +40,10 @@ type Recorder struct {
 	tools  map[string]uint64
 }
 
-// counts is everything that is a plain number.
+// counts is everything that is a plain number. The averages are sums here.
 type counts struct {
-	sent, received             uint64
+	Metrics
 	sentByType, receivedByType [10]uint64
-	routed                     uint64
-	routingMs                  float64
-	errors, security, failures uint64
-	toolCalls, toolErrors      uint64
-	toolMs                     float64
 }
 
 // New returns a Recorder.
@@ -106,9 +102,7 @@ func (r *Recorder) time() int64 {
 }
 
 func (r *Recorder) keep(e *Event) {
-	if r.size <= 0 {
-		r.size = DefaultRecent
-	}
+	defaults.Set(&r.size, DefaultRecent)
 	if len(r.ring) < r.size {
 		r.ring = append(r.ring, *e)
 		return
@@ -123,31 +117,31 @@ func (r *Recorder) count(e *Event) {
 	c := &r.counts
 	switch e.Type {
 	case MessageSent:
-		c.sent++
+		c.TotalMessagesSent++
 		countType(&c.sentByType, e.MessageType)
 	case MessageReceived:
-		c.received++
+		c.TotalMessagesReceived++
 		countType(&c.receivedByType, e.MessageType)
 	case RoutingDecision:
-		c.routed++
-		c.routingMs += e.Duration
+		c.RoutingDecisions++
+		c.AverageRoutingLatencyMs += e.Duration
 		if e.Success == Failure {
-			c.errors++
+			c.ErrorCount++
 		}
 	case ToolInvocation:
-		c.toolCalls++
-		c.toolMs += e.Duration
+		c.TotalToolInvocations++
+		c.AverageToolDurationMs += e.Duration
 		if e.Success == Failure {
-			c.toolErrors++
+			c.ToolErrorCount++
 		}
 		r.countTool(e.ToolName)
 	case DeliveryFailure:
-		c.failures++
-		c.errors++
+		c.DeliveryFailures++
+		c.ErrorCount++
 	case ErrorEvent:
-		c.errors++
+		c.ErrorCount++
 	case Security:
-		c.security++
+		c.SecurityEvents++
 	}
 }
 
@@ -198,22 +192,17 @@ func (r *Recorder) Metrics() Metrics {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := &r.counts
-	m := Metrics{
-		TotalMessagesSent: c.sent, TotalMessagesReceived: c.received,
-		MessagesByType:          make(map[envelope.Type]uint64, 10),
-		SentByType:              make(map[envelope.Type]uint64, 10),
-		ReceivedByType:          make(map[envelope.Type]uint64, 10),
-		AverageRoutingLatencyMs: average(c.routingMs, c.routed), RoutingDecisions: c.routed,
-		ErrorCount: c.errors, SecurityEvents: c.security, DeliveryFailures: c.failures,
-		TotalToolInvocations: c.toolCalls, ToolInvocationsByTool: maps.Clone(r.tools),
-		AverageToolDurationMs: average(c.toolMs, c.toolCalls), ToolErrorCount: c.toolErrors,
-	}
+	m := c.Metrics
+	m.AverageRoutingLatencyMs = average(m.AverageRoutingLatencyMs, m.RoutingDecisions)
+	m.AverageToolDurationMs = average(m.AverageToolDurationMs, m.TotalToolInvocations)
+	m.MessagesByType = make(map[envelope.Type]uint64, len(types))
+	m.SentByType = make(map[envelope.Type]uint64, len(types))
+	m.ReceivedByType = make(map[envelope.Type]uint64, len(types))
+	m.ToolInvocationsByTool = make(map[string]uint64, len(r.tools))
+	maps.Copy(m.ToolInvocationsByTool, r.tools)
 	for i, t := range types {
 		m.SentByType[t], m.ReceivedByType[t] = c.sentByType[i], c.receivedByType[i]
 		m.MessagesByType[t] = c.sentByType[i] + c.receivedByType[i]
-	}
-	if m.ToolInvocationsByTool == nil {
-		m.ToolInvocationsByTool = make(map[string]uint64)
 	}
 	return m
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -134,6 +135,8 @@ func Open(dir string, opts Options) (*Log, error) {
 	return l, nil
 }
 
+var errClosed = &Error{Code: CodeClosed, Message: "the audit log is closed"}
+
 func ioError(what string, err error) *Error {
 	return &Error{Code: CodeIO, Message: "cannot " + what, Err: err}
 }
@@ -201,17 +204,7 @@ func (l *Log) openFile() error {
 // lastRecord returns the sequence number of the last complete record of a file and the
 // end of the last complete line.
 func lastRecord(path string) (seq uint64, end int64, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, 0, ioError("read the audit log", err)
-	}
-	defer f.Close() // only read
-	r := bufio.NewReaderSize(f, 64<<10)
-	for {
-		line, err := readLine(r)
-		if err == io.EOF { // a line that was cut off does not count
-			return seq, end, nil
-		}
+	for line, err := range lines(path) {
 		if err != nil && !errors.Is(err, errLong) {
 			return 0, 0, ioError("read the audit log", err)
 		}
@@ -223,6 +216,7 @@ func lastRecord(path string) (seq uint64, end int64, err error) {
 			seq = max(seq, head.Seq)
 		}
 	}
+	return seq, end, nil
 }
 
 // Emit appends an event, as a [telemetry.Sink]. [Log.Err] returns errors.
@@ -242,7 +236,7 @@ func (l *Log) Append(event telemetry.Event, e *envelope.Envelope) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return &Error{Code: CodeClosed, Message: "the audit log is closed"}
+		return errClosed
 	}
 	err := l.append(event, e)
 	if err != nil {
@@ -348,7 +342,7 @@ func (l *Log) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return &Error{Code: CodeClosed, Message: "the audit log is closed"}
+		return errClosed
 	}
 	return l.sync()
 }
@@ -404,8 +398,27 @@ type line struct {
 
 var errLong = errors.New("the line is too long")
 
-// readLine reads up to the next line break. It returns io.EOF if there is none, and
-// errLong after a line that is longer than maxLine.
+// lines yields the complete lines of a file, with errLong for one that is longer than
+// maxLine. Another error ends them. A last line that was cut off does not count.
+func lines(path string) iter.Seq2[line, error] {
+	return func(yield func(line, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			yield(line{}, err)
+			return
+		}
+		defer f.Close() // only read
+		r := bufio.NewReaderSize(f, 64<<10)
+		for {
+			l, err := readLine(r)
+			if err == io.EOF || !yield(l, err) {
+				return
+			}
+		}
+	}
+}
+
+// readLine reads up to the next line break.
 func readLine(r *bufio.Reader) (line, error) {
 	var l line
 	for {
@@ -448,25 +461,16 @@ func Read(dir string) iter.Seq2[Record, error] {
 
 // readFile yields the records of one file and reports whether to continue.
 func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true // rotated meanwhile; the sequence shows it
-	}
-	if err != nil {
-		yield(Record{}, ioError("read the audit log", err))
-		return false
-	}
-	defer f.Close() // only read
-	r := bufio.NewReaderSize(f, 64<<10)
-	for number := 1; ; number++ {
-		line, err := readLine(r)
-		if err == io.EOF {
-			return true
+	number := 0
+	for line, err := range lines(path) {
+		if errors.Is(err, fs.ErrNotExist) {
+			return true // rotated meanwhile; the sequence shows it
 		}
 		if err != nil && !errors.Is(err, errLong) {
 			yield(Record{}, ioError("read the audit log", err))
 			return false
 		}
+		number++
 		var rec Record
 		if err == nil {
 			rec, err = decode(line.text)
@@ -488,6 +492,7 @@ func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
 			return false
 		}
 	}
+	return true
 }
 
 // decode reads one line. The envelope has its own codec, which keeps the payload.
@@ -543,9 +548,7 @@ func Replay(ctx context.Context, dir string, opts ReplayOptions, do func(context
 			continue
 		}
 		if opts.Speed > 0 && before > 0 {
-			if err := wait(ctx, float64(rec.Event.Timestamp-before)/opts.Speed); err != nil {
-				return n, err
-			}
+			wait.Pause(ctx, time.Duration(float64(rec.Event.Timestamp-before)/opts.Speed*float64(time.Millisecond)))
 		}
 		before = rec.Event.Timestamp
 		if err := ctx.Err(); err != nil {
@@ -557,19 +560,4 @@ func Replay(ctx context.Context, dir string, opts ReplayOptions, do func(context
 		n++
 	}
 	return n, nil
-}
-
-// wait waits for some milliseconds.
-func wait(ctx context.Context, ms float64) error {
-	if ms <= 0 {
-		return nil
-	}
-	t := time.NewTimer(time.Duration(ms * float64(time.Millisecond)))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

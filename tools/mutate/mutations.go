@@ -126,7 +126,7 @@ var mutations = []mutation{
 	{"31", "router/router.go", "\tif d.r.opts.Audit == nil {\n", "\tif event.Type == telemetry.CrossTier {\n\t\treturn\n\t}\n\tif d.r.opts.Audit == nil {\n", "the audit does not get them"},
 
 	{"32", "telemetry/recorder.go", "\t\tcountType(&c.receivedByType, e.MessageType)\n", "\t\tcountType(&c.sentByType, e.MessageType)\n", "received messages count as sent by type"},
-	{"32", "telemetry/recorder.go", "\t\tc.received++\n", "", "received messages are not counted"},
+	{"32", "telemetry/recorder.go", "\t\tc.TotalMessagesReceived++\n", "", "received messages are not counted"},
 	{"32", "telemetry/recorder.go", "return sum / float64(n)", "return sum", "the average is a sum"},
 
 	{"33", "telemetry/recorder.go", "\tr.tools[name]++\n", "\tr.tools[name] = 1\n", "each tool was called once"},
