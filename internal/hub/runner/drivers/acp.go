@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -25,74 +24,50 @@ func (d acpDialect) Args(string) []string {
 }
 
 func (d acpDialect) Connect(pipes duplex.Pipes) duplex.Connection {
-	c := &acpConn{workDir: pipes.WorkDir, gate: newGate(pipes)}
-	c.conn = sdk.NewConnection(c.handle, c.gate, c.gate)
-	// The SDK logs what agents send, including secrets.
-	c.conn.SetLogger(slog.New(slog.DiscardHandler))
+	c := &acpConn{workDir: pipes.WorkDir, rpc: newRPC(pipes, "2.0")}
+	go c.serve(pipes, c.requested, c.notified)
 	return c
 }
 
 // acpAuthRequired is the error code of agents without credentials.
 const acpAuthRequired = -32000
 
-// acpConn speaks with one agent process, which holds one session.
+// acpConn speaks with one agent process, which holds one session. It uses the types of
+// the SDK, but not its connection, which trusts agents: it queues and starts whatever
+// they send.
 type acpConn struct {
+	rpc
 	workDir string
-	gate    *gate
-	conn    *sdk.Connection
 
 	// Set by Open.
 	session   sdk.SessionId
 	resumable bool
 	codex     bool // the agent is codex-acp, see acpevents.go
 
-	mu       sync.Mutex
-	prompt   *acpPrompt // the running one; nil while a session and its history are loaded
-	cost     *float64   // of the session so far, nil if unknown
-	handlers sync.WaitGroup
+	mu     sync.Mutex
+	prompt *acpPrompt // the running one; nil while a session and its history are loaded
+	cost   *float64   // of the session so far, nil if unknown
 }
 
 type acpPrompt struct {
 	turn    *duplex.Turn
-	over    context.Context // ends with the prompt
-	message string          // the id of the message that is streamed
-	base    *float64        // the session's cost before the prompt, nil if unknown
+	message string   // the id of the message that is streamed
+	base    *float64 // the session's cost before the prompt, nil if unknown
 	usage   runner.Usage
 	// failed is set when codex-acp has reported an error; report collects its text.
 	failed bool
 	report strings.Builder
 }
 
-// acpCall sends a request and blocks until its answer. The error is a
-// *sdk.RequestError of the agent, a *runner.Error, duplex.ErrClosed or ctx's. Only
-// one call runs at a time.
-func acpCall[T any](ctx context.Context, c *acpConn, method string, params any) (T, error) {
-	defer c.gate.received()
-	res, err := sdk.SendRequest[T](c.conn, ctx, method, params)
-	switch {
-	case err == nil:
-		return res, nil
-	case ctx.Err() != nil:
-		return res, ctx.Err()
-	case c.gate.broken() != nil:
-		return res, c.gate.broken()
-	}
-	select {
-	case <-c.conn.Done():
-		return res, c.gate.cause()
-	default:
-		return res, err
-	}
-}
-
 // Open implements duplex.Connection.
 func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (duplex.Opened, error) {
-	hello, err := acpCall[sdk.InitializeResponse](ctx, c, sdk.AgentMethodInitialize, sdk.InitializeRequest{
+	var hello sdk.InitializeResponse
+	err := c.request(ctx, sdk.AgentMethodInitialize, sdk.InitializeRequest{
 		ProtocolVersion: sdk.ProtocolVersionNumber,
 		ClientInfo:      &sdk.Implementation{Name: "parley", Version: clientVersion},
 		// The agent accesses files and terminals itself.
 		ClientCapabilities: sdk.ClientCapabilities{},
-	})
+	}, &hello)
 	if err != nil {
 		return duplex.Opened{}, acpFailure(err)
 	}
@@ -115,16 +90,15 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 			opened.Session = runner.SessionStarted{ID: resume, Model: model}
 			return opened, nil
 		}
-		refused, ok := errors.AsType[*sdk.RequestError](err)
+		refused, ok := errors.AsType[*rpcError](err)
 		if !ok || refused.Code == acpAuthRequired {
 			return duplex.Opened{}, acpFailure(err)
 		}
 		opened.Lost = acpErrorText(refused)
 	}
-	res, err := acpCall[sdk.NewSessionResponse](ctx, c, sdk.AgentMethodSessionNew, sdk.NewSessionRequest{
-		Cwd: c.workDir, McpServers: []sdk.McpServer{},
-	})
-	if err != nil {
+	var res sdk.NewSessionResponse
+	request := sdk.NewSessionRequest{Cwd: c.workDir, McpServers: []sdk.McpServer{}}
+	if err := c.request(ctx, sdk.AgentMethodSessionNew, request, &res); err != nil {
 		return duplex.Opened{}, acpFailure(err)
 	}
 	if res.SessionId == "" {
@@ -139,20 +113,22 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 // resume continues a session: by session/resume, or by session/load, which also
 // replays the history. The history is ignored, because no prompt runs yet.
 func (c *acpConn) resume(ctx context.Context, id string, can sdk.AgentCapabilities) (model string, err error) {
+	var res struct {
+		Models *sdk.SessionModelState `json:"models"`
+	}
 	switch {
 	case can.SessionCapabilities.Resume != nil:
-		res, err := acpCall[sdk.ResumeSessionResponse](ctx, c, sdk.AgentMethodSessionResume, sdk.ResumeSessionRequest{
+		err = c.request(ctx, sdk.AgentMethodSessionResume, sdk.ResumeSessionRequest{
 			SessionId: sdk.SessionId(id), Cwd: c.workDir, McpServers: []sdk.McpServer{},
-		})
-		return modelOf(res.Models), err
+		}, &res)
 	case can.LoadSession:
-		res, err := acpCall[sdk.LoadSessionResponse](ctx, c, sdk.AgentMethodSessionLoad, sdk.LoadSessionRequest{
+		err = c.request(ctx, sdk.AgentMethodSessionLoad, sdk.LoadSessionRequest{
 			SessionId: sdk.SessionId(id), Cwd: c.workDir, McpServers: []sdk.McpServer{},
-		})
-		return modelOf(res.Models), err
+		}, &res)
 	default:
-		return "", &sdk.RequestError{Message: "the agent cannot continue sessions"}
+		err = &rpcError{Message: "the agent cannot continue sessions"}
 	}
+	return modelOf(res.Models), err
 }
 
 func modelOf(m *sdk.SessionModelState) string {
@@ -164,13 +140,14 @@ func modelOf(m *sdk.SessionModelState) string {
 
 // Prompt implements duplex.Connection.
 func (c *acpConn) Prompt(ctx context.Context, text string, t *duplex.Turn) (duplex.Result, error) {
-	pr, detach := c.attach(t)
-	defer detach()
-	res, err := acpCall[sdk.PromptResponse](ctx, c, sdk.AgentMethodSessionPrompt, sdk.PromptRequest{
+	pr := c.attach(t)
+	defer c.detach()
+	var res sdk.PromptResponse
+	err := c.request(ctx, sdk.AgentMethodSessionPrompt, sdk.PromptRequest{
 		SessionId: c.session,
 		Prompt:    []sdk.ContentBlock{sdk.TextBlock(text)},
-	})
-	if refused, ok := errors.AsType[*sdk.RequestError](err); ok {
+	}, &res)
+	if refused, ok := errors.AsType[*rpcError](err); ok {
 		return duplex.Result{Err: acpError(refused)}, nil
 	}
 	if err != nil {
@@ -182,21 +159,20 @@ func (c *acpConn) Prompt(ctx context.Context, text string, t *duplex.Turn) (dupl
 	return pr.result(res.StopReason), nil
 }
 
-// attach makes t the running prompt. detach ends it and cancels its permission
-// requests.
-func (c *acpConn) attach(t *duplex.Turn) (pr *acpPrompt, detach func()) {
-	over, end := context.WithCancel(context.Background())
+// attach makes t the running prompt.
+func (c *acpConn) attach(t *duplex.Turn) *acpPrompt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pr = &acpPrompt{turn: t, over: over, base: c.cost}
-	c.prompt = pr
-	return pr, func() {
-		c.mu.Lock()
-		c.prompt = nil
-		c.mu.Unlock()
-		end()
-		c.handlers.Wait()
-	}
+	c.prompt = &acpPrompt{turn: t, base: c.cost}
+	return c.prompt
+}
+
+// detach ends the prompt and cancels its permission requests.
+func (c *acpConn) detach() {
+	c.mu.Lock()
+	c.prompt = nil
+	c.mu.Unlock()
+	c.questions.end()
 }
 
 // result translates the agent's reason for stopping.
@@ -213,7 +189,7 @@ func (pr *acpPrompt) result(reason sdk.StopReason) duplex.Result {
 	}
 	if pr.failed {
 		text := cmp.Or(strings.TrimSpace(pr.report.String()), "it did not say which")
-		return duplex.Result{Err: acpError(&sdk.RequestError{Message: text})}
+		return duplex.Result{Err: acpError(&rpcError{Message: text})}
 	}
 	return duplex.Result{}
 }
@@ -251,7 +227,8 @@ func quota(meta map[string]any) (in, out int64, ok bool) {
 
 // Interrupt implements duplex.Connection.
 func (c *acpConn) Interrupt() error {
-	return c.conn.SendNotification(context.Background(), sdk.AgentMethodSessionCancel, sdk.CancelNotification{SessionId: c.session})
+	params := sdk.CancelNotification{SessionId: c.session}
+	return c.send(rpcRequest{Version: c.version, Method: sdk.AgentMethodSessionCancel, Params: params})
 }
 
 // Resumable implements duplex.Connection. It is false for agents that can only load
@@ -260,23 +237,18 @@ func (c *acpConn) Resumable() bool { return c.resumable }
 
 // Close implements duplex.Connection.
 func (c *acpConn) Close() {
-	c.gate.close()
-	<-c.conn.Done()
-	c.mu.Lock()
-	c.prompt = nil // handlers that start later are not counted; a turn may still run
-	c.mu.Unlock()
-	c.handlers.Wait()
+	c.calls.close()
+	c.detach()
 }
 
 func acpFailure(err error) error {
-	var refused *sdk.RequestError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*rpcError](err); ok {
 		return acpError(refused)
 	}
 	return err
 }
 
-func acpError(e *sdk.RequestError) *runner.Error {
+func acpError(e *rpcError) *runner.Error {
 	out := &runner.Error{Code: runner.CodeAgent, Message: acpErrorText(e), Err: e}
 	// Some agents use the HTTP status of their model's server as the code.
 	if e.Code == acpAuthRequired || e.Code == 401 || runner.IsAuthText(out.Message) {
@@ -287,7 +259,7 @@ func acpError(e *sdk.RequestError) *runner.Error {
 
 // acpErrorText returns the text of an error. Some agents put the cause into the
 // data, or into JSON within the message.
-func acpErrorText(e *sdk.RequestError) string {
+func acpErrorText(e *rpcError) string {
 	text := duplex.ErrorText(e.Message)
 	if data, ok := e.Data.(map[string]any); ok {
 		for _, key := range []string{"details", "message"} {

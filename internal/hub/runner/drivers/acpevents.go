@@ -2,7 +2,6 @@ package drivers
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"strings"
 
@@ -12,19 +11,17 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// handle handles notifications and requests of the agent. The SDK calls it on one
-// goroutine for the updates, in order, and on another one for each request: a
-// permission request may precede the update about its tool.
-func (c *acpConn) handle(ctx context.Context, method string, params json.RawMessage) (any, *sdk.RequestError) {
+// notified handles a notification, on the reading goroutine. It ignores unknown methods.
+func (c *acpConn) notified(method string, params json.RawMessage) {
 	switch method {
 	case sdk.ClientMethodSessionUpdate:
 		c.update(params)
-		c.gate.handled()
-		return nil, nil
-	case sdk.ClientMethodSessionRequestPermission:
-		return c.permission(ctx, params)
-	default:
-		return nil, sdk.NewMethodNotFound(method)
+	case "$/cancel_request": // the agent withdraws a request
+		var request struct {
+			ID json.RawMessage `json:"requestId"`
+		}
+		_ = json.Unmarshal(params, &request) // there is no question without an id
+		c.questions.withdraw(string(request.ID))
 	}
 }
 
@@ -214,45 +211,32 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// permission asks the user. Without a decision it answers that the turn is
-// cancelled, as the protocol requires; gemini waits for that answer.
-func (c *acpConn) permission(ctx context.Context, params json.RawMessage) (any, *sdk.RequestError) {
+// requested handles a request of the agent, on the reading goroutine: the user decides
+// about permissions, all others are refused. Without a decision it answers that the turn
+// is cancelled, as the protocol requires; gemini waits for that answer.
+func (c *acpConn) requested(id json.RawMessage, method string, params json.RawMessage) {
 	var req sdk.RequestPermissionRequest
-	if err := json.Unmarshal(params, &req); err != nil {
-		return nil, sdk.NewInvalidParams(map[string]any{"error": "the request could not be read"})
+	switch {
+	case method != sdk.ClientMethodSessionRequestPermission:
+		c.refuse(id, codeMethodNotFound, "this client does not know "+method)
+		return
+	case json.Unmarshal(params, &req) != nil:
+		c.refuse(id, codeInvalidParams, "the request could not be read")
+		return
 	}
-	pr := c.begin(req.SessionId)
-	if pr == nil {
-		return cancelled(), nil
-	}
-	defer c.handlers.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(pr.over, cancel)()
-
-	d := pr.turn.Ask(ctx, acpQuestion(params, req))
-	if !d.Answered() {
-		return cancelled(), nil
-	}
-	return sdk.RequestPermissionResponse{
-		Outcome: sdk.NewRequestPermissionOutcomeSelected(sdk.PermissionOptionId(d.Option.ID)),
-	}, nil
-}
-
-func cancelled() sdk.RequestPermissionResponse {
-	return sdk.RequestPermissionResponse{Outcome: sdk.NewRequestPermissionOutcomeCancelled()}
-}
-
-// begin returns the session's running prompt and registers a handler; nil if no
-// prompt runs.
-func (c *acpConn) begin(session sdk.SessionId) *acpPrompt {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.prompt == nil || session != c.session {
-		return nil
+	defer c.mu.Unlock() // the prompt cannot end meanwhile
+	var t *duplex.Turn
+	if c.prompt != nil && req.SessionId == c.session {
+		t = c.prompt.turn
 	}
-	c.handlers.Add(1)
-	return c.prompt
+	c.questions.ask(t, string(id), acpQuestion(params, req), func(d duplex.Decision) {
+		outcome := sdk.NewRequestPermissionOutcomeCancelled()
+		if d.Answered() {
+			outcome = sdk.NewRequestPermissionOutcomeSelected(sdk.PermissionOptionId(d.Option.ID))
+		}
+		c.answer(id, sdk.RequestPermissionResponse{Outcome: outcome})
+	})
 }
 
 func acpQuestion(params json.RawMessage, req sdk.RequestPermissionRequest) runner.PermissionRequest {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -36,8 +35,8 @@ func (d codexDialect) Args(string) []string {
 }
 
 func (d codexDialect) Connect(pipes duplex.Pipes) duplex.Connection {
-	c := &codexConn{dialect: d, workDir: pipes.WorkDir, calls: newCalls[rpcMessage](pipes.Stdin)}
-	go c.read(pipes, c.receive)
+	c := &codexConn{dialect: d, workDir: pipes.WorkDir, rpc: newRPC(pipes, "")}
+	go c.serve(pipes, c.requested, c.notified)
 	return c
 }
 
@@ -63,10 +62,9 @@ func (d codexDialect) configures(key string) bool {
 
 // codexConn speaks with one app-server, which holds one thread.
 type codexConn struct {
-	*calls[rpcMessage]
-	dialect   codexDialect
-	workDir   string
-	questions questions
+	rpc
+	dialect codexDialect
+	workDir string
 
 	mu      sync.Mutex
 	thread  string
@@ -132,40 +130,6 @@ func (c *codexConn) begin(ctx context.Context, method string, params threadParam
 	c.thread = res.Thread.ID
 	c.mu.Unlock()
 	return runner.SessionStarted{ID: res.Thread.ID, Model: res.Model}, nil
-}
-
-// request sends a request and blocks until its answer is decoded into result. The
-// error is a *rpcError, a *runner.Error, duplex.ErrClosed or ctx's.
-func (c *codexConn) request(ctx context.Context, method string, params, result any) error {
-	id := c.id()
-	m, err := c.call(ctx, strconv.FormatInt(id, 10), rpcRequest{ID: id, Method: method, Params: params})
-	switch {
-	case err != nil:
-		return err
-	case m.Error != nil:
-		return m.Error
-	}
-	if err := json.Unmarshal(m.Result, result); err != nil {
-		return &runner.Error{Code: runner.CodeProtocol, Message: "the agent's answer to " + method + " could not be understood", Err: err}
-	}
-	return nil
-}
-
-// receive handles one line, on the reading goroutine. It ignores what is not JSON,
-// such as a warning of a wrapper script.
-func (c *codexConn) receive(line []byte) {
-	var m rpcMessage
-	if json.Unmarshal(line, &m) != nil {
-		return
-	}
-	switch {
-	case m.Method != "" && isID(m.ID):
-		c.requested(m.ID, m.Method, m.Params)
-	case m.Method != "":
-		c.notified(m.Method, m.Params)
-	case isID(m.ID):
-		c.answered(string(m.ID), m)
-	}
 }
 
 // Prompt implements duplex.Connection.

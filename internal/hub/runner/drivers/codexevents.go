@@ -241,23 +241,17 @@ func commandInput(command, cwd string) json.RawMessage {
 func (c *codexConn) requested(id json.RawMessage, method string, params json.RawMessage) {
 	var a approval
 	if json.Unmarshal(params, &a) != nil {
-		c.answer(rpcAnswer{ID: id, Error: &rpcError{codeInvalidParams, "the parameters of " + method + " could not be read"}})
+		c.refuse(id, codeInvalidParams, "the parameters of "+method+" could not be read")
 		return
 	}
 	kind, ok := approvals[method]
 	if !ok {
-		c.answer(rpcAnswer{ID: id, Error: &rpcError{codeMethodNotFound, "this client does not know " + method}})
+		c.refuse(id, codeMethodNotFound, "this client does not know "+method)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock() // the prompt cannot end meanwhile
 	req := kind.request(a, c.items[a.item()])
 	req.ID = string(id)
-	c.questions.ask(c.turn, string(id), req, func(d duplex.Decision) {
-		c.answer(rpcAnswer{ID: id, Result: kind.answer(a, d)})
-	})
+	c.questions.ask(c.turn, string(id), req, func(d duplex.Decision) { c.answer(id, kind.answer(a, d)) })
 }
-
-// answer sends. After a failure the connection has ended, or the server does not
-// read: the turn's end or its time limit reports that.
-func (c *codexConn) answer(a rpcAnswer) { _ = c.send(a) }

@@ -5,43 +5,6 @@ import "encoding/json"
 // The app-server speaks JSON-RPC 2.0, one message a line, without the field
 // jsonrpc. The types hold what this driver reads; other fields are ignored.
 
-// rpcMessage is a message of the server.
-type rpcMessage struct {
-	ID     json.RawMessage `json:"id,omitempty"`
-	Method string          `json:"method,omitempty"`
-	Params json.RawMessage `json:"params,omitempty"`
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  *rpcError       `json:"error,omitempty"`
-}
-
-type rpcError struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-func (e *rpcError) Error() string { return e.Message }
-
-// Error codes of JSON-RPC.
-const (
-	codeInvalidRequest = -32600
-	codeMethodNotFound = -32601
-	codeInvalidParams  = -32602
-)
-
-// rpcRequest is a request of this client; without an ID a notification.
-type rpcRequest struct {
-	ID     int64  `json:"id,omitempty"`
-	Method string `json:"method"`
-	Params any    `json:"params,omitempty"`
-}
-
-// rpcAnswer answers a request of the server.
-type rpcAnswer struct {
-	ID     json.RawMessage `json:"id"`
-	Result any             `json:"result,omitempty"`
-	Error  *rpcError       `json:"error,omitempty"`
-}
-
 type threadParams struct {
 	ThreadID       string `json:"threadId,omitempty"` // of thread/resume
 	Cwd            string `json:"cwd,omitempty"`
