@@ -10,6 +10,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -47,7 +48,7 @@ func newHealth(a *agent) *health {
 			OnStateChange: func(id string, from, to gobreaker.State) {
 				cfg.Logger.Warn("circuit", "agent", id, "from", from.String(), "to", to.String())
 				if to == gobreaker.StateOpen {
-					notify(opened)
+					wait.Nudge(opened)
 				}
 				a.hub.agentsChanged()
 			},
@@ -120,14 +121,7 @@ func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
 }
 
 // probeSoon requests a probe, unless one is requested already.
-func (h *health) probeSoon() { notify(h.request) }
-
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it holds a token already
-	}
-}
+func (h *health) probeSoon() { wait.Nudge(h.request) }
 
 // check probes now and returns the result. A probe that already runs does not count: it
 // may have begun before a change by the caller.

@@ -13,6 +13,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -120,10 +121,7 @@ type Hub struct {
 
 	once sync.Mutex // held between the lookup of an idempotency key and the creation of its task
 
-	onAgents struct { // not under mu: circuits call it under their own lock
-		sync.RWMutex
-		all []func()
-	}
+	onAgents handlers.List[func()] // not under mu: circuits call it under their own lock
 }
 
 // Reasons for the end of a turn, as causes of its context; process.ErrRunTime is another.
@@ -197,16 +195,12 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 // updated, or its health may have changed. It is called concurrently. It must not
 // block, and must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
-	h.onAgents.Lock()
-	defer h.onAgents.Unlock()
-	h.onAgents.all = append(h.onAgents.all, f)
+	h.onAgents.Add(f)
 }
 
 func (h *Hub) agentsChanged() {
-	h.onAgents.RLock()
-	defer h.onAgents.RUnlock()
-	for _, f := range h.onAgents.all {
-		f()
+	for _, f := range h.onAgents.All() {
+		(*f)()
 	}
 }
 

@@ -73,10 +73,8 @@ func checkHeader(name, value string) error {
 	if len(value) > maxSecret {
 		return invalid("%s must be at most %d bytes", name, maxSecret)
 	}
-	for i := range len(value) {
-		if c := value[i]; c < ' ' || c == 0x7f {
-			return invalid("%s must not hold control characters", name)
-		}
+	if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return invalid("%s must not hold control characters", name)
 	}
 	return nil
 }

@@ -42,6 +42,11 @@ type item struct {
 	latest bool      // replaced by a snapshot of the task when it is sent
 }
 
+// snapshot returns a notification of a whole task.
+func snapshot(task *a2a.Task) item {
+	return item{event: task, status: statusTime(task.Status), final: task.Status.State.Terminal()}
+}
+
 func newTarget(k key, r record) *target {
 	return &target{key: k, rec: r, queued: r.Delivered}
 }
@@ -96,7 +101,7 @@ func (s *Service) send(t *target) {
 			if err != nil {
 				continue // the task is gone, or the service closes
 			}
-			it = item{event: task, status: statusTime(task.Status), final: task.Status.State.Terminal()}
+			it = snapshot(task)
 		}
 		gone := s.deliver(t, it)
 		if s.ctx.Err() == nil && !t.isRetired() {

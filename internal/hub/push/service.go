@@ -392,12 +392,11 @@ func (s *Service) watchTurn(id a2a.TaskID) {
 
 // queueTask queues a snapshot for the webhooks that have not received its status.
 func (s *Service) queueTask(id a2a.TaskID, task *a2a.Task) {
-	at := statusTime(task.Status)
+	it := snapshot(task)
 	s.each(id, func(t *target) {
-		if !at.After(t.queued) {
-			return
+		if it.status.After(t.queued) {
+			s.push(t, it)
 		}
-		s.push(t, item{event: task, status: at, final: task.Status.State.Terminal()})
 	})
 }
 
@@ -408,23 +407,24 @@ func (s *Service) queueEvent(id a2a.TaskID, event a2a.Event) {
 		s.queueTask(id, task)
 		return
 	}
-	status, _ := event.(*a2a.TaskStatusUpdateEvent)
-	var snapshot *a2a.Task
-	if status != nil && s.has03(id) {
-		var err error
-		if snapshot, err = s.opts.Tasks.Task(s.ctx, id, nil); err != nil {
-			return // watchTurn reads it again at the end
+	it := item{event: event}
+	var whole item // for 0.3
+	if status, ok := event.(*a2a.TaskStatusUpdateEvent); ok {
+		it.status, it.final = statusTime(status.Status), status.Status.State.Terminal()
+		if s.has03(id) {
+			task, err := s.opts.Tasks.Task(s.ctx, id, nil)
+			if err != nil {
+				return // watchTurn reads it again at the end
+			}
+			whole = snapshot(task)
 		}
 	}
 	s.each(id, func(t *target) {
 		switch {
-		case status == nil && t.rec.Version != v03:
-			s.push(t, item{event: event})
-		case status == nil:
 		case t.rec.Version != v03:
-			s.push(t, item{event: event, status: statusTime(status.Status), final: status.Status.State.Terminal()})
-		case snapshot != nil && statusTime(snapshot.Status).After(t.queued):
-			s.push(t, item{event: snapshot, status: statusTime(snapshot.Status), final: snapshot.Status.State.Terminal()})
+			s.push(t, it)
+		case whole.status.After(t.queued):
+			s.push(t, whole)
 		}
 	})
 }
@@ -485,9 +485,9 @@ func (s *Service) finished(t *target) {
 	}
 }
 
-func statusTime(status a2a.TaskStatus) time.Time {
-	if status.Timestamp == nil {
-		return time.Time{}
+func statusTime(status a2a.TaskStatus) (at time.Time) {
+	if status.Timestamp != nil {
+		at = *status.Timestamp
 	}
-	return *status.Timestamp
+	return at
 }

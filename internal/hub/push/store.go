@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -46,7 +45,7 @@ type kvStore struct {
 const retention = 30 * 24 * time.Hour
 
 func openStore(ctx context.Context, b *bus.Bus, name string) (*kvStore, error) {
-	kv, err := b.JetStream().CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+	kv, err := b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket:       "parley-push-" + name,
 		Description:  "A2A push notification configurations",
 		History:      1,
@@ -54,10 +53,7 @@ func openStore(ctx context.Context, b *bus.Bus, name string) (*kvStore, error) {
 		MaxValueSize: 32 << 10,
 		Storage:      jetstream.FileStorage,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot make the bucket of push configurations: %w", err)
-	}
-	return &kvStore{bus: b, kv: kv}, b.Commit(ctx)
+	return &kvStore{bus: b, kv: kv}, err
 }
 
 func (s *kvStore) load(ctx context.Context, visit func(key, record)) error {

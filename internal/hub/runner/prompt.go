@@ -12,6 +12,7 @@ import (
 	"mime"
 	"os"
 	"path"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -182,30 +183,25 @@ func saveInbox(dir, task, name string, content []byte) (string, error) {
 
 // safeTask returns a directory name for a task: its id if that is safe, else its hash.
 func safeTask(id string) string {
-	harmless := id != "" && len(id) <= 64 && !strings.ContainsFunc(id, func(r rune) bool {
-		return r != '-' && r != '_' && !isAlnum(r)
-	})
-	if harmless && !strings.HasPrefix(id, "-") {
+	if harmlessTask.MatchString(id) {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:8])
 }
 
+var (
+	harmlessTask = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$`)
+	unsafeInName = regexp.MustCompile(`[^A-Za-z0-9._-]`)
+	backquotes   = regexp.MustCompile("`+")
+)
+
 // safeName returns a file's name with only the characters that are safe on every
 // system. The caller puts a number before it, so that it begins with neither a dot nor
 // a dash, and is no device.
 func safeName(p *a2a.Part) string {
-	base := p.Filename
-	if i := strings.LastIndexAny(base, `/\`); i >= 0 {
-		base = base[i+1:]
-	}
-	name := strings.Map(func(r rune) rune {
-		if r == '.' || r == '-' || r == '_' || isAlnum(r) {
-			return r
-		}
-		return '_'
-	}, base)
+	base := p.Filename[strings.LastIndexAny(p.Filename, `/\`)+1:]
+	name := unsafeInName.ReplaceAllString(base, "_")
 	if len(name) > maxFileName { // keep the end, with the extension
 		name = name[len(name)-maxFileName:]
 	}
@@ -216,10 +212,6 @@ func safeName(p *a2a.Part) string {
 		return "file" + ext[0]
 	}
 	return "file.bin"
-}
-
-func isAlnum(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
 // describe returns a file's name and media type in words.
@@ -244,16 +236,11 @@ func oneLine(s string, max int) string {
 
 // fence puts text between code fences that are longer than any within it.
 func fence(language, text string) string {
-	longest, run := 0, 0
-	for _, r := range text {
-		if r == '`' {
-			run++
-			longest = max(longest, run)
-		} else {
-			run = 0
-		}
+	longest := 2
+	for _, run := range backquotes.FindAllString(text, -1) {
+		longest = max(longest, len(run))
 	}
-	marks := strings.Repeat("`", max(3, longest+1))
+	marks := strings.Repeat("`", longest+1)
 	if !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -78,7 +79,7 @@ func (m *mailbox) Event(ev runner.Event) {
 	default:
 		m.add(ev)
 	}
-	m.wake()
+	wait.Nudge(m.ready)
 }
 
 func (m *mailbox) add(ev runner.Event) *entry {
@@ -127,13 +128,6 @@ func (m *mailbox) drop() {
 	}
 }
 
-func (m *mailbox) wake() {
-	select {
-	case m.ready <- struct{}{}:
-	default:
-	}
-}
-
 // take removes and returns the waiting events, in order. done is set when none waits
 // and the mailbox is closed.
 func (m *mailbox) take() (evs []runner.Event, done bool) {
@@ -156,7 +150,7 @@ func (m *mailbox) close() {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	m.wake()
+	wait.Nudge(m.ready)
 }
 
 // deliver calls handle with each event, in order, until the mailbox is closed and
