@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"strings"
 )
@@ -13,22 +14,32 @@ import (
 // comments makes sure that everything exported is described. How a comment
 // begins is staticcheck's matter.
 func comments(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "git", "ls-files", "*.go", ":!*_test.go").Output()
-	if err != nil {
-		return err
-	}
-	var missing []string
-	for _, path := range strings.Fields(string(out)) {
-		names, err := undescribed(path, nil)
-		if err != nil {
-			return err
-		}
-		missing = append(missing, names...)
-	}
+	missing, err := inGoFiles(ctx, func(path string) ([]string, error) { return undescribed(path, nil) }, ":!*_test.go")
 	if len(missing) > 0 {
 		return fmt.Errorf("without a comment:\n  %s", strings.Join(missing, "\n  "))
 	}
-	return nil
+	return err
+}
+
+// inGoFiles joins what find finds in the Go files of the tree, also in those that are not
+// committed yet; exclude are patterns of git.
+func inGoFiles(ctx context.Context, find func(path string) ([]string, error), exclude ...string) (found []string, err error) {
+	args := append([]string{"ls-files", "--cached", "--others", "--exclude-standard", "*.go"}, exclude...)
+	out, err := exec.CommandContext(ctx, "git", args...).Output()
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range strings.Fields(string(out)) {
+		if _, err := os.Stat(path); err != nil {
+			continue // deleted and not committed
+		}
+		more, err := find(path)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return found, nil
 }
 
 // undescribed lists the exported functions, methods and types of a file that

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"maps"
 	"os"
@@ -60,25 +59,23 @@ func (c coverage) percent() float64 {
 // readCoverage adds a profile up by package. A block may stand there more than
 // once; it is run if one of its lines says so.
 func readCoverage(profile string) (map[string]coverage, error) {
-	f, err := os.Open(profile)
+	text, err := os.ReadFile(profile)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	type block struct {
 		statements int
 		run        bool
 	}
 	blocks := map[string]block{}
-	scanner := bufio.NewScanner(f)
-	for scanner.Scan() {
-		fields := strings.Fields(scanner.Text()) // FILE:FROM,TO STATEMENTS COUNT
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line) // FILE:FROM,TO STATEMENTS COUNT
 		if len(fields) != 3 {
 			continue // the line with the mode
 		}
 		statements, err := strconv.Atoi(fields[1])
 		if err != nil {
-			return nil, fmt.Errorf("%s: %q: %w", profile, scanner.Text(), err)
+			return nil, fmt.Errorf("%s: %q: %w", profile, line, err)
 		}
 		blocks[fields[0]] = block{statements, blocks[fields[0]].run || fields[2] != "0"}
 	}
@@ -92,5 +89,5 @@ func readCoverage(profile string) (map[string]coverage, error) {
 		}
 		covered[path.Dir(file)] = c
 	}
-	return covered, scanner.Err()
+	return covered, nil
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,25 +33,11 @@ func glossary(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, "git", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
-	if err != nil {
-		return err
-	}
-	var found []string
-	for _, path := range strings.Fields(string(out)) {
-		if _, err := os.Stat(path); err != nil {
-			continue // deleted and not committed
-		}
-		uses, err := retiredIn(path, nil, words)
-		if err != nil {
-			return err
-		}
-		found = append(found, uses...)
-	}
+	found, err := inGoFiles(ctx, func(path string) ([]string, error) { return retiredIn(path, nil, words) })
 	if len(found) > 0 {
 		return fmt.Errorf("%d retired words (see %s):\n  %s", len(found), glossaryPage, strings.Join(found, "\n  "))
 	}
-	return nil
+	return err
 }
 
 // retiredWords reads the table below "## Retired words".
@@ -63,9 +47,8 @@ func retiredWords(page string) ([]retired, error) {
 		return nil, fmt.Errorf("%s has no part 'Retired words'", glossaryPage)
 	}
 	var words []retired
-	scanner := bufio.NewScanner(strings.NewReader(table))
-	for scanner.Scan() {
-		columns := strings.Split(strings.Trim(scanner.Text(), "|"), "|")
+	for row := range strings.Lines(table) {
+		columns := strings.Split(strings.Trim(row, "|\n"), "|")
 		if len(columns) != 4 || strings.HasPrefix(columns[0], "---") || strings.TrimSpace(columns[0]) == "retired" {
 			continue
 		}
@@ -82,7 +65,7 @@ func retiredWords(page string) ([]retired, error) {
 	if len(words) == 0 {
 		return nil, fmt.Errorf("%s retires no word", glossaryPage)
 	}
-	return words, scanner.Err()
+	return words, nil
 }
 
 // appliesTo reports whether the word is retired in a file.

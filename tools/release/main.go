@@ -161,20 +161,20 @@ func (r *release) documents(ctx context.Context, work string) error {
 		}
 		for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 			script, err := output(ctx, nil, path, "completion", shell)
-			if err != nil {
-				return err
+			if err == nil {
+				err = os.WriteFile(filepath.Join(docs, "completions", program+"."+shell), script, 0o644)
 			}
-			if err := os.WriteFile(filepath.Join(docs, "completions", program+"."+shell), script, 0o644); err != nil {
+			if err != nil {
 				return err
 			}
 		}
 	}
 	for _, name := range []string{"README.md", "CHANGELOG.md", "LICENSE", "NOTICE"} {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			return err
+		if err == nil {
+			err = os.WriteFile(filepath.Join(docs, name), text, 0o644)
 		}
-		if err := os.WriteFile(filepath.Join(docs, name), text, 0o644); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -13,11 +13,10 @@ import (
 
 // load reads the configuration. The global flags and overrides take precedence over it.
 func (a *app) load(overrides ...config.Override) (*config.Loaded, error) {
-	if a.socket != "" {
-		overrides = append(overrides, config.Override{Key: "socket.path", Value: a.socket, Flag: "--socket"})
-	}
-	if a.dataDir != "" {
-		overrides = append(overrides, config.Override{Key: "dataDir", Value: a.dataDir, Flag: "--data-dir"})
+	for _, o := range []config.Override{{Key: "socket.path", Value: a.socket, Flag: "--socket"}, {Key: "dataDir", Value: a.dataDir, Flag: "--data-dir"}} {
+		if o.Value != "" {
+			overrides = append(overrides, o)
+		}
 	}
 	if a.verbose {
 		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})

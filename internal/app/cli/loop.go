@@ -199,7 +199,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	o := ralph.Options{
-		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Dispatcher: &loop.Swarm{Hub: c, Agents: f.swarm},
+		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Dispatcher: loop.Swarm(c, f.swarm),
 		Record: func(s ralph.Step) error {
 			a.printStep(s)
 			if err := log.Append(s.Event(), nil); err != nil {
@@ -210,7 +210,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		},
 	}
 	if f.agent != "" {
-		o.Dispatcher = &loop.Agent{Hub: c, ID: f.agent, Dir: f.dir}
+		o.Dispatcher = loop.Agent(c, f.agent, f.dir)
 	}
 	if len(check) > 0 {
 		o.Validator = &loop.Check{Argv: check, Dir: f.dir, Limit: f.limit}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/parleyhub/parley/internal/api/client"
@@ -68,11 +67,7 @@ func documentFailure(err error) error {
 	if !ok {
 		return err
 	}
-	var details jsonrpc.Details
-	if json.Unmarshal(e.Data, &details) != nil {
-		return err // not an error of a hub
-	}
-	switch details.Code {
+	switch details := e.Details(); details.Code {
 	case "DOCUMENT_NOT_FOUND":
 		return &documents.Error{Code: documents.CodeNotFound, Message: e.Message, Remedy: details.Remedy}
 	case dialect.CodeOutcomeUnknown:

@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
 )
 
@@ -91,17 +92,17 @@ func (a *app) stateOf(s *dialect.PeerStatus) string {
 	return state
 }
 
-// allowList opens the hub's allow-list. It also returns the path of the data directory.
-func (a *app) allowList() (*identity.AllowList, string, error) {
+// allowList opens the hub's allow-list. It also returns the hub's configuration.
+func (a *app) allowList() (*identity.AllowList, *config.Loaded, error) {
 	cfg, err := a.load()
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	list, err := identity.OpenAllowList(peers.AllowPath(cfg.DataDir))
 	if err != nil {
-		return nil, "", peersFailure(err)
+		return nil, nil, peersFailure(err)
 	}
-	return list, cfg.DataDir, nil
+	return list, cfg, nil
 }
 
 func peersFailure(err error) error {
@@ -119,11 +120,11 @@ func (a *app) peersPairCommand() *cobra.Command {
 			if name != "" && !peers.ValidName(name) {
 				return usage("the name %q is not 1 to 24 lower-case letters, digits and -", name)
 			}
-			list, dir, err := a.allowList()
+			list, cfg, err := a.allowList()
 			if err != nil {
 				return err
 			}
-			own, err := identity.Load(peers.KeyPath(dir))
+			own, err := identity.Load(peers.KeyPath(cfg.DataDir))
 			if err != nil {
 				return peersFailure(err)
 			}
@@ -142,12 +143,10 @@ func (a *app) peersPairCommand() *cobra.Command {
 			if err := list.Add(entry); err != nil {
 				return peersFailure(err)
 			}
-			if a.json() {
-				writeJSON(a.stdout, peerOf(entry))
-				return nil
-			}
-			fmt.Fprintf(a.stdout, "paired with %s\n", peers.NameOf(entry))
-			return a.printNextPairing(own.Public())
+			return a.print(peerOf(entry), func() {
+				fmt.Fprintf(a.stdout, "paired with %s\n", peers.NameOf(entry))
+				a.printNextPairing(own.Public(), cfg)
+			})
 		})
 	cmd.Example = "  " + a.name + " peers pair 4f1c…e2 --name bob                      # its agents become bob.claude-code and so on\n" +
 		"  " + a.name + " peers pair 4f1c…e2 --name bob --at 203.0.113.7:49737  # a hub with peers.hyperswarm.public"
@@ -157,11 +156,7 @@ func (a *app) peersPairCommand() *cobra.Command {
 }
 
 // printNextPairing prints what is left to do after this hub has paired with another.
-func (a *app) printNextPairing(own identity.PublicKey) error {
-	cfg, err := a.load()
-	if err != nil {
-		return err
-	}
+func (a *app) printNextPairing(own identity.PublicKey, cfg *config.Loaded) {
 	there := fmt.Sprintf("%s peers pair %s", a.name, own)
 	if public := cfg.Peers.Hyperswarm.Public; public != "" {
 		there += " --at " + public
@@ -170,17 +165,16 @@ func (a *app) printNextPairing(own identity.PublicKey) error {
 	if !cfg.Peers.Enabled {
 		a.note("Then set peers.enabled in %s and restart the hub.", cfg.File)
 	}
-	return nil
 }
 
 func (a *app) peersListCommand() *cobra.Command {
 	cmd := command("list", "Show this hub's key, and the paired hubs",
 		func(cmd *cobra.Command, _ []string) error {
-			list, dir, err := a.allowList()
+			list, cfg, err := a.allowList()
 			if err != nil {
 				return err
 			}
-			own, err := identity.Load(peers.KeyPath(dir))
+			own, err := identity.Load(peers.KeyPath(cfg.DataDir))
 			if err != nil {
 				return peersFailure(err)
 			}
@@ -197,10 +191,6 @@ func (a *app) peersListCommand() *cobra.Command {
 					Peers    []listedJSON `json:"peers"`
 				}{own.Public().String(), peers.RelayKey(own).String(), now != nil, paired})
 				return nil
-			}
-			cfg, err := a.load()
-			if err != nil {
-				return err
 			}
 			fmt.Fprintf(a.stdout, "this hub  %s\n", own.Public())
 			if cfg.Peers.Hyperswarm.Relay {

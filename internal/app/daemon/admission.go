@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -33,23 +35,20 @@ type admission struct {
 	cluster func(context.Context) (*bus.Bus, error) // the cluster behind the hub's link
 	log     *slog.Logger
 
-	turn      chan struct{} // a token; its holder may use the fields below
+	turn      *semaphore.Weighted // its holder may use the fields below
 	operators networks
 	linked    networks          // at the cluster; they also forward what waits on the hub's bus
 	users     map[string]string // the user of the last Grant, by GUID
 }
 
-func newAdmission(b *bus.Bus, dial, cluster func(context.Context) (*bus.Bus, error), log *slog.Logger) *admission {
-	a := &admission{bus: b, dial: dial, cluster: cluster, log: log, turn: make(chan struct{}, 1), operators: networks{}, linked: networks{}, users: map[string]string{}}
-	a.turn <- struct{}{}
-	return a
-}
-
 // openAdmission starts to admit agents to the network on the hub's bus.
 func (d *daemon) openAdmission(ctx context.Context) *admission {
 	const name = "parley-hub network"
-	a := newAdmission(d.bus, func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, name) },
-		func(ctx context.Context) (*bus.Bus, error) { return d.linkedCluster(ctx, name) }, d.log)
+	a := &admission{
+		bus: d.bus, log: d.log, turn: semaphore.NewWeighted(1), operators: networks{}, linked: networks{}, users: map[string]string{},
+		dial:    func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, name) },
+		cluster: func(ctx context.Context) (*bus.Bus, error) { return d.linkedCluster(ctx, name) },
+	}
 	if d.bus.Info().Leaf != nil {
 		a.forward(ctx)
 	}
@@ -142,12 +141,10 @@ func networkGrant(place agentnet.Admission, g bus.Grant) dialect.NetworkGrant {
 
 // inTurn calls do while it holds the turn.
 func (a *admission) inTurn(ctx context.Context, do func() error) error {
-	select {
-	case <-a.turn:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := a.turn.Acquire(ctx, 1); err != nil {
+		return err
 	}
-	defer func() { a.turn <- struct{}{} }()
+	defer a.turn.Release(1)
 	return do()
 }
 
@@ -263,8 +260,8 @@ func clusterError(err error) error {
 }
 
 func (a *admission) close() error {
-	<-a.turn // never returned
-	var errs []error
+	// The turn is never returned; without an end of the context the error is nil.
+	errs := []error{a.turn.Acquire(context.Background(), 1)}
 	for _, opened := range []networks{a.linked, a.operators} {
 		for _, n := range opened {
 			errs = append(errs, within(busTimeout, n.Close))

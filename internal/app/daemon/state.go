@@ -13,8 +13,29 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
 )
+
+// Code says what kind of thing went wrong.
+type Code string
+
+// The codes of an [Error].
+const (
+	CodeRunning  Code = "already-running" // another hub has locked the data directory
+	CodeStart    Code = "start-failed"
+	CodeInUse    Code = "address-in-use" // another program uses the port, or another hub the socket
+	CodeStop     Code = "stop-failed"
+	CodeDataDir  Code = "data-directory"
+	CodeInternal Code = "internal"
+)
+
+// Error is what the package returns. Message and Remedy are fit for users and
+// hold no secrets; Err is the cause, for logs.
+type Error = fault.UserError[Code]
+
+// CodeOf returns the code of an error, "" if it has none.
+func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 // Info describes a running hub to other processes of its user, in the file hub.json in the data
 // directory. It contains no secret.

@@ -15,8 +15,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -341,13 +342,22 @@ func (p Patient) git() Finding {
 
 // agents probes all agents concurrently.
 func (p Patient) agents(ctx context.Context) []Finding {
-	ids := slices.Sorted(maps.Keys(p.Config.Agents))
-	findings := make([]Finding, len(ids))
-	var wait sync.WaitGroup
-	for i, id := range ids {
-		wait.Go(func() { findings[i] = p.agent(ctx, id, p.Config.Agents[id]) })
+	return concurrently(p.Config.Agents, -1, func(id string, def runner.Definition) Finding { return p.agent(ctx, id, def) })
+}
+
+// concurrently checks items, at most limit at once unless it is negative. The findings are in the
+// order of the items' names.
+func concurrently[T any](items map[string]T, limit int, check func(name string, item T) Finding) []Finding {
+	findings := make([]Finding, len(items))
+	var group errgroup.Group
+	group.SetLimit(limit)
+	for i, name := range slices.Sorted(maps.Keys(items)) {
+		group.Go(func() error {
+			findings[i] = check(name, items[name])
+			return nil
+		})
 	}
-	wait.Wait()
+	_ = group.Wait() // the checks return findings, and no errors
 	return findings
 }
 

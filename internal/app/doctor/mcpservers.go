@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -28,19 +25,9 @@ const (
 // mcpServers connects to each configured MCP server as a hub does, concurrently. It does not
 // start a server that a running hub is connected to.
 func (p Patient) mcpServers(ctx context.Context, hub *dialect.Status) []Finding {
-	names := slices.Sorted(maps.Keys(p.Config.MCPServers))
-	findings := make([]Finding, len(names))
-	slots := make(chan struct{}, maxConcurrent)
-	var wait sync.WaitGroup
-	for i, name := range names {
-		wait.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			findings[i] = p.mcpServer(ctx, name, p.Config.MCPServers[name], hub)
-		})
-	}
-	wait.Wait()
-	return findings
+	return concurrently(p.Config.MCPServers, maxConcurrent, func(name string, s config.MCPServer) Finding {
+		return p.mcpServer(ctx, name, s, hub)
+	})
 }
 
 func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer, hub *dialect.Status) Finding {

@@ -35,25 +35,27 @@ type Hub interface {
 // pollInterval is the pause between two requests for a task's state.
 const pollInterval = 250 * time.Millisecond
 
-// Agent dispatches items to one agent of a hub.
-type Agent struct {
-	Hub Hub
-	ID  string
-	Dir string // the working directory; "" means the hub's default
-}
+// dispatcher is a [ralph.Dispatcher] that has the hub do a job. The hub does the jobs with one
+// reference once.
+type dispatcher func(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error)
 
-// Dispatch implements [ralph.Dispatcher]. The reference is the idempotency key of the task.
-func (a *Agent) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
-	key := uuid.NewString()
-	if err := begins(key); err != nil {
+// Dispatch implements [ralph.Dispatcher].
+func (d dispatcher) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
+	reference := uuid.NewString()
+	if err := begins(reference); err != nil {
 		return ralph.Outcome{}, err
 	}
-	return a.send(ctx, j, key)
+	return d(ctx, j, reference)
 }
 
-// Resume implements [ralph.Dispatcher]: the hub processes a message with the same key once.
-func (a *Agent) Resume(ctx context.Context, j ralph.Job, key string) (ralph.Outcome, error) {
-	return restartable(a.send(ctx, j, key))
+// Resume implements [ralph.Dispatcher]. It makes the loop start the work again if it failed in an
+// earlier run because no agent could work: with the same reference it would fail again.
+func (d dispatcher) Resume(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error) {
+	o, err := d(ctx, j, reference)
+	if errors.Is(err, errNoAgent) {
+		err = &ralph.Error{Code: ralph.CodeLost, Message: "no agent could work on it", Err: err}
+	}
+	return o, err
 }
 
 // errNoAgent is the cause of failures that do not depend on the item: no agent can work, for
@@ -64,36 +66,31 @@ func noAgent(text string) error {
 	return &ralph.Error{Code: ralph.CodeUnavailable, Message: text, Err: errNoAgent}
 }
 
-// restartable makes the loop start resumed work again if it failed in an earlier run because no
-// agent could work: with the same reference it would fail again.
-func restartable(o ralph.Outcome, err error) (ralph.Outcome, error) {
-	if errors.Is(err, errNoAgent) {
-		return o, &ralph.Error{Code: ralph.CodeLost, Message: "no agent could work on it", Err: err}
-	}
-	return o, err
-}
-
-func (a *Agent) send(ctx context.Context, j ralph.Job, key string) (ralph.Outcome, error) {
-	meta := map[string]any{hub.MetaTargetAgent: a.ID, hub.MetaOnce: key}
-	if a.Dir != "" {
-		meta[hub.MetaWorkDir] = a.Dir
-	}
-	blocking := false
-	task, err := a.Hub.Send(ctx, dialect.SendParams{
-		Message: dialect.Message{
-			Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
-			Parts: []dialect.Part{dialect.TextPart(j.Prompt())}, Metadata: meta,
-		},
-		Configuration: &dialect.SendConfig{Blocking: &blocking},
+// Agent dispatches items to one agent of a hub, in the working directory dir; "" means the hub's
+// default. The reference is the idempotency key of the task.
+func Agent(h Hub, id, dir string) ralph.Dispatcher {
+	return dispatcher(func(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error) {
+		meta := map[string]any{hub.MetaTargetAgent: id, hub.MetaOnce: reference}
+		if dir != "" {
+			meta[hub.MetaWorkDir] = dir
+		}
+		blocking := false
+		task, err := h.Send(ctx, dialect.SendParams{
+			Message: dialect.Message{
+				Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
+				Parts: []dialect.Part{dialect.TextPart(j.Prompt())}, Metadata: meta,
+			},
+			Configuration: &dialect.SendConfig{Blocking: &blocking},
+		})
+		if err != nil {
+			return ralph.Outcome{}, hubError(err)
+		}
+		return awaitTask(ctx, h, task)
 	})
-	if err != nil {
-		return ralph.Outcome{}, hubError(err)
-	}
-	return a.wait(ctx, task)
 }
 
-// wait polls a task until it ends. A task that asks for input is a failure: nobody can answer.
-func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, error) {
+// awaitTask polls a task until it ends. A task that asks for input is a failure: nobody can answer.
+func awaitTask(ctx context.Context, h Hub, task *dialect.Task) (ralph.Outcome, error) {
 	for {
 		text, code := task.Status.Message.Text(), failureCode(task)
 		switch task.Status.State {
@@ -116,7 +113,7 @@ func (a *Agent) wait(ctx context.Context, task *dialect.Task) (ralph.Outcome, er
 			return ralph.Outcome{}, ctx.Err()
 		}
 		var err error
-		if task, err = a.Hub.Task(ctx, task.ID); err != nil {
+		if task, err = h.Task(ctx, task.ID); err != nil {
 			return ralph.Outcome{}, hubError(err)
 		}
 	}
@@ -135,41 +132,25 @@ func failureCode(task *dialect.Task) string {
 	return code
 }
 
-// Swarm dispatches each item to a swarm of a hub's agents.
-type Swarm struct {
-	Hub    Hub
-	Agents []string // the agents that may participate; empty means all that are able
-}
-
-// Dispatch implements [ralph.Dispatcher]. The reference is the swarm's id.
-func (s *Swarm) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
-	id := uuid.NewString()
-	if err := begins(id); err != nil {
-		return ralph.Outcome{}, err
-	}
-	return s.create(ctx, j, id)
-}
-
-// Resume implements [ralph.Dispatcher]: creating the same swarm again does nothing.
-func (s *Swarm) Resume(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
-	return restartable(s.create(ctx, j, id))
-}
-
-func (s *Swarm) create(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
-	_, err := s.Hub.CreateSwarm(ctx, swarm.Plan{
-		ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: s.Agents,
-		SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
+// Swarm dispatches each item to a swarm of a hub's agents: of those named, or of all that are able.
+// The reference is the swarm's id.
+func Swarm(h Hub, agents []string) ralph.Dispatcher {
+	return dispatcher(func(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
+		_, err := h.CreateSwarm(ctx, swarm.Plan{
+			ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: agents,
+			SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
+		})
+		if err != nil {
+			return ralph.Outcome{}, hubError(err)
+		}
+		return awaitSwarm(ctx, h, j, id)
 	})
-	if err != nil {
-		return ralph.Outcome{}, hubError(err)
-	}
-	return s.wait(ctx, j, id)
 }
 
-func (s *Swarm) wait(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
+func awaitSwarm(ctx context.Context, h Hub, j ralph.Job, id string) (ralph.Outcome, error) {
 	after := uint64(0)
 	for {
-		session, err := s.Hub.AwaitSwarm(ctx, id, after)
+		session, err := h.AwaitSwarm(ctx, id, after)
 		switch {
 		case err != nil:
 			return ralph.Outcome{}, hubError(err)

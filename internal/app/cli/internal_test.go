@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"os"
+	"runtime"
+	"runtime/debug"
+	"testing"
 )
 
 // Run runs a command line in this process, as Main does.
@@ -54,3 +57,32 @@ var Demonstrate = demonstrate
 
 // DemoEvent is an event of it.
 type DemoEvent = demoEvent
+
+func TestVersionIsKnownWithoutARelease(t *testing.T) {
+	v := readVersion()
+	if v.Version == "" || v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Arch != runtime.GOARCH {
+		t.Errorf("got %+v", v)
+	}
+	if versionString() != v.Version {
+		t.Errorf("versionString() = %s", versionString())
+	}
+}
+
+func TestReleaseWins(t *testing.T) {
+	release = "1.2.3"
+	t.Cleanup(func() { release = "" })
+	if got := versionString(); got != "1.2.3" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestVersionOfAModuleAndItsRevision(t *testing.T) {
+	var i versionInfo
+	i.add(&debug.BuildInfo{
+		Main:     debug.Module{Version: "v1.4.0"},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
+	})
+	if i.Version != "v1.4.0" || i.Revision != "abc" || !i.Modified {
+		t.Errorf("got %+v", i)
+	}
+}
