@@ -45,15 +45,6 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap returns the problems.
-func (e *Invalid) Unwrap() []error {
-	errs := make([]error, len(e.Problems))
-	for i, p := range e.Problems {
-		errs[i] = p
-	}
-	return errs
-}
-
 // Origin is where a value was set.
 type Origin struct {
 	Kind   OriginKind

@@ -139,32 +139,32 @@ func grave(output string) bool {
 func (r *results) take(e event) {
 	key := e.Package + "." + e.Test
 	r.grave = r.grave || e.Action == "build-fail"
-	switch e.Action {
-	case "output":
+	switch {
+	case e.Action == "output":
 		r.print(key, e)
-	case "build-output":
+		return
+	case e.Action == "build-output":
 		fmt.Print(e.Output)
-	case "pass", "skip", "fail":
-		if e.Test == "" {
-			if e.Action == "fail" {
-				r.broken = append(r.broken, e.Package)
-			}
-			return
+		return
+	case e.Test == "":
+		if e.Action == "fail" {
+			r.broken = append(r.broken, e.Package)
 		}
-		switch e.Action {
-		case "pass":
-			r.passed++
-		case "skip":
-			r.skipped = append(r.skipped, key)
-		case "fail":
-			r.failed++
-			r.fail(e)
-			output := strings.Join(r.output[key], "")
-			r.grave = r.grave || grave(output)
-			fmt.Print(output)
-		}
-		delete(r.output, key)
+		return
+	case e.Action == "pass":
+		r.passed++
+	case e.Action == "skip":
+		r.skipped = append(r.skipped, key)
+	case e.Action == "fail":
+		r.failed++
+		r.fail(e)
+		output := strings.Join(r.output[key], "")
+		r.grave = r.grave || grave(output)
+		fmt.Print(output)
+	default: // it runs
+		return
 	}
+	delete(r.output, key)
 }
 
 // fail notes the test, not its parts: they run with it.

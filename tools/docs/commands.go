@@ -68,10 +68,5 @@ func flags(b *bytes.Buffer, set *pflag.FlagSet) {
 	})
 }
 
-func unindent(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimPrefix(lines[i], "  ")
-	}
-	return strings.Join(lines, "\n")
-}
+// unindent removes two spaces at the beginning of each line.
+func unindent(text string) string { return strings.ReplaceAll("\n"+text, "\n  ", "\n")[1:] }

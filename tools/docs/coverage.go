@@ -167,7 +167,6 @@ var (
 func (r references) scan(file, source string) {
 	var pending []string // ids of a comment whose function has not come yet
 	current := ""
-	inComment := false
 	for line := range strings.Lines(source) {
 		if m := testFunc.FindStringSubmatch(line); m != nil {
 			current = m[1]
@@ -178,9 +177,8 @@ func (r references) scan(file, source string) {
 		} else if strings.HasPrefix(line, "func ") {
 			pending = nil // of a helper
 		}
-		inComment = strings.HasPrefix(line, "//")
 		for _, id := range named(line) {
-			if inComment {
+			if strings.HasPrefix(line, "//") {
 				pending = append(pending, id)
 			} else if current != "" {
 				r.add(id, file, current)

@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -63,7 +64,7 @@ The agents:
 	for _, w := range workers {
 		fmt.Fprintf(&b, "- %s", w.ID)
 		if w.Description != "" {
-			fmt.Fprintf(&b, ": %s", strings.Join(strings.Fields(w.Description), " "))
+			fmt.Fprintf(&b, ": %s", text.OneLine(w.Description))
 		}
 		if len(w.Capabilities) > 0 {
 			fmt.Fprintf(&b, " (capabilities: %s)", strings.Join(w.Capabilities, ", "))

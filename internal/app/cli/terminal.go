@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/term"
 	"golang.org/x/text/width"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // isTerminal reports whether a stream is a terminal.
@@ -148,7 +150,7 @@ func plain(text string) string {
 }
 
 // oneLine removes terminal control sequences from text and joins its lines.
-func oneLine(text string) string { return strings.Join(strings.Fields(plain(text)), " ") }
+func oneLine(s string) string { return text.OneLine(plain(s)) }
 
 // cells returns how many columns text takes.
 func cells(text string) int {

@@ -151,9 +151,6 @@ func (v *view) end(task *dialect.Task) {
 	v.breakLine()
 }
 
-// say changes the spinner's label.
-func (v *view) say(label string) { v.spinner.say(label) }
-
 func (v *view) close() {
 	v.spinner.end()
 	if !v.ndjson && !v.app.json() {

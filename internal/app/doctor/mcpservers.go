@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 )
@@ -60,7 +60,7 @@ func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer,
 	f.Level = Warning
 	f.Message, f.Remedy = describeServer(name, s, cause, limit)
 	if status.Why != "" && cause != mounts.CauseSilent {
-		f.Message += ": " + strings.Join(strings.Fields(status.Why), " ")
+		f.Message += ": " + text.OneLine(status.Why)
 	}
 	return f
 }
