@@ -6,6 +6,7 @@ package secretstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -56,9 +57,14 @@ var (
 	ErrTooLarge = errors.New("the peer's message is larger than allowed")
 )
 
-// Conn is a secret stream. All methods may be called concurrently. End it with Close or Destroy.
+// stream is embedded without exporting the field.
+type stream = Stream
+
+// Conn is a secret stream. All methods may be called concurrently. End it with Close or Destroy. Addresses
+// and deadlines are those of the stream below; no read or write succeeds after one that exceeded its
+// deadline.
 type Conn struct {
-	stream Stream
+	stream
 	result Result
 	limit  int
 	pulse  time.Duration
@@ -91,13 +97,8 @@ func New(s Stream, r *Result, o Options) (*Conn, error) {
 		stream: s, result: *r, limit: o.MaxMessage, pulse: o.KeepAlive,
 		opened: make(chan struct{}), confirmed: make(chan struct{}), done: make(chan struct{}),
 	}
-	if c.limit <= 0 {
-		c.limit = defaultLimit
-	}
-	c.limit = min(c.limit, maxFrame-cipherOverhead)
-	if c.pulse == 0 {
-		c.pulse = defaultPulse
-	}
+	c.limit = min(cmp.Or(max(c.limit, 0), defaultLimit), maxFrame-cipherOverhead)
+	c.pulse = cmp.Or(c.pulse, defaultPulse)
 	if err := c.sendHeader(); err != nil {
 		return nil, err
 	}
@@ -112,10 +113,11 @@ func New(s Stream, r *Result, o Options) (*Conn, error) {
 
 // streamID returns the id of one direction of a stream.
 func streamID(hash [64]byte, initiator bool) [32]byte {
+	space := identity.StreamResponder
 	if initiator {
-		return identity.KeyedHash(hash[:], identity.StreamInitiator[:])
+		space = identity.StreamInitiator
 	}
-	return identity.KeyedHash(hash[:], identity.StreamResponder[:])
+	return identity.KeyedHash(hash[:], space[:])
 }
 
 func (c *Conn) sendHeader() error {
@@ -276,7 +278,7 @@ func (c *Conn) next() ([]byte, error) {
 	return nil, c.rerr
 }
 
-// Read implements net.Conn; see ReadMessage. No read succeeds after one that exceeded its deadline.
+// Read implements net.Conn; see ReadMessage.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -430,18 +432,3 @@ func (c *Conn) WaitConfirmed(ctx context.Context) error {
 
 // Stream returns the stream below.
 func (c *Conn) Stream() Stream { return c.stream }
-
-// LocalAddr implements net.Conn.
-func (c *Conn) LocalAddr() net.Addr { return c.stream.LocalAddr() }
-
-// RemoteAddr implements net.Conn.
-func (c *Conn) RemoteAddr() net.Addr { return c.stream.RemoteAddr() }
-
-// SetDeadline implements net.Conn; see Read.
-func (c *Conn) SetDeadline(t time.Time) error { return c.stream.SetDeadline(t) }
-
-// SetReadDeadline implements net.Conn; see Read.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.stream.SetReadDeadline(t) }
-
-// SetWriteDeadline implements net.Conn. No write succeeds after one that exceeded it.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.stream.SetWriteDeadline(t) }

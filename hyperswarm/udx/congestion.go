@@ -5,24 +5,6 @@ import (
 	"time"
 )
 
-// congestion computes how many bytes may be in flight. Methods are called with the stream's lock held.
-type congestion interface {
-	// window returns the congestion window in bytes.
-	window() int
-	// acked reports acknowledged bytes. Limited means that the window, not the writer, limited the sender.
-	acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time)
-	// lost reports a loss, at most once per window.
-	lost(now time.Time)
-	// spurious reports that the last loss was none: the packet arrived late.
-	spurious()
-	// timedOut reports a retransmission timeout.
-	timedOut()
-	// rate returns the bytes per second to send, given the smoothed round trip time.
-	rate(srtt time.Duration) float64
-	// setPacketSize sets the payload of a full packet.
-	setPacketSize(bytes int)
-}
-
 const (
 	initialPackets = 10
 	minPackets     = 4
@@ -31,10 +13,10 @@ const (
 	cubicBeta      = 0.7
 )
 
-// cubic is the congestion control of RFC 9438. Slow start also ends when the round trip time grows, as in
-// RFC 9406.
+// cubic computes how many bytes may be in flight: the congestion control of RFC 9438. Slow start also ends
+// when the round trip time grows, as in RFC 9406. Methods are called with the stream's lock held.
 type cubic struct {
-	mss       int
+	mss       int     // payload of a full packet
 	cwnd      float64 // packets
 	ssthresh  float64
 	wMax      float64
@@ -52,10 +34,10 @@ func newCubic(mss int) *cubic {
 	return &cubic{mss: mss, cwnd: initialPackets, ssthresh: math.Inf(1), roundLeft: initialPackets}
 }
 
+// window returns the congestion window in bytes.
 func (c *cubic) window() int { return int(c.cwnd * float64(c.mss)) }
 
-func (c *cubic) setPacketSize(bytes int) { c.mss = bytes }
-
+// acked reports acknowledged bytes. Limited means that the window, not the writer, limited the sender.
 func (c *cubic) acked(bytes int, limited bool, rtt, minRTT time.Duration, now time.Time) {
 	packets := float64(bytes) / float64(c.mss)
 	c.round(packets, rtt)
@@ -99,7 +81,8 @@ func (c *cubic) round(packets float64, rtt time.Duration) {
 	}
 }
 
-func (c *cubic) lost(time.Time) {
+// lost reports a loss, at most once per window.
+func (c *cubic) lost() {
 	old := *c
 	old.before = nil
 	c.before = &old
@@ -113,6 +96,7 @@ func (c *cubic) lost(time.Time) {
 	c.ssthresh = c.cwnd
 }
 
+// spurious reports that the last loss was none: the packet arrived late.
 func (c *cubic) spurious() {
 	if c.before == nil {
 		return
@@ -121,6 +105,7 @@ func (c *cubic) spurious() {
 	c.before = nil
 }
 
+// timedOut reports a retransmission timeout.
 func (c *cubic) timedOut() {
 	c.before = nil
 	c.epoch = time.Time{}
@@ -129,6 +114,7 @@ func (c *cubic) timedOut() {
 	c.cwnd = minPackets
 }
 
+// rate returns the bytes per second to send, given the smoothed round trip time.
 func (c *cubic) rate(srtt time.Duration) float64 {
 	gain := 1.25
 	if c.cwnd < c.ssthresh {

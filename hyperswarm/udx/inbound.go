@@ -1,6 +1,7 @@
 package udx
 
 import (
+	"bytes"
 	"encoding/binary"
 	"maps"
 	"net/netip"
@@ -20,7 +21,7 @@ type inbound struct {
 	ahead      map[uint32]piece // received out of order
 	aheadBytes int
 	early      int // packets received before the stream was connected
-	buf        buffer
+	buf        bytes.Buffer
 	eof        bool // the peer's END has been reached
 	discard    bool // the stream was closed for reading
 	ackDue     bool
@@ -95,10 +96,10 @@ func (s *Stream) accept(p *packet) bool {
 		return false
 	}
 	if distance >= 0 && !s.in.eof {
-		if distance > 0 && s.in.buf.len()+s.in.aheadBytes+len(p.payload) > s.m.opts.ReceiveBuffer {
+		if distance > 0 && s.in.buf.Len()+s.in.aheadBytes+len(p.payload) > s.m.opts.ReceiveBuffer {
 			return false // exceeds the advertised window
 		}
-		if distance == 0 && s.in.buf.len() > 0 && s.in.buf.len()+len(p.payload) > s.m.opts.ReceiveBuffer {
+		if distance == 0 && s.in.buf.Len() > 0 && s.in.buf.Len()+len(p.payload) > s.m.opts.ReceiveBuffer {
 			return false
 		}
 	}
@@ -140,7 +141,7 @@ func (s *Stream) storeAhead(p *packet) {
 
 func (s *Stream) deliver(p piece) {
 	if !s.in.discard {
-		s.in.buf.write(p.payload)
+		s.in.buf.Write(p.payload) // never fails
 	}
 	s.in.next++
 	if p.end {
@@ -150,7 +151,7 @@ func (s *Stream) deliver(p piece) {
 
 // window returns how many more bytes the peer may send.
 func (s *Stream) window() int {
-	return max(s.m.opts.ReceiveBuffer-s.in.buf.len()-s.in.aheadBytes, 0)
+	return max(s.m.opts.ReceiveBuffer-s.in.buf.Len()-s.in.aheadBytes, 0)
 }
 
 // windowOpened schedules an acknowledgement if the window has grown enough, and reports whether it did.
@@ -176,33 +177,4 @@ func (s *Stream) appendSack(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint32(b, end)
 	}
 	return b
-}
-
-// buffer is a queue of bytes.
-type buffer struct {
-	data []byte
-	off  int
-}
-
-func (b *buffer) len() int { return len(b.data) - b.off }
-
-func (b *buffer) write(p []byte) {
-	if b.off > 0 && len(b.data)+len(p) > cap(b.data) && b.off >= len(b.data)/2 {
-		b.data = b.data[:copy(b.data, b.data[b.off:])]
-		b.off = 0
-	}
-	b.data = append(b.data, p...)
-}
-
-func (b *buffer) read(p []byte) int {
-	n := copy(p, b.data[b.off:])
-	b.off += n
-	if b.off < len(b.data) {
-		return n
-	}
-	b.data, b.off = b.data[:0], 0
-	if cap(b.data) > spareBuffer { // free the memory of a burst
-		b.data = nil
-	}
-	return n
 }

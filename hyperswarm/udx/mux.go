@@ -7,6 +7,7 @@
 package udx
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -47,12 +48,8 @@ const (
 
 // NewMux returns a mux without sockets.
 func NewMux(o Options) *Mux {
-	if o.ReceiveBuffer <= 0 {
-		o.ReceiveBuffer = defaultReceiveBuffer
-	}
-	if o.SendBuffer <= 0 {
-		o.SendBuffer = defaultSendBuffer
-	}
+	o.ReceiveBuffer = cmp.Or(max(o.ReceiveBuffer, 0), defaultReceiveBuffer)
+	o.SendBuffer = cmp.Or(max(o.SendBuffer, 0), defaultSendBuffer)
 	return &Mux{opts: o, streams: make(map[uint32]*Stream), sockets: make(map[*Socket]struct{})}
 }
 

@@ -17,7 +17,7 @@ const (
 
 // recovery detects losses (RACK-TLP, RFC 8985), computes timeouts (RFC 6298) and paces the sending.
 type recovery struct {
-	cc      congestion
+	cc      *cubic
 	limited bool // the congestion window limited the sender
 
 	srtt, rttvar time.Duration
@@ -116,11 +116,7 @@ func (r *recovery) sample(rtt time.Duration, now time.Time) {
 		r.srtt, r.rttvar = rtt, rtt/2
 		return
 	}
-	d := r.srtt - rtt
-	if d < 0 {
-		d = -d
-	}
-	r.rttvar += (d - r.rttvar) / 4
+	r.rttvar += ((r.srtt - rtt).Abs() - r.rttvar) / 4
 	r.srtt += (rtt - r.srtt) / 8
 }
 
@@ -212,7 +208,7 @@ func (s *Stream) arrived(g *segment, a *acking) {
 		}
 	}
 	if g.probe > 0 && s.mtu.succeeded(g.probe) {
-		r.cc.setPacketSize(s.mtu.payload)
+		r.cc.mss = s.mtu.payload
 	}
 	g.probe = 0
 }
@@ -261,7 +257,7 @@ func (s *Stream) detectLoss(now time.Time) {
 			r.reorderAt = now.Add(left)
 			return
 		}
-		s.markLost(g, now)
+		s.markLost(g)
 	}
 }
 
@@ -278,12 +274,12 @@ func (s *Stream) retract(g *segment) (probe bool) {
 	return probe
 }
 
-func (s *Stream) markLost(g *segment, now time.Time) {
+func (s *Stream) markLost(g *segment) {
 	r := &s.loss
 	// A probe may be lost because of its size: that is no sign of congestion.
 	if !s.retract(g) && !r.recovering {
 		r.recovering, r.recoverTo, r.probeAt = true, s.out.next, time.Time{}
-		r.cc.lost(now)
+		r.cc.lost()
 	}
 }
 
@@ -320,7 +316,9 @@ func (s *Stream) tick() {
 	}
 	now := time.Now()
 	r := &s.loss
-	r.paceAt = reached(r.paceAt, now)
+	if due(r.paceAt, now) {
+		r.paceAt = time.Time{}
+	}
 	if due(s.lingerAt, now) {
 		s.mu.Unlock()
 		s.Destroy()
@@ -341,14 +339,6 @@ func (s *Stream) tick() {
 }
 
 func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }
-
-// reached returns t, or zero if t is due.
-func reached(t, now time.Time) time.Time {
-	if due(t, now) {
-		return time.Time{}
-	}
-	return t
-}
 
 // probeTail sends the last packet again if no new one would reveal whether it arrived.
 func (s *Stream) probeTail(now time.Time) {

@@ -1,6 +1,7 @@
 package udx
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -154,9 +155,12 @@ func (s *Stream) take(p []byte) (n int, err error, update bool) {
 	if s.in.discard {
 		return 0, ErrClosed, false
 	}
-	if n = s.in.buf.read(p); n > 0 {
-		if s.in.buf.len() > 0 {
+	if n, _ = s.in.buf.Read(p); n > 0 { // the only error is io.EOF
+		switch {
+		case s.in.buf.Len() > 0:
 			wait.Nudge(s.readable) // for other waiting Reads
+		case s.in.buf.Cap() > spareBuffer: // free the memory of a burst
+			s.in.buf = bytes.Buffer{}
 		}
 		return n, nil, s.windowOpened()
 	}
@@ -237,7 +241,7 @@ func (s *Stream) Close() error {
 		return nil
 	}
 	s.in.discard = true
-	s.in.buf = buffer{}
+	s.in.buf = bytes.Buffer{}
 	if s.over {
 		s.mu.Unlock()
 		return nil
@@ -285,7 +289,7 @@ func (s *Stream) finish(err error) {
 	}
 	s.in.ahead = nil
 	if s.in.discard {
-		s.in.buf = buffer{}
+		s.in.buf = bytes.Buffer{}
 	}
 	s.out = outbound{next: s.out.next, una: s.out.una, ended: true}
 	s.loss.order = segmentList{}

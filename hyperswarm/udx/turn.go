@@ -208,7 +208,7 @@ func (s *Stream) waitAt(sock *Socket) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.over && !s.in.discard && !s.in.eof && s.in.buf.len() == 0 && s.sock == sock
+	return !s.over && !s.in.discard && !s.in.eof && s.in.buf.Len() == 0 && s.sock == sock
 }
 
 // comesBack reports whether a waiting Read will consume what arrived; its caller is likely to read again.
@@ -218,7 +218,7 @@ func (s *Stream) comesBack() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.connected && !s.over && !s.in.eof && s.in.buf.len() > 0
+	return s.connected && !s.over && !s.in.eof && s.in.buf.Len() > 0
 }
 
 // interrupt interrupts a Read that waits at a socket.
