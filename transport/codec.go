@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -38,10 +39,7 @@ const maxFrameHeader = 1 + 3*binary.MaxVarintLen64
 
 // MaxFrame returns the size of the largest frame in bytes.
 func (c *Codec) MaxFrame() int {
-	size := c.Envelope.MaxSize
-	if size <= 0 {
-		size = envelope.DefaultMaxSize
-	}
+	size := cmp.Or(max(c.Envelope.MaxSize, 0), envelope.DefaultMaxSize)
 	return max(size, maxHello) + maxFrameHeader
 }
 

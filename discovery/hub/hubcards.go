@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -89,8 +90,6 @@ func discoveryError(message string, err error) *registry.Error {
 // Discover implements [registry.Source]. It requests the cards now and every
 // Interval, and returns when a request fails; the registry calls it again.
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
-	tick := time.NewTicker(cmp.Or(max(s.Interval, 0), DefaultInterval))
-	defer tick.Stop()
 	known := map[string]bool{}
 	for {
 		cards, err := s.fetch(ctx)
@@ -100,10 +99,8 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 		if err := report(sink, cards, known); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Pause(ctx, cmp.Or(max(s.Interval, 0), DefaultInterval)) {
 			return ctx.Err()
-		case <-tick.C:
 		}
 	}
 }

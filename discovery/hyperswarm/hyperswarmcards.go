@@ -10,6 +10,7 @@
 package hyperswarm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -79,10 +80,7 @@ type Source struct {
 
 func (s *Source) init() {
 	s.once.Do(func() {
-		s.log = s.Logger
-		if s.log == nil {
-			s.log = slog.New(slog.DiscardHandler)
-		}
+		s.log = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
 		s.lookups = rate.NewLimiter(rate.Every(lookupPause), lookupBurst)
 		s.changed = make(chan struct{}, 1)
 		s.kept = make(map[identity.PublicKey]bool)
@@ -178,12 +176,8 @@ func discoveryError(err error) error {
 func (s *Source) flushWithdrawals() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
 	for s.hasAnnounced() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !wait.Pause(ctx, 10*time.Millisecond) {
 			return
 		}
 	}

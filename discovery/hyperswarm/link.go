@@ -21,9 +21,9 @@ type link struct {
 	mu       sync.Mutex
 	queue    map[string]struct{} // agents to send statements about
 	sending  bool                // one that has left the queue
-	idle     chan struct{}       // closed when the queue is sent; nil if nobody waits
 	ended    bool
-	lastSeen time.Time // of the last message after the greeting
+	idle     wait.Signal // when the queue is sent, or the link has ended
+	lastSeen time.Time   // of the last message after the greeting
 }
 
 func newLink(c *swarm.Conn, ledger *signedcard.Ledger) *link {
@@ -46,16 +46,13 @@ func (l *link) enqueue(id string) {
 
 // flush waits until the queue is sent, or the link or ctx has ended.
 func (l *link) flush(ctx context.Context) {
+	idle := l.idle.Wait()
 	l.mu.Lock()
-	if len(l.queue) == 0 && !l.sending || l.ended {
-		l.mu.Unlock()
+	flushed := len(l.queue) == 0 && !l.sending || l.ended
+	l.mu.Unlock()
+	if flushed {
 		return
 	}
-	if l.idle == nil {
-		l.idle = make(chan struct{})
-	}
-	idle := l.idle
-	l.mu.Unlock()
 	select {
 	case <-idle:
 	case <-ctx.Done():
@@ -105,14 +102,13 @@ func (l *link) write() error {
 	if err := l.c.WriteMessage([]byte(Greeting)); err != nil {
 		return err
 	}
-	beat := time.NewTicker(interval)
-	defer beat.Stop()
+	beat := time.Tick(interval)
 	for {
 		var err error
 		select {
 		case <-l.wake:
 			err = l.drain()
-		case <-beat.C:
+		case <-beat:
 			err = l.c.WriteMessage([]byte(heartbeat))
 		case <-l.c.Done():
 			return nil
@@ -152,21 +148,13 @@ func (l *link) next() (id string, ok bool) {
 		return id, true
 	}
 	l.sending = false
-	l.wakeFlush()
+	l.idle.Send()
 	return "", false
-}
-
-// wakeFlush ends the calls of flush. The caller holds l.mu.
-func (l *link) wakeFlush() {
-	if l.idle != nil {
-		close(l.idle)
-		l.idle = nil
-	}
 }
 
 func (l *link) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	l.wakeFlush()
+	l.idle.Send()
 }

@@ -119,12 +119,7 @@ func (s *Source) answer(ctx context.Context) {
 			_ = s.publish(data) // after a reconnection Discover answers again
 		}
 	}
-	t := time.NewTimer(answerPause)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
+	wait.Pause(ctx, answerPause)
 }
 
 // receive handles one statement. NATS calls it for one message at a time.
@@ -189,11 +184,9 @@ func (s *Source) Find(ctx context.Context, _ registry.Query) ([]agent.Card, erro
 	if err := s.ask(); err != nil {
 		return nil, discoveryError(err)
 	}
-	t := time.NewTimer(findTimeout)
-	defer t.Stop()
 	select {
 	case <-found:
-	case <-t.C:
+	case <-time.After(findTimeout):
 	case <-ctx.Done():
 	}
 	return nil, nil

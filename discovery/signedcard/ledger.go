@@ -1,6 +1,7 @@
 package signedcard
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -54,10 +55,7 @@ type lastSeen struct {
 func (l *Ledger) init() {
 	l.once.Do(func() {
 		l.book = &Book{Trusted: l.Trusts}
-		l.log = l.Logger
-		if l.log == nil {
-			l.log = slog.New(slog.DiscardHandler)
-		}
+		l.log = cmp.Or(l.Logger, slog.New(slog.DiscardHandler))
 		l.mine = make(map[string]agent.Card)
 		l.found = make(chan struct{})
 		l.rates = make(map[identity.PublicKey]*rate.Limiter)

@@ -2,6 +2,7 @@ package dhtrpc
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -49,15 +50,7 @@ func (s *Sampler) Addr() netip.AddrPort {
 	if n == 0 {
 		return netip.AddrPort{}
 	}
-	need := n
-	switch {
-	case n >= 12:
-		need = n - 3
-	case n >= 8:
-		need = n - 2
-	case n >= 4:
-		need = n - 1
-	}
+	need := n - min(n/4, 3)
 	addrs, hosts := make(map[netip.AddrPort]int), make(map[netip.Addr]int)
 	for _, x := range s.samples {
 		addrs[x.seen]++
@@ -138,10 +131,8 @@ func (s *Sampler) Guess() (Class, []netip.AddrPort) {
 		return Unknown, nil
 	}
 	first := s.samples[0].seen
-	for _, x := range s.samples[1:] {
-		if x.seen != first {
-			return Random, []netip.AddrPort{netip.AddrPortFrom(first.Addr(), 0)}
-		}
+	if slices.ContainsFunc(s.samples, func(x sample) bool { return x.seen != first }) {
+		return Random, []netip.AddrPort{netip.AddrPortFrom(first.Addr(), 0)}
 	}
 	return Consistent, []netip.AddrPort{first}
 }

@@ -1,6 +1,7 @@
 package dhtrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -65,24 +66,17 @@ func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, err
 		defer n.mu.Unlock()
 		delete(n.pending, tid)
 	}()
-	sock := c.Socket
-	if sock == nil {
-		sock = n.sock
-	}
+	sock := cmp.Or(c.Socket, n.sock)
 	m := &Message{TID: tid, To: to, Internal: c.Internal, Command: c.Command, Target: c.Target, Token: c.Token, Value: c.Value}
 	n.sign(m, sock)
 	data := m.Append(nil)
-	if c.Tries == 0 {
-		c.Tries = usualTries
-	}
-	t := time.NewTicker(tryTimeout)
-	defer t.Stop()
-	for range c.Tries {
+	timeout := time.Tick(tryTimeout)
+	for range cmp.Or(c.Tries, usualTries) {
 		_ = sock.Write(data, to) // retried below
 		select {
 		case r := <-p.answer:
 			return r, nil
-		case <-t.C:
+		case <-timeout:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-n.ctx.Done():
@@ -92,8 +86,7 @@ func (n *Node) Call(ctx context.Context, to netip.AddrPort, c Call) (*Reply, err
 	return nil, ErrTimeout
 }
 
-// reserve gives a call an id that no other has. There is one: at most maxInFlight calls run. reserve gives
-// a call a number that no other has.
+// reserve gives a call an id that no other has. There is one: at most maxInFlight calls run.
 func (n *Node) reserve(p *pending) uint16 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -112,7 +105,6 @@ func (n *Node) response(s *udx.Socket, m *Message, from netip.AddrPort) {
 		return
 	}
 	delete(n.pending, m.TID)
-	n.heard = append(n.heard, from)
 	n.heard = append(n.heard, from)
 	n.heard = n.heard[max(0, len(n.heard)-maxHeard):]
 	n.mu.Unlock()

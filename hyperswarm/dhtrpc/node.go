@@ -179,14 +179,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 func (n *Node) run() {
 	n.join()
 	close(n.ready)
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	for i := 1; ; i++ {
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-t.C:
-		}
+	for i := 1; wait.Pause(n.ctx, tick); i++ {
 		n.hintsLeft.Store(maxHints)
 		if i%8 == 0 {
 			n.pingOldest()

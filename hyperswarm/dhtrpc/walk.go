@@ -55,7 +55,7 @@ type step struct {
 type outcome struct {
 	step
 	reply   *Reply // nil if there was none
-	slow    bool   // no answer yet; another outcome follows
+	slow    bool   // no answer yet; the outcome follows, rarely before this report
 	wasSlow bool   // reported as slow before
 }
 
@@ -105,33 +105,12 @@ func (n *Node) Walk(ctx context.Context, w Walk) ([]*Reply, error) {
 
 // visit asks one node, and reports when the answer takes longer than slowAfter.
 func (n *Node) visit(ctx context.Context, w Walk, s step, results chan<- outcome) {
-	slow := false
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan *Reply, 1)
-	n.background.Go(func() {
-		r, err := n.Call(ctx, s.addr, Call{Internal: w.Internal, Command: w.Command, Target: &w.Target, Value: w.Value, Tries: walkTries})
-		if err != nil {
-			r = nil
-		}
-		done <- r
-	})
-	t := time.NewTimer(slowAfter)
-	defer t.Stop()
-	for {
-		select {
-		case r := <-done:
-			results <- outcome{step: s, reply: r, wasSlow: slow}
-			return
-		case <-t.C:
-			slow = true
-			results <- outcome{step: s, slow: true}
-		case <-n.ctx.Done():
-			return
-		case <-ctx.Done():
-			return
-		}
+	late := time.AfterFunc(slowAfter, func() { results <- outcome{step: s, slow: true} })
+	r, err := n.Call(ctx, s.addr, Call{Internal: w.Internal, Command: w.Command, Target: &w.Target, Value: w.Value, Tries: walkTries})
+	if err != nil {
+		r = nil
 	}
+	results <- outcome{step: s, reply: r, wasSlow: !late.Stop()}
 }
 
 // addTable adds the table's nodes, and the bootstrap nodes if the table has few.

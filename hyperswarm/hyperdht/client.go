@@ -15,20 +15,15 @@ import (
 // bootstrap nodes.
 func (n *Node) walk(ctx context.Context, w dhtrpc.Walk) ([]*dhtrpc.Reply, error) {
 	nodes, err := n.rpc.Walk(ctx, w)
-	if err != nil {
-		return nodes, n.walkError(ctx, err)
-	}
-	return nodes, nil
-}
-
-func (n *Node) walkError(ctx context.Context, err error) error {
 	switch {
+	case err == nil:
+		return nodes, nil
 	case n.ctx.Err() != nil:
-		return errClosed
+		return nodes, errClosed
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return nodes, ctx.Err()
 	}
-	return &Error{Code: CodeNoNodes, Message: "the DHT does not answer: check the bootstrap nodes and that the firewall allows UDP", Err: err}
+	return nodes, &Error{Code: CodeNoNodes, Message: "the DHT does not answer: check the bootstrap nodes and that the firewall allows UDP", Err: err}
 }
 
 // Lookup queries the peers of a topic and calls found with each until the nodes closest to the topic have
@@ -168,18 +163,26 @@ func (n *Node) PutMutable(ctx context.Context, pair *identity.Pair, value []byte
 	}
 	public := pair.Public()
 	target := identity.Hash(public[:])
-	nodes, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdMutableGet, Value: []byte{0}})
+	m := mutable{seq: seq, value: bytes.Clone(value)} // the caller may change its own
+	m.signature = pair.Sign(m.signable())
+	w := dhtrpc.Walk{Target: target, Command: cmdMutableGet, Value: []byte{0}}
+	return n.put(ctx, w, cmdMutablePut, encode(&signedPut{public, m}), func() uint64 {
+		code, _ := n.store.putMutable(target, m, netip.Addr{})
+		return code
+	})
+}
+
+// put stores a record at the nodes closest to a walk's target. A persistent node also stores it itself, by
+// calling own, which returns the code of a refusal.
+func (n *Node) put(ctx context.Context, w dhtrpc.Walk, command uint64, data []byte, own func() uint64) error {
+	nodes, err := n.walk(ctx, w)
 	if err != nil {
 		return err
 	}
-	m := mutable{seq: seq, value: value}
-	m.signature = pair.Sign(m.signable())
-	data := encode(&signedPut{public, m})
-	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdMutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return data })
+	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: command, Target: &w.Target}, nodes, func(*dhtrpc.Reply) []byte { return data })
 	stored := len(done)
 	if n.rpc.Persistent() {
-		m.value = bytes.Clone(value) // the caller may change its own
-		if code, _ := n.store.putMutable(target, m, netip.Addr{}); code != 0 {
+		if code := own(); code != 0 {
 			refused = append(refused, code)
 		} else {
 			stored++
@@ -231,17 +234,11 @@ func (n *Node) PutImmutable(ctx context.Context, value []byte) ([32]byte, error)
 	if len(value) == 0 {
 		return target, &Error{Code: CodeInvalid, Message: "an empty record cannot be stored"}
 	}
-	nodes, err := n.walk(ctx, dhtrpc.Walk{Target: target, Command: cmdImmutableGet})
-	if err != nil {
-		return target, err
-	}
-	done, refused := n.rpc.Commit(ctx, dhtrpc.Call{Command: cmdImmutablePut, Target: &target}, nodes, func(*dhtrpc.Reply) []byte { return value })
-	stored := len(done)
-	if n.rpc.Persistent() {
+	w := dhtrpc.Walk{Target: target, Command: cmdImmutableGet}
+	return target, n.put(ctx, w, cmdImmutablePut, value, func() uint64 {
 		n.store.putImmutable(target, bytes.Clone(value), netip.Addr{})
-		stored++
-	}
-	return target, committed(stored, refused)
+		return 0
+	})
 }
 
 // GetImmutable returns the value with a hash.

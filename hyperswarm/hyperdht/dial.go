@@ -1,6 +1,7 @@
 package hyperdht
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -35,9 +36,7 @@ type DialOptions struct {
 // ends, about ten seconds at most. The connection is encrypted end to end with the owner of the key,
 // whatever path the packets take.
 func (n *Node) Dial(ctx context.Context, key identity.PublicKey, o DialOptions) (*secretstream.Conn, error) {
-	if o.Pair == nil {
-		o.Pair = n.o.Pair
-	}
+	o.Pair = cmp.Or(o.Pair, n.o.Pair)
 	if !key.Valid() {
 		return nil, &Error{Code: CodeInvalid, Message: "the peer's key is not a valid public key"}
 	}
@@ -46,8 +45,7 @@ func (n *Node) Dial(ctx context.Context, key identity.PublicKey, o DialOptions) 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(n.ctx, cancel)
-	defer stop()
+	defer context.AfterFunc(n.ctx, cancel)()
 	d, err := n.newDial(key, o)
 	if err != nil {
 		return nil, err
@@ -302,7 +300,7 @@ func (d *dial) connect(ctx context.Context, a *answer) error {
 		d.stream.Connect(sock, reachable(a.payload.addrs, a.server), a.payload.streamID, false)
 		return nil
 	case d.n.rpc.Persistent(): // the peer connects to this node
-		return d.await(ctx, a, passiveWait)
+		return d.await(ctx, a)
 	}
 	return d.punch(ctx, a)
 }
@@ -318,14 +316,12 @@ func reachable(all []netip.AddrPort, otherwise netip.AddrPort) netip.AddrPort {
 }
 
 // await connects to the sender of the peer's first packet.
-func (d *dial) await(ctx context.Context, a *answer, patience time.Duration) error {
-	t := time.NewTimer(patience)
-	defer t.Stop()
+func (d *dial) await(ctx context.Context, a *answer) error {
 	select {
 	case first := <-d.stream.First():
 		d.stream.Connect(first.Socket, first.Addr, a.payload.streamID, false)
 		return nil
-	case <-t.C:
+	case <-time.After(passiveWait):
 		return peerError(CodeUnreachable, d.key, "answers, but there is no path to it", nil)
 	case <-ctx.Done():
 		return d.failed(ctx, CodeUnreachable, "answers, but no path to it was found in time", nil)
@@ -337,8 +333,6 @@ func (d *dial) confirm(ctx context.Context) error {
 	if d.stream.Proven() {
 		return nil
 	}
-	t := time.NewTimer(passiveWait)
-	defer t.Stop()
 	select {
 	case <-d.stream.First():
 		return nil
@@ -347,7 +341,7 @@ func (d *dial) confirm(ctx context.Context) error {
 			return nil // closed again already: the reader finds out
 		}
 		return peerError(CodeUnreachable, d.key, "cannot be reached", d.stream.Err())
-	case <-t.C:
+	case <-time.After(passiveWait):
 		return peerError(CodeUnreachable, d.key, "answers, but its packets do not arrive", nil)
 	case <-ctx.Done():
 		return d.failed(ctx, CodeUnreachable, "answers, but its packets did not arrive in time", nil)

@@ -1,6 +1,7 @@
 package hyperdht
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -69,9 +70,7 @@ type session struct {
 // Listen announces a key and accepts connections for it. The announcement runs in the background; see
 // WaitAnnounced.
 func (n *Node) Listen(o ListenOptions) (*Listener, error) {
-	if o.Pair == nil {
-		o.Pair = n.o.Pair
-	}
+	o.Pair = cmp.Or(o.Pair, n.o.Pair)
 	public := o.Pair.Public()
 	l := &Listener{
 		n: n, pair: o.Pair, target: identity.Hash(public[:]), allow: o.Allow,

@@ -94,9 +94,7 @@ func Listen(o Options) (*Node, error) {
 		o.Pair = identity.Generate()
 	}
 	o.HandshakeRate, o.RequestRate = cmp.Or(o.HandshakeRate, 5), cmp.Or(o.RequestRate, 200)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	n := &Node{
 		o: o, mux: udx.NewMux(o.UDX), store: newStore(), log: o.Logger,
 		signatures: dhtrpc.NewLimiter(50, 200, 8192),

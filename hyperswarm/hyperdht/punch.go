@@ -444,8 +444,6 @@ func (d *dial) punch(ctx context.Context, a *answer) error {
 	if err != nil {
 		return err
 	}
-	t := time.NewTimer(time.Duration(rounds) * punchInterval)
-	defer t.Stop()
 	select {
 	case from := <-p.pinged:
 		d.stream.Connect(from.Socket, from.Addr, a.payload.streamID, false)
@@ -453,7 +451,7 @@ func (d *dial) punch(ctx context.Context, a *answer) error {
 	case first := <-d.stream.First():
 		d.stream.Connect(first.Socket, first.Addr, a.payload.streamID, false)
 		return nil
-	case <-t.C:
+	case <-time.After(time.Duration(rounds) * punchInterval):
 		return peerError(CodeUnreachable, d.key, "answers, but hole punching failed: the firewalls let no packet through", nil)
 	case <-ctx.Done():
 		return d.failed(ctx, CodeUnreachable, "answers, but no path to it was found in time", nil)

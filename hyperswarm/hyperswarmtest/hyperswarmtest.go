@@ -3,6 +3,7 @@
 package hyperswarmtest
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"testing"
@@ -31,12 +32,8 @@ func Node(t testing.TB, o hyperdht.Options) *hyperdht.Node {
 	if !o.Listen.IsValid() {
 		o.Listen = Loopback
 	}
-	if o.HandshakeRate == 0 { // all peers share one host
-		o.HandshakeRate = 1000
-	}
-	if o.RequestRate == 0 {
-		o.RequestRate = 10_000
-	}
+	o.HandshakeRate = cmp.Or(o.HandshakeRate, 1000) // all peers share one host
+	o.RequestRate = cmp.Or(o.RequestRate, 10_000)
 	n, err := hyperdht.Listen(o)
 	if err != nil {
 		t.Fatal(err)

@@ -45,17 +45,7 @@ func (n *Simulation) NAT(host string, m Mapping) *NAT {
 }
 
 // Listen returns a socket of an inner host. Port 0 means any.
-func (r *NAT) Listen(at netip.AddrPort) *Conn {
-	c := r.n.newConn(at)
-	c.nat = r
-	r.n.mu.Lock()
-	defer r.n.mu.Unlock()
-	if at.Port() == 0 {
-		c.addr = netip.AddrPortFrom(at.Addr(), r.n.freePort())
-	}
-	r.inner[c.addr] = c
-	return c
-}
+func (r *NAT) Listen(at netip.AddrPort) *Conn { return r.n.listen(at, r, r.inner) }
 
 // send translates what leaves; n.mu is held.
 func (r *NAT) send(c *Conn, to netip.AddrPort) (from netip.AddrPort) {

@@ -57,19 +57,17 @@ const queueSize = 2048
 func (n *Simulation) Listen(at string) *Conn { return n.ListenAt(netip.MustParseAddrPort(at)) }
 
 // ListenAt is Listen for an address that is one already.
-func (n *Simulation) ListenAt(at netip.AddrPort) *Conn {
-	c := n.newConn(at)
+func (n *Simulation) ListenAt(at netip.AddrPort) *Conn { return n.listen(at, nil, n.conns) }
+
+// listen adds a socket, of a router's inner host if nat is not nil.
+func (n *Simulation) listen(at netip.AddrPort, nat *NAT, conns map[netip.AddrPort]*Conn) *Conn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if at.Port() == 0 {
-		c.addr = netip.AddrPortFrom(at.Addr(), n.freePort())
+		at = netip.AddrPortFrom(at.Addr(), n.freePort())
 	}
-	n.conns[c.addr] = c
-	return c
-}
-
-func (n *Simulation) newConn(at netip.AddrPort) *Conn {
-	return &Conn{n: n, addr: at, queue: make(chan datagram, queueSize), closed: make(chan struct{})}
+	conns[at] = &Conn{n: n, nat: nat, conns: conns, addr: at, queue: make(chan datagram, queueSize), closed: make(chan struct{})}
+	return conns[at]
 }
 
 // fate draws what happens to a datagram: who gets it, from whom, and when its
@@ -111,7 +109,8 @@ type datagram struct {
 // Conn is a socket: what a udx.Mux serves.
 type Conn struct {
 	n      *Simulation
-	nat    *NAT // nil: it is on the network itself
+	nat    *NAT                     // nil: it is on the network itself
+	conns  map[netip.AddrPort]*Conn // of its network
 	addr   netip.AddrPort
 	queue  chan datagram
 	once   sync.Once
@@ -140,7 +139,7 @@ func (c *Conn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	}
 	dst, from, delays := c.n.fate(b, c, to)
 	for _, d := range delays {
-		dst.schedule(datagram{data: append([]byte(nil), b...), from: from, at: time.Now().Add(d)}, d)
+		dst.schedule(datagram{data: slices.Clone(b), from: from, at: time.Now().Add(d)}, d)
 	}
 	return len(b), nil
 }
@@ -185,11 +184,7 @@ func (c *Conn) Close() error {
 		close(c.closed)
 		c.n.mu.Lock()
 		defer c.n.mu.Unlock()
-		if c.nat != nil {
-			delete(c.nat.inner, c.addr)
-			return
-		}
-		delete(c.n.conns, c.addr)
+		delete(c.conns, c.addr)
 	})
 	return nil
 }

@@ -1,9 +1,10 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -18,12 +19,27 @@ import (
 // Dial connects to a peer through a relay. The connection is encrypted end to end with the peer; the relay
 // cannot read it. A nil pair means the node's identity.
 func Dial(ctx context.Context, n *hyperdht.Node, relay, to identity.PublicKey, pair *identity.Pair, o secretstream.Options) (*secretstream.Conn, error) {
-	if pair == nil {
-		pair = n.Pair()
-	}
+	pair = cmp.Or(pair, n.Pair())
 	return openPath(ctx, n, relay, pair, dial+string(to[:]), func(ctx context.Context, c *secretstream.Conn) (*secretstream.Conn, error) {
 		return initiate(ctx, c, pair, to, o)
 	})
+}
+
+// DialAny connects to a peer directly or else through one of the relays, tried in order. The error is that
+// of all attempts. Options are those of a connection through a relay.
+func DialAny(ctx context.Context, n *hyperdht.Node, relays []identity.PublicKey, to identity.PublicKey, direct hyperdht.DialOptions, o secretstream.Options) (*secretstream.Conn, error) {
+	c, err := n.Dial(ctx, to, direct)
+	for _, r := range relays {
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		var rerr error
+		if c, rerr = Dial(ctx, n, r, to, direct.Pair, o); rerr == nil {
+			return c, nil
+		}
+		err = errors.Join(err, fmt.Errorf("through the relay %.8s…: %w", r, rerr))
+	}
+	return c, err
 }
 
 // openPath connects to the relay, sends a request for a path and makes the inner stream on it.
@@ -81,12 +97,8 @@ type Listener struct {
 
 // Listen registers with a relay, and again whenever that connection breaks.
 func Listen(n *hyperdht.Node, relay identity.PublicKey, o ListenOptions) *Listener {
-	if o.Pair == nil {
-		o.Pair = n.Pair()
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
+	o.Pair = cmp.Or(o.Pair, n.Pair())
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	l := &Listener{
 		n: n, relay: relay, o: o, slots: make(chan struct{}, maxAccepts), first: make(chan struct{}),
 		conns: backlog.New(context.Background(), maxWaiting, (*secretstream.Conn).Destroy, func() error { return ErrClosed }),
@@ -166,8 +178,7 @@ func (l *Listener) register() error {
 		return err
 	}
 	l.registered(nil)
-	stop := context.AfterFunc(l.ctx, c.Destroy)
-	defer stop()
+	defer context.AfterFunc(l.ctx, c.Destroy)()
 	for {
 		m, err := c.ReadMessage()
 		if err != nil {

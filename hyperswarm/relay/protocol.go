@@ -56,8 +56,7 @@ var (
 
 // ask sends a request to the relay and waits for its answer.
 func ask(ctx context.Context, c *secretstream.Conn, request string) error {
-	stop := context.AfterFunc(ctx, c.Destroy)
-	defer stop()
+	defer context.AfterFunc(ctx, c.Destroy)()
 	if err := c.WriteMessage([]byte(request)); err != nil {
 		return why(ctx, err)
 	}
@@ -94,8 +93,7 @@ func why(ctx context.Context, err error) error {
 
 // initiate makes the inner stream of a path, at the dialling end.
 func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to identity.PublicKey, o secretstream.Options) (*secretstream.Conn, error) {
-	stop := context.AfterFunc(ctx, c.Destroy)
-	defer stop()
+	defer context.AfterFunc(ctx, c.Destroy)()
 	i, err := secretstream.NewInitiator(pair, to)
 	if err != nil {
 		return nil, err
@@ -129,8 +127,7 @@ func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to
 // respond makes the inner stream of a path, at the accepting end. A peer that is not allowed gets no
 // answer.
 func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, allow identity.Allow, o secretstream.Options) (*secretstream.Conn, error) {
-	stop := context.AfterFunc(ctx, c.Destroy)
-	defer stop()
+	defer context.AfterFunc(ctx, c.Destroy)()
 	msg, err := readPart(c)
 	if err != nil {
 		return nil, why(ctx, err)

@@ -74,9 +74,7 @@ func Serve(l *hyperdht.Listener, o ServerOptions) *Server {
 	o.MaxPathsOfPeer = cmp.Or(o.MaxPathsOfPeer, 16)
 	o.RateOfPeer = cmp.Or(o.RateOfPeer, 16<<20)
 	o.Idle = cmp.Or(o.Idle, time.Minute)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{
 		l: l, o: o, conns: make(map[*secretstream.Conn]struct{}), registered: make(map[identity.PublicKey]*secretstream.Conn),
 		waiting: make(map[pathID]*path), ofPeer: make(map[identity.PublicKey]*share),
@@ -125,8 +123,7 @@ func (s *Server) run() {
 			return
 		}
 		s.wg.Go(func() {
-			stop := context.AfterFunc(s.ctx, c.Destroy)
-			defer stop()
+			defer context.AfterFunc(s.ctx, c.Destroy)()
 			defer c.Destroy()
 			s.mu.Lock()
 			s.conns[c] = struct{}{}
@@ -207,15 +204,13 @@ func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
 		s.refuse(c, answerUnknown)
 		return
 	}
-	t := time.NewTimer(stepTime)
-	defer t.Stop()
 	select {
 	case other := <-p.taken:
 		defer other.Destroy()
 		if say(c, answerOK) == nil && say(other, answerOK) == nil {
 			s.splice(c, other, p.of.pace)
 		}
-	case <-t.C:
+	case <-time.After(stepTime):
 		s.refuse(c, answerUnknown)
 	case <-s.ctx.Done():
 	}
@@ -230,11 +225,9 @@ func (s *Server) refuse(c *secretstream.Conn, answer string) {
 	if say(c, answer) != nil || c.Close() != nil {
 		return // the connection is broken
 	}
-	t := time.NewTimer(linger)
-	defer t.Stop()
 	select {
 	case <-c.Ended():
-	case <-t.C:
+	case <-time.After(linger):
 	case <-s.ctx.Done():
 	}
 }
@@ -315,12 +308,11 @@ func (s *Server) splice(a, b *secretstream.Conn, pace *rate.Limiter) {
 	wg.Wait()
 	idle.Stop()
 	// The last data still has to arrive.
-	t := time.NewTimer(stepTime)
-	defer t.Stop()
+	late := time.After(stepTime)
 	for _, c := range []*secretstream.Conn{a, b} {
 		select {
 		case <-c.Ended():
-		case <-t.C:
+		case <-late:
 		}
 	}
 }

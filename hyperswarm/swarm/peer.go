@@ -2,8 +2,6 @@ package swarm
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -138,29 +136,14 @@ func (s *Swarm) dial(p *peer) {
 	s.dials++
 	if !s.queue.Go(func() {
 		defer cancel()
-		c, err := s.connect(ctx, p.key, relays)
+		direct := hyperdht.DialOptions{Pair: s.pair, Relays: relays}
+		c, err := relay.DialAny(ctx, s.o.Node, s.o.Relays, p.key, direct, s.o.Stream)
 		if !s.dialled(p, c, err) {
 			c.Destroy()
 		}
 	}) {
 		cancel()
 	}
-}
-
-// connect connects to a peer, through a relay if there is no direct path.
-func (s *Swarm) connect(ctx context.Context, key identity.PublicKey, known []netip.AddrPort) (*secretstream.Conn, error) {
-	c, err := s.o.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: s.pair, Relays: known})
-	for _, r := range s.o.Relays {
-		if err == nil || ctx.Err() != nil {
-			break
-		}
-		var rerr error
-		if c, rerr = relay.Dial(ctx, s.o.Node, r, key, s.pair, s.o.Stream); rerr == nil {
-			return c, nil
-		}
-		err = errors.Join(err, fmt.Errorf("through the relay %.8s…: %w", r, rerr))
-	}
-	return c, err
 }
 
 // dialled handles the outcome of a dial. It reports false if the connection is not needed any more.

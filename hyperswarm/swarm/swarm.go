@@ -81,13 +81,9 @@ type Swarm struct {
 
 // New returns a swarm without topics.
 func New(o Options) *Swarm {
-	if o.Pair == nil {
-		o.Pair = o.Node.Pair()
-	}
+	o.Pair = cmp.Or(o.Pair, o.Node.Pair())
 	o.MaxPeers, o.MaxDials = cmp.Or(o.MaxPeers, defaultPeers), cmp.Or(o.MaxDials, defaultDials)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	s := &Swarm{
 		o: o, pair: o.Pair, log: o.Logger, wake: make(chan struct{}, 1),
 		topics: make(map[[32]byte]*topicState), peers: make(map[identity.PublicKey]*peer), conns: make(map[identity.PublicKey]*Conn),

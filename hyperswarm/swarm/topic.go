@@ -47,8 +47,9 @@ type topicState struct {
 	members map[*Topic]struct{} // guarded by the swarm's mu
 
 	mu        sync.Mutex
-	rounds    map[Role]chan struct{} // closed after the first round that includes the role
-	err       error                  // of the last round
+	rounds    map[Role]bool // roles of the rounds that are done
+	err       error         // of the last one
+	rounded   wait.Signal   // after a round
 	announced bool
 }
 
@@ -84,7 +85,7 @@ func (s *Swarm) Join(topic [32]byte, r Role) (*Topic, error) {
 func (s *Swarm) newState(topic [32]byte, before *topicState) *topicState {
 	m := &topicState{
 		s: s, topic: topic, before: before, members: make(map[*Topic]struct{}),
-		refresh: make(chan struct{}, 1), done: make(chan struct{}), rounds: make(map[Role]chan struct{}),
+		refresh: make(chan struct{}, 1), done: make(chan struct{}), rounds: make(map[Role]bool),
 	}
 	m.ctx, m.cancel = context.WithCancel(s.ctx)
 	s.topics[topic] = m
@@ -100,32 +101,32 @@ func (m *topicState) role() (all Role) {
 	return all
 }
 
-// Flushed blocks until the first round of the membership's role is done.
+// Flushed blocks until the first round that includes the membership's role is done.
 func (t *Topic) Flushed(ctx context.Context) error {
-	select {
-	case <-t.m.round(t.role):
-		t.m.mu.Lock()
-		defer t.m.mu.Unlock()
-		return t.m.err
-	case <-t.gone:
-		return ErrClosed
-	case <-t.m.done:
-		return ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
+	for {
+		rounded := t.m.rounded.Wait()
+		if done, err := t.m.flushed(t.role); done {
+			return err
+		}
+		select {
+		case <-rounded:
+		case <-t.gone:
+			return ErrClosed
+		case <-t.m.done:
+			return ErrClosed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
-// round returns a channel that is closed after the first round that includes a role.
-func (m *topicState) round(r Role) chan struct{} {
+func (m *topicState) flushed(r Role) (done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.rounds[r]
-	if c == nil {
-		c = make(chan struct{})
-		m.rounds[r] = c
+	for role := range m.rounds {
+		done = done || r&^role == 0
 	}
-	return c
+	return done, m.err
 }
 
 // Refresh runs a round now, e.g. after the network has changed.
@@ -166,7 +167,10 @@ func (m *topicState) run() {
 		if m.ctx.Err() != nil {
 			return
 		}
-		m.rounded(role, err)
+		m.mu.Lock()
+		m.rounds[role], m.err = true, err
+		m.mu.Unlock()
+		m.rounded.Send()
 		pause := refreshTime + rand.N(refreshJitter)
 		if err != nil {
 			m.s.log.Debug("a topic cannot be refreshed", "error", err)
@@ -179,24 +183,6 @@ func (m *topicState) run() {
 		case <-m.refresh:
 		}
 	}
-}
-
-// rounded reports a finished round to those who wait for its role, or a part of it.
-func (m *topicState) rounded(role Role, err error) {
-	for _, part := range []Role{0, Client, Server, Client | Server} {
-		if part&^role != 0 {
-			continue
-		}
-		done := m.round(part)
-		select {
-		case <-done:
-		default:
-			defer close(done)
-		}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.err = err
 }
 
 // look runs one lookup, with an announcement if the role includes Server.

@@ -7,7 +7,6 @@ package hyperswarm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/parleyhub/parley/agent"
@@ -44,10 +43,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the endpoint's address is not a public key", Err: err}
 	}
-	s, err := d.Node.Dial(ctx, key, hyperdht.DialOptions{Pair: d.Pair})
-	if err != nil && ctx.Err() == nil {
-		s, err = d.relayed(ctx, key, err)
-	}
+	s, err := relay.DialAny(ctx, d.Node, d.Relays, key, hyperdht.DialOptions{Pair: d.Pair}, secretstream.Options{MaxMessage: d.Codec.MaxMessage()})
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "no connection to " + key.String(), Err: err}
 	}
@@ -56,19 +52,6 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 		return nil, err // not c, which would be a non-nil interface
 	}
 	return c, nil
-}
-
-// relayed dials through the relays. Its error includes that of the direct dial.
-func (d *Dialer) relayed(ctx context.Context, key identity.PublicKey, direct error) (*secretstream.Conn, error) {
-	all := []error{direct}
-	for _, r := range d.Relays {
-		s, err := relay.Dial(ctx, d.Node, r, key, d.Pair, secretstream.Options{MaxMessage: d.Codec.MaxMessage()})
-		if err == nil {
-			return s, nil
-		}
-		all = append(all, fmt.Errorf("through the relay %.8s…: %w", r, err))
-	}
-	return nil, errors.Join(all...)
 }
 
 // Greeting is the start of the first message of each end; see [sealed.Greeting].

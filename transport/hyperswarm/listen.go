@@ -1,6 +1,7 @@
 package hyperswarm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -51,9 +52,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if o.Allow == nil {
 		o.Allow = func(identity.PublicKey) bool { return false }
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	inner, err := o.Node.Listen(hyperdht.ListenOptions{Pair: o.Pair, Allow: o.Allow})
 	if err != nil {
 		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "the DHT node cannot listen", Err: err}
@@ -84,25 +83,21 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 // waitRelays blocks until each relay has registered this listener or failed to. One is enough: the others
 // are retried.
 func (l *listener) waitRelays(ctx context.Context) error {
-	errs := make([]error, len(l.relays))
-	for i, r := range l.relays {
-		errs[i] = r.WaitRegistered(ctx)
+	var failed []error
+	for _, r := range l.relays {
+		err := r.WaitRegistered(ctx)
 		if ctx.Err() != nil {
 			return &transport.Error{Code: transport.CodeUnreachable, Message: "the relays did not answer in time", Err: ctx.Err()}
 		}
-	}
-	failed := 0
-	for _, err := range errs {
-		if err == nil {
-			continue
+		if err != nil {
+			failed = append(failed, err)
+			l.log.Warn("a relay did not register this listener", "error", err)
 		}
-		failed++
-		l.log.Warn("a relay did not register this listener", "error", err)
 	}
-	if failed < len(errs) {
+	if len(failed) < len(l.relays) {
 		return nil
 	}
-	return &transport.Error{Code: transport.CodeUnreachable, Message: "no relay has registered this listener", Err: errors.Join(errs...)}
+	return &transport.Error{Code: transport.CodeUnreachable, Message: "no relay has registered this listener", Err: errors.Join(failed...)}
 }
 
 // source is a listener of the library: direct or through a relay.

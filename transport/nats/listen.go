@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -54,9 +55,7 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if o.Allow == nil {
 		o.Allow = func(identity.PublicKey) bool { return false }
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	l := &listener{Backlog: sealed.NewBacklog(backlog), o: o, slots: make(chan struct{}, maxUnconfirmed)}
 	l.seen[0] = make(map[[secretstream.EphemeralSize]byte]bool)
 	var err error

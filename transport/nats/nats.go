@@ -73,12 +73,7 @@ func (o *Options) check() error {
 
 func (o *Options) prefix() string { return cmp.Or(o.Prefix, DefaultPrefix) }
 
-func (o *Options) silence() time.Duration {
-	if o.Silence <= 0 {
-		return defaultSilence
-	}
-	return o.Silence
-}
+func (o *Options) silence() time.Duration { return cmp.Or(max(o.Silence, 0), defaultSilence) }
 
 func (o *Options) secret() secretstream.Options {
 	// The stream below has its own keep-alive.

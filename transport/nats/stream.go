@@ -52,9 +52,9 @@ type stream struct {
 	answers chan []byte // of the handshake
 
 	mu      sync.Mutex
-	changed chan struct{} // closed at the next change
-	peer    string        // subject; "" until the handshake is done
-	err     error         // why the stream is over; received bytes may still be read
+	changed *sync.Cond // on mu
+	peer    string     // subject; "" until the handshake is done
+	err     error      // why the stream is over; received bytes may still be read
 
 	sent    uint64 // position of the next byte to send
 	granted uint64 // position up to which the peer allows sending
@@ -66,8 +66,8 @@ type stream struct {
 	unread   int
 	eof      bool // the peer sends nothing more
 
-	heard, said   time.Time
-	readBy, putBy time.Time // deadlines
+	heard   time.Time
+	closing bool // a Write must not wait any more
 
 	out  []byte // buffer of Write
 	omu  sync.Mutex
@@ -77,10 +77,11 @@ type stream struct {
 
 func newStream(o *Options, own string) (*stream, error) {
 	s := &stream{
-		nc: o.Conn, own: own, answers: make(chan []byte, 1), changed: make(chan struct{}),
-		granted: window, allowed: window, heard: time.Now(), said: time.Now(),
+		nc: o.Conn, own: own, answers: make(chan []byte, 1),
+		granted: window, allowed: window, heard: time.Now(),
 		over: make(chan struct{}), done: make(chan struct{}),
 	}
+	s.changed = sync.NewCond(&s.mu)
 	var err error
 	if s.sub, err = o.Conn.Subscribe(own, s.handle); err != nil {
 		return nil, err
@@ -124,14 +125,8 @@ func (s *stream) setPeer(peer string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer = peer
-	s.change()
+	s.changed.Broadcast()
 	return nil
-}
-
-// change wakes all waiting goroutines; s.mu is held.
-func (s *stream) change() {
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 func (s *stream) cause() error {
@@ -195,7 +190,7 @@ func (s *stream) receive(kind byte, at uint64, body []byte) error {
 	default:
 		return errProtocol
 	}
-	s.change()
+	s.changed.Broadcast()
 	return nil
 }
 
@@ -216,13 +211,12 @@ func (s *stream) publish(peer string, data []byte) error {
 
 // watch sends keep-alives, and breaks a stream whose peer is silent.
 func (s *stream) watch(silence time.Duration) {
-	t := time.NewTicker(silence / 3)
-	defer t.Stop()
+	tick := time.Tick(silence / 3)
 	for {
 		select {
 		case <-s.over:
 			return
-		case <-t.C:
+		case <-tick:
 		}
 		s.omu.Lock() // between two writes, so that everything counted in sent was published
 		s.mu.Lock()
@@ -249,7 +243,7 @@ func (s *stream) finish(err error, last func()) {
 		return
 	}
 	s.err = err
-	s.change()
+	s.changed.Broadcast()
 	close(s.over)
 	s.mu.Unlock()
 	if last != nil {
@@ -257,29 +251,6 @@ func (s *stream) finish(err error, last func()) {
 	}
 	_ = s.sub.Unsubscribe() // only fails when the connection to NATS is closed
 	close(s.done)
-}
-
-// wait blocks until the next change or a deadline; s.mu is held, and released meanwhile.
-func (s *stream) wait(by *time.Time) error {
-	changed := s.changed
-	var late <-chan time.Time
-	if !by.IsZero() {
-		left := time.Until(*by)
-		if left <= 0 {
-			return os.ErrDeadlineExceeded
-		}
-		t := time.NewTimer(left)
-		defer t.Stop()
-		late = t.C
-	}
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	select {
-	case <-changed:
-		return nil
-	case <-late:
-		return os.ErrDeadlineExceeded
-	}
 }
 
 // Read implements net.Conn.
@@ -293,14 +264,11 @@ func (s *stream) Read(p []byte) (int, error) {
 			s.mu.Unlock()
 			return 0, io.EOF
 		}
-		err := s.err
-		if err == nil {
-			err = s.wait(&s.readBy)
+		if s.err != nil {
+			defer s.mu.Unlock()
+			return 0, s.err
 		}
-		if err != nil && len(s.queue) == 0 {
-			s.mu.Unlock()
-			return 0, err
-		}
+		s.changed.Wait()
 	}
 	n := copy(p, s.queue[0])
 	if s.queue[0] = s.queue[0][n:]; len(s.queue[0]) == 0 {
@@ -358,9 +326,10 @@ func (s *stream) room(n int) (may int, at uint64, peer string, err error) {
 		if may = min(n, limit, int(s.granted-s.sent)); may > 0 {
 			break
 		}
-		if err := s.wait(&s.putBy); err != nil {
-			return 0, 0, "", err
+		if s.closing {
+			return 0, 0, "", net.ErrClosed
 		}
+		s.changed.Wait()
 	}
 	at = s.sent
 	s.sent += uint64(may)
@@ -385,8 +354,8 @@ func (s *stream) CloseWrite() error {
 func (s *stream) Close() error {
 	// Unblock a Write that waits for a grant.
 	s.mu.Lock()
-	s.putBy = time.Unix(1, 0)
-	s.change()
+	s.closing = true
+	s.changed.Broadcast()
 	s.mu.Unlock()
 	err := s.CloseWrite()
 	s.finish(net.ErrClosed, func() {
@@ -412,24 +381,14 @@ func (s *stream) Destroy() {
 // Ended is closed when the stream is over and the server has everything.
 func (s *stream) Ended() <-chan struct{} { return s.done }
 
-// SetDeadline implements net.Conn.
-func (s *stream) SetDeadline(t time.Time) error { return s.setDeadlines(t, &s.readBy, &s.putBy) }
+// SetDeadline is not supported: nothing above the stream has deadlines.
+func (s *stream) SetDeadline(time.Time) error { return os.ErrNoDeadline }
 
-// SetReadDeadline implements net.Conn.
-func (s *stream) SetReadDeadline(t time.Time) error { return s.setDeadlines(t, &s.readBy) }
+// SetReadDeadline is not supported.
+func (s *stream) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
 
-// SetWriteDeadline implements net.Conn.
-func (s *stream) SetWriteDeadline(t time.Time) error { return s.setDeadlines(t, &s.putBy) }
-
-func (s *stream) setDeadlines(t time.Time, which ...*time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range which {
-		*d = t
-	}
-	s.change()
-	return nil
-}
+// SetWriteDeadline is not supported.
+func (s *stream) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // subject is an address on NATS.
 type subject string

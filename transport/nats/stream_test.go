@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -16,9 +17,10 @@ func FuzzMessages(f *testing.F) {
 	nc := new(nats.Conn)
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		s := &stream{
-			nc: nc, sub: new(nats.Subscription), answers: make(chan []byte, 1), changed: make(chan struct{}), granted: window, allowed: window,
+			nc: nc, sub: new(nats.Subscription), answers: make(chan []byte, 1), granted: window, allowed: window,
 			over: make(chan struct{}), done: make(chan struct{}), heard: time.Now(),
 		}
+		s.changed = sync.NewCond(&s.mu)
 		s.handle(&nats.Msg{Data: first})
 		s.handle(&nats.Msg{Data: second})
 		held := 0

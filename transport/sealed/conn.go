@@ -65,8 +65,7 @@ func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.abort(ctx.Err()) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { c.abort(ctx.Err()) })()
 	begin := 0
 	for _, end := range ends {
 		if err := c.s.WriteMessage(data[begin:end]); err != nil {
@@ -109,11 +108,9 @@ func (c *Conn) read() {
 func (c *Conn) Close() error {
 	c.end(nil)
 	c.wg.Wait()
-	t := time.NewTimer(linger)
-	defer t.Stop()
 	select {
 	case <-c.s.Ended():
-	case <-t.C:
+	case <-time.After(linger):
 	}
 	return nil
 }

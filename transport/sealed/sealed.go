@@ -48,8 +48,7 @@ func Greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (*Conn
 func greet(ctx context.Context, s *secretstream.Conn, c *transport.Codec) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
-	stop := context.AfterFunc(ctx, s.Destroy)
-	defer stop()
+	defer context.AfterFunc(ctx, s.Destroy)()
 	hello := binary.AppendUvarint([]byte(Greeting), uint64(c.MaxMessage()))
 	if err := s.WriteMessage(hello); err != nil {
 		return 0, closed(ctx, err)

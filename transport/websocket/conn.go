@@ -212,13 +212,12 @@ func (c *conn) readAll(b []byte, r io.Reader) ([]byte, error) {
 
 // watch breaks the connection if the peer is silent.
 func (c *conn) watch(interval, timeout time.Duration) {
-	t := time.NewTicker(interval)
-	defer t.Stop()
+	tick := time.Tick(interval)
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
-		case <-t.C:
+		case <-tick:
 		}
 		if c.quiet(interval) && !c.answers(timeout) {
 			c.abort(fmt.Errorf("the peer is silent: no answer within %v", timeout))

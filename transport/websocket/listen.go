@@ -1,6 +1,7 @@
 package websocket
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -67,9 +68,7 @@ type Listener struct {
 // long a request may take to arrive. The endpoint is o.URL.
 func NewListener(o ListenOptions) *Listener {
 	o.Options = o.Options.withDefaults()
-	if o.MaxConns <= 0 {
-		o.MaxConns = maxConns
-	}
+	o.MaxConns = cmp.Or(max(o.MaxConns, 0), maxConns)
 	l := &Listener{o: o, endpoint: agent.Endpoint{Transport: agent.TransportWebSocket, Address: o.URL}}
 	drop := func(c transport.Conn) { _ = c.Close() } // it always succeeds
 	l.conns = backlog.New(context.Background(), maxWaiting, drop, l.closedError)

@@ -31,6 +31,7 @@
 package websocket
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/parleyhub/parley/transport"
@@ -55,11 +56,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.PingInterval <= 0 {
-		o.PingInterval = 15 * time.Second
-	}
-	if o.PingTimeout <= 0 {
-		o.PingTimeout = 15 * time.Second
-	}
+	o.PingInterval = cmp.Or(max(o.PingInterval, 0), 15*time.Second)
+	o.PingTimeout = cmp.Or(max(o.PingTimeout, 0), 15*time.Second)
 	return o
 }
