@@ -4,7 +4,9 @@ package transporttest
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,18 +34,20 @@ func NewFaults(d transport.Dialer) *Faults {
 	return &Faults{dialer: d, conns: make(map[*faulty]struct{})}
 }
 
-// Refuse makes Dial fail, or work again.
-func (f *Faults) Refuse(yes bool) {
+// locked changes the faults.
+func (f *Faults) locked(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.refuse = yes
+	change()
 }
 
+// Refuse makes Dial fail, or work again.
+func (f *Faults) Refuse(yes bool) { f.locked(func() { f.refuse = yes }) }
+
 // Refusing reports whether Dial fails.
-func (f *Faults) Refusing() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.refuse
+func (f *Faults) Refusing() (yes bool) {
+	f.locked(func() { yes = f.refuse })
+	return yes
 }
 
 // Cut ends all connections.
@@ -62,38 +66,25 @@ func (f *Faults) Freeze() {
 }
 
 // FailSends makes the next n sends of data fail with CodeNotSent.
-func (f *Faults) FailSends(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.fail = n
-}
+func (f *Faults) FailSends(n int) { f.locked(func() { f.fail = n }) }
 
 // FailedSends returns when sends failed because of FailSends.
-func (f *Faults) FailedSends() []time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return append([]time.Time(nil), f.failed...)
+func (f *Faults) FailedSends() (failed []time.Time) {
+	f.locked(func() { failed = slices.Clone(f.failed) })
+	return failed
 }
 
 // Drop loses the next n batches.
-func (f *Faults) Drop(n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.drop = n
-}
+func (f *Faults) Drop(n int) { f.locked(func() { f.drop = n }) }
 
 // Chaos repeats and reorders frames at random from now on.
 func (f *Faults) Chaos(seed uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.chaos = rand.New(rand.NewPCG(seed, seed))
+	f.locked(func() { f.chaos = rand.New(rand.NewPCG(seed, seed)) })
 }
 
 // Rewrite changes each frame that is sent from now on.
 func (f *Faults) Rewrite(change func(transport.Frame) transport.Frame) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.rewrite = change
+	f.locked(func() { f.rewrite = change })
 }
 
 // Dial connects, unless it is to fail.
@@ -105,53 +96,29 @@ func (f *Faults) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	c := &faulty{Conn: conn, f: f, frozen: make(chan struct{}), closed: make(chan struct{})}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.conns[c] = struct{}{}
+	c := &faulty{Conn: conn, f: f}
+	c.frozen, c.freeze = context.WithCancel(context.Background())
+	c.closed, c.end = context.WithCancel(context.Background())
+	f.locked(func() { f.conns[c] = struct{}{} })
 	return c, nil
 }
 
-func (f *Faults) all() []*faulty {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var all []*faulty
-	for c := range f.conns {
-		all = append(all, c)
-	}
+func (f *Faults) all() (all []*faulty) {
+	f.locked(func() { all = slices.Collect(maps.Keys(f.conns)) })
 	return all
 }
 
 type faulty struct {
 	transport.Conn
-	f      *Faults
-	mu     sync.Mutex
-	frozen chan struct{}
-	closed chan struct{}
-	late   []transport.Frame // held back to arrive out of order
-}
-
-func (c *faulty) freeze() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case <-c.frozen:
-	default:
-		close(c.frozen)
-	}
+	f              *Faults
+	frozen, closed context.Context
+	freeze, end    context.CancelFunc
+	late           []transport.Frame // held back to arrive out of order
 }
 
 func (c *faulty) Close() error {
-	c.f.mu.Lock()
-	delete(c.f.conns, c)
-	c.f.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case <-c.closed:
-	default:
-		close(c.closed)
-	}
+	c.f.locked(func() { delete(c.f.conns, c) })
+	c.end()
 	return c.Conn.Close()
 }
 
@@ -165,19 +132,17 @@ func (c *faulty) Receive(ctx context.Context) ([]transport.Frame, error) {
 	got := make(chan result, 1)
 	go func() {
 		frames, err := c.Conn.Receive(ctx)
-		got <- result{append([]transport.Frame(nil), frames...), err}
+		got <- result{slices.Clone(frames), err}
 	}()
 	select {
 	case r := <-got:
-		select {
-		case <-c.frozen:
-		default:
+		if c.frozen.Err() == nil {
 			return r.frames, r.err
 		}
-	case <-c.frozen:
+	case <-c.frozen.Done():
 	}
 	select {
-	case <-c.closed:
+	case <-c.closed.Done():
 		return nil, transport.ErrClosed("the connection", nil)
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -185,32 +150,30 @@ func (c *faulty) Receive(ctx context.Context) ([]transport.Frame, error) {
 }
 
 func (c *faulty) Send(ctx context.Context, frames []transport.Frame) error {
-	select {
-	case <-c.frozen:
+	if c.frozen.Err() != nil {
 		return nil
-	default:
 	}
-	frames, lost, err := c.spoil(frames)
-	if err != nil || lost || len(frames) == 0 {
+	frames, err := c.spoil(frames)
+	if err != nil || len(frames) == 0 {
 		return err
 	}
 	return c.Conn.Send(ctx, frames)
 }
 
-// spoil applies the faults to a batch.
-func (c *faulty) spoil(frames []transport.Frame) (out []transport.Frame, lost bool, err error) {
+// spoil applies the faults to a batch. A lost one is empty.
+func (c *faulty) spoil(frames []transport.Frame) (out []transport.Frame, err error) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	if c.f.fail > 0 && frames[0].Kind == transport.Data {
 		c.f.fail--
 		c.f.failed = append(c.f.failed, time.Now())
-		return nil, false, &transport.Error{Code: transport.CodeNotSent, Message: "failed by the test"}
+		return nil, &transport.Error{Code: transport.CodeNotSent, Message: "failed by the test"}
 	}
 	if c.f.drop > 0 {
 		c.f.drop--
-		return nil, true, nil
+		return nil, nil
 	}
-	out = append([]transport.Frame(nil), frames...)
+	out = slices.Clone(frames)
 	if c.f.rewrite != nil {
 		for i := range out {
 			out[i] = c.f.rewrite(out[i])
@@ -219,7 +182,7 @@ func (c *faulty) spoil(frames []transport.Frame) (out []transport.Frame, lost bo
 	if c.f.chaos != nil {
 		out = c.shuffle(out)
 	}
-	return out, false, nil
+	return out, nil
 }
 
 // shuffle repeats some frames, swaps some and holds some back until the next batch.

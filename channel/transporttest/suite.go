@@ -121,25 +121,27 @@ func numbered(t testing.TB, from, to uint64) []transport.Frame {
 	return frames
 }
 
-// receive reads n frames of data and checks their order.
-func receive(t testing.TB, c transport.Conn, n uint64) {
+// collect reads n frames. It may return fewer after a failure.
+func collect(t testing.TB, c transport.Conn, n int) (got []transport.Frame) {
 	t.Helper()
-	for next := uint64(0); next < n; {
+	for len(got) < n {
 		frames, err := c.Receive(deadline(t))
-		if err != nil {
-			t.Errorf("after %d frames: %v", next, err)
-			return
+		if err != nil || len(frames) == 0 {
+			t.Errorf("Receive returned %d frames after %d: %v", len(frames), len(got), err)
+			break
 		}
-		if len(frames) == 0 {
-			t.Error("Receive returned no frames")
+		got = append(got, frames...)
+	}
+	return got
+}
+
+// receive reads n frames of data and checks their order.
+func receive(t testing.TB, c transport.Conn, n int) {
+	t.Helper()
+	for i, f := range collect(t, c, n) {
+		if f.Seq != uint64(i) || f.Envelope == nil || string(f.Envelope.Payload) != fmt.Sprint(i) {
+			t.Errorf("got frame %d %+v, want %d", f.Seq, f.Envelope, i)
 			return
-		}
-		for _, f := range frames {
-			if f.Seq != next || f.Envelope == nil || string(f.Envelope.Payload) != fmt.Sprint(next) {
-				t.Errorf("got frame %d %+v, want %d", f.Seq, f.Envelope, next)
-				return
-			}
-			next++
 		}
 	}
 }
@@ -176,15 +178,8 @@ func allKindsOfFrames(t *testing.T, tr Transport) {
 	if err := a.Send(deadline(t), sent); err != nil {
 		t.Fatal(err)
 	}
-	var got []transport.Frame
-	for len(got) < len(sent) {
-		frames, err := b.Receive(deadline(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, frames...)
-	}
-	for i := range sent {
+	got := collect(t, b, len(sent))
+	for i := range got {
 		if describe(got[i]) != describe(sent[i]) {
 			t.Errorf("got %s, want %s", describe(got[i]), describe(sent[i]))
 		}
@@ -207,16 +202,9 @@ func largeEnvelopes(t *testing.T, tr Transport) {
 			}
 		}
 	})
-	for n := 0; n < 5; {
-		frames, err := b.Receive(deadline(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range frames {
-			n++
-			if len(f.Envelope.Payload) != len(text)+2 {
-				t.Errorf("%d bytes arrived of %d", len(f.Envelope.Payload), len(text)+2)
-			}
+	for _, f := range collect(t, b, 5) {
+		if len(f.Envelope.Payload) != len(text)+2 {
+			t.Errorf("%d bytes arrived of %d", len(f.Envelope.Payload), len(text)+2)
 		}
 	}
 	wg.Wait()
@@ -463,8 +451,10 @@ func (c *checkpoints) Save(id string, handled uint64) error {
 	return nil
 }
 
-func channelBothWays(t *testing.T, tr Transport) {
-	e := newEnds(t, tr)
+func channelBothWays(t *testing.T, tr Transport) { bothWays(t, newEnds(t, tr)) }
+
+func bothWays(t *testing.T, e *ends) {
+	tr := e.tr
 	var wg sync.WaitGroup
 	for _, c := range []*channel.Channel{e.a, e.b()} {
 		wg.Go(func() { send(t, c, 0, tr.Envelopes, 1, nil) })
@@ -520,14 +510,7 @@ func channelSlowReader(t *testing.T, tr Transport) {
 func channelChaos(t *testing.T, tr Transport) {
 	e := newEnds(t, tr)
 	e.faults.Chaos(uint64(tr.Envelopes))
-	var wg sync.WaitGroup
-	for _, c := range []*channel.Channel{e.a, e.b()} {
-		wg.Go(func() { send(t, c, 0, tr.Envelopes, 1, nil) })
-	}
-	wg.Wait()
-	e.flush()
-	e.atA.Check(t, tr.Envelopes)
-	e.atB.Check(t, tr.Envelopes)
+	bothWays(t, e)
 }
 
 // The accepting end restarts in the middle, several times.
@@ -543,4 +526,32 @@ func channelRestart(t *testing.T, tr Transport) {
 		t.Fatal(err)
 	}
 	e.atB.Check(t, tr.Envelopes)
+}
+
+// Sequence checks that the payloads that arrive count from 0: each once, in order.
+// The zero Sequence is ready; it is safe for concurrent use.
+type Sequence struct {
+	mu    sync.Mutex
+	n     int
+	wrong []string // the first few
+}
+
+// Handle takes an envelope, as channel.Channel.OnMessage wants it.
+func (s *Sequence) Handle(_ context.Context, e *envelope.Envelope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if string(e.Payload) != fmt.Sprint(s.n) && len(s.wrong) < 10 {
+		s.wrong = append(s.wrong, fmt.Sprintf("%s came as number %d", e.Payload, s.n))
+	}
+	s.n++
+}
+
+// Check fails the test unless exactly n have arrived, in order.
+func (s *Sequence) Check(t testing.TB, n int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n != n || len(s.wrong) > 0 {
+		t.Errorf("%d arrived of %d; %v", s.n, n, s.wrong)
+	}
 }
