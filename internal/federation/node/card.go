@@ -80,7 +80,7 @@ func clip(s string, n int) string {
 func (n *Node) serveCards(w http.ResponseWriter, r *http.Request) {
 	body, err := n.Registry().EncodeLocal()
 	if err != nil {
-		n.log.Error("cannot encode the agents' cards", "error", err)
+		n.o.Logger.Error("cannot encode the agents' cards", "error", err)
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 		return
 	}

@@ -10,6 +10,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,18 +93,13 @@ const (
 	maxLogged   = 60   // log lines of one type in a minute
 )
 
-// Node serves the hub's agents. [Open] returns one; [Node.Close] it after the hub. It is
-// safe for concurrent use.
+// Node serves the hub's agents with the library's node. [Open] returns one; [Node.Close]
+// it after the hub. It is safe for concurrent use.
 type Node struct {
-	hub        *hub.Hub
-	version    string
-	peerTier   agent.Tier
-	audit      router.Auditor
-	log        *slog.Logger
-	node       *parley.Node
-	federation *Federation         // nil in a node for programs
-	listener   *websocket.Listener // nil in a node for hubs
-	swarms     *Swarms             // nil without Options.Swarms
+	*parley.Node
+	o        Options
+	listener *websocket.Listener // nil in a node for hubs
+	swarms   *Swarms             // nil without Options.Swarms
 
 	changed chan struct{} // buffers one change of the agents
 	stop    context.CancelFunc
@@ -120,45 +116,40 @@ type Node struct {
 // Open returns a node for the agents of a hub. Programs can connect after
 // [Node.Mount].
 func Open(o Options) (*Node, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.PeerTier == agent.NoTier {
 		o.PeerTier = agent.L2
 	}
-	n := &Node{
-		hub: o.Hub, version: o.Version, peerTier: o.PeerTier, audit: o.Audit, log: o.Logger,
-		changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), responders: make(map[string]*responder),
-		federation: o.Federation,
-	}
+	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), responders: make(map[string]*responder)}
 	var err error
-	if n.node, err = parley.New(n.options(&o)); err != nil {
+	if n.Node, err = parley.New(n.options()); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
 	}
-	if n.federation != nil {
+	if n.o.Federation != nil {
 		err = n.openFederation()
 	} else {
 		err = n.openListener()
 	}
 	if err != nil {
-		return nil, errors.Join(err, n.node.Close(context.Background()))
+		return nil, errors.Join(err, n.Node.Close(context.Background()))
 	}
 	n.sync()
 	if o.Swarms != nil { // after the agents, since it may have work for them at once
 		if n.swarms, err = n.openSwarms(*o.Swarms); err != nil {
 			n.CloseSwarms()
-			return nil, errors.Join(err, n.node.Close(context.Background()))
+			return nil, errors.Join(err, n.Node.Close(context.Background()))
 		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.watcher.Go(func() { n.watch(ctx) })
-	n.hub.OnAgents(n.wake)
+	n.o.Hub.OnAgents(n.wake)
 	n.wake() // for earlier changes
 	return n, nil
 }
 
-func (n *Node) options(o *Options) parley.Options {
+func (n *Node) options() parley.Options {
+	o := &n.o
 	sinks := []telemetry.Sink{telemetry.Limit(telemetry.Logger(o.Logger), maxLogged, time.Minute), telemetry.SinkFunc(n.auditRest)}
 	p := parley.Options{
 		Registry: registry.Options{MaxCards: maxCards},
@@ -185,19 +176,19 @@ func (n *Node) openListener() error {
 		Authenticate: func(*http.Request) (string, error) { return "http", nil },
 		MaxConns:     maxConns,
 		OnRefuse: func(_ *http.Request, reason error) {
-			n.log.Info("a program's connection was refused", "reason", reason)
+			n.o.Logger.Info("a program's connection was refused", "reason", reason)
 		},
 	})
-	return n.node.Listen(n.listener)
+	return n.Listen(n.listener)
 }
 
 // openFederation accepts other hubs and discovers their agents.
 func (n *Node) openFederation() error {
 	var errs []error
-	for _, l := range n.federation.Listeners {
-		errs = append(errs, n.node.Listen(l))
+	for _, l := range n.o.Federation.Listeners {
+		errs = append(errs, n.Listen(l))
 	}
-	for name, s := range n.federation.Sources {
+	for name, s := range n.o.Federation.Sources {
 		errs = append(errs, n.Registry().EnableDiscovery(name, s))
 	}
 	return errors.Join(errs...)
@@ -205,21 +196,18 @@ func (n *Node) openFederation() error {
 
 // followChannels reports closed channels.
 func (n *Node) followChannels(e telemetry.Event) {
-	if n.federation.Closed != nil && e.Type == telemetry.ChannelState && e.Detail == string(channel.Closed) {
-		n.federation.Closed(e.Sender, e.Recipient)
+	if n.o.Federation.Closed != nil && e.Type == telemetry.ChannelState && e.Detail == string(channel.Closed) {
+		n.o.Federation.Closed(e.Sender, e.Recipient)
 	}
 }
 
 // Join adds an agent that is not the hub's own. Its id must be free.
 func (n *Node) Join(card agent.Card, h router.Handler) (*parley.Agent, error) {
-	if n.federation != nil && len(card.Endpoints) == 0 {
+	if n.o.Federation != nil && len(card.Endpoints) == 0 {
 		card.Endpoints = n.endpoints()
 	}
-	return n.node.Join(card, h)
+	return n.Node.Join(card, h)
 }
-
-// Channels returns the channels to other processes.
-func (n *Node) Channels() *channel.Manager { return n.node.Channels() }
 
 // Mount adds the node's handlers to an HTTP server, which must authenticate requests.
 func (n *Node) Mount(mount func(pattern string, h http.Handler)) {
@@ -242,21 +230,15 @@ func (n *Node) Announce(baseURL string) error {
 }
 
 // Parley returns the library's node.
-func (n *Node) Parley() *parley.Node { return n.node }
-
-// Registry returns the cards.
-func (n *Node) Registry() *registry.Registry { return n.node.Registry() }
-
-// Telemetry returns the recorder of the node's events.
-func (n *Node) Telemetry() *telemetry.Recorder { return n.node.Telemetry() }
+func (n *Node) Parley() *parley.Node { return n.Node }
 
 // trust admits an agent of another process, or returns why not. It refuses one that
 // the wanted agent could not answer, since the same rules would later prevent the hub
 // from reporting that.
 func (n *Node) trust(r channel.Request, card agent.Card) error {
-	if card.Tier < n.peerTier {
+	if card.Tier < n.o.PeerTier {
 		return fmt.Errorf("this hub admits agents of other processes from tier %v on, and %q has %v; see node.peerTier in its config.yaml",
-			n.peerTier, card.ID, card.Tier)
+			n.o.PeerTier, card.ID, card.Tier)
 	}
 	return n.mayAnswer(r.To, card.Identity())
 }
@@ -267,7 +249,7 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 	if !known {
 		return fmt.Errorf("there is no agent %q here", id)
 	}
-	if err := n.node.Router().MayAddress(from, to); err != nil {
+	if err := n.Router().MayAddress(from, to); err != nil {
 		return fmt.Errorf("%s could not answer: %w", id, err)
 	}
 	return nil
@@ -277,15 +259,15 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 // refused channels.
 func (n *Node) auditRest(e telemetry.Event) {
 	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
-	if n.audit == nil || !refused && e.Type != telemetry.ToolInvocation {
+	if n.o.Audit == nil || !refused && e.Type != telemetry.ToolInvocation {
 		return
 	}
 	n.append(e)
 }
 
 func (n *Node) append(e telemetry.Event) {
-	if err := n.audit.Append(e, nil); err != nil {
-		n.log.Error("cannot audit an event", "type", e.Type, "error", err)
+	if err := n.o.Audit.Append(e, nil); err != nil {
+		n.o.Logger.Error("cannot audit an event", "type", e.Type, "error", err)
 	}
 }
 
@@ -307,17 +289,17 @@ func (n *Node) watch(ctx context.Context) {
 func (n *Node) sync() {
 	endpoints := n.endpoints()
 	present := make(map[string]bool)
-	for _, info := range n.hub.Agents() {
+	for _, info := range n.o.Hub.Agents() {
 		id := info.Definition.ID
-		if n.federation != nil {
+		if n.o.Federation != nil {
 			if info.Definition.Driver == runner.DriverPeer {
 				continue // other hubs connect to its own hub
 			}
-			id = n.federation.GlobalID(id)
+			id = n.o.Federation.GlobalID(id)
 		}
 		present[id] = true
-		if err := n.present(cardOf(info, id, n.version, endpoints), info.Definition.ID); err != nil {
-			n.log.Error("cannot register an agent's card", "agent", id, "error", err)
+		if err := n.present(cardOf(info, id, n.o.Version, endpoints), info.Definition.ID); err != nil {
+			n.o.Logger.Error("cannot register an agent's card", "agent", id, "error", err)
 		}
 	}
 	for _, d := range n.all() {
@@ -333,7 +315,7 @@ func (n *Node) sync() {
 
 // endpoints returns the endpoints for the cards.
 func (n *Node) endpoints() []agent.Endpoint {
-	if n.federation == nil {
+	if n.o.Federation == nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.endpoint == "" {
@@ -342,7 +324,7 @@ func (n *Node) endpoints() []agent.Endpoint {
 		return []agent.Endpoint{{Transport: agent.TransportWebSocket, Address: n.endpoint}}
 	}
 	var all []agent.Endpoint
-	for _, l := range n.federation.Listeners {
+	for _, l := range n.o.Federation.Listeners {
 		all = append(all, l.Endpoint())
 	}
 	return all
@@ -361,7 +343,7 @@ func (n *Node) present(card agent.Card, agentID string) error {
 	n.mu.Unlock()
 	if d == nil {
 		d = &responder{n: n, id: card.ID, agent: agentID, accepted: make(map[proposalKey]acceptance)}
-		access, err := n.node.Join(card, d.handle)
+		access, err := n.Node.Join(card, d.handle)
 		if err != nil {
 			return err
 		}
@@ -431,7 +413,7 @@ func (n *Node) Close(ctx context.Context) error {
 		n.flush(ctx)
 	case <-ctx.Done():
 	}
-	err := n.node.Close(ctx)
+	err := n.Node.Close(ctx)
 	<-answered
 	return err
 }
@@ -444,10 +426,10 @@ func (n *Node) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	var peers sync.WaitGroup
-	for _, c := range n.node.Channels().Channels() {
+	for _, c := range n.Channels().Channels() {
 		peers.Go(func() {
 			if err := c.Flush(ctx); err != nil {
-				n.log.Info("the last answer may be lost", "agent", c.LocalAgent(), "peer", c.RemoteAgent(), "error", err)
+				n.o.Logger.Info("the last answer may be lost", "agent", c.LocalAgent(), "peer", c.RemoteAgent(), "error", err)
 			}
 		})
 	}
@@ -460,7 +442,7 @@ func (n *Node) refused(d *responder, e *envelope.Envelope, cause error) {
 	event.Target, event.Code = d.id, string(router.CodeOf(cause))
 	event.Detail = "no task was started: " + cause.Error()
 	n.Telemetry().Emit(event)
-	if n.audit != nil {
+	if n.o.Audit != nil {
 		n.append(event)
 	}
 }

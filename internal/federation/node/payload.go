@@ -129,8 +129,7 @@ func offerRequest(o negotiation.Offer) (request, error) {
 // accepted is the payload of a task-accept.
 type accepted struct {
 	negotiation.Answer
-	TaskID    string `json:"taskId"`
-	ContextID string `json:"contextId"`
+	begun
 }
 
 // cancellation is the payload of a notification that cancels the thread's tasks.
@@ -144,9 +143,9 @@ type begun struct {
 	ContextID string `json:"contextId"`
 }
 
-// chunk is the payload of a stream-data: a part of the answer, or the agent's current
+// Chunk is the payload of a stream-data: a part of the answer, or the agent's current
 // activity.
-type chunk struct {
+type Chunk struct {
 	ArtifactID string `json:"artifactId,omitempty"`
 	Append     bool   `json:"append,omitempty"` // to the artifact; otherwise it replaces it
 	Text       string `json:"text,omitempty"`
@@ -155,19 +154,19 @@ type chunk struct {
 	Status     string `json:"status,omitempty"`
 }
 
-// result is the payload of a response, and of a stream-end.
-type result struct {
+// Result is the payload of a response, and of a stream-end.
+type Result struct {
 	State     string   `json:"state"` // completed, input-required or auth-required; in a stream-end any final state
 	TaskID    string   `json:"taskId"`
 	ContextID string   `json:"contextId"`
 	Text      string   `json:"text"`                // the answer or the question; in a stream-end only the question
 	Data      []any    `json:"data,omitempty"`      // such as a permission question with its options
 	Truncated bool     `json:"truncated,omitempty"` // tasks/get and streams have the whole text
-	Error     *failure `json:"error,omitempty"`     // only in a stream-end
+	Error     *Failure `json:"error,omitempty"`     // only in a stream-end
 }
 
-// failure is the payload of an error.
-type failure struct {
+// Failure is the payload of an error.
+type Failure struct {
 	Code      string `json:"code"`
 	Message   string `json:"message"`
 	Remedy    string `json:"remedy,omitempty"`
@@ -182,8 +181,8 @@ type failure struct {
 const maxText = 128 << 10
 
 // resultOf returns a task's answer or question.
-func resultOf(t *a2a.Task) result {
-	r := result{State: stateName(t.Status.State), TaskID: string(t.ID), ContextID: t.ContextID}
+func resultOf(t *a2a.Task) Result {
+	r := Result{State: stateName(t.Status.State), TaskID: string(t.ID), ContextID: t.ContextID}
 	if m := t.Status.Message; m != nil {
 		r.Text = textOf(m.Parts)
 		for _, p := range m.Parts {
@@ -208,8 +207,8 @@ func fits(data any) bool {
 }
 
 // failureOf returns the error of a task without an answer.
-func failureOf(t *a2a.Task) *failure {
-	f := &failure{
+func failureOf(t *a2a.Task) *Failure {
+	f := &Failure{
 		Code: "TASK_" + upper(stateName(t.Status.State)), Message: "the task ended " + stateName(t.Status.State),
 		State: stateName(t.Status.State), TaskID: string(t.ID), ContextID: t.ContextID,
 	}
@@ -228,12 +227,12 @@ func failureOf(t *a2a.Task) *failure {
 }
 
 // failureFrom returns the hub's error for a message.
-func failureFrom(err error) *failure {
+func failureFrom(err error) *Failure {
 	he, ok := errors.AsType[*hub.Error](err)
 	if !ok {
-		return &failure{Code: "INTERNAL", Message: "the hub failed", Remedy: "see the hub's log"}
+		return &Failure{Code: "INTERNAL", Message: "the hub failed", Remedy: "see the hub's log"}
 	}
-	return &failure{Code: upper(string(he.Code)), Message: he.Message, Remedy: he.Remedy}
+	return &Failure{Code: upper(string(he.Code)), Message: he.Message, Remedy: he.Remedy}
 }
 
 // reasonFrom returns the hub's error as the reason of a rejection.

@@ -89,7 +89,7 @@ func (r *responder) handle(ctx context.Context, e *envelope.Envelope) {
 func (r *responder) request(ctx context.Context, e *envelope.Envelope) (follow func()) {
 	req, err := readRequest(e.Payload)
 	if err != nil {
-		return r.failing(ctx, e, &failure{Code: "INVALID_PAYLOAD", Message: "the request cannot be read: " + err.Error(),
+		return r.failing(ctx, e, &Failure{Code: "INVALID_PAYLOAD", Message: "the request cannot be read: " + err.Error(),
 			Remedy: `send a text, or an object {"text": …, "stream": true}`})
 	}
 	send, err := r.message(ctx, e, req)
@@ -97,13 +97,13 @@ func (r *responder) request(ctx context.Context, e *envelope.Envelope) (follow f
 		return r.failing(ctx, e, failureFrom(err))
 	}
 	if req.stream {
-		sub, err := r.n.hub.SendAndStream(ctx, send)
+		sub, err := r.n.o.Hub.SendAndStream(ctx, send)
 		if err != nil {
 			return r.failing(ctx, e, failureFrom(err))
 		}
 		return func() { r.stream(ctx, e, sub) }
 	}
-	pending, err := r.n.hub.Start(ctx, send)
+	pending, err := r.n.o.Hub.Start(ctx, send)
 	if err != nil {
 		return r.failing(ctx, e, failureFrom(err))
 	}
@@ -143,12 +143,12 @@ func (r *responder) message(ctx context.Context, e *envelope.Envelope, req reque
 // delegation returns the delegation chain of a request of another hub, nil if it has
 // none. Delegation chains cross hubs, so that their limits do too.
 func (r *responder) delegation(req request) *hub.Delegation {
-	if r.n.federation == nil || len(req.chain) == 0 {
+	if r.n.o.Federation == nil || len(req.chain) == 0 {
 		return nil // programs cannot delegate for agents
 	}
 	chain := make([]string, len(req.chain))
 	for i, id := range req.chain {
-		chain[i] = r.n.federation.LocalID(id)
+		chain[i] = r.n.o.Federation.LocalID(id)
 	}
 	return &hub.Delegation{By: chain[len(chain)-1], Chain: chain}
 }
@@ -165,18 +165,31 @@ func (r *responder) about(e *envelope.Envelope) map[string]any {
 // contextOf returns the hub's context id for a sender's thread. The hash prevents
 // senders from naming the contexts of others.
 func contextOf(e *envelope.Envelope) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s", len(e.Sender), e.Sender, e.Thread()))
-	return "envelopes-" + hex.EncodeToString(sum[:16])
+	return "envelopes-" + hash("%d %s %s", len(e.Sender), e.Sender, e.Thread())
+}
+
+// hash returns 128 bits of a text's hash in hexadecimal.
+func hash(format string, args ...any) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, format, args...))
+	return hex.EncodeToString(sum[:16])
 }
 
 // waitingTask returns the task of a context that waits for input, "" if none does.
 func (r *responder) waitingTask(ctx context.Context, contextID string) (a2a.TaskID, error) {
-	none := 0
-	page, err := r.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextID, AgentID: r.agent, Limit: 1, HistoryLength: &none})
-	if err != nil || len(page.Tasks) == 0 || !hub.Interrupted(page.Tasks[0].Status.State) {
+	tasks, err := r.tasks(ctx, contextID, 1)
+	if err != nil || len(tasks) == 0 || !hub.Interrupted(tasks[0].Status.State) {
 		return "", err
 	}
-	return page.Tasks[0].ID, nil
+	return tasks[0].ID, nil
+}
+
+// tasks returns the last tasks of a context, without their history.
+func (r *responder) tasks(ctx context.Context, contextID string, limit int) ([]*a2a.Task, error) {
+	page, err := r.n.o.Hub.Tasks(ctx, hub.TaskQuery{ContextID: contextID, AgentID: r.agent, Limit: limit, HistoryLength: new(int)})
+	if err != nil {
+		return nil, err
+	}
+	return page.Tasks, nil
 }
 
 // stream sends the task's events.
@@ -224,7 +237,7 @@ func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
 	case *a2a.TaskStatusUpdateEvent:
 		s.last.Status = ev.Status
 		if m := ev.Status.Message; m != nil && ev.Status.State == a2a.TaskStateWorking {
-			return s.data(ctx, chunk{Status: text.Cut(textOf(m.Parts), 4096)})
+			return s.data(ctx, Chunk{Status: text.Cut(textOf(m.Parts), 4096)})
 		}
 	case *a2a.TaskArtifactUpdateEvent:
 		return s.artifact(ctx, ev.Artifact, ev.Append)
@@ -234,7 +247,7 @@ func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
 
 // artifact sends the parts of an artifact, long text in pieces.
 func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool) bool {
-	c := chunk{ArtifactID: string(a.ID), Append: appended}
+	c := Chunk{ArtifactID: string(a.ID), Append: appended}
 	for _, p := range a.Parts {
 		switch content := p.Content.(type) {
 		case a2a.Text:
@@ -262,7 +275,7 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 	return true
 }
 
-func (s *streamer) data(ctx context.Context, c chunk) bool {
+func (s *streamer) data(ctx context.Context, c Chunk) bool {
 	return s.d.reply(ctx, s.e, envelope.StreamData, c)
 }
 
@@ -308,10 +321,8 @@ func (r *responder) propose(ctx context.Context, e *envelope.Envelope) (follow f
 	if err != nil {
 		return nil // the agent is being removed
 	}
-	for _, c := range offer.RequiredCapabilities {
-		if !card.Has(c) {
-			return r.rejecting(ctx, e, offer, negotiation.MissingCapability, fmt.Sprintf("%s does not offer %q now", r.id, c))
-		}
+	if c, ok := lacks(card, offer.RequiredCapabilities); ok {
+		return r.rejecting(ctx, e, offer, negotiation.MissingCapability, fmt.Sprintf("%s does not offer %q now", r.id, c))
 	}
 	req, err := offerRequest(offer)
 	if err != nil {
@@ -321,7 +332,7 @@ func (r *responder) propose(ctx context.Context, e *envelope.Envelope) (follow f
 	if err != nil {
 		return r.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
 	}
-	pending, err := r.n.hub.Start(ctx, send)
+	pending, err := r.n.o.Hub.Start(ctx, send)
 	if err != nil {
 		return r.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
 	}
@@ -344,7 +355,7 @@ func (r *responder) accept(ctx context.Context, e *envelope.Envelope, offer nego
 	if err := pending.Stored(ctx); err == nil { // otherwise await reports the error
 		r.reply(ctx, e, envelope.TaskAccept, accepted{
 			Answer: negotiation.Answer{ProposalID: offer.ProposalID, AgentID: r.id, EstimatedCompletionMs: r.estimate().Milliseconds()},
-			TaskID: string(pending.TaskID()), ContextID: pending.ContextID(),
+			begun:  begun{TaskID: string(pending.TaskID()), ContextID: pending.ContextID()},
 		})
 	}
 	r.await(ctx, e, pending)
@@ -384,18 +395,27 @@ func (r *responder) rejecting(ctx context.Context, e *envelope.Envelope, o negot
 // alternative returns another agent of the hub that has the required capabilities and
 // that the sender may see and address, "" if there is none.
 func (r *responder) alternative(e *envelope.Envelope, p negotiation.Offer) string {
-	view, err := r.n.node.Router().Discover(e.Sender)
+	view, err := r.n.Router().Discover(e.Sender)
 	if err != nil || len(p.RequiredCapabilities) == 0 {
 		return ""
 	}
 	sender, known := r.n.Registry().Identity(e.Sender)
 	for _, card := range view.FindByCapability(p.RequiredCapabilities[0]) {
-		able := card.ID != r.id && card.Origin == agent.Local && !slices.ContainsFunc(p.RequiredCapabilities, func(c string) bool { return !card.Has(c) })
-		if able && known && r.n.node.Router().MayAddress(sender, card.Identity()) == nil && r.n.mayAnswer(card.ID, sender) == nil {
+		_, lacking := lacks(card, p.RequiredCapabilities)
+		if !lacking && card.ID != r.id && card.Origin == agent.Local && known && r.n.Router().MayAddress(sender, card.Identity()) == nil && r.n.mayAnswer(card.ID, sender) == nil {
 			return card.ID
 		}
 	}
 	return ""
+}
+
+// lacks returns the first of the capabilities that a card does not have.
+func lacks(card agent.Card, capabilities []string) (first string, lacking bool) {
+	i := slices.IndexFunc(capabilities, func(c string) bool { return !card.Has(c) })
+	if i < 0 {
+		return "", false
+	}
+	return capabilities[i], true
 }
 
 // addDuration adds a task's duration to the moving average.
@@ -418,7 +438,7 @@ func (r *responder) estimate() time.Duration {
 	if mean > 0 {
 		return min(max(mean, time.Millisecond), negotiation.MaxEstimate)
 	}
-	info, err := r.n.hub.Agent(r.agent)
+	info, err := r.n.o.Hub.Agent(r.agent)
 	if err != nil {
 		return time.Millisecond // it is being removed; the task will fail
 	}
@@ -435,12 +455,11 @@ func (r *responder) notified(ctx context.Context, e *envelope.Envelope) (follow 
 	if json.Unmarshal(e.Payload, &c) != nil || !c.Cancel || e.CorrelationID == "" {
 		return nil
 	}
-	none := 0
-	page, err := r.n.hub.Tasks(ctx, hub.TaskQuery{ContextID: contextOf(e), AgentID: r.agent, Limit: maxCanceled, HistoryLength: &none})
+	tasks, err := r.tasks(ctx, contextOf(e), maxCanceled)
 	if err != nil {
 		return r.failing(ctx, e, failureFrom(err))
 	}
-	running := slices.DeleteFunc(page.Tasks, func(t *a2a.Task) bool { return t.Status.State.Terminal() })
+	running := slices.DeleteFunc(tasks, func(t *a2a.Task) bool { return t.Status.State.Terminal() })
 	if len(running) == 0 {
 		return nil
 	}
@@ -453,18 +472,25 @@ func (r *responder) notified(ctx context.Context, e *envelope.Envelope) (follow 
 
 // cancel cancels a task. Its own request is answered with that.
 func (r *responder) cancel(ctx context.Context, e *envelope.Envelope, id a2a.TaskID) {
-	_, err := r.n.hub.Cancel(ctx, id)
-	he, ok := errors.AsType[*hub.Error](err)
-	if err != nil && !(ok && he.Code == hub.CodeNotCancelable) { // it has just ended
+	if err := r.stop(ctx, id); err != nil {
 		r.fail(ctx, e, failureFrom(err))
 	}
 }
 
-func (r *responder) failing(ctx context.Context, e *envelope.Envelope, f *failure) (follow func()) {
+// stop cancels a task. It is no error if the task has just ended.
+func (r *responder) stop(ctx context.Context, id a2a.TaskID) error {
+	_, err := r.n.o.Hub.Cancel(ctx, id)
+	if he, ok := errors.AsType[*hub.Error](err); ok && he.Code == hub.CodeNotCancelable {
+		return nil
+	}
+	return err
+}
+
+func (r *responder) failing(ctx context.Context, e *envelope.Envelope, f *Failure) (follow func()) {
 	return func() { r.fail(ctx, e, f) }
 }
 
-func (r *responder) fail(ctx context.Context, e *envelope.Envelope, f *failure) {
+func (r *responder) fail(ctx context.Context, e *envelope.Envelope, f *Failure) {
 	r.reply(ctx, e, envelope.ErrorMessage, f)
 }
 
@@ -480,11 +506,11 @@ func (r *responder) reply(ctx context.Context, e *envelope.Envelope, t envelope.
 	}
 	answer, err := envelope.NewFactory(me).Reply(e, t, payload)
 	if err != nil {
-		r.n.log.Error("cannot encode an answer", "agent", r.id, "error", err)
+		r.n.o.Logger.Error("cannot encode an answer", "agent", r.id, "error", err)
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	_, err = r.n.node.Router().SendWait(ctx, answer)
+	_, err = r.n.Router().SendWait(ctx, answer)
 	return err == nil
 }

@@ -3,8 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,27 +46,27 @@ const coordinatorPrefix = "hub:"
 
 func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	card := agent.Card{
-		ID: coordinatorPrefix + o.Hub, Name: "swarm coordinator", Version: cmp.Or(firstLine(n.version), "unknown"), Tier: agent.L0, Origin: agent.Local,
+		ID: coordinatorPrefix + o.Hub, Name: "swarm coordinator", Version: cmp.Or(firstLine(n.o.Version), "unknown"), Tier: agent.L0, Origin: agent.Local,
 		Description: "Leads the swarms of this hub.", Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{},
 	}
-	access, err := n.node.Join(card, func(context.Context, *envelope.Envelope) {}) // the coordinator handles its own
+	access, err := n.Node.Join(card, func(context.Context, *envelope.Envelope) {}) // the coordinator handles its own
 	if err != nil {
 		return nil, fmt.Errorf("the swarms' coordinator: %w", err)
 	}
-	neg, err := negotiation.New(n.node.Router(), card.ID, negotiation.Options{Only: swarm.Concerns})
+	neg, err := negotiation.New(n.Router(), card.ID, negotiation.Options{Only: swarm.Concerns})
 	if err != nil {
 		access.Leave()
 		return nil, fmt.Errorf("the swarms' coordinator: %w", err)
 	}
-	c := swarm.NewCoordinator(n.node.Router(), neg, swarm.CoordinatorOptions{
-		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.log,
+	c := swarm.NewCoordinator(n.Router(), neg, swarm.CoordinatorOptions{
+		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
 	})
 	return &Swarms{Coordinator: c, access: access, n: neg}, nil
 }
 
 // load returns the number of running and queued tasks of an agent.
 func (n *Node) load(id string) int {
-	info, err := n.hub.Agent(id)
+	info, err := n.o.Hub.Agent(id)
 	if err != nil {
 		return 0 // a remote agent's load is unknown
 	}
@@ -99,19 +97,19 @@ type member struct {
 
 // joinSwarms makes the agent accept invitations.
 func (d *responder) joinSwarms() error {
-	r := d.n.node.Router()
+	r := d.n.Router()
 	neg, err := negotiation.New(r, d.id, negotiation.Options{Only: swarm.Concerns})
 	if err != nil {
 		return err
 	}
 	parallel := 1
-	if info, err := d.n.hub.Agent(d.agent); err == nil { // otherwise it is being removed
+	if info, err := d.n.o.Hub.Agent(d.agent); err == nil { // otherwise it is being removed
 		parallel = info.Definition.Limits.Concurrency
 	}
 	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{
 		Accept: d.joins, Parallel: parallel,
 		Refused: func(why error) {
-			d.n.log.Warn("a swarm's coordinator refused an agent's message", "agent", d.id, "error", why)
+			d.n.o.Logger.Warn("a swarm's coordinator refused an agent's message", "agent", d.id, "error", why)
 		},
 	})}
 	return nil
@@ -129,18 +127,15 @@ func (r *responder) leaveSwarms() {
 // coordinator.
 func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 	proposer, known := r.n.Registry().Identity(p.Proposer)
-	if !known {
-		return false, negotiation.Declined // it has disconnected
-	}
-	if err := r.n.mayAnswer(r.id, proposer); err != nil {
+	if !known || r.n.mayAnswer(r.id, proposer) != nil { // it has disconnected, or must not be answered
 		return false, negotiation.Declined
 	}
-	info, err := r.n.hub.Agent(r.agent)
+	info, err := r.n.o.Hub.Agent(r.agent)
 	if err != nil || info.Health.Status == hub.Unhealthy {
 		return false, "unhealthy"
 	}
 	card, err := r.n.Registry().Get(r.id)
-	if err != nil || slices.ContainsFunc(p.RequiredCapabilities, func(c string) bool { return !card.Has(c) }) {
+	if _, lacking := lacks(card, p.RequiredCapabilities); err != nil || lacking {
 		return false, negotiation.MissingCapability
 	}
 	return true, ""
@@ -166,7 +161,7 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(prompt(j)))
 	m.Metadata = maps.Clone(about)
 	m.Metadata[hub.MetaOnce] = attemptKey(j, j.Attempt)
-	pending, err := r.n.hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about})
+	pending, err := r.n.o.Hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about})
 	if err != nil {
 		return nil, errors.New(failureFrom(err).Message)
 	}
@@ -197,7 +192,7 @@ const maxAttempts = 10
 // hub was killed, so that the coordinator did not receive its result.
 func (r *responder) completed(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
 	for n := j.Attempt - 1; n > max(0, j.Attempt-1-maxAttempts); n-- {
-		task, err := r.n.hub.Task(ctx, hub.OnceID(r.agent, attemptKey(j, n)), nil)
+		task, err := r.n.o.Hub.Task(ctx, hub.OnceID(r.agent, attemptKey(j, n)), nil)
 		if err == nil && task.Status.State == a2a.TaskStateCompleted {
 			return task, true
 		}
@@ -207,19 +202,15 @@ func (r *responder) completed(ctx context.Context, j swarm.Job) (*a2a.Task, bool
 
 // attemptKey identifies an attempt at a sub-task, across restarts.
 func attemptKey(j swarm.Job, attempt int) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %d", len(j.SwarmID), j.SwarmID, len(j.SubTaskID), j.SubTaskID, attempt))
-	return "swarm-" + hex.EncodeToString(sum[:16])
+	return "swarm-" + hash("%d %s %d %s %d", len(j.SwarmID), j.SwarmID, len(j.SubTaskID), j.SubTaskID, attempt)
 }
 
 // abandon cancels a task whose result is no longer needed.
 func (r *responder) abandon(ctx context.Context, id a2a.TaskID) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer stop()
-	if _, err := r.n.hub.Cancel(ctx, id); err != nil {
-		he, ok := errors.AsType[*hub.Error](err)
-		if !ok || he.Code != hub.CodeNotCancelable { // it has just ended
-			r.n.log.Warn("cannot cancel an abandoned sub-task", "agent", r.id, "task", id, "error", err)
-		}
+	if err := r.stop(ctx, id); err != nil {
+		r.n.o.Logger.Warn("cannot cancel an abandoned sub-task", "agent", r.id, "task", id, "error", err)
 	}
 }
 

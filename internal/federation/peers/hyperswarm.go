@@ -68,7 +68,7 @@ type dht struct {
 
 // openDHT joins the DHT and adds its listener, dialer and source. It does not wait for
 // other nodes.
-func (p *Peers) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Federation) (err error) {
+func (p *Peers) openDHT(o Hyperswarm, at *node.Federation) (err error) {
 	stream := secretstream.Options{MaxMessage: max(new(transport.Codec).MaxMessage(), signedcard.MaxSize)}
 	if !o.Listen.IsValid() {
 		o.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), o.Public.Port())
@@ -99,7 +99,7 @@ func (p *Peers) openDHT(o Hyperswarm, ledger *signedcard.Ledger, at *node.Federa
 	d.swarm = swarm.New(swarm.Options{
 		Node: d.node, Allow: p.allow.Allowed, Relays: o.Relays, Stream: stream, MaxPeers: maxHubs, Logger: p.log,
 	})
-	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: p.log}
+	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: p.ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: p.log}
 	p.sources[agent.TransportHyperswarm] = d.cards
 	return nil
 }

@@ -8,6 +8,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,9 +127,7 @@ type rejection struct {
 // Open connects to the paired hubs. It blocks until the listeners are ready, at most
 // five seconds for NATS; it does not wait for peers.
 func Open(ctx context.Context, o Options) (*Peers, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.PeerTier == agent.NoTier {
 		o.PeerTier = agent.L2
 	}
@@ -141,7 +140,10 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Peers{o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*sender), sources: make(sources), tools: newTools()}
+	p := &Peers{
+		o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
+		agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*sender),
+	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.open(ctx); err != nil {
 		p.cancel()
@@ -155,8 +157,7 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 
 // open opens the node for other hubs, with all transports.
 func (p *Peers) open(ctx context.Context) (err error) {
-	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(p.pair, cardLife), Trusted: p.allow.Allowed, Logger: p.log}
-	p.ledger = ledger
+	p.ledger = &signedcard.Ledger{Author: signedcard.NewAuthor(p.pair, cardLife), Trusted: p.allow.Allowed, Logger: p.log}
 	at := &node.Federation{
 		GlobalID: func(id string) string { return signedcard.ID(id, p.pair.Public()) },
 		LocalID:  p.localID,
@@ -164,10 +165,10 @@ func (p *Peers) open(ctx context.Context) (err error) {
 		Speaks:   p.maySpeakFor, RemoteTTL: cardLife, Closed: p.channelClosed,
 	}
 	if p.o.NATS != nil {
-		err = p.openNATS(ctx, ledger, at)
+		err = p.openNATS(ctx, at)
 	}
 	if err == nil && p.o.Hyperswarm != nil {
-		err = p.openDHT(*p.o.Hyperswarm, ledger, at)
+		err = p.openDHT(*p.o.Hyperswarm, at)
 	}
 	if err != nil {
 		for _, l := range at.Listeners {
@@ -190,7 +191,7 @@ func (p *Peers) open(ctx context.Context) (err error) {
 }
 
 // openNATS listens and discovers on the shared NATS server.
-func (p *Peers) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *node.Federation) error {
+func (p *Peers) openNATS(ctx context.Context, at *node.Federation) error {
 	link := natslink.Options{Conn: p.o.NATS, Pair: p.pair, Prefix: p.o.Prefix}
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
@@ -202,7 +203,7 @@ func (p *Peers) openNATS(ctx context.Context, ledger *signedcard.Ledger, at *nod
 	}
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportNATS] = &natslink.Dialer{Options: link}
-	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: ledger}
+	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: p.ledger}
 	return nil
 }
 
@@ -274,9 +275,7 @@ func (p *Peers) hasChannelKey(hub identity.PublicKey, id, peer string) bool {
 func (p *Peers) watchRegistry(ctx context.Context, w *registry.Watcher) {
 	defer w.Close()
 	p.reconcile(ctx)
-	grace := time.NewTicker(graceTime / 10)
-	defer grace.Stop()
-	changes := p.tools.changes
+	grace := time.Tick(graceTime / 10)
 	done := make(chan struct{})
 	go func() { // ends with ctx
 		defer close(done)
@@ -292,8 +291,8 @@ func (p *Peers) watchRegistry(ctx context.Context, w *registry.Watcher) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changes:
-		case <-grace.C:
+		case <-p.tools.changes:
+		case <-grace:
 		}
 		p.reconcile(ctx)
 	}
@@ -450,13 +449,12 @@ func (p *Peers) remove(ctx context.Context, r *remote) {
 
 // watchAllowList polls the file that `peers pair` and `peers remove` write.
 func (p *Peers) watchAllowList(ctx context.Context, last string) {
-	t := time.NewTicker(pollInterval)
-	defer t.Stop()
+	poll := time.Tick(pollInterval)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-poll:
 		}
 		p.offerTools()
 		p.closeChannels() // including those that were opening when a pairing ended

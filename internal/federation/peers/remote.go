@@ -33,11 +33,11 @@ type remote struct {
 	available bool               // at the last call of availabilityChanged
 }
 
-// update sets the card and returns the agent's definition if it has changed. An
-// unavailable agent keeps its capabilities; its health says that it is unavailable.
 // maxForeignText bounds a text of another hub, in bytes.
 const maxForeignText = 4096
 
+// update sets the card and returns the agent's definition if it has changed. An
+// unavailable agent keeps its capabilities; its health says that it is unavailable.
 func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,12 +63,6 @@ func (r *remote) definition() runner.Definition {
 		d.Capabilities = append(d.Capabilities, runner.Capability{ID: c.ID, Name: c.Name, Description: c.Description})
 	}
 	return d
-}
-
-func (r *remote) tier() agent.Tier {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.card.Tier
 }
 
 // missingFor returns for how long the agent's card has been missing.
@@ -133,29 +127,6 @@ const (
 	cancelTime = 3 * time.Second // for the other hub to cancel a task
 )
 
-// The payloads of answers; see docs/coordination.md.
-type (
-	chunk struct {
-		ArtifactID string          `json:"artifactId"`
-		Append     bool            `json:"append"`
-		Text       string          `json:"text"`
-		Data       json.RawMessage `json:"data"`
-		File       string          `json:"file"`
-		Status     string          `json:"status"`
-	}
-	result struct {
-		State string   `json:"state"`
-		Text  string   `json:"text"`
-		Error *problem `json:"error"`
-	}
-	problem struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-		Remedy  string `json:"remedy"`
-		State   string `json:"state"`
-	}
-)
-
 // Turn implements [runner.Session]. It sends a request to the agent and reads the
 // stream of its answer.
 func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
@@ -167,7 +138,9 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 	if perr != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
 	}
-	tier := s.r.tier()
+	s.r.mu.Lock()
+	tier := s.r.card.Tier
+	s.r.mu.Unlock()
 	f := s.r.peers.sender(tier)
 	if f == nil {
 		return failed(runner.CodeConfig, "the hub cannot send to agents of tier "+tier.String(), "")
@@ -178,7 +151,7 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 	if len(turn.Chain) > 0 {
 		asked["over"] = s.r.peers.globalIDs(turn.Chain)
 	}
-	if err := f.sendTraced(ctx, s.r.id, s.thread, envelope.Request, asked, turn.TraceParent); err != nil {
+	if err := f.send(ctx, s.r.id, s.thread, envelope.Request, asked, turn.TraceParent); err != nil {
 		return failed(runner.CodeAgent, fmt.Sprintf("cannot send the request to %s: %v", s.r.peer, err), "")
 	}
 	return s.readAnswer(ctx, f, answers, h)
@@ -212,7 +185,7 @@ func (s *session) readAnswer(ctx context.Context, f *sender, answers <-chan *env
 			late = timer.C
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 			// If this does not arrive, the timer ends the turn here.
-			_ = f.send(last, s.r.id, s.thread, envelope.Notification, map[string]any{"cancel": true})
+			_ = f.send(last, s.r.id, s.thread, envelope.Notification, map[string]any{"cancel": true}, "")
 			cancel()
 		case <-late:
 			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1, Text: a.text.String()}, nil
@@ -241,7 +214,7 @@ func (a *answer) handle(e *envelope.Envelope) (out runner.Outcome, err error, en
 			return out, err, true
 		}
 	case envelope.ErrorMessage:
-		var p problem
+		var p node.Failure
 		if json.Unmarshal(e.Payload, &p) != nil || p.Message == "" {
 			p.Message = "the other hub's error cannot be read"
 		}
@@ -252,7 +225,7 @@ func (a *answer) handle(e *envelope.Envelope) (out runner.Outcome, err error, en
 }
 
 func (a *answer) data(e *envelope.Envelope) {
-	var c chunk
+	var c node.Chunk
 	if json.Unmarshal(e.Payload, &c) != nil {
 		return // from another version
 	}
@@ -262,18 +235,15 @@ func (a *answer) data(e *envelope.Envelope) {
 	case c.Text != "":
 		a.text.WriteString(c.Text)
 		a.h.Event(runner.TextDelta{Text: c.Text})
-	case len(c.Data) > 0:
-		var v any
-		if json.Unmarshal(c.Data, &v) == nil {
-			a.h.Event(runner.Artifact{ID: c.ArtifactID, Parts: []*a2a.Part{a2a.NewDataPart(v)}, Append: c.Append})
-		}
+	case c.Data != nil:
+		a.h.Event(runner.Artifact{ID: c.ArtifactID, Parts: []*a2a.Part{a2a.NewDataPart(c.Data)}, Append: c.Append})
 	case c.File != "":
 		a.h.Event(runner.Notice{Text: "the file " + c.File + " stays at the other hub"})
 	}
 }
 
 func (a *answer) end(e *envelope.Envelope) (runner.Outcome, error) {
-	var r result
+	var r node.Result
 	if err := json.Unmarshal(e.Payload, &r); err != nil {
 		return failed(runner.CodeProtocol, "the other hub's answer cannot be read", "")
 	}
@@ -287,14 +257,14 @@ func (a *answer) end(e *envelope.Envelope) (runner.Outcome, error) {
 		out.Status, out.Text = runner.OutcomeInputRequired, a.text.String()+r.Text
 	default:
 		if r.Error == nil {
-			r.Error = &problem{State: r.State, Message: "the task ended " + r.State}
+			r.Error = &node.Failure{State: r.State, Message: "the task ended " + r.State}
 		}
 		return a.fail(r.Error)
 	}
 	return out, nil
 }
 
-func (a *answer) fail(p *problem) (runner.Outcome, error) {
+func (a *answer) fail(p *node.Failure) (runner.Outcome, error) {
 	out := runner.Outcome{Status: runner.OutcomeFailed, Text: a.text.String(), ExitCode: -1}
 	code := runner.CodeAgent
 	switch p.State {
@@ -315,17 +285,10 @@ type sender struct {
 	access   *parley.Agent
 
 	mu      sync.Mutex
-	waiting map[thread]*answers
+	waiting map[thread]chan *envelope.Envelope // for a turn; closed when no more will follow
 }
 
 type thread struct{ agent, id string }
-
-// answers are the buffered envelopes for a turn. The channel is closed when no more
-// will follow.
-type answers struct {
-	c      chan *envelope.Envelope
-	closed bool
-}
 
 // openSenders opens a sender for each tier that other hubs' agents may have here.
 func (p *Peers) openSenders() error {
@@ -333,7 +296,7 @@ func (p *Peers) openSenders() error {
 		if tier < p.o.PeerTier {
 			continue
 		}
-		f := &sender{id: signedcard.ID("~hub-"+strings.ToLower(tier.String()), p.pair.Public()), waiting: make(map[thread]*answers)}
+		f := &sender{id: signedcard.ID("~hub-"+strings.ToLower(tier.String()), p.pair.Public()), waiting: make(map[thread]chan *envelope.Envelope)}
 		card := agent.Card{
 			ID: f.id, Name: "the hub", Version: "1", Tier: tier, Capabilities: []agent.Capability{}, Origin: agent.Local,
 			Description: "sends for its own agents and users",
@@ -357,11 +320,11 @@ func (p *Peers) sender(t agent.Tier) *sender {
 
 // subscribe returns the answers of an agent in a thread, until done is called.
 func (f *sender) subscribe(agentID, id string) (<-chan *envelope.Envelope, func()) {
-	t, a := thread{agentID, id}, &answers{c: make(chan *envelope.Envelope, maxAnswers)}
+	t, a := thread{agentID, id}, make(chan *envelope.Envelope, maxAnswers)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting[t] = a
-	return a.c, func() {
+	return a, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.waiting[t] == a {
@@ -375,21 +338,16 @@ func (f *sender) subscribe(agentID, id string) (<-chan *envelope.Envelope, func(
 func (f *sender) deliver(_ context.Context, e *envelope.Envelope) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	a := f.waiting[thread{e.Sender, e.CorrelationID}]
-	if a == nil || a.closed {
+	t := thread{e.Sender, e.CorrelationID}
+	a, ok := f.waiting[t]
+	if !ok {
 		return
 	}
 	select {
-	case a.c <- e:
+	case a <- e:
 	default:
-		a.close()
-	}
-}
-
-func (a *answers) close() {
-	if !a.closed {
-		a.closed = true
-		close(a.c)
+		delete(f.waiting, t)
+		close(a)
 	}
 }
 
@@ -399,18 +357,15 @@ func (f *sender) closeAnswers(agentID string) {
 	defer f.mu.Unlock()
 	for t, a := range f.waiting {
 		if t.agent == agentID {
-			a.close()
+			delete(f.waiting, t)
+			close(a)
 		}
 	}
 }
 
 // send sends to an agent in a thread. It does not wait for the delivery; if that fails,
 // the channel closes.
-func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any) error {
-	return f.sendTraced(ctx, to, id, kind, payload, "")
-}
-
-func (f *sender) sendTraced(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
+func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
 	e, err := envelope.NewFactory(f.identity).NewInThread(id, to, kind, payload)
 	if err != nil {
 		return err

@@ -91,14 +91,14 @@ func (p *Peers) offer(owner mounts.Owner) (end func(), err error) {
 		card.Tier = p.o.PeerTier
 	}
 	asks := agent.Identity{ID: "another hub", Tier: card.Tier}
-	if err := p.node.Parley().Router().MayAddress(card.Identity(), asks); err != nil {
+	if err := p.node.Router().MayAddress(card.Identity(), asks); err != nil {
 		return nil, fmt.Errorf("it could not answer: %w", err)
 	}
 	access, err := p.node.Join(card, func(context.Context, *envelope.Envelope) {}) // toolbox.Listen handles its own
 	if err != nil {
 		return nil, err
 	}
-	l := toolbox.Listen(p.node.Parley().Router(), card.ID, func(peer string) *mcp.Server {
+	l := toolbox.Listen(p.node.Router(), card.ID, func(peer string) *mcp.Server {
 		if _, _, ok := signedcard.ParseID(peer); !ok {
 			return nil
 		}
@@ -156,9 +156,9 @@ func (p *Peers) reconcileTools(names map[identity.PublicKey]string) {
 			t.drop()
 		}
 	}
-	now := p.importedNow()
 	for id, card := range here {
-		if _, there := now[id]; !there && len(p.importedNow()) < maxImported {
+		now := p.importedNow()
+		if _, there := now[id]; !there && len(now) < maxImported {
 			p.importTools(card, p.toolsName(card, names))
 		}
 	}
@@ -195,7 +195,7 @@ func (p *Peers) importTools(card agent.Card, name string) {
 	t.drop, err = p.o.Tools.MountPeer(mounts.PeerTools{
 		Name: name, As: t.as, Source: signedcard.ID(owner, key),
 		Dial: func(context.Context) (mcp.Transport, error) {
-			return toolbox.Over(p.node.Parley().Router(), sender.id, card.ID), nil
+			return toolbox.Over(p.node.Router(), sender.id, card.ID), nil
 		},
 	})
 	if err != nil {
@@ -211,12 +211,9 @@ func (p *Peers) importTools(card agent.Card, name string) {
 // the running calls. It does not block.
 func (p *Peers) toolsDisconnected(cardID string) {
 	p.tools.mu.Lock()
-	t := p.tools.imported[cardID]
-	if t != nil {
+	defer p.tools.mu.Unlock()
+	if t := p.tools.imported[cardID]; t != nil {
 		t.lost = true
-	}
-	p.tools.mu.Unlock()
-	if t != nil {
 		p.signalTools()
 	}
 }
