@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -204,21 +203,9 @@ func (l *AllowList) store(change func(map[PublicKey]Entry) error) error {
 
 // write replaces the file atomically.
 func (l *AllowList) write(entries map[PublicKey]Entry) error {
-	dir := filepath.Dir(l.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, ".peers-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails after the rename
-	out := bufio.NewWriter(f)
+	var text strings.Builder
 	for _, e := range sorted(entries) {
-		fmt.Fprintln(out, e) // Flush returns write errors
+		fmt.Fprintln(&text, e)
 	}
-	if err := errors.Join(out.Flush(), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), l.path)
+	return writeFile(l.path, text.String(), os.Rename)
 }

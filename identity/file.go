@@ -57,19 +57,24 @@ func read(path string) (*Pair, error) {
 
 // write creates the file atomically and never replaces an existing one.
 func write(path string, p *Pair) error {
+	seed := p.Seed()
+	return writeFile(path, hex.EncodeToString(seed[:])+"\n", os.Link)
+}
+
+// writeFile writes a text to a temporary file with mode 0600 and then gives it its name by calling place.
+func writeFile(path, text string, place func(from, to string) error) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".identity-*") // mode 0600
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
-	seed := p.Seed()
-	_, err = f.WriteString(hex.EncodeToString(seed[:]) + "\n")
+	defer os.Remove(f.Name()) // fails after a rename
+	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Link(f.Name(), path)
+	return place(f.Name(), path)
 }

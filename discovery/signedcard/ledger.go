@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -38,17 +39,17 @@ type Ledger struct {
 	book *Book
 	log  *slog.Logger
 
-	mu       sync.Mutex
-	mine     map[string]agent.Card // announced
-	found    chan struct{}         // closed when a statement is accepted
-	rates    map[identity.PublicKey]*rate.Limiter
-	lastSeen map[identity.PublicKey]lastSeen
-	warned   time.Time
+	mu      sync.Mutex
+	mine    map[string]agent.Card          // announced
+	found   wait.Signal                    // when a statement is accepted
+	authors map[identity.PublicKey]*author // only trusted ones, so it is small
+	warned  time.Time
 }
 
-// lastSeen is the outcome of the last statements of a key.
-type lastSeen struct {
-	at      time.Time // of the last accepted one
+// author is what is known of the owner of a key.
+type author struct {
+	rate    *rate.Limiter
+	at      time.Time // of the last accepted statement
 	refused error     // of a later one that was refused; nil if there was none
 }
 
@@ -57,9 +58,7 @@ func (l *Ledger) init() {
 		l.book = &Book{Trusted: l.Trusts}
 		l.log = cmp.Or(l.Logger, slog.New(slog.DiscardHandler))
 		l.mine = make(map[string]agent.Card)
-		l.found = make(chan struct{})
-		l.rates = make(map[identity.PublicKey]*rate.Limiter)
-		l.lastSeen = make(map[identity.PublicKey]lastSeen)
+		l.authors = make(map[identity.PublicKey]*author)
 	})
 }
 
@@ -127,7 +126,11 @@ func (l *Ledger) Statement(id string) ([]byte, error) {
 // is genuine and recent, even if it is not new.
 func (l *Ledger) Receive(from identity.PublicKey, data []byte, sink registry.Sink) bool {
 	l.init()
-	if from == l.Author.Key() || !l.allow(from) {
+	if from == l.Author.Key() || !l.Trusts(from) {
+		return false
+	}
+	by := l.author(from)
+	if !by.rate.Allow() {
 		return false
 	}
 	s, err := l.book.Read(data)
@@ -141,14 +144,13 @@ func (l *Ledger) Receive(from identity.PublicKey, data []byte, sink registry.Sin
 		err = sink.Found(s.Card)
 	}
 	if err != nil {
-		l.refused(from, err)
+		l.refused(from, by, err)
 		return CodeOf(err) == CodeOld && s.Key == from
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastSeen[from] = lastSeen{at: time.Now()}
-	close(l.found)
-	l.found = make(chan struct{})
+	by.at, by.refused = time.Now(), nil
+	l.found.Send()
 	return true
 }
 
@@ -158,8 +160,10 @@ func (l *Ledger) LastSeen(key identity.PublicKey) (at time.Time, refused error) 
 	l.init()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last := l.lastSeen[key]
-	return last.at, last.refused
+	if by := l.authors[key]; by != nil {
+		return by.at, by.refused
+	}
+	return time.Time{}, nil
 }
 
 // AllWithdrawn reports whether the owner of a key has withdrawn all its agents, as
@@ -170,37 +174,27 @@ func (l *Ledger) AllWithdrawn(key identity.PublicKey) bool {
 }
 
 // Found returns a channel that is closed when the next statement is accepted.
-func (l *Ledger) Found() <-chan struct{} {
-	l.init()
+func (l *Ledger) Found() <-chan struct{} { return l.found.Wait() }
+
+// author returns the record of a trusted key.
+func (l *Ledger) author(key identity.PublicKey) *author {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.found
-}
-
-// allow reports whether a key is trusted and within its rate limit.
-func (l *Ledger) allow(key identity.PublicKey) bool {
-	if !l.Trusts(key) {
-		return false
+	if l.authors[key] == nil {
+		l.authors[key] = &author{rate: rate.NewLimiter(perSecond, burst)}
 	}
-	l.mu.Lock()
-	r := l.rates[key]
-	if r == nil { // only trusted keys, so the map is small
-		r = rate.NewLimiter(perSecond, burst)
-		l.rates[key] = r
-	}
-	l.mu.Unlock()
-	return r.Allow()
+	return l.authors[key]
 }
 
 // refused logs a refused statement, at most once a second.
-func (l *Ledger) refused(key identity.PublicKey, err error) {
+func (l *Ledger) refused(key identity.PublicKey, by *author, err error) {
 	level := slog.LevelWarn
 	if CodeOf(err) == CodeOld {
 		level = slog.LevelDebug // several sources, and clusters, repeat and reorder
 	}
 	l.mu.Lock()
-	if CodeOf(err) != CodeOld { // only trusted keys, see allow
-		l.lastSeen[key] = lastSeen{at: l.lastSeen[key].at, refused: err}
+	if CodeOf(err) != CodeOld {
+		by.refused = err
 	}
 	quiet := time.Since(l.warned) < time.Second
 	if !quiet {

@@ -110,19 +110,15 @@ func (t *table) closest(target ID, n int) []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []netip.AddrPort
-	take := func(row []*contact) {
-		for _, c := range row {
-			if len(all) < n {
-				all = append(all, c.addr)
-			}
-		}
-	}
 	at := row(t.own, target)
-	for i := at; i >= 0 && len(all) < n; i-- {
-		take(t.rows[i])
-	}
-	for i := at + 1; i < len(t.rows) && len(all) < n; i++ {
-		take(t.rows[i])
+	for i := range t.rows {
+		near := t.rows[i]
+		if i <= at { // the target's row first, and down from it
+			near = t.rows[at-i]
+		}
+		for _, c := range near[:min(len(near), n-len(all))] {
+			all = append(all, c.addr)
+		}
 	}
 	return all
 }

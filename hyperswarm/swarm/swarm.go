@@ -183,48 +183,36 @@ func (s *Swarm) serve(l interface {
 		if err != nil {
 			return
 		}
-		s.incoming(c)
+		if !s.incoming(c) {
+			c.Destroy()
+		}
 	}
 }
 
-// incoming decides whether to keep a connection that a peer began. There may be another one to the peer: a
-// dial under way, or a connection that broke unnoticed.
-func (s *Swarm) incoming(c *secretstream.Conn) {
+// incoming decides whether to keep a connection that a peer began; otherwise the caller destroys it. There
+// may be another one to the peer: a dial under way, or a connection that broke unnoticed.
+func (s *Swarm) incoming(c *secretstream.Conn) bool {
 	key := c.RemoteKey()
 	s.mu.Lock()
-	old, p := s.conns[key], s.peers[key]
+	defer s.mu.Unlock()
+	p := s.peers[key]
+	dials := p != nil && p.cancel != nil
 	switch {
-	case len(s.conns) >= s.o.MaxPeers && old == nil:
-		s.mu.Unlock()
-		c.Destroy()
-		return
-	case old == nil && p != nil && p.cancel != nil && s.larger(key):
-		s.mu.Unlock() // both dial: the larger key's connection, our own, is kept
-		c.Destroy()
-		return
-	case old == nil:
-		if p != nil && p.cancel != nil {
-			p.cancel()
-		}
-		added := s.add(c)
-		s.mu.Unlock()
-		if !added {
-			c.Destroy()
-		}
-		return
+	case s.conns[key] != nil:
+		// A handshake may be a recording: only a confirmed connection may replace another.
+		return s.queue.Go(func() {
+			if c.WaitConfirmed(s.ctx) != nil || !s.replace(c) {
+				c.Destroy()
+			}
+		})
+	case len(s.conns) >= s.o.MaxPeers:
+		return false
+	case dials && s.larger(key):
+		return false // both dial: the larger key's connection, our own, is kept
+	case dials:
+		p.cancel()
 	}
-	// A handshake may be a recording: only a confirmed connection may replace another.
-	waits := s.queue.Go(func() {
-		if err := c.WaitConfirmed(s.ctx); err != nil {
-			c.Destroy()
-			return
-		}
-		s.replace(c)
-	})
-	s.mu.Unlock()
-	if !waits {
-		c.Destroy()
-	}
+	return s.add(c)
 }
 
 // larger reports whether our key is larger than a peer's.
@@ -233,26 +221,18 @@ func (s *Swarm) larger(key identity.PublicKey) bool {
 	return slices.Compare(own[:], key[:]) > 0
 }
 
-// replace replaces the connection to a peer by a confirmed one that the peer began, unless both were begun
-// simultaneously and the other one is kept.
-func (s *Swarm) replace(c *secretstream.Conn) {
+// replace replaces the connection to a peer by a confirmed one that the peer began, and reports whether it
+// did: not if both were begun simultaneously and the other one is kept.
+func (s *Swarm) replace(c *secretstream.Conn) bool {
 	s.mu.Lock()
 	old := s.conns[c.RemoteKey()]
 	atOnce := old != nil && time.Since(old.began) < freshTime
-	if s.queue.Stopped() || atOnce && old.Initiator() && s.larger(c.RemoteKey()) {
-		s.mu.Unlock()
-		c.Destroy()
-		return
-	}
-	added := s.add(c)
+	added := !(atOnce && old.Initiator() && s.larger(c.RemoteKey())) && s.add(c)
 	s.mu.Unlock()
-	if !added {
-		c.Destroy()
-		return
-	}
-	if old != nil {
+	if added && old != nil {
 		old.Destroy()
 	}
+	return added
 }
 
 // add makes c the connection to its peer and delivers it. If it reports false, the caller, who holds s.mu,

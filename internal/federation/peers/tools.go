@@ -30,18 +30,12 @@ type tools struct {
 	changes chan struct{} // buffers one change of cards or channels
 
 	mu       sync.Mutex
-	offered  map[string]*offered  // by owner
-	imported map[string]*imported // by the id of the card
+	offered  map[mounts.Owner]func() // local owners whose tools other hubs may use; the function ends that
+	imported map[string]*imported    // by the id of the card
 }
 
 func newTools() tools {
-	return tools{changes: make(chan struct{}, 1), offered: make(map[string]*offered), imported: make(map[string]*imported)}
-}
-
-// offered is a local owner whose tools other hubs may use.
-type offered struct {
-	owner mounts.Owner
-	end   func()
+	return tools{changes: make(chan struct{}, 1), offered: make(map[mounts.Owner]func()), imported: make(map[string]*imported)}
 }
 
 // imported is an owner at another hub whose tools are available here.
@@ -62,14 +56,14 @@ func (p *Peers) offerTools() {
 		return
 	}
 	shared := p.o.Tools.Shared()
-	for id, o := range p.tools.offered {
-		if !slices.Contains(shared, o.owner) {
-			o.end()
-			delete(p.tools.offered, id)
+	for owner, end := range p.tools.offered {
+		if !slices.Contains(shared, owner) {
+			end()
+			delete(p.tools.offered, owner)
 		}
 	}
 	for _, owner := range shared {
-		if p.tools.offered[owner.ID] != nil {
+		if p.tools.offered[owner] != nil {
 			continue
 		}
 		end, err := p.offer(owner)
@@ -77,7 +71,7 @@ func (p *Peers) offerTools() {
 			p.log.Warn("cannot share tools with other hubs", "owner", owner.ID, "error", err)
 			end = func() {} // log it once
 		}
-		p.tools.offered[owner.ID] = &offered{owner, end}
+		p.tools.offered[owner] = end
 	}
 }
 
@@ -223,7 +217,7 @@ func (p *Peers) closeTools() {
 	for _, t := range p.importedNow() {
 		t.drop()
 	}
-	for _, o := range p.tools.offered {
-		o.end()
+	for _, end := range p.tools.offered {
+		end()
 	}
 }
