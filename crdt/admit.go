@@ -375,22 +375,13 @@ func (a *admission) cost() error {
 	if _, err := trial.Apply(a.d.encodeStore(nil), nil); err != nil {
 		return err
 	}
-	copied := Update{deletes: IDSet{}, size: a.u.size, count: a.u.count}
-	for _, b := range a.u.blocks {
-		c := block{client: b.client, items: make([]*item, len(b.items))}
-		for i, it := range b.items {
-			one := *it
-			if it.node != nil {
-				n := *it.node
-				n.item = &one
-				one.node = &n
-			}
-			c.items[i] = &one
-		}
-		copied.blocks = append(copied.blocks, c)
+	copied, err := ParseUpdate(a.u.data, *a.u.limits)
+	if err != nil {
+		return err
 	}
+	copied.deletes = nil
 	trial.budget = trial.step + a.d.limits.IntegrationCost
-	if _, err := trial.ApplyUpdate(&copied, nil); err != nil {
+	if _, err := trial.ApplyUpdate(copied, nil); err != nil {
 		return err
 	}
 	if trial.step > trial.budget {

@@ -1,20 +1,13 @@
 package crdt
 
-import (
-	"iter"
-	"strconv"
-
-	"github.com/parleyhub/parley/crdt/internal/lib0"
-)
+import "iter"
 
 // Array is a shared list of values and shared types.
 type Array struct{ n *node }
 
 // Array returns the root array with a name.
 func (d *Doc) Array(name string) *Array {
-	n := d.root(name)
-	n.cast = typeArray
-	return &Array{n}
+	return &Array{d.rootAs(name, typeArray)}
 }
 
 // Len returns the number of elements.
@@ -68,37 +61,22 @@ func (d *Doc) pack(values []any) (it *item, taken int, err error) {
 }
 
 // InsertMap inserts a new, empty map before index i.
-func (a *Array) InsertMap(i int) (*Map, error) {
-	n, err := a.insertType(i, typeMap)
-	return &Map{n}, err
-}
+func (a *Array) InsertMap(i int) (*Map, error) { return insertType[Map](a, i, typeMap) }
 
 // InsertArray inserts a new, empty array before index i.
-func (a *Array) InsertArray(i int) (*Array, error) {
-	n, err := a.insertType(i, typeArray)
-	return &Array{n}, err
-}
+func (a *Array) InsertArray(i int) (*Array, error) { return insertType[Array](a, i, typeArray) }
 
 // InsertText inserts a new, empty text before index i.
-func (a *Array) InsertText(i int) (*Text, error) {
-	n, err := a.insertType(i, typeText)
-	return &Text{n}, err
-}
+func (a *Array) InsertText(i int) (*Text, error) { return insertType[Text](a, i, typeText) }
 
-func (a *Array) insertType(i int, ref typeRef) (n *node, err error) {
-	err = a.n.edit(func(d *Doc) error {
+func insertType[T ~struct{ n *node }](a *Array, i int, ref typeRef) (*T, error) {
+	return newType[T](a.n, ref, func(it *item) error {
 		if err := a.n.checkRange(uint64(i), 0); err != nil {
 			return err
 		}
-		it, err := d.newType(a.n, ref)
-		if err != nil {
-			return err
-		}
-		d.insert(a.n, a.n.place(uint64(i)), it)
-		n = it.node
+		a.n.doc.insert(a.n, a.n.place(uint64(i)), it)
 		return nil
 	})
-	return n, err
 }
 
 // Delete deletes count elements from index i on.
@@ -140,17 +118,4 @@ func (a *Array) All() iter.Seq2[int, any] {
 }
 
 // JSON returns the array as JSON; objects have sorted keys.
-func (a *Array) JSON() ([]byte, error) { return a.n.appendListJSON(nil) }
-
-func binaryContent(b []byte) []byte { return lib0.AppendBytes(nil, b) }
-
-func formatUint(v uint64) string { return strconv.FormatUint(v, 10) }
-
-func checkExact(values ...int64) error {
-	for _, v := range values {
-		if v > lib0.MaxSafe || v < -lib0.MaxSafe {
-			return errorf(CodeInvalid, nil, "an entry of a counter must stay within ±(2^53-1)")
-		}
-	}
-	return nil
-}
+func (a *Array) JSON() ([]byte, error) { return a.n.appendJSON(nil, typeArray) }

@@ -44,14 +44,12 @@ func (it *item) value(i uint32) any {
 	switch it.kind {
 	case kindAny:
 		return lib0.Value(it.element(i))
-	case kindJSON:
+	case kindJSON, kindEmbed:
 		return valueOfJSON(lib0.NewReader(it.element(i)).Bytes())
 	case kindBinary:
 		return bytes.Clone(lib0.NewReader(it.data).Bytes())
 	case kindString:
 		return string(it.data)
-	case kindEmbed:
-		return valueOfJSON(lib0.NewReader(it.data).Bytes())
 	case kindType:
 		return it.node.handle()
 	case kindDoc:

@@ -17,6 +17,7 @@ type Update struct {
 	size    int // bytes
 	count   int // structs
 	data    []byte
+	limits  *Limits
 	used    bool
 }
 
@@ -26,8 +27,8 @@ type block struct {
 	items  []*item
 }
 
-func (b *block) first() uint64 { return b.items[0].id.Clock }
-func (b block) end() uint64    { return b.items[len(b.items)-1].end() }
+func (b block) first() uint64 { return b.items[0].id.Clock }
+func (b block) end() uint64   { return b.items[len(b.items)-1].end() }
 
 // Clients returns the range of clocks that the update's structs cover for each client, including gaps.
 func (u *Update) Clients() map[uint64]Range {
@@ -60,7 +61,7 @@ func ParseUpdate(data []byte, limits Limits) (*Update, error) {
 	}
 	data = bytes.Clone(data)
 	p := parser{Reader: lib0.NewReader(data), limits: &limits, any: limits.any()}
-	u := &Update{size: len(data), data: data}
+	u := &Update{size: len(data), data: data, limits: &limits}
 	p.structs(u)
 	if p.Err() == nil {
 		u.deletes = readIDSet(p.Reader, limits.DeleteRanges)

@@ -120,6 +120,13 @@ func (d *Doc) root(name string) *node {
 	return n
 }
 
+// rootAs returns a root that the application uses as a type.
+func (d *Doc) rootAs(name string, as typeRef) *node {
+	n := d.root(name)
+	n.cast = as
+	return n
+}
+
 // Result is the outcome of applying an update.
 type Result struct {
 	// Update has what was new to this document, as one update; nil if nothing was.
@@ -158,7 +165,11 @@ func (d *Doc) ApplyUpdate(u *Update, origin any) (Result, error) {
 		d.applyBlock(b, d.updates)
 	}
 	d.applyParkedDeletes()
-	d.applyDeletes(u.deletes)
+	for _, id := range descending(u.deletes) {
+		for _, r := range u.deletes[id] {
+			d.deleteKnown(id, r)
+		}
+	}
 	if d.parked.structs > d.limits.ParkedStructs || d.parked.bytes > d.limits.ParkedBytes {
 		d.dropNewest(u, d.updates)
 	}

@@ -109,16 +109,22 @@ func (d *Doc) StateVector() StateVector {
 // EncodeSince returns an update with everything that a replica with this state vector lacks, including
 // parked structs, and all deletes. A nil vector gives the whole state.
 func (d *Doc) EncodeSince(sv StateVector) []byte {
-	b := d.encodeStore(sv)
-	if parked := d.encodeParked(sv); parked != nil {
-		// Both were encoded here, so they can be decoded.
-		merged, err := MergeUpdates(StateLimits().unbounded(), b, parked)
-		if err != nil {
-			panic("crdt: cannot decode what was just encoded: " + err.Error())
-		}
-		return merged
+	if d.parked == (parkedSizes{}) {
+		return d.encodeStore(sv)
 	}
-	return b
+	var all []block
+	deletes := d.deleted()
+	for id, c := range d.clients {
+		for _, chunk := range c.chunks {
+			all = append(all, block{id, chunk})
+		}
+		for _, r := range c.parked {
+			all = append(all, r.block)
+		}
+		deletes[id] = append(deletes[id], c.deletes...)
+	}
+	deletes.normalize()
+	return writeBlocks(all, sv, deletes)
 }
 
 func (d *Doc) encodeStore(sv StateVector) []byte {
@@ -140,7 +146,7 @@ func (d *Doc) deleted() IDSet {
 	s := make(IDSet)
 	for it := range d.structs {
 		if it.deleted() {
-			s.add(it.id.Client, Range{it.id.Clock, uint64(it.length)})
+			s.add(it.id.Client, it.clocks())
 		}
 	}
 	return s

@@ -8,14 +8,16 @@ func (it *item) becomeGC() {
 // collect frees the content that the transaction deleted: items become tombstones, and what was in a
 // deleted type becomes GC structs.
 func (d *Doc) collect() {
-	for _, r := range d.tx.deletes {
-		c := d.clients[r.client]
-		for p := c.find(r.Clock); p.chunk < len(c.chunks); p = c.next(p) {
-			it := c.item(p)
-			if it.id.Clock >= r.End() {
-				break
+	for client, ranges := range d.tx.deletes {
+		c := d.clients[client]
+		for _, r := range ranges {
+			for p := c.find(r.Clock); p.chunk < len(c.chunks); p = c.next(p) {
+				it := c.item(p)
+				if it.id.Clock >= r.End() {
+					break
+				}
+				d.collectItem(it)
 			}
-			d.collectItem(it)
 		}
 	}
 }
@@ -46,7 +48,7 @@ func (d *Doc) collectNode(n *node) {
 				inside = append(inside, it.node)
 			}
 			d.bytes -= len(it.data)
-			d.tx.noteMerge(it.id)
+			d.tx.merges = append(d.tx.merges, it.id)
 			it.becomeGC()
 		}
 		n.head, n.list, n.keys = nil, nil, nil

@@ -171,7 +171,7 @@ func (d *Doc) store(c *client, it *item) {
 	d.items++
 	d.bytes += len(it.data)
 	if it.deleted() {
-		d.tx.noteDelete(it)
+		d.tx.deletes.add(it.id.Client, it.clocks())
 	}
 }
 
@@ -212,7 +212,7 @@ func (d *Doc) deleteOne(it *item) bool {
 		it.span.add(0, -int64(it.units()), -it.formats())
 	}
 	it.flags |= flagDeleted
-	d.tx.noteDelete(it)
+	d.tx.deletes.add(it.id.Client, it.clocks())
 	d.noteRemoved(it)
 	return true
 }

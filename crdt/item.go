@@ -59,6 +59,7 @@ func (it *item) has(flag uint8) bool { return it.flags&flag != 0 }
 func (it *item) deleted() bool       { return it.has(flagDeleted) || it.kind == kindGC }
 func (it *item) end() uint64         { return it.id.Clock + uint64(it.length) }
 func (it *item) lastID() ID          { return ID{it.id.Client, it.end() - 1} }
+func (it *item) clocks() Range       { return Range{it.id.Clock, uint64(it.length)} }
 
 // units returns the item's contribution to the visible length of its list.
 func (it *item) units() uint64 {

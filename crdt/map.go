@@ -1,65 +1,52 @@
 package crdt
 
-import "iter"
+import (
+	"iter"
+	"strconv"
+
+	"github.com/parleyhub/parley/crdt/internal/lib0"
+)
 
 // Map is a shared map from strings to values and shared types.
 type Map struct{ n *node }
 
 // Map returns the root map with a name.
 func (d *Doc) Map(name string) *Map {
-	n := d.root(name)
-	n.cast = typeMap
-	return &Map{n}
+	return &Map{d.rootAs(name, typeMap)}
 }
 
 // Set sets a key's value; see [Undefined] for the possible values. If replicas set a key concurrently, all
 // of them keep the same value.
 func (m *Map) Set(key string, value any) error {
 	return m.n.edit(func(d *Doc) error {
-		if err := d.checkKey(key); err != nil {
-			return err
-		}
 		it, err := d.content(value)
 		if err != nil {
 			return err
 		}
-		d.put(m.n, wellFormed(key), it)
-		return nil
+		return m.put(key, it)
 	})
+}
+
+func (m *Map) put(key string, it *item) error {
+	d := m.n.doc
+	if err := d.checkKey(key); err != nil {
+		return err
+	}
+	d.put(m.n, wellFormed(key), it)
+	return nil
 }
 
 // SetMap sets a key's value to a new, empty map.
-func (m *Map) SetMap(key string) (*Map, error) {
-	n, err := m.setType(key, typeMap)
-	return &Map{n}, err
-}
+func (m *Map) SetMap(key string) (*Map, error) { return setType[Map](m, key, typeMap) }
 
 // SetArray sets a key's value to a new, empty array.
-func (m *Map) SetArray(key string) (*Array, error) {
-	n, err := m.setType(key, typeArray)
-	return &Array{n}, err
-}
+func (m *Map) SetArray(key string) (*Array, error) { return setType[Array](m, key, typeArray) }
 
 // SetText sets a key's value to a new, empty text.
-func (m *Map) SetText(key string) (*Text, error) {
-	n, err := m.setType(key, typeText)
-	return &Text{n}, err
-}
+func (m *Map) SetText(key string) (*Text, error) { return setType[Text](m, key, typeText) }
 
-func (m *Map) setType(key string, ref typeRef) (n *node, err error) {
-	err = m.n.edit(func(d *Doc) error {
-		if err := d.checkKey(key); err != nil {
-			return err
-		}
-		it, err := d.newType(m.n, ref)
-		if err != nil {
-			return err
-		}
-		d.put(m.n, wellFormed(key), it)
-		n = it.node
-		return nil
-	})
-	return n, err
+func setType[T ~struct{ n *node }](m *Map, key string, ref typeRef) (*T, error) {
+	return newType[T](m.n, ref, func(it *item) error { return m.put(key, it) })
 }
 
 // Delete deletes a key's value, if there is one. A value set concurrently stays.
@@ -95,7 +82,7 @@ func (m *Map) Len() int {
 // All yields the keys with their values, sorted by key.
 func (m *Map) All() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
-		for _, key := range sortedKeys(m.n.keys) {
+		for key := range sorted(m.n.keys) {
 			if v, ok := m.Get(key); ok && !yield(key, v) {
 				return
 			}
@@ -104,7 +91,7 @@ func (m *Map) All() iter.Seq2[string, any] {
 }
 
 // JSON returns the map as JSON with sorted keys.
-func (m *Map) JSON() ([]byte, error) { return m.n.appendMapJSON(nil) }
+func (m *Map) JSON() ([]byte, error) { return m.n.appendJSON(nil, typeMap) }
 
 // Counter is a map with an entry for each client, which only that client changes. Its value is their sum,
 // so concurrent additions all count.
@@ -119,7 +106,7 @@ func CounterOf(m *Map) *Counter { return &Counter{m} }
 // Add adds n, which may be negative. It fails if this replica's entry would exceed ±(2^53-1).
 func (c *Counter) Add(n int64) error {
 	return c.m.n.edit(func(d *Doc) error {
-		key := formatUint(d.id)
+		key := strconv.FormatUint(d.id, 10)
 		part := n
 		if v, ok := c.m.Get(key); ok {
 			i, ok := integral(v)
@@ -128,8 +115,10 @@ func (c *Counter) Add(n int64) error {
 			}
 			part += i
 		}
-		if err := checkExact(part, n); err != nil {
-			return err
+		for _, v := range []int64{part, n} {
+			if v > lib0.MaxSafe || v < -lib0.MaxSafe {
+				return errorf(CodeInvalid, nil, "an entry of a counter must stay within ±(2^53-1)")
+			}
 		}
 		return c.m.Set(key, part)
 	})

@@ -3,7 +3,6 @@ package crdt
 import (
 	"cmp"
 	"container/heap"
-	"math"
 	"slices"
 
 	"github.com/parleyhub/parley/crdt/internal/lib0"
@@ -48,23 +47,9 @@ func writeBlocks(all []block, sv StateVector, deletes IDSet) []byte {
 	return deletes.append(b)
 }
 
-// lanes is a heap of blocks of one client by their next clock.
-type lanes []block
-
-func (l lanes) Len() int           { return len(l) }
-func (l lanes) Less(i, j int) bool { return l[i].first() < l[j].first() }
-func (l lanes) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
-func (l *lanes) Push(x any)        { *l = append(*l, x.(block)) }
-func (l *lanes) Pop() any {
-	old := *l
-	b := old[len(old)-1]
-	*l = old[:len(old)-1]
-	return b
-}
-
 // appendMerged merges the blocks of one client from a clock on.
 func appendMerged(b []byte, blocks []block, from uint64) []byte {
-	l := lanes(slices.Clone(blocks))
+	l := byClock[block](slices.Clone(blocks))
 	heap.Init(&l)
 	var body []byte
 	count := 0
@@ -85,11 +70,8 @@ func appendMerged(b []byte, blocks []block, from uint64) []byte {
 			next = it.end()
 		}
 		if l[0].items = l[0].items[1:]; len(l[0].items) == 0 {
-			last := len(l) - 1
-			l[0] = l[last]
-			l = l[:last]
-		}
-		if len(l) > 0 {
+			heap.Pop(&l)
+		} else {
 			heap.Fix(&l, 0)
 		}
 	}
@@ -100,13 +82,4 @@ func appendMerged(b []byte, blocks []block, from uint64) []byte {
 	b = lib0.AppendUint(b, blocks[0].client)
 	b = lib0.AppendUint(b, start)
 	return append(b, body...)
-}
-
-// unbounded removes the limits, for updates that were encoded here.
-func (l Limits) unbounded() Limits {
-	const most = math.MaxInt
-	l.Update, l.Clients, l.Structs, l.String, l.Key, l.Name = most, most, most, most, most, most
-	l.AnyDepth, l.AnyElements, l.JSONDepth, l.DeleteRanges = most, most, most, most
-	l.StructLength = 1<<32 - 1
-	return l
 }

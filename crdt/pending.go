@@ -12,25 +12,23 @@ import (
 
 // run is a sequence of consecutive parked structs of one client.
 type run struct {
-	items []*item
-	seq   uint64 // number of the update that contained it
+	block
+	seq uint64 // number of the update that contained it
 }
 
-func (r *run) first() uint64 { return r.items[0].id.Clock }
-func (r *run) end() uint64   { return r.items[len(r.items)-1].end() }
+// byClock is a heap of what begins at, or waits for, a clock.
+type byClock[T interface{ first() uint64 }] []T
 
-type runHeap []*run
-
-func (h runHeap) Len() int           { return len(h) }
-func (h runHeap) Less(i, j int) bool { return h[i].first() < h[j].first() }
-func (h runHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *runHeap) Push(x any)        { *h = append(*h, x.(*run)) }
-func (h *runHeap) Pop() any {
-	old := *h
-	r := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return r
+func (h byClock[T]) Len() int           { return len(h) }
+func (h byClock[T]) Less(i, j int) bool { return h[i].first() < h[j].first() }
+func (h byClock[T]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byClock[T]) Push(x any)        { *h = append(*h, x.(T)) }
+func (h *byClock[T]) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	clear((*h)[last:])
+	*h = (*h)[:last]
+	return x
 }
 
 // waiter is a client whose next struct depends on a unit.
@@ -39,18 +37,7 @@ type waiter struct {
 	client *client
 }
 
-type waiterHeap []waiter
-
-func (h waiterHeap) Len() int           { return len(h) }
-func (h waiterHeap) Less(i, j int) bool { return h[i].clock < h[j].clock }
-func (h waiterHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *waiterHeap) Push(x any)        { *h = append(*h, x.(waiter)) }
-func (h *waiterHeap) Pop() any {
-	old := *h
-	w := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return w
-}
+func (w waiter) first() uint64 { return w.clock }
 
 // Pending is the content that waits for missing structs.
 type Pending struct {
@@ -143,7 +130,7 @@ func (d *Doc) park(c *client, items []*item, seq uint64) {
 	r := c.starts[items[0].id.Clock]
 	switch {
 	case r == nil:
-		r = &run{items: items, seq: seq}
+		r = &run{block{c.id, items}, seq}
 		if c.starts == nil {
 			c.starts = make(map[uint64]*run)
 		}
@@ -190,15 +177,13 @@ func (d *Doc) advance(c *client) {
 			return
 		}
 		if r.items = rest; len(rest) == 0 {
-			last := len(c.parked) - 1
-			c.parked[0], c.parked[last] = c.parked[last], nil
-			c.parked = c.parked[:last]
-		} else if o := c.starts[r.first()]; o == nil {
+			heap.Pop(&c.parked)
+			continue
+		}
+		if c.starts[r.first()] == nil {
 			c.starts[r.first()] = r
 		}
-		if len(c.parked) > 0 {
-			heap.Fix(&c.parked, 0)
-		}
+		heap.Fix(&c.parked, 0)
 	}
 }
 
@@ -266,15 +251,7 @@ func insertRange(list []Range, r Range) []Range {
 	return slices.Replace(list, i, j, r)
 }
 
-// applyDeletes deletes the known units of a delete set and parks the rest.
-func (d *Doc) applyDeletes(s IDSet) {
-	for _, id := range descending(s) {
-		for _, r := range s[id] {
-			d.deleteKnown(id, r)
-		}
-	}
-}
-
+// deleteKnown deletes the known units of a range and parks the rest.
 func (d *Doc) deleteKnown(id uint64, r Range) {
 	state := d.state(id)
 	if known := min(r.End(), state); known > r.Clock {
@@ -297,24 +274,4 @@ func (d *Doc) applyParkedDeletes() {
 			d.deleteKnown(c.id, r)
 		}
 	}
-}
-
-// encodeParked returns the parked content that sv does not cover as an update, nil if there is none.
-func (d *Doc) encodeParked(sv StateVector) []byte {
-	if d.parked == (parkedSizes{}) {
-		return nil
-	}
-	var all []block
-	deletes := make(IDSet)
-	for id, c := range d.clients {
-		for _, r := range c.parked {
-			if r.end() > sv[id] {
-				all = append(all, block{client: id, items: r.items})
-			}
-		}
-		if len(c.deletes) > 0 {
-			deletes[id] = c.deletes
-		}
-	}
-	return writeBlocks(all, sv, deletes)
 }

@@ -1,5 +1,7 @@
 package crdt
 
+import "github.com/parleyhub/parley/crdt/internal/lib0"
+
 // edit runs f inside a transaction, the open one or a new one.
 func (n *node) edit(f func(d *Doc) error) error {
 	if n.deleted() {
@@ -95,21 +97,31 @@ func (d *Doc) newType(in *node, ref typeRef) (*item, error) {
 	return it, nil
 }
 
-// content returns an item that holds one value.
-func (d *Doc) content(v any) (*item, error) {
-	it := d.alloc()
-	it.length = 1
-	var err error
-	it.kind, it.data, err = d.contentOf(v)
-	return it, err
+// newType makes a new shared type in n, in the place where put inserts its item.
+func newType[T ~struct{ n *node }](n *node, ref typeRef, put func(*item) error) (*T, error) {
+	var made T
+	err := n.edit(func(d *Doc) error {
+		it, err := d.newType(n, ref)
+		if err != nil {
+			return err
+		}
+		made = T{it.node}
+		return put(it)
+	})
+	return &made, err
 }
 
-func (d *Doc) contentOf(v any) (kind, []byte, error) {
+// content returns an item that holds one value.
+func (d *Doc) content(v any) (it *item, err error) {
+	it = d.alloc()
+	it.length = 1
 	if b, ok := v.([]byte); ok {
-		return kindBinary, binaryContent(b), d.checkBytes(len(b))
+		it.kind, it.data = kindBinary, lib0.AppendBytes(nil, b)
+		return it, d.checkBytes(len(b))
 	}
-	data, err := d.anyValue(nil, v)
-	return kindAny, data, err
+	it.kind = kindAny
+	it.data, err = d.anyValue(nil, v)
+	return it, err
 }
 
 func (d *Doc) checkBytes(n int) error {
@@ -129,22 +141,14 @@ func (d *Doc) checkKey(key string) error {
 // JSON returns the document as a JSON object of its roots, with sorted keys. A root that was not used as a
 // certain type is shown as the type that its content suggests.
 func (d *Doc) JSON() ([]byte, error) {
-	b := []byte{'{'}
-	for _, name := range d.Roots() {
-		n := d.roots[name]
-		if n.head == nil && len(n.keys) == 0 && n.cast == typeRoot {
-			continue
+	return appendObjectJSON(nil, func(yield func(string, any) bool) {
+		for name, n := range sorted(d.roots) {
+			used := n.head != nil || len(n.keys) > 0 || n.cast != typeRoot
+			if used && !yield(name, n.handleAs(n.shape())) {
+				return
+			}
 		}
-		if len(b) > 1 {
-			b = append(b, ',')
-		}
-		b = append(appendStringJSON(b, name), ':')
-		var err error
-		if b, err = n.appendJSON(b); err != nil {
-			return nil, err
-		}
-	}
-	return append(b, '}'), nil
+	})
 }
 
 // Shape returns what a root contains: "map", "array", "text", "list" for a list with only tombstones, or ""
@@ -201,62 +205,20 @@ func (n *node) listType() typeRef {
 // maxDepth bounds the recursion over shared types; it is far above the limit of admitted updates.
 const maxDepth = 1000
 
-func (n *node) appendJSON(b []byte) ([]byte, error) {
+func (n *node) appendJSON(b []byte, as typeRef) ([]byte, error) {
 	if n.depth > maxDepth {
 		return nil, errorf(CodeLimit, nil, "shared types are nested more than %d deep", maxDepth)
 	}
-	switch n.shape() {
+	switch as {
 	case typeMap:
-		return n.appendMapJSON(b)
+		return appendObjectJSON(b, (&Map{n}).All())
 	case typeArray:
-		return n.appendListJSON(b)
+		return appendArrayJSON(b, (&Array{n}).All())
 	case typeText:
 		return appendStringJSON(b, n.text()), nil
 	default: // XML
 		return append(b, "null"...), nil
 	}
-}
-
-func (n *node) appendMapJSON(b []byte) ([]byte, error) {
-	b = append(b, '{')
-	first := true
-	for _, key := range sortedKeys(n.keys) {
-		it := n.live(key)
-		if it == nil {
-			continue
-		}
-		if !first {
-			b = append(b, ',')
-		}
-		first = false
-		b = append(appendStringJSON(b, key), ':')
-		var err error
-		if b, err = it.appendJSON(b, it.length-1); err != nil {
-			return nil, err
-		}
-	}
-	return append(b, '}'), nil
-}
-
-func (n *node) appendListJSON(b []byte) ([]byte, error) {
-	b = append(b, '[')
-	first := true
-	for it := n.head; it != nil; it = it.right {
-		if it.units() == 0 {
-			continue
-		}
-		for i := range it.elements() {
-			if !first {
-				b = append(b, ',')
-			}
-			first = false
-			var err error
-			if b, err = it.appendJSON(b, i); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return append(b, ']'), nil
 }
 
 // elements returns the number of values in the item: a string counts as one.
@@ -265,11 +227,4 @@ func (it *item) elements() uint32 {
 		return 1
 	}
 	return it.length
-}
-
-func (it *item) appendJSON(b []byte, i uint32) ([]byte, error) {
-	if it.kind == kindType {
-		return it.node.appendJSON(b)
-	}
-	return appendValueJSON(b, it.value(i))
 }

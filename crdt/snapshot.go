@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"hash"
+	"iter"
 	"maps"
 	"slices"
 
@@ -96,6 +97,17 @@ func (w *orderWriter) sequence(it *item) {
 func (w *orderWriter) flush() {
 	w.h.Write(w.b) // never fails
 	w.b = w.b[:0]
+}
+
+// sorted yields the entries of a map by key.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, key := range sortedKeys(m) {
+			if !yield(key, m[key]) {
+				return
+			}
+		}
+	}
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -13,9 +13,9 @@ type client struct {
 	chunks [][]*item
 	txn    uint64 // the last transaction that recorded the client's state
 
-	parked   runHeap         // runs of structs that cannot be integrated yet
+	parked   byClock[*run]   // runs of structs that cannot be integrated yet
 	starts   map[uint64]*run // the same by their first clock
-	waiters  waiterHeap      // clients whose next struct depends on this one
+	waiters  byClock[waiter] // clients whose next struct depends on this one
 	waits    bool            // registered as a waiter
 	waitsFor ID              // the unit it depends on
 	deletes  []Range         // of unknown units, normal
@@ -146,32 +146,31 @@ func (d *Doc) get(id ID) *item {
 	return c.item(c.find(id.Clock))
 }
 
-// startingAt returns the struct that begins with a unit, splitting one if necessary. GC structs are never
-// split.
-func (d *Doc) startingAt(id ID) *item {
+// splitAt splits the struct that contains a known unit before or, with after 1, after the unit, and returns both
+// parts: the whole struct twice if it begins or ends there. GC structs are never split.
+func (d *Doc) splitAt(id ID, after uint64) (left, right *item) {
 	c := d.known(id.Client)
 	p := c.find(id.Clock)
 	it := c.item(p)
-	if it.id.Clock == id.Clock || it.kind == kindGC {
-		return it
+	k := id.Clock + after - it.id.Clock
+	if k == 0 || k == uint64(it.length) || it.kind == kindGC {
+		return it, it
 	}
-	r := d.split(it, uint32(id.Clock-it.id.Clock))
-	c.insertAfter(p, r)
+	right = d.split(it, uint32(k))
+	c.insertAfter(p, right)
 	d.items++
-	return r
+	return it, right
 }
 
-// endingAt returns the struct that ends with a unit, splitting one if necessary. GC structs are never
-// split.
+// startingAt returns the struct that begins with a unit.
+func (d *Doc) startingAt(id ID) *item {
+	_, it := d.splitAt(id, 0)
+	return it
+}
+
+// endingAt returns the struct that ends with a unit.
 func (d *Doc) endingAt(id ID) *item {
-	c := d.known(id.Client)
-	p := c.find(id.Clock)
-	it := c.item(p)
-	if it.end() == id.Clock+1 || it.kind == kindGC {
-		return it
-	}
-	c.insertAfter(p, d.split(it, uint32(id.Clock+1-it.id.Clock)))
-	d.items++
+	it, _ := d.splitAt(id, 1)
 	return it
 }
 

@@ -61,30 +61,30 @@ func (s *Succession) copyRoot(d *Doc, from, to *node) error {
 	for todo := []pair{{from, to}}; len(todo) > 0; {
 		p := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		copyOne := func(it *item, put func(one *item)) error {
-			one, err := d.copyOf(p.to, it)
+		var last *item
+		copyOne := func(it *item) error {
+			one, err := d.insertCopy(p.to, last, it)
 			if err != nil {
 				return err
 			}
-			put(one)
+			last = one
 			s.moved.note(it.id, one)
 			if it.kind == kindType {
 				todo = append(todo, pair{it.node, one.node})
 			}
 			return nil
 		}
-		var last *item
 		for it := p.from.head; it != nil; it = it.right {
 			if it.deleted() {
 				continue
 			}
-			if err := copyOne(it, func(one *item) { d.insert(p.to, last, one); last = one }); err != nil {
+			if err := copyOne(it); err != nil {
 				return err
 			}
 		}
 		for _, key := range sortedKeys(p.from.keys) {
 			if it := p.from.live(key); it != nil {
-				if err := copyOne(it, func(one *item) { d.put(p.to, key, one) }); err != nil {
+				if err := copyOne(it); err != nil {
 					return err
 				}
 			}
@@ -99,6 +99,21 @@ func (s *Succession) fold(d *Doc, from, to *node) error {
 		return (&Counter{&Map{to}}).Add(sum)
 	}
 	return nil
+}
+
+// insertCopy inserts a new item in n with the content of an item of any document: as the value of the same
+// key, or else after left.
+func (d *Doc) insertCopy(n *node, left, from *item) (*item, error) {
+	it, err := d.copyOf(n, from)
+	switch {
+	case err != nil:
+		return nil, err
+	case from.has(flagKeyed):
+		d.put(n, from.key, it)
+	default:
+		d.insert(n, left, it)
+	}
+	return it, nil
 }
 
 // copyOf returns a new item, to be inserted in n, with the content of an item of any document.
@@ -218,14 +233,13 @@ func (s *Succession) add(it *item) error {
 	if n == nil {
 		return nil
 	}
-	one, err := s.into.copyOf(n, it)
+	var left *item
+	if !it.has(flagKeyed) {
+		left = s.behind(n, it)
+	}
+	one, err := s.into.insertCopy(n, left, it)
 	if err != nil {
 		return err
-	}
-	if it.has(flagKeyed) {
-		s.into.put(n, it.key, one)
-	} else {
-		s.into.insert(n, s.behind(n, it), one)
 	}
 	s.moved.insert(it.id, one)
 	s.size += len(it.data) + structOverhead

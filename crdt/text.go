@@ -25,9 +25,7 @@ func Units(s string) int { return int(unitsOf(wellFormed(s))) }
 
 // Text returns the root text with a name.
 func (d *Doc) Text(name string) *Text {
-	n := d.root(name)
-	n.cast = typeText
-	return &Text{n}
+	return &Text{d.rootAs(name, typeText)}
 }
 
 // Len returns the length in UTF-16 units; an embedded value counts as one.

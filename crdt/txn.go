@@ -14,7 +14,7 @@ type transaction struct {
 	seq     uint64
 	origin  any
 	before  []clientState // the former state of each client that grew
-	deletes []clientRange
+	deletes IDSet
 	merges  []ID    // items that may be joined with a neighbour
 	journal []entry // steps of a local transaction, for its rollback
 	whole   int     // structs integrated without trimming
@@ -28,26 +28,11 @@ type clientState struct {
 	state  uint64
 }
 
-type clientRange struct {
-	client uint64
-	Range
-}
-
 // entry is one step of a local transaction.
 type entry struct {
 	it    *item
 	added bool // else deleted
 }
-
-func (t *transaction) noteDelete(it *item) {
-	if n := len(t.deletes); n > 0 && t.deletes[n-1].client == it.id.Client && t.deletes[n-1].End() == it.id.Clock {
-		t.deletes[n-1].Length += uint64(it.length)
-		return
-	}
-	t.deletes = append(t.deletes, clientRange{it.id.Client, Range{it.id.Clock, uint64(it.length)}})
-}
-
-func (t *transaction) noteMerge(id ID) { t.merges = append(t.merges, id) }
 
 // noteClient records a client's state before its first new struct.
 func (d *Doc) noteClient(c *client) {
@@ -78,21 +63,12 @@ func (d *Doc) noteRemoved(it *item) {
 
 // noteSplit updates the transaction's records when an item is split.
 func (d *Doc) noteSplit(it, right *item) {
-	t := &d.tx
-	t.noteMerge(right.id)
+	d.tx.merges = append(d.tx.merges, right.id)
 	if d.isNew(it) {
-		if t.local {
-			t.journal = append(t.journal, entry{right, true})
-		}
-		if d.observed() {
-			t.added = append(t.added, right)
-		}
+		d.noteAdded(right)
 	}
 	if it.has(flagJournal) {
-		t.journal = append(t.journal, entry{right, false})
-		if d.observed() {
-			t.removed = append(t.removed, right)
-		}
+		d.noteRemoved(right)
 	}
 }
 
@@ -114,6 +90,9 @@ func (d *Doc) begin(origin any, local bool) {
 	t := &d.tx
 	t.open, t.local, t.origin = true, local, origin
 	t.seq++
+	if t.deletes == nil {
+		t.deletes = make(IDSet)
+	}
 }
 
 // end resets the transaction but keeps its slices, unless they are large.
@@ -124,8 +103,9 @@ func (d *Doc) end() {
 		return
 	}
 	clear(t.before)
+	clear(t.deletes)
 	clear(t.journal)
-	*t = transaction{seq: t.seq, before: t.before[:0], deletes: t.deletes[:0], merges: t.merges[:0], journal: t.journal[:0]}
+	*t = transaction{seq: t.seq, before: t.before[:0], deletes: t.deletes, merges: t.merges[:0], journal: t.journal[:0]}
 }
 
 // Transact makes the edits of f one change: one update, one call of each observer and one step of undo. If
@@ -251,7 +231,7 @@ func (d *Doc) truncate(c *client, state uint64) {
 // nothing changed.
 func (d *Doc) commit() []byte {
 	t := &d.tx
-	t.deletes = sortedRanges(t.deletes)
+	t.deletes.normalize()
 	t.before = slices.DeleteFunc(t.before, func(b clientState) bool { return b.client.state == b.state })
 	if len(t.before) == 0 && len(t.deletes) == 0 {
 		for _, id := range t.merges {
@@ -279,8 +259,10 @@ func (d *Doc) commit() []byte {
 
 func (d *Doc) mergeTouched() {
 	t := &d.tx
-	for _, r := range t.deletes {
-		d.items -= d.clients[r.client].merge(r.Clock, r.End())
+	for client, ranges := range t.deletes {
+		for _, r := range ranges {
+			d.items -= d.clients[client].merge(r.Clock, r.End())
+		}
 	}
 	for _, b := range t.before {
 		d.items -= b.client.merge(b.state, b.client.state)
@@ -305,25 +287,6 @@ func (d *Doc) Compact() {
 	}
 }
 
-// sortedRanges sorts ranges in the order of the encoding and joins them.
-func sortedRanges(ranges []clientRange) []clientRange {
-	byPlace := func(a, b clientRange) int {
-		return cmp.Or(cmp.Compare(b.client, a.client), cmp.Compare(a.Clock, b.Clock))
-	}
-	if !slices.IsSortedFunc(ranges, byPlace) {
-		slices.SortFunc(ranges, byPlace)
-	}
-	kept := ranges[:0]
-	for _, r := range ranges {
-		if n := len(kept); n > 0 && kept[n-1].client == r.client && kept[n-1].End() >= r.Clock {
-			kept[n-1].Length = max(kept[n-1].End(), r.End()) - kept[n-1].Clock
-			continue
-		}
-		kept = append(kept, r)
-	}
-	return kept
-}
-
 func (d *Doc) encodeTransaction() []byte {
 	t := &d.tx
 	if t.update != nil {
@@ -334,23 +297,5 @@ func (d *Doc) encodeTransaction() []byte {
 	for _, s := range t.before {
 		b = s.client.appendSince(b, s.state)
 	}
-	clients := 0
-	for i, r := range t.deletes {
-		if i == 0 || t.deletes[i-1].client != r.client {
-			clients++
-		}
-	}
-	b = lib0.AppendUint(b, uint64(clients))
-	for rest := t.deletes; len(rest) > 0; {
-		n := 1
-		for n < len(rest) && rest[n].client == rest[0].client {
-			n++
-		}
-		b = lib0.AppendUint(lib0.AppendUint(b, rest[0].client), uint64(n))
-		for _, r := range rest[:n] {
-			b = lib0.AppendUint(lib0.AppendUint(b, r.Clock), r.Length)
-		}
-		rest = rest[n:]
-	}
-	return b
+	return t.deletes.append(b)
 }

@@ -8,9 +8,9 @@ type UndoManager struct {
 	track   func(origin any) bool
 	undo    []undoStep
 	redo    []undoStep
-	moved   map[uint64][]movedRange // the copies of restored content
-	clients map[uint64]bool         // ids under which this replica wrote
-	running *[]undoStep             // receives the open transaction during Undo and Redo
+	moved   moves           // the copies of restored content
+	clients map[uint64]bool // ids under which this replica wrote
+	running *[]undoStep     // receives the open transaction during Undo and Redo
 }
 
 // maxUndo bounds the steps; the oldest are dropped.
@@ -18,7 +18,8 @@ const maxUndo = 1000
 
 // undoStep is the effect of one transaction.
 type undoStep struct {
-	inserted []clientRange
+	client   uint64 // that wrote it
+	inserted Range
 	deleted  []removed
 }
 
@@ -35,7 +36,7 @@ type removed struct {
 // NewUndo returns a manager for this replica's transactions whose origin track accepts; nil accepts all.
 // Close it to free its memory.
 func (d *Doc) NewUndo(track func(origin any) bool) *UndoManager {
-	m := &UndoManager{d: d, track: track, moved: make(map[uint64][]movedRange), clients: make(map[uint64]bool)}
+	m := &UndoManager{d: d, track: track, moved: moves{}, clients: make(map[uint64]bool)}
 	d.undo = append(d.undo, m)
 	return m
 }
@@ -104,8 +105,8 @@ func (m *UndoManager) capture(into *[]undoStep) {
 	d := m.d
 	m.clients[d.id] = true
 	var step undoStep
-	for _, b := range d.tx.before {
-		step.inserted = append(step.inserted, clientRange{b.client.id, Range{b.state, b.client.state - b.state}})
+	for _, b := range d.tx.before { // only this replica's
+		step.client, step.inserted = b.client.id, Range{b.state, b.client.state - b.state}
 	}
 	lives := false
 	for _, e := range d.tx.journal {
@@ -147,11 +148,7 @@ func (d *Doc) keep(it *item) removed {
 }
 
 func (m *UndoManager) apply(step undoStep) error {
-	for _, r := range slices.Backward(step.inserted) {
-		m.eachNow(ID{r.client, r.Clock}, r.Length, func(client uint64, now Range) {
-			m.d.deleteRange(client, now)
-		})
-	}
+	m.eachNow(ID{step.client, step.inserted.Clock}, step.inserted.Length, m.d.deleteRange)
 	for _, r := range step.deleted {
 		if err := m.restore(r); err != nil {
 			return err
@@ -173,27 +170,12 @@ func (m *UndoManager) eachNow(id ID, n uint64, f func(client uint64, now Range))
 // now returns the present id of a unit, and how many of the n units from it on follow it there.
 func (m *UndoManager) now(id ID, n uint64) (ID, uint64) {
 	for {
-		next, found := id, false
-		for _, r := range slices.Backward(m.moved[id.Client]) {
-			if id.Clock >= r.Clock && id.Clock < r.End() {
-				n = min(n, r.End()-id.Clock)
-				next = ID{r.to.Client, r.to.Clock + id.Clock - r.Clock}
-				found = true
-				break
-			}
-			if r.Clock > id.Clock {
-				n = min(n, r.Clock-id.Clock)
-			}
-		}
-		if !found {
+		to, length, ok := m.moved.find(id, n)
+		if n = length; !ok {
 			return id, n
 		}
-		id = next
+		id = to
 	}
-}
-
-func (m *UndoManager) note(old ID, it *item) {
-	m.moved[old.Client] = append(m.moved[old.Client], movedRange{Range{old.Clock, uint64(it.length)}, it.id})
 }
 
 // restore inserts deleted content at its former place, under new ids.
@@ -202,20 +184,34 @@ func (m *UndoManager) restore(r removed) error {
 	if n == nil || n.deleted() {
 		return nil
 	}
-	it, err := m.d.copyOf(n, r.item)
+	var left *item
+	if !r.item.has(flagKeyed) {
+		left = m.place(n, r)
+	} else if !m.mayRestore(n, r) {
+		return nil
+	}
+	_, err := m.copy(n, left, r)
+	return err
+}
+
+// copy inserts a copy of deleted content, with what was inside it: as the value of its key, or after left.
+func (m *UndoManager) copy(n *node, left *item, r removed) (*item, error) {
+	it, err := m.d.insertCopy(n, left, r.item)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if r.item.has(flagKeyed) {
-		if !m.mayRestore(n, r) {
-			return nil
+	m.moved.insert(r.id, it)
+	var last *item
+	for _, o := range r.inside {
+		one, err := m.copy(it.node, last, o)
+		if err != nil {
+			return nil, err
 		}
-		m.d.put(n, r.item.key, it)
-	} else {
-		m.d.insert(n, m.place(n, r), it)
+		if !o.item.has(flagKeyed) {
+			last = one
+		}
 	}
-	m.note(r.id, it)
-	return m.fill(it, r)
+	return it, nil
 }
 
 // place returns the item after which content is restored: before its tombstone, or, if the type was itself
@@ -259,26 +255,4 @@ func (m *UndoManager) mayRestore(n *node, r removed) bool {
 		}
 	}
 	return c.tail.deleted()
-}
-
-// fill restores the content of a type.
-func (m *UndoManager) fill(it *item, r removed) error {
-	var last *item
-	for _, o := range r.inside {
-		one, err := m.d.copyOf(it.node, o.item)
-		if err != nil {
-			return err
-		}
-		if o.item.has(flagKeyed) {
-			m.d.put(it.node, o.item.key, one)
-		} else {
-			m.d.insert(it.node, last, one)
-			last = one
-		}
-		m.note(o.id, one)
-		if err := m.fill(one, o); err != nil {
-			return err
-		}
-	}
-	return nil
 }

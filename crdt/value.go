@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"iter"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,27 +112,13 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 }
 
 func integer(v any) (int64, bool) {
-	switch v := v.(type) {
-	case int:
-		return int64(v), true
-	case int8:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case int32:
-		return int64(v), true
-	case int64:
-		return v, true
-	case uint:
-		return int64(min(uint64(v), math.MaxInt64)), true
-	case uint8:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case uint64:
-		return int64(min(v, math.MaxInt64)), true
+	switch r := reflect.ValueOf(v); {
+	case r.Type().PkgPath() != "": // not a predeclared type
+		return 0, false
+	case r.CanInt():
+		return r.Int(), true
+	case r.CanUint():
+		return int64(min(r.Uint(), math.MaxInt64)), true
 	}
 	return 0, false
 }
@@ -216,7 +204,6 @@ func jsonOf(v any) (string, error) {
 // appendValueJSON appends a value as JSON with sorted keys. NaN and infinities become null, as in
 // JavaScript; bytes become base64.
 func appendValueJSON(b []byte, v any) ([]byte, error) {
-	var err error
 	switch v := v.(type) {
 	case nil, Undefined:
 		return append(b, "null"...), nil
@@ -230,42 +217,58 @@ func appendValueJSON(b []byte, v any) ([]byte, error) {
 	case string:
 		return appendStringJSON(b, v), nil
 	case []any:
-		b = append(b, '[')
-		for i, e := range v {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			if b, err = appendValueJSON(b, e); err != nil {
-				return nil, err
-			}
-		}
-		return append(b, ']'), nil
+		return appendArrayJSON(b, slices.All(v))
 	case Object:
 		m := make(map[string]any, len(v))
 		for _, e := range v {
 			m[e.Key] = e.Value
 		}
-		return appendValueJSON(b, m)
+		return appendObjectJSON(b, sorted(m))
 	case map[string]any:
-		b = append(b, '{')
-		for i, key := range sortedKeys(v) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(appendStringJSON(b, key), ':')
-			if b, err = appendValueJSON(b, v[key]); err != nil {
-				return nil, err
-			}
-		}
-		return append(b, '}'), nil
+		return appendObjectJSON(b, sorted(v))
 	case Subdocument:
 		return append(appendStringJSON(append(b, `{"guid":`...), v.GUID), '}'), nil
+	case *Map:
+		return v.n.appendJSON(b, typeMap)
+	case *Array:
+		return v.n.appendJSON(b, typeArray)
+	case *Text:
+		return v.n.appendJSON(b, typeText)
+	case Opaque:
+		return v.n.appendJSON(b, v.n.ref)
 	}
 	one, err := json.Marshal(v)
 	if err != nil {
 		return nil, errorf(CodeInvalid, err, "a value of type %T has no JSON", v)
 	}
 	return append(b, one...), nil
+}
+
+func appendArrayJSON(b []byte, elements iter.Seq2[int, any]) (_ []byte, err error) {
+	b = append(b, '[')
+	for i, v := range elements {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if b, err = appendValueJSON(b, v); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, ']'), nil
+}
+
+func appendObjectJSON(b []byte, members iter.Seq2[string, any]) (_ []byte, err error) {
+	b = append(b, '{')
+	for key, v := range members {
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(appendStringJSON(b, key), ':')
+		if b, err = appendValueJSON(b, v); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
 }
 
 func appendStringJSON(b []byte, s string) []byte {

@@ -65,25 +65,16 @@ func (r *Reader) Uint() uint64 {
 	if r.err != nil {
 		return 0
 	}
-	if r.pos < len(r.b) && r.b[r.pos] < 0x80 { // most are one byte long
-		r.pos++
-		return uint64(r.b[r.pos-1])
+	v, n := binary.Uvarint(r.b[r.pos:])
+	switch {
+	case n == 0:
+		r.Fail(ErrShort)
+	case n < 0 || n > 8 || v > MaxSafe:
+		r.Fail(ErrRange)
+	default:
+		r.pos += n
+		return v
 	}
-	var v uint64
-	for shift := 0; shift < 56; shift += 7 {
-		c := r.Byte()
-		if r.err != nil {
-			return 0
-		}
-		v |= uint64(c&0x7f) << shift
-		if c < 0x80 {
-			if v > MaxSafe {
-				break
-			}
-			return v
-		}
-	}
-	r.Fail(ErrRange)
 	return 0
 }
 
