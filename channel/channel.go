@@ -105,6 +105,9 @@ func (c *Channel) Status() Status {
 	return c.status
 }
 
+// Done returns a channel that is closed when the channel has closed for good.
+func (c *Channel) Done() <-chan struct{} { return c.ctx.Done() }
+
 // Err returns why the channel closed, an [*Error]; nil before that and after
 // [Channel.Close].
 func (c *Channel) Err() error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -62,7 +61,7 @@ func (r *Replica) Compact(ctx context.Context) error {
 }
 
 func (r *Replica) compact() error {
-	if r.journal != nil || r.toLog != nil {
+	if r.o.Journal != nil || r.o.Log != nil {
 		return &Error{Code: CodeInvalid, Message: "a replica with a journal or a log cannot begin an epoch itself"}
 	}
 	if err := r.mayEdit(); err != nil {
@@ -73,20 +72,17 @@ func (r *Replica) compact() error {
 		return err
 	}
 	// If two agents begin an epoch concurrently, the random part decides, and all follow the later one.
-	r.begin(f.epoch+1+rand.Uint64N(1<<16), fresh)
-	r.former, r.origin, r.keeper = f, nil, ""
-	r.owners[fresh.Client()] = owner{r.agent, sessionKey(r.agent, r.session)}
+	r.begin(f.epoch+1+rand.Uint64N(1<<16), fresh, f)
+	r.owners[fresh.Client()] = owner{r.o.Agent, sessionKey(r.o.Agent, r.session)}
 	r.log.Info("a document begins a new epoch", slog.Uint64("epoch", r.epoch.Load()),
 		slog.Int("items", f.s.Former().Items()), slog.Int("left", fresh.Items()))
-	for _, l := range r.links {
-		r.sendEpoch(l)
-	}
+	r.toAll(r.sendEpoch, nil)
 	r.handlers.notify(Update{Message: r.message(KindEpoch, nil), Local: true, Began: true})
 	return nil
 }
 
 func (r *Replica) succeed() (*crdt.Doc, *Former, error) {
-	fresh, s, err := crdt.Succeed(r.doc, crdt.Options{Limits: &r.limits}, r.counters...)
+	fresh, s, err := crdt.Succeed(r.doc, crdt.Options{Limits: &r.limits}, r.o.Counters...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,9 +106,10 @@ func (r *Replica) Succeed(ctx context.Context) (state []byte, f *Former, err err
 	return state, f, err
 }
 
-// begin replaces the document by that of another epoch, in a new session.
-func (r *Replica) begin(epoch uint64, doc *crdt.Doc) {
+// begin replaces the document by that of another epoch, in a new session. A keeper passes the former epoch.
+func (r *Replica) begin(epoch uint64, doc *crdt.Doc, former *Former) {
 	r.epoch.Store(epoch)
+	r.former, r.origin, r.keeper = former, nil, ""
 	r.setDocument(doc)
 	r.session, r.buffer, r.sent = newSession(), newCausalBuffer(), map[string]uint64{}
 	r.owners, r.banned, r.refused = map[uint64]owner{}, map[string]bool{}, nil
@@ -160,7 +157,7 @@ func (r *Replica) current(l *link, m *Message) bool {
 
 // sendEpoch announces the epoch to a peer, with what was seen of the former one.
 func (r *Replica) sendEpoch(l *link) {
-	if r.access(l.RemoteAgent())&Read == 0 {
+	if r.o.Access(l.RemoteAgent())&Read == 0 {
 		return
 	}
 	o := r.origin
@@ -185,7 +182,7 @@ func (r *Replica) follow(l *link, m *Message) {
 	switch {
 	case !r.speaksFor(l, m.SourceAgentID):
 		return // epochs are not forwarded; each replica announces its own
-	case r.journal != nil, r.toLog != nil, r.access(l.RemoteAgent())&Keep == 0:
+	case r.o.Journal != nil, r.o.Log != nil, r.o.Access(l.RemoteAgent())&Keep == 0:
 		r.status.Skipped++
 		r.emit(telemetry.Security, m.SourceAgentID, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not begin an epoch of the document"}, "did not follow to another epoch")
 		return
@@ -202,19 +199,15 @@ func (r *Replica) follow(l *link, m *Message) {
 	}
 	u := Update{Message: r.message(KindEpoch, nil), Began: true, Left: r.leave(&o, vector)}
 	u.Message.Epoch = m.Epoch
-	r.keeper, r.origin, r.former = l.RemoteAgent(), &o, nil
-	r.begin(m.Epoch, crdt.New(crdt.Options{Limits: &r.limits}))
+	r.begin(m.Epoch, crdt.New(crdt.Options{Limits: &r.limits}), nil)
+	r.keeper, r.origin = l.RemoteAgent(), &o
 	r.log.Info("following to another epoch of a document", slog.String("of", r.keeper), slog.Uint64("epoch", m.Epoch))
 	if u.Left != nil {
 		r.lose(r.keeper, "it does not know epoch "+formatUint(m.Epoch))
 	}
 	r.sendLate()
 	r.ask(l, "")
-	for _, other := range r.links {
-		if other != l {
-			r.sendEpoch(other)
-		}
-	}
+	r.toAll(r.sendEpoch, l)
 	r.handlers.notify(u)
 }
 
@@ -252,7 +245,7 @@ func (r *Replica) keepLate(s *lateState) bool {
 		size += len(o.state)
 	}
 	if size > maxLate || len(s.state) > maxState {
-		r.lose(r.agent, "too many edits wait for the document's keeper")
+		r.lose(r.o.Agent, "too many edits wait for the document's keeper")
 		return false
 	}
 	r.late = append(r.late, s)
@@ -283,19 +276,20 @@ func (r *Replica) applyLate(l *link, m *Message, state []byte) {
 	sum := sha256.Sum256(state)
 	switch {
 	case r.former != nil && r.former.epoch == m.Former:
-		err := r.carry(l, state)
-		if err != nil {
+		reason := ""
+		if err := r.carry(l, state); err != nil {
 			r.status.Refused++
 			r.emit(telemetry.Security, m.SourceAgentID, err, "refused a late state")
+			reason = err.Error()
 		}
-		r.answerLate(l, sum, err)
+		r.answerLate(l, sum, reason)
 	case r.keeper != "" && r.keeper != l.RemoteAgent() && r.origin != nil && r.origin.Former == m.Former:
 		// Forwarded at once only the first time: after restarts, replicas may name each other as keeper.
-		if r.access(l.RemoteAgent())&Write != 0 && r.keepLate(&lateState{state: state, epoch: m.Former, from: l}) {
+		if r.o.Access(l.RemoteAgent())&Write != 0 && r.keepLate(&lateState{state: state, epoch: m.Former, from: l}) {
 			r.sendLate()
 		}
 	default:
-		r.answerLate(l, sum, &Error{Code: CodeLate, Message: "epoch " + formatUint(m.Former) + " ended too long ago"})
+		r.answerLate(l, sum, "epoch "+formatUint(m.Former)+" ended too long ago")
 	}
 }
 
@@ -304,7 +298,7 @@ func (r *Replica) carry(l *link, state []byte) error {
 	if err != nil {
 		return err
 	}
-	if r.access(l.RemoteAgent())&Write == 0 {
+	if r.o.Access(l.RemoteAgent())&Write == 0 {
 		return &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not write to the document"}
 	}
 	if err := r.former.s.Former().Admit(u, r.stateSender(l, r.former.owners)); err != nil {
@@ -319,12 +313,8 @@ func (r *Replica) carry(l *link, state []byte) error {
 }
 
 // answerLate acknowledges a late state, or sends the reason why it was refused.
-func (r *Replica) answerLate(l *link, sum [sha256.Size]byte, err error) {
-	payload := sum[:]
-	if err != nil {
-		payload = append(payload, err.Error()...)
-	}
-	r.send(l, r.message(KindCarried, payload))
+func (r *Replica) answerLate(l *link, sum [sha256.Size]byte, reason string) {
+	r.send(l, r.message(KindCarried, append(sum[:], reason...)))
 }
 
 // carried handles the keeper's acknowledgement of a late state.
@@ -340,10 +330,8 @@ func (r *Replica) carried(l *link, m *Message) {
 	s := r.late[i]
 	r.late = slices.Delete(r.late, i, i+1)
 	switch {
-	case s.from != nil && reason != "":
-		r.answerLate(s.from, sum, errors.New(reason))
 	case s.from != nil:
-		r.answerLate(s.from, sum, nil)
+		r.answerLate(s.from, sum, reason)
 	case reason != "":
 		r.lose(r.keeper, reason)
 	}
@@ -363,7 +351,7 @@ func (r *Replica) maintain(now time.Time) {
 		return true
 	})
 	r.sendLate()
-	if !r.keeps || r.weighed == r.version {
+	if !r.o.Keeper || r.weighed == r.version {
 		return
 	}
 	r.weighed = r.version
@@ -375,8 +363,8 @@ func (r *Replica) maintain(now time.Time) {
 // renew begins a new epoch, or has the application begin one.
 func (r *Replica) renew(why string, attrs ...any) {
 	r.log.Info("a document needs a new epoch", append([]any{slog.String("because", why)}, attrs...)...)
-	if r.onRenew != nil {
-		r.onRenew(why)
+	if r.o.Renew != nil {
+		r.o.Renew(why)
 		return
 	}
 	if err := r.compact(); err != nil {
@@ -391,7 +379,7 @@ const repairEvery = time.Minute
 // state, which restores a common order of the same content; different content under the same ids needs a
 // new epoch.
 func (r *Replica) repair(sameContent bool) {
-	if r.keeps {
+	if r.o.Keeper {
 		r.renew("copies of it have diverged")
 		return
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // handlers calls the application's handlers in a separate goroutine, so that they may call the replica.
 type handlers struct {
-	wake chan struct{}
+	changed wait.Signal
 
 	mu     sync.Mutex
 	list   []*func(Update)
@@ -42,23 +44,17 @@ func (h *handlers) notify(u Update) {
 	}
 	u.Missed, h.missed = h.missed, 0
 	h.queue = append(h.queue, u)
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (h *handlers) take() (queue []Update, list []*func(Update)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	queue, h.queue = h.queue, nil
-	return queue, h.list
+	h.changed.Send()
 }
 
 func (h *handlers) run(ctx context.Context, done *sync.WaitGroup) {
 	defer done.Done()
 	for {
-		queue, list := h.take()
+		changed := h.changed.Wait()
+		h.mu.Lock()
+		queue, list := h.queue, h.list
+		h.queue = nil
+		h.mu.Unlock()
 		for _, u := range queue {
 			for _, f := range list {
 				if ctx.Err() != nil {
@@ -71,7 +67,7 @@ func (h *handlers) run(ctx context.Context, done *sync.WaitGroup) {
 			continue
 		}
 		select {
-		case <-h.wake:
+		case <-changed:
 		case <-ctx.Done():
 			return
 		}

@@ -42,24 +42,13 @@ func (r *Replica) KeepConnected(ctx context.Context, dial func(context.Context) 
 // keep attaches the replica to a channel until the channel closes.
 func (r *Replica) keep(ctx context.Context, ch *channel.Channel) error {
 	defer ch.Close() // returns nil
-	closed := make(chan struct{}, 1)
-	note := func(s channel.Status) {
-		if s == channel.Closed {
-			select {
-			case closed <- struct{}{}:
-			default:
-			}
-		}
-	}
-	defer ch.OnStatus(note)()
-	note(ch.Status()) // it may have closed already
 	detach, err := r.Attach(ch)
 	if err != nil {
 		return err
 	}
 	defer detach()
 	select {
-	case <-closed:
+	case <-ch.Done():
 		return ch.Err()
 	case <-ctx.Done():
 	case <-r.ctx.Done():

@@ -8,6 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Link is a connection to another agent. A *[channel.Channel] is one. Several replicas can share a link.
@@ -22,10 +23,9 @@ type Link interface {
 type link struct {
 	Link
 	remove func()
-	stop   context.CancelFunc
 	done   chan struct{}
-	wake   chan struct{}
 
+	changed  wait.Signal
 	mu       sync.Mutex
 	queue    []outgoing
 	bytes    int
@@ -68,7 +68,7 @@ func (l *link) put(m *Message) {
 		l.queue, l.bytes, l.overflow = nil, 0, true
 	}
 	l.mu.Unlock()
-	l.signal()
+	l.changed.Send()
 }
 
 // flushed returns a channel that is closed when everything queued now has been sent.
@@ -77,15 +77,8 @@ func (l *link) flushed() chan struct{} {
 	l.mu.Lock()
 	l.queue = append(l.queue, outgoing{sent: sent})
 	l.mu.Unlock()
-	l.signal()
+	l.changed.Send()
 	return sent
-}
-
-func (l *link) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
 }
 
 // take returns the next item of the queue, if any, and whether messages were dropped.
@@ -109,6 +102,7 @@ func (l *link) take() (o outgoing, ok, overflow bool) {
 func (l *link) run(ctx context.Context, r *Replica) {
 	defer close(l.done)
 	for {
+		changed := l.changed.Wait()
 		o, ok, overflow := l.take()
 		if overflow {
 			r.post(ctx, func() { r.sendDigest(l) })
@@ -122,7 +116,7 @@ func (l *link) run(ctx context.Context, r *Replica) {
 			close(o.sent)
 		default:
 			select {
-			case <-l.wake:
+			case <-changed:
 			case <-ctx.Done():
 				return
 			}

@@ -57,19 +57,19 @@ func (m *Message) Size() int { return len(m.Payload) + len(m.Vector) + 64*len(m.
 // logState appends a state received over a channel to the log. Since it has no updates of their makers,
 // their entries of the vector clock are included.
 func (r *Replica) logState(update []byte, clock map[string]uint64) {
-	if r.toLog == nil {
+	if r.o.Log == nil {
 		return
 	}
 	m := r.message(KindStep2, update)
 	m.VectorClock = clock
 	m.Sum = m.checksum()
-	r.toLog(m)
+	r.o.Log(m)
 }
 
 // logged appends an update to the log, if there is one.
 func (r *Replica) logged(m *Message) {
-	if r.toLog != nil {
-		r.toLog(m)
+	if r.o.Log != nil {
+		r.o.Log(m)
 	}
 }
 
@@ -108,26 +108,16 @@ func (r *Replica) Receive(ctx context.Context, m *Message) (missing bool, err er
 
 // receiveUpdate handles an update of the log.
 func (r *Replica) receiveUpdate(m *Message, u *crdt.Update) (missing bool) {
-	key := m.key()
-	switch {
-	case key == sessionKey(r.agent, r.session): // made here
-	case r.banned[key]:
-		r.status.Refused++
-	case m.Seq <= r.buffer.clock[key]:
-		r.status.Repeated++
-	case r.access(m.SourceAgentID)&Write == 0:
-		r.refuse(nil, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not write to the document"})
-	case r.buffer.clock[key] == 0 && len(r.buffer.clock) >= maxClock:
-		r.refuse(nil, m, &crdt.Error{Code: crdt.CodeLimit, Message: "the document has too many sessions"})
-	default:
-		x := &held{m: m, u: u, at: time.Now()}
-		if _, unmet := r.buffer.unmet(m); unmet {
-			r.applyAhead(x)
-			return true
-		}
-		r.deliver(x)
-		r.countAhead()
+	if m.key() == sessionKey(r.o.Agent, r.session) || !r.expected(nil, m) {
+		return false
 	}
+	x := &held{m: m, u: u, at: time.Now()}
+	if _, missing = r.buffer.unmet(m); missing {
+		r.applyAhead(x)
+		return true
+	}
+	r.deliver(x)
+	r.countAhead()
 	return false
 }
 
@@ -153,7 +143,7 @@ func (r *Replica) applyAhead(x *held) {
 	}
 	r.countAhead()
 	r.handlers.notify(Update{Message: m})
-	r.sendDigests(nil)
+	r.toAll(r.sendDigest, nil)
 }
 
 // countAhead counts the updates that were applied ahead and have no more gap before them.
@@ -177,10 +167,10 @@ func (r *Replica) countAhead() {
 
 // receiveState handles a state in the log, which another replica has received over a channel.
 func (r *Replica) receiveState(m *Message, u *crdt.Update) {
-	if m.key() == sessionKey(r.agent, r.session) {
+	if m.key() == sessionKey(r.o.Agent, r.session) {
 		return
 	}
-	if r.access(m.SourceAgentID)&(Write|Relay) != Write|Relay {
+	if r.o.Access(m.SourceAgentID)&(Write|Relay) != Write|Relay {
 		r.refuse(nil, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not forward the changes of others"})
 		return
 	}
@@ -198,14 +188,14 @@ func (r *Replica) mergeState(m *Message, u *crdt.Update) {
 		return
 	}
 	clock := maps.Clone(m.VectorClock)
-	delete(clock, sessionKey(r.agent, r.session))
+	delete(clock, sessionKey(r.o.Agent, r.session))
 	for _, x := range r.buffer.advance(clock) {
 		r.release(x)
 	}
 	r.countAhead()
 	if res.Update != nil {
 		r.notifyState(m, res.Update)
-		r.sendDigests(nil)
+		r.toAll(r.sendDigest, nil)
 	}
 }
 
@@ -277,8 +267,7 @@ func (r *Replica) advance(n Next, same func(state []byte) bool) error {
 		return err
 	}
 	f := &Former{epoch: r.epoch.Load(), s: succession, owners: r.owners, until: time.Now().Add(lateFor)}
-	r.begin(n.Epoch, fresh)
-	r.former, r.origin, r.keeper = f, nil, ""
+	r.begin(n.Epoch, fresh, f)
 	r.log.Info("a document continues in the next epoch", slog.Uint64("epoch", n.Epoch))
 	r.handlers.notify(Update{Message: r.message(KindEpoch, nil), Began: true})
 	r.noteBefore()
@@ -287,18 +276,16 @@ func (r *Replica) advance(n Next, same func(state []byte) bool) error {
 		r.status.Carried++
 	}
 	if err != nil {
-		r.lose(r.agent, err.Error())
+		r.lose(r.o.Agent, err.Error())
 	}
-	for _, l := range r.links {
-		r.sendEpoch(l)
-	}
+	r.toAll(r.sendEpoch, nil)
 	return err
 }
 
 // written returns what was written here beyond a state vector, and all deletes.
 func (r *Replica) written(beyond crdt.StateVector) []byte {
 	vector := r.doc.StateVector()
-	key := sessionKey(r.agent, r.session)
+	key := sessionKey(r.o.Agent, r.session)
 	for client := range vector {
 		o, known := r.owners[client]
 		if client == r.doc.Client() || known && (o.key == key || o.key == "") {
@@ -322,15 +309,12 @@ func (r *Replica) Leave(ctx context.Context, s Saved, lost bool) error {
 		if r.doc.Items() > 0 {
 			u.Left = r.doc.Snapshot()
 		}
-		r.begin(s.Epoch, fresh)
+		r.begin(s.Epoch, fresh, nil)
 		r.buffer.advance(s.Clock)
-		r.former, r.origin, r.keeper = nil, nil, ""
 		if lost {
-			r.lose(r.agent, "the log of that epoch no longer exists")
+			r.lose(r.o.Agent, "the log of that epoch no longer exists")
 		}
 		r.handlers.notify(u)
-		for _, l := range r.links {
-			r.sendEpoch(l)
-		}
+		r.toAll(r.sendEpoch, nil)
 	})
 }

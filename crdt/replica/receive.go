@@ -17,7 +17,7 @@ import (
 // arrived handles an envelope of a link, in the channel's goroutine: it decodes and checks it as far as
 // possible without the document. It blocks while the owner's queue is full, which delays only this link.
 func (r *Replica) arrived(ctx context.Context, l *link, e *envelope.Envelope) {
-	if !peek(e, r.state) || e.Sender != l.RemoteAgent() {
+	if !peek(e, r.o.State) || e.Sender != l.RemoteAgent() {
 		return
 	}
 	m, err := decode(e)
@@ -84,7 +84,7 @@ func (r *Replica) ban(key string) {
 
 // speaksFor reports whether the agent at the other end may send messages of a source.
 func (r *Replica) speaksFor(l *link, source string) bool {
-	return l.RemoteAgent() == source || r.access(l.RemoteAgent())&Relay != 0
+	return l.RemoteAgent() == source || r.o.Access(l.RemoteAgent())&Relay != 0
 }
 
 // update handles an update.
@@ -93,22 +93,7 @@ func (r *Replica) update(l *link, m *Message, u *crdt.Update, err error) {
 		r.skip(l, m.SourceAgentID, m.Session, err)
 		return
 	}
-	key := m.key()
-	switch {
-	case r.banned[key]:
-		r.status.Refused++
-		return
-	case r.buffer.known(m):
-		r.status.Repeated++
-		return
-	case !r.speaksFor(l, m.SourceAgentID):
-		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not forward the changes of others"})
-		return
-	case r.access(m.SourceAgentID)&Write == 0:
-		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not write to the document"})
-		return
-	case r.buffer.clock[key] == 0 && len(r.buffer.clock) >= maxClock:
-		r.refuse(l, m, &crdt.Error{Code: crdt.CodeLimit, Message: "the document has too many sessions"})
+	if !r.expected(l, m) {
 		return
 	}
 	x := &held{m: m, u: u, from: l, at: time.Now()}
@@ -119,6 +104,27 @@ func (r *Replica) update(l *link, m *Message, u *crdt.Update, err error) {
 		return
 	}
 	r.deliver(x)
+}
+
+// expected reports whether an update of a link, or of a log if l is nil, is new and permitted. It counts or
+// refuses any other.
+func (r *Replica) expected(l *link, m *Message) bool {
+	key := m.key()
+	switch {
+	case r.banned[key]:
+		r.status.Refused++
+	case l != nil && r.buffer.known(m), l == nil && m.Seq <= r.buffer.clock[key]:
+		r.status.Repeated++
+	case l != nil && !r.speaksFor(l, m.SourceAgentID):
+		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + l.RemoteAgent() + " must not forward the changes of others"})
+	case r.o.Access(m.SourceAgentID)&Write == 0:
+		r.refuse(l, m, &Error{Code: CodeReadOnly, Message: "agent " + m.SourceAgentID + " must not write to the document"})
+	case r.buffer.clock[key] == 0 && len(r.buffer.clock) >= maxClock:
+		r.refuse(l, m, &crdt.Error{Code: crdt.CodeLimit, Message: "the document has too many sessions"})
+	default:
+		return true
+	}
+	return false
 }
 
 // deliver applies an update, and then the buffered ones that depend on it.
@@ -174,7 +180,7 @@ func (r *Replica) apply(x *held) bool {
 	if !ok {
 		return false
 	}
-	if r.forward {
+	if !r.o.NoForward {
 		r.spread(m, x.from)
 	}
 	if x.from != nil {
@@ -240,12 +246,12 @@ func (r *Replica) refuse(l *link, m *Message, err error) {
 
 // wasRefused handles another replica's refusal of this session.
 func (r *Replica) wasRefused(l *link, m *Message) {
-	if m.VectorClock[sessionKey(r.agent, r.session)] == 0 || r.refused != nil {
+	if m.VectorClock[sessionKey(r.o.Agent, r.session)] == 0 || r.refused != nil {
 		return
 	}
 	// Only an agent with the right Relay can end a session; the refusal of any other affects only that
 	// agent.
-	if r.access(l.RemoteAgent())&Relay == 0 {
+	if r.o.Access(l.RemoteAgent())&Relay == 0 {
 		return
 	}
 	reason := m.Payload[:min(len(m.Payload), 1000)]
@@ -298,7 +304,7 @@ func (r *Replica) stuck(now time.Time) bool {
 	if r.waiting.IsZero() {
 		r.waiting = now
 	}
-	if now.Sub(r.waiting) >= maxParkedAge && r.toLog == nil { // a log delivers its entries only once
+	if now.Sub(r.waiting) >= maxParkedAge && r.o.Log == nil { // a log delivers its entries only once
 		r.waiting = now
 		r.doc.DropParked()
 	}
@@ -311,7 +317,7 @@ func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 		r.skip(l, m.SourceAgentID, m.Session, err)
 		return
 	}
-	if r.access(l.RemoteAgent())&Read == 0 {
+	if r.o.Access(l.RemoteAgent())&Read == 0 {
 		return
 	}
 	if !r.doc.StateVector().Covers(sv) {
@@ -397,7 +403,7 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 		r.skip(l, m.SourceAgentID, m.Session, err)
 		return
 	}
-	rights := r.access(l.RemoteAgent())
+	rights := r.o.Access(l.RemoteAgent())
 	if rights&(Write|Relay) == 0 {
 		return
 	}
@@ -427,15 +433,15 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 	}
 	if res.Update != nil {
 		r.notifyState(m, res.Update)
-		if r.forward {
-			r.sendDigests(l)
+		if !r.o.NoForward {
+			r.toAll(r.sendDigest, l) // they cannot be forwarded as updates
 		}
 		r.noteReturned(l, res.Update)
 	}
 	clock := r.believable(l, m, rights)
 	maps.DeleteFunc(clock, func(key string, n uint64) bool { return n <= r.buffer.clock[key] })
 	free := r.buffer.advance(clock)
-	if (res.Update != nil || len(clock) > 0) && r.access(r.agent)&Relay != 0 { // others refuse it without this right
+	if (res.Update != nil || len(clock) > 0) && r.o.Access(r.o.Agent)&Relay != 0 { // others refuse it without this right
 		r.logState(state, clock)
 	}
 	for _, x := range free {
@@ -446,7 +452,7 @@ func (r *Replica) applyState(l *link, m *Message, state []byte) {
 // noteReturned logs edits that a copy has returned and that are not of its session, if there is a journal:
 // they had been here before.
 func (r *Replica) noteReturned(l *link, news []byte) {
-	if r.journal == nil {
+	if r.o.Journal == nil {
 		return
 	}
 	u, err := crdt.ParseUpdate(news, crdt.StateLimits())
@@ -470,7 +476,7 @@ func (r *Replica) noteReturned(l *link, news []byte) {
 // structs of others.
 func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	sender := crdt.Sender{Whole: true}
-	if rights := r.access(l.RemoteAgent()); rights&Relay == 0 {
+	if rights := r.o.Access(l.RemoteAgent()); rights&Relay == 0 {
 		sender.Writes = func(client uint64) bool {
 			o, taken := owners[client]
 			return rights&Write != 0 && (!taken || o.agent == l.RemoteAgent())
@@ -482,7 +488,7 @@ func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 // believable returns the new entries of a peer's clock: without the right Relay only that of its own
 // session.
 func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint64 {
-	own := sessionKey(r.agent, r.session)
+	own := sessionKey(r.o.Agent, r.session)
 	clock := make(map[string]uint64, len(m.VectorClock))
 	for key, n := range m.VectorClock {
 		if key == own || rights&Relay == 0 && key != sessionKey(l.RemoteAgent(), m.Session) {
@@ -495,18 +501,8 @@ func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint
 	return clock
 }
 
-// sendDigests sends a digest to all peers but one, after changes that arrived in a state and cannot be
-// forwarded as updates.
-func (r *Replica) sendDigests(except *link) {
-	for _, l := range r.links {
-		if l != except {
-			r.sendDigest(l)
-		}
-	}
-}
-
 func (r *Replica) sendDigest(l *link) {
-	if r.access(l.RemoteAgent())&Read == 0 {
+	if r.o.Access(l.RemoteAgent())&Read == 0 {
 		return
 	}
 	d := r.digest()

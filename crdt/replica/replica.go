@@ -58,18 +58,9 @@ import (
 // Replica is one agent's copy of a document, synchronized with others over links. Create it with New and
 // Close it. It is safe for concurrent use.
 type Replica struct {
-	agent, state string
-	limits       crdt.Limits
-	counters     []string
-	keeps        bool
-	onRenew      func(why string)
-	access       func(string) Access
-	forward      bool
-	interval     time.Duration
-	journal      func([]byte)
-	toLog        func(*Message)
-	log          *slog.Logger
-	telemetry    telemetry.Sink
+	o      Options // with defaults; without Saved and Former
+	limits crdt.Limits
+	log    *slog.Logger
 
 	mail  chan func()
 	ended chan struct{} // closed when the owner's goroutine has ended
@@ -125,30 +116,33 @@ func New(o Options) (*Replica, error) {
 		limits = *o.Limits
 	}
 	limits.Update = min(limits.Update, maxPayload)
-	r := &Replica{
-		agent: o.Agent, state: o.State, session: newSession(), limits: limits, counters: o.Counters, keeps: o.Keeper, onRenew: o.Renew, former: o.Former,
-		access: o.Access, forward: !o.NoForward, interval: o.Interval, journal: o.Journal, toLog: o.Log, log: o.Logger, telemetry: o.Telemetry,
-		mail: make(chan func(), mailbox), ended: make(chan struct{}),
-		buffer: newCausalBuffer(), handlers: handlers{wake: make(chan struct{}, 1)}, sent: map[string]uint64{}, owners: map[uint64]owner{}, banned: map[string]bool{}, ahead: map[dependency]bool{},
+	if o.Interval <= 0 {
+		o.Interval = 30 * time.Second
 	}
-	r.epoch.Store(o.Epoch)
-	r.doc = crdt.New(crdt.Options{Limits: &limits})
-	if r.interval <= 0 {
-		r.interval = 30 * time.Second
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
+	if o.Access == nil {
+		o.Access = func(string) Access { return Read | Write | Relay | Keep }
 	}
-	r.log = r.log.With(slog.String("document", r.state))
-	if r.access == nil {
-		r.access = func(string) Access { return Read | Write | Relay | Keep }
-	}
-	if o.Saved != nil {
-		if err := r.restore(o.Saved); err != nil {
+	doc, clock, former := crdt.New(crdt.Options{Limits: &limits}), map[string]uint64(nil), o.Former
+	if s := o.Saved; s != nil {
+		if s.Epoch != o.Epoch {
+			return nil, &Error{Code: CodeInvalid, Message: "the saved state is of another epoch"}
+		}
+		if _, err := doc.Apply(s.Update, nil); err != nil {
 			return nil, err
 		}
+		doc.Renew() // the saved state may contain the old id
+		clock = s.Clock
 	}
-	r.unobserve = r.doc.OnUpdate(r.changed)
+	o.Saved, o.Former = nil, nil
+	r := &Replica{
+		o: o, limits: limits, log: o.Logger.With(slog.String("document", o.State)),
+		mail: make(chan func(), mailbox), ended: make(chan struct{}),
+	}
+	r.begin(o.Epoch, doc, former)
+	r.buffer.advance(clock)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.done.Add(2)
 	go r.own()
@@ -160,18 +154,6 @@ func newSession() string {
 	var b [sessionSize / 2]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
-}
-
-func (r *Replica) restore(s *Saved) error {
-	if s.Epoch != r.epoch.Load() {
-		return &Error{Code: CodeInvalid, Message: "the saved state is of another epoch"}
-	}
-	if _, err := r.doc.Apply(s.Update, nil); err != nil {
-		return err
-	}
-	r.doc.Renew() // the saved state may contain the old id
-	r.buffer.advance(s.Clock)
-	return nil
 }
 
 // own runs the posted functions, one at a time.
@@ -187,9 +169,7 @@ func (r *Replica) own() {
 		case f := <-r.mail:
 			f()
 		case <-digests.C:
-			for _, l := range r.links {
-				r.sendDigest(l)
-			}
+			r.toAll(r.sendDigest, nil)
 			r.maintain(time.Now())
 			digests.Reset(r.jitter())
 		case now := <-ages.C:
@@ -201,7 +181,7 @@ func (r *Replica) own() {
 }
 
 func (r *Replica) jitter() time.Duration {
-	return r.interval*4/5 + time.Duration(mathrand.Int64N(int64(r.interval)*2/5+1))
+	return r.o.Interval*4/5 + mathrand.N(r.o.Interval*2/5+1)
 }
 
 // post queues f for the owner. It reports false if the replica is closed or ctx ends first.
@@ -271,8 +251,8 @@ func (r *Replica) mayEdit() error {
 	if r.refused != nil {
 		return &Error{Code: CodeRefused, Message: "another replica has refused this session's changes: open the document again", Err: r.refused}
 	}
-	if r.access(r.agent)&Write == 0 {
-		return &Error{Code: CodeReadOnly, Message: "agent " + r.agent + " must not write to the document " + r.state}
+	if r.o.Access(r.o.Agent)&Write == 0 {
+		return &Error{Code: CodeReadOnly, Message: "agent " + r.o.Agent + " must not write to the document " + r.o.State}
 	}
 	return nil
 }
@@ -285,7 +265,7 @@ func (r *Replica) View(ctx context.Context, f func(d *crdt.Doc)) error {
 // Broadcast applies an update that was made for this replica's agent by another engine, and sends it over
 // all links. Errors are those of [crdt.ParseUpdate] and [crdt.Doc.Admit].
 func (r *Replica) Broadcast(ctx context.Context, update []byte) error {
-	return r.Submit(ctx, r.agent, update, false)
+	return r.Submit(ctx, r.o.Agent, update, false)
 }
 
 // Submit is Broadcast for a writer without a replica, such as a browser. A client id belongs to the writer
@@ -335,7 +315,7 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 	}
 	if len(res.Update) > maxPayload {
 		// Too large for one message: a digest makes the others ask for the state.
-		r.sendDigests(nil)
+		r.toAll(r.sendDigest, nil)
 		r.logState(res.Update, nil)
 		m := r.message(KindStep2, res.Update)
 		r.handlers.notify(Update{Message: m, Local: true})
@@ -357,7 +337,7 @@ func (r *Replica) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := r.run(ctx, func() {
 		s = r.status
-		s.Agent, s.State, s.Epoch, s.Session, s.Client = r.agent, r.state, r.epoch.Load(), r.session, r.doc.Client()
+		s.Agent, s.State, s.Epoch, s.Session, s.Client = r.o.Agent, r.o.State, r.epoch.Load(), r.session, r.doc.Client()
 		s.Links, s.Items, s.Bytes, s.Clients = len(r.links), r.doc.Items(), r.doc.Bytes(), len(r.doc.StateVector())
 		s.Steps = r.doc.ScanSteps()
 		s.Held, s.Parked = len(r.buffer.bySeq), r.doc.Pending().Structs
@@ -383,7 +363,7 @@ func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 // Attach adds a link to another agent and asks it for the missing state.
 func (r *Replica) Attach(ch Link) (detach func(), err error) {
 	ctx, stop := context.WithCancel(r.ctx)
-	l := &link{Link: ch, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	l := &link{Link: ch, done: make(chan struct{})}
 	remove := ch.OnMessage(func(ctx context.Context, e *envelope.Envelope) { r.arrived(ctx, l, e) })
 	err = r.run(r.ctx, func() {
 		l.remove = remove
@@ -455,8 +435,8 @@ func (r *Replica) Close() error {
 // changed is the document's update observer.
 func (r *Replica) changed(update []byte, _ any, local bool) {
 	r.version++
-	if r.journal != nil {
-		r.journal(update)
+	if r.o.Journal != nil {
+		r.o.Journal(update)
 	}
 	if !local {
 		return
@@ -483,7 +463,7 @@ func (r *Replica) noteBefore() {
 
 // announce numbers an update made here and sends it over all links.
 func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVector) {
-	key := sessionKey(r.agent, r.session)
+	key := sessionKey(r.o.Agent, r.session)
 	r.buffer.clock[key]++
 	clock := map[string]uint64{}
 	for k, n := range r.buffer.clock {
@@ -501,7 +481,7 @@ func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVecto
 	m.Sum = m.checksum()
 	for _, c := range m.Clients {
 		if _, taken := r.owners[c]; !taken {
-			r.owners[c] = owner{r.agent, key}
+			r.owners[c] = owner{r.o.Agent, key}
 		}
 	}
 	r.status.Sent++
@@ -516,8 +496,8 @@ func (r *Replica) announce(update []byte, u *crdt.Update, before crdt.StateVecto
 // message returns a new message of this replica.
 func (r *Replica) message(kind Kind, payload []byte) *Message {
 	return &Message{
-		SourceAgentID: r.agent, Payload: payload, Timestamp: time.Now().UnixMilli(),
-		V: Version, Kind: kind, State: r.state, Epoch: r.epoch.Load(), Session: r.session,
+		SourceAgentID: r.o.Agent, Payload: payload, Timestamp: time.Now().UnixMilli(),
+		V: Version, Kind: kind, State: r.o.State, Epoch: r.epoch.Load(), Session: r.session,
 	}
 }
 
@@ -527,10 +507,19 @@ func (r *Replica) send(l *link, m *Message) {
 	l.put(m)
 }
 
+// toAll sends something to all peers but one.
+func (r *Replica) toAll(send func(*link), except *link) {
+	for _, l := range r.links {
+		if l != except {
+			send(l)
+		}
+	}
+}
+
 // spread sends an update to all peers with the right Read, except its sender and its maker.
 func (r *Replica) spread(m *Message, from *link) {
 	for _, l := range r.links {
-		if l != from && l.RemoteAgent() != m.SourceAgentID && r.access(l.RemoteAgent())&Read != 0 {
+		if l != from && l.RemoteAgent() != m.SourceAgentID && r.o.Access(l.RemoteAgent())&Read != 0 {
 			l.put(m)
 		}
 	}
@@ -543,7 +532,7 @@ func (r *Replica) OnUpdate(f func(Update)) (cancel func()) { return r.handlers.a
 // emit logs an error and reports it to telemetry.
 func (r *Replica) emit(t telemetry.EventType, source string, err error, what string) {
 	r.log.Warn(what, slog.String("source", source), slog.String("code", codeOf(err)), slog.Any("error", err))
-	if r.telemetry != nil {
-		r.telemetry.Emit(telemetry.Event{Type: t, Sender: source, MessageType: envelope.StreamData, Timestamp: time.Now().UnixMilli(), Code: codeOf(err), Detail: what + ": " + err.Error()})
+	if r.o.Telemetry != nil {
+		r.o.Telemetry.Emit(telemetry.Event{Type: t, Sender: source, MessageType: envelope.StreamData, Timestamp: time.Now().UnixMilli(), Code: codeOf(err), Detail: what + ": " + err.Error()})
 	}
 }
