@@ -43,6 +43,8 @@ func failed(code Code, cause error, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: cause}
 }
 
+func errClosed() error { return failed(CodeStorage, nil, "the document is closed") }
+
 // Options configure a Document. Agent and Document are required. All replicas of a document need the same
 // Namespace, Limits and Counters.
 type Options struct {
@@ -98,7 +100,7 @@ type Document struct {
 	closed    *closing          // the epoch has ended at place
 	needs     map[string]uint64 // updates known to be missing, by session
 	suspect   int               // how often to ask because of an entry that could not be decoded
-	asking    time.Duration     // pause before the next question
+	asking    wait.Backoff      // between questions
 	answered  time.Time         // when a question was last answered
 	waitUntil time.Time         // until when to wait for others to store what is missing
 	joined    chan<- error      // nil once Open has returned
@@ -140,7 +142,8 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	rand.Read(writer[:]) // never fails
 	d := &Document{
 		js: js, options: o, log: o.Logger.With("document", o.Document), writer: hex.EncodeToString(writer[:]),
-		outbox: newOutbox(0), place: newPlace(), requests: make(chan request), needs: map[string]uint64{},
+		outbox: new(outbox), place: &place{bad: map[uint64]bool{}}, requests: make(chan request), needs: map[string]uint64{},
+		asking: wait.Backoff{First: firstAsk, Most: maxAsk},
 	}
 	d.draw()
 	var err error
@@ -191,7 +194,7 @@ func (d *Document) Flush(ctx context.Context) error { return d.outbox.flush(ctx,
 
 // Snapshot stores a snapshot now.
 func (d *Document) Snapshot(ctx context.Context) error {
-	return d.ask(ctx, func(ctx context.Context) error { return d.snapshot(ctx, false) })
+	return d.ask(ctx, func(ctx context.Context) error { return d.snapshot(ctx, false, 0) })
 }
 
 // Compact ends the epoch and begins the next with the visible content, without history. All replicas
@@ -210,7 +213,13 @@ func (d *Document) Compact(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.place.wait(ctx, d.ctx, func() bool { return d.Epoch() > epoch })
+	switch {
+	case d.place.changed.Until(ctx, d.ctx.Done(), func() bool { return d.Epoch() > epoch }):
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return errClosed()
 }
 
 // renew asks the follower to end the epoch. It does not block.
@@ -230,7 +239,7 @@ func (d *Document) ask(ctx context.Context, do func(ctx context.Context) error) 
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-d.ctx.Done():
-		return failed(CodeStorage, nil, "the document is closed")
+		return errClosed()
 	}
 	select {
 	case err := <-w.ended:
@@ -238,7 +247,7 @@ func (d *Document) ask(ctx context.Context, do func(ctx context.Context) error) 
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-d.ctx.Done():
-		return failed(CodeStorage, nil, "the document is closed")
+		return errClosed()
 	}
 }
 

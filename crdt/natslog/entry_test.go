@@ -12,7 +12,7 @@ import (
 // FuzzReadEntry reads entries that anybody may have written: an error has its code, and what is read is
 // written the same again (Req 9.5).
 func FuzzReadEntry(f *testing.F) {
-	box := newOutbox(0)
+	box := new(outbox)
 	r, err := replica.New(replica.Options{Agent: "mars", State: "plan", Log: box.put})
 	if err != nil {
 		f.Fatal(err)

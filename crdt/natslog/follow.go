@@ -205,9 +205,6 @@ func (r *reading) received(m jetstream.Msg) {
 // failed handles a consumer's errors. Ordered consumers recover from most, but not if the stream was
 // replaced.
 func (r *reading) failed(_ jetstream.ConsumeContext, err error) {
-	if errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
-		r.d.log.Debug("the log of a document stalls", "error", err)
-	}
 	select {
 	case r.errs <- err:
 	default:
@@ -344,8 +341,9 @@ func (r *reading) entry(m jetstream.Msg) error {
 	d.last, d.lastID = sequence, m.Headers().Get(nats.MsgIdHdr)
 	d.place.set(sequence, err != nil)
 	if missing {
-		d.asking, d.waitUntil = firstAsk, time.Now().Add(waitForOthers)
-		r.asking.Reset(firstAsk)
+		d.waitUntil = time.Now().Add(waitForOthers)
+		d.asking.Reset()
+		r.asking.Reset(d.asking.Next())
 	}
 	return r.after()
 }
@@ -360,7 +358,7 @@ func (r *reading) after() error {
 		}
 	case d.since >= d.due || d.volume >= d.due<<10:
 		d.since, d.volume = 0, 0 // on a failure, retry after as many again
-		r.try("a snapshot", func(ctx context.Context) error { return d.snapshot(ctx, false) })
+		r.try("a snapshot", func(ctx context.Context) error { return d.snapshot(ctx, false, 0) })
 		d.draw()
 	}
 	return nil
@@ -411,16 +409,17 @@ func (r *reading) ask() error {
 		return nil
 	}
 	d.suspect = max(d.suspect-1, 0)
-	b, err := json.Marshal(question{Epoch: d.Epoch(), Clock: clock})
+	r.asking.Reset(d.asking.Next())
+	return d.send(question{Epoch: d.Epoch(), Clock: clock})
+}
+
+// send sends a question to the other replicas.
+func (d *Document) send(q question) error {
+	b, err := json.Marshal(q)
 	if err != nil {
 		return err
 	}
-	if err := d.js.Conn().Publish(d.options.askSubject(), b); err != nil {
-		return err
-	}
-	d.asking = min(2*max(d.asking, firstAsk), maxAsk)
-	r.asking.Reset(d.asking)
-	return nil
+	return d.js.Conn().Publish(d.options.askSubject(), b)
 }
 
 // question handles another replica's question. A replica that has more stores a snapshot after a random
@@ -460,11 +459,7 @@ func (r *reading) compareAll() error {
 	if err != nil || d.outbox.unsent() {
 		return nil // the document is closed, or has unsent changes
 	}
-	b, err := json.Marshal(question{Epoch: d.Epoch(), Sequence: d.place.at(), Sum: sumOfClock(clock)})
-	if err != nil {
-		return err
-	}
-	return d.js.Conn().Publish(d.options.askSubject(), b)
+	return d.send(question{Epoch: d.Epoch(), Sequence: d.place.at(), Sum: sumOfClock(clock)})
 }
 
 // lookAfter returns the time until the next comparison.

@@ -33,16 +33,18 @@ func (d *Document) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.place.at() == 0 && d.status(ctx).Items == 0 {
+	status, err := d.Status(ctx)
+	if err != nil {
+		return err // the document is closed
+	}
+	if d.place.at() == 0 && status.Items == 0 {
 		err = d.first(ctx, h)
 	}
 	if err == nil {
 		err = d.enterEpoch(ctx, h)
 	}
 	if err == nil && h.Epoch == d.Epoch() && gone(h, d.place.at()) {
-		if err = d.load(ctx, h); err == nil {
-			d.place.set(h.Sequence, false)
-		}
+		err = d.startFrom(ctx, h)
 	}
 	if err != nil {
 		return err
@@ -72,14 +74,6 @@ func (d *Document) replaced(ctx context.Context, at uint64) bool {
 	}
 	m, err := d.store.Log.GetMsg(ctx, at)
 	return err == nil && m.Header.Get(nats.MsgIdHdr) != d.lastID // if it is missing, it was purged
-}
-
-func (d *Document) status(ctx context.Context) replica.Status {
-	s, err := d.Status(ctx)
-	if err != nil {
-		return replica.Status{} // the document is closed
-	}
-	return s
 }
 
 // gone reports whether entries after a position were purged.
@@ -185,18 +179,10 @@ func (d *Document) lacks(ctx context.Context, h snapshots.Head) bool {
 	return more(h.Clock, here)
 }
 
-// snapshot stores the current state and makes it the head. With forced it does so even if the head is of
-// the same or a later position in the log, which then has lost its end.
-func (d *Document) snapshot(ctx context.Context, forced bool) error {
-	return d.putSnapshot(ctx, forced, 0)
-}
-
-// snapshotOf stores a snapshot because of content that cannot be in an entry.
-func (d *Document) snapshotOf(ctx context.Context) error { return d.putSnapshot(ctx, true, 1) }
-
-// putSnapshot stores a snapshot with a number of further states without an entry. It may run after the end
-// of the epoch: the next epoch begins with the head's content.
-func (d *Document) putSnapshot(ctx context.Context, forced bool, states uint64) error {
+// snapshot stores the current state, with a number of further states without an entry, and makes it the head.
+// With forced it does so even if the head is of the same or a later position in the log, which then has lost
+// its end. It may run after the end of the epoch: the next epoch begins with the head's content.
+func (d *Document) snapshot(ctx context.Context, forced bool, states uint64) error {
 	h, err := d.store.Head(ctx, d.options.Document)
 	if err != nil {
 		return err
@@ -242,7 +228,7 @@ func (d *Document) contribute(ctx context.Context) error {
 	if h.Epoch == d.Epoch() && h.Number >= d.number && !more(clock, h.Clock) {
 		return nil
 	}
-	return d.snapshot(ctx, d.mustStore || h.Sequence <= d.place.at())
+	return d.snapshot(ctx, d.mustStore || h.Sequence <= d.place.at(), 0)
 }
 
 // errLacking reports that an epoch cannot end yet, because others may have entries that the log has lost.
@@ -286,7 +272,7 @@ func (d *Document) finish(c *closing, source string) {
 	default:
 		d.closed = c
 		d.outbox.hold()
-		d.place.signal()
+		d.place.changed.Send()
 	}
 }
 

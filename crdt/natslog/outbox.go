@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // maxBacklog bounds the bytes that wait for the server; edits fail beyond it.
@@ -17,13 +18,13 @@ type outbox struct {
 	epoch   uint64
 	queue   []outgoing // unconfirmed, in order
 	bytes   int
-	made    uint64        // messages queued so far
-	stored  uint64        // messages in the log before the end of their epoch
-	barrier uint64        // stored does not change until this number is confirmed
-	lost    uint64        // number up to which some messages were lost with an epoch
-	held    bool          // sending is suspended
-	changed chan struct{} // closed and replaced at each change
-	failed  error         // the server's last error
+	made    uint64 // messages queued so far
+	stored  uint64 // messages in the log before the end of their epoch
+	barrier uint64 // stored does not change until this number is confirmed
+	lost    uint64 // number up to which some messages were lost with an epoch
+	held    bool   // sending is suspended
+	changed wait.Signal
+	failed  error // the server's last error
 }
 
 // outgoing is a numbered message. Without a message it stands for all up to its number, which were too many
@@ -31,14 +32,6 @@ type outbox struct {
 type outgoing struct {
 	number  uint64
 	message *replica.Message
-}
-
-func newOutbox(epoch uint64) *outbox { return &outbox{epoch: epoch, changed: make(chan struct{})} }
-
-// signal wakes waiting goroutines; the lock is held.
-func (o *outbox) signal() {
-	close(o.changed)
-	o.changed = make(chan struct{})
 }
 
 // put queues a message; it never blocks. Messages of a former epoch are dropped: their content is carried
@@ -52,7 +45,7 @@ func (o *outbox) put(m *replica.Message) {
 	if o.bytes += m.Size(); o.bytes > 2*maxBacklog {
 		o.queue, o.bytes = []outgoing{{number: o.made}}, 0
 	}
-	o.signal()
+	o.changed.Send()
 }
 
 // turn begins an epoch; the lock is held.
@@ -77,7 +70,7 @@ func (o *outbox) resume(epoch uint64, lost bool) {
 	if len(o.queue) == 0 {
 		o.stored = o.made
 	}
-	o.signal()
+	o.changed.Send()
 }
 
 // hold suspends sending until resume.
@@ -99,22 +92,18 @@ func (o *outbox) room() error {
 
 // next waits for messages to send, and returns as many as fit into an entry.
 func (o *outbox) next(ctx context.Context) (first []outgoing, epoch uint64, err error) {
-	for ctx.Err() == nil {
+	o.changed.Until(ctx, nil, func() bool {
 		o.mu.Lock()
-		changed := o.changed
+		defer o.mu.Unlock()
 		if first, epoch = o.first(), o.epoch; o.held {
 			first = nil
 		}
-		o.mu.Unlock()
-		if len(first) > 0 {
-			return first, epoch, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
+		return len(first) > 0
+	})
+	if ctx.Err() != nil {
+		return nil, 0, ctx.Err()
 	}
-	return nil, 0, ctx.Err()
+	return first, epoch, nil
 }
 
 // first returns the first messages, as many as fit into an entry; the lock is held.
@@ -152,7 +141,7 @@ func (o *outbox) confirm(epoch, upTo uint64) {
 		o.stored = upTo
 	}
 	o.failed = nil
-	o.signal()
+	o.changed.Send()
 }
 
 // current reports whether messages of an epoch are still sent.
@@ -180,25 +169,23 @@ func (o *outbox) flush(ctx, closed context.Context) error {
 	o.mu.Lock()
 	made := o.made
 	o.mu.Unlock()
-	for {
+	var lost bool
+	var why error
+	stored := o.changed.Until(ctx, closed.Done(), func() bool {
 		o.mu.Lock()
-		stored, lost, changed, why := o.stored, o.lost, o.changed, o.failed
-		o.mu.Unlock()
-		switch {
-		case lost > 0 && made <= lost:
-			return failed(CodeLost, nil, "changes were lost with an epoch that is over: the application has them, see Update.Left")
-		case stored >= made:
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			if why != nil {
-				return failed(CodeStorage, why, "changes are not in the log")
-			}
-			return ctx.Err()
-		case <-closed.Done():
-			return failed(CodeStorage, nil, "the document was closed before all changes were in the log")
-		}
+		defer o.mu.Unlock()
+		lost, why = o.lost > 0 && made <= o.lost, o.failed
+		return lost || o.stored >= made
+	})
+	switch {
+	case lost:
+		return failed(CodeLost, nil, "changes were lost with an epoch that is over: the application has them, see Update.Left")
+	case stored:
+		return nil
+	case ctx.Err() == nil:
+		return failed(CodeStorage, nil, "the document was closed before all changes were in the log")
+	case why != nil:
+		return failed(CodeStorage, why, "changes are not in the log")
 	}
+	return ctx.Err()
 }

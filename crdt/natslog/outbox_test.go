@@ -33,7 +33,7 @@ func stored(o *outbox) bool {
 
 // What is in the log is held no longer, also while more waits.
 func TestWhatIsStoredIsLetGo(t *testing.T) {
-	o := newOutbox(0)
+	o := new(outbox)
 	for range 3 {
 		o.put(message(0, 1))
 	}
@@ -49,9 +49,20 @@ func TestWhatIsStoredIsLetGo(t *testing.T) {
 	}
 }
 
+// Nothing more is sent once the document is closed.
+func TestNothingIsSentAfterTheEnd(t *testing.T) {
+	o := new(outbox)
+	o.put(message(0, 1))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if first, _, err := o.next(ended); !errors.Is(err, context.Canceled) || first != nil {
+		t.Errorf("%v, %v", first, err)
+	}
+}
+
 // What waits is sent in entries that a server takes, in its order.
 func TestEntriesHaveABound(t *testing.T) {
-	o := newOutbox(0)
+	o := new(outbox)
 	if !stored(o) {
 		t.Error("nothing was made, and it is not stored")
 	}
@@ -80,7 +91,7 @@ func TestEntriesHaveABound(t *testing.T) {
 
 // While the server is away edits are refused beyond a bound. What channels bring beyond it is not kept, but left to a snapshot.
 func TestTheBacklogIsBounded(t *testing.T) {
-	o := newOutbox(0)
+	o := new(outbox)
 	for o.room() == nil {
 		o.put(message(0, 1<<20))
 	}
@@ -108,7 +119,7 @@ func TestTheBacklogIsBounded(t *testing.T) {
 
 // Who waits for what an epoch did not take waits for what was carried over, or hears that it was lost.
 func TestFlushThroughEpochs(t *testing.T) {
-	o := newOutbox(0)
+	o := new(outbox)
 	o.put(message(0, 1))
 	o.hold()
 	ctx, cancel := context.WithCancel(t.Context())

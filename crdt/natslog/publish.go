@@ -48,15 +48,15 @@ func (d *Document) deliver(first []outgoing, epoch, n uint64) bool {
 	retry := wait.Backoff{First: firstPause, Most: maxPause}
 	for d.ctx.Err() == nil && d.outbox.current(epoch) {
 		generation := d.place.generation()
-		sequence, err := d.send(entry)
+		sequence, err := d.append(entry)
 		switch {
 		case errors.Is(err, nats.ErrMaxPayload):
 			return d.deliverBySnapshot(epoch, err)
 		case err == nil:
-			switch d.place.passed(d.ctx, sequence, generation, func() bool { return !d.outbox.current(epoch) }) {
-			case passedWell:
+			switch read, bad := d.place.passed(d.ctx, sequence, generation, func() bool { return !d.outbox.current(epoch) }); {
+			case read:
 				return true
-			case passedBad:
+			case bad:
 				// It was altered or exceeds a limit. Under another id it is stored again.
 				if spoilt++; spoilt > maxSpoilt {
 					return d.deliverBySnapshot(epoch, errSpoilt)
@@ -100,7 +100,7 @@ func (d *Document) deliverBySnapshot(epoch uint64, why error) bool {
 	d.log.Info("changes are stored in a snapshot instead of an entry of the log", "because", why)
 	retry := wait.Backoff{First: firstPause, Most: maxPause}
 	for d.ctx.Err() == nil && d.outbox.current(epoch) {
-		err := d.ask(d.ctx, d.snapshotOf)
+		err := d.ask(d.ctx, func(ctx context.Context) error { return d.snapshot(ctx, true, 1) })
 		if err == nil {
 			return true
 		}
@@ -110,8 +110,8 @@ func (d *Document) deliverBySnapshot(epoch uint64, why error) bool {
 	return false
 }
 
-// send appends one entry and returns its sequence.
-func (d *Document) send(entry *nats.Msg) (sequence uint64, err error) {
+// append appends one entry and returns its sequence.
+func (d *Document) append(entry *nats.Msg) (sequence uint64, err error) {
 	// Unlike a request, this ends when the connection does.
 	future, err := d.js.PublishMsgAsync(entry)
 	if err != nil {
@@ -137,19 +137,10 @@ type place struct {
 	sequence uint64
 	times    uint64          // how often reading was restarted
 	bad      map[uint64]bool // the latest entries that could not be decoded
-	changed  chan struct{}
+	changed  wait.Signal
 }
 
 const maxBad = 256
-
-func newPlace() *place { return &place{bad: map[uint64]bool{}, changed: make(chan struct{})} }
-
-func (p *place) signal() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
 
 // at returns the sequence of the last entry read.
 func (p *place) at() uint64 {
@@ -168,7 +159,7 @@ func (p *place) set(sequence uint64, bad bool) {
 		p.bad[sequence] = true
 	}
 	p.mu.Unlock()
-	p.signal()
+	p.changed.Send()
 }
 
 // restarted records that the log is read after a break; it may be a different log.
@@ -177,7 +168,7 @@ func (p *place) restarted() {
 	p.times++
 	clear(p.bad)
 	p.mu.Unlock()
-	p.signal()
+	p.changed.Send()
 }
 
 func (p *place) generation() uint64 {
@@ -186,50 +177,14 @@ func (p *place) generation() uint64 {
 	return p.times
 }
 
-// passage is the outcome of waiting for an entry.
-type passage int
-
-const (
-	passedNot passage = iota // the entry may not be in the log any more
-	passedWell
-	passedBad
-)
-
-// passed waits until an entry is read, reading restarts, or over reports true.
-func (p *place) passed(ctx context.Context, sequence, generation uint64, over func() bool) passage {
-	var was passage
-	// On an error nobody needs the result.
-	_ = p.wait(ctx, ctx, func() bool {
+// passed waits until an entry is read, or is found bad, or reading restarts, or over reports true.
+func (p *place) passed(ctx context.Context, sequence, generation uint64, over func() bool) (read, bad bool) {
+	p.changed.Until(ctx, nil, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		switch {
-		case p.bad[sequence]:
-			was = passedBad
-		case p.sequence >= sequence:
-			was = passedWell
-		default:
-			return p.times != generation || over()
-		}
-		return true
+		bad = p.bad[sequence]
+		read = !bad && p.sequence >= sequence
+		return read || bad || p.times != generation || over()
 	})
-	return was
-}
-
-// wait blocks until a condition holds. It is checked after each change.
-func (p *place) wait(ctx, closed context.Context, holds func() bool) error {
-	for {
-		p.mu.Lock()
-		changed := p.changed
-		p.mu.Unlock()
-		if holds() {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-closed.Done():
-			return failed(CodeStorage, nil, "the document is closed")
-		}
-	}
+	return read, bad
 }

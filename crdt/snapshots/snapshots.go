@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -297,62 +298,82 @@ func (s *Store) Get(ctx context.Context, object, hash string) ([]byte, error) {
 	return b, nil
 }
 
-func (s *Store) get(ctx context.Context, object string) ([]byte, error) {
-	subject := s.PartSubject(object)
-	last, err := s.Parts.GetLastMsgForSubject(ctx, subject)
-	if err != nil {
-		return nil, err
-	}
-	parts, err := strconv.Atoi(last.Header.Get(partsHeader))
-	if err != nil {
-		return nil, ErrBroken
-	}
-	consumer, err := s.Parts.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
-	if err != nil {
-		return nil, err
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return nil, err
-	}
-	defer messages.Stop()
-	var state []byte
-	for n := 1; ; n++ {
-		m, err := s.next(ctx, messages, last.Sequence)
+func (s *Store) get(ctx context.Context, object string) (state []byte, err error) {
+	n := 0
+	for m, err := range Messages(ctx, s.Parts, s.PartSubject(object), 0) {
 		if err != nil {
 			return nil, err
 		}
-		if state = append(state, m.Data()...); len(state) > maxSnapshot {
-			return nil, fmt.Errorf("%w: it is too large", ErrBroken)
+		parts, err := strconv.Atoi(m.Headers().Get(partsHeader))
+		if state = append(state, m.Data()...); err != nil || len(state) > maxSnapshot {
+			return nil, ErrBroken
 		}
-		meta, err := m.Metadata()
-		switch {
-		case err != nil:
-			return nil, err
-		case n == parts:
+		if n++; n == parts {
 			return state, nil
-		case meta.Sequence.Stream >= last.Sequence:
-			return nil, ErrIncomplete
+		}
+	}
+	return nil, ErrIncomplete
+}
+
+// Message is a message of a stream.
+type Message struct {
+	jetstream.Msg
+	Sequence uint64
+}
+
+// patience is how long a message may take before the existence of the last is checked.
+const patience = time.Second
+
+// Messages yields the messages of a subject after a sequence, up to the last at the beginning, or an error.
+// They may be deleted concurrently.
+func Messages(ctx context.Context, stream jetstream.Stream, subject string, after uint64) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		if err := messages(ctx, stream, subject, after, func(m Message) bool { return yield(m, nil) }); err != nil {
+			yield(Message{}, err)
 		}
 	}
 }
 
-// partPatience is how long a part may take before its existence is checked.
-const partPatience = time.Second
-
-// next returns the next part of a snapshot, which may be deleted concurrently.
-func (s *Store) next(ctx context.Context, messages jetstream.MessagesContext, last uint64) (jetstream.Msg, error) {
-	for {
-		patience, cancel := context.WithTimeout(ctx, partPatience)
-		m, err := messages.Next(jetstream.NextContext(patience))
+func messages(ctx context.Context, stream jetstream.Stream, subject string, after uint64, yield func(Message) bool) error {
+	last, err := stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && last.Sequence <= after {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+	})
+	if err != nil {
+		return err
+	}
+	incoming, err := consumer.Messages()
+	if err != nil {
+		return err
+	}
+	defer incoming.Stop()
+	for after < last.Sequence {
+		timed, cancel := context.WithTimeout(ctx, patience)
+		m, err := incoming.Next(jetstream.NextContext(timed))
 		cancel()
-		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return m, err
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			if _, err = stream.GetMsg(ctx, last.Sequence); err == nil {
+				continue
+			}
 		}
-		if _, err := s.Parts.GetMsg(ctx, last); err != nil {
-			return nil, err
+		if err != nil {
+			return err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		if after = meta.Sequence.Stream; !yield(Message{m, after}) {
+			return nil
 		}
 	}
+	return nil
 }
 
 // Hash returns the hash of a snapshot.

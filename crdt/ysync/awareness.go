@@ -119,21 +119,17 @@ func (a *awareness) all() []presence {
 
 // leave removes a connection's clients and returns the states to send to the others.
 func (a *awareness) leave(c *conn) (gone []presence) {
-	for id, k := range a.known {
-		if k.of == c {
-			if !k.gone() {
-				gone = append(gone, presence{id, k.clock, []byte("null")})
-			}
-			delete(a.known, id)
-		}
-	}
-	return gone
+	return a.remove(func(k *known) bool { return k.of == c })
 }
 
 // expire removes the clients that were not updated for too long.
 func (a *awareness) expire(now time.Time) (gone []presence) {
+	return a.remove(func(k *known) bool { return now.Sub(k.since) >= stateExpires })
+}
+
+func (a *awareness) remove(which func(*known) bool) (gone []presence) {
 	for id, k := range a.known {
-		if now.Sub(k.since) >= stateExpires {
+		if which(k) {
 			if !k.gone() {
 				gone = append(gone, presence{id, k.clock, []byte("null")})
 			}

@@ -47,25 +47,8 @@ type bufferedLink struct {
 // OnMessage implements [replica.Link].
 func (l bufferedLink) OnMessage(h channel.Handler) (remove func()) {
 	return l.Link.OnMessage(func(ctx context.Context, e *envelope.Envelope) {
-		if l.d.awaitRoom(ctx) {
+		if l.d.changed.Until(ctx, l.d.ctx.Done(), func() bool { return l.d.checkQueue() == nil }) {
 			h(ctx, e)
 		}
 	})
-}
-
-// awaitRoom blocks until the queue for the log has room. It reports false if ctx or the document ends first.
-func (d *Document) awaitRoom(ctx context.Context) bool {
-	for {
-		changed := d.changed.Wait()
-		if d.checkQueue() == nil {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		case <-d.ctx.Done():
-			return false
-		}
-	}
 }

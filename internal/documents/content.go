@@ -45,27 +45,23 @@ func (d *Document) contentUnless(ctx context.Context, seen string) (c Content, e
 func (d *Document) Wait(ctx context.Context, seen string) (Content, error) {
 	var changed wait.Signal
 	defer d.OnUpdate(func(replica.Update) { changed.Send() })()
-	for {
-		next := changed.Wait()
-		c, err := d.contentUnless(ctx, seen)
-		if err == nil && c.Version != seen {
-			return c, nil
-		}
-		if err == nil {
-			select {
-			case <-next:
-				continue
-			case <-d.Done():
-			case <-ctx.Done():
-				return Content{}, ctx.Err()
-			}
-		}
-		select {
-		case <-d.Done():
-			return Content{}, &Error{Code: CodeClosed, Message: "the document " + d.name + " was closed", Remedy: "try again"}
-		default:
-			return Content{}, err
-		}
+	var c Content
+	var err error
+	changed.Until(ctx, d.Done(), func() bool {
+		c, err = d.contentUnless(ctx, seen)
+		return err != nil || c.Version != seen
+	})
+	switch {
+	case err == nil && c.Version != seen:
+		return c, nil
+	case err == nil && ctx.Err() != nil:
+		return Content{}, ctx.Err()
+	}
+	select {
+	case <-d.Done():
+		return Content{}, &Error{Code: CodeClosed, Message: "the document " + d.name + " was closed", Remedy: "try again"}
+	default:
+		return Content{}, err
 	}
 }
 

@@ -59,32 +59,25 @@ const (
 	retryDelay      = time.Second
 )
 
-// openOptions are the parameters of openDocument that the store does not have.
-type openOptions struct {
-	create    bool
-	interval  time.Duration    // see Options
-	former    *replica.Former  // the previous epoch, if this process ended it
-	renew     func(why string) // requests a new epoch
-	maxStored int              // how many documents may exist
-}
-
-func openDocument(ctx context.Context, s *store, name string, o openOptions, log *slog.Logger) (*Document, error) {
+// openDocument opens a document; former is its previous epoch, if this process ended it.
+func (l *Library) openDocument(ctx context.Context, name string, create bool, former *replica.Former) (*Document, error) {
+	s := l.store
 	h, err := s.head(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if h.Revision == 0 {
-		if !o.create {
+		if !create {
 			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` lists the documents; the first edit creates one"}
 		}
-		if err := s.checkCount(ctx, o.maxStored); err != nil {
+		if err := s.checkCount(ctx, l.most); err != nil {
 			return nil, err
 		}
 		if h.Revision, err = s.setHead(ctx, name, h); err != nil {
 			return nil, err
 		}
 	}
-	d := &Document{name: name, store: s, log: log.With("document", name), head: h, attached: make(map[*attachment]struct{})}
+	d := &Document{name: name, store: s, log: l.log.With("document", name), head: h, attached: make(map[*attachment]struct{})}
 	roles, err := s.shares(ctx, name)
 	if err != nil {
 		return nil, err
@@ -96,7 +89,7 @@ func openDocument(ctx context.Context, s *store, name string, o openOptions, log
 	}
 	d.Replica, err = replica.New(replica.Options{
 		Agent: hubAgent, State: name, Epoch: h.Epoch, Logger: d.log, Journal: d.journal, Access: d.accessOf,
-		Interval: o.interval, Keeper: true, Renew: o.renew, Former: o.former,
+		Interval: l.interval, Keeper: true, Renew: func(why string) { l.renew(name, why) }, Former: former,
 		Saved: &replica.Saved{Epoch: h.Epoch, Update: state, Clock: h.Clock},
 	})
 	if err != nil {
@@ -273,24 +266,18 @@ func (d *Document) Durable(ctx context.Context) error {
 	d.mu.Lock()
 	number := d.number
 	d.mu.Unlock()
-	for {
-		ended, changed := d.ctx.Err(), d.changed.Wait() // before stored is read, else the last change is missed
+	stored := func() bool {
 		d.mu.Lock()
-		stored := d.stored
-		d.mu.Unlock()
-		switch {
-		case stored >= number:
-			return nil
-		case ended != nil:
-			return &Error{Code: CodeClosed, Message: "the hub stops"}
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-d.ctx.Done():
-		}
+		defer d.mu.Unlock()
+		return d.stored >= number
 	}
+	switch {
+	case d.changed.Until(ctx, d.ctx.Done(), stored), stored(): // perhaps by the last batch before the end
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return &Error{Code: CodeClosed, Message: "the hub stops"}
 }
 
 // write moves changes from the queue to the log and takes snapshots, until the document ends.

@@ -250,7 +250,7 @@ func TestNamesAndLookUps(t *testing.T) {
 	}
 	ensure(t, l, "b")
 	ensure(t, l, "a")
-	if names, err := l.Names(t.Context()); err != nil || fmt.Sprint(names) != "[a b]" {
+	if names, err := l.Documents(t.Context()); err != nil || fmt.Sprint(names) != "[a b]" {
 		t.Errorf("the names are %v, %v", names, err)
 	}
 	closeLibrary(t, l)
@@ -560,7 +560,7 @@ func TestTheNumberOfDocumentsIsBounded(t *testing.T) {
 	if _, err := l.EditDocument(t.Context(), "second", one); err != nil {
 		t.Error(err)
 	}
-	if names, err := l.Names(t.Context()); err != nil || len(names) != 2 {
+	if names, err := l.Documents(t.Context()); err != nil || len(names) != 2 {
 		t.Errorf("there are %v, %v", names, err)
 	}
 }

@@ -92,9 +92,6 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Names lists the names of all documents, sorted.
-func (l *Library) Names(ctx context.Context) ([]string, error) { return l.store.names(ctx) }
-
 // Get opens a document. The error has [CodeNotFound] if there is none of this name.
 func (l *Library) Get(ctx context.Context, name string) (*Document, error) {
 	return l.get(ctx, name, false)
@@ -126,10 +123,10 @@ func (l *Library) get(ctx context.Context, name string, create bool) (*Document,
 		}
 		o = &opening{done: make(chan struct{})}
 		l.open[name] = o
-		with := openOptions{create: create, interval: l.interval, maxStored: l.most, former: l.former[name], renew: func(why string) { l.renew(name, why) }}
+		former := l.former[name]
 		delete(l.former, name)
 		l.mu.Unlock()
-		o.doc, o.err = openDocument(ctx, l.store, name, with, l.log)
+		o.doc, o.err = l.openDocument(ctx, name, create, former)
 		if o.err != nil {
 			l.mu.Lock()
 			delete(l.open, name)
@@ -188,8 +185,8 @@ func (l *Library) evict(ctx context.Context) bool {
 	return err == nil && len(l.open) < l.maxOpen
 }
 
-// Documents is [Library.Names] under the name that package client has for it.
-func (l *Library) Documents(ctx context.Context) ([]string, error) { return l.Names(ctx) }
+// Documents lists the names of all documents, sorted.
+func (l *Library) Documents(ctx context.Context) ([]string, error) { return l.store.names(ctx) }
 
 // Document returns the current content of a document.
 func (l *Library) Document(ctx context.Context, name string) (*Content, error) {

@@ -135,38 +135,11 @@ func (s *store) restore(ctx context.Context, h snapshots.Head, doc *crdt.Doc) er
 // on them until a replica elsewhere restores them.
 func (s *store) replay(ctx context.Context, name string, h snapshots.Head, apply func(update []byte) error, lost func(first, last uint64, why error)) (number, sequence uint64, err error) {
 	number, sequence = h.Number, h.Sequence
-	failed := func(err error) (uint64, uint64, error) {
-		return 0, 0, storage(err, "the log of the document %s cannot be read", name)
-	}
-	subject := s.subject(name, h.Epoch)
-	last, err := s.stream.GetLastMsgForSubject(ctx, subject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && last.Sequence <= h.Sequence {
-		return number, sequence, nil
-	}
-	if err != nil {
-		return failed(err)
-	}
-	consumer, err := s.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: h.Sequence + 1,
-	})
-	if err != nil {
-		return failed(err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return failed(err)
-	}
-	defer messages.Stop()
-	for sequence < last.Sequence {
-		m, err := messages.Next(jetstream.NextContext(ctx))
+	for m, err := range snapshots.Messages(ctx, s.stream, s.subject(name, h.Epoch), h.Sequence) {
 		if err != nil {
-			return failed(err)
+			return 0, 0, storage(err, "the log of the document %s cannot be read", name)
 		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return failed(err)
-		}
-		sequence = meta.Sequence.Stream
+		sequence = m.Sequence
 		n, err := strconv.ParseUint(m.Headers().Get(numberHeader), 10, 64)
 		if err != nil {
 			lost(number+1, number+1, errors.New("the message has no change number"))

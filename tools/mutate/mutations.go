@@ -98,7 +98,7 @@ var mutations = []mutation{
 	{"26", "swarm/session.go", "\tx.put(partKey(t.ID), x.partValue(t))\n", "", "the shared state does not hear of results"},
 	{"26", "swarm/session.go", "t.Status, t.Result, t.AssignedAgent, t.Error = TaskCompleted, e.Result, e.Agent, \"\"", "t.Status, t.AssignedAgent, t.Error = TaskCompleted, e.Agent, \"\"", "results are lost"},
 
-	{"27", "crdt/replica/receive.go", "\tcase r.buffer.known(m):\n\t\tr.status.Repeated++\n\t\treturn\n", "", "a repeated update is applied again"},
+	{"27", "crdt/replica/receive.go", "\tcase l != nil && r.buffer.known(m), l == nil && m.Seq <= r.buffer.clock[key]:\n", "\tcase false:\n", "a repeated update is applied again"},
 	{"27", "crdt/replica/replica.go", "\tr.buffer.clock[key]++\n", "", "broadcasts are not counted by the vector clock"},
 	{"27", "crdt/replica/buffer.go", "\t\tif key != m.key() && b.clock[key] < n {\n", "\t\tif false && n == 0 {\n\t\t\t_ = key\n", "updates of others that a maker had seen are not waited for"},
 	{"27", "crdt/replica/replica.go", "\tr.spread(m, nil)\n", "", "an edit is not broadcast"},

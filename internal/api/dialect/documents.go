@@ -17,7 +17,7 @@ import (
 
 // Documents is what the dialect needs of the hub's documents; see package documents.
 type Documents interface {
-	Names(ctx context.Context) ([]string, error)
+	Documents(ctx context.Context) ([]string, error)
 	Compact(ctx context.Context, name string) (before, after int, err error)
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
 	Document(ctx context.Context, name string) (*documents.Content, error)
@@ -54,7 +54,7 @@ type DocumentEditParams struct {
 const documentsPatience = 25 * time.Second
 
 func (s *Service) documentsList(ctx context.Context) ([]string, error) {
-	names, err := s.cfg.Documents.Names(ctx)
+	names, err := s.cfg.Documents.Documents(ctx)
 	return append([]string{}, names...), err
 }
 

@@ -1,6 +1,9 @@
 package wait
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Signal wakes everybody who waits for something new. Its zero value is ready; it
 // is safe for concurrent use.
@@ -28,6 +31,24 @@ func (s *Signal) Wait() <-chan struct{} {
 		s.next = make(chan struct{})
 	}
 	return s.next
+}
+
+// Until blocks until a condition holds, which it checks now and after each Send. It
+// reports false if ctx or done ends before.
+func (s *Signal) Until(ctx context.Context, done <-chan struct{}, holds func() bool) bool {
+	for {
+		changed := s.Wait()
+		if holds() {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		case <-done:
+			return false
+		}
+	}
 }
 
 // Nudge sends to a channel with room for one, unless there is something in it

@@ -1,7 +1,9 @@
 package wait_test
 
 import (
+	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -89,5 +91,29 @@ func TestAStoppedGroupStartsNothing(t *testing.T) {
 	close(hold)
 	if g.Wait(); !ran {
 		t.Error("Wait does not wait")
+	}
+}
+
+// Until looks at once and after each Send, until an end.
+func TestUntilBlocksUntilTheConditionHolds(t *testing.T) {
+	var s wait.Signal
+	var n atomic.Int64
+	go func() {
+		for range 3 {
+			n.Add(1)
+			s.Send()
+		}
+	}()
+	if !s.Until(t.Context(), nil, func() bool { return n.Load() == 3 }) {
+		t.Error("it ended before")
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if !s.Until(ended, ended.Done(), func() bool { return true }) {
+		t.Error("it did not look")
+	}
+	never := func() bool { return false }
+	if s.Until(ended, nil, never) || s.Until(t.Context(), ended.Done(), never) {
+		t.Error("it held")
 	}
 }

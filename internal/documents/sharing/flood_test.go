@@ -90,7 +90,7 @@ func TestAFloodOfRefusedMessagesIsBounded(t *testing.T) {
 	if first := p.problem(t); first.Code != sharing.CodeDenied && first.Code != sharing.CodeBusy {
 		t.Errorf("it hears %+v", first)
 	}
-	if names, err := k.library.Names(t.Context()); err != nil || len(names) != 1 {
+	if names, err := k.library.Documents(t.Context()); err != nil || len(names) != 1 {
 		t.Errorf("there are %v, %v", names, err)
 	}
 }

@@ -245,23 +245,14 @@ func (p *endpoint) serve(ctx context.Context, k linkKey, l *link, e *envelope.En
 			delete(p.links, k)
 		}
 	}()
-	connected, closed := context.WithCancel(ctx)
-	defer closed()
-	onStatus := func(s channel.Status) {
-		if s == channel.Closed {
-			closed()
-		}
-	}
-	defer l.channel.OnStatus(onStatus)()
-	onStatus(l.channel.Status()) // it may be closed already
-	for ctx.Err() == nil && p.attach(ctx, connected.Done(), k, l, e) {
+	for ctx.Err() == nil && p.attach(ctx, k, l, e) {
 		e = nil // a new epoch, which is announced to the agent
 	}
 }
 
 // attach links an agent with a document until the channel is closed or the document ends. It reports whether the
 // document ended, as when a new epoch begins.
-func (p *endpoint) attach(ctx context.Context, closed <-chan struct{}, k linkKey, l *link, e *envelope.Envelope) (again bool) {
+func (p *endpoint) attach(ctx context.Context, k linkKey, l *link, e *envelope.Envelope) (again bool) {
 	doc, err := p.document(ctx, k)
 	if err != nil {
 		p.refuse(ctx, k, e, err)
@@ -277,11 +268,12 @@ func (p *endpoint) attach(ctx context.Context, closed <-chan struct{}, k linkKey
 		filtered.handler(ctx, e)
 	}
 	select {
-	case <-closed:
-		return false
+	case <-l.channel.Done():
+	case <-ctx.Done():
 	case <-doc.Done():
-		return true
+		return l.channel.Status() != channel.Closed
 	}
+	return false
 }
 
 // reopening is about how long a document takes to begin a new epoch.

@@ -431,7 +431,7 @@ func TestNobodyIsLetInWithoutARole(t *testing.T) {
 	if first.Code != sharing.CodeDenied || !strings.Contains(first.Remedy, "parley doc share plan mars") {
 		t.Errorf("it hears %+v", first)
 	}
-	if names, err := k.library.Names(t.Context()); err != nil || len(names) != 0 {
+	if names, err := k.library.Documents(t.Context()); err != nil || len(names) != 0 {
 		t.Errorf("there are %v, %v", names, err)
 	}
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: "secret"}}); err != nil {
