@@ -200,11 +200,7 @@ func (a *agent) info() AgentInfo {
 	def, running, waiting := a.def, a.queue.running, a.queue.waiting
 	a.mu.Unlock()
 	return AgentInfo{
-		Definition:   def,
-		RegisteredAt: a.registered,
-		Health:       a.health.current(),
-		Running:      running,
-		Queued:       waiting,
+		Definition: def, RegisteredAt: a.registered, Health: a.health.current(), Running: running, Queued: waiting,
 	}
 }
 

@@ -56,11 +56,9 @@ func (x *expiredContexts) check(id string) error {
 	if !ok {
 		return nil
 	}
-	return &Error{
-		Code:    CodeContextNotFound,
+	return &Error{Code: CodeContextNotFound,
 		Message: fmt.Sprintf("context %q expired on %s", text.Clip(id, 64), at.Format(time.DateOnly)),
-		Remedy:  "send the message without a contextId: that begins a new conversation",
-	}
+		Remedy:  "send the message without a contextId: that begins a new conversation"}
 }
 
 func (x *expiredContexts) add(id string, at time.Time) {

@@ -131,10 +131,9 @@ func (h *Hub) cancelDelegated(ctx context.Context, id a2a.TaskID) error {
 		failed = append(failed, errs...)
 	}
 	if err := errors.Join(failed...); err != nil {
-		return &Error{
-			Code: CodeInternal, Message: fmt.Sprintf("task %s is canceled, but not all tasks delegated from it", id),
-			Remedy: "list the tasks that still run, and cancel them", Err: err,
-		}
+		return &Error{Code: CodeInternal,
+			Message: fmt.Sprintf("task %s is canceled, but not all tasks delegated from it", id),
+			Remedy:  "list the tasks that still run, and cancel them", Err: err}
 	}
 	return nil
 }

@@ -219,11 +219,9 @@ func (h *health) admit() (done func(error), err error) {
 	def := h.agent.definition()
 	if stage == runner.StageMissing {
 		h.probeSoon() // it may have been installed since
-		return nil, &Error{
-			Code:    CodeUnavailable,
+		return nil, &Error{Code: CodeUnavailable,
 			Message: cmp.Or(why, fmt.Sprintf("agent %s is not installed", def.ID)),
-			Remedy:  cmp.Or(def.Probe.Install, fmt.Sprintf("install %s, or set the agent's command in config.yaml", cmp.Or(def.Command, def.ID))),
-		}
+			Remedy:  cmp.Or(def.Probe.Install, fmt.Sprintf("install %s, or set the agent's command in config.yaml", cmp.Or(def.Command, def.ID)))}
 	}
 	done, err = h.circuit.Allow()
 	if err == nil {

@@ -208,11 +208,7 @@ func (h *Hub) agentsChanged() {
 func (h *Hub) Status() Status {
 	active, total := h.index.totals()
 	return Status{
-		Version:     h.cfg.Version,
-		StartedAt:   h.started,
-		Agents:      h.Agents(),
-		ActiveTasks: active,
-		TotalTasks:  total,
+		Version: h.cfg.Version, StartedAt: h.started, Agents: h.Agents(), ActiveTasks: active, TotalTasks: total,
 	}
 }
 

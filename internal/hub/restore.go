@@ -110,26 +110,9 @@ func (t *task) replay(data []byte) []*a2a.Artifact {
 	for _, d := range decodeDeltas(data, t.turns) {
 		tn.text.WriteString(d.Text)
 		if up := d.Artifact; up != nil && up.Artifact != nil {
-			tn.restoreArtifact(up)
+			tn.putArtifact(up.Artifact, up.Append)
 		}
 	}
 	tn.over = true
 	return tn.artifacts()
-}
-
-func (tn *turn) restoreArtifact(up *a2a.TaskArtifactUpdateEvent) {
-	for i, a := range tn.others {
-		if a.ID != up.Artifact.ID {
-			continue
-		}
-		if up.Append {
-			whole := *a
-			whole.Parts = append(whole.Parts, up.Artifact.Parts...)
-			tn.replace(i, &whole)
-		} else {
-			tn.replace(i, up.Artifact)
-		}
-		return
-	}
-	tn.others = append(tn.others, up.Artifact)
 }

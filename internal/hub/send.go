@@ -55,7 +55,6 @@ func (h *Hub) SendAndWait(ctx context.Context, req SendRequest) (*a2a.Task, erro
 
 // Pending is a message that was accepted, see [Hub.Start].
 type Pending struct {
-	h     *Hub
 	t     *task
 	ended chan struct{}
 }
@@ -69,7 +68,7 @@ func (h *Hub) Start(ctx context.Context, req SendRequest) (*Pending, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &Pending{h: h, t: t, ended: t.settled}, nil
+	return &Pending{t: t, ended: t.settled}, nil
 }
 
 // TaskID returns the task that the message is part of.
@@ -84,17 +83,14 @@ func (p *Pending) Stored(ctx context.Context) error { return p.t.ensureStored(ct
 // Wait is the second step of [Hub.SendAndWait].
 func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {
 	t := p.t
-	defer p.h.release(t)
+	defer t.hub.release(t)
 	select {
 	case <-p.ended:
 		return t.currentSnapshot(), nil
 	case <-ctx.Done():
-		return t.currentSnapshot(), &Error{
-			Code:    CodeTimeout,
+		return t.currentSnapshot(), &Error{Code: CodeTimeout,
 			Message: fmt.Sprintf("the answer did not arrive in time; task %s continues", t.id),
-			Remedy:  "get the task later, follow it, or cancel it",
-			Err:     ctx.Err(),
-		}
+			Remedy:  "get the task later, follow it, or cancel it", Err: ctx.Err()}
 	}
 }
 

@@ -117,11 +117,9 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 
 // otherDir returns the error for a conversation that works in another directory.
 func otherDir(a *agent) *runner.Error {
-	return &runner.Error{
-		Code:    runner.CodeConfig,
+	return &runner.Error{Code: runner.CodeConfig,
 		Message: fmt.Sprintf("the conversation with agent %s works in another directory", a.id),
-		Remedy:  "leave the directory out, or begin another context",
-	}
+		Remedy:  "leave the directory out, or begin another context"}
 }
 
 // done returns a session after its turn, and closes a broken one.

@@ -79,9 +79,7 @@ type memoryTask struct {
 
 func newMemory() *memory {
 	return &memory{
-		tasks:   map[a2a.TaskID]memoryTask{},
-		output:  map[a2a.TaskID][]byte{},
-		records: map[[2]string][]byte{},
+		tasks: map[a2a.TaskID]memoryTask{}, output: map[a2a.TaskID][]byte{}, records: map[[2]string][]byte{},
 	}
 }
 

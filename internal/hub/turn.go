@@ -439,20 +439,13 @@ func (tn *turn) addArtifact(ev runner.Artifact) {
 		return
 	}
 	tn.bytes += size
+	if i >= 0 && !ev.Append {
+		tn.bytes -= partsSize(tn.others[i].Parts)
+	}
 	a := &a2a.Artifact{ID: a2a.ArtifactID(ev.ID), Name: ev.Name, Description: ev.Description, Parts: ev.Parts}
 	up := &a2a.TaskArtifactUpdateEvent{TaskID: t.id, ContextID: t.contextID, Artifact: a, LastChunk: ev.Last}
-	switch {
-	case i < 0:
-		tn.others = append(slices.Clip(tn.others), a)
-	case ev.Append:
-		up.Append = true
-		whole := *tn.others[i]
-		whole.Parts = append(whole.Parts, ev.Parts...) // snapshots see their own length
-		tn.replace(i, &whole)
-	default:
-		tn.bytes -= partsSize(tn.others[i].Parts)
-		tn.replace(i, a)
-	}
+	up.Append = i >= 0 && ev.Append
+	tn.putArtifact(a, ev.Append)
 	t.snap = nil
 	t.log.add(up)
 	if line, err := json.Marshal(delta{Turn: tn.n, Artifact: up}); err == nil { // an error leaves it in memory only
@@ -461,8 +454,19 @@ func (tn *turn) addArtifact(ev runner.Artifact) {
 	t.flushSoon()
 }
 
-// replace changes one artifact in a list that snapshots share.
-func (tn *turn) replace(i int, a *a2a.Artifact) {
+// putArtifact adds an artifact to the output, which snapshots share, or replaces or
+// extends the one with its id.
+func (tn *turn) putArtifact(a *a2a.Artifact, extend bool) {
+	i := slices.IndexFunc(tn.others, func(o *a2a.Artifact) bool { return o.ID == a.ID })
+	if i < 0 {
+		tn.others = append(slices.Clip(tn.others), a)
+		return
+	}
+	if extend {
+		whole := *tn.others[i]
+		whole.Parts = append(whole.Parts, a.Parts...) // snapshots see their own length
+		a = &whole
+	}
 	tn.others = slices.Clone(tn.others)
 	tn.others[i] = a
 }

@@ -56,12 +56,8 @@ func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contex
 		return dir, nil
 	}
 	outside, config := errors.Is(err, errDirOutside), errors.Is(err, errDirConfig)
-	e := &runner.Error{
-		Code:    runner.CodeConfig,
-		Message: fmt.Sprintf("agent %s has no working directory", def.ID),
-		Remedy:  "check the data directory's permissions and free space",
-		Err:     err,
-	}
+	e := &runner.Error{Code: runner.CodeConfig, Message: fmt.Sprintf("agent %s has no working directory", def.ID),
+		Remedy: "check the data directory's permissions and free space", Err: err}
 	if asked != "" && (outside || config) {
 		e.Err = fmt.Errorf("%w: %w", errAskedDir, err)
 	}

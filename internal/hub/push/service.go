@@ -99,12 +99,8 @@ func Open(ctx context.Context, opts Options) (*Service, error) {
 		st = kv
 	}
 	s := &Service{
-		opts:   opts,
-		log:    opts.Logger,
-		store:  st,
-		client: newClient(opts.AllowPrivate, opts.Timeout),
-		calls:  make(chan struct{}, opts.Concurrency),
-		tasks:  map[a2a.TaskID]*watched{},
+		opts: opts, log: opts.Logger, store: st, client: newClient(opts.AllowPrivate, opts.Timeout),
+		calls: make(chan struct{}, opts.Concurrency), tasks: map[a2a.TaskID]*watched{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := st.load(ctx, s.restore); err != nil {

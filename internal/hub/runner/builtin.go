@@ -24,9 +24,7 @@ func Builtin() map[string]Definition {
 		"echo": {
 			ID: "echo", Name: "Echo", Driver: DriverEcho,
 			Description: "Answers with the message itself. Always there, to try the hub and to measure it.",
-			Skills: []Skill{{
-				ID: "echo", Name: "Echo", Description: "Sends the text back", Tags: []string{"test"},
-			}},
+			Skills:      []Skill{{ID: "echo", Name: "Echo", Description: "Sends the text back", Tags: []string{"test"}}},
 		},
 	}
 }

@@ -122,10 +122,8 @@ func codexTool(i codexItem, completed bool) ToolCall {
 
 func (c codexJSONL) diagnose(_ process.Exit, stderr string, _ *Answer) *Error {
 	if strings.Contains(stderr, "--skip-git-repo-check") {
-		return &Error{
-			Code: CodeConfig, Message: "codex runs only in a git repository that it trusts",
-			Remedy: "add --skip-git-repo-check to args of the agent, or run git init in its working directory",
-		}
+		return &Error{Code: CodeConfig, Message: "codex runs only in a git repository that it trusts",
+			Remedy: "add --skip-git-repo-check to args of the agent, or run git init in its working directory"}
 	}
 	return nil
 }

@@ -18,11 +18,7 @@ func (d Definition) Environ(opts Options) []string {
 // definition.
 func NewCommand(def Definition, opts Options, dir string, args []string) process.Command {
 	return process.Command{
-		Path:       def.Command,
-		Args:       args,
-		Dir:        dir,
-		Env:        def.Environ(opts),
-		Marker:     process.NewMarker(opts.Owner),
+		Path: def.Command, Args: args, Dir: dir, Env: def.Environ(opts), Marker: process.NewMarker(opts.Owner),
 		StderrTail: def.Limits.StderrTail,
 	}
 }
@@ -73,10 +69,9 @@ func (d Definition) StopPolicy() process.StopPolicy {
 func (d Definition) StartError(err error) *Error {
 	switch {
 	case errors.Is(err, process.ErrNotFound):
-		return &Error{
-			Code: CodeNotInstalled, Message: d.Name + " is not installed: the command " + d.Command + " was not found",
-			Remedy: d.Probe.Install, Err: err,
-		}
+		return &Error{Code: CodeNotInstalled,
+			Message: d.Name + " is not installed: the command " + d.Command + " was not found",
+			Remedy:  d.Probe.Install, Err: err}
 	case errors.Is(err, process.ErrArgument):
 		return &Error{Code: CodeLimit, Message: "the message cannot be passed to " + d.Name + " as an argument: " + err.Error(), Err: err}
 	case errors.Is(err, os.ErrPermission):

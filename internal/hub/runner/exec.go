@@ -174,11 +174,9 @@ func execArgs(def Definition, resume, prompt string) (args []string, newID strin
 	for _, arg := range def.PromptArgs {
 		arg = strings.ReplaceAll(arg, promptPlace, prompt)
 		if len(arg) > process.MaxArg {
-			return nil, "", &Error{
-				Code:    CodeLimit,
+			return nil, "", &Error{Code: CodeLimit,
 				Message: fmt.Sprintf("the message is longer than the %d bytes that %s takes as an argument", process.MaxArg, def.Name),
-				Remedy:  "send long text as a file, or let the agent read its prompt from standard input (prompt: stdin)",
-			}
+				Remedy:  "send long text as a file, or let the agent read its prompt from standard input (prompt: stdin)"}
 		}
 		args = append(args, arg)
 	}
@@ -196,10 +194,9 @@ func refuseBatch(def Definition, cmd process.Command) *Error {
 		return def.StartError(err)
 	}
 	if ext := strings.ToLower(filepath.Ext(path)); ext == ".bat" || ext == ".cmd" {
-		return &Error{
-			Code: CodeConfig, Message: def.Command + " is a batch file: a message cannot safely be one of its arguments",
-			Remedy: "use prompt: stdin, or name the program that the batch file starts",
-		}
+		return &Error{Code: CodeConfig,
+			Message: def.Command + " is a batch file: a message cannot safely be one of its arguments",
+			Remedy:  "use prompt: stdin, or name the program that the batch file starts"}
 	}
 	return nil
 }
@@ -379,17 +376,13 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 	case special != nil:
 		return out, special
 	case a.failed || r.exit.Code != 0:
-		return out, &Error{
-			Code:    CodeAgent,
-			Message: fmt.Sprintf("%s reported an error%s%s", r.def.Name, exitText(r.exit), QuoteTail(r.words())),
-		}
+		return out, &Error{Code: CodeAgent,
+			Message: fmt.Sprintf("%s reported an error%s%s", r.def.Name, exitText(r.exit), QuoteTail(r.words()))}
 	case !a.done && a.tooLong != nil:
 		return out, &Error{Code: CodeLimit, Message: r.def.Name + ": " + a.tooLong.Error(), Remedy: "raise limits.maxLine of the agent", Err: a.tooLong}
 	case !a.done:
-		return out, &Error{
-			Code:    CodeProtocol,
-			Message: fmt.Sprintf("%s ended without saying that it had finished%s%s", r.def.Name, exitText(r.exit), QuoteTail(r.stderr)),
-		}
+		return out, &Error{Code: CodeProtocol,
+			Message: fmt.Sprintf("%s ended without saying that it had finished%s%s", r.def.Name, exitText(r.exit), QuoteTail(r.stderr))}
 	case r.exit.Err != nil:
 		a.Notice("not every process that the agent started could be ended")
 	}

@@ -110,10 +110,8 @@ func (g *geminiStream) diagnose(exit process.Exit, stderr string, a *Answer) *Er
 	case geminiExitAuth, geminiExit401:
 		a.auth = true
 	case geminiExitTrust:
-		return &Error{
-			Code: CodeConfig, Message: "gemini does not trust its working directory",
-			Remedy: "set GEMINI_CLI_TRUST_WORKSPACE=true under env.set of the agent, or add --skip-trust to args",
-		}
+		return &Error{Code: CodeConfig, Message: "gemini does not trust its working directory",
+			Remedy: "set GEMINI_CLI_TRUST_WORKSPACE=true under env.set of the agent, or add --skip-trust to args"}
 	}
 	return nil
 }

@@ -20,10 +20,7 @@ type jsonl struct {
 }
 
 func newJSONL(f JSONLFields) *jsonl {
-	return &jsonl{
-		fields: f,
-		typ:    keys(f.Type), text: keys(f.Text), session: keys(f.Session), error: keys(f.Error),
-	}
+	return &jsonl{fields: f, typ: keys(f.Type), text: keys(f.Text), session: keys(f.Session), error: keys(f.Error)}
 }
 
 // keys returns the steps of a dotted path.

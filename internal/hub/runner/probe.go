@@ -66,11 +66,9 @@ func (d Definition) tooOld(version string) *Error {
 	if !older(version, d.Probe.MinVersion) {
 		return nil
 	}
-	return &Error{
-		Code:    CodeConfig,
+	return &Error{Code: CodeConfig,
 		Message: fmt.Sprintf("%s %s is too old: %s or newer is needed", d.Name, version, d.Probe.MinVersion),
-		Remedy:  d.Probe.Install,
-	}
+		Remedy:  d.Probe.Install}
 }
 
 func (p *Probe) authenticate(ctx context.Context, def Definition, opts Options) {
@@ -143,12 +141,9 @@ func runProbe(ctx context.Context, def Definition, opts Options, args []string) 
 	case err != nil:
 		return "", &Error{Code: CodeInternal, Message: command + " could not be read", Err: err}
 	case exit.Code != 0:
-		return "", &Error{
-			Code:    CodeAgent,
+		return "", &Error{Code: CodeAgent,
 			Message: fmt.Sprintf("%s failed%s%s", command, exitText(exit), QuoteTail(p.Stderr())),
-			Remedy:  def.Probe.Install,
-			Err:     errors.Join(exit.Err, fmt.Errorf("exit code %d", exit.Code)),
-		}
+			Remedy:  def.Probe.Install, Err: errors.Join(exit.Err, fmt.Errorf("exit code %d", exit.Code))}
 	}
 	// Some agents print their version to standard error.
 	return string(out) + p.Stderr(), nil

@@ -58,11 +58,9 @@ func BuildPrompt(turn Turn, dir string, max int) (string, *Error) {
 			return "", err
 		}
 		if b.size > max {
-			return "", &Error{
-				Code:    CodeLimit,
+			return "", &Error{Code: CodeLimit,
 				Message: fmt.Sprintf("the message is longer than the %d bytes that this agent takes", max),
-				Remedy:  "send long text as a file, or raise limits.maxPrompt of the agent",
-			}
+				Remedy:  "send long text as a file, or raise limits.maxPrompt of the agent"}
 		}
 	}
 	return strings.Join(b.pieces, between), nil
@@ -121,10 +119,8 @@ func (b *promptBuilder) file(p *a2a.Part, content []byte) *Error {
 	b.files++
 	b.bytes += len(content)
 	if b.files > maxFiles || b.bytes > maxFileBytes {
-		return &Error{
-			Code:    CodeLimit,
-			Message: fmt.Sprintf("the message has more than %d files or more than %d bytes of them", maxFiles, maxFileBytes),
-		}
+		return &Error{Code: CodeLimit,
+			Message: fmt.Sprintf("the message has more than %d files or more than %d bytes of them", maxFiles, maxFileBytes)}
 	}
 	if len(content) <= maxInline && isText(p.MediaType, content) {
 		b.add(fmt.Sprintf("[Attached file: %s]\n%s", describe(p), fence("", string(content))))

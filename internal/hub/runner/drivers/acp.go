@@ -72,11 +72,9 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 		return duplex.Opened{}, acpFailure(err)
 	}
 	if hello.ProtocolVersion != sdk.ProtocolVersionNumber {
-		return duplex.Opened{}, &runner.Error{
-			Code:    runner.CodeProtocol,
+		return duplex.Opened{}, &runner.Error{Code: runner.CodeProtocol,
 			Message: fmt.Sprintf("the agent speaks version %d of the Agent Client Protocol, not %d", hello.ProtocolVersion, sdk.ProtocolVersionNumber),
-			Remedy:  "install a version of the agent that speaks the protocol's version 1",
-		}
+			Remedy:  "install a version of the agent that speaks the protocol's version 1"}
 	}
 	c.codex = hello.AgentInfo != nil && strings.HasSuffix(hello.AgentInfo.Name, "codex-acp")
 	can := hello.AgentCapabilities

@@ -133,12 +133,8 @@ func blockText(b sdk.ContentBlock) string {
 // tool's name: the SDK's types do not know that field yet.
 func acpToolCall(raw json.RawMessage, tc sdk.ToolCallUpdate) runner.ToolCall {
 	return runner.ToolCall{
-		ID:     string(tc.ToolCallId),
-		Name:   acpToolName(raw, deref(tc.Kind)),
-		Title:  duplex.OneLine(deref(tc.Title)),
-		Status: acpStatus[deref(tc.Status)],
-		Input:  toolInput(tc.RawInput),
-		Output: acpToolOutput(tc),
+		ID: string(tc.ToolCallId), Name: acpToolName(raw, deref(tc.Kind)), Title: duplex.OneLine(deref(tc.Title)),
+		Status: acpStatus[deref(tc.Status)], Input: toolInput(tc.RawInput), Output: acpToolOutput(tc),
 	}
 }
 
@@ -248,9 +244,6 @@ func acpQuestion(params json.RawMessage, req sdk.RequestPermissionRequest) runne
 		})
 	}
 	return runner.PermissionRequest{
-		ID:      tool.ID,
-		Title:   "Allow " + cmp.Or(tool.Title, tool.Name) + "?",
-		Tool:    tool,
-		Options: options,
+		ID: tool.ID, Title: "Allow " + cmp.Or(tool.Title, tool.Name) + "?", Tool: tool, Options: options,
 	}
 }

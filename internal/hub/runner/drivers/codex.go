@@ -161,9 +161,8 @@ func (info turnInfo) result() duplex.Result {
 	case info.Status == "interrupted":
 		return duplex.Result{Canceled: true}
 	case info.Error == nil:
-		return duplex.Result{Err: &runner.Error{
-			Code: runner.CodeAgent, Message: fmt.Sprintf("it ended the turn as %q without a reason", info.Status),
-		}}
+		return duplex.Result{Err: &runner.Error{Code: runner.CodeAgent,
+			Message: fmt.Sprintf("it ended the turn as %q without a reason", info.Status)}}
 	}
 	return duplex.Result{Err: codexError(info.Error.Message, info.Error.CodexErrorInfo)}
 }
@@ -237,12 +236,9 @@ func codexTooOld(err error, userAgent string) error {
 	if !ok || refused.Code != codeMethodNotFound && refused.Code != codeInvalidRequest {
 		return codexFailure(err)
 	}
-	return &runner.Error{
-		Code:    runner.CodeProtocol,
+	return &runner.Error{Code: runner.CodeProtocol,
 		Message: "this codex (" + duplex.OneLine(userAgent) + ") does not speak the app-server protocol with threads: " + refused.Message,
-		Remedy:  "update codex, or set driver: exec for this agent",
-		Err:     err,
-	}
+		Remedy:  "update codex, or set driver: exec for this agent", Err: err}
 }
 
 // codexFailure translates a refusal of the server for users; other errors stay.

@@ -153,12 +153,7 @@ func New(o Options) *Session {
 	if o.Redact == nil {
 		o.Redact = func(s string) string { return s }
 	}
-	s := &Session{
-		o:       o,
-		lock:    make(chan struct{}, 1),
-		resume:  o.Spec.Resume,
-		briefed: o.Spec.Resume != "",
-	}
+	s := &Session{o: o, lock: make(chan struct{}, 1), resume: o.Spec.Resume, briefed: o.Spec.Resume != ""}
 	s.closed, s.close = context.WithCancel(context.Background())
 	return s
 }
@@ -305,9 +300,7 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	l := &program{proc: proc}
 	l.watch.Store(watch)
 	l.conn = s.o.Dialect.Connect(Pipes{
-		Stdin:   proc.Stdin(),
-		Stdout:  touchReader{proc.Stdout(), l},
-		WorkDir: s.o.Spec.WorkDir,
+		Stdin: proc.Stdin(), Stdout: touchReader{proc.Stdout(), l}, WorkDir: s.o.Spec.WorkDir,
 		MaxLine: s.o.Definition.Limits.MaxLine,
 	})
 	octx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -321,11 +314,9 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	case ctx.Err() != nil:
 		return nil, Opened{}, context.Cause(ctx)
 	case octx.Err() != nil:
-		return nil, Opened{}, &runner.Error{
-			Code:    runner.CodeTimeout,
+		return nil, Opened{}, &runner.Error{Code: runner.CodeTimeout,
 			Message: fmt.Sprintf("%s did not answer its greeting within %v%s", s.name(), openTimeout, runner.QuoteTail(l.proc.Stderr())),
-			Err:     err,
-		}
+			Err:     err}
 	default:
 		return nil, Opened{}, s.explain(err, l, exit, "before it was ready")
 	}
@@ -458,12 +449,9 @@ func (s *Session) explain(err error, l *program, exit process.Exit, when string)
 	if exit.Signal != "" {
 		how = exit.Signal
 	}
-	return &runner.Error{
-		Code:    runner.CodeProtocol,
+	return &runner.Error{Code: runner.CodeProtocol,
 		Message: fmt.Sprintf("%s ended %s (%s)%s", s.name(), when, how, runner.QuoteTail(l.proc.Stderr())),
-		Remedy:  "try again; if it happens again, run the program by hand",
-		Err:     err,
-	}
+		Remedy:  "try again; if it happens again, run the program by hand", Err: err}
 }
 
 // presentable turns a dialect's error into one for users. It quotes the agent's words

@@ -33,10 +33,7 @@ type Turn struct {
 
 func newTurn(o Options, known runner.SessionStarted, h runner.Handler, watch *process.Watch) *Turn {
 	t := &Turn{
-		policy:    o.Definition.Permissions,
-		handler:   h,
-		watch:     watch,
-		mailbox:   newMailbox(),
+		policy: o.Definition.Permissions, handler: h, watch: watch, mailbox: newMailbox(),
 		delivered: make(chan struct{}),
 	}
 	t.answer = runner.NewAnswer(t.mailbox, o.Definition.Limits.MaxOutput, o.Redact, known)
