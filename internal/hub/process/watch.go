@@ -13,17 +13,14 @@ type Watch struct {
 	cancel context.CancelCauseFunc
 
 	mu      sync.Mutex
-	run     limit
-	idle    limit
+	run     *time.Timer   // nil without a limit
+	left    time.Duration // of the run limit, at since
+	since   time.Time
+	idle    *time.Timer   // nil without a limit
+	most    time.Duration // between two touches
+	touched time.Time
 	paused  int
 	stopped bool
-}
-
-// limit is a timer that can be paused.
-type limit struct {
-	left  time.Duration // at the last start of the timer, or at the pause
-	since time.Time
-	timer *time.Timer // nil without a limit
 }
 
 // NewWatch returns a context that ends with parent, or with the cause ErrRunTime after
@@ -31,31 +28,29 @@ type limit struct {
 // watch.
 func NewWatch(parent context.Context, run, idle time.Duration) (context.Context, *Watch) {
 	ctx, cancel := context.WithCancelCause(parent)
-	w := &Watch{cancel: cancel}
 	now := time.Now()
+	w := &Watch{cancel: cancel, left: run, since: now, most: idle, touched: now}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if run > 0 {
-		w.run = limit{left: run, since: now}
-		w.run.timer = time.AfterFunc(run, func() { cancel(ErrRunTime) })
+		w.run = time.AfterFunc(run, func() { cancel(ErrRunTime) })
 	}
 	if idle > 0 {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.idle = limit{left: idle, since: now}
-		w.idle.timer = time.AfterFunc(idle, func() { w.checkIdle(idle) })
+		w.idle = time.AfterFunc(idle, w.checkIdle)
 	}
 	return ctx, w
 }
 
 // checkIdle runs when the idle timer fires. Touch does not reset the timer, which keeps it
 // cheap: checkIdle waits for the remaining time.
-func (w *Watch) checkIdle(idle time.Duration) {
+func (w *Watch) checkIdle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.paused > 0 || w.stopped {
 		return
 	}
-	if rest := idle - time.Since(w.idle.since); rest > 0 {
-		w.idle.timer.Reset(rest)
+	if rest := w.most - time.Since(w.touched); rest > 0 {
+		w.idle.Reset(rest)
 		return
 	}
 	w.cancel(ErrIdle)
@@ -64,7 +59,7 @@ func (w *Watch) checkIdle(idle time.Duration) {
 // Touch restarts the idle limit.
 func (w *Watch) Touch() {
 	w.mu.Lock()
-	w.idle.since = time.Now()
+	w.touched = time.Now()
 	w.mu.Unlock()
 }
 
@@ -76,11 +71,11 @@ func (w *Watch) Pause() {
 	if w.paused > 1 {
 		return
 	}
-	if t := w.run.timer; t != nil && t.Stop() {
-		w.run.left -= time.Since(w.run.since)
+	if w.run != nil && w.run.Stop() {
+		w.left -= time.Since(w.since)
 	}
-	if t := w.idle.timer; t != nil {
-		t.Stop()
+	if w.idle != nil {
+		w.idle.Stop()
 	}
 }
 
@@ -96,13 +91,13 @@ func (w *Watch) Resume() {
 		return
 	}
 	now := time.Now()
-	if t := w.run.timer; t != nil {
-		w.run.since = now
-		t.Reset(max(w.run.left, 0))
+	if w.run != nil {
+		w.since = now
+		w.run.Reset(max(w.left, 0))
 	}
-	if t := w.idle.timer; t != nil {
-		w.idle.since = now
-		t.Reset(w.idle.left)
+	if w.idle != nil {
+		w.touched = now
+		w.idle.Reset(w.most)
 	}
 }
 
@@ -111,7 +106,7 @@ func (w *Watch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stopped = true
-	for _, t := range []*time.Timer{w.run.timer, w.idle.timer} {
+	for _, t := range []*time.Timer{w.run, w.idle} {
 		if t != nil {
 			t.Stop()
 		}
