@@ -1,8 +1,10 @@
 package drivers
 
 import (
+	"cmp"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -254,4 +256,111 @@ func (c *codexConn) requested(id json.RawMessage, method string, params json.Raw
 	req := kind.request(a, c.items[a.item()])
 	req.ID = string(id)
 	c.questions.ask(c.turn, string(id), req, func(d duplex.Decision) { c.answer(id, kind.answer(a, d)) })
+}
+
+// approvalKind is a kind of request that the user decides.
+type approvalKind struct {
+	// tool and verb describe the request if its item is not known.
+	tool, verb string
+	words      approvalWords
+	// grant is set if the answer holds the requested permissions, not a word.
+	grant bool
+}
+
+// approvalWords are the words of an answer.
+type approvalWords struct{ accept, acceptForSession, decline, cancel string }
+
+var (
+	newWords   = approvalWords{"accept", "acceptForSession", "decline", "cancel"}
+	oldWords   = approvalWords{"approved", "approved_for_session", "denied", "abort"}
+	grantWords = approvalWords{accept: "turn", acceptForSession: "session", decline: "none"}
+)
+
+// approvals are the requests by method. Older servers send the last two.
+var approvals = map[string]approvalKind{
+	"item/commandExecution/requestApproval": {tool: "shell", verb: "Run a command", words: newWords},
+	"item/fileChange/requestApproval":       {tool: "apply_patch", verb: "Change files", words: newWords},
+	"item/permissions/requestApproval": {
+		tool: "request_permissions", verb: "Grant more permissions", words: grantWords, grant: true,
+	},
+	"execCommandApproval": {tool: "shell", verb: "Run a command", words: oldWords},
+	"applyPatchApproval":  {tool: "apply_patch", verb: "Change files", words: oldWords},
+}
+
+func (a approval) item() string { return cmp.Or(a.ItemID, a.CallID) }
+
+// command returns the command as one line; older servers send a list.
+func (a approval) command() string {
+	var s string
+	if json.Unmarshal(a.Command, &s) == nil {
+		return s
+	}
+	var list []string
+	_ = json.Unmarshal(a.Command, &list) // without a command the kind describes the request
+	return strings.Join(list, " ")
+}
+
+// offers reports whether the server accepts a decision. A server that lists none
+// accepts all.
+func (a approval) offers(decision string) bool {
+	return len(a.AvailableDecisions) == 0 || slices.ContainsFunc(a.AvailableDecisions, func(d json.RawMessage) bool {
+		var word string
+		return json.Unmarshal(d, &word) == nil && word == decision
+	})
+}
+
+// request returns the question for the user.
+func (k approvalKind) request(a approval, known runner.ToolCall) runner.PermissionRequest {
+	tool := known
+	if tool.ID == "" {
+		tool = runner.ToolCall{ID: a.item(), Name: k.tool, Title: k.verb}
+	}
+	if command := a.command(); command != "" {
+		tool.Title = duplex.OneLine(plainCommand(command, a.CommandActions))
+		tool.Input = commandInput(command, a.Cwd)
+	}
+	for _, input := range []json.RawMessage{a.FileChanges, a.Permissions} {
+		if len(tool.Input) == 0 && string(input) != "null" {
+			tool.Input = input
+		}
+	}
+	tool.Status = runner.ToolPending
+	title := k.verb
+	if tool.Title != k.verb && tool.Title != "" {
+		title += ": " + tool.Title
+	}
+	if a.GrantRoot != "" {
+		title += " below " + a.GrantRoot
+	}
+	if a.Reason != "" {
+		title += " (" + duplex.OneLine(a.Reason) + ")"
+	}
+	return runner.PermissionRequest{Title: title, Tool: tool, Options: k.options(a)}
+}
+
+// options returns the possible answers. Rules that codex would write into its own
+// configuration are omitted: the user of a task decides about this session only.
+func (k approvalKind) options(a approval) []runner.PermissionOption {
+	options := []runner.PermissionOption{{ID: k.words.accept, Name: "Allow", Kind: runner.AllowOnce}}
+	if k.grant || a.offers(k.words.acceptForSession) {
+		options = append(options, runner.PermissionOption{
+			ID: k.words.acceptForSession, Name: "Allow for this session", Kind: runner.AllowAlways,
+		})
+	}
+	return append(options, runner.PermissionOption{ID: k.words.decline, Name: "Deny", Kind: runner.RejectOnce})
+}
+
+// answer returns the result for the server. Without a decision the turn is being
+// cancelled, or no user could be asked.
+func (k approvalKind) answer(a approval, d duplex.Decision) any {
+	switch {
+	case k.grant && d.Allowed():
+		return object{"permissions": a.Permissions, "scope": d.Option.ID}
+	case k.grant:
+		return object{"permissions": object{}}
+	case d.Answered():
+		return object{"decision": d.Option.ID}
+	default:
+		return object{"decision": k.words.cancel}
+	}
 }
