@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -504,7 +505,7 @@ func TestSecretsDoNotPrint(t *testing.T) {
 			t.Errorf("a secret is printed: %s", s)
 		}
 	}
-	got := bus.Redact("dial nats://ann:hunter2@host:4222: key t0ken refused", "t0ken")
+	got := text.Redact("dial nats://ann:hunter2@host:4222: key t0ken refused", "t0ken")
 	if want := "dial nats://[redacted]@host:4222: key [redacted] refused"; got != want {
 		t.Errorf("Redact = %q, want %q", got, want)
 	}

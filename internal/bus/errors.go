@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Code is the kind of an [Error].
@@ -231,8 +232,8 @@ func redactErr(err error, secrets []string) error {
 	if err == nil {
 		return nil
 	}
-	if text := redact(err.Error(), secrets...); text != err.Error() {
-		return &redactedError{text: text, err: err}
+	if shown := text.Redact(err.Error(), secrets...); shown != err.Error() {
+		return &redactedError{text: shown, err: err}
 	}
 	return err
 }

@@ -40,9 +40,6 @@ func ShownURL(c Config) (string, error) {
 	return r.shown, nil
 }
 
-// Redact is what the server's log goes through.
-var Redact = redact
-
 // The limits that the tests reach.
 const (
 	MaxSubscriptions = maxSubscriptions

@@ -4,24 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync/atomic"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
-
-// userinfo matches the credentials in a URL.
-var userinfo = regexp.MustCompile(`(://)[^/@\s]+@`)
-
-// redact replaces the credentials of every URL in s, and the given secrets.
-func redact(s string, secrets ...string) string {
-	s = userinfo.ReplaceAllString(s, "${1}[redacted]@")
-	for _, secret := range secrets {
-		if secret != "" {
-			s = strings.ReplaceAll(s, secret, "[redacted]")
-		}
-	}
-	return s
-}
 
 // serverLogger is the embedded server's logger. It logs the server's notices as debug messages:
 // they are details of a part of the hub.
@@ -36,7 +23,7 @@ type serverLogger struct {
 }
 
 func (l *serverLogger) text(format string, v []any) string {
-	return redact(fmt.Sprintf(format, v...), l.secrets...)
+	return text.Redact(fmt.Sprintf(format, v...), l.secrets...)
 }
 
 func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(l.text(format, v)) }

@@ -4,6 +4,7 @@ package text
 import (
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -53,6 +54,24 @@ func Sentence(s string) string {
 	return s
 }
 
+// userinfo matches the credentials in a URL.
+var userinfo = regexp.MustCompile(`(://)[^/@\s]+@`)
+
+const redacted = "[redacted]"
+
+// Redact replaces the credentials of every URL in s, and the given secrets.
+func Redact(s string, secrets ...string) string {
+	if strings.Contains(s, "://") {
+		s = userinfo.ReplaceAllString(s, "${1}"+redacted+"@")
+	}
+	for _, secret := range secrets {
+		if secret != "" {
+			s = strings.ReplaceAll(s, secret, redacted)
+		}
+	}
+	return s
+}
+
 // Secret is a string that prints, logs and encodes as "[redacted]".
 type Secret string
 
@@ -61,7 +80,7 @@ func (s Secret) String() string {
 	if s == "" {
 		return ""
 	}
-	return "[redacted]"
+	return redacted
 }
 
 // GoString is String for %#v.

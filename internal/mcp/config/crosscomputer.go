@@ -18,37 +18,37 @@ const Acknowledgment = "I understand the security implications"
 
 // CrossComputer configures the agents' network.
 type CrossComputer struct {
-	Enabled         bool   `json:"enabled" doc:"Enable cross-computer agent communication features" default:"false"`
-	Local           bool   `json:"local" doc:"Use the agents' network on the bus of this computer's hub: nothing leaves the computer, and neither acknowledgment nor natsClusterUrls are needed" default:"false"`
-	Acknowledgment  string `json:"acknowledgment" doc:"User must set to 'I understand the security implications' to enable" max:"256"`
-	NATSClusterURLs []URL  `json:"natsClusterUrls" doc:"NATS cluster URLs for cross-computer communication" format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s,]+$" max:"32" example:"nats://nats.example.com:4222"`
-	ThroughHub      bool   `json:"throughHub" doc:"Reach the cluster through the link of this computer's hub (bus.leaf in its config.yaml), which alone holds the credentials: natsClusterUrls and a login are not needed then" default:"false"`
-	RegistryBucket  string `json:"registryBucket" doc:"NATS KV bucket name for agent registry" pattern:"^[a-zA-Z0-9_-]+$" max:"64" default:"agent-registry"`
+	Enabled         bool   `json:"enabled" env:"CROSS_COMPUTER_ENABLED" doc:"Enable cross-computer agent communication features" default:"false"`
+	Local           bool   `json:"local" env:"NATS_MCP_LOCAL_NETWORK" doc:"Use the agents' network on the bus of this computer's hub: nothing leaves the computer, and neither acknowledgment nor natsClusterUrls are needed" default:"false"`
+	Acknowledgment  string `json:"acknowledgment" env:"NATS_MCP_ACKNOWLEDGMENT" doc:"User must set to 'I understand the security implications' to enable" max:"256"`
+	NATSClusterURLs []URL  `json:"natsClusterUrls" env:"NATS_CLUSTER_URLS" doc:"NATS cluster URLs for cross-computer communication" format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s,]+$" max:"32" example:"nats://nats.example.com:4222"`
+	ThroughHub      bool   `json:"throughHub" env:"NATS_MCP_THROUGH_HUB" doc:"Reach the cluster through the link of this computer's hub (bus.leaf in its config.yaml), which alone holds the credentials: natsClusterUrls and a login are not needed then" default:"false"`
+	RegistryBucket  string `json:"registryBucket" env:"REGISTRY_BUCKET" doc:"NATS KV bucket name for agent registry" pattern:"^[a-zA-Z0-9_-]+$" max:"64" default:"agent-registry"`
 
-	HeartbeatInterval   int64    `json:"heartbeatInterval" doc:"Heartbeat interval in seconds" min:"10" max:"86400" default:"60"`
-	TimeoutThreshold    int64    `json:"timeoutThreshold" doc:"Seconds before considering an agent offline that names no heartbeat interval; others are after three" min:"30" max:"604800" default:"180"`
-	RegistryTTL         int64    `json:"registryTTL" doc:"Registry entry TTL in seconds (default 24 hours)" min:"60" max:"31536000" default:"86400"`
-	DefaultVisibility   string   `json:"defaultVisibility" doc:"Default visibility for new agent registrations" enum:"private,project-only,user-only,public" default:"project-only"`
-	TLSRequired         bool     `json:"tlsRequired" doc:"Require TLS for cross-computer NATS connections" default:"true"`
-	AutoRegister        bool     `json:"autoRegister" doc:"Automatically register agent on MCP server startup" default:"false"`
-	DefaultAgentType    string   `json:"defaultAgentType" doc:"Default agent type for auto-registration" pattern:"^[a-z0-9-]+$" max:"64" default:"general"`
-	DefaultCapabilities []string `json:"defaultCapabilities" doc:"Default capabilities for auto-registration" max:"64"`
+	HeartbeatInterval   int64    `json:"heartbeatInterval" env:"HEARTBEAT_INTERVAL" doc:"Heartbeat interval in seconds" min:"10" max:"86400" default:"60"`
+	TimeoutThreshold    int64    `json:"timeoutThreshold" env:"TIMEOUT_THRESHOLD" doc:"Seconds before considering an agent offline that names no heartbeat interval; others are after three" min:"30" max:"604800" default:"180"`
+	RegistryTTL         int64    `json:"registryTTL" env:"NATS_MCP_REGISTRY_TTL" doc:"Registry entry TTL in seconds (default 24 hours)" min:"60" max:"31536000" default:"86400"`
+	DefaultVisibility   string   `json:"defaultVisibility" env:"DEFAULT_VISIBILITY" doc:"Default visibility for new agent registrations" enum:"private,project-only,user-only,public" default:"project-only"`
+	TLSRequired         bool     `json:"tlsRequired" env:"TLS_REQUIRED" doc:"Require TLS for cross-computer NATS connections" default:"true"`
+	AutoRegister        bool     `json:"autoRegister" env:"AUTO_REGISTER" doc:"Automatically register agent on MCP server startup" default:"false"`
+	DefaultAgentType    string   `json:"defaultAgentType" env:"DEFAULT_AGENT_TYPE" doc:"Default agent type for auto-registration" pattern:"^[a-z0-9-]+$" max:"64" default:"general"`
+	DefaultCapabilities []string `json:"defaultCapabilities" env:"NATS_MCP_DEFAULT_CAPABILITIES" doc:"Default capabilities for auto-registration" max:"64"`
 
-	Inboxes   string `json:"inboxes" doc:"How a new network keeps its mail: a stream for each agent (up to some hundred), or one shared stream (for thousands). A network that exists stays as it is." enum:"per-agent,shared" default:"per-agent"`
-	Replicas  int64  `json:"replicas" doc:"Copies of each new stream in a cluster; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
-	AgentGUID string `json:"agentGuid" doc:"The agent's GUID, where the NATS server confines its user to one; otherwise it gets one by itself" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
+	Inboxes   string `json:"inboxes" env:"NATS_MCP_INBOXES" doc:"How a new network keeps its mail: a stream for each agent (up to some hundred), or one shared stream (for thousands). A network that exists stays as it is." enum:"per-agent,shared" default:"per-agent"`
+	Replicas  int64  `json:"replicas" env:"NATS_MCP_REPLICAS" doc:"Copies of each new stream in a cluster; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
+	AgentGUID string `json:"agentGuid" env:"NATS_MCP_AGENT_GUID" doc:"The agent's GUID, where the NATS server confines its user to one; otherwise it gets one by itself" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
 
-	NKeyFile           string      `json:"nkeyFile" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
-	CredsFile          string      `json:"credsFile" doc:"Path to a credentials file (JWT and seed), to log in to the NATS cluster with" max:"4096"`
-	Token              text.Secret `json:"token" doc:"Token to log in to the NATS cluster with. Prefer environment variable." secret:"true" max:"4096"`
-	InsecureSkipVerify bool        `json:"insecureSkipVerify" doc:"Do not verify the certificates of the NATS cluster. Anyone on the way can then read and change messages." default:"false"`
+	NKeyFile           string      `json:"nkeyFile" env:"NATS_MCP_NKEY_FILE" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
+	CredsFile          string      `json:"credsFile" env:"NATS_MCP_CREDS_FILE" doc:"Path to a credentials file (JWT and seed), to log in to the NATS cluster with" max:"4096"`
+	Token              text.Secret `json:"token" env:"NATS_MCP_TOKEN" doc:"Token to log in to the NATS cluster with. Prefer environment variable." secret:"true" max:"4096"`
+	InsecureSkipVerify bool        `json:"insecureSkipVerify" env:"NATS_MCP_INSECURE_SKIP_VERIFY" doc:"Do not verify the certificates of the NATS cluster. Anyone on the way can then read and change messages." default:"false"`
 }
 
 // WorkQueue configures the work queues of the agents' network.
 type WorkQueue struct {
-	AckTimeout          int64 `json:"ackTimeout" doc:"Seconds before redelivery on no acknowledgment" min:"1" max:"604800" default:"300"`
-	MaxDeliveryAttempts int64 `json:"maxDeliveryAttempts" doc:"Attempts before moving to dead letter queue" min:"1" max:"1000" default:"3"`
-	DeadLetterTTL       int64 `json:"deadLetterTTL" doc:"Seconds to retain dead letter items" min:"1" max:"31536000" default:"604800"`
+	AckTimeout          int64 `json:"ackTimeout" env:"WORKQUEUE_ACK_TIMEOUT" doc:"Seconds before redelivery on no acknowledgment" min:"1" max:"604800" default:"300"`
+	MaxDeliveryAttempts int64 `json:"maxDeliveryAttempts" env:"WORKQUEUE_MAX_ATTEMPTS" doc:"Attempts before moving to dead letter queue" min:"1" max:"1000" default:"3"`
+	DeadLetterTTL       int64 `json:"deadLetterTTL" env:"WORKQUEUE_DLQ_TTL" doc:"Seconds to retain dead letter items" min:"1" max:"31536000" default:"604800"`
 }
 
 // Networked reports whether the agents' network is enabled, on this computer or across computers.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
@@ -15,54 +16,21 @@ type Variable struct {
 // parentsPath is the setting that is required to find the project's file.
 const parentsPath = "searchParents"
 
-// Variables returns the environment variables in the order of increasing precedence: those that the specification names,
-// then NATS_MCP_<SETTING> for every setting.
-func Variables() []Variable {
-	return []Variable{
-		{"NATS_URL", "natsUrl"},
-		{"NATS_USERNAME", "natsCredentials.username"},
-		{"NATS_PASSWORD", "natsCredentials.password"},
-		{"NATS_TLS_CERT", "natsTls.cert"},
-		{"NATS_TLS_KEY", "natsTls.key"},
-		{"NATS_TLS_CA", "natsTls.ca"},
-		{"CROSS_COMPUTER_ENABLED", "crossComputer.enabled"},
-		{"NATS_CLUSTER_URLS", "crossComputer.natsClusterUrls"},
-		{"REGISTRY_BUCKET", "crossComputer.registryBucket"},
-		{"HEARTBEAT_INTERVAL", "crossComputer.heartbeatInterval"},
-		{"TIMEOUT_THRESHOLD", "crossComputer.timeoutThreshold"},
-		{"DEFAULT_VISIBILITY", "crossComputer.defaultVisibility"},
-		{"TLS_REQUIRED", "crossComputer.tlsRequired"},
-		{"AUTO_REGISTER", "crossComputer.autoRegister"},
-		{"DEFAULT_AGENT_TYPE", "crossComputer.defaultAgentType"},
-		{"WORKQUEUE_ACK_TIMEOUT", "workQueue.ackTimeout"},
-		{"WORKQUEUE_MAX_ATTEMPTS", "workQueue.maxDeliveryAttempts"},
-		{"WORKQUEUE_DLQ_TTL", "workQueue.deadLetterTTL"},
-		{"LOG_LEVEL", "logging.level"},
-		{"LOG_FORMAT", "logging.format"},
-		{"NATS_MCP_NAMESPACE", "namespace"},
-		{"NATS_MCP_URL", "natsUrl"},
-		{"NATS_MCP_USERNAME", "natsCredentials.username"},
-		{"NATS_MCP_PASSWORD", "natsCredentials.password"},
-		{"NATS_MCP_TLS_CERT", "natsTls.cert"},
-		{"NATS_MCP_TLS_KEY", "natsTls.key"},
-		{"NATS_MCP_TLS_CA", "natsTls.ca"},
-		{"NATS_MCP_LOG_LEVEL", "logging.level"},
-		{"NATS_MCP_LOG_FORMAT", "logging.format"},
-		{"NATS_MCP_AUTOSTART", "autostart"},
-		{"NATS_MCP_LOCAL_NETWORK", "crossComputer.local"},
-		{"NATS_MCP_THROUGH_HUB", "crossComputer.throughHub"},
-		{"NATS_MCP_ACKNOWLEDGMENT", "crossComputer.acknowledgment"},
-		{"NATS_MCP_REGISTRY_TTL", "crossComputer.registryTTL"},
-		{"NATS_MCP_DEFAULT_CAPABILITIES", "crossComputer.defaultCapabilities"},
-		{"NATS_MCP_INBOXES", "crossComputer.inboxes"},
-		{"NATS_MCP_REPLICAS", "crossComputer.replicas"},
-		{"NATS_MCP_AGENT_GUID", "crossComputer.agentGuid"},
-		{"NATS_MCP_NKEY_FILE", "crossComputer.nkeyFile"},
-		{"NATS_MCP_CREDS_FILE", "crossComputer.credsFile"},
-		{"NATS_MCP_TOKEN", "crossComputer.token"},
-		{"NATS_MCP_INSECURE_SKIP_VERIFY", "crossComputer.insecureSkipVerify"},
-		{"NATS_MCP_SEARCH_PARENTS", parentsPath},
+// Variables returns the environment variables, which the tags of Document name: NATS_MCP_<SETTING> for every setting,
+// and those that the specification names. Of the variables of one setting a later one has precedence.
+func Variables() []Variable { return variablesOf("", reflect.TypeFor[Document]()) }
+
+func variablesOf(prefix string, t reflect.Type) (list []Variable) {
+	for _, field := range reflect.VisibleFields(t) {
+		path := prefix + field.Tag.Get("json")
+		for name := range strings.FieldsSeq(field.Tag.Get("env")) {
+			list = append(list, Variable{name, path})
+		}
+		if field.Type.Kind() == reflect.Struct {
+			list = append(list, variablesOf(path+".", field.Type)...)
+		}
 	}
+	return list
 }
 
 // readEnvironment applies the environment variables: those of one path, or if it is empty all but those of parentsPath.

@@ -34,19 +34,20 @@ const (
 // GlobalNamespace is reserved; a project must not use it.
 const GlobalNamespace = "global"
 
-// Document is the content of a configuration file. Its tags define the schema schema/mcp-config.schema.json.
+// Document is the content of a configuration file. Its tags define the schema schema/mcp-config.schema.json and
+// the environment variables.
 type Document struct {
 	Schema    string    `json:"$schema" doc:"The schema of this file, for editors" format:"uri"`
 	Version   int64     `json:"version" doc:"The version of this format" min:"1" max:"1" default:"1"`
-	Namespace string    `json:"namespace" doc:"Unique namespace for this project. Auto-generated from path if not specified." pattern:"^[a-z0-9-]+$" max:"64"`
+	Namespace string    `json:"namespace" env:"NATS_MCP_NAMESPACE" doc:"Unique namespace for this project. Auto-generated from path if not specified." pattern:"^[a-z0-9-]+$" max:"64"`
 	Channels  []Channel `json:"channels" doc:"List of communication channels for this project" max:"500"`
-	NATSURL   URL       `json:"natsUrl" doc:"NATS server URL, or several with commas. Can be overridden by NATS_URL environment variable. Without it: the bus of the running Parley hub, which is started if need be." format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s]+$" max:"4096" example:"nats://localhost:4222"`
+	NATSURL   URL       `json:"natsUrl" env:"NATS_URL NATS_MCP_URL" doc:"NATS server URL, or several with commas. Can be overridden by NATS_URL environment variable. Without it: the bus of the running Parley hub, which is started if need be." format:"uri" pattern:"^(nats|tls|ws|wss)://[^\\s]+$" max:"4096" example:"nats://localhost:4222"`
 
 	Credentials Credentials `json:"natsCredentials" doc:"How to log in to the NATS server"`
 	TLS         TLS         `json:"natsTls" doc:"TLS for the connection to the NATS server"`
 	Logging     Logging     `json:"logging" doc:"What is written to standard error"`
-	Autostart   bool        `json:"autostart" doc:"Start the Parley hub in the background when no NATS server is configured and no hub runs" default:"true"`
-	Parents     int64       `json:"searchParents" doc:"How many directories above the project's the file .mcp-config.json is looked for. Only in the user's file or as NATS_MCP_SEARCH_PARENTS." min:"0" max:"32" default:"5"`
+	Autostart   bool        `json:"autostart" env:"NATS_MCP_AUTOSTART" doc:"Start the Parley hub in the background when no NATS server is configured and no hub runs" default:"true"`
+	Parents     int64       `json:"searchParents" env:"NATS_MCP_SEARCH_PARENTS" doc:"How many directories above the project's the file .mcp-config.json is looked for. Only in the user's file or as NATS_MCP_SEARCH_PARENTS." min:"0" max:"32" default:"5"`
 
 	CrossComputer CrossComputer `json:"crossComputer" doc:"The agents' network: registry, mail and work queues, also across computers"`
 	WorkQueue     WorkQueue     `json:"workQueue" doc:"The work queues of the agents' network"`
@@ -83,8 +84,8 @@ func (c Channel) withDefaults() Channel {
 
 // Credentials are a user name and a password, which is never printed.
 type Credentials struct {
-	Username string `json:"username" doc:"NATS username (if auth enabled)" max:"1024"`
-	Password string `json:"password" doc:"NATS password (if auth enabled). Prefer environment variable." secret:"true" max:"1024"`
+	Username string `json:"username" env:"NATS_USERNAME NATS_MCP_USERNAME" doc:"NATS username (if auth enabled)" max:"1024"`
+	Password string `json:"password" env:"NATS_PASSWORD NATS_MCP_PASSWORD" doc:"NATS password (if auth enabled). Prefer environment variable." secret:"true" max:"1024"`
 }
 
 // String hides the password.
@@ -115,15 +116,15 @@ func (c Credentials) MarshalJSON() ([]byte, error) {
 
 // TLS has the paths of the files for a TLS connection.
 type TLS struct {
-	Cert string `json:"cert" doc:"Path to TLS client certificate" max:"4096"`
-	Key  string `json:"key" doc:"Path to TLS client key" max:"4096"`
-	CA   string `json:"ca" doc:"Path to TLS CA certificate" max:"4096"`
+	Cert string `json:"cert" env:"NATS_TLS_CERT NATS_MCP_TLS_CERT" doc:"Path to TLS client certificate" max:"4096"`
+	Key  string `json:"key" env:"NATS_TLS_KEY NATS_MCP_TLS_KEY" doc:"Path to TLS client key" max:"4096"`
+	CA   string `json:"ca" env:"NATS_TLS_CA NATS_MCP_TLS_CA" doc:"Path to TLS CA certificate" max:"4096"`
 }
 
 // Logging configures the log.
 type Logging struct {
-	Level  string `json:"level" doc:"Logging verbosity level" enum:"DEBUG,INFO,WARN,ERROR" default:"INFO"`
-	Format string `json:"format" doc:"Log output format" enum:"json,text" default:"json"`
+	Level  string `json:"level" env:"LOG_LEVEL NATS_MCP_LOG_LEVEL" doc:"Logging verbosity level" enum:"DEBUG,INFO,WARN,ERROR" default:"INFO"`
+	Format string `json:"format" env:"LOG_FORMAT NATS_MCP_LOG_FORMAT" doc:"Log output format" enum:"json,text" default:"json"`
 }
 
 // SlogLevel returns Level for package slog.

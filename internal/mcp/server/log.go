@@ -4,10 +4,9 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"regexp"
 	"runtime/debug"
-	"strings"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
@@ -15,13 +14,7 @@ import (
 // record has timestamp, level, component and message; with an error value at level ERROR also a stack trace. The secrets,
 // and credentials in URLs, are redacted everywhere.
 func NewLogger(w io.Writer, cfg mcpconfig.Logging, secrets ...string) *slog.Logger {
-	r := redactor{}
-	for _, secret := range secrets {
-		if secret != "" {
-			r.secrets = append(r.secrets, secret, redacted)
-		}
-	}
-	opts := &slog.HandlerOptions{Level: cfg.SlogLevel(), ReplaceAttr: r.replace}
+	opts := &slog.HandlerOptions{Level: cfg.SlogLevel(), ReplaceAttr: redactor(secrets).replace}
 	var h slog.Handler = slog.NewJSONHandler(w, opts)
 	if cfg.Format == "text" {
 		h = slog.NewTextHandler(w, opts)
@@ -29,10 +22,7 @@ func NewLogger(w io.Writer, cfg mcpconfig.Logging, secrets ...string) *slog.Logg
 	return slog.New(&handler{next: h, component: defaultComponent})
 }
 
-const (
-	defaultComponent = "nats-mcp-server"
-	redacted         = "[redacted]"
-)
+const defaultComponent = "nats-mcp-server"
 
 // handler adds the component and stack traces to records.
 type handler struct {
@@ -98,12 +88,8 @@ func quieter(log *slog.Logger) *slog.Logger {
 	return slog.New(h)
 }
 
-// userinfo matches the credentials in a URL.
-var userinfo = regexp.MustCompile(`(://)[^/@\s"]+@`)
-
-type redactor struct {
-	secrets []string // pairs for strings.NewReplacer
-}
+// redactor replaces these secrets.
+type redactor []string
 
 // replace renames slog's keys to those of the specification, and redacts.
 func (r redactor) replace(groups []string, a slog.Attr) slog.Attr {
@@ -130,12 +116,4 @@ func (r redactor) replace(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-func (r redactor) redact(text string) string {
-	if strings.Contains(text, "://") {
-		text = userinfo.ReplaceAllString(text, "${1}"+redacted+"@")
-	}
-	if len(r.secrets) > 0 {
-		text = strings.NewReplacer(r.secrets...).Replace(text)
-	}
-	return text
-}
+func (r redactor) redact(s string) string { return text.Redact(s, r...) }
