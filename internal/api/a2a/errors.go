@@ -81,7 +81,10 @@ func fromHub(ctx context.Context, log *slog.Logger, err error) error {
 	case errors.As(err, &he):
 		return fromHubError(log, he)
 	case errors.As(err, &pe):
-		return fromPushError(log, pe)
+		if pe.Err != nil {
+			log.Warn("push configuration failed", "code", pe.Code, "error", pe.Err)
+		}
+		return fault(cmp.Or(pushKinds[pe.Code], a2a.ErrInternalError), pe.Message)
 	}
 	log.Error("call failed", "error", err)
 	return a2a.ErrInternalError
@@ -109,13 +112,6 @@ func fromHubError(log *slog.Logger, he *hub.Error) error {
 		out = out.WithTypedDetails(badField(he.Subject, he.Message))
 	}
 	return out.WithErrorInfoMeta(map[string]string{"code": string(he.Code)})
-}
-
-func fromPushError(log *slog.Logger, pe *push.Error) error {
-	if pe.Err != nil {
-		log.Warn("push configuration failed", "code", pe.Code, "error", pe.Err)
-	}
-	return fault(cmp.Or(pushKinds[pe.Code], a2a.ErrInternalError), pe.Message)
 }
 
 // fault returns an error of a kind with details. Its text starts with the kind's, which

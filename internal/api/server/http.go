@@ -28,8 +28,8 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /{$}", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, false) })
 	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
 	s.mux.HandleFunc("GET "+healthPath, s.health)
-	s.mux.HandleFunc("GET /.well-known/agent.json", s.hubCard)
-	s.mux.HandleFunc("GET /.well-known/agents", s.agentCards)
+	s.mux.HandleFunc("GET /.well-known/agent.json", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
+	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards()) })
 	s.mux.HandleFunc("GET /.well-known/agents/{file}", s.agentCard)
 }
 
@@ -140,18 +140,10 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := rawjson.Append(nil, report)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
+		refuseInternal(w)
 		return
 	}
 	writeJSON(w, status, body)
-}
-
-func (s *Server) hubCard(w http.ResponseWriter, r *http.Request) {
-	s.document(w, r, s.cfg.Cards.HubCard())
-}
-
-func (s *Server) agentCards(w http.ResponseWriter, r *http.Request) {
-	s.document(w, r, s.cfg.Cards.AgentCards())
 }
 
 func (s *Server) agentCard(w http.ResponseWriter, r *http.Request) {
@@ -164,10 +156,14 @@ func (s *Server) agentCard(w http.ResponseWriter, r *http.Request) {
 			fmt.Sprintf("there is no agent card %.100q", r.PathValue("file")), "GET /.well-known/agents lists the agents")
 	case err != nil:
 		s.log.ErrorContext(r.Context(), "cannot make an agent card", "agent", id, "error", err)
-		refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
+		refuseInternal(w)
 	default:
 		s.document(w, r, card)
 	}
+}
+
+func refuseInternal(w http.ResponseWriter) {
+	refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
 }
 
 // document writes a cacheable document with a hash as its ETag.
@@ -175,7 +171,7 @@ func (s *Server) document(w http.ResponseWriter, r *http.Request, v any) {
 	body, err := rawjson.Append(nil, v)
 	if err != nil {
 		s.log.ErrorContext(r.Context(), "cannot encode a document", "path", r.URL.Path, "error", err)
-		refuse(w, http.StatusInternalServerError, jsonrpc.CodeInternalError, "INTERNAL_ERROR", "Internal error", "")
+		refuseInternal(w)
 		return
 	}
 	sum := sha256.Sum256(body)

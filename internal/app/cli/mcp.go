@@ -67,7 +67,7 @@ func (a *app) mcp(ctx context.Context) error {
 	if err != nil {
 		return a.logMCPConfig(err)
 	}
-	log := mcpserver.NewLogger(a.stderr, cfg.Logging, cfg.Credentials.Password)
+	log := mcpserver.NewLogger(a.stderr, cfg.Logging, string(cfg.Credentials.Password))
 	debug.SetGCPercent(mcpGOGC)
 	debug.SetMemoryLimit(mcpMemory)
 	stdout := a.reserveStdout()

@@ -58,7 +58,7 @@ func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.
 	}
 	log := slog.New(slog.DiscardHandler)
 	if a.verbose {
-		log = mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "DEBUG", Format: "text"}, cfg.Credentials.Password)
+		log = mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "DEBUG", Format: "text"}, string(cfg.Credentials.Password))
 	}
 	network := mcpserver.NetworkConfig(cfg, a.finder(busfinder.ForNetwork(cfg), log).Dial, log)
 	network.StateDir = mcpconfig.AgentsDir()

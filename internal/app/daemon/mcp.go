@@ -128,7 +128,7 @@ func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 		URL: bus.Secret(cfg.NATSURL), Name: "nats-mcp-server " + cfg.Namespace, Logger: log,
 		NoEcho: true, // chat handles its own messages
 		Credentials: bus.Credentials{
-			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
+			User: cfg.Credentials.Username, Password: cfg.Credentials.Password,
 			CertFile: files.Cert, KeyFile: files.Key, CAFile: files.CA,
 		},
 	}

@@ -17,8 +17,8 @@ func NetworkBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 		URL: bus.Secret(cross.ClusterURL()), Name: "agents-network " + cfg.Namespace, Logger: log,
 		InboxPrefix: store.InboxPrefix(cross.AgentGUID),
 		Credentials: bus.Credentials{
-			User: cfg.Credentials.Username, Password: bus.Secret(cfg.Credentials.Password),
-			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: bus.Secret(cross.Token),
+			User: cfg.Credentials.Username, Password: cfg.Credentials.Password,
+			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: cross.Token,
 			CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, CAFile: cfg.TLS.CA,
 			TLS: cross.TLSRequired, InsecureSkipVerify: cross.InsecureSkipVerify,
 		},

@@ -122,7 +122,7 @@ func (l *loader) checkCrossComputer() {
 			l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls", "ws:// has no TLS, which tlsRequired demands: use wss://")
 		}
 	}
-	login := l.config.Credentials.Username + l.config.Credentials.Password
+	login := l.config.Credentials.Username + string(l.config.Credentials.Password)
 	logins := []string{login, c.NKeyFile, c.CredsFile, string(c.Token)}
 	if len(slices.DeleteFunc(logins, func(login string) bool { return login == "" })) > 1 {
 		l.problem(at("nkeyFile"), "crossComputer", "there is more than one way to log in: keep one of natsCredentials, nkeyFile, credsFile, token")

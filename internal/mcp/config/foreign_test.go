@@ -40,7 +40,7 @@ func TestLoginsOfTheUsersFileGoToItsServersOnly(t *testing.T) {
 			}
 			c := m.mustLoad(t)
 			cross := c.CrossComputer
-			kept := strings.Contains(c.Credentials.Username+c.Credentials.Password+string(cross.Token)+cross.NKeyFile+cross.CredsFile, "hunter2")
+			kept := strings.Contains(c.Credentials.Username+string(c.Credentials.Password)+string(cross.Token)+cross.NKeyFile+cross.CredsFile, "hunter2")
 			if kept != tt.want {
 				t.Errorf("the login is used: %t, want %t", kept, tt.want)
 			}

@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Version is the version of the configuration's format.
@@ -82,36 +82,10 @@ func (c Channel) withDefaults() Channel {
 	return c
 }
 
-// Credentials are a user name and a password, which is never printed.
+// Credentials are a user name and a password.
 type Credentials struct {
-	Username string `json:"username" env:"NATS_USERNAME NATS_MCP_USERNAME" doc:"NATS username (if auth enabled)" max:"1024"`
-	Password string `json:"password" env:"NATS_PASSWORD NATS_MCP_PASSWORD" doc:"NATS password (if auth enabled). Prefer environment variable." secret:"true" max:"1024"`
-}
-
-// String hides the password.
-func (c Credentials) String() string {
-	if c.Username == "" && c.Password == "" {
-		return "none"
-	}
-	return fmt.Sprintf("user %q, password hidden", c.Username)
-}
-
-// GoString hides the password from %#v.
-func (c Credentials) GoString() string { return c.String() }
-
-// LogValue hides the password from slog.
-func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.String()) }
-
-// MarshalJSON hides the password.
-func (c Credentials) MarshalJSON() ([]byte, error) {
-	shown := struct {
-		Username string `json:"username,omitempty"`
-		Password string `json:"password,omitempty"`
-	}{Username: c.Username}
-	if c.Password != "" {
-		shown.Password = hidden
-	}
-	return json.Marshal(shown)
+	Username string      `json:"username" env:"NATS_USERNAME NATS_MCP_USERNAME" doc:"NATS username (if auth enabled)" max:"1024"`
+	Password text.Secret `json:"password" env:"NATS_PASSWORD NATS_MCP_PASSWORD" doc:"NATS password (if auth enabled). Prefer environment variable." secret:"true" max:"1024"`
 }
 
 // TLS has the paths of the files for a TLS connection.

@@ -147,7 +147,7 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 			}
 			c := m.mustLoad(t)
 			got := map[string]string{
-				"natsUrl": string(c.NATSURL), "natsCredentials.username": c.Credentials.Username, "natsCredentials.password": c.Credentials.Password,
+				"natsUrl": string(c.NATSURL), "natsCredentials.username": c.Credentials.Username, "natsCredentials.password": string(c.Credentials.Password),
 				"natsTls.cert": c.TLS.Cert, "natsTls.key": c.TLS.Key, "natsTls.ca": c.TLS.CA, "logging.level": c.Logging.Level,
 				"logging.format": c.Logging.Format, "namespace": c.Namespace, "searchParents": fmt.Sprint(c.Parents),
 				"autostart": map[bool]string{true: "1", false: "0"}[c.Autostart],
@@ -483,7 +483,7 @@ func TestCredentialsStayWithTheirServer(t *testing.T) {
 			}
 			m.env = tt.env
 			c := m.mustLoad(t)
-			if c.Credentials.Password != tt.want || (c.Credentials.Username == "ann") != (tt.want == "hunter2") {
+			if string(c.Credentials.Password) != tt.want || (c.Credentials.Username == "ann") != (tt.want == "hunter2") {
 				t.Errorf("got %q and %q at %s", c.Credentials.Username, c.Credentials.Password, c.NATSURL)
 			}
 		})

@@ -115,11 +115,9 @@ const redialAgent = 5 * time.Second
 func (t *Tools) unmountAgent(id string) {
 	t.mu.Lock()
 	m := t.mounted[id]
-	if m == nil || m.kind != KindAgent {
-		t.mu.Unlock()
-		return
+	if m != nil && m.kind == KindAgent {
+		delete(t.mounted, id)
+		defer m.Close()
 	}
-	delete(t.mounted, id)
 	t.mu.Unlock()
-	m.Close()
 }

@@ -178,7 +178,7 @@ func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 			if err != nil {
 				return "", readMessagesOut{}, err
 			}
-			positionOf(c.Client).saw(in.Channel, h)
+			positionOf(c.Client).read(in.Channel, h.Last, h.Messages...)
 			out := readMessagesOut{Channel: in.Channel, Messages: make([]message, len(h.Messages)), Skipped: h.Skipped, Omitted: h.Omitted}
 			for i, m := range h.Messages {
 				out.Messages[i] = messageOf(in.Channel, m)
@@ -302,20 +302,13 @@ func (r *position) queued(id string) {
 	}
 }
 
-// read sets the cursor of a channel after seq.
-func (r *position) read(channel string, seq uint64) {
+// read sets the cursor of a channel after seq. messages are those before it, if the agent has read them.
+func (r *position) read(channel string, seq uint64, messages ...chat.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[channel] = seq
 	maps.DeleteFunc(r.own[channel], func(own uint64, _ bool) bool { return own <= seq })
-}
-
-// saw sets the cursor of a channel after a history.
-func (r *position) saw(channel string, h chat.History) {
-	r.read(channel, h.Last)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range h.Messages {
+	for _, m := range messages {
 		delete(r.unsent, m.ID)
 	}
 }
