@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -47,7 +48,7 @@ func startCluster(t testing.TB) *cluster {
 			c.stop(i)
 		}
 	})
-	nettest.Await(t, "a leader", func() bool {
+	wait.Eventually(t, "a leader", func() bool {
 		for _, n := range c.nodes {
 			if n.JetStreamIsLeader() {
 				return true
@@ -175,7 +176,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 		}
 	})
 	states := map[work.ItemState]int{}
-	nettest.Await(t, "the end of all items", func() bool {
+	wait.Eventually(t, "the end of all items", func() bool {
 		clear(states)
 		for i := range items {
 			s, err := boss.Item(t.Context(), fmt.Sprint("T", i), false)
@@ -192,7 +193,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 		t.Logf("%v", states)
 	}
 	read := map[string]int{}
-	nettest.Await(t, "all mail", func() bool {
+	wait.Eventually(t, "all mail", func() bool {
 		for _, text := range nettest.TryTexts(t, hand) {
 			read[text]++
 		}

@@ -30,6 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/testbed"
@@ -316,7 +317,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	space := chat.Open(chat.Config{Namespace: "shop", Channels: channels,
 		Dial: confined(url, agentnet.Confined{}, bus.Credentials{User: "shop", Password: "shop", CAFile: p.path("ca.crt")}).Dial, Logger: slog.New(slog.DiscardHandler)})
 	defer space.Close(t.Context()) //nolint:errcheck // the test is over
-	nettest.Await(t, "the channels", func() bool { return space.Status().Connected })
+	wait.Eventually(t, "the channels", func() bool { return space.Status().Connected })
 	if r, err := space.Send(t.Context(), "ann", "parallel-work", "x"); err != nil || r.Queued {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -28,17 +28,9 @@ const (
 // hub's link the hub itself does: its agents may not write for others.
 func (n *Network) forwards() bool { return n.local != nil && n.cfg.Admission == nil }
 
-// wake puts a value into a channel that has none.
-func wake(kick chan<- struct{}) {
-	select {
-	case kick <- struct{}{}:
-	default:
-	}
-}
-
 // watchKicks forwards what other processes report, until the connection ends.
 func (n *Network) watchKicks(b *bus.Bus) {
-	if _, err := b.Conn().Subscribe(kickSubject, func(*nats.Msg) { wake(n.outbox.kick); wake(n.workKick) }); err != nil {
+	if _, err := b.Conn().Subscribe(kickSubject, func(*nats.Msg) { wait.Nudge(n.outbox.kick); wait.Nudge(n.workKick) }); err != nil {
 		n.log.Warn("what other processes leave to be forwarded is noticed later", "error", err)
 	}
 }
@@ -47,7 +39,7 @@ func (n *Network) watchKicks(b *bus.Bus) {
 // another.
 func (n *Network) kickForward(own chan<- struct{}) {
 	if n.forwards() {
-		wake(own)
+		wait.Nudge(own)
 		return
 	}
 	if n.local == nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
@@ -381,7 +382,7 @@ func (c *crew) start(i int) {
 // desert kills one worker for good, and says who it was and who is left.
 func (c *crew) desert() (gone string, live []string) {
 	c.t.Helper()
-	nettest.Await(c.t, "all workers", func() bool {
+	wait.Eventually(c.t, "all workers", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.identities) == killWorkers
@@ -488,7 +489,7 @@ func loseNoWork(t *testing.T, v victim) {
 		watching.Go(func() { judgePresence(t, boss, gone, live) })
 	}
 	states := itemStates(t, boss, *killItems)
-	nettest.Await(t, "an empty queue", func() bool { return queueLength(t, v, "go") == 0 })
+	wait.Eventually(t, "an empty queue", func() bool { return queueLength(t, v, "go") == 0 })
 	close(done)
 	sending.Wait()
 	mail.judgeMail(t, stop, &reading)

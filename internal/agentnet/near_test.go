@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -74,7 +75,7 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 	}
 	n.Start()
 	for _, network := range []*agentnet.Network{shop, blog} {
-		nettest.Await(t, "the link", func() bool { return network.Status().Connected })
+		wait.Eventually(t, "the link", func() bool { return network.Status().Connected })
 	}
 	done := nettest.ClaimTask(t, other, "for others")
 	nettest.Complete(t, other, done)
@@ -84,7 +85,7 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 			t.Errorf("%s: %+v", task, s)
 		}
 	}
-	nettest.Await(t, "each item in one place", func() bool { return nettest.OnlyOnce(t, shop) == "" })
+	wait.Eventually(t, "each item in one place", func() bool { return nettest.OnlyOnce(t, shop) == "" })
 	if err := boss.Complete(t.Context(), done.TaskID, done.Token, work.Outcome{Success: true, Summary: "me"}); nettest.CategoryOf(err) != store.ConflictError {
 		t.Errorf("somebody else's completion: %v", err)
 	}
@@ -220,7 +221,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 			nettest.AwaitLoss(t, netA)
 			task := fmt.Sprint("local-", random.Uint64())
 			submitRetried(t, boss, task)
-			nettest.Await(t, "the end of work without the link", func() bool {
+			wait.Eventually(t, "the end of work without the link", func() bool {
 				s, err := boss.Item(t.Context(), task, false)
 				return err == nil && s.State == work.Completed
 			})
@@ -285,11 +286,11 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	mended()
 	sending.Wait()
 	states := itemStates(t, boss, items)
-	nettest.Await(t, "all mail", func() bool {
+	wait.Eventually(t, "all mail", func() bool {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(pairs)), func(l *letters) bool { return !l.allRead() })
 	})
-	nettest.Await(t, "each item in one place", func() bool { return nettest.OnlyOnce(t, netA) == "" && nettest.OnlyOnce(t, netB) == "" })
-	nettest.Await(t, "an empty queue on the hub's bus", func() bool { return queueLength(t, victim{dial: killDial(hubA.Dir)}, "go") == 0 })
+	wait.Eventually(t, "each item in one place", func() bool { return nettest.OnlyOnce(t, netA) == "" && nettest.OnlyOnce(t, netB) == "" })
+	wait.Eventually(t, "an empty queue on the hub's bus", func() bool { return queueLength(t, victim{dial: killDial(hubA.Dir)}, "go") == 0 })
 	stop()
 	reading.Wait()
 	for name, l := range pairs {
@@ -347,6 +348,6 @@ func TestTwoBusesAreNotTwoAllowances(t *testing.T) {
 	}
 	refused(boss, "while the link is down")
 	n.Start()
-	nettest.Await(t, "the link", func() bool { return shop.Status().Connected })
+	wait.Eventually(t, "the link", func() bool { return shop.Status().Connected })
 	refused(boss, "once the link is back")
 }

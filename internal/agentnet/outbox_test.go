@@ -15,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -31,7 +32,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	hand := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "blog")), nettest.Worker("go"))
 	nettest.SendText(t, boss, hand, "0")
 	n.Stop()
-	nettest.Await(t, "the loss", func() bool { return !network.Status().Connected })
+	wait.Eventually(t, "the loss", func() bool { return !network.Status().Connected })
 	var ids []string
 	for i := 1; i <= 5; i++ {
 		s := nettest.SendText(t, boss, hand, fmt.Sprint(i))
@@ -48,23 +49,23 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	}
 	n.Start()
 	var got []string
-	nettest.Await(t, "the mail", func() bool {
+	wait.Eventually(t, "the mail", func() bool {
 		got = append(got, nettest.TryTexts(t, hand)...)
 		return len(got) >= 6
 	})
 	if !slices.Equal(got, []string{"0", "1", "2", "3", "4", "5"}) {
 		t.Errorf("%q", got)
 	}
-	nettest.Await(t, "the receipts", func() bool {
+	wait.Eventually(t, "the receipts", func() bool {
 		s, err := boss.MessageStatus(t.Context(), ids[4])
 		return err == nil && s.Status == mail.Read
 	})
 	var own []string
-	nettest.Await(t, "the sender's own mail", func() bool { own = append(own, nettest.TryTexts(t, boss)...); return len(own) >= 2 })
+	wait.Eventually(t, "the sender's own mail", func() bool { own = append(own, nettest.TryTexts(t, boss)...); return len(own) >= 2 })
 	if own[0] != "to a local one" || !strings.Contains(own[1], "could not be delivered") || !strings.Contains(own[1], "to nobody") {
 		t.Errorf("%q", own)
 	}
-	nettest.Await(t, "a direct send again", func() bool {
+	wait.Eventually(t, "a direct send again", func() bool {
 		s, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "x"})
 		return err == nil && !s.Queued
 	})
@@ -80,11 +81,11 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 	if err := first.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Await(t, "the hub's bus", func() bool { return first.Status().Local })
+	wait.Eventually(t, "the hub's bus", func() bool { return first.Status().Local })
 	boss := nettest.Register(t, first, nettest.Dispatcher())
 	hand := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "blog")), nettest.Worker("go"))
 	n.Stop()
-	nettest.Await(t, "the loss", func() bool { return !first.Status().Connected })
+	wait.Eventually(t, "the loss", func() bool { return !first.Status().Connected })
 	for i := range 3 {
 		nettest.SendText(t, boss, hand, fmt.Sprint(i))
 	}
@@ -94,7 +95,7 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 	other.DialLocal = nettest.Dialer(local)
 	nettest.Open(t, other)
 	var got []string
-	nettest.Await(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) >= 3 })
+	wait.Eventually(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) >= 3 })
 	if !slices.Equal(got, []string{"0", "1", "2"}) {
 		t.Errorf("%q", got)
 	}
@@ -110,7 +111,7 @@ func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 	network := nettest.Open(t, cfg)
 	boss := nettest.Register(t, network, nettest.Dispatcher())
 	n.Stop()
-	nettest.Await(t, "the loss", func() bool { return !network.Status().Connected })
+	wait.Eventually(t, "the loss", func() bool { return !network.Status().Connected })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	_, err := boss.Send(ctx, mail.Message{Recipient: boss.GUID(), Text: "x"})
@@ -127,7 +128,7 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 	cfg.DialLocal, cfg.StateDir = nettest.Dialer(local), t.TempDir()
 	n.Stop()
 	first := agentnet.Open(cfg)
-	nettest.Await(t, "the hub's bus", func() bool { return first.Status().Local })
+	wait.Eventually(t, "the hub's bus", func() bool { return first.Status().Local })
 	boss := nettest.Register(t, first, nettest.Dispatcher()) // it will not have entered the network
 	guid := boss.GUID()
 	long := strings.Repeat("\"", mail.MaxMail) // twice as long as JSON
@@ -146,7 +147,7 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 	other.DialLocal = nettest.Dialer(local)
 	nettest.Open(t, other)
 	var got []string
-	nettest.Await(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) > 0 })
+	wait.Eventually(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) > 0 })
 	if !slices.Equal(got, []string{"to somebody"}) {
 		t.Errorf("%.80q", got)
 	}
@@ -155,7 +156,7 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 		t.Fatalf("%s came back as %s", guid, boss.GUID())
 	}
 	var own []string
-	nettest.Await(t, "the notices", func() bool { own = append(own, nettest.TryTexts(t, boss)...); return len(own) >= 2 })
+	wait.Eventually(t, "the notices", func() bool { own = append(own, nettest.TryTexts(t, boss)...); return len(own) >= 2 })
 	if !strings.Contains(own[0], "to nobody") || !strings.Contains(own[1], "too long for the network's server") || len(own[1]) > 70<<10 {
 		t.Errorf("%.300q", own)
 	}
@@ -187,13 +188,13 @@ func TestMailThatAnotherProcessHasForwardedWaitsNoMore(t *testing.T) {
 	n.Stop()
 	n.Start()
 	var got []string
-	nettest.Await(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) >= 3 })
+	wait.Eventually(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) >= 3 })
 	if !slices.Equal(got, []string{"0", "1", "2"}) {
 		t.Errorf("%q", got)
 	}
 	proxy.SetDown(false)
-	nettest.Await(t, "the link", func() bool { return network.Status().Connected })
-	nettest.Await(t, "a direct send again", func() bool {
+	wait.Eventually(t, "the link", func() bool { return network.Status().Connected })
+	wait.Eventually(t, "a direct send again", func() bool {
 		s, err := boss.Send(t.Context(), mail.Message{Recipient: hand.GUID(), Text: "x"})
 		return err == nil && !s.Queued
 	})

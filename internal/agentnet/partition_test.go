@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -173,7 +174,7 @@ func (l *letters) sendUntil(t *testing.T, done <-chan struct{}) {
 // judgeMail waits for all mail that was acknowledged, and ends the reading of it.
 func (l *letters) judgeMail(t *testing.T, stop func(), reading *sync.WaitGroup) {
 	t.Helper()
-	nettest.Await(t, "all mail", l.allRead)
+	wait.Eventually(t, "all mail", l.allRead)
 	stop()
 	reading.Wait()
 	for _, w := range l.judge("mail") {

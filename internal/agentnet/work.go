@@ -8,6 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Submit puts an item into a queue and returns its id when it is durable. To submit the
@@ -116,11 +117,11 @@ func (a *Agent) queues(capabilities []string) ([]string, error) {
 func (a *Agent) claimOnce(ctx context.Context, queues []string, first bool) (*work.Claim, error) {
 	_, outage := a.main.Ready()
 	if local := a.readyLocal(); local != nil {
-		var wait time.Duration
+		var patience time.Duration
 		if outage != nil {
-			wait = claimWait(ctx, len(queues), first)
+			patience = claimWait(ctx, len(queues), first)
 		}
-		claim, err := local.worker.Claim(ctx, queues, wait)
+		claim, err := local.worker.Claim(ctx, queues, patience)
 		if claim != nil || outage != nil && store.IsUnreachable(outage) {
 			return claim, err
 		}
@@ -300,7 +301,7 @@ func (n *Network) RetryDeadLetter(ctx context.Context, taskID string, resetAttem
 	if err != nil {
 		return work.DeadLetter{}, err
 	}
-	defer wake(n.workKick)
+	defer wait.Nudge(n.workKick)
 	return at.work.RetryDeadLetter(ctx, taskID, resetAttempts)
 }
 

@@ -41,10 +41,7 @@ func (o *outbox) push(e *entry) (dropped *entry) {
 		o.dropped++
 	}
 	o.entries = append(o.entries, e)
-	select {
-	case o.pushed <- struct{}{}:
-	default:
-	}
+	wait.Nudge(o.pushed)
 	return dropped
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -318,7 +319,7 @@ func TestReceipts(t *testing.T) {
 	reborn := nettest.Open(t, cfg)
 	late.Forward(time.Minute) // the limit of registrations is over
 	hand = nettest.Register(t, reborn, nettest.Worker("typescript"))
-	nettest.Await(t, "delivery", func() bool { return status().Status == mail.Delivered })
+	wait.Eventually(t, "delivery", func() bool { return status().Status == mail.Delivered })
 	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("%q", got)
 	}
@@ -480,14 +481,14 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 		if err := <-read; nettest.CategoryOf(err) != store.ConnectionError {
 			t.Fatal(err)
 		}
-		nettest.Await(t, "the link", func() bool { return network.Status().Connected })
+		wait.Eventually(t, "the link", func() bool { return network.Status().Connected })
 		if i == 1 {
 			if got := nettest.ReadTexts(t, hand, mail.Selection{Type: mail.Completion}); len(got) != 0 {
 				t.Errorf("%q", got)
 			}
 		}
 		var got []string
-		nettest.Await(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) > 0 })
+		wait.Eventually(t, "the mail", func() bool { got = append(got, nettest.TryTexts(t, hand)...); return len(got) > 0 })
 		if !slices.Equal(got, []string{text}) {
 			t.Errorf("%q", got)
 		}

@@ -116,7 +116,7 @@ func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail
 	ctx = context.WithoutCancel(ctx) // once it is marked the caller has to get it
 	read := uuid.NewString()
 	written := next.marks(read)
-	if err := x.writeMarks(ctx, b, written, marks.revision); err != nil {
+	if _, err := x.marksKey().Put(ctx, b, written, marks.revision); err != nil {
 		if !errors.Is(err, store.ErrConflict) { // the server may have written them all the same
 			x.mu.Lock()
 			x.pending.unsure = append(x.pending.unsure, unsureRead{read, marks.revision, unread})
@@ -278,15 +278,6 @@ func (x *Box) currentMarks(ctx context.Context, b *bus.Bus) (storedMarks, error)
 		m.readMarks = readMarks{}
 	}
 	return m, nil
-}
-
-func (x *Box) writeMarks(ctx context.Context, b *bus.Bus, r readMarks, revision uint64) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	_, err = x.marksKey().Put(ctx, b, data, revision)
-	return err
 }
 
 // marksBuilder makes new marks during a scan of the inbox.

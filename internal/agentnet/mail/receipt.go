@@ -58,14 +58,14 @@ func receiptKey(m Mail) store.Key {
 
 // writeReceipt writes a receipt with a note, unless the message has reached a later stage.
 func (s *Service) writeReceipt(ctx context.Context, b *bus.Bus, m Mail, r Receipt, note string) error {
-	_, err := receiptKey(m).Update(ctx, b, func(v store.Value) ([]byte, error) {
+	_, err := receiptKey(m).Update(ctx, b, func(v store.Value) (any, error) {
 		st := MessageStatus{MessageID: m.ID, RecipientGUID: m.Recipient, StoredAt: store.Timestamp(m.Timestamp)}
 		if v.Exists() && json.Unmarshal(v.Data, &st) == nil && st.Status.rank() >= r.rank() {
 			return nil, nil
 		}
 		st.reach(r, store.Timestamp(s.reg.Now()))
 		st.Note = note
-		return json.Marshal(st)
+		return st, nil
 	})
 	return err
 }

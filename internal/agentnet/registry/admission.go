@@ -82,12 +82,8 @@ func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, s
 			}
 			adm.GUID, adm.Secret, adm.Reused = r.GUID, r.Secret, true
 		}
-		data, err := json.Marshal(g.admittedRecord(adm))
-		if err != nil {
-			return adm, err
-		}
 		// A conflict is an agent of a project that the hub serves itself.
-		if _, err := key.Put(ctx, b, data, v.Revision); !errors.Is(err, store.ErrConflict) {
+		if _, err := key.Put(ctx, b, g.admittedRecord(adm), v.Revision); !errors.Is(err, store.ErrConflict) {
 			return adm, err
 		}
 	}
@@ -107,11 +103,8 @@ func (g *Registry) isAdmittedLive(ctx context.Context, b *bus.Bus, r identityRec
 // authenticates its holder. It fails with ErrReplaced if another hub does, or if
 // somebody else has the GUID.
 func (g *Registry) ClaimForHub(ctx context.Context, b *bus.Bus, adm store.Admission) error {
-	record, err := json.Marshal(g.admittedRecord(adm))
-	if err != nil {
-		return err
-	}
-	_, err = g.cfg.IdentityKey(adm.Slot).Update(ctx, b, func(v store.Value) ([]byte, error) {
+	record := g.admittedRecord(adm)
+	_, err := g.cfg.IdentityKey(adm.Slot).Update(ctx, b, func(v store.Value) (any, error) {
 		if !v.Exists() {
 			return record, g.checkUnused(ctx, b, adm.GUID)
 		}
@@ -201,7 +194,7 @@ func (g *Registry) RelayHeartbeat(ctx context.Context, b *bus.Bus, guid string, 
 
 // writeHeartbeat writes the present time into an agent's entry.
 func (g *Registry) writeHeartbeat(ctx context.Context, b *bus.Bus, guid string) error {
-	_, err := g.cfg.EntryKey(guid).Update(ctx, b, func(v store.Value) ([]byte, error) {
+	_, err := g.cfg.EntryKey(guid).Update(ctx, b, func(v store.Value) (any, error) {
 		if !v.Exists() {
 			return nil, errors.New("there is no entry")
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -40,7 +41,7 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Await(t, "the end of the connection", func() bool { return r.State(admission.GUID) == registry.Disconnected })
+	wait.Eventually(t, "the end of the connection", func() bool { return r.State(admission.GUID) == registry.Disconnected })
 	if heir, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || heir.GUID != admission.GUID || heir.Secret == admission.Secret {
 		t.Errorf("%+v, %v", heir, err)
 	}
@@ -94,14 +95,14 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 			if _, err := pulses.NextMsgWithContext(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			nettest.Await(t, "a heartbeat", func() bool { now := entry().LastHeartbeat; return now != "" && now != before })
+			wait.Eventually(t, "a heartbeat", func() bool { now := entry().LastHeartbeat; return now != "" && now != before })
 		}
 	}
 	awaitBeats()
 	if err := a.SetHandle("another"); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Await(t, "what has changed", func() bool { return entry().Handle == "another" })
+	wait.Eventually(t, "what has changed", func() bool { return entry().Handle == "another" })
 	awaitBeats()
 	for _, lose := range []func() error{
 		func() error { return kv.Purge(t.Context(), a.GUID()) },
@@ -110,7 +111,7 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 		if err := lose(); err != nil {
 			t.Fatal(err)
 		}
-		nettest.Await(t, "the entry again", func() bool {
+		wait.Eventually(t, "the entry again", func() bool {
 			v, err := kv.Get(t.Context(), a.GUID())
 			return err == nil && json.Valid(v.Value()) && entry().Handle == "another"
 		})

@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -316,11 +315,7 @@ func serverURL(b *bus.Bus) string {
 // remember stores the GUID and the handle for when the entry has expired.
 func (a *Agent) remember(ctx context.Context, b *bus.Bus) error {
 	e := a.Entry()
-	data, err := json.Marshal(known{e.GUID, e.Handle, e.AgentType})
-	if err != nil {
-		return err
-	}
-	_, err = a.reg.knownKey(a.guid).Update(ctx, b, func(store.Value) ([]byte, error) { return data, nil })
+	_, err := a.reg.knownKey(a.guid).Update(ctx, b, func(store.Value) (any, error) { return known{e.GUID, e.Handle, e.AgentType}, nil })
 	return err
 }
 

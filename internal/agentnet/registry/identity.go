@@ -126,11 +126,7 @@ func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, gu
 	if locked {
 		record.Lock = g.lockID()
 	}
-	data, err := json.Marshal(record)
-	if err != nil {
-		return nil, err
-	}
-	_, err = key.Put(ctx, b, data, v.Revision)
+	_, err = key.Put(ctx, b, record, v.Revision)
 	if errors.Is(err, store.ErrConflict) {
 		return nil, nil // another process was faster
 	}
@@ -226,11 +222,7 @@ func (id *Identity) refresh(ctx context.Context, g *Registry, b *bus.Bus) error 
 			return nil
 		}
 	}
-	data, err := json.Marshal(id.record)
-	if err != nil {
-		return err
-	}
-	if _, err := id.key.Put(ctx, b, data, v.Revision); err != nil {
+	if _, err := id.key.Put(ctx, b, id.record, v.Revision); err != nil {
 		return err
 	}
 	id.written = g.Now()
@@ -248,13 +240,13 @@ func (id *Identity) release(ctx context.Context, b *bus.Bus) error {
 	if id.holder == "" {
 		return nil
 	}
-	_, err := id.key.Update(ctx, b, func(v store.Value) ([]byte, error) {
+	_, err := id.key.Update(ctx, b, func(v store.Value) (any, error) {
 		var now identityRecord
 		if !v.Exists() || json.Unmarshal(v.Data, &now) != nil || now.Holder != id.holder {
 			return nil, nil
 		}
 		now.Released = true
-		return json.Marshal(now)
+		return now, nil
 	})
 	return err
 }

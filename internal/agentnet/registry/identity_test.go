@@ -6,6 +6,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -20,7 +21,7 @@ func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
 	n.Stop()
 	start := func() (*agentnet.Network, *agentnet.Agent) {
 		network := agentnet.Open(cfg)
-		nettest.Await(t, "the hub's bus", func() bool { return network.Status().Local })
+		wait.Eventually(t, "the hub's bus", func() bool { return network.Status().Local })
 		return network, nettest.Register(t, network, nettest.Worker("go"))
 	}
 	network, a := start()
@@ -29,17 +30,17 @@ func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	n.Start()
-	nettest.Await(t, "the agent in the network", func() bool {
+	wait.Eventually(t, "the agent in the network", func() bool {
 		e, _, err := other.Info(t.Context(), guid)
 		return err == nil && e.GUID == guid
 	})
 	var got []string
-	nettest.Await(t, "its mail", func() bool { got = append(got, nettest.TryTexts(t, other)...); return len(got) > 0 })
-	nettest.Await(t, "an answer", func() bool {
+	wait.Eventually(t, "its mail", func() bool { got = append(got, nettest.TryTexts(t, other)...); return len(got) > 0 })
+	wait.Eventually(t, "an answer", func() bool {
 		_, err := other.Send(t.Context(), mail.Message{Recipient: guid, Text: "hello yourself"})
 		return err == nil
 	})
-	nettest.Await(t, "its arrival", func() bool { return slices.Contains(nettest.TryTexts(t, a), "hello yourself") })
+	wait.Eventually(t, "its arrival", func() bool { return slices.Contains(nettest.TryTexts(t, a), "hello yourself") })
 	nettest.Shut(t, network)
 	n.Stop()
 	network, a = start()
@@ -47,7 +48,7 @@ func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
 		t.Errorf("%s came back as %s", guid, a.GUID())
 	}
 	n.Start()
-	nettest.Await(t, "the network", func() bool { return network.Status().Connected })
+	wait.Eventually(t, "the network", func() bool { return network.Status().Connected })
 	nettest.Shut(t, network)
 	network = nettest.Open(t, cfg)
 	if again := nettest.Register(t, network, nettest.Worker("go")); again.GUID() != guid {

@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -310,9 +311,9 @@ func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
 	if err := kv.Purge(t.Context(), a.GUID()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Await(t, "the entry", func() bool { _, err := kv.Get(t.Context(), a.GUID()); return err == nil })
+	wait.Eventually(t, "the entry", func() bool { _, err := kv.Get(t.Context(), a.GUID()); return err == nil })
 	before := a.Entry().LastHeartbeat
-	nettest.Await(t, "a later heartbeat", func() bool { return a.Entry().LastHeartbeat > before })
+	wait.Eventually(t, "a later heartbeat", func() bool { return a.Entry().LastHeartbeat > before })
 }
 
 // A computer whose clock is wrong neither seems offline nor takes others to be.
@@ -412,7 +413,7 @@ func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := nettest.SendText(t, boss, hand, "x")
-	nettest.Await(t, "nobody listens", func() bool { return n.Listeners("global.agent."+hand.GUID()) == 0 })
+	wait.Eventually(t, "nobody listens", func() bool { return n.Listeners("global.agent."+hand.GUID()) == 0 })
 	if s, err := boss.MessageStatus(t.Context(), sent.ID); err != nil || s.Status != mail.Stored {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -462,7 +463,7 @@ func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
 		"level=WARN msg=\"a dead letter is retried\"", "level=WARN msg=\"a dead letter is discarded\"",
 		"level=INFO msg=\"a stale entry was removed from the registry\"", "level=ERROR msg=\"a heartbeat failed\"",
 	} {
-		nettest.Await(t, want, func() bool { return strings.Contains(log.String(), want) })
+		wait.Eventually(t, want, func() bool { return strings.Contains(log.String(), want) })
 	}
 	n.Start()
 }

@@ -3,11 +3,9 @@ package store
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -71,25 +69,11 @@ func AsError(err error) error {
 		return e
 	}
 	if e, ok := errors.AsType[*bus.Error](err); ok {
-		return &Error{Code: ConnectionError, Message: sentence(e.Message), Remedy: sentence(e.Remedy), Err: err}
+		return &Error{Code: ConnectionError, Message: text.Sentence(e.Message), Remedy: text.Sentence(e.Remedy), Err: err}
 	}
 	return &Error{Code: ConnectionError, Message: "The agents' network did not answer as expected.",
 		Remedy: "Try again; if it fails again, run `parley doctor`.", Err: err}
 }
 
-// sentence capitalizes text and ends it with a full stop.
-func sentence(text string) string {
-	if text == "" {
-		return ""
-	}
-	first, size := utf8.DecodeRuneInString(text)
-	return string(unicode.ToUpper(first)) + strings.TrimSuffix(text[size:], ".") + "."
-}
-
 // Quote quotes what somebody typed, shortened to 80 bytes.
-func Quote(text string) string {
-	if len(text) > 80 {
-		text = strings.ToValidUTF8(text[:80], "") + "…"
-	}
-	return fmt.Sprintf("%q", text)
-}
+func Quote(typed string) string { return text.Quote(typed, 80) }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -57,10 +58,22 @@ func (k Key) Get(ctx context.Context, b *bus.Bus) (Value, error) {
 }
 
 // Put replaces revision, 0 for a key that was never written, and returns the new one.
+// The value is stored as JSON, unless it is a []byte.
 // The error is ErrConflict where the key has another revision. Put does not wait for
 // the disk: see bus.Bus.Commit.
-func (k Key) Put(ctx context.Context, b *bus.Bus, data []byte, revision uint64, opts ...jetstream.PublishOpt) (uint64, error) {
+func (k Key) Put(ctx context.Context, b *bus.Bus, value any, revision uint64, opts ...jetstream.PublishOpt) (uint64, error) {
+	data, err := encode(value)
+	if err != nil {
+		return 0, err
+	}
 	return k.publish(ctx, b, &nats.Msg{Subject: k.Subject, Data: data}, revision, opts)
+}
+
+func encode(value any) ([]byte, error) {
+	if data, ok := value.([]byte); ok {
+		return data, nil
+	}
+	return json.Marshal(value)
 }
 
 // Delete removes revision. The error is ErrConflict where the key has another one.
@@ -86,18 +99,22 @@ func (k Key) publish(ctx context.Context, b *bus.Bus, msg *nats.Msg, revision ui
 	return ack.Sequence, nil
 }
 
-// Update replaces the value by what next returns for it; nil leaves it unchanged. It
+// Update replaces the value by what next returns for it, see Put; nil leaves it unchanged. It
 // retries on conflicts, and returns the value that the key has in the end.
-func (k Key) Update(ctx context.Context, b *bus.Bus, next func(Value) ([]byte, error), opts ...jetstream.PublishOpt) (Value, error) {
+func (k Key) Update(ctx context.Context, b *bus.Bus, next func(Value) (any, error), opts ...jetstream.PublishOpt) (Value, error) {
 	retry := ConflictBackoff()
 	for attempt := 1; ; attempt++ {
 		v, err := k.Get(ctx, b)
 		if err != nil {
 			return Value{}, err
 		}
-		data, err := next(v)
-		if err != nil || data == nil {
+		value, err := next(v)
+		if err != nil || value == nil {
 			return v, err
+		}
+		data, err := encode(value)
+		if err != nil {
+			return Value{}, err
 		}
 		revision, err := k.Put(ctx, b, data, v.Revision, opts...)
 		if err == nil {

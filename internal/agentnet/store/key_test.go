@@ -55,7 +55,7 @@ func TestKeysHaveRevisions(t *testing.T) {
 	if _, err := key.Put(t.Context(), b, []byte("2"), 0); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a put on a wrong revision: %v", err)
 	}
-	v, err := key.Update(t.Context(), b, func(v store.Value) ([]byte, error) { return append(v.Data, '2'), nil })
+	v, err := key.Update(t.Context(), b, func(v store.Value) (any, error) { return append(v.Data, '2'), nil })
 	if err != nil || string(v.Data) != "12" || v.Revision <= first {
 		t.Errorf("%+v, %v", v, err)
 	}

@@ -61,7 +61,7 @@ func (s *Store) Use(ctx context.Context, b *bus.Bus, guid, agentType string, l L
 // uses, so they count for every process. guid is for the log.
 func (s *Store) UseKey(ctx context.Context, b *bus.Bus, key, guid string, l Limit) error {
 	var refused *Error
-	_, err := s.limitKey(key, l.Name).Update(ctx, b, func(v Value) ([]byte, error) {
+	_, err := s.limitKey(key, l.Name).Update(ctx, b, func(v Value) (any, error) {
 		now := s.Now()
 		uses := usesSince(v.Data, now.Add(-l.Per), now)
 		if len(uses) < l.Most {
@@ -92,7 +92,7 @@ func (s *Store) UseKey(ctx context.Context, b *bus.Bus, key, guid string, l Limi
 // Turn reports whether this process is the first of all within the period.
 func (s *Store) Turn(ctx context.Context, b *bus.Bus, name string, period time.Duration) (bool, error) {
 	first := false
-	_, err := s.limitKey("collector", name).Update(ctx, b, func(v Value) ([]byte, error) {
+	_, err := s.limitKey("collector", name).Update(ctx, b, func(v Value) (any, error) {
 		now := s.Now()
 		first = len(usesSince(v.Data, now.Add(-period), now)) == 0
 		if !first {

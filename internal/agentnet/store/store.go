@@ -191,6 +191,15 @@ func (s *Store) Connected() (*bus.Bus, error) {
 	return s.bus, nil
 }
 
+// Commit is that of the bus, see [bus.Bus.Commit].
+func (s *Store) Commit(ctx context.Context) error {
+	b, err := s.Connected()
+	if err != nil {
+		return err
+	}
+	return b.Commit(ctx)
+}
+
 // Changed returns a channel that is closed when Connected may return something else.
 func (s *Store) Changed() <-chan struct{} { return s.changed.Wait() }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -113,16 +114,16 @@ func TestAnOutageIsReportedAndSurvived(t *testing.T) {
 	network := nettest.Open(t, nettest.WithBeat(n.Host("host-a", "ann", "shop"), 50*time.Millisecond))
 	a := nettest.Register(t, network, nettest.Worker("typescript"))
 	n.Stop()
-	nettest.Await(t, "the loss", func() bool { return !network.Status().Connected })
+	wait.Eventually(t, "the loss", func() bool { return !network.Status().Connected })
 	_, err := a.Discover(t.Context(), registry.Filter{})
 	nettest.Wants(t, err, store.ConnectionError, "interrupted")
 	_, err = a.Send(t.Context(), mail.Message{Recipient: a.GUID(), Text: "x"})
 	nettest.Wants(t, err, store.ConnectionError, "interrupted")
 	before := a.Entry().LastHeartbeat
 	n.Start()
-	nettest.Await(t, "the connection", func() bool { return network.Status().Connected })
-	nettest.Await(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
-	nettest.Await(t, "the registry", func() bool { // its streams may have to be made again
+	wait.Eventually(t, "the connection", func() bool { return network.Status().Connected })
+	wait.Eventually(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
+	wait.Eventually(t, "the registry", func() bool { // its streams may have to be made again
 		d, err := a.Discover(t.Context(), registry.Filter{})
 		if err != nil && nettest.CategoryOf(err) != store.ConnectionError {
 			t.Error(err)

@@ -75,12 +75,12 @@ func (w *Worker) claimFrom(ctx context.Context, b *bus.Bus, capability string, p
 			return nil, nil
 		}
 		if errors.Is(ctx.Err(), context.Canceled) { // the caller does not wait any more
-			return nil, w.svc.pass(ctx, b, capability, msg)
+			return nil, w.svc.pass(ctx, capability, msg)
 		}
 		// A message that was delivered is claimed even if the time to wait ends now:
 		// otherwise nobody could claim it for as long as a lease.
 		claiming, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*store.RequestTimeout)
-		x, err := w.claim(claiming, b, capability, msg)
+		x, err := w.claim(claiming, capability, msg)
 		cancel()
 		if err != nil || x != nil {
 			return x, err // after an error the message is delivered again when its lease has ended
@@ -90,7 +90,7 @@ func (w *Worker) claimFrom(ctx context.Context, b *bus.Bus, capability string, p
 
 // claim makes the agent the holder of the item that a message delivers. It returns nil if
 // the item cannot be claimed.
-func (w *Worker) claim(ctx context.Context, b *bus.Bus, capability string, msg jetstream.Msg) (*Item, error) {
+func (w *Worker) claim(ctx context.Context, capability string, msg jetstream.Msg) (*Item, error) {
 	s := w.svc
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *Worker) claim(ctx context.Context, b *bus.Bus, capability string, msg j
 		s.reg.Log().Warn("an item of work cannot be read", "queue", capability, "error", invalid)
 	}
 	for range store.MaxConflicts {
-		x, err := s.item(ctx, b, o.TaskID)
+		x, err := s.Find(ctx, o.TaskID)
 		if err != nil {
 			return nil, err
 		}
@@ -116,9 +116,9 @@ func (w *Worker) claim(ctx context.Context, b *bus.Bus, capability string, msg j
 			continue
 		}
 		if invalid != nil { // no worker can ever do it
-			return nil, s.bury(ctx, b, x, msg.Reply(), Refused, "the item is not of the queue's format: "+invalid.Error())
+			return nil, s.bury(ctx, x, msg.Reply(), Refused, "the item is not of the queue's format: "+invalid.Error())
 		}
-		claimed, err := w.tryClaim(ctx, b, x, o, meta, msg)
+		claimed, err := w.tryClaim(ctx, x, o, meta, msg)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -131,18 +131,18 @@ func (w *Worker) claim(ctx context.Context, b *bus.Bus, capability string, msg j
 }
 
 // tryClaim claims an item if its record allows it, and otherwise disposes of the message.
-func (w *Worker) tryClaim(ctx context.Context, b *bus.Bus, x *Item, o Order, meta *jetstream.MsgMetadata, msg jetstream.Msg) (bool, error) {
+func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream.MsgMetadata, msg jetstream.Msg) (bool, error) {
 	s := w.svc
 	now := s.reg.Now()
 	switch x.verdict(o, meta.Sequence.Stream, now, s.cfg.AckTimeout) {
 	case isDone, isDuplicate:
 		return false, msg.DoubleAck(ctx)
 	case isUnburied: // a process died while it buried the item
-		return false, s.publishDead(ctx, b, x, msg.Reply())
+		return false, s.publishDead(ctx, x, msg.Reply())
 	case isHeld: // its lease was extended meanwhile
 		if x.State == Claimed {
 			x.Passes++
-			if err := s.save(ctx, b, x); err != nil {
+			if err := s.save(ctx, x); err != nil {
 				return false, err
 			}
 		}
@@ -153,31 +153,31 @@ func (w *Worker) tryClaim(ctx context.Context, b *bus.Bus, x *Item, o Order, met
 	}
 	attempt := max(x.Deliveries+1, o.Attempts+int(meta.NumDelivered)-x.Passes)
 	if attempt > s.maxAttempts(x.Order) {
-		reason := s.failureReason(ctx, b, x.record)
+		reason := s.failureReason(ctx, x.record)
 		x.Deliveries = attempt - 1
-		return false, s.bury(ctx, b, x, msg.Reply(), reason, x.Detail)
+		return false, s.bury(ctx, x, msg.Reply(), reason, x.Detail)
 	}
 	x.Deliveries = attempt
 	now = s.reg.Now()
 	x.State, x.Holder, x.HolderHandle, x.Token = Claimed, w.agent.GUID(), w.agent.Entry().Handle, x.Token+1
 	x.ClaimedAt, x.LeaseUntil = store.Timestamp(now), store.Timestamp(now.Add(s.cfg.AckTimeout))
 	x.AckSubject, x.QueueSequence = msg.Reply(), meta.Sequence.Stream
-	err := s.save(ctx, b, x)
+	err := s.save(ctx, x)
 	return err == nil, err
 }
 
 // pass returns a message for which no worker waits any more, and notes that this was no
 // attempt at the item.
-func (s *Service) pass(ctx context.Context, b *bus.Bus, capability string, msg jetstream.Msg) error {
+func (s *Service) pass(ctx context.Context, capability string, msg jetstream.Msg) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.RequestTimeout)
 	defer cancel()
-	if err := s.notePass(ctx, b, capability, msg); err != nil {
+	if err := s.notePass(ctx, capability, msg); err != nil {
 		s.reg.Log().Warn("a delivery that was no attempt counts as one", "queue", capability, "error", err)
 	}
 	return msg.Nak()
 }
 
-func (s *Service) notePass(ctx context.Context, b *bus.Bus, capability string, msg jetstream.Msg) error {
+func (s *Service) notePass(ctx context.Context, capability string, msg jetstream.Msg) error {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return err
@@ -187,27 +187,21 @@ func (s *Service) notePass(ctx context.Context, b *bus.Bus, capability string, m
 	if err != nil {
 		return nil //nolint:nilerr // the next claim buries it
 	}
-	for range store.MaxConflicts {
-		x, err := s.item(ctx, b, o.TaskID)
-		if err != nil {
-			return err
-		}
+	_, err = s.change(ctx, o.TaskID, func(x *Item) (*Item, error) {
 		if x == nil {
 			x = newItem(o, capability, seq)
 		}
 		if o.isAnother(x.Order) || x.verdict(o, seq, s.reg.Now(), s.cfg.AckTimeout) != isFree {
-			return nil
+			return nil, nil
 		}
 		if o.Generation > x.Generation {
 			x.renew(o)
 			x.QueueSequence = seq
 		}
 		x.Passes++
-		if err := s.save(ctx, b, x); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return store.ErrConflict
+		return x, nil
+	})
+	return err
 }
 
 // verdict is what a record says of a queue's message for the item.
@@ -265,11 +259,15 @@ func (x *record) renew(o Order) {
 func (s *Service) maxAttempts(o Order) int { return max(s.cfg.MaxAttempts, o.Attempts+1) }
 
 // failureReason returns why the last attempt at an item failed.
-func (s *Service) failureReason(ctx context.Context, b *bus.Bus, x record) FailureReason {
+func (s *Service) failureReason(ctx context.Context, x record) FailureReason {
 	if x.State != Claimed {
 		if x.Reason != "" {
 			return x.Reason
 		}
+		return TimedOut
+	}
+	b, err := s.reg.Connected()
+	if err != nil {
 		return TimedOut
 	}
 	if gone, err := s.reg.IsGone(ctx, b, x.Holder); err == nil && gone {

@@ -85,16 +85,16 @@ func (s *Service) Sweep(ctx context.Context, b *bus.Bus) (buried, repaired int, 
 }
 
 func (s *Service) sweepItem(ctx context.Context, b *bus.Bus, taskID string) (buried, repaired int, err error) {
-	x, err := s.item(ctx, b, taskID)
+	x, err := s.Find(ctx, taskID)
 	if err != nil || x == nil {
 		return 0, 0, err
 	}
 	expired := x.State == Claimed && s.reg.Now().Sub(store.ParseTime(x.LeaseUntil)) > s.cfg.AckTimeout
 	switch {
 	case x.State == Dead && x.DeadSequence == 0:
-		return 0, 1, s.publishDead(ctx, b, x, x.AckSubject)
+		return 0, 1, s.publishDead(ctx, x, x.AckSubject)
 	case expired && x.Deliveries >= s.maxAttempts(x.Order):
-		return 1, 0, s.bury(ctx, b, x, x.AckSubject, s.failureReason(ctx, b, x.record), x.Detail)
+		return 1, 0, s.bury(ctx, x, x.AckSubject, s.failureReason(ctx, x.record), x.Detail)
 	case x.State != Queued && !expired:
 		return 0, 0, nil
 	}
@@ -102,19 +102,19 @@ func (s *Service) sweepItem(ctx context.Context, b *bus.Bus, taskID string) (bur
 	if message != nil || err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return 0, 0, err
 	}
-	return 0, 1, s.requeue(ctx, b, x)
+	return 0, 1, s.requeue(ctx, x)
 }
 
 // requeue gives an item a new message in its queue.
-func (s *Service) requeue(ctx context.Context, b *bus.Bus, x *Item) error {
+func (s *Service) requeue(ctx context.Context, x *Item) error {
 	o := x.Order
 	o.Generation, o.Attempts = x.Generation+1, min(x.Deliveries, s.cfg.MaxAttempts-1)
-	seq, err := s.enqueue(ctx, b, o, x.Capability)
+	seq, err := s.enqueue(ctx, o, x.Capability)
 	if err != nil {
 		return err
 	}
 	x.renew(o)
 	x.QueueSequence = seq
 	s.reg.Log().Warn("an item of work whose message was lost is queued again", "taskId", x.TaskID, "queue", x.Capability)
-	return s.save(ctx, b, x)
+	return s.save(ctx, x)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/bus"
 )
 
 // The limits of a list of dead letters.
@@ -49,18 +48,22 @@ func (x record) deadLetter() (DeadLetter, error) {
 
 // bury moves an item to the dead letters. Once its record is written, any process can
 // complete the rest, should this one die.
-func (s *Service) bury(ctx context.Context, b *bus.Bus, x *Item, ackSubject string, reason FailureReason, detail string) error {
+func (s *Service) bury(ctx context.Context, x *Item, ackSubject string, reason FailureReason, detail string) error {
 	x.State, x.Reason, x.Detail, x.DeadSequence = Dead, reason, detail, 0
 	x.FinishedAt = store.Timestamp(s.reg.Now())
-	if err := s.save(ctx, b, x); err != nil {
+	if err := s.save(ctx, x); err != nil {
 		return err
 	}
-	return s.publishDead(ctx, b, x, ackSubject)
+	return s.publishDead(ctx, x, ackSubject)
 }
 
 // publishDead puts a dead item into the dead letters, notes its sequence number, and
 // removes the item from its queue.
-func (s *Service) publishDead(ctx context.Context, b *bus.Bus, x *Item, ackSubject string) error {
+func (s *Service) publishDead(ctx context.Context, x *Item, ackSubject string) error {
+	b, err := s.reg.Connected()
+	if err != nil {
+		return err
+	}
 	letter, err := x.deadLetter()
 	if err != nil {
 		return err
@@ -75,7 +78,7 @@ func (s *Service) publishDead(ctx context.Context, b *bus.Bus, x *Item, ackSubje
 		return err
 	}
 	x.DeadSequence = ack.Sequence
-	if err := s.save(ctx, b, x); err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := s.save(ctx, x); err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
 	s.acknowledge(ackSubject, "+TERM dead letter")
@@ -120,17 +123,17 @@ func (s *Service) DeadLetters(ctx context.Context, limit int, capability string)
 		return true
 	})
 	if err == nil {
-		list, err = s.stillDead(ctx, b, list)
+		list, err = s.stillDead(ctx, list)
 	}
 	return list, more, store.AsError(err)
 }
 
 // stillDead drops the letters of items that a process has retried or discarded and died
 // before it removed the letter.
-func (s *Service) stillDead(ctx context.Context, b *bus.Bus, list []DeadLetter) ([]DeadLetter, error) {
+func (s *Service) stillDead(ctx context.Context, list []DeadLetter) ([]DeadLetter, error) {
 	var failed error
 	list = slices.DeleteFunc(list, func(l DeadLetter) bool {
-		x, err := s.item(ctx, b, l.TaskID)
+		x, err := s.Find(ctx, l.TaskID)
 		if err != nil {
 			failed = err
 		}
@@ -142,7 +145,7 @@ func (s *Service) stillDead(ctx context.Context, b *bus.Bus, list []DeadLetter) 
 // RetryDeadLetter puts a failed item on this bus into its queue again. Unless
 // resetAttempts, the attempts so far count, but it gets at least one more.
 func (s *Service) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (DeadLetter, error) {
-	b, x, letter, err := s.deadItem(ctx, taskID)
+	x, letter, err := s.deadItem(ctx, taskID)
 	if err != nil {
 		return DeadLetter{}, err
 	}
@@ -151,66 +154,61 @@ func (s *Service) RetryDeadLetter(ctx context.Context, taskID string, resetAttem
 	if resetAttempts {
 		o.Attempts = 0
 	}
-	seq, err := s.enqueue(ctx, b, o, x.Capability)
+	seq, err := s.enqueue(ctx, o, x.Capability)
 	if err != nil {
 		return DeadLetter{}, store.AsError(err)
 	}
-	for range store.MaxConflicts {
-		if x.Generation >= generation {
-			break // a worker or another retry was faster
+	_, err = s.change(ctx, taskID, func(x *Item) (*Item, error) {
+		if x == nil || x.Generation >= generation {
+			return nil, nil // a worker or another retry was faster
 		}
 		x.renew(o)
 		x.QueueSequence = seq
-		if err = s.save(ctx, b, x); !errors.Is(err, store.ErrConflict) {
-			break
-		}
-		if x, err = s.item(ctx, b, taskID); err != nil || x == nil {
-			break
-		}
-	}
+		return x, nil
+	})
 	if err == nil {
-		err = removeDead(ctx, b, dead)
+		err = s.removeDead(ctx, dead)
 	}
 	return letter, store.AsError(err)
 }
 
 // DiscardDeadLetter removes a failed item on this bus for good.
 func (s *Service) DiscardDeadLetter(ctx context.Context, taskID string) (DeadLetter, error) {
-	b, x, letter, err := s.deadItem(ctx, taskID)
+	x, letter, err := s.deadItem(ctx, taskID)
 	if err != nil {
 		return DeadLetter{}, err
 	}
 	x.State = Discarded
-	err = s.save(ctx, b, x)
+	err = s.save(ctx, x)
 	if errors.Is(err, store.ErrConflict) {
 		return DeadLetter{}, &store.Error{Code: store.ConflictError, Message: fmt.Sprintf("Somebody else has just taken %s out of the dead letters.", store.Quote(taskID)),
 			Remedy: "See list_dead_letter_items."}
 	}
 	if err == nil {
-		err = removeDead(ctx, b, x.DeadSequence)
+		err = s.removeDead(ctx, x.DeadSequence)
 	}
 	return letter, store.AsError(err)
 }
 
 // deadItem finds an item that is in the dead letters.
-func (s *Service) deadItem(ctx context.Context, taskID string) (*bus.Bus, *Item, DeadLetter, error) {
-	b, err := s.reg.Connected()
+func (s *Service) deadItem(ctx context.Context, taskID string) (*Item, DeadLetter, error) {
+	x, err := s.Find(ctx, taskID)
 	if err != nil {
-		return nil, nil, DeadLetter{}, err
-	}
-	x, err := s.item(ctx, b, taskID)
-	if err != nil {
-		return nil, nil, DeadLetter{}, store.AsError(err)
+		return nil, DeadLetter{}, store.AsError(err)
 	}
 	if x == nil || x.State != Dead {
-		return nil, nil, DeadLetter{}, &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no dead letter of the task %s.", store.Quote(taskID)),
+		return nil, DeadLetter{}, &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no dead letter of the task %s.", store.Quote(taskID)),
 			Remedy: "list_dead_letter_items lists the dead letters."}
 	}
 	letter, err := x.deadLetter()
-	return b, x, letter, err
+	return x, letter, err
 }
 
-func removeDead(ctx context.Context, b *bus.Bus, seq uint64) error {
+func (s *Service) removeDead(ctx context.Context, seq uint64) error {
+	b, err := s.reg.Connected()
+	if err != nil {
+		return err
+	}
 	if seq != 0 {
 		if err := store.DeleteMessage(ctx, b, store.DeadStream, seq); err != nil {
 			return err

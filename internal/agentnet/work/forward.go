@@ -3,7 +3,6 @@ package work
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -21,29 +20,19 @@ import (
 // Reserve stores an item in the state Forwarding and returns it. It returns nil if the bus
 // has the same item already, in another state.
 func (s *Service) Reserve(ctx context.Context, o Order, capability string) (*Item, error) {
-	b, err := s.reg.Connected()
-	if err != nil {
+	x, err := s.change(ctx, o.TaskID, func(x *Item) (*Item, error) {
+		if x == nil {
+			return &Item{record: record{Order: o, Capability: capability, State: Forwarding}}, nil
+		}
+		if err := checkSame(x.Order, o); err != nil || x.State != Forwarding {
+			return nil, err
+		}
+		return x, errUnchanged
+	})
+	if err != nil || x == nil {
 		return nil, err
 	}
-	for range store.MaxConflicts {
-		x, err := s.item(ctx, b, o.TaskID)
-		if err != nil {
-			return nil, err
-		}
-		if x != nil {
-			if err := checkSame(x.Order, o); err != nil || x.State != Forwarding {
-				return nil, err
-			}
-			return x, b.Commit(ctx)
-		}
-		x = &Item{record: record{Order: o, Capability: capability, State: Forwarding}}
-		if err := s.save(ctx, b, x); err == nil {
-			return x, b.Commit(ctx)
-		} else if !errors.Is(err, store.ErrConflict) {
-			return nil, err
-		}
-	}
-	return nil, store.ErrConflict
+	return x, s.reg.Commit(ctx)
 }
 
 // Unfinished is an item that is not finished.
@@ -66,32 +55,25 @@ func (s *Service) Unfinished(ctx context.Context, b *bus.Bus) ([]Unfinished, err
 // whether the item is finished. The record decides between this and a worker that claims
 // the item at the same moment.
 func (s *Service) ReserveWaiting(ctx context.Context, taskID string) (x *Item, done bool, err error) {
-	b, err := s.reg.Connected()
-	if err != nil {
-		return nil, false, err
-	}
-	for range store.MaxConflicts {
-		x, err := s.item(ctx, b, taskID)
+	x, err = s.change(ctx, taskID, func(x *Item) (*Item, error) {
 		switch {
-		case err != nil:
-			return nil, false, err
 		case x == nil || x.finished():
-			return nil, true, nil
+			done = true
+			return nil, nil
 		case x.State == Forwarding:
-			return x, false, nil
+			return x, errUnchanged
 		case x.Deliveries > 0 && x.Deliveries >= s.maxAttempts(x.Order):
-			return nil, false, nil // it will be buried
+			return nil, nil // it will be buried
 		case x.State == Claimed && s.reg.Now().Sub(store.ParseTime(x.LeaseUntil)) < s.cfg.AckTimeout:
-			return nil, false, nil
+			return nil, nil
 		}
 		x.State = Forwarding
-		if err := s.save(ctx, b, x); err == nil {
-			return x, false, b.Commit(ctx)
-		} else if !errors.Is(err, store.ErrConflict) {
-			return nil, false, err
-		}
+		return x, nil
+	})
+	if err != nil || x == nil {
+		return nil, done, err
 	}
-	return nil, false, fmt.Errorf("forward %s: %w", store.Quote(taskID), store.ErrConflict)
+	return x, false, s.reg.Commit(ctx)
 }
 
 // ForwardedOrder returns the order to submit to the other bus.
@@ -115,7 +97,7 @@ func (s *Service) MarkForwarded(ctx context.Context, x *Item) error {
 		}
 	}
 	x.State = Forwarded
-	if err := s.save(ctx, b, x); !errors.Is(err, store.ErrConflict) {
+	if err := s.save(ctx, x); !errors.Is(err, store.ErrConflict) {
 		return err
 	}
 	return nil // another process has forwarded it
@@ -132,9 +114,5 @@ func (s *Service) Erase(ctx context.Context, x *Item) error {
 
 // BuryRefused moves an item that the other bus refused to the dead letters.
 func (s *Service) BuryRefused(ctx context.Context, x *Item, why error) error {
-	b, err := s.reg.Connected()
-	if err != nil {
-		return err
-	}
-	return s.bury(ctx, b, x, x.AckSubject, Refused, "the agents' network does not accept it: "+why.Error())
+	return s.bury(ctx, x, x.AckSubject, Refused, "the agents' network does not accept it: "+why.Error())
 }

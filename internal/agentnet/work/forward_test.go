@@ -9,6 +9,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -30,7 +31,7 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	}
 	n.Start()
 	var letters []work.DeadLetter
-	nettest.Await(t, "the dead letter", func() bool {
+	wait.Eventually(t, "the dead letter", func() bool {
 		var err error
 		letters, _, err = boss.DeadLetters(t.Context(), 0, "")
 		return err == nil && len(letters) > 0
@@ -41,7 +42,7 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	if _, err := boss.DiscardDeadLetter(t.Context(), "T"); err != nil {
 		t.Error(err)
 	}
-	nettest.Await(t, "the other item, untouched", func() bool {
+	wait.Eventually(t, "the other item, untouched", func() bool {
 		s, err := other.Item(t.Context(), "T", false)
 		if err == nil && s.State != work.Queued {
 			t.Errorf("%+v", s)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -13,15 +12,11 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/bus"
 )
 
-// held returns an item that the agent holds by a token, or a ConflictError.
-func (w *Worker) held(ctx context.Context, b *bus.Bus, taskID string, token int) (*Item, error) {
-	x, err := w.svc.item(ctx, b, taskID)
+// held returns an item if the agent holds it by the token, or an error that says who does.
+func (w *Worker) held(x *Item, taskID string, token int) (*Item, error) {
 	switch {
-	case err != nil:
-		return nil, store.AsError(err)
 	case x == nil:
 		return nil, noItem(taskID)
 	case w.holds(x, token):
@@ -113,12 +108,11 @@ func (w *Worker) Complete(ctx context.Context, taskID string, token int, o Outco
 // hasCompleted reports whether this claim completed the item before, though the agent got
 // no answer.
 func (w *Worker) hasCompleted(ctx context.Context, taskID string, token int) bool {
-	b, err := w.agent.Ready()
-	if err != nil {
+	if w.agent.Failure() != nil {
 		return false
 	}
-	x, err := w.svc.item(ctx, b, taskID)
-	return err == nil && x != nil && x.State == Completed && x.Holder == w.agent.GUID() && x.Token == token && b.Commit(ctx) == nil
+	x, err := w.svc.Find(ctx, taskID)
+	return err == nil && x != nil && x.State == Completed && x.Holder == w.agent.GUID() && x.Token == token && w.svc.reg.Commit(ctx) == nil
 }
 
 // rejectDelay lets other workers claim an item before the one that has just rejected it.
@@ -129,10 +123,6 @@ const rejectDelay = 500 * time.Millisecond
 func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error) {
 	if reason == "" || len(reason) > maxNote {
 		return false, store.Invalid("The reason has %d bytes.", len(reason)).WithRemedy("Say in 1 to %d bytes why.", maxNote)
-	}
-	b, err := w.agent.Ready()
-	if err != nil {
-		return false, err
 	}
 	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
 		x.Reason, x.Detail = Refused, reason
@@ -145,7 +135,7 @@ func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason st
 		return false, err
 	}
 	if x.State == Dead {
-		return true, store.AsError(w.svc.publishDead(ctx, b, x, x.AckSubject))
+		return true, store.AsError(w.svc.publishDead(ctx, x, x.AckSubject))
 	}
 	w.svc.acknowledge(x.AckSubject, fmt.Sprintf(`-NAK {"delay": %d}`, rejectDelay))
 	return false, nil
@@ -154,25 +144,20 @@ func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason st
 // changeHeld changes the record of an item that the agent holds, and returns when that is
 // durable.
 func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, change func(*Item)) (*Item, error) {
-	b, err := w.agent.Ready()
-	if err != nil {
+	if _, err := w.agent.Ready(); err != nil {
 		return nil, err
 	}
-	for range store.MaxConflicts {
-		x, err := w.held(ctx, b, taskID, token)
-		if err != nil {
-			return nil, err
-		}
-		change(x)
-		err = w.svc.save(ctx, b, x)
+	x, err := w.svc.change(ctx, taskID, func(x *Item) (*Item, error) {
+		x, err := w.held(x, taskID, token)
 		if err == nil {
-			return x, store.AsError(b.Commit(ctx))
+			change(x)
 		}
-		if !errors.Is(err, store.ErrConflict) {
-			return nil, store.AsError(err)
-		}
+		return x, err
+	})
+	if err == nil {
+		err = w.svc.reg.Commit(ctx)
 	}
-	return nil, store.AsError(store.ErrConflict)
+	return x, store.AsError(err)
 }
 
 // acknowledge acknowledges a queue's message in one of NATS's ways. The record is what
@@ -267,7 +252,7 @@ func (w *Worker) Status(ctx context.Context, taskID string, wait bool) (ItemStat
 	defer poll.Stop()
 	for {
 		get, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.RequestTimeout)
-		x, err := w.svc.item(get, b, taskID)
+		x, err := w.svc.Find(get, taskID)
 		cancel()
 		if err != nil {
 			return ItemStatus{}, store.AsError(err)

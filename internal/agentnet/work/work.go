@@ -181,8 +181,12 @@ func itemKey(taskID string) store.Key {
 	return store.Key{Stream: store.ItemStream, Subject: store.ItemSubject + taskKey(taskID)}
 }
 
-// item reads an item's record; nil if there is none.
-func (s *Service) item(ctx context.Context, b *bus.Bus, taskID string) (*Item, error) {
+// Find returns an item; nil if there is none.
+func (s *Service) Find(ctx context.Context, taskID string) (*Item, error) {
+	b, err := s.reg.Connected()
+	if err != nil {
+		return nil, err
+	}
 	v, err := itemKey(taskID).Get(ctx, b)
 	if err != nil || !v.Exists() {
 		return nil, err
@@ -194,18 +198,33 @@ func (s *Service) item(ctx context.Context, b *bus.Bus, taskID string) (*Item, e
 	return x, nil
 }
 
-// Find returns an item; nil if there is none.
-func (s *Service) Find(ctx context.Context, taskID string) (*Item, error) {
-	b, err := s.reg.Connected()
-	if err != nil {
-		return nil, err
+var errUnchanged = errors.New("the item's record stays as it is")
+
+// change has f change the latest record of an item, which is nil if there is none, and saves what f returns, unless
+// that is nil; with errUnchanged it returns it without saving. It starts again if somebody else changes the record
+// meanwhile.
+func (s *Service) change(ctx context.Context, taskID string, f func(*Item) (*Item, error)) (*Item, error) {
+	for range store.MaxConflicts {
+		x, err := s.Find(ctx, taskID)
+		if err == nil {
+			x, err = f(x)
+		}
+		if err == nil && x != nil {
+			err = s.save(ctx, x)
+		}
+		switch {
+		case err == nil, errors.Is(err, errUnchanged):
+			return x, nil
+		case !errors.Is(err, store.ErrConflict):
+			return nil, err
+		}
 	}
-	return s.item(ctx, b, taskID)
+	return nil, fmt.Errorf("change %s: %w", store.Quote(taskID), store.ErrConflict)
 }
 
 // save replaces a record's revision. It sets a TTL for finished items.
-func (s *Service) save(ctx context.Context, b *bus.Bus, x *Item) error {
-	data, err := json.Marshal(x.record)
+func (s *Service) save(ctx context.Context, x *Item) error {
+	b, err := s.reg.Connected()
 	if err != nil {
 		return err
 	}
@@ -217,7 +236,7 @@ func (s *Service) save(ctx context.Context, b *bus.Bus, x *Item) error {
 		}
 		opts = append(opts, jetstream.WithMsgTTL(max(ttl.Truncate(time.Second), time.Second)))
 	}
-	revision, err := itemKey(x.TaskID).Put(ctx, b, data, x.revision, opts...)
+	revision, err := itemKey(x.TaskID).Put(ctx, b, x.record, x.revision, opts...)
 	if err != nil {
 		return err
 	}
@@ -260,40 +279,32 @@ func (w *Worker) Order(sub Submission) (o Order, capability string, err error) {
 }
 
 // Submit puts an item into a queue and returns when it is durable. To submit the same
-// item again is no error; another one with the same id is a ConflictError.
+// item again is no error; another one with the same id is a ConflictError. It stores the
+// queue's message first, so that every item with a record can be delivered, and then the
+// record.
 func (s *Service) Submit(ctx context.Context, o Order, capability string) error {
-	b, err := s.reg.Connected()
-	if err != nil {
-		return err
-	}
-	return s.submit(ctx, b, o, capability)
-}
-
-// submit stores the queue's message first, so that every item with a record can be
-// delivered, and then the record.
-func (s *Service) submit(ctx context.Context, b *bus.Bus, o Order, capability string) error {
-	have, err := s.item(ctx, b, o.TaskID)
+	have, err := s.Find(ctx, o.TaskID)
 	if err != nil {
 		return err
 	}
 	if have != nil {
 		return checkSame(have.Order, o)
 	}
-	seq, err := s.enqueue(ctx, b, o, capability)
+	seq, err := s.enqueue(ctx, o, capability)
 	if err != nil {
 		return err
 	}
-	err = s.save(ctx, b, newItem(o, capability, seq))
+	err = s.save(ctx, newItem(o, capability, seq))
 	if errors.Is(err, store.ErrConflict) {
 		// A worker or another submitter was faster, and has made the record.
-		if have, err = s.item(ctx, b, o.TaskID); err == nil && have != nil {
+		if have, err = s.Find(ctx, o.TaskID); err == nil && have != nil {
 			err = checkSame(have.Order, o)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return b.Commit(ctx)
+	return s.reg.Commit(ctx)
 }
 
 func newItem(o Order, capability string, seq uint64) *Item {
@@ -311,7 +322,11 @@ func checkSame(have, o Order) error {
 }
 
 // enqueue stores an item's message in its queue.
-func (s *Service) enqueue(ctx context.Context, b *bus.Bus, o Order, capability string) (seq uint64, err error) {
+func (s *Service) enqueue(ctx context.Context, o Order, capability string) (seq uint64, err error) {
+	b, err := s.reg.Connected()
+	if err != nil {
+		return 0, err
+	}
 	_, owner := store.Allowances(s.cfg, "")
 	if _, err := s.ensureQueue(ctx, b, capability, owner); err != nil {
 		return 0, err

@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -83,7 +84,7 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 	}
 	_, err = stranger.Submit(t.Context(), work.Submission{Capability: "typescript", Offer: mail.Offer{TaskID: "TASK-1", Description: "other"}})
 	nettest.Wants(t, err, store.ConflictError, "another item")
-	nettest.Await(t, "the queue is empty", func() bool {
+	wait.Eventually(t, "the queue is empty", func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == 0
 	})
@@ -99,7 +100,7 @@ func TestAnItemThatComesWithTheDeadlineIsNotAwayForALease(t *testing.T) {
 	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	var c *work.Claim
-	nettest.Await(t, "the item", func() bool {
+	wait.Eventually(t, "the item", func() bool {
 		var err error
 		if c, err = hand.Claim(over, nil); err != nil {
 			t.Fatal(err)
@@ -187,7 +188,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("%+v, %+v", first, second)
 	}
 	var list []work.DeadLetter
-	nettest.Await(t, "the dead letter", func() bool {
+	wait.Eventually(t, "the dead letter", func() bool {
 		nettest.NoClaim(t, hand, "go")
 		list = nettest.DeadLetters(t, boss, "")
 		return len(list) == 1
@@ -304,8 +305,8 @@ func TestDeadLettersExpire(t *testing.T) {
 	if len(nettest.DeadLetters(t, a, "")) != 1 && time.Since(refused) < cfg.DeadLetterTTL {
 		t.Error("it is not there")
 	}
-	nettest.Await(t, "its end", func() bool { return len(nettest.DeadLetters(t, a, "")) == 0 })
-	nettest.Await(t, "the end of its record", func() bool {
+	wait.Eventually(t, "its end", func() bool { return len(nettest.DeadLetters(t, a, "")) == 0 })
+	wait.Eventually(t, "the end of its record", func() bool {
 		_, err := a.Item(t.Context(), "T", false)
 		return nettest.CategoryOf(err) == store.NotFoundError
 	})
@@ -387,7 +388,7 @@ func TestForeignItems(t *testing.T) {
 		}
 	}
 	var list []work.DeadLetter
-	nettest.Await(t, "the burial of the others", func() bool {
+	wait.Eventually(t, "the burial of the others", func() bool {
 		nettest.NoClaim(t, hand)
 		list = nettest.DeadLetters(t, hand, "go")
 		return len(list) >= 3
@@ -443,7 +444,7 @@ func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
 		nettest.Complete(t, hand, c)
 	}
 	var letters []work.DeadLetter
-	nettest.Await(t, "the burial of the others", func() bool {
+	wait.Eventually(t, "the burial of the others", func() bool {
 		nettest.NoClaim(t, hand)
 		letters = nettest.DeadLetters(t, hand, "go")
 		return len(letters) >= 3
@@ -497,7 +498,7 @@ func TestTheCollectorPassesOverNoItem(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock.Forward(20 * time.Minute)
-	nettest.Await(t, "its burial", func() bool {
+	wait.Eventually(t, "its burial", func() bool {
 		c, err := network.Collect(t.Context(), true)
 		if err != nil {
 			t.Fatal(err)
@@ -611,7 +612,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 		}
 	})
 	states := map[work.ItemState]int{}
-	nettest.Await(t, "the end of all items", func() bool {
+	wait.Eventually(t, "the end of all items", func() bool {
 		clear(states)
 		for i := range items {
 			s, err := boss.Item(t.Context(), fmt.Sprint("T", i), false)

@@ -10,6 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -98,7 +99,7 @@ func Linked(n, hub *Server, project string) agentnet.Config {
 func OpenLinked(t *testing.T, cfg agentnet.Config) *agentnet.Network {
 	t.Helper()
 	network := Open(t, cfg)
-	Await(t, "the hub's bus", func() bool { return network.Status().Local })
+	wait.Eventually(t, "the hub's bus", func() bool { return network.Status().Local })
 	return network
 }
 
@@ -106,7 +107,7 @@ func OpenLinked(t *testing.T, cfg agentnet.Config) *agentnet.Network {
 func AwaitLoss(t *testing.T, networks ...*agentnet.Network) {
 	t.Helper()
 	for _, n := range networks {
-		Await(t, "the loss", func() bool { return !n.Status().Connected })
+		wait.Eventually(t, "the loss", func() bool { return !n.Status().Connected })
 	}
 }
 
@@ -114,7 +115,7 @@ func AwaitLoss(t *testing.T, networks ...*agentnet.Network) {
 func ClaimTask(t *testing.T, a *agentnet.Agent, task string) *work.Claim {
 	t.Helper()
 	var c *work.Claim
-	Await(t, "a claim of "+task, func() bool {
+	wait.Eventually(t, "a claim of "+task, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		var err error

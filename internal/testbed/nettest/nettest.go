@@ -4,7 +4,6 @@ package nettest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -78,9 +77,7 @@ func (n *Server) Host(name, user, project string) agentnet.Config {
 	return agentnet.Config{BusConfig: store.Config{
 		Hostname: name, Username: user, ProjectPath: "/home/" + user + "/" + project, ProjectID: fmt.Sprintf("%016x", len(project))[:15] + project[:1],
 		Logger: slog.New(slog.DiscardHandler),
-		Dial: func(ctx context.Context) (*bus.Bus, error) {
-			return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
-		},
+		Dial:   Dialer(n),
 	}}
 }
 
@@ -127,15 +124,7 @@ func Register(t testing.TB, n *agentnet.Network, r registry.Registration) *agent
 	return a
 }
 
-// Await polls until condition holds.
-func Await(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	if !Comes(t, condition) {
-		t.Fatalf("it does not come: %s", what)
-	}
-}
-
-// Comes polls until condition holds, and reports whether it did in time. Unlike Await it
+// Comes polls until condition holds, and reports whether it did in time. Unlike wait.Eventually it
 // may be called from any goroutine.
 func Comes(t testing.TB, condition func() bool) bool {
 	// Longer than the pause between two attempts to connect, MaxBackoff.
@@ -153,13 +142,10 @@ func Comes(t testing.TB, condition func() bool) bool {
 
 // CategoryOf is that of an error, "" for none.
 func CategoryOf(err error) store.Code {
-	if e, ok := errors.AsType[*store.Error](err); ok {
-		return e.Code
+	if code := store.CodeOf(err); code != "" || err == nil {
+		return code
 	}
-	if err != nil {
-		return store.Code(err.Error())
-	}
-	return ""
+	return store.Code(err.Error())
 }
 
 // Wants expects an error of a category whose text contains part.
