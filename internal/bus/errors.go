@@ -159,7 +159,7 @@ func isRefused(err error) bool {
 
 // jetStreamError classifies the failure of JetStream at a server that answers.
 func jetStreamError(err error, where string) error {
-	e := &Error{Code: CodeNoJetStream, Err: err}
+	e := &Error{Code: CodeNoJetStream, Err: err, Remedy: "check the server's log; a cluster needs a majority of its nodes"}
 	switch {
 	case errors.Is(err, nats.ErrPermissionViolation):
 		e.Code = CodeAuth
@@ -175,10 +175,8 @@ func jetStreamError(err error, where string) error {
 		return contextError(err, "waiting for JetStream")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 		e.Message = fmt.Sprintf("JetStream at %s does not answer", where)
-		e.Remedy = "check the server's log; a cluster needs a majority of its nodes"
 	default:
 		e.Message = fmt.Sprintf("JetStream at %s is not available: %v", where, err)
-		e.Remedy = "check the server's log; a cluster needs a majority of its nodes"
 	}
 	return e
 }
@@ -192,18 +190,15 @@ func requestError(err error, doing string) error {
 	e := &Error{Code: CodeRejected, Message: fmt.Sprintf("cannot %s: %v", doing, err), Err: err}
 	var api *jetstream.APIError
 	switch {
-	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrDisconnected),
-		errors.Is(err, nats.ErrConnectionReconnecting):
+	case isAny(err, nats.ErrReconnectBufExceeded, nats.ErrDisconnected, nats.ErrConnectionReconnecting):
 		e.Code = CodeNotRunning
 		e.Message = fmt.Sprintf("cannot %s: the connection to the bus is lost", doing)
 		e.Remedy = "it reconnects automatically; see the bus in parley doctor"
-	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining),
-		errors.Is(err, jetstream.ErrJetStreamPublisherClosed):
+	case isAny(err, nats.ErrConnectionClosed, nats.ErrConnectionDraining, jetstream.ErrJetStreamPublisherClosed):
 		e.Code = CodeClosed
 		e.Message = fmt.Sprintf("cannot %s: the bus is closed", doing)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, nats.ErrTimeout), errors.Is(err, jetstream.ErrAsyncPublishTimeout),
-		errors.Is(err, jetstream.ErrTooManyStalledMsgs):
+	case isAny(err, context.Canceled, context.DeadlineExceeded, nats.ErrTimeout, jetstream.ErrAsyncPublishTimeout,
+		jetstream.ErrTooManyStalledMsgs):
 		e.Code = CodeTimeout
 		e.Message = fmt.Sprintf("cannot %s: no answer in time", doing)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):

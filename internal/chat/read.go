@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -197,7 +198,7 @@ type readers struct {
 type readerKey struct{ reader, channel string }
 
 type readerEntry struct {
-	turn     chan struct{} // of capacity 1; a lock that can be waited for with a context
+	turn     *semaphore.Weighted // of 1
 	stream   string
 	consumer jetstream.Consumer // nil until it is created
 }
@@ -205,12 +206,10 @@ type readerEntry struct {
 // acquire returns a consumer, locked until release is called.
 func (r *readers) acquire(ctx context.Context, b *bus.Bus, stream, reader, channel, instance string) (jetstream.Consumer, func(), error) {
 	entry := r.entry(readerKey{reader, channel}, stream)
-	select {
-	case entry.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+	if err := entry.turn.Acquire(ctx, 1); err != nil {
+		return nil, nil, err
 	}
-	release := func() { <-entry.turn }
+	release := func() { entry.turn.Release(1) }
 	if entry.consumer != nil {
 		return entry.consumer, release, nil
 	}
@@ -245,7 +244,7 @@ func (r *readers) entry(key readerKey, stream string) *readerEntry {
 			break
 		}
 	}
-	e := &readerEntry{turn: make(chan struct{}, 1), stream: stream}
+	e := &readerEntry{turn: semaphore.NewWeighted(1), stream: stream}
 	r.byKey[key] = e
 	return e
 }
@@ -263,9 +262,7 @@ func (r *readers) deleteAll(ctx context.Context, b *bus.Bus) {
 	r.byKey = nil
 	r.mu.Unlock()
 	for _, e := range entries {
-		select {
-		case e.turn <- struct{}{}:
-		case <-ctx.Done():
+		if e.turn.Acquire(ctx, 1) != nil {
 			return
 		}
 		if e.consumer != nil && b.Conn().IsConnected() {

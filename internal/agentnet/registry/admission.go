@@ -162,12 +162,10 @@ const HeartbeatToken = ".pulse"
 // write its entry itself: the entry has changed, the identity's record is due, or the
 // hub cannot be reached.
 func (a *Agent) relayHeartbeat(b *bus.Bus) bool {
-	select {
-	case <-a.turn:
-	default:
+	if !a.turn.TryAcquire(1) {
 		return false // the entry is being written
 	}
-	defer a.release()
+	defer a.turn.Release(1)
 	a.mu.Lock()
 	dirty := a.dirty
 	a.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -117,7 +118,7 @@ type Agent struct {
 	whileEntered []func(context.Context, *bus.Bus)
 	onLeave      []func(why *store.Error)
 
-	turn chan struct{} // holds a value while nobody writes the entry
+	turn *semaphore.Weighted // of 1, for who writes the entry
 	done sync.WaitGroup
 
 	mu       sync.Mutex
@@ -140,8 +141,7 @@ type AgentOptions struct {
 // NewAgent returns an agent that is neither entered nor active yet.
 func (g *Registry) NewAgent(id *Identity, r Registration, o AgentOptions) *Agent {
 	a := &Agent{reg: g, guid: id.guid, identity: id, unlisted: o.Unlisted, pending: o.Pending,
-		log: cmp.Or(o.Logger, g.Log()).With("guid", id.guid), turn: make(chan struct{}, 1), dirty: true}
-	a.release()
+		log: cmp.Or(o.Logger, g.Log()).With("guid", id.guid), turn: semaphore.NewWeighted(1), dirty: true}
 	now := store.Timestamp(g.Now())
 	a.entry = Entry{GUID: id.guid, Hostname: g.cfg.Hostname, Status: Active, RegisteredAt: now, LastHeartbeat: now}
 	g.Describe(&a.entry, r)
@@ -352,26 +352,14 @@ func (a *Agent) Publish(ctx context.Context) error {
 	return nil
 }
 
-// acquire waits for the right to write the entry.
-func (a *Agent) acquire(ctx context.Context) error {
-	select {
-	case <-a.turn:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (a *Agent) release() { a.turn <- struct{}{} }
-
 // write refreshes the identity and writes the entry, with the present time. It replaces
 // whatever the registry holds: only the agent writes its entry, and only the collector
 // removes it.
 func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
-	if err := a.acquire(ctx); err != nil {
+	if err := a.turn.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer a.release()
+	defer a.turn.Release(1)
 	if err := a.refreshIdentity(ctx, b); err != nil || a.unlisted {
 		return err
 	}

@@ -322,10 +322,10 @@ func (g *Registry) StoredIdentity(agentType string) (*Identity, error) {
 
 // claimIdentity writes the record of an identity that was taken without the bus.
 func (a *Agent) claimIdentity(ctx context.Context, b *bus.Bus) error {
-	if err := a.acquire(ctx); err != nil {
+	if err := a.turn.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer a.release()
+	defer a.turn.Release(1)
 	have := a.identity
 	key := have.slot
 	switch {

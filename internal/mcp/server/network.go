@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
@@ -114,8 +115,8 @@ func (g *Network) Register(s *Server) {
 
 // networkAgent is the state of a client in the network.
 type networkAgent struct {
-	turn         chan struct{}   // of capacity 1; locks the rest
-	agent        *agentnet.Agent // nil if it is not registered
+	turn         *semaphore.Weighted // of 1; locks the rest
+	agent        *agentnet.Agent     // nil if it is not registered
 	registration registry.Registration
 	idle         bool      // deregistered because it was idle
 	used         time.Time // last call
@@ -124,27 +125,16 @@ type networkAgent struct {
 type networkAgentKey struct{}
 
 func networkAgentOf(c *Client) *networkAgent {
-	return c.Value(networkAgentKey{}, func() any { return &networkAgent{turn: make(chan struct{}, 1)} }).(*networkAgent)
-}
-
-// lock locks the state until unlock is called.
-func (p *networkAgent) lock(ctx context.Context) (unlock func(), err error) {
-	select {
-	case p.turn <- struct{}{}:
-		return func() { <-p.turn }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return c.Value(networkAgentKey{}, func() any { return &networkAgent{turn: semaphore.NewWeighted(1)} }).(*networkAgent)
 }
 
 // agent returns the caller's agent, under its current handle.
 func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 	p := networkAgentOf(c.Client)
-	unlock, err := p.lock(ctx)
-	if err != nil {
+	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer p.turn.Release(1)
 	p.used = g.now()
 	if p.idle {
 		a, err := g.network.Register(ctx, p.registration)
@@ -168,11 +158,10 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 // register registers the client as an agent, or changes its registration.
 func (g *Network) register(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, again bool, err error) {
 	p := networkAgentOf(c)
-	unlock, err := p.lock(ctx)
-	if err != nil {
+	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return registry.Entry{}, false, err
 	}
-	defer unlock()
+	defer p.turn.Release(1)
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
 		if f, ok := errors.AsType[*store.Error](err); !ok || f.Code != store.NotRegisteredError {
@@ -196,11 +185,10 @@ const leaveTimeout = 5 * time.Second
 func (g *Network) end(p *networkAgent) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	unlock, err := p.lock(ctx)
-	if err != nil {
+	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return // a call is still running; the end of the network deregisters the agent
 	}
-	defer unlock()
+	defer p.turn.Release(1)
 	p.idle = false
 	g.deregistered(ctx, p)
 }
@@ -244,9 +232,7 @@ func (g *Network) deregisterIdle(ctx context.Context) {
 	agents := slices.Collect(maps.Keys(g.agents))
 	g.mu.Unlock()
 	for _, p := range agents {
-		select {
-		case p.turn <- struct{}{}:
-		default:
+		if !p.turn.TryAcquire(1) {
 			continue // in a call
 		}
 		if p.agent != nil && g.now().Sub(p.used) >= g.idle {
@@ -255,7 +241,7 @@ func (g *Network) deregisterIdle(ctx context.Context) {
 			g.deregistered(leaving, p)
 			cancel()
 		}
-		<-p.turn
+		p.turn.Release(1)
 	}
 }
 
@@ -265,12 +251,11 @@ func (g *Network) autoRegister(ctx context.Context, s *Server) {
 	for ctx.Err() == nil {
 		g.awaitUsable(ctx)
 		p := networkAgentOf(s.client)
-		unlock, err := p.lock(ctx)
-		if err != nil {
+		if p.turn.Acquire(ctx, 1) != nil {
 			return
 		}
 		done := p.agent != nil
-		unlock()
+		p.turn.Release(1)
 		if done {
 			return
 		}
@@ -512,11 +497,10 @@ type deregisterOut struct {
 
 func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ noArguments) (string, deregisterOut, error) {
 	p := networkAgentOf(c.Client)
-	unlock, err := p.lock(ctx)
-	if err != nil {
+	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return "", deregisterOut{}, err
 	}
-	defer unlock()
+	defer p.turn.Release(1)
 	p.agent, p.idle = nil, false
 	if err := g.network.Leave(ctx, a); err != nil {
 		return "", deregisterOut{}, err

@@ -135,15 +135,12 @@ func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Selecti
 }
 
 func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
-	wait, err := WaitTime(in.TimeoutSeconds)
-	if err != nil {
-		return "", readDirectOut{}, err
-	}
-	waiting, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	stop := c.ReportProgress(ctx, wait, waitingMessage)
-	list, more, err := a.Wait(waiting, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID})
-	stop()
+	var list []mail.Mail
+	more := false
+	wait, err := whileWaiting(ctx, c, in.TimeoutSeconds, func(ctx context.Context) (err error) {
+		list, more, err = a.Wait(ctx, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID})
+		return err
+	})
 	if err != nil {
 		return "", readDirectOut{}, err
 	}

@@ -166,15 +166,11 @@ func submitWork(ctx context.Context, _ *Call, a *agentnet.Agent, in submitWorkIn
 }
 
 func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) (string, claimWorkOut, error) {
-	wait, err := WaitTime(in.TimeoutSeconds)
-	if err != nil {
-		return "", claimWorkOut{}, err
-	}
-	waiting, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	stop := c.ReportProgress(ctx, wait, waitingMessage)
-	claim, err := a.Claim(waiting, in.Capabilities)
-	stop()
+	var claim *work.Claim
+	wait, err := whileWaiting(ctx, c, in.TimeoutSeconds, func(ctx context.Context) (err error) {
+		claim, err = a.Claim(ctx, in.Capabilities)
+		return err
+	})
 	if err != nil {
 		return "", claimWorkOut{}, err
 	}

@@ -77,6 +77,18 @@ func distinct(names []string) []string {
 	return kept
 }
 
+// whileWaiting calls f with a context that ends after the time to wait, and reports progress until it returns.
+func whileWaiting(ctx context.Context, c *Call, seconds int, f func(context.Context) error) (time.Duration, error) {
+	wait, err := WaitTime(seconds)
+	if err != nil {
+		return 0, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	defer c.ReportProgress(ctx, wait, waitingMessage)()
+	return wait, f(waiting)
+}
+
 // WaitTime converts the timeout argument of a blocking tool; 0 is the default. It returns a ValidationError for a
 // negative timeout or one beyond MaxWait.
 func WaitTime(seconds int) (time.Duration, error) {
