@@ -107,30 +107,28 @@ func (c *client) merge(from, to uint64) (gone int) {
 	var before *item // the last kept struct
 	empty := false
 	for n := p.chunk; n < len(c.chunks); n++ {
-		chunk := c.chunks[n]
-		i := 0
+		chunk, first := c.chunks[n], 0
 		if n == p.chunk {
-			before, i = chunk[p.i], p.i+1
+			before, first = chunk[p.i], p.i+1
 		}
-		kept := i
-		for ; i < len(chunk) && chunk[i].id.Clock <= to; i++ {
-			if joins(before, chunk[i]) {
-				join(before, chunk[i])
-				gone++
-				continue
+		end := first
+		for end < len(chunk) && chunk[end].id.Clock <= to {
+			end++
+		}
+		kept := slices.DeleteFunc(chunk[first:end], func(it *item) bool {
+			if joins(before, it) {
+				join(before, it)
+				return true
 			}
-			before = chunk[i]
-			chunk[kept] = before
-			kept++
+			before = it
+			return false
+		})
+		if joined := end - first - len(kept); joined > 0 {
+			gone += joined
+			c.chunks[n] = slices.Delete(chunk, end-joined, end)
+			empty = empty || len(c.chunks[n]) == 0
 		}
-		done := i < len(chunk)
-		if kept < i {
-			m := copy(chunk[kept:], chunk[i:])
-			clear(chunk[kept+m:])
-			c.chunks[n] = chunk[:kept+m]
-			empty = empty || kept+m == 0
-		}
-		if done {
+		if end < len(chunk) {
 			break
 		}
 	}

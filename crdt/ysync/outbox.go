@@ -1,6 +1,10 @@
 package ysync
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/parleyhub/parley/internal/base/wait"
+)
 
 // Limits of a client's queue. Most frames are small and arrive in bursts.
 const (
@@ -26,16 +30,8 @@ func (o *outbox) put(b []byte) bool {
 	}
 	o.queue = append(o.queue, b)
 	o.bytes += len(b)
-	o.signal()
+	wait.Nudge(o.wake)
 	return true
-}
-
-// signal wakes the writer; the lock is held.
-func (o *outbox) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
 }
 
 // first returns the next frame, which stays queued until sent is called.
@@ -58,5 +54,5 @@ func (o *outbox) sent() {
 		o.queue = nil
 		return
 	}
-	o.signal()
+	wait.Nudge(o.wake)
 }

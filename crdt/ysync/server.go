@@ -24,6 +24,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Subprotocol is the subprotocol that a client may offer, besides one that contains a token; it may also
@@ -467,10 +468,7 @@ func (s *Server) spread(r *room, u replica.Update) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for c := range r.conns {
-			select {
-			case c.stale <- struct{}{}:
-			default:
-			}
+			wait.Nudge(c.stale)
 		}
 		return
 	}

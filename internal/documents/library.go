@@ -20,6 +20,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -48,7 +49,7 @@ type Library struct {
 	closed  bool
 
 	compacting sync.Mutex // held while an epoch begins; locked before mu
-	renewals   sync.WaitGroup
+	renewals   wait.Group
 }
 
 // opening is a document that is open, being opened or, if evicted, being closed.
@@ -305,11 +306,6 @@ const renewTimeout = time.Minute
 
 // renew compacts a document in the background. If that fails, the replica asks again later.
 func (l *Library) renew(name, why string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return
-	}
 	l.renewals.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), renewTimeout)
 		defer cancel()
@@ -327,6 +323,7 @@ func (l *Library) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
+	l.renewals.Stop()
 	l.renewals.Wait()
 	l.mu.Lock()
 	open := l.open

@@ -65,11 +65,10 @@ type Service struct {
 	log     *slog.Logger
 	ctx     context.Context
 	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	running wait.Group
 
 	mu        sync.Mutex
 	endpoints []*endpoint
-	closed    bool
 }
 
 // New returns a Service for the documents of a library. A nil logger discards.
@@ -130,26 +129,15 @@ func (s *Service) Serve(n Node, id string, vouch func(agentID string) error) err
 
 // Close ends all links and waits for their goroutines.
 func (s *Service) Close() {
+	s.running.Stop()
 	s.mu.Lock()
-	s.closed = true
 	endpoints := s.endpoints
 	s.mu.Unlock()
 	s.cancel()
 	for _, p := range endpoints {
 		p.access.Leave()
 	}
-	s.wg.Wait()
-}
-
-// start runs f in a goroutine that Close waits for. It reports false if the service is closed.
-func (s *Service) start(f func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.wg.Go(f)
-	return true
+	s.running.Wait()
 }
 
 // receive handles the envelopes for the card. It must not block, for it serves all agents: messages of a linked agent
@@ -179,12 +167,12 @@ func (p *endpoint) request(ctx context.Context, e *envelope.Envelope) {
 	}
 	if !p.limits.beginRequest(e.Sender, now) {
 		p.countRefusal(e.Sender, now)
-		p.service.start(func() {
+		p.service.running.Go(func() {
 			p.replyError(ctx, e, problem{Code: CodeBusy, Message: fmt.Sprintf("at most %d requests of an agent are answered at once", maxRequests), Remedy: "wait for the answers"})
 		})
 		return
 	}
-	if !p.service.start(func() {
+	if !p.service.running.Go(func() {
 		p.answer(ctx, e)
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -208,12 +196,12 @@ func (p *endpoint) open(k linkKey, e *envelope.Envelope) {
 	}
 	if old == nil && p.full(k.agent) {
 		p.noteRefusal(k, now) // before its next message
-		p.service.start(func() { p.reportRefusal(p.service.ctx, k, e, errFull) })
+		p.service.running.Go(func() { p.reportRefusal(p.service.ctx, k, e, errFull) })
 		return
 	}
 	ctx, stop := context.WithCancel(p.service.ctx)
 	l := &link{channel: ch, stop: stop}
-	if !p.service.start(func() { p.serve(ctx, k, l, e) }) {
+	if !p.service.running.Go(func() { p.serve(ctx, k, l, e) }) {
 		stop()
 		return
 	}
