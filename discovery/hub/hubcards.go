@@ -203,8 +203,7 @@ func (s *Source) request(ctx context.Context, etag string) (*http.Request, error
 }
 
 func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }
 
 // read decodes the hub's answer. Every card must be valid.

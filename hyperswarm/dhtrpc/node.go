@@ -86,13 +86,13 @@ type Node struct {
 	mu      sync.Mutex
 	tid     uint16
 	pending map[uint16]*pending
-	checks  int // pings after down hints
-	swaps   int
-	delayed int
 	heard   []netip.AddrPort // nodes that answered lately, newest last
 	refresh time.Time        // last refresh of the table
 
 	slots     chan struct{}
+	checks    chan struct{} // slots of pings after down hints
+	swaps     chan struct{}
+	delayed   chan struct{}
 	hintsLeft atomic.Int32
 	ready     chan struct{}
 }
@@ -103,6 +103,7 @@ func Listen(mux *udx.Mux, o Options) (*Node, error) {
 	n := &Node{
 		o: o, mux: mux, tokens: newTokens(), limits: newLimits(o.RequestRate),
 		pending: make(map[uint16]*pending), slots: make(chan struct{}, maxInFlight), ready: make(chan struct{}),
+		checks: make(chan struct{}, maxHintChecks), swaps: make(chan struct{}, maxTableSwaps), delayed: make(chan struct{}, maxDelayed),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	var b [2]byte
@@ -260,7 +261,7 @@ func (n *Node) note(m *Message, from netip.AddrPort) {
 		return
 	}
 	id := *m.ID
-	if !n.goBounded(&n.swaps, maxTableSwaps, func() {
+	if !n.background.GoWithin(n.swaps, func() {
 		alive := n.check(stale.addr, 2)
 		n.table.pinged(stale)
 		if !alive {
@@ -269,25 +270,6 @@ func (n *Node) note(m *Message, from netip.AddrPort) {
 	}) {
 		n.table.pinged(stale)
 	}
-}
-
-// goBounded runs f in a goroutine unless limit such goroutines, counted in *running, run already. It
-// reports whether there was room.
-func (n *Node) goBounded(running *int, limit int, f func()) bool {
-	n.mu.Lock()
-	if *running >= limit {
-		n.mu.Unlock()
-		return false
-	}
-	*running++
-	n.mu.Unlock()
-	n.background.Go(func() {
-		f()
-		n.mu.Lock()
-		*running--
-		n.mu.Unlock()
-	})
-	return true
 }
 
 // Request is a request of another node. Reply at most once.
@@ -362,7 +344,7 @@ func (n *Node) downHint(r *Request) {
 	v := NewReader(r.Value)
 	addr := v.Addr()
 	if v.Err() == nil && addr.Port() != 0 && n.limits.hints.Allow(r.From.Addr(), 1) && n.table.has(NodeID(addr)) {
-		n.goBounded(&n.checks, maxHintChecks, func() { n.check(addr, 2) })
+		n.background.GoWithin(n.checks, func() { n.check(addr, 2) })
 	}
 	r.Accept()
 }
@@ -373,7 +355,7 @@ func (n *Node) delayedPing(r *Request) {
 	if v.Err() != nil || delay > maxDelay {
 		return
 	}
-	n.goBounded(&n.delayed, maxDelayed, func() {
+	n.background.GoWithin(n.delayed, func() {
 		if wait.Pause(n.ctx, delay) {
 			r.Accept()
 		}

@@ -44,12 +44,12 @@ type Listener struct {
 	conns   *backlog.Backlog[*secretstream.Conn]
 	ctx     context.Context // of conns
 	workers chan struct{}
+	pending chan struct{} // slots of connections that are not confirmed
 
-	mu          sync.Mutex
-	sessions    *cache[[32]byte, *session]                         // by the hash of the first message
-	replays     *cache[[secretstream.EphemeralSize]byte, struct{}] // ephemeral keys seen
-	punches     map[uint64]*session
-	unconfirmed int
+	mu       sync.Mutex
+	sessions *cache[[32]byte, *session]                         // by the hash of the first message
+	replays  *cache[[secretstream.EphemeralSize]byte, struct{}] // ephemeral keys seen
+	punches  map[uint64]*session
 
 	announcer announcer
 }
@@ -74,7 +74,7 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	public := o.Pair.Public()
 	l := &Listener{
 		n: n, pair: o.Pair, target: identity.Hash(public[:]), allow: o.Allow,
-		workers:  make(chan struct{}, maxWorkers),
+		workers: make(chan struct{}, maxWorkers), pending: make(chan struct{}, maxUnconfirmed),
 		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
 		replays:  newCache[[secretstream.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
 		punches:  make(map[uint64]*session),
@@ -217,9 +217,8 @@ func (l *Listener) begin(s *session, r *dhtrpc.Request, msg []byte, direct bool)
 	ephemeral := [secretstream.EphemeralSize]byte(msg)
 	l.mu.Lock()
 	_, replayed := l.replays.get(ephemeral)
-	busy := l.unconfirmed >= maxUnconfirmed
 	l.mu.Unlock()
-	if replayed || busy {
+	if replayed || len(l.pending) == maxUnconfirmed {
 		return
 	}
 	responder, remote, data, err := secretstream.NewResponder(l.pair, msg)
@@ -282,19 +281,12 @@ func (l *Listener) open(s *session, r *dhtrpc.Request, responder *secretstream.R
 	if s.puncher != nil {
 		s.puncher.setKey(s.result.Hash)
 	}
-	l.mu.Lock()
-	l.unconfirmed++
-	l.mu.Unlock()
-	started := l.conns.Go(func() {
+	started := l.conns.GoWithin(l.pending, func() {
 		defer l.dropPunch(s)
-		defer func() {
-			l.mu.Lock()
-			l.unconfirmed--
-			l.mu.Unlock()
-		}()
 		l.serve(s, r.Socket, straight)
 	})
 	if !started {
+		s.answer = nil
 		stream.Destroy()
 		l.dropPunch(s)
 	}

@@ -44,13 +44,14 @@ type topicState struct {
 	refresh chan struct{}
 	done    chan struct{}
 
+	announced bool // used by run only
+
 	members map[*Topic]struct{} // guarded by the swarm's mu
 
-	mu        sync.Mutex
-	rounds    map[Role]bool // roles of the rounds that are done
-	err       error         // of the last one
-	rounded   wait.Signal   // after a round
-	announced bool
+	mu      sync.Mutex
+	rounds  map[Role]bool // roles of the rounds that are done
+	err     error         // of the last one
+	rounded wait.Signal   // after a round
 }
 
 // Join announces the swarm under a topic, looks the topic up, or both, depending on the role, and repeats
@@ -204,9 +205,7 @@ func (m *topicState) look(role Role) error {
 	if err := l.WaitAnnounced(m.ctx); err != nil {
 		return err
 	}
-	m.mu.Lock()
 	m.announced = true
-	m.mu.Unlock()
 	return m.s.o.Node.Announce(m.ctx, m.topic, m.s.pair, l.Relays(), found)
 }
 
@@ -222,14 +221,12 @@ func (m *topicState) leave() {
 
 // withdraw removes the announcement if there is one. It runs after the context has ended.
 func (m *topicState) withdraw() {
-	m.mu.Lock()
-	announced := m.announced
-	m.announced = false
-	m.mu.Unlock()
-	if announced {
-		ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
-		defer cancel()
-		// An announcement that is not removed expires.
-		_ = m.s.o.Node.Unannounce(ctx, m.topic, m.s.pair)
+	if !m.announced {
+		return
 	}
+	m.announced = false
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawTime)
+	defer cancel()
+	// An announcement that is not removed expires.
+	_ = m.s.o.Node.Unannounce(ctx, m.topic, m.s.pair)
 }

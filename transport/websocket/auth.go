@@ -63,9 +63,5 @@ func TokenFor(host, token string) func(context.Context, *url.URL) (string, error
 
 // loopback reports whether a host, a name or an address, is the local computer.
 func loopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }

@@ -31,24 +31,6 @@ func New[C any](ctx context.Context, size int, drop func(C), closed func() error
 // Context returns a context that ends when the listener closes.
 func (b *Backlog[C]) Context() context.Context { return b.ctx }
 
-// GoWithin is Go with at most cap(slots) such goroutines at a time. It also reports
-// false if all slots are taken.
-func (b *Backlog[C]) GoWithin(slots chan struct{}, f func()) bool {
-	select {
-	case slots <- struct{}{}:
-	default:
-		return false
-	}
-	started := b.Go(func() {
-		defer func() { <-slots }()
-		f()
-	})
-	if !started {
-		<-slots
-	}
-	return started
-}
-
 // Offer queues a connection if there is room, and reports whether there was.
 func (b *Backlog[C]) Offer(c C) bool {
 	select {

@@ -39,16 +39,3 @@ func TestConnectionsThatNobodyAcceptsAreDropped(t *testing.T) {
 		t.Errorf("dropped %v", dropped)
 	}
 }
-
-func TestSlotsBoundTheGoroutines(t *testing.T) {
-	b := backlog.New(t.Context(), 1, func(int) {}, func() error { return errOver })
-	slots, hold := make(chan struct{}, 1), make(chan struct{})
-	if !b.GoWithin(slots, func() { <-hold }) || b.GoWithin(slots, func() {}) {
-		t.Error("one may run at a time")
-	}
-	close(hold)
-	b.Close()
-	if len(slots) != 0 || b.GoWithin(slots, func() {}) || len(slots) != 0 {
-		t.Errorf("%d slots are taken after the end", len(slots))
-	}
-}

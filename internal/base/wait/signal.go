@@ -79,6 +79,24 @@ func (g *Group) Go(f func()) bool {
 	return !g.stopped
 }
 
+// GoWithin is Go with at most cap(slots) such goroutines at a time. It also reports
+// false if all slots are taken.
+func (g *Group) GoWithin(slots chan struct{}, f func()) bool {
+	select {
+	case slots <- struct{}{}:
+	default:
+		return false
+	}
+	started := g.Go(func() {
+		defer func() { <-slots }()
+		f()
+	})
+	if !started {
+		<-slots
+	}
+	return started
+}
+
 // Stop makes Go start nothing more, and reports false if it did so before.
 func (g *Group) Stop() bool {
 	g.mu.Lock()

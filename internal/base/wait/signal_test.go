@@ -117,3 +117,17 @@ func TestUntilBlocksUntilTheConditionHolds(t *testing.T) {
 		t.Error("it held")
 	}
 }
+
+func TestSlotsBoundTheGoroutines(t *testing.T) {
+	var b wait.Group
+	slots, hold := make(chan struct{}, 1), make(chan struct{})
+	if !b.GoWithin(slots, func() { <-hold }) || b.GoWithin(slots, func() {}) {
+		t.Error("one may run at a time")
+	}
+	close(hold)
+	b.Stop()
+	b.Wait()
+	if len(slots) != 0 || b.GoWithin(slots, func() {}) || len(slots) != 0 {
+		t.Errorf("%d slots are taken after the end", len(slots))
+	}
+}
