@@ -430,22 +430,24 @@ func (m *Manager) displace(h *transport.Hello, peer string) error {
 const maxSeq = 1 << 62
 
 func checkHello(h *transport.Hello) error {
+	invalid := func(message string, cause error) error {
+		return &Error{Code: CodeInvalid, Message: message, Err: cause}
+	}
 	if h.Version != transport.Version {
-		return &Error{Code: CodeInvalid, Message: "this end speaks another version of the protocol"}
+		return invalid("this end speaks another version of the protocol", nil)
 	}
 	for _, id := range []string{h.Channel, h.From, h.To, h.Secret} {
 		if err := agent.CheckID(id); err != nil {
-			return &Error{Code: CodeInvalid, Message: "the handshake names no channel, agents or secret", Err: err}
+			return invalid("the handshake names no channel, agents or secret", err)
 		}
 	}
-	if h.Channel != idOf(h.Secret) {
-		return &Error{Code: CodeInvalid, Message: "the handshake's channel is not that of its secret"}
-	}
-	if h.Window < 1 {
-		return &Error{Code: CodeInvalid, Message: "the handshake has no window"}
-	}
-	if max(h.Received, h.Base) > maxSeq {
-		return &Error{Code: CodeInvalid, Message: "the handshake's sequence numbers are out of range"}
+	switch {
+	case h.Channel != idOf(h.Secret):
+		return invalid("the handshake's channel is not that of its secret", nil)
+	case h.Window < 1:
+		return invalid("the handshake has no window", nil)
+	case max(h.Received, h.Base) > maxSeq:
+		return invalid("the handshake's sequence numbers are out of range", nil)
 	}
 	return nil
 }

@@ -42,27 +42,19 @@ func (c *Codec) Append(dst []byte, e *Envelope) ([]byte, error) {
 	if err := e.Validate(); err != nil {
 		return dst, err
 	}
-	out := append(dst, `{"id":`...)
-	out = rawjson.AppendString(out, e.ID)
-	out = append(out, `,"schemaVersion":`...)
-	out = strconv.AppendInt(out, int64(e.SchemaVersion), 10)
-	out = append(out, `,"sender":`...)
-	out = rawjson.AppendString(out, e.Sender)
-	out = append(out, `,"recipient":`...)
-	out = rawjson.AppendString(out, e.Recipient)
+	out := rawjson.AppendString(append(dst, `{"id":`...), e.ID)
+	out = strconv.AppendInt(append(out, `,"schemaVersion":`...), int64(e.SchemaVersion), 10)
+	out = rawjson.AppendString(append(out, `,"sender":`...), e.Sender)
+	out = rawjson.AppendString(append(out, `,"recipient":`...), e.Recipient)
 	if e.CorrelationID != "" {
-		out = append(out, `,"correlationId":`...)
-		out = rawjson.AppendString(out, e.CorrelationID)
+		out = rawjson.AppendString(append(out, `,"correlationId":`...), e.CorrelationID)
 	}
-	out = append(out, `,"type":`...)
-	out = rawjson.AppendString(out, string(e.Type))
-	out = append(out, `,"timestamp":`...)
-	out = strconv.AppendInt(out, e.Timestamp, 10)
+	out = rawjson.AppendString(append(out, `,"type":`...), string(e.Type))
+	out = strconv.AppendInt(append(out, `,"timestamp":`...), e.Timestamp, 10)
 	out = append(out, `,"payload":`...)
 	out = append(out, e.Payload...)
 	if e.Metadata != nil {
-		out = append(out, `,"metadata":`...)
-		out = e.Metadata.append(out)
+		out = e.Metadata.append(append(out, `,"metadata":`...))
 	}
 	out = append(out, '}')
 	if size := len(out) - len(dst); size > c.maxSize() {
@@ -72,8 +64,7 @@ func (c *Codec) Append(dst []byte, e *Envelope) ([]byte, error) {
 }
 
 func (m *Metadata) append(out []byte) []byte {
-	out = append(out, `{"tier":`...)
-	out = strconv.AppendInt(out, int64(m.Tier.Level()), 10)
+	out = strconv.AppendInt(append(out, `{"tier":`...), int64(m.Tier.Level()), 10)
 	for _, f := range [...]struct{ key, value string }{
 		{`,"sandboxId":`, m.SandboxID},
 		{`,"routingHint":`, string(m.RoutingHint)},
@@ -81,8 +72,7 @@ func (m *Metadata) append(out []byte) []byte {
 		{`,"tracestate":`, m.TraceState},
 	} {
 		if f.value != "" {
-			out = append(out, f.key...)
-			out = rawjson.AppendString(out, f.value)
+			out = rawjson.AppendString(append(out, f.key...), f.value)
 		}
 	}
 	return append(out, '}')
@@ -285,8 +275,7 @@ func text(dst *string, key, value []byte) error {
 
 // messageType avoids a copy of the text for the ten types.
 func messageType(dst *Type, key, value []byte) error {
-	for _, t := range [...]Type{Request, Response, Notification, TaskProposal, TaskAccept, TaskReject,
-		StreamStart, StreamData, StreamEnd, ErrorMessage} {
+	for _, t := range Types() {
 		if len(value) == len(t)+2 && string(value[1:len(value)-1]) == string(t) {
 			*dst = t
 			return nil

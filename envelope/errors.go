@@ -60,62 +60,32 @@ func (e *Envelope) explain() error {
 			add(field, err.Error(), id == "")
 		}
 	}
-	switch {
-	case e.ID == "":
-		add("id", "is missing", true)
-	case !opaque(e.ID):
-		add("id", notOpaque, false)
+	check := func(field string, missing, valid bool, reason string) {
+		switch {
+		case missing:
+			add(field, "is missing", true)
+		case !valid:
+			add(field, reason, false)
+		}
 	}
-	switch {
-	case e.SchemaVersion == 0:
-		add("schemaVersion", "is missing", true)
-	case e.SchemaVersion != SchemaVersion:
-		add("schemaVersion", fmt.Sprintf("is %d, not %d", e.SchemaVersion, SchemaVersion), false)
-	}
+	check("id", e.ID == "", opaque(e.ID), notOpaque)
+	check("schemaVersion", e.SchemaVersion == 0, e.SchemaVersion == SchemaVersion, fmt.Sprintf("is %d, not %d", e.SchemaVersion, SchemaVersion))
 	checkID("sender", e.Sender)
 	if e.Recipient != Broadcast {
 		checkID("recipient", e.Recipient)
 	}
-	if !opaque(e.CorrelationID) {
-		add("correlationId", notOpaque, false)
-	}
-	switch {
-	case e.Type == "":
-		add("type", "is missing", true)
-	case !e.Type.Valid():
-		add("type", fmt.Sprintf("%.40q is not one of the ten message types", string(e.Type)), false)
-	}
-	switch {
-	case e.Timestamp == 0:
-		add("timestamp", "is missing", true)
-	case e.Timestamp < 0:
-		add("timestamp", "is negative", false)
-	}
-	switch {
-	case len(e.Payload) == 0:
-		add("payload", "is missing", true)
-	case !validPayload(e.Payload):
-		add("payload", fmt.Sprintf("is not JSON, or nests more than %d deep", maxDepth), false)
-	}
+	check("correlationId", false, opaque(e.CorrelationID), notOpaque)
+	check("type", e.Type == "", e.Type.Valid(), fmt.Sprintf("%.40q is not one of the ten message types", string(e.Type)))
+	check("timestamp", e.Timestamp == 0, e.Timestamp > 0, "is negative")
+	check("payload", len(e.Payload) == 0, validPayload(e.Payload), fmt.Sprintf("is not JSON, or nests more than %d deep", maxDepth))
 	if m := e.Metadata; m != nil {
-		switch {
-		case m.Tier == agent.NoTier:
-			add("metadata.tier", "is missing", true)
-		case !m.Tier.Valid():
-			add("metadata.tier", "is not one of 0, 1, 2, 3", false)
-		}
+		check("metadata.tier", m.Tier == agent.NoTier, m.Tier.Valid(), "is not one of 0, 1, 2, 3")
 		if m.SandboxID != "" {
 			checkID("metadata.sandboxId", m.SandboxID)
 		}
-		if m.RoutingHint != "" && m.RoutingHint != ByCapability {
-			add("metadata.routingHint", "is not \"capability\"", false)
-		}
-		if !printable(m.TraceParent) {
-			add("metadata.traceparent", "is not a trace context", false)
-		}
-		if !printable(m.TraceState) {
-			add("metadata.tracestate", "is not a trace state", false)
-		}
+		check("metadata.routingHint", false, m.RoutingHint == "" || m.RoutingHint == ByCapability, "is not \"capability\"")
+		check("metadata.traceparent", false, printable(m.TraceParent), "is not a trace context")
+		check("metadata.tracestate", false, printable(m.TraceState), "is not a trace state")
 	}
 	return &Error{Code: CodeInvalidEnvelope, Subject: e.ID, Message: "the envelope is not valid: " + problems.Error(), Err: problems}
 }

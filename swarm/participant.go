@@ -356,10 +356,7 @@ func (s *membership) drop(id string) {
 func (p *Participant) begin(s *membership, w work) {
 	if lease := time.Duration(w.LeaseMs) * time.Millisecond; lease > 0 && lease <= time.Hour && lease != s.lease {
 		s.lease = lease
-		select {
-		case p.wake <- struct{}{}:
-		default: // it is awake anyway
-		}
+		wait.Nudge(p.wake)
 	}
 	if j := s.jobs[w.SubTaskID]; j != nil {
 		j.sent = time.Time{} // the coordinator does not have the result

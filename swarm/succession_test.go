@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/swarm/swarmtest"
 )
 
 // guillotine is a coordinator's way to a journal, at which it dies: with its nth
@@ -167,4 +168,8 @@ func TestASwarmOfAnIDIsCreatedOnce(t *testing.T) {
 			wantCode(t, err, swarm.CodeInvalid)
 		}
 	})
+}
+
+func TestMemoryJournal(t *testing.T) {
+	swarmtest.Journal(t, func(*testing.T) swarm.Journal { return new(swarm.MemoryJournal) })
 }

@@ -167,7 +167,7 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 	if err != nil {
 		return nil, err
 	}
-	signal := func() { wake(m.changed) }
+	signal := func() { wait.Nudge(m.changed) }
 	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, &mcp.ClientOptions{
 		Capabilities:                &mcp.ClientCapabilities{}, // none: a mounted server may send no requests
 		ToolListChangedHandler:      func(context.Context, *mcp.ToolListChangedRequest) { signal() },
@@ -184,14 +184,6 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, err
 	}
 	return session, nil
-}
-
-// wake puts a token into c unless it has one.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // serve keeps a connection until it breaks or ctx ends.
@@ -514,7 +506,7 @@ func ask[R any](ctx context.Context, m *Mount, name string,
 	defer timeout.Stop()
 	result, err := f(ctx, session, func() { timeout.Reset(m.o.CallTimeout) })
 	if err != nil && context.Cause(ctx) == errNoProgress {
-		wake(m.doubt)
+		wait.Nudge(m.doubt)
 		return none, failed(CodeTimeout, name, m.provider.source, errNoProgress,
 			fmt.Sprintf("the MCP server %s has not answered within %s", m.o.Name, m.o.CallTimeout))
 	}
@@ -523,7 +515,7 @@ func ask[R any](ctx context.Context, m *Mount, name string,
 			fmt.Sprintf("the MCP server %s has left", m.o.Name))
 	}
 	if undelivered(err) {
-		wake(m.doubt)
+		wait.Nudge(m.doubt)
 		return none, m.unavailable(name, err)
 	}
 	return result, err

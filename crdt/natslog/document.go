@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/snapshots"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
@@ -129,12 +130,8 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	case !namespaceName.MatchString(o.Namespace):
 		return nil, failed(CodeInvalid, nil, "a namespace has up to 64 letters, digits and any of _ -")
 	}
-	if o.SnapshotEvery <= 0 {
-		o.SnapshotEvery = 1000
-	}
-	if o.Interval <= 0 {
-		o.Interval = 30 * time.Second
-	}
+	defaults.Set(&o.SnapshotEvery, 1000)
+	defaults.Set(&o.Interval, 30*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

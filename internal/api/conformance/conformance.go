@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/push"
@@ -50,9 +51,7 @@ func New(ctx context.Context, opts Options) (_ *Suite, err error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if opts.StreamingTimeout <= 0 {
-		opts.StreamingTimeout = 2 * time.Second
-	}
+	defaults.Set(&opts.StreamingTimeout, 2*time.Second)
 	s := &Suite{mcp: newMCP(opts.Version)}
 	defer func() {
 		if err != nil {

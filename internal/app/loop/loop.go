@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -201,12 +202,8 @@ type Check struct {
 // Validate implements [ralph.Validator].
 func (c *Check) Validate(ctx context.Context, _ ralph.Job, _ ralph.Outcome) (ralph.Verdict, error) {
 	limit, most := c.Limit, c.Output
-	if limit <= 0 {
-		limit = DefaultCheckTime
-	}
-	if most <= 0 {
-		most = DefaultCheckOutput
-	}
+	defaults.Set(&limit, DefaultCheckTime)
+	defaults.Set(&most, DefaultCheckOutput)
 	p, err := process.Start(process.Command{Path: c.Argv[0], Args: c.Argv[1:], Dir: c.Dir, Env: os.Environ()})
 	if err != nil {
 		return ralph.Verdict{}, &ralph.Error{Code: ralph.CodeValidator, Message: "the check cannot be run", Err: err}

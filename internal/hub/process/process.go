@@ -31,6 +31,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/defaults"
 )
 
 // Defaults of a [Command] and a [StopPolicy].
@@ -118,12 +120,8 @@ func Start(cmd Command) (*Process, error) {
 	if cmd.Marker == "" {
 		cmd.Marker = NewMarker("")
 	}
-	if cmd.StderrTail <= 0 {
-		cmd.StderrTail = DefaultStderrTail
-	}
-	if cmd.WaitDelay <= 0 {
-		cmd.WaitDelay = DefaultWaitDelay
-	}
+	defaults.Set(&cmd.StderrTail, DefaultStderrTail)
+	defaults.Set(&cmd.WaitDelay, DefaultWaitDelay)
 
 	var pipes pipes
 	if err := pipes.open(); err != nil {
@@ -317,9 +315,7 @@ type StopPolicy struct {
 // and afterwards. For a process that hangs in the kernel, Exit.Err is ErrNotGone.
 func (p *Process) Stop(ctx context.Context, policy StopPolicy) Exit {
 	_ = p.stdin.Close() // may be closed, or the process may have ended
-	if policy.Grace <= 0 {
-		policy.Grace = DefaultGrace
-	}
+	defaults.Set(&policy.Grace, DefaultGrace)
 	for _, sig := range policy.Signals {
 		if !gentleSignals || p.hasEnded() || ctx.Err() != nil {
 			break
