@@ -18,7 +18,6 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
-	"github.com/parleyhub/parley/internal/api/sse"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/base/text"
 )
@@ -213,7 +212,7 @@ func (s *Server) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any) {
 // stream sends server-sent events, each a JSON-RPC response, until they end or one is an
 // error. In 1.0 an error before the first event is an ordinary response.
 func (s *Server) stream(w http.ResponseWriter, id jsonrpc.ID, events eventSeq, m rpcMethods) {
-	out := sse.Stream{W: w, KeepAlive: s.opts.KeepAlive, CacheControl: "no-cache", Timeout: s.opts.WriteTimeout}
+	out := jsonrpc.EventStream{W: w, KeepAlive: s.opts.KeepAlive, CacheControl: "no-cache", Timeout: s.opts.WriteTimeout}
 	defer out.Close()
 	seq := 0
 	for event, err := range recovered(events) {

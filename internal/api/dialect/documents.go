@@ -64,27 +64,29 @@ func (s *Service) document(ctx context.Context, name string) (*documents.Content
 
 // documentsWait answers when the document's version differs from the caller's, or
 // with an unchanged document after documentsPatience.
-func (s *Service) documentsWait(ctx context.Context, c *call) (any, error) {
+func (s *Service) documentsWait(c *call) action {
 	name, seen := c.requiredText("name", maxID), c.text("seen", maxID)
-	waiting, cancel := context.WithTimeout(ctx, documentsPatience)
-	defer cancel()
-	content, err := s.cfg.Documents.AwaitDocument(waiting, name, seen)
-	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return s.document(ctx, name)
+	return func(ctx context.Context) (any, error) {
+		waiting, cancel := context.WithTimeout(ctx, documentsPatience)
+		defer cancel()
+		content, err := s.cfg.Documents.AwaitDocument(waiting, name, seen)
+		if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			return s.document(ctx, name)
+		}
+		return content, err
 	}
-	return content, err
 }
 
-func (s *Service) documentsEdit(ctx context.Context, c *call) (any, error) {
+func (s *Service) documentsEdit(c *call) action {
 	name, raw := c.requiredText("name", maxID), c.get("edits", rawjson.Array, true)
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	decoder.UseNumber()
 	var edits []documents.Edit
 	if err := decoder.Decode(&edits); err != nil {
-		return nil, jsonrpc.InvalidParams("edits", fmt.Sprintf("cannot be read: %v", err))
+		c.fail("edits", fmt.Sprintf("cannot be read: %v", err))
 	}
-	return s.cfg.Documents.EditDocument(ctx, name, edits)
+	return func(ctx context.Context) (any, error) { return s.cfg.Documents.EditDocument(ctx, name, edits) }
 }
 
 // DocumentCompacted is the result of hub/documents/compact, in items.
@@ -98,12 +100,14 @@ func (s *Service) documentsCompact(ctx context.Context, name string) (DocumentCo
 	return DocumentCompacted{before, after}, err
 }
 
-func (s *Service) documentsShare(ctx context.Context, c *call) (any, error) {
+func (s *Service) documentsShare(c *call) action {
 	name, agent, role := c.requiredText("name", maxID), c.requiredText("agent", maxID), c.text("role", maxID)
-	if err := s.cfg.Shares.Share(ctx, name, agent, documents.Role(role)); err != nil {
-		return nil, err
+	return func(ctx context.Context) (any, error) {
+		if err := s.cfg.Shares.Share(ctx, name, agent, documents.Role(role)); err != nil {
+			return nil, err
+		}
+		return s.documentsShares(ctx, name)
 	}
-	return s.documentsShares(ctx, name)
 }
 
 // documentsShares returns the roles in a document, by agent.

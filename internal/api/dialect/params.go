@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -20,27 +21,26 @@ const (
 	maxData     = 1 << 20  // bytes of JSON of one data part
 )
 
-// fail ends a request with the error of a parameter: it panics, and [Service.Handle]
-// returns the error.
-func fail(field, reason string) { panic(jsonrpc.InvalidParams(field, reason)) }
-
-// object reads the members of one JSON object by name. A wrong member ends the request;
-// see fail.
+// object reads the members of one JSON object by name. A wrong member yields the zero
+// value; the first error of a request's parameters is kept in err.
 type object struct {
 	path    string // "" for the params themselves
 	members map[string]json.RawMessage
+	err     *error // shared by all objects of a request
 }
 
-// readParams starts to read a request's params. Missing params are an empty object.
+// readParams reads a request's params. Missing params are an empty object.
 func readParams(raw json.RawMessage) object {
+	o := object{err: new(error)}
 	if rawjson.KindOf(raw) == rawjson.Array {
-		fail("", "must be an object with named parameters, not an array")
+		o.fail("", "must be an object with named parameters, not an array")
 	}
-	return readObject("", raw)
+	return o.read("", raw)
 }
 
-func readObject(path string, raw json.RawMessage) object {
-	o := object{path: path}
+// read reads the member of o, or o itself if name is empty.
+func (o object) read(name string, raw json.RawMessage) object {
+	o.path, o.members = o.field(name), nil
 	for name, value := range rawjson.Members(raw) {
 		if o.members == nil {
 			o.members = make(map[string]json.RawMessage, 8)
@@ -49,19 +49,23 @@ func readObject(path string, raw json.RawMessage) object {
 			o.fail(fmt.Sprintf("%.64s", name), "is a duplicate")
 		}
 		if len(o.members) == maxMembers {
-			fail(path, fmt.Sprintf("has more than %d members", maxMembers))
+			o.fail("", fmt.Sprintf("has more than %d members", maxMembers))
+			break
 		}
 		o.members[name] = value
 	}
 	return o
 }
 
-// fail is fail for a member.
-func (o object) fail(name, reason string) { fail(o.field(name), reason) }
+// fail records that a member, or the object itself if name is empty, is wrong.
+func (o object) fail(name, reason string) { o.record(jsonrpc.InvalidParams(o.field(name), reason)) }
+
+// record keeps the first error of a request.
+func (o object) record(err error) { *o.err = cmp.Or(*o.err, err) }
 
 func (o object) field(name string) string {
-	if o.path == "" {
-		return name
+	if o.path == "" || name == "" {
+		return o.path + name
 	}
 	return o.path + "." + name
 }
@@ -110,6 +114,7 @@ func (o object) requiredText(name string, limit int) string {
 func (o object) bounded(name, s string, limit int) string {
 	if limit > 0 && len(s) > limit {
 		o.fail(name, fmt.Sprintf("has more than %d bytes", limit))
+		return ""
 	}
 	return s
 }
@@ -119,6 +124,7 @@ func (o object) literal(name string, values ...string) string {
 	s := o.requiredText(name, maxID)
 	if !slices.Contains(values, s) {
 		o.fail(name, fmt.Sprintf("must be one of %q", values))
+		return ""
 	}
 	return s
 }
@@ -141,6 +147,7 @@ func (o object) integer(name string, least, most int64) *int64 {
 	n, ok := rawjson.Integer(raw)
 	if !ok || n < least || n > most {
 		o.fail(name, fmt.Sprintf("must be a whole number from %d to %d", least, most))
+		return nil
 	}
 	return &n
 }
@@ -168,6 +175,7 @@ func (o object) values(name string, limit int, required bool) map[string]any {
 	raw := o.get(name, rawjson.Object, required)
 	if len(raw) > limit {
 		o.fail(name, fmt.Sprintf("has more than %d bytes", limit))
+		return nil
 	}
 	m, _ := rawjson.Value(raw).(map[string]any) // nil if it is missing
 	return m
@@ -179,10 +187,12 @@ func (o object) metadata() map[string]any { return o.values("metadata", maxMetad
 func (o object) texts(name string) []string {
 	var list []string
 	for i, raw := range rawjson.Elements(o.get(name, rawjson.Array, false)) {
+		if i == maxList {
+			o.fail(name, fmt.Sprintf("has more than %d elements", maxList))
+			break
+		}
 		element, text := fmt.Sprintf("%s[%d]", name, i), rawjson.Text(raw)
 		switch {
-		case i == maxList:
-			o.fail(name, fmt.Sprintf("has more than %d elements", maxList))
 		case rawjson.KindOf(raw) != rawjson.String:
 			o.fail(element, "must be a string")
 		case len(text) > maxURI:
@@ -196,5 +206,5 @@ func (o object) texts(name string) []string {
 // child reads a member that is an object; ok is false if it is missing.
 func (o object) child(name string, required bool) (child object, ok bool) {
 	raw := o.get(name, rawjson.Object, required)
-	return readObject(o.field(name), raw), raw != nil
+	return o.read(name, raw), raw != nil
 }

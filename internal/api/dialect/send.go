@@ -26,12 +26,11 @@ type sendCall struct {
 	blocking      bool
 }
 
-func decodeSend(params object) (sendCall, error) {
+func decodeSend(params object) sendCall {
 	call := sendCall{blocking: true}
 	call.request.Metadata = params.metadata()
-	if message, ok := params.child("message", true); ok {
-		call.request.Message = decodeMessage(message)
-	}
+	message, _ := params.child("message", true)
+	call.request.Message = decodeMessage(message)
 	if config, ok := params.child("configuration", false); ok {
 		call.blocking = config.boolean("blocking", true)
 		call.historyLength = config.count("historyLength", maxHistory)
@@ -40,17 +39,17 @@ func decodeSend(params object) (sendCall, error) {
 			call.request.Timeout = time.Duration(*ms) * time.Millisecond
 		}
 		if _, ok := config.child("pushNotificationConfig", false); ok {
-			return call, unsupported("The hub's dialect has no push notifications",
-				"leave out configuration.pushNotificationConfig, or use A2A at /a2a")
+			params.record(unsupported("The hub's dialect has no push notifications",
+				"leave out configuration.pushNotificationConfig, or use A2A at /a2a"))
 		}
 	}
-	call.request.AgentID = targetAgent(call.request)
-	return call, nil
+	call.request.AgentID = targetAgent(params, call.request)
+	return call
 }
 
 // targetAgent finds the agent in the request's metadata, or else in the
 // message's. A message that continues a task need not name one.
-func targetAgent(req hub.SendRequest) string {
+func targetAgent(params object, req hub.SendRequest) string {
 	field, value := "metadata.targetAgent", req.Metadata[hub.MetaTargetAgent]
 	if value == nil {
 		field, value = "message.metadata.targetAgent", req.Message.Metadata[hub.MetaTargetAgent]
@@ -61,11 +60,11 @@ func targetAgent(req hub.SendRequest) string {
 	id, isText := value.(string)
 	switch {
 	case value == nil:
-		fail(field, "is missing: name the agent that the message is for")
+		params.fail(field, "is missing: name the agent that the message is for")
 	case !isText || id == "":
-		fail(field, "must be the id of an agent")
+		params.fail(field, "must be the id of an agent")
 	case len(id) > maxID:
-		fail(field, fmt.Sprintf("has more than %d bytes", maxID))
+		params.fail(field, fmt.Sprintf("has more than %d bytes", maxID))
 	}
 	return id
 }
@@ -95,12 +94,13 @@ func decodeParts(o object) a2a.ContentParts {
 	for i, element := range rawjson.Elements(o.get("parts", rawjson.Array, true)) {
 		if i == maxParts {
 			o.fail("parts", fmt.Sprintf("has more than %d elements", maxParts))
+			break
 		}
-		path := fmt.Sprintf("%s[%d]", o.field("parts"), i)
+		name := fmt.Sprintf("parts[%d]", i)
 		if rawjson.KindOf(element) != rawjson.Object {
-			fail(path, "must be an object")
+			o.fail(name, "must be an object")
 		}
-		parts = append(parts, decodePart(readObject(path, element)))
+		parts = append(parts, decodePart(o.read(name, element)))
 	}
 	if len(parts) == 0 {
 		o.fail("parts", "must not be empty")
@@ -145,7 +145,7 @@ func decodeFile(o object, p *a2a.Part) {
 	uri := o.text("uri", maxURI)
 	switch {
 	case (content == nil) == (uri == ""):
-		fail(o.path, "must have exactly one of bytes and uri")
+		o.fail("", "must have exactly one of bytes and uri")
 	case content != nil:
 		decoded, err := base64.StdEncoding.DecodeString(rawjson.Text(content))
 		if err != nil {

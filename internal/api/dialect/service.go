@@ -118,7 +118,7 @@ type Config struct {
 // concurrent use.
 type Service struct {
 	cfg     Config
-	methods map[string]method
+	methods map[string]jsonrpc.HandlerFunc
 }
 
 // call is a request with its parameters.
@@ -128,28 +128,37 @@ type call struct {
 	emit   jsonrpc.Emit
 }
 
-type method func(ctx context.Context, c *call) (any, error)
+// method reads a call's parameters and returns the action that answers it, which runs
+// only if the parameters are right.
+type method func(c *call) action
+
+type action func(ctx context.Context) (any, error)
 
 // withoutParams returns the method that takes no parameters.
 func withoutParams[T any](f func(context.Context) (T, error)) method {
-	return func(ctx context.Context, _ *call) (any, error) { return f(ctx) }
+	return func(*call) action {
+		return func(ctx context.Context) (any, error) { return f(ctx) }
+	}
 }
 
 // withText returns the method whose only parameter is the named text.
 func withText[T any](name string, f func(ctx context.Context, text string) (T, error)) method {
-	return func(ctx context.Context, c *call) (any, error) { return f(ctx, c.requiredText(name, maxID)) }
+	return func(c *call) action {
+		text := c.requiredText(name, maxID)
+		return func(ctx context.Context) (any, error) { return f(ctx, text) }
+	}
 }
 
 // New returns a service.
 func New(cfg Config) *Service {
-	s := &Service{cfg: cfg, methods: map[string]method{}}
+	s := &Service{cfg: cfg, methods: map[string]jsonrpc.HandlerFunc{}}
 	s.add(true, rpcError, map[string]method{
 		MethodStatus:       withoutParams(s.status),
 		MethodAgentsList:   s.agentsList,
 		MethodAgentsGet:    withText("agentId", s.agentsGet),
 		MethodAgentsHealth: withText("agentId", s.agentsHealth),
-		MethodTasksList:    s.tasksList,
-		MethodTasksPage:    s.tasksPage,
+		MethodTasksList:    s.tasks,
+		MethodTasksPage:    s.tasks,
 		MethodContextsList: s.contextsList,
 		MethodSend:         s.send,
 		MethodStream:       s.stream,
@@ -157,7 +166,7 @@ func New(cfg Config) *Service {
 		MethodTaskCancel:   s.taskCancel,
 		MethodTaskFollow:   s.taskFollow,
 	})
-	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: s.shutdown})
+	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: withoutParams(s.shutdown)})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{
 		MethodSwarmCreate: s.swarmCreate,
@@ -187,8 +196,13 @@ func (s *Service) add(has bool, wire func(error) error, methods map[string]metho
 		return
 	}
 	for name, m := range methods {
-		s.methods[name] = func(ctx context.Context, c *call) (any, error) {
-			result, err := m(ctx, c)
+		s.methods[name] = func(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
+			c := &call{req, readParams(req.Params), emit}
+			run := m(c)
+			if *c.err != nil {
+				return nil, *c.err
+			}
+			result, err := run(ctx)
 			if err != nil {
 				return nil, rpcError(wire(err))
 			}
@@ -198,21 +212,12 @@ func (s *Service) add(has bool, wire func(error) error, methods map[string]metho
 }
 
 // Handle answers one request.
-func (s *Service) Handle(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (result any, err error) {
+func (s *Service) Handle(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
 	m, ok := s.methods[req.Method]
 	if !ok {
 		return nil, jsonrpc.MethodNotFound(req.Method)
 	}
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case *jsonrpc.Error: // of a parameter; see fail
-			result, err = nil, p
-		default:
-			panic(p)
-		}
-	}()
-	return m(ctx, &call{req, readParams(req.Params), emit})
+	return m(ctx, req, emit)
 }
 
 // Streams reports whether a method sends events.
@@ -234,9 +239,11 @@ func (s *Service) status(context.Context) (Status, error) {
 	return status, nil
 }
 
-func (s *Service) agentsList(_ context.Context, c *call) (any, error) {
+func (s *Service) agentsList(c *call) action {
 	withHealth := c.boolean("includeHealth", false)
-	return each(s.cfg.Hub.Agents(), func(info hub.AgentInfo) Agent { return s.agent(info, withHealth) }), nil
+	return func(context.Context) (any, error) {
+		return each(s.cfg.Hub.Agents(), func(info hub.AgentInfo) Agent { return s.agent(info, withHealth) }), nil
+	}
 }
 
 func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
@@ -275,17 +282,8 @@ func (s *Service) agentsHealth(ctx context.Context, id string) (Health, error) {
 	return fromHealth(health), err
 }
 
-func (s *Service) tasksList(ctx context.Context, c *call) (any, error) {
-	page, err := s.tasks(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return page.Tasks, nil
-}
-
-func (s *Service) tasksPage(ctx context.Context, c *call) (any, error) { return s.tasks(ctx, c) }
-
-func (s *Service) tasks(ctx context.Context, c *call) (*TaskPage, error) {
+// tasks answers hub/tasks/page, and hub/tasks/list with the page's tasks alone.
+func (s *Service) tasks(c *call) action {
 	query := hub.TaskQuery{
 		ContextID:     c.text("contextId", maxID),
 		AgentID:       c.text("agentId", maxID),
@@ -305,37 +303,41 @@ func (s *Service) tasks(ctx context.Context, c *call) (*TaskPage, error) {
 	state, ok := TaskState(c.text("state", maxID)), true
 	if state != "" && state != StateUnknown {
 		if query.State, ok = hubState(state); !ok {
-			fail("state", "must be a task state such as \"working\" or \"completed\"")
+			c.fail("state", "must be a task state such as \"working\" or \"completed\"")
 		}
 	}
-	if state == StateUnknown { // no task of this hub
-		return &TaskPage{Tasks: []Task{}}, nil
+	return func(ctx context.Context) (any, error) {
+		var found hub.TaskPage
+		var err error
+		if state != StateUnknown { // no task of this hub
+			found, err = s.cfg.Hub.Tasks(ctx, query)
+		}
+		tasks := each(found.Tasks, func(t *a2a.Task) Task { return FromTask(t, query.HistoryLength) })
+		if c.Method == MethodTasksList {
+			return tasks, err
+		}
+		return &TaskPage{Tasks: tasks, Total: found.Total, NextCursor: found.NextCursor}, err
 	}
-	found, err := s.cfg.Hub.Tasks(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	tasks := each(found.Tasks, func(t *a2a.Task) Task { return FromTask(t, query.HistoryLength) })
-	return &TaskPage{Tasks: tasks, Total: found.Total, NextCursor: found.NextCursor}, nil
 }
 
-func (s *Service) contextsList(ctx context.Context, c *call) (any, error) {
+func (s *Service) contextsList(c *call) action {
 	limit := cmp.Or(c.limit("limit"), 50)
-	infos, err := s.cfg.Hub.Contexts(ctx, limit)
-	return each(infos, fromContext), err
+	return func(ctx context.Context) (any, error) {
+		infos, err := s.cfg.Hub.Contexts(ctx, limit)
+		return each(infos, fromContext), err
+	}
 }
 
 // send answers message/send. A notification does not wait for the task's end.
-func (s *Service) send(ctx context.Context, c *call) (any, error) {
-	message, err := decodeSend(c.object)
-	if err != nil {
-		return nil, err
-	}
+func (s *Service) send(c *call) action {
+	message := decodeSend(c.object)
 	send := s.cfg.Hub.SendAndWait
 	if !message.blocking || c.IsNotification() {
 		send = s.cfg.Hub.Send
 	}
-	return answer(message.historyLength)(send(ctx, message.request))
+	return func(ctx context.Context) (any, error) {
+		return answer(message.historyLength)(send(ctx, message.request))
+	}
 }
 
 // answer returns what translates the hub's answer, a task or an error.
@@ -348,33 +350,39 @@ func answer(historyLength *int) func(*a2a.Task, error) (any, error) {
 	}
 }
 
-func (s *Service) stream(ctx context.Context, c *call) (any, error) {
+func (s *Service) stream(c *call) action {
 	if c.IsNotification() {
-		return s.send(ctx, c)
+		return s.send(c)
 	}
-	message, err := decodeSend(c.object)
-	if err != nil {
-		return nil, err
-	}
-	return s.follow(ctx, c, message.historyLength, func() (Subscription, error) { return s.cfg.Hub.SendAndStream(ctx, message.request) })
+	message := decodeSend(c.object)
+	return s.follow(c, message.historyLength, func(ctx context.Context) (Subscription, error) {
+		return s.cfg.Hub.SendAndStream(ctx, message.request)
+	})
 }
 
-func (s *Service) taskFollow(ctx context.Context, c *call) (any, error) {
+func (s *Service) taskFollow(c *call) action {
 	id, historyLength := c.task()
-	return s.follow(ctx, c, historyLength, func() (Subscription, error) { return s.cfg.Hub.Subscribe(ctx, id) })
+	return s.follow(c, historyLength, func(ctx context.Context) (Subscription, error) { return s.cfg.Hub.Subscribe(ctx, id) })
 }
 
-// follow sends a subscription's events until it ends, and returns the task as
-// it then is. The last event is always a final status.
-func (s *Service) follow(ctx context.Context, c *call, historyLength *int, subscribe func() (Subscription, error)) (any, error) {
-	if c.emit == nil {
-		return nil, unsupported(c.Method+" cannot be answered in a batch", "send it by itself")
+// follow returns the action that emits the events of a new subscription.
+func (s *Service) follow(c *call, historyLength *int, subscribe func(context.Context) (Subscription, error)) action {
+	return func(ctx context.Context) (any, error) {
+		if c.emit == nil {
+			return nil, unsupported(c.Method+" cannot be answered in a batch", "send it by itself")
+		}
+		sub, err := subscribe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer sub.Close()
+		return s.emitAll(ctx, c, sub, historyLength)
 	}
-	sub, err := subscribe()
-	if err != nil {
-		return nil, err
-	}
-	defer sub.Close()
+}
+
+// emitAll emits a subscription's events until it ends, and returns the task as it then
+// is. The last event is always a final status.
+func (s *Service) emitAll(ctx context.Context, c *call, sub Subscription, historyLength *int) (any, error) {
 	snapshot := FromTask(sub.Task(), historyLength)
 	if err := c.emit(&snapshot); err != nil {
 		return nil, err
@@ -409,18 +417,20 @@ func (s *Service) follow(ctx context.Context, c *call, historyLength *int, subsc
 	return result, c.emit(&last)
 }
 
-func (s *Service) taskGet(ctx context.Context, c *call) (any, error) {
+func (s *Service) taskGet(c *call) action {
 	id, historyLength := c.task()
-	return answer(historyLength)(s.cfg.Hub.Task(ctx, id, historyLength))
+	return func(ctx context.Context) (any, error) {
+		return answer(historyLength)(s.cfg.Hub.Task(ctx, id, historyLength))
+	}
 }
 
-func (s *Service) taskCancel(ctx context.Context, c *call) (any, error) {
+func (s *Service) taskCancel(c *call) action {
 	id, historyLength := c.task()
 	cancel := s.cfg.Hub.Cancel
 	if c.boolean("keepDelegated", false) {
 		cancel = s.cfg.Hub.CancelAlone
 	}
-	return answer(historyLength)(cancel(ctx, id))
+	return func(ctx context.Context) (any, error) { return answer(historyLength)(cancel(ctx, id)) }
 }
 
 // task reads the parameters of the methods tasks/*.
@@ -428,15 +438,17 @@ func (c *call) task() (id a2a.TaskID, historyLength *int) {
 	return a2a.TaskID(c.requiredText("id", maxID)), c.count("historyLength", maxHistory)
 }
 
-func (s *Service) shutdown(context.Context, *call) (any, error) {
+func (s *Service) shutdown(context.Context) (ShutdownResult, error) {
 	s.cfg.Shutdown()
 	return ShutdownResult{Status: "stopping"}, nil
 }
 
-func (s *Service) busJoin(ctx context.Context, c *call) (any, error) {
+func (s *Service) busJoin(c *call) action {
 	req := bus.GrantRequest{Access: bus.Access(c.text("access", maxID)), Namespace: c.text("namespace", maxID)}
-	g, err := s.cfg.Gate.Grant(ctx, req)
-	return FromGrant(g), err
+	return func(ctx context.Context) (any, error) {
+		g, err := s.cfg.Gate.Grant(ctx, req)
+		return FromGrant(g), err
+	}
 }
 
 // FromGrant translates a credential of the bus.
@@ -447,7 +459,7 @@ func FromGrant(g bus.Grant) BusGrant {
 	}
 }
 
-func (s *Service) networkJoin(ctx context.Context, c *call) (any, error) {
+func (s *Service) networkJoin(c *call) action {
 	p := NetworkJoinParams{
 		AgentType: c.requiredText("agentType", maxID), ProjectPath: c.text("projectPath", maxPath),
 		GUID: c.text("guid", maxID), Secret: c.text("secret", maxID),
@@ -460,7 +472,7 @@ func (s *Service) networkJoin(ctx context.Context, c *call) (any, error) {
 			*field = *n
 		}
 	}
-	return s.cfg.Admission.Admit(ctx, p)
+	return func(ctx context.Context) (any, error) { return s.cfg.Admission.Admit(ctx, p) }
 }
 
 // Bounds of the parameters of hub/network/join.
@@ -490,18 +502,20 @@ const (
 	maxLoopText = 16 << 10
 )
 
-func (s *Service) loopStep(_ context.Context, c *call) (any, error) {
+func (s *Service) loopStep(c *call) action {
 	var p LoopStepParams
 	if err := json.Unmarshal(c.Params, &p); err != nil {
-		return nil, jsonrpc.InvalidParams("params", err.Error())
+		c.fail("params", err.Error())
 	}
 	switch {
 	case p.List == "" || len(p.List) > maxLoopList:
-		return nil, jsonrpc.InvalidParams("list", "expected a text of at most 4096 bytes")
+		c.fail("list", "expected a text of at most 4096 bytes")
 	case !p.Step.Kind.Valid():
-		return nil, jsonrpc.InvalidParams("step.kind", "there is no such step")
+		c.fail("step.kind", "there is no such step")
 	case len(p.Step.Item)+len(p.Step.Text)+len(p.Step.Ref)+len(p.Step.Detail) > maxLoopText:
-		return nil, jsonrpc.InvalidParams("step", "it is too long")
+		c.fail("step", "it is too long")
 	}
-	return LoopStepResult{Logged: true}, s.cfg.LoopStep(p.List, p.Step)
+	return func(context.Context) (any, error) {
+		return LoopStepResult{Logged: true}, s.cfg.LoopStep(p.List, p.Step)
+	}
 }

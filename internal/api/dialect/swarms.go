@@ -67,33 +67,45 @@ const (
 	maxPlan       = 4 << 20 // bytes of a plan
 )
 
-func (s *Service) swarmCreate(ctx context.Context, c *call) (any, error) {
+func (s *Service) swarmCreate(c *call) action {
 	raw := c.get("plan", rawjson.Object, true)
 	if len(raw) > maxPlan {
-		fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
+		c.fail("plan", fmt.Sprintf("has more than %d bytes", maxPlan))
+		return nil
 	}
 	var plan swarm.Plan
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&plan); err != nil {
-		return nil, jsonrpc.InvalidParams("plan", err.Error())
+		c.fail("plan", err.Error())
 	}
-	return s.cfg.Swarms.Create(ctx, plan)
+	return func(ctx context.Context) (any, error) { return s.cfg.Swarms.Create(ctx, plan) }
 }
 
-func (s *Service) swarmGet(ctx context.Context, c *call) (any, error) {
+func (s *Service) swarmGet(c *call) action {
 	id, after := c.requiredText("id", maxID), c.integer("after", 0, 1<<53)
-	session, err := s.cfg.Swarms.Session(ctx, id)
-	deadline := time.Now().Add(swarmPatience)
-	for err == nil && after != nil && *after > 0 && session.Sequence == uint64(*after) && !session.Status.Ended() && time.Now().Before(deadline) {
+	return func(ctx context.Context) (any, error) {
+		if after == nil || *after == 0 {
+			return s.cfg.Swarms.Session(ctx, id)
+		}
+		return s.awaitSwarm(ctx, id, uint64(*after))
+	}
+}
+
+// awaitSwarm returns the swarm when its sequence differs from after, it has ended or
+// swarmPatience has passed.
+func (s *Service) awaitSwarm(ctx context.Context, id string, after uint64) (swarm.Session, error) {
+	for deadline := time.Now().Add(swarmPatience); ; {
+		session, err := s.cfg.Swarms.Session(ctx, id)
+		if err != nil || session.Sequence != after || session.Status.Ended() || !time.Now().Before(deadline) {
+			return session, err
+		}
 		select {
 		case <-time.After(swarmPoll):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return session, ctx.Err()
 		}
-		session, err = s.cfg.Swarms.Session(ctx, id)
 	}
-	return session, err
 }
 
 func (s *Service) swarmList(ctx context.Context) ([]SwarmSummary, error) {
@@ -114,8 +126,12 @@ func summary(s swarm.Session) SwarmSummary {
 	return sum
 }
 
-func (s *Service) swarmStop(ctx context.Context, c *call) (any, error) {
+func (s *Service) swarmStop(c *call) action {
 	id, reason := c.requiredText("id", maxID), cmp.Or(c.text("reason", maxID), "by the user")
+	return func(ctx context.Context) (any, error) { return s.stopSwarm(ctx, id, reason) }
+}
+
+func (s *Service) stopSwarm(ctx context.Context, id, reason string) (any, error) {
 	session, err := s.cfg.Swarms.Session(ctx, id)
 	if err != nil || session.Status.Ended() {
 		return session, err

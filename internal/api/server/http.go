@@ -13,7 +13,6 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
-	"github.com/parleyhub/parley/internal/api/sse"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -65,7 +64,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 // stream answers a request with Server-Sent Events. An error before the first event is
 // answered in plain JSON.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, req jsonrpc.Request) {
-	events := &sse.Stream{W: w, KeepAlive: s.cfg.Limits.KeepAlive, CacheControl: "no-cache, no-store"}
+	events := &jsonrpc.EventStream{W: w, KeepAlive: s.cfg.Limits.KeepAlive, CacheControl: "no-cache, no-store"}
 	defer events.Close()
 	result, rpcErr := d.Call(r.Context(), req, func(event any) error {
 		frame, err := jsonrpc.AppendResult([]byte("data: "), req.ID, event)

@@ -1,5 +1,4 @@
-// Package sse writes streams of Server-Sent Events.
-package sse
+package jsonrpc
 
 import (
 	"net/http"
@@ -7,10 +6,10 @@ import (
 	"time"
 )
 
-// Stream is a stream of Server-Sent Events. After its first event, a second goroutine,
-// which Close ends, writes comments while there are no events. The methods are for one
-// goroutine.
-type Stream struct {
+// EventStream writes a response of Server-Sent Events. After the first event, a second
+// goroutine, which Close ends, writes comments while there are no events. The methods
+// are for one goroutine; they block while the client reads slowly, for at most Timeout.
+type EventStream struct {
 	W            http.ResponseWriter
 	KeepAlive    time.Duration // between comments
 	CacheControl string
@@ -25,10 +24,10 @@ type Stream struct {
 }
 
 // Started reports whether an event was sent.
-func (s *Stream) Started() bool { return s.done != nil }
+func (s *EventStream) Started() bool { return s.done != nil }
 
 // Send writes an event in its wire format. The first one starts the stream.
-func (s *Stream) Send(event []byte) error {
+func (s *EventStream) Send(event []byte) error {
 	if s.done == nil {
 		s.start()
 	}
@@ -36,7 +35,7 @@ func (s *Stream) Send(event []byte) error {
 	return s.write(event)
 }
 
-func (s *Stream) start() {
+func (s *EventStream) start() {
 	h := s.W.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", s.CacheControl)
@@ -46,7 +45,7 @@ func (s *Stream) start() {
 	s.comments.Go(s.comment)
 }
 
-func (s *Stream) comment() {
+func (s *EventStream) comment() {
 	for {
 		select {
 		case <-s.ticker.C:
@@ -59,7 +58,7 @@ func (s *Stream) comment() {
 	}
 }
 
-func (s *Stream) write(frame []byte) error {
+func (s *EventStream) write(frame []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	control := http.NewResponseController(s.W)
@@ -72,8 +71,8 @@ func (s *Stream) write(frame []byte) error {
 	return control.Flush()
 }
 
-// Close ends the comments.
-func (s *Stream) Close() {
+// Close ends the comments and waits for their goroutine. No Send may follow.
+func (s *EventStream) Close() {
 	if s.done != nil {
 		close(s.done)
 		s.ticker.Stop()

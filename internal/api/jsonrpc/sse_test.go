@@ -1,0 +1,74 @@
+package jsonrpc_test
+
+import (
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+)
+
+// deadlineWriter records the deadlines of writes.
+type deadlineWriter struct {
+	*httptest.ResponseRecorder
+	deadlines []time.Time
+}
+
+func (w *deadlineWriter) SetWriteDeadline(d time.Time) error {
+	w.deadlines = append(w.deadlines, d)
+	return nil
+}
+
+func TestEventStreamSendsKeepAliveComments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := httptest.NewRecorder()
+		s := jsonrpc.EventStream{W: w, KeepAlive: time.Second, CacheControl: "no-cache"}
+		if s.Started() {
+			t.Error("the stream started before its first event")
+		}
+		if err := s.Send([]byte("data: 1\n\n")); err != nil || !s.Started() || !w.Flushed {
+			t.Errorf("Send returned %v; started %v, flushed %v", err, s.Started(), w.Flushed)
+		}
+		time.Sleep(900 * time.Millisecond)
+		if err := s.Send([]byte("data: 2\n\n")); err != nil { // delays the next comment
+			t.Error(err)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		s.Close() // synctest fails if its goroutine stays
+		time.Sleep(time.Minute)
+		if want := "data: 1\n\ndata: 2\n\n: keep-alive\n\n"; w.Body.String() != want {
+			t.Errorf("the stream is %q, want %q", w.Body.String(), want)
+		}
+		for name, want := range map[string]string{
+			"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no",
+		} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+	})
+}
+
+func TestEventStreamBoundsEveryWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
+		s := jsonrpc.EventStream{W: w, KeepAlive: time.Second, Timeout: time.Minute}
+		if err := s.Send([]byte("data: 1\n\n")); err != nil {
+			t.Error(err)
+		}
+		start := time.Now()
+		time.Sleep(1100 * time.Millisecond)
+		s.Close()
+		for i, want := range []time.Duration{time.Minute, time.Minute + time.Second} { // the event, a comment
+			if i >= len(w.deadlines) || w.deadlines[i].Sub(start) != want {
+				t.Errorf("write %d: the deadlines are %v after %v, want %v", i, w.deadlines, start, want)
+			}
+		}
+	})
+}
+
+func TestEventStreamThatNeverStartedCanBeClosed(*testing.T) {
+	s := jsonrpc.EventStream{W: httptest.NewRecorder(), KeepAlive: time.Second}
+	s.Close()
+}
