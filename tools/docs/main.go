@@ -5,8 +5,8 @@
 // They are docs/cli.md, from the commands; docs/configuration.md, from the structs
 // that config.yaml is read into, with their comments; docs/spec-coverage.md, the
 // specifications' clauses with the tests that hold them; NOTICE, the licences of
-// what the programs are linked with; and the JSON Schema of .mcp-config.json, from
-// its structs.
+// what the programs are linked with; and two JSON Schemas: that of .mcp-config.json,
+// from its structs, and that of the agents' registry, from the file that the hub embeds.
 package main
 
 import (
@@ -33,11 +33,17 @@ var files = []struct {
 	{"coverage", "docs/spec-coverage.md", coverageDoc},
 	{"notice", "NOTICE", noticeFile},
 	{"schema", "schema/mcp-config.schema.json", mcpSchema},
+	{"schema", "schema/agent-registry.schema.json", registrySchema},
 }
 
 func mcpSchema() ([]byte, error) {
 	schema, err := json.MarshalIndent(mcpconfig.Schema(), "", "  ")
 	return append(schema, '\n'), err
+}
+
+func registrySchema() ([]byte, error) {
+	text, err := os.ReadFile("internal/agentnet/registry/agent-registry.schema.json")
+	return unix(text), err
 }
 
 func main() {
@@ -75,9 +81,11 @@ func write(path string, content []byte, check bool) error {
 	if err != nil {
 		return err
 	}
-	// Git may have checked the file out with the line ends of Windows.
-	if !bytes.Equal(bytes.ReplaceAll(have, []byte("\r\n"), []byte("\n")), content) {
+	if !bytes.Equal(unix(have), content) {
 		return fmt.Errorf("%s is not up to date; run: go run ./tools/docs", path)
 	}
 	return nil
 }
+
+// unix removes the line ends of Windows, with which Git may have checked a file out.
+func unix(text []byte) []byte { return bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")) }

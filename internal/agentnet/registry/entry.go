@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -13,7 +14,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/schema"
 )
 
 // Scope says for whom an agent works.
@@ -71,8 +71,7 @@ type Entry struct {
 	CurrentTaskCount   float64 `json:"currentTaskCount"`
 }
 
-// DecodeEntry reads an entry of any program. It fails where the shipped schema does not
-// accept the entry.
+// DecodeEntry reads an entry of any program. It fails where the schema does not accept the entry.
 func DecodeEntry(data []byte) (Entry, error) {
 	if err := checkSchema(data); err != nil {
 		return Entry{}, err
@@ -84,8 +83,7 @@ func DecodeEntry(data []byte) (Entry, error) {
 	return e, nil
 }
 
-// encode returns the entry's JSON. It refuses what the shipped schema does
-// .
+// encode returns the entry's JSON. It fails where the schema does not accept it.
 func (e Entry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -94,9 +92,15 @@ func (e Entry) encode() ([]byte, error) {
 	return data, checkSchema(data)
 }
 
-// entrySchema is the shipped schema, compiled once. It checks formats (GUID, date, URI).
+// schemaText is the JSON Schema of an entry's JSON (draft 07, as specified). go run ./tools/docs copies it to the
+// folder schema, for programs in other languages.
+//
+//go:embed agent-registry.schema.json
+var schemaText []byte
+
+// entrySchema is schemaText, compiled once. It checks formats (GUID, date, URI).
 var entrySchema = sync.OnceValues(func() (*jsonschema.Schema, error) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema.AgentRegistry))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schemaText))
 	if err != nil {
 		return nil, err
 	}

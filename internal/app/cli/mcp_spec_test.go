@@ -187,7 +187,9 @@ func TestTheMCPServersLog(t *testing.T) {
 		t.Errorf("got %v", r)
 	}
 	for _, operation := range []string{"stream ready", "stream looked up", "consumer reset", "messages read"} {
-		if r := record(t, records, operation); r["level"] != "DEBUG" || r["stream"] != "logged_ROADMAP" {
+		// The server also prepares the other channels, at the same time.
+		of := slices.DeleteFunc(slices.Clone(records), func(r map[string]any) bool { return r["stream"] != "logged_ROADMAP" })
+		if r := record(t, of, operation); r["level"] != "DEBUG" {
 			t.Errorf("got %v", r)
 		}
 	}

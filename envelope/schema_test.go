@@ -1,33 +1,23 @@
-package schema_test
+package envelope_test
 
 import (
 	"bytes"
 	"encoding/json"
+	"path/filepath"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/envelope/envelopetest"
-	"github.com/parleyhub/parley/schema"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func compile(t testing.TB, text []byte) *jsonschema.Schema {
+// compile compiles a file of the folder schema, which ships the schemas for programs in other languages.
+func compile(t testing.TB, file string) *jsonschema.Schema {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("it", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("it")
+	s, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "schema", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +29,8 @@ func accepts(s *jsonschema.Schema, data []byte) bool {
 	return err == nil && s.Validate(doc) == nil
 }
 
-// hurt draws a document and removes or replaces one of its fields.
-func hurt(t *rapid.T, data []byte, wrong ...any) []byte {
+// damage removes one field of a document, or replaces its value by one of wrong.
+func damage(t *rapid.T, data []byte, wrong ...any) []byte {
 	var doc map[string]json.RawMessage
 	if err := json.Unmarshal(data, &doc); err != nil {
 		t.Fatal(err)
@@ -67,7 +57,7 @@ func hurt(t *rapid.T, data []byte, wrong ...any) []byte {
 }
 
 func TestCardSchemaAgreesWithTheType(t *testing.T) {
-	s := compile(t, schema.AgentCard)
+	s := compile(t, "agent-card.schema.json")
 	rapid.Check(t, func(t *rapid.T) {
 		data, err := agent.Encode(envelopetest.Card().Draw(t, "card"))
 		if err != nil {
@@ -76,7 +66,7 @@ func TestCardSchemaAgreesWithTheType(t *testing.T) {
 		if !accepts(s, data) {
 			t.Fatalf("the schema refuses %s", data)
 		}
-		bad := hurt(t, data, "", " ", "*", "a b", "x\n", 7, -1, 1.5, true, []int{1}, []any{}, map[string]int{}, "local")
+		bad := damage(t, data, "", " ", "*", "a b", "x\n", 7, -1, 1.5, true, []int{1}, []any{}, map[string]int{}, "local")
 		_, err = agent.Decode(bad)
 		if (err == nil) != accepts(s, bad) {
 			t.Fatalf("the schema accepts: %v, the type says %v: %s", accepts(s, bad), err, bad)
@@ -85,7 +75,7 @@ func TestCardSchemaAgreesWithTheType(t *testing.T) {
 }
 
 func TestEnvelopeSchemaAgreesWithTheType(t *testing.T) {
-	s := compile(t, schema.Envelope)
+	s := compile(t, "envelope.schema.json")
 	rapid.Check(t, func(t *rapid.T) {
 		e := envelopetest.Envelope().Draw(t, "envelope")
 		e.Payload = json.RawMessage(`{"n":1}`) // the validator cannot read 1e400
@@ -96,7 +86,7 @@ func TestEnvelopeSchemaAgreesWithTheType(t *testing.T) {
 		if !accepts(s, data) {
 			t.Fatalf("the schema refuses %s", data)
 		}
-		bad := hurt(t, data, "", " ", "*", "a b", "x\n", 7, 1, 0, -1, 1.5, true, []int{1}, nil, map[string]int{"tier": 3},
+		bad := damage(t, data, "", " ", "*", "a b", "x\n", 7, 1, 0, -1, 1.5, true, []int{1}, nil, map[string]int{"tier": 3},
 			map[string]int{}, map[string]any{"tier": 1, "routingHint": "x"}, map[string]any{"tier": 1, "traceparent": "é"}, "error")
 		_, err = envelope.Decode(bad)
 		if (err == nil) != accepts(s, bad) {
