@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/hyperswarm/udx"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/base/backlog"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const (
@@ -41,7 +41,7 @@ type Listener struct {
 	target dhtrpc.ID
 	allow  identity.Allow
 
-	conns   *backlog.Backlog[*secretstream.Conn]
+	conns   *wait.Backlog[*secretstream.Conn]
 	ctx     context.Context // of conns
 	workers chan struct{}
 	pending chan struct{} // slots of connections that are not confirmed
@@ -78,7 +78,7 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 		sessions: newCache[[32]byte, *session](answerLife*3/2, 4096),
 		replays:  newCache[[secretstream.EphemeralSize]byte, struct{}](replayLife*3/2, maxReplays),
 		punches:  make(map[uint64]*session),
-		conns:    backlog.New(n.ctx, maxWaiting, (*secretstream.Conn).Destroy, errListenerClosed),
+		conns:    wait.NewBacklog(n.ctx, maxWaiting, (*secretstream.Conn).Destroy, errListenerClosed),
 	}
 	l.ctx = l.conns.Context()
 	l.announcer.init(l)

@@ -12,7 +12,6 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/hyperdht"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/base/backlog"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -84,7 +83,7 @@ type Listener struct {
 	n     *hyperdht.Node
 	relay identity.PublicKey
 	o     ListenOptions
-	conns *backlog.Backlog[*secretstream.Conn]
+	conns *wait.Backlog[*secretstream.Conn]
 	ctx   context.Context // of conns
 	slots chan struct{}
 
@@ -101,7 +100,7 @@ func Listen(n *hyperdht.Node, relay identity.PublicKey, o ListenOptions) *Listen
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	l := &Listener{
 		n: n, relay: relay, o: o, slots: make(chan struct{}, maxAccepts), first: make(chan struct{}),
-		conns: backlog.New(context.Background(), maxWaiting, (*secretstream.Conn).Destroy, func() error { return ErrClosed }),
+		conns: wait.NewBacklog(context.Background(), maxWaiting, (*secretstream.Conn).Destroy, func() error { return ErrClosed }),
 	}
 	l.ctx = l.conns.Context()
 	l.conns.Go(l.run)

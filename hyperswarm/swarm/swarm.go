@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/relay"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/base/backlog"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // ErrClosed reports that the swarm, or the topic's membership, is closed.
@@ -66,7 +66,7 @@ type Swarm struct {
 	o     Options
 	pair  *identity.Pair
 	log   *slog.Logger
-	queue *backlog.Backlog[*Conn]
+	queue *wait.Backlog[*Conn]
 	ctx   context.Context // of queue
 	wake  chan struct{}
 
@@ -88,7 +88,7 @@ func New(o Options) *Swarm {
 		o: o, pair: o.Pair, log: o.Logger, wake: make(chan struct{}, 1),
 		topics: make(map[[32]byte]*topicState), peers: make(map[identity.PublicKey]*peer), conns: make(map[identity.PublicKey]*Conn),
 	}
-	s.queue = backlog.New(context.Background(), maxWaiting, func(c *Conn) { c.Destroy() }, func() error { return ErrClosed })
+	s.queue = wait.NewBacklog(context.Background(), maxWaiting, func(c *Conn) { c.Destroy() }, func() error { return ErrClosed })
 	s.ctx = s.queue.Context()
 	s.queue.Go(s.schedule)
 	return s

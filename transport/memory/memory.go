@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/internal/base/backlog"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/transport"
 )
@@ -33,7 +32,7 @@ func (n *Network) Listen(address string) (transport.Listener, error) {
 		n.listeners = make(map[string]*listener)
 	}
 	l := &listener{n: n, address: address}
-	l.Backlog = backlog.New(context.Background(), size, func(c transport.Conn) { c.(*conn).close() }, closed)
+	l.Backlog = wait.NewBacklog(context.Background(), size, func(c transport.Conn) { c.(*conn).close() }, closed)
 	n.listeners[address] = l
 	return l, nil
 }
@@ -66,7 +65,7 @@ func unreachable(address string) *transport.Error {
 }
 
 type listener struct {
-	*backlog.Backlog[transport.Conn]
+	*wait.Backlog[transport.Conn]
 	n       *Network
 	address string
 }

@@ -10,17 +10,17 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
-	"github.com/parleyhub/parley/internal/base/backlog"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/transport"
 )
 
 // Backlog is a listener's queue of connections that wait for Accept, with the goroutines that open them.
-type Backlog = backlog.Backlog[transport.Conn]
+type Backlog = wait.Backlog[transport.Conn]
 
 // NewBacklog returns a backlog with room for size connections. It aborts those that are never accepted.
 func NewBacklog(size int) *Backlog {
 	drop := func(c transport.Conn) { c.(*Conn).Abort() }
-	return backlog.New(context.Background(), size, drop, func() error { return transport.ErrClosed("the listener", nil) })
+	return wait.NewBacklog(context.Background(), size, drop, func() error { return transport.ErrClosed("the listener", nil) })
 }
 
 // Greeting begins the first message of each end. The largest message that this end accepts follows, in

@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/internal/base/backlog"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -54,7 +54,7 @@ const (
 type Listener struct {
 	o        ListenOptions
 	endpoint agent.Endpoint
-	conns    *backlog.Backlog[transport.Conn]
+	conns    *wait.Backlog[transport.Conn]
 	server   *http.Server // Listen's own, or nil
 
 	mu       sync.Mutex
@@ -71,7 +71,7 @@ func NewListener(o ListenOptions) *Listener {
 	o.MaxConns = cmp.Or(max(o.MaxConns, 0), maxConns)
 	l := &Listener{o: o, endpoint: agent.Endpoint{Transport: agent.TransportWebSocket, Address: o.URL}}
 	drop := func(c transport.Conn) { _ = c.Close() } // it always succeeds
-	l.conns = backlog.New(context.Background(), maxWaiting, drop, l.closedError)
+	l.conns = wait.NewBacklog(context.Background(), maxWaiting, drop, l.closedError)
 	return l
 }
 

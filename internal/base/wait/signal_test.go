@@ -2,6 +2,8 @@ package wait_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -129,5 +131,32 @@ func TestSlotsBoundTheGoroutines(t *testing.T) {
 	b.Wait()
 	if len(slots) != 0 || b.GoWithin(slots, func() {}) || len(slots) != 0 {
 		t.Errorf("%d slots are taken after the end", len(slots))
+	}
+}
+
+var errOver = errors.New("over")
+
+func TestConnectionsThatNobodyAcceptsAreDropped(t *testing.T) {
+	var dropped []int
+	b := wait.NewBacklog(t.Context(), 1, func(n int) { dropped = append(dropped, n) }, func() error { return errOver })
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if !b.Put(ended, 1) || b.Offer(2) || b.Put(ended, 3) {
+		t.Error("there is room for one")
+	}
+	if n, err := b.Accept(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := b.Accept(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	b.Offer(4)
+	b.Close()
+	b.Close()
+	if _, err := b.Accept(t.Context()); !errors.Is(err, errOver) || b.Put(t.Context(), 5) && b.Context().Err() == nil {
+		t.Errorf("it goes on after the end: %v", err)
+	}
+	if !slices.Equal(dropped, []int{3, 4}) && !slices.Equal(dropped, []int{3, 4, 5}) {
+		t.Errorf("dropped %v", dropped)
 	}
 }

@@ -1,6 +1,6 @@
-// Package wait has what goroutines wait with: pauses that a context ends, pauses
-// that grow between the attempts of a retry, a signal for all who wait, and
-// Eventually for tests.
+// Package wait has what goroutines wait with: pauses that a context ends, growing
+// pauses between the attempts of a retry, a signal for all who wait, groups of
+// goroutines, the backlog of a listener, and Eventually for tests.
 package wait
 
 import (

@@ -1,17 +1,11 @@
-// Package backlog has what listeners are made of: a queue of connections that wait
-// for Accept, with the goroutines that open them.
-package backlog
+package wait
 
-import (
-	"context"
+import "context"
 
-	"github.com/parleyhub/parley/internal/base/wait"
-)
-
-// Backlog is a listener's queue of new connections. Create it with [New]. It is safe
-// for concurrent use.
+// Backlog is a listener's queue of connections that wait for Accept, with the
+// goroutines that open them. Create it with [NewBacklog]. It is safe for concurrent use.
 type Backlog[C any] struct {
-	wait.Group
+	Group
 	ctx    context.Context
 	cancel context.CancelFunc
 	queue  chan C
@@ -19,10 +13,10 @@ type Backlog[C any] struct {
 	closed func() error
 }
 
-// New returns a backlog with room for size connections that closes when ctx ends. It
+// NewBacklog returns a backlog with room for size connections that closes when ctx ends. It
 // calls drop with each connection that nobody will accept; closed returns the error of
 // Accept after the end.
-func New[C any](ctx context.Context, size int, drop func(C), closed func() error) *Backlog[C] {
+func NewBacklog[C any](ctx context.Context, size int, drop func(C), closed func() error) *Backlog[C] {
 	b := &Backlog[C]{queue: make(chan C, size), drop: drop, closed: closed}
 	b.ctx, b.cancel = context.WithCancel(ctx)
 	return b
