@@ -56,8 +56,8 @@ func BenchmarkSendAndWait(b *testing.B) {
 	})
 }
 
-// BenchmarkStream shows that a stream costs time linear in its chunks: ns/chunk
-// stays the same.
+// BenchmarkStream streams answers of different lengths. The time per chunk (ns/chunk)
+// does not depend on the length.
 func BenchmarkStream(b *testing.B) {
 	for _, chunks := range []int{500, 2000, 8000} {
 		b.Run(fmt.Sprint(chunks), func(b *testing.B) {
@@ -93,7 +93,7 @@ func drain(t testing.TB, sub *hub.Subscription) {
 	}
 }
 
-// BenchmarkSubscribers has 1,000 subscribers follow one task of 100 chunks.
+// BenchmarkSubscribers lets 1,000 subscribers follow one task of 100 chunks.
 func BenchmarkSubscribers(b *testing.B) {
 	const subscribers = 1000
 	begin := make(chan struct{})
@@ -124,8 +124,8 @@ func BenchmarkSubscribers(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/subscribers/100, "ns/event/subscriber")
 }
 
-// BenchmarkTasks lists among 100,000 stored tasks, and tells what the index of
-// one costs and how long a start takes.
+// BenchmarkTasks lists 100,000 stored tasks; it reports the memory for the index of
+// one task and the time of a start.
 func BenchmarkTasks(b *testing.B) {
 	const tasks, contexts = 100_000, 10_000
 	dir := b.TempDir()

@@ -16,7 +16,7 @@ import (
 )
 
 // HUB-CONTEXT-EXPIRY.
-func TestContextsExpireWithWhatTheyHold(t *testing.T) {
+func TestContextExpiryFailsTasksAndRemovesDirectories(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		def := definition("a")
@@ -47,14 +47,14 @@ func TestContextsExpireWithWhatTheyHold(t *testing.T) {
 		synctest.Wait()
 
 		if _, err := h.Send(t.Context(), in("old", "say:x")); hub.CodeOf(err) != hub.CodeContextNotFound {
-			t.Errorf("a message to the expired context: %v", err)
+			t.Errorf("send to an expired context: %v", err)
 		}
 		got, err := h.Task(t.Context(), asks.ID, nil)
 		if err != nil || got.Status.State != a2a.TaskStateFailed || errorCode(t, got) != string(hub.CodeContextNotFound) {
-			t.Errorf("the task that waited in it: %+v, %v", got, err)
+			t.Errorf("waiting task of the expired context: %+v, %v", got, err)
 		}
 		if _, err := os.Stat(work); !os.IsNotExist(err) {
-			t.Errorf("its directory is there: %v", err)
+			t.Errorf("the directory of the expired context still exists: %v", err)
 		}
 		infos, err := h.Contexts(t.Context(), 0)
 		if err != nil || len(infos) != 2 {
@@ -62,9 +62,9 @@ func TestContextsExpireWithWhatTheyHold(t *testing.T) {
 		}
 		send(t, h, in("young", "say:x"))
 		if got, err := h.Task(t.Context(), running.ID, nil); err != nil || got.Status.State.Terminal() && errorCode(t, got) != "timeout" {
-			t.Errorf("the task that ran: %+v, %v", got, err)
+			t.Errorf("the running task: %+v, %v", got, err)
 		}
-		// When its tasks are gone too it is forgotten, and the id may be used anew.
+		// A context is forgotten once its tasks are removed; its id may then be reused.
 		time.Sleep(3 * time.Hour)
 		synctest.Wait()
 		send(t, h, in("old", "say:x"))
@@ -72,7 +72,7 @@ func TestContextsExpireWithWhatTheyHold(t *testing.T) {
 			t.Error(err)
 		}
 		if n := a.left(); n != 0 {
-			t.Errorf("%d sessions are left", n)
+			t.Errorf("%d sessions are still open", n)
 		}
 	})
 }
@@ -98,16 +98,16 @@ func TestOldTasksAreRemoved(t *testing.T) {
 		}
 		total(5)
 		if _, err := h.Task(t.Context(), all[3].ID, nil); hub.CodeOf(err) != hub.CodeTaskNotFound {
-			t.Errorf("one of the oldest: %v", err)
+			t.Errorf("an old task: %v", err)
 		}
 		if _, err := h.Task(t.Context(), all[4].ID, nil); err != nil {
-			t.Errorf("one of the youngest: %v", err)
+			t.Errorf("a recent task: %v", err)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		total(1)
 		if _, err := h.Task(t.Context(), asks.ID, nil); err != nil {
-			t.Errorf("the task that waits: %v", err)
+			t.Errorf("the waiting task: %v", err)
 		}
 		if err := h.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -115,7 +115,7 @@ func TestOldTasksAreRemoved(t *testing.T) {
 	})
 }
 
-func TestExpiryIsRememberedAcrossARestart(t *testing.T) {
+func TestContextExpirySurvivesARestart(t *testing.T) {
 	b := openBus(t, t.TempDir(), bus.DurabilityFast)
 	h, err := hub.New(t.Context(), hub.Config{Bus: b, Agents: []hub.Agent{{Definition: definition("a"), Runner: actor()}}})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// delegated asks for a task that has come over others, the first one first.
+// delegated sends a message whose delegation chain is over, the origin first.
 func delegated(text string, over ...a2a.TaskID) hub.SendRequest {
 	req := request("a", text)
 	if len(over) > 0 {
@@ -48,8 +48,8 @@ func roomy(t *testing.T, b *bus.Bus) *hub.Hub {
 	return h
 }
 
-// Who cancels a task cancels what was begun for it, also where the one between has ended.
-func TestCancelTakesAlongWhatWasDelegated(t *testing.T) {
+// A task between the canceled one and the delegated one may have ended already.
+func TestCancelAlsoCancelsDelegatedTasks(t *testing.T) {
 	h := roomy(t, nil)
 	root := begin(t, h, delegated("wait"))
 	between, err := h.SendAndWait(t.Context(), delegated("say:ok", root))
@@ -72,18 +72,18 @@ func TestCancelTakesAlongWhatWasDelegated(t *testing.T) {
 		}
 	}
 	if state(t, h, other).Terminal() || state(t, h, others).Terminal() {
-		t.Error("tasks of somebody else were ended")
+		t.Error("tasks of another origin were canceled")
 	}
 	if _, err := h.CancelAlone(t.Context(), other); err != nil || state(t, h, others).Terminal() {
-		t.Errorf("what was to be kept was ended: %v", err)
+		t.Errorf("a task that was to be kept was canceled: %v", err)
 	}
 	if _, err := h.Cancel(t.Context(), others); err != nil {
-		t.Errorf("what was kept cannot be canceled by itself: %v", err)
+		t.Errorf("cancel of the kept task: %v", err)
 	}
 }
 
-// However the calls interleave, nothing that a canceled task has delegated goes on.
-func TestNothingIsDelegatedFromACanceledTask(t *testing.T) {
+// Send and Cancel run concurrently: whatever the order, no delegated task stays active.
+func TestACanceledTaskCannotDelegate(t *testing.T) {
 	h := roomy(t, nil)
 	for range 20 {
 		root := begin(t, h, delegated("wait"))
@@ -110,13 +110,13 @@ func TestNothingIsDelegatedFromACanceledTask(t *testing.T) {
 			}
 		}
 		if _, err := h.Send(t.Context(), delegated("say:x", root)); err == nil {
-			t.Error("a canceled task delegates")
+			t.Error("a canceled task has delegated")
 		}
 	}
 }
 
-// Tasks that wait for somebody outlive the hub, and so does what they came from.
-func TestCancelTakesAlongWhatWasDelegatedBeforeARestart(t *testing.T) {
+// Tasks that wait for input survive a restart, and so do their delegation chains.
+func TestCancelAlsoCancelsTasksDelegatedBeforeARestart(t *testing.T) {
 	b := openBus(t, t.TempDir(), bus.DurabilityFast)
 	h := roomy(t, b)
 	var root, child, other a2a.TaskID

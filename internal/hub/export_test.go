@@ -12,11 +12,11 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// NewInMemory starts a hub on a store of its own, for synctest: nothing runs
+// NewInMemory starts a hub with a store in memory, for synctest: it starts no goroutine
 // outside the bubble.
 func NewInMemory(ctx context.Context, cfg Config) (*Hub, error) { return New(ctx, cfg) }
 
-// Seed stores completed tasks, without a hub: fast.
+// Seed stores completed tasks directly, which is faster than to run them.
 func Seed(ctx context.Context, b *bus.Bus, tasks, contexts int) error {
 	s, err := openJetStream(ctx, b, "local")
 	if err != nil {
@@ -52,7 +52,7 @@ func Seed(ctx context.Context, b *bus.Bus, tasks, contexts int) error {
 	return err
 }
 
-// AwaitOutput returns when output of a running task is in the store.
+// AwaitOutput blocks until output of a running task is in the store.
 func AwaitOutput(ctx context.Context, b *bus.Bus, id a2a.TaskID) error {
 	s, err := openJetStream(ctx, b, "local")
 	if err != nil {
@@ -85,7 +85,7 @@ func Clear(b *bus.Bus) error {
 	return s.state.Purge(context.Background())
 }
 
-// ExpireNow expires a context before its time.
+// ExpireNow expires a context at once.
 func ExpireNow(h *Hub, id string) error {
 	return h.expireContext(context.Background(), id, time.Now().UTC())
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// fakeAgent is an agent in this process: turn is what it does.
+// fakeAgent is an agent in this process whose turns run the function turn.
 type fakeAgent struct {
 	turn  func(ctx context.Context, t runner.Turn, h runner.Handler) (runner.Outcome, error)
 	probe func(ctx context.Context) runner.Probe
@@ -80,7 +80,7 @@ func prompt(t runner.Turn) string {
 	return b.String()
 }
 
-// echo answers with the prompt.
+// echo is a turn that answers with the prompt.
 func echo() *fakeAgent {
 	return &fakeAgent{turn: func(_ context.Context, t runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		text := prompt(t)
@@ -93,7 +93,7 @@ func definition(id string) runner.Definition {
 	return runner.Definition{ID: id, Driver: runner.DriverEcho}
 }
 
-// openBus opens a bus that is closed with the test.
+// openBus opens a bus, which is closed at the end of the test.
 func openBus(t testing.TB, dir string, mode bus.Durability) *bus.Bus {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: mode})
@@ -108,7 +108,7 @@ func openBus(t testing.TB, dir string, mode bus.Durability) *bus.Bus {
 	return b
 }
 
-// newHub starts a hub with agents by id; it is closed with the test.
+// newHub starts a hub with agents by id, which is closed at the end of the test.
 func newHub(t testing.TB, cfg hub.Config, agents map[string]*fakeAgent) *hub.Hub {
 	t.Helper()
 	for id, a := range agents {
@@ -124,7 +124,7 @@ func newHub(t testing.TB, cfg hub.Config, agents map[string]*fakeAgent) *hub.Hub
 		}
 		for id, a := range agents {
 			if n := a.left(); n != 0 {
-				t.Errorf("%d sessions of %s are left open", n, id)
+				t.Errorf("%d sessions of %s are still open", n, id)
 			}
 		}
 	})

@@ -41,23 +41,23 @@ func health(t testing.TB, h *hub.Hub, id string) hub.Health {
 	return info.Health
 }
 
-func TestStagesBecomeHealth(t *testing.T) {
+func TestProbeStagesDetermineHealth(t *testing.T) {
 	missing := &runner.Error{Code: runner.CodeNotInstalled, Message: "claude is not there", Remedy: "npm install it"}
 	for name, tc := range map[string]struct {
 		probe   runner.Probe
-		run     string // a prompt before
+		run     string // prompt of a turn that runs before the check; may be empty
 		status  hub.HealthStatus
 		message string
 	}{
-		"authenticated":              {probe: runner.Probe{Stage: runner.StageAuthenticated, Version: "2.1"}, status: hub.Healthy},
-		"authenticated, failed run":  {probe: runner.Probe{Stage: runner.StageAuthenticated, Version: "2.1"}, run: "fail", status: hub.Healthy},
-		"no credentials":             {probe: runner.Probe{Stage: runner.StageInstalled, AuthKnown: true}, status: hub.Degraded, message: "it has no credentials; log in"},
-		"cannot be told":             {probe: runner.Probe{Stage: runner.StageInstalled}, status: hub.Healthy},
-		"cannot be told, failed run": {probe: runner.Probe{Stage: runner.StageInstalled}, run: "fail", status: hub.Degraded, message: "its last run failed: the model is overloaded; wait a minute"},
-		"cannot be told, well again": {probe: runner.Probe{Stage: runner.StageInstalled}, run: "say:x", status: hub.Healthy},
-		"missing":                    {probe: runner.Probe{Stage: runner.StageMissing, Err: missing}, status: hub.Unhealthy, message: "claude is not there; npm install it"},
-		"missing, no error":          {probe: runner.Probe{Stage: runner.StageMissing}, status: hub.Unhealthy, message: "it is not installed; install it"},
-		"probe told nothing":         {probe: runner.Probe{}, status: hub.Unknown},
+		"authenticated":                 {probe: runner.Probe{Stage: runner.StageAuthenticated, Version: "2.1"}, status: hub.Healthy},
+		"authenticated, failed run":     {probe: runner.Probe{Stage: runner.StageAuthenticated, Version: "2.1"}, run: "fail", status: hub.Healthy},
+		"no credentials":                {probe: runner.Probe{Stage: runner.StageInstalled, AuthKnown: true}, status: hub.Degraded, message: "it has no credentials; log in"},
+		"login unknown":                 {probe: runner.Probe{Stage: runner.StageInstalled}, status: hub.Healthy},
+		"login unknown, failed run":     {probe: runner.Probe{Stage: runner.StageInstalled}, run: "fail", status: hub.Degraded, message: "its last run failed: the model is overloaded; wait a minute"},
+		"login unknown, successful run": {probe: runner.Probe{Stage: runner.StageInstalled}, run: "say:x", status: hub.Healthy},
+		"missing":                       {probe: runner.Probe{Stage: runner.StageMissing, Err: missing}, status: hub.Unhealthy, message: "claude is not there; npm install it"},
+		"missing, no error":             {probe: runner.Probe{Stage: runner.StageMissing}, status: hub.Unhealthy, message: "it is not installed; install it"},
+		"empty probe":                   {probe: runner.Probe{}, status: hub.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			def := definition("a")
@@ -79,7 +79,7 @@ func TestStagesBecomeHealth(t *testing.T) {
 }
 
 // HUB-REGISTRY-HEALTH.
-func TestProbesComeEveryInterval(t *testing.T) {
+func TestAgentsAreProbedAtEachInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newProbed(runner.Probe{Stage: runner.StageInstalled, AuthKnown: true})
 		h, err := hub.New(t.Context(), hub.Config{Agents: []hub.Agent{{Definition: definition("a"), Runner: a}}})
@@ -91,7 +91,7 @@ func TestProbesComeEveryInterval(t *testing.T) {
 			t.Errorf("at the start: %d probes, %+v", a.count.Load(), health(t, h, "a"))
 		}
 		a.result.Store(&runner.Probe{Stage: runner.StageAuthenticated})
-		time.Sleep(30*time.Second + time.Millisecond) // the bubble's clock
+		time.Sleep(30*time.Second + time.Millisecond) // of the bubble's clock
 		synctest.Wait()
 		if a.count.Load() != 2 || health(t, h, "a").Status != hub.Healthy {
 			t.Errorf("after 30 s: %d probes, %+v", a.count.Load(), health(t, h, "a"))
@@ -102,7 +102,7 @@ func TestProbesComeEveryInterval(t *testing.T) {
 	})
 }
 
-func TestAHungProbeDelaysNobody(t *testing.T) {
+func TestAHungProbeDoesNotDelayOtherAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung := actor()
 		hung.probe = func(ctx context.Context) runner.Probe {
@@ -120,10 +120,10 @@ func TestAHungProbeDelaysNobody(t *testing.T) {
 		}
 		synctest.Wait() // no time has passed
 		if s := health(t, h, "good").Status; s != hub.Healthy {
-			t.Errorf("the good agent is %s", s)
+			t.Errorf("the healthy agent is %s", s)
 		}
 		if s := health(t, h, "hung").Status; s != hub.Unknown {
-			t.Errorf("the hung agent is %s", s)
+			t.Errorf("the agent whose probe hangs is %s", s)
 		}
 		if s := health(t, h, "panics"); s.Status != hub.Unknown || !strings.Contains(s.Message, "crashed") {
 			t.Errorf("the agent whose probe panics: %+v", s)
@@ -189,7 +189,7 @@ func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 		synctest.Wait()
 		quick := request("a", "wait")
 		quick.Timeout = time.Second
-		// What is not the agent's fault does not count, nor does what a success follows.
+		// Failures that are not the agent's do not count; a success resets the count.
 		for _, p := range []string{"fail", "fail", "say:x", "fail", "panic", "limit", "reject"} {
 			send(t, h, request("a", p))
 		}
@@ -197,7 +197,7 @@ func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 		if c := health(t, h, "a").Circuit; c != "closed" {
 			t.Fatalf("the circuit is %s", c)
 		}
-		send(t, h, request("a", "wait")) // reaches the agent's limit: the third
+		send(t, h, request("a", "wait")) // the third failure: the agent's timeout
 		if got := health(t, h, "a"); got.Circuit != "open" || got.Status != hub.Unhealthy || !strings.Contains(got.Message, "its last runs failed") {
 			t.Fatalf("health %+v", got)
 		}
@@ -209,14 +209,14 @@ func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 		if got := health(t, h, "a"); got.Circuit != "half-open" || got.Status != hub.Degraded {
 			t.Fatalf("health %+v", got)
 		}
-		trial, err := h.Send(t.Context(), request("a", "wait")) // the one trial
+		trial, err := h.Send(t.Context(), request("a", "wait")) // the only trial
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := h.Send(t.Context(), request("a", "say:x")); hub.CodeOf(err) != hub.CodeUnavailable {
 			t.Errorf("a second trial at once: %v", err)
 		}
-		if _, err := h.Cancel(t.Context(), trial.ID); err != nil { // says nothing: another trial may come
+		if _, err := h.Cancel(t.Context(), trial.ID); err != nil { // a canceled trial decides nothing: another may follow
 			t.Fatal(err)
 		}
 		send(t, h, request("a", "say:x"))
@@ -229,8 +229,8 @@ func TestFailedRunsOpenTheCircuitAndATrialClosesIt(t *testing.T) {
 	})
 }
 
-// TestTimeInWhichTheUserThinksDoesNotCount: only the agent's time is limited.
-func TestTimeInWhichTheUserThinksDoesNotCount(t *testing.T) {
+// The limit applies to the time in which the agent works.
+func TestTimeSpentWaitingForTheUserDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		def := definition("a")
 		def.Limits.Run = time.Minute
@@ -246,7 +246,7 @@ func TestTimeInWhichTheUserThinksDoesNotCount(t *testing.T) {
 			}
 			task = send(t, h, follow(task, "yes"))
 		}
-		if errorCode(t, task) != string(hub.CodeTimeout) { // and afterwards it does
+		if errorCode(t, task) != string(hub.CodeTimeout) { // after the answer, the agent's time counts again
 			t.Errorf("task %+v", task)
 		}
 		if err := h.Close(t.Context()); err != nil {
@@ -255,8 +255,8 @@ func TestTimeInWhichTheUserThinksDoesNotCount(t *testing.T) {
 	})
 }
 
-// TestABrokenAgentSlowsNobody has one agent hang and fail while another works.
-func TestABrokenAgentSlowsNobody(t *testing.T) {
+// One agent hangs or fails while another one works.
+func TestABrokenAgentDoesNotSlowOthers(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"bad": actor(), "good": actor()})
 	for range 4 {
 		if _, err := h.Send(t.Context(), request("bad", "wait")); err != nil {

@@ -65,7 +65,7 @@ func TestSendAndWaitAnswersAndSurvivesARestart(t *testing.T) {
 }
 
 // HUB-AGENT-STREAM.
-func TestSendAndStreamShowsTheAnswerGrow(t *testing.T) {
+func TestSendAndStreamStreamsTheAnswer(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"echo": echo()})
 	sub, err := h.SendAndStream(t.Context(), request("echo", "hello"))
 	if err != nil {

@@ -20,8 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// actor is an agent whose prompts say what it does: words that are carried out
-// one after another.
+// actor is an agent whose prompts are sequences of instructions, executed in order:
 //
 //	say:TEXT  tool  ask  wait  complete  input  auth  reject  fail  crash  panic
 func actor() *fakeAgent {
@@ -108,7 +107,7 @@ func follow(task *a2a.Task, text string) hub.SendRequest {
 	return hub.SendRequest{Message: m}
 }
 
-// await follows a task until it is in a state.
+// await follows a task until it has reached a state, and returns the task.
 func await(t testing.TB, h *hub.Hub, id a2a.TaskID, want a2a.TaskState) *a2a.Task {
 	t.Helper()
 	sub, err := h.Subscribe(context.Background(), id)
@@ -129,14 +128,14 @@ func await(t testing.TB, h *hub.Hub, id a2a.TaskID, want a2a.TaskState) *a2a.Tas
 }
 
 // HUB-AGENT-EXECUTE.
-func TestOutcomesBecomeStates(t *testing.T) {
+func TestOutcomesDetermineTaskStates(t *testing.T) {
 	h := newHub(t, hub.Config{BreakerFailures: 100}, map[string]*fakeAgent{"a": actor()})
 	for _, tc := range []struct {
 		prompt string
 		state  a2a.TaskState
 		text   string
 		code   string
-		arts   string // texts of the artifacts
+		arts   string // joined texts of the artifacts
 	}{
 		{"say:hello", a2a.TaskStateCompleted, "hello", "", ""},
 		{"say:a say:b tool think say:c", a2a.TaskStateCompleted, "abc", "", ""},
@@ -165,7 +164,7 @@ func TestOutcomesBecomeStates(t *testing.T) {
 	}
 }
 
-func TestMetadataTellUsageDenialsAndNotices(t *testing.T) {
+func TestMetadataContainsUsageDenialsAndNotices(t *testing.T) {
 	agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		h.Event(runner.Notice{Text: "retried"})
 		h.Event(runner.Notice{Text: "retried"})
@@ -190,7 +189,7 @@ func TestMetadataTellUsageDenialsAndNotices(t *testing.T) {
 	}
 }
 
-func TestSendRefuses(t *testing.T) {
+func TestSendRefusesInvalidRequests(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor(), "b": actor()})
 	done := send(t, h, request("a", "say:x"))
 	asks := send(t, h, request("a", "input"))
@@ -239,7 +238,7 @@ func TestSendRefuses(t *testing.T) {
 		})
 	}
 	if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || page.Total != 2 {
-		t.Errorf("a refused message has left a task: %d, %v", page.Total, err)
+		t.Errorf("tasks after refused messages: %d, %v", page.Total, err)
 	}
 }
 
@@ -253,11 +252,11 @@ func TestMetadataNamesTheAgent(t *testing.T) {
 		t.Errorf("task %+v", task)
 	}
 	if m.TaskID != "" {
-		t.Error("the caller's message was changed")
+		t.Error("Send has changed the caller's message")
 	}
 }
 
-func TestInputRequiredGoesOnWithTheNextMessage(t *testing.T) {
+func TestTheNextMessageContinuesAnInputRequiredTask(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	task := send(t, h, request("a", "say:which? input"))
 	end := send(t, h, follow(task, "say:thanks"))
@@ -275,15 +274,15 @@ func TestInputRequiredGoesOnWithTheNextMessage(t *testing.T) {
 	zero, two := 0, 2
 	short, err := h.Task(t.Context(), task.ID, &two)
 	if err != nil || len(short.History) != 2 || text(short.History[1]) != "thanks" {
-		t.Errorf("with two messages: %+v, %v", short, err)
+		t.Errorf("history of two messages: %+v, %v", short, err)
 	}
 	none, err := h.Task(t.Context(), task.ID, &zero)
 	if err != nil || len(none.History) != 0 {
-		t.Errorf("with none: %+v, %v", none, err)
+		t.Errorf("history of no messages: %+v, %v", none, err)
 	}
 }
 
-func TestAuthRequiredIsTriedAgainWithTheNextMessage(t *testing.T) {
+func TestTheNextMessageRetriesAnAuthRequiredTask(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	task := send(t, h, request("a", "auth"))
 	if end := send(t, h, follow(task, "say:in")); end.Status.State != a2a.TaskStateCompleted {
@@ -325,7 +324,7 @@ func TestAMessageToARunningTaskIsItsNextTurn(t *testing.T) {
 }
 
 // HUB-TASK-CONCURRENCY.
-func TestOneTurnAtATimeInAContextAndAFewAtAnAgent(t *testing.T) {
+func TestTurnsAreLimitedPerContextAndPerAgent(t *testing.T) {
 	var mu sync.Mutex
 	var running, most int
 	perContext := map[string]int{}
@@ -389,7 +388,7 @@ func TestOneTurnAtATimeInAContextAndAFewAtAnAgent(t *testing.T) {
 	}
 }
 
-func TestAFullQueueRefusesWithoutATrace(t *testing.T) {
+func TestAFullQueueRefusesAndStoresNothing(t *testing.T) {
 	def := definition("a")
 	def.Limits = runner.Limits{Concurrency: 1, Queue: 2}
 	agent := actor()
@@ -412,7 +411,7 @@ func TestAFullQueueRefusesWithoutATrace(t *testing.T) {
 	if info, err := h.Agent("a"); err != nil || info.Running != 1 || info.Queued != 2 {
 		t.Errorf("agent %+v, %v", info, err)
 	}
-	for i := len(tasks) - 1; i >= 0; i-- { // the queued ones first
+	for i := len(tasks) - 1; i >= 0; i-- { // queued tasks first
 		end, err := h.Cancel(t.Context(), tasks[i].ID)
 		if err != nil || end.Status.State != a2a.TaskStateCanceled {
 			t.Errorf("Cancel = %+v, %v", end, err)
@@ -444,7 +443,7 @@ func TestCancel(t *testing.T) {
 			await(t, h, task.ID, want)
 			var wg sync.WaitGroup
 			var canceled atomic.Int32
-			for range 3 { // at once
+			for range 3 { // concurrently
 				wg.Go(func() {
 					end, err := h.Cancel(context.Background(), task.ID)
 					switch {
@@ -457,7 +456,7 @@ func TestCancel(t *testing.T) {
 			}
 			wg.Wait()
 			if canceled.Load() == 0 {
-				t.Error("no call has canceled it")
+				t.Error("no call of Cancel has succeeded")
 			}
 			if _, err := h.Cancel(t.Context(), task.ID); hub.CodeOf(err) != hub.CodeNotCancelable {
 				t.Errorf("a second Cancel: %v", err)
@@ -480,7 +479,7 @@ func TestTimeoutsEndARun(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheCallersTimeLeavesTheTaskRunning(t *testing.T) {
+func TestACallersTimeoutLeavesTheTaskRunning(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -490,11 +489,11 @@ func TestTheEndOfTheCallersTimeLeavesTheTaskRunning(t *testing.T) {
 	}
 	await(t, h, task.ID, a2a.TaskStateWorking)
 	if _, err := h.Send(ctx, request("a", "wait")); hub.CodeOf(err) != hub.CodeTimeout {
-		t.Errorf("Send after the end: %v", err)
+		t.Errorf("Send after the caller's timeout: %v", err)
 	}
 }
 
-func TestCloseEndsWhatRunsAndWhatWaits(t *testing.T) {
+func TestCloseFailsRunningAndQueuedTasks(t *testing.T) {
 	agent := actor()
 	def := definition("a")
 	def.Limits.Concurrency = 1
@@ -526,7 +525,7 @@ func TestCloseEndsWhatRunsAndWhatWaits(t *testing.T) {
 		}
 	}
 	if n := agent.left(); n != 0 {
-		t.Errorf("%d sessions are left", n)
+		t.Errorf("%d sessions are still open", n)
 	}
 	if _, err := h.Send(t.Context(), request("a", "x")); hub.CodeOf(err) != hub.CodeUnavailable {
 		t.Errorf("Send after Close: %v", err)
@@ -572,7 +571,7 @@ func TestEventsAfterATurnAreIgnored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sub.Close() // until then the task that the handler knows is the hub's
+	defer sub.Close() // keeps the task in memory, so that the handler's task is the hub's
 	newReplica(sub.Task()).follow(t, sub)
 	task, err := h.Task(t.Context(), sub.Task().ID, nil)
 	if err != nil {
@@ -584,7 +583,7 @@ func TestEventsAfterATurnAreIgnored(t *testing.T) {
 		handler.Event(runner.ToolCall{ID: "1"})
 		handler.Event(runner.Notice{Text: "late"})
 		if _, err := handler.Permission(context.Background(), runner.PermissionRequest{Options: []runner.PermissionOption{{ID: "a"}}}); err == nil {
-			t.Error("a question after the turn was answered")
+			t.Error("a permission request after the turn was answered")
 		}
 	}()
 	<-late
@@ -598,7 +597,7 @@ func TestEventsAfterATurnAreIgnored(t *testing.T) {
 }
 
 // HUB-REGISTRY-REGISTER.
-func TestAgentsComeAndGo(t *testing.T) {
+func TestAgentsAreRegisteredAndDeregistered(t *testing.T) {
 	h := newHub(t, hub.Config{}, nil)
 	agent := actor()
 	a := hub.Agent{Definition: definition("late"), Runner: agent}
@@ -606,7 +605,7 @@ func TestAgentsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := h.Register(a); hub.CodeOf(err) != hub.CodeInvalid {
-		t.Errorf("twice: %v", err)
+		t.Errorf("second Register: %v", err)
 	}
 	for _, id := range []string{"", "Upper", "-x", strings.Repeat("x", 65), "a/b"} {
 		if err := h.Register(hub.Agent{Definition: definition(id), Runner: agent}); hub.CodeOf(err) != hub.CodeInvalid {
@@ -625,13 +624,13 @@ func TestAgentsComeAndGo(t *testing.T) {
 		t.Errorf("task %+v, %v", got, err)
 	}
 	if n := agent.left(); n != 0 {
-		t.Errorf("%d sessions are left", n)
+		t.Errorf("%d sessions are still open", n)
 	}
 	if _, err := h.Send(t.Context(), request("late", "x")); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("Send: %v", err)
 	}
 	if _, err := h.Send(t.Context(), follow(asks, "x")); hub.CodeOf(err) != hub.CodeAgentNotFound {
-		t.Errorf("Send to a task of it: %v", err)
+		t.Errorf("Send to a task of the removed agent: %v", err)
 	}
 	if err := h.Deregister(t.Context(), "late"); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("Deregister: %v", err)
@@ -641,10 +640,9 @@ func TestAgentsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestTasksChangeOnlyAlongTheDiagram drives tasks with all that agents and users
-// do, at once, and looks at every change of state that is shown.
+// Agents and users act on tasks concurrently; every reported change of state is checked.
 // HUB-TYPE-TRANSITIONS.
-func TestTasksChangeOnlyAlongTheDiagram(t *testing.T) {
+func TestTasksChangeStateOnlyAsSpecified(t *testing.T) {
 	h := newHub(t, hub.Config{BreakerFailures: 1 << 20}, map[string]*fakeAgent{"a": actor()})
 	legal := arrows()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -709,7 +707,7 @@ func TestTasksChangeOnlyAlongTheDiagram(t *testing.T) {
 				rt.Fatal(err)
 			}
 		} else if state.Terminal() && state != end.Status.State {
-			rt.Errorf("the last state shown is %s, the task's is %s", state, end.Status.State)
+			rt.Errorf("the last reported state is %s, the task's is %s", state, end.Status.State)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func onceRequest(agent, text string, key any) hub.SendRequest {
 	return req
 }
 
-func TestAMessageWithAnIdempotencyKeyBeginsOneTask(t *testing.T) {
+func TestAMessageWithAnIdempotencyKeyStartsOneTask(t *testing.T) {
 	dir := t.TempDir()
 	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-func TestAPermissionIsAskedOnTheTask(t *testing.T) {
+func TestAPermissionRequestMakesTheTaskInputRequired(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	task := send(t, h, request("a", "ask:1 say:.done"))
 	if task.Status.State != a2a.TaskStateInputRequired {
@@ -42,26 +42,26 @@ func TestAPermissionIsAskedOnTheTask(t *testing.T) {
 	}
 }
 
-func TestRepliesToAPermission(t *testing.T) {
+func TestRepliesToAPermissionRequest(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	data := func(m map[string]any) *a2a.Part { return a2a.NewDataPart(m) }
 	for name, tc := range map[string]struct {
 		part *a2a.Part
-		want string // of the answer; "" where the field is refused
+		want string // the answer; "" if the reply is refused
 		err  string
 	}{
-		"option id":         {part: data(map[string]any{"optionId": "r1"}), want: "[r1  <nil>]"},
-		"option id, word":   {part: data(map[string]any{"optionId": "r1", "requestId": "q1", "message": "later"}), want: "[r1 later <nil>]"},
-		"unknown option":    {part: data(map[string]any{"optionId": "x"}), err: "message.parts[0].data.optionId"},
-		"another question":  {part: data(map[string]any{"optionId": "a1", "requestId": "q9"}), err: "message.parts[0].data.requestId"},
-		"id as text":        {part: a2a.NewTextPart("a1"), want: "[a1  <nil>]"},
-		"name":              {part: a2a.NewTextPart(" allow\n"), want: "[a1  <nil>]"},
-		"kind":              {part: a2a.NewTextPart("reject_once"), want: "[r1  <nil>]"},
-		"yes":               {part: a2a.NewTextPart("Yes!"), want: "[a1  <nil>]"},
-		"no":                {part: a2a.NewTextPart("no."), want: "[r1  <nil>]"},
-		"any other text":    {part: a2a.NewTextPart("use find instead"), want: "[r1 use find instead <nil>]"},
-		"data without hint": {part: data(map[string]any{"x": 1}), want: "[r1  <nil>]"},
-		"data of no object": {part: a2a.NewDataPart("a1"), want: "[r1  <nil>]"},
+		"option id":                  {part: data(map[string]any{"optionId": "r1"}), want: "[r1  <nil>]"},
+		"option id, word":            {part: data(map[string]any{"optionId": "r1", "requestId": "q1", "message": "later"}), want: "[r1 later <nil>]"},
+		"unknown option":             {part: data(map[string]any{"optionId": "x"}), err: "message.parts[0].data.optionId"},
+		"another question":           {part: data(map[string]any{"optionId": "a1", "requestId": "q9"}), err: "message.parts[0].data.requestId"},
+		"id as text":                 {part: a2a.NewTextPart("a1"), want: "[a1  <nil>]"},
+		"name":                       {part: a2a.NewTextPart(" allow\n"), want: "[a1  <nil>]"},
+		"kind":                       {part: a2a.NewTextPart("reject_once"), want: "[r1  <nil>]"},
+		"yes":                        {part: a2a.NewTextPart("Yes!"), want: "[a1  <nil>]"},
+		"no":                         {part: a2a.NewTextPart("no."), want: "[r1  <nil>]"},
+		"any other text":             {part: a2a.NewTextPart("use find instead"), want: "[r1 use find instead <nil>]"},
+		"data without known fields":  {part: data(map[string]any{"x": 1}), want: "[r1  <nil>]"},
+		"data that is not an object": {part: a2a.NewDataPart("a1"), want: "[r1  <nil>]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			task := send(t, h, request("a", "ask:1"))
@@ -72,26 +72,26 @@ func TestRepliesToAPermission(t *testing.T) {
 				if he, ok := errors.AsType[*hub.Error](err); !ok || he.Code != hub.CodeInvalid || he.Subject != tc.err {
 					t.Fatalf("error %#v", err)
 				}
-				// The question still stands.
+				// The permission request is still open.
 				end = send(t, h, follow(task, "yes"))
 				tc.want = "[a1  <nil>]"
 			} else if err != nil {
 				t.Fatal(err)
 			}
 			if got := text(end.Status.Message); got != tc.want {
-				t.Errorf("the agent was answered %q, want %q", got, tc.want)
+				t.Errorf("the agent received the answer %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestQuestionsAtOnceAreAskedInOrder(t *testing.T) {
+func TestConcurrentPermissionRequestsAreAskedInOrder(t *testing.T) {
 	agent := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		answers := make([]string, 3)
 		done := make(chan struct{})
 		for i, q := range []string{"one", "two", "three"} {
-			// The next question comes when this one is in the queue: ask it from a
-			// goroutine, and wait until the hub has it.
+			// A goroutine sends each request; the next one follows once the hub
+			// has queued this one.
 			go func() {
 				defer func() { done <- struct{}{} }()
 				a, err := h.Permission(ctx, runner.PermissionRequest{ID: q, Title: q, Options: []runner.PermissionOption{
@@ -123,7 +123,7 @@ func TestQuestionsAtOnceAreAskedInOrder(t *testing.T) {
 	}
 }
 
-func TestTheDefinitionMayAnswerPermissions(t *testing.T) {
+func TestTheDefinitionMayAnswerPermissionRequests(t *testing.T) {
 	for policy, want := range map[string]string{"allow": "[a1  <nil>]", "deny": "[r1 the configuration of this agent denies it <nil>]"} {
 		def := definition("a")
 		def.Permissions = policy
@@ -147,11 +147,11 @@ func TestADenialWithoutAnOptionIsAnError(t *testing.T) {
 	}
 	end := send(t, h, follow(task, "no"))
 	if got := text(end.Status.Message); !strings.Contains(got, "offers no options") || !strings.Contains(got, "denied by the user") {
-		t.Errorf("the driver was told %q", got)
+		t.Errorf("the driver received %q", got)
 	}
 }
 
-func TestAWithdrawnQuestionLetsTheTaskGoOn(t *testing.T) {
+func TestAWithdrawnPermissionRequestResumesTheTask(t *testing.T) {
 	withdraw, asked := make(chan struct{}), make(chan struct{})
 	agent := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		qctx, cancel := context.WithCancel(ctx)

@@ -23,8 +23,8 @@ import (
 
 const childDir = "PARLEY_HUB_TEST_DIR"
 
-// TestMain runs the child of TestAKilledHubLosesNoFinishedTask where it is asked
-// for.
+// runChild is the child process of TestAKilledHubLosesNoFinishedTask: it runs a hub with
+// its data in dir, and prints a line for each answer, until it is killed.
 func runChild(dir string) error {
 	b, err := bus.Open(context.Background(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
 	if err != nil {
@@ -36,7 +36,7 @@ func runChild(dir string) error {
 	if err != nil {
 		return err
 	}
-	// Tasks that never end, with output that is stored while they run.
+	// These tasks never end; their output is stored while they run.
 	for range 3 {
 		task, err := h.Send(context.Background(), request("a", "session:s1 say:half artifact:log wait"))
 		if err != nil {
@@ -71,9 +71,9 @@ func runChild(dir string) error {
 	return nil
 }
 
-// TestAKilledHubLosesNoFinishedTask kills a hub at moments of chance: every task
-// that was answered is there after a restart, and what was under way has failed
-// with the reason and the output it had.
+// The test kills a hub at random moments. After a restart every task that was answered
+// is complete; tasks that were running have failed, with the reason and their output
+// until then.
 func TestAKilledHubLosesNoFinishedTask(t *testing.T) {
 	runs := 6
 	if testing.Short() {
@@ -99,7 +99,7 @@ func TestAKilledHubLosesNoFinishedTask(t *testing.T) {
 				checkAfterKill(t, f, task)
 			}
 			if kinds["running"] != 3 || kinds["input"] != 1 || kinds["done"] == 0 || kinds["error"] != 0 {
-				t.Errorf("the child told %v", kinds)
+				t.Errorf("the child printed %v", kinds)
 			}
 			for _, s := range []a2a.TaskState{a2a.TaskStateSubmitted, a2a.TaskStateWorking} {
 				if page, err := h.Tasks(t.Context(), hub.TaskQuery{State: s}); err != nil || page.Total != 0 {
@@ -111,7 +111,7 @@ func TestAKilledHubLosesNoFinishedTask(t *testing.T) {
 					m := message("say:thanks")
 					m.TaskID = a2a.TaskID(f[1])
 					if end := send(t, h, hub.SendRequest{Message: m}); end.Status.State != a2a.TaskStateCompleted {
-						t.Errorf("a task that waited for input: %+v", end)
+						t.Errorf("task that was waiting for input: %+v", end)
 					}
 				}
 			}
@@ -139,8 +139,8 @@ func checkAfterKill(t *testing.T, f []string, task *a2a.Task) {
 	}
 }
 
-// killAt runs a hub in a child, kills it after some lines of answers and
-// returns what it had told.
+// killAt runs a hub in a child process, kills it after a number of lines and returns
+// the lines.
 func killAt(t *testing.T, dir string, lines int) []string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -164,19 +164,18 @@ func killAt(t *testing.T, dir string, lines int) []string {
 		}
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Fatal("the child ended by itself")
+		t.Fatal("the child ended before it was killed")
 	}
 	return notified
 }
 
-// TestPartialOutputSurvivesAKill opens a copy of the store as a kill would have
-// left it: the output of a running task is in it, and is not the whole task
-// rewritten.
+// The test opens the store in the state that a kill would leave. It contains the output
+// of a running task, and the task was not stored as a whole for each piece of output.
 func TestPartialOutputSurvivesAKill(t *testing.T) {
 	dir := t.TempDir()
 	b := openBus(t, dir, bus.DurabilityFast)
 	sent := make(chan struct{})
-	t.Cleanup(func() { <-sent }) // when the hub is closed
+	t.Cleanup(func() { <-sent }) // after the hub is closed
 	agent := &fakeAgent{turn: func(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		if prompt(turn) == "first" {
 			h.Event(runner.TextDelta{Text: "the first turn"})
@@ -193,7 +192,7 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 	if _, err := h.Send(t.Context(), follow(task, "second")); err != nil {
 		t.Fatal(err)
 	}
-	// Another one's head is first stored in the midst of its turn.
+	// The head of the second task is first stored during its turn.
 	go func() {
 		defer close(sent)
 		if _, err := h.SendAndWait(context.Background(), in("c", "a", "unstored")); err != nil {
@@ -214,7 +213,7 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Another hub on the same store finds what a kill would have left.
+	// A second hub on the same store sees what a kill would have left.
 	h2 := newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"a": actor()})
 	cut, err := h2.Task(t.Context(), task.ID, nil)
 	if err != nil {
@@ -222,24 +221,24 @@ func TestPartialOutputSurvivesAKill(t *testing.T) {
 	}
 	got := newReplica(cut)
 	if got.state != a2a.TaskStateFailed || got.artifacts["answer-2"] != "half an ans" || got.artifacts["log"] != "ab" || len(got.artifacts) != 2 {
-		t.Errorf("after the kill: %+v", got)
+		t.Errorf("first task after the kill: %+v", got)
 	}
 	if cut, err = h2.Task(t.Context(), other, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := newReplica(cut); got.artifacts["answer"] != "half an ans" || got.artifacts["log"] != "ab" {
-		t.Errorf("the other after the kill: %+v", got)
+		t.Errorf("second task after the kill: %+v", got)
 	}
 	if cut, err = h2.Task(t.Context(), task.ID, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(cut.History); n != 4 || text(cut.History[2]) != "second" {
-		t.Errorf("history of %d", n)
+		t.Errorf("history of %d messages", n)
 	}
 }
 
 func TestALargeTaskIsStoredInPieces(t *testing.T) {
-	big := strings.Repeat("0123456789abcdef", 5<<16) // 5 MiB, more than one piece
+	big := strings.Repeat("0123456789abcdef", 5<<16) // 5 MiB, stored in several pieces
 	dir := t.TempDir()
 	agent := &fakeAgent{turn: func(_ context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		if prompt(turn) == "small" {
@@ -267,13 +266,13 @@ func TestALargeTaskIsStoredInPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(got.Artifacts) != 1 || got.Artifacts[0].Parts[0].Text() != big {
-			t.Fatal("the large artifact is not what it was")
+			t.Fatal("the large artifact has changed")
 		}
 		send(t, h, follow(task, next))
 	}
 }
 
-func TestAStoreOfAnotherFormIsReportedAndLeftOut(t *testing.T) {
+func TestUnreadableRecordsAreReportedAndSkipped(t *testing.T) {
 	b := openBus(t, t.TempDir(), bus.DurabilityFast)
 	for what, store := range map[string]func() error{
 		"header": func() error { return hub.StoreRaw(b, "task.x", "2 what is this", "{}") },
@@ -286,7 +285,7 @@ func TestAStoreOfAnotherFormIsReportedAndLeftOut(t *testing.T) {
 		var notified strings.Builder
 		h := newHub(t, hub.Config{Bus: b, Logger: slog.New(slog.NewTextHandler(&notified, nil))}, nil)
 		if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || page.Total != 0 || !strings.Contains(notified.String(), "cannot be read") {
-			t.Errorf("%s: %d tasks, %v, told %s", what, page.Total, err, notified.String())
+			t.Errorf("%s: %d tasks, %v, log %s", what, page.Total, err, notified.String())
 		}
 	}
 	cut := hub.StoreRaw(b, "task.y", "1 TASK_STATE_WORKING 1 1 true 0 0 a YQ", "no JSON")
@@ -309,16 +308,16 @@ func TestAStoreOfAnotherFormIsReportedAndLeftOut(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	if _, err := hub.New(t.Context(), hub.Config{Name: "a.b"}); hub.CodeOf(err) != hub.CodeInvalid {
-		t.Errorf("a name that is no subject's: %v", err)
+		t.Errorf("invalid name: %v", err)
 	}
 	bad := []hub.Agent{{Definition: definition("a"), Runner: actor()}, {Definition: definition("b")}}
 	if _, err := hub.New(t.Context(), hub.Config{Agents: bad}); hub.CodeOf(err) != hub.CodeInvalid {
-		t.Errorf("an agent without a runner: %v", err)
+		t.Errorf("agent without a runner: %v", err)
 	}
 	off := definition("a")
 	off.Disabled = true
 	h := newHub(t, hub.Config{Agents: []hub.Agent{{Definition: off}}}, nil)
 	if n := len(h.Agents()); n != 0 {
-		t.Errorf("%d agents, though the one is disabled", n)
+		t.Errorf("%d agents, want none: the only one is disabled", n)
 	}
 }

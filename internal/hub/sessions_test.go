@@ -49,7 +49,7 @@ func TestSessionsAreResumedAfterARestart(t *testing.T) {
 	}
 }
 
-func TestABrokenSessionIsOpenedAnew(t *testing.T) {
+func TestABrokenSessionIsReopened(t *testing.T) {
 	a := actor()
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": a})
 	for _, p := range []string{"session:s1 say:x", "fail", "say:x", "panic", "limit", "say:x"} {
@@ -81,10 +81,10 @@ func TestIdleSessionsAreBoundedAndClosed(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if n := a.left(); n != 1 {
-			t.Errorf("%d sessions are open after a while", n)
+			t.Errorf("%d sessions are open after the idle time", n)
 		}
 		if n := len(a.specs()); n != 5 {
-			t.Errorf("%d sessions were opened", n)
+			t.Errorf("%d sessions opened in total", n)
 		}
 		if err := h.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -133,7 +133,7 @@ func TestWorkingDirectories(t *testing.T) {
 	}
 	own := dir("own", hostile)
 	if filepath.Dir(own) != filepath.Join(data, "contexts") {
-		t.Errorf("directory of a context: %s", own)
+		t.Errorf("directory of the context: %s", own)
 	}
 	if fi, err := os.Stat(own); err != nil || !fi.IsDir() || fi.Mode().Perm() != 0o700 {
 		t.Errorf("directory: %v, %v", fi, err)
@@ -145,10 +145,10 @@ func TestWorkingDirectories(t *testing.T) {
 		t.Error("two contexts share a directory")
 	}
 	if d := dir("fixed", "c"); d != fixed {
-		t.Errorf("fixed directory: %s", d)
+		t.Errorf("fixed policy: %s", d)
 	}
 	if d := dir("none", "c"); d != "" {
-		t.Errorf("no directory: %s", d)
+		t.Errorf("policy none: %s", d)
 	}
 	tree := dir("tree", "c")
 	if _, err := os.Stat(filepath.Join(tree, ".git")); err != nil || !strings.HasPrefix(tree, data) {
@@ -163,17 +163,17 @@ func TestWorkingDirectories(t *testing.T) {
 			t.Errorf("%s: %+v", id, task.Status)
 		}
 	}
-	_ = hub.ExpireNow(h, "c") // complains of the agents whose directories cannot be
+	_ = hub.ExpireNow(h, "c") // fails for the agents whose directories cannot be removed
 	if _, err := os.Stat(tree); !os.IsNotExist(err) {
-		t.Errorf("the worktree of an expired context is there: %v", err)
+		t.Errorf("the worktree of the expired context still exists: %v", err)
 	}
 	_ = hub.ExpireNow(h, "dirty")
 	if _, err := os.Stat(filepath.Join(kept, "work.txt")); err != nil {
-		t.Errorf("work that is not committed was removed: %v", err)
+		t.Errorf("uncommitted work was removed: %v", err)
 	}
 }
 
-// A message may say where its conversation works, within what is allowed.
+// A message may choose the directory of its context, below the permitted roots.
 func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()
 	project := filepath.Join(root, "project")
@@ -202,19 +202,19 @@ func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 	}
 	for _, spec := range a.specs() {
 		if spec.WorkDir != project {
-			t.Errorf("it works in %s", spec.WorkDir)
+			t.Errorf("working directory %s", spec.WorkDir)
 		}
 	}
 	for name, req := range map[string]hub.SendRequest{
 		"outside": ask("o", outside), "through a link": ask("l", filepath.Join(root, "link")),
-		"with dots": ask("d", root+"/project/../../etc"), "not there": ask("n", filepath.Join(root, "gone")),
-		"in the middle of a conversation": ask("c", root),
+		"with dots": ask("d", root+"/project/../../etc"), "missing": ask("n", filepath.Join(root, "gone")),
+		"change within a context": ask("c", root),
 	} {
 		if task := send(t, h, req); task.Status.State != a2a.TaskStateFailed || errorCode(t, task) != "config" {
 			t.Errorf("%s: %+v", name, task.Status)
 		}
 	}
-	// Nobody can take the agent from the others with directories that it may not use.
+	// Refused directories do not count against the agent's health.
 	for range 10 {
 		send(t, h, ask("", outside))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// diagram is the specification's, written down apart from the code's.
+// diagram is the specification's state diagram, written independently of the code.
 const diagram = `
 submitted working
 submitted canceled
@@ -52,10 +52,10 @@ func arrows() map[[2]a2a.TaskState]bool {
 }
 
 // HUB-TYPE-TRANSITIONS.
-func TestTransitionsAreThoseOfTheDiagram(t *testing.T) {
+func TestTransitionsAreThoseOfTheSpecification(t *testing.T) {
 	legal := arrows()
 	if len(legal) != 11 {
-		t.Fatalf("the diagram has %d arrows", len(legal))
+		t.Fatalf("the diagram has %d transitions", len(legal))
 	}
 	for _, from := range stateByName {
 		for _, to := range stateByName {
@@ -70,7 +70,7 @@ func TestTransitionsAreThoseOfTheDiagram(t *testing.T) {
 	}
 }
 
-func TestNoStateFollowsAnEnd(t *testing.T) {
+func TestTerminalStatesHaveNoTransitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from := rapid.SampledFrom([]a2a.TaskState{a2a.TaskStateCompleted, a2a.TaskStateFailed, a2a.TaskStateCanceled, a2a.TaskStateRejected}).Draw(t, "from")
 		to := a2a.TaskState(rapid.OneOf(rapid.SampledFrom([]string{"TASK_STATE_WORKING", "TASK_STATE_SUBMITTED", string(from)}), rapid.String()).Draw(t, "to"))

@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// TestStores holds both stores to the same behaviour.
+// Both implementations of the store behave the same.
 func TestStores(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) store{
 		"memory": func(*testing.T) store { return newMemory() },
@@ -58,7 +58,7 @@ func testStore(t *testing.T, s store) {
 	two := head{ID: "two", Agent: "a", Context: "c", State: a2a.TaskStateCompleted, Created: 3, Updated: 4}
 	must(s.putTask(ctx, one, []byte("small")))
 	must(s.putTask(ctx, two, []byte("body of two")))
-	for i, size := range []int{1000, 250, 10, 100, 101} { // in pieces and not
+	for i, size := range []int{1000, 250, 10, 100, 101} { // stored in one piece or several
 		one.Updated = int64(10 + i)
 		body := bytes.Repeat([]byte{byte('a' + i)}, size)
 		must(s.putTask(ctx, one, body))
@@ -68,7 +68,7 @@ func testStore(t *testing.T, s store) {
 		}
 	}
 	if _, err := s.task(ctx, "none"); !errors.Is(err, errNotStored) {
-		t.Errorf("a task that is not there: %v", err)
+		t.Errorf("body of an unknown task: %v", err)
 	}
 
 	must(s.appendDelta(ctx, "one", bytes.Repeat([]byte("x"), 150)))
@@ -107,14 +107,14 @@ func testStore(t *testing.T, s store) {
 	must(s.deleteTask(ctx, "one"))
 	must(s.deleteTask(ctx, "none"))
 	if _, err := s.task(ctx, "one"); !errors.Is(err, errNotStored) {
-		t.Errorf("a task that was removed: %v", err)
+		t.Errorf("body of a removed task: %v", err)
 	}
 	if heads, _ := load(); len(heads) != 1 {
 		t.Errorf("heads %+v", heads)
 	}
 }
 
-// failing is a store whose writes of tasks fail as long as it is told to.
+// failing is a store whose writes of tasks fail while fail is set.
 type failing struct {
 	store
 	fail atomic.Bool
@@ -129,7 +129,7 @@ func (f *failing) putTask(ctx context.Context, h head, body []byte) error {
 	return f.store.putTask(ctx, h, body)
 }
 
-// said is an agent that answers, or asks first.
+// said is an agent that answers, possibly after a permission request.
 type said struct{ ask bool }
 
 func (s said) Probe(context.Context) runner.Probe {
@@ -150,9 +150,8 @@ func (s said) Turn(ctx context.Context, _ runner.Turn, h runner.Handler) (runner
 	return runner.Outcome{Status: runner.OutcomeCompleted, Text: "ok"}, nil
 }
 
-// TestAResultThatCannotBeStoredIsNotShownAsFinished: nothing is answered that a
-// restart would take back.
-func TestAResultThatCannotBeStoredIsNotShownAsFinished(t *testing.T) {
+// A result that is not stored would be lost at a restart.
+func TestAResultIsReportedOnlyOnceStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &failing{store: newMemory()}
 		cfg, err := Config{Agents: []Agent{
@@ -173,25 +172,25 @@ func TestAResultThatCannotBeStoredIsNotShownAsFinished(t *testing.T) {
 			t.Errorf("SendAndWait = %+v, %v", task, err)
 		}
 		if _, err := h.Send(t.Context(), SendRequest{AgentID: "a", Message: msg()}); err == nil {
-			t.Error("Send has answered, though nothing is stored")
+			t.Error("Send has returned a task that is not stored")
 		}
 		if _, err := h.SendAndStream(t.Context(), SendRequest{AgentID: "a", Message: msg()}); err == nil {
-			t.Error("SendAndStream has answered, though nothing is stored")
+			t.Error("SendAndStream has returned a task that is not stored")
 		}
-		// A question that cannot be stored is not asked: the driver denies.
+		// A permission request that cannot be stored is denied.
 		var asked *a2a.Task
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			asked, err = h.SendAndWait(t.Context(), SendRequest{AgentID: "asks", Message: msg()})
 		}()
-		time.Sleep(900 * time.Millisecond) // the question is given up after three tries; then the disk is well
+		time.Sleep(900 * time.Millisecond) // the request is denied after three tries; then writes succeed again
 		st.fail.Store(false)
 		<-done
 		if err != nil || asked.Status.State != a2a.TaskStateCompleted || !strings.Contains(asked.Status.Message.Parts[0].Text(), errDisk.Error()) {
 			t.Errorf("SendAndWait = %+v, %v", asked, err)
 		}
-		// A short trouble is got over.
+		// Writes are retried, so a short failure has no effect.
 		st.fail.Store(true)
 		go func() {
 			time.Sleep(300 * time.Millisecond)
@@ -225,9 +224,9 @@ func genPart() *rapid.Generator[*a2a.Part] {
 	})
 }
 
-// TestRecordsComeBackAsTheyWere: what is stored once for several places comes
-// back in all of them, and nothing else is changed.
-func TestRecordsComeBackAsTheyWere(t *testing.T) {
+// Values that a record stores once but a task contains several times are restored
+// everywhere.
+func TestRecordsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.Unix(0, rapid.Int64Range(1, 1<<60).Draw(t, "at")).UTC()
 		task := &a2a.Task{ID: "id", ContextID: "c", Status: a2a.TaskStatus{State: a2a.TaskStateCompleted, Timestamp: &at}}
@@ -264,9 +263,8 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-// Whatever numbers a task holds, it comes back from the store with them: a
-// number beyond a float64 must not make a finished task unreadable.
-func TestNumbersComeBackFromTheStoreAsTheyWere(t *testing.T) {
+// A number beyond a float64 must not make a finished task unreadable.
+func TestNumbersRoundTripThroughTheStore(t *testing.T) {
 	numbers := func() map[string]any {
 		return map[string]any{"big": json.Number("9007199254740993"), "huge": json.Number("1e400"), "plain": 0.5, "list": []any{json.Number("-18446744073709551615")}}
 	}
@@ -321,9 +319,9 @@ func TestAnAnswerIsStoredOnce(t *testing.T) {
 	}
 }
 
-// TestDeltasOfAFoldedTurnAreLeftOut: a crash may come between the head that
-// holds a turn's output and the removal of its deltas.
-func TestDeltasOfAFoldedTurnAreLeftOut(t *testing.T) {
+// A crash may happen after the turn's output is stored with the task and before its
+// deltas are removed.
+func TestDeltasOfAStoredTurnAreIgnored(t *testing.T) {
 	got := decodeDeltas([]byte(`{"turn":1,"text":"old"}
 {"turn":2,"text":"new"}
 {"turn":2,"te`), 1)

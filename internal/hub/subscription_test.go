@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// replica is what a client knows of a task that follows it.
+// replica is a client's copy of a task that it follows.
 type replica struct {
 	state     a2a.TaskState
 	artifacts map[a2a.ArtifactID]string
@@ -63,11 +63,11 @@ func (r *replica) follow(t testing.TB, sub *hub.Subscription) {
 	}
 }
 
-// TestSubscribersSeeAllWithoutGapOrDuplicate lets many come at any moment of a
-// stream: each one's snapshot and events make the whole.
+// Clients subscribe at random moments of a stream. The snapshot and the events of each
+// give the complete task.
 func TestSubscribersSeeAllWithoutGapOrDuplicate(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		// Texts with characters of several bytes, cut anywhere.
+		// The texts contain characters of several bytes and are cut at any byte.
 		whole := strings.Repeat(rapid.StringN(1, 20, -1).Draw(rt, "text"), rapid.IntRange(1, 200).Draw(rt, "times"))
 		step := rapid.IntRange(1, 50).Draw(rt, "step")
 		pause := rapid.IntRange(0, len(whole)).Draw(rt, "pause")
@@ -127,16 +127,16 @@ func TestSubscribersSeeAllWithoutGapOrDuplicate(t *testing.T) {
 				wg.Go(func() { watch(sub) })
 			}
 		}
-		more() // at a moment of chance
+		more() // at a random moment
 		<-paused
-		more() // in the middle
+		more() // during the stream
 		close(resume)
-		more() // at another
+		more() // at another random moment
 		wg.Wait()
 	})
 }
 
-func TestASlowSubscriberIsResyncedAndHoldsUpNobody(t *testing.T) {
+func TestASlowSubscriberIsResyncedAndDelaysNobody(t *testing.T) {
 	const chunks = 5000
 	agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		for range chunks {
@@ -151,7 +151,7 @@ func TestASlowSubscriberIsResyncedAndHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer slow.Close()
-	await(t, h, slow.Task().ID, a2a.TaskStateCompleted) // though nothing was read
+	await(t, h, slow.Task().ID, a2a.TaskStateCompleted) // although the subscriber reads nothing
 	r := newReplica(slow.Task())
 	r.follow(t, slow)
 	if r.resyncs != 1 || r.state != a2a.TaskStateCompleted || len(r.artifacts["log"]) != chunks {
@@ -161,7 +161,7 @@ func TestASlowSubscriberIsResyncedAndHoldsUpNobody(t *testing.T) {
 
 func TestSubscriptionEnds(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
-	t.Run("of an ended task", func(t *testing.T) {
+	t.Run("at once for an ended task", func(t *testing.T) {
 		task := send(t, h, request("a", "say:x"))
 		sub, err := h.Subscribe(t.Context(), task.ID)
 		if err != nil {
@@ -175,7 +175,7 @@ func TestSubscriptionEnds(t *testing.T) {
 			t.Errorf("Next: %v", err)
 		}
 	})
-	t.Run("at an interruption, and waits at one", func(t *testing.T) {
+	t.Run("at an interruption, if requested", func(t *testing.T) {
 		sub, err := h.SendAndStream(t.Context(), request("a", "input"))
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	}
 }
 
-func TestOnTurnTellsOfEveryTurn(t *testing.T) {
+func TestOnTurnReportsEveryTurn(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	var mu sync.Mutex
 	var got []a2a.TaskID
@@ -238,6 +238,6 @@ func TestOnTurnTellsOfEveryTurn(t *testing.T) {
 	task := send(t, h, request("a", "input"))
 	send(t, h, follow(task, "say:x"))
 	if len(got) != 2 || got[0] != task.ID || got[1] != task.ID {
-		t.Errorf("told of %v", got)
+		t.Errorf("reported %v", got)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// TestTasksSelectsWhatAPlainFilterWould compares listings with a model.
-func TestTasksSelectsWhatAPlainFilterWould(t *testing.T) {
+// The test compares pages with those of a plain loop over all tasks.
+func TestTasksSelectsLikeAPlainFilter(t *testing.T) {
 	h := newHub(t, hub.Config{BreakerFailures: 1 << 20}, map[string]*fakeAgent{"a": actor(), "b": actor()})
 	var model []*a2a.Task
 	agents := map[a2a.TaskID]string{}
@@ -27,7 +27,7 @@ func TestTasksSelectsWhatAPlainFilterWould(t *testing.T) {
 		agents[task.ID] = agent
 		model = append(model, task)
 	}
-	for _, i := range []int{2, 50, 122} { // these change, and go to the front
+	for _, i := range []int{2, 50, 122} { // changed tasks are listed first
 		model = append(model, send(t, h, follow(model[i], "say:x")))
 		model[i] = nil
 	}
@@ -69,14 +69,14 @@ func TestTasksSelectsWhatAPlainFilterWould(t *testing.T) {
 			for _, task := range page.Tasks {
 				got = append(got, task.ID)
 				if task.Artifacts != nil {
-					rt.Fatal("artifacts were not asked for")
+					rt.Fatal("artifacts without IncludeArtifacts")
 				}
 			}
 			if page.NextCursor == "" {
 				break
 			}
 			if len(page.Tasks) != q.Limit {
-				rt.Fatalf("a page of %d is not the last", len(page.Tasks))
+				rt.Fatalf("the page of %d tasks should be the last one", len(page.Tasks))
 			}
 			q.Cursor = page.NextCursor
 		}
@@ -86,7 +86,7 @@ func TestTasksSelectsWhatAPlainFilterWould(t *testing.T) {
 	})
 }
 
-func TestACursorStaysRightWhileTasksComeIn(t *testing.T) {
+func TestACursorStaysValidWhileTasksAreAdded(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
 	old := map[a2a.TaskID]bool{}
 	for range 50 {
@@ -101,7 +101,7 @@ func TestACursorStaysRightWhileTasksComeIn(t *testing.T) {
 		}
 		for _, task := range page.Tasks {
 			if seen[task.ID] || !old[task.ID] {
-				t.Errorf("task %s twice, or new", task.ID)
+				t.Errorf("task %s is listed twice, or was added later", task.ID)
 			}
 			seen[task.ID] = true
 		}
@@ -118,7 +118,7 @@ func TestACursorStaysRightWhileTasksComeIn(t *testing.T) {
 	}
 }
 
-// A page of long answers ends before its limit, and its cursor goes on there.
+// A page of long answers has fewer tasks than its limit; the cursor continues after them.
 func TestAPageIsBoundedInBytes(t *testing.T) {
 	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": echo()})
 	const tasks, size = 12, 1 << 20
@@ -127,7 +127,7 @@ func TestAPageIsBoundedInBytes(t *testing.T) {
 	for range tasks {
 		sent[send(t, h, request("a", long)).ID] = true
 	}
-	q := hub.TaskQuery{Limit: 1000} // each task shows its prompt, its answer and its last status
+	q := hub.TaskQuery{Limit: 1000} // a task's size is that of its prompt, its answer and its last status
 	pages := 0
 	for {
 		page, err := h.Tasks(t.Context(), q)
@@ -143,7 +143,7 @@ func TestAPageIsBoundedInBytes(t *testing.T) {
 		}
 		for _, task := range page.Tasks {
 			if !sent[task.ID] {
-				t.Errorf("task %s twice, or never sent", task.ID)
+				t.Errorf("task %s is listed twice, or was never sent", task.ID)
 			}
 			delete(sent, task.ID)
 		}
@@ -153,11 +153,11 @@ func TestAPageIsBoundedInBytes(t *testing.T) {
 		q.Cursor = page.NextCursor
 	}
 	if pages < 2 || len(sent) > 0 {
-		t.Errorf("%d pages, %d tasks not shown", pages, len(sent))
+		t.Errorf("%d pages, %d tasks not listed", pages, len(sent))
 	}
 }
 
-func TestTasksRefuses(t *testing.T) {
+func TestTasksRefusesInvalidQueries(t *testing.T) {
 	h := newHub(t, hub.Config{}, nil)
 	minus := -1
 	for field, q := range map[string]hub.TaskQuery{

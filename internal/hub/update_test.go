@@ -12,8 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// An agent changes under its running turns: they go on in their sessions, and more of
-// them run at once when the limit says so.
+// Running turns continue in their sessions when their agent is updated; a higher limit
+// of concurrent turns applies at once.
 func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
@@ -60,7 +60,7 @@ func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 			t.Errorf("%d turns run", n)
 		}
 		if changes.Load() == before {
-			t.Error("nobody was told of the change")
+			t.Error("no notification of the change")
 		}
 		info, err := h.Agent("worker")
 		if err != nil || info.Definition.Name != "the worker" || len(info.Definition.Capabilities) != 1 || info.Running != 2 {
@@ -69,7 +69,7 @@ func TestUpdateKeepsTasksAndSessions(t *testing.T) {
 		close(proceed)
 		for i, task := range tasks {
 			if got := await(t, h, task.ID, a2a.TaskStateCompleted); text(got.Status.Message) != []string{"one", "two"}[i] {
-				t.Errorf("the answer is %q", text(got.Status.Message))
+				t.Errorf("answer %q", text(got.Status.Message))
 			}
 		}
 		if worker.left() != 2 {

@@ -67,7 +67,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func TestAContextHasItsOwnDirectoryWhateverItsID(t *testing.T) {
+func TestEveryContextHasItsOwnDirectory(t *testing.T) {
 	data := realDir(t)
 	d := newWorkDirs(data, nil)
 	seen := make(map[string]bool)
@@ -86,7 +86,7 @@ func TestAContextHasItsOwnDirectoryWhateverItsID(t *testing.T) {
 	}
 }
 
-func TestAContextsDirectoryIsRemovedWithAllThatIsInIt(t *testing.T) {
+func TestAContextsDirectoryIsRemovedWithItsContents(t *testing.T) {
 	d := newWorkDirs(realDir(t), nil)
 	dir := prepare(t, d, "a", "c", runner.WorkDirSpec{})
 	kept := prepare(t, d, "a", "other", runner.WorkDirSpec{})
@@ -96,17 +96,17 @@ func TestAContextsDirectoryIsRemovedWithAllThatIsInIt(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(outside), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time there is nothing
+	for range 2 { // the second removal finds nothing
 		if err := d.remove(t.Context(), "a", "c", runner.WorkDirSpec{}); err != nil {
 			t.Error(err)
 		}
 	}
 	if exists(dir) || !exists(kept) || !exists(outside) {
-		t.Error("too little or too much was removed")
+		t.Error("not exactly the context's directory was removed")
 	}
 }
 
-func TestALinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
+func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 	data, elsewhere := realDir(t), realDir(t)
 	d := newWorkDirs(data, nil)
 	dir := prepare(t, d, "a", "c", runner.WorkDirSpec{})
@@ -163,7 +163,7 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 			t.Errorf("%s: %s", path, dir)
 		}
 	}
-	// A link that is changed after the configuration was read.
+	// A symlink may change after the configuration was read.
 	link := filepath.Join(root, "good")
 	if err := os.Remove(link); err != nil {
 		t.Fatal(err)
@@ -172,10 +172,10 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: link}); !errors.Is(err, errDirOutside) {
-		t.Errorf("a changed link: %v", err)
+		t.Errorf("changed symlink: %v", err)
 	}
 	if err := d.remove(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: inside}); err != nil || !exists(inside) {
-		t.Errorf("a fixed directory was removed, %v", err)
+		t.Errorf("the fixed directory was removed: %v", err)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 		}
 	}
 	if again := prepare(t, d, "a", "c1", spec); again != dirs[0] {
-		t.Errorf("the second time %s, the first %s", again, dirs[0])
+		t.Errorf("second call %s, first call %s", again, dirs[0])
 	}
 }
 
@@ -223,13 +223,13 @@ func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 	write(t, filepath.Join(clean, ".parley", ".gitignore"), "*\n")
 	write(t, filepath.Join(clean, ".parley", "inbox", "t", "01-a.png"), "x")
 	if err := remove("clean"); err != nil || exists(clean) {
-		t.Errorf("a clean worktree: %v", err)
+		t.Errorf("clean worktree: %v", err)
 	}
 
 	dirty := prepare(t, d, "agent.x", "dirty", spec)
 	write(t, filepath.Join(dirty, "new.txt"), "x")
 	if err := remove("dirty"); !errors.Is(err, errDirKept) || !exists(filepath.Join(dirty, "new.txt")) {
-		t.Errorf("a worktree with changes: %v", err)
+		t.Errorf("worktree with changes: %v", err)
 	}
 
 	committed := prepare(t, d, "agent.x", "committed", spec)
@@ -238,22 +238,22 @@ func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 	git(t, committed, "commit", "-q", "-m", "work")
 	branch := git(t, committed, "branch", "--show-current")
 	if err := remove("committed"); err != nil || exists(committed) {
-		t.Errorf("a worktree with commits: %v", err)
+		t.Errorf("worktree with commits: %v", err)
 	}
 	if git(t, repo, "show", branch+":new.txt") != "x" {
 		t.Error("the commit is lost")
 	}
-	// Coming back finds the work.
+	// The worktree is created again from its branch.
 	if again := prepare(t, d, "agent.x", "committed", spec); !exists(filepath.Join(again, "new.txt")) {
-		t.Error("the branch was not taken up again")
+		t.Error("the recreated worktree does not use the branch")
 	}
-	// One branch for what was committed, one for what is dirty, and main.
+	// One branch with the commit, one of the worktree with changes, and main.
 	if n := len(strings.Split(git(t, repo, "branch", "--list"), "\n")); n != 3 {
 		t.Errorf("%d branches:\n%s", n, git(t, repo, "branch", "--list"))
 	}
 }
 
-func TestAWorktreeWhoseDirectoryIsGoneIsMadeAnew(t *testing.T) {
+func TestAMissingWorktreeIsRecreated(t *testing.T) {
 	repo := repository(t)
 	d := newWorkDirs(realDir(t), []string{repo})
 	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}
@@ -267,7 +267,7 @@ func TestAWorktreeWhoseDirectoryIsGoneIsMadeAnew(t *testing.T) {
 	prepare(t, d, "a", "c", spec)
 }
 
-func TestWorktreesThatCannotBe(t *testing.T) {
+func TestInvalidWorktreesAreRefused(t *testing.T) {
 	empty := realDir(t)
 	git(t, empty, "init", "-q")
 	plain := realDir(t)
@@ -275,7 +275,7 @@ func TestWorktreesThatCannotBe(t *testing.T) {
 	write(t, filepath.Join(repo, "untracked", "x"), "x")
 	d := newWorkDirs(realDir(t), []string{empty, plain, repo})
 	for name, path := range map[string]string{
-		"no repository": plain, "no commit": empty, "not in the commit": filepath.Join(repo, "untracked"), "relative": "x",
+		"not a repository": plain, "no commit": empty, "not in the commit": filepath.Join(repo, "untracked"), "relative": "x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := d.prepare(t.Context(), "a", "c-"+name, runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: path})
@@ -286,17 +286,17 @@ func TestWorktreesThatCannotBe(t *testing.T) {
 	}
 	outside := newWorkDirs(realDir(t), nil)
 	if _, err := outside.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); !errors.Is(err, errDirOutside) {
-		t.Errorf("outside: %v", err)
+		t.Errorf("outside the roots: %v", err)
 	}
 	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: "odd"}); !errors.Is(err, errDirConfig) {
-		t.Errorf("odd policy: %v", err)
+		t.Errorf("unknown policy: %v", err)
 	}
 	if _, err := newWorkDirs("", nil).prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirConfig) {
 		t.Errorf("no data directory: %v", err)
 	}
 }
 
-func TestTheHubsOwnGitVariablesDoNotLeadElsewhere(t *testing.T) {
+func TestGitVariablesOfTheHubAreIgnored(t *testing.T) {
 	repo := repository(t)
 	t.Setenv("GIT_DIR", filepath.Join(realDir(t), "nowhere"))
 	d := newWorkDirs(realDir(t), []string{repo})

@@ -82,7 +82,7 @@ func (h *Handler) anthropic(w http.ResponseWriter, r *http.Request, q anthropicR
 		writeJSON(w, http.StatusOK, message)
 		return
 	}
-	e := newEvents(w, r)
+	e := h.newEvents(w, r)
 	e.send("message_start", object{"message": message})
 	if tool != nil {
 		sendToolUse(e, tool)

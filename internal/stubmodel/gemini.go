@@ -77,7 +77,7 @@ func (h *Handler) geminiStream(w http.ResponseWriter, r *http.Request, q geminiR
 	if geminiFails(w, reply) {
 		return
 	}
-	e := newEvents(w, r)
+	e := h.newEvents(w, r)
 	if tool := q.tool(&reply); tool != nil {
 		e.send("", h.geminiChunk(tool, true))
 		return

@@ -61,7 +61,7 @@ func (h *Handler) openai(w http.ResponseWriter, r *http.Request, q openaiRequest
 		}})
 		return
 	}
-	e := newEvents(w, r)
+	e := h.newEvents(w, r)
 	response := object{
 		"id": h.id("resp"), "object": "response", "status": "in_progress", "model": q.Model, "output": []any{},
 		"usage": object{

@@ -49,6 +49,9 @@ const maxToolEcho = 1000
 // Handler serves all three APIs. It is for loopback: it checks no credentials.
 // The zero value is ready and safe for concurrent use.
 type Handler struct {
+	// Pause is the least time between the pieces of an answer, 2 ms by default.
+	Pause time.Duration
+
 	ids atomic.Int64
 }
 
@@ -245,14 +248,15 @@ func inPieces(s string, size int) (pieces []string) {
 
 // events is a stream of server-sent events.
 type events struct {
-	w http.ResponseWriter
-	r *http.Request
+	w     http.ResponseWriter
+	r     *http.Request
+	pause time.Duration
 }
 
-func newEvents(w http.ResponseWriter, r *http.Request) events {
+func (h *Handler) newEvents(w http.ResponseWriter, r *http.Request) events {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
-	return events{w, r}
+	return events{w, r, h.Pause}
 }
 
 // send writes one event; its name, where there is one, is its type too.
@@ -281,7 +285,7 @@ func (e events) each(r reply, send func(i int, piece string)) bool {
 		select {
 		case <-e.r.Context().Done():
 			return false
-		case <-time.After(r.delay):
+		case <-time.After(max(r.delay, e.pause)):
 		}
 	}
 	return true

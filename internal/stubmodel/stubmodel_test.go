@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 
-// post sends a request and returns status and body.
+// post sends a request and returns the status and the body of the answer.
 func post(t *testing.T, path, body string) (int, string) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
@@ -27,7 +27,7 @@ const (
 	openaiPath    = "/v1/responses"
 )
 
-// asks are requests of each API with turns of the user.
+// asks returns, by path, a request to each API with the user's turns.
 func asks(turns ...string) map[string]string {
 	var anthropic, gemini, openai []string
 	for _, text := range turns {
@@ -84,7 +84,7 @@ func TestEveryAPIFollowsTheDirectives(t *testing.T) {
 	}
 }
 
-func TestAToolsResultIsRepeated(t *testing.T) {
+func TestTheResultOfAToolIsRepeated(t *testing.T) {
 	for path, body := range map[string]string{
 		anthropicPath: `{"stream":true,"tools":[{"name":"Bash"}],"messages":[{"role":"user","content":"TOOL:ls"},{"role":"assistant","content":"x"},
 			{"role":"user","content":[{"type":"tool_result","content":"files"},{"type":"text","text":"<system-reminder>x"}]}]}`,
@@ -98,7 +98,7 @@ func TestAToolsResultIsRepeated(t *testing.T) {
 	}
 }
 
-// Tools are used one after the other: each answer of one leads to the next.
+// Each result of a tool leads to the use of the next one.
 func TestSeveralToolsAreUsedInTurn(t *testing.T) {
 	const use = `"USE:first {}\nUSE:second {}"`
 	result := map[string]string{
@@ -142,7 +142,7 @@ func TestRequestsWithoutAStreamAreAnsweredAtOnce(t *testing.T) {
 	}
 }
 
-func TestASlowAnswerEndsWhenTheClientGoes(t *testing.T) {
+func TestASlowAnswerEndsWhenTheClientDisconnects(t *testing.T) {
 	server := httptest.NewServer(new(stubmodel.Handler))
 	defer server.Close() // blocks until every request has ended
 	for path, body := range asks("SLOW") {
@@ -170,8 +170,8 @@ func TestASlowAnswerEndsWhenTheClientGoes(t *testing.T) {
 	}
 }
 
-// Each CLI has its own way to name the tools of an MCP server.
-func TestAToolOfAnMCPServerIsUsed(t *testing.T) {
+// Each CLI has its own naming scheme for the tools of MCP servers.
+func TestToolsOfMCPServersAreUsed(t *testing.T) {
 	const use = `USE:send_message {\"channel\":\"errors\"}`
 	for path, tc := range map[string]struct{ body, want string }{
 		anthropicPath: {

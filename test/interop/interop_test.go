@@ -1,14 +1,14 @@
 //go:build interop && linux
 
-// Package interop_test runs the real claude, gemini and codex through the hub's
-// drivers against the stub model, each with a home directory of its own:
+// Package interop_test runs the real claude, gemini and codex with the hub's drivers and
+// the stub model, each with a home directory of its own:
 //
 //	npm install -g @anthropic-ai/claude-code @google/gemini-cli @openai/codex \
 //	    @agentclientprotocol/claude-agent-acp @agentclientprotocol/codex-acp
 //	go test -tags interop ./test/interop
 //
-// A program that is not in PATH is skipped, unless it is named in
-// PARLEY_INTEROP_REQUIRE (claude,gemini,codex,…), as CI does.
+// Tests of a program that is not in PATH are skipped, unless PARLEY_INTEROP_REQUIRE
+// (claude,gemini,codex,…) names it, as in CI.
 package interop_test
 
 import (
@@ -33,11 +33,11 @@ import (
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 
-// agents are the built-in agents by each of their drivers, and two adapters as a
+// agents are the built-in agents with each of their drivers, and two ACP adapters as a
 // user would configure them.
 var agents = []struct {
 	id, driver string
-	streams    bool // the answer comes in pieces
+	streams    bool // the answer is streamed in pieces
 }{
 	{"claude-code", runner.DriverClaudeStdio, true},
 	{"claude-code", runner.DriverExec, true},
@@ -49,14 +49,14 @@ var agents = []struct {
 	{"codex-acp", runner.DriverACP, true},
 }
 
-// definition is a built-in agent, or an adapter whose command is its id.
+// definition returns a built-in agent, or an adapter whose command is its id.
 func definition(id, driver string) runner.Definition {
 	def, ok := runner.Builtin()[id]
 	if !ok {
 		def = runner.Definition{
 			ID: id, Command: id, Limits: runner.Limits{SessionIdle: time.Minute},
 			Probe: runner.ProbeSpec{Login: "log in to " + id},
-			// As for the built-in claude-code: by default it tries for minutes.
+			// As for the built-in claude-code: by default it retries for minutes.
 			Env: runner.EnvSpec{Set: map[string]string{"CLAUDE_CODE_MAX_RETRIES": "1"}},
 		}
 	}
@@ -64,7 +64,7 @@ func definition(id, driver string) runner.Definition {
 	return def
 }
 
-// each runs a test for every agent whose program is there.
+// each runs a test for every agent whose program is installed.
 func each(t *testing.T, test func(t *testing.T, def runner.Definition, streams bool)) {
 	for _, a := range agents {
 		t.Run(a.id+"/"+a.driver, func(t *testing.T) {
@@ -87,14 +87,14 @@ func need(t *testing.T, command string) {
 	t.Skipf("%s is not in PATH", command)
 }
 
-// atStub points an agent at a stub model of its own, with a home directory of its
-// own.
+// atStub starts a stub model for an agent, and returns the agent's definition with that
+// model and a new home directory.
 func atStub(t *testing.T, def runner.Definition) runner.Definition {
 	t.Helper()
 	return atModel(t, def, &stubmodel.Handler{})
 }
 
-// atModel is atStub with another model.
+// atModel is atStub with the given model.
 func atModel(t *testing.T, def runner.Definition, model http.Handler) runner.Definition {
 	t.Helper()
 	server := httptest.NewServer(model)
@@ -107,7 +107,7 @@ func atModel(t *testing.T, def runner.Definition, model http.Handler) runner.Def
 	case "gemini":
 		set["GOOGLE_GEMINI_BASE_URL"], set["GEMINI_API_KEY"] = server.URL, "stub"
 		write(t, filepath.Join(home, ".gemini", "settings.json"), `{"security":{"auth":{"selectedType":"gemini-api-key"}}}`)
-		def.Model = "gemini-2.5-flash" // no question to a router first
+		def.Model = "gemini-2.5-flash" // the default asks a router model first
 	case "codex", "codex-acp":
 		set["STUB_KEY"] = "stub"
 		write(t, filepath.Join(home, ".codex", "config.toml"), `model = "stub-model"
@@ -143,7 +143,7 @@ func write(t *testing.T, file, content string) {
 	}
 }
 
-// conversation is a session of an agent in a directory that it keeps.
+// conversation is a session of an agent in a fixed directory.
 type conversation struct {
 	def   runner.Definition
 	dir   string
@@ -167,7 +167,7 @@ func converse(t *testing.T, def runner.Definition, dir, resume string) *conversa
 	return c
 }
 
-// close ends the conversation, after which nothing of it may run.
+// close ends the conversation and checks that none of its processes remain.
 func (c *conversation) close(t *testing.T) {
 	t.Helper()
 	if err := c.s.Close(context.Background()); err != nil {
@@ -190,7 +190,7 @@ func (c *conversation) say(t *testing.T, ctx context.Context, text string, h run
 	return c.s.Turn(ctx, runner.Turn{TaskID: "task", Parts: []*a2a.Part{a2a.NewTextPart(text)}}, h)
 }
 
-// ok is say where nothing may go wrong.
+// ok is say for a turn that must complete.
 func (c *conversation) ok(t *testing.T, text string) (runner.Outcome, *record) {
 	t.Helper()
 	h := &record{}
@@ -201,7 +201,8 @@ func (c *conversation) ok(t *testing.T, text string) (runner.Outcome, *record) {
 	return out, h
 }
 
-// record keeps events, and answers permission requests with an option of kind.
+// record is a Handler that records events and chooses the option of the given kind in
+// permission requests.
 type record struct {
 	kind runner.PermissionKind
 	seen func(runner.Event)
@@ -245,10 +246,12 @@ func eventsOf[E runner.Event](r *record) []E {
 	return es
 }
 
-func TestItAnswers(t *testing.T) {
+func TestAgentsAnswer(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, streams bool) {
+		// With short pauses, the deltas may be merged into one event.
+		def = atModel(t, def, &stubmodel.Handler{Pause: 100 * time.Millisecond})
 		c := converse(t, def, t.TempDir(), "")
-		out, h := c.ok(t, "--write hello") // a dash first: never a flag
+		out, h := c.ok(t, "--write hello") // the leading dash must not make it a flag
 		if strings.TrimSpace(out.Text) != strings.TrimSpace(stubmodel.Hello) {
 			t.Errorf("answer %q", out.Text)
 		}
@@ -262,7 +265,7 @@ func TestItAnswers(t *testing.T) {
 	})
 }
 
-// nothingLeftOfTurn: a program that is run once a turn is gone after it.
+// nothingLeftOfTurn checks that a program that runs once per turn has ended.
 func (c *conversation) nothingLeftOfTurn(t *testing.T) {
 	t.Helper()
 	if c.def.Driver == runner.DriverExec {
@@ -270,7 +273,7 @@ func (c *conversation) nothingLeftOfTurn(t *testing.T) {
 	}
 }
 
-func TestItRemembersAlsoAfterARestart(t *testing.T) {
+func TestConversationsSurviveARestart(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		dir := t.TempDir()
 		c := converse(t, def, dir, "")
@@ -286,8 +289,8 @@ func TestItRemembersAlsoAfterARestart(t *testing.T) {
 		c = converse(t, def, dir, started[0].ID)
 		out, h := c.ok(t, "REMEMBER three")
 		if def.ID == "gemini" && def.Driver == runner.DriverACP {
-			// Its ACP mode cannot load what another process has said: see
-			// runner.Builtin. The user must be told.
+			// Its ACP mode cannot load a conversation of another process: see
+			// runner.Builtin. The user must get a notice.
 			if out.Text != "user turns seen: 1" || len(eventsOf[runner.Notice](h)) == 0 {
 				t.Errorf("after a restart: %q, %+v", out.Text, h.events)
 			}
@@ -299,7 +302,7 @@ func TestItRemembersAlsoAfterARestart(t *testing.T) {
 	})
 }
 
-func TestALostSessionBeginsAnew(t *testing.T) {
+func TestALostSessionRestartsWithANotice(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		c := converse(t, def, t.TempDir(), "5669d031-1378-4b72-901e-f93ec44dde03")
 		out, h := c.ok(t, "REMEMBER one")
@@ -309,7 +312,7 @@ func TestALostSessionBeginsAnew(t *testing.T) {
 	})
 }
 
-func TestCancellingLeavesNothingBehind(t *testing.T) {
+func TestCancelLeavesNoProcesses(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, streams bool) {
 		c := converse(t, def, t.TempDir(), "")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -328,8 +331,8 @@ func TestCancellingLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// What a tool puts into a session of its own survives the program, and its
-// process group's end.
+// A process in a session of its own survives the program and its process group, unless
+// the hub ends it.
 func TestABackgroundProcessOfAToolIsSwept(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		def.Permissions = runner.PermissionsAllow
@@ -342,17 +345,17 @@ func TestABackgroundProcessOfAToolIsSwept(t *testing.T) {
 	})
 }
 
-func TestAPermissionQuestionIsAskedAndTheAnswerHolds(t *testing.T) {
+func TestPermissionAnswersAreObeyed(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		if def.Driver == runner.DriverExec {
-			return // a program that is run once a turn cannot ask
+			return // a program that runs once per turn cannot ask
 		}
 		if decidesItself(def) {
 			return
 		}
 		directive := "TOOL:"
 		if def.ID == "codex" {
-			directive = "ESC:" // it asks where a command wants out of its sandbox
+			directive = "ESC:" // it asks if a command needs access outside its sandbox
 		}
 		dir := t.TempDir()
 		c := converse(t, def, dir, "")
@@ -367,7 +370,7 @@ func TestAPermissionQuestionIsAskedAndTheAnswerHolds(t *testing.T) {
 				t.Errorf("%s: asked %+v", kind, h.asked)
 			}
 			if _, err := os.Stat(file); (err == nil) != made {
-				t.Errorf("%s: the command was run: %v", kind, err == nil)
+				t.Errorf("%s: command run: %v", kind, err == nil)
 			}
 			if !made && len(out.Denials) == 0 {
 				t.Errorf("%s: no denial in %+v", kind, out)
@@ -391,7 +394,7 @@ func TestRefusedCredentialsAreRecognised(t *testing.T) {
 func TestMissingCredentialsAreRecognised(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		if strings.HasPrefix(def.ID, "codex") {
-			return // codex goes to the network for its login
+			return // codex needs the network for its login
 		}
 		for _, name := range []string{"ANTHROPIC_API_KEY", "GEMINI_API_KEY"} {
 			delete(def.Env.Set, name)
@@ -405,7 +408,7 @@ func TestMissingCredentialsAreRecognised(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		known := len(def.Probe.AuthEnv) > 0 // not of the adapters, which have no way to tell
+		known := len(def.Probe.AuthEnv) > 0 // unknown for the adapters, whose login cannot be checked
 		if p := agent.Probe(t.Context()); p.Stage != runner.StageInstalled || p.AuthKnown != known || p.Version == "" {
 			t.Errorf("probe %+v", p)
 		}
@@ -432,7 +435,7 @@ func TestProbesFindVersionAndCredentials(t *testing.T) {
 		p := agent.Probe(t.Context())
 		t.Logf("%+v", p)
 		want, known := runner.StageAuthenticated, len(def.Probe.AuthEnv) > 0
-		if def.ID == "codex" || !known { // codex's login is not that of the stub
+		if def.ID == "codex" || !known { // the stub's key is not codex's login
 			want = runner.StageInstalled
 		}
 		if p.Stage != want || p.Version == "" || p.AuthKnown != known {

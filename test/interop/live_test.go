@@ -18,17 +18,17 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// eachLive is each for the drivers whose process lives on between the turns.
+// eachLive is each for the drivers that keep their process between turns.
 func eachLive(t *testing.T, test func(t *testing.T, def runner.Definition)) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		if def.Driver == runner.DriverExec {
-			return // a program that is run once a turn does not live on
+			return // the program runs once per turn
 		}
 		test(t, def)
 	})
 }
 
-// running are the processes of the conversation, by their command lines.
+// running returns the command lines of the conversation's processes by process id.
 func (c *conversation) running(t *testing.T) map[int]string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -40,7 +40,7 @@ func (c *conversation) running(t *testing.T) map[int]string {
 	for _, dir := range dirs {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		if err != nil {
-			continue // it has ended, or is somebody else's
+			continue // it has ended, or belongs to another user
 		}
 		for kv := range bytes.SplitSeq(env, []byte{0}) {
 			if !bytes.HasPrefix(kv, mark) || !bytes.Contains(kv, []byte(c.owner+".")) {
@@ -48,7 +48,7 @@ func (c *conversation) running(t *testing.T) map[int]string {
 			}
 			command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 			pid, _ := strconv.Atoi(filepath.Base(dir))
-			if err == nil && len(command) > 0 { // an empty one is a zombie's
+			if err == nil && len(command) > 0 { // a zombie's is empty
 				found[pid] = string(bytes.ReplaceAll(command, []byte{0}, []byte(" ")))
 			}
 		}
@@ -63,7 +63,7 @@ func TestOneProcessServesManyTurns(t *testing.T) {
 		before := c.running(t)
 		c.ok(t, "REMEMBER two")
 		after := c.running(t)
-		// Short-lived helpers come and go; the program itself stays.
+		// Short-lived helpers may differ; the program itself must be the same process.
 		kept := 0
 		for pid, command := range before {
 			if after[pid] == command {
@@ -76,9 +76,9 @@ func TestOneProcessServesManyTurns(t *testing.T) {
 	})
 }
 
-// What a conversation can be continued without is ended with a cancelled turn;
-// gemini keeps its process, which alone knows the conversation.
-func TestACancelledTurnLeavesAtMostTheAgentAndItsMemory(t *testing.T) {
+// A cancelled turn ends every process that the conversation can do without. gemini's
+// process remains, because the conversation exists only there.
+func TestACancelledTurnLeavesAtMostTheAgentsProcess(t *testing.T) {
 	eachLive(t, func(t *testing.T, def runner.Definition) {
 		c := converse(t, def, t.TempDir(), "")
 		c.ok(t, "REMEMBER one")
@@ -94,17 +94,17 @@ func TestACancelledTurnLeavesAtMostTheAgentAndItsMemory(t *testing.T) {
 		}
 		left := c.running(t)
 		if def.ID != "gemini" && len(left) > 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("still running: %v", left)
 		}
 		out, h := c.ok(t, "REMEMBER two")
 		n, _ := strconv.Atoi(strings.TrimPrefix(out.Text, "user turns seen: "))
-		if n < 2 { // gemini forgets the turn that was cancelled, others count more than one
+		if n < 2 { // gemini does not count the cancelled turn; others do
 			t.Errorf("after a cancelled turn: %q, %+v", out.Text, h.events)
 		}
 	})
 }
 
-func TestAToolsOrphanEndsWithItsTurn(t *testing.T) {
+func TestAnOrphanOfAToolEndsWithTheTurn(t *testing.T) {
 	eachLive(t, func(t *testing.T, def runner.Definition) {
 		def.Permissions = runner.PermissionsAllow
 		c := converse(t, def, t.TempDir(), "")
@@ -120,14 +120,14 @@ func TestAToolsOrphanEndsWithItsTurn(t *testing.T) {
 	})
 }
 
-func TestAProgramThatIsKilledFailsTheTurnAndTheNextGoesOn(t *testing.T) {
+func TestAKilledProgramFailsTheTurnAndTheNextWorks(t *testing.T) {
 	eachLive(t, func(t *testing.T, def runner.Definition) {
 		c := converse(t, def, t.TempDir(), "")
 		c.ok(t, "REMEMBER one")
 		out, err := c.say(t, t.Context(), "SLOW", &record{seen: func(e runner.Event) {
 			if d, ok := e.(runner.TextDelta); ok && strings.Contains(d.Text, "tick 2") {
 				for pid := range c.running(t) {
-					_ = syscall.Kill(pid, syscall.SIGKILL) // some end with their parent
+					_ = syscall.Kill(pid, syscall.SIGKILL) // some have ended with their parent
 				}
 			}
 		}})
@@ -136,17 +136,17 @@ func TestAProgramThatIsKilledFailsTheTurnAndTheNextGoesOn(t *testing.T) {
 			t.Fatalf("%s, %v", out.Status, err)
 		}
 		if left := c.running(t); len(left) > 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("still running: %v", left)
 		}
 		out, h := c.ok(t, "REMEMBER two")
 		if out.Text == "user turns seen: 1" && len(eventsOf[runner.Notice](h)) == 0 {
-			t.Errorf("the conversation was lost without a word: %+v", h.events)
+			t.Errorf("the conversation was lost without a notice: %+v", h.events)
 		}
 		fmt.Fprintln(t.Output(), out.Text)
 	})
 }
 
-func TestAPermissionQuestionIsAskedOfACancelledTurn(t *testing.T) {
+func TestCancelDuringAPermissionRequest(t *testing.T) {
 	eachLive(t, func(t *testing.T, def runner.Definition) {
 		if decidesItself(def) {
 			return
@@ -167,11 +167,11 @@ func TestAPermissionQuestionIsAskedOfACancelledTurn(t *testing.T) {
 	})
 }
 
-// decidesItself tells of an agent that does not ask: codex-acp has a reviewer
-// model of its own answer.
+// decidesItself reports whether an agent does not ask the user: a reviewer model of
+// codex-acp answers permission requests.
 func decidesItself(def runner.Definition) bool { return def.ID == "codex-acp" }
 
-// cancelling cancels the turn when it is asked.
+// cancelling is a Handler that cancels the turn at a permission request.
 type cancelling struct {
 	*record
 	cancel func()

@@ -15,17 +15,17 @@ import (
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
-// mcpClient is a CLI as a user would give it the MCP server.
+// mcpClient is a CLI and the commands with which a user adds the MCP server to it.
 type mcpClient struct {
 	id  string
-	add []string // the server's program comes last
-	// hides says that the server gets none of the environment, but for what is
+	add []string // the server's command line is appended
+	// hides is set if the server gets no environment except the variables
 	// added with --env.
 	hides bool
 	list  []string
-	// listed is what the list says of a server that works.
+	// listed is the text by which the list shows a working server.
 	listed string
-	// ask runs one turn, in which the tools of the server may be used.
+	// ask runs one turn in which the server's tools may be used.
 	ask func(prompt string) []string
 	env []string
 }
@@ -36,7 +36,7 @@ var mcpClients = []mcpClient{
 		add:  []string{"mcp", "add", "parley", "--"},
 		list: []string{"mcp", "list"}, listed: "Connected",
 		ask: func(prompt string) []string { return []string{"-p", prompt, "--allowedTools", "mcp__parley"} },
-		env: []string{"ENABLE_TOOL_SEARCH=false"}, // else the model has to look for tools first
+		env: []string{"ENABLE_TOOL_SEARCH=false"}, // otherwise the model must search for tools first
 	},
 	{
 		id:   "gemini",
@@ -56,11 +56,11 @@ var mcpClients = []mcpClient{
 	},
 }
 
-// cli is such a CLI with a home of its own, at its stub model.
+// cli is such a CLI with a home directory and a stub model of its own.
 type cli struct {
 	mcpClient
 	def runner.Definition
-	dir string // where it works
+	dir string // its working directory
 	env []string
 }
 
@@ -77,7 +77,7 @@ func (c cli) run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// addServer is all that a user does, but that the hub must be the test's.
+// addServer adds the MCP server as a user would, but with the test's hub.
 func (c cli) addServer(t *testing.T, home rig.Home, server string) {
 	t.Helper()
 	args := slices.Clone(c.add)
@@ -89,7 +89,7 @@ func (c cli) addServer(t *testing.T, home rig.Home, server string) {
 	c.run(t, append(args, server)...)
 }
 
-// use has the CLI use tools in one turn, and returns what it says about the last.
+// use runs one turn that uses tools, and returns the CLI's answer about the last one.
 func (c cli) use(t *testing.T, directives string) string {
 	t.Helper()
 	_, said, found := strings.Cut(c.run(t, c.ask(directives)...), "tool said: ")
@@ -99,9 +99,9 @@ func (c cli) use(t *testing.T, directives string) string {
 	return said
 }
 
-// The real CLIs, each set up with one command: agents of different vendors in one
-// directory hear each other, one elsewhere does not.
-func TestCLIsTalkThroughTheMCPServer(t *testing.T) {
+// Each CLI is set up with one command. CLIs of different vendors in one directory see
+// each other's messages; a CLI in another directory does not.
+func TestCLIsCommunicateThroughTheMCPServer(t *testing.T) {
 	programs := rig.Programs(t.TempDir())
 	if err := programs.Build(rig.Parley...); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestCLIsTalkThroughTheMCPServer(t *testing.T) {
 		if out := c.run(t, c.list...); !strings.Contains(out, "parley") || !strings.Contains(out, c.listed) {
 			t.Errorf("the server is not listed: %s", out)
 		}
-		// Each turn is a session of its own, which has no handle yet.
+		// Each turn is a new session, which has no handle yet.
 		if out := c.use(t, `USE:send_message {"channel":"errors","message":"x"}`); !strings.Contains(out, "set_handle") {
 			t.Errorf("without a handle: %s", out)
 		}
@@ -148,7 +148,7 @@ func TestCLIsTalkThroughTheMCPServer(t *testing.T) {
 		out := c.use(t, `USE:read_messages {"channel":"roadmap","limit":10}`)
 		for _, other := range clis {
 			if !strings.Contains(out, "I am "+other.id) {
-				t.Errorf("%s is not heard: %s", other.id, out)
+				t.Errorf("no message of %s: %s", other.id, out)
 			}
 		}
 	})
@@ -156,6 +156,6 @@ func TestCLIsTalkThroughTheMCPServer(t *testing.T) {
 	stranger.dir = home.Project(t, "elsewhere", "")
 	stranger.addServer(t, home, server)
 	if out := stranger.use(t, `USE:read_messages {"channel":"roadmap"}`); strings.Contains(out, "I am") || !strings.Contains(out, "roadmap") {
-		t.Errorf("another project is heard: %s", out)
+		t.Errorf("message of another project: %s", out)
 	}
 }

@@ -27,15 +27,15 @@ import (
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
-// trap is a stub model that never answers what has to do with a part of a swarm. The
-// first to ask is known by then to be in the middle of it.
+// trap is a stub model that never answers requests about a part of a swarm. The first
+// such request shows that its agent is working on a part.
 type trap struct {
 	stubmodel.Handler
 	once   sync.Once
 	caught chan struct{}
 }
 
-// partMark is in the description of each part.
+// partMark is contained in the description of each part.
 const partMark = "PART-OF-THE-JOB"
 
 func (h *trap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -52,14 +52,14 @@ func (h *trap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Handler.ServeHTTP(w, r)
 }
 
-// mortal is an agent of a hub, whose program can be made to fail for good.
+// mortal is an agent of a hub whose program can be made to fail permanently.
 type mortal struct {
 	def    runner.Definition
-	broken string // if there is this file, the program fails
+	broken string // while this file exists, the program fails
 	home   string
 }
 
-// newMortal puts a script before an agent's program.
+// newMortal replaces an agent's command by a script that runs its program.
 func newMortal(t *testing.T, id string, model http.Handler) mortal {
 	t.Helper()
 	def := definition(id, runner.Builtin()[id].Driver)
@@ -76,8 +76,8 @@ func newMortal(t *testing.T, id string, model http.Handler) mortal {
 	return m
 }
 
-// die kills whatever runs for the agent, as kill -9 does, and lets nothing of it run
-// again.
+// die makes the agent's program fail from now on, and kills its running processes with
+// SIGKILL.
 func (m mortal) die(t *testing.T) {
 	t.Helper()
 	write(t, m.broken, "")
@@ -89,7 +89,7 @@ func (m mortal) die(t *testing.T) {
 	for _, dir := range dirs {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return string(kv) == "HOME="+m.home }) {
-			continue // it has ended, or is somebody else's
+			continue // it has ended, or belongs to another user
 		}
 		pid, _ := strconv.Atoi(filepath.Base(dir)) // digits
 		if syscall.Kill(pid, syscall.SIGKILL) == nil {
@@ -97,11 +97,11 @@ func (m mortal) die(t *testing.T) {
 		}
 	}
 	if killed == 0 {
-		t.Errorf("%s had no process to kill", m.def.ID)
+		t.Errorf("%s has no process to kill", m.def.ID)
 	}
 }
 
-// hubOf starts a hub with these agents and no others.
+// hubOf starts a hub with only these agents.
 func hubOf(t *testing.T, programs rig.Programs, agents []mortal) rig.Home {
 	t.Helper()
 	home := programs.NewHome(t)
@@ -122,7 +122,7 @@ func hubOf(t *testing.T, programs rig.Programs, agents []mortal) rig.Home {
 	return home
 }
 
-// parley runs a command of Parley's to its end and decodes what it prints.
+// parley runs a command of Parley and decodes its output.
 func parley(t *testing.T, programs rig.Programs, home rig.Home, into any, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -142,10 +142,10 @@ func parley(t *testing.T, programs rig.Programs, home rig.Home, into any, args .
 	}
 }
 
-// A swarm of the real programs: one of them is killed while it works on a part, and
-// fails from then on. The job ends, the part is done by another agent, and each part
-// has one result (Req 8.2, 8.4 to 8.6).
-func TestASwarmOfCLIsOutlivesOneOfThem(t *testing.T) {
+// A swarm of real CLIs: one is killed while it works on a part, and fails from then on.
+// The swarm completes, another agent does the part, and each part has one result
+// (Req 8.2, 8.4 to 8.6).
+func TestASwarmOfCLIsSurvivesAKilledAgent(t *testing.T) {
 	programs := rig.Programs(t.TempDir())
 	if err := programs.Build(rig.Parley...); err != nil {
 		t.Fatal(err)
@@ -196,8 +196,8 @@ func TestASwarmOfCLIsOutlivesOneOfThem(t *testing.T) {
 	}
 }
 
-// judge says whether a swarm went as it must when one of its agents died over the
-// first part that it was given.
+// judge checks the outcome of a swarm in which one agent was killed during its first
+// part.
 func judge(t *testing.T, programs rig.Programs, home rig.Home, s *swarm.Session, victim string) {
 	t.Helper()
 	var outcome map[string]struct{ Text, TaskID string }
@@ -209,7 +209,7 @@ func judge(t *testing.T, programs rig.Programs, home rig.Home, s *swarm.Session,
 	}
 	var tasks dialect.TaskPage
 	parley(t, programs, home, &tasks, "tasks", "--limit", "100", "--format", "json")
-	ended := make(map[string]int) // well, by part
+	ended := make(map[string]int) // number of completed attempts by part
 	failed := 0
 	for _, task := range tasks.Tasks {
 		about, _ := task.Metadata["swarm"].(map[string]any)
@@ -236,6 +236,6 @@ func judge(t *testing.T, programs rig.Programs, home rig.Home, s *swarm.Session,
 		}
 	}
 	if moved == 0 || failed == 0 {
-		t.Errorf("nothing was lost: %d parts were tried again, %d tasks failed", moved, failed)
+		t.Errorf("no attempt was lost: %d parts were retried, %d tasks failed", moved, failed)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// split reads all lines; one that was too long is "!".
+// split reads all lines; a line that was too long is returned as "!".
 func split(t interface{ Fatal(...any) }, r io.Reader, max int) []string {
 	lines := process.NewLines(r, max)
 	var got []string
@@ -32,7 +32,7 @@ func split(t interface{ Fatal(...any) }, r io.Reader, max int) []string {
 	}
 }
 
-// model is what split should give.
+// model computes the expected result of split.
 func model(s string, max int) []string {
 	var want []string
 	for s != "" {
@@ -58,7 +58,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-func TestLinesAreTheSameHoweverTheyArrive(t *testing.T) {
+func TestLinesDoNotDependOnReadSizes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.StringMatching(`([ab]{0,9}\r?\n?){0,20}`).Draw(t, "text")
 		max := rapid.IntRange(0, 6).Draw(t, "max")
@@ -71,7 +71,7 @@ func TestLinesAreTheSameHoweverTheyArrive(t *testing.T) {
 	})
 }
 
-func TestAReadErrorIsPassedOn(t *testing.T) {
+func TestAReadErrorIsReturned(t *testing.T) {
 	want := errors.New("broken")
 	lines := process.NewLines(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(want)), 10)
 	if l, err := lines.Next(); err != want {

@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// helperEnv makes the test binary behave as one of the helpers.
+// helperEnv names the helper program that the test binary runs as.
 const helperEnv = "PROCESS_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func helper(name string, args []string) {
 		os.Exit(code)
 	case "stderr":
 		fmt.Fprintln(os.Stderr, strings.Join(args, " "))
-	case "flood": // both streams, one not read
+	case "flood": // writes to both streams, of which only one is read
 		line := strings.Repeat("x", 1023) + "\n"
 		n, _ := strconv.Atoi(args[0])
 		for range n {
@@ -62,7 +62,7 @@ func helper(name string, args []string) {
 		fmt.Print("half a line")
 	case "hang":
 		hang()
-	case "stubborn": // ignores what asks, tells what it got
+	case "stubborn": // ignores signals other than SIGKILL, and prints them
 		ch := make(chan os.Signal, 8)
 		signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
 		fmt.Println("ready")
@@ -77,7 +77,7 @@ func helper(name string, args []string) {
 		fmt.Println("last words")
 	case "killself":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	case "tree": // grandchildren of every kind, then what args say
+	case "tree": // starts grandchildren of every kind, then acts as args say
 		tree(args)
 	}
 }
@@ -96,11 +96,11 @@ func tree(args []string) {
 	switch args[0] {
 	case "leaf":
 		fmt.Println(os.Getpid())
-		_ = os.Stdout.Sync() // a pipe: nothing to sync
+		_ = os.Stdout.Sync() // fails for a pipe, which needs no sync
 		for {
 			time.Sleep(time.Hour)
 		}
-	case "fork": // start a leaf and end
+	case "fork": // starts a leaf and ends
 		spawn("leaf", true)
 		return
 	}
@@ -115,8 +115,8 @@ func tree(args []string) {
 	}
 }
 
-// spawn runs this binary again and waits until a leaf has said its id, which it
-// passes on. The child keeps the pipes of this process open.
+// spawn runs this binary again, waits until a leaf has printed its process id and prints
+// it. The child keeps the pipes of this process open.
 func spawn(mode string, setsid bool) {
 	cmd := exec.Command(os.Args[0], mode)
 	cmd.Stderr = os.Stderr
@@ -140,7 +140,7 @@ func spawn(mode string, setsid bool) {
 	}
 }
 
-// helperCommand is a command that runs a helper, with a base environment.
+// helperCommand returns a command that runs a helper with a base environment.
 func helperCommand(name string, args ...string) process.Command {
 	self, err := os.Executable()
 	if err != nil {

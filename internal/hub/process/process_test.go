@@ -43,7 +43,7 @@ func readAll(t *testing.T, r io.Reader) string {
 	return string(b)
 }
 
-// waitLine reads lines until one is want and returns those before it.
+// waitLine reads lines until want, and returns the lines before it.
 func waitLine(t *testing.T, lines *process.Lines, want string) []string {
 	t.Helper()
 	var before []string
@@ -59,7 +59,7 @@ func waitLine(t *testing.T, lines *process.Lines, want string) []string {
 	}
 }
 
-// alive reports whether pid runs (a zombie does not).
+// alive reports whether process pid runs; zombies do not.
 func alive(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -72,7 +72,7 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-func TestStdinReachesTheProgramAndOutputComesBack(t *testing.T) {
+func TestStdinAndStdoutAreConnected(t *testing.T) {
 	p := start(t, helperCommand("cat"))
 	go func() {
 		_, _ = io.WriteString(p.Stdin(), strings.Repeat("hello\n", 50_000))
@@ -134,7 +134,7 @@ func TestTheEnvironmentIsAnAllowList(t *testing.T) {
 		}
 	}
 	if has("ANTHROPIC_API_KEY") {
-		t.Error("a variable that is not allowed came through")
+		t.Error("the environment contains a variable that is not allowed")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestArgumentsAreNeverAShellLine(t *testing.T) {
 	}
 }
 
-func TestStartRefuses(t *testing.T) {
+func TestStartRefusesInvalidCommands(t *testing.T) {
 	notExec := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(notExec, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestStderrIsDrainedBoundedAndRedacted(t *testing.T) {
 	}
 }
 
-func TestALineLongerThanTheLimitIsSkippedAndTheNextOnesCome(t *testing.T) {
+func TestALineLongerThanTheLimitIsSkipped(t *testing.T) {
 	p := start(t, helperCommand("bigline", "100")) // 100 MiB
 	lines := process.NewLines(p.Stdout(), 1<<20)
 	if _, err := lines.Next(); !errors.Is(err, process.ErrLineTooLong) {
@@ -222,7 +222,7 @@ func TestALineLongerThanTheLimitIsSkippedAndTheNextOnesCome(t *testing.T) {
 	}
 }
 
-func TestExitTellsCodeAndSignal(t *testing.T) {
+func TestExitReportsCodeAndSignal(t *testing.T) {
 	if e := start(t, helperCommand("exit", "55")).Wait(); e.Code != 55 || e.Signal != "" {
 		t.Errorf("exit %+v", e)
 	}
@@ -231,7 +231,7 @@ func TestExitTellsCodeAndSignal(t *testing.T) {
 	}
 }
 
-func TestStopAsksFirstAndOutputOfTheGraceIsRead(t *testing.T) {
+func TestOutputDuringTheGracePeriodIsRead(t *testing.T) {
 	p := start(t, helperCommand("polite"))
 	lines := process.NewLines(p.Stdout(), 100)
 	waitLine(t, lines, "ready")
@@ -242,12 +242,12 @@ func TestStopAsksFirstAndOutputOfTheGraceIsRead(t *testing.T) {
 	waitLine(t, lines, "last words")
 }
 
-func TestStopGoesThroughTheSignalsAndKillsInTheEnd(t *testing.T) {
+func TestStopSendsEachSignalThenKills(t *testing.T) {
 	p := start(t, helperCommand("stubborn"))
 	lines := process.NewLines(p.Stdout(), 100)
 	waitLine(t, lines, "ready")
 	e := p.Stop(context.Background(), process.StopPolicy{
-		Signals: []os.Signal{syscall.SIGINT, syscall.SIGTERM}, Grace: 2 * time.Second, // to say so, on a busy machine
+		Signals: []os.Signal{syscall.SIGINT, syscall.SIGTERM}, Grace: 2 * time.Second, // enough to print the signals on a busy machine
 	})
 	if e.Signal != "SIGKILL" {
 		t.Errorf("exit %+v", e)
@@ -284,7 +284,7 @@ func TestStopAndCloseAreIdempotentAndConcurrent(t *testing.T) {
 	}
 }
 
-// pids reads the ids that the tree helper prints.
+// pids reads the process ids that the tree helper prints.
 func pids(t *testing.T, lines *process.Lines) []int {
 	t.Helper()
 	var ids []int
@@ -298,15 +298,15 @@ func pids(t *testing.T, lines *process.Lines) []int {
 	return ids
 }
 
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestNoProcessIsLeftBehind(t *testing.T) {
 	for name, end := range map[string]func(*process.Process) process.Exit{
-		"stopped": func(p *process.Process) process.Exit {
+		"stopped at once": func(p *process.Process) process.Exit {
 			return p.Stop(context.Background(), process.StopPolicy{})
 		},
-		"asked to stop": func(p *process.Process) process.Exit {
+		"stopped with grace": func(p *process.Process) process.Exit {
 			return p.Stop(context.Background(), process.StopPolicy{Signals: []os.Signal{syscall.SIGINT}, Grace: time.Hour})
 		},
-		"killed by somebody": func(p *process.Process) process.Exit {
+		"killed from outside": func(p *process.Process) process.Exit {
 			_ = syscall.Kill(p.PID(), syscall.SIGKILL)
 			return p.Wait()
 		},
@@ -336,7 +336,7 @@ func checkTree(t *testing.T, mode string, end func(*process.Process) process.Exi
 	}
 	for _, id := range append(ids, p.PID()) {
 		if alive(id) {
-			t.Errorf("process %d is still there", id)
+			t.Errorf("process %d still runs", id)
 		}
 	}
 	if _, err := lines.Next(); err != io.EOF {
@@ -344,20 +344,20 @@ func checkTree(t *testing.T, mode string, end func(*process.Process) process.Exi
 	}
 }
 
-// Neither the environment nor the session nor a parent leads to such a process.
+// Such a process is found neither by its environment nor by its session or parent.
 func TestAProcessThatHasClearedItsEnvironmentIsSwept(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux has a second mark")
+		t.Skip("only Linux has a second marker")
 	}
 	if _, err := exec.LookPath("setsid"); err != nil {
-		t.Skip("there is no setsid command")
+		t.Skip("needs the setsid command")
 	}
 	run := func(marker process.Marker, then string) (*process.Process, int) {
 		p := start(t, process.Command{
 			Path: "sh", Env: process.Environ(os.Environ(), nil, nil), Marker: marker,
 			Args: []string{"-c", "read go; env -i setsid sleep 3600 >/dev/null 2>&1 </dev/null & echo $!; read go; " + then},
 		})
-		// The mark is set a moment after the start.
+		// The marker is set shortly after the start.
 		_, _ = io.WriteString(p.Stdin(), "go\n")
 		lines := process.NewLines(p.Stdout(), 100)
 		line, err := lines.Next()
@@ -370,7 +370,7 @@ func TestAProcessThatHasClearedItsEnvironmentIsSwept(t *testing.T) {
 		}
 		awaitSession(t, id)
 		t.Cleanup(func() {
-			if alive(id) { // the test has failed
+			if alive(id) { // after a failure of the test
 				_ = syscall.Kill(id, syscall.SIGKILL)
 			}
 		})
@@ -384,19 +384,19 @@ func TestAProcessThatHasClearedItsEnvironmentIsSwept(t *testing.T) {
 
 	p, id = run(process.NewMarker("clearedowner"), "exec sleep 3600")
 	n, err := process.SweepOwner("clearedowner")
-	p.Wait() // sweeps at the same time, and counts for itself
+	p.Wait() // sweeps concurrently, with a count of its own
 	if n == 0 || err != nil || alive(id) {
 		t.Errorf("swept %d, %v, alive %v", n, err, alive(id))
 	}
 }
 
-// What has shed every mark and holds the pipe open may delay the end, not prevent it.
-func TestAStrangerThatHoldsThePipesDoesNotKeepTheReader(t *testing.T) {
+// Such a process may delay the end of the output by WaitDelay at most.
+func TestAnUnmarkedProcessThatHoldsThePipesDoesNotBlockTheReader(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil || runtime.GOOS != "linux" {
 		t.Skip("needs bash on Linux, whose ulimit -x lowers the limit")
 	}
 	p := start(t, process.Command{
-		Path: "bash", Env: process.Environ(os.Environ(), nil, nil), WaitDelay: 2 * time.Second, // to read what the pipe holds, on a busy machine
+		Path: "bash", Env: process.Environ(os.Environ(), nil, nil), WaitDelay: 2 * time.Second, // enough to read the pipe's content on a busy machine
 		Args: []string{"-c", "ulimit -x 5; env -i setsid sleep 3600 & echo $!; read go; printf %65536d 1"},
 	})
 	lines := process.NewLines(p.Stdout(), 1<<20)
@@ -418,11 +418,11 @@ func TestAStrangerThatHoldsThePipesDoesNotKeepTheReader(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if e := p.Wait(); e.Code != 0 || !alive(id) {
-		t.Errorf("exit %+v, the stranger is alive: %v", e, alive(id))
+		t.Errorf("exit %+v, the unmarked process is alive: %v", e, alive(id))
 	}
 }
 
-// awaitSession waits until a process leads a session of its own and sleeps.
+// awaitSession waits until a process is a session leader and sleeps.
 func awaitSession(t *testing.T, pid int) {
 	t.Helper()
 	for t.Context().Err() == nil {
@@ -450,11 +450,11 @@ func TestSweepOrphansLeavesTheProcessAndItsChildren(t *testing.T) {
 		}
 	}
 	if !alive(p.PID()) {
-		t.Error("the process itself is gone")
+		t.Error("the process itself was ended")
 	}
 }
 
-func TestSweepOwnerFindsWhatAnEarlierRunLeft(t *testing.T) {
+func TestSweepOwnerEndsProcessesOfAnEarlierRun(t *testing.T) {
 	mine, other := helperCommand("tree", "hang"), helperCommand("hang")
 	mine.Marker = process.NewMarker("testowner")
 	other.Marker = process.NewMarker("testowner2")
@@ -462,20 +462,20 @@ func TestSweepOwnerFindsWhatAnEarlierRunLeft(t *testing.T) {
 	ids := pids(t, process.NewLines(p.Stdout(), 100))
 	waitLine(t, process.NewLines(q.Stdout(), 100), "ready")
 	n, err := process.SweepOwner("testowner")
-	p.Wait() // sweeps at the same time, and counts for itself
+	p.Wait() // sweeps concurrently, with a count of its own
 	if n == 0 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	for _, id := range append(ids, p.PID()) {
 		if alive(id) {
-			t.Errorf("process %d is still there", id)
+			t.Errorf("process %d still runs", id)
 		}
 	}
 	if !alive(q.PID()) {
-		t.Error("another owner's process is gone")
+		t.Error("a process of another owner was ended")
 	}
 	if n, err := process.SweepOwner(""); n != 0 || err != nil {
-		t.Errorf("no owner: swept %d, %v", n, err)
+		t.Errorf("empty owner: swept %d, %v", n, err)
 	}
 }
 
@@ -507,7 +507,7 @@ func TestNoDescriptorIsLeaked(t *testing.T) {
 			t.Fatal("started")
 		}
 	}
-	run() // the runtime opens its poller
+	run() // the first run opens the runtime's poller
 	before := count()
 	for range 20 {
 		run()

@@ -10,7 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-func TestSecretsAreRecognisedByTheirLook(t *testing.T) {
+func TestSecretsAreRecognisedByTheirFormat(t *testing.T) {
 	for _, secret := range []string{
 		"sk-ant-api03-AbCdEf_12345-xyz", "sk-proj-1234567890abcdef", "AIzaSyA1234567890abcdefghijklmnop",
 		"ghp_abcdefghijklmnopqrstuvwxyz0123", "github_pat_11ABCDEFG0abcdefghij", "xoxb-1234567890-abcdef",
@@ -26,7 +26,7 @@ func TestSecretsAreRecognisedByTheirLook(t *testing.T) {
 	}
 }
 
-func TestSecretsAreRecognisedByWhereTheyStand(t *testing.T) {
+func TestSecretsAreRecognisedByTheirContext(t *testing.T) {
 	const s = "qwertyuiop12"
 	for _, text := range []string{
 		"Authorization: Bearer " + s, "authorization: Basic " + s, "x-api-key: " + s, `"api_key": "` + s + `"`,
@@ -39,7 +39,7 @@ func TestSecretsAreRecognisedByWhereTheyStand(t *testing.T) {
 	}
 }
 
-func TestOrdinaryTextStays(t *testing.T) {
+func TestOrdinaryTextIsUnchanged(t *testing.T) {
 	for _, text := range []string{
 		"", "exit code 1", "https://example.org/a?b=c", "token: 12", "input_tokens: 4096, max_tokens=8192", "skip-git-repo-check", "the key is under the mat",
 		"user@example.org wrote", "Bearer of bad news", "[redacted]", "zwölf €", "Not logged in · Please run /login",
@@ -60,7 +60,7 @@ func TestValuesOfSecretVariablesAreHidden(t *testing.T) {
 	}
 }
 
-func TestRedactingTwiceChangesNothingAndTextStaysText(t *testing.T) {
+func TestRedactionIsIdempotentAndKeepsUTF8Valid(t *testing.T) {
 	r := process.NewRedactor([]string{"A_SECRET=abcabcabc"})
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.OneOf(rapid.String(), rapid.StringMatching(`(key|token|: ?|=|"|abcabcabc|sk-|[a-z]{3}|Bearer |https://|@|\n){0,20}`)).Draw(t, "text")

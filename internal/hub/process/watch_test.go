@@ -11,15 +11,15 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// after waits for d of the bubble's time and reports why ctx has ended, nil if it
-// has not.
+// after waits for d on the bubble's clock and returns the cause of the end of ctx, nil
+// if it has not ended.
 func after(d time.Duration, ctx context.Context) error {
-	time.Sleep(d) // of the bubble's clock: costs nothing
+	time.Sleep(d) // on the bubble's clock: takes no time
 	synctest.Wait()
 	return context.Cause(ctx)
 }
 
-func TestTheRunLimitEndsWhateverHappens(t *testing.T) {
+func TestTheRunLimitIgnoresActivity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, w := process.NewWatch(t.Context(), time.Minute, 10*time.Second)
 		defer w.Stop()
@@ -35,7 +35,7 @@ func TestTheRunLimitEndsWhateverHappens(t *testing.T) {
 	})
 }
 
-func TestTheIdleLimitCountsFromTheLastSignOfLife(t *testing.T) {
+func TestTheIdleLimitCountsFromTheLastActivity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, w := process.NewWatch(t.Context(), 0, 10*time.Second)
 		defer w.Stop()
@@ -47,7 +47,7 @@ func TestTheIdleLimitCountsFromTheLastSignOfLife(t *testing.T) {
 		if err := after(9*time.Second, ctx); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = r.Read(make([]byte, 1)) // the end is no sign of life
+		_, _ = r.Read(make([]byte, 1)) // EOF is no activity
 		if err := after(2*time.Second, ctx); !errors.Is(err, process.ErrIdle) {
 			t.Errorf("got %v", err)
 		}
@@ -62,7 +62,7 @@ func TestNeitherLimitRunsDuringAPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Pause()
-		w.Pause() // two questions at once
+		w.Pause() // pauses nest
 		if err := after(time.Hour, ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -71,9 +71,9 @@ func TestNeitherLimitRunsDuringAPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Resume()
-		w.Resume() // one too many does nothing
+		w.Resume() // a surplus Resume has no effect
 		if err := after(9*time.Second, ctx); err != nil {
-			t.Fatal("the idle time did not begin anew: ", err)
+			t.Fatal("the idle time did not restart: ", err)
 		}
 		w.Touch()
 		for range 4 {
@@ -82,7 +82,7 @@ func TestNeitherLimitRunsDuringAPause(t *testing.T) {
 			}
 			w.Touch()
 		}
-		// 8 + 9 + 36 seconds have run, 7 are left.
+		// 8 + 9 + 36 seconds have passed, 7 are left.
 		if err := after(6*time.Second, ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestNeitherLimitRunsDuringAPause(t *testing.T) {
 	})
 }
 
-func TestAStoppedWatchStaysQuiet(t *testing.T) {
+func TestAStoppedWatchDoesNotFire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, w := process.NewWatch(t.Context(), time.Minute, time.Second)
 		w.Pause()
@@ -104,7 +104,7 @@ func TestAStoppedWatchStaysQuiet(t *testing.T) {
 	})
 }
 
-func TestTheParentEndsAWatch(t *testing.T) {
+func TestCancellingTheParentEndsAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parent, cancel := context.WithCancel(t.Context())
 		ctx, w := process.NewWatch(parent, 0, 0)

@@ -2,7 +2,7 @@ package push
 
 import "github.com/a2aproject/a2a-go/v2/a2a"
 
-// For the tests of package push_test.
+// These are exported to the tests in package push_test.
 var (
 	NewClient  = newClient
 	ErrBlocked = errBlocked

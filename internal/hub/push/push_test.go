@@ -28,11 +28,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent runs a turn when the test lets it: it takes an outcome from next and
-// shows an artifact before it.
+// agent runs turns that end with the outcome received from next; before that, a turn
+// emits n artifacts.
 type agent struct {
 	next chan runner.OutcomeStatus
-	n    int // artifacts of a turn
+	n    int // artifacts per turn
 }
 
 func (agent) Probe(context.Context) runner.Probe {
@@ -53,13 +53,14 @@ func (a agent) Turn(ctx context.Context, _ runner.Turn, h runner.Handler) (runne
 	}
 }
 
-// call is a request that the webhook got.
+// call is a request that the webhook has received.
 type call struct {
 	header http.Header
 	body   []byte
 }
 
-// webhook answers what the test says, 200 by default, and passes calls on.
+// webhook answers as the test requests, by default with 200, and sends its calls to a
+// channel.
 type webhook struct {
 	*httptest.Server
 	calls chan call
@@ -92,7 +93,7 @@ func status(code int) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) { w.WriteHeader(code) }
 }
 
-// state reads the state and the kind of a notification of 1.0.
+// state decodes the kind and the state of a notification of protocol 1.0.
 func (c call) state(t *testing.T) (kind string, state a2a.TaskState) {
 	t.Helper()
 	var e a2a.StreamResponse
@@ -110,7 +111,7 @@ func (c call) state(t *testing.T) (kind string, state a2a.TaskState) {
 	return "message", ""
 }
 
-// until reads calls up to the one that tells of a state.
+// until receives calls until one reports a state, and returns them.
 func (w *webhook) until(t *testing.T, want a2a.TaskState) []call {
 	t.Helper()
 	var calls []call
@@ -128,7 +129,7 @@ type rig struct {
 	hub  *hub.Hub
 	push *push.Service
 	next chan runner.OutcomeStatus
-	log  *bytes.Buffer // read it after close
+	log  *bytes.Buffer // to be read after shut
 	shut func()
 }
 
@@ -176,7 +177,7 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// start begins a task, or goes on with one.
+// start starts a task, or continues the task id if it is not empty.
 func (r *rig) start(on a2a.TaskID) a2a.TaskID {
 	r.t.Helper()
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("go"))
@@ -224,7 +225,7 @@ func TestEventsArriveInOrderWithTokenAndCredentials(t *testing.T) {
 	c := config(id, "c", w.URL+"/hook")
 	c.Token, c.Auth = "the-token", &a2a.PushAuthInfo{Scheme: "Bearer", Credentials: "the-secret"}
 	r.create(c)
-	calls := []call{<-w.calls} // the task is followed
+	calls := []call{<-w.calls} // the service now follows the task
 	r.next <- runner.OutcomeCompleted
 	calls = append(calls, w.until(t, a2a.TaskStateCompleted)...)
 
@@ -246,7 +247,7 @@ func TestEventsArriveInOrderWithTokenAndCredentials(t *testing.T) {
 	}
 }
 
-func TestNotificationOf03IsTheTask(t *testing.T) {
+func TestNotificationOfProtocol03IsTheTask(t *testing.T) {
 	r := newRig(t, 3, nil)
 	w := newWebhook(t)
 	id := r.start("")
@@ -275,7 +276,7 @@ func TestNotificationOf03IsTheTask(t *testing.T) {
 	}
 }
 
-func TestFailedCallIsRepeatedBeforeTheNext(t *testing.T) {
+func TestFailedCallIsRetriedBeforeTheNext(t *testing.T) {
 	r := newRig(t, 0, nil)
 	retryLater := func(w http.ResponseWriter) { w.Header().Set("Retry-After", "1"); w.WriteHeader(429) }
 	w := newWebhook(t, status(500), status(503), retryLater, func(w http.ResponseWriter) { panic(http.ErrAbortHandler) })
@@ -285,16 +286,16 @@ func TestFailedCallIsRepeatedBeforeTheNext(t *testing.T) {
 	r.next <- runner.OutcomeCompleted
 	repeated := w.until(t, a2a.TaskStateCompleted)
 	if len(repeated) < 4 {
-		t.Fatalf("%d calls came after the first", len(repeated))
+		t.Fatalf("%d calls after the first", len(repeated))
 	}
 	for i, call := range repeated[:4] {
 		if !bytes.Equal(call.body, first.body) {
-			t.Errorf("repetition %d is another: %s", i+1, call.body)
+			t.Errorf("retry %d has another body: %s", i+1, call.body)
 		}
 	}
 }
 
-func TestRefusedNotificationIsLeftOut(t *testing.T) {
+func TestRefusedNotificationIsNotRetried(t *testing.T) {
 	for _, code := range []int{400, 401, 404, 302} {
 		r := newRig(t, 0, nil)
 		w := newWebhook(t, func(w http.ResponseWriter) { w.Header().Set("Location", "/elsewhere"); w.WriteHeader(code) })
@@ -304,14 +305,14 @@ func TestRefusedNotificationIsLeftOut(t *testing.T) {
 		r.next <- runner.OutcomeCompleted
 		for _, c := range w.until(t, a2a.TaskStateCompleted) {
 			if bytes.Equal(c.body, first.body) {
-				t.Errorf("%d: the refused notification came again", code)
+				t.Errorf("%d: the refused notification was sent again", code)
 			}
 		}
 		r.shut()
 	}
 }
 
-func TestWebhookThatIsGoneGetsNothingMore(t *testing.T) {
+func TestWebhookThatAnswersGoneIsNotCalledAgain(t *testing.T) {
 	r := newRig(t, 0, nil)
 	gone, other := newWebhook(t, status(http.StatusGone)), newWebhook(t)
 	id := r.start("")
@@ -326,7 +327,7 @@ func TestWebhookThatIsGoneGetsNothingMore(t *testing.T) {
 	}
 }
 
-func TestInterruptionIsReportedAndWhatFollows(t *testing.T) {
+func TestInterruptionAndLaterEventsAreReported(t *testing.T) {
 	r := newRig(t, 0, nil)
 	w := newWebhook(t)
 	id := r.start("")
@@ -338,7 +339,7 @@ func TestInterruptionIsReportedAndWhatFollows(t *testing.T) {
 	w.until(t, a2a.TaskStateCompleted)
 }
 
-func TestConfigurationOfATaskThatWaitsIsNotReportedWhatTheClientKnows(t *testing.T) {
+func TestConfigurationOfAWaitingTaskDoesNotReportItsState(t *testing.T) {
 	r := newRig(t, 0, nil)
 	w := newWebhook(t)
 	id := r.start("")
@@ -349,7 +350,7 @@ func TestConfigurationOfATaskThatWaitsIsNotReportedWhatTheClientKnows(t *testing
 	r.next <- runner.OutcomeCompleted
 	for _, c := range w.until(t, a2a.TaskStateCompleted) {
 		if _, state := c.state(t); state == a2a.TaskStateInputRequired {
-			t.Errorf("told again: %s", c.body)
+			t.Errorf("reported again: %s", c.body)
 		}
 	}
 }
@@ -372,7 +373,7 @@ func wait(t *testing.T, h *hub.Hub, id a2a.TaskID) {
 	}
 }
 
-func TestTaskThatHasEndedIsReportedAtOnce(t *testing.T) {
+func TestEndedTaskIsReportedAtOnce(t *testing.T) {
 	r := newRig(t, 0, nil)
 	w := newWebhook(t)
 	id := r.start("")
@@ -382,7 +383,7 @@ func TestTaskThatHasEndedIsReportedAtOnce(t *testing.T) {
 	w.until(t, a2a.TaskStateFailed)
 }
 
-// The hub stops before the webhook has taken the end: it is told after the start.
+// The hub stops before the webhook has accepted the last notification.
 func TestEndIsDeliveredAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	b := openBus(t, dir)
@@ -412,14 +413,14 @@ func TestEndIsDeliveredAfterARestart(t *testing.T) {
 	defer r.shut()
 	calls := w.until(t, a2a.TaskStateCompleted)
 	if kind, _ := calls[len(calls)-1].state(t); kind != "task" {
-		t.Errorf("the end came as %s", kind)
+		t.Errorf("the end was reported as %s", kind)
 	}
 	if got, err := r.push.Get(t.Context(), id, "c"); err != nil || got.URL != w.URL {
 		t.Errorf("%+v %v", got, err)
 	}
 }
 
-func TestWhatWasDeliveredIsNotRepeatedAfterARestart(t *testing.T) {
+func TestDeliveredNotificationsAreNotRepeatedAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	b := openBus(t, dir)
 	r := newRig(t, 0, b)
@@ -431,7 +432,7 @@ func TestWhatWasDeliveredIsNotRepeatedAfterARestart(t *testing.T) {
 	r.next <- runner.OutcomeCompleted
 	w.until(t, a2a.TaskStateCompleted)
 	w.until(t, a2a.TaskStateCompleted)
-	r.shut() // the deliveries are noted, or will be repeated: at least once
+	r.shut() // deliveries are stored by now; others are repeated: at least once
 	closeBus(t, b)
 	b = openBus(t, dir)
 	defer closeBus(t, b)
@@ -439,20 +440,20 @@ func TestWhatWasDeliveredIsNotRepeatedAfterARestart(t *testing.T) {
 	id := r.start("")
 	r.create(config(id, "c", w.URL))
 	r.next <- runner.OutcomeCompleted
-	// Whatever comes of the old tasks now is their whole, and its end.
+	// Repeated notifications of old tasks are snapshots of ended tasks.
 	for c := range w.calls {
 		kind, state := c.state(t)
 		if strings.Contains(string(c.body), string(id)) && state == a2a.TaskStateCompleted {
 			break
 		}
 		if !strings.Contains(string(c.body), string(id)) && (kind != "task" || state != a2a.TaskStateCompleted) {
-			t.Errorf("repeated %s", c.body)
+			t.Errorf("repeated: %s", c.body)
 		}
 	}
 	r.shut()
 }
 
-func TestQueueThatOverflowsBecomesASnapshot(t *testing.T) {
+func TestOverflowingQueueIsReplacedByASnapshot(t *testing.T) {
 	r := newRig(t, 50, nil, func(o *push.Options) { o.Queue = 4 })
 	release := make(chan struct{})
 	w := newWebhook(t, func(http.ResponseWriter) { <-release })
@@ -492,7 +493,7 @@ func TestConfigurationsCanBeReadListedReplacedAndDeleted(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if anonymous := r.create(config(id, "", "https://example.com")); anonymous.ID == "" {
-		t.Error("no id was made")
+		t.Error("no id was generated")
 	}
 	for i := range push.MaxPerTask - 2 {
 		r.create(config(id, fmt.Sprint("n", i), "https://example.com"))
@@ -501,11 +502,11 @@ func TestConfigurationsCanBeReadListedReplacedAndDeleted(t *testing.T) {
 		t.Errorf("beyond the limit: %v", err)
 	}
 	if _, err := r.push.Create(ctx, config("none", "c", "https://example.com")); err == nil {
-		t.Error("a configuration of no task")
+		t.Error("a configuration without a task was accepted")
 	}
 }
 
-func TestDeletedConfigurationGetsNothingMore(t *testing.T) {
+func TestDeletedConfigurationIsNotNotified(t *testing.T) {
 	r := newRig(t, 0, nil)
 	deleted, other := newWebhook(t), newWebhook(t)
 	id := r.start("")
@@ -520,12 +521,12 @@ func TestDeletedConfigurationGetsNothingMore(t *testing.T) {
 	r.shut()
 	for range len(deleted.calls) {
 		if _, state := (<-deleted.calls).state(t); state == a2a.TaskStateCompleted {
-			t.Error("it was told of the end")
+			t.Error("a deleted configuration was notified of the end")
 		}
 	}
 }
 
-func TestDeadWebhookIsGivenUp(t *testing.T) {
+func TestDeadWebhookIsAbandoned(t *testing.T) {
 	r := newRig(t, 0, nil, func(o *push.Options) { o.GiveUp = time.Millisecond })
 	dead := newWebhook(t)
 	dead.Close()
@@ -541,7 +542,7 @@ func TestDeadWebhookIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestWrongConfigurationsAreRefused(t *testing.T) {
+func TestInvalidConfigurationsAreRefused(t *testing.T) {
 	r := newRig(t, 0, nil, func(o *push.Options) { o.AllowPrivate = false })
 	id := r.start("")
 	set := func(f func(*push.Config)) push.Config {
@@ -585,8 +586,8 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 	}
 }
 
-// A name that leads to this machine passes the check of the URL: the guard at the
-// connection sees where it leads.
+// A host name that resolves to this machine passes the check of the URL; the connection
+// is refused by its address.
 func TestConnectionsIntoPrivateNetworksAreBlocked(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -612,7 +613,7 @@ func TestPublicAddresses(t *testing.T) {
 	}
 }
 
-func TestKeysOfAnyIDsComeBack(t *testing.T) {
+func TestKeysOfAnyIDsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		task, id := rapid.String().Draw(t, "task"), rapid.String().Draw(t, "id")
 		gotTask, gotID, ok := push.DecodeKey(push.EncodeKey(task, id))
@@ -643,7 +644,7 @@ func TestNotificationIsBounded(t *testing.T) {
 			}
 		}
 		if body, _, err := push.Encode(task, version, 100_000); err != nil || strings.Contains(string(body), "omitted") {
-			t.Errorf("%s: what fits was cut: %v", version, err)
+			t.Errorf("%s: a notification within the limit was shortened: %v", version, err)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestEveryBuiltinCompletesWithEachOfItsDrivers(t *testing.T) {
 	}
 }
 
-func TestDefaultsAreThoseThatAreDocumented(t *testing.T) {
+func TestDefaultsAreAsDocumented(t *testing.T) {
 	got, err := runner.Definition{ID: "x", Driver: "exec", Command: "x"}.Complete()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestDefaultsAreThoseThatAreDocumented(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatExtendsABuiltinTakesWhatItDoesNotSay(t *testing.T) {
+func TestAnAgentThatExtendsABuiltinInheritsUnsetFields(t *testing.T) {
 	got, err := runner.Definition{
 		ID: "reviewer", Extends: "claude-code", SystemPrompt: "You review.", Model: "opus",
 		Env: runner.EnvSpec{Allow: []string{"AWS_*"}, Set: map[string]string{"X": "1", "CLAUDE_CODE_MAX_RETRIES": "9"}},
@@ -96,7 +96,7 @@ func TestAnAgentThatExtendsABuiltinTakesWhatItDoesNotSay(t *testing.T) {
 	}
 }
 
-func TestWrongDefinitionsAreRefusedByTheNameOfTheField(t *testing.T) {
+func TestInvalidDefinitionsAreRefusedWithTheFieldsName(t *testing.T) {
 	for field, change := range map[string]func(*runner.Definition){
 		"id":            func(d *runner.Definition) { d.ID = "Upper" },
 		"driver":        func(d *runner.Definition) { d.Driver = "" },
@@ -163,11 +163,11 @@ func TestOtherDriversAreOpenedByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Limits.Queue != 32 {
-		t.Errorf("the definition is not completed: %+v", got)
+		t.Errorf("the driver received an incomplete definition: %+v", got)
 	}
 }
 
-func TestAProgramsEnvironmentHoldsNoOthersCredentials(t *testing.T) {
+func TestAProgramSeesNoCredentialsOfOtherAgents(t *testing.T) {
 	secrets := []string{
 		"ANTHROPIC_API_KEY=a", "OPENAI_API_KEY=o", "GEMINI_API_KEY=g", "MISTRAL_API_KEY=m", "AWS_SECRET_ACCESS_KEY=w",
 		"GITHUB_TOKEN=h", "NATS_PASSWORD=n", "PARLEY_HTTP_TOKEN=p", "SSH_AUTH_SOCK=s", "CLAUDECODE=1", "DATABASE_URL=d",

@@ -23,9 +23,9 @@ func capture(t *testing.T, name string) string {
 
 const hello = "def hello():\n    print(\"Hello from the stub model\")\n"
 
-// What the real programs printed, with the exit codes that they had.
+// The outputs and exit codes were recorded from the real programs.
 // HUB-AGENT-CLAUDE, HUB-AGENT-GEMINI, HUB-AGENT-CODEX, HUB-AGENT-VIBE.
-func TestRealOutputsBecomeOutcomes(t *testing.T) {
+func TestRecordedOutputsGiveOutcomes(t *testing.T) {
 	const (
 		completed = runner.OutcomeCompleted
 		failed    = runner.OutcomeFailed
@@ -35,8 +35,8 @@ func TestRealOutputsBecomeOutcomes(t *testing.T) {
 		capture, parser, exit string
 		status                runner.OutcomeStatus
 		code                  runner.Code
-		text                  string // of the answer, "" is not checked
-		message               string // part of the error
+		text                  string // the answer; not checked if ""
+		message               string // a part of the error's text
 		denials               int
 	}{
 		{"claude-stream", "claude-stream", "0", completed, "", hello, "", 0},
@@ -80,7 +80,7 @@ func TestRealOutputsBecomeOutcomes(t *testing.T) {
 				t.Errorf("text %q", out.Text)
 			}
 			if got := h.text(); got != out.Text {
-				t.Errorf("the deltas join to %q, the outcome has %q", got, out.Text)
+				t.Errorf("the deltas give %q, the outcome has %q", got, out.Text)
 			}
 			if len(out.Denials) != tc.denials {
 				t.Errorf("denials %+v", out.Denials)
@@ -115,7 +115,7 @@ func checkError(t *testing.T, err error, code runner.Code, message string) {
 	}
 }
 
-func TestToolCallsArePassedOnWithTheirEnd(t *testing.T) {
+func TestToolCallsAreReportedWithTheirEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		parser, tool string
 		status       runner.ToolStatus
@@ -235,14 +235,14 @@ func TestASecondTurnContinuesTheConversation(t *testing.T) {
 	}
 	id := eventsOf[runner.SessionStarted](&h)[0].ID
 
-	// A new hub continues it too.
+	// A new session continues the conversation, too.
 	out, err := openSession(t, def, id).Turn(t.Context(), prompt("three"), &record{})
 	if out.Text != "role\n\none|two|three|" || err != nil {
 		t.Errorf("got %q, %v", out.Text, err)
 	}
 }
 
-func TestALostConversationBeginsAnewAndSaysSo(t *testing.T) {
+func TestALostConversationRestartsWithANotice(t *testing.T) {
 	var h record
 	s := openSession(t, claudeSessions(t), "5669d031-1378-4b72-901e-f93ec44dde03")
 	out, err := s.Turn(t.Context(), prompt("one"), &h)
@@ -296,7 +296,7 @@ func TestCloseEndsARunningTurnAndRefusesLaterOnes(t *testing.T) {
 	}()
 	<-begun
 	if _, err := s.Turn(t.Context(), prompt("y"), &record{}); err == nil {
-		t.Error("two turns at once")
+		t.Error("a second turn started during the first")
 	} else {
 		checkError(t, err, runner.CodeBusy, "")
 	}

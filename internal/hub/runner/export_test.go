@@ -7,8 +7,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// Parse lets the parser of a definition read output as if a program had printed it
-// and then ended with code.
+// Parse passes output to the parser of a definition, as printed by a program that ends
+// with exit code code.
 func Parse(def Definition, output []byte, stderr string, code int, h Handler) (Outcome, error) {
 	def, err := def.Complete()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// fakeEnv makes the test binary behave as an agent's program.
+// fakeEnv names the fake program that the test binary runs as.
 const fakeEnv = "RUNNER_TEST_FAKE"
 
 func TestMain(m *testing.M) {
@@ -32,25 +32,25 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fake is the program; it returns its exit code.
+// fake runs the fake program called name and returns its exit code.
 func fake(name string, args []string) int {
 	switch name {
-	case "replay": // stdout, stderr and exit code of a capture, however it is called
+	case "replay": // prints a recorded output and ends with its exit code, whatever the arguments
 		return replay()
-	case "say": // what it was given, as text
+	case "say": // prints its arguments and input
 		in, _ := io.ReadAll(os.Stdin)
 		fmt.Printf("args=%q stdin=%q", args, in)
 	case "hang":
 		fmt.Println(os.Getenv("FAKE_FIRST"))
 		select {}
-	case "polite": // ends with 0 when asked, without a word
+	case "polite": // ends with 0 at the first signal, without further output
 		ch := make(chan os.Signal, 1)
 		signal.Notify(ch, os.Interrupt, syscall.SIGTERM)
 		fmt.Println(os.Getenv("FAKE_FIRST"))
 		<-ch
-	case "deaf": // neither reads nor minds
+	case "deaf": // does not read its input, and succeeds
 		fmt.Print("did not listen")
-	case "retry": // for ever
+	case "retry": // prints retries until it is ended
 		for i := 0; ; i++ {
 			if _, err := fmt.Println(strings.ReplaceAll(os.Getenv("FAKE_FIRST"), "N", strconv.Itoa(i))); err != nil {
 				return 1
@@ -65,7 +65,7 @@ func fake(name string, args []string) int {
 		if slices.Contains(args, "done") {
 			fmt.Println(`{"type":"done"}`)
 		}
-	case "utf8": // a character in two pieces
+	case "utf8": // writes a character of several bytes in two pieces
 		for _, b := range []byte("zwölf€") {
 			_, _ = os.Stdout.Write([]byte{b})
 			time.Sleep(time.Millisecond)
@@ -132,7 +132,7 @@ func probe(args []string) int {
 	return 0
 }
 
-// fakeAgent is a definition of a fake.
+// fakeAgent is a definition of the fake program called name, with variables set.
 func fakeAgent(name string, set map[string]string) runner.Definition {
 	self, err := os.Executable()
 	if err != nil {
@@ -152,11 +152,11 @@ func fakeAgent(name string, set map[string]string) runner.Definition {
 	}
 }
 
-// record is a Handler that keeps everything.
+// record is a Handler that records all events.
 type record struct {
 	mu     sync.Mutex
 	events []runner.Event
-	seen   func(runner.Event) // called with each event, may be nil
+	seen   func(runner.Event) // called with each event; may be nil
 }
 
 func (r *record) Event(e runner.Event) {

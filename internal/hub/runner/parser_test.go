@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// parse reads lines as the output of a program that ended with code.
+// parse parses lines as the output of a program that ended with exit code code.
 func parse(t *testing.T, parser string, code int, lines ...string) (runner.Outcome, *record, error) {
 	t.Helper()
 	def := fakeAgent("", nil)
@@ -21,7 +21,7 @@ func parse(t *testing.T, parser string, code int, lines ...string) (runner.Outco
 	return out, &h, err
 }
 
-func TestClaudeStreamTellsTheAnswerFromTheRest(t *testing.T) {
+func TestClaudeStreamSeparatesTheAnswerFromOtherEvents(t *testing.T) {
 	out, h, err := parse(t, "claude-stream", 0,
 		`{"type":"system","subtype":"init","session_id":"s1","model":"m"}`,
 		`warning: not JSON`, `[1]`, `{"type":"from-the-future","x":{}}`, `{"type":`,
@@ -72,7 +72,7 @@ func TestClaudeErrorsAreErrorsWhateverTheirSubtype(t *testing.T) {
 		_, _, err := parse(t, "claude-stream", 0, line)
 		checkError(t, err, code, "")
 	}
-	// Words on credentials in an answer are no error.
+	// An answer that mentions credentials is no error.
 	out, _, err := parse(t, "claude-stream", 0, `{"type":"result","subtype":"success","result":"HTTP 401 Unauthorized means: not logged in"}`)
 	if err != nil || out.Status != runner.OutcomeCompleted {
 		t.Errorf("%+v, %v", out, err)
@@ -132,8 +132,8 @@ func TestCodexToolsAndMessages(t *testing.T) {
 	}
 }
 
-// From the source of vibe 2.18: it cannot be installed where the captures were
-// made.
+// The lines follow the source of vibe 2.18, which could not be installed where the other
+// outputs were recorded.
 func TestVibeMessages(t *testing.T) {
 	lines := []string{
 		`{"role":"system","content":"you are"}`,
@@ -179,14 +179,14 @@ func TestJSONLinesByPaths(t *testing.T) {
 		text   string
 		code   runner.Code
 	}{
-		"done":                     {fields, []string{begin, `{"event":{"kind":"other","data":[{"text":"no"}]}}`, `{"event":{"kind":"end"}}`}, "one ", ""},
-		"not done":                 {fields, []string{begin}, "one ", runner.CodeProtocol},
-		"error type":               {fields, []string{begin, `{"event":{"kind":"fail"}}`, `{"event":{"kind":"end"}}`}, "one ", runner.CodeAgent},
-		"error path":               {fields, []string{`{"error":{"message":"no api key"}}`}, "", runner.CodeAuth},
-		"error false":              {&runner.JSONLFields{Text: "t", Error: "error"}, []string{`{"t":"a","error":false}`, `{"t":"b","error":null}`}, "ab", ""},
-		"error object":             {&runner.JSONLFields{Text: "t", Error: "error"}, []string{`{"error":{"x":1}}`}, "", runner.CodeAgent},
-		"without types, exit ends": {&runner.JSONLFields{Text: "t"}, []string{`{"t":"a"}`, `{"t":1}`, `{"t":{"x":[]}}`, `{"u":1}`, `7`}, `a1{"x":[]}`, ""},
-		"paths lead nowhere":       {&runner.JSONLFields{Text: "a.9.b"}, []string{`{"a":[]}`, `{"a":"x"}`, `{"a":[1]}`}, "", ""},
+		"done":                               {fields, []string{begin, `{"event":{"kind":"other","data":[{"text":"no"}]}}`, `{"event":{"kind":"end"}}`}, "one ", ""},
+		"no end":                             {fields, []string{begin}, "one ", runner.CodeProtocol},
+		"error type":                         {fields, []string{begin, `{"event":{"kind":"fail"}}`, `{"event":{"kind":"end"}}`}, "one ", runner.CodeAgent},
+		"error path":                         {fields, []string{`{"error":{"message":"no api key"}}`}, "", runner.CodeAuth},
+		"error false":                        {&runner.JSONLFields{Text: "t", Error: "error"}, []string{`{"t":"a","error":false}`, `{"t":"b","error":null}`}, "ab", ""},
+		"error object":                       {&runner.JSONLFields{Text: "t", Error: "error"}, []string{`{"error":{"x":1}}`}, "", runner.CodeAgent},
+		"without types, the exit is the end": {&runner.JSONLFields{Text: "t"}, []string{`{"t":"a"}`, `{"t":1}`, `{"t":{"x":[]}}`, `{"u":1}`, `7`}, `a1{"x":[]}`, ""},
+		"paths without values":               {&runner.JSONLFields{Text: "a.9.b"}, []string{`{"a":[]}`, `{"a":"x"}`, `{"a":[1]}`}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			def := fakeAgent("", nil)
@@ -211,8 +211,8 @@ func TestGeminisExitCodes(t *testing.T) {
 	}
 }
 
-func TestWhatAnAgentSendsIsBounded(t *testing.T) {
-	big := strings.Repeat("x", 256<<10) // more than any of the bounds
+func TestAgentOutputIsBounded(t *testing.T) {
+	big := strings.Repeat("x", 256<<10) // larger than each bound
 	var lines []string
 	for range 3000 {
 		lines = append(lines, `{"type":"error","message":"warning"}`)
@@ -276,7 +276,7 @@ func FuzzVibeStream(f *testing.F) {
 	fuzzParser(f, "vibe-stream")
 }
 
-// discard is a Handler for benchmarks.
+// discard is a Handler that ignores events, for benchmarks.
 type discard struct{ record }
 
 func (*discard) Event(runner.Event) {}

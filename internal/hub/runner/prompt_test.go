@@ -28,7 +28,7 @@ func build(t *testing.T, dir string, parts ...*a2a.Part) string {
 	return got
 }
 
-func TestTextIsPassedOnAsItIs(t *testing.T) {
+func TestTextIsPassedUnchanged(t *testing.T) {
 	for _, text := range []string{"hello", "", "--help", "a\n\n  b\t", "zwölf €"} {
 		if got := build(t, "", a2a.NewTextPart(text)); got != text {
 			t.Errorf("%q became %q", text, got)
@@ -38,11 +38,11 @@ func TestTextIsPassedOnAsItIs(t *testing.T) {
 		t.Errorf("two parts: %q", got)
 	}
 	if got := runner.WithRole("role", "x"); got != "role\n\nx" || runner.WithRole("", "x") != "x" {
-		t.Errorf("role: %q", got)
+		t.Errorf("with a role: %q", got)
 	}
 }
 
-func TestNothingThatIsNotTextIsDropped(t *testing.T) {
+func TestPartsThatAreNotTextAreDescribed(t *testing.T) {
 	link := a2a.NewFileURLPart("https://example.org/a\nb.png", "image/png")
 	link.Filename = "a.png"
 	named := a2a.NewTextPart("package x\n")
@@ -99,7 +99,7 @@ func TestSavedFilesDoNotFollowLinks(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if files, _ := os.ReadDir(outside); len(files) != 0 {
-		t.Errorf("a file was written outside: %v", files)
+		t.Errorf("a file was written outside the directory: %v", files)
 	}
 }
 
@@ -132,12 +132,11 @@ func TestMessagesAreBounded(t *testing.T) {
 		}
 	}
 	if _, err := runner.PromptText([]*a2a.Part{a2a.NewTextPart(strings.Repeat("x", 1000))}, 1000); err != nil {
-		t.Errorf("at the limit: %v", err)
+		t.Errorf("files at the limit: %v", err)
 	}
 }
 
-// A file's content cannot end its fence.
-func TestAFenceHoldsWhateverStandsInIt(t *testing.T) {
+func TestFileContentCannotEndItsFence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		content := rapid.StringMatching("[`a\n]{0,40}").Draw(t, "content")
 		got, err := runner.PromptText([]*a2a.Part{file("f", "text/plain", content)}, 1<<20)
@@ -148,7 +147,7 @@ func TestAFenceHoldsWhateverStandsInIt(t *testing.T) {
 		marks := lines[1]
 		for _, line := range lines[2 : len(lines)-1] {
 			if strings.HasPrefix(line, marks) {
-				t.Fatalf("the fence %s is ended by %q", marks, line)
+				t.Fatalf("the line %[2]q ends the fence %[1]s", marks, line)
 			}
 		}
 		if lines[len(lines)-1] != marks {

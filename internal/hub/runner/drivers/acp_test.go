@@ -15,9 +15,9 @@ import (
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// acpAgent plays processes that answer each method with the lines of answers; %ID%
-// is the request's id. A method that is not there ends the process. What the host
-// said comes back.
+// acpAgent simulates processes that answer each method with the lines in answers; %ID%
+// is the request's id. A method without an answer ends the process. acpAgent returns
+// what the host sends.
 func acpAgent(t *testing.T, resume string, answers map[string][]string) (s *duplex.Session, said *[]string) {
 	t.Helper()
 	said = new([]string)
@@ -62,9 +62,9 @@ var (
 	acpHistory    = acpUpdate(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"from long ago"}}`)
 )
 
-// Files and terminals are not offered: the agent works in its own directory by
-// its own means.
-func TestACPGreetingOffersNothing(t *testing.T) {
+// The host offers neither files nor terminals: the agent accesses its directory
+// itself.
+func TestACPHandshakeOffersNoCapabilities(t *testing.T) {
 	s, said := acpAgent(t, "", map[string][]string{"initialize": acpInitialized("{}"), "session/new": acpNewSession, "session/prompt": acpDone})
 	h := &test.Handler{}
 	if _, err := s.Turn(t.Context(), test.Prompt("hello"), h); err != nil {
@@ -96,7 +96,7 @@ func TestACPResume(t *testing.T) {
 			`{"loadSession":true,"sessionCapabilities":{"resume":{}}}`,
 			map[string][]string{"session/resume": {empty}}, "initialize session/resume session/prompt", "",
 		},
-		"session/load, whose history is not the answer": {
+		"session/load, whose history is not part of the answer": {
 			`{"loadSession":true}`,
 			map[string][]string{"session/load": {acpHistory, acpHistory, empty}}, "initialize session/load session/prompt", "",
 		},
@@ -106,11 +106,11 @@ func TestACPResume(t *testing.T) {
 			"initialize session/load session/new session/prompt",
 			"Test Agent could not continue the earlier conversation and begins a new one: Internal error: no such session\n",
 		},
-		"the agent cannot": {
+		"the agent does not support it": {
 			`{}`, map[string][]string{"session/new": acpNewSession}, "initialize session/new session/prompt",
 			"Test Agent could not continue the earlier conversation and begins a new one: the agent cannot continue sessions\n",
 		},
-		"the agent dies of it": {
+		"the agent exits": {
 			`{"loadSession":true}`,
 			map[string][]string{"session/new": acpNewSession},
 			"initialize session/load initialize session/new session/prompt",
@@ -133,7 +133,7 @@ func TestACPResume(t *testing.T) {
 				methods = append(methods, method)
 			}
 			if got := strings.Join(methods, " "); got != tt.methods {
-				t.Errorf("said %s", got)
+				t.Errorf("sent %s", got)
 			}
 			if h.Notices() != tt.notice {
 				t.Errorf("notices %q", h.Notices())
@@ -142,7 +142,7 @@ func TestACPResume(t *testing.T) {
 	}
 }
 
-func TestACPGreetingErrors(t *testing.T) {
+func TestACPHandshakeErrors(t *testing.T) {
 	tests := map[string]struct {
 		answers map[string][]string
 		resume  string
@@ -230,8 +230,7 @@ func TestACPStopReasons(t *testing.T) {
 	}
 }
 
-// A permission may be asked for before the update that tells of its tool.
-func TestAPermissionRequestMayOvertakeItsTool(t *testing.T) {
+func TestAPermissionRequestMayPrecedeItsToolCall(t *testing.T) {
 	s, _ := acpAgent(t, "", map[string][]string{
 		"initialize": acpInitialized("{}"), "session/new": acpNewSession,
 		"session/prompt": {
@@ -252,8 +251,8 @@ func TestAPermissionRequestMayOvertakeItsTool(t *testing.T) {
 	}
 }
 
-// An update that comes as a request is answered with an error and not counted as
-// one, however many there are.
+// Updates sent as requests are answered with an error; they do not count against the
+// limit of requests.
 func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 	const n = 2000
 	var lines []string
@@ -271,7 +270,7 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 		}
 		go func() {
 			for _, l := range lines {
-				_ = a.Send(l + "\n") // the turn tells
+				_ = a.Send(l + "\n") // a failure shows in the turn
 			}
 		}()
 		for range n {
@@ -281,7 +280,7 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 				return
 			}
 		}
-		_ = a.Send(acpSpeaker.Done(id) + "\n") // the turn tells
+		_ = a.Send(acpSpeaker.Done(id) + "\n") // a failure shows in the turn
 		a.Wait()
 	}, nil)
 	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
@@ -290,7 +289,7 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestACPOpenTakesADefinition(t *testing.T) {
+func TestACPOpenUsesTheDefinition(t *testing.T) {
 	def := test.Definition(t, runner.DriverACP, func(d *runner.Definition) {
 		d.Args, d.Model, d.ModelArgs = []string{"--acp"}, "pro", []string{"-m", "{model}"}
 	})
@@ -306,7 +305,7 @@ func TestACPOpenTakesADefinition(t *testing.T) {
 	}
 }
 
-// FuzzACPLines feeds an agent's output to a turn: whatever it is, the turn ends.
+// FuzzACPLines feeds random output of an agent to a turn, which must end.
 func FuzzACPLines(f *testing.F) {
 	for _, file := range []string{"claude", "codex", "codex-esc", "gemini", "nocred-claude"} {
 		for _, l := range test.Load(f, "testdata/acp/"+file+".jsonl") {

@@ -12,7 +12,7 @@ import (
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// acpRecorded plays the greeting and one turn of a recorded conversation.
+// acpRecorded replays the handshake and one turn of a recorded conversation.
 func acpRecorded(t *testing.T, agent string, turn int) *duplex.Session {
 	t.Helper()
 	greeting, turns := test.Split(test.Load(t, "testdata/acp/"+agent+".jsonl"), "session/prompt")
@@ -29,8 +29,8 @@ func acpRecorded(t *testing.T, agent string, turn int) *duplex.Session {
 	}, nil)
 }
 
-// untilAnswered cuts off what either side said behind the agent's n-th answer: it
-// may come when the host has ended the program.
+// untilAnswered removes the lines after the agent's n-th answer: the host may have ended
+// the program before they are exchanged.
 func untilAnswered(script []test.Line, n int) []test.Line {
 	for i, l := range script {
 		if !l.FromHost && l.JSON["method"] == nil {
@@ -42,7 +42,7 @@ func untilAnswered(script []test.Line, n int) []test.Line {
 	return script
 }
 
-// The turns of the recordings, in order.
+// Indices of the turns in the recordings.
 const (
 	acpHello = iota
 	acpAllowed
@@ -60,7 +60,7 @@ func TestACPRecordedTurns(t *testing.T) {
 		agent   string
 		turn    int
 		answer  runner.PermissionKind
-		text    string // the answer, or its beginning with …
+		text    string // the answer; with … at its end, the beginning of the answer
 		usage   runner.Usage
 		asked   string
 		denials int
@@ -89,7 +89,7 @@ func TestACPRecordedTurns(t *testing.T) {
 				t.Errorf("text %q", out.Text)
 			}
 			if h.Text() != out.Text {
-				t.Errorf("streamed %q, the whole is %q", h.Text(), out.Text)
+				t.Errorf("streamed %q, outcome has %q", h.Text(), out.Text)
 			}
 			if out.Usage != tt.usage {
 				t.Errorf("usage %+v", out.Usage)
@@ -125,8 +125,8 @@ func TestACPRecordedCancel(t *testing.T) {
 	}
 }
 
-// gemini ends a cancelled turn only when its open permission request has been
-// answered as cancelled: the replay stands still without that.
+// gemini ends a cancelled turn only after its open permission request was answered as
+// cancelled; without that answer the replay blocks.
 func TestACPRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
 	for _, agent := range []string{"gemini", "claude"} {
 		t.Run(agent, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestACPRecordedCancelAnswersAnOpenPermissionRequest(t *testing.T) {
 				t.Fatalf("outcome %+v, %v", out, err)
 			}
 			if len(out.Denials) != 0 {
-				t.Errorf("nobody denied anything: %+v", out.Denials)
+				t.Errorf("denials %+v, want none", out.Denials)
 			}
 		})
 	}
@@ -179,7 +179,7 @@ func TestACPRecordedErrors(t *testing.T) {
 	}
 }
 
-// codex-acp says its warnings as if they were part of the answer.
+// codex-acp sends its warnings as text of the answer.
 func TestACPRecordedWarningsOfCodexAreNotices(t *testing.T) {
 	h := &test.Handler{}
 	if _, err := acpRecorded(t, "codex", acpHello).Turn(t.Context(), test.Prompt("x"), h); err != nil {

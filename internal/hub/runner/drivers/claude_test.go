@@ -14,7 +14,8 @@ import (
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// claudeTurn answers each prompt with lines; %ID% in them is the prompt's id.
+// claudeTurn returns a session whose agent answers each prompt with lines; %ID% in them
+// is the prompt's id.
 func claudeTurn(t *testing.T, lines ...string) *duplex.Session {
 	t.Helper()
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
@@ -51,12 +52,12 @@ func TestClaudeArguments(t *testing.T) {
 		}
 	}
 	if slices.Contains(d.Args(""), "--resume") {
-		t.Error("a new conversation resumes")
+		t.Error("a new conversation has an argument to resume")
 	}
 }
 
-// claude takes turns of its own when a task in the background has ended. Their
-// results are not the prompt's.
+// claude runs turns of its own after the end of a background task; their results do not
+// belong to the prompt.
 func TestAResultBeforeThePromptsEchoIsNotItsEnd(t *testing.T) {
 	const echo = `{"type":"user","uuid":"%ID%","isReplay":true,"message":{"role":"user","content":"x"}}`
 	s := claudeTurn(t,
@@ -71,7 +72,7 @@ func TestAResultBeforeThePromptsEchoIsNotItsEnd(t *testing.T) {
 	}
 }
 
-func TestWholeMessagesCountWhereNothingWasStreamed(t *testing.T) {
+func TestWholeMessagesAreUsedIfNothingWasStreamed(t *testing.T) {
 	s := claudeTurn(t,
 		`{"type":"assistant","message":{"id":"1","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"one"},{"type":"tool_use","id":"t","name":"Read","input":{"file_path":"/a"}}]}}`,
 		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"in"},{"type":"text","text":"side"}]}]}}`,
@@ -98,7 +99,7 @@ func TestClaudeErrors(t *testing.T) {
 		code  runner.Code
 		text  string
 	}{
-		"an error flag beats its subtype": {
+		"an error flag overrides the subtype": {
 			[]string{`{"type":"result","subtype":"success","is_error":true,"result":"API Error: 500"}`},
 			runner.CodeAgent, "Test Agent reported an error: API Error: 500",
 		},
@@ -109,7 +110,7 @@ func TestClaudeErrors(t *testing.T) {
 			},
 			runner.CodeAuth, "Test Agent is not logged in: Not logged in · Please run /login; log in with: test-agent login",
 		},
-		"refused credentials are not tried for minutes": {
+		"refused credentials are not retried": {
 			[]string{retry, retry, retry},
 			runner.CodeAuth, "Test Agent is not logged in: the credentials were refused; log in with: test-agent login",
 		},
@@ -117,11 +118,11 @@ func TestClaudeErrors(t *testing.T) {
 			[]string{`{"type":"result","subtype":"error_max_turns","is_error":true,"errors":["too many","turns"]}`},
 			runner.CodeAgent, "Test Agent reported an error: error_max_turns: too many: turns",
 		},
-		"nothing but a subtype": {
+		"only a subtype": {
 			[]string{`{"type":"result","subtype":"error_max_turns","is_error":true}`},
 			runner.CodeAgent, "Test Agent reported an error: error_max_turns",
 		},
-		"an end that cannot be read": {
+		"an invalid result": {
 			[]string{`{"type":"result","subtype":"success","is_error":"perhaps"}`},
 			runner.CodeProtocol, "the end of claude's turn could not be understood",
 		},
@@ -140,7 +141,7 @@ func TestClaudeErrors(t *testing.T) {
 	}
 }
 
-func TestDenialsThatClaudeMadeItself(t *testing.T) {
+func TestDenialsByClaudeItselfAreReported(t *testing.T) {
 	s := claudeTurn(t,
 		`{"type":"system","subtype":"permission_denied","tool_name":"Bash","tool_use_id":"t1","message":"no"}`,
 		`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","is_error":true,"content":"no"}]}}`,
@@ -152,9 +153,9 @@ func TestDenialsThatClaudeMadeItself(t *testing.T) {
 	}
 }
 
-// What is allowed for good is allowed for the session only, and widens nothing
-// else.
-func TestAllowAlwaysStaysInTheSession(t *testing.T) {
+// Of the changes that claude suggests, rules and directories are accepted for the
+// session; a change of the mode is not.
+func TestAllowAlwaysAppliesToTheSessionOnly(t *testing.T) {
 	answered := make(chan string, 1)
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
 	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
@@ -177,7 +178,7 @@ func TestAllowAlwaysStaysInTheSession(t *testing.T) {
 			b, _ := json.Marshal(m["response"])
 			answered <- string(b)
 		}
-		_ = a.Send(claudeSpeaker.Done(id) + "\n") // the turn tells
+		_ = a.Send(claudeSpeaker.Done(id) + "\n") // a failure shows in the turn
 		a.Wait()
 	}, nil)
 	h := &test.Handler{Answer: test.Choose(runner.AllowAlways, "")}
@@ -192,23 +193,23 @@ func TestAllowAlwaysStaysInTheSession(t *testing.T) {
 	}
 }
 
-func TestARequestThatClaudeWithdrawsIsLetGo(t *testing.T) {
+func TestARequestWithdrawnByClaudeIsDropped(t *testing.T) {
 	s := claudeTurn(t,
 		claudeSpeaker.Permission("9"),
 		`{"type":"control_cancel_request","request_id":"9"}`,
 		`{"type":"result","subtype":"success","is_error":false,"result":"went on"}`,
 	)
-	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}) // waits for ever otherwise
+	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}) // would block if the request stayed open
 	if err != nil || out.Text != "went on" {
 		t.Fatalf("outcome %+v, %v", out, err)
 	}
 }
 
-func TestClaudeRefusesTheGreeting(t *testing.T) {
+func TestClaudeRefusesTheHandshake(t *testing.T) {
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
 	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
 		m, _ := a.Next()
-		_ = a.SendLine(map[string]any{"type": "control_response", "response": map[string]any{ // the turn tells
+		_ = a.SendLine(map[string]any{"type": "control_response", "response": map[string]any{ // a failure shows in the turn
 			"subtype": "error", "request_id": m["request_id"], "error": "unsupported",
 		}})
 		a.Wait()
@@ -219,7 +220,7 @@ func TestClaudeRefusesTheGreeting(t *testing.T) {
 	}
 }
 
-func TestOpenAnswersWithoutAProgram(t *testing.T) {
+func TestOpenSucceedsWithoutTheProgram(t *testing.T) {
 	agent, err := drivers.All()[runner.DriverClaudeStdio](test.Definition(t, runner.DriverClaudeStdio, nil), runner.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +229,7 @@ func TestOpenAnswersWithoutAProgram(t *testing.T) {
 		t.Errorf("probe %+v", p)
 	}
 	if _, err := agent.Open(runner.SessionSpec{WorkDir: "relative"}); err == nil {
-		t.Error("a relative directory was taken")
+		t.Error("a relative directory was accepted")
 	}
 	s, err := agent.Open(runner.SessionSpec{WorkDir: t.TempDir(), Resume: "--not-an-id"})
 	if err != nil {
@@ -240,7 +241,7 @@ func TestOpenAnswersWithoutAProgram(t *testing.T) {
 	}
 }
 
-// FuzzClaudeLines feeds claude's output to a turn: whatever it is, the turn ends.
+// FuzzClaudeLines feeds random output of claude to a turn, which must end.
 func FuzzClaudeLines(f *testing.F) {
 	for _, l := range test.Load(f, "testdata/claude-bidir.jsonl") {
 		if !l.FromHost && len(l.Text) < 4096 {

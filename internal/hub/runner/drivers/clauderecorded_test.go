@@ -12,7 +12,7 @@ import (
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// The turns of the recording, in order.
+// Indices of the turns in the recording.
 const (
 	claudeAllowed = iota
 	claudeDenied
@@ -20,8 +20,8 @@ const (
 	claudeRemember
 )
 
-// claudeRecorded plays the greeting and one turn of the conversation that was recorded
-// with claude 2.1.329.
+// claudeRecorded replays the handshake and one turn of a conversation recorded with
+// claude 2.1.329.
 func claudeRecorded(t *testing.T, turn int) *duplex.Session {
 	t.Helper()
 	greeting, turns := test.Split(test.Load(t, "testdata/claude-bidir.jsonl"), "user")
@@ -83,7 +83,7 @@ func TestClaudeRecordedPermissionDeniedIsListed(t *testing.T) {
 	if len(out.Denials) != 1 || out.Denials[0].Name != "Bash" || out.Denials[0].Status != runner.ToolDenied {
 		t.Errorf("denials %+v", out.Denials)
 	}
-	// The agent reports the refused tool as failed: it stays denied.
+	// The agent reports the denied tool call as failed; its status stays denied.
 	if got := h.Tool("toolu_stub000123").Status; got != runner.ToolDenied {
 		t.Errorf("status %q", got)
 	}

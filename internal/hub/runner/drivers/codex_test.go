@@ -21,7 +21,8 @@ func codexSession(t *testing.T, change func(*runner.Definition), play func(*test
 	return test.Session(t, def, drivers.Dialect(def), play, nil)
 }
 
-// codexTurn answers each prompt with lines and its end; %ID% is the turn's id.
+// codexTurn returns a session whose server answers each prompt with lines and the end of
+// the turn; %ID% is the turn's id.
 func codexTurn(t *testing.T, lines ...string) *duplex.Session {
 	t.Helper()
 	return codexSession(t, nil, func(a *test.Agent) {
@@ -42,8 +43,9 @@ func codexTurn(t *testing.T, lines ...string) *duplex.Session {
 	})
 }
 
-// greetings plays the greeting and keeps what the host said of the thread.
-func greetings(t *testing.T, change func(*runner.Definition), resume string, results map[string]string) []string {
+// handshake simulates a server that answers with results by method, and returns what the
+// host sends until the process ends.
+func handshake(t *testing.T, change func(*runner.Definition), resume string, results map[string]string) []string {
 	t.Helper()
 	var said []string
 	def := test.Definition(t, runner.DriverCodexAppServer, change)
@@ -71,7 +73,7 @@ func greetings(t *testing.T, change func(*runner.Definition), resume string, res
 			}
 		}
 	}, func(o *duplex.Options) { o.Spec.Resume = resume })
-	_, _ = s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}) // ends with the process
+	_, _ = s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}) // the turn fails at the end of the process
 	return said
 }
 
@@ -80,7 +82,7 @@ const (
 	codexThread = `{"id":%ID%,"result":{"thread":{"id":"T"}}}`
 )
 
-func TestCodexGreeting(t *testing.T) {
+func TestCodexHandshake(t *testing.T) {
 	initialize := `initialize {"clientInfo":{"name":"parley","title":"Parley","version":"1"}}`
 	prompt := `turn/start {"input":[{"text":"x","type":"text"}],"threadId":"T"}`
 	tests := map[string]struct {
@@ -89,11 +91,11 @@ func TestCodexGreeting(t *testing.T) {
 		answer map[string]string
 		want   []string
 	}{
-		"a new thread asks before it acts": {
+		"a new thread requires approvals": {
 			answer: map[string]string{"initialize": codexHello, "thread/start": codexThread},
 			want:   []string{initialize, "initialized null", `thread/start {"approvalPolicy":"untrusted","sandbox":"workspace-write"}`, prompt},
 		},
-		"what is granted anyway is not asked for": {
+		"policy allow lets the server decide when to ask": {
 			change: func(d *runner.Definition) { d.Permissions, d.Model = "allow", "gpt" },
 			answer: map[string]string{"initialize": codexHello, "thread/start": codexThread},
 			want:   []string{initialize, "initialized null", `thread/start {"approvalPolicy":"on-request","model":"gpt","sandbox":"workspace-write"}`, prompt},
@@ -105,7 +107,7 @@ func TestCodexGreeting(t *testing.T) {
 			answer: map[string]string{"initialize": codexHello, "thread/start": codexThread},
 			want:   []string{initialize, "initialized null", `thread/start {}`, prompt},
 		},
-		"a thread goes on": {
+		"a thread is resumed": {
 			resume: "T",
 			answer: map[string]string{"initialize": codexHello, "thread/resume": codexThread},
 			want:   []string{initialize, "initialized null", `thread/resume {"approvalPolicy":"untrusted","excludeTurns":true,"sandbox":"workspace-write","threadId":"T"}`, prompt},
@@ -124,14 +126,14 @@ func TestCodexGreeting(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, greetings(t, tt.change, tt.resume, tt.answer)); diff != "" {
+			if diff := cmp.Diff(tt.want, handshake(t, tt.change, tt.resume, tt.answer)); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-func TestCodexGreetingErrors(t *testing.T) {
+func TestCodexHandshakeErrors(t *testing.T) {
 	tests := map[string]struct {
 		answers []string // to initialize, initialized, thread/start
 		code    runner.Code
@@ -163,7 +165,7 @@ func TestCodexGreetingErrors(t *testing.T) {
 	}
 }
 
-func TestItemsBecomeToolsAndText(t *testing.T) {
+func TestCodexItemsBecomeToolCallsAndText(t *testing.T) {
 	s := codexTurn(t,
 		`{"method":"item/reasoning/textDelta","params":{"threadId":"T","turnId":"%ID%","delta":"hm"}}`,
 		`{"method":"item/agentMessage/delta","params":{"threadId":"T","turnId":"%ID%","itemId":"m1","delta":"one"}}`,
@@ -174,7 +176,7 @@ func TestItemsBecomeToolsAndText(t *testing.T) {
 		`{"method":"item/started","params":{"threadId":"T","turnId":"%ID%","item":{"type":"mcpToolCall","id":"m","server":"docs","tool":"find","arguments":{"q":1},"status":"completed"}}}`,
 		`{"method":"item/started","params":{"threadId":"T","turnId":"%ID%","item":{"type":"webSearch","id":"w","query":"go"}}}`,
 		`{"method":"item/started","params":{"threadId":"T","turnId":"%ID%","item":{"type":"dynamicToolCall","id":"d","tool":"dyn","status":"declined"}}}`,
-		// Of a subagent's thread, and of another turn.
+		// These belong to a subagent's thread and to another turn.
 		`{"method":"item/agentMessage/delta","params":{"threadId":"U","turnId":"u","itemId":"m3","delta":"not mine"}}`,
 		`{"method":"item/agentMessage/delta","params":{"threadId":"T","turnId":"old","itemId":"m4","delta":"not now"}}`,
 		`{"method":"turn/completed","params":{"threadId":"U","turn":{"id":"u","status":"failed"}}}`,
@@ -204,11 +206,11 @@ func TestItemsBecomeToolsAndText(t *testing.T) {
 	}
 }
 
-func TestUsageIsTheTurnsAlone(t *testing.T) {
+func TestUsageCountsOnlyTheTurn(t *testing.T) {
 	usage := func(turn string, total, last int) string {
 		return fmt.Sprintf(`{"method":"thread/tokenUsage/updated","params":{"threadId":"T","turnId":%q,"tokenUsage":{"total":{"inputTokens":%d},"last":{"inputTokens":%d}}}}`, turn, total, last)
 	}
-	// The count of the time before is repeated when a thread goes on.
+	// A resumed thread reports the tokens of its earlier turns again.
 	s := codexTurn(t, usage("before", 100, 7), usage("%ID%", 110, 10), usage("%ID%", 115, 5))
 	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 	if err != nil || out.Usage.InputTokens != 15 {
@@ -247,11 +249,11 @@ func TestCodexApprovals(t *testing.T) {
 			"", "item/permissions/requestApproval", `{"threadId":"T","itemId":"p","permissions":{"network":{}}}`,
 			runner.RejectOnce, "Grant more permissions", `{"permissions":{}}`, 1,
 		},
-		"a command of an older server": {
+		"a command, older protocol": {
 			"", "execCommandApproval", `{"conversationId":"T","callId":"c","command":["ls","-l"],"cwd":"/"}`,
 			runner.AllowOnce, "Run a command: ls -l", `{"decision":"approved"}`, 0,
 		},
-		"a patch of an older server": {
+		"a patch, older protocol": {
 			"", "applyPatchApproval", `{"conversationId":"T","callId":"c","fileChanges":{"/a":{}}}`,
 			runner.RejectOnce, "Change files", `{"decision":"denied"}`, 1,
 		},
@@ -271,13 +273,13 @@ func TestCodexApprovals(t *testing.T) {
 				if !ok {
 					return
 				}
-				_ = a.Send(strings.ReplaceAll(tt.before, "%ID%", id) + "\n" + // the turn tells
+				_ = a.Send(strings.ReplaceAll(tt.before, "%ID%", id) + "\n" + // a failure shows in the turn
 					fmt.Sprintf(`{"id":"r","method":%q,"params":%s}`+"\n", tt.method, tt.params))
 				if m, ok := a.Next(); ok {
 					b, _ := json.Marshal(m["result"])
 					answered <- string(b)
 				}
-				_ = a.Send(codexSpeaker.Done(id) + "\n") // the turn tells
+				_ = a.Send(codexSpeaker.Done(id) + "\n") // a failure shows in the turn
 				a.Wait()
 			})
 			h := &test.Handler{Answer: test.Choose(tt.kind, "")}
@@ -295,7 +297,7 @@ func TestCodexApprovals(t *testing.T) {
 	}
 }
 
-func TestOtherRequestsAreRefused(t *testing.T) {
+func TestUnknownRequestsAreRefused(t *testing.T) {
 	for _, method := range []string{"mcpServer/elicitation/request", "item/tool/requestUserInput", "item/tool/call", "account/chatgptAuthTokens/refresh"} {
 		t.Run(method, func(t *testing.T) {
 			answered := make(chan any, 1)
@@ -304,11 +306,11 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 					return
 				}
 				id, _ := codexSpeaker.Prompt(a)
-				_ = a.Send(fmt.Sprintf(`{"id":5,"method":%q,"params":{"threadId":"T"}}`+"\n", method)) // the turn tells
+				_ = a.Send(fmt.Sprintf(`{"id":5,"method":%q,"params":{"threadId":"T"}}`+"\n", method)) // a failure shows in the turn
 				if m, ok := a.Next(); ok {
 					answered <- m["error"]
 				}
-				_ = a.Send(codexSpeaker.Done(id) + "\n") // the turn tells
+				_ = a.Send(codexSpeaker.Done(id) + "\n") // a failure shows in the turn
 				a.Wait()
 			})
 			if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil {
@@ -321,7 +323,7 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestEndsThatCodexTells(t *testing.T) {
+func TestCodexTurnEnds(t *testing.T) {
 	retry := `{"method":"error","params":{"threadId":"T","turnId":"%ID%","willRetry":true,"error":{"message":"unexpected status 401 Unauthorized"}}}`
 	ended := func(turn string) string {
 		return `{"method":"turn/completed","params":{"threadId":"T","turn":{"id":"%ID%",` + turn + `}}}`
@@ -331,12 +333,12 @@ func TestEndsThatCodexTells(t *testing.T) {
 		status runner.OutcomeStatus
 		text   string
 	}{
-		"failed":                    {[]string{ended(`"status":"failed","error":{"message":"{\"error\":{\"message\":\"stub says 400\"}}","codexErrorInfo":"other"}`)}, runner.OutcomeFailed, "Test Agent reported an error: stub says 400"},
-		"failed without a word":     {[]string{ended(`"status":"failed","error":{"message":""}`)}, runner.OutcomeFailed, "Test Agent reported an error: it did not say which"},
-		"an unknown end":            {[]string{ended(`"status":"exploded"`)}, runner.OutcomeFailed, `Test Agent reported an error: it ended the turn as "exploded" without a reason`},
-		"unauthorized":              {[]string{ended(`"status":"failed","error":{"message":"no","codexErrorInfo":"unauthorized"}`)}, runner.OutcomeAuthRequired, "Test Agent is not logged in: no; log in with: test-agent login"},
-		"refused for ever":          {[]string{retry, retry, retry}, runner.OutcomeAuthRequired, "Test Agent is not logged in: unexpected status 401 Unauthorized; log in with: test-agent login"},
-		"interrupted by its server": {[]string{ended(`"status":"interrupted"`)}, runner.OutcomeCanceled, ""},
+		"failed":                         {[]string{ended(`"status":"failed","error":{"message":"{\"error\":{\"message\":\"stub says 400\"}}","codexErrorInfo":"other"}`)}, runner.OutcomeFailed, "Test Agent reported an error: stub says 400"},
+		"failed without a message":       {[]string{ended(`"status":"failed","error":{"message":""}`)}, runner.OutcomeFailed, "Test Agent reported an error: it did not say which"},
+		"an unknown status":              {[]string{ended(`"status":"exploded"`)}, runner.OutcomeFailed, `Test Agent reported an error: it ended the turn as "exploded" without a reason`},
+		"unauthorized":                   {[]string{ended(`"status":"failed","error":{"message":"no","codexErrorInfo":"unauthorized"}`)}, runner.OutcomeAuthRequired, "Test Agent is not logged in: no; log in with: test-agent login"},
+		"retries of refused credentials": {[]string{retry, retry, retry}, runner.OutcomeAuthRequired, "Test Agent is not logged in: unexpected status 401 Unauthorized; log in with: test-agent login"},
+		"interrupted by its server":      {[]string{ended(`"status":"interrupted"`)}, runner.OutcomeCanceled, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -348,9 +350,9 @@ func TestEndsThatCodexTells(t *testing.T) {
 	}
 }
 
-func TestARequestThatCodexWithdrawsIsLetGo(t *testing.T) {
+func TestARequestWithdrawnByCodexIsDropped(t *testing.T) {
 	s := codexTurn(t, codexSpeaker.Permission("3"), `{"method":"serverRequest/resolved","params":{"threadId":"T","requestId":3}}`)
-	if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil { // waits for ever otherwise
+	if _, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{}); err != nil { // would block if the request stayed open
 		t.Fatal(err)
 	}
 }
@@ -361,7 +363,7 @@ func TestCodexRefusesAPrompt(t *testing.T) {
 			return
 		}
 		m, _ := a.Next()
-		_ = a.Send(fmt.Sprintf(`{"id":%v,"error":{"code":-32600,"message":"too long"}}`+"\n", m["id"])) // the turn tells
+		_ = a.Send(fmt.Sprintf(`{"id":%v,"error":{"code":-32600,"message":"too long"}}`+"\n", m["id"])) // a failure shows in the turn
 		a.Wait()
 	})
 	_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
@@ -370,7 +372,7 @@ func TestCodexRefusesAPrompt(t *testing.T) {
 	}
 }
 
-func TestCodexOpenTakesADefinition(t *testing.T) {
+func TestCodexOpenUsesTheDefinition(t *testing.T) {
 	agent, err := drivers.All()[runner.DriverCodexAppServer](test.Definition(t, runner.DriverCodexAppServer, nil), runner.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -384,7 +386,7 @@ func TestCodexOpenTakesADefinition(t *testing.T) {
 	}
 }
 
-// FuzzCodexLines feeds the server's output to a turn: whatever it is, the turn ends.
+// FuzzCodexLines feeds random output of the server to a turn, which must end.
 func FuzzCodexLines(f *testing.F) {
 	for _, l := range test.Load(f, "testdata/codex-appserver.jsonl") {
 		if !l.FromHost && len(l.Text) < 4096 {

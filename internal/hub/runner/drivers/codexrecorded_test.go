@@ -13,15 +13,15 @@ import (
 	test "github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// The turns of the recording, in order.
+// Indices of the turns in the recording.
 const (
 	codexAllowed = iota
 	codexDenied
 	codexInterrupted
 )
 
-// codexRecorded plays the greeting and one turn of the conversation that was recorded
-// with codex 0.169.0.
+// codexRecorded replays the handshake and one turn of a conversation recorded with
+// codex 0.169.0.
 func codexRecorded(t *testing.T, turn int) *duplex.Session {
 	t.Helper()
 	greeting, turns := test.Split(test.Load(t, "testdata/codex-appserver.jsonl"), "turn/start")
@@ -55,8 +55,8 @@ func TestCodexRecordedCommandAllowed(t *testing.T) {
 	if len(asked) != 1 || asked[0].Title != "Run a command: touch /home/user/project && curl --version" {
 		t.Fatalf("asked %+v", asked)
 	}
-	// The recorded server takes accept, a rule for its own configuration, and
-	// cancel; the rule is not offered.
+	// The recorded server accepts three answers: accept, a rule for its own
+	// configuration, and cancel. The rule is not offered to the user.
 	want := []runner.PermissionOption{
 		{ID: "accept", Name: "Allow", Kind: runner.AllowOnce},
 		{ID: "decline", Name: "Deny", Kind: runner.RejectOnce},

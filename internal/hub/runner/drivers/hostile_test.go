@@ -96,7 +96,7 @@ var claudeSpeaker = test.Speaker{
 		return fmt.Sprintf(`{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":%q}},"parent_tool_use_id":null}`, s)
 	},
 	Done: func(id string) string {
-		if len(id) != 36 { // results carry no id: one for nobody is another kind of line
+		if len(id) != 36 { // results have no id, so a result for an unknown prompt is another kind of line
 			return fmt.Sprintf(`{"type":"control_response","response":{"subtype":"success","request_id":%q}}`, id)
 		}
 		return `{"type":"result","subtype":"success","is_error":false,"result":"whole"}`

@@ -26,7 +26,7 @@ func TestOutboxKeepsTheOrder(t *testing.T) {
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != want.String() {
 		t.Errorf("%q, %v", got, err)
 	}
-	_ = w.Close() // a pipe in memory
+	_ = w.Close() // never fails: a pipe in memory
 	o.close()
 	if err := o.send(1); !errors.Is(err, duplex.ErrClosed) {
 		t.Errorf("error %v", err)
@@ -37,7 +37,7 @@ func TestOutboxIsBounded(t *testing.T) {
 	tests := map[string]any{"by lines": 1, "by bytes": strings.Repeat("x", 1<<20)}
 	for name, v := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, w := io.Pipe() // nobody reads
+			_, w := io.Pipe() // nothing reads from the pipe
 			o := newOutbox(w)
 			n := 0
 			for ; n < 5000; n++ {
@@ -46,9 +46,9 @@ func TestOutboxIsBounded(t *testing.T) {
 				}
 			}
 			if n < 30 || n > 1100 {
-				t.Errorf("%d messages wait", n)
+				t.Errorf("%d messages are queued", n)
 			}
-			_ = w.Close() // a pipe in memory
+			_ = w.Close() // never fails: a pipe in memory
 			o.close()
 		})
 	}
@@ -60,7 +60,7 @@ func TestOutboxReportsAFailedWrite(t *testing.T) {
 	o := newOutbox(w)
 	defer o.close()
 	err := o.send(1)
-	for !errors.Is(err, duplex.ErrClosed) { // until the write has been tried
+	for !errors.Is(err, duplex.ErrClosed) { // until the write has failed
 		err = o.send(1)
 	}
 	if !strings.Contains(err.Error(), "gone") {

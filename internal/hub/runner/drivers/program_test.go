@@ -25,8 +25,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex/duplextest"
 )
 
-// The test binary is its own agent's program: it speaks ACP, and calls the test
-// on a socket, whose end tells the test of the end of the process.
+// The test binary is also the agent's program: it speaks ACP and connects to the test's
+// socket. The end of that connection shows the end of the process.
 const (
 	fakeEnv = "DRIVERS_TEST_FAKE"
 	callEnv = "DRIVERS_TEST_CALL"
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// call tells the test that a process lives, as long as it lives.
+// call connects to the test's socket; the connection ends with the process.
 func call(name string) {
 	conn, err := net.Dial("unix", os.Getenv(callEnv))
 	if err != nil {
@@ -54,7 +54,7 @@ func call(name string) {
 	fmt.Fprintln(conn, name)
 }
 
-// agent does what the prompts say.
+// agent runs an ACP agent that follows the directives in the prompts.
 func agent() {
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
 		fmt.Println("1.0.0")
@@ -97,7 +97,7 @@ func obey(text string) {
 	case "crash":
 		fmt.Fprintln(os.Stderr, "fatal: token=verysecretvalue is wrong")
 		os.Exit(7)
-	case "orphan": // a grandchild whose parent ends
+	case "orphan": // starts a grandchild whose parent ends
 		cmd := exec.Command("/bin/sh", "-c", `"$0" & `, os.Args[0])
 		cmd.Env = append(os.Environ(), fakeEnv+"=orphan")
 		if err := cmd.Run(); err != nil {
@@ -106,7 +106,7 @@ func obey(text string) {
 	}
 }
 
-// lives gives a channel for each process that calls, closed at its end.
+// lives reports each process that connects, with a channel that is closed at its end.
 type lives struct{ calls chan life }
 
 type life struct {
@@ -116,7 +116,7 @@ type life struct {
 
 func listen(t *testing.T) (*lives, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "drivers") // a socket's path is short
+	dir, err := os.MkdirTemp("", "drivers") // short, because a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func listen(t *testing.T) (*lives, string) {
 				name, _ := r.ReadString('\n')
 				lf := life{strings.TrimSpace(name), make(chan struct{})}
 				ls.calls <- lf
-				_, _ = io.Copy(io.Discard, r) // until the process ends
+				_, _ = io.Copy(io.Discard, r) // blocks until the process ends
 				close(lf.ended)
 				_ = conn.Close()
 			}()
@@ -150,7 +150,7 @@ func listen(t *testing.T) (*lives, string) {
 	return ls, path
 }
 
-// next is the life of the next process with the name.
+// next waits for the next process with the name.
 func (l *lives) next(name string) life {
 	for {
 		if lf := <-l.calls; lf.name == name {
@@ -162,7 +162,7 @@ func (l *lives) next(name string) life {
 func open(t *testing.T, change func(*runner.Definition)) (runner.Session, *lives) {
 	t.Helper()
 	if runtime.GOOS == "windows" {
-		t.Skip("the fakes call over a Unix socket and a shell")
+		t.Skip("needs Unix sockets and a shell")
 	}
 	calls, path := listen(t)
 	self, err := os.Executable()
@@ -206,7 +206,7 @@ func TestAProgramServesTurnsUntilItsSessionIsClosed(t *testing.T) {
 	}
 	a := calls.next("agent")
 	if len(calls.calls) != 0 {
-		t.Error("a second process")
+		t.Error("a second process was started")
 	}
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -255,8 +255,7 @@ func TestAnIdleProgramIsEnded(t *testing.T) {
 	}
 }
 
-// What a tool has put into the background ends with the turn; the program lives
-// on.
+// A background process of a tool ends with the turn; the agent's program does not.
 func TestAnOrphanOfAToolEndsWithItsTurn(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("orphans are found through /proc")
@@ -272,7 +271,7 @@ func TestAnOrphanOfAToolEndsWithItsTurn(t *testing.T) {
 	}
 	a := calls.next("agent")
 	select {
-	case o := <-calls.calls: // it had time to call before it was ended
+	case o := <-calls.calls: // it may have connected before it was ended
 		<-o.ended
 	default:
 	}
@@ -300,7 +299,6 @@ func TestAProgramThatIsTooOldIsNotUsed(t *testing.T) {
 	}
 }
 
-// Every built-in agent, and so every driver that it names, can be opened.
 func TestEveryBuiltinAgentOpens(t *testing.T) {
 	for id, def := range runner.Builtin() {
 		if _, err := runner.Open(def, runner.Options{Drivers: drivers.All()}); err != nil {

@@ -58,16 +58,16 @@ func TestToolCallsAreBounded(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeEndedIsReported(t *testing.T) {
+func TestProcessesThatCannotBeEndedAreReported(t *testing.T) {
 	left := errors.New("still there")
 	tests := map[string]struct {
 		change func(*test.Process)
 		result duplex.Result
 		notice string
 	}{
-		"orphans":           {change: func(p *test.Process) { p.Orphans = 2 }, notice: "2 process(es) that tools of Test Agent left behind were ended"},
-		"orphans that live": {change: func(p *test.Process) { p.SweepErr = left }, notice: "could not be ended"},
-		"a program that lives": {
+		"orphans":              {change: func(p *test.Process) { p.Orphans = 2 }, notice: "2 process(es) that tools of Test Agent left behind were ended"},
+		"orphans that survive": {change: func(p *test.Process) { p.SweepErr = left }, notice: "could not be ended"},
+		"a program that survives": {
 			change: func(p *test.Process) { p.Left = left },
 			result: duplex.Result{Err: &runner.Error{Code: runner.CodeAuth}},
 			notice: "not every process that Test Agent started could be ended",
@@ -85,7 +85,7 @@ func TestWhatCannotBeEndedIsReported(t *testing.T) {
 				}
 			})
 			h := &test.Handler{}
-			_, _ = s.Turn(t.Context(), test.Prompt("x"), h) // the notices are what counts
+			_, _ = s.Turn(t.Context(), test.Prompt("x"), h) // only the notices matter
 			if !strings.Contains(h.Notices(), tt.notice) {
 				t.Errorf("notices %q", h.Notices())
 			}
@@ -94,7 +94,7 @@ func TestWhatCannotBeEndedIsReported(t *testing.T) {
 	}
 }
 
-func TestAProgramThatEndsForWantOfALoginSaysSo(t *testing.T) {
+func TestAProgramThatEndsWithoutALoginRequiresAuthentication(t *testing.T) {
 	d := &dialect{open: func(int, string, *duplex.Turn) (duplex.Opened, error) { return duplex.Opened{}, duplex.ErrClosed }}
 	s := newSession(t, d, nil, func(o *duplex.Options) {
 		o.Start = func(args []string) (duplex.Process, error) {

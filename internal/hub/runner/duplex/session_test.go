@@ -22,12 +22,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// dialect is a protocol within the test: its connections do what the fields say,
-// without any line.
+// dialect is a protocol in memory; its connections behave as the fields say and exchange
+// no lines.
 type dialect struct {
 	open      func(n int, resume string, t *duplex.Turn) (duplex.Opened, error)
 	prompt    func(p *peer, text string, t *duplex.Turn) (duplex.Result, error)
-	deaf      bool // does not end an interrupted prompt
+	deaf      bool // an interrupt does not end the prompt
 	resumable bool
 
 	mu    sync.Mutex
@@ -36,7 +36,7 @@ type dialect struct {
 
 type peer struct {
 	d           *dialect
-	n           int // the how manieth process
+	n           int // sequence number of the process
 	interrupted chan struct{}
 	once        sync.Once
 	closed      chan struct{}
@@ -99,7 +99,7 @@ func (p *peer) Interrupt() error {
 func (p *peer) Resumable() bool { return p.d.resumable }
 func (p *peer) Close()          { close(p.closed) }
 
-// untilInterrupted answers as an agent does that was asked to stop.
+// untilInterrupted blocks until the turn is interrupted, and returns its result.
 func untilInterrupted(p *peer, _ string, t *duplex.Turn) (duplex.Result, error) {
 	t.Text("tick")
 	select {
@@ -121,7 +121,7 @@ func TestTheFirstTurnStartsOneProcessThatIsKept(t *testing.T) {
 	d := &dialect{}
 	s := newSession(t, d, nil, nil)
 	if d.started() != 0 {
-		t.Fatal("a process before the first turn")
+		t.Fatal("a process was started before the first turn")
 	}
 	h := &test.Handler{}
 	for _, text := range []string{"one", "two"} {
@@ -140,11 +140,11 @@ func TestTheFirstTurnStartsOneProcessThatIsKept(t *testing.T) {
 		}
 	}
 	if !slices.Equal(ids, []string{"session-1"}) {
-		t.Errorf("the session was told as %v, once is enough", ids)
+		t.Errorf("SessionStarted events %v, want one", ids)
 	}
 }
 
-func TestASecondTurnAtOnceIsBusy(t *testing.T) {
+func TestAConcurrentTurnIsRefusedAsBusy(t *testing.T) {
 	d := &dialect{prompt: untilInterrupted}
 	s := newSession(t, d, nil, nil)
 	h := &test.Handler{}
@@ -172,7 +172,7 @@ func wantCode(t *testing.T, err error, code runner.Code) *runner.Error {
 	return e
 }
 
-// clock calls back when the test says so.
+// clock provides timers that fire when the test calls fire.
 type clock struct {
 	mu     sync.Mutex
 	timers []*timer
@@ -198,8 +198,8 @@ func (c *clock) AfterFunc(d time.Duration, f func()) func() bool {
 	}
 }
 
-// fire runs every timer that was not stopped, also those that were stopped too
-// late where late is set.
+// fire runs every timer that was not stopped; with late, also the stopped ones, as if
+// Stop had come too late.
 func (c *clock) fire(late bool) {
 	c.mu.Lock()
 	var run []func()
@@ -240,7 +240,7 @@ func TestAnIdleProcessIsEndedAndResumed(t *testing.T) {
 	if !slices.Equal(resumed, []string{"", "abc"}) {
 		t.Errorf("resumed %q", resumed)
 	}
-	// A timer that was stopped too late does not end the process of a later turn.
+	// A timer that fires despite Stop does not end the process of a later turn.
 	late := c.timers[0].f
 	turn()
 	late()
@@ -271,7 +271,7 @@ func TestAProcessThatDiedBetweenTurnsIsResumed(t *testing.T) {
 	}
 }
 
-func TestAResumeThatFailsBeginsANewConversationAndSaysSo(t *testing.T) {
+func TestAFailedResumeStartsANewConversationWithANotice(t *testing.T) {
 	tests := map[string]func(n int, resume string, t *duplex.Turn) (duplex.Opened, error){
 		"the process ends": func(_ int, resume string, _ *duplex.Turn) (duplex.Opened, error) {
 			if resume != "" {
@@ -279,7 +279,7 @@ func TestAResumeThatFailsBeginsANewConversationAndSaysSo(t *testing.T) {
 			}
 			return duplex.Opened{Session: runner.SessionStarted{ID: "new"}}, nil
 		},
-		"the agent says so": func(_ int, resume string, _ *duplex.Turn) (duplex.Opened, error) {
+		"the agent reports it": func(_ int, resume string, _ *duplex.Turn) (duplex.Opened, error) {
 			return duplex.Opened{Session: runner.SessionStarted{ID: "new"}, Lost: "no such session"}, nil
 		},
 	}
@@ -302,7 +302,7 @@ func TestAResumeThatFailsBeginsANewConversationAndSaysSo(t *testing.T) {
 			if !strings.Contains(h.Notices(), "begins a new one") {
 				t.Errorf("notices %q", h.Notices())
 			}
-			// The new conversation gets the role, its second turn does not.
+			// Only the first turn of the new conversation contains the role.
 			if want := []string{"You are a critic.\n\nx", "x"}; !slices.Equal(prompts, want) {
 				t.Errorf("prompts %q", prompts)
 			}
@@ -310,7 +310,7 @@ func TestAResumeThatFailsBeginsANewConversationAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestAResumedConversationHasHadItsRole(t *testing.T) {
+func TestAResumedConversationGetsNoSecondRole(t *testing.T) {
 	var prompts []string
 	d := &dialect{prompt: func(_ *peer, text string, _ *duplex.Turn) (duplex.Result, error) {
 		prompts = append(prompts, text)
@@ -345,7 +345,7 @@ func TestCancelAsksTheAgentFirst(t *testing.T) {
 				d.peers[len(d.peers)-1].once = sync.Once{}
 				d.peers[len(d.peers)-1].interrupted = make(chan struct{})
 			}
-			// What can be continued leaves no process behind a cancel.
+			// A conversation that can be resumed leaves no process after a cancel.
 			want := 1
 			if resumable {
 				want = 2
@@ -357,7 +357,7 @@ func TestCancelAsksTheAgentFirst(t *testing.T) {
 	}
 }
 
-func TestCancelEndsAnAgentThatDoesNotListen(t *testing.T) {
+func TestCancelEndsAnAgentThatIgnoresIt(t *testing.T) {
 	d := &dialect{prompt: untilInterrupted, deaf: true}
 	s := newSession(t, d, func(d *runner.Definition) { d.Stop.Grace = time.Millisecond }, nil)
 	h := &test.Handler{}
@@ -373,7 +373,7 @@ func TestCancelEndsAnAgentThatDoesNotListen(t *testing.T) {
 	<-d.peers[0].closed
 }
 
-func TestCancelDuringTheGreeting(t *testing.T) {
+func TestCancelDuringTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		def := test.Definition(t, runner.DriverACP, nil)
 		s := duplex.New(duplex.Options{
@@ -394,7 +394,7 @@ func TestCancelDuringTheGreeting(t *testing.T) {
 	})
 }
 
-// hanging is a dialect whose agent never greets.
+// hanging is a dialect whose agent never answers the handshake.
 type hanging struct{}
 
 func (hanging) Args(string) []string                   { return nil }
@@ -414,7 +414,7 @@ func (hangingPeer) Interrupt() error { return nil }
 func (hangingPeer) Resumable() bool  { return false }
 func (hangingPeer) Close()           {}
 
-func TestLimitsOfTime(t *testing.T) {
+func TestTimeLimits(t *testing.T) {
 	tests := map[string]struct {
 		limits runner.Limits
 		text   string
@@ -440,8 +440,8 @@ func TestLimitsOfTime(t *testing.T) {
 	}
 }
 
-// The user's time to think is neither the agent's run time nor its silence.
-func TestTheClocksStandStillWhileAPersonIsAsked(t *testing.T) {
+// The time that the user needs counts neither as run time nor as idle time.
+func TestTimeLimitsPauseDuringAPermissionRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
 			if d := tn.Ask(context.Background(), request("1")); !d.Allowed() {
@@ -453,7 +453,7 @@ func TestTheClocksStandStillWhileAPersonIsAsked(t *testing.T) {
 			d.Limits.Run, d.Limits.Idle = time.Minute, time.Minute
 		}, nil)
 		h := &test.Handler{Answer: func(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error) {
-			time.Sleep(24 * time.Hour) // the bubble's clock
+			time.Sleep(24 * time.Hour) // on the bubble's clock
 			return test.Choose(runner.AllowOnce, "")(ctx, req)
 		}}
 		out, err := s.Turn(t.Context(), test.Prompt("x"), h)
@@ -489,17 +489,17 @@ func TestPermissionPolicies(t *testing.T) {
 		asked   int
 		denials int
 	}{
-		"allow takes once":              {policy: "allow", req: request("1"), option: "yes", allowed: true},
-		"allow takes always":            {policy: "allow", req: without(runner.AllowOnce), option: "always", allowed: true},
-		"allow without a way":           {policy: "allow", req: without(runner.AllowOnce, runner.AllowAlways), option: "no", denials: 1},
-		"deny":                          {policy: "deny", req: request("1"), option: "no", denials: 1},
-		"deny without a way":            {policy: "deny", req: without(runner.RejectOnce), option: "", denials: 1},
-		"ask, allowed":                  {req: request("1"), answer: test.Choose(runner.AllowAlways, ""), option: "always", allowed: true, asked: 1},
-		"ask, denied":                   {req: request("1"), answer: test.Choose(runner.RejectOnce, "no"), option: "no", asked: 1, denials: 1},
-		"ask, an answer of no option":   {req: request("1"), answer: foreign, option: "no", asked: 1, denials: 1},
-		"ask, nobody there":             {req: request("1"), answer: nobody, option: "no", asked: 1, denials: 1},
-		"ask without options":           {req: without(runner.AllowOnce, runner.AllowAlways, runner.RejectOnce), denials: 1},
-		"options of unknown kinds only": {req: runner.PermissionRequest{ID: "1", Options: []runner.PermissionOption{{ID: "x", Kind: "whatever"}, {Kind: runner.AllowOnce}}}, denials: 1},
+		"allow chooses once":                 {policy: "allow", req: request("1"), option: "yes", allowed: true},
+		"allow chooses always":               {policy: "allow", req: without(runner.AllowOnce), option: "always", allowed: true},
+		"allow without such an option":       {policy: "allow", req: without(runner.AllowOnce, runner.AllowAlways), option: "no", denials: 1},
+		"deny":                               {policy: "deny", req: request("1"), option: "no", denials: 1},
+		"deny without such an option":        {policy: "deny", req: without(runner.RejectOnce), option: "", denials: 1},
+		"ask, allowed":                       {req: request("1"), answer: test.Choose(runner.AllowAlways, ""), option: "always", allowed: true, asked: 1},
+		"ask, denied":                        {req: request("1"), answer: test.Choose(runner.RejectOnce, "no"), option: "no", asked: 1, denials: 1},
+		"ask, answer with an unknown option": {req: request("1"), answer: foreign, option: "no", asked: 1, denials: 1},
+		"ask, no answer":                     {req: request("1"), answer: nobody, option: "no", asked: 1, denials: 1},
+		"ask without options":                {req: without(runner.AllowOnce, runner.AllowAlways, runner.RejectOnce), denials: 1},
+		"options of unknown kinds only":      {req: runner.PermissionRequest{ID: "1", Options: []runner.PermissionOption{{ID: "x", Kind: "whatever"}, {Kind: runner.AllowOnce}}}, denials: 1},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -535,7 +535,7 @@ func nobody(context.Context, runner.PermissionRequest) (runner.PermissionAnswer,
 	return runner.PermissionAnswer{}, errors.New("nobody")
 }
 
-func TestAStormOfPermissionRequestsIsBounded(t *testing.T) {
+func TestPermissionRequestsAreBounded(t *testing.T) {
 	const storm = 500
 	d := &dialect{prompt: func(p *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
 		var wg sync.WaitGroup
@@ -588,7 +588,7 @@ func TestTheAnswerIsBoundedAtACharacter(t *testing.T) {
 	}
 }
 
-func TestMessagesDoNotRunTogether(t *testing.T) {
+func TestMessagesAreSeparated(t *testing.T) {
 	d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
 		tn.Paragraph()
 		tn.Text("Let me look.")
@@ -604,7 +604,7 @@ func TestMessagesDoNotRunTogether(t *testing.T) {
 	}
 }
 
-func TestEndsOfATurn(t *testing.T) {
+func TestTurnOutcomes(t *testing.T) {
 	tests := map[string]struct {
 		result duplex.Result
 		err    error
@@ -613,13 +613,13 @@ func TestEndsOfATurn(t *testing.T) {
 		text   string
 		drop   bool
 	}{
-		"completed":        {status: runner.OutcomeCompleted},
-		"the agent's stop": {result: duplex.Result{Canceled: true}, status: runner.OutcomeCanceled},
-		"refused":          {result: duplex.Result{Rejected: true}, status: runner.OutcomeRejected},
-		"an error":         {result: duplex.Result{Err: &runner.Error{Code: runner.CodeAgent, Message: "kaputt, token=abcdefgh12345"}}, status: runner.OutcomeFailed, code: runner.CodeAgent, text: "Test Agent reported an error: kaputt, token=[redacted]"},
-		"no login":         {result: duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: "401"}}, status: runner.OutcomeAuthRequired, code: runner.CodeAuth, text: "Test Agent is not logged in: 401; log in with: test-agent login", drop: true},
-		"a long line":      {err: &runner.Error{Code: runner.CodeLimit, Message: "too long"}, status: runner.OutcomeFailed, code: runner.CodeLimit, text: "too long", drop: true},
-		"the end":          {err: duplex.ErrClosed, status: runner.OutcomeFailed, code: runner.CodeProtocol, text: "Test Agent ended in the middle of its answer (killed); try again; if it happens again, run the program by hand", drop: true},
+		"completed":            {status: runner.OutcomeCompleted},
+		"stopped by the agent": {result: duplex.Result{Canceled: true}, status: runner.OutcomeCanceled},
+		"refused":              {result: duplex.Result{Rejected: true}, status: runner.OutcomeRejected},
+		"an error":             {result: duplex.Result{Err: &runner.Error{Code: runner.CodeAgent, Message: "kaputt, token=abcdefgh12345"}}, status: runner.OutcomeFailed, code: runner.CodeAgent, text: "Test Agent reported an error: kaputt, token=[redacted]"},
+		"no login":             {result: duplex.Result{Err: &runner.Error{Code: runner.CodeAuth, Message: "401"}}, status: runner.OutcomeAuthRequired, code: runner.CodeAuth, text: "Test Agent is not logged in: 401; log in with: test-agent login", drop: true},
+		"a long line":          {err: &runner.Error{Code: runner.CodeLimit, Message: "too long"}, status: runner.OutcomeFailed, code: runner.CodeLimit, text: "too long", drop: true},
+		"process ends":         {err: duplex.ErrClosed, status: runner.OutcomeFailed, code: runner.CodeProtocol, text: "Test Agent ended in the middle of its answer (killed); try again; if it happens again, run the program by hand", drop: true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -691,10 +691,10 @@ func TestCloseCancelsTheTurnAndRefusesOthers(t *testing.T) {
 	}
 	<-d.peers[0].closed
 	if err := s.Close(t.Context()); err != nil {
-		t.Errorf("closing again: %v", err)
+		t.Errorf("second Close: %v", err)
 	}
 	if _, err := s.Turn(t.Context(), test.Prompt("x"), h); err == nil {
-		t.Error("a closed session took a turn")
+		t.Error("a closed session accepted a turn")
 	}
 }
 
@@ -709,7 +709,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	h := &blocking{release: release, began: make(chan struct{})}
 	go func() {
 		defer close(done)
-		_, _ = s.Turn(context.Background(), test.Prompt("x"), h) // its outcome does not matter here
+		_, _ = s.Turn(context.Background(), test.Prompt("x"), h) // only Close matters here
 	}()
 	<-h.began
 	ctx, cancel := context.WithCancel(t.Context())
@@ -721,7 +721,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	<-done
 }
 
-// blocking is a handler that does not return.
+// blocking is a handler that blocks until release is closed.
 type blocking struct {
 	release, began chan struct{}
 	once           sync.Once
@@ -737,8 +737,8 @@ func (b *blocking) Permission(ctx context.Context, _ runner.PermissionRequest) (
 	return runner.PermissionAnswer{}, ctx.Err()
 }
 
-// A handler that is slow gets fewer events, but the whole answer, and does not
-// hold up the agent.
+// A slow handler receives fewer events, but the whole answer; it does not delay the
+// agent.
 func TestASlowHandlerLosesNothingOfTheAnswer(t *testing.T) {
 	const pieces = 100_000
 	h := &collector{release: make(chan struct{})}
@@ -750,7 +750,7 @@ func TestASlowHandlerLosesNothingOfTheAnswer(t *testing.T) {
 			tn.Usage(runner.Usage{InputTokens: int64(i + 1)})
 			tn.Notice("n")
 		}
-		close(h.release) // only now the handler goes on
+		close(h.release) // the handler continues only now
 		return duplex.Result{}, nil
 	}}
 	out, err := newSession(t, d, nil, nil).Turn(t.Context(), test.Prompt("x"), h)
@@ -758,13 +758,13 @@ func TestASlowHandlerLosesNothingOfTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := strings.Repeat("x", pieces); out.Text != want || h.text.String() != want {
-		t.Errorf("%d of %d bytes were told", h.text.Len(), pieces)
+		t.Errorf("%d of %d bytes received", h.text.Len(), pieces)
 	}
 	if h.thoughts != pieces || h.usage.InputTokens != pieces {
 		t.Errorf("thoughts %d, usage %+v", h.thoughts, h.usage)
 	}
 	if h.events > 5000 {
-		t.Errorf("%d events waited", h.events)
+		t.Errorf("%d events were queued", h.events)
 	}
 }
 
@@ -793,8 +793,8 @@ func (c *collector) Permission(context.Context, runner.PermissionRequest) (runne
 	return runner.PermissionAnswer{}, errors.New("nobody")
 }
 
-// Whatever an agent says, in whatever order, from however many goroutines, a turn
-// ends in one outcome that agrees with its events, and the session can go on.
+// The agent acts at random from several goroutines. The turn ends with one outcome that
+// is consistent with its events, and the session remains usable.
 func TestAnyInterleavingEndsInOneOutcome(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		scripts := rapid.SliceOfN(rapid.SliceOfN(rapid.IntRange(0, 9), 0, 12), 1, 4).Draw(rt, "scripts")
@@ -855,7 +855,7 @@ func checkOutcome(rt *rapid.T, out runner.Outcome, err error, h *test.Handler) {
 	}
 }
 
-// act does what numbers stand for.
+// act interprets a number as an action of the agent.
 func act(p *peer, tn *duplex.Turn, script []int) {
 	for i, n := range script {
 		id := fmt.Sprint(i)
@@ -884,7 +884,7 @@ func act(p *peer, tn *duplex.Turn, script []int) {
 	}
 }
 
-// counting cancels after a number of events.
+// counting is a handler that cancels the turn after a number of events.
 type counting struct {
 	*test.Handler
 	after  int
