@@ -261,7 +261,7 @@ func TestUpdatesAsRequestsAreRefused(t *testing.T) {
 	}
 	def := test.Definition(t, runner.DriverACP, nil)
 	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
-		if !acpSpeaker.Greet(a) {
+		if !acpSpeaker.Handshake(a) {
 			return
 		}
 		id, ok := acpSpeaker.Prompt(a)

@@ -15,10 +15,10 @@ import (
 // acpRecorded replays the handshake and one turn of a recorded conversation.
 func acpRecorded(t *testing.T, agent string, turn int) *duplex.Session {
 	t.Helper()
-	greeting, turns := test.Split(test.Load(t, "testdata/acp/"+agent+".jsonl"), "session/prompt")
-	script := untilAnswered(greeting, 2)
+	handshake, turns := test.Split(test.Load(t, "testdata/acp/"+agent+".jsonl"), "session/prompt")
+	script := untilAnswered(handshake, 2)
 	if turn >= 0 {
-		script = append(greeting, untilAnswered(turns[turn], 1)...)
+		script = append(handshake, untilAnswered(turns[turn], 1)...)
 	}
 	def := test.Definition(t, runner.DriverACP, nil)
 	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {

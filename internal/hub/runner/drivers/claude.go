@@ -110,7 +110,7 @@ type claudePrompt struct {
 	ended   chan duplex.Result
 }
 
-// Open sends the greeting. The arguments have chosen the conversation; its id
+// Open runs the handshake. The arguments have chosen the conversation; its id
 // arrives with the first prompt.
 func (c *claudeConn) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
 	id, request := c.request("initialize")

@@ -20,7 +20,7 @@ func claudeTurn(t *testing.T, lines ...string) *duplex.Session {
 	t.Helper()
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
 	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
-		if !claudeSpeaker.Greet(a) {
+		if !claudeSpeaker.Handshake(a) {
 			return
 		}
 		for {
@@ -159,7 +159,7 @@ func TestAllowAlwaysAppliesToTheSessionOnly(t *testing.T) {
 	answered := make(chan string, 1)
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
 	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
-		if !claudeSpeaker.Greet(a) {
+		if !claudeSpeaker.Handshake(a) {
 			return
 		}
 		id, ok := claudeSpeaker.Prompt(a)

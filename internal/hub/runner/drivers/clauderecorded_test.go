@@ -24,10 +24,10 @@ const (
 // claude 2.1.329.
 func claudeRecorded(t *testing.T, turn int) *duplex.Session {
 	t.Helper()
-	greeting, turns := test.Split(test.Load(t, "testdata/claude-bidir.jsonl"), "user")
+	handshake, turns := test.Split(test.Load(t, "testdata/claude-bidir.jsonl"), "user")
 	def := test.Definition(t, runner.DriverClaudeStdio, nil)
 	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
-		if err := a.Replay(append(greeting, turns[turn]...)); err != nil {
+		if err := a.Replay(append(handshake, turns[turn]...)); err != nil {
 			t.Error(err)
 		}
 		a.Wait()

@@ -26,7 +26,7 @@ func codexSession(t *testing.T, change func(*runner.Definition), play func(*test
 func codexTurn(t *testing.T, lines ...string) *duplex.Session {
 	t.Helper()
 	return codexSession(t, nil, func(a *test.Agent) {
-		if !codexSpeaker.Greet(a) {
+		if !codexSpeaker.Handshake(a) {
 			return
 		}
 		for {
@@ -266,7 +266,7 @@ func TestCodexApprovals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			answered := make(chan string, 1)
 			s := codexSession(t, nil, func(a *test.Agent) {
-				if !codexSpeaker.Greet(a) {
+				if !codexSpeaker.Handshake(a) {
 					return
 				}
 				id, ok := codexSpeaker.Prompt(a)
@@ -302,7 +302,7 @@ func TestUnknownRequestsAreRefused(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			answered := make(chan any, 1)
 			s := codexSession(t, nil, func(a *test.Agent) {
-				if !codexSpeaker.Greet(a) {
+				if !codexSpeaker.Handshake(a) {
 					return
 				}
 				id, _ := codexSpeaker.Prompt(a)
@@ -359,7 +359,7 @@ func TestARequestWithdrawnByCodexIsDropped(t *testing.T) {
 
 func TestCodexRefusesAPrompt(t *testing.T) {
 	s := codexSession(t, nil, func(a *test.Agent) {
-		if !codexSpeaker.Greet(a) {
+		if !codexSpeaker.Handshake(a) {
 			return
 		}
 		m, _ := a.Next()

@@ -24,10 +24,10 @@ const (
 // codex 0.169.0.
 func codexRecorded(t *testing.T, turn int) *duplex.Session {
 	t.Helper()
-	greeting, turns := test.Split(test.Load(t, "testdata/codex-appserver.jsonl"), "turn/start")
+	handshake, turns := test.Split(test.Load(t, "testdata/codex-appserver.jsonl"), "turn/start")
 	def := test.Definition(t, runner.DriverCodexAppServer, func(d *runner.Definition) { d.Model = "stub-model" })
 	return test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
-		if err := a.Replay(append(greeting, turns[turn]...)); err != nil {
+		if err := a.Replay(append(handshake, turns[turn]...)); err != nil {
 			t.Error(err)
 		}
 		a.Wait()

@@ -26,7 +26,7 @@ func TestHostileAgents(t *testing.T) {
 }
 
 var acpSpeaker = test.Speaker{
-	Greet: func(a *test.Agent) bool {
+	Handshake: func(a *test.Agent) bool {
 		for _, result := range []string{`{"protocolVersion":1,"agentCapabilities":{},"authMethods":[]}`, `{"sessionId":"S"}`} {
 			m, ok := a.Next()
 			if !ok || a.Send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"result":%s}`+"\n", m["id"], result)) != nil {
@@ -76,7 +76,7 @@ var acpSpeaker = test.Speaker{
 }
 
 var claudeSpeaker = test.Speaker{
-	Greet: func(a *test.Agent) bool {
+	Handshake: func(a *test.Agent) bool {
 		m, ok := a.Next()
 		return ok && a.Send(fmt.Sprintf(`{"type":"control_response","response":{"subtype":"success","request_id":%q,"response":{}}}`+"\n", m["request_id"])) == nil
 	},
@@ -126,7 +126,7 @@ var claudeSpeaker = test.Speaker{
 }
 
 var codexSpeaker = test.Speaker{
-	Greet: func(a *test.Agent) bool {
+	Handshake: func(a *test.Agent) bool {
 		for _, result := range []string{`{"userAgent":"parley/0.169.0"}`, "", `{"thread":{"id":"T"},"model":"m"}`} {
 			m, ok := a.Next()
 			if !ok {

@@ -21,7 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// openTimeout bounds the start of a process and its greeting. The slowest measured
+// openTimeout bounds the start of a process and its handshake. The slowest measured
 // agent needs 1.3 s on an idle machine.
 const openTimeout = 60 * time.Second
 
@@ -49,7 +49,7 @@ type Pipes struct {
 // Connection speaks the protocol with one process. Open is called first, then one
 // Prompt after another; the other methods may be called at any time.
 type Connection interface {
-	// Open sends the greeting and continues the conversation resume, or begins a new
+	// Open runs the handshake and continues the conversation resume, or begins a new
 	// one. It blocks until the agent is ready for a prompt. Errors of the agent are
 	// *runner.Error, its end is ErrClosed.
 	Open(ctx context.Context, resume string, t *Turn) (Opened, error)
@@ -70,7 +70,7 @@ type Connection interface {
 // ErrClosed says that the connection to the agent has ended.
 var ErrClosed = errors.New("the agent's connection is closed")
 
-// Opened is the result of a greeting.
+// Opened is the result of a handshake.
 type Opened struct {
 	// Session holds the agent's id of the conversation, empty if the agent reports it
 	// later.

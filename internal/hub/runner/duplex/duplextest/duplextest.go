@@ -228,20 +228,20 @@ func Key(m map[string]any) string {
 	return "unknown"
 }
 
-// Split divides a recording into the greeting and the turns. Each turn begins with a
+// Split divides a recording into the handshake and the turns. Each turn begins with a
 // line of the host that has the key.
-func Split(lines []Line, key string) (greeting []Line, turns [][]Line) {
+func Split(lines []Line, key string) (handshake []Line, turns [][]Line) {
 	for _, l := range lines {
 		if l.FromHost && Key(l.JSON) == key {
 			turns = append(turns, nil)
 		}
 		if len(turns) == 0 {
-			greeting = append(greeting, l)
+			handshake = append(handshake, l)
 			continue
 		}
 		turns[len(turns)-1] = append(turns[len(turns)-1], l)
 	}
-	return greeting, turns
+	return handshake, turns
 }
 
 // hostID returns the id of a request of the host.

@@ -13,9 +13,9 @@ import (
 
 // Speaker writes and reads the lines of a protocol, for agents that misbehave.
 type Speaker struct {
-	// Greet answers the host's greeting.
-	Greet func(a *Agent) bool
-	// Prompt reads on to the next prompt and returns its id.
+	// Handshake answers the host's handshake, and returns false at the end of its input.
+	Handshake func(a *Agent) bool
+	// Prompt reads the next prompt, skipping other lines, and returns its id.
 	Prompt func(a *Agent) (id string, ok bool)
 	// The lines of an agent: a piece of the answer, the end of a prompt, a permission
 	// request, a request with an unknown method, an event of an unknown kind.
@@ -41,17 +41,17 @@ const (
 func Hostile(t *testing.T, sp Speaker, open func(t *testing.T, play func(*Agent)) *duplex.Session) {
 	h := hostile{sp, open}
 	t.Run("noise is ignored", h.noise)
-	t.Run("a flood of updates arrives whole", h.flood)
+	t.Run("a flood of updates arrives completely", h.flood)
 	t.Run("a giant line ends the turn", h.giantLine)
-	t.Run("death within an answer is reported with standard error", h.death)
-	t.Run("an answer counts although the agent dies after it", h.lastWords)
+	t.Run("an exit within an answer is reported with standard error", h.exit)
+	t.Run("an answer counts although the agent exits after it", h.exitAfterAnswer)
 	t.Run("an agent that never answers is stopped", h.silence)
 	t.Run("a second answer is not the next prompt's", h.twice)
 	t.Run("answers to no request are ignored", h.wrongIDs)
 	t.Run("unknown requests are refused", h.unknownRequests)
 	t.Run("a request without a turn is answered", h.betweenTurns)
-	t.Run("a storm of permission requests is answered", h.storm)
-	t.Run("a storm without reading ends with the turn", h.deafStorm)
+	t.Run("many permission requests are answered", h.manyRequests)
+	t.Run("an agent that does not read its answers ends with the turn", h.unreadAnswers)
 	t.Run("the same request twice is asked once", h.sameRequest)
 }
 
@@ -60,10 +60,10 @@ type hostile struct {
 	open func(t *testing.T, play func(*Agent)) *duplex.Session
 }
 
-// play greets and calls turn for each prompt.
+// play returns a session whose agent calls turn for each prompt.
 func (h hostile) play(t *testing.T, turn func(a *Agent, n int, id string)) *duplex.Session {
 	return h.open(t, func(a *Agent) {
-		if !h.Greet(a) {
+		if !h.Handshake(a) {
 			return
 		}
 		for n := 0; ; n++ {
@@ -76,7 +76,7 @@ func (h hostile) play(t *testing.T, turn func(a *Agent, n int, id string)) *dupl
 	})
 }
 
-// say sends lines. Its errors show in the turn.
+// say sends lines. A failure shows in the turn.
 func say(a *Agent, lines ...string) {
 	for _, l := range lines {
 		_ = a.Send(l + "\n") // the host has ended the process
@@ -138,7 +138,7 @@ func (h hostile) giantLine(t *testing.T) {
 	fails(t, s, runner.CodeLimit)
 }
 
-func (h hostile) death(t *testing.T) {
+func (h hostile) exit(t *testing.T) {
 	s := h.play(t, func(a *Agent, _ int, _ string) {
 		say(a, h.Text("half"))
 		a.Exit(3, "panic: out of cheese")
@@ -149,7 +149,7 @@ func (h hostile) death(t *testing.T) {
 	}
 }
 
-func (h hostile) lastWords(t *testing.T) {
+func (h hostile) exitAfterAnswer(t *testing.T) {
 	for range 20 {
 		s := h.play(t, func(a *Agent, _ int, id string) {
 			say(a, h.Text("words"), h.Done(id))
@@ -248,7 +248,7 @@ func (h hostile) betweenTurns(t *testing.T) {
 	completes(t, s, &Handler{}, "one")
 }
 
-func (h hostile) storm(t *testing.T) {
+func (h hostile) manyRequests(t *testing.T) {
 	const n = 300
 	s := h.play(t, func(a *Agent, _ int, id string) {
 		go func() {
@@ -271,7 +271,7 @@ func (h hostile) storm(t *testing.T) {
 	completes(t, s, &Handler{Answer: Choose(runner.AllowOnce, "")}, "calm")
 }
 
-func (h hostile) deafStorm(t *testing.T) {
+func (h hostile) unreadAnswers(t *testing.T) {
 	s := h.play(t, func(a *Agent, _ int, _ string) {
 		say(a, h.Text("tick"))
 		for i := 0; a.Send(h.Permission(fmt.Sprint(i))+"\n") == nil; i++ {
@@ -309,7 +309,7 @@ func (h hostile) sameRequest(t *testing.T) {
 func Fuzz(t *testing.T, def runner.Definition, d duplex.Dialect, sp Speaker, lines string) {
 	t.Helper()
 	s := Session(t, def, d, func(a *Agent) {
-		if !sp.Greet(a) {
+		if !sp.Handshake(a) {
 			return
 		}
 		if _, ok := sp.Prompt(a); !ok {
