@@ -13,8 +13,8 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// mixed is the workload of the design: a cyclic map write over 1,000 keys, a counter,
-// a list insertion and a one-character text insertion at random places.
+// mixed returns updates of a mixed workload: cyclic map writes over 1,000 keys, counter additions, list insertions
+// and one-character text insertions at random positions.
 func mixed(tb testing.TB, d *crdt.Doc, n int) [][]byte {
 	r := rand.New(rand.NewPCG(1, 1))
 	keys := make([]string, 1000)
@@ -82,7 +82,7 @@ func BenchmarkApplyOneByOne(b *testing.B) {
 	})
 }
 
-// heapOf returns what the heap shrinks by when a document is forgotten.
+// heapOf returns by how many bytes the heap shrinks when a document is released.
 func heapOf(d **crdt.Doc) float64 {
 	var with, without runtime.MemStats
 	runtime.GC()
@@ -124,7 +124,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 }
 
-// prepends returns n updates of one client that each insert at the beginning.
+// prepends returns n updates of one client; each inserts at the beginning of the list.
 func prepends(tb testing.TB, client uint64, n int) [][]byte {
 	d := crdt.New(crdt.Options{Client: client})
 	updates := make([][]byte, 0, n)
@@ -137,7 +137,7 @@ func prepends(tb testing.TB, client uint64, n int) [][]byte {
 	return updates
 }
 
-// oneEach returns an insertion at the beginning of each of n clients that know nothing.
+// oneEach returns one update from each of n clients. Each inserts at the beginning and knows no other update.
 func oneEach(tb testing.TB, n int) [][]byte {
 	var updates [][]byte
 	for i := range n {
@@ -152,7 +152,7 @@ func unlimited() crdt.Options {
 	return crdt.Options{Limits: &l}
 }
 
-// trap is a case that costs the square of its size where no care is taken.
+// trap is a case whose cost is quadratic in a naive implementation.
 type trap struct {
 	name string
 	size int
@@ -191,7 +191,7 @@ func parkedDeletes(_ testing.TB, n int) [][]byte {
 	return updates
 }
 
-// splits is one long item that others cut in its middle.
+// splits returns one long item and later updates that split it in its middle.
 func splits(tb testing.TB, n int) [][]byte {
 	d := crdt.New(crdt.Options{Client: 1})
 	if err := d.Text("t").Append(strings.Repeat("x", n)); err != nil {
@@ -210,7 +210,7 @@ func splits(tb testing.TB, n int) [][]byte {
 	return updates
 }
 
-// overwritten is one key that is written again and again, and the writes come in reverse.
+// overwritten returns writes of one key, in reverse order.
 func overwritten(tb testing.TB, n int) [][]byte {
 	d := crdt.New(crdt.Options{Client: 1})
 	var updates [][]byte
@@ -235,7 +235,7 @@ var traps = []trap{
 	{"one key in reverse", 16_000, overwritten},
 }
 
-// The cases that cost a prototype the square of their size.
+// BenchmarkTraps measures the cases that were quadratic in a prototype.
 func BenchmarkTraps(b *testing.B) {
 	for _, t := range traps {
 		b.Run(t.name, func(b *testing.B) {
@@ -266,9 +266,8 @@ func BenchmarkTraps(b *testing.B) {
 	}
 }
 
-// What the same cases cost at four times a size: 4 is linear, 16 the square. Of the two that
-// are the square by the rule on which all replicas agree, the steps are counted and bounded by
-// Limits.IntegrationCost.
+// BenchmarkGrowth reports how much longer the same cases take at four times the size: 4 is linear, 16 quadratic.
+// Two cases are quadratic by the ordering rule that all replicas share; Limits.IntegrationCost bounds their steps.
 func BenchmarkGrowth(b *testing.B) {
 	for _, t := range traps {
 		b.Run(t.name, func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// kinds are states that npm yjs 13.6.33 wrote, with content that has no type here, and
-// one with legacy values as older versions wrote them.
+// kinds are states written by npm yjs 13.6.33 with content that has no type in this package, and one with legacy
+// values of older versions.
 var kinds = map[string]string{
 	"XML":                   "01050100070101780301700700010006040001010568656c6c6f2800010005636c6173730177016187010005016800",
 	"embed and attributes":  "010901000401017401688401000165840101016c840102026c6fc60101010201770131c501050102117b22696d616765223a22612e706e67227dc6010601020177046e756c6cc60100010104626f6c640474727565c60102010304626f6c64046e756c6c00",
@@ -21,7 +21,7 @@ var kinds = map[string]string{
 	"legacy values, delete": "010101000201016c030131047472756509756e646566696e656400",
 }
 
-func TestAllKindsOfContentComeBackByteForByte(t *testing.T) {
+func TestAllKindsOfContentRoundTrip(t *testing.T) {
 	for name, state := range kinds {
 		t.Run(name, func(t *testing.T) {
 			d := crdt.New(crdt.Options{})
@@ -47,7 +47,7 @@ func load(t *testing.T, state string) *crdt.Doc {
 	return d
 }
 
-func TestValuesOfJavaScriptAreRead(t *testing.T) {
+func TestJavaScriptValuesAreDecoded(t *testing.T) {
 	m := load(t, kinds["values of JavaScript"]).Map("m")
 	got := map[string]any{}
 	for key, v := range m.All() {
@@ -68,7 +68,7 @@ func TestValuesOfJavaScriptAreRead(t *testing.T) {
 
 func negativeZero() float64 { z := 0.0; return -z * 1 }
 
-// Legacy values can be cut, read and sent in part.
+// Legacy values can be split, read and sent in part.
 func TestLegacyValues(t *testing.T) {
 	d := load(t, kinds["legacy values, delete"])
 	l := d.Array("l")
@@ -84,11 +84,11 @@ func TestLegacyValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, _ := l.JSON(); string(b) != `[1,null]` {
-		t.Errorf("after deleting there is %s", b)
+		t.Errorf("after the deletion the values are %s", b)
 	}
 	other := crdt.New(crdt.Options{})
 	if _, err := other.Apply(part, nil); err != nil || other.Pending().Structs != 1 {
-		t.Errorf("the part gives %+v, %v", other.Pending(), err)
+		t.Errorf("applying a part leaves pending %+v, error %v", other.Pending(), err)
 	}
 }
 
@@ -130,8 +130,8 @@ func TestTextHasAttributesAndEmbeds(t *testing.T) {
 	}
 }
 
-// Observers hear of each transaction once, with what changed and how.
-func TestObserversHearWhatChanged(t *testing.T) {
+// Each observer is called once per transaction, with what changed and how.
+func TestObserversReceiveChanges(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	m, l, s := d.Map("m"), d.Array("l"), d.Text("t")
 	if err := in(d, func() error { return m.Set("k", 1) }, func() error { return l.Append(1, 2, 3) }, func() error { return s.Insert(0, "hello") }); err != nil {
@@ -201,16 +201,16 @@ func TestObserversHearWhatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(changes) != 1 || texts != 2 || len(edits) != 2 {
-		t.Errorf("%d changes, %d of the text, %d attempts to edit", len(changes), texts, len(edits))
+		t.Errorf("%d changes, %d of the text, %d edits by observers", len(changes), texts, len(edits))
 	}
 	for _, err := range edits {
 		if crdt.CodeOf(err) != crdt.CodeInvalid {
-			t.Errorf("an observer's edit gives %v", err)
+			t.Errorf("an edit by an observer returns %v", err)
 		}
 	}
 }
 
-func TestCounterAddsUpWhatAllCounted(t *testing.T) {
+func TestCounterSumsAllReplicas(t *testing.T) {
 	a, b := crdt.New(crdt.Options{Client: 1}), crdt.New(crdt.Options{Client: 2})
 	if err := in(a, func() error { return a.Counter("c").Add(5) }, func() error { return a.Counter("c").Add(-2) }, func() error { return b.Counter("c").Add(10) }); err != nil {
 		t.Fatal(err)
@@ -223,12 +223,12 @@ func TestCounterAddsUpWhatAllCounted(t *testing.T) {
 	}
 }
 
-// A panic inside a transaction takes it back.
-func TestPanickingTransactionIsTakenBack(t *testing.T) {
+// A panic inside a transaction rolls the transaction back.
+func TestPanickingTransactionIsRolledBack(t *testing.T) {
 	d := crdt.New(crdt.Options{})
 	func() {
-		defer func() { _ = recover() }()      // the panic is the test's own
-		_, _ = d.Transact(nil, func() error { // it does not return
+		defer func() { _ = recover() }()      // the test panics on purpose
+		_, _ = d.Transact(nil, func() error { // Transact panics
 			if err := d.Text("t").Insert(0, "gone"); err != nil {
 				return err
 			}
@@ -243,12 +243,12 @@ func TestPanickingTransactionIsTakenBack(t *testing.T) {
 		return err
 	})
 	if !errors.As(err, new(*crdt.Error)) {
-		t.Errorf("applying inside a transaction gives %v", err)
+		t.Errorf("Apply inside a transaction returns %v", err)
 	}
 }
 
-// Undo keeps what others wrote meanwhile, also under the same key.
-func TestUndoLeavesOthersAlone(t *testing.T) {
+// Undo keeps concurrent changes of other replicas, even under the same key.
+func TestUndoKeepsConcurrentEdits(t *testing.T) {
 	a, b := crdt.New(crdt.Options{Client: 1}), crdt.New(crdt.Options{Client: 2})
 	undo := a.NewUndo(func(origin any) bool { return origin == nil })
 	defer undo.Close()
@@ -275,6 +275,6 @@ func TestUndoLeavesOthersAlone(t *testing.T) {
 	}
 	a.Array("l")
 	if got := mustJSON(t, a); got != `{"l":[],"m":{"k":"theirs","x":1},"t":"THEIRS"}` || !undo.CanRedo() {
-		t.Errorf("after undoing all there is %s", got)
+		t.Errorf("after all undo steps the document is %s", got)
 	}
 }

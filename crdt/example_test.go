@@ -6,7 +6,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// Two replicas write at once, tell each other, and have the same.
+// Two replicas edit concurrently, exchange updates and converge.
 func Example() {
 	mars, venus := crdt.New(crdt.Options{Client: 1}), crdt.New(crdt.Options{Client: 2})
 	byMars, err := mars.Transact(nil, func() error { return mars.Array("todo").Append("dig", "measure") })
@@ -36,7 +36,7 @@ func Example() {
 	// {"todo":["dig","measure","rest"]} <nil>
 }
 
-// Maps, arrays and texts stand in each other; who gets one edits it where it is.
+// Maps, arrays and texts can be nested; a nested value is edited in place.
 func ExampleMap_SetMap() {
 	d := crdt.New(crdt.Options{})
 	_, err := d.Transact(nil, func() error {
@@ -64,7 +64,7 @@ func ExampleMap_SetMap() {
 	// Output: {"build":"mars","notes":"since May"} <nil>
 }
 
-// An observer hears of each transaction once, with what it changed and where.
+// An observer is called once per transaction, with what changed and where.
 func ExampleDoc_Observe() {
 	d := crdt.New(crdt.Options{})
 	cancel := d.Observe(func(c crdt.Change) {
@@ -85,7 +85,7 @@ func ExampleDoc_Observe() {
 	// [plan]: status was open and is done (here: true, by me)
 }
 
-// Undo takes back what was edited here; what others wrote meanwhile stays.
+// Undo reverts local edits and keeps concurrent edits of other replicas.
 func ExampleDoc_NewUndo() {
 	d, other := crdt.New(crdt.Options{Client: 1}), crdt.New(crdt.Options{Client: 2})
 	undo := d.NewUndo(nil)
@@ -101,7 +101,7 @@ func ExampleDoc_NewUndo() {
 		fmt.Println(err)
 	}
 	fmt.Println(d.Text("notes"))
-	if _, err := undo.Undo(); err != nil { // what it returns is to be sent to the others
+	if _, err := undo.Undo(); err != nil { // the returned update must be sent to the other replicas
 		fmt.Println(err)
 	}
 	fmt.Println(d.Text("notes"))
@@ -115,7 +115,7 @@ func ExampleDoc_NewUndo() {
 	// mine theirs
 }
 
-// A snapshot is the whole state; a newcomer begins with it, and then asks for what it lacks by its state vector.
+// A snapshot has the whole state. A new replica loads it and requests what it lacks by its state vector.
 func ExampleDoc_Snapshot() {
 	d := crdt.New(crdt.Options{})
 	if err := d.Map("plan").Set("status", "open"); err != nil {

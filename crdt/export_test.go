@@ -5,7 +5,7 @@ import "fmt"
 // Steps returns the number of transactions that can be undone, for tests.
 func (m *UndoManager) Steps() int { return len(m.undo) }
 
-// Check returns what is wrong with the document's structure, for tests.
+// Check verifies the document's internal structure, for tests.
 func (d *Doc) Check() error {
 	items, bytes := 0, 0
 	for id, c := range d.clients {
@@ -30,11 +30,11 @@ func (d *Doc) Check() error {
 			return fmt.Errorf("client %d has state %d and structs to %d", id, c.state, clock)
 		}
 		if c.waits && !d.waitsFor(c) {
-			return fmt.Errorf("client %d waits for %v, where it is not registered", id, c.waitsFor)
+			return fmt.Errorf("client %d waits for %v but is not registered there", id, c.waitsFor)
 		}
 	}
 	if items != d.items {
-		return fmt.Errorf("%d items are counted, %d are there", d.items, items)
+		return fmt.Errorf("the document counts %d items, but has %d", d.items, items)
 	}
 	for _, n := range d.roots {
 		if err := n.check(); err != nil {
@@ -55,7 +55,7 @@ func (d *Doc) waitsFor(c *client) bool {
 
 func (d *Doc) checkItem(it *item) error {
 	if it.has(flagJournal) {
-		return fmt.Errorf("%v is in a journal", it.id)
+		return fmt.Errorf("%v is still in an undo journal", it.id)
 	}
 	if it.kind == kindGC {
 		if it.left != nil || it.right != nil || it.parent != nil {
@@ -110,10 +110,10 @@ func (n *node) check() error {
 		last = nil
 		for it := c.head; it != nil; it = it.right {
 			if it.parent != n || !it.has(flagKeyed) || it.key != key || it.left != last {
-				return fmt.Errorf("%v is wrongly in the chain of %q", it.id, key)
+				return fmt.Errorf("%v does not belong in the chain of %q", it.id, key)
 			}
 			if it.right != nil && !it.deleted() {
-				return fmt.Errorf("%v in the chain of %q was overwritten and lives", it.id, key)
+				return fmt.Errorf("%v in the chain of %q was overwritten but is not deleted", it.id, key)
 			}
 			last = it
 		}

@@ -11,7 +11,7 @@ func seed(f *testing.F) {
 	for _, v := range vectors {
 		f.Add(unhex(f, v.update))
 	}
-	// Steps of a longer history, with all kinds of content.
+	// The fuzz corpus begins with steps of a longer history, with all kinds of content.
 	for _, u := range kinds {
 		f.Add(unhex(f, u))
 	}
@@ -22,7 +22,7 @@ func seed(f *testing.F) {
 	f.Add(d.Snapshot())
 }
 
-// What can be read at all can be applied, and written and read again; structure and bytes hold.
+// An update that can be decoded can be applied and encoded again without loss, and keeps the document valid.
 func FuzzDecodeUpdate(f *testing.F) {
 	seed(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -50,13 +50,13 @@ func FuzzDecodeUpdate(f *testing.F) {
 			t.Fatalf("the state %x cannot be read: %v", state, err)
 		}
 		if other := again.Snapshot(); !bytes.Equal(other, state) {
-			t.Fatalf("the state %x comes back as %x", state, other)
+			t.Fatalf("the state %x is encoded again as %x", state, other)
 		}
 	})
 }
 
-// A document with some history, into which something hostile is applied, and then what
-// was before it once more.
+// Hostile bytes are applied to a document with history; applying the known updates again afterwards must still
+// succeed.
 func FuzzApplyToHistory(f *testing.F) {
 	d := crdt.New(crdt.Options{Client: 1})
 	history := mixed(f, d, 40)
@@ -101,7 +101,7 @@ func FuzzMergeUpdates(f *testing.F) {
 		}
 		twice, err := crdt.MergeUpdates(crdt.StateLimits(), merged)
 		if err != nil || !bytes.Equal(twice, merged) {
-			t.Fatalf("%x comes back as %x, %v", merged, twice, err)
+			t.Fatalf("%x is merged again to %x, %v", merged, twice, err)
 		}
 	})
 }
@@ -115,13 +115,13 @@ func FuzzDecodeStateVector(f *testing.F) {
 		}
 		again, err := crdt.DecodeStateVector(sv.Encode(), 1000)
 		if err != nil || !again.Equal(sv) || !again.Covers(sv) {
-			t.Fatalf("%v comes back as %v, %v", sv, again, err)
+			t.Fatalf("%v is decoded to %v, %v", sv, again, err)
 		}
 	})
 }
 
-// Whatever comes late for a document that was succeeded, its successor stays whole, and what it tells
-// others leads them to the same.
+// An update that arrives late for a succeeded document leaves its successor valid, and the updates that the
+// successor returns lead its other replicas to the same state.
 func FuzzCarry(f *testing.F) {
 	d := crdt.New(crdt.Options{Client: 1})
 	history := mixed(f, d, 24)
@@ -154,7 +154,7 @@ func FuzzCarry(f *testing.F) {
 		}
 		applyAll(t, other, updates)
 		if a, b := fresh.Snapshot(), other.Snapshot(); !bytes.Equal(a, b) {
-			t.Fatalf("the successor has %x, one that was told %x", a, b)
+			t.Fatalf("the successor has %x, its replica %x", a, b)
 		}
 	})
 }

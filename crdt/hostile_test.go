@@ -16,8 +16,7 @@ import (
 	"github.com/parleyhub/parley/crdt/internal/lib0"
 )
 
-// update writes an update of one client by hand: structs is their number and
-// their bytes.
+// update encodes an update of one client by hand: n is the number of its structs, structs are their bytes.
 func update(client, clock uint64, n int, structs string) []byte {
 	b := lib0.AppendUint([]byte{1}, uint64(n))
 	b = lib0.AppendUint(lib0.AppendUint(b, client), clock)
@@ -26,7 +25,7 @@ func update(client, clock uint64, n int, structs string) []byte {
 
 func str(s string) string { return string(lib0.AppendString(nil, s)) }
 
-// Bytes that no honest writer writes are refused before anything changes (Req 9.5).
+// Malformed updates are refused before anything changes (Req 9.5).
 func TestMalformedUpdatesAreRefused(t *testing.T) {
 	atRoot := "\x01\x01t" // a parent by name
 	for _, c := range []struct {
@@ -85,18 +84,18 @@ func TestMalformedUpdatesAreRefused(t *testing.T) {
 	}
 }
 
-// A count that is only claimed costs no memory.
-func TestClaimedCountsCostNothing(t *testing.T) {
+// A large declared count does not allocate memory.
+func TestDeclaredCountsAllocateNothing(t *testing.T) {
 	nested := bytes.Repeat([]byte{lib0.TagArray, 0xff, 0xff, 0x3f}, 230<<10)
 	data := append([]byte{1, 1, 1, 0, 8, 1, 1, 't', 0xff, 0xff, 0x3f}, nested...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if _, err := crdt.ParseUpdate(data, crdt.LiveLimits()); err == nil {
-		t.Fatal("it was read")
+		t.Fatal("the decoder accepted it")
 	}
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > 32*uint64(len(data)) {
-		t.Errorf("reading %d bytes allocated %d", len(data), got)
+		t.Errorf("decoding %d bytes allocated %d", len(data), got)
 	}
 }
 
@@ -108,7 +107,7 @@ func admit(d *crdt.Doc, data []byte, from crdt.Sender) error {
 	return d.Admit(u, from)
 }
 
-// What is well-formed and must not be applied is refused, and the document stays as it was.
+// A well-formed update that must not be applied is refused, and the document stays unchanged.
 func TestAdmission(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	if err := in(d, func() error { return d.Text("t").Insert(0, "abc") }, func() error { return d.Array("l").Append(1) },
@@ -165,9 +164,9 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// Many items at one place, each with another right neighbour, would take the square of
-// their number to place.
-func TestAdmissionRefusesWhatIsSlowToPlace(t *testing.T) {
+// Many items at one position, each with another right neighbour, take quadratic time to integrate; admission
+// refuses them.
+func TestAdmissionBoundsIntegrationCost(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	const n = 9000
 	for range n {
@@ -186,7 +185,7 @@ func TestAdmissionRefusesWhatIsSlowToPlace(t *testing.T) {
 		t.Errorf("admission gives %v", err)
 	}
 	if d.ScanSteps() != before {
-		t.Error("the document was searched")
+		t.Error("admission searched the document")
 	}
 	honest := crdt.New(crdt.Options{Client: 3})
 	for i := range n {
@@ -199,7 +198,7 @@ func TestAdmissionRefusesWhatIsSlowToPlace(t *testing.T) {
 	}
 }
 
-// What waits is bounded, and the update that fills the gap always goes in.
+// Parked structs are bounded, and the update that fills the gap is always admitted.
 func TestParkedStructsAreBounded(t *testing.T) {
 	limits := crdt.LiveLimits()
 	limits.ParkedStructs = 100
@@ -218,24 +217,24 @@ func TestParkedStructsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := d.Pending(); p.Structs > 100 {
-			t.Fatalf("%d structs wait", p.Structs)
+			t.Fatalf("%d structs are parked", p.Structs)
 		}
 	}
 	if p := d.Pending(); !p.NeedsSync || p.Structs != 100 || p.Missing[1] != 0 {
-		t.Fatalf("there waits %+v", p)
+		t.Fatalf("the parked structs are %+v", p)
 	}
 	if _, err := d.Apply(updates[0], nil); err != nil {
 		t.Fatal(err)
 	}
 	if p := d.Pending(); p.Structs != 0 || d.Array("l").Len() != 101 {
-		t.Fatalf("there waits %+v, %d elements are here", p, d.Array("l").Len())
+		t.Fatalf("the parked structs are %+v, the list has %d elements", p, d.Array("l").Len())
 	}
 	if _, err := d.Apply(from.EncodeSince(d.StateVector()), nil); err != nil {
 		t.Fatal(err)
 	}
 	d.Synced()
 	if p := d.Pending(); p.NeedsSync || d.Array("l").Len() != 200 {
-		t.Fatalf("there waits %+v, %d elements are here", p, d.Array("l").Len())
+		t.Fatalf("the parked structs are %+v, the list has %d elements", p, d.Array("l").Len())
 	}
 	for i := range 30 {
 		if _, err := d.Apply([]byte{0, 1, 9, 1, byte(3 * i), 1}, nil); err != nil {
@@ -243,16 +242,16 @@ func TestParkedStructsAreBounded(t *testing.T) {
 		}
 	}
 	if p := d.Pending(); p.Ranges != 10 || !p.NeedsSync {
-		t.Errorf("there waits %+v", p)
+		t.Errorf("the parked structs are %+v", p)
 	}
 	d.DropParked()
 	if p := d.Pending(); p.Ranges != 0 || !p.NeedsSync {
-		t.Errorf("after dropping there waits %+v", p)
+		t.Errorf("after DropPending the parked structs are %+v", p)
 	}
 }
 
-// The replica notices that another writes under its id, and takes a new one.
-func TestATakenClientIDIsGivenUp(t *testing.T) {
+// A replica that receives updates of another under its own client id chooses a new id.
+func TestATakenClientIDIsReplaced(t *testing.T) {
 	a, b := crdt.New(crdt.Options{Client: 7}), crdt.New(crdt.Options{Client: 7})
 	if err := in(a, func() error { return a.Text("t").Insert(0, "long") }, func() error { return b.Text("t").Insert(0, "x") }); err != nil {
 		t.Fatal(err)
@@ -263,8 +262,7 @@ func TestATakenClientIDIsGivenUp(t *testing.T) {
 	}
 }
 
-// Scans and look-ups stay cheap in the cases that once took the square of the size:
-// counted, not timed.
+// Scans and look-ups stay cheap in the cases that were quadratic; the test counts steps instead of time.
 func TestStepsOfDenseCases(t *testing.T) {
 	const n = 2000
 	var updates [][]byte
@@ -284,11 +282,11 @@ func TestStepsOfDenseCases(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.ScanSteps(); got > 2*n {
-		t.Errorf("placing %d items at one spot took %d steps", n, got)
+		t.Errorf("integrating %d items at one position took %d steps", n, got)
 	}
 }
 
-func TestEditsOutsideAreErrors(t *testing.T) {
+func TestEditsOutOfRangeFail(t *testing.T) {
 	d := crdt.New(crdt.Options{})
 	nested, err := d.Map("m").SetMap("n")
 	if err != nil {
@@ -333,8 +331,8 @@ func TestEditsOutsideAreErrors(t *testing.T) {
 	}
 }
 
-// A whole update that others would refuse for its size is refused here first.
-func TestTransactionsStayWithinAnUpdate(t *testing.T) {
+// A transaction whose update other replicas would refuse for its size fails locally.
+func TestTransactionsAreBoundedByUpdateSize(t *testing.T) {
 	d := crdt.New(crdt.Options{})
 	part := strings.Repeat("x", 200<<10)
 	u, err := d.Transact(nil, func() error {
@@ -350,9 +348,8 @@ func TestTransactionsStayWithinAnUpdate(t *testing.T) {
 	}
 }
 
-// Random changes of honest updates never break a document, in whatever order they
-// come.
-func TestMutatedUpdatesBreakNothing(t *testing.T) {
+// Randomly changed valid updates never corrupt a document, in any order.
+func TestMutatedUpdatesKeepDocumentsValid(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var honest [][]byte
 	for client := range uint64(3) {
@@ -393,13 +390,13 @@ func TestMutatedUpdatesBreakNothing(t *testing.T) {
 		}
 	}
 	if taken == 0 {
-		t.Error("no update was taken")
+		t.Error("no update was applied")
 	}
 }
 
-// What honest replicas answer each other is admitted, however they have cut and joined it, and a
-// changed character in it is noticed.
-func TestAdmissionOfWhatIsKnown(t *testing.T) {
+// Valid replicas' answers to each other are admitted, however they split and merge structs; a changed character is
+// detected.
+func TestAdmissionOfKnownStructs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 3)
 		for range rapid.IntRange(1, 3).Draw(t, "rounds") {

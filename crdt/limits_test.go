@@ -21,9 +21,9 @@ func clients(n int) []byte {
 	return append(b, 0)
 }
 
-// Each limit of an update lets through what is just within it, and refuses what is just beyond, with a typed error; the document
-// stays as it was.
-func TestEachLimitIsWhereItIsSaid(t *testing.T) {
+// Each limit admits an update exactly at the limit and refuses the next larger one with a typed error; the
+// document stays unchanged.
+func TestEachLimitIsExact(t *testing.T) {
 	text := func(n int) []byte { return update(1, 0, 1, "\x04\x01\x01t"+str(strings.Repeat("x", n))) }
 	for name, c := range map[string]struct {
 		limit func(*crdt.Limits) *int
@@ -52,7 +52,7 @@ func TestEachLimitIsWhereItIsSaid(t *testing.T) {
 		"Depth":        {func(l *crdt.Limits) *int { return &l.Depth }, nested},
 		"DocClients":   {func(l *crdt.Limits) *int { return &l.DocClients }, clients},
 		"DocItems":     {func(l *crdt.Limits) *int { return &l.DocItems }, clients},
-		"DocBytes":     {func(l *crdt.Limits) *int { return &l.DocBytes }, func(n int) []byte { return text(n - len(text(1)) + 1) }}, // of what is new the update's size is counted
+		"DocBytes":     {func(l *crdt.Limits) *int { return &l.DocBytes }, func(n int) []byte { return text(n - len(text(1)) + 1) }}, // new content counts with the size of its update
 	} {
 		t.Run(name, func(t *testing.T) {
 			const limit = 40
@@ -65,10 +65,10 @@ func TestEachLimitIsWhereItIsSaid(t *testing.T) {
 					err = d.Admit(u, crdt.Sender{})
 				}
 				if crdt.CodeOf(err) != code || (err == nil) != (code == "") {
-					t.Errorf("%d gives %v, want code %q", n, err, code)
+					t.Errorf("size %d: error %v, want code %q", n, err, code)
 				}
 				if d.Items() != 0 || len(d.StateVector()) != 0 || d.Pending().Structs != 0 {
-					t.Errorf("%d has changed the document", n)
+					t.Errorf("size %d changed the document", n)
 				}
 			}
 		})
@@ -76,9 +76,9 @@ func TestEachLimitIsWhereItIsSaid(t *testing.T) {
 	limits := crdt.LiveLimits()
 	limits.StructLength = 40
 	for n, ok := range map[byte]bool{40: true, 41: false} {
-		for _, kind := range []string{"\x00", "\x01\x01\x01t"} { // GC and Deleted; a hole costs nothing
+		for _, kind := range []string{"\x00", "\x01\x01\x01t"} { // GC and Deleted; a gap costs nothing
 			if _, err := crdt.ParseUpdate(update(1, 0, 1, kind+string(n)), limits); ok != (err == nil) || !ok && crdt.CodeOf(err) != crdt.CodeLimit {
-				t.Errorf("a struct of kind %x and length %d gives %v", kind[0], n, err)
+				t.Errorf("a struct of kind %x and length %d : error %v", kind[0], n, err)
 			}
 		}
 		vector := crdt.StateVector{}
@@ -94,7 +94,7 @@ func TestEachLimitIsWhereItIsSaid(t *testing.T) {
 		t.Errorf("a struct up to the last clock gives %v", err)
 	}
 	if _, err := crdt.ParseUpdate(update(1, last-2, 1, "\x00\x03"), crdt.LiveLimits()); err == nil {
-		t.Error("a struct beyond the last clock is read")
+		t.Error("a struct beyond the last clock was decoded")
 	}
 }
 
@@ -125,13 +125,13 @@ func TestLiveLimits(t *testing.T) {
 		IntegrationCost: 10_000_000,
 	}
 	if got := crdt.LiveLimits(); got != want {
-		t.Errorf("they are %+v", got)
+		t.Errorf("the limits are %+v", got)
 	}
 }
 
-// What a replica answers to any state vectors, which may end within an item or a character, leads with the whole state to that state, in
-// whatever order they come and however they overlap.
-func TestOverlappingDifferencesGiveTheState(t *testing.T) {
+// Answers to arbitrary state vectors, which may end within an item or a character, lead to the whole state, in any
+// order and with any overlap.
+func TestOverlappingDifferencesCompleteTheState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, full := newBusyWorld(t)
 		parts := [][]byte{full.EncodeSince(nil)}
@@ -152,13 +152,13 @@ func TestOverlappingDifferencesGiveTheState(t *testing.T) {
 			w.check(d)
 		}
 		if got, want := outcome(t, d), outcome(t, full); got != want {
-			t.Fatalf("there is\n%s\nwant\n%s", got, want)
+			t.Fatalf("the state is\n%s\nwant\n%s", got, want)
 		}
 	})
 }
 
-// Text that is deleted in the transaction that inserted it is not sent, and a transaction that changes nothing sends nothing.
-func TestOnlyWhatRemainsIsSent(t *testing.T) {
+// Text inserted and deleted in one transaction is not sent, and a transaction without changes sends nothing.
+func TestDeletedTextIsNotSent(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	update, err := d.Transact(nil, func() error {
 		if err := d.Text("t").Insert(0, "a secret"); err != nil {
@@ -170,9 +170,9 @@ func TestOnlyWhatRemainsIsSent(t *testing.T) {
 		t.Errorf("the update is %q, %v", update, err)
 	}
 	if update, err = d.Transact(nil, func() error { return d.Text("t").Delete(0, 0) }); err != nil || update != nil {
-		t.Errorf("nothing gives %x, %v", update, err)
+		t.Errorf("an empty transaction returns %x, %v", update, err)
 	}
 	if update, err = d.Transact(nil, func() error { return d.Map("m").Delete("k") }); err != nil || update != nil {
-		t.Errorf("deleting what is not there gives %x, %v", update, err)
+		t.Errorf("deleting a missing key returns %x, %v", update, err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// What an importer may do wrong gives an error and changes nothing.
+// Wrong use of the API returns an error and changes nothing.
 func TestMisuseIsAnError(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	if err := d.Text("t").Append("x"); err != nil {
@@ -55,15 +55,15 @@ func TestMisuseIsAnError(t *testing.T) {
 		t.Errorf("nil bytes: the error is %v", err)
 	}
 	if res, err := d.Apply(d.Snapshot(), nil); err != nil || res.Update != nil {
-		t.Errorf("its own state gives %+v, %v", res, err)
+		t.Errorf("applying its own state returns %+v, %v", res, err)
 	}
 	if got := d.Text("t").String(); got != "x" || d.Check() != nil {
 		t.Errorf("the text is %q, %v", got, d.Check())
 	}
 }
 
-// An observer that edits, applies or panics breaks nothing, and one that ends itself is not called again.
-func TestObserversThatMisbehave(t *testing.T) {
+// An observer may try to edit, apply or panic without damage; one that cancels itself is not called again.
+func TestMisbehavingObservers(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	var errs []error
 	var cancel func()
@@ -81,7 +81,7 @@ func TestObserversThatMisbehave(t *testing.T) {
 		}
 	}
 	if len(errs) != 3 {
-		t.Errorf("it was called %d times", len(errs)/3)
+		t.Errorf("the observer was called %d times", len(errs)/3)
 	}
 	for _, err := range errs {
 		if crdt.CodeOf(err) != crdt.CodeInvalid {
@@ -92,16 +92,16 @@ func TestObserversThatMisbehave(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("the panic is swallowed")
+				t.Error("Transact did not pass the panic on")
 			}
 		}()
-		_ = d.Text("t").Append("b") // panics after the edit
+		_ = d.Text("t").Append("b") // the observer panics after the edit
 	}()
 	stop()
 	undo := d.NewUndo(nil)
 	undo.Close()
 	if u, err := undo.Undo(); u != nil || err != nil {
-		t.Errorf("undoing after Close gives %x, %v", u, err)
+		t.Errorf("Undo after Close returns %x, %v", u, err)
 	}
 	if err := errors.Join(d.Text("t").Append("c"), d.Check()); err != nil || d.Text("t").String() != "aabc" {
 		t.Errorf("the text is %q, %v", d.Text("t"), err)

@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// world is some replicas that edit the same few places, and all that they sent.
+// world has replicas that edit the same few positions, and all updates that they sent.
 type world struct {
 	t     *rapid.T
 	docs  []*crdt.Doc
@@ -30,8 +30,8 @@ func newWorld(t *rapid.T, n int) *world {
 	return w
 }
 
-// newBusyWorld has three replicas that have edited and told some of the others, and one
-// that has heard it all.
+// newBusyWorld returns three replicas that have edited and exchanged some updates, and one that has applied all of
+// them.
 func newBusyWorld(t *rapid.T) (w *world, full *crdt.Doc) {
 	w = newWorld(t, 3)
 	for range 3 {
@@ -56,7 +56,7 @@ func (w *world) check(d *crdt.Doc) {
 	}
 }
 
-// edit makes a transaction of some edits on replica i.
+// edit makes a transaction of several random edits on replica i.
 func (w *world) edit(i int) {
 	d := w.docs[i]
 	update, err := d.Transact(nil, func() error {
@@ -77,10 +77,10 @@ func (w *world) edit(i int) {
 	}
 }
 
-// gossip lets replica i hear some of what it has not heard, in any order.
+// gossip applies some of the updates that replica i does not have, in random order.
 func (w *world) gossip(i int) {
 	for _, k := range rapid.Permutation(numbers(len(w.sent))).Draw(w.t, "order") {
-		if !w.knows[i][k] && rapid.Bool().Draw(w.t, "heard") {
+		if !w.knows[i][k] && rapid.Bool().Draw(w.t, "deliver") {
 			w.deliver(i, k)
 		}
 	}
@@ -145,7 +145,7 @@ func randomEdit(t *rapid.T, d *crdt.Doc) error {
 	}
 }
 
-// nestedEdit edits inside whatever shared types there are.
+// nestedEdit makes one edit inside each nested shared type.
 func nestedEdit(m *crdt.Map, l *crdt.Array, key string) error {
 	for _, v := range l.All() {
 		if in, ok := v.(*crdt.Map); ok {
@@ -164,7 +164,7 @@ func nestedEdit(m *crdt.Map, l *crdt.Array, key string) error {
 	return nil
 }
 
-// outcome is what replicas must agree on, to the byte.
+// outcome returns what replicas must agree on, byte by byte.
 func outcome(t tb, d *crdt.Doc) string {
 	t.Helper()
 	p := d.Pending()
@@ -175,7 +175,7 @@ func outcome(t tb, d *crdt.Doc) string {
 	return fmt.Sprintf("%x\n%x\n%s\n%v", d.Snapshot(), d.Digest(true), mustJSON(t, d), d.Text("t").Runs())
 }
 
-// use says what the roots are, so that they are shown as that.
+// use gives the root types their kinds, so that JSON shows them.
 func use(d *crdt.Doc) {
 	d.Map("m")
 	d.Array("l")
@@ -183,8 +183,7 @@ func use(d *crdt.Doc) {
 	d.Counter("n")
 }
 
-// Property 28: concurrent updates give the same state in whatever order, and however
-// often, they are applied (Req 9.3).
+// Property 28: concurrent updates lead to the same state in any order and with any repetition (Req 9.3).
 func TestProperty28ConcurrentUpdatesAreConfluent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.IntRange(2, 4).Draw(t, "replicas"))
@@ -209,7 +208,7 @@ func TestProperty28ConcurrentUpdatesAreConfluent(t *testing.T) {
 			if got := outcome(t, d); k == 0 {
 				want = got
 			} else if got != want {
-				t.Fatalf("two orders give\n%s\nand\n%s", want, got)
+				t.Fatalf("two orders lead to\n%s\nand\n%s", want, got)
 			}
 		}
 		for i, d := range w.docs {
@@ -225,14 +224,13 @@ func TestProperty28ConcurrentUpdatesAreConfluent(t *testing.T) {
 	})
 }
 
-// What a replica answers to any state vector, also one that ends within an item, completes
-// who has that.
+// A replica that applies the answer to its state vector is complete, even if the vector ends within an item.
 func TestDifferencesCompleteTheState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, full := newBusyWorld(t)
 		want := outcome(t, full)
-		// Two replicas with parts of the state, parked structs included, need
-		// one exchange each way.
+		// Two replicas with parts of the state, parked structs included, are complete after one exchange
+		// each way.
 		a, b := w.docs[0], w.docs[1]
 		fresh := crdt.New(crdt.Options{})
 		for _, d := range w.docs {
@@ -264,8 +262,8 @@ func TestDifferencesCompleteTheState(t *testing.T) {
 	})
 }
 
-// A snapshot comes back to the byte; one taken while structs wait loses nothing.
-func TestSnapshotsKeepAll(t *testing.T) {
+// A snapshot is restored byte by byte; one taken while structs are parked loses nothing.
+func TestSnapshotsAreComplete(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 2)
 		for range 4 {
@@ -273,7 +271,7 @@ func TestSnapshotsKeepAll(t *testing.T) {
 			w.gossip(1)
 			w.edit(1)
 		}
-		// Take the snapshot with some updates missing, then deliver the rest to who loads it.
+		// Take the snapshot with some updates missing, then apply the rest to the replica that loads it.
 		half, rest := crdt.New(crdt.Options{}), [][]byte{}
 		for _, u := range w.sent {
 			if rapid.Bool().Draw(t, "early") {
@@ -305,13 +303,13 @@ func TestSnapshotsKeepAll(t *testing.T) {
 			}
 		}
 		if got, want := outcome(t, loaded), outcome(t, full); got != want {
-			t.Fatalf("after loading and the rest there is\n%s\nwant\n%s", got, want)
+			t.Fatalf("after loading and the remaining updates the state is\n%s\nwant\n%s", got, want)
 		}
 	})
 }
 
-// Updates merged without a document say what they said one by one.
-func TestMergedUpdatesSayTheSame(t *testing.T) {
+// Updates merged without a document have the same effect as the single updates.
+func TestMergedUpdatesAreEquivalent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 3)
 		for range 3 {
@@ -328,7 +326,7 @@ func TestMergedUpdatesSayTheSame(t *testing.T) {
 		}
 		twice, err := crdt.MergeUpdates(crdt.LiveLimits(), merged, merged)
 		if err != nil || !bytes.Equal(twice, merged) {
-			t.Fatalf("merging it with itself gives\n%x, %v, not\n%x", twice, err, merged)
+			t.Fatalf("merged with itself the update is\n%x, %v, not\n%x", twice, err, merged)
 		}
 		d, full := crdt.New(crdt.Options{}), crdt.New(crdt.Options{})
 		for _, u := range append([][]byte{merged}, order[n:]...) {
@@ -342,13 +340,13 @@ func TestMergedUpdatesSayTheSame(t *testing.T) {
 			}
 		}
 		if got, want := outcome(t, d), outcome(t, full); got != want {
-			t.Fatalf("merged updates give\n%s\nwant\n%s", got, want)
+			t.Fatalf("merged updates lead to\n%s\nwant\n%s", got, want)
 		}
 	})
 }
 
-// One replica behaves as a plain map, slice and string of UTF-16 units do.
-func TestOneReplicaIsAsPlainValues(t *testing.T) {
+// One replica behaves like a plain map, slice and string of UTF-16 units.
+func TestOneReplicaBehavesLikePlainValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := crdt.New(crdt.Options{})
 		m, l, s := d.Map("m"), d.Array("l"), d.Text("t")
@@ -419,7 +417,7 @@ func TestOneReplicaIsAsPlainValues(t *testing.T) {
 	})
 }
 
-// border moves an index inside a character to its beginning or its end.
+// border moves an index that is inside a surrogate pair to its beginning or end.
 func border(s []uint16, i int, up bool) int {
 	if i == 0 || i >= len(s) || !utf16.IsSurrogate(rune(s[i])) || s[i] < 0xdc00 {
 		return i
@@ -430,8 +428,8 @@ func border(s []uint16, i int, up bool) int {
 	return i - 1
 }
 
-// A transaction that fails leaves nothing behind, wherever it breaks off.
-func TestFailedTransactionsLeaveNothing(t *testing.T) {
+// A failed transaction leaves no trace, wherever it fails.
+func TestFailedTransactionsAreRolledBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 2)
 		for range 3 {
@@ -455,7 +453,7 @@ func TestFailedTransactionsLeaveNothing(t *testing.T) {
 		}
 		w.check(d)
 		if after := outcomeOf(t, d); after != before {
-			t.Fatalf("before there was\n%s\nafter\n%s", before, after)
+			t.Fatalf("before, the state was\n%s\nafter\n%s", before, after)
 		}
 		for k := range w.sent {
 			if !w.knows[0][k] {
@@ -466,16 +464,15 @@ func TestFailedTransactionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// outcomeOf is outcome for a document in which something may wait.
+// outcomeOf is like outcome, but allows parked structs.
 func outcomeOf(t tb, d *crdt.Doc) string {
 	t.Helper()
 	use(d)
 	return fmt.Sprintf("%x\n%x\n%s", d.Snapshot(), d.Digest(true), mustJSON(t, d))
 }
 
-// Undo takes back what this replica did and keeps what others did; redo and undo
-// lead to and fro.
-func TestUndoTakesBackOwnEditsOnly(t *testing.T) {
+// Undo reverts the edits of this replica and keeps those of others; redo and undo reverse each other.
+func TestUndoRevertsOwnEditsOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 2)
 		d := w.docs[0]
@@ -496,7 +493,7 @@ func TestUndoTakesBackOwnEditsOnly(t *testing.T) {
 				}
 				w.check(d)
 				if got := visible(t, d); got != states[i] {
-					t.Fatalf("after undoing there is\n%s\nwant\n%s", got, states[i])
+					t.Fatalf("after undo the state is\n%s\nwant\n%s", got, states[i])
 				}
 			}
 			for i := 1; i < len(states); i++ {
@@ -505,7 +502,7 @@ func TestUndoTakesBackOwnEditsOnly(t *testing.T) {
 				}
 				w.check(d)
 				if got := visible(t, d); got != states[i] {
-					t.Fatalf("after redoing there is\n%s\nwant\n%s", got, states[i])
+					t.Fatalf("after redo the state is\n%s\nwant\n%s", got, states[i])
 				}
 			}
 		}

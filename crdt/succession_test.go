@@ -26,10 +26,10 @@ func carry(t tb, s *crdt.Succession, into *crdt.Doc, update []byte) [][]byte {
 	return updates
 }
 
-// A successor shows what the document shows. Whatever was written for the former and comes late, in any
-// order and repeatedly, leads to what it would have led to there; and who was only told
-// the successor's updates has the same (Req 9.3).
-func TestASuccessorTakesInWhatComesLate(t *testing.T) {
+// A successor shows the document's content. Updates for the former document that arrive late, in any order and
+// repeatedly, have the same effect as they would have had there; a replica that only received the successor's
+// updates has the same state (Req 9.3).
+func TestASuccessorAppliesLateUpdates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, rapid.IntRange(2, 4).Draw(t, "replicas"))
 		for range rapid.IntRange(1, 3).Draw(t, "rounds before") {
@@ -45,7 +45,7 @@ func TestASuccessorTakesInWhatComesLate(t *testing.T) {
 		}
 		w.check(fresh)
 		if got := visible(t, fresh); got != before {
-			t.Fatalf("the successor shows\n%s\nits former showed\n%s", got, before)
+			t.Fatalf("the successor shows\n%s\nthe former document showed\n%s", got, before)
 		}
 		if n := len(fresh.StateVector()); n > 1 {
 			t.Fatalf("the successor has %d client ids", n)
@@ -76,7 +76,7 @@ func TestASuccessorTakesInWhatComesLate(t *testing.T) {
 			}
 		}
 		if got, want := visible(t, fresh), visible(t, all); got != want {
-			t.Fatalf("the successor shows\n%s\nthe former would show\n%s", got, want)
+			t.Fatalf("the successor shows\n%s\nthe former document would show\n%s", got, want)
 		}
 		if got, want := outcome(t, notified), outcome(t, fresh); got != want {
 			t.Fatalf("a replica of the successor has\n%s\nnot\n%s", got, want)
@@ -84,8 +84,8 @@ func TestASuccessorTakesInWhatComesLate(t *testing.T) {
 	})
 }
 
-// What was edited in the successor meanwhile stays.
-func TestLateUpdatesMeetEditsOfTheSuccessor(t *testing.T) {
+// Edits made in the successor survive updates that arrive late.
+func TestLateUpdatesKeepEditsOfTheSuccessor(t *testing.T) {
 	d, other := crdt.New(crdt.Options{Client: 1}), crdt.New(crdt.Options{Client: 2})
 	if err := in(d, func() error { return d.Text("t").Insert(0, "one two three") }, func() error { return d.Map("m").Set("k", "old") },
 		func() error { return d.Array("l").Append(1, 2, 3) }); err != nil {
@@ -110,18 +110,18 @@ func TestLateUpdatesMeetEditsOfTheSuccessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(carry(t, s, fresh, late)); n != 1 {
-		t.Errorf("%d updates come of it", n)
+		t.Errorf("Carry returned %d updates", n)
 	}
 	if got, want := string(mustJSON(t, fresh)), `{"l":["late"],"m":{"k":"new"},"t":"zero one  and a halfthree"}`; got != want {
 		t.Errorf("the successor shows %s, want %s", got, want)
 	}
 	if n := len(carry(t, s, fresh, late)); n != 0 {
-		t.Errorf("%d updates come of the same once more", n)
+		t.Errorf("repeating Carry returned %d updates", n)
 	}
 }
 
-// A counter that is folded has one entry, and late additions count.
-func TestCountersAreFolded(t *testing.T) {
+// Succession reduces a counter to one entry, and late additions still count.
+func TestSuccessionCompactsCounters(t *testing.T) {
 	d := crdt.New(crdt.Options{Client: 1})
 	others := []*crdt.Doc{crdt.New(crdt.Options{Client: 2}), crdt.New(crdt.Options{Client: 3})}
 	if err := d.Counter("n").Add(5); err != nil {
@@ -140,7 +140,7 @@ func TestCountersAreFolded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fresh.Map("n").Len(); got != 1 || fresh.Counter("n").Value() != 25 {
-		t.Fatalf("it has %d entries, the value is %d", got, fresh.Counter("n").Value())
+		t.Fatalf("the counter has %d entries and the value %d", got, fresh.Counter("n").Value())
 	}
 	if err := fresh.Counter("n").Add(1); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestCountersAreFolded(t *testing.T) {
 	}
 }
 
-// Kinds of content that have no type here come along, too.
+// Succession keeps content of kinds that have no type in this package.
 func TestASuccessorKeepsOpaqueContent(t *testing.T) {
 	d := crdt.New(crdt.Options{})
 	for _, u := range [][]byte{
@@ -182,7 +182,7 @@ func TestASuccessorKeepsOpaqueContent(t *testing.T) {
 	}
 }
 
-// History is what wears a document out, not size.
+// History, not size, makes a document worn.
 func TestWornDocuments(t *testing.T) {
 	for name, c := range map[string]struct {
 		churn crdt.Churn
@@ -195,7 +195,7 @@ func TestWornDocuments(t *testing.T) {
 		"large and worn": {crdt.Churn{Items: 40_000, Live: 8000, Clients: 5, Bytes: 5 << 20}, true},
 	} {
 		if got := c.churn.Worn(); got != c.worn {
-			t.Errorf("%s: it is %v", name, got)
+			t.Errorf("%s: Worn returns %v", name, got)
 		}
 	}
 	d := crdt.New(crdt.Options{})
@@ -205,6 +205,6 @@ func TestWornDocuments(t *testing.T) {
 		}
 	}
 	if c := d.Churn(); c.Live != 2 || c.Items != d.Items() || c.Clients != 1 {
-		t.Errorf("it has %+v", c)
+		t.Errorf("the document has %+v", c)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// vectors are whole states that npm yjs 13.6.33 wrote.
+// vectors are complete states written by npm yjs 13.6.33.
 var vectors = []struct{ name, update, json string }{
 	{"text", "010101000401017402616200", `{"t":"ab"}`},
 	{"text after a delete", "01020100010101740184010001620101010001", `{"t":"b"}`},
@@ -35,7 +35,7 @@ func unhex(t tb, s string) []byte {
 	return b
 }
 
-func TestVectorsOfYjsComeBackByteForByte(t *testing.T) {
+func TestVectorsOfYjsRoundTrip(t *testing.T) {
 	for _, v := range vectors {
 		t.Run(v.name, func(t *testing.T) {
 			d := crdt.New(crdt.Options{})
@@ -61,7 +61,7 @@ func mustJSON(t tb, d *crdt.Doc) string {
 	return string(b)
 }
 
-// Edits give the bytes that npm yjs 13.6.33 gives for the same edits.
+// An edit is encoded to the same bytes as by npm yjs 13.6.33.
 func TestEditsEncodeAsInYjs(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -110,7 +110,7 @@ func in(_ *crdt.Doc, steps ...func() error) error {
 	return nil
 }
 
-// tb is what *testing.T, *testing.B and *rapid.T have in common.
+// tb is the part that *testing.T, *testing.B and *rapid.T share.
 type tb interface {
 	Helper()
 	Fatal(...any)

@@ -10,8 +10,8 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// BenchmarkLog measures edits of one replica until they are in the log, one by one and in hundreds, and until another
-// replica has each; and opening a document of 2000 edits from its snapshot and the log behind it.
+// BenchmarkLog measures the time until edits of one replica are stored in the log, singly and in hundreds, the
+// time until another replica has each, and the opening of a document of 2000 edits from its snapshot and log.
 func BenchmarkLog(b *testing.B) {
 	b.Run("stored", func(b *testing.B) {
 		d := open(b, testbed.StartNATS(b), natslog.Options{Agent: "mars"})
@@ -29,11 +29,11 @@ func BenchmarkLog(b *testing.B) {
 	b.Run("at another", func(b *testing.B) {
 		s := testbed.StartNATS(b)
 		mars, venus := open(b, s, natslog.Options{Agent: "mars"}), open(b, s, natslog.Options{Agent: "venus"})
-		heard := make(chan struct{}, 1)
-		defer venus.OnUpdate(func(replica.Update) { heard <- struct{}{} })()
+		received := make(chan struct{}, 1)
+		defer venus.OnUpdate(func(replica.Update) { received <- struct{}{} })()
 		for b.Loop() {
 			edit(b, mars, func(doc *crdt.Doc) error { return doc.Map("m").Set("k", 1) })
-			<-heard
+			<-received
 		}
 	})
 	b.Run("open", func(b *testing.B) {
@@ -50,7 +50,7 @@ func BenchmarkLog(b *testing.B) {
 	})
 }
 
-// set makes edits and waits until they are in the log.
+// set makes edits and waits until they are stored in the log.
 func set(b *testing.B, d *natslog.Document, edits int) {
 	for i := range edits {
 		edit(b, d, func(doc *crdt.Doc) error { return doc.Map("m").Set(fmt.Sprint(i%50), i) })

@@ -9,8 +9,8 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// FuzzReadEntry reads entries that anybody may have written: an error has its code, and what is read is
-// written the same again (Req 9.5).
+// FuzzReadEntry decodes arbitrary log entries: each error has a code, and a decoded entry is encoded again without
+// loss (Req 9.5).
 func FuzzReadEntry(f *testing.F) {
 	box := new(outbox)
 	r, err := replica.New(replica.Options{Agent: "mars", State: "plan", Log: box.put})
@@ -22,7 +22,7 @@ func FuzzReadEntry(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	if err := r.Close(); err != nil { // whose goroutines would count as covered by inputs
+	if err := r.Close(); err != nil { // its goroutines would distort the coverage
 		f.Fatal(err)
 	}
 	body, err := entryBody(box.queue)
@@ -36,7 +36,7 @@ func FuzzReadEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind string, body []byte) {
 		header := nats.Header{}
 		header.Set(kindHeader, kind)
-		header.Set(sumHeader, sumOf(kind, body)) // a forger can
+		header.Set(sumHeader, sumOf(kind, body)) // a forger can compute the checksum
 		e, err := readEntry(header, body)
 		if err != nil {
 			if crdt.CodeOf(err) != crdt.CodeDeserialization {
@@ -52,7 +52,7 @@ func FuzzReadEntry(f *testing.F) {
 		}
 		back, err := readMessages(again)
 		if err != nil || len(back) != len(e.messages) {
-			t.Fatalf("%d messages come back as %d: %v", len(e.messages), len(back), err)
+			t.Fatalf("of %d messages %d are decoded again: %v", len(e.messages), len(back), err)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/crdt/natslog"
 )
 
-// Two programs share a plan through a NATS server; mars ends before venus begins.
+// Two programs share a plan through a NATS server; mars exits before venus starts.
 func Example() {
 	s, stop, err := startServer()
 	if err != nil {
@@ -22,7 +22,7 @@ func Example() {
 		return
 	}
 	defer stop()
-	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1)) // edits go on while the server is away
+	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1)) // edits are possible while the server is unreachable
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -43,7 +43,7 @@ func Example() {
 	}
 	err = mars.Edit(ctx, func(d *crdt.Doc) error { return d.Map("status").Set("tests", "green") })
 	if err == nil {
-		err = mars.Flush(ctx) // it is in the log
+		err = mars.Flush(ctx) // wait until the edits are stored in the log
 	}
 	if err != nil {
 		fmt.Println(err)
@@ -66,7 +66,7 @@ func Example() {
 	// Output: venus sees that the tests are green
 }
 
-// startServer starts what usually runs elsewhere: a NATS server with JetStream.
+// startServer starts a NATS server with JetStream, which normally runs elsewhere.
 func startServer() (s *server.Server, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "natslog")
 	if err != nil {

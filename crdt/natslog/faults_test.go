@@ -25,8 +25,8 @@ const subject = "parley.doclog.plan.0.log"
 // An entry that cannot be read is logged with its source and skipped (Req 9.5).
 func TestABadEntryIsSkipped(t *testing.T) {
 	s := testbed.StartNATS(t)
-	var heard lines
-	mars := open(t, s, natslog.Options{Agent: "mars", Logger: logger(&heard)})
+	var logs lines
+	mars := open(t, s, natslog.Options{Agent: "mars", Logger: logger(&logs)})
 	venus := open(t, s, natslog.Options{Agent: "venus"})
 	appendTo(t, mars, "before")
 	flush(t, mars)
@@ -43,11 +43,11 @@ func TestABadEntryIsSkipped(t *testing.T) {
 	appendTo(t, venus, "after")
 	same(t, mars, venus)
 	exactly(t, mars, map[string]bool{"before": true, "after": true})
-	until(t, "the source is logged", mars, func() bool { return heard.has("skipped an entry", "source=mallory") })
+	until(t, "the source is logged", mars, func() bool { return logs.has("skipped an entry", "source=mallory") })
 }
 
-// tamper replaces the n-th entry of the log by a damaged one, as a disk might: in a new stream with the same entries at
-// the same places.
+// tamper replaces the n-th entry of the log by a damaged one: it makes a new stream with the same entries at the
+// same sequence numbers.
 func tamper(t testing.TB, s *testbed.Server, n int) {
 	t.Helper()
 	js := s.Foreign()
@@ -75,7 +75,7 @@ func tamper(t testing.TB, s *testbed.Server, n int) {
 		messages = append(messages, m)
 	}
 	if len(entries) == 0 {
-		t.Logf("there is nothing to damage: %+v", info.State)
+		t.Logf("the log has no entry to damage: %+v", info.State)
 		return
 	}
 	damaged := entries[n%len(entries)]
@@ -95,8 +95,8 @@ func tamper(t testing.TB, s *testbed.Server, n int) {
 	}
 }
 
-// Who joins by a damaged log asks, and gets what it misses from a replica that read it before.
-func TestWhatADamagedEntryHadIsAskedFor(t *testing.T) {
+// A replica that joins from a damaged log requests the missing updates from a replica that has them.
+func TestUpdatesOfADamagedEntryAreRequested(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	for i := range 5 {
@@ -112,12 +112,12 @@ func TestWhatADamagedEntryHadIsAskedFor(t *testing.T) {
 	exactly(t, venus, map[string]bool{"0": true, "1": true, "2": true, "3": true, "4": true, "5": true, "6": true})
 	status, err := venus.Status(t.Context())
 	if err != nil || status.Parked != 0 {
-		t.Errorf("something waits still: %+v %v", status, err)
+		t.Errorf("structs are still parked: %+v %v", status, err)
 	}
 }
 
-// A log that the server has lost is made again from what the replicas have.
-func TestALostLogIsMadeAgain(t *testing.T) {
+// When the server has lost the log, the replicas create it again from their state.
+func TestALostLogIsRestored(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus := open(t, s, natslog.Options{Agent: "venus"})
@@ -134,7 +134,7 @@ func TestALostLogIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.Stop() // so that all notice
+	s.Stop() // so that all replicas reconnect and notice
 	s.Start()
 	late := open(t, s, natslog.Options{Agent: "late"})
 	until(t, "the document is back", late, func() bool { return bytes.Equal(state(t, late), want) })
@@ -142,8 +142,8 @@ func TestALostLogIsMadeAgain(t *testing.T) {
 	same(t, mars, venus, late)
 }
 
-// The head of a document is lost while the log is whole: it is made again, so that who joins has what was purged.
-func TestALostHeadIsMadeAgain(t *testing.T) {
+// When only the head of a document is lost, a replica stores it again, so that new replicas get purged content.
+func TestALostHeadIsRestored(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	for i := range 3 {
@@ -157,7 +157,7 @@ func TestALostHeadIsMadeAgain(t *testing.T) {
 	if err := s.Foreign().DeleteKeyValue(t.Context(), "parley_doclog_head"); err != nil {
 		t.Fatal(err)
 	}
-	s.Stop() // so that it is noticed
+	s.Stop() // so that the replicas reconnect and notice
 	s.Start()
 	heads := func() bool {
 		kv, err := s.Foreign().KeyValue(t.Context(), "parley_doclog_head")
@@ -169,15 +169,15 @@ func TestALostHeadIsMadeAgain(t *testing.T) {
 	}
 	until(t, "the head is back", mars, heads)
 	if late := open(t, s, natslog.Options{Agent: "late"}); !bytes.Equal(state(t, late), want) {
-		t.Error("who comes late has another document")
+		t.Error("a late replica has a different document")
 	}
 }
 
-// The last entry of a writer goes from the log without a trace: who joins gets it all the same, since replicas that
-// have read as much compare what they have.
-func TestWhatIsMissingUnnoticedIsFound(t *testing.T) {
+// The last entry of a writer is deleted from the log without a trace. A new replica still gets the update, because
+// replicas at the same log position compare digests.
+func TestADeletedLastEntryIsDetected(t *testing.T) {
 	s := testbed.StartNATS(t)
-	// An administrator's stream, of which messages can be deleted.
+	// The administrator's stream permits the deletion of messages.
 	stream, err := s.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "parley_DOCLOG", Subjects: []string{"parley.doclog.*.*.log"}})
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestWhatIsMissingUnnoticedIsFound(t *testing.T) {
 	same(t, mars, late)
 }
 
-// A change that is more than an update may be comes with a snapshot: its writer sees that nobody can read it.
+// A change larger than the update limit travels in a snapshot; its writer sees that the entry cannot be read.
 func TestAChangeBeyondTheLimits(t *testing.T) {
 	s := testbed.StartNATS(t)
 	limits := crdt.LiveLimits()
@@ -220,8 +220,8 @@ func TestAChangeBeyondTheLimits(t *testing.T) {
 	exactly(t, venus, want)
 }
 
-// The newest snapshot is lost: who joins starts from the one before, and the log behind it.
-func TestOfTwoSnapshotsOneIsWhole(t *testing.T) {
+// When the newest snapshot is lost, a new replica starts from the previous one and the log after it.
+func TestThePreviousSnapshotReplacesALostOne(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	for i := range 3 {
@@ -251,18 +251,18 @@ func TestOfTwoSnapshotsOneIsWhole(t *testing.T) {
 	if err := parts.Purge(t.Context(), jetstream.WithPurgeSubject(last.Subject)); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second finds what the first has mended
-		var heard lines
-		late := open(t, s, natslog.Options{Agent: "late", Logger: logger(&heard)})
+	for range 2 { // the first repairs the head, the second reads it
+		var logs lines
+		late := open(t, s, natslog.Options{Agent: "late", Logger: logger(&logs)})
 		if !bytes.Equal(state(t, late), want) {
-			t.Error("the document is another")
+			t.Error("the document differs")
 		}
 		until(t, "the snapshot is whole", late, func() bool { return late.Snapshot(t.Context()) == nil })
 		late.Close()
 	}
 }
 
-// A state that is too large for an entry comes with a snapshot.
+// A state too large for one entry travels in a snapshot.
 func TestALargeState(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
@@ -281,8 +281,8 @@ func TestALargeState(t *testing.T) {
 	exactly(t, venus, map[string]bool{"small": true})
 }
 
-// A document begins a new epoch while all edit; nothing is lost, nothing doubles.
-func TestANewEpochWhileAllEdit(t *testing.T) {
+// A document begins a new epoch during concurrent edits; no edit is lost or duplicated.
+func TestANewEpochDuringConcurrentEdits(t *testing.T) {
 	s := testbed.StartNATS(t)
 	names := []string{"a", "b", "c"}
 	var all []*natslog.Document
@@ -344,11 +344,11 @@ func TestANewEpochWhileAllEdit(t *testing.T) {
 	}
 	late := open(t, s, natslog.Options{Agent: "late"})
 	if !bytes.Equal(state(t, late), final) || late.Epoch() != all[0].Epoch() {
-		t.Error("who comes late has another document")
+		t.Error("a late replica has a different document")
 	}
 }
 
-// gate is a network that can be shut.
+// gate is a network connection that tests can block.
 type gate struct {
 	mu    sync.Mutex
 	isIt  bool
@@ -359,7 +359,7 @@ func (g *gate) Dial(network, address string) (net.Conn, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.isIt {
-		return nil, errors.New("the gate is shut")
+		return nil, errors.New("the connection is blocked")
 	}
 	c, err := net.Dial(network, address)
 	if err == nil {
@@ -379,14 +379,14 @@ func (g *gate) shut(isIt bool) {
 	}
 }
 
-// gated returns a document whose connection can be shut.
+// gated returns a document whose connection can be blocked.
 func gated(t testing.TB, s *testbed.Server, o natslog.Options) (*natslog.Document, *gate) {
 	t.Helper()
 	g := new(gate)
 	return openWith(t, connect(t, s, nats.SetCustomDialer(g)), o), g
 }
 
-// compact begins some new epochs, with an edit in each.
+// compact begins several new epochs, with an edit in each.
 func compact(t *testing.T, d *natslog.Document, epochs int) {
 	t.Helper()
 	for i := range epochs {
@@ -397,7 +397,7 @@ func compact(t *testing.T, d *natslog.Document, epochs int) {
 	}
 }
 
-// Who was away while epochs ended carries over what it has not sent.
+// A replica that was disconnected while epochs ended carries its unsent edits over.
 func TestEditsAreCarriedOverThroughEpochs(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
@@ -415,8 +415,9 @@ func TestEditsAreCarriedOverThroughEpochs(t *testing.T) {
 	exactly(t, mars, map[string]bool{"kept": true, "epoch 0": true, "epoch 1": true, "epoch 2": true})
 }
 
-// Who was away for too long goes on without what it had not sent, and the application gets that.
-func TestAwayForTooLong(t *testing.T) {
+// A replica that was disconnected for too long continues without its unsent edits, and the application receives
+// them.
+func TestDisconnectedForTooManyEpochs(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
 	venus, g := gated(t, s, natslog.Options{Agent: "venus"})
@@ -431,16 +432,16 @@ func TestAwayForTooLong(t *testing.T) {
 	g.shut(true)
 	appendTo(t, venus, "never sent")
 	before := state(t, venus)
-	compact(t, mars, 17) // more than are kept
+	compact(t, mars, 17) // more epochs than origins are kept
 	g.shut(false)
 	if !bytes.Equal(<-left, before) {
-		t.Error("the application did not get what was left")
+		t.Error("the application did not receive the unsent edits")
 	}
 	var lost *natslog.Error
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := venus.Flush(ctx); !errors.As(err, &lost) || lost.Code != natslog.CodeLost {
-		t.Errorf("that edits were lost Flush tells by %v", err)
+		t.Errorf("Flush reports lost edits by %v", err)
 	}
 	appendTo(t, venus, "anew")
 	same(t, mars, venus)

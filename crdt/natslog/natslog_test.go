@@ -24,10 +24,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
-// patience is for what a busy machine does late.
+// patience bounds waits on a busy machine.
 const patience = time.Minute
 
-// connect returns a connection that outlives breaks, until the test ends.
+// connect returns a connection that reconnects; it is closed when the test ends.
 func connect(t testing.TB, s *testbed.Server, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(s.URL(), append(options, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))...)
@@ -83,7 +83,7 @@ func flush(t testing.TB, d *natslog.Document) {
 	}
 }
 
-// list returns the texts of the list.
+// list returns the document's list of texts.
 func list(t testing.TB, d *natslog.Document) []string {
 	t.Helper()
 	var texts []string
@@ -106,7 +106,7 @@ func state(t testing.TB, d *natslog.Document) []byte {
 	return saved.Update
 }
 
-// until waits until a condition holds, which is looked at after each change of the document and now and then.
+// until waits for a condition. It checks it after each change of the document and every 50 ms.
 func until(t testing.TB, what string, d *natslog.Document, holds func() bool) {
 	t.Helper()
 	changed := make(chan struct{}, 1)
@@ -124,12 +124,12 @@ func until(t testing.TB, what string, d *natslog.Document, holds func() bool) {
 		case <-changed:
 		case <-again.C:
 		case <-end:
-			t.Fatalf("%s did not come true", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-// same waits until all have the same bytes in the same epoch, and returns them.
+// same waits until all replicas have the same bytes in the same epoch, and returns the bytes.
 func same(t testing.TB, all ...*natslog.Document) (want []byte) {
 	t.Helper()
 	for _, d := range all {
@@ -148,7 +148,7 @@ func same(t testing.TB, all ...*natslog.Document) (want []byte) {
 	return want
 }
 
-// exactly checks that the list has each text once.
+// exactly verifies that the list has each text once.
 func exactly(t testing.TB, d *natslog.Document, want map[string]bool) {
 	t.Helper()
 	seen := map[string]int{}
@@ -165,7 +165,7 @@ func exactly(t testing.TB, d *natslog.Document, want map[string]bool) {
 	}
 }
 
-// lines collects what is logged.
+// lines collects log output.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -196,7 +196,7 @@ func logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// A change of one is made at all others, and at who comes later (Req 9.1, 9.2).
+// A change by one replica reaches all others, including those that join later (Req 9.1, 9.2).
 func TestReplicasShareALog(t *testing.T) {
 	s := testbed.StartNATS(t)
 	mars := open(t, s, natslog.Options{Agent: "mars"})
@@ -211,8 +211,8 @@ func TestReplicasShareALog(t *testing.T) {
 	exactly(t, mars, map[string]bool{"a": true, "b": true, "c": true})
 }
 
-// Replicas edit while the server stops and starts and snapshots purge the log, one is replaced by a new
-// process; all come out the same to the byte, with each edit once (Req 9.3, Property 28).
+// Replicas edit while the server restarts, snapshots purge the log and a process is replaced. All end with the
+// same bytes and each edit once (Req 9.3, Property 28).
 func TestReplicasConvergeWhileTheServerRestarts(t *testing.T) {
 	s := testbed.StartNATS(t)
 	options := func(agent string) natslog.Options {
@@ -254,7 +254,7 @@ func TestReplicasConvergeWhileTheServerRestarts(t *testing.T) {
 		case 3:
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			if err := all[0].Snapshot(ctx); err != nil {
-				t.Log("a snapshot gave way:", err)
+				t.Log("a concurrent snapshot won:", err)
 			}
 			cancel()
 		}
@@ -265,7 +265,7 @@ func TestReplicasConvergeWhileTheServerRestarts(t *testing.T) {
 	}
 	late := open(t, s, options("late"))
 	if !bytes.Equal(state(t, late), bytes1) {
-		t.Error("who comes late has another document")
+		t.Error("a late replica has a different document")
 	}
 	js := s.Foreign()
 	log, err := js.Stream(t.Context(), "parley_DOCLOG")

@@ -12,7 +12,7 @@ func message(epoch uint64, size int) *replica.Message {
 	return &replica.Message{Epoch: epoch, Payload: make([]byte, size)}
 }
 
-// numbers are what would be sent next.
+// numbers returns the numbers of the messages to be sent next.
 func numbers(t *testing.T, o *outbox) (n []uint64) {
 	t.Helper()
 	first, _, err := o.next(t.Context())
@@ -31,8 +31,8 @@ func stored(o *outbox) bool {
 	return o.flush(done, context.Background()) == nil
 }
 
-// What is in the log is held no longer, also while more waits.
-func TestWhatIsStoredIsLetGo(t *testing.T) {
+// Stored messages are released, even while later ones wait.
+func TestStoredMessagesAreReleased(t *testing.T) {
 	o := new(outbox)
 	for range 3 {
 		o.put(message(0, 1))
@@ -41,16 +41,16 @@ func TestWhatIsStoredIsLetGo(t *testing.T) {
 	o.confirm(0, 2)
 	for i, x := range array {
 		if held := x.message != nil; held != (i == 2) {
-			t.Errorf("message %d is held: %v", i, held)
+			t.Errorf("message %d is retained: %v", i, held)
 		}
 	}
 	if o.confirm(0, 3); o.queue != nil {
-		t.Error("the array is held")
+		t.Error("the array is retained")
 	}
 }
 
-// Nothing more is sent once the document is closed.
-func TestNothingIsSentAfterTheEnd(t *testing.T) {
+// Nothing is sent after the document is closed.
+func TestNothingIsSentAfterClose(t *testing.T) {
 	o := new(outbox)
 	o.put(message(0, 1))
 	ended, end := context.WithCancel(t.Context())
@@ -60,11 +60,11 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	}
 }
 
-// What waits is sent in entries that a server takes, in its order.
-func TestEntriesHaveABound(t *testing.T) {
+// Waiting messages are sent in order, in entries within the server's limit.
+func TestEntriesAreBounded(t *testing.T) {
 	o := new(outbox)
 	if !stored(o) {
-		t.Error("nothing was made, and it is not stored")
+		t.Error("an empty outbox has unstored edits")
 	}
 	for range 3 {
 		o.put(message(0, 400<<10))
@@ -77,9 +77,9 @@ func TestEntriesHaveABound(t *testing.T) {
 		t.Errorf("the second entry has %v", n)
 	}
 	o.confirm(0, 3)
-	o.confirm(0, 3) // once more is nothing
+	o.confirm(0, 3) // repeating it has no effect
 	if !stored(o) || o.unsent() || o.bytes != 0 {
-		t.Errorf("all was confirmed, and %d bytes wait", o.bytes)
+		t.Errorf("all messages are confirmed, but %d bytes wait", o.bytes)
 	}
 	for range maxEntryMessages + 5 {
 		o.put(message(0, 1))
@@ -89,7 +89,8 @@ func TestEntriesHaveABound(t *testing.T) {
 	}
 }
 
-// While the server is away edits are refused beyond a bound. What channels bring beyond it is not kept, but left to a snapshot.
+// While the server is unreachable, edits are refused beyond a bound. Updates from channels beyond it are not
+// queued: a snapshot includes them.
 func TestTheBacklogIsBounded(t *testing.T) {
 	o := new(outbox)
 	for o.room() == nil {
@@ -109,15 +110,15 @@ func TestTheBacklogIsBounded(t *testing.T) {
 		t.Fatalf("what is next is %+v, %v", first, err)
 	}
 	if _, err := entryBody(first); !errors.Is(err, errTooMany) {
-		t.Errorf("it has an entry: %v", err)
+		t.Errorf("the message has an entry: %v", err)
 	}
 	o.confirm(0, made)
 	if n := numbers(t, o); len(n) != 1 || n[0] != made+1 {
-		t.Errorf("then comes %v", n)
+		t.Errorf("the next entry is %v", n)
 	}
 }
 
-// Who waits for what an epoch did not take waits for what was carried over, or hears that it was lost.
+// Flush across an epoch change waits for the edits that were carried over, or reports that they were lost.
 func TestFlushThroughEpochs(t *testing.T) {
 	o := new(outbox)
 	o.put(message(0, 1))
@@ -125,33 +126,33 @@ func TestFlushThroughEpochs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := o.next(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("something is sent to an epoch that has ended: %v", err)
+		t.Errorf("a message is sent to an ended epoch: %v", err)
 	}
 	o.put(message(1, 1))
 	o.resume(1, false)
 	if stored(o) {
-		t.Error("what was carried over is not stored yet")
+		t.Error("edits carried over count as stored too early")
 	}
-	o.confirm(0, 2) // of the epoch before
+	o.confirm(0, 2) // of the former epoch
 	if stored(o) {
-		t.Error("what was confirmed in the former epoch counts")
+		t.Error("a confirmation of the former epoch counts")
 	}
 	o.confirm(1, 2)
 	if !stored(o) {
-		t.Error("what was carried over is stored")
+		t.Error("edits carried over are stored, but do not count")
 	}
 	o.put(message(1, 1))
 	o.resume(2, true)
 	var lost *Error
 	if err := o.flush(t.Context(), t.Context()); !errors.As(err, &lost) || lost.Code != CodeLost {
-		t.Errorf("lost edits are told by %v", err)
+		t.Errorf("lost edits are reported by %v", err)
 	}
 	o.put(message(2, 1))
 	o.confirm(2, 4)
 	if !stored(o) {
-		t.Error("what is new is stored")
+		t.Error("new edits count as stored too early")
 	}
 	if _, _, err := o.next(ctx); err == nil {
-		t.Error("there is something to send after the end")
+		t.Error("a message is left to send after the end")
 	}
 }

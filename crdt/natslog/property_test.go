@@ -17,17 +17,17 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// world is a server, replicas of a document on it, and what was written.
+// world has a server, replicas of a document on it, and a record of all edits.
 type world struct {
 	t       *testing.T
 	s       *testbed.Server
-	js      jetstream.JetStream // a stranger's
+	js      jetstream.JetStream // of an unrelated client
 	members []*member
 	texts   int
-	inList  map[string]bool // texts by whether they are to be there, once
-	unknown map[string]bool // texts of which nobody knows that
-	adds    int             // to the counter, that are to be there
-	perhaps int             // that nobody knows of
+	inList  map[string]bool // by text: whether it must be in the list, once
+	unknown map[string]bool // texts of unknown state
+	adds    int             // confirmed additions to the counter
+	perhaps int             // additions of unknown state
 	epochs  int
 }
 
@@ -37,7 +37,7 @@ type member struct {
 	name  string
 	g     *gate
 	away  bool
-	fresh []string // texts that it wrote or deleted, and Flush has not spoken of
+	fresh []string // texts inserted or deleted, not confirmed by Flush yet
 	adds  int
 }
 
@@ -48,7 +48,7 @@ func (w *world) join(name string) {
 	w.members = append(w.members, &member{Document: d, name: name, g: g})
 }
 
-// insert writes a text at a member.
+// insert inserts a text at a member.
 func (w *world) insert(m *member, place float64) {
 	w.texts++
 	text := fmt.Sprintf("%s-%d", m.name, w.texts)
@@ -64,7 +64,7 @@ func (w *world) insert(m *member, place float64) {
 	m.fresh = append(m.fresh, text)
 }
 
-// remove deletes a text at a member, if it has one.
+// remove deletes a text at a member that has one.
 func (w *world) remove(m *member, place float64) {
 	var text string
 	edit(w.t, m.Document, func(doc *crdt.Doc) error {
@@ -89,7 +89,7 @@ func (w *world) flush(m *member) {
 	m.adds, m.fresh = 0, nil
 }
 
-// kill ends a member without a word. What it wrote of late may be there or not.
+// kill ends a member without Flush. Its last edits may or may not be stored.
 func (w *world) kill(m *member) {
 	m.Close()
 	for _, text := range m.fresh {
@@ -104,7 +104,7 @@ func (w *world) connect(m *member) {
 	m.away = false
 }
 
-// settle waits until all are in touch and have the same.
+// settle waits until all members are connected and have the same state.
 func (w *world) settle() {
 	var all []*natslog.Document
 	for _, m := range w.members {
@@ -117,7 +117,7 @@ func (w *world) settle() {
 	same(w.t, all...)
 }
 
-// check holds a document against what was written.
+// check compares a document with the record of edits.
 func (w *world) check(d *natslog.Document) {
 	times := map[string]int{}
 	for _, text := range list(w.t, d) {
@@ -130,28 +130,28 @@ func (w *world) check(d *natslog.Document) {
 				w.t.Errorf("%s is there %d times", text, n)
 			}
 		case is != (n == 1):
-			w.t.Errorf("%s is there %d times; it was written, and not deleted: %v", text, n, is)
+			w.t.Errorf("%s is there %d times; inserted and not deleted: %v", text, n, is)
 		}
 	}
 	if err := d.View(w.t.Context(), func(doc *crdt.Doc) {
 		if n := doc.Counter("n").Value(); n < int64(w.adds) || n > int64(w.adds+w.perhaps) {
-			w.t.Errorf("the counter says %d; there were %d to %d additions", n, w.adds, w.adds+w.perhaps)
+			w.t.Errorf("the counter says %d; expected %d to %d", n, w.adds, w.adds+w.perhaps)
 		}
 	}); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// Replicas edit, join late, are killed and come back with another client id; the server stops, connections break, snapshots
-// purge the log, epochs end, entries are damaged and strangers write nonsense. In the end all have the same bytes, with
-// each edit once (Req 9.3, 9.5, Property 28).
+// Replicas edit, join late, are killed and return with another client id; the server stops, connections break,
+// snapshots purge the log, epochs end, entries are damaged and other clients publish garbage. In the end all
+// replicas have the same bytes, with each edit once (Req 9.3, 9.5, Property 28).
 func TestPropertyReplicasOfALogConverge(t *testing.T) {
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		// Each takes seconds; -rapid.checks has more.
+		// Each check takes seconds; -rapid.checks sets more.
 		if err := f.Value.Set("4"); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = f.Value.Set(f.DefValue) }() // it took that before
+		defer func() { _ = f.Value.Set(f.DefValue) }() // Set accepted this value before
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: t, s: testbed.StartNATS(t), inList: map[string]bool{}, unknown: map[string]bool{}}
@@ -163,7 +163,7 @@ func TestPropertyReplicasOfALogConverge(t *testing.T) {
 		place := func() float64 { return rapid.Float64Range(0, 0.999).Draw(rt, "place") }
 		newcomer := func() { names++; w.join(fmt.Sprint("c", names)) }
 		compact := func(m *member) {
-			if w.epochs++; w.epochs > 10 { // who was away for 16 has lost edits
+			if w.epochs++; w.epochs > 10 { // a replica disconnected for 16 epochs loses edits
 				return
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -227,12 +227,12 @@ func TestPropertyReplicasOfALogConverge(t *testing.T) {
 			},
 			"nonsense": func() {
 				subject := fmt.Sprintf("parley.doclog.plan.%d.log", one().Epoch())
-				// It fails while the stream is not there.
+				// It fails while the stream is missing.
 				if _, err := w.js.Publish(t.Context(), subject, []byte("nonsense")); err != nil && !errors.Is(err, jetstream.ErrNoStreamResponse) {
 					t.Fatal(err)
 				}
 			},
-			"damage": func() { // of what one has read already, and somebody who comes now has not
+			"damage": func() { // an entry that a member has read, but a new replica has not
 				w.settle()
 				tamper(t, w.s, rapid.IntRange(0, 1000).Draw(rt, "entry"))
 				newcomer()
@@ -259,7 +259,7 @@ func TestPropertyReplicasOfALogConverge(t *testing.T) {
 		}
 		w.s.Stop()
 		if t.Failed() {
-			t.FailNow() // a case that takes its time is not made smaller by others
+			t.FailNow() // shrinking a slow case takes too long
 		}
 	})
 }

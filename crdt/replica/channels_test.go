@@ -18,8 +18,8 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// star is a replica that takes channels over memory and over WebSocket, and a
-// replica at the end of each; their connections can be cut.
+// star is a hub replica with channels over memory and WebSocket, and a replica at the other end of each; their
+// connections can be cut.
 type star struct {
 	hub    *replica.Replica
 	spokes []*replica.Replica
@@ -82,8 +82,8 @@ func newStar(t *testing.T) *star {
 	return s
 }
 
-// Agents on different transports edit one document through a third, while connections
-// break, and end with the same bytes (Req 9.1, 9.2, 9.3).
+// Agents on different transports edit one document through a third agent while connections break, and end with the
+// same bytes (Req 9.1, 9.2, 9.3).
 func TestAgentsOnDifferentTransportsEditOneDocument(t *testing.T) {
 	s := newStar(t)
 	all := append([]*replica.Replica{s.hub}, s.spokes...)
@@ -123,7 +123,7 @@ func TestAgentsOnDifferentTransportsEditOneDocument(t *testing.T) {
 	}
 }
 
-// wait returns when a condition holds, which is looked at after each change.
+// wait waits for a condition and checks it after each change.
 func wait(t *testing.T, ctx context.Context, r *replica.Replica, holds func(d *crdt.Doc) bool) {
 	t.Helper()
 	changed := make(chan struct{}, 1)

@@ -12,13 +12,13 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// between is an update of one character that says it was written between two units of client 1.
+// between returns an update that inserts one character between two units of client 1.
 func between(client byte, origin, right byte) []byte {
 	return []byte{1, 1, client, 0, 0xc4, 1, origin, 1, right, 1, 'a' + client, 0}
 }
 
-// disorder returns updates of dishonest writers, and an order in which a replica ends with other
-// content than in the first: their neighbours were not neighbours.
+// disorder returns inconsistent updates of faulty writers in two orders that lead to different content: the
+// neighbours named in the updates were never adjacent.
 func disorder(t *testing.T) (first, second [][]byte) {
 	t.Helper()
 	base := crdt.New(crdt.Options{Client: 1})
@@ -51,7 +51,7 @@ func disorder(t *testing.T) (first, second [][]byte) {
 	return nil, nil
 }
 
-// apart is two replicas that took updates in the given orders before they are linked.
+// apart returns two replicas that applied updates in the given orders before they are linked.
 func apart(t *testing.T, a, b replica.Options, first, second [][]byte) *pair {
 	t.Helper()
 	p := &pair{n: newNetwork(), sink: &sink{}}
@@ -75,7 +75,7 @@ func apart(t *testing.T, a, b replica.Options, first, second [][]byte) *pair {
 	return p
 }
 
-// pass lets some digests be exchanged.
+// pass lets the replicas exchange several digests.
 func (p *pair) pass() {
 	for range 5 {
 		p.n.settle()
@@ -84,8 +84,8 @@ func (p *pair) pass() {
 	p.n.settle()
 }
 
-// Replicas that have the same updates in another order notice, say so, and end with one order.
-func TestAnotherOrderIsNoticedAndRepaired(t *testing.T) {
+// Replicas that integrated the same updates in different orders detect it, report it, and end with one order.
+func TestADifferentOrderIsDetectedAndRepaired(t *testing.T) {
 	for name, o := range map[string]replica.Options{"without a keeper": {}, "with a keeper": {Keeper: true}} {
 		t.Run(name, func(t *testing.T) {
 			first, second := disorder(t)
@@ -113,9 +113,9 @@ func TestAnotherOrderIsNoticedAndRepaired(t *testing.T) {
 	}
 }
 
-// Two contents under the same ids are noticed, though state vectors agree: the keeper's becomes that of
-// all, and without a keeper it is said again and again.
-func TestTwoContentsUnderOneIDAreNoticed(t *testing.T) {
+// Two contents under the same ids are detected although state vectors agree. The keeper's content replaces the
+// others; without a keeper the divergence is reported repeatedly.
+func TestTwoContentsUnderOneIDAreDetected(t *testing.T) {
 	text := func(s string) [][]byte {
 		d := crdt.New(crdt.Options{Client: 7})
 		u, err := d.Transact(nil, func() error { return d.Text("t").Append(s) })

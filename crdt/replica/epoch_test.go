@@ -16,8 +16,8 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Property 28, new epochs: one reaches all who are linked, directly or through others, and loses none of the edits that were
-// made meanwhile, nor takes any twice, although messages are lost on the way (Req 9.3).
+// Property 28, new epochs: an epoch reaches all replicas linked directly or indirectly. It loses or duplicates no
+// concurrent edit, although messages are lost on the way (Req 9.3).
 func TestProperty28NewEpochsLoseNoEdits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
@@ -29,7 +29,8 @@ func TestProperty28NewEpochsLoseNoEdits(t *testing.T) {
 				defer r.Close()
 				replicas = append(replicas, r)
 			}
-			// A line: the keeper is at one end, and epochs and late edits go through the others.
+			// The replicas form a line with the keeper at one end: epochs and late edits pass through
+			// the others.
 			for i := range count - 1 {
 				attach(t, n, fmt.Sprint("agent-", i), fmt.Sprint("agent-", i+1), replicas[i], replicas[i+1])
 			}
@@ -41,7 +42,8 @@ func TestProperty28NewEpochsLoseNoEdits(t *testing.T) {
 					if err := replicas[0].Compact(context.Background()); err != nil {
 						t.Fatal(err)
 					}
-					// The next epoch begins once all have heard of this one: only the latest former one is kept.
+					// The next epoch begins once all replicas follow this one: only the latest
+					// former epoch is kept.
 					for range 4 {
 						n.settle()
 						time.Sleep(40 * time.Second)
@@ -99,8 +101,8 @@ func TestProperty28NewEpochsLoseNoEdits(t *testing.T) {
 	})
 }
 
-// The keeper of a document that churns begins a new epoch by itself, and others follow, those too
-// that join late with a copy from before.
+// The keeper of a worn document begins a new epoch by itself. Others follow, including those that join late with
+// an older copy.
 func TestTheKeeperCompactsAWornDocument(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{Keeper: true, Counters: []string{"n"}}, replica.Options{})
@@ -138,7 +140,7 @@ func TestTheKeeperCompactsAWornDocument(t *testing.T) {
 		}
 		mu.Lock()
 		if !slices.Equal(began, []uint64{a.Epoch}) {
-			t.Errorf("the application was told of the epochs %v", began)
+			t.Errorf("the application received the epochs %v", began)
 		}
 		mu.Unlock()
 		late := newReplica(t, replica.Options{Agent: "jupiter", Saved: &saved})
@@ -166,7 +168,7 @@ func TestTheKeeperCompactsAWornDocument(t *testing.T) {
 	})
 }
 
-// Only whom the right Keep is granted is followed, and a replica with a journal follows nobody.
+// A replica follows an epoch only if its author has the right Keep, and never if the replica has a journal.
 func TestEpochsNeedARight(t *testing.T) {
 	for name, o := range map[string]replica.Options{
 		"right":   {Access: func(string) replica.Access { return replica.Read | replica.Write | replica.Relay }},
@@ -190,15 +192,14 @@ func TestEpochsNeedARight(t *testing.T) {
 					t.Errorf("telemetry has %+v", p.sink.events)
 				}
 				if err := p.b.Compact(t.Context()); name == "journal" && !isCode(err, replica.CodeInvalid) {
-					t.Errorf("to compact it gives %v", err)
+					t.Errorf("Compact returns %v", err)
 				}
 			})
 		})
 	}
 }
 
-// Two that begin an epoch at once never merge what must not be merged, and the edits of both that were
-// made before count once.
+// Two epochs begun concurrently are not merged, and edits of both replicas made before count once.
 func TestTwoEpochsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
@@ -226,7 +227,7 @@ func TestTwoEpochsAtOnce(t *testing.T) {
 				all = append(all, v.(string))
 			}
 			if slices.Sort(all); !slices.Equal(all, []string{"before", "mars", "venus"}) {
-				t.Errorf("there is %v", all)
+				t.Errorf("the list is %v", all)
 			}
 		}); err != nil {
 			t.Fatal(err)
@@ -234,13 +235,13 @@ func TestTwoEpochsAtOnce(t *testing.T) {
 	})
 }
 
-// The state with which a replica is succeeded begins the next, which carries over what comes late.
+// The state that succeeds a replica starts the next replica, which carries late updates over.
 func TestSucceed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
 		edit(t, p.a, func(d *crdt.Doc) error { return d.Text("t").Append("hub") })
 		p.n.settle()
-		edit(t, p.b, func(d *crdt.Doc) error { return d.Text("t").Append(" and peer") }) // on its way
+		edit(t, p.b, func(d *crdt.Doc) error { return d.Text("t").Append(" and peer") }) // in transit
 		state, former, err := p.a.Succeed(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -275,8 +276,8 @@ func TestSucceed(t *testing.T) {
 	})
 }
 
-// Edits of an epoch that the keeper does not know any more are told to be lost, and their state is returned.
-func TestEditsThatComeTooLateAreReported(t *testing.T) {
+// Edits of an epoch that the keeper has dropped are reported as lost, and their state is returned.
+func TestEditsOfDroppedEpochsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
 		var mu sync.Mutex
@@ -298,13 +299,13 @@ func TestEditsThatComeTooLateAreReported(t *testing.T) {
 		}
 		synctest.Wait()
 		q := p.n.take()
-		p.receive(q[len(q)-1].e) // only the second epoch is heard of
+		p.receive(q[len(q)-1].e) // only the second epoch is received
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
 		d := crdt.New(crdt.Options{})
 		if _, err := d.Apply(left, nil); err != nil || d.Text("t").String() != "x" {
-			t.Errorf("what was left is %x, %v", left, err)
+			t.Errorf("the returned state is %x, %v", left, err)
 		}
 		if s := status(t, p.b); s.Lost != 1 || s.Items != 0 {
 			t.Errorf("it has %+v", s)

@@ -52,13 +52,13 @@ func Example() {
 		return
 	}
 
-	heard := make(chan struct{})
-	venus.OnUpdate(func(u replica.Update) { close(heard) })
+	received := make(chan struct{})
+	venus.OnUpdate(func(u replica.Update) { close(received) })
 	if err := mars.Edit(ctx, func(d *crdt.Doc) error { return d.Map("status").Set("tests", "green") }); err != nil {
 		fmt.Println(err)
 		return
 	}
-	<-heard
+	<-received
 	err = venus.View(ctx, func(d *crdt.Doc) {
 		v, _ := d.Map("status").Get("tests")
 		fmt.Println("venus sees that the tests are", v)

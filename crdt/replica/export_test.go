@@ -2,8 +2,8 @@ package replica
 
 import "github.com/parleyhub/parley/envelope"
 
-// Sign gives a message the checksum that fits it, for tests.
+// Sign sets the checksum of a message, for tests.
 func Sign(m *Message) { m.Sum = m.checksum() }
 
-// Decode reads a message, for tests.
+// Decode decodes a message, for tests.
 func Decode(e *envelope.Envelope) (*Message, error) { return decode(e) }

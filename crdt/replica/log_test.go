@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 )
 
-// memoryLog has what replicas that share a log give it, in one order, as it travels.
+// memoryLog stores the encoded entries of replicas that share a log, in one order.
 type memoryLog struct {
 	mu      sync.Mutex
 	entries [][]byte
@@ -60,8 +60,8 @@ func logged(t *testing.T, l *memoryLog, o replica.Options) *replica.Replica {
 	return r
 }
 
-// read gives a replica the log's entries in their order, without those that are left out, and reports whether
-// something was missing.
+// read applies the log's entries to a replica in order, except those in without, and reports whether updates were
+// missing.
 func (l *memoryLog) read(t *testing.T, r *replica.Replica, from int, without ...int) (missing bool) {
 	t.Helper()
 	left := map[int]bool{}
@@ -104,8 +104,8 @@ func equal(t *testing.T, a, b *replica.Replica) {
 	}
 }
 
-// Replicas that read one log are the same, however often they read it (Req 9.1, 9.2, Property 27).
-func TestALogsReplicasAreTheSame(t *testing.T) {
+// Replicas that read one log are equal, however often they read it (Req 9.1, 9.2, Property 27).
+func TestReplicasOfOneLogAreEqual(t *testing.T) {
 	var l memoryLog
 	mars, venus := logged(t, &l, replica.Options{Agent: "mars"}), logged(t, &l, replica.Options{Agent: "venus"})
 	at := 0
@@ -113,18 +113,18 @@ func TestALogsReplicasAreTheSame(t *testing.T) {
 		push(t, mars, fmt.Sprint("m", i))
 		push(t, venus, fmt.Sprint("v", i))
 		if l.read(t, mars, at) || l.read(t, venus, 0) {
-			t.Fatal("something is missing")
+			t.Fatal("updates are missing")
 		}
 		at = l.len()
 	}
 	equal(t, mars, venus)
 	if l.len() != 20 {
-		t.Errorf("the log has %d entries: what came from it went there again", l.len())
+		t.Errorf("the log has %d entries: updates read from it were written again", l.len())
 	}
 }
 
-// What follows a lost entry is applied all the same, and counts once a state has brought what was lost.
-func TestALogWithAHole(t *testing.T) {
+// Entries after a lost one are applied, and count once a state has brought the lost updates.
+func TestALogWithAGap(t *testing.T) {
 	var l memoryLog
 	mars, venus := logged(t, &l, replica.Options{Agent: "mars"}), logged(t, &l, replica.Options{Agent: "venus"})
 	for i := range 6 {
@@ -132,7 +132,7 @@ func TestALogWithAHole(t *testing.T) {
 	}
 	middle := saved(t, mars)
 	if !l.read(t, venus, 0, 2) {
-		t.Fatal("nobody noticed the hole")
+		t.Fatal("the gap was not detected")
 	}
 	if err := venus.Load(t.Context(), middle); err != nil {
 		t.Fatal(err)
@@ -140,14 +140,14 @@ func TestALogWithAHole(t *testing.T) {
 	equal(t, mars, venus)
 	push(t, mars, "6")
 	if l.read(t, venus, 6) {
-		t.Error("something is missing still")
+		t.Error("updates are still missing")
 	}
 	equal(t, mars, venus)
 
-	// With a state of before the end, those behind it count too.
+	// A state from before the end counts together with the entries after it.
 	late := logged(t, &l, replica.Options{Agent: "late"})
 	if !l.read(t, late, 0, 1) {
-		t.Fatal("nobody noticed the hole")
+		t.Fatal("the gap was not detected")
 	}
 	first := logged(t, &memoryLog{}, replica.Options{Agent: "first"})
 	for i := range 3 {
@@ -160,13 +160,13 @@ func TestALogWithAHole(t *testing.T) {
 	}
 	push(t, mars, "7")
 	if l.read(t, late, 7) {
-		t.Error("what was applied ahead was not counted")
+		t.Error("entries applied ahead were not counted")
 	}
 	equal(t, mars, late)
 }
 
-// What an agent must not write is refused by all who read the log.
-func TestALogsReadersKeepToTheRights(t *testing.T) {
+// Every reader of the log refuses updates that their author has no right to make.
+func TestLogReadersEnforceRights(t *testing.T) {
 	var l memoryLog
 	mallory := logged(t, &l, replica.Options{Agent: "mallory"})
 	mars := logged(t, &l, replica.Options{Agent: "mars", Access: func(agent string) replica.Access {
@@ -184,8 +184,8 @@ func TestALogsReadersKeepToTheRights(t *testing.T) {
 	}
 }
 
-// A message of a log that was damaged is not read (Req 9.5), and one of another epoch not applied.
-func TestALogsBadMessages(t *testing.T) {
+// A damaged log message is not decoded (Req 9.5), and one of another epoch is not applied.
+func TestBadLogMessagesAreRefused(t *testing.T) {
 	var l memoryLog
 	mars, venus := logged(t, &l, replica.Options{Agent: "mars"}), logged(t, &l, replica.Options{Agent: "venus", Epoch: 3})
 	push(t, mars, "text")
@@ -216,8 +216,8 @@ func TestALogsBadMessages(t *testing.T) {
 	}
 }
 
-// Replicas go on to another epoch from its origin, each with what only it has, once.
-func TestALogsEpochs(t *testing.T) {
+// Replicas enter another epoch from its origin and carry their own unsent edits over, once.
+func TestLogReplicasChangeEpochs(t *testing.T) {
 	var l memoryLog
 	mars, venus := logged(t, &l, replica.Options{Agent: "mars"}), logged(t, &l, replica.Options{Agent: "venus"})
 	push(t, mars, "first")
@@ -229,7 +229,7 @@ func TestALogsEpochs(t *testing.T) {
 	}
 	push(t, venus, "late")
 	if err := venus.Advance(t.Context(), next, func([]byte) bool { return false }); err == nil || venus.Epoch() != 0 {
-		t.Errorf("it went on to a state that is another: %v", err)
+		t.Errorf("it entered an epoch with a wrong origin: %v", err)
 	}
 	at := l.len()
 	for _, r := range []*replica.Replica{mars, venus} {
@@ -262,14 +262,14 @@ func TestALogsEpochs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if u := <-left; !bytes.Equal(u.Left, want) || u.Message.Epoch != 9 {
-		t.Error("the application did not get what was left")
+		t.Error("the application did not receive the lost edits")
 	}
 	if s, err := venus.Status(t.Context()); err != nil || s.Lost != 1 || s.Epoch != 9 {
 		t.Errorf("%+v %v", s, err)
 	}
 }
 
-// What comes by channels goes to the log, and the other way round: updates and states.
+// Updates and states from channels are written to the log, and those from the log are sent to channels.
 func TestALogAndChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l memoryLog
@@ -284,7 +284,7 @@ func TestALogAndChannels(t *testing.T) {
 		n.settle()
 		push(t, far, "by log")
 		elsewhere := crdt.New(crdt.Options{})
-		for i := range 4 { // more than a message may have
+		for i := range 4 { // more than fits into a message
 			if _, err := elsewhere.Transact(nil, func() error {
 				return elsewhere.Map("m").Set(fmt.Sprint(i), strings.Repeat("x", 200_000))
 			}); err != nil {
@@ -296,28 +296,28 @@ func TestALogAndChannels(t *testing.T) {
 		}
 		large := l.len() - 1
 		if missing := l.read(t, far, 0, large); missing {
-			t.Error("something is missing")
+			t.Error("updates are missing")
 		}
 		if missing := l.read(t, bridge, 0, large); missing {
-			t.Error("something is missing")
+			t.Error("updates are missing")
 		}
 		if err := far.Load(t.Context(), saved(t, bridge)); err != nil {
 			t.Fatal(err)
 		}
 		equal(t, bridge, far)
 		n.settle()
-		time.Sleep(40 * time.Second) // of the bubble: digests tell of what was too large to be sent
+		time.Sleep(40 * time.Second) // bubble time: digests announce what was too large to send
 		n.settle()
 		equal(t, bridge, near)
 		if got := content(t, near); !strings.Contains(got, "by log") {
-			t.Errorf("what came by the log did not go by the channel: %s", got[:min(len(got), 200)])
+			t.Errorf("an update from the log did not reach the channel: %s", got[:min(len(got), 200)])
 		}
 	})
 }
 
-// Whatever the last state of an epoch lacks of a writer, also in the middle, the writer carries over, once: what it
-// inserted and what it added to a counter.
-func TestALogsWriterCarriesOverWhatIsMissing(t *testing.T) {
+// A writer carries over, once, whatever the last state of an epoch lacks of its edits, even in the middle:
+// insertions and counter additions.
+func TestLogWritersCarryOverMissingEdits(t *testing.T) {
 	const edits = 5
 	for had := range 1 << edits {
 		var l memoryLog
@@ -360,7 +360,7 @@ func TestALogsWriterCarriesOverWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A keeper whose journal has lost its end gets the edits back from who has them, and tells of it.
+// A keeper whose journal lost its end receives the edits again from replicas that have them, and logs the loss.
 func TestAJournalThatLostItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -370,10 +370,10 @@ func TestAJournalThatLostItsEnd(t *testing.T) {
 			}
 			return replica.Read | replica.Write
 		}
-		var heard bytes.Buffer
+		var logs bytes.Buffer
 		begin := func(s *replica.Saved) *replica.Replica {
 			r := newReplica(t, replica.Options{
-				Agent: "hub", State: "plan", Saved: s, Access: rights, Journal: func([]byte) {}, Logger: slog.New(slog.NewTextHandler(&heard, nil)),
+				Agent: "hub", State: "plan", Saved: s, Access: rights, Journal: func([]byte) {}, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
 			})
 			t.Cleanup(func() { r.Close() })
 			return r
@@ -387,8 +387,8 @@ func TestAJournalThatLostItsEnd(t *testing.T) {
 		early := saved(t, hub)
 		push(t, hub, "of the hub")
 		n.settle()
-		if heard.Len() > 0 {
-			t.Errorf("nothing is lost, and it tells:\n%s", heard.String())
+		if logs.Len() > 0 {
+			t.Errorf("nothing is lost, but the log says:\n%s", logs.String())
 		}
 		hub.Close()
 
@@ -396,8 +396,8 @@ func TestAJournalThatLostItsEnd(t *testing.T) {
 		attach(t, n, "hub", "mars", again, mars)
 		n.settle()
 		equal(t, again, mars)
-		if !strings.Contains(heard.String(), "the log has lost them") {
-			t.Errorf("it tells:\n%s", heard.String())
+		if !strings.Contains(logs.String(), "the log has lost them") {
+			t.Errorf("the log says:\n%s", logs.String())
 		}
 	})
 }

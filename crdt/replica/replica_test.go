@@ -31,7 +31,7 @@ type tb interface {
 	Errorf(string, ...any)
 }
 
-// network keeps what agents send each other until a test lets it go.
+// network queues the envelopes between agents until a test delivers them.
 type network struct {
 	mu    sync.Mutex
 	ends  map[[2]string]*end
@@ -98,7 +98,7 @@ func (e *end) receive(v *envelope.Envelope) {
 	}
 }
 
-// take removes and returns what is on the way.
+// take removes and returns the queued envelopes.
 func (n *network) take() []parcel {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -107,7 +107,7 @@ func (n *network) take() []parcel {
 	return q
 }
 
-// settle delivers all that is on the way, in order, until nothing is.
+// settle delivers queued envelopes in order until none is left.
 func (n *network) settle() {
 	for round := 0; ; round++ {
 		synctest.Wait()
@@ -174,7 +174,7 @@ func clock(t tb, r *replica.Replica) map[string]uint64 {
 	return c
 }
 
-// content is what replicas must agree on, to the byte.
+// content returns what replicas must agree on, byte by byte.
 func content(t tb, r *replica.Replica) string {
 	t.Helper()
 	var s string
@@ -195,7 +195,7 @@ func content(t tb, r *replica.Replica) string {
 	return s
 }
 
-// randomEdit edits one of a few places.
+// randomEdit edits one of a few positions.
 func randomEdit(t *rapid.T, d *crdt.Doc) error {
 	m, l, s := d.Map("m"), d.Array("l"), d.Text("t")
 	key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
@@ -219,9 +219,8 @@ func randomEdit(t *rapid.T, d *crdt.Doc) error {
 	}
 }
 
-// Property 27: an update that an agent broadcasts reaches all that are connected and is applied by
-// them, each once, in whatever order and however often it arrives, without any
-// state being asked for; each carries a vector clock (Req 9.1, Req 9.2, Req 9.4).
+// Property 27: a broadcast update reaches all connected agents. Each applies it once, in any order of arrival and
+// with any repetition, without a request for a state; each update carries a vector clock (Req 9.1, Req 9.2, Req 9.4).
 func TestProperty27BroadcastAndApplyRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
@@ -289,7 +288,7 @@ func TestProperty27BroadcastAndApplyRoundTrip(t *testing.T) {
 				}
 				mu.Lock()
 				if got := uint64(len(events[i])); got != sent || len(slices.Compact(slices.Sorted(slices.Values(events[i])))) != len(events[i]) {
-					t.Errorf("the application of replica %d was told %v of %d updates", i, events[i], sent)
+					t.Errorf("the application of replica %d received %v of %d updates", i, events[i], sent)
 				}
 				mu.Unlock()
 			}
@@ -297,7 +296,7 @@ func TestProperty27BroadcastAndApplyRoundTrip(t *testing.T) {
 	})
 }
 
-// onlyUpdates fails if something else than an update with a clock is on the way.
+// onlyUpdates fails if anything but updates with a clock is queued.
 func onlyUpdates(t tb, p parcel) {
 	t.Helper()
 	var m replica.Message
@@ -305,18 +304,18 @@ func onlyUpdates(t tb, p parcel) {
 		t.Fatal(err)
 	}
 	if p.e.Type != envelope.StreamData || m.Kind != replica.KindUpdate || len(m.VectorClock) == 0 || m.VectorClock[m.SourceAgentID+"/"+m.Session] != m.Seq {
-		t.Fatalf("a %s %s with the clock %v is on the way", p.e.Type, m.Kind, m.VectorClock)
+		t.Fatalf("a %s %s with the clock %v is queued", p.e.Type, m.Kind, m.VectorClock)
 	}
 }
 
-// Property 27, the order: each replica delivers an update after all that its maker had delivered before (Req 9.4).
+// Property 27, the order: a replica delivers an update after all updates that its author had delivered before (Req 9.4).
 func TestProperty27DeliveryIsCausal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			n := newNetwork()
 			const count = 3
 			type update struct{ who, number int }
-			before := map[update][]update{} // kept here, not read from any clock
+			before := map[update][]update{} // recorded by the test, not read from a clock
 			delivered := make([][]update, count)
 			sessions := map[string]int{}
 			var mu sync.Mutex
@@ -368,7 +367,7 @@ func TestProperty27DeliveryIsCausal(t *testing.T) {
 				for k, u := range list {
 					for _, b := range before[u] {
 						if !slices.Contains(list[:k], b) {
-							t.Fatalf("replica %d delivered %v before %v, which its maker had seen: %v", i, u, b, list)
+							t.Fatalf("replica %d delivered %v before %v, which its author had delivered before: %v", i, u, b, list)
 						}
 					}
 				}
@@ -377,9 +376,9 @@ func TestProperty27DeliveryIsCausal(t *testing.T) {
 	})
 }
 
-// Property 28, with all that can go wrong: updates are lost, repeated, out of order and corrupted, links
-// break, replicas restart from old states or from nothing and join late, and the document begins new epochs. Once all are
-// linked and the intervals have passed, all are equal (Req 9.3, 9.5).
+// Property 28 under all faults: updates are lost, repeated, reordered and corrupted, links break, replicas restart
+// from old states or empty and join late, and the document begins new epochs. After all links are restored and the
+// intervals have passed, all replicas are equal (Req 9.3, 9.5).
 func TestProperty28ReplicasConvergeWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
@@ -454,7 +453,7 @@ func (w *storm) save(t *rapid.T) {
 	w.saved = append(w.saved, s)
 }
 
-// restart ends a replica and begins anew, from nothing or from a state that may be old.
+// restart replaces a replica by a new one, which is empty or loads a state that may be old.
 func (w *storm) restart(t *rapid.T) {
 	i := w.index(t)
 	for key, detach := range w.linked {
@@ -472,14 +471,14 @@ func (w *storm) restart(t *rapid.T) {
 	w.replicas[i] = newReplica(t, o)
 }
 
-// compact has one replica begin a new epoch.
+// compact lets one replica begin a new epoch.
 func (w *storm) compact(t *rapid.T) {
 	if err := w.replicas[0].Compact(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// deliver lets some of what is on the way arrive, and some not, or changed.
+// deliver delivers some of the queued envelopes, and drops or changes others.
 func (w *storm) deliver(t *rapid.T) {
 	synctest.Wait()
 	w.waiting = append(w.waiting, w.n.take()...)
@@ -503,7 +502,7 @@ func (w *storm) deliver(t *rapid.T) {
 	synctest.Wait()
 }
 
-// corrupt changes a byte of a message's payload.
+// corrupt changes one byte of a message's payload.
 func corrupt(t *rapid.T, e *envelope.Envelope) *envelope.Envelope {
 	return e.With(func(e *envelope.Envelope) {
 		var m replica.Message
@@ -522,7 +521,7 @@ func corrupt(t *rapid.T, e *envelope.Envelope) *envelope.Envelope {
 	})
 }
 
-// heal links all, loses nothing more, and lets time pass; then all must be equal.
+// heal links all replicas, stops losing envelopes and lets time pass; then all replicas must be equal.
 func (w *storm) heal() {
 	for i := range w.replicas {
 		for j := range i {
@@ -583,14 +582,14 @@ func newPair(t *testing.T, a, b replica.Options) *pair {
 	return p
 }
 
-// send makes an edit at a and returns what is on its way to b.
+// send makes an edit at a and returns the envelopes queued for b.
 func (p *pair) send(t *testing.T, f func(d *crdt.Doc) error) *envelope.Envelope {
 	t.Helper()
 	edit(t, p.a, f)
 	synctest.Wait()
 	q := p.n.take()
 	if len(q) != 1 {
-		t.Fatalf("%d envelopes are on the way", len(q))
+		t.Fatalf("%d envelopes are queued", len(q))
 	}
 	return q[0].e
 }
@@ -613,8 +612,8 @@ func change(t *testing.T, e *envelope.Envelope, f func(m *replica.Message)) *env
 	})
 }
 
-// A message that cannot be read is logged with its source and skipped; what is missing then is asked for,
-// and what follows is applied (Req 9.5).
+// An unreadable message is logged with its source and skipped. The missing updates are requested, and later ones
+// are applied (Req 9.5).
 func TestUnreadableUpdatesAreSkipped(t *testing.T) {
 	for name, spoil := range map[string]func(m *replica.Message){
 		"checksum":       func(m *replica.Message) { m.Payload[0] ^= 1 },
@@ -661,7 +660,7 @@ func TestUnreadableUpdatesAreSkipped(t *testing.T) {
 	}
 }
 
-// What an agent may not do is refused, and it is told so.
+// An update without the right is refused, and its author is notified.
 func TestRightsAreEnforced(t *testing.T) {
 	only := func(rights replica.Access) func(string) replica.Access {
 		return func(agent string) replica.Access {
@@ -681,7 +680,7 @@ func TestRightsAreEnforced(t *testing.T) {
 				t.Errorf("it has %+v", s)
 			}
 			if err := p.a.Edit(t.Context(), set); !isCode(err, replica.CodeRefused) {
-				t.Errorf("the writer's next edit gives %v", err)
+				t.Errorf("the writer's next edit returns %v", err)
 			}
 			if p.sink.events[0].Type != telemetry.Security {
 				t.Errorf("telemetry has %+v", p.sink.events)
@@ -692,10 +691,10 @@ func TestRightsAreEnforced(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPair(t, replica.Options{Access: only(replica.Read)}, replica.Options{})
 			if err := p.a.Edit(t.Context(), set); !isCode(err, replica.CodeReadOnly) {
-				t.Errorf("it gives %v", err)
+				t.Errorf("Edit returns %v", err)
 			}
 			if err := p.a.Broadcast(t.Context(), []byte{0, 0}); !isCode(err, replica.CodeReadOnly) {
-				t.Errorf("it gives %v", err)
+				t.Errorf("Submit returns %v", err)
 			}
 		})
 	})
@@ -719,7 +718,7 @@ func TestRightsAreEnforced(t *testing.T) {
 			p := newPair(t, replica.Options{}, replica.Options{Access: only(replica.Read | replica.Write)})
 			edit(t, p.b, set)
 			p.n.settle()
-			// The same client id from another session.
+			// The other agent uses the same client id in another session.
 			e := p.send(t, func(d *crdt.Doc) error { return d.Map("m").Set("x", 1) })
 			p.receive(change(t, e, func(m *replica.Message) {
 				client := uint64(0)
@@ -763,7 +762,7 @@ func TestRightsAreEnforced(t *testing.T) {
 				}
 				return replica.Read | replica.Write | replica.Relay
 			}})
-			// Unclaimed client ids are taken for those of the agent's earlier sessions.
+			// Unclaimed client ids count as those of the agent's earlier sessions.
 			if s := status(t, p.b); s.Items != 1 || s.Refused != 0 {
 				t.Errorf("it has %+v", s)
 			}
@@ -776,8 +775,8 @@ func isCode(err error, code replica.Code) bool {
 	return ok && e.Code == code && e.Error() != ""
 }
 
-// A large state comes in parts.
-func TestLargeStatesComeInParts(t *testing.T) {
+// A large state is sent in parts.
+func TestLargeStatesAreSentInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		a, b := newReplica(t, replica.Options{Agent: "mars"}), newReplica(t, replica.Options{Agent: "venus"})
@@ -801,13 +800,13 @@ func TestLargeStatesComeInParts(t *testing.T) {
 			}
 			return nil
 		}); crdt.CodeOf(err) != crdt.CodeLimit {
-			t.Errorf("an update too large to travel gives %v", err)
+			t.Errorf("an update too large to send returns %v", err)
 		}
 	})
 }
 
-// What cannot be delivered yet is held back within bounds, and asked for after a while.
-func TestHoldBackIsBounded(t *testing.T) {
+// Updates that cannot be delivered yet are buffered within bounds, and the missing ones are requested later.
+func TestTheBufferIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
 		first := p.send(t, func(d *crdt.Doc) error { return d.Text("t").Append("a") })
@@ -815,7 +814,7 @@ func TestHoldBackIsBounded(t *testing.T) {
 			p.receive(p.send(t, func(d *crdt.Doc) error { return d.Text("t").Append("b") }))
 			synctest.Wait()
 			if s := status(t, p.b); s.Held > 256 {
-				t.Fatalf("%d are held", s.Held)
+				t.Fatalf("%d updates are buffered", s.Held)
 			}
 		}
 		_ = first // lost
@@ -830,7 +829,7 @@ func TestHoldBackIsBounded(t *testing.T) {
 }
 
 // Updates that another engine made for this agent are sent as its own.
-func TestBroadcastOfForeignUpdates(t *testing.T) {
+func TestBroadcastOfUpdatesFromAnotherEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
 		d := crdt.New(crdt.Options{Client: 5})
@@ -849,13 +848,13 @@ func TestBroadcastOfForeignUpdates(t *testing.T) {
 			t.Errorf("it has %+v", status(t, p.b))
 		}
 		if err := p.a.Broadcast(t.Context(), []byte{9}); crdt.CodeOf(err) != crdt.CodeDeserialization {
-			t.Errorf("it gives %v", err)
+			t.Errorf("Submit returns %v", err)
 		}
 	})
 }
 
-// Undo works through a replica, and travels.
-func TestUndoTravels(t *testing.T) {
+// Undo works through a replica, and other replicas receive it.
+func TestUndoReachesOtherReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})
 		var undo *crdt.UndoManager
@@ -879,7 +878,7 @@ func TestUndoTravels(t *testing.T) {
 	})
 }
 
-func TestClosedAndWrongReplicas(t *testing.T) {
+func TestClosedAndInvalidReplicas(t *testing.T) {
 	r := newReplica(t, replica.Options{Agent: "mars"})
 	r.Close()
 	n := newNetwork()
@@ -903,9 +902,9 @@ func TestClosedAndWrongReplicas(t *testing.T) {
 	}
 }
 
-// A replica that is closed while others use it lets each of their calls end: what was begun is done, and after an error
-// nothing was.
-func TestClosingWhileInUse(t *testing.T) {
+// When a replica is closed during concurrent use, each call ends: either it completed, or it returns an error and
+// had no effect.
+func TestCloseDuringConcurrentUse(t *testing.T) {
 	for range 50 {
 		r := newReplica(t, replica.Options{Agent: "mars", State: "plan"})
 		var begun, users sync.WaitGroup
@@ -926,7 +925,7 @@ func TestClosingWhileInUse(t *testing.T) {
 					made[i]++
 					first()
 					if s, err := r.Status(t.Context()); err == nil && s.Items == 0 {
-						t.Error("the status is empty")
+						t.Error("the status of a closed replica is empty")
 					}
 				}
 			})
@@ -971,7 +970,7 @@ func FuzzMessage(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := replica.Decode(&envelope.Envelope{Payload: again}); err != nil {
-			t.Fatalf("%s comes back with %v", again, err)
+			t.Fatalf("%s is decoded with error %v", again, err)
 		}
 	})
 }

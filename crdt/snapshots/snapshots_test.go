@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 const document = "plan"
 
-// open returns a store on a server of its own.
+// open returns a store on a private server.
 func open(t *testing.T) (*snapshots.Store, jetstream.JetStream) {
 	t.Helper()
 	js := testbed.StartNATS(t).Foreign()
@@ -52,12 +52,12 @@ func open(t *testing.T) (*snapshots.Store, jetstream.JetStream) {
 	}, js
 }
 
-// state returns a document's state with a text.
+// state returns the state of a document with a text.
 func state(t *testing.T, text string) []byte {
 	t.Helper()
 	d := crdt.New(crdt.Options{Client: 7})
 	for len(text) > 0 {
-		n := min(len(text), 200_000) // a change may not have much more
+		n := min(len(text), 200_000) // close to the size limit of an update
 		if _, err := d.Transact(nil, func() error { return d.Text("t").Insert(0, text[:n]) }); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func state(t *testing.T, text string) []byte {
 	return d.Snapshot()
 }
 
-// change appends changes to the log and returns the sequence of the last.
+// change appends changes to the log and returns the sequence number of the last one.
 func change(t *testing.T, s *snapshots.Store, js jetstream.JetStream, epoch uint64, n int) (last uint64) {
 	t.Helper()
 	for range n {
@@ -88,7 +88,7 @@ func point(t *testing.T, s *snapshots.Store, old, next snapshots.Head, state []b
 	return h
 }
 
-// firstOf returns the sequence of the first change of the log, 0 if there is none.
+// firstOf returns the sequence number of the first change in the log, 0 if the log is empty.
 func firstOf(t *testing.T, s *snapshots.Store) uint64 {
 	t.Helper()
 	info, err := s.Log.Info(t.Context())
@@ -101,7 +101,7 @@ func firstOf(t *testing.T, s *snapshots.Store) uint64 {
 	return info.State.FirstSeq
 }
 
-// parts returns how many messages a snapshot has.
+// parts returns the number of messages of a snapshot.
 func parts(t *testing.T, s *snapshots.Store, object string) (n uint64) {
 	t.Helper()
 	info, err := s.Parts.Info(t.Context(), jetstream.WithSubjectFilter(s.PartSubject(object)))
@@ -111,14 +111,14 @@ func parts(t *testing.T, s *snapshots.Store, object string) (n uint64) {
 	return info.State.Subjects[s.PartSubject(object)]
 }
 
-// A snapshot comes back as it was, also one of many parts, and the head that points to it.
-func TestASnapshotComesBack(t *testing.T) {
+// A snapshot is loaded unchanged, even with many parts, and so is the head that refers to it.
+func TestASnapshotRoundTrips(t *testing.T) {
 	s, _ := open(t)
 	if h, err := s.Head(t.Context(), document); err != nil || h.Revision != 0 || h.Object != "" {
-		t.Fatalf("before the first there is %+v %v", h, err)
+		t.Fatalf("before the first snapshot the head is %+v, error %v", h, err)
 	}
 	if b, err := s.Load(t.Context(), snapshots.Head{}); b != nil || err != nil {
-		t.Fatalf("before the first there is %d bytes %v", len(b), err)
+		t.Fatalf("before the first snapshot Load returns %d bytes, error %v", len(b), err)
 	}
 	letters := make([]byte, 600_000)
 	random := rand.New(rand.NewPCG(1, 1))
@@ -135,31 +135,31 @@ func TestASnapshotComesBack(t *testing.T) {
 		}
 		got, err := s.Load(t.Context(), stored)
 		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("%d bytes come back as %d: %v", len(want), len(got), err)
+			t.Fatalf("of %d stored bytes %d are loaded: %v", len(want), len(got), err)
 		}
 	}
 }
 
-// The log is purged up to the snapshot before the newest, never behind it, and of snapshots two are kept.
-func TestTheLogIsKeptBehindTheSnapshotBefore(t *testing.T) {
+// The log is purged up to the previous snapshot and never beyond; two snapshots are kept.
+func TestTheLogIsKeptAfterThePreviousSnapshot(t *testing.T) {
 	s, js := open(t)
 	at := change(t, s, js, 0, 5)
 	first := point(t, s, snapshots.Head{}, snapshots.Head{Number: 5, Sequence: at}, state(t, "1"))
 	if firstOf(t, s) != 1 {
-		t.Error("there is one snapshot only, and the log behind nothing was purged")
+		t.Error("the log was purged with only one snapshot stored")
 	}
 	at = change(t, s, js, 0, 5)
 	second := point(t, s, first, snapshots.Head{Number: 10, Sequence: at}, state(t, "2"))
 	if got := firstOf(t, s); got != 6 {
-		t.Errorf("the log begins with %d: the snapshot before is of 5", got)
+		t.Errorf("the log begins with %d; the previous snapshot is at 5", got)
 	}
 	at = change(t, s, js, 0, 5)
 	third := point(t, s, second, snapshots.Head{Number: 15, Sequence: at}, state(t, "3"))
 	if got := firstOf(t, s); got != 11 {
-		t.Errorf("the log begins with %d: the snapshot before is of 10", got)
+		t.Errorf("the log begins with %d; the previous snapshot is at 10", got)
 	}
 	if third.Previous == nil || third.Previous.Object != second.Object || third.Previous.Previous != nil {
-		t.Errorf("the head before is %+v", third.Previous)
+		t.Errorf("the previous head is %+v", third.Previous)
 	}
 	for object, n := range map[string]uint64{first.Object: 0, second.Object: 1, third.Object: 1} {
 		if got := parts(t, s, object); got != n {
@@ -168,36 +168,36 @@ func TestTheLogIsKeptBehindTheSnapshotBefore(t *testing.T) {
 	}
 }
 
-// Where a log has lost its end, the newest head is of a place beyond that: what has come since stays.
-func TestALogThatLostItsEndKeepsWhatIsNew(t *testing.T) {
+// When the log has lost its end, the newest head has a position beyond it; changes appended since are kept.
+func TestALogThatLostItsEndKeepsNewChanges(t *testing.T) {
 	s, js := open(t)
 	change(t, s, js, 0, 5)
 	old := point(t, s, snapshots.Head{}, snapshots.Head{Number: 90, Sequence: 90}, state(t, "1"))
 	point(t, s, old, snapshots.Head{Number: 91, Sequence: 3}, state(t, "2"))
 	if got := firstOf(t, s); got != 4 {
-		t.Errorf("the log begins with %d: the snapshot has 3 of 5", got)
+		t.Errorf("the log begins with %d; the snapshot includes 3 of 5", got)
 	}
 }
 
-// With the second snapshot of an epoch the log of the one before goes.
-func TestTheLogOfAFormerEpochGoes(t *testing.T) {
+// The second snapshot of an epoch purges the log of the former epoch.
+func TestTheLogOfAFormerEpochIsPurged(t *testing.T) {
 	s, js := open(t)
 	at := change(t, s, js, 0, 3)
 	h := point(t, s, snapshots.Head{}, snapshots.Head{Sequence: at}, state(t, "1"))
 	at = change(t, s, js, 0, 3)
 	h = point(t, s, h, snapshots.Head{Epoch: 1, Sequence: at}, state(t, "2"))
 	if got := firstOf(t, s); got != 4 {
-		t.Errorf("the log begins with %d: the snapshot before is of 3", got)
+		t.Errorf("the log begins with %d; the previous snapshot is at 3", got)
 	}
 	at = change(t, s, js, 1, 3)
 	point(t, s, h, snapshots.Head{Epoch: 1, Sequence: at}, state(t, "3"))
 	if got := firstOf(t, s); got != 7 {
-		t.Errorf("the log begins with %d: epoch 1 does with 7", got)
+		t.Errorf("the log begins with %d; epoch 1 begins with 7", got)
 	}
 }
 
-// Of two who change the head at the same time the second fails, and leaves nothing behind.
-func TestTheHeadIsChangedByWhoKnowsIt(t *testing.T) {
+// Of two concurrent updates of the head the second fails and leaves no parts behind.
+func TestTheHeadIsUpdatedConditionally(t *testing.T) {
 	s, _ := open(t)
 	s.Writer = "one"
 	won := point(t, s, snapshots.Head{}, snapshots.Head{Sequence: 1}, state(t, "1"))
@@ -205,23 +205,23 @@ func TestTheHeadIsChangedByWhoKnowsIt(t *testing.T) {
 	other.Writer = "other"
 	mine := state(t, "1")
 	if _, err := other.Point(t.Context(), document, snapshots.Head{}, snapshots.Head{Sequence: 1}, mine); err == nil {
-		t.Fatal("a head that nobody had seen was replaced")
+		t.Fatal("an unknown head was replaced")
 	}
 	info, err := s.Parts.Info(t.Context())
 	if err != nil || info.State.Msgs != 1 {
 		t.Errorf("there are %d parts of snapshots, %v", info.State.Msgs, err)
 	}
 	if b, err := s.Load(t.Context(), won); err != nil || !bytes.Equal(b, mine) {
-		t.Errorf("the head's snapshot is gone: %v", err)
+		t.Errorf("the head's snapshot was deleted: %v", err)
 	}
-	// The same again is no change.
+	// Storing the same state again does not change the head.
 	if again := point(t, s, won, snapshots.Head{Sequence: 1}, mine); again.Revision != won.Revision {
 		t.Errorf("the head changed from revision %d to %d", won.Revision, again.Revision)
 	}
 }
 
-// What is not a state, or not what it says, does not become a snapshot.
-func TestWhatIsStoredIsChecked(t *testing.T) {
+// Bytes that are not a state, or not the declared one, are not stored.
+func TestStoredStatesAreVerified(t *testing.T) {
 	s, _ := open(t)
 	good := state(t, "text")
 	for name, bad := range map[string][]byte{
@@ -232,7 +232,7 @@ func TestWhatIsStoredIsChecked(t *testing.T) {
 		}
 	}
 	if h, err := s.Head(t.Context(), document); err != nil || h.Revision != 0 {
-		t.Errorf("there is a head: %+v %v", h, err)
+		t.Errorf("the head is %+v, %v", h, err)
 	}
 	lossy := *s
 	lossy.Put = func(ctx context.Context, messages []*nats.Msg) error {
@@ -241,12 +241,12 @@ func TestWhatIsStoredIsChecked(t *testing.T) {
 		return s.Put(ctx, messages)
 	}
 	if _, err := lossy.Point(t.Context(), document, snapshots.Head{}, snapshots.Head{}, good); !errors.Is(err, snapshots.ErrBroken) {
-		t.Errorf("what does not come back as it was stored: %v", err)
+		t.Errorf("a snapshot that is read back changed: %v", err)
 	}
 }
 
-// A snapshot that is damaged, or has lost parts, is told as gone and not read as another.
-func TestADamagedSnapshotIsGone(t *testing.T) {
+// A damaged or incomplete snapshot is reported as missing and never decoded as another state.
+func TestADamagedSnapshotIsMissing(t *testing.T) {
 	s, js := open(t)
 	state := state(t, string(bytes.Repeat([]byte("text "), 120_000)))
 	h := point(t, s, snapshots.Head{}, snapshots.Head{}, state)
@@ -298,11 +298,11 @@ func TestADamagedSnapshotIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Head(t.Context(), document); err == nil {
-		t.Error("a broken head was read")
+		t.Error("a broken head was decoded")
 	}
 }
 
-// The last states of epochs stay as long as a head refers to them.
+// The last states of epochs are kept as long as a head refers to them.
 func TestOrigins(t *testing.T) {
 	s, _ := open(t)
 	former := state(t, "former")
@@ -318,10 +318,10 @@ func TestOrigins(t *testing.T) {
 		t.Errorf("the origin is %+v", o)
 	}
 	if _, ok := h.Origin(2); ok {
-		t.Error("there is an origin of an epoch that has not begun")
+		t.Error("an epoch that has not begun has an origin")
 	}
 	if b, err := s.Get(t.Context(), object, hash); err != nil || !bytes.Equal(b, former) {
-		t.Errorf("an origin that the head refers to is gone: %v", err)
+		t.Errorf("an origin that the head refers to was deleted: %v", err)
 	}
 	point(t, s, h, snapshots.Head{Epoch: 1, Sequence: 9}, state(t, "later"))
 	if n := parts(t, s, object); n != 0 {
@@ -332,6 +332,6 @@ func TestOrigins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.DropOrigin(t.Context(), document, other); err != nil || parts(t, s, other) != 0 {
-		t.Errorf("an origin that no head came to refer to is still there: %v", err)
+		t.Errorf("an origin that no head refers to is still there: %v", err)
 	}
 }

@@ -48,7 +48,7 @@ func newRig(t *testing.T, conns int) *rig {
 	return &rig{r, server.URL}
 }
 
-// client is a WebSocket client that speaks frames by hand.
+// client is a WebSocket client that encodes frames by hand.
 type client struct {
 	t  *testing.T
 	ws *websocket.Conn
@@ -83,7 +83,7 @@ func (c *client) receive() []byte {
 	return b
 }
 
-// closed reads until the connection ends and returns its code.
+// closed reads until the connection ends and returns the close code.
 func (c *client) closed() websocket.StatusCode {
 	c.t.Helper()
 	for {
@@ -108,7 +108,7 @@ func textUpdate(t *testing.T, client uint64, s string) []byte {
 	return u
 }
 
-// longText is an update with a string that is longer than may be.
+// longText returns an update with a string beyond the length limit.
 func longText(t *testing.T, client uint64) []byte {
 	t.Helper()
 	d := crdt.New(crdt.Options{Client: client})
@@ -120,7 +120,7 @@ func longText(t *testing.T, client uint64) []byte {
 	return d.Snapshot()
 }
 
-// The server asks first, answers, applies and passes on.
+// The server sends its state vector first, answers, applies updates and forwards them.
 func TestSync(t *testing.T) {
 	r := newRig(t, 0)
 	a, b := r.dial(t, "ada"), r.dial(t, "bob")
@@ -136,10 +136,10 @@ func TestSync(t *testing.T) {
 	u := textUpdate(t, 5, "hi")
 	a.send(sync(2, u))
 	if got := b.receive(); !bytes.Equal(got, sync(2, u)) {
-		t.Fatalf("the other client gets %x", got)
+		t.Fatalf("the other client receives %x", got)
 	}
-	b.send(sync(1, textUpdate(t, 6, "yo"))) // what it wrote while it was away
-	a.receive()                             // its own
+	b.send(sync(1, textUpdate(t, 6, "yo"))) // edits made while disconnected
+	a.receive()                             // its own update
 	a.receive()
 	if err := r.doc.View(t.Context(), func(d *crdt.Doc) {
 		if got := d.Text("t").String(); got != "hiyo" {
@@ -155,7 +155,7 @@ func awareness(client, clock uint64, state string) []byte {
 	return lib0.AppendBytes([]byte{1}, b)
 }
 
-// Awareness reaches all, its sender too, and ends with the connection.
+// Awareness reaches all clients, including the sender, and ends with the connection.
 func TestAwareness(t *testing.T) {
 	r := newRig(t, 0)
 	a := r.dial(t, "ada")
@@ -166,27 +166,27 @@ func TestAwareness(t *testing.T) {
 	}
 	a.send(here)
 	if got := a.receive(); !bytes.Equal(got, here) {
-		t.Fatalf("its sender gets %x", got)
+		t.Fatalf("the sender receives %x", got)
 	}
 	b := r.dial(t, "bob")
 	b.receive()
 	if got := b.receive(); !bytes.Equal(got, here) {
-		t.Fatalf("a newcomer gets %x", got)
+		t.Fatalf("a new client receives %x", got)
 	}
 	b.send(awareness(5, 9, `{"n":"forged"}`))
 	b.send([]byte{3})
 	if got := b.receive(); !bytes.Equal(got, here) {
-		t.Fatalf("after a forgery it gets %x", got)
+		t.Fatalf("after a forgery it receives %x", got)
 	}
 	if err := a.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.receive(); !bytes.Equal(got, awareness(5, 1, "null")) {
-		t.Fatalf("after a has left b gets %x", got)
+		t.Fatalf("after a has left, b receives %x", got)
 	}
 }
 
-// What is wrong ends the connection with a code after which the client stays away.
+// An invalid frame ends the connection with a code after which clients do not reconnect.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		frames [][]byte
@@ -227,18 +227,18 @@ func TestRefusals(t *testing.T) {
 	}
 	r := newRig(t, 1)
 	if _, res, err := websocket.Dial(t.Context(), r.url+"/other", nil); err == nil || res.StatusCode != http.StatusNotFound {
-		t.Errorf("another document gives %v", err)
+		t.Errorf("an unknown document returns %v", err)
 	}
 	first := r.dial(t, "ada")
 	first.receive()
 	if _, res, err := websocket.Dial(t.Context(), r.url+"/plan", nil); err == nil || res.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("one client too many gives %v", err)
+		t.Errorf("one client too many returns %v", err)
 	}
 }
 
-// A client that asks for the state all the time and takes no answer costs the memory of one; the
-// others are served as ever.
-func TestQuestionsAreAnsweredOneByOne(t *testing.T) {
+// A client that requests the state repeatedly without reading answers costs the memory of one answer, and other
+// clients are served normally.
+func TestStateRequestsAreAnsweredOneByOne(t *testing.T) {
 	r := newRig(t, 0)
 	if err := r.doc.Edit(t.Context(), func(d *crdt.Doc) error {
 		for i := range 4 {
@@ -250,28 +250,28 @@ func TestQuestionsAreAnsweredOneByOne(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	hostile, friend := r.dial(t, "eve"), r.dial(t, "ada")
+	hostile, other := r.dial(t, "eve"), r.dial(t, "ada")
 	hostile.receive()
-	friend.receive()
+	other.receive()
 	const questions = 100 // 60 MB of answers
 	for range questions {
 		hostile.send(sync(0, []byte{0}))
 	}
 	u := textUpdate(t, 5, "hi")
-	friend.send(sync(2, u))
-	if got := friend.receive(); !bytes.Equal(got, sync(2, u)) {
-		t.Errorf("the friend gets %d bytes", len(got))
+	other.send(sync(2, u))
+	if got := other.receive(); !bytes.Equal(got, sync(2, u)) {
+		t.Errorf("the other client receives %d bytes", len(got))
 	}
 	answers := 0
-	for answers < questions { // none was lost, since it does read now
+	for answers < questions { // no answer is lost once the client reads
 		if got := hostile.receive(); bytes.HasPrefix(got, []byte{0, 1}) {
 			answers++
 		}
 	}
 }
 
-// A connection that speaks of many clients takes nobody's place.
-func TestOneConnectionDoesNotFillTheRoom(t *testing.T) {
+// A connection that announces many clients does not displace those of others.
+func TestOneConnectionDoesNotDisplaceOthers(t *testing.T) {
 	r := newRig(t, 0)
 	hostile := r.dial(t, "eve")
 	hostile.receive()
@@ -279,31 +279,31 @@ func TestOneConnectionDoesNotFillTheRoom(t *testing.T) {
 		hostile.send(awareness(1000+i, 1, `{}`))
 	}
 	hostile.send(sync(0, []byte{0}))
-	heard := 0
+	received := 0
 	for !bytes.HasPrefix(hostile.receive(), []byte{0, 1}) {
-		heard++
+		received++
 	}
-	if heard != 64 {
-		t.Errorf("%d of its clients are known", heard)
+	if received != 64 {
+		t.Errorf("%d of its clients are known", received)
 	}
-	friend := r.dial(t, "ada")
-	friend.receive()
-	friend.receive() // of the hostile one's
+	other := r.dial(t, "ada")
+	other.receive()
+	other.receive() // awareness of the hostile client
 	here := awareness(5, 1, `{"n":1}`)
-	friend.send(here)
-	if got := friend.receive(); !bytes.Equal(got, here) {
-		t.Errorf("the friend gets %x", got)
+	other.send(here)
+	if got := other.receive(); !bytes.Equal(got, here) {
+		t.Errorf("the other client receives %x", got)
 	}
 }
 
-// Clients that flood a document with updates and with awareness, ask for its state all the time and take no
-// answers, and some that begin a large frame and never end it: a friend among them hears of each update, in order, is
-// answered, and stays connected.
-func TestFloodsLeaveOthersAlone(t *testing.T) {
+// Clients flood a document with updates and awareness, request its state without reading answers, or begin a large
+// frame and never finish it. A well-behaved client still receives each update in order, gets answers and stays
+// connected.
+func TestFloodsDoNotAffectOtherClients(t *testing.T) {
 	r := newRig(t, 0)
-	friend := r.dial(t, "ada")
-	friend.receive()
-	for range 2 * ysync.MaxLarge { // more than may be read at once
+	other := r.dial(t, "ada")
+	other.receive()
+	for range 2 * ysync.MaxLarge { // more than the server reads at once
 		slow := r.dial(t, "eve")
 		w, err := slow.ws.Writer(t.Context(), websocket.MessageBinary)
 		if err == nil {
@@ -340,13 +340,13 @@ func TestFloodsLeaveOthersAlone(t *testing.T) {
 		for i := range updates {
 			u, err := d.Transact(nil, func() error { return d.Array("l").Append(i) })
 			if err != nil || busy.ws.Write(ctx, websocket.MessageBinary, sync(2, u)) != nil {
-				return // the test has ended
+				return // the test is over
 			}
 		}
 	})
 	copied := crdt.New(crdt.Options{})
 	for copied.Array("l").Len() < updates {
-		if got := friend.receive(); bytes.HasPrefix(got, []byte{0, 2}) {
+		if got := other.receive(); bytes.HasPrefix(got, []byte{0, 2}) {
 			update := lib0.NewReader(got[2:]).Bytes()
 			if _, err := copied.Apply(update, nil); err != nil {
 				t.Fatal(err)
@@ -356,13 +356,13 @@ func TestFloodsLeaveOthersAlone(t *testing.T) {
 			}
 		}
 	}
-	friend.send(sync(0, copied.StateVector().Encode()))
-	for !bytes.HasPrefix(friend.receive(), []byte{0, 1}) {
+	other.send(sync(0, copied.StateVector().Encode()))
+	for !bytes.HasPrefix(other.receive(), []byte{0, 1}) {
 	}
 }
 
-// A page whose document has begun a new epoch is sent away for good: merged, its content would double.
-func TestANewEpochSendsPagesAway(t *testing.T) {
+// A new epoch ends the connections of pages for good: merging their copy would duplicate the content.
+func TestANewEpochEndsPageConnections(t *testing.T) {
 	r := newRig(t, 0)
 	c := r.dial(t, "ada")
 	c.receive()

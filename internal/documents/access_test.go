@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/documents"
 )
 
-// Roles are given, taken and kept across restarts; nobody has one by default.
+// Roles can be granted and revoked and survive restarts; nobody has a role by default.
 func TestRolesArePersistent(t *testing.T) {
 	b := openBus(t)
 	l := openLibrary(t, b)
@@ -27,7 +27,7 @@ func TestRolesArePersistent(t *testing.T) {
 		return r
 	}
 	if r := role(l, "plan", "mars"); r != "" {
-		t.Errorf("it begins as %q", r)
+		t.Errorf("the first role is %q", r)
 	}
 	for _, s := range []struct {
 		agent string
@@ -37,30 +37,30 @@ func TestRolesArePersistent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := role(l, "plan", s.agent); r != s.role {
-			t.Errorf("%s is %q", s.agent, r)
+			t.Errorf("the role of %s is %q", s.agent, r)
 		}
 	}
 	closeLibrary(t, l)
 	again := openLibrary(t, b)
 	defer closeLibrary(t, again)
-	if r := role(again, "plan", "venus"); r != documents.RoleOwner { // without opening the document
-		t.Errorf("venus is %q", r)
+	if r := role(again, "plan", "venus"); r != documents.RoleOwner { // Role does not open the document
+		t.Errorf("the role of venus is %q", r)
 	}
 	roles, err := again.Shares(t.Context(), "plan")
 	if err != nil || len(roles) != 2 || roles["mars"] != documents.RoleWriter {
 		t.Errorf("the roles are %v, %v", roles, err)
 	}
 	if _, _, err := again.Compact(t.Context(), "plan"); err != nil || role(again, "plan", "mars") != documents.RoleWriter {
-		t.Errorf("a new epoch forgets the roles: %v", err)
+		t.Errorf("roles were lost with the new epoch: %v", err)
 	}
 	ensure(t, again, "other")
 	if roles, err := again.Shares(t.Context(), "other"); err != nil || roles == nil || len(roles) != 0 {
-		t.Errorf("another document has %v, %v", roles, err)
+		t.Errorf("another document has the roles %v, %v", roles, err)
 	}
 }
 
-// Roles that are given at the same moment are all there afterwards, also when the document begins a new epoch meanwhile.
-func TestRolesAreGivenAtTheSameMoment(t *testing.T) {
+// Roles granted concurrently are all stored, even when the document begins a new epoch meanwhile.
+func TestRolesAreGrantedConcurrently(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
 	ensure(t, l, "plan")
@@ -96,7 +96,7 @@ func TestRolesAreChecked(t *testing.T) {
 		"a name with dots": func() error { _, err := l.Role(t.Context(), "a.b", "mars"); return err }(),
 	} {
 		if documents.CodeOf(err) != documents.CodeInvalid {
-			t.Errorf("%s gives %v", name, err)
+			t.Errorf("%s returns %v", name, err)
 		}
 	}
 	for name, err := range map[string]error{
@@ -104,12 +104,12 @@ func TestRolesAreChecked(t *testing.T) {
 		"showing":     func() error { _, err := l.Shares(t.Context(), "none"); return err }(),
 	} {
 		if documents.CodeOf(err) != documents.CodeNotFound {
-			t.Errorf("%s gives %v", name, err)
+			t.Errorf("%s returns %v", name, err)
 		}
 	}
 }
 
-// wire is a link whose other end is the test.
+// wire is a link whose remote end is the test.
 type wire struct {
 	agent   string
 	sent    chan replica.Message
@@ -129,8 +129,7 @@ func (w *wire) OnMessage(h channel.Handler) (remove func()) { w.handler = h; ret
 func (w *wire) LocalAgent() string                          { return "hub-documents" }
 func (w *wire) RemoteAgent() string                         { return w.agent }
 
-// An agent's replica is told what it may read, and no longer once the document has begun
-// a new epoch.
+// A linked replica receives what its agent may read, and nothing after the document began a new epoch.
 func TestLinkedReplicasEndWithTheEpoch(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
@@ -146,7 +145,7 @@ func TestLinkedReplicasEndWithTheEpoch(t *testing.T) {
 		}
 		defer leave()
 		if m := <-w.sent; m.Kind != replica.KindStep1 {
-			t.Errorf("it begins with %+v", m)
+			t.Errorf("the first message is %+v", m)
 		}
 	}
 	if err := d.Edit(t.Context(), set("k", 1)); err != nil {
@@ -155,15 +154,15 @@ func TestLinkedReplicasEndWithTheEpoch(t *testing.T) {
 	m := <-reader.sent
 	got := crdt.New(crdt.Options{})
 	if _, err := got.Apply(m.Payload, nil); err != nil || m.Kind != replica.KindUpdate {
-		t.Errorf("it hears %+v, %v", m, err)
+		t.Errorf("the reader receives %+v, %v", m, err)
 	}
 	if _, _, err := l.Compact(t.Context(), "plan"); err != nil {
 		t.Fatal(err)
 	}
 	if len(stranger.sent) > 0 {
-		t.Errorf("who has no role hears %+v", <-stranger.sent)
+		t.Errorf("an agent without a role receives %+v", <-stranger.sent)
 	}
 	if _, err := d.Attach(reader); documents.CodeOf(err) != documents.CodeClosed {
-		t.Errorf("the old epoch's document takes it: %v", err)
+		t.Errorf("the document of the former epoch accepts the replica: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/documents"
 )
 
-// blocks are the files of the log in a bus's data directory.
+// blocks returns the files of the log in a bus's data directory.
 func blocks(t *testing.T, dir string) []string {
 	t.Helper()
 	var files []string
@@ -34,9 +34,9 @@ func blocks(t *testing.T, dir string) []string {
 	return files
 }
 
-// Of a log with flipped bits, or one that was cut off, the document opens to what is whole; it has all again
-// when a copy that has it comes back. What is missing in between is told.
-func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
+// A document whose log has flipped bits or is truncated opens with the intact part. It is complete again when a
+// copy that has the rest is attached, and the damage is logged.
+func TestADamagedLogOpensWithItsIntactPart(t *testing.T) {
 	for name, damage := range map[string]func(b []byte) []byte{
 		"a flipped bit in the middle":         func(b []byte) []byte { flip(b, len(b)/2); return b },
 		"flipped bits all over":               func(b []byte) []byte { flip(b, len(b)/3); flip(b, len(b)/2); flip(b, len(b)*3/4); return b },
@@ -59,7 +59,7 @@ func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
 			}
 			const changes = 60
 			b := open()
-			// This library is left open: closing it would take a snapshot, and the log be of no use.
+			// This library is left open: closing it would store a snapshot, which replaces the log.
 			first := openLibrary(t, b)
 			d := ensure(t, first, "plan")
 			for i := range changes {
@@ -74,7 +74,7 @@ func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
 			end(b)
 			closing, cancel := context.WithCancel(context.Background())
 			cancel()
-			_ = first.Close(closing) // the bus has gone; this ends its goroutines
+			_ = first.Close(closing) // the bus is closed; Close only ends the goroutines
 
 			for _, file := range blocks(t, dir) {
 				raw, err := os.ReadFile(file)
@@ -94,26 +94,26 @@ func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
 			d = ensure(t, l, "plan")
 			there := keys(t, d)
 			if there == 0 || there >= changes {
-				t.Errorf("it opens with %d of %d changes", there, changes)
+				t.Errorf("the document opens with %d of %d changes", there, changes)
 			}
-			t.Logf("%d of %d changes are there", there, changes)
+			t.Logf("%d of %d changes are left", there, changes)
 			if err := d.Submit(t.Context(), "mars", copied, true); err != nil {
 				t.Fatal(err)
 			}
 			if n := keys(t, d); n != changes {
-				t.Errorf("the copy brings back %d of %d", n, changes)
+				t.Errorf("with the copy there are %d of %d changes", n, changes)
 			}
 			if err := d.Edit(t.Context(), set("after", 1)); err != nil {
 				t.Fatal(err)
 			}
 			closeLibrary(t, l)
-			// A log that ends too early looks like one that ends there.
+			// A truncated log cannot be distinguished from a shorter one.
 			if notified := strings.Contains(log.String(), "changes of a document are lost"); notified != strings.Contains(name, "flipped") {
-				t.Errorf("of the damage the log tells:\n%s", log.String())
+				t.Errorf("the log output is:\n%s", log.String())
 			}
 			l = openLibrary(t, b)
 			if n := keys(t, ensure(t, l, "plan")); n != changes+1 {
-				t.Errorf("opened again it has %d of %d", n, changes+1)
+				t.Errorf("after another start there are %d of %d changes", n, changes+1)
 			}
 			closeLibrary(t, l)
 			end(b)
@@ -121,12 +121,12 @@ func TestADamagedLogOpensToWhatIsWhole(t *testing.T) {
 	}
 }
 
-// flip flips a bit of the first change that is written behind a place.
+// flip flips a bit in the first change after an offset.
 func flip(b []byte, place int) {
 	b[place+bytes.Index(b[place:], []byte("xxxx"))] ^= 4
 }
 
-// keys counts the keys of a document's map, which must be the first ones.
+// keys counts the keys of a document's map and verifies that they are the first ones.
 func keys(t *testing.T, d *documents.Document) int {
 	t.Helper()
 	var doc struct{ M map[string]any }
@@ -136,14 +136,13 @@ func keys(t *testing.T, d *documents.Document) int {
 	for i := range doc.M {
 		var n int
 		if _, err := fmt.Sscanf(i, "k%d", &n); err == nil && n >= len(doc.M) {
-			t.Errorf("of %d keys there is %s", len(doc.M), i)
+			t.Errorf("the map has %d keys, among them %s", len(doc.M), i)
 		}
 	}
 	return len(doc.M)
 }
 
-// Of a log from a backup, whose end is before the newest snapshot's place, is told; what is written then is there after a
-// death.
+// Opening a log from a backup that ends before the newest snapshot is logged; later changes survive a kill.
 func TestALogThatEndsBeforeItsSnapshot(t *testing.T) {
 	b := openBus(t)
 	l := openLibrary(t, b)
@@ -154,7 +153,7 @@ func TestALogThatEndsBeforeItsSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	closeLibrary(t, l) // with a snapshot
+	closeLibrary(t, l) // Close stores a snapshot
 	js := b.JetStream()
 	stream, err := js.Stream(t.Context(), "hub_CRDT")
 	if err != nil {
@@ -174,20 +173,20 @@ func TestALogThatEndsBeforeItsSnapshot(t *testing.T) {
 	}
 	d = ensure(t, l, "plan")
 	if n := keys(t, d); n != changes {
-		t.Errorf("it opens with %d of %d", n, changes)
+		t.Errorf("the document opens with %d of %d changes", n, changes)
 	}
 	if err := d.Edit(t.Context(), set("after", 1)); err != nil {
 		t.Fatal(err)
 	}
-	another := openLibrary(t, b) // as after a death: the first is not closed
+	another := openLibrary(t, b) // as after a kill: the first is not closed
 	if n := keys(t, ensure(t, another, "plan")); n != changes+1 {
-		t.Errorf("opened again it has %d of %d", n, changes+1)
+		t.Errorf("after another start there are %d of %d changes", n, changes+1)
 	}
 	closeLibrary(t, another)
 	closing, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = l.Close(closing) // another has gone on; this ends its goroutines
+	_ = l.Close(closing) // another library has the document; Close only ends the goroutines
 	if !strings.Contains(log.String(), "ends before a snapshot") {
-		t.Errorf("the log reads:\n%s", log.String())
+		t.Errorf("the log output is:\n%s", log.String())
 	}
 }

@@ -78,8 +78,8 @@ func set(key string, value any) func(*crdt.Doc) error {
 	return func(d *crdt.Doc) error { return d.Map("m").Set(key, value) }
 }
 
-// A change that was acknowledged is there after the process is gone without a word.
-func TestAcknowledgedChangesSurviveADeath(t *testing.T) {
+// An acknowledged change survives a kill of the process.
+func TestAcknowledgedChangesSurviveAKill(t *testing.T) {
 	b := openBus(t)
 	first := openLibrary(t, b)
 	d := ensure(t, first, "plan")
@@ -89,22 +89,22 @@ func TestAcknowledgedChangesSurviveADeath(t *testing.T) {
 		}
 	}
 	want := show(t, d)
-	// The second library opens what is stored while the first still stands: as after a kill.
+	// The second library opens the stored document while the first is still open, as after a kill.
 	second := openLibrary(t, b)
 	got, err := second.Get(t.Context(), "plan")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s := show(t, got); s != want {
-		t.Errorf("there is %s, want %s", s, want)
+		t.Errorf("the content is %s, want %s", s, want)
 	}
 	closeLibrary(t, second)
 	if err := first.Close(context.Background()); err == nil {
-		t.Error("the first library took a snapshot although the head is another's")
+		t.Error("the first library took a snapshot although the other library wrote the head")
 	}
 }
 
-// The log is purged only behind verified snapshots, of which the newest but one would do too.
+// The log is purged only behind verified snapshots, and the previous snapshot suffices to restore the document.
 func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 	b := openBus(t)
 	want := ""
@@ -112,7 +112,7 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 		l := openLibrary(t, b)
 		d := ensure(t, l, "plan")
 		if got := show(t, d); round > 0 && got != want {
-			t.Fatalf("round %d: there is %s, want %s", round, got, want)
+			t.Fatalf("round %d: the content is %s, want %s", round, got, want)
 		}
 		for i := range 20 {
 			if err := d.Edit(t.Context(), set("k", 100*round+i)); err != nil {
@@ -131,7 +131,7 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := info.State.Msgs; n != 20 {
-		t.Errorf("the log has %d changes; those behind the snapshot but one are 20", n)
+		t.Errorf("the log has %d changes; 20 follow the previous snapshot", n)
 	}
 	snapshots, err := b.JetStream().Stream(t.Context(), "hub_CRDT_SNAP")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 	if info, err := snapshots.Info(t.Context()); err != nil || info.State.NumSubjects != 2 {
 		t.Fatalf("there are %d snapshots, %v", info.State.NumSubjects, err)
 	}
-	// The newest is lost: the one before and the log give the same.
+	// When the newest snapshot is lost, the previous one and the log lead to the same state.
 	heads, err := b.JetStream().KeyValue(t.Context(), "hub_crdt_head")
 	if err != nil {
 		t.Fatal(err)
@@ -158,10 +158,10 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 	}
 	l := openLibrary(t, b)
 	if got := show(t, ensure(t, l, "plan")); got != want {
-		t.Errorf("from the snapshot before there is %s, want %s", got, want)
+		t.Errorf("from the previous snapshot the content is %s, want %s", got, want)
 	}
 	closeLibrary(t, l)
-	// The head leads to a snapshot that is there: another one, or the lost one stored again.
+	// The head refers to an existing snapshot again: another one, or the lost one stored anew.
 	if entry, err = heads.Get(t.Context(), "plan"); err != nil {
 		t.Fatal(err)
 	}
@@ -169,11 +169,11 @@ func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := snapshots.GetLastMsgForSubject(t.Context(), "hub.crdtsnap."+head.Object); err != nil {
-		t.Errorf("the broken head was left as it was: %v", err)
+		t.Errorf("the broken head was not repaired: %v", err)
 	}
 }
 
-// A snapshot that is not what was stored is not loaded.
+// A snapshot that differs from the stored one is not loaded.
 func TestABrokenSnapshotIsNotLoaded(t *testing.T) {
 	b := openBus(t)
 	l := openLibrary(t, b)
@@ -199,11 +199,11 @@ func TestABrokenSnapshotIsNotLoaded(t *testing.T) {
 	l = openLibrary(t, b)
 	defer closeLibrary(t, l)
 	if _, err := l.Ensure(t.Context(), "plan"); documents.CodeOf(err) != documents.CodeStorage {
-		t.Errorf("it opens with %v", err)
+		t.Errorf("Ensure returns %v", err)
 	}
 }
 
-// Many changes are snapshotted as they come.
+// Many changes lead to snapshots while the document is open.
 func TestManyChanges(t *testing.T) {
 	b := openBus(t)
 	l := openLibrary(t, b)
@@ -231,7 +231,7 @@ func TestManyChanges(t *testing.T) {
 	}
 	if err := d.View(t.Context(), func(doc *crdt.Doc) {
 		if n := doc.Array("l").Len(); n != 2493 {
-			t.Errorf("there are %d elements", n)
+			t.Errorf("the list has %d elements", n)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestNamesAndLookUps(t *testing.T) {
 		}
 	}
 	if _, err := l.Get(t.Context(), "none"); documents.CodeOf(err) != documents.CodeNotFound {
-		t.Errorf("a document that is not there gives %v", err)
+		t.Errorf("a missing document returns %v", err)
 	}
 	ensure(t, l, "b")
 	ensure(t, l, "a")
@@ -255,12 +255,12 @@ func TestNamesAndLookUps(t *testing.T) {
 	}
 	closeLibrary(t, l)
 	if _, err := l.Get(t.Context(), "a"); documents.CodeOf(err) != documents.CodeClosed {
-		t.Errorf("a closed library gives %v", err)
+		t.Errorf("a closed library returns %v", err)
 	}
 }
 
-// A new epoch has the content without the history, in the store too; who held the old one is
-// told to open it anew, and what it lacked of the log is gone at last.
+// A new epoch has the content without the history, in the store as well. Holders of the former epoch must open the
+// document again, and the former epoch's log is purged.
 func TestCompaction(t *testing.T) {
 	b := openBus(t)
 	l := openLibrary(t, b)
@@ -288,11 +288,11 @@ func TestCompaction(t *testing.T) {
 	want := show(t, old)
 	before, after, err := l.Compact(t.Context(), "plan")
 	if err != nil || before < 200 || after > 10 {
-		t.Fatalf("of %d items %d are left, %v", before, after, err)
+		t.Fatalf("the new epoch has %[2]d items, the former had %[1]d: %[3]v", before, after, err)
 	}
 	now := ensure(t, l, "plan")
 	if got := show(t, now); got != want || now.Epoch() != 1 {
-		t.Errorf("in epoch %d there is %s, want %s", now.Epoch(), got, want)
+		t.Errorf("in epoch %d the content is %s, want %s", now.Epoch(), got, want)
 	}
 	if err := now.View(t.Context(), func(doc *crdt.Doc) {
 		runs := doc.Text("t").Runs()
@@ -303,7 +303,7 @@ func TestCompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := old.Edit(t.Context(), set("late", 1)); documents.CodeOf(err) != documents.CodeClosed {
-		t.Errorf("an edit of the old epoch gives %v", err)
+		t.Errorf("an edit of the old epoch returns %v", err)
 	}
 	for round := range 3 {
 		if err := ensure(t, l, "plan").Edit(t.Context(), set("round", round)); err != nil {
@@ -315,7 +315,7 @@ func TestCompaction(t *testing.T) {
 	}
 	defer closeLibrary(t, l)
 	if got := show(t, ensure(t, l, "plan")); got != want {
-		t.Errorf("after restarts there is %s, want %s", got, want)
+		t.Errorf("after restarts the content is %s, want %s", got, want)
 	}
 	stream, err := b.JetStream().Stream(t.Context(), "hub_CRDT")
 	if err != nil {
@@ -327,7 +327,7 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// Content that has no type here is compacted, too.
+// Compaction keeps content of kinds that have no type in the engine.
 func TestCompactionOfOpaqueContent(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
@@ -341,14 +341,14 @@ func TestCompactionOfOpaqueContent(t *testing.T) {
 	}
 	d = ensure(t, l, "plan")
 	if s, err := d.Status(t.Context()); err != nil || s.Items != 1 || s.Epoch != 1 {
-		t.Errorf("after it there is %+v, %v", s, err)
+		t.Errorf("after compaction the status is %+v, %v", s, err)
 	}
 	if err := d.Edit(t.Context(), set("k", 1)); err != nil {
 		t.Error(err)
 	}
 }
 
-// Waiting ends with the next change, and not before.
+// Wait returns with the next change, not earlier.
 func TestWait(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
@@ -358,7 +358,7 @@ func TestWait(t *testing.T) {
 	}
 	first, err := d.Content(t.Context())
 	if err != nil || string(first.Content) != `{"m":{"k":1}}` || first.Name != "plan" || first.Version == "" {
-		t.Fatalf("there is %+v, %v", first, err)
+		t.Fatalf("the first content is %+v, %v", first, err)
 	}
 	got := make(chan documents.Content)
 	go func() {
@@ -373,12 +373,12 @@ func TestWait(t *testing.T) {
 	}
 	c := <-got
 	if string(c.Content) != `{"m":{}}` || c.Version == first.Version {
-		t.Errorf("after the change there is %+v", c)
+		t.Errorf("after the change the content is %+v", c)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := d.Wait(ctx, c.Version); err == nil {
-		t.Error("a wait that was given up succeeds")
+		t.Error("a cancelled Wait returns no error")
 	}
 }
 
@@ -423,12 +423,12 @@ func TestEdits(t *testing.T) {
 			err := documents.Apply(d, edits)
 			if c.want == "" {
 				if documents.CodeOf(err) != documents.CodeInvalid || d.Items() != 0 {
-					t.Errorf("it gives %v and %d items", err, d.Items())
+					t.Errorf("the error is %v, the document has %d items", err, d.Items())
 				}
 				return
 			}
 			if b, _ := d.JSON(); err != nil || string(b) != c.want {
-				t.Errorf("there is %s, %v, want %s", b, err, c.want)
+				t.Errorf("the content is %s, %v, want %s", b, err, c.want)
 			}
 		})
 	}
@@ -438,7 +438,7 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// A document that churns begins a new epoch by itself.
+// A worn document begins a new epoch by itself.
 func TestAWornDocumentBeginsANewEpoch(t *testing.T) {
 	l, err := documents.Open(t.Context(), documents.Options{Bus: openBus(t), Name: "hub", Interval: 100 * time.Millisecond})
 	if err != nil {
@@ -462,20 +462,19 @@ func TestAWornDocumentBeginsANewEpoch(t *testing.T) {
 	select {
 	case <-old.Done():
 	case <-time.After(time.Minute):
-		t.Fatal("the epoch goes on")
+		t.Fatal("the epoch did not end")
 	}
 	now := ensure(t, l, "plan")
 	for now == old { // until the library has closed it
 		now = ensure(t, l, "plan")
 	}
 	if s, err := now.Status(t.Context()); err != nil || s.Epoch != 1 || s.Items > 10 || show(t, now) != want {
-		t.Errorf("after it there is %s, %+v, %v", show(t, now), s, err)
+		t.Errorf("after the new epoch the document has %s, %+v, %v", show(t, now), s, err)
 	}
 }
 
-// More documents than may be open at once are there all the same: those that nobody uses are closed. One that
-// somebody watches stays.
-func TestUnusedDocumentsMakeRoom(t *testing.T) {
+// More documents than may be open at once remain usable: unused ones are closed. A watched document stays open.
+func TestUnusedDocumentsAreClosed(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
 	l.Bound(3, 0)
@@ -490,22 +489,22 @@ func TestUnusedDocumentsMakeRoom(t *testing.T) {
 	}
 	for i := range 10 {
 		if got, want := show(t, ensure(t, l, fmt.Sprint("d", i))), fmt.Sprintf(`{"m":{"0":%d,"1":%d}}`, i, i); got != want {
-			t.Errorf("document %d is %s, want %s", i, got, want)
+			t.Errorf("document %d has %s, want %s", i, got, want)
 		}
 	}
 	if err := watched.Edit(t.Context(), set("k", 1)); err != nil {
-		t.Errorf("the document that is watched was closed: %v", err)
+		t.Errorf("the watched document was closed: %v", err)
 	}
 	cancel()
 	cancel()
 	l.Bound(3, time.Hour)
 	if _, err := l.Ensure(t.Context(), "one more"[:3]); documents.CodeOf(err) != documents.CodeStorage {
-		t.Errorf("with all in use another gives %v", err)
+		t.Errorf("with all documents in use, opening another returns %v", err)
 	}
 }
 
-// Who waits for a change hears of one in a new epoch, without asking again.
-func TestWaitingGoesOnInANewEpoch(t *testing.T) {
+// Wait returns for a change in a new epoch without another call.
+func TestWaitContinuesInANewEpoch(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
 	set := func(value int) *documents.Content {
@@ -519,16 +518,16 @@ func TestWaitingGoesOnInANewEpoch(t *testing.T) {
 	seen := set(2).Version
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	heard := make(chan string, 1)
+	received := make(chan string, 1)
 	go func() {
 		for {
 			c, err := l.AwaitDocument(ctx, "plan", seen)
 			if err != nil {
-				heard <- err.Error()
+				received <- err.Error()
 				return
 			}
 			if seen = c.Version; string(c.Content) == `{"m":{"k":3}}` {
-				heard <- "all"
+				received <- "all"
 				return
 			}
 		}
@@ -537,12 +536,13 @@ func TestWaitingGoesOnInANewEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	set(3)
-	if got := <-heard; got != "all" {
+	if got := <-received; got != "all" {
 		t.Error(got)
 	}
 }
 
-// There is a bound on documents, and who reaches it is told what to do; those that there are open and take edits.
+// The number of documents is bounded. The error beyond it says what to do; existing documents open and can be
+// edited.
 func TestTheNumberOfDocumentsIsBounded(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
@@ -555,12 +555,12 @@ func TestTheNumberOfDocumentsIsBounded(t *testing.T) {
 	}
 	var refused *documents.Error
 	if _, err := l.EditDocument(t.Context(), "third", one); !errors.As(err, &refused) || refused.Code != documents.CodeInvalid || refused.Remedy == "" {
-		t.Errorf("a third is refused with %v", err)
+		t.Errorf("a third document returns %v", err)
 	}
 	if _, err := l.EditDocument(t.Context(), "second", one); err != nil {
 		t.Error(err)
 	}
 	if names, err := l.Documents(t.Context()); err != nil || len(names) != 2 {
-		t.Errorf("there are %v, %v", names, err)
+		t.Errorf("the documents are %v, %v", names, err)
 	}
 }

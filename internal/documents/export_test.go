@@ -2,8 +2,8 @@ package documents
 
 import "time"
 
-// Bound sets how many documents may be open and how long an unused one stays so.
+// Bound sets how many documents may be open, and for how long an unused one stays open.
 func (l *Library) Bound(open int, idle time.Duration) { l.maxOpen, l.idle = open, idle }
 
-// BoundStored sets how many documents there may be.
+// BoundStored sets how many documents may exist.
 func (l *Library) BoundStored(most int) { l.most = most }

@@ -21,21 +21,21 @@ var (
 	killSeed  = flag.Uint64("kill-seed", 0, "seed of the kills' moments; 0 takes a new one")
 )
 
-// killClients edit at the same time, in killDocuments.
+// killClients is the number of clients that edit concurrently, killDocuments the number of documents.
 const (
 	killClients   = 10
 	killDocuments = 3
 )
 
-// written is what a client has been told of its edits.
+// written records the edits of a client by what the hub answered.
 type written struct {
-	acknowledged []string // these are there, once
-	unknown      []string // the hub went before it answered: these may be there, once
+	acknowledged []string // these must be stored once
+	unknown      []string // the hub was killed before it answered: these may be stored, at most once
 }
 
-// The hub is killed at random moments while ten clients edit three documents, which are compacted in
-// between: every acknowledged edit is there afterwards, once, no edit is there twice or in part, and each document
-// opens, takes edits and is the same after one more start.
+// The hub is killed at random moments while ten clients edit three documents, which are compacted from time to
+// time. Every acknowledged edit is stored once, no edit is duplicated or partial, and each document opens, can be
+// edited and is unchanged after another start.
 func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 	seed := *killSeed
 	if seed == 0 {
@@ -62,7 +62,7 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 			select {
 			case <-clients:
 				running = false
-			case <-time.After(time.Duration(1+random.IntN(5)) * time.Millisecond): // in the middle of something
+			case <-time.After(time.Duration(1+random.IntN(5)) * time.Millisecond): // during some operation
 			}
 		}
 		if done.Load() >= total {
@@ -72,7 +72,7 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 			kills++
 		}
 		hub.Start(t)
-		if kills%2 == 0 { // the next kill may come in the middle of that
+		if kills%2 == 0 { // the next kill may interrupt the compaction
 			name := fmt.Sprint("doc", kills%killDocuments)
 			compactions.Go(func() { compact(hub, name) })
 		}
@@ -80,18 +80,18 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 	<-clients
 	compactions.Wait()
 	if kills < 3 {
-		t.Errorf("the hub was killed %d times only", kills)
+		t.Errorf("the hub was killed only %d times", kills)
 	}
 	t.Logf("%d kills", kills)
 	first := judge(t, hub, ledgers)
 	hub.Kill()
 	hub.Start(t)
 	if again := judge(t, hub, ledgers); fmt.Sprint(again) != fmt.Sprint(first) {
-		t.Errorf("after another start the documents are %v, and were %v", again, first)
+		t.Errorf("after another start the documents are %v; before they were %v", again, first)
 	}
 }
 
-// editThroughKills has one client make its edits. Each is a value in a list and the same in a map and a text.
+// editThroughKills makes the edits of one client. Each writes the same value into a list, a map and a text.
 func editThroughKills(t *testing.T, hub hubtest.Hub, number int, done *atomic.Int64) (w written) {
 	var c *client.Client
 	defer func() {
@@ -113,7 +113,7 @@ func editThroughKills(t *testing.T, hub hubtest.Hub, number int, done *atomic.In
 				if c, err = hub.Client(t.Context()); err != nil {
 					c = nil
 					select {
-					case <-time.After(5 * time.Millisecond): // it is coming back
+					case <-time.After(5 * time.Millisecond): // the hub is restarting
 					case <-t.Context().Done():
 						return w
 					}
@@ -134,17 +134,17 @@ func editThroughKills(t *testing.T, hub hubtest.Hub, number int, done *atomic.In
 	return w
 }
 
-// compact begins a new epoch, unless the hub is killed meanwhile.
+// compact begins a new epoch; a kill may interrupt it.
 func compact(hub hubtest.Hub, document string) {
 	c, err := hub.Client(context.Background())
 	if err != nil {
 		return
 	}
 	defer c.Close()
-	_, _ = c.CompactDocument(context.Background(), document) // either way the document must be whole
+	_, _ = c.CompactDocument(context.Background(), document) // it may fail, but the document must stay valid
 }
 
-// judge holds the documents against what clients were told, and returns their versions.
+// judge compares the documents with the answers that clients received, and returns the documents' versions.
 func judge(t *testing.T, hub hubtest.Hub, ledgers []written) (versions []string) {
 	t.Helper()
 	c, err := hub.Client(t.Context())
@@ -181,7 +181,7 @@ func judge(t *testing.T, hub hubtest.Hub, ledgers []written) (versions []string)
 			counted += n
 		}
 		if counted != len(shown.List) || len(shown.Map) != len(shown.List) {
-			t.Errorf("document %d has %d values, %d keys and a count of %d: edits came in part", i, len(shown.List), len(shown.Map), counted)
+			t.Errorf("document %d has %d values, %d keys and a count of %d: edits are partial", i, len(shown.List), len(shown.Map), counted)
 		}
 		versions = append(versions, d.Version)
 	}
@@ -199,11 +199,11 @@ func judge(t *testing.T, hub hubtest.Hub, ledgers []written) (versions []string)
 		}
 		unknown += len(w.unknown)
 	}
-	t.Logf("%d edits are there, of %d nobody was told", len(inList), unknown)
+	t.Logf("%d edits are stored, %d of them unacknowledged", len(inList), unknown)
 	return versions
 }
 
-// splitMarks returns the values "<…>" of a text, by value.
+// splitMarks counts the values "<…>" in a text.
 func splitMarks(text string) map[string]int {
 	found := map[string]int{}
 	start := 0

@@ -14,8 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// Edits are made once, and each is acknowledged, while the document begins one epoch after the other.
-func TestEditsGoThroughNewEpochs(t *testing.T) {
+// Each edit is made once and acknowledged while the document begins one epoch after another.
+func TestEditsAreMadeOnceAcrossEpochs(t *testing.T) {
 	l := openLibrary(t, openBus(t))
 	defer closeLibrary(t, l)
 	ensure(t, l, "plan")
@@ -49,19 +49,19 @@ func TestEditsGoThroughNewEpochs(t *testing.T) {
 		want[i] = fmt.Sprintf("%q", fmt.Sprint(i))
 	}
 	if got := fmt.Sprintf(`{"list":[%s]}`, strings.Join(want, ",")); string(c.Content) != got {
-		t.Errorf("there is\n%s, want\n%s", c.Content, got)
+		t.Errorf("the content is\n%s, want\n%s", c.Content, got)
 	}
 }
 
-// An edit that the store does not confirm may be there all the same, and the error says so; one that was not made
-// says nothing of the kind.
-func TestAnEditThatIsNotConfirmedIsLeftOpen(t *testing.T) {
+// The error of an edit that the store does not confirm says that the edit may have been made; the error of an edit
+// that was not made does not.
+func TestAnUnconfirmedEditIsReportedAsUncertain(t *testing.T) {
 	server := testbed.StartNATS(t)
 	b, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(server.URL())})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close(context.Background()) //nolint:errcheck // the server has gone and come back
+	defer b.Close(context.Background()) //nolint:errcheck // the server was restarted
 	l := openLibrary(t, b)
 	d := ensure(t, l, "plan")
 	seen := make(chan struct{}, 16)
@@ -70,14 +70,14 @@ func TestAnEditThatIsNotConfirmedIsLeftOpen(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-seen; cancel() }()
 	if err := d.Edit(ctx, set("k", 1)); documents.CodeOf(err) != documents.CodeUncertain || !errors.Is(err, context.Canceled) {
-		t.Errorf("the edit ends with %v", err)
+		t.Errorf("the edit returns %v", err)
 	}
 	if got := show(t, d); got != `{"m":{"k":1}}` {
-		t.Errorf("there is %s", got)
+		t.Errorf("the content is %s", got)
 	}
 	bad := []documents.Edit{{Op: documents.OpSet, Path: []string{"m"}, Value: 1}}
 	if err := d.Change(t.Context(), bad); documents.CodeOf(err) != documents.CodeInvalid {
-		t.Errorf("a wrong edit ends with %v", err)
+		t.Errorf("an invalid edit returns %v", err)
 	}
 	server.Start()
 	if err := d.Durable(t.Context()); err != nil {
@@ -85,11 +85,11 @@ func TestAnEditThatIsNotConfirmedIsLeftOpen(t *testing.T) {
 	}
 	closeLibrary(t, l)
 	if _, err := l.EditDocument(t.Context(), "plan", nil); documents.CodeOf(err) != documents.CodeClosed {
-		t.Errorf("after the end an edit ends with %v", err)
+		t.Errorf("after Close an edit returns %v", err)
 	}
 }
 
-// Agents are told to look before they make an uncertain edit again, and not that they should try again.
+// The remedy of an uncertain edit tells agents to read the document before they repeat the edit.
 func TestUncertaintyIsExplained(t *testing.T) {
 	_, _, remedy := documents.Explain(&documents.Error{Code: documents.CodeUncertain, Message: "m"})
 	if !strings.Contains(remedy, "read_document") || slices.Contains(strings.Fields(remedy), "Try") {

@@ -15,25 +15,25 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestIntegersAreThoseOfLib0(t *testing.T) {
+func TestIntegersMatchLib0(t *testing.T) {
 	for v, want := range map[uint64]string{0: "00", 127: "7f", 128: "8001", 300: "ac02", lib0.MaxSafe: "ffffffffffffff0f"} {
 		b := lib0.AppendUint(nil, v)
 		if got := hex.EncodeToString(b); got != want {
-			t.Errorf("%d is written %s, want %s", v, got, want)
+			t.Errorf("%d is encoded as %s, want %s", v, got, want)
 		}
 		r := lib0.NewReader(b)
 		if got := r.Uint(); got != v || r.Err() != nil || r.Len() != 0 {
-			t.Errorf("%s is read as %d, %v", want, got, r.Err())
+			t.Errorf("%s is decoded to %d, %v", want, got, r.Err())
 		}
 	}
 	for v, want := range map[int64]string{0: "00", -1: "41", 63: "3f", 64: "8001", -64: "c001", math.MaxInt32: "bfffffff0f"} {
 		b := lib0.AppendInt(nil, v)
 		if got := hex.EncodeToString(b); got != want {
-			t.Errorf("%d is written %s, want %s", v, got, want)
+			t.Errorf("%d is encoded as %s, want %s", v, got, want)
 		}
 		r := lib0.NewReader(b)
 		if got, negativeZero := r.Int(); got != v || negativeZero || r.Err() != nil {
-			t.Errorf("%s is read as %d, %v", want, got, r.Err())
+			t.Errorf("%s is decoded to %d, %v", want, got, r.Err())
 		}
 	}
 	for _, bad := range []string{"", "80", "ffffffffffffff10", "808080808080808001"} {
@@ -48,7 +48,7 @@ func TestIntegersAreThoseOfLib0(t *testing.T) {
 				r.Int()
 			}
 			if r.Err() == nil {
-				t.Errorf("%s reads %q", name, bad)
+				t.Errorf("%s accepts %q", name, bad)
 			}
 		}
 	}
@@ -68,17 +68,17 @@ func TestValuesAreDecoded(t *testing.T) {
 	got := lib0.Value(r.Any(limits()))
 	want := []any{lib0.Undefined{}, nil, false, true, math.Copysign(0, -1), 1.5, 0.1, lib0.BigInt(-1), "éx", lib0.Object{{Key: "k"}}, []byte{7}}
 	if r.Err() != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("it is %#v, %v", got, r.Err())
+		t.Errorf("the value is %#v, %v", got, r.Err())
 	}
 	if lib0.BigInt(-5).String() != "-5" {
-		t.Error("a BigInt is not written in decimal")
+		t.Error("a BigInt is not encoded in decimal")
 	}
 	if b, err := (lib0.Undefined{}).MarshalJSON(); string(b) != "null" || err != nil {
 		t.Errorf("undefined is %s, %v", b, err)
 	}
 }
 
-func TestManyKeysOfAnObjectAreHeldAgainstEachOther(t *testing.T) {
+func TestDuplicateKeysOfLargeObjectsAreRefused(t *testing.T) {
 	object := func(last string) []byte {
 		b := []byte{lib0.TagObject, 12}
 		for i := range 12 {
@@ -123,7 +123,7 @@ func TestBoundsOfValues(t *testing.T) {
 	}
 }
 
-// A value that is taken can be decoded, and nothing is read beyond it.
+// Any accepted value can be decoded, and the decoder reads nothing beyond it.
 func FuzzAny(f *testing.F) {
 	for _, s := range []string{"\x75\x02\x7e\x76\x01\x01k\x7d\x40", "\x7c\x3f\xc0\x00\x00", "\x77\x01x", "\x7a\x00\x00\x00\x00\x00\x00\x00\x05"} {
 		f.Add([]byte(s))
@@ -135,7 +135,7 @@ func FuzzAny(f *testing.F) {
 			return
 		}
 		if !bytes.Equal(raw, data[:r.Pos()]) {
-			t.Fatalf("of %x it returns %x", data, raw)
+			t.Fatalf("the raw value of %x is %x", data, raw)
 		}
 		lib0.Value(raw)
 	})
@@ -149,7 +149,7 @@ func FuzzNumber(f *testing.F) {
 		r := lib0.NewReader(lib0.AppendNumber(nil, v))
 		got := lib0.Value(r.Any(limits())).(float64)
 		if r.Err() != nil || got != v && !(got != got && v != v) || math.Signbit(got) != math.Signbit(v) && v == v {
-			t.Fatalf("%v comes back as %v, %v", v, got, r.Err())
+			t.Fatalf("%v is decoded to %v, %v", v, got, r.Err())
 		}
 	})
 }

@@ -28,7 +28,7 @@ func (p *program) link(t *testing.T) *channel.Channel {
 	return ch
 }
 
-// send sends the hub's documents an envelope as it is.
+// send sends an envelope to the hub's documents without changing it.
 func (p *program) send(t *testing.T, typ envelope.Type, payload any) {
 	t.Helper()
 	e, err := envelope.New(p.id, sharing.CardID, typ, payload)
@@ -40,7 +40,7 @@ func (p *program) send(t *testing.T, typ envelope.Type, payload any) {
 	}
 }
 
-// attach has the program keep a further replica on its channel.
+// attach attaches another replica to the program's channel.
 func (p *program) attach(t *testing.T, document string) *replica.Replica {
 	t.Helper()
 	r, err := replica.New(replica.Options{Agent: p.id, State: document, Interval: time.Hour})
@@ -60,8 +60,8 @@ func (p *program) attach(t *testing.T, document string) *replica.Replica {
 	return r
 }
 
-// An agent that asks for what it may not have, again and again, is answered and logged a bounded
-// number of times; the others, and what it may have, go on as before.
+// Refusals to an agent that repeats forbidden requests are answered and logged a bounded number of times; other
+// agents and permitted requests are not affected.
 func TestAFloodOfRefusedMessagesIsBounded(t *testing.T) {
 	k, p := pair(t, documents.RoleWriter)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
@@ -82,23 +82,23 @@ func TestAFloodOfRefusedMessagesIsBounded(t *testing.T) {
 	}
 	text := k.logs.String()
 	if n := strings.Count(text, "agent=mars"); n == 0 || n > 300 {
-		t.Errorf("the log speaks of it %d times", n)
+		t.Errorf("the log mentions it %d times", n)
 	}
 	if !strings.Contains(text, "are ignored for a while") {
 		t.Errorf("the log does not report that its messages are ignored:\n%s", text)
 	}
 	if first := p.problem(t); first.Code != sharing.CodeDenied && first.Code != sharing.CodeBusy {
-		t.Errorf("it hears %+v", first)
+		t.Errorf("the agent receives %+v", first)
 	}
 	if names, err := k.library.Documents(t.Context()); err != nil || len(names) != 1 {
-		t.Errorf("there are %v, %v", names, err)
+		t.Errorf("the documents are %v, %v", names, err)
 	}
 }
 
-// One agent is linked with 64 documents, and told so when it wants one more.
+// An agent may have at most 64 linked documents; the next request is refused with an explanation.
 func TestAnAgentHasABoundedNumberOfDocuments(t *testing.T) {
 	k, p := pair(t, documents.RoleWriter)
-	k.same(t, p) // with its 1st document
+	k.same(t, p) // the first document
 	for i := range 64 {
 		name := fmt.Sprint("d", i)
 		k.share(t, name, "mars", documents.RoleWriter)
@@ -117,30 +117,31 @@ func TestAnAgentHasABoundedNumberOfDocuments(t *testing.T) {
 	}
 	got := p.problem(t)
 	if got.Code != sharing.CodeBusy || !strings.Contains(got.Message, "64") || got.Remedy == "" {
-		t.Errorf("it hears %+v", got)
+		t.Errorf("the agent receives %+v", got)
 	}
 	if text := k.logs.String(); !strings.Contains(text, "document=d63") {
-		t.Errorf("the log does not say it:\n%s", text)
+		t.Errorf("the log does not report it:\n%s", text)
 	}
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", "as before") })
 	k.same(t, p)
 }
 
-// What a writer says in another's name, or in none, reaches no document and is logged with who sent it.
+// A writer's messages in another agent's name, or without a name, reach no document and are logged with their
+// sender.
 func TestForgedMessagesAreRefused(t *testing.T) {
 	k, p := pair(t, documents.RoleWriter)
 	k.share(t, "plan", "venus", documents.RoleWriter)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
 	k.same(t, p)
 
-	// A real update of an agent who calls itself venus, carried by mars.
+	// The update is valid and claims venus as its author, but mars sends it.
 	forger, err := replica.New(replica.Options{Agent: "venus", State: "plan"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer forger.Close() // it returns nil
-	mouth := &mouth{channel: p.link(t)}
-	detach, err := forger.Attach(mouth)
+	impersonator := &impersonator{channel: p.link(t)}
+	detach, err := forger.Attach(impersonator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,19 +168,19 @@ func TestForgedMessagesAreRefused(t *testing.T) {
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: 2}}); err != nil {
 		t.Fatal(err)
 	}
-	wait.Eventually(t, "the others go on", func() bool { _, shown := content(t, p.replica); return strings.Contains(shown, `"k":2`) })
+	wait.Eventually(t, "other edits arrive", func() bool { _, shown := content(t, p.replica); return strings.Contains(shown, `"k":2`) })
 }
 
-// mouth is a link whose other end believes it to be another agent's.
-type mouth struct{ channel *channel.Channel }
+// impersonator is a link that claims to be another agent's.
+type impersonator struct{ channel *channel.Channel }
 
-func (m *mouth) Send(ctx context.Context, e *envelope.Envelope) error {
+func (m *impersonator) Send(ctx context.Context, e *envelope.Envelope) error {
 	forged, err := envelope.New(m.channel.LocalAgent(), m.channel.RemoteAgent(), e.Type, json.RawMessage(e.Payload))
 	if err != nil {
 		return err
 	}
 	return m.channel.Send(ctx, forged)
 }
-func (m *mouth) OnMessage(channel.Handler) (remove func()) { return func() {} }
-func (m *mouth) LocalAgent() string                        { return "venus" }
-func (m *mouth) RemoteAgent() string                       { return m.channel.RemoteAgent() }
+func (m *impersonator) OnMessage(channel.Handler) (remove func()) { return func() {} }
+func (m *impersonator) LocalAgent() string                        { return "venus" }
+func (m *impersonator) RemoteAgent() string                       { return m.channel.RemoteAgent() }

@@ -39,10 +39,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
-// patience bounds what takes as long as it takes.
+// patience bounds waits on a busy machine.
 const patience = 30 * time.Second
 
-// keeper is a hub as far as documents go: a library, and a node with a sharing service.
+// keeper is the part of a hub that keeps documents: a library, and a node with a sharing service.
 type keeper struct {
 	bus     *bus.Bus
 	listens []func(t *testing.T) transport.Listener
@@ -55,7 +55,7 @@ type keeper struct {
 	service *sharing.Service
 }
 
-// node is a parley.Node as the service requires it.
+// node adapts a parley.Node to the service's interface.
 type node struct{ *parley.Node }
 
 func (n node) Parley() *parley.Node { return n.Node }
@@ -119,7 +119,7 @@ func (k *keeper) share(t *testing.T, document, agentID string, role documents.Ro
 	}
 }
 
-// lines is a log.
+// lines collects log output.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -145,11 +145,11 @@ type program struct {
 	faults *transporttest.Faults
 	saved  *replica.Saved
 
-	node    *parley.Node
-	heard   chan *envelope.Envelope
-	replica *replica.Replica
-	stop    context.CancelFunc
-	keeping sync.WaitGroup
+	node     *parley.Node
+	received chan *envelope.Envelope
+	replica  *replica.Replica
+	stop     context.CancelFunc
+	keeping  sync.WaitGroup
 }
 
 func newProgram(t *testing.T, id string, at agent.Endpoint, d transport.Dialer) *program {
@@ -169,15 +169,15 @@ func (p *program) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.heard = make(chan *envelope.Envelope, 64)
-	heard := p.heard
+	p.received = make(chan *envelope.Envelope, 64)
+	received := p.received
 	card := agent.Card{ID: p.id, Name: p.id, Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
 	if _, err := p.node.Join(card, func(_ context.Context, e *envelope.Envelope) {
 		if e.Type == envelope.StreamData {
-			return // the replica's
+			return // for the replica
 		}
 		select {
-		case heard <- e:
+		case received <- e:
 		default:
 		}
 	}); err != nil {
@@ -192,7 +192,7 @@ func (p *program) start(t *testing.T) {
 	p.keeping.Go(func() {
 		_ = p.replica.KeepConnected(ctx, func(ctx context.Context) (*channel.Channel, error) {
 			return p.node.Connect(ctx, p.id, sharing.CardID, p.at)
-		}) // it ends with ctx
+		}) // the link ends with ctx
 	})
 }
 
@@ -224,7 +224,7 @@ func (p *program) edit(t *testing.T, f func(d *crdt.Doc) error) {
 	}
 }
 
-// content is a replica's bytes and what they show.
+// content returns a replica's bytes and its JSON.
 func content(t *testing.T, v interface {
 	View(context.Context, func(*crdt.Doc)) error
 }) (bytes, shown string) {
@@ -251,7 +251,7 @@ func (k *keeper) document(t *testing.T) *documents.Document {
 	return d
 }
 
-// same waits until the hub and programs have the same bytes.
+// same waits until the hub and the programs have the same bytes.
 func (k *keeper) same(t *testing.T, programs ...*program) {
 	t.Helper()
 	defer func() {
@@ -277,7 +277,7 @@ func (k *keeper) same(t *testing.T, programs ...*program) {
 	})
 }
 
-// pair is a keeper and a program in memory, which has a role.
+// pair returns a keeper and a program in memory, whose agent has a role.
 func pair(t *testing.T, role documents.Role) (*keeper, *program) {
 	t.Helper()
 	var local memory.Network
@@ -295,9 +295,8 @@ func pair(t *testing.T, role documents.Role) (*keeper, *program) {
 	return k, newProgram(t, "mars", agent.Endpoint{Transport: agent.TransportLocal, Address: "hub"}, &local)
 }
 
-// Agents over WebSocket, NATS and Hyperswarm keep replicas of a hub's document; they lose
-// their connections, they and the hub are started anew, and in the end all have the
-// same bytes, with everything that anybody wrote (Req 9.1, 9.2, 9.3).
+// Agents over WebSocket, NATS and Hyperswarm keep replicas of a hub's document while connections break and they
+// and the hub restart. In the end all replicas have the same bytes, with every edit (Req 9.1, 9.2, 9.3).
 func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 	const token = "a long random token"
 	var address string
@@ -375,7 +374,7 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 			k.close(t)
 			k.open(t)
 		case 1:
-			// What a process had sent is everywhere before it is started anew, under another client id.
+			// Edits that a process has sent are everywhere before it restarts with another client id.
 			k.same(t, programs...)
 			for _, p := range programs {
 				p.end(t)
@@ -395,7 +394,7 @@ func TestAgentsOnThreeTransportsShareADocument(t *testing.T) {
 		}
 	}
 	if !strings.Contains(shown, `"rounds"`) {
-		t.Errorf("the hub's own edits are not there: %s", shown)
+		t.Errorf("the hub's own edits are missing: %s", shown)
 	}
 }
 
@@ -409,40 +408,40 @@ func connect(t *testing.T, s *testbed.Server) *nats.Conn {
 	return nc
 }
 
-// problem is what the next error that the program heard says.
+// problem returns the next error that the program received.
 func (p *program) problem(t *testing.T) (problem struct{ Code, Message, Remedy string }) {
 	t.Helper()
 	select {
-	case e := <-p.heard:
+	case e := <-p.received:
 		if e.Type != envelope.ErrorMessage || json.Unmarshal(e.Payload, &problem) != nil {
-			t.Fatalf("it hears %s %s", e.Type, e.Payload)
+			t.Fatalf("the program received %s %s", e.Type, e.Payload)
 		}
 	case <-time.After(patience):
-		t.Fatal("it hears nothing")
+		t.Fatal("the program received no error")
 	}
 	return problem
 }
 
-// Without a role an agent is told that it has none, in the same words whether there is the
-// document or not; with one it is let in without connecting anew, and out again at once.
-func TestNobodyIsLetInWithoutARole(t *testing.T) {
+// An agent without a role receives the same refusal whether or not the document exists. A granted role works on
+// the existing channel, and a revoked one ends access at once.
+func TestAccessNeedsARole(t *testing.T) {
 	k, p := pair(t, "")
 	first := p.problem(t)
 	if first.Code != sharing.CodeDenied || !strings.Contains(first.Remedy, "parley doc share plan mars") {
-		t.Errorf("it hears %+v", first)
+		t.Errorf("the error is %+v", first)
 	}
 	if names, err := k.library.Documents(t.Context()); err != nil || len(names) != 0 {
-		t.Errorf("there are %v, %v", names, err)
+		t.Errorf("the documents are %v, %v", names, err)
 	}
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: "secret"}}); err != nil {
 		t.Fatal(err)
 	}
 	wait.Eventually(t, "the same answer", func() bool { return p.problem(t) == first })
 	if _, shown := content(t, p.replica); strings.Contains(shown, "secret") {
-		t.Fatalf("it has %s", shown)
+		t.Fatalf("the replica has %s", shown)
 	}
 	if text := k.logs.String(); !strings.Contains(text, "agent=mars") || !strings.Contains(text, "document=plan") {
-		t.Errorf("the log has\n%s", text)
+		t.Errorf("the log output is\n%s", text)
 	}
 
 	k.share(t, "plan", "mars", documents.RoleReader)
@@ -458,14 +457,14 @@ func TestNobodyIsLetInWithoutARole(t *testing.T) {
 	p.end(t)
 	p.start(t)
 	if again := p.problem(t); again.Code != sharing.CodeDenied {
-		t.Errorf("it hears %+v", again)
+		t.Errorf("the error is %+v", again)
 	}
 	if _, shown := content(t, p.replica); strings.Contains(shown, "another") {
-		t.Errorf("it has %s", shown)
+		t.Errorf("the replica has %s", shown)
 	}
 }
 
-// A reader's edits reach nobody.
+// Edits of a reader are not distributed.
 func TestReadersOnlyRead(t *testing.T) {
 	k, p := pair(t, documents.RoleReader)
 	if err := k.document(t).Change(t.Context(), []documents.Edit{{Op: documents.OpSet, Path: []string{"m", "k"}, Value: 1}}); err != nil {
@@ -473,7 +472,7 @@ func TestReadersOnlyRead(t *testing.T) {
 	}
 	k.same(t, p)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", "mine") })
-	wait.Eventually(t, "the replica hears that it was refused", func() bool {
+	wait.Eventually(t, "the replica receives the refusal", func() bool {
 		err := p.replica.Edit(t.Context(), func(d *crdt.Doc) error { return d.Map("m").Set("k", "again") })
 		return err != nil
 	})
@@ -485,7 +484,7 @@ func TestReadersOnlyRead(t *testing.T) {
 	}
 }
 
-// An owner says who else may what; others who ask are refused.
+// An owner can grant roles; requests of other agents are refused.
 func TestOwnersShare(t *testing.T) {
 	k, p := pair(t, documents.RoleOwner)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })
@@ -500,22 +499,22 @@ func TestOwnersShare(t *testing.T) {
 			t.Fatal(err)
 		}
 		select {
-		case e := <-p.heard:
+		case e := <-p.received:
 			return e
 		case <-time.After(patience):
 			t.Fatal("no answer")
 			return nil
 		}
 	}
-	// The agent does not know the hub's card; its channel has introduced it.
+	// The agent does not know the hub's card yet; the channel's handshake introduced it.
 	if e := ask(map[string]any{"document": "plan", "agent": "venus", "role": "writer"}); e.Type != envelope.Response || string(e.Payload) != `{"document":"plan","roles":{"mars":"owner","venus":"writer"}}` {
-		t.Errorf("it hears %s %s", e.Type, e.Payload)
+		t.Errorf("the owner received %s %s", e.Type, e.Payload)
 	}
 	if e := ask(map[string]any{"document": "plan", "agent": "venus", "role": ""}); string(e.Payload) != `{"document":"plan","roles":{"mars":"owner"}}` {
-		t.Errorf("it hears %s", e.Payload)
+		t.Errorf("the owner received %s", e.Payload)
 	}
 	if e := ask(map[string]any{"document": "plan"}); string(e.Payload) != `{"document":"plan","roles":{"mars":"owner"}}` {
-		t.Errorf("it hears %s", e.Payload)
+		t.Errorf("the owner received %s", e.Payload)
 	}
 	for name, payload := range map[string]any{
 		"no document":    map[string]any{"agent": "venus", "role": "writer"},
@@ -526,24 +525,24 @@ func TestOwnersShare(t *testing.T) {
 		"a text":         "share it",
 	} {
 		if e := ask(payload); e.Type != envelope.ErrorMessage {
-			t.Errorf("%s: it hears %s %s", name, e.Type, e.Payload)
+			t.Errorf("%s: the owner received %s %s", name, e.Type, e.Payload)
 		}
 	}
 	k.share(t, "plan", "mars", documents.RoleWriter)
 	if e := ask(map[string]any{"document": "plan", "agent": "mars", "role": "owner"}); e.Type != envelope.ErrorMessage || !strings.Contains(string(e.Payload), sharing.CodeDenied) {
-		t.Errorf("a writer hears %s %s", e.Type, e.Payload)
+		t.Errorf("the writer received %s %s", e.Type, e.Payload)
 	}
 }
 
-// An agent that the node does not vouch for, or that the rules keep away, has no use of its role.
-func TestRulesStandAboveRoles(t *testing.T) {
+// A role has no effect for an agent that the node does not authenticate or that the sandbox rules exclude.
+func TestRulesOverrideRoles(t *testing.T) {
 	t.Run("another node's agent", func(t *testing.T) {
 		k, p := pair(t, documents.RoleOwner)
 		k.close(t)
-		k.speaks = func(id string) error { return fmt.Errorf("%s is not of here", id) }
+		k.speaks = func(id string) error { return fmt.Errorf("%s is not a local agent", id) }
 		k.open(t)
 		if got := p.problem(t); got.Code == "" {
-			t.Errorf("it hears %+v", got)
+			t.Errorf("the error is %+v", got)
 		}
 	})
 	t.Run("a sandbox", func(t *testing.T) {
@@ -565,7 +564,7 @@ func TestRulesStandAboveRoles(t *testing.T) {
 		}
 		ch, ok := p.node.Channels().Between("mars", sharing.CardID)
 		if !ok {
-			t.Fatal("the channel has gone")
+			t.Fatal("the channel is closed")
 		}
 		if err := ch.Flush(t.Context()); err != nil {
 			t.Fatal(err)
@@ -576,8 +575,8 @@ func TestRulesStandAboveRoles(t *testing.T) {
 	})
 }
 
-// A new epoch of the document reaches the replicas that are linked, without a new channel, and what they
-// wrote meanwhile is in it.
+// Linked replicas follow to a new epoch of the document without a new channel, and their concurrent edits are
+// kept.
 func TestReplicasFollowToANewEpoch(t *testing.T) {
 	k, p := pair(t, documents.RoleWriter)
 	p.edit(t, func(d *crdt.Doc) error { return d.Map("m").Set("k", 1) })

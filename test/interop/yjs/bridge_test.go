@@ -1,13 +1,13 @@
 //go:build interop
 
-// Package yjs_test holds the document engine against npm yjs: replicas of both edit one
-// document and must end with the same bytes.
+// Package yjs_test compares the document engine with npm yjs: replicas of both edit one document and must end with
+// the same bytes.
 //
 //	npm install --prefix test/interop
 //	go test -tags interop ./test/interop/yjs
 //
-// PARLEY_INTEROP_NODE_MODULES names the node_modules directory if it is another;
-// then nothing may be missing.
+// PARLEY_INTEROP_NODE_MODULES names another node_modules directory; with it set, a missing module fails the tests
+// instead of skipping them.
 package yjs_test
 
 import (
@@ -62,7 +62,7 @@ func newBridge(t testing.TB) *bridge {
 	return &bridge{t: t, in: in, out: bufio.NewReaderSize(out, 1<<20)}
 }
 
-// do runs commands and returns their results; an error of any fails the test.
+// do runs commands and returns their results. The error of any command fails the test.
 func (b *bridge) do(commands ...command) []json.RawMessage {
 	b.t.Helper()
 	results, errs := b.try(commands...)
@@ -110,8 +110,7 @@ func decode[T any](t testing.TB, raw json.RawMessage) T {
 	return v
 }
 
-// install returns a directory with the scripts beside the modules that they
-// import: node looks nowhere else.
+// install returns a directory with the scripts next to the modules they import, because node searches only there.
 func install(t testing.TB, needed ...string) string {
 	t.Helper()
 	modules := os.Getenv(modulesVariable)
@@ -147,7 +146,7 @@ func install(t testing.TB, needed ...string) string {
 	return dir
 }
 
-// unmet skips for want of something, unless the environment promised it.
+// unmet skips the test for lack of a tool, or fails it if the environment promised the tool.
 func unmet(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv(modulesVariable) != "" || os.Getenv("CI") != "" {

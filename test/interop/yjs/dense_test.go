@@ -14,7 +14,7 @@ import (
 
 var roots = command{"map": []string{"m"}, "array": []string{"l"}, "text": []string{"t"}}
 
-// writer is a replica that edits, of either kind.
+// writer is a replica that edits; it is implemented by this engine and by npm yjs.
 type writer interface {
 	edit(ops []command) [][]byte
 	apply(updates [][]byte)
@@ -69,7 +69,7 @@ func (w goWriter) since(vector []byte) []byte {
 
 func (w goWriter) result() result { return goResult(w.t, w.d) }
 
-// run does on a document of this engine what bridge.mjs does on one of npm.
+// run executes a command on a document of this engine, as bridge.mjs does on one of npm yjs.
 func run(d *crdt.Doc, c command) error {
 	root := c["root"].(string)
 	switch c["op"] {
@@ -187,8 +187,7 @@ func (w npmWriter) result() result {
 	return result{string(decode[[]byte](w.b.t, rs[0])), canonicalJSON(w.b.t, decode[string](w.b.t, rs[1]))}
 }
 
-// denseEdit draws an edit near the beginning of one of three roots, so that most
-// edits conflict with others.
+// denseEdit draws an edit near the beginning of one of three roots, so that most edits conflict.
 func denseEdit(r *rand.Rand, who, n int) command {
 	key := string("ab"[r.IntN(2)])
 	switch r.IntN(12) {
@@ -219,14 +218,14 @@ func denseEdit(r *rand.Rand, who, n int) command {
 	}
 }
 
-// result is what replicas are compared by.
+// result is the part of a replica that tests compare.
 type result struct {
 	state, json string
 }
 
 func (r result) equal(o result) bool { return r == o }
 
-// difference tells the first place where two results differ.
+// difference reports the first position at which two results differ.
 func (r result) difference(o result) string {
 	where := func(a, b string, verb string) string {
 		i := 0
@@ -282,9 +281,8 @@ func canonicalJSON(t testing.TB, s string) string {
 	return string(b)
 }
 
-// Two to five writers of both kinds edit the same few places while they hear of each
-// other's updates only sometimes. Whatever the order, a fresh replica of each kind ends with the
-// same bytes (Property 28).
+// Two to five writers of both engines edit the same few positions and exchange updates only sometimes. In any
+// order, a new replica of each engine ends with the same bytes (Property 28).
 func TestDenseConflictsEndByteIdentical(t *testing.T) {
 	b := newBridge(t)
 	for seed := range uint64(*scenarios) {
@@ -342,7 +340,7 @@ func dense(t *testing.T, b *bridge, r *rand.Rand, seed uint64) {
 		t.Errorf("seed %d: this engine has\n%x\n%s\nnpm yjs has\n%x\n%s", seed, got.state, got.json, want.state, want.json)
 		return
 	}
-	// Whoever edited has the same once everything is here.
+	// Each writer has the same state once it has applied all updates.
 	for i, w := range writers {
 		w.apply(all)
 		if g, ok := w.(goWriter); ok {
@@ -355,7 +353,7 @@ func dense(t *testing.T, b *bridge, r *rand.Rand, seed uint64) {
 	checkDifference(t, b, r, d)
 }
 
-// checkDifference compares what both engines answer to a random state vector.
+// checkDifference compares the answers of both engines to a random state vector.
 func checkDifference(t *testing.T, b *bridge, r *rand.Rand, d *crdt.Doc) {
 	t.Helper()
 	sv := crdt.StateVector{}

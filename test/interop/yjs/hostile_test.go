@@ -10,9 +10,9 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// What this engine takes of changed updates npm yjs takes too, without an error that would stop a browser, and
-// has the same state vector then: browsers are never handed what they cannot read.
-func TestWhatIsTakenNpmTakesToo(t *testing.T) {
+// An altered update that this engine applies is applied by npm yjs as well, without an error that would stop a
+// browser, and leads to the same state vector. So browsers never receive an update they cannot decode.
+func TestAppliedUpdatesAreAppliedByNpmToo(t *testing.T) {
 	b := newBridge(t)
 	r := rand.New(rand.NewPCG(7, 7))
 	honest := honestUpdates(t, r)
@@ -34,14 +34,14 @@ func TestWhatIsTakenNpmTakesToo(t *testing.T) {
 			command{"op": "apply", "doc": "m", "updates": [][]byte{u}}, command{"op": "vector", "doc": "m"}, command{"op": "state", "doc": "m"}, command{"op": "waits", "doc": "m"})
 		for _, err := range errs {
 			if err != "" {
-				t.Fatalf("after %d known updates npm yjs does not take %x: %s", len(known), u, err)
+				t.Fatalf("after %d known updates npm yjs does not apply %x: %s", len(known), u, err)
 			}
 		}
 		if got, want := d.StateVector().Encode(), decode[[]byte](t, results[3]); !bytes.Equal(got, want) {
 			t.Fatalf("after %d known updates %x leads to the state vector %x here and %x with npm yjs", len(known), u, got, want)
 		}
 		if decode[bool](t, results[5]) {
-			continue // npm merges what waits into the state, and then leaves the flag of keys away that nobody reads
+			continue // npm merges parked structs into the state and omits an unused flag of keys
 		}
 		compared++
 		if state := decode[[]byte](t, results[4]); !bytes.Equal(d.Snapshot(), state) {
@@ -52,16 +52,16 @@ func TestWhatIsTakenNpmTakesToo(t *testing.T) {
 		}
 	}
 	if taken < tries/20 {
-		t.Errorf("only %d of %d were taken", taken, tries)
+		t.Errorf("only %d of %d were applied", taken, tries)
 	}
-	// npm would change values that JavaScript writes otherwise; of this seed none is such.
+	// npm would re-encode values that JavaScript writes differently; this seed has none.
 	if differ > 0 {
 		t.Errorf("the bytes of %d of %d differ", differ, compared)
 	}
-	t.Logf("%d of %d were taken; of %d in which nothing waits the bytes of %d differ", taken, tries, compared, differ)
+	t.Logf("%d of %d were applied; of %d without parked structs the bytes of %d differ", taken, tries, compared, differ)
 }
 
-// honestUpdates are those of three writers that know of each other.
+// honestUpdates returns updates of three writers that know each other's.
 func honestUpdates(t *testing.T, r *rand.Rand) (all [][]byte) {
 	t.Helper()
 	var docs []*crdt.Doc
@@ -81,7 +81,7 @@ func honestUpdates(t *testing.T, r *rand.Rand) (all [][]byte) {
 	return all
 }
 
-// mutate changes an update in a place or two.
+// mutate changes an update at one or two positions.
 func mutate(r *rand.Rand, update []byte) []byte {
 	u := bytes.Clone(update)
 	for range 1 + r.IntN(2) {
@@ -97,7 +97,8 @@ func mutate(r *rand.Rand, update []byte) []byte {
 	return u
 }
 
-// A peer that keeps what was deleted shows the same, and what it says leads whoever does not keep it to the same bytes.
+// A peer that keeps deleted content shows the same document, and its updates lead other replicas to the same
+// bytes.
 func TestPeersThatKeepDeletedContent(t *testing.T) {
 	b := newBridge(t)
 	for seed := range uint64(30) {
@@ -113,7 +114,7 @@ func TestPeersThatKeepDeletedContent(t *testing.T) {
 				}
 			}
 		}
-		// A whole state of the one that keeps, to one that has nothing.
+		// The peer that keeps deleted content sends its whole state to an empty replica.
 		fresh := goWriter{t, crdt.New(crdt.Options{Client: 4})}
 		fresh.apply([][]byte{writers[0].since([]byte{0})})
 		want := writers[1].result()
@@ -123,7 +124,7 @@ func TestPeersThatKeepDeletedContent(t *testing.T) {
 			}
 		}
 		if kept := writers[0].result(); kept.json != want.json {
-			t.Fatalf("seed %d: the peer that keeps shows another document: %s", seed, kept.difference(want))
+			t.Fatalf("seed %d: the peer that keeps deleted content shows another document: %s", seed, kept.difference(want))
 		}
 		if v := writers[0].vector(); !bytes.Equal(v, fresh.vector()) || !bytes.Equal(v, writers[2].vector()) {
 			t.Fatalf("seed %d: the state vectors differ", seed)

@@ -14,7 +14,7 @@ import (
 
 var marks = []command{{"b": true}, {"b": nil}, {"i": "x"}, {"b": false, "i": nil}, {}}
 
-// mixedEdit draws any edit anywhere in the three roots.
+// mixedEdit draws any edit at any position of the three roots.
 func mixedEdit(r *rand.Rand, n int) command {
 	at := r.IntN(40)
 	switch r.IntN(9) {
@@ -35,17 +35,16 @@ func mixedEdit(r *rand.Rand, n int) command {
 	default:
 		e := denseEdit(r, n%10, n)
 		if text, ok := e["text"].(string); ok {
-			// Searching a place inside a pair of surrogates, npm yjs breaks the pair in
-			// its own replica, and tells nobody.
+			// When npm yjs searches a position inside a surrogate pair, it breaks the pair in its own
+			// replica and sends no update for it.
 			e["text"] = strings.ReplaceAll(text, "😀", "é")
 		}
 		return e
 	}
 }
 
-// Two replicas of each kind edit all there is; updates are lost and repeated on the
-// way. After each has answered each other's state vector, all have the same
-// bytes.
+// Two replicas of each engine make all kinds of edits; updates are lost and repeated. After each has answered
+// every other's state vector, all have the same bytes.
 func TestMixedReplicasEndByteIdentical(t *testing.T) {
 	b := newBridge(t)
 	for seed := range uint64(*seeds) {
@@ -74,7 +73,7 @@ func mixedRun(t *testing.T, b *bridge, r *rand.Rand, seed uint64) {
 		for j := range queues {
 			for _, u := range updates {
 				if j != i && r.IntN(10) > 0 { // one in ten is lost
-					for range 1 + r.IntN(5)/4 { // one in five comes twice
+					for range 1 + r.IntN(5)/4 { // one in five is repeated
 						queues[j] = append(queues[j], u)
 					}
 				}
@@ -88,8 +87,8 @@ func mixedRun(t *testing.T, b *bridge, r *rand.Rand, seed uint64) {
 			queues[j] = queues[j][n:]
 		}
 	}
-	// npm cleans attributes up after remote edits, in edits of its own; so it takes
-	// some rounds until nobody has anything new.
+	// npm yjs cleans attributes up after remote edits by edits of its own, so several rounds pass until no
+	// replica has new updates.
 	for range 6 {
 		for i := range writers {
 			for j := range writers {
@@ -108,8 +107,8 @@ func mixedRun(t *testing.T, b *bridge, r *rand.Rand, seed uint64) {
 	}
 }
 
-// A state that one engine wrote goes through the other and back, and is edited on the way.
-func TestStatesGoToAndFro(t *testing.T) {
+// A state written by one engine is decoded, edited and encoded by the other and back.
+func TestStatesRoundTripBetweenEngines(t *testing.T) {
 	b := newBridge(t)
 	d := crdt.New(crdt.Options{Client: 1})
 	w := goWriter{t, d}
@@ -120,7 +119,7 @@ func TestStatesGoToAndFro(t *testing.T) {
 	state := d.Snapshot()
 	rs := b.do(command{"op": "new", "doc": "x", "client": 2}, command{"op": "apply", "doc": "x", "updates": [][]byte{state}}, command{"op": "state", "doc": "x"})
 	if back := decode[[]byte](t, rs[2]); !bytes.Equal(back, state) {
-		t.Fatalf("of %d bytes npm yjs returns %d others", len(state), len(back))
+		t.Fatalf("npm yjs changes a state of %d bytes to one of %d bytes", len(state), len(back))
 	}
 	npm := npmWriter{b, 0}
 	b.do(command{"op": "new", "doc": 0, "client": 2})
@@ -136,7 +135,7 @@ func TestStatesGoToAndFro(t *testing.T) {
 	}
 }
 
-// Content of kinds that have no type here comes from npm yjs and goes back unchanged.
+// Content of kinds that have no type in this engine is returned to npm yjs unchanged.
 func TestOpaqueContentSurvives(t *testing.T) {
 	b := newBridge(t)
 	values := []any{command{"type": "xml"}, command{"type": "doc", "guid": "sub"}, command{"bytes": "AQI="}, command{"type": "text", "init": "in"}}
@@ -150,8 +149,8 @@ func TestOpaqueContentSurvives(t *testing.T) {
 	}
 }
 
-// A replica with structs and deletes that wait answers what npm yjs answers.
-func TestStateWithAHoleIsWrittenAsByNpm(t *testing.T) {
+// A replica with parked structs and deletes encodes the same answer as npm yjs.
+func TestStateWithAGapIsEncodedAsByNpm(t *testing.T) {
 	b := newBridge(t)
 	for seed := range uint64(*seeds) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -171,7 +170,7 @@ func TestStateWithAHoleIsWrittenAsByNpm(t *testing.T) {
 		rs := b.do(command{"op": "new", "doc": 0, "client": 2}, command{"op": "apply", "doc": 0, "updates": some}, command{"op": "state", "doc": 0},
 			command{"op": "new", "doc": 1, "client": 3}, command{"op": "apply", "doc": 1, "updates": [][]byte{d.EncodeSince(nil)}},
 			command{"op": "apply", "doc": 1, "updates": updates}, command{"op": "state", "doc": 1})
-		// What npm yjs wrote with a hole completes here, and the other way round.
+		// A state with a gap written by npm yjs is completed by this engine, and vice versa.
 		goWriter{t, d}.apply(append([][]byte{decode[[]byte](t, rs[2])}, updates...))
 		if got, want := d.Snapshot(), from.d.Snapshot(); !bytes.Equal(got, want) {
 			t.Fatalf("seed %d: the state is\n%x, want\n%x", seed, got, want)

@@ -11,8 +11,8 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// Both engines run one editing trace and must write the same bytes. How long each
-// took is told, not judged.
+// Both engines replay one editing trace and must write the same bytes. The test logs the durations without judging
+// them.
 func TestEditingTrace(t *testing.T) {
 	trace := trace(1, *traceLength)
 	list := make([][]any, len(trace))
@@ -48,7 +48,7 @@ func TestEditingTrace(t *testing.T) {
 	}
 	loaded := time.Now()
 	if !bytes.Equal(state, npm.State) {
-		t.Errorf("of the same edits this engine wrote %d bytes, npm yjs %d: %s", len(state), len(npm.State), result{state: string(state)}.difference(result{state: string(npm.State)}))
+		t.Errorf("for the same edits this engine wrote %d bytes, npm yjs %d: %s", len(state), len(npm.State), result{state: string(state)}.difference(result{state: string(npm.State)}))
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	t.Logf("%d edits, %d units, state of %d bytes", len(trace), text.Len(), len(state))

@@ -10,17 +10,16 @@ import (
 	"github.com/parleyhub/parley/crdt"
 )
 
-// edit is one edit of a text: at an index, Delete units go and Insert comes.
+// edit is one edit of a text: at an index, Delete units are deleted and Insert is inserted.
 type edit struct {
 	At     int
 	Delete int
 	Insert string
 }
 
-// trace returns n edits as a person at a keyboard makes them: bursts of typing at a
-// cursor with corrections by backspace, jumps mostly to places near by, a
-// word deleted now and then, a paragraph pasted rarely. The same seed gives the
-// same trace; the text ends with about half a character for each edit.
+// trace returns n edits like those of a person at a keyboard: bursts of typing at a cursor with corrections by
+// backspace, jumps mostly to nearby positions, sometimes the deletion of a word, rarely a pasted paragraph. The
+// same seed leads to the same trace; the text ends with about half a character per edit.
 func trace(seed uint64, n int) []edit {
 	r := rand.New(rand.NewPCG(seed, 0))
 	words := []string{"agent", "the ", "of ", "document", ", ", "meets", "a ", "room", ". ", "and ", "merge", "é", "\n"}
@@ -28,7 +27,7 @@ func trace(seed uint64, n int) []edit {
 	length, cursor := 0, 0
 	do := func(e edit) {
 		edits = append(edits, e)
-		units := len([]rune(e.Insert)) // no character of two units is used
+		units := len([]rune(e.Insert)) // all characters have one unit
 		length += units - e.Delete
 		cursor = e.At + units
 	}
@@ -48,15 +47,15 @@ func trace(seed uint64, n int) []edit {
 					do(edit{At: cursor - 1, Delete: 1})
 				}
 			}
-		case k < 92: // the cursor moves near by
+		case k < 92: // the cursor moves to a nearby position
 			cursor = max(0, min(length, cursor+r.IntN(400)-200))
 		case k < 96: // or anywhere
 			cursor = r.IntN(length + 1)
-		case k < 99: // a selection goes
+		case k < 99: // a selection is deleted
 			if count := min(r.IntN(12), length-cursor); count > 0 {
 				do(edit{At: cursor, Delete: count})
 			}
-		default: // something is pasted
+		default: // a paragraph is pasted
 			s := ""
 			for range 5 + r.IntN(20) {
 				s += words[r.IntN(len(words))]
@@ -70,7 +69,7 @@ func trace(seed uint64, n int) []edit {
 func TestTraceStaysWithinTheText(t *testing.T) {
 	edits := trace(1, 5000)
 	if len(edits) != 5000 || !reflect.DeepEqual(edits, trace(1, 5000)) {
-		t.Fatalf("there are %d edits, or others the second time", len(edits))
+		t.Fatalf("the trace has %d edits or is not reproducible", len(edits))
 	}
 	text := crdt.New(crdt.Options{Client: 1}).Text("t")
 	for i, e := range edits {
@@ -82,6 +81,6 @@ func TestTraceStaysWithinTheText(t *testing.T) {
 		}
 	}
 	if text.Len() == 0 {
-		t.Error("nothing was written")
+		t.Error("the text is empty")
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/parleyhub/parley/crdt/ysync"
 )
 
-// Stock y-websocket clients edit a document of ours, one of them with a break, and end with
-// the server's bytes; awareness comes and goes.
+// Unmodified y-websocket clients edit a document of this server, one of them with an interruption, and end with
+// the server's bytes; awareness is set and removed.
 func TestYWebsocketClients(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {
