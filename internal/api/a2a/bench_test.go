@@ -21,7 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// bareEcho is the least agent on the SDK's own engine.
+// bareEcho is a minimal agent on the SDK's own engine.
 type bareEcho struct{}
 
 func (bareEcho) Execute(_ context.Context, x *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
@@ -36,7 +36,7 @@ func (bareEcho) Cancel(context.Context, *a2asrv.ExecutorContext) iter.Seq2[a2a.E
 	return func(func(a2a.Event, error) bool) {}
 }
 
-// echoHub is a hub with the built-in echo agent behind a server.
+// echoHub returns the server of a hub with the built-in echo agent.
 func echoHub(b *testing.B, mode bus.Durability) http.Handler {
 	def := runner.Builtin()["echo"]
 	def.Limits = runner.Limits{Concurrency: 256, Queue: 1000}
@@ -80,9 +80,9 @@ func echoHub(b *testing.B, mode bus.Durability) http.Handler {
 	return mux
 }
 
-// One SendMessage to an echo agent over HTTP, on a bare server of the SDK with its
-// in-memory store, and on the hub without a store, with the bus in its fast mode
-// and in its durable one: each also with 16 clients at a time.
+// BenchmarkSendMessage measures SendMessage to an echo agent over HTTP, with 1 and 16
+// clients: on a bare server of the SDK with its in-memory store, and on the hub without
+// a store, with the fast bus and with the durable bus.
 func BenchmarkSendMessage(b *testing.B) {
 	servers := []struct {
 		name string

@@ -43,7 +43,7 @@ func (r *rig) serveGRPC(opts a2aserver.GRPCOptions) *grpc.ClientConn {
 	return conn
 }
 
-// The SDK's own client meets the server over every binding of both versions.
+// Uses the SDK's client over every binding of both versions.
 func TestSDKClientOverEveryBinding(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.DefaultAgent = "one" })
 	conn := r.serveGRPC(a2aserver.GRPCOptions{})
@@ -105,13 +105,13 @@ func exercise(t *testing.T, c *a2aclient.Client, version a2a.ProtocolVersion, bi
 		}
 		if last == nil {
 			if _, isTask := event.(*a2a.Task); !isTask {
-				t.Errorf("the stream begins with %T", event)
+				t.Errorf("the first event is a %T", event)
 			}
 		}
 		last = event
 	}
 	if end, ok := last.(*a2a.TaskStatusUpdateEvent); !ok || end.Status.State != a2a.TaskStateCompleted {
-		t.Errorf("the stream ends with %+v", last)
+		t.Errorf("the last event is %+v", last)
 	}
 	for _, err := range c.SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: task.ID}) {
 		if !errors.Is(err, a2a.ErrUnsupportedOperation) {
@@ -134,7 +134,7 @@ func exercise(t *testing.T, c *a2aclient.Client, version a2a.ProtocolVersion, bi
 	if ask.Status.State != a2a.TaskStateInputRequired {
 		t.Errorf("ask: %+v", ask)
 	}
-	// The proto of 0.3, by which its REST and gRPC go, cannot tell 0 from none.
+	// The proto of 0.3, which its REST and gRPC use, cannot distinguish 0 from no value.
 	if zero := version == a2a.Version || binding == a2a.TransportProtocolJSONRPC; zero && len(ask.History) != 0 {
 		t.Errorf("a history of length 0 has %d messages", len(ask.History))
 	}
@@ -142,7 +142,7 @@ func exercise(t *testing.T, c *a2aclient.Client, version a2a.ProtocolVersion, bi
 		t.Errorf("cancel: %+v %v", got, err)
 	}
 	exercisePush(t, c, task.ID)
-	// Only 1.0 lists tasks in every binding.
+	// Only 1.0 has a method to list tasks in every binding.
 	if version == a2a.Version {
 		page, err := c.ListTasks(ctx, &a2a.ListTasksRequest{PageSize: 2})
 		if err != nil || len(page.Tasks) != 2 || page.NextPageToken == "" {
@@ -167,11 +167,11 @@ func exercisePush(t *testing.T, c *a2aclient.Client, task a2a.TaskID) {
 		t.Errorf("delete config: %v", err)
 	}
 	if _, err := c.GetTaskPushConfig(ctx, &a2a.GetTaskPushConfigRequest{TaskID: task, ID: "hook"}); err == nil {
-		t.Error("the configuration is still there")
+		t.Error("the configuration still exists")
 	}
 }
 
-func TestSDKClientFindsItsWayFromTheCards(t *testing.T) {
+func TestSDKClientFindsTheAgentByItsCard(t *testing.T) {
 	r := newRig(t)
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)
@@ -199,7 +199,7 @@ func TestGRPCChecksTokenAndVersion(t *testing.T) {
 		_, err := transport.GetTask(ctx, nil, &a2a.GetTaskRequest{ID: "none"})
 		for _, e := range transport.SubscribeToTask(ctx, nil, &a2a.SubscribeToTaskRequest{ID: "none"}) {
 			if (e == nil) != (err == nil) || !errors.Is(e, errors.Unwrap(err)) {
-				t.Errorf("%s: unary says %v, stream %v", path, err, e)
+				t.Errorf("%s: unary call: %v, stream: %v", path, err, e)
 			}
 		}
 		return err

@@ -17,8 +17,8 @@ import (
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 )
 
-// requests are what real clients and the official kits send, and attacks that
-// others have met. Method and path come first, then the version, then the body.
+// requests are requests of real clients and of the official test kits, and known
+// attacks: method and path, then the version, then the body.
 var requests = [][4]string{
 	{"POST", one, "1.0", `{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hello"}]},"configuration":{"acceptedOutputModes":[],"historyLength":1}}}`},
 	{"POST", one, "1.0", `{"jsonrpc":"2.0","id":2,"method":"SendStreamingMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"data":{"a":[1]}},{"raw":"eA==","filename":"x"}]}}}`},
@@ -45,11 +45,11 @@ var requests = [][4]string{
 	{"PATCH", one + "/extendedAgentCard", "1.0", "null"},
 }
 
-// check sends one request and tells what is wrong with the answer.
+// check sends one request and fails if the answer is not a correct one.
 func check(t testing.TB, h http.Handler, method, path, version string, body []byte) {
 	u, err := url.ParseRequestURI(path)
 	if err != nil || !validMethod(method) {
-		return // net/http itself refuses it
+		return // net/http refuses it
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -60,7 +60,7 @@ func check(t testing.TB, h http.Handler, method, path, version string, body []by
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, req)
 	if ctx.Err() != nil {
-		t.Fatalf("%s %s %q does not end", method, path, body)
+		t.Fatalf("%s %s %q: the answer does not end", method, path, body)
 	}
 	answer := w.Body.Bytes()
 	ct := w.Header().Get("Content-Type")
@@ -89,7 +89,7 @@ func validMethod(m string) bool {
 	return err == nil && m != http.MethodConnect
 }
 
-// openRig is a rig whose agents wait for nothing, and its handler.
+// openRig returns the handler of a rig whose agents do not wait.
 func openRig(t testing.TB) http.Handler {
 	r := newRig(t)
 	close(r.gate)
@@ -108,7 +108,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// 10,000 requests, each a real one with a few bytes changed, cut or doubled.
+// Sends 10,000 requests, each with a few bytes changed, removed, repeated or inserted.
 func TestTenThousandHostileRequestsAreAnswered(t *testing.T) {
 	h := openRig(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -131,9 +131,9 @@ func mutate(rnd *rand.Rand, b []byte) []byte {
 		i := rnd.IntN(len(b))
 		j := min(len(b), i+rnd.IntN(8))
 		switch rnd.IntN(4) {
-		case 0: // cut
+		case 0: // remove
 			b = append(bytes.Clone(b[:i]), b[j:]...)
-		case 1: // double
+		case 1: // repeat
 			b = append(bytes.Clone(b[:j]), b[i:]...)
 		case 2: // change
 			b = bytes.Clone(b)
@@ -145,7 +145,7 @@ func mutate(rnd *rand.Rand, b []byte) []byte {
 	return b
 }
 
-func TestHeadersDoNotConfuse(t *testing.T) {
+func TestUnusualHeadersAreIgnored(t *testing.T) {
 	r := newRig(t)
 	got := r.do(http.MethodPost, one, `{"jsonrpc":"2.0","id":1,"method":"ListTasks"}`,
 		"A2A-Extensions", "urn:a, urn:b,,", "X-A2A-Extensions", strings.Repeat("x,", 1000), "A2A-Version", " 1.0 ")
@@ -154,8 +154,8 @@ func TestHeadersDoNotConfuse(t *testing.T) {
 	}
 }
 
-// What the user wrote stays as it is; what is the protocol's is renamed, once.
-func TestCamelKeysLeavesTheUsersNames(t *testing.T) {
+// CamelKeys renames only the protocol's names, and is idempotent.
+func TestCamelKeysKeepsTheUsersNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z]{1,5}(_[a-z0-9]{0,5}){0,3}`)
 		user := rapid.MapOf(name, rapid.Int()).Draw(t, "metadata")

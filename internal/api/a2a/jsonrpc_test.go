@@ -100,7 +100,7 @@ func TestErrorNamesTheOffendingField(t *testing.T) {
 	} {
 		got := r.call(one, "SendMessage", params)
 		if got.Error == nil || len(got.Error.Data) < 2 || len(got.Error.Data[1].FieldViolations) == 0 || got.Error.Data[1].FieldViolations[0].Field != want {
-			t.Errorf("%s is not named in %+v", want, got.Error)
+			t.Errorf("%s is not in %+v", want, got.Error)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestSnakeCaseParametersAreAccepted(t *testing.T) {
 	var got a2a.Task
 	res := r.call(one, "GetTask", map[string]any{"id": task.ID, "history_length": 0})
 	if err := json.Unmarshal(res.Result, &got); err != nil || len(got.History) != 0 {
-		t.Fatalf("history_length was not heeded: %s %v", res.Result, err)
+		t.Fatalf("history_length was ignored: %s %v", res.Result, err)
 	}
 	res = r.call(one, "SendMessage", map[string]any{
 		"message": map[string]any{
@@ -165,11 +165,11 @@ func TestSnakeCaseParametersAreAccepted(t *testing.T) {
 	}
 	full := r.call(one, "GetTask", map[string]any{"id": sent.Task.ID})
 	if !strings.Contains(string(full.Result), `"snake_key":1`) {
-		t.Errorf("the user's own names were changed: %s", full.Result)
+		t.Errorf("the user's names were changed: %s", full.Result)
 	}
 }
 
-func TestHistoryLengthIsHeeded(t *testing.T) {
+func TestHistoryLengthIsApplied(t *testing.T) {
 	r := newRig(t)
 	for n, want := range map[any]int{nil: 2, 0: 0, 1: 1, 100: 2} {
 		params := message10("hello")
@@ -248,7 +248,7 @@ func TestDeletionIsAnsweredWithAResult(t *testing.T) {
 	}
 }
 
-func TestTrailingSlashIsNoRedirect(t *testing.T) {
+func TestTrailingSlashIsNotRedirected(t *testing.T) {
 	r := newRig(t)
 	for _, path := range []string{"/a2a/", one + "/"} {
 		if a := r.do(http.MethodPost, path, `{"jsonrpc":"2.0","id":1,"method":"ListTasks"}`); a.status != http.StatusOK {
@@ -269,7 +269,7 @@ func TestOtherMethodsOfHTTPAreRefused(t *testing.T) {
 	}
 }
 
-func TestStreamBeginsWithTheTaskAndEndsWithItsEnd(t *testing.T) {
+func TestStreamHasTheTaskFirstAndItsFinalStatusLast(t *testing.T) {
 	r := newRig(t)
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": "s", "method": "SendStreamingMessage", "params": message10("file")})
 	if err != nil {
@@ -297,7 +297,7 @@ func TestStreamBeginsWithTheTaskAndEndsWithItsEnd(t *testing.T) {
 	}
 }
 
-func TestStreamOf03MarksItsEnd(t *testing.T) {
+func TestLastEventOf03StreamIsFinal(t *testing.T) {
 	r := newRig(t)
 	for prompt, state := range map[string]string{"hello": "completed", "ask": "input-required", "fail": "failed"} {
 		body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": message03(prompt)})
@@ -321,7 +321,7 @@ func TestStreamOf03MarksItsEnd(t *testing.T) {
 	}
 }
 
-// Clients of 0.3 take an error of a stream only as an event.
+// Clients of 0.3 expect errors of a stream as events.
 func TestEarlyErrorOf03StreamIsAnEvent(t *testing.T) {
 	r := newRig(t)
 	for _, method := range []string{"tasks/resubscribe", "message/stream"} {
@@ -332,7 +332,7 @@ func TestEarlyErrorOf03StreamIsAnEvent(t *testing.T) {
 	}
 }
 
-func TestSubscriptionToAnInterruptedTaskSeesItGoOn(t *testing.T) {
+func TestSubscriptionToAnInterruptedTaskReportsItsContinuation(t *testing.T) {
 	r := newRig(t)
 	task := r.task("ask")
 	req, err := http.NewRequest(http.MethodPost, r.http.URL+one, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{"id":"`+string(task.ID)+`"}}`))
@@ -356,7 +356,7 @@ func TestSubscriptionToAnInterruptedTaskSeesItGoOn(t *testing.T) {
 	for {
 		e := events()
 		if e == "" {
-			t.Fatal("the stream ended without the task's end")
+			t.Fatal("the stream ended before the task")
 		}
 		if strings.Contains(e, "TASK_STATE_COMPLETED") {
 			return
@@ -364,7 +364,7 @@ func TestSubscriptionToAnInterruptedTaskSeesItGoOn(t *testing.T) {
 	}
 }
 
-func TestClientThatLeavesEndsItsStreamButNotTheTask(t *testing.T) {
+func TestTaskContinuesWhenTheClientOfItsStreamDisconnects(t *testing.T) {
 	r := newRig(t)
 	task := r.task("wait")
 	req, err := http.NewRequest(http.MethodGet, r.http.URL+one+"/tasks/"+string(task.ID)+":subscribe", nil)
@@ -426,8 +426,8 @@ func TestCancelReturnsTheCanceledTask(t *testing.T) {
 	}
 }
 
-// Decision 54: what agents delegated from a task ends with it, unless the metadata says otherwise.
-func TestCancelTakesAlongWhatWasDelegatedFromTheTask(t *testing.T) {
+// Decision 54: canceling a task cancels the tasks delegated from it, unless the metadata says otherwise.
+func TestCancelEndsDelegatedTasks(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		metadata map[string]any

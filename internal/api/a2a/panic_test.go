@@ -13,7 +13,7 @@ import (
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 )
 
-// panicking is a handler that panics where it reads a task or a stream.
+// panicking returns h with GetTask and SubscribeToTask that panic.
 func panicking(h a2asrv.RequestHandler) a2asrv.RequestHandler { return panicker{h} }
 
 type panicker struct{ a2asrv.RequestHandler }
@@ -24,7 +24,7 @@ func (panicker) SubscribeToTask(context.Context, *a2a.SubscribeToTaskRequest) it
 	return func(func(a2a.Event, error) bool) { panic("secret") }
 }
 
-func TestPanicIsAnInternalErrorThatTellsNothing(t *testing.T) {
+func TestPanicIsAnInternalErrorWithoutDetails(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.Wrap = panicking })
 	for path, body := range map[string]string{
 		one:                        `{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}`,
@@ -36,7 +36,7 @@ func TestPanicIsAnInternalErrorThatTellsNothing(t *testing.T) {
 			t.Errorf("%s: HTTP %d %s", path, a.status, a.body)
 		}
 	}
-	// The server goes on.
+	// The server still answers.
 	if got := r.call(one, "ListTasks", nil); got.Error != nil {
 		t.Errorf("%+v", got.Error)
 	}

@@ -69,7 +69,7 @@ func TestRESTErrorsAreJSONWithTheRightStatus(t *testing.T) {
 				t.Errorf("Content-Type %s", ct)
 			}
 			if got.Error.Message == "" || got.Error.Status == "" || len(got.Error.Details) == 0 {
-				t.Errorf("incomplete: %s", a.body)
+				t.Errorf("members are missing: %s", a.body)
 			}
 		})
 	}
@@ -109,8 +109,8 @@ func TestRESTOfBothVersionsAndWithTenant(t *testing.T) {
 	}
 }
 
-// The SDK takes the request message only, clients send the configuration.
-func TestRESTPushConfigOf03InBothShapes(t *testing.T) {
+// The SDK accepts only the request message; clients send the configuration.
+func TestREST03AcceptsBothShapesOfPushConfig(t *testing.T) {
 	r := newRig(t)
 	task := r.task("hello")
 	configs := one + "/v1/tasks/" + string(task.ID) + "/pushNotificationConfigs"
@@ -127,7 +127,7 @@ func TestRESTPushConfigOf03InBothShapes(t *testing.T) {
 	}
 }
 
-func TestListAtTheHubIsThatOfAllAgents(t *testing.T) {
+func TestListAtTheHubHasTheTasksOfAllAgents(t *testing.T) {
 	r := newRig(t)
 	r.task("hello")
 	r.taskOf("two", "hello")
@@ -138,7 +138,7 @@ func TestListAtTheHubIsThatOfAllAgents(t *testing.T) {
 	}
 }
 
-func TestWithoutPushItIsNotSupported(t *testing.T) {
+func TestPushMethodsAreUnsupportedWithoutPush(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.Push = nil })
 	task := r.task("hello")
 	config := map[string]any{"taskId": task.ID, "id": "c", "url": "https://example.com"}
@@ -154,6 +154,6 @@ func TestWithoutPushItIsNotSupported(t *testing.T) {
 		}
 	}
 	if a := r.do(http.MethodGet, one+"/.well-known/agent-card.json", ""); strings.Contains(string(a.body), "pushNotifications") {
-		t.Errorf("the card promises push: %s", a.body)
+		t.Errorf("the card claims push notifications: %s", a.body)
 	}
 }

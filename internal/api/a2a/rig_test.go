@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scripted is an agent in this process that does what the prompt's first word
-// says; any other prompt it answers with itself.
+// scripted is an agent in this process whose behavior is the prompt's first word. It
+// answers any other prompt with the prompt.
 type scripted struct{ gate chan struct{} }
 
 func (scripted) Probe(context.Context) runner.Probe {
@@ -50,7 +50,7 @@ func (s scripted) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (ru
 		part.Filename, part.MediaType = "a.txt", "text/plain"
 		h.Event(runner.Artifact{ID: "f", Name: "file", Parts: []*a2a.Part{part}, Last: true})
 		return runner.Outcome{Status: runner.OutcomeCompleted}, nil
-	case "wait": // until the gate opens
+	case "wait": // until the test sends to gate
 		select {
 		case <-ctx.Done():
 			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
@@ -61,14 +61,14 @@ func (s scripted) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (ru
 	return runner.Outcome{Status: runner.OutcomeCompleted, Text: text}, nil
 }
 
-// rig is a real hub with two agents, "one" and "two", behind a server.
+// rig is a hub with the agents "one" and "two", and its server.
 type rig struct {
 	t    testing.TB
 	hub  *hub.Hub
 	push *push.Service
 	a2a  *a2aserver.Server
 	http *httptest.Server
-	gate chan struct{} // each receive lets one "wait" go on
+	gate chan struct{} // each value lets one "wait" continue
 }
 
 func newRig(t testing.TB, change ...func(*a2aserver.Options)) *rig {
@@ -111,7 +111,7 @@ func newRig(t testing.TB, change ...func(*a2aserver.Options)) *rig {
 	return r
 }
 
-// answer is a response, read to its end.
+// answer is an HTTP response with its body.
 type answer struct {
 	status int
 	header http.Header
@@ -144,7 +144,7 @@ func (r *rig) do(method, path, body string, header ...string) answer {
 	return answer{resp.StatusCode, resp.Header, raw}
 }
 
-// rpc is an answer of JSON-RPC.
+// rpc is a JSON-RPC response.
 type rpc struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -179,7 +179,7 @@ func (r *rig) call(path, method string, params any, header ...string) rpc {
 	return r.do(http.MethodPost, path, string(body), header...).rpc(r.t)
 }
 
-// events are the data of an SSE answer.
+// events returns the data of the events of an SSE response.
 func (a answer) events(t testing.TB) [][]byte {
 	t.Helper()
 	if ct := a.header.Get("Content-Type"); ct != "text/event-stream" {
@@ -194,7 +194,7 @@ func (a answer) events(t testing.TB) [][]byte {
 	return out
 }
 
-// message10 is the params of SendMessage.
+// message10 returns the params of SendMessage.
 func message10(text string, more ...func(m map[string]any)) map[string]any {
 	m := map[string]any{"messageId": a2a.NewMessageID(), "role": "ROLE_USER", "parts": []any{map[string]any{"text": text}}}
 	for _, f := range more {
@@ -205,7 +205,7 @@ func message10(text string, more ...func(m map[string]any)) map[string]any {
 
 func onTask(id a2a.TaskID) func(map[string]any) { return func(m map[string]any) { m["taskId"] = id } }
 
-// message03 is the params of message/send.
+// message03 returns the params of message/send.
 func message03(text string) map[string]any {
 	return map[string]any{"message": map[string]any{
 		"kind": "message", "messageId": a2a.NewMessageID(), "role": "user",

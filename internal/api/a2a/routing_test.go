@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// agentOf reads which agent ran the task of an answer.
+// agentOf returns the agent that ran the task of a result.
 func agentOf(t *testing.T, result json.RawMessage) string {
 	t.Helper()
 	var sent struct {
@@ -77,14 +77,14 @@ func TestAgentIsFoundByPathThenTenantThenMetadata(t *testing.T) {
 	}
 }
 
-func TestDefaultAgentAnswersWhoNamesNone(t *testing.T) {
+func TestDefaultAgentAnswersRequestsWithoutAnAgent(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.DefaultAgent = "two" })
 	if got := r.call("/a2a", "SendMessage", message10("hello")); agentOf(t, got.Result) != "two" {
 		t.Errorf("%s", got.Result)
 	}
 	task := r.task("ask")
 	if got := r.call("/a2a", "SendMessage", message10("go on", onTask(task.ID))); agentOf(t, got.Result) != "one" {
-		t.Errorf("a task's agent goes before the default: %s %+v", got.Result, got.Error)
+		t.Errorf("the default agent answered instead of the task's: %s %+v", got.Result, got.Error)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestCardsOfBothVersions(t *testing.T) {
 	}
 	a, pure := get(one + "/.well-known/agent-card.json")
 	if _, union := pure["url"]; union {
-		t.Error("the agent's card is not a pure one of 1.0")
+		t.Error("the agent's card has members that are not of 1.0")
 	}
 	first := pure["supportedInterfaces"].([]any)[0].(map[string]any)
 	if first["url"] != r.http.URL+one || first["protocolVersion"] != "1.0" || first["protocolBinding"] != "JSONRPC" {
@@ -194,7 +194,7 @@ func TestCardsOfBothVersions(t *testing.T) {
 	} {
 		_, union := get(path, header...)
 		if union["url"] == nil || union["supportedInterfaces"] == nil || union["protocolVersion"] != "0.3" || union["preferredTransport"] != "JSONRPC" {
-			t.Errorf("%s is no union card: %v", path, union)
+			t.Errorf("%s is not a card of both versions: %v", path, union)
 		}
 	}
 	_, hubCard := get("/.well-known/agent-card.json")
@@ -226,7 +226,7 @@ func TestCardsCanBeCached(t *testing.T) {
 	}
 }
 
-func TestBaseURLOfTheConfigurationIsInTheCards(t *testing.T) {
+func TestConfiguredBaseURLIsInTheCards(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.BaseURL = "https://hub.example.org" })
 	a := r.do(http.MethodGet, one+"/.well-known/agent-card.json", "")
 	if !strings.Contains(string(a.body), `"https://hub.example.org/agents/one/a2a"`) || strings.Contains(string(a.body), r.http.URL) {
@@ -234,7 +234,7 @@ func TestBaseURLOfTheConfigurationIsInTheCards(t *testing.T) {
 	}
 }
 
-func TestExtendedCardTellsMoreToWhoHasShownAToken(t *testing.T) {
+func TestExtendedCardNeedsAToken(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = true })
 	if got := r.call(one, "GetExtendedAgentCard", nil); !strings.Contains(string(got.Result), `"urn:parley:agent"`) || !strings.Contains(string(got.Result), `"driver":"echo"`) {
 		t.Errorf("%s %+v", got.Result, got.Error)

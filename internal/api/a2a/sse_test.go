@@ -14,7 +14,7 @@ import (
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 )
 
-// sseReader returns a function that reads the data of the next event, "" at the end.
+// sseReader returns a function that returns the data of the next event, or "" at the end.
 func sseReader(r io.Reader) func() string {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, 1<<20)
@@ -60,7 +60,7 @@ func TestSilentStreamIsKeptAlive(t *testing.T) {
 	r.gate <- struct{}{}
 }
 
-// smallBuffers makes connections that hold little of what nobody reads.
+// smallBuffers accepts connections with small write buffers, so that writes soon block.
 type smallBuffers struct{ net.Listener }
 
 func (l smallBuffers) Accept() (net.Conn, error) {
@@ -71,10 +71,10 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return c, c.(*net.TCPConn).SetWriteBuffer(4 << 10)
 }
 
-// Without the deadline of a write this test would not end: closing the server
-// waits for its requests.
-func TestClientThatReadsNothingIsLeft(t *testing.T) {
-	r := newRig(t, func(o *a2aserver.Options) { o.WriteTimeout = time.Second }) // a busy machine takes long to write what there is room for
+// Closing the server waits for its requests, so this test ends only because writes have
+// a deadline.
+func TestClientThatReadsNothingIsDisconnected(t *testing.T) {
+	r := newRig(t, func(o *a2aserver.Options) { o.WriteTimeout = time.Second }) // long enough to fill the buffers on a busy machine
 	server := httptest.NewUnstartedServer(r.http.Config.Handler)
 	server.Listener = smallBuffers{server.Listener}
 	server.Start()
@@ -93,7 +93,7 @@ func TestClientThatReadsNothingIsLeft(t *testing.T) {
 		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(conn, make([]byte, 15)); err != nil { // the answer has begun
+		if _, err := io.ReadFull(conn, make([]byte, 15)); err != nil { // the response has started
 			t.Fatal(err)
 		}
 	}

@@ -42,7 +42,7 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "hub.sock")
 }
 
-// hub serves a handler on the real server's socket.
+// hub starts a server whose socket has the handler, and returns the socket's path.
 func hub(t *testing.T, handler jsonrpc.HandlerFunc) string {
 	t.Helper()
 	socket := socketPath(t)
@@ -61,8 +61,7 @@ func hub(t *testing.T, handler jsonrpc.HandlerFunc) string {
 	return socket
 }
 
-// raw serves lines that no hub would send: each connection gets them, and is
-// then closed.
+// raw sends lines to each connection and then closes it. It returns the socket's path.
 func raw(t *testing.T, lines string) string {
 	t.Helper()
 	socket := socketPath(t)
@@ -81,7 +80,7 @@ func raw(t *testing.T, lines string) string {
 				defer c.Close()
 				if _, err := bufio.NewReader(c).ReadString('\n'); err == nil {
 					_, err = io.WriteString(c, lines)
-					_ = err // the client may have gone
+					_ = err // the client may have disconnected
 				}
 			})
 		}
@@ -100,7 +99,7 @@ func dial(t *testing.T, socket string) *client.Client {
 	return c
 }
 
-func TestCallsShareAConnectionAndMeetTheirAnswers(t *testing.T) {
+func TestConcurrentCallsGetTheirOwnAnswers(t *testing.T) {
 	c := dial(t, hub(t, func(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 		return req.Params, nil
 	}))
@@ -116,7 +115,7 @@ func TestCallsShareAConnectionAndMeetTheirAnswers(t *testing.T) {
 	calls.Wait()
 }
 
-func TestMethodsAskForWhatTheyAreCalled(t *testing.T) {
+func TestMethodsSendTheirRequests(t *testing.T) {
 	var asked []string
 	c := dial(t, hub(t, func(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 		asked = append(asked, req.Method+" "+string(req.Params)) // one call at a time
@@ -186,8 +185,7 @@ hub/shutdown {}`
 	}
 }
 
-// A connection becomes one of MCP with the first request, or stays none.
-func TestAConnectionIsGivenToMCP(t *testing.T) {
+func TestMCPTakesOverAConnection(t *testing.T) {
 	socket := socketPath(t)
 	s, err := server.New(server.Config{
 		Socket:        socket,
@@ -252,7 +250,7 @@ func TestErrorOfTheHubKeepsItsCode(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestDialWithoutAHubIsAnError(t *testing.T) {
 	socket := socketPath(t)
 	if _, err := client.Dial(t.Context(), socket); !errors.Is(err, client.ErrNotRunning) {
 		t.Errorf("no file: %v", err)
@@ -270,7 +268,7 @@ func TestNobodyListens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln.SetUnlinkOnClose(false) // as a hub that was killed leaves it
+	ln.SetUnlinkOnClose(false) // as after a killed hub
 	ln.Close()
 	if _, err := client.Dial(t.Context(), socket); !errors.Is(err, client.ErrNotRunning) {
 		t.Errorf("a stale socket: %v", err)
@@ -279,7 +277,7 @@ func TestNobodyListens(t *testing.T) {
 
 func TestForeignSocketIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Log("only root can give a file away; the check itself is the same")
+		t.Log("only root can change the owner of a file")
 		return
 	}
 	socket := raw(t, "")
@@ -311,7 +309,7 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestLostConnection(t *testing.T) {
+func TestCallsFailWhenTheConnectionIsLost(t *testing.T) {
 	for name, lines := range map[string]string{
 		"closed": "", "half an answer": `{"jsonrpc":"2.0","resu`, "no JSON": "hello\n", "no JSON-RPC": `{"id":[]}` + "\n",
 	} {
@@ -330,9 +328,8 @@ func TestLostConnection(t *testing.T) {
 	}
 }
 
-// A hub closes connections that are idle; whoever cancels a task after an hour
-// must not hear of that.
-func TestACallAfterAnIdleConnectionWasClosedConnectsAgain(t *testing.T) {
+// The hub closes idle connections; later calls must still succeed.
+func TestCallReconnectsAfterTheHubClosedAnIdleConnection(t *testing.T) {
 	answer := `{"jsonrpc":"2.0","id":1,"result":{"version":"x"}}` + "\n"
 	c := dial(t, raw(t, answer)) // closes each connection after its answer
 	for range 3 {
@@ -351,7 +348,7 @@ func TestACallAfterAnIdleConnectionWasClosedConnectsAgain(t *testing.T) {
 	}
 }
 
-func TestWrongResultAndParameters(t *testing.T) {
+func TestUndecodableResultAndUnencodableParametersAreErrors(t *testing.T) {
 	c := dial(t, raw(t, `{"jsonrpc":"2.0","id":1,"result":"text"}`+"\n"))
 	if _, err := c.Status(t.Context()); err == nil || errors.Is(err, client.ErrLost) {
 		t.Errorf("got %v", err)
@@ -421,7 +418,7 @@ func TestStreamDeliversEventsThenTheTask(t *testing.T) {
 	}
 }
 
-func TestStreamThatGoesWrong(t *testing.T) {
+func TestStreamErrors(t *testing.T) {
 	notification, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": dialect.NotifyEvent, "params": map[string]any{"id": 1, "event": map[string]any{"kind": "surprise"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -51,8 +51,8 @@ func request(id string) *a2a.SendMessageRequest {
 	return &a2a.SendMessageRequest{Message: m}
 }
 
-// What the kit's scenarios/*.feature say, one line each.
-func TestScenariosOfTheKit(t *testing.T) {
+// Each case is one of the kit's scenarios/*.feature.
+func TestScenariosOfTheA2AKit(t *testing.T) {
 	_, c := newSuite(t)
 	tests := []struct {
 		id       string
@@ -93,7 +93,7 @@ func TestScenariosOfTheKit(t *testing.T) {
 	}
 }
 
-func TestChunksAreStreamedAsTheyCome(t *testing.T) {
+func TestChunksAreStreamedOneByOne(t *testing.T) {
 	_, c := newSuite(t)
 	var chunks []*a2a.TaskArtifactUpdateEvent
 	for event, err := range c.SendStreamingMessage(t.Context(), request("tck-stream-artifact-chunked-1")) {
@@ -166,8 +166,8 @@ func TestHeldTaskCanBeCanceled(t *testing.T) {
 	}
 }
 
-func TestNewTellsWhatIsWrong(t *testing.T) {
+func TestNewNeedsADirectory(t *testing.T) {
 	if _, err := conformance.New(t.Context(), conformance.Options{}); err == nil {
-		t.Error("a suite without a directory")
+		t.Error("New accepted a suite without a directory")
 	}
 }

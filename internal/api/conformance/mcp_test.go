@@ -19,14 +19,14 @@ import (
 	"github.com/parleyhub/parley/internal/api/conformance"
 )
 
-// The revisions on both sides of the end of sessions.
+// The last revision with sessions, and the first one without.
 const (
 	withSessions    = "2025-11-25"
 	withoutSessions = "2026-07-28"
 )
 
-// mcpClient is a client that answers whatever it is asked, and keeps what it is
-// told.
+// mcpClient is a client that answers all requests of the server, and records them and
+// the notifications.
 type mcpClient struct {
 	*mcp.ClientSession
 	mu       sync.Mutex
@@ -89,7 +89,7 @@ func connectMCP(t *testing.T, version string, opts mcp.ClientOptions) *mcpClient
 	return c
 }
 
-// withModel offers the client's model to the server.
+// withModel returns the options of a client that offers a model to the server.
 func withModel() mcp.ClientOptions {
 	return mcp.ClientOptions{CreateMessageHandler: func(_ context.Context, req *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
 		return &mcp.CreateMessageResult{Role: "assistant", Model: "stub", Content: &mcp.TextContent{Text: "Paris"}}, nil
@@ -115,12 +115,12 @@ func (c *mcpClient) call(t *testing.T, name string, args map[string]any) string 
 	return string(b)
 }
 
-// What the descriptions of the suite's scenarios ask for, one line each.
+// Each case is one of the suite's scenarios.
 func TestToolsOfTheMCPSuite(t *testing.T) {
 	for _, version := range []string{withSessions, withoutSessions} {
 		t.Run(version, func(t *testing.T) {
 			c := connectMCP(t, version, withModel())
-			// So the client learns which arguments belong in headers.
+			// The list tells the client which arguments to send as headers.
 			if list, err := c.ListTools(t.Context(), nil); err != nil || len(list.Tools) < 25 {
 				t.Fatalf("%+v %v", list, err)
 			}
@@ -167,7 +167,7 @@ func TestToolsOfTheMCPSuite(t *testing.T) {
 	}
 }
 
-// The revisions with sessions let a server call its client.
+// Only revisions with sessions let a server call its client.
 func TestToolsOfTheMCPSuiteThatCallTheClient(t *testing.T) {
 	c := connectMCP(t, withSessions, withModel())
 	if err := c.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
@@ -221,7 +221,7 @@ func TestStateOfAToolIsSealed(t *testing.T) {
 			t.Errorf("state %s: %v", name, err)
 		}
 	}
-	// An answer that is missing is asked for again.
+	// The server asks again for a missing answer.
 	again, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: confirm, Arguments: map[string]any{}, RequestState: asked.RequestState})
 	if err != nil || again.InputRequests["confirm"] == nil {
 		t.Errorf("%+v %v", again, err)
@@ -232,7 +232,7 @@ func TestStateOfAToolIsSealed(t *testing.T) {
 	}
 }
 
-func TestAToolSaysWhichCapabilityIsMissing(t *testing.T) {
+func TestAToolErrorNamesTheMissingCapability(t *testing.T) {
 	c := connectMCP(t, withoutSessions, mcp.ClientOptions{})
 	_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "test_missing_capability", Arguments: map[string]any{}})
 	var re *jsonrpc.Error

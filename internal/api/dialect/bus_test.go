@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// gate is a bus that grants what the test says.
+// gate is a Gate with results that the test sets.
 type gate struct {
 	asked   bus.GrantRequest
 	revoked string
@@ -30,8 +30,7 @@ func (g *gate) Revoke(user string) error {
 	return g.err
 }
 
-// Only a service that is given a gate lets anybody in: the socket's.
-func TestTheBusIsClosedWithoutAGate(t *testing.T) {
+func TestBusMethodsNeedAGate(t *testing.T) {
 	s := newService(&fakeHub{})
 	wantErrorOf := func(request string) {
 		answer, _ := call(t, s, request)
@@ -41,7 +40,7 @@ func TestTheBusIsClosedWithoutAGate(t *testing.T) {
 	wantErrorOf(method("hub/bus/leave", `{"user":"a"}`))
 }
 
-func TestTheBusIsJoinedAndLeft(t *testing.T) {
+func TestBusJoinAndLeave(t *testing.T) {
 	g := &gate{grant: bus.Grant{
 		User: "ns-a.1", Password: "secret", Expires: time.Date(2026, 11, 21, 6, 50, 1, 0, time.UTC),
 		Address: "127.0.0.1:36313", StoreDir: "/home/me/.a2a-hub/bus", Durability: bus.DurabilityCommit, PID: 4711,
@@ -59,7 +58,7 @@ func TestTheBusIsJoinedAndLeft(t *testing.T) {
 	}
 }
 
-func TestWhyTheBusIsNotJoined(t *testing.T) {
+func TestBusErrors(t *testing.T) {
 	for _, tt := range []struct {
 		request string
 		err     error
@@ -83,7 +82,7 @@ func TestWhyTheBusIsNotJoined(t *testing.T) {
 	for _, err := range []error{errors.New("disk"), &bus.Error{Code: bus.CodeStorage, Message: "the hub's own fault"}} {
 		s := newService(&fakeHub{}, func(c *dialect.Config) { c.Gate = &gate{err: err} })
 		if answer, _ := call(t, s, method("hub/bus/join", `{"namespace":"a"}`)); strings.Contains(answer, err.Error()) {
-			t.Errorf("the cause is told: %s", answer)
+			t.Errorf("the answer contains the cause: %s", answer)
 		}
 	}
 }

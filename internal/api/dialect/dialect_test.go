@@ -41,7 +41,7 @@ func method(name, params string) string {
 	return `{"jsonrpc":"2.0","method":"` + name + `","params":` + params + `,"id":"1"}`
 }
 
-// volatile are the members that differ from run to run.
+// volatile matches the members that differ between runs.
 var volatile = regexp.MustCompile(`"(uptime|pid)":[0-9]+|"startedAt":"[^"]+"`)
 
 func golden(t *testing.T, name, got string) {
@@ -67,8 +67,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// Each method of the specification, asked as its example asks. The golden files
-// hold every member of the specification's answers.
+// Sends the specification's example request of each method. The golden files have every
+// member of the specification's answers.
 // HUB-RPC-STATUS, HUB-RPC-AGENTS-LIST, HUB-RPC-AGENTS-GET, HUB-RPC-AGENTS-HEALTH, HUB-RPC-TASKS-LIST,
 // HUB-RPC-CONTEXTS-LIST, HUB-RPC-MESSAGE-SEND, HUB-RPC-TASKS-GET, HUB-RPC-TASKS-CANCEL,
 // HUB-TYPE-HEALTH.
@@ -117,7 +117,7 @@ func TestUptimeIsInMilliseconds(t *testing.T) {
 }
 
 // HUB-RPC-DISPATCH.
-func TestShutdownIsNotThereWithoutLeave(t *testing.T) {
+func TestShutdownMethodNeedsAShutdownFunction(t *testing.T) {
 	answer, _ := call(t, newService(&fakeHub{}), method("hub/shutdown", "{}"))
 	wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
 }
@@ -135,8 +135,8 @@ func wantError(t testing.TB, answer string, code int, name, field string) {
 	}
 }
 
-// Every error of the hub has the specification's number, with its name, field
-// and remedy; the hub's own faults tell nothing.
+// Every error of the hub has the specification's code, name, field and remedy. Internal
+// errors have no details.
 // HUB-ERROR-CODES.
 func TestErrorCodes(t *testing.T) {
 	tests := []struct {
@@ -182,8 +182,8 @@ func TestErrorCodes(t *testing.T) {
 	}
 }
 
-// send returns the parameters of message/send with the members of change put
-// over a valid message's.
+// send returns the parameters of message/send with a valid message in which the members
+// of change replace others.
 func send(change string) string {
 	return override(`{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}],"metadata":{"targetAgent":"echo"}}`, change, func(message string) string {
 		return `{"message":` + message + `}`
@@ -208,7 +208,6 @@ func override(base, change string, wrap func(string) string) string {
 	return wrap(string(text))
 }
 
-// A wrong parameter is named.
 // HUB-RPC-VALIDATION.
 func TestInvalidParametersAreNamed(t *testing.T) {
 	long := strings.Repeat("x", 300)
@@ -304,7 +303,7 @@ func TestInvalidParametersAreNamed(t *testing.T) {
 			answer, _ := call(t, newService(f), method(tt.method, tt.params))
 			wantError(t, answer, -32602, "INVALID_PARAMS", tt.field)
 			if len(f.sent) > 0 {
-				t.Error("the hub was asked all the same")
+				t.Error("the hub was called anyway")
 			}
 		})
 	}
@@ -318,7 +317,7 @@ func manyMembers(n int) string {
 	return strings.Join(members, ",")
 }
 
-func TestSendHandsEverythingToTheHub(t *testing.T) {
+func TestSendPassesTheWholeMessageToTheHub(t *testing.T) {
 	f := &fakeHub{task: specTask()}
 	request := method("message/send", `{
 		"message":{"kind":"message","messageId":"m","role":"user","contextId":"c","taskId":"t","extensions":["urn:x"],"referenceTaskIds":["r"],
@@ -350,11 +349,11 @@ func TestSendHandsEverythingToTheHub(t *testing.T) {
 	}
 	var response struct{ Result dialect.Task }
 	if err := json.Unmarshal([]byte(answer), &response); err != nil || len(response.Result.History) != 1 || response.Result.History[0].MessageID != "resp-123" {
-		t.Errorf("the history's last message should be left: %s", answer)
+		t.Errorf("the history is not its last message: %s", answer)
 	}
 }
 
-func TestTheTargetAgentMayBeTheTasks(t *testing.T) {
+func TestAMessageToATaskNeedsNoTargetAgent(t *testing.T) {
 	f := &fakeHub{task: specTask()}
 	answer, _ := call(t, newService(f), method("message/send", send(`{"metadata":"DELETE","taskId":"t"}`)))
 	if len(f.sent) != 1 || f.sent[0].AgentID != "" || f.sent[0].Message.TaskID != "t" {
@@ -362,7 +361,7 @@ func TestTheTargetAgentMayBeTheTasks(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsAndWhoDoesNot(t *testing.T) {
+func TestOnlyBlockingRequestsWait(t *testing.T) {
 	nonBlocking := send(`{}`)[:len(send(`{}`))-1] + `,"configuration":{"blocking":false}}`
 	tests := []struct{ name, request, how string }{
 		{"by default", method("message/send", send(`{}`)), "SendAndWait"},
@@ -382,13 +381,13 @@ func TestWhoWaitsAndWhoDoesNot(t *testing.T) {
 	}
 }
 
-func TestPushNotificationsAreRefusedAloud(t *testing.T) {
+func TestPushNotificationsAreAnError(t *testing.T) {
 	params := send(`{}`)[:len(send(`{}`))-1] + `,"configuration":{"pushNotificationConfig":{"url":"http://x"}}}`
 	answer, _ := call(t, newService(&fakeHub{}), method("message/send", params))
 	wantError(t, answer, -32005, "UNSUPPORTED_OPERATION", "")
 }
 
-func TestListsPassTheirFilters(t *testing.T) {
+func TestListsPassFiltersToTheHub(t *testing.T) {
 	f := &fakeHub{}
 	answer, _ := call(t, newService(f), method("hub/tasks/list", `{"contextId":"c","agentId":"a","state":"input-required","limit":20,"offset":40,"cursor":"ignored","includeArtifacts":true,"historyLength":3}`))
 	three := 3
@@ -462,7 +461,7 @@ func TestAStreamEndsWithAFinalStatusAndTheTask(t *testing.T) {
 					}
 					again, err := json.Marshal(e)
 					if err != nil || string(again) != text {
-						t.Errorf("%s came back as %s (%v)", text, again, err)
+						t.Errorf("%s was decoded and encoded as %s (%v)", text, again, err)
 					}
 					switch {
 					case e.Task != nil:
@@ -489,7 +488,7 @@ func TestAStreamEndsWithAFinalStatusAndTheTask(t *testing.T) {
 	}
 }
 
-func TestAStreamThatNobodyTakesIsClosed(t *testing.T) {
+func TestAStreamIsClosedWhenItsClientFails(t *testing.T) {
 	gone := errors.New("gone")
 	for after := range 3 {
 		f := &fakeHub{task: specTask(), events: []a2a.Event{specTask()}}
@@ -532,7 +531,7 @@ func TestABatchCannotStream(t *testing.T) {
 		answer, _ := call(t, newService(f), "["+method(name, params)+"]")
 		wantError(t, strings.Trim(answer, "[]"), -32005, "UNSUPPORTED_OPERATION", "")
 		if len(f.sent) != 0 {
-			t.Error("sent all the same")
+			t.Error("the message was sent anyway")
 		}
 	}
 }
@@ -557,7 +556,7 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 		}
 	}
 	if text, err := json.Marshal(dialect.Event{}); err == nil {
-		t.Errorf("nothing became %s", text)
+		t.Errorf("an empty event was encoded as %s", text)
 	}
 	f := &fakeHub{task: specTask(), events: []a2a.Event{specTask().Status.Message}}
 	answer, _ := call(t, newService(f), method("tasks/resubscribe", `{"id":"t"}`))
@@ -570,7 +569,7 @@ func TestCardsAreInTheSpecificationsShape(t *testing.T) {
 	d := &dialect.Directory{Agents: f, Version: "1.0.0", BaseURL: func() string { return "http://127.0.0.1:8080" }, Token: true}
 	cards := map[string]any{"hub": d.HubCard(), "agents": d.AgentCards()}
 	if _, err := d.AgentCard("nobody"); err == nil {
-		t.Error("nobody has a card")
+		t.Error("an unknown agent has a card")
 	}
 	card, err := d.AgentCard("claude-code")
 	if err != nil {
@@ -584,7 +583,7 @@ func TestCardsAreInTheSpecificationsShape(t *testing.T) {
 	golden(t, "cards", string(text))
 }
 
-func TestHealthFollowsTheStoreNotTheAgents(t *testing.T) {
+func TestHealthReportsTheStoreNotTheAgents(t *testing.T) {
 	bus := dialect.BusStatus{}
 	s := newService(&fakeHub{}, func(c *dialect.Config) { c.Bus = func() dialect.BusStatus { return bus } })
 	report := s.Health()

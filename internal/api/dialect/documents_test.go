@@ -40,17 +40,17 @@ func TestDocumentsAreEditedReadAndAwaited(t *testing.T) {
 	edited := read[documents.Content](t, run(dialect.MethodDocumentsEdit, `{"name":"plan","edits":[{"op":"set","path":["plan","status"],"value":"open"}]}`))
 	got := read[documents.Content](t, run(dialect.MethodDocumentsGet, `{"name":"plan"}`))
 	if string(got.Content) != `{"plan":{"status":"open"}}` || got.Version != edited.Version {
-		t.Fatalf("it is %s in version %s, edited %s", got.Content, got.Version, edited.Version)
+		t.Fatalf("the content is %s in version %s; the edit returned version %s", got.Content, got.Version, edited.Version)
 	}
 	awaited := read[documents.Content](t, run(dialect.MethodDocumentsWait, `{"name":"plan","seen":"another"}`))
 	if awaited.Version != got.Version {
-		t.Fatalf("awaited %s", awaited.Version)
+		t.Fatalf("the awaited version is %s", awaited.Version)
 	}
 	if names := read[[]string](t, run(dialect.MethodDocumentsList, `{}`)); len(names) != 1 || names[0] != "plan" {
 		t.Fatalf("there are %q", names)
 	}
 	if n := read[dialect.DocumentCompacted](t, run(dialect.MethodDocumentsCompact, `{"name":"plan"}`)); n.After > n.Before || n.After < 1 {
-		t.Fatalf("compacted %+v", n)
+		t.Fatalf("compaction returned %+v", n)
 	}
 	for _, c := range []struct{ method, params, field string }{
 		{dialect.MethodDocumentsGet, `{}`, "name"},

@@ -19,14 +19,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// fakeHub answers with what a test put into it and remembers what it was asked.
+// fakeHub is a Hub with results that the test sets. It records its calls.
 type fakeHub struct {
-	alone  bool          // canceled without what was delegated
+	alone  bool          // CancelAlone was called
 	err    error         // of every method
 	task   *a2a.Task     // of every method that returns one
 	events []a2a.Event   // of a stream
 	page   hub.TaskPage  // of Tasks
-	next   chan struct{} // closed by a stream that is waiting; nil: streams end after events
+	next   chan struct{} // closed by a stream that waits after its events; nil: streams end there
 
 	mu     sync.Mutex
 	sent   []hub.SendRequest

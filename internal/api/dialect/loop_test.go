@@ -10,7 +10,7 @@ import (
 	"github.com/parleyhub/parley/ralph"
 )
 
-func TestStepsOfLoopsAreLogged(t *testing.T) {
+func TestLoopStepsAreLogged(t *testing.T) {
 	var logged []string
 	s := newService(&fakeHub{}, func(c *dialect.Config) {
 		c.LoopStep = func(list string, s ralph.Step) error {
@@ -44,6 +44,6 @@ func TestStepsOfLoopsAreLogged(t *testing.T) {
 	}
 	answer, _ := call(t, newService(&fakeHub{}), method(dialect.MethodLoopStep, `{"list":"x","step":{"kind":"began"}}`))
 	if !strings.Contains(answer, "-32601") {
-		t.Errorf("without a log: %s", answer)
+		t.Errorf("without LoopStep: %s", answer)
 	}
 }

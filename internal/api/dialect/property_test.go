@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// Generators of what the hub may hold.
+// Generators of messages and tasks.
 var (
 	anID     = rapid.StringMatching(`[a-zA-Z0-9._-]{1,40}`)
 	metadata = rapid.OneOf(rapid.Just(map[string]any(nil)), rapid.MapOfN(rapid.StringMatching(`[a-z.]{1,8}`), someValue(2), 1, 3))
@@ -59,7 +59,7 @@ func parts(t *rapid.T) a2a.ContentParts {
 		default:
 			p.Content = a2a.Data{Value: someValue(2).Draw(t, "data")}
 			if p.Metadata == nil {
-				p.Metadata = map[string]any{} // what the mark of a value that is no object leaves behind
+				p.Metadata = map[string]any{} // removing the mark of a wrapped value leaves an empty map
 			}
 		}
 		return p
@@ -75,7 +75,7 @@ func message(t *rapid.T) *a2a.Message {
 	}
 }
 
-// A message that goes out to a client and comes back in is the same message.
+// A message that is sent to a client and back is unchanged.
 // HUB-TYPE-MESSAGE, HUB-TYPE-PART.
 func TestMessagesSurviveTheRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -95,7 +95,7 @@ func TestMessagesSurviveTheRoundTrip(t *testing.T) {
 	})
 }
 
-// equateEmptyMetadata: JSON leaves empty metadata out.
+// equateEmptyMetadata ignores the difference between empty and no metadata, since JSON omits both.
 var equateEmptyMetadata = cmp.FilterPath(
 	func(p cmp.Path) bool { return p.Last().String() == ".Metadata" },
 	cmp.Transformer("nilIfEmpty", func(m map[string]any) map[string]any {
@@ -105,7 +105,7 @@ var equateEmptyMetadata = cmp.FilterPath(
 		return m
 	}))
 
-// A task that a client reads and writes again is the same text.
+// A task that a client decodes and encodes again is unchanged.
 // HUB-TYPE-TASK, HUB-TYPE-ARTIFACT.
 func TestTasksSurviveTheRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -139,7 +139,7 @@ func TestTasksSurviveTheRoundTrip(t *testing.T) {
 	})
 }
 
-// FuzzSend: whatever the parameters, the hub gets a whole message or none, and
+// FuzzSend checks for any parameters that the hub gets a complete message or none, and
 // the client an answer.
 func FuzzSend(f *testing.F) {
 	for _, seed := range []string{
@@ -165,11 +165,11 @@ func FuzzSend(f *testing.F) {
 func checkSent(t *testing.T, req hub.SendRequest) {
 	m := req.Message
 	if m == nil || m.ID == "" || m.Role != a2a.MessageRoleUser || len(m.Parts) == 0 || req.AgentID == "" && m.TaskID == "" {
-		t.Fatalf("the hub got %+v", req)
+		t.Fatalf("the hub received %+v", req)
 	}
 	for _, p := range m.Parts {
 		if p.Content == nil {
-			t.Fatalf("the hub got an empty part: %+v", m)
+			t.Fatalf("the hub received an empty part: %+v", m)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// coordinator is one with an agent "worker" that answers at once.
+// coordinator returns a coordinator with an agent "worker" that completes its jobs at once.
 func coordinator(t *testing.T, journal swarm.Journal, id string) *swarm.Coordinator {
 	t.Helper()
 	reg := registry.New(registry.Options{})
@@ -63,7 +63,7 @@ func read[T any](t *testing.T, answer string) T {
 	return got.Result
 }
 
-func TestSwarmsAreMadeFollowedListedAndStopped(t *testing.T) {
+func TestSwarmMethods(t *testing.T) {
 	journal := new(swarm.MemoryJournal)
 	s := dialect.New(dialect.Config{Hub: &fakeHub{}, Swarms: coordinator(t, journal, "sun")})
 	run := func(name, params string) string {
@@ -76,21 +76,21 @@ func TestSwarmsAreMadeFollowedListedAndStopped(t *testing.T) {
 		made = read[swarm.Session](t, run(dialect.MethodSwarmGet, fmt.Sprintf(`{"id":%q,"after":%d}`, made.ID, made.Sequence)))
 	}
 	if made.Status != swarm.Completed || string(made.Outcome) != `{"a":"a is done","b":"b is done"}` {
-		t.Fatalf("it ended %s with %s", made.Status, made.Outcome)
+		t.Fatalf("the swarm ended as %s with %s", made.Status, made.Outcome)
 	}
 	list := read[[]dialect.SwarmSummary](t, run(dialect.MethodSwarmList, `{}`))
 	if len(list) != 1 || list[0].Completed != 2 || list[0].SubTasks != 2 || len(list[0].TaskDescription) != 203 {
-		t.Fatalf("the list says %+v", list)
+		t.Fatalf("the list is %+v", list)
 	}
 	if again := read[swarm.Session](t, run(dialect.MethodSwarmStop, `{"id":"`+made.ID+`"}`)); again.Status != swarm.Completed {
-		t.Fatalf("stopping what is over made it %s", again.Status)
+		t.Fatalf("stopping a completed swarm made it %s", again.Status)
 	}
 
 	stuck := read[swarm.Session](t, run(dialect.MethodSwarmCreate,
 		`{"plan":{"taskDescription":"x","requiredCapabilities":["nobody.has.it"],"subTasks":[{"id":"a","description":"x"}]}}`))
 	stopped := read[swarm.Session](t, run(dialect.MethodSwarmStop, `{"id":"`+stuck.ID+`","reason":"enough"}`))
 	if stopped.Status != swarm.Failed {
-		t.Fatalf("stopped, it is %s", stopped.Status)
+		t.Fatalf("the stopped swarm is %s", stopped.Status)
 	}
 
 	wantError(t, run(dialect.MethodSwarmCreate, `{"plan":{"taskDescription":"","requiredCapabilities":[]}}`), jsonrpc.CodeInvalidParams, "INVALID_PARAMS", "plan")

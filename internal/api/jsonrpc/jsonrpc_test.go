@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// calculator is the server of the specification's examples.
+// calculator handles the methods of the specification's examples.
 func calculator(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 	switch req.Method {
 	case "subtract":
@@ -58,8 +58,8 @@ func serve(t testing.TB, h jsonrpc.HandlerFunc, text string) string {
 	return string(d.Serve(t.Context(), jsonrpc.Decode([]byte(text), jsonrpc.Limits{}), nil))
 }
 
-// brief shortens answers to "id result" and "id !code" so that tables stay
-// readable; it fails on what is no valid response object.
+// brief shortens an answer to "id result" or "id !code". It fails unless the answer is a
+// valid response object.
 func brief(t testing.TB, answer string) string {
 	t.Helper()
 	if answer == "" {
@@ -81,14 +81,14 @@ func brief(t testing.TB, answer string) string {
 		t.Fatalf("%s: %v", answer, err)
 	}
 	if string(members["jsonrpc"]) != `"2.0"` || len(members) != 3 || members["id"] == nil {
-		t.Fatalf("no response object: %s", answer)
+		t.Fatalf("not a response object: %s", answer)
 	}
 	if result, ok := members["result"]; ok {
 		return fmt.Sprintf("%s %s", members["id"], result)
 	}
 	var e jsonrpc.Error
 	if err := json.Unmarshal(members["error"], &e); err != nil || e.Message == "" || e.Details().Code == "" {
-		t.Fatalf("no error object: %s: %v", answer, err)
+		t.Fatalf("not an error object: %s: %v", answer, err)
 	}
 	return fmt.Sprintf("%s !%d", members["id"], e.Code)
 }
@@ -128,7 +128,7 @@ func TestTheSpecificationsExamples(t *testing.T) {
 	}
 }
 
-func TestRequestsAtTheEdges(t *testing.T) {
+func TestUnusualRequests(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"id null is a call", `{"jsonrpc":"2.0","method":"get_data","id":null}`, `null ["hello",5]`},
 		{"id empty", `{"jsonrpc":"2.0","method":"get_data","id":""}`, `"" ["hello",5]`},
@@ -172,7 +172,7 @@ func TestRequestsAtTheEdges(t *testing.T) {
 	}
 }
 
-func TestANotificationRuns(t *testing.T) {
+func TestANotificationIsHandledWithoutAnAnswer(t *testing.T) {
 	var calls atomic.Int32
 	h := func(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 		if !req.IsNotification() {
@@ -186,8 +186,7 @@ func TestANotificationRuns(t *testing.T) {
 	}
 }
 
-// Who notifies and leaves has notified.
-func TestANotificationOutlivesItsSender(t *testing.T) {
+func TestANotificationIsNotCanceledWithItsConnection(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var seen, bounded []error
@@ -219,7 +218,7 @@ func TestAPanicBecomesAnInternalErrorAndIsLogged(t *testing.T) {
 	}
 }
 
-func TestAnUnknownErrorStaysInTheLog(t *testing.T) {
+func TestAnUntypedErrorIsLoggedAndNotSent(t *testing.T) {
 	var log bytes.Buffer
 	d := &jsonrpc.Dispatcher{
 		Handler: jsonrpc.HandlerFunc(func(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) {
@@ -240,7 +239,7 @@ func TestAResultThatCannotBeEncodedIsAnInternalError(t *testing.T) {
 	}
 }
 
-func TestErrorsCarryDetails(t *testing.T) {
+func TestErrorsHaveDetails(t *testing.T) {
 	h := func(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) {
 		return nil, fmt.Errorf("wrapped: %w", jsonrpc.InvalidParams("a.b[0]", "must be a string"))
 	}
@@ -260,7 +259,7 @@ func TestErrorsCarryDetails(t *testing.T) {
 	}
 }
 
-func TestRequestsAndNotificationsGoOutAndComeBack(t *testing.T) {
+func TestEncodedRequestsAndNotificationsAreDecoded(t *testing.T) {
 	for _, id := range []jsonrpc.ID{{}, jsonrpc.NullID, jsonrpc.StringID("a\"\n<é"), jsonrpc.NumberID(-7)} {
 		text, err := json.Marshal(jsonrpc.Request{ID: id, Method: "m", Params: json.RawMessage(`{"a":1}`)})
 		if err != nil {
@@ -296,8 +295,7 @@ func TestAnIDIsDecodedFromAResponse(t *testing.T) {
 	}
 }
 
-// Whatever the id, it comes back byte for byte.
-func TestEveryIDIsEchoed(t *testing.T) {
+func TestEveryIDIsEchoedByteForByte(t *testing.T) {
 	ids := rapid.OneOf(
 		rapid.Map(rapid.String(), func(s string) string { return jsonrpc.StringID(s).String() }),
 		rapid.Map(rapid.Int64(), func(n int64) string { return fmt.Sprint(n) }),
@@ -313,7 +311,7 @@ func TestEveryIDIsEchoed(t *testing.T) {
 	})
 }
 
-// A batch is answered in its order, without its notifications.
+// Notifications of a batch have no answer.
 func TestABatchKeepsItsOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var in, want []string
@@ -336,7 +334,7 @@ func TestABatchKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// FuzzServe: any text gets either nothing or valid response objects.
+// FuzzServe checks that the answer to any text is empty or valid response objects.
 func FuzzServe(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","method":"subtract","params":[42,23],"id":1}`,

@@ -21,7 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/server"
 )
 
-// hostile makes one malformed or hostile message, on one line.
+// hostile returns one malformed or hostile message, on one line.
 func hostile(rng *rand.Rand) string {
 	valid := []string{
 		rpc(rng.IntN(100), "message/send", sendParams("hello")),
@@ -37,7 +37,7 @@ func hostile(rng *rand.Rand) string {
 		for range 1 + rng.IntN(8) {
 			text[rng.IntN(len(text))] = byte(rng.IntN(256))
 		}
-	case 1: // cut off
+	case 1: // truncated
 		text = text[:rng.IntN(len(text))]
 	case 2: // broken UTF-8 within a string
 		text = bytes.Replace(text, []byte("o"), []byte{0xc3, 0x28}, 1)
@@ -46,7 +46,7 @@ func hostile(rng *rand.Rand) string {
 		for i := range text {
 			text[i] = byte(rng.IntN(256))
 		}
-	case 4: // deep
+	case 4: // deeply nested
 		text = []byte(strings.Repeat([]string{"[", `{"a":`, `[{"a":[`}[rng.IntN(3)], 1+rng.IntN(5000)))
 	case 5: // wrong ids
 		text = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"hub/status","id":%s}`,
@@ -54,30 +54,30 @@ func hostile(rng *rand.Rand) string {
 	case 6: // wrong parameters
 		text = []byte(rpc(rng.IntN(100), []string{"message/send", "tasks/get", "hub/tasks/list", "hub/agents/get"}[rng.IntN(4)],
 			[]string{`[]`, `{"id":{}}`, `{"message":[]}`, `{"limit":-1}`, `{"agentId":"../../etc/passwd"}`, `{"message":{"parts":null}}`, `"x"`, `{"id":"` + strings.Repeat("z", 300) + `"}`}[rng.IntN(8)]))
-	case 7: // members twice
+	case 7: // duplicate members
 		text = bytes.Replace(text, []byte(`"jsonrpc":"2.0"`), []byte(`"jsonrpc":"2.0","jsonrpc":"2.0"`), 1)
 	case 8: // too long
 		text = append(append(text[:len(text)-1], bytes.Repeat([]byte(" "), 40_000)...), text[len(text)-1])
-	case 9: // many
+	case 9: // a large batch of invalid requests
 		text = []byte("[" + strings.Repeat("1,", rng.IntN(200)) + "1]")
 	case 10: // another protocol
 		text = []byte([]string{"GET / HTTP/1.1", "\x16\x03\x01\x02\x00\x01", "EHLO x", "*1\r$4\rPING", "<xml/>", "null", "0", `""`, "\x00"}[rng.IntN(9)])
-	case 11: // escapes and controls
+	case 11: // invalid escapes and control characters
 		text = bytes.Replace(text, []byte(`"hello"`), []byte([]string{`"\ud800"`, `"\u0000"`, `"\x"`, "\"\x01\"", `"\u12"`}[rng.IntN(5)]), 1)
-	case 12: // numbers
+	case 12: // invalid numbers
 		text = bytes.Replace(text, []byte(`20`), []byte([]string{"1e400", "-1", "0x10", "01", "1e", "99999999999999999999", "20.0"}[rng.IntN(7)]), 1)
-	default: // not hostile at all
+	default: // valid
 	}
 	return string(bytes.ReplaceAll(text, []byte("\n"), []byte(" ")))
 }
 
-// correct tells whether a text is a JSON-RPC answer, or an array of them, with
-// codes of the specification and an id.
+// correct returns an error unless text is a JSON-RPC response with an id and a code of
+// the specification, or an array of such responses.
 func correct(text []byte) error {
 	var answers []json.RawMessage
 	if len(text) > 0 && text[0] == '[' {
 		if err := json.Unmarshal(text, &answers); err != nil || len(answers) == 0 {
-			return fmt.Errorf("no batch: %.200q (%v)", text, err)
+			return fmt.Errorf("not a batch: %.200q (%v)", text, err)
 		}
 	} else {
 		answers = []json.RawMessage{text}
@@ -90,16 +90,16 @@ func correct(text []byte) error {
 			Error   *jsonrpc.Error
 		}
 		if err := json.Unmarshal(answer, &response); err != nil {
-			return fmt.Errorf("no answer: %.200q (%v)", answer, err)
+			return fmt.Errorf("not a response: %.200q (%v)", answer, err)
 		}
 		known := []int{-32700, -32600, -32601, -32602, -32001, -32003, -32005}
 		switch {
 		case response.JSONRPC != "2.0" || len(response.ID) == 0:
-			return fmt.Errorf("no answer: %.200q", answer)
+			return fmt.Errorf("not a response: %.200q", answer)
 		case (response.Error == nil) == (response.Result == nil):
 			return fmt.Errorf("neither or both of result and error: %.200q", answer)
 		case response.Error != nil && (!slices.Contains(known, response.Error.Code) || response.Error.Details().Code == ""):
-			return fmt.Errorf("a wrong error: %.200q", answer)
+			return fmt.Errorf("unexpected error: %.200q", answer)
 		}
 	}
 	return nil
@@ -107,8 +107,8 @@ func correct(text []byte) error {
 
 const attacks = 10_000
 
-// 10,000 hostile messages over the socket: each has a correct answer, and
-// nothing is left behind.
+// Sends 10,000 hostile messages over the socket: each must get a correct answer, and no
+// goroutine or descriptor may leak.
 func TestSocketWithstandsHostileRequests(t *testing.T) {
 	r := start(t, limits(server.Limits{Message: 32_000}))
 	const connections = 8
@@ -131,9 +131,9 @@ func TestSocketWithstandsHostileRequests(t *testing.T) {
 	want(t, c.read(), "1 ok")
 }
 
-// attackSocket sends each message with a probe behind it, and reads until the
-// probe has been answered. The messages' own answers may come before or after
-// it, but as many as there are messages that ask must have come in the end.
+// attackSocket sends n hostile messages, each followed by a probe, and reads until the
+// probe is answered. The messages' own answers may arrive before or after the probe's;
+// at the end there must be one for each message that needs an answer.
 func attackSocket(c *lineClient, rng *rand.Rand, n int) error {
 	expected := 0
 	for i := range n {
@@ -180,8 +180,8 @@ func attackSocket(c *lineClient, rng *rand.Rand, n int) error {
 	return nil
 }
 
-// asks tells whether a line gets an answer: all do but blank ones and valid
-// notifications.
+// asks reports whether a line needs an answer: all but blank lines and valid
+// notifications do.
 func asks(text string) bool {
 	if strings.TrimSpace(text) == "" {
 		return false
@@ -197,8 +197,8 @@ func asks(text string) bool {
 	return false
 }
 
-// The same over HTTP, with slow clients, clients that go away and bodies that
-// are too large among them.
+// Sends hostile messages over HTTP, among them too large bodies and requests of clients
+// that disconnect.
 func TestHTTPWithstandsHostileRequests(t *testing.T) {
 	r := start(t, limits(server.Limits{Message: 32_000, ReadTimeout: 2 * time.Second}))
 	const clients = 8
@@ -269,7 +269,7 @@ func attackHTTP(r *rig, client *http.Client, rng *rand.Rand) error {
 	}
 }
 
-// halfARequest promises more than it sends and goes away.
+// halfARequest disconnects before it has sent the Content-Length that it announced.
 func halfARequest(r *rig, text string) error {
 	conn, err := net.Dial("tcp", r.Addr().String())
 	if err != nil {
@@ -287,7 +287,7 @@ func halfARequest(r *rig, text string) error {
 	return err
 }
 
-// settleGoroutines waits until no more goroutines run than before.
+// settleGoroutines waits until at most before goroutines run.
 func settleGoroutines(t *testing.T, before int) {
 	t.Helper()
 	for runtime.NumGoroutine() > before {

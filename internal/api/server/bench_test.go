@@ -27,7 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// sdkEcho is the least that the A2A SDK needs of an agent.
+// sdkEcho is a minimal agent on the A2A SDK that answers with the prompt.
 type sdkEcho struct{}
 
 func (sdkEcho) Execute(_ context.Context, ec *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
@@ -44,7 +44,7 @@ func (sdkEcho) Cancel(context.Context, *a2asrv.ExecutorContext) iter.Seq2[a2a.Ev
 	return func(func(a2a.Event, error) bool) {}
 }
 
-// hubWithEcho serves a hub with the built-in echo agent; mode "" stores nothing.
+// hubWithEcho serves a hub with the built-in echo agent. With mode "" it has no store.
 func hubWithEcho(b testing.TB, mode bus.Durability, args ...string) *rig {
 	b.Helper()
 	cfg := hub.Config{Version: "1.0.0"}
@@ -90,7 +90,7 @@ func hubWithEcho(b testing.TB, mode bus.Durability, args ...string) *rig {
 	return r
 }
 
-// post sends one body over and over from parallel clients, 16 for each CPU.
+// postMany sends one body repeatedly from parallel clients, 16 for each CPU.
 func postMany(b *testing.B, url string, body []byte, header ...string) {
 	b.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 1024}
@@ -129,9 +129,9 @@ func postMany(b *testing.B, url string, body []byte, header ...string) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
 }
 
-// BenchmarkMessageSend measures message/send to the echo agent: a bare server
-// of the A2A SDK that stores in memory, and the hub over HTTP and the socket by
-// how it stores. of-sdk is the share of the SDK's rate in the same run.
+// BenchmarkMessageSend measures message/send to the echo agent on a bare server of the
+// A2A SDK with its in-memory store, and on the hub over HTTP and the socket for each
+// durability. of-sdk is the rate relative to the SDK's in the same run.
 func BenchmarkMessageSend(b *testing.B) {
 	sdkRate := 0.0
 	share := func(b *testing.B) {
@@ -166,7 +166,7 @@ func BenchmarkMessageSend(b *testing.B) {
 	}
 }
 
-// wantTasks makes sure that each request became a task of its own.
+// wantTasks fails unless each request created a task.
 func wantTasks(b *testing.B, r *rig) {
 	b.Helper()
 	if n := r.hub.Status().TotalTasks; n != b.N {
@@ -174,8 +174,8 @@ func wantTasks(b *testing.B, r *rig) {
 	}
 }
 
-// socketMany is postMany over the socket: each client has a connection and one
-// request under way.
+// socketMany is postMany over the socket: each client has its own connection and one
+// request in flight.
 func socketMany(b *testing.B, r *rig, request string) {
 	b.Helper()
 	line := []byte(request + "\n")
@@ -201,8 +201,8 @@ func socketMany(b *testing.B, r *rig, request string) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
 }
 
-// BenchmarkStatus is a request that costs the hub next to nothing: what is left
-// is the server's own share.
+// BenchmarkStatus measures the server's overhead with a request that costs the hub
+// almost nothing.
 func BenchmarkStatus(b *testing.B) {
 	r := hubWithEcho(b, "")
 	b.Run("socket", func(b *testing.B) {
@@ -236,8 +236,8 @@ func BenchmarkStatus(b *testing.B) {
 	})
 }
 
-// BenchmarkThousandStreams opens 1,000 streams at once that end together: an
-// operation is all of them, from the first request to the last final event.
+// BenchmarkThousandStreams opens 1,000 streams that end at the same time. One operation
+// is all of them, from the first request to the last final event.
 func BenchmarkThousandStreams(b *testing.B) {
 	const streams = 1000
 	for _, transport := range []string{"http", "socket"} {
@@ -338,8 +338,7 @@ func followSocket(r *rig, opened func()) error {
 	return followFrom(conn, opened)
 }
 
-// followFrom reads a stream to its final event; the first one means that it is
-// open.
+// followFrom reads a stream to its final event and calls opened at the first one.
 func followFrom(stream io.Reader, opened func()) error {
 	var text []byte
 	buf := make([]byte, 4096)
@@ -358,8 +357,8 @@ func followFrom(stream io.Reader, opened func()) error {
 	}
 }
 
-// BenchmarkChunks streams answers of 500, 1,000 and 2,000 pieces: the time for
-// a piece must not grow with their number.
+// BenchmarkChunks streams answers of 500, 1,000 and 2,000 chunks: the time per chunk must
+// not grow with their number.
 func BenchmarkChunks(b *testing.B) {
 	r := hubWithEcho(b, bus.DurabilityFast, "words")
 	for _, n := range []int{500, 1000, 2000} {

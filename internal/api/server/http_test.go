@@ -104,7 +104,7 @@ func TestStreamsAreServerSentEvents(t *testing.T) {
 	}
 }
 
-func TestWhatFailsBeforeTheStreamIsJSON(t *testing.T) {
+func TestErrorsBeforeTheFirstEventAreJSON(t *testing.T) {
 	r := start(t)
 	for body, verdict := range map[string]string{
 		rpc(1, "message/stream", `{}`):            "1 -32602 INVALID_PARAMS",
@@ -127,13 +127,13 @@ func TestWhatFailsBeforeTheStreamIsJSON(t *testing.T) {
 	want(t, strings.Trim(batch.body, "[]"), "1 -32005 UNSUPPORTED_OPERATION")
 }
 
-func TestWhatFailsInTheStreamEndsIt(t *testing.T) {
+func TestErrorsAfterTheFirstEventEndTheStream(t *testing.T) {
 	r := start(t, handler(func(_ context.Context, _ jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
 		if err := emit("one"); err != nil {
 			return nil, err
 		}
 		if err := emit(make(chan int)); err == nil {
-			t.Error("a channel was encoded")
+			t.Error("a channel was encoded as JSON")
 		}
 		return nil, errors.New("secret")
 	}))
@@ -185,7 +185,7 @@ func TestASilentStreamIsKeptAlive(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func TestAnHTTPClientThatIsGoneIsGivenUp(t *testing.T) {
+func TestRequestIsCanceledWhenItsHTTPClientDisconnects(t *testing.T) {
 	b := newBlocking()
 	r := start(t, handler(b.handle))
 	for _, method := range []string{"message/send", "message/stream"} {
@@ -212,8 +212,7 @@ func TestAnHTTPClientThatIsGoneIsGivenUp(t *testing.T) {
 	}
 }
 
-// A client that reads nothing does not hold its handler for ever.
-func TestAnHTTPClientThatReadsNothingIsCutOff(t *testing.T) {
+func TestAnHTTPClientThatReadsNothingIsDisconnected(t *testing.T) {
 	ended := make(chan error, 1)
 	r := start(t, handler(func(_ context.Context, _ jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
 		for {
@@ -258,7 +257,7 @@ func status(t *testing.T, conn net.Conn) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func TestHTTPRefusals(t *testing.T) {
+func TestHTTPRefusesInvalidRequests(t *testing.T) {
 	r := start(t, limits(server.Limits{Message: 70_000}))
 	big := strings.Repeat(" ", 70_001)
 	ok := rpc(1, "hub/status", `{}`)
@@ -318,7 +317,7 @@ func TestASlowBodyIsRefused(t *testing.T) {
 	want(t, body, "null -32600 REQUEST_TIMEOUT")
 }
 
-func TestABodyThatIsCutOffIsRefused(t *testing.T) {
+func TestATruncatedBodyIsRefused(t *testing.T) {
 	r := start(t)
 	conn := r.raw(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
 	defer conn.Close()
@@ -329,7 +328,7 @@ func TestABodyThatIsCutOffIsRefused(t *testing.T) {
 	want(t, body, "null -32600 INVALID_REQUEST")
 }
 
-func TestSlowHeadersEnd(t *testing.T) {
+func TestAConnectionWithSlowHeadersIsClosed(t *testing.T) {
 	r := start(t, limits(server.Limits{ReadTimeout: 50 * time.Millisecond}))
 	conn := r.raw(t, "POST / HTTP/1.1\r\nHost: local")
 	defer conn.Close()
@@ -338,8 +337,8 @@ func TestSlowHeadersEnd(t *testing.T) {
 	}
 }
 
-// Large bodies share a bounded memory: while one is being read, the next waits,
-// and gives up in time.
+// Large bodies share bounded memory: while one is being read, the next waits, and is
+// refused after a timeout.
 func TestMemoryForBodiesIsBounded(t *testing.T) {
 	r := start(t, limits(server.Limits{Message: 200_000, BodyMemory: 200_000, ReadTimeout: time.Second}))
 	head := "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 150000\r\n\r\n"
@@ -347,7 +346,7 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 	defer first.Close()
 	second := r.raw(t, head+strings.Repeat(" ", 100_000))
 	defer second.Close()
-	small := r.post(t, "/", rpc(1, "hub/status", `{}`)) // small ones are not held up
+	small := r.post(t, "/", rpc(1, "hub/status", `{}`)) // small bodies do not wait
 	want(t, small.body, "1 ok")
 	got := map[int]bool{}
 	for _, conn := range []net.Conn{first, second} {
@@ -362,7 +361,7 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 	}
 }
 
-func TestHostAndOrigin(t *testing.T) {
+func TestHostAndOriginAreChecked(t *testing.T) {
 	allow := func(c *server.Config) {
 		c.Hosts = []string{"hub.example"}
 		c.Origins = []string{"https://app.example"}
@@ -415,7 +414,7 @@ func TestHostAndOrigin(t *testing.T) {
 	}
 }
 
-func TestTokenGuardsAllButLiveness(t *testing.T) {
+func TestAllRoutesButLivenessNeedTheToken(t *testing.T) {
 	const token = "s3cret-token-of-the-test"
 	r := start(t, func(c *server.Config) { c.Token = token })
 	r.Mount("GET /mounted", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
@@ -474,7 +473,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-func TestHealthSaysThatTheHubStops(t *testing.T) {
+func TestHealthReportsThatTheHubStops(t *testing.T) {
 	b := newBlocking()
 	r := start(t, handler(b.handle))
 	web := make(chan reply)
@@ -535,7 +534,7 @@ func TestMountedHandlersGetBodiesAndStreams(t *testing.T) {
 	r.Mount("POST /mounted/", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		flusher, ok := w.(http.Flusher)
 		if !ok {
-			t.Error("no flusher")
+			t.Error("the response writer cannot flush")
 		}
 		flusher.Flush()
 		if n, err := io.Copy(w, req.Body); err != nil || n != req.ContentLength {
@@ -583,7 +582,7 @@ func TestUnsafeConfigurationsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAllAddressesAnswerToAnyOfTheirIPs(t *testing.T) {
+func TestAServerOnAllAddressesAcceptsAnyIPAsHost(t *testing.T) {
 	const token = "0123456789abcdef"
 	r := start(t, func(c *server.Config) { c.HTTP, c.Token = "0.0.0.0:0", token })
 	r.url = strings.Replace(r.url, "[::]", "127.0.0.1", 1)
@@ -595,7 +594,7 @@ func TestAllAddressesAnswerToAnyOfTheirIPs(t *testing.T) {
 	}
 }
 
-func TestAnAddressInUseIsSaidSo(t *testing.T) {
+func TestAnAddressInUseIsReported(t *testing.T) {
 	r := start(t)
 	s, err := server.New(server.Config{HTTP: r.Addr().String()})
 	if err != nil {
@@ -605,7 +604,7 @@ func TestAnAddressInUseIsSaidSo(t *testing.T) {
 	if err := s.Start(t.Context()); !errors.As(err, &se) || se.Code != server.CodeInUse || !strings.Contains(se.Remedy, "--http-port") {
 		t.Error(err)
 	}
-	// A socket in use leaves no HTTP listener behind.
+	// Start closes the HTTP listener if the socket is in use.
 	s, err = server.New(server.Config{HTTP: "127.0.0.1:0", Socket: r.socket})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// byteConn is a connection that only delivers bytes.
+// byteConn is a connection that can only be read.
 type byteConn struct {
 	net.Conn
 	r io.Reader
@@ -19,8 +19,8 @@ type byteConn struct {
 func (c byteConn) Read(b []byte) (int, error)      { return c.r.Read(b) }
 func (c byteConn) SetReadDeadline(time.Time) error { return nil }
 
-// FuzzLines: however the bytes arrive, the lines are those of a plain split,
-// and the ones that are too long are left out, each with an error.
+// FuzzLines compares the reader's lines with those of a plain split, for any chunks of
+// input. Each line that is too long yields an error instead.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "{}\n{}\r\n", "no end", "\r\n\r\n", "12345678\n123456789\n1", "123456789", "\x00\xff\n\n\n", "12345678\r\n",
@@ -41,7 +41,7 @@ func FuzzLines(f *testing.F) {
 				break
 			}
 			if err := lines.wait(); err != nil {
-				t.Fatalf("no more lines before %.40q: %v", want, err)
+				t.Fatalf("the lines end before %.40q: %v", want, err)
 			}
 			got, err := lines.next()
 			want = bytes.TrimRight(want, "\r")
@@ -51,7 +51,7 @@ func FuzzLines(f *testing.F) {
 					t.Fatalf("a line of %d bytes: %v", len(want), err)
 				}
 			case err != nil || !bytes.Equal(got, want):
-				t.Fatalf("got %.40q, %v, want %.40q (the last ends: %t)", got, err, want, last)
+				t.Fatalf("got %.40q, %v, want %.40q (the last line is terminated: %t)", got, err, want, last)
 			}
 		}
 		if err := lines.wait(); !errors.Is(err, io.EOF) {
@@ -60,7 +60,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-func TestReadingStopsThoughADeadlineComesLater(t *testing.T) {
+func TestNoLineIsReadAfterShutdown(t *testing.T) {
 	lines := newLineReader(byteConn{r: bytes.NewReader([]byte("{}\n"))}, Limits{Message: 10}, func() bool { return true })
 	if err := lines.wait(); !errors.Is(err, errStopped) {
 		t.Error(err)

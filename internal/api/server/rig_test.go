@@ -27,8 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testAgent echoes prompts. "wait" says so and blocks until release; "chunks N"
-// answers in N pieces.
+// testAgent answers with the prompt. For "wait" it reports so and blocks until free is
+// called; for "chunks N" it answers in N chunks.
 type testAgent struct {
 	release chan struct{}
 	once    sync.Once
@@ -125,7 +125,7 @@ func (r *rig) serve(t testing.TB, cfg server.Config) {
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // cut off what a test has left
+		cancel() // end connections that a test left open
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
@@ -136,7 +136,7 @@ func (r *rig) serve(t testing.TB, cfg server.Config) {
 	}
 }
 
-// handler serves a function instead of the hub.
+// handler returns an option that serves f instead of the hub.
 func handler(f jsonrpc.HandlerFunc) func(*server.Config) {
 	return func(c *server.Config) { c.SocketHandler, c.HTTPHandler = f, f }
 }
@@ -153,7 +153,7 @@ func sendParams(text string) string {
 	return fmt.Sprintf(`{"message":{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":%q}],"metadata":{"targetAgent":"echo"}}}`, text)
 }
 
-// lineClient speaks NDJSON.
+// lineClient is a connection to the socket; each line is a JSON text.
 type lineClient struct {
 	t    testing.TB
 	conn *net.UnixConn
@@ -193,7 +193,7 @@ func (c *lineClient) read() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// ended reads to the end of the connection.
+// ended reads until the server closes the connection.
 func (c *lineClient) ended() string {
 	rest, err := io.ReadAll(c.r)
 	if err != nil && !strings.Contains(err.Error(), "reset") {
@@ -212,7 +212,7 @@ func verdict(t testing.TB, text string) string {
 		Error   *jsonrpc.Error
 	}
 	if err := json.Unmarshal([]byte(text), &response); err != nil || response.JSONRPC != "2.0" {
-		t.Fatalf("no response: %.300q (%v)", text, err)
+		t.Fatalf("not a response: %.300q (%v)", text, err)
 	}
 	if response.Error != nil {
 		return fmt.Sprintf("%s %d %s", response.ID, response.Error.Code, response.Error.Details().Code)
@@ -227,7 +227,7 @@ func want(t testing.TB, text, expected string) {
 	}
 }
 
-// reply is an HTTP answer that has been read.
+// reply is an HTTP response with its body.
 type reply struct {
 	status int
 	header http.Header

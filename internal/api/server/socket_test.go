@@ -22,7 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-func TestSocketIsForItsUserAlone(t *testing.T) {
+func TestSocketIsPrivateToItsUser(t *testing.T) {
 	r := start(t)
 	info, err := os.Lstat(r.socket)
 	if err != nil {
@@ -34,20 +34,20 @@ func TestSocketIsForItsUserAlone(t *testing.T) {
 }
 
 // HUB-SOCKET-NDJSON.
-func TestSocketAnswersInTheOrderOfReadiness(t *testing.T) {
+func TestSocketAnswersAsRequestsComplete(t *testing.T) {
 	r := start(t)
 	c := r.dial(t)
 	c.write(rpc(1, "message/send", sendParams("wait")), rpc(2, "hub/status", `{}`), rpc(3, "message/send", sendParams("hello")))
 	for range 2 {
 		if line := c.read(); !strings.HasSuffix(line, `"id":2}`) && !strings.HasSuffix(line, `"id":3}`) {
-			t.Errorf("1 was to wait: %s", line)
+			t.Errorf("request 1 did not wait: %s", line)
 		}
 	}
 	r.agent.free()
 	want(t, c.read(), "1 ok")
 }
 
-func TestSocketAnswersOnlyWhatAsks(t *testing.T) {
+func TestSocketDoesNotAnswerNotifications(t *testing.T) {
 	r := start(t)
 	c := r.dial(t)
 	c.write(
@@ -93,7 +93,7 @@ func TestSocketStreamsNotificationsAndOneResponse(t *testing.T) {
 	if events[0].Task == nil || last.Status == nil || !last.Status.Final {
 		t.Errorf("%d events, the last %+v", len(events), last)
 	}
-	c.write(rpc(2, "hub/status", `{}`)) // nothing more comes for s-1
+	c.write(rpc(2, "hub/status", `{}`)) // s-1 must have no further lines
 	want(t, c.read(), "2 ok")
 }
 
@@ -114,7 +114,7 @@ func TestSocketSkipsALineThatIsTooLong(t *testing.T) {
 	want(t, c.read(), "3 ok")
 }
 
-func TestSocketRefusesWhatIsNoRequest(t *testing.T) {
+func TestSocketRefusesInvalidRequests(t *testing.T) {
 	r := start(t)
 	c := r.dial(t)
 	for line, verdict := range map[string]string{
@@ -136,8 +136,8 @@ func TestSocketRefusesWhatIsNoRequest(t *testing.T) {
 	}
 }
 
-// A client may close its side and read on, as nc -N does; its last line needs
-// no end.
+// A client may close its write side and keep reading, as nc -N does. Its last line needs
+// no newline.
 func TestSocketAnswersAfterAHalfClose(t *testing.T) {
 	r := start(t)
 	c := r.dial(t)
@@ -157,7 +157,7 @@ func TestSocketAnswersAfterAHalfClose(t *testing.T) {
 	want(t, c.ended(), "1 ok")
 }
 
-func TestAClientThatGoesAwayLeavesItsTaskRunning(t *testing.T) {
+func TestATaskRunsOnAfterItsClientDisconnects(t *testing.T) {
 	r := start(t)
 	c := r.dial(t)
 	c.write(rpc(1, "message/stream", sendParams("wait")))
@@ -184,8 +184,7 @@ func TestAClientThatGoesAwayLeavesItsTaskRunning(t *testing.T) {
 	}
 }
 
-// Who sends and leaves at once has sent.
-func TestAClientThatSendsAndLeavesHasSent(t *testing.T) {
+func TestRequestsAreHandledAfterTheirClientDisconnects(t *testing.T) {
 	r := start(t)
 	const clients = 50
 	for i := range clients {
@@ -206,8 +205,8 @@ func TestAClientThatSendsAndLeavesHasSent(t *testing.T) {
 	}
 }
 
-// blocking is a handler that blocks until its request is given up, and reports
-// each beginning and end.
+// blocking is a handler that blocks until its request is canceled, and reports each
+// start and end.
 type blocking struct{ began, ended chan jsonrpc.ID }
 
 func newBlocking() blocking {
@@ -224,7 +223,7 @@ func (b blocking) handle(ctx context.Context, req jsonrpc.Request, _ jsonrpc.Emi
 	return nil, ctx.Err()
 }
 
-func TestRequestsOfAClientThatIsGoneAreGivenUp(t *testing.T) {
+func TestRequestsAreCanceledWhenTheirClientDisconnects(t *testing.T) {
 	b := newBlocking()
 	r := start(t, handler(b.handle))
 	c := r.dial(t)
@@ -234,7 +233,7 @@ func TestRequestsOfAClientThatIsGoneAreGivenUp(t *testing.T) {
 	<-b.ended
 }
 
-func TestSocketReadsNoMoreThanItMayRun(t *testing.T) {
+func TestSocketBoundsRequestsInFlight(t *testing.T) {
 	b := newBlocking()
 	r := start(t, handler(b.handle), limits(server.Limits{InFlight: 2}))
 	c := r.dial(t)
@@ -249,7 +248,7 @@ func TestSocketReadsNoMoreThanItMayRun(t *testing.T) {
 	}
 }
 
-func TestSocketReadsNoMoreThanItMayHold(t *testing.T) {
+func TestSocketBoundsTheMemoryOfLines(t *testing.T) {
 	b := newBlocking()
 	r := start(t, handler(b.handle), limits(server.Limits{Message: 1000, LineMemory: 1500}))
 	c := r.dial(t)
@@ -276,7 +275,7 @@ func TestSocketConnectionsAreBounded(t *testing.T) {
 	third := r.dial(t)
 	want(t, third.ended(), "null -32000 SERVER_BUSY")
 	second.close()
-	for { // its place is free as soon as the server has seen the end
+	for { // the connection counts until the server has seen its end
 		c := r.dial(t)
 		if _, err := c.conn.Write([]byte(rpc(4, "hub/status", `{}`) + "\n")); err != nil && !errors.Is(err, syscall.EPIPE) {
 			t.Fatal(err)
@@ -287,7 +286,7 @@ func TestSocketConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-func TestALineThatComesTooSlowlyIsRefused(t *testing.T) {
+func TestASlowLineIsRefused(t *testing.T) {
 	r := start(t, limits(server.Limits{ReadTimeout: 20 * time.Millisecond}))
 	c := r.dial(t)
 	if _, err := c.conn.Write([]byte(`{"jsonrpc":`)); err != nil {
@@ -296,7 +295,7 @@ func TestALineThatComesTooSlowlyIsRefused(t *testing.T) {
 	want(t, c.ended(), "null -32600 INVALID_REQUEST")
 }
 
-func TestAnIdleConnectionEndsUnlessARequestRuns(t *testing.T) {
+func TestAnIdleConnectionIsClosedUnlessARequestRuns(t *testing.T) {
 	b := newBlocking()
 	r := start(t, handler(b.handle), limits(server.Limits{Idle: time.Second}))
 	idle := r.dial(t)
@@ -310,14 +309,14 @@ func TestAnIdleConnectionEndsUnlessARequestRuns(t *testing.T) {
 		t.Errorf("got %q", rest)
 	}
 	if len(b.ended) != 0 {
-		t.Error("a running request was given up")
+		t.Error("a running request was canceled")
 	}
 	busy.write(rpc(2, "now", `{}`))
 	want(t, busy.read(), "2 ok")
 }
 
-// A client that reads nothing is cut off; meanwhile others are served.
-func TestAClientThatReadsNothingIsCutOff(t *testing.T) {
+// Other clients are served meanwhile.
+func TestAClientThatReadsNothingIsDisconnected(t *testing.T) {
 	var emitted atomic.Int64
 	ended := make(chan error, 1)
 	flood := func(ctx context.Context, req jsonrpc.Request, emit jsonrpc.Emit) (any, error) {
@@ -346,7 +345,7 @@ func TestAClientThatReadsNothingIsCutOff(t *testing.T) {
 	}
 }
 
-func TestShutdownWaitsForWhatRuns(t *testing.T) {
+func TestShutdownWaitsForRunningRequests(t *testing.T) {
 	release := make(chan struct{})
 	began := make(chan struct{})
 	r := start(t, handler(func(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) {
@@ -367,7 +366,7 @@ func TestShutdownWaitsForWhatRuns(t *testing.T) {
 	}
 }
 
-// waitGone waits until a file is not there.
+// waitGone waits until a file does not exist.
 func waitGone(t *testing.T, path string) {
 	t.Helper()
 	for {
@@ -376,17 +375,17 @@ func waitGone(t *testing.T, path string) {
 		}
 		select {
 		case <-t.Context().Done():
-			t.Fatal(path + " is still there")
+			t.Fatal(path + " still exists")
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-func TestShutdownCutsOffWhatDoesNotEnd(t *testing.T) {
+func TestShutdownEndsRequestsWhenItsContextEnds(t *testing.T) {
 	r := start(t)
 	sock := r.dial(t)
 	sock.write(rpc(1, "message/send", sendParams("wait")), rpc(2, "message/stream", sendParams("wait")))
-	sock.read() // the stream's task: both run soon
+	sock.read() // the stream's first event: both requests are being handled
 	web := make(chan reply, 1)
 	ready := make(chan struct{})
 	go func() {
@@ -417,7 +416,7 @@ func TestShutdownCutsOffWhatDoesNotEnd(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(r.socket); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket is still there: %v", err)
+		t.Errorf("the socket still exists: %v", err)
 	}
 	if err := r.Shutdown(ctx); err != nil {
 		t.Errorf("a second shutdown: %v", err)
@@ -433,7 +432,7 @@ func tasks(t *testing.T, h *hub.Hub) []*a2a.Task {
 	return page.Tasks
 }
 
-func TestWhatStandsInThePlaceOfTheSocket(t *testing.T) {
+func TestStartReplacesOnlyItsOwnStaleSocket(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	must := func(err error) {
@@ -460,14 +459,14 @@ func TestWhatStandsInThePlaceOfTheSocket(t *testing.T) {
 		code       server.Code // "" means that the server starts
 	}{
 		{"nothing", path("new"), ""},
-		{"a dead socket of ours", stale("stale"), ""},
+		{"our stale socket", stale("stale"), ""},
 		{"a live socket", live.socket, server.CodeInUse},
 		{"a file", path("file"), server.CodeForbidden},
 		{"a directory", path("directory"), server.CodeForbidden},
-		{"a symbolic link to a dead socket", path("link"), server.CodeForbidden},
+		{"a symbolic link to a stale socket", path("link"), server.CodeForbidden},
 		{"a dangling symbolic link", path("dangling"), server.CodeForbidden},
-		{"a directory that is not there", path("no/where.sock"), server.CodeConfig},
-		{"a path that is too long", path(strings.Repeat("x", 110)), server.CodeConfig},
+		{"a missing directory", path("no/where.sock"), server.CodeConfig},
+		{"too long a path", path(strings.Repeat("x", 110)), server.CodeConfig},
 	}
 	if os.Geteuid() == 0 {
 		foreign := stale("foreign")
@@ -475,7 +474,7 @@ func TestWhatStandsInThePlaceOfTheSocket(t *testing.T) {
 		tests = append(tests, struct {
 			name, path string
 			code       server.Code
-		}{"a dead socket of another user", foreign, server.CodeForbidden})
+		}{"another user's stale socket", foreign, server.CodeForbidden})
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -501,7 +500,7 @@ func TestWhatStandsInThePlaceOfTheSocket(t *testing.T) {
 			}
 			after, afterErr := os.Lstat(tt.path)
 			if (beforeErr == nil) != (afterErr == nil) || beforeErr == nil && !os.SameFile(before, after) {
-				t.Error("the file was touched")
+				t.Error("the file was changed")
 			}
 		})
 	}
@@ -510,7 +509,7 @@ func TestWhatStandsInThePlaceOfTheSocket(t *testing.T) {
 	want(t, c.read(), "1 ok")
 }
 
-func TestShutdownLeavesTheSocketOfASuccessor(t *testing.T) {
+func TestShutdownKeepsTheSocketOfASuccessor(t *testing.T) {
 	r := start(t)
 	if err := os.Remove(r.socket); err != nil {
 		t.Fatal(err)
@@ -526,8 +525,7 @@ func TestShutdownLeavesTheSocketOfASuccessor(t *testing.T) {
 	}
 }
 
-// Many connections that come and go leave no descriptor.
-func TestConnectionsLeaveNothingBehind(t *testing.T) {
+func TestConnectionsLeakNoDescriptors(t *testing.T) {
 	r := start(t)
 	before := openFiles(t)
 	for i := range 200 {
@@ -551,7 +549,7 @@ func TestConnectionsLeaveNothingBehind(t *testing.T) {
 	settle(t, before)
 }
 
-// settle waits until no more descriptors are open than before.
+// settle waits until at most before descriptors are open.
 func settle(t *testing.T, before int) {
 	t.Helper()
 	for {
@@ -566,7 +564,7 @@ func settle(t *testing.T, before int) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestErrorTextEndsWithTheRemedy(t *testing.T) {
 	err := &server.Error{Code: server.CodeInUse, Message: "taken", Remedy: "choose another", Err: syscall.EADDRINUSE}
 	if got := fmt.Sprint(err); got != "taken; choose another" || !errors.Is(err, syscall.EADDRINUSE) {
 		t.Error(got)

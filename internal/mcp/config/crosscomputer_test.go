@@ -26,7 +26,7 @@ func TestTheNetworkIsOffByDefault(t *testing.T) {
 		t.Error(diff)
 	}
 	if c.Networked() {
-		t.Error("it is on")
+		t.Error("the network is enabled")
 	}
 }
 
@@ -86,7 +86,7 @@ func TestEveryVariableOfTheNetworkSetsItsValue(t *testing.T) {
 }
 
 // REQ-CONFIG-CROSS-003, REQ-CONFIG-CROSS-004, REQ-CONFIG-CROSS-005
-func TestANetworkThatMustNotStartIsRefused(t *testing.T) {
+func TestInvalidNetworkSettingsAreRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"no acknowledgment": {`{"crossComputer": {"enabled": true, "natsClusterUrls": ["nats://x"]}}`,
 			`crossComputer.acknowledgment: agents of other computers will be able to write to this one; to enable that, set it to exactly "I understand the security implications"`},
@@ -151,11 +151,11 @@ func TestTheNetworksConfiguration(t *testing.T) {
 		t.Error(got)
 	}
 	if !c.NATSURL.OnThisComputer() || c.CrossComputer.ClusterURL().OnThisComputer() {
-		t.Error("which server is where")
+		t.Error("OnThisComputer is wrong for one of the servers")
 	}
 	m.env["NATS_CLUSTER_URLS"] = "nats://user:hunter2@nats.example.com:4222"
 	if shown := fmt.Sprintf("%v %+v", m.mustLoad(t).Values(), m.mustLoad(t).CrossComputer); strings.Contains(shown, "hunter2") {
-		t.Error("a password is shown:", shown)
+		t.Error("a password is visible:", shown)
 	}
 }
 
@@ -163,12 +163,12 @@ func TestTheLocalNetworkNeedsNoAcknowledgment(t *testing.T) {
 	m := newMachine(t)
 	m.writeProject(t, `{"crossComputer": {"local": true}}`)
 	if c := m.mustLoad(t); !c.Networked() {
-		t.Error("it is off")
+		t.Error("the network is disabled")
 	}
 }
 
 // REQ-DIRECT-002
-func TestTheNetworksPrefixIsNoProjects(t *testing.T) {
+func TestAProjectCannotHaveTheNetworksPrefix(t *testing.T) {
 	m := newMachine(t)
 	m.env["NATS_MCP_NAMESPACE"] = "global"
 	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), `NATS_MCP_NAMESPACE: namespace: "global" is reserved`) {
@@ -176,9 +176,9 @@ func TestTheNetworksPrefixIsNoProjects(t *testing.T) {
 	}
 }
 
-// Through the hub's link neither URLs nor a login are needed, but the acknowledgment is
-// (REQ-CONFIG-CROSS-003); what says otherwise is refused.
-func TestTheClusterThroughTheHub(t *testing.T) {
+// Through the hub's link, URLs and a login are not needed and are refused; the
+// acknowledgment is needed (REQ-CONFIG-CROSS-003).
+func TestClusterSettingsThroughTheHub(t *testing.T) {
 	load := func(env map[string]string) (*mcpconfig.Config, error) {
 		env["CROSS_COMPUTER_ENABLED"], env["NATS_MCP_THROUGH_HUB"] = "true", "true"
 		return mcpconfig.Load(mcpconfig.Sources{WorkDir: t.TempDir(), HomeDir: t.TempDir(),

@@ -9,9 +9,9 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// REQ-SEC-004: a cloned repository must not draw the user's logins to a server of
-// its choice, whether the user's file names a server beside them or not.
-func TestLoginsOfTheUsersFileGoToItsServersOnly(t *testing.T) {
+// REQ-SEC-004: a cloned repository must not send the user's logins to a server of its
+// choice, whether the user's file names a server for them or not.
+func TestLoginsOfTheUsersFileAreForItsServersOnly(t *testing.T) {
 	const (
 		across = `"enabled": true, "acknowledgment": "I understand the security implications"`
 		ours   = `"natsClusterUrls": ["nats://ours:4222"]`
@@ -48,9 +48,9 @@ func TestLoginsOfTheUsersFileGoToItsServersOnly(t *testing.T) {
 	}
 }
 
-// In /tmp, or any directory that others may write to, a stranger can leave a file
-// for the projects below.
-func TestAFileAboveTheProjectMustNotBeAStrangers(t *testing.T) {
+// In /tmp, or any directory that others may write to, another user can put a file for
+// the projects below.
+func TestAFileAboveTheProjectMustBelongToTheUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a file of another user")
 	}
@@ -68,12 +68,12 @@ func TestAFileAboveTheProjectMustNotBeAStrangers(t *testing.T) {
 	chown(t, path, stranger)
 	m.env["NATS_MCP_SEARCH_PARENTS"] = "0"
 	if c := m.mustLoad(t); c.Namespace == "theirs" {
-		t.Error("it is read though nothing above is to be looked for")
+		t.Error("the file is read although parent directories are not searched")
 	}
 	delete(m.env, "NATS_MCP_SEARCH_PARENTS")
 	m.env["MCP_CONFIG_PATH"] = path
 	if c := m.mustLoad(t); c.Namespace != "theirs" {
-		t.Error("it is not read though it was asked for")
+		t.Error("the file is not read although it is the configured one")
 	}
 }
 
@@ -85,7 +85,7 @@ func chown(t *testing.T, path string, uid int) {
 }
 
 // REQ-DESIGN-CONFIG-004
-func TestWhatIsNoFileOrDirectoryIsRefused(t *testing.T) {
+func TestPathsOfTheWrongKindAreRefused(t *testing.T) {
 	m := newMachine(t)
 	m.env["MCP_CONFIG_PATH"] = m.project
 	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), m.project+" is no regular file") {
@@ -100,7 +100,7 @@ func TestWhatIsNoFileOrDirectoryIsRefused(t *testing.T) {
 }
 
 // REQ-USE-001, REQ-USE-002
-func TestAServerWithoutASchemeIsShownWithWhatIsRight(t *testing.T) {
+func TestErrorOfAServerWithoutASchemeShowsTheRightURL(t *testing.T) {
 	m := newMachine(t)
 	m.env["NATS_URL"] = "localhost:4222"
 	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), `"localhost:4222" does not match ^(nats|tls|ws|wss)://[^\s]+$, for example nats://localhost:4222`) {
@@ -108,9 +108,9 @@ func TestAServerWithoutASchemeIsShownWithWhatIsRight(t *testing.T) {
 	}
 }
 
-// REQ-NAMESPACE-007: a cloned repository must not name the namespace of another
-// project, which follows from a path that can be guessed.
-func TestAFileCannotAskForAnotherProjectsMessages(t *testing.T) {
+// REQ-NAMESPACE-007: a cloned repository must not choose the namespace of another
+// project, which can be computed from a guessed path.
+func TestAProjectsFileCannotChooseAnotherProjectsNamespace(t *testing.T) {
 	m := newMachine(t)
 	own := m.mustLoad(t).Namespace
 	other := "project-" + mcpconfig.ProjectID("/home/ann/src/shop")
@@ -126,13 +126,13 @@ func TestAFileCannotAskForAnotherProjectsMessages(t *testing.T) {
 	}
 	m.env["NATS_MCP_NAMESPACE"] = other
 	if c := m.mustLoad(t); c.Namespace != other {
-		t.Errorf("what the user asks for is %s", c.Namespace)
+		t.Errorf("the namespace that the user chose is %s", c.Namespace)
 	}
 }
 
-// A project may be a stranger's repository: its file has no key of the user's read, and
-// turns no verification off.
-func TestAProjectsFileDoesNotDecideWhatIsTrusted(t *testing.T) {
+// A project may be somebody else's repository: its file cannot name a key file of the
+// user or disable verification.
+func TestAProjectsFileCannotChangeKeysOrVerification(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(outside, []byte("SUA..."), 0o600); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// machine is a home, a project and an environment of a test's own.
+// machine has a home, a project and an environment for one test.
 type machine struct {
 	home, project string
 	env           map[string]string
@@ -73,7 +73,7 @@ func (m *machine) mustLoad(t *testing.T) *mcpconfig.Config {
 
 // REQ-CONFIG-006, REQ-PROJECT-003, REQ-USE-008, REQ-LOG-004, REQ-DATA-007
 // REQ-GUIDE-DEFAULTS
-func TestWithNothingSetTheDefaultsHold(t *testing.T) {
+func TestDefaults(t *testing.T) {
 	m := newMachine(t)
 	c := m.mustLoad(t)
 	want := []mcpconfig.Channel{
@@ -88,16 +88,16 @@ func TestWithNothingSetTheDefaultsHold(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	if _, ok := c.Channel("errors"); !ok {
-		t.Error("errors is not found")
+		t.Error("the channel errors is not found")
 	}
 	if _, ok := c.Channel("nowhere"); ok {
-		t.Error("nowhere is found")
+		t.Error("the channel nowhere is found")
 	}
 }
 
 // REQ-DESIGN-CONFIG-001, REQ-ENV-CROSS-002: environment over project over user over defaults.
 // REQ-CONFIG-001, REQ-LOG-003
-func TestHigherLayersWin(t *testing.T) {
+func TestHigherLayersOverrideLowerOnes(t *testing.T) {
 	m := newMachine(t)
 	user := m.writeUser(t, `{"logging": {"level": "ERROR", "format": "text"}, "natsUrl": "nats://user:4222", "namespace": "from-user"}`)
 	project := m.writeProject(t, "{\n  \"natsUrl\": \"nats://project:4222\",\n  \"logging\": {\"level\": \"WARN\"}\n}")
@@ -165,7 +165,7 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 // REQ-CONFIG-002, REQ-CONFIG-007, REQ-CONFIG-008, REQ-DESIGN-CONFIG-004,
 // REQ-USE-007, REQ-NAMESPACE-003, REQ-DESIGN-NS-004
 // REQ-CONFIG-004, REQ-DESIGN-CONFIG-003
-func TestWrongConfigurationsAreRefusedWithThePosition(t *testing.T) {
+func TestErrorsOfAConfigurationHaveThePosition(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown key", "{\n  \"chanels\": []\n}", `FILE:2:3: chanels: unknown key; did you mean "channels"?`},
 		{"channel without description", `{"channels": [{"name": "a"}]}`, `FILE:1:15: channels[0].description: required, but missing`},
@@ -211,7 +211,7 @@ func TestEveryLayersProblemsAreReportedAtOnce(t *testing.T) {
 
 // REQ-PROJECT-001, REQ-PROJECT-004
 // REQ-PROJECT-007, REQ-PORT-004, REQ-DESIGN-NS-003
-func TestTheProjectIsFoundUpwards(t *testing.T) {
+func TestTheProjectIsFoundInParentDirectories(t *testing.T) {
 	m := newMachine(t)
 	path := m.writeProject(t, `{"namespace": "mono"}`)
 	deep := filepath.Join(m.project, "1", "2", "3", "4", "5")
@@ -235,12 +235,12 @@ func TestTheProjectIsFoundUpwards(t *testing.T) {
 	}
 	m.env["MCP_PROJECT_PATH"] = filepath.Join(m.project, "missing")
 	if _, err = m.loadIn(m.home); err == nil || !strings.Contains(err.Error(), "MCP_PROJECT_PATH") {
-		t.Errorf("a project that is not there: %v", err)
+		t.Errorf("a missing project: %v", err)
 	}
 }
 
 // REQ-PORT-004
-func TestAConfiguredPathMustBeThere(t *testing.T) {
+func TestAConfiguredPathMustExist(t *testing.T) {
 	m := newMachine(t)
 	m.env["MCP_CONFIG_PATH"] = "other.json"
 	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), "MCP_CONFIG_PATH: there is no file") {
@@ -254,7 +254,7 @@ func TestAConfiguredPathMustBeThere(t *testing.T) {
 
 // REQ-NAMESPACE-001, REQ-NAMESPACE-002, REQ-NAMESPACE-008, REQ-DESIGN-NS-001,
 // REQ-DESIGN-NS-002, REQ-PROJECT-002, REQ-PROJECT-005
-func TestTheNamespaceFollowsFromThePath(t *testing.T) {
+func TestTheNamespaceIsComputedFromThePath(t *testing.T) {
 	m := newMachine(t)
 	first, second := m.mustLoad(t), m.mustLoad(t)
 	if first.Namespace != second.Namespace || first.Namespace != "project-"+first.ProjectID || len(first.ProjectID) != 16 {
@@ -262,7 +262,7 @@ func TestTheNamespaceFollowsFromThePath(t *testing.T) {
 	}
 	other, err := m.loadIn(m.home)
 	if err != nil || other.Namespace == first.Namespace {
-		t.Errorf("two projects share %q (%v)", other.Namespace, err)
+		t.Errorf("two projects have the namespace %q (%v)", other.Namespace, err)
 	}
 	link := filepath.Join(filepath.Dir(m.project), "link")
 	if err := os.Symlink(m.project, link); err != nil {
@@ -277,7 +277,7 @@ func TestTheNamespaceFollowsFromThePath(t *testing.T) {
 	}
 }
 
-func TestAges(t *testing.T) {
+func TestParseAges(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"100ms": 100 * time.Millisecond, "90s": 90 * time.Second, "30m": 30 * time.Minute, "24h": 24 * time.Hour, "7d": 168 * time.Hour,
 		"200000us": 200 * time.Millisecond, "100000000ns": 100 * time.Millisecond,
@@ -340,7 +340,7 @@ func TestAURLsCredentialsAreNeverShown(t *testing.T) {
 }
 
 // REQ-USE-007
-func TestValuesSayWhereTheyComeFrom(t *testing.T) {
+func TestValuesHaveTheirOrigin(t *testing.T) {
 	m := newMachine(t)
 	path := m.writeProject(t, "{\n\"channels\": [\n{\"name\": \"a\", \"description\": \"d\"}],\n\"natsUrl\": \"nats://u:p@h\", \"autostart\": false}")
 	m.env["NATS_PASSWORD"] = "hunter2"
@@ -375,7 +375,7 @@ func TestValuesSayWhereTheyComeFrom(t *testing.T) {
 
 // REQ-CONFIG-001, REQ-CONFIG-003, REQ-CONFIG-004, REQ-CONFIG-005, REQ-DATA-006,
 // REQ-LEGAL-005, REQ-DESIGN-NS-003: the example of section 12.3.
-func TestAProjectSaysItsChannels(t *testing.T) {
+func TestAProjectDefinesItsChannels(t *testing.T) {
 	m := newMachine(t)
 	m.writeProject(t, `{
   "namespace": "my-project",
@@ -398,7 +398,7 @@ func TestAProjectSaysItsChannels(t *testing.T) {
 
 // REQ-GUIDE-ENV: the table of section 14.
 func TestTheSpecifiedVariablesAreRead(t *testing.T) {
-	known := map[string]bool{"MCP_CONFIG_PATH": true, "MCP_PROJECT_PATH": true} // tested on their own
+	known := map[string]bool{"MCP_CONFIG_PATH": true, "MCP_PROJECT_PATH": true} // have tests of their own
 	for _, v := range mcpconfig.Variables() {
 		known[v.Name] = true
 	}
@@ -410,7 +410,7 @@ func TestTheSpecifiedVariablesAreRead(t *testing.T) {
 	}
 }
 
-// REQ-GUIDE-SCHEMA: what section 13 says of each key, the shipped schema says.
+// REQ-GUIDE-SCHEMA: the shipped schema has what section 13 says of each key.
 func TestTheSchemaHasTheSpecifiedKeys(t *testing.T) {
 	data, err := os.ReadFile(filepath.FromSlash("../../../schema/mcp-config.schema.json"))
 	if err != nil {
@@ -490,7 +490,7 @@ func TestCredentialsStayWithTheirServer(t *testing.T) {
 	}
 }
 
-func TestThousandsOfProblemsAreCounted(t *testing.T) {
+func TestOnlyTheFirstProblemsAreListed(t *testing.T) {
 	m := newMachine(t)
 	m.writeProject(t, `{"a0": 0`+strings.Repeat(`, "a": 1`, 5000)+`}`)
 	_, err := m.load()
@@ -518,7 +518,7 @@ func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
 	}
 }
 
-// REQ-DEPLOY-008: what is shipped is what the program accepts.
+// REQ-DEPLOY-008: the shipped schema is that of the program.
 func TestTheShippedSchemaIsFresh(t *testing.T) {
 	want, err := json.MarshalIndent(mcpconfig.Schema(), "", "  ")
 	if err != nil {
@@ -533,7 +533,7 @@ func TestTheShippedSchemaIsFresh(t *testing.T) {
 	}
 }
 
-// REQ-CONFIG-002, REQ-DATA-003: the schema and the program agree.
+// REQ-CONFIG-002, REQ-DATA-003
 func TestSchemaAndProgramAgree(t *testing.T) {
 	compiler := jsonschema.NewCompiler()
 	schema, err := compiler.Compile(filepath.FromSlash("../../../schema/mcp-config.schema.json"))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Opening a pipe that nobody writes to would hang.
-func TestAPipeIsNoConfiguration(t *testing.T) {
+// Opening a named pipe without a writer would block.
+func TestAPipeIsRefusedAsConfiguration(t *testing.T) {
 	m := newMachine(t)
 	if err := syscall.Mkfifo(filepath.Join(m.project, ".mcp-config.json"), 0o600); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scripted is an agent whose turns are a function of the test.
+// scripted is an agent whose turns call a function of the test.
 type scripted struct {
 	turn func(ctx context.Context, token, prompt string) (string, error)
 }
@@ -94,7 +94,7 @@ func newRig(t *testing.T, opts delegation.Options, agents map[string]func(r *rig
 	return r
 }
 
-// session is an MCP session of a caller.
+// session opens an MCP session of a caller.
 func (r *rig) session(ctx context.Context, caller mcpserver.Caller) (*mcp.ClientSession, func()) {
 	service := mcpserver.NewService(mcpserver.Options{Groups: []mcpserver.Group{r.service}})
 	server := service.NewServer(caller)
@@ -122,7 +122,7 @@ type task struct {
 	Done, Truncated            bool
 }
 
-// call calls a tool as whoever holds the token; the error is what the tool said.
+// call calls a tool with the token; the error has the text of the tool's error.
 func (r *rig) call(ctx context.Context, token, tool string, arguments any) (task, error) {
 	caller := mcpserver.Caller{}
 	if token != "" {
@@ -157,7 +157,7 @@ func answer(text string) func(*rig) *scripted {
 	}
 }
 
-// forward hands its prompt to an agent and answers what came of it.
+// forward returns an agent that delegates its prompt to another and answers with the result.
 func forward(to string) func(*rig) *scripted {
 	return func(r *rig) *scripted {
 		return &scripted{func(ctx context.Context, token, prompt string) (string, error) {
@@ -170,7 +170,7 @@ func forward(to string) func(*rig) *scripted {
 	}
 }
 
-func TestAnAgentHandsWorkToAnother(t *testing.T) {
+func TestAnAgentDelegatesToAnother(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": answer("done")})
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
 	if err != nil || out.Text != "mars said: done" || !out.Done || out.State != "completed" {
@@ -188,14 +188,14 @@ func TestAnAgentHandsWorkToAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The trace goes on: one trace, another span.
+	// The trace continues: same trace, another span.
 	before := hub.DelegationOf(parent).TraceParent
 	if len(before) != 55 || d.TraceParent[:35] != before[:35] || d.TraceParent == before {
 		t.Errorf("trace %s after %s", d.TraceParent, before)
 	}
 }
 
-func TestAgentsThatAskEachOtherComeToAnEnd(t *testing.T) {
+func TestDelegationLoopsAreRefused(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": forward("venus")})
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
 	if err != nil || !strings.Contains(out.Text, "mars said: refused: RefusedError: The delegation chain is venus → mars: venus is in it already") {
@@ -203,7 +203,7 @@ func TestAgentsThatAskEachOtherComeToAnEnd(t *testing.T) {
 	}
 }
 
-func TestWorkIsHandedOnABoundedNumberOfTimes(t *testing.T) {
+func TestDelegationDepthIsBounded(t *testing.T) {
 	r := newRig(t, delegation.Options{MaxDepth: 2}, map[string]func(*rig) *scripted{
 		"a": forward("b"), "b": forward("c"), "c": answer("never"),
 	})
@@ -213,7 +213,7 @@ func TestWorkIsHandedOnABoundedNumberOfTimes(t *testing.T) {
 	}
 }
 
-func TestTheRulesHoldForDelegations(t *testing.T) {
+func TestDelegationsObeyTheRules(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"venus": forward("mars"), "mars": answer("done")})
 	r.forbid.Store("venus mars", true)
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
@@ -222,8 +222,8 @@ func TestTheRulesHoldForDelegations(t *testing.T) {
 	}
 }
 
-// A token is good while its agent works, for its conversation only.
-func TestATokenIsForOneConversationAndItsTurns(t *testing.T) {
+// A token is valid during its agent's turns, and for its conversation only.
+func TestATokenIsValidForTheTurnsOfOneConversation(t *testing.T) {
 	tokens := make(chan string, 8)
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{
 		"venus": func(r *rig) *scripted {
@@ -245,22 +245,22 @@ func TestATokenIsForOneConversationAndItsTurns(t *testing.T) {
 	}
 	same, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "show " + first.Text, "conversation": "one"})
 	if err != nil || strings.Contains(same.Text, "NotFoundError") {
-		t.Errorf("its own task is hidden: %+v %v", same, err)
+		t.Errorf("the conversation's task is hidden: %+v %v", same, err)
 	}
 	other, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "show " + first.Text})
 	if err != nil || !strings.Contains(other.Text, "NotFoundError") || strings.Contains(other.Text, "secret") {
-		t.Errorf("another conversation's task is shown: %+v %v", other, err)
+		t.Errorf("another conversation's task is visible: %+v %v", other, err)
 	}
-	// The turn has ended: nobody works under the token.
+	// The turn has ended, so the token is invalid.
 	if out, err := r.call(t.Context(), <-tokens, "delegate_task", map[string]any{"agent": "mars", "task": "x"}); err == nil || !strings.Contains(err.Error(), "no turn") {
 		t.Errorf("%+v %v", out, err)
 	}
 	if _, err := r.service.Identify(delegation.NewTokenSigner().Token("venus", "c")); err == nil {
-		t.Error("a token of another run was taken")
+		t.Error("a token of another hub was accepted")
 	}
 }
 
-func TestATaskThatTakesLongIsFollowedAndCanceled(t *testing.T) {
+func TestALongTaskIsReadAndCanceled(t *testing.T) {
 	release := make(chan struct{})
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{
 		"slow": func(*rig) *scripted {
@@ -282,7 +282,7 @@ func TestATaskThatTakesLongIsFollowedAndCanceled(t *testing.T) {
 		return out
 	}
 	canceled := begin()
-	for range 2 { // the second finds that it has ended
+	for range 2 { // the second call finds the task ended
 		if out, err := r.call(t.Context(), "", "cancel_task", map[string]any{"taskId": canceled.TaskID}); err != nil || out.State != "canceled" {
 			t.Errorf("%+v %v", out, err)
 		}
@@ -294,7 +294,7 @@ func TestATaskThatTakesLongIsFollowedAndCanceled(t *testing.T) {
 	}
 }
 
-// sleeper tells that it works, and does until it is stopped.
+// sleeper returns an agent that sends to works and runs until it is canceled.
 func sleeper(works chan<- struct{}) func(*rig) *scripted {
 	return func(*rig) *scripted {
 		return &scripted{func(ctx context.Context, _, _ string) (string, error) {
@@ -305,7 +305,7 @@ func sleeper(works chan<- struct{}) func(*rig) *scripted {
 	}
 }
 
-// relay hands its prompt on, does not wait for it, and works on.
+// relay returns an agent that delegates its prompt without waiting, and runs until it is canceled.
 func relay(to string) func(*rig) *scripted {
 	return func(r *rig) *scripted {
 		return &scripted{func(ctx context.Context, token, prompt string) (string, error) {
@@ -318,8 +318,8 @@ func relay(to string) func(*rig) *scripted {
 	}
 }
 
-// Decision 54: to cancel work is to cancel what was begun for it.
-func TestCancelingATaskCancelsWhatItsAgentsHandedOn(t *testing.T) {
+// Decision 54: canceling a task cancels the tasks delegated from it.
+func TestCancelEndsDelegatedTasks(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep=%v", keep), func(t *testing.T) {
 			works := make(chan struct{}, 1)
@@ -345,7 +345,7 @@ func TestCancelingATaskCancelsWhatItsAgentsHandedOn(t *testing.T) {
 	}
 }
 
-func TestAFullHouseTakesNoMoreOfAgents(t *testing.T) {
+func TestDelegationsAreRefusedAtTheLimit(t *testing.T) {
 	r := newRig(t, delegation.Options{MaxOpen: 1}, map[string]func(*rig) *scripted{
 		"venus": func(r *rig) *scripted {
 			return &scripted{func(ctx context.Context, token, _ string) (string, error) {
@@ -372,7 +372,7 @@ func TestAFullHouseTakesNoMoreOfAgents(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoSenseIsRefusedWithTheRemedy(t *testing.T) {
+func TestInvalidArgumentsAreRefusedWithARemedy(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"mars": answer(strings.Repeat("é", 200_000))})
 	for _, c := range []struct {
 		tool, want string
@@ -398,7 +398,7 @@ func TestWhatMakesNoSenseIsRefusedWithTheRemedy(t *testing.T) {
 	end()
 }
 
-func TestAgentsAreListedToThoseWhoMayAskThem(t *testing.T) {
+func TestOnlyAddressableAgentsAreListed(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"mars": answer(""), "venus": answer(""), "pluto": answer("")})
 	r.forbid.Store("venus pluto", true)
 	for caller, want := range map[string][]string{"": {"mars", "venus", "pluto"}, "venus": {"mars"}} {
@@ -417,7 +417,7 @@ func TestAgentsAreListedToThoseWhoMayAskThem(t *testing.T) {
 	}
 }
 
-// A task's own message cannot pretend to come over somebody.
+// A client's message cannot claim a delegation chain.
 func TestAClientCannotForgeTheChain(t *testing.T) {
 	r := newRig(t, delegation.Options{}, map[string]func(*rig) *scripted{"mars": answer("ok")})
 	task, err := r.hub.SendAndWait(t.Context(), hub.SendRequest{
@@ -437,13 +437,12 @@ func FuzzTokens(f *testing.F) {
 	f.Add(strings.Repeat("A", 4000) + ".A")
 	f.Fuzz(func(t *testing.T, token string) {
 		if caller, ok := b.Verify(token); ok && b.Token(caller.Agent, caller.Context) != token {
-			t.Errorf("%q is taken for %+v", token, caller)
+			t.Errorf("%q was accepted as %+v", token, caller)
 		}
 	})
 }
 
-// Agents that come at the same moment do not get in over each other.
-func TestAFullHouseIsFullForAllWhoComeAtOnce(t *testing.T) {
+func TestTheLimitHoldsForConcurrentDelegations(t *testing.T) {
 	const at, callers = 3, 12
 	works := make(chan struct{}, callers)
 	r := newRig(t, delegation.Options{MaxOpen: at}, map[string]func(*rig) *scripted{
@@ -469,6 +468,6 @@ func TestAFullHouseIsFullForAllWhoComeAtOnce(t *testing.T) {
 	})
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "x"})
 	if err != nil || out.Text != fmt.Sprint(at) {
-		t.Errorf("%s of %d got in, %v", out.Text, callers, err)
+		t.Errorf("%s of %d were accepted, %v", out.Text, callers, err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// endpoint serves a server at a URL until the test ends.
+// endpoint serves server over HTTP until the test ends, and returns the URL.
 func endpoint(t *testing.T, server *mcp.Server, opts mcphttp.Options) string {
 	t.Helper()
 	always := func(*http.Request) *mcp.Server { return server }
@@ -34,7 +34,7 @@ func endpoint(t *testing.T, server *mcp.Server, opts mcphttp.Options) string {
 		}
 		web.Close()
 		if n := len(collect(server)); n != 0 {
-			t.Errorf("%d sessions were left", n)
+			t.Errorf("%d sessions remain", n)
 		}
 	})
 	return web.URL
@@ -47,8 +47,8 @@ func collect(server *mcp.Server) (all []*mcp.ServerSession) {
 	return all
 }
 
-// newServer has the tools echo, and wait, which says on began that it runs and on
-// ended that its context is over.
+// newServer returns a server with the tools echo and wait. wait sends to began when it
+// starts and to ended when its context ends.
 func newServer(began, ended chan struct{}) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	type in struct {
@@ -81,13 +81,12 @@ func connectOver(t *testing.T, transport http.RoundTripper, url, version string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { session.Close() }) // a second time, mostly
+	t.Cleanup(func() { session.Close() }) // mostly for the second time
 	return session
 }
 
-// Every revision is served at the same URL: with one session for all calls, or
-// with none.
-func TestAllRevisionsAtOneURL(t *testing.T) {
+// Every revision is served at the same URL, with a session where it has sessions.
+func TestAllRevisionsAreServedAtOneURL(t *testing.T) {
 	server := newServer(nil, nil)
 	url := endpoint(t, server, mcphttp.Options{})
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"} {
@@ -106,8 +105,8 @@ func TestAllRevisionsAtOneURL(t *testing.T) {
 				t.Error(err)
 			}
 			for _, left := range collect(server) {
-				if left.ID() != "" { // that of a single request ends with it, after the answer
-					t.Errorf("session %s outlives the client's", left.ID())
+				if left.ID() != "" { // the session of a single request ends with it, after the answer
+					t.Errorf("session %s remains after the client's end", left.ID())
 				}
 			}
 		})
@@ -147,7 +146,7 @@ const (
 		"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
 )
 
-func TestRequestsAreRoutedByTheirHeaders(t *testing.T) {
+func TestHeadersAndBodiesAreChecked(t *testing.T) {
 	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxBody: 2000})
 	for name, tc := range map[string]struct {
 		body    string
@@ -178,7 +177,7 @@ func TestRequestsAreRoutedByTheirHeaders(t *testing.T) {
 	}
 }
 
-func TestAHostThatWasCheckedIsNotCheckedAgain(t *testing.T) {
+func TestHostIsNotCheckedTwice(t *testing.T) {
 	url := endpoint(t, newServer(nil, nil), mcphttp.Options{HostChecked: true})
 	if status, body := post(t, url, initialize, map[string]string{"Host": "hub.example.com"}); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
@@ -194,22 +193,21 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	if _, err := first.ListTools(t.Context(), nil); err != nil {
-		t.Errorf("a session that is there: %v", err)
+		t.Errorf("an open session: %v", err)
 	}
 	if _, err := connect(t, url, "2026-07-28").ListTools(t.Context(), nil); err != nil {
-		t.Errorf("without a session: %v", err)
+		t.Errorf("a request without a session: %v", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if status, body := post(t, url, initialize, nil); status != http.StatusOK {
-		t.Errorf("after one has ended: %d %s", status, body)
+		t.Errorf("after the end of a session: %d %s", status, body)
 	}
 }
 
-// Clients that are killed, and many that are not, leave their session behind.
-// streaming tells when the stream is open on which a session hears what it did not ask
-// for.
+// Clients that are killed, and many others, do not delete their session.
+// streaming reports when a session's stream for notifications is open.
 type streaming struct {
 	http.Transport
 	once sync.Once
@@ -224,7 +222,7 @@ func (s *streaming) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-func TestASessionThatNobodyUsesMakesRoom(t *testing.T) {
+func TestTheIdlestSessionIsClosedForANewOne(t *testing.T) {
 	server := newServer(nil, nil)
 	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2, SpareAfter: time.Nanosecond})
 	stream := &streaming{open: make(chan struct{})}
@@ -237,14 +235,14 @@ func TestASessionThatNobodyUsesMakesRoom(t *testing.T) {
 		}
 	}
 	if _, err := used.ListTools(t.Context(), nil); err != nil {
-		t.Errorf("the session that is used: %v", err)
+		t.Errorf("the session in use: %v", err)
 	}
 }
 
-func TestWithoutAServerThereIsNoAnswer(t *testing.T) {
+func TestRequestsFailWithoutAServer(t *testing.T) {
 	none := func(*http.Request) *mcp.Server { return nil }
 	url := endpoint(t, newServer(nil, nil), mcphttp.Options{Session: none, Request: none, MaxSessions: 1})
-	for range 2 { // nor does it take a session's place
+	for range 2 { // the failed request must not count as a session
 		for _, version := range []string{"2025-11-25", "2026-07-28"} {
 			if status, body := post(t, url, initialize, map[string]string{"Mcp-Protocol-Version": version}); status != http.StatusBadRequest {
 				t.Errorf("%s: %d %s", version, status, body)
@@ -272,7 +270,7 @@ func TestASessionMayHaveAServerOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestARequestThatBeginsNoSessionTakesNoSlot(t *testing.T) {
+func TestARequestWithoutASessionDoesNotCount(t *testing.T) {
 	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxSessions: 1})
 	for range 3 {
 		if status, _ := post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil); status != http.StatusOK {
@@ -289,7 +287,7 @@ func TestCloseEndsSessionsAndStreams(t *testing.T) {
 	always := func(*http.Request) *mcp.Server { return server }
 	h := mcphttp.New(mcphttp.Options{Session: always, Request: always})
 	web := httptest.NewServer(h)
-	connect(t, web.URL, "2025-11-25") // has a stream open
+	connect(t, web.URL, "2025-11-25") // keeps a stream open
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(
 		strings.Replace(strings.Replace(list, "tools/list", "subscriptions/listen", 1), `{"_meta"`, `{"notifications":{"toolsListChanged":true},"_meta"`, 1)))
 	if err != nil {
@@ -309,19 +307,18 @@ func TestCloseEndsSessionsAndStreams(t *testing.T) {
 		t.Error(err)
 	}
 	if b, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(b), "acknowledged") {
-		t.Errorf("the stream: %s %v", b, err)
+		t.Errorf("the stream has %s, %v", b, err)
 	}
 	if status, _ := post(t, web.URL, initialize, nil); status != http.StatusServiceUnavailable {
 		t.Errorf("after the end: %d", status)
 	}
-	web.Close() // waits for what is still served
+	web.Close() // waits for requests in flight
 	if n := len(collect(server)); n != 0 {
-		t.Errorf("%d sessions were left", n)
+		t.Errorf("%d sessions remain", n)
 	}
 }
 
-// A tool that waits must not wait for a client that has gone.
-func TestACallEndsWithItsClient(t *testing.T) {
+func TestACallIsCanceledWhenItsClientDisconnects(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	url := endpoint(t, newServer(began, ended), mcphttp.Options{})
 	session := connect(t, url, "2026-07-28")

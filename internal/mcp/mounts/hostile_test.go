@@ -19,7 +19,7 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// hostile is a server that speaks the protocol by hand and breaks it in one way.
+// hostile is a server that breaks the protocol in one way.
 func hostile(way string) {
 	in := bufio.NewReader(os.Stdin)
 	reply := func(id any, result string) { fmt.Printf(`{"jsonrpc":"2.0","id":%v,"result":%s}`+"\n", id, result) }
@@ -45,7 +45,7 @@ func hostile(way string) {
 			continue
 		}
 		if way == "deaf" && req.Method == "tools/call" {
-			_, _ = io.Copy(io.Discard, neverRead{}) // it reads no more
+			_, _ = io.Copy(io.Discard, neverRead{}) // no more input is read
 		}
 		switch req.Method {
 		case "initialize":
@@ -74,7 +74,7 @@ func hostile(way string) {
 	}
 }
 
-// neverRead blocks for ever.
+// neverRead is a reader that blocks forever.
 type neverRead struct{}
 
 func (neverRead) Read([]byte) (int, error) { select {} }
@@ -104,11 +104,11 @@ func hostileTools(way string) []string {
 	return list
 }
 
-// Whatever one server does, its neighbour answers, nothing hangs, and what is good of it
-// can be used (Req 5.3, 5.4).
-func TestAHostileServerHurtsNobodyElse(t *testing.T) {
+// Whatever one server does, another one still answers, no call hangs, and the valid tools
+// of the hostile one can be used (Req 5.3, 5.4).
+func TestAHostileServerDoesNotAffectOthers(t *testing.T) {
 	for way, want := range map[string]struct {
-		tools int // that stand in the box; 0: it never connects
+		tools int // tools of it that are listed; 0: it never connects
 		code  toolbox.Code
 	}{
 		"silent at initialize": {0, ""},
@@ -126,7 +126,7 @@ func TestAHostileServerHurtsNobodyElse(t *testing.T) {
 	} {
 		t.Run(way, func(t *testing.T) {
 			bad := child(way, nil)
-			bad.CallTimeout = time.Minute // slow machines
+			bad.CallTimeout = time.Minute // for slow machines
 			if want.code == toolbox.CodeTimeout {
 				bad.CallTimeout = time.Second
 			}
@@ -146,7 +146,7 @@ func TestAHostileServerHurtsNobodyElse(t *testing.T) {
 					t.Errorf("%v", err)
 				}
 			}
-			if way == "deaf" { // more than the pipe holds
+			if way == "deaf" { // more than the pipe's buffer
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				big := json.RawMessage(`{"x":"` + strings.Repeat("x", 500<<10) + `"}`)
@@ -155,13 +155,12 @@ func TestAHostileServerHurtsNobodyElse(t *testing.T) {
 				}
 			}
 			if _, err := call(t, tools, "", "neighbour.pid"); err != nil {
-				t.Errorf("the neighbour suffers: %v", err)
+				t.Errorf("the other server fails: %v", err)
 			}
 		})
 	}
 }
 
-// A server at a URL is bounded like a program.
 func TestAGiantAnswerOverHTTPIsRefused(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -178,13 +177,13 @@ func TestAGiantAnswerOverHTTPIsRefused(t *testing.T) {
 	wait.Eventually(t, "it is refused for its size", func() bool { return strings.Contains(tools.Status()[0].Why, "larger than 16 MiB") })
 }
 
-// So is each event of a stream, however it is spread over lines; a stream of many small
-// ones may last (Req 5.3).
-func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
+// The size of an event is bounded, also of one with many lines; the size of a stream of
+// small events is not (Req 5.3).
+func TestEachEventOfAStreamIsBounded(t *testing.T) {
 	answer := func(w io.Writer, id json.RawMessage, result string) {
 		fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id, result)
 	}
-	ended := make(chan int, 8) // bytes that a giant event got to
+	ended := make(chan int, 8) // bytes of a giant event that were written
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var req struct {
 			ID     json.RawMessage `json:"id"`
@@ -217,7 +216,7 @@ func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
 				piece = "data: " + strings.Repeat("x", 1<<20)
 			case "crlf":
 				piece, end = "data: "+strings.Repeat("x", 1<<20), "\r\n"
-			default: // 20 MiB in events of one
+			default: // 20 events of 1 MiB
 				for range 20 {
 					fmt.Fprintf(w, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"%s\"}}\n\n", strings.Repeat("x", 1<<20))
 				}
@@ -246,9 +245,9 @@ func TestTheEventsOfAStreamAreBoundedEachByItself(t *testing.T) {
 	for _, way := range []string{"line", "lines", "crlf"} {
 		wait.Eventually(t, "connected again", connected(tools, "far"))
 		if _, err := call(t, tools, "", "far."+way); err == nil {
-			t.Errorf("%s: a giant event was taken", way)
+			t.Errorf("%s: a giant event was accepted", way)
 		}
-		if sent := <-ended; sent > 64<<20 { // beside what is on the way
+		if sent := <-ended; sent > 64<<20 { // including buffered bytes
 			t.Errorf("%s: %d bytes of one event were read", way, sent)
 		}
 	}

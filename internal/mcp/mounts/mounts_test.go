@@ -30,7 +30,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// beServer makes this program an MCP server on its standard streams.
+// beServer is the environment variable that makes this program an MCP server on its standard streams.
 const beServer = "HUBTOOLS_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 
 type empty struct{}
 
-// serve is a server that prints rubbish, tells its environment, and dies on demand.
+// serve runs a server that prints invalid lines, returns its environment, and exits on demand.
 func serve() {
 	fmt.Println("starting up ...")
 	fmt.Fprintln(os.Stderr, "the password is", os.Getenv("DB_PASSWORD"))
@@ -133,7 +133,7 @@ func call(t *testing.T, tools *mounts.Tools, caller, name string) (string, error
 	return result.Content[0].(*mcp.TextContent).Text, nil
 }
 
-func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
+func TestAProgramIsRestartedWhenItExits(t *testing.T) {
 	tools := open(t, mounts.Options{Servers: map[string]config.MCPServer{
 		"child": child("yes", map[string]string{"SETTING": "one"}),
 		"other": child("yes", nil),
@@ -152,7 +152,7 @@ func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := call(t, tools, "", "other.pid"); err != nil {
-		t.Errorf("the other server suffers: %v", err)
+		t.Errorf("the other server fails: %v", err)
 	}
 	wait.Eventually(t, "back again", func() bool {
 		after, err := call(t, tools, "", "child.pid")
@@ -163,7 +163,7 @@ func TestAProgramsToolsAreUsedAndItComesBackWhenItDies(t *testing.T) {
 	}
 }
 
-func TestWhatASickServerSaysIsShownWithoutSecrets(t *testing.T) {
+func TestErrorsOfAServerAreShownWithoutSecrets(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	tools := open(t, mounts.Options{
@@ -199,7 +199,7 @@ func (l locked) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-func TestAServerAtAURLGetsItsHeadersAndNobodyElseDoes(t *testing.T) {
+func TestHeadersAreSentToTheirServerOnly(t *testing.T) {
 	stolen := make(chan string, 10)
 	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen <- r.Header.Get("Authorization") }))
 	defer thief.Close()
@@ -241,8 +241,8 @@ func TestAServerAtAURLGetsItsHeadersAndNobodyElseDoes(t *testing.T) {
 	}
 }
 
-// Agents in a sandbox use what lists them, the others what is for all.
-func TestWhoMayUseAServer(t *testing.T) {
+// An agent in a sandbox may use the servers that list it; other agents may use those without a list.
+func TestServersAreForTheirAgents(t *testing.T) {
 	node := newNode(t, card("venus", ""), card("mars", ""), card("caged", "box"))
 	tools := open(t, mounts.Options{Node: node, Servers: map[string]config.MCPServer{
 		"all":   {Command: "no-such-program", Agents: nil},
@@ -264,9 +264,9 @@ func TestWhoMayUseAServer(t *testing.T) {
 	}
 }
 
-// An agent of another process offers tools: its card says that it speaks MCP. They
-// stand under its id, and go with it.
-func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
+// The card of an agent of another process names an MCP endpoint. The endpoint's tools are
+// listed under the agent's id until the agent leaves.
+func TestToolsOfARemoteAgentAreMounted(t *testing.T) {
 	listener := websocket.NewListener(websocket.ListenOptions{Authenticate: func(*http.Request) (string, error) { return "peer", nil }})
 	server := httptest.NewServer(listener)
 	defer server.Close()
@@ -324,7 +324,7 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 		}
 	}
 	if _, err := tools.Box().Call(t.Context(), "caged", "mars.own.greet", arguments, nil); toolbox.CodeOf(err) != toolbox.CodeToolNotFound {
-		t.Errorf("one in a sandbox: %v", err)
+		t.Errorf("an agent in a sandbox: %v", err)
 	}
 	if err := link.Close(); err != nil {
 		t.Fatal(err)
@@ -332,9 +332,9 @@ func TestTheToolsOfAnAgentElsewhereAreTakenIn(t *testing.T) {
 	wait.Eventually(t, "mars has gone", func() bool { return len(tools.Status()) == 0 && len(tools.Box().Tools("")) == 0 })
 }
 
-// Who calls itself by the name of a paired hub's tools does not pass for it, whether it
-// comes before or after the pairing.
-func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
+// An agent with the name of a paired hub's tools cannot replace them, whether it appears
+// before or after the pairing.
+func TestNamesOfAPairedHubsToolsAreReserved(t *testing.T) {
 	node := newNode(t)
 	tools := open(t, mounts.Options{Node: node})
 	comes := func(id string) {
@@ -369,7 +369,7 @@ func TestTheNamesOfAPairedHubsToolsAreNotForOthers(t *testing.T) {
 		return nil, errors.New("not now")
 	}})
 	if err != nil {
-		t.Fatalf("the peer's own tools have no place: %v", err)
+		t.Fatalf("the peer's tools are not listed: %v", err)
 	}
 	drop()
 	tools.Reserve([]string{"ann"})

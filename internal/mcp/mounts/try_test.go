@@ -17,8 +17,8 @@ import (
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 )
 
-// What is wrong with a server is told by its kind, in words, without secrets.
-func TestAServerIsTriedOnce(t *testing.T) {
+// The error has its kind, a text, and no secrets.
+func TestTryConnectsOnce(t *testing.T) {
 	s := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
 		return nil, nil, nil
@@ -35,12 +35,12 @@ func TestAServerIsTriedOnce(t *testing.T) {
 		case "/reason":
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusForbidden)
-			_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"the licence has run out"}}`)) // to a test
+			_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"the licence has run out"}}`))
 		case "/silent":
-			_, _ = io.Copy(io.Discard, r.Body) // before, it is not told that the client has gone
+			_, _ = io.Copy(io.Discard, r.Body) // the context ends only after the body was read
 			<-r.Context().Done()
 		case "/page":
-			_, _ = w.Write([]byte("<html>welcome</html>")) // to a test
+			_, _ = w.Write([]byte("<html>welcome</html>"))
 		default:
 			http.NotFound(w, r)
 		}
@@ -76,7 +76,7 @@ func TestAServerIsTriedOnce(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			patience := time.Minute // slow machines
+			patience := time.Minute // for slow machines
 			if c.cause == mounts.CauseSilent {
 				patience = time.Second
 			}

@@ -10,9 +10,9 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// BenchmarkCalls is tool calls from one session by the way they travel:
-// list_channels needs no bus, send_message is stored, read_messages reads 50.
-// Callers share the session; over lines the tools of a session run in order.
+// BenchmarkCalls measures tool calls of one session over each transport: list_channels
+// needs no bus, send_message stores, read_messages reads 50. Callers share the session;
+// over lines its calls run in order.
 func BenchmarkCalls(b *testing.B) {
 	n := startServer(b)
 	p := openProject(b, configOf("bench"), n.dial)
@@ -64,8 +64,7 @@ func BenchmarkCalls(b *testing.B) {
 	}
 }
 
-// BenchmarkWire is what the server alone does: the client writes and reads ready
-// lines.
+// BenchmarkWire measures the server alone: the client writes and reads prepared lines.
 func BenchmarkWire(b *testing.B) {
 	p := openProject(b, configOf("wire"), startServer(b).dial)
 	w := connect(b, p).initialized()
@@ -83,7 +82,7 @@ func BenchmarkWire(b *testing.B) {
 	w.end()
 }
 
-// BenchmarkWake is from a send in one session to the answer of a wait in another.
+// BenchmarkWake measures the time from a send in one session to the result of a wait in another.
 func BenchmarkWake(b *testing.B) {
 	p := openProject(b, configOf("wake"), startServer(b).dial)
 	a, s := join(b, p).named("a"), join(b, p).named("s")
@@ -100,7 +99,7 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// BenchmarkNewServer is what a new session costs.
+// BenchmarkNewServer measures the cost of a new session.
 func BenchmarkNewServer(b *testing.B) {
 	p := openProject(b, configOf("new"), startServer(b).dial)
 	p.NewServer(mcpserver.Caller{}).End()

@@ -15,7 +15,7 @@ import (
 
 var clock = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`)
 
-// timeless replaces the times.
+// timeless replaces all times in a text by TIME.
 func timeless(text string) string { return clock.ReplaceAllString(text, "TIME") }
 
 // Section 12.4, REQ-TOOL-001, REQ-TOOL-002, REQ-TOOL-006, REQ-TOOL-011,
@@ -23,7 +23,7 @@ func timeless(text string) string { return clock.ReplaceAllString(text, "TIME") 
 // REQ-TOOL-030, REQ-TOOL-031, REQ-TOOL-035, REQ-TOOL-037, REQ-TOOL-038,
 // REQ-TOOL-039, REQ-USE-004
 // REQ-TOOL-008, REQ-TOOL-009, REQ-TEST-002
-func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
+func TestResultsAreTheSpecificationsTexts(t *testing.T) {
 	p := openProject(t, configOf("texts", planning()...), startServer(t).dial)
 	a := join(t, p)
 	steps := []struct {
@@ -58,7 +58,7 @@ func TestTheToolsSayWhatTheSpecificationSays(t *testing.T) {
 // REQ-TOOL-025, REQ-TOOL-036, REQ-ERROR-001, REQ-ERROR-003, REQ-ERROR-004,
 // REQ-USE-001, REQ-USE-002, REQ-SEC-005, REQ-SEC-TEST-002
 // REQ-TOOL-013, REQ-ERROR-006
-func TestWrongCallsAreReportedWhatToDo(t *testing.T) {
+func TestErrorsOfCallsHaveARemedy(t *testing.T) {
 	p := openProject(t, configOf("wrong", planning()...), startServer(t).dial)
 	a := join(t, p)
 	tests := []struct {
@@ -118,12 +118,12 @@ func TestWrongCallsAreReportedWhatToDo(t *testing.T) {
 		t.Errorf("an unknown tool: %v", err)
 	}
 	if got := a.read("planning"); got != "No messages in #planning" {
-		t.Errorf("something was sent: %s", got)
+		t.Errorf("a message was sent: %s", got)
 	}
 }
 
 // REQ-TOOL-004, REQ-TOOL-005, REQ-MESSAGE-003
-func TestAHandleBelongsToItsConnection(t *testing.T) {
+func TestAHandleIsForItsConnectionOnly(t *testing.T) {
 	p := openProject(t, configOf("handles"), startServer(t).dial)
 	a, b := join(t, p).named("first"), join(t, p)
 	if got := b.must("get_my_handle", nil).content; got["isSet"] != false {
@@ -155,9 +155,9 @@ func TestProjectsDoNotSeeEachOther(t *testing.T) {
 	}
 }
 
-// REQ-MESSAGE-006, REQ-DATA-005, REQ-I18N-002, REQ-SEC-006: whatever a message
-// says, no line of it but its own begins at the margin, and the structured
-// content has it unchanged.
+// REQ-MESSAGE-006, REQ-DATA-005, REQ-I18N-002, REQ-SEC-006: only the first line
+// of a message starts at the margin, whatever its text; the structured content has the
+// text unchanged.
 func TestAMessageCannotImitateAnother(t *testing.T) {
 	p := openProject(t, configOf("imitation"), startServer(t).dial)
 	a := join(t, p).named("mallory")
@@ -182,7 +182,7 @@ func TestAMessageCannotImitateAnother(t *testing.T) {
 	})
 }
 
-// REQ-TOOL-040: the answers name no stream and no subject.
+// REQ-TOOL-040: results contain no names of streams or subjects.
 func TestAnswersHideTheBus(t *testing.T) {
 	p := openProject(t, configOf("very-secret-namespace"), startServer(t).dial)
 	a := join(t, p).named("me")
@@ -213,9 +213,9 @@ func TestAnswersHideTheBus(t *testing.T) {
 	}
 }
 
-// Every tool tells clients and models all there is to know, and what it returns
-// matches its schema. REQ-API-004, REQ-MAINT-005
-func TestToolsAreDescribedAndKeepTheirSchemas(t *testing.T) {
+// Every tool has a complete description, and its results match its schema.
+// REQ-API-004, REQ-MAINT-005
+func TestToolsAreDescribedAndMatchTheirSchemas(t *testing.T) {
 	p := openProject(t, configOf("schemas", planning()...), startServer(t).dial)
 	a := join(t, p)
 	tools, err := a.session.ListTools(t.Context(), nil)
@@ -261,7 +261,7 @@ func find(t *testing.T, tools []*mcp.Tool, name string) *mcp.Tool {
 			return tool
 		}
 	}
-	t.Fatalf("there is no tool %s", name)
+	t.Fatalf("the tool %s does not exist", name)
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// library is a hub's documents on a stock server.
+// library opens the documents of a hub on a stock NATS server.
 func library(t testing.TB, n *natsServer) *documents.Library {
 	t.Helper()
 	b, err := n.dial(t.Context())
@@ -66,8 +66,8 @@ func with(edit map[string]any, key string, value any) map[string]any {
 	return edit
 }
 
-// Agents of one project edit one document and hear of each other's edits; those of
-// another project have documents of their own under the same names.
+// Agents of one project edit the same document and are notified of each other's edits.
+// Another project has its own documents under the same names.
 func TestAgentsShareDocuments(t *testing.T) {
 	n := startServer(t)
 	l := library(t, n)
@@ -84,7 +84,7 @@ func TestAgentsShareDocuments(t *testing.T) {
 		}
 	}
 	if c := ann.must("list_documents", nil); !strings.Contains(c.text, "no documents") {
-		t.Errorf("there is %q", c.text)
+		t.Errorf("the documents are %q", c.text)
 	}
 	if err := bob.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "parley://documents/plan"}); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestAgentsShareDocuments(t *testing.T) {
 		editOf("increment", "runs"),
 	}})
 	if uri := <-bob.updated; uri != "parley://documents/plan" {
-		t.Errorf("bob hears of %s", uri)
+		t.Errorf("bob was notified of %s", uri)
 	}
 	read := bob.must("read_document", map[string]any{"name": "plan"})
 	if !reflect.DeepEqual(read.content, edited.content) || read.content["version"] == "" {
@@ -116,7 +116,7 @@ func TestAgentsShareDocuments(t *testing.T) {
 		t.Errorf("the resource is %+v, %v", resource, err)
 	}
 	if c := ann.must("list_documents", nil); c.text != "plan" {
-		t.Errorf("there is %q", c.text)
+		t.Errorf("the documents are %q", c.text)
 	}
 
 	if c := eve.must("list_documents", nil); c.text == "plan" {
@@ -138,14 +138,14 @@ func TestAgentsShareDocuments(t *testing.T) {
 		}
 	}
 	if c := eve.must("list_documents", nil); !strings.Contains(c.text, "no documents") {
-		t.Errorf("edits that failed made %q", c.text)
+		t.Errorf("after failed edits the documents are %q", c.text)
 	}
 	if _, err := eve.session.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://documents/plan"}); err == nil {
 		t.Error("another project reads the resource")
 	}
 }
 
-// Subscriptions cost what there are, not what there were, and one too many is refused.
+// Ended subscriptions release their resources, and there is a limit of open ones.
 func TestSubscriptionsAreBounded(t *testing.T) {
 	n := startServer(t)
 	p := withDocuments(t, n, library(t, n), "shop")
@@ -163,7 +163,7 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 		}
 	}
 	if now := runtime.NumGoroutine(); now > before+100 {
-		t.Errorf("there were %d goroutines and are %d", before, now)
+		t.Errorf("%d goroutines before, %d after", before, now)
 	}
 	for i := range 65 {
 		err := a.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: fmt.Sprintf("parley://documents/d%d", i)})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// BoundTokens sets how many clients of a project may have tokens.
+// BoundTokens sets the limit of tokens for clients of a project.
 func BoundTokens(p *Project, n int) { p.tokens.max = n }
 
 // ReportEvery sets the interval of progress notifications.
@@ -16,8 +16,8 @@ func ReportEvery(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { progressEvery = before })
 }
 
-// IdleClock replaces the clock for idle agents of a project, which must have none yet, and returns the function that
-// deregisters them.
+// IdleClock replaces the clock of a project's idle agents, before the first one, and
+// returns the function that deregisters idle agents.
 func IdleClock(p *Project, now func() time.Time) (deregisterIdle func(context.Context)) {
 	for _, group := range p.opts.Groups {
 		if g, ok := group.(*Network); ok {

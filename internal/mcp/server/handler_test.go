@@ -21,7 +21,7 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// web is a Handler at a URL.
+// web is a Handler that is served over HTTP.
 type web struct {
 	t       testing.TB
 	url     string
@@ -68,7 +68,7 @@ func (w *web) times(dir string) int {
 	return w.opened[dir]
 }
 
-// join connects a client of a revision to a project.
+// join connects a client of the revision to a project.
 func (w *web) join(project, revision string) *agent {
 	w.t.Helper()
 	a := &agent{t: w.t, updated: make(chan string, 100), logged: make(chan *mcp.LoggingMessageParams, 100)}
@@ -98,7 +98,7 @@ var (
 	later   = "2026-07-28"
 )
 
-func TestSessionsOverHTTPHaveTheirHandles(t *testing.T) {
+func TestSessionsOverHTTPHaveTheirOwnHandles(t *testing.T) {
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	for _, revision := range earlier {
 		t.Run(revision, func(t *testing.T) {
@@ -123,9 +123,9 @@ func TestSessionsOverHTTPHaveTheirHandles(t *testing.T) {
 	}
 }
 
-// Where the protocol has no sessions, the server mints a token that stands for
-// the agent; nobody else sees it.
-func TestWithoutSessionsATokenCarriesTheHandle(t *testing.T) {
+// In a revision without sessions, the server creates a token that identifies the agent;
+// no other agent sees it.
+func TestATokenKeepsTheHandleWithoutSessions(t *testing.T) {
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("/p", later)
 	set := a.must("set_handle", map[string]any{"handle": "ann"})
@@ -148,7 +148,7 @@ func TestWithoutSessionsATokenCarriesTheHandle(t *testing.T) {
 	if c := send(map[string]any{"session": "WRONG"}); !c.isError || !strings.Contains(c.text, "not known") {
 		t.Error(c.text)
 	}
-	// A second agent, and a new name for the first, leave each other's token alone.
+	// A second agent and a new name of the first do not change each other's token.
 	other := w.join("/p", later).must("set_handle", map[string]any{"handle": "bob"}).content["session"].(string)
 	if renamed := a.must("set_handle", map[string]any{"handle": "anna", "session": token}); renamed.content["session"] != token {
 		t.Errorf("renaming gave %v", renamed.content)
@@ -160,22 +160,22 @@ func TestWithoutSessionsATokenCarriesTheHandle(t *testing.T) {
 	}
 	read := a.must("read_messages", map[string]any{"channel": "roadmap"})
 	if all := fmt.Sprintf("%+v", read); strings.Contains(all, token) || strings.Contains(all, other) {
-		t.Errorf("a token is shown: %s", all)
+		t.Errorf("a token is visible: %s", all)
 	}
 	if c := w.join("/other", later).call("get_my_handle", map[string]any{"session": token}); !c.isError {
-		t.Error("a token is good for another project: " + c.text)
+		t.Error("a token is valid in another project: " + c.text)
 	}
-	// Waiting finds what came since the session last read.
+	// A wait returns the messages since the session's last read.
 	w.join("/p", later).must("send_message", map[string]any{"channel": "errors", "message": "it burns", "session": other})
 	if c := a.must("wait_for_messages", map[string]any{"session": token}); !strings.Contains(c.text, "**bob**: it burns") {
 		t.Error(c.text)
 	}
 }
 
-// webTokens is how many sessions the clients of a web have by tokens, at most.
+// webTokens is the limit of tokens for the clients of a web.
 const webTokens = 200
 
-// The server forgets the tokens that were not used for longest.
+// The least recently used tokens become invalid.
 func TestTokensAreBounded(t *testing.T) {
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("", later)
@@ -189,7 +189,7 @@ func TestTokensAreBounded(t *testing.T) {
 	a.must("get_my_handle", map[string]any{"session": first})
 	mint()
 	if c := a.call("get_my_handle", map[string]any{"session": second}); !c.isError {
-		t.Error("the token that was not used for longest is still good")
+		t.Error("the least recently used token is still valid")
 	}
 	a.must("get_my_handle", map[string]any{"session": first})
 }
@@ -259,7 +259,7 @@ func (w *web) post(body string, headers map[string]string, project string) *http
 
 const initializeLine = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
-func TestWrongProjectsAreRefused(t *testing.T) {
+func TestInvalidProjectsAreRefused(t *testing.T) {
 	w := startWeb(t, mcpserver.HandlerOptions{MaxProjects: 2, MaxSessions: 1})
 	status := func(project string) (int, string) {
 		resp := w.post(initializeLine, nil, project)
@@ -278,7 +278,7 @@ func TestWrongProjectsAreRefused(t *testing.T) {
 		}
 	}
 	if w.times("/p/wrong") != 1 {
-		t.Error("the wrong project was not tried once")
+		t.Error("the invalid project was not opened exactly once")
 	}
 	if code, body := status("/p/1"); code != http.StatusOK {
 		t.Fatalf("%d %s", code, body)
@@ -286,7 +286,7 @@ func TestWrongProjectsAreRefused(t *testing.T) {
 	if code, body := status("/p/1/../1/"); code != http.StatusServiceUnavailable || !strings.Contains(body, "sessions") {
 		t.Errorf("a second session: %d %s", code, body)
 	}
-	for _, project := range []string{"/p/2", "/p/3", "/p/1"} { // each takes the place of the one that was idle for longest
+	for _, project := range []string{"/p/2", "/p/3", "/p/1"} { // each replaces the project that was idle for longest
 		if code, body := status(project); code != http.StatusOK {
 			t.Errorf("%s: %d %s", project, code, body)
 		}
@@ -305,7 +305,7 @@ func TestProjectsInUseAreNotClosed(t *testing.T) {
 	}
 }
 
-// Closing answers those who wait.
+// Close answers waiting calls.
 func TestClosingEndsWaits(t *testing.T) {
 	w := startWeb(t, mcpserver.HandlerOptions{})
 	a := w.join("/p", "2025-11-25").named("a")
@@ -317,7 +317,7 @@ func TestClosingEndsWaits(t *testing.T) {
 			if err == nil && !strings.Contains(c.text, "interrupted") {
 				err = errors.New(c.text)
 			} else {
-				err = nil // answered, or cut off with its connection
+				err = nil // answered, or ended with its connection
 			}
 			answers <- err
 		}()

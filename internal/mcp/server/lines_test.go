@@ -16,9 +16,9 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// A script that writes all it wants at once gets all answers, the tools run in
-// its order, and the end of the input ends the server.
-func TestAScriptIsAnsweredInFull(t *testing.T) {
+// A client may write all requests at once: each is answered, the tools run in their
+// order, and the end of the input ends the server.
+func TestRequestsWrittenAtOnceAreAllAnswered(t *testing.T) {
 	p := openProject(t, configOf("script"), startServer(t).dial)
 	w := connect(t, p)
 	w.write(initialize,
@@ -27,7 +27,7 @@ func TestAScriptIsAnsweredInFull(t *testing.T) {
 		callLine(3, "send_message", `{"channel":"roadmap","message":"two"}`),
 		callLine(4, "read_messages", `{"channel":"roadmap"}`),
 	)
-	w.in.Write([]byte(callLine(5, "get_my_handle", `{}`))) // without a line's end
+	w.in.Write([]byte(callLine(5, "get_my_handle", `{}`))) // without a newline
 	rest := make(chan string)
 	go func() { rest <- w.end() }()
 	answers := map[string]string{}
@@ -48,7 +48,7 @@ func TestAScriptIsAnsweredInFull(t *testing.T) {
 	}
 }
 
-// REQ-ERROR-006: whatever a line holds, the connection goes on.
+// REQ-ERROR-006: no line ends the connection.
 func TestBrokenInputIsAnsweredAndSkipped(t *testing.T) {
 	p := openProject(t, configOf("broken"), startServer(t).dial)
 	w := connect(t, p).initialized()
@@ -96,14 +96,14 @@ func TestBrokenInputIsAnsweredAndSkipped(t *testing.T) {
 	}
 	w.write(`{"jsonrpc":"2.0","id":3,"method":"resources/read","params":{"uri":"\u0001\u007f"}}`)
 	if a := w.readAnswer(); string(a.ID) != "3" || a.Error == nil || a.Error.Code != -32602 {
-		t.Errorf("a resource that is not there: %+v %+v", a, a.Error)
+		t.Errorf("a missing resource: %+v %+v", a, a.Error)
 	}
 	if rest := w.end(); rest != "" {
-		t.Errorf("there is more: %s", rest)
+		t.Errorf("unexpected further lines: %s", rest)
 	}
 }
 
-func TestABatchIsAnsweredAsOne(t *testing.T) {
+func TestABatchHasOneAnswer(t *testing.T) {
 	p := openProject(t, configOf("batch"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(`[` + callLine(1, "set_handle", `{"handle":"me"}`) + `,{"jsonrpc":"2.0","method":"notifications/initialized"},7,` +
@@ -125,16 +125,15 @@ func TestABatchIsAnsweredAsOne(t *testing.T) {
 	w.end()
 }
 
-// A call that waits lets the next ones pass; an id belongs to one request at a
-// time.
-func TestAWaitingCallHoldsUpNothing(t *testing.T) {
+// Later calls run while one waits. An id in use cannot be used by another request.
+func TestAWaitingCallDoesNotBlockOthers(t *testing.T) {
 	p := openProject(t, configOf("passing"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(callLine(1, "set_handle", `{"handle":"me"}`))
 	w.readResult("1")
 	w.write(callLine(2, "wait_for_messages", `{}`), callLine(2, "get_my_handle", `{}`), callLine(3, "get_my_handle", `{}`))
 	if a := w.readAnswer(); string(a.ID) != "null" || !strings.Contains(a.Error.Message, "pending request") {
-		t.Errorf("an id that is taken: %+v", a)
+		t.Errorf("an id in use: %+v", a)
 	}
 	w.readResult("3")
 	join(t, p).named("other").send("roadmap", "wake up")
@@ -144,8 +143,7 @@ func TestAWaitingCallHoldsUpNothing(t *testing.T) {
 	w.end()
 }
 
-// holding is a writer that does not come back from writing the answer with an id before
-// it may.
+// holding is a writer that blocks after it has written the answer with an id.
 type holding struct {
 	io.Writer
 	id      string
@@ -160,9 +158,9 @@ func (w holding) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// A client may use an id again as soon as it has read the answer, though the server may
-// not have come back from writing it.
-func TestAnIDIsFreeOnceItsAnswerIsRead(t *testing.T) {
+// A client may use an id again as soon as it has read the answer, even if the server's
+// write has not returned.
+func TestAnIDCanBeUsedAgainAfterItsAnswerIsRead(t *testing.T) {
 	p := openProject(t, configOf("again"), startServer(t).dial)
 	proceed := make(chan struct{})
 	w := connectThrough(t, p, func(out io.Writer) io.Writer { return holding{out, "7", proceed} }).initialized()
@@ -173,22 +171,22 @@ func TestAnIDIsFreeOnceItsAnswerIsRead(t *testing.T) {
 	go func() {
 		defer close(taken)
 		w.write(ping)
-		w.write("") // is read when the request before it is queued
+		w.write("") // is read after the previous request is queued
 	}()
 	select {
 	case <-taken:
 	case <-time.After(30 * time.Second):
-		t.Error("the request is not taken")
+		t.Error("the request is not read")
 	}
 	close(proceed)
 	<-taken
 	w.readResult("7")
 	if rest := w.end(); rest != "" {
-		t.Errorf("there is more: %s", rest)
+		t.Errorf("unexpected further lines: %s", rest)
 	}
 }
 
-func TestACancelledCallEndsAndOneThatHasNotBegunIsForgotten(t *testing.T) {
+func TestRunningAndQueuedCallsAreCanceled(t *testing.T) {
 	p := openProject(t, configOf("cancelled"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(callLine(1, "wait_for_messages", `{}`), `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
@@ -202,12 +200,12 @@ func TestACancelledCallEndsAndOneThatHasNotBegunIsForgotten(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":7}`, `{"jsonrpc":"2.0","id":3,"method":"ping"}`)
 	w.readResult("3")
 	if rest := w.end(); rest != "" {
-		t.Errorf("there is more: %s", rest)
+		t.Errorf("unexpected further lines: %s", rest)
 	}
 }
 
-// REQ-REL-008: a client that goes away while it waits does not keep the server.
-func TestAClientMayVanishWhileItWaits(t *testing.T) {
+// REQ-REL-008: the server ends when its client disconnects during a waiting call.
+func TestTheServerEndsWhenAWaitingClientDisconnects(t *testing.T) {
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(revision, func(t *testing.T) {
 			p := openProject(t, configOf("vanished"), startServer(t).dial)
@@ -231,9 +229,9 @@ func TestAClientMayVanishWhileItWaits(t *testing.T) {
 
 const meta2026 = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 
-// The later era needs no handshake on standard input, and its session is the
-// connection.
-func TestTheLaterEraOverLines(t *testing.T) {
+// The revisions without sessions need no handshake on standard input; the session is
+// the connection.
+func TestTheRevisionWithoutSessionsOverLines(t *testing.T) {
 	p := openProject(t, configOf("later"), startServer(t).dial)
 	w := connect(t, p)
 	call := func(id int, tool, arguments string) string {
@@ -247,9 +245,9 @@ func TestTheLaterEraOverLines(t *testing.T) {
 	w.end()
 }
 
-// REQ-REL-008: SIGTERM ends the context; a client that does not read its answers
-// does not keep the server from ending.
-func TestTheServerEndsThoughTheClientDoesNotRead(t *testing.T) {
+// REQ-REL-008: SIGTERM ends the context, and then the server, even if the client does
+// not read its answers.
+func TestTheServerEndsEvenIfTheClientDoesNotRead(t *testing.T) {
 	p := openProject(t, configOf("deaf"), startServer(t).dial)
 	toServer, in := io.Pipe()
 	out, fromServer := io.Pipe()
@@ -275,7 +273,7 @@ func TestTheServerEndsThoughTheClientDoesNotRead(t *testing.T) {
 	<-flooded
 }
 
-// hostileLine is a request as an attacker or a broken client sends it.
+// hostileLine returns a request as an attacker or a faulty client sends it.
 func hostileLine(rng *rand.Rand, id int) string {
 	pick := func(all ...string) string { return all[rng.IntN(len(all))] }
 	value := func() string {
@@ -291,7 +289,7 @@ func hostileLine(rng *rand.Rand, id int) string {
 		fmt.Sprintf(`{"ref":%s,"argument":%s}`, pick(`{"type":"ref/prompt","name":"worker"}`, value()), pick(`{"name":"channel","value":"r"}`, value())),
 		fmt.Sprintf(`{"level":%s}`, value()), fmt.Sprintf(`{"_meta":%s}`, value()), fmt.Sprintf(`{%s,"notifications":%s}`, meta2026, value()), value(), value())
 	if method == "subscriptions/listen" && strings.Contains(params, "notifications") {
-		params = value() // a true one lasts
+		params = value() // a valid one would wait
 	}
 	line := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, pick(fmt.Sprint(id), fmt.Sprint(id), fmt.Sprint(id), `null`, `"x"`, `[]`, `1.5`), method, params)
 	switch rng.IntN(20) {
@@ -308,9 +306,9 @@ func hostileLine(rng *rand.Rand, id int) string {
 	return strings.ReplaceAll(line, "\n", " ")
 }
 
-// 10,000 hostile requests: after them everything works as before, and each line
-// that is answered is answered with JSON-RPC.
-func TestHostileRequestsLeaveTheServerWell(t *testing.T) {
+// Sends 10,000 hostile requests: each answer must be JSON-RPC, and the server must work
+// afterwards.
+func TestTheServerWithstandsHostileRequests(t *testing.T) {
 	p := openProject(t, configOf("hostile", planning()...), startServer(t).dial)
 	w := connect(t, p).initialized()
 	const attacks = 10_000
@@ -353,7 +351,7 @@ func TestHostileRequestsLeaveTheServerWell(t *testing.T) {
 	w.end()
 }
 
-// FuzzLines: no line ends the connection or gets an answer that is not JSON.
+// FuzzLines checks that no line ends the connection and that each answer is JSON.
 func FuzzLines(f *testing.F) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i := range 50 {
@@ -376,7 +374,7 @@ func FuzzLines(f *testing.F) {
 			fromServer.Close()
 		}()
 		go func() {
-			io.WriteString(in, initialize+"\n")     //nolint:errcheck // the answers tell
+			io.WriteString(in, initialize+"\n")     //nolint:errcheck // the answers show errors
 			in.Write(append(bytes.Clone(line), 10)) //nolint:errcheck // the same
 			in.Close()
 		}()
@@ -395,13 +393,12 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// REQ-REL-008: a client of 2026-07-28 that listens, and goes, leaves no server
-// behind.
-func TestTheEndOfInputEndsListening(t *testing.T) {
+// REQ-REL-008: the server ends when a client of 2026-07-28 that listens disconnects.
+func TestTheEndOfInputEndsSubscriptions(t *testing.T) {
 	w := connect(t, openProject(t, configOf("listen", planning()...), startServer(t).dial))
 	w.write(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":["parley://channels/planning"]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`)
 	if line := w.readLine(); !strings.Contains(string(line), "acknowledged") {
 		t.Fatalf("%s", line)
 	}
-	w.end() // hangs if the server does
+	w.end() // blocks if the server does not end
 }

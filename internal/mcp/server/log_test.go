@@ -18,7 +18,7 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// journal is a log that a test reads.
+// journal is a log whose records the test reads.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -111,7 +111,7 @@ type stringer string
 func (s stringer) String() string { return string(s) }
 
 // REQ-ERROR-005, REQ-LOG-005, REQ-USE-003
-func TestWhatToolsDoIsLogged(t *testing.T) {
+func TestToolCallsAreLogged(t *testing.T) {
 	var j journal
 	log := mcpserver.NewLogger(&j, mcpconfig.Logging{Level: "DEBUG", Format: "json"})
 	p := openLogged(t, configOf("journal"), startServer(t).dial, log)

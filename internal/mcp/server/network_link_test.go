@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// While the link to the cluster is down the tools work among the agents of the
-// computer, and say so.
-func TestTheNetworksToolsGoOnWithoutTheLink(t *testing.T) {
+// While the link to the cluster is down, the tools work for the agents of the computer,
+// and report the missing link.
+func TestTheNetworksToolsWorkWithoutTheLink(t *testing.T) {
 	n, hub := startServer(t), startServer(t)
 	n.Stop()
 	linked := func(project string) *agent {
@@ -42,12 +42,12 @@ func TestTheNetworksToolsGoOnWithoutTheLink(t *testing.T) {
 		t.Errorf("%s", c.text)
 	}
 	n.Start()
-	patience := time.After(2 * time.Minute) // longer than the pause between two attempts to connect
+	patience := time.After(2 * time.Minute) // longer than the interval between two attempts to connect
 	for strings.Contains(boss.must("get_my_registration", nil).text, notice) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-patience:
-			t.Fatal("the link is back, and nothing notices")
+			t.Fatal("the restored link was not noticed")
 		}
 	}
 }

@@ -16,13 +16,13 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// networked is a project of its own directory that takes part in the network.
+// networked opens a project in its own directory that participates in the network.
 func networked(t testing.TB, n *natsServer, project string, change func(*mcpconfig.Config)) *mcpserver.Project {
 	t.Helper()
 	return networkedOptions(t, n, project, nil, change)
 }
 
-// networkedOptions is networked on a computer whose hub's bus local finds.
+// networkedOptions is networked on a computer where local finds the hub's bus.
 func networkedOptions(t testing.TB, n *natsServer, project string, local func(context.Context) (*bus.Bus, error), change func(*mcpconfig.Config)) *mcpserver.Project {
 	t.Helper()
 	cfg := configOf(project)
@@ -51,7 +51,7 @@ var (
 	asWorker     = map[string]any{"agentType": "tdd-engineer", "capabilities": []string{"typescript", "testing", "refactoring"}, "scope": "project", "visibility": "public"}
 )
 
-// registered is an agent that has joined; the network may need a moment.
+// registered registers the agent, and waits until the network is ready for that.
 func (a *agent) registered(as map[string]any) (*agent, string) {
 	a.t.Helper()
 	ctx, cancel := context.WithTimeout(a.t.Context(), 30*time.Second)
@@ -72,7 +72,7 @@ func (a *agent) registered(as map[string]any) (*agent, string) {
 	}
 }
 
-// fails expects an error of a category with a text.
+// fails calls a tool and expects an error of the category whose text contains part.
 func (a *agent) fails(tool string, arguments map[string]any, category, part string) {
 	a.t.Helper()
 	c := a.call(tool, arguments)
@@ -106,7 +106,7 @@ func toolNames(t *testing.T, a *agent) []string {
 // REQ-TOOL-DIRECT-001, REQ-TOOL-READDIRECT-001, REQ-TOOL-PRESENCE-001,
 // REQ-TOOL-DEREG-001, REQ-TOOL-BROADCAST-001, REQ-DLQ-006, REQ-DLQ-008,
 // REQ-DLQ-010, REQ-PRIV-004, REQ-COMPAT-001
-func TestTheNetworksToolsAreThereOnlyWhereItIsEnabled(t *testing.T) {
+func TestTheNetworksToolsExistOnlyIfItIsEnabled(t *testing.T) {
 	n := startServer(t)
 	with := toolNames(t, join(t, networked(t, n, "shop", nil)))
 	without := toolNames(t, join(t, openProject(t, configOf("shop"), n.dial)))
@@ -122,12 +122,12 @@ func TestTheNetworksToolsAreThereOnlyWhereItIsEnabled(t *testing.T) {
 
 // REQ-COMPAT-003, REQ-COMPAT-004, REQ-COMPAT-005, REQ-TOOL-DIRECT-002,
 // REQ-TOOL-READDIRECT-002, REQ-TOOL-PRESENCE-002, REQ-TOOL-DEREG-002
-func TestWhoIsNotRegisteredHasOnlyTheChannels(t *testing.T) {
+func TestUnregisteredAgentsHaveOnlyTheChannels(t *testing.T) {
 	n := startServer(t)
 	a := join(t, networked(t, n, "shop", nil)).named("ann")
 	a.send("roadmap", "hello")
 	if !strings.Contains(a.read("roadmap"), "**ann**: hello") {
-		t.Error("the channel does not work")
+		t.Error("the message was not sent to the channel")
 	}
 	arguments := map[string]map[string]any{
 		"get_agent_info": {"guid": "x"}, "send_direct_message": {"recipientGuid": "x", "message": "x"}, "get_message_status": {"messageId": "x"},
@@ -186,7 +186,7 @@ func TestTheWorkflowsOfTheSpecification(t *testing.T) {
 	if c := hand.must("update_presence", map[string]any{"status": "busy", "currentTaskCount": 1}); c.text != "You are busy, with 1 tasks." {
 		t.Error(c.text)
 	}
-	// The worker's limit of updates (REQ-ABUSE-001) is in force.
+	// The worker's limit of updates applies (REQ-ABUSE-001).
 	hand.fails("update_presence", map[string]any{"status": "idle", "currentTaskCount": 0}, "RateLimitError", "Try again in ")
 	if c := boss.must("send_direct_message", map[string]any{"recipientGuid": handGUID, "message": "How is it going?"}); !strings.Contains(c.text, "busy") {
 		t.Error(c.text)
@@ -205,14 +205,14 @@ func TestTheWorkflowsOfTheSpecification(t *testing.T) {
 	if c := hand.must("get_message_status", map[string]any{"messageId": id}); c.content["status"] != "handled" || c.content["note"] != "thank you" {
 		t.Errorf("%v", c.content)
 	}
-	// The channels stay the projects' own.
+	// Channels stay private to their project.
 	boss.named("boss").send("roadmap", "for control only")
 	if text := hand.read("roadmap"); strings.Contains(text, "control") {
 		t.Error(text)
 	}
 }
 
-func TestWorkGoesThroughTheQueue(t *testing.T) {
+func TestWorkItemsAreQueuedClaimedAndCompleted(t *testing.T) {
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, _ := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -257,7 +257,6 @@ func TestWorkGoesThroughTheQueue(t *testing.T) {
 	}
 }
 
-// Every tool's error cases.
 func TestTheNetworksErrors(t *testing.T) {
 	n := startServer(t)
 	a, guid := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -309,7 +308,7 @@ func TestTheNetworksErrors(t *testing.T) {
 	if c := a.must("discover_agents", map[string]any{"agentType": "nobody"}); c.text != "No agents match." || len(c.content["agents"].([]any)) != 0 {
 		t.Errorf("%s", c.text)
 	}
-	// REQ-ABUSE-005: when to try again, for programs too.
+	// REQ-ABUSE-005: the error has the time of the next attempt in a member of its own.
 	for range 12 {
 		if c := a.call("discover_agents", nil); c.isError {
 			failure, _ := json.Marshal(c.meta["io.parley/error"])
@@ -322,8 +321,8 @@ func TestTheNetworksErrors(t *testing.T) {
 	t.Error("no limit")
 }
 
-// REQ-PRIV-004: what get_my_registration shows is what is in the registry.
-func TestAnAgentSeesWhatItPublishes(t *testing.T) {
+// REQ-PRIV-004: get_my_registration returns the registry entry.
+func TestMyRegistrationIsTheRegistryEntry(t *testing.T) {
 	n := startServer(t)
 	a, guid := join(t, networked(t, n, "shop", nil)).named("ann").registered(asWorker)
 	mine := a.must("get_my_registration", nil).content["entry"]
@@ -367,8 +366,8 @@ func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
 	}
 }
 
-// No text of another agent can pass for a message of somebody else.
-func TestMailCannotImitateMail(t *testing.T) {
+// The text of a mail cannot imitate another mail.
+func TestAMailCannotImitateAnother(t *testing.T) {
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, handGUID := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -381,12 +380,12 @@ func TestMailCannotImitateMail(t *testing.T) {
 		}
 	}
 	if strings.ContainsRune(strings.Join(lines, ""), '\u2028') {
-		t.Error("a line separator is left")
+		t.Error("the text has a line separator")
 	}
 }
 
-// A waiting call does not hold up others, and says that it is alive.
-func TestAWaitForWorkIsWokenAndDoesNotBlock(t *testing.T) {
+// Other calls run while one waits, and the waiting one sends progress.
+func TestAWaitForWorkEndsWithTheItemAndDoesNotBlock(t *testing.T) {
 	n := startServer(t)
 	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
 	hand, _ := join(t, networked(t, n, "shop", nil)).registered(asWorker)
@@ -405,9 +404,9 @@ func TestAWaitForWorkIsWokenAndDoesNotBlock(t *testing.T) {
 	}
 }
 
-// The end of a program that came over HTTP goes unnoticed: its agent is shown as there
-// for as long as it may be idle, and comes back with its next call as who it was.
-func TestAnAgentThatCallsNothingIsShownAsOffline(t *testing.T) {
+// The server cannot notice the end of a program that is connected over HTTP: its agent
+// is listed as present until the idle time has passed, and again after its next call.
+func TestAnIdleAgentIsShownAsOffline(t *testing.T) {
 	n := startServer(t)
 	cfg := configOf("shop")
 	cfg.ProjectPath, cfg.ProjectID = "/home/ann/shop", mcpconfig.ProjectID("/home/ann/shop")
@@ -434,7 +433,7 @@ func TestAnAgentThatCallsNothingIsShownAsOffline(t *testing.T) {
 	}
 	passed.Store(int64(29 * time.Minute))
 	look(t.Context())
-	liveness("live") // which was a call of the dispatcher's
+	liveness("live") // counts as a call of the dispatcher
 	passed.Store(int64(31 * time.Minute))
 	look(t.Context())
 	liveness("offline")
@@ -453,8 +452,8 @@ func TestAnAgentThatCallsNothingIsShownAsOffline(t *testing.T) {
 	hand.fails("get_my_registration", nil, "NotRegisteredError", "register_agent")
 }
 
-// REQ-WORKQUEUE-001: to submit an item again tells where it stands.
-func TestAnItemThatIsSubmittedAgainSaysWhereItStands(t *testing.T) {
+// REQ-WORKQUEUE-001: submitting an item again returns its status.
+func TestSubmittingAnItemAgainReturnsItsStatus(t *testing.T) {
 	n := startServer(t)
 	p := networked(t, n, "shop", nil)
 	boss, _ := join(t, p).registered(asDispatcher)

@@ -50,7 +50,7 @@ func TestChannelsAreResources(t *testing.T) {
 	}
 }
 
-func TestSubscribersHearOfTheirChannels(t *testing.T) {
+func TestSubscribersAreNotifiedOfTheirChannels(t *testing.T) {
 	n := startServer(t)
 	p := openProject(t, configOf("subscribed", planning()...), n.dial)
 	a, b := subscriber(t, p), join(t, openProject(t, configOf("subscribed", planning()...), n.dial)).named("b")
@@ -78,18 +78,17 @@ func TestSubscribersHearOfTheirChannels(t *testing.T) {
 	if err := a.session.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: "parley://channels/planning"}); err != nil {
 		t.Fatal(err)
 	}
-	subscribe("planning") // the watcher has ended and begins again
+	subscribe("planning") // the watcher has ended and is started again
 	b.send("planning", "again")
 	if got := <-a.updated; got != "parley://channels/planning" {
 		t.Error(got)
 	}
 	if err := a.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "parley://channels/nowhere"}); err == nil {
-		t.Error("one can subscribe to nothing")
+		t.Error("a subscription to an unknown channel was accepted")
 	}
 }
 
-// Two subscribers of which one does not read: the other hears.
-func TestADeafSubscriberHoldsUpNobody(t *testing.T) {
+func TestASubscriberThatDoesNotReadDoesNotBlockOthers(t *testing.T) {
 	p := openProject(t, configOf("deaf-subscriber"), startServer(t).dial)
 	deaf := connect(t, p).initialized()
 	deaf.write(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"parley://channels/roadmap"}}`)
@@ -171,8 +170,8 @@ func TestWorkflowsArePrompts(t *testing.T) {
 	}
 }
 
-// A client that asks for log messages hears of its calls.
-func TestTheClientCanFollowTheLog(t *testing.T) {
+// A client that sets a log level is notified of its calls.
+func TestAClientCanSubscribeToTheLog(t *testing.T) {
 	p := openProject(t, configOf("logged"), startServer(t).dial)
 	w := connect(t, p).initialized()
 	w.write(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"warning"}}`)

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
-// natsServer is a stock server that projects can use.
+// natsServer is a stock NATS server for projects.
 type natsServer struct{ *testbed.Server }
 
 func startServer(t testing.TB) *natsServer { return &natsServer{testbed.StartNATS(t)} }
@@ -36,7 +36,7 @@ func (n *natsServer) dial(ctx context.Context) (*bus.Bus, error) {
 	return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
 }
 
-// configOf is a project with channels; the default ones without.
+// configOf returns the configuration of a project with the channels, or else the default ones.
 func configOf(namespace string, channels ...mcpconfig.Channel) *mcpconfig.Config {
 	if len(channels) == 0 {
 		channels = mcpconfig.DefaultChannels()
@@ -78,7 +78,7 @@ func openLogged(t testing.TB, cfg *mcpconfig.Config, dial func(context.Context) 
 	return p
 }
 
-// agent is a client of the SDK at a server over lines, as an agent's program is.
+// agent is a client of the SDK that is connected to a server over lines, as an agent's program is.
 type agent struct {
 	t       testing.TB
 	session *mcp.ClientSession
@@ -86,12 +86,11 @@ type agent struct {
 	logged  chan *mcp.LoggingMessageParams
 }
 
-// join connects a client with a server of its own for the project, in the latest
-// revision.
+// join connects a client of the latest revision to a new server of the project.
 func join(t testing.TB, p *mcpserver.Project) *agent { return joinAs(t, p, "") }
 
-// subscriber is a client of a revision in which subscribing is a call of its own,
-// whose answer comes when it is done.
+// subscriber connects a client of a revision in which a subscription is a request: it
+// is effective when the answer arrives.
 func subscriber(t testing.TB, p *mcpserver.Project) *agent { return joinAs(t, p, "2025-11-25") }
 
 func joinAs(t testing.TB, p *mcpserver.Project, revision string) *agent {
@@ -123,7 +122,7 @@ func joinAs(t testing.TB, p *mcpserver.Project, revision string) *agent {
 	return a
 }
 
-// called is what a tool returned.
+// called is the result of a tool.
 type called struct {
 	text    string
 	isError bool
@@ -154,7 +153,7 @@ func (a *agent) try(ctx context.Context, tool string, arguments map[string]any) 
 	return c, nil
 }
 
-// must fails the test where a call fails.
+// must calls a tool, and fails the test if the call fails.
 func (a *agent) must(tool string, arguments map[string]any) called {
 	a.t.Helper()
 	c := a.call(tool, arguments)
@@ -180,7 +179,7 @@ func (a *agent) read(channel string) string {
 	return a.must("read_messages", map[string]any{"channel": channel}).text
 }
 
-// wire is a client that writes lines as it likes.
+// wire is a client that writes arbitrary lines.
 type wire struct {
 	t      testing.TB
 	in     *io.PipeWriter
@@ -193,7 +192,7 @@ func connect(t testing.TB, p *mcpserver.Project) *wire {
 	return connectThrough(t, p, func(out io.Writer) io.Writer { return out })
 }
 
-// connectThrough is connect with what the server writes to replaced.
+// connectThrough is connect, with the server's output through a writer.
 func connectThrough(t testing.TB, p *mcpserver.Project, through func(io.Writer) io.Writer) *wire {
 	t.Helper()
 	toServer, in := io.Pipe()
@@ -210,7 +209,7 @@ func connectThrough(t testing.TB, p *mcpserver.Project, through func(io.Writer) 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"wire","version":"1"}}}` +
 	"\n" + `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
-// initialized has shaken hands.
+// initialized completes the handshake.
 func (w *wire) initialized() *wire {
 	w.t.Helper()
 	w.write(initialize)
@@ -225,7 +224,7 @@ func (w *wire) write(lines ...string) {
 	}
 }
 
-// answer is a JSON-RPC answer.
+// answer is a JSON-RPC response.
 type answer struct {
 	ID     json.RawMessage
 	Method string
@@ -265,7 +264,7 @@ func (w *wire) readResult(id string) json.RawMessage {
 	return a.Result
 }
 
-// end closes the input and returns what is left to read.
+// end closes the input and returns the rest of the output.
 func (w *wire) end() string {
 	w.t.Helper()
 	w.in.Close()

@@ -14,7 +14,7 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// manual is docs/mcp.md by the texts of its headings.
+// manual returns the sections of docs/mcp.md by the texts of their headings.
 func manual(t *testing.T) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.FromSlash("../../../docs/mcp.md"))
@@ -33,8 +33,7 @@ func manual(t *testing.T) map[string]string {
 	return sections
 }
 
-// REQ-USE-005: each tool has a section with an example and what can go wrong, each
-// argument a word.
+// REQ-USE-005: each tool has a section with an example, its errors and its arguments.
 func TestTheManualHasEveryTool(t *testing.T) {
 	sections := manual(t)
 	a := join(t, openProject(t, configOf("manual", planning()...), startServer(t).dial))
@@ -55,7 +54,7 @@ func TestTheManualHasEveryTool(t *testing.T) {
 		arguments, _ := schema["properties"].(map[string]any)
 		for name := range arguments {
 			if !strings.Contains(text, "`"+name+"`") && !strings.Contains(text, `"`+name+`"`) {
-				t.Errorf("%s: nothing of the argument %s", tool.Name, name)
+				t.Errorf("the section of %s does not mention the argument %s", tool.Name, name)
 			}
 		}
 	}
@@ -65,7 +64,7 @@ func TestTheManualHasEveryTool(t *testing.T) {
 	}
 	for _, p := range prompts.Prompts {
 		if !strings.Contains(sections["Resources and prompts"], "`"+p.Name+"`") {
-			t.Errorf("nothing of the prompt %s", p.Name)
+			t.Errorf("the manual does not mention the prompt %s", p.Name)
 		}
 	}
 }
@@ -75,18 +74,18 @@ func TestTheManualHasEveryVariable(t *testing.T) {
 	text := manual(t)["Environment"]
 	for _, v := range mcpconfig.Variables() {
 		if !regexp.MustCompile("(?m)^\\|.*`" + v.Name + "`.*\\|.*`" + regexp.QuoteMeta(v.Path) + "`").MatchString(text) {
-			t.Errorf("%s is not said to set %s", v.Name, v.Path)
+			t.Errorf("the manual does not say that %s sets %s", v.Name, v.Path)
 		}
 	}
 	for _, name := range []string{"MCP_PROJECT_PATH", "MCP_CONFIG_PATH"} {
 		if !strings.Contains(text, "`"+name+"`") {
-			t.Errorf("nothing of %s", name)
+			t.Errorf("the manual does not mention %s", name)
 		}
 	}
 }
 
 // REQ-USE-006: the cases of section 15.
-func TestTheManualHasTheTroubles(t *testing.T) {
+func TestTheManualHasEveryProblem(t *testing.T) {
 	sections := manual(t)
 	for heading, words := range map[string][]string{
 		"The server does not start, or answers with ConnectionError": {
@@ -120,9 +119,9 @@ func TestFiftyMessagesAreReadByDefault(t *testing.T) {
 	}
 }
 
-// REQ-TOOL-022, REQ-ERROR-006: a publish that cannot succeed is told with the
-// reason, and the server goes on.
-func TestAPublishThatFailsSaysWhy(t *testing.T) {
+// REQ-TOOL-022, REQ-ERROR-006: the error of a failed publish has the reason, and the
+// server continues.
+func TestErrorOfAFailedPublishHasTheReason(t *testing.T) {
 	n := startServer(t)
 	nc, err := nats.Connect(n.URL())
 	if err != nil {

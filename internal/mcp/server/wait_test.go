@@ -14,9 +14,9 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// What is new: everything since the session began, read or waited, but not what
-// it sent itself.
-func TestWaitingReturnsWhatIsNew(t *testing.T) {
+// New messages are those since the session started, last read or last waited, except its
+// own.
+func TestWaitReturnsNewMessages(t *testing.T) {
 	n := startServer(t)
 	p := openProject(t, configOf("news", planning()...), n.dial)
 	early := join(t, p).named("early")
@@ -38,7 +38,7 @@ func TestWaitingReturnsWhatIsNew(t *testing.T) {
 	b.send("planning", "three")
 	a.read("planning")
 	if c := a.must("wait_for_messages", map[string]any{"timeout_seconds": 1, "channels": []string{"planning"}}); c.content["timedOut"] != true {
-		t.Errorf("what was read is new again: %s", c.text)
+		t.Errorf("messages that were read are new again: %s", c.text)
 	}
 	b.send("review", "four")
 	if c := a.must("wait_for_messages", map[string]any{"channels": []string{"review"}}); !strings.Contains(c.text, "four") {
@@ -49,7 +49,7 @@ func TestWaitingReturnsWhatIsNew(t *testing.T) {
 	}
 }
 
-func TestWaitingIsWokenByASend(t *testing.T) {
+func TestASendEndsAWait(t *testing.T) {
 	n := startServer(t)
 	p := openProject(t, configOf("woken"), n.dial)
 	a := join(t, p).named("a")
@@ -65,9 +65,9 @@ func TestWaitingIsWokenByASend(t *testing.T) {
 	}
 }
 
-// A model has room for so much: the rest comes with the next call, nothing is
+// The size of a result is bounded; the next call returns the next messages, and none is
 // lost.
-func TestMuchNewsComesInParts(t *testing.T) {
+func TestManyNewMessagesAreReturnedInParts(t *testing.T) {
 	p := openProject(t, configOf("parts"), startServer(t).dial)
 	a, b := join(t, p).named("a"), join(t, p).named("b")
 	const messages = 150
@@ -89,11 +89,11 @@ func TestMuchNewsComesInParts(t *testing.T) {
 		}
 	}
 	if parts < 5 {
-		t.Errorf("it came in %d parts", parts)
+		t.Errorf("the messages were returned in %d results", parts)
 	}
 }
 
-func TestProgressKeepsAWaitAlive(t *testing.T) {
+func TestAWaitSendsProgress(t *testing.T) {
 	mcpserver.ReportEvery(t, 10*time.Millisecond)
 	p := openProject(t, configOf("progress"), startServer(t).dial)
 	w := connect(t, p).initialized()
@@ -116,10 +116,10 @@ func TestProgressKeepsAWaitAlive(t *testing.T) {
 var down = &bus.Error{Code: bus.CodeNotRunning, Message: "no NATS server is running at nats://localhost:4222", Remedy: "start it (nats-server -js) or correct the URL"}
 
 // REQ-ERROR-002, REQ-ERROR-007, REQ-ERROR-008, REQ-TOOL-022, REQ-REL-003,
-// REQ-TEST-008, UC-001: without the bus the server answers all that needs none,
-// says what is wrong and what to do, queues what is sent, and goes on when the bus
-// comes.
-func TestTheServerWorksBeforeTheBusIsThere(t *testing.T) {
+// REQ-TEST-008, UC-001: without the bus the server answers calls that
+// do not need it, returns errors with a remedy for others, and queues messages, which it
+// sends when the bus is available.
+func TestTheServerWorksBeforeTheBusIsAvailable(t *testing.T) {
 	n := startServer(t)
 	up := make(chan struct{})
 	p := openProject(t, configOf("before", planning()...), func(ctx context.Context) (*bus.Bus, error) {
@@ -163,16 +163,15 @@ func TestTheServerWorksBeforeTheBusIsThere(t *testing.T) {
 		t.Error(got)
 	}
 	if c := a.must("wait_for_messages", map[string]any{"timeout_seconds": 1}); c.content["timedOut"] != true {
-		t.Errorf("its own message is new to it: %s", c.text)
+		t.Errorf("the agent's own message is new: %s", c.text)
 	}
 	if got := timeless(a.read("planning")); got != "Messages from #planning:\n\n[TIME] **early**: queued one" {
 		t.Error(got)
 	}
 }
 
-// An explicit zero is not the same as no argument, and text that is not UTF-8 is
-// not changed behind the agent's back.
-func TestArgumentsAreNotTakenForOthers(t *testing.T) {
+// An explicit zero differs from a missing argument, and text that is not UTF-8 is refused.
+func TestZeroAndInvalidUTF8ArgumentsAreRefused(t *testing.T) {
 	n := startServer(t)
 	p := openProject(t, configOf("zero"), n.dial)
 	w := connect(t, p).initialized()
@@ -192,7 +191,7 @@ func TestArgumentsAreNotTakenForOthers(t *testing.T) {
 	w.end()
 }
 
-func TestAChannelNamedTwiceIsWaitedForOnce(t *testing.T) {
+func TestAChannelNamedTwiceCountsOnce(t *testing.T) {
 	n := startServer(t)
 	a := join(t, openProject(t, configOf("twice"), n.dial))
 	c := a.must("wait_for_messages", map[string]any{"timeout_seconds": 1, "channels": []string{"roadmap", "errors", "roadmap"}})
@@ -201,8 +200,8 @@ func TestAChannelNamedTwiceIsWaitedForOnce(t *testing.T) {
 	}
 }
 
-// The first calls of a session wait for the first attempt to reach the bus, which
-// may have to start the hub.
+// The first calls of a session wait for the first attempt to connect to the bus, which
+// may start the hub.
 func TestTheFirstCallWaitsForTheBus(t *testing.T) {
 	n := startServer(t)
 	asked, dial := make(chan struct{}), make(chan struct{})
@@ -225,7 +224,7 @@ func TestTheFirstCallWaitsForTheBus(t *testing.T) {
 }
 
 // REQ-REL-001, REQ-REL-003: an outage in the middle.
-func TestMessagesSentInAnOutageAreStoredOnceInOrder(t *testing.T) {
+func TestMessagesSentDuringAnOutageAreStoredOnceInOrder(t *testing.T) {
 	n := startServer(t)
 	p := openProject(t, configOf("outage"), n.dial)
 	a, b := join(t, p).named("a"), join(t, p).named("b")
@@ -247,8 +246,8 @@ func TestMessagesSentInAnOutageAreStoredOnceInOrder(t *testing.T) {
 	}
 }
 
-// REQ-REL-009: the end stores what is queued.
-func TestTheEndStoresWhatIsQueued(t *testing.T) {
+// REQ-REL-009
+func TestShutdownStoresQueuedMessages(t *testing.T) {
 	n := startServer(t)
 	reached := make(chan struct{})
 	p := openProject(t, configOf("flush"), func(ctx context.Context) (*bus.Bus, error) {
@@ -267,7 +266,7 @@ func TestTheEndStoresWhatIsQueued(t *testing.T) {
 	if err := a.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "parley://channels/roadmap"}); err != nil {
 		t.Fatal(err)
 	}
-	<-a.updated // it has begun
+	<-a.updated // the attempt has started
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if lost, err := p.Close(ctx); lost != 0 || err != nil {

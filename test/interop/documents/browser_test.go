@@ -24,17 +24,17 @@ import (
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
-// browsers are the names under which Chromium is found.
+// browsers are the names of Chromium's program.
 var browsers = []string{"chromium", "chromium-browser", "google-chrome"}
 
-// browser is a headless Chromium, driven by its DevTools protocol.
+// browser is a headless Chromium that is controlled over its DevTools protocol.
 type browser struct {
 	devtools string // its HTTP address
 }
 
 var devtoolsLine = regexp.MustCompile(`DevTools listening on ws://([^/]+)/`)
 
-// startBrowser starts Chromium with a profile of its own. It ends with the test.
+// startBrowser starts Chromium with a new profile. It ends with the test.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	var program string
@@ -51,7 +51,7 @@ func startBrowser(t *testing.T) *browser {
 		}
 		t.Skip(why)
 	}
-	// Without its sandbox, which root must not use: it opens no page but the test's.
+	// The sandbox is off, since it does not work for root; only the test's page is opened.
 	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--disable-background-networking", "--no-first-run", "--remote-debugging-port=0",
 		"--user-data-dir="+t.TempDir(), "about:blank")
@@ -75,9 +75,9 @@ func startBrowser(t *testing.T) *browser {
 		close(said)
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended by itself, which Wait tells
+		_ = cmd.Process.Kill() // it may have ended; Wait reports that
 		<-drained
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // reports that it was killed
 	})
 	select {
 	case address, ok := <-said:
@@ -97,7 +97,7 @@ type tab struct {
 	id int
 }
 
-// open opens a page and waits until its script has run.
+// open opens a page in a new tab and waits until its script has run.
 func (b *browser) open(t *testing.T, url string) *tab {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.devtools+"/json/new?"+url, nil)
@@ -128,7 +128,7 @@ func (b *browser) open(t *testing.T, url string) *tab {
 	return p
 }
 
-// eval has the page evaluate an expression and waits for its promise.
+// eval evaluates an expression in the page and waits for its promise.
 func (p *tab) eval(t *testing.T, expression string, result any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -174,8 +174,8 @@ func (p *tab) eval(t *testing.T, expression string, result any) {
 	}
 }
 
-// servePage serves page.html with the npm packages as they are published: an import map
-// stands in for a bundler. It returns the page's origin.
+// servePage serves page.html and the published npm packages, with an import map instead of
+// a bundler. It returns the page's origin.
 func servePage(t *testing.T) string {
 	t.Helper()
 	packages := []string{"yjs", "lib0", "y-websocket", "y-protocols", "isomorphic.js"}
@@ -197,14 +197,14 @@ func servePage(t *testing.T) string {
 	mux.HandleFunc("GET /page.mjs", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "page.mjs") })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		_, _ = io.WriteString(w, strings.Replace(string(html), "IMPORTS", string(table), 1)) // the browser shows what is missing
+		_, _ = io.WriteString(w, strings.Replace(string(html), "IMPORTS", string(table), 1)) // the browser reports missing files
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// addImports adds what a package exports to browsers.
+// addImports adds a package's exports for browsers.
 func addImports(t *testing.T, imports map[string]string, modules, name string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(modules, name, "package.json"))
@@ -224,8 +224,8 @@ func addImports(t *testing.T, imports map[string]string, modules, name string) {
 	}
 }
 
-// forBrowsers returns the file that an entry of a package's exports means in a browser,
-// "" for none.
+// forBrowsers returns the file that an entry of a package's exports selects for a browser,
+// or "".
 func forBrowsers(entry json.RawMessage) string {
 	var file string
 	if json.Unmarshal(entry, &file) == nil {
@@ -243,7 +243,7 @@ func forBrowsers(entry json.RawMessage) string {
 	return ""
 }
 
-// opening is the call that has a page open a document.
+// opening returns the script that opens a document in a page.
 func opening(server, room, token string) string {
 	return fmt.Sprintf("open_({server: %q, room: %q, token: %q})", server, room, token)
 }

@@ -1,8 +1,8 @@
 //go:build interop && linux
 
-// Package documents_test has a hub's documents edited from everywhere at once: by a page in
-// a real browser with stock yjs and y-websocket, by agents, and from the command line,
-// while connections break and the hub is killed.
+// Package documents_test edits a hub's documents concurrently from a page in a real
+// browser with stock yjs and y-websocket, from agents, and from the command line, while
+// connections break and the hub is killed.
 //
 //	npm install --prefix test/interop
 //	go test -tags interop ./test/interop/documents
@@ -55,18 +55,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience bounds whatever happens in another process.
+// patience bounds operations of other processes.
 const patience = 30 * time.Second
 
 const token = "0123456789abcdef0123456789abcdef"
 
-// hub is a hub in a process of its own, which comes back at the same address.
+// hub is a hub in its own process. After a restart it has the same address.
 type hub struct {
 	home rig.Home
 	port int
 }
 
-// newHub starts a hub that lets pages of an origin in.
+// newHub starts a hub that admits pages of an origin.
 func newHub(t *testing.T, origin, more string) *hub {
 	t.Helper()
 	h := &hub{home: programs.NewHome(t), port: freePort(t)}
@@ -110,7 +110,7 @@ func (h *hub) parley(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// kill kills the hub, as a power cut would end it.
+// kill ends the hub without cleanup, as a power failure would.
 func (h *hub) kill(t *testing.T) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.home.Dir, "hub", "hub.json"))
@@ -131,7 +131,7 @@ func (h *hub) kill(t *testing.T) {
 	wait.Eventually(t, "the hub is dead", func() bool { return !alive(info.PID) })
 }
 
-// alive reports whether a process runs; one that nobody has waited for does not.
+// alive reports whether a process runs; a zombie does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !bytes.Contains(stat, []byte(") Z "))
@@ -139,8 +139,8 @@ func alive(pid int) bool {
 
 func (h *hub) socket() string { return filepath.Join(h.home.Dir, "hub.sock") }
 
-// agent edits a document over the hub's socket until all its edits are acknowledged; it
-// tries again what was not. It returns what was acknowledged.
+// agent edits a document over the hub's socket until all edits are acknowledged, and
+// retries those that fail. It returns the acknowledged values.
 func (h *hub) agent(ctx context.Context, name, room string, edits int) ([]string, error) {
 	var done []string
 	for i := range edits {
@@ -157,8 +157,8 @@ func (h *hub) agent(ctx context.Context, name, room string, edits int) ([]string
 			if ctx.Err() != nil {
 				return done, err
 			}
-			// The hub has gone, or is coming. What was not acknowledged may be there all the same:
-			// it is made again under another name.
+			// The hub has ended or is starting. An edit without acknowledgment may have been stored:
+			// it is repeated with another value.
 			value += "'"
 			select {
 			case <-time.After(20 * time.Millisecond):
@@ -180,7 +180,7 @@ func (h *hub) edit(ctx context.Context, room string, edits []documents.Edit) err
 	return err
 }
 
-// content is a document as the command line shows it.
+// content returns a document as the command line shows it.
 func (h *hub) content(t *testing.T, room string) (c struct {
 	List []string
 	Text string
@@ -192,7 +192,7 @@ func (h *hub) content(t *testing.T, room string) (c struct {
 	return c
 }
 
-// wire is a way to the hub that can be cut.
+// wire is a proxy to the hub whose connections the test can break.
 type wire struct {
 	address string
 	mu      sync.Mutex
@@ -223,7 +223,7 @@ func newWire(t *testing.T, port int) *wire {
 			w.mu.Unlock()
 			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
 				open.Go(func() {
-					_, _ = io.Copy(pair[0], pair[1]) // how it ended is the two ends' affair
+					_, _ = io.Copy(pair[0], pair[1]) // the two ends see how it ended
 					in.Close()
 					out.Close()
 				})
@@ -238,7 +238,7 @@ func newWire(t *testing.T, port int) *wire {
 	return w
 }
 
-// cut breaks all connections; new ones can be made at once.
+// cut breaks all connections; new ones are possible at once.
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -248,11 +248,11 @@ func (w *wire) cut() {
 	clear(w.conns)
 }
 
-// A page in a real browser, which had to show the hub's token, edits a document along with agents
-// over the socket and one that keeps a replica over a channel; it loses its connection, and the hub
-// is killed twice. In the end the page, the replica and a second page, which began with nothing, have the
-// same bytes, and everything that anybody wrote or was acknowledged is there.
-func TestABrowserEditsAlong(t *testing.T) {
+// A page in a real browser, which needs the hub's token, agents over the socket, and an agent with a
+// replica over a channel edit one document. The page loses its connection, and the hub is killed twice. In
+// the end the page, the replica and a second page, which started empty, have the same bytes, with all
+// values that were written or acknowledged.
+func TestABrowserEditsWithAgents(t *testing.T) {
 	origin := servePage(t)
 	h := newHub(t, origin, "")
 	w := newWire(t, h.port)
@@ -295,7 +295,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 		})
 		w.cut()
 		h.kill(t)
-		byMars = append(byMars, appendAll(t, mars, fmt.Sprint("mars", len(byMars)), 20)...) // while the hub is away
+		byMars = append(byMars, appendAll(t, mars, fmt.Sprint("mars", len(byMars)), 20)...) // while the hub is down
 		h.start(t)
 		byMars = append(byMars, appendAll(t, mars, fmt.Sprint("mars", len(byMars)), 20)...)
 	}
@@ -312,7 +312,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 	wait.Eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, "plan").List) == nil })
 	var refused int
 	if stranger.eval(t, "page.provider.synced ? 0 : page.refused", &refused); refused == 0 {
-		t.Error("a page without the token came in")
+		t.Error("a page without the token was admitted")
 	}
 
 	late := b.open(t, origin)
@@ -333,7 +333,7 @@ func TestABrowserEditsAlong(t *testing.T) {
 	}
 }
 
-// missing returns what of a list is not there, nil if all is.
+// missing returns the values of want that are not in list, or nil.
 func missing(want, list []string) (lost []string) {
 	there := map[string]bool{}
 	for _, value := range list {
@@ -347,7 +347,7 @@ func missing(want, list []string) (lost []string) {
 	return lost
 }
 
-// state is a page's whole document.
+// state returns the encoded state of a page's document.
 func state(t *testing.T, p *tab) string {
 	t.Helper()
 	var text string

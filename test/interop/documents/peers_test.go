@@ -19,12 +19,12 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// Two hubs, processes of their own on one NATS server, have paired. An agent of the one keeps a replica of the
-// other's document, in the role that `parley doc share` gives it, beside one that comes over HTTP and the
-// command line; the document's hub is killed meanwhile. In the end all have the same bytes and everything that
-// anybody wrote. Whom the user has not named does not get the document, paired or not, and whose
-// role is taken away changes nothing any more.
-func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
+// Two paired hubs run in their own processes on one NATS server. An agent of the first has a replica of the
+// second's document, with the role that `parley doc share` gives it; another agent over HTTP and the command line
+// edit the document, too, and its hub is killed meanwhile. In the end all have the same bytes with all values.
+// An agent without a role does not get the document, even of a paired hub, and an agent whose role was removed
+// cannot edit it any more.
+func TestAnAgentOfAPeerEditsADocument(t *testing.T) {
 	server := testbed.StartNATS(t)
 	config := fmt.Sprintf("bus: {url: %q}\npeers: {enabled: true, hyperswarm: {enabled: false}}\n", server.URL())
 	owner, other := newHub(t, "http://127.0.0.1", config), newHub(t, "http://127.0.0.1", config)
@@ -92,7 +92,7 @@ func TestAnAgentOfAPeerEditsAlong(t *testing.T) {
 	}
 }
 
-// key is the hub's identity among hubs.
+// key returns the hub's identity for other hubs.
 func (h *hub) key(t *testing.T) *identity.Pair {
 	t.Helper()
 	pair, err := identity.Load(peers.KeyPath(filepath.Join(h.home.Dir, "hub")))

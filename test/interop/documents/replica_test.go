@@ -33,12 +33,12 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// member is an agent of this process that keeps a replica of a hub's document.
+// member is an agent of this process with a replica of a hub's document.
 type member struct {
 	id, room, card string
 	at             agent.Endpoint
 	faults         *transporttest.Faults // of its connections
-	saved          *replica.Saved        // of its last life
+	saved          *replica.Saved        // before its last restart
 
 	*replica.Replica
 	node    *parley.Node
@@ -46,7 +46,7 @@ type member struct {
 	keeping sync.WaitGroup
 }
 
-// keepReplica has an agent of this process keep a replica of a hub's document over HTTP.
+// keepReplica starts an agent of this process with a replica of a hub's document over HTTP.
 func keepReplica(t *testing.T, h *hub, id, room string) *member {
 	t.Helper()
 	host := net.JoinHostPort("127.0.0.1", strconv.Itoa(h.port))
@@ -54,8 +54,8 @@ func keepReplica(t *testing.T, h *hub, id, room string) *member {
 	return keep(t, id, room, sharing.CardID, at, &websocket.Dialer{Token: websocket.TokenFor(host, token)})
 }
 
-// keepPeersReplica has an agent of this process, which is of one hub by having its key, keep a replica
-// of another hub's document over a NATS server.
+// keepPeersReplica starts an agent of this process with a replica of another hub's document over a NATS
+// server. The agent belongs to the hub whose key it has.
 func keepPeersReplica(t *testing.T, server string, own *identity.Pair, name string, of identity.PublicKey, room string) *member {
 	t.Helper()
 	conn, err := nats.Connect(server)
@@ -75,7 +75,7 @@ func keepSwarmReplica(t *testing.T, bootstrap []string, own *identity.Pair, name
 	return keep(t, signedcard.ID(name, own.Public()), room, signedcard.ID(sharing.CardID, of.Public()), at, &hyperswarm.Dialer{Node: n, Pair: own})
 }
 
-// keep has an agent of this process keep a replica of a document over a channel to a card. It
+// keep starts an agent of this process with a replica of a document over a channel to a card. It
 // ends with the test.
 func keep(t *testing.T, id, room, card string, at agent.Endpoint, dialer transport.Dialer) *member {
 	t.Helper()
@@ -95,7 +95,7 @@ func (m *member) start(t *testing.T) {
 	own := agent.Card{ID: m.id, Name: "agent", Version: "1", Tier: agent.L3, Protocols: []string{"a2a/1.0"}, Capabilities: []agent.Capability{}}
 	if _, err := m.node.Join(own, func(_ context.Context, e *envelope.Envelope) {
 		if e.Type == envelope.ErrorMessage {
-			t.Logf("%s hears %s", m.id, e.Payload)
+			t.Logf("%s received %s", m.id, e.Payload)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func appendAll(t *testing.T, r *replica.Replica, name string, n int) (values []s
 	return values
 }
 
-// bytesOf is a replica's whole document.
+// bytesOf returns the encoded state of a replica's document.
 func bytesOf(t *testing.T, r *replica.Replica) (state string) {
 	t.Helper()
 	if err := r.View(t.Context(), func(d *crdt.Doc) { state = string(d.Snapshot()) }); err != nil {

@@ -28,9 +28,9 @@ import (
 
 // Req 9.1, 9.2, 9.3: agents over WebSocket, NATS and Hyperswarm, an agent over MCP and a browser page with
 // stock yjs edit one document of a hub. Each loses its connection; the hub is killed while all of them write,
-// and one agent ends and begins anew under another client id while the hub is away. In the end the page, the
-// agents and a page that came last, which has what the hub has, have the same bytes, state vector
-// and content; everything that anybody wrote is there, and nothing twice.
+// and one agent restarts with another client id while the hub is down. In the end the page, the agents and
+// a new page, which has the hub's state, have the same bytes, state vector and content, with every value
+// exactly once.
 func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	const room = "shop=plan" // of the project of the agent over MCP
 	origin := servePage(t)
@@ -80,7 +80,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	saturn.end(t)
 	saturn.start(t)
 	if clientOf(t, saturn) == before {
-		t.Error("an agent that began anew writes under its former client id")
+		t.Error("a restarted agent writes with its former client id")
 	}
 	h.start(t) // unless the agent's MCP server has started it already
 	all = append(all, together(t, members, "after", each)...)
@@ -111,18 +111,18 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	}
 	list := h.content(t, room).List
 	slices.Sort(list)
-	for _, value := range again { // the one before came back by a page or replica, or never
+	for _, value := range again { // the first one was returned by a page or replica, or was lost
 		if i, ok := slices.BinarySearch(list, value); ok && i+1 < len(list) && list[i+1] == value {
 			list = slices.Delete(list, i, i+1)
 		}
 	}
 	if n := len(slices.Compact(slices.Clone(list))); n != len(list) {
-		t.Errorf("of %d values %d are there twice: %v", len(list), len(list)-n, list)
+		t.Errorf("of %d values %d are duplicates: %v", len(list), len(list)-n, list)
 	}
 }
 
-// together has all members edit at once, each of which loses its connection half-way. It
-// returns what they wrote.
+// together lets all members edit concurrently; each loses its connection half-way. It
+// returns the values that they wrote.
 func together(t *testing.T, members []*member, name string, n int) (values []string) {
 	written := make([][]string, len(members))
 	var writers sync.WaitGroup
@@ -145,7 +145,7 @@ func together(t *testing.T, members []*member, name string, n int) (values []str
 	return slices.Concat(written...)
 }
 
-// editAll edits each kind of root, and what is inside of one.
+// editAll edits each kind of root and a nested type.
 func editAll(d *crdt.Doc, who, value string, k int) error {
 	if err := d.Array("list").Append(value); err != nil {
 		return err
@@ -166,7 +166,7 @@ func editAll(d *crdt.Doc, who, value string, k int) error {
 	return nested.(*crdt.Map).Set(who, value)
 }
 
-// owners is the map inside of the document, nil if it is not there.
+// owners returns the nested map of the document, or nil if it does not exist.
 func owners(t *testing.T, m *member) (in any) {
 	t.Helper()
 	if err := m.View(t.Context(), func(d *crdt.Doc) { in, _ = d.Map("plan").Get("owners") }); err != nil {
@@ -202,7 +202,7 @@ func contentOf(t *testing.T, m *member) any {
 	return decode(t, string(content))
 }
 
-// vector is a page's state vector.
+// vector returns a page's state vector.
 func vector(t *testing.T, p *tab) string {
 	t.Helper()
 	var text string
@@ -214,7 +214,7 @@ func vector(t *testing.T, p *tab) string {
 	return string(b)
 }
 
-// shown is what a page shows.
+// shown returns the content that a page shows.
 func shown(t *testing.T, p *tab) any {
 	t.Helper()
 	var text string
@@ -230,10 +230,10 @@ func decode(t *testing.T, text string) (v any) {
 	return v
 }
 
-// edit is one edit as an agent writes it.
+// edit is one edit in the form of the tool's arguments.
 type edit map[string]any
 
-// mcpAgent is an agent that edits with the tools of its MCP server.
+// mcpAgent is an agent that edits with the tools of an MCP server.
 type mcpAgent struct{ session *mcp.ClientSession }
 
 // startMCP starts an agent's MCP server in a project.
@@ -256,7 +256,7 @@ func startMCP(t *testing.T, h *hub, project string) *mcpAgent {
 	return &mcpAgent{session}
 }
 
-// call calls a tool and returns its text, and whether it succeeded.
+// call calls a tool and returns its text and whether it succeeded.
 func (a *mcpAgent) call(t *testing.T, tool string, arguments map[string]any) (text string, ok bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -284,18 +284,18 @@ func (a *mcpAgent) read(t *testing.T) string {
 	return text
 }
 
-// work edits until it is told to end, and returns what it wrote. Whether an edit was made that the hub did
-// not answer it sees in the document, as the tool tells it to; what it does not see there it writes again. A
-// killed hub may have told others of that edit and not have stored it, and so of again there may be two.
+// work edits until end is closed, and returns the values. After an edit without an answer it reads the
+// document, as the tool's error says, and repeats the edit if the value is missing. A killed hub may have sent
+// such an edit to others without having stored it, so values of again may be in the document twice.
 func (a *mcpAgent) work(t *testing.T, end <-chan struct{}) (values, again []string) {
 	pause := time.NewTicker(25 * time.Millisecond)
 	defer pause.Stop()
-	unknown := false // whether the edit was made
+	unknown := false // an edit has no known outcome
 	for {
 		select {
 		case <-end:
 			if unknown {
-				t.Error("the agent over MCP does not know what it wrote")
+				t.Error("the last edit of the agent over MCP still has no known outcome")
 			}
 			return values, again
 		case <-pause.C:
@@ -327,7 +327,7 @@ func (a *mcpAgent) work(t *testing.T, end <-chan struct{}) (values, again []stri
 	}
 }
 
-// freeUDPAddress is an address of the loopback interface that a hub can have again and again.
+// freeUDPAddress returns a free address of the loopback interface that a hub can use after each restart.
 func freeUDPAddress(t *testing.T) string {
 	t.Helper()
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")

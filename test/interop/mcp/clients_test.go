@@ -11,8 +11,8 @@ import (
 )
 
 // The TypeScript SDK of both generations, in both eras of the protocol, over stdio
-// and over HTTP. Over stdio nothing is configured: the first server that starts
-// brings the hub with it.
+// and over HTTP. Over stdio nothing is configured: the first server that
+// starts also starts the hub.
 func TestTypeScriptSDK(t *testing.T) {
 	scripts := rig.Scripts(t, []string{"client.test.mjs", "sdk1.mjs", "sdk2.mjs"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
 	for _, c := range []struct{ sdk, revision, transport string }{

@@ -15,14 +15,14 @@ import (
 
 const inspectorPackage = "@modelcontextprotocol/inspector"
 
-// inspector is the inspector's CLI mode in an era of the protocol: each call
-// starts a server, asks it one thing and ends it.
+// inspector is the inspector's CLI mode in an era of the protocol: each run starts a
+// server, sends one request and ends the server.
 type inspector struct {
 	home rig.Home
 	era  string
 }
 
-// run returns what the inspector prints as JSON.
+// run returns the JSON that the inspector prints.
 func (i inspector) run(t *testing.T, project string, args ...string) (map[string]any, error) {
 	t.Helper()
 	main := filepath.Join(rig.Modules(t, inspectorPackage), ".bin", "mcp-inspector")
@@ -30,7 +30,7 @@ func (i inspector) run(t *testing.T, project string, args ...string) (map[string
 		cmd := rig.Node(ctx, t, main, "--cli", programs.Path("nats-mcp-server"), "--protocol-era", i.era, "--cwd", project)
 		for _, kv := range i.home.Env {
 			if strings.HasPrefix(kv, "PARLEY_") || strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "LOG_") {
-				cmd.Args = append(cmd.Args, "-e", kv) // the inspector passes on little of its own
+				cmd.Args = append(cmd.Args, "-e", kv) // the inspector passes few variables of its own environment
 			}
 		}
 		cmd.Args = append(cmd.Args, args...)
@@ -47,7 +47,7 @@ func (i inspector) run(t *testing.T, project string, args ...string) (map[string
 	return answer, err
 }
 
-// names are the names of what a list has.
+// names returns the names in the list of an answer.
 func names(t *testing.T, answer map[string]any, list string) string {
 	t.Helper()
 	var all []string
@@ -80,7 +80,7 @@ func TestInspector(t *testing.T) {
 				}
 				result, err := i.run(t, project, all...)
 				if isError, _ := result["isError"].(bool); isError != (err != nil) {
-					t.Fatal(err) // its exit code says whether the tool failed
+					t.Fatal(err) // the exit code reports whether the tool failed
 				}
 				answer, err := json.Marshal(result)
 				if err != nil {
@@ -105,7 +105,7 @@ func TestInspector(t *testing.T) {
 				t.Errorf("handle %s", got)
 			}
 			if got := call(project, "send_message", "channel=todo", "message=hello"); !strings.Contains(got, `"isError":true`) || !strings.Contains(got, "set_handle") {
-				t.Errorf("another session's handle was taken: %s", got)
+				t.Errorf("another session's handle was used: %s", got)
 			}
 			if got := call(project, "read_messages", "channel=todo", "limit=5"); !strings.Contains(got, "No messages in #todo") {
 				t.Errorf("messages %s", got)

@@ -1,8 +1,8 @@
 //go:build interop
 
-// Package mcp_test meets Parley's MCP servers with what other people make: the
-// official conformance suite, the inspector, the TypeScript SDK in both eras of
-// the protocol, and a stock NATS server with a foreign client.
+// Package mcp_test tests Parley's MCP servers with other projects' software: the official
+// conformance suite, the inspector, the TypeScript SDK in both eras of the protocol, and a
+// stock NATS server with a foreign client.
 //
 //	npm install --prefix test/interop
 //	go test -tags interop ./test/interop/mcp
@@ -44,11 +44,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience bounds whatever runs in another process.
+// patience bounds operations of other processes.
 const patience = 2 * time.Minute
 
-// output runs a command to its end and returns what it prints; the rest of what
-// it says is shown if it fails.
+// output runs a command to its end and returns its standard output. The error of a failed
+// command includes standard error.
 func output(t *testing.T, make func(ctx context.Context) *exec.Cmd) (stdout string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -64,8 +64,8 @@ func output(t *testing.T, make func(ctx context.Context) *exec.Cmd) (stdout stri
 
 var httpAddress = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
 
-// startHub starts a user's hub in the background and returns its address. It ends
-// with the home.
+// startHub starts a user's hub in the background and returns its address. The hub ends
+// with the home's cleanup.
 func startHub(t *testing.T, h rig.Home) string {
 	t.Helper()
 	out, err := output(t, func(ctx context.Context) *exec.Cmd {

@@ -27,8 +27,8 @@ import (
 
 const password = "correct-horse-battery"
 
-// On a stock NATS server the channels are exactly what the specification says:
-// read with a client of another language.
+// The streams of channels on a stock NATS server match the specification, as read by a
+// client in another language.
 func TestStockNATSServer(t *testing.T) {
 	scripts := rig.Scripts(t, []string{"nats.test.mjs", "sdk1.mjs"}, "@nats-io/jetstream", "@nats-io/transport-node", "@modelcontextprotocol/sdk")
 	certs := newCertificates(t)
@@ -63,7 +63,7 @@ func TestStockNATSServer(t *testing.T) {
 				t.Error(err)
 			}
 			if !strings.Contains(log, `"level":"DEBUG"`) || strings.Contains(log, password) {
-				t.Errorf("no log of all that is done, or one with the password:\n%s", log)
+				t.Errorf("the log is incomplete or contains the password:\n%s", log)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func startNATS(t *testing.T, config string) string {
 		}
 	}
 	drained := make(chan struct{})
-	go func() { // ends with the server
+	go func() { // returns when the server ends
 		defer close(drained)
 		for lines.Scan() {
 		}
@@ -116,7 +116,7 @@ func startNATS(t *testing.T, config string) string {
 	return address
 }
 
-// certificates are a certificate authority, a server and a client of it.
+// certificates are those of an authority, a server and a client.
 type certificates struct{ dir string }
 
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
@@ -138,8 +138,8 @@ func newCertificates(t *testing.T) certificates {
 	return c
 }
 
-// issue writes a certificate and its key, signed with the issuer's key or, if
-// there is none, with its own.
+// issue writes a certificate and its key, signed with the issuer's key, or with its own
+// if issuer is nil.
 func (c certificates) issue(t *testing.T, name string, cert, issuer *x509.Certificate, by *ecdsa.PrivateKey) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

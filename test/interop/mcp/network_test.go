@@ -17,15 +17,14 @@ import (
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
-// host is a simulated computer, as the script takes it.
+// host is a simulated computer, in the form that the script reads.
 type host struct {
 	Home     string            `json:"home"`
 	URL      string            `json:"url"`
 	Projects map[string]string `json:"projects"`
 }
 
-// newHost is a home of its own with projects, which are in the agents' network at
-// a NATS server.
+// newHost creates a home with projects that are in the agents' network on a NATS server.
 func newHost(t *testing.T, address string, projects ...string) (host, rig.Home) {
 	t.Helper()
 	h := programs.NewHome(t)
@@ -37,10 +36,9 @@ func newHost(t *testing.T, address string, projects ...string) (host, rig.Home) 
 }
 
 // REQ-TEST-CROSS-001, REQ-TEST-CROSS-002, REQ-TEST-CROSS-003, REQ-TEST-CROSS-006,
-// REQ-TEST-CROSS-006A, REQ-TEST-CROSS-008: agents of two vendors on two computers,
-// each of which has a home, a hub, projects and, where the system allows it, a
-// network and a name of its own; between them a stock NATS server with TLS and a
-// password.
+// REQ-TEST-CROSS-006A, REQ-TEST-CROSS-008: agents of two vendors on two computers
+// that share a stock NATS server with TLS and a password. Each computer has its own home,
+// hub, projects and, where the system allows it, network and host name.
 func TestAgentsOfTwoVendorsOnTwoComputers(t *testing.T) {
 	scripts := rig.Scripts(t, []string{"network.test.mjs", "sdk1.mjs", "sdk2.mjs", "hosts.sh"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
 	certs := certificates{t.TempDir()}
@@ -60,7 +58,7 @@ func TestAgentsOfTwoVendorsOnTwoComputers(t *testing.T) {
 		}
 		env = append(env, "NATS_CONFIG="+file, "NATS_STORE="+t.TempDir(), "PATH="+string(programs)+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	} else {
-		t.Log("this system allows no network namespaces: the computers share one network and their name")
+		t.Log("this system allows no network namespaces: the computers share one network and host name")
 		address := startNATS(t, config)
 		addresses = map[string]string{"alpha": address, "beta": address}
 	}
@@ -87,7 +85,7 @@ func inNamespaces(ctx context.Context, command ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "unshare", append([]string{"--user", "--map-root-user", "--net", "--mount"}, command...)...)
 }
 
-// namespaces says whether computers can be simulated by namespaces.
+// namespaces reports whether namespaces can simulate computers here.
 func namespaces() bool {
 	const try = "mount -t tmpfs none /run && mkdir /run/netns && ip netns add x && ip link add name veth0 type veth peer name eth0 netns x && unshare --uts hostname x"
 	for _, program := range []string{"unshare", "nsenter", "ip", "hostname"} {

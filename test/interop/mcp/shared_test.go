@@ -40,10 +40,10 @@ import (
 
 const everything = "@modelcontextprotocol/server-everything"
 
-// gathering is a hub with tools of all kinds: of two agents of another process, mars
-// and venus, and of the foreign server "everything", over stdio (every) and over HTTP
-// (web). Its own agents tell what they see: plain of tier L3, noble of L1, and caged
-// in a sandbox, which only web lists.
+// gathering is a hub with mounted tools: of mars and venus, two agents of another
+// process, and of the foreign server "everything" over stdio (every) and over HTTP (web).
+// Its own agents return the tools that they see: plain has tier L3, noble has L1, and
+// caged is in a sandbox that only web lists.
 type gathering struct {
 	t       *testing.T
 	home    rig.Home
@@ -106,7 +106,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// startWeb starts the foreign server over HTTP; who wants it waits for it.
+// startWeb starts the foreign server over HTTP and does not wait until it listens.
 func (g *gathering) startWeb() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,8 +121,8 @@ func (g *gathering) startWeb() {
 func (g *gathering) stopWeb() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_ = g.web.Process.Kill() // it may be dead
-	_ = g.web.Wait()         // killed, it says
+	_ = g.web.Process.Kill() // it may have exited
+	_ = g.web.Wait()         // reports that it was killed
 }
 
 type greeting struct {
@@ -140,7 +140,7 @@ func addTool[In any](s *mcp.Server, name, description string, do func(ctx contex
 	})
 }
 
-// joinPlanets brings the agents mars and venus, which offer tools to the hub's.
+// joinPlanets starts the agents mars and venus, whose tools the hub's agents may use.
 func (g *gathering) joinPlanets() {
 	t := g.t
 	t.Helper()
@@ -181,7 +181,7 @@ func (g *gathering) joinPlanets() {
 	}
 }
 
-// changing adds tools that add others, take them away, and kill.
+// changing adds tools that add and remove others, and that kill the server.
 func (g *gathering) changing(server *mcp.Server) {
 	addTool(server, "grow", "Offer another tool", func(_ context.Context, _ *mcp.CallToolRequest, in greeting) (string, error) {
 		addTool(server, in.Name, "Just grown", func(context.Context, *mcp.CallToolRequest, struct{}) (string, error) { return "I am new", nil })
@@ -209,12 +209,12 @@ func (g *gathering) changing(server *mcp.Server) {
 	})
 }
 
-// waiting adds tools that tell of what happens to a call.
+// waiting adds tools that report what happens to a call.
 func (g *gathering) waiting(server *mcp.Server) {
 	addTool(server, "slow", "Tell the progress until somebody cancels", func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (string, error) {
 		for i := 1; ; i++ {
 			if token := req.Params.GetProgressToken(); token != nil {
-				// A caller that has gone hears nothing.
+				// The notification fails if the caller has disconnected.
 				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(i), Message: "step " + strconv.Itoa(i)})
 			}
 			select {
@@ -230,9 +230,9 @@ func (g *gathering) waiting(server *mcp.Server) {
 	})
 }
 
-// await waits until the hub has taken in so many MCP servers: it does not wait for
-// them when it starts. A session that is there before is told of their tools; the
-// inspector's commands do not listen.
+// await waits until the hub has connected that many MCP servers, since it does not wait
+// for them when it starts. Open sessions are notified of new tools; the inspector's
+// commands do not subscribe to that.
 func (g *gathering) await(servers int) {
 	g.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -250,7 +250,7 @@ func (g *gathering) await(servers int) {
 	}
 }
 
-// parley runs a command of a user's.
+// parley runs a command of the user.
 func (g *gathering) parley(args ...string) (string, error) {
 	return output(g.t, func(ctx context.Context) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, programs.Path("parley"), args...)
@@ -259,9 +259,9 @@ func (g *gathering) parley(args ...string) (string, error) {
 	})
 }
 
-// The inspector, in both eras, sees and calls the tools of several agents and of a
-// foreign server that the hub has taken in, beside those by which agents hand work to
-// each other; and one that has come since it last looked (Req 5.2, 5.3, 5.6).
+// The inspector, in both eras, lists and calls the tools of several agents and of a
+// mounted foreign server, the delegation tools, and a tool that was added since its last
+// list (Req 5.2, 5.3, 5.6).
 func TestTheInspectorUsesSharedTools(t *testing.T) {
 	rig.Modules(t, inspectorPackage)
 	g := gather(t)
@@ -292,14 +292,14 @@ func TestTheInspectorUsesSharedTools(t *testing.T) {
 				"grown":                {"--tool-name", "mars.grow", "--tool-arg", "name=" + era},
 			} {
 				result, err := i.run(t, g.project, append([]string{"--method", "tools/call"}, call...)...)
-				said, _ := json.Marshal(result) // what was decoded can be encoded
+				said, _ := json.Marshal(result) // a decoded value can be encoded
 				if err != nil || !strings.Contains(string(said), want) {
 					t.Errorf("%v: %v %s", call, err, said)
 				}
 			}
 			for deadline := time.Now().Add(30 * time.Second); !slices.Contains(list(), "mars."+era); {
 				if time.Now().After(deadline) {
-					t.Fatal("the new tool is not seen")
+					t.Fatal("the new tool is not listed")
 				}
 			}
 		})
@@ -308,7 +308,7 @@ func TestTheInspectorUsesSharedTools(t *testing.T) {
 
 // The TypeScript SDK, in both eras, over stdio and HTTP: tools of several agents and of
 // mounted foreign servers, one that appears while the client watches, progress and
-// cancellation through the mount, and errors that say whose they are (Req 5.2, 5.3,
+// cancellation through the mount, and errors that name their server (Req 5.2, 5.3,
 // 5.4, 5.6).
 func TestTypeScriptSDKUsesSharedTools(t *testing.T) {
 	scripts := rig.Scripts(t, []string{"shared.test.mjs", "sdk1.mjs", "sdk2.mjs"}, "@modelcontextprotocol/sdk", "@modelcontextprotocol/client")
@@ -341,9 +341,9 @@ func TestTypeScriptSDKUsesSharedTools(t *testing.T) {
 	}
 }
 
-// Each agent sees what the rules about tiers and sandboxes and mcpServers.….agents let
-// it use, the same over stdio and over HTTP; who shows a token that is none sees
-// nothing.
+// Each agent sees the tools that the rules of tiers, of sandboxes and of
+// mcpServers.….agents let it use, over stdio and over HTTP. A caller with an invalid token
+// sees nothing.
 func TestAgentsSeeTheToolsThatTheyMayUse(t *testing.T) {
 	g := gather(t)
 	for _, c := range []struct{ id, sees, not string }{

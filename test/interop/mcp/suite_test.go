@@ -27,12 +27,12 @@ func conform(t *testing.T, args ...string) (report string, err error) {
 	main := filepath.Join(rig.Modules(t, suite), filepath.FromSlash(suite), "dist", "index.js")
 	return output(t, func(ctx context.Context) *exec.Cmd {
 		cmd := rig.Node(ctx, t, append([]string{main, "server"}, args...)...)
-		cmd.Dir = t.TempDir() // in case it wants to keep results
+		cmd.Dir = t.TempDir() // it may write results
 		return cmd
 	})
 }
 
-// required are the scenarios that a revision requires of servers.
+// required returns the scenarios that a revision requires of servers.
 func required(t *testing.T, revision string) []string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(rig.Modules(t, suite), filepath.FromSlash(suite), "requirements", revision+".yaml"))
@@ -50,7 +50,7 @@ func required(t *testing.T, revision string) []string {
 
 var scenarioResult = regexp.MustCompile(`(?m)^\S+ (\S+): (\d+) passed, (\d+) failed`)
 
-// results are the scenarios of a report with what they passed and failed.
+// results returns the numbers of passed and failed checks of a report, by scenario.
 func results(report string) map[string][2]string {
 	all := map[string][2]string{}
 	for _, m := range scenarioResult.FindAllStringSubmatch(report, -1) {
@@ -59,8 +59,8 @@ func results(report string) map[string][2]string {
 	return all
 }
 
-// The full required sets of both eras, against the suite's fixtures at one URL.
-func TestRequiredSetsOfTheOfficialSuite(t *testing.T) {
+// Runs the complete required sets of both eras against the suite's fixtures at one URL.
+func TestRequiredScenariosOfTheOfficialSuite(t *testing.T) {
 	fixtures, err := conformance.New(t.Context(), conformance.Options{DataDir: t.TempDir(), Version: "1.0.0"})
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +92,7 @@ func TestRequiredSetsOfTheOfficialSuite(t *testing.T) {
 	}
 }
 
-// generic are the scenarios that ask for nothing that the suite's fixtures have
-// and other servers have not.
+// generic are the scenarios that do not need the suite's fixtures.
 var generic = map[string][]string{
 	"2025-06-18": {
 		"server-initialize", "server-session-lifecycle", "ping", "logging-set-level", "tools-list", "resources-list", "prompts-list",
@@ -108,12 +107,12 @@ var generic = map[string][]string{
 	},
 }
 
-// notTestable is what server-stateless says where a server lacks its diagnostic
-// tools, which it wants for 4 of its 28 checks. The hub has no tools for tests;
-// the fixtures above pass these four.
+// notTestable is in the messages of server-stateless for a server without its diagnostic
+// tools, which 4 of its 28 checks need. The hub has no tools for tests; the fixtures above
+// pass these four.
 const notTestable = "Not testable: server does not list the diagnostic tool"
 
-// What the suite can examine of any server, at the running hub.
+// Runs the scenarios that work with any server against a running hub.
 func TestGenericScenariosOfTheOfficialSuite(t *testing.T) {
 	url := startHub(t, programs.NewHome(t)) + "/mcp"
 	for revision, scenarios := range generic {
@@ -130,9 +129,9 @@ func TestGenericScenariosOfTheOfficialSuite(t *testing.T) {
 						t.Errorf("%s: %s: %s: %s", scenario, c.ID, c.Description, c.ErrorMessage)
 					}
 				}
-				t.Logf("%s: %d checks passed, %d have no tool to test with", scenario, passed, untested)
+				t.Logf("%s: %d checks passed, %d lack a diagnostic tool", scenario, passed, untested)
 				if passed == 0 || untested > 0 && scenario != "server-stateless" || untested > 4 {
-					t.Errorf("%s examined too little", scenario)
+					t.Errorf("%s made too few checks", scenario)
 				}
 			}
 		})
@@ -145,7 +144,7 @@ type checked struct{ ID, Description, Status, ErrorMessage string }
 func examine(t *testing.T, url, scenario, revision string) []checked {
 	t.Helper()
 	dir := t.TempDir()
-	// It fails too where something is not testable: the checks say more.
+	// The suite also fails if something is not testable; the checks have the details.
 	report, err := conform(t, "--url", url, "--scenario", scenario, "--spec-version", revision, "--output-dir", dir)
 	files, globErr := filepath.Glob(filepath.Join(dir, "*", "checks.json"))
 	if globErr != nil || len(files) != 1 {
