@@ -33,7 +33,7 @@ type tb interface {
 	Cleanup(func())
 }
 
-// table is a router with agents that negotiate and remember what arrives.
+// table is a router with agents that negotiate and record the envelopes they receive.
 type table struct {
 	t tb
 	r *router.Router
@@ -57,7 +57,7 @@ func newTable(t tb) *table {
 	return &table{t: t, r: r, got: make(map[string][]*envelope.Envelope)}
 }
 
-func (w *table) sit(id string, tier agent.Tier, o negotiation.Options) *negotiation.Negotiator {
+func (w *table) join(id string, tier agent.Tier, o negotiation.Options) *negotiation.Negotiator {
 	w.t.Helper()
 	if _, err := w.r.Registry().Register(agent.Card{ID: id, Name: id, Version: "1.0.0", Tier: tier, Capabilities: []agent.Capability{}}); err != nil {
 		w.t.Fatal(err)
@@ -79,7 +79,7 @@ func (w *table) sit(id string, tier agent.Tier, o negotiation.Options) *negotiat
 	return n
 }
 
-// arrived returns what an agent received of a type, once all is quiet.
+// arrived returns the envelopes of a type that an agent received, once all agents are idle.
 func (w *table) arrived(id string, t envelope.Type) []*envelope.Envelope {
 	synctest.Wait()
 	w.mu.Lock()
@@ -87,7 +87,7 @@ func (w *table) arrived(id string, t envelope.Type) []*envelope.Envelope {
 	return slices.DeleteFunc(slices.Clone(w.got[id]), func(e *envelope.Envelope) bool { return e.Type != t })
 }
 
-// send has an agent send something that its negotiator would not.
+// send sends an envelope for an agent that its negotiator would not send.
 func (w *table) send(from, to, thread string, t envelope.Type, payload any) {
 	w.t.Helper()
 	e, err := envelope.New(from, to, t, payload)
@@ -158,19 +158,19 @@ func genTerms() *rapid.Generator[negotiation.Terms] {
 	})
 }
 
-// check runs a property in a bubble, where synctest.Wait waits for all receivers.
+// check runs a property in a bubble, where synctest.Wait waits until all receivers are idle.
 func check(t *testing.T, prop func(t *rapid.T)) {
 	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, prop) })
 }
 
 // Feature: a2a-mcp-protocols, Property 23: Task negotiation message structure
 // (Req 7.1, 7.2, 7.3).
-func TestProperty23ProposalsAndAnswersSayWhatTheyMust(t *testing.T) {
+func TestProperty23ProposalsAndAnswersAreComplete(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		w := newTable(t)
 		tiers := rapid.SampledFrom([]agent.Tier{agent.L0, agent.L3})
-		proposer := w.sit("proposer", tiers.Draw(t, "from"), negotiation.Options{})
-		worker := w.sit("worker", tiers.Draw(t, "to"), negotiation.Options{})
+		proposer := w.join("proposer", tiers.Draw(t, "from"), negotiation.Options{})
+		worker := w.join("worker", tiers.Draw(t, "to"), negotiation.Options{})
 		want := genTerms().Draw(t, "terms")
 		p := propose(t, proposer, "worker", want)
 
@@ -199,18 +199,18 @@ func TestProperty23ProposalsAndAnswersSayWhatTheyMust(t *testing.T) {
 		}
 		a := fields(t, w.arrived("proposer", envelope.TaskReject)[0])
 		if got, _ := a["alternativeSuggestion"].(string); a["rejectionReason"] != "busy" || got != alternative {
-			t.Fatalf("the rejection says %v", a)
+			t.Fatalf("the rejection is %v", a)
 		}
 	})
 }
 
 // Feature: a2a-mcp-protocols, Property 24: Task acceptance creates correlation
 // thread (Req 7.5).
-func TestProperty24AnAcceptedTaskIsOneThread(t *testing.T) {
+func TestProperty24AnAcceptedTaskHasOneThread(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{})
-		venus := w.sit("venus", agent.L2, negotiation.Options{})
+		sun := w.join("sun", agent.L0, negotiation.Options{})
+		venus := w.join("venus", agent.L2, negotiation.Options{})
 		ask := terms()
 		ask.CorrelationID = rapid.SampledFrom([]string{"", "swarm-1"}).Draw(t, "thread")
 		p := propose(t, sun, "venus", ask)
@@ -244,10 +244,10 @@ func TestProperty24AnAcceptedTaskIsOneThread(t *testing.T) {
 	})
 }
 
-func TestAnAcceptanceReachesWhoWaits(t *testing.T) {
+func TestAnAcceptanceReachesTheWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		sun, venus := w.join("sun", agent.L0, negotiation.Options{}), w.join("venus", agent.L2, negotiation.Options{})
 		venus.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
 			if p.Proposer != "sun" || p.Status != negotiation.Pending {
 				t.Errorf("proposal %+v", p)
@@ -261,46 +261,46 @@ func TestAnAcceptanceReachesWhoWaits(t *testing.T) {
 		if err != nil || got.Status != negotiation.Accepted || got.AcceptedBy != "venus" || got.EstimatedCompletionMs != 1000 {
 			t.Fatalf("got %+v, %v", got, err)
 		}
-		synctest.Wait() // for the other side, too
+		synctest.Wait() // the other agent must finish too
 		if n := len(sun.Pending()) + len(venus.Pending()); n != 0 {
 			t.Fatalf("%d proposals are still pending", n)
 		}
 	})
 }
 
-// Req 7.4.
-func TestASilentAgentTimesOutAndTheProposerIsReported(t *testing.T) {
+// An unanswered proposal times out, and the proposer is notified (Req 7.4).
+func TestAnUnansweredProposalTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		sun, venus := w.join("sun", agent.L0, negotiation.Options{}), w.join("venus", agent.L2, negotiation.Options{})
 		notified := make(chan negotiation.Proposal, 2)
 		sun.OnSettled(func(_ context.Context, p negotiation.Proposal) { notified <- p })
 		began := time.Now()
 		p := propose(t, sun, "venus", terms())
 		if got := <-notified; got.ID != p.ID || got.Status != negotiation.TimedOut || time.Since(began) != time.Minute {
-			t.Fatalf("told of %+v after %v", got, time.Since(began))
+			t.Fatalf("received %+v after %v", got, time.Since(began))
 		}
 		synctest.Wait()
 		if got := status(t, venus, p.ID); got != negotiation.TimedOut {
-			t.Fatalf("the other side still thinks it is %s", got)
+			t.Fatalf("at the other agent it is still %s", got)
 		}
 		wantCode(t, venus.Accept(context.Background(), p.ID, time.Second), negotiation.CodeTimeout)
 		if n := len(w.events(negotiation.CodeTimeout)); n != 2 {
-			t.Fatalf("%d events tell of it, want one of each side", n)
+			t.Fatalf("%d timeout events, want one per agent", n)
 		}
 	})
 }
 
-// frozen is a clock whose timers never run down.
+// frozen is a clock whose timers never fire.
 type frozen struct{}
 
 func (frozen) AfterFunc(time.Duration, func()) func() bool { return func() bool { return true } }
 
-func TestAnAcceptanceThatComesTooLateIsTakenBack(t *testing.T) {
+func TestALateAcceptanceIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{})
-		venus := w.sit("venus", agent.L2, negotiation.Options{Clock: frozen{}}) // thinks it has all the time
+		sun := w.join("sun", agent.L0, negotiation.Options{})
+		venus := w.join("venus", agent.L2, negotiation.Options{Clock: frozen{}}) // its deadline never passes
 		notified := make(chan negotiation.Proposal, 1)
 		venus.OnSettled(func(_ context.Context, p negotiation.Proposal) { notified <- p })
 		p := propose(t, sun, "venus", terms())
@@ -311,7 +311,7 @@ func TestAnAcceptanceThatComesTooLateIsTakenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := <-notified; got.Status != negotiation.TimedOut {
-			t.Fatalf("the late agent is told %+v", got)
+			t.Fatalf("the late agent received %+v", got)
 		}
 		if got := status(t, sun, p.ID); got != negotiation.TimedOut {
 			t.Fatalf("the late answer made it %s", got)
@@ -322,7 +322,7 @@ func TestAnAcceptanceThatComesTooLateIsTakenBack(t *testing.T) {
 func TestOnlyTheFirstAnswerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		sun, venus := w.join("sun", agent.L0, negotiation.Options{}), w.join("venus", agent.L2, negotiation.Options{})
 		p := propose(t, sun, "venus", terms())
 		synctest.Wait()
 		if err := venus.Accept(context.Background(), p.ID, time.Second); err != nil {
@@ -336,10 +336,10 @@ func TestOnlyTheFirstAnswerCounts(t *testing.T) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 		if n := len(w.events(negotiation.CodeSettled)); n != 2 {
-			t.Fatalf("%d events tell of it, want 2", n)
+			t.Fatalf("%d events, want 2", n)
 		}
 		if got := status(t, venus, p.ID); got != negotiation.Accepted {
-			t.Fatalf("saying it twice made it %s", got)
+			t.Fatalf("after a repeated answer it is %s", got)
 		}
 	})
 }
@@ -362,14 +362,14 @@ func TestAForgedAnswerIsASecurityEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTable(t)
-				sun := w.sit("sun", agent.L0, negotiation.Options{})
-				w.sit("venus", agent.L2, negotiation.Options{})
-				w.sit("mars", agent.L2, negotiation.Options{})
+				sun := w.join("sun", agent.L0, negotiation.Options{})
+				w.join("venus", agent.L2, negotiation.Options{})
+				w.join("mars", agent.L2, negotiation.Options{})
 				p := propose(t, sun, "venus", terms())
 				synctest.Wait()
 				forge(w, p)
 				if got := status(t, sun, p.ID); got != negotiation.Pending {
-					t.Fatalf("the forged answer made it %s", got)
+					t.Fatalf("after the forged answer it is %s", got)
 				}
 				events := w.events(negotiation.CodeForged)
 				if len(events) != 1 || events[0].Type != telemetry.Security {
@@ -380,7 +380,7 @@ func TestAForgedAnswerIsASecurityEvent(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProposalIsTurnedDown(t *testing.T) {
+func TestInvalidProposalsAreRejected(t *testing.T) {
 	whole := func(change func(m map[string]any)) map[string]any {
 		m := map[string]any{
 			"proposalId": "p1", "taskDescription": "x", "requiredCapabilities": []string{}, "estimatedComplexity": "simple", "deadlineMs": 1000,
@@ -402,16 +402,16 @@ func TestWhatIsNoProposalIsTurnedDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTable(t)
-				w.sit("sun", agent.L0, negotiation.Options{})
-				venus := w.sit("venus", agent.L2, negotiation.Options{})
-				venus.OnProposal(func(_ context.Context, p negotiation.Proposal) { t.Errorf("the agent is asked %+v", p) })
+				w.join("sun", agent.L0, negotiation.Options{})
+				venus := w.join("venus", agent.L2, negotiation.Options{})
+				venus.OnProposal(func(_ context.Context, p negotiation.Proposal) { t.Errorf("the agent received %+v", p) })
 				w.send("sun", "venus", "", envelope.TaskProposal, payload)
 				answers := w.arrived("sun", envelope.TaskReject)
 				if len(answers) != 1 || fields(t, answers[0])["rejectionReason"] != "invalid-proposal" {
 					t.Fatalf("answers %v, want one rejection", answers)
 				}
 				if text, _ := fields(t, answers[0])["message"].(string); text == "" || len(answers[0].Payload) > 2000 {
-					t.Errorf("the rejection says %.100s, %d bytes", text, len(answers[0].Payload))
+					t.Errorf("the rejection is %.100s, %d bytes", text, len(answers[0].Payload))
 				}
 				for _, event := range w.events(negotiation.CodeInvalid) {
 					if len(event.Detail) > 1000 {
@@ -423,12 +423,12 @@ func TestWhatIsNoProposalIsTurnedDown(t *testing.T) {
 	}
 }
 
-// The specification's schema of a proposal has no id: the envelope's stands for it.
-func TestAProposalWithoutAnIDHasThatOfItsEnvelope(t *testing.T) {
+// A proposal without an id, as the specification's schema permits, takes the id of its envelope.
+func TestAProposalWithoutAnIDTakesTheEnvelopesID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		w.sit("sun", agent.L0, negotiation.Options{})
-		venus := w.sit("venus", agent.L2, negotiation.Options{})
+		w.join("sun", agent.L0, negotiation.Options{})
+		venus := w.join("venus", agent.L2, negotiation.Options{})
 		venus.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
 			if err := venus.Accept(ctx, p.ID, time.Minute); err != nil {
 				t.Error(err)
@@ -447,7 +447,7 @@ func TestAProposalWithoutAnIDHasThatOfItsEnvelope(t *testing.T) {
 	})
 }
 
-func TestProposeRefusesTermsThatMakeNoSense(t *testing.T) {
+func TestProposeRefusesInvalidTerms(t *testing.T) {
 	for name, change := range map[string]func(x *negotiation.Terms){
 		"no description":      func(x *negotiation.Terms) { x.TaskDescription = " " },
 		"bytes, not text":     func(x *negotiation.Terms) { x.TaskDescription = "\xff" },
@@ -460,8 +460,8 @@ func TestProposeRefusesTermsThatMakeNoSense(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTable(t)
-			sun := w.sit("sun", agent.L0, negotiation.Options{})
-			w.sit("venus", agent.L2, negotiation.Options{})
+			sun := w.join("sun", agent.L0, negotiation.Options{})
+			w.join("venus", agent.L2, negotiation.Options{})
 			x := terms()
 			change(&x)
 			_, err := sun.Propose(context.Background(), "venus", x)
@@ -470,19 +470,19 @@ func TestProposeRefusesTermsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// Req 11.2.
-func TestAProposalUpwardsNeedsAJustification(t *testing.T) {
+// A proposal to a higher tier needs a justification (Req 11.2).
+func TestAProposalToAHigherTierNeedsAJustification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		mars := w.sit("mars", agent.L2, negotiation.Options{})
-		w.sit("sun", agent.L0, negotiation.Options{})
+		mars := w.join("mars", agent.L2, negotiation.Options{})
+		w.join("sun", agent.L0, negotiation.Options{})
 		_, err := mars.Propose(context.Background(), "sun", terms())
 		wantCode(t, err, negotiation.CodeSend)
 		if router.CodeOf(err) != router.CodeEscalationRequired {
 			t.Fatalf("the cause is %v", err)
 		}
 		if n := len(mars.Pending()); n != 0 {
-			t.Fatalf("%d proposals wait that were never sent", n)
+			t.Fatalf("%d proposals are pending, but none was sent", n)
 		}
 		x := terms()
 		x.EscalationJustification = "the budget is spent"
@@ -490,10 +490,10 @@ func TestAProposalUpwardsNeedsAJustification(t *testing.T) {
 	})
 }
 
-func TestAnswersAreOfWhoWasAsked(t *testing.T) {
+func TestOnlyTheAddresseeAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun, venus := w.sit("sun", agent.L0, negotiation.Options{}), w.sit("venus", agent.L2, negotiation.Options{})
+		sun, venus := w.join("sun", agent.L0, negotiation.Options{}), w.join("venus", agent.L2, negotiation.Options{})
 		p := propose(t, sun, "venus", terms())
 		synctest.Wait()
 		wantCode(t, sun.Accept(context.Background(), p.ID, time.Second), negotiation.CodeNotYours)
@@ -508,21 +508,21 @@ func TestAnswersAreOfWhoWasAsked(t *testing.T) {
 	})
 }
 
-func TestAFloodOfProposalsIsTurnedDown(t *testing.T) {
+func TestAFloodOfProposalsIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{})
-		venus := w.sit("venus", agent.L2, negotiation.Options{MaxPendingPerAgent: 3})
+		sun := w.join("sun", agent.L0, negotiation.Options{})
+		venus := w.join("venus", agent.L2, negotiation.Options{MaxPendingPerAgent: 3})
 		for range 5 {
 			propose(t, sun, "venus", terms())
 		}
 		turnedDown := w.arrived("sun", envelope.TaskReject)
 		if len(turnedDown) != 2 || fields(t, turnedDown[0])["rejectionReason"] != "overloaded" {
-			t.Fatalf("turned down: %v, want 2", turnedDown)
+			t.Fatalf("rejected: %v, want 2", turnedDown)
 		}
 		waiting := venus.Pending()
 		if len(waiting) != 3 {
-			t.Fatalf("%d proposals wait, want 3", len(waiting))
+			t.Fatalf("%d proposals are pending, want 3", len(waiting))
 		}
 		if err := venus.Reject(context.Background(), waiting[0].ID, negotiation.Declined, ""); err != nil {
 			t.Fatal(err)
@@ -530,16 +530,16 @@ func TestAFloodOfProposalsIsTurnedDown(t *testing.T) {
 		propose(t, sun, "venus", terms())
 		synctest.Wait()
 		if n := len(venus.Pending()); n != 3 {
-			t.Fatalf("%d proposals wait, want 3", n)
+			t.Fatalf("%d proposals are pending, want 3", n)
 		}
 	})
 }
 
-func TestAnAgentCannotHaveMoreProposalsOpenThanItsLimit(t *testing.T) {
+func TestOpenProposalsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{MaxPending: 2})
-		w.sit("venus", agent.L2, negotiation.Options{})
+		sun := w.join("sun", agent.L0, negotiation.Options{MaxPending: 2})
+		w.join("venus", agent.L2, negotiation.Options{})
 		propose(t, sun, "venus", terms())
 		propose(t, sun, "venus", terms())
 		_, err := sun.Propose(context.Background(), "venus", terms())
@@ -550,8 +550,8 @@ func TestAnAgentCannotHaveMoreProposalsOpenThanItsLimit(t *testing.T) {
 func TestOldProposalsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{MaxSettled: 2})
-		w.sit("venus", agent.L2, negotiation.Options{})
+		sun := w.join("sun", agent.L0, negotiation.Options{MaxSettled: 2})
+		w.join("venus", agent.L2, negotiation.Options{})
 		var ids []string
 		for range 3 {
 			ids = append(ids, propose(t, sun, "venus", terms()).ID)
@@ -560,26 +560,26 @@ func TestOldProposalsAreForgotten(t *testing.T) {
 		_, err := sun.Proposal(ids[0])
 		wantCode(t, err, negotiation.CodeNotFound)
 		if got := status(t, sun, ids[1]); got != negotiation.TimedOut {
-			t.Fatalf("it is %s", got)
+			t.Fatalf("the proposal is %s", got)
 		}
 	})
 }
 
-// What is remembered is bounded in time, too: the proposal, and what was said about it.
+// Proposals and their threads are forgotten after a time.
 func TestProposalsAreForgottenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{Keep: time.Hour})
-		w.sit("venus", agent.L2, negotiation.Options{})
+		sun := w.join("sun", agent.L0, negotiation.Options{Keep: time.Hour})
+		w.join("venus", agent.L2, negotiation.Options{})
 		p := propose(t, sun, "venus", terms())
-		time.Sleep(2 * time.Minute) // nobody answers
+		time.Sleep(2 * time.Minute) // no agent answers
 		if err := sun.Send(ctx, p.ID, envelope.Notification, "never mind"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Minute)
 		if got := status(t, sun, p.ID); got != negotiation.TimedOut || len(sun.Thread(p.CorrelationID)) != 2 {
-			t.Fatalf("it is %s, with %d envelopes", got, len(sun.Thread(p.CorrelationID)))
+			t.Fatalf("the proposal is %s, with %d envelopes", got, len(sun.Thread(p.CorrelationID)))
 		}
 		time.Sleep(18 * time.Minute)
 		later := propose(t, sun, "venus", terms())
@@ -589,27 +589,27 @@ func TestProposalsAreForgottenInTime(t *testing.T) {
 		if got := sun.Thread(p.CorrelationID); len(got) != 0 {
 			t.Errorf("%d of its envelopes are kept", len(got))
 		}
-		status(t, sun, later.ID) // is remembered
+		status(t, sun, later.ID) // is still stored
 		time.Sleep(2 * time.Hour)
 		_, err = sun.Proposal(later.ID)
 		wantCode(t, err, negotiation.CodeNotFound)
 	})
 }
 
-// What is remembered is bounded in bytes, whatever proposals carry.
+// The bytes of stored proposals are bounded.
 func TestProposalsAreBoundedInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 400 << 10
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{MaxBytes: most})
-		venus := w.sit("venus", agent.L2, negotiation.Options{MaxBytes: most})
+		sun := w.join("sun", agent.L0, negotiation.Options{MaxBytes: most})
+		venus := w.join("venus", agent.L2, negotiation.Options{MaxBytes: most})
 		large := terms()
 		large.Input = json.RawMessage(`"` + strings.Repeat("x", 40<<10) + `"`)
 		var last negotiation.Proposal
 		for range 9 {
 			last = propose(t, sun, "venus", large)
 		}
-		synctest.Wait() // seven are turned down: no agent may fill another's book alone
+		synctest.Wait() // seven are rejected: one agent cannot use up another's storage
 		if n := len(venus.Pending()); n != 2 {
 			t.Errorf("venus has %d proposals of one agent, want 2", n)
 		}
@@ -618,7 +618,7 @@ func TestProposalsAreBoundedInBytes(t *testing.T) {
 			synctest.Wait()
 		}
 		if got := status(t, sun, last.ID); got != negotiation.Rejected {
-			t.Errorf("the last is %s", got)
+			t.Errorf("the last proposal is %s", got)
 		}
 		kept := 0
 		for _, e := range sun.Thread(last.CorrelationID) {
@@ -633,11 +633,11 @@ func TestProposalsAreBoundedInBytes(t *testing.T) {
 	})
 }
 
-func TestCloseWakesWhoWaits(t *testing.T) {
+func TestCloseWakesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTable(t)
-		sun := w.sit("sun", agent.L0, negotiation.Options{})
-		w.sit("venus", agent.L2, negotiation.Options{})
+		sun := w.join("sun", agent.L0, negotiation.Options{})
+		w.join("venus", agent.L2, negotiation.Options{})
 		p := propose(t, sun, "venus", terms())
 		ended := make(chan error, 1)
 		go func() {
@@ -654,27 +654,26 @@ func TestCloseWakesWhoWaits(t *testing.T) {
 	})
 }
 
-func TestNewWantsARegisteredAgent(t *testing.T) {
+func TestNewNeedsARegisteredAgent(t *testing.T) {
 	w := newTable(t)
 	_, err := negotiation.New(w.r, "nobody", negotiation.Options{})
 	wantCode(t, err, negotiation.CodeSend)
 }
 
-// Whatever an agent sends, the other's negotiator neither fails nor takes an
-// answer that it did not ask for.
+// No payload makes the other agent's negotiator fail or accept an answer that it did not request.
 func FuzzPayloads(f *testing.F) {
 	f.Add([]byte(`{"proposalId":"p1","taskDescription":"x","requiredCapabilities":[],"estimatedComplexity":"simple","deadlineMs":1000}`))
 	f.Add([]byte(`{"proposalId":"p1","agentId":"sun","estimatedCompletionMs":1}`))
 	f.Add([]byte(`{"proposalId":"p1","agentId":"sun","rejectionReason":"busy"}`))
 	f.Add([]byte(`[]`))
 	w := newTable(f)
-	w.sit("sun", agent.L0, negotiation.Options{})
-	venus := w.sit("venus", agent.L2, negotiation.Options{})
+	w.join("sun", agent.L0, negotiation.Options{})
+	venus := w.join("venus", agent.L2, negotiation.Options{})
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		for _, typ := range []envelope.Type{envelope.TaskProposal, envelope.TaskAccept, envelope.TaskReject, envelope.ErrorMessage} {
 			e, err := envelope.New("sun", "venus", typ, json.RawMessage(payload))
 			if err != nil {
-				return // it cannot travel
+				return // it does not fit into an envelope
 			}
 			if _, err := w.r.SendWait(context.Background(), e); err != nil {
 				t.Fatal(err)
@@ -682,7 +681,7 @@ func FuzzPayloads(f *testing.F) {
 		}
 		for _, p := range venus.Pending() {
 			if p.TaskDescription == "" || p.DeadlineMs < 1 {
-				t.Fatalf("it took %+v", p)
+				t.Fatalf("it accepted %+v", p)
 			}
 		}
 	})

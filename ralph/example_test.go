@@ -10,7 +10,7 @@ import (
 	"github.com/parleyhub/parley/ralph"
 )
 
-// shout is a Dispatcher whose work is done at once.
+// shout is a Dispatcher that completes work at once.
 type shout struct{}
 
 func (shout) Dispatch(_ context.Context, j ralph.Job, begins func(ref string) error) (ralph.Outcome, error) {
@@ -25,7 +25,7 @@ func (s shout) Resume(ctx context.Context, j ralph.Job, ref string) (ralph.Outco
 	return s.Dispatch(ctx, j, func(string) error { return nil })
 }
 
-// secondTry is a Validator that passes an item's second attempt.
+// secondTry is a Validator that accepts the second attempt of an item.
 type secondTry struct{}
 
 func (secondTry) Validate(_ context.Context, j ralph.Job, _ ralph.Outcome) (ralph.Verdict, error) {

@@ -74,10 +74,10 @@ func TestMarkdownItems(t *testing.T) {
 	}
 }
 
-func TestTickingChangesTheBoxOnly(t *testing.T) {
+func TestCompletingAnItemChangesOnlyItsMark(t *testing.T) {
 	path := file(t, "list.md", markdown)
 	f, items := open(t, path)
-	for _, i := range []int{4, 0, 0} { // the second of the same name first; one twice
+	for _, i := range []int{4, 0, 0} { // of two equal items the second first; one item twice
 		if err := f.Complete(t.Context(), items[i].ID, ralph.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
@@ -87,21 +87,21 @@ func TestTickingChangesTheBoxOnly(t *testing.T) {
 		t.Fatal(diff)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("%v, %v", info.Mode(), err)
+		t.Errorf("the mode is %v, %v", info.Mode(), err)
 	}
 	if err := f.Complete(t.Context(), "nothing", ralph.Outcome{}); ralph.CodeOf(err) != ralph.CodeLost {
 		t.Error(err)
 	}
 	if left, err := filepath.Glob(filepath.Dir(path) + "/.parley-*"); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 }
 
-func TestALinkToAListStaysALink(t *testing.T) {
+func TestASymbolicLinkToAListIsKept(t *testing.T) {
 	path := file(t, "real.md", "- [ ] a\n")
 	link := filepath.Join(t.TempDir(), "link.md")
 	if err := os.Symlink(path, link); err != nil {
-		t.Skip("there are no symbolic links here:", err)
+		t.Skip("the system has no symbolic links:", err)
 	}
 	f, items := open(t, link)
 	if err := f.Complete(t.Context(), items[0].ID, ralph.Outcome{}); err != nil {
@@ -140,9 +140,8 @@ func TestJSONItems(t *testing.T) {
 	}
 }
 
-// Whatever the list is, completing an item changes the mark of that item and no other
-// byte.
-func TestTickingKeepsTheRestOfAnyList(t *testing.T) {
+// Completing an item changes the mark of that item and no other byte, in any list.
+func TestCompletingItemsKeepsTheRestOfAnyList(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		line := rapid.OneOf(
@@ -228,7 +227,7 @@ func FuzzLists(f *testing.F) {
 	})
 }
 
-// crew is a dispatcher that does as it is told by functions.
+// crew is a dispatcher whose behaviour is given by functions.
 type crew struct {
 	do     func(ctx context.Context, j ralph.Job) (string, error)
 	resume func(ref string) (string, error)
@@ -317,7 +316,7 @@ func TestALoopWorksThroughItsList(t *testing.T) {
 	}
 }
 
-func TestAFailureIsInTheNextPromptAndTheItemIsGivenUpInTheEnd(t *testing.T) {
+func TestAFailureIsInTheNextPromptUntilTheItemFails(t *testing.T) {
 	path := file(t, "list.md", "- [ ] hard\n- [ ] stubborn\n")
 	list, items := open(t, path)
 	c := &crew{do: said}
@@ -338,13 +337,13 @@ func TestAFailureIsInTheNextPromptAndTheItemIsGivenUpInTheEnd(t *testing.T) {
 	if p := c.jobs[0].Prompt(); p != "hard" {
 		t.Errorf("%q", p)
 	}
-	// Another run leaves what was given up.
+	// Another run skips the item that failed.
 	if sum, err := newLoop(t, o).Run(t.Context()); err != nil || len(sum.GivenUp) != 1 || len(c.jobs) != 4 {
 		t.Errorf("%+v, %v, %d jobs", sum, err, len(c.jobs))
 	}
 }
 
-func TestAnAgentsErrorIsAFailedAttemptAndAnAbsentOneIsNot(t *testing.T) {
+func TestAnAgentErrorIsAFailedAttemptUnlikeAMissingAgent(t *testing.T) {
 	path := file(t, "list.md", "- [ ] a\n")
 	list, _ := open(t, path)
 	c := &crew{do: func(_ context.Context, j ralph.Job) (string, error) {
@@ -367,16 +366,14 @@ func TestAnAgentsErrorIsAFailedAttemptAndAnAbsentOneIsNot(t *testing.T) {
 	}
 }
 
-// errCrash stands for a kill: the loop ends without another word.
+// errCrash simulates a kill: the loop ends without further steps.
 var errCrash = errors.New("killed")
 
-// At whatever step a loop is killed, the next one finishes the list; what had begun
-// is picked up, and no item is worked on twice.
-// guild does work once under each reference, whoever asks for it how often.
+// guild is a dispatcher that does the work of each reference once, however often it is requested.
 type guild struct {
 	refs int
 	did  map[string]ralph.Job
-	job  func(at string) error // before and after the work; an error is a kill
+	job  func(at string) error // called before and after the work; an error simulates a kill
 }
 
 func (g *guild) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
@@ -396,9 +393,9 @@ func (g *guild) Resume(_ context.Context, j ralph.Job, ref string) (ralph.Outcom
 	return ralph.Outcome{Text: "done"}, g.job("after")
 }
 
-// A loop that is killed at any of its steps, or between sending work and learning of
-// it, goes on; and nothing is worked on twice.
-func TestALoopThatIsKilledGoesOn(t *testing.T) {
+// A loop killed at any step, or between the dispatch of work and its outcome, continues after a restart and does
+// no work twice.
+func TestAKilledLoopContinues(t *testing.T) {
 	for at := 1; ; at++ {
 		path := file(t, "list.md", "- [ ] a\n- [ ] b\n")
 		list, _ := open(t, path)
@@ -418,7 +415,7 @@ func TestALoopThatIsKilledGoesOn(t *testing.T) {
 		if killed != errors.Is(err, errCrash) {
 			t.Fatalf("killed at %d: %v", at, err)
 		}
-		n = at // no more kills
+		n = at // after the last kill
 		if _, err := newLoop(t, o).Run(t.Context()); err != nil {
 			t.Fatalf("killed at %d: %v", at, err)
 		}
@@ -433,12 +430,12 @@ func TestALoopThatIsKilledGoesOn(t *testing.T) {
 			t.Fatalf("killed at %d: worked on %v", at, attempts)
 		}
 		if !killed {
-			return // the whole run was shorter
+			return // the run had fewer steps
 		}
 	}
 }
 
-func TestALoopStopsAndGoesOn(t *testing.T) {
+func TestALoopStopsAndContinues(t *testing.T) {
 	path := file(t, "list.md", "- [ ] a\n- [ ] b\n")
 	list, _ := open(t, path)
 	o := ralph.Options{List: list, StateFile: path + ".state"}
@@ -471,7 +468,7 @@ func TestALoopStopsAndGoesOn(t *testing.T) {
 	if err != nil || sum.Completed != 2 || !slices.Equal(resumed, []string{"ref-a-1"}) || c.jobs[0].Attempt != 1 {
 		t.Fatalf("%+v, %v, resumed %q, %+v", sum, err, resumed, c.jobs)
 	}
-	if err := ralph.Stop(o.StateFile); err != nil { // nobody to stop
+	if err := ralph.Stop(o.StateFile); err != nil { // no loop is running
 		t.Error(err)
 	}
 }
@@ -490,7 +487,7 @@ func TestDamagedStatesAreRefused(t *testing.T) {
 	}
 }
 
-// Req 8.1, 8.5, 8.6: a loop gives its items to swarms, which escalate to it and report.
+// A loop dispatches its items to swarms, which escalate to it and report to it (Req 8.1, Req 8.5, Req 8.6).
 func TestALoopDispatchesToSwarms(t *testing.T) {
 	reg := registry.New(registry.Options{})
 	r, err := router.New(reg, router.Options{})
@@ -535,7 +532,7 @@ func TestALoopDispatchesToSwarms(t *testing.T) {
 	list, _ := open(t, path)
 	o := ralph.Options{List: list, Dispatcher: swarms, StateFile: path + ".state"}
 	if _, err := newLoop(t, o).Run(t.Context()); ralph.CodeOf(err) != ralph.CodeUnavailable {
-		t.Fatal(err) // there is no coordinator yet
+		t.Fatal(err) // the coordinator does not exist yet
 	}
 	swarms.Use(c)
 	var answer string
@@ -547,7 +544,7 @@ func TestALoopDispatchesToSwarms(t *testing.T) {
 	if err != nil || sum.Completed != 1 || !strings.Contains(answer, "did dig") || s.kinds() != "escalated" {
 		t.Fatalf("%+v, %v, %q, steps %s", sum, err, answer, s.kinds())
 	}
-	// What had not begun begins, once, however often it is asked for.
+	// A resumed item that has not started is started once, however often Resume is called.
 	fill := ralph.Job{Item: ralph.Item{Text: "fill", Capabilities: []string{"work"}}, Attempt: 1}
 	for range 2 {
 		if out, err := swarms.Resume(t.Context(), fill, "not-begun"); err != nil || !strings.Contains(out.Text, "did fill") || tries != 6 {
@@ -556,10 +553,9 @@ func TestALoopDispatchesToSwarms(t *testing.T) {
 	}
 }
 
-// An item that was given up is open again once its text is another, also below its
-// first line, and one that was done if somebody takes the tick away: both get all
-// their attempts.
-func TestAnItemThatIsChangedOrOpenedAgainGetsAllItsAttempts(t *testing.T) {
+// An item that failed is open again once its text changed, even below its first line, and a completed one is open
+// again once its mark was removed. Both get all their attempts.
+func TestAChangedOrReopenedItemGetsAllAttempts(t *testing.T) {
 	path := file(t, "list.md", "- [ ] a\n  like this\n")
 	list, _ := open(t, path)
 	pass := false
@@ -591,7 +587,7 @@ func TestAnItemThatIsChangedOrOpenedAgainGetsAllItsAttempts(t *testing.T) {
 	}
 }
 
-func TestAnItemThatIsTakenAwayWhileItIsWorkedOnIsLeft(t *testing.T) {
+func TestAnItemRemovedDuringWorkIsSkipped(t *testing.T) {
 	path := file(t, "list.md", "- [ ] a\n- [ ] b\n")
 	list, _ := open(t, path)
 	c := &crew{do: func(_ context.Context, j ralph.Job) (string, error) {
@@ -610,8 +606,8 @@ func TestAnItemThatIsTakenAwayWhileItIsWorkedOnIsLeft(t *testing.T) {
 	}
 }
 
-// Work that the hub has lost is done again in the same attempt.
-func TestLostWorkIsTheSameAttemptOnceMore(t *testing.T) {
+// Work that the hub has lost is repeated within the same attempt.
+func TestLostWorkRepeatsTheSameAttempt(t *testing.T) {
 	path := file(t, "list.md", "- [ ] a\n")
 	list, _ := open(t, path)
 	away := &ralph.Error{Code: ralph.CodeUnavailable, Message: "the hub is away"}
@@ -633,6 +629,6 @@ func TestLostWorkIsTheSameAttemptOnceMore(t *testing.T) {
 		t.Fatalf("%+v, %v", sum, err)
 	}
 	if last := c.jobs[len(c.jobs)-1]; last.Attempt != 2 || last.Failure != "it failed" {
-		t.Errorf("it went on with %+v", last)
+		t.Errorf("the last job is %+v", last)
 	}
 }

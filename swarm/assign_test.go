@@ -17,7 +17,7 @@ func team(n int, capabilities func(i int) []string) []*worker {
 	return workers
 }
 
-// Req 8.2, Property 26.
+// Distribution follows capabilities and load (Req 8.2, Property 26).
 func TestDistributionFollowsCapabilityAndLoad(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capability := rapid.SampledFrom([]string{"a", "b", "c"})
@@ -37,26 +37,25 @@ func TestDistributionFollowsCapabilityAndLoad(t *testing.T) {
 			w := to[part.ID]
 			able := slices.ContainsFunc(workers, func(w *worker) bool { return w.can(part.RequiredCapabilities) })
 			if able != (w != nil) || w != nil && !w.can(part.RequiredCapabilities) {
-				t.Fatalf("part %+v went to %+v", part, w)
+				t.Fatalf("sub-task %+v was assigned to %+v", part, w)
 			}
 			if w != nil {
 				got[w]++
 			}
 		}
 		if most := matching(parts, workers); len(got) < most {
-			t.Fatalf("%d workers have something to do, %d could", len(got), most)
+			t.Fatalf("%d workers have a sub-task, %d could have one", len(got), most)
 		}
 	})
 }
 
-// matching returns how many workers could have a part of their own, by trying all
-// ways.
+// matching returns how many workers could each have a sub-task of their own, by trying all assignments.
 func matching(parts []*SubTask, workers []*worker) int {
 	if len(workers) == 0 {
 		return 0
 	}
 	best := matching(parts, workers[1:])
-	tried := make(map[string]bool) // parts that need the same are the same
+	tried := make(map[string]bool) // parts with equal needs are interchangeable
 	for i, part := range parts {
 		kind := fmt.Sprint(part.RequiredCapabilities)
 		if tried[kind] || !workers[0].can(part.RequiredCapabilities) {
@@ -68,7 +67,7 @@ func matching(parts []*SubTask, workers []*worker) int {
 	return best
 }
 
-func TestTheLeastLoadedComesFirst(t *testing.T) {
+func TestTheLeastLoadedIsPreferred(t *testing.T) {
 	workers := team(3, func(int) []string { return nil })
 	workers[0].load, workers[1].load = 2, 1
 	to := distribute([]*SubTask{{ID: "a"}, {ID: "b"}, {ID: "c"}}, workers, false)
@@ -77,11 +76,11 @@ func TestTheLeastLoadedComesFirst(t *testing.T) {
 		got[w.id]++
 	}
 	if got["w0002"] != 2 || got["w0001"] != 1 {
-		t.Fatalf("distributed %v", got)
+		t.Fatalf("the assignment is %v", got)
 	}
 }
 
-// 10,000 sub-tasks of ten kinds for 1,000 agents.
+// BenchmarkDistribute assigns 10,000 sub-tasks of ten kinds to 1,000 agents.
 func BenchmarkDistribute(b *testing.B) {
 	parts := make([]*SubTask, 10_000)
 	for i := range parts {

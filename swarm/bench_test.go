@@ -10,9 +10,9 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// From the creation of a swarm of 10,000 sub-tasks until its 1,000 agents, which were
-// asked by envelopes and have accepted, have all been assigned theirs and told the
-// first, with the journal in memory.
+// BenchmarkAssign measures the time from the creation of a swarm of 10,000 sub-tasks until all are assigned to its
+// 1,000 agents, which were invited by envelopes and have accepted, and each agent has its first. The journal is in
+// memory.
 func BenchmarkAssign(b *testing.B) {
 	const agents, parts = 1000, 10_000
 	b.StopTimer()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The cache of sessions that others lead is bounded, in number and in bytes.
+// The cache of sessions led by other coordinators is bounded in number and in bytes.
 func TestSessionCacheIsBounded(t *testing.T) {
 	for name, test := range map[string]struct{ swarms, text, most int }{
 		"number": {swarms: maxCached + 50, text: 10, most: maxCached},

@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// workUntil is a worker that waits for a channel's end.
+// workUntil returns a worker that waits until a channel is closed.
 func workUntil(end <-chan struct{}) swarm.Worker {
 	return func(ctx context.Context, _ swarm.Job) (json.RawMessage, error) {
 		select {
@@ -29,7 +29,7 @@ func workUntil(end <-chan struct{}) swarm.Worker {
 	}
 }
 
-// observer notes the states that a participant is told of.
+// observer records the states that a participant's watcher receives.
 type observer struct {
 	mu   sync.Mutex
 	seen []swarm.State
@@ -50,9 +50,9 @@ func (o *observer) last() swarm.State {
 	return o.seen[len(o.seen)-1]
 }
 
-// Req 8.3: whoever succeeds a coordinator carries the shared state on, and nobody is
-// told of a state twice or of an older one.
-func TestTheSharedStateOutlivesItsCoordinator(t *testing.T) {
+// The successor of a coordinator continues the shared state, and no watcher receives a state twice or an older one
+// (Req 8.3).
+func TestTheSharedStateSurvivesItsCoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		journal := new(swarm.MemoryJournal)
@@ -73,7 +73,7 @@ func TestTheSharedStateOutlivesItsCoordinator(t *testing.T) {
 		must(t, b.SetState(s.ID, "depth", json.RawMessage(`12345678901234567890.5`)))
 		synctest.Wait()
 		want := map[string]string{"colour": `{"of":"the sky"}`, "depth": `12345678901234567890.5`}
-		late, err := b.State(ctx, s.ID) // it begins to follow
+		late, err := b.State(ctx, s.ID) // the first call starts following the document
 		must(t, err)
 		for _, got := range []swarm.State{seen.last(), late} {
 			for key, value := range want {
@@ -87,7 +87,7 @@ func TestTheSharedStateOutlivesItsCoordinator(t *testing.T) {
 		must(t, err)
 		synctest.Wait()
 		if got := string(seen.last().Values["subTask/t1"]); !strings.Contains(got, `"done"`) {
-			t.Errorf("the last that it is told of the second sub-task is %q", got)
+			t.Errorf("the last state of the second sub-task that it received is %q", got)
 		}
 		for i := 1; i < len(seen.seen); i++ {
 			if seen.seen[i].Sequence <= seen.seen[i-1].Sequence {
@@ -97,8 +97,8 @@ func TestTheSharedStateOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A state that no single envelope could carry comes all the same.
-func TestALargeSharedStateComesInParts(t *testing.T) {
+// A shared state larger than one envelope still reaches participants.
+func TestALargeSharedStateIsSentInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -120,7 +120,7 @@ func TestALargeSharedStateComesInParts(t *testing.T) {
 		for i := range 20 {
 			must(t, a.SetState(s.ID, fmt.Sprint("after-", i), value))
 			if i%10 == 9 {
-				synctest.Wait() // a mailbox has room for so much
+				synctest.Wait() // a mailbox has limited room
 			}
 		}
 		time.Sleep(time.Minute)
@@ -135,7 +135,7 @@ func TestALargeSharedStateComesInParts(t *testing.T) {
 	})
 }
 
-// It ends somewhere: a swarm's state is not a store for everything.
+// The shared state of a swarm is bounded.
 func TestTheSharedStateIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
@@ -147,18 +147,18 @@ func TestTheSharedStateIsBounded(t *testing.T) {
 		must(t, err)
 		for i := 0; err == nil; i++ {
 			if i > swarm.MaxShared/swarm.MaxValue {
-				t.Fatal("the shared state has no bound")
+				t.Fatal("SetState never refused a value")
 			}
 			err = c.SetState(ctx, s.ID, fmt.Sprint("k-", i), value)
 		}
 		wantCode(t, err, swarm.CodeFull)
-		must(t, c.SetState(ctx, s.ID, "k-0", nil)) // what is taken away makes room
+		must(t, c.SetState(ctx, s.ID, "k-0", nil)) // deleted values free space
 		must(t, c.SetState(ctx, s.ID, "again", value))
 		must(t, c.Stop(ctx, s.ID, "enough"))
 	})
 }
 
-// direct is an agent's own link to another, without a Participant's care.
+// direct is an agent's link to another agent without a Participant.
 type direct struct {
 	h    *hive
 	from string
@@ -179,7 +179,7 @@ func (d direct) RemoteAgent() string { return "sun" }
 
 // The coordinator alone writes the document: neither a stranger nor a participant
 // gets a change into it but by asking.
-func TestNobodyElseWritesTheSharedState(t *testing.T) {
+func TestOnlyTheCoordinatorWritesTheSharedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})

@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// ledger is a journal that counts what is written.
+// ledger is a journal that counts records and bytes written.
 type ledger struct {
 	swarm.Journal
 	records, bytes atomic.Int64
@@ -27,13 +27,13 @@ func (j *ledger) Append(ctx context.Context, id string, after uint64, data []byt
 	return j.Journal.Append(ctx, id, after, data)
 }
 
-// intruder is a participant that says whatever it likes.
+// intruder is a participant that sends arbitrary messages.
 type intruder struct {
 	h       *hive
 	id      string
 	swarm   string
-	replies atomic.Int64 // envelopes for it since it began
-	bytes   atomic.Int64 // of their payloads
+	replies atomic.Int64 // envelopes received
+	bytes   atomic.Int64 // bytes of their payloads
 	refused atomic.Int64
 }
 
@@ -51,7 +51,7 @@ func (h *hive) intruder(id, swarmID string) *intruder {
 	return x
 }
 
-// say sends a message whose fields these are, but for the swarm's id.
+// say sends a message with these fields and the swarm's id.
 func (x *intruder) say(fields string) {
 	x.h.t.Helper()
 	e, err := envelope.New(x.id, "sun", envelope.Notification, json.RawMessage(fmt.Sprintf(`{"swarmId":%q,%s}`, x.swarm, fields)))
@@ -61,7 +61,7 @@ func (x *intruder) say(fields string) {
 	must(x.h.t, err)
 }
 
-// siege is a swarm with two good participants and an intruder.
+// siege is a swarm with two well-behaved participants and an intruder.
 type siege struct {
 	*hive
 	sun     *swarm.Coordinator
@@ -69,7 +69,7 @@ type siege struct {
 	bad     *intruder
 	journal *ledger
 	id      string
-	end     chan struct{} // lets the sub-tasks end
+	end     chan struct{} // closed to end the sub-tasks
 }
 
 func newSiege(t *testing.T, o swarm.CoordinatorOptions) *siege {
@@ -88,7 +88,7 @@ func newSiege(t *testing.T, o swarm.CoordinatorOptions) *siege {
 	return s
 }
 
-// finish lets the good ones do their work, and wants everything to be done.
+// finish ends the sub-tasks and requires that all are completed.
 func (s *siege) finish() {
 	s.t.Helper()
 	close(s.end)
@@ -104,7 +104,7 @@ func TestAFloodOfMessagesIsCutOff(t *testing.T) {
 		s := newSiege(t, swarm.CoordinatorOptions{})
 		const flood = 10_000
 		for i := range flood {
-			s.bad.say(`"beat":["t0","t1","t2","t3","t4","t5"]`) // each is answered: it has not all of them
+			s.bad.say(`"beat":["t0","t1","t2","t3","t4","t5"]`) // each is answered, because the agent does not have all of them
 			if i%500 == 0 {
 				synctest.Wait()
 			}
@@ -114,7 +114,7 @@ func TestAFloodOfMessagesIsCutOff(t *testing.T) {
 			t.Errorf("%d of %d messages were answered", n, flood)
 		}
 		if n := s.bad.refused.Load(); n == 0 || n > 3 {
-			t.Errorf("it was told %d times that it asks for too much", n)
+			t.Errorf("it received %d refusals", n)
 		}
 		must(t, s.good.SetState(s.id, "k", json.RawMessage(`1`)))
 		got, err := s.good.State(ctx, s.id)
@@ -122,19 +122,19 @@ func TestAFloodOfMessagesIsCutOff(t *testing.T) {
 		if string(got.Values["k"]) != "1" {
 			t.Errorf("the others see %s", got.Values)
 		}
-		time.Sleep(time.Minute) // it has an allowance again
+		time.Sleep(time.Minute) // its allowance is renewed
 		before := s.bad.replies.Load()
 		s.bad.say(`"beat":["t0","t1","t2","t3","t4","t5"]`)
 		synctest.Wait()
 		if s.bad.replies.Load() == before {
-			t.Error("it is never heard again")
+			t.Error("its messages are still ignored")
 		}
 		s.finish()
 	})
 }
 
-// Whoever asks for the whole shared state again and again gets it a few times.
-func TestTheSharedStateIsNotSentForEver(t *testing.T) {
+// Repeated requests for the whole shared state are answered only a few times.
+func TestStateRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSiege(t, swarm.CoordinatorOptions{})
 		value, err := json.Marshal(strings.Repeat("x", swarm.MaxValue-2))
@@ -146,11 +146,11 @@ func TestTheSharedStateIsNotSentForEver(t *testing.T) {
 		const times = 60
 		for range times {
 			s.bad.say(`"watch":true`)
-			s.bad.say(`"watch":true`) // counts once
+			s.bad.say(`"watch":true`) // repeating it has no effect
 			synctest.Wait()
 			r, err := replica.New(replica.Options{Agent: "bad", State: "swarm/" + s.id, Epoch: 1})
 			must(t, err)
-			_, err = r.Attach(direct{s.hive, "bad", s.id}) // has nothing, wants everything
+			_, err = r.Attach(direct{s.hive, "bad", s.id}) // an empty replica requests the whole state
 			must(t, err)
 			synctest.Wait()
 			must(t, r.Close())
@@ -159,7 +159,7 @@ func TestTheSharedStateIsNotSentForEver(t *testing.T) {
 			t.Errorf("%d MiB were sent to it, of a state of %d", sent>>20, size>>20)
 		}
 		if s.bad.refused.Load() == 0 {
-			t.Error("it was not told why")
+			t.Error("it received no refusal")
 		}
 		got, err := s.good.State(ctx, s.id)
 		must(t, err)
@@ -170,9 +170,9 @@ func TestTheSharedStateIsNotSentForEver(t *testing.T) {
 	})
 }
 
-// What one participant writes again and again ends somewhere, for the journal keeps it;
-// others go on.
-func TestChangesOfTheSharedStateHaveABudget(t *testing.T) {
+// The changes of one participant to the shared state are bounded, because the journal stores them; other
+// participants are not affected.
+func TestStateChangesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		journal := &ledger{Journal: new(swarm.MemoryJournal)}
@@ -201,11 +201,11 @@ func TestChangesOfTheSharedStateHaveABudget(t *testing.T) {
 			t.Errorf("the journal has %d KiB", n>>10)
 		}
 		if len(refused) == 0 {
-			t.Fatal("it was not told")
+			t.Fatal("it received no refusal")
 		}
 		wantCode(t, refused[0], swarm.CodeFlood)
 		must(t, sun.Close())
-		time.Sleep(time.Minute) // earth takes over, and knows what was written
+		time.Sleep(time.Minute) // earth takes over and knows the changes
 		before := journal.bytes.Load()
 		write(3)
 		if n := journal.bytes.Load() - before; n > swarm.MaxValue {
@@ -225,9 +225,8 @@ func TestChangesOfTheSharedStateHaveABudget(t *testing.T) {
 	})
 }
 
-// An agent that is lost and back again all the time costs few records, and no sub-task
-// its attempts.
-func TestComingAndGoingHasAnEnd(t *testing.T) {
+// An agent that is repeatedly lost and back costs few records, and its sub-tasks lose no attempts.
+func TestRepeatedLossOfAnAgentCostsLittle(t *testing.T) {
 	for name, away := range map[string]string{"lost": `"lost":true`, "leave": `"leave":true`} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -242,7 +241,7 @@ func TestComingAndGoingHasAnEnd(t *testing.T) {
 					t.Errorf("%d records for 300 times", n)
 				}
 				if s.bad.refused.Load() == 0 {
-					t.Error("it was not told why")
+					t.Error("it received no refusal")
 				}
 				s.finish()
 			})
@@ -250,8 +249,8 @@ func TestComingAndGoingHasAnEnd(t *testing.T) {
 	}
 }
 
-// A result counts whoever brings it: also an agent that may not come back.
-func TestAResultOfAnAgentThatMayNotComeBackCounts(t *testing.T) {
+// A result counts even from an agent that may not rejoin.
+func TestAResultOfAnExcludedAgentCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSiege(t, swarm.CoordinatorOptions{})
 		now, err := s.sun.Session(ctx, s.id)
@@ -273,7 +272,7 @@ func TestAResultOfAnAgentThatMayNotComeBackCounts(t *testing.T) {
 		now, err = s.sun.Session(ctx, s.id)
 		must(t, err)
 		if got := outcome(t, now)[had]; had == "" || got != "late" {
-			t.Errorf("the result of %q is %q", had, got)
+			t.Errorf("of %q, the result is %q", had, got)
 		}
 	})
 }

@@ -15,24 +15,24 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// heavy is a worker whose results have so many bytes.
+// heavy is a worker whose results have this many bytes.
 func heavy(bytes int) swarm.Worker {
 	return func(context.Context, swarm.Job) (json.RawMessage, error) {
 		return json.Marshal(strings.Repeat("x", bytes))
 	}
 }
 
-// Swarms that have ended give way to those that run, the oldest first.
-func TestEndedSwarmsGiveWay(t *testing.T) {
+// Ended swarms are forgotten when running ones need their space, the oldest first.
+func TestEndedSwarmsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &swarm.MemoryJournal{MaxBytes: 1 << 20}})
 		h.participant("agent", swarm.ParticipantOptions{}, heavy(25<<10), "a")
 		var ids []string
-		for range 20 { // 5 times what there is room for
+		for range 20 { // 5 times the available space
 			s := run(t, c, plan(5, "a"))
 			ids = append(ids, s.ID)
-			time.Sleep(2 * time.Minute) // somebody has fetched its outcome
+			time.Sleep(2 * time.Minute) // enough time to fetch its outcome
 		}
 		list, err := c.Sessions(ctx)
 		must(t, err)
@@ -49,7 +49,7 @@ func TestEndedSwarmsGiveWay(t *testing.T) {
 	})
 }
 
-// forgetful is a journal that every second time cannot say what it has.
+// forgetful is a journal whose Last fails every second time.
 type forgetful struct {
 	swarm.Journal
 	calls atomic.Int64
@@ -62,20 +62,20 @@ func (j *forgetful) Last(ctx context.Context) (map[string]uint64, error) {
 	return j.Journal.Last(ctx)
 }
 
-// That it cannot be seen what may give way is no reason for a swarm to fail.
-func TestAJournalThatDoesNotTellWhatItHasHaltsNobody(t *testing.T) {
+// A swarm does not fail because the journal cannot list what could be forgotten.
+func TestAFailingListOfTheJournalStopsNoSwarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &forgetful{Journal: &swarm.MemoryJournal{MaxBytes: 1 << 20}}})
 		h.participant("agent", swarm.ParticipantOptions{}, heavy(25<<10), "a")
-		for range 20 { // 5 times what there is room for
+		for range 20 { // 5 times the available space
 			run(t, c, plan(5, "a"))
 			time.Sleep(2 * time.Minute)
 		}
 	})
 }
 
-// stalled is a journal that, once it is full, takes its time to say so.
+// stalled is a journal that reports late that it is full.
 type stalled struct {
 	swarm.Journal
 	full     atomic.Bool
@@ -94,9 +94,9 @@ func (j *stalled) Room(ctx context.Context) (free, total int64, err error) {
 	}
 }
 
-// A coordinator that finds the journals full when another leads its swarm already does
-// not end the other's.
-func TestFullJournalsEndNoSwarmOfAnother(t *testing.T) {
+// A coordinator whose append fails for lack of space does not end the swarm when another coordinator already leads
+// it.
+func TestAFullJournalDoesNotEndAnotherLeadersSwarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		shared := new(swarm.MemoryJournal)
@@ -117,17 +117,16 @@ func TestFullJournalsEndNoSwarmOfAnother(t *testing.T) {
 		}
 		close(slow.notified)
 		synctest.Wait()
-		wantCode(t, sun.SetState(ctx, s.ID, "k", json.RawMessage(`1`)), swarm.CodeNotFound) // it leads no more
+		wantCode(t, sun.SetState(ctx, s.ID, "k", json.RawMessage(`1`)), swarm.CodeNotFound) // it no longer leads the swarm
 		close(end)
 		_, err = earth.Wait(ctx, s.ID)
 		must(t, err)
 	})
 }
 
-// Where nothing can give way, new swarms and changes of the shared state are refused
-// while the swarms that run still have room; one that needs more than there is fails at
-// once and says why, and the others go on.
-func TestARunningSwarmIsNotHaltedByFullJournals(t *testing.T) {
+// When nothing can be forgotten, new swarms and changes of the shared state are refused while running swarms still
+// have space. A swarm that needs more than there is fails at once and says why, and the others continue.
+func TestFullJournalsDoNotStopRunningSwarms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &swarm.MemoryJournal{MaxBytes: 2 << 20}})
@@ -144,12 +143,12 @@ func TestARunningSwarmIsNotHaltedByFullJournals(t *testing.T) {
 		}, "fill")
 		patient, err := c.Create(ctx, plan(1, "wait"))
 		must(t, err)
-		greedy, err := c.Create(ctx, plan(50, "fill")) // each result is there twice: of the sub-task and in the outcome
+		greedy, err := c.Create(ctx, plan(50, "fill")) // each result is stored twice: for the sub-task and in the outcome
 		must(t, err)
 		time.Sleep(time.Second)
 		for i := 0; err == nil; i++ {
 			if i > 40 {
-				t.Fatal("changes of the shared state are never refused")
+				t.Fatal("SetState was never refused")
 			}
 			value, _ := json.Marshal(strings.Repeat("x", 50<<10))
 			err = c.SetState(ctx, patient.ID, fmt.Sprint(i), value)
@@ -157,10 +156,10 @@ func TestARunningSwarmIsNotHaltedByFullJournals(t *testing.T) {
 		wantCode(t, err, swarm.CodeNoRoom)
 		_, err = c.Create(ctx, plan(1, "wait"))
 		wantCode(t, err, swarm.CodeNoRoom)
-		must(t, c.SetState(ctx, patient.ID, "0", nil)) // taking away is always allowed
+		must(t, c.SetState(ctx, patient.ID, "0", nil)) // a deletion is always allowed
 		began := time.Now()
 		go func() {
-			synctest.Wait() // for the one below, which waits then
+			synctest.Wait() // the swarm below waits then
 			close(end)
 		}()
 		greedy, err = c.Wait(ctx, greedy.ID)
@@ -171,13 +170,13 @@ func TestARunningSwarmIsNotHaltedByFullJournals(t *testing.T) {
 		patient, err = c.Wait(ctx, patient.ID)
 		must(t, err)
 		_, err = c.Create(ctx, plan(1, "wait"))
-		wantCode(t, err, swarm.CodeNoRoom) // who waits for these may not have heard of it yet
+		wantCode(t, err, swarm.CodeNoRoom) // their waiters may not have the outcome yet
 		time.Sleep(2 * time.Minute)
-		run(t, c, plan(1, "wait")) // what failed has given way
+		run(t, c, plan(1, "wait")) // the failed swarm is forgotten
 	})
 }
 
-// reader is a journal that counts what is read.
+// reader is a journal that counts records read.
 type reader struct {
 	swarm.Journal
 	reads, records atomic.Int64
@@ -190,9 +189,8 @@ func (j *reader) Read(ctx context.Context, id string, after uint64) ([]swarm.Rec
 	return all, err
 }
 
-// A swarm that another leads is read once and then followed, and one that was forgotten
-// is not remembered.
-func TestASwarmOfAnotherIsFollowed(t *testing.T) {
+// A swarm led by another coordinator is read once and then followed; a forgotten swarm is dropped from the cache.
+func TestASwarmLedByAnotherIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		shared := new(swarm.MemoryJournal)
@@ -254,7 +252,7 @@ func TestASwarmOfAnotherIsFollowed(t *testing.T) {
 		_, err = sun.Create(ctx, swarm.Plan{ID: "one", TaskDescription: "z", SubTasks: plan(1).SubTasks})
 		must(t, err)
 		synctest.Wait()
-		if got, err = earth.Session(ctx, "one"); err != nil || got.TaskDescription != "z" { // nobody has looked in between
+		if got, err = earth.Session(ctx, "one"); err != nil || got.TaskDescription != "z" { // nothing was read in between
 			t.Errorf("%v: the task is %q", err, got.TaskDescription)
 		}
 	})

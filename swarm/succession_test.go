@@ -16,9 +16,8 @@ import (
 	"github.com/parleyhub/parley/swarm/swarmtest"
 )
 
-// guillotine is a coordinator's way to a journal, at which it dies: with its nth
-// record, before or after that is stored. From then on it does nothing and tells
-// nobody anything, as a process that was killed.
+// guillotine is a journal at whose nth record its coordinator dies, before or after that record is stored. From
+// then on the coordinator neither writes nor sends, like a killed process.
 type guillotine struct {
 	swarm.Journal
 	at    int
@@ -39,7 +38,7 @@ func (g *guillotine) Append(ctx context.Context, id string, after uint64, data [
 	}
 	if n == g.at {
 		if g.after {
-			_, _ = g.Journal.Append(ctx, id, after, data) // it never hears how that went
+			_, _ = g.Journal.Append(ctx, id, after, data) // the coordinator never receives the outcome
 		}
 		close(g.fell)
 	}
@@ -47,9 +46,8 @@ func (g *guillotine) Append(ctx context.Context, id string, after uint64, data [
 	return 0, ctx.Err()
 }
 
-// Req 8.4 to 8.6: wherever coordinators are killed, others that share the journal
-// bring the swarm to the same end; what was done is not done again, and what an agent
-// took with it into death is done by another one.
+// Wherever coordinators are killed, others that share the journal complete the swarm with the same outcome.
+// Completed work is not repeated, and the work of agents that died is done by others (Req 8.4, Req 8.5, Req 8.6).
 func TestKilledCoordinatorsAreSucceeded(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		h := newHive(t)
@@ -64,7 +62,7 @@ func TestKilledCoordinatorsAreSucceeded(t *testing.T) {
 				g := &guillotine{Journal: journal, fell: make(chan struct{})}
 				g.at, g.after = rapid.IntRange(1, 25).Draw(t, name+" dies at"), rapid.Bool().Draw(t, "after storing")
 				o.Journal = g
-				defer func() { // nobody has died, or all that did have ended
+				defer func() { // either no coordinator died, or all that died have ended
 					select {
 					case <-g.fell:
 					default:
@@ -110,7 +108,7 @@ func TestKilledCoordinatorsAreSucceeded(t *testing.T) {
 		}
 		jupiter := coordinators[2]
 		if _, err := coordinators[0].Create(began, p); err != nil {
-			// Whoever wanted the swarm did not hear of it, and asks another one.
+			// The creator received no answer and asks another coordinator.
 			_, err = jupiter.Create(ctx, p)
 			must(t, err)
 		}
@@ -131,8 +129,8 @@ func TestKilledCoordinatorsAreSucceeded(t *testing.T) {
 	})
 }
 
-// Whoever chooses a swarm's id can create it as often as it likes.
-func TestASwarmOfAnIDIsCreatedOnce(t *testing.T) {
+// Creating a swarm with a chosen id is idempotent.
+func TestCreationWithAnIDIsIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		journal := new(swarm.MemoryJournal)

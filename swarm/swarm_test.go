@@ -45,13 +45,13 @@ func must(t tb, err error) {
 	}
 }
 
-// hive is a router with agents that coordinate and take part.
+// hive is a router with agents that are coordinators and participants.
 type hive struct {
 	t tb
 	r *router.Router
 
 	mu   sync.Mutex
-	done map[string]int // how often each sub-task was worked on to its end
+	done map[string]int // how often each sub-task was completed
 }
 
 func newHive(t tb) *hive {
@@ -97,7 +97,7 @@ func (h *hive) participant(id string, o swarm.ParticipantOptions, work swarm.Wor
 	return p
 }
 
-// answer is a worker that says who did what, and counts.
+// answer is a worker that returns its agent and the sub-task, and counts completed sub-tasks.
 func (h *hive) answer(who string) swarm.Worker {
 	return func(_ context.Context, j swarm.Job) (json.RawMessage, error) {
 		h.mu.Lock()
@@ -131,7 +131,7 @@ func run(t tb, c *swarm.Coordinator, p swarm.Plan) swarm.Session {
 	return s
 }
 
-// outcome reads the default aggregation.
+// outcome decodes the default aggregation.
 func outcome(t tb, s swarm.Session) map[string]string {
 	t.Helper()
 	var m map[string]string
@@ -145,7 +145,7 @@ func check(t *testing.T, prop func(t *rapid.T)) {
 
 // Feature: a2a-mcp-protocols, Property 25: Swarm broadcast to capable agents (Req
 // 8.1).
-func TestProperty25OnlyCapableAgentsAreAsked(t *testing.T) {
+func TestProperty25OnlyCapableAgentsAreInvited(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -225,7 +225,7 @@ func TestProperty26EveryParticipantHasAPartAndEveryPartItsResult(t *testing.T) {
 				t.Fatalf("sub-task %+v, outcome %q", part, results[part.ID])
 			}
 			if !strings.Contains(string(s.SharedState["subTask/"+part.ID]), `"completed"`) {
-				t.Fatalf("the shared state says %s of it", s.SharedState["subTask/"+part.ID])
+				t.Fatalf("its shared state is %s", s.SharedState["subTask/"+part.ID])
 			}
 		}
 		if s.Status != swarm.Completed || len(results) != len(s.SubTasks) {
@@ -234,13 +234,13 @@ func TestProperty26EveryParticipantHasAPartAndEveryPartItsResult(t *testing.T) {
 		synctest.Wait()
 		for _, p := range members {
 			if in := p.Swarms(); len(in) != 0 {
-				t.Fatalf("a participant still thinks it is in %v", in)
+				t.Fatalf("a participant still takes part in %v", in)
 			}
 		}
 	})
 }
 
-func TestDependenciesAreKeptAndTheirResultsComeAlong(t *testing.T) {
+func TestDependenciesAndTheirResultsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -268,8 +268,8 @@ func TestDependenciesAreKeptAndTheirResultsComeAlong(t *testing.T) {
 	})
 }
 
-// Req 8.5.
-func TestAFailedSubTaskGoesToAnotherAgent(t *testing.T) {
+// A failed sub-task is assigned to another agent (Req 8.5).
+func TestAFailedSubTaskIsReassigned(t *testing.T) {
 	for name, bad := range map[string]swarm.Worker{
 		"an error": func(context.Context, swarm.Job) (json.RawMessage, error) { return nil, errors.New("no disk") },
 		"a crash":  func(context.Context, swarm.Job) (json.RawMessage, error) { panic("no disk") },
@@ -306,7 +306,7 @@ func TestASilentParticipantLosesItsSubTasks(t *testing.T) {
 		s, err := c.Create(ctx, plan(4, "a"))
 		must(t, err)
 		synctest.Wait()
-		must(t, dead.Close()) // without a word
+		must(t, dead.Close()) // without leaving the swarm
 		s, err = c.Wait(ctx, s.ID)
 		must(t, err)
 		for id, said := range outcome(t, s) {
@@ -343,7 +343,7 @@ func TestAnAgentThatLeavesIsReplacedAtOnce(t *testing.T) {
 	})
 }
 
-// judge is a reporter that decides and remembers.
+// judge is a reporter that decides by a function and records its calls.
 type judge struct {
 	again func(n int) bool
 
@@ -365,7 +365,7 @@ func (j *judge) Finished(_ context.Context, s swarm.Session) {
 	j.finished = append(j.finished, s)
 }
 
-func TestWhatNobodyCanDoIsEscalated(t *testing.T) {
+func TestAnImpossibleSubTaskIsEscalated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		j := &judge{again: func(n int) bool { return n < 2 }}
@@ -382,7 +382,7 @@ func TestWhatNobodyCanDoIsEscalated(t *testing.T) {
 		s, err = c.Wait(ctx, s.ID)
 		wantCode(t, err, swarm.CodeFailed)
 		synctest.Wait()
-		if n := calls.Load(); n != 4 { // two rounds of two
+		if n := calls.Load(); n != 4 { // two rounds of two attempts
 			t.Fatalf("it was tried %d times, want 4", n)
 		}
 		if len(j.escalated) != 2 || j.escalated[0].Error != "no disk" || len(j.finished) != 1 || j.finished[0].Status != swarm.Failed {
@@ -394,7 +394,7 @@ func TestWhatNobodyCanDoIsEscalated(t *testing.T) {
 	})
 }
 
-func TestASwarmThatFindsNobodyFails(t *testing.T) {
+func TestASwarmWithoutAgentsFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -410,7 +410,7 @@ func TestASwarmThatFindsNobodyFails(t *testing.T) {
 	})
 }
 
-func TestAnAgentThatComesLaterIsAskedForWhatIsLeft(t *testing.T) {
+func TestALateAgentIsInvited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -431,7 +431,7 @@ func TestAnAgentThatComesLaterIsAskedForWhatIsLeft(t *testing.T) {
 	})
 }
 
-func TestAnotherCoordinatorFinishesWhatOneBegan(t *testing.T) {
+func TestAnotherCoordinatorFinishesASwarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		journal := new(swarm.MemoryJournal)
@@ -441,13 +441,13 @@ func TestAnotherCoordinatorFinishesWhatOneBegan(t *testing.T) {
 			id := fmt.Sprintf("agent-%d", i)
 			work := h.answer(id)
 			h.participant(id, swarm.ParticipantOptions{}, func(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
-				time.Sleep(10 * time.Second) // it goes on without a coordinator
+				time.Sleep(10 * time.Second) // agents continue without a coordinator
 				return work(ctx, j)
 			}, "a")
 		}
 		s, err := sun.Create(ctx, plan(20, "a"))
 		must(t, err)
-		time.Sleep(25 * time.Second) // two rounds are done, one runs
+		time.Sleep(25 * time.Second) // two rounds are completed, one is running
 		must(t, sun.Close())
 		s, err = earth.Wait(ctx, s.ID)
 		must(t, err)
@@ -462,7 +462,7 @@ func TestAnotherCoordinatorFinishesWhatOneBegan(t *testing.T) {
 	})
 }
 
-// slow is a journal that keeps one coordinator waiting.
+// slow is a journal that blocks one coordinator.
 type slow struct {
 	swarm.Journal
 	wait atomic.Bool
@@ -475,7 +475,7 @@ func (j *slow) Append(ctx context.Context, id string, after uint64, data []byte)
 	return j.Journal.Append(ctx, id, after, data)
 }
 
-func TestACoordinatorThatWasOnlySlowStepsDown(t *testing.T) {
+func TestASlowCoordinatorStepsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		journal := new(swarm.MemoryJournal)
@@ -491,10 +491,10 @@ func TestACoordinatorThatWasOnlySlowStepsDown(t *testing.T) {
 		must(t, err)
 		time.Sleep(90 * time.Second)
 		stuck.wait.Store(true)
-		s, err = sun.Wait(ctx, s.ID) // sun sees what earth does
+		s, err = sun.Wait(ctx, s.ID) // sun follows what earth writes
 		must(t, err)
 		if s.Coordinator != "earth" {
-			t.Fatalf("%s led it to its end", s.Coordinator)
+			t.Fatalf("%s led it until the end", s.Coordinator)
 		}
 		if again, err := earth.Session(ctx, s.ID); err != nil || again.Status != swarm.Completed {
 			t.Fatalf("%+v, %v", again, err)
@@ -507,7 +507,7 @@ func TestACoordinatorThatWasOnlySlowStepsDown(t *testing.T) {
 	})
 }
 
-// flaky is a journal that fails, sometimes after it has stored.
+// flaky is a journal that fails, sometimes after the record is stored.
 type flaky struct {
 	swarm.Journal
 	mu   sync.Mutex
@@ -519,7 +519,7 @@ func (j *flaky) Append(ctx context.Context, id string, after uint64, data []byte
 	choice := j.rand.IntN(4)
 	j.mu.Unlock()
 	if choice == 0 {
-		return 0, errors.New("the bus is away")
+		return 0, errors.New("the bus is unreachable")
 	}
 	sequence, err := j.Journal.Append(ctx, id, after, data)
 	if choice == 1 && err == nil {
@@ -528,7 +528,7 @@ func (j *flaky) Append(ctx context.Context, id string, after uint64, data []byte
 	return sequence, err
 }
 
-func TestAJournalThatFailsLosesNothing(t *testing.T) {
+func TestAFailingJournalLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &flaky{Journal: new(swarm.MemoryJournal), rand: rand.New(rand.NewPCG(1, 2))}})
@@ -571,7 +571,7 @@ func TestEveryParticipantSeesTheSameStatesInTheSameOrder(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if x.Sequence <= last[i] {
-					t.Errorf("participant %d sees state %d after %d", i, x.Sequence, last[i])
+					t.Errorf("participant %d received state %d after %d", i, x.Sequence, last[i])
 				}
 				last[i] = x.Sequence
 				seen[i][x.Sequence] = string(x.Values["best"])
@@ -590,11 +590,11 @@ func TestEveryParticipantSeesTheSameStatesInTheSameOrder(t *testing.T) {
 		for i := 1; i < len(seen); i++ {
 			for sequence, value := range seen[i] {
 				if other, both := seen[0][sequence]; both && other != value {
-					t.Errorf("state %d is %s to one and %s to another", sequence, other, value)
+					t.Errorf("state %d is %s at one participant and %s at another", sequence, other, value)
 				}
 			}
 			if last[i] != last[0] {
-				t.Errorf("one has come to %d, another to %d", last[0], last[i])
+				t.Errorf("one participant is at %d, another at %d", last[0], last[i])
 			}
 		}
 		mu.Unlock()
@@ -603,7 +603,7 @@ func TestEveryParticipantSeesTheSameStatesInTheSameOrder(t *testing.T) {
 		s, err = c.Session(ctx, s.ID)
 		must(t, err)
 		if string(got.Values["best"]) != string(s.SharedState["best"]) || got.Values["subTask/t0"] != nil {
-			t.Fatalf("a participant sees %s, the session has %s", got.Values, s.SharedState)
+			t.Fatalf("a participant has %s, the session has %s", got.Values, s.SharedState)
 		}
 		close(hold)
 		_, err = c.Wait(ctx, s.ID)
@@ -613,7 +613,7 @@ func TestEveryParticipantSeesTheSameStatesInTheSameOrder(t *testing.T) {
 	})
 }
 
-func TestStrangersAreNotHeard(t *testing.T) {
+func TestMessagesFromOutsideTheSwarmAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -638,7 +638,7 @@ func TestStrangersAreNotHeard(t *testing.T) {
 		forge("agent", fmt.Sprintf(`{"swarmId":%q,"epoch":9,"over":true}`, s.ID))
 		forge("agent", fmt.Sprintf(`{"swarmId":%q,"epoch":9,"leader":true}`, s.ID))
 		if len(p.Swarms()) != 1 {
-			t.Fatal("a stranger has ended the swarm")
+			t.Fatal("an agent outside the swarm completed it")
 		}
 		close(hold)
 		s, err = c.Wait(ctx, s.ID)
@@ -649,7 +649,7 @@ func TestStrangersAreNotHeard(t *testing.T) {
 	})
 }
 
-func TestTheAPIEntersResultsToo(t *testing.T) {
+func TestTheAPIAcceptsResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
@@ -688,7 +688,7 @@ func TestTheAPIEntersResultsToo(t *testing.T) {
 	})
 }
 
-func TestPlansThatCannotBeCarriedOutAreRefused(t *testing.T) {
+func TestImpossiblePlansAreRefused(t *testing.T) {
 	h := newHive(t)
 	c := h.coordinator("sun", swarm.CoordinatorOptions{})
 	for name, change := range map[string]func(*swarm.Plan){
@@ -712,7 +712,7 @@ func TestPlansThatCannotBeCarriedOutAreRefused(t *testing.T) {
 	}
 }
 
-func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
+func TestAThousandAgentsOfWhichAThirdDies(t *testing.T) {
 	agents, parts := 1000, 10_000
 	if testing.Short() {
 		agents, parts = 100, 1000
@@ -740,7 +740,7 @@ func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
 			}, "a")
 		}
 		p := plan(parts, "a")
-		p.MaxAttempts = 10 // three deaths over one sub-task happen, once in a few runs
+		p.MaxAttempts = 10 // in some runs three agents die with the same sub-task
 		s := run(t, c, p)
 		results := outcome(t, s)
 		if len(results) != parts {
@@ -754,8 +754,8 @@ func TestAThousandAgentsAThirdOfWhomDie(t *testing.T) {
 	})
 }
 
-// A participant whose process was started anew says so, and gets its work again.
-func TestAParticipantThatForgotItsSwarmIsInvitedAgain(t *testing.T) {
+// A restarted participant reports that it does not know the swarm, and is invited again.
+func TestARestartedParticipantIsInvitedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		j := new(swarm.MemoryJournal)
@@ -776,7 +776,7 @@ func TestAParticipantThatForgotItsSwarmIsInvitedAgain(t *testing.T) {
 		must(t, err)
 		<-begun
 		began := time.Now()
-		must(t, errors.Join(first.Close(), p.Close(), pn.Close())) // all of them, as one process
+		must(t, errors.Join(first.Close(), p.Close(), pn.Close())) // as if their process ended
 		h.participant("worker", swarm.ParticipantOptions{}, h.answer("worker"), "work")
 		second := swarm.NewCoordinator(h.r, n, o)
 		defer func() { must(t, second.Close()) }()
@@ -785,7 +785,7 @@ func TestAParticipantThatForgotItsSwarmIsInvitedAgain(t *testing.T) {
 		if s.Epoch != 1 || len(outcome(t, s)) != 2 {
 			t.Fatalf("epoch %d, outcome %s", s.Epoch, s.Outcome)
 		}
-		if waited := time.Since(began); waited > time.Hour/2 { // of the bubble's own clock
+		if waited := time.Since(began); waited > time.Hour/2 { // in bubble time
 			t.Fatalf("the swarm went on after %v", waited)
 		}
 	})
@@ -830,8 +830,8 @@ func TestASwarmCanBeStopped(t *testing.T) {
 	})
 }
 
-// What is not a swarm's is left to the agent's other handlers.
-func TestConcernsTellsSwarmsFromOtherMessages(t *testing.T) {
+// Messages of other kinds are left to the agent's other handlers.
+func TestConcernsRecognisesSwarmMessages(t *testing.T) {
 	for _, tt := range []struct {
 		kind    envelope.Type
 		payload string
@@ -857,51 +857,51 @@ func TestConcernsTellsSwarmsFromOtherMessages(t *testing.T) {
 	}
 }
 
-// A participant takes part in so many swarms at once. Those that ended while it was
-// asked, or whose coordinator is gone, do not count.
-func TestSwarmsThatAreOverLeaveRoomForOthers(t *testing.T) {
+// The number of concurrent swarms of a participant is bounded. Swarms that ended during the invitation, or whose
+// coordinator is gone, do not count.
+func TestEndedSwarmsDoNotCountForParticipants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
 		p := h.participant("eager", swarm.ParticipantOptions{MaxSwarms: 1}, h.answer("eager"), "work")
 		h.register("mute", "work")
-		h.negotiator("mute") // it answers nothing: recruiting lasts
+		h.negotiator("mute") // it does not answer, so recruiting continues
 		s, err := c.Create(ctx, plan(1, "work"))
 		must(t, err)
 		synctest.Wait()
 		must(t, c.Stop(ctx, s.ID, "not needed"))
 		synctest.Wait()
 		if in := p.Swarms(); len(in) != 0 {
-			t.Fatalf("it is in %q, which has ended", in)
+			t.Fatalf("it takes part in %q, which has ended", in)
 		}
 		run(t, c, plan(1, "work"))
 	})
 }
 
-func TestASwarmWhoseCoordinatorDiedGivesWay(t *testing.T) {
+func TestASwarmWithADeadCoordinatorIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		h.register("gone")
 		dead := swarm.NewCoordinator(h.r, h.negotiator("gone"), swarm.CoordinatorOptions{})
 		h.register("mute", "work")
-		h.negotiator("mute") // it answers nothing: recruiting lasts
+		h.negotiator("mute") // it does not answer, so recruiting continues
 		h.participant("b", swarm.ParticipantOptions{MaxSwarms: 1}, h.answer("b"), "work")
 		_, err := dead.Create(ctx, plan(1, "work"))
 		must(t, err)
 		synctest.Wait()
-		must(t, dead.Close()) // for good, its journal with it
+		must(t, dead.Close()) // permanently, together with its journal
 		c := h.coordinator("sun", swarm.CoordinatorOptions{})
 		s, err := c.Create(ctx, plan(1, "work"))
 		must(t, err)
 		_, err = c.Wait(ctx, s.ID)
-		wantCode(t, err, swarm.CodeFailed) // the dead one may still be succeeded
-		time.Sleep(2 * time.Minute)        // of the bubble's own clock
+		wantCode(t, err, swarm.CodeFailed) // the dead coordinator may still have a successor
+		time.Sleep(2 * time.Minute)        // in bubble time
 		run(t, c, plan(1, "work"))
 	})
 }
 
-// Who was started anew says so when work comes, instead of being waited for.
-func TestWorkForOneWhoForgotItsSwarmGoesToAnother(t *testing.T) {
+// A restarted participant rejects work of a swarm it does not know, instead of letting it time out.
+func TestWorkOfARestartedParticipantIsReassigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{Lease: time.Hour})
@@ -926,13 +926,13 @@ func TestWorkForOneWhoForgotItsSwarmGoesToAnother(t *testing.T) {
 		close(release)
 		_, err = c.Wait(ctx, s.ID)
 		must(t, err)
-		if waited := time.Since(began); waited > time.Hour/2 { // of the bubble's own clock
-			t.Fatalf("it went on after %v", waited)
+		if waited := time.Since(began); waited > time.Hour/2 { // in bubble time
+			t.Fatalf("the swarm continued after %v", waited)
 		}
 	})
 }
 
-// full is a journal that can be read, but takes no more.
+// full is a journal that can be read but not appended to.
 type full struct {
 	swarm.MemoryJournal
 	room int32
@@ -945,7 +945,7 @@ func (j *full) Append(ctx context.Context, id string, after uint64, data []byte)
 	return j.MemoryJournal.Append(ctx, id, after, data)
 }
 
-func TestASwarmWhoseJournalIsFullCanBeLookedAt(t *testing.T) {
+func TestASwarmWithAFullJournalCanBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)
 		c := h.coordinator("sun", swarm.CoordinatorOptions{Journal: &full{room: 1}})
@@ -953,7 +953,7 @@ func TestASwarmWhoseJournalIsFullCanBeLookedAt(t *testing.T) {
 		s, err := c.Create(ctx, plan(1, "work"))
 		must(t, err)
 		synctest.Wait()
-		soon, cancel := context.WithTimeout(ctx, time.Minute) // of the bubble's own clock
+		soon, cancel := context.WithTimeout(ctx, time.Minute) // in bubble time
 		defer cancel()
 		list, err := c.Sessions(soon)
 		must(t, err)

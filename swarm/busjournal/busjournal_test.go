@@ -46,7 +46,7 @@ func TestJournal(t *testing.T) {
 	swarmtest.Journal(t, func(t *testing.T) swarm.Journal { return open(t, openBus(t)) })
 }
 
-func TestAJournalIsThereForTheNextProcess(t *testing.T) {
+func TestAJournalSurvivesItsProcess(t *testing.T) {
 	ctx := context.Background()
 	b := openBus(t)
 	if _, err := open(t, b).Append(ctx, "a", 0, []byte("x")); err != nil {
@@ -58,7 +58,7 @@ func TestAJournalIsThereForTheNextProcess(t *testing.T) {
 	}
 }
 
-func TestIdsAreNoSubjects(t *testing.T) {
+func TestInvalidIDsAreRefused(t *testing.T) {
 	ctx := context.Background()
 	j := open(t, openBus(t))
 	for _, id := range []string{"", "a.b", "*", ">", "a b", "a\n"} {
@@ -74,7 +74,7 @@ func TestIdsAreNoSubjects(t *testing.T) {
 	}
 }
 
-// What every coordinator looks at every few seconds.
+// BenchmarkLast measures the call that each coordinator makes every few seconds.
 func BenchmarkLast(b *testing.B) {
 	ctx := context.Background()
 	bus, err := bus.Open(ctx, bus.Config{DataDir: b.TempDir(), Durability: bus.DurabilityFast})
@@ -113,7 +113,7 @@ func TestAReadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// cutter is a publisher whose process dies once it has sent some messages.
+// cutter is a publisher whose process dies after a number of messages.
 type cutter struct {
 	jetstream.JetStream
 	left int
@@ -146,7 +146,7 @@ func wantRecords(t *testing.T, j *busjournal.Journal, id string, want ...[]byte)
 	}
 }
 
-// The outcome of a swarm with many results is larger than any message (Req 8.6).
+// A record, such as the outcome of a swarm with many results, may be larger than a message (Req 8.6).
 func TestARecordMayBeLargerThanAMessage(t *testing.T) {
 	ctx := context.Background()
 	b := openBus(t)
@@ -161,12 +161,12 @@ func TestARecordMayBeLargerThanAMessage(t *testing.T) {
 	}
 	wantRecords(t, j, "a", records...)
 	if _, err := j.Append(ctx, "a", last-1, large(b, 2, 'y')); !errors.Is(err, swarm.ErrConflict) {
-		t.Fatalf("a large record in another's place: %v", err)
+		t.Fatalf("a large record at a used sequence: %v", err)
 	}
 	wantRecords(t, j, "a", records...)
 }
 
-func TestARecordThatWasCutOffIsNone(t *testing.T) {
+func TestAnIncompleteRecordIsIgnored(t *testing.T) {
 	ctx := context.Background()
 	b := openBus(t)
 	killed := &cutter{JetStream: b.JetStream(), left: 3}
@@ -183,13 +183,13 @@ func TestARecordThatWasCutOffIsNone(t *testing.T) {
 	}
 	wantRecords(t, j, "a", []byte("first"))
 
-	next := open(t, b) // its successor, or the same once more
+	next := open(t, b) // its successor, or the restarted process
 	second, err := next.Append(ctx, "a", first, large(b, 2, 'y'))
 	if err != nil {
-		t.Fatalf("behind a record that was cut off: %v", err)
+		t.Fatalf("after an incomplete record: %v", err)
 	}
 	if _, err := next.Append(ctx, "a", first, []byte("late")); !errors.Is(err, swarm.ErrConflict) {
-		t.Fatalf("behind the one before: %v", err)
+		t.Fatalf("after the previous record: %v", err)
 	}
 	if _, err := next.Append(ctx, "a", second, []byte("third")); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestARecordThatWasCutOffIsNone(t *testing.T) {
 	wantRecords(t, next, "a", []byte("first"), large(b, 2, 'y'), []byte("third"))
 }
 
-// rival has another writer come between the messages of a record.
+// rival lets another writer append between the messages of a record.
 type rival struct {
 	jetstream.JetStream
 	come func()
@@ -212,7 +212,7 @@ func (r *rival) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.P
 	return ack, err
 }
 
-func TestAWriterThatWasOnlySlowFindsTheConflict(t *testing.T) {
+func TestASlowWriterGetsAConflict(t *testing.T) {
 	ctx := context.Background()
 	b := openBus(t)
 	other := open(t, b)
@@ -231,9 +231,8 @@ func TestAWriterThatWasOnlySlowFindsTheConflict(t *testing.T) {
 	wantRecords(t, other, "a", []byte("theirs"))
 }
 
-// A stream that is full says so, in words that a coordinator understands, and takes
-// records again when a journal was forgotten.
-func TestAFullStreamSaysSo(t *testing.T) {
+// A full stream returns ErrFull and accepts records again after a journal was forgotten.
+func TestAFullStreamReturnsErrFull(t *testing.T) {
 	ctx := context.Background()
 	b := openBus(t)
 	j, err := busjournal.Open(ctx, b.JetStream(), busjournal.Options{MaxBytes: 1 << 20})
@@ -244,7 +243,7 @@ func TestAFullStreamSaysSo(t *testing.T) {
 	var last uint64
 	for n := 0; err == nil; n++ {
 		if n > 20 {
-			t.Fatal("the stream has no bound")
+			t.Fatal("the stream accepted every record")
 		}
 		if last, err = j.Append(ctx, "a", last, record); errors.Is(err, swarm.ErrFull) && n < 8 {
 			t.Fatalf("%d records fit", n)

@@ -1,4 +1,4 @@
-// Package swarmtest is what every [swarm.Journal] must pass.
+// Package swarmtest tests implementations of [swarm.Journal].
 package swarmtest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// Journal runs the suite; open returns a journal that is empty.
+// Journal runs the test suite; open returns an empty journal.
 func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 	ctx := context.Background()
 	t.Run("keeps each swarm's records in order", func(t *testing.T) {
@@ -35,7 +35,7 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 				}
 			}
 			if rest := read(t, j, id, all[16].Sequence); len(rest) != 3 || string(rest[0].Data) != id+"17" {
-				t.Fatalf("behind the 17th of %s there are %d", id, len(rest))
+				t.Fatalf("after record 17 of %s there are %d", id, len(rest))
 			}
 		}
 		last, err := j.Last(ctx)
@@ -43,13 +43,13 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 			t.Fatalf("%v, last (-want +got):\n%s", err, diff)
 		}
 	})
-	t.Run("refuses a record behind another one", func(t *testing.T) {
+	t.Run("refuses a record after an outdated sequence", func(t *testing.T) {
 		j := open(t)
 		first := add(t, j, "a", 0, "first")
 		second := add(t, j, "a", first, "second")
 		for _, after := range []uint64{0, first, second + 1} {
 			if _, err := j.Append(ctx, "a", after, []byte("x")); !errors.Is(err, swarm.ErrConflict) {
-				t.Fatalf("behind %d: %v, want a conflict", after, err)
+				t.Fatalf("after %d: %v, want a conflict", after, err)
 			}
 		}
 		if n := len(read(t, j, "a", 0)); n != 2 {
@@ -78,7 +78,7 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 			}
 			run.Wait()
 			if len(won) != 1 {
-				t.Fatalf("%d writers have won", len(won))
+				t.Fatalf("%d writers succeeded", len(won))
 			}
 			sequence = won[0]
 		}
@@ -99,7 +99,7 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 		}
 		add(t, j, "a", 0, "again")
 	})
-	t.Run("knows the last record of a swarm", func(t *testing.T) {
+	t.Run("returns the last record of a swarm", func(t *testing.T) {
 		j := open(t)
 		var a uint64
 		for want := range uint64(3) {
@@ -116,7 +116,7 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 			t.Fatalf("%v: the last record of a forgotten swarm is %d", err, got)
 		}
 	})
-	t.Run("knows how much room there is", func(t *testing.T) {
+	t.Run("reports its free space", func(t *testing.T) {
 		j := open(t)
 		room := func() int64 {
 			t.Helper()
@@ -135,10 +135,10 @@ func Journal(t *testing.T, open func(t *testing.T) swarm.Journal) {
 			t.Fatal(err)
 		}
 		if used := empty - room(); used > int64(size/10) {
-			t.Fatalf("a swarm that was forgotten takes %d bytes", used)
+			t.Fatalf("a forgotten swarm takes %d bytes", used)
 		}
 	})
-	t.Run("has nothing of an unknown swarm", func(t *testing.T) {
+	t.Run("has no records of an unknown swarm", func(t *testing.T) {
 		j := open(t)
 		if n := len(read(t, j, "none", 0)); n != 0 {
 			t.Fatalf("%d records", n)
