@@ -61,7 +61,7 @@ func TestDefaultsNeedNoFile(t *testing.T) {
 	}
 }
 
-func TestFileIsLaidOverTheDefaults(t *testing.T) {
+func TestTheFileOverridesTheDefaults(t *testing.T) {
 	l, err := load(t, `
 version: 1
 http:
@@ -94,14 +94,14 @@ agents:
 		t.Errorf("claude-code = %+v", claude)
 	}
 	if claude.Command != builtin.Command || claude.Driver != builtin.Driver || !cmp.Equal(claude.Probe.Auth, builtin.Probe.Auth) || len(claude.Env.Set) != len(builtin.Env.Set)+1 {
-		t.Errorf("a built-in agent lost what was not set: %+v", claude)
+		t.Errorf("a built-in agent lost fields that the file does not set: %+v", claude)
 	}
 	if mine := l.Agents["mine"]; mine.JSONL.Text != "message.text" || mine.ID != "mine" {
 		t.Errorf("mine = %+v", mine)
 	}
 }
 
-func TestLayersOverrideOneAnother(t *testing.T) {
+func TestLayersHaveTheirPriority(t *testing.T) {
 	env := map[string]string{"PARLEY_HTTP_PORT": "9001", "PARLEY_LOG_LEVEL": "warn"}
 	l, err := load(t, "http:\n  port: 9000\n  host: 127.0.0.2\nlogging:\n  level: debug\n", env,
 		config.Override{Key: "http.port", Value: "9002", Flag: "--http-port"})
@@ -135,7 +135,7 @@ func TestPathsBecomeAbsolute(t *testing.T) {
 	}
 }
 
-func TestDataDirFlagMovesTheFile(t *testing.T) {
+func TestTheDataDirFlagLocatesTheFile(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "config.yaml"), "http: {port: 9000}\n", 0o600)
 	l, err := load(t, "", nil, config.Override{Key: "dataDir", Value: dir, Flag: "--data-dir"})
@@ -147,7 +147,7 @@ func TestDataDirFlagMovesTheFile(t *testing.T) {
 	}
 }
 
-func TestProblemsNamePlaceAndRemedy(t *testing.T) {
+func TestProblemsHavePositionAndRemedy(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown key", "http:\n  prot: 1\n", ":2:3: http.prot: unknown key; did you mean port?"},
 		{"unknown key without a near one", "zzzzzzzz: 1\n", ":1:1: zzzzzzzz: unknown key; allowed are agents, bus,"},
@@ -260,7 +260,7 @@ func TestNamedFileMustExist(t *testing.T) {
 	}
 }
 
-func TestTokenComesFromItsFile(t *testing.T) {
+func TestTheTokenIsReadFromItsFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write(t, file, "0123456789abcdef\n", 0o600)
 	l, err := load(t, "http: {host: 0.0.0.0}\n", map[string]string{"PARLEY_HTTP_TOKEN_FILE": file})
@@ -285,7 +285,7 @@ func TestTokenAndTokenFileExcludeEachOther(t *testing.T) {
 	}
 }
 
-func TestSecretsThatOthersMayReadAreWarnedOf(t *testing.T) {
+func TestReadableSecretsCauseWarnings(t *testing.T) {
 	home := t.TempDir()
 	file := filepath.Join(home, ".a2a-hub", "config.yaml")
 	write(t, file, "http: {token: 0123456789abcdef}\nagents: {echo: {env: {set: {KEY: v}}}}\n", 0o600)
@@ -369,7 +369,7 @@ func TestHyperswarmIsChecked(t *testing.T) {
 	}
 }
 
-// The server that hubs share is checked as that of the bus is, and can be all they share.
+// The NATS server of peers is checked like that of the bus.
 func TestTheNATSServerOfPeersIsChecked(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "password"), []byte("hunter2\n"), 0o600); err != nil {
@@ -425,8 +425,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// What a server of the configuration gets is what the file says, from 1 s to 24 h of
-// patience, and its token where only headers are.
+// The settings of an MCP server are those of the file, its timeout is between 1 s and 24 h, and a token becomes a
+// header.
 func TestMCPServersAreRead(t *testing.T) {
 	dir := t.TempDir()
 	token := filepath.Join(dir, "token")

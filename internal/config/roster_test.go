@@ -41,7 +41,7 @@ roster:
 	}
 }
 
-func TestWrongRolesAreReportedWithTheirPlace(t *testing.T) {
+func TestInvalidRolesAreReportedWithTheirPosition(t *testing.T) {
 	for text, part := range map[string]string{
 		"roster: {moon: {agent: echo}}":                                 "not one of",
 		"roster: {mars: {agent: nobody}}":                               `there is no agent "nobody"`,

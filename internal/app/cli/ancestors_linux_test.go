@@ -12,28 +12,27 @@ import (
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 )
 
-// beHeir makes this program say which task token it finds.
-const beHeir = "CLI_TEST_HEIR"
+// printToken makes the test binary print the task token that it finds.
+const printToken = "CLI_TEST_HEIR"
 
 func init() {
-	if os.Getenv(beHeir) != "" {
+	if os.Getenv(printToken) != "" {
 		fmt.Print(cli.TaskToken(os.LookupEnv))
 		os.Exit(0)
 	}
 }
 
-// An agent that keeps its environment from the MCP servers that it starts does not hide
-// whose they are: the token is that of the nearest process above that has one, its own
-// first.
-func TestATaskTokenComesFromWhoStartedTheProcess(t *testing.T) {
+// The task token is the process's own, or that of the nearest ancestor that has one: an agent may start its MCP
+// servers without its environment.
+func TestTheTaskTokenIsInheritedFromAncestors(t *testing.T) {
 	const name = delegation.TokenEnv
-	heir := "env -i " + beHeir + "=1 "
+	child := "env -i " + printToken + "=1 "
 	for what, c := range map[string]struct{ script, want string }{
-		"the agent's":             {heir + os.Args[0], "of the agent"},
-		"through another program": {"env -i sh -c '" + heir + os.Args[0] + "; true'; true", "of the agent"},
-		"its own first":           {"env -i " + beHeir + "=1 " + name + "=own " + os.Args[0], "own"},
-		"the nearest":             {"env -i " + name + "=nearer sh -c '" + heir + os.Args[0] + "; true'; true", "nearer"},
-		"an empty one counts":     {"env -i " + beHeir + "=1 " + name + "= " + os.Args[0], ""},
+		"of the agent":            {child + os.Args[0], "of the agent"},
+		"through another program": {"env -i sh -c '" + child + os.Args[0] + "; true'; true", "of the agent"},
+		"its own first":           {"env -i " + printToken + "=1 " + name + "=own " + os.Args[0], "own"},
+		"the nearest":             {"env -i " + name + "=nearer sh -c '" + child + os.Args[0] + "; true'; true", "nearer"},
+		"an empty one counts":     {"env -i " + printToken + "=1 " + name + "= " + os.Args[0], ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cmd := exec.Command("sh", "-c", c.script+"; true")
@@ -42,7 +41,7 @@ func TestATaskTokenComesFromWhoStartedTheProcess(t *testing.T) {
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
 			if err != nil || strings.TrimSpace(string(out)) != c.want {
-				t.Errorf("it found %q, want %q; %v %s", out, c.want, err, &stderr)
+				t.Errorf("found %q, want %q; %v %s", out, c.want, err, &stderr)
 			}
 		})
 	}

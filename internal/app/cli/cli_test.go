@@ -32,32 +32,32 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// outcome is what a command line did.
+// outcome is the exit code and the output of a command.
 type outcome struct {
 	code           int
 	stdout, stderr string
 }
 
 // run runs a command line in this process.
-func (p place) run(t *testing.T, args ...string) outcome {
+func (p setup) run(t *testing.T, args ...string) outcome {
 	t.Helper()
 	return p.runWith(t, strings.NewReader(""), nil, args...)
 }
 
-func (p place) runWith(t *testing.T, stdin io.Reader, signals <-chan os.Signal, args ...string) outcome {
+func (p setup) runWith(t *testing.T, stdin io.Reader, signals <-chan os.Signal, args ...string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := cli.Run(context.Background(), "parley", p.args(args...), stdin, &stdout, &stderr, nil, signals)
 	return outcome{code, p.short(stdout.String()), p.short(stderr.String())}
 }
 
-// short leaves out of the commands that the user is told which hub is meant.
-func (p place) short(text string) string {
+// short removes the flags that name the hub from the commands that the output recommends.
+func (p setup) short(text string) string {
 	return strings.ReplaceAll(text, "parley --socket "+p.socket+" --data-dir "+p.dir+" ", "parley ")
 }
 
 // hub runs a hub in this process.
-func (p place) hub(t *testing.T) {
+func (p setup) hub(t *testing.T) {
 	t.Helper()
 	cfg, err := config.Load(config.Options{
 		LookupEnv: func(string) (string, bool) { return "", false },
@@ -88,9 +88,9 @@ func (p place) hub(t *testing.T) {
 	})
 }
 
-func newHub(t *testing.T) place {
+func newHub(t *testing.T) setup {
 	t.Helper()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	return p
 }
@@ -111,7 +111,7 @@ func want(t *testing.T, o outcome, code int, stdout string) {
 	}
 }
 
-// HUB-CMD-SEND, HUB-CONFIG-DEFAULTS: the answer, and nothing else, is on stdout.
+// HUB-CMD-SEND, HUB-CONFIG-DEFAULTS: stdout has only the answer.
 func TestSendPrintsTheAnswer(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
@@ -125,7 +125,7 @@ func TestSendPrintsTheAnswer(t *testing.T) {
 	want(t, o, 0, "from a pipe\n")
 }
 
-// volatile is what differs from run to run in JSON output.
+// volatile matches the values in JSON output that differ from run to run.
 var volatile = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f-]{27}"|"20\d\d-[^"]+Z"|"(uptime|pid|latencyMs)":\d+|"version":"[^"]*"`)
 
 func golden(t *testing.T, name, text string) {
@@ -159,7 +159,7 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// The shapes of the JSON output are a contract: docs/json.md.
+// docs/json.md specifies the JSON output.
 // HUB-CMD-GLOBAL, HUB-CMD-STATUS, HUB-CMD-AGENTS, HUB-CMD-TASKS.
 func TestJSONOutput(t *testing.T) {
 	t.Parallel()
@@ -241,7 +241,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestWithoutAHub(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	for _, args := range [][]string{
 		{"status"}, {"agents"}, {"tasks"}, {"contexts"}, {"task", "show", "x"}, {"send", "echo", "hi", "--no-start"},
 	} {
@@ -253,10 +253,10 @@ func TestWithoutAHub(t *testing.T) {
 	want(t, p.run(t, "stop"), 0, "No hub is running.")
 }
 
-// A command that is told to the user means the same hub.
+// A command that an error message recommends names the same hub.
 func TestRemediesCanBeCopied(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	var stderr bytes.Buffer
 	cli.Run(t.Context(), "parley", []string{"--socket", p.dir + "/it's", "status"}, strings.NewReader(""), io.Discard, &stderr, nil, nil)
 	if want := `parley --socket '` + p.dir + `/it'\''s' start`; !strings.Contains(stderr.String(), want) {
@@ -295,7 +295,7 @@ func TestDetachedTaskIsFollowedAndCanceled(t *testing.T) {
 		t.Errorf("follow: %+v", o)
 	}
 	if o := p.run(t, "task", "cancel", id); o.code != 1 || !strings.Contains(o.stderr, "error:") {
-		t.Errorf("a second cancel: %+v", o)
+		t.Errorf("the second cancel: %+v", o)
 	}
 }
 
@@ -309,12 +309,12 @@ func TestQuestionIsAnsweredByACommand(t *testing.T) {
 	}
 	shown := p.run(t, "task", "show", task.ID)
 	if !strings.Contains(shown.stderr, "send --task "+task.ID+" yes-once") || !strings.Contains(shown.stderr, "rm -rf build\n") {
-		t.Errorf("the question as shown: %q", shown.stderr)
+		t.Errorf("the question is shown as %q", shown.stderr)
 	}
 	want(t, p.run(t, "send", "--task", task.ID, "yes-once"), 0, "you said yes-once")
 }
 
-// What agents say must not reach the terminal as commands to it.
+// Output of agents cannot control the terminal.
 func TestAgentsCannotControlTheTerminal(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
@@ -328,7 +328,7 @@ func TestAgentsCannotControlTheTerminal(t *testing.T) {
 	}
 }
 
-// The first Ctrl-C cancels and waits; task follow only leaves.
+// The first Ctrl-C cancels the task and waits for its end; task follow only stops following.
 func TestInterrupts(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
@@ -359,7 +359,7 @@ func TestInterrupts(t *testing.T) {
 	want(t, p.run(t, "task", "cancel", id), 0, "canceled")
 }
 
-// watched is a writer that tells when a text has been written.
+// watched is a writer that closes seen once word has been written.
 type watched struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -392,7 +392,7 @@ func TestPrettyStatusAndAgents(t *testing.T) {
 
 func TestConfigCommands(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	want(t, p.run(t, "config", "path"), 0, p.dir+"/config.yaml")
 	want(t, p.run(t, "config", "validate"), 0, "is valid.")
 	want(t, p.run(t, "config", "show"), 0, p.dir+"/config.yaml:3")
@@ -415,8 +415,7 @@ func TestConfigCommands(t *testing.T) {
 	}
 }
 
-// project makes a directory the current one, with a home and an environment
-// without settings, and returns it.
+// project creates a directory, changes to it, and returns it. HOME is empty, and the environment has no settings.
 func project(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -438,7 +437,7 @@ func project(t *testing.T) string {
 }
 
 func TestConfigOfTheProject(t *testing.T) {
-	p, dir := newPlace(t), project(t)
+	p, dir := newSetup(t), project(t)
 	want(t, p.run(t, "config", "validate"), 0, "There is no .mcp-config.json in "+dir+" or above; the default channels are in force.")
 	want(t, p.run(t, "config", "path", "mcp"), 0, dir+"/.mcp-config.json\n")
 	want(t, p.run(t, "--format", "json", "config", "path", "mcp"), 0, `"found":false`)
@@ -462,9 +461,9 @@ func TestConfigOfTheProject(t *testing.T) {
 	want(t, p.run(t, "config", "path", "mcp"), 0, dir+"/.mcp-config.json\n")
 }
 
-// REQ-USE-007, REQ-DESIGN-CONFIG-004: the mistakes of both are told at once, with their places.
-func TestConfigValidateTellsEveryMistake(t *testing.T) {
-	p, dir := newPlace(t), project(t)
+// REQ-USE-007, REQ-DESIGN-CONFIG-004: all errors of both files are reported together, with their positions.
+func TestConfigValidateReportsEveryError(t *testing.T) {
+	p, dir := newSetup(t), project(t)
 	if err := errors.Join(
 		os.WriteFile(p.dir+"/config.yaml", []byte("htpp: {}\n"), 0o600),
 		os.WriteFile(dir+"/.mcp-config.json", []byte("{\n \"chanels\": []\n}"), 0o600),
@@ -482,7 +481,7 @@ func TestConfigValidateTellsEveryMistake(t *testing.T) {
 	}
 	for _, command := range [][]string{{"config", "validate", "mcp"}, {"doctor"}} {
 		if o := p.run(t, command...); strings.ContainsAny(o.stdout+o.stderr, "\x1b\a") || strings.Contains(o.stdout+o.stderr, "x\ny") {
-			t.Errorf("a file steers the terminal: %+v", o)
+			t.Errorf("a file's content controls the terminal: %+v", o)
 		}
 	}
 	if o := p.run(t, "config", "validate", "mcp"); o.code != 2 || strings.Contains(o.stderr, "htpp") || !strings.Contains(o.stderr, "config validate") {
@@ -492,7 +491,7 @@ func TestConfigValidateTellsEveryMistake(t *testing.T) {
 
 func TestDoctorNeedsNoHub(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	o := p.run(t, "doctor")
 	want(t, o, 0, "is not running; start it with: parley start")
 	want(t, o, 0, "→ install it with: magic")
@@ -530,7 +529,7 @@ func TestHelpVersionManAndCompletion(t *testing.T) {
 }
 
 // process runs this test binary as parley.
-func (p place) process(t *testing.T, args ...string) outcome {
+func (p setup) process(t *testing.T, args ...string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd := p.command(t, args...)
@@ -542,8 +541,8 @@ func (p place) process(t *testing.T, args ...string) outcome {
 	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// command is this test binary as parley, to be started.
-func (p place) command(t *testing.T, args ...string) *exec.Cmd {
+// command returns the command that runs this test binary as parley.
+func (p setup) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -554,8 +553,8 @@ func (p place) command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// stopAtEnd leaves no hub behind.
-func (p place) stopAtEnd(t *testing.T) {
+// stopAtEnd stops the hub when the test ends.
+func (p setup) stopAtEnd(t *testing.T) {
 	t.Cleanup(func() {
 		if o := p.run(t, "stop"); o.code != 0 {
 			t.Errorf("stop: %+v", o)
@@ -566,7 +565,7 @@ func (p place) stopAtEnd(t *testing.T) {
 // HUB-CMD-START, HUB-CMD-STOP, HUB-SOCKET-PATH, HUB-SERVER-SHUTDOWN.
 func TestHubRunsInTheBackground(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.stopAtEnd(t)
 	want(t, p.process(t, "start"), 0, "The hub is running (process ")
 	again := p.process(t, "start")
@@ -580,13 +579,13 @@ func TestHubRunsInTheBackground(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, p.run(t, "stop"), 0, "has stopped.")
-	// A process that has ended and was not waited for has no command line.
+	// A zombie has no command line.
 	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", info.PID)); err == nil && len(line) > 0 {
-		t.Errorf("stop returned before the process was gone: %q", line)
+		t.Errorf("stop returned before the process had ended: %q", line)
 	}
 	for _, file := range []string{p.socket, p.dir + "/hub.json"} {
 		if _, err := os.Stat(file); err == nil {
-			t.Errorf("%s is left behind", file)
+			t.Errorf("%s is left", file)
 		}
 	}
 	want(t, p.run(t, "stop"), 0, "No hub is running.")
@@ -594,7 +593,7 @@ func TestHubRunsInTheBackground(t *testing.T) {
 
 func TestSendStartsTheHub(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.stopAtEnd(t)
 	o := p.process(t, "send", "echo", "hello")
 	if o.code != 0 || o.stdout != "hello\n" || !strings.Contains(o.stderr, "started the hub in the background") {
@@ -604,7 +603,7 @@ func TestSendStartsTheHub(t *testing.T) {
 
 func TestManyStartsMakeOneHub(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.stopAtEnd(t)
 	outcomes := make(chan outcome, 4)
 	for range cap(outcomes) {
@@ -624,13 +623,13 @@ func TestManyStartsMakeOneHub(t *testing.T) {
 		}
 	}
 	if len(pids) != 1 || fresh != 1 {
-		t.Errorf("processes %v, %d of the starts say that theirs runs", pids, fresh)
+		t.Errorf("processes %v, %d of the starts report that they started the hub", pids, fresh)
 	}
 }
 
 func TestKilledHubIsReplacedAndFinishedTasksStay(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.stopAtEnd(t)
 	want(t, p.process(t, "start"), 0, "The hub is running")
 	done := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "kept"))
@@ -650,8 +649,8 @@ func TestKilledHubIsReplacedAndFinishedTasksStay(t *testing.T) {
 
 func TestStartSaysWhyItFails(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	if err := os.Mkdir(p.socket, 0o700); err != nil { // a directory where the socket should be
+	p := newSetup(t)
+	if err := os.Mkdir(p.socket, 0o700); err != nil { // a directory at the socket's path
 		t.Fatal(err)
 	}
 	o := p.process(t, "start")
@@ -668,7 +667,7 @@ func TestStartSaysWhyItFails(t *testing.T) {
 
 func TestForegroundHubStopsOnASignal(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	signals := make(chan os.Signal, 1)
 	out := newWatched("Ctrl-C stops it")
 	done := make(chan int, 1)
@@ -686,13 +685,13 @@ func TestForegroundHubStopsOnASignal(t *testing.T) {
 func TestHubWithAnotherDataDirectoryIsStopped(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
-	elsewhere := place{dir: t.TempDir(), socket: p.socket}
+	elsewhere := setup{dir: t.TempDir(), socket: p.socket}
 	want(t, elsewhere.run(t, "stop"), 0, "has stopped.")
 }
 
 func TestConformanceServesTheKitsAgent(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	signals := make(chan os.Signal, 1)
 	out := newWatched("http://127.0.0.1:")
 	done := make(chan int, 1)

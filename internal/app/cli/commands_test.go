@@ -20,8 +20,8 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// background runs a command until it has printed a text; the rest is to be had with done.
-func (p place) background(t *testing.T, word string, args ...string) (out *watched, signals chan<- os.Signal, done <-chan int) {
+// background starts a command and blocks until it has printed word; done receives its exit code.
+func (p setup) background(t *testing.T, word string, args ...string) (out *watched, signals chan<- os.Signal, done <-chan int) {
 	t.Helper()
 	out = newWatched(word)
 	s, code := make(chan os.Signal, 2), make(chan int, 1)
@@ -31,8 +31,8 @@ func (p place) background(t *testing.T, word string, args ...string) (out *watch
 	return out, s, code
 }
 
-// completions are the candidates without their descriptions.
-func (p place) completions(t *testing.T, args ...string) []string {
+// completions returns the candidates without their descriptions.
+func (p setup) completions(t *testing.T, args ...string) []string {
 	t.Helper()
 	o := p.run(t, append([]string{"__complete"}, args...)...)
 	if o.code != 0 {
@@ -72,9 +72,9 @@ func TestIDsAreCompletedFromTheHub(t *testing.T) {
 		}
 	}
 	if got := p.completions(t, "swarm", "show", s.ID, ""); len(got) != 0 {
-		t.Errorf("there is one swarm to show, and after it %q is offered", got)
+		t.Errorf("show takes one swarm, but after it %q is offered", got)
 	}
-	if got := newPlace(t).completions(t, "swarm", "show", ""); len(got) != 0 {
+	if got := newSetup(t).completions(t, "swarm", "show", ""); len(got) != 0 {
 		t.Errorf("without a hub %q is offered", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestSwarmsAreListedLeftAndStopped(t *testing.T) {
 	if o.code != 0 || !strings.Contains(o.stderr, "swarm show "+id) {
 		t.Fatalf("%+v", o)
 	}
-	// Ctrl-C leaves the swarm alone, and says how it is ended.
+	// After Ctrl-C the swarm keeps running, and the command says how to stop it.
 	notified, signals, done := newWatched("swarm "+id), make(chan os.Signal, 1), make(chan int, 1)
 	go func() {
 		done <- cli.Run(t.Context(), "parley", p.args("swarm", "show", "--follow", id), strings.NewReader(""), io.Discard, notified, nil, signals)
@@ -115,7 +115,7 @@ func TestSwarmsAreListedLeftAndStopped(t *testing.T) {
 
 func TestPeersAsJSONAndWithoutAList(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	bob := identity.Generate().Public().String()
 	type peer struct{ Name, Key string }
 	if got := decode[peer](t, p.run(t, "--format", "json", "peers", "pair", bob, "--name", "bob")); got != (peer{"bob", bob}) {
@@ -161,7 +161,7 @@ func TestDocumentIsWatchedUntilCtrlC(t *testing.T) {
 	}
 }
 
-func TestLoopIsStoppedFromElsewhere(t *testing.T) {
+func TestLoopIsStoppedByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
 	path := p.list(t, "- [ ] think\n")
@@ -185,18 +185,18 @@ func TestLoopIsStoppedFromElsewhere(t *testing.T) {
 	}
 }
 
-func TestManWantsADirectoryThatCanBeMade(t *testing.T) {
+func TestManNeedsADirectoryThatCanBeCreated(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	file := filepath.Join(p.dir, "config.yaml")
 	if o := p.run(t, "man", filepath.Join(file, "pages")); o.code == 0 || o.stdout != "" || !strings.Contains(o.stderr, "error:") {
 		t.Errorf("%+v", o)
 	}
 }
 
-// The network's commands as programs use them, and those that watch.
-func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
-	p := newPlace(t)
+// The network commands with JSON output, and those that watch.
+func TestNetworkCommandsWatchAndPrintJSON(t *testing.T) {
+	p := newSetup(t)
 	_, agent := network(t, false)
 	want(t, p.run(t, "network"), 0, "Usage:")
 	want(t, p.run(t, "network", "work"), 0, "There is no work.")
@@ -209,7 +209,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	<-out.seen
 	signals <- os.Interrupt
 	if code := <-done; code != 0 {
-		t.Errorf("a watch ends with %d", code)
+		t.Errorf("watch: exit %d", code)
 	}
 
 	o := p.run(t, "network", "inbox")
@@ -224,7 +224,7 @@ func TestTheNetworkIsWatchedAndReadByPrograms(t *testing.T) {
 	<-out.seen
 	signals <- os.Interrupt
 	if code := <-done; code != 0 {
-		t.Errorf("a watch ends with %d", code)
+		t.Errorf("watch: exit %d", code)
 	}
 	letter := decode[struct {
 		SenderGUID, Message string

@@ -10,7 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/cli"
 )
 
-func TestTheDemonstrationLosesOneAndFinishes(t *testing.T) {
+func TestTheDemonstrationFinishesAfterAnAgentFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []cli.DemoEvent
 		result, err := cli.Demonstrate(t.Context(), time.Second, func(e cli.DemoEvent) { events = append(events, e) })
@@ -49,7 +49,7 @@ func TestTheDemonstrationCanBeInterrupted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := cli.Demonstrate(ctx, time.Hour, func(cli.DemoEvent) {}); err == nil {
-			t.Error("it has finished")
+			t.Error("the demonstration finished")
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/cli"
 )
 
-// People list, read and edit documents; edits of one call happen together or not at all.
+// The commands list, read and edit documents; the edits of one call are atomic.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
@@ -35,7 +35,7 @@ func TestDocuments(t *testing.T) {
 		}
 	}](t, p.run(t, "--format", "json", "doc", "show", "plan"))
 	if shown.Name != "plan" || shown.Version == "" || shown.Content.Notes != "first" || shown.Content.Plan["n"] != 3.0 || len(shown.Content.Todo) != 1 {
-		t.Errorf("it shows %+v", shown)
+		t.Errorf("doc show: %+v", shown)
 	}
 	if names := decode[[]string](t, p.run(t, "--format", "json", "doc", "list")); len(names) != 1 || names[0] != "plan" {
 		t.Errorf("the documents are %v", names)
@@ -66,7 +66,7 @@ func TestDocuments(t *testing.T) {
 		t.Errorf("no such document: %+v", o)
 	}
 	if o := p.runWith(t, strings.NewReader(strings.Repeat(" ", 9<<20)), nil, "doc", "edit", "plan", "-"); o.code != 2 || !strings.Contains(o.stderr, "larger than 8 MiB") {
-		t.Errorf("too much: %+v", o)
+		t.Errorf("too large: %+v", o)
 	}
 	want(t, p.run(t, "doc", "edit", "odd", "--set", "m.k=1]"), 0, `"k": "1]"`)
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=1"), 0, "")
@@ -80,7 +80,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// Documents are shared with agents elsewhere by role; nobody has one by default.
+// A document is shared with remote agents by role; by default nobody has a role.
 func TestDocumentsAreShared(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
@@ -111,9 +111,9 @@ func TestDocumentsAreShared(t *testing.T) {
 	}
 }
 
-// dyingHub listens where the hub of a place would. It hands each request to answer, which returns what the hub
-// says, "" if it dies of the request: then it closes the connection.
-func dyingHub(t *testing.T, p place, answer func(method string) string) {
+// dyingHub listens on the socket of p. It passes each request's method to answer and writes the result as the hub's
+// response; for "" it closes the connection, as a hub that crashes does.
+func dyingHub(t *testing.T, p setup, answer func(method string) string) {
 	t.Helper()
 	ln, err := net.Listen("unix", p.socket)
 	if err != nil {
@@ -150,10 +150,10 @@ func dyingHub(t *testing.T, p place, answer func(method string) string) {
 	})
 }
 
-// A hub that dies in a change of a document leaves open whether it was made. The command says so, to people and
-// programs, and how to see it.
-func TestAHubThatDiesInAnEditLeavesItOpen(t *testing.T) {
-	p := newPlace(t)
+// If the hub crashes during an edit, the command reports, in words and in JSON, that the outcome is unknown, and how
+// to check it.
+func TestAnEditDuringACrashHasAnUnknownOutcome(t *testing.T) {
+	p := newSetup(t)
 	dyingHub(t, p, func(string) string { return "" })
 	for _, c := range []struct {
 		args          []string
@@ -184,9 +184,9 @@ func TestAHubThatDiesInAnEditLeavesItOpen(t *testing.T) {
 	}
 }
 
-// A hub that stops before an edit is stored says so itself; an interruption does not wait for the answer.
-func TestAnEditWithoutAnAnswerIsLeftOpen(t *testing.T) {
-	p := newPlace(t)
+// A hub that stops before an edit is stored reports that itself; Ctrl-C does not wait for the response.
+func TestAnEditWithoutAResponseHasAnUnknownOutcome(t *testing.T) {
+	p := newSetup(t)
 	asked, end := make(chan struct{}), make(chan struct{})
 	var stops sync.Once
 	dyingHub(t, p, func(string) string {
@@ -201,20 +201,20 @@ func TestAnEditWithoutAnAnswerIsLeftOpen(t *testing.T) {
 		return answer
 	})
 	if o := p.run(t, "--format", "json", "doc", "edit", "plan", "--set", "m.k=1"); o.code != 1 || !strings.Contains(o.stderr, `"code":"outcome-unknown"`) {
-		t.Errorf("a hub that stops: %+v", o)
+		t.Errorf("a stopping hub: %+v", o)
 	}
 	signals := make(chan os.Signal, 1)
 	go func() { <-asked; signals <- syscall.SIGINT }()
 	o := p.runWith(t, strings.NewReader(""), signals, "doc", "edit", "plan", "--set", "m.k=1")
 	close(end)
 	if o.code != 130 || !strings.Contains(o.stderr, "all of the edits may be in the document") || !strings.Contains(o.stderr, "parley doc show plan") {
-		t.Errorf("an interruption: %+v", o)
+		t.Errorf("Ctrl-C: %+v", o)
 	}
 }
 
-// Who watches a document goes on when a hub that died is back.
+// doc watch continues after the hub was killed and restarted.
 func TestWatchingSurvivesAHubRestart(t *testing.T) {
-	p := newPlace(t)
+	p := newSetup(t)
 	var mu sync.Mutex
 	calls := 0
 	dyingHub(t, p, func(string) string {
@@ -224,7 +224,7 @@ func TestWatchingSurvivesAHubRestart(t *testing.T) {
 		switch calls {
 		case 1:
 			return `"result":{"name":"plan","version":"a","content":{"n":1}}`
-		case 2, 3: // it dies, and once more when it has just come back
+		case 2, 3: // it crashes, and again right after its restart
 			return ""
 		case 4: // nothing new
 			return `"result":{"name":"plan","version":"a","content":{"n":1}}`
@@ -252,6 +252,6 @@ func TestWatchingSurvivesAHubRestart(t *testing.T) {
 		}
 	}
 	if code := <-ended; code != 0 || len(seen) != 2 || notified.Len() > 0 {
-		t.Errorf("it ended with %d, having seen %v, and said %q", code, seen, notified.String())
+		t.Errorf("exit %d, seen %v, stderr %q", code, seen, notified.String())
 	}
 }

@@ -15,7 +15,7 @@ func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdou
 	return a.run(ctx, args, signals)
 }
 
-// Plain, Fit and Cells are tested by themselves.
+// Plain, Fit and Cells are tested directly.
 var (
 	Plain = plain
 	Fit   = fit
@@ -24,16 +24,16 @@ var (
 	Short = short
 )
 
-// Cleaner is tested over pieces.
+// Cleaner is tested with text in pieces.
 type Cleaner = cleaner
 
-// Clean cleans a piece.
+// Clean cleans one piece.
 func (c *cleaner) Clean(text string) string { return c.clean(text) }
 
-// TaskToken finds the task token of this process.
+// TaskToken returns the task token of this process.
 var TaskToken = taskToken
 
-// The parts of replay are tested by themselves.
+// The parts of replay are tested directly.
 type (
 	AuditFilter   = auditFilter
 	ReplayOptions = replayOptions
@@ -45,17 +45,17 @@ var (
 	Resend    = resend
 )
 
-// The readers of plans are tested by themselves.
+// The parsers of plans are tested directly.
 var (
 	ReadPlan      = readPlan
 	SubTasksIn    = subTasksIn
 	PlannerPrompt = plannerPrompt
 )
 
-// The demonstration is tested without its command.
+// Demo runs the demonstration without its command.
 var Demonstrate = demonstrate
 
-// DemoEvent is an event of it.
+// DemoEvent is an event of the demonstration.
 type DemoEvent = demoEvent
 
 func TestVersionIsKnownWithoutARelease(t *testing.T) {
@@ -68,7 +68,7 @@ func TestVersionIsKnownWithoutARelease(t *testing.T) {
 	}
 }
 
-func TestReleaseWins(t *testing.T) {
+func TestAReleasesVersionHasPriority(t *testing.T) {
 	release = "1.2.3"
 	t.Cleanup(func() { release = "" })
 	if got := versionString(); got != "1.2.3" {

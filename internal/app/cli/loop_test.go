@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
-func (p place) list(t *testing.T, text string) string {
+func (p setup) list(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(p.dir, "TODO.md")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -26,10 +26,10 @@ func (p place) list(t *testing.T, text string) string {
 
 func TestLoopRunWorksThroughAList(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	path := p.list(t, "# To do\n- [ ] say one\n- [ ] say two\n")
-	flag := filepath.Join(p.dir, "flag") // the check passes from the second time on
+	flag := filepath.Join(p.dir, "flag") // the check passes from the second run on
 	o := p.run(t, "loop", "run", path, "--agent", "words", "--", "/bin/sh", "-c", `test -e "$1" || { touch "$1"; echo the flag is missing; exit 1; }`, "check", flag)
 	for _, part := range []string{"failed     say one", "the flag is missing", "completed  say one (attempt 2)", "completed  say two", "finished"} {
 		if !strings.Contains(o.stdout, part) {
@@ -48,9 +48,9 @@ func TestLoopRunWorksThroughAList(t *testing.T) {
 	}
 }
 
-func TestLoopRunGivesUp(t *testing.T) {
+func TestLoopRunReportsItemsThatItGaveUp(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	path := p.list(t, "- [ ] x\n")
 	if o := p.run(t, "loop", "run", path, "--swarm", "words", "--attempts", "2", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "1 items were given up") {
@@ -78,10 +78,9 @@ func TestLoopRunGivesUp(t *testing.T) {
 	}
 }
 
-// A list that does not exist and has no state is an error; the state of a list that was
-// removed after a loop is still shown.
-func TestLoopStatusAndStopWantAList(t *testing.T) {
-	p := newPlace(t)
+// A list without a file and without a loop's state is an error; a removed list's state is still shown.
+func TestLoopStatusAndStopNeedAList(t *testing.T) {
+	p := newSetup(t)
 	t.Chdir(p.dir)
 	path := p.list(t, "- [ ] x\n")
 	for _, command := range []string{"status", "stop"} {
@@ -99,7 +98,7 @@ func TestLoopStatusAndStopWantAList(t *testing.T) {
 		}
 	}
 	if found, err := filepath.Glob(filepath.Join(p.dir, "*", "loops", "*")); err != nil || len(found) > 0 {
-		t.Errorf("%v: asking has made %q", err, found)
+		t.Errorf("%v: status and stop created %q", err, found)
 	}
 	p.hub(t)
 	if o := p.run(t, "loop", "run", path, "--agent", "words"); o.code != 0 {
@@ -113,9 +112,9 @@ func TestLoopStatusAndStopWantAList(t *testing.T) {
 	}
 }
 
-// A check may be given by its path, from where the user is; it runs where the agent does.
-func TestACheckIsFoundWhereTheUserIs(t *testing.T) {
-	p := newPlace(t)
+// A relative path of a check is relative to the user's directory; the check runs in the agent's.
+func TestTheChecksPathIsRelativeToTheUsersDirectory(t *testing.T) {
+	p := newSetup(t)
 	t.Chdir(p.dir)
 	work, elsewhere := t.TempDir(), t.TempDir()
 	config, err := os.ReadFile(p.dir + "/config.yaml")
@@ -131,7 +130,7 @@ func TestACheckIsFoundWhereTheUserIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.hub(t)
-	// Where the agent may not work no item is to blame.
+	// A directory that the agent may not use is no failure of the item.
 	path := p.list(t, "- [ ] x\n")
 	if o := p.run(t, "loop", "run", path, "--agent", "words", "--dir", elsewhere); o.code != 9 || !strings.Contains(o.stderr, "workdirs.roots") {
 		t.Errorf("%+v", o)
@@ -141,15 +140,14 @@ func TestACheckIsFoundWhereTheUserIs(t *testing.T) {
 	}
 }
 
-// A loop is a process that may be killed: the next one goes on with the very work that
-// was under way, and a second one beside it is refused.
-func TestAKilledLoopGoesOnWithItsWork(t *testing.T) {
-	p := newPlace(t)
+// After a loop was killed, the next one resumes the task that was running. A second loop on the same list is refused.
+func TestAKilledLoopIsResumed(t *testing.T) {
+	p := newSetup(t)
 	config, err := os.ReadFile(p.dir + "/config.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// waits says when it has begun, and goes on when it may.
+	// The agent waits appends a line to begun, then blocks until may can be read.
 	waits := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = --version ] && { echo 1; exit; }\ncat >/dev/null\ncd '%s' && echo x >>begun && cat may >/dev/null && echo done\n", p.dir)
 	err = errors.Join(
 		os.WriteFile(p.dir+"/waits", []byte(waits), 0o700),
@@ -177,7 +175,7 @@ func TestAKilledLoopGoesOnWithItsWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := killed.Wait(); err == nil {
-		t.Fatal("it was not killed")
+		t.Fatal("the loop was not killed")
 	}
 	if o := p.run(t, "loop", "status", path); !strings.Contains(o.stdout, "No loop is running") || !strings.Contains(o.stdout, "working") {
 		t.Errorf("%+v", o)
@@ -191,13 +189,13 @@ func TestAKilledLoopGoesOnWithItsWork(t *testing.T) {
 	}
 	begun, err := os.ReadFile(p.dir + "/begun")
 	if err != nil || string(begun) != "x\n" {
-		t.Errorf("%v: the agent began %q", err, begun)
+		t.Errorf("%v: begun has %q", err, begun)
 	}
 }
 
-// A wrong configuration of the project is told as every other error is.
-func TestAWrongProjectConfigurationStopsALoopOnAQueue(t *testing.T) {
-	p := newPlace(t)
+// An error in the project's configuration is printed like every other error.
+func TestAnInvalidProjectConfigurationStopsALoopOnAQueue(t *testing.T) {
+	p := newSetup(t)
 	t.Chdir(p.dir)
 	if err := os.WriteFile(filepath.Join(p.dir, ".mcp-config.json"), []byte(`{"workQueue": {"ackTimeout": "long"}}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -212,7 +210,7 @@ func TestAWrongProjectConfigurationStopsALoopOnAQueue(t *testing.T) {
 
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	o := p.run(t, "demo", "--pace", "0s")
 	for _, part := range []string{"joined", "accepted", "titan dies", "venus.count", "5 chapters, 50 words"} {
 		if !strings.Contains(o.stdout, part) {
@@ -232,7 +230,7 @@ func TestDemo(t *testing.T) {
 
 func TestRosterListsThePlanetaryAgents(t *testing.T) { // Req 11.1
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	config, err := os.ReadFile(p.dir + "/config.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -253,9 +251,9 @@ func TestRosterListsThePlanetaryAgents(t *testing.T) { // Req 11.1
 	}
 }
 
-// The items of a work queue of the network; the hub's audit log has each step.
+// The loop does the items of a work queue; the hub's audit log has each step.
 func TestLoopRunWorksThroughAQueue(t *testing.T) {
-	p := newPlace(t)
+	p := newSetup(t)
 	_, agent := network(t, false)
 	p.hub(t)
 	for _, id := range []string{"one", "two"} {

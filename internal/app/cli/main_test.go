@@ -17,8 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// The test binary stands in for other programs: with these variables set it is
-// parley itself, or an agent.
+// With one of these variables set, the test binary runs as parley or as an agent.
 const (
 	beParley = "PARLEY_TEST_PROGRAM"
 	beAgent  = "PARLEY_TEST_AGENT"
@@ -31,15 +30,15 @@ func TestMain(m *testing.M) {
 	if kind := os.Getenv(beAgent); kind != "" {
 		os.Exit(agent(kind))
 	}
-	if len(os.Args) > 1 && os.Args[1] == "start" { // by a hub's finder: it must not run the tests again
+	if len(os.Args) > 1 && os.Args[1] == "start" { // started by busfinder: do not run the tests again
 		fmt.Fprintln(os.Stderr, beParley+" is not set")
 		os.Exit(1)
 	}
-	os.Setenv("GORACE", "atexit_sleep_ms=0") //nolint:errcheck // else its own processes take a second to end, no more
+	os.Setenv("GORACE", "atexit_sleep_ms=0") //nolint:errcheck // without it each process of the tests takes a second to end
 	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
-// agent is a coding agent that does one thing.
+// agent runs as a coding agent of one kind.
 func agent(kind string) int {
 	if len(os.Args) > 1 && os.Args[1] == "--version" {
 		fmt.Println("1.2.3")
@@ -48,13 +47,13 @@ func agent(kind string) int {
 	switch kind {
 	case "asks":
 		return askingAgent()
-	case "words": // says each word of the prompt at a time
+	case "words": // prints the prompt word by word
 		words := bufio.NewScanner(os.Stdin)
 		words.Split(bufio.ScanWords)
 		for words.Scan() {
 			fmt.Print(words.Text(), " ")
 		}
-	case "hangs": // until it is killed; the prompt must be read first
+	case "hangs": // reads the prompt and hangs until it is killed
 		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // it hangs either way
 		fmt.Print("thinking… ")
 		r, w, err := os.Pipe()
@@ -62,7 +61,7 @@ func agent(kind string) int {
 			return 1
 		}
 		defer w.Close()
-		io.Copy(io.Discard, r) //nolint:errcheck // nothing ever comes
+		io.Copy(io.Discard, r) //nolint:errcheck // nothing is written
 	case "fails":
 		fmt.Fprintln(os.Stderr, "the model is on strike")
 		return 3
@@ -72,7 +71,7 @@ func agent(kind string) int {
 	return 0
 }
 
-// askingAgent speaks ACP and asks for permission before it does anything.
+// askingAgent speaks ACP and requests permission in each turn.
 func askingAgent() int {
 	a := &asker{}
 	a.conn = acp.NewAgentSideConnection(a, os.Stdout, os.Stdin)
@@ -119,7 +118,7 @@ func (a *asker) Prompt(ctx context.Context, p acp.PromptRequest) (acp.PromptResp
 	return acp.PromptResponse{StopReason: acp.StopReasonEndTurn}, err
 }
 
-// agentsYAML configures the agents above. {exe} is the test binary.
+// agentsYAML configures the agents above. {exe} stands for the test binary, {cover} for a directory.
 const agentsYAML = `version: 1
 http: {enabled: false}
 bus: {durability: fast}
@@ -136,12 +135,12 @@ agents:
   missing: {driver: exec, command: parley-no-such-program, probe: {install: "install it with: magic"}}
 `
 
-// place is a data directory and a socket of a test's own.
-type place struct {
+// setup is a test's own data directory and socket.
+type setup struct {
 	dir, socket string
 }
 
-func newPlace(t *testing.T) place {
+func newSetup(t *testing.T) setup {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
 	if err != nil {
@@ -160,9 +159,9 @@ func newPlace(t *testing.T) place {
 	if err := errors.Join(os.Mkdir(dir+"/data", 0o700), os.WriteFile(dir+"/data/config.yaml", []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	return place{dir: dir + "/data", socket: dir + "/hub.sock"}
+	return setup{dir: dir + "/data", socket: dir + "/hub.sock"}
 }
 
-func (p place) args(args ...string) []string {
+func (p setup) args(args ...string) []string {
 	return append([]string{"--data-dir", p.dir, "--socket", p.socket}, args...)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/parleyhub/parley/internal/app/cli"
 )
 
-// mcpSession is nats-mcp-server in this process, and its client.
-type mcpSession struct {
+// mcpConn is a connection to nats-mcp-server in this process.
+type mcpConn struct {
 	t   *testing.T
 	in  *io.PipeWriter
 	out *bufio.Reader
@@ -26,34 +26,34 @@ type mcpSession struct {
 	id  int
 }
 
-// speak starts the MCP server of the current directory's project, with the hub of p.
-func (p place) speak(t *testing.T, signals <-chan os.Signal) *mcpSession {
+// serveMCP runs the MCP server for the project of the current directory, with the hub of p.
+func (p setup) serveMCP(t *testing.T, signals <-chan os.Signal) *mcpConn {
 	t.Helper()
-	// The server tunes the garbage collector of its process.
+	// The server changes the garbage collector's settings of its process.
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
 	stdin, in := io.Pipe()
 	out, stdout := io.Pipe()
-	s := &mcpSession{t: t, in: in, out: bufio.NewReader(out), log: newWatched("the MCP server is ready"), end: make(chan int, 1)}
+	s := &mcpConn{t: t, in: in, out: bufio.NewReader(out), log: newWatched("the MCP server is ready"), end: make(chan int, 1)}
 	go func() {
 		code := cli.Run(t.Context(), cli.MCPServer, p.args(), stdin, stdout, s.log, nil, signals)
 		stdout.Close()
 		s.end <- code
 	}()
-	s.ask("initialize", shake)
+	s.ask("initialize", initializeParams)
 	s.write(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return s
 }
 
-func (s *mcpSession) write(line string) {
+func (s *mcpConn) write(line string) {
 	s.t.Helper()
 	if _, err := io.WriteString(s.in, line+"\n"); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// until returns the first line that has a text.
-func (s *mcpSession) until(part string) string {
+// until returns the first line that contains part.
+func (s *mcpConn) until(part string) string {
 	s.t.Helper()
 	for {
 		line, err := s.out.ReadString('\n')
@@ -66,15 +66,15 @@ func (s *mcpSession) until(part string) string {
 	}
 }
 
-func (s *mcpSession) ask(method, params string) string {
+func (s *mcpConn) ask(method, params string) string {
 	s.t.Helper()
 	s.id++
 	s.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, s.id, method, params))
 	return s.until(fmt.Sprintf(`"id":%d,`, s.id))
 }
 
-// call calls a tool, wants a text in the answer, and returns it.
-func (s *mcpSession) call(tool, arguments, want string) string {
+// call calls a tool and returns the response, which must contain want.
+func (s *mcpConn) call(tool, arguments, want string) string {
 	s.t.Helper()
 	got := s.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
 	if !strings.Contains(got, want) {
@@ -83,8 +83,8 @@ func (s *mcpSession) call(tool, arguments, want string) string {
 	return got
 }
 
-// drain returns the exit code when the server has ended.
-func (s *mcpSession) drain() int {
+// drain waits for the server's end and returns its exit code.
+func (s *mcpConn) drain() int {
 	s.t.Helper()
 	if _, err := io.Copy(io.Discard, s.out); err != nil {
 		s.t.Error(err)
@@ -92,34 +92,34 @@ func (s *mcpSession) drain() int {
 	return <-s.end
 }
 
-func (s *mcpSession) logged() string {
+func (s *mcpConn) logged() string {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
 	return s.log.text.String()
 }
 
-// Documents of the hub are there for the agents of a project, with the project's names.
+// A project's agents use the hub's documents under the project's names.
 func TestTheMCPServerSharesTheHubsDocuments(t *testing.T) {
 	p := newHub(t)
 	project(t)
-	s := p.speak(t, nil)
+	s := p.serveMCP(t, nil)
 	s.call("list_documents", `{}`, "no documents")
 	s.call("edit_document", `{"name":"plan","edits":[{"op":"set","path":["plan","status"],"value":"open"}]}`, `"status":"open"`)
 	s.call("list_documents", `{}`, "plan")
 	s.call("read_document", `{"name":"plan"}`, "open")
 	if said := s.call("read_document", `{"name":"none"}`, `NotFoundError: there is no document none`); strings.Contains(said, "project-") {
-		t.Errorf("it tells the hub's own name: %s", said)
+		t.Errorf("the response has the hub's own name: %s", said)
 	}
 	s.call("edit_document", `{"name":"plan","edits":[{"op":"set","path":["plan"],"value":1}]}`, "needs a key")
-	// Whoever subscribes hears of a change that another client of the hub makes.
+	// A subscriber is notified of a change by another client of the hub.
 	s.ask("resources/subscribe", `{"uri":"parley://documents/plan"}`)
 	names := decode[[]string](t, p.run(t, "--format", "json", "doc", "list"))
 	if len(names) != 1 || !strings.HasSuffix(names[0], "=plan") {
-		t.Fatalf("at the hub the documents are %v", names)
+		t.Fatalf("the hub has the documents %v", names)
 	}
 	want(t, p.run(t, "doc", "edit", names[0], "--set", "plan.status=done"), 0, `"status": "done"`)
 	if line := s.until("notifications/resources/updated"); !strings.Contains(line, "parley://documents/plan") {
-		t.Errorf("it hears %s", line)
+		t.Errorf("notified with %s", line)
 	}
 	s.call("read_document", `{"name":"plan"}`, "done")
 	s.in.Close()
@@ -128,12 +128,12 @@ func TestTheMCPServerSharesTheHubsDocuments(t *testing.T) {
 	}
 }
 
-// Agents meet in the channels, and a signal ends the server in order.
-func TestTheMCPServerKeepsMessagesOverASignal(t *testing.T) {
+// A message that was sent before a signal ended the server is stored.
+func TestASignalLosesNoMessageOfTheMCPServer(t *testing.T) {
 	p := newHub(t)
 	project(t)
 	signals := make(chan os.Signal, 1)
-	s := p.speak(t, signals)
+	s := p.serveMCP(t, signals)
 	s.call("set_handle", `{"handle":"one"}`, "Handle set to: one")
 	s.call("send_message", `{"channel":"roadmap","message":"hello"}`, "Message sent to #roadmap by one")
 	signals <- os.Interrupt
@@ -141,7 +141,7 @@ func TestTheMCPServerKeepsMessagesOverASignal(t *testing.T) {
 		t.Errorf("exit %d, the log:\n%s", code, s.logged())
 	}
 	s.in.Close()
-	next := p.speak(t, nil)
+	next := p.serveMCP(t, nil)
 	next.call("read_messages", `{"channel":"roadmap"}`, "**one**: hello")
 	next.in.Close()
 	if code := next.drain(); code != 0 {
@@ -149,15 +149,15 @@ func TestTheMCPServerKeepsMessagesOverASignal(t *testing.T) {
 	}
 }
 
-// Without a hub a document's tool says what to do; the channels have a server of their own.
-func TestTheMCPServerSaysThatNoHubKeepsTheDocuments(t *testing.T) {
-	p := newPlace(t)
+// Without a hub the document tools name the command that starts one; the channels work on the configured server.
+func TestTheMCPServerReportsThatNoHubRuns(t *testing.T) {
+	p := newSetup(t)
 	project(t)
 	srv := startNATS(t)
 	t.Setenv("NATS_URL", srv.URL())
 	t.Setenv("NATS_USERNAME", "ann")
 	t.Setenv("NATS_PASSWORD", "hunter2")
-	s := p.speak(t, nil)
+	s := p.serveMCP(t, nil)
 	s.call("list_documents", `{}`, "parley start")
 	s.call("send_message", `{"channel":"roadmap","message":"x"}`, "set_handle")
 	s.in.Close()
@@ -166,11 +166,11 @@ func TestTheMCPServerSaysThatNoHubKeepsTheDocuments(t *testing.T) {
 	}
 }
 
-// An agent of a project in the network is told of insecure settings, and registers.
-func TestTheMCPServerTakesPartInTheNetwork(t *testing.T) {
-	p := newPlace(t)
+// The server logs a warning of insecure settings, and its agent registers.
+func TestTheMCPServerJoinsTheNetwork(t *testing.T) {
+	p := newSetup(t)
 	network(t, false)
-	s := p.speak(t, nil)
+	s := p.serveMCP(t, nil)
 	s.call("register_agent", `{"agentType":"tester","capabilities":["go"],"scope":"user","visibility":"public"}`, `"again":false`)
 	s.call("discover_agents", `{}`, "worker-1")
 	s.in.Close()
@@ -179,9 +179,9 @@ func TestTheMCPServerTakesPartInTheNetwork(t *testing.T) {
 	}
 }
 
-// The refusals are an exit code and a line of the log each; standard output stays the protocol's.
+// Each refusal sets the exit code and logs one line; standard output stays empty.
 func TestTheMCPServerRefusesToStart(t *testing.T) {
-	p := newPlace(t)
+	p := newSetup(t)
 	network(t, true)
 	refused := func(message string) {
 		t.Helper()
@@ -192,7 +192,7 @@ func TestTheMCPServerRefusesToStart(t *testing.T) {
 		}
 		for line := range strings.Lines(stderr.String()) {
 			if !json.Valid([]byte(line)) {
-				t.Errorf("the log has %s", line)
+				t.Errorf("not JSON in the log: %s", line)
 			}
 		}
 	}

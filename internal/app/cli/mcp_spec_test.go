@@ -26,13 +26,13 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// startNATS starts a stock server with a password.
+// startNATS starts a NATS server with a password.
 func startNATS(t *testing.T) *testbed.Server {
 	t.Helper()
 	return testbed.StartNATS(t, func(o *server.Options) { o.Username, o.Password = "ann", "hunter2" })
 }
 
-// mcpClient runs nats-mcp-server as an agent's program does.
+// mcpClient runs nats-mcp-server as a process, as an agent's program does.
 type mcpClient struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -67,13 +67,13 @@ func startMCP(t *testing.T, env map[string]string) *mcpClient {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // in case the test has failed
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // if the test has failed
 	p.request("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
 	fmt.Fprintln(stdin, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return p
 }
 
-// request returns the line that answers it.
+// request sends a request and returns the response's line.
 func (p *mcpClient) request(method, params string) string {
 	p.t.Helper()
 	p.id++
@@ -95,7 +95,7 @@ func (p *mcpClient) call(tool, arguments string) string {
 	return p.request("tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
 }
 
-// end waits for the process, and returns its log.
+// end waits for the process and returns its log records.
 func (p *mcpClient) end() []map[string]any {
 	p.t.Helper()
 	rest, err := io.ReadAll(p.stdout)
@@ -110,14 +110,14 @@ func (p *mcpClient) end() []map[string]any {
 	for line := range strings.Lines(p.stderr.String()) {
 		var record map[string]any
 		if err := json.Unmarshal([]byte(line), &record); err != nil {
-			p.t.Fatalf("the log has %q: %v", line, err)
+			p.t.Fatalf("the log has the line %q: %v", line, err)
 		}
 		records = append(records, record)
 	}
 	return records
 }
 
-// record finds what was logged with a message.
+// record returns the first record with a message.
 func record(t *testing.T, records []map[string]any, message string) map[string]any {
 	t.Helper()
 	for _, r := range records {
@@ -131,8 +131,8 @@ func record(t *testing.T, records []map[string]any, message string) map[string]a
 
 // REQ-LOG-001, REQ-LOG-002, REQ-LOG-003, REQ-LOG-005, REQ-LOG-006, REQ-LOG-008,
 // REQ-SEC-TEST-003, REQ-ERROR-005, REQ-USE-003, REQ-PROJECT-003, REQ-PROJECT-006,
-// REQ-STACK-005, REQ-DEPLOY-003: what a whole session leaves on standard error,
-// and that standard output has the protocol and nothing else.
+// REQ-STACK-005, REQ-DEPLOY-003: the log of a whole connection is on standard error, and standard output has only
+// protocol messages.
 func TestTheMCPServersLog(t *testing.T) {
 	srv := startNATS(t)
 	p := startMCP(t, map[string]string{"NATS_URL": srv.URL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2",
@@ -173,12 +173,12 @@ func TestTheMCPServersLog(t *testing.T) {
 	}
 	for _, level := range []string{"DEBUG", "INFO", "WARN", "ERROR"} {
 		if levels[level] == 0 {
-			t.Errorf("nothing of %s among %v", level, slices.Sorted(maps.Keys(levels)))
+			t.Errorf("no record of level %s among %v", level, slices.Sorted(maps.Keys(levels)))
 		}
 	}
 	begin := record(t, records, "the MCP server is ready")
 	if begin["project"] != p.cmd.Dir || begin["projectId"] != mcpconfig.ProjectID(p.cmd.Dir) || begin["namespace"] != "logged" {
-		t.Errorf("the start is told as %v", begin)
+		t.Errorf("the start is logged as %v", begin)
 	}
 	if r := record(t, records, "there is no .mcp-config.json: the defaults are in force"); r["level"] != "INFO" {
 		t.Errorf("got %v", r)
@@ -208,7 +208,7 @@ func TestTheMCPServersLog(t *testing.T) {
 }
 
 // REQ-LOG-003, REQ-LOG-004
-func TestTheMCPServersLogKeepsToItsLevel(t *testing.T) {
+func TestTheMCPServersLogHasALevel(t *testing.T) {
 	srv := startNATS(t)
 	for level, least := range map[string]string{"": "INFO", "error": "ERROR"} {
 		p := startMCP(t, map[string]string{"NATS_URL": srv.URL(), "NATS_USERNAME": "ann", "NATS_PASSWORD": "hunter2", "LOG_LEVEL": level})
@@ -222,8 +222,8 @@ func TestTheMCPServersLogKeepsToItsLevel(t *testing.T) {
 	}
 }
 
-// REQ-REL-008, REQ-REL-009: what was accepted is stored, and the process ends with 0.
-func TestSignalsEndTheMCPServerInOrder(t *testing.T) {
+// REQ-REL-008, REQ-REL-009: accepted messages are stored, and the exit code is 0.
+func TestSignalsStopTheMCPServerGracefully(t *testing.T) {
 	srv := startNATS(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 )
 
-// machine is a user's machine with projects, on which no hub runs yet.
+// machine is a user's computer with two projects and no running hub.
 type machine struct {
 	t    *testing.T
 	root string
@@ -55,7 +55,7 @@ func newMachine(t *testing.T) *machine {
 	return d
 }
 
-// stopHub stops the hub that an MCP process has started, if one has.
+// stopHub stops the hub if an MCP process has started one.
 func (d *machine) stopHub() {
 	d.t.Helper()
 	_, _, err := daemon.Stop(context.Background(), filepath.Join(d.root, "data"), func(context.Context) error { return errors.New("by signal") })
@@ -64,7 +64,7 @@ func (d *machine) stopHub() {
 	}
 }
 
-// mcpChild is nats-mcp-server as an agent's program starts it.
+// mcpChild is nats-mcp-server as a child process.
 type mcpChild struct {
 	*exec.Cmd
 	t      *testing.T
@@ -74,8 +74,7 @@ type mcpChild struct {
 	stderr bytes.Buffer
 }
 
-// command is a program's command line in a project, of a user who has nothing but
-// the hub's place configured.
+// command returns the command that runs program in a project. Only the hub's directory and socket are configured.
 func (d *machine) command(program, project string, args ...string) *exec.Cmd {
 	args = append(args, "--data-dir", filepath.Join(d.root, "data"), "--socket", filepath.Join(d.root, "s"))
 	cmd := exec.Command(os.Args[0], args...)
@@ -104,14 +103,14 @@ func (d *machine) start(project string, env ...string) *mcpChild {
 	return p
 }
 
-// ask writes a request and returns the answer's text.
+// ask sends a request and returns the response's text.
 func (p *mcpChild) ask(id int, method, params string) string {
 	p.t.Helper()
 	if _, err := fmt.Fprintf(p.in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params); err != nil {
 		p.t.Fatal(err, p.stderr.String())
 	}
 	line, err := p.out.ReadBytes('\n')
-	for err == nil && string(line) == toolsCame {
+	for err == nil && string(line) == toolsChanged {
 		line, err = p.out.ReadBytes('\n')
 	}
 	if err != nil {
@@ -132,24 +131,24 @@ func (p *mcpChild) ask(id int, method, params string) string {
 	return answer.Result.Content[0].Text
 }
 
-// toolsCame is what a session hears at any time when it sees the hub's tools.
-const toolsCame = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}` + "\n"
+// toolsChanged is a notification that may arrive at any time once the hub's tools are visible.
+const toolsChanged = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{}}` + "\n"
 
-const shake = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`
+const initializeParams = `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`
 
 func (p *mcpChild) call(id int, tool, arguments string) string {
 	p.t.Helper()
 	return p.ask(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments))
 }
 
-// end closes the input and returns what is left on standard output.
+// end closes the input and returns the rest of standard output.
 func (p *mcpChild) end() string {
 	p.t.Helper()
 	p.in.Close()
 	return p.wait()
 }
 
-// wait waits for the exit code 0.
+// wait waits for the process, which must exit with 0, and returns the rest of standard output.
 func (p *mcpChild) wait() string {
 	p.t.Helper()
 	rest, err := io.ReadAll(p.out)
@@ -159,18 +158,17 @@ func (p *mcpChild) wait() string {
 	if err := p.Wait(); err != nil {
 		p.t.Errorf("%v; the log:\n%s", err, p.stderr.String())
 	}
-	return strings.ReplaceAll(string(rest), toolsCame, "")
+	return strings.ReplaceAll(string(rest), toolsChanged, "")
 }
 
-// The whole promise: with nothing set up, two agents of one project see each
-// other's messages, and another project sees none. Standard output has nothing but
-// the protocol. REQ-USE-008, REQ-STACK-005, REQ-SEC-TEST-001, US-001
-func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
+// Without any configuration, two agents of one project read each other's messages, and another project reads none.
+// Standard output has only protocol messages. REQ-USE-008, REQ-STACK-005, REQ-SEC-TEST-001, US-001
+func TestTwoAgentsNeedNoConfiguration(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	one, two, other := d.start("a"), d.start("a"), d.start("b")
 	for _, p := range []*mcpChild{one, two, other} {
-		p.ask(1, "initialize", shake)
+		p.ask(1, "initialize", initializeParams)
 	}
 	if got := one.call(2, "set_handle", `{"handle":"one"}`); got != "Handle set to: one" {
 		t.Error(got)
@@ -184,7 +182,7 @@ func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 	if got := other.call(2, "read_messages", `{"channel":"roadmap"}`); got != "No messages in #roadmap" {
 		t.Error("another project reads", got)
 	}
-	// An agent that speaks HTTP meets them at the hub, in the same project.
+	// An agent that connects over HTTP reads the same messages of its project.
 	info, err := daemon.Read(filepath.Join(d.root, "data"))
 	if err != nil {
 		t.Fatal(err)
@@ -210,30 +208,30 @@ func TestTwoAgentsMeetWithNothingSetUp(t *testing.T) {
 	}
 	for _, p := range []*mcpChild{one, two, other} {
 		if rest := p.end(); rest != "" {
-			t.Errorf("there is more on standard output: %s", rest)
+			t.Errorf("standard output has more: %s", rest)
 		}
 		for line := range strings.Lines(p.stderr.String()) {
 			if !json.Valid([]byte(line)) {
-				t.Errorf("the log has %s", line)
+				t.Errorf("not JSON in the log: %s", line)
 			}
 		}
 	}
 }
 
-// REQ-REL-008, REQ-REL-009: each way to end it ends with 0, also in the middle of a
-// wait, and the messages are there.
-func TestTheMCPServerEndsInOrder(t *testing.T) {
+// REQ-REL-008, REQ-REL-009: after each signal and at the end of input the exit code is 0, also during a
+// wait, and the messages are stored.
+func TestTheMCPServerStopsGracefully(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	for i, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, 0} {
 		p := d.start("a", "LOG_FORMAT=text")
-		p.ask(1, "initialize", shake)
+		p.ask(1, "initialize", initializeParams)
 		p.call(2, "set_handle", `{"handle":"ending"}`)
 		p.call(3, "send_message", fmt.Sprintf(`{"channel":"errors","message":"before signal %d"}`, i))
 		if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"wait_for_messages"}}`+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		p.call(5, "get_my_handle", `{}`) // the wait has begun
+		p.call(5, "get_my_handle", `{}`) // then the wait has begun
 		if signal == 0 {
 			p.in.Close()
 		} else if err := p.Process.Signal(signal); err != nil {
@@ -247,20 +245,19 @@ func TestTheMCPServerEndsInOrder(t *testing.T) {
 		}
 	}
 	p := d.start("a")
-	p.ask(1, "initialize", shake)
+	p.ask(1, "initialize", initializeParams)
 	if got := p.call(2, "read_messages", `{"channel":"errors"}`); strings.Count(got, "before signal") != 4 {
 		t.Error(got)
 	}
 	p.end()
 }
 
-// A client that closes both ends does not kill the server by SIGPIPE: what is
-// queued would be lost.
-func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
+// A client that closes both ends does not end the server with SIGPIPE, which would lose queued messages.
+func TestAClosedConnectionCausesNoSIGPIPE(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	p := d.start("a")
-	p.ask(1, "initialize", shake)
+	p.ask(1, "initialize", initializeParams)
 	p.stdout.Close()
 	if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"); err != nil {
 		t.Fatal(err)
@@ -275,7 +272,7 @@ func TestAClientThatIsGoneIsNoSignal(t *testing.T) {
 }
 
 // REQ-DESIGN-CONFIG-004, REQ-USE-007, REQ-CONFIG-008, section 15.1
-func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
+func TestTheMCPServerReportsConfigurationErrorsWithTheirPosition(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	file := filepath.Join(d.root, "a", ".mcp-config.json")
@@ -301,13 +298,13 @@ func TestAWrongConfigurationStopsTheMCPServerWithThePlace(t *testing.T) {
 	}
 }
 
-// REQ-ERROR-002, REQ-ERROR-008: a configured server that is down is told, and no
+// REQ-ERROR-002, REQ-ERROR-008: an unreachable configured server is reported, and no
 // hub is started instead.
 func TestAConfiguredServerThatIsDownIsReported(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	p := d.start("a", "NATS_URL=nats://ann:s3cret@127.0.0.1:1", "NATS_PASSWORD=")
-	p.ask(1, "initialize", shake)
+	p.ask(1, "initialize", initializeParams)
 	p.call(2, "set_handle", `{"handle":"me"}`)
 	if got := p.call(3, "read_messages", `{"channel":"roadmap"}`); !strings.HasPrefix(got, "ConnectionError: No NATS server is running at nats://127.0.0.1:1") ||
 		!strings.Contains(got, "nats-server -js") {
@@ -328,7 +325,7 @@ func TestAConfiguredServerThatIsDownIsReported(t *testing.T) {
 	}
 }
 
-// The program is the server without a command, and starts the hub by itself.
+// Without a command the program runs the server, which starts the hub.
 func TestTheMCPProgramsCommands(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)

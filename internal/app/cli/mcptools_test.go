@@ -19,9 +19,8 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 )
 
-// An MCP process that an agent holds for days sees the tools of the hub's MCP servers, and
-// sees them again after the hub was stopped, or killed with its socket left behind; until
-// then a call says what is the matter.
+// A long-running MCP process lists the tools of the hub's MCP servers, and lists them again after the hub was stopped,
+// or killed with its socket left. Meanwhile a call returns an error with the reason.
 func TestSharedToolsSurviveAHubRestart(t *testing.T) {
 	s := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
@@ -30,7 +29,7 @@ func TestSharedToolsSurviveAHubRestart(t *testing.T) {
 	far := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
 	t.Cleanup(func() {
 		for session := range s.Sessions() {
-			_ = session.Close() // to a hub that has gone
+			_ = session.Close() // the hub may have stopped
 		}
 		far.CloseClientConnections()
 		far.Close()
@@ -53,7 +52,7 @@ func TestSharedToolsSurviveAHubRestart(t *testing.T) {
 	}
 	start()
 	p := d.start("a")
-	p.ask(1, "initialize", shake)
+	p.ask(1, "initialize", initializeParams)
 	id := 1
 	says := func(want string) {
 		t.Helper()
@@ -64,7 +63,7 @@ func TestSharedToolsSurviveAHubRestart(t *testing.T) {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("it says %s, want %s", got, want)
+				t.Fatalf("got %s, want %s", got, want)
 			}
 		}
 	}

@@ -27,8 +27,8 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// network is a NATS server, a project whose configuration names it, and an agent
-// in its network.
+// network starts a NATS server, creates a project whose configuration names it, and registers an agent in its
+// network.
 func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	t.Helper()
 	url := testbed.StartNATS(t).URL()
@@ -60,8 +60,8 @@ func network(t *testing.T, tlsRequired bool) (string, *agentnet.Agent) {
 	return url, agent
 }
 
-func TestPeopleTakePartInTheNetwork(t *testing.T) {
-	p := newPlace(t)
+func TestNetworkCommands(t *testing.T) {
+	p := newSetup(t)
 	_, agent := network(t, false)
 	o := p.run(t, "network", "agents")
 	if o.code != 0 || !strings.Contains(o.stdout, agent.GUID()) || !strings.Contains(o.stdout, "far-away") {
@@ -71,7 +71,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	if len(list) != 1 || list[0].Handle != "worker-1" {
 		t.Errorf("%+v", list)
 	}
-	// A message, and its answer to the same person.
+	// A message, and the answer to the same person.
 	answered := make(chan error, 1)
 	go func() {
 		got, _, err := agent.Wait(t.Context(), mail.Selection{})
@@ -94,7 +94,7 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 
-	// Work and its failure.
+	// Work, and its failure.
 	if _, err := agent.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: "T-1", Description: "build it"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +147,9 @@ func TestPeopleTakePartInTheNetwork(t *testing.T) {
 	}
 }
 
-// People are told in words, agents' programs by the log.
-func TestAWrongNetworkConfigurationIsReportedInWords(t *testing.T) {
-	p := newPlace(t)
+// The commands print an error in words; the MCP server logs it.
+func TestAnInvalidNetworkConfigurationIsReported(t *testing.T) {
+	p := newSetup(t)
 	dir := project(t)
 	if err := os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(`{"crossComputer": {"enabled": true}}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -159,8 +159,8 @@ func TestAWrongNetworkConfigurationIsReportedInWords(t *testing.T) {
 	}
 }
 
-func TestTheNetworkMustBeOn(t *testing.T) {
-	p := newPlace(t)
+func TestNetworkCommandsNeedAnEnabledNetwork(t *testing.T) {
+	p := newSetup(t)
 	project(t)
 	t.Setenv("NATS_MCP_LOCAL_NETWORK", "false")
 	if o := p.run(t, "network", "agents"); o.code != 2 || !strings.Contains(o.stderr, "the agents' network is off") {
@@ -168,7 +168,7 @@ func TestTheNetworkMustBeOn(t *testing.T) {
 	}
 }
 
-// serve runs the MCP server with a client that goes away at once.
+// serve runs the MCP server with a client that disconnects at once.
 func serve(t *testing.T) outcome {
 	t.Helper()
 	exe, err := os.Executable()
@@ -188,7 +188,7 @@ func serve(t *testing.T) outcome {
 }
 
 // REQ-CONFIG-CROSS-004, REQ-SEC-CROSS-006, REQ-SEC-CROSS-007: without TLS the
-// server does not start, and where it may, it warns.
+// server does not start, or, if the configuration allows it, logs a warning.
 func TestTheServerDoesNotStartWithoutTLS(t *testing.T) {
 	network(t, true)
 	o := serve(t)

@@ -10,10 +10,10 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Pairing works whether or not a hub runs; nobody is paired before.
+// Pairing works whether or not a hub runs; the list is empty at first.
 func TestPeersArePairedAndRemoved(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	type peer struct{ Name, Key, Address string }
 	type list struct {
 		Key, RelayKey string
@@ -57,10 +57,10 @@ func TestPeersArePairedAndRemoved(t *testing.T) {
 	}
 }
 
-// The list says how the peers of a hub that runs are, and why nothing is known otherwise.
-func TestPeersListSaysHowTheyAre(t *testing.T) {
+// The list has the status of each peer, or the reason why it is unknown.
+func TestPeersListHasTheirStatus(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.stopAtEnd(t)
 	bob := identity.Generate().Public().String()
 	want(t, p.run(t, "peers", "pair", bob, "--name", "bob"), 0, "paired with bob\n")
@@ -100,8 +100,8 @@ func TestPeersListSaysHowTheyAre(t *testing.T) {
 	}
 }
 
-// addSettings adds to a place's configuration.
-func addSettings(t *testing.T, p place, yaml string) {
+// addSettings appends to the configuration of p.
+func addSettings(t *testing.T, p setup, yaml string) {
 	t.Helper()
 	f, err := os.OpenFile(p.dir+"/config.yaml", os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/creack/pty"
 )
 
-// At a terminal a swarm is a picture that is drawn over, in the colours of its parts.
+// At a terminal a swarm is shown as a picture that is redrawn in place, with a colour for each part.
 func TestSwarmIsAPictureAtATerminal(t *testing.T) {
 	t.Parallel()
 	p, s := newHub(t), newScreen(t)
@@ -35,7 +35,7 @@ func TestSwarmIsAPictureAtATerminal(t *testing.T) {
 	s.await("\x1b[31m  ✗ ")
 }
 
-// A picture moves the cursor, which a dumb terminal cannot.
+// A dumb terminal cannot move the cursor, so it gets lines.
 func TestDumbTerminalsGetLines(t *testing.T) {
 	t.Parallel()
 	p, s := newHub(t), newScreen(t)
@@ -48,7 +48,7 @@ func TestDumbTerminalsGetLines(t *testing.T) {
 
 func TestDemoIsAPictureAtATerminal(t *testing.T) {
 	t.Parallel()
-	p, s := newPlace(t), newScreen(t)
+	p, s := newSetup(t), newScreen(t)
 	code := s.run(p, nil, nil, "demo", "--pace", "0s")
 	text := s.await("<end>")
 	if c := <-code; c != 0 {
@@ -65,7 +65,7 @@ var terminalTokens = regexp.MustCompile(`\x1b\[(\d*)([A-Za-z])|\r|\n|[^\x1b\r\n]
 
 var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// shown is what a terminal shows of what was written to it, scrolled lines included.
+// shown returns the lines that a terminal of this size shows for text, with those that scrolled out.
 func shown(text string, rows, cols int) []string {
 	lines, row, col := [][]rune{nil}, 0, 0
 	down := func() {
@@ -122,8 +122,7 @@ func (s *screen) resize(t *testing.T, rows, cols uint16) {
 	}
 }
 
-// However small a terminal is, a picture is drawn over the one before, and not below
-// it.
+// In a terminal of any size, a picture overwrites the one before.
 func TestPicturesFitIntoSmallTerminals(t *testing.T) {
 	t.Parallel()
 	hub := newHub(t)
@@ -131,15 +130,15 @@ func TestPicturesFitIntoSmallTerminals(t *testing.T) {
 		rows, cols := int(size[0]), int(size[1])
 		s := newScreen(t)
 		s.resize(t, size[0], size[1])
-		code := s.run(newPlace(t), nil, nil, "demo", "--pace", "0s")
+		code := s.run(newSetup(t), nil, nil, "demo", "--pace", "0s")
 		lines := shown(s.await("<end>"), rows, cols)
 		if c := <-code; c != 0 {
 			t.Errorf("%v: exit %d", size, c)
 		}
 		if n := count(lines, "● sun"); n != 1 {
-			t.Errorf("%v: an agent is there %d times:\n%s", size, n, strings.Join(lines, "\n"))
+			t.Errorf("%v: an agent is shown %d times:\n%s", size, n, strings.Join(lines, "\n"))
 		}
-		end := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "  all ") }) // what is said below it
+		end := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "  all ") }) // the line below the picture
 		if end < 0 || end > rows {
 			t.Errorf("%v: the picture ends before line %d of\n%s", size, end, strings.Join(lines, "\n"))
 		}
@@ -159,8 +158,8 @@ func TestPicturesFitIntoSmallTerminals(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a picture below its last line; a swarm goes on.
-func TestCtrlCLeavesThePictureWhole(t *testing.T) {
+// After Ctrl-C the cursor is below the picture's last line; a swarm keeps running.
+func TestCtrlCEndsThePictureBelowItsLastLine(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
 	for _, tt := range []struct {
@@ -184,7 +183,7 @@ func TestCtrlCLeavesThePictureWhole(t *testing.T) {
 			t.Errorf("%q: the screen shows\n%s", tt.args, text)
 		}
 		if at := strings.Index(text, "<end>"); at > 0 && text[at-1] != '\n' {
-			t.Errorf("%q: it ended in the middle of a line:\n%s", tt.args, text)
+			t.Errorf("%q: the output ends within a line:\n%s", tt.args, text)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestWrongPlansAreRefused(t *testing.T) {
 	}
 }
 
-func TestThePlannersAnswerMayHaveWordsAround(t *testing.T) {
+func TestThePlannersAnswerMayHaveTextAroundThePlan(t *testing.T) {
 	for _, answer := range []string{
 		`{"subTasks":[{"id":"a","description":"x"}]}`,
 		"Here {is} the plan:\n```json\n{\"subTasks\":[{\"id\":\"a\",\"description\":\"x\"}], \"agents\": [\"root\"]}\n```\nGood luck!",
@@ -100,7 +100,7 @@ func FuzzReadPlan(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := cli.ReadPlan(again); err != nil {
-			t.Fatalf("what was read is not read again: %v\n%s", err, again)
+			t.Fatalf("the encoded plan cannot be read: %v\n%s", err, again)
 		}
 	})
 }

@@ -25,10 +25,10 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// newHubOverHTTP is newHub with HTTP at a port of its own.
-func newHubOverHTTP(t *testing.T) (p place, url string) {
+// newHubOverHTTP is newHub with HTTP on a free port.
+func newHubOverHTTP(t *testing.T) (p setup, url string) {
 	t.Helper()
-	p = newPlace(t)
+	p = newSetup(t)
 	file := filepath.Join(p.dir, "config.yaml")
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -46,8 +46,8 @@ func newHubOverHTTP(t *testing.T) (p place, url string) {
 	return p, info.HTTP
 }
 
-// converse has an agent of another process say something to the hub's echo, and
-// returns the answer's thread.
+// converse sends payloads from an agent of another node to the hub's agent echo and returns the thread of the last
+// answer.
 func converse(t *testing.T, url string, payloads ...string) (thread string) {
 	t.Helper()
 	n, err := parley.New(parley.Options{Channels: channel.Options{
@@ -56,7 +56,7 @@ func converse(t *testing.T, url string, payloads ...string) (thread string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.Close(context.Background()) //nolint:errcheck // what counts is in the hub's log
+	defer n.Close(context.Background()) //nolint:errcheck // the test reads only the hub's log
 	if err := n.Registry().EnableDiscovery("hub", &hubcards.Source{URL: url}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,9 +93,8 @@ func records(t *testing.T, o outcome) []audit.Record {
 	return all
 }
 
-// audited waits until so many envelopes are in the hub's log, which notes each once it
-// is delivered.
-func (p place) audited(t *testing.T, n int) []audit.Record {
+// audited waits until n envelopes are in the hub's audit log, which records each after its delivery.
+func (p setup) audited(t *testing.T, n int) []audit.Record {
 	t.Helper()
 	late := time.After(60 * time.Second)
 	for {
@@ -129,7 +128,7 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		want func(audit.Record) bool
-		last int // of those that are wanted, how many; 0: all
+		last int // how many of the matching records; 0: all
 	}{
 		"thread": {[]string{"--thread", thread}, func(r audit.Record) bool { return r.Envelope.CorrelationID == thread || r.Envelope.ID == thread }, 0},
 		"agent and type": {[]string{"--agent", "visitor", "--type", "response", "--limit", "1"},
@@ -137,7 +136,7 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 		"limit": {[]string{"--limit", "2"}, func(audit.Record) bool { return true }, 2},
 	} {
 		var want []uint64
-		for _, r := range all { // an answer may be noted after the request that followed it
+		for _, r := range all { // an answer may be recorded after the next request
 			if tc.want(r) {
 				want = append(want, r.Seq)
 			}
@@ -175,9 +174,9 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 	want(t, p.run(t, "replay", "--send", "--type", "request", "--limit", "1"), 0, "answer response echo → visitor")
 }
 
-func TestReplaySaysWhatIsWrong(t *testing.T) {
+func TestReplayReportsErrors(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	for _, args := range [][]string{
 		{"--event", "x"}, {"--type", "x"}, {"--since", "x"}, {"--until", "-1h"}, {"--limit", "-1"}, {"--speed", "-1"}, {"--timeout", "0s"}, {"more"},
 	} {

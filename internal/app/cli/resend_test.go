@@ -22,7 +22,7 @@ import (
 
 var epoch = time.Date(2026, 11, 21, 6, 0, 0, 0, time.UTC)
 
-// written is a log with these envelopes, a minute apart, each routed well.
+// written creates an audit log of these envelopes, routed successfully one minute apart, and returns its directory.
 func written(t *testing.T, envelopes ...*envelope.Envelope) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,15 +92,15 @@ func TestFilters(t *testing.T) {
 	} {
 		got := seqs(t, dir, tc.f)
 		if len(got) != len(tc.want) || len(got) > 0 && (got[0] != tc.want[0] || got[len(got)-1] != tc.want[len(tc.want)-1]) {
-			t.Errorf("%s: %v, not %v", name, got, tc.want)
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
 		}
 	}
 	if got := seqs(t, filepath.Join(dir, "not-there"), cli.AuditFilter{}); got != nil {
-		t.Errorf("of no log: %v", got)
+		t.Errorf("without a log: %v", got)
 	}
 }
 
-func TestDamageIsCounted(t *testing.T) {
+func TestDamagedRecordsAreCounted(t *testing.T) {
 	dir := written(t, made(t, "a", cards.L3, "echo", envelope.Request, "1", nil))
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil {
@@ -125,7 +125,7 @@ func TestDamageIsCounted(t *testing.T) {
 	}
 }
 
-// asks answers its first turn with a question.
+// asks is an agent that answers its first turn with a question.
 type asks struct{ turns int }
 
 func (a *asks) Probe(context.Context) runner.Probe {
@@ -210,12 +210,12 @@ func TestEnvelopesAreSentAgain(t *testing.T) {
 	}
 	for seq, want := range map[uint64]string{1: "sent", 2: "sent", 3: "sent", 4: "skipped", 5: "failed", 6: "failed", 7: "sent"} {
 		if kinds[seq] != want {
-			t.Errorf("record %d: %s, not %s", seq, kinds[seq], want)
+			t.Errorf("record %d: %s, want %s", seq, kinds[seq], want)
 		}
 	}
 	for seq, want := range map[uint64]string{1: "hello", 2: "which?", 3: "did red", 7: "invalid-proposal"} {
 		if answers[seq] != want {
-			t.Errorf("record %d: answered %q, not %q", seq, answers[seq], want)
+			t.Errorf("record %d: the answer is %q, want %q", seq, answers[seq], want)
 		}
 	}
 	if threads[2] == question.ID || threads[2] != threads[3] || threads[1] == threads[2] {
@@ -228,10 +228,10 @@ func TestSendEndsWithItsContextAndWithoutAHub(t *testing.T) {
 	url := serveNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := cli.Resend(ctx, dir, cli.AuditFilter{}, cli.ReplayOptions{URL: url, Speed: 1, Report: func(cli.ReplayOutcome) { cancel() }})
-	if !errors.Is(err, context.Canceled) { // it waits a minute for the second
+	if !errors.Is(err, context.Canceled) { // the second record is due a minute later
 		t.Errorf("%v", err)
 	}
 	if _, err := cli.Resend(t.Context(), dir, cli.AuditFilter{}, cli.ReplayOptions{URL: "http://127.0.0.1:1", Report: func(cli.ReplayOutcome) {}}); err == nil {
-		t.Error("sent to nobody")
+		t.Error("sent without a hub")
 	}
 }

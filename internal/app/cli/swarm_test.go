@@ -22,7 +22,7 @@ subTasks:
 - {id: end, description: both together, dependsOn: [one, two]}
 `
 
-func (p place) plan(t *testing.T, text string) string {
+func (p setup) plan(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(p.dir, "plan.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -40,9 +40,9 @@ func session(t *testing.T, o outcome) swarm.Session {
 	return s
 }
 
-func TestSwarmRunSharesATask(t *testing.T) {
+func TestSwarmRunDividesATask(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	path := p.plan(t, plan)
 	o := p.run(t, "swarm", "run", "--plan", path)
@@ -69,15 +69,15 @@ func TestSwarmRunSharesATask(t *testing.T) {
 	}
 }
 
-// A swarm whose only agent fails is a failure with its reason and exit code.
-func TestSwarmRunTellsWhyItFailed(t *testing.T) {
+// If a swarm's only agent fails, the command prints the reason and exits with 5.
+func TestSwarmRunReportsWhyItFailed(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	if o := p.run(t, "swarm", "run", "--agents", "fails", "do it"); o.code != 5 || !strings.Contains(o.stderr, "the swarm failed") || !strings.Contains(o.stderr, "strike") {
 		t.Errorf("%+v", o)
 	}
-	// The one that fails is replaced by the one that works.
+	// Another agent does the part of the agent that fails.
 	s := session(t, p.run(t, "swarm", "run", "--plan", p.plan(t, strings.Replace(plan, "[words, echo]", "[fails, words]", 1)), "--format", "json"))
 	if s.Status != swarm.Completed {
 		t.Errorf("%+v", s)
@@ -89,9 +89,9 @@ func TestSwarmRunTellsWhyItFailed(t *testing.T) {
 	}
 }
 
-func TestSwarmRunRefusesWhatCannotWork(t *testing.T) {
+func TestSwarmRunRefusesInvalidPlans(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	for _, tt := range []struct {
 		code int
@@ -118,7 +118,7 @@ func TestSwarmRunRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-func (p place) plan2(t *testing.T, text string) string {
+func (p setup) plan2(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(p.dir, "plan2.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -127,10 +127,10 @@ func (p place) plan2(t *testing.T, text string) string {
 	return path
 }
 
-// The echo agent answers with the prompt, whose example is a plan.
+// The agent echo answers with the prompt, which contains an example of a plan.
 func TestAPlannerSplitsTheTask(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	p.hub(t)
 	o := p.run(t, "swarm", "run", "paint the house", "--planner", "echo", "--agents", "words", "--plan-only")
 	var got swarm.Plan
@@ -139,11 +139,11 @@ func TestAPlannerSplitsTheTask(t *testing.T) {
 	}
 }
 
-// Killing the hub that coordinates changes nothing in the outcome: what was done is
-// kept, what was under way is done again, each result counts once.
-func TestAKilledHubGoesOnWithItsSwarm(t *testing.T) {
+// After the coordinating hub was killed and restarted, finished parts keep their results, running parts run again, and
+// the swarm completes.
+func TestAKilledHubResumesItsSwarm(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newSetup(t)
 	config, err := os.ReadFile(p.dir + "/config.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ subTasks:
 - {id: two, description: second part}
 - {id: end, description: both together, dependsOn: [one, two]}
 `)))
-	// One part is done by words; the other one hangs.
+	// The agent words has completed one part; the other part hangs.
 	for {
 		s = session(t, p.run(t, "swarm", "show", s.ID, "--format", "json"))
 		done, running := 0, 0
@@ -185,7 +185,7 @@ subTasks:
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// The agent that hung is taken out meanwhile.
+	// The hanging agent is disabled meanwhile.
 	mended := strings.Replace(string(config), "  hangs: {", "  hangs: {disabled: true, ", 1)
 	if err := os.WriteFile(p.dir+"/config.yaml", []byte(mended), 0o600); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ subTasks:
 	}
 	for id, result := range first {
 		if finished(s)[id] != result {
-			t.Errorf("%s was done again: %s, now %s", id, result, finished(s)[id])
+			t.Errorf("%s has another result: %s, now %s", id, result, finished(s)[id])
 		}
 	}
 	if len(finished(s)) != 3 {
@@ -215,8 +215,8 @@ func finished(s swarm.Session) map[string]string {
 	return m
 }
 
-// pid is the process of the hub.
-func (p place) pid(t *testing.T) int {
+// pid returns the process id of the hub.
+func (p setup) pid(t *testing.T) int {
 	t.Helper()
 	var status struct {
 		PID int `json:"pid"`

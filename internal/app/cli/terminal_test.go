@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/cli"
 )
 
-// screen is a terminal with a person in front of it.
+// screen is a pseudo-terminal and the text that was written to it.
 type screen struct {
 	master, tty *os.File
 
@@ -72,12 +72,12 @@ func (s *screen) await(text string) string {
 	return s.text.String()
 }
 
-// run runs a command at the terminal; the channel gives the exit code.
-func (s *screen) run(p place, env map[string]string, signals <-chan os.Signal, args ...string) <-chan int {
+// run starts a command at the terminal; the channel receives its exit code.
+func (s *screen) run(p setup, env map[string]string, signals <-chan os.Signal, args ...string) <-chan int {
 	code := make(chan int, 1)
 	go func() {
 		code <- cli.Run(context.Background(), "parley", p.args(args...), s.tty, s.tty, s.tty, env, signals)
-		s.tty.WriteString("<end>") //nolint:errcheck // await would hang, and the test time out
+		s.tty.WriteString("<end>") //nolint:errcheck // then await blocks until the test's timeout
 	}()
 	return code
 }
@@ -94,7 +94,7 @@ func TestTerminalShowsColourAnswerAndFooter(t *testing.T) {
 	s.await("\x1b[32mhealthy\x1b[0m")
 }
 
-func TestNoColourOnADumbTerminalOrWhereItIsNotWanted(t *testing.T) {
+func TestNoColourOnADumbTerminalOrWithNoColor(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
 	for _, env := range []map[string]string{{"NO_COLOR": "1"}, {"TERM": "dumb"}} {
@@ -106,7 +106,7 @@ func TestNoColourOnADumbTerminalOrWhereItIsNotWanted(t *testing.T) {
 	}
 }
 
-func TestQuestionIsPutToThePerson(t *testing.T) {
+func TestQuestionIsAnsweredAtTheTerminal(t *testing.T) {
 	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, nil, nil, "send", "asks", "hi")
@@ -127,7 +127,7 @@ func TestQuestionIsPutToThePerson(t *testing.T) {
 	}
 }
 
-func TestPersonDecidesLater(t *testing.T) {
+func TestQuestionIsLeftOpenAtTheTerminal(t *testing.T) {
 	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	code := s.run(p, nil, nil, "send", "asks", "hi")
@@ -141,7 +141,7 @@ func TestPersonDecidesLater(t *testing.T) {
 	}
 }
 
-func TestSpinnerShowsOnAWaitAndTheTaskIsCanceled(t *testing.T) {
+func TestSpinnerIsShownWhileWaitingAndTheTaskIsCanceled(t *testing.T) {
 	t.Parallel()
 	p, s := newHub(t), newScreen(t)
 	signals := make(chan os.Signal, 1)
@@ -153,7 +153,7 @@ func TestSpinnerShowsOnAWaitAndTheTaskIsCanceled(t *testing.T) {
 		t.Errorf("exit %d, got %q", c, text)
 	}
 	p.run(t, "send", "--detach", "--context", "busy", "hangs", "hi")
-	code = s.run(p, nil, signals, "send", "--context", "busy", "hangs", "again") // waits its turn
+	code = s.run(p, nil, signals, "send", "--context", "busy", "hangs", "again") // waits for the first task
 	s.await("waiting for the agent 0s")
 	signals <- os.Interrupt
 	if c := <-code; c != 5 {
@@ -161,12 +161,11 @@ func TestSpinnerShowsOnAWaitAndTheTaskIsCanceled(t *testing.T) {
 	}
 }
 
-// start runs a copy of its own program: here the test binary, which is parley
-// with this variable.
+// start runs a copy of its own executable: the test binary, which with this variable runs as parley.
 func TestStartAtATerminal(t *testing.T) {
 	t.Setenv(beParley, "parley")
 	t.Setenv("GOCOVERDIR", t.TempDir())
-	p, s := newPlace(t), newScreen(t)
+	p, s := newSetup(t), newScreen(t)
 	p.stopAtEnd(t)
 	code := s.run(p, nil, nil, "--verbose", "send", "echo", "hello")
 	text := s.await("<end>")
@@ -179,7 +178,7 @@ func TestStartAtATerminal(t *testing.T) {
 	want(t, p.run(t, "--format", "json", "start"), 0, `"alreadyRunning":false`)
 }
 
-func TestEscapesAreTakenOut(t *testing.T) {
+func TestEscapeSequencesAreRemoved(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"plain\ttext\nline":                         "plain\ttext\nline",
@@ -203,7 +202,7 @@ func TestEscapesAreTakenOut(t *testing.T) {
 	}
 }
 
-// However a text is cut into pieces, the same is shown.
+// The result does not depend on how a text is cut into pieces.
 func TestPropertyCleaningDoesNotDependOnThePieces(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -220,7 +219,7 @@ func TestPropertyCleaningDoesNotDependOnThePieces(t *testing.T) {
 			t.Fatalf("in pieces %q, whole %q", pieces.String(), whole)
 		}
 		if strings.ContainsAny(whole, "\x1b\x07\u009b\u009c\u009d") {
-			t.Fatalf("control characters are left: %q", whole)
+			t.Fatalf("the result has control characters: %q", whole)
 		}
 	})
 }

@@ -30,16 +30,15 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// The test binary stands in for the hub's own program: with this as its first
-// argument, and a kind behind it, it is the process in the background.
+// With this first argument, and a kind as the second, the test binary runs as a background process.
 const beHub = "test-hub"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == beHub {
 		os.Exit(background(os.Args[2], os.Args[3:]))
 	}
-	// Of processes in the background: nobody reads what they cover, and nobody waits a
-	// second for the last race of one that ends. There is no configuration of the user's.
+	// Background processes write their coverage to a directory that is removed, and do not wait a second for the
+	// race detector at their end. HOME has no configuration.
 	coverage, err := os.MkdirTemp("", "parley-coverage")
 	if err = errors.Join(err, os.Setenv("GOCOVERDIR", coverage), os.Setenv("HOME", coverage), os.Setenv("GORACE", "atexit_sleep_ms=0")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,7 +52,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// background is what a process in the background does.
+// background runs as a background process of a kind and returns its exit code.
 func background(kind string, args []string) int {
 	switch kind {
 	case "serve":
@@ -71,7 +70,7 @@ func background(kind string, args []string) int {
 	return 2
 }
 
-// hubCommand is the command line of a process in the background.
+// hubCommand returns the command line of a background process.
 func hubCommand(t testing.TB, kind, dir string, settings ...string) []string {
 	t.Helper()
 	exe, err := os.Executable()
@@ -95,7 +94,7 @@ func newDir(t testing.TB) string {
 	return dir
 }
 
-// load makes a configuration of a hub in dir: key=value changes it.
+// load loads the configuration of a hub in dir, changed by settings of the form key=value.
 func load(dir string, settings ...string) (*config.Loaded, error) {
 	overrides := []config.Override{
 		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: dir + "/hub.sock"}, {Key: "http.port", Value: "0"},
@@ -116,7 +115,7 @@ func mustLoad(t testing.TB, dir string, settings ...string) *config.Loaded {
 	return cfg
 }
 
-// running is a hub in this process.
+// running is a hub that runs in this process.
 type running struct {
 	info daemon.Info
 	stop context.CancelFunc
@@ -186,7 +185,7 @@ func TestRunServesSocketHTTPAndGRPC(t *testing.T) {
 	}
 }
 
-func TestRunFileIsPrivateAndGoesWithTheHub(t *testing.T) {
+func TestRunFileIsPrivateAndRemovedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -231,7 +230,7 @@ func TestSecondHubIsRefused(t *testing.T) {
 		t.Error("two hubs on one socket")
 	}
 	if _, isRunning, err := daemon.Running(other); err != nil || isRunning {
-		t.Errorf("the refused hub still has its directory: %t, %v", isRunning, err)
+		t.Errorf("the refused hub still locks its directory: %t, %v", isRunning, err)
 	}
 }
 
@@ -252,7 +251,7 @@ func TestClientStopsTheHub(t *testing.T) {
 	}
 }
 
-// What only the socket's user may do.
+// Stopping the hub and opening the bus are allowed on the socket only.
 func TestHTTPNeitherStopsTheHubNorOpensTheBus(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t)))
@@ -282,7 +281,7 @@ func TestUnusableDataDirectory(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if os.Geteuid() != 0 {
-		return // only root can give a directory away
+		return // only root can change a directory's owner
 	}
 	foreign := newDir(t)
 	if err := os.Chown(foreign, 65534, 65534); err != nil {
@@ -334,14 +333,14 @@ func TestBrokenRunFileIsNoHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := daemon.Read(dir); err == nil {
-		t.Error("half a file was read")
+		t.Error("a truncated file was accepted")
 	}
 	if _, isRunning, err := daemon.Running(dir); err != nil || isRunning {
 		t.Errorf("running %t, %v", isRunning, err)
 	}
 }
 
-// start starts the test binary as the hub in the background.
+// start starts the test binary as a background process.
 func start(t *testing.T, kind, dir string, settings ...string) (daemon.Info, error) {
 	t.Helper()
 	return daemon.Start(t.Context(), dir, hubCommand(t, kind, dir, settings...))
@@ -371,14 +370,14 @@ func TestStartAndStop(t *testing.T) {
 	again, err := start(t, "serve", dir)
 	var de *daemon.Error
 	if !errors.As(err, &de) || de.Code != daemon.CodeRunning || again.PID != info.PID {
-		t.Errorf("a second start: %+v, %v", again, err)
+		t.Errorf("the second start: %+v, %v", again, err)
 	}
 	stopped, was, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket))
 	if err != nil || !was || stopped.PID != info.PID {
 		t.Errorf("stop: %+v, %t, %v", stopped, was, err)
 	}
 	if _, was, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket)); err != nil || was {
-		t.Errorf("a second stop: %t, %v", was, err)
+		t.Errorf("the second stop: %t, %v", was, err)
 	}
 	log, err := os.ReadFile(daemon.LogPath(dir))
 	if err != nil || !bytes.Contains(log, []byte(`"msg":"the hub stops"`)) {
@@ -386,12 +385,12 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
-// Whoever reads from a script that started a hub must see the script's end. Beside other
-// tests, the processes that they start would inherit the pipe.
-func TestAHubInTheBackgroundHoldsNoPipeOfItsStarter(t *testing.T) {
+// A background hub does not inherit the pipes of the process that started it, so a reader of that process's output
+// gets EOF. The test is not parallel: processes that other tests start would inherit its pipe.
+func TestABackgroundHubInheritsNoPipe(t *testing.T) {
 	dir := newDir(t)
 	var pipe [2]int
-	if err := syscall.Pipe(pipe[:]); err != nil { // as a shell's: inherited
+	if err := syscall.Pipe(pipe[:]); err != nil { // inherited, as a shell's
 		t.Fatal(err)
 	}
 	reader := os.NewFile(uintptr(pipe[0]), "pipe")
@@ -418,8 +417,8 @@ func TestAHubInTheBackgroundHoldsNoPipeOfItsStarter(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second): // only where it fails
-		t.Error("the hub holds the pipe")
+	case <-time.After(30 * time.Second): // only if the test fails
+		t.Error("the hub has inherited the pipe")
 	}
 }
 
@@ -458,11 +457,11 @@ func TestKilledHubIsReplaced(t *testing.T) {
 	}
 }
 
-func TestStartTellsWhyItFailed(t *testing.T) {
+func TestStartReportsWhyItFailed(t *testing.T) {
 	t.Parallel()
 	var de *daemon.Error
 	if _, err := start(t, "serve", newDir(t), "logging.level=loud"); !errors.As(err, &de) || !strings.Contains(de.Message, "debug, info, warn, error") {
-		t.Errorf("a wrong configuration: %v", err)
+		t.Errorf("an invalid configuration: %v", err)
 	}
 	dir := newDir(t)
 	if err := os.Mkdir(dir+"/hub.sock", 0o700); err != nil {
@@ -472,14 +471,14 @@ func TestStartTellsWhyItFailed(t *testing.T) {
 		t.Errorf("no socket: %v", err)
 	}
 	if _, err := start(t, "die", newDir(t)); !errors.As(err, &de) || !strings.Contains(de.Message, "exit status 3") {
-		t.Errorf("an end without a word: %v", err)
+		t.Errorf("an exit without a report: %v", err)
 	}
 	if _, err := daemon.Start(t.Context(), newDir(t), []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeStart {
 		t.Errorf("no program: %v", err)
 	}
 }
 
-func TestStartIsGivenUp(t *testing.T) {
+func TestStartEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -516,10 +515,10 @@ func TestManyStartsMakeOneHub(t *testing.T) {
 	}
 }
 
-// What TestStartAndStop does with a process, seen from within.
+// RunInBackground runs in this process, unlike in TestStartAndStop.
 func TestRunInBackgroundReportsAndLogs(t *testing.T) {
 	dir := newDir(t)
-	t.Chdir(dir) // it changes the directory: have it put back
+	t.Chdir(dir) // RunInBackground changes the directory; t.Chdir restores it
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -576,7 +575,7 @@ func TestRunInBackgroundReportsFailures(t *testing.T) {
 	}
 }
 
-func TestLogTurnsOver(t *testing.T) {
+func TestLogIsRotated(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "logs", "hub.log")
 	l, err := daemon.OpenLogWithLimit(path, 100)
@@ -623,8 +622,8 @@ func TestLogFormats(t *testing.T) {
 	}
 }
 
-// A token is asked for on gRPC as on HTTP; health stays open, and cards say so.
-func TestTokenIsAskedFor(t *testing.T) {
+// gRPC requires the token as HTTP does; health does not, and the cards declare the token.
+func TestTheTokenIsRequired(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.token=0123456789abcdef0123456789abcdef"))
@@ -672,7 +671,7 @@ func BenchmarkStartToServing(b *testing.B) {
 	}
 }
 
-// probeAll has every agent examined, as the hub does after its start.
+// probeAll probes every agent, as the hub does after its start.
 func probeAll(b *testing.B, socket string) {
 	b.Helper()
 	c, err := client.Dial(b.Context(), socket)
@@ -691,8 +690,7 @@ func probeAll(b *testing.B, socket string) {
 	}
 }
 
-// BenchmarkIdleMemory reports the resident memory of a hub that has started,
-// examined its agents and has nothing to do, in MB.
+// BenchmarkIdleMemory reports the resident memory, in MB, of an idle hub that has probed its agents.
 func BenchmarkIdleMemory(b *testing.B) {
 	dir := newDir(b)
 	for b.Loop() {

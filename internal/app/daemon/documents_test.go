@@ -27,8 +27,8 @@ import (
 	wslink "github.com/parleyhub/parley/transport/websocket"
 )
 
-// A page that shows the hub's token as a subprotocol edits a document with y-websocket's protocol;
-// without it, or from elsewhere, it does not come in. What it wrote is there after a restart.
+// A page that presents the hub's token as a subprotocol edits a document with y-websocket's protocol. Without the token,
+// or from another origin, it is refused. The edits are stored across a restart.
 func TestBrowsersEditDocuments(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -52,10 +52,10 @@ func TestBrowsersEditDocuments(t *testing.T) {
 		"a foreign page": {http.Header{"Origin": {"http://evil.example"}}, []string{ysync.Subprotocol, "parley.token." + token}, 403},
 	} {
 		if _, status := dial(c.header, c.protocols...); status != c.status {
-			t.Errorf("%s is answered with %d, want %d", name, status, c.status)
+			t.Errorf("%s: status %d, want %d", name, status, c.status)
 		}
 	}
-	// What any page can have a browser ask for makes no document.
+	// A request that any page can make a browser send creates no document.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(hub.info.HTTP, "/")+"/documents/ghost", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -67,18 +67,18 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	}
 	res.Body.Close()
 	if res.StatusCode != http.StatusUpgradeRequired {
-		t.Errorf("a request without an upgrade is answered with %d", res.StatusCode)
+		t.Errorf("a request without an upgrade: status %d", res.StatusCode)
 	}
-	// A name that no document can have is refused, and nothing is made of it.
+	// An invalid name is refused, and creates no document.
 	for _, name := range []string{"a.b", "a%2Fb", "..%2F..%2Fhub", "%00", "%20plan", "-plan", "plan%0A", "=plan", "SHOP=plan", "a=b=c", "*", "plan.%3E", strings.Repeat("n", 65), "", "plan/more"} {
 		_, res, err := websocket.Dial(t.Context(), strings.TrimSuffix(hub.info.HTTP, "/")+"/documents/"+name, &websocket.DialOptions{Subprotocols: []string{ysync.Subprotocol, "parley.token." + token}})
 		if err == nil || res == nil || res.StatusCode != http.StatusBadRequest && res.StatusCode != http.StatusNotFound {
-			t.Errorf("the name %q is answered with %v", name, err)
+			t.Errorf("the name %q: %v", name, err)
 		}
 	}
 	ws, status := dial(nil, ysync.Subprotocol, "parley.token."+token)
 	if status != 101 || ws.Subprotocol() != ysync.Subprotocol {
-		t.Fatalf("the token is answered with %d", status)
+		t.Fatalf("with the token: status %d", status)
 	}
 	defer ws.CloseNow()
 	page := crdt.New(crdt.Options{Client: 5})
@@ -90,7 +90,7 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	if err := ws.Write(t.Context(), websocket.MessageBinary, frame); err != nil {
 		t.Fatal(err)
 	}
-	for { // its own update comes back once it was applied
+	for { // the hub returns an update once it is applied
 		_, b, err := ws.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -109,20 +109,20 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	}
 	defer c.Close()
 	if names, err := c.Documents(t.Context()); err != nil || len(names) != 1 {
-		t.Errorf("there are %v, %v", names, err)
+		t.Errorf("the documents are %v, %v", names, err)
 	}
 	d, err := c.Document(context.Background(), "plan")
 	if err != nil || string(d.Content) != `{"t":"from a page"}` {
-		t.Fatalf("after the restart there is %+v, %v", d, err)
+		t.Fatalf("after the restart: %+v, %v", d, err)
 	}
 	after, err := c.EditDocument(t.Context(), "plan", []documents.Edit{{Op: documents.OpText, Path: []string{"t"}, Text: "!"}})
 	if err != nil || string(after.Content) != `{"t":"from a page!"}` {
-		t.Fatalf("after an edit there is %+v, %v", after, err)
+		t.Fatalf("after an edit: %+v, %v", after, err)
 	}
 	if now, err := c.AwaitDocument(t.Context(), "plan", d.Version); err != nil || now.Version != after.Version {
-		t.Errorf("waiting gives %+v, %v", now, err)
+		t.Errorf("wait: %+v, %v", now, err)
 	}
-	// A new epoch: a page with a copy of the old one is sent away for good.
+	// After a new epoch, a page with a copy of the old one is refused permanently.
 	if _, err := c.CompactDocument(t.Context(), "plan"); err != nil {
 		t.Fatal(err)
 	}
@@ -140,9 +140,9 @@ func TestBrowsersEditDocuments(t *testing.T) {
 	}
 }
 
-// An agent of another process that comes over HTTP keeps a replica of a document that is shared with
-// it, and one that would pass for a peer's agent does not.
-func TestAgentsElsewhereKeepReplicas(t *testing.T) {
+// An agent of another process keeps a replica, over HTTP, of a document that is shared with it. An agent with the name
+// of a peer's agent gets none.
+func TestAgentsOfOtherProcessesKeepReplicas(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	hub := run(t, mustLoad(t, dir))
@@ -229,11 +229,11 @@ func TestAgentsElsewhereKeepReplicas(t *testing.T) {
 	}
 	stranger, heard := join(peer)
 	if e := <-heard; e.Sender != sharing.CardID {
-		t.Errorf("it hears %s of %s", e.Payload, e.Sender)
+		t.Errorf("got %s from %s", e.Payload, e.Sender)
 	}
 	if err := stranger.View(t.Context(), func(d *crdt.Doc) {
 		if d.Items() != 0 {
-			t.Error("who passes for a peer's agent has the document")
+			t.Error("an agent with the name of a peer's agent has the document")
 		}
 	}); err != nil {
 		t.Fatal(err)

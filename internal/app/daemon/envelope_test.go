@@ -36,8 +36,7 @@ agents:
   parrot: {driver: exec, command: cat, tier: 0, capabilities: [{id: repeat, name: Repeat}]}
 `
 
-// remoteProgram is a program with the library: it knows the hub's URL and token, and
-// no agent.
+// remoteProgram connects a node of the library to a hub, by its URL and token, and registers an agent on it.
 func remoteProgram(t *testing.T, hubURL, token string, tier agent.Tier) (*parley.Agent, chan *envelope.Envelope) {
 	t.Helper()
 	u, err := url.Parse(hubURL)
@@ -52,7 +51,7 @@ func remoteProgram(t *testing.T, hubURL, token string, tier agent.Tier) (*parley
 	}
 	t.Cleanup(func() {
 		if err := node.Close(context.Background()); err != nil {
-			t.Errorf("close the visitor: %v", err)
+			t.Errorf("close the node: %v", err)
 		}
 	})
 	if err := node.Registry().EnableDiscovery("hub", &hubcards.Source{URL: hubURL, Token: token}); err != nil {
@@ -92,13 +91,13 @@ func next(t *testing.T, got chan *envelope.Envelope) *envelope.Envelope {
 	case e := <-got:
 		return e
 	case <-time.After(20 * time.Second):
-		t.Fatal("no answer came")
+		t.Fatal("no answer")
 		return nil
 	}
 }
 
-// The hub is a process of its own; this one asks for a capability, and gets what
-// the agent behind it says (Req 4.3, 3.6).
+// A program sends a request to a capability and gets the answer of the hub's agent that has it; the hub is another
+// process (Req 4.3, 3.6).
 func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -149,8 +148,8 @@ func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
 		}
 	}
 
-	// The hub's log has both ways, with their envelopes, and only for its user. It notes
-	// each once it is delivered.
+	// The hub's audit log has both envelopes, and only its user can read it. It records an envelope after its
+	// delivery.
 	happens(t, "the audit log has the request and the response", func() bool {
 		var types []envelope.Type
 		for rec, err := range audit.Read(daemon.AuditDir(dir)) {
@@ -177,7 +176,7 @@ func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
 	}
 }
 
-func TestTheNodeCanBeTurnedOff(t *testing.T) {
+func TestTheNodeCanBeDisabled(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "node.enabled=false", "node.audit.enabled=false"))
 	defer r.end(t)

@@ -30,8 +30,8 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// A start that fails says what to mend, and leaves the data directory free.
-func TestWhatIsBrokenInTheDataDirectory(t *testing.T) {
+// A start that fails reports the remedy, and unlocks the data directory.
+func TestStartReportsABrokenDataDirectory(t *testing.T) {
 	t.Parallel()
 	shared := "bus.url=" + natsServer(t)
 	for name, c := range map[string]struct {
@@ -63,13 +63,13 @@ func TestWhatIsBrokenInTheDataDirectory(t *testing.T) {
 				return
 			}
 			if _, isRunning, err := daemon.Running(dir); err != nil || isRunning {
-				t.Errorf("the directory is still taken: %t, %v", isRunning, err)
+				t.Errorf("the directory is still locked: %t, %v", isRunning, err)
 			}
 		})
 	}
 }
 
-// A lock that cannot be looked at is neither a hub nor none.
+// An unreadable lock is an error: whether a hub runs is unknown.
 func TestUnreadableLock(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -80,14 +80,14 @@ func TestUnreadableLock(t *testing.T) {
 	if _, err := daemon.Start(t.Context(), dir, []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeStart || !strings.Contains(de.Message, "hub.lock") {
 		t.Errorf("start: %v", err)
 	}
-	ask := func(context.Context) error { t.Error("it was asked to stop"); return nil }
+	ask := func(context.Context) error { t.Error("the stop request was sent"); return nil }
 	if _, _, err := daemon.Stop(t.Context(), dir, ask); !errors.As(err, &de) || de.Code != daemon.CodeStop || !errors.Is(err, de.Err) {
 		t.Errorf("stop: %v", err)
 	}
 }
 
-// Start waits for a process that holds the lock and does not answer, and then names it.
-func TestALockThatNobodyServes(t *testing.T) {
+// Start waits for a process that holds the lock without answering, and then names it.
+func TestAProcessThatHoldsTheLockWithoutAnswering(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	lock := flock.New(dir + "/hub.lock")
@@ -105,26 +105,26 @@ func TestALockThatNobodyServes(t *testing.T) {
 		t.Errorf("start: %v", err)
 	}
 	if _, was, err := daemon.Stop(t.Context(), dir, silent); !was || !errors.As(err, &de) || de.Code != daemon.CodeStop || !errors.Is(err, silence) {
-		t.Errorf("stop of one that is starting: %t, %v", was, err)
+		t.Errorf("stop of a starting hub: %t, %v", was, err)
 	}
 	if _, was, err := daemon.Stop(ended, dir, func(context.Context) error { return nil }); !was || !errors.As(err, &de) || !strings.Contains(de.Message, "has not stopped yet") {
-		t.Errorf("stop without patience: %t, %v", was, err)
+		t.Errorf("stop with an ended context: %t, %v", was, err)
 	}
 
-	const pid = "1073741824" // more than a process may have
+	const pid = "1073741824" // greater than any process id
 	if err := os.WriteFile(dir+"/hub.json", []byte(`{"pid":`+pid+`}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, was, err := daemon.Stop(t.Context(), dir, silent); !was || !errors.As(err, &de) || !strings.Contains(de.Message, "cannot signal the hub (process "+pid+")") {
-		t.Errorf("stop of a process that is gone: %t, %v", was, err)
+		t.Errorf("stop of a process that has ended: %t, %v", was, err)
 	}
-	// It has no socket to be asked by: its lock and its file are taken at their word.
+	// Without a socket it cannot be asked: its lock and its run file are believed.
 	if info, err := daemon.Start(t.Context(), dir, []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeRunning || strconv.Itoa(info.PID) != pid {
-		t.Errorf("start beside one without a socket: %+v, %v", info, err)
+		t.Errorf("start beside a hub without a socket: %+v, %v", info, err)
 	}
 }
 
-// The starter of a hub in the background learns that the port is taken, by a code.
+// A background hub reports a used port to its starter with a code.
 func TestPortInUseIsReported(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -155,8 +155,8 @@ func TestPortInUseIsReported(t *testing.T) {
 	}
 }
 
-// A log that cannot turn over says so instead of growing.
-func TestLogThatCannotTurnOver(t *testing.T) {
+// A log that cannot be rotated returns an error instead of growing.
+func TestALogThatCannotBeRotated(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "hub.log")
 	if err := os.MkdirAll(path+".1/full", 0o700); err != nil {
@@ -179,7 +179,7 @@ func TestLogThatCannotTurnOver(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 	if _, err := daemon.OpenLog(filepath.Join(path + ".1")); err == nil {
-		t.Error("a directory is a log")
+		t.Error("a directory was opened as a log")
 	}
 }
 
@@ -187,11 +187,11 @@ func TestUnknownLogLevelIsInfo(t *testing.T) {
 	t.Parallel()
 	log := daemon.NewLogger(io.Discard, config.Logging{Level: "loud"}, false)
 	if !log.Enabled(t.Context(), slog.LevelInfo) || log.Enabled(t.Context(), slog.LevelDebug) {
-		t.Error("not at the level info")
+		t.Error("the level is not info")
 	}
 }
 
-func TestErrorsSayTheirRemedy(t *testing.T) {
+func TestErrorsHaveTheirRemedy(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("cause")
 	for want, e := range map[string]*daemon.Error{
@@ -203,8 +203,8 @@ func TestErrorsSayTheirRemedy(t *testing.T) {
 	}
 }
 
-// Calls by gRPC need the token that HTTP has, where there is one.
-func TestTokenIsAskedForByGRPC(t *testing.T) {
+// gRPC requires the token of HTTP, if one is configured.
+func TestTheTokenIsRequiredByGRPC(t *testing.T) {
 	t.Parallel()
 	const token = "0123456789abcdef0123456789abcdef"
 	for _, c := range []struct {
@@ -232,14 +232,14 @@ func TestTokenIsAskedForByGRPC(t *testing.T) {
 	}
 }
 
-// A hub that listens on every address is reached on this computer's own.
-func TestEveryAddressIsThisOneToo(t *testing.T) {
+// A hub that listens on every address reports a loopback URL.
+func TestAHubOnEveryAddressReportsALoopbackURL(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "http.host=0.0.0.0", "http.token=0123456789abcdef0123456789abcdef", "bus.maxStore=1073741824"))
 	defer r.end(t)
 	defer http.DefaultClient.CloseIdleConnections()
 	if !strings.HasPrefix(r.info.HTTP, "http://127.0.0.1:") {
-		t.Fatalf("it is at %s", r.info.HTTP)
+		t.Fatalf("the URL is %s", r.info.HTTP)
 	}
 	resp, err := http.Get(r.info.HTTP + "/health")
 	if err != nil {
@@ -274,7 +274,7 @@ func TestDocumentsHaveNames(t *testing.T) {
 	}
 }
 
-// On a server that hubs share, a hub says so, keeps its name, and has an identity.
+// A hub on a shared server reports that, keeps its name, and has an identity.
 func TestHubOnASharedServer(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t)
@@ -298,14 +298,14 @@ func TestHubOnASharedServer(t *testing.T) {
 		r.end(t)
 	}
 	if names[0] == "" || names[0] != names[1] {
-		t.Errorf("the hub was %q, and is %q", names[0], names[1])
+		t.Errorf("the hub's name was %q, and is %q", names[0], names[1])
 	}
 	if info, err := os.Stat(peers.KeyPath(dir)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the identity: %v, %v", info, err)
 	}
 }
 
-// What Prometheus reads, of a hub in this process.
+// The metrics that Prometheus reads.
 func TestMetricsHaveTheAgentsAndTheVersion(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -329,7 +329,7 @@ func TestMetricsHaveTheAgentsAndTheVersion(t *testing.T) {
 		`parley_agent_queued{agent="parrot"} 0`, `parley_agent_health{agent="parrot",status="healthy"} 1`, `parley_agent_health{agent="parrot",status="unhealthy"} 0`,
 	} {
 		if !strings.Contains(text, want+"\n") {
-			t.Errorf("/metrics lacks %s:\n%s", want, text)
+			t.Errorf("/metrics has no %s:\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "claude-code") {

@@ -15,14 +15,14 @@ import (
 
 var held []byte
 
-// collections is how often the garbage was collected because somebody asked for it.
+// collections returns the number of garbage collections that the program forced.
 func collections() uint32 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.NumForcedGC
 }
 
-func TestMemoryIsGivenBackWhenThereIsNothingToDo(t *testing.T) {
+func TestMemoryIsReleasedWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var log bytes.Buffer
@@ -34,26 +34,26 @@ func TestMemoryIsGivenBackWhenThereIsNothingToDo(t *testing.T) {
 		}()
 		minute := func() uint32 {
 			before := collections()
-			time.Sleep(time.Minute) // of the bubble's clock
+			time.Sleep(time.Minute) // in synctest's time
 			synctest.Wait()
 			return collections() - before
 		}
 		work := func() { held = make([]byte, 4<<20) }
 		work()
 		if minute() == 0 {
-			t.Error("memory is kept")
+			t.Error("memory was not released")
 		}
 		if n := minute(); n != 0 {
-			t.Errorf("nothing has happened since, and memory was given back %d times", n)
+			t.Errorf("memory was released %d times without work since", n)
 		}
 		busy.Store(true)
 		work()
 		if n := minute(); n != 0 {
-			t.Error("given back in the middle of the work")
+			t.Error("memory was released during the work")
 		}
 		busy.Store(false)
 		if minute() == 0 {
-			t.Error("memory is kept after the work")
+			t.Error("memory was not released after the work")
 		}
 		cancel()
 		<-done
@@ -63,7 +63,7 @@ func TestMemoryIsGivenBackWhenThereIsNothingToDo(t *testing.T) {
 	})
 }
 
-// OpenLogWithLimit opens a log that turns over early.
+// OpenLogWithLimit opens a log that is rotated at a size in bytes.
 func OpenLogWithLimit(path string, limit int64) (*LogFile, error) {
 	l, err := OpenLog(path)
 	if err == nil {
@@ -72,8 +72,8 @@ func OpenLogWithLimit(path string, limit int64) (*LogFile, error) {
 	return l, err
 }
 
-// Hubs that share a bus must not take each other's tasks for their own.
-func TestHubsOnOneBusHaveNamesThatLast(t *testing.T) {
+// Hubs that share a bus distinguish their tasks by their names.
+func TestHubsOnOneBusKeepUniqueNames(t *testing.T) {
 	t.Parallel()
 	a, b := t.TempDir(), t.TempDir()
 	name := func(dir string, embedded bool) string {
@@ -92,7 +92,7 @@ func TestHubsOnOneBusHaveNamesThatLast(t *testing.T) {
 		t.Error("two hubs have one name")
 	}
 	if got := name(t.TempDir(), true); got != "local" {
-		t.Errorf("on a bus of its own: %s", got)
+		t.Errorf("on a private bus: %s", got)
 	}
 	if err := os.WriteFile(filepath.Join(a, "hub-name"), []byte("../x\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -40,13 +40,13 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// linkPatience is for what several processes do in their own time.
+// linkPatience limits each wait for other processes.
 const linkPatience = time.Minute
 
-// linkLease is how long work waits that comes to a worker whose link falls just then.
+// linkLease is the time after which an item is offered again if the link to its worker fails during the delivery.
 const linkLease = 20 * time.Second
 
-// team is a stock NATS server with the configuration that is shipped.
+// team is a NATS server with the configuration of docs/nats-server.conf.
 type team struct {
 	*testbed.Server
 	leaf int
@@ -69,13 +69,13 @@ func startTeam(t *testing.T) team {
 		if who, ok := strings.CutSuffix(name, "_PASSWORD"); ok {
 			return strings.ToLower(who)
 		}
-		return "$" + name // a subject's
+		return "$" + name // part of a subject
 	})
 	conf = strings.NewReplacer("0.0.0.0:7422", fmt.Sprintf("127.0.0.1:%d", leaf), "0.0.0.0:4222", "127.0.0.1:-1").Replace(conf)
 	return team{testbed.StartNATS(t, testbed.Configured(t, conf)), leaf, cert}
 }
 
-// selfSigned is a server's certificate that is its own authority.
+// selfSigned returns the files of a server's self-signed certificate and its key.
 func selfSigned(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -164,15 +164,15 @@ func (o *office) memberships(project string) *agentnet.Memberships {
 	return l
 }
 
-// letters waits until an agent has had so many, and returns their texts.
-func letters(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
+// receive waits until an agent has received count messages, and returns their texts.
+func receive(t *testing.T, a *agentnet.Agent, count int) (texts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 	defer cancel()
 	for len(texts) < count {
 		mail, _, err := a.Wait(ctx, mail.Selection{})
 		if ctx.Err() != nil {
-			t.Fatalf("of %d letters there are %q; %v", count, texts, err)
+			t.Fatalf("received %[2]q of %[1]d messages; %[3]v", count, texts, err)
 		}
 		for _, m := range mail {
 			texts = append(texts, m.Text)
@@ -206,7 +206,7 @@ func take(t *testing.T, worker *agentnet.Agent, task string) *work.Claim {
 	wait.Eventually(t, "a claim of "+task, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), linkPatience)
 		defer cancel()
-		c, _ = worker.Claim(ctx, nil) // an error is one of the link
+		c, _ = worker.Claim(ctx, nil) // an error means that the link is down
 		return c != nil
 	})
 	if c.TaskID != task {
@@ -215,11 +215,10 @@ func take(t *testing.T, worker *agentnet.Agent, task string) *work.Claim {
 	return c
 }
 
-// Two computers whose hubs are linked to a stock server with the shipped configuration
-// as leaf nodes: their agents find each other and hand mail and work over both ways. While
-// the link is down each computer goes on by itself, also across a restart of its hub;
-// mail is forwarded once it is back, in order and once, by the hub itself.
-func TestComputersMeetOverLeafNodes(t *testing.T) {
+// The hubs of two computers are linked to a NATS server as leaf nodes. Their agents find each other and exchange mail and
+// work in both directions. While the link is down, each computer's agents keep working, also across a restart of the
+// hub. When the link is back, the hub forwards the stored mail in order and once.
+func TestComputersAreLinkedAsLeafNodes(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t)
 	east, west := newOffice(t, s), newOffice(t, s)
@@ -236,7 +235,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 		})
 	}
 	sent := send(t, ann, bob, "hello")
-	if got := letters(t, bob, 1); !slices.Equal(got, []string{"hello"}) {
+	if got := receive(t, bob, 1); !slices.Equal(got, []string{"hello"}) {
 		t.Errorf("%q", got)
 	}
 	wait.Eventually(t, "the receipt", func() bool {
@@ -244,7 +243,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 		return err == nil && st.Status == mail.Read
 	})
 	send(t, bob, ann, "hello yourself")
-	if got := letters(t, ann, 1); !slices.Equal(got, []string{"hello yourself"}) {
+	if got := receive(t, ann, 1); !slices.Equal(got, []string{"hello yourself"}) {
 		t.Errorf("%q", got)
 	}
 	hand(t, ann, "T1")
@@ -267,7 +266,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 		return !l.Connected && strings.Contains(l.Problem, "no NATS server is running") && shop.Notice() != ""
 	})
 	send(t, ann, eve, "we go on")
-	if got := letters(t, eve, 1); !slices.Equal(got, []string{"we go on"}) {
+	if got := receive(t, eve, 1); !slices.Equal(got, []string{"we go on"}) {
 		t.Errorf("%q", got)
 	}
 	hand(t, ann, "T3")
@@ -279,7 +278,7 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	letter := func(i int) {
 		want = append(want, fmt.Sprint("letter ", i))
 		if sent := send(t, ann, bob, want[len(want)-1]); !sent.Queued {
-			t.Errorf("letter %d is not queued: %+v", i, sent)
+			t.Errorf("message %d is not queued: %+v", i, sent)
 		}
 	}
 	for i := range 3 {
@@ -291,12 +290,12 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 		letter(3 + i)
 	}
 	hand(t, ann, "T4")
-	// Nobody of the east is there any more when the link comes back.
+	// The agents of east have left before the link is back.
 	if err := shop.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	s.Start()
-	if got := letters(t, bob, len(want)); !slices.Equal(got, want) {
+	if got := receive(t, bob, len(want)); !slices.Equal(got, want) {
 		t.Errorf("bob has read %q", got)
 	}
 	c = take(t, bob, "T4")
@@ -305,17 +304,17 @@ func TestComputersMeetOverLeafNodes(t *testing.T) {
 	}
 	back := enter(t, east.memberships("/shop"), "dispatcher")
 	if back.GUID() != ann.GUID() {
-		t.Errorf("%s came back as %s", ann.GUID(), back.GUID())
+		t.Errorf("%s registered again as %s", ann.GUID(), back.GUID())
 	}
 	send(t, bob, back, "welcome back")
-	if got := letters(t, back, 1); !slices.Equal(got, []string{"welcome back"}) {
+	if got := receive(t, back, 1); !slices.Equal(got, []string{"welcome back"}) {
 		t.Errorf("%q", got)
 	}
 }
 
-// REQ-SEC-CROSS-003: what a program can do at the cluster that uses an agent's credential
-// for the link by itself, or makes one up.
-func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
+// REQ-SEC-CROSS-003: a program that uses an agent's credential for the link directly has only the agent's rights at the
+// cluster, and an invented credential is refused.
+func TestAnAgentBehindTheLinkHasOnlyItsOwnRights(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t)
 	o := newOffice(t, s)
@@ -378,7 +377,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 	}
 	defer nc.Close()
 	if m, err := nc.Request("$JS.API.STREAM.INFO.KV_agent-registry", nil, linkPatience); err != nil || !strings.Contains(string(m.Data), "agent-registry") {
-		t.Errorf("what it may: %v", err)
+		t.Errorf("an allowed subject: %v", err)
 	}
 	refused := func(what string) {
 		t.Helper()
@@ -408,7 +407,7 @@ func TestAnAgentBehindTheLinkReachesOnlyItsOwn(t *testing.T) {
 		refused("to publish to " + subject)
 	}
 
-	// Without the link a credential is refused with the reason.
+	// While the link is down, a credential is refused with the reason.
 	s.Stop()
 	wait.Eventually(t, "the reason", func() bool {
 		_, err := join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: place.GUID, Secret: place.Secret})

@@ -23,20 +23,20 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// natsServer is a NATS server that hubs share.
+// natsServer starts a NATS server that hubs share, and returns its URL.
 func natsServer(t *testing.T) string {
 	t.Helper()
 	return testbed.StartNATS(t).URL()
 }
 
-// web calls a tool over HTTP as an agent that works in the project's directory.
+// web calls a tool over HTTP as an agent of a project, and returns the response's text.
 func web(t *testing.T, hubURL, project, tool string, arguments map[string]any) string {
 	t.Helper()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	session, err := mcp.NewClient(&mcp.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(),
 		&mcp.StreamableClientTransport{Endpoint: hubURL + "/mcp?project=" + url.QueryEscape(project), HTTPClient: &http.Client{Transport: transport}},
-		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // which has sessions
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // the revision that has sessions
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func web(t *testing.T, hubURL, project, tool string, arguments map[string]any) s
 			t.Error(err)
 		}
 	}()
-	if tool == "send_message" { // in its session: who has no handle sends nothing
+	if tool == "send_message" { // in the same session: sending needs a handle
 		if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "set_handle", Arguments: map[string]any{"handle": "writer"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -57,10 +57,10 @@ func web(t *testing.T, hubURL, project, tool string, arguments map[string]any) s
 	return result.Content[0].(*mcp.TextContent).Text
 }
 
-// The agents of one project read each other over HTTP, be it on the hub's bus or on the
-// server that the project has configured; those of another project, or of none, do not.
+// Over HTTP, the agents of a project read each other's messages, on the hub's bus or on the server that the project has
+// configured. Agents of another project, or of none, do not.
 func TestProjectsOverHTTPHaveTheirChannels(t *testing.T) {
-	t.Setenv("HOME", t.TempDir()) // no configuration of the user's
+	t.Setenv("HOME", t.TempDir()) // the user has no configuration
 	root := newDir(t)
 	own, other, far := filepath.Join(root, "own"), filepath.Join(root, "other"), filepath.Join(root, "far")
 	for dir, file := range map[string]string{
@@ -86,7 +86,7 @@ func TestProjectsOverHTTPHaveTheirChannels(t *testing.T) {
 		got := web(t, r.info.HTTP, at, "read_messages", map[string]any{"channel": "roadmap"})
 		for _, from := range projects {
 			if text := "written in " + filepath.Base(from); strings.Contains(got, text) != (at == from) {
-				t.Errorf("at %q there is %q, asked for what was %s", at, got, text)
+				t.Errorf("at %q: got %q, want %s", at, got, text)
 			}
 		}
 	}
@@ -114,16 +114,16 @@ func TestABrokenProjectIsRefusedOverHTTP(t *testing.T) {
 	}
 }
 
-// On the socket the hub speaks MCP with who may open it; a token must be one of its own.
+// The hub serves MCP on its socket to every process that can open it. A task token must be one of the hub's.
 func TestMCPOverTheSocket(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
 	defer r.end(t)
 	if c, err := client.AttachMCP(t.Context(), r.info.Socket, "no-such-token"); err == nil {
 		c.Close()
-		t.Error("a token that the hub never gave is taken")
+		t.Error("an invalid token is accepted")
 	} else if !strings.Contains(err.Error(), "token") {
-		t.Errorf("a token that the hub never gave: %v", err)
+		t.Errorf("an invalid token: %v", err)
 	}
 	c, err := client.AttachMCP(t.Context(), r.info.Socket, "")
 	if err != nil {
@@ -167,12 +167,12 @@ func TestMCPOverTheSocket(t *testing.T) {
 		names[tool.Name] = true
 	}
 	if !names["delegate_task"] || names["send_message"] {
-		t.Errorf("the shared tools are %v: want delegate_task, and no channels, which are a project's", names)
+		t.Errorf("the shared tools are %v: want delegate_task, and no channel tools, which need a project", names)
 	}
 }
 
-// A project's login goes to its server; the files of TLS are the cluster's, and not for a
-// server on this computer that speaks none.
+// A project's credentials are used for its server. Its TLS files are for the cluster, and are not used for a server on
+// this computer without TLS.
 func TestProjectBus(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -27,8 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// lobbyOf is where the agents of a project of this computer enter the network on the
-// hub's bus.
+// membershipsOf returns the memberships of a project of this computer in the network on the hub's bus.
 func membershipsOf(t *testing.T, dir, project string) *agentnet.Memberships {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -55,7 +54,7 @@ func enter(t *testing.T, l *agentnet.Memberships, agentType string) *agentnet.Ag
 	return a
 }
 
-// Agents that the hub confines do all they are there for.
+// The restricted credentials that the hub gives agents allow all tools of the network.
 func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -103,26 +102,26 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := ann.Submit(t.Context(), work.Submission{Capability: "deadletter", Offer: mail.Offer{Description: "d"}}); err == nil {
-		t.Error("a reserved queue")
+		t.Error("a reserved queue was accepted")
 	}
 	idle := registry.Idle
 	if _, err := ann.UpdatePresence(t.Context(), registry.Changes{Status: idle}); err != nil {
 		t.Error(err)
 	}
 
-	// Another of the kind is another agent; one that has gone is the next one.
+	// A second agent of a type gets its own entry; the entry of an agent that has left is reused.
 	twin := enter(t, membershipsOf(t, dir, "/blog"), "worker")
 	if twin.GUID() == bob.GUID() {
-		t.Error("two agents are one")
+		t.Error("two agents have one entry")
 	}
 	if err := blog.Leave(t.Context(), bob); err != nil {
 		t.Error(err)
 	}
 	if again := enter(t, blog, "worker"); again.GUID() != bob.GUID() || !again.Reused() {
-		t.Errorf("%s came back as %s", bob.GUID(), again.GUID())
+		t.Errorf("%s registered again as %s", bob.GUID(), again.GUID())
 	}
 
-	// The hub's restart changes nothing for who is there.
+	// After a restart of the hub the agents are still registered.
 	r.end(t)
 	r = run(t, mustLoad(t, dir, "http.enabled=false"))
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
@@ -140,15 +139,15 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}
-	// One that failed for want of an answer may be there, too.
+	// A message whose Send failed without a response may be stored, too.
 	if got, _, err := twin.Wait(ctx, mail.Selection{}); err != nil || len(got) == 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// REQ-SEC-CROSS-003: what a program can do that uses an agent's credential by itself.
-// It reaches its own entry, its own inbox and the queues, and nothing else.
-func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
+// REQ-SEC-CROSS-003: a program that uses an agent's credential directly reaches the agent's entry, its inbox and the
+// queues, and nothing else.
+func TestAnAgentsCredentialHasOnlyItsRights(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
@@ -209,7 +208,7 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 		refused("to publish to " + subject)
 	}
 
-	// The hub makes queues for it, but says nothing where it may not write itself.
+	// The hub creates queues for an agent, and does not answer on a subject that the agent may not publish to.
 	if err := nc.PublishRequest(g.Control, "$KV.agent-registry."+victim.GUID(), []byte("Not A Queue")); err != nil {
 		t.Fatal(err)
 	}
@@ -220,14 +219,14 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 		t.Errorf("the victim's entry: %+v, %v", e, err)
 	}
 
-	// A credential lets one connection in, and what proves a place is not in the bucket.
+	// A credential is valid for one connection, and the secret of an entry is not in the bucket.
 	if again, err := nats.Connect("nats://"+g.Address, nats.UserInfo(g.User, g.Password)); err == nil {
 		again.Close()
-		t.Error("a credential is good for two connections")
+		t.Error("a credential is valid for two connections")
 	}
 	_, err = c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "dispatcher", ProjectPath: "/shop", GUID: victim.GUID(), Secret: "guessed"})
 	if err == nil || !strings.Contains(err.Error(), "taken over") {
-		t.Errorf("another's place: %v", err)
+		t.Errorf("another agent's entry: %v", err)
 	}
 	other, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "dispatcher", ProjectPath: "/shop"})
 	if err != nil || other.GUID == victim.GUID() {
@@ -235,12 +234,12 @@ func TestAnAgentsCredentialIsForThisAgent(t *testing.T) {
 	}
 	for _, wrong := range []dialect.NetworkJoinParams{{}, {AgentType: "No Type"}} {
 		if _, err := c.JoinNetwork(t.Context(), wrong); err == nil {
-			t.Errorf("%+v is let in", wrong)
+			t.Errorf("%+v is admitted", wrong)
 		}
 	}
 }
 
-// sessionOf is an agent over HTTP in an era of the protocol.
+// sessionOf connects an agent over HTTP with a revision of the protocol, and returns the function that calls tools.
 func sessionOf(t *testing.T, hubURL, project, revision string) func(tool string, arguments map[string]any) (string, map[string]any) {
 	t.Helper()
 	transport := &http.Transport{}
@@ -251,7 +250,7 @@ func sessionOf(t *testing.T, hubURL, project, revision string) func(tool string,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = session.Close() // the hub may have ended before
+		_ = session.Close() // the hub may have stopped
 		transport.CloseIdleConnections()
 	})
 	token := ""
@@ -277,8 +276,8 @@ func sessionOf(t *testing.T, hubURL, project, revision string) func(tool string,
 	}
 }
 
-// Agents at the hub's /mcp, in both eras of the protocol and with nothing set up, and
-// one with a process of its own are in one network.
+// Agents at the hub's /mcp, in both revisions of the protocol and without configuration, and an agent with its own
+// process are in one network.
 func TestTheNetworkIsServedOverHTTP(t *testing.T) {
 	t.Setenv("HOME", t.TempDir()) // no configuration of the user's
 	dir := newDir(t)
@@ -289,7 +288,7 @@ func TestTheNetworkIsServedOverHTTP(t *testing.T) {
 	for i, revision := range []string{"2025-11-25", "2026-07-28"} {
 		project := newDir(t)
 		if i == 1 {
-			project = "" // of no project
+			project = "" // without a project
 		}
 		call := sessionOf(t, r.info.HTTP, project, revision)
 		if text, _ := call("discover_agents", nil); !strings.HasPrefix(text, "NotRegisteredError") {
@@ -318,6 +317,6 @@ func TestTheNetworkIsServedOverHTTP(t *testing.T) {
 		}
 	}
 	if guids[0] == guids[1] {
-		t.Error("two agents are one")
+		t.Error("two agents have one entry")
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
-// counted is how many lines the agent says, twenty a second.
+// counted is the number of lines that the agent prints, 20 per second.
 const counted = 50
 
 const swarmYAML = `version: 1
@@ -35,7 +35,7 @@ agents:
   counter: {driver: exec, command: sh, probe: {version: [-c, "echo 1.0"]}, args: [-c, "cat >/dev/null; i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); sleep 0.05; done"]}
 `
 
-// site is a hub in a process of its own on a host of its own.
+// site is a hub in its own process on its own host.
 type site struct {
 	host   *testbed.Host
 	dir    string
@@ -43,7 +43,7 @@ type site struct {
 	client *client.Client
 }
 
-// newSite prepares a hub's directory.
+// newSite writes the configuration of a hub on h.
 func newSite(t *testing.T, h *testbed.Host, settings string) *site {
 	t.Helper()
 	s := &site{host: h, dir: newDir(t)}
@@ -114,7 +114,7 @@ func answerOf(task *dialect.Task) string {
 	return strings.TrimSpace(*task.Status.Message.Parts[0].Text)
 }
 
-// tasks counts the hub's tasks, and those that have ended well.
+// tasks counts the hub's tasks, and those that are completed.
 func (s *site) tasks(t *testing.T) (all, completed int) {
 	t.Helper()
 	page, err := s.client.Tasks(t.Context(), dialect.TasksListParams{})
@@ -129,10 +129,8 @@ func (s *site) tasks(t *testing.T) (all, completed int) {
 	return len(page.Tasks), completed
 }
 
-// Two hubs are processes on two hosts with nothing between them but a network. They
-// find each other by having paired, run tasks on each other's agents, and when the
-// link between them is cut in the middle of an answer and comes back, nothing is
-// missing and nothing was done twice (Req 1.7, 1.8, 3.6, 3.7, 4.4).
+// Two paired hubs on two hosts find each other and run tasks on each other's agents. After the link between them was cut
+// during an answer, no part is missing and no task ran twice (Req 1.7, 1.8, 3.6, 3.7, 4.4).
 func TestTwoHubsOnTwoHosts(t *testing.T) {
 	t.Parallel()
 	if !testbed.Inside(t) {
@@ -171,7 +169,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 	const more = 5
 	ids := make([]string, more)
 	background := false
-	for i := range ids { // under way while there is no way
+	for i := range ids { // these run while the link is cut
 		p := askFor("there.parrot", fmt.Sprint("message ", i))
 		p.Configuration = &dialect.SendConfig{Blocking: &background}
 		task, err := here.client.Send(t.Context(), p)
@@ -191,7 +189,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 		want = append(want, fmt.Sprint("line ", i))
 	}
 	if got := answerOf(last(t, stream)); got != strings.Join(want, "\n") {
-		t.Errorf("the answer across the cut is\n%s", got)
+		t.Errorf("the answer during the cut is\n%s", got)
 	}
 	t.Logf("the answer ends %v after the link is back", time.Since(mended).Round(time.Millisecond))
 	for i, id := range ids {
@@ -205,7 +203,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 		return all == done+1+more && completed == all
 	})
 
-	// The other hub's log says which hub asked.
+	// The other hub's audit log names the hub that sent the requests.
 	front, named := "~hub-l3@"+here.key.String(), false
 	for rec, err := range audit.Read(daemon.AuditDir(there.dir)) {
 		if err != nil {
@@ -214,12 +212,12 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 		named = named || rec.Envelope != nil && rec.Envelope.Sender == front
 	}
 	if !named {
-		t.Error("the audit log does not name the hub that asked")
+		t.Error("the audit log does not name the hub that sent the requests")
 	}
 }
 
-// Two hubs behind NATs through which no hole can be punched meet by the relay of a third
-// that everybody reaches, and work for each other (Req 3.6).
+// Two hubs behind symmetric NATs, where hole punching fails, connect through the relay of a third hub, and run tasks
+// for each other (Req 3.6).
 func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
 	t.Parallel()
 	if !testbed.Inside(t) {
@@ -256,11 +254,11 @@ func TestTwoHubsBehindSymmetricNATs(t *testing.T) {
 		}
 	}
 	if all, _ := between.tasks(t); all != 0 {
-		t.Errorf("the hub between them ran %d tasks", all)
+		t.Errorf("the relaying hub ran %d tasks", all)
 	}
 }
 
-// awaitLine follows a task until some of its text has come.
+// awaitLine follows a task until its answer has a line.
 func awaitLine(t *testing.T, stream *client.Stream, line string) {
 	t.Helper()
 	var text strings.Builder

@@ -39,9 +39,8 @@ agents:
   parrot: {driver: exec, command: cat, capabilities: [{id: %s, name: Repeat}]}
 `
 
-// twoHubs starts two hubs, processes of their own beside a NATS server, that have paired:
-// the second is called there at the first, the first, at an address if it has one, here
-// at the second.
+// twoHubs starts two paired hubs, each a process, and a NATS server. The first hub names the second there; the second
+// names the first here, with an address if that is not empty.
 func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address string) (dirs [2]string, infos [2]daemon.Info, own [2]identity.PublicKey) {
 	t.Helper()
 	srv := testbed.StartNATS(t)
@@ -78,18 +77,17 @@ func twoHubs(t *testing.T, configure func(natsURL string, i int) string, address
 	return dirs, infos, own
 }
 
-// Two hubs are processes of their own on one NATS server. A program at one asks for a
-// capability that only the other's agent has, and gets what that agent says (Req 1.7,
-// 1.8, 3.6, 4.3); a broadcast reaches the other hub's agent too (Req 4.2).
+// Two hubs run on one NATS server. A program at one hub sends a request to a capability that only the other hub's agent
+// has, and gets its answer (Req 1.7, 1.8, 3.6, 4.3); a broadcast reaches that agent, too (Req 4.2).
 func TestTwoHubsOnOneServer(t *testing.T) {
 	t.Parallel()
 	dirs, infos, own := twoHubs(t, func(natsURL string, i int) string {
 		return fmt.Sprintf(peersYAML, natsURL, "", []string{"repeat.here", "repeat.there"}[i])
 	}, "")
 	byCapabilityAndToAll(t, infos[0])
-	// The other hub's log says which hub asked.
+	// The other hub's audit log names the hub that sent the request.
 	front := "~hub-l3@" + own[0].String()
-	happens(t, "the audit log names the hub that asked", func() (named bool) { // it notes what it has delivered
+	happens(t, "the audit log names the hub that sent the request", func() (named bool) { // an envelope is recorded after its delivery
 		for rec, err := range audit.Read(daemon.AuditDir(dirs[1])) {
 			if err != nil {
 				t.Fatal(err)
@@ -103,9 +101,8 @@ func TestTwoHubsOnOneServer(t *testing.T) {
 	}
 }
 
-// The same where each hub has a store of its own and the server is for meeting only (Req
-// 1.7, 3.6, 4.2, 4.3).
-func TestTwoHubsWithStoresOfTheirOwn(t *testing.T) {
+// Each hub has its own store and the server only connects them (Req 1.7, 3.6, 4.2, 4.3).
+func TestTwoHubsWithTheirOwnStores(t *testing.T) {
 	_, infos, _ := twoHubs(t, func(natsURL string, i int) string {
 		all := fmt.Sprintf(peersYAML, "", "enabled: false", []string{"repeat.here", "repeat.there"}[i])
 		return strings.Replace(all, "peers: {", fmt.Sprintf("peers: {nats: {url: %q}, ", natsURL), 1)
@@ -125,8 +122,8 @@ func TestTwoHubsWithStoresOfTheirOwn(t *testing.T) {
 	}
 }
 
-// freeUDP is an address that nobody has, below the ports that the system gives to who
-// asks for any: it is free also when the hub wants it.
+// freeUDP returns an unused UDP address. Its port is below the system's ephemeral ports, so it is still unused when the
+// hub listens on it.
 func freeUDP(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -142,9 +139,8 @@ func freeUDP(t *testing.T) string {
 	return ""
 }
 
-// The same over Hyperswarm, without a server (Req 1.7, 1.8, 3.6, 4.2, 4.3, 4.4). Then the
-// other hub is killed: its agents cannot be asked once its cards have expired. When it
-// comes back they are used again.
+// Two hubs use Hyperswarm, without a server (Req 1.7, 1.8, 3.6, 4.2, 4.3, 4.4). After the other hub was killed and its
+// cards have expired, its agents are unavailable. After its restart they are used again.
 func TestTwoHubsWithoutAServer(t *testing.T) {
 	t.Parallel()
 	public := freeUDP(t)
@@ -178,7 +174,7 @@ func TestTwoHubsWithoutAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	happens(t, "the agents of a hub that was killed are unhealthy", is("unhealthy"))
-	happens(t, "it is away, with all its agents", func() bool { // each has a card of its own
+	happens(t, "the other hub and all its agents are unavailable", func() bool { // each agent has its own card
 		s, err := c.Status(t.Context())
 		return err == nil && s.Peers != nil && len(s.Peers.Hubs) == 1 && !s.Peers.Hubs[0].Connected && len(s.Peers.Hubs[0].Agents) == 0 && s.Peers.Hubs[0].LastHeard != nil
 	})
@@ -194,7 +190,7 @@ func TestTwoHubsWithoutAServer(t *testing.T) {
 	}
 }
 
-// happens waits for something that a hub does by itself.
+// happens waits up to 90 s for a condition.
 func happens(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -204,12 +200,12 @@ func happens(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatal("it does not happen: " + what)
+			t.Fatal("timeout: " + what)
 		}
 	}
 }
 
-// askFor is a message to an agent.
+// askFor returns the parameters of a message to an agent.
 func askFor(agentID, text string) dialect.SendParams {
 	return dialect.SendParams{Message: dialect.Message{
 		Kind: dialect.KindMessage, MessageID: "m-" + agentID + text, Role: dialect.RoleUser, Parts: []dialect.Part{dialect.TextPart(text)},
@@ -217,7 +213,8 @@ func askFor(agentID, text string) dialect.SendParams {
 	}}
 }
 
-// byCapabilityAndToAll sends from a program at the first of two hubs to the other's agent.
+// byCapabilityAndToAll connects a program to the first hub and sends to the other hub's agent, by its capability and
+// as a broadcast.
 func byCapabilityAndToAll(t *testing.T, first daemon.Info) {
 	t.Helper()
 	me, got := remoteProgram(t, first.HTTP, "sixteen-chars-or-more", agent.L3)
@@ -227,7 +224,7 @@ func byCapabilityAndToAll(t *testing.T, first daemon.Info) {
 		sent, err := me.SendToCapability(ctx, "repeat.there", envelope.Request, "polly wants a cracker")
 		if err == nil {
 			if sent.TargetAgentID != "there.parrot" {
-				t.Errorf("it went to %s", sent.TargetAgentID)
+				t.Errorf("the request was sent to %s", sent.TargetAgentID)
 			}
 			break
 		}

@@ -49,7 +49,7 @@ agents:
   caged: {driver: exec, command: printenv, args: [PARLEY_TASK_TOKEN], sandbox: box}
 `
 
-// greeter is an MCP server with one tool.
+// greeter returns an MCP server with one tool, greet.
 func greeter(name string) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: name, Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "greet", Description: "Greet"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
@@ -58,7 +58,7 @@ func greeter(name string) *mcp.Server {
 	return s
 }
 
-// greeterAt serves one over HTTP.
+// greeterAt serves a greeter over HTTP and returns its URL.
 func greeterAt(t *testing.T, name string) (at string) {
 	t.Helper()
 	s := greeter(name)
@@ -66,7 +66,7 @@ func greeterAt(t *testing.T, name string) (at string) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(func() {
 		for session := range s.Sessions() {
-			_ = session.Close() // to a hub that has gone
+			_ = session.Close() // the hub may have stopped
 		}
 		server.CloseClientConnections()
 		server.Close()
@@ -74,7 +74,7 @@ func greeterAt(t *testing.T, name string) (at string) {
 	return server.URL
 }
 
-// program is an agent of another process that offers a tool to a hub.
+// program connects an agent of the library, with a tool, to a hub.
 func program(t *testing.T, hubURL, id string) {
 	t.Helper()
 	u, err := url.Parse(hubURL)
@@ -108,7 +108,7 @@ func program(t *testing.T, hubURL, id string) {
 	}
 }
 
-// tokenOf is the task token of an agent, which says it when it is asked.
+// tokenOf returns the task token of an agent, which the agent prints.
 func tokenOf(t *testing.T, socket, id string) string {
 	t.Helper()
 	c, err := client.Dial(t.Context(), socket)
@@ -126,7 +126,7 @@ func tokenOf(t *testing.T, socket, id string) string {
 	return strings.TrimSpace(*task.Status.Message.Parts[0].Text)
 }
 
-// attached is a session of MCP on a hub's socket.
+// attached opens an MCP connection on a hub's socket.
 func attached(t *testing.T, socket, token string) *mcp.ClientSession {
 	t.Helper()
 	conn, err := client.AttachMCP(t.Context(), socket, token)
@@ -137,7 +137,7 @@ func attached(t *testing.T, socket, token string) *mcp.ClientSession {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() }) // its hub may have stopped
+	t.Cleanup(func() { _ = s.Close() }) // the hub may have stopped
 	return s
 }
 
@@ -154,9 +154,8 @@ func sharedNames(t *testing.T, s *mcp.ClientSession) (names []string) {
 	return names
 }
 
-// What a hub shares is used at a hub that is paired with it, under a name of its own, by
-// agents that the rules about tiers and sandboxes let; both audit logs name the other
-// hub. What it does not share is not there, nor is anything handed on.
+// Agents of a paired hub use a hub's shared tools, with the hub's name as prefix, as far as tiers and sandboxes allow.
+// Both audit logs name the other hub. Tools that are not shared, and those of third hubs, are not listed.
 func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 	t.Parallel()
 	open, closed, near := greeterAt(t, "open"), greeterAt(t, "closed"), greeterAt(t, "near")
@@ -216,7 +215,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 	happens(t, "the log of the hub that asks names the one that is asked", func() bool { return audited(0, "plain", "mars@"+own[1].String()) })
 	happens(t, "the log of the hub that is asked names the one that asks", func() bool { return audited(1, "~hub-l3@"+own[0].String(), "mars") })
 
-	// The other hub is killed, and begins anew.
+	// The other hub is killed and restarted.
 	other, err := os.FindProcess(infos[1].PID)
 	if err != nil {
 		t.Fatal(err)
@@ -237,11 +236,11 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("the tool does not come back: %+v %v", result, err)
+			t.Fatalf("the tool is not available again: %+v %v", result, err)
 		}
 	}
 
-	// Who is no longer paired is no longer used.
+	// The tools of a removed peer are not listed any more.
 	list, err := identity.OpenAllowList(peers.AllowPath(dirs[0]))
 	if err != nil {
 		t.Fatal(err)

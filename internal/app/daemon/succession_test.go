@@ -29,8 +29,7 @@ agents:
   echo: {disabled: true}
 `
 
-// successor is a hub of a process of its own, whose agents note in a file what they
-// have done.
+// successor is a hub in its own process. Its agents append the parts that they do to a file.
 type successor struct {
 	dir  string
 	log  string
@@ -70,7 +69,7 @@ func (h *successor) begin(t *testing.T) {
 	}
 }
 
-// kill ends the hub as kill -9 does, once so many parts of a swarm are done.
+// kill kills the hub with SIGKILL once a number of parts of a swarm are done.
 func (h *successor) kill(t *testing.T, ctx context.Context, swarmID string, parts int) {
 	t.Helper()
 	h.await(t, ctx, swarmID, func(s *swarm.Session) bool { return len(finished(s)) >= parts })
@@ -83,7 +82,7 @@ func (h *successor) kill(t *testing.T, ctx context.Context, swarmID string, part
 	h.c.Close()
 }
 
-// await follows a swarm until it is as wanted.
+// await follows a swarm until wanted returns true.
 func (h *successor) await(t *testing.T, ctx context.Context, swarmID string, wanted func(*swarm.Session) bool) *swarm.Session {
 	t.Helper()
 	s, err := h.c.Swarm(ctx, swarmID)
@@ -99,7 +98,7 @@ func (h *successor) await(t *testing.T, ctx context.Context, swarmID string, wan
 	return s
 }
 
-// did counts what the hub's agents have done, by part.
+// did counts how often the hub's agents have done each part.
 func (h *successor) did(t *testing.T) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(h.log)
@@ -113,7 +112,7 @@ func (h *successor) did(t *testing.T) map[string]int {
 	return n
 }
 
-// finished are the results of a swarm, by part.
+// finished returns the results of a swarm, by part.
 func finished(s *swarm.Session) map[string]string {
 	results := make(map[string]string)
 	for _, part := range s.SubTasks {
@@ -124,11 +123,10 @@ func finished(s *swarm.Session) map[string]string {
 	return results
 }
 
-// Two hubs are processes of their own on one NATS server. The one that leads a swarm
-// is killed in the middle, and the other leads it on; then the first is back, the
-// second is killed, and the first ends it. What was finished is kept as it is and not
-// done again, and the outcome is that of an undisturbed swarm.
-func TestHubsSucceedEachOtherAtASwarm(t *testing.T) {
+// Two hubs run on one NATS server. The hub that coordinates a swarm is killed, and the other one takes over; then the
+// first is restarted, the second is killed, and the first completes the swarm. Finished parts keep their results and
+// are not done again, and the outcome is that of an undisturbed swarm.
+func TestHubsTakeASwarmOver(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t)
 	sun, earth := newSuccessor(t, url, "a1", "a2"), newSuccessor(t, url, "b1", "b2")
@@ -145,28 +143,28 @@ func TestHubsSucceedEachOtherAtASwarm(t *testing.T) {
 	}
 	first := s.Coordinator
 	sun.kill(t, ctx, s.ID, 4)
-	if s, err = earth.c.Swarm(ctx, s.ID); err != nil { // the journal as the dead one left it
+	if s, err = earth.c.Swarm(ctx, s.ID); err != nil { // the journal as the killed hub left it
 		t.Fatal(err)
 	}
 	bySun, cutOff := finished(s), make(map[string]bool)
 	for _, part := range s.SubTasks {
-		cutOff[part.ID] = part.Status == swarm.TaskRunning // its agent may have come to the end all the same
+		cutOff[part.ID] = part.Status == swarm.TaskRunning // its agent may have finished anyway
 	}
 	s = earth.await(t, ctx, s.ID, func(s *swarm.Session) bool { return s.Epoch == 1 && s.Coordinator != first })
 	second := s.Coordinator
 	sun.begin(t)
 	earth.kill(t, ctx, s.ID, len(bySun)+4)
 	if s, err = sun.c.Swarm(ctx, s.ID); err != nil || s.Coordinator != second {
-		t.Fatalf("the first one has taken over from one who lived: %v, %+v", err, s)
+		t.Fatalf("the first hub has taken over from a running one: %v, %+v", err, s)
 	}
 	byBoth := finished(s)
 	s = sun.await(t, ctx, s.ID, func(s *swarm.Session) bool { return s.Status == swarm.Completed })
 	if s.Epoch != 2 || s.Coordinator != first {
-		t.Errorf("it ended in epoch %d, led by %s", s.Epoch, s.Coordinator)
+		t.Errorf("the swarm ended in epoch %d, coordinated by %s", s.Epoch, s.Coordinator)
 	}
 	results := finished(s)
 	if len(results) != len(plan.SubTasks) {
-		t.Fatalf("%d results of %d", len(results), len(plan.SubTasks))
+		t.Fatalf("%d results, want %d", len(results), len(plan.SubTasks))
 	}
 	for part, result := range results {
 		if !strings.Contains(result, part+" is done") {
@@ -183,10 +181,10 @@ func TestHubsSucceedEachOtherAtASwarm(t *testing.T) {
 			at, elsewhere = inGarden, byEarth
 		}
 		if at[part] != 1 || elsewhere[part] > 0 && !(cutOff[part] && elsewhere[part] == 1) {
-			t.Errorf("%s was finished at one hub and done there %d times, %d times at the other", part, at[part], elsewhere[part])
+			t.Errorf("%s was finished at one hub and done %d times there, %d times at the other", part, at[part], elsewhere[part])
 		}
 	}
 	if len(bySun) < 4 || len(byBoth) < len(bySun)+4 || len(byBoth) == len(results) {
-		t.Errorf("the kills came at %d and %d of %d parts", len(bySun), len(byBoth), len(results))
+		t.Errorf("the hubs were killed after %d and %d of %d parts", len(bySun), len(byBoth), len(results))
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestACheckPassesByItsExitCodeAndItsOutputIsBounded(t *testing.T) {
+func TestAChecksExitCodeDecidesAndItsOutputIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		script string
 		ok     bool
@@ -47,14 +47,14 @@ func TestACheckPassesByItsExitCodeAndItsOutputIsBounded(t *testing.T) {
 	}
 }
 
-// standIn answers with what it has.
+// standIn is a hub whose answers are set by the test.
 type standIn struct {
 	loop.Hub
-	states []dialect.TaskState // of the task, one a look; the last for ever
-	keys   []any               // of the messages that came
-	plans  []string            // ids of the swarms that were wanted
+	states []dialect.TaskState // of the task, one for each call; the last one repeats
+	keys   []any               // of the received messages
+	plans  []string            // ids of the created swarms
 	swarms []swarm.Session
-	meta   map[string]any // of its message
+	meta   map[string]any // of the task's message
 	err    error
 }
 
@@ -93,7 +93,7 @@ func TestAnAgentsTaskIsAwaited(t *testing.T) {
 		ref := ""
 		out, err := a.Dispatch(t.Context(), ralph.Job{}, func(r string) error {
 			if ref = r; len(h.keys) > 0 {
-				t.Error("it was sent before its reference was stored")
+				t.Error("the task was sent before its reference was stored")
 			}
 			return nil
 		})
@@ -129,12 +129,12 @@ func TestASwarmIsAwaited(t *testing.T) {
 	}
 	refused := errors.New("no space left")
 	if _, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return refused }); !errors.Is(err, refused) || len(h.plans) != 2 {
-		t.Errorf("%v; it went on without a stored reference: %q", err, h.plans)
+		t.Errorf("%v; continued without a stored reference: %q", err, h.plans)
 	}
 }
 
-// What is wrong with the agent is no item's fault: the loop ends, and when it is mended
-// the work begins anew.
+// An error of the agent's configuration ends the loop without counting as an attempt; the next loop starts the item
+// again.
 func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 	for name, h := range map[string]*standIn{
 		"not installed": {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "not-installed"}}},
@@ -159,14 +159,14 @@ func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 	if _, err := s.Resume(t.Context(), ralph.Job{}, "id"); ralph.CodeOf(err) != ralph.CodeLost {
 		t.Errorf("a swarm without agents, resumed: %v", err)
 	}
-	// What only an item asks for is its own fault.
+	// An error that the item causes counts as an attempt.
 	if _, err := s.Dispatch(t.Context(), ralph.Job{Item: ralph.Item{Capabilities: []string{"fly"}}}, func(string) error { return nil }); err == nil || ralph.CodeOf(err) != "" {
-		t.Errorf("an item that nobody is able for: %v", err)
+		t.Errorf("an item whose capability no agent has: %v", err)
 	}
 }
 
-// A hub that stops or is killed costs no item an attempt.
-func TestATaskThatTheHubCutOffIsLost(t *testing.T) {
+// A task that ended because its hub stopped or was killed does not count as an attempt.
+func TestATaskThatTheHubsEndInterruptedIsLost(t *testing.T) {
 	for code, want := range map[string]ralph.Code{hub.CodeStopped: ralph.CodeLost, "other": ""} {
 		h := &standIn{states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": code}}}
 		a := loop.Agent(h, "codex", "")

@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/ralph"
 )
 
-// board is a queue of the network as a worker sees it: leases end after a minute.
+// board is a work queue of the network, with leases of one minute.
 type board struct {
 	mu      sync.Mutex
 	items   []*task
@@ -63,7 +63,7 @@ func (w *board) Claim(ctx context.Context, _ []string) (*work.Claim, error) {
 	}
 }
 
-// change changes an item that the caller holds.
+// change sets the state of an item that the caller has claimed.
 func (w *board) change(id string, token int, state work.ItemState, result string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,7 +113,7 @@ func (w *board) states() string {
 	return strings.Join(all, ", ")
 }
 
-// hands does jobs, and remembers how often each was begun.
+// hands executes jobs and counts how often each was started.
 type hands struct {
 	began map[string]int
 	do    func(ctx context.Context, j ralph.Job) error
@@ -142,7 +142,7 @@ func (h *hands) Resume(ctx context.Context, j ralph.Job, _ string) (ralph.Outcom
 	return ralph.Outcome{Text: "did " + j.Item.ID}, nil
 }
 
-// process is one life of a loop on a queue.
+// process runs a loop on a queue as a new process would.
 func process(t *testing.T, w loop.Worker, dir string, h *hands, record func(ralph.Step) error) (ralph.Summary, error) {
 	t.Helper()
 	q, err := loop.OpenQueue(loop.QueueOptions{Worker: w, Name: "go", File: filepath.Join(dir, "claim.json"), Lease: lease})
@@ -167,7 +167,7 @@ func TestALoopWorksThroughAQueue(t *testing.T) {
 			if !strings.Contains(j.Item.Text, "do "+j.Item.ID) || !strings.Contains(j.Item.Text, `{"n":1}`) {
 				t.Errorf("%q", j.Item.Text)
 			}
-			time.Sleep(5 * lease) // the lease is extended meanwhile
+			time.Sleep(5 * lease) // longer than the lease, which is extended
 			return nil
 		}}
 		sum, err := process(t, w, t.TempDir(), h, nil)
@@ -180,10 +180,9 @@ func TestALoopWorksThroughAQueue(t *testing.T) {
 	})
 }
 
-// A loop that is killed at any of its steps goes on with the item that it holds, and does
-// none twice.
-func TestALoopOnAQueueThatIsKilledGoesOn(t *testing.T) {
-	synctest.Test(t, killedGoesOn) // its waits cost no time so
+// After a loop was killed at any of its steps, the next one resumes the claimed item, and no item is done twice.
+func TestALoopOnAQueueIsResumedAfterAKill(t *testing.T) {
+	synctest.Test(t, killedGoesOn) // waits take no real time
 }
 
 func killedGoesOn(t *testing.T) {
@@ -202,7 +201,7 @@ func killedGoesOn(t *testing.T) {
 		if killed != (err != nil) {
 			t.Fatalf("killed at %d: %v", at, err)
 		}
-		n = at // no more kills
+		n = at // the loop ended before the kill
 		if _, err := process(t, w, dir, h, record); err != nil {
 			t.Fatalf("killed at %d: %v", at, err)
 		}
@@ -215,8 +214,7 @@ func killedGoesOn(t *testing.T) {
 	}
 }
 
-// completing is a worker that is killed when the network knows that an item is done, and
-// nobody here does.
+// completing is a worker that is killed after the network has stored that an item is done, before the loop has.
 type completing struct{ *board }
 
 func (w completing) Complete(ctx context.Context, id string, token int, o work.Outcome) error {
@@ -231,7 +229,7 @@ func completedNotAgain(t *testing.T) {
 	w, dir := newWork("a"), t.TempDir()
 	h := &hands{began: map[string]int{}}
 	if _, err := process(t, completing{w}, dir, h, nil); err == nil {
-		t.Fatal("it was not killed")
+		t.Fatal("the loop was not killed")
 	}
 	var kinds []ralph.Kind
 	_, err := process(t, w, dir, h, func(s ralph.Step) error { kinds = append(kinds, s.Kind); return nil })
@@ -240,8 +238,8 @@ func completedNotAgain(t *testing.T) {
 	}
 }
 
-// Who is away for longer than the lease finds the item with somebody else, and leaves it.
-func TestAnItemThatSomebodyElseHasIsLeft(t *testing.T) {
+// A loop that was stopped for longer than the lease leaves the item to the worker that has claimed it since.
+func TestAnItemThatAnotherWorkerHasClaimedIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, dir := newWork("a", "b"), t.TempDir()
 		h := &hands{began: map[string]int{}, do: func(context.Context, ralph.Job) error { return &ralph.Error{Code: ralph.CodeUnavailable} }}
