@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == talkCommand { // see TestTwoProcessesTalk
+	if len(os.Args) > 1 && os.Args[1] == talkCommand { // for TestTwoProcessesTalk
 		talk()
 		return
 	}
@@ -115,7 +115,7 @@ func TestTwoNodesIntroduceTheirAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect(t, atMars, "venus2")
-		if _, err := saturn.SendToCapability(t.Context(), "work.venus", envelope.Request, 3); err != nil { // opens its own channel
+		if _, err := saturn.SendToCapability(t.Context(), "work.venus", envelope.Request, 3); err != nil { // opens another channel
 			t.Fatal(err)
 		}
 		expect(t, atVenus, "saturn3")
@@ -125,26 +125,26 @@ func TestTwoNodesIntroduceTheirAgents(t *testing.T) {
 		expect(t, atMars, "venus4")
 
 		if got, err := there.Registry().Get("mars"); err != nil || got.Origin != agent.Remote || len(got.Endpoints) != 1 || got.Endpoints[0] != here.at {
-			t.Errorf("there mars is %+v, %v", got, err)
+			t.Errorf("venus's node has mars as %+v, %v", got, err)
 		}
 		c.Close()
 		synctest.Wait()
 		if _, err := there.Registry().Get("mars"); err == nil {
-			t.Error("mars is known though its channel is closed")
+			t.Error("mars is known after its channel was closed")
 		}
 		if _, err := here.Registry().Get("venus"); err != nil {
-			t.Error("venus is forgotten though saturn talks with it")
+			t.Error("venus is unknown though saturn has a channel to it")
 		}
 		saturn.Leave()
 		synctest.Wait()
 		if n := len(here.Channels().Channels()); n != 0 {
-			t.Errorf("%d channels are left", n)
+			t.Errorf("%d channels are still open", n)
 		}
 		if _, err := here.Registry().Get("saturn"); err == nil {
 			t.Error("saturn is still known")
 		}
 		if m := here.Telemetry().Metrics(); m.TotalMessagesSent != 2 || m.TotalMessagesReceived != 3 {
-			t.Errorf("here counted %d and %d", m.TotalMessagesSent, m.TotalMessagesReceived)
+			t.Errorf("this node counted %d sent and %d received", m.TotalMessagesSent, m.TotalMessagesReceived)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestDiscoveredAgentsNeedNoConnect(t *testing.T) {
 	})
 }
 
-// intruder opens a channel as whoever it says, at the address of venus's node.
+// intruder opens a channel to venus's node as any agent, with any card.
 func intruder(t *testing.T, net *memory.Network, from string, card string) *channel.Channel {
 	t.Helper()
 	m := channel.NewManager(channel.Options{
@@ -186,7 +186,7 @@ func intruder(t *testing.T, net *memory.Network, from string, card string) *chan
 	return c
 }
 
-func TestPeersCannotTakeAgentsOver(t *testing.T) {
+func TestPeersCannotImpersonateAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		there := newSite(t, &net, "there", func(o *parley.Options) {
@@ -220,7 +220,7 @@ func TestPeersCannotTakeAgentsOver(t *testing.T) {
 		}
 		c := intruder(t, &net, "io", mine("io", 3))
 		if err := c.Ready(t.Context()); err != nil {
-			t.Errorf("a proper one: %v", err)
+			t.Errorf("a valid card: %v", err)
 		}
 	})
 }
@@ -249,7 +249,7 @@ func TestAFailedDiscoveryIsAnEvent(t *testing.T) {
 	})
 }
 
-// dialer hands out connections that a test has changed.
+// dialer wraps the connections of another dialer.
 type dialer struct {
 	transport.Dialer
 	change func(transport.Conn) transport.Conn
@@ -263,7 +263,7 @@ func (d dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, er
 	return d.change(conn), nil
 }
 
-// shy hangs up instead of saying the last word of the handshake.
+// shy closes instead of sending the last frame of the handshake.
 type shy struct{ transport.Conn }
 
 func (c shy) Send(ctx context.Context, frames []transport.Frame) error {
@@ -273,7 +273,7 @@ func (c shy) Send(ctx context.Context, frames []transport.Frame) error {
 	return c.Conn.Send(ctx, frames)
 }
 
-// lingering takes its time to end.
+// lingering delays Close.
 type lingering struct{ transport.Conn }
 
 func (c lingering) Close() error {
@@ -281,9 +281,9 @@ func (c lingering) Close() error {
 	return c.Conn.Close()
 }
 
-// A card that came over a channel goes with it, however the channel ends: else
-// peers could fill the registry.
-func TestCardsGoWithTheirChannels(t *testing.T) {
+// A card that was received over a channel is removed when the channel ends, for any reason; otherwise peers could fill
+// the registry.
+func TestCardsAreRemovedWithTheirChannels(t *testing.T) {
 	for name, change := range map[string]func(transport.Conn) transport.Conn{
 		"that never opened":        func(c transport.Conn) transport.Conn { return shy{c} },
 		"that takes time to end":   func(c transport.Conn) transport.Conn { return lingering{c} },
@@ -306,7 +306,7 @@ func TestCardsGoWithTheirChannels(t *testing.T) {
 				synctest.Wait()
 				for _, s := range []site{here, there} {
 					if remote := s.Registry().Remote(); len(remote) > 0 {
-						t.Errorf("%s is known though no channel is left", remote[0].ID)
+						t.Errorf("%s is known after its last channel ended", remote[0].ID)
 					}
 				}
 			})
@@ -314,7 +314,7 @@ func TestCardsGoWithTheirChannels(t *testing.T) {
 	}
 }
 
-func TestRemoteEnvelopesAreHeldAgainstTheCard(t *testing.T) {
+func TestRemoteEnvelopesAreCheckedAgainstTheCard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		there := newSite(t, &net, "there", nil)
@@ -335,7 +335,7 @@ func TestRemoteEnvelopesAreHeldAgainstTheCard(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := len(atVenus); n != 0 {
-			t.Errorf("%d envelopes got through", n)
+			t.Errorf("%d envelopes were delivered", n)
 		}
 		if n := there.Telemetry().Metrics().SecurityEvents; n != 3 {
 			t.Errorf("%d security events, want 3", n)
@@ -347,18 +347,18 @@ func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		if _, err := parley.New(parley.Options{Router: router.Options{Tiers: &router.TierConfig{Rules: []router.TierRule{{}}}}}); err == nil {
-			t.Error("nonsense rules were taken")
+			t.Error("invalid rules were accepted")
 		}
 		here := newSite(t, &net, "here", nil)
 		if _, err := here.Join(agent.Card{ID: "x"}, nil); err == nil {
-			t.Error("half a card was taken")
+			t.Error("an incomplete card was accepted")
 		}
 		here.join(t, card("mars"))
 		if _, err := here.Connect(t.Context(), "mars", "*", here.at); err == nil {
-			t.Error("connected to everybody")
+			t.Error("connected to a broadcast address")
 		}
 		if _, err := here.Connect(t.Context(), "mars", "ghost", here.at); err == nil || !strings.Contains(err.Error(), "no local agent") {
-			t.Errorf("connected to a ghost: %v", err)
+			t.Errorf("connected for an unknown agent: %v", err)
 		}
 		if err := here.Close(t.Context()); err != nil {
 			t.Fatal(err)

@@ -23,8 +23,8 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// talkCommand makes the test binary run as an agent that talks over WebSocket with
-// an agent of another process.
+// talkCommand as first argument makes the test binary run as an agent that exchanges messages over WebSocket with an
+// agent of another process.
 const talkCommand = "talk"
 
 func talkProcess(ctx context.Context, t *testing.T, token string, args ...string) *exec.Cmd {
@@ -51,7 +51,7 @@ func TestTwoProcessesTalk(t *testing.T) {
 	}
 	defer func() {
 		cancel()
-		_ = venus.Wait() // killed
+		_ = venus.Wait() // it was killed
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
@@ -87,7 +87,7 @@ func runTalk(ctx context.Context, args []string) (err error) {
 	if err := flag.Parse(args); err != nil {
 		return err
 	}
-	token := os.Getenv("TALK_TOKEN") // not a flag: other users see those
+	token := os.Getenv("TALK_TOKEN") // not a flag: other users can read flags
 	if token == "" {
 		return errors.New("set TALK_TOKEN to the same secret in both processes")
 	}
@@ -108,7 +108,7 @@ func runTalk(ctx context.Context, args []string) (err error) {
 	return talkAsk(ctx, node, *as, *to, *at, flag.Args())
 }
 
-// talkAnswer answers each message in capitals until ctx ends.
+// talkAnswer answers each message in upper case until ctx ends.
 func talkAnswer(ctx context.Context, node *parley.Node, as, address, token string) error {
 	var me *parley.Agent
 	ready := make(chan struct{})

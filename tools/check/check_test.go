@@ -28,12 +28,12 @@ func TestLowCoverageIsAnError(t *testing.T) {
 	}
 	for _, name := range []string{"good", "cmd", "agenttest"} {
 		if strings.Contains(err.Error(), name) {
-			t.Errorf("%s is complained of: %v", name, err)
+			t.Errorf("%s is reported: %v", name, err)
 		}
 	}
 }
 
-// Tests of several packages may run one block: it counts once.
+// A block that tests of several packages run counts once.
 func TestABlockCountsOnce(t *testing.T) {
 	const file = module + "internal/x/a.go"
 	covered, err := readCoverage(profile(t, file+":1.1,2.2 10 0\n"+file+":1.1,2.2 10 3\n"))
@@ -41,7 +41,7 @@ func TestABlockCountsOnce(t *testing.T) {
 		t.Errorf("got %+v, %v", covered, err)
 	}
 	if _, err := readCoverage(profile(t, "a:1.1,2.2 x 0\n")); err == nil {
-		t.Error("a broken profile was read")
+		t.Error("an invalid profile was accepted")
 	}
 }
 
@@ -58,7 +58,7 @@ func TestResultsAreCounted(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatALoadMayExplainIsRunAgain(t *testing.T) {
+func TestOnlyFailuresThatLoadMayCauseAreRunAgain(t *testing.T) {
 	failed := func(test string) []event {
 		return []event{{Action: "fail", Package: "p", Test: test}, {Action: "fail", Package: "p"}}
 	}
@@ -93,7 +93,7 @@ func TestOnlyWhatALoadMayExplainIsRunAgain(t *testing.T) {
 	}
 }
 
-func TestWhatIsExportedNeedsAComment(t *testing.T) {
+func TestExportedIdentifiersNeedAComment(t *testing.T) {
 	missing, err := undescribed("a.go", `package a
 
 // Good is described.
@@ -118,11 +118,11 @@ func unseen() {}
 	}
 }
 
-func TestOneOfAProgramsNamesIsEnough(t *testing.T) {
+func TestOneNameOfAProgramIsEnough(t *testing.T) {
 	for there, want := range map[string]string{"google-chrome": "", "chromium": "", "firefox": "chromium"} {
 		got := missingPrograms(func(name string) bool { return name == there || !strings.Contains(name, "chrom") })
 		if strings.Join(got, " ") != want {
-			t.Errorf("with %s there %v is missing", there, got)
+			t.Errorf("with %s installed, %v is missing", there, got)
 		}
 	}
 }

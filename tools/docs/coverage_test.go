@@ -59,7 +59,7 @@ func TestClausesWithoutTestsAndUnknownOnesAreErrors(t *testing.T) {
 		}
 	}
 	if strings.Contains(err.Error(), "REQ-OTHER") {
-		t.Errorf("%v: there is no list of REQ", err)
+		t.Errorf("%v: REQ has no list", err)
 	}
 	if err := verify([]spec{mustParse(t, strings.Replace(list, "implemented", "planned", 1))}, references{}); err != nil {
 		t.Errorf("a planned specification needs no tests yet: %v", err)

@@ -24,7 +24,7 @@ func TestVersionsAreSemantic(t *testing.T) {
 	}
 }
 
-func TestAReleaseNeedsItsPartOfTheChangelog(t *testing.T) {
+func TestAReleaseNeedsItsSectionOfTheChangelog(t *testing.T) {
 	const changelog = "# Changelog\n\n## Unreleased\n\n- later\n\n## 1.1.0 - 2026-11-21\n\n### Added\n\n- this\n\n## 1.0.0 - 2026-11-01\n\n- that\n\n## 0.9.0 - 2026-10-01\n\n"
 	for v, want := range map[string]string{"1.1.0": "### Added\n\n- this\n", "1.0.0": "- that\n", "0.9.0": "", "2.0.0": ""} {
 		got, err := notesOf(changelog, v)
@@ -34,7 +34,7 @@ func TestAReleaseNeedsItsPartOfTheChangelog(t *testing.T) {
 	}
 }
 
-// tree is a directory with programs and one with documents.
+// tree creates a directory with programs and one with documents.
 func tree(t *testing.T) []file {
 	t.Helper()
 	dir := t.TempDir()
@@ -66,7 +66,7 @@ func TestTheSameFilesGiveTheSameArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(a.Bytes(), b.Bytes()) {
-			t.Errorf("%s: two archives of the same differ", name)
+			t.Errorf("%s: two archives of the same files differ", name)
 		}
 	}
 }

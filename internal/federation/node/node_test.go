@@ -34,11 +34,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// actor is an agent in this process that does what its prompt says.
+// actor is an agent in this process whose prompts name what it does.
 type actor struct {
 	probe   func() runner.Probe
-	started chan struct{} // gets one when a turn waits to be ended
-	turns   chan string   // prompts that were begun
+	started chan struct{} // receives a value when a turn waits for its cancellation
+	turns   chan string   // the prompts of started turns
 }
 
 func newActor() *actor {
@@ -97,7 +97,7 @@ func definition(id string, change func(*runner.Definition)) runner.Definition {
 	return d
 }
 
-// auditor keeps what it gets.
+// auditor records events.
 type auditor struct {
 	refused chan telemetry.Event // security events
 
@@ -127,7 +127,7 @@ func (a *auditor) find(t telemetry.EventType) []telemetry.Event {
 	return found
 }
 
-// rig is a hub with a node that can be reached over HTTP.
+// rig is a hub whose node is served over HTTP.
 type rig struct {
 	hub   *hub.Hub
 	node  *node.Node
@@ -163,14 +163,14 @@ func newRig(t *testing.T, o node.Options, cfg hub.Config) *rig {
 	return r
 }
 
-// simple is a rig with one agent, "mars", and who plays it.
+// simple returns a rig with one agent, "mars", and the actor behind it.
 func simple(t *testing.T) (*rig, *actor) {
 	t.Helper()
 	a := newActor()
 	return newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}}}), a
 }
 
-// peer is a program with the library and one agent.
+// peer is a node of the library with one agent.
 type peer struct {
 	*parley.Agent
 	node *parley.Node
@@ -180,7 +180,7 @@ type peer struct {
 func (r *rig) peer(t *testing.T, card agent.Card) *peer {
 	t.Helper()
 	n, err := parley.New(parley.Options{
-		// Both ends have rules: this one hears everybody.
+		// Both ends have addressing rules; this node's allow every sender.
 		Router: router.Options{Sandbox: &router.SandboxConfig{Enforced: false}},
 		Channels: channel.Options{
 			Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
@@ -220,7 +220,7 @@ func (p *peer) next(t *testing.T, want envelope.Type, into any) *envelope.Envelo
 	select {
 	case e := <-p.got:
 		if e.Type != want {
-			t.Fatalf("got a %s, not a %s: %s", e.Type, want, e.Payload)
+			t.Fatalf("got a %s, want a %s: %s", e.Type, want, e.Payload)
 		}
 		if into != nil {
 			if err := e.Unmarshal(into); err != nil {
@@ -229,12 +229,12 @@ func (p *peer) next(t *testing.T, want envelope.Type, into any) *envelope.Envelo
 		}
 		return e
 	case <-time.After(30 * time.Second):
-		t.Fatalf("no %s came", want)
+		t.Fatalf("no %s arrived", want)
 		return nil
 	}
 }
 
-// try asks an agent again and again until it does as it is told.
+// try sends a prompt to an agent until the answer is a success.
 func (p *peer) try(t *testing.T, to, prompt string) {
 	t.Helper()
 	for late := time.After(30 * time.Second); ; {
@@ -257,7 +257,7 @@ type reply struct {
 	Error                          *reply
 }
 
-// An answer is in the request's thread and trace (Req 2.4).
+// A request runs a task, and the answer is in the request's thread and trace (Req 2.4).
 func TestARequestRunsATaskAndIsAnswered(t *testing.T) {
 	r, _ := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
@@ -284,7 +284,7 @@ func TestARequestRunsATaskAndIsAnswered(t *testing.T) {
 	}
 	about, _ := task.Metadata["envelope"].(map[string]any)
 	if task.ContextID != got.ContextID || about["id"] != e.ID || about["sender"] != "visitor" || about["traceparent"] != trace {
-		t.Errorf("the task says %v", task.Metadata)
+		t.Errorf("the task's metadata: %v", task.Metadata)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestPayloadsOfARequest(t *testing.T) {
 		}
 		p.next(t, envelope.Response, &got)
 		if prompt := <-a.turns; !strings.Contains(prompt, tc.prompt) {
-			t.Errorf("%s: the agent was asked %q", tc.payload, prompt)
+			t.Errorf("%s: the agent's prompt was %q", tc.payload, prompt)
 		}
 	}
 }
@@ -338,7 +338,7 @@ type piece struct {
 	Append                   bool
 }
 
-// collect reads a stream to its end and returns the text that it adds up to.
+// collect reads a stream to its end and returns its whole text.
 func (p *peer) collect(t *testing.T) (string, reply) {
 	t.Helper()
 	p.next(t, envelope.StreamStart, nil)
@@ -366,12 +366,12 @@ func (p *peer) collect(t *testing.T) (string, reply) {
 				t.Fatalf("%s in a stream", e.Type)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatal("the stream does not end")
+			t.Fatal("the stream has not ended")
 		}
 	}
 }
 
-func TestAStreamAddsUpToTheAnswer(t *testing.T) {
+func TestAStreamHasTheWholeAnswer(t *testing.T) {
 	r, _ := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
 	for prompt, want := range map[string]string{"words: a b c d": "a b c d ", "dig": "did dig", "long:": strings.Repeat("ä", 150<<10)} {
@@ -391,7 +391,7 @@ func TestAStreamAddsUpToTheAnswer(t *testing.T) {
 	}
 }
 
-func TestALongAnswerSaysThatItIsCut(t *testing.T) {
+func TestALongAnswerIsMarkedAsTruncated(t *testing.T) {
 	r, _ := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.Request, "long:")
@@ -401,8 +401,8 @@ func TestALongAnswerSaysThatItIsCut(t *testing.T) {
 	}
 }
 
-// What comes in the thread of a question is its answer, and a thread is one
-// conversation that belongs to its sender.
+// A request in the thread of a question is the question's answer. A thread is one conversation and belongs to its
+// sender.
 func TestAThreadIsAConversation(t *testing.T) {
 	r, _ := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
@@ -432,7 +432,7 @@ func TestAThreadIsAConversation(t *testing.T) {
 		t.Fatal(err)
 	}
 	if q.next(t, envelope.Response, &answer); answer.ContextID == question.ContextID {
-		t.Error("a stranger got into the conversation")
+		t.Error("another agent joined the conversation")
 	}
 }
 
@@ -468,7 +468,7 @@ func TestANotificationCancels(t *testing.T) {
 	}
 }
 
-// Nothing but requests and proposals makes an agent work.
+// Only requests and proposals run tasks.
 func TestOtherEnvelopesRunNoTask(t *testing.T) {
 	r, a := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
@@ -488,8 +488,8 @@ func proposalFor(capabilities ...string) map[string]any {
 	return map[string]any{"taskDescription": "dig", "requiredCapabilities": append([]string{}, capabilities...), "estimatedComplexity": "simple", "deadlineMs": 60000}
 }
 
-// Req 7.2, 7.3, 7.5: acceptance with agent and time, rejection with a reason and
-// somebody else, all in one thread.
+// Req 7.2, 7.3, 7.5: an acceptance has agent and time, a rejection has a reason and an alternative agent, and all are
+// in one thread.
 func TestProposals(t *testing.T) {
 	a, b := newActor(), newActor()
 	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}, {Definition: definition("digger", nil), Runner: b}}})
@@ -546,9 +546,9 @@ func termsOf(task string, capabilities ...string) negotiation.Terms {
 		Deadline: time.Minute, Input: json.RawMessage(`{"deep":9007199254740993}`)}
 }
 
-// Req 7.1 to 7.3 and 7.5: a Negotiator of another process proposes to an agent of
+// Req 7.1 to 7.3 and 7.5: a Negotiator of another node proposes to an agent of
 // the hub, and understands its answers.
-func TestANegotiatorElsewhereProposesToTheHubsAgents(t *testing.T) {
+func TestANegotiatorOfAnotherNodeProposesToTheHubsAgents(t *testing.T) {
 	a, b := newActor(), newActor()
 	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: a}, {Definition: definition("digger", nil), Runner: b}}})
 	p := r.peer(t, remoteProgram(agent.L3, ""))
@@ -567,10 +567,10 @@ func TestANegotiatorElsewhereProposesToTheHubsAgents(t *testing.T) {
 	}
 	p.next(t, envelope.TaskAccept, nil)
 	if done := p.next(t, envelope.Response, nil); done.CorrelationID != asked.CorrelationID {
-		t.Errorf("the answer is in thread %q, not %q", done.CorrelationID, asked.CorrelationID)
+		t.Errorf("the answer is in thread %q, want %q", done.CorrelationID, asked.CorrelationID)
 	}
 	if prompt := <-a.turns; !strings.HasPrefix(prompt, "dig") || !strings.Contains(prompt, "9007199254740993") {
-		t.Errorf("the agent was asked %q", prompt)
+		t.Errorf("the agent's prompt was %q", prompt)
 	}
 
 	if asked, err = n.Propose(t.Context(), "worker", termsOf("dig", "work.digger")); err != nil {
@@ -584,8 +584,8 @@ func TestANegotiatorElsewhereProposesToTheHubsAgents(t *testing.T) {
 	}
 }
 
-// The proposer's clock counts, whatever the envelope's timestamp says; a task that
-// was accepted in vain is not gone on with.
+// The proposer decides whether an acceptance is in time, whatever the timestamp of its envelope. If it refuses the
+// acceptance as too late, the task is canceled.
 func TestATaskThatWasAcceptedTooLateIsEnded(t *testing.T) {
 	r, a := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
@@ -610,8 +610,8 @@ func TestATaskThatWasAcceptedTooLateIsEnded(t *testing.T) {
 	}
 }
 
-// Only the proposer can take its proposal back, and only in its thread.
-func TestOthersEndNoTaskOfAProposal(t *testing.T) {
+// Only the proposer can withdraw its proposal, and only in the proposal's thread.
+func TestOthersCannotEndTheTaskOfAProposal(t *testing.T) {
 	r, a := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
 	n := p.negotiate(t, negotiation.Options{})
@@ -625,7 +625,7 @@ func TestOthersEndNoTaskOfAProposal(t *testing.T) {
 	card := remoteProgram(agent.L3, "")
 	card.ID = "stranger"
 	stranger := r.peer(t, card)
-	for _, from := range []*peer{p, stranger} { // not in the thread, and not the proposer
+	for _, from := range []*peer{p, stranger} { // in another thread, and by another agent
 		e, err := envelope.New(from.ID(), "worker", envelope.ErrorMessage, refusal)
 		if err != nil {
 			t.Fatal(err)
@@ -637,7 +637,7 @@ func TestOthersEndNoTaskOfAProposal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What comes behind them on the same channels is answered: they were handled.
+	// Later requests on the same channels are answered, so the withdrawals were handled.
 	stranger.send(t, "worker", envelope.Request, nil)
 	stranger.next(t, envelope.ErrorMessage, nil)
 	p.send(t, "worker", envelope.Request, nil)
@@ -651,7 +651,7 @@ func TestOthersEndNoTaskOfAProposal(t *testing.T) {
 	}
 }
 
-// A proposal that comes twice is one task.
+// A proposal that is received twice runs one task.
 func TestAProposalThatIsRepeatedIsOneTask(t *testing.T) {
 	r, a := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
@@ -663,14 +663,14 @@ func TestAProposalThatIsRepeatedIsOneTask(t *testing.T) {
 	p.next(t, envelope.TaskAccept, nil)
 	<-a.started
 	p.send(t, "worker", envelope.Request, nil)
-	p.next(t, envelope.ErrorMessage, nil) // and no second acceptance before
+	p.next(t, envelope.ErrorMessage, nil) // a second acceptance would arrive before it
 	page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: "worker"})
 	if err != nil || len(page.Tasks) != 1 {
 		t.Errorf("%v, %d tasks", err, len(page.Tasks))
 	}
 }
 
-// A peer that is wrong a thousand times does not write a thousand lines.
+// Log records about a peer's invalid envelopes are rate-limited.
 func TestPeersCannotFillTheLog(t *testing.T) {
 	var lines atomic.Int64
 	logger := slog.New(slog.NewTextHandler(writer(func(p []byte) { lines.Add(1) }), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -716,8 +716,8 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A peer does not come in above the tier that the hub allows.
-func TestPeersComeInBelowTheirTier(t *testing.T) {
+// A peer whose tier is above the hub's limit is refused.
+func TestPeersNeedAnAllowedTier(t *testing.T) {
 	a := newActor()
 	agents := []hub.Agent{{Definition: definition("worker", nil), Runner: a}}
 	r := newRig(t, node.Options{}, hub.Config{Agents: agents})
@@ -738,8 +738,8 @@ func TestPeersComeInBelowTheirTier(t *testing.T) {
 	q.next(t, envelope.Response, nil)
 }
 
-// A peer may not speak for the hub's own agents.
-func TestAPeerIsNotTakenForAnAgentOfTheHub(t *testing.T) {
+// A peer cannot use the id of one of the hub's agents.
+func TestAPeerCannotImpersonateAnAgentOfTheHub(t *testing.T) {
 	r, a := simple(t)
 	n, err := parley.New(parley.Options{Channels: channel.Options{
 		Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
@@ -747,7 +747,7 @@ func TestAPeerIsNotTakenForAnAgentOfTheHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.Close(context.Background()) //nolint:errcheck // the test ends
+	defer n.Close(context.Background()) //nolint:errcheck // at the end of the test
 	card := remoteProgram(agent.L3, "")
 	card.ID = "worker"
 	if _, err := n.Join(card, func(context.Context, *envelope.Envelope) {}); err != nil {
@@ -758,15 +758,15 @@ func TestAPeerIsNotTakenForAnAgentOfTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := n.Connect(t.Context(), "worker", "worker", at); err == nil {
-		t.Error("the impostor is in")
+		t.Error("the impostor was accepted")
 	}
 	if len(a.turns) != 0 || len(r.audit.find(telemetry.Security)) == 0 {
 		t.Error("a task ran, or the audit log does not have it")
 	}
 }
 
-// An agent in a sandbox does not work for those it may not answer (Req 10.1,
-// 10.2), and the refusal is audited.
+// An agent in a sandbox runs no tasks for agents that it may not answer (Req 10.1, 10.2), and the refusal is in the
+// audit log.
 func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 	a := newActor()
 	agents := []hub.Agent{
@@ -786,14 +786,14 @@ func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 
-	// One that comes back with another card, over the channel that it has.
+	// The peer changes its card, on its open channel.
 	turncoat := remoteProgram(agent.L3, "cell")
 	turncoat.ID = "turncoat"
 	c := r.peer(t, turncoat)
 	c.send(t, "worker", envelope.Request, "dig")
 	c.next(t, envelope.Response, nil)
 	if got := <-a.turns; got != "dig" {
-		t.Errorf("the agent was asked %q", got)
+		t.Errorf("the agent's prompt was %q", got)
 	}
 	turncoat.SandboxID = ""
 	if _, err := c.node.Registry().Register(turncoat); err != nil {
@@ -821,7 +821,7 @@ func TestAnAgentThatMayNotAnswerDoesNotWork(t *testing.T) {
 	s.next(t, envelope.Response, nil)
 }
 
-// await returns the first card of an agent, from now on, that is as wanted.
+// await blocks until an agent's card fulfils wanted, and returns it.
 func await(t *testing.T, reg *registry.Registry, id string, wanted func(agent.Card) bool) agent.Card {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -842,9 +842,8 @@ func offers(n int) func(agent.Card) bool {
 	return func(c agent.Card) bool { return len(c.Capabilities) == n }
 }
 
-// The cards follow the agents: their version, health, circuit, coming and going;
-// here and at a peer.
-func TestCardsAreKeptTrue(t *testing.T) {
+// The cards follow the agents' version, health, circuit, registration and removal, at the hub and at a peer.
+func TestCardsFollowTheAgents(t *testing.T) {
 	a := newActor()
 	var mu sync.Mutex
 	stage := runner.StageAuthenticated
@@ -864,7 +863,7 @@ func TestCardsAreKeptTrue(t *testing.T) {
 			t.Errorf("%+v", card)
 		}
 	}
-	for range 2 { // the circuit opens, and lets a trial through after its pause
+	for range 2 { // the circuit opens, and allows a trial after its pause
 		p.send(t, "worker", envelope.Request, "fail:")
 		p.next(t, envelope.ErrorMessage, nil)
 	}
@@ -880,7 +879,7 @@ func TestCardsAreKeptTrue(t *testing.T) {
 	for _, reg := range []*registry.Registry{r.node.Registry(), p.node.Registry()} {
 		await(t, reg, "worker", offers(0))
 		if card, err := reg.Get("worker"); err != nil || !node.Unavailable(card) || node.Unavailable(after) {
-			t.Errorf("its card does not say that it cannot work: %+v, %v", card, err)
+			t.Errorf("the card does not show that the agent is unavailable: %+v, %v", card, err)
 		}
 	}
 	var got reply
@@ -908,7 +907,7 @@ func TestCardsAreKeptTrue(t *testing.T) {
 	}
 }
 
-// An agent whose circuit is open offers nothing until it is tried again.
+// The card of an agent whose circuit is open has no capabilities until the circuit allows a trial.
 func TestTheCardOfAnOpenCircuitOffersNothing(t *testing.T) {
 	r := newRig(t, node.Options{}, hub.Config{
 		Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}, BreakerFailures: 2, BreakerPause: time.Hour, ProbeInterval: time.Hour,
@@ -929,8 +928,8 @@ func TestTheCardOfAnOpenCircuitOffersNothing(t *testing.T) {
 	}
 }
 
-// Who waits when the hub stops hears how the task ended.
-func TestAnswersThatAreDueAreGivenAtTheEnd(t *testing.T) {
+// Requests that are pending when the hub stops are answered with the task's end.
+func TestPendingRequestsAreAnsweredAtTheEnd(t *testing.T) {
 	r, a := simple(t)
 	p := r.peer(t, remoteProgram(agent.L3, ""))
 	p.send(t, "worker", envelope.Request, "hang:")

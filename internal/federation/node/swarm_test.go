@@ -15,7 +15,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// swarmRig is a hub with these agents, all of which have the capability work.
+// swarmRig returns a rig with these agents, all of which have the capability work.
 func swarmRig(t *testing.T, actors map[string]*actor) *rig {
 	var agents []hub.Agent
 	for id, a := range actors {
@@ -24,7 +24,7 @@ func swarmRig(t *testing.T, actors map[string]*actor) *rig {
 	return newRig(t, node.Options{Swarms: &node.SwarmOptions{Journal: new(swarm.MemoryJournal), Hub: "test", Answer: time.Minute}}, hub.Config{Agents: agents})
 }
 
-func TestTheHubsAgentsShareATask(t *testing.T) { // Req 8.1, 8.2, 8.4, 8.6
+func TestTheHubsAgentsDivideATask(t *testing.T) { // Req 8.1, 8.2, 8.4, 8.6
 	r := swarmRig(t, map[string]*actor{"mars": newActor(), "venus": newActor()})
 	c := r.node.Swarms()
 	s, err := c.Create(t.Context(), swarm.Plan{TaskDescription: "write a book", SubTasks: []swarm.SubTaskPlan{
@@ -43,7 +43,7 @@ func TestTheHubsAgentsShareATask(t *testing.T) { // Req 8.1, 8.2, 8.4, 8.6
 	}
 	for _, want := range []string{"put together", "write a book", "did chapter one", "did chapter two"} {
 		if !strings.Contains(got["end"].Text, want) {
-			t.Errorf("the last agent was not told %q: %s", want, got["end"].Text)
+			t.Errorf("the last agent's prompt has no %q: %s", want, got["end"].Text)
 		}
 	}
 	if !strings.Contains(got["two"].Text, `{"pages":3}`) {
@@ -54,7 +54,7 @@ func TestTheHubsAgentsShareATask(t *testing.T) { // Req 8.1, 8.2, 8.4, 8.6
 	}
 }
 
-func TestASubTaskThatAnAgentCannotDoGoesToAnother(t *testing.T) { // Req 8.5
+func TestASubTaskThatFailsIsAssignedToAnotherAgent(t *testing.T) { // Req 8.5
 	for _, how := range []string{"fail", "ask"} {
 		t.Run(how, func(t *testing.T) {
 			r := swarmRig(t, map[string]*actor{"mars": newActor(), "venus": newActor()})
@@ -75,7 +75,7 @@ func TestASubTaskThatAnAgentCannotDoGoesToAnother(t *testing.T) { // Req 8.5
 	}
 }
 
-func TestASwarmThatIsStoppedEndsItsTasks(t *testing.T) {
+func TestAStoppedSwarmCancelsItsTasks(t *testing.T) {
 	mars := newActor()
 	r := swarmRig(t, map[string]*actor{"mars": mars})
 	c := r.node.Swarms()
@@ -127,10 +127,10 @@ func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
 	}
 }
 
-// deaf is a journal that hears of no result until its coordinator has ended.
+// deaf is a journal that stores no result until its context has ended.
 type deaf struct {
 	swarm.Journal
-	notified chan struct{} // gets one for each result
+	notified chan struct{} // receives a value for each result
 }
 
 func (j *deaf) Append(ctx context.Context, id string, after uint64, data []byte) (uint64, error) {
@@ -142,8 +142,8 @@ func (j *deaf) Append(ctx context.Context, id string, after uint64, data []byte)
 	return j.Journal.Append(ctx, id, after, data)
 }
 
-// A hub that was killed after an agent had done a part, and before the coordinator
-// had stored that, does not have the part done again.
+// If the hub is killed after an agent has done a part and before the coordinator has stored the result, the part is not
+// done again.
 func TestAPartThatWasDoneBeforeTheHubWasKilledIsNotDoneAgain(t *testing.T) {
 	journal, mars := new(swarm.MemoryJournal), newActor()
 	first := &deaf{Journal: journal, notified: make(chan struct{}, 8)}
@@ -171,6 +171,6 @@ func TestAPartThatWasDoneBeforeTheHubWasKilledIsNotDoneAgain(t *testing.T) {
 		t.Fatalf("%v, %+v", err, s)
 	}
 	if n := len(mars.turns); n != 1 {
-		t.Errorf("it was done %d times", n)
+		t.Errorf("the part was done %d times", n)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
-// hands has a party's agent hand on what comes after "hand ", to an agent of its own hub.
-func (p *party) hands(to string) {
+// delegateTo makes the party's agent delegate the text after "hand " to an agent of its own hub.
+func (p *party) delegateTo(to string) {
 	service := delegation.New(delegation.Options{Hub: p.hub, Tokens: p.tokens})
 	p.actor.hand = func(ctx context.Context, token, prompt string) (string, error) {
 		caller, err := service.Identify(token)
@@ -38,7 +38,7 @@ func (p *party) hands(to string) {
 			return "", err
 		}
 		defer func() {
-			_ = cs.Close() // it ends in any case
+			_ = cs.Close() // the connection ends anyway
 			_ = ss.Wait()
 		}()
 		result, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "delegate_task", Arguments: map[string]any{"agent": to, "task": prompt}})
@@ -49,12 +49,12 @@ func (p *party) hands(to string) {
 	}
 }
 
-// Work that goes round over two hubs comes to an end: it carries over whom it has come, by
-// names that each hub understands, and its trace.
+// Work that is delegated in a circle over two hubs ends: the hubs exchange the delegation chain, in names that each
+// understands, and the trace.
 func TestDelegationsBetweenHubsKeepTheirChain(t *testing.T) {
 	_, a, b := two(t)
-	a.hands("bob.worker")
-	b.hands("alice.worker")
+	a.delegateTo("bob.worker")
+	b.delegateTo("alice.worker")
 	task := a.send(t, "worker", "hand hand dig")
 	if text := textOf(task); !strings.Contains(text, "The delegation chain is alice.worker → worker: alice.worker is in it already") {
 		t.Errorf("%s", text)
@@ -73,17 +73,17 @@ func TestDelegationsBetweenHubsKeepTheirChain(t *testing.T) {
 	}
 	sent := hub.DelegationOf(there.Tasks[0]).TraceParent
 	if got := trace(t, page.Tasks[0]); sent == "" || got != sent {
-		t.Errorf("the trace is %q there, %q here", got, sent)
+		t.Errorf("the trace is %q at the other hub, %q at this one", got, sent)
 	}
 
-	// What a user asks the other hub for has come over nobody: its agent may ask ours.
+	// A user's request to the other hub has an empty chain, so its agent may delegate to ours.
 	task = a.send(t, "bob.worker", "hand dig")
 	if text := textOf(task); !strings.Contains(text, "did dig") {
 		t.Errorf("%s", text)
 	}
 }
 
-// trace is that of the envelope that began a task.
+// trace returns the trace of the envelope that started a task.
 func trace(t *testing.T, task *a2a.Task) string {
 	t.Helper()
 	data, err := json.Marshal(task.Metadata["envelope"])
@@ -97,7 +97,7 @@ func trace(t *testing.T, task *a2a.Task) string {
 	return about.TraceParent
 }
 
-// A hub that stops ends its turns at other hubs like those of its own agents.
+// A hub that stops cancels its tasks at other hubs as it does those of its own agents.
 func TestAHubThatStopsEndsItsTurnsAtOthers(t *testing.T) {
 	_, a, b := two(t)
 	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("wait")}); err != nil {

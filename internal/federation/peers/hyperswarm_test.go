@@ -12,8 +12,7 @@ import (
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
-// meet returns a party that meets others over Hyperswarm; a reachable one is where they
-// begin.
+// meet returns a party that connects over Hyperswarm. A reachable one serves as a bootstrap node.
 func meet(t testing.TB, dir string, reachable bool, change func(*peers.Hyperswarm)) *party {
 	t.Helper()
 	o := peers.Hyperswarm{Listen: loopback}
@@ -26,8 +25,7 @@ func meet(t testing.TB, dir string, reachable bool, change func(*peers.Hyperswar
 	return openParty(t, dir, nil, peers.Options{Hyperswarm: &o})
 }
 
-// Req 1.7, 1.8, 3.6, 4.4: hubs that share no server find each other by nothing but
-// pairing, and run tasks on each other's agents.
+// Req 1.7, 1.8, 3.6, 4.4: paired hubs without a common server find each other and run tasks on each other's agents.
 func TestHubsWithoutAServer(t *testing.T) {
 	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
@@ -47,10 +45,10 @@ func TestHubsWithoutAServer(t *testing.T) {
 		t.Errorf("the audit log has %v", b.audit.senders)
 	}
 	if n := len(stranger.hub.Agents()); n != 1 {
-		t.Errorf("a hub that is not paired with sees %d agents", n)
+		t.Errorf("a hub that is not paired sees %d agents", n)
 	}
 
-	// Who is removed is out.
+	// A removed hub is disconnected.
 	list, err := identity.OpenAllowList(peers.AllowPath(a.dir))
 	if err != nil {
 		t.Fatal(err)
@@ -63,9 +61,9 @@ func TestHubsWithoutAServer(t *testing.T) {
 	if _, err := b.hub.Send(deadline(t), hub.SendRequest{AgentID: "alice.worker", Message: message("dig")}); err != nil {
 		t.Fatal(err)
 	}
-	b.end() // it has tried by then
+	b.end() // it has tried to reconnect before
 	if after := tasks(t, a); after != before {
-		t.Error("a hub that was removed runs tasks")
+		t.Error("a removed hub runs tasks")
 	}
 }
 
@@ -78,8 +76,7 @@ func tasks(t testing.TB, p *party) int {
 	return page.Total
 }
 
-// Hubs that nobody can reach meet through one that everybody can, which need not be
-// paired with either.
+// Hubs that cannot be reached connect through a reachable hub that is paired with neither.
 func TestHubsMeetThroughAnother(t *testing.T) {
 	t.Parallel()
 	c := meet(t, t.TempDir(), true, nil)
@@ -92,11 +89,11 @@ func TestHubsMeetThroughAnother(t *testing.T) {
 		t.Errorf("got %s %q", task.Status.State, textOf(task))
 	}
 	if n := len(c.hub.Agents()); n != 1 {
-		t.Errorf("the hub between them sees %d agents", n)
+		t.Errorf("the relaying hub sees %d agents", n)
 	}
 }
 
-// Hubs of a network that trust each other find each other without an address.
+// Paired hubs of a network find each other without a configured address.
 func TestHubsOfANetwork(t *testing.T) {
 	t.Parallel()
 	c := meet(t, t.TempDir(), true, nil)
@@ -110,8 +107,7 @@ func TestHubsOfANetwork(t *testing.T) {
 	b.awaitAgent(t, "alice.worker")
 }
 
-// A hub that goes without a word and comes back under its key, at another address, is
-// used again.
+// A hub that ended without a goodbye is used again after it returns with its key at another address.
 func TestAHubThatMoves(t *testing.T) {
 	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
@@ -130,8 +126,8 @@ func TestAHubThatMoves(t *testing.T) {
 	}
 }
 
-// Hubs with both ways use the other one when one is lost.
-func TestOneWayIsLost(t *testing.T) {
+// Hubs that are connected over NATS and Hyperswarm use one when the other fails.
+func TestOneTransportFails(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	both := func(reachable bool) *party {

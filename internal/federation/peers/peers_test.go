@@ -31,12 +31,12 @@ func startServer(t testing.TB) *testbed.Server {
 	return testbed.StartNATS(t, testbed.WithoutJetStream)
 }
 
-// actor is an agent that does what its prompt says.
+// actor is an agent whose prompts name what it does.
 type actor struct {
 	started chan struct{}
 	proceed chan struct{}
 	sick    atomic.Bool
-	hand    func(ctx context.Context, token, prompt string) (string, error) // hands work on; may be nil
+	hand    func(ctx context.Context, token, prompt string) (string, error) // delegates; may be nil
 }
 
 func (a *actor) Probe(context.Context) runner.Probe {
@@ -56,7 +56,7 @@ func (a *actor) Open(spec runner.SessionSpec) (runner.Session, error) {
 
 type turns struct {
 	a     *actor
-	token string // of the conversation
+	token string // the conversation's task token
 }
 
 func (turns) Close(context.Context) error { return nil }
@@ -96,7 +96,7 @@ func (s turns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (runne
 	return runner.Outcome{Status: runner.OutcomeCompleted, Text: "did " + prompt}, nil
 }
 
-// auditor keeps who was heard.
+// auditor records the senders of events.
 type auditor struct {
 	mu      sync.Mutex
 	senders []string
@@ -122,7 +122,7 @@ func (a *auditor) has(sender string) bool {
 	return false
 }
 
-// party is a hub with one agent, "worker", in the network.
+// party is a hub with one agent, "worker", and its peers.
 type party struct {
 	dir    string
 	hub    *hub.Hub
@@ -138,7 +138,7 @@ func newParty(t testing.TB, n *testbed.Server, dir string, change func(*runner.D
 	return openParty(t, dir, change, peers.Options{NATS: connect(t, n)})
 }
 
-// connect returns a connection to NATS that comes back soon.
+// connect returns a connection to NATS that reconnects quickly.
 func connect(t testing.TB, n *testbed.Server) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
@@ -153,7 +153,7 @@ func openParty(t testing.TB, dir string, change func(*runner.Definition), o peer
 	return openPartyProbing(t, dir, change, o, 50*time.Millisecond)
 }
 
-// openPartyProbing opens a party whose hub looks at its agents from time to time.
+// openPartyProbing opens a party whose hub probes its agents at an interval.
 func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition), o peers.Options, every time.Duration) *party {
 	t.Helper()
 	tokens := delegation.NewTokenSigner()
@@ -188,7 +188,7 @@ func openPartyProbing(t testing.TB, dir string, change func(*runner.Definition),
 	return p
 }
 
-// address is where others begin, "" for a party that cannot be that.
+// address returns the party's bootstrap address, or "" if it has none.
 func (p *party) address() string {
 	if a := p.net.Public(); a.IsValid() {
 		return a.String()
@@ -196,7 +196,7 @@ func (p *party) address() string {
 	return ""
 }
 
-// pair lets another in, under a name.
+// pair adds another party to the allow-list, under a name.
 func (p *party) pair(t testing.TB, name string, other *party) {
 	t.Helper()
 	list, err := identity.OpenAllowList(peers.AllowPath(p.dir))
@@ -246,7 +246,7 @@ func textOf(task *a2a.Task) string {
 	return b.String()
 }
 
-// two are hubs that have paired.
+// two returns two paired hubs on one server.
 func two(t *testing.T) (n *testbed.Server, a, b *party) {
 	n = startServer(t)
 	a, b = newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
@@ -257,8 +257,8 @@ func two(t *testing.T) (n *testbed.Server, a, b *party) {
 	return n, a, b
 }
 
-// Req 1.7, 1.8, 3.6: paired hubs find each other's agents and run tasks on them, in
-// both directions; each audit log names the other hub.
+// Req 1.7, 1.8, 3.6: paired hubs run tasks on each other's agents, in both directions, and each audit log names the
+// other hub.
 func TestTasksOnEachOthersAgents(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)
@@ -280,12 +280,12 @@ func TestTasksOnEachOthersAgents(t *testing.T) {
 		t.Errorf("the audit log has %v", b.audit.senders)
 	}
 	if _, err := a.hub.Agent("bob.alice.worker"); err == nil {
-		t.Error("agents of other hubs are handed on")
+		t.Error("agents of other hubs are listed to third hubs")
 	}
 }
 
-// A question of the other hub's agent is answered on the task, as a local one's.
-func TestAConversationGoesOn(t *testing.T) {
+// A question of the other hub's agent is answered in the same task, as a local agent's is.
+func TestAQuestionIsAnsweredInItsTask(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)
 	task := a.send(t, "bob.worker", "ask")
@@ -318,10 +318,10 @@ func TestCancelReachesTheOtherHub(t *testing.T) {
 	})
 }
 
-// Deny by default: one hub's wish is not enough, and who is removed is out.
+// Hubs connect only if each has added the other, and a removed hub is disconnected.
 //
 // WIRE-STRANGER, WIRE-REMOVED.
-func TestOnlyPairedHubsMeet(t *testing.T) {
+func TestOnlyPairedHubsConnect(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	a, b := newParty(t, n, t.TempDir(), nil), newParty(t, n, t.TempDir(), nil)
@@ -332,9 +332,9 @@ func TestOnlyPairedHubsMeet(t *testing.T) {
 	a.awaitAgent(t, "carol.worker")
 	c.awaitAgent(t, "alice.worker")
 	if len(b.hub.Agents()) != 1 {
-		t.Error("a hub that has paired with nobody knows others")
+		t.Error("a hub without peers knows agents of others")
 	}
-	a.awaitAgent(t, "bob.worker") // a trusts b, and hears of it
+	a.awaitAgent(t, "bob.worker") // a has added b, so it receives b's cards
 	if _, err := a.hub.Send(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("dig")}); err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestOnlyPairedHubsMeet(t *testing.T) {
 	}
 	for name, p := range map[string]*party{"has not paired with us": b, "has removed us": c} {
 		if page, err := p.hub.Tasks(deadline(t), hub.TaskQuery{}); err != nil || page.Total != 0 {
-			t.Errorf("a hub that %s works for us: %d tasks, %v", name, page.Total, err)
+			t.Errorf("a hub that %s runs our tasks: %d tasks, %v", name, page.Total, err)
 		}
 	}
 }
@@ -373,12 +373,11 @@ func TestTiersHoldBetweenHubs(t *testing.T) {
 		t.Errorf("an agent of tier 2: %s %q", task.Status.State, textOf(task))
 	}
 	if _, err := a.hub.Agent("bob.worker"); err == nil {
-		t.Error("an agent of tier 0 came in from elsewhere")
+		t.Error("a remote agent of tier 0 was registered")
 	}
 }
 
-// The server is cut off and comes back in the middle of a task: nothing is lost or
-// done twice (Req 3.7).
+// After the server was unreachable during a task, nothing is lost or done twice (Req 3.7).
 func TestTasksSurviveTheServersRestart(t *testing.T) {
 	t.Parallel()
 	n, a, b := two(t)
@@ -410,9 +409,8 @@ func TestTasksSurviveTheServersRestart(t *testing.T) {
 	})
 }
 
-// A NATS server for meeting only may be away when a hub starts: the hub starts all the
-// same, and meets others when the server is there.
-func TestAServerThatComesLater(t *testing.T) {
+// A hub starts while the NATS server of its peers is unreachable, and connects once the server runs.
+func TestAServerThatStartsLater(t *testing.T) {
 	n := startServer(t)
 	n.Stop()
 	dial := func() *nats.Conn {
@@ -434,9 +432,8 @@ func TestAServerThatComesLater(t *testing.T) {
 	}
 }
 
-// The other hub stops: its agents are unhealthy here, and work again when it is back
-// under the same key.
-func TestAHubThatComesBack(t *testing.T) {
+// While the other hub is stopped, its agents are unhealthy; after its restart with the same key they are used again.
+func TestAHubThatIsRestarted(t *testing.T) {
 	t.Parallel()
 	n, a, b := two(t)
 	b.end()
@@ -451,8 +448,7 @@ func TestAHubThatComesBack(t *testing.T) {
 	}
 }
 
-// What the other hub's agent is called, offers and whether it can work changes here as
-// it does there, and its running tasks go on.
+// Changes of a remote agent's name, capabilities and health take effect here, and its running tasks continue.
 func TestAChangedCardKeepsRunningTasks(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)

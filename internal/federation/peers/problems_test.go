@@ -9,7 +9,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// All that is wrong with a hub's agents is told, on one line: lists and doctor show it so.
+// The problems of a hub's agents are joined in one line, as lists and doctor show it.
 func TestProblemsOfSeveralAgents(t *testing.T) {
 	bob, carol := identity.Generate().Public(), identity.Generate().Public()
 	taken := errors.New("it is taken")
@@ -19,17 +19,17 @@ func TestProblemsOfSeveralAgents(t *testing.T) {
 	problems := n.problems()
 	const want = "its agent cannot be registered here as bob.a: it is taken; its agent cannot be registered here as bob.b: it is taken"
 	if got := problems[bob]; got == nil || got.Error() != want || !errors.Is(got, taken) {
-		t.Errorf("of bob: %v", got)
+		t.Errorf("the problem of bob: %v", got)
 	}
 	if got := problems[carol]; got == nil || got.Error() != "its agent cannot be registered here as carol.c: it is taken" {
-		t.Errorf("of carol: %v", got)
+		t.Errorf("the problem of carol: %v", got)
 	}
 }
 
 // Removing a hub does not affect a paired hub that names the same channel key.
 //
 // WIRE-REMOVED.
-func TestARemovedHubLocksNobodyOutOfTheRelay(t *testing.T) {
+func TestARemovedHubDoesNotBlockTheRelayForOthers(t *testing.T) {
 	list, err := identity.OpenAllowList(filepath.Join(t.TempDir(), "peers"))
 	if err != nil {
 		t.Fatal(err)
@@ -42,13 +42,13 @@ func TestARemovedHubLocksNobodyOutOfTheRelay(t *testing.T) {
 	for range 8 {
 		n.channelKeys[identity.Generate().Public()] = relayKey.String()
 	}
-	for range 20 { // the hubs are looked through in any order
+	for range 20 { // maps are iterated in random order
 		if !n.mayRelay(relayKey) {
-			t.Fatal("the door of a paired hub is refused")
+			t.Fatal("the relay key of a paired hub is refused")
 		}
 	}
 	delete(n.channelKeys, paired)
 	if n.mayRelay(relayKey) {
-		t.Error("the door of hubs that were removed is let in")
+		t.Error("the relay key of removed hubs is accepted")
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// of is how a party sees the only one that it is paired with.
+// of returns the status of the party's only peer.
 func (p *party) of(t testing.TB) peers.PeerStatus {
 	t.Helper()
 	all := p.net.Status()
@@ -32,19 +32,18 @@ func (p *party) of(t testing.TB) peers.PeerStatus {
 	return all[0]
 }
 
-// How a peer is shows: over which way it is heard, when last and with which agents, and
-// that it is gone.
+// The status of a peer has the transports, the time of the last card, the agents, and whether it is connected.
 func TestStatusOfAPeer(t *testing.T) {
 	t.Parallel()
 	a, b := meet(t, t.TempDir(), true, nil), meet(t, t.TempDir(), false, nil)
 	a.pair(t, "bob", b)
 	wait.Eventually(t, "the list is read", func() bool { return len(a.net.Status()) == 1 })
 	if s := a.of(t); s.Name != "bob" || s.Key != b.net.Key() || len(s.Via) != 0 || !s.LastSeen.IsZero() || len(s.Agents) != 0 {
-		t.Errorf("before it has paired: %+v", s)
+		t.Errorf("before the pairing: %+v", s)
 	}
 	b.pair(t, "alice", a)
 	a.awaitAgent(t, "bob.worker")
-	wait.Eventually(t, "it is there", func() bool { // the agent is known a moment before
+	wait.Eventually(t, "the peer is connected", func() bool { // the agent is known slightly earlier
 		s := a.of(t)
 		return slices.Equal(s.Via, []agent.Transport{agent.TransportHyperswarm}) && time.Since(s.LastSeen) < time.Minute && slices.Equal(s.Agents, []string{"bob.worker"}) && s.Problem == nil
 	})
@@ -55,7 +54,7 @@ func TestStatusOfAPeer(t *testing.T) {
 	})
 }
 
-// A hub whose clock is an hour wrong is not believed, and the other one says why.
+// Cards of a hub whose clock is one hour wrong are refused, and the status has the reason.
 //
 // WIRE-CARD-EXPIRED.
 func TestAHubWhoseClockIsWrong(t *testing.T) {
@@ -71,7 +70,7 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := newParty(t, n, t.TempDir(), nil)
-	if _, err := asked.NextMsgWithContext(deadline(t)); err != nil { // it asks once it listens
+	if _, err := asked.NextMsgWithContext(deadline(t)); err != nil { // it sends requests once it listens
 		t.Fatal(err)
 	}
 	other := identity.Generate()
@@ -103,17 +102,17 @@ func TestAHubWhoseClockIsWrong(t *testing.T) {
 			return s.Problem != nil && signedcard.CodeOf(s.Problem) == signedcard.CodeExpired && strings.Contains(s.Problem.Error(), "clocks")
 		})
 		if s := a.of(t); len(s.Agents) != 0 || len(s.Via) != 0 {
-			t.Errorf("%v: it is believed: %+v", wrong, s)
+			t.Errorf("%v: the card was accepted: %+v", wrong, s)
 		}
 	}
-	say(time.Now().Add(time.Minute)) // as much as clocks may differ
+	say(time.Now().Add(time.Minute)) // the allowed difference of clocks
 	wait.Eventually(t, "it is believed once its clock is right", func() bool {
 		s := a.of(t)
 		return s.Problem == nil && slices.Equal(s.Agents, []string{"bob.worker"})
 	})
 }
 
-// An agent whose capabilities are all removed can still be asked, as at its own hub.
+// An agent whose capabilities were all removed still accepts messages, as at its own hub.
 func TestAnAgentWithoutCapabilities(t *testing.T) {
 	t.Parallel()
 	_, a, b := two(t)
@@ -138,7 +137,7 @@ func TestAnAgentWithoutCapabilities(t *testing.T) {
 	}
 }
 
-// documented are the rights that docs/peers-operate.md names for a hub with a key.
+// documented returns the permissions that docs/peers-operate.md lists for a hub with a key.
 func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/peers-operate.md")
@@ -148,7 +147,7 @@ func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	subjects := func(kind string) *server.SubjectPermission {
 		line := regexp.MustCompile(`(?m)^    ` + kind + `: +(\[.*\])$`).FindSubmatch(page)
 		if line == nil {
-			t.Fatalf("docs/peers-operate.md says nothing of %s", kind)
+			t.Fatalf("docs/peers-operate.md does not list %s", kind)
 		}
 		var list []string
 		if err := json.Unmarshal(line[1], &list); err != nil {
@@ -162,8 +161,8 @@ func documented(t *testing.T, key identity.PublicKey) *server.Permissions {
 	return &server.Permissions{Publish: subjects("publish"), Subscribe: subjects("subscribe")}
 }
 
-// With the permissions of docs/peers-operate.md hubs have all that they need, and cannot speak as
-// another, nor listen for it.
+// The permissions of docs/peers-operate.md suffice for hubs, and do not allow them to publish as another hub or to
+// receive its messages.
 func TestNATSPermissions(t *testing.T) {
 	t.Parallel()
 	const people = 3
@@ -202,7 +201,7 @@ func TestNATSPermissions(t *testing.T) {
 	}
 	select {
 	case err := <-refused:
-		t.Errorf("a hub wants more than the document says: %v", err)
+		t.Errorf("a hub needs more permissions than documented: %v", err)
 	default:
 	}
 	mallory := as(2)
@@ -222,13 +221,12 @@ func TestNATSPermissions(t *testing.T) {
 				t.Error(err)
 			}
 		case <-deadline(t).Done():
-			t.Fatal("another hub's address can be taken over")
+			t.Fatal("a hub can subscribe to another hub's address")
 		}
 	}
 }
 
-// That a peer's agent cannot work, and that it can again, is known at once, though the hub
-// looks at its agents by itself only now and then.
+// A change of a remote agent's health takes effect at once, before the hub's next probe.
 func TestHealthFollowsTheCards(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
@@ -252,11 +250,10 @@ func TestHealthFollowsTheCards(t *testing.T) {
 	wait.Eventually(t, "it is known that its hub is back", is(hub.Healthy))
 }
 
-// A hub that stops in order says so: over NATS, too, it is not considered connected for as
-// long as its last words hold.
+// A hub that stops announces that, so it is not shown as connected until its last card expires, also over NATS.
 func TestAHubThatStopsIsDown(t *testing.T) {
 	_, a, b := two(t)
-	wait.Eventually(t, "it is there", func() bool { return slices.Equal(a.of(t).Via, []agent.Transport{agent.TransportNATS}) })
+	wait.Eventually(t, "the peer is connected", func() bool { return slices.Equal(a.of(t).Via, []agent.Transport{agent.TransportNATS}) })
 	stopped := time.Now()
 	b.end()
 	wait.Eventually(t, "it is seen that it is gone", func() bool {
@@ -268,9 +265,9 @@ func TestAHubThatStopsIsDown(t *testing.T) {
 	}
 }
 
-// An agent of this hub keeps its name, whatever another hub's agent would be called;
-// whoever looks learns why the other one is missing.
-func TestAnOwnAgentIsCalledLikeAPeers(t *testing.T) {
+// If a remote agent would get the name of a local agent, the local one keeps it, and the peer's status has the
+// problem.
+func TestALocalAgentHasTheNameOfAPeersAgent(t *testing.T) {
 	n := startServer(t)
 	a := newParty(t, n, t.TempDir(), func(d *runner.Definition) { d.ID = "bob.worker" })
 	b := newParty(t, n, t.TempDir(), nil)
@@ -285,12 +282,12 @@ func TestAnOwnAgentIsCalledLikeAPeers(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if task := a.send(t, "bob.worker", "dig"); textOf(task) != "did dig" {
-		t.Errorf("the own agent answers %q", textOf(task))
+		t.Errorf("the local agent answers %q", textOf(task))
 	}
 	if b.audit.has(signedcard.ID("~hub-l3", a.net.Key())) {
-		t.Error("the other hub was asked")
+		t.Error("the other hub received the task")
 	}
-	a.pair(t, "robert", b) // called otherwise, it has a place
+	a.pair(t, "robert", b) // under another name it is registered
 	a.awaitAgent(t, "robert.worker")
 	wait.Eventually(t, "the problem is gone", func() bool { return a.of(t).Problem == nil })
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/parleyhub/parley/router"
 )
 
-// toolboxOf is a hub's own, with an agent "worker" that uses it.
+// toolboxOf returns the tools of a hub with an agent "worker" that uses them.
 func toolboxOf(t *testing.T, servers map[string]config.MCPServer, shared ...string) *mounts.Tools {
 	t.Helper()
 	n, err := parley.New(parley.Options{Router: router.Options{Sandbox: &router.SandboxConfig{Enforced: true}}})
@@ -40,7 +40,7 @@ func toolboxOf(t *testing.T, servers map[string]config.MCPServer, shared ...stri
 	return tools
 }
 
-// greeter is an MCP server with one tool.
+// greeter serves an MCP server with one tool and returns its configuration.
 func greeter(t *testing.T) config.MCPServer {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1"}, nil)
@@ -53,8 +53,7 @@ func greeter(t *testing.T) config.MCPServer {
 	return config.MCPServer{URL: server.URL}
 }
 
-// A hub's agents use the tools that a paired hub shares, by its name, and no others, while
-// the pairing lasts.
+// While hubs are paired, agents use the tools that the other hub shares, with its name as prefix, and no others.
 func TestSharedToolsAreUsedAtPairedHubs(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
@@ -74,7 +73,7 @@ func TestSharedToolsAreUsedAtPairedHubs(t *testing.T) {
 	}
 	wait.Eventually(t, "the shared tool is here", func() bool { got, err := call("a.greeter.hello"); return err == nil && got == "hello" })
 	if got, err := call("a.private.hello"); err == nil {
-		t.Errorf("a tool that is not shared says %q", got)
+		t.Errorf("a tool that is not shared answers %q", got)
 	}
 
 	list, err := identity.OpenAllowList(peers.AllowPath(b.dir))
