@@ -209,8 +209,8 @@ func TestPeersCannotImpersonateAgents(t *testing.T) {
 			"a local agent":        {"earth", mine("earth", 1), "a local agent already has the id"},
 			"another peer's agent": {"mars", mine("mars", 2), "another peer"},
 			"another's card":       {"io", mine("europa", 3), "is that of"},
-			"a broken card":        {"io", `{"id":"io"}`, "is missing"},
-			"not trusted":          {"sun", mine("sun", 0), "we have an orchestrator"},
+			"an invalid card":      {"io", `{"id":"io"}`, "is missing"},
+			"a refused tier":       {"sun", mine("sun", 0), "we have an orchestrator"},
 			"no card":              {"io", ``, "must send its card"},
 		} {
 			c := intruder(t, &net, tc.from, tc.card)
@@ -285,9 +285,9 @@ func (c lingering) Close() error {
 // the registry.
 func TestCardsAreRemovedWithTheirChannels(t *testing.T) {
 	for name, change := range map[string]func(transport.Conn) transport.Conn{
-		"that never opened":        func(c transport.Conn) transport.Conn { return shy{c} },
-		"that takes time to end":   func(c transport.Conn) transport.Conn { return lingering{c} },
-		"that ends as it ought to": func(c transport.Conn) transport.Conn { return c },
+		"never opened":   func(c transport.Conn) transport.Conn { return shy{c} },
+		"ends slowly":    func(c transport.Conn) transport.Conn { return lingering{c} },
+		"ends regularly": func(c transport.Conn) transport.Conn { return c },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

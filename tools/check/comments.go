@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// comments makes sure that everything exported is described. How a comment
-// begins is staticcheck's matter.
+// comments reports exported identifiers without a doc comment. staticcheck checks how the comments begin.
 func comments(ctx context.Context) error {
 	missing, err := inGoFiles(ctx, func(path string) ([]string, error) { return undescribed(path, nil) }, ":!*_test.go")
 	if len(missing) > 0 {
@@ -21,8 +20,8 @@ func comments(ctx context.Context) error {
 	return err
 }
 
-// inGoFiles joins what find finds in the Go files of the tree, also in those that are not
-// committed yet; exclude are patterns of git.
+// inGoFiles returns the joined findings of find in the Go files of the tree, with those that are not committed yet,
+// without those that match the git patterns exclude.
 func inGoFiles(ctx context.Context, find func(path string) ([]string, error), exclude ...string) (found []string, err error) {
 	args := append([]string{"ls-files", "--cached", "--others", "--exclude-standard", "*.go"}, exclude...)
 	out, err := exec.CommandContext(ctx, "git", args...).Output()
@@ -42,8 +41,8 @@ func inGoFiles(ctx context.Context, find func(path string) ([]string, error), ex
 	return found, nil
 }
 
-// undescribed lists the exported functions, methods and types of a file that
-// have no comment. src is as for [parser.ParseFile].
+// undescribed lists the exported functions, methods and types of a file that have no doc comment. src is as for
+// [parser.ParseFile].
 func undescribed(path string, src any) ([]string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, src, parser.ParseComments)
@@ -59,7 +58,7 @@ func undescribed(path string, src any) ([]string, error) {
 	for _, declaration := range file.Decls {
 		switch d := declaration.(type) {
 		case *ast.FuncDecl:
-			// A type's Error method needs none: everybody knows what it does.
+			// An Error method needs no comment.
 			note(d.Name, d.Doc != nil || d.Recv != nil && (d.Name.Name == "Error" || !ast.IsExported(receiver(d.Recv.List[0].Type))))
 		case *ast.GenDecl:
 			for _, s := range d.Specs {
@@ -72,7 +71,7 @@ func undescribed(path string, src any) ([]string, error) {
 	return missing, nil
 }
 
-// receiver is the name of a method's type.
+// receiver returns the name of a method's type.
 func receiver(expr ast.Expr) string {
 	switch e := expr.(type) {
 	case *ast.Ident:

@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// leastCoverage is what each package's own tests must cover of its statements,
-// in percent.
+// leastCoverage is the percentage of its statements that each package's own tests must cover.
 const leastCoverage = 80
 
-// uncovered are packages whose tests run them as a process of its own, or that
-// are tools of the tests, by what follows the module's path.
+// uncovered are the packages whose tests run them as separate processes, or that are tools of the tests, by their path
+// in the module.
 var uncovered = []string{"cmd/", "tools/", "test/", "internal/testbed/"}
 
 const module = "github.com/parleyhub/parley/"
 
-// checkCoverage reads a profile of go test.
+// checkCoverage reads a profile of go test and returns an error for packages below leastCoverage.
 func checkCoverage(profile string) error {
 	covered, err := readCoverage(profile)
 	if err != nil {
@@ -43,7 +42,7 @@ func exempt(pkg string) bool {
 	rest := strings.TrimPrefix(pkg, module)
 	return slices.ContainsFunc(uncovered, func(prefix string) bool {
 		return strings.HasPrefix(rest+"/", prefix) || rest == prefix
-	}) || strings.HasSuffix(pkg, "test") // helpers of tests, such as agenttest
+	}) || strings.HasSuffix(pkg, "test") // test helpers, such as agenttest
 }
 
 // coverage counts statements.
@@ -56,8 +55,8 @@ func (c coverage) percent() float64 {
 	return 100 * float64(c.run) / float64(c.all)
 }
 
-// readCoverage adds a profile up by package. A block may stand there more than
-// once; it is run if one of its lines says so.
+// readCoverage counts a profile's statements by package. A block may occur more than once; it is covered if one
+// occurrence was run.
 func readCoverage(profile string) (map[string]coverage, error) {
 	text, err := os.ReadFile(profile)
 	if err != nil {
@@ -71,7 +70,7 @@ func readCoverage(profile string) (map[string]coverage, error) {
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line) // FILE:FROM,TO STATEMENTS COUNT
 		if len(fields) != 3 {
-			continue // the line with the mode
+			continue // the line of the mode
 		}
 		statements, err := strconv.Atoi(fields[1])
 		if err != nil {

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// fuzz runs every fuzz target of the module for c.fuzzTime, one after another. It
-// runs only when -only names it.
+// fuzz runs every fuzz target of the module for c.fuzzTime, in sequence. The step runs only if -only names it.
 func (c *check) fuzz(ctx context.Context) error {
 	targets, err := listTargets(ctx)
 	if err != nil {
@@ -27,8 +26,7 @@ func (c *check) fuzz(ctx context.Context) error {
 
 type target struct{ pkg, name string }
 
-// listTargets finds the targets: go test -list prints a package's names, and then the
-// line with the package.
+// listTargets returns the targets. go test -list prints a package's names, then a line with the package.
 func listTargets(ctx context.Context) ([]target, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-list", "^Fuzz", "./...")
 	cmd.Stderr = os.Stderr

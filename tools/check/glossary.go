@@ -14,7 +14,7 @@ import (
 
 const glossaryPage = "docs/design/glossary.md"
 
-// retired is a word that the glossary replaces by another one.
+// retired is a word that the glossary replaces with another one.
 type retired struct {
 	word, use string
 	comments  bool     // comments are checked as well as identifiers
@@ -22,8 +22,7 @@ type retired struct {
 	pattern   *regexp.Regexp
 }
 
-// glossary reports identifiers and comments with a word that the glossary has
-// retired.
+// glossary reports identifiers and comments that contain a retired word of the glossary.
 func glossary(ctx context.Context) error {
 	page, err := os.ReadFile(glossaryPage)
 	if err != nil {
@@ -73,7 +72,7 @@ func (r retired) appliesTo(path string) bool {
 	return len(r.folders) == 0 || slices.ContainsFunc(r.folders, func(folder string) bool { return strings.HasPrefix(path, folder+"/") })
 }
 
-// retiredIn lists the retired words that a file declares or writes in comments.
+// retiredIn lists the retired words in a file's declared identifiers and in its comments.
 // src is as for [parser.ParseFile].
 func retiredIn(path string, src any, words []retired) ([]string, error) {
 	words = slices.DeleteFunc(slices.Clone(words), func(r retired) bool { return !r.appliesTo(path) })
@@ -113,7 +112,7 @@ func retiredIn(path string, src any, words []retired) ([]string, error) {
 
 var namePart = regexp.MustCompile(`[A-Z]+(?:[a-z0-9]+)?|[a-z0-9]+`)
 
-// nameParts splits an identifier at its capitals and underscores: "readMarks"
+// nameParts splits an identifier at its upper-case letters and underscores: "readMarks"
 // gives "read" and "marks".
 func nameParts(name string) []string {
 	parts := namePart.FindAllString(name, -1)

@@ -21,14 +21,12 @@ type event struct {
 	Output  string
 }
 
-// goTest runs go test and shows what it shows without -json: a line a package,
-// and the output of tests that fail. In continuous integration a test that
-// skips is a failure: it would hide what is missing.
+// goTest runs go test and prints what it prints without -json: one line for each package, and the output of failed
+// tests. In continuous integration a skipped test is a failure: it would hide a missing program.
 //
-// The machines that run this are shared. A few tests that fail are therefore run
-// again by themselves, and if they pass then, several times, they are named as
-// unsteady and the rest counts. What a load cannot explain is never forgiven: a data
-// race, a panic, a leaked goroutine, a time-out, a package that does not build.
+// The machines that run this are shared, so tests may fail because of high load. If only a few tests fail, they are run
+// again alone. Tests that then pass several times are reported as unsteady, and do not fail the check. Failures that load
+// cannot cause always count: a data race, a panic, a leaked goroutine, a timeout, a package that does not build.
 func (c *check) goTest(ctx context.Context, env []string, args ...string) error {
 	r, err := runTests(ctx, env, args)
 	if err != nil && ctx.Err() == nil && r.mayBeUnsteady() {
@@ -57,11 +55,11 @@ func (c *check) goTest(ctx context.Context, env []string, args ...string) error 
 }
 
 const (
-	again       = 3 // times that a failed test must pass
-	maxUnsteady = 5 // failed tests; more than these have a reason
+	again       = 3 // how often a failed test must pass
+	maxUnsteady = 5 // failed tests; load does not explain more
 )
 
-// runAgain runs the failed tests of each package by themselves.
+// runAgain runs the failed tests of each package alone.
 func runAgain(ctx context.Context, env, args []string, failures map[string][]string) error {
 	kept := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
 		return strings.HasPrefix(arg, "-cover") || strings.HasPrefix(arg, "-count") || strings.HasPrefix(arg, "./")
@@ -80,7 +78,7 @@ func runAgain(ctx context.Context, env, args []string, failures map[string][]str
 	return nil
 }
 
-// runTests runs go test and returns what the tests said.
+// runTests runs go test and returns the results of the tests.
 func runTests(ctx context.Context, env, args []string) (results, error) {
 	var r results
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
@@ -98,7 +96,7 @@ func runTests(ctx context.Context, env, args []string) (results, error) {
 	for scanner.Scan() {
 		var e event
 		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
-			fmt.Println(scanner.Text()) // not of a test: a build error
+			fmt.Println(scanner.Text()) // not from a test: a build error
 			r.grave = true
 			continue
 		}
@@ -107,30 +105,29 @@ func runTests(ctx context.Context, env, args []string) (results, error) {
 	return r, errors.Join(scanner.Err(), cmd.Wait())
 }
 
-// results are what tests said so far.
+// results are the results of the tests so far.
 type results struct {
 	output         map[string][]string // by package and test, while it runs
 	passed, failed int
 	skipped        []string
 	failures       map[string][]string // top-level tests that failed, by package
 	broken         []string            // packages that failed
-	grave          bool                // something that no load explains
+	grave          bool                // a failure that high load cannot cause
 }
 
-// mayBeUnsteady reports whether a few tests failed, and nothing but tests.
+// mayBeUnsteady reports whether only tests failed, and only a few.
 func (r *results) mayBeUnsteady() bool {
 	count := 0
 	for _, pkg := range r.broken {
 		if len(r.failures[pkg]) == 0 {
-			return false // it leaks, say
+			return false // for example, it leaks goroutines
 		}
 		count += len(r.failures[pkg])
 	}
 	return !r.grave && count > 0 && count <= maxUnsteady
 }
 
-// grave reports whether the output of what failed tells of more than a failed
-// expectation.
+// grave reports whether the output of a failed test has more than failed expectations, such as a data race.
 func grave(output string) bool {
 	return slices.ContainsFunc([]string{"WARNING: DATA RACE", "panic: ", "fatal error: ", "goleak: "},
 		func(sign string) bool { return strings.Contains(output, sign) })
@@ -161,13 +158,13 @@ func (r *results) take(e event) {
 		output := strings.Join(r.output[key], "")
 		r.grave = r.grave || grave(output)
 		fmt.Print(output)
-	default: // it runs
+	default: // it is running
 		return
 	}
 	delete(r.output, key)
 }
 
-// fail notes the test, not its parts: they run with it.
+// fail records a top-level test, without its subtests: they run again with it.
 func (r *results) fail(e event) {
 	if strings.Contains(e.Test, "/") {
 		return
@@ -178,7 +175,7 @@ func (r *results) fail(e event) {
 	r.failures[e.Package] = append(r.failures[e.Package], e.Test)
 }
 
-// print shows a package's own lines at once and keeps a test's until it fails.
+// print prints a package's own lines at once, and a test's lines if it fails.
 func (r *results) print(key string, e event) {
 	if e.Test == "" {
 		r.grave = r.grave || grave(e.Output)

@@ -12,12 +12,10 @@ import (
 	"runtime"
 )
 
-// interopDir holds the tests with real agents and clients, and in package.json
-// the versions of them.
+// interopDir contains the tests with real agents and clients; its package.json has their versions.
 const interopDir = "test/interop"
 
-// interop installs the agents and clients that other people make, into a cache
-// outside of the tree, and tests with them.
+// interop installs agents and clients of other vendors into a cache outside of the tree, and runs the tests with them.
 func (c *check) interop(ctx context.Context) error {
 	if c.quick {
 		return nil
@@ -48,7 +46,7 @@ func (c *check) interop(ctx context.Context) error {
 	return c.goTest(ctx, env, "-count=1", "-timeout=20m", "-tags=interop", "./"+interopDir+"/...")
 }
 
-// install installs what package.json names, once for each content of it.
+// install installs the packages of package.json, once for each content of the file.
 func install(ctx context.Context) (dir string, err error) {
 	manifest, err := os.ReadFile(filepath.Join(interopDir, "package.json"))
 	if err != nil {

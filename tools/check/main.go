@@ -2,10 +2,9 @@
 //
 //	go run ./tools/check
 //
-// It needs Go and git. What more it can use, it uses and says so: a C compiler
-// for the race detector, npm and Chromium for the tests with real agents, clients
-// and pages. In continuous integration (CI=true) all must be there, a missing Chromium
-// is installed if apt-get can, and a test that skips is a failure.
+// It requires Go and git. It also uses, and reports, a C compiler for the race detector, and npm and Chromium for the
+// tests with real agents, clients and pages. In continuous integration (CI=true) all of them are required, a missing
+// Chromium is installed with apt-get if possible, and a skipped test is a failure.
 package main
 
 import (
@@ -31,7 +30,7 @@ func main() {
 	c.ci = os.Getenv("CI") == "true"
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	// With it, what another checkout has compiled is not compiled again.
+	// With -trimpath, checkouts in different directories share the build cache.
 	os.Setenv("GOFLAGS", strings.TrimSpace(os.Getenv("GOFLAGS")+" -trimpath"))
 	if err := c.run(ctx, *only); err != nil {
 		fmt.Fprintf(os.Stderr, "\ncheck: %v\n", err)
@@ -91,7 +90,7 @@ func (c *check) run(ctx context.Context, only string) error {
 	return nil
 }
 
-// command runs a program with its output shown.
+// command runs a program and prints its output.
 func command(ctx context.Context, env []string, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -114,8 +113,8 @@ func format(ctx context.Context) error {
 	return nil
 }
 
-// platforms checks that programs and tests compile for the other systems that are
-// supported, which no test runs on here. The architecture matters to no file.
+// platforms checks that programs and tests compile for the other supported systems. No file depends on the
+// architecture.
 func (c *check) platforms(ctx context.Context) error {
 	if c.quick {
 		return nil
@@ -131,8 +130,7 @@ func (c *check) platforms(ctx context.Context) error {
 	return nil
 }
 
-// test runs all tests, with the race detector where there is a C compiler, and
-// checks the coverage of each package.
+// test runs all tests, with the race detector if there is a C compiler, and checks the coverage of each package.
 func (c *check) test(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "parley-check-")
 	if err != nil {
@@ -140,7 +138,7 @@ func (c *check) test(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	profile := filepath.Join(dir, "coverage.out")
-	args := []string{"-coverprofile=" + profile, "-timeout=15m", "-vet=off"} // a step of its own has vetted the tests
+	args := []string{"-coverprofile=" + profile, "-timeout=15m", "-vet=off"} // another step vets the tests
 	switch {
 	case c.quick:
 	case hasRace(ctx):

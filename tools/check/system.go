@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// systemPrograms are what the interop tests use and npm does not have: the names under which a
-// program is found, by its Debian package.
+// systemPrograms are the programs that the interop tests need and that npm does not have: the names of each program's
+// executable, by its Debian package.
 var systemPrograms = map[string][]string{
 	"chromium": {"chromium", "chromium-browser", "google-chrome"},
 }
 
-// system sees that the programs are there. In continuous integration it installs what is
-// missing, if it can; elsewhere the tests that need it are skipped.
+// system checks that the programs are installed. In continuous integration it installs missing programs if possible;
+// elsewhere the tests that need them are skipped.
 func (c *check) system(ctx context.Context) error {
 	missing := missingPrograms(func(name string) bool { _, err := exec.LookPath(name); return err == nil })
 	if len(missing) == 0 || !c.ci {
@@ -32,7 +32,7 @@ func (c *check) system(ctx context.Context) error {
 	return nil
 }
 
-// missingPrograms returns the packages of which no program is there.
+// missingPrograms returns the packages without an installed program.
 func missingPrograms(there func(name string) bool) (packages []string) {
 	for pkg, names := range systemPrograms {
 		if !slices.ContainsFunc(names, there) {

@@ -114,8 +114,8 @@ func (d docWriter) rows(prefix string, v reflect.Value) {
 	}
 }
 
-// comment is that of a field of t, or else of its section's type, with the
-// names of fields as the keys are written.
+// comment returns the comment of a field of t, or of its section's type, with the names of fields replaced by their
+// keys.
 func (d docWriter) comment(t reflect.Type, field string, section reflect.Type) string {
 	text, of := d.comments[docName(t)+"."+field], t
 	if section != nil && d.comments[docName(section)] != "" {
@@ -171,8 +171,8 @@ func defaultText(v reflect.Value) string {
 	return fmt.Sprintf("`%v`", v)
 }
 
-// fieldComments reads the comments of the fields of all structs, by
-// "package.Type.Field": those above a field, or behind it.
+// fieldComments returns the comments of the fields of all structs, above a field or behind it, by
+// "package.Type.Field".
 func fieldComments(dirs ...string) (map[string]string, error) {
 	comments := map[string]string{}
 	for _, dir := range dirs {

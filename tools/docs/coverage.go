@@ -13,21 +13,20 @@ import (
 	"strings"
 )
 
-// coverageDoc lists every clause of the specifications and the tests that hold it.
+// coverageDoc lists every clause of the specifications with the tests that verify it.
 //
-// A file of docs/spec lists the clauses of one specification, a line each:
+// A file of docs/spec lists the clauses of one specification, one on each line:
 //
-//   - ID: what the clause asks for
+//   - ID: the requirement
 //
-// and says "Status: implemented" or "Status: planned", which holds for the
-// clauses below it. A test holds a clause by naming its id in its comment, its
-// body or its name ("Req 4.5", "TestProperty16…"). It is an error if a clause of
-// an implemented specification has no test, or if a test names a clause that no
-// list has. A clause needs no test if its text ends with the reason:
+// "Status: implemented" or "Status: planned" applies to the clauses below it. A test verifies a clause if its comment,
+// body or name contains the id ("Req 4.5", "TestProperty16…"). It is an error if a clause of an implemented
+// specification has no test, or if a test names an unknown clause. A clause needs no test if its text ends with the
+// reason:
 //
-//   - ID: a TypeScript thing. Counterpart: what meets its purpose in Go
-//   - ID: what cannot be. Not applicable: why
-//   - ID: what is to come. Planned: what is there already
+//   - ID: a detail of TypeScript. Counterpart: what has its purpose in Go
+//   - ID: an impossible requirement. Not applicable: the reason
+//   - ID: a future feature. Planned: what exists already
 func coverageDoc() ([]byte, error) {
 	specs, err := readSpecs("docs/spec/*.md")
 	if err != nil {
@@ -51,13 +50,13 @@ func coverageDoc() ([]byte, error) {
 	return render(specs, refs), verify(specs, refs)
 }
 
-// clause is one demand of a specification.
+// clause is one requirement of a specification.
 type clause struct {
 	id, text string
 	needs    need
 }
 
-// need is what a clause must have.
+// need is whether a clause needs a test.
 type need string
 
 const (
@@ -84,7 +83,7 @@ func (s spec) count(n need) int {
 	return sum
 }
 
-// excuse is the end of a clause that needs no test.
+// excuse matches the end of a clause that needs no test.
 var excuse = regexp.MustCompile(`\. (Counterpart|Not applicable|Planned): \S`)
 
 var clauseLine = regexp.MustCompile(`^- ([A-Z][A-Za-z0-9.-]*(?: [0-9]+(?:\.[0-9]+)?)?): (.+)$`)
@@ -162,10 +161,10 @@ var (
 	number    = regexp.MustCompile(`^(Req)(?:uirement)? ?([0-9.]+)$|^(?:Test|Fuzz)?(Property) ?0*([0-9]+)$`)
 )
 
-// scan finds the ids in one file. An id in a comment before a test belongs to
-// the test, one within a function to the test before it.
+// scan finds the ids in one file. An id in a comment above a test belongs to the test, an id in a function to the last
+// test above it.
 func (r references) scan(file, source string) {
-	var pending []string // ids of a comment whose function has not come yet
+	var pending []string // ids of the comment above the next function
 	current := ""
 	for line := range strings.Lines(source) {
 		if m := testFunc.FindStringSubmatch(line); m != nil {
@@ -175,7 +174,7 @@ func (r references) scan(file, source string) {
 			}
 			pending = nil
 		} else if strings.HasPrefix(line, "func ") {
-			pending = nil // of a helper
+			pending = nil // the comment of a helper
 		}
 		for _, id := range named(line) {
 			if strings.HasPrefix(line, "//") {
@@ -187,7 +186,7 @@ func (r references) scan(file, source string) {
 	}
 }
 
-// named are the ids in a line, as the lists write them. "Req 9.1, 9.2" names two.
+// named returns the ids in a line, as the lists write them. "Req 9.1, 9.2" has two.
 func named(line string) []string {
 	var ids []string
 	for _, found := range reference.FindAllString(line, -1) {
@@ -209,7 +208,7 @@ func (r references) add(id, file, test string) {
 	}
 }
 
-// canonical writes an id as the lists do: "Req 4.5", "Property 16".
+// canonical returns an id as the lists write it: "Req 4.5", "Property 16".
 func canonical(id string) string {
 	m := number.FindStringSubmatch(id)
 	switch {
@@ -253,7 +252,7 @@ func others(s spec) string {
 	return b.String()
 }
 
-// maxShown keeps a row readable where many tests hold one clause.
+// maxShown bounds the tests that a row shows.
 const maxShown = 4
 
 func tests(refs []string) string {
@@ -270,12 +269,11 @@ func tests(refs []string) string {
 	return strings.Join(shown, ", ")
 }
 
-// verify reports clauses without a test, and tests with an unknown clause where
-// their specification has a list.
+// verify reports clauses without a test, and tests with an unknown clause of a listed specification.
 func verify(specs []spec, refs references) error {
 	var errs []error
 	known := map[string]bool{}
-	families := map[string]bool{} // HUB, REQ, Req, Property: those that have a list
+	families := map[string]bool{} // the prefixes of listed clauses, such as HUB, REQ, Req and Property
 	for _, s := range specs {
 		for _, c := range s.clauses {
 			known[c.id] = true

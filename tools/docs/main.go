@@ -4,8 +4,8 @@
 //
 // They are docs/cli.md, from the commands; docs/configuration.md, from the structs
 // that config.yaml is read into, with their comments; docs/spec-coverage.md, the
-// specifications' clauses with the tests that hold them; NOTICE, the licences of
-// what the programs are linked with; and two JSON Schemas: that of .mcp-config.json,
+// specifications' clauses with the tests that verify them; NOTICE, the licences of
+// the modules that the programs are linked with; and two JSON Schemas: that of .mcp-config.json,
 // from its structs, and that of the agents' registry, from the file that the hub embeds.
 package main
 
@@ -22,8 +22,8 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// files are the generated files. An error of make may come with content: then it
-// is an error in what the file describes.
+// files are the generated files. make may return both content and an error: then the described code or text has the
+// error.
 var files = []struct {
 	name, path string
 	make       func() ([]byte, error)

@@ -1,7 +1,6 @@
-// Mutate shows that the property tests can fail. For each entry of its table it
-// breaks one place of the coordination library, in a copy that go test reads
-// instead of the file, and runs the property that must notice. It fails if one
-// does not, if a place is no longer there, or if a property fails unbroken.
+// Mutate verifies that the property tests can fail. For each mutation of its table it changes one text of the
+// coordination library, in a copy that go test reads instead of the file, and runs the property that must fail. It
+// reports an error if the property passes, if a text does not occur, or if a property fails without a mutation.
 //
 //	go run ./tools/mutate            all
 //	go run ./tools/mutate -only 11   one property
@@ -21,7 +20,7 @@ import (
 	"time"
 )
 
-// packages says where each property is tested, with spaces between several places.
+// packages are the packages that test each property, separated by spaces.
 var packages = map[string]string{
 	"01": "registry", "02": "registry", "03": "registry", "04": "agent", "05": "registry",
 	"06": "envelope", "07": "envelope", "08": "envelope", "09": "envelope",
@@ -33,7 +32,7 @@ var packages = map[string]string{
 	"29": "router", "30": "router", "31": "router", "32": "telemetry", "33": "toolbox", "34": "telemetry",
 }
 
-// patience bounds one run: a mutation may make a test hang, which is failing, too.
+// patience bounds one run: a mutation may make a test hang, which counts as a failure.
 const patience = 3 * time.Minute
 
 func main() {
@@ -50,7 +49,7 @@ func main() {
 	}
 }
 
-// run tries the mutations and returns how many went unnoticed.
+// run tries the mutations and returns how many no test has detected.
 func run(only string) (survived int, err error) {
 	if only == "" {
 		if err := complete(); err != nil {
@@ -97,7 +96,7 @@ func complete() error {
 	return nil
 }
 
-// try runs the property's test on the broken source and reports whether it failed.
+// try runs the property's test on the mutated source and reports whether it failed.
 func try(dir string, m mutation) (noticed bool, err error) {
 	overlay, err := write(dir, m)
 	if err != nil {
@@ -117,8 +116,8 @@ func try(dir string, m mutation) (noticed bool, err error) {
 	return noticed, nil
 }
 
-// test runs a property's test, or all for "", in the packages named or, for "", wherever there are some, and
-// reports whether it failed. Tests elsewhere know no rapid flags.
+// test runs a property's test, or all for "", in the named packages or, for "", in all that have property tests, and
+// reports whether it failed. Other packages have no rapid flags.
 func test(ctx context.Context, property, pkgs string, flags ...string) (failed bool, out string, err error) {
 	if pkgs == "" {
 		for number, p := range packages {
@@ -143,7 +142,7 @@ func test(ctx context.Context, property, pkgs string, flags ...string) (failed b
 	return false, string(text), err
 }
 
-// write makes the broken copy and the overlay that puts it in place.
+// write writes the mutated copy, and the overlay that replaces the file with it.
 func write(dir string, m mutation) (overlay string, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {

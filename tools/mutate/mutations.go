@@ -1,6 +1,6 @@
 package main
 
-// mutation is one way to break the library, and the property that must notice.
+// mutation is one error in the library, and the property that must detect it.
 type mutation struct {
 	property string // two digits
 	file     string
@@ -51,7 +51,7 @@ var mutations = []mutation{
 
 	{"12", "channel/send.go", "delay := c.m.opts.RetryDelay << (n - 1)", "delay := c.m.opts.RetryDelay", "the delay stays the same"},
 	{"12", "channel/send.go", "if n <= c.m.opts.Retries &&", "if n < c.m.opts.Retries &&", "there are only two retries"},
-	{"12", "channel/send.go", "\tc.fail(o.e, c.errorf(CodeDeliveryFailed, err, \"envelope %s could not be delivered in %d attempts\", o.e.ID, n))\n", "", "nobody is told that an envelope was given up"},
+	{"12", "channel/send.go", "\tc.fail(o.e, c.errorf(CodeDeliveryFailed, err, \"envelope %s could not be delivered in %d attempts\", o.e.ID, n))\n", "", "an envelope that was given up is not reported"},
 
 	{"13", "router/router.go", "\t\treturn err\n\t}\n\treturn d.deliver(to)\n", "\t\treturn err\n\t}\n\treturn nil\n", "nothing is delivered"},
 	{"13", "router/router.go", "\t\t\tunknown := notFound(d.e.Recipient)\n\t\t\tunknown.Err = err\n\t\t\treturn unknown\n", "\t\t\t_ = err\n\t\t\treturn nil\n", "an unknown recipient is no error"},
@@ -108,7 +108,7 @@ var mutations = []mutation{
 	{"28", "crdt/content.go", "\tr.origin = ID{it.id.Client, r.id.Clock - 1}\n", "", "the right half of a cut item keeps the left one's origin"},
 	{"28", "crdt/pending.go", "\tif r.Length > 0 {\n\t\td.parkDeletes(id, r)\n\t}\n", "", "deletes of what is not here yet are forgotten"},
 	{"28", "crdt/doc.go", "\td.applyParkedDeletes()\n", "", "deletes that waited are not applied"},
-	{"28", "crdt/pending.go", "\tif c.state > before {\n\t\td.wake(c)\n\t}\n}\n\n// integrateRun", "\t_ = before\n}\n\n// integrateRun", "nobody is told that what was waited for has come"},
+	{"28", "crdt/pending.go", "\tif c.state > before {\n\t\td.wake(c)\n\t}\n}\n\n// integrateRun", "\t_ = before\n}\n\n// integrateRun", "waiters are not woken"},
 	{"28", "crdt/replica/receive.go", "\t\t\tr.ask(l, \"digests differ\")\n", "", "replicas whose digests differ do nothing"},
 	{"28", "crdt/replica/epoch.go", "\tr.setDocument(doc)\n\tr.session,", "\tr.unobserve()\n\tr.unobserve = doc.OnUpdate(r.changed)\n\tif r.doc.Items() == 0 {\n\t\tr.setDocument(doc)\n\t}\n\tr.session,", "a replica takes its copy along into another epoch"},
 

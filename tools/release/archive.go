@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// file is one of an archive.
+// file is a file of an archive.
 type file struct {
 	name    string // in the archive
 	path    string
 	program bool
 }
 
-// list returns what an archive has: programs from one directory, documents from
-// another, all below the directory top, in order of their names.
+// list returns the files of an archive: programs from one directory, documents from another, all below the directory
+// top, sorted by name.
 func list(top, programs, documents string) ([]file, error) {
 	var files []file
 	for _, dir := range []string{programs, documents} {
@@ -52,8 +52,7 @@ func (f file) mode() int64 {
 	return 0o644
 }
 
-// packTar writes files as a compressed tar archive. Nothing in it tells where and
-// when it was written.
+// packTar writes files as a compressed tar archive, which does not depend on the time and the machine of the build.
 func packTar(w io.Writer, files []file, at time.Time) error {
 	zw, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
@@ -103,7 +102,7 @@ func copyFrom(w io.Writer, path string) error {
 	return err
 }
 
-// sum appends a line of SHA256SUMS, as sha256sum -c reads it.
+// sum appends a line of SHA256SUMS, in the format of sha256sum -c.
 func sum(w io.Writer, dir, name string) error {
 	h := sha256.New()
 	if err := copyFrom(h, filepath.Join(dir, name)); err != nil {

@@ -1,12 +1,11 @@
-// Release builds what a release consists of, into dist: an archive with the
-// programs for each platform, the checksums, and the release's part of the
-// changelog.
+// Release builds the files of a release into dist: an archive with the programs for each platform, the checksums, and
+// the release's section of the changelog.
 //
 //	go run ./tools/release -version 1.2.3
 //
 // The tree must be clean, and the version semantic and in CHANGELOG.md. The same
-// commit gives the same bytes, whoever builds it where: times in the archives are
-// the commit's. Run `go run ./tools/check` before.
+// commit gives the same bytes on every machine: times in the archives are the
+// commit's. Run `go run ./tools/check` before.
 package main
 
 import (
@@ -28,7 +27,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// platforms are those that the programs are built for, as GOOS/GOARCH.
+// platforms are the platforms of the programs, as GOOS/GOARCH.
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
 func main() {
@@ -45,7 +44,7 @@ func main() {
 	}
 }
 
-// release is one release that is being built.
+// release is the release to build.
 type release struct {
 	version string // 1.2.3
 	dir     string
@@ -102,7 +101,7 @@ func checkVersion(v string) error {
 	return nil
 }
 
-// notesOf returns a version's part of the changelog.
+// notesOf returns a version's section of the changelog.
 func notesOf(changelog, version string) (string, error) {
 	_, rest, found := strings.Cut("\n"+changelog, "\n## "+version+" ")
 	if !found {
@@ -116,7 +115,7 @@ func notesOf(changelog, version string) (string, error) {
 	return part + "\n", nil
 }
 
-// commitTime returns the time of the commit, if the tree is what is committed.
+// commitTime returns the time of the commit. It fails if the tree has uncommitted changes.
 func commitTime(ctx context.Context) (time.Time, error) {
 	changed, err := output(ctx, nil, "git", "status", "--porcelain")
 	if err != nil {
@@ -133,9 +132,8 @@ func commitTime(ctx context.Context) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), err
 }
 
-// documents puts into work what stands beside the programs on every platform:
-// texts, manual pages, completions of the shells. The programs of this machine
-// write the latter two, and must say that they are this version.
+// documents writes to work the documents that every archive contains: texts, manual pages and shell completions. This
+// machine's programs write the latter two, and must report the release's version.
 func (r *release) documents(ctx context.Context, work string) error {
 	here := filepath.Join(work, "here")
 	if err := r.build(ctx, here, runtime.GOOS+"/"+runtime.GOARCH); err != nil {

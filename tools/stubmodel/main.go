@@ -1,5 +1,5 @@
-// Command stubmodel serves the stub model on loopback, to try the real CLIs by
-// hand: see package stubmodel for what it answers.
+// Command stubmodel serves the stub model on loopback, for manual tests with the real CLIs. Package stubmodel describes
+// its answers.
 package main
 
 import (

@@ -29,10 +29,10 @@ func TestTheTaskTokenIsInheritedFromAncestors(t *testing.T) {
 	child := "env -i " + printToken + "=1 "
 	for what, c := range map[string]struct{ script, want string }{
 		"of the agent":            {child + os.Args[0], "of the agent"},
-		"through another program": {"env -i sh -c '" + child + os.Args[0] + "; true'; true", "of the agent"},
-		"its own first":           {"env -i " + printToken + "=1 " + name + "=own " + os.Args[0], "own"},
+		"through another process": {"env -i sh -c '" + child + os.Args[0] + "; true'; true", "of the agent"},
+		"its own":                 {"env -i " + printToken + "=1 " + name + "=own " + os.Args[0], "own"},
 		"the nearest":             {"env -i " + name + "=nearer sh -c '" + child + os.Args[0] + "; true'; true", "nearer"},
-		"an empty one counts":     {"env -i " + printToken + "=1 " + name + "= " + os.Args[0], ""},
+		"its own is empty":        {"env -i " + printToken + "=1 " + name + "= " + os.Args[0], ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cmd := exec.Command("sh", "-c", c.script+"; true")

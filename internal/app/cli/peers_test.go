@@ -30,7 +30,7 @@ func TestPeersArePairedAndRemoved(t *testing.T) {
 	}
 	for name, args := range map[string][]string{
 		"no key": {"pair", "hello"}, "its own key": {"pair", first.Key}, "a taken name": {"pair", carol, "--name", "bob"},
-		"a name that begins no id": {"pair", carol, "--name", "Carol's hub"}, "nobody": {"remove", "dave"}, "no address": {"pair", carol, "--at", "carol.example.org"}, "a flag": {"remove"},
+		"a name that is no prefix of ids": {"pair", carol, "--name", "Carol's hub"}, "nobody": {"remove", "dave"}, "no address": {"pair", carol, "--at", "carol.example.org"}, "a flag": {"remove"},
 	} {
 		if o := p.run(t, append([]string{"peers"}, args...)...); o.code != 2 {
 			t.Errorf("%s: %+v", name, o)

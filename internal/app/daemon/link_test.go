@@ -342,27 +342,27 @@ func TestAnAgentBehindTheLinkHasOnlyItsOwnRights(t *testing.T) {
 		p.AgentType, p.ProjectPath = "attacker", "/evil"
 		return c.JoinNetwork(t.Context(), p)
 	}
-	place, err := join(dialect.NetworkJoinParams{Via: dialect.ViaHub})
+	entry, err := join(dialect.NetworkJoinParams{Via: dialect.ViaHub})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var grant *dialect.NetworkGrant
 	wait.Eventually(t, "a credential", func() bool {
-		grant, err = join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: place.GUID, Secret: place.Secret})
+		grant, err = join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: entry.GUID, Secret: entry.Secret})
 		return err == nil
 	})
 	if grant.Cluster == "" || strings.Contains(fmt.Sprintf("%+v", grant), "office") {
 		t.Errorf("%+v", grant)
 	}
 	for name, wrong := range map[string]dialect.NetworkJoinParams{
-		"nobody":               {Via: dialect.ViaCluster},
-		"a guessed secret":     {Via: dialect.ViaCluster, GUID: place.GUID, Secret: "guessed"},
-		"another's secret":     {Via: dialect.ViaCluster, GUID: victim.GUID(), Secret: place.Secret},
-		"an agent elsewhere":   {Via: dialect.ViaCluster, GUID: zoe.GUID(), Secret: "mine"},
-		"a wildcard":           {Via: dialect.ViaCluster, GUID: "*", Secret: "mine"},
-		"a wildcard, at home":  {GUID: ">", Secret: "mine"},
-		"no such way":          {Via: "backdoor"},
-		"not a GUID, at a hub": {Via: dialect.ViaHub, GUID: "x.>", Secret: "mine"},
+		"nobody":                                {Via: dialect.ViaCluster},
+		"a guessed secret":                      {Via: dialect.ViaCluster, GUID: entry.GUID, Secret: "guessed"},
+		"another's secret":                      {Via: dialect.ViaCluster, GUID: victim.GUID(), Secret: entry.Secret},
+		"an agent of another computer":          {Via: dialect.ViaCluster, GUID: zoe.GUID(), Secret: "mine"},
+		"a wildcard":                            {Via: dialect.ViaCluster, GUID: "*", Secret: "mine"},
+		"a wildcard, in the computer's network": {GUID: ">", Secret: "mine"},
+		"an unknown network":                    {Via: "backdoor"},
+		"not a GUID, at a hub":                  {Via: dialect.ViaHub, GUID: "x.>", Secret: "mine"},
 	} {
 		if g, err := join(wrong); err == nil {
 			t.Errorf("%s: %+v", name, g)
@@ -370,7 +370,7 @@ func TestAnAgentBehindTheLinkHasOnlyItsOwnRights(t *testing.T) {
 	}
 
 	denied := make(chan error, 100)
-	nc, err := nats.Connect("nats://"+grant.Address, nats.UserInfo(grant.User, grant.Password), nats.CustomInboxPrefix(store.ClusterInboxPrefix(place.GUID)),
+	nc, err := nats.Connect("nats://"+grant.Address, nats.UserInfo(grant.User, grant.Password), nats.CustomInboxPrefix(store.ClusterInboxPrefix(entry.GUID)),
 		nats.PermissionErrOnSubscribe(true), nats.NoReconnect(), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
 	if err != nil {
 		t.Fatal(err)
@@ -410,7 +410,7 @@ func TestAnAgentBehindTheLinkHasOnlyItsOwnRights(t *testing.T) {
 	// While the link is down, a credential is refused with the reason.
 	s.Stop()
 	wait.Eventually(t, "the reason", func() bool {
-		_, err := join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: place.GUID, Secret: place.Secret})
+		_, err := join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: entry.GUID, Secret: entry.Secret})
 		e, ok := errors.AsType[*jsonrpc.Error](err)
 		return ok && e.Code == dialect.CodeAgentUnavailable && strings.Contains(e.Message, "no link to the agents' cluster: no NATS server is running")
 	})

@@ -180,12 +180,12 @@ func TestProjectBus(t *testing.T) {
 		cross bool
 		files bool
 	}{
-		"elsewhere":                    {"nats://nats.example.com:4222", false, true},
-		"elsewhere, with a network":    {"nats://nats.example.com:4222", true, true},
-		"this computer":                {"nats://localhost:4222", false, true},
-		"this computer, a network":     {"nats://127.0.0.1:4222", true, false},
-		"this computer, TLS demanded":  {"tls://localhost:4222", true, true},
-		"one of them is not this here": {"nats://localhost:4222,nats://nats.example.com:4222", true, true},
+		"elsewhere":                        {"nats://nats.example.com:4222", false, true},
+		"another computer, with a network": {"nats://nats.example.com:4222", true, true},
+		"this computer":                    {"nats://localhost:4222", false, true},
+		"this computer, with a network":    {"nats://127.0.0.1:4222", true, false},
+		"this computer, with TLS":          {"tls://localhost:4222", true, true},
+		"this computer and another one":    {"nats://localhost:4222,nats://nats.example.com:4222", true, true},
 	} {
 		cfg := &mcpconfig.Config{Document: mcpconfig.Document{
 			Namespace: "ns", NATSURL: c.url, TLS: mcpconfig.TLS{Cert: "/cert", Key: "/key", CA: "/ca"},

@@ -137,9 +137,9 @@ func TestASwarmIsAwaited(t *testing.T) {
 // again.
 func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 	for name, h := range map[string]*standIn{
-		"not installed": {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "not-installed"}}},
-		"wrong place":   {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "config"}}},
-		"credentials":   {states: []dialect.TaskState{dialect.StateAuthRequired}},
+		"not installed":                   {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "not-installed"}}},
+		"a directory that is not allowed": {states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": "config"}}},
+		"credentials":                     {states: []dialect.TaskState{dialect.StateAuthRequired}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := loop.Agent(h, "codex", "")
