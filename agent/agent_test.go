@@ -57,7 +57,7 @@ func TestValidateNamesEveryMissingField(t *testing.T) {
 	}
 }
 
-func TestValidateRefuses(t *testing.T) {
+func TestValidateRefusesInvalidCards(t *testing.T) {
 	long := strings.Repeat("x", agent.MaxIDLength+1)
 	many := make([]agent.Capability, agent.MaxListLength+1)
 	for i := range many {
@@ -98,7 +98,7 @@ func TestValidateRefuses(t *testing.T) {
 				t.Errorf("problems %v do not name %s", invalid, tc.field)
 			}
 			if _, err := agent.Encode(c); err == nil {
-				t.Error("Encode took it")
+				t.Error("Encode accepted it")
 			}
 		})
 	}
@@ -108,7 +108,7 @@ func TestValidateRefuses(t *testing.T) {
 	}
 }
 
-func TestValidateErrorStaysSmall(t *testing.T) {
+func TestValidateErrorIsBounded(t *testing.T) {
 	c := valid()
 	c.Capabilities = make([]agent.Capability, 100_000)
 	if n := len(c.Validate().Error()); n > 10_000 {
@@ -142,11 +142,11 @@ func TestDecodeLimits(t *testing.T) {
 		c.Capabilities = append(c.Capabilities, agent.Capability{ID: fmt.Sprint(i), InputSchema: schema})
 	}
 	if _, err := agent.Encode(c); err == nil {
-		t.Error("Encode wrote a card that Decode would refuse")
+		t.Error("Encode wrote a card that Decode refuses")
 	}
 }
 
-// Req 11.1: the default assignments are those of the specification.
+// Req 11.1: the default tiers of the planets are those of the specification.
 func TestPlanetaryTiers(t *testing.T) {
 	want := map[agent.Tier]string{
 		agent.L0: "sun",
@@ -167,11 +167,11 @@ func TestPlanetaryTiers(t *testing.T) {
 		t.Errorf("%d agents, want 21", got)
 	}
 	if got := agent.PlanetaryTier("nibiru"); got != agent.NoTier {
-		t.Errorf("an unknown planet has %v", got)
+		t.Errorf("an unknown planet has tier %v", got)
 	}
 }
 
-func TestTier(t *testing.T) {
+func TestTierOfLevel(t *testing.T) {
 	for level, want := range []agent.Tier{agent.L0, agent.L1, agent.L2, agent.L3} {
 		got := agent.TierOf(level)
 		if got != want || got.Level() != level || got.String() != fmt.Sprint("L", level) {
@@ -180,11 +180,11 @@ func TestTier(t *testing.T) {
 	}
 	for _, level := range []int{-1, 4} {
 		if agent.TierOf(level) != agent.NoTier {
-			t.Errorf("level %d is a tier", level)
+			t.Errorf("level %d is accepted as a tier", level)
 		}
 	}
 	if agent.NoTier.Level() != -1 || agent.NoTier.String() != "no tier" {
-		t.Error("NoTier looks like a tier")
+		t.Error("NoTier is a valid tier")
 	}
 }
 
@@ -200,13 +200,13 @@ func TestCloneSharesNothing(t *testing.T) {
 		t.Errorf("the original changed: %+v", c)
 	}
 	if !c.Has("a") || c.Has("b") {
-		t.Error("Has is wrong")
+		t.Error("Has does not report the capabilities of the card")
 	}
 	if e, ok := c.Endpoint(agent.TransportWebSocket); !ok || e.Address != "ws://a" {
 		t.Errorf("Endpoint = %v, %v", e, ok)
 	}
 	if _, ok := c.Endpoint(agent.TransportNATS); ok {
-		t.Error("found an endpoint that is not there")
+		t.Error("Endpoint returned an endpoint that the card lacks")
 	}
 }
 
@@ -231,14 +231,14 @@ func TestEqualSeesEveryDifference(t *testing.T) {
 		c := base.Clone()
 		change(&c)
 		if c.Equal(base) {
-			t.Errorf("Equal does not see the %s", name)
+			t.Errorf("Equal ignores the %s", name)
 		}
 	}
 	spaced := base.Clone()
 	spaced.Capabilities[0].InputSchema = json.RawMessage(`{ "a" : 1 }`)
 	spaced.Protocols = []string{}
 	if !spaced.Equal(base) {
-		t.Error("spacing makes a difference")
+		t.Error("Equal depends on spacing in the metadata")
 	}
 }
 
@@ -260,9 +260,9 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			var e *agent.Error
 			if errors.As(err, &e) && strings.Contains(e.Message, "bytes") {
-				return // escapes can make the text longer than it came
+				return // escapes can make the text longer than the input
 			}
-			t.Fatalf("decoded but does not encode: %v", err)
+			t.Fatalf("a decoded card cannot be encoded: %v", err)
 		}
 		back, err := agent.Decode(again)
 		if err != nil || !back.Equal(card) {

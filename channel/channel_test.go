@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/channel/transporttest"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/memory"
@@ -35,7 +35,8 @@ type tb interface {
 	Cleanup(func())
 }
 
-// link is two managers, "a" that opens and "b" that takes, over memory with faults.
+// link is two managers over the in-memory transport with faults: a opens channels, b
+// accepts them.
 type link struct {
 	t      tb
 	net    memory.Network
@@ -44,7 +45,7 @@ type link struct {
 	taken  chan *channel.Channel
 }
 
-// newLink connects two managers; setUp may change their options.
+// newLink connects two managers. setUp, if not nil, changes their options.
 func newLink(t tb, setUp func(a, b *channel.Options)) *link {
 	l := &link{t: t, taken: make(chan *channel.Channel, 100)}
 	l.faults = transporttest.NewFaults(&l.net)
@@ -119,7 +120,7 @@ func send(t tb, c *channel.Channel, from, to int) {
 	}
 }
 
-// inbox collects what a channel delivers.
+// inbox records the payloads that a channel delivers.
 type inbox struct {
 	mu  sync.Mutex
 	got []string
@@ -171,7 +172,7 @@ func TestProperty10StateMachine(t *testing.T) {
 					states[name] = append(states[name], s)
 				})
 			}
-			l.faults.Refuse(true) // so that it stays connecting
+			l.faults.Refuse(true) // so that the channel stays connecting
 			a, err := l.a.OpenAt(context.Background(), "mars", "venus", atB)
 			if err != nil {
 				t.Fatal(err)
@@ -192,7 +193,7 @@ func TestProperty10StateMachine(t *testing.T) {
 				switch rapid.SampledFrom([]string{"up", "down", "cut", "close a", "close b"}).Draw(t, "step") {
 				case "up":
 					l.faults.Refuse(false)
-					time.Sleep(10 * time.Second) // time for a reconnection, on the bubble's clock
+					time.Sleep(10 * time.Second) // time to reconnect, on the bubble's clock
 					if model != channel.Closed {
 						model = channel.Open
 					}
@@ -247,8 +248,8 @@ func legal(from, to channel.Status) bool {
 	}, string(from)+" "+string(to))
 }
 
-// Feature: a2a-mcp-protocols, Property 11: Channel message ordering. Breaks of
-// the connection, repeated and reordered frames make no difference.
+// Feature: a2a-mcp-protocols, Property 11: Channel message ordering. The order survives
+// broken connections and repeated and reordered frames.
 // Req 3.2, Req 3.4
 func TestProperty11Ordering(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -319,7 +320,7 @@ func TestProperty12RetryOnFailure(t *testing.T) {
 			if err := a.Flush(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
-			send(t, a, 1, 2) // the channel goes on
+			send(t, a, 1, 2) // the channel still delivers
 			if err := a.Flush(ctx(t)); err != nil {
 				t.Fatal(err)
 			}
@@ -330,8 +331,8 @@ func TestProperty12RetryOnFailure(t *testing.T) {
 			if len(attempts) != failures {
 				t.Fatalf("%d attempts failed, want %d", len(attempts), failures)
 			}
-			// The first four attempts are the envelope's; what follows tells the peer
-			// that it was given up.
+			// The first four attempts send the envelope; the next one informs the peer
+			// that it is abandoned.
 			for i := 2; i < min(len(attempts), 4); i++ {
 				before, now := attempts[i-1].Sub(attempts[i-2]), attempts[i].Sub(attempts[i-1])
 				if now < 2*before {
@@ -344,7 +345,7 @@ func TestProperty12RetryOnFailure(t *testing.T) {
 			if failures <= 3 {
 				got.check(t, 2)
 				if len(events)+len(failed) > 0 {
-					t.Fatalf("gave up after %d failures: %v", failures, events)
+					t.Fatalf("the envelope was abandoned after %d failures: %v", failures, events)
 				}
 				return
 			}
@@ -358,8 +359,9 @@ func TestProperty12RetryOnFailure(t *testing.T) {
 	})
 }
 
-// Req 3.1: while nobody answers, each channel is connecting under an id of its own.
-func TestNewChannelsAreConnectingUnderIDsOfTheirOwn(t *testing.T) {
+// Req 3.1: without an answer from a peer, each new channel is connecting and has its
+// own id.
+func TestNewChannelsAreConnectingWithUniqueIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		l.faults.Refuse(true)
@@ -377,7 +379,8 @@ func TestNewChannelsAreConnectingUnderIDsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// Req 3.3: what is closed leaves the managers, tells both ends and ends the transport.
+// Req 3.3: a closed channel is closed at both ends, in no manager, and its transport
+// ends.
 func TestCloseReleasesBothEnds(t *testing.T) {
 	for name, closer := range map[string]func(a, b *channel.Channel) *channel.Channel{
 		"the opener": func(a, _ *channel.Channel) *channel.Channel { return a },
@@ -395,7 +398,7 @@ func TestCloseReleasesBothEnds(t *testing.T) {
 					t.Errorf("the ends are %s and %s", a.Status(), b.Status())
 				}
 				if _, ok := l.a.Channel(a.ID()); ok || len(l.b.Channels()) != 0 {
-					t.Error("a manager keeps the channel")
+					t.Error("a manager still has the channel")
 				}
 			})
 		})
@@ -415,24 +418,24 @@ func TestOpenIsAcknowledgedByBothEnds(t *testing.T) {
 			t.Errorf("the ends are %s and %s", a.Status(), b.Status())
 		}
 		if got, ok := l.a.Channel(a.ID()); !ok || got != a || len(l.b.Channels()) != 1 {
-			t.Error("the managers do not know their channels")
+			t.Error("a manager does not list its channel")
 		}
 		if got, ok := l.b.Between("venus", "mars"); !ok || got != b {
-			t.Error("Between does not know the channel")
+			t.Error("Between does not return the channel")
 		}
 	})
 }
 
 // Req 3.3
-func TestSendRefuses(t *testing.T) {
+func TestSendRefusesInvalidEnvelopes(t *testing.T) {
 	l := newLink(t, nil)
 	a, b := l.open()
 	if err := a.Send(ctx(t), message(t, "venus", 1)); channel.CodeOf(err) != channel.CodeWrongSender {
-		t.Errorf("somebody else's envelope: %v", err)
+		t.Errorf("another agent's envelope: %v", err)
 	}
 	var invalid *envelope.Error
 	if err := a.Send(ctx(t), new(envelope.Envelope)); !errors.As(err, &invalid) {
-		t.Errorf("no envelope: %v", err)
+		t.Errorf("an empty envelope: %v", err)
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
@@ -441,46 +444,19 @@ func TestSendRefuses(t *testing.T) {
 		t.Errorf("after Close: %v, %v", err, a.Err())
 	}
 	if err := b.Ready(ctx(t)); err == nil {
-		for b.Status() != channel.Closed {
-			waitFor(t, b, channel.Closed)
-		}
+		wait.Eventually(t, "the other end is closed", func() bool { return b.Status() == channel.Closed })
 	}
 	if err := b.Send(ctx(t), message(t, "venus", 1)); channel.CodeOf(err) != channel.CodeClosed || !strings.Contains(err.Error(), "other end") {
 		t.Errorf("at the other end: %v", err)
 	}
 	if n := len(l.a.Channels()); n != 0 {
-		t.Errorf("%d channels are still known", n)
+		t.Errorf("%d channels are still listed", n)
 	}
-	// The other end leaves its manager once its connection has ended.
-	for deadline := time.Now().Add(time.Minute); len(l.b.Channels()) != 0; runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatal("the other end is still known")
-		}
-	}
+	// The other end's manager removes the channel once the connection has ended.
+	wait.Eventually(t, "the other manager removes the channel", func() bool { return len(l.b.Channels()) == 0 })
 }
 
-// waitFor blocks until the channel is in a state.
-func waitFor(t tb, c *channel.Channel, want channel.Status) {
-	t.Helper()
-	done := make(chan struct{})
-	var once sync.Once
-	remove := c.OnStatus(func(s channel.Status) {
-		if s == want {
-			once.Do(func() { close(done) })
-		}
-	})
-	defer remove()
-	if c.Status() == want {
-		return
-	}
-	select {
-	case <-done:
-	case <-ctx(t).Done():
-		t.Fatalf("the channel is %s, not %s", c.Status(), want)
-	}
-}
-
-func TestWhatArrivedBeforeThePeersCloseIsHandled(t *testing.T) {
+func TestEnvelopesReceivedBeforeThePeersCloseAreHandled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
@@ -497,8 +473,8 @@ func TestWhatArrivedBeforeThePeersCloseIsHandled(t *testing.T) {
 	})
 }
 
-// The end that closes says first how far it has got.
-func TestCloseAcknowledgesWhatWasHandled(t *testing.T) {
+// The closing end first acknowledges the envelopes that it has handled.
+func TestCloseAcknowledgesHandledEnvelopes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := 0
 		l := newLink(t, func(a, b *channel.Options) {
@@ -507,11 +483,11 @@ func TestCloseAcknowledgesWhatWasHandled(t *testing.T) {
 		})
 		a, b := l.open()
 		b.OnMessage(func(context.Context, *envelope.Envelope) {})
-		synctest.Wait() // the first word after the handshake may have said how far it has got
+		synctest.Wait() // the first frame after the handshake may have been an acknowledgement
 		send(t, a, 1, 3)
 		synctest.Wait()
 		if s := a.State(); s.Acked != 0 {
-			t.Fatalf("%d were acknowledged before", s.Acked)
+			t.Fatalf("%d were acknowledged before Close", s.Acked)
 		}
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
@@ -523,7 +499,7 @@ func TestCloseAcknowledgesWhatWasHandled(t *testing.T) {
 	})
 }
 
-func TestCloseReportsWhatWasNotAcknowledged(t *testing.T) {
+func TestCloseReportsUnacknowledgedEnvelopes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		failed := 0
@@ -540,7 +516,7 @@ func TestCloseReportsWhatWasNotAcknowledged(t *testing.T) {
 	})
 }
 
-func TestFullWindowHoldsUpTheSenderOnly(t *testing.T) {
+func TestFullWindowBlocksOnlyTheSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(a, b *channel.Options) { a.Window, b.Window = 100, 10 })
 		slow, slowB := l.open()
@@ -552,7 +528,7 @@ func TestFullWindowHoldsUpTheSenderOnly(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := slow.Send(short, message(t, "mars", 10)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the eleventh: %v", err)
+			t.Errorf("the eleventh envelope: %v", err)
 		}
 		send(t, fast, 0, 500)
 		if err := fast.Flush(ctx(t)); err != nil {
@@ -560,7 +536,7 @@ func TestFullWindowHoldsUpTheSenderOnly(t *testing.T) {
 		}
 		got.check(t, 500)
 		if slow.Status() != channel.Open {
-			t.Errorf("a slow handler made the channel %s", slow.Status())
+			t.Errorf("with a slow handler the channel is %s", slow.Status())
 		}
 		close(release)
 		if err := slow.Flush(ctx(t)); err != nil {
@@ -583,14 +559,14 @@ func TestBytesAreBounded(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := a.Send(short, big); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the second: %v", err)
+			t.Errorf("the second one: %v", err)
 		}
 		huge, err := envelope.New("mars", "venus", envelope.Notification, strings.Repeat("x", 60_000))
 		if err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
-		go func() { done <- a.Send(t.Context(), huge) }() // larger than the window: it goes alone
+		go func() { done <- a.Send(t.Context(), huge) }() // larger than the window: it is sent alone
 		collect(b)
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -599,7 +575,7 @@ func TestBytesAreBounded(t *testing.T) {
 }
 
 // Req 3.7
-func TestReconnectingGivesUp(t *testing.T) {
+func TestReconnectingEndsAfterItsTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
@@ -609,7 +585,7 @@ func TestReconnectingGivesUp(t *testing.T) {
 		if a.Status() != channel.Reconnecting || b.Status() != channel.Reconnecting {
 			t.Errorf("after the cut: %s and %s", a.Status(), b.Status())
 		}
-		send(t, a, 0, 3) // waits for better times
+		send(t, a, 0, 3) // stays unsent
 		time.Sleep(2 * time.Minute)
 		for name, c := range map[string]*channel.Channel{"a": a, "b": b} {
 			if c.Status() != channel.Closed || channel.CodeOf(c.Err()) != channel.CodeUnreachable {
@@ -619,7 +595,7 @@ func TestReconnectingGivesUp(t *testing.T) {
 	})
 }
 
-func TestHalfOpenConnectionIsNoticed(t *testing.T) {
+func TestHalfOpenConnectionIsDetected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
@@ -637,7 +613,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	})
 }
 
-func TestLostFramesComeAgain(t *testing.T) {
+func TestLostFramesAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
@@ -655,7 +631,7 @@ func TestLostFramesComeAgain(t *testing.T) {
 	})
 }
 
-func TestPanickingHandlerStopsNothing(t *testing.T) {
+func TestPanickingHandlerDoesNotStopDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rec telemetry.Recorder
 		l := newLink(t, func(_, b *channel.Options) { b.Telemetry = &rec })
@@ -687,13 +663,13 @@ func TestHandlersCanBeRemoved(t *testing.T) {
 		synctest.Wait()
 		got.check(t, 2)
 		if first != 1 {
-			t.Errorf("the removed handler got %d", first)
+			t.Errorf("the removed handler received %d envelopes, want 1", first)
 		}
 	})
 }
 
-// The opener may not hear that the other end has closed the channel. It then
-// comes back, and must not find a new one.
+// An opener that missed the close of the other end reconnects. It must be refused, not
+// given a new channel.
 func TestClosedChannelIsNotResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
@@ -718,7 +694,7 @@ func TestCloseFromAHandler(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
 		n := 0
-		send(t, a, 0, 3) // before the handler is there: afterwards the channel may be closed
+		send(t, a, 0, 3) // before the handler exists: afterwards the channel may be closed
 		b.OnMessage(func(context.Context, *envelope.Envelope) { n++; b.Close() })
 		synctest.Wait()
 		if n != 1 || a.Status() != channel.Closed {
@@ -727,7 +703,7 @@ func TestCloseFromAHandler(t *testing.T) {
 	})
 }
 
-// An agent cannot speak for another over its channel.
+// An agent cannot send in the name of another over its channel.
 func TestForgedSenderIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rec telemetry.Recorder
@@ -752,13 +728,14 @@ func TestForgedSenderIsDropped(t *testing.T) {
 	})
 }
 
-// Frames that make no sense end the connection, not the process.
-func TestNonsenseEndsTheConnection(t *testing.T) {
+// An invalid frame ends the connection; the channel reconnects and delivers all
+// envelopes.
+func TestInvalidFramesEndTheConnection(t *testing.T) {
 	nonsense := map[string]func(transport.Frame) transport.Frame{
-		"acknowledges what was never sent": func(f transport.Frame) transport.Frame { f.Ack = 99; return f },
-		"number out of the window":         func(f transport.Frame) transport.Frame { f.Seq += 1 << 40; return f },
-		"unknown kind":                     func(f transport.Frame) transport.Frame { f.Kind = 200; return f },
-		"has what was never sent": func(f transport.Frame) transport.Frame {
+		"acknowledgement of a frame never sent": func(f transport.Frame) transport.Frame { f.Ack = 99; return f },
+		"number out of the window":              func(f transport.Frame) transport.Frame { f.Seq += 1 << 40; return f },
+		"unknown kind":                          func(f transport.Frame) transport.Frame { f.Kind = 200; return f },
+		"receipt of a frame never sent": func(f transport.Frame) transport.Frame {
 			return transport.Frame{Kind: transport.Ack, Seq: 99}
 		},
 	}
@@ -787,7 +764,7 @@ func TestNonsenseEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestAuthorize(t *testing.T) {
+func TestAuthorizeAndIntroducedMayRefuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []channel.Request
 		l := newLink(t, func(a, b *channel.Options) {
@@ -826,17 +803,17 @@ func TestAuthorize(t *testing.T) {
 
 type byteJSON = json.RawMessage
 
-// Whoever does not know the secret cannot take a channel over.
+// A process that does not know the secret of a channel cannot resume it.
 func TestChannelCannotBeHijacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
-		evil := a.State()
-		evil.Secret = "guess"
+		stolen := a.State()
+		stolen.Secret = "guess"
 		thief := channel.NewManager(channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: &l.net}}, nil)
 		defer thief.Close()
-		if _, err := thief.Resume(evil); channel.CodeOf(err) != channel.CodeInvalid {
-			t.Errorf("the thief: %v", err)
+		if _, err := thief.Resume(stolen); channel.CodeOf(err) != channel.CodeInvalid {
+			t.Errorf("Resume with a wrong secret: %v", err)
 		}
 		got := collect(b)
 		send(t, a, 0, 3)
@@ -847,7 +824,7 @@ func TestChannelCannotBeHijacked(t *testing.T) {
 	})
 }
 
-// memoryCheckpoints stands for a file or a database.
+// memoryCheckpoints stores checkpoints in memory.
 type memoryCheckpoints struct {
 	mu   sync.Mutex
 	at   map[string]uint64
@@ -876,7 +853,7 @@ func (m *memoryCheckpoints) Save(id string, handled uint64) error {
 	return nil
 }
 
-func TestCheckpointsThatFailCloseTheChannel(t *testing.T) {
+func TestCheckpointFailureClosesTheChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(_, b *channel.Options) { b.Checkpoints = &memoryCheckpoints{fail: true} })
 		a, b := l.open()
@@ -889,8 +866,9 @@ func TestCheckpointsThatFailCloseTheChannel(t *testing.T) {
 	})
 }
 
-// Both ends restart, one after the other, with envelopes on the way both ways.
-func TestRestartOfEitherEnd(t *testing.T) {
+// Both ends restart, one after the other, with unacknowledged envelopes in both
+// directions.
+func TestChannelSurvivesARestartOfEitherEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		listener, err := net.Listen("b")
@@ -932,7 +910,7 @@ func TestRestartOfEitherEnd(t *testing.T) {
 		synctest.Wait()
 
 		send(t, a, 0, 50)
-		if _, err := mb.Suspend(t.Context()); err != nil { // b stops in the middle
+		if _, err := mb.Suspend(t.Context()); err != nil { // b stops before it has received all
 			t.Fatal(err)
 		}
 		send(t, a, 50, 100)
@@ -944,7 +922,7 @@ func TestRestartOfEitherEnd(t *testing.T) {
 
 		send(t, b, 0, 20)
 		send(t, a, 100, 150)
-		states, err := ma.Suspend(t.Context()) // a stops in the middle
+		states, err := ma.Suspend(t.Context()) // a stops before all is acknowledged
 		if err != nil || len(states) != 1 {
 			t.Fatalf("%v, %v", states, err)
 		}
@@ -968,10 +946,10 @@ func TestRestartOfEitherEnd(t *testing.T) {
 	})
 }
 
-func TestResumeRefusesNonsense(t *testing.T) {
+func TestResumeRefusesInvalidStates(t *testing.T) {
 	m := channel.NewManager(channel.Options{}, nil)
 	defer m.Close()
-	for _, s := range []channel.State{{}, {ID: channel.IDOf("s"), Secret: "s", Local: "a", Remote: "b", Unacked: []*envelope.Envelope{{}}}} {
+	for _, s := range []channel.State{{}, {ID: idOf("s"), Secret: "s", Local: "a", Remote: "b", Unacked: []*envelope.Envelope{{}}}} {
 		if _, err := m.Resume(s); channel.CodeOf(err) != channel.CodeInvalid {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -998,7 +976,7 @@ func TestOpenFindsAnEndpoint(t *testing.T) {
 		}
 		lookup = nil
 		endpoints = append(endpoints, atB)
-		for range 3 { // the second time the channel is there
+		for range 3 { // only the first one opens a channel
 			if err := l.a.Forward(t.Context(), "venus", message(t, "mars", 1)); err != nil {
 				t.Error(err)
 			}
@@ -1007,7 +985,7 @@ func TestOpenFindsAnEndpoint(t *testing.T) {
 			t.Errorf("%d channels, want 1", n)
 		}
 		if _, err := l.a.OpenAt(t.Context(), "*", "y", atB); channel.CodeOf(err) != channel.CodeInvalid {
-			t.Errorf("from everybody: %v", err)
+			t.Errorf("from the broadcast address: %v", err)
 		}
 	})
 }
@@ -1017,7 +995,7 @@ func TestManagerIsBounded(t *testing.T) {
 		l := newLink(t, func(a, _ *channel.Options) { a.MaxChannels = 1 })
 		a, _ := l.open()
 		if _, err := l.a.OpenAt(t.Context(), "mars", "venus", atB); channel.CodeOf(err) != channel.CodeTooMany {
-			t.Errorf("the second: %v", err)
+			t.Errorf("the second one: %v", err)
 		}
 		a.Close()
 		l.open()
@@ -1028,11 +1006,10 @@ func TestManagerIsBounded(t *testing.T) {
 	})
 }
 
-// The receiver of a channel whose opener is of another protocol, or none, is not
-// impressed.
-func TestBadHandshakes(t *testing.T) {
+// A manager refuses an opener that speaks another protocol version, or none.
+func TestInvalidHandshakesAreRefused(t *testing.T) {
 	hello := func(change func(*transport.Hello)) transport.Frame {
-		h := &transport.Hello{Version: transport.Version, Channel: channel.IDOf("s"), Secret: "s", From: "mars", To: "venus", Window: 1}
+		h := &transport.Hello{Version: transport.Version, Channel: idOf("s"), Secret: "s", From: "mars", To: "venus", Window: 1}
 		change(h)
 		return transport.Frame{Kind: transport.Open, Hello: h}
 	}
@@ -1044,7 +1021,7 @@ func TestBadHandshakes(t *testing.T) {
 		"no window":         hello(func(h *transport.Hello) { h.Window = 0 }),
 		"data first":        {Kind: transport.Data, Seq: 1},
 		"no hello":          {Kind: transport.Open},
-		"has got too much":  hello(func(h *transport.Hello) { h.Received = 7 }),
+		"too much received": hello(func(h *transport.Hello) { h.Received = 7 }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -1059,10 +1036,10 @@ func TestBadHandshakes(t *testing.T) {
 				}
 				frames, err := conn.Receive(t.Context())
 				if err != nil || frames[0].Kind != transport.Refuse || frames[0].Reason.Message == "" {
-					t.Errorf("the answer is %+v, %v", frames, err)
+					t.Errorf("the answer to the handshake is %+v, %v", frames, err)
 				}
 				if len(l.b.Channels()) != 0 {
-					t.Error("there is a channel")
+					t.Error("a channel was created")
 				}
 			})
 		})
@@ -1081,9 +1058,9 @@ func TestBadHandshakes(t *testing.T) {
 	})
 }
 
-// An agent that can be reached in several ways is reached in the first that works, and
-// in another one when that is lost (Req 3.6, 3.7).
-func TestAnotherEndpointTakesOver(t *testing.T) {
+// A channel uses the first endpoint of the agent that can be dialled, and another one
+// when that is lost (Req 3.6, 3.7).
+func TestChannelMovesToAnotherEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var other memory.Network
 		l := newLink(t, func(a, _ *channel.Options) {
@@ -1103,7 +1080,7 @@ func TestAnotherEndpointTakesOver(t *testing.T) {
 		got := collect(b)
 		send(t, a, 0, 10)
 		if a.Transport() != agent.TransportLocal || a.State().Endpoint != atB {
-			t.Errorf("it goes over %s", a.Transport())
+			t.Errorf("the transport is %s", a.Transport())
 		}
 		listener, err := other.Listen("b")
 		if err != nil {
@@ -1119,7 +1096,7 @@ func TestAnotherEndpointTakesOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a.Transport() != agent.TransportNATS {
-			t.Errorf("it goes over %s", a.Transport())
+			t.Errorf("the transport is %s", a.Transport())
 		}
 		got.check(t, 20)
 		listener.Close()
@@ -1129,7 +1106,7 @@ func TestAnotherEndpointTakesOver(t *testing.T) {
 	})
 }
 
-// renamed is a network in the process under the name of another transport.
+// renamed is an in-memory network with the name of another transport.
 type renamed struct{ *memory.Network }
 
 func (r renamed) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {

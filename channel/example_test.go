@@ -21,7 +21,7 @@ func Example() {
 	}
 	defer listener.Close()
 
-	// Venus takes channels and prints what comes.
+	// Venus accepts channels and prints the envelopes she receives.
 	there := channel.NewManager(channel.Options{}, func(c *channel.Channel) {
 		c.OnMessage(func(_ context.Context, e *envelope.Envelope) {
 			fmt.Println(e.Sender, "says", string(e.Payload))
@@ -30,7 +30,7 @@ func Example() {
 	defer there.Close()
 	go there.Serve(ctx, listener)
 
-	// Mars opens one.
+	// Mars opens a channel.
 	here := channel.NewManager(channel.Options{
 		Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: &network},
 	}, nil)

@@ -2,12 +2,15 @@ package channel_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"math"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
@@ -17,13 +20,21 @@ import (
 	"github.com/parleyhub/parley/transport/memory"
 )
 
-// peer is the other end of a link, as a test plays it.
+// peer is the other end of a connection, written by hand.
 type peer struct {
 	t    *testing.T
 	conn transport.Conn
 }
 
-// dialIn connects to l's taking end as somebody who follows no rules.
+// idOf returns the id of the channel with a secret.
+func idOf(secret string) string {
+	sum := sha256.Sum256([]byte("a2a.v1 channel " + secret))
+	id := uuid.UUID(sum[:16])
+	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80
+	return id.String()
+}
+
+// dialIn connects to the accepting end of l without a manager.
 func dialIn(t *testing.T, l *link) *peer {
 	t.Helper()
 	conn, err := l.net.Dial(t.Context(), atB)
@@ -58,15 +69,15 @@ func (p *peer) next(kind transport.Kind) transport.Frame {
 }
 
 func hello(change func(*transport.Hello)) transport.Frame {
-	h := &transport.Hello{Version: transport.Version, Channel: channel.IDOf("s"), Secret: "s", From: "mars", To: "venus", Window: 8}
+	h := &transport.Hello{Version: transport.Version, Channel: idOf("s"), Secret: "s", From: "mars", To: "venus", Window: 8}
 	if change != nil {
 		change(h)
 	}
 	return transport.Frame{Kind: transport.Open, Hello: h}
 }
 
-// Numbers near the end of their range would wrap round: the sender would never
-// come to the end of what is to be sent.
+// Sequence numbers near the end of their range would overflow, and the sender would
+// never finish.
 func TestHandshakeWithHugeNumbersIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*transport.Hello){
 		"received": func(h *transport.Hello) { h.Resume, h.Received = true, math.MaxUint64 },
@@ -85,9 +96,9 @@ func TestHandshakeWithHugeNumbersIsRefused(t *testing.T) {
 	}
 }
 
-// A receiver that restarts may take less than before; the sender keeps to it,
-// though it has more under way.
-func TestWindowThatShrinks(t *testing.T) {
+// After a restart the receiver may announce a smaller window; the sender respects it,
+// although it has more envelopes unacknowledged.
+func TestWindowMayShrinkAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		listener, err := net.Listen("b")
@@ -103,7 +114,7 @@ func TestWindowThatShrinks(t *testing.T) {
 			wg.Go(func() { m.Serve(t.Context(), listener) })
 			return m
 		}
-		first := start(100, nil) // handles nothing
+		first := start(100, nil) // without a handler
 		ma := channel.NewManager(channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: &net}}, nil)
 		defer ma.Close()
 		a, err := ma.OpenAt(t.Context(), "mars", "venus", atB)
@@ -124,9 +135,9 @@ func TestWindowThatShrinks(t *testing.T) {
 	})
 }
 
-// Envelopes before the handshake is over are taken, since networks reorder, but
-// not without end.
-func TestFloodBeforeTheHandshakeIsOver(t *testing.T) {
+// Envelopes may arrive before the end of the handshake, since networks reorder; their
+// bytes are bounded.
+func TestEnvelopesBeforeTheEndOfTheHandshakeAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(_, b *channel.Options) { b.WindowBytes = 10_000 })
 		p := dialIn(t, l)
@@ -142,15 +153,15 @@ func TestFloodBeforeTheHandshakeIsOver(t *testing.T) {
 	})
 }
 
-// A peer that sends more than the receiver said it takes loses the connection: a
-// slow handler must not fill the memory.
+// A peer that sends more bytes than the announced window loses the connection: a slow
+// handler must not fill the memory.
 func TestBytesOverTheReceiversLimitEndTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(_, b *channel.Options) { b.WindowBytes = 10_000 })
 		p := dialIn(t, l)
 		p.send(hello(nil))
 		if f := p.next(transport.Accept); f.Hello.WindowBytes != 10_000 {
-			t.Errorf("the receiver says that it takes %d bytes", f.Hello.WindowBytes)
+			t.Errorf("the receiver announces a window of %d bytes", f.Hello.WindowBytes)
 		}
 		p.send(transport.Frame{Kind: transport.Ready})
 		large := message(t, "mars", 0).With(func(e *envelope.Envelope) { e.Payload = []byte(`"` + strings.Repeat("x", 6000) + `"`) })
@@ -161,14 +172,14 @@ func TestBytesOverTheReceiversLimitEndTheConnection(t *testing.T) {
 		p.send(frames...)
 		for {
 			if _, err := p.conn.Receive(t.Context()); err != nil {
-				return // closed: the handler has none of it yet
+				return // closed
 			}
 		}
 	})
 }
 
-// The sender keeps to the receiver's bytes, however many it would hold itself.
-func TestSenderKeepsToTheReceiversBytes(t *testing.T) {
+// The sender respects the receiver's byte limit even if its own is larger.
+func TestSenderRespectsTheReceiversByteLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(_, b *channel.Options) { b.WindowBytes = 2000 })
 		a, b := l.open()
@@ -177,7 +188,7 @@ func TestSenderKeepsToTheReceiversBytes(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-done:
-			t.Error("the sender sent all, though nobody handles anything")
+			t.Error("the sender sent all envelopes without a handler at the receiver")
 		default:
 		}
 		got := collect(b)
@@ -192,10 +203,9 @@ func TestSenderKeepsToTheReceiversBytes(t *testing.T) {
 	})
 }
 
-// TestUnreadableEnvelopesAreSentBack: an envelope that the receiver cannot read,
-// e.g. of a newer schema, fails alone. Its sender learns of it even if the
-// connection breaks at that moment.
-func TestUnreadableEnvelopesAreSentBack(t *testing.T) {
+// An envelope that the receiver cannot decode, e.g. of a newer schema, fails alone. The
+// sender is informed even if the connection breaks at that moment.
+func TestUnreadableEnvelopesAreRejected(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var failed []error
@@ -220,7 +230,7 @@ func TestUnreadableEnvelopesAreSentBack(t *testing.T) {
 			send(t, a, 0, 5)
 			send(t, a, 666, 667)
 			if cut {
-				l.faults.Drop(1) // the first one to arrive on the new connection
+				l.faults.Drop(1) // the first batch on the new connection
 				l.faults.Cut()
 			}
 			send(t, a, 5, 300)
@@ -236,19 +246,19 @@ func TestUnreadableEnvelopesAreSentBack(t *testing.T) {
 				t.Errorf("the channel is %s", a.Status())
 			}
 			if n := rec.Metrics().ErrorCount; n != 1 {
-				t.Errorf("the receiver told of %d errors", n)
+				t.Errorf("the receiver counted %d errors", n)
 			}
 		})
 	}
 }
 
-// Whoever knows a channel's id, from a log perhaps, cannot take it over, not even
-// at a receiver that has restarted and knows of no channel.
+// A process that knows only a channel's id, e.g. from a log, cannot resume it, not even
+// at a receiver that restarted and has no channels.
 func TestIDDoesNotProveTheSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, _ := l.open()
-		for name, id := range map[string]string{"of an open channel": a.ID(), "of one that is not known": channel.IDOf("secret")} {
+		for name, id := range map[string]string{"of an open channel": a.ID(), "of an unknown channel": idOf("secret")} {
 			p := dialIn(t, l)
 			p.send(hello(func(h *transport.Hello) { h.Channel, h.Resume = id, true }))
 			if f := p.next(transport.Refuse); f.Reason.Code != string(channel.CodeInvalid) {
@@ -264,8 +274,7 @@ func TestIDDoesNotProveTheSecret(t *testing.T) {
 	})
 }
 
-// The peer is told why, once and no more.
-func TestTheRefusalSaysWhy(t *testing.T) {
+func TestRefusalStatesTheReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(_, b *channel.Options) {
 			b.Authorize = func(context.Context, channel.Request) error { return errors.New("we are closed today") }
@@ -273,21 +282,21 @@ func TestTheRefusalSaysWhy(t *testing.T) {
 		p := dialIn(t, l)
 		p.send(hello(nil))
 		if f := p.next(transport.Refuse); f.Reason.Message != "we are closed today" {
-			t.Errorf("the peer hears %q", f.Reason.Message)
+			t.Errorf("the reason is %q", f.Reason.Message)
 		}
 	})
 }
 
-// Two processes with one token are one peer: the second does not get what is for
-// the first, as long as that is there, and takes its place when it is not.
-func TestOneProcessAtATimeSpeaksForAnAgent(t *testing.T) {
+// Two processes with one token represent the same agent. The second is refused while
+// the first is connected, and replaces it afterwards.
+func TestOnlyOneProcessAtATimeRepresentsAnAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := telemetry.New(telemetry.Options{})
 		l := newLink(t, func(_, b *channel.Options) { b.Telemetry = rec })
 		join := func(instance, secret, to string) *peer {
 			p := dialIn(t, l)
 			p.send(hello(func(h *transport.Hello) {
-				h.Instance, h.Secret, h.Channel, h.To = instance, secret, channel.IDOf(secret), to
+				h.Instance, h.Secret, h.Channel, h.To = instance, secret, idOf(secret), to
 			}))
 			return p
 		}
@@ -305,7 +314,7 @@ func TestOneProcessAtATimeSpeaksForAnAgent(t *testing.T) {
 		}
 		first := []*peer{join("one", "a", "venus"), nil}
 		mine := opened(first[0])
-		first[1] = join("one", "b", "earth") // the same process may have another
+		first[1] = join("one", "b", "earth") // the same process may open another channel
 		opened(first[1])
 		if m := refused(join("two", "c", "venus")); !strings.Contains(m, "another connected process") {
 			t.Error(m)
@@ -314,26 +323,26 @@ func TestOneProcessAtATimeSpeaksForAnAgent(t *testing.T) {
 			t.Errorf("%d security events", n)
 		}
 		if s := mine.Status(); s != channel.Open {
-			t.Errorf("the first's channel is %s", s)
+			t.Errorf("the first process's channel is %s", s)
 		}
 
 		first[0].conn.Close()
 		synctest.Wait()
-		refused(join("two", "c", "venus")) // it has a connection left
+		refused(join("two", "c", "venus")) // the first process still has a connection
 		first[1].conn.Close()
 		synctest.Wait()
 		opened(join("two", "c", "venus"))
 		synctest.Wait()
 		if err := mine.Err(); channel.CodeOf(err) != channel.CodeRefused {
-			t.Errorf("the first's channel ended with %v", err)
+			t.Errorf("the first process's channel ended with %v", err)
 		}
-		refused(join("one", "a", "venus")) // it has had its time
+		refused(join("one", "a", "venus")) // the first process was replaced
 	})
 }
 
-// A peer that breaks the rules on each new connection ends the channel: connecting
-// again cannot help.
-func TestPeerThatNeverKeepsTheRules(t *testing.T) {
+// A peer that violates the protocol on each new connection closes the channel, since
+// reconnecting cannot help.
+func TestRepeatedProtocolViolationsCloseTheChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, nil)
 		a, b := l.open()
@@ -353,8 +362,8 @@ func TestPeerThatNeverKeepsTheRules(t *testing.T) {
 	})
 }
 
-// Rejections of what was never sent, or long ago, do nothing.
-func TestNonsensicalRejections(t *testing.T) {
+// Rejections of frames that were never sent, or are acknowledged, are ignored.
+func TestInvalidRejectionsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLink(t, func(_, b *channel.Options) {
 			b.OnDeliveryFailure = func(*channel.Channel, *envelope.Envelope, error) { t.Error("an envelope failed") }

@@ -44,11 +44,11 @@ func TestDecodeReadsTheSpecifiedShape(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	if !e.ToCapability() || e.Time().UnixMilli() != want.Timestamp {
-		t.Error("ToCapability or Time is wrong")
+		t.Error("ToCapability or Time disagrees with the JSON")
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRefusesInvalidEnvelopes(t *testing.T) {
 	sub := func(old, new string) string { return strings.Replace(wire, old, new, 1) }
 	for name, tc := range map[string]struct {
 		data string
@@ -103,40 +103,6 @@ func TestDecodeNamesVersionMismatch(t *testing.T) {
 	}
 }
 
-// The seam for later formats: there is no version before 1, so the steps are
-// tested towards a version 3 that does not exist yet.
-func TestMigrations(t *testing.T) {
-	to := func(version int) envelope.Migration {
-		return func(data []byte) ([]byte, error) {
-			return []byte(fmt.Sprintf(`{"schemaVersion":%d,"was":%s}`, version, data)), nil
-		}
-	}
-	fail := func([]byte) ([]byte, error) { return nil, errors.New("no way") }
-	for name, tc := range map[string]struct {
-		steps map[int]envelope.Migration
-		want  string
-		code  envelope.Code
-	}{
-		"all steps":         {map[int]envelope.Migration{1: to(2), 2: to(3)}, `{"schemaVersion":3,"was":{"schemaVersion":2,"was":{"schemaVersion":1}}}`, ""},
-		"a step is missing": {map[int]envelope.Migration{1: to(2)}, "", envelope.CodeSchemaVersion},
-		"a step fails":      {map[int]envelope.Migration{1: fail}, "", envelope.CodeSchemaVersion},
-		"a step stands":     {map[int]envelope.Migration{1: to(1)}, "", envelope.CodeInvalidEnvelope},
-		"a step goes far":   {map[int]envelope.Migration{1: to(3)}, "", envelope.CodeInvalidEnvelope},
-		"no JSON":           {map[int]envelope.Migration{1: func([]byte) ([]byte, error) { return []byte("{"), nil }}, "", envelope.CodeInvalidEnvelope},
-	} {
-		c := envelope.Codec{Migrations: tc.steps}
-		got, err := envelope.Migrate(&c, []byte(`{"schemaVersion":1}`), 3)
-		if string(got) != tc.want || envelope.CodeOf(err) != tc.code {
-			t.Errorf("%s: got %s, %v", name, got, err)
-		}
-	}
-	later := []byte(strings.Replace(wire, `"schemaVersion":1`, `"schemaVersion":2`, 1))
-	c := envelope.Codec{Migrations: map[int]envelope.Migration{2: to(3)}}
-	if _, err := c.Decode(later); envelope.CodeOf(err) != envelope.CodeSchemaVersion {
-		t.Errorf("a later version went through a migration: %v", err)
-	}
-}
-
 func TestSizeIsBounded(t *testing.T) {
 	big := mustNew(t, strings.Repeat("x", 1000))
 	c := envelope.Codec{MaxSize: 500}
@@ -153,14 +119,14 @@ func TestSizeIsBounded(t *testing.T) {
 		t.Errorf("Decode: %v", err)
 	}
 	if _, err := envelope.Decode(make([]byte, envelope.DefaultMaxSize+1)); envelope.CodeOf(err) != envelope.CodeTooLarge {
-		t.Errorf("Decode of too much: %v", err)
+		t.Errorf("Decode of an envelope over the limit: %v", err)
 	}
 	if n := big.Size(); n < len(data) {
 		t.Errorf("Size is %d, the JSON has %d", n, len(data))
 	}
 }
 
-func TestPayloadStaysByteForByte(t *testing.T) {
+func TestPayloadIsKeptByteForByte(t *testing.T) {
 	for _, payload := range []string{
 		`{"b":1,"a":2}`, ` [ 1 ]`, `1.000`, `1e400`, `"<script>&\u2028\u0041\/"`, "{\n\t\"x\" : null }", `12345678901234567890123`, `""`, `{"a":1,"a":2}`,
 	} {
@@ -174,7 +140,7 @@ func TestPayloadStaysByteForByte(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := string(back.Payload); got != strings.TrimLeft(payload, " ") {
-			t.Errorf("%q came back as %q", payload, got)
+			t.Errorf("%q was decoded as %q", payload, got)
 		}
 	}
 }
@@ -200,11 +166,11 @@ func TestNew(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	if e.ID[14] != '7' || !strings.ContainsRune("89ab", rune(e.ID[19])) {
-		t.Errorf("%s is no UUID of version 7", e.ID)
+		t.Errorf("%s is not a UUID of version 7", e.ID)
 	}
 	for _, empty := range []any{nil, json.RawMessage(nil)} {
 		if e := mustNew(t, empty); string(e.Payload) != "null" {
-			t.Errorf("no payload became %q", e.Payload)
+			t.Errorf("a missing payload was encoded as %q", e.Payload)
 		}
 	}
 	for name, payload := range map[string]any{"a channel": make(chan int), "broken JSON": json.RawMessage("{")} {
@@ -262,7 +228,7 @@ func TestFactory(t *testing.T) {
 	}
 }
 
-func TestWithLeavesTheOriginal(t *testing.T) {
+func TestWithDoesNotChangeTheOriginal(t *testing.T) {
 	e := mustNew(t, map[string]int{"a": 1}).With(func(e *envelope.Envelope) { e.Metadata = &envelope.Metadata{Tier: agent.L1} })
 	d := e.With(func(e *envelope.Envelope) { e.Payload[0], e.Metadata.Tier, e.ID = 'x', agent.L3, "other" })
 	if e.Payload[0] == 'x' || e.Metadata.Tier != agent.L1 || e.ID == "other" || d.Equal(e) {
@@ -270,12 +236,12 @@ func TestWithLeavesTheOriginal(t *testing.T) {
 	}
 	var none *envelope.Envelope
 	if none.Equal(e) || !none.Equal(nil) {
-		t.Error("Equal of nil is wrong")
+		t.Error("Equal is wrong for nil")
 	}
 }
 
-// Validate has a quick and a wordy half; they must agree.
-func TestValidateExplainsWhatItRefuses(t *testing.T) {
+// Validate has a fast check and a slower one that finds the reason; both must agree.
+func TestValidateNamesTheInvalidField(t *testing.T) {
 	if err := new(envelope.Envelope).Validate(); err == nil {
 		t.Fatal("the empty envelope is valid")
 	} else {
@@ -322,11 +288,11 @@ func TestEnvelopeInsideOtherJSON(t *testing.T) {
 		t.Errorf("got %+v, %v", back.E, err)
 	}
 	if err := json.Unmarshal([]byte(`{"e":{}}`), &back); err == nil {
-		t.Error("an empty envelope was taken")
+		t.Error("an empty envelope was encoded")
 	}
 }
 
-func TestAnEnvelopeCanBeTakenOutOfItsThread(t *testing.T) {
+func TestRemovedEnvelopeMayBeAddedAgain(t *testing.T) {
 	var s envelope.Threads
 	e, err := envelope.New("venus", "mars", envelope.Request, nil)
 	if err != nil {
@@ -342,10 +308,10 @@ func TestAnEnvelopeCanBeTakenOutOfItsThread(t *testing.T) {
 		t.Fatal("another envelope was removed")
 	}
 	if !s.Remove(e) || s.Len() != 0 {
-		t.Fatal("it is still there")
+		t.Fatal("the removed envelope is still in the thread")
 	}
 	if !s.Add(e) {
-		t.Fatal("it cannot be added again")
+		t.Fatal("the removed envelope cannot be added again")
 	}
 }
 
@@ -364,21 +330,21 @@ func TestThreadsAreBounded(t *testing.T) {
 		add("a", strconv.Itoa(i), int64(i))
 	}
 	if got := ids("a"); !slices.Equal(got, []string{"2", "3", "4"}) {
-		t.Errorf("a full thread holds %v", got)
+		t.Errorf("a full thread has %v", got)
 	}
 	if add("a", "4", 4) || add("", "x", 1) {
-		t.Error("a duplicate, or an envelope of no thread, was added")
+		t.Error("a duplicate, or an envelope without a thread, was added")
 	}
 	add("b", "1", 1)
 	add("a", "5", 5)
-	add("c", "1", 1) // b was added to least recently
+	add("c", "1", 1) // evicts b, the thread without additions for the longest time
 	if s.Len() != 2 || s.Thread("b") != nil || s.Thread("a") == nil {
-		t.Errorf("kept %d threads; b is %v", s.Len(), ids("b"))
+		t.Errorf("%d threads are stored; b is %v", s.Len(), ids("b"))
 	}
 	s.Forget("a")
 	s.Forget("nothing")
 	if s.Len() != 1 || s.Thread("a") != nil {
-		t.Error("a was not forgotten")
+		t.Error("thread a was not removed")
 	}
 }
 
@@ -396,7 +362,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := envelope.Encode(e)
 		if err != nil {
-			t.Fatalf("decoded but does not encode: %v", err)
+			t.Fatalf("a decoded envelope cannot be encoded: %v", err)
 		}
 		back, err := envelope.Decode(again)
 		if err != nil || !back.Equal(e) {
@@ -404,7 +370,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		var loose map[string]any
 		if err := json.Unmarshal(data, &loose); err != nil || loose["id"] != e.ID {
-			t.Fatalf("encoding/json reads it differently: %v, %v", loose, err)
+			t.Fatalf("encoding/json decodes it differently: %v, %v", loose, err)
 		}
 	})
 }
@@ -471,13 +437,13 @@ func TestThreadsAreBoundedInBytes(t *testing.T) {
 		add(thread, "1", 30<<10)
 	}
 	count(map[string]int{"a": 1, "b": 1, "c": 1})
-	add("b", "2", 30<<10) // a was added to least recently
+	add("b", "2", 30<<10) // evicts a, the thread without additions for the longest time
 	count(map[string]int{"a": 0, "b": 2, "c": 1})
 	s.Remove(add("d", "1", 2<<10))
 	s.Forget("c")
 	add("b", "3", 30<<10) // there is room again
 	count(map[string]int{"b": 3})
-	add("b", "4", 30<<10) // the only thread loses its earliest
+	add("b", "4", 30<<10) // the only thread loses its earliest envelope
 	if got := s.Thread("b"); len(got) != 3 || got[0].ID != "2" {
 		t.Errorf("thread b has %d envelopes, %s first", len(got), got[0].ID)
 	}

@@ -31,7 +31,7 @@ func TestProperty06StructureAndUniqueness(t *testing.T) {
 				t.Fatal(err)
 			}
 			if seen[e.ID] {
-				t.Fatalf("the id %s came twice", e.ID)
+				t.Fatalf("the id %s was used twice", e.ID)
 			}
 			seen[e.ID] = true
 			if e.ID == "" || e.Timestamp <= 0 || e.SchemaVersion != envelope.SchemaVersion || e.Sender != sender.ID ||

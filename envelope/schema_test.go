@@ -14,7 +14,8 @@ import (
 	"github.com/parleyhub/parley/envelope/envelopetest"
 )
 
-// compile compiles a file of the folder schema, which ships the schemas for programs in other languages.
+// compile compiles a file of the folder schema, whose schemas are for programs in other
+// languages.
 func compile(t testing.TB, file string) *jsonschema.Schema {
 	t.Helper()
 	s, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "schema", file))
@@ -29,7 +30,7 @@ func accepts(s *jsonschema.Schema, data []byte) bool {
 	return err == nil && s.Validate(doc) == nil
 }
 
-// damage removes one field of a document, or replaces its value by one of wrong.
+// damage removes a random field of a document, or replaces its value by one of wrong.
 func damage(t *rapid.T, data []byte, wrong ...any) []byte {
 	var doc map[string]json.RawMessage
 	if err := json.Unmarshal(data, &doc); err != nil {
@@ -69,7 +70,7 @@ func TestCardSchemaAgreesWithTheType(t *testing.T) {
 		bad := damage(t, data, "", " ", "*", "a b", "x\n", 7, -1, 1.5, true, []int{1}, []any{}, map[string]int{}, "local")
 		_, err = agent.Decode(bad)
 		if (err == nil) != accepts(s, bad) {
-			t.Fatalf("the schema accepts: %v, the type says %v: %s", accepts(s, bad), err, bad)
+			t.Fatalf("the schema accepts it: %v; Validate returns %v: %s", accepts(s, bad), err, bad)
 		}
 	})
 }
@@ -78,7 +79,7 @@ func TestEnvelopeSchemaAgreesWithTheType(t *testing.T) {
 	s := compile(t, "envelope.schema.json")
 	rapid.Check(t, func(t *rapid.T) {
 		e := envelopetest.Envelope().Draw(t, "envelope")
-		e.Payload = json.RawMessage(`{"n":1}`) // the validator cannot read 1e400
+		e.Payload = json.RawMessage(`{"n":1}`) // the schema validator cannot parse 1e400
 		data, err := envelope.Encode(e)
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +91,7 @@ func TestEnvelopeSchemaAgreesWithTheType(t *testing.T) {
 			map[string]int{}, map[string]any{"tier": 1, "routingHint": "x"}, map[string]any{"tier": 1, "traceparent": "é"}, "error")
 		_, err = envelope.Decode(bad)
 		if (err == nil) != accepts(s, bad) {
-			t.Fatalf("the schema accepts: %v, the type says %v: %s", accepts(s, bad), err, bad)
+			t.Fatalf("the schema accepts it: %v; Validate returns %v: %s", accepts(s, bad), err, bad)
 		}
 	})
 }

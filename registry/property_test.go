@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// newRegistry returns a registry that is closed with the test or the case.
+// newRegistry returns a registry that is closed when the test or the rapid case ends.
 func newRegistry(t interface {
 	Cleanup(func())
 	Errorf(string, ...any)
@@ -56,10 +56,10 @@ func TestProperty01RegistrationAndRetrieval(t *testing.T) {
 			for _, c := range card.Capabilities {
 				found := r.FindByCapability(c.ID)
 				if !contains(found, card) {
-					t.Fatalf("%s is not found by %s", card.ID, c.ID)
+					t.Fatalf("%s is not found by capability %s", card.ID, c.ID)
 				}
 				if i := slices.IndexFunc(found, func(f agent.Card) bool { return !f.Has(c.ID) }); i >= 0 {
-					t.Fatalf("%s is found by %s, which it does not declare", found[i].ID, c.ID)
+					t.Fatalf("%s is found by capability %s, which it does not declare", found[i].ID, c.ID)
 				}
 			}
 			if !contains(r.FindByTier(card.Tier), card) {
@@ -112,7 +112,7 @@ func TestProperty02IncompleteCardsAreRejected(t *testing.T) {
 			}
 		}
 		if r.Len() != 0 {
-			t.Fatal("the card was kept")
+			t.Fatal("the refused card was stored")
 		}
 	})
 }
@@ -145,11 +145,11 @@ func TestProperty03DuplicateUpdatesRevision(t *testing.T) {
 		}
 		for _, c := range first.Capabilities {
 			if found := r.FindByCapability(c.ID); len(found) > 0 && !second.Has(c.ID) {
-				t.Fatalf("%s is still found by %s", first.ID, c.ID)
+				t.Fatalf("%s is still found by its former capability %s", first.ID, c.ID)
 			}
 		}
 		if first.Tier != second.Tier && len(r.FindByTier(first.Tier)) > 0 {
-			t.Fatal("it is still found by its former tier")
+			t.Fatal("the card is still found by its former tier")
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestProperty05RemoteMergePreservesOrigin(t *testing.T) {
 			t.Fatalf("got %+v, %v\nwant %+v", got, err, want)
 		}
 		if !contains(r.Remote(), want) || len(r.Local()) != 0 {
-			t.Fatal("it is not among the remote cards, or among the local ones")
+			t.Fatal("the card is not listed as remote, or listed as local")
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestRegistryRoundTrip(t *testing.T) {
 	})
 }
 
-// The indexes hold what a scan of all cards finds, whatever happened.
+// After any sequence of changes, the indexes agree with a scan of all cards.
 func TestIndexesAgreeWithAScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRegistry(t, registry.Options{})
@@ -229,7 +229,7 @@ func TestIndexesAgreeWithAScan(t *testing.T) {
 						}
 					}
 					if got := r.Capable(x); !slices.Equal(got, want) {
-						t.Fatalf("capable of %s: %v, want %v", x, got, want)
+						t.Fatalf("cards with capability %s: %v, want %v", x, got, want)
 					}
 				}
 				for _, tier := range agent.Tiers() {
@@ -240,7 +240,7 @@ func TestIndexesAgreeWithAScan(t *testing.T) {
 						}
 					}
 					if got := len(r.FindByTier(tier)); got != n {
-						t.Fatalf("%d of %v, want %d", got, tier, n)
+						t.Fatalf("%d cards of tier %v, want %d", got, tier, n)
 					}
 				}
 				if got := r.Identities(); len(got) != len(all) || len(all) != r.Len() {

@@ -46,12 +46,12 @@ func ids(cards []agent.Card) string {
 	return strings.Join(s, " ")
 }
 
-func TestResultsComeInOrderOfRegistration(t *testing.T) {
+func TestResultsAreInOrderOfRegistration(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	for _, id := range []string{"c", "a", "b"} {
 		register(t, r, card(id, "x"))
 	}
-	register(t, r, card("c", "x")) // an update keeps its place
+	register(t, r, card("c", "x")) // an update keeps the order
 	if got := ids(r.FindByCapability("x")); got != "c a b" {
 		t.Errorf("by capability: %s", got)
 	}
@@ -59,12 +59,12 @@ func TestResultsComeInOrderOfRegistration(t *testing.T) {
 		t.Errorf("all: %s", got)
 	}
 	if r.FindByCapability("y") != nil || r.Capable("y") != nil || r.FindByTier(agent.NoTier) != nil {
-		t.Error("found what is not there")
+		t.Error("found a capability that no card has")
 	}
 }
 
 // Req 10.3
-func TestRegisterFillsIn(t *testing.T) {
+func TestRegisterFillsInDefaults(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	before := time.Now().UnixMilli()
 	got, err := r.RegisterSandboxed(card("a"), "box")
@@ -77,17 +77,17 @@ func TestRegisterFillsIn(t *testing.T) {
 	lie := card("b")
 	lie.SandboxID = "elsewhere"
 	if got, err := r.RegisterSandboxed(lie, "box"); err != nil || got.SandboxID != "box" {
-		t.Errorf("the agent chose its sandbox: %+v, %v", got, err)
+		t.Errorf("the agent changed its sandbox: %+v, %v", got, err)
 	}
 	if id, ok := r.Identity("a"); !ok || id != got.Identity() && id.SandboxID != "box" {
 		t.Errorf("Identity = %+v, %v", id, ok)
 	}
 	if _, ok := r.Identity("nobody"); ok {
-		t.Error("Identity of nobody")
+		t.Error("Identity returned one for an unknown agent")
 	}
 }
 
-func TestNobodyCanChangeWhatTheRegistryHolds(t *testing.T) {
+func TestCallersCannotChangeRegisteredCards(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	c := card("a", "x")
 	register(t, r, c)
@@ -101,7 +101,8 @@ func TestNobodyCanChangeWhatTheRegistryHolds(t *testing.T) {
 	}
 }
 
-// A peer must not take over an agent by announcing its id.
+// A source must not replace the card of another source, or a local one, by announcing
+// its id.
 func TestMergeRefusesTakeovers(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	register(t, r, card("ours"))
@@ -116,10 +117,10 @@ func TestMergeRefusesTakeovers(t *testing.T) {
 	}
 	merge(t, r, card("theirs"), "dht")
 	if !r.Lost("theirs", "dht") {
-		t.Error("its own source cannot remove it")
+		t.Error("the source of the card cannot remove it")
 	}
-	merge(t, r, card("theirs"), "nats") // free again
-	register(t, r, card("theirs"))      // here we decide
+	merge(t, r, card("theirs"), "nats") // the id is free again
+	register(t, r, card("theirs"))      // a local card replaces a remote one
 	if got, err := r.Get("theirs"); err != nil || got.Origin != agent.Local {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -133,18 +134,18 @@ func TestRemoteCardsExpire(t *testing.T) {
 		register(t, r, card("local"))
 		merge(t, r, card("stale", "x"), "s")
 		merge(t, r, card("fresh"), "s")
-		time.Sleep(40 * time.Second) // the bubble's clock
+		time.Sleep(40 * time.Second) // on the bubble's clock
 		merge(t, r, card("fresh"), "s")
 		time.Sleep(35*time.Second + time.Millisecond)
 		if got := ids(r.All()); got != "local fresh" {
-			t.Errorf("kept %s", got)
+			t.Errorf("the registry has %s", got)
 		}
 		if r.Capable("x") != nil {
-			t.Error("the index kept it")
+			t.Error("the index has the expired card")
 		}
 		time.Sleep(time.Hour)
 		if got := ids(r.All()); got != "local" {
-			t.Errorf("kept %s", got)
+			t.Errorf("the registry has %s", got)
 		}
 		var kinds []registry.ChangeKind
 		for range 5 {
@@ -168,24 +169,24 @@ func TestHeldCardsStayUntilLost(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if r.Source("a") != "peer" || r.Source("b") != "" {
-			t.Errorf("held by %q", r.Source("a"))
+			t.Errorf("the source of a is %q", r.Source("a"))
 		}
 		if _, err := r.Merge(card("a"), "other"); registry.CodeOf(err) != registry.CodeConflict {
-			t.Errorf("another source: %v", err)
+			t.Errorf("merge by another source: %v", err)
 		}
 		if !r.Lost("a", "peer") {
-			t.Error("it was not there")
+			t.Error("the source cannot remove its card")
 		}
 	})
 }
 
-func TestRemoteCardsCanStayForEver(t *testing.T) {
+func TestRemoteCardsMayBeKeptForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry(t, registry.Options{RemoteTTL: -1})
 		merge(t, r, card("a"), "s")
 		time.Sleep(1000 * time.Hour)
 		if r.Len() != 1 {
-			t.Error("it expired")
+			t.Error("the card expired")
 		}
 	})
 }
@@ -199,7 +200,7 @@ func TestRegistryIsBounded(t *testing.T) {
 	}
 	register(t, r, card("a")) // an update needs no room
 	if !r.Unregister("b") || r.Unregister("b") {
-		t.Error("Unregister is wrong")
+		t.Error("Unregister does not report whether there was a card")
 	}
 	register(t, r, card("c"))
 }
@@ -214,7 +215,7 @@ func TestWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	merge(t, r, b, "s") // nothing new
+	merge(t, r, b, "s") // no change
 	r.Unregister("a")
 	want := []string{"added a", "updated a", "added b", "removed a"}
 	for _, want := range want {
@@ -229,7 +230,7 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Next with nothing new: %v", err)
+		t.Errorf("Next without a change: %v", err)
 	}
 	w.Close()
 	w.Close()
@@ -272,7 +273,7 @@ func TestClose(t *testing.T) {
 	if err := r.EnableDiscovery("n", new(registry.MemoryNetwork).Join()); registry.CodeOf(err) != registry.CodeClosed {
 		t.Errorf("EnableDiscovery: %v", err)
 	}
-	for range 2 { // what was queued can still be read
+	for range 2 { // the queued change can still be read
 		if _, err := w.Next(t.Context()); err != nil {
 			t.Errorf("Next: %v", err)
 		}
@@ -283,7 +284,7 @@ func TestClose(t *testing.T) {
 		}
 	}
 	if _, err := r.Get("a"); err != nil {
-		t.Error("the cards are gone")
+		t.Error("Close removed the cards")
 	}
 }
 
@@ -301,14 +302,14 @@ func TestView(t *testing.T) {
 	_, hidden := v.Get("b")
 	_, absent := v.Get("z")
 	if registry.CodeOf(hidden) != registry.CodeAgentNotFound || strings.ReplaceAll(hidden.Error(), "b", "z") != absent.Error() {
-		t.Errorf("a hidden agent looks different: %v, %v", hidden, absent)
+		t.Errorf("the error for a hidden agent differs from that for an unknown one: %v, %v", hidden, absent)
 	}
 	if _, err := v.Get("a"); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRefusesInvalidRegistries(t *testing.T) {
 	one, err := agent.Encode(card("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +343,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			var e *agent.Error
 			if errors.As(err, &e) && strings.Contains(e.Message, "bytes") {
-				return // escapes made a card too long
+				return // escapes can make a card longer than its limit
 			}
 			t.Fatal(err)
 		}
@@ -354,7 +355,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Discovery between two registries over the in-memory network.
+// Two registries discover each other over the in-memory network.
 // Req 1.7, Req 1.8
 func TestDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -367,7 +368,7 @@ func TestDiscovery(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := r.EnableDiscovery("memory", network.Join()); registry.CodeOf(err) != registry.CodeDiscovery {
-				t.Errorf("twice: %v", err)
+				t.Errorf("EnableDiscovery twice: %v", err)
 			}
 		}
 		synctest.Wait()
@@ -380,12 +381,12 @@ func TestDiscovery(t *testing.T) {
 		if got := ids(a.Remote()); got != "there" {
 			t.Errorf("a found %s", got)
 		}
-		register(t, a, card("late", "y")) // updates travel
+		register(t, a, card("late", "y")) // updates are announced
 		synctest.Wait()
 		if got, err := b.Get("late"); err != nil || got.Revision != 1 || !got.Has("y") {
 			t.Errorf("got %+v, %v", got, err)
 		}
-		time.Sleep(time.Hour) // announcements keep the cards alive
+		time.Sleep(time.Hour) // repeated announcements renew the cards
 		if got := ids(b.Remote()); got != "early late" {
 			t.Errorf("after an hour: %s", got)
 		}
@@ -395,7 +396,7 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("after unregistering: %s", got)
 		}
 		if !a.DisableDiscovery("memory") || a.DisableDiscovery("memory") {
-			t.Error("DisableDiscovery is wrong")
+			t.Error("DisableDiscovery does not report whether discovery was enabled")
 		}
 		synctest.Wait()
 		if got := ids(b.Remote()) + ids(a.Remote()); got != "" {
@@ -404,18 +405,18 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
-// Req 4.4: what is not known is asked of the sources.
+// Req 4.4: Resolve queries the sources for agents without a card.
 func TestResolveAsksSources(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	if r.CanFind() {
-		t.Error("there is nobody to ask")
+		t.Error("CanFind is true without a source")
 	}
 	f := finder{cards: []agent.Card{card("far", "x")}}
 	if err := r.EnableDiscovery("f", f); err != nil {
 		t.Fatal(err)
 	}
 	if !r.CanFind() {
-		t.Error("the finder was not noticed")
+		t.Error("CanFind is false with a source")
 	}
 	for _, q := range []registry.Query{{ID: "far"}, {Capability: "x"}} {
 		got, err := r.Resolve(t.Context(), q)
@@ -445,7 +446,7 @@ func (f finder) Find(_ context.Context, q registry.Query) ([]agent.Card, error) 
 	return found, nil
 }
 
-// failing fails at everything it is asked to do.
+// failing is a source whose methods all fail.
 type failing struct{}
 
 func (failing) Discover(context.Context, registry.Sink) error { return errors.New("discover") }
@@ -516,7 +517,7 @@ func full(b *testing.B, n int) *registry.Registry {
 	return r
 }
 
-// The figures for 100 and for 100,000 cards show that lookups take constant time.
+// BenchmarkLookup shows that lookups among 100 and 100,000 cards take the same time.
 func BenchmarkLookup(b *testing.B) {
 	for _, n := range []int{100, 100_000} {
 		r := full(b, n)

@@ -13,8 +13,8 @@ import (
 	"github.com/parleyhub/parley/router"
 )
 
-// One sender, one receiver, telemetry on. An iteration makes an envelope, sends
-// it and, at the end, waits until all have been received.
+// BenchmarkLocalDelivery has one sender, one receiver and telemetry. An iteration
+// creates and sends an envelope; the time ends when all have been received.
 func BenchmarkLocalDelivery(b *testing.B) {
 	r := newRouter(b, router.Options{})
 	register(b, r, card("mars", agent.L2))
@@ -43,7 +43,8 @@ func BenchmarkLocalDelivery(b *testing.B) {
 	}
 }
 
-// From Send until the last of 1,000 agents has received it.
+// BenchmarkBroadcast measures from Send until the last of 1,000 agents has received the
+// envelope.
 func BenchmarkBroadcast(b *testing.B) {
 	for _, tiers := range []string{"one tier", "all tiers"} {
 		b.Run(tiers, func(b *testing.B) {

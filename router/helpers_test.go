@@ -66,12 +66,13 @@ func newEnvelope(t tb, from, to string) *envelope.Envelope {
 	return e
 }
 
-// waitUntil yields until something has happened.
-func waitUntil(t testing.TB, happened func() bool) {
+// waitUntil yields the processor until the condition holds: sleeping would spoil a
+// benchmark.
+func waitUntil(t testing.TB, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !happened(); runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); !holds(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatal("it did not happen within a minute")
+			t.Fatal("the condition did not hold within a minute")
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// world is a router with agents that remember what they received.
+// world is a router with agents that record the envelopes they receive.
 type world struct {
 	r     *router.Router
 	cards []agent.Card
@@ -40,7 +40,7 @@ func newWorld(t *rapid.T, o router.Options, cards []agent.Card) *world {
 	return w
 }
 
-// received returns who received an envelope, once all is quiet.
+// received returns the agents that received an envelope, once all goroutines are idle.
 func (w *world) received(id string) []string {
 	synctest.Wait()
 	w.mu.Lock()
@@ -61,7 +61,7 @@ func (w *world) events(t telemetry.EventType) []telemetry.Event {
 	return slices.DeleteFunc(w.r.Telemetry().Recent(0), func(e telemetry.Event) bool { return e.Type != t })
 }
 
-// open rules let everybody address everybody.
+// openRules returns rules under which every agent may address every other.
 func openRules() *router.TierConfig {
 	c := &router.TierConfig{}
 	for _, tier := range agent.Tiers() {
@@ -72,7 +72,7 @@ func openRules() *router.TierConfig {
 
 func noSandbox() *router.SandboxConfig { return &router.SandboxConfig{} }
 
-// draw returns an envelope between two agents.
+// draw returns a random envelope between two agents.
 func draw(t *rapid.T, from agent.Card, to string) *envelope.Envelope {
 	e := envelopetest.Envelope().Draw(t, "envelope")
 	e.ID = rapid.StringMatching(`[a-z]{20}`).Draw(t, "id")
@@ -84,7 +84,8 @@ func draw(t *rapid.T, from agent.Card, to string) *envelope.Envelope {
 	return e
 }
 
-// check runs a property in a bubble, where synctest.Wait waits for all receivers.
+// check tests a property in a synctest bubble, where synctest.Wait waits for all
+// receivers.
 func check(t *testing.T, prop func(t *rapid.T)) {
 	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, prop) })
 }
@@ -101,11 +102,11 @@ func TestProperty13DirectRouting(t *testing.T) {
 			t.Fatalf("%+v, %v", res, err)
 		}
 		if got := w.received(e.ID); !slices.Equal(got, []string{to.ID}) {
-			t.Fatalf("%v received what was for %s", got, to.ID)
+			t.Fatalf("%v received the envelope for %s", got, to.ID)
 		}
 		unknown := draw(t, from, "nobody-"+to.ID)
 		if res, err := w.r.Send(context.Background(), unknown); router.CodeOf(err) != router.CodeAgentNotFound || res.Delivered || !strings.Contains(res.Error, unknown.Recipient) {
-			t.Fatalf("to nobody: %+v, %v", res, err)
+			t.Fatalf("to an unknown agent: %+v, %v", res, err)
 		}
 	})
 }
@@ -143,7 +144,7 @@ func TestProperty14Broadcast(t *testing.T) {
 func TestProperty15CapabilityRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards := envelopetest.Cards(2, 8).Draw(t, "cards")
-		capabilities := map[string][]string{} // who has it, in order
+		capabilities := map[string][]string{} // agents by capability, in order of registration
 		for i := range cards {
 			cards[i].Capabilities = []agent.Capability{}
 			for _, x := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a.x", "a.y", "a.z"}), 0, 3, rapid.ID).Draw(t, "capabilities") {
@@ -160,11 +161,11 @@ func TestProperty15CapabilityRouting(t *testing.T) {
 		able := capabilities[wanted]
 		if len(able) == 0 {
 			if router.CodeOf(err) != router.CodeCapabilityNotFound || !strings.Contains(res.Error, wanted) {
-				t.Fatalf("nobody has it: %+v, %v", res, err)
+				t.Fatalf("a capability that no agent has: %+v, %v", res, err)
 			}
 			return
 		}
-		// Nobody is busy, so it is the first that is not the sender.
+		// All agents are idle, so the first one that is not the sender receives it.
 		want := able[0]
 		if want == from.ID && len(able) > 1 {
 			want = able[1]
@@ -178,12 +179,13 @@ func TestProperty15CapabilityRouting(t *testing.T) {
 	})
 }
 
-// allowed is the table of the specification, by levels.
+// allowed is the tier table of the specification: the levels that each level may
+// address.
 var allowed = map[int][]int{0: {0, 1, 2, 3}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 2, 3}}
 
-// Feature: a2a-mcp-protocols, Property 16: Tier-based routing enforcement. Each
-// case tries all sixteen pairs of tiers, with a message of any type and with a
-// task-proposal: so few pairs are no matter for chance.
+// Feature: a2a-mcp-protocols, Property 16: Tier-based routing enforcement. Each case
+// tests all sixteen pairs of tiers, with a message of a random type and with a
+// task-proposal.
 // Req 4.5, Req 11.2
 func TestProperty16TierEnforcement(t *testing.T) {
 	check(t, func(t *rapid.T) {
@@ -203,8 +205,8 @@ func TestProperty16TierEnforcement(t *testing.T) {
 	})
 }
 
-// checkTiers sends from one agent to another and returns 1 if it was refused;
-// before is how many were before.
+// checkTiers sends an envelope from one agent to another and returns 1 if it was
+// refused. before is the number of refusals so far.
 func checkTiers(t *rapid.T, w *world, from, to agent.Card, typ envelope.Type, before int) int {
 	e, err := envelope.New(from.ID, to.ID, typ, nil)
 	if err != nil {
@@ -312,7 +314,7 @@ func sandboxes(t *rapid.T) ([]agent.Card, router.SandboxConfig) {
 	}
 }
 
-// mayReach is the rule of the specification in its own words.
+// mayReach is the sandbox rule of the specification.
 func mayReach(c router.SandboxConfig, from, to agent.Card) bool {
 	if !c.Enforced || from.SandboxID == "" {
 		return true
@@ -383,7 +385,7 @@ func TestProperty30SandboxDiscovery(t *testing.T) {
 				found := view.FindByCapability(x.ID)
 				if slices.ContainsFunc(found, func(f agent.Card) bool { return f.ID == c.ID }) != visible(c) ||
 					slices.ContainsFunc(found, func(f agent.Card) bool { return !visible(f) }) {
-					t.Fatalf("FindByCapability(%s) found %v", x.ID, found)
+					t.Fatalf("FindByCapability(%s) returned %v", x.ID, found)
 				}
 			}
 		}
@@ -399,7 +401,7 @@ func TestProperty30SandboxDiscovery(t *testing.T) {
 	})
 }
 
-// auditLog keeps what the router hands to its audit.
+// auditLog records what the router appends to its audit log.
 type auditLog struct {
 	mu     sync.Mutex
 	events []telemetry.Event
@@ -450,14 +452,14 @@ func TestProperty31CrossTierAudit(t *testing.T) {
 			}
 		}
 		if audit.events[0].Type != telemetry.RoutingDecision && to.ID != "*" || !slices.Contains(audit.with, e) {
-			t.Fatalf("the audit has not the envelope: %+v", audit.events)
+			t.Fatalf("the audit record lacks the envelope: %+v", audit.events)
 		}
 	})
 }
 
-// The router's part of Property 32: what it counts is what happened.
+// The router's part of Property 32: the metrics agree with the deliveries.
 // Req 12.4
-func TestMetricsCountWhatHappened(t *testing.T) {
+func TestMetricsAgreeWithDeliveries(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		w := newWorld(t, router.Options{}, envelopetest.Cards(1, 6).Draw(t, "cards"))
 		sent, failed, received := map[envelope.Type]uint64{}, uint64(0), 0

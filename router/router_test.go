@@ -32,7 +32,7 @@ func count(r *router.Router, t telemetry.EventType) int {
 	return n
 }
 
-// Req 12.1: each end of a delivery is an event that says all of the envelope.
+// Req 12.1: sending and receiving emit an event each, with all fields of the envelope.
 func TestSendingAndReceivingAreEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(t, router.Options{})
@@ -73,8 +73,9 @@ func TestSenderWithoutCardIsRefused(t *testing.T) {
 	}
 }
 
-// Decision 4: the registered card decides, and an envelope that lies is refused.
-func TestLyingMetadataIsRefused(t *testing.T) {
+// Decision 4: the registered card decides; an envelope whose metadata contradict it is
+// refused.
+func TestForgedMetadataIsRefused(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	sandboxed := card("io", agent.L3)
 	sandboxed.SandboxID = "box"
@@ -99,13 +100,13 @@ func TestLyingMetadataIsRefused(t *testing.T) {
 	}
 }
 
-func TestBroadcastListsWhoWasLeftOut(t *testing.T) {
+func TestBroadcastListsSkippedAgents(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	for id, tier := range map[string]agent.Tier{"mercury": agent.L1, "earth": agent.L1, "sun": agent.L0, "io": agent.L3} {
 		register(t, r, card(id, tier))
 		r.OnReceive(id, nothing)
 	}
-	register(t, r, card("jupiter", agent.L1)) // nobody receives for it
+	register(t, r, card("jupiter", agent.L1)) // it has no receiver
 	if _, err := r.Registry().Merge(card("far", agent.L1), "elsewhere"); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func TestSlowReceiverDelaysNobodyElse(t *testing.T) {
 			synctest.Wait()
 		}
 		if fast != 30 || last.Recipients != 40 || len(last.Skipped) != 10 || last.Skipped[0].Code != router.CodeMailboxFull {
-			t.Errorf("the fast one got %d of 30; the last broadcast: %+v", fast, last)
+			t.Errorf("the fast receiver has %d of 30; the last broadcast: %+v", fast, last)
 		}
 		if _, err := r.Send(t.Context(), newEnvelope(t, "sun", "agent-0")); router.CodeOf(err) != router.CodeMailboxFull {
 			t.Errorf("to a full mailbox: %v", err)
@@ -196,12 +197,12 @@ func TestSendWaitWaitsForRoom(t *testing.T) {
 		}
 		stop()
 		if _, err := r.SendWait(t.Context(), newEnvelope(t, "mars", "mars")); router.CodeOf(err) != router.CodeNoReceiver {
-			t.Errorf("after stop: %v", err)
+			t.Errorf("SendWait after the receiver stopped: %v", err)
 		}
 	})
 }
 
-func TestPanicAndGoexitStopNothing(t *testing.T) {
+func TestPanicAndGoexitDoNotStopDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(t, router.Options{})
 		register(t, r, card("mars", agent.L2))
@@ -231,7 +232,7 @@ func TestPanicAndGoexitStopNothing(t *testing.T) {
 	})
 }
 
-func TestOneSendersEnvelopesStayInOrder(t *testing.T) {
+func TestEnvelopesOfOneSenderStayInOrder(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	register(t, r, card("mars", agent.L2))
 	register(t, r, card("venus", agent.L2))
@@ -248,12 +249,12 @@ func TestOneSendersEnvelopesStayInOrder(t *testing.T) {
 	}
 	waitUntil(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == len(want) })
 	if !slices.Equal(got, want) {
-		t.Error("they came out of order")
+		t.Error("the envelopes arrived out of order")
 	}
 }
 
-// Req 4.3: the first that the rules allow; the load breaks ties.
-func TestCapabilityPrefersTheIdle(t *testing.T) {
+// Req 4.3: the router chooses the first allowed agent with the shortest queue.
+func TestCapabilityPrefersIdleAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(t, router.Options{})
 		release := make(chan struct{})
@@ -277,13 +278,13 @@ func TestCapabilityPrefersTheIdle(t *testing.T) {
 			synctest.Wait()
 			got = append(got, res.TargetAgentID)
 		}
-		if want := []string{"earth", "jupiter", "earth", "jupiter"}; !slices.Equal(got, want) { // io is above its station
-			t.Errorf("went to %v, want %v", got, want)
+		if want := []string{"earth", "jupiter", "earth", "jupiter"}; !slices.Equal(got, want) { // io has a tier that the sender may not address
+			t.Errorf("delivered to %v, want %v", got, want)
 		}
 	})
 }
 
-func TestCapabilityThatNobodyMayServe(t *testing.T) {
+func TestCapabilityWithoutAnAllowedAgentFails(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	register(t, r, card("mercury", agent.L1))
 	register(t, r, card("io", agent.L3, "work"))
@@ -301,15 +302,15 @@ func TestCapabilityThatNobodyMayServe(t *testing.T) {
 	}
 }
 
-// failing is a source that cannot be asked.
+// failing is a source whose queries fail.
 type failing struct{ finder }
 
 var errLocked = errors.New("it wants its bearer token")
 
 func (failing) Find(context.Context, registry.Query) ([]agent.Card, error) { return nil, errLocked }
 
-// Who looks for an agent hears why it may not have been found.
-func TestTheErrorSaysWhichSourceFailed(t *testing.T) {
+// An agent may be unknown only because a source failed, so the error names the source.
+func TestErrorNamesTheFailedSource(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	register(t, r, card("mars", agent.L0))
 	if err := r.Registry().EnableDiscovery("hub", failing{}); err != nil {
@@ -328,8 +329,9 @@ func TestTheErrorSaysWhichSourceFailed(t *testing.T) {
 	}
 }
 
-// Req 4.4: agents elsewhere are looked for before the error.
-func TestRemoteCardsAndSourcesComeBeforeTheError(t *testing.T) {
+// Req 4.4: the router tries remote cards and discovery sources before it returns an
+// error.
+func TestRemoteAgentsAndSourcesAreTriedBeforeTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var got []string
@@ -374,7 +376,7 @@ func TestRemoteCardsAndSourcesComeBeforeTheError(t *testing.T) {
 		}
 		_, err := r.Send(t.Context(), newEnvelope(t, "mars", "nobody"))
 		if router.CodeOf(err) != router.CodeAgentNotFound {
-			t.Errorf("to nobody: %v", err)
+			t.Errorf("to an unknown agent: %v", err)
 		}
 	})
 }
@@ -426,13 +428,13 @@ func TestForwarding(t *testing.T) {
 			_, err := r.Send(t.Context(), newEnvelope(t, "mars", "slow"))
 			synctest.Wait()
 			if (router.CodeOf(err) == router.CodeMailboxFull) != (i == 3) {
-				t.Errorf("envelope %d to the slow one: %v", i, err)
+				t.Errorf("envelope %d to the slow peer: %v", i, err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := r.SendWait(ctx, newEnvelope(t, "mars", "well")); err != nil {
-			t.Errorf("the slow one delays another: %v", err)
+			t.Errorf("the slow peer delays another: %v", err)
 		}
 		close(block)
 		synctest.Wait()
@@ -487,7 +489,7 @@ func TestReceive(t *testing.T) {
 	})
 }
 
-func TestInvalidEnvelopes(t *testing.T) {
+func TestInvalidEnvelopesAreRefused(t *testing.T) {
 	audit := new(auditLog)
 	r := newRouter(t, router.Options{Audit: audit, MaxEnvelope: 1000})
 	register(t, r, card("mars", agent.L2))
@@ -505,7 +507,7 @@ func TestInvalidEnvelopes(t *testing.T) {
 	}
 }
 
-func TestAuditThatFailsIsReported(t *testing.T) {
+func TestAuditFailureIsReported(t *testing.T) {
 	r := newRouter(t, router.Options{Audit: &auditLog{err: errors.New("disk full")}})
 	register(t, r, card("mars", agent.L2))
 	r.OnReceive("mars", nothing)
@@ -517,7 +519,7 @@ func TestAuditThatFailsIsReported(t *testing.T) {
 		found = found || e.Code == "AUDIT_FAILED" && strings.Contains(e.Detail, "disk full")
 	}
 	if !found {
-		t.Error("nobody was told")
+		t.Error("the audit failure was not reported")
 	}
 }
 
@@ -544,7 +546,7 @@ func TestPort(t *testing.T) {
 		register(t, r, card("mars", agent.L2, "work"))
 		register(t, r, card("venus", agent.L2))
 		if _, err := r.Attach("ghost", nothing); router.CodeOf(err) != router.CodeAgentNotFound {
-			t.Errorf("of nobody: %v", err)
+			t.Errorf("a port of an unknown agent: %v", err)
 		}
 		var got []string
 		mars, err := r.Attach("mars", func(_ context.Context, e *envelope.Envelope) { got = append(got, e.Sender+string(e.Payload)) })
@@ -572,10 +574,10 @@ func TestPort(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		if _, err := venus.SendEnvelope(t.Context(), newEnvelope(t, "mars", "venus")); router.CodeOf(err) != router.CodeSenderUnknown || count(r, telemetry.Security) != 1 {
-			t.Errorf("in another's name: %v", err)
+			t.Errorf("with another sender: %v", err)
 		}
 		if _, err := venus.Send(t.Context(), "", envelope.Request, nil); router.CodeOf(err) != router.CodeInvalidEnvelope {
-			t.Errorf("to no name: %v", err)
+			t.Errorf("without a recipient: %v", err)
 		}
 		if view, err := venus.Discover(); err != nil || len(view.All()) != 2 {
 			t.Errorf("Discover: %v", err)
@@ -594,12 +596,12 @@ func TestPort(t *testing.T) {
 	})
 }
 
-func TestConfigurations(t *testing.T) {
+func TestInvalidConfigurationsAreRefused(t *testing.T) {
 	reg := registry.New(registry.Options{})
 	defer reg.Close()
 	for _, rules := range [][]router.TierRule{{{SourceTier: 9}}, {{SourceTier: agent.L1, AllowedTargetTiers: []agent.Tier{agent.NoTier}}}} {
 		if _, err := router.New(reg, router.Options{Tiers: &router.TierConfig{Rules: rules}}); err == nil {
-			t.Errorf("%+v was taken", rules)
+			t.Errorf("%+v was accepted", rules)
 		}
 	}
 	r := newRouter(t, router.Options{})
@@ -640,7 +642,7 @@ func TestClose(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := r.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a receiver hangs: %v", err)
+			t.Errorf("Close with a receiver that does not return: %v", err)
 		}
 		close(release)
 		if err := r.Close(t.Context()); err != nil {
@@ -660,7 +662,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// fakeTracer records that envelopes are followed.
+// fakeTracer records the calls of the router.
 type fakeTracer struct {
 	mu  sync.Mutex
 	log []string
@@ -712,7 +714,7 @@ func TestTracing(t *testing.T) {
 	})
 }
 
-func TestPermitSaysWhatSendWouldSay(t *testing.T) {
+func TestPermitAgreesWithSend(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	register(t, r, card("sun", agent.L0))
 	register(t, r, card("earth", agent.L1))
@@ -725,7 +727,7 @@ func TestPermitSaysWhatSendWouldSay(t *testing.T) {
 		want     router.Code
 	}{
 		{"sun", "venus", ""},
-		{"venus", "sun", ""}, // only a proposal needs a justification
+		{"venus", "sun", ""}, // only a task-proposal needs a justification
 		{"earth", "venus", router.CodeTierViolation},
 		{"boxed", "sun", router.CodeSandboxViolation},
 		{"nobody", "sun", router.CodeSenderUnknown},
@@ -736,6 +738,6 @@ func TestPermitSaysWhatSendWouldSay(t *testing.T) {
 		}
 	}
 	if n := len(r.Telemetry().Recent(0)); n != 0 {
-		t.Errorf("asking left %d events", n)
+		t.Errorf("Permit emitted %d events", n)
 	}
 }

@@ -120,7 +120,7 @@ func TestProperty34InvocationRoundTrip(t *testing.T) {
 	})
 }
 
-// compact writes JSON as encoding/json will, so that equal values have equal text.
+// compact returns raw as encoding/json writes it, so that equal values have equal text.
 func compact(raw json.RawMessage) json.RawMessage {
 	data, err := json.Marshal(raw)
 	if err != nil {
@@ -161,7 +161,7 @@ func TestToolMetrics(t *testing.T) {
 		t.Errorf("%d tools are counted by name", n)
 	}
 	if m.ToolInvocationsByTool["other"] != 5002-1001 {
-		t.Errorf("%d others", m.ToolInvocationsByTool["other"])
+		t.Errorf("%d tools are counted as other", m.ToolInvocationsByTool["other"])
 	}
 }
 
@@ -196,16 +196,16 @@ func TestRecentIsABoundedRing(t *testing.T) {
 	}
 	r.ResetMetrics()
 	if ids(0) != "234" {
-		t.Error("the reset took the events along")
+		t.Error("the reset removed the recent events")
 	}
 }
 
-func TestNilRecorderForgets(t *testing.T) {
+func TestNilRecorderRecordsNothing(t *testing.T) {
 	var r *telemetry.Recorder
 	r.Emit(telemetry.Event{Type: telemetry.MessageSent})
 	r.ResetMetrics()
 	if r.Recent(0) != nil || r.Metrics().TotalMessagesSent != 0 {
-		t.Error("a nil recorder remembers")
+		t.Error("a nil recorder recorded an event")
 	}
 }
 
@@ -234,15 +234,15 @@ func TestEventJSON(t *testing.T) {
 		}
 	}
 	if new(telemetry.Outcome).UnmarshalJSON([]byte("1")) == nil {
-		t.Error("1 is an outcome")
+		t.Error("1 was decoded as an outcome")
 	}
 	if telemetry.OutcomeOf(nil) != telemetry.Success || telemetry.OutcomeOf(fmt.Errorf("x")) != telemetry.Failure {
-		t.Error("OutcomeOf is wrong")
+		t.Error("OutcomeOf does not tell an error from none")
 	}
 }
 
-// Peers can cause errors as fast as they like; a log must not grow as fast.
-func TestLimitKeepsFloodsOutOfALog(t *testing.T) {
+// Peers can cause failures at any rate; the log must not grow at that rate.
+func TestLimitBoundsLoggedFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []telemetry.Event
 		sink := telemetry.Limit(telemetry.SinkFunc(func(e telemetry.Event) { got = append(got, e) }), 3, time.Minute)
@@ -254,10 +254,10 @@ func TestLimitKeepsFloodsOutOfALog(t *testing.T) {
 			t.Fatalf("%d events, the last %+v", len(got), got[len(got)-1])
 		}
 		got = nil
-		sink.Emit(telemetry.Event{Type: telemetry.Security})        // of another type
+		sink.Emit(telemetry.Event{Type: telemetry.Security})        // another type
 		sink.Emit(telemetry.Event{Type: telemetry.RoutingDecision}) // a success
 		if len(got) != 2 {
-			t.Errorf("others are left out too: %+v", got)
+			t.Errorf("events of another type or outcome are dropped, too: %+v", got)
 		}
 		got = nil
 		<-time.After(time.Minute)
@@ -311,7 +311,7 @@ func TestAsyncDropsRatherThanBlocks(t *testing.T) {
 		mu.Unlock()
 	}), 2)
 	a.Emit(telemetry.Event{})
-	<-entered // the sink is busy; two more fit into the queue
+	<-entered // the sink is busy; the queue has room for two more events
 	for range 5 {
 		a.Emit(telemetry.Event{})
 	}
@@ -369,14 +369,14 @@ func FuzzDecodeInvocation(f *testing.F) {
 	})
 }
 
-func TestDecodeInvocationRefuses(t *testing.T) {
+func TestDecodeInvocationRefusesInvalidRecords(t *testing.T) {
 	for _, data := range []string{"", "{}", `{"toolName":7}`, strings.Repeat(" ", telemetry.MaxInvocationSize+1)} {
 		if _, err := telemetry.DecodeInvocation([]byte(data)); err == nil {
-			t.Errorf("%.20q was taken", data)
+			t.Errorf("%.20q was accepted", data)
 		}
 	}
 	if _, err := telemetry.EncodeInvocation(telemetry.Invocation{Arguments: json.RawMessage("{")}); err == nil {
-		t.Error("broken arguments were written")
+		t.Error("invalid arguments were encoded")
 	}
 }
 

@@ -108,7 +108,7 @@ func lies(method, result string) func(string, json.RawMessage) string {
 
 // Whatever a mounted server answers, nothing crashes, here or in the servers that show
 // the box, and what another one offers is used as before (Req 5.3, 5.4).
-func TestWhateverAMountedServerSaysNothingCrashes(t *testing.T) {
+func TestInvalidAnswersOfAMountedServerAreContained(t *testing.T) {
 	tool := func(schema string) string { return `{"tools":[{"name":"x","inputSchema":` + schema + `}]}` }
 	for _, c := range []struct{ method, result string }{
 		{"initialize", `null`}, {"initialize", `{}`}, {"initialize", `[]`}, {"initialize", `{"protocolVersion":"2025-06-18","capabilities":null,"serverInfo":null}`},
@@ -189,7 +189,7 @@ func mountLiar(t tb, b *toolbox.Box, name string, l *liar) *toolbox.Mount {
 	return m
 }
 
-func TestAnswersThatNobodyAskedForChangeNothing(t *testing.T) {
+func TestUnsolicitedAnswersAreIgnored(t *testing.T) {
 	id := func(v any) jsonrpc.ID {
 		made, err := jsonrpc.MakeID(v)
 		must(t, err)
@@ -225,7 +225,7 @@ func doubling(n int) string {
 
 // To hold a call against the schemas of a server takes bounded time and memory. What
 // would take more is left to the server.
-func TestASchemaThatCostsTooMuchIsLeftToTheServer(t *testing.T) {
+func TestACostlySchemaIsNotChecked(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, 400) + `{}` + strings.Repeat(`}`, 400)
 	for what, c := range map[string]struct{ schema, arguments string }{
 		"doubles":             {doubling(64), `{}`},
@@ -306,7 +306,7 @@ func TestNumbersOutOfRangeAreRefused(t *testing.T) {
 }
 
 // What a model reads is what a person sees.
-func TestTextsThatCannotBeSeenAreRefused(t *testing.T) {
+func TestInvisibleTextIsRefused(t *testing.T) {
 	object := json.RawMessage(`{"type":"object"}`)
 	for _, hidden := range []string{"\x1b[2J", "\x00", "a\u202eb", "a\u2066b", "a\U000e0041", "\u009b1m", "\x07", "\x7f"} {
 		b := toolbox.New(toolbox.Options{})
@@ -336,7 +336,7 @@ func TestTextsThatCannotBeSeenAreRefused(t *testing.T) {
 }
 
 // The SDK's servers panic at some schemas, which the box is to refuse.
-func TestWhatCannotBeShownIsRefused(t *testing.T) {
+func TestSchemasAtWhichTheSDKPanicsAreRefused(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	cs := serve(t, b, "", nil)
 	p := provider(t, b, "venus")
@@ -351,7 +351,7 @@ func TestWhatCannotBeShownIsRefused(t *testing.T) {
 }
 
 // What describes a server's tools is bounded as a whole.
-func TestTheCatalogOfAServerIsBounded(t *testing.T) {
+func TestTheListOfAServerIsBounded(t *testing.T) {
 	list := make([]string, 200)
 	for i := range list { // 12 MB
 		list[i] = fmt.Sprintf(`{"name":"t%d","description":"%s","inputSchema":{"type":"object"}}`, i, strings.Repeat("x", 60<<10))
@@ -364,7 +364,7 @@ func TestTheCatalogOfAServerIsBounded(t *testing.T) {
 
 // A server that never stops to tell of changes is asked again now and then, not all the
 // time, and the last change is seen.
-func TestAStormOfChangesIsHeardOnceASecond(t *testing.T) {
+func TestRepeatedChangesAreReadOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		good := lies("", "")
@@ -391,7 +391,7 @@ func TestAStormOfChangesIsHeardOnceASecond(t *testing.T) {
 }
 
 // A caller who takes long to hear of progress holds up nobody else, and hears the latest.
-func TestASlowHearerHoldsUpNobody(t *testing.T) {
+func TestASlowProgressHandlerDelaysNoOtherCall(t *testing.T) {
 	var l *liar
 	good := lies("", "")
 	heard, hear := make(chan float64, 1000), make(chan struct{})
@@ -440,7 +440,7 @@ func TestASlowHearerHoldsUpNobody(t *testing.T) {
 
 // Who comes later does not get between a reader and what is read, neither by a resource
 // nor by a template that sorts before.
-func TestAResourceIsReadWhereItWasFirst(t *testing.T) {
+func TestTheFirstMountOfAResourceServesIt(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	text := func(s string) toolbox.Loader {
 		return toolbox.Text(func(context.Context, string) (string, error) { return s, nil })
@@ -476,7 +476,7 @@ func (h noticed) Handle(context.Context, slog.Record) error { h.do(); return nil
 func (h noticed) Enabled(context.Context, slog.Level) bool { return true }
 
 // Who has waited for the first attempt knows what came of it.
-func TestWhatCameOfTheFirstAttemptIsKnownAfterIt(t *testing.T) {
+func TestTriedIsClosedAfterTheFirstAttemptIsRecorded(t *testing.T) {
 	nobody := errors.New("nobody is there")
 	mounted := make(chan struct{})
 	var m *toolbox.Mount
@@ -518,7 +518,7 @@ func (a asked) Permit(from, to string) error { a(from, to); return nil }
 
 // A tool can be called from when it can be seen: also by those who are told of it before
 // the mount has gone on.
-func TestAToolThatIsSeenCanBeCalled(t *testing.T) {
+func TestAListedToolCanBeCalled(t *testing.T) {
 	var b *toolbox.Box
 	var called []error
 	b = toolbox.New(toolbox.Options{Policy: asked(func(_, to string) { // a server that shows the box looks
@@ -542,7 +542,7 @@ func TestAToolThatIsSeenCanBeCalled(t *testing.T) {
 
 // What is said of arguments that do not fit is for a model: where and what, and not more
 // than it can read (Req 5.4).
-func TestWhatDoesNotFitIsSaidInShort(t *testing.T) {
+func TestArgumentErrorsAreShort(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	must(t, p.AddTool(plus(), say("x")))

@@ -57,7 +57,7 @@ func toolNames(t tb, s *mcp.ClientSession) []string {
 	return names
 }
 
-func TestAnMCPClientUsesTheBox(t *testing.T) {
+func TestAnMCPClientUsesToolsResourcesAndPrompts(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	must(t, p.AddTool(plus(), func(_ context.Context, c *toolbox.Call) (*mcp.CallToolResult, error) {
@@ -113,7 +113,7 @@ func TestAnMCPClientReadsAStructuredError(t *testing.T) {
 	}
 }
 
-func TestASessionSeesToolsComeAndGo(t *testing.T) {
+func TestASessionSeesAddedAndRemovedTools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		p := provider(t, b, "venus")
@@ -156,7 +156,7 @@ func TestASessionFollowsThePolicy(t *testing.T) {
 	})
 }
 
-func TestProgressAndCancellationReachTheTool(t *testing.T) {
+func TestProgressAndCancellationAreForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		p := provider(t, b, "venus")
@@ -263,7 +263,7 @@ func mount(t tb, b *toolbox.Box, name string, f *foreign) *toolbox.Mount {
 	return m
 }
 
-func TestAMountedServerIsUsedUnderItsName(t *testing.T) {
+func TestToolsOfAMountedServerHaveItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		f := newForeign()
@@ -302,7 +302,7 @@ func TestAMountedServerIsUsedUnderItsName(t *testing.T) {
 	})
 }
 
-func TestADeadServerBreaksNothingAndComesBack(t *testing.T) {
+func TestALostServerIsRemovedAndMountedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		dying, healthy := newForeign(), newForeign()
@@ -341,7 +341,7 @@ func TestADeadServerBreaksNothingAndComesBack(t *testing.T) {
 
 // A server that tells of progress works, one that does not hangs: also for a caller who
 // does not care for progress.
-func TestACallOfWhichNothingIsHeardTimesOut(t *testing.T) {
+func TestACallWithoutProgressTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		f := newForeign()
@@ -378,7 +378,7 @@ func TestACallOfWhichNothingIsHeardTimesOut(t *testing.T) {
 }
 
 // The end of a mount waits for no call: its server may be the one that does not answer.
-func TestACallEndsWithTheMountOfItsServer(t *testing.T) {
+func TestClosingAMountEndsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		f := newForeign()
@@ -402,7 +402,7 @@ func TestACallEndsWithTheMountOfItsServer(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotFitOfAMountedServerIsLeftOut(t *testing.T) {
+func TestInvalidEntriesOfAMountedServerAreSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		f := newForeign()
@@ -578,7 +578,7 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A server over HTTP that was restarted does not know the session any more; nothing
 // breaks the connection, which is none. The mount begins another session by itself.
-func TestAServerThatForgotItsSessionIsAskedForAnother(t *testing.T) {
+func TestAMountStartsANewSessionAfterAServerRestart(t *testing.T) {
 	f := &forgetful{known: map[string]bool{}}
 	f.restart()
 	defer f.close()
@@ -622,7 +622,7 @@ func TestAServerThatForgotItsSessionIsAskedForAnother(t *testing.T) {
 
 // A box that relays another one's tools says whose they are, and what failed there
 // (Req 5.4).
-func TestARelayedToolKeepsItsAgentAndItsErrors(t *testing.T) {
+func TestARelayedToolKeepsItsAgentAndErrors(t *testing.T) {
 	far := toolbox.New(toolbox.Options{})
 	must(t, provider(t, far, "venus").AddTool(plus(), func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { return nil, errors.New("no disk") }))
 	near := toolbox.New(toolbox.Options{})

@@ -191,7 +191,7 @@ func TestProperty20ASecondToolOfTheSameNameIsRefused(t *testing.T) {
 
 // Feature: a2a-mcp-protocols, Property 21: MCP resource registration and read round
 // trip (Req 6.1, 6.2).
-func TestProperty21AResourceReadsAsItsLoaderGivesIt(t *testing.T) {
+func TestProperty21AReadReturnsWhatTheLoaderReturns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := toolbox.New(toolbox.Options{})
 		p := provider(t, b, "venus")
@@ -293,7 +293,7 @@ func TestProperty33EachCallIsCounted(t *testing.T) {
 }
 
 // Req 5.4.
-func TestAFailedCallSaysWhatWhyAndWhose(t *testing.T) {
+func TestAFailedCallNamesToolCauseAndAgent(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	add := func(name string, h toolbox.Handler) { must(t, p.AddTool(&mcp.Tool{Name: name}, h)) }
@@ -345,7 +345,7 @@ func TestArgumentsMustFitTheInputSchema(t *testing.T) {
 	}
 }
 
-func TestRegistrationsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidRegistrationsAreRefused(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	for name, tool := range map[string]*mcp.Tool{
@@ -418,7 +418,7 @@ func TestAMissingResourceIsNamed(t *testing.T) {
 	}
 }
 
-func TestAPromptNamesTheArgumentsThatItMisses(t *testing.T) {
+func TestAPromptNamesMissingArguments(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	must(t, p.AddPrompt(&mcp.Prompt{Name: "review", Arguments: []*mcp.PromptArgument{{Name: "file", Required: true}, {Name: "tone"}}}, "Review {{file}}{{tone}}."))
@@ -437,7 +437,7 @@ func TestAPromptNamesTheArgumentsThatItMisses(t *testing.T) {
 	}
 }
 
-func TestACallEndsWithItsCallerAndWithItsAgent(t *testing.T) {
+func TestACallEndsWithItsCallerOrAgent(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	started := make(chan struct{})
@@ -508,7 +508,7 @@ func TestAgentsSeeTheToolsOfThoseTheyMayAddress(t *testing.T) {
 	wantCode(t, err, toolbox.CodeToolNotFound)
 }
 
-func TestAFunctionIsATool(t *testing.T) {
+func TestAGoFunctionIsCalledAsATool(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	type in struct {
@@ -535,7 +535,7 @@ func TestAFunctionIsATool(t *testing.T) {
 	wantCode(t, err, toolbox.CodeFailed)
 }
 
-func TestManyAgentsUseTheBoxAtOnce(t *testing.T) {
+func TestConcurrentUse(t *testing.T) {
 	b := toolbox.New(toolbox.Options{Telemetry: telemetry.New(telemetry.Options{})})
 	var run sync.WaitGroup
 	for i := range 8 {

@@ -48,7 +48,7 @@ func add(t testing.TB, l *audit.Log, detail string) {
 	}
 }
 
-// read returns the details of the log's records and its errors.
+// read returns the details of the log's records and the errors of reading them.
 func read(dir string) (details []string, errs []error) {
 	for rec, err := range audit.Read(dir) {
 		if err != nil {
@@ -102,7 +102,7 @@ func TestRecordsAreReadBack(t *testing.T) {
 	})
 }
 
-func TestOpenContinuesAfterARecordThatWasCutOff(t *testing.T) {
+func TestOpenContinuesAfterATruncatedRecord(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, audit.Options{})
 	add(t, l, "one")
@@ -154,7 +154,7 @@ func TestRotationKeepsTheLogBounded(t *testing.T) {
 	}
 }
 
-func TestReadNamesWhatIsMissingOrBroken(t *testing.T) {
+func TestReadNamesMissingAndBrokenRecords(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, audit.Options{})
 	for _, d := range []string{"one", "two", "three", "four"} {
@@ -183,14 +183,14 @@ func TestReadNamesWhatIsMissingOrBroken(t *testing.T) {
 	}
 }
 
-func TestOneProcessWrites(t *testing.T) {
+func TestOnlyOneProcessMayOpenALog(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, audit.Options{})
 	if _, err := audit.Open(dir, audit.Options{}); audit.CodeOf(err) != audit.CodeLocked {
 		t.Errorf("a second Open: %v", err)
 	}
 	closeLog(t, l)
-	closeLog(t, l) // twice is fine
+	closeLog(t, l) // a second Close does nothing
 	if err := l.Append(telemetry.Event{}, nil); audit.CodeOf(err) != audit.CodeClosed {
 		t.Errorf("Append after Close: %v", err)
 	}
@@ -200,7 +200,7 @@ func TestOneProcessWrites(t *testing.T) {
 	open(t, dir, audit.Options{})
 }
 
-func TestOpenWhereNoDirectoryCanBe(t *testing.T) {
+func TestOpenFailsWithoutADirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -223,10 +223,10 @@ func TestKeepAndEmit(t *testing.T) {
 		t.Errorf("read %v, %v", got, errs)
 	}
 	if err := l.Append(telemetry.Event{Type: telemetry.Security}, &envelope.Envelope{}); audit.CodeOf(err) != audit.CodeCorrupt {
-		t.Errorf("an envelope that is not valid: %v", err)
+		t.Errorf("an invalid envelope: %v", err)
 	}
 	if l.Err() == nil {
-		t.Error("Err forgot it")
+		t.Error("Err does not return the error of Emit")
 	}
 	if err := l.Sync(); err != nil {
 		t.Error(err)
@@ -267,7 +267,7 @@ func TestConcurrentAppends(t *testing.T) {
 	}
 }
 
-func TestReplayKeepsDistances(t *testing.T) {
+func TestReplayKeepsTheTimeBetweenRecords(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, audit.Options{})
 	e, err := envelope.New("a", "b", envelope.Request, nil)
@@ -288,7 +288,7 @@ func TestReplayKeepsDistances(t *testing.T) {
 			return nil
 		})
 		if want := []time.Duration{0, time.Second, time.Second, time.Second}; n != 4 || err != nil || fmt.Sprint(at) != fmt.Sprint(want) {
-			t.Errorf("%d replayed at %v, %v", n, at, err)
+			t.Errorf("replayed %d records at %v, %v", n, at, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -350,7 +350,7 @@ func FuzzRead(f *testing.F) {
 		closeLog(t, l)
 		got, _ := read(dir)
 		if len(got) == 0 || got[len(got)-1] != "added" {
-			t.Fatalf("what was added is not read: %v", got)
+			t.Fatalf("the appended record is not read: %v", got)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Req 12.4, 12.5: the SDK reads what the recorder counts.
-func TestCountersReachTheSDK(t *testing.T) {
+// Req 12.4, 12.5: the SDK collects the counters of the recorder.
+func TestTheSDKCollectsTheCounters(t *testing.T) {
 	r := telemetry.New(telemetry.Options{})
 	reader := metric.NewManualReader()
 	registration, err := otel.RegisterMetrics(metric.NewMeterProvider(metric.WithReader(reader)), r)

@@ -26,7 +26,7 @@ func newEnvelope(t *testing.T, sender, recipient string) *envelope.Envelope {
 	return e
 }
 
-// hop sends e and receives it in another process, through JSON.
+// hop sends e and receives it as another process would, decoded from JSON.
 func hop(t *testing.T, tr *otel.Tracer, ctx context.Context, e *envelope.Envelope) context.Context {
 	t.Helper()
 	sent, endSend := tr.Send(ctx, mars, e)
@@ -70,7 +70,7 @@ func TestSendStatesTierAndLeavesTheOriginal(t *testing.T) {
 	sent, end := tr.Send(t.Context(), mars, e)
 	end(nil)
 	if e.Metadata != nil {
-		t.Error("the original changed")
+		t.Error("Send changed the original envelope")
 	}
 	if m := sent.Metadata; m.Tier != agent.L2 || m.SandboxID != "box" || m.TraceParent == "" {
 		t.Errorf("metadata %+v", m)
@@ -78,10 +78,10 @@ func TestSendStatesTierAndLeavesTheOriginal(t *testing.T) {
 	if err := sent.Validate(); err != nil {
 		t.Error(err)
 	}
-	again, end := tr.Send(t.Context(), mars, sent) // forwarded without a span in ctx
+	again, end := tr.Send(t.Context(), mars, sent) // forwarded, without a span in ctx
 	end(nil)
 	if again.Metadata.TraceParent[:35] != sent.Metadata.TraceParent[:35] {
-		t.Errorf("%s does not continue %s", again.Metadata.TraceParent, sent.Metadata.TraceParent)
+		t.Errorf("trace parent %s does not continue %s", again.Metadata.TraceParent, sent.Metadata.TraceParent)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestHostileTraceContextIsIgnored(t *testing.T) {
 	sent, end := tr.Send(t.Context(), mars, e)
 	end(nil)
 	if sent.Metadata.TraceParent == e.Metadata.TraceParent {
-		t.Error("a broken trace context was continued")
+		t.Error("an invalid trace context was continued")
 	}
 }
 

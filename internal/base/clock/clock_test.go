@@ -13,9 +13,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// It is never before what the wall clock said before the call, but for the
-// millisecond that truncation may cost, and never behind what it says after.
-func TestItIsTheWallClock(t *testing.T) {
+// UnixMilli is between the wall clock before the call and after it, give or take the
+// millisecond that truncation may cost.
+func TestUnixMilliIsTheWallClock(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -32,22 +32,22 @@ func TestItIsTheWallClock(t *testing.T) {
 	all.Wait()
 }
 
-func TestItFollowsABubblesClock(t *testing.T) {
+func TestUnixMilliFollowsTheClockOfASynctestBubble(t *testing.T) {
 	outside := clock.UnixMilli()
 	synctest.Test(t, func(t *testing.T) {
 		for range 100 {
 			began := clock.Nano()
 			if got, want := clock.UnixMilli(), time.Now().UnixMilli(); got != want {
-				t.Fatalf("%d, not %d", got, want)
+				t.Fatalf("UnixMilli is %d, want %d", got, want)
 			}
 			time.Sleep(3 * time.Millisecond)
 			if d := clock.Nano() - began; d != 3_000_000 {
-				t.Fatalf("slept %d ns", d)
+				t.Fatalf("Nano advanced by %d ns in 3 ms", d)
 			}
 		}
 	})
 	if got := clock.UnixMilli(); got < outside-1 {
-		t.Errorf("back outside it is %d after %d", got, outside)
+		t.Errorf("outside the bubble it is %d after %d", got, outside)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/defaults"
 )
 
-func TestDefaultsReplaceWhatIsNotPositive(t *testing.T) {
+func TestDefaultsReplaceNumbersThatAreNotPositive(t *testing.T) {
 	for given, want := range map[int]int{-1: 7, 0: 7, 1: 1, 9: 9} {
 		got := given
 		defaults.Set(&got, 7)
@@ -16,6 +16,6 @@ func TestDefaultsReplaceWhatIsNotPositive(t *testing.T) {
 		}
 	}
 	if got := defaults.Or(time.Duration(0), time.Second); got != time.Second {
-		t.Errorf("no duration becomes %v", got)
+		t.Errorf("a zero duration becomes %v", got)
 	}
 }

@@ -17,7 +17,7 @@ type detailed struct {
 	Detail int
 }
 
-func TestText(t *testing.T) {
+func TestErrorText(t *testing.T) {
 	for want, err := range map[string]error{
 		"m":      &fault.Error[code]{Message: "m", Remedy: "r"},
 		"m: EOF": &fault.Error[code]{Message: "m", Err: io.EOF},

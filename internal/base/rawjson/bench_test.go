@@ -12,10 +12,9 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
-// BenchmarkAgainstJSONText reports how many times longer jsontext takes than the
-// package's own scanner and quoting, both measured alternately in one process
-// ("jsontext/own"; ns/op is of both together). A ratio below 1 everywhere would
-// mean that our own code can go.
+// BenchmarkAgainstJSONText reports the time of jsontext over that of the package's own
+// scanner and quoting ("jsontext/own"), measured alternately in one process; ns/op is
+// the sum. A ratio below 1 everywhere would make the package's own code superfluous.
 func BenchmarkAgainstJSONText(b *testing.B) {
 	compare := func(name string, own, library func()) {
 		b.Run(name, func(b *testing.B) {
@@ -77,7 +76,7 @@ func BenchmarkAgainstJSONText(b *testing.B) {
 		func() { buf, _ = jsontext.AppendQuote(buf[:0], "0190d5a2-7c3b-7def-8123-456789abcdef") })
 }
 
-// depthBounded checks data token by token: the library has no other bound.
+// depthBounded checks data token by token, since the library has no depth bound.
 func depthBounded(d *jsontext.Decoder, data []byte) bool {
 	d.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
 	for {

@@ -104,9 +104,9 @@ func TestEveryProblemHasItsPosition(t *testing.T) {
 	}
 }
 
-// A document can come with somebody else's repository: what a problem repeats of
-// it stays in its line, is short, and cannot steer a terminal.
-func TestProblemsRepeatLittleAndNothingHarmful(t *testing.T) {
+// A document may come from an untrusted repository: the text that a problem quotes is
+// short, in one line and without control characters.
+func TestProblemTextsAreShortAndHarmless(t *testing.T) {
 	long := strings.Repeat("x", 1<<16)
 	for _, text := range []string{
 		`{"a\nb: fine": 1}`, `{"\u001b]0;title\u0007": 1}`, `{"inner": {"\u202e": {}}}`, `{"` + long + `": 1}`,
@@ -185,7 +185,7 @@ func TestDecodeText(t *testing.T) {
 	}
 }
 
-func TestDecodeTextOfAnUnknownFieldIsAProgrammersMistake(t *testing.T) {
+func TestDecodeTextOfAnUnknownFieldPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("no panic")
@@ -204,7 +204,7 @@ func TestSchemaSaysWhatDecodeAccepts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if schema["additionalProperties"] != false {
-		t.Error("the schema is open, Decode is not")
+		t.Error("the schema allows additional properties, Decode does not")
 	}
 	for path, want := range map[string]string{
 		"name.pattern": "^[a-z-]+$", "name.maxLength": "8", "name.description": "what it is called",
@@ -222,8 +222,7 @@ func TestSchemaSaysWhatDecodeAccepts(t *testing.T) {
 	}
 }
 
-// What json.Marshal writes, Parse reads back, whatever the strings.
-func TestParseReadsWhatGoWrites(t *testing.T) {
+func TestParseReadsTheOutputOfMarshal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := document{
 			Name: rapid.StringMatching(`[a-z-]{1,8}`).Draw(t, "name"), Level: "high",

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestCheckTellsWhatIsWrong(t *testing.T) {
+func TestCheckReportsTheError(t *testing.T) {
 	tests := []struct {
 		name, text string
 		want       error // nil means any
@@ -57,7 +57,7 @@ func TestMembersKeepsCaseOrderAndDuplicates(t *testing.T) {
 	}
 }
 
-func TestMembersAndElementsOfOtherKindsAreNone(t *testing.T) {
+func TestMembersAndElementsOfOtherKindsAreEmpty(t *testing.T) {
 	for _, text := range []string{``, `null`, `"{}"`, `1`, `true`} {
 		for name := range rawjson.Members([]byte(text)) {
 			t.Errorf("Members(%s) yields %q", text, name)
@@ -67,23 +67,23 @@ func TestMembersAndElementsOfOtherKindsAreNone(t *testing.T) {
 		}
 	}
 	for range rawjson.Elements([]byte(`{"a":1}`)) {
-		t.Error("an object has elements")
+		t.Error("Elements yields a member of an object")
 	}
 	for range rawjson.Members([]byte(`["a"]`)) {
-		t.Error("an array has members")
+		t.Error("Members yields an element of an array")
 	}
 }
 
-func TestAVisitMayStopEarly(t *testing.T) {
+func TestMembersAndElementsMayStopEarly(t *testing.T) {
 	for name := range rawjson.Members([]byte(`{"a":1,"b":2}`)) {
 		if name != "a" {
-			t.Fatal("went on")
+			t.Fatal("the iteration did not stop")
 		}
 		break
 	}
 	for i := range rawjson.Elements([]byte(`[1,2]`)) {
 		if i != 0 {
-			t.Fatal("went on")
+			t.Fatal("the iteration did not stop")
 		}
 		break
 	}
@@ -110,7 +110,7 @@ func TestTextDecodesEscapes(t *testing.T) {
 	}
 }
 
-func TestValueRoundsNoNumberUnseen(t *testing.T) {
+func TestValueKeepsNumbersThatAFloatWouldRound(t *testing.T) {
 	got := rawjson.Value([]byte(`{"small":12,"fraction":0.1,"big":9007199254740993,"minus":-9007199254740993,"huge":1e400,"list":[1,18446744073709551615]}`))
 	want := map[string]any{
 		"small": 12.0, "fraction": 0.1, "big": json.Number("9007199254740993"), "minus": json.Number("-9007199254740993"),
@@ -121,7 +121,7 @@ func TestValueRoundsNoNumberUnseen(t *testing.T) {
 	}
 }
 
-func TestAppendLeavesHTMLAloneAndMendsUTF8(t *testing.T) {
+func TestAppendKeepsHTMLAndRepairsUTF8(t *testing.T) {
 	got, err := rawjson.Append([]byte("x"), map[string]string{"a": "<b>&\u2028\xff"})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestAppendKeepsDstOnError(t *testing.T) {
 }
 
 func TestAppendAfterALargeValue(t *testing.T) {
-	for _, n := range []int{1, 200 << 10, 1} { // the large buffer is not kept
+	for _, n := range []int{1, 200 << 10, 1} { // the large buffer is not pooled
 		got, err := rawjson.Append(nil, strings.Repeat("x", n))
 		if err != nil || len(got) != n+2 {
 			t.Errorf("%d bytes: got %d, %v", n, len(got), err)
@@ -174,8 +174,8 @@ func anyJSON(depth int) *rapid.Generator[any] {
 	})
 }
 
-// What Members and Elements take apart is what encoding/json reads.
-func TestTakingApartAgreesWithEncodingJSON(t *testing.T) {
+// A value that is rebuilt with Members and Elements equals what encoding/json decodes.
+func TestMembersAndElementsAgreeWithEncodingJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		value := anyJSON(3).Draw(t, "value")
 		text, err := json.MarshalIndent(value, " ", rapid.SampledFrom([]string{"", " ", "\t"}).Draw(t, "indent"))
@@ -219,7 +219,7 @@ func rebuild(raw []byte) any {
 	}
 }
 
-// FuzzCheck: what passes Check can be taken apart, and the pieces pass it too.
+// FuzzCheck tests that the members and elements of a checked value pass Check, too.
 func FuzzCheck(f *testing.F) {
 	for _, seed := range []string{`{"a":[1,"]",{"b":"\\\""}],"c":null}`, `[`, `{"a"`, "\"\xff\"", `[[[[[]]]]]`, `"\`, ` { } `, `{"\u0061":-0.1e5 }`} {
 		f.Add([]byte(seed))

@@ -32,8 +32,8 @@ func TestValidAgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
-// TestEveryByteAtEveryPlace: strings are read eight bytes at a time.
-func TestEveryByteAtEveryPlace(t *testing.T) {
+// The position matters since strings are scanned eight bytes at a time.
+func TestCheckOfEveryByteAtEveryPosition(t *testing.T) {
 	for length := range 20 {
 		for at := range length {
 			for b := range 256 {
@@ -51,10 +51,10 @@ func TestEveryByteAtEveryPlace(t *testing.T) {
 func TestDepthOfCheckIsBounded(t *testing.T) {
 	deep := func(n int) []byte { return []byte(strings.Repeat("[", n) + strings.Repeat("]", n)) }
 	if !valid(deep(maxDepth)) {
-		t.Error("the bound itself is refused")
+		t.Error("nesting of the maximum depth is refused")
 	}
 	if valid(deep(maxDepth+1)) || valid([]byte(strings.Repeat(`{"a":`, 1<<20))) {
-		t.Error("deeper nesting is taken")
+		t.Error("nesting over the maximum depth is accepted")
 	}
 }
 
@@ -63,7 +63,7 @@ func TestAppendStringIsReadBack(t *testing.T) {
 		s := strings.ToValidUTF8(rapid.String().Draw(t, "s"), "")
 		var back string
 		if err := json.Unmarshal(rawjson.AppendString(nil, s), &back); err != nil || back != s {
-			t.Fatalf("%q came back as %q, %v", s, back, err)
+			t.Fatalf("%q was decoded as %q, %v", s, back, err)
 		}
 	})
 }
@@ -76,7 +76,7 @@ func FuzzCheckAgreesWithEncodingJSON(f *testing.F) {
 		want := json.Valid(data) && utf8.Valid(data)
 		if got := valid(data); got != want {
 			if want && strings.Count(string(data), "[")+strings.Count(string(data), "{") > maxDepth {
-				return // too deep for us, not for encoding/json
+				return // deeper than maxDepth, which encoding/json allows
 			}
 			t.Fatalf("Valid(%q) = %v, want %v", data, got, want)
 		}

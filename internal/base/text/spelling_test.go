@@ -17,11 +17,11 @@ func TestNearest(t *testing.T) {
 		"zzz": "", "": "", "completely-different": "",
 	} {
 		if got := text.Nearest(word, names); got != want {
-			t.Errorf("%q is %q, want %q", word, got, want)
+			t.Errorf("%q becomes %q, want %q", word, got, want)
 		}
 	}
 	if got := text.Nearest("x", nil); got != "" {
-		t.Errorf("of nothing: %q", got)
+		t.Errorf("of no names: %q", got)
 	}
 }
 
@@ -30,7 +30,7 @@ func TestANameIsNearestToItself(t *testing.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-zA-Z]{1,12}`), 1, 8, strings.ToLower).Draw(t, "names")
 		word := rapid.SampledFrom(names).Draw(t, "word")
 		if got := text.Nearest(word, names); got != word {
-			t.Fatalf("%q is %q", word, got)
+			t.Fatalf("the nearest to %q is %q", word, got)
 		}
 	})
 }
@@ -49,7 +49,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-func TestForeignTextIsMadeValid(t *testing.T) {
+func TestInvalidUTF8IsReplaced(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 20).Draw(t, "n")
 		if got := text.Valid(s, n); len(got) > n || !utf8.ValidString(got) {
@@ -66,10 +66,10 @@ func TestSentences(t *testing.T) {
 		"": "", "the hub stopped": "The hub stopped.", "Really?": "Really?", "stop!": "Stop!", "https://x is away": "https://x is away.", "5 failed": "5 failed.",
 	} {
 		if got := text.Sentence(in); got != want {
-			t.Errorf("%q is %q, want %q", in, got, want)
+			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
 	if got := text.OneLine(" a\n\tb  c "); got != "a b c" {
-		t.Errorf("one line: %q", got)
+		t.Errorf("as one line: %q", got)
 	}
 }

@@ -24,24 +24,24 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Everybody who has begun to wait is woken once, nobody who comes later.
-func TestASendWakesWhoWaits(t *testing.T) {
+// Send wakes all who wait at that time, once.
+func TestSendWakesAllWaiters(t *testing.T) {
 	var s wait.Signal
-	s.Send() // nobody is there
+	s.Send() // nobody waits
 	one, two := s.Wait(), s.Wait()
 	if isClosed(one) || isClosed(two) {
-		t.Error("woken by a send before")
+		t.Error("woken by an earlier Send")
 	}
 	s.Send()
 	if !isClosed(one) || !isClosed(two) {
-		t.Error("not woken")
+		t.Error("not woken by Send")
 	}
 	if isClosed(s.Wait()) {
-		t.Error("woken by a send before")
+		t.Error("woken by an earlier Send")
 	}
 }
 
-// A change that comes after Wait is not missed.
+// A change between Wait and receiving from its channel is not missed.
 func TestNoSendIsMissed(t *testing.T) {
 	var s wait.Signal
 	var mu sync.Mutex
@@ -71,13 +71,13 @@ func TestNoSendIsMissed(t *testing.T) {
 	all.Wait()
 }
 
-// A nudge is kept until it is read, and further ones do not block.
-func TestANudgeIsKept(t *testing.T) {
+// Further nudges do not block.
+func TestNudgeIsKeptUntilItIsRead(t *testing.T) {
 	c := make(chan struct{}, 1)
 	wait.Nudge(c)
 	wait.Nudge(c)
 	if len(c) != 1 {
-		t.Errorf("%d nudges", len(c))
+		t.Errorf("the channel has %d nudges, want 1", len(c))
 	}
 }
 
@@ -85,18 +85,18 @@ func TestAStoppedGroupStartsNothing(t *testing.T) {
 	var g wait.Group
 	hold, ran := make(chan struct{}), false
 	if !g.Go(func() { <-hold; ran = true }) || g.Stopped() {
-		t.Fatal("nothing runs")
+		t.Fatal("Go did not start the goroutine, or the group is stopped")
 	}
 	if !g.Stop() || g.Stop() || !g.Stopped() || g.Go(func() { t.Error("started after Stop") }) {
-		t.Error("it is not stopped once")
+		t.Error("Stop does not report the first call, or Go starts after it")
 	}
 	close(hold)
 	if g.Wait(); !ran {
-		t.Error("Wait does not wait")
+		t.Error("Wait returned before the goroutine ended")
 	}
 }
 
-// Until looks at once and after each Send, until an end.
+// Until checks the condition at once and after each Send, until a context ends.
 func TestUntilBlocksUntilTheConditionHolds(t *testing.T) {
 	var s wait.Signal
 	var n atomic.Int64
@@ -107,16 +107,16 @@ func TestUntilBlocksUntilTheConditionHolds(t *testing.T) {
 		}
 	}()
 	if !s.Until(t.Context(), nil, func() bool { return n.Load() == 3 }) {
-		t.Error("it ended before")
+		t.Error("Until ended before the condition held")
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if !s.Until(ended, ended.Done(), func() bool { return true }) {
-		t.Error("it did not look")
+		t.Error("Until did not check the condition once")
 	}
 	never := func() bool { return false }
 	if s.Until(ended, nil, never) || s.Until(t.Context(), ended.Done(), never) {
-		t.Error("it held")
+		t.Error("Until reports that the condition held")
 	}
 }
 
@@ -124,7 +124,7 @@ func TestSlotsBoundTheGoroutines(t *testing.T) {
 	var b wait.Group
 	slots, hold := make(chan struct{}, 1), make(chan struct{})
 	if !b.GoWithin(slots, func() { <-hold }) || b.GoWithin(slots, func() {}) {
-		t.Error("one may run at a time")
+		t.Error("the slot does not bound the goroutines to one")
 	}
 	close(hold)
 	b.Stop()
@@ -136,13 +136,13 @@ func TestSlotsBoundTheGoroutines(t *testing.T) {
 
 var errOver = errors.New("over")
 
-func TestConnectionsThatNobodyAcceptsAreDropped(t *testing.T) {
+func TestUnacceptedConnectionsAreDropped(t *testing.T) {
 	var dropped []int
 	b := wait.NewBacklog(t.Context(), 1, func(n int) { dropped = append(dropped, n) }, func() error { return errOver })
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if !b.Put(ended, 1) || b.Offer(2) || b.Put(ended, 3) {
-		t.Error("there is room for one")
+		t.Error("the backlog does not have room for exactly one")
 	}
 	if n, err := b.Accept(t.Context()); n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
@@ -154,7 +154,7 @@ func TestConnectionsThatNobodyAcceptsAreDropped(t *testing.T) {
 	b.Close()
 	b.Close()
 	if _, err := b.Accept(t.Context()); !errors.Is(err, errOver) || b.Put(t.Context(), 5) && b.Context().Err() == nil {
-		t.Errorf("it goes on after the end: %v", err)
+		t.Errorf("Accept or Put works after Close: %v", err)
 	}
 	if !slices.Equal(dropped, []int{3, 4}) && !slices.Equal(dropped, []int{3, 4, 5}) {
 		t.Errorf("dropped %v", dropped)

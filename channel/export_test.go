@@ -1,4 +1,0 @@
-package channel
-
-// IDOf lets tests play the opener.
-var IDOf = idOf
