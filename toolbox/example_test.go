@@ -51,7 +51,7 @@ func Example() {
 	// INVALID_ARGUMENTS
 }
 
-// Any MCP client can use what the box holds.
+// Any MCP client can use the tools, resources and prompts of the box.
 func ExampleBox_Serve() {
 	ctx := context.Background()
 	box := toolbox.New(toolbox.Options{})

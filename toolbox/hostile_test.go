@@ -20,25 +20,25 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// liar is a server that says by hand what no SDK would: the results by method. It is
-// the transport and its connection.
-type liar struct {
-	says    func(method string, params json.RawMessage) string // "" answers nothing
-	before  []jsonrpc.Message                                  // each answer
+// rawServer is an MCP server with hand-written results, which may be invalid. It is both
+// the transport and the connection.
+type rawServer struct {
+	result  func(method string, params json.RawMessage) string // "" sends no answer
+	before  []jsonrpc.Message                                  // sent before each answer
 	twice   bool
 	answers chan jsonrpc.Message
 	end     sync.Once
 	done    chan struct{}
 }
 
-func newLiar(says func(method string, params json.RawMessage) string) *liar {
-	return &liar{says: says, answers: make(chan jsonrpc.Message, 1<<10), done: make(chan struct{})}
+func newRawServer(result func(method string, params json.RawMessage) string) *rawServer {
+	return &rawServer{result: result, answers: make(chan jsonrpc.Message, 1<<10), done: make(chan struct{})}
 }
 
-func (l *liar) Connect(context.Context) (mcp.Connection, error) { return l, nil }
-func (l *liar) SessionID() string                               { return "" }
+func (l *rawServer) Connect(context.Context) (mcp.Connection, error) { return l, nil }
+func (l *rawServer) SessionID() string                               { return "" }
 
-func (l *liar) Read(ctx context.Context) (jsonrpc.Message, error) {
+func (l *rawServer) Read(ctx context.Context) (jsonrpc.Message, error) {
 	select {
 	case m := <-l.answers:
 		return m, nil
@@ -49,16 +49,16 @@ func (l *liar) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-func (l *liar) Write(_ context.Context, m jsonrpc.Message) error {
+func (l *rawServer) Write(_ context.Context, m jsonrpc.Message) error {
 	call, ok := m.(*jsonrpc.Request)
 	if !ok || !call.IsCall() {
 		return nil
 	}
-	switch result := l.says(call.Method, call.Params); {
+	switch result := l.result(call.Method, call.Params); {
 	case result != "":
 		for _, m := range l.before {
 			if r, ok := m.(*jsonrpc.Request); ok {
-				again := *r // the reader's own
+				again := *r // the reader changes it
 				m = &again
 			}
 			l.answers <- m
@@ -73,32 +73,32 @@ func (l *liar) Write(_ context.Context, m jsonrpc.Message) error {
 	return nil
 }
 
-func (l *liar) Close() error {
+func (l *rawServer) Close() error {
 	l.end.Do(func() { close(l.done) })
 	return nil
 }
 
-// lies answers like a good server but for one method.
-func lies(method, result string) func(string, json.RawMessage) string {
+// answersWith returns the answers of a well-behaved server, except for one method.
+func answersWith(method, result string) func(string, json.RawMessage) string {
 	return func(m string, _ json.RawMessage) string {
 		if m == method {
 			return result
 		}
 		switch m {
 		case "initialize":
-			return `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}},"serverInfo":{"name":"liar","version":"1"}}`
+			return `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}},"serverInfo":{"name":"raw","version":"1"}}`
 		case "tools/list":
 			return `{"tools":[{"name":"good","inputSchema":{"type":"object"}}]}`
 		case "resources/list":
-			return `{"resources":[{"uri":"liar://good","name":"good"}]}`
+			return `{"resources":[{"uri":"raw://good","name":"good"}]}`
 		case "resources/templates/list":
-			return `{"resourceTemplates":[{"uriTemplate":"liar://t/{x}","name":"t"}]}`
+			return `{"resourceTemplates":[{"uriTemplate":"raw://t/{x}","name":"t"}]}`
 		case "prompts/list":
 			return `{"prompts":[{"name":"good","arguments":[{"name":"a"}]}]}`
 		case "tools/call":
 			return `{"content":[{"type":"text","text":"ok"}]}`
 		case "resources/read":
-			return `{"contents":[{"uri":"liar://good","text":"ok"}]}`
+			return `{"contents":[{"uri":"raw://good","text":"ok"}]}`
 		case "prompts/get":
 			return `{"messages":[{"role":"user","content":{"type":"text","text":"ok"}}]}`
 		}
@@ -106,8 +106,8 @@ func lies(method, result string) func(string, json.RawMessage) string {
 	}
 }
 
-// Whatever a mounted server answers, nothing crashes, here or in the servers that show
-// the box, and what another one offers is used as before (Req 5.3, 5.4).
+// Invalid answers of a mounted server crash neither the box nor the servers that show
+// it, and the tools of other agents still work (Req 5.3, 5.4).
 func TestInvalidAnswersOfAMountedServerAreContained(t *testing.T) {
 	tool := func(schema string) string { return `{"tools":[{"name":"x","inputSchema":` + schema + `}]}` }
 	for _, c := range []struct{ method, result string }{
@@ -149,16 +149,18 @@ func TestInvalidAnswersOfAMountedServerAreContained(t *testing.T) {
 				must(t, err)
 				cs, err := mcp.NewClient(me, nil).Connect(ctx, here, nil)
 				must(t, err)
-				m, err := b.Mount(toolbox.MountOptions{Name: "liar", Dial: func(context.Context) (mcp.Transport, error) { return newLiar(lies(c.method, c.result)), nil }})
+				m, err := b.Mount(toolbox.MountOptions{Name: "raw", Dial: func(context.Context) (mcp.Transport, error) {
+					return newRawServer(answersWith(c.method, c.result)), nil
+				}})
 				must(t, err)
 				defer m.Close()
 				synctest.Wait()
-				// What is asked fails, or gives what it can.
-				for _, name := range []string{"liar.good", "liar.x"} {
+				// These requests may fail; they must not panic or block.
+				for _, name := range []string{"raw.good", "raw.x"} {
 					_, _ = cs.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: map[string]any{}})
 					_, _ = cs.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: map[string]string{"a": "1"}})
 				}
-				for _, uri := range []string{"liar://good", "liar://t/1", "x:%zz", "x:1", "file:///etc/passwd"} {
+				for _, uri := range []string{"raw://good", "raw://t/1", "x:%zz", "x:1", "file:///etc/passwd"} {
 					_, _ = cs.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
 				}
 				for tool, err := range cs.Tools(ctx, nil) {
@@ -167,7 +169,7 @@ func TestInvalidAnswersOfAMountedServerAreContained(t *testing.T) {
 					}
 				}
 				if r, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "venus.plus", Arguments: map[string]any{"a": 1, "b": 2}}); err != nil || r.IsError {
-					t.Errorf("the neighbour suffers: %+v %v", r, err)
+					t.Errorf("the tool of another agent fails: %+v %v", r, err)
 				}
 				must(t, cs.Close())
 				must(t, ss.Wait())
@@ -176,12 +178,12 @@ func TestInvalidAnswersOfAMountedServerAreContained(t *testing.T) {
 	}
 }
 
-// mountLiar mounts what a function says, and waits until it is there.
-func mountLiar(t tb, b *toolbox.Box, name string, l *liar) *toolbox.Mount {
+// mountRaw mounts a server and waits for the first attempt to connect.
+func mountRaw(t tb, b *toolbox.Box, name string, l *rawServer) *toolbox.Mount {
 	t.Helper()
 	m, err := b.Mount(toolbox.MountOptions{
 		Name: name, Dial: func(context.Context) (mcp.Transport, error) { return l, nil },
-		DialTimeout: 10 * time.Minute, // a busy machine takes its time over large lists
+		DialTimeout: 10 * time.Minute, // reading large lists takes long on a busy machine
 	})
 	must(t, err)
 	t.Cleanup(m.Close)
@@ -195,7 +197,7 @@ func TestUnsolicitedAnswersAreIgnored(t *testing.T) {
 		must(t, err)
 		return made
 	}
-	l := newLiar(lies("", ""))
+	l := newRawServer(answersWith("", ""))
 	l.twice = true
 	l.before = []jsonrpc.Message{
 		&jsonrpc.Response{ID: id("none"), Result: json.RawMessage(`{}`)}, &jsonrpc.Response{ID: id(1e6), Result: json.RawMessage(`{}`)},
@@ -204,17 +206,17 @@ func TestUnsolicitedAnswersAreIgnored(t *testing.T) {
 		&jsonrpc.Request{Method: "notifications/cancelled", Params: json.RawMessage(`null`)}, &jsonrpc.Request{Method: "notifications/tools/list_changed", Params: json.RawMessage(`[]`)},
 	}
 	b := toolbox.New(toolbox.Options{})
-	mountLiar(t, b, "liar", l)
+	mountRaw(t, b, "raw", l)
 	for range 3 {
-		r, err := b.Call(ctx, "", "liar.good", nil, nil)
+		r, err := b.Call(ctx, "", "raw.good", nil, nil)
 		must(t, err)
-		if said(t, r) != "ok" {
+		if textOf(t, r) != "ok" {
 			t.Errorf("%+v", r)
 		}
 	}
 }
 
-// doubling is a schema that a validator takes 2^n steps to apply.
+// doubling returns a schema whose validation takes 2^n steps.
 func doubling(n int) string {
 	var defs []string
 	for i := range n {
@@ -223,8 +225,8 @@ func doubling(n int) string {
 	return fmt.Sprintf(`{"type":"object","$ref":"#/$defs/d0","$defs":{%s,"d%d":{"required":["none"]}}}`, strings.Join(defs, ","), n)
 }
 
-// To hold a call against the schemas of a server takes bounded time and memory. What
-// would take more is left to the server.
+// Checking arguments against a schema of a mounted server has bounded cost. The box
+// leaves costlier checks to the server.
 func TestACostlySchemaIsNotChecked(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, 400) + `{}` + strings.Repeat(`}`, 400)
 	for what, c := range map[string]struct{ schema, arguments string }{
@@ -240,11 +242,11 @@ func TestACostlySchemaIsNotChecked(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			tool := `{"tools":[{"name":"x","inputSchema":` + c.schema + `}]}`
 			b := toolbox.New(toolbox.Options{})
-			m := mountLiar(t, b, "liar", newLiar(lies("tools/list", tool)))
+			m := mountRaw(t, b, "raw", newRawServer(answersWith("tools/list", tool)))
 			if s := m.Status(); s.Tools != 1 {
-				t.Fatalf("it is not shown: %+v", s)
+				t.Fatalf("the tool is not listed: %+v", s)
 			}
-			if _, err := b.Call(ctx, "", "liar.x", json.RawMessage(c.arguments), nil); err != nil {
+			if _, err := b.Call(ctx, "", "raw.x", json.RawMessage(c.arguments), nil); err != nil {
 				t.Errorf("%.300v", err)
 			}
 		})
@@ -259,7 +261,8 @@ func manyPatterns(n int) string {
 	return strings.Join(all, ",")
 }
 
-// What costs little is checked as ever, a schema that refers to itself too.
+// The box checks arguments against schemas that cost little, also against recursive
+// ones.
 func TestTheSchemasOfAMountedServerAreChecked(t *testing.T) {
 	tree := `{"type":"object","properties":{"name":{"type":"string","pattern":"^[a-z]+$"},"children":{"type":"array","items":{"$ref":"#"}}},"required":["name"],"additionalProperties":false}`
 	all := `{"type":"object","if":{"required":["a"]},"then":{"required":["b"]},"else":{"not":{"required":["b"]}},"dependentSchemas":{"a":{"maxProperties":2}},
@@ -277,19 +280,19 @@ func TestTheSchemasOfAMountedServerAreChecked(t *testing.T) {
 		{old, `{"a":1,"b":2,"l":["x",1]}`, true}, {old, `{"a":1}`, false}, {old, `{"l":["x","y"]}`, false},
 	} {
 		b := toolbox.New(toolbox.Options{})
-		mountLiar(t, b, "liar", newLiar(lies("tools/list", `{"tools":[{"name":"x","inputSchema":`+c.schema+`}]}`)))
-		if _, err := b.Call(ctx, "", "liar.x", json.RawMessage(c.arguments), nil); (toolbox.CodeOf(err) == toolbox.CodeArguments) == c.fits || c.fits && err != nil {
+		mountRaw(t, b, "raw", newRawServer(answersWith("tools/list", `{"tools":[{"name":"x","inputSchema":`+c.schema+`}]}`)))
+		if _, err := b.Call(ctx, "", "raw.x", json.RawMessage(c.arguments), nil); (toolbox.CodeOf(err) == toolbox.CodeArguments) == c.fits || c.fits && err != nil {
 			t.Errorf("%s: %v", c.arguments, err)
 		}
 	}
 }
 
-// A number with which nobody can calculate is refused; it does not end the process.
+// A number with a huge exponent is refused; it does not exhaust the memory.
 func TestNumbersOutOfRangeAreRefused(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	schema := json.RawMessage(`{"type":"object","properties":{"x":{"minimum":1,"multipleOf":0.5},"l":{"items":{"minimum":1}}}}`)
-	must(t, p.AddTool(&mcp.Tool{Name: "x", InputSchema: schema}, say("x")))
+	must(t, p.AddTool(&mcp.Tool{Name: "x", InputSchema: schema}, echo("x")))
 	for number, want := range map[string]toolbox.Code{
 		"1e9999999": toolbox.CodeArguments, "1e-9999999": toolbox.CodeArguments, "1E99999999999999999999": toolbox.CodeArguments, "1e401": toolbox.CodeArguments,
 		strings.Repeat("9", 1001): toolbox.CodeArguments, "1e400": "", "1.5E+2": "", strings.Repeat("9", 1000): "",
@@ -301,11 +304,11 @@ func TestNumbersOutOfRangeAreRefused(t *testing.T) {
 			}
 		}
 	}
-	err := p.AddTool(&mcp.Tool{Name: "y", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":{"minimum":1e9999999}}}`)}, say("y"))
+	err := p.AddTool(&mcp.Tool{Name: "y", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":{"minimum":1e9999999}}}`)}, echo("y"))
 	wantCode(t, err, toolbox.CodeInvalid)
 }
 
-// What a model reads is what a person sees.
+// A model must not read characters that a person does not see.
 func TestInvisibleTextIsRefused(t *testing.T) {
 	object := json.RawMessage(`{"type":"object"}`)
 	for _, hidden := range []string{"\x1b[2J", "\x00", "a\u202eb", "a\u2066b", "a\U000e0041", "\u009b1m", "\x07", "\x7f"} {
@@ -315,11 +318,11 @@ func TestInvisibleTextIsRefused(t *testing.T) {
 		must(t, err)
 		load := toolbox.Text(func(context.Context, string) (string, error) { return "", nil })
 		for what, err := range map[string]error{
-			"description":    p.AddTool(&mcp.Tool{Name: "a", Description: hidden, InputSchema: object}, say("")),
-			"title":          p.AddTool(&mcp.Tool{Name: "a", Title: hidden, InputSchema: object}, say("")),
-			"annotation":     p.AddTool(&mcp.Tool{Name: "a", Annotations: &mcp.ToolAnnotations{Title: hidden}, InputSchema: object}, say("")),
-			"property":       p.AddTool(&mcp.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object","allOf":[{"properties":{"x":{"description":` + string(quoted) + `}}}]}`)}, say("")),
-			"output":         p.AddTool(&mcp.Tool{Name: "a", InputSchema: object, OutputSchema: json.RawMessage(`{"type":"object","title":` + string(quoted) + `}`)}, say("")),
+			"description":    p.AddTool(&mcp.Tool{Name: "a", Description: hidden, InputSchema: object}, echo("")),
+			"title":          p.AddTool(&mcp.Tool{Name: "a", Title: hidden, InputSchema: object}, echo("")),
+			"annotation":     p.AddTool(&mcp.Tool{Name: "a", Annotations: &mcp.ToolAnnotations{Title: hidden}, InputSchema: object}, echo("")),
+			"property":       p.AddTool(&mcp.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object","allOf":[{"properties":{"x":{"description":` + string(quoted) + `}}}]}`)}, echo("")),
+			"output":         p.AddTool(&mcp.Tool{Name: "a", InputSchema: object, OutputSchema: json.RawMessage(`{"type":"object","title":` + string(quoted) + `}`)}, echo("")),
 			"resource":       p.AddResource(&mcp.Resource{URI: "x:a", Name: hidden}, load),
 			"resource title": p.AddResource(&mcp.Resource{URI: "x:a", Name: "a", Title: hidden}, load),
 			"template":       p.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "x:{a}", Name: "a", Description: hidden}, load),
@@ -332,44 +335,43 @@ func TestInvisibleTextIsRefused(t *testing.T) {
 		}
 	}
 	p := provider(t, toolbox.New(toolbox.Options{}), "venus")
-	must(t, p.AddTool(&mcp.Tool{Name: "a", Title: "Ä 漢字 שלום 👩‍💻", Description: "two\nlines\tof\r\ntext", InputSchema: object}, say("")))
+	must(t, p.AddTool(&mcp.Tool{Name: "a", Title: "Ä 漢字 שלום 👩‍💻", Description: "two\nlines\tof\r\ntext", InputSchema: object}, echo("")))
 }
 
-// The SDK's servers panic at some schemas, which the box is to refuse.
 func TestSchemasAtWhichTheSDKPanicsAreRefused(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	cs := serve(t, b, "", nil)
 	p := provider(t, b, "venus")
 	for _, property := range []string{`{"type":"object","x-mcp-header":"X"}`, `{"type":"string","x-mcp-header":"no header"}`, `{"type":"string","x-mcp-header":7}`} {
-		err := p.AddTool(&mcp.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":` + property + `}}`)}, say(""))
+		err := p.AddTool(&mcp.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":` + property + `}}`)}, echo(""))
 		wantCode(t, err, toolbox.CodeInvalid)
 	}
-	must(t, p.AddTool(&mcp.Tool{Name: "good", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":{"type":"string","x-mcp-header":"X"}}}`)}, say("")))
+	must(t, p.AddTool(&mcp.Tool{Name: "good", InputSchema: json.RawMessage(`{"type":"object","properties":{"x":{"type":"string","x-mcp-header":"X"}}}`)}, echo("")))
 	if got := toolNames(t, cs); len(got) != 1 || got[0] != "venus.good" {
 		t.Errorf("%s", got)
 	}
 }
 
-// What describes a server's tools is bounded as a whole.
+// The total size of the tool list of a server is bounded.
 func TestTheListOfAServerIsBounded(t *testing.T) {
 	list := make([]string, 200)
 	for i := range list { // 12 MB
 		list[i] = fmt.Sprintf(`{"name":"t%d","description":"%s","inputSchema":{"type":"object"}}`, i, strings.Repeat("x", 60<<10))
 	}
-	m := mountLiar(t, toolbox.New(toolbox.Options{}), "liar", newLiar(lies("tools/list", `{"tools":[`+strings.Join(list, ",")+`]}`)))
+	m := mountRaw(t, toolbox.New(toolbox.Options{}), "raw", newRawServer(answersWith("tools/list", `{"tools":[`+strings.Join(list, ",")+`]}`)))
 	if s := m.Status(); s.Tools < 100 || s.Tools*(60<<10) > toolbox.MaxCatalog || s.Tools+s.Skipped < 200 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// A server that never stops to tell of changes is asked again now and then, not all the
-// time, and the last change is seen.
+// The box reads the lists of a server that constantly reports changes at most once a
+// second, and sees the last change.
 func TestRepeatedChangesAreReadOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		good := lies("", "")
-		var l *liar
-		l = newLiar(func(method string, params json.RawMessage) string {
+		good := answersWith("", "")
+		var l *rawServer
+		l = newRawServer(func(method string, params json.RawMessage) string {
 			if method != "tools/list" {
 				return good(method, params)
 			}
@@ -378,24 +380,24 @@ func TestRepeatedChangesAreReadOnceASecond(t *testing.T) {
 			return fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]}`, n)
 		})
 		b := toolbox.New(toolbox.Options{})
-		mountLiar(t, b, "liar", l)
+		mountRaw(t, b, "raw", l)
 		time.Sleep(time.Minute + time.Second/2)
 		synctest.Wait()
 		if n := asked.Load(); n < 10 || n > 70 {
-			t.Errorf("it was asked %d times in a minute", n)
+			t.Errorf("the list was read %d times in a minute", n)
 		}
-		if got := b.Tools(""); len(got) != 1 || got[0].Name != fmt.Sprintf("liar.t%d", asked.Load()) {
+		if got := b.Tools(""); len(got) != 1 || got[0].Name != fmt.Sprintf("raw.t%d", asked.Load()) {
 			t.Errorf("%v after %d", got, asked.Load())
 		}
 	})
 }
 
-// A caller who takes long to hear of progress holds up nobody else, and hears the latest.
+// A slow progress handler delays no other call, and receives the latest progress.
 func TestASlowProgressHandlerDelaysNoOtherCall(t *testing.T) {
-	var l *liar
-	good := lies("", "")
+	var l *rawServer
+	good := answersWith("", "")
 	heard, hear := make(chan float64, 1000), make(chan struct{})
-	l = newLiar(func(method string, params json.RawMessage) string {
+	l = newRawServer(func(method string, params json.RawMessage) string {
 		var call struct {
 			Arguments struct{ Slow bool }
 			Meta      struct{ ProgressToken int } `json:"_meta"`
@@ -410,19 +412,19 @@ func TestASlowProgressHandlerDelaysNoOtherCall(t *testing.T) {
 		return good(method, params)
 	})
 	b := toolbox.New(toolbox.Options{})
-	mountLiar(t, b, "liar", l)
+	mountRaw(t, b, "raw", l)
 	ended := make(chan error, 1)
 	slow, cancel := context.WithCancel(ctx)
 	go func() {
-		_, err := b.Call(slow, "", "liar.good", json.RawMessage(`{"slow":true}`), func(p toolbox.Progress) {
+		_, err := b.Call(slow, "", "raw.good", json.RawMessage(`{"slow":true}`), func(p toolbox.Progress) {
 			heard <- p.Done
 			<-hear
 		})
 		ended <- err
 	}()
 	first := <-heard
-	for range 3 { // after all that was told of the other
-		if _, err := b.Call(ctx, "", "liar.good", nil, func(toolbox.Progress) {}); err != nil {
+	for range 3 { // after all progress of the other call
+		if _, err := b.Call(ctx, "", "raw.good", nil, func(toolbox.Progress) {}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -430,7 +432,7 @@ func TestASlowProgressHandlerDelaysNoOtherCall(t *testing.T) {
 	for last := first; last < 1000; {
 		next := <-heard
 		if next <= last {
-			t.Fatalf("after %v it heard %v", last, next)
+			t.Fatalf("progress %v was followed by %v", last, next)
 		}
 		last = next
 	}
@@ -438,9 +440,9 @@ func TestASlowProgressHandlerDelaysNoOtherCall(t *testing.T) {
 	wantCode(t, <-ended, toolbox.CodeCanceled)
 }
 
-// Who comes later does not get between a reader and what is read, neither by a resource
-// nor by a template that sorts before.
-func TestTheFirstMountOfAResourceServesIt(t *testing.T) {
+// A later provider cannot take over a resource, neither with the same URI nor with a
+// template that sorts first.
+func TestTheFirstProviderOfAResourceServesIt(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	text := func(s string) toolbox.Loader {
 		return toolbox.Text(func(context.Context, string) (string, error) { return s, nil })
@@ -465,17 +467,17 @@ func TestTheFirstMountOfAResourceServesIt(t *testing.T) {
 	}
 }
 
-// noticed is a log that has something done for each line.
-type noticed struct {
+// logHook is a log handler that calls do for each record.
+type logHook struct {
 	slog.Handler
 	do func()
 }
 
-func (h noticed) Handle(context.Context, slog.Record) error { h.do(); return nil }
+func (h logHook) Handle(context.Context, slog.Record) error { h.do(); return nil }
 
-func (h noticed) Enabled(context.Context, slog.Level) bool { return true }
+func (h logHook) Enabled(context.Context, slog.Level) bool { return true }
 
-// Who has waited for the first attempt knows what came of it.
+// Status has the problem of the first attempt once Tried is closed.
 func TestTriedIsClosedAfterTheFirstAttemptIsRecorded(t *testing.T) {
 	nobody := errors.New("nobody is there")
 	mounted := make(chan struct{})
@@ -486,12 +488,12 @@ func TestTriedIsClosedAfterTheFirstAttemptIsRecorded(t *testing.T) {
 		Name: "x",
 		Dial: func(ctx context.Context) (mcp.Transport, error) {
 			<-mounted
-			if attempts.Add(1) > 1 { // nothing comes of another, which is after the first in any case
+			if attempts.Add(1) > 1 { // later attempts block
 				<-ctx.Done()
 			}
 			return nil, nobody
 		},
-		Logger: slog.New(noticed{slog.DiscardHandler, func() { // what came of it is being noted
+		Logger: slog.New(logHook{slog.DiscardHandler, func() { // the box logs the failed attempt
 			select {
 			case <-m.Tried():
 				early = true
@@ -507,31 +509,31 @@ func TestTriedIsClosedAfterTheFirstAttemptIsRecorded(t *testing.T) {
 	problem := m.Status().Problem
 	m.Close()
 	if !errors.Is(problem, nobody) || early {
-		t.Errorf("its problem is %v, before it was noted: %t", problem, early)
+		t.Errorf("the problem is %v; Tried was closed before it was logged: %t", problem, early)
 	}
 }
 
-// asked is a policy that has something done at each question.
-type asked func(from, to string)
+// policyFunc is a policy that permits everything and calls a function first.
+type policyFunc func(from, to string)
 
-func (a asked) Permit(from, to string) error { a(from, to); return nil }
+func (a policyFunc) Permit(from, to string) error { a(from, to); return nil }
 
-// A tool can be called from when it can be seen: also by those who are told of it before
-// the mount has gone on.
+// A listed tool can be called at once, also by a client that is notified of it before
+// the mount continues.
 func TestAListedToolCanBeCalled(t *testing.T) {
 	var b *toolbox.Box
 	var called []error
-	b = toolbox.New(toolbox.Options{Policy: asked(func(_, to string) { // a server that shows the box looks
-		if to == "liar" {
-			_, err := b.Call(ctx, "", "liar.good", nil, nil)
+	b = toolbox.New(toolbox.Options{Policy: policyFunc(func(_, to string) { // called when a server that shows the box lists the tools
+		if to == "raw" {
+			_, err := b.Call(ctx, "", "raw.good", nil, nil)
 			called = append(called, err)
 		}
 	})})
 	stop := b.Serve(mcp.NewServer(&mcp.Implementation{Name: "face", Version: "1"}, nil), "mars")
 	defer stop()
-	mountLiar(t, b, "liar", newLiar(lies("", "")))
+	mountRaw(t, b, "raw", newRawServer(answersWith("", "")))
 	if len(called) == 0 {
-		t.Error("nobody looked")
+		t.Error("the tools were not listed")
 	}
 	for _, err := range called {
 		if err != nil {
@@ -540,13 +542,13 @@ func TestAListedToolCanBeCalled(t *testing.T) {
 	}
 }
 
-// What is said of arguments that do not fit is for a model: where and what, and not more
-// than it can read (Req 5.4).
+// The error for invalid arguments is for a model: it names position and problem, and is
+// short (Req 5.4).
 func TestArgumentErrorsAreShort(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
-	must(t, p.AddTool(plus(), say("x")))
-	must(t, p.AddTool(&mcp.Tool{Name: "list", InputSchema: json.RawMessage(`{"type":"object","properties":{"l":{"items":{"type":"string"}}}}`)}, say("x")))
+	must(t, p.AddTool(plus(), echo("x")))
+	must(t, p.AddTool(&mcp.Tool{Name: "list", InputSchema: json.RawMessage(`{"type":"object","properties":{"l":{"items":{"type":"string"}}}}`)}, echo("x")))
 	_, err := b.Call(ctx, "", "venus.plus", json.RawMessage(`{"a":1}`), nil)
 	if want := "the arguments of venus.plus do not fit its input schema: at the top: missing property 'b'"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)

@@ -13,7 +13,8 @@ var (
 	namePattern  = regexp.MustCompile(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_-]+)*$`)
 )
 
-// Provider is what one agent offers. It is safe for concurrent use.
+// Provider has the tools, resources and prompts of one agent. It is safe for concurrent
+// use.
 type Provider struct {
 	box    *Box
 	id     string
@@ -62,7 +63,7 @@ func (p *Provider) Close() {
 	}) // it cannot fail
 }
 
-// clear removes everything, and returns it. box.mu is held.
+// clear removes and returns all offers of the provider; box.mu is held.
 func (p *Provider) clear() offers {
 	was := newOffers()
 	for k, all := range p.box.offers {
@@ -77,7 +78,7 @@ func (p *Provider) clear() offers {
 	return was
 }
 
-// add adds an offer, unless making it has failed.
+// add adds an offer, or returns the error of making it.
 func (p *Provider) add(o offer, err error) error {
 	if err != nil {
 		return err

@@ -18,13 +18,14 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/toolbox"
 )
 
 var me = &mcp.Implementation{Name: "test", Version: "1"}
 
-// connect gives a client of a server.
+// connect returns a client of a server.
 func connect(t tb, s *mcp.Server, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	here, there := mcp.NewInMemoryTransports()
@@ -39,7 +40,7 @@ func connect(t tb, s *mcp.Server, o *mcp.ClientOptions) *mcp.ClientSession {
 	return cs
 }
 
-// serve gives a client of what a caller may see of a box.
+// serve returns a client of a server that shows what a caller may see of a box.
 func serve(t tb, b *toolbox.Box, caller string, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	s := mcp.NewServer(me, nil)
@@ -107,7 +108,7 @@ func TestAnMCPClientReadsAStructuredError(t *testing.T) {
 		r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: name})
 		must(t, err)
 		e := r.Meta[toolbox.MetaError].(map[string]any)
-		if !r.IsError || r.StructuredContent != nil || said(t, r) != want || e["code"] != "TOOL_FAILED" || e["sourceAgent"] != "venus" || e["message"] != want {
+		if !r.IsError || r.StructuredContent != nil || textOf(t, r) != want || e["code"] != "TOOL_FAILED" || e["sourceAgent"] != "venus" || e["message"] != want {
 			t.Fatalf("%s gives %+v", name, r)
 		}
 	}
@@ -117,10 +118,10 @@ func TestASessionSeesAddedAndRemovedTools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		p := provider(t, b, "venus")
-		must(t, p.AddTool(&mcp.Tool{Name: "first"}, say("first")))
+		must(t, p.AddTool(&mcp.Tool{Name: "first"}, echo("first")))
 		changed := make(chan struct{}, 10)
 		s := serve(t, b, "", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} }})
-		must(t, p.AddTool(&mcp.Tool{Name: "second"}, say("second")))
+		must(t, p.AddTool(&mcp.Tool{Name: "second"}, echo("second")))
 		<-changed
 		if got := toolNames(t, s); !slices.Equal(got, []string{"venus.first", "venus.second"}) {
 			t.Fatalf("the session sees %v", got)
@@ -131,7 +132,7 @@ func TestASessionSeesAddedAndRemovedTools(t *testing.T) {
 			t.Fatalf("the session still sees %v", got)
 		}
 		if _, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "venus.first"}); err == nil {
-			t.Fatal("a tool that is gone can be called")
+			t.Fatal("a removed tool can be called")
 		}
 	})
 }
@@ -140,7 +141,7 @@ func TestASessionFollowsThePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(t, agent.Card{ID: "sun", Tier: agent.L0}, agent.Card{ID: "earth", Tier: agent.L1}, agent.Card{ID: "venus", Tier: agent.L2})
 		b := toolbox.New(toolbox.Options{Policy: r})
-		must(t, provider(t, b, "venus").AddTool(&mcp.Tool{Name: "x"}, say("x")))
+		must(t, provider(t, b, "venus").AddTool(&mcp.Tool{Name: "x"}, echo("x")))
 		earth, sun := serve(t, b, "earth", nil), serve(t, b, "sun", nil)
 		if got := toolNames(t, earth); len(got) != 0 {
 			t.Fatalf("earth sees %v", got)
@@ -167,8 +168,8 @@ func TestProgressAndCancellationAreForwarded(t *testing.T) {
 			close(gone)
 			return nil, ctx.Err()
 		}))
-		heard := make(chan *mcp.ProgressNotificationParams, 1)
-		s := serve(t, b, "", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { heard <- req.Params }})
+		progress := make(chan *mcp.ProgressNotificationParams, 1)
+		s := serve(t, b, "", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { progress <- req.Params }})
 		calling, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go func() {
@@ -179,18 +180,18 @@ func TestProgressAndCancellationAreForwarded(t *testing.T) {
 				t.Error("the canceled call succeeded")
 			}
 		}()
-		if got := <-heard; got.Progress != 1 || got.Total != 2 || got.Message != "half" {
-			t.Fatalf("heard %+v", got)
+		if got := <-progress; got.Progress != 1 || got.Total != 2 || got.Message != "half" {
+			t.Fatalf("progress %+v", got)
 		}
 		cancel()
 		<-gone
 	})
 }
 
-// foreign is an MCP server that can be cut off.
+// foreign is an MCP server whose connections can be broken.
 type foreign struct {
 	server *mcp.Server
-	heard  chan struct{} // where it is not nil, a call waits for it after its progress
+	resume chan struct{} // if not nil, a call waits for it after reporting progress
 
 	mu       sync.Mutex
 	refuse   error
@@ -244,8 +245,8 @@ func (f *foreign) tool(name string) {
 			if err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}); err != nil {
 				return nil, err
 			}
-			if f.heard != nil {
-				<-f.heard
+			if f.resume != nil {
+				<-f.resume
 			}
 		}
 		return text(string(req.Params.Arguments)), nil
@@ -267,7 +268,7 @@ func TestToolsOfAMountedServerHaveItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		f := newForeign()
-		f.heard = make(chan struct{})
+		f.resume = make(chan struct{})
 		m := mount(t, b, "files", f)
 		synctest.Wait()
 		if s := m.Status(); !s.Connected || s.Tools != 1 || s.Resources != 1 || s.Prompts != 1 || s.Skipped != 0 {
@@ -275,12 +276,12 @@ func TestToolsOfAMountedServerHaveItsName(t *testing.T) {
 		}
 		r, err := b.Call(ctx, "", "files.echo", json.RawMessage(`{"x":1}`), func(p toolbox.Progress) {
 			if p.Done != 1 {
-				t.Errorf("heard %+v", p)
+				t.Errorf("progress %+v", p)
 			}
-			close(f.heard)
+			close(f.resume)
 		})
 		must(t, err)
-		if got := said(t, r); got != `{"x":1}` {
+		if got := textOf(t, r); got != `{"x":1}` {
 			t.Fatalf("got %q", got)
 		}
 		if r, err := b.Read(ctx, "", "foreign://r"); err != nil || r.Contents[0].Text != "R" {
@@ -290,7 +291,7 @@ func TestToolsOfAMountedServerHaveItsName(t *testing.T) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		f.tool("later")
-		time.Sleep(time.Second) // the SDK collects changes for a moment
+		time.Sleep(time.Second) // the SDK delays the notification of changes
 		synctest.Wait()
 		if got := b.Tools(""); len(got) != 2 || got[1].Name != "files.later" || got[1].SourceAgent != "files" {
 			t.Fatalf("after a change there are %v", got)
@@ -306,7 +307,7 @@ func TestALostServerIsRemovedAndMountedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
 		dying, healthy := newForeign(), newForeign()
-		healthy.server.RemoveResources("foreign://r") // the other has it
+		healthy.server.RemoveResources("foreign://r") // the other server has it
 		m := mount(t, b, "dying", dying)
 		synctest.Wait()
 		mount(t, b, "healthy", healthy)
@@ -334,13 +335,13 @@ func TestALostServerIsRemovedAndMountedAgain(t *testing.T) {
 		}
 		time.Sleep(2 * toolbox.DefaultMaxRedial)
 		if _, err := b.Call(ctx, "", "dying.echo", nil, nil); err != nil {
-			t.Fatalf("it did not come back: %v", err)
+			t.Fatalf("the tool did not come back: %v", err)
 		}
 	})
 }
 
-// A server that tells of progress works, one that does not hangs: also for a caller who
-// does not care for progress.
+// A call times out unless its server reports progress, also if the caller has no
+// progress handler.
 func TestACallWithoutProgressTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
@@ -361,7 +362,7 @@ func TestACallWithoutProgressTimesOut(t *testing.T) {
 		})
 		m := mount(t, b, "far", f)
 		synctest.Wait()
-		if r, err := b.Call(ctx, "", "far.slow", nil, nil); err != nil || said(t, r) != "done" {
+		if r, err := b.Call(ctx, "", "far.slow", nil, nil); err != nil || textOf(t, r) != "done" {
 			t.Errorf("%+v %v", r, err)
 		}
 		began := time.Now()
@@ -369,15 +370,15 @@ func TestACallWithoutProgressTimesOut(t *testing.T) {
 		if e := wantCode(t, err, toolbox.CodeTimeout); e.SourceAgent != "far" || time.Since(began) != toolbox.DefaultCallTimeout {
 			t.Errorf("%+v after %s", e, time.Since(began))
 		}
-		<-gone // the server was told
+		<-gone // the server was informed of the cancellation
 		synctest.Wait()
 		if !m.Status().Connected {
-			t.Error("a server that still answers was cut off")
+			t.Error("a server that still answers was disconnected")
 		}
 	})
 }
 
-// The end of a mount waits for no call: its server may be the one that does not answer.
+// Close of a mount waits for no call, since its server may not answer.
 func TestClosingAMountEndsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := toolbox.New(toolbox.Options{})
@@ -393,7 +394,7 @@ func TestClosingAMountEndsItsCalls(t *testing.T) {
 			_, err := b.Call(ctx, "", "far.hangs", nil, nil)
 			ended <- err
 		}()
-		synctest.Wait() // it runs
+		synctest.Wait() // the call runs
 		began := time.Now()
 		m.Close()
 		if e := wantCode(t, <-ended, toolbox.CodeClosed); e.SourceAgent != "far" || time.Since(began) != 0 {
@@ -412,7 +413,7 @@ func TestInvalidEntriesOfAMountedServerAreSkipped(t *testing.T) {
 		if s := m.Status(); s.Tools != 1 || s.Skipped != 1 {
 			t.Fatalf("status %+v", s)
 		}
-		two := mount(t, b, "two", newForeign()) // its resource is one's
+		two := mount(t, b, "two", newForeign()) // its resource is the same as that of one
 		synctest.Wait()
 		if s := two.Status(); s.Tools != 1 || s.Resources != 0 || s.Skipped != 1 {
 			t.Fatalf("status %+v", s)
@@ -439,20 +440,20 @@ func TestAgentsShareToolsThroughEnvelopes(t *testing.T) {
 		synctest.Wait()
 		got, err := b.Call(ctx, "", "venus.echo", json.RawMessage(`{"x":1}`), nil)
 		must(t, err)
-		if said(t, got) != `{"x":1}` {
+		if textOf(t, got) != `{"x":1}` {
 			t.Fatalf("got %+v", got)
 		}
 		if _, err := b.Call(ctx, "", "venus.huge", nil, nil); err == nil || !strings.Contains(err.Error(), "cannot be sent") {
 			t.Fatalf("a result that is too large gives %v", err)
 		}
 		if _, err := b.Call(ctx, "", "venus.echo", nil, nil); err != nil {
-			t.Fatalf("after it the session is broken: %v", err)
+			t.Fatalf("after an oversized result the session is broken: %v", err)
 		}
 		if _, err := mcp.NewClient(me, nil).Connect(ctx, toolbox.Over(r, "earth", "venus"), nil); err == nil {
-			t.Fatal("earth may not address venus, and connected")
+			t.Fatal("earth connected to venus, which it may not address")
 		}
 		if _, err := mcp.NewClient(me, nil).Connect(ctx, toolbox.Over(r, "venus", "venus"), nil); err == nil {
-			t.Fatal("a peer that is refused connected")
+			t.Fatal("a refused peer connected")
 		}
 		l.Close()
 		synctest.Wait()
@@ -462,7 +463,7 @@ func TestAgentsShareToolsThroughEnvelopes(t *testing.T) {
 	})
 }
 
-// Whatever an agent sends to one that listens, it does not fail.
+// FuzzFrames tests that no frame from an agent makes the listening one panic.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte(`{"mcpSession":"s","toServer":true,"message":{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}}`))
 	f.Add([]byte(`{"mcpSession":"s","toServer":true,"closed":true}`))
@@ -474,7 +475,7 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		e, err := envelope.New("sun", "venus", envelope.Request, json.RawMessage(payload))
 		if err != nil {
-			return // it cannot travel
+			return // the frame cannot be sent
 		}
 		if _, err := r.SendWait(ctx, e); err != nil {
 			t.Fatal(err)
@@ -482,8 +483,9 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// The cost of the box: the same call through an MCP session, with and without it.
-// The ratio is bare time over the box's; 1 is no cost.
+// BenchmarkCallOverBareSDK compares the same call through an MCP session with and
+// without a box. The ratio is the time without over the time with the box; 1 means no
+// cost.
 func BenchmarkCallOverBareSDK(b *testing.B) {
 	type in struct {
 		A int `json:"a"`
@@ -518,25 +520,25 @@ func BenchmarkCallOverBareSDK(b *testing.B) {
 	b.ReportMetric(float64(20*b.N)/took[1].Seconds(), "calls/s")
 }
 
-// forgetful is an MCP server over HTTP that can be restarted: then it knows none of its
-// sessions, and answers for them with an error of its own.
-type forgetful struct {
+// restartable is an MCP server over HTTP that can be restarted. It then refuses its
+// former sessions with an error.
+type restartable struct {
 	mu      sync.Mutex
 	handler http.Handler
-	known   map[string]bool // false: of before
+	known   map[string]bool // false: of before the last restart
 	down    bool
-	servers []*mcp.Server // each with sessions that nobody has ended
+	servers []*mcp.Server // each with sessions that are still open
 }
 
-func (f *forgetful) close() {
+func (f *restartable) close() {
 	for _, s := range f.servers {
 		for session := range s.Sessions() {
-			_ = session.Close() // to a client that has gone
+			_ = session.Close() // the client is closed already
 		}
 	}
 }
 
-func (f *forgetful) restart() {
+func (f *restartable) restart() {
 	server := mcp.NewServer(me, nil)
 	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return text("here"), nil
@@ -550,7 +552,7 @@ func (f *forgetful) restart() {
 	}
 }
 
-func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *restartable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	handler, id := f.handler, r.Header.Get("Mcp-Session-Id")
 	known, before := f.known[id]
@@ -566,20 +568,20 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case id != "" && !known:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
-		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32001,"message":"Session not found"}}`)) // to a test
+		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32001,"message":"Session not found"}}`)) // a test reads it
 		return
 	}
 	if r.Method == http.MethodGet {
-		http.Error(w, "no streams", http.StatusMethodNotAllowed) // by which a client would notice
+		http.Error(w, "no streams", http.StatusMethodNotAllowed) // a client would notice its end
 		return
 	}
 	handler.ServeHTTP(w, r)
 }
 
-// A server over HTTP that was restarted does not know the session any more; nothing
-// breaks the connection, which is none. The mount begins another session by itself.
+// A restarted server over HTTP does not know the session any more, but no connection
+// breaks. The mount starts another session.
 func TestAMountStartsANewSessionAfterAServerRestart(t *testing.T) {
-	f := &forgetful{known: map[string]bool{}}
+	f := &restartable{known: map[string]bool{}}
 	f.restart()
 	defer f.close()
 	server := httptest.NewServer(f)
@@ -607,21 +609,17 @@ func TestAMountStartsANewSessionAfterAServerRestart(t *testing.T) {
 		if name == "away" {
 			f.restart()
 		}
-		for deadline := time.Now().Add(30 * time.Second); ; {
+		wait.Eventually(t, name+": a call succeeds again", func() bool {
 			err := call()
-			if err == nil {
-				break
+			if err != nil {
+				wantCode(t, err, toolbox.CodeUnavailable)
 			}
-			wantCode(t, err, toolbox.CodeUnavailable)
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: it never comes back: %v", name, err)
-			}
-		}
+			return err == nil
+		})
 	}
 }
 
-// A box that relays another one's tools says whose they are, and what failed there
-// (Req 5.4).
+// A box that relays the tools of another one keeps their agents and errors (Req 5.4).
 func TestARelayedToolKeepsItsAgentAndErrors(t *testing.T) {
 	far := toolbox.New(toolbox.Options{})
 	must(t, provider(t, far, "venus").AddTool(plus(), func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { return nil, errors.New("no disk") }))

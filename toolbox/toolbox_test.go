@@ -66,7 +66,7 @@ func text(s string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
 }
 
-func said(t tb, r *mcp.CallToolResult) string {
+func textOf(t tb, r *mcp.CallToolResult) string {
 	t.Helper()
 	if len(r.Content) != 1 {
 		t.Fatalf("content %v, want one text", r.Content)
@@ -74,8 +74,8 @@ func said(t tb, r *mcp.CallToolResult) string {
 	return r.Content[0].(*mcp.TextContent).Text
 }
 
-// say is a handler that says who was called with what.
-func say(what string) toolbox.Handler {
+// echo returns a handler that answers with a text and the arguments.
+func echo(what string) toolbox.Handler {
 	return func(_ context.Context, c *toolbox.Call) (*mcp.CallToolResult, error) {
 		return text(what + " " + string(c.Arguments)), nil
 	}
@@ -83,7 +83,7 @@ func say(what string) toolbox.Handler {
 
 const addition = `{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"],"additionalProperties":false}`
 
-// plus is a tool with both schemas.
+// plus returns a tool with an input and an output schema.
 func plus() *mcp.Tool {
 	return &mcp.Tool{
 		Name: "plus", Description: "adds", InputSchema: json.RawMessage(addition),
@@ -113,7 +113,7 @@ func genTools() *rapid.Generator[tools] {
 
 // Feature: a2a-mcp-protocols, Property 18: MCP tool registration and listing (Req
 // 5.1, 5.2, 5.6).
-// Req 5.1, 5.2, 5.6: registered with what it is, listed with all, under the agent's name.
+// Req 5.1, 5.2, 5.6: a tool is listed with all its fields, under its agent's name.
 func TestProperty18EveryToolIsListedUnderItsAgent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := toolbox.New(toolbox.Options{})
@@ -121,7 +121,7 @@ func TestProperty18EveryToolIsListedUnderItsAgent(t *testing.T) {
 		for id, list := range genTools().Draw(t, "tools") {
 			p := provider(t, b, id)
 			for _, tool := range list {
-				must(t, p.AddTool(tool, say("x")))
+				must(t, p.AddTool(tool, echo("x")))
 				input := `{"type":"object"}`
 				if tool.InputSchema != nil {
 					input = addition
@@ -138,7 +138,7 @@ func TestProperty18EveryToolIsListedUnderItsAgent(t *testing.T) {
 			t.Fatalf("listed tools (-want +got):\n%s", diff)
 		}
 		if !slices.IsSortedFunc(listed, func(x, y toolbox.Tool) int { return strings.Compare(x.Name, y.Name) }) {
-			t.Fatal("the list is not in order")
+			t.Fatal("the list is not sorted")
 		}
 	})
 }
@@ -151,7 +151,7 @@ func TestProperty19ACallReachesTheToolOfItsAgent(t *testing.T) {
 		for id, list := range genTools().Draw(t, "tools") {
 			p := provider(t, b, id)
 			for name := range list {
-				must(t, p.AddTool(&mcp.Tool{Name: name}, say(id+"."+name)))
+				must(t, p.AddTool(&mcp.Tool{Name: name}, echo(id+"."+name)))
 				names = append(names, id+"."+name)
 			}
 		}
@@ -160,7 +160,7 @@ func TestProperty19ACallReachesTheToolOfItsAgent(t *testing.T) {
 			arguments := fmt.Sprintf(`{"n":%d}`, rapid.Int().Draw(t, "n"))
 			r, err := b.Call(ctx, "", name, json.RawMessage(arguments), nil)
 			must(t, err)
-			if got := said(t, r); got != name+" "+arguments {
+			if got := textOf(t, r); got != name+" "+arguments {
 				t.Fatalf("%s answered %q", name, got)
 			}
 		}
@@ -174,15 +174,15 @@ func TestProperty20ASecondToolOfTheSameNameIsRefused(t *testing.T) {
 		for id, list := range genTools().Draw(t, "tools") {
 			p := provider(t, b, id)
 			for name := range list {
-				must(t, p.AddTool(&mcp.Tool{Name: name}, say("first")))
-				err := wantCode(t, p.AddTool(&mcp.Tool{Name: name}, say("second")), toolbox.CodeDuplicateTool)
+				must(t, p.AddTool(&mcp.Tool{Name: name}, echo("first")))
+				err := wantCode(t, p.AddTool(&mcp.Tool{Name: name}, echo("second")), toolbox.CodeDuplicateTool)
 				if !strings.Contains(err.Error(), id+"."+name) || err.SourceAgent != id {
-					t.Fatalf("the error does not say which: %+v", err)
+					t.Fatalf("the error does not name the tool: %+v", err)
 				}
 				r, callErr := b.Call(ctx, "", id+"."+name, nil, nil)
 				must(t, callErr)
-				if got := said(t, r); got != "first {}" {
-					t.Fatalf("the second has taken its place: %q", got)
+				if got := textOf(t, r); got != "first {}" {
+					t.Fatalf("the second tool replaced the first: %q", got)
 				}
 			}
 		}
@@ -215,7 +215,8 @@ func TestProperty21AReadReturnsWhatTheLoaderReturns(t *testing.T) {
 
 // Feature: a2a-mcp-protocols, Property 22: MCP prompt template substitution (Req
 // 6.4, 6.5).
-// Req 6.4, 6.5: registered with its template, rendered with its arguments.
+// Req 6.4, 6.5: a prompt is registered with its template and rendered with its
+// arguments.
 func TestProperty22EveryPlaceholderBecomesItsValue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := toolbox.New(toolbox.Options{})
@@ -255,7 +256,7 @@ func TestProperty33EachCallIsCounted(t *testing.T) {
 		recorder := telemetry.New(telemetry.Options{})
 		b := toolbox.New(toolbox.Options{Telemetry: recorder, Record: func(i telemetry.Invocation) { records = append(records, i) }})
 		p := provider(t, b, "venus")
-		must(t, p.AddTool(&mcp.Tool{Name: "good"}, say("good")))
+		must(t, p.AddTool(&mcp.Tool{Name: "good"}, echo("good")))
 		must(t, p.AddTool(&mcp.Tool{Name: "bad"}, func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) {
 			return nil, errors.New("no")
 		}))
@@ -286,7 +287,7 @@ func TestProperty33EachCallIsCounted(t *testing.T) {
 			again, err := telemetry.DecodeInvocation(data)
 			must(t, err)
 			if diff := cmp.Diff(r, again); diff != "" {
-				t.Fatalf("the record changes on its way (-want +got):\n%s", diff)
+				t.Fatalf("the record changes when encoded and decoded (-want +got):\n%s", diff)
 			}
 		}
 	})
@@ -338,7 +339,7 @@ func TestArgumentsMustFitTheInputSchema(t *testing.T) {
 		wantCode(t, err, toolbox.CodeArguments)
 	}
 	if called {
-		t.Fatal("the tool was called with arguments that do not fit")
+		t.Fatal("the tool was called with invalid arguments")
 	}
 	if _, err := b.Call(ctx, "", "venus.plus", json.RawMessage(`{"a":1,"b":2}`), nil); err != nil || !called {
 		t.Fatalf("called %v, %v", called, err)
@@ -349,17 +350,17 @@ func TestInvalidRegistrationsAreRefused(t *testing.T) {
 	b := toolbox.New(toolbox.Options{})
 	p := provider(t, b, "venus")
 	for name, tool := range map[string]*mcp.Tool{
-		"no name":              {},
-		"a name with spaces":   {Name: "a b"},
-		"a long name":          {Name: strings.Repeat("x", toolbox.MaxName)},
-		"arguments as a list":  {Name: "x", InputSchema: json.RawMessage(`{"type":"array"}`)},
-		"a schema that is not": {Name: "x", InputSchema: json.RawMessage(`{"type":"object","properties":7}`)},
-		"a schema elsewhere":   {Name: "x", InputSchema: json.RawMessage(`{"type":"object","$ref":"file:///etc/passwd"}`)},
-		"a huge schema":        {Name: "x", InputSchema: json.RawMessage(`{"type":"object","title":"` + strings.Repeat("x", toolbox.MaxSchema) + `"}`)},
-		"a bad output schema":  {Name: "x", OutputSchema: json.RawMessage(`{"type":"nothing"}`)},
-		"bytes, not text":      {Name: "x", Description: "\xff"},
+		"no name":               {},
+		"a name with spaces":    {Name: "a b"},
+		"a long name":           {Name: strings.Repeat("x", toolbox.MaxName)},
+		"arguments as a list":   {Name: "x", InputSchema: json.RawMessage(`{"type":"array"}`)},
+		"a schema that is not":  {Name: "x", InputSchema: json.RawMessage(`{"type":"object","properties":7}`)},
+		"a reference to a file": {Name: "x", InputSchema: json.RawMessage(`{"type":"object","$ref":"file:///etc/passwd"}`)},
+		"a huge schema":         {Name: "x", InputSchema: json.RawMessage(`{"type":"object","title":"` + strings.Repeat("x", toolbox.MaxSchema) + `"}`)},
+		"a bad output schema":   {Name: "x", OutputSchema: json.RawMessage(`{"type":"nothing"}`)},
+		"bytes, not text":       {Name: "x", Description: "\xff"},
 	} {
-		t.Run(name, func(t *testing.T) { wantCode(t, p.AddTool(tool, say("x")), toolbox.CodeInvalid) })
+		t.Run(name, func(t *testing.T) { wantCode(t, p.AddTool(tool, echo("x")), toolbox.CodeInvalid) })
 	}
 	for _, id := range []string{"", "a b", "a..b", ".a", "*", strings.Repeat("x", toolbox.MaxName)} {
 		_, err := b.Provider(id)
@@ -378,20 +379,20 @@ func TestInvalidRegistrationsAreRefused(t *testing.T) {
 	wantCode(t, p.AddPrompt(&mcp.Prompt{Name: "x"}, "{{unknown}}"), toolbox.CodeInvalid)
 	wantCode(t, p.AddPrompt(&mcp.Prompt{Name: "x", Arguments: []*mcp.PromptArgument{{Name: "a"}, {Name: "a"}}}, ""), toolbox.CodeInvalid)
 	if n := len(b.Tools("")) + len(b.Resources("")) + len(b.Prompts("")); n != 0 {
-		t.Fatalf("%d entries were made all the same", n)
+		t.Fatalf("%d refused entries were registered", n)
 	}
 }
 
 func TestTheBoxIsBounded(t *testing.T) {
 	b := toolbox.New(toolbox.Options{MaxEntries: 2})
 	p := provider(t, b, "venus")
-	must(t, p.AddTool(&mcp.Tool{Name: "a"}, say("a")))
+	must(t, p.AddTool(&mcp.Tool{Name: "a"}, echo("a")))
 	must(t, p.AddPrompt(&mcp.Prompt{Name: "b"}, "b"))
-	wantCode(t, p.AddTool(&mcp.Tool{Name: "c"}, say("c")), toolbox.CodeFull)
+	wantCode(t, p.AddTool(&mcp.Tool{Name: "c"}, echo("c")), toolbox.CodeFull)
 	if !p.RemoveTool("a") || p.RemoveTool("a") {
-		t.Fatal("removing does not work")
+		t.Fatal("Remove did not make room")
 	}
-	must(t, p.AddTool(&mcp.Tool{Name: "c"}, say("c")))
+	must(t, p.AddTool(&mcp.Tool{Name: "c"}, echo("c")))
 }
 
 // Req 6.3.
@@ -463,9 +464,9 @@ func TestACallEndsWithItsCallerOrAgent(t *testing.T) {
 	p.Close()
 	wantCode(t, <-ended, toolbox.CodeClosed)
 	if len(b.Tools("")) != 0 {
-		t.Fatal("the tools of an agent that left are still there")
+		t.Fatal("the tools of a closed provider are still listed")
 	}
-	wantCode(t, p.AddTool(&mcp.Tool{Name: "x"}, say("x")), toolbox.CodeClosed)
+	wantCode(t, p.AddTool(&mcp.Tool{Name: "x"}, echo("x")), toolbox.CodeClosed)
 }
 
 func newRouter(t tb, cards ...agent.Card) *router.Router {
@@ -487,7 +488,7 @@ func TestAgentsSeeTheToolsOfThoseTheyMayAddress(t *testing.T) {
 		agent.Card{ID: "boxed", Tier: agent.L0, SandboxID: "s"})
 	b := toolbox.New(toolbox.Options{Policy: r})
 	for _, id := range []string{"sun", "earth", "venus", "boxed"} {
-		must(t, provider(t, b, id).AddTool(&mcp.Tool{Name: "x"}, say(id)))
+		must(t, provider(t, b, id).AddTool(&mcp.Tool{Name: "x"}, echo(id)))
 	}
 	for caller, want := range map[string]string{
 		"":      "boxed.x earth.x sun.x venus.x",
@@ -526,7 +527,7 @@ func TestAGoFunctionIsCalledAsATool(t *testing.T) {
 	}))
 	r, err := b.Call(ctx, "", "venus.plus", json.RawMessage(`{"a":1,"b":2}`), nil)
 	must(t, err)
-	if got := said(t, r); got != `{"sum":3}` {
+	if got := textOf(t, r); got != `{"sum":3}` {
 		t.Fatalf("got %s", got)
 	}
 	_, err = b.Call(ctx, "", "venus.plus", json.RawMessage(`{"a":1}`), nil)
@@ -547,7 +548,7 @@ func TestConcurrentUse(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := p.AddTool(&mcp.Tool{Name: "x"}, say(id)); err != nil {
+				if err := p.AddTool(&mcp.Tool{Name: "x"}, echo(id)); err != nil {
 					t.Error(err)
 				}
 				for _, tool := range b.Tools("") {

@@ -1,5 +1,5 @@
-// Package transporttest has the tests that every transport must pass, and the
-// faults to put between two ends.
+// Package transporttest has the tests that every transport must pass, and a dialer
+// whose connections have faults.
 package transporttest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Faults is a dialer whose connections fail on demand. Faults act on what the
-// dialling end sends, cuts on both. It is safe for concurrent use.
+// Faults is a dialer whose connections fail on demand. Faults affect the frames that
+// the dialling end sends; cuts affect both ends. It is safe for concurrent use.
 type Faults struct {
 	dialer transport.Dialer
 
@@ -34,7 +34,7 @@ func NewFaults(d transport.Dialer) *Faults {
 	return &Faults{dialer: d, conns: make(map[*faulty]struct{})}
 }
 
-// locked changes the faults.
+// locked calls change with the lock held.
 func (f *Faults) locked(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,15 +50,15 @@ func (f *Faults) Refusing() (yes bool) {
 	return yes
 }
 
-// Cut ends all connections.
+// Cut closes all connections.
 func (f *Faults) Cut() {
 	for _, c := range f.all() {
 		c.Conn.Close()
 	}
 }
 
-// Freeze makes the present connections half-open: they live, but what is sent
-// goes nowhere and nothing arrives.
+// Freeze makes the present connections half-open: they stay open, but frames are lost
+// in both directions.
 func (f *Faults) Freeze() {
 	for _, c := range f.all() {
 		c.freeze()
@@ -68,7 +68,7 @@ func (f *Faults) Freeze() {
 // FailSends makes the next n sends of data fail with CodeNotSent.
 func (f *Faults) FailSends(n int) { f.locked(func() { f.fail = n }) }
 
-// FailedSends returns when sends failed because of FailSends.
+// FailedSends returns the times at which sends failed because of FailSends.
 func (f *Faults) FailedSends() (failed []time.Time) {
 	f.locked(func() { failed = slices.Clone(f.failed) })
 	return failed
@@ -82,12 +82,12 @@ func (f *Faults) Chaos(seed uint64) {
 	f.locked(func() { f.chaos = rand.New(rand.NewPCG(seed, seed)) })
 }
 
-// Rewrite changes each frame that is sent from now on.
+// Rewrite applies change to each frame that is sent from now on.
 func (f *Faults) Rewrite(change func(transport.Frame) transport.Frame) {
 	f.locked(func() { f.rewrite = change })
 }
 
-// Dial connects, unless it is to fail.
+// Dial connects, unless the test refuses connections.
 func (f *Faults) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	if f.Refusing() {
 		return nil, &transport.Error{Code: transport.CodeUnreachable, Message: "refused by the test"}

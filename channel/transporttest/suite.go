@@ -15,21 +15,21 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// Transport is what the tests run on.
+// Transport is a transport under test.
 type Transport struct {
 	Dialer transport.Dialer
-	// Listen returns a listener of its own for each call. The test closes it.
+	// Listen returns a new listener for each call. The test closes it.
 	Listen func(t testing.TB) transport.Listener
-	// Envelopes is how many go through each fault test; 0 means 2000.
+	// Envelopes is the number that each fault test sends in each direction; 0 means 2000.
 	Envelopes int
 }
 
-// patience bounds each test; one that hangs fails instead.
+// patience bounds each blocking call, so that a test that hangs fails.
 const patience = 2 * time.Minute
 
-// Run runs the tests that every transport must pass: those of a connection, and
-// those of a channel on top of it under cuts, half-open connections, slow
-// readers, repeated and reordered frames and restarts. make is called for each.
+// Run runs the tests that every transport must pass: of connections, and of channels on
+// top of them under cuts, half-open connections, slow readers, repeated and reordered
+// frames and restarts. It calls make for each test.
 func Run(t *testing.T, make func(t *testing.T) Transport) {
 	for _, test := range []struct {
 		name string
@@ -121,7 +121,7 @@ func numbered(t testing.TB, from, to uint64) []transport.Frame {
 	return frames
 }
 
-// collect reads n frames. It may return fewer after a failure.
+// collect receives n frames, or fewer after a failure.
 func collect(t testing.TB, c transport.Conn, n int) (got []transport.Frame) {
 	t.Helper()
 	for len(got) < n {
@@ -135,7 +135,7 @@ func collect(t testing.TB, c transport.Conn, n int) (got []transport.Frame) {
 	return got
 }
 
-// receive reads n frames of data and checks their order.
+// receive receives n frames of data and checks their order.
 func receive(t testing.TB, c transport.Conn, n int) {
 	t.Helper()
 	for i, f := range collect(t, c, n) {
@@ -156,7 +156,7 @@ func framesArriveInOrder(t *testing.T, tr Transport) {
 				t.Error(err)
 				return
 			}
-			clear(frames) // Send keeps nothing of the slice
+			clear(frames) // Send must not retain the slice
 		}
 	})
 	receive(t, b, 3000)
@@ -210,7 +210,8 @@ func largeEnvelopes(t *testing.T, tr Transport) {
 	wg.Wait()
 }
 
-// A transport that has no limit delivers it; one that has says so and goes on.
+// A transport without a size limit delivers the envelope; one with a limit refuses it
+// with CodeTooLarge, and the connection still works.
 func tooLarge(t *testing.T, tr Transport) {
 	a, b := connect(t, tr)
 	huge := transport.Frame{Kind: transport.Data, Seq: 99, Envelope: newEnvelope(t, "a", "b", strings.Repeat("x", 8*envelope.DefaultMaxSize))}
@@ -218,7 +219,7 @@ func tooLarge(t *testing.T, tr Transport) {
 	if err == nil {
 		frames, err := b.Receive(deadline(t))
 		if err != nil || frames[0].Seq != 99 {
-			t.Errorf("it was taken and did not arrive: %v", err)
+			t.Errorf("the envelope was sent and did not arrive: %v", err)
 		}
 	} else if transport.CodeOf(err) != transport.CodeTooLarge {
 		t.Errorf("got %v", err)
@@ -256,7 +257,7 @@ func closeWakesBothEnds(t *testing.T, tr Transport) {
 			}
 		})
 	}
-	for range 2 { // twice is fine
+	for range 2 { // the second Close does nothing
 		if err := a.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
@@ -268,7 +269,7 @@ func closeWakesBothEnds(t *testing.T, tr Transport) {
 	}
 }
 
-// What was sent before Close arrives, though the closing end has something unread.
+// Frames sent before Close arrive, although the closing end has unread ones.
 func closeLosesNothing(t *testing.T, tr Transport) {
 	a, b := connect(t, tr)
 	if err := b.Send(deadline(t), numbered(t, 0, 10)); err != nil {
@@ -285,7 +286,7 @@ func closeLosesNothing(t *testing.T, tr Transport) {
 	})
 	receive(t, b, 100)
 	if _, err := b.Receive(deadline(t)); transport.CodeOf(err) != transport.CodeClosed {
-		t.Errorf("the end: %v", err)
+		t.Errorf("Receive after the last frame: %v", err)
 	}
 	wg.Wait()
 }
@@ -327,7 +328,7 @@ func dialNobody(t *testing.T, tr Transport) {
 	cancel()
 	l := listen(t, tr)
 	if conn, err := tr.Dialer.Dial(ctx, l.Endpoint()); err == nil {
-		conn.Close() // connected before it looked at ctx
+		conn.Close() // a transport may connect before it checks ctx
 	}
 }
 
@@ -345,7 +346,7 @@ type ends struct {
 	saved    *checkpoints
 }
 
-// quick are options under which faults are noticed soon.
+// quick returns options with short timeouts, so that faults are noticed soon.
 func quick() channel.Options {
 	return channel.Options{AckTimeout: 300 * time.Millisecond, GapTimeout: 100 * time.Millisecond,
 		ReconnectDelay: time.Millisecond, AckDelay: time.Millisecond, HandshakeTimeout: 5 * time.Second}
@@ -379,7 +380,7 @@ func newEnds(t testing.TB, tr Transport) *ends {
 	return e
 }
 
-// startB starts the accepting end, as a process that starts.
+// startB starts the accepting end, as a starting process would.
 func (e *ends) startB() {
 	o := quick()
 	o.Checkpoints = e.saved
@@ -410,7 +411,7 @@ func (e *ends) b() *channel.Channel {
 	}
 }
 
-// send sends numbers; every calls do after each so many.
+// send sends the numbers from to to-1, and calls do, if not nil, after every so many.
 func send(t testing.TB, c *channel.Channel, from, to, every int, do func()) {
 	ctx := deadline(t)
 	for n := from; n < to; n++ {
@@ -494,8 +495,8 @@ func channelSlowReader(t *testing.T, tr Transport) {
 	var wg sync.WaitGroup
 	wg.Go(func() { send(t, e.a, 0, tr.Envelopes, 1, nil) })
 	<-held
-	// The sender may get as far as the window, and no further, for longer than it
-	// takes to notice a dead peer: a slow one is not dead.
+	// The sender fills the window and then blocks, for longer than AckTimeout. A slow
+	// reader must not count as a dead one.
 	ctx, cancel := context.WithTimeout(deadline(t), 4*quick().AckTimeout)
 	defer cancel()
 	if err := e.a.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -513,7 +514,7 @@ func channelChaos(t *testing.T, tr Transport) {
 	bothWays(t, e)
 }
 
-// The accepting end restarts in the middle, several times.
+// The accepting end restarts several times between envelopes.
 func channelRestart(t *testing.T, tr Transport) {
 	e := newEnds(t, tr)
 	send(t, e.a, 0, tr.Envelopes, max(tr.Envelopes/4, 1), func() {
@@ -528,15 +529,15 @@ func channelRestart(t *testing.T, tr Transport) {
 	e.atB.Check(t, tr.Envelopes)
 }
 
-// Sequence checks that the payloads that arrive count from 0: each once, in order.
-// The zero Sequence is ready; it is safe for concurrent use.
+// Sequence checks that received payloads count up from 0, each once and in order. The
+// zero Sequence is ready; it is safe for concurrent use.
 type Sequence struct {
 	mu    sync.Mutex
 	n     int
-	wrong []string // the first few
+	wrong []string // the first few unexpected payloads
 }
 
-// Handle takes an envelope, as channel.Channel.OnMessage wants it.
+// Handle records an envelope; it is a [channel.Handler].
 func (s *Sequence) Handle(_ context.Context, e *envelope.Envelope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

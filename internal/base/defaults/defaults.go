@@ -1,9 +1,9 @@
-// Package defaults fills in the options that a caller left out.
+// Package defaults replaces options that are not set by their defaults.
 package defaults
 
 import "time"
 
-// Number is an option that zero, or less, leaves to the default.
+// Number is the type of an option for which zero or less means the default.
 type Number interface{ int | int64 | time.Duration }
 
 // Or returns n, or otherwise if n is not positive.

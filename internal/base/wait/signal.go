@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Signal wakes everybody who waits for something new. Its zero value is ready; it
-// is safe for concurrent use.
+// Signal wakes all goroutines that wait for a change. Its zero value is ready; it is
+// safe for concurrent use.
 type Signal struct {
 	mu   sync.Mutex
 	next chan struct{} // nil while nobody waits
@@ -22,8 +22,8 @@ func (s *Signal) Send() {
 	}
 }
 
-// Wait returns a channel that is closed by the next Send. Take it before
-// looking whether there is something new, else a Send in between is missed.
+// Wait returns a channel that is closed by the next Send. Call it before checking for a
+// change, otherwise a Send in between is missed.
 func (s *Signal) Wait() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,8 +51,8 @@ func (s *Signal) Until(ctx context.Context, done <-chan struct{}, holds func() b
 	}
 }
 
-// Nudge sends to a channel with room for one, unless there is something in it
-// already. It never blocks.
+// Nudge sends to a channel with a buffer of one, unless the buffer is full. It never
+// blocks.
 func Nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
