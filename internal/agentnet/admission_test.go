@@ -10,9 +10,9 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// REQ-SEC-CROSS-003, REQ-TOOL-REGISTER-009: agents that the hub lets in one by one
-// find each other, and have an identity that is theirs for as long as they are there.
-func TestAHubLetsAgentsInOneByOne(t *testing.T) {
+// REQ-SEC-CROSS-003, REQ-TOOL-REGISTER-009: agents that a hub admits one by one find each other.
+// Each keeps its identity while it is registered.
+func TestAHubAdmitsAgentsOneByOne(t *testing.T) {
 	t.Parallel()
 	r := nettest.NewHub(t)
 	shop := r.Memberships("/shop")
@@ -21,7 +21,7 @@ func TestAHubLetsAgentsInOneByOne(t *testing.T) {
 	}
 	a, twin, other := nettest.Enter(t, shop, nettest.Worker("go")), nettest.Enter(t, shop, nettest.Worker("go")), nettest.Enter(t, r.Memberships("/blog"), nettest.Worker("go"))
 	if a.GUID() == twin.GUID() || a.GUID() == other.GUID() {
-		t.Error("two agents are one")
+		t.Error("two agents have the same GUID")
 	}
 	if d := nettest.Discover(t, other, registry.Filter{}); d.Total != 3 {
 		t.Errorf("%+v", d)
@@ -42,7 +42,7 @@ func TestAHubLetsAgentsInOneByOne(t *testing.T) {
 		t.Error(err)
 	}
 	if again := nettest.Enter(t, shop, nettest.Worker("go")); again.GUID() != a.GUID() || !again.Reused() {
-		t.Errorf("%s came back as %s", a.GUID(), again.GUID())
+		t.Errorf("the GUID changed from %s to %s", a.GUID(), again.GUID())
 	}
 	_, err := shop.Register(t.Context(), registry.Registration{AgentType: "No Type"})
 	nettest.Wants(t, err, store.ValidationError, "agent type")

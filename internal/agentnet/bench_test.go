@@ -28,7 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// embedded is a network on an embedded bus, in a mode of durability.
+// embedded is a network on an embedded bus with the given durability.
 func embedded(b *testing.B, mode bus.Durability) agentnet.Config {
 	dir := b.TempDir()
 	hub, err := bus.Open(b.Context(), bus.Config{DataDir: dir, Durability: mode, Logger: slog.New(slog.DiscardHandler)})
@@ -54,7 +54,8 @@ func percentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*95/100].Microseconds()), "p95-µs")
 }
 
-// populate writes n entries of other agents, and returns what lets them all beat.
+// populate writes n entries of other agents. It returns a function that refreshes the heartbeats
+// of all of them.
 func populate(b *testing.B, cfg agentnet.Config, n int) (beat func()) {
 	conn, err := cfg.Dial(b.Context())
 	if err != nil {
@@ -88,7 +89,7 @@ func populate(b *testing.B, cfg agentnet.Config, n int) (beat func()) {
 	return beat
 }
 
-// REQ-TEST-CROSS-009: the registry with a thousand agents.
+// REQ-TEST-CROSS-009: discovery among a thousand agents.
 func BenchmarkRegistry1000(b *testing.B) {
 	cfg := embedded(b, bus.DurabilityCommit)
 	clock := new(nettest.Clock)
@@ -133,7 +134,7 @@ func BenchmarkRegistry1000(b *testing.B) {
 		}
 		percentiles(b, took)
 	})
-	b.Run("discover after all have beaten", func(b *testing.B) { // the last look was a minute ago
+	b.Run("discover after all have beaten", func(b *testing.B) { // the previous discovery was a minute before
 		var took []time.Duration
 		for b.Loop() {
 			b.StopTimer()
@@ -145,7 +146,7 @@ func BenchmarkRegistry1000(b *testing.B) {
 	})
 }
 
-// A message from Send to the end of the recipient's Wait.
+// BenchmarkMail measures a message from Send to the end of the recipient's Wait.
 func BenchmarkMail(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
 		b.Run(string(mode), func(b *testing.B) {
@@ -170,7 +171,7 @@ func BenchmarkMail(b *testing.B) {
 	}
 }
 
-// Items claimed and completed by sixteen workers; submitting is not counted.
+// BenchmarkWork measures how sixteen workers claim and complete items; submitting is not counted.
 func BenchmarkWork(b *testing.B) {
 	const workers = 16
 	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
@@ -227,18 +228,18 @@ func BenchmarkWork(b *testing.B) {
 	}
 }
 
-// Streams put away what they hold after ten seconds, the runtime what it has freed
-// within some minutes.
+// JetStream releases the memory of idle streams after ten seconds; the Go runtime returns freed
+// memory to the system within minutes.
 var idleFor = flag.Duration("idle-for", 90*time.Second, "how long agents are idle before the hub's memory is measured")
 
 const idleAgents = 1000
 
-// What a thousand registered agents that only beat take of a hub's resident memory,
-// by the way they come. MB is the whole process's at the end, MB-most the most
-// of it in the last half of the time, MB-before that of the hub without agents.
+// BenchmarkIdleAgents measures the hub's resident memory for a thousand registered agents that
+// only send heartbeats, for each way of registering. MB is the memory at the end, MB-most the
+// maximum in the second half of the run, MB-before that of the hub without agents.
 func BenchmarkIdleAgents(b *testing.B) {
-	// As `parley mcp` does it: the hub lets each in, with a connection that can do
-	// nothing but what the agent is there for, and an inbox each.
+	// As with `parley mcp`: each agent is admitted, and has a confined connection and an inbox of its
+	// own.
 	b.Run("process-each", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(store.InboxesPerAgent)) })
 	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(store.InboxesShared)) })
 	b.Run("mcp-over-http", func(b *testing.B) { idle(b, hubtest.NewHTTP(b), openSession) })
@@ -250,7 +251,7 @@ func BenchmarkIdleAgents(b *testing.B) {
 	})
 }
 
-// enterEach registers agents of a project each.
+// enterEach registers agents, each with a project of its own.
 func enterEach(inboxes store.Inboxes) func(*testing.B, hubtest.Hub) func(int) error {
 	return func(b *testing.B, hub hubtest.Hub) func(int) error {
 		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
@@ -263,7 +264,7 @@ func enterEach(inboxes store.Inboxes) func(*testing.B, hubtest.Hub) func(int) er
 	}
 }
 
-// openSession registers agents by MCP over HTTP, in twenty projects.
+// openSession registers agents through MCP over HTTP, spread over twenty projects.
 func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
 	const projects = 20
 	dirs := make([]string, projects)
@@ -287,7 +288,7 @@ func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
 	}
 }
 
-// idle measures a hub with agents, of which prepare returns what registers another.
+// idle measures the hub's memory. prepare returns a function that registers one more agent.
 func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) func(int) error) {
 	const atOnce = 16
 	for b.Loop() {
@@ -316,7 +317,7 @@ func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) f
 			<-time.After(100 * time.Millisecond)
 		}
 		if d, err := observer.Agents(b.Context(), registry.Filter{}); err != nil || d.Total < idleAgents-1 {
-			b.Errorf("%d agents are there: %v", d.Total, err)
+			b.Errorf("%d agents are registered: %v", d.Total, err)
 		}
 		b.ReportMetric(before, "MB-before")
 		b.ReportMetric(most, "MB-most")
@@ -325,7 +326,7 @@ func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) f
 	}
 }
 
-// resident is a process's memory, in MB.
+// resident returns the resident memory of a process in MB.
 func resident(b *testing.B, pid int) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

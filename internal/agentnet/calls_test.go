@@ -15,9 +15,9 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// Every call of an agent and of a person goes to the bus that can answer it: with the
-// link to the network, and without it to the hub's bus.
-func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
+// With the link, every call of an agent or a person uses the network's bus; without it, the hub's
+// bus.
+func TestCallsUseTheReachableBus(t *testing.T) {
 	t.Parallel()
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
 	clock := new(nettest.Clock)
@@ -37,7 +37,7 @@ func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		clock.Forward(11 * time.Second) // for the limit of updates
+		clock.Forward(11 * time.Second) // past the rate limit of updates
 		must(network.Usable(t.Context()))
 		d, err := network.Agents(t.Context(), registry.Filter{})
 		must(err)
@@ -119,7 +119,7 @@ func TestCallsGoToTheBusThatCanAnswer(t *testing.T) {
 	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 }
 
-// Inspect sees agents, dead letters and what waits, and changes nothing.
+// Inspect returns agents, dead letters and the queue lengths, and changes nothing.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -140,7 +140,7 @@ func TestInspect(t *testing.T) {
 		t.Errorf("an unused bus: %+v", i)
 	}
 	cfg := n.Host("host-a", "ann", "shop")
-	cfg.DialLocal = cfg.Dial // the bus of a hub, whose network cannot be reached
+	cfg.DialLocal = cfg.Dial // the hub's bus; the network cannot be reached
 	cfg.Dial = func(context.Context) (*bus.Bus, error) { return nil, context.DeadlineExceeded }
 	network := agentnet.Open(cfg)
 	t.Cleanup(func() { nettest.Shut(t, network) })

@@ -103,9 +103,9 @@ func (c *cluster) computer(name string) agentnet.Config {
 	}}
 }
 
-// One node after the other is stopped and started again while work and mail
-// flow: every submitted item ends once, all acknowledged mail is read once.
-func TestAClusterLosesNodesButNothingElse(t *testing.T) {
+// Nodes are stopped and restarted one after the other while work and mail are submitted: every
+// item finishes once, and every acknowledged message is read once.
+func TestAClusterLosesNothingWhenNodesRestart(t *testing.T) {
 	t.Parallel()
 	const items, mails = 60, 40
 	c := startCluster(t)
@@ -142,7 +142,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 			if err := retried(t, func(ctx context.Context) error {
 				_, err := boss.Send(ctx, mail.Message{Recipient: hand.GUID(), Text: text})
 				if err != nil && nettest.CategoryOf(err) == store.ConnectionError {
-					text += "+" // it may have been stored: the next is another message
+					text += "+" // the failed one may be stored: the next text must differ
 				}
 				return err
 			}); err != nil {
@@ -171,7 +171,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 			if err := retried(t, func(ctx context.Context) error {
 				return hand.Complete(ctx, claim.TaskID, claim.Token, work.Outcome{Success: true, Summary: "ok"})
 			}); err != nil {
-				t.Log(claim.TaskID, err) // too late: it comes again
+				t.Log(claim.TaskID, err) // too late: the item is delivered again
 			}
 		}
 	})
@@ -211,7 +211,7 @@ func TestAClusterLosesNodesButNothingElse(t *testing.T) {
 	}
 }
 
-// retried tries again while the network is away.
+// retried repeats f while the network cannot be reached.
 func retried(t testing.TB, f func(context.Context) error) error {
 	deadline, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

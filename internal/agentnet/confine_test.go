@@ -41,13 +41,13 @@ const confFile = "../../docs/nats-server.conf"
 
 var writeConf = flag.Bool("write-conf", false, "write the example server configuration")
 
-// ann and bob are the agents of the example.
+// ann and bob are the agents of the example configuration.
 var (
 	ann = agentnet.Confined{GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Capabilities: []string{"typescript"}}
 	bob = agentnet.Confined{GUID: "0b9f5a0c-3f62-4a6e-8d7e-5f2f3c1f7a42", Capabilities: []string{"typescript"}}
 )
 
-// exampleConf is the example, made of the permissions that the program knows.
+// exampleConf returns the example configuration with the permissions that the program computes.
 func exampleConf() string {
 	indent := func(text string) string {
 		return strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n        ")
@@ -133,7 +133,7 @@ system_account: SYS
 `, indent(agentnet.LinkedHub("team").String()), indent(ann.Permissions().String()), indent(bob.Permissions().String()))
 }
 
-// The example is what the program knows; to write it anew use -write-conf.
+// The example file must match what the program generates; -write-conf writes it again.
 func TestTheExampleConfigurationIsFresh(t *testing.T) {
 	want := exampleConf()
 	if *writeConf {
@@ -146,11 +146,11 @@ func TestTheExampleConfigurationIsFresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error("it is stale: go test ./internal/agentnet -run ExampleConfiguration -write-conf")
+		t.Error("the example is stale; run go test ./internal/agentnet -run ExampleConfiguration -write-conf")
 	}
 }
 
-// pki makes a CA and certificates in a directory.
+// pki creates a CA and certificates in a directory.
 type pki struct {
 	t    testing.TB
 	dir  string
@@ -203,7 +203,7 @@ func (p *pki) make(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey
 	return cert, key
 }
 
-// startConfigured starts a server with the example's configuration, changed.
+// startConfigured starts a server with the example's configuration after change was applied to it.
 func startConfigured(t testing.TB, p *pki, change func(string) string) string {
 	t.Helper()
 	p.make("server", false)
@@ -232,7 +232,7 @@ func startConfigured(t testing.TB, p *pki, change func(string) string) string {
 
 func same(text string) string { return text }
 
-// confined is the configuration of an agent's process.
+// confined returns the configuration of a confined agent's process.
 func confined(url string, c agentnet.Confined, credentials bus.Credentials) agentnet.Config {
 	credentials.TLS = true
 	return agentnet.Config{BusConfig: store.Config{
@@ -250,7 +250,7 @@ func operator(t testing.TB, url string, p *pki) *agentnet.Network {
 	return nettest.Open(t, cfg)
 }
 
-// admit makes what the agents may not make.
+// admit creates the streams and consumers that confined agents may not create.
 func admit(t testing.TB, n *agentnet.Network) {
 	t.Helper()
 	for _, c := range []agentnet.Confined{ann, bob} {
@@ -263,8 +263,8 @@ func admit(t testing.TB, n *agentnet.Network) {
 	}
 }
 
-// REQ-SEC-CROSS-003, REQ-SEC-CROSS-004, REQ-TEST-CROSS-007: two agents that a
-// real server confines do all they are there for, and nothing else.
+// REQ-SEC-CROSS-003, REQ-SEC-CROSS-004, REQ-TEST-CROSS-007: two agents confined by a real server's
+// permissions can do all of their work, and nothing else.
 func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	p := newPKI(t)
 	url := startConfigured(t, p, same)
@@ -273,10 +273,10 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	a := nettest.Register(t, nettest.Open(t, confined(url, ann, annBus)), nettest.Worker("typescript"))
 	b := nettest.Register(t, nettest.Open(t, confined(url, bob, bus.Credentials{User: "bob", Password: "b", CAFile: p.path("ca.crt")})), nettest.Worker("typescript"))
 	if a.GUID() != ann.GUID || b.GUID() != bob.GUID {
-		t.Fatalf("they are %s and %s", a.GUID(), b.GUID())
+		t.Fatalf("the GUIDs are %s and %s", a.GUID(), b.GUID())
 	}
 
-	// What they are there for.
+	// Allowed:
 	if d := nettest.Discover(t, a, registry.Filter{}); len(d.Agents) != 2 {
 		t.Errorf("%+v", d)
 	}
@@ -325,7 +325,7 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 		t.Errorf("%+v, %v", h, err)
 	}
 
-	// What they are not.
+	// Refused:
 	denied := make(chan error, 100)
 	nc, err := nats.Connect(url, nats.UserInfo("ann", "a"), nats.RootCAs(p.path("ca.crt")), nats.CustomInboxPrefix(store.InboxPrefix(ann.GUID)),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
@@ -377,8 +377,8 @@ func TestAConfinedAgentDoesItsWorkAndNothingElse(t *testing.T) {
 	}
 }
 
-// JetStream answers wherever the question says. That must not be a way past the
-// permissions: no stream stores such an answer.
+// JetStream sends an answer to any subject that the request names. This must not bypass the
+// permissions: no stream may store such an answer.
 func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	p := newPKI(t)
 	url := startConfigured(t, p, same)
@@ -394,7 +394,7 @@ func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	if err := nc.PublishRequest(question, "$KV.agent-registry."+bob.GUID, []byte(`{"seq":1}`)); err != nil {
 		t.Fatal(err)
 	}
-	// The same question after it, whose answer says that the first is done with.
+	// When a second, equal request is answered, the first one was handled.
 	if _, err := nc.Request(question, []byte(`{"seq":1}`), 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -407,8 +407,8 @@ func TestAnAnswerCannotForgeAnEntry(t *testing.T) {
 	}
 }
 
-// REQ-SEC-CROSS-002, REQ-SEC-CROSS-008: a wrong password, no certificate, no
-// TLS are refused; an NKey and a client certificate let in.
+// REQ-SEC-CROSS-002, REQ-SEC-CROSS-008: a wrong password, a missing certificate and a missing TLS
+// handshake are refused; an NKey and a client certificate are accepted.
 func TestWaysToLogIn(t *testing.T) {
 	user, err := nkeys.CreateUser()
 	if err != nil {
@@ -451,24 +451,22 @@ func TestWaysToLogIn(t *testing.T) {
 	} {
 		b, err := confined(url, agentnet.Confined{}, c).Dial(t.Context())
 		if err == nil {
-			t.Errorf("%s is let in", name)
+			t.Errorf("%s is accepted", name)
 			_ = b.Close(t.Context())
 		}
 	}
 }
 
-// REQ-SEC-CROSS-001, REQ-SEC-CROSS-005, REQ-CONFIG-CROSS-004: TLS that is wanted
-// is not done without.
+// REQ-SEC-CROSS-001, REQ-SEC-CROSS-005, REQ-CONFIG-CROSS-004: required TLS is never skipped.
 func TestAServerWithoutTLSIsNotUsed(t *testing.T) {
 	n := nettest.StartServer(t)
 	cfg := confined(n.URL(), agentnet.Confined{}, bus.Credentials{})
 	if _, err := cfg.Dial(t.Context()); err == nil || !strings.Contains(err.Error(), "it has no TLS") {
 		t.Error(err)
 	}
-	nettest.Open(t, n.Host("host-a", "ann", "shop")) // without, where it is not wanted
+	nettest.Open(t, n.Host("host-a", "ann", "shop")) // without TLS where it is not required
 }
 
-// The logs name no password.
 func TestNoSecretIsLogged(t *testing.T) {
 	p := newPKI(t)
 	url := startConfigured(t, p, same)

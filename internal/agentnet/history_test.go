@@ -13,26 +13,26 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// An event is something that a worker did with an item and was told had
-// succeeded. Times are those of the one computer that all workers run on.
+// An event is one successful call of a worker for an item. All times are those of the one computer
+// on which the workers run.
 type event struct {
 	Worker string `json:"worker"`
 	GUID   string `json:"guid"`
 	What   string `json:"what"` // claim, extend, complete or reject
 	Task   string `json:"task,omitempty"`
 	Token  int    `json:"token,omitempty"`
-	// It took effect at a moment between these.
+	// The call took effect between Begin and End.
 	Begin time.Time `json:"begin"`
 	End   time.Time `json:"end"`
-	Lease time.Time `json:"lease"` // of a claim and an extension: how long the item is the worker's
+	Lease time.Time `json:"lease"` // the end of the lease after a claim or an extension
 }
 
-// history is all that workers did, which never happened in this way unless each
-// item has one holder at a time and is completed once.
+// history is the events of all workers. It is valid if each item has one holder at a time and is
+// completed at most once.
 type history []event
 
-// judge returns what cannot be. A lease may seem to be over slack too early: so
-// much may computers differ on the time.
+// judge returns the contradictions. A lease may appear to end early by slack, because clocks of
+// computers differ.
 func (h history) judge(slack time.Duration) (wrong []string) {
 	byTask := map[string][]event{}
 	for _, e := range h {
@@ -85,16 +85,15 @@ func judgeTask(events []event, slack time.Duration) (wrong []string) {
 	return wrong
 }
 
-// released says whether the holder of a token gave the item back, or may have
-// without being told so.
+// released reports whether the holder of a token returned the item, or may have done so without
+// getting the answer.
 func released(events []event, token int) bool {
 	return slices.ContainsFunc(events, func(e event) bool {
 		return e.Token == token && (e.What == "reject" || e.What == "rejecting")
 	})
 }
 
-// The judge of the histories can tell right from wrong.
-func TestTheJudgeOfHistoriesSeesWhatIsWrong(t *testing.T) {
+func TestJudgeFindsInvalidHistories(t *testing.T) {
 	start := time.Now()
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
 	did := func(what string, token int, begin, end float64) event {
@@ -128,7 +127,7 @@ func TestTheJudgeOfHistoriesSeesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// itemStates waits for the end of all items, and counts how they ended.
+// itemStates waits until all items have ended, and counts their states.
 func itemStates(t *testing.T, boss *agentnet.Agent, count int) map[work.ItemState]int {
 	t.Helper()
 	states := map[work.ItemState]int{}
@@ -146,7 +145,7 @@ func itemStates(t *testing.T, boss *agentnet.Agent, count int) map[work.ItemStat
 			select {
 			case <-time.After(50 * time.Millisecond):
 			case <-t.Context().Done():
-				t.Fatal("it does not end: ", task)
+				t.Fatal("the item does not end: ", task)
 			}
 		}
 	}

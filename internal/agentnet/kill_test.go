@@ -48,15 +48,15 @@ var (
 
 const (
 	killWorkers = 4
-	killLoops   = 3 // items that a worker has at a time, at most
+	killLoops   = 3 // items that a worker holds at the same time, at most
 	killLease   = 2 * time.Second
 	killTries   = 4
-	// killSlack is what leases may seem to be too short: see leaseTolerance, and
-	// what a server that was suspended told of the time.
+	// killSlack is how much shorter than granted a lease may appear, because of leaseTolerance and
+	// because a suspended server reports its time late.
 	killSlack = killLease/10 + 500*time.Millisecond
 )
 
-// childRole makes the test binary another process: a worker, or a server.
+// childRole is the environment variable that makes the test binary a worker or server process.
 const childRole = "PARLEY_MESH_TEST_CHILD"
 
 func beChild(role string) int {
@@ -69,7 +69,7 @@ func beChild(role string) int {
 	return 2
 }
 
-// beServer is a stock server on an address, until it is killed.
+// beServer runs a stock server on an address until it is killed.
 func beServer(address, dir string) int {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -89,11 +89,11 @@ func beServer(address, dir string) int {
 	}
 	srv.Start()
 	srv.WaitForShutdown()
-	return 1 // nobody asked it to
+	return 1 // the server stopped by itself
 }
 
-// killDial reaches a server by its URL, or by its directory a hub, which is
-// started if it was killed.
+// killDial connects to a server by its URL, or to a hub by its directory. It starts the hub if it
+// is not running.
 func killDial(at string) func(context.Context) (*bus.Bus, error) {
 	log := slog.New(slog.DiscardHandler)
 	if !filepath.IsAbs(at) {
@@ -112,8 +112,7 @@ func killConfig(at, host string) agentnet.Config {
 	}}
 }
 
-// beWorker claims items and does as workers do, and says what it did, until it
-// is killed.
+// beWorker claims and handles items and reports each step on standard output, until it is killed.
 func beWorker(at, stateDir, name string) int {
 	ctx := context.Background()
 	cfg := killConfig(at, name)
@@ -144,15 +143,16 @@ func beWorker(at, stateDir, name string) int {
 	}
 }
 
-// hand is a worker in its process.
+// hand is one worker.
 type hand struct {
 	name  string
 	agent *agentnet.Agent
-	tell  func(event) // instead of the standard output
-	mu    sync.Mutex  // of the standard output
+	tell  func(event) // if set, replaces standard output
+	mu    sync.Mutex  // guards standard output
 }
 
-// say tells the test, in one write: a process that is killed says it or not.
+// say reports an event to the test in one write, so that a killed process reports it whole or, at
+// worst, cut off.
 func (w *hand) say(e event) {
 	e.Worker, e.GUID = w.name, w.agent.GUID()
 	if w.tell != nil {
@@ -191,8 +191,8 @@ func lease(until string) time.Time {
 	return at
 }
 
-// treat is what a worker does with an item: most are done quickly, some take
-// longer than the lease, and what cannot be done is refused.
+// treat handles an item: most are completed quickly, some take longer than the lease, and hopeless
+// ones are refused.
 func (w *hand) treat(ctx context.Context, c *work.Claim) {
 	choice := rand.IntN(100)
 	switch {
@@ -228,11 +228,10 @@ func (w *hand) refuse(ctx context.Context, c *work.Claim, final bool) {
 	}, nil)
 }
 
-// isHopeless says that no worker can do a task.
+// isHopeless reports whether no worker can complete a task.
 func isHopeless(task string) bool { return strings.HasSuffix(task, "99") }
 
-// try does something, again while the network is away, and says so if it
-// succeeded.
+// try calls f, again after connection errors, and reports the event if f succeeds.
 func (w *hand) try(ctx context.Context, c *work.Claim, what string, f func(context.Context) error, until func() time.Time) bool {
 	begin := time.Now()
 	for {
@@ -248,13 +247,13 @@ func (w *hand) try(ctx context.Context, c *work.Claim, what string, f func(conte
 			return true
 		}
 		if nettest.CategoryOf(err) != store.ConnectionError || ctx.Err() != nil {
-			return false // too late, and somebody else has it
+			return false // too late: another worker holds the item
 		}
 		<-time.After(20 * time.Millisecond)
 	}
 }
 
-// child is a process of beChild's.
+// child is a process that runs beChild.
 type child struct {
 	cmd  *exec.Cmd
 	read sync.WaitGroup
@@ -279,7 +278,7 @@ func startChild(t *testing.T, role, at, stateDir, name string, said func(event))
 	c.read.Go(func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var e event
-			if json.Unmarshal(lines.Bytes(), &e) == nil { // not half a line of one that was killed
+			if json.Unmarshal(lines.Bytes(), &e) == nil { // a killed process may leave half a line
 				said(e)
 			}
 		}
@@ -289,26 +288,25 @@ func startChild(t *testing.T, role, at, stateDir, name string, said func(event))
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// kill is SIGKILL, at whatever the process is doing.
+// kill sends SIGKILL, whatever the process is doing.
 func (c *child) kill() {
 	if c.cmd.ProcessState != nil {
 		return
 	}
-	_ = c.cmd.Process.Kill() // it may be gone
+	_ = c.cmd.Process.Kill() // it may have ended already
 	c.read.Wait()
 	_ = c.cmd.Wait() // killed
 }
 
-// victim is where the network is: a process that is killed and comes back.
+// victim is a network whose processes are killed and restarted.
 type victim struct {
 	at, workersAt string            // for killDial
-	faults        map[string]func() // by name; each returns when it is over
+	faults        map[string]func() // by name; each returns when the fault is over
 	dial          func(context.Context) (*bus.Bus, error)
-	presence      bool // look at that too, which takes three heartbeats
+	presence      bool // check presence too, which takes three heartbeats
 }
 
-// stockVictim is a stock server, which workers reach through a proxy that cuts
-// their connections.
+// stockVictim is a stock server. The workers reach it through a proxy that cuts their connections.
 func stockVictim(t *testing.T) victim {
 	address := fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 	dir := t.TempDir()
@@ -337,7 +335,7 @@ func hubVictim(t *testing.T) victim {
 	}}
 }
 
-// nap suspends a process for a while, at times for longer than a lease.
+// nap suspends a process for a while, sometimes for longer than a lease.
 func nap(pid int) {
 	if suspend(pid) {
 		<-time.After(time.Duration(rand.Int64N(int64(killLease * 3 / 2))))
@@ -345,7 +343,7 @@ func nap(pid int) {
 	}
 }
 
-// crew are the workers' processes, and what they say.
+// crew is the workers' processes and the events they reported.
 type crew struct {
 	t         *testing.T
 	at        string
@@ -379,7 +377,8 @@ func (c *crew) start(i int) {
 	})
 }
 
-// desert kills one worker for good, and says who it was and who is left.
+// desert kills one worker without restarting it. It returns its GUID and those of the other
+// workers.
 func (c *crew) desert() (gone string, live []string) {
 	c.t.Helper()
 	wait.Eventually(c.t, "all workers", func() bool {
@@ -408,10 +407,10 @@ func (c *crew) kill() {
 	}
 }
 
-// Ten thousand items flow while workers and the server are killed, suspended and
-// cut off at random moments. A judge of all that the workers did finds one holder of
-// each item at a time, and no success of a former one; every submitted item
-// ended, completed once or in the dead letters once; and the queue is empty.
+// Workers and the server are killed, suspended and disconnected at random moments while items are
+// processed. The history of all workers must show at most one holder of each item at a time and no
+// success of a former holder. Every submitted item must end once, completed or in the dead
+// letters, and the queue must be empty.
 func TestKilledProcessesLoseNoWork(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(*testing.T) victim{"stock server": stockVictim, "hub": hubVictim} {
@@ -423,12 +422,12 @@ func TestKilledProcessesLoseNoWork(t *testing.T) {
 	}
 }
 
-// killing is held by a test that kills processes: two of them beside each other, and all
-// their processes, would wait for the computer more than for what they test.
+// killing serializes the tests that kill processes: two of them at a time would only wait for the
+// computer.
 var killing sync.Mutex
 
-// The same with three servers, which mostly waits for heartbeats to be missed. It takes longest of the package's tests: by itself it is
-// among the first to start.
+// The same with three servers, including presence, for which heartbeats must be missed. It is the
+// slowest test of the package and therefore starts early, as a test of its own.
 func TestKilledProcessesOfAClusterLoseNoWork(t *testing.T) {
 	t.Parallel()
 	loseNoWork(t, clusterVictim(t))
@@ -460,7 +459,7 @@ func loseNoWork(t *testing.T, v victim) {
 		workers.start(i)
 	}
 	victims["worker suspended"] = func() { nap(workers.processes[random.IntN(killWorkers)].pid()) }
-	names := slices.Sorted(maps.Keys(victims)) // the seed says which comes when
+	names := slices.Sorted(maps.Keys(victims)) // sorted, so that the seed determines the order
 	times := map[string]int{}
 	const perFault = 100 // items
 	rounds := max(len(names), *killItems/perFault)
@@ -476,14 +475,14 @@ func loseNoWork(t *testing.T, v victim) {
 		<-time.After(time.Duration(random.IntN(200)) * time.Millisecond)
 		name := names[random.IntN(len(names))]
 		if round < len(names) {
-			name = names[round] // each at least once
+			name = names[round] // each fault at least once
 		}
 		victims[name]()
 		times[name]++
 		submitting.Wait()
 	}
 	var watching sync.WaitGroup
-	defer watching.Wait() // also where the test fails before
+	defer watching.Wait() // also if the test fails earlier
 	if v.presence {
 		gone, live := workers.desert()
 		watching.Go(func() { judgePresence(t, boss, gone, live) })
@@ -496,7 +495,7 @@ func loseNoWork(t *testing.T, v victim) {
 	watching.Wait()
 	workers.kill()
 	judgeEnd(t, boss, workers, states)
-	t.Logf("%d items and %d letters in %v: %v; faults: %v; %d events", *killItems, len(mail.read), time.Since(begin).Round(time.Second), states, times, len(workers.history))
+	t.Logf("%d items and %d messages in %v: %v; faults: %v; %d events", *killItems, len(mail.read), time.Since(begin).Round(time.Second), states, times, len(workers.history))
 }
 
 func submitRetried(t *testing.T, boss *agentnet.Agent, task string) {
@@ -508,7 +507,7 @@ func submitRetried(t *testing.T, boss *agentnet.Agent, task string) {
 func queueLength(t *testing.T, v victim, capability string) uint64 {
 	b, err := v.dial(t.Context())
 	if err != nil {
-		return 1 // it is coming back
+		return 1 // the server is restarting
 	}
 	defer b.Close(t.Context()) //nolint:errcheck // a test's
 	s, err := b.JetStream().Stream(t.Context(), "GLOBAL_WORKQUEUE_"+capability)
@@ -518,7 +517,7 @@ func queueLength(t *testing.T, v victim, capability string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-// judgeEnd compares what the workers said with what the network holds.
+// judgeEnd compares what the workers reported with the stored state of the network.
 func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[work.ItemState]int) {
 	t.Helper()
 	for _, w := range c.history.judge(killSlack) {
@@ -535,21 +534,21 @@ func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[work.ItemS
 	for _, l := range letters {
 		dead[l.TaskID]++
 		if dead[l.TaskID] > 1 {
-			t.Errorf("%s is %d times in the dead letters", l.TaskID, dead[l.TaskID])
+			t.Errorf("%s is in the dead letters %d times", l.TaskID, dead[l.TaskID])
 		}
 		if l.Attempts < killTries && l.Reason != work.Refused {
 			t.Errorf("%s is dead after %d attempts: %s", l.TaskID, l.Attempts, l.Reason)
 		}
 	}
 	if len(dead) != states[work.Dead] {
-		t.Errorf("%d items are dead, %d in the dead letters", states[work.Dead], len(dead))
+		t.Errorf("%d items are dead, but %d are in the dead letters", states[work.Dead], len(dead))
 	}
 	for _, e := range c.history {
 		if e.What != "complete" {
 			continue
 		}
 		if s := nettest.State(t, boss, e.Task); s.State != work.Completed || s.HolderGUID != e.GUID {
-			t.Errorf("%s was said to be completed by %s, and is %s by %s", e.Task, e.GUID, s.State, s.HolderGUID)
+			t.Errorf("%s was reported completed by %s, but is %s by %s", e.Task, e.GUID, s.State, s.HolderGUID)
 		}
 		if dead[e.Task] > 0 {
 			t.Errorf("%s is completed and in the dead letters", e.Task)
@@ -557,7 +556,7 @@ func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[work.ItemS
 	}
 	for host, guids := range c.identities {
 		if len(guids) != 1 {
-			t.Errorf("%s had %d identities: a killed process's must be free at once", host, len(guids))
+			t.Errorf("%s had %d identities: that of a killed process must be free at once", host, len(guids))
 		}
 	}
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// While the link is down the agents of a computer find each other, write to each
-// other and work for each other. What was begun here ends here, the rest is done in
-// the network when the link is back, and each is in one place.
-func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
+// While the link is down, the agents of a computer discover each other, exchange mail and claim
+// each other's work. Items claimed here are completed here, the others move to the network once
+// the link is back, and each item is on one bus only.
+func TestAgentsOfAComputerWorkWithoutTheLink(t *testing.T) {
 	t.Parallel()
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
 	shop, blog := nettest.OpenLinked(t, nettest.Linked(n, hub, "shop")), nettest.OpenLinked(t, nettest.Linked(n, hub, "blog"))
@@ -36,7 +36,7 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 		t.Errorf("a notice though the link is up: %s", shop.Notice())
 	}
 	nettest.Submit(t, boss, "before", "go")
-	nettest.Complete(t, other, nettest.ClaimTask(t, other, "before")) // it went to the network at once
+	nettest.Complete(t, other, nettest.ClaimTask(t, other, "before")) // the item was submitted to the network directly
 	n.Stop()
 	nettest.AwaitLoss(t, shop, blog)
 	if !strings.Contains(shop.Notice(), "link to the agents' network is down") {
@@ -44,7 +44,7 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 	}
 
 	if got := nettest.GUIDs(nettest.Discover(t, boss, registry.Filter{})); !slices.Contains(got, hand.GUID()) || slices.Contains(got, other.GUID()) {
-		t.Errorf("found %q, of which %s is here and %s is not", got, hand.GUID(), other.GUID())
+		t.Errorf("found %q, want %s of this computer and not %s", got, hand.GUID(), other.GUID())
 	}
 	waiting := make(chan []mail.Mail, 1)
 	go func() {
@@ -87,12 +87,12 @@ func TestAComputersAgentsGoOnWithoutTheLink(t *testing.T) {
 	}
 	wait.Eventually(t, "each item in one place", func() bool { return nettest.OnlyOnce(t, shop) == "" })
 	if err := boss.Complete(t.Context(), done.TaskID, done.Token, work.Outcome{Success: true, Summary: "me"}); nettest.CategoryOf(err) != store.ConflictError {
-		t.Errorf("somebody else's completion: %v", err)
+		t.Errorf("a completion by another agent: %v", err)
 	}
 }
 
-// letters is the mail from one agent to another: numbers that grow, of which some
-// were acknowledged.
+// letters is the mail from one agent to another: increasing numbers, of which some sends were
+// acknowledged.
 type letters struct {
 	from, to *agentnet.Agent
 	mu       sync.Mutex
@@ -121,7 +121,7 @@ func (l *letters) sendOne(t *testing.T, i int) {
 	}
 }
 
-// judge says what is wrong with what was read.
+// judge returns what is wrong with the mail that was read.
 func (l *letters) judge(name string) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,14 +182,14 @@ func readLetters(ctx context.Context, t *testing.T, to *agentnet.Agent, by map[s
 	}
 }
 
-// Two computers with hubs at one server. The link of one is cut, the server is killed, and
-// so are the hubs, again and again, while mail and work flow. All acknowledged
-// mail arrives once and in order, and each item of work is done once, in one place.
+// Two computers with hubs use one server. The link of one is cut and the server and the hubs are
+// killed repeatedly while mail and work continue. Every acknowledged message must arrive once and
+// in order, and each item must be completed once, on one bus.
 func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	t.Parallel()
 	killing.Lock()
 	defer killing.Unlock()
-	const mails = 45 // of each pair; a sender of two may send 100 in a minute
+	const mails = 45 // for each pair: an agent that sends to two others may send 100 messages per minute
 	address := fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 	store := t.TempDir()
 	srv := startChild(t, "server", address, store, "", func(event) {})
@@ -254,9 +254,9 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 			reading.Go(func() { w.work(ctx) })
 		}
 	}
-	faulty := make(chan struct{}) // until it is closed
+	faulty := make(chan struct{}) // closed when the faults are over
 	mended := sync.OnceFunc(func() { close(faulty) })
-	defer func() { // also where the test fails before its end
+	defer func() { // also if the test fails earlier
 		mended()
 		stop()
 		sending.Wait()
@@ -307,9 +307,9 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	t.Logf("%d items: %v; faults: %v", items, states, times)
 }
 
-// REQ-ABUSE-003: an agent at a cluster that has a hub, too, has one allowance, whichever
-// way its mail goes and whether the link is up.
-func TestTwoBusesAreNotTwoAllowances(t *testing.T) {
+// REQ-ABUSE-003: an agent of a cluster and of a hub has one rate limit for mail, whichever bus the
+// mail uses and whether the link is up.
+func TestTwoBusesShareOneRateLimit(t *testing.T) {
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
 	clock := new(nettest.Clock)
 	now := clock.Still()
@@ -333,7 +333,7 @@ func TestTwoBusesAreNotTwoAllowances(t *testing.T) {
 		}
 	}
 	refused(boss, "both ways together")
-	clock.Forward(11 * time.Second) // for the limit of registrations
+	clock.Forward(11 * time.Second) // past the rate limit of registrations
 	refused(nettest.Register(t, shop, nettest.Dispatcher()), "a twin")
 	away := n.Host("host-a", "ann", "shop")
 	away.Now = now

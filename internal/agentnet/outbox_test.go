@@ -20,9 +20,9 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// While the link is down mail is kept on this computer, and forwarded once and
-// in order when it is back.
-func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
+// While the link is down, mail is stored on this computer. Once the link is back, it is forwarded
+// once and in order.
+func TestMailIsStoredWhileTheNetworkIsUnreachable(t *testing.T) {
 	t.Parallel()
 	n, local := nettest.StartServer(t), nettest.StartServer(t)
 	cfg := n.Host("host-a", "ann", "shop")
@@ -42,7 +42,7 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 		ids = append(ids, s.ID)
 	}
 	if s := nettest.SendText(t, boss, boss, "to a local one"); s.Queued {
-		t.Errorf("%+v: mail of a computer needs no link", s)
+		t.Errorf("%+v: mail within a computer needs no link", s)
 	}
 	if s, err := boss.Send(t.Context(), mail.Message{Recipient: uuid.NewString(), Text: "to nobody"}); err != nil || !s.Queued {
 		t.Errorf("%+v, %v", s, err)
@@ -71,8 +71,8 @@ func TestMailIsKeptWhileTheNetworkIsAway(t *testing.T) {
 	})
 }
 
-// What a process that died has left is forwarded by the next one.
-func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
+// Mail that a killed process left in the outbox is forwarded by the next process.
+func TestTheNextProcessForwardsTheOutbox(t *testing.T) {
 	t.Parallel()
 	n, local := nettest.StartServer(t), nettest.StartServer(t)
 	cfg := n.Host("host-a", "ann", "shop")
@@ -101,7 +101,6 @@ func TestTheNextProcessForwardsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// Without a place to keep it, the sender is told.
 func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 	t.Parallel()
 	n, local := nettest.StartServer(t), nettest.StartServer(t)
@@ -118,9 +117,9 @@ func TestWithoutAnOutboxAnOutageIsAnError(t *testing.T) {
 	nettest.Wants(t, err, store.ConnectionError, "could not be stored on this computer")
 }
 
-// A message that can go nowhere, of a sender whom the network has never seen, does
-// not hold up the mail of the others; the sender is told on the hub's bus.
-func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
+// An undeliverable message does not delay the mail of others, even if the network does not know
+// its sender. The sender gets an error report on the hub's bus.
+func TestAnUndeliverableMessageDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	n, local := nettest.StartServer(t), nettest.StartServer(t, func(o *server.Options) { o.MaxPayload = bus.MaxPayload })
 	hand := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "blog")), nettest.Worker("go"))
@@ -129,7 +128,7 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 	n.Stop()
 	first := agentnet.Open(cfg)
 	wait.Eventually(t, "the hub's bus", func() bool { return first.Status().Local })
-	boss := nettest.Register(t, first, nettest.Dispatcher()) // it will not have entered the network
+	boss := nettest.Register(t, first, nettest.Dispatcher()) // not registered in the network when its message is forwarded
 	guid := boss.GUID()
 	long := strings.Repeat("\"", mail.MaxMail) // twice as long as JSON
 	for _, m := range []mail.Message{
@@ -153,7 +152,7 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 	}
 	boss = nettest.Register(t, nettest.OpenLinked(t, cfg), nettest.Dispatcher())
 	if boss.GUID() != guid {
-		t.Fatalf("%s came back as %s", guid, boss.GUID())
+		t.Fatalf("the GUID changed from %s to %s", guid, boss.GUID())
 	}
 	var own []string
 	wait.Eventually(t, "the notices", func() bool { own = append(own, nettest.TryTexts(t, boss)...); return len(own) >= 2 })
@@ -162,9 +161,9 @@ func TestAMessageThatCannotBeForwardedHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// Whoever of a computer's processes forwards the mail: who has written it writes to
-// the network again at once, with the network's rate limits.
-func TestMailThatAnotherProcessHasForwardedWaitsNoMore(t *testing.T) {
+// After another process of the computer has forwarded the queued mail, the sender sends directly
+// again, within the network's rate limits.
+func TestSendingIsDirectAfterAnotherProcessForwarded(t *testing.T) {
 	t.Parallel()
 	n, local := nettest.StartServer(t), nettest.StartServer(t)
 	proxy := nettest.StartProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
@@ -184,7 +183,7 @@ func TestMailThatAnotherProcessHasForwardedWaitsNoMore(t *testing.T) {
 	for i := range 3 {
 		nettest.SendText(t, boss, hand, fmt.Sprint(i))
 	}
-	// Some news for the other process: what waits is forwarded by it.
+	// The restarted server can be reached by the other process, which forwards the outbox.
 	n.Stop()
 	n.Start()
 	var got []string

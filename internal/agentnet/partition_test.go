@@ -21,15 +21,15 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// node is what a server's process is told of its cluster.
+// node is a server process's part of the cluster configuration.
 type node struct {
 	Name   string
 	Port   int      // of routes
-	Routes []string // to the others, each through a proxy of its own
+	Routes []string // to the other nodes, each through its own proxy
 }
 
-// join makes a server a node of a cluster. It tells nobody its real address, so
-// that the others come through their proxies only.
+// join makes a server a node of a cluster. It does not advertise its real address, so the other
+// nodes reach it only through their proxies.
 func (n node) join(opts *server.Options) error {
 	opts.ServerName = n.Name
 	opts.Cluster = server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: n.Port, Advertise: "127.0.0.1:1"}
@@ -43,8 +43,8 @@ func (n node) join(opts *server.Options) error {
 	return nil
 }
 
-// clusterVictim is three stock servers in processes of their own, of which one at
-// a time is killed, suspended or cut off from the others.
+// clusterVictim starts three stock servers in processes of their own. Its faults kill, suspend or
+// isolate one node at a time.
 func clusterVictim(t *testing.T) victim {
 	const nodes = 3
 	ports := testbed.FreePorts(t, 2*nodes)
@@ -96,7 +96,7 @@ func clusterVictim(t *testing.T) victim {
 	}}
 }
 
-// serverOptions are those of a server's process, alone or in a cluster.
+// serverOptions returns the options of a server process, alone or in a cluster.
 func serverOptions(host, dir string) (*server.Options, error) {
 	opts := &server.Options{Host: host, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true}
 	notified := os.Getenv(childRole + "_NAME")
@@ -110,12 +110,12 @@ func serverOptions(host, dir string) (*server.Options, error) {
 	return opts, n.join(opts)
 }
 
-// beatEvery is the heartbeat of the workers' processes, the shortest there is.
+// beatEvery is the heartbeat interval of the workers' processes, the shortest one allowed.
 const beatEvery = 10 * time.Second
 
-// judgePresence watches how the registry sees an agent whose process was just
-// killed: it is live for three heartbeats of the servers' clock, here the computer's, and
-// offline from then on. Those that live are not.
+// judgePresence checks how the registry shows an agent whose process was just killed: live for
+// three heartbeats by the servers' clock, here this computer's, then offline. The agents in live
+// must stay online.
 func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live []string) {
 	t.Helper()
 	var end time.Time
@@ -137,27 +137,27 @@ func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live [
 		}
 		switch {
 		case gone && after.Before(end.Add(-killSlack)):
-			t.Errorf("%s is offline %v before three heartbeats are missing", killed, end.Sub(after))
+			t.Errorf("%s is offline %v before three heartbeats were missed", killed, end.Sub(after))
 		case !gone && before.After(end.Add(killSlack)):
-			t.Errorf("%s is %s %v after three heartbeats are missing", killed, seen, before.Sub(end))
+			t.Errorf("%s is %s %v after three heartbeats were missed", killed, seen, before.Sub(end))
 			return true
 		}
 		return gone
 	})
 	if !ended {
-		t.Errorf("the killed agent %s is not seen to be away", killed)
+		t.Errorf("the killed agent %s is not shown as offline", killed)
 	}
 	for _, guid := range live {
 		if !nettest.Comes(t, func() bool {
 			_, seen, err := observer.Info(t.Context(), guid)
 			return err == nil && seen != registry.Gone
 		}) {
-			t.Errorf("the live agent %s is not seen to be there", guid)
+			t.Errorf("the live agent %s is not shown as online", guid)
 		}
 	}
 }
 
-// sendUntil sends mail, no faster than the limit allows, until done is closed.
+// sendUntil sends mail at the rate that the limit allows until done is closed.
 func (l *letters) sendUntil(t *testing.T, done <-chan struct{}) {
 	pace := time.NewTicker(700 * time.Millisecond)
 	defer pace.Stop()
@@ -171,7 +171,8 @@ func (l *letters) sendUntil(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// judgeMail waits for all mail that was acknowledged, and ends the reading of it.
+// judgeMail waits until all acknowledged mail was read, ends the reading, and reports what is
+// wrong.
 func (l *letters) judgeMail(t *testing.T, stop func(), reading *sync.WaitGroup) {
 	t.Helper()
 	wait.Eventually(t, "all mail", l.allRead)

@@ -2,7 +2,7 @@
 
 package agentnet_test
 
-// suspend cannot stop a process here: the tests go on without.
+// suspend reports false: processes cannot be suspended here, and tests skip that fault.
 func suspend(int) bool { return false }
 
 func resume(int) {}

@@ -18,7 +18,7 @@ import (
 
 var payload = make([]byte, 200)
 
-// BenchmarkOpen is the start of a hub's bus and its end.
+// BenchmarkOpen starts and stops a hub's bus.
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()
 	for b.Loop() {
@@ -32,8 +32,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkPublish is one publish, durable as the mode says, with as many
-// publishers at once.
+// BenchmarkPublish measures one durable publish in each mode with several concurrent publishers.
 func BenchmarkPublish(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
 		for _, publishers := range []int{1, 16, 100} {
@@ -49,7 +48,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkPublishJoined is the same from another process's Bus, over TCP.
+// BenchmarkPublishJoined is the same from another process's Bus over TCP.
 func BenchmarkPublishJoined(b *testing.B) {
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityFast} {
 		for _, publishers := range []int{1, 16, 100} {
@@ -71,7 +70,7 @@ func BenchmarkPublishJoined(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch is one message of a batch of 100.
+// BenchmarkBatch measures one message of a batch of 100.
 func BenchmarkBatch(b *testing.B) {
 	opened := open(b, bus.Config{DataDir: b.TempDir()})
 	ensureStream(b, opened, "S", "s.>")
@@ -112,9 +111,8 @@ func publishAll(b *testing.B, publish func(context.Context, *nats.Msg) error, pu
 	wg.Wait()
 }
 
-// BenchmarkNamespaces is a hub with so many namespaces of three channels on its
-// disk: its start, the first join of one after it, and what the process takes
-// once all of them were joined.
+// BenchmarkNamespaces measures a hub with many namespaces of three channels on disk: its start,
+// the first join of one, and the process's memory after all were joined.
 func BenchmarkNamespaces(b *testing.B) {
 	for _, n := range []int{0, 100, 500} {
 		cfg := bus.Config{DataDir: b.TempDir()}
@@ -177,7 +175,8 @@ func BenchmarkNamespaces(b *testing.B) {
 	}
 }
 
-// residentMB is this process's resident memory; 0 where the system does not tell.
+// residentMB returns this process's resident memory in MB, or 0 where the system does not report
+// it.
 func residentMB(b *testing.B) float64 {
 	data, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

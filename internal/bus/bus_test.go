@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	}
 	status := m.Run()
 	if status == 0 {
-		// nats-server leaves these behind for some seconds when a stream ends that
-		// could not reach the one it copies.
+		// nats-server keeps these goroutines for some seconds after the end of a stream that could not
+		// reach its origin.
 		if err := goleak.Find(
 			goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*stream).setupMirrorConsumer.func3"),
 			goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*stream).trySetupSourceConsumer.func3"),
@@ -53,7 +53,7 @@ func open(t testing.TB, cfg bus.Config) *bus.Bus {
 	return b
 }
 
-// project asks a bus of this process for Grants of the namespace test.
+// project requests Grants of the namespace test from a bus of this process.
 func project(b *bus.Bus) bus.Ask {
 	return func(ctx context.Context) (bus.Grant, error) {
 		return b.Grant(ctx, bus.GrantRequest{Namespace: "test"})
@@ -92,7 +92,7 @@ func ensureStream(t testing.TB, b *bus.Bus, name, subjects string) jetstream.Str
 	return s
 }
 
-// stored returns how often each payload is in a stream.
+// stored counts how often each payload is in a stream.
 func stored(t testing.TB, b *bus.Bus, name string) map[string]int {
 	t.Helper()
 	stream, err := b.JetStream().Stream(t.Context(), name)
@@ -154,7 +154,7 @@ func TestMessagesSurviveReopening(t *testing.T) {
 	}
 	again, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("one")}, jetstream.WithMsgID("1"))
 	if err != nil || !again.Duplicate {
-		t.Errorf("the message id is forgotten: %+v, %v", again, err)
+		t.Errorf("the message id is not remembered: %+v, %v", again, err)
 	}
 }
 
@@ -262,7 +262,7 @@ func TestPublishErrors(t *testing.T) {
 		})
 	}
 	if got := stored(t, b, "S"); len(got) != 0 {
-		t.Errorf("stored all the same: %v", got)
+		t.Errorf("stored in spite of the error: %v", got)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestBatchKeepsTheOrderAndCommitsOnce(t *testing.T) {
 	}
 }
 
-func TestBatchTellsWhichMessageFailed(t *testing.T) {
+func TestBatchReportsWhichMessageFailed(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Config{DataDir: t.TempDir()})
 	ensureStream(t, b, "S", "s.>")
@@ -324,12 +324,12 @@ func TestOneDataDirectoryHasOneHub(t *testing.T) {
 	if _, err := bus.Open(t.Context(), cfg); bus.CodeOf(err) != bus.CodeLocked {
 		t.Errorf("second Open: %v", err)
 	}
-	ensureStream(t, b, "S", "s.>") // the first is unharmed
+	ensureStream(t, b, "S", "s.>") // the first bus still works
 	shut(t, b)
 	open(t, cfg)
 }
 
-func TestLeftoversDoNotHinder(t *testing.T) {
+func TestLeftoverFilesDoNotPreventAStart(t *testing.T) {
 	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	dir := filepath.Join(cfg.DataDir, "bus")
@@ -341,7 +341,7 @@ func TestLeftoversDoNotHinder(t *testing.T) {
 	}
 	join(t, open(t, cfg))
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the directory is open to others: %v, %v", info.Mode(), err)
+		t.Errorf("the directory is accessible to others: %v, %v", info.Mode(), err)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestOpenLeavesNothingBehindAfterAFailure(t *testing.T) {
 	open(t, cfg)
 }
 
-func TestWrongConfigurations(t *testing.T) {
+func TestInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -394,8 +394,7 @@ func TestWrongConfigurations(t *testing.T) {
 	}
 }
 
-// Close waits for publishes in flight: each of them is either stored or told
-// that it is not.
+// Close waits for publishes in flight: each of them is stored or returns an error.
 func TestCloseLosesNoMessageInFlight(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []bus.Durability{bus.DurabilityCommit, bus.DurabilityAlways, bus.DurabilityFast} {
@@ -431,7 +430,7 @@ func TestCloseLosesNoMessageInFlight(t *testing.T) {
 				})
 			}
 			<-half
-			batch := b.NewBatch() // added, never waited for
+			batch := b.NewBatch() // added, but Wait is never called
 			for i := range 100 {
 				text := fmt.Sprintf("batch/%d", i)
 				if err := batch.Add(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte(text)}); err != nil {
@@ -481,10 +480,10 @@ func TestCloseEndsInTimeAndReleasesAll(t *testing.T) {
 	gone := b.Conn().StatusChanged(nats.CLOSED)
 	closed := make(chan error)
 	go func() { closed <- b.Close(ctx) }()
-	<-gone // it does not wait for the publish
+	<-gone // Close does not wait for the publish
 	close(gate)
 	if err := <-closed; bus.CodeOf(err) != bus.CodeTimeout {
-		t.Errorf("Close = %v, want that it gave up waiting", err)
+		t.Errorf("Close = %v, want the end of the context", err)
 	}
 	wg.Wait()
 	shut(t, b) // a second Close does nothing

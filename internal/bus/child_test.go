@@ -22,11 +22,11 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// With childEnv the test binary is a process that publishes for ever. Its value
-// is the role, the mode and the data directory.
+// childEnv makes the test binary a process that publishes until it is killed. Its value is the
+// role, the mode and the data directory.
 const childEnv = "PARLEY_BUS_TEST_CHILD"
 
-// runChild publishes from several goroutines and prints what was acknowledged.
+// runChild publishes from several goroutines and prints which messages were acknowledged.
 func runChild() int {
 	args := strings.SplitN(os.Getenv(childEnv), ",", 3)
 	role, mode, dir := args[0], bus.Durability(args[1]), args[2]
@@ -55,7 +55,7 @@ func runChild() int {
 			for i := 0; ; i++ {
 				text := fmt.Sprintf("%d/%d/%d", os.Getpid(), p, i)
 				if _, err := b.Publish(ctx, &nats.Msg{Subject: "s.1", Data: []byte(text)}); err != nil {
-					continue // the hub is gone
+					continue // the hub is not running
 				}
 				out.Lock()
 				fmt.Println(text)
@@ -68,7 +68,7 @@ func runChild() int {
 
 var testStream = jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, MaxBytes: 64 << 20}
 
-// serveGrants gives Grants of a bus to other processes, as the hub's socket does.
+// serveGrants sends Grants of a bus to other processes, as the hub's socket does.
 func serveGrants(b *bus.Bus, dir string) (stop func(), err error) {
 	path := grantSocket(dir)
 	if err := os.RemoveAll(path); err != nil {
@@ -88,10 +88,10 @@ func serveGrants(b *bus.Bus, dir string) (stop func(), err error) {
 			}
 			g, err := project(b)(context.Background())
 			if err == nil {
-				// The password does not encode as part of the Grant.
+				// The password is not encoded as part of a Grant.
 				_ = json.NewEncoder(conn).Encode([]any{g, string(g.Password)})
 			}
-			_ = conn.Close() // the peer has it, or asks again
+			_ = conn.Close() // the peer has the grant, or requests one again
 		}
 	}()
 	return func() { _ = ln.Close(); <-served }, nil
@@ -102,7 +102,7 @@ func grantSocket(dir string) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("parley-grants-%x", sum[:6]))
 }
 
-// askOver asks the process that serves grants for dir.
+// askOver requests a grant from the process that serves grants for dir.
 func askOver(dir string) bus.Ask {
 	return func(context.Context) (bus.Grant, error) {
 		conn, err := net.Dial("unix", grantSocket(dir))
@@ -118,7 +118,7 @@ func askOver(dir string) bus.Ask {
 	}
 }
 
-// child is a process of runChild's.
+// child is a process that runs runChild.
 type child struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
@@ -152,7 +152,7 @@ func startChild(t *testing.T, role string, mode bus.Durability, dir string) *chi
 	return c
 }
 
-// read reads acknowledgements until there are n, and tells whether there were.
+// read reads acknowledgements until there are n, and reports whether there were.
 func (c *child) read(n int) bool {
 	for len(c.acked) < n {
 		if !c.lines.Scan() {
@@ -163,20 +163,20 @@ func (c *child) read(n int) bool {
 	return true
 }
 
-// kill kills the process and reads what it said before.
+// kill kills the process and reads the rest of its output.
 func (c *child) kill() {
 	if c.cmd.ProcessState != nil {
 		return
 	}
-	_ = c.cmd.Process.Kill() // it may be gone
+	_ = c.cmd.Process.Kill() // it may have ended already
 	for c.lines.Scan() {
 		c.acked = append(c.acked, c.lines.Text())
 	}
 	_ = c.cmd.Wait() // killed
 }
 
-// missing returns the acknowledged messages that were not found. The last line
-// may be cut off by the kill.
+// missing returns the acknowledged messages that are not stored. The last line may be cut off by
+// the kill.
 func (c *child) missing(found map[string]int) []string {
 	var missing []string
 	for i, text := range c.acked {
@@ -244,8 +244,8 @@ func openServing(t *testing.T, cfg bus.Config) *bus.Bus {
 	return b
 }
 
-// A joined process goes on when the hub is killed and another starts, on a new
-// port with a new credential.
+// A joined process continues when the hub is killed and another starts on a new port with a new
+// credential.
 func TestJoinerSurvivesKilledHub(t *testing.T) {
 	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
@@ -271,7 +271,7 @@ func TestJoinerSurvivesKilledHub(t *testing.T) {
 	}
 }
 
-func TestJoinedBusFollowsTheHub(t *testing.T) {
+func TestJoinedBusReconnectsToARestartedHub(t *testing.T) {
 	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	ask := askOver(cfg.DataDir)
@@ -317,7 +317,7 @@ func TestJoinedBusFollowsTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	if msg, err := sub.NextMsg(30 * time.Second); err != nil || string(msg.Data) != "again" {
-		t.Errorf("the subscription did not follow: %v, %v", msg, err)
+		t.Errorf("the subscription was not restored: %v, %v", msg, err)
 	}
 	last := joined.Info()
 	if last.URL == first.URL || last.URL != hub.Info().URL || last.Durability != bus.DurabilityFast {

@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// disk is a Syncer that counts, and does what the test wants at every sync.
+// disk is a Syncer that counts syncs and calls onSync for each.
 type disk struct {
 	syncs  atomic.Int64
 	closed atomic.Bool
@@ -38,7 +38,7 @@ func (d *disk) config(c bus.Config) bus.Config {
 	return bus.WithSyncer(c, func(string) (bus.Syncer, error) { return d, nil })
 }
 
-func TestAllWhoWaitShareTheNextSync(t *testing.T) {
+func TestAllWaitingCommitsShareTheNextSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		d := &disk{onSync: func(int64) error { <-gate; return nil }}
@@ -72,8 +72,8 @@ func TestAllWhoWaitShareTheNextSync(t *testing.T) {
 	})
 }
 
-// Every commit is served by a sync that started after it: what was written
-// before the call is covered.
+// Every commit waits for a sync that started after the call, so it covers everything written
+// before.
 func TestCommitIsServedByALaterSync(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -130,8 +130,8 @@ func TestEndOfContextEndsTheWaitForTheDisk(t *testing.T) {
 	})
 }
 
-// A kernel that could not write a page marks it clean: a later sync succeeds
-// without the data. So the first failure is the last word.
+// A kernel that could not write a page marks it clean: a later sync succeeds without the data.
+// Therefore the first failure is final.
 func TestFailedDiskIsFinal(t *testing.T) {
 	t.Parallel()
 	eio := errors.New("input/output error")
@@ -155,7 +155,7 @@ func TestFailedDiskIsFinal(t *testing.T) {
 		}
 	}
 	if b.Info().StorageError == "" {
-		t.Error("Info does not tell of the failed disk")
+		t.Error("Info does not report the failed disk")
 	}
 	if err := b.Close(context.Background()); bus.CodeOf(err) != bus.CodeStorage {
 		t.Errorf("Close = %v, want the disk's failure", err)
@@ -170,8 +170,7 @@ func TestConcurrentPublishesShareSyncs(t *testing.T) {
 	ensureStream(t, b, "S", "s.>")
 	before := d.syncs.Load()
 
-	// The first publish's sync lasts until all others are stored: they share
-	// the second.
+	// The first publish's sync lasts until all others are stored; those share the second sync.
 	stored := make(chan struct{})
 	d.onSync = func(n int64) error {
 		if n == before+1 {
@@ -218,7 +217,7 @@ func TestNewStreamIsSyncedInEveryMode(t *testing.T) {
 			before := d.syncs.Load()
 			ensureStream(t, b, "S", "s.>")
 			if d.syncs.Load() == before {
-				t.Error("no sync after a stream was made")
+				t.Error("no sync after a stream was created")
 			}
 			before = d.syncs.Load()
 			if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1"}); err != nil {
@@ -236,7 +235,7 @@ func TestNewStreamIsSyncedInEveryMode(t *testing.T) {
 	}
 }
 
-func TestFilesystemThatRefusesMakesCommitAlways(t *testing.T) {
+func TestModeIsAlwaysWhereTheFilesystemCannotSync(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
 	cfg := bus.WithSyncer(bus.Config{DataDir: t.TempDir(), Logger: log.logger()}, func(string) (bus.Syncer, error) {
@@ -253,14 +252,14 @@ func TestFilesystemThatRefusesMakesCommitAlways(t *testing.T) {
 		t.Errorf("Info = %+v", info)
 	}
 	if !log.contains(`"level":"WARN"`) || !log.contains("function not implemented") {
-		t.Errorf("the log does not tell: %s", log.String())
+		t.Errorf("the log does not say so: %s", log.String())
 	}
 	if joined := join(t, b); joined.Info().Durability != bus.DurabilityAlways {
 		t.Errorf("a joined bus is %q", joined.Info().Durability)
 	}
 }
 
-// A joined process that cannot sync must not pretend to.
+// A joined process that cannot sync must not report messages as durable.
 func TestJoinerThatCannotSyncIsRefused(t *testing.T) {
 	t.Parallel()
 	refuse := func(string) (bus.Syncer, error) { return nil, errors.New("not permitted") }

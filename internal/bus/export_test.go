@@ -9,10 +9,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Syncer lets tests take the disk's place.
+// Syncer lets tests replace the sync of the disk.
 type Syncer = syncer
 
-// WithSyncer makes a bus sync through what open returns.
+// WithSyncer makes a bus use the syncer that open returns.
 func WithSyncer(c Config, open func(dir string) (Syncer, error)) Config {
 	c.openSyncer = open
 	return c
@@ -24,14 +24,13 @@ type Committer struct{ c *committer }
 // NewCommitter starts a committer.
 func NewCommitter(s Syncer) Committer { return Committer{newCommitter(s)} }
 
-// Commit is what Bus.Commit calls.
+// Commit blocks until everything written before is durable, as Bus.Commit does.
 func (c Committer) Commit(ctx context.Context) error { return c.c.commit(ctx) }
 
-// Close ends the committer.
+// Close stops the committer.
 func (c Committer) Close() error { return c.c.close() }
 
-// ShownURL checks a configuration's URL and credentials, and returns the URL
-// as it is shown.
+// ShownURL checks the URL and credentials of a configuration, and returns the URL without secrets.
 func ShownURL(c Config) (string, error) {
 	r, err := newRemote(c)
 	if err != nil {
@@ -40,16 +39,16 @@ func ShownURL(c Config) (string, error) {
 	return r.shown, nil
 }
 
-// The limits that the tests reach.
+// The limits that the tests exceed.
 const (
 	MaxSubscriptions = maxSubscriptions
 	MaxUnused        = maxUnused
 )
 
-// Users is who may connect, without a server.
+// Users is the set of users that may connect.
 type Users struct{ us *users }
 
-// NewUsers returns one without anybody.
+// NewUsers returns an empty set.
 func NewUsers() Users { return Users{newUsers()} }
 
 // Add adds a user.
@@ -57,10 +56,10 @@ func (u Users) Add(name string, expires time.Time) (string, bool) {
 	return u.us.add(server.User{Username: name}, expires)
 }
 
-// Take logs in.
+// Take reports whether a login succeeds.
 func (u Users) Take(name, password string) bool { return u.us.take(name, password) != nil }
 
-// Password of a user.
+// Password returns the password of a user, or the empty string.
 func (u Users) Password(name string) string {
 	if user := u.us.byName[name]; user != nil {
 		return user.password
@@ -68,15 +67,15 @@ func (u Users) Password(name string) string {
 	return ""
 }
 
-// Accounts is how many namespaces are open.
+// Accounts returns the number of open namespaces.
 func (b *Bus) Accounts() int {
 	b.embedded.accounts.mu.Lock()
 	defer b.embedded.accounts.mu.Unlock()
 	return len(b.embedded.accounts.byName)
 }
 
-// ReadGreeting reads a NATS server's first line and returns the largest message that
-// it takes.
+// ReadGreeting reads a NATS server's first line and returns the largest message that the server
+// accepts.
 func ReadGreeting(data []byte) (maxPayload int64, err error) {
 	g, err := readGreeting(bufio.NewReaderSize(bytes.NewReader(data), maxGreeting))
 	return g.MaxPayload, err

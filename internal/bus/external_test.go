@@ -30,7 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// stockServer builds the nats-server that go.mod names, once.
+// stockServer builds the nats-server of the version in go.mod, once.
 var stockServer = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "parley-nats")
 	if err != nil {
@@ -56,8 +56,8 @@ func removeStockServer() {
 	}
 }
 
-// startStock runs a stock server with a configuration on an address, until the
-// test or the returned function ends it.
+// startStock runs a stock server with a configuration on an address until the test ends or stop is
+// called.
 func startStock(t *testing.T, address, config string) (stop func()) {
 	t.Helper()
 	exe, err := stockServer()
@@ -73,14 +73,14 @@ func startStock(t *testing.T, address, config string) (stop func()) {
 	cmd.Stdout, cmd.Stderr = &log, &log
 	must(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Kill() // it may be gone
+		_ = cmd.Process.Kill() // it may have ended already
 		_ = cmd.Wait()         // killed
 	})
 	t.Cleanup(stop)
 	for late := time.After(30 * time.Second); ; {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
-			// It greets when it is ready.
+			// The server sends its greeting when it is ready.
 			_, err = conn.Read(make([]byte, 1))
 			must(t, conn.Close())
 			if err == nil {
@@ -95,7 +95,7 @@ func startStock(t *testing.T, address, config string) (stop func()) {
 	}
 }
 
-// closedPort returns an address where nothing listens, until a server of the test does.
+// closedPort returns an address where nothing listens, unless a server of the test does.
 func closedPort(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
@@ -232,7 +232,7 @@ func TestUnusableServers(t *testing.T) {
 	}
 }
 
-// serve accepts connections and closes each after answer.
+// serve accepts connections, sends answer to each and closes it.
 func serve(t *testing.T, answer func(net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -250,7 +250,7 @@ func serve(t *testing.T, answer func(net.Conn)) (address string) {
 				return
 			}
 			answer(c)
-			_ = c.Close() // a test's
+			_ = c.Close() // nothing depends on it
 		}
 	}()
 	return l.Addr().String()
@@ -311,14 +311,14 @@ func TestTLS(t *testing.T) {
 				t.Errorf("Open: %v (code %s), want %q: %s", err, bus.CodeOf(err), tt.want, tt.message)
 			}
 			if warned := log.contains("not verified"); warned != tt.c.InsecureSkipVerify {
-				t.Errorf("warned of the missing verification: %v", warned)
+				t.Errorf("warning about the missing verification: %v", warned)
 			}
 		})
 	}
 }
 
 // REQ-REL-001
-func TestExternalBusReconnectsForEver(t *testing.T) {
+func TestExternalBusReconnectsIndefinitely(t *testing.T) {
 	t.Parallel()
 	address := closedPort(t)
 	config := withJetStream + "\nauthorization { user: ann, password: %s }"
@@ -344,7 +344,7 @@ func TestExternalBusReconnectsForEver(t *testing.T) {
 		return i.State == bus.StateReconnecting && strings.Contains(i.LastError, "no NATS server is running")
 	})
 
-	// Refused credentials do not end it.
+	// Refused credentials do not end the attempts to reconnect.
 	stop = startStock(t, address, fmt.Sprintf(config, "another"))
 	awaitInfo(t, b, func(i bus.Info) bool { return strings.Contains(i.LastError, "refused the credentials") })
 	stop()
@@ -372,7 +372,7 @@ func TestPublishInFlightEndsWithTheConnection(t *testing.T) {
 	address := closedPort(t)
 	stop := startStock(t, address, withJetStream)
 	b := open(t, bus.Config{URL: bus.Secret(address)})
-	// Someone takes the message and never answers.
+	// A subscriber receives the message and never answers.
 	sub, err := b.Conn().SubscribeSync("silent")
 	must(t, err)
 	failed := make(chan error)
@@ -389,7 +389,7 @@ func TestPublishInFlightEndsWithTheConnection(t *testing.T) {
 	}
 }
 
-// awaitInfo waits for what Info shows; the test's own limit ends it.
+// awaitInfo waits until Info satisfies a condition, at most until the test times out.
 func awaitInfo(t *testing.T, b *bus.Bus, ok func(bus.Info) bool) {
 	t.Helper()
 	for !ok(b.Info()) {
@@ -419,7 +419,7 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// authority signs certificates.
+// authority is a CA that signs certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -442,7 +442,7 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{cert, key, writeFile(t, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
 }
 
-// issue makes a certificate for a name, for servers and clients.
+// issue creates a certificate for a name, for servers and clients.
 func (a *authority) issue(t *testing.T, file, name string) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -467,7 +467,7 @@ func writeFile(t *testing.T, name string, data []byte) string {
 	return path
 }
 
-// REQ-SEC-CROSS-002: JWT credentials, as an operator and nsc hand them out.
+// REQ-SEC-CROSS-002: JWT credentials as an operator creates them with nsc.
 func TestCredentialsFile(t *testing.T) {
 	t.Parallel()
 	operator, operatorPub := newKey(t, nkeys.CreateOperator)
@@ -523,8 +523,8 @@ func newKey(t *testing.T, create func() (nkeys.KeyPair, error)) (key nkeys.KeyPa
 	return key, public
 }
 
-// Dial is for messages alone: it needs no JetStream, and no server that is there yet.
-// What the configuration has wrong it says at once.
+// Dial is for plain messages: it requires neither JetStream nor a running server. An invalid
+// configuration is an error at once.
 func TestDial(t *testing.T) {
 	srv := testbed.StartNATS(t, testbed.WithoutJetStream)
 	srv.Stop()
@@ -551,7 +551,7 @@ func TestDial(t *testing.T) {
 	guarded := testbed.StartNATS(t, testbed.WithoutJetStream, func(o *server.Options) { o.Username, o.Password = "u", "p" })
 	refused, err := bus.Dial(bus.Config{URL: bus.Secret(guarded.URL()), Credentials: bus.Credentials{User: "u", Password: "false"}})
 	if err != nil || refused.IsConnected() {
-		t.Errorf("with a false password: %v", err)
+		t.Errorf("with a wrong password: %v", err)
 	}
 	if refused != nil {
 		refused.Close()

@@ -17,14 +17,14 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// fullEnv makes the test below a process whose files cannot grow.
+// fullEnv is the environment variable that makes the test binary a process whose files cannot
+// grow.
 const fullEnv = "PARLEY_BUS_TEST_FULL"
 
-// A stream whose write failed answers nobody until the hub restarts. Whoever asks how
-// the bus is must learn that.
+// After a failed write a stream does not answer until the hub restarts. Info must report that.
 func TestAStreamThatCannotBeWrittenIsReported(t *testing.T) {
 	if os.Getenv(fullEnv) == "" {
-		t.Parallel() // it takes some seconds, mostly until the server gives up
+		t.Parallel() // it takes some seconds, mostly until the server reports the failure
 		exe, err := os.Executable()
 		must(t, err)
 		cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$")
@@ -39,17 +39,17 @@ func TestAStreamThatCannotBeWrittenIsReported(t *testing.T) {
 	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s.1", Data: []byte("fits")}); err != nil {
 		t.Fatal(err)
 	}
-	if notified := b.Info().StorageError; notified != "" {
-		t.Fatalf("before: %s", notified)
+	if problem := b.Info().StorageError; problem != "" {
+		t.Fatalf("before: %s", problem)
 	}
 	signal.Ignore(syscall.SIGXFSZ)
 	must(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}))
-	// The message that does not fit is answered by nobody, and so are those after it.
-	var notified string
-	for late := time.After(30 * time.Second); notified == ""; notified = b.Info().StorageError {
+	// The message that does not fit gets no answer, nor do those after it.
+	var problem string
+	for late := time.After(30 * time.Second); problem == ""; problem = b.Info().StorageError {
 		select {
 		case <-late:
-			t.Fatal("it is not told")
+			t.Fatal("the storage error is not reported")
 		default:
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -59,7 +59,7 @@ func TestAStreamThatCannotBeWrittenIsReported(t *testing.T) {
 			t.Log(err)
 		}
 	}
-	if !strings.Contains(notified, "critical write error") || !strings.Contains(notified, "restart the hub") {
-		t.Errorf("told %q", notified)
+	if !strings.Contains(problem, "critical write error") || !strings.Contains(problem, "restart the hub") {
+		t.Errorf("the storage error is %q", problem)
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// secret is in every message and name that the attacker must not learn of.
+// secret is part of every message and name that the attacker must not see.
 const secret = "victim"
 
-// siege is a hub with tasks of its own, a project with messages, and an
-// attacker who holds a credential of another project.
+// siege is a hub with its own tasks, a project with messages, and an attacker with a credential of
+// another project.
 type siege struct {
 	t      *testing.T
 	hub    *bus.Bus
@@ -69,7 +69,7 @@ func connectWith(g bus.Grant, opts ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect("nats://"+g.Address, opts...)
 }
 
-// unharmed says that the victim's one message is all it has.
+// unharmed checks that the victim has its one message and nothing else.
 func (s *siege) unharmed() {
 	s.t.Helper()
 	info, err := s.stream.Info(s.t.Context())
@@ -78,12 +78,12 @@ func (s *siege) unharmed() {
 		s.t.Errorf("the victim's stream is now %+v", info.State)
 	}
 	if n := stored(s.t, s.victim, "V")[secret]; n != 1 {
-		s.t.Errorf("the victim's message is there %d times", n)
+		s.t.Errorf("the victim's message is stored %d times", n)
 	}
 }
 
 // REQ-SEC-008, REQ-SEC-TEST-001
-func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
+func TestASubscriberReceivesNothingOfOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
@@ -103,7 +103,7 @@ func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
 	}
 	_, err = s.hub.Publish(t.Context(), &nats.Msg{Subject: "tasks.2", Data: []byte(secret)})
 	must(t, err)
-	joinWith(t, bus.Config{Name: secret}, s.ask(secret)) // makes the server tell its system account
+	joinWith(t, bus.Config{Name: secret}, s.ask(secret)) // makes the server inform its system account
 	must(t, s.victim.Conn().Flush())
 
 	must(t, nc.Publish("end", nil))
@@ -111,7 +111,7 @@ func TestASubscriberHearsNothingOfOtherNamespaces(t *testing.T) {
 		if msg.Subject == "end" {
 			return
 		}
-		t.Errorf("heard %s: %s", msg.Subject, msg.Data)
+		t.Errorf("received %s: %s", msg.Subject, msg.Data)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestJetStreamShowsNothingOfOtherNamespaces(t *testing.T) {
 	s.unharmed()
 }
 
-// isRefusal tells whether the answer of the API is an error without content.
+// isRefusal reports whether an answer of the API is an error without content.
 func isRefusal(msg *nats.Msg) bool {
 	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
 		return true
@@ -177,7 +177,7 @@ func isRefusal(msg *nats.Msg) bool {
 	return json.Unmarshal(msg.Data, &answer) == nil && answer.Error != nil
 }
 
-func TestTheSystemAccountTellsNothingOfOthers(t *testing.T) {
+func TestTheSystemAccountRevealsNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
@@ -196,7 +196,7 @@ func TestTheSystemAccountTellsNothingOfOthers(t *testing.T) {
 		for _, body := range []string{"", `{"account":"ns-victim","acc":"ns-victim","auth":true,"subscriptions":true,"streams":true,"accounts":true,"cid":1}`, `["ns-victim"]`} {
 			msg, err := nc.Request(subject, []byte(body), time.Second)
 			if err != nil {
-				continue // nobody answers
+				continue // no answer
 			}
 			if text := string(msg.Data); strings.Contains(text, secret) && !echoes(text) || strings.Contains(text, `"hub"`) || strings.Contains(text, "TASKS") {
 				t.Errorf("%s %s is answered with %s", subject, body, text)
@@ -211,25 +211,25 @@ func TestTheSystemAccountTellsNothingOfOthers(t *testing.T) {
 	}
 	must(t, nc.Flush())
 	if !s.victim.Conn().IsConnected() || !s.hub.Conn().IsConnected() {
-		t.Error("somebody was disconnected")
+		t.Error("the victim or the hub was disconnected")
 	}
 	s.unharmed()
 }
 
-// echoes tells an error that only repeats what it was asked.
+// echoes reports whether text is an error that only repeats the request.
 func echoes(text string) bool {
 	return strings.Contains(text, `"error"`) && !strings.Contains(text, `"data":{`)
 }
 
 // REQ-SEC-008, REQ-SEC-TEST-001
-func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
+func TestPublishedMessagesStayInTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newSiege(t)
 	heard, err := s.victim.Conn().SubscribeSync(">")
 	must(t, err)
 	must(t, s.victim.Conn().Flush())
 	nc := s.attacker()
-	// An inbox that the victim listens on, as if it had leaked.
+	// An inbox of the victim, as if its name had leaked.
 	inbox := s.victim.Conn().NewInbox()
 	for _, subject := range []string{"victim.roadmap", "plain", inbox, "tasks.1", "$JS.ACK.V.C.1.1.1.1.0", "$KV.B.k", "$JS.API.STREAM.PURGE.V"} {
 		must(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: []byte("forged"),
@@ -243,15 +243,14 @@ func TestWhatIsPublishedStaysInTheNamespace(t *testing.T) {
 		if msg.Subject == "end" {
 			break
 		}
-		t.Errorf("the victim heard %s: %s", msg.Subject, msg.Data)
+		t.Errorf("the victim received %s: %s", msg.Subject, msg.Data)
 	}
 	must(t, heard.Unsubscribe())
 	s.unharmed()
 }
 
-// A mirror or a source can name another API and delivery prefix. From its own
-// account's streams the attacker can copy so, which shows that the attempts
-// below are real ones.
+// A mirror or a source can name another API and delivery prefix. The attacker can copy streams of
+// its own account this way, which shows that the attempts below are valid requests.
 //
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestAStreamCannotBeCopiedFromAnotherNamespace(t *testing.T) {
@@ -296,7 +295,7 @@ func TestAStreamCannotBeCopiedFromAnotherNamespace(t *testing.T) {
 	}
 	for _, name := range copies {
 		if n := count(t, js, name); n != 0 && name != control {
-			t.Errorf("%s holds %d messages of another namespace", name, n)
+			t.Errorf("%s has %d messages of another namespace", name, n)
 		}
 	}
 	s.unharmed()
@@ -318,7 +317,7 @@ func TestACredentialIsGoodForOneConnection(t *testing.T) {
 	if _, err := connectWith(wrong); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("a wrong password: %v", err)
 	}
-	nc, err := connectWith(g) // the attempt before has not used it up
+	nc, err := connectWith(g) // the failed attempt has not used up the credential
 	must(t, err)
 	t.Cleanup(nc.Close)
 	if _, err := connectWith(g); !errors.Is(err, nats.ErrAuthorization) {
@@ -345,17 +344,17 @@ func TestACredentialEndsWithTheHub(t *testing.T) {
 	must(t, err)
 	shut(t, hub)
 	if _, err := hub.Grant(t.Context(), bus.GrantRequest{Namespace: "test"}); bus.CodeOf(err) != bus.CodeClosed {
-		t.Errorf("a closed bus grants: %v", err)
+		t.Errorf("a grant by a closed bus: %v", err)
 	}
 	fresh, err := project(open(t, cfg))(t.Context())
 	must(t, err)
 	stale.Address = fresh.Address
 	if _, err := connectWith(stale); !errors.Is(err, nats.ErrAuthorization) {
-		t.Errorf("a credential of the hub before: %v", err)
+		t.Errorf("a credential of the previous hub: %v", err)
 	}
 }
 
-func TestARevokedCredentialIsOfNoUse(t *testing.T) {
+func TestARevokedCredentialIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newSiege(t)
 	unused := s.grant("attacker")
@@ -382,7 +381,7 @@ func TestARevokedCredentialIsOfNoUse(t *testing.T) {
 	}
 }
 
-// The CONNECT of NATS can name an account, and can be sent again.
+// The CONNECT command of NATS can name an account, and can be sent again.
 //
 // REQ-SEC-008, REQ-SEC-TEST-001
 func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
@@ -408,7 +407,7 @@ func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
 			must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 			for _, line := range lines() {
 				if _, err := conn.Write([]byte(line)); err != nil {
-					return // refused already
+					return // refused at once
 				}
 			}
 			for r := bufio.NewReader(conn); ; {
@@ -425,8 +424,8 @@ func TestTheProtocolOpensNoOtherAccount(t *testing.T) {
 	s.unharmed()
 }
 
-// What one project's processes take is bounded.
-func TestANamespaceIsBounded(t *testing.T) {
+// The resources of one project's processes are limited.
+func TestANamespaceIsLimited(t *testing.T) {
 	t.Parallel()
 	s := newSiege(t)
 	nc := s.attacker()
@@ -438,7 +437,7 @@ func TestANamespaceIsBounded(t *testing.T) {
 		"too large":      {Name: "C", Subjects: []string{"c"}, MaxBytes: 1 << 50},
 	} {
 		if _, err := js.CreateStream(t.Context(), cfg); err == nil {
-			t.Errorf("a stream %s was made", name)
+			t.Errorf("a stream %s was created", name)
 		}
 	}
 	for i := range bus.MaxSubscriptions {
@@ -466,12 +465,12 @@ func TestNamespacesAreValidated(t *testing.T) {
 		t.Errorf("unknown access: %v", err)
 	}
 	if _, err := s.victim.Grant(t.Context(), bus.GrantRequest{Namespace: "a"}); bus.CodeOf(err) != bus.CodeUnsupported {
-		t.Errorf("a joined bus grants: %v", err)
+		t.Errorf("a grant by a joined bus: %v", err)
 	}
 }
 
-// Grants that nobody uses are bounded, and make room when they have expired.
-func TestUnusedGrantsAreBounded(t *testing.T) {
+// The number of unused grants is limited, and expired ones do not count.
+func TestUnusedGrantsAreLimited(t *testing.T) {
 	t.Parallel()
 	u := bus.NewUsers()
 	now := time.Now()
@@ -481,31 +480,30 @@ func TestUnusedGrantsAreBounded(t *testing.T) {
 		}
 	}
 	if _, ok := u.Add("hub", time.Time{}); !ok {
-		t.Error("a user that stays is refused")
+		t.Error("a user without expiry is refused")
 	}
 	if _, ok := u.Add("more", now.Add(time.Minute)); ok {
 		t.Error("there is no limit")
 	}
 	if !u.Take("5", u.Password("5")) || u.Take("5", u.Password("5")) {
-		t.Error("a grant is not good for just one connection")
+		t.Error("a grant is valid for more than one connection")
 	}
 	expired, ok := u.Add("expired", now.Add(-time.Second))
 	if !ok || u.Take("expired", expired) {
 		t.Errorf("a grant that has expired: %t", ok)
 	}
 	if _, ok := u.Add("again", now.Add(time.Minute)); !ok {
-		t.Error("an expired grant keeps its place")
+		t.Error("an expired grant still counts")
 	}
 	for range 2 {
 		if !u.Take("hub", u.Password("hub")) {
-			t.Error("the hub's own user is gone")
+			t.Error("the hub's own user was removed")
 		}
 	}
 }
 
-// Many that join one namespace at once get one account; the streams are there
-// after a restart.
-func TestNamespacesComeBackWhenTheyAreJoined(t *testing.T) {
+// Concurrent joins of one namespace open one account. Its streams exist after a restart.
+func TestNamespacesAreRestoredByTheFirstJoin(t *testing.T) {
 	t.Parallel()
 	cfg := bus.Config{DataDir: t.TempDir()}
 	hub := open(t, cfg)
@@ -513,7 +511,7 @@ func TestNamespacesComeBackWhenTheyAreJoined(t *testing.T) {
 	shut(t, hub)
 	hub = open(t, cfg)
 	if n := hub.Accounts(); n != 0 {
-		t.Errorf("%d accounts are open though nobody has joined", n)
+		t.Errorf("%d accounts are open before the first join", n)
 	}
 	var all sync.WaitGroup
 	for range 16 {

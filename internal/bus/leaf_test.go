@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// patience is for what another process or server does in its own time.
+// patience bounds what other processes and servers do in the background.
 const patience = 30 * time.Second
 
 // team is a stock server with a port for leaf nodes.
@@ -26,7 +26,7 @@ type team struct {
 	leaf int
 }
 
-// startTeam starts one, with what its leafnodes and jetstream blocks have beside.
+// startTeam starts a server. leafnodes and jetstream are further settings of these blocks.
 func startTeam(t *testing.T, leafnodes, jetstream string) team {
 	t.Helper()
 	port := testbed.FreePorts(t, 1)[0]
@@ -53,7 +53,7 @@ system_account: SYS
 
 func (s team) url() string { return fmt.Sprintf("nats://127.0.0.1:%d", s.leaf) }
 
-// linked is a hub's bus with a link to s.
+// linked opens a hub's bus with a link to the server at url.
 func linked(t *testing.T, url string, change func(*bus.LeafConfig)) *bus.Bus {
 	t.Helper()
 	return open(t, leafHub(t.TempDir(), url, change))
@@ -83,15 +83,15 @@ func awaitLeaf(t *testing.T, b *bus.Bus, ok func(bus.LeafInfo) bool) {
 
 func stands(i bus.LeafInfo) bool { return i.State == bus.StateConnected }
 
-// throughHub asks a hub for the cluster.
+// throughHub requests grants for the cluster from a hub.
 func throughHub(hub func() *bus.Bus, req bus.GrantRequest) bus.Ask {
 	return func(ctx context.Context) (bus.Grant, error) { return hub().Grant(ctx, req) }
 }
 
 var whole = bus.GrantRequest{Access: bus.AccessCluster}
 
-// What a process does at the cluster passes through the hub, which alone has the
-// credentials; nothing of it is stored at the hub, and nothing of the hub there.
+// A process reaches the cluster through the hub, which alone has the credentials. Neither stores
+// the other's messages.
 func TestTheClusterIsReachedThroughTheHubsLink(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t, "", "domain: team")
@@ -114,7 +114,7 @@ func TestTheClusterIsReachedThroughTheHubsLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := kv.Update(t.Context(), "ann", []byte("3"), first); !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
-		t.Errorf("a lost race: %v", err)
+		t.Errorf("a put with an old revision: %v", err)
 	}
 	consumer, err := b.JetStream().CreateConsumer(t.Context(), "WORK", jetstream.ConsumerConfig{Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy})
 	must(t, err)
@@ -145,9 +145,9 @@ func operator(t *testing.T, s team) jetstream.JetStream {
 	return js
 }
 
-// For who is connected through the link it is as if the cluster itself had gone and
-// come back; the hub's own bus goes on, and refuses meanwhile with the reason.
-func TestALinkThatFallsCutsOffWhoIsBehindIt(t *testing.T) {
+// When the link fails, connections through it see an outage and a reconnect of the cluster. The
+// hub's own bus continues, and refuses grants for the cluster with the reason.
+func TestAFailedLinkDisconnectsItsUsers(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t, "", "domain: team")
 	hub := linked(t, s.url(), nil)
@@ -169,7 +169,7 @@ func TestALinkThatFallsCutsOffWhoIsBehindIt(t *testing.T) {
 	}
 	if nc, err := connectWith(unused); err == nil {
 		nc.Close()
-		t.Error("a credential of before the link fell still lets in")
+		t.Error("a credential from before the failure is still accepted")
 	}
 	ensureStream(t, here, "NEAR", "near.>")
 
@@ -179,8 +179,8 @@ func TestALinkThatFallsCutsOffWhoIsBehindIt(t *testing.T) {
 	ensureStream(t, b, "BACK", "back")
 }
 
-// A hub that restarts with another link, or none, is asked anew.
-func TestAHubThatRestartsLinksItselfAgain(t *testing.T) {
+// After a restart of the hub, a joined bus requests a new grant and uses the new link.
+func TestARestartedHubRestoresTheLink(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t, "", "domain: team")
 	cfg := leafHub(t.TempDir(), s.url(), nil)
@@ -206,7 +206,7 @@ func TestAHubThatRestartsLinksItselfAgain(t *testing.T) {
 	}
 }
 
-// Two hubs are two leaf nodes, though they are of the same program.
+// Two hubs have two links, though they run the same program.
 func TestTwoHubsAreLinkedToOneCluster(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t, "", "domain: team")
@@ -215,31 +215,31 @@ func TestTwoHubsAreLinkedToOneCluster(t *testing.T) {
 	awaitLeaf(t, two, stands)
 	a := joinWith(t, bus.Config{}, throughHub(func() *bus.Bus { return one }, whole))
 	b := joinWith(t, bus.Config{}, throughHub(func() *bus.Bus { return two }, whole))
-	heard, err := b.Conn().SubscribeSync("global.agent.b")
+	received, err := b.Conn().SubscribeSync("global.agent.b")
 	must(t, err)
 	must(t, b.Conn().Flush())
 	own, err := b.Conn().SubscribeSync("global.hub.desk.x")
 	must(t, err)
 	must(t, b.Conn().Flush())
-	for end := time.Now().Add(patience); ; { // the interest travels in its own time
+	for end := time.Now().Add(patience); ; { // the servers exchange subscriptions in the background
 		must(t, a.Conn().Publish("global.hub.desk.x", nil))
 		must(t, a.Conn().Publish("global.agent.b", []byte("hello")))
-		if _, err := heard.NextMsg(100 * time.Millisecond); err == nil {
+		if _, err := received.NextMsg(100 * time.Millisecond); err == nil {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("the other computer hears nothing")
+			t.Fatal("the other computer receives nothing")
 		}
 	}
 	if m, err := own.NextMsg(100 * time.Millisecond); err == nil {
-		t.Errorf("what is the hub's own has left the computer: %s", m.Subject)
+		t.Errorf("a subject of the hub's own was forwarded: %s", m.Subject)
 	}
 	if !stands(*one.Info().Leaf) || !stands(*two.Info().Leaf) {
 		t.Errorf("%+v, %+v", one.Info().Leaf, two.Info().Leaf)
 	}
 }
 
-// Through the link an agent reaches what its permissions name, whatever it calls it.
+// Through the link an agent can use only the subjects of its permissions, under any prefix.
 func TestAnAgentIsConfinedBehindTheLink(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t, "", "domain: team")
@@ -272,7 +272,7 @@ func TestAnAgentIsConfinedBehindTheLink(t *testing.T) {
 	}
 	for _, refused := range []string{">", "other", "_INBOX.>", "global.>", "$JS.>", "$KV.>"} {
 		if sub, err := nc.SubscribeSync(refused); err == nil {
-			_ = nc.Flush() // what comes back is an error that the handler gets
+			_ = nc.Flush() // the error reaches the handler
 			if _, err := sub.NextMsg(patience); !errors.Is(err, nats.ErrPermissionViolation) {
 				t.Errorf("to subscribe to %s: %v", refused, err)
 			}
@@ -291,8 +291,8 @@ func TestAnAgentIsConfinedBehindTheLink(t *testing.T) {
 	}
 }
 
-// A message that the cluster does not take is refused at the hub: the cluster would cut
-// the link of all.
+// A message that is too large for the cluster is refused at the hub: otherwise the cluster would
+// cut the link for everybody.
 func TestAMessageTooLargeForTheClusterDoesNotCutTheLink(t *testing.T) {
 	t.Parallel()
 	s := startTeam(t, "", "domain: team")
@@ -302,7 +302,7 @@ func TestAMessageTooLargeForTheClusterDoesNotCutTheLink(t *testing.T) {
 	b := joinWith(t, bus.Config{}, throughHub(func() *bus.Bus { return hub }, whole))
 	ensureStream(t, b, "BIG", "big")
 	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "big", Data: make([]byte, 2<<20)}); !errors.Is(err, nats.ErrMaxPayload) {
-		t.Errorf("a polite client: %v", err)
+		t.Errorf("a client that checks the limit: %v", err)
 	}
 	g, err := hub.Grant(t.Context(), whole)
 	must(t, err)
@@ -314,7 +314,7 @@ func TestAMessageTooLargeForTheClusterDoesNotCutTheLink(t *testing.T) {
 	for answers.Scan() && !strings.Contains(answers.Text(), "-ERR") {
 	}
 	if !strings.Contains(answers.Text(), "Maximum Payload") {
-		t.Errorf("a rude client hears %q", answers.Text())
+		t.Errorf("a client that ignores the limit gets %q", answers.Text())
 	}
 	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "big", Data: make([]byte, 1<<19)}); err != nil {
 		t.Error(err)
@@ -324,8 +324,7 @@ func TestAMessageTooLargeForTheClusterDoesNotCutTheLink(t *testing.T) {
 	}
 }
 
-// Each way in which there is no link has its own words and its own remedy, and the bus
-// of the hub works all the same.
+// Each reason for a missing link has its own message and remedy, and the hub's bus still works.
 func TestWhyThereIsNoLink(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
@@ -359,7 +358,7 @@ func TestWhyThereIsNoLink(t *testing.T) {
 			ensureStream(t, hub, "TASKS", "tasks.>")
 			awaitLeaf(t, hub, func(i bus.LeafInfo) bool {
 				if stands(i) {
-					t.Fatalf("it stands: %+v", i)
+					t.Fatalf("the link is up: %+v", i)
 				}
 				return strings.Contains(i.LastError, tt.why) && strings.Contains(i.Remedy, tt.advic)
 			})
@@ -374,8 +373,7 @@ func TestWhyThereIsNoLink(t *testing.T) {
 	})
 }
 
-// A configuration that cannot be used is refused at the start.
-func TestALeafConfigurationThatCannotBeUsed(t *testing.T) {
+func TestInvalidLeafConfigurationsAreRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*bus.LeafConfig){
 		"no domain":     func(c *bus.LeafConfig) { c.Domain = "" },
@@ -401,8 +399,8 @@ func TestALeafConfigurationThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The link goes to another node of the cluster when its own is killed.
-func TestALinkGoesToAnotherNodeOfTheCluster(t *testing.T) {
+// The link moves to another node of the cluster when its node is killed.
+func TestALinkMovesToAnotherNodeOfTheCluster(t *testing.T) {
 	t.Parallel()
 	const nodes = 3
 	ports := testbed.FreePorts(t, 2*nodes)
@@ -430,7 +428,7 @@ func TestALinkGoesToAnotherNodeOfTheCluster(t *testing.T) {
 	servers[first].Stop()
 	awaitLeaf(t, hub, func(i bus.LeafInfo) bool { return stands(i) && i.Server != first })
 	awaitInfo(t, b, func(i bus.Info) bool { return i.State == bus.StateConnected && i.Reconnects > 0 })
-	for end := time.Now().Add(patience); ; { // the stream may need another leader
+	for end := time.Now().Add(patience); ; { // the stream may need a new leader
 		if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s"}); err == nil {
 			return
 		} else if time.Now().After(end) {
@@ -446,7 +444,7 @@ func FuzzGreeting(f *testing.F) {
 	f.Add([]byte("INFO {\"max_payload\":-1}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if maxPayload, err := bus.ReadGreeting(data); err == nil && maxPayload <= 0 {
-			t.Errorf("a server that takes %d bytes", maxPayload)
+			t.Errorf("a server that accepts %d bytes", maxPayload)
 		}
 	})
 }

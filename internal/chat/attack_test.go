@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/chat"
 )
 
-// wantCategory checks the category, and that the error says what to do.
+// wantCategory checks the category of the error, and that it has a remedy.
 func wantCategory(t *testing.T, err error, category chat.Code, words ...string) {
 	t.Helper()
 	e, ok := err.(*chat.Error)
@@ -31,21 +31,21 @@ func wantCategory(t *testing.T, err error, category chat.Code, words ...string) 
 	}
 }
 
-// A stock server takes 1 MB, headers included: what does not fit is refused with
-// the remedy, and keeps nothing behind it waiting.
-func TestAMessageThatTheServerDoesNotTakeIsRefused(t *testing.T) {
+// A stock server accepts 1 MB including headers. A larger message is refused with a remedy, and
+// does not block the messages behind it.
+func TestAMessageTooLargeForTheServerIsRefused(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("project-1")))
 	_, err := s.Send(t.Context(), "agent", "roadmap", strings.Repeat("x", chat.MaxMessage))
 	wantCategory(t, err, chat.ValidationError, "max_payload", "file")
-	fits := strings.Repeat("<", chat.MaxMessage-1024) // no character grows sixfold
+	fits := strings.Repeat("<", chat.MaxMessage-1024) // "<" is stored unescaped, in one byte
 	send(t, s, "agent", "roadmap", fits)
 	if got := texts(t, s, "roadmap", 1); got[0] != fits {
 		t.Error("the message is not what was sent")
 	}
 }
 
-// On the embedded bus a text of 1 MB fits, whatever it is made of.
+// On the embedded bus a text of 1 MB fits, even if JSON escapes all of its characters.
 func TestOneMegabyteFitsOnTheEmbeddedBus(t *testing.T) {
 	hub, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir()})
 	if err != nil {
@@ -70,8 +70,7 @@ func TestOneMegabyteFitsOnTheEmbeddedBus(t *testing.T) {
 	}
 }
 
-// A message that is queued and then turns out not to fit keeps none behind it
-// from being stored.
+// A queued message that proves too large does not block those behind it.
 func TestAQueuedMessageThatNeverFitsIsDropped(t *testing.T) {
 	n := startServer(t)
 	n.Stop()
@@ -89,8 +88,8 @@ func TestAQueuedMessageThatNeverFitsIsDropped(t *testing.T) {
 	}
 }
 
-// JetStream stores a message that is larger than the whole stream may be, and
-// removes it at once: it must not be acknowledged to an agent.
+// JetStream stores a message that is larger than the whole stream may be, and removes it at once:
+// it must not be acknowledged to an agent.
 func TestAMessageLargerThanItsChannelIsRefused(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("project-1")
@@ -105,7 +104,7 @@ func TestAMessageLargerThanItsChannelIsRefused(t *testing.T) {
 	}
 }
 
-// A stream of another program that would lose messages is no channel.
+// A stream of another program that would lose messages is not used as a channel.
 func TestAStreamThatDoesNotKeepMessagesIsRefused(t *testing.T) {
 	n := startServer(t)
 	js := n.Foreign()
@@ -134,8 +133,8 @@ func TestAStreamThatDoesNotKeepMessagesIsRefused(t *testing.T) {
 	}
 }
 
-// A stream that acknowledges nothing would let every send wait in vain.
-func TestAStreamWithoutAcknowledgementsIsMended(t *testing.T) {
+// Without acknowledgements from the stream, every send would time out.
+func TestAStreamWithoutAcknowledgementsIsRepaired(t *testing.T) {
 	n := startServer(t)
 	_, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "project-1_ROADMAP", Subjects: []string{"project-1.roadmap"}, NoAck: true})
 	if err != nil {
@@ -145,8 +144,8 @@ func TestAStreamWithoutAcknowledgementsIsMended(t *testing.T) {
 	send(t, s, "agent", "roadmap", "x")
 }
 
-// A flood of what is no message hides none, delays none for ever, and takes no
-// more room than the messages may.
+// Many invalid messages neither hide nor indefinitely delay valid ones, and use only storage that
+// messages may use.
 func TestAFloodOfJunkDoesNotHideMessages(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("project-1")
@@ -180,9 +179,9 @@ func TestAFloodOfJunkDoesNotHideMessages(t *testing.T) {
 	}
 }
 
-// A laptop sleeps, its clock is set: a message whose first attempt may have
-// reached the server is not stored twice.
-func TestAClockThatJumpsRepeatsNothing(t *testing.T) {
+// A message that may be stored already is not stored twice after the computer slept or its clock
+// was set.
+func TestAClockJumpRepeatsNoMessage(t *testing.T) {
 	for name, jump := range map[string]time.Duration{"forward": 3 * time.Hour, "backward": -3 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			then := time.Now()
@@ -197,7 +196,7 @@ func TestAClockThatJumpsRepeatsNothing(t *testing.T) {
 	}
 }
 
-// The payload is what the specification says, however odd the text is.
+// The payload has the specified format, whatever characters the text has.
 func TestThePayloadIsPlainJSON(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("project-1")))
@@ -216,19 +215,19 @@ func TestThePayloadIsPlainJSON(t *testing.T) {
 		t.Errorf("stored %q: %v", raw.Data, err)
 	}
 	if bytes.Contains(raw.Data, []byte(`\u003c`)) {
-		t.Errorf("%q takes more room than it needs", raw.Data)
+		t.Errorf("%q is longer than necessary", raw.Data)
 	}
 }
 
-// A line break is five bytes as it is shown, and six with the one that was sent: what an
-// answer may hold counts so.
-func TestAnAnswersBoundCountsWhatIsShown(t *testing.T) {
+// A line break is shown as five bytes, and as six together with its JSON escape. The bound on an
+// answer counts bytes as shown.
+func TestTheBoundOfAnAnswerCountsShownBytes(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("project-1")
 	cfg.Channels = []chat.Channel{{Name: "c", MaxMessages: 10, MaxBytes: 64 << 20, MaxAge: time.Hour}}
 	s := ready(t, open(t, cfg))
 	for range 4 {
-		send(t, s, "agent", "c", strings.Repeat("\n", chat.MaxRead/18)) // a third of an answer
+		send(t, s, "agent", "c", strings.Repeat("\n", chat.MaxRead/18)) // each is a third of the bound
 	}
 	h, err := s.Read(t.Context(), "agent", "c", 10)
 	if err != nil || len(h.Messages) == 4 || h.Omitted == 0 {

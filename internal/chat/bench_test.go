@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/chat"
 )
 
-// benchSpace is a project on the hub of v, ready to be used.
+// benchSpace returns a connected project with its streams on the hub of v.
 func benchSpace(b *testing.B, v victim, namespace string, channels []chat.Channel) *chat.Space {
 	b.Helper()
 	cfg := killConfig(v.dial)
@@ -38,7 +38,7 @@ func benchSpace(b *testing.B, v victim, namespace string, channels []chat.Channe
 	for i, c := range channels {
 		names[i] = c.Name
 	}
-	if _, err := s.Tips(b.Context(), names); err != nil { // the streams are there
+	if _, err := s.Tips(b.Context(), names); err != nil { // creates the streams
 		b.Fatal(err)
 	}
 	return s
@@ -48,7 +48,7 @@ func benchChannels(n int) []chat.Channel {
 	channels := make([]chat.Channel, n)
 	for i := range channels {
 		channels[i] = chat.Channel{Name: fmt.Sprintf("c-%d", i), MaxMessages: 1 << 30, MaxBytes: 1 << 30, MaxAge: 24 * time.Hour}
-		if n > 10 { // as the defaults are
+		if n > 10 { // the default limits
 			channels[i].MaxMessages, channels[i].MaxBytes = 10_000, 10<<20
 		}
 	}
@@ -57,12 +57,11 @@ func benchChannels(n int) []chat.Channel {
 
 var benchText = string(bytes.Repeat([]byte("0123456789"), 20))
 
-// BenchmarkSend compares a send with the raw publish that it rests on: a
-// synchronous publish to JetStream, and where the bus's durability is commit the
-// sync of the disk that makes it durable. "same" is such a publish of just the
-// message that the send stores, with an id that keeps it from being stored
-// twice. They take turns, so that all see the same machine, and the median turn
-// of each counts. A ratio is another's time over the send's.
+// BenchmarkSend compares a send with the raw synchronous publish to JetStream that it uses and,
+// where the durability is commit, with the sync of the disk. "same" publishes the exact payload
+// that a send stores, with an id for deduplication. The kinds alternate, so that they see the same
+// machine load, and the median of the rounds counts. A ratio is the time of the other kind divided
+// by the time of a send.
 // REQ-PERF-001, REQ-PERF-002, REQ-PERF-003, REQ-TEST-004, REQ-PERF-TEST-001,
 // REQ-PERF-TEST-002, REQ-PERF-TEST-005
 func BenchmarkSend(b *testing.B) {
@@ -89,7 +88,7 @@ func BenchmarkSend(b *testing.B) {
 
 func compareSend(b *testing.B, dial func(context.Context) (*bus.Bus, error)) {
 	raw, err := dial(b.Context())
-	for err != nil { // the stock server is just starting
+	for err != nil { // the stock server may still be starting
 		raw, err = dial(b.Context())
 	}
 	b.Cleanup(func() {
@@ -122,7 +121,7 @@ func compareSend(b *testing.B, dial func(context.Context) (*bus.Bus, error)) {
 	}
 	for _, senders := range []int{1, 16} {
 		b.Run(strconv.Itoa(senders), func(b *testing.B) {
-			const each = 8 // of one kind in a row by every sender
+			const each = 8 // calls of one kind in a row by each sender
 			var rawTime, sameTime, sendTime []time.Duration
 			turn := func(do func(context.Context) error, took *[]time.Duration) {
 				start := time.Now()
@@ -168,7 +167,7 @@ func median(took []time.Duration) time.Duration {
 	return took[len(took)/2]
 }
 
-// percentiles reports the spread of how long something took.
+// percentiles reports the distribution of durations.
 type percentiles struct {
 	mu   sync.Mutex
 	took []time.Duration
@@ -191,7 +190,7 @@ func (p *percentiles) report(b *testing.B, what string) {
 	}
 }
 
-// BenchmarkRead reads the last 100 messages of a channel that holds so many.
+// BenchmarkRead reads the last 100 messages of channels of different lengths.
 // REQ-PERF-004, REQ-SCALE-003
 func BenchmarkRead(b *testing.B) {
 	for _, stored := range []int{1_000, 1_000_000} {
@@ -213,7 +212,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// fill stores messages as fast as it goes.
+// fill stores n messages as fast as possible.
 func fill(b *testing.B, v victim, n int) {
 	b.Helper()
 	raw, err := v.dial(b.Context())
@@ -240,12 +239,11 @@ func fill(b *testing.B, v victim, n int) {
 	}
 }
 
-// rate is what the paced benchmarks say in all, in messages a second.
+// rate is the messages per second of all senders of the paced benchmarks together.
 const rate = 1000
 
-// paced sends a message at every tick, in turn from every space into each of
-// its channels, and reports how long the sends took. Every hundredth time the
-// one who has sent reads, too.
+// paced sends one message per tick, in turn from every space into each of its channels, and
+// reports how long the sends took. Every hundredth sender also reads.
 func paced(b *testing.B, v victim, spaces []*chat.Space, channels int) {
 	b.ReportMetric(hubMemory(b, v), "hub-before-MB")
 	var sent, read percentiles
@@ -281,8 +279,8 @@ func paced(b *testing.B, v victim, spaces []*chat.Space, channels int) {
 	b.ReportMetric(hubMemory(b, v), "hub-MB")
 }
 
-// BenchmarkHundredAgents is a project of a hundred agents, each with a
-// connection of its own, of whom some wait for what the others say.
+// BenchmarkHundredAgents is a project with a hundred agents, each with a connection of its own.
+// Some of them wait for messages of the others.
 // REQ-PERF-005
 func BenchmarkHundredAgents(b *testing.B) {
 	for _, waiting := range []int{0, 10, 100} {
@@ -311,7 +309,7 @@ func BenchmarkHundredAgents(b *testing.B) {
 	}
 }
 
-// BenchmarkAgents is how the number of agents in a project tells. REQ-PERF-TEST-003
+// BenchmarkAgents measures how the number of agents of a project affects a send. REQ-PERF-TEST-003
 func BenchmarkAgents(b *testing.B) {
 	for _, n := range []int{10, 50, 100} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -325,7 +323,7 @@ func BenchmarkAgents(b *testing.B) {
 	}
 }
 
-// BenchmarkTenProjects is ten projects of fifty channels each.
+// BenchmarkTenProjects sends in ten projects of fifty channels each.
 // REQ-PERF-006, REQ-PERF-TEST-004
 func BenchmarkTenProjects(b *testing.B) {
 	v := newHub(b)
@@ -337,8 +335,8 @@ func BenchmarkTenProjects(b *testing.B) {
 	paced(b, v, projects, 50)
 }
 
-// BenchmarkFiftyChannels is the hub's memory for one project of fifty channels,
-// into which one message after the other is said.
+// BenchmarkFiftyChannels measures the hub's memory for one project of fifty channels that receive
+// messages in turn.
 // REQ-PERF-007
 func BenchmarkFiftyChannels(b *testing.B) {
 	v := newHub(b)
@@ -355,15 +353,15 @@ func BenchmarkFiftyChannels(b *testing.B) {
 	b.ReportMetric(hubMemory(b, v), "hub-hot-MB")
 }
 
-// hubMemory is the resident memory of the hub's process, in megabytes; 0 where
-// the system does not tell.
+// hubMemory returns the resident memory of the hub's process in megabytes, or 0 where the system
+// does not report it.
 func hubMemory(b *testing.B, v victim) float64 {
 	b.Helper()
 	info, running, err := daemon.Running(v.at)
 	if err != nil {
 		b.Fatal(err)
 	}
-	if !running { // it is started by who needs it first
+	if !running { // the first connection starts it
 		s := chat.Open(killConfig(v.dial))
 		for changed := s.Changed(); !s.Status().Connected; changed = s.Changed() {
 			<-changed

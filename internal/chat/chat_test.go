@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, testbed.Leaks()...)
 }
 
-// natsServer is a stock server with projects on it.
+// natsServer is a stock server that projects use.
 type natsServer struct{ *testbed.Server }
 
 func startServer(t *testing.T, changes ...func(*server.Options)) *natsServer {
@@ -76,7 +76,7 @@ func ready(t *testing.T, s *chat.Space) *chat.Space {
 	return s
 }
 
-// await blocks until condition holds; something in s changes whenever it could.
+// await blocks until condition holds. It checks after each change of s, and every 20 ms.
 func await(t *testing.T, s *chat.Space, condition func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -90,13 +90,13 @@ func await(t *testing.T, s *chat.Space, condition func() bool) {
 		case <-changed:
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			t.Fatalf("it does not come: %+v", s.Status())
+			t.Fatalf("the condition does not hold: %+v", s.Status())
 		}
 	}
 }
 
-// send returns when the message is stored, or the server is away. A machine that
-// is busy may take longer for it than a Send waits: then it is queued for a moment.
+// send returns once the message is stored, or queued because the server cannot be reached. On a
+// busy machine a Send may queue the message for a moment.
 func send(t *testing.T, s *chat.Space, handle, channel, text string) chat.Receipt {
 	t.Helper()
 	r, err := s.Send(t.Context(), handle, channel, text)
@@ -109,7 +109,7 @@ func send(t *testing.T, s *chat.Space, handle, channel, text string) chat.Receip
 	return r
 }
 
-// stored waits until nothing that s has sent is queued.
+// stored waits until s has no queued message.
 func stored(t *testing.T, s *chat.Space) {
 	t.Helper()
 	await(t, s, func() bool { return s.Status().Queued == 0 })
@@ -128,9 +128,10 @@ func texts(t *testing.T, s *chat.Space, channel string, limit int) []string {
 	return list
 }
 
-// REQ-TOOL-019, REQ-TOOL-026, REQ-TOOL-028, REQ-MESSAGE-006, REQ-DATA-005, REQ-I18N-002
-// REQ-SEC-006, REQ-SEC-TEST-002, REQ-MESSAGE-003: what looks like a command or another message is only text.
-func TestWhatIsSentIsRead(t *testing.T) {
+// REQ-TOOL-019, REQ-TOOL-026, REQ-TOOL-028, REQ-MESSAGE-006, REQ-DATA-005, REQ-I18N-002,
+// REQ-SEC-006, REQ-SEC-TEST-002, REQ-MESSAGE-003: text that looks like a command or like another
+// message stays text.
+func TestSentMessagesAreRead(t *testing.T) {
 	n := startServer(t)
 	a, b := ready(t, open(t, n.config("project-a"))), ready(t, open(t, n.config("project-a")))
 	want := []string{"one", "two\nlines\r\n", "ünï©ode 🐎 \u2028 \x00", "  ", "$(touch /tmp/x) `id`; DROP TABLE x; --help",
@@ -138,7 +139,7 @@ func TestWhatIsSentIsRead(t *testing.T) {
 	queued := 0
 	for i, text := range want {
 		switch r := send(t, a, "pm", "roadmap", text); {
-		case r.Queued: // for a moment
+		case r.Queued: // on a busy machine
 			queued++
 		case r.Sequence != uint64(i+1):
 			t.Errorf("receipt %+v", r)
@@ -151,7 +152,7 @@ func TestWhatIsSentIsRead(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := texts(t, b, "parallel-work", chat.DefaultLimit); len(got) != 0 {
-		t.Errorf("an unused channel holds %q", got)
+		t.Errorf("an unused channel has %q", got)
 	}
 }
 
@@ -175,8 +176,9 @@ func TestReadReturnsTheLastMessagesOldestFirst(t *testing.T) {
 	}
 }
 
-// Deleted messages leave gaps in the sequence; a read goes back over them.
-func TestReadGoesBackOverGaps(t *testing.T) {
+// Deleted messages leave gaps in the sequence numbers; a read skips them and still returns enough
+// messages.
+func TestReadSkipsGaps(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
 	for i := range 100 {
@@ -234,7 +236,7 @@ func TestAForeignClientFindsWhatTheSpecificationSays(t *testing.T) {
 
 // REQ-TOOL-034, REQ-DESIGN-MSG-001
 // REQ-TOOL-029, REQ-MESSAGE-008, REQ-DESIGN-MSG-002
-func TestWhatCannotBeReadIsSkippedAndLogged(t *testing.T) {
+func TestInvalidMessagesAreSkippedAndLogged(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("p")
 	var log syncBuffer
@@ -276,7 +278,7 @@ func (s *syncBuffer) String() string {
 
 // REQ-TOOL-007, REQ-TOOL-016, REQ-TOOL-025, REQ-ERROR-001, REQ-ERROR-003, REQ-ERROR-004, REQ-SEC-005
 // REQ-USE-001, REQ-USE-002, REQ-ACCESS-002, REQ-DATA-004, REQ-ARCH-005, REQ-SEC-TEST-002
-func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
+func TestInvalidArgumentsAreRefusedWithARemedy(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
 	tests := []struct {
@@ -303,7 +305,7 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			if strings.ContainsFunc(e.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) {
-				t.Errorf("%q cannot be read aloud", e.Error())
+				t.Errorf("%q has unprintable characters", e.Error())
 			}
 		})
 	}
@@ -316,7 +318,7 @@ func TestWrongArgumentsAreRefusedWithTheRemedy(t *testing.T) {
 
 // REQ-NAMESPACE-007
 // REQ-TOOL-027, REQ-SEC-TEST-001
-func TestNamespacesDoNotMeet(t *testing.T) {
+func TestNamespacesAreSeparate(t *testing.T) {
 	n := startServer(t)
 	a, b := ready(t, open(t, n.config("a"))), ready(t, open(t, n.config("b")))
 	send(t, a, "pm", "roadmap", "secret")
@@ -325,7 +327,7 @@ func TestNamespacesDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestANameThatAnotherNamespaceHasIsRefused(t *testing.T) {
+func TestAStreamNameOfAnotherNamespaceIsRefused(t *testing.T) {
 	n := startServer(t)
 	if _, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"elsewhere"}}); err != nil {
 		t.Fatal(err)
@@ -365,7 +367,7 @@ func TestStreamsAreReusedAdoptedAndAdjusted(t *testing.T) {
 	}
 }
 
-func TestADeletedStreamIsMadeAnew(t *testing.T) {
+func TestADeletedStreamIsCreatedAgain(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
 	send(t, s, "pm", "roadmap", "lost with its stream")
@@ -438,12 +440,12 @@ func TestTheQueueIsBoundedAndDropsTheOldest(t *testing.T) {
 		t.Errorf("lost %d, %v", lost, err)
 	}
 	if _, err := s.Send(t.Context(), "pm", "roadmap", "x"); err == nil {
-		t.Error("a send after the end succeeds")
+		t.Error("a send after Close succeeds")
 	}
 }
 
-// What was queued before the bus was ever reached is stored once it is.
-func TestTheQueueIsStoredWhenTheBusComes(t *testing.T) {
+// Messages queued before the bus was ever reached are stored once it is.
+func TestTheQueueIsStoredAfterTheFirstConnection(t *testing.T) {
 	n := startServer(t)
 	n.Stop()
 	s := open(t, n.config("p"))
@@ -474,11 +476,11 @@ func TestCloseStoresWhatIsQueued(t *testing.T) {
 		t.Fatalf("lost %d, %v", lost, err)
 	}
 	if got := texts(t, ready(t, open(t, n.config("p"))), "roadmap", 1000); len(got) != 100 {
-		t.Errorf("%d messages are there", len(got))
+		t.Errorf("%d messages are stored", len(got))
 	}
 }
 
-func TestWaitWakesForWhatIsNew(t *testing.T) {
+func TestWaitReturnsNewMessages(t *testing.T) {
 	n := startServer(t)
 	a, b := ready(t, open(t, n.config("p"))), ready(t, open(t, n.config("p")))
 	send(t, a, "pm", "roadmap", "old")
@@ -516,13 +518,13 @@ func TestWaitWakesForWhatIsNew(t *testing.T) {
 		t.Errorf("got %+v, %v", news, err)
 	}
 	if _, err := b.Wait(t.Context(), chat.Cursor{"nowhere": 0}); err == nil {
-		t.Error("waits for a channel that is not there")
+		t.Error("Wait accepts an unknown channel")
 	}
 }
 
-// A text can hold what looks like another agent's line; as it is shown, it
-// never stands at the margin.
-func TestNoTextPassesForAnotherMessage(t *testing.T) {
+// A text can contain what looks like another agent's line. When shown, only the first line of a
+// message starts at the margin.
+func TestATextCannotImitateAnotherMessage(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOf(rapid.SampledFrom([]string{"\n", "\r", "\r\n", "\v", "\f", "\u0085", "\u2028", "\u2029",
@@ -535,7 +537,7 @@ func TestNoTextPassesForAnotherMessage(t *testing.T) {
 				t.Fatalf("line %d of %q is at the margin", i, shown)
 			}
 		}
-		// Nor does it reach there by what a terminal obeys.
+		// Control characters of terminals are removed too.
 		if strings.ContainsFunc(shown, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' || r == '\u202e' }) {
 			t.Fatalf("%q holds control characters", shown)
 		}
@@ -556,9 +558,9 @@ func FuzzMessageOnTheBus(f *testing.F) {
 	})
 }
 
-// What the server cannot do now it may do later; what it will never take must not
-// keep the queue waiting.
-func TestQueuedMessagesAreGivenUpOnlyForTheirOwnFaults(t *testing.T) {
+// The server may accept a message later after a temporary error; a message that it will never
+// accept must not block the queue.
+func TestQueuedMessagesAreDroppedOnlyForPermanentErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		want bool

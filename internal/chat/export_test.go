@@ -1,9 +1,9 @@
 package chat
 
-// Decode is the decoder of messages, for its fuzz test.
+// Decode decodes a message.
 var Decode = decode
 
-// UnwatchIdle is what happens every minute.
+// UnwatchIdle runs the check for idle subscriptions that otherwise runs every minute.
 func (s *Space) UnwatchIdle() { s.unwatchIdle() }
 
 // Watching reports whether the Space has a subscription.

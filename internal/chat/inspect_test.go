@@ -35,7 +35,7 @@ func TestInspectChangesNothing(t *testing.T) {
 		}
 	}
 	if _, err := n.Foreign().Stream(t.Context(), "p_ROADMAP"); err == nil {
-		t.Error("a stream was made")
+		t.Error("a stream was created")
 	}
 	s := ready(t, open(t, n.config("p")))
 	send(t, s, "pm", "roadmap", "one")
@@ -51,7 +51,7 @@ func TestInspectChangesNothing(t *testing.T) {
 		}
 	}
 	if got := texts(t, s, "roadmap", 10); len(got) != 2 {
-		t.Errorf("the channel holds %q", got)
+		t.Errorf("the channel has %q", got)
 	}
 }
 
@@ -67,8 +67,8 @@ func TestInspectFindsAForeignStream(t *testing.T) {
 	}
 }
 
-// REQ-SEC-008: NATS decides who may publish; a refusal is told as one.
-func TestInspectTellsAMissingPermission(t *testing.T) {
+// REQ-SEC-008: NATS decides who may publish; Inspect reports a missing permission as such.
+func TestInspectReportsAMissingPermission(t *testing.T) {
 	for name, allow := range map[string][]string{
 		"to publish":          {"$JS.API.>", "_INBOX.>"},
 		"to ask for a stream": {"$JS.API.INFO", "p.>", "_INBOX.>"},

@@ -23,24 +23,23 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/hubtest"
 )
 
-// sends is how many messages each kill test sends in all; `make soak` sends ten
-// thousand.
+// sends is the number of messages that each kill test sends; `make soak` sends ten thousand.
 var sends = flag.Int("chat.sends", 1000, "messages that each kill test sends")
 
-// killSeed repeats a run.
+// killSeed repeats a run with the same random choices.
 var killSeed = flag.Uint64("chat.seed", 0, "seed of the kill tests; 0 takes a new one")
 
-// killRounds is how often something is killed in a test.
+// killRounds returns how many kills a test has.
 func killRounds() int { return max(6, *sends/250) }
 
 const (
 	killSenders = 4
-	// killQueue is how many messages a sender lets wait in an outage: as many
-	// as agents might say meanwhile, and fewer than the ring has room for.
+	// killQueue is how many messages a sender queues during an outage: a realistic number for agents,
+	// and less than the queue can store.
 	killQueue = 100
 )
 
-// childRole makes the test binary another process: a sender.
+// childRole is the environment variable that makes the test binary a sender process.
 const childRole = "PARLEY_CHAT_TEST_CHILD"
 
 func beChild(role string) int {
@@ -51,7 +50,7 @@ func beChild(role string) int {
 	return 2
 }
 
-// beSender sends until it is killed and prints what was acknowledged.
+// beSender sends until it is killed and prints which messages were acknowledged.
 func beSender(where, name, count string) int {
 	n, err := strconv.Atoi(count)
 	if err != nil {
@@ -88,7 +87,7 @@ func stockDial(url string) func(context.Context) (*bus.Bus, error) {
 	}
 }
 
-// hubDialFor joins the hub of a directory, which it starts if it is not there.
+// hubDialFor joins the hub of a directory. It starts the hub if it is not running.
 func hubDialFor(dir, namespace string) func(context.Context) (*bus.Bus, error) {
 	return hubtest.Hub{Dir: dir}.Dial(bus.AccessProject, namespace)
 }
@@ -100,15 +99,14 @@ func killConfig(dial func(context.Context) (*bus.Bus, error)) chat.Config {
 	}
 }
 
-// A victim is the process at the other end, which is killed and comes back.
+// A victim is a server process that is killed and restarted.
 type victim struct {
 	dial func(context.Context) (*bus.Bus, error)
-	kill func(t testing.TB) bool // false: it was just coming back
-	at   string                  // for processes: where it is
+	kill func(t testing.TB) bool // false if it was just restarting
+	at   string                  // the address for other processes
 }
 
-// newHub is a hub in a process of its own, which its users start again when it
-// was killed.
+// newHub is a hub in a process of its own, which its users start again after it was killed.
 func newHub(t testing.TB) victim {
 	t.Helper()
 	hub := hubtest.New(t)
@@ -132,7 +130,7 @@ func newStock(t testing.TB) victim {
 		}
 	}
 	end := func() {
-		_ = cmd.Process.Kill() // it may be gone
+		_ = cmd.Process.Kill() // it may have ended already
 		_ = cmd.Wait()         // killed
 	}
 	start()
@@ -156,7 +154,7 @@ func killRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// moments returns when to kill: counts of sends, in order.
+// moments returns at which counts of sends to kill, in ascending order.
 func moments(r *rand.Rand, n, most int) []int {
 	at := make([]int, n)
 	for i := range at {
@@ -165,9 +163,8 @@ func moments(r *rand.Rand, n, most int) []int {
 	return at
 }
 
-// Killing the server at any moment loses no message and stores none twice, and
-// each sender's come in the order in which it sent them. REQ-REL-001, REQ-REL-003,
-// REQ-REL-007.
+// Killing the server at any moment loses no message, stores none twice, and keeps each sender's
+// order. REQ-REL-001, REQ-REL-003, REQ-REL-007.
 func TestAKilledServerLosesAndRepeatsNothing(t *testing.T) {
 	forEachVictim(t, func(t *testing.T, v victim) {
 		r := killRand(t)
@@ -203,14 +200,14 @@ func TestAKilledServerLosesAndRepeatsNothing(t *testing.T) {
 			name := fmt.Sprintf("sender-%d", i)
 			checkOrder(t, name, found[name])
 			if got := len(found[name]); got != perSender {
-				t.Errorf("%s: %d of %d messages are there", name, got, perSender)
+				t.Errorf("%s: %d of %d messages are stored", name, got, perSender)
 			}
 		}
 	})
 }
 
-// sendAll sends count messages as name. While the server is away it waits now
-// and then, as an agent has other things to do.
+// sendAll sends count messages as name. During an outage it pauses when killQueue messages are
+// queued.
 func sendAll(t *testing.T, s *chat.Space, name string, count int, begin func()) {
 	for i := range count {
 		begin()
@@ -227,12 +224,12 @@ func sendAll(t *testing.T, s *chat.Space, name string, count int, begin func()) 
 	}
 }
 
-// Killing a sender at any moment loses nothing that it was told is stored.
+// Killing a sender at any moment loses no message that was acknowledged to it.
 func TestAKilledSenderLosesNothingThatWasAcknowledged(t *testing.T) {
 	forEachVictim(t, func(t *testing.T, v victim) {
 		r := killRand(t)
 		up, err := v.dial(t.Context())
-		for err != nil { // the stock server is just starting
+		for err != nil { // the stock server may still be starting
 			up, err = v.dial(t.Context())
 		}
 		if err := up.Close(t.Context()); err != nil {
@@ -253,15 +250,15 @@ func TestAKilledSenderLosesNothingThatWasAcknowledged(t *testing.T) {
 			}
 			for _, i := range numbers {
 				if !there[i] {
-					t.Errorf("%s: message %d was acknowledged and is not there", name, i)
+					t.Errorf("%s: message %d was acknowledged but is not stored", name, i)
 				}
 			}
 		}
 	})
 }
 
-// killSender runs a process that sends, and kills it when so many messages were
-// acknowledged. It returns what was.
+// killSender runs a process that sends, and kills it after so many acknowledged messages. It
+// returns the acknowledged messages.
 func killSender(t *testing.T, where, name string, after int) (acked []int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -283,7 +280,7 @@ func killSender(t *testing.T, where, name string, after int) (acked []int) {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			break // cut off by the kill: it says nothing
+			break // a line that the kill cut off is ignored
 		}
 		what, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if i, err := strconv.Atoi(number); err == nil && what == "stored" {
@@ -291,7 +288,7 @@ func killSender(t *testing.T, where, name string, after int) (acked []int) {
 		}
 		if len(acked) >= after && !killed {
 			killed = true
-			_ = cmd.Process.Kill() // it may be gone
+			_ = cmd.Process.Kill() // it may have ended already
 		}
 	}
 	_ = cmd.Wait() // killed
@@ -301,8 +298,8 @@ func killSender(t *testing.T, where, name string, after int) (acked []int) {
 	return acked
 }
 
-// readBack reads the whole channel, through the package's own means: the
-// numbers of each sender's messages in the order in which they are stored.
+// readBack reads the whole channel with the package's own API. It returns the numbers of each
+// sender's messages in stored order.
 func readBack(t *testing.T, v victim) map[string][]int {
 	t.Helper()
 	s := ready(t, chat.Open(killConfig(v.dial)))
@@ -333,7 +330,7 @@ func readBack(t *testing.T, v victim) map[string][]int {
 	return found
 }
 
-// checkOrder says that the numbers rise: nothing is there twice or late.
+// checkOrder checks that the numbers increase: no message is stored twice or out of order.
 func checkOrder(t *testing.T, name string, numbers []int) {
 	t.Helper()
 	for i := 1; i < len(numbers); i++ {

@@ -57,7 +57,7 @@ func TestReadsAcknowledgeToADurableConsumer(t *testing.T) {
 			t.Errorf("the consumer is %+v", info.Config)
 		}
 		name := info.Name
-		await(t, s, func() bool { // acknowledgements have no answer
+		await(t, s, func() bool { // acknowledgements are asynchronous
 			c, err := stream.Consumer(t.Context(), name)
 			return err == nil && c.CachedInfo().NumAckPending == 0 && c.CachedInfo().AckFloor.Stream == 30
 		})
@@ -81,12 +81,12 @@ func TestLargeMessagesAreStoredWhole(t *testing.T) {
 	for _, text := range []string{strings.Repeat("x", chat.MaxMessage), strings.Repeat("\x01", chat.MaxMessage)} {
 		send(t, s, "pm", "roadmap", text)
 		if got := texts(t, s, "roadmap", 1); len(got) != 1 || got[0] != text {
-			t.Errorf("%d messages came back, not the one", len(got))
+			t.Errorf("read %d messages, want the one that was sent", len(got))
 		}
 	}
 }
 
-// REQ-SCALE-004, REQ-DATA-006, REQ-LEGAL-005: each of the three limits lets go of the oldest.
+// REQ-SCALE-004, REQ-DATA-006, REQ-LEGAL-005: each of the three limits drops the oldest messages.
 func TestTheLimitsOfAChannelBoundWhatIsStored(t *testing.T) {
 	n := startServer(t)
 	cfg := n.config("p")
@@ -102,16 +102,15 @@ func TestTheLimitsOfAChannelBoundWhatIsStored(t *testing.T) {
 		}
 	}
 	if got := texts(t, s, "few", 100); len(got) != 3 || !strings.HasPrefix(got[2], "19x") {
-		t.Errorf("few holds %d", len(got))
+		t.Errorf("channel few has %d messages", len(got))
 	}
 	if got := texts(t, s, "small", 100); len(got) == 0 || len(got) > 8 || !strings.HasPrefix(got[len(got)-1], "19x") {
-		t.Errorf("small holds %d", len(got))
+		t.Errorf("channel small has %d messages", len(got))
 	}
 	await(t, s, func() bool { return len(texts(t, s, "short", 100)) == 0 })
 }
 
-// REQ-SCALE-005, REQ-PERF-006, REQ-PERF-008: 10 projects of 50 channels each, and
-// one connection for each.
+// REQ-SCALE-005, REQ-PERF-006, REQ-PERF-008: 10 projects of 50 channels, each with one connection.
 func TestManyProjectsOfManyChannels(t *testing.T) {
 	n := startServer(t)
 	var spaces []*chat.Space
@@ -150,9 +149,8 @@ func TestManyProjectsOfManyChannels(t *testing.T) {
 	}
 }
 
-// REQ-PERF-005: 100 agents of one project. Their first messages come all at once:
-// on a machine that is busy some wait a moment in the queue, but none is lost, and
-// each agent's come in its order.
+// REQ-PERF-005: 100 agents of one project send at the same time. On a busy machine some messages
+// are queued for a moment; none is lost, and each agent's are in order.
 func TestAHundredAgentsOfOneProject(t *testing.T) {
 	n := startServer(t)
 	var spaces []*chat.Space
@@ -187,8 +185,8 @@ func TestAHundredAgentsOfOneProject(t *testing.T) {
 	}
 }
 
-// REQ-REL-006, REQ-REL-002, REQ-ERROR-005: every attempt, why it failed, when the
-// next comes, and the success.
+// REQ-REL-006, REQ-REL-002, REQ-ERROR-005: the log has every attempt, why it failed, when the next
+// one is, and the success.
 func TestAttemptsToConnectAreLogged(t *testing.T) {
 	n := startServer(t)
 	var log syncBuffer
@@ -219,9 +217,9 @@ func TestAttemptsToConnectAreLogged(t *testing.T) {
 	}
 }
 
-// REQ-ERROR-002, REQ-ERROR-008, REQ-USE-002: what an agent is told of each kind of
-// failure: the server's address and what to do, and each differently.
-func TestFailuresToConnectAreReportedApart(t *testing.T) {
+// REQ-ERROR-002, REQ-ERROR-008, REQ-USE-002: each kind of failure has a message of its own with
+// the server's address and a remedy.
+func TestFailuresToConnectHaveDifferentMessages(t *testing.T) {
 	seen := map[string]bool{}
 	for _, cause := range []*bus.Error{
 		{Code: bus.CodeNotRunning, Message: "no NATS server is running at nats://h:1", Remedy: "start it (nats-server -js) or correct the URL"},
@@ -244,7 +242,7 @@ func TestFailuresToConnectAreReportedApart(t *testing.T) {
 	}
 }
 
-// REQ-ERROR-002: a connection that stood names the server, too, and how to start it.
+// REQ-ERROR-002: an interrupted connection is reported with the server and how to start it.
 func TestAnInterruptionNamesTheServer(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("p")))
@@ -259,7 +257,7 @@ func TestAnInterruptionNamesTheServer(t *testing.T) {
 	}
 }
 
-// REQ-ERROR-002, REQ-USE-002: a server that hangs is named, too.
+// REQ-ERROR-002, REQ-USE-002: a server that hangs is named too.
 func TestAServerThatHangsIsNamed(t *testing.T) {
 	n := startServer(t)
 	way := startWay(t, n.URL())
@@ -277,9 +275,9 @@ func TestAServerThatHangsIsNamed(t *testing.T) {
 	}
 }
 
-// A server may be too slow for all that waits: who waits is given what came, and
-// does not begin from the start for ever.
-func TestAWaitReturnsWhatASlowServerGives(t *testing.T) {
+// If a slow server delivers only some of the waiting messages in time, Wait returns these instead
+// of starting again.
+func TestWaitReturnsWhatASlowServerDelivers(t *testing.T) {
 	n := startServer(t)
 	other := ready(t, open(t, n.config("p")))
 	for range 50 {
@@ -300,11 +298,11 @@ func TestAWaitReturnsWhatASlowServerGives(t *testing.T) {
 	}
 }
 
-// way leads to a server until it is blocked: then nothing comes back.
+// way is a proxy to a server. When it is blocked, it drops what the server sends.
 type way struct {
 	url     string
 	blocked atomic.Bool
-	left    atomic.Int64 // so many bytes more and it is blocked; 0 for as many as come
+	left    atomic.Int64 // bytes until it blocks; 0 is unlimited
 }
 
 func startWay(t *testing.T, server string) *way {
@@ -326,7 +324,7 @@ func startWay(t *testing.T, server string) *way {
 				in.Close()
 				continue
 			}
-			running.Go(func() { io.Copy(out, in); out.Close() }) // either end may close it
+			running.Go(func() { io.Copy(out, in); out.Close() }) // either end may close the connection
 			running.Go(func() {
 				defer in.Close()
 				buffer := make([]byte, 4096)
@@ -352,8 +350,9 @@ func startWay(t *testing.T, server string) *way {
 	return w
 }
 
-// REQ-DESIGN-MSG-003: what is stored fits the shipped schema, and what fits it is read.
-func TestMessagesFitTheShippedSchema(t *testing.T) {
+// REQ-DESIGN-MSG-003: stored messages match the published schema, and messages that match it are
+// read.
+func TestMessagesMatchThePublishedSchema(t *testing.T) {
 	schema, err := jsonschema.NewCompiler().Compile(filepath.FromSlash("../../schema/channel-message.schema.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -396,8 +395,8 @@ func TestMessagesFitTheShippedSchema(t *testing.T) {
 	}
 }
 
-// REQ-DATA-001, REQ-DATA-002, REQ-STACK-006, REQ-STORAGE-001: with a server
-// elsewhere nothing is written on this machine.
+// REQ-DATA-001, REQ-DATA-002, REQ-STACK-006, REQ-STORAGE-001: with an external server nothing is
+// written on this computer.
 func TestNothingIsStoredOutsideOfJetStream(t *testing.T) {
 	n := startServer(t)
 	home := t.TempDir()

@@ -6,8 +6,9 @@ import (
 	"github.com/parleyhub/parley/internal/chat"
 )
 
-// A Space subscribes to the messages of others only while somebody waits for them, however long.
-func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
+// A Space is subscribed to other agents' messages only while somebody waits for them, however
+// long.
+func TestASpaceIsSubscribedWhileSomebodyWaits(t *testing.T) {
 	n := startServer(t)
 	s, other := open(t, n.config("project-1")), ready(t, open(t, n.config("project-1")))
 	<-s.Tried()
@@ -28,7 +29,7 @@ func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
 		}
 		came <- news
 	}()
-	for range 3 { // it waits for longer than the idle checks are apart
+	for range 3 { // the wait lasts longer than the interval of the idle checks
 		s.UnwatchIdle()
 		<-first
 		first = s.Changed()
@@ -48,9 +49,9 @@ func TestASpaceHearsOthersWhileSomebodyWaits(t *testing.T) {
 	<-changed
 }
 
-// The server delivers a message to subscriptions and to the stream at the same time: a waiter can read before it is
-// stored, and must be notified again.
-func TestWhatIsHeardIsReportedAgain(t *testing.T) {
+// The server delivers a message to subscriptions and to the stream at the same time. A waiter can
+// read before the message is stored, and must be notified again.
+func TestANotificationIsRepeated(t *testing.T) {
 	n := startServer(t)
 	s, other := ready(t, open(t, n.config("project-1"))), ready(t, open(t, n.config("project-1")))
 	changed := s.Changed()
@@ -60,7 +61,8 @@ func TestWhatIsHeardIsReportedAgain(t *testing.T) {
 	<-s.Changed() // hangs if the notification is not repeated
 }
 
-// look reads a channel after Changed, as callers must: the server then has the subscription.
+// look reads a channel after a call of Changed, as callers must. After that, the server has the
+// subscription.
 func look(t *testing.T, s *chat.Space) {
 	t.Helper()
 	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil {
@@ -68,9 +70,9 @@ func look(t *testing.T, s *chat.Space) {
 	}
 }
 
-// A waiter is notified of a message before the stream has stored it, and may read too early: the notification is
-// repeated, though there is no further message.
-func TestWhoHearsLooksMoreThanOnce(t *testing.T) {
+// Several notifications follow one message, because a waiter may read before the stream has stored
+// it.
+func TestANotificationIsRepeatedWithoutFurtherMessages(t *testing.T) {
 	n := startServer(t)
 	s := ready(t, open(t, n.config("echo")))
 	other := ready(t, open(t, n.config("echo")))
@@ -78,7 +80,7 @@ func TestWhoHearsLooksMoreThanOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := s.Changed()
-	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil { // the server has our subscription
+	if _, err := s.Tips(t.Context(), []string{"roadmap"}); err != nil { // afterwards the server has the subscription
 		t.Fatal(err)
 	}
 	send(t, other, "a", "roadmap", "x")
@@ -87,7 +89,7 @@ func TestWhoHearsLooksMoreThanOnce(t *testing.T) {
 		select {
 		case <-s.Changed():
 		case <-t.Context().Done():
-			t.Fatal("it was not woken again")
+			t.Fatal("the notification was not repeated")
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (s socket) send(to netip.AddrPort) {
 	}
 }
 
-// from returns who sent what comes next.
+// from waits for a packet and returns its sender.
 func (s socket) from() netip.AddrPort {
 	s.t.Helper()
 	if err := s.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -49,9 +49,9 @@ func (s socket) from() netip.AddrPort {
 	return netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 }
 
-// hears reports whether something from an address has come. What was sent before
-// has long been handed on: the lab's links have no delay.
-func (s socket) hears(who netip.AddrPort) bool {
+// receives reports whether a packet from an address has arrived. Links of the lab have no delay,
+// so earlier packets were forwarded already.
+func (s socket) receives(who netip.AddrPort) bool {
 	s.t.Helper()
 	for {
 		if err := s.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
@@ -70,8 +70,7 @@ func (s socket) hears(who netip.AddrPort) bool {
 	}
 }
 
-// Each kind of NAT does what its name says.
-func TestKindsOfNAT(t *testing.T) {
+func TestNATsFilterAndMapAsTheirKindDoes(t *testing.T) {
 	if !testbed.Inside(t) {
 		return
 	}
@@ -91,22 +90,22 @@ func TestKindsOfNAT(t *testing.T) {
 			addr := func(h *testbed.Host, s socket) netip.AddrPort { return netip.AddrPortFrom(h.Addr(), s.port()) }
 			inside.send(addr(public, a))
 			seen := a.from()
-			if a.send(seen); !inside.hears(addr(public, a)) {
-				t.Error("the answer does not come in")
+			if a.send(seen); !inside.receives(addr(public, a)) {
+				t.Error("the answer does not arrive")
 			}
 			b.send(seen)
-			if got := inside.hears(addr(public, b)); got != want.otherPort {
+			if got := inside.receives(addr(public, b)); got != want.otherPort {
 				t.Errorf("from another port of a known host: %v", got)
 			}
 			c.send(seen)
-			if got := inside.hears(addr(strange, c)); got != want.stranger {
+			if got := inside.receives(addr(strange, c)); got != want.stranger {
 				t.Errorf("from a stranger: %v", got)
 			}
-			// A fresh socket, so that nothing above has taken its place.
+			// A new socket: the packets above may have changed the mapping of the others.
 			fresh := open(t, public)
 			inside.send(addr(public, fresh))
 			if again := fresh.from(); (again == seen) != want.consistent {
-				t.Errorf("one sees %v, another %v", seen, again)
+				t.Errorf("one socket sees %v, another %v", seen, again)
 			}
 		})
 	}

@@ -14,14 +14,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
-// A server comes back at its port, though others took ports while it was away.
-func TestAPortIsTheServersWhileItIsAway(t *testing.T) {
+// A stopped server can restart on its port, even if other processes requested ports meanwhile.
+func TestAStoppedServerKeepsItsPort(t *testing.T) {
 	n := testbed.StartNATS(t, testbed.WithoutJetStream)
 	for range 3 {
 		address := n.Addr()
 		n.Stop()
 		if c, err := net.Dial("tcp", address); err == nil {
-			t.Errorf("somebody listens at %s: %v", address, c.Close())
+			t.Errorf("another process listens at %s: %v", address, c.Close())
 		}
 		for range 50 {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,16 +39,16 @@ func TestAPortIsTheServersWhileItIsAway(t *testing.T) {
 	}
 }
 
-// The system gives a port that is held to nobody who wants any, of tens of thousands.
-func TestAFreePortIsGivenToNobodyElse(t *testing.T) {
+// The system assigns a reserved port to no other socket, in tens of thousands of requests.
+func TestAReservedPortIsAssignedToNobodyElse(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux keeps a port that a socket is bound to for a server")
+		t.Skip("only Linux reserves a port for a server while another socket is bound to it")
 	}
 	ports := testbed.FreePorts(t, 8)
 	mine := map[int]bool{}
 	for _, p := range ports {
 		if mine[p] {
-			t.Errorf("%d twice", p)
+			t.Errorf("port %d was reserved twice", p)
 		}
 		mine[p] = true
 	}
@@ -58,7 +58,7 @@ func TestAFreePortIsGivenToNobodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := l.Addr().(*net.TCPAddr).Port; mine[p] {
-			t.Errorf("%d is given to another", p)
+			t.Errorf("port %d was assigned to another socket", p)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func TestAFreePortIsGivenToNobodyElse(t *testing.T) {
 	for _, p := range ports {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
 		if err != nil {
-			t.Errorf("its owner does not get it: %v", err)
+			t.Errorf("the owner cannot listen on it: %v", err)
 			continue
 		}
 		if err := l.Close(); err != nil {

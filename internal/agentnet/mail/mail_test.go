@@ -78,7 +78,7 @@ func TestMailIsStoredAndReadOnceInOrder(t *testing.T) {
 	}
 }
 
-// REQ-TOOL-READDIRECT-003: what a filter leaves out stays unread.
+// REQ-TOOL-READDIRECT-003: mail that a filter excludes stays unread.
 func TestMailThatIsNotSelectedStaysUnread(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -114,7 +114,7 @@ func TestMailThatIsNotSelectedStaysUnread(t *testing.T) {
 	}
 }
 
-// Any sequence of sends and selective reads returns each message once, in order
+// For any sequence of sends and selective reads, each message is returned once, and in order
 // within each selection.
 func TestReadsReturnEachMessageOnce(t *testing.T) {
 	t.Parallel()
@@ -171,7 +171,7 @@ func TestReadsReturnEachMessageOnce(t *testing.T) {
 }
 
 // REQ-TOOL-DIRECT-003, REQ-TOOL-DIRECT-004, REQ-TOOL-DIRECT-005
-func TestWrongMailIsRefused(t *testing.T) {
+func TestInvalidMailIsRefused(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
@@ -219,8 +219,8 @@ func TestHandOffMetadata(t *testing.T) {
 	for i, tt := range []struct {
 		kind     mail.MessageType
 		metadata map[string]any
-		wrong    string   // part of the refusal
-		filled   []string // what the server adds
+		wrong    string   // part of the error text
+		filled   []string // the fields that the server adds
 	}{
 		{mail.WorkOffer, offer, "", nil},
 		{mail.WorkOffer, with(offer, "priority", "high"), "priority is not a number", nil},
@@ -270,7 +270,8 @@ func TestHandOffMetadata(t *testing.T) {
 	}
 }
 
-// REQ-TOOL-DIRECT-006, REQ-LIVENESS-001: the sender is warned, and told how far its message came.
+// REQ-TOOL-DIRECT-006, REQ-LIVENESS-001: the sender gets a warning about an offline recipient, and
+// can query how far its message has come.
 func TestReceipts(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -303,7 +304,7 @@ func TestReceipts(t *testing.T) {
 	if s := status(); s.Status != mail.Stored || s.RecipientGUID != hand.GUID() || s.StoredAt == "" || s.DeliveredAt != "" {
 		t.Errorf("%+v", s)
 	}
-	// The registry forgets it before its identity and its mail are.
+	// The entry is removed before the identity and the mail expire.
 	late := new(nettest.Clock)
 	lateCfg := n.Host("host-z", "zoe", "x")
 	lateCfg.Now = late.Now
@@ -313,11 +314,11 @@ func TestReceipts(t *testing.T) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	if s := nettest.SendText(t, boss, hand, "3"); !strings.Contains(s.Warning, "offline") || s.RecipientHandle != "worker-1" {
-		t.Errorf("to one that the registry has forgotten: %+v", s)
+		t.Errorf("to an agent whose entry was removed: %+v", s)
 	}
 	cfg.Now = late.Now
 	reborn := nettest.Open(t, cfg)
-	late.Forward(time.Minute) // the limit of registrations is over
+	late.Forward(time.Minute) // the rate limit of registrations allows another one
 	hand = nettest.Register(t, reborn, nettest.Worker("typescript"))
 	wait.Eventually(t, "delivery", func() bool { return status().Status == mail.Delivered })
 	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{"1", "2", "3"}) {
@@ -375,7 +376,7 @@ func TestWaitIsWokenByMail(t *testing.T) {
 	nettest.Wants(t, (<-done).err, store.NotRegisteredError, "")
 }
 
-// Two processes with one identity share its mail: each message goes to one.
+// Two processes with one identity share an inbox: each message is read by one of them.
 func TestConcurrentReadersShareTheMail(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -412,8 +413,8 @@ func TestConcurrentReadersShareTheMail(t *testing.T) {
 	}
 }
 
-// What is not ours is skipped and does not stand in the way.
-func TestHostileMailIsSkipped(t *testing.T) {
+// Messages that are no mail of the network are skipped and do not block the mail behind them.
+func TestInvalidStoredMailIsSkipped(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
@@ -435,9 +436,9 @@ func TestHostileMailIsSkipped(t *testing.T) {
 	}
 }
 
-// Mail that was marked as read, of which the reader was not told before the connection
-// broke, is not lost: the next read returns it.
-func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
+// Mail is not lost if the connection breaks after it was marked as read but before the reader had
+// the answer: the next read returns it.
+func TestMailOfAnInterruptedReadIsReturnedAgain(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	link := nettest.StartProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
@@ -460,7 +461,7 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 	}
 	for i, text := range []string{"first", "second"} {
 		nettest.SendText(t, boss, hand, text)
-		var silent atomic.Bool // from the marks on nothing comes back
+		var silent atomic.Bool // set by the first read mark: then the proxy drops all answers
 		link.SetTap(func(toServer bool, data []byte) bool {
 			if toServer && bytes.Contains(data, []byte(" global.mail.read.")) {
 				silent.Store(true)
@@ -471,7 +472,7 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 		go func() {
 			mail, _, err := hand.Read(t.Context(), mail.Selection{})
 			if err == nil {
-				err = fmt.Errorf("it was answered: %+v", mail)
+				err = fmt.Errorf("the read succeeded: %+v", mail)
 			}
 			read <- err
 		}()
@@ -495,15 +496,14 @@ func TestMailOfAReadThatWasNotAnsweredIsNotLost(t *testing.T) {
 	}
 }
 
-// Whoever fills an inbox with nonsense keeps no mail out of it for longer than until
-// it is looked into.
-func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
+// Invalid messages that fill an inbox block mail only until the inbox is read.
+func TestReadingRemovesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
 	js := n.Foreign()
 	for _, size := range []int{900 << 10, 64 << 10, 1 << 10, 1} {
-		for err := error(nil); err == nil; { // until it is full
+		for err := error(nil); err == nil; { // until the inbox is full
 			_, err = js.Publish(t.Context(), "global.agent."+hand.GUID(), make([]byte, size))
 		}
 	}
@@ -518,8 +518,8 @@ func TestNonsenseInAnInboxMakesRoom(t *testing.T) {
 	}
 }
 
-// A full inbox refuses, and reading makes room: nothing accepted is lost.
-func TestAFullInboxTellsTheSender(t *testing.T) {
+// A full inbox refuses mail, and reading makes room. No accepted message is lost.
+func TestAFullInboxRefusesMail(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
@@ -549,8 +549,8 @@ func TestAFullInboxTellsTheSender(t *testing.T) {
 	nettest.SendText(t, boss, hand, "there is room again")
 }
 
-// An inbox that somebody has removed is made anew, and its numbers begin again.
-func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
+// An inbox that was deleted is created again, and its sequence numbers start again at 1.
+func TestADeletedInboxIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
@@ -577,7 +577,7 @@ func TestAnInboxThatIsMadeAnewIsRead(t *testing.T) {
 	}
 }
 
-// The shared stream keeps everybody's mail apart.
+// The shared stream keeps the agents' mail apart.
 func TestSharedInboxes(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -585,7 +585,7 @@ func TestSharedInboxes(t *testing.T) {
 	cfg.Inboxes = store.InboxesShared
 	network := nettest.Open(t, cfg)
 	boss := nettest.Register(t, network, nettest.Dispatcher())
-	// One that is configured otherwise follows what the network has.
+	// This computer is configured for separate inboxes; the network's setting applies.
 	hand := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "blog")), nettest.Worker("typescript"))
 	for i := range 5 {
 		nettest.SendText(t, boss, hand, fmt.Sprint("to hand ", i))
@@ -613,8 +613,8 @@ func TestSharedInboxes(t *testing.T) {
 	}
 }
 
-// A network that keeps an inbox for each agent goes on so.
-func TestSharedInboxesDoNotReplaceOthers(t *testing.T) {
+// A network that already has an inbox for each agent keeps them.
+func TestSharedInboxesDoNotReplaceSeparateOnes(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
@@ -629,7 +629,7 @@ func TestSharedInboxesDoNotReplaceOthers(t *testing.T) {
 
 // REQ-TOOL-BROADCAST-002, REQ-TOOL-BROADCAST-003, REQ-TOOL-BROADCAST-004,
 // REQ-TOOL-BROADCAST-005, REQ-TOOL-BROADCAST-006
-func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
+func TestAnOfferReachesAgentsWithTheCapability(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
@@ -675,14 +675,14 @@ func TestAnOfferReachesWhoCanDoIt(t *testing.T) {
 	nettest.Wants(t, err, store.ValidationError, "taskId")
 }
 
-// REQ-HANDOFF-001, REQ-HANDOFF-002, REQ-TEST-CROSS-006: both workflows of
-// section 18.12 between two hosts.
+// REQ-HANDOFF-001, REQ-HANDOFF-002, REQ-TEST-CROSS-006: both workflows of section 18.12 between
+// two hosts.
 func TestTheHandOffProtocol(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
 	cfg := n.Host("host-b", "bob", "blog")
-	cfg.Now = new(nettest.Clock).Still() // for its limit of updates
+	cfg.Now = new(nettest.Clock).Still() // no time passes for its rate limit of updates
 	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
 	if _, err := boss.BroadcastOffer(t.Context(), mail.Broadcast{Offer: mail.Offer{TaskID: "TASK-001", Description: "Implement user authentication module",
 		RequiredCapabilities: []string{"typescript"}}, TargetAgentTypes: []string{"tdd-engineer"}}); err != nil {

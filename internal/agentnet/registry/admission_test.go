@@ -16,9 +16,9 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// A place is its holder's: another program gets neither it nor, while the holder is
-// there, its GUID.
-func TestAPlaceIsItsHolders(t *testing.T) {
+// A registry entry belongs to its holder: another program does not get its secret, and gets its
+// GUID only after the holder's connection has ended.
+func TestAnAdmissionBelongsToItsHolder(t *testing.T) {
 	t.Parallel()
 	r := nettest.NewHub(t)
 	request := registry.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
@@ -37,7 +37,7 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	if next, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || next.GUID == admission.GUID {
 		t.Errorf("%+v, %v", next, err)
 	}
-	// Its process is killed: nothing was released.
+	// The holder's process is killed: it does not release the entry.
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	if heir, _, err := r.Operator.Admit(t.Context(), request, r.State); err != nil || heir.GUID != admission.GUID || heir.Secret == admission.Secret {
 		t.Errorf("%+v, %v", heir, err)
 	}
-	// The bus has lost it, the agent has not.
+	// The bus has lost the entry; the agent still has its GUID and secret.
 	lost := registry.AdmissionRequest{AgentType: "reviewer", ProjectPath: "/shop", GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "its own"}
 	if p, _, err := r.Operator.Admit(t.Context(), lost, r.State); err != nil || p.GUID != lost.GUID || p.Secret != lost.Secret {
 		t.Errorf("%+v, %v", p, err)
@@ -54,10 +54,10 @@ func TestAPlaceIsItsHolders(t *testing.T) {
 	nettest.Wants(t, err, store.ValidationError, "agent type")
 }
 
-// Property of REQ-HEARTBEAT-001 and REQ-HEARTBEAT-005 on a hub's bus: an agent says
-// that it lives, and the hub notes the time; what else has changed, and an entry that is
-// lost, the agent writes itself.
-func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
+// Property of REQ-HEARTBEAT-001 and REQ-HEARTBEAT-005 on a hub's bus: an agent sends a pulse and
+// the hub records the time. Other changes, and an entry that was lost, are written by the agent
+// itself.
+func TestTheHubRecordsHeartbeatsOfItsAgents(t *testing.T) {
 	r := nettest.NewHub(t)
 	l := agentnet.NewMemberships(nettest.WithBeat(agentnet.Config{BusConfig: store.Config{ProjectPath: "/shop", Logger: slog.New(slog.DiscardHandler)}}, 20*time.Millisecond), r.Admit)
 	t.Cleanup(func() {
@@ -120,7 +120,7 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 	if e := entry(); e.GUID != a.GUID() || e.Status != registry.Active {
 		t.Errorf("%+v", e)
 	}
-	// Whoever asks in an agent's name does not make the hub answer elsewhere.
+	// A pulse in another agent's name must not make the hub answer to a foreign subject.
 	elsewhere, err := b.Conn().SubscribeSync("elsewhere")
 	if err != nil {
 		t.Fatal(err)
@@ -145,6 +145,6 @@ func TestTheHubNotesTheHeartbeatsOfItsAgents(t *testing.T) {
 		t.Error(err)
 	}
 	if n, _, err := elsewhere.Pending(); err != nil || n != 0 {
-		t.Errorf("%d answers elsewhere: %v", n, err)
+		t.Errorf("%d answers on the foreign subject: %v", n, err)
 	}
 }

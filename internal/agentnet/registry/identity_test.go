@@ -10,9 +10,9 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// An agent that starts without the link is the same when it is back, and when it
-// starts without the link again.
-func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
+// An agent that starts without the link keeps its GUID when the link is back, and when it starts
+// without the link again.
+func TestAnAgentStartedWithoutTheLinkRegistersLater(t *testing.T) {
 	t.Parallel()
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
 	cfg := nettest.Linked(n, hub, "shop")
@@ -45,13 +45,13 @@ func TestAnAgentThatStartsWithoutTheLinkEntersTheNetworkLater(t *testing.T) {
 	n.Stop()
 	network, a = start()
 	if a.GUID() != guid || !a.Reused() {
-		t.Errorf("%s came back as %s", guid, a.GUID())
+		t.Errorf("the GUID changed from %s to %s", guid, a.GUID())
 	}
 	n.Start()
 	wait.Eventually(t, "the network", func() bool { return network.Status().Connected })
 	nettest.Shut(t, network)
 	network = nettest.Open(t, cfg)
 	if again := nettest.Register(t, network, nettest.Worker("go")); again.GUID() != guid {
-		t.Errorf("%s came back as %s", guid, again.GUID())
+		t.Errorf("the GUID changed from %s to %s", guid, again.GUID())
 	}
 }

@@ -102,19 +102,20 @@ func TestVisibility(t *testing.T) {
 		slices.Sort(got)
 		want := slices.Sorted(slices.Values(slices.Concat(open, more)))
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s sees: %s", viewer, diff)
+			t.Errorf("%s finds: %s", viewer, diff)
 		}
 		for name, a := range agents {
 			entry, _, err := agents[viewer].Info(t.Context(), a.GUID())
 			if sees := slices.Contains(want, name); sees != (err == nil) {
-				t.Errorf("%s asks for %s: %v", viewer, name, err)
+				t.Errorf("%s queries %s: %v", viewer, name, err)
 			}
 			if err != nil {
 				nettest.Wants(t, err, store.NotFoundError, "There is no agent "+a.GUID())
 			}
-			// REQ-TOOL-DISCOVER-004, REQ-PRIV-001, REQ-REGISTRY-006: only the same user learns the name.
+			// REQ-TOOL-DISCOVER-004, REQ-PRIV-001, REQ-REGISTRY-006: only agents of the same user get the user
+			// name.
 			if entry.Username != "" && (name != "user" || (viewer != "user" && viewer != "public" && viewer != "private" && viewer != "project")) {
-				t.Errorf("%s learns that %s is %s", viewer, name, entry.Username)
+				t.Errorf("%s gets the user name of %s: %s", viewer, name, entry.Username)
 			}
 		}
 	}
@@ -158,7 +159,7 @@ func TestDiscoveryFilters(t *testing.T) {
 		for _, a := range tt.want {
 			want = append(want, a.GUID())
 		}
-		// The order is that of heartbeats, of hosts that agree on the time but roughly.
+		// Agents are ordered by heartbeat, and the hosts' clocks agree only roughly.
 		if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(nettest.GUIDs(d)))); diff != "" {
 			t.Errorf("%s: %s", tt.name, diff)
 		}
@@ -167,7 +168,7 @@ func TestDiscoveryFilters(t *testing.T) {
 		t.Errorf("the first two: %+v", d)
 	}
 	if d := nettest.Discover(t, boss, registry.Filter{IncludeOffline: true}); len(d.Agents) != 4 || d.Total != 4 {
-		t.Errorf("with offline ones: %+v", d)
+		t.Errorf("with offline agents: %+v", d)
 	}
 	for _, f := range []registry.Filter{{Limit: -1}, {Limit: 1001}, {Status: "lazy"}, {Scope: "all"}} {
 		_, err := boss.Discover(t.Context(), f)
@@ -176,7 +177,7 @@ func TestDiscoveryFilters(t *testing.T) {
 }
 
 // REQ-TOOL-REGISTER-002, REQ-REGISTRY-008
-func TestWrongRegistrationsAreRefused(t *testing.T) {
+func TestInvalidRegistrationsAreRefused(t *testing.T) {
 	t.Parallel()
 	n := nettest.Open(t, nettest.StartServer(t).Host("host-a", "ann", "shop"))
 	for name, change := range map[string]func(*registry.Registration){
@@ -199,7 +200,7 @@ func TestWrongRegistrationsAreRefused(t *testing.T) {
 }
 
 // REQ-TOOL-REGISTER-009, REQ-TOOL-DEREG-003, REQ-TOOL-DEREG-004, REQ-TOOL-DEREG-005, REQ-REGISTRY-014
-func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
+func TestAReturningAgentKeepsItsGUID(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
@@ -212,7 +213,7 @@ func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
 	nettest.Shut(t, first)
 	entry, live, err := boss.Info(t.Context(), a.GUID())
 	if err != nil || entry.Status != registry.Offline || live != registry.Gone {
-		t.Errorf("after the end: %+v, %s, %v", entry, live, err)
+		t.Errorf("after deregistration: %+v, %s, %v", entry, live, err)
 	}
 	sent, err := boss.Send(t.Context(), mail.Message{Recipient: a.GUID(), Text: "while you were away"})
 	if err != nil || sent.Warning == "" {
@@ -222,7 +223,7 @@ func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
 	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 	again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("typescript"))
 	if again.GUID() != a.GUID() || !again.Reused() {
-		t.Errorf("was %s, is %s", a.GUID(), again.GUID())
+		t.Errorf("the GUID changed from %s to %s", a.GUID(), again.GUID())
 	}
 	mail, _, err := again.Read(t.Context(), mail.Selection{})
 	if err != nil || len(mail) != 1 || mail[0].Text != "while you were away" {
@@ -234,7 +235,8 @@ func TestAnAgentThatComesBackIsTheSame(t *testing.T) {
 	}
 }
 
-// Two that live at the same time are two, and each comes back as itself.
+// Two agents of a kind that run at the same time have two GUIDs, and each keeps its own after a
+// restart.
 func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -242,20 +244,20 @@ func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
 	cfg.StateDir = filepath.Join(t.TempDir(), "agents")
 	one, two := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker()), nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
 	if one.GUID() == two.GUID() {
-		t.Fatal("both are", one.GUID())
+		t.Fatal("both have the GUID", one.GUID())
 	}
 	if err := one.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if three := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker()); three.GUID() != one.GUID() {
-		t.Errorf("the free identity %s is not taken: %s", one.GUID(), three.GUID())
+		t.Errorf("the free identity %s is not reused: %s", one.GUID(), three.GUID())
 	}
 }
 
 // REQ-HEARTBEAT-001, REQ-HEARTBEAT-002, REQ-HEARTBEAT-005, REQ-HEARTBEAT-008,
 // REQ-LIVENESS-002, REQ-LIVENESS-003, REQ-LIVENESS-004, REQ-REGISTRY-011, REQ-REGISTRY-012,
 // REQ-REGISTRY-013, REQ-TEST-CROSS-004, REQ-TEST-CROSS-005
-func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
+func TestAnAgentWithoutHeartbeatsIsOfflineAndThenRemoved(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	clock := new(nettest.Clock)
@@ -298,9 +300,8 @@ func TestAnAgentThatFallsSilentIsOfflineAndThenRemoved(t *testing.T) {
 	}
 }
 
-// REQ-HEARTBEAT-005: the entry is written again and again, also if somebody has
-// removed it.
-func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
+// REQ-HEARTBEAT-005: each heartbeat writes the entry, also if it was removed.
+func TestAHeartbeatRestoresARemovedEntry(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	a := nettest.Register(t, nettest.Open(t, nettest.WithBeat(n.Host("host-b", "bob", "shop"), 20*time.Millisecond)), nettest.Worker("typescript"))
@@ -316,8 +317,8 @@ func TestTheHeartbeatBringsARemovedEntryBack(t *testing.T) {
 	wait.Eventually(t, "a later heartbeat", func() bool { return a.Entry().LastHeartbeat > before })
 }
 
-// A computer whose clock is wrong neither seems offline nor takes others to be.
-func TestAWrongClockDoesNoHarm(t *testing.T) {
+// An agent on a computer with a wrong clock neither appears offline nor sees others as offline.
+func TestAWrongClockDoesNotAffectPresence(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	fast, slow := new(nettest.Clock), new(nettest.Clock)
@@ -353,7 +354,7 @@ func TestPresence(t *testing.T) {
 	}
 	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: offline})
 	nettest.Wants(t, err, store.RateLimitError, "Try again in 10 seconds.")
-	// Another process with the identity is refused as well: the count is on the bus.
+	// Another process with the same identity is refused too: the count is stored on the bus.
 	clock.Forward(11 * time.Second)
 	if e, err = a.UpdatePresence(t.Context(), registry.Changes{Status: offline}); err != nil || e.Status != registry.Offline {
 		t.Fatalf("%+v, %v", e, err)
@@ -375,8 +376,7 @@ func TestPresence(t *testing.T) {
 	nettest.Wants(t, err, store.NotRegisteredError, "register_agent")
 }
 
-// REQ-REGISTRY-009: changes at the same time leave one whole entry, with each
-// change in it.
+// REQ-REGISTRY-009: concurrent updates leave one complete entry with every change.
 func TestUpdatesAreAtomic(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -405,7 +405,7 @@ func TestUpdatesAreAtomic(t *testing.T) {
 }
 
 // REQ-TOOL-DEREG-006
-func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
+func TestADeregisteredAgentHasNoSubscription(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
@@ -418,12 +418,13 @@ func TestAnAgentThatHasLeftDoesNotListen(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if n.Listeners("global.agent."+boss.GUID()) == 0 {
-		t.Error("the other one does not listen")
+		t.Error("the other agent has no subscription")
 	}
 }
 
-// REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: what an operator looks for is in the log.
-func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
+// REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: the log has what operators look
+// for.
+func TestTheLogHasWhatOperatorsLookFor(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	log := new(nettest.Logs)
@@ -468,7 +469,7 @@ func TestTheLogTellsWhatOperatorsLookFor(t *testing.T) {
 	n.Start()
 }
 
-// checkEntry returns why the shipped schema does not accept an entry's JSON.
+// checkEntry returns why the published schema rejects an entry's JSON.
 func checkEntry(data []byte) error {
 	_, err := registry.DecodeEntry(data)
 	return err

@@ -13,8 +13,8 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// What other programs write, change, spoil, delete and purge shows at the next
-// look, though that does not read everything again.
+// Entries that other programs write, change, corrupt, delete or purge appear in the next snapshot,
+// though it reads only the changes.
 func TestTheSnapshotFollowsTheRegistry(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)

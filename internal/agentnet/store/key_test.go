@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// open returns a store on a server that it uses alone.
+// open returns a store on a server of its own.
 func open(t *testing.T, change func(*store.Config), prepare ...jetstream.StreamConfig) (*store.Store, *bus.Bus) {
 	t.Helper()
 	n := nettest.StartServer(t, func(o *server.Options) {})
@@ -53,7 +53,7 @@ func TestKeysHaveRevisions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := key.Put(t.Context(), b, []byte("2"), 0); !errors.Is(err, store.ErrConflict) {
-		t.Errorf("a put on a wrong revision: %v", err)
+		t.Errorf("a put with a wrong revision: %v", err)
 	}
 	v, err := key.Update(t.Context(), b, func(v store.Value) (any, error) { return append(v.Data, '2'), nil })
 	if err != nil || string(v.Data) != "12" || v.Revision <= first {
@@ -63,7 +63,7 @@ func TestKeysHaveRevisions(t *testing.T) {
 		t.Errorf("%+v, %v", m, err)
 	}
 	if err := key.Delete(t.Context(), b, first); !errors.Is(err, store.ErrConflict) {
-		t.Errorf("a deletion of an old revision: %v", err)
+		t.Errorf("a deletion with an old revision: %v", err)
 	}
 	if err := key.Delete(t.Context(), b, v.Revision); err != nil {
 		t.Error(err)
@@ -72,11 +72,11 @@ func TestKeysHaveRevisions(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 	if m, err := store.BySequence(t.Context(), b, key.Stream, first); err != nil || m != nil {
-		t.Errorf("a message that is gone: %+v, %v", m, err)
+		t.Errorf("a deleted message: %+v, %v", m, err)
 	}
 }
 
-// One process has the turn in each period.
+// In each period exactly one process has the turn.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	clock := new(nettest.Clock)
@@ -92,8 +92,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A stream of another program stays as it is; of the network's own the age follows the
-// configuration. A message that is deleted twice is no error.
+// A stream of another program is not changed. A stream of the network gets the configured maximum
+// age. Deleting a message twice is no error.
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	want := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.x"}, MaxAge: time.Hour, AllowDirect: true}

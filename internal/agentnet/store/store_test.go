@@ -20,8 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
-// A server's answer that took seconds says less of the time than one that came
-// at once.
+// An answer that took seconds determines the time less precisely than a prompt one.
 func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
 	own := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	server := own.Add(time.Hour)
@@ -34,24 +33,23 @@ func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
 		}
 	}
 	check(own)
-	set(server, own, own.Add(10*time.Second)) // better than none
+	set(server, own, own.Add(10*time.Second)) // imprecise, but better than none
 	check(server.Add(-5 * time.Second))
 	set(server, own, own)
 	check(server)
-	set(server, own.Add(-4*time.Second), own) // the answer was suspended on its way
+	set(server, own.Add(-4*time.Second), own) // the answer was delayed on its way
 	check(server)
-	set(server.Add(time.Minute), own, own.Add(20*time.Millisecond)) // somebody has set the server's clock
+	set(server.Add(time.Minute), own, own.Add(20*time.Millisecond)) // the server's clock was set
 	check(server.Add(time.Minute - 10*time.Millisecond))
 }
 
-// A server whose answer was long on its way is asked again, as on a computer that was busy
-// or asleep when it came.
-func TestAServerThatAnsweredLateIsAskedAgain(t *testing.T) {
+// The time is requested again after a slow answer, as from a computer that was busy or asleep.
+func TestTheTimeIsRequestedAgainAfterASlowAnswer(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	cfg := n.Host("host-a", "ann", "shop")
 	var looks atomic.Int64
-	cfg.Now = func() time.Time { return time.Now().Add(time.Duration(min(looks.Add(1), 6)) * time.Hour) } // hours pass, and then no more
+	cfg.Now = func() time.Time { return time.Now().Add(time.Duration(min(looks.Add(1), 6)) * time.Hour) } // an hour passes for each of the first six calls
 	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
 	at, err := time.Parse(time.RFC3339Nano, a.Entry().LastHeartbeat)
 	if off := time.Since(at).Abs(); err != nil || off > 2*time.Minute {
@@ -59,8 +57,8 @@ func TestAServerThatAnsweredLateIsAskedAgain(t *testing.T) {
 	}
 }
 
-// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: the limits are the identity's,
-// whichever process has it.
+// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: rate limits belong to an identity, whichever
+// process uses it.
 func TestRateLimitsOutliveTheProcess(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -87,7 +85,7 @@ func TestRateLimitsOutliveTheProcess(t *testing.T) {
 		}
 	}
 	nettest.Shut(t, first)
-	clock.Forward(11 * time.Second) // for the limit of registrations
+	clock.Forward(11 * time.Second) // past the rate limit of registrations
 	again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
 	if again.GUID() != a.GUID() {
 		t.Fatal("not the same identity")
@@ -123,7 +121,7 @@ func TestAnOutageIsReportedAndSurvived(t *testing.T) {
 	n.Start()
 	wait.Eventually(t, "the connection", func() bool { return network.Status().Connected })
 	wait.Eventually(t, "a heartbeat after it", func() bool { return a.Entry().LastHeartbeat > before })
-	wait.Eventually(t, "the registry", func() bool { // its streams may have to be made again
+	wait.Eventually(t, "the registry", func() bool { // its streams may have to be created again
 		d, err := a.Discover(t.Context(), registry.Filter{})
 		if err != nil && nettest.CategoryOf(err) != store.ConnectionError {
 			t.Error(err)
@@ -132,7 +130,7 @@ func TestAnOutageIsReportedAndSurvived(t *testing.T) {
 	})
 }
 
-func TestANetworkThatIsNotThereIsReported(t *testing.T) {
+func TestAnUnreachableNetworkIsReported(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	n.Stop()
@@ -151,14 +149,13 @@ func TestANetworkThatIsNotThereIsReported(t *testing.T) {
 	}
 }
 
-// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: a second process of the kind, which
-// lives at the same time, has a GUID of its own and no allowance of its own; nor have
-// agents without end that call themselves something else.
-func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
+// REQ-ABUSE-002, REQ-ABUSE-003, REQ-ABUSE-004: a second process of the same kind has a GUID of its
+// own, but shares the rate limits. New agent types do not avoid them either.
+func TestAnotherProcessDoesNotAvoidALimit(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	cfg := n.Host("host-a", "ann", "shop")
-	cfg.Now = new(nettest.Clock).Still() // all of it within a minute, however long it takes
+	cfg.Now = new(nettest.Clock).Still() // all calls are within one minute, however long they take
 	a := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
 	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "ann", "shop")), nettest.Worker())
 	for range 10 {
@@ -174,7 +171,7 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 	}
 	twin := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker())
 	if twin.GUID() == a.GUID() {
-		t.Fatal("they are one")
+		t.Fatal("both have the same GUID")
 	}
 	_, err := twin.Discover(t.Context(), registry.Filter{})
 	nettest.Wants(t, err, store.RateLimitError, "10 in 1m0s")
@@ -182,7 +179,7 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 	nettest.Wants(t, err, store.RateLimitError, "10 in 1m0s")
 	_, err = twin.Send(t.Context(), mail.Message{Recipient: other.GUID(), Text: "x"})
 	nettest.Wants(t, err, store.RateLimitError, "100 in 1m0s")
-	nettest.Discover(t, other, registry.Filter{}) // of another computer
+	nettest.Discover(t, other, registry.Filter{}) // another computer is not limited
 
 	network := nettest.Open(t, cfg)
 	for i := range 11 {
@@ -199,5 +196,5 @@ func TestAnotherProcessIsNoWayAroundALimit(t *testing.T) {
 			}
 		}
 	}
-	t.Error("there is no end")
+	t.Error("there is no limit")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-// What the network does not take is not lost either.
 func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	t.Parallel()
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
@@ -22,12 +21,12 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	other := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Dispatcher())
 	nettest.Submit(t, other, "T", "go")
 	if _, err := boss.Submit(t.Context(), another("T")); nettest.CategoryOf(err) != store.ConflictError {
-		t.Errorf("two items of one name: %v", err)
+		t.Errorf("two items with one id: %v", err)
 	}
 	n.Stop()
 	nettest.AwaitLoss(t, network)
 	if _, err := boss.Submit(t.Context(), another("T")); err != nil {
-		t.Fatal(err) // nobody here can know
+		t.Fatal(err) // the conflict is not known on this computer
 	}
 	n.Start()
 	var letters []work.DeadLetter
@@ -51,8 +50,8 @@ func TestAnItemThatTheNetworkRefusesIsInTheDeadLetters(t *testing.T) {
 	})
 }
 
-// Work whose worker died on the hub's bus goes to the network, and keeps count of
-// its attempts and claims.
+// An item whose worker died on the hub's bus moves to the network with its counts of attempts and
+// claims.
 func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
 	n, hub := nettest.StartServer(t), nettest.StartServer(t)
 	cfg := nettest.Linked(n, hub, "shop")
@@ -66,7 +65,7 @@ func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
 	n.Stop()
 	nettest.AwaitLoss(t, network)
 	nettest.Submit(t, boss, "T", "go")
-	former := nettest.ClaimTask(t, hand, "T") // and it is never heard of again
+	former := nettest.ClaimTask(t, hand, "T") // this worker neither completes nor extends it
 	n.Start()
 	c := nettest.ClaimTask(t, other, "T")
 	if c.Token != former.Token+1 || c.Attempt != former.Attempt+1 {
@@ -78,8 +77,8 @@ func TestWorkOfADeadWorkerMovesToTheNetwork(t *testing.T) {
 	nettest.Complete(t, other, c)
 }
 
-// The agents of one project cannot make all queues that a network has.
-func TestOneProjectMakesSomeQueues(t *testing.T) {
+// The agents of one project can create only a limited number of queues.
+func TestQueuesOfAProjectAreLimited(t *testing.T) {
 	r := nettest.NewHub(t)
 	shop, blog := r.Memberships("/shop"), r.Memberships("/blog")
 	a, twin, other := nettest.Enter(t, shop, nettest.Worker("go")), nettest.Enter(t, shop, nettest.Dispatcher()), nettest.Enter(t, blog, nettest.Worker("go"))
@@ -95,7 +94,7 @@ func TestOneProjectMakesSomeQueues(t *testing.T) {
 	nettest.Submit(t, a, "into-others", "another-queue")
 }
 
-// another is an item that differs from nettest.Item.
+// another returns an item with the id of nettest.Item and other content.
 func another(task string) work.Submission {
 	s := nettest.Item(task, "go")
 	s.Description = "something else"

@@ -8,8 +8,8 @@ func FuzzDecodeOrder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) { _, _ = decodeOrder(data, 1, "c") }) // it must not panic
 }
 
-// A forged record cannot make a worker acknowledge, with its own rights, what is
-// no message of a queue.
+// A forged record must not make a worker acknowledge, with its own permissions, anything but a
+// message of a queue.
 func TestAForgedRecordAcknowledgesNothingElse(t *testing.T) {
 	t.Parallel()
 	for subject, want := range map[string]bool{

@@ -28,13 +28,13 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // REQ-WORKQUEUE-001, REQ-WORKQUEUE-002, REQ-WORKQUEUE-003, REQ-WORKQUEUE-004, REQ-DLQ-001
-func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
+func TestAnItemIsCompletedAndItsResultRead(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
 	stranger := nettest.Register(t, nettest.Open(t, n.Host("host-x", "eve", "evil")), nettest.Worker("typescript"))
 	nettest.Submit(t, boss, "TASK-1", "TypeScript")
-	nettest.Submit(t, boss, "TASK-1", "TypeScript") // again is no error
+	nettest.Submit(t, boss, "TASK-1", "TypeScript") // a repeated submission is no error
 	js := n.Foreign()
 	stream, err := js.Stream(t.Context(), "GLOBAL_WORKQUEUE_typescript")
 	if err != nil {
@@ -80,7 +80,7 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 		t.Errorf("completed again: %v", err)
 	}
 	if s := nettest.State(t, stranger, "TASK-1"); s.ResultSummary != "" || s.ResultData != nil || s.Description != "" {
-		t.Errorf("a stranger sees %+v", s)
+		t.Errorf("an unrelated agent gets %+v", s)
 	}
 	_, err = stranger.Submit(t.Context(), work.Submission{Capability: "typescript", Offer: mail.Offer{TaskID: "TASK-1", Description: "other"}})
 	nettest.Wants(t, err, store.ConflictError, "another item")
@@ -90,7 +90,7 @@ func TestAnItemIsDoneAndItsResultFetched(t *testing.T) {
 	})
 }
 
-func TestAnItemThatComesWithTheDeadlineIsNotAwayForALease(t *testing.T) {
+func TestAnItemDeliveredAtTheDeadlineIsAvailableAtOnce(t *testing.T) {
 	t.Parallel()
 	network := nettest.Open(t, nettest.StartServer(t).Host("host", "ann", "shop"))
 	hand := nettest.Register(t, network, nettest.Worker("go"))
@@ -112,7 +112,7 @@ func TestAnItemThatComesWithTheDeadlineIsNotAwayForALease(t *testing.T) {
 	}
 }
 
-// Exactly one holder: the one before is refused.
+// An item has one holder; a former holder is refused.
 func TestALateCompletionIsRefused(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -120,7 +120,7 @@ func TestALateCompletionIsRefused(t *testing.T) {
 	slow, quick := nettest.Register(t, nettest.Open(t, n.Short("host-b")), nettest.Worker("go")), nettest.Register(t, nettest.Open(t, n.Short("host-c")), nettest.Worker("go"))
 	nettest.Submit(t, boss, "T", "go")
 	old := nettest.Claim(t, slow)
-	again := nettest.Claim(t, quick) // once the lease has ended
+	again := nettest.Claim(t, quick) // after the lease has ended
 	if again.TaskID != "T" || again.Attempt != 2 || again.Token <= old.Token {
 		t.Fatalf("%+v after %+v", again, old)
 	}
@@ -143,11 +143,11 @@ func TestALateCompletionIsRefused(t *testing.T) {
 	nettest.Wants(t, quick.Complete(t.Context(), "T", 1, work.Outcome{}), store.ValidationError, "summary")
 }
 
-// A worker that goes on extending its lease keeps the item.
-func TestAnExtendedLeaseHolds(t *testing.T) {
+// A worker that extends its lease keeps the item.
+func TestAnExtendedLeaseKeepsTheItem(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
-	const lease = 5 * time.Second // for extensions on a slow machine
+	const lease = 5 * time.Second // long enough for extensions on a slow machine
 	long := func(host string) *agentnet.Network {
 		cfg := n.Host(host, "ann", "shop")
 		cfg.AckTimeout = lease
@@ -217,7 +217,7 @@ func TestDeadLetters(t *testing.T) {
 		}
 	}
 
-	// Refused for good, and after the last attempt; by agents that have the time to do so.
+	// Rejected for good, and after the last attempt, by agents with enough time.
 	cfg.AckTimeout = store.DefaultAckTimeout
 	cfg.Hostname = "host-c"
 	boss = nettest.Register(t, nettest.Open(t, cfg), nettest.Dispatcher())
@@ -249,7 +249,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("%+v, %v, %v", list, more, err)
 	}
 
-	// Retried: with and without the attempts so far.
+	// Retried with and without the count of attempts so far.
 	if _, err := boss.RetryDeadLetter(t.Context(), "refused-twice", false); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if dead, err := hand.Reject(t.Context(), c.TaskID, c.Token, "still not", false); err != nil || !dead {
-		t.Errorf("the one more attempt: %v, %v", dead, err)
+		t.Errorf("after one more attempt: %v, %v", dead, err)
 	}
 	if _, err := boss.RetryDeadLetter(t.Context(), "refused-twice", true); err != nil {
 		t.Fatal(err)
@@ -303,7 +303,7 @@ func TestDeadLettersExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(nettest.DeadLetters(t, a, "")) != 1 && time.Since(refused) < cfg.DeadLetterTTL {
-		t.Error("it is not there")
+		t.Error("the dead letter is missing")
 	}
 	wait.Eventually(t, "its end", func() bool { return len(nettest.DeadLetters(t, a, "")) == 0 })
 	wait.Eventually(t, "the end of its record", func() bool {
@@ -312,8 +312,8 @@ func TestDeadLettersExpire(t *testing.T) {
 	})
 }
 
-// The collector buries what nobody asks for any more, with the reason.
-func TestTheCollectorBuriesWhatNobodyClaims(t *testing.T) {
+// The collector moves items that no worker claims any more to the dead letters, with the reason.
+func TestTheCollectorMovesUnclaimedItemsToDeadLetters(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	clock := new(nettest.Clock)
@@ -339,8 +339,8 @@ func TestTheCollectorBuriesWhatNobodyClaims(t *testing.T) {
 	}
 }
 
-// An item whose message is lost is queued again, not forgotten.
-func TestTheCollectorQueuesAgainWhatIsLost(t *testing.T) {
+// The collector queues an item again if its message is lost.
+func TestTheCollectorQueuesLostItemsAgain(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	clock := new(nettest.Clock)
@@ -366,7 +366,7 @@ func TestTheCollectorQueuesAgainWhatIsLost(t *testing.T) {
 	}
 }
 
-// Other programs put work into the queue too, and nonsense; none is lost.
+// Other programs put work and invalid messages into the queue; none of them is lost.
 func TestForeignItems(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -398,9 +398,9 @@ func TestForeignItems(t *testing.T) {
 	}
 }
 
-// What came for somebody who does not wait any more was no attempt at it: an item that
-// nobody has had does not end in the dead letters.
-func TestACancelledWaitIsNoAttempt(t *testing.T) {
+// A delivery for a cancelled claim does not count as an attempt: an item that no worker held does
+// not become a dead letter.
+func TestACancelledClaimIsNoAttempt(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
@@ -417,9 +417,9 @@ func TestACancelledWaitIsNoAttempt(t *testing.T) {
 	}
 }
 
-// An item that is too long for the network's records, and a second one of an id that
-// there is already, end in the dead letters, and claims go on.
-func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
+// An item that is too long for a record and a second item with the same id become dead letters,
+// and claims continue.
+func TestInvalidForeignItemsAreDeadLetters(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	hand := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Worker("go"))
@@ -461,8 +461,8 @@ func TestForeignItemsThatCannotBeTakenAreDeadLetters(t *testing.T) {
 	}
 }
 
-// However much waits for workers, and whatever else is in the records, the collector
-// comes to each item that was given up.
+// The collector reaches every abandoned item, however many items wait and whatever other records
+// exist.
 func TestTheCollectorPassesOverNoItem(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
@@ -507,7 +507,7 @@ func TestTheCollectorPassesOverNoItem(t *testing.T) {
 	})
 }
 
-func TestWrongWorkIsRefused(t *testing.T) {
+func TestInvalidWorkIsRefused(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	a := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), registry.Registration{Handle: "a", AgentType: "a", Scope: registry.ScopeUser, Capabilities: []string{"Ünï code"}})
@@ -534,13 +534,12 @@ func TestWrongWorkIsRefused(t *testing.T) {
 	nettest.Wants(t, err, store.NotFoundError, "no item")
 	nettest.NoClaim(t, a, "nobody-has-this")
 	if names := n.Foreign().StreamNames(t.Context(), jetstream.WithStreamListSubject("global.workqueue.nobody-has-this")); len(names.Name()) != 0 {
-		t.Error("waiting has made a queue")
+		t.Error("a claim has created a queue")
 	}
 }
 
-// Whoever is killed, wherever: each item ends once. Workers vanish with what
-// they hold, dawdle beyond their leases, refuse; the server is stopped and
-// started again.
+// Every item ends once although workers disappear with their claims, exceed their leases and
+// reject items, and the server is restarted.
 func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 	t.Parallel()
 	const items, workers = 120, 6
@@ -552,7 +551,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 		nettest.Submit(t, boss, fmt.Sprint("T", i), []string{"go", "rust"}[i%2])
 	}
 	var mu sync.Mutex
-	done := map[string]int{} // completions that were acknowledged
+	done := map[string]int{} // acknowledged completions
 	perform := func(ctx context.Context, name string) {
 		for ctx.Err() == nil {
 			c := cfg
@@ -576,7 +575,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 					}
 					switch rand.IntN(10) {
 					case 0:
-						return // vanishes with the item
+						return // disappears with the item
 					case 1:
 						if _, err := a.Reject(ctx, claim.TaskID, claim.Token, "not now", false); err != nil {
 							return
@@ -591,7 +590,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 				}
 			}()
 			closing, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			_ = network.Close(closing) // the server may be away
+			_ = network.Close(closing) // the server may be down
 			cancel()
 		}
 	}
@@ -643,7 +642,7 @@ func TestNoItemIsLostOrDoneTwice(t *testing.T) {
 		case done[id] > 1:
 			t.Errorf("%s was completed %d times", id, done[id])
 		case done[id] == 1 && s.State != work.Completed:
-			t.Errorf("%s was completed and is %s", id, s.State)
+			t.Errorf("%s was completed, but is %s", id, s.State)
 		case s.State == work.Dead && !dead[id]:
 			t.Errorf("%s is dead but not in the dead letters", id)
 		}

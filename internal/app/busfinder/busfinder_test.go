@@ -34,8 +34,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// The test binary stands in for the hub's own program: with this variable it is
-// the process in the background.
+// beHub is the environment variable that makes the test binary a hub process in the background.
 const beHub = "PARLEY_TEST_HUB"
 
 func TestMain(m *testing.M) {
@@ -45,7 +44,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serve is what `parley start --background` does.
+// serve does what `parley start --background` does.
 func serve(args []string) int {
 	var overrides []config.Override
 	flags := flag.NewFlagSet("hub", flag.ExitOnError)
@@ -66,14 +65,14 @@ func serve(args []string) int {
 	return 0
 }
 
-// place is where a hub of a test runs.
-type admission struct{ dir, yaml string }
+// testHub is the directory and configuration file of a hub.
+type testHub struct{ dir, yaml string }
 
-func newPlace(t *testing.T, yaml string) *admission {
+func newTestHub(t *testing.T, yaml string) *testHub {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "parley") // short: a socket's path is limited
 	must(t, err)
-	p := &admission{dir: dir, yaml: filepath.Join(dir, "config.yaml")}
+	p := &testHub{dir: dir, yaml: filepath.Join(dir, "config.yaml")}
 	t.Setenv(beHub, "1")
 	t.Setenv("GOCOVERDIR", t.TempDir())
 	must(t, os.WriteFile(p.yaml, []byte("socket: {path: "+dir+"/hub.sock}\n"+yaml), 0o600))
@@ -86,13 +85,13 @@ func newPlace(t *testing.T, yaml string) *admission {
 
 const noPort = "http: {enabled: false}\n"
 
-func (p *admission) load() (*config.Loaded, error) {
+func (p *testHub) load() (*config.Loaded, error) {
 	return config.Load(config.Options{File: p.yaml, LookupEnv: func(string) (string, bool) { return "", false },
 		Overrides: []config.Override{{Key: "dataDir", Value: p.dir, Flag: "--data-dir"}}})
 }
 
-// finder finds the bus of the place's hub.
-func (p *admission) finder(t *testing.T, change ...func(*busfinder.Config)) *busfinder.Finder {
+// finder returns a Finder for the hub's bus.
+func (p *testHub) finder(t *testing.T, change ...func(*busfinder.Config)) *busfinder.Finder {
 	t.Helper()
 	exe, err := os.Executable()
 	must(t, err)
@@ -106,14 +105,14 @@ func (p *admission) finder(t *testing.T, change ...func(*busfinder.Config)) *bus
 	return busfinder.New(cfg)
 }
 
-func (p *admission) running(t *testing.T) (daemon.Info, bool) {
+func (p *testHub) running(t *testing.T) (daemon.Info, bool) {
 	t.Helper()
 	info, running, err := daemon.Running(p.dir)
 	must(t, err)
 	return info, running
 }
 
-func (p *admission) stop(t *testing.T) {
+func (p *testHub) stop(t *testing.T) {
 	t.Helper()
 	_, _, err := daemon.Stop(context.Background(), p.dir, func(ctx context.Context) error {
 		c, err := client.Dial(ctx, p.dir+"/hub.sock")
@@ -149,7 +148,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wantError checks the code, and that message and remedy say what to do.
+// wantError checks the code, and that message and remedy contain the words.
 func wantError(t *testing.T, err error, code bus.Code, words ...string) {
 	t.Helper()
 	e, ok := errors.AsType[*bus.Error](err)
@@ -163,20 +162,20 @@ func wantError(t *testing.T, err error, code bus.Code, words ...string) {
 	}
 }
 
-// closedPort is where nobody listens.
+// closedPort returns an address where nothing listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 }
 
-// Messages for a configured server must not end up where nobody reads them.
+// Messages for a configured server must not be stored on another bus, where nobody reads them.
 func TestAConfiguredServerIsNeverReplacedByTheHub(t *testing.T) {
-	p := newPlace(t, noPort)
-	dial(t, p.finder(t)) // a hub runs
+	p := newTestHub(t, noPort)
+	dial(t, p.finder(t)) // starts a hub
 	_, err := p.finder(t, func(c *busfinder.Config) { c.URL = bus.Secret("nats://" + closedPort(t)) }).Dial(t.Context())
 	wantError(t, err, bus.CodeNotRunning, "no NATS server is running", "nats-server -js")
 
-	q := newPlace(t, noPort)
+	q := newTestHub(t, noPort)
 	_, err = q.finder(t, func(c *busfinder.Config) { c.URL = bus.Secret("nats://" + closedPort(t)) }).Dial(t.Context())
 	wantError(t, err, bus.CodeNotRunning)
 	if _, running := q.running(t); running {
@@ -186,7 +185,7 @@ func TestAConfiguredServerIsNeverReplacedByTheHub(t *testing.T) {
 
 // REQ-PORT-005
 func TestTheRunningHubsBusIsJoined(t *testing.T) {
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	first := dial(t, p.finder(t))
 	second := dial(t, p.finder(t, func(c *busfinder.Config) { c.Autostart = false }))
 	info := second.Info()
@@ -196,8 +195,8 @@ func TestTheRunningHubsBusIsJoined(t *testing.T) {
 	}
 }
 
-func TestNoHubIsStartedWithoutLeave(t *testing.T) {
-	p := newPlace(t, noPort)
+func TestNoHubIsStartedWithoutAutostart(t *testing.T) {
+	p := newTestHub(t, noPort)
 	_, err := p.finder(t, func(c *busfinder.Config) { c.Autostart = false }).Dial(t.Context())
 	wantError(t, err, bus.CodeNotRunning, "no hub is running", "parley start", "NATS_MCP_AUTOSTART", "NATS_URL")
 	if _, running := p.running(t); running {
@@ -205,10 +204,10 @@ func TestNoHubIsStartedWithoutLeave(t *testing.T) {
 	}
 }
 
-// Many processes at once get one hub. What an agent's turn marked does not
-// reach the hub, for the hub outlives the turn.
+// Concurrent processes start one hub. The marker of an agent's turn is not passed on to the hub,
+// which outlives the turn.
 func TestManyProcessesAtOnceGetOneHub(t *testing.T) {
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	t.Setenv(process.MarkerEnv, "hub-0123.deadbeef")
 	buses := make([]*bus.Bus, 6)
 	errs := make([]error, len(buses))
@@ -226,32 +225,32 @@ func TestManyProcessesAtOnceGetOneHub(t *testing.T) {
 	}
 	info, running := p.running(t)
 	if len(pids) != 1 || !running || !pids[info.PID] {
-		t.Fatalf("hubs %v, the one that runs is %d", pids, info.PID)
+		t.Fatalf("hubs %v, the running one is %d", pids, info.PID)
 	}
 	if runtime.GOOS == "linux" {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", info.PID))
 		must(t, err)
 		if bytes.Contains(env, []byte(process.MarkerEnv)) {
-			t.Error("the hub has the mark of an agent's turn")
+			t.Error("the hub has the marker of an agent's turn")
 		}
 	}
 }
 
-// 8080 is taken on many a machine: the channels work all the same.
-func TestATakenPortDoesNotKeepTheHubFromStarting(t *testing.T) {
+// Port 8080 is in use on many computers; channels must work anyway.
+func TestAHubStartsWithItsPortInUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { must(t, ln.Close()) })
-	p := newPlace(t, "http: {port: "+strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)+"}\n")
+	p := newTestHub(t, "http: {port: "+strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)+"}\n")
 	dial(t, p.finder(t))
 	if info, running := p.running(t); !running || info.HTTP == "" {
 		t.Errorf("running %t: %+v", running, info)
 	}
 }
 
-// A joined bus goes on after the hub was killed, and brings it back itself.
+// A joined bus starts a killed hub again and reconnects to it.
 func TestAKilledHubIsStartedAgain(t *testing.T) {
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	b := dial(t, p.finder(t))
 	_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, MaxBytes: 1 << 20})
 	must(t, err)
@@ -274,10 +273,9 @@ func TestAKilledHubIsStartedAgain(t *testing.T) {
 	}
 }
 
-// Who stops the hub wants it stopped: nobody brings it back, until it is
-// started.
+// A hub that a user stopped is not started by a joined bus, only by a new process.
 func TestAStoppedHubStaysStopped(t *testing.T) {
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	b := dial(t, p.finder(t))
 	changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
 	p.stop(t)
@@ -289,7 +287,7 @@ func TestAStoppedHubStaysStopped(t *testing.T) {
 		runtime.Gosched()
 	}
 	if _, running := p.running(t); running {
-		t.Error("the hub runs again")
+		t.Error("the hub is running again")
 	}
 	other := dial(t, p.finder(t)) // a new process starts it
 	await(t, changes, nats.CONNECTED)
@@ -313,7 +311,7 @@ func await(t *testing.T, changes <-chan nats.Status, want nats.Status) {
 	}
 }
 
-func TestWhyThereIsNoBus(t *testing.T) {
+func TestErrorsWithoutABus(t *testing.T) {
 	tests := []struct {
 		name, yaml string
 		change     func(*busfinder.Config)
@@ -342,7 +340,7 @@ func TestWhyThereIsNoBus(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPlace(t, tt.yaml)
+			p := newTestHub(t, tt.yaml)
 			change := tt.change
 			if change == nil {
 				change = func(*busfinder.Config) {}
@@ -353,9 +351,9 @@ func TestWhyThereIsNoBus(t *testing.T) {
 	}
 }
 
-// A start that fails is not tried at once again.
+// A failed start is not repeated at once.
 func TestAFailedStartIsRemembered(t *testing.T) {
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	marker := filepath.Join(p.dir, "started")
 	script := filepath.Join(p.dir, "hub.sh")
 	must(t, os.WriteFile(script, []byte("#!/bin/sh\necho x >>"+marker+"\nexit 3\n"), 0o700))
@@ -369,10 +367,10 @@ func TestAFailedStartIsRemembered(t *testing.T) {
 	}
 }
 
-// Where the hub itself uses an external server there are no accounts of ours.
-func TestAHubOnAnExternalServerSaysWhatToConfigure(t *testing.T) {
+// On an external server the hub has no accounts of its own to grant.
+func TestAHubOnAnExternalServerReportsWhatToConfigure(t *testing.T) {
 	stock := testbed.StartNATS(t)
-	p := newPlace(t, noPort+"bus: {url: \""+stock.URL()+"\"}\n")
+	p := newTestHub(t, noPort+"bus: {url: \""+stock.URL()+"\"}\n")
 	_, err := p.finder(t).Dial(t.Context())
 	wantError(t, err, bus.CodeUnsupported, "external", "NATS_URL")
 }
@@ -392,10 +390,10 @@ func TestForProject(t *testing.T) {
 	}
 }
 
-// A configured server can be of no use in four ways, and each has its message.
-func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
+// A configured server can be unusable for four reasons, and each has its own message.
+func TestUnusableConfiguredServersHaveDifferentMessages(t *testing.T) {
 	start := func(change func(*server.Options)) string { return testbed.StartNATS(t, change).Addr() }
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	messages := map[string]bool{}
 	for name, tt := range map[string]struct {
 		url   string
@@ -420,11 +418,11 @@ func TestAConfiguredServerThatCannotBeUsedSaysWhy(t *testing.T) {
 		})
 	}
 	if len(messages) != 4 {
-		t.Errorf("%d messages for four ways", len(messages))
+		t.Errorf("%d messages for four reasons", len(messages))
 	}
 }
 
-// Without a cluster the agents of this computer meet on its hub.
+// Without a cluster the agents of this computer use its hub's bus.
 func TestForNetwork(t *testing.T) {
 	project := &mcpconfig.Config{Document: mcpconfig.Document{Namespace: "project-1", NATSURL: "tls://example.org", Autostart: true}}
 	got := busfinder.ForNetwork(project)
@@ -438,10 +436,10 @@ func TestForNetwork(t *testing.T) {
 	}
 }
 
-// An agent of this computer's network gets a bus that is its own: the hub, which is
-// started for it, knows it again after it was killed, and nobody else as it.
+// An agent's connection to this computer's network belongs to the agent: after the hub was killed
+// and restarted, only the agent's secret restores its GUID.
 func TestDialAgent(t *testing.T) {
-	p := newPlace(t, noPort)
+	p := newTestHub(t, noPort)
 	request := registry.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir}
 	admission, b, err := p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, request)
 	must(t, err)
@@ -454,7 +452,7 @@ func TestDialAgent(t *testing.T) {
 	must(t, err)
 	must(t, same.Close(context.Background()))
 	if again.GUID != admission.GUID {
-		t.Errorf("%+v came back as %+v", admission, again)
+		t.Errorf("the admission changed from %+v to %+v", admission, again)
 	}
 	request.Secret = "guessed"
 	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, request)

@@ -223,7 +223,7 @@ func TestSecondHubIsRefused(t *testing.T) {
 	if !errors.As(err, &de) || de.Code != daemon.CodeRunning {
 		t.Errorf("got %v", err)
 	}
-	// The same socket, but another data directory.
+	// The same socket with another data directory.
 	other := newDir(t)
 	err = daemon.Run(t.Context(), mustLoad(t, other, "socket.path="+dir+"/hub.sock"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err == nil {
@@ -597,7 +597,7 @@ func TestLogIsRotated(t *testing.T) {
 		}
 	}
 	if _, err := daemon.OpenLog(path + "/below/a/file"); err == nil {
-		t.Error("a log below a file")
+		t.Error("a log below a file is opened")
 	}
 }
 

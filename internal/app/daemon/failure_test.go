@@ -251,7 +251,7 @@ func TestAHubOnEveryAddressReportsALoopbackURL(t *testing.T) {
 	}
 }
 
-func TestDocumentsHaveNames(t *testing.T) {
+func TestInvalidDocumentNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t)))
 	defer r.end(t)

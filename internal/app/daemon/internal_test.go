@@ -89,7 +89,7 @@ func TestHubsOnOneBusKeepUniqueNames(t *testing.T) {
 		t.Errorf("the name changed from %s to %s", first, again)
 	}
 	if other := name(b, false); other == first {
-		t.Error("two hubs have one name")
+		t.Error("two hubs have the same name")
 	}
 	if got := name(t.TempDir(), true); got != "local" {
 		t.Errorf("on a private bus: %s", got)
@@ -98,6 +98,6 @@ func TestHubsOnOneBusKeepUniqueNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := hubName(a, false); err == nil {
-		t.Errorf("a damaged file gives %q", got)
+		t.Errorf("the name from a damaged file is %q", got)
 	}
 }

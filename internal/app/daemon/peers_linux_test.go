@@ -148,7 +148,7 @@ func TestTwoHubsOnTwoHosts(t *testing.T) {
 	here.awaitAgent(t, "there.counter")
 	here.awaitAgent(t, "there.parrot")
 	there.awaitAgent(t, "here.parrot")
-	t.Logf("from the start of the second hub until both know each other's agents: %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("from the start of the second hub until both list the other's agents: %v", time.Since(began).Round(time.Millisecond))
 	for _, c := range []struct {
 		at *site
 		id string
@@ -278,7 +278,7 @@ func awaitLine(t *testing.T, stream *client.Stream, line string) {
 	}
 }
 
-// last follows a task to its end.
+// last reads a task's stream to its end.
 func last(t *testing.T, stream *client.Stream) *dialect.Task {
 	t.Helper()
 	for {

@@ -195,7 +195,7 @@ func happens(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(90 * time.Second) // cards last 30 s, and machines are slow
+	late := time.After(90 * time.Second) // cards expire after 30 s, and machines are slow
 	for !ok() {
 		select {
 		case <-tick.C:

@@ -183,7 +183,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 		may      bool
 	}{
 		{"plain", "there.mars.greet", true}, {"plain", "there.open.greet", true},
-		{"noble", "there.mars.greet", false}, {"noble", "there.open.greet", false}, // L1 addresses neither L2 nor L3
+		{"noble", "there.mars.greet", false}, {"noble", "there.open.greet", false}, // L1 may not address L2 or L3
 		{"caged", "there.mars.greet", false}, {"caged", "there.open.greet", false},
 	} {
 		s := attached(t, infos[0].Socket, tokenOf(t, infos[0].Socket, c.id))
@@ -252,7 +252,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("the tools of a hub that was removed stay: %s", sharedNames(t, user))
+			t.Fatalf("the tools of a removed hub remain: %s", sharedNames(t, user))
 		}
 	}
 }

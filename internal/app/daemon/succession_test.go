@@ -174,7 +174,7 @@ func TestHubsTakeASwarmOver(t *testing.T) {
 	inGarden, byEarth := sun.did(t), earth.did(t)
 	for part, before := range byBoth {
 		if results[part] != before {
-			t.Errorf("%s: the result was %s, and is %s", part, before, results[part])
+			t.Errorf("%s: the result changed from %s to %s", part, before, results[part])
 		}
 		at, elsewhere := byEarth, inGarden
 		if _, early := bySun[part]; early {

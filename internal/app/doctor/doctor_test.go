@@ -23,7 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// The test binary stands in for an agent: the variable says which.
+// The test binary acts as an agent of the kind that the variable names.
 const beAgent = "PARLEY_TEST_AGENT"
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 
 const onlyEcho = "bus: {durability: fast}\nhttp: {port: 0}\nagents:\n  claude-code: {disabled: true}\n  gemini: {disabled: true}\n  codex: {disabled: true}\n  vibe: {disabled: true}\n"
 
-// place is a data directory with a configuration.
+// place creates a data directory with a configuration.
 func place(t *testing.T, yaml string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "parley")
@@ -86,7 +86,7 @@ func find(t *testing.T, findings []doctor.Finding, name string) doctor.Finding {
 			return f
 		}
 	}
-	t.Fatalf("nothing of %s in %+v", name, findings)
+	t.Fatalf("no finding about %s in %+v", name, findings)
 	return doctor.Finding{}
 }
 
@@ -172,7 +172,7 @@ func TestSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln.SetUnlinkOnClose(false) // as a hub that was killed leaves it
+	ln.SetUnlinkOnClose(false) // as a killed hub leaves it
 	ln.Close()
 	expect(t, examine(t, dir), "socket", doctor.OK, "killed")
 }
@@ -235,13 +235,13 @@ func TestRunningHub(t *testing.T) {
 	}
 }
 
-// The hub's link to a cluster: of the configuration, and as it is.
+// The hub's link to a cluster, from the configuration and from a running hub.
 func TestTheLinkToACluster(t *testing.T) {
 	leaf := []string{"bus.leaf.url=nats://127.0.0.1:1", "bus.leaf.domain=team"}
 	dir := place(t, "")
 	for _, f := range examine(t, dir) {
 		if f.Check == "cluster-link" {
-			t.Errorf("there is no link, and got %+v", f)
+			t.Errorf("no link is configured, but got %+v", f)
 		}
 	}
 	expect(t, examine(t, dir, leaf...), "cluster-link", doctor.OK, "when it runs")

@@ -24,12 +24,12 @@ func serverFinding(t *testing.T, findings []doctor.Finding, name string) []docto
 			return []doctor.Finding{f}
 		}
 	}
-	t.Fatalf("nothing of %s in %+v", name, findings)
+	t.Fatalf("no finding about %s in %+v", name, findings)
 	return nil
 }
 
-// Each MCP server is connected, and what is wrong with one is said with what to do.
-func TestMCPServersAreTried(t *testing.T) {
+// The doctor connects to each MCP server, and reports problems with a remedy.
+func TestMCPServersAreChecked(t *testing.T) {
 	s := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return nil, nil, nil
@@ -77,7 +77,7 @@ func TestMCPServersAreTried(t *testing.T) {
 		expect(t, serverFinding(t, findings, c.name), "mcp-server", c.level, c.text)
 	}
 
-	// A hub that runs is asked first: what it uses is not begun again.
+	// A running hub is queried first: servers that it uses are not connected a second time.
 	hub(t, dir)
 	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -97,7 +97,7 @@ func TestMCPServersAreTried(t *testing.T) {
 	}
 }
 
-// A server that says nothing is waited for, but not for ever.
+// The wait for a server that does not answer is limited.
 func TestASilentMCPServerIsReported(t *testing.T) {
 	cfg, err := load(place(t, `mcpServers: {silent: {command: sleep, args: ["1000"]}}`+"\n"))
 	if err != nil {
@@ -114,7 +114,7 @@ func sessionsOf(s *mcp.Server) (all []*mcp.ServerSession) {
 	return all
 }
 
-// usesServer reports whether a hub is connected with an MCP server.
+// usesServer reports whether a hub is connected to an MCP server.
 func usesServer(t *testing.T, socket, name string) bool {
 	t.Helper()
 	c, err := client.Dial(t.Context(), socket)

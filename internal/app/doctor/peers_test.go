@@ -24,7 +24,7 @@ func pairWith(t *testing.T, dir, address string) {
 	}
 }
 
-// none fails if there is something to say of other hubs.
+// none fails if there is a finding about other hubs.
 func none(t *testing.T, findings []doctor.Finding) {
 	t.Helper()
 	for _, f := range findings {
@@ -34,7 +34,7 @@ func none(t *testing.T, findings []doctor.Finding) {
 	}
 }
 
-// last returns the findings from the last of a check on: [find] takes the first.
+// last returns the findings from the last one of a check on, because [find] returns the first.
 func last(findings []doctor.Finding, check string) []doctor.Finding {
 	for i := len(findings) - 1; i >= 0; i-- {
 		if findings[i].Check == check {
@@ -44,7 +44,7 @@ func last(findings []doctor.Finding, check string) []doctor.Finding {
 	return nil
 }
 
-func TestPeersThatNobodyWants(t *testing.T) {
+func TestNoFindingsWithoutPeers(t *testing.T) {
 	dir := place(t, "")
 	none(t, examine(t, dir))
 	pairWith(t, dir, "")
@@ -74,7 +74,7 @@ func TestWaysToPeers(t *testing.T) {
 	}
 }
 
-func TestPeersFilesThatAreIll(t *testing.T) {
+func TestDamagedPeersFiles(t *testing.T) {
 	dir := place(t, "")
 	if err := os.WriteFile(peers.KeyPath(dir), fmt.Appendf(nil, "%064d\n", 1), 0o644); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestPeersFilesThatAreIll(t *testing.T) {
 	expect(t, examine(t, dir, "peers.enabled=true"), "peers", doctor.Failure, "pair again")
 }
 
-// Of a hub that runs is told how each paired hub is.
+// With a running hub, the state of each paired hub is reported.
 func TestPeersOfARunningHub(t *testing.T) {
 	dir := place(t, "peers: {enabled: true, hyperswarm: {listen: '127.0.0.1:0', bootstrap: ['127.0.0.1:9']}}\n")
 	pairWith(t, dir, "")

@@ -28,8 +28,8 @@ import (
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
-// visit examines a project with that .mcp-config.json ("" for none) and
-// environment, on a data directory of its own, and returns what is said of it.
+// visit examines a project with that .mcp-config.json ("" for none) and environment, with a data
+// directory of its own, and returns the findings about it.
 func visit(t *testing.T, data, file string, env map[string]string) []doctor.Finding {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func visit(t *testing.T, data, file string, env map[string]string) []doctor.Find
 	return doctor.Patient{Config: cfg, Err: cfgErr, Project: project, ProjectErr: err, Program: "parley"}.Examine(t.Context())
 }
 
-// foreignListener answers on a port, but is no NATS server.
+// foreignListener listens on a port and answers as no NATS server does.
 func foreignListener(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,15 +69,15 @@ func foreignListener(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// closedPort is where nobody listens.
+// closedPort returns an address where nothing listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", testbed.FreePorts(t, 1)[0])
 }
 
-// REQ-GUIDE-TROUBLE, REQ-ERROR-002, REQ-ERROR-008: the cases of section 15.1,
-// each with its own remedy, the URL, and who named it.
-func TestAServerThatCannotBeUsed(t *testing.T) {
+// REQ-GUIDE-TROUBLE, REQ-ERROR-002, REQ-ERROR-008: the cases of section 15.1, each with its own
+// remedy, the URL, and the setting that named it.
+func TestUnusableServers(t *testing.T) {
 	data := place(t, "")
 	closed, foreign := closedPort(t), foreignListener(t)
 	noJetStream := testbed.StartNATS(t, testbed.WithoutJetStream).Addr()
@@ -113,7 +113,7 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestAServerThatCanBeUsed(t *testing.T) {
+func TestUsableServers(t *testing.T) {
 	srv := testbed.StartNATS(t)
 	env := map[string]string{"NATS_URL": srv.URL()}
 	data := place(t, "")
@@ -142,7 +142,7 @@ func TestAServerThatCanBeUsed(t *testing.T) {
 	expect(t, visit(t, data, `{"namespace": "shop"}`, env), "channels", doctor.Failure, "channel errors: ")
 }
 
-// REQ-GUIDE-TROUBLE: without a configured server it is the hub's bus.
+// REQ-GUIDE-TROUBLE: without a configured server the hub's bus is used.
 func TestTheHubsBusForChannels(t *testing.T) {
 	data := place(t, "")
 	expect(t, visit(t, data, "", nil), "channel-bus", doctor.OK, "the first agent's MCP server starts it")
@@ -155,20 +155,20 @@ func TestTheHubsBusForChannels(t *testing.T) {
 }
 
 // REQ-GUIDE-TROUBLE, REQ-DESIGN-CONFIG-004
-func TestAProjectsConfigurationThatIsWrong(t *testing.T) {
+func TestInvalidProjectConfigurations(t *testing.T) {
 	findings := visit(t, place(t, ""), "{\n \"chanels\": []\n}", nil)
 	expect(t, findings, "project", doctor.Failure, `:2:2: chanels: unknown key; did you mean "channels"?`)
 	expect(t, findings, "project", doctor.Failure, "parley config validate mcp")
 	if worst := doctor.Worst(findings); worst != doctor.Failure {
 		t.Errorf("worst is %s", worst)
 	}
-	// The hub's configuration is no reason to leave the project's unexamined.
+	// The project's configuration is checked even if the hub's is invalid.
 	findings = visit(t, place(t, "htpp: {}\n"), "", nil)
 	expect(t, findings, "configuration", doctor.Failure, "htpp")
 	expect(t, findings, "channel-bus", doctor.Failure, "the hub's configuration cannot be used")
 }
 
-func TestWithoutAProjectNothingIsSaidOfOne(t *testing.T) {
+func TestWithoutAProjectThereIsNoFindingAboutOne(t *testing.T) {
 	cfg, err := load(place(t, ""))
 	if err != nil {
 		t.Fatal(err)
@@ -180,12 +180,12 @@ func TestWithoutAProjectNothingIsSaidOfOne(t *testing.T) {
 	}
 }
 
-// The agents' network has a bus of its own, and a word of its own.
+// The agents' network uses a bus of its own and has findings of its own.
 func TestTheAgentsNetwork(t *testing.T) {
 	data := place(t, "")
 	for _, f := range visit(t, data, "", nil) {
 		if f.Check == "network" {
-			t.Errorf("the network is off, and got %+v", f)
+			t.Errorf("the network is off, but got %+v", f)
 		}
 	}
 	local := `{"crossComputer": {"local": true}}`
