@@ -37,25 +37,28 @@ func (be *backend) newMember(id *registry.Identity, r registry.Registration, o r
 	return &member{a, be, be.mail.Box(a), be.work.Worker(a)}
 }
 
-// Register makes an agent known and begins its heartbeat. The agent gets the GUID and the
-// inbox of an earlier agent of its kind that has gone.
+// Register enters an agent in the registry and starts its heartbeat. The agent gets the GUID
+// and the inbox of an earlier agent of its kind that is offline. Without the network it is
+// entered on the hub's bus only, and in the network later. It blocks for requests to the
+// server, until ctx ends.
 func (n *Network) Register(ctx context.Context, r registry.Registration) (*Agent, error) {
 	return n.register(ctx, r, false,
 		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType) },
 		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType) })
 }
 
-// RegisterPerson gives a person a GUID and an inbox, always the same on this computer,
-// without an entry in the registry: agents can answer, but do not find the person.
+// RegisterPerson registers a person under a GUID that is always the same on this computer,
+// with an inbox but without an entry in the registry: agents can answer the person, but do not
+// discover them.
 func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, error) {
 	r := registry.Registration{Handle: handle, AgentType: "person", Scope: registry.ScopeUser, Visibility: store.Private}
 	person := func() (*registry.Identity, error) { return n.main.registry.PersonIdentity(), nil }
 	return n.register(ctx, r, true, person, person)
 }
 
-// register enters an agent with the identity that take returns. While the network cannot
-// be reached, it uses the identity that known returns, and the agent joins only the
-// hub's bus; it enters the network as soon as that can be reached.
+// register enters an agent with the identity that take returns. While the network cannot be
+// reached, it uses the identity that known returns and enters the agent on the hub's bus only;
+// the agent is entered in the network once that can be reached.
 func (n *Network) register(ctx context.Context, r registry.Registration, unlisted bool, take, known func() (*registry.Identity, error)) (*Agent, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -105,7 +108,7 @@ func (n *Network) register(ctx context.Context, r registry.Registration, unliste
 	return a, nil
 }
 
-// add makes an agent one of this process's, unless the Network is closed.
+// add records an agent as one of this process. It reports false if the Network is closed.
 func (n *Network) add(a *Agent) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -415,7 +418,7 @@ func (a *Agent) entries(ctx context.Context, at *member) ([]registry.StoredEntry
 	}
 	lb, err := local.Ready()
 	if err != nil {
-		return all, nil // it has just gone down
+		return all, nil // the bus has just become unreachable
 	}
 	here, err := local.of.registry.Entries(ctx, lb)
 	if err != nil {

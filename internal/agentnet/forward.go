@@ -28,15 +28,16 @@ const (
 // hub's link the hub itself does: its agents may not write for others.
 func (n *Network) forwards() bool { return n.local != nil && n.cfg.Admission == nil }
 
-// watchKicks forwards what other processes report, until the connection ends.
+// watchKicks starts forwarding when other processes report that something waits, until the
+// connection ends.
 func (n *Network) watchKicks(b *bus.Bus) {
 	if _, err := b.Conn().Subscribe(kickSubject, func(*nats.Msg) { wait.Nudge(n.outbox.kick); wait.Nudge(n.workKick) }); err != nil {
 		n.log.Warn("what other processes leave to be forwarded is noticed later", "error", err)
 	}
 }
 
-// kickForward starts the forwarding of what waits on the hub's bus, in this process or
-// another.
+// kickForward starts the forwarding of what waits on the hub's bus, in this process or in the
+// one that forwards.
 func (n *Network) kickForward(own chan<- struct{}) {
 	if n.forwards() {
 		wait.Nudge(own)
@@ -84,18 +85,18 @@ type stuck map[string]error
 
 func (s stuck) err() error { return errors.Join(slices.Collect(maps.Values(s))...) }
 
-// hopeless reports whether to give up the attempt to forward.
+// hopeless reports whether to end the attempt to forward.
 func (n *Network) hopeless(ctx context.Context, s stuck) bool {
 	_, err := n.main.store.Connected()
 	_, localErr := n.connectedLocal()
 	return len(s) == maxStuck || ctx.Err() != nil || err != nil || localErr != nil
 }
 
-// errUnfinished says that work on the hub's bus is not finished.
+// errUnfinished is returned while items on the hub's bus are not finished.
 var errUnfinished = errors.New("agents of this computer work on items of its own")
 
-// forwardWork forwards the items of the hub's bus that nobody holds to the network, where
-// more agents can do them. A queue that accepts none now does not delay the others.
+// forwardWork forwards the items of the hub's bus that no worker has claimed to the network,
+// where more agents can claim them. A queue that refuses items does not delay the others.
 func (n *Network) forwardWork(ctx context.Context) error {
 	if _, err := n.main.store.Connected(); err != nil {
 		return err

@@ -15,18 +15,17 @@ import (
 
 // Inspection is the state of a network, seen without taking part in it.
 type Inspection struct {
-	Used    bool // somebody has taken part before
+	Used    bool // the network's streams exist
 	Live    int  // agents, whatever their visibility
 	Offline int
 	Dead    uint64 // items of work in the dead letters
-	// Mail and Work wait on a hub's bus for the network that the hub's computer takes
-	// part in.
+	// Mail and Work are what waits on a hub's bus to be forwarded to the network.
 	Mail uint64
 	Work int
 }
 
-// Inspect inspects the network whose registry has the bucket, "" for the default. It
-// changes nothing.
+// Inspect returns the state of the network whose registry has the bucket, "" for the default.
+// It changes nothing.
 func Inspect(ctx context.Context, b *bus.Bus, bucket string) (Inspection, error) {
 	s := store.New(store.Config{Bucket: bucket, Logger: slog.New(slog.DiscardHandler)}.WithDefaults())
 	defer s.Stop()

@@ -103,9 +103,9 @@ func (a *Agent) mailRoute(ctx context.Context, guid string) (*member, error) {
 	return a.main, nil
 }
 
-// mayBeLocal reports whether an agent may be one of this computer's, while the hub's bus
-// cannot be asked. If the first message to it went to the network, it could arrive after
-// the second.
+// mayBeLocal reports whether an agent may be one of this computer, while the hub's bus cannot
+// be queried. A first message sent to the network could arrive after a second one sent to the
+// hub's bus.
 func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 	b, err := a.main.Ready()
 	if err != nil {
@@ -115,9 +115,9 @@ func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 	return err != nil || host == a.net.cfg.Hostname
 }
 
-// Read returns the oldest selected mail, oldest first, and marks it as read: no process
-// with the agent's identity gets it again, unless it asks for mail that was read. more
-// says that there may be more than the limit.
+// Read returns the oldest selected mail, oldest first, and marks it as read: no process with
+// the agent's identity receives it again, unless it selects mail that was read. more reports
+// whether there may be more than the limit.
 func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
 	if s, err = s.Check(); err != nil {
 		return nil, false, err

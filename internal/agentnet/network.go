@@ -1,15 +1,15 @@
 // Package agentnet is the agents' network: the registry, the mail and the work queues
 // that agents of several projects and computers share.
 //
-// A computer with a hub takes part in two networks under the same GUIDs: that of a
-// cluster, and that of its hub's own bus, on which its agents go on while the cluster
-// cannot be reached. The packages below know one bus each; this package decides which of
-// the two a call goes to:
+// A computer with a hub is part of two networks under the same GUIDs: that of a
+// cluster, and that of its hub's own bus, which its agents use while the cluster
+// cannot be reached. Each package below uses one bus; this package decides which of
+// the two a call uses:
 //
 //   - Mail between agents of the computer is in the inboxes of its hub, whether the
 //     cluster can be reached or not. Other mail is in the inboxes of the cluster, and
 //     until it can be put there in the outbox of the hub's bus. So all messages of one
-//     agent to another go the same way, and stay in order.
+//     agent to another use the same inbox, and stay in order.
 //   - An item of work is entered into the hub's records first. It is forwarded to the
 //     cluster as soon as that can be reached, unless an agent of the computer has claimed
 //     it meanwhile.
@@ -17,7 +17,7 @@
 //     it can be reached.
 //
 // Everything that several computers compare is in the server's time, so a computer with a
-// wrong clock neither seems offline nor takes others to be.
+// wrong clock neither appears offline nor sees others as offline.
 package agentnet
 
 import (
@@ -42,14 +42,14 @@ type BusConfig = store.Config
 // defaults.
 type Config struct {
 	BusConfig
-	// DialLocal connects to the bus of this computer's hub, on which its agents go on
-	// while the network cannot be reached; nil for none. The Network closes the Bus.
+	// DialLocal connects to the bus of this computer's hub, which its agents use while the network
+	// cannot be reached; nil for none. The Network closes the Bus.
 	DialLocal func(context.Context) (*bus.Bus, error)
 	// OnDemand has the Network connect when Usable, Notice, Status or Register is called first: a hub serves many
 	// projects whose agents never register.
 	OnDemand bool
 
-	localAdmission *store.Admission // what the hub has given the agent on its own bus
+	localAdmission *store.Admission // the admission to the hub's own bus
 }
 
 // local is the configuration of the hub's bus. Identities are taken from the network, or
@@ -130,8 +130,7 @@ func (n *Network) begin() {
 	})
 }
 
-// connectedLocal returns the error for a hub's bus that cannot be used now, or that there
-// is not.
+// connectedLocal returns the hub's bus, or an error if there is none or it cannot be used now.
 func (n *Network) connectedLocal() (*bus.Bus, error) {
 	if n.local == nil {
 		return nil, store.ErrNotYet
@@ -168,8 +167,8 @@ func (n *Network) Usable(ctx context.Context) error {
 	}
 }
 
-// Notice says, in words for agents, that the link to the network is down and what that
-// means. It is empty while the link is up, and where no hub's bus can be used meanwhile.
+// Notice tells agents that the link to the network is down and what that means. It is empty
+// while the link is up, and where no hub's bus can be used meanwhile.
 func (n *Network) Notice() string {
 	n.begin()
 	if _, err := n.main.store.Connected(); err == nil || errors.Is(err, store.ErrClosed) {
@@ -190,8 +189,8 @@ type Status struct {
 	Agents    int   // registered by this process
 	Inboxes   store.Inboxes
 	Bus       *bus.Info // nil while it is not connected
-	// Local says that this computer's agents can go on among themselves, on the bus of
-	// its hub, while the network cannot be reached.
+	// Local reports whether this computer's agents can use the bus of its hub while the network
+	// cannot be reached.
 	Local bool
 }
 
@@ -277,7 +276,7 @@ func (n *Network) Removals(ctx context.Context) ([]registry.Removal, error) {
 	return n.main.registry.Removals(ctx)
 }
 
-// MakeInbox makes the inbox of an agent that the server confines.
+// MakeInbox creates the inbox of an agent that the server confines.
 func (n *Network) MakeInbox(ctx context.Context, guid string) error {
 	guid, err := store.CheckGUID("guid", guid)
 	if err != nil {
@@ -290,7 +289,7 @@ func (n *Network) MakeInbox(ctx context.Context, guid string) error {
 	return store.AsError(n.main.mail.EnsureInbox(ctx, b, guid))
 }
 
-// MakeQueue makes the queue of a capability, for agents that the server confines.
+// MakeQueue creates the queue of a capability, for agents that the server confines.
 func (n *Network) MakeQueue(ctx context.Context, capability string) error {
 	return n.main.work.MakeQueue(ctx, capability, "")
 }

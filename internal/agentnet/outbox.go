@@ -26,7 +26,7 @@ const (
 // remembers the ids of its messages, so each arrives once.
 type outbox struct {
 	kick  chan struct{} // has a value when there may be something to forward
-	empty sync.Map      // true for the GUIDs of senders of whom this process knows that nothing waits
+	empty sync.Map      // true for the GUIDs of senders that have no message waiting, as far as this process knows
 }
 
 func ensureOutbox(ctx context.Context, b *bus.Bus) error {
@@ -44,8 +44,8 @@ func ensureOutbox(ctx context.Context, b *bus.Bus) error {
 	return err
 }
 
-// mustQueue reports whether a message has to go through the outbox: the network cannot be
-// reached, or earlier messages of the sender wait there, perhaps of another process.
+// mustQueue reports whether a message must be stored in the outbox: the network cannot be
+// reached, or earlier messages of the sender wait there, perhaps from another process.
 func (a *Agent) mustQueue(ctx context.Context, at *member) (bool, error) {
 	_, outage := at.Ready()
 	if at != a.main || a.net.local == nil || (outage != nil && !store.IsUnreachable(outage)) {
@@ -149,8 +149,8 @@ func (n *Network) forwardMessage(ctx context.Context, b, local *bus.Bus, msg sto
 	return m.Recipient, store.DeleteMessage(ctx, local, outboxStream, msg.Sequence)
 }
 
-// outboxPage returns what waits from a sequence number on, of bounded size. It is read
-// before it is forwarded, because that takes time.
+// outboxPage returns waiting messages from a sequence number on, of bounded size. They are
+// read before any is forwarded, because forwarding is slow.
 func outboxPage(ctx context.Context, local *bus.Bus, from uint64) (page []store.Message, err error) {
 	size := 0
 	err = store.Scan(ctx, local, outboxStream, outboxSubject+"*", from, func(m store.Message) bool {

@@ -111,9 +111,8 @@ func (a *Agent) queues(capabilities []string) ([]string, error) {
 	return queues, nil
 }
 
-// claimOnce looks once at all queues: first at those of the hub's bus, where there is only
-// what was submitted while the network could not be reached, and then at those of the
-// network.
+// claimOnce checks all queues once: first those of the hub's bus, which have only items
+// submitted while the network could not be reached, and then those of the network.
 func (a *Agent) claimOnce(ctx context.Context, queues []string, first bool) (*work.Claim, error) {
 	_, outage := a.main.Ready()
 	if local := a.readyLocal(); local != nil {
@@ -135,7 +134,7 @@ func (a *Agent) claimOnce(ctx context.Context, queues []string, first bool) (*wo
 	claim, err := a.main.worker.Claim(ctx, queues, claimWait(ctx, len(queues), first))
 	if err != nil && a.readyLocal() != nil {
 		if _, outage := a.main.Ready(); outage != nil {
-			return claim, nil // the link has just gone down: the hub's bus is used next
+			return claim, nil // the link has just failed: the hub's bus is used next
 		}
 	}
 	return claim, err
@@ -160,8 +159,8 @@ func claimWait(ctx context.Context, queues int, first bool) time.Duration {
 	return wait
 }
 
-// keeper returns the agent on the bus that has an item's record.
-func (a *Agent) keeper(ctx context.Context, taskID string) (*member, error) {
+// recordHolder returns the agent on the bus that has an item's record.
+func (a *Agent) recordHolder(ctx context.Context, taskID string) (*member, error) {
 	local := a.localMember()
 	if local == nil {
 		return a.main, nil
@@ -190,7 +189,7 @@ func (m *member) find(ctx context.Context, taskID string) (*work.Item, error) {
 // Extend extends the lease of an item that the agent holds to its full length from now,
 // and returns when it ends.
 func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
-	at, err := a.keeper(ctx, taskID)
+	at, err := a.recordHolder(ctx, taskID)
 	if err != nil {
 		return "", err
 	}
@@ -201,7 +200,7 @@ func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until str
 // not hold it any more gets a ConflictError. To complete an item a second time with the
 // same token is no error and changes nothing.
 func (a *Agent) Complete(ctx context.Context, taskID string, token int, o work.Outcome) error {
-	at, err := a.keeper(ctx, taskID)
+	at, err := a.recordHolder(ctx, taskID)
 	if err != nil {
 		return err
 	}
@@ -211,7 +210,7 @@ func (a *Agent) Complete(ctx context.Context, taskID string, token int, o work.O
 // Reject returns an item that the agent holds to the queue; if final, or after the last
 // attempt, it puts it into the dead letters. dead says which.
 func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error) {
-	at, err := a.keeper(ctx, taskID)
+	at, err := a.recordHolder(ctx, taskID)
 	if err != nil {
 		return false, err
 	}
@@ -223,7 +222,7 @@ func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason str
 // ctx ends.
 func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (work.ItemStatus, error) {
 	for {
-		at, err := a.keeper(context.WithoutCancel(ctx), taskID)
+		at, err := a.recordHolder(context.WithoutCancel(ctx), taskID)
 		if err != nil {
 			return work.ItemStatus{}, err
 		}
@@ -297,7 +296,7 @@ func (a *Agent) RetryDeadLetter(ctx context.Context, taskID string, resetAttempt
 
 // RetryDeadLetter is for people.
 func (n *Network) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (work.DeadLetter, error) {
-	at, err := n.deadKeeper(ctx, taskID)
+	at, err := n.deadHolder(ctx, taskID)
 	if err != nil {
 		return work.DeadLetter{}, err
 	}
@@ -319,16 +318,16 @@ func (a *Agent) DiscardDeadLetter(ctx context.Context, taskID string) (work.Dead
 
 // DiscardDeadLetter is for people.
 func (n *Network) DiscardDeadLetter(ctx context.Context, taskID string) (work.DeadLetter, error) {
-	at, err := n.deadKeeper(ctx, taskID)
+	at, err := n.deadHolder(ctx, taskID)
 	if err != nil {
 		return work.DeadLetter{}, err
 	}
 	return at.work.DiscardDeadLetter(ctx, taskID)
 }
 
-// deadKeeper returns the backend that has a dead item: the hub's bus if it is dead there,
+// deadHolder returns the backend that has a dead item: the hub's bus if it is dead there,
 // and otherwise the network.
-func (n *Network) deadKeeper(ctx context.Context, taskID string) (*backend, error) {
+func (n *Network) deadHolder(ctx context.Context, taskID string) (*backend, error) {
 	if _, err := n.connectedLocal(); err == nil {
 		x, err := n.local.work.Find(ctx, taskID)
 		if err != nil {

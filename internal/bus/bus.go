@@ -65,7 +65,7 @@ type Bus struct {
 	commits  *committer
 	asked    Durability // the configured mode; "" unless embedded
 	mode     Durability // the effective mode of an embedded server
-	degraded error      // why mode is not asked
+	degraded error      // why mode is not the configured one
 
 	dir      string       // of the store; "" if external
 	lock     *flock.Flock // embedded

@@ -10,7 +10,7 @@ import (
 // Secret is text that is never printed.
 type Secret = text.Secret
 
-// Durability says when an embedded bus acknowledges a message.
+// Durability is when an embedded bus acknowledges a message.
 type Durability string
 
 // The modes of durability.

@@ -72,7 +72,7 @@ type Host struct {
 	addr netip.Addr
 }
 
-// newHost makes a namespace, which ends with the test.
+// newHost creates a network namespace that is deleted at the end of the test.
 func newHost(t testing.TB, name string) *Host {
 	t.Helper()
 	h := &Host{t: t, name: name}
@@ -143,7 +143,7 @@ func (h *Host) up(link string) {
 	h.must(h.link.LinkSetUp(h.find(link)), "start "+link)
 }
 
-// address gives a link an address and starts it.
+// address assigns an address to a link and activates it.
 func (h *Host) address(link string, at netip.Prefix) {
 	h.t.Helper()
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: at.Addr().AsSlice(), Mask: net.CIDRMask(at.Bits(), 32)}}
@@ -151,13 +151,13 @@ func (h *Host) address(link string, at netip.Prefix) {
 	h.up(link)
 }
 
-// gateway has everything that is not near go to a neighbour.
+// gateway sets the default route of a host.
 func (h *Host) gateway(via netip.Addr) {
 	h.t.Helper()
 	h.must(h.link.RouteAdd(&netlink.Route{Gw: via.AsSlice()}), "route")
 }
 
-// forward makes the host a router.
+// forward enables IP forwarding on the host.
 func (h *Host) forward() {
 	h.t.Helper()
 	h.must(h.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }), "forward")
@@ -192,7 +192,7 @@ func NewLab(t testing.TB) *Lab {
 	return l
 }
 
-// connect gives a host a link to the internet and an address there.
+// connect links a host to the internet of the lab and assigns it an address there.
 func (l *Lab) connect(h *Host) {
 	l.t.Helper()
 	l.sites++

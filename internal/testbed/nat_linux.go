@@ -18,15 +18,15 @@ const (
 	lan = "lan"
 )
 
-// NAT is what a router lets in and shows of a socket behind it.
+// NAT is how a router filters and maps the packets of sockets behind it.
 type NAT int
 
 // The kinds, as they are called since RFC 3489. All but Symmetric show everybody
 // the same address of a socket.
 const (
-	FullCone          NAT = iota // lets in what anybody sends there
-	AddressRestricted            // lets in what hosts send to which something was sent
-	PortRestricted               // lets in what sockets send to which something was sent
+	FullCone          NAT = iota // accepts packets from every address
+	AddressRestricted            // accepts packets from hosts to which a packet was sent
+	PortRestricted               // accepts packets from sockets to which a packet was sent
 	Symmetric                    // as PortRestricted, and shows each another port
 	// Careless is PortRestricted on a router without a firewall of its own: what
 	// comes unasked reaches the router, and takes the port's place in its memory.

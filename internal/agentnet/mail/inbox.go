@@ -36,7 +36,7 @@ type Service struct {
 	inboxes store.Inboxes // as the server has them
 }
 
-// New returns the mail of a registry's bus. It adds to what the Store prepares, and makes
+// New returns the mail of a registry's bus. It adds to what the Store prepares, and creates
 // the inbox of every agent that is entered.
 func New(reg *registry.Registry) *Service {
 	s := &Service{reg: reg, cfg: reg.Config()}
@@ -78,7 +78,7 @@ func inboxConfig(name, subject string) jetstream.StreamConfig {
 	return cfg
 }
 
-// findInboxes finds out how the server stores mail. It makes the shared stream where that
+// findInboxes determines how the server stores mail. It creates the shared stream where that
 // is configured and the server has no inboxes yet.
 func (s *Service) findInboxes(ctx context.Context, b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*store.RequestTimeout)
@@ -135,14 +135,14 @@ func (s *Service) inboxStream(guid string) string {
 	return store.InboxStreamPrefix + guid
 }
 
-// EnsureInbox makes an agent's inbox.
+// EnsureInbox creates an agent's inbox unless it exists.
 func (s *Service) EnsureInbox(ctx context.Context, b *bus.Bus, guid string) error {
 	stream := s.inboxStream(guid)
 	if stream == store.SharedInbox {
 		return nil
 	}
 	err := s.reg.EnsureStreams(ctx, b, inboxConfig(stream, store.InboxSubject+guid))
-	if isOverlap(err) { // another process has made the shared stream since
+	if isOverlap(err) { // another process has created the shared stream meanwhile
 		return s.findInboxes(ctx, b)
 	}
 	return err
@@ -236,7 +236,8 @@ func (s *Service) Box(agent *registry.Agent) *Box {
 // Changed returns a channel that is closed when there may be new mail.
 func (x *Box) Changed() <-chan struct{} { return x.arrived.Wait() }
 
-// watch notes the delivery of mail, and wakes those who wait for it, until ctx ends.
+// watch writes receipts for delivered mail, and notifies those who wait for it, until ctx
+// ends.
 func (x *Box) watch(ctx context.Context, b *bus.Bus) {
 	inbox := make(chan *nats.Msg, inboxBuffer)
 	sub, err := b.Conn().ChanSubscribe(store.InboxSubject+x.agent.GUID(), inbox)
@@ -260,7 +261,7 @@ func (x *Box) watch(ctx context.Context, b *bus.Bus) {
 	}
 }
 
-// noteDelivery notes that a message has reached the agent's process.
+// noteDelivery writes the receipt of a message that has reached the agent's process.
 func (x *Box) noteDelivery(ctx context.Context, b *bus.Bus, msg *nats.Msg) {
 	m, err := x.open(store.Message{Header: msg.Header, Data: msg.Data}, readMarks{})
 	if err != nil {
@@ -271,7 +272,7 @@ func (x *Box) noteDelivery(ctx context.Context, b *bus.Bus, msg *nats.Msg) {
 	x.arrived.Send()
 }
 
-// noteWaiting notes the delivery of mail that was sent while the agent was not connected.
+// noteWaiting writes receipts for mail that was sent while the agent was not connected.
 func (x *Box) noteWaiting(ctx context.Context, b *bus.Bus) {
 	announced := 0
 	_, err := x.scanUnread(ctx, b, func(m Mail) bool {

@@ -27,7 +27,7 @@ const (
 	MaxMail          = 512 << 10 // a message's text, in bytes
 	DefaultMailLimit = 50        // messages of one read
 	MaxMailLimit     = 1000
-	PollInterval     = 10 * time.Second // between looks for mail whose notification was lost
+	PollInterval     = 10 * time.Second // between checks for mail whose notification was lost
 
 	maxMailRead  = 4 << 20 // bytes of one read
 	maxNote      = 4 << 10 // a recipient's remark, in bytes

@@ -41,9 +41,9 @@ func (s Selection) matches(m Mail) bool {
 	return (s.Type == "" || m.Type == s.Type) && (s.Sender == "" || m.SenderGUID == s.Sender) && (s.IncludeRead || !m.Read)
 }
 
-// Read returns the oldest selected mail of the inbox on this bus, oldest first, and marks
-// it as read: no process with the agent's identity gets it again, unless it asks for
-// mail that was read. more says that there may be more. The selection is checked.
+// Read returns the oldest selected mail of the inbox on this bus, oldest first, and marks it
+// as read: no process with the agent's identity receives it again, unless it selects mail that
+// was read. more reports whether there may be more. The selection is checked.
 func (x *Box) Read(ctx context.Context, s Selection) (mail []Mail, more bool, err error) {
 	b, err := x.agent.Ready()
 	if err != nil {
@@ -218,8 +218,8 @@ type unsureRead struct {
 	mail []Mail
 }
 
-// pendingReads are mail that was, or may have been, marked as read though no caller got
-// it. The box's lock guards them.
+// pendingReads is mail that was, or may have been, marked as read although no caller received
+// it. The box's lock guards it.
 type pendingReads struct {
 	unsure []unsureRead
 	owed   []Mail // marked
@@ -261,8 +261,8 @@ func (x *Box) marks(ctx context.Context, b *bus.Bus) (storedMarks, error) {
 	return m, json.Unmarshal(v.Data, &m.readMarks)
 }
 
-// currentMarks returns no marks if the inbox was made again since, with new sequence
-// numbers.
+// currentMarks returns no marks if the inbox was deleted and created again, which restarts the
+// sequence numbers.
 func (x *Box) currentMarks(ctx context.Context, b *bus.Bus) (storedMarks, error) {
 	m, err := x.marks(ctx, b)
 	if err != nil || m.Floor == 0 {
@@ -280,7 +280,7 @@ func (x *Box) currentMarks(ctx context.Context, b *bus.Bus) (storedMarks, error)
 	return m, nil
 }
 
-// marksBuilder makes new marks during a scan of the inbox.
+// marksBuilder computes new marks during a scan of the inbox.
 type marksBuilder struct {
 	floor uint64
 	gap   bool     // a message above floor was not read

@@ -18,7 +18,7 @@ import (
 // A hub that admits agents decides itself which identity each of them has. It writes
 // their identity records, and relays their heartbeats.
 
-// AdmissionRequest is what an agent tells the hub that is to admit it.
+// AdmissionRequest is an agent's request to a hub for admission.
 type AdmissionRequest struct {
 	AgentType   string
 	ProjectPath string
@@ -36,7 +36,7 @@ func (r AdmissionRequest) Check() (AdmissionRequest, error) {
 	return r, err
 }
 
-// ConnectionState is what a hub's bus knows of an agent's connection.
+// ConnectionState is the state of an agent's connection to the hub's bus.
 type ConnectionState int
 
 // The connection states.
@@ -173,7 +173,8 @@ func (a *Agent) relayHeartbeat(b *bus.Bus) bool {
 		b.Conn().PublishRequest(a.reg.cfg.Admission.Control+HeartbeatToken, a.heartbeatAnswers(), nil) == nil
 }
 
-// heartbeatAnswers is where an agent learns that it has to write its entry itself.
+// heartbeatAnswers returns the subject on which the hub tells an agent to write its entry
+// itself.
 func (a *Agent) heartbeatAnswers() string { return store.InboxPrefix(a.guid) + HeartbeatToken }
 
 // RelayHeartbeat is the hub's side of a relayed heartbeat of an agent.

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	minimumHeartbeat = 10 * time.Second // that an agent can ask for
+	minimumHeartbeat = 10 * time.Second // the shortest that an agent can request
 	maximumHeartbeat = 24 * time.Hour
 	// MaxCapabilities bounds the capabilities of an agent, and those that work requires.
 	MaxCapabilities = 64
 )
 
-// Registration is what an agent says of itself.
+// Registration is an agent's description of itself.
 type Registration struct {
 	Handle       string
 	AgentType    string
@@ -118,7 +118,7 @@ type Agent struct {
 	whileEntered []func(context.Context, *bus.Bus)
 	onLeave      []func(why *store.Error)
 
-	turn *semaphore.Weighted // of 1, for who writes the entry
+	turn *semaphore.Weighted // of 1: one goroutine at a time writes the entry
 	done sync.WaitGroup
 
 	mu       sync.Mutex
@@ -407,8 +407,8 @@ func (a *Agent) refreshIdentity(ctx context.Context, b *bus.Bus) error {
 	return a.remember(ctx, b)
 }
 
-// Deregister ends the heartbeat and marks the agent as offline. Its entry, its GUID and
-// its mail stay for the next agent of its kind.
+// Deregister stops the heartbeat and marks the agent as offline. Its entry, its GUID and its
+// mail remain for the next agent of its kind.
 func (a *Agent) Deregister(ctx context.Context) error {
 	b, err := a.Ready()
 	if err != nil {
@@ -429,8 +429,7 @@ func (a *Agent) Deregister(ctx context.Context) error {
 	return b.Commit(ctx)
 }
 
-// Leave ends what the agent does in the background and waits for it. Every later call
-// fails with why.
+// Leave stops the agent's goroutines and waits for them. Every later call fails with why.
 func (a *Agent) Leave(why *store.Error) {
 	a.fail(why)
 	a.deactivate()
@@ -451,7 +450,7 @@ func (a *Agent) left(why *store.Error) {
 	}
 }
 
-// Start makes the agent active, unless it is, or has left.
+// Start makes the agent active, unless it is active or has left.
 func (a *Agent) Start() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -489,7 +488,7 @@ func (a *Agent) run(ctx context.Context) {
 	for _, f := range a.whileEntered {
 		a.done.Go(func() { f(ctx, b) })
 	}
-	rewrite := make(chan *nats.Msg, 1) // one says as much as several
+	rewrite := make(chan *nats.Msg, 1) // one message is enough
 	if a.reg.cfg.Admission != nil {
 		answers, err := b.Conn().ChanSubscribe(a.heartbeatAnswers(), rewrite)
 		if err != nil {
@@ -590,7 +589,7 @@ func (a *Agent) interval() time.Duration {
 	return cmp.Or(a.reg.cfg.BeatEvery, a.Entry().interval())
 }
 
-// beat writes a heartbeat, or has the hub write it.
+// beat writes a heartbeat, or lets the hub write it. It blocks for at most 2*RequestTimeout.
 func (a *Agent) beat(ctx context.Context, b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*store.RequestTimeout)
 	defer cancel()

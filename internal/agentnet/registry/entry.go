@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
-// Scope says for whom an agent works.
+// Scope is for whom an agent works.
 type Scope string
 
 // The scopes.
@@ -29,7 +29,7 @@ const (
 // Scopes lists them.
 var Scopes = []Scope{ScopeUser, ScopeProject, ScopeCrossProject}
 
-// Visibility says who can discover an agent.
+// Visibility is who can discover an agent.
 type Visibility = store.Visibility
 
 // Visibilities lists them.
@@ -124,7 +124,7 @@ func checkSchema(data []byte) error {
 	return s.Validate(doc)
 }
 
-// Liveness says whether an agent's heartbeats arrive.
+// Liveness is whether an agent's heartbeats arrive.
 type Liveness string
 
 // The livenesses.
@@ -154,7 +154,7 @@ func (e Entry) interval() time.Duration {
 	return time.Duration(min(e.HeartbeatInterval, maximumHeartbeat.Seconds()) * float64(time.Second))
 }
 
-// Viewer is who looks at the registry.
+// Viewer is an agent or a person that reads the registry.
 type Viewer struct{ GUID, ProjectID, Username, Hostname string }
 
 // Sees reports whether the viewer may know of an agent. An entry without a visibility

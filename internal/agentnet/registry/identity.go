@@ -26,8 +26,8 @@ const (
 	refreshesPerTTL     = 24 // of an identity's record
 )
 
-// identityRecord says who has a GUID. An agent type of a project on a host has a slot
-// with such a record for each of its agents that live at the same time.
+// identityRecord records which process uses a GUID. An agent type of a project on a host has a
+// slot with such a record for each of its agents that run at the same time.
 type identityRecord struct {
 	GUID     string `json:"guid"`
 	Holder   string `json:"holder"` // identifies the process
@@ -49,8 +49,8 @@ type Identity struct {
 	reused  bool
 }
 
-// TakeIdentity returns the GUID of an agent that has gone, of the same type in the same
-// project on the same host, or else a new one.
+// TakeIdentity returns the GUID of an offline agent of the same type in the same project on
+// the same host, or a new one.
 func (g *Registry) TakeIdentity(ctx context.Context, agentType string) (*Identity, error) {
 	b, err := g.Connected()
 	switch {
@@ -141,7 +141,7 @@ func decodeIdentity(v store.Value) (r identityRecord, ok bool) {
 	return r, v.Exists() && json.Unmarshal(v.Data, &r) == nil && uuid.Validate(r.GUID) == nil
 }
 
-// PersonIdentity is the identity of the user on this computer, the same in every process.
+// PersonIdentity returns the identity of the user on this computer, the same in every process.
 func (g *Registry) PersonIdentity() *Identity {
 	name := "parley:person:" + g.cfg.Hostname + "/" + g.cfg.Username
 	id := g.BorrowIdentity(uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String())
@@ -149,8 +149,8 @@ func (g *Registry) PersonIdentity() *Identity {
 	return id
 }
 
-// BorrowIdentity is an identity without a record: somebody else makes sure that nobody
-// else uses the GUID.
+// BorrowIdentity returns an identity without a record: the caller ensures that no other
+// process uses the GUID.
 func (g *Registry) BorrowIdentity(guid string) *Identity {
 	return &Identity{guid: guid, written: g.Now()}
 }
@@ -173,8 +173,8 @@ func (g *Registry) lockID() string {
 	return store.Digest(g.cfg.Hostname, g.cfg.Username, g.cfg.StateDir)
 }
 
-// lockSlot takes the lock of a slot, which ends with the process. Without a state
-// directory every slot is free here.
+// lockSlot acquires the lock of a slot, which the system releases when the process ends.
+// Without a state directory every slot is free here.
 func (g *Registry) lockSlot(name string) (lock *flock.Flock, free bool, err error) {
 	if g.cfg.StateDir == "" {
 		return nil, true, nil
@@ -251,9 +251,9 @@ func (id *Identity) release(ctx context.Context, b *bus.Bus) error {
 	return err
 }
 
-// While the bus cannot be reached it cannot tell who an agent was. So with
-// Config.RememberGUIDs the state directory holds the agents' GUIDs, valid for the
-// registry's TTL.
+// While the bus cannot be reached, an agent's earlier GUID is not known. Therefore with
+// Config.RememberGUIDs the state directory has the agents' GUIDs, valid for the registry's
+// TTL.
 
 func (g *Registry) guidFile(slot string) string { return filepath.Join(g.cfg.StateDir, slot+".guid") }
 
@@ -320,7 +320,7 @@ func (g *Registry) StoredIdentity(agentType string) (*Identity, error) {
 	return nil, tooManyAgents(agentType)
 }
 
-// claimIdentity writes the record of an identity that was taken without the bus.
+// claimIdentity writes the record of an identity that was assigned without the bus.
 func (a *Agent) claimIdentity(ctx context.Context, b *bus.Bus) error {
 	if err := a.turn.Acquire(ctx, 1); err != nil {
 		return err

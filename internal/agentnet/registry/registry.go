@@ -221,7 +221,7 @@ func (g *Registry) Operator() Viewer {
 	return Viewer{ProjectID: g.cfg.ProjectID, Username: g.cfg.Username, Hostname: g.cfg.Hostname}
 }
 
-// known is what is remembered of an agent whose entry may be gone.
+// known is the record of an agent whose entry may have expired.
 type known struct {
 	GUID      string `json:"guid"`
 	Handle    string `json:"handle"`

@@ -23,7 +23,7 @@ const (
 	DefaultDeadLetterTTL    = 7 * 24 * time.Hour
 )
 
-// Inboxes says how a network stores its mail.
+// Inboxes is how a network stores its mail.
 type Inboxes string
 
 // The ways to store mail.
@@ -35,7 +35,7 @@ const (
 	InboxesShared Inboxes = "shared"
 )
 
-// Visibility says who can discover an agent.
+// Visibility is who can discover an agent.
 type Visibility string
 
 // The visibilities.
@@ -56,7 +56,7 @@ type Config struct {
 	// ThroughHub says that Dial uses the link of this computer's hub to the cluster.
 	// The hub knows whether the link is up, so it is asked every few seconds.
 	ThroughHub bool
-	// Optional says that it is no fault if the bus cannot be reached.
+	// Optional has an unreachable bus logged as normal.
 	Optional bool
 
 	Bucket            string // of the registry
@@ -66,7 +66,7 @@ type Config struct {
 	TimeoutThreshold time.Duration
 	RegistryTTL      time.Duration
 	CollectInterval  time.Duration
-	Visibility       Visibility // of agents that ask for none
+	Visibility       Visibility // of agents that request none
 	Inboxes          Inboxes    // where the network has none yet
 	Replicas         int        // of new streams; 0 is 3 in a cluster and 1 elsewhere
 

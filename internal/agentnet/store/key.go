@@ -18,7 +18,7 @@ import (
 // KV bucket. The message's sequence number is the value's revision.
 type Key struct{ Stream, Subject string }
 
-// ErrConflict says that the key has another revision than the one to be replaced.
+// ErrConflict means that the key has another revision than the one to be replaced.
 var ErrConflict = errors.New("the value has changed meanwhile")
 
 // MaxConflicts is how often a change is retried on a newer value.
@@ -29,7 +29,7 @@ func ConflictBackoff() *wait.Backoff {
 	return &wait.Backoff{First: time.Millisecond, Most: 50 * time.Millisecond, Jitter: 0.5}
 }
 
-// Value is what a key holds.
+// Value is the value of a key.
 type Value struct {
 	Data     []byte
 	Header   nats.Header

@@ -45,7 +45,7 @@ func Allowances(cfg Config, agentType string) (kind, owner string) {
 // the next is allowed. All agents of the same kind share a limit, and so do all agents
 // of the project: a new process gets another GUID, but no other allowance.
 func (s *Store) Use(ctx context.Context, b *bus.Bus, guid, agentType string, l Limit) error {
-	if s.cfg.GUID != "" { // the server lets it write no other key
+	if s.cfg.GUID != "" { // the server permits no other key
 		return s.UseKey(ctx, b, guid, guid, l)
 	}
 	kind, owner := Allowances(s.cfg, agentType)

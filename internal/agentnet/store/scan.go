@@ -14,14 +14,14 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// One request of a scan asks for ScanBatch messages, and about ScanBytes. The server
-// takes a batch of fewer than two for no batch.
+// One request of a scan returns at most ScanBatch messages, and about ScanBytes. The server
+// treats a batch of fewer than two as no batch.
 const (
 	ScanBatch = 512
 	ScanBytes = 4 << 20
 )
 
-// Message is a message as a stream holds it.
+// Message is a stored message of a stream.
 type Message struct {
 	Subject  string
 	Sequence uint64
@@ -31,9 +31,9 @@ type Message struct {
 }
 
 // Scan calls visit with the messages of a stream on a subject, which may have
-// wildcards, from a sequence number on, until visit returns false. It makes no
-// consumer, so it needs only the right to read this stream. A message that is replaced
-// meanwhile may come twice, the newer one later; every other message comes once.
+// wildcards, from a sequence number on, until visit returns false. It creates
+// no consumer, so it needs only the right to read this stream. A message that is replaced
+// meanwhile may be visited twice, the newer one later; every other message once.
 func Scan(ctx context.Context, b *bus.Bus, stream, subject string, from uint64, visit func(Message) bool) error {
 	from = max(from, 1)
 	for {

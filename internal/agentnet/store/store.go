@@ -26,10 +26,10 @@ const (
 	MaxHubBackoff = 5 * time.Second
 	// RequestTimeout bounds one request to the server.
 	RequestTimeout = 5 * time.Second
-	// clockRefresh is how often the server is asked for its time.
+	// clockRefresh is the interval at which the server's time is requested.
 	clockRefresh = 10 * time.Minute
-	// maxTimeRequests is how often the server is asked for its time in a row, while its
-	// answers are too slow to be precise.
+	// maxTimeRequests bounds consecutive requests for the time, while answers are too slow to be
+	// precise.
 	maxTimeRequests = 4
 )
 
@@ -242,7 +242,7 @@ func (s *Store) Close(ctx context.Context) error {
 	return b.Close(ctx)
 }
 
-// prepareAll makes the bus ready, and measures the server's time.
+// prepareAll prepares the bus for use, and measures the server's time.
 func (s *Store) prepareAll(ctx context.Context, b *bus.Bus) error {
 	for _, f := range s.prepare {
 		if err := f(ctx, b); err != nil {
@@ -252,8 +252,8 @@ func (s *Store) prepareAll(ctx context.Context, b *bus.Bus) error {
 	return s.MeasureTime(ctx, b)
 }
 
-// MeasureTime sets the clock to the server's. It asks again while the answers are slow,
-// as on a busy computer.
+// MeasureTime sets the clock to the server's time. It repeats the request while answers are
+// slow, as on a busy computer.
 func (s *Store) MeasureTime(ctx context.Context, b *bus.Bus) error {
 	for range maxTimeRequests {
 		if err := s.measureTimeOnce(ctx, b); err != nil {
@@ -317,7 +317,7 @@ func (s *Store) ensureLimits(ctx context.Context, b *bus.Bus) error {
 	return s.EnsureStreams(ctx, b, limits)
 }
 
-// EnsureStreams makes the streams that are missing. Of an existing one it changes only
+// EnsureStreams creates the streams that are missing. Of an existing one it changes only
 // the maximum age, to that of the process that was configured last; the rest is the
 // operator's.
 func (s *Store) EnsureStreams(ctx context.Context, b *bus.Bus, wanted ...jetstream.StreamConfig) error {
@@ -359,7 +359,7 @@ func (s *Store) ensureStream(ctx context.Context, b *bus.Bus, want jetstream.Str
 	return AsError(err)
 }
 
-// MakeStream makes a stream with the configured replicas. Where none are configured, a
+// MakeStream creates a stream with the configured replicas. Where none are configured, a
 // cluster of too few nodes gets one.
 func (s *Store) MakeStream(ctx context.Context, b *bus.Bus, want jetstream.StreamConfig) error {
 	const noPeers, replicasNotSupported = 10005, 10074

@@ -54,8 +54,8 @@ func (w *Worker) Claim(ctx context.Context, queues []string, wait time.Duration)
 	return nil, nil
 }
 
-// claimFrom fetches from one queue until it gets an item that can be claimed. It buries
-// or acknowledges what cannot.
+// claimFrom fetches from one queue until it gets an item that can be claimed. It moves others
+// to the dead letters or acknowledges them.
 func (w *Worker) claimFrom(ctx context.Context, b *bus.Bus, capability string, patience time.Duration) (*Item, error) {
 	consumer, err := w.svc.existingConsumer(ctx, b, capability)
 	if err != nil {
@@ -166,8 +166,8 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 	return err == nil, err
 }
 
-// pass returns a message for which no worker waits any more, and notes that this was no
-// attempt at the item.
+// pass returns a message to the queue because its worker was cancelled, and records that this
+// was no attempt at the item.
 func (s *Service) pass(ctx context.Context, capability string, msg jetstream.Msg) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.RequestTimeout)
 	defer cancel()
@@ -204,7 +204,7 @@ func (s *Service) notePass(ctx context.Context, capability string, msg jetstream
 	return err
 }
 
-// verdict is what a record says of a queue's message for the item.
+// verdict is the state of an item with respect to a queue's message for it.
 type verdict int
 
 const (
@@ -299,7 +299,7 @@ func decodeOrder(data []byte, seq uint64, capability string) (Order, error) {
 	return o, nil
 }
 
-// unreadable is the order of a message that holds no valid one.
+// unreadable returns the order of a message that has no valid one.
 func unreadable(data []byte, seq uint64, capability string) Order {
 	raw, _ := json.Marshal(map[string]string{"raw": strings.ToValidUTF8(string(data[:min(len(data), maxRaw)]), "\uFFFD")}) // text can be encoded
 	return Order{TaskID: fmt.Sprintf("unreadable-%s-%d", capability, seq), ContextData: raw, Generation: 1}
@@ -312,7 +312,7 @@ func (o Order) isAnother(have Order) bool {
 	return o.Submission == "" && o.content() != have.content()
 }
 
-// content returns what the order asks for, in one form.
+// content returns what the order requests, in a canonical form.
 func (o Order) content() string {
 	data, _ := json.Marshal(Order{Description: o.Description, RequiredCapabilities: o.RequiredCapabilities, ContextData: o.ContextData}) // what was decoded can be encoded
 	return string(data)

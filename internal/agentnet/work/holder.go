@@ -14,7 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
-// held returns an item if the agent holds it by the token, or an error that says who does.
+// held returns an item if the agent holds it by the token, or an error that names the holder
+// or the state.
 func (w *Worker) held(x *Item, taskID string, token int) (*Item, error) {
 	switch {
 	case x == nil:
@@ -160,9 +161,9 @@ func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, chang
 	return x, store.AsError(err)
 }
 
-// acknowledge acknowledges a queue's message in one of NATS's ways. The record is what
-// counts: if this is lost the message is delivered again, to a worker that reads the
-// record.
+// acknowledge sends one of NATS's acknowledgements for a queue's message. The record is
+// authoritative: if the acknowledgement is lost, the message is delivered again to a worker
+// that reads the record.
 func (s *Service) acknowledge(ackSubject, how string) {
 	if !isAckSubject(ackSubject) {
 		return

@@ -53,8 +53,8 @@ func queueConfig(capability, owner string) jetstream.StreamConfig {
 	}
 }
 
-// ensureQueue makes a queue that is missing, with its workers' consumer. owner is the
-// key of the project whose agents make it, "" for none.
+// ensureQueue creates a queue that is missing, with its workers' consumer. owner is the key of
+// the project whose agents request it, "" for none.
 func (s *Service) ensureQueue(ctx context.Context, b *bus.Bus, capability, owner string) (jetstream.Consumer, error) {
 	if c := s.knownConsumer(capability); c != nil {
 		return c, nil
@@ -79,8 +79,8 @@ func (s *Service) ensureQueue(ctx context.Context, b *bus.Bus, capability, owner
 	return s.consumer(ctx, b, capability)
 }
 
-// MakeQueue makes the queue of a capability. owner is the key of the project whose agents
-// make it, "" for none.
+// MakeQueue creates the queue of a capability unless it exists. owner is the key of the
+// project whose agents request it, "" for none.
 func (s *Service) MakeQueue(ctx context.Context, capability, owner string) error {
 	name, err := store.QueueName(capability)
 	if err != nil {
@@ -117,8 +117,8 @@ func (s *Service) requestQueue(ctx context.Context, b *bus.Bus, capability strin
 	return nil
 }
 
-// AnswerQueueRequest is the hub's side of a request for a queue: it makes the queue and
-// returns the answer.
+// AnswerQueueRequest handles an agent's request for a queue at the hub: it creates the queue
+// and returns the encoded answer.
 func (s *Service) AnswerQueueRequest(ctx context.Context, capability, owner string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*store.RequestTimeout)
 	defer cancel()
@@ -186,8 +186,7 @@ func (s *Service) consumer(ctx context.Context, b *bus.Bus, capability string) (
 	return c, nil
 }
 
-// existingConsumer returns nil for a queue that does not exist: to wait for work makes
-// none.
+// existingConsumer returns nil for a queue that does not exist: a claim creates none.
 func (s *Service) existingConsumer(ctx context.Context, b *bus.Bus, capability string) (jetstream.Consumer, error) {
 	if c := s.knownConsumer(capability); c != nil {
 		return c, nil

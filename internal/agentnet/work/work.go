@@ -278,10 +278,9 @@ func (w *Worker) Order(sub Submission) (o Order, capability string, err error) {
 	return o, capability, nil
 }
 
-// Submit puts an item into a queue and returns when it is durable. To submit the same
-// item again is no error; another one with the same id is a ConflictError. It stores the
-// queue's message first, so that every item with a record can be delivered, and then the
-// record.
+// Submit adds an item to a queue and returns when it is durable. Submitting the same item
+// again is no error; another one with the same id is a ConflictError. It stores the queue's
+// message first, so that every item with a record can be delivered, and then the record.
 func (s *Service) Submit(ctx context.Context, o Order, capability string) error {
 	have, err := s.Find(ctx, o.TaskID)
 	if err != nil {
@@ -296,7 +295,7 @@ func (s *Service) Submit(ctx context.Context, o Order, capability string) error 
 	}
 	err = s.save(ctx, newItem(o, capability, seq))
 	if errors.Is(err, store.ErrConflict) {
-		// A worker or another submitter was faster, and has made the record.
+		// A worker or another submitter was faster and has created the record.
 		if have, err = s.Find(ctx, o.TaskID); err == nil && have != nil {
 			err = checkSame(have.Order, o)
 		}

@@ -13,7 +13,7 @@ import (
 // detach starts the process in a new session: the terminal's signals do not reach it.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// terminate asks a process to end.
+// terminate requests that a process ends, with SIGTERM.
 func terminate(pid int) error { return syscall.Kill(pid, syscall.SIGTERM) }
 
 // ignoreBrokenPipes makes writes to a closed pipe fail instead of killing the process.

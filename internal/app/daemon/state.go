@@ -17,7 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/local"
 )
 
-// Code says what kind of thing went wrong.
+// Code is the kind of an error.
 type Code string
 
 // The codes of an [Error].

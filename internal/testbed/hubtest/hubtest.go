@@ -1,5 +1,5 @@
-// Package hubtest is a hub for tests in a process of its own, which is the test's
-// binary again: it can be killed, and whoever uses it starts it again.
+// Package hubtest runs hubs for tests, each in a process of its own, which is the test's
+// binary: tests can kill a hub, and its users start it again.
 package hubtest
 
 import (
@@ -29,8 +29,8 @@ const (
 	withHTTP = "parley-http"    // begins the name of its directory where the hub serves HTTP
 )
 
-// Main is for the beginning of TestMain: in a process that was started as a hub it
-// is that, until its end.
+// Main belongs at the beginning of TestMain: in a process that was started as a hub it runs
+// the hub and then exits.
 func Main() {
 	if os.Getenv(allowed) == "" { // the test itself
 		os.Setenv(allowed, "1")
@@ -43,7 +43,7 @@ func Main() {
 	}
 }
 
-// serve is what `parley start --background` does.
+// serve does what `parley start --background` does.
 func serve(dir string) int {
 	cfg, err := load(dir)
 	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
@@ -52,7 +52,7 @@ func serve(dir string) int {
 	return 0
 }
 
-// load is the configuration of the hub of a directory.
+// load returns the configuration of the hub of a directory.
 func load(dir string) (*config.Loaded, error) {
 	return config.Load(config.Options{LookupEnv: func(string) (string, bool) { return "", false }, Overrides: []config.Override{
 		{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: socket(dir)},
@@ -62,10 +62,10 @@ func load(dir string) (*config.Loaded, error) {
 
 func socket(dir string) string { return dir + "/hub.sock" }
 
-// Hub is where a hub is, whether it runs or not.
+// Hub is the place of a hub, whether it is running or not.
 type Hub struct{ Dir string }
 
-// New is a place for a hub, which runs from its first use until the test ends.
+// New returns a hub that is started by its first use and stopped at the end of the test.
 // Processes that the test starts may use it too.
 func New(t testing.TB) Hub {
 	t.Helper()
@@ -104,26 +104,26 @@ func stop(dir string) error {
 	return err
 }
 
-// info describes the hub; the zero value while it is not there, or is just coming back.
+// info describes the hub; it is the zero value while the hub is not running or just starting.
 func (h Hub) info() daemon.Info {
 	info, _, _ := daemon.Running(h.Dir)
 	return info
 }
 
-// PID is the hub's process; 0 while it is not there.
+// PID returns the process id of the hub, or 0 while it is not running.
 func (h Hub) PID() int { return h.info().PID }
 
-// URL is where the hub serves HTTP; empty while it does not.
+// URL returns the address at which the hub serves HTTP, or "" while it does not.
 func (h Hub) URL() string { return h.info().HTTP }
 
-// Kill kills the hub's process, and says whether there was one.
+// Kill kills the hub's process, and reports whether there was one.
 func (h Hub) Kill() bool {
 	pid := h.PID()
 	p, err := os.FindProcess(pid)
 	return err == nil && pid > 0 && p.Kill() == nil
 }
 
-// Start starts the hub where it does not run.
+// Start starts the hub unless it is running.
 func (h Hub) Start(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -145,18 +145,18 @@ func (h Hub) Start(t testing.TB) {
 // patience bounds how long a hub may take to start.
 const patience = time.Minute
 
-// Client is a client of the hub's socket, while it runs.
+// Client connects to the socket of the running hub.
 func (h Hub) Client(ctx context.Context) (*client.Client, error) {
 	return client.Dial(ctx, socket(h.Dir))
 }
 
-// Dial joins the hub's bus, and starts the hub where it does not run.
+// Dial returns a function that joins the hub's bus, and starts the hub if it is not running.
 func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*bus.Bus, error) {
 	return func(ctx context.Context) (*bus.Bus, error) { return h.finder(access, namespace).Dial(ctx) }
 }
 
-// Enter lets agents into the agents' network on the hub's bus, as the MCP processes of a
-// project do; see agentnet.NewMemberships.
+// Enter returns a function that admits agents to the agents' network on the hub's bus, as the
+// MCP processes of a project do; see agentnet.NewMemberships.
 func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 	return func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 		return h.finder(bus.AccessNetwork, "").DialAgent(ctx, settings, a)

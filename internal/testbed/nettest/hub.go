@@ -14,7 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Hub is a hub's side of a network on an embedded bus, as the daemon has it.
+// Hub is a hub with an embedded bus that admits agents, as the daemon does.
 type Hub struct {
 	t        testing.TB
 	Bus      *bus.Bus
@@ -67,7 +67,7 @@ func (r *Hub) Admit(ctx context.Context, a registry.AdmissionRequest) (agentnet.
 	return admission, b, err
 }
 
-// Memberships are those of a project's agents.
+// Memberships returns the memberships of a project's agents.
 func (r *Hub) Memberships(project string) *agentnet.Memberships {
 	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, Logger: slog.New(slog.DiscardHandler)}}, r.Admit)
 	r.t.Cleanup(func() {
@@ -88,7 +88,7 @@ func Enter(t testing.TB, l *agentnet.Memberships, r registry.Registration) *agen
 	return a
 }
 
-// Linked is a computer with a hub at a cluster.
+// Linked returns the configuration of a computer that has a hub and uses a cluster.
 func Linked(n, hub *Server, project string) agentnet.Config {
 	cfg := n.Host("host-a", "ann", project)
 	cfg.DialLocal = Dialer(hub)
@@ -131,7 +131,8 @@ func ClaimTask(t *testing.T, a *agentnet.Agent, task string) *work.Claim {
 	return c
 }
 
-// OnlyOnce says which item is listed more than once.
+// OnlyOnce returns the id of an item that is listed more than once, or an error's text; "" if
+// all is well.
 func OnlyOnce(t *testing.T, n *agentnet.Network) string {
 	t.Helper()
 	items, err := n.Items(t.Context(), "")

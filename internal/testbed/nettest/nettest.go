@@ -1,5 +1,5 @@
-// Package nettest helps to test the agents' network: simulated computers on a NATS
-// server, their agents, and what tests expect of them.
+// Package nettest has support for tests of the agents' network: simulated computers on a NATS
+// server, their agents, and assertions.
 package nettest
 
 import (
@@ -71,8 +71,8 @@ func (l *Logs) String() string {
 	return l.text.String()
 }
 
-// Host is a simulated computer: a name, a user, a project and a state directory
-// of its own.
+// Host returns the configuration of a simulated computer: a name, a user, a project and a
+// state directory of its own.
 func (n *Server) Host(name, user, project string) agentnet.Config {
 	return agentnet.Config{BusConfig: store.Config{
 		Hostname: name, Username: user, ProjectPath: "/home/" + user + "/" + project, ProjectID: fmt.Sprintf("%016x", len(project))[:15] + project[:1],
@@ -124,8 +124,8 @@ func Register(t testing.TB, n *agentnet.Network, r registry.Registration) *agent
 	return a
 }
 
-// Comes polls until condition holds, and reports whether it did in time. Unlike wait.Eventually it
-// may be called from any goroutine.
+// Comes polls until condition holds, and reports whether it did within two minutes. Unlike
+// wait.Eventually it may be called from any goroutine.
 func Comes(t testing.TB, condition func() bool) bool {
 	// Longer than the pause between two attempts to connect, MaxBackoff.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -140,7 +140,7 @@ func Comes(t testing.TB, condition func() bool) bool {
 	return true
 }
 
-// CategoryOf is that of an error, "" for none.
+// CategoryOf returns the category of an error, "" for none.
 func CategoryOf(err error) store.Code {
 	if code := store.CodeOf(err); code != "" || err == nil {
 		return code
@@ -156,7 +156,7 @@ func Wants(t testing.TB, err error, c store.Code, part string) {
 	}
 }
 
-// Clock is a clock that is off, and can be moved on.
+// Clock is a clock with an adjustable offset.
 type Clock struct{ by atomic.Int64 }
 
 // Now returns the time of the clock.
@@ -275,7 +275,7 @@ func DeadLetters(t testing.TB, a *agentnet.Agent, capability string) []work.Dead
 	return list
 }
 
-// Short is a network whose leases end soon.
+// Short returns a network configuration with short leases.
 func (n *Server) Short(host string) agentnet.Config {
 	cfg := n.Host(host, "ann", "shop")
 	cfg.AckTimeout = time.Second
@@ -289,7 +289,7 @@ func Dialer(n *Server) func(context.Context) (*bus.Bus, error) {
 	}
 }
 
-// TryTexts reads mail, none while the connection comes back.
+// TryTexts reads mail; it returns none while the connection is being restored.
 func TryTexts(t *testing.T, a *agentnet.Agent) (texts []string) {
 	mail, _, err := a.Read(t.Context(), mail.Selection{})
 	if err != nil && CategoryOf(err) != store.ConnectionError {

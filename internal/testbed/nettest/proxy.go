@@ -97,7 +97,7 @@ func (p *Proxy) IsDown() bool {
 	return p.down
 }
 
-// SetDown takes the link down, or up again.
+// SetDown closes the link and all connections, or opens the link again.
 func (p *Proxy) SetDown(down bool) {
 	p.mu.Lock()
 	p.down = down
