@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// Deny by default, and remember who was let in.
+// An empty list allows nobody; entries are saved.
 func TestAllowList(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "peers")
 	l, err := identity.OpenAllowList(path)
@@ -20,7 +20,7 @@ func TestAllowList(t *testing.T) {
 	}
 	friend, other := identity.Generate().Public(), identity.Generate().Public()
 	if l.Allowed(friend) {
-		t.Error("an empty list lets somebody in")
+		t.Error("an empty list allows a key")
 	}
 	for _, e := range []identity.Entry{{friend, "old name", ""}, {friend, "Anna's laptop", "anna.example.org:49737"}, {other, "", "[::1]:1"}} {
 		if err := l.Add(e); err != nil {
@@ -46,17 +46,17 @@ func TestAllowList(t *testing.T) {
 		t.Errorf("%v, %v", had, err)
 	}
 	if had, err := again.Remove(friend); err != nil || had {
-		t.Errorf("removed twice: %v, %v", had, err)
+		t.Errorf("a second removal: %v, %v", had, err)
 	}
 	if !l.Allowed(friend) {
-		t.Error("another list has changed by itself")
+		t.Error("a list that was loaded before has changed")
 	}
 	if err := l.Reload(); err != nil || l.Allowed(friend) {
-		t.Errorf("read again: %v", err)
+		t.Errorf("after loading it again: %v", err)
 	}
 }
 
-func TestAllowListRefuses(t *testing.T) {
+func TestAllowListRefusesInvalidEntries(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "peers")
 	key := identity.Generate().Public()
 	l, err := identity.OpenAllowList(path)
@@ -72,7 +72,7 @@ func TestAllowListRefuses(t *testing.T) {
 		"an address in two words": {Key: key, Address: "example.org :1"}, "port 0": {Key: key, Address: "example.org:0"},
 	} {
 		if err := l.Add(e); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 	for name, text := range map[string]string{"no key": "hello", "half a key": key.String()[:40], "a long name": key.String() + " " + strings.Repeat("x", 101), "a broken address": key.String() + " @home bob"} {
@@ -80,7 +80,7 @@ func TestAllowListRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := l.Reload(); err == nil || !l.Allowed(key) {
-			t.Errorf("%s was read, or the list is lost: %v", name, err)
+			t.Errorf("%s was loaded, or the former entries are lost: %v", name, err)
 		}
 	}
 	if err := os.WriteFile(path, []byte("# mine\n\n"+key.String()+"\n"), 0o600); err != nil {
@@ -90,7 +90,7 @@ func TestAllowListRefuses(t *testing.T) {
 		t.Errorf("a file with a comment: %v", err)
 	}
 	if _, err := identity.OpenAllowList(filepath.Dir(path)); err == nil {
-		t.Error("a directory was read")
+		t.Error("a directory was loaded")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestAllowListIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 	if n := len(l.Entries()); n != 8 {
-		t.Errorf("%d entries of 8 are there", n)
+		t.Errorf("%d of 8 entries are in the list", n)
 	}
 }
 

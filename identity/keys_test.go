@@ -29,7 +29,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// The bytes are those that the npm packages compute.
+// The expected bytes come from the npm packages.
 //
 // WIRE-T1.
 func TestVectors(t *testing.T) {
@@ -75,7 +75,7 @@ func TestDHRefusesPointsOutsideTheGroup(t *testing.T) {
 	p := seeded(1)
 	for name, text := range badPoints {
 		if _, err := p.DH(identity.PublicKey(unhex(t, text))); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 		if _, err := identity.ParsePublicKey(text); err == nil {
 			t.Errorf("%s was parsed", name)
@@ -83,7 +83,7 @@ func TestDHRefusesPointsOutsideTheGroup(t *testing.T) {
 	}
 	good := identity.PublicKey(unhex(t, "031c17a3a66b60e976a72673d9b0e38d352fd887fa58e3f48e0b7503caac6e5c"))
 	if _, err := p.DH(good); err != nil {
-		t.Errorf("a point of the group: %v", err)
+		t.Errorf("a point of the prime-order group: %v", err)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestDHAgrees(t *testing.T) {
 	}
 }
 
-// Under the identity key R = [s]B verifies for every message in crypto/ed25519.
+// With the identity point as the key, R = [s]B verifies for every message in crypto/ed25519.
 //
 // WIRE-T24.
 func TestVerifyRefusesKeysThatSignEverything(t *testing.T) {
@@ -106,12 +106,12 @@ func TestVerifyRefusesKeysThatSignEverything(t *testing.T) {
 	var sig [64]byte
 	sig[0] = 1 // R is the identity, s is 0
 	if identity.Verify(key, []byte("anything"), sig) {
-		t.Error("the identity key has signed")
+		t.Error("a signature under the identity point verifies")
 	}
 	p := seeded(1)
 	sig = p.Sign([]byte("this"))
 	if !identity.Verify(p.Public(), []byte("this"), sig) || identity.Verify(p.Public(), []byte("that"), sig) {
-		t.Error("a plain signature is not judged right")
+		t.Error("a valid signature does not verify, or an invalid one does")
 	}
 }
 
@@ -138,11 +138,11 @@ func TestPairNeverPrintsItsSecret(t *testing.T) {
 }
 
 // WIRE-IDENTITY.
-func TestIdentityIsKept(t *testing.T) {
+func TestLoadKeepsTheIdentity(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "identity")
 	var pairs [8]*identity.Pair
 	var wg sync.WaitGroup
-	for i := range pairs { // all at once, as processes may
+	for i := range pairs { // concurrently, like several processes
 		wg.Go(func() {
 			p, err := identity.Load(path)
 			if err != nil {
@@ -155,12 +155,12 @@ func TestIdentityIsKept(t *testing.T) {
 	wg.Wait()
 	for _, p := range pairs {
 		if p == nil || p.Public() != pairs[0].Public() {
-			t.Fatal("there are several identities")
+			t.Fatal("concurrent loads returned different identities")
 		}
 	}
 	left, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(left) != 1 {
-		t.Errorf("%d files are left, %v", len(left), err)
+		t.Errorf("the directory has %d files, %v", len(left), err)
 	}
 	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -168,7 +168,7 @@ func TestIdentityIsKept(t *testing.T) {
 }
 
 // WIRE-IDENTITY.
-func TestIdentityIsRefused(t *testing.T) {
+func TestLoadRefusesInvalidFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"empty": "", "short": "0102", "words": strings.Repeat("x", 64)} {
 		path := filepath.Join(dir, name)
@@ -176,11 +176,11 @@ func TestIdentityIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := identity.Load(path); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 	if _, err := identity.Load(dir); err == nil {
-		t.Error("a directory was taken")
+		t.Error("a directory was loaded")
 	}
 	if runtime.GOOS == "windows" {
 		return
@@ -198,9 +198,9 @@ func TestDerivedKeys(t *testing.T) {
 	p := identity.FromSeed([32]byte{1})
 	a, b := p.Derive("a"), p.Derive("b")
 	if a.Public() != identity.FromSeed([32]byte{1}).Derive("a").Public() {
-		t.Error("it is another one each time")
+		t.Error("the derived pair differs each time")
 	}
 	if a.Public() == b.Public() || a.Public() == p.Public() || a.Public() == identity.FromSeed([32]byte{2}).Derive("a").Public() {
-		t.Error("different pairs are the same")
+		t.Error("different inputs derive the same pair")
 	}
 }

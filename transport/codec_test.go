@@ -57,7 +57,7 @@ func TestFramesRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(frames) != len(back) {
-			t.Fatalf("%d frames came back of %d", len(back), len(frames))
+			t.Fatalf("%d of %d frames were decoded", len(back), len(frames))
 		}
 		if d := cmp.Diff(frames, back); d != "" && len(frames) > 0 {
 			t.Fatal(d)
@@ -65,7 +65,7 @@ func TestFramesRoundTrip(t *testing.T) {
 	})
 }
 
-func TestAppendRefuses(t *testing.T) {
+func TestAppendRefusesInvalidFrames(t *testing.T) {
 	e, err := envelope.New("a", "b", envelope.Request, strings.Repeat("x", 100))
 	if err != nil {
 		t.Fatal(err)
@@ -82,22 +82,22 @@ func TestAppendRefuses(t *testing.T) {
 	}
 	long := &transport.Frame{Kind: transport.Close, Reason: &transport.Reason{Message: strings.Repeat("x", 1<<20)}}
 	if _, err := c.Append(nil, long); transport.CodeOf(err) != transport.CodeTooLarge {
-		t.Errorf("a reason of a megabyte: %v", err)
+		t.Errorf("a reason of 1 MiB: %v", err)
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRefusesInvalidMessages(t *testing.T) {
 	var c transport.Codec
 	for name, data := range map[string]string{
-		"unknown kind":          "\x00",
-		"Open of nothing":       "\x01",
-		"Open of broken JSON":   "\x01\x01{",
-		"Data cut off":          "\x05\x01",
-		"length beyond the end": "\x05\x01\x00\x7f{}",
-		"length beyond memory":  "\x05\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
-		"number beyond 64 bits": "\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-		"Reject of nothing":     "\x08\x01",
-		"Close of a megabyte":   "\x07\x80\x80\x40" + strings.Repeat(" ", 1<<20),
+		"unknown kind":           "\x00",
+		"empty Open":             "\x01",
+		"Open with invalid JSON": "\x01\x01{",
+		"truncated Data":         "\x05\x01",
+		"length beyond the end":  "\x05\x01\x00\x7f{}",
+		"length beyond memory":   "\x05\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+		"number beyond 64 bits":  "\x06\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"empty Reject":           "\x08\x01",
+		"Close of 1 MiB":         "\x07\x80\x80\x40" + strings.Repeat(" ", 1<<20),
 	} {
 		if _, err := c.Decode(nil, []byte(data)); transport.CodeOf(err) != transport.CodeInvalid || err.Error() == "" {
 			t.Errorf("%s: %v", name, err)
@@ -105,8 +105,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// An envelope that this end cannot read must not take the others with it.
-func TestDecodeNamesTheEnvelopeThatIsWrong(t *testing.T) {
+// An envelope that cannot be decoded does not affect the others.
+func TestDecodeMarksTheInvalidEnvelope(t *testing.T) {
 	var large transport.Codec
 	small := transport.Codec{Envelope: envelope.Codec{MaxSize: 1000}}
 	var data []byte

@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-func TestFramesSharePacketsUpToTheirSize(t *testing.T) {
+func TestFramesShareMessagesUpToTheirSize(t *testing.T) {
 	var c transport.Codec
 	small, err := envelope.New("a", "b", envelope.Notification, strings.Repeat("x", 1000))
 	if err != nil {
@@ -41,7 +41,7 @@ func TestFramesSharePacketsUpToTheirSize(t *testing.T) {
 			t.Fatal(err)
 		}
 		if end-begin > transport.MessageSize && len(got) != 1 {
-			t.Errorf("%d frames share %d bytes", len(got), end-begin)
+			t.Errorf("%d frames are in one message of %d bytes", len(got), end-begin)
 		}
 		back, begin = append(back, got...), end
 	}
@@ -49,21 +49,21 @@ func TestFramesSharePacketsUpToTheirSize(t *testing.T) {
 		t.Errorf("%d frames of %d in %d messages", len(back), len(frames), len(ends))
 	}
 	if _, _, err := c.AppendMessages(nil, frames, 1000); transport.CodeOf(err) != transport.CodeTooLarge {
-		t.Errorf("too large for the peer: %v", err)
+		t.Errorf("a frame too large for the peer: %v", err)
 	}
 	if _, _, err := c.AppendMessages(nil, []transport.Frame{{Kind: 99}}, 1000); transport.CodeOf(err) != transport.CodeInvalid {
-		t.Errorf("no such kind: %v", err)
+		t.Errorf("an unknown kind: %v", err)
 	}
 }
 
-func TestAnInboxGivesWhatCameBeforeTheEnd(t *testing.T) {
+func TestInboxReturnsFramesBeforeTheEnd(t *testing.T) {
 	done, broken := make(chan struct{}), errors.New("broken")
 	b := transport.NewInbox(done, func() error { return broken })
 	ack := func(seq uint64) []transport.Frame {
 		return append(b.Spare(), transport.Frame{Kind: transport.Ack, Seq: seq})
 	}
 	if !b.Put(ack(1)) {
-		t.Fatal("an empty inbox takes nothing")
+		t.Fatal("Put on an empty inbox fails")
 	}
 	got, err := b.Receive(t.Context())
 	if err != nil || len(got) != 1 || got[0].Seq != 1 {
@@ -74,18 +74,18 @@ func TestAnInboxGivesWhatCameBeforeTheEnd(t *testing.T) {
 	if _, err := b.Receive(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if spare := b.Spare(); cap(spare) == 0 || len(spare) != 0 { // that of the first Receive
+	if spare := b.Spare(); cap(spare) == 0 || len(spare) != 0 { // the slice of the first Receive
 		t.Errorf("a slice of %d, %d", len(spare), cap(spare))
 	}
 	b.Put(ack(2))
 	close(done)
-	if !slices.ContainsFunc([]int{1, 2, 3}, func(int) bool { return !b.Put(ack(3)) }) { // there is room for one
-		t.Error("a full inbox takes more after the end")
+	if !slices.ContainsFunc([]int{1, 2, 3}, func(int) bool { return !b.Put(ack(3)) }) { // the inbox has room for one
+		t.Error("Put on a full inbox succeeds after the end")
 	}
 	if got, err = b.Receive(t.Context()); err != nil || got[0].Seq != 2 {
 		t.Errorf("%v, %v", got, err)
 	}
-	for range 3 { // what was put besides, then the end
+	for range 3 { // the remaining frames, then the end
 		_, err = b.Receive(t.Context())
 	}
 	if !errors.Is(err, broken) {

@@ -13,7 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// startHub runs a hub with the agent echo, of a tier if that is not nil.
+// startHub runs a hub with the agent echo, which has the given tier if it is not nil.
 func startHub(tier *int) (url string, stop func()) {
 	def, err := runner.Definition{ID: "echo", Driver: runner.DriverEcho, Args: []string{"words"}, Tier: tier}.Complete()
 	if err != nil {
@@ -49,8 +49,8 @@ func startHubFor(t *testing.T, tier *int) string {
 	return url
 }
 
-// An agent of L2 may not answer one of L3: the hub reports that, and ask returns.
-func TestAskSaysWhyTheHubRefuses(t *testing.T) {
+// An L2 agent may not answer an L3 agent: the hub reports the refusal, and ask returns it.
+func TestAskReturnsTheHubsRefusal(t *testing.T) {
 	tier := 2
 	var out strings.Builder
 	if err := ask(t.Context(), &out, startHubFor(t, &tier), "", "echo", "hello"); err == nil || !strings.Contains(err.Error(), "could not answer") {
@@ -58,7 +58,7 @@ func TestAskSaysWhyTheHubRefuses(t *testing.T) {
 	}
 }
 
-func TestAskPrintsWhatTheAgentAnswers(t *testing.T) {
+func TestAskPrintsTheAnswer(t *testing.T) {
 	url := startHubFor(t, nil)
 	var out strings.Builder
 	if err := ask(t.Context(), &out, url, "", "echo", "is anybody there?"); err != nil || out.String() != "is anybody there?\n" {

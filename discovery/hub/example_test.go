@@ -30,8 +30,7 @@ func Example() {
 	// Output: is anybody there?
 }
 
-// ask asks an agent of the hub, whichever has the capability, and prints the answer as
-// it arrives.
+// ask sends a question to an agent of the hub with the capability, and prints the answer as it arrives.
 func ask(ctx context.Context, out io.Writer, hubURL, token, capability, question string) (err error) {
 	u, err := url.Parse(hubURL)
 	if err != nil {
@@ -42,7 +41,7 @@ func ask(ctx context.Context, out io.Writer, hubURL, token, capability, question
 		if e.Type == telemetry.DeliveryFailure { // a refusal by the hub, for instance
 			select {
 			case failed <- errors.New(e.Detail):
-			default: // one is enough
+			default: // only the first one matters
 			}
 		}
 	})}})
@@ -60,11 +59,11 @@ func ask(ctx context.Context, out io.Writer, hubURL, token, capability, question
 		return err
 	}
 	answers := make(chan *envelope.Envelope, 64)
-	// Each run is an agent of its own: of two with the same id the hub refuses the second.
+	// Each run has its own agent id: the hub refuses a second agent with the same id.
 	card := agent.Card{ID: "asker-" + rand.Text(), Name: "Asker", Version: "1.0.0", Tier: agent.L3, Capabilities: []agent.Capability{}}
 	me, err := node.Join(card, func(ctx context.Context, e *envelope.Envelope) {
 		select {
-		case answers <- e: // slow printing slows the agent down
+		case answers <- e: // blocks the agent while printing is slow
 		case <-ctx.Done():
 		}
 	})

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeHub serves what is set.
+// fakeHub serves a response that the test sets.
 type fakeHub struct {
 	mu     sync.Mutex
 	body   string
@@ -96,9 +96,8 @@ func until(t *testing.T, reg *registry.Registry, done func() bool) {
 	}
 }
 
-// Req 1.7, 1.8: the hub's cards are merged as remote ones, followed, and lead to
-// the hub and nowhere else.
-func TestTheHubsCardsAreFollowed(t *testing.T) {
+// Req 1.7, 1.8: the registry follows the hub's cards as remote ones, and their only endpoint is the hub.
+func TestHubCardsAreFollowed(t *testing.T) {
 	h, url := newFakeHub(t)
 	h.set(200, "", document("a", "b"))
 	reg := enable(t, &hubcards.Source{URL: url + "/", Token: "t", Interval: 5 * time.Millisecond}, registry.Options{})
@@ -112,7 +111,7 @@ func TestTheHubsCardsAreFollowed(t *testing.T) {
 		t.Errorf("%+v", card)
 	}
 	if r := <-h.asked; r.URL.Path != "/node/cards" || r.Header.Get("Authorization") != "Bearer t" {
-		t.Errorf("asked %s %v", r.URL, r.Header)
+		t.Errorf("the request was %s %v", r.URL, r.Header)
 	}
 	h.set(200, "", document("b", "c"))
 	until(t, reg, func() bool {
@@ -122,7 +121,7 @@ func TestTheHubsCardsAreFollowed(t *testing.T) {
 	})
 }
 
-// inside answers a client without a network, so that time can be a bubble's.
+// inside passes requests to a handler without a network, for tests with fake time.
 type inside struct{ h http.Handler }
 
 func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -131,7 +130,7 @@ func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// A hub that has nothing new keeps its cards from expiring.
+// Cards do not expire while the hub answers that they are unchanged.
 func TestUnchangedCardsDoNotExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{asked: make(chan *http.Request, 1000)}
@@ -143,17 +142,17 @@ func TestUnchangedCardsDoNotExpire(t *testing.T) {
 			t.Error("the card has expired")
 		}
 		if n := len(h.asked); n < 200 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("the hub received %d requests", n)
 		}
 		<-h.asked
 		if r := <-h.asked; r.Header.Get("If-None-Match") != `"1"` {
-			t.Errorf("asked with %v", r.Header)
+			t.Errorf("the request headers were %v", r.Header)
 		}
 		reg.Close()
 	})
 }
 
-func TestFindAsksNow(t *testing.T) {
+func TestFindRequestsTheCards(t *testing.T) {
 	h, url := newFakeHub(t)
 	h.set(200, "", document("a", "b"))
 	s := &hubcards.Source{URL: url}
@@ -164,22 +163,22 @@ func TestFindAsksNow(t *testing.T) {
 	}
 }
 
-// Whatever a hub answers, what is wrong is said, and nothing is taken over.
-func TestHubsThatCannotBeRead(t *testing.T) {
+// An invalid response of the hub is an error that names the problem, and yields no cards.
+func TestInvalidHubResponses(t *testing.T) {
 	h, url := newFakeHub(t)
 	for name, tc := range map[string]struct {
 		status int
 		body   string
 		want   string
 	}{
-		"no token":        {401, "", "token"},
-		"no node":         {404, "", "node.enabled"},
-		"broken":          {500, "", "500"},
-		"redirects":       {302, "", "302"},
-		"no JSON":         {200, "<html>", "JSON"},
-		"later version":   {200, `{"schemaVersion":2,"cards":[]}`, "version 2"},
-		"card not valid":  {200, `{"schemaVersion":1,"cards":[{"id":"a"}]}`, "cards[0]"},
-		"card of no kind": {200, `{"schemaVersion":1,"cards":[7]}`, "cards[0]"},
+		"no token":              {401, "", "token"},
+		"no node":               {404, "", "node.enabled"},
+		"broken":                {500, "", "500"},
+		"redirects":             {302, "", "302"},
+		"no JSON":               {200, "<html>", "JSON"},
+		"later version":         {200, `{"schemaVersion":2,"cards":[]}`, "version 2"},
+		"invalid card":          {200, `{"schemaVersion":1,"cards":[{"id":"a"}]}`, "cards[0]"},
+		"card that is a number": {200, `{"schemaVersion":1,"cards":[7]}`, "cards[0]"},
 	} {
 		h.set(tc.status, "", tc.body)
 		_, err := (&hubcards.Source{URL: url}).Find(t.Context(), registry.Query{ID: "a"})
@@ -190,17 +189,16 @@ func TestHubsThatCannotBeRead(t *testing.T) {
 	}
 	for _, bad := range []string{"", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://x#y", "::"} {
 		if _, err := (&hubcards.Source{URL: bad}).Find(t.Context(), registry.Query{ID: "a"}); err == nil {
-			t.Errorf("%q was asked", bad)
+			t.Errorf("the URL %q was accepted", bad)
 		}
 	}
 	if _, err := (&hubcards.Source{URL: "http://192.0.2.1", Token: "secret"}).Find(t.Context(), registry.Query{ID: "a"}); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "clear") {
-		t.Errorf("a token in the clear: %v", err)
+		t.Errorf("a token without TLS: %v", err)
 	}
 }
 
-// A card that is refused hides no other; only one that the registry has no room
-// for is an error.
-func TestACardThatIsRefusedHidesNoOther(t *testing.T) {
+// A refused card does not affect the others. It is an error only if the registry is full.
+func TestRefusedCardDoesNotAffectOthers(t *testing.T) {
 	h, url := newFakeHub(t)
 	h.set(200, "", document("mine", "b"))
 	failed := make(chan error, 100)
@@ -222,11 +220,11 @@ func TestACardThatIsRefusedHidesNoOther(t *testing.T) {
 		<-h.asked
 	}
 	if len(failed) != 0 {
-		t.Error("an id that is taken is an error")
+		t.Error("a card with an id in use is an error")
 	}
 	h.set(200, "", document("mine", "c", "b"))
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), `"c"`) && !strings.Contains(err.Error(), "cards") {
-		t.Errorf("no room: %v", err)
+		t.Errorf("the registry is full: %v", err)
 	}
 	if card, err := reg.Get("mine"); err != nil || card.Origin != agent.Local {
 		t.Errorf("%+v, %v", card, err)

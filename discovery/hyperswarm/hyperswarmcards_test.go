@@ -26,10 +26,10 @@ func anybody(identity.PublicKey) bool { return true }
 
 func nobody(identity.PublicKey) bool { return false }
 
-// lasting is how long cards are believed: nothing here may expire because the machine is slow.
+// lasting is how long statements are valid: long, so that none expires on a slow machine.
 const lasting = signedcard.MaxLifetime
 
-// hub is a registry with the source.
+// hub is a registry with a source.
 type hub struct {
 	*registry.Registry
 	pair   *identity.Pair
@@ -105,9 +105,9 @@ func (h *hub) knows(id string) bool {
 	return err == nil
 }
 
-// Req 1.7, 1.8: hubs that know each other's keys find each other's agents as remote
-// ones and learn of changes and ends, without a topic.
-func TestHubsThatKnowEachOther(t *testing.T) {
+// Req 1.7, 1.8: hubs that know each other's keys discover each other's agents as remote ones, with changes and
+// withdrawals, without a topic.
+func TestPairedHubsDiscoverEachOther(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	a, b := newHub(t, bootstrap, anybody, nil), newHub(t, bootstrap, anybody, nil)
 	first := a.register(t, "first", "work")
@@ -129,15 +129,15 @@ func TestHubsThatKnowEachOther(t *testing.T) {
 	}
 	a.Unregister(first.ID)
 	await(t, atB, first.ID, registry.Removed)
-	if err := b.Close(); err != nil { // a hub that stops says so
+	if err := b.Close(); err != nil { // a hub that stops withdraws its agents
 		t.Fatal(err)
 	}
 	await(t, atA, later.ID, registry.Removed)
 }
 
-// A hub that stops says so of each of its agents, also where another carrier of its ledger has been told of their end
+// A hub that stops withdraws each of its agents, also if another source with the same ledger has withdrawn them
 // before.
-func TestAHubThatStopsSaysSo(t *testing.T) {
+func TestStoppingHubWithdrawsItsAgents(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	a, b := newHub(t, bootstrap, anybody, nil), newHub(t, bootstrap, anybody, nil)
 	var ids []string
@@ -161,9 +161,8 @@ func TestAHubThatStopsSaysSo(t *testing.T) {
 	}
 }
 
-// Hubs that share a network's secret need not be told of each other one by one; they
-// still have to trust each other.
-func TestHubsOfANetwork(t *testing.T) {
+// Hubs with the same network secret find each other without configured peers, but must trust each other.
+func TestHubsWithOneNetworkSecret(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	in := func(network string) func(*hyperswarmcards.Source) {
 		return func(s *hyperswarmcards.Source) { s.Network = network }
@@ -181,26 +180,25 @@ func TestHubsOfANetwork(t *testing.T) {
 			return h.knows(card.ID)
 		})
 	}
-	wait.Eventually(t, "the stranger's agent is found by those who trust everybody", func() bool {
+	wait.Eventually(t, "a hub that trusts everybody finds the untrusted hub's agent", func() bool {
 		_, _ = b.Resolve(context.Background(), registry.Query{ID: bad.ID})
 		return b.knows(bad.ID)
 	})
 	if b.knows(private.ID) {
-		t.Error("an agent of another network is known")
+		t.Error("an agent of another network was discovered")
 	}
 	if wary.knows(bad.ID) {
-		t.Error("who is not trusted is believed")
+		t.Error("a card of an untrusted hub was accepted")
 	}
 }
 
-// Req 4.4: who looks for a capability finds the hub that offers it, though the two were not
-// connected.
-func TestHubsOfACapability(t *testing.T) {
+// Req 4.4: a query for a capability finds a hub that offers it, even if the two were not connected.
+func TestHubsAreFoundByCapability(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	change := func(s *hyperswarmcards.Source) { s.Network, s.Capabilities = "secret", true }
 	a := newHub(t, bootstrap, anybody, change)
 	card := a.register(t, "worker", "dig")
-	// This one is in no topic but those that it asks for.
+	// This hub joins only the topics of its queries.
 	b := &hub{Registry: registry.New(registry.Options{RemoteTTL: lasting}), pair: identity.Generate()}
 	b.swarm = newSwarm(t, bootstrap, b.pair, anybody)
 	b.source = &hyperswarmcards.Source{
@@ -210,7 +208,7 @@ func TestHubsOfACapability(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	for i := range 4 { // more topics than are kept, together with the one that matters
+	for i := range 4 { // with the one that matters, more topics than are kept
 		if _, err := b.source.Find(t.Context(), registry.Query{Capability: fmt.Sprint("other-", i)}); err != nil {
 			t.Error(err)
 		}
@@ -221,10 +219,10 @@ func TestHubsOfACapability(t *testing.T) {
 	})
 }
 
-// A hub that is not trusted any more is cut off.
+// A hub that is no longer trusted is disconnected.
 //
 // WIRE-REMOVED.
-func TestWhoIsNotTrustedAnyMore(t *testing.T) {
+func TestRevokedHubIsDisconnected(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	trust := make(chan bool, 1)
 	trust <- true
@@ -235,7 +233,7 @@ func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 	}
 	a, b := newHub(t, bootstrap, trusted, nil), newHub(t, bootstrap, anybody, nil)
 	b.source.KeepConnected([]identity.PublicKey{a.key()})
-	wait.Eventually(t, "they are connected", func() bool { return len(a.swarm.Connected()) == 1 })
+	wait.Eventually(t, "the hubs are connected", func() bool { return len(a.swarm.Connected()) == 1 })
 	<-trust
 	trust <- false
 	a.source.KeepConnected(nil)
@@ -244,11 +242,11 @@ func TestWhoIsNotTrustedAnyMore(t *testing.T) {
 	b.source.KeepConnected(nil)
 	b.source.KeepConnected([]identity.PublicKey{a.key()})
 	if a.knows(card.ID) {
-		t.Error("it is still believed")
+		t.Error("its statements are still accepted")
 	}
 }
 
-// peer is a program that speaks for itself.
+// peer is a program that sends its own statements.
 func peer(t *testing.T, bootstrap []string, pair *identity.Pair, to identity.PublicKey) *secretstream.Conn {
 	t.Helper()
 	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap, Pair: pair})
@@ -269,8 +267,8 @@ func say(t *testing.T, c *secretstream.Conn, messages ...[]byte) {
 	}
 }
 
-// Forged, replayed, expired and foreign statements change nothing, however many they
-// are; who does not speak the protocol is cut off.
+// Forged, replayed, expired and foreign statements change nothing, even many of them. A peer that violates the
+// protocol is disconnected.
 //
 // WIRE-CARD-FORGED, WIRE-FRAME.
 func TestHostilePeers(t *testing.T) {
@@ -304,15 +302,15 @@ func TestHostilePeers(t *testing.T) {
 	}
 	c := peer(t, bootstrap, liar, a.key())
 	say(t, c, []byte(hyperswarmcards.Greeting), []byte("{"), nil, []byte("."), forged, stolen, state(liar, signedcard.ID("late", liar.Public()), 1, time.Hour), good)
-	wait.Eventually(t, "the good one is believed", func() bool { return a.knows(mine) })
+	wait.Eventually(t, "the valid statement is accepted", func() bool { return a.knows(mine) })
 	if n := len(a.Remote()); n != 1 {
-		t.Errorf("%d agents are known", n)
+		t.Errorf("the registry has %d agents", n)
 	}
 	withdrawal, err := signedcard.Sign(liar, signedcard.Statement{Sequence: 5, IssuedAt: time.Now(), ExpiresAt: time.Now().Add(time.Second), Withdrawn: mine})
 	if err != nil {
 		t.Fatal(err)
 	}
-	say(t, c, withdrawal) // of an earlier time
+	say(t, c, withdrawal) // with an old sequence number
 	say(t, c, flood...)
 	after := a.register(t, "after", "work")
 	for {
@@ -321,11 +319,11 @@ func TestHostilePeers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := signedcard.Open(m, nil); err == nil && s.AgentID() == after.ID {
-			break // the hub goes on
+			break // the hub still works
 		}
 	}
 	if !a.knows(mine) {
-		t.Error("an old withdrawal counts")
+		t.Error("an old withdrawal was accepted")
 	}
 
 	for name, m := range map[string][]byte{"another protocol": []byte("GET / HTTP/1.1"), "too large": make([]byte, signedcard.MaxSize+1)} {
@@ -333,7 +331,7 @@ func TestHostilePeers(t *testing.T) {
 		if name == "too large" {
 			say(t, c, []byte(hyperswarmcards.Greeting))
 		}
-		_ = c.WriteMessage(m) // it may be cut off in the middle of it
+		_ = c.WriteMessage(m) // the hub may disconnect meanwhile
 		for {
 			if _, err := c.ReadMessage(); err != nil {
 				break
@@ -342,10 +340,10 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// A stranger gets no answer in the handshake, also one that knows the topic.
+// An untrusted peer gets no answer in the handshake, even if it knows the topic.
 //
 // WIRE-STRANGER.
-func TestStrangersAreNotLetIn(t *testing.T) {
+func TestUntrustedHubsAreRefused(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	a := newHub(t, bootstrap, nobody, func(s *hyperswarmcards.Source) { s.Network = "secret" })
 	a.register(t, "worker", "work")
@@ -359,16 +357,16 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 	}
 	node := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	if _, err := node.Dial(hyperswarmtest.Context(t), a.key(), hyperdht.DialOptions{}); err == nil {
-		t.Error("a stranger was let in")
+		t.Error("an untrusted peer has connected")
 	}
 	if len(a.swarm.Connected()) != 0 || len(s.Connected()) != 0 {
-		t.Error("a stranger is connected")
+		t.Error("the hub has a connection to an untrusted peer")
 	}
 }
 
-// A hub is found under what its agents can do, and no more when none of them can any
-// more; that it looked there itself before changes nothing.
-func TestTopicsFollowTheAgents(t *testing.T) {
+// A hub is found by the capabilities of its agents, until none of them has the capability. Queries of its own
+// for that capability make no difference.
+func TestTopicsFollowCapabilities(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 1)
 	h := newHub(t, bootstrap, anybody, func(s *hyperswarmcards.Source) { s.Network, s.Capabilities = "secret", true })
 	observer := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
@@ -386,18 +384,18 @@ func TestTopicsFollowTheAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if under("dig") {
-		t.Error("who only looks is found")
+		t.Error("a hub that only searches is found")
 	}
 	card := h.register(t, "worker", "dig")
-	wait.Eventually(t, "it is found by what its agent can do", func() bool { return under("dig") })
+	wait.Eventually(t, "the hub is found by its agent's capability", func() bool { return under("dig") })
 	other := h.register(t, "other", "dig")
 	h.register(t, "worker", "fill")
-	wait.Eventually(t, "it is found by what its agent can do now", func() bool { return under("fill") })
+	wait.Eventually(t, "the hub is found by its agent's new capability", func() bool { return under("fill") })
 	if !under("dig") {
-		t.Error("it is not found by what another agent still can do")
+		t.Error("the hub is not found by a capability that another agent still has")
 	}
 	h.Unregister(other.ID)
-	wait.Eventually(t, "it is not found by what nobody can do any more", func() bool { return !under("dig") })
+	wait.Eventually(t, "the hub is not found by the removed capability", func() bool { return !under("dig") })
 	h.Unregister(card.ID)
-	wait.Eventually(t, "it is not found when the agent is gone", func() bool { return !under("fill") })
+	wait.Eventually(t, "the hub is not found after the agent is withdrawn", func() bool { return !under("fill") })
 }

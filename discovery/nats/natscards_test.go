@@ -38,7 +38,7 @@ func connect(t testing.TB, url string) *nats.Conn {
 
 func anybody(identity.PublicKey) bool { return true }
 
-// hub is a registry with the source.
+// hub is a registry with a source.
 type hub struct {
 	*registry.Registry
 	pair   *identity.Pair
@@ -63,7 +63,7 @@ func newHub(t testing.TB, url string, trusted func(identity.PublicKey) bool, o r
 	if err := h.EnableDiscovery("nats", s); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listening.NextMsg(time.Minute); err != nil { // it asks once it listens
+	if _, err := listening.NextMsg(time.Minute); err != nil { // the source sends a request once it has subscribed
 		t.Fatal(err)
 	}
 	if err := listening.Unsubscribe(); err != nil {
@@ -101,8 +101,8 @@ func await(t testing.TB, w *registry.Watcher, id string, kind registry.ChangeKin
 	}
 }
 
-// Req 1.7, 1.8: hubs find each other's agents, whoever comes first, as remote ones,
-// and learn of changes and ends.
+// Req 1.7, 1.8: hubs discover each other's agents as remote ones, in whichever order they start, with changes and
+// withdrawals.
 func TestHubsFindEachOther(t *testing.T) {
 	url := startServer(t)
 	a := newHub(t, url, anybody, registry.Options{})
@@ -127,13 +127,13 @@ func TestHubsFindEachOther(t *testing.T) {
 	}
 	a.Unregister(first.ID)
 	await(t, atB, first.ID, registry.Removed)
-	if err := b.Close(); err != nil { // takes its cards along
+	if err := b.Close(); err != nil { // withdraws its cards
 		t.Fatal(err)
 	}
 	await(t, atA, later.ID, registry.Removed)
 }
 
-// Req 1.8: the cards of a hub that dies without a word expire.
+// Req 1.8: the cards of a hub that ends without withdrawing them expire.
 func TestCardsExpireWithTheirHub(t *testing.T) {
 	url := startServer(t)
 	a := newHub(t, url, anybody, registry.Options{RemoteTTL: 300 * time.Millisecond})
@@ -153,8 +153,8 @@ func TestCardsExpireWithTheirHub(t *testing.T) {
 	await(t, w, ghost.ID, registry.Removed)
 }
 
-// Req 4.4: who is asked for is looked for elsewhere.
-func TestResolveAsks(t *testing.T) {
+// Req 4.4: resolving an unknown agent requests the cards of other hubs.
+func TestResolveRequestsCards(t *testing.T) {
 	url := startServer(t)
 	a := newHub(t, url, anybody, registry.Options{})
 	b := newHub(t, url, anybody, registry.Options{})
@@ -175,11 +175,10 @@ func TestResolveAsks(t *testing.T) {
 	}
 }
 
-// Attacks: what is forged, replayed, said for another or by a hub that nobody has
-// paired with changes nothing.
+// Statements that are forged, replayed, sent for another hub or by an unpaired hub change nothing.
 //
 // WIRE-CARD-FORGED, WIRE-CARD-REPLAYED.
-func TestAttacks(t *testing.T) {
+func TestInvalidStatementsChangeNothing(t *testing.T) {
 	url := startServer(t)
 	friend, stranger := identity.Generate(), identity.Generate()
 	a := newHub(t, url, func(k identity.PublicKey) bool { return k == friend.Public() }, registry.Options{})
@@ -208,7 +207,7 @@ func TestAttacks(t *testing.T) {
 	strange := (&hub{pair: stranger}).card("mole")
 	for range 3 {
 		say(stranger.Public(), state(signedcard.NewAuthor(stranger, time.Minute), strange)) // not paired
-		say(friend.Public(), state(signedcard.NewAuthor(stranger, time.Minute), strange))   // in another's place
+		say(friend.Public(), state(signedcard.NewAuthor(stranger, time.Minute), strange))   // claims another's key
 		say(stranger.Public(), latest)
 		say(friend.Public(), old)                                                                                              // replayed
 		say(friend.Public(), gone)                                                                                             // replayed
@@ -221,11 +220,11 @@ func TestAttacks(t *testing.T) {
 	for c := (agent.Card{}); c.Description != "the end"; {
 		c = await(t, w, card.ID, registry.Updated)
 		if c.Description == "the forged" {
-			t.Error("a forged card was believed")
+			t.Error("a forged card was accepted")
 		}
 	}
 	if n := len(a.Remote()); n != 1 {
-		t.Errorf("there are %d remote cards", n)
+		t.Errorf("the registry has %d remote cards", n)
 	}
 }
 
@@ -239,10 +238,10 @@ func publish(t testing.TB, nc *nats.Conn, key identity.PublicKey, data []byte) {
 	}
 }
 
-// A flood of agents of one hub, and of questions, is bounded; others come through.
+// Floods of one hub's agents, and of requests, are bounded and do not affect other hubs.
 //
 // WIRE-CARD-FLOOD.
-func TestFloods(t *testing.T) {
+func TestFloodsAreBounded(t *testing.T) {
 	url := startServer(t)
 	a := newHub(t, url, anybody, registry.Options{})
 	w := a.Watch()
@@ -274,45 +273,46 @@ func TestFloods(t *testing.T) {
 			break
 		}
 		if ctx.Err() != nil {
-			t.Fatal("a quiet hub is not heard")
+			t.Fatal("the card of a hub that sends little was not received")
 		}
 		if _, err := a.Resolve(ctx, registry.Query{ID: card.ID}); err == nil {
 			break
 		}
 	}
 	if n := len(a.Remote()); n > signedcard.DefaultMaxAgents+1 {
-		t.Errorf("%d cards were taken", n)
+		t.Errorf("%d cards were accepted", n)
 	}
 }
 
-// It is known when a hub was heard last, and a source without NATS says that it has none.
-func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
+// LastSeen returns when a hub's last statement was received, and zero once the hub has withdrawn all agents. The
+// methods of a source with a closed NATS connection fail.
+func TestLastSeenAndClosedConnection(t *testing.T) {
 	url := startServer(t)
 	a, b := newHub(t, url, anybody, registry.Options{}), newHub(t, url, anybody, registry.Options{})
 	atB := b.Watch()
 	defer atB.Close()
 	if !b.source.LastSeen(a.pair.Public()).IsZero() {
-		t.Error("it was heard before it spoke")
+		t.Error("LastSeen has a time before the first statement")
 	}
 	await(t, atB, a.register(t, "first").ID, registry.Added)
-	// The registry tells first.
+	// The registry is notified before LastSeen changes.
 	heard := func() bool { return !b.source.LastSeen(a.pair.Public()).IsZero() }
-	wait.Eventually(t, "it is heard", heard)
+	wait.Eventually(t, "LastSeen after the first statement", heard)
 	if at := b.source.LastSeen(a.pair.Public()); at.After(time.Now()) {
-		t.Errorf("heard at %v", at)
+		t.Errorf("last seen at %v", at)
 	}
 	second := a.register(t, "second").ID
 	await(t, atB, second, registry.Added)
 	a.Unregister(second)
 	await(t, atB, second, registry.Removed)
 	if !heard() {
-		t.Error("a hub with an agent has left")
+		t.Error("LastSeen is zero although an agent is still announced")
 	}
 	a.Unregister(a.card("first").ID)
 	await(t, atB, a.card("first").ID, registry.Removed)
-	wait.Eventually(t, "it has said goodbye", func() bool { return !heard() })
+	wait.Eventually(t, "no LastSeen after the last withdrawal", func() bool { return !heard() })
 	await(t, atB, a.register(t, "first").ID, registry.Added)
-	wait.Eventually(t, "it is back and heard", heard)
+	wait.Eventually(t, "LastSeen after a new statement", heard)
 	nc := connect(t, url)
 	nc.Close()
 	gone := &natscards.Source{Conn: nc, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(a.pair, time.Minute)}}
@@ -320,12 +320,12 @@ func TestASourceTellsWhenAHubWasHeard(t *testing.T) {
 		t.Errorf("discover: %v", err)
 	}
 	if err := gone.Announce(t.Context(), a.card("first")); err == nil {
-		t.Error("it announces to nobody")
+		t.Error("Announce succeeds without a connection")
 	}
 	if err := gone.Withdraw(t.Context(), a.card("first").ID); err == nil {
-		t.Error("it withdraws from nobody")
+		t.Error("Withdraw succeeds without a connection")
 	}
 	if _, err := gone.Find(t.Context(), registry.Query{Capability: "work"}); err == nil {
-		t.Error("it finds without looking")
+		t.Error("Find succeeds without a connection")
 	}
 }

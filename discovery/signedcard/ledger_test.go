@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/registry"
 )
 
-// heard is a registry of what a ledger finds.
+// heard collects the cards that a ledger finds.
 type heard struct {
 	*registry.Registry
 	sink registry.Sink
@@ -47,9 +47,8 @@ func said(t *testing.T) func(data []byte, err error) []byte {
 	}
 }
 
-// Req 1.7: what one hub says of its agents another one finds, and what nobody who is
-// trusted said it does not.
-func TestALedgerHearsWhatAnotherSays(t *testing.T) {
+// Req 1.7: a ledger accepts statements of trusted hubs about their own agents, and no others.
+func TestLedgerAcceptsStatementsOfTrustedHubs(t *testing.T) {
 	must, got := said(t), newHeard(t)
 	trusted := func(k identity.PublicKey) bool { return k == alice.Public() }
 	here := &signedcard.Ledger{Author: signedcard.NewAuthor(alice, time.Minute)}
@@ -63,7 +62,7 @@ func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 	select {
 	case <-news:
 	default:
-		t.Error("nobody is told")
+		t.Error("Found was not signaled")
 	}
 	if at, refused := there.LastSeen(alice.Public()); at.IsZero() || refused != nil {
 		t.Errorf("%v, %v", at, refused)
@@ -72,26 +71,26 @@ func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 		t.Errorf("%v, %v", here.Agents(), here.Capabilities())
 	}
 	if again := must(here.Statement(echo.ID)); !there.Receive(alice.Public(), again, got.sink) {
-		t.Error("what is said again is not heard")
+		t.Error("a repeated statement does not count as a sign of life")
 	}
-	there.Receive(alice.Public(), first, got.sink) // older: it counts as a sign of life, not as news
+	there.Receive(alice.Public(), first, got.sink) // older: it is a sign of life, but changes no card
 	if len(got.Remote()) != 1 || got.Remote()[0].ID != echo.ID {
 		t.Errorf("found %v", got.Remote())
 	}
 
 	theirs := must(signedcard.NewAuthor(bob, time.Minute).State(card("other", bob)))
 	if there.Receive(alice.Public(), theirs, got.sink) || there.Receive(bob.Public(), theirs, got.sink) {
-		t.Error("a carrier speaks for another, or a hub hears itself")
+		t.Error("a statement for another hub, or the ledger's own, was accepted")
 	}
 	if _, refused := there.LastSeen(alice.Public()); refused == nil {
-		t.Error("it is not told why it was refused")
+		t.Error("LastSeen does not return why the statement was refused")
 	}
 	carol := identity.FromSeed([32]byte{3})
 	if there.Receive(carol.Public(), must(signedcard.NewAuthor(carol, time.Minute).State(card("x", carol))), got.sink) {
-		t.Error("a stranger is heard")
+		t.Error("a statement of an untrusted hub was accepted")
 	}
 	if there.Receive(alice.Public(), []byte("{"), got.sink) {
-		t.Error("noise is heard")
+		t.Error("invalid bytes were accepted")
 	}
 	if len(got.Remote()) != 1 || got.Remote()[0].ID != echo.ID {
 		t.Errorf("found %v", got.Remote())
@@ -99,7 +98,7 @@ func TestALedgerHearsWhatAnotherSays(t *testing.T) {
 
 	there.Receive(alice.Public(), must(here.Withdraw(echo.ID)), got.sink)
 	if len(got.Remote()) != 0 || len(here.Agents()) != 0 {
-		t.Errorf("left %v, %v", got.Remote(), here.Agents())
+		t.Errorf("%v and %v remain", got.Remote(), here.Agents())
 	}
 	gone := must(here.Statement(echo.ID))
 	if s, err := signedcard.Open(gone, nil); err != nil || s.Withdrawn != echo.ID {

@@ -55,8 +55,8 @@ func wants(t testing.TB, err error, code signedcard.Code) {
 	}
 }
 
-// Req 1.7, 1.8: a card arrives as it was signed, and as a remote one.
-func TestStatementsTravel(t *testing.T) {
+// Req 1.7, 1.8: a card is read as it was signed, as a remote one.
+func TestStatementsRoundTrip(t *testing.T) {
 	s, err := signedcard.Open(sign(t, alice, statement(3, card("echo", alice))), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -73,9 +73,9 @@ func TestStatementsTravel(t *testing.T) {
 	}
 }
 
-// Somebody with the public key and the context can check a statement with any
-// implementation of RFC 8785 and Ed25519: spaces, order and escapes do not matter.
-func TestTheSignatureIsOverTheCanonicalForm(t *testing.T) {
+// The signature covers the canonical form of RFC 8785, so spaces, field order and escapes do not matter, and any
+// implementation of RFC 8785 and Ed25519 can verify it.
+func TestSignatureCoversTheCanonicalForm(t *testing.T) {
 	data := sign(t, alice, statement(3, card("echo", alice)))
 	var loose map[string]any
 	if err := json.Unmarshal(data, &loose); err != nil {
@@ -96,7 +96,7 @@ func TestTheSignatureIsOverTheCanonicalForm(t *testing.T) {
 	}
 }
 
-// Forged statements are refused, whatever is changed.
+// A statement with any change is refused.
 //
 // WIRE-CARD-FORGED.
 func TestForgedStatements(t *testing.T) {
@@ -133,14 +133,13 @@ func TestForgedStatements(t *testing.T) {
 	}
 }
 
-// A number beyond what JSON carries everywhere must not be read as another than was
-// signed.
-func TestNumbersAreReadAsTheyWereSigned(t *testing.T) {
+// A number beyond the exact range of JSON numbers must not be decoded as a different number.
+func TestNumbersMatchTheSignedOnes(t *testing.T) {
 	text := string(sign(t, alice, statement(1<<53-1, card("echo", alice))))
 	for _, n := range []string{"9007199254740991.0", "9007199254740990.6", "9.007199254740991e15"} {
 		s, err := signedcard.Open([]byte(strings.Replace(text, "9007199254740991", n, 1)), nil)
 		if err == nil && s.Sequence != 1<<53-1 {
-			t.Errorf("%s was read as %d", n, s.Sequence)
+			t.Errorf("%s was decoded as %d", n, s.Sequence)
 		}
 	}
 	for _, n := range []uint64{0, 1 << 53, 1 << 63} {
@@ -149,13 +148,13 @@ func TestNumbersAreReadAsTheyWereSigned(t *testing.T) {
 	}
 }
 
-// A hub cannot speak for the agents of another, though it is paired.
+// A paired hub cannot make statements about the agents of another hub.
 //
 // WIRE-CARD-FORGED.
-func TestAHubCannotClaimAnothersAgents(t *testing.T) {
+func TestHubCannotClaimAgentsOfAnother(t *testing.T) {
 	_, err := signedcard.Sign(bob, statement(1, card("echo", alice)))
 	wants(t, err, signedcard.CodeForged)
-	// Nor if its program does not ask: the same bytes, signed with another key.
+	// The same bytes signed with another key, bypassing the checks of Sign.
 	text := string(sign(t, alice, statement(1, card("echo", alice))))
 	_, raw, _ := strings.Cut(text, `"statement":`)
 	raw = strings.Replace(strings.TrimSuffix(raw, "}"), `"key":"`+alice.Public().String(), `"key":"`+bob.Public().String(), 1)
@@ -170,15 +169,15 @@ func TestAHubCannotClaimAnothersAgents(t *testing.T) {
 	}
 }
 
-func TestSignRefusesWhatNobodyWouldRead(t *testing.T) {
+func TestSignRefusesInvalidStatements(t *testing.T) {
 	for name, change := range map[string]func(*signedcard.Statement){
-		"nothing":        func(s *signedcard.Statement) { s.Card = agent.Card{} },
-		"both":           func(s *signedcard.Statement) { s.Withdrawn = s.Card.ID },
-		"no life":        func(s *signedcard.Statement) { s.ExpiresAt = s.IssuedAt },
-		"a long life":    func(s *signedcard.Statement) { s.ExpiresAt = s.IssuedAt.Add(time.Hour) },
-		"a wild number":  func(s *signedcard.Statement) { s.Card.Revision = 1 << 60 },
-		"no card at all": func(s *signedcard.Statement) { s.Card.Name = "" },
-		"a huge card":    func(s *signedcard.Statement) { s.Card.Description = strings.Repeat("x", agent.MaxCardSize) },
+		"nothing":            func(s *signedcard.Statement) { s.Card = agent.Card{} },
+		"both":               func(s *signedcard.Statement) { s.Withdrawn = s.Card.ID },
+		"no life":            func(s *signedcard.Statement) { s.ExpiresAt = s.IssuedAt },
+		"a long life":        func(s *signedcard.Statement) { s.ExpiresAt = s.IssuedAt.Add(time.Hour) },
+		"a number over 2^53": func(s *signedcard.Statement) { s.Card.Revision = 1 << 60 },
+		"an empty card":      func(s *signedcard.Statement) { s.Card.Name = "" },
+		"a huge card":        func(s *signedcard.Statement) { s.Card.Description = strings.Repeat("x", agent.MaxCardSize) },
 	} {
 		s := statement(1, card("echo", alice))
 		change(&s)
@@ -188,7 +187,7 @@ func TestSignRefusesWhatNobodyWouldRead(t *testing.T) {
 	}
 }
 
-// newBook returns a book of a time that stands still.
+// newBook returns a book with a clock that the test sets.
 func newBook(trusted func(identity.PublicKey) bool) (*signedcard.Book, *time.Time) {
 	now := began
 	return &signedcard.Book{Trusted: trusted, Now: func() time.Time { return now }}, &now
@@ -210,7 +209,7 @@ func TestReplayedAndExpiredStatements(t *testing.T) {
 	if _, err := b.Read(sign(t, alice, gone)); err != nil {
 		t.Error(err)
 	}
-	_, err := b.Read(later) // does not bring the agent back
+	_, err := b.Read(later) // does not restore the agent
 	wants(t, err, signedcard.CodeOld)
 
 	fresh, nowFresh := newBook(anybody)
@@ -220,14 +219,13 @@ func TestReplayedAndExpiredStatements(t *testing.T) {
 	*nowFresh = began.Add(-signedcard.MaxSkew - time.Second)
 	_, err = fresh.Read(later)
 	wants(t, err, signedcard.CodeExpired)
-	*now = began.Add(24 * time.Hour) // what is forgotten has expired
+	*now = began.Add(24 * time.Hour) // the forgotten statements have expired
 	_, err = b.Read(later)
 	wants(t, err, signedcard.CodeExpired)
 }
 
-// Who restarts has forgotten what was said last. What is said again then, holds no longer
-// than it did, and no longer than until the hub speaks for itself. A hub that restarts goes
-// on where it was.
+// After a restart, a book may accept a replayed statement. It is valid no longer than before, and only until the hub
+// sends a newer one. The sequence numbers of a restarted hub continue.
 //
 // WIRE-CARD-REPLAYED.
 func TestRestarts(t *testing.T) {
@@ -251,7 +249,7 @@ func TestRestarts(t *testing.T) {
 	read(forgot, old, signedcard.CodeExpired)
 
 	hears := &signedcard.Book{Trusted: anybody}
-	for range 5 { // a new author each time, within one millisecond or not
+	for range 5 { // a new author each time, possibly within one millisecond
 		data, err := signedcard.NewAuthor(alice, time.Minute).State(card("echo", alice))
 		if err != nil {
 			t.Fatal(err)
@@ -264,13 +262,13 @@ func TestRestarts(t *testing.T) {
 			t.Error(err)
 		}
 		if ms := uint64(s.IssuedAt.UnixMilli()); s.Sequence < ms || s.Sequence > ms+1 {
-			t.Errorf("the sequence %d does not go with the time, %d", s.Sequence, ms)
+			t.Errorf("the sequence %d does not match the time %d", s.Sequence, ms)
 		}
 	}
 }
 
 // WIRE-STRANGER.
-func TestOnlyPairedKeysAreBelieved(t *testing.T) {
+func TestOnlyTrustedKeysAreAccepted(t *testing.T) {
 	b, _ := newBook(func(k identity.PublicKey) bool { return k == bob.Public() })
 	_, err := b.Read(sign(t, alice, statement(1, card("echo", alice))))
 	wants(t, err, signedcard.CodeUntrusted)
@@ -281,10 +279,10 @@ func TestOnlyPairedKeysAreBelieved(t *testing.T) {
 	wants(t, err, signedcard.CodeUntrusted)
 }
 
-// A flood of agents of one hub is bounded and harms no other.
+// A flood of one hub's agents is bounded and does not affect other hubs.
 //
 // WIRE-CARD-FLOOD.
-func TestAFloodOfAgents(t *testing.T) {
+func TestFloodOfAgents(t *testing.T) {
 	b, _ := newBook(anybody)
 	b.MaxAgents = 3
 	for i := range 10 {
@@ -343,7 +341,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		again, err := signedcard.Sign(alice, s)
 		if err != nil {
-			t.Fatalf("what was opened cannot be signed: %v", err)
+			t.Fatalf("a statement that was read cannot be signed: %v", err)
 		}
 		if t2, err := signedcard.Open(again, nil); err != nil || !t2.Card.Equal(s.Card) {
 			t.Errorf("%+v became %+v, %v", s, t2, err)

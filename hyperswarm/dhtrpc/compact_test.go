@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/dhtrpc"
 )
 
-// The bytes are those that the npm packages write.
+// The expected bytes come from the npm packages.
 //
 // WIRE-T1.
 func TestCompactVectors(t *testing.T) {
@@ -21,11 +21,11 @@ func TestCompactVectors(t *testing.T) {
 	} {
 		data := dhtrpc.AppendUint(nil, v)
 		if got := hex.EncodeToString(data); got != want {
-			t.Errorf("%d is written %s, want %s", v, got, want)
+			t.Errorf("%d is encoded as %s, want %s", v, got, want)
 		}
 		r := dhtrpc.NewReader(data)
 		if got := r.Uint(); got != v || r.Err() != nil || r.Len() != 0 {
-			t.Errorf("%s is read %d, %v", want, got, r.Err())
+			t.Errorf("%s is decoded as %d, %v", want, got, r.Err())
 		}
 	}
 	a := netip.MustParseAddrPort("127.0.0.1:49737")
@@ -63,7 +63,7 @@ func TestCompactRoundTrip(t *testing.T) {
 	})
 }
 
-func TestCompactRefuses(t *testing.T) {
+func TestCompactRejectsInvalidInput(t *testing.T) {
 	read := map[string]func(r *dhtrpc.Reader){
 		"":                   func(r *dhtrpc.Reader) { r.Uint() },
 		"fd01":               func(r *dhtrpc.Reader) { r.Uint() },
@@ -84,16 +84,16 @@ func TestCompactRefuses(t *testing.T) {
 		r := dhtrpc.NewReader(data)
 		f(r)
 		if r.Err() == nil {
-			t.Errorf("%q was read", text)
+			t.Errorf("%q was decoded without an error", text)
 		}
 		if r.Uint() != 0 || r.Buffer() != nil || r.Addr().IsValid() || r.U16() != 0 || r.U32() != 0 {
-			t.Errorf("%q: something comes after the error", text)
+			t.Errorf("%q: the reader returns a value after an error", text)
 		}
 	}
 }
 
-// Forms that are longer than needed are read, and never written.
-func TestLongFormsAreRead(t *testing.T) {
+// Encodings that are longer than needed are decoded, but never produced.
+func TestLongFormsAreDecoded(t *testing.T) {
 	for _, text := range []string{"fd0500", "fe05000000", "ff0500000000000000"} {
 		data, err := hex.DecodeString(text)
 		if err != nil {

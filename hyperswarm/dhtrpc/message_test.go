@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The bytes are those that the npm packages send.
+// The expected bytes come from the npm packages.
 //
 // WIRE-T1.
 func TestVectors(t *testing.T) {
@@ -63,7 +63,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := message().Draw(t, "message")
 		data := m.Append(nil)
-		back, err := dhtrpc.Parse(append(data, 1, 2, 3)) // what follows is for later versions
+		back, err := dhtrpc.Parse(append(data, 1, 2, 3)) // later versions may append fields
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 		}
 		for n := range data {
 			if _, err := dhtrpc.Parse(data[:n]); err == nil {
-				t.Fatalf("the first %d bytes of %d were taken", n, len(data))
+				t.Fatalf("a message cut to %d of %d bytes was accepted", n, len(data))
 			}
 		}
 	})
@@ -93,7 +93,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if _, err := dhtrpc.Parse(m.Append(nil)); err != nil {
-			t.Fatalf("%+v cannot be read again: %v", m, err)
+			t.Fatalf("%+v does not decode after encoding: %v", m, err)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
-// patience bounds what a test waits for.
+// patience bounds how long a test waits.
 const patience = time.Minute
 
 func deadline(t testing.TB) context.Context {
@@ -48,7 +48,7 @@ func node(t testing.TB, o dhtrpc.Options) *dhtrpc.Node {
 	return n
 }
 
-// network returns nodes that make a table.
+// network returns nodes that know each other.
 func network(t testing.TB, size int, o dhtrpc.Options) []*dhtrpc.Node {
 	t.Helper()
 	var nodes []*dhtrpc.Node
@@ -60,7 +60,7 @@ func network(t testing.TB, size int, o dhtrpc.Options) []*dhtrpc.Node {
 	return nodes
 }
 
-// A walk finds the nodes that are closest of all.
+// A walk finds the nodes closest to the target.
 func TestWalkFindsTheClosest(t *testing.T) {
 	nodes := network(t, 30, dhtrpc.Options{})
 	asker := node(t, dhtrpc.Options{Bootstrap: []string{nodes[0].Public().String()}})
@@ -81,20 +81,20 @@ func TestWalkFindsTheClosest(t *testing.T) {
 	}
 	slices.SortFunc(nodes, func(a, b *dhtrpc.Node) int { return bytes.Compare(distance(a.ID()), distance(b.ID())) })
 	if len(found) != 20 {
-		t.Fatalf("%d nodes are found", len(found))
+		t.Fatalf("the walk found %d nodes", len(found))
 	}
-	for i, r := range found[:10] { // who knows all of those far away is a matter of luck
+	for i, r := range found[:10] { // which of the distant nodes are known varies
 		if *r.ID != nodes[i].ID() {
-			t.Errorf("number %d is not the one that is closest", i)
+			t.Errorf("node %d is not the next closest", i)
 		}
 	}
 	if seen := asker.Seen(); seen.Addr() != loopback.Addr() || seen.Port() != asker.Socket().Addr().Port() {
-		t.Errorf("the asker is seen at %v", seen)
+		t.Errorf("nodes see the caller at %v", seen)
 	}
 }
 
-// Nodes that are gone do not keep a walk from its end, and leave the tables.
-func TestWalkPassesDeadNodes(t *testing.T) {
+// A walk skips dead nodes and ends.
+func TestWalkSkipsDeadNodes(t *testing.T) {
 	nodes := network(t, 12, dhtrpc.Options{})
 	for _, n := range nodes[8:] {
 		if err := n.Close(); err != nil {
@@ -104,14 +104,14 @@ func TestWalkPassesDeadNodes(t *testing.T) {
 	asker := node(t, dhtrpc.Options{Bootstrap: []string{nodes[0].Public().String()}})
 	found, err := asker.Walk(deadline(t), dhtrpc.Walk{Target: nodes[9].ID(), Internal: true, Command: 2})
 	if err != nil || len(found) != 8 {
-		t.Errorf("%d nodes are found, %v", len(found), err)
+		t.Errorf("the walk found %d nodes, %v", len(found), err)
 	}
 }
 
 func TestWalkWithoutNodes(t *testing.T) {
 	alone := node(t, dhtrpc.Options{Public: loopback})
 	if found, err := alone.Walk(deadline(t), dhtrpc.Walk{Internal: true, Command: 2}); err != nil || len(found) != 0 {
-		t.Errorf("the first node of a network finds %d, %v", len(found), err)
+		t.Errorf("the first node of a network found %d nodes, %v", len(found), err)
 	}
 	gone, err := net.ListenUDP("udp4", nil)
 	if err != nil {
@@ -124,10 +124,10 @@ func TestWalkWithoutNodes(t *testing.T) {
 	}
 }
 
-// A change needs a token; one that has expired is replaced once.
+// A commit needs a valid token; an expired one is replaced once.
 //
 // WIRE-T23.
-func TestCommitNeedsATrueToken(t *testing.T) {
+func TestCommitNeedsAValidToken(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
 	handle := func(r *dhtrpc.Request) {
@@ -163,7 +163,7 @@ func TestCommitNeedsATrueToken(t *testing.T) {
 	}
 }
 
-// client is a socket that speaks as it likes.
+// client is a socket that sends any messages.
 type client struct {
 	t    *testing.T
 	conn *net.UDPConn
@@ -193,12 +193,12 @@ func (c *client) receive() []byte {
 	c.t.Helper()
 	data := c.receiveWithin(patience)
 	if data == nil {
-		c.t.Fatal("nothing comes")
+		c.t.Fatal("no datagram arrived")
 	}
 	return data
 }
 
-// receiveWithin returns the next datagram, nil if none comes for a while.
+// receiveWithin returns the next datagram, or nil if none arrives within d.
 func (c *client) receiveWithin(d time.Duration) []byte {
 	c.t.Helper()
 	if err := c.conn.SetReadDeadline(time.Now().Add(d)); err != nil {
@@ -212,7 +212,7 @@ func (c *client) receiveWithin(d time.Duration) []byte {
 	return buf[:n]
 }
 
-// ask sends a request, again if it was lost, and returns the answer.
+// ask sends a request, repeats it if it is lost, and returns the answer.
 func (c *client) ask(m *dhtrpc.Message) *dhtrpc.Message {
 	c.t.Helper()
 	c.tid += 2
@@ -220,7 +220,7 @@ func (c *client) ask(m *dhtrpc.Message) *dhtrpc.Message {
 	return c.answer(m)
 }
 
-// askInVain sends a request that gets no answer, with a ping behind it; it returns the first answer to either.
+// askInVain sends a request that gets no answer and then a ping. It returns the first answer to either.
 func (c *client) askInVain(m *dhtrpc.Message) *dhtrpc.Message {
 	c.t.Helper()
 	c.tid += 2
@@ -228,7 +228,7 @@ func (c *client) askInVain(m *dhtrpc.Message) *dhtrpc.Message {
 	return c.answer(m, &dhtrpc.Message{TID: m.TID + 1, Internal: true})
 }
 
-// answer sends messages until one of them is answered.
+// answer sends messages repeatedly until one of them is answered.
 func (c *client) answer(messages ...*dhtrpc.Message) *dhtrpc.Message {
 	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -245,7 +245,7 @@ func (c *client) answer(messages ...*dhtrpc.Message) *dhtrpc.Message {
 			}
 		}
 	}
-	c.t.Fatal("there is no answer")
+	c.t.Fatal("no answer arrived")
 	return nil
 }
 
@@ -283,23 +283,23 @@ func TestInternalCommands(t *testing.T) {
 	}
 }
 
-// Somebody who lies about the id, or has none, enters no table.
-func TestOnlyTrueIdsEnterTheTable(t *testing.T) {
+// A node with a false id, or without one, is not added to the table.
+func TestOnlyValidIDsEnterTheTable(t *testing.T) {
 	n := node(t, dhtrpc.Options{Public: loopback})
 	c := newClient(t, n)
 	c.ask(&dhtrpc.Message{Internal: true})
 	c.ask(&dhtrpc.Message{Internal: true, ID: &dhtrpc.ID{1}})
 	if n.Known() != 0 {
-		t.Error("a node without a true id is in the table")
+		t.Error("a node without a valid id is in the table")
 	}
 	id := dhtrpc.NodeID(c.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 	c.ask(&dhtrpc.Message{Internal: true, ID: &id})
 	if n.Known() != 1 {
-		t.Error("a node with a true id is not in the table")
+		t.Error("a node with a valid id is not in the table")
 	}
 }
 
-// Requests with a forged source cannot make a node flood its victim.
+// Requests with a forged source address do not make a node flood that address.
 //
 // WIRE-T26.
 func TestRepliesToUnprovenHostsAreBounded(t *testing.T) {
@@ -321,19 +321,19 @@ func TestRepliesToUnprovenHostsAreBounded(t *testing.T) {
 			token = r.Token
 		}
 	}
-	// 64 KiB of whole replies and 16 KiB of short ones, and what refills meanwhile: as much a second.
+	// The limits are 64 KiB of full replies and 16 KiB of short ones; each refills once a second.
 	if most := int((80 << 10) * (1 + took.Seconds())); got > most {
-		t.Errorf("%d bytes were sent in %v to a host that may not have asked, more than %d", got, took, most)
+		t.Errorf("%d bytes were sent in %v to an unproven host, more than %d", got, took, most)
 	}
 	if token == nil {
-		t.Fatal("there was no token")
+		t.Fatal("no reply has a token")
 	}
 	if r := c.ask(&dhtrpc.Message{Command: 3, Token: token}); len(r.Value) != len(big) {
-		t.Error("a host that has shown its token is still held short")
+		t.Error("a host that has sent its token is still limited")
 	}
 }
 
-// A response counts only if it comes from who was asked.
+// A response is accepted only from the node that received the request.
 func TestResponsesOfOthersAreIgnored(t *testing.T) {
 	n := node(t, dhtrpc.Options{Public: loopback})
 	silent, mallory := newClient(t, n), newClient(t, n)
@@ -371,19 +371,19 @@ func TestClassesOfNAT(t *testing.T) {
 		}
 	}
 	if a := at("1.1.1.1:1", "1.1.1.1:2").Addr(); a != netip.MustParseAddrPort("1.1.1.1:0") {
-		t.Errorf("nodes that agree on the host only give %v", a)
+		t.Errorf("samples with one host and several ports give %v", a)
 	}
 	if a := at("1.1.1.1:1", "2.1.1.1:2").Addr(); a.IsValid() {
-		t.Errorf("nodes that agree on nothing give %v", a)
+		t.Errorf("samples with different hosts give %v", a)
 	}
 }
 
-func TestLimiterRemembersAFewHosts(t *testing.T) {
+func TestLimiterBoundsHosts(t *testing.T) {
 	l := dhtrpc.NewLimiter(1, 5, 100)
 	host := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	for i := range 10_000 {
 		if !l.Allow(host(i), 1) {
-			t.Fatalf("host %d is new and refused", i)
+			t.Fatalf("the new host %d is refused", i)
 		}
 	}
 	busy := host(10_000)
@@ -391,7 +391,7 @@ func TestLimiterRemembersAFewHosts(t *testing.T) {
 		l.Allow(busy, 1)
 	}
 	if l.Allow(busy, 1) {
-		t.Error("a host takes more than its allowance")
+		t.Error("a host exceeds its limit")
 	}
 }
 
@@ -403,7 +403,7 @@ func TestBootstrapIsChecked(t *testing.T) {
 	}
 	for _, bad := range []string{"", "localhost", ":1", "a:b:c"} {
 		if err := dhtrpc.CheckBootstrap([]string{bad}); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
@@ -425,10 +425,10 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// The bytes are those that the npm packages compute.
+// The expected bytes come from the npm packages.
 //
 // WIRE-T1.
-func TestNodeIDIsThatOfTheOriginal(t *testing.T) {
+func TestNodeIDVector(t *testing.T) {
 	id := dhtrpc.NodeID(netip.MustParseAddrPort("127.0.0.1:49737"))
 	if got := hex.EncodeToString(id[:]); got != "d1dcf835b0d62b9230c41393cb96a34f5f8b9f814f421ca3382dfc1678022e0e" {
 		t.Errorf("got %s", got)

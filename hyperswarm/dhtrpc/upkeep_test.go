@@ -16,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// world is nodes on a simulated network, where time costs nothing.
+// world is a set of nodes on a simulated network with simulated time.
 type world struct {
 	t     *testing.T
 	net   *hyperswarmtest.Simulation
@@ -64,12 +64,12 @@ func (w *world) kill(i int) {
 	}
 }
 
-// A table has room for twenty nodes of each distance, and keeps those that answer.
-func TestTablesStaySmallAndTrue(t *testing.T) {
+// A table keeps up to twenty nodes of each distance, and only those that answer.
+func TestTablesAreBoundedAndDropDeadNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 100, dhtrpc.Options{})
 		defer w.close()
-		time.Sleep(20 * time.Minute) // of the bubble
+		time.Sleep(20 * time.Minute) // fake time
 		first := w.nodes[0]
 		known := first.Known()
 		if known < 20 || known > 99 {
@@ -80,22 +80,21 @@ func TestTablesStaySmallAndTrue(t *testing.T) {
 		}
 		time.Sleep(30 * time.Minute)
 		if got := first.Known(); got > 49 {
-			t.Errorf("the first node knows %d, of which 49 are there", got)
+			t.Errorf("the first node knows %d nodes, but only 49 are alive", got)
 		}
 		asker := w.add(dhtrpc.Options{Bootstrap: []string{first.Public().String()}})
 		began := time.Now()
 		found, err := asker.Walk(context.Background(), dhtrpc.Walk{Target: identity.Hash([]byte("x")), Internal: true, Command: 2})
 		if err != nil || len(found) != 20 {
-			t.Errorf("%d nodes are found, %v", len(found), err)
+			t.Errorf("the walk found %d nodes, %v", len(found), err)
 		}
 		if d := time.Since(began); d > time.Second {
-			t.Errorf("the walk took %v: it met nodes that are long gone", d)
+			t.Errorf("the walk took %v: it queried dead nodes", d)
 		}
 	})
 }
 
-// A token is good for a while, whoever shows it from the same host; a later one is
-// fetched by itself.
+// A token is valid for about 15 seconds, for its host. Commit fetches a new one when it has expired.
 //
 // WIRE-T23.
 func TestTokensExpire(t *testing.T) {
@@ -119,13 +118,13 @@ func TestTokensExpire(t *testing.T) {
 			if err != nil || len(found) != 2 {
 				t.Fatalf("%d nodes, %v", len(found), err)
 			}
-			time.Sleep(wait) // of the bubble
+			time.Sleep(wait) // fake time
 			r, err := asker.Call(ctx, found[0].From, dhtrpc.Call{Command: 4, Target: &target, Token: found[0].Token})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if expired := r.Error == dhtrpc.ErrorInvalidToken; expired != (wait > 15*time.Second) {
-				t.Errorf("after %v the answer is %d", wait, r.Error)
+				t.Errorf("after %v the reply has the error code %d", wait, r.Error)
 			}
 			before := stored.Load()
 			done, _ := asker.Commit(ctx, dhtrpc.Call{Command: 4, Target: &target}, found, func(*dhtrpc.Reply) []byte { return nil })
@@ -136,8 +135,7 @@ func TestTokensExpire(t *testing.T) {
 	})
 }
 
-// A hint that a node is down has it looked after, and costs those that are up
-// nothing.
+// A down hint makes a node ping the named node and remove it only if it does not answer.
 func TestHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4, dhtrpc.Options{})
@@ -149,44 +147,44 @@ func TestHints(t *testing.T) {
 			if _, err := w.nodes[1].Call(ctx, n.Public(), dhtrpc.Call{Internal: true, Command: 3, Value: dhtrpc.AppendAddr(nil, a)}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(20 * time.Second) // of the bubble
+			time.Sleep(20 * time.Second) // fake time
 		}
 		hint(w.nodes[2].Public())
 		if n.Known() != 3 {
-			t.Errorf("a node that is there was dropped: %d are known", n.Known())
+			t.Errorf("a live node was removed: %d are known", n.Known())
 		}
 		w.kill(3)
 		hint(gone)
 		if n.Known() != 2 {
-			t.Errorf("%d nodes are known, one of three is gone", n.Known())
+			t.Errorf("%d nodes are known; one of three is dead", n.Known())
 		}
 	})
 }
 
-// A node that starts before its network finds it later.
-func TestANodeThatStartsTooEarly(t *testing.T) {
+// A node that starts before its bootstrap node joins later.
+func TestNodeJoinsWhenItsBootstrapNodeStartsLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, dhtrpc.Options{})
 		defer w.close()
 		first := dhtrpc.Options{Public: netip.MustParseAddrPort("9.0.0.1:49737")}
 		early := w.add(dhtrpc.Options{Public: netip.MustParseAddrPort("9.0.0.2:49737"), Bootstrap: []string{first.Public.String()}})
 		if early.Known() != 0 {
-			t.Fatal("there is nobody to know")
+			t.Fatal("a node is known before any other has started")
 		}
 		w.add(first)
-		time.Sleep(time.Minute) // of the bubble
+		time.Sleep(time.Minute) // fake time
 		if early.Known() != 1 {
-			t.Error("it does not find its network")
+			t.Error("the node has not joined its network")
 		}
 	})
 }
 
-func TestForwardedMessagesAndNames(t *testing.T) {
+func TestForwardPingAndHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := make(chan *dhtrpc.Request, 1)
 		w := newWorld(t, 2, dhtrpc.Options{Handle: func(r *dhtrpc.Request) {
 			if r.Proven() {
-				t.Error("a host that has shown nothing is proven")
+				t.Error("a host that has sent no token is proven")
 			}
 			r.ReplyCloser()
 			got <- r
@@ -201,17 +199,16 @@ func TestForwardedMessagesAndNames(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		if heard := a.Heard(); len(heard) != 1 || heard[0] != b.Public() {
-			t.Errorf("heard of %v", heard)
+			t.Errorf("the nodes that answered are %v", heard)
 		}
 		if a.Mux() != w.muxes[0] {
-			t.Error("this is another's mux")
+			t.Error("Mux returns another mux")
 		}
 	})
 }
 
-// A hostile node of the public network cannot have a walk knock at hosts of the
-// asker's own network.
-func TestWalksStayOutOfPrivateNetworks(t *testing.T) {
+// A hostile public node cannot make a walk send requests into the caller's private network.
+func TestWalksDoNotEnterPrivateNetworks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dhtrpc.Options{})
 		defer w.close()
@@ -254,7 +251,7 @@ func TestWalksStayOutOfPrivateNetworks(t *testing.T) {
 			}
 		}
 		if sent[named[3]] == 0 {
-			t.Error("the walk did not follow what was named")
+			t.Error("the walk did not query the public address that was named")
 		}
 	})
 }

@@ -13,7 +13,7 @@ func addrs(texts ...string) (all []netip.AddrPort) {
 	return all
 }
 
-// A node of the public network cannot have us send into networks of our own.
+// A public node cannot make this node send into its private network.
 func TestUsableAddresses(t *testing.T) {
 	all := addrs("1.2.3.4:5", "192.168.1.1:5", "127.0.0.1:5", "224.0.0.1:5", "0.0.0.0:5", "1.2.3.4:0")
 	for by, want := range map[string]string{
@@ -42,6 +42,6 @@ func TestNeighbour(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	if _, ok := neighbour(addrs("224.0.0.1:2", "1.1.1.1:0"), ours); ok {
-		t.Error("there is no neighbour")
+		t.Error("an address without a neighbour was accepted")
 	}
 }

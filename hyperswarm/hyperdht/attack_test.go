@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// The commands as they travel.
+// The commands' numbers in the protocol.
 const (
 	handshakeCommand = 0
 	findPeerCommand  = 2
@@ -29,7 +29,7 @@ const (
 	putImmutableCommand = 8
 )
 
-// attacker is a socket on the simulated network that sends what it likes.
+// attacker is a socket on the simulated network that sends any datagrams.
 type attacker struct {
 	t    *testing.T
 	conn *hyperswarmtest.Conn
@@ -62,9 +62,9 @@ func (a *attacker) send(to netip.AddrPort, m dhtrpc.Message) {
 	}
 }
 
-// settle lets everything happen that is under way, and drops what came.
+// settle waits until everything in progress has happened, and drops the datagrams received.
 func (a *attacker) settle() (count int) {
-	time.Sleep(time.Second) // of the bubble
+	time.Sleep(time.Second) // fake time
 	synctest.Wait()
 	for {
 		select {
@@ -76,11 +76,11 @@ func (a *attacker) settle() (count int) {
 	}
 }
 
-// ask returns the answer to one message, nil if there is none.
+// ask sends a message and returns its answer, or nil if there is none.
 func (a *attacker) ask(to netip.AddrPort, m dhtrpc.Message) *dhtrpc.Message {
 	a.t.Helper()
 	a.send(to, m)
-	time.Sleep(time.Second) // of the bubble
+	time.Sleep(time.Second) // fake time
 	synctest.Wait()
 	select {
 	case r := <-a.got:
@@ -90,12 +90,12 @@ func (a *attacker) ask(to netip.AddrPort, m dhtrpc.Message) *dhtrpc.Message {
 	}
 }
 
-// token gets a token of a node.
+// token requests a token from a node.
 func (a *attacker) token(to netip.AddrPort) (token, id *[32]byte) {
 	a.t.Helper()
 	r := a.ask(to, dhtrpc.Message{Command: lookupCommand, Target: &[32]byte{}})
 	if r == nil || r.Token == nil {
-		a.t.Fatal("there is no token")
+		a.t.Fatal("the node returned no token")
 	}
 	return r.Token, r.ID
 }
@@ -115,8 +115,7 @@ func handshakeMessage(t *testing.T, from *identity.Pair, to identity.PublicKey) 
 	return dhtrpc.AppendBuffer([]byte{0, 0}, msg)
 }
 
-// A recorded handshake, sent again by whoever forwarded it, brings no connection
-// and touches none.
+// A recorded handshake that is replayed opens no connection and does not affect the existing one.
 //
 // WIRE-T14.
 func TestReplayedHandshakes(t *testing.T) {
@@ -152,7 +151,7 @@ func TestReplayedHandshakes(t *testing.T) {
 		}
 		mallory := newAttacker(t, i, "7.7.7.7:7")
 		for _, wait := range []time.Duration{time.Second, 12 * time.Second, 5 * time.Minute} {
-			time.Sleep(wait) // of the bubble
+			time.Sleep(wait) // fake time
 			mu.Lock()
 			replay := *recorded
 			mu.Unlock()
@@ -173,7 +172,7 @@ func TestReplayedHandshakes(t *testing.T) {
 	})
 }
 
-// Somebody with a key of their own, who never answers, holds nothing for long.
+// Handshakes of one host whose peer never answers are bounded, and their streams are freed.
 //
 // WIRE-HANDSHAKE-FLOOD.
 func TestFloodOfHandshakes(t *testing.T) {
@@ -192,22 +191,21 @@ func TestFloodOfHandshakes(t *testing.T) {
 		if answered := mallory.settle(); answered == 0 || answered > 60 {
 			t.Errorf("%d of %d handshakes of one host were answered", answered, flood)
 		}
-		// Others are let in as before.
+		// Other peers still connect.
 		conn, err := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2").Dial(context.Background(), key, hyperdht.DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		conn.Destroy()
-		time.Sleep(time.Minute) // of the bubble
+		time.Sleep(time.Minute) // fake time
 		if n := server.Streams(); n != 0 {
 			t.Errorf("%d streams are left", n)
 		}
 	})
 }
 
-// Who says that it forwards for others names a client of its own in each message; and
-// addresses can be forged. Others are let in through the first, those who were here
-// before through the second.
+// A flood may name a new client in each message (as a relay does), or forge source addresses. In the first case
+// other peers still connect; in the second, peers that have connected before do.
 //
 // WIRE-HANDSHAKE-FLOOD.
 func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
@@ -241,7 +239,7 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 			return dhtrpc.Message{TID: uint16(n), Command: handshakeCommand, Target: &target, Value: dhtrpc.AppendAddr(m, netip.AddrPortFrom(client, 5))}
 		}
 		numbered := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{8, 1, byte(n >> 8), byte(n)}) }
-		// flood sends every now and then until the others have dialled.
+		// flood sends messages at an interval until the other peers have dialled.
 		flood := func(every time.Duration, send func(n int), others func()) {
 			ctx, cancel := context.WithCancel(context.Background())
 			var wg sync.WaitGroup
@@ -250,10 +248,10 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 			wg.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
 					send(n)
-					time.Sleep(every) // of the bubble
+					time.Sleep(every) // fake time
 				}
 			})
-			time.Sleep(10 * time.Second) // of the bubble: what was saved up is used up
+			time.Sleep(10 * time.Second) // fake time: saved allowances are used up
 			others()
 		}
 		var strangers []*hyperdht.Node
@@ -281,15 +279,15 @@ func TestFloodOfForwardedAndForgedHandshakes(t *testing.T) {
 	})
 }
 
-// The client's address may be a victim's that a forged packet names.
+// A forged packet may name a victim's address as the client's; the victim receives almost nothing.
 //
 // WIRE-T26.
-func TestUnprovenClientsGetNextToNothing(t *testing.T) {
+func TestUnprovenClientsGetAlmostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
 		defer i.close()
 		server := i.public(netip.MustParseAddrPort("9.1.1.1:49737"))
-		l := i.serve(server) // which says something at once
+		l := i.serve(server) // which sends a message at once
 		key := l.Key()
 		target := identity.Hash(key[:])
 		msg := dhtrpc.Message{Command: handshakeCommand, Target: &target, Value: handshakeMessage(t, identity.Generate(), key)}
@@ -304,21 +302,21 @@ func TestUnprovenClientsGetNextToNothing(t *testing.T) {
 			}
 			return true
 		})
-		forged := newAttacker(t, i, victim.String()) // sends as the victim would
+		forged := newAttacker(t, i, victim.String()) // uses the victim's address as the source
 		forged.send(server.Public(), msg)
-		time.Sleep(time.Minute) // of the bubble
+		time.Sleep(time.Minute) // fake time
 		mu.Lock()
 		defer mu.Unlock()
 		if got, budget := sent, 3*len(msg.Append(nil)); got == 0 || got > budget {
-			t.Errorf("the victim got %d bytes for %d", got, len(msg.Append(nil)))
+			t.Errorf("the victim received %d bytes for a request of %d", got, len(msg.Append(nil)))
 		}
 	})
 }
 
-// A node sends to third parties only what they asked for through it.
+// A node sends nothing to third parties that they have not requested.
 //
 // WIRE-T26.
-func TestNodesReflectNothing(t *testing.T) {
+func TestNodesDoNotReflect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
 		defer i.close()
@@ -337,8 +335,8 @@ func TestNodesReflectNothing(t *testing.T) {
 			return dhtrpc.AppendAddr(dhtrpc.AppendBuffer([]byte{1, mode, 0}, noise), victim.addr)
 		}
 		for n, m := range []dhtrpc.Message{
-			{Command: 0, Target: &target, Value: value(1, victim.addr)},              // an answer that nobody waits for
-			{Command: 0, Target: &target, Value: value(0, victim.addr, victim.addr)}, // a relay that the client chooses
+			{Command: 0, Target: &target, Value: value(1, victim.addr)},              // an answer to no request
+			{Command: 0, Target: &target, Value: value(0, victim.addr, victim.addr)}, // a relay chosen by the client
 			{Command: 0, Target: &target, Value: value(2, victim.addr)},
 			{Command: 0, Target: &target, Value: value(3, victim.addr, victim.addr)},
 			{Command: 1, Target: &target, Value: punch(0)},
@@ -353,8 +351,7 @@ func TestNodesReflectNothing(t *testing.T) {
 	})
 }
 
-// Nobody can announce, or store, for another; nor under a key that signs
-// everything.
+// A node refuses announcements and records signed by another key, or for a key under which everything verifies.
 //
 // WIRE-T9, WIRE-T24.
 func TestForgedAnnouncementsAndRecords(t *testing.T) {
@@ -386,7 +383,7 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 			}
 		}
 		if r := mallory.ask(node, announce(target, own.Public(), own.Sign)); r == nil || r.Error != 0 {
-			t.Errorf("a true announcement under another's target as a topic: %+v", r)
+			t.Errorf("a valid announcement to another key's target as a topic: %+v", r)
 		}
 		if r := mallory.ask(node, dhtrpc.Message{Command: findPeerCommand, Target: &target}); r == nil || r.Value != nil {
 			t.Errorf("the victim's route is %+v", r)
@@ -407,8 +404,8 @@ func TestForgedAnnouncementsAndRecords(t *testing.T) {
 	})
 }
 
-// WIRE-T9: a node stores records of 900 bytes, and gives those of 901 no answer.
-func TestTheLargestRecord(t *testing.T) {
+// WIRE-T9: a node stores records of 900 bytes; a request with 901 gets no answer.
+func TestLargestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
 		defer i.close()
@@ -434,10 +431,10 @@ func TestTheLargestRecord(t *testing.T) {
 	})
 }
 
-// A node that listens itself gives its own key's place to nobody.
+// A node that listens on a key does not let announcements replace that key's route.
 //
 // WIRE-T4.
-func TestAListenersRouteIsItsOwn(t *testing.T) {
+func TestAnnouncementsDoNotReplaceAListenersRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
 		defer i.close()
@@ -450,7 +447,7 @@ func TestAListenersRouteIsItsOwn(t *testing.T) {
 		if err := l.WaitAnnounced(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		// Even the key's owner, from elsewhere, does not redirect what comes here.
+		// Not even an announcement signed with the key itself replaces the route.
 		mallory := newAttacker(t, i, "7.7.7.7:7")
 		token, id := mallory.token(server.Public())
 		key := pair.Public()
@@ -465,10 +462,10 @@ func TestAListenersRouteIsItsOwn(t *testing.T) {
 		}
 		v := dhtrpc.NewReader(r.Value)
 		if v.Fixed32() != [32]byte(key) {
-			t.Errorf("the node names %x", r.Value)
+			t.Errorf("the node returns %x", r.Value)
 		}
 		if relays := v.Addrs(); v.Err() != nil || len(relays) == 0 || relays[0] != server.Public() {
-			t.Errorf("the node names the relays %v", relays)
+			t.Errorf("the node returns the relays %v", relays)
 		}
 	})
 }

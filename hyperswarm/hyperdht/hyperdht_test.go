@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echo accepts connections and sends back what comes.
+// echo accepts connections and sends all data back.
 func echo(t *testing.T, l *hyperdht.Listener) {
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
@@ -29,7 +29,7 @@ func echo(t *testing.T, l *hyperdht.Listener) {
 				return
 			}
 			wg.Go(func() {
-				_, _ = io.Copy(c, c) // the client notices
+				_, _ = io.Copy(c, c) // the client detects an error
 				_ = c.Close()
 			})
 		}
@@ -55,7 +55,7 @@ func listen(t *testing.T, n *hyperdht.Node, o hyperdht.ListenOptions) *hyperdht.
 	return l
 }
 
-// exchange sends data and expects it back.
+// exchange sends data and checks that it is echoed.
 func exchange(t *testing.T, c *secretstream.Conn, data []byte) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -66,12 +66,12 @@ func exchange(t *testing.T, c *secretstream.Conn, data []byte) {
 	})
 	got := make([]byte, len(data))
 	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("what came back is not what was sent: %v", err)
+		t.Errorf("the echoed data differs: %v", err)
 	}
 	wg.Wait()
 }
 
-// Each end may be part of the DHT, or behind a firewall and only asking.
+// Each end may be a public node of the DHT, or firewalled.
 func TestPeersConnect(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 6)
 	for name, c := range map[string]struct{ server, client hyperdht.Options }{
@@ -113,7 +113,7 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	put("one", 1, "")
-	put("one", 1, "") // again is no harm
+	put("one", 1, "") // repeating it is allowed
 	put("other", 1, hyperdht.CodeExists)
 	put("two", 7, "")
 	put("late", 3, hyperdht.CodeStale)
@@ -124,7 +124,7 @@ func TestRecords(t *testing.T) {
 		t.Errorf("%d bytes of version %d, %v", len(r.Value), r.Seq, err)
 	}
 	if _, err := b.GetMutable(ctx, pair.Public(), 9); hyperdht.CodeOf(err) != hyperdht.CodeNotFound {
-		t.Errorf("a version that nobody has: %v", err)
+		t.Errorf("a version that does not exist: %v", err)
 	}
 	hash, err := b.PutImmutable(ctx, []byte("for ever"))
 	if err != nil {
@@ -134,7 +134,7 @@ func TestRecords(t *testing.T) {
 		t.Errorf("%q, %v", v, err)
 	}
 	if _, err := a.GetImmutable(ctx, [32]byte{1}); hyperdht.CodeOf(err) != hyperdht.CodeNotFound {
-		t.Errorf("a hash that nobody has: %v", err)
+		t.Errorf("a hash that does not exist: %v", err)
 	}
 }
 
@@ -156,18 +156,18 @@ func TestTopics(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := peers(); got != i+1 {
-			t.Errorf("%d peers are found of %d", got, i+1)
+			t.Errorf("%d of %d peers are found", got, i+1)
 		}
 	}
 	if err := n.Unannounce(ctx, topic, pairs[0]); err != nil {
 		t.Fatal(err)
 	}
 	if got := peers(); got != 1 {
-		t.Errorf("%d peers are found after one has left", got)
+		t.Errorf("%d peers are found after one was unannounced", got)
 	}
 }
 
-func TestDialNobody(t *testing.T) {
+func TestDialUnknownPeer(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 3)
 	n := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
 	_, err := n.Dial(hyperswarmtest.Context(t), identity.Generate().Public(), hyperdht.DialOptions{})
@@ -176,8 +176,7 @@ func TestDialNobody(t *testing.T) {
 	}
 }
 
-// A peer that is not let in gets no answer, and the listener's owner never hears
-// of it.
+// A peer that is not allowed gets no answer, and Accept does not return it.
 //
 // WIRE-STRANGER.
 func TestAccessIsDecidedInsideTheHandshake(t *testing.T) {
@@ -198,7 +197,7 @@ func TestAccessIsDecidedInsideTheHandshake(t *testing.T) {
 	conn.Destroy()
 }
 
-// A node that was given nobody to begin with joins when it is told of somebody.
+// A node without bootstrap nodes joins when SetBootstrap is called.
 func TestBootstrapNodesCanComeLater(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 3)
 	server := hyperswarmtest.Node(t, hyperdht.Options{Bootstrap: bootstrap})
@@ -211,7 +210,7 @@ func TestBootstrapNodesCanComeLater(t *testing.T) {
 	}
 	late := hyperswarmtest.Node(t, hyperdht.Options{})
 	if _, err := late.Dial(hyperswarmtest.Context(t), l.Key(), hyperdht.DialOptions{}); err == nil {
-		t.Fatal("it found the peer without knowing anybody")
+		t.Fatal("the peer was found without a bootstrap node")
 	}
 	if err := late.SetBootstrap([]string{"nonsense"}); hyperdht.CodeOf(err) != hyperdht.CodeInvalid {
 		t.Errorf("got %v", err)

@@ -17,9 +17,8 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// liar is a node of the DHT, with a true id, whose every answer is a lie: it
-// names nodes that are not there and other liars, in lists as long as a datagram
-// holds, invents peers and records, and answers handshakes with noise.
+// liar is a node of the DHT with a valid id and false answers: it returns as many nodes as a datagram holds,
+// which do not exist or are liars as well, invents peers and records, and answers handshakes with random bytes.
 type liar struct {
 	conn   *hyperswarmtest.Conn
 	addr   netip.AddrPort
@@ -67,12 +66,12 @@ func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
 			r.Value = append(r.Value, key[:]...)
 			r.Value = dhtrpc.AppendAddrs(r.Value, []netip.AddrPort{l.nowhere()})
 		}
-	case m.Command == findPeerCommand: // another's record
+	case m.Command == findPeerCommand: // the record of another peer
 		key := identity.Generate().Public()
 		r.Value = dhtrpc.AppendAddrs(append([]byte(nil), key[:]...), []netip.AddrPort{l.nowhere(), l.addr})
 	case m.Command == handshakeCommand:
 		r.Value = dhtrpc.AppendBuffer([]byte{0, 4}, make([]byte, 200))
-	default: // a record of the highest version, signed by nobody
+	default: // a record of the highest version with an invalid signature
 		r.Value = dhtrpc.AppendUint(nil, dhtrpc.MaxUint)
 		r.Value = append(dhtrpc.AppendBuffer(r.Value, []byte("evil")), make([]byte, 64)...)
 	}
@@ -80,9 +79,8 @@ func (l *liar) answer(m *dhtrpc.Message, from netip.AddrPort) {
 	_, _ = l.conn.WriteToUDPAddrPort(data, from)
 }
 
-// Nodes of the DHT that lie cost time and packets, both within bounds, and
-// change nothing of what is found: not peers, not records, not who is dialled.
-func TestNodesThatLie(t *testing.T) {
+// Lying nodes cost bounded time and packets, and do not change which peers and records are found or who is dialled.
+func TestLyingNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 8)
 		defer i.close()
@@ -94,7 +92,7 @@ func TestNodesThatLie(t *testing.T) {
 		for _, at := range liars {
 			l := newLiar(i, at, liars)
 			defer l.conn.Close()
-			// Everybody knows them.
+			// All nodes know the liars.
 			for _, n := range i.nodes {
 				id := dhtrpc.NodeID(at)
 				m := dhtrpc.Message{Internal: true, ID: &id, To: n.Public()}
@@ -103,7 +101,7 @@ func TestNodesThatLie(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(time.Second) // of the bubble
+		time.Sleep(time.Second) // fake time
 
 		topic, pair := identity.Hash([]byte("topic")), identity.Generate()
 		server := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2")
@@ -157,7 +155,7 @@ func TestNodesThatLie(t *testing.T) {
 			c.Destroy()
 		})
 		if n := client.Known(); n > len(i.nodes)+len(liars) {
-			t.Errorf("the table has %d nodes, of which most are not there", n)
+			t.Errorf("the table has %d nodes, most of which do not exist", n)
 		}
 	})
 }

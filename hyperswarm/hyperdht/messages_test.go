@@ -43,7 +43,7 @@ const (
 	handshakeHashText = "5e59819b3b30433cedca1bceb6cbca0df4ef18ade0ed19a5ce0663c9bccc6cbafb2376e67e7142aed4eae2f942a5b7cca426d90e432e5f86ca2065cb3c005463"
 )
 
-// The bytes are those of the npm packages.
+// The expected bytes come from the npm packages.
 //
 // WIRE-T1.
 func TestVectors(t *testing.T) {
@@ -77,7 +77,7 @@ func TestVectors(t *testing.T) {
 	same(t, "the punch key", key[:], "d396ecef3aa9aabb86168de8803bb186c237c5b8e40a99a10fbbcae3b68103fb")
 }
 
-func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
+func TestMessagesRoundTripThroughTheCoder(t *testing.T) {
 	addrs := []netip.AddrPort{netip.MustParseAddrPort("1.2.3.4:5"), netip.MustParseAddrPort("6.7.8.9:10")}
 	compare := cmp.Options{cmp.AllowUnexported(payload{}, holepunchInfo{}, relayInfo{}, relayed{}, holepunch{}, punchPayload{}, announcement{}, mutable{}),
 		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
@@ -108,8 +108,8 @@ func TestMessagesAreReadAsTheyWereWritten(t *testing.T) {
 	diff(&m, gotM, err)
 }
 
-// What later versions add, and what we do not use, is passed over.
-func TestUnknownFieldsArePassedOver(t *testing.T) {
+// Fields of later versions, and unused ones, are skipped.
+func TestUnknownFieldsAreSkipped(t *testing.T) {
 	data := []byte{1, 4 | 8 | 32 | 64 | 16, 0, 1}       // addresses6, udx, relay-through, relays, secret stream
 	data = append(append(data, 1), make([]byte, 18)...) // an IPv6 address
 	data = append(data, 1, 1, 7, 0)                     // udx
@@ -167,7 +167,7 @@ func FuzzMessages(f *testing.F) {
 			}
 		}
 		if all, err := decode[peers](data); err == nil && len(*all) > maxPeers {
-			t.Fatalf("%d peers are read", len(*all))
+			t.Fatalf("%d peers are decoded", len(*all))
 		}
 		_, _ = decode[Peer](data) // no panic
 		_, _ = decode[signedPut](data)
@@ -175,9 +175,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzRequests sends a node, on which a key is listened, requests that a hostile
-// peer makes up: any command, and handshakes with any
-// payload.
+// FuzzRequests sends arbitrary commands, and handshakes with arbitrary payloads, to a node that listens on a key.
 //
 // WIRE-T25.
 func FuzzRequests(f *testing.F) {

@@ -52,7 +52,7 @@ func (i *internet) public(at netip.AddrPort) *hyperdht.Node {
 	return i.node(hyperdht.Options{Listen: at, Public: at}, func(at netip.AddrPort) (udx.PacketConn, error) { return i.net.ListenAt(at), nil })
 }
 
-// behind adds a node on an inner host of a NAT.
+// behind adds a node on a host behind a NAT.
 func (i *internet) behind(r *hyperswarmtest.NAT, host string) *hyperdht.Node {
 	at := netip.AddrPortFrom(netip.MustParseAddr(host), 0)
 	return i.node(hyperdht.Options{Listen: at}, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
@@ -66,7 +66,7 @@ func (i *internet) close() {
 	}
 }
 
-// serve listens and greets whoever comes.
+// serve listens and sends a greeting on each connection.
 func (i *internet) serve(n *hyperdht.Node) *hyperdht.Listener {
 	i.t.Helper()
 	l, err := n.Listen(hyperdht.ListenOptions{})
@@ -90,9 +90,8 @@ func (i *internet) serve(n *hyperdht.Node) *hyperdht.Listener {
 	return l
 }
 
-// Peers behind firewalls reach each other where both NATs show everybody the same
-// address, where one end is public, and inside one network; and are told why
-// where they cannot.
+// Peers behind firewalls connect if both NATs are consistent, or if they share a network. Otherwise the dial
+// fails with CodeUnreachable.
 func TestFirewalls(t *testing.T) {
 	const same, fresh = hyperswarmtest.Same, hyperswarmtest.Fresh
 	for name, c := range map[string]struct {
@@ -136,7 +135,7 @@ func TestFirewalls(t *testing.T) {
 	}
 }
 
-// One end that everybody reaches is enough, whatever the other's NAT does.
+// Peers connect if one end is public, whatever the other's NAT.
 func TestOnePublicEndIsEnough(t *testing.T) {
 	for name, mapping := range map[string]hyperswarmtest.Mapping{"consistent": hyperswarmtest.Same, "random": hyperswarmtest.Fresh} {
 		t.Run(name, func(t *testing.T) {
@@ -161,8 +160,8 @@ func TestOnePublicEndIsEnough(t *testing.T) {
 	}
 }
 
-// A listener stays to be found while nodes of the DHT come and go.
-func TestAListenerOutlivesItsRelays(t *testing.T) {
+// A listener is still found after the nodes it has announced itself at have died.
+func TestListenerReplacesDeadRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 10)
 		defer i.close()
@@ -178,7 +177,7 @@ func TestAListenerOutlivesItsRelays(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(time.Minute) // of the bubble
+		time.Sleep(time.Minute) // fake time
 		for _, a := range l.Relays() {
 			if gone[a] && a != i.nodes[0].Public() {
 				t.Errorf("%v is still a relay", a)
@@ -193,8 +192,7 @@ func TestAListenerOutlivesItsRelays(t *testing.T) {
 	})
 }
 
-// Announcements, and records that are read, last as long as they are kept up; the
-// others end.
+// An announcement that is not renewed expires.
 func TestAnnouncementsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 5)
@@ -212,18 +210,18 @@ func TestAnnouncementsExpire(t *testing.T) {
 			return found
 		}
 		if count() != 1 {
-			t.Error("the announcement is not found")
+			t.Error("the new announcement is not found")
 		}
-		time.Sleep(30 * time.Minute) // of the bubble
+		time.Sleep(30 * time.Minute) // fake time
 		if count() != 0 {
-			t.Error("the announcement outlives its time")
+			t.Error("the announcement has not expired")
 		}
 	})
 }
 
-// WIRE-T11: the record of a peer that has crashed leads nobody anywhere, and hinders
-// nobody from reaching it when it is back elsewhere.
-func TestTheRecordOfACrashedPeer(t *testing.T) {
+// WIRE-T11: a dial by the record of a crashed peer fails in time, and the record does not prevent connections
+// after the peer has restarted at another address.
+func TestRecordOfACrashedPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 6)
 		defer i.close()
@@ -246,18 +244,18 @@ func TestTheRecordOfACrashedPeer(t *testing.T) {
 		client := i.behind(i.net.NAT("5.5.5.5", hyperswarmtest.Same), "192.168.0.2")
 		began := time.Now()
 		if _, err := client.FindPeer(context.Background(), pair.Public()); err != nil {
-			t.Errorf("the record is gone already: %v", err)
+			t.Errorf("the record has expired already: %v", err)
 		}
 		if _, err := client.Dial(context.Background(), pair.Public(), hyperdht.DialOptions{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {
-			t.Errorf("a peer that has crashed: %v", err)
+			t.Errorf("dial of a crashed peer: %v", err)
 		}
-		if took := time.Since(began); took > 30*time.Second { // of the bubble
-			t.Errorf("that took %v", took)
+		if took := time.Since(began); took > 30*time.Second { // fake time
+			t.Errorf("the dial took %v", took)
 		}
 		l := listen(i.behind(i.net.NAT("6.6.6.6", hyperswarmtest.Same), "192.168.0.3"))
 		conn, err := client.Dial(context.Background(), pair.Public(), hyperdht.DialOptions{})
 		if err != nil {
-			t.Fatalf("when it is back: %v", err)
+			t.Fatalf("after the restart: %v", err)
 		}
 		conn.Destroy()
 		if err := l.Close(); err != nil {
@@ -265,12 +263,12 @@ func TestTheRecordOfACrashedPeer(t *testing.T) {
 		}
 		_, err = client.FindPeer(context.Background(), pair.Public())
 		if hyperdht.CodeOf(err) != hyperdht.CodePeerNotFound {
-			t.Errorf("after it was taken back: %v", err)
+			t.Errorf("after the record was withdrawn: %v", err)
 		}
 	})
 }
 
-// WIRE-T21: a connection on which nobody says anything stays.
+// WIRE-T21: an idle connection stays open.
 func TestIdleConnectionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInternet(t, 4)
@@ -291,9 +289,9 @@ func TestIdleConnectionsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := conn.Stream().(*udx.Stream).Stats()
-		time.Sleep(10 * time.Minute) // of the bubble
+		time.Sleep(10 * time.Minute) // fake time
 		if sent := conn.Stream().(*udx.Stream).Stats().Sent - before.Sent; sent < 60 || sent > 130 {
-			t.Errorf("%d signs of life in ten minutes", sent)
+			t.Errorf("%d keep-alives in ten minutes", sent)
 		}
 		if err := conn.WriteMessage([]byte("still here")); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ func numbered(n int) (k [32]byte) {
 	return k
 }
 
-// However much is announced, what a node keeps stays within its limits.
+// A flood of announcements does not exceed the store's limits.
 //
 // WIRE-ANNOUNCE-FLOOD.
 func TestFloodOfAnnouncements(t *testing.T) {
@@ -30,7 +30,7 @@ func TestFloodOfAnnouncements(t *testing.T) {
 	for n := range 2000 {
 		host := netip.AddrFrom4([4]byte{8, 8, byte(n >> 8), byte(n)})
 		if !s.announce(topic, Peer{Key: identity.PublicKey(numbered(n))}, host) {
-			t.Fatalf("announcement %d of a host of its own was refused", n)
+			t.Fatalf("announcement %d, from a new host, was refused", n)
 		}
 	}
 	if got := len(s.topics[topic]); got != maxPerTopic {
@@ -44,35 +44,35 @@ func TestFloodOfAnnouncements(t *testing.T) {
 		s.announce(numbered(n), Peer{Key: identity.PublicKey(numbered(n))}, host)
 	}
 	if got := len(s.peers.young) + len(s.peers.old); got > maxPeerRecords {
-		t.Errorf("%d records are kept", got)
+		t.Errorf("%d records are stored", got)
 	}
 	if len(s.topics) > maxPeerRecords || len(s.hosts) > maxPeerRecords {
-		t.Errorf("%d topics and %d hosts are remembered", len(s.topics), len(s.hosts))
+		t.Errorf("%d topics and %d hosts are stored", len(s.topics), len(s.hosts))
 	}
 }
 
-func TestCachesForget(t *testing.T) {
+func TestCacheEntriesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache[int, string](time.Hour, 10)
 		c.keep(1, "one")
-		time.Sleep(30 * time.Minute) // of the bubble
+		time.Sleep(30 * time.Minute) // fake time
 		if v, ok := c.get(1); !ok || v != "one" {
-			t.Error("half the life is too long")
+			t.Error("an entry expired after half its life")
 		}
 		time.Sleep(3 * time.Hour)
 		if _, ok := c.get(1); ok {
-			t.Error("three lives are not enough")
+			t.Error("an entry has not expired after three times its life")
 		}
 		for n := range 100 {
 			c.keep(n, "x")
 		}
 		if n := len(c.young) + len(c.old); n > 10 {
-			t.Errorf("%d entries are kept", n)
+			t.Errorf("%d entries are stored", n)
 		}
 	})
 }
 
-func TestALaterAnnouncementReplacesAnEarlierOne(t *testing.T) {
+func TestLaterAnnouncementReplacesEarlierOne(t *testing.T) {
 	s := newStore()
 	topic, host := numbered(1), netip.MustParseAddr("7.7.7.7")
 	for _, port := range []uint16{1, 2} {
@@ -84,15 +84,15 @@ func TestALaterAnnouncementReplacesAnEarlierOne(t *testing.T) {
 	}
 	s.unannounce(topic, identity.PublicKey(numbered(5)))
 	if len(s.lookup(topic)) != 0 || len(s.topics) != 0 || len(s.hosts) != 0 {
-		t.Error("something is left")
+		t.Error("the store is not empty")
 	}
 }
 
-// A host's share holds for everything that it stores: nobody pushes others' records
-// out alone. What the node keeps for itself counts for nobody.
+// The limit of a host counts all kinds of entries, so that one host cannot evict the entries of others. Entries
+// of the node itself do not count.
 //
 // WIRE-ANNOUNCE-FLOOD.
-func TestAHostsShareIsOfAllKinds(t *testing.T) {
+func TestHostLimitCountsAllKinds(t *testing.T) {
 	one, other := netip.MustParseAddr("7.7.7.7"), netip.MustParseAddr("8.8.8.8")
 	for kind, put := range map[string]func(s *store, n int, host netip.Addr) bool{
 		"routes": func(s *store, n int, host netip.Addr) bool {
@@ -111,42 +111,42 @@ func TestAHostsShareIsOfAllKinds(t *testing.T) {
 			s := newStore()
 			for n := range 2 * maxPerHost {
 				if got, want := put(s, n, one), n < maxPerHost; got != want {
-					t.Fatalf("entry %d was taken: %v", n, got)
+					t.Fatalf("entry %d was stored: %v", n, got)
 				}
 			}
 			for again, host := range []netip.Addr{one, netip.Addr{}, other} {
-				if !put(s, again, host) { // what is there may be renewed, and by others
+				if !put(s, again, host) { // existing entries may be renewed, also by other hosts
 					t.Errorf("%v cannot renew an entry", host)
 				}
 			}
 			if !put(s, 1<<20, other) || !put(s, 1<<20+1, netip.Addr{}) {
-				t.Error("one host's share keeps others out")
+				t.Error("the limit of one host affects another")
 			}
 			if s.hosts[one] > maxPerHost || s.hosts[other] == 0 || s.hosts[netip.Addr{}] != 0 {
-				t.Errorf("counted are %v", s.hosts)
+				t.Errorf("the counts are %v", s.hosts)
 			}
 		})
 	}
 }
 
-// What expires no longer counts.
-func TestAShareComesBack(t *testing.T) {
+// Expired entries do not count towards the limit of a host.
+func TestExpiredEntriesDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, host := newStore(), netip.MustParseAddr("7.7.7.7")
 		for n := range maxPerHost {
 			s.putImmutable(numbered(n), []byte("v"), host)
 		}
 		if s.setRoute(numbered(0), route{addr: netip.AddrPortFrom(host, 1)}) {
-			t.Fatal("the share is not full")
+			t.Fatal("the limit of the host is not reached")
 		}
-		time.Sleep(2 * recordLife) // of the bubble
+		time.Sleep(2 * recordLife) // fake time
 		s.getImmutable(numbered(0))
 		if len(s.hosts) != 0 || !s.setRoute(numbered(0), route{addr: netip.AddrPortFrom(host, 1)}) {
-			t.Errorf("counted are %v", s.hosts)
+			t.Errorf("the counts are %v", s.hosts)
 		}
 		s.removeRoute(numbered(0))
 		if len(s.hosts) != 0 {
-			t.Errorf("counted are %v", s.hosts)
+			t.Errorf("the counts are %v", s.hosts)
 		}
 	})
 }

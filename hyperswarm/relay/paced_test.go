@@ -12,10 +12,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// What one peer has forwarded, on all its paths together, comes no faster than it may.
+// All paths of one peer share its rate limit.
 //
 // WIRE-RELAY.
-func TestThePaceIsShared(t *testing.T) {
+func TestPathsOfAPeerShareARateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond, size = 1 << 20, 5 << 20
 		pace := rate.NewLimiter(perSecond, perSecond)
@@ -30,17 +30,17 @@ func TestThePaceIsShared(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if took := time.Since(began).Seconds(); took < 8.5 || took > 9.5 { // of the bubble; a second's worth is free
+		if took := time.Since(began).Seconds(); took < 8.5 || took > 9.5 { // fake time; the first MiB passes at once
 			t.Errorf("10 MiB at 1 MiB/s took %.1f s", took)
 		}
 	})
 }
 
-func TestAPaceEndsWithTheServer(t *testing.T) {
+func TestRateLimitEndsWithTheServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	r := &paced{from: bytes.NewReader(make([]byte, 10)), ctx: ctx, pace: rate.NewLimiter(1, copySize), came: func() {}}
 	if _, err := r.Read(make([]byte, 10)); err == nil {
-		t.Error("it goes on")
+		t.Error("a read succeeds after the server has ended")
 	}
 }

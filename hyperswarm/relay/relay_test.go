@@ -63,7 +63,7 @@ func (n *network) listen(t *testing.T, o relay.ListenOptions) *relay.Listener {
 	return l
 }
 
-// Req 3.6: where no direct path is found, a hub forwards what it cannot read.
+// Req 3.6: without a direct path, peers connect through a relay.
 func TestPeersConnectThroughARelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	pair := identity.Generate()
@@ -79,7 +79,7 @@ func TestPeersConnectThroughARelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.RemoteKey() != pair.Public() || b.RemoteKey() != client.Key() {
-		t.Error("the ends are not who they should be")
+		t.Error("an end has the wrong key")
 	}
 	if n.server.Paths() != 1 {
 		t.Errorf("%d paths", n.server.Paths())
@@ -107,7 +107,7 @@ func TestPeersConnectThroughARelay(t *testing.T) {
 	<-b.Ended()
 }
 
-func TestPeersThatTheRelayDoesNotReach(t *testing.T) {
+func TestDialUnregisteredPeer(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	_, err := relay.Dial(hyperswarmtest.Context(t), n.node(t), n.server.Key(), identity.Generate().Public(), nil, secretstream.Options{})
 	if !errors.Is(err, relay.ErrUnknown) {
@@ -115,16 +115,16 @@ func TestPeersThatTheRelayDoesNotReach(t *testing.T) {
 	}
 }
 
-// The peer, not the relay, decides who may connect.
+// The peer decides who may connect, not the relay.
 //
 // WIRE-STRANGER.
-func TestAccessIsThePeers(t *testing.T) {
+func TestThePeerDecidesWhoConnects(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	friend, pair := identity.Generate(), identity.Generate()
 	l := n.listen(t, relay.ListenOptions{Pair: pair, Allow: func(k identity.PublicKey) bool { return k == friend.Public() }})
 	client := n.node(t)
 	if _, err := relay.Dial(hyperswarmtest.Context(t), client, n.server.Key(), pair.Public(), nil, secretstream.Options{}); err == nil {
-		t.Error("a stranger is connected")
+		t.Error("a peer that is not allowed has connected")
 	}
 	c, err := relay.Dial(hyperswarmtest.Context(t), client, n.server.Key(), pair.Public(), friend, secretstream.Options{})
 	if err != nil {
@@ -138,14 +138,14 @@ func TestAccessIsThePeers(t *testing.T) {
 	got.Destroy()
 }
 
-// A relay serves only whom it lets in, and no more than it may.
+// A relay serves only allowed peers, within its limits.
 //
 // WIRE-RELAY.
-func TestLimitsOfTheRelay(t *testing.T) {
+func TestRelayLimits(t *testing.T) {
 	allowed := identity.Generate()
 	n := newNetwork(t, relay.ServerOptions{MaxRegistered: 1, MaxPaths: 1}, func(k identity.PublicKey) bool { return k == allowed.Public() })
 	if _, err := relay.Dial(hyperswarmtest.Context(t), n.node(t), n.server.Key(), allowed.Public(), nil, secretstream.Options{}); hyperdht.CodeOf(err) != hyperdht.CodeUnanswered {
-		t.Errorf("a stranger uses the relay: %v", err)
+		t.Errorf("a peer that is not allowed uses the relay: %v", err)
 	}
 	l := n.listen(t, relay.ListenOptions{Pair: allowed})
 	client := n.node(t)
@@ -154,7 +154,7 @@ func TestLimitsOfTheRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := relay.Dial(hyperswarmtest.Context(t), client, n.server.Key(), allowed.Public(), allowed, secretstream.Options{}); !errors.Is(err, relay.ErrBusy) {
-		t.Errorf("a path too many: %v", err)
+		t.Errorf("a path beyond the limit: %v", err)
 	}
 	there, err := l.Accept(hyperswarmtest.Context(t))
 	if err != nil {
@@ -162,7 +162,7 @@ func TestLimitsOfTheRelay(t *testing.T) {
 	}
 	first.Destroy()
 	if _, err := there.ReadMessage(); err == nil {
-		t.Error("the path's end is not noticed")
+		t.Error("the relay still counts a path that has ended")
 	}
 	there.Destroy()
 }
@@ -190,10 +190,10 @@ func TestClosedListener(t *testing.T) {
 	}
 }
 
-// Whom the relay lets in no more loses what it has, at once; others keep theirs.
+// A peer that is no longer allowed loses its paths at once; other peers keep theirs.
 //
 // WIRE-REMOVED.
-func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
+func TestRevokedPeerLosesItsPaths(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	gone, stays := identity.Generate(), identity.Generate()
 	ctx := hyperswarmtest.Context(t)
@@ -215,19 +215,19 @@ func TestWhoIsLetInNoMoreLosesItsPaths(t *testing.T) {
 	defer other.Destroy()
 	n.server.Recheck(func(k identity.PublicKey) bool { return k != gone.Public() })
 	if _, err := cut.ReadMessage(); err == nil {
-		t.Error("the path lives on")
+		t.Error("the path is still open")
 	}
 	cut.Destroy()
 	if err := kept.WriteMessage([]byte("still here")); err != nil {
 		t.Fatal(err)
 	}
 	if m, err := other.ReadMessage(); err != nil || string(m) != "still here" {
-		t.Errorf("another's path: %q, %v", m, err)
+		t.Errorf("the path of another peer: %q, %v", m, err)
 	}
 }
 
-// The first attempt to register tells why nobody can come.
-func TestARelayThatIsNotThere(t *testing.T) {
+// WaitRegistered returns the error of the first attempt to register.
+func TestUnreachableRelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	l := relay.Listen(n.node(t), identity.Generate().Public(), relay.ListenOptions{})
 	if err := l.WaitRegistered(hyperswarmtest.Context(t)); hyperdht.CodeOf(err) != hyperdht.CodePeerNotFound {
@@ -238,12 +238,11 @@ func TestARelayThatIsNotThere(t *testing.T) {
 	}
 }
 
-// spy is a relay that does what a relay should not: it looks at what it forwards, and
-// changes it.
+// spy is a hostile relay: it records and changes the data that it forwards.
 type spy struct {
 	l       *hyperdht.Listener
 	wg      sync.WaitGroup
-	waiting chan *secretstream.Conn // that registered, for one dial
+	waiting chan *secretstream.Conn // the registered connection, for one dial
 
 	mu     sync.Mutex
 	seen   []byte
@@ -284,7 +283,7 @@ func newSpy(t *testing.T, n *network) *spy {
 				}
 				switch m := string(m); {
 				case strings.HasPrefix(m, "parley-relay/1 register "):
-					_ = c.WriteMessage([]byte("\x02ok")) // the test notices
+					_ = c.WriteMessage([]byte("\x02ok")) // the test detects an error
 					s.waiting <- c
 					<-ctx.Done()
 				case strings.HasPrefix(m, "parley-relay/1 dial "):
@@ -295,7 +294,7 @@ func newSpy(t *testing.T, n *network) *spy {
 					<-ctx.Done()
 				case strings.HasPrefix(m, "parley-relay/1 accept "):
 					other := <-dialled
-					_ = other.WriteMessage([]byte("\x02ok")) // the test notices
+					_ = other.WriteMessage([]byte("\x02ok")) // the test detects an error
 					_ = c.WriteMessage([]byte("\x02ok"))
 					s.wg.Go(func() { s.forward(c, other) })
 					s.forward(other, c)
@@ -332,10 +331,10 @@ func (s *spy) falsify(f func([]byte)) {
 	s.falsef = f
 }
 
-// A relay reads nothing of what it forwards, cannot change it, and cannot be the peer.
+// A relay cannot read or change the data that it forwards, and cannot impersonate the peer.
 //
 // WIRE-RELAY.
-func TestAHostileRelay(t *testing.T) {
+func TestHostileRelay(t *testing.T) {
 	n := newNetwork(t, relay.ServerOptions{}, nil)
 	ctx := hyperswarmtest.Context(t)
 	pair := identity.Generate()
@@ -364,7 +363,7 @@ func TestAHostileRelay(t *testing.T) {
 	}
 	s.mu.Lock()
 	if len(s.seen) < len(secret) || bytes.Contains(s.seen, secret[:16]) {
-		t.Error("the relay reads along, or forwards nothing")
+		t.Error("the relay can read the data, or forwards nothing")
 	}
 	s.mu.Unlock()
 	s.falsify(func(p []byte) { p[len(p)-1] ^= 1 })
@@ -372,6 +371,6 @@ func TestAHostileRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := b.ReadMessage(); !errors.Is(err, secretstream.ErrForged) {
-		t.Errorf("what the relay has changed: %q, %v", m, err)
+		t.Errorf("a message that the relay has changed: %q, %v", m, err)
 	}
 }

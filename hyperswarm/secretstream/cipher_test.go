@@ -43,7 +43,7 @@ func opened(s *state, data []byte) ([]byte, byte, error) {
 	return s.open(append(make([]byte, openRoom), data...))
 }
 
-// The bytes are libsodium's.
+// The expected bytes come from libsodium.
 //
 // WIRE-T1.
 func TestVectors(t *testing.T) {
@@ -62,7 +62,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// reference is the construction as it is described, without the AEAD.
+// reference implements the construction from its description, without the AEAD.
 func reference(s *state, message []byte) []byte {
 	c, err := chacha20.NewUnauthenticatedCipher(s.key[:], s.nonce[:])
 	if err != nil {
@@ -79,7 +79,7 @@ func reference(s *state, message []byte) []byte {
 	return append(append([]byte{block[0]}, text...), mac[:]...)
 }
 
-func TestEveryLengthIsSealedAsDescribed(t *testing.T) {
+func TestSealMatchesTheReference(t *testing.T) {
 	push, pull := pair(t)
 	for n := range 300 {
 		message := bytes.Repeat([]byte{byte(n)}, n)
@@ -94,8 +94,7 @@ func TestEveryLengthIsSealedAsDescribed(t *testing.T) {
 	}
 }
 
-// A message that was changed, repeated, reordered or cut is refused, and the next
-// true one is still read.
+// A changed, repeated, reordered or truncated message is refused, and the next genuine one still opens.
 func TestForgedMessagesAreRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key, header := repeated(0x55)
@@ -120,19 +119,19 @@ func TestForgedMessagesAreRefused(t *testing.T) {
 			bad[rapid.IntRange(0, len(bad)-1).Draw(t, "at")] ^= byte(rapid.IntRange(1, 255).Draw(t, "change"))
 		}
 		if _, _, err := opened(pull, bad); err == nil {
-			t.Fatal("a forged message was taken")
+			t.Fatal("a forged message was accepted")
 		}
 		if m, _, err := opened(pull, out); err != nil || !bytes.Equal(m, message) {
-			t.Fatalf("the true message: %x, %v", m, err)
+			t.Fatalf("the genuine message: %x, %v", m, err)
 		}
 		if _, _, err := opened(pull, out); err == nil {
-			t.Fatal("a repeated message was taken")
+			t.Fatal("a repeated message was accepted")
 		}
 	})
 }
 
-// After 2^32 messages both ends take a new key.
-func TestKeyChangesWhenTheCounterIsUsedUp(t *testing.T) {
+// After 2^32 messages both ends derive a new key.
+func TestKeyChangesWhenTheCounterWraps(t *testing.T) {
 	push, pull := pair(t)
 	for _, s := range []*state{push, pull} {
 		binary.LittleEndian.PutUint32(s.nonce[:4], 0xffffffff)
@@ -144,7 +143,7 @@ func TestKeyChangesWhenTheCounterIsUsedUp(t *testing.T) {
 		}
 	}
 	if push.key == before || push.key != pull.key {
-		t.Error("the keys did not change together")
+		t.Error("the two ends have different keys, or the old one")
 	}
 }
 

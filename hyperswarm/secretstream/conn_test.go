@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// results are what both ends have after a handshake.
+// results returns the results of a handshake at both ends.
 func results(t testing.TB) (a, b *secretstream.Result) {
 	t.Helper()
 	alice, bob := identity.Generate(), identity.Generate()
@@ -48,7 +48,7 @@ func results(t testing.TB) (a, b *secretstream.Result) {
 	return a, b
 }
 
-// streams are the two ends of a UDX stream on a network in memory.
+// streams returns the two ends of a UDX stream on a network in memory.
 func streams(t testing.TB, f hyperswarmtest.Faults) (a, b *udx.Stream) {
 	t.Helper()
 	net := hyperswarmtest.Simulate(1, f)
@@ -114,7 +114,7 @@ func TestMessagesArriveWhole(t *testing.T) {
 					}
 				}
 				if _, err := c.ReadMessage(); !errors.Is(err, io.EOF) {
-					t.Errorf("the end: %v", err)
+					t.Errorf("at the end of the stream: %v", err)
 				}
 			})
 		}
@@ -122,7 +122,7 @@ func TestMessagesArriveWhole(t *testing.T) {
 	})
 }
 
-func TestBytesArriveAsFromANetConn(t *testing.T) {
+func TestReadReturnsTheBytesWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := conns(t, hyperswarmtest.Faults{Delay: time.Millisecond}, secretstream.Options{})
 		data := bytes.Repeat([]byte("0123456789"), 30_000)
@@ -139,25 +139,25 @@ func TestBytesArriveAsFromANetConn(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 		if b.RemoteAddr().String() != "10.0.0.1:1" || b.LocalAddr().String() != "10.0.0.2:2" || a.Initiator() == b.Initiator() {
-			t.Error("the ends are mixed up")
+			t.Error("Initiator or RemoteKey is wrong at one end")
 		}
 	})
 }
 
-// Only something under the stream's keys shows that the peer is there.
+// Only a message under the stream's keys confirms the peer.
 func TestConfirmedByTheFirstMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := conns(t, hyperswarmtest.Faults{Delay: time.Millisecond}, secretstream.Options{KeepAlive: -1})
-		time.Sleep(time.Second) // of the bubble: the headers have crossed
+		time.Sleep(time.Second) // fake time: the headers have arrived
 		select {
 		case <-b.Confirmed():
-			t.Fatal("a header has confirmed the peer")
+			t.Fatal("a header alone confirmed the peer")
 		default:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := b.WaitConfirmed(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("waiting: %v", err)
+			t.Errorf("WaitConfirmed: %v", err)
 		}
 		if err := a.WriteMessage(nil); err != nil {
 			t.Fatal(err)
@@ -169,14 +169,14 @@ func TestConfirmedByTheFirstMessage(t *testing.T) {
 	})
 }
 
-func TestKeepAliveShowsADeadPeer(t *testing.T) {
+func TestKeepAliveDetectsADeadPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := hyperswarmtest.Faults{Delay: time.Millisecond}
 		a, b := conns(t, net, secretstream.Options{})
 		if err := b.WaitConfirmed(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Minute) // idle, and alive
+		time.Sleep(10 * time.Minute) // idle
 		if err := a.WriteMessage([]byte("still here")); err != nil {
 			t.Fatal(err)
 		}
@@ -186,12 +186,12 @@ func TestKeepAliveShowsADeadPeer(t *testing.T) {
 		began := time.Now()
 		a.Stream().(*udx.Stream).Destroy()
 		if _, err := b.ReadMessage(); !errors.Is(err, udx.ErrReset) || time.Since(began) > time.Second {
-			t.Errorf("the end: %v after %v", err, time.Since(began))
+			t.Errorf("the read failed with %v after %v", err, time.Since(began))
 		}
 	})
 }
 
-// raw is a peer that knows the keys' owner but speaks what the test says.
+// raw connects to a peer that has completed the handshake and then sends what the test writes.
 func raw(t *testing.T, o secretstream.Options, say func(*testing.T, *udx.Stream, *secretstream.Result)) error {
 	t.Helper()
 	x, y := streams(t, hyperswarmtest.Faults{})
@@ -215,7 +215,7 @@ func TestHostilePeers(t *testing.T) {
 			}
 		}
 	}
-	header := func(t *testing.T, s *udx.Stream, r *secretstream.Result) { // a true one, made by a true end
+	header := func(t *testing.T, s *udx.Stream, r *secretstream.Result) { // a valid one, made by a real end
 		c, err := secretstream.New(s, r, secretstream.Options{KeepAlive: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -229,15 +229,15 @@ func TestHostilePeers(t *testing.T) {
 		"header of another size": {write([]byte{55, 0, 0}), secretstream.ErrProtocol},
 		"header of 16 MiB":       {write([]byte{255, 255, 255}), secretstream.ErrProtocol},
 		"another stream's id":    {write(append([]byte{56, 0, 0}, make([]byte, 56)...)), secretstream.ErrProtocol},
-		"frame that is too short": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
+		"frame below the minimum": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
 			header(t, s, r)
 			write([]byte{16, 0, 0})(t, s, r)
 		}, secretstream.ErrProtocol},
-		"frame that is forged": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
+		"forged frame": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
 			header(t, s, r)
 			write(append([]byte{20, 0, 0}, make([]byte, 20)...))(t, s, r)
 		}, secretstream.ErrForged},
-		"frame over the cap": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
+		"frame over the limit": {func(t *testing.T, s *udx.Stream, r *secretstream.Result) {
 			header(t, s, r)
 			write([]byte{255, 255, 255})(t, s, r)
 		}, secretstream.ErrTooLarge},
@@ -252,11 +252,10 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// A length is a promise that costs its sender nothing, so it must cost us as
-// little.
+// The announced length of a frame allocates no memory before the bytes arrive.
 //
 // WIRE-T27.
-func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
+func TestAnnouncedLengthAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, y := streams(t, hyperswarmtest.Faults{})
 		ra, rb := results(t)
@@ -283,19 +282,19 @@ func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 2<<20 {
-			t.Errorf("%d bytes are held", grown)
+			t.Errorf("%d bytes are allocated", grown)
 		}
 	})
 }
 
-func TestWriteMessageRefusesWhatNoFrameHolds(t *testing.T) {
+func TestWriteMessageRefusesTooLargeMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := conns(t, hyperswarmtest.Faults{}, secretstream.Options{})
 		if err := a.WriteMessage(make([]byte, 1<<24)); err == nil {
-			t.Error("16 MiB were taken")
+			t.Error("a message of 16 MiB was accepted")
 		}
 		if err := a.WriteMessage([]byte("fits")); err != nil {
-			t.Errorf("after that: %v", err)
+			t.Errorf("a write after the refused one: %v", err)
 		}
 	})
 }

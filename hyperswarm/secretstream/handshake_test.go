@@ -26,8 +26,7 @@ const (
 	message2 = "ca93ac1705187071d67b83c7ff0efe8108e8ec4530575d7726879333dbdabe7cf6c0821870ca187d0c98e78a221fb8fdd38e0b38c9fe6f825c"
 )
 
-// The bytes are those of the npm packages for static keys 1 and 2 and ephemeral
-// keys 3 and 4.
+// The expected bytes come from the npm packages, with static keys 1 and 2 and ephemeral keys 3 and 4.
 //
 // WIRE-T1.
 func TestHandshakeVectors(t *testing.T) {
@@ -45,18 +44,18 @@ func TestHandshakeVectors(t *testing.T) {
 	}
 	r, remote, got, err := newResponder(seeded(2), m1, bytes.NewReader(four[:]))
 	if err != nil || remote != seeded(1).Public() || !bytes.Equal(got, payload1) {
-		t.Fatalf("the responder reads %x from %v, %v", got, remote, err)
+		t.Fatalf("the responder decodes %x from %v, %v", got, remote, err)
 	}
 	m2, theirs, err := r.Finish(payload2)
 	if err != nil || hex.EncodeToString(m2) != message2 {
 		t.Fatalf("message 2 is %x, %v", m2, err)
 	}
 	if _, _, err := i.Finish(append([]byte{0}, m2...)); err == nil {
-		t.Fatal("a broken answer was taken")
+		t.Fatal("a corrupt answer was accepted")
 	}
 	got, ours, err := i.Finish(m2)
 	if err != nil || !bytes.Equal(got, payload2) {
-		t.Fatalf("the initiator reads %x, %v", got, err)
+		t.Fatalf("the initiator decodes %x, %v", got, err)
 	}
 	for name, c := range map[string]struct{ got, want []byte }{
 		"hash":     {ours.Hash[:], unhex(t, "5e59819b3b30433cedca1bceb6cbca0df4ef18ade0ed19a5ce0663c9bccc6cbafb2376e67e7142aed4eae2f942a5b7cca426d90e432e5f86ca2065cb3c005463")},
@@ -72,7 +71,7 @@ func TestHandshakeVectors(t *testing.T) {
 	}
 }
 
-// A peer cannot lead us to a point where the shared secret is known beforehand.
+// A peer cannot choose an ephemeral key for which the shared secret is known in advance.
 //
 // WIRE-T24.
 func TestLowOrderEphemeralKeysAreRefused(t *testing.T) {
@@ -84,21 +83,21 @@ func TestLowOrderEphemeralKeysAreRefused(t *testing.T) {
 	} {
 		msg := append(unhex(t, bad), unhex(t, message1)[32:]...)
 		if _, _, _, err := NewResponder(seeded(2), msg); err == nil {
-			t.Errorf("the responder took %s", bad)
+			t.Errorf("the responder accepted %s", bad)
 		}
 		i, err := NewInitiator(seeded(1), identity.PublicKey(unhex(t, bad)))
 		if err != nil {
 			continue
 		}
 		if _, err := i.Message(nil); err == nil {
-			t.Errorf("the initiator dials %s", bad)
+			t.Errorf("the initiator accepted %s", bad)
 		}
 	}
 }
 
 func TestMessagesForOthersAreRefused(t *testing.T) {
 	if _, _, _, err := NewResponder(seeded(5), unhex(t, message1)); err == nil {
-		t.Error("a message for key 2 was read with key 5")
+		t.Error("a message for key 2 was decrypted with key 5")
 	}
 	i, err := NewInitiator(seeded(1), seeded(2).Public())
 	if err != nil {
@@ -108,7 +107,7 @@ func TestMessagesForOthersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := i.Finish(unhex(t, message2)); err == nil {
-		t.Error("the answer to another message was taken")
+		t.Error("the answer to another message was accepted")
 	}
 }
 

@@ -50,7 +50,7 @@ func accept(t testing.TB, s *swarm.Swarm) *swarm.Conn {
 	return c
 }
 
-// talk checks that what one end sends the other gets, both ways.
+// talk checks that messages arrive in both directions.
 func talk(t testing.TB, a, b *swarm.Conn) {
 	t.Helper()
 	for _, c := range [][2]*swarm.Conn{{a, b}, {b, a}} {
@@ -63,7 +63,7 @@ func talk(t testing.TB, a, b *swarm.Conn) {
 	}
 }
 
-// Peers of a topic find each other, whoever comes first.
+// Peers of a topic connect, in whichever order they join.
 func TestPeersOfATopicFindEachOther(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	topic := identity.Hash([]byte("topic"))
@@ -72,7 +72,7 @@ func TestPeersOfATopicFindEachOther(t *testing.T) {
 	join(t, b, topic, swarm.Server|swarm.Client)
 	x, y := accept(t, a), accept(t, b)
 	if x.RemoteKey() != b.Key() || y.RemoteKey() != a.Key() {
-		t.Fatal("these are others")
+		t.Fatal("the connections have the wrong keys")
 	}
 	talk(t, x, y)
 	if n := a.Connected(); len(n) != 1 || n[0] != b.Key() {
@@ -80,8 +80,8 @@ func TestPeersOfATopicFindEachOther(t *testing.T) {
 	}
 }
 
-// Req 3.7: a connection that broke is made again.
-func TestConnectionComesBack(t *testing.T) {
+// Req 3.7: the swarm replaces a broken connection.
+func TestBrokenConnectionIsReplaced(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	topic := identity.Hash([]byte("topic"))
 	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
@@ -95,7 +95,7 @@ func TestConnectionComesBack(t *testing.T) {
 	talk(t, accept(t, a), accept(t, b))
 }
 
-// A peer that is asked for by key needs no topic.
+// A peer that is joined by its key needs no topic.
 func TestExplicitPeers(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	a, b := newSwarm(t, bootstrap, swarm.Options{}), newSwarm(t, bootstrap, swarm.Options{})
@@ -105,7 +105,7 @@ func TestExplicitPeers(t *testing.T) {
 	b.LeavePeer(a.Key())
 }
 
-// When both dial at once one connection stays, the same at both ends.
+// If both ends dial at once, one connection remains, the same at both ends.
 //
 // WIRE-T13.
 func TestOneConnectionWithEachPeer(t *testing.T) {
@@ -117,7 +117,7 @@ func TestOneConnectionWithEachPeer(t *testing.T) {
 		a.JoinPeer(b.Key())
 		b.JoinPeer(a.Key())
 		ctx := hyperswarmtest.Context(t)
-		// Those that do not stay are over soon; the one that stays carries a message.
+		// The duplicates end soon; the remaining connection transmits a message.
 		serve := func(s *swarm.Swarm, got chan<- *swarm.Conn) {
 			for {
 				c, err := s.Accept(ctx)
@@ -162,15 +162,15 @@ func TestOnlyAllowedPeersAreDialled(t *testing.T) {
 	join(t, b, topic, swarm.Server)
 	join(t, a, topic, swarm.Client)
 	if c := accept(t, a); c.RemoteKey() != friend.Public() {
-		t.Error("a stranger was dialled")
+		t.Error("a peer that is not allowed was dialled")
 	}
 	if len(stranger.Connected()) != 0 {
-		t.Error("the stranger is connected")
+		t.Error("a peer that is not allowed has connected")
 	}
 }
 
-// A peer that restarts under its key takes the place of its dead connection.
-func TestARestartedPeerReplacesItsOldConnection(t *testing.T) {
+// A restarted peer's new connection replaces its dead one.
+func TestRestartedPeerReplacesItsOldConnection(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	a := newSwarm(t, bootstrap, swarm.Options{})
 	join(t, a, [32]byte{1}, swarm.Server)
@@ -203,7 +203,7 @@ func TestARestartedPeerReplacesItsOldConnection(t *testing.T) {
 	}
 }
 
-func TestALimitOfPeers(t *testing.T) {
+func TestPeerLimit(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	a := newSwarm(t, bootstrap, swarm.Options{MaxPeers: 1})
 	join(t, a, [32]byte{1}, swarm.Server)
@@ -214,7 +214,7 @@ func TestALimitOfPeers(t *testing.T) {
 	c.JoinPeer(a.Key())
 	if conn, err := c.Accept(hyperswarmtest.Context(t)); err == nil {
 		if _, err := conn.ReadMessage(); err == nil {
-			t.Error("there are two peers")
+			t.Error("two peers are connected; the limit is one")
 		}
 	}
 }
@@ -241,8 +241,7 @@ func TestClosedSwarm(t *testing.T) {
 	}
 }
 
-// One hub that everybody reaches is a network: what it announces itself is found
-// there as well.
+// A single public node is a network: peers find the announcements and records that it stores itself.
 func TestOnePublicHubIsEnough(t *testing.T) {
 	bootstrap, nodes := hyperswarmtest.Network(t, 1)
 	topic := identity.Hash([]byte("network"))
@@ -253,7 +252,7 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 		join(t, home, topic, swarm.Client)
 		x, y := accept(t, home), accept(t, hub)
 		if x.RemoteKey() != hub.Key() || y.RemoteKey() != home.Key() {
-			t.Fatal("these are others")
+			t.Fatal("the connections have the wrong keys")
 		}
 		talk(t, x, y)
 	}
@@ -281,8 +280,8 @@ func TestOnePublicHubIsEnough(t *testing.T) {
 	}
 }
 
-// A swarm has the roles of all its memberships of a topic, whoever joins first.
-func TestMembershipsAddUp(t *testing.T) {
+// A swarm combines the roles of all its memberships of a topic, in any order.
+func TestMembershipRolesAreCombined(t *testing.T) {
 	bootstrap, nodes := hyperswarmtest.Network(t, 4)
 	topic := identity.Hash([]byte("topic"))
 	ctx := hyperswarmtest.Context(t)
@@ -297,7 +296,7 @@ func TestMembershipsAddUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := a.Join(topic, swarm.Server) // before the first round is over
+	found, err := a.Join(topic, swarm.Server) // before the first membership's first round ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,18 +306,18 @@ func TestMembershipsAddUp(t *testing.T) {
 		}
 	}
 	if !listed() {
-		t.Error("who joined second to be found is not")
+		t.Error("a second membership as a server is not announced")
 	}
 	both := join(t, a, topic, swarm.Server|swarm.Client)
 	found.Leave()
 	found.Leave()
 	if !listed() {
-		t.Error("leaving one membership has ended another")
+		t.Error("leaving one membership ended another")
 	}
-	both.Leave() // who only looks stays
+	both.Leave() // the client membership remains
 	for listed() {
 		if ctx.Err() != nil {
-			t.Fatal("nobody is left to be found, and the announcement stays")
+			t.Fatal("the announcement remains without a server membership")
 		}
 	}
 	b := newSwarm(t, bootstrap, swarm.Options{})
@@ -326,12 +325,12 @@ func TestMembershipsAddUp(t *testing.T) {
 	looks.Refresh()
 	talk(t, accept(t, a), accept(t, b))
 	if err := found.Flushed(ctx); err != nil && err != swarm.ErrClosed {
-		t.Errorf("a membership that was left: %v", err)
+		t.Errorf("a membership that has ended: %v", err)
 	}
 	looks.Leave()
 }
 
-// Who leaves and joins again is found: the announcement that is taken back is the first.
+// A peer that leaves a topic and joins it again is found: leaving withdraws only the first announcement.
 func TestJoiningWhileLeaving(t *testing.T) {
 	bootstrap, nodes := hyperswarmtest.Network(t, 4)
 	topic := identity.Hash([]byte("topic"))
@@ -344,7 +343,7 @@ func TestJoiningWhileLeaving(t *testing.T) {
 			defer close(left)
 			member.Leave()
 		}()
-		next := join(t, a, topic, swarm.Server) // before, meanwhile or after
+		next := join(t, a, topic, swarm.Server) // before, during or after the withdrawal
 		<-left
 		member = next
 		found := false
@@ -352,7 +351,7 @@ func TestJoiningWhileLeaving(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !found {
-			t.Fatal("it is not found")
+			t.Fatal("the peer is not found")
 		}
 	}
 }

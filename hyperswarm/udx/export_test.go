@@ -1,11 +1,11 @@
 package udx
 
-// Lent reports whether a stream has borrowed the reading of the socket.
+// Lent reports whether a stream reads the socket in place of its goroutine.
 func (s *Socket) Lent() bool {
 	s.turn.mu.Lock()
 	defer s.turn.mu.Unlock()
 	return s.turn.borrower != nil
 }
 
-// AtSocket reports whether a Read of the stream waits at its socket.
+// AtSocket reports whether a Read of the stream reads its socket itself.
 func (s *Stream) AtSocket() bool { return s.leads.Load() != nil }

@@ -10,8 +10,7 @@ import (
 	"github.com/parleyhub/parley/hyperswarm/udx"
 )
 
-// FuzzReceive sends a stream whatever a peer may make up, several packets at a
-// time.
+// FuzzReceive sends arbitrary packets from the peer's host to a stream, several at a time.
 //
 // WIRE-T25.
 func FuzzReceive(f *testing.F) {
@@ -26,7 +25,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add(packet(4, 8, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0), packet(2, 0, 0, 1))
 	f.Add(packet(4, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0), packet(32, 0, 5, 5))
 	f.Add(packet(16, 0, 0, 0), packet(1, 0, 9000, 0, 'z'))
-	// A range that lies so far ahead that it seems to lie behind.
+	// A range so far ahead that its distance overflows and appears negative.
 	f.Add(packet(4, 8, 0, 0, 0x39, 0xba, 0x6b, 0x35, 0x3a, 0xf4, 0x13, 0x9f), packet(4, 8, 0, 0, 0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0x80))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		synctest.Test(t, func(t *testing.T) {

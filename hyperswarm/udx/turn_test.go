@@ -5,28 +5,18 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/parleyhub/parley/hyperswarm/udx"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// patience bounds what a test waits for.
+// patience bounds how long a test waits.
 const patience = time.Minute
 
-// until waits for something that another goroutine brings about.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
-// pair is two muxes on loopback; strays is what arrives at a for no stream.
+// pair is two muxes on loopback; strays receives datagrams that arrive at a and belong to no stream.
 type pair struct {
 	ma, mb *udx.Mux
 	sa, sb *udx.Socket
@@ -60,7 +50,7 @@ func (p *pair) streams(t *testing.T) (a, b *udx.Stream) {
 	return a, b
 }
 
-// say sends a word that the other end reads.
+// say sends a word and reads it at the other end.
 func say(t *testing.T, from, to *udx.Stream, word string) {
 	t.Helper()
 	if _, err := from.Write([]byte(word)); err != nil {
@@ -72,8 +62,8 @@ func say(t *testing.T, from, to *udx.Stream, word string) {
 	}
 }
 
-// reading has a goroutine read at a, with words to it until it waits at the
-// socket itself. What the last Read returned comes by the channel.
+// reading starts a goroutine that reads at a, and sends it words until its Read reads the socket itself.
+// The channel receives the last Read's result.
 func (p *pair) reading(t *testing.T, a, b *udx.Stream) <-chan error {
 	t.Helper()
 	result, got := make(chan error, 1), make(chan struct{}, 1)
@@ -89,7 +79,7 @@ func (p *pair) reading(t *testing.T, a, b *udx.Stream) <-chan error {
 			got <- struct{}{}
 		}
 	})
-	until(t, "a Read that waits at its socket", func() bool {
+	wait.Eventually(t, "a Read that waits at its socket", func() bool {
 		if _, err := b.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
@@ -99,19 +89,18 @@ func (p *pair) reading(t *testing.T, a, b *udx.Stream) <-chan error {
 	return result
 }
 
-func wait[T any](t *testing.T, c <-chan T) (v T) {
+func await[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
 	case <-time.After(patience):
-		t.Fatal("nothing came")
+		t.Fatal("no datagram arrived")
 	}
 	return v
 }
 
-// Whatever ends a Read ends one that waits at the socket, too, and the socket is
-// read on.
-func TestAReadThatWaitsAtItsSocketEnds(t *testing.T) {
+// Each event that ends a Read also ends one that reads the socket itself; the socket's goroutine then reads on.
+func TestReadAtTheSocketEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  func(p *pair, a, b *udx.Stream) error
 		want error
@@ -133,7 +122,7 @@ func TestAReadThatWaitsAtItsSocketEnds(t *testing.T) {
 			if err := tt.end(p, a, b); err != nil {
 				t.Fatal(err)
 			}
-			if err := wait(t, result); !errors.Is(err, tt.want) {
+			if err := await(t, result); !errors.Is(err, tt.want) {
 				t.Errorf("%v, not %v", err, tt.want)
 			}
 			if name == "the end of the mux" {
@@ -145,13 +134,13 @@ func TestAReadThatWaitsAtItsSocketEnds(t *testing.T) {
 	}
 }
 
-// elsewhere sends what ends the Read from another socket than before.
+// elsewhere sends the data that ends the Read from another socket.
 func elsewhere(p *pair, a, b *udx.Stream) error {
 	other, err := p.ma.Listen(netip.MustParseAddrPort("127.0.0.1:0"), nil)
 	if err != nil {
 		return err
 	}
-	// A packet of data with the stream's next number, as b would send it.
+	// A data packet with the stream's next number, as b would send it.
 	h := []byte{0xff, 1, 1, 0, byte(a.ID()), byte(a.ID() >> 8), byte(a.ID() >> 16), byte(a.ID() >> 24),
 		0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, '.'}
 	n := uint32(b.Stats().Sent)
@@ -159,8 +148,8 @@ func elsewhere(p *pair, a, b *udx.Stream) error {
 	return p.sb.Write(h, other.Addr())
 }
 
-// Who waits at the socket passes on what is not the stream's.
-func TestWhatOthersReceiveWhileAReadWaitsAtTheSocket(t *testing.T) {
+// A Read that reads the socket itself dispatches the packets of other streams.
+func TestReadAtTheSocketDispatchesOtherPackets(t *testing.T) {
 	p := newPair(t)
 	a, b := p.streams(t)
 	c, d := p.streams(t)
@@ -168,7 +157,7 @@ func TestWhatOthersReceiveWhileAReadWaitsAtTheSocket(t *testing.T) {
 	if err := p.sb.Write([]byte("for no stream"), p.sa.Addr()); err != nil {
 		t.Fatal(err)
 	}
-	if got := wait(t, p.strays); got != "for no stream" {
+	if got := await(t, p.strays); got != "for no stream" {
 		t.Errorf("%q", got)
 	}
 	say(t, d, c, "for another stream")
@@ -176,51 +165,50 @@ func TestWhatOthersReceiveWhileAReadWaitsAtTheSocket(t *testing.T) {
 	if _, err := b.Write([]byte(".")); err != nil {
 		t.Fatal(err)
 	}
-	if err := wait(t, result); err != nil {
+	if err := await(t, result); err != nil {
 		t.Error(err)
 	}
 }
 
-// One that reads no more, after it waited at the socket, holds nobody up: the
-// socket is read, and what it had not answered is acknowledged.
-func TestAReaderThatStaysAwayHoldsNobodyUp(t *testing.T) {
+// A reader that stops after it has read the socket itself blocks nobody: the socket's goroutine reads on, and
+// outstanding packets are acknowledged.
+func TestReaderThatStopsBlocksNobody(t *testing.T) {
 	p := newPair(t)
 	a, b := p.streams(t)
 	result := p.reading(t, a, b)
-	if _, err := b.Write([]byte(".")); err != nil { // its last
+	if _, err := b.Write([]byte(".")); err != nil { // the last byte that is read
 		t.Fatal(err)
 	}
-	if err := wait(t, result); err != nil {
+	if err := await(t, result); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.sb.Write([]byte("for no stream"), p.sa.Addr()); err != nil {
 		t.Fatal(err)
 	}
-	if got := wait(t, p.strays); got != "for no stream" {
+	if got := await(t, p.strays); got != "for no stream" {
 		t.Errorf("%q", got)
 	}
-	until(t, "the socket's own reading", func() bool { return !p.sa.Lent() })
+	wait.Eventually(t, "the socket's own reading", func() bool { return !p.sa.Lent() })
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, b.Done()) // all of it was acknowledged
+	await(t, b.Done()) // everything was acknowledged
 	if err := b.Err(); err != nil {
 		t.Error(err)
 	}
 }
 
-// Several Reads of one stream, and several streams that echo on one socket, come
-// to their bytes.
+// Several Reads of one stream, and several echoing streams on one socket, receive all bytes.
 func TestManyReadersOnOneSocket(t *testing.T) {
 	p := newPair(t)
 	var echoes, readers sync.WaitGroup
 	for range 4 {
 		a, b := p.streams(t)
 		echoes.Go(func() {
-			_, _ = io.Copy(b, b) // its errors show at the other end
+			_, _ = io.Copy(b, b) // an error shows at the other end
 		})
 		for range 2 { // each reads what either wrote
 			readers.Go(func() {
@@ -244,7 +232,7 @@ func TestManyReadersOnOneSocket(t *testing.T) {
 	echoes.Wait()
 }
 
-// BenchmarkEcho is a short message there and back, both ends in this process.
+// BenchmarkEcho measures the round trip of a short message; both ends are in this process.
 func BenchmarkEcho(b *testing.B) {
 	ma, mb := udx.NewMux(udx.Options{}), udx.NewMux(udx.Options{})
 	loopback := netip.MustParseAddrPort("127.0.0.1:0")
@@ -261,7 +249,7 @@ func BenchmarkEcho(b *testing.B) {
 	y.Connect(sb, sa.Addr(), x.ID(), false)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, _ = io.Copy(y, y) // its errors show at the other end
+		_, _ = io.Copy(y, y) // an error shows at the other end
 	})
 	buf := make([]byte, 15)
 	for b.Loop() {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const addrA, addrB = "10.0.0.1:1000", "10.0.0.2:2000"
 
-// ends are two connected streams on a simulated network.
+// ends is two connected streams on a simulated network.
 type ends struct {
 	net    *hyperswarmtest.Simulation
 	a, b   *udx.Stream
@@ -89,21 +89,20 @@ func transfer(t testing.TB, from, to *udx.Stream, data []byte) {
 	wg.Wait()
 }
 
-// Whatever the network does, the bytes arrive as they were written, and both
-// streams end and leave nothing behind.
+// On a faulty network the bytes arrive as written, and both streams end and are removed.
 //
 // WIRE-T18.
-func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
+func TestBytesArriveOverAFaultyNetwork(t *testing.T) {
 	const ms = time.Millisecond
 	for name, f := range map[string]hyperswarmtest.Faults{
-		"at once":        {},
+		"no fault":       {},
 		"delay":          {Delay: 20 * ms},
 		"1 % loss":       {Delay: 5 * ms, Loss: 0.01},
 		"5 % loss":       {Delay: 5 * ms, Loss: 0.05},
 		"10 % loss":      {Delay: 5 * ms, Loss: 0.1},
 		"reordering":     {Delay: 5 * ms, Jitter: 10 * ms},
 		"repeating":      {Delay: 5 * ms, Repeat: 0.5},
-		"all of it":      {Delay: 5 * ms, Jitter: 10 * ms, Repeat: 0.1, Loss: 0.05},
+		"all faults":     {Delay: 5 * ms, Jitter: 10 * ms, Repeat: 0.1, Loss: 0.05},
 		"loss, no delay": {Loss: 0.05},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,8 +126,7 @@ func TestBytesArriveWhateverTheNetworkDoes(t *testing.T) {
 	}
 }
 
-// The server's first packet beats the handshake's reply, by which the client
-// learns where to connect.
+// Packets that arrive before Connect are kept: the server's first packet may be faster than the handshake's reply.
 func TestPacketsBeforeConnectAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
@@ -147,7 +145,7 @@ func TestPacketsBeforeConnectAreKept(t *testing.T) {
 		if err != nil || string(buf[:n]) != "first" || time.Since(began) > 0 {
 			t.Errorf("%q after %v, %v", buf[:n], time.Since(began), err)
 		}
-		time.Sleep(10 * time.Second) // of the bubble
+		time.Sleep(10 * time.Second) // fake time
 		if st := e.b.Stats(); st.Resent != 0 {
 			t.Errorf("%d packets were sent again", st.Resent)
 		}
@@ -155,7 +153,7 @@ func TestPacketsBeforeConnectAreKept(t *testing.T) {
 }
 
 // WIRE-T16.
-func TestDeadPeerIsGivenUp(t *testing.T) {
+func TestDeadPeerTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.connect()
@@ -175,7 +173,7 @@ func TestDeadPeerIsGivenUp(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if d := time.Since(began); d < 10*time.Second || d > 16*time.Second {
-			t.Errorf("it took %v", d)
+			t.Errorf("the timeout took %v", d)
 		}
 		if _, err := e.a.Write([]byte("z")); !errors.Is(err, udx.ErrTimeout) {
 			t.Errorf("a later write: %v", err)
@@ -189,7 +187,7 @@ func TestSlowReaderStopsTheWriter(t *testing.T) {
 		o := udx.Options{ReceiveBuffer: 100_000, SendBuffer: 50_000}
 		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond, Loss: 0.02}, o)
 		e.connect()
-		// The peer is assumed to take 4 MiB until it says what it takes.
+		// The sender assumes a window of 4 MiB until the peer advertises one.
 		if _, err := e.b.Write([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +200,7 @@ func TestSlowReaderStopsTheWriter(t *testing.T) {
 		}
 		n, err := e.a.Write(data)
 		if !errors.Is(err, os.ErrDeadlineExceeded) || n > o.ReceiveBuffer+o.SendBuffer+2000 {
-			t.Fatalf("%d bytes were taken, %v", n, err)
+			t.Fatalf("%d bytes were written, %v", n, err)
 		}
 		if err := e.a.SetWriteDeadline(time.Time{}); err != nil {
 			t.Fatal(err)
@@ -233,7 +231,7 @@ func TestDestroyResetsThePeer(t *testing.T) {
 	})
 }
 
-// Close lets what was written arrive, and gives up a peer that never ends.
+// Data written before Close arrives; a peer that never ends its direction times out.
 func TestCloseLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond, Loss: 0.2}, udx.Options{})
@@ -252,10 +250,10 @@ func TestCloseLosesNothing(t *testing.T) {
 		e.net.Set(hyperswarmtest.Faults{})
 		<-e.a.Done()
 		if _, err := e.a.Write(data); err == nil {
-			t.Error("a closed stream is written")
+			t.Error("a write to a closed stream succeeds")
 		}
 		if _, err := e.a.Read(data); err == nil {
-			t.Error("a closed stream is read")
+			t.Error("a read of a closed stream succeeds")
 		}
 		<-e.b.Done()
 		if !errors.Is(e.b.Err(), udx.ErrReset) {
@@ -264,8 +262,8 @@ func TestCloseLosesNothing(t *testing.T) {
 	})
 }
 
-// WIRE-T17: an END that is lost, and the acknowledgement of the other, are repeated.
-func TestLostEndsAreRepeated(t *testing.T) {
+// WIRE-T17: a lost END, and the lost acknowledgement of the other END, are sent again.
+func TestLostEndsAreResent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
 		e.connect()
@@ -292,19 +290,19 @@ func TestLostEndsAreRepeated(t *testing.T) {
 			}
 			<-s.Done()
 			if s.Err() != nil {
-				t.Errorf("the end: %v", s.Err())
+				t.Errorf("the stream ended with %v", s.Err())
 			}
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		if len(lost) != 2 {
-			t.Errorf("lost were %v", lost)
+			t.Errorf("the lost packets are %v", lost)
 		}
 	})
 }
 
-// The address may be somebody's who never asked.
-func TestCautiousStreamSendsNextToNothing(t *testing.T) {
+// The address of a cautious stream may be forged, so it receives almost nothing.
+func TestCautiousStreamSendsAlmostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{})
 		var mu sync.Mutex
@@ -329,12 +327,12 @@ func TestCautiousStreamSendsNextToNothing(t *testing.T) {
 			t.Errorf("%d packets with %d bytes were sent", packets, size)
 		}
 		if !errors.Is(e.a.Err(), udx.ErrTimeout) {
-			t.Errorf("it ended with %v", e.a.Err())
+			t.Errorf("the stream ended with %v", e.a.Err())
 		}
 	})
 }
 
-// Knowing the stream's id is not enough to talk in it from another host.
+// Packets from another host are dropped even if they have the stream's id.
 func TestPacketsOfOtherHostsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnds(t, hyperswarmtest.Faults{}, udx.Options{})
@@ -379,12 +377,12 @@ func TestDeadlines(t *testing.T) {
 			}
 		}
 		if time.Since(began) != time.Second {
-			t.Errorf("it took %v", time.Since(began))
+			t.Errorf("the deadline took %v", time.Since(began))
 		}
 		if _, err := e.a.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		// A deadline that is moved while a reader waits counts from then on.
+		// A new deadline applies to a Read that is waiting.
 		if err := e.a.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
@@ -400,10 +398,10 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// Larger packets are tried, and the size stays where the path ends.
+// Larger packets are probed up to the path's limit.
 //
 // WIRE-T20.
-func TestLargerPacketsAreTried(t *testing.T) {
+func TestLargerPacketsAreProbed(t *testing.T) {
 	for _, path := range []int{1228, 1400, 1500} {
 		synctest.Test(t, func(t *testing.T) {
 			e := newEnds(t, hyperswarmtest.Faults{Delay: time.Millisecond}, udx.Options{})
@@ -414,7 +412,7 @@ func TestLargerPacketsAreTried(t *testing.T) {
 					if _, err := e.a.Write(noise(10_000)); err != nil {
 						t.Error(err)
 					}
-					time.Sleep(time.Second) // of the bubble
+					time.Sleep(time.Second) // fake time
 				}
 				if err := e.a.CloseWrite(); err != nil {
 					t.Error(err)
@@ -425,7 +423,7 @@ func TestLargerPacketsAreTried(t *testing.T) {
 			}
 			got := e.a.Stats().PacketSize + 48
 			if got > path || got < path-32 && got != 1200 {
-				t.Errorf("the packets have %d bytes where %d pass", got, path)
+				t.Errorf("packets have %d bytes; the path allows %d", got, path)
 			}
 		})
 	}

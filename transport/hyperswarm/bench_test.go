@@ -9,8 +9,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm"
 )
 
-// BenchmarkHundredPeers measures the memory of a hundred idle connections, both
-// ends of which are in this process.
+// BenchmarkHundredPeers measures the memory of a hundred idle connections; both ends are in this process.
 func BenchmarkHundredPeers(b *testing.B) {
 	const peers = 100
 	bootstrap, _ := hyperswarmtest.Network(b, 4)

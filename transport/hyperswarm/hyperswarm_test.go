@@ -38,7 +38,7 @@ func listen(t testing.TB, o hyperswarm.ListenOptions) transport.Listener {
 	return l
 }
 
-// Req 3.6 and 3.7: the transport passes what every transport must pass.
+// Req 3.6 and 3.7: the transport passes the common tests of all transports.
 func TestTransport(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
@@ -52,17 +52,17 @@ func TestTransport(t *testing.T) {
 	})
 }
 
-// Deny by default; the key that the peer has proved is its name.
+// Only allowed keys connect; by default none is. Peer returns the proved key.
 //
 // WIRE-STRANGER.
-func TestOnlyPairedPeersAreLetIn(t *testing.T) {
+func TestOnlyAllowedPeersConnect(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
 	dialer := &hyperswarm.Dialer{Node: client}
 	closed := listen(t, hyperswarm.ListenOptions{Node: server})
 	defer closed.Close()
 	if _, err := dialer.Dial(hyperswarmtest.Context(t), closed.Endpoint()); transport.CodeOf(err) != transport.CodeUnreachable {
-		t.Errorf("nobody is paired: %v", err)
+		t.Errorf("no key is allowed: %v", err)
 	}
 	open := listen(t, hyperswarm.ListenOptions{Node: server, Allow: func(k identity.PublicKey) bool { return k == client.Key() }})
 	defer open.Close()
@@ -81,8 +81,8 @@ func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 	}
 }
 
-// Other programs of the DHT can reach the key, and are told apart.
-func TestPeersThatAreNoAgents(t *testing.T) {
+// A peer that is not an agent is detected: other programs of the DHT can connect to the key.
+func TestPeersThatAreNotAgents(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
 	l := listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
@@ -121,7 +121,7 @@ func TestPeersThatAreNoAgents(t *testing.T) {
 	}
 }
 
-func TestDialRefusesWhatIsNoKey(t *testing.T) {
+func TestDialRefusesInvalidKeys(t *testing.T) {
 	d := &hyperswarm.Dialer{}
 	for _, address := range []string{"", "xyz", strings.Repeat("0", 64)} {
 		_, err := d.Dial(context.Background(), agent.Endpoint{Transport: agent.TransportHyperswarm, Address: address})
@@ -131,10 +131,10 @@ func TestDialRefusesWhatIsNoKey(t *testing.T) {
 	}
 }
 
-// A message that is no frame ends the connection, and says so.
+// An invalid frame ends the connection with an error that says so.
 //
 // WIRE-FRAME.
-func TestBrokenFrames(t *testing.T) {
+func TestInvalidFrames(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 4)
 	server, client := hyperswarmtest.Node(t, options(bootstrap)), hyperswarmtest.Node(t, options(bootstrap))
 	l := listen(t, hyperswarm.ListenOptions{Node: server, Allow: anybody})
@@ -162,6 +162,6 @@ func TestBrokenFrames(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if err := there.Send(context.Background(), []transport.Frame{{Kind: transport.Ready}}); err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("it still sends: %v", err)
+		t.Errorf("a send after the end: %v", err)
 	}
 }

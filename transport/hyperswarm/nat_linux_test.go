@@ -19,8 +19,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm"
 )
 
-// realWorld is a DHT of public hosts in network namespaces; the last of them is
-// a relay, too.
+// realWorld is a DHT of public hosts in network namespaces; the last host is also a relay.
 type realWorld struct {
 	lab       *testbed.Lab
 	bootstrap []string
@@ -55,7 +54,7 @@ func newRealWorld(t *testing.T, size int) *realWorld {
 	return w
 }
 
-// node starts a node on a host; public is invalid for one that is behind a NAT.
+// node starts a node on a host; public is invalid behind a NAT.
 func (w *realWorld) node(t *testing.T, h *testbed.Host, public netip.AddrPort) *hyperdht.Node {
 	t.Helper()
 	o := options(w.bootstrap)
@@ -64,15 +63,14 @@ func (w *realWorld) node(t *testing.T, h *testbed.Host, public netip.AddrPort) *
 	return hyperswarmtest.Node(t, o)
 }
 
-// pair is two nodes that are to meet. Only if they have no direct path may they
-// need the relay.
+// pair is two nodes that are to connect, through the relay only if direct is false.
 type pair struct {
 	name           string
 	server, client *hyperdht.Node
 	direct         bool
 }
 
-// behind makes a pair of hosts behind a NAT each.
+// behind returns a pair whose hosts are each behind a NAT.
 func (w *realWorld) behind(t *testing.T, server, client testbed.NAT) pair {
 	t.Helper()
 	return pair{
@@ -82,7 +80,7 @@ func (w *realWorld) behind(t *testing.T, server, client testbed.NAT) pair {
 	}
 }
 
-// all has pairs meet at once: most of the time they wait.
+// all connects all pairs concurrently, because they mostly wait.
 func (w *realWorld) all(t *testing.T, pairs []pair) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -96,10 +94,10 @@ func (w *realWorld) all(t *testing.T, pairs []pair) {
 	wg.Wait()
 }
 
-// patience is for pairs that meet all at once: a machine that is busy loses packets.
+// patience is long because many pairs connect at once, and a busy machine loses packets.
 const patience = 5 * time.Minute
 
-// listen has a pair's server listen, again as long as packets are lost.
+// listen starts a pair's listener, and retries while packets are lost.
 func (w *realWorld) listen(ctx context.Context, p pair) (transport.Listener, error) {
 	for {
 		l, err := hyperswarm.Listen(ctx, hyperswarm.ListenOptions{Node: p.server, Allow: anybody, Relays: w.relays})
@@ -130,7 +128,7 @@ func (w *realWorld) meet(t *testing.T, p pair) error {
 		here.Close()
 		return errors.New("there is a direct path")
 	case !p.direct && transport.CodeOf(err) != transport.CodeUnreachable:
-		return fmt.Errorf("another error than CodeUnreachable: %w", err)
+		return fmt.Errorf("the error is not CodeUnreachable: %w", err)
 	}
 	for !p.direct && err != nil { // until the server has registered with the relay
 		if ctx.Err() != nil {
@@ -154,18 +152,17 @@ func (w *realWorld) meet(t *testing.T, p pair) error {
 			return err
 		}
 		if frames, err := way[1].Receive(ctx); err != nil || frames[0].Kind != transport.Ready {
-			return fmt.Errorf("%v came, %w", frames, err)
+			return fmt.Errorf("received %v, %w", frames, err)
 		}
 	}
 	return nil
 }
 
-// kinds are all that a NAT can be.
+// kinds are all kinds of NAT.
 var kinds = []testbed.NAT{testbed.FullCone, testbed.AddressRestricted, testbed.PortRestricted, testbed.Careless, testbed.Symmetric}
 
-// Req 3.6: between hosts behind Linux's own NATs, of each kind, a hole is
-// punched wherever that is claimed; elsewhere a dial says so, and a relay takes
-// over. docs/hyperswarm.md has this table.
+// Req 3.6: hosts behind Linux's NATs of each kind connect by hole punching where docs/hyperswarm.md says so.
+// Elsewhere the dial fails with CodeUnreachable, and the relay works.
 //
 // WIRE-T28.
 func TestHolePunchingThroughRealNATs(t *testing.T) {
@@ -182,14 +179,14 @@ func TestHolePunchingThroughRealNATs(t *testing.T) {
 	w.all(t, pairs)
 }
 
-// punchable reports whether two ends can punch a hole: both show everybody one
-// address, or one does and lets in the other's host, whatever its port.
+// punchable reports whether hole punching works: both NATs use one address for all peers, or one does and
+// accepts packets from any port of the other's host.
 func punchable(a, b testbed.NAT) bool {
 	open := func(k testbed.NAT) bool { return k == testbed.FullCone || k == testbed.AddressRestricted }
 	return a != testbed.Symmetric && b != testbed.Symmetric || open(a) || open(b)
 }
 
-// One public hub is enough, though it alone cannot tell what kind a NAT is of.
+// One public hub is enough, although it cannot determine the kind of a NAT alone.
 func TestHolePunchingWithOneHub(t *testing.T) {
 	if !testbed.Inside(t) {
 		return
@@ -204,9 +201,8 @@ func TestHolePunchingWithOneHub(t *testing.T) {
 	})
 }
 
-// Whatever the NATs, a host that everybody reaches is reached, and hosts of one
-// network reach each other inside, without the router sending anything back in.
-func TestPathsThatNeedNoHole(t *testing.T) {
+// Behind any NAT, a public host is reachable, and hosts of one network connect directly, without hairpinning.
+func TestPathsWithoutHolePunching(t *testing.T) {
 	if !testbed.Inside(t) {
 		return
 	}
@@ -223,7 +219,7 @@ func TestPathsThatNeedNoHole(t *testing.T) {
 			pair{kind.String() + " dialled from public", b, open, true},
 		)
 	}
-	for _, p := range pairs { // one after the other: a node listens on its key once
+	for _, p := range pairs { // sequentially: a node can listen on its key only once
 		w.all(t, []pair{p})
 	}
 }

@@ -22,8 +22,7 @@ import (
 	"github.com/parleyhub/parley/transport/hyperswarm"
 )
 
-// world is a DHT of four public nodes on a simulated network, and what else a
-// test adds to it.
+// world is a DHT of four public nodes on a simulated network, with the nodes that a test adds.
 type world struct {
 	t         *testing.T
 	net       *hyperswarmtest.Simulation
@@ -60,7 +59,7 @@ func (w *world) node(at string, public bool, open func(netip.AddrPort) (udx.Pack
 	return n
 }
 
-// behind adds a node behind a NAT of its own.
+// behind adds a node behind its own NAT.
 func (w *world) behind(host string, m hyperswarmtest.Mapping) *hyperdht.Node {
 	r := w.net.NAT(host, m)
 	return w.node("192.168.0.2:0", false, func(at netip.AddrPort) (udx.PacketConn, error) { return r.Listen(at), nil })
@@ -74,8 +73,8 @@ func (w *world) close() {
 	}
 }
 
-// Req 3.6: two agents behind NATs that cannot be passed talk through a hub.
-func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
+// Req 3.6: two agents behind NATs without a direct path connect through a relay.
+func TestAgentsBehindRandomNATsUseARelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
@@ -116,9 +115,8 @@ func TestAgentsBehindHardNATsGoThroughARelay(t *testing.T) {
 	})
 }
 
-// Req 3.7: channels of two hubs at home, which met by hole punching, survive that
-// the link is gone for a while: nothing is lost, and nothing comes twice.
-func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
+// Req 3.7: channels over a hole-punched connection survive a network outage without lost or repeated envelopes.
+func TestChannelsSurviveANetworkOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		w := newWorld(t)
@@ -148,7 +146,7 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := time.Since(began); d > 2*time.Second {
-			t.Errorf("it took %v to connect", d)
+			t.Errorf("connecting took %v", d)
 		}
 		for n := range total {
 			if n == total/3 {
@@ -171,11 +169,11 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 		}
 		for n := range total {
 			if got := <-arrived; got != strconv.Itoa(n) {
-				t.Fatalf("%s came as number %d", got, n)
+				t.Fatalf("envelope %d is %s", n, got)
 			}
 		}
 		if len(arrived) > 0 {
-			t.Errorf("%d came twice", len(arrived))
+			t.Errorf("%d more envelopes arrived", len(arrived))
 		}
 		ma.Close()
 		l.Close()
@@ -183,7 +181,7 @@ func TestChannelsSurviveACutOfTheNetwork(t *testing.T) {
 	})
 }
 
-// Whoever is told that an agent listens reaches it: through the relay as well.
+// When Listen returns, the agent is reachable, also through the relay.
 func TestListenWaitsForTheRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
@@ -196,36 +194,35 @@ func TestListenWaitsForTheRelays(t *testing.T) {
 		pair := identity.Generate()
 		o := hyperswarm.ListenOptions{Node: home, Pair: pair, Allow: anybody, Relays: []identity.PublicKey{nobody}}
 		if _, err := hyperswarm.Listen(ctx, o); transport.CodeOf(err) != transport.CodeUnreachable {
-			t.Fatalf("without any of its relays: %v", err)
+			t.Fatalf("Listen with no relay reachable: %v", err)
 		}
 		late, cancel := context.WithCancel(ctx)
 		cancel()
 		if _, err := hyperswarm.Listen(late, o); transport.CodeOf(err) != transport.CodeUnreachable {
-			t.Fatalf("when nobody waits: %v", err)
+			t.Fatalf("Listen with an ended context: %v", err)
 		}
 		o.Background = true
 		l, err := hyperswarm.Listen(late, o)
 		if err != nil {
-			t.Fatalf("in the background: %v", err)
+			t.Fatalf("Listen in the background: %v", err)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
 		o.Background, o.Relays = false, []identity.PublicKey{nobody, hub.Key()}
 		if l, err = hyperswarm.Listen(ctx, o); err != nil {
-			t.Fatalf("with one of its relays: %v", err)
+			t.Fatalf("Listen with one relay reachable: %v", err)
 		}
 		defer l.Close()
 		c, err := relay.Dial(ctx, w.behind("6.6.6.6", hyperswarmtest.Fresh), hub.Key(), pair.Public(), nil, options(nil).Stream)
 		if err != nil {
-			t.Fatalf("a relayed dial at once: %v", err)
+			t.Fatalf("a relayed dial directly after Listen: %v", err)
 		}
 		c.Destroy()
 	})
 }
 
-// A path through a relay whose ends give no sign of life does not stay; one whose ends
-// only have nothing to say does.
+// A relay closes a path without keep-alives, but keeps an idle path with them.
 //
 // WIRE-RELAY.
 func TestIdlePathsThroughARelayEnd(t *testing.T) {
@@ -266,15 +263,15 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 		began := time.Now()
 		for _, c := range []*secretstream.Conn{a, b} {
 			if m, err := c.ReadMessage(); err == nil {
-				t.Errorf("%q came", m)
+				t.Errorf("received %q", m)
 			}
 			c.Destroy()
 		}
-		if took := time.Since(began); took < idle-time.Second || took > 2*idle { // of the bubble
+		if took := time.Since(began); took < idle-time.Second || took > 2*idle { // fake time
 			t.Errorf("the silent path ended after %v", took)
 		}
 		a, b = through("5.5.5.6", secretstream.Options{})
-		time.Sleep(10 * idle) // of the bubble
+		time.Sleep(10 * idle) // fake time
 		if err := a.WriteMessage([]byte("still here")); err != nil {
 			t.Fatal(err)
 		}
@@ -286,10 +283,9 @@ func TestIdlePathsThroughARelayEnd(t *testing.T) {
 	})
 }
 
-// Who wants to be found no more, and then leaves altogether, is not found: the leaving
-// waits for the announcement that is being taken back.
-func TestLeavingATopicWhileItsAnnouncementIsTakenBack(t *testing.T) {
-	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 25 * time.Millisecond, 45 * time.Millisecond} { // a round trip takes 20
+// A node that leaves a topic is not found afterwards: leaving waits for a withdrawal in progress.
+func TestLeavingATopicWaitsForTheWithdrawal(t *testing.T) {
+	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 25 * time.Millisecond, 45 * time.Millisecond} { // a round trip takes 20 ms
 		t.Run(wait.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := context.Background()
@@ -316,13 +312,13 @@ func TestLeavingATopicWhileItsAnnouncementIsTakenBack(t *testing.T) {
 				}
 				looks, found := join(swarm.Client), join(swarm.Server)
 				if !listed() {
-					t.Fatal("it is not found")
+					t.Fatal("the node is not found")
 				}
 				found.Leave()    // with the next round
-				time.Sleep(wait) // of the bubble
+				time.Sleep(wait) // fake time
 				looks.Leave()
 				if listed() {
-					t.Error("it can still be found")
+					t.Error("the node can still be found")
 				}
 			})
 		})

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Req 3.6: the transport within a process passes what every transport must pass.
+// Req 3.6: the in-process transport passes the common tests of all transports.
 func TestTransport(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Transport {
 		net := new(memory.Network)
@@ -50,7 +50,7 @@ func TestNothingIsCopied(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if a.Peer() != "" {
-		t.Error("the pipe knows who is there")
+		t.Error("a pipe has the name of a peer")
 	}
 }
 
@@ -72,12 +72,12 @@ func TestListenTwice(t *testing.T) {
 		t.Errorf("a connection that was never accepted: %v", err)
 	}
 	if l, err = net.Listen("x"); err != nil {
-		t.Errorf("the address is not free again: %v", err)
+		t.Errorf("the address is still in use after Close: %v", err)
 	}
 	l.Close()
 }
 
-func TestSendBlocksWhenNobodyReceives(t *testing.T) {
+func TestSendBlocksWithoutAReceiver(t *testing.T) {
 	a, b := memory.Pipe()
 	defer a.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -89,7 +89,7 @@ func TestSendBlocksWhenNobodyReceives(t *testing.T) {
 	go func() { done <- a.Send(ctx, frames[:1]) }()
 	cancel()
 	if err := <-done; err == nil {
-		t.Error("a full connection took more")
+		t.Error("Send on a full connection succeeds")
 	}
 	go func() { done <- a.Send(t.Context(), frames[:1]) }()
 	if _, err := b.Receive(t.Context()); err != nil {
@@ -100,7 +100,7 @@ func TestSendBlocksWhenNobodyReceives(t *testing.T) {
 	}
 }
 
-// managers returns two of them, the second taking what the first opens.
+// managers returns two managers; the second accepts the channels that the first opens.
 func managers(tb testing.TB, onChannel func(*channel.Channel)) (*channel.Manager, agent.Endpoint) {
 	var net memory.Network
 	l, err := net.Listen("there")
@@ -120,7 +120,7 @@ func managers(tb testing.TB, onChannel func(*channel.Channel)) (*channel.Manager
 	return a, l.Endpoint()
 }
 
-// Both ends of each channel count.
+// BenchmarkOpenChannels measures the memory of open channels, both ends of each.
 func BenchmarkOpenChannels(b *testing.B) {
 	const n = 10_000
 	for b.Loop() {

@@ -17,8 +17,8 @@ import (
 	"github.com/parleyhub/parley/transport/nats"
 )
 
-// Two agents with key pairs talk over a NATS server, which cannot read their messages. The server
-// runs in this process here; usually it is another one.
+// Two agents with key pairs exchange messages over a NATS server, which cannot read them. The server runs in this
+// process here; usually it is a separate one.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -26,7 +26,7 @@ func deadline(t testing.TB) context.Context {
 	return ctx
 }
 
-// natsServer is a NATS server to connect to.
+// natsServer is a NATS server for tests.
 type natsServer struct{ *testbed.Server }
 
 func startServer(t testing.TB) *natsServer {
@@ -44,7 +44,7 @@ func (n *natsServer) connect(t testing.TB) *natsgo.Conn {
 	return nc
 }
 
-// quiet ignores what the listener's bounds do: they drop what is too much.
+// quiet ignores slow-consumer errors: the listener's limits drop excess messages.
 func quiet(*natsgo.Conn, *natsgo.Subscription, error) {}
 
 func anybody(identity.PublicKey) bool { return true }
@@ -61,7 +61,7 @@ func listen(t testing.TB, o nats.ListenOptions) transport.Listener {
 	return l
 }
 
-// ends returns a dialer and what makes listeners, each with its own connection.
+// ends returns a dialer and a function that makes listeners, each with its own connection.
 func ends(t testing.TB, n *natsServer) transporttest.Transport {
 	here, there := n.connect(t), n.connect(t)
 	return transporttest.Transport{
@@ -72,7 +72,7 @@ func ends(t testing.TB, n *natsServer) transporttest.Transport {
 	}
 }
 
-// Req 3.6 and 3.7: the transport passes what every transport must pass.
+// Req 3.6 and 3.7: the transport passes the common tests of all transports.
 func TestTransport(t *testing.T) {
 	n := startServer(t)
 	transporttest.Run(t, func(t *testing.T) transporttest.Transport { return ends(t, n) })
@@ -92,10 +92,10 @@ func pair(t testing.TB, d transport.Dialer, l transport.Listener) (here, there t
 	return here, there
 }
 
-// Deny by default; the key that a peer has proved is its name.
+// Only allowed keys connect; by default none is. Peer returns the proved key.
 //
 // WIRE-STRANGER.
-func TestOnlyPairedPeersAreLetIn(t *testing.T) {
+func TestOnlyAllowedPeersConnect(t *testing.T) {
 	n := startServer(t)
 	me := identity.Generate()
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: me}}
@@ -120,8 +120,8 @@ func TestOnlyPairedPeersAreLetIn(t *testing.T) {
 	}
 }
 
-// Nobody answers at once where nobody is, or no longer.
-func TestNobodyThere(t *testing.T) {
+// A dial fails at once if there is no listener, or no longer one.
+func TestDialWithoutAListener(t *testing.T) {
 	n := startServer(t)
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
 	to := agent.Endpoint{Transport: agent.TransportNATS, Address: nats.Address("", identity.Generate().Public())}
@@ -131,7 +131,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-func TestDialRefusesWhatIsNoAddress(t *testing.T) {
+func TestDialRefusesInvalidAddresses(t *testing.T) {
 	n := startServer(t)
 	d := &nats.Dialer{Options: nats.Options{Conn: n.connect(t), Pair: identity.Generate()}}
 	key := identity.Generate().Public().String()
@@ -151,11 +151,11 @@ func TestDialRefusesWhatIsNoAddress(t *testing.T) {
 	}
 }
 
-// tap is somebody else on the same server.
+// tap is another client of the same server, subscribed to all subjects.
 type tap struct {
 	nc *natsgo.Conn
 	mu sync.Mutex
-	// What was published below the prefix.
+	// The messages published below the prefix.
 	heard []*natsgo.Msg
 	more  chan struct{}
 }
@@ -202,9 +202,8 @@ func data(text string) []transport.Frame {
 	return []transport.Frame{{Kind: transport.Close, Reason: &transport.Reason{Code: "X", Message: text}}}
 }
 
-// Who listens to everything on the server reads nothing, and gets nothing for a
-// handshake that it repeats.
-func TestOthersOnTheServer(t *testing.T) {
+// A client that subscribes to everything cannot read the messages, and a handshake that it replays has no effect.
+func TestOtherClientsOfTheServer(t *testing.T) {
 	n := startServer(t)
 	w := newTap(t, n)
 	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
@@ -221,7 +220,7 @@ func TestOthersOnTheServer(t *testing.T) {
 	w.mu.Lock()
 	for _, m := range w.heard {
 		if strings.Contains(string(m.Data), "swordfish") || strings.Contains(string(m.Data), "parley-channel") {
-			t.Errorf("others can read %q", m.Data)
+			t.Errorf("another client can read %q", m.Data)
 		}
 	}
 	w.mu.Unlock()
@@ -237,17 +236,17 @@ func TestOthersOnTheServer(t *testing.T) {
 		}
 	}
 	if m, err := sub.NextMsg(200 * time.Millisecond); err == nil {
-		t.Errorf("a repeated handshake was answered: %q", m.Data)
+		t.Errorf("a replayed handshake was answered: %q", m.Data)
 	}
 	ctx, cancel := context.WithTimeout(deadline(t), 100*time.Millisecond)
 	defer cancel()
 	if c, err := l.Accept(ctx); err == nil {
-		t.Errorf("a repeated handshake made a connection with %s", c.Peer())
+		t.Errorf("a replayed handshake opened a connection with %s", c.Peer())
 	}
 }
 
-// What others publish to an end breaks its connection at most, with an error that
-// the channel above can mend, and never reaches the agents.
+// Messages that others publish to an end at most break its connection, with an error that the channel recovers
+// from. They never reach the agents.
 //
 // WIRE-FRAME.
 func TestForgedMessages(t *testing.T) {
@@ -276,7 +275,7 @@ func TestForgedMessages(t *testing.T) {
 			}
 		})
 	}
-	t.Run("noise", func(t *testing.T) { // that is no message leaves the connection alone
+	t.Run("noise", func(t *testing.T) { // bytes that are no message do not affect the connection
 		n := startServer(t)
 		w := newTap(t, n)
 		l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})

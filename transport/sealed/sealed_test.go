@@ -84,8 +84,8 @@ func greet(t testing.TB, s *secretstream.Conn, codec *transport.Codec) chan *sea
 	return done
 }
 
-// Each end learns how much the other takes, and does not send more.
-func TestThePeersLimitHolds(t *testing.T) {
+// Each end receives the other's size limit, and sends no larger messages.
+func TestSendRespectsThePeersLimit(t *testing.T) {
 	s1, s2 := streams(t)
 	small := &transport.Codec{Envelope: envelope.Codec{MaxSize: 1000}}
 	atA, atB := greet(t, s1, new(transport.Codec)), greet(t, s2, small)
@@ -107,7 +107,7 @@ func TestThePeersLimitHolds(t *testing.T) {
 	}
 }
 
-func TestPeersThatAreNoAgents(t *testing.T) {
+func TestPeersThatAreNotAgents(t *testing.T) {
 	for _, text := range []string{"GET / HTTP/1.1", sealed.Greeting, sealed.Greeting + "\x01", sealed.Greeting[:5]} {
 		s1, s2 := streams(t)
 		if err := s2.WriteMessage([]byte(text)); err != nil {
@@ -121,7 +121,7 @@ func TestPeersThatAreNoAgents(t *testing.T) {
 	s1, s2 := streams(t)
 	s2.Destroy()
 	if _, err := sealed.Greet(deadline(t), s1, new(transport.Codec)); transport.CodeOf(err) != transport.CodeClosed {
-		t.Errorf("a peer that goes: %v", err)
+		t.Errorf("a peer that closes the connection: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -19,7 +19,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// rawPair returns both ends of a bare WebSocket connection over loopback.
+// rawPair returns both ends of a plain WebSocket connection over loopback.
 func rawPair(b *testing.B) (dialled, accepted *ws.Conn) {
 	b.Helper()
 	conns := make(chan *ws.Conn, 1)
@@ -62,9 +62,9 @@ func sendRaw(b *testing.B, from, to *ws.Conn, text []byte, n int) time.Duration 
 	return time.Since(began)
 }
 
-// BenchmarkLoopback sends the same envelopes through a channel and, in the same
-// run, the bytes of their frames through bare coder/websocket, one message each.
-// "of-raw" is the channel's rate in parts of the bare one: 0.8 is required.
+// BenchmarkLoopback sends the same envelopes through a channel and, in the same run, the bytes of their frames
+// through plain coder/websocket, one message each. "of-raw" is the channel's rate divided by the plain one; 0.8 is
+// required.
 func BenchmarkLoopback(b *testing.B) {
 	for _, size := range []int{100, 1 << 10, 16 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -77,7 +77,7 @@ func BenchmarkLoopback(b *testing.B) {
 			from, to := rawPair(b)
 			c := benchChannel(b)
 			n := max(16<<20/len(text), 1000)
-			sendRaw(b, from, to, text, n/10) // warm
+			sendRaw(b, from, to, text, n/10) // warm-up
 			sendChannel(b, c, e, n/10)
 			var raw, ours time.Duration
 			rounds := 0
@@ -97,7 +97,7 @@ func BenchmarkLoopback(b *testing.B) {
 	}
 }
 
-// benchChannel opens a channel whose other end takes everything.
+// benchChannel opens a channel whose other end accepts everything.
 func benchChannel(b *testing.B) *channel.Channel {
 	b.Helper()
 	l := listen(b, websocket.ListenOptions{})
@@ -133,8 +133,8 @@ func sendChannel(b *testing.B, c *channel.Channel, e *envelope.Envelope, n int) 
 	return time.Since(began)
 }
 
-// BenchmarkConn is the transport alone: batches of 64 envelopes of 1 KiB, against
-// the same bytes as one bare message.
+// BenchmarkConn compares the transport alone, with batches of 64 envelopes of 1 KiB, to the same bytes as one plain
+// message.
 func BenchmarkConn(b *testing.B) {
 	frames := make([]transport.Frame, 64)
 	var codec transport.Codec

@@ -27,7 +27,7 @@ func connect(t testing.TB, here, there websocket.Options) (dialled, accepted tra
 	return dialled, accept(t, l)
 }
 
-// raw returns a connection whose dialling end is bare WebSocket.
+// raw returns a connection whose dialling end is a plain WebSocket.
 func raw(t *testing.T, o websocket.Options) (*ws.Conn, transport.Conn) {
 	t.Helper()
 	l := listenUntilTheEnd(t, websocket.ListenOptions{Options: o})
@@ -44,9 +44,8 @@ func data(t testing.TB, payload any) transport.Frame {
 	return transport.Frame{Kind: transport.Data, Seq: 1, Envelope: message(t, "a", "b", payload)}
 }
 
-// TestWhatWasSentBeforeCloseArrives: closing a socket with unread data would
-// destroy what is still on its way to the peer.
-func TestWhatWasSentBeforeCloseArrives(t *testing.T) {
+// Frames sent before Close arrive, although closing a socket with unread data discards data in flight.
+func TestFramesSentBeforeCloseArrive(t *testing.T) {
 	for range 50 {
 		a, b := connect(t, websocket.Options{}, websocket.Options{})
 		if err := b.Send(patience(t), []transport.Frame{data(t, strings.Repeat("never read", 1000))}); err != nil {
@@ -65,7 +64,7 @@ func TestWhatWasSentBeforeCloseArrives(t *testing.T) {
 			frames, err := b.Receive(patience(t))
 			if err != nil {
 				if transport.CodeOf(err) != transport.CodeClosed {
-					t.Errorf("the end: %v", err)
+					t.Errorf("after the last frame: %v", err)
 				}
 				break
 			}
@@ -75,13 +74,13 @@ func TestWhatWasSentBeforeCloseArrives(t *testing.T) {
 		}
 		wg.Wait()
 		if len(got) != 2 || got[1] != transport.Close {
-			t.Fatalf("%v arrived", got)
+			t.Fatalf("received %v", got)
 		}
 	}
 }
 
-// The peer's end wakes whoever receives, and says whether it was meant.
-func TestReceiveSaysHowItEnded(t *testing.T) {
+// The end of the connection ends a waiting Receive; the error tells a close from a break.
+func TestReceiveReturnsHowTheConnectionEnded(t *testing.T) {
 	a, b := connect(t, websocket.Options{}, websocket.Options{})
 	a.Close()
 	if _, err := b.Receive(patience(t)); transport.CodeOf(err) != transport.CodeClosed || !strings.Contains(err.Error(), "the peer closed it") {
@@ -92,7 +91,7 @@ func TestReceiveSaysHowItEnded(t *testing.T) {
 	}
 }
 
-func TestReceiveWithAContextThatEndsLosesNothing(t *testing.T) {
+func TestCanceledReceiveLosesNothing(t *testing.T) {
 	a, b := connect(t, websocket.Options{}, websocket.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -107,15 +106,14 @@ func TestReceiveWithAContextThatEndsLosesNothing(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnectionsAreFound: both ends live, nothing passes. Whoever receives
-// or sends is woken.
-func TestHalfOpenConnectionsAreFound(t *testing.T) {
+// In a half-open connection both sockets are open, but nothing passes. Receive and Send detect that and fail.
+func TestHalfOpenConnectionsAreDetected(t *testing.T) {
 	o := websocket.Options{PingInterval: 20 * time.Millisecond, PingTimeout: 50 * time.Millisecond}
 	for name, use := range map[string]func(transport.Conn) error{
 		"receiving": func(c transport.Conn) error { _, err := c.Receive(patience(t)); return err },
 		"sending": func(c transport.Conn) error {
 			big := []transport.Frame{data(t, strings.Repeat("x", 500_000))}
-			for { // until the kernel takes no more, and then until the watch finds out
+			for { // first fills the kernel's buffers, then blocks until the failure is detected
 				if err := c.Send(patience(t), big); err != nil {
 					return err
 				}
@@ -141,7 +139,7 @@ func TestHalfOpenConnectionsAreFound(t *testing.T) {
 	}
 }
 
-// A connection that is only idle stays.
+// An idle connection stays open.
 func TestIdleConnectionsStay(t *testing.T) {
 	o := websocket.Options{PingInterval: time.Millisecond, PingTimeout: time.Minute}
 	a, b := connect(t, o, o)
@@ -158,7 +156,7 @@ func TestIdleConnectionsStay(t *testing.T) {
 	}
 }
 
-// onePipe is a listener to which one connection comes.
+// onePipe is a listener with a single connection.
 type onePipe struct {
 	conn chan net.Conn
 	once sync.Once
@@ -177,7 +175,7 @@ func (l *onePipe) Accept() (net.Conn, error) {
 func (l *onePipe) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 
-// eager takes at once what is written, as a network with much room.
+// eager buffers everything that is written, so that writes never block.
 type eager struct {
 	net.Conn
 	mu     sync.Mutex
@@ -195,13 +193,13 @@ func newEager(c net.Conn) *eager {
 			if b == nil {
 				return
 			}
-			_, _ = c.Write(b) // who reads notices
+			_, _ = c.Write(b) // the reader detects an error
 		}
 	}()
 	return e
 }
 
-// take returns what is to be written, nil at the end.
+// take returns the bytes to write, nil at the end.
 func (e *eager) take() (b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,8 +229,8 @@ func (e *eager) Close() error {
 	return e.Conn.Close()
 }
 
-// listenInside returns a listener and a dialer of one connection between them without a network, so that time can be a
-// bubble's.
+// listenInside returns a listener and a dialer with one connection between them, without a network, for tests with
+// fake time.
 func listenInside(t *testing.T, here, there websocket.Options) (*websocket.Listener, *websocket.Dialer) {
 	t.Helper()
 	l := websocket.NewListener(websocket.ListenOptions{Options: there, URL: "ws://127.0.0.1:1"})
@@ -255,8 +253,8 @@ func listenInside(t *testing.T, here, there websocket.Options) (*websocket.Liste
 	return l, &websocket.Dialer{Options: here, DialContext: func(context.Context, string, string) (net.Conn, error) { return newEager(a), nil }}
 }
 
-// Whoever does not receive for a while does not take the peer for dead.
-func TestPauseInReceiveIsNoSilence(t *testing.T) {
+// A pause between calls of Receive does not count as silence of the peer.
+func TestPauseInReceiveIsNotSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := websocket.Options{PingInterval: 5 * time.Millisecond, PingTimeout: 5 * time.Millisecond}
 		patient := websocket.Options{PingInterval: time.Hour}
@@ -272,7 +270,7 @@ func TestPauseInReceiveIsNoSilence(t *testing.T) {
 				}
 			}
 		})
-		time.Sleep(100 * time.Millisecond) // of the bubble: many intervals
+		time.Sleep(100 * time.Millisecond) // fake time: many intervals
 		for got := 0; got < n; {
 			frames, err := b.Receive(patience(t))
 			if err != nil {
@@ -284,8 +282,7 @@ func TestPauseInReceiveIsNoSilence(t *testing.T) {
 	})
 }
 
-// TestSendUnblocks: a peer that reads nothing holds up the sender until its
-// context ends or somebody closes the connection.
+// A Send to a peer that reads nothing blocks until its context ends or the connection is closed.
 func TestSendUnblocks(t *testing.T) {
 	big := []transport.Frame{data(t, strings.Repeat("x", 900_000))}
 	fill := func(ctx context.Context, c transport.Conn) error {
@@ -303,7 +300,7 @@ func TestSendUnblocks(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if err := a.Send(t.Context(), big); transport.CodeOf(err) != transport.CodeClosed {
-			t.Errorf("afterwards: %v", err)
+			t.Errorf("a send after that: %v", err)
 		}
 	})
 	t.Run("close", func(t *testing.T) {
@@ -315,9 +312,8 @@ func TestSendUnblocks(t *testing.T) {
 	})
 }
 
-// TestPeersLimitIsKept: what the peer would not take is refused before it is sent,
-// and the connection lives.
-func TestPeersLimitIsKept(t *testing.T) {
+// A message over the peer's limit is refused before it is sent, and the connection stays open.
+func TestMessagesOverThePeersLimitAreRefused(t *testing.T) {
 	small := websocket.Options{}
 	small.Codec.Envelope.MaxSize = 600_000
 	large := websocket.Options{}
@@ -342,8 +338,7 @@ func TestPeersLimitIsKept(t *testing.T) {
 	}
 }
 
-// TestHostileMessages: whoever sends what is no frame is shut out, with the reason
-// as a status.
+// An invalid message closes the connection with a status that states the reason.
 func TestHostileMessages(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind   ws.MessageType
@@ -351,11 +346,11 @@ func TestHostileMessages(t *testing.T) {
 		status ws.StatusCode
 	}{
 		"text":             {ws.MessageText, "hello", ws.StatusInvalidFramePayloadData},
-		"no frame":         {ws.MessageBinary, "\xff", ws.StatusInvalidFramePayloadData},
+		"unknown frame":    {ws.MessageBinary, "\xff", ws.StatusInvalidFramePayloadData},
 		"half a frame":     {ws.MessageBinary, "\x05\x01", ws.StatusInvalidFramePayloadData},
-		"far too many":     {ws.MessageBinary, strings.Repeat("\x03", 100_000), ws.StatusInvalidFramePayloadData},
+		"too many frames":  {ws.MessageBinary, strings.Repeat("\x03", 100_000), ws.StatusInvalidFramePayloadData},
 		"a length of 2^63": {ws.MessageBinary, "\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f", ws.StatusInvalidFramePayloadData},
-		"far too large":    {ws.MessageBinary, strings.Repeat("\x03", 3<<20), ws.StatusMessageTooBig},
+		"too large":        {ws.MessageBinary, strings.Repeat("\x03", 3<<20), ws.StatusMessageTooBig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, conn := raw(t, websocket.Options{})
@@ -366,17 +361,17 @@ func TestHostileMessages(t *testing.T) {
 					t.Errorf("got %v, %v", frames, err)
 				}
 			})
-			c.Write(patience(t), test.kind, []byte(test.data)) // may fail in the middle, when it is too large
+			c.Write(patience(t), test.kind, []byte(test.data)) // a message that is too large may fail
 			if _, _, err := c.Read(patience(t)); test.status != ws.StatusMessageTooBig && ws.CloseStatus(err) != test.status {
-				t.Errorf("the client learns: %v", err)
+				t.Errorf("the client receives: %v", err)
 			}
 			wg.Wait()
 		})
 	}
 }
 
-// An empty message and many small ones are nothing special.
-func TestEmptyMessagesAreNothing(t *testing.T) {
+// An empty message has no frames and is skipped.
+func TestEmptyMessagesAreSkipped(t *testing.T) {
 	c, conn := raw(t, websocket.Options{})
 	for _, m := range []string{"", "", "\x03"} {
 		if err := c.Write(patience(t), ws.MessageBinary, []byte(m)); err != nil {
@@ -388,7 +383,7 @@ func TestEmptyMessagesAreNothing(t *testing.T) {
 	}
 }
 
-// TestManySmallFrames: more than one message may hold.
+// Small frames that exceed one message are sent in several.
 func TestManySmallFrames(t *testing.T) {
 	a, b := connect(t, websocket.Options{}, websocket.Options{})
 	const n = 3*transport.MaxFrames + 1
@@ -417,9 +412,8 @@ func TestManySmallFrames(t *testing.T) {
 	wg.Wait()
 }
 
-// TestReceivedEnvelopesAreOnesOwn: buffers and slices are used again, what was
-// received stays.
-func TestReceivedEnvelopesAreOnesOwn(t *testing.T) {
+// Received envelopes do not change although buffers and slices are reused.
+func TestReceivedEnvelopesDoNotChange(t *testing.T) {
 	a, b := connect(t, websocket.Options{}, websocket.Options{})
 	var kept []*envelope.Envelope
 	for i := range 100 {

@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// countedConn counts what is written to a socket, and fails once it is told to.
+// countedConn counts the writes to a socket, and fails when the test says so.
 type countedConn struct {
 	net.Conn
 	mu     sync.Mutex
@@ -39,7 +39,7 @@ func (c *countedConn) count() int {
 	return c.writes
 }
 
-// counted returns a connection whose dialling end is counted.
+// counted returns a connection whose dialling end counts its writes.
 func counted(t *testing.T) (here, there transport.Conn, socket *countedConn) {
 	t.Helper()
 	l := listenUntilTheEnd(t, websocket.ListenOptions{})
@@ -54,8 +54,8 @@ func counted(t *testing.T) (here, there transport.Conn, socket *countedConn) {
 	return here, there, socket
 }
 
-// The library writes what a client sends four kilobytes at a time.
-func TestAChunkIsWrittenInOnePiece(t *testing.T) {
+// A chunk is one write, although the WebSocket library writes a client's data in pieces of 4 KiB.
+func TestChunkIsOneWrite(t *testing.T) {
 	here, there, socket := counted(t)
 	for _, size := range []int{1, 4 << 10, 60 << 10, 200 << 10} {
 		before := socket.count()
@@ -77,7 +77,7 @@ func TestAChunkIsWrittenInOnePiece(t *testing.T) {
 	}
 }
 
-func TestAWriteThatFailsAtTheEndOfAChunkIsReportedAndEndsTheConnection(t *testing.T) {
+func TestFailedWriteEndsTheConnection(t *testing.T) {
 	here, _, socket := counted(t)
 	socket.mu.Lock()
 	socket.broken = true

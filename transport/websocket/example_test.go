@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// Two processes would do this: one listens, the other dials and shows its token.
+// One agent listens, the other dials with its token; usually they are separate processes.
 func Example() {
 	listener, err := websocket.Listen("127.0.0.1:0", websocket.ListenOptions{
 		Authenticate: websocket.Tokens(map[string]string{"mars-hub": "a long random token"}),

@@ -25,30 +25,29 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// messages is how many go through each fault test; the full run has 100,000.
+// messages is the number of envelopes of each fault test; the full run has 100,000.
 var messages = flag.Int("messages", 3000, "envelopes in each fault test")
 
-// patience bounds a test that hangs.
+// patience bounds how long a test waits.
 func patience(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// quick are options under which faults are noticed soon.
+// quick are options with which faults are detected quickly.
 func quick() channel.Options {
 	return channel.Options{AckTimeout: 500 * time.Millisecond, GapTimeout: 50 * time.Millisecond, AckDelay: time.Millisecond,
 		ReconnectDelay: time.Millisecond, HandshakeTimeout: 2 * time.Second}
 }
 
-// pair is a channel over WebSocket, with something hostile in between.
+// pair is a channel over WebSocket through a proxy that causes faults.
 type pair struct {
 	a, b     *channel.Channel
 	atA, atB transporttest.Sequence
 }
 
-// newPair opens a channel to a listener through what between returns. Faults are
-// noticed soon.
+// newPair opens a channel to a listener through the proxy that between returns. Faults are detected quickly.
 func newPair(t testing.TB, between func(agent.Endpoint) agent.Endpoint) *pair {
 	t.Helper()
 	return newPairWith(t, quick(), websocket.Options{PingInterval: 200 * time.Millisecond, PingTimeout: 300 * time.Millisecond}, between)
@@ -60,7 +59,7 @@ func newPairWith(t testing.TB, o channel.Options, settings websocket.Options, be
 	return newPairOn(t, o, l, &websocket.Dialer{Options: settings}, between(l.Endpoint()))
 }
 
-// newPairOn opens a channel to a listener, at an endpoint that leads to it. What is in between must be there until the
+// newPairOn opens a channel to a listener at an endpoint that leads to it. A proxy in between must run until the
 // pair's own cleanup has ended.
 func newPairOn(t testing.TB, o channel.Options, l *websocket.Listener, d *websocket.Dialer, at agent.Endpoint) *pair {
 	t.Helper()
@@ -107,7 +106,7 @@ func message(t testing.TB, from, to string, payload any) *envelope.Envelope {
 	return e
 }
 
-// exchange sends n envelopes each way; now and then it calls fault.
+// exchange sends n envelopes in each direction, and calls fault at intervals.
 func (p *pair) exchange(t testing.TB, n, every int, fault func()) {
 	t.Helper()
 	ctx := patience(t)
@@ -139,15 +138,15 @@ func TestChannelSurvivesCuts(t *testing.T) {
 	c.exchange(t, *messages, max(*messages/10, 1), p.Cut)
 }
 
-// TestChannelSurvivesCutsAnywhere cuts every connection after some bytes: in the
-// HTTP headers, in the handshake of the channel, in the middle of a frame.
+// Every connection is cut after a number of bytes: in the HTTP headers, in the handshake of the channel, or in the
+// middle of a frame.
 func TestChannelSurvivesCutsAnywhere(t *testing.T) {
 	var p *proxy
 	c := newPair(t, func(to agent.Endpoint) agent.Endpoint { p = newProxy(t, to); return p.Endpoint() })
 	r := rand.New(rand.NewPCG(1, 2))
 	p.CutAfter(func() int {
 		if r.IntN(3) == 0 {
-			return 1 + r.IntN(2000) // early
+			return 1 + r.IntN(2000) // an early cut
 		}
 		return 1 + r.IntN(100*(*messages))
 	})
@@ -177,7 +176,7 @@ func TestChannelSurvivesRepeatedAndReorderedMessages(t *testing.T) {
 	}
 }
 
-// A slow handler slows its sender down: the channel neither breaks nor grows.
+// A slow handler blocks its sender; the channel neither breaks nor buffers without limit.
 func TestChannelWithASlowHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := channel.Options{AckTimeout: 2 * time.Second}
@@ -191,19 +190,18 @@ func TestChannelWithASlowHandler(t *testing.T) {
 		c.a.OnStatus(func(s channel.Status) { broke.Store(s, true) })
 		done := make(chan struct{})
 		go func() { defer close(done); c.exchange(t, *messages, 1, nil) }()
-		// Longer than it takes to find a dead peer; the envelopes behind the first wait.
-		time.Sleep(3 * o.AckTimeout) // of the bubble
+		// Longer than the detection of a dead peer; the envelopes behind the first one wait.
+		time.Sleep(3 * o.AckTimeout) // fake time
 		close(release)
 		<-done
 		if _, ok := broke.Load(channel.Reconnecting); ok {
-			t.Error("a slow handler was taken for a dead peer")
+			t.Error("the channel treated a slow handler as a dead peer")
 		}
 	})
 }
 
-// TestEnvelopesThatTheReceiverCannotRead: a receiver with smaller limits gets what
-// it can read, and the sender hears of the rest.
-func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
+// A receiver with smaller limits receives the envelopes within them; the sender receives failures for the rest.
+func TestEnvelopesOverTheReceiversLimits(t *testing.T) {
 	small := websocket.Options{}
 	small.Codec.Envelope.MaxSize = 10_000
 	l := listenUntilTheEnd(t, websocket.ListenOptions{Options: small})
@@ -225,7 +223,7 @@ func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
 	}
 	ctx := patience(t)
 	for i := range 100 {
-		if i%20 == 10 { // 20 KB the receiver's codec refuses; 700 KB not even its transport takes
+		if i%20 == 10 { // the receiver's codec refuses 20 KB; its transport refuses 700 KB
 			size := 20_000
 			if i == 50 {
 				size = 700_000
@@ -250,7 +248,7 @@ func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		case <-ctx.Done():
-			t.Fatal("the sender did not hear of a failure")
+			t.Fatal("the sender received no failure")
 		}
 	}
 	if s := c.Status(); s != channel.Open {
@@ -258,9 +256,8 @@ func TestEnvelopesThatTheReceiverCannotRead(t *testing.T) {
 	}
 }
 
-// TestReceiverIsKilled kills the receiving process, without warning, several times
-// while messages arrive. Each is handled once and in order: the file to which the
-// handler appends is its checkpoint as well.
+// The receiving process is killed several times while messages arrive. Each message is handled once and in order:
+// the file to which the handler appends is also its checkpoint.
 func TestReceiverIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "handled")
 	r := startReceiver(t, "127.0.0.1:0", file)
@@ -293,22 +290,22 @@ func TestReceiverIsKilled(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 	if len(lines) != *messages {
-		t.Errorf("%d were handled of %d", len(lines), *messages)
+		t.Errorf("%d of %d envelopes were handled", len(lines), *messages)
 	}
 	for i, line := range lines {
 		if line != fmt.Sprint(i) {
-			t.Fatalf("%s was handled as number %d", line, i)
+			t.Fatalf("envelope %d is %s", i, line)
 		}
 	}
 }
 
-// receiver is a process that takes channels: this test's program again.
+// receiver is a process that accepts channels: another run of this test's program.
 type receiver struct {
 	cmd *exec.Cmd
 	url string
 }
 
-// Environment of a receiver.
+// Environment variables of a receiver.
 const (
 	receiverAddress = "PARLEY_TEST_RECEIVER_ADDRESS"
 	receiverFile    = "PARLEY_TEST_RECEIVER_FILE"
@@ -341,7 +338,7 @@ func (r *receiver) kill(t *testing.T) {
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.cmd.Wait() // says that it was killed
+	r.cmd.Wait() // returns that it was killed
 }
 
 // receive is the receiver's main function.
@@ -359,7 +356,7 @@ func receive(address, file string) error {
 	o.Checkpoints = fileCheckpoint(file)
 	m := channel.NewManager(o, func(c *channel.Channel) {
 		c.OnMessage(func(_ context.Context, e *envelope.Envelope) {
-			if _, err := fmt.Fprintf(f, "%s\n", e.Payload); err != nil { // one write: all of it or nothing
+			if _, err := fmt.Fprintf(f, "%s\n", e.Payload); err != nil { // one write: a line is written completely or not at all
 				panic(err)
 			}
 		})
@@ -367,8 +364,8 @@ func receive(address, file string) error {
 	return m.Serve(context.Background(), l)
 }
 
-// fileCheckpoint is the file to which the handler appends a line for each
-// envelope: effect and checkpoint are one.
+// fileCheckpoint is the file to which the handler appends a line for each envelope: the handler's effect and the
+// checkpoint are the same write.
 type fileCheckpoint string
 
 func (f fileCheckpoint) Load(string) (uint64, error) {

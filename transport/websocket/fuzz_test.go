@@ -18,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// seeds are messages as they travel.
+// seeds are encoded messages.
 func seeds(f *testing.F) [][]byte {
 	var codec transport.Codec
 	hello := &transport.Hello{Version: 1, Channel: "c", Secret: "s", From: "a", To: "b", Window: 1, Card: []byte(`{"id":"a"}`)}
@@ -44,8 +44,8 @@ func seeds(f *testing.F) [][]byte {
 	return append(all, together, nil, []byte{0xff})
 }
 
-// FuzzMessage sends any message: its frames arrive, the sender is shut out, or
-// nothing happens; and the listener goes on.
+// FuzzMessage sends an arbitrary message: its frames arrive, or the connection is closed, or nothing happens. The
+// listener continues to work.
 func FuzzMessage(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed, true)
@@ -59,12 +59,12 @@ func FuzzMessage(f *testing.F) {
 		}
 		conn := accept(t, l)
 		defer conn.Close()
-		defer c.CloseNow() // before the other end: it would wait for an answer
+		defer c.CloseNow() // before the other end, which would wait for an answer
 		kind := ws.MessageText
 		if binary {
 			kind = ws.MessageBinary
 		}
-		c.Write(patience(t), kind, message) // the listener may have shut us out already
+		c.Write(patience(t), kind, message) // the listener may have closed the connection already
 		c.Write(patience(t), ws.MessageBinary, []byte{byte(transport.Ready)})
 		var codec transport.Codec
 		want, wantErr := codec.Decode(nil, message)
@@ -74,13 +74,13 @@ func FuzzMessage(f *testing.F) {
 			t.Fatalf("%d good frames gave %v", len(want), err)
 		case (!binary || wantErr != nil) && err == nil:
 			t.Fatalf("a bad message gave %v", frames)
-		case err == nil && len(frames) != max(len(want), 1): // an empty message is nothing; Ready follows it
-			t.Fatalf("%d frames arrived of %d", len(frames), len(want))
+		case err == nil && len(frames) != max(len(want), 1): // an empty message has no frames; Ready follows it
+			t.Fatalf("%d of %d frames arrived", len(frames), len(want))
 		}
 	})
 }
 
-// FuzzAfterHandshake sends any bytes below the level of messages.
+// FuzzAfterHandshake sends arbitrary bytes on the socket after the handshake.
 func FuzzAfterHandshake(f *testing.F) {
 	for _, seed := range []string{
 		"", "\x82\x81\x00\x00\x00\x00\x03", "\x82\x01\x03", "\x89\x80\x00\x00\x00\x00", "\x88\x82\x00\x00\x00\x00\x03\xe8",
@@ -106,7 +106,7 @@ func FuzzAfterHandshake(f *testing.F) {
 		for {
 			if _, err := conn.Receive(patience(t)); err != nil {
 				if errors.Is(err, context.DeadlineExceeded) {
-					t.Fatal("the connection outlives its socket")
+					t.Fatal("the connection is open after its socket was closed")
 				}
 				return
 			}
@@ -114,8 +114,8 @@ func FuzzAfterHandshake(f *testing.F) {
 	})
 }
 
-// FuzzHandshake sends any HTTP request to the listener: it is answered and nobody
-// comes in without the token.
+// FuzzHandshake sends an arbitrary HTTP request to the listener: it gets an answer, and no connection without the
+// token.
 func FuzzHandshake(f *testing.F) {
 	head := "GET / HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: a2a.v1\r\n"
@@ -141,8 +141,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// FuzzEndpoint dials any address without a network: it is refused or dialled
-// where it says, and the token stays off the clear.
+// FuzzEndpoint dials an arbitrary address without a network: it is refused, or dialled at that host, and the token
+// is never sent without TLS.
 func FuzzEndpoint(f *testing.F) {
 	for _, seed := range []string{"ws://127.0.0.1:1", "wss://hub.example/path?x=y", "ws://[::1]:1", "ws://hub", "http://x", "ws://%zz", "wss://a@b", "ws://localhost.evil:1"} {
 		f.Add(seed)
@@ -165,11 +165,11 @@ func FuzzEndpoint(f *testing.F) {
 		}
 		u, err := url.Parse(address)
 		if err != nil {
-			t.Fatalf("%q is no URL and was dialled", address)
+			t.Fatalf("%q is not a URL, but was dialled", address)
 		}
 		ip := net.ParseIP(u.Hostname())
 		if u.Scheme == "ws" && !strings.EqualFold(u.Hostname(), "localhost") && (ip == nil || !ip.IsLoopback()) {
-			t.Fatalf("the token went to %q in the clear", dialled)
+			t.Fatalf("the token was sent to %q without TLS", dialled)
 		}
 	})
 }

@@ -28,7 +28,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// accept takes the next connection.
+// accept returns the next connection.
 func accept(t testing.TB, l transport.Listener) transport.Conn {
 	t.Helper()
 	conn, err := l.Accept(patience(t))
@@ -64,7 +64,7 @@ func listenUntilTheEnd(t testing.TB, o websocket.ListenOptions) *websocket.Liste
 	return l
 }
 
-// refusals collects what a listener did not let in.
+// refusals collects the reasons for which a listener refused connections.
 type refusals struct {
 	mu      sync.Mutex
 	reasons []string
@@ -92,7 +92,7 @@ func TestBearerTokens(t *testing.T) {
 	for name, want := range map[string]string{"token of mars": "mars", "token of venus": "venus"} {
 		dial(t, &websocket.Dialer{Token: websocket.TokenFor(host, name)}, l.Endpoint())
 		if got := accept(t, l).Peer(); got != want {
-			t.Errorf("%q came in as %q, want %q", name, got, want)
+			t.Errorf("the token of %q connects as %q, want %q", name, got, want)
 		}
 	}
 	for name, token := range map[string]func(context.Context, *url.URL) (string, error){
@@ -109,7 +109,7 @@ func TestBearerTokens(t *testing.T) {
 		}
 	}
 	if got := len(refused.all()); got != 5 {
-		t.Errorf("%d refusals were told, want 5: %v", got, refused.all())
+		t.Errorf("%d refusals were reported, want 5: %v", got, refused.all())
 	}
 }
 
@@ -137,12 +137,12 @@ func TestAuthorizationHeaders(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header["Authorization"] = []string{"Bearer wrong", "Bearer secret"}
 	if _, err := authenticate(r); err == nil {
-		t.Error("a second Authorization header was taken")
+		t.Error("a second Authorization header was accepted")
 	}
 }
 
-// Cards come from others: a token must not go to whatever host one names.
-func TestTokensDoNotTravelInTheClear(t *testing.T) {
+// A token is not sent without TLS to the host of a card, which others may have written.
+func TestTokensNeedTLS(t *testing.T) {
 	seen := make(chan struct{}, 1)
 	d := &websocket.Dialer{
 		Token: func(context.Context, *url.URL) (string, error) { return "secret", nil },
@@ -161,7 +161,7 @@ func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	}
 	d.Insecure = true
 	if _, err := d.Dial(t.Context(), at("ws://hub.example:80")); transport.CodeOf(err) != transport.CodeUnreachable || len(seen) != 1 {
-		t.Errorf("insecure by choice: %v", err)
+		t.Errorf("with Insecure set: %v", err)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestDialRefusesAddresses(t *testing.T) {
 	}
 }
 
-// TestDialErrors: what the other side answers decides whether it is worth trying again.
+// The error of a dial tells whether a retry may help; that depends on the listener's answer.
 func TestDialErrors(t *testing.T) {
 	for status, want := range map[int]transport.Code{
 		http.StatusUnauthorized:        transport.CodeUnauthorized,
@@ -205,7 +205,7 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// A redirect would carry the token, or the connection, elsewhere.
+// A redirect is refused: it could send the token to another host.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	l := listenUntilTheEnd(t, websocket.ListenOptions{})
 	server := httptest.NewServer(http.RedirectHandler("http"+strings.TrimPrefix(l.Endpoint().Address, "ws"), http.StatusTemporaryRedirect))
@@ -238,22 +238,22 @@ func handshake(t *testing.T, address string, change func(http.Header)) int {
 	return resp.StatusCode
 }
 
-func TestHandshakesThatAreRefused(t *testing.T) {
+func TestRefusedHandshakes(t *testing.T) {
 	var refused refusals
 	l := listenUntilTheEnd(t, websocket.ListenOptions{OnRefuse: refused.add})
 	tests := map[string]struct {
 		change func(http.Header)
 		status int
 	}{
-		// A page on a name that resolves to 127.0.0.1 has the listener as its own host.
+		// For a page on a name that resolves to 127.0.0.1, the listener is the same host.
 		"a browser of the same host": {func(h http.Header) { h.Set("Origin", "http"+strings.TrimPrefix(l.Endpoint().Address, "ws")) }, http.StatusForbidden},
 		"a browser":                  {func(h http.Header) { h.Set("Origin", "https://evil.example") }, http.StatusForbidden},
 		"a sandboxed page":           {func(h http.Header) { h.Set("Origin", "null") }, http.StatusForbidden},
 		"no upgrade":                 {func(h http.Header) { h.Del("Upgrade") }, http.StatusUpgradeRequired},
 		"no key":                     {func(h http.Header) { h.Del("Sec-Websocket-Key") }, http.StatusBadRequest},
 		"another version":            {func(h http.Header) { h.Set("Sec-Websocket-Version", "8") }, http.StatusBadRequest},
-		"a limit that is no number":  {func(h http.Header) { h.Set(websocket.MaxMessageHeader, "much") }, http.StatusBadRequest},
-		"a limit of nothing":         {func(h http.Header) { h.Set(websocket.MaxMessageHeader, "0") }, http.StatusBadRequest},
+		"an invalid limit":           {func(h http.Header) { h.Set(websocket.MaxMessageHeader, "much") }, http.StatusBadRequest},
+		"a limit of 0":               {func(h http.Header) { h.Set(websocket.MaxMessageHeader, "0") }, http.StatusBadRequest},
 	}
 	for name, test := range tests {
 		if got := handshake(t, l.Endpoint().Address, test.change); got != test.status {
@@ -261,7 +261,7 @@ func TestHandshakesThatAreRefused(t *testing.T) {
 		}
 	}
 	if got := len(refused.all()); got != len(tests) {
-		t.Errorf("%d refusals were told, want %d", got, len(tests))
+		t.Errorf("%d refusals were reported, want %d", got, len(tests))
 	}
 }
 
@@ -274,7 +274,7 @@ func TestSubprotocolIsRequired(t *testing.T) {
 	}
 	defer c.CloseNow()
 	if _, _, err := c.Read(patience(t)); err == nil {
-		t.Error("a client of another subprotocol was let in")
+		t.Error("a client with another subprotocol was accepted")
 	}
 	l.Close() // waits for the handlers
 	if got := refused.all(); len(got) != 1 || !strings.Contains(got[0], websocket.Subprotocol) {
@@ -303,7 +303,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	accept(t, l)
 	first.Close()
-	for { // the listener learns soon of the first one's end
+	for { // the listener soon detects the end of the first one
 		conn, err := d.Dial(patience(t), l.Endpoint())
 		if err == nil {
 			conn.Close()
@@ -315,7 +315,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhatWasNotAccepted(t *testing.T) {
+func TestCloseEndsConnectionsNotAccepted(t *testing.T) {
 	l := listen(t, websocket.ListenOptions{})
 	conn := dial(t, &websocket.Dialer{}, l.Endpoint())
 	if err := l.Close(); err != nil {
@@ -341,7 +341,7 @@ func TestAcceptedConnectionsOutliveTheListener(t *testing.T) {
 	}
 }
 
-// TestListenIsSafeByDefault: no listener is reachable from the network by default.
+// By default a listener accepts only loopback connections; others need TLS and authentication.
 func TestListenIsSafeByDefault(t *testing.T) {
 	server, _ := certificate(t)
 	tokens := websocket.Tokens(map[string]string{"mars": "secret"})
@@ -351,12 +351,12 @@ func TestListenIsSafeByDefault(t *testing.T) {
 		o  websocket.ListenOptions
 		ok bool
 	}{
-		"nothing":             {websocket.ListenOptions{}, false},
-		"tokens in the clear": {websocket.ListenOptions{Authenticate: tokens}, false},
-		"TLS for everybody":   {websocket.ListenOptions{TLS: server}, false},
-		"TLS and tokens":      {websocket.ListenOptions{TLS: server, Authenticate: tokens}, true},
-		"TLS on both sides":   {websocket.ListenOptions{TLS: mutual}, true},
-		"by choice":           {websocket.ListenOptions{Insecure: true}, true},
+		"nothing":            {websocket.ListenOptions{}, false},
+		"tokens without TLS": {websocket.ListenOptions{Authenticate: tokens}, false},
+		"TLS without tokens": {websocket.ListenOptions{TLS: server}, false},
+		"TLS and tokens":     {websocket.ListenOptions{TLS: server, Authenticate: tokens}, true},
+		"TLS on both sides":  {websocket.ListenOptions{TLS: mutual}, true},
+		"insecure, explicit": {websocket.ListenOptions{Insecure: true}, true},
 	} {
 		l, err := websocket.Listen("0.0.0.0:0", test.o)
 		if (err == nil) != test.ok {
@@ -369,11 +369,11 @@ func TestListenIsSafeByDefault(t *testing.T) {
 		}
 	}
 	if _, err := websocket.Listen("nowhere.invalid:0", websocket.ListenOptions{}); transport.CodeOf(err) != transport.CodeInvalid {
-		t.Errorf("an address that is none: %v", err)
+		t.Errorf("an invalid address: %v", err)
 	}
 }
 
-// certificate returns the two sides of TLS on 127.0.0.1.
+// certificate returns the TLS configurations of a server and a client on 127.0.0.1.
 func certificate(t testing.TB) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -418,17 +418,17 @@ func TestTLS(t *testing.T) {
 	}
 
 	if _, err := new(websocket.Dialer).Dial(patience(t), l.Endpoint()); transport.CodeOf(err) != transport.CodeUnauthorized {
-		t.Errorf("a server that nobody vouches for: %v", err)
+		t.Errorf("a server with an untrusted certificate: %v", err)
 	}
 	blind := client.Clone()
 	blind.InsecureSkipVerify = true
 	if got := dial(t, &websocket.Dialer{TLS: blind}, l.Endpoint()).Peer(); got != "" {
-		t.Errorf("a certificate that was not verified proves %q", got)
+		t.Errorf("the peer's name from an unverified certificate is %q", got)
 	}
 	accept(t, l)
 	plain := at("ws" + strings.TrimPrefix(l.Endpoint().Address, "wss"))
 	if _, err := new(websocket.Dialer).Dial(patience(t), plain); err == nil {
-		t.Error("a TLS listener took a connection in the clear")
+		t.Error("a TLS listener accepted a connection without TLS")
 	}
 }
 
@@ -449,7 +449,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestMountedInAServer: the listener shares a port with other handlers.
+// The listener can share a port with other HTTP handlers.
 func TestMountedInAServer(t *testing.T) {
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
@@ -466,9 +466,8 @@ func TestMountedInAServer(t *testing.T) {
 	}
 }
 
-// TestHalfAHandshakeDoesNotHoldUpClose: a client that sends half a request is not waited for
-// when the listener closes.
-func TestHalfAHandshakeDoesNotHoldUpClose(t *testing.T) {
+// Close does not wait for a client that has sent half a request.
+func TestCloseDoesNotWaitForHandshakes(t *testing.T) {
 	l := listen(t, websocket.ListenOptions{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(l.Endpoint().Address, "ws://"))
 	if err != nil {

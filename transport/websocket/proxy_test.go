@@ -18,8 +18,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// proxy is a hostile network between a dialer and a listener: it passes TCP on,
-// until told otherwise.
+// proxy is a TCP proxy between a dialer and a listener that can cause network faults.
 type proxy struct {
 	t        testing.TB
 	ln       net.Listener
@@ -35,13 +34,13 @@ type proxy struct {
 
 type tcpLink struct {
 	conns [2]*net.TCPConn // the dialer's and the listener's
-	// silent is closed when nothing passes any more, though both sockets live.
+	// silent is closed when the connection becomes half-open.
 	silent chan struct{}
 	ended  chan struct{}
 	once   sync.Once
 }
 
-// newProxy stands before a listener.
+// newProxy starts a proxy in front of a listener.
 func newProxy(t testing.TB, to agent.Endpoint) *proxy {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +57,7 @@ func newProxy(t testing.TB, to agent.Endpoint) *proxy {
 	return p
 }
 
-// Endpoint is where to dial instead of the listener's.
+// Endpoint returns the endpoint to dial instead of the listener's.
 func (p *proxy) Endpoint() agent.Endpoint {
 	return agent.Endpoint{Transport: agent.TransportWebSocket, Address: "ws://" + p.ln.Addr().String()}
 }
@@ -103,7 +102,7 @@ func (p *proxy) join(l *tcpLink) {
 	}
 }
 
-// budget is how many bytes may pass; below 0 any.
+// budget is how many bytes may pass; negative means any number.
 type budget struct {
 	mu   sync.Mutex
 	left int
@@ -148,7 +147,7 @@ func (p *proxy) pass(l *tcpLink, from, to *net.TCPConn, b *budget) {
 	}
 }
 
-// end resets both sockets, so that what is in the kernel is lost as well.
+// end resets both sockets, so that data in the kernel is lost as well.
 func (p *proxy) end(l *tcpLink) {
 	l.once.Do(func() {
 		close(l.ended)
@@ -190,15 +189,14 @@ func (p *proxy) Silence() {
 	})
 }
 
-// CutAfter has new connections cut after so many bytes, in the middle of whatever
-// is then on its way.
+// CutAfter makes the proxy cut new connections after a number of bytes, wherever that is in the stream.
 func (p *proxy) CutAfter(bytes func() int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cutAfter = bytes
 }
 
-// Slow makes each kilobyte take so long.
+// Slow sets the pause after each kilobyte.
 func (p *proxy) Slow(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,8 +210,7 @@ func (p *proxy) Refuse(yes bool) {
 	p.refuse = yes
 }
 
-// shuffler is a proxy at the level of WebSocket messages: it repeats them and
-// changes their order.
+// shuffler is a proxy that repeats and reorders WebSocket messages.
 type shuffler struct {
 	t        testing.TB
 	server   *httptest.Server
@@ -279,7 +276,7 @@ func (s *shuffler) pass(ctx context.Context, from, to *ws.Conn) {
 		}
 	})
 	write := func(data []byte) bool { return to.Write(ctx, ws.MessageBinary, data) == nil }
-	var late [][]byte // overtaken by the next one, or by time
+	var late [][]byte // delivered after the next one, or after a while
 	var timer <-chan time.Time
 	for {
 		select {

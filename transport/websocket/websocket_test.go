@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// quiet keeps the HTTP server's remarks on hostile clients out of the tests' output.
+// quiet drops the HTTP server's log messages about hostile clients.
 var quiet = log.New(io.Discard, "", 0)
 
 func listen(t testing.TB, o websocket.ListenOptions) *websocket.Listener {
@@ -36,7 +36,7 @@ func listen(t testing.TB, o websocket.ListenOptions) *websocket.Listener {
 	return l
 }
 
-// TestTransport runs the tests that every transport must pass (Req 3.6, 3.7).
+// TestTransport runs the common tests of all transports (Req 3.6, 3.7).
 func TestTransport(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T) transporttest.Transport {
 		return transporttest.Transport{Dialer: &websocket.Dialer{}, Listen: func(t testing.TB) transport.Listener {

@@ -16,16 +16,13 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// The benchmarks measure the same things with Go at both ends and with npm's
-// hyperswarm at both ends, on the same DHT of npm's nodes: in turns, so that what
-// else the machine does meets both. They report the median turn of each. The end
-// that is waited for is a process of its own; the other is this one, or the
-// driver that npm runs.
+// The benchmarks measure the same operations with Go at both ends and with npm's hyperswarm at both ends, on the
+// same DHT of npm's nodes. They alternate, so that other load on the machine affects both, and report the median of
+// each. The accepting end is a separate process; the other is this process, or the Node.js driver.
 
 const rounds = 1000
 
-// inTurns runs what each side does once an iteration and reports the medians, in
-// a unit of which each turn has a number.
+// inTurns runs each side's function once per iteration and reports the medians of their results in the given unit.
 func inTurns(b *testing.B, unit string, ours, npms func() time.Duration, value func(time.Duration) float64) {
 	b.Helper()
 	var all [2][]time.Duration
@@ -39,8 +36,7 @@ func inTurns(b *testing.B, unit string, ours, npms func() time.Duration, value f
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkJoin is the time from joining a topic, which another has announced, to
-// the connection.
+// BenchmarkJoin measures the time from joining a topic, which another peer has announced, to the connection.
 func BenchmarkJoin(b *testing.B) {
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
@@ -69,7 +65,7 @@ func BenchmarkJoin(b *testing.B) {
 	}, func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 })
 }
 
-// BenchmarkEcho is a short message there and back.
+// BenchmarkEcho measures the round trip of a short message.
 func BenchmarkEcho(b *testing.B) {
 	js, other := javascript(b), javascript(b)
 	bootstrap := js.do("testnet", args{"size": 10}).Bootstrap
@@ -94,8 +90,7 @@ func BenchmarkEcho(b *testing.B) {
 	}, func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 / rounds })
 }
 
-// BenchmarkThroughput is 64 MiB on one stream, until the other end says that the
-// last byte is there.
+// BenchmarkThroughput sends 64 MiB on one stream, until the other end confirms the last byte.
 func BenchmarkThroughput(b *testing.B) {
 	const size = 64 * mebibyte
 	js, other := javascript(b), javascript(b)
@@ -127,13 +122,12 @@ func BenchmarkThroughput(b *testing.B) {
 	}, func(d time.Duration) float64 { return size / d.Seconds() / 1e6 })
 }
 
-// BenchmarkHundredPeers is the resident memory of a process with connections from
-// a hundred peers that say nothing, and how much it had before they came.
+// BenchmarkHundredPeers measures the resident memory of a process before and after a hundred idle peers connect.
 func BenchmarkHundredPeers(b *testing.B) {
 	const peers = 100
 	other := javascript(b)
 	bootstrap := other.do("testnet", args{"size": 10}).Bootstrap
-	// Once is enough: what repeats would measure is what was left behind.
+	// One run only: later runs would also measure memory left over from earlier ones.
 	measure := func(b *testing.B, pid int, key identity.PublicKey) {
 		before := resident(b, pid)
 		for range peers {
@@ -159,7 +153,7 @@ func BenchmarkHundredPeers(b *testing.B) {
 	})
 }
 
-// resident is the resident memory of a process in bytes.
+// resident returns the resident memory of a process in bytes.
 func resident(b *testing.B, pid int) int {
 	b.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))

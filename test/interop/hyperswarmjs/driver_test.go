@@ -17,7 +17,7 @@ import (
 
 const modulesVariable = "PARLEY_INTEROP_NODE_MODULES"
 
-// unmet skips a test, or fails it where everything must be there.
+// unmet skips a test whose requirement is missing, or fails it where all must be present.
 func unmet(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv(modulesVariable) != "" {
@@ -26,7 +26,7 @@ func unmet(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// driver is a Node.js process that does what it is told.
+// driver is a Node.js process that executes calls.
 type driver struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -64,13 +64,13 @@ type result struct {
 
 type args = map[string]any
 
-// javascript starts a driver, which ends with the test.
+// javascript starts a driver that ends with the test.
 func javascript(t testing.TB) *driver {
 	t.Helper()
 	return javascriptBy(t, (*exec.Cmd).Start)
 }
 
-// javascriptBy is javascript for a driver that is started in its own way.
+// javascriptBy is javascript for a driver that is started by a given command.
 func javascriptBy(t testing.TB, start func(*exec.Cmd) error) *driver {
 	t.Helper()
 	node, err := exec.LookPath("node")
@@ -87,7 +87,7 @@ func javascriptBy(t testing.TB, start func(*exec.Cmd) error) *driver {
 	if _, err := os.Stat(filepath.Join(modules, "hyperswarm")); err != nil {
 		unmet(t, "hyperswarm is not in "+modules)
 	}
-	// node looks for modules beside the script and nowhere else.
+	// node searches for modules only beside the script.
 	dir := t.TempDir()
 	script, err := os.ReadFile("driver.mjs")
 	if err != nil {
@@ -122,7 +122,7 @@ func (d *driver) read(r io.Reader) {
 	for in.Scan() {
 		var res result
 		if err := json.Unmarshal(in.Bytes(), &res); err != nil {
-			d.t.Errorf("the driver says %q: %v", in.Text(), err)
+			d.t.Errorf("the driver printed %q: %v", in.Text(), err)
 			continue
 		}
 		d.mu.Lock()
@@ -142,7 +142,7 @@ func (d *driver) read(r io.Reader) {
 }
 
 func (d *driver) close() {
-	_ = d.stdin.Close() // it ends by itself then
+	_ = d.stdin.Close() // which ends the process
 	d.wg.Wait()
 	_ = d.cmd.Wait() // it may have been killed by the test
 }
@@ -154,7 +154,7 @@ func (d *driver) kill() {
 	}
 }
 
-// start begins a call and returns where its result comes.
+// start begins a call and returns a channel that receives its result.
 func (d *driver) start(op string, a args) <-chan result {
 	d.t.Helper()
 	c := make(chan result, 1)
@@ -175,12 +175,12 @@ func (d *driver) start(op string, a args) <-chan result {
 		d.t.Fatal(err)
 	}
 	if _, err := fmt.Fprintf(d.stdin, "%s\n", data); err != nil {
-		d.t.Errorf("tell the driver: %v", err)
+		d.t.Errorf("write to the driver: %v", err)
 	}
 	return c
 }
 
-// try is a call that may fail.
+// try executes a call that may fail; only a timeout, or the driver's end, fails the test.
 func (d *driver) try(op string, a args) result {
 	d.t.Helper()
 	select {
@@ -195,7 +195,7 @@ func (d *driver) try(op string, a args) result {
 	}
 }
 
-// call is a call for goroutines that may not end the test.
+// call is try for goroutines, which may not end the test: it returns an error.
 func (d *driver) call(op string, a args) (result, error) {
 	select {
 	case r, ok := <-d.start(op, a):
@@ -211,7 +211,7 @@ func (d *driver) call(op string, a args) (result, error) {
 	}
 }
 
-// do is a call that succeeds.
+// do executes a call, and fails the test if the call fails.
 func (d *driver) do(op string, a args) result {
 	d.t.Helper()
 	r := d.try(op, a)

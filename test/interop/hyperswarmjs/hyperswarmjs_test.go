@@ -6,8 +6,8 @@
 //	npm install --prefix test/interop
 //	go test -tags interop ./test/interop/hyperswarmjs
 //
-// PARLEY_INTEROP_NODE_MODULES names the node_modules directory if it is another;
-// then nothing may be missing.
+// PARLEY_INTEROP_NODE_MODULES names another node_modules directory. If it is set, a missing requirement fails the
+// tests instead of skipping them.
 package hyperswarmjs_test
 
 import (
@@ -44,8 +44,7 @@ func TestMain(m *testing.M) {
 
 const mebibyte = 1 << 20
 
-// networks are the DHTs that the tests run on. Their names say whose nodes they
-// have.
+// networks are the DHTs that the tests run on, named after the implementation of their nodes.
 var networks = map[string]func(t *testing.T, js *driver) []string{
 	"javascript": func(t *testing.T, js *driver) []string { return js.do("testnet", args{"size": 10}).Bootstrap },
 	"go": func(t *testing.T, js *driver) []string {
@@ -90,7 +89,7 @@ func public(t *testing.T, text string) identity.PublicKey {
 	return k
 }
 
-// exchange sends data to a peer that echoes and expects it back.
+// exchange sends data to a peer that echoes, and checks the echo.
 func exchange(t *testing.T, c *secretstream.Conn, data []byte) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -101,12 +100,12 @@ func exchange(t *testing.T, c *secretstream.Conn, data []byte) {
 	})
 	got := make([]byte, len(data))
 	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("what came back is not what was sent: %v", err)
+		t.Errorf("the echoed data differs: %v", err)
 	}
 	wg.Wait()
 }
 
-// A Go client finds a JavaScript server, and they exchange 64 MiB each way.
+// A Go client connects to a JavaScript server, and they exchange 64 MiB in each direction.
 //
 // WIRE-T2, WIRE-T8, WIRE-T20.
 func TestGoDialsJavaScript(t *testing.T) {
@@ -126,11 +125,11 @@ func TestGoDialsJavaScript(t *testing.T) {
 		}
 		began = time.Now()
 		exchange(t, conn, noise(64*mebibyte))
-		t.Logf("64 MiB there and back in %v", time.Since(began))
+		t.Logf("64 MiB in each direction took %v", time.Since(began))
 	})
 }
 
-// A JavaScript client finds a Go server.
+// A JavaScript client connects to a Go server.
 //
 // WIRE-T3, WIRE-T4, WIRE-T8.
 func TestJavaScriptDialsGo(t *testing.T) {
@@ -169,21 +168,21 @@ func TestJavaScriptDialsGo(t *testing.T) {
 					t.Fatal(err)
 				}
 				if want := <-sent; want.Hash != hex.EncodeToString(h.Sum(nil)) {
-					t.Errorf("what arrived is not what was sent: %s", want.Failed)
+					t.Errorf("the received data differs: %s", want.Failed)
 				}
 				t.Logf("64 MiB from JavaScript in %v", time.Since(began))
 				if err := conn.Close(); err != nil {
 					t.Error(err)
 				}
 				if end := js.do("closed", args{"id": c.ID}); !end.Ended || end.Error != "" {
-					t.Errorf("the end: %+v", end)
+					t.Errorf("the connection ended with %+v", end)
 				}
 			})
 		}
 	})
 }
 
-// Whoever speaks first is heard at once.
+// A message that the server sends first arrives at once.
 //
 // WIRE-T5, WIRE-T6.
 func TestServerSpeaksFirst(t *testing.T) {
@@ -201,7 +200,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		if err != nil || string(m) != "hello from javascript" {
 			t.Errorf("got %q, %v", m, err)
 		}
-		t.Logf("the first message came after %v", time.Since(began))
+		t.Logf("the first message arrived after %v", time.Since(began))
 
 		l := hyperswarmtest.Listen(hyperswarmtest.Context(t), t, n)
 		dialled := js.start("dial", args{"id": dht.ID, "key": l.Key().String(), "mode": "sink"})
@@ -218,7 +217,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		if got := js.do("received", args{"id": c.ID, "count": 13}); got.Received != 13 {
 			t.Errorf("got %+v", got)
 		}
-		t.Logf("the first message came after %v", time.Since(began))
+		t.Logf("the first message arrived after %v", time.Since(began))
 	})
 }
 
@@ -241,10 +240,10 @@ func TestRecordsBothWays(t *testing.T) {
 			t.Errorf("Go reads %q of version %d, %v", r.Value, r.Seq, err)
 		}
 		if err := n.PutMutable(ctx, theirs, []byte("late"), 6); hyperdht.CodeOf(err) != hyperdht.CodeStale {
-			t.Errorf("a late version: %v", err)
+			t.Errorf("an older version: %v", err)
 		}
 		if err := n.PutMutable(ctx, theirs, []byte("other"), 7); hyperdht.CodeOf(err) != hyperdht.CodeExists {
-			t.Errorf("a version that is used: %v", err)
+			t.Errorf("a version in use: %v", err)
 		}
 		hash, err := n.PutImmutable(ctx, bytes.Repeat([]byte{7}, 900))
 		if err != nil {
@@ -277,7 +276,7 @@ func TestRecordsBothWays(t *testing.T) {
 	})
 }
 
-// A peer that is refused gets no answer, whoever refuses.
+// A refused peer gets no answer, whichever implementation refuses it.
 //
 // WIRE-T12.
 func TestRefusedPeers(t *testing.T) {

@@ -43,7 +43,7 @@ func newLab(t *testing.T, size int) *lab {
 	return l
 }
 
-// node starts a Go node on a host; public is invalid for one behind a NAT.
+// node starts a Go node on a host; public is invalid behind a NAT.
 func (l *lab) node(t *testing.T, h *testbed.Host, public netip.AddrPort) *hyperdht.Node {
 	t.Helper()
 	return hyperswarmtest.Node(t, hyperdht.Options{
@@ -58,10 +58,9 @@ func program(t *testing.T, h *testbed.Host) *driver {
 	return javascriptBy(t, func(c *exec.Cmd) error { return h.Start(c) })
 }
 
-// Stock hyperdht and ours punch holes for each other through the kernel's NATs,
-// whoever dials, on a DHT of Go nodes. Behind an address-restricted NAT npm's
-// programs may take themselves for public, and then nobody reaches them: they ask
-// nodes to which they have talked.
+// npm's hyperdht and this one punch holes through the kernel's NATs, whichever dials, on a DHT of Go nodes. No
+// JavaScript end is behind an address-restricted NAT: npm's programs may then consider themselves public, because
+// they ask only nodes that they have contacted, and are unreachable.
 //
 // WIRE-T28.
 func TestHolePunchingWithJavaScript(t *testing.T) {
@@ -82,7 +81,7 @@ func TestHolePunchingWithJavaScript(t *testing.T) {
 	}
 }
 
-// bothWays has each end dial the other, and bytes go there and back.
+// bothWays makes each end dial the other and exchange an echo.
 func (l *lab) bothWays(t *testing.T, n *hyperdht.Node, js *driver) error {
 	ctx := hyperswarmtest.Context(t)
 	dht, err := js.call("dht", args{"bootstrap": l.bootstrap, "host": "0.0.0.0"})
@@ -128,7 +127,7 @@ func (l *lab) bothWays(t *testing.T, n *hyperdht.Node, js *driver) error {
 	return nil
 }
 
-// echoed sends something to a peer that sends it back.
+// echoed sends a message to a peer and checks the echo.
 func echoed(c *secretstream.Conn) error {
 	if err := c.WriteMessage([]byte("through the NATs")); err != nil {
 		return err
@@ -138,16 +137,15 @@ func echoed(c *secretstream.Conn) error {
 		return err
 	}
 	if string(m) != "through the NATs" {
-		return fmt.Errorf("%q came back", m)
+		return fmt.Errorf("the echo is %q", m)
 	}
 	return nil
 }
 
-// A Node.js program with stock hyperswarm, at home, finds by a topic an agent's
-// node that is at another home, and again after that was gone. All they know is
-// the user's hubs, which are the whole DHT: npm's programs need three to find out
-// what NAT they are behind.
-func TestANodeProgramMeetsAnAgentThroughHubs(t *testing.T) {
+// A Node.js program with npm's hyperswarm behind a NAT finds an agent's node behind another NAT by a topic, and
+// again after that node's restart. They know only the user's hubs, which are the whole DHT. There are three hubs,
+// because npm's programs need three to determine the kind of their NAT.
+func TestNodeJSFindsAnAgentThroughHubs(t *testing.T) {
 	if !testbed.Inside(t) {
 		return
 	}
@@ -162,8 +160,8 @@ func TestANodeProgramMeetsAnAgentThroughHubs(t *testing.T) {
 	}
 }
 
-// One hub is enough for a Node.js program at home that wants the hub itself.
-func TestANodeProgramMeetsAHub(t *testing.T) {
+// One hub is enough for a Node.js program behind a NAT that connects to the hub itself.
+func TestNodeJSFindsAHub(t *testing.T) {
 	if !testbed.Inside(t) {
 		return
 	}
@@ -179,7 +177,7 @@ func TestANodeProgramMeetsAHub(t *testing.T) {
 	meet(t, hub, topic, theirs.Key)
 }
 
-// meet has a node join a topic and exchange something with a peer that echoes.
+// meet makes a node join a topic and exchange an echo with a peer.
 func meet(t *testing.T, n *hyperdht.Node, topic [32]byte, key string) {
 	t.Helper()
 	s := swarm.New(swarm.Options{Node: n})
@@ -196,9 +194,9 @@ func meet(t *testing.T, n *hyperdht.Node, topic [32]byte, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("they met after %v", time.Since(began))
+	t.Logf("connected after %v", time.Since(began))
 	if c.RemoteKey().String() != key {
-		t.Error("this is another")
+		t.Error("the connection has the wrong key")
 	}
 	exchange(t, c.Conn, noise(mebibyte))
 }

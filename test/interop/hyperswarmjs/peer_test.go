@@ -20,15 +20,13 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// peerVariable makes this program a peer for the benchmarks, which live in another
-// process.
+// peerVariable is the environment variable that makes this program a peer for the benchmarks of another process.
 const peerVariable = "PARLEY_TEST_PEER"
 
-// peerTask is what a peer is to do: echo what comes, or say something after each
-// Sink bytes.
+// peerTask is the task of a peer: to echo all data, or to confirm each Sink bytes.
 type peerTask struct {
 	Bootstrap []string
-	Topic     string // to be found under, if it is set
+	Topic     string // to announce, if set
 	Sink      int64
 }
 
@@ -37,7 +35,7 @@ type peer struct {
 	key identity.PublicKey
 }
 
-// startPeer starts a peer that can be dialled, until the benchmark ends.
+// startPeer starts a peer that accepts connections until the benchmark ends.
 func startPeer(b *testing.B, task peerTask) peer {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -54,7 +52,7 @@ func startPeer(b *testing.B, task peerTask) peer {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = in.Close() // it ends then
+		_ = in.Close() // which ends the peer
 		if err := cmd.Wait(); err != nil {
 			b.Error(err)
 		}
@@ -73,7 +71,7 @@ func startPeer(b *testing.B, task peerTask) peer {
 	return peer{cmd.Process.Pid, key}
 }
 
-// dialPeer connects to a peer by a node of its own, until the benchmark ends.
+// dialPeer connects to a peer from a new node. The connection lasts until the benchmark ends.
 func dialPeer(b *testing.B, bootstrap []string, key identity.PublicKey) *secretstream.Conn {
 	b.Helper()
 	n := hyperswarmtest.Node(b, hyperdht.Options{Bootstrap: bootstrap})
@@ -85,7 +83,7 @@ func dialPeer(b *testing.B, bootstrap []string, key identity.PublicKey) *secrets
 	return c
 }
 
-// servePeer is the peer's side. It ends with its input.
+// servePeer is the main function of a peer. It returns at the end of its input.
 func servePeer(in io.Reader, out io.Writer) error {
 	var task peerTask
 	if err := json.NewDecoder(in).Decode(&task); err != nil {
@@ -99,7 +97,7 @@ func servePeer(in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // its end is what matters
+		_, _ = io.Copy(io.Discard, in) // only the end matters
 		cancel()
 	}()
 	accept, err := task.listen(ctx, n)
@@ -112,7 +110,7 @@ func servePeer(in io.Reader, out io.Writer) error {
 	for {
 		c, err := accept(ctx)
 		if err != nil {
-			return nil // told to end
+			return nil // the input has ended
 		}
 		go task.serve(c)
 	}
@@ -144,7 +142,7 @@ func (p *peerTask) listen(ctx context.Context, n *hyperdht.Node) (func(context.C
 	}, t.Flushed(ctx)
 }
 
-// serve does a peer's part on one connection. Its errors show at the other end.
+// serve executes the task on one connection. Errors show at the other end.
 func (p *peerTask) serve(c *secretstream.Conn) {
 	defer c.Destroy()
 	if p.Sink == 0 {

@@ -45,7 +45,7 @@ func join(t testing.TB, s *swarm.Swarm, topic [32]byte, r swarm.Role) {
 	}
 }
 
-// Stock hyperswarm programs and ours find each other by a topic, on any DHT.
+// npm's hyperswarm and this one find each other by a topic, on any DHT.
 //
 // WIRE-T2, WIRE-T3.
 func TestSwarms(t *testing.T) {
@@ -68,7 +68,7 @@ func TestSwarms(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.RemoteKey().String() != theirs.Key {
-					t.Error("this is another")
+					t.Error("the connection has the wrong key")
 				}
 				exchange(t, c.Conn, noise(mebibyte))
 			})
@@ -76,7 +76,7 @@ func TestSwarms(t *testing.T) {
 	})
 }
 
-// Two JavaScript swarms meet on a DHT that has no JavaScript node.
+// Two JavaScript swarms find each other on a DHT of Go nodes.
 //
 // WIRE-T7.
 func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
@@ -90,11 +90,11 @@ func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
 	b.do("join", args{"id": y.ID, "topic": text, "server": true, "client": true})
 	conns := b.do("connected", args{"id": y.ID, "count": 1})
 	if conns.Keys[0] != x.Key {
-		t.Fatal("this is another")
+		t.Fatal("the connection has the wrong key")
 	}
 	sent := b.do("send", args{"id": conns.Conns[0], "size": 4 * mebibyte})
 	if got := b.do("received", args{"id": conns.Conns[0], "count": 4 * mebibyte}); got.Hash != sent.Hash {
-		t.Errorf("%d bytes came back", got.Received)
+		t.Errorf("%d bytes were echoed", got.Received)
 	}
 	seed := identity.Generate().Seed()
 	dht := a.do("dht", args{"bootstrap": bootstrap})
@@ -105,11 +105,10 @@ func TestJavaScriptSwarmsOnAGoDHT(t *testing.T) {
 	}
 }
 
-// When both sides dial at once, one connection stays, the same at both ends;
-// whichever has the larger key.
+// If both sides dial at once, one connection remains, the same at both ends, whichever has the larger key.
 //
 // WIRE-T13.
-func TestBothDialAtOnce(t *testing.T) {
+func TestSimultaneousDials(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
 	for n := range 6 {
@@ -119,7 +118,7 @@ func TestBothDialAtOnce(t *testing.T) {
 		joined := js.start("join", args{"id": theirs.ID, "topic": hex.EncodeToString(topic[:]), "server": true, "client": true})
 		join(t, ours, topic, swarm.Server|swarm.Client)
 		<-joined
-		again, err := ours.Join(topic, 0) // in case both announced after both looked
+		again, err := ours.Join(topic, 0) // both may have looked up before the other's announcement
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +146,7 @@ func TestBothDialAtOnce(t *testing.T) {
 		select {
 		case <-works:
 		case <-ctx.Done():
-			t.Error("no connection works")
+			t.Error("no connection transmits data")
 		}
 		if got := ours.Connected(); len(got) != 1 {
 			t.Errorf("%d connections", len(got))
@@ -157,7 +156,7 @@ func TestBothDialAtOnce(t *testing.T) {
 	}
 }
 
-// lossy drops a part of the datagrams, both ways.
+// lossy drops a share of the datagrams in both directions.
 type lossy struct {
 	*net.UDPConn
 	part float64
@@ -198,7 +197,7 @@ func openLossy(part float64) func(netip.AddrPort) (udx.PacketConn, error) {
 	}
 }
 
-// 64 MiB each way arrive whole though one datagram of twenty is lost, both ways.
+// 64 MiB arrive completely in each direction although one datagram of twenty is lost.
 //
 // WIRE-T18.
 func TestLoss(t *testing.T) {
@@ -229,14 +228,14 @@ func TestLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := <-sent; r.Hash != sum(got) {
-			t.Errorf("what arrived is not what was sent: %s", r.Failed)
+			t.Errorf("the received data differs: %s", r.Failed)
 		}
 		t.Logf("loss %v: 64 MiB from JavaScript in %v", part, time.Since(began))
 		conn.Destroy()
 	}
 }
 
-// A reader that stops for a while stops the writer, and loses nothing.
+// A reader that pauses blocks the writer, and nothing is lost.
 //
 // WIRE-T22.
 func TestSlowReaders(t *testing.T) {
@@ -254,7 +253,7 @@ func TestSlowReaders(t *testing.T) {
 	sent := js.start("send", args{"id": id, "size": 16 * mebibyte})
 	select {
 	case r := <-sent:
-		t.Errorf("JavaScript has sent all of it while nobody read: %+v", r)
+		t.Errorf("JavaScript sent everything while nobody read: %+v", r)
 	case <-time.After(3 * time.Second):
 	}
 	got, err := io.ReadAll(io.LimitReader(conn, 16*mebibyte))
@@ -262,11 +261,11 @@ func TestSlowReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := <-sent; r.Hash != sum(got) {
-		t.Errorf("what arrived is not what was sent: %s", r.Failed)
+		t.Errorf("the received data differs: %s", r.Failed)
 	}
 }
 
-// The other side of a process that was killed finds out by itself.
+// The peer of a killed process detects that by a timeout.
 //
 // WIRE-T16.
 func TestKilledPeer(t *testing.T) {
@@ -286,10 +285,10 @@ func TestKilledPeer(t *testing.T) {
 	if _, err := conn.ReadMessage(); !errors.Is(err, udx.ErrTimeout) {
 		t.Errorf("got %v", err)
 	}
-	t.Logf("it was noticed after %v", time.Since(began))
+	t.Logf("detected after %v", time.Since(began))
 }
 
-// breakable is a socket that may be cut off, as that of a computer without power.
+// breakable is a socket that can be cut off, like that of a computer without power.
 type breakable struct {
 	*net.UDPConn
 	cut *atomic.Bool
@@ -302,8 +301,8 @@ func (b breakable) WriteToUDPAddrPort(data []byte, to netip.AddrPort) (int, erro
 	return b.UDPConn.WriteToUDPAddrPort(data, to)
 }
 
-// WIRE-T16: a JavaScript program finds out by itself as well.
-func TestJavaScriptNoticesADeadPeer(t *testing.T) {
+// WIRE-T16: a JavaScript program detects a dead peer by a timeout as well.
+func TestJavaScriptDetectsADeadPeer(t *testing.T) {
 	bootstrap, _ := hyperswarmtest.Network(t, 6)
 	js := javascript(t)
 	var cut atomic.Bool
@@ -323,12 +322,12 @@ func TestJavaScriptNoticesADeadPeer(t *testing.T) {
 	cut.Store(true)
 	began := time.Now()
 	if end := js.do("closed", args{"id": dialled.ID}); end.Error == "" {
-		t.Errorf("the end: %+v", end)
+		t.Errorf("the connection ended with %+v", end)
 	}
-	t.Logf("it was noticed after %v", time.Since(began))
+	t.Logf("detected after %v", time.Since(began))
 }
 
-// A peer whose process is busy most of the time gets little twice.
+// Few packets are resent to a peer whose process is busy most of the time.
 //
 // WIRE-T19.
 func TestBusyPeer(t *testing.T) {
@@ -354,10 +353,10 @@ func TestBusyPeer(t *testing.T) {
 	}
 }
 
-// What a JavaScript program that ends, or breaks off, does to our end.
+// The Go end detects whether a JavaScript program has ended or destroyed its stream.
 //
 // WIRE-T17.
-func TestEnds(t *testing.T) {
+func TestPeerEndsAndResets(t *testing.T) {
 	js := javascript(t)
 	bootstrap := networks["javascript"](t, js)
 	dht := js.do("dht", args{"bootstrap": bootstrap})

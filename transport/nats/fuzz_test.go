@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/identity"
 )
 
-// Whatever is published to an end of a connection, it holds no more than it has
-// granted, and does not crash.
+// FuzzMessages publishes arbitrary messages to an end: it buffers no more than it has granted.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte("D\x00\x00\x00\x00\x00\x00\x00\x00hello"), []byte("F\x00\x00\x00\x00\x00\x00\x00\x05"))
 	f.Add([]byte("W\x00\x00\x00\x00\x00\x20\x00\x00"), []byte("P\x00\x00\x00\x00\x00\x00\x00\x00"))
@@ -28,7 +29,18 @@ func FuzzMessages(f *testing.F) {
 			held += len(b)
 		}
 		if held != s.unread || held > window || s.granted < window {
-			t.Errorf("it holds %d bytes and counts %d", held, s.unread)
+			t.Errorf("the stream buffers %d bytes and counts %d", held, s.unread)
+		}
+	})
+}
+
+func FuzzParseAddress(f *testing.F) {
+	f.Add(Address("", identity.FromSeed([32]byte{1}).Public()))
+	f.Add("a.b.hub.")
+	f.Fuzz(func(t *testing.T, text string) {
+		prefix, key, err := ParseAddress(text)
+		if err == nil && Address(prefix, key) != text {
+			t.Errorf("%q became %q", text, Address(prefix, key))
 		}
 	})
 }
