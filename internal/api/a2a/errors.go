@@ -168,18 +168,6 @@ func errorText(err error, code wireCode) string {
 	return code.err.Error()
 }
 
-// rpcError is the error object of JSON-RPC.
-type rpcError struct {
-	Code    int                   `json:"code"`
-	Message string                `json:"message"`
-	Data    []*errordetails.Typed `json:"data,omitempty"`
-}
-
-func newRPCError(err error) *rpcError {
-	c := wireCodeOf(err)
-	return &rpcError{Code: c.rpc, Message: errorText(err, c), Data: errorDetails(err, c)}
-}
-
 // writeRESTError writes a google.rpc.Status as JSON (AIP-193), as the SDK's binding does.
 func writeRESTError(w http.ResponseWriter, err error) {
 	c := wireCodeOf(err)

@@ -28,12 +28,6 @@ type rpcResponse struct {
 	Result  any        `json:"result"`
 }
 
-type rpcFailure struct {
-	JSONRPC string     `json:"jsonrpc"`
-	ID      jsonrpc.ID `json:"id"`
-	Error   *rpcError  `json:"error"`
-}
-
 // rpcMethods are the methods of one version and the format of its events.
 type rpcMethods struct {
 	unary  map[string]rpcMethod
@@ -291,11 +285,9 @@ func writeRPCError(w http.ResponseWriter, status int, id jsonrpc.ID, err error) 
 }
 
 func encodeRPCError(id jsonrpc.ID, err error) []byte {
-	body, mErr := rawjson.Append(nil, rpcFailure{JSONRPC: jsonrpc.Version, ID: id, Error: newRPCError(err)})
-	if mErr != nil { // impossible: details have only strings and maps of them
-		return []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"internal error"}}`)
-	}
-	return body
+	code := wireCodeOf(err)
+	data, _ := rawjson.Append(nil, errorDetails(err, code)) // details have only strings and maps of them
+	return jsonrpc.AppendError(nil, id, &jsonrpc.Error{Code: code.rpc, Message: errorText(err, code), Data: data})
 }
 
 func writeRPC(w http.ResponseWriter, status int, body []byte) {

@@ -181,7 +181,7 @@ hub/bus/join {"access":"network"}
 hub/bus/leave {"user":"u1"}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {
-		t.Errorf("asked\n%s\nwant\n%s", got, want)
+		t.Errorf("requests\n%s\nwant\n%s", got, want)
 	}
 }
 

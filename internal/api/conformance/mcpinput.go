@@ -17,19 +17,19 @@ import (
 // client repeats its request with it. The client returns the server's state, which must
 // be one that the server has sent.
 
-// states are the states that were sent, by the text that stands for them.
+// states has the states that were sent, by their sealed texts.
 type states struct{ sent sync.Map }
 
 type state struct{ tool, value string }
 
-// seal returns the text for a tool's state.
+// seal stores a tool's state and returns its sealed text.
 func (s *states) seal(tool, value string) string {
 	sealed := rand.Text()
 	s.sent.Store(sealed, state{tool, value})
 	return sealed
 }
 
-// open returns the state that was sealed for the tool, or the error for the client.
+// open returns the state of a sealed text of the tool, or the error for the client.
 func (s *states) open(tool, sealed string) (string, error) {
 	sent, _ := s.sent.Load(sealed)
 	if of, ok := sent.(state); ok && of.tool == tool {

@@ -68,7 +68,7 @@ func addContentTools(server *mcp.Server) {
 			shows(text("Multiple content types test:"), picture(),
 				embedded("test://mixed-content-resource", "application/json", `{"test":"data","value":123}`))},
 		// It sends no requests to the client.
-		tool{"test_streaming_elicitation", "Answers on a stream that carries no request.", shows(text("nothing was asked"))},
+		tool{"test_streaming_elicitation", "Answers on a stream without requests.", shows(text("nothing was asked"))},
 		tool{"test_error_handling", "Fails.", fail},
 	)
 }
@@ -90,8 +90,8 @@ func addClientTools(server *mcp.Server) {
 	}
 	addTools(server,
 		tool{"test_tool_with_logging", "Logs three lines.", logThrice},
-		tool{"test_logging_tool", "Logs a line, to who wants the log.", logOnce},
-		tool{"test_tool_with_progress", "Tells its progress three times.", progressThrice},
+		tool{"test_logging_tool", "Logs one line.", logOnce},
+		tool{"test_tool_with_progress", "Reports its progress three times.", progressThrice},
 		tool{"test_elicitation_sep1034_defaults", "Asks the user with defaults of every type.", elicits("Are these right?", object{
 			"name":     object{"type": "string", "default": "John Doe"},
 			"age":      object{"type": "integer", "default": 30},
@@ -99,7 +99,7 @@ func addClientTools(server *mcp.Server) {
 			"status":   object{"type": "string", "enum": []string{"active", "inactive", "pending"}, "default": "active"},
 			"verified": object{"type": "boolean", "default": true},
 		})},
-		tool{"test_elicitation_sep1330_enums", "Asks the user to choose, in every way there is.", elicits("What do you choose?", object{
+		tool{"test_elicitation_sep1330_enums", "Asks the user to choose, with every kind of enum.", elicits("What do you choose?", object{
 			"untitledSingle": object{"type": "string", "enum": plain},
 			"titledSingle":   object{"type": "string", "oneOf": titled},
 			"legacyEnum": object{
@@ -165,7 +165,7 @@ func progressThrice(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToo
 		if token != nil {
 			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: done, Total: 100})
 			if err != nil {
-				return nil, fmt.Errorf("tell the progress: %w", err)
+				return nil, fmt.Errorf("report the progress: %w", err)
 			}
 		}
 		if err := pause(ctx); err != nil {
@@ -249,12 +249,12 @@ func addProtocolTools(server *mcp.Server) {
 		Name: "json_schema_2020_12_tool", Description: "Repeats its arguments.", InputSchema: json.RawMessage(richSchema),
 	}, repeat)
 	addTool(server, &mcp.Tool{
-		Name: "test_x_mcp_header", Description: "Repeats its arguments, of which one is in a header too.", InputSchema: json.RawMessage(headerSchema),
+		Name: "test_x_mcp_header", Description: "Repeats its arguments; one is also in a header.", InputSchema: json.RawMessage(headerSchema),
 	}, repeat)
-	const name, description = "test_transient", "Is there for a moment."
+	const name, description = "test_transient", "Exists for a moment."
 	addTools(server,
 		tool{"test_missing_capability", "Needs a client that offers a model.", needSampling},
-		tool{"test_reconnection", "Breaks the stream, and answers on the next.", reconnect},
+		tool{"test_reconnection", "Breaks the stream, and answers on the next one.", reconnect},
 		tool{"test_trigger_tool_change", "Changes the list of tools for a moment.",
 			func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 				addTools(server, tool{name + "_tool", description, shows()})

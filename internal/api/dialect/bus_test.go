@@ -50,11 +50,11 @@ func TestBusJoinAndLeave(t *testing.T) {
 	const want = `{"address":"127.0.0.1:36313","user":"ns-a.1","password":"secret","expires":"2026-11-21T06:50:01.000Z",` +
 		`"storeDir":"/home/me/.a2a-hub/bus","durability":"commit","pid":4711}`
 	if !strings.Contains(answer, want) || !reflect.DeepEqual(g.asked, bus.GrantRequest{Access: bus.AccessProject, Namespace: "a"}) {
-		t.Errorf("asked for %+v, answered %s", g.asked, answer)
+		t.Errorf("the gate received %+v; the answer is %s", g.asked, answer)
 	}
 	answer, _ = call(t, s, method("hub/bus/leave", `{"user":"ns-a.1"}`))
 	if !strings.Contains(answer, `"status":"left"`) || g.revoked != "ns-a.1" {
-		t.Errorf("revoked %q, answered %s", g.revoked, answer)
+		t.Errorf("the gate revoked %q; the answer is %s", g.revoked, answer)
 	}
 }
 

@@ -14,12 +14,12 @@ type AgentLister interface {
 	Agent(id string) (hub.AgentInfo, error)
 }
 
-// Directory makes the agent cards in the specification's shape.
+// Directory returns the agent cards in the specification's shape.
 type Directory struct {
 	Agents AgentLister
 	// Version is the hub's.
 	Version string
-	// BaseURL returns the URL of the hub's HTTP server without a slash at its end,
+	// BaseURL returns the URL of the hub's HTTP server without a trailing slash,
 	// such as "http://127.0.0.1:8080". It may change while the hub starts.
 	BaseURL func() string
 	// Token is set if requests need a bearer token.

@@ -15,21 +15,6 @@ import (
 	"github.com/parleyhub/parley/internal/documents"
 )
 
-// Documents is what the dialect needs of the hub's documents; see package documents.
-type Documents interface {
-	Documents(ctx context.Context) ([]string, error)
-	Compact(ctx context.Context, name string) (before, after int, err error)
-	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
-	Document(ctx context.Context, name string) (*documents.Content, error)
-	AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error)
-}
-
-// Shares is what the dialect needs to manage the roles of agents in documents.
-type Shares interface {
-	Share(ctx context.Context, name, agentID string, role documents.Role) error
-	Shares(ctx context.Context, name string) (map[string]documents.Role, error)
-}
-
 // DocumentShareParams set an agent's role in a document; "" removes it.
 type DocumentShareParams struct {
 	Name  string         `json:"name"`
@@ -50,7 +35,7 @@ type DocumentEditParams struct {
 	Edits []documents.Edit `json:"edits"`
 }
 
-// documentsPatience is how long hub/documents/wait waits; then the caller asks again.
+// documentsPatience bounds the wait of hub/documents/wait.
 const documentsPatience = 25 * time.Second
 
 func (s *Service) documentsList(ctx context.Context) ([]string, error) {
@@ -131,7 +116,7 @@ func documentError(err error) error {
 			documents.CodeNotFound: {jsonrpc.CodeInvalidParams, "DOCUMENT_NOT_FOUND"},
 			documents.CodeStorage:  {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 			documents.CodeClosed:   {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
-			// Not busy: a caller must look before it tries again.
+			// Not busy: a caller must read the document before it retries.
 			documents.CodeUncertain: {jsonrpc.CodeInternalError, CodeOutcomeUnknown},
 		}[de.Code]
 		message := de.Message

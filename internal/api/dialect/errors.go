@@ -26,7 +26,7 @@ type wireCode struct {
 	name   string
 }
 
-// error returns the wire's error with this code, or err, which has no code there.
+// error returns the JSON-RPC error with this code, or err if it has none (ok is false).
 func (c wireCode) error(ok bool, err error, message string, details jsonrpc.Details) error {
 	if !ok {
 		return err

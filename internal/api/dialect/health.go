@@ -28,7 +28,7 @@ type AgentCounts struct {
 	Unknown   int `json:"unknown"`
 }
 
-// Health reports whether the hub works: its store answers. Agents do not matter.
+// Health reports whether the hub's store answers, whatever the health of the agents.
 func (s *Service) Health() HealthReport {
 	status := fromStatusInfo(s.cfg.Hub.Status(), time.Now())
 	report := HealthReport{

@@ -33,6 +33,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/ralph"
 )
@@ -109,9 +110,10 @@ type Config struct {
 	Gate      Gate
 	// LoopStep writes a step of one of the user's loops to the audit log.
 	LoopStep  func(list string, s ralph.Step) error
-	Documents Documents
-	// Shares sets the roles of other processes' agents in documents.
-	Shares Shares
+	Documents *documents.Library
+	// Shares has the documents in which the service sets the roles of other processes'
+	// agents.
+	Shares *documents.Library
 }
 
 // Service answers the dialect's requests. It is a jsonrpc.Handler and safe for

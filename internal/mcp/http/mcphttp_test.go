@@ -156,10 +156,10 @@ func TestHeadersAndBodiesAreChecked(t *testing.T) {
 	}{
 		"without sessions":             {list, map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}, 200, `"echo"`},
 		"a method, no version":         {list, map[string]string{"Mcp-Method": "tools/list"}, 400, `-32020`},
-		"a revision to come":           {list, map[string]string{"Mcp-Protocol-Version": "2999-01-01", "Mcp-Method": "tools/list"}, 400, `2026-07-28`},
+		"a future revision":            {list, map[string]string{"Mcp-Protocol-Version": "2999-01-01", "Mcp-Method": "tools/list"}, 400, `2026-07-28`},
 		"another's session":            {list, map[string]string{"Mcp-Session-Id": "stolen", "Mcp-Protocol-Version": "2025-11-25"}, 404, `session not found`},
 		"a session in the later era":   {list, map[string]string{"Mcp-Session-Id": "stolen", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"}, 404, `session not found`},
-		"a revision that never was":    {initialize, map[string]string{"Mcp-Protocol-Version": "2025-01-01"}, 400, `Unsupported protocol version`},
+		"an unknown revision":          {initialize, map[string]string{"Mcp-Protocol-Version": "2025-01-01"}, 400, `Unsupported protocol version`},
 		"another host":                 {initialize, map[string]string{"Host": "evil.example.com"}, 403, `Host`},
 		"another host, later":          {list, map[string]string{"Host": "evil.example.com", "Mcp-Protocol-Version": "2026-07-28"}, 403, `Host`},
 		"a body that is too large":     {strings.Repeat(" ", 2000) + list, map[string]string{"Mcp-Protocol-Version": "2026-07-28"}, 413, ``},

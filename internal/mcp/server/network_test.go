@@ -361,7 +361,7 @@ func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			t.Fatal("it is not")
+			t.Fatal("the agent was not registered automatically")
 		}
 	}
 }
