@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -185,38 +186,30 @@ func fieldComments(dirs ...string) (map[string]string, error) {
 			if err != nil {
 				return nil, err
 			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				if decl, ok := n.(*ast.GenDecl); ok && decl.Tok == token.TYPE {
-					typeComments(file.Name.Name, decl, comments)
+			for _, decl := range file.Decls {
+				if decl, ok := decl.(*ast.GenDecl); ok {
+					addComments(file.Name.Name, decl, comments)
 				}
-				return true
-			})
+			}
 		}
 	}
 	return comments, nil
 }
 
-func typeComments(pkg string, decl *ast.GenDecl, comments map[string]string) {
+func addComments(pkg string, decl *ast.GenDecl, comments map[string]string) {
 	for _, spec := range decl.Specs {
-		if spec, ok := spec.(*ast.TypeSpec); ok {
-			comments[pkg+"."+spec.Name.Name] = decl.Doc.Text()
-			structComments(pkg+"."+spec.Name.Name, spec.Type, comments)
+		spec, ok := spec.(*ast.TypeSpec)
+		if !ok {
+			continue
 		}
-	}
-}
-
-func structComments(prefix string, expr ast.Expr, comments map[string]string) {
-	s, ok := expr.(*ast.StructType)
-	if !ok {
-		return
-	}
-	for _, f := range s.Fields.List {
-		text := f.Doc.Text()
-		if text == "" {
-			text = f.Comment.Text()
-		}
-		for _, name := range f.Names {
-			comments[prefix+"."+name.Name] = text
+		name := pkg + "." + spec.Name.Name
+		comments[name] = decl.Doc.Text()
+		if s, ok := spec.Type.(*ast.StructType); ok {
+			for _, f := range s.Fields.List {
+				for _, field := range f.Names {
+					comments[name+"."+field.Name] = cmp.Or(f.Doc.Text(), f.Comment.Text())
+				}
+			}
 		}
 	}
 }

@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,53 +23,34 @@ func noticeFile() ([]byte, error) {
 }
 
 // module is a module in the cache.
-type module struct {
-	Path, Version, Dir string
-	Main               bool
-}
+type module struct{ path, version, dir string }
 
 // linked lists the modules of the packages in cmd, on all platforms.
 func linked() ([]module, error) {
-	found := map[string]module{}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, err
+	}
+	modules := []module{{path: "Go standard library", dir: strings.TrimSpace(string(root))}}
 	for _, system := range []string{"linux", "darwin", "windows"} {
-		cmd := exec.Command("go", "list", "-deps", "-json=Module", "./cmd/...")
+		cmd := exec.Command("go", "list", "-deps", "-f",
+			"{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}{{end}}{{end}}", "./cmd/...")
 		cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH=amd64", "CGO_ENABLED=0")
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
 		if err != nil {
 			return nil, fmt.Errorf("list the packages for %s: %w", system, err)
 		}
-		if err := collect(out, found); err != nil {
-			return nil, err
+		for line := range strings.Lines(string(out)) {
+			path, rest, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			version, dir, _ := strings.Cut(rest, "\t")
+			if m := (module{path, version, dir}); path != "" && !slices.Contains(modules, m) {
+				modules = append(modules, m)
+			}
 		}
 	}
-	root, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		return nil, err
-	}
-	modules := []module{{Path: "Go standard library", Dir: strings.TrimSpace(string(root))}}
-	for _, m := range found {
-		modules = append(modules, m)
-	}
-	slices.SortFunc(modules, func(a, b module) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(modules[1:], func(a, b module) int { return cmp.Compare(a.path, b.path) })
 	return modules, nil
-}
-
-func collect(list []byte, found map[string]module) error {
-	dec := json.NewDecoder(bytes.NewReader(list))
-	for {
-		var p struct{ Module *module }
-		err := dec.Decode(&p)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if m := p.Module; m != nil && !m.Main {
-			found[m.Path] = *m
-		}
-	}
 }
 
 // notice writes every licence once, with the modules that it is for.
@@ -79,14 +58,14 @@ func notice(modules []module) ([]byte, error) {
 	texts := map[string][]string{} // modules by their licence's text
 	var order []string
 	for _, m := range modules {
-		text, err := licence(m.Dir)
+		text, err := licence(m.dir)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", m.Path, err)
+			return nil, fmt.Errorf("%s: %w", m.path, err)
 		}
 		if texts[text] == nil {
 			order = append(order, text)
 		}
-		texts[text] = append(texts[text], strings.TrimSpace(m.Path+" "+m.Version))
+		texts[text] = append(texts[text], strings.TrimSpace(m.path+" "+m.version))
 	}
 	var b bytes.Buffer
 	b.WriteString("Parley is distributed under the MIT licence, see LICENSE. Its programs are linked\n" +

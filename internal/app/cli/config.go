@@ -73,55 +73,41 @@ type configValue struct {
 	shown string // the origin in text
 }
 
-func hubValues(cfg *config.Loaded) []configValue {
-	var all []configValue
-	for _, v := range cfg.Values() {
-		all = append(all, configValue{configHub, v.Key, v.Value, string(v.Origin.Kind), v.Origin.Name, v.Origin.Line, v.Origin.String()})
-	}
-	return all
-}
-
-func mcpValues(cfg *mcpconfig.Config) []configValue {
-	var all []configValue
-	for _, v := range cfg.Values() {
-		all = append(all, configValue{configMCP, v.Key, v.Value, string(v.Origin.Layer), v.Origin.Name, v.Origin.Line, v.Origin.String()})
-	}
-	return all
-}
-
 func (a *app) configShow(which string) error {
 	hub, mcp, err := a.configurations(which)
 	if err != nil {
 		return err
 	}
+	ofHub, ofMCP := []configValue{}, []configValue{}
 	if hub != nil {
 		a.warn(hub)
+		for _, v := range hub.Values() {
+			o := v.Origin
+			ofHub = append(ofHub, configValue{configHub, v.Key, v.Value, string(o.Kind), o.Name, o.Line, o.String()})
+		}
+	}
+	if mcp != nil {
+		for _, v := range mcp.Values() {
+			o := v.Origin
+			ofMCP = append(ofMCP, configValue{configMCP, v.Key, v.Value, string(o.Layer), o.Name, o.Line, o.String()})
+		}
 	}
 	if a.json() {
-		all := []configValue{}
-		if hub != nil {
-			all = append(all, hubValues(hub)...)
-		}
-		if mcp != nil {
-			all = append(all, mcpValues(mcp)...)
-		}
-		writeJSON(a.stdout, all)
+		writeJSON(a.stdout, append(ofHub, ofMCP...))
 		return nil
 	}
 	if hub != nil {
 		fmt.Fprintln(a.stdout, a.style.bold("The hub"))
-		if err := a.printValues(hubValues(hub)); err != nil {
-			return err
-		}
+		err = a.printValues(ofHub)
 	}
 	if hub != nil && mcp != nil {
 		fmt.Fprintln(a.stdout)
 	}
-	if mcp != nil {
+	if err == nil && mcp != nil {
 		fmt.Fprintf(a.stdout, "%s in %s\n", a.style.bold("The MCP server"), plain(mcp.ProjectPath))
-		return a.printValues(mcpValues(mcp))
+		err = a.printValues(ofMCP)
 	}
-	return nil
+	return err
 }
 
 func (a *app) printValues(values []configValue) error {

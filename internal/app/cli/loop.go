@@ -109,7 +109,7 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	if err != nil {
 		return usage("%v", err)
 	}
-	dir, err := a.listStateDir(path)
+	dir, _, err := a.stateDir("", path)
 	if err != nil {
 		return err
 	}
@@ -123,11 +123,7 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
 	}
-	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
-	if err != nil {
-		return err
-	}
-	dir, err := a.queueStateDir(cfg, f.queue)
+	dir, project, err := a.stateDir(f.queue, "")
 	if err == nil {
 		err = makeStateDir(dir)
 	}
@@ -141,7 +137,7 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 		}
 		list, err := loop.OpenQueue(loop.QueueOptions{
 			Worker: person, Name: f.queue, File: filepath.Join(dir, "claim.json"), Follow: f.follow,
-			Lease: time.Duration(cfg.WorkQueue.AckTimeout) * time.Second,
+			Lease: time.Duration(project.WorkQueue.AckTimeout) * time.Second,
 		})
 		if err != nil {
 			return err
@@ -289,30 +285,29 @@ func (a *app) printStep(s ralph.Step) {
 	fmt.Fprintln(a.stdout, line)
 }
 
-// listStateDir returns the directory of the state of a list's loop: in the data directory,
-// named after the list's path.
-func (a *app) listStateDir(path string) (string, error) {
-	absolute, err := filepath.Abs(path)
-	if err != nil {
-		return "", usage("%v", err)
-	}
-	if real, err := filepath.EvalSymlinks(absolute); err == nil {
-		absolute = real
-	}
-	return a.stateDir(absolute)
-}
-
-func (a *app) queueStateDir(project *mcpconfig.Config, queue string) (string, error) {
-	return a.stateDir("queue " + queue + " of " + project.ProjectPath)
-}
-
-func (a *app) stateDir(name string) (string, error) {
+// stateDir returns the directory of the state of a loop: in the data directory, named after the list's path, or after
+// the queue and its project, which it also returns.
+func (a *app) stateDir(queue, path string) (dir string, project *mcpconfig.Config, err error) {
 	cfg, err := a.load()
 	if err != nil {
-		return "", err
+		return "", nil, err
+	}
+	var name string
+	if queue != "" {
+		if project, err = mcpconfig.Load(mcpconfig.Sources{}); err != nil {
+			return "", nil, err
+		}
+		name = "queue " + queue + " of " + project.ProjectPath
+	} else {
+		if name, err = filepath.Abs(path); err != nil {
+			return "", nil, usage("%v", err)
+		}
+		if real, err := filepath.EvalSymlinks(name); err == nil {
+			name = real
+		}
 	}
 	sum := sha256.Sum256([]byte(name))
-	return filepath.Join(cfg.DataDir, "loops", hex.EncodeToString(sum[:8])), nil
+	return filepath.Join(cfg.DataDir, "loops", hex.EncodeToString(sum[:8])), project, nil
 }
 
 func makeStateDir(dir string) error {
@@ -324,18 +319,12 @@ func makeStateDir(dir string) error {
 
 // stateFileOf returns the state file of the loop that the arguments name. If the loop has
 // never run, the file does not exist; that is an error unless the list exists.
-func (a *app) stateFileOf(queue string, args []string) (file string, err error) {
-	var dir, name string
+func (a *app) stateFileOf(queue string, args []string) (string, error) {
+	path, name := "", "the queue "+queue
 	if queue == "" {
-		name = args[0]
-		dir, err = a.listStateDir(name)
-	} else {
-		name = "the queue " + queue
-		var cfg *mcpconfig.Config
-		if cfg, err = mcpconfig.Load(mcpconfig.Sources{}); err == nil {
-			dir, err = a.queueStateDir(cfg, queue)
-		}
+		path, name = args[0], args[0]
 	}
+	dir, _, err := a.stateDir(queue, path)
 	if err != nil {
 		return "", err
 	}

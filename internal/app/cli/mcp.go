@@ -143,20 +143,11 @@ func (a *app) reserveStdout() io.Writer {
 func (a *app) interruptibleServer(ctx context.Context) (context.Context, context.CancelFunc) {
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	ctx, cancel := a.interruptible(ctx)
-	stop := context.AfterFunc(ctx, func() { signal.Stop(hup) })
-	go func() {
-		select {
-		case <-hup:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	context.AfterFunc(ctx, stop)
 	return ctx, func() {
 		cancel()
-		stop()
 		signal.Stop(pipe)
 	}
 }
