@@ -54,8 +54,8 @@ type Source struct {
 	// Token is the hub's bearer token, "" for none. It is only sent over HTTPS or to
 	// loopback addresses.
 	Token string
-	// Interval is the time between two requests; 0 means DefaultInterval. It must be
-	// well below the registry's RemoteTTL.
+	// Interval is the time between a response and the next request; 0 means DefaultInterval. It must be well
+	// below the registry's RemoteTTL.
 	Interval time.Duration
 	// Client makes the requests; nil means a client that follows no redirects.
 	Client *http.Client
@@ -87,8 +87,8 @@ func discoveryError(message string, err error) *registry.Error {
 	return &registry.Error{Code: registry.CodeDiscovery, Message: message, Err: err}
 }
 
-// Discover implements [registry.Source]. It requests the cards now and every
-// Interval, and returns when a request fails; the registry calls it again.
+// Discover implements [registry.Source]. It requests the cards now and again Interval after each response, and
+// returns when a request fails; the registry then calls it again.
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	known := map[string]bool{}
 	for {

@@ -36,7 +36,7 @@ func (l *link) lastMessage() time.Time {
 	return l.lastSeen
 }
 
-// enqueue sends the statement about an agent as it is when its turn comes.
+// enqueue schedules the sending of the statement about an agent, in its state at the time of sending.
 func (l *link) enqueue(id string) {
 	l.mu.Lock()
 	l.queue[id] = struct{}{}

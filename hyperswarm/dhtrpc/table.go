@@ -80,7 +80,7 @@ func (t *table) heard(id ID, addr netip.AddrPort, now time.Time) (stale *contact
 	return oldest
 }
 
-// pinged marks the end of a ping that heard asked for.
+// pinged marks the end of a ping that heard requested.
 func (t *table) pinged(c *contact) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ const (
 // admission bounds how many handshakes are computed: each costs curve arithmetic before the client's
 // identity is known. It is safe for concurrent use.
 //
-// A forwarding host can name any client, so what comes through one host is bounded as well. Client
+// A forwarding host can name any client, so the handshakes that one host forwards are bounded as well. Client
 // addresses can be forged, so hosts with a recently confirmed connection have a reserve that a flood of
 // others does not use up.
 type admission struct {

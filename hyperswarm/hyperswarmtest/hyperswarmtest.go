@@ -1,5 +1,4 @@
-// Package hyperswarmtest has private DHTs on loopback, and networks in memory, for
-// tests.
+// Package hyperswarmtest provides private DHTs on loopback, and simulated networks in memory, for tests.
 package hyperswarmtest
 
 import (
@@ -15,10 +14,10 @@ import (
 // Loopback is any port of the loopback interface.
 var Loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
-// patience bounds what a test waits for.
+// patience bounds how long a test waits.
 const patience = time.Minute
 
-// Context returns a context that ends with the test, or when it hangs.
+// Context returns a context that ends with the test, or after a minute.
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -26,7 +25,7 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Node returns a node with an option's value, closed at the test's end.
+// Node starts a node on loopback unless o.Listen is set, and closes it at the test's end.
 func Node(t testing.TB, o hyperdht.Options) *hyperdht.Node {
 	t.Helper()
 	if !o.Listen.IsValid() {
@@ -46,8 +45,7 @@ func Node(t testing.TB, o hyperdht.Options) *hyperdht.Node {
 	return n
 }
 
-// Network starts size nodes that make a DHT and returns the addresses of the
-// first ones, to bootstrap from.
+// Network starts a DHT of size nodes, and returns them with the addresses of up to three bootstrap nodes.
 func Network(t testing.TB, size int) (bootstrap []string, nodes []*hyperdht.Node) {
 	t.Helper()
 	for i := range size {
@@ -63,7 +61,7 @@ func Network(t testing.TB, size int) (bootstrap []string, nodes []*hyperdht.Node
 	return bootstrap, nodes
 }
 
-// Listen listens at a node, and returns when others can find it.
+// Listen starts a listener on a node's own key and blocks until it is announced.
 func Listen(ctx context.Context, t testing.TB, n *hyperdht.Node) *hyperdht.Listener {
 	t.Helper()
 	l, err := n.Listen(hyperdht.ListenOptions{})

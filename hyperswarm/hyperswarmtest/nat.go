@@ -4,17 +4,17 @@ import (
 	"net/netip"
 )
 
-// Mapping is what a NAT shows others of an inner socket.
+// Mapping is how a NAT maps an inner socket to outer addresses.
 type Mapping int
 
 // The mappings.
 const (
-	Same  Mapping = iota // the same address to everybody
-	Fresh                // another port to everybody
+	Same  Mapping = iota // one outer address for all peers
+	Fresh                // another outer port for each peer
 )
 
-// NAT is a router between inner hosts and the network. It lets in only what comes
-// from an address, port included, to which the inner socket has sent something.
+// NAT is a router between inner hosts and the network. It forwards a datagram to an inner socket only if that
+// socket has sent one to the sender's address and port.
 type NAT struct {
 	n       *Simulation
 	host    netip.Addr
@@ -29,10 +29,10 @@ type mappingKey struct{ inner, to netip.AddrPort }
 
 type mapped struct {
 	conn *Conn
-	open map[netip.AddrPort]bool // who may send
+	open map[netip.AddrPort]bool // senders to forward from
 }
 
-// NAT adds a router with an outer address.
+// NAT adds a router with the outer address host.
 func (n *Simulation) NAT(host string, m Mapping) *NAT {
 	r := &NAT{
 		n: n, host: netip.MustParseAddr(host), mapping: m, next: 40000,
@@ -47,7 +47,7 @@ func (n *Simulation) NAT(host string, m Mapping) *NAT {
 // Listen returns a socket of an inner host. Port 0 means any.
 func (r *NAT) Listen(at netip.AddrPort) *Conn { return r.n.listen(at, r, r.inner) }
 
-// send translates what leaves; n.mu is held.
+// send returns the outer address of a datagram's sender; n.mu is held.
 func (r *NAT) send(c *Conn, to netip.AddrPort) (from netip.AddrPort) {
 	k := mappingKey{inner: c.addr}
 	if r.mapping == Fresh {
@@ -64,7 +64,7 @@ func (r *NAT) send(c *Conn, to netip.AddrPort) (from netip.AddrPort) {
 	return netip.AddrPortFrom(r.host, port)
 }
 
-// receive finds the inner socket for what arrives; n.mu is held.
+// receive returns the inner socket for a datagram, or nil if it is dropped; n.mu is held.
 func (r *NAT) receive(from, to netip.AddrPort) *Conn {
 	m := r.in[to.Port()]
 	if m == nil || !m.open[from] {
@@ -79,7 +79,7 @@ func (n *Simulation) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
 	from := c.addr
 	if c.nat != nil {
 		if dst := c.nat.inner[to]; dst != nil {
-			return dst, from // neighbours
+			return dst, from // on the same inner network
 		}
 		from = c.nat.send(c, to)
 	}
@@ -93,7 +93,7 @@ func (n *Simulation) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
 func (n *Simulation) freePort() uint16 {
 	n.port++
 	if n.port == 0 {
-		panic("simnettest: there are no more ports")
+		panic("hyperswarmtest: all ports are used up")
 	}
 	return n.port
 }

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// Simulation is a network of UDP sockets in memory that loses, repeats and delays
-// datagrams. In a testing/synctest bubble its delays take no time and are exact. It
-// connects the sockets made by Listen. It is safe for concurrent use.
+// Simulation is a network of UDP sockets in memory that loses, repeats and delays datagrams. In a testing/synctest
+// bubble its delays take no real time and are exact. Sockets are added with Listen. It is safe for concurrent use.
 type Simulation struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -22,13 +21,13 @@ type Simulation struct {
 	port   uint16
 }
 
-// Faults is what the network does to datagrams.
+// Faults are the faults that the network causes.
 type Faults struct {
-	Loss, Repeat  float64       // parts of 1
+	Loss, Repeat  float64       // probabilities
 	Delay, Jitter time.Duration // of each datagram; jitter reorders
 }
 
-// Simulate returns a network whose faults are the same each time for a seed.
+// Simulate returns a network whose faults depend only on the seed.
 func Simulate(seed uint64, f Faults) *Simulation {
 	return &Simulation{
 		rng: rand.New(rand.NewPCG(seed, seed)), faults: f, port: 1024,
@@ -36,7 +35,7 @@ func Simulate(seed uint64, f Faults) *Simulation {
 	}
 }
 
-// Tap has f called with each datagram; it is lost if f returns false.
+// Tap sets a function that is called with each datagram, and drops the datagram by returning false.
 func (n *Simulation) Tap(f func(data []byte, from, to netip.AddrPort) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,16 +49,16 @@ func (n *Simulation) Set(f Faults) {
 	n.faults = f
 }
 
-// queueSize is how many datagrams wait to be read, as in a kernel's buffer.
+// queueSize is how many datagrams can wait for a read, like a kernel's buffer.
 const queueSize = 2048
 
 // Listen returns a socket at an address; port 0 means any.
 func (n *Simulation) Listen(at string) *Conn { return n.ListenAt(netip.MustParseAddrPort(at)) }
 
-// ListenAt is Listen for an address that is one already.
+// ListenAt is Listen for a parsed address.
 func (n *Simulation) ListenAt(at netip.AddrPort) *Conn { return n.listen(at, nil, n.conns) }
 
-// listen adds a socket, of a router's inner host if nat is not nil.
+// listen adds a socket, on an inner host of nat if that is not nil.
 func (n *Simulation) listen(at netip.AddrPort, nat *NAT, conns map[netip.AddrPort]*Conn) *Conn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,8 +69,8 @@ func (n *Simulation) listen(at netip.AddrPort, nat *NAT, conns map[netip.AddrPor
 	return conns[at]
 }
 
-// fate draws what happens to a datagram: who gets it, from whom, and when its
-// copies arrive.
+// fate returns the receiver of a datagram (nil if it is lost), the sender's address as the receiver sees it, and the
+// delays of its copies.
 func (n *Simulation) fate(data []byte, by *Conn, to netip.AddrPort) (*Conn, netip.AddrPort, []time.Duration) {
 	n.mu.Lock()
 	tap := n.tap
@@ -106,18 +105,18 @@ type datagram struct {
 	at   time.Time
 }
 
-// Conn is a socket: what a udx.Mux serves.
+// Conn is a simulated UDP socket, a udx.PacketConn.
 type Conn struct {
 	n      *Simulation
-	nat    *NAT                     // nil: it is on the network itself
-	conns  map[netip.AddrPort]*Conn // of its network
+	nat    *NAT                     // nil: the socket is not behind a NAT
+	conns  map[netip.AddrPort]*Conn // the sockets of its network
 	addr   netip.AddrPort
 	queue  chan datagram
 	once   sync.Once
 	closed chan struct{}
 
 	mu      sync.Mutex
-	waiting []datagram // by the time of delivery
+	waiting []datagram // ordered by the time of delivery
 }
 
 // ReadFromUDPAddrPort is as that of a *net.UDPConn.
@@ -144,8 +143,8 @@ func (c *Conn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	return len(b), nil
 }
 
-// schedule has a datagram arrive after a while. Those that are due at the same
-// time arrive in the order in which they were sent.
+// schedule delivers a datagram after a delay. Those that are due at the same time arrive in the order in which they
+// were sent.
 func (c *Conn) schedule(g datagram, after time.Duration) {
 	if after == 0 {
 		c.push(g)
@@ -160,7 +159,7 @@ func (c *Conn) schedule(g datagram, after time.Duration) {
 	})
 	c.waiting = slices.Insert(c.waiting, at, g)
 	c.mu.Unlock()
-	time.AfterFunc(after, func() { // each timer lets the first one in
+	time.AfterFunc(after, func() { // each timer delivers the first one
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.push(c.waiting[0])

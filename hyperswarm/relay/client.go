@@ -88,7 +88,7 @@ type Listener struct {
 	slots chan struct{}
 
 	once  sync.Once
-	first chan struct{} // closed when the first attempt to register has come to an end
+	first chan struct{} // closed when the first attempt to register has ended
 
 	mu      sync.Mutex
 	failure error // why it is not registered now

@@ -11,7 +11,7 @@ import (
 // runtime wakes a second thread as well, which costs as much as everything else that a short message needs.
 // Therefore the goroutine lends the reading to a stream that receives one datagram after the other: the
 // stream's Read then waits at the socket itself. The borrower handles packets of streams only. Any other
-// datagram, even of a second stream, makes it return the reading.
+// datagram, even of a second stream, ends the loan: the goroutine reads again.
 const (
 	// lendAfter is how many datagrams in a row, one per read and all for the same stream, make the
 	// goroutine lend the reading.
@@ -19,8 +19,8 @@ const (
 	// shortDatagram is the longest that counts: others probably follow a longer one, and then receiving and
 	// decrypting in two goroutines is faster.
 	shortDatagram = 1024
-	// lendTime is how long a borrower may stay away from the socket, up to twice as long; datagrams wait
-	// meanwhile.
+	// lendTime is how long a borrower may leave the socket unread before the loan ends; the end takes up to
+	// twice as long. Datagrams wait meanwhile.
 	lendTime = time.Millisecond
 )
 
@@ -64,7 +64,7 @@ func (t *turn) due(only *Stream, size int) bool {
 	return t.streak >= lendAfter && only.comesBack()
 }
 
-// lend lets a stream read until it returns the reading or stays away.
+// lend blocks while a stream reads, until the stream returns the reading or leaves the socket unread too long.
 func (t *turn) lend(to *Stream) {
 	t.last, t.streak = nil, 0
 	t.mu.Lock()
@@ -88,12 +88,12 @@ func (t *turn) lend(to *Stream) {
 	}
 }
 
-// reclaim takes the reading back if the borrower has not used it for a while.
+// reclaim ends the loan if the borrower has not read since the last check.
 func (t *turn) reclaim() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.borrower == nil: // given back just now
+	case t.borrower == nil: // already returned
 	case t.reading:
 		t.unwatched = true
 	case t.used:
@@ -174,7 +174,7 @@ func (s *Stream) lead() bool {
 			sock.turn.pause()
 			return true
 		}
-		a.flush() // sends acknowledgements that no answer has carried
+		a.flush() // sends acknowledgements that were not sent with data
 		err := a.read(sock)
 		s.leads.Store(nil)
 		sock.dispatchStreams()

@@ -67,7 +67,7 @@ type stream struct {
 	eof      bool // the peer sends nothing more
 
 	heard   time.Time
-	closing bool // a Write must not wait any more
+	closing bool // a Write that waits for a grant must fail
 
 	out  []byte // buffer of Write
 	omu  sync.Mutex
@@ -381,13 +381,14 @@ func (s *stream) Destroy() {
 // Ended is closed when the stream is over and the server has everything.
 func (s *stream) Ended() <-chan struct{} { return s.done }
 
-// SetDeadline is not supported: nothing above the stream has deadlines.
+// SetDeadline returns [os.ErrNoDeadline]. Package sealed, the only user of the stream, sets no deadlines: it ends a
+// connection instead.
 func (s *stream) SetDeadline(time.Time) error { return os.ErrNoDeadline }
 
-// SetReadDeadline is not supported.
+// SetReadDeadline returns [os.ErrNoDeadline]; see SetDeadline.
 func (s *stream) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
 
-// SetWriteDeadline is not supported.
+// SetWriteDeadline returns [os.ErrNoDeadline]; see SetDeadline.
 func (s *stream) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // subject is an address on NATS.
