@@ -2,6 +2,7 @@ package udx
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -87,8 +88,10 @@ func newStream(m *Mux, id uint32) *Stream {
 	s := &Stream{
 		m: m, id: id,
 		first: make(chan Source, 1), readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
-		done: make(chan struct{}), readBy: deadline{done: make(chan struct{})}, writeBy: deadline{done: make(chan struct{})},
+		done: make(chan struct{}),
 	}
+	s.readBy.set(time.Time{})
+	s.writeBy.set(time.Time{})
 	s.mtu = newMTUSearch()
 	s.out.init()
 	s.loss.cc = newCubic(s.mtu.payload)
@@ -376,58 +379,45 @@ func (s *Stream) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline implements net.Conn.
 func (s *Stream) SetWriteDeadline(t time.Time) error { s.writeBy.set(t); return nil }
 
-// deadline is a time that can be changed, with a channel that is closed when the time is reached or
-// changed.
+// deadline is a time that can be changed, or none.
 type deadline struct {
-	mu    sync.Mutex
-	at    time.Time
-	timer *time.Timer
-	done  chan struct{}
-	fired bool // done is closed
+	mu     sync.Mutex
+	ctx    context.Context // ends when the time is reached or changed
+	cancel context.CancelFunc
+}
+
+// current returns the context with the time.
+func (d *deadline) current() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ctx
 }
 
 // expired reports whether the time is reached.
 func (d *deadline) expired() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !d.at.IsZero() && !time.Now().Before(d.at)
+	at, ok := d.current().Deadline()
+	return ok && !time.Now().Before(at)
 }
 
 // isSet reports whether there is a deadline.
 func (d *deadline) isSet() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !d.at.IsZero()
+	_, ok := d.current().Deadline()
+	return ok
 }
 
-func (d *deadline) changed() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.done
-}
+// changed returns a channel that is closed when the time is reached or changed.
+func (d *deadline) changed() <-chan struct{} { return d.current().Done() }
 
+// set changes the time; zero means none.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
+	if d.cancel != nil {
+		d.cancel()
 	}
-	d.fire(d.done)
-	done := make(chan struct{})
-	d.at, d.timer, d.done, d.fired = t, nil, done, false
-	if !t.IsZero() {
-		d.timer = time.AfterFunc(max(time.Until(t), 0), func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.fire(done)
-		})
+	if t.IsZero() {
+		d.ctx, d.cancel = context.WithCancel(context.Background())
+		return
 	}
-}
-
-// fire closes done if it is still the current channel; d.mu is held.
-func (d *deadline) fire(done chan struct{}) {
-	if d.done == done && !d.fired {
-		d.fired = true
-		close(done)
-	}
+	d.ctx, d.cancel = context.WithDeadline(context.Background(), t)
 }
