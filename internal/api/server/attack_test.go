@@ -19,6 +19,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // hostile returns one malformed or hostile message, on one line.
@@ -290,11 +291,5 @@ func halfARequest(r *rig, text string) error {
 // settleGoroutines waits until at most before goroutines run.
 func settleGoroutines(t *testing.T, before int) {
 	t.Helper()
-	for runtime.NumGoroutine() > before {
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	wait.Eventually(t, fmt.Sprintf("at most %d goroutines run", before), func() bool { return runtime.NumGoroutine() <= before })
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -196,13 +197,10 @@ func TestRequestsAreHandledAfterTheirClientDisconnects(t *testing.T) {
 		}
 		c.close()
 	}
-	for r.hub.Status().TotalTasks < clients || r.hub.Status().ActiveTasks > 0 {
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("%+v", r.hub.Status())
-		case <-time.After(time.Millisecond):
-		}
-	}
+	wait.Eventually(t, "every client's task has ended", func() bool {
+		status := r.hub.Status()
+		return status.TotalTasks >= clients && status.ActiveTasks == 0
+	})
 }
 
 // blocking is a handler that blocks until its request is canceled, and reports each
@@ -369,16 +367,10 @@ func TestShutdownWaitsForRunningRequests(t *testing.T) {
 // waitGone waits until a file does not exist.
 func waitGone(t *testing.T, path string) {
 	t.Helper()
-	for {
-		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(path + " still exists")
-		case <-time.After(time.Millisecond):
-		}
-	}
+	wait.Eventually(t, path+" does not exist", func() bool {
+		_, err := os.Lstat(path)
+		return errors.Is(err, os.ErrNotExist)
+	})
 }
 
 func TestShutdownEndsRequestsWhenItsContextEnds(t *testing.T) {
@@ -393,9 +385,7 @@ func TestShutdownEndsRequestsWhenItsContextEnds(t *testing.T) {
 		web <- r.post(t, "/", rpc(3, "message/send", sendParams("wait")))
 	}()
 	<-ready
-	for len(tasks(t, r.hub)) < 3 {
-		<-time.After(time.Millisecond)
-	}
+	wait.Eventually(t, "all three tasks exist", func() bool { return len(tasks(t, r.hub)) >= 3 })
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := r.Shutdown(ctx); err != nil {
@@ -552,16 +542,7 @@ func TestConnectionsLeakNoDescriptors(t *testing.T) {
 // settle waits until at most before descriptors are open.
 func settle(t *testing.T, before int) {
 	t.Helper()
-	for {
-		if openFiles(t) <= before {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	wait.Eventually(t, fmt.Sprintf("at most %d descriptors are open", before), func() bool { return openFiles(t) <= before })
 }
 
 func TestErrorTextEndsWithTheRemedy(t *testing.T) {
