@@ -1,10 +1,13 @@
 package rawjson
 
 import (
+	"encoding/json"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
 )
 
 // field holds the tags of a struct field.
@@ -64,103 +67,65 @@ func number(tag string) *int64 {
 	return &n
 }
 
-// Schema is a JSON Schema (draft 7), with its keys in a fixed order.
-type Schema struct {
-	Schema               string      `json:"$schema,omitempty"`
-	ID                   string      `json:"$id,omitempty"`
-	Title                string      `json:"title,omitempty"`
-	Description          string      `json:"description,omitempty"`
-	Type                 string      `json:"type"`
-	Pattern              string      `json:"pattern,omitempty"`
-	Format               string      `json:"format,omitempty"`
-	Enum                 []string    `json:"enum,omitempty"`
-	Minimum              *int64      `json:"minimum,omitempty"`
-	Maximum              *int64      `json:"maximum,omitempty"`
-	MaxLength            *int64      `json:"maxLength,omitempty"`
-	MinItems             *int64      `json:"minItems,omitempty"`
-	MaxItems             *int64      `json:"maxItems,omitempty"`
-	Default              any         `json:"default,omitempty"`
-	Items                *Schema     `json:"items,omitempty"`
-	Properties           *properties `json:"properties,omitempty"`
-	Required             []string    `json:"required,omitempty"`
-	AdditionalProperties *bool       `json:"additionalProperties,omitempty"`
-}
-
-// properties is an object whose keys are in the order of the struct's fields.
-type properties struct {
-	names   []string
-	schemas []*Schema
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (p *properties) MarshalJSON() ([]byte, error) {
-	out := []byte{'{'}
-	for i, name := range p.names {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		var err error
-		if out, err = Append(append(AppendString(out, name), ':'), p.schemas[i]); err != nil {
-			return nil, err
-		}
-	}
-	return append(out, '}'), nil
-}
-
-// SchemaOf returns the schema of what Decode accepts into a value of v's type,
-// a struct. The caller sets $id, title and the like.
-func SchemaOf(v any) *Schema {
+// SchemaOf returns the JSON Schema (draft 7) of what Decode accepts into a value of v's
+// type, a struct. The caller sets the title and the like.
+func SchemaOf(v any) *jsonschema.Schema {
 	s := schemaOf(reflect.TypeOf(v), field{})
 	s.Schema = "http://json-schema.org/draft-07/schema#"
 	return s
 }
 
-func schemaOf(t reflect.Type, f field) *Schema {
-	s := &Schema{Description: f.doc, Format: f.format, Enum: f.enum}
+func schemaOf(t reflect.Type, f field) *jsonschema.Schema {
+	s := &jsonschema.Schema{Description: f.doc, Default: fallback(f.fallback, t)}
 	switch t.Kind() {
 	case reflect.Struct:
-		closed := false
-		s.Type, s.Properties, s.AdditionalProperties = "object", &properties{}, &closed
+		nothing := &jsonschema.Schema{Not: &jsonschema.Schema{}}
+		s.Type, s.Properties, s.AdditionalProperties = "object", map[string]*jsonschema.Schema{}, nothing
 		for _, f := range fields(t) {
-			s.Properties.names = append(s.Properties.names, f.name)
-			s.Properties.schemas = append(s.Properties.schemas, schemaOf(t.FieldByIndex(f.index).Type, f))
+			s.PropertyOrder = append(s.PropertyOrder, f.name)
+			s.Properties[f.name] = schemaOf(t.FieldByIndex(f.index).Type, f)
 			if f.required {
 				s.Required = append(s.Required, f.name)
 			}
 		}
 	case reflect.Slice:
-		element := f
-		element.doc, element.min, element.max, element.fallback = "", nil, nil, ""
-		s.Type, s.MinItems, s.MaxItems = "array", f.min, f.max
-		s.Enum, s.Format = nil, ""
-		s.Items = schemaOf(t.Elem(), element)
+		s.Type, s.MinItems, s.MaxItems = "array", as[int](f.min), as[int](f.max)
+		f.doc, f.min, f.max, f.fallback = "", nil, nil, ""
+		s.Items = schemaOf(t.Elem(), f)
 	case reflect.String:
-		s.Type, s.MaxLength = "string", f.max
+		s.Type, s.Format, s.MaxLength = "string", f.format, as[int](f.max)
 		if f.pattern != nil {
 			s.Pattern = f.pattern.String()
+		}
+		for _, value := range f.enum {
+			s.Enum = append(s.Enum, value)
 		}
 	case reflect.Bool:
 		s.Type = "boolean"
 	case reflect.Int, reflect.Int64:
-		s.Type, s.Minimum, s.Maximum = "integer", f.min, f.max
+		s.Type, s.Minimum, s.Maximum = "integer", as[float64](f.min), as[float64](f.max)
 	default:
 		panic("rawjson: no support for " + t.String())
 	}
-	s.Default = fallback(f.fallback, t)
 	return s
 }
 
-// fallback returns the default tag's text as a JSON value of type t.
-func fallback(text string, t reflect.Type) any {
-	if text == "" {
+// as converts a bound to the type of a schema's field.
+func as[T int | float64](n *int64) *T {
+	if n == nil {
 		return nil
 	}
-	switch t.Kind() {
-	case reflect.Bool:
-		return text == "true"
-	case reflect.Int, reflect.Int64:
-		return number(text)
-	default:
-		return text
+	converted := T(*n)
+	return &converted
+}
+
+// fallback returns the default tag's text as a JSON value of type t.
+func fallback(text string, t reflect.Type) json.RawMessage {
+	switch {
+	case text == "":
+		return nil
+	case t.Kind() == reflect.Bool, t.Kind() == reflect.Int, t.Kind() == reflect.Int64:
+		return json.RawMessage(text)
 	}
+	return AppendString(nil, text)
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
+
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/base/text"
 )
@@ -180,7 +182,7 @@ func DefaultChannels() []Channel {
 }
 
 // Schema returns the JSON Schema of the files.
-func Schema() *rawjson.Schema {
+func Schema() *jsonschema.Schema {
 	s := rawjson.SchemaOf(Document{})
 	s.Title = "Configuration of nats-mcp-server (" + ProjectFile + ")"
 	return s
