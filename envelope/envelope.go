@@ -9,11 +9,14 @@ package envelope
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"time"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/base/clock"
@@ -197,24 +200,10 @@ func rawPayload(payload any) (json.RawMessage, error) {
 // newID returns a UUID of version 7 for a Unix time in milliseconds. Ids are unique,
 // not secret, so it uses the runtime's generator, without locks and system calls.
 func newID(now int64) string {
-	var id [36]byte
-	hi := uint64(now)<<16 | 0x7000 | rand.Uint64()&0x0fff
-	lo := rand.Uint64()&(1<<62-1) | 1<<63
-	putHex(id[0:8], hi>>32)
-	putHex(id[9:13], hi>>16)
-	putHex(id[14:18], hi)
-	putHex(id[19:23], lo>>48)
-	putHex(id[24:36], lo)
-	id[8], id[13], id[18], id[23] = '-', '-', '-', '-'
-	return string(id[:])
-}
-
-// putHex writes the lowest digits of v.
-func putHex(dst []byte, v uint64) {
-	for i := len(dst) - 1; i >= 0; i-- {
-		dst[i] = "0123456789abcdef"[v&15]
-		v >>= 4
-	}
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], uint64(now)<<16|0x7000|rand.Uint64()&0x0fff)
+	binary.BigEndian.PutUint64(id[8:], rand.Uint64()&(1<<62-1)|1<<63)
+	return id.String()
 }
 
 // Validate returns nil for a valid envelope, without allocating, and otherwise an
