@@ -24,8 +24,9 @@ import (
 func main() {
 	var c check
 	flag.BoolVar(&c.quick, "quick", false, "leave out the race detector, the other platforms and the real agents")
-	only := flag.String("only", "", "run only these steps, separated by commas; the step fuzz runs only then")
+	only := flag.String("only", "", "run only these steps, separated by commas; the steps fuzz and mutate run only then")
 	flag.DurationVar(&c.fuzzTime, "fuzztime", 30*time.Second, "how long the step fuzz runs each target")
+	flag.StringVar(&c.property, "property", "", "the `number` of the only property that the step mutate breaks, two digits")
 	flag.Parse()
 	c.ci = os.Getenv("CI") == "true"
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -43,6 +44,7 @@ type check struct {
 	quick    bool
 	ci       bool
 	fuzzTime time.Duration
+	property string
 }
 
 type step struct {
@@ -63,13 +65,14 @@ func (c *check) steps() []step {
 		{"test", c.test},
 		{"interop", c.interop},
 		{"fuzz", c.fuzz},
+		{"mutate", c.mutate},
 	}
 }
 
 func (c *check) run(ctx context.Context, only string) error {
 	var failed []string
 	for _, s := range c.steps() {
-		if only == "" && s.name == "fuzz" || only != "" && !slices.Contains(strings.Split(only, ","), s.name) {
+		if only == "" && (s.name == "fuzz" || s.name == "mutate") || only != "" && !slices.Contains(strings.Split(only, ","), s.name) {
 			continue
 		}
 		fmt.Printf("== %s\n", s.name)

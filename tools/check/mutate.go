@@ -1,16 +1,9 @@
-// Mutate verifies that the property tests can fail. For each mutation of its table it changes one text of the
-// coordination library, in a copy that go test reads instead of the file, and runs the property that must fail. It
-// reports an error if the property passes, if a text does not occur, or if a property fails without a mutation.
-//
-//	go run ./tools/mutate            all
-//	go run ./tools/mutate -only 11   one property
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,8 +13,8 @@ import (
 	"time"
 )
 
-// packages are the packages that test each property, separated by spaces.
-var packages = map[string]string{
+// propertyPackages are the packages that test each property, separated by spaces.
+var propertyPackages = map[string]string{
 	"01": "registry", "02": "registry", "03": "registry", "04": "agent", "05": "registry",
 	"06": "envelope", "07": "envelope", "08": "envelope", "09": "envelope",
 	"10": "channel", "11": "channel", "12": "channel",
@@ -35,46 +28,37 @@ var packages = map[string]string{
 // patience bounds one run: a mutation may make a test hang, which counts as a failure.
 const patience = 3 * time.Minute
 
-func main() {
-	only := flag.String("only", "", "the `number` of one property, two digits")
-	flag.Parse()
-	survived, err := run(*only)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutate:", err)
-		os.Exit(2)
-	}
-	if survived > 0 {
-		fmt.Fprintf(os.Stderr, "mutate: %d mutations went unnoticed\n", survived)
-		os.Exit(1)
-	}
-}
-
-// run tries the mutations and returns how many no test has detected.
-func run(only string) (survived int, err error) {
+// mutate verifies that the property tests can fail. For each mutation of its table it changes one text of the
+// coordination library, in a copy that go test reads instead of the file, and runs the property that must fail. It
+// returns an error if a property passes, if a text does not occur, or if a property fails without a mutation. The step
+// runs only if -only names it.
+func (c *check) mutate(ctx context.Context) error {
+	only := c.property
 	if only == "" {
 		if err := complete(); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	failed, out, err := test(context.Background(), only, "")
+	failed, out, err := testProperty(ctx, only, "")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if failed {
-		return 0, fmt.Errorf("the properties must hold before anything is broken:\n%s", out)
+		return fmt.Errorf("the properties must hold before anything is broken:\n%s", out)
 	}
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer os.RemoveAll(dir)
+	survived := 0
 	for _, m := range mutations {
 		if only != "" && only != m.property {
 			continue
 		}
-		noticed, err := try(dir, m)
+		noticed, err := try(ctx, dir, m)
 		if err != nil {
-			return survived, fmt.Errorf("property %s, %s (%s): %w", m.property, m.file, m.breaks, err)
+			return fmt.Errorf("property %s, %s (%s): %w", m.property, m.file, m.breaks, err)
 		}
 		verdict := "noticed  "
 		if !noticed {
@@ -83,12 +67,15 @@ func run(only string) (survived int, err error) {
 		}
 		fmt.Printf("property %s  %s  %-28s %s\n", m.property, verdict, m.file, m.breaks)
 	}
-	return survived, nil
+	if survived > 0 {
+		return fmt.Errorf("%d mutations went unnoticed", survived)
+	}
+	return nil
 }
 
 // complete reports an error unless each property has a mutation.
 func complete() error {
-	for property := range packages {
+	for property := range propertyPackages {
 		if !slices.ContainsFunc(mutations, func(m mutation) bool { return m.property == property }) {
 			return fmt.Errorf("property %s has no mutation", property)
 		}
@@ -97,30 +84,30 @@ func complete() error {
 }
 
 // try runs the property's test on the mutated source and reports whether it failed.
-func try(dir string, m mutation) (noticed bool, err error) {
-	overlay, err := write(dir, m)
+func try(ctx context.Context, dir string, m mutation) (noticed bool, err error) {
+	overlay, err := writeMutated(dir, m)
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	noticed, out, err := test(ctx, m.property, packages[m.property], "-overlay", overlay)
+	noticed, out, err := testProperty(ctx, m.property, propertyPackages[m.property], "-overlay", overlay)
 	switch {
 	case err != nil:
 		return false, err
 	case strings.Contains(out, "no tests to run"):
-		return false, fmt.Errorf("there is no test of this property in %s", packages[m.property])
+		return false, fmt.Errorf("there is no test of this property in %s", propertyPackages[m.property])
 	case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
 		return false, fmt.Errorf("the mutated source does not build:\n%s", out)
 	}
 	return noticed, nil
 }
 
-// test runs a property's test, or all for "", in the named packages or, for "", in all that have property tests, and
+// testProperty runs a property's test, or all for "", in the named packages or, for "", in all that have property tests, and
 // reports whether it failed. Other packages have no rapid flags.
-func test(ctx context.Context, property, pkgs string, flags ...string) (failed bool, out string, err error) {
+func testProperty(ctx context.Context, property, pkgs string, flags ...string) (failed bool, out string, err error) {
 	if pkgs == "" {
-		for number, p := range packages {
+		for number, p := range propertyPackages {
 			if property == "" || property == number {
 				pkgs += " " + p
 			}
@@ -142,8 +129,8 @@ func test(ctx context.Context, property, pkgs string, flags ...string) (failed b
 	return false, string(text), err
 }
 
-// write writes the mutated copy, and the overlay that replaces the file with it.
-func write(dir string, m mutation) (overlay string, err error) {
+// writeMutated writes the mutated copy, and the overlay that replaces the file with it.
+func writeMutated(dir string, m mutation) (overlay string, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
 		return "", fmt.Errorf("run it at the top of the repository: %w", err)
