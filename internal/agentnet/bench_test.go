@@ -24,7 +24,6 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -240,11 +239,11 @@ const idleAgents = 1000
 func BenchmarkIdleAgents(b *testing.B) {
 	// As with `parley mcp`: each agent is admitted, and has a confined connection and an inbox of its
 	// own.
-	b.Run("process-each", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(store.InboxesPerAgent)) })
-	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, hubtest.New(b), enterEach(store.InboxesShared)) })
-	b.Run("mcp-over-http", func(b *testing.B) { idle(b, hubtest.NewHTTP(b), openSession) })
+	b.Run("process-each", func(b *testing.B) { idle(b, nettest.NewProcess(b), enterEach(store.InboxesPerAgent)) })
+	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, nettest.NewProcess(b), enterEach(store.InboxesShared)) })
+	b.Run("mcp-over-http", func(b *testing.B) { idle(b, nettest.NewHTTPProcess(b), openSession) })
 	b.Run("registry-only", func(b *testing.B) {
-		idle(b, hubtest.New(b), func(b *testing.B, hub hubtest.Hub) func(int) error {
+		idle(b, nettest.NewProcess(b), func(b *testing.B, hub nettest.HubProcess) func(int) error {
 			populate(b, agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, "")}}, idleAgents-1)
 			return func(int) error { return nil }
 		})
@@ -252,8 +251,8 @@ func BenchmarkIdleAgents(b *testing.B) {
 }
 
 // enterEach registers agents, each with a project of its own.
-func enterEach(inboxes store.Inboxes) func(*testing.B, hubtest.Hub) func(int) error {
-	return func(b *testing.B, hub hubtest.Hub) func(int) error {
+func enterEach(inboxes store.Inboxes) func(*testing.B, nettest.HubProcess) func(int) error {
+	return func(b *testing.B, hub nettest.HubProcess) func(int) error {
 		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
 		return func(i int) error {
 			l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}, enter)
@@ -265,7 +264,7 @@ func enterEach(inboxes store.Inboxes) func(*testing.B, hubtest.Hub) func(int) er
 }
 
 // openSession registers agents through MCP over HTTP, spread over twenty projects.
-func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
+func openSession(b *testing.B, hub nettest.HubProcess) func(int) error {
 	const projects = 20
 	dirs := make([]string, projects)
 	for i := range dirs {
@@ -289,7 +288,7 @@ func openSession(b *testing.B, hub hubtest.Hub) func(int) error {
 }
 
 // idle measures the hub's memory. prepare returns a function that registers one more agent.
-func idle(b *testing.B, hub hubtest.Hub, prepare func(*testing.B, hubtest.Hub) func(int) error) {
+func idle(b *testing.B, hub nettest.HubProcess, prepare func(*testing.B, nettest.HubProcess) func(int) error) {
 	const atOnce = 16
 	for b.Loop() {
 		cfg := agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}}

@@ -29,12 +29,11 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 func TestMain(m *testing.M) {
-	hubtest.Main()
+	nettest.HubMain()
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}
@@ -101,7 +100,7 @@ func killDial(at string) func(context.Context) (*bus.Bus, error) {
 			return bus.Open(ctx, bus.Config{URL: bus.Secret(at), Logger: log})
 		}
 	}
-	return hubtest.Hub{Dir: at}.Dial(bus.AccessNetwork, "")
+	return nettest.HubProcess{Dir: at}.Dial(bus.AccessNetwork, "")
 }
 
 func killConfig(at, host string) agentnet.Config {
@@ -324,7 +323,7 @@ func stockVictim(t *testing.T) victim {
 
 // hubVictim is a hub with the embedded bus.
 func hubVictim(t *testing.T) victim {
-	hub := hubtest.New(t)
+	hub := nettest.NewProcess(t)
 	return victim{at: hub.Dir, workersAt: hub.Dir, dial: killDial(hub.Dir), faults: map[string]func(){
 		"hub killed": func() { hub.Kill() },
 		"hub suspended": func() {

@@ -19,7 +19,6 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -195,8 +194,8 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 	srv := startChild(t, "server", address, store, "", func(event) {})
 	t.Cleanup(func() { srv.kill() })
 	link := nettest.StartProxy(t, address)
-	computer := func(name, url string) (*agentnet.Network, hubtest.Hub) {
-		hub := hubtest.New(t)
+	computer := func(name, url string) (*agentnet.Network, nettest.HubProcess) {
+		hub := nettest.NewProcess(t)
 		cfg := killConfig(url, name)
 		cfg.DialLocal, cfg.StateDir = killDial(hub.Dir), t.TempDir()
 		return nettest.OpenLinked(t, cfg), hub

@@ -23,11 +23,11 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/testbed"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 func TestMain(m *testing.M) {
-	hubtest.Main()
+	nettest.HubMain()
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(beChild(role))
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/testbed"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // sends is the number of messages that each kill test sends; `make soak` sends ten thousand.
@@ -89,7 +89,7 @@ func stockDial(url string) func(context.Context) (*bus.Bus, error) {
 
 // hubDialFor joins the hub of a directory. It starts the hub if it is not running.
 func hubDialFor(dir, namespace string) func(context.Context) (*bus.Bus, error) {
-	return hubtest.Hub{Dir: dir}.Dial(bus.AccessProject, namespace)
+	return nettest.HubProcess{Dir: dir}.Dial(bus.AccessProject, namespace)
 }
 
 func killConfig(dial func(context.Context) (*bus.Bus, error)) chat.Config {
@@ -109,7 +109,7 @@ type victim struct {
 // newHub is a hub in a process of its own, which its users start again after it was killed.
 func newHub(t testing.TB) victim {
 	t.Helper()
-	hub := hubtest.New(t)
+	hub := nettest.NewProcess(t)
 	return victim{dial: hubDialFor(hub.Dir, "kill"), at: hub.Dir, kill: func(testing.TB) bool { return hub.Kill() }}
 }
 

@@ -77,15 +77,5 @@ func (o *outbox) counts() (queued, dropped int) {
 
 // drained blocks until the queue is empty or ctx ends.
 func (o *outbox) drained(ctx context.Context) {
-	for {
-		empty := o.empty.Wait()
-		if o.head() == nil {
-			return
-		}
-		select {
-		case <-empty:
-		case <-ctx.Done():
-			return
-		}
-	}
+	o.empty.Until(ctx, nil, func() bool { return o.head() == nil })
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 func TestMain(m *testing.M) {
-	hubtest.Main()
+	nettest.HubMain()
 	goleak.VerifyTestMain(m)
 }
 

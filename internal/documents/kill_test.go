@@ -13,7 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/documents"
-	"github.com/parleyhub/parley/internal/testbed/hubtest"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 var (
@@ -43,7 +43,7 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 	}
 	t.Logf("-kill-edits=%d -kill-seed=%d", *killEdits, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	hub := hubtest.New(t)
+	hub := nettest.NewProcess(t)
 	hub.Start(t)
 
 	var wg sync.WaitGroup
@@ -92,7 +92,7 @@ func TestKilledHubsKeepAcknowledgedEdits(t *testing.T) {
 }
 
 // editThroughKills makes the edits of one client. Each writes the same value into a list, a map and a text.
-func editThroughKills(t *testing.T, hub hubtest.Hub, number int, done *atomic.Int64) (w written) {
+func editThroughKills(t *testing.T, hub nettest.HubProcess, number int, done *atomic.Int64) (w written) {
 	var c *client.Client
 	defer func() {
 		if c != nil {
@@ -135,7 +135,7 @@ func editThroughKills(t *testing.T, hub hubtest.Hub, number int, done *atomic.In
 }
 
 // compact begins a new epoch; a kill may interrupt it.
-func compact(hub hubtest.Hub, document string) {
+func compact(hub nettest.HubProcess, document string) {
 	c, err := hub.Client(context.Background())
 	if err != nil {
 		return
@@ -145,7 +145,7 @@ func compact(hub hubtest.Hub, document string) {
 }
 
 // judge compares the documents with the answers that clients received, and returns the documents' versions.
-func judge(t *testing.T, hub hubtest.Hub, ledgers []written) (versions []string) {
+func judge(t *testing.T, hub nettest.HubProcess, ledgers []written) (versions []string) {
 	t.Helper()
 	c, err := hub.Client(t.Context())
 	if err != nil {

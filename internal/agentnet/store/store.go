@@ -204,19 +204,12 @@ func (s *Store) Commit(ctx context.Context) error {
 func (s *Store) Changed() <-chan struct{} { return s.changed.Wait() }
 
 // Ready blocks until the bus can be used. When ctx ends first it returns why it cannot.
-func (s *Store) Ready(ctx context.Context) error {
-	for {
-		changed := s.Changed()
-		_, err := s.Connected()
-		if err == nil || errors.Is(err, ErrClosed) {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return err
-		}
-	}
+func (s *Store) Ready(ctx context.Context) (err error) {
+	s.changed.Until(ctx, nil, func() bool {
+		_, err = s.Connected()
+		return err == nil || errors.Is(err, ErrClosed)
+	})
+	return err
 }
 
 // Stop ends everything that runs in the background and waits for it. The connection

@@ -1,5 +1,5 @@
 // Package nettest has support for tests of the agents' network: simulated computers on a NATS
-// server, their agents, and assertions.
+// server, their agents, hubs in processes of their own, and assertions.
 package nettest
 
 import (

@@ -1,6 +1,4 @@
-// Package hubtest runs hubs for tests, each in a process of its own, which is the test's
-// binary: tests can kill a hub, and its users start it again.
-package hubtest
+package nettest
 
 import (
 	"context"
@@ -29,9 +27,9 @@ const (
 	withHTTP = "parley-http"    // begins the name of its directory where the hub serves HTTP
 )
 
-// Main belongs at the beginning of TestMain: in a process that was started as a hub it runs
+// HubMain belongs at the beginning of TestMain: in a process that was started as a hub it runs
 // the hub and then exits.
-func Main() {
+func HubMain() {
 	if os.Getenv(allowed) == "" { // the test itself
 		os.Setenv(allowed, "1")
 		return
@@ -62,23 +60,24 @@ func load(dir string) (*config.Loaded, error) {
 
 func socket(dir string) string { return dir + "/hub.sock" }
 
-// Hub is the place of a hub, whether it is running or not.
-type Hub struct{ Dir string }
+// HubProcess is a hub in a process of its own, which is the test's binary, running or not: tests kill
+// it, and its users start it again.
+type HubProcess struct{ Dir string }
 
-// New returns a hub that is started by its first use and stopped at the end of the test.
+// NewProcess returns a hub that is started by its first use and stopped at the end of the test.
 // Processes that the test starts may use it too.
-func New(t testing.TB) Hub {
+func NewProcess(t testing.TB) HubProcess {
 	t.Helper()
-	return newHub(t, "parley")
+	return newProcess(t, "parley")
 }
 
-// NewHTTP is New for a hub that serves HTTP as well, see URL.
-func NewHTTP(t testing.TB) Hub {
+// NewHTTPProcess is NewProcess for a hub that serves HTTP as well, see URL.
+func NewHTTPProcess(t testing.TB) HubProcess {
 	t.Helper()
-	return newHub(t, withHTTP)
+	return newProcess(t, withHTTP)
 }
 
-func newHub(t testing.TB, name string) Hub {
+func newProcess(t testing.TB, name string) HubProcess {
 	t.Helper()
 	dir, err := os.MkdirTemp("", name) // short: a socket's path is limited
 	if err != nil {
@@ -89,7 +88,7 @@ func newHub(t testing.TB, name string) Hub {
 			t.Error(err)
 		}
 	})
-	return Hub{dir}
+	return HubProcess{dir}
 }
 
 func stop(dir string) error {
@@ -105,26 +104,26 @@ func stop(dir string) error {
 }
 
 // info describes the hub; it is the zero value while the hub is not running or just starting.
-func (h Hub) info() daemon.Info {
+func (h HubProcess) info() daemon.Info {
 	info, _, _ := daemon.Running(h.Dir)
 	return info
 }
 
 // PID returns the process id of the hub, or 0 while it is not running.
-func (h Hub) PID() int { return h.info().PID }
+func (h HubProcess) PID() int { return h.info().PID }
 
 // URL returns the address at which the hub serves HTTP, or "" while it does not.
-func (h Hub) URL() string { return h.info().HTTP }
+func (h HubProcess) URL() string { return h.info().HTTP }
 
 // Kill kills the hub's process, and reports whether there was one.
-func (h Hub) Kill() bool {
+func (h HubProcess) Kill() bool {
 	pid := h.PID()
 	p, err := os.FindProcess(pid)
 	return err == nil && pid > 0 && p.Kill() == nil
 }
 
 // Start starts the hub unless it is running.
-func (h Hub) Start(t testing.TB) {
+func (h HubProcess) Start(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -146,25 +145,25 @@ func (h Hub) Start(t testing.TB) {
 const patience = time.Minute
 
 // Client connects to the socket of the running hub.
-func (h Hub) Client(ctx context.Context) (*client.Client, error) {
+func (h HubProcess) Client(ctx context.Context) (*client.Client, error) {
 	return client.Dial(ctx, socket(h.Dir))
 }
 
 // Dial returns a function that joins the hub's bus, and starts the hub if it is not running.
-func (h Hub) Dial(access bus.Access, namespace string) func(context.Context) (*bus.Bus, error) {
+func (h HubProcess) Dial(access bus.Access, namespace string) func(context.Context) (*bus.Bus, error) {
 	return func(ctx context.Context) (*bus.Bus, error) { return h.finder(access, namespace).Dial(ctx) }
 }
 
 // Enter returns a function that admits agents to the agents' network on the hub's bus, as the
 // MCP processes of a project do; see agentnet.NewMemberships.
-func (h Hub) Enter(settings dialect.NetworkJoinParams) func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
+func (h HubProcess) Enter(settings dialect.NetworkJoinParams) func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 	return func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 		return h.finder(bus.AccessNetwork, "").DialAgent(ctx, settings, a)
 	}
 }
 
-// finder starts the test's binary with the arguments of parley; [Main] makes it a hub.
-func (h Hub) finder(access bus.Access, namespace string) *busfinder.Finder {
+// finder starts the test's binary with the arguments of parley; [HubMain] makes it a hub.
+func (h HubProcess) finder(access bus.Access, namespace string) *busfinder.Finder {
 	return busfinder.New(busfinder.Config{
 		Config: bus.Config{Logger: slog.New(slog.DiscardHandler)}, Access: access, Namespace: namespace,
 		Hub: func() (*config.Loaded, error) { return load(h.Dir) }, Autostart: true,
