@@ -139,7 +139,7 @@ func New(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st store = newMemory()
+	var st store = &memory{}
 	if cfg.Bus != nil {
 		if st, err = openJetStream(ctx, cfg.Bus, cfg.Name); err != nil {
 			return nil, &Error{Code: CodeInternal, Message: "cannot open the hub's store", Err: err}

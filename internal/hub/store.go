@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -64,12 +63,11 @@ const storeTimeout = 10 * time.Second
 
 var errNotStored = errors.New("not stored")
 
-// memory is the store of a hub without a bus, in memory.
+// memory is the store of a hub without a bus, in memory. Its zero value is ready.
 type memory struct {
-	mu      sync.Mutex
-	tasks   map[a2a.TaskID]memoryTask
-	output  map[a2a.TaskID][]byte
-	records map[[2]string][]byte
+	tasks   sync.Map // of memoryTask, by id
+	output  sync.Map // of []byte, by the task's id
+	records sync.Map // of []byte, by kind and key
 }
 
 type memoryTask struct {
@@ -77,87 +75,69 @@ type memoryTask struct {
 	body []byte
 }
 
-func newMemory() *memory {
-	return &memory{
-		tasks: map[a2a.TaskID]memoryTask{}, output: map[a2a.TaskID][]byte{}, records: map[[2]string][]byte{},
-	}
-}
-
 func (m *memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	byUpdate := func(a, b memoryTask) int { return cmp.Compare(a.head.Updated, b.head.Updated) }
-	for _, t := range slices.SortedFunc(maps.Values(m.tasks), byUpdate) {
-		task(t.head)
+	var heads []head
+	for _, t := range m.tasks.Range {
+		heads = append(heads, t.(memoryTask).head)
 	}
-	for k, v := range m.records {
-		record(k[0], k[1], v)
+	slices.SortFunc(heads, func(a, b head) int { return cmp.Compare(a.Updated, b.Updated) })
+	for _, h := range heads {
+		task(h)
+	}
+	for k, v := range m.records.Range {
+		key := k.([2]string)
+		record(key[0], key[1], v.([]byte))
 	}
 	return nil
 }
 
 func (m *memory) putTask(_ context.Context, h head, body []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.tasks[h.ID] = memoryTask{h, bytes.Clone(body)}
+	m.tasks.Store(h.ID, memoryTask{h, bytes.Clone(body)})
 	return nil
 }
 
 func (m *memory) task(_ context.Context, id a2a.TaskID) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t, ok := m.tasks[id]
+	t, ok := m.tasks.Load(id)
 	if !ok {
 		return nil, errNotStored
 	}
-	return t.body, nil
+	return t.(memoryTask).body, nil
 }
 
 func (m *memory) deleteTask(_ context.Context, id a2a.TaskID) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.tasks, id)
-	delete(m.output, id)
+	m.tasks.Delete(id)
+	m.output.Delete(id)
 	return nil
 }
 
-func (m *memory) appendDelta(_ context.Context, id a2a.TaskID, data []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.output[id] = append(m.output[id], data...)
-	return nil
+func (m *memory) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {
+	old, err := m.deltas(ctx, id)
+	m.output.Store(id, append(old, data...)) // readers of old do not see the rest of its array
+	return err
 }
 
 func (m *memory) deltas(_ context.Context, id a2a.TaskID) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return bytes.Clone(m.output[id]), nil
+	data, _ := m.output.Load(id)
+	all, _ := data.([]byte) // nil if there is none
+	return all, nil
 }
 
 func (m *memory) dropDeltas(_ context.Context, id a2a.TaskID) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.output, id)
+	m.output.Delete(id)
 	return nil
 }
 
 func (m *memory) dropAllDeltas(context.Context) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.output)
+	m.output.Clear()
 	return nil
 }
 
 func (m *memory) putRecord(_ context.Context, kind, key string, value []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.records[[2]string{kind, key}] = bytes.Clone(value)
+	m.records.Store([2]string{kind, key}, bytes.Clone(value))
 	return nil
 }
 
 func (m *memory) deleteRecord(_ context.Context, kind, key string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.records, [2]string{kind, key})
+	m.records.Delete([2]string{kind, key})
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // Both implementations of the store behave the same.
 func TestStores(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) store{
-		"memory": func(*testing.T) store { return newMemory() },
+		"memory": func(*testing.T) store { return &memory{} },
 		"jetstream": func(t *testing.T) store {
 			b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
 			if err != nil {
@@ -153,7 +153,7 @@ func (s said) Turn(ctx context.Context, _ runner.Turn, h runner.Handler) (runner
 // A result that is not stored would be lost at a restart.
 func TestAResultIsReportedOnlyOnceStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := &failing{store: newMemory()}
+		st := &failing{store: &memory{}}
 		cfg, err := Config{Agents: []Agent{
 			{Definition: runner.Definition{ID: "a", Driver: runner.DriverEcho}, Runner: said{}},
 			{Definition: runner.Definition{ID: "asks", Driver: runner.DriverEcho}, Runner: said{ask: true}},

@@ -280,7 +280,7 @@ func (t *task) settle(e ending) error {
 	}
 	t.stored = err == nil
 	t.show(final)
-	if !isClosed(t.settled) {
+	if !wait.Closed(t.settled) {
 		close(t.settled)
 	}
 	if final.State.Terminal() {
@@ -351,17 +351,8 @@ func (t *task) dropDeltas() {
 
 // reopen prepares an interrupted task for its next turn. mu is held.
 func (t *task) reopen() {
-	if Interrupted(t.status.State) && isClosed(t.settled) {
+	if Interrupted(t.status.State) && wait.Closed(t.settled) {
 		t.settled = make(chan struct{})
-	}
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -51,6 +51,16 @@ func (s *Signal) Until(ctx context.Context, done <-chan struct{}, holds func() b
 	}
 }
 
+// Closed reports whether a channel, to which nothing is sent, is closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Nudge sends to a channel with a buffer of one, unless the buffer is full. It never
 // blocks.
 func Nudge(c chan<- struct{}) {

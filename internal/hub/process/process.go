@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Defaults of a [Command] and a [StopPolicy].
@@ -317,13 +318,13 @@ func (p *Process) Stop(ctx context.Context, policy StopPolicy) Exit {
 	_ = p.stdin.Close() // may be closed, or the process may have ended
 	defaults.Set(&policy.Grace, DefaultGrace)
 	for _, sig := range policy.Signals {
-		if !gentleSignals || p.hasEnded() || ctx.Err() != nil {
+		if !gentleSignals || wait.Closed(p.ended) || ctx.Err() != nil {
 			break
 		}
 		p.signal(sig)
 		p.awaitEnd(ctx, policy.Grace)
 	}
-	if !p.hasEnded() {
+	if !wait.Closed(p.ended) {
 		p.signal(os.Kill)
 	}
 	t := time.NewTimer(killTimeout)
@@ -344,15 +345,6 @@ func (p *Process) signal(sig os.Signal) {
 	defer p.mu.Unlock()
 	if !p.reaped {
 		p.group.signal(sig)
-	}
-}
-
-func (p *Process) hasEnded() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -385,7 +377,7 @@ func (p *Process) releaseFiles() {
 // returns their number. It is for the end of a turn if the process continues. The
 // process's own children, such as its servers, stay.
 func (p *Process) SweepOrphans() (int, error) {
-	if p.hasEnded() {
+	if wait.Closed(p.ended) {
 		return 0, nil
 	}
 	return p.group.sweepOrphans(p.marker)

@@ -40,7 +40,8 @@ func (e *execAgent) Open(spec SessionSpec) (Session, error) {
 	if !filepath.IsAbs(spec.WorkDir) {
 		return nil, &Error{Code: CodeInternal, Message: "the working directory is not absolute"}
 	}
-	s := &execSession{agent: e, spec: spec}
+	s := &execSession{agent: e, spec: spec, running: make(chan struct{}, 1)}
+	s.closed, s.close = context.WithCancel(context.Background())
 	if ValidSessionID(spec.Resume) {
 		s.resume = spec.Resume
 	}
@@ -49,15 +50,14 @@ func (e *execAgent) Open(spec SessionSpec) (Session, error) {
 
 // execSession is a conversation. Between turns there is no process.
 type execSession struct {
-	agent *execAgent
-	spec  SessionSpec
+	agent  *execAgent
+	spec   SessionSpec
+	closed context.Context
+	close  context.CancelFunc
 
-	mu     sync.Mutex
-	cancel context.CancelFunc // ends the running turn
-	ended  chan struct{}      // closed at its end
-	resume string             // the program's session id
-	begun  bool               // the program has received the role
-	closed bool
+	running chan struct{} // holds a token while a turn runs, which guards the rest
+	resume  string        // the program's session id
+	begun   bool          // the program has received the role
 }
 
 // Turn implements [Session].
@@ -73,23 +73,18 @@ func (s *execSession) Turn(ctx context.Context, turn Turn, h Handler) (Outcome, 
 
 // guarded runs turn unless another one runs.
 func (s *execSession) guarded(ctx context.Context, turn Turn, h Handler) (Outcome, *Error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan struct{})
-	defer close(ended)
-
-	s.mu.Lock()
-	if s.closed || s.cancel != nil {
-		s.mu.Unlock()
+	select {
+	case s.running <- struct{}{}:
+		defer func() { <-s.running }()
+	default:
 		return Outcome{ExitCode: -1}, errBusy(s.agent.def)
 	}
-	s.cancel, s.ended = cancel, ended
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.cancel = nil
-		s.mu.Unlock()
-	}()
+	if s.closed.Err() != nil {
+		return Outcome{ExitCode: -1}, errBusy(s.agent.def)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.closed, cancel)()
 	return s.turn(ctx, turn, h)
 }
 
@@ -203,16 +198,10 @@ func refuseBatch(def Definition, cmd process.Command) *Error {
 
 // Close cancels a running turn and waits for its end. Later turns are refused.
 func (s *execSession) Close(ctx context.Context) error {
-	s.mu.Lock()
-	s.closed = true
-	cancel, ended := s.cancel, s.ended
-	s.mu.Unlock()
-	if cancel == nil {
-		return nil
-	}
-	cancel()
+	s.close()
 	select {
-	case <-ended:
+	case s.running <- struct{}{}:
+		<-s.running
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -233,12 +233,6 @@ func (c *acpConn) Interrupt() error {
 // sessions, because gemini claims to and cannot.
 func (c *acpConn) Resumable() bool { return c.resumable }
 
-// Close implements duplex.Connection.
-func (c *acpConn) Close() {
-	c.calls.close()
-	c.detach()
-}
-
 func acpFailure(err error) error {
 	if refused, ok := errors.AsType[*rpcError](err); ok {
 		return acpError(refused)

@@ -43,18 +43,13 @@ func (c *acpConn) update(params json.RawMessage) {
 		c.chunk(pr, *u.AgentMessageChunk)
 	case u.AgentThoughtChunk != nil:
 		pr.turn.Thought(blockText(u.AgentThoughtChunk.Content))
-	case u.ToolCall != nil:
-		tc := u.ToolCall
-		pr.turn.Tool(acpToolCall(params, sdk.ToolCallUpdate{
-			ToolCallId: tc.ToolCallId, Title: &tc.Title, Kind: &tc.Kind, Status: &tc.Status,
-			RawInput: tc.RawInput, RawOutput: tc.RawOutput, Content: tc.Content,
-		}))
-	case u.ToolCallUpdate != nil:
-		tc := u.ToolCallUpdate
-		pr.turn.Tool(acpToolCall(params, sdk.ToolCallUpdate{
-			ToolCallId: tc.ToolCallId, Title: tc.Title, Kind: tc.Kind, Status: tc.Status,
-			RawInput: tc.RawInput, RawOutput: tc.RawOutput, Content: tc.Content,
-		}))
+	case u.ToolCall != nil, u.ToolCallUpdate != nil: // the fields are the same
+		var tool struct {
+			Update sdk.ToolCallUpdate `json:"update"`
+		}
+		if json.Unmarshal(params, &tool) == nil {
+			pr.turn.Tool(acpToolCall(params, tool.Update))
+		}
 	case u.UsageUpdate != nil:
 		c.countCost(pr, *u.UsageUpdate)
 	case u.SessionInfoUpdate != nil:

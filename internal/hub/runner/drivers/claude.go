@@ -93,7 +93,6 @@ func (d claudeDialect) Connect(pipes duplex.Pipes) duplex.Connection {
 // claudeConn speaks with one claude process.
 type claudeConn struct {
 	*calls[claudeControl]
-	questions questions
 
 	mu sync.Mutex
 	// replays is set once claude has echoed a prompt. From then on a result counts
@@ -158,12 +157,6 @@ func (c *claudeConn) Interrupt() error {
 
 // Resumable implements duplex.Connection: claude keeps conversations on disk.
 func (c *claudeConn) Resumable() bool { return true }
-
-// Close implements duplex.Connection.
-func (c *claudeConn) Close() {
-	c.calls.close()
-	c.detach()
-}
 
 // receive handles one line, on the reading goroutine. It ignores lines that are
 // not JSON or of an unknown type.

@@ -223,12 +223,6 @@ func (c *codexConn) Interrupt() error {
 // Resumable implements duplex.Connection: codex keeps threads on disk.
 func (c *codexConn) Resumable() bool { return true }
 
-// Close implements duplex.Connection.
-func (c *codexConn) Close() {
-	c.calls.close()
-	c.detach()
-}
-
 // codexTooOld recognizes an app-server without threads among other refusals. Such
 // a server reports the method as a request that it cannot read.
 func codexTooOld(err error, userAgent string) error {

@@ -40,7 +40,8 @@ func readError(err error) error {
 // type of an answer. Its methods are safe for concurrent use.
 type calls[M any] struct {
 	*outbox
-	done chan struct{} // closed when read has returned
+	questions questions
+	done      chan struct{} // closed when read has returned
 
 	mu      sync.Mutex
 	next    int64
@@ -114,10 +115,12 @@ func (c *calls[M]) cause() error {
 	return c.err
 }
 
-// close waits for both goroutines; the process must be gone.
-func (c *calls[M]) close() {
+// Close implements duplex.Connection: it waits for both goroutines, and cancels the
+// permission requests.
+func (c *calls[M]) Close() {
 	<-c.done
 	c.outbox.close()
+	c.questions.end()
 }
 
 // await blocks until ch yields a value, ctx ends or the connection ends. A value

@@ -52,8 +52,7 @@ type rpcAnswer struct {
 // rpc is a connection of JSON-RPC, one message a line.
 type rpc struct {
 	*calls[rpcMessage]
-	version   string // the field jsonrpc, which codex leaves out
-	questions questions
+	version string // the field jsonrpc, which codex leaves out
 }
 
 func newRPC(pipes duplex.Pipes, version string) rpc {

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -233,7 +234,7 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) en
 
 // answer sends the prompt and waits for the answer. It starts a process if none runs.
 func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *process.Watch) ending {
-	if s.live != nil && s.live.ended() {
+	if s.live != nil && wait.Closed(s.live.proc.Ended()) {
 		s.dropAndReport(t)
 	}
 	if s.live == nil {
@@ -559,15 +560,6 @@ type program struct {
 	conn    Connection
 	watch   atomic.Pointer[process.Watch] // of the running turn
 	closing sync.Once
-}
-
-func (l *program) ended() bool {
-	select {
-	case <-l.proc.Ended():
-		return true
-	default:
-		return false
-	}
 }
 
 // touchReader resets the running turn's idle limit with every read.
