@@ -20,7 +20,7 @@ func (w *worker) can(capabilities []string) bool {
 
 // distribute assigns each sub-task to the least loaded worker that can do it. With
 // everybody, a worker without a sub-task then gets one of another's, if capabilities
-// allow. The result is by sub-task, without those that nobody can do.
+// allow. The result is by sub-task, without those that no worker can do.
 func distribute(parts []*SubTask, workers []*worker, everybody bool) map[string]*worker {
 	d := &distribution{pools: make(map[string]*pool), to: make(map[string]*worker, len(parts)), counts: make(map[*worker]int), parts: parts}
 	for _, t := range parts {

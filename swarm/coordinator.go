@@ -155,7 +155,7 @@ type Coordinator struct {
 	limits     limits
 	cache      *sessionCache
 	nearlyFull atomic.Bool   // the journals have little room
-	evicting   chan struct{} // a token for who makes room in them
+	evicting   chan struct{} // a token for the goroutine that frees space in the journals
 
 	mu      sync.Mutex
 	closed  bool

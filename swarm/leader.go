@@ -90,7 +90,7 @@ func (l *leader) enqueue(ctx context.Context, do func()) {
 	}
 }
 
-// ask makes the leader call do and waits until what it did is stored.
+// ask lets the leader call do and waits until its changes are stored.
 func (l *leader) ask(ctx context.Context, do func() error) error {
 	replies := make(chan error, 1)
 	l.enqueue(ctx, func() {

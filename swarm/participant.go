@@ -280,7 +280,7 @@ func (p *Participant) follow(s *membership, epoch uint64) {
 }
 
 // dropCopy closes the copy of a document that is replaced or not needed any more, after
-// watch got its last state. p.mu is held.
+// watch received its last state. p.mu is held.
 func (p *Participant) dropCopy(s *membership) {
 	doc := s.doc
 	if doc == nil {

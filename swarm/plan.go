@@ -27,7 +27,7 @@ type Plan struct {
 	ID                   string        `json:"id,omitempty"`
 	TaskDescription      string        `json:"taskDescription"`
 	RequiredCapabilities []string      `json:"requiredCapabilities"`  // of every participant
-	Agents               []string      `json:"agents,omitempty"`      // that may take part; empty: all
+	Agents               []string      `json:"agents,omitempty"`      // agents that may take part; empty: all
 	SubTasks             []SubTaskPlan `json:"subTasks,omitempty"`    // empty: each participant gets the whole task
 	MaxAttempts          int           `json:"maxAttempts,omitempty"` // at a sub-task before it is escalated; 0 means DefaultMaxAttempts
 	// EscalationJustification is required from a coordinator of L2 or L3 to agents of L0

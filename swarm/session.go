@@ -75,7 +75,7 @@ type state struct {
 	held         map[string]map[string]bool // sub-tasks by agent that are assigned and not done
 	tried        map[string]map[string]bool // agents by sub-task
 	open         int                        // sub-tasks that are not completed
-	left         map[string]bool            // participants that are gone
+	left         map[string]bool            // participants that have left
 	keys         int                        // of the shared state, without results
 	bytes        int                        // of the shared state
 	round        map[string]int             // the attempts that a sub-task had when its latest round began
@@ -95,7 +95,7 @@ type event struct {
 	Set      *set      `json:"set,omitempty"`
 	Status   *status   `json:"status,omitempty"`
 	Took     *took     `json:"took,omitempty"`
-	Again    string    `json:"again,omitempty"` // sub-task that gets another round
+	Again    string    `json:"again,omitempty"` // sub-task with another round of attempts
 }
 
 type created struct {
@@ -107,7 +107,7 @@ type created struct {
 
 type assigned struct {
 	SubTask string `json:"subTask"`
-	Agent   string `json:"agent"` // "" takes it away
+	Agent   string `json:"agent"` // "" withdraws the sub-task
 }
 
 type ended struct {

@@ -219,7 +219,7 @@ func (d *Document) Compact(ctx context.Context) error {
 	return errClosed()
 }
 
-// renew asks the follower to end the epoch. It does not block.
+// renew requests that the follower end the epoch. It does not block.
 func (d *Document) renew(string) {
 	epoch := d.Epoch()
 	select {
@@ -228,7 +228,7 @@ func (d *Document) renew(string) {
 	}
 }
 
-// ask has the follower run do and waits for the result.
+// ask lets the follower run do and waits for the result.
 func (d *Document) ask(ctx context.Context, do func(ctx context.Context) error) error {
 	w := request{do: do, ended: make(chan error, 1)}
 	select {

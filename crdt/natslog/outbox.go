@@ -27,7 +27,7 @@ type outbox struct {
 	failed  error // the server's last error
 }
 
-// outgoing is a numbered message. Without a message it stands for all up to its number, which were too many
+// outgoing is a numbered message. Without a message it represents all up to its number, which were too many
 // for entries and are stored in a snapshot.
 type outgoing struct {
 	number  uint64

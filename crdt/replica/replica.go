@@ -8,7 +8,7 @@
 // # Guarantees
 //
 // A change is sent to all linked replicas, and forwarded by them. It is applied once, after all changes
-// that its maker had seen; concurrent changes all count. Each carries a vector clock that counts updates by
+// that its author had applied; concurrent changes all count. Each carries a vector clock that counts updates by
 // session, since state vectors do not change with deletes. A message that cannot be decoded is logged with
 // its source and skipped, and the state is asked for instead.
 //

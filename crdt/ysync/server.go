@@ -166,7 +166,7 @@ func (s *Server) expire() {
 		case now := <-t.C:
 			s.mu.Lock()
 			for _, r := range s.rooms {
-				r.tell(r.awareness.expire(now))
+				r.announce(r.awareness.expire(now))
 			}
 			s.mu.Unlock()
 		case <-s.ctx.Done():
@@ -455,7 +455,7 @@ func (s *Server) quit(doc Document, c *conn) {
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
 	delete(r.conns, c)
-	r.tell(r.awareness.leave(c))
+	r.announce(r.awareness.leave(c))
 	if len(r.conns) == 0 {
 		r.leave()
 		delete(s.rooms, doc)
@@ -492,11 +492,11 @@ func (s *Server) presences(doc Document, c *conn, list []presence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
-	r.tell(r.awareness.update(c, list, time.Now()))
+	r.announce(r.awareness.update(c, list, time.Now()))
 }
 
-// tell sends awareness states to all clients of a room; the server's lock is held.
-func (r *room) tell(news []presence) {
+// announce sends awareness states to all clients of a room; the server's lock is held.
+func (r *room) announce(news []presence) {
 	if len(news) == 0 {
 		return
 	}
