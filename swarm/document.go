@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/crdt"
@@ -58,8 +59,7 @@ type link struct {
 	swarm         string
 	local, remote string
 
-	mu      sync.Mutex
-	handler channel.Handler
+	handler atomic.Pointer[channel.Handler]
 }
 
 // Send implements [replica.Link].
@@ -71,14 +71,8 @@ func (w *link) Send(ctx context.Context, e *envelope.Envelope) error {
 
 // OnMessage implements [replica.Link].
 func (w *link) OnMessage(h channel.Handler) (remove func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.handler = h
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.handler = nil
-	}
+	w.handler.Store(&h)
+	return func() { w.handler.Store(nil) }
 }
 
 // LocalAgent implements [replica.Link].
@@ -89,15 +83,11 @@ func (w *link) RemoteAgent() string { return escaper.Replace(w.remote) }
 
 // receive handles an envelope of the remote agent.
 func (w *link) receive(ctx context.Context, e *envelope.Envelope) {
-	w.mu.Lock()
-	handler := w.handler
-	w.mu.Unlock()
-	if handler == nil {
-		return
+	if handler := w.handler.Load(); handler != nil {
+		copied := *e
+		copied.Sender = w.RemoteAgent()
+		(*handler)(ctx, &copied)
 	}
-	copied := *e
-	copied.Sender = w.RemoteAgent()
-	handler(ctx, &copied)
 }
 
 // leaderDoc is the document at the leader. The leader's goroutine owns it; receive may

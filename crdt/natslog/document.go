@@ -154,9 +154,8 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	joined := make(chan error, 1)
 	d.joined = joined
-	d.done.Add(2)
-	go d.follow()
-	go d.publish()
+	d.done.Go(d.follow)
+	d.done.Go(d.publish)
 	select {
 	case err = <-joined:
 	case <-ctx.Done():

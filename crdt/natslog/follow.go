@@ -48,7 +48,6 @@ var errRestart = errors.New("the log must be read again")
 
 // follow reads the log until the document is closed.
 func (d *Document) follow() {
-	defer d.done.Done()
 	retry := wait.Backoff{First: firstPause, Most: maxPause}
 	for d.ctx.Err() == nil {
 		began := time.Now()

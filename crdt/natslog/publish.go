@@ -21,7 +21,6 @@ const (
 // publish appends changes to the log, one entry at a time; further changes collect for the next entry. So
 // the entries of one writer are in order even after failures.
 func (d *Document) publish() {
-	defer d.done.Done()
 	for n := uint64(1); ; n++ {
 		first, epoch, err := d.outbox.next(d.ctx)
 		if err != nil {

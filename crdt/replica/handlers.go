@@ -2,18 +2,18 @@ package replica
 
 import (
 	"context"
-	"slices"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// handlers calls the application's handlers in a separate goroutine, so that they may call the replica.
-type handlers struct {
-	changed wait.Signal
+// notifier calls the application's handlers in a separate goroutine, so that they may call the replica.
+type notifier struct {
+	handlers handlers.List[func(Update)]
+	changed  wait.Signal
 
 	mu     sync.Mutex
-	list   []*func(Update)
 	queue  []Update
 	missed int
 }
@@ -21,21 +21,10 @@ type handlers struct {
 // maxUpdates bounds the queued changes.
 const maxUpdates = 1024
 
-func (h *handlers) add(f func(Update)) (cancel func()) {
+func (h *notifier) notify(u Update) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.list = append(slices.Clip(h.list), &f)
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.list = slices.DeleteFunc(slices.Clone(h.list), func(other *func(Update)) bool { return other == &f })
-	}
-}
-
-func (h *handlers) notify(u Update) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.list) == 0 {
+	if len(h.handlers.All()) == 0 {
 		return
 	}
 	if len(h.queue) >= maxUpdates {
@@ -47,14 +36,14 @@ func (h *handlers) notify(u Update) {
 	h.changed.Send()
 }
 
-func (h *handlers) run(ctx context.Context, done *sync.WaitGroup) {
-	defer done.Done()
+func (h *notifier) run(ctx context.Context) {
 	for {
 		changed := h.changed.Wait()
 		h.mu.Lock()
-		queue, list := h.queue, h.list
+		queue := h.queue
 		h.queue = nil
 		h.mu.Unlock()
+		list := h.handlers.All()
 		for _, u := range queue {
 			for _, f := range list {
 				if ctx.Err() != nil {

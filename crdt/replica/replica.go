@@ -95,7 +95,7 @@ type Replica struct {
 	origin *origin      // its announcement
 	late   []*lateState // not yet acknowledged by the keeper
 
-	handlers handlers
+	handlers notifier
 }
 
 // owner is the session that owns a client id.
@@ -144,9 +144,8 @@ func New(o Options) (*Replica, error) {
 	r.begin(o.Epoch, doc, former)
 	r.buffer.advance(clock)
 	r.ctx, r.stop = context.WithCancel(context.Background())
-	r.done.Add(2)
-	go r.own()
-	go r.handlers.run(r.ctx, &r.done)
+	r.done.Go(r.own)
+	r.done.Go(func() { r.handlers.run(r.ctx) })
 	return r, nil
 }
 
@@ -158,7 +157,6 @@ func newSession() string {
 
 // own runs the posted functions, one at a time.
 func (r *Replica) own() {
-	defer r.done.Done()
 	defer close(r.ended)
 	digests := time.NewTimer(r.jitter())
 	defer digests.Stop()
@@ -368,11 +366,7 @@ func (r *Replica) Attach(ch Link) (detach func(), err error) {
 	err = r.run(r.ctx, func() {
 		l.remove = remove
 		r.links = append(r.links, l)
-		r.done.Add(1)
-		go func() {
-			defer r.done.Done()
-			l.run(ctx, r)
-		}()
+		r.done.Go(func() { l.run(ctx, r) })
 		r.ask(l, "")
 		if l.RemoteAgent() == r.keeper {
 			r.sendLate()
@@ -527,7 +521,7 @@ func (r *Replica) spread(m *Message, from *link) {
 
 // OnUpdate calls f with each change, made here or elsewhere, in causal order and in a separate goroutine,
 // until cancel is called. If f is slow some changes are skipped: see [Update].
-func (r *Replica) OnUpdate(f func(Update)) (cancel func()) { return r.handlers.add(f) }
+func (r *Replica) OnUpdate(f func(Update)) (cancel func()) { return r.handlers.handlers.Add(f) }
 
 // emit logs an error and reports it to telemetry.
 func (r *Replica) emit(t telemetry.EventType, source string, err error, what string) {

@@ -145,8 +145,7 @@ func NewServer(o Options) *Server {
 	}
 	s.large = make(chan struct{}, maxLarge)
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.done.Add(1)
-	go s.expire()
+	s.done.Go(s.expire)
 	return s
 }
 
@@ -158,7 +157,6 @@ func (s *Server) Close() {
 
 // expire removes expired awareness states.
 func (s *Server) expire() {
-	defer s.done.Done()
 	t := time.NewTicker(stateExpires / 10)
 	defer t.Stop()
 	for {

@@ -222,9 +222,7 @@ func (l *Library) retryClosed(ctx context.Context, f func() error) error {
 		if CodeOf(err) != CodeClosed || closed {
 			return err
 		}
-		select {
-		case <-time.After(reopening):
-		case <-ctx.Done():
+		if !wait.Pause(ctx, reopening) {
 			return ctx.Err()
 		}
 	}
