@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // Limits of a list in a file.
@@ -194,7 +196,7 @@ func writeFile(path string, content []byte, mode fs.FileMode, check func() error
 	if err = os.Rename(tmp.Name(), path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return local.SyncDir(filepath.Dir(path))
 }
 
 var (

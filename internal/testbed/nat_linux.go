@@ -61,9 +61,6 @@ func (l *Lab) Network(kind NAT) *Network {
 // inner is an address in a private network; the router's is the first.
 func inner(i byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 0, 1 + i}) }
 
-// Addr is the address that the network's hosts share outside.
-func (n *Network) Addr() netip.Addr { return n.router.addr }
-
 // Host adds a host to the network.
 func (n *Network) Host() *Host {
 	n.l.t.Helper()

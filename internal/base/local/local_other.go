@@ -8,11 +8,22 @@ import (
 	"syscall"
 )
 
+// ErrNotDir is the error of opening a path below a file.
+var ErrNotDir error = fs.ErrNotExist
+
 const wsaConnRefused = syscall.Errno(10061)
 
 // OwnedByUser returns true: on Windows a user's profile, including the temporary directory,
 // is private.
 func OwnedByUser(fs.FileInfo) bool { return true }
+
+// SameOwner returns true: on Windows, users' directories and their temporary directories
+// are not writable for others.
+func SameOwner(string, string) bool { return true }
+
+// SyncDir does nothing: directories cannot be synced here, and the system decides when a
+// rename reaches the disk.
+func SyncDir(string) error { return nil }
 
 // IsSocket accepts everything but directories and regular files: for Windows a socket is a
 // reparse point.

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package local tells apart the files and Unix sockets of this user and others on every
-// system.
+// Package local has what files and Unix sockets need of the operating system: owners,
+// kinds, durable renames and the errors that differ between systems.
 package local
 
 import (
@@ -11,10 +11,49 @@ import (
 	"syscall"
 )
 
+// ErrNotDir is the error of opening a path below a file.
+var ErrNotDir error = syscall.ENOTDIR
+
 // OwnedByUser reports whether a file belongs to the user of this process.
 func OwnedByUser(info fs.FileInfo) bool {
+	uid, ok := owner(info)
+	return ok && uid == os.Geteuid()
+}
+
+// SameOwner reports whether a file belongs to the owner of a directory, to the user of
+// this process or to root. A file without a known owner counts as the user's.
+func SameOwner(file, dir string) bool {
+	uid, ok := ownerOf(file)
+	if !ok || uid == 0 || uid == os.Geteuid() {
+		return true
+	}
+	other, ok := ownerOf(dir)
+	return ok && uid == other
+}
+
+func ownerOf(path string) (uid int, ok bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, false
+	}
+	return owner(info)
+}
+
+func owner(info fs.FileInfo) (uid int, ok bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int64(st.Uid) == int64(os.Geteuid())
+	if !ok {
+		return 0, false
+	}
+	return int(st.Uid), true
+}
+
+// SyncDir makes the renames in a directory durable.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // IsSocket reports whether a file is a Unix socket.

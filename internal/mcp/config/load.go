@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
@@ -216,7 +217,7 @@ func (l *loader) readProjectFile() error {
 // checkOwner refuses a file above the project's directory that has another owner than the directory: in /tmp, for
 // example, anybody can create one, which may name any server.
 func (l *loader) checkOwner(path string) {
-	if !sameOwner(path, l.config.ProjectPath) {
+	if !local.SameOwner(path, l.config.ProjectPath) {
 		l.problem(path, "", "belongs to another user than "+l.config.ProjectPath+
 			": select it with MCP_CONFIG_PATH, or disable the search with NATS_MCP_SEARCH_PARENTS=0")
 	}
@@ -241,7 +242,7 @@ func (l *loader) readNamedFile(path string) error {
 // readFile applies a file of one layer. found is false if it does not exist.
 func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 	data, err := readBounded(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotDir) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, local.ErrNotDir) {
 		return false, nil
 	}
 	if err != nil {
