@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 const configurationHead = `# Configuration
@@ -67,7 +66,7 @@ func configurationDoc() ([]byte, error) {
 	b.WriteString(configurationHead)
 	d := docWriter{b: &b, comments: comments}
 	d.section("The hub", "", reflect.ValueOf(*config.Default("~")))
-	d.section("An agent", "agents.ID.", reflect.ValueOf(runner.Definition{}))
+	d.section("An agent", "agents.ID.", reflect.Zero(reflect.TypeOf(config.Config{}.Agents).Elem()))
 	b.WriteString("\n## The environment\n\n| Variable | Key |\n|---|---|\n| `PARLEY_CONFIG` | the file itself |\n")
 	for _, v := range config.Variables {
 		fmt.Fprintf(&b, "| `%s` | `%s` |\n", v.Name, v.Key)

@@ -25,7 +25,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/crdt/ysync"
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
@@ -132,7 +131,7 @@ type daemon struct {
 	node      *node.Node
 	peers     *peers.Peers // nil without peers
 	documents *documents.Library
-	rooms     *ysync.Server // nil without HTTP
+	rooms     *documents.Rooms // nil without HTTP
 	tools     *mounts.Tools
 	tokens    *delegation.TokenSigner
 	work      *delegation.Service // tasks that agents delegate to each other
@@ -420,7 +419,7 @@ func (d *daemon) mount(s *server.Server) {
 	if d.cfg.Node.Enabled {
 		d.node.Mount(s.Mount)
 	}
-	d.rooms = d.documentRooms()
+	d.rooms = d.documents.Rooms()
 	s.Mount(documentsPath+"{name}", d.rooms)
 	d.mcp = d.mcpHandler()
 	s.Mount(mcpserver.Path, d.mcp)
