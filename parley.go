@@ -10,8 +10,7 @@
 //	err = node.Listen(listener)                            // accepts channels
 //	c, err := node.Connect(ctx, "venus", "mars", endpoint) // opens one
 //
-// The packages agent, envelope, registry, router, channel, transport and telemetry can
-// also be used alone.
+// The packages agent, envelope, registry, router, channel, transport and telemetry can also be used alone.
 package parley
 
 import (
@@ -38,15 +37,13 @@ type Options struct {
 	// Channels needs Dialers to reach other processes. The node sets Resolve, Authorize,
 	// Introduce, Introduced, Ended and Telemetry.
 	Channels channel.Options
-	// Trust decides whether a peer may introduce an agent with this card, for a channel
-	// to the local agent r.To; r.Peer is as authenticated by the transport. The peer gets
-	// the text of its error. It is called after the node's own rules, which refuse the ids
-	// of local agents and of other peers' agents. Nil trusts every peer of the transport,
-	// and the tier and sandbox in the card.
+	// Trust decides whether a peer may introduce an agent with this card, for a channel to the local agent r.To;
+	// r.Peer is as authenticated by the transport. The peer gets the text of its error. It is called after the
+	// node's own rules, which refuse the ids of local agents and of other peers' agents. Nil trusts every peer of
+	// the transport, and the tier and sandbox in the card.
 	Trust func(r channel.Request, card agent.Card) error
-	// Speaks decides whether a peer of the transport may speak for a remote agent. It is
-	// called at both ends of every channel, also for discovered agents. Nil accepts every
-	// peer.
+	// Speaks decides whether a peer of the transport may speak for a remote agent. It is called at both ends of
+	// every channel, also for discovered agents. Nil accepts every peer.
 	Speaks func(peer, agentID string) error
 }
 
@@ -114,8 +111,7 @@ func (n *Node) Channels() *channel.Manager { return n.channels }
 // Telemetry returns the recorder of the node's events.
 func (n *Node) Telemetry() *telemetry.Recorder { return n.router.Telemetry() }
 
-// Agent is a local agent, which sends like a [router.Port]. It is safe for concurrent
-// use.
+// Agent is a local agent, which sends like a [router.Port]. It is safe for concurrent use.
 type Agent struct {
 	*router.Port
 	n *Node
@@ -134,8 +130,7 @@ func (n *Node) Join(card agent.Card, h router.Handler) (*Agent, error) {
 	return &Agent{Port: port, n: n}, nil
 }
 
-// Leave removes the agent: it ends receiving, closes the agent's channels and
-// unregisters its card.
+// Leave removes the agent: it ends receiving, closes the agent's channels and unregisters its card.
 func (a *Agent) Leave() {
 	a.Close()
 	for _, c := range a.n.channels.Channels() {
@@ -165,10 +160,9 @@ func (n *Node) Listen(l transport.Listener) error {
 
 var errClosed = errors.New("the node is closed")
 
-// Connect opens a channel from a local agent to a remote one, of which only the id and
-// an endpoint need to be known: both ends exchange their agents' cards. It blocks until
-// the channel is open or closed, or ctx ends. An agent with a known card, for instance
-// from discovery, needs no Connect: the first envelope opens a channel.
+// Connect opens a channel from a local agent to a remote one, of which only the id and an endpoint need to be known:
+// both ends exchange their agents' cards. It blocks until the channel is open or closed, or ctx ends. An agent with
+// a known card, for instance from discovery, needs no Connect: the first envelope opens a channel.
 func (n *Node) Connect(ctx context.Context, local, remote string, at agent.Endpoint) (*channel.Channel, error) {
 	c, err := n.channels.OpenAt(ctx, local, remote, at)
 	if err != nil {
@@ -310,9 +304,8 @@ func (n *Node) addPeerCard(r channel.Request) error {
 	return err
 }
 
-// Close closes listeners and channels, then the router and the registry. It waits for
-// running handlers, at most until ctx ends; do not call it from one. It is safe to call
-// more than once.
+// Close closes listeners and channels, then the router and the registry. It waits for running handlers, at most
+// until ctx ends; do not call it from one. It is safe to call more than once.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	n.closed = true

@@ -1,9 +1,7 @@
-// Package agent describes agents: a [Card] states an agent's [Tier], capabilities,
-// endpoints and sandbox.
+// Package agent describes agents: a [Card] states an agent's [Tier], capabilities, endpoints and sandbox.
 //
-// A Card is a plain value, with the JSON form of the coordination specification (see
-// package schema). [Decode] reads what [Encode] writes without loss. [Card.Validate]
-// names every missing or wrong field.
+// A Card is a plain value, with the JSON form of the coordination specification (see package schema). [Decode] reads
+// what [Encode] writes without loss. [Card.Validate] names every missing or wrong field.
 package agent
 
 import (
@@ -69,8 +67,7 @@ type Card struct {
 	LastSeenAt int64  `json:"lastSeenAt"`          // Unix time in milliseconds; 0 means not stated
 }
 
-// Identity is the part of a card that routing policy needs, without references to the
-// card.
+// Identity is the part of a card that routing policy needs, without references to the card.
 type Identity struct {
 	ID        string
 	Tier      Tier
@@ -158,8 +155,7 @@ func (c Card) MarshalJSON() ([]byte, error) {
 // MaxCardSize bounds the JSON of one card, in bytes.
 const MaxCardSize = 256 << 10
 
-// Encode validates the card and returns its JSON, of at most MaxCardSize bytes. Errors
-// are [*Error]s.
+// Encode validates the card and returns its JSON, of at most MaxCardSize bytes. Errors are [*Error]s.
 func Encode(c Card) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

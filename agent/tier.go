@@ -6,9 +6,8 @@ import (
 	"strconv"
 )
 
-// Tier is an agent's level in the hierarchy, L0 (orchestrator) to L3 (specialist); in
-// JSON the number 0 to 3. The zero value is [NoTier], so that a card without a tier
-// does not become the orchestrator.
+// Tier is an agent's level in the hierarchy, L0 (orchestrator) to L3 (specialist); in JSON the number 0 to 3. The
+// zero value is [NoTier], so that a card without a tier does not become the orchestrator.
 type Tier uint8
 
 // The tiers.
@@ -97,8 +96,7 @@ func PlanetaryIDs() []string {
 	return ids
 }
 
-// PlanetaryTier returns the tier that the specification assigns to a planetary agent,
-// and NoTier for any other id.
+// PlanetaryTier returns the tier that the specification assigns to a planetary agent, and NoTier for any other id.
 func PlanetaryTier(id string) Tier {
 	for _, p := range planetary {
 		if p.id == id {

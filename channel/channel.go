@@ -1,6 +1,5 @@
-// Package channel links two agents: a [Channel] delivers envelopes both ways, in
-// order and each once, over any transport. A [Manager] opens, accepts and closes
-// channels:
+// Package channel links two agents: a [Channel] delivers envelopes both ways, in order and each once, over any
+// transport. A [Manager] opens, accepts and closes channels:
 //
 //	m := channel.NewManager(channel.Options{Dialers: dialers}, nil)
 //	c, err := m.OpenAt(ctx, "mars", "venus", endpoint)
@@ -9,33 +8,29 @@
 //
 // # Delivery
 //
-// Envelopes are numbered. The receiver passes them to the handlers one after the other
-// and acknowledges those that were handled; the sender keeps the unacknowledged ones.
-// When the connection breaks, the channel is [Reconnecting]: the end that opened it
-// connects again, both ends exchange what they have received, and the rest is sent
-// again. So a broken connection loses, repeats or reorders nothing.
+// Envelopes are numbered. The receiver passes them to the handlers one after the other and acknowledges those that
+// were handled; the sender keeps the unacknowledged ones. When the connection breaks, the channel is [Reconnecting]:
+// the end that opened it connects again, both ends exchange what they have received, and the rest is sent again. So
+// a broken connection loses, repeats or reorders nothing.
 //
-// The memory of a process ends with it. An end that restarts keeps these guarantees if
-// its state is stored: [Options.Checkpoints] at the end that receives, [Channel.State]
-// and [Manager.Resume] at the end that opened the channel. Without checkpoints a
-// receiver that crashes may receive again what it handled but did not acknowledge.
+// The memory of a process ends with it. An end that restarts keeps these guarantees if its state is stored:
+// [Options.Checkpoints] at the end that receives, [Channel.State] and [Manager.Resume] at the end that opened the
+// channel. Without checkpoints a receiver that crashes may receive again what it handled but did not acknowledge.
 //
 // An envelope that the receiver cannot read (too large, or of another schema version)
 // is rejected: its sender gets a delivery failure, and the next ones are delivered.
 //
 // # Peers
 //
-// Options.Authorize decides which peer may speak for an agent. If two processes are the
-// same peer to the transport, because they share a token, the first that speaks for an
-// agent keeps it while it is connected, and the second is refused. Once the first's
-// connections are broken, the second replaces it.
+// Options.Authorize decides which peer may speak for an agent. If two processes are the same peer to the transport,
+// because they share a token, the first that speaks for an agent keeps it while it is connected, and the second is
+// refused. Once the first's connections are broken, the second replaces it.
 //
 // # Bounds
 //
-// At most Options.Window envelopes and Options.WindowBytes bytes, or less if the
-// receiver says so, may be sent and not yet handled; then Send blocks. So a slow
-// handler delays its own sender only. A receiver drops the connection of a sender that
-// exceeds the window.
+// At most Options.Window envelopes and Options.WindowBytes bytes, or less if the receiver says so, may be sent and
+// not yet handled; then Send blocks. So a slow handler delays its own sender only. A receiver drops the connection
+// of a sender that exceeds the window.
 package channel
 
 import (
@@ -64,9 +59,8 @@ const (
 	Closed       Status = "closed"       // for good
 )
 
-// CanBecome reports whether a channel in state s may change to next: a channel opens
-// when both ends have acknowledged it, an open one may break and open again, and any
-// but a closed one may close.
+// CanBecome reports whether a channel in state s may change to next: a channel opens when both ends have
+// acknowledged it, an open one may break and open again, and any but a closed one may close.
 func (s Status) CanBecome(next Status) bool {
 	switch next {
 	case Open:
@@ -79,13 +73,11 @@ func (s Status) CanBecome(next Status) bool {
 	return false
 }
 
-// Handler handles a received envelope. A channel calls its handlers one after the
-// other, so they may block: that delays this channel and its sender only. A panic is
-// recovered and reported. The context ends with the manager.
+// Handler handles a received envelope. A channel calls its handlers one after the other, so they may block: that
+// delays this channel and its sender only. A panic is recovered and reported. The context ends with the manager.
 type Handler func(ctx context.Context, e *envelope.Envelope)
 
-// Channel is one end of a link between two agents, made by a [Manager]. It is safe
-// for concurrent use.
+// Channel is one end of a link between two agents, made by a [Manager]. It is safe for concurrent use.
 type Channel struct {
 	m      *Manager
 	id     string
@@ -146,8 +138,7 @@ func (c *Channel) Status() Status {
 // Done returns a channel that is closed when the channel has closed for good.
 func (c *Channel) Done() <-chan struct{} { return c.ctx.Done() }
 
-// Err returns why the channel closed, an [*Error]; nil before that and after
-// [Channel.Close].
+// Err returns why the channel closed, an [*Error]; nil before that and after [Channel.Close].
 func (c *Channel) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,8 +179,7 @@ func (c *Channel) Send(ctx context.Context, e *envelope.Envelope) error {
 	return err
 }
 
-// Flush blocks until everything that was sent before has been handled at the
-// other end.
+// Flush blocks until everything that was sent before has been handled at the other end.
 func (c *Channel) Flush(ctx context.Context) error {
 	var upTo uint64
 	return c.wait(ctx, func() bool {
@@ -200,8 +190,7 @@ func (c *Channel) Flush(ctx context.Context) error {
 	})
 }
 
-// wait calls ready under the lock, now and after each change, until it returns true
-// or the channel closes.
+// wait calls ready under the lock, now and after each change, until it returns true or the channel closes.
 func (c *Channel) wait(ctx context.Context, ready func() bool) error {
 	for {
 		c.mu.Lock()
@@ -235,9 +224,8 @@ func (c *Channel) errorf(code Code, cause error, format string, args ...any) *Er
 	return &Error{Code: code, Subject: c.id, Message: fmt.Sprintf(format, args...), Err: cause}
 }
 
-// OnMessage adds a handler for received envelopes and returns the function that
-// removes it. Envelopes are queued, within the window, until there is a handler. With
-// several handlers, each gets every envelope.
+// OnMessage adds a handler for received envelopes and returns the function that removes it. Envelopes are queued,
+// within the window, until there is a handler. With several handlers, each gets every envelope.
 func (c *Channel) OnMessage(h Handler) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,19 +252,17 @@ func (c *Channel) OnStatus(f func(Status)) (remove func()) {
 	return add(c, &c.watchers, f)
 }
 
-// Close closes the channel at both ends. Envelopes that were sent but not acknowledged
-// are reported as failed (call [Channel.Flush] first); received ones that were not yet
-// handled are dropped. It blocks for at most a second, to notify the peer, and is safe
-// to call more than once.
+// Close closes the channel at both ends. Envelopes that were sent but not acknowledged are reported as failed (call
+// [Channel.Flush] first); received ones that were not yet handled are dropped. It blocks for at most a second, to
+// notify the peer, and is safe to call more than once.
 func (c *Channel) Close() error {
 	c.shut(nil, &transport.Reason{Code: string(CodeClosed), Message: "closed by the other end"})
 	return nil
 }
 
-// Suspend ends this end of the channel without notifying the peer, which sees a broken
-// connection, and returns the state that [Manager.Resume] needs to continue, in this
-// process or the next. It waits for a running handler, at most until ctx ends. No
-// envelope is reported as failed.
+// Suspend ends this end of the channel without notifying the peer, which sees a broken connection, and returns the
+// state that [Manager.Resume] needs to continue, in this process or the next. It waits for a running handler, at
+// most until ctx ends. No envelope is reported as failed.
 func (c *Channel) Suspend(ctx context.Context) (State, error) {
 	var state State
 	var finish func()
@@ -358,8 +344,7 @@ func (c *Channel) shut(cause error, reason *transport.Reason) {
 	finish()
 }
 
-// shutting closes the channel and returns the rest of the work, to be done without
-// the lock; c.mu is held.
+// shutting closes the channel and returns the rest of the work, to be done without the lock; c.mu is held.
 func (c *Channel) shutting(cause error, reason *transport.Reason) (finish func()) {
 	// A channel that never opened may be tried again, and a suspended one resumed.
 	entomb := !c.opener && c.status != Connecting && (reason != nil || cause != nil)
@@ -397,8 +382,7 @@ func (c *Channel) shutting(cause error, reason *transport.Reason) (finish func()
 	}
 }
 
-// sendClose sends the last frames and, if there is a reason, the close; then it ends
-// the connection.
+// sendClose sends the last frames and, if there is a reason, the close; then it ends the connection.
 func (c *Channel) sendClose(conn transport.Conn, last []transport.Frame, reason *transport.Reason) {
 	if reason != nil {
 		// A send that hangs must not delay the end.

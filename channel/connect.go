@@ -49,8 +49,7 @@ func (c *Channel) abandon() {
 	}
 }
 
-// run connects the opener's end and receives until the connection breaks; then lost
-// starts it again.
+// run connects the opener's end and receives until the connection breaks; then lost starts it again.
 func (c *Channel) run() {
 	conn, err := c.connectWithRetry()
 	if err != nil {
@@ -127,8 +126,7 @@ func (c *Channel) unreachable(err error) error {
 	return c.errorf(CodeUnreachable, err, "no connection to %q", c.remote)
 }
 
-// connect dials one endpoint after the other until a handshake succeeds, which opens
-// the channel.
+// connect dials one endpoint after the other until a handshake succeeds, which opens the channel.
 func (c *Channel) connect() (transport.Conn, error) {
 	var failed error
 	for range c.endpoints {
@@ -280,8 +278,7 @@ func (m *Manager) refuse(conn transport.Conn, err error) {
 	closeConn(conn)
 }
 
-// handshake is the acceptor's. It returns the channel and the frames that arrived
-// after the handshake.
+// handshake is the acceptor's. It returns the channel and the frames that arrived after the handshake.
 func (m *Manager) handshake(conn transport.Conn, via agent.Transport) (*Channel, []transport.Frame, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.opts.HandshakeTimeout)
 	defer cancel()
@@ -398,10 +395,9 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	return c, true, nil
 }
 
-// displace keeps two processes of one peer, which share a token, from speaking for the
-// same agent. While the first is connected, the second is refused. Once the first's
-// connections are broken, the second replaces it (a restart, usually), and the first's
-// channels are closed.
+// displace keeps two processes of one peer, which share a token, from speaking for the same agent. While the first
+// is connected, the second is refused. Once the first's connections are broken, the second replaces it (a restart,
+// usually), and the first's channels are closed.
 func (m *Manager) displace(h *transport.Hello, peer string) error {
 	var stale []*Channel
 	for _, c := range m.With(h.From) {
@@ -425,8 +421,7 @@ func (m *Manager) displace(h *transport.Hello, peer string) error {
 	return nil
 }
 
-// maxSeq bounds the sequence numbers that a peer may begin with, so that they cannot
-// overflow.
+// maxSeq bounds the sequence numbers that a peer may begin with, so that they cannot overflow.
 const maxSeq = 1 << 62
 
 func checkHello(h *transport.Hello) error {

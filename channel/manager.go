@@ -39,10 +39,9 @@ type Manager struct {
 
 type pair struct{ local, remote string }
 
-// NewManager returns a manager. onChannel, if not nil, is called with each channel
-// that is opened or resumed here, before it is returned, and with each channel that a
-// peer has opened, once it is open. It must not block. Received envelopes are queued
-// until a handler is added.
+// NewManager returns a manager. onChannel, if not nil, is called with each channel that is opened or resumed here,
+// before it is returned, and with each channel that a peer has opened, once it is open. It must not block. Received
+// envelopes are queued until a handler is added.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, instance: newSecret(), byID: make(map[string]*Channel), byPair: make(map[pair]*Channel),
 		remote: make(map[string][]*Channel), tombstones: make(map[string]bool)}
@@ -50,10 +49,9 @@ func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	return m
 }
 
-// Open opens a channel from a local agent to a remote one. It tries the endpoints
-// (Options.Resolve) that have a dialer in turn, also when a connection breaks. It
-// returns a channel in the state connecting; see [Channel.Ready]. The channel outlives
-// ctx.
+// Open opens a channel from a local agent to a remote one. It tries the endpoints (Options.Resolve) that have a
+// dialer in turn, also when a connection breaks. It returns a channel in the state connecting; see [Channel.Ready].
+// The channel outlives ctx.
 func (m *Manager) Open(ctx context.Context, local, remote string) (*Channel, error) {
 	if m.opts.Resolve == nil {
 		return nil, &Error{Code: CodeNoEndpoint, Message: "Options.Resolve is not set, so no agent's endpoint is known"}
@@ -143,8 +141,7 @@ func (m *Manager) forget(c *Channel) {
 	}
 }
 
-// addTombstone keeps a channel that ended for good from being resumed: its opener may
-// not know of the end.
+// addTombstone keeps a channel that ended for good from being resumed: its opener may not know of the end.
 func (m *Manager) addTombstone(c *Channel) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,9 +227,8 @@ func (m *Manager) With(remote string) []*Channel {
 	return slices.Clone(m.remote[remote])
 }
 
-// Forward sends an envelope of a local agent to a remote one over the channel
-// between them, which it opens if there is none. It blocks as [Channel.Ready]
-// and [Channel.Send] do.
+// Forward sends an envelope of a local agent to a remote one over the channel between them, which it opens if there
+// is none. It blocks as [Channel.Ready] and [Channel.Send] do.
 func (m *Manager) Forward(ctx context.Context, to string, e *envelope.Envelope) error {
 	c, known := m.Between(e.Sender, to)
 	if !known {
@@ -260,10 +256,9 @@ func (m *Manager) CloseAll() error {
 	return nil
 }
 
-// Suspend closes the manager without notifying the other ends, which see broken
-// connections, and returns the states of the channels that were opened here. The next
-// process passes them to [Manager.Resume]; for channels that others opened it needs
-// the same Options.Checkpoints. It waits as Close does.
+// Suspend closes the manager without notifying the other ends, which see broken connections, and returns the states
+// of the channels that were opened here. The next process passes them to [Manager.Resume]; for channels that others
+// opened it needs the same Options.Checkpoints. It waits as Close does.
 func (m *Manager) Suspend(ctx context.Context) ([]State, error) {
 	m.mu.Lock()
 	m.closed = true
@@ -282,9 +277,8 @@ func (m *Manager) Suspend(ctx context.Context) ([]State, error) {
 	return states, errors.Join(append(errs, m.Close())...)
 }
 
-// Close closes all channels, accepts no more and waits until every goroutine has
-// ended, running handlers included: do not call it from a handler. It is safe to call
-// more than once.
+// Close closes all channels, accepts no more and waits until every goroutine has ended, running handlers included:
+// do not call it from a handler. It is safe to call more than once.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true

@@ -22,11 +22,9 @@ type Options struct {
 	// Authorize accepts or refuses a channel that a peer opens or resumes; the peer gets
 	// the text of its error. Nil accepts every channel that the transport accepts.
 	Authorize func(context.Context, Request) error
-	// Introduce returns the card to send when a local agent opens or accepts a channel;
-	// nil, or no card, sends none.
+	// Introduce returns the card to send when a local agent opens or accepts a channel; nil, or no card, sends none.
 	Introduce func(agentID string) json.RawMessage
-	// Introduced is called after Authorize with the card that a peer sent; an error
-	// refuses the channel.
+	// Introduced is called after Authorize with the card that a peer sent; an error refuses the channel.
 	Introduced func(context.Context, Request) error
 	// Ended is called, possibly twice, with each channel that has ended or failed to
 	// open, once it is no longer among [Manager.Channels]. It must not block.
@@ -65,10 +63,9 @@ type Request struct {
 	Resume bool            // continues a channel that the peer opened before
 }
 
-// Checkpoints stores, for each channel, the number of the last envelope that was
-// handled. Implementations must be safe for concurrent use. A crash exactly
-// between the handler's return and Save repeats that one envelope; a handler
-// that must not repeat it stores the envelope's id with its effect.
+// Checkpoints stores, for each channel, the number of the last envelope that was handled. Implementations must be
+// safe for concurrent use. A crash exactly between the handler's return and Save repeats that one envelope; a
+// handler that must not repeat it stores the envelope's id with its effect.
 type Checkpoints interface {
 	// Load returns the number, 0 for an unknown channel.
 	Load(channelID string) (uint64, error)

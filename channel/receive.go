@@ -173,8 +173,7 @@ func (c *Channel) receiveData(f *transport.Frame) error {
 	return nil
 }
 
-// examine checks a received envelope. A bad one keeps its number, so that those behind
-// it are handled.
+// examine checks a received envelope. A bad one keeps its number, so that those behind it are handled.
 func (c *Channel) examine(f *transport.Frame) incoming {
 	switch {
 	case f.Err != nil:
@@ -280,8 +279,7 @@ func (c *Channel) ackNow(bool, uint64) {
 	}
 }
 
-// watchGap ends the connection if a missing envelope does not arrive within
-// GapTimeout; c.mu is held.
+// watchGap ends the connection if a missing envelope does not arrive within GapTimeout; c.mu is held.
 func (c *Channel) watchGap() {
 	if len(c.in.ahead) > 0 && !c.in.gap.waiting && c.status == Open {
 		c.watch(&c.in.gap, c.m.opts.GapTimeout, c.in.received, c.checkGap)
@@ -304,9 +302,8 @@ type watchdog struct {
 	progress uint64         // when it was started
 }
 
-// watch calls check once after d, with c.mu held: with the progress that is given here
-// and whether the channel still uses the same connection. The watchdog must not be
-// waiting, and check must be the same in each call; c.mu is held.
+// watch calls check once after d, with c.mu held: with the progress that is given here and whether the channel still
+// uses the same connection. The watchdog must not be waiting, and check must be the same in each call; c.mu is held.
 func (c *Channel) watch(w *watchdog, d time.Duration, progress uint64, check func(sameConn bool, progress uint64)) {
 	w.waiting, w.conn, w.progress = true, c.conn, progress
 	if w.timer != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/parleyhub/parley/transport"
 )
 
-// outbox is what a channel has to send: queue holds the envelopes numbered acked+1 to
-// sent.
+// outbox is what a channel has to send: queue holds the envelopes numbered acked+1 to sent.
 type outbox struct {
 	queue       []outgoing
 	acked       uint64 // the last envelope that the peer has handled
@@ -193,9 +192,8 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 	return conn.Send(c.ctx, frames)
 }
 
-// notSent handles the n-th failure of a batch: it waits for the next attempt, fails the
-// first envelope, or ends the connection. It returns the attempts that now count. c.mu
-// is held, and released while it waits.
+// notSent handles the n-th failure of a batch: it waits for the next attempt, fails the first envelope, or ends the
+// connection. It returns the attempts that now count. c.mu is held, and released while it waits.
 func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	code := transport.CodeOf(err)
 	c.out.ackDue = true // it may have been in the batch
@@ -244,9 +242,8 @@ func (c *Channel) watchLife() {
 	}
 }
 
-// checkLife ends the connection if nothing on the wire has arrived. If everything has
-// arrived but is not handled yet, it sends a probe, which the peer must answer before
-// the next check.
+// checkLife ends the connection if nothing on the wire has arrived. If everything has arrived but is not handled
+// yet, it sends a probe, which the peer must answer before the next check.
 func (c *Channel) checkLife(sameConn bool, delivered uint64) {
 	o := &c.out
 	if sameConn && o.wire > o.acked {

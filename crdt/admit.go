@@ -114,8 +114,7 @@ func (a *admission) known(it *item) error {
 	return nil
 }
 
-// same reports whether two structs, possibly split differently, agree in the units from one clock to
-// another.
+// same reports whether two structs, possibly split differently, agree in the units from one clock to another.
 func (it *item) same(here *item, from, to uint64) bool {
 	if here.deleted() || it.deleted() {
 		return true
@@ -259,9 +258,8 @@ func (a *admission) adjacent(it *item) error {
 	return nil
 }
 
-// neighbours returns the first item between an item's neighbours as its writer saw them, and the right
-// neighbour, nil for the end. It reports false if they are unknown or inside one item, with nothing between
-// them.
+// neighbours returns the first item between an item's neighbours as its writer saw them, and the right neighbour,
+// nil for the end. It reports false if they are unknown or inside one item, with nothing between them.
 func (a *admission) neighbours(it *item) (first, right *item, ok bool) {
 	if it.has(flagOrigin) && !a.d.knows(it.origin) || it.has(flagRight) && !a.d.knows(it.rightOrigin) {
 		return nil, nil, false
@@ -362,8 +360,7 @@ func (a *admission) find(id ID) *item {
 // cheap even if all are at one place.
 const trialSize = 4000
 
-// cost refuses an update that takes too many steps to integrate. A large one is tried on a copy of the
-// document.
+// cost refuses an update that takes too many steps to integrate. A large one is tried on a copy of the document.
 func (a *admission) cost() error {
 	if a.steps > a.d.limits.IntegrationCost {
 		return a.tooCostly()

@@ -15,8 +15,7 @@ import (
 //	kindString UTF-8
 //	others     the encoded body
 
-// ends has the offsets in data at which the elements of an item end. The halves of a split item share the
-// slice.
+// ends has the offsets in data at which the elements of an item end. The halves of a split item share the slice.
 type ends struct {
 	base int // to be subtracted: the offset at which this item's data begins
 	at   []int
@@ -58,8 +57,7 @@ func (it *item) value(i uint32) any {
 	return nil
 }
 
-// split splits an item before unit k and returns the right half, which is linked into the list but not yet
-// stored.
+// split splits an item before unit k and returns the right half, which is linked into the list but not yet stored.
 func (d *Doc) split(it *item, k uint32) *item {
 	r := d.alloc()
 	*r = *it

@@ -13,11 +13,10 @@
 //
 // # How it works
 //
-// Each unit of content has an id of a client and a clock. An item names the units that were its left and
-// right neighbours when it was written; items written concurrently at the same place are ordered by their
-// client ids (see scan). Deleted items stay as tombstones without content. Of the values that a key was
-// given concurrently, the one with the highest client id wins. Client ids are random, so the winner is
-// arbitrary.
+// Each unit of content has an id of a client and a clock. An item names the units that were its left and right
+// neighbours when it was written; items written concurrently at the same place are ordered by their client ids (see
+// scan). Deleted items stay as tombstones without content. Of the values that a key was given concurrently, the one
+// with the highest client id wins. Client ids are random, so the winner is arbitrary.
 //
 // # Concurrency
 //
@@ -104,8 +103,7 @@ func (d *Doc) Items() int { return d.items }
 // Bytes returns the size of the content in bytes.
 func (d *Doc) Bytes() int { return d.bytes }
 
-// ScanSteps returns how many items scans have passed so far: the cost of concurrent edits at the same
-// place.
+// ScanSteps returns how many items scans have passed so far: the cost of concurrent edits at the same place.
 func (d *Doc) ScanSteps() uint64 { return d.step }
 
 // Roots returns the sorted names of the roots in use.

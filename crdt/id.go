@@ -89,8 +89,7 @@ type Range struct {
 // End returns the first clock after the range.
 func (r Range) End() uint64 { return r.Clock + r.Length }
 
-// IDSet is a set of ids as ranges of clocks by client. A set is normal if the ranges are sorted and do not
-// touch.
+// IDSet is a set of ids as ranges of clocks by client. A set is normal if the ranges are sorted and do not touch.
 type IDSet map[uint64][]Range
 
 // add adds a range. Adding in ascending order keeps the set normal.

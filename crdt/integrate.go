@@ -80,11 +80,10 @@ func (d *Doc) resolve(it, left, right *item) bool {
 	return it.parent != nil
 }
 
-// scan finds the left neighbour of an item among those that others wrote at the same place. This is the
-// rule by which all replicas agree: items with the same origin are ordered by client id, and the items that
-// depend on them stay with them. An item was passed in this scan if its step is at least seen, and since
-// left last moved if it is at least conflicts. A budget ends scans early, in a copy that is discarded (see
-// admission.cost).
+// scan finds the left neighbour of an item among those that others wrote at the same place. This is the rule by
+// which all replicas agree: items with the same origin are ordered by client id, and the items that depend on them
+// stay with them. An item was passed in this scan if its step is at least seen, and since left last moved if it is
+// at least conflicts. A budget ends scans early, in a copy that is discarded (see admission.cost).
 func (d *Doc) scan(it, left, right *item) *item {
 	o := it.parent.first(it)
 	if left != nil {

@@ -64,8 +64,7 @@ func (l *callbacks[F]) add(f F) (cancel func()) {
 // until cancel is called. f must not edit the document.
 func (d *Doc) Observe(f func(Change)) (cancel func()) { return d.observe(nil, f) }
 
-// OnUpdate calls f with each update, made or applied here, that changed something. It costs less than
-// Observe.
+// OnUpdate calls f with each update, made or applied here, that changed something. It costs less than Observe.
 func (d *Doc) OnUpdate(f func(update []byte, origin any, local bool)) (cancel func()) {
 	return d.observers.updates.add(f)
 }

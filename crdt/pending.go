@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// A struct with missing dependencies is parked, with all later ones of its client. Runs of parked structs
-// are ordered by their first clock. The first run waits until its own client's state reaches it, or is
-// registered with the client that it depends on. So each struct is examined only a few times, whatever the
-// order of the updates.
+// A struct with missing dependencies is parked, with all later ones of its client. Runs of parked structs are
+// ordered by their first clock. The first run waits until its own client's state reaches it, or is registered with
+// the client that it depends on. So each struct is examined only a few times, whatever the order of the updates.
 
 // run is a sequence of consecutive parked structs of one client.
 type run struct {

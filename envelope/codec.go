@@ -78,12 +78,10 @@ func (m *Metadata) append(out []byte) []byte {
 	return append(out, '}')
 }
 
-// Decode reads the JSON of one envelope and validates it. An unknown
-// schema version gives [CodeSchemaVersion] with the versions, more
-// than MaxSize bytes give [CodeTooLarge], all else that is wrong
-// [CodeInvalidEnvelope]. Keys are matched exactly; a known key that comes twice
-// is an error, since two readers could understand it differently; unknown keys
-// are ignored. The envelope does not refer to data.
+// Decode reads the JSON of one envelope and validates it. An unknown schema version gives [CodeSchemaVersion] with
+// the versions, more than MaxSize bytes give [CodeTooLarge], all else that is wrong [CodeInvalidEnvelope]. Keys are
+// matched exactly; a known key that comes twice is an error, since two readers could understand it differently;
+// unknown keys are ignored. The envelope does not refer to data.
 func (c *Codec) Decode(data []byte) (*Envelope, error) {
 	if len(data) > c.maxSize() {
 		return nil, tooLarge("", len(data), c.maxSize())
@@ -136,8 +134,7 @@ func (c *Codec) migrate(data []byte, want int) ([]byte, error) {
 // errFound ends a search.
 var errFound = errors.New("found")
 
-// schemaVersion returns the version that data states, 0 if none. It reads only
-// as far as it must.
+// schemaVersion returns the version that data states, 0 if none. It reads only as far as it must.
 func schemaVersion(data []byte) (version int, err error) {
 	err = fields(data, func(key, value []byte) error {
 		if string(key) != `"schemaVersion"` {
@@ -284,9 +281,8 @@ func messageType(dst *Type, key, value []byte) error {
 	return text((*string)(dst), key, value)
 }
 
-// MarshalJSON lets an envelope stand inside other JSON. encoding/json then
-// compacts the payload and escapes <, > and & in it: the value stays the same,
-// the bytes may not. [Encode] keeps them.
+// MarshalJSON lets an envelope stand inside other JSON. encoding/json then compacts the payload and escapes <, > and
+// & in it: the value stays the same, the bytes may not. [Encode] keeps them.
 func (e Envelope) MarshalJSON() ([]byte, error) { return Encode(&e) }
 
 // UnmarshalJSON reads an envelope inside other JSON, as [Decode] does.

@@ -1,10 +1,9 @@
 // Package envelope defines the message that agents exchange, with its sender,
 // recipient, thread, type, time and payload.
 //
-// [New] and a [Factory] make envelopes with an id and a timestamp; [Decode] reads them.
-// The memory transport and the router share the pointer, so never change an envelope
-// that was sent: [Envelope.With] makes a changed copy. The payload is JSON text that
-// [Encode] and [Decode] keep byte for byte.
+// [New] and a [Factory] make envelopes with an id and a timestamp; [Decode] reads them. The memory transport and the
+// router share the pointer, so never change an envelope that was sent: [Envelope.With] makes a changed copy. The
+// payload is JSON text that [Encode] and [Decode] keep byte for byte.
 package envelope
 
 import (
@@ -73,8 +72,7 @@ type Metadata struct {
 	Tier        agent.Tier  `json:"tier"`                  // the sender's; required
 	SandboxID   string      `json:"sandboxId,omitempty"`   // the sender's; empty means none
 	RoutingHint RoutingHint `json:"routingHint,omitempty"` // ByCapability, or empty
-	// TraceParent and TraceState are the W3C trace context, an extension of the
-	// specified schema.
+	// TraceParent and TraceState are the W3C trace context, an extension of the specified schema.
 	TraceParent string `json:"traceparent,omitempty"`
 	TraceState  string `json:"tracestate,omitempty"`
 }
@@ -150,9 +148,8 @@ func (e *Envelope) Unmarshal(v any) error {
 	return nil
 }
 
-// New makes an envelope with a new id and the current time. The payload is a
-// json.RawMessage, which is not copied, or any value for json.Marshal; nil becomes
-// null. Errors are [*Error]s.
+// New makes an envelope with a new id and the current time. The payload is a json.RawMessage, which is not copied,
+// or any value for json.Marshal; nil becomes null. Errors are [*Error]s.
 func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
 	return build(clock.UnixMilli(), sender, recipient, t, payload, "", nil)
 }
@@ -237,8 +234,7 @@ func (m *Metadata) valid() bool {
 // maxOpaque bounds the ids of envelopes and threads, in bytes.
 const maxOpaque = 256
 
-// opaque reports whether s can be an envelope's id or correlation id: any text
-// without control characters.
+// opaque reports whether s can be an envelope's id or correlation id: any text without control characters.
 func opaque(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] == 0x7f {

@@ -31,8 +31,7 @@ func (f *Factory) WithClock(now func() time.Time) *Factory {
 	return &g
 }
 
-// New makes an envelope for one agent, or for all with [Broadcast]; see the function
-// [New].
+// New makes an envelope for one agent, or for all with [Broadcast]; see the function [New].
 func (f *Factory) New(recipient string, t Type, payload any) (*Envelope, error) {
 	return build(f.now(), f.sender, recipient, t, payload, "", f.plain)
 }

@@ -19,10 +19,9 @@ const (
 // envelopeCost is the approximate size of an envelope without its payload, in bytes.
 const envelopeCost = 512
 
-// Threads keeps envelopes by correlation id, within bounds: when it is full, it drops
-// the thread that was added to least recently; a full or only thread drops its earliest
-// envelope. The zero value is ready; set the limits before the first use. It is safe
-// for concurrent use.
+// Threads keeps envelopes by correlation id, within bounds: when it is full, it drops the thread that was added to
+// least recently; a full or only thread drops its earliest envelope. The zero value is ready; set the limits before
+// the first use. It is safe for concurrent use.
 type Threads struct {
 	MaxThreads   int // 0 means DefaultMaxThreads
 	MaxPerThread int // 0 means DefaultMaxPerThread
@@ -42,8 +41,7 @@ type thread struct {
 
 func cost(e *Envelope) int { return len(e.Payload) + envelopeCost }
 
-// Add adds e to its thread. It reports false for an envelope without a correlation id
-// and for a duplicate.
+// Add adds e to its thread. It reports false for an envelope without a correlation id and for a duplicate.
 func (s *Threads) Add(e *Envelope) bool {
 	if e.CorrelationID == "" {
 		return false

@@ -27,9 +27,8 @@ type Entry struct {
 	Address string
 }
 
-// AllowList holds the peers that may connect, stored in a file with one line per peer: the hexadecimal key,
-// then optionally "@" and the address, then optionally the name. It is safe for concurrent use within one
-// process.
+// AllowList holds the peers that may connect, stored in a file with one line per peer: the hexadecimal key, then
+// optionally "@" and the address, then optionally the name. It is safe for concurrent use within one process.
 type AllowList struct {
 	path string
 
@@ -50,8 +49,7 @@ func OpenAllowList(path string) (*AllowList, error) {
 	return l, l.Reload()
 }
 
-// Reload reads the file again, e.g. after another process has changed it. On an error the list is
-// unchanged.
+// Reload reads the file again, e.g. after another process has changed it. On an error the list is unchanged.
 func (l *AllowList) Reload() error {
 	f, err := os.Open(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -172,8 +170,7 @@ func (l *AllowList) Add(e Entry) error {
 	})
 }
 
-// Remove removes a key, writes the file and reports whether the key was in the list. It does not close
-// connections.
+// Remove removes a key, writes the file and reports whether the key was in the list. It does not close connections.
 func (l *AllowList) Remove(key PublicKey) (bool, error) {
 	had := l.Allowed(key)
 	return had, l.store(func(entries map[PublicKey]Entry) error {

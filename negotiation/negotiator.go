@@ -11,10 +11,9 @@
 //		err := venus.Accept(ctx, p.ID, 10*time.Minute)
 //	})
 //
-// A proposal, its answer and all later messages about the task share one correlation
-// id, see [Negotiator.Send] and [Negotiator.Thread]. Each side measures the deadline on
-// its own clock, from sending or receiving the proposal; the proposer decides. An answer
-// that is late, repeated, or from an agent that was not asked changes nothing; an agent
+// A proposal, its answer and all later messages about the task share one correlation id, see [Negotiator.Send] and
+// [Negotiator.Thread]. Each side measures the deadline on its own clock, from sending or receiving the proposal; the
+// proposer decides. An answer that is late, repeated, or from an agent that was not asked changes nothing; an agent
 // whose acceptance does not count is notified.
 package negotiation
 
@@ -43,8 +42,7 @@ const (
 
 // Clock is a Negotiator's source of time. It must be safe for concurrent use.
 type Clock interface {
-	// AfterFunc calls f in its own goroutine after d. stop prevents that, and reports
-	// whether it did.
+	// AfterFunc calls f in its own goroutine after d. stop prevents that, and reports whether it did.
 	AfterFunc(d time.Duration, f func()) (stop func() bool)
 }
 
@@ -68,8 +66,7 @@ type Options struct {
 	// MaxBytes bounds the texts and inputs of all proposals: first the oldest settled ones
 	// are dropped, then new ones are refused. 0 means DefaultMaxBytes.
 	MaxBytes int
-	// Keep is how long settled proposals are kept, at least, and at most twice that. 0
-	// means DefaultKeep.
+	// Keep is how long settled proposals are kept, at least, and at most twice that. 0 means DefaultKeep.
 	Keep time.Duration
 }
 
@@ -95,9 +92,8 @@ func call(ctx context.Context, all *handlers.List[Handler], p Proposal) {
 	}
 }
 
-// Negotiator negotiates for one agent. An agent must not have two, since each refuses
-// the answers to the other. Make one with New and Close it in the end. It is safe for
-// concurrent use.
+// Negotiator negotiates for one agent. An agent must not have two, since each refuses the answers to the other. Make
+// one with New and Close it in the end. It is safe for concurrent use.
 type Negotiator struct {
 	r    *router.Router
 	id   string
@@ -116,8 +112,7 @@ type Negotiator struct {
 	settled  handlers.List[Handler]
 }
 
-// New returns the negotiator of a registered agent. The agent's other handlers receive
-// the same envelopes.
+// New returns the negotiator of a registered agent. The agent's other handlers receive the same envelopes.
 func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	if _, known := r.Registry().Identity(agentID); !known {
 		return nil, errorf(CodeSend, "", "agent %q is not registered", agentID)
@@ -139,9 +134,8 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 // AgentID returns the id of the agent that it negotiates for.
 func (n *Negotiator) AgentID() string { return n.id }
 
-// Propose sends a proposal to an agent and returns it, pending, with the deadline from
-// now. Errors are [*Error]s; CodeSend wraps a refusal by the router, for instance for a
-// missing escalation justification.
+// Propose sends a proposal to an agent and returns it, pending, with the deadline from now. Errors are [*Error]s;
+// CodeSend wraps a refusal by the router, for instance for a missing escalation justification.
 func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal, error) {
 	offer := t.offer(uuid.NewString())
 	if err := offer.check(); err != nil {
@@ -248,12 +242,10 @@ func (n *Negotiator) sweepLater() {
 	})
 }
 
-// Accept accepts a proposal to the agent. estimate is how long the task will take, in
-// whole milliseconds, at least one. Errors are [*Error]s: CodeTimeout after the
-// deadline.
+// Accept accepts a proposal to the agent. estimate is how long the task will take, in whole milliseconds, at least
+// one. Errors are [*Error]s: CodeTimeout after the deadline.
 //
-// If the answer is late at the proposer, the handlers of [Negotiator.OnSettled] get the
-// proposal as timed out.
+// If the answer is late at the proposer, the handlers of [Negotiator.OnSettled] get the proposal as timed out.
 func (n *Negotiator) Accept(ctx context.Context, proposalID string, estimate time.Duration) error {
 	return n.answer(ctx, envelope.TaskAccept, Answer{ProposalID: proposalID, AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()})
 }
@@ -396,14 +388,12 @@ func (n *Negotiator) Thread(correlationID string) []*envelope.Envelope {
 	return n.o.Threads.Thread(correlationID)
 }
 
-// OnProposal calls h with each proposal to the agent, one after the other, until it is
-// stopped. While h runs, the agent receives nothing else. h may answer the proposal, or
-// leave that for later.
+// OnProposal calls h with each proposal to the agent, one after the other, until it is stopped. While h runs, the
+// agent receives nothing else. h may answer the proposal, or leave that for later.
 func (n *Negotiator) OnProposal(h Handler) (stop func()) { return n.proposed.Add(h) }
 
-// OnSettled calls h with each proposal that the other side or a timeout settles, until
-// it is stopped: the agent's own that are answered or time out, and those to the agent
-// that it did not answer, or accepted too late.
+// OnSettled calls h with each proposal that the other side or a timeout settles, until it is stopped: the agent's
+// own that are answered or time out, and those to the agent that it did not answer, or accepted too late.
 func (n *Negotiator) OnSettled(h Handler) (stop func()) { return n.settled.Add(h) }
 
 // Close ends receiving and all timers, and wakes the waiters. It waits for handlers that

@@ -112,8 +112,7 @@ func (n *Negotiator) refuse(ctx context.Context, e *envelope.Envelope, why *Erro
 	n.reply(ctx, e, envelope.ErrorMessage, r)
 }
 
-// reply sends an answer of the package itself. If that fails, the other side's proposal
-// times out.
+// reply sends an answer of the package itself. If that fails, the other side's proposal times out.
 func (n *Negotiator) reply(ctx context.Context, e *envelope.Envelope, t envelope.Type, payload any) {
 	out, err := e.Reply(n.id, t, payload)
 	if err == nil {

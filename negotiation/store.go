@@ -91,8 +91,7 @@ func (s *store) count(x *entry, by int) {
 	}
 }
 
-// settle stores the outcome of a pending proposal, and drops the oldest settled ones if
-// there are too many.
+// settle stores the outcome of a pending proposal, and drops the oldest settled ones if there are too many.
 func (s *store) settle(x *entry, p Proposal) {
 	s.count(x, -1)
 	s.bytes += p.size() - x.p.size() // an answer has texts

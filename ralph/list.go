@@ -56,8 +56,7 @@ type Dropper interface {
 // an array of objects, or an object with such an array as "tasks":
 // {"id", "task", "done", "capabilities"}, of which only task is required.
 //
-// Completing an item changes its box or its "done" and no other byte; the file is
-// replaced in one step.
+// Completing an item changes its box or its "done" and no other byte; the file is replaced in one step.
 type File struct {
 	path  string
 	parse func([]byte) ([]entry, error)
@@ -70,8 +69,7 @@ type entry struct {
 	mark    string // when it is done
 }
 
-// Open returns the list in a file: JSON if its name ends in ".json". Each method reads
-// the file again.
+// Open returns the list in a file: JSON if its name ends in ".json". Each method reads the file again.
 func Open(path string) (*File, error) {
 	resolved, err := filepath.EvalSymlinks(path) // a link must not be replaced
 	if err != nil {
@@ -172,8 +170,7 @@ func replace(path string, content, old []byte) error {
 	return wrap(CodeList, err, "%s cannot be written", path)
 }
 
-// writeFile makes or replaces a file in one step and durably, unless check, which may
-// be nil, fails.
+// writeFile makes or replaces a file in one step and durably, unless check, which may be nil, fails.
 func writeFile(path string, content []byte, mode fs.FileMode, check func() error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".parley-*")
 	if err != nil {

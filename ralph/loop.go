@@ -11,8 +11,7 @@
 // each step before it is done. The [Dispatcher]'s reference to a piece of work is stored
 // before the work begins, so a new run resumes it and does not begin it twice.
 //
-// A list's items and an agent's answers are data: the [Validator], which runs code, is
-// chosen by the program alone.
+// A list's items and an agent's answers are data: the [Validator], which runs code, is chosen by the program alone.
 package ralph
 
 import (
@@ -57,10 +56,9 @@ type Outcome struct {
 
 // Dispatcher gives jobs to agents.
 type Dispatcher interface {
-	// Dispatch gives a job to an agent and returns the answer. Before the work begins it
-	// calls begins once, with a reference that it chooses; an error from begins ends it.
-	// It blocks until the work is done or ctx ends; the work may then continue. An error
-	// with CodeUnavailable ends the loop; any other error is a failed attempt.
+	// Dispatch gives a job to an agent and returns the answer. Before the work begins it calls begins once, with a
+	// reference that it chooses; an error from begins ends it. It blocks until the work is done or ctx ends; the
+	// work may then continue. An error with CodeUnavailable ends the loop; any other error is a failed attempt.
 	Dispatch(ctx context.Context, j Job, begins func(ref string) error) (Outcome, error)
 	// Resume waits for the work of a reference of an earlier process. If the work has not
 	// begun, Resume begins it under the same reference, so that it is done once; or it

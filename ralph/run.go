@@ -118,9 +118,8 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 	return first, open, nil
 }
 
-// settle ends the current item, which is not open any more. If it is still in the list
-// it is done: the loop was killed before it noted the completion, or a person has
-// completed it. Otherwise it was removed.
+// settle ends the current item, which is not open any more. If it is still in the list it is done: the loop was
+// killed before it noted the completion, or a person has completed it. Otherwise it was removed.
 func (l *Loop) settle(done bool) error {
 	id := l.state.Current
 	l.state.Current = ""
@@ -138,8 +137,7 @@ func (l *Loop) settle(done bool) error {
 	return l.step(s)
 }
 
-// drop removes an item that was given up from a list that is a Dropper, and reports
-// whether it is one.
+// drop removes an item that was given up from a list that is a Dropper, and reports whether it is one.
 func (l *Loop) drop(ctx context.Context, item Item) (gone bool, err error) {
 	d, ok := l.o.List.(Dropper)
 	if !ok {
@@ -152,8 +150,7 @@ func (l *Loop) drop(ctx context.Context, item Item) (gone bool, err error) {
 	return true, nil
 }
 
-// attempt makes or continues one attempt at an item. It reports whether the item is
-// done.
+// attempt makes or continues one attempt at an item. It reports whether the item is done.
 func (l *Loop) attempt(ctx context.Context, item Item) (done bool, err error) {
 	outcome, err := l.work(ctx, item)
 	switch {

@@ -83,8 +83,7 @@ func ReadState(path string) (*State, error) {
 	return s, nil
 }
 
-// forget bounds the state, since a queue never ends: it removes the items that were
-// completed first.
+// forget bounds the state, since a queue never ends: it removes the items that were completed first.
 func (s *State) forget() {
 	if len(s.Items) <= MaxItems {
 		return

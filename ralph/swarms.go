@@ -15,8 +15,7 @@ type Coordinator interface {
 	Wait(ctx context.Context, id string) (swarm.Session, error)
 }
 
-// Swarms is a Dispatcher that gives each job to a swarm, and the Reporter of these
-// swarms:
+// Swarms is a Dispatcher that gives each job to a swarm, and the Reporter of these swarms:
 //
 //	s := ralph.NewSwarms(nil, 1, nil)
 //	s.Use(swarm.NewCoordinator(r, n, swarm.CoordinatorOptions{Reporter: s}))

@@ -37,9 +37,8 @@ func encode(cards []agent.Card) ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// Decode makes a registry from the JSON of [Registry.Encode]. Revisions and origins
-// are kept. Remote cards count as seen now and belong to the first source that finds
-// them again.
+// Decode makes a registry from the JSON of [Registry.Encode]. Revisions and origins are kept. Remote cards count as
+// seen now and belong to the first source that finds them again.
 func Decode(data []byte, o Options) (*Registry, error) {
 	if len(data) > MaxSize {
 		return nil, invalid(fmt.Sprintf("the registry has %d bytes; at most %d are allowed", len(data), MaxSize), nil)

@@ -14,9 +14,8 @@ import (
 // Source finds the cards of remote agents, on a DHT, a bus or a local network. It may
 // also be an [Announcer] and a [Finder].
 type Source interface {
-	// Discover reports to sink the cards that it finds and loses, and repeats each
-	// found one from time to time, until ctx ends. If it returns earlier, the registry
-	// calls it again with backoff.
+	// Discover reports to sink the cards that it finds and loses, and repeats each found one from time to time,
+	// until ctx ends. If it returns earlier, the registry calls it again with backoff.
 	Discover(ctx context.Context, sink Sink) error
 }
 
@@ -37,9 +36,8 @@ func (s Sink) Lost(id string) { s.r.Lost(id, s.source) }
 
 // Announcer is a Source that publishes local cards.
 type Announcer interface {
-	// Announce publishes a card or its new version. The registry calls it for each
-	// local card at the start and at each change, and for all of them every third of
-	// Options.RemoteTTL, so that they do not expire.
+	// Announce publishes a card or its new version. The registry calls it for each local card at the start and at
+	// each change, and for all of them every third of Options.RemoteTTL, so that they do not expire.
 	Announce(ctx context.Context, card agent.Card) error
 	// Withdraw ends the publication of a card.
 	Withdraw(ctx context.Context, id string) error
@@ -72,8 +70,7 @@ type running struct {
 	wg     sync.WaitGroup
 }
 
-// EnableDiscovery starts a source under a name, which its cards belong to. It does not
-// wait for the first card.
+// EnableDiscovery starts a source under a name, which its cards belong to. It does not wait for the first card.
 func (r *Registry) EnableDiscovery(name string, s Source) error {
 	d := &r.discovery
 	d.mu.Lock()
@@ -219,10 +216,9 @@ func (r *Registry) report(ctx context.Context, name string, err error) {
 	}
 }
 
-// Resolve returns the cards that match q. If the registry has none, it queries the
-// sources that are Finders and merges what they find; it blocks until they have
-// answered or ctx ends. Without a match it returns [CodeAgentNotFound], which wraps the
-// errors of the sources.
+// Resolve returns the cards that match q. If the registry has none, it queries the sources that are Finders and
+// merges what they find; it blocks until they have answered or ctx ends. Without a match it returns
+// [CodeAgentNotFound], which wraps the errors of the sources.
 func (r *Registry) Resolve(ctx context.Context, q Query) ([]agent.Card, error) {
 	if cards := r.lookup(q); len(cards) > 0 {
 		return cards, nil

@@ -23,8 +23,7 @@ type announced struct {
 	beat uint64 // differs between announcements
 }
 
-// Join returns a [Source] for one registry, which is also an [Announcer] and a
-// [Finder].
+// Join returns a [Source] for one registry, which is also an [Announcer] and a [Finder].
 func (n *MemoryNetwork) Join() Source {
 	s := &memorySource{n: n}
 	n.change(func() { n.members[s] = make(map[string]announced) })
@@ -42,8 +41,7 @@ func (n *MemoryNetwork) change(do func()) {
 	n.changed.Send()
 }
 
-// others returns what the other sources announce, and a channel that the next change
-// closes.
+// others returns what the other sources announce, and a channel that the next change closes.
 func (n *MemoryNetwork) others(s *memorySource) (map[string]announced, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -30,8 +30,7 @@ type Options struct {
 	RemoteTTL time.Duration
 	// MaxCards bounds the cards, local and remote together; 0 means DefaultMaxCards.
 	MaxCards int
-	// OnError is called when a discovery source fails, before the registry retries. It
-	// must not block.
+	// OnError is called when a discovery source fails, before the registry retries. It must not block.
 	OnError func(source string, err error)
 }
 
@@ -114,10 +113,9 @@ func New(o Options) *Registry {
 	return r
 }
 
-// Register stores a card and returns it as stored. An invalid card is refused with
-// [CodeInvalidCard], which wraps the [*agent.Error] that names each missing field. A
-// card with a known id replaces that card and gets its revision plus one; a new card
-// keeps its revision. Without an origin it is local, without LastSeenAt it is seen now.
+// Register stores a card and returns it as stored. An invalid card is refused with [CodeInvalidCard], which wraps
+// the [*agent.Error] that names each missing field. A card with a known id replaces that card and gets its revision
+// plus one; a new card keeps its revision. Without an origin it is local, without LastSeenAt it is seen now.
 func (r *Registry) Register(card agent.Card) (agent.Card, error) {
 	return r.store(card, func(old *entry) (*entry, error) {
 		if card.Origin == "" {
@@ -136,10 +134,9 @@ func (r *Registry) RegisterSandboxed(card agent.Card, sandboxID string) (agent.C
 	return r.Register(card)
 }
 
-// Merge stores a card that a source found. Its origin becomes remote, the rest stays
-// as it is, including the revision. Merge refuses the id of a local agent and of one
-// that another source holds with [CodeConflict], so that a peer cannot impersonate an
-// agent. Merging the same card again keeps it from expiring.
+// Merge stores a card that a source found. Its origin becomes remote, the rest stays as it is, including the
+// revision. Merge refuses the id of a local agent and of one that another source holds with [CodeConflict], so that
+// a peer cannot impersonate an agent. Merging the same card again keeps it from expiring.
 func (r *Registry) Merge(card agent.Card, source string) (agent.Card, error) {
 	return r.merge(card, source, false)
 }
@@ -342,8 +339,7 @@ func (r *Registry) Source(id string) string {
 	return ""
 }
 
-// FindByCapability returns the cards that declare a capability, in order of
-// registration.
+// FindByCapability returns the cards that declare a capability, in order of registration.
 func (r *Registry) FindByCapability(id string) []agent.Card {
 	return r.cards(r.capable(id), nil)
 }
@@ -427,8 +423,7 @@ func (r *Registry) Len() int {
 	return len(r.byID)
 }
 
-// Close ends discovery, expiry and every watcher. The cards remain readable. It is
-// safe to call more than once.
+// Close ends discovery, expiry and every watcher. The cards remain readable. It is safe to call more than once.
 func (r *Registry) Close() error {
 	r.discovery.close(r)
 	r.mu.Lock()
@@ -445,19 +440,16 @@ func (r *Registry) Close() error {
 	return nil
 }
 
-// View is the part of a registry that one agent may see. Make one
-// with [Registry.View].
+// View is the part of a registry that one agent may see. Make one with [Registry.View].
 type View struct {
 	r     *Registry
 	allow func(agent.Identity) bool
 }
 
-// View returns a view of the cards that allow accepts. allow is called without a lock,
-// from many goroutines.
+// View returns a view of the cards that allow accepts. allow is called without a lock, from many goroutines.
 func (r *Registry) View(allow func(agent.Identity) bool) *View { return &View{r, allow} }
 
-// Get returns a card, or [CodeAgentNotFound] for one that does not exist or is not
-// visible.
+// Get returns a card, or [CodeAgentNotFound] for one that does not exist or is not visible.
 func (v *View) Get(id string) (agent.Card, error) {
 	card, err := v.r.Get(id)
 	if err != nil || !v.allow(card.Identity()) {

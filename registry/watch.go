@@ -32,9 +32,8 @@ type Change struct {
 // maxWatch is how many changes a watcher buffers.
 const maxWatch = 1024
 
-// Watcher receives the changes of a registry in order. It buffers at most 1024; then
-// it drops them all and returns [Resync], so the registry never waits. It is safe for
-// concurrent use.
+// Watcher receives the changes of a registry in order. It buffers at most 1024; then it drops them all and returns
+// [Resync], so the registry never waits. It is safe for concurrent use.
 type Watcher struct {
 	r *Registry
 

@@ -48,9 +48,8 @@ func errorf(code Code, agentID, format string, args ...any) *Error {
 
 // Result describes the routing of an envelope.
 type Result struct {
-	// Delivered: the envelope is in the mailbox of its receiver; of a broadcast, of at
-	// least one. For a remote agent it is queued for forwarding or, after
-	// [Router.SendWait], its channel has accepted it.
+	// Delivered: the envelope is in the mailbox of its receiver; of a broadcast, of at least one. For a remote agent
+	// it is queued for forwarding or, after [Router.SendWait], its channel has accepted it.
 	Delivered bool           `json:"delivered"`
 	Path      telemetry.Path `json:"path"`
 	// TargetAgentID is the agent that it was delivered to, also if the recipient is a

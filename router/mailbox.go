@@ -14,8 +14,7 @@ type item struct {
 	done chan<- error // receives the outcome of forwarding; may be nil
 }
 
-// mailbox queues the envelopes for one agent and calls handle with each. The pool has
-// it while it is not empty.
+// mailbox queues the envelopes for one agent and calls handle with each. The pool has it while it is not empty.
 type mailbox struct {
 	size   int
 	pool   *pool

@@ -2,10 +2,9 @@ package router
 
 import "sync"
 
-// pool calls the receivers, with few goroutines while receivers are quick. No receiver
-// waits for another: while mailboxes are ready, at least one worker is looking for
-// work, because a worker that is about to call a receiver first makes sure of that. A
-// worker that finds nothing ends.
+// pool calls the receivers, with few goroutines while receivers are quick. No receiver waits for another: while
+// mailboxes are ready, at least one worker is looking for work, because a worker that is about to call a receiver
+// first makes sure of that. A worker that finds nothing ends.
 type pool struct {
 	wg sync.WaitGroup // every worker
 

@@ -27,8 +27,7 @@ func (r *Router) Attach(agentID string, h Handler) (*Port, error) {
 // ID returns the agent's id.
 func (p *Port) ID() string { return p.id }
 
-// Send makes an envelope and routes it: to an agent, or to all with
-// [envelope.Broadcast]. See [Router.Send].
+// Send makes an envelope and routes it: to an agent, or to all with [envelope.Broadcast]. See [Router.Send].
 func (p *Port) Send(ctx context.Context, to string, t envelope.Type, payload any) (Result, error) {
 	return p.send(ctx, func(f *envelope.Factory) (*envelope.Envelope, error) { return f.New(to, t, payload) })
 }

@@ -1,5 +1,4 @@
-// Package router delivers envelopes: to an agent by id, to an agent with a capability,
-// or to all.
+// Package router delivers envelopes: to an agent by id, to an agent with a capability, or to all.
 //
 //	r, err := router.New(reg, router.Options{})
 //	r.OnReceive("venus", func(ctx context.Context, e *envelope.Envelope) { fmt.Println(e.Sender) })
@@ -11,18 +10,16 @@
 // envelope of a sender without a card and one whose metadata contradict the card; then
 // the tier rules ([TierConfig]) and the sandbox rules ([SandboxConfig]) apply.
 //
-// Among the agents with a capability the router chooses one that the rules permit,
-// local ones before remote ones: of the first eight in order of registration the one
-// with the fewest queued envelopes. It chooses the sender itself only if nobody else is
-// left. A broadcast goes to every permitted agent but the sender; [Result.Skipped]
-// lists the others, each with the reason.
+// Among the agents with a capability the router chooses one that the rules permit, local ones before remote ones: of
+// the first eight in order of registration the one with the fewest queued envelopes. It chooses the sender itself
+// only if nobody else is left. A broadcast goes to every permitted agent but the sender; [Result.Skipped] lists the
+// others, each with the reason.
 //
 // # Delivery
 //
-// Each receiver has a bounded mailbox, and a goroutine that a receiver blocks is
-// replaced, so that a slow or panicking receiver delays nobody else. When a mailbox is
-// full, [Router.Send] returns [CodeMailboxFull] and [Router.SendWait] waits. One
-// sender's envelopes reach a receiver in the order in which they were sent. Envelopes
+// Each receiver has a bounded mailbox, and a goroutine that a receiver blocks is replaced, so that a slow or
+// panicking receiver delays nobody else. When a mailbox is full, [Router.Send] returns [CodeMailboxFull] and
+// [Router.SendWait] waits. One sender's envelopes reach a receiver in the order in which they were sent. Envelopes
 // to remote agents are queued for a [Forwarder], usually a channel.Manager.
 //
 // # Events
@@ -51,16 +48,14 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Handler handles an envelope for an agent. An agent's handlers are called with one
-// envelope after the other; they may block, which delays only this agent. A panic is
-// recovered and reported. The context ends when the router closes; it has the trace,
-// so pass it to what the handler sends. Do not change the envelope, which is shared.
+// Handler handles an envelope for an agent. An agent's handlers are called with one envelope after the other; they
+// may block, which delays only this agent. A panic is recovered and reported. The context ends when the router
+// closes; it has the trace, so pass it to what the handler sends. Do not change the envelope, which is shared.
 type Handler func(ctx context.Context, e *envelope.Envelope)
 
 // Forwarder sends envelopes to remote agents, as a channel.Manager does.
 type Forwarder interface {
-	// Forward returns when the agent's channel has accepted the envelope. It may block,
-	// at most until ctx ends.
+	// Forward returns when the agent's channel has accepted the envelope. It may block, at most until ctx ends.
 	Forward(ctx context.Context, to string, e *envelope.Envelope) error
 }
 
@@ -86,8 +81,7 @@ type Options struct {
 	ResolveTimeout time.Duration // for queries to discovery sources; 0 means 2 s
 }
 
-// Router delivers envelopes. Make one with [New] and [Router.Close] it in the
-// end. It is safe for concurrent use.
+// Router delivers envelopes. Make one with [New] and [Router.Close] it in the end. It is safe for concurrent use.
 type Router struct {
 	reg     *registry.Registry
 	opts    Options
@@ -105,8 +99,7 @@ type Router struct {
 
 var errClosed = &Error{Code: CodeClosed, Message: "the router is closed"}
 
-// New returns a router for the agents of a registry. It fails only for invalid tier
-// rules.
+// New returns a router for the agents of a registry. It fails only for invalid tier rules.
 func New(reg *registry.Registry, o Options) (*Router, error) {
 	defaults.Set(&o.Mailbox, 1024)
 	defaults.Set(&o.MaxEnvelope, envelope.DefaultMaxSize)
@@ -132,9 +125,8 @@ func (r *Router) Registry() *registry.Registry { return r.reg }
 // Telemetry returns the recorder of the router's events.
 func (r *Router) Telemetry() *telemetry.Recorder { return r.opts.Telemetry }
 
-// OnReceive adds a handler for an agent's envelopes and returns the function that
-// removes it. With several handlers each gets every envelope. The agent's card may be
-// registered before or after.
+// OnReceive adds a handler for an agent's envelopes and returns the function that removes it. With several handlers
+// each gets every envelope. The agent's card may be registered before or after.
 func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,9 +185,8 @@ func (r *Router) call(ctx context.Context, h Handler, agentID string, e *envelop
 	return nil
 }
 
-// Send routes an envelope. It does not wait for receivers: a full mailbox is
-// CodeMailboxFull. It blocks only to look up an unknown recipient with the discovery
-// sources, at most for Options.ResolveTimeout.
+// Send routes an envelope. It does not wait for receivers: a full mailbox is CodeMailboxFull. It blocks only to look
+// up an unknown recipient with the discovery sources, at most for Options.ResolveTimeout.
 //
 // The error, an [*Error], is nil if the envelope was delivered, or broadcast to every
 // agent that may and can get it. The result is valid in any case.
@@ -203,9 +194,8 @@ func (r *Router) Send(ctx context.Context, e *envelope.Envelope) (Result, error)
 	return r.send(ctx, e, false)
 }
 
-// SendWait is Send, except that it waits until ctx ends: for room in the mailbox of a
-// local agent, or until the channel to a remote agent has accepted the envelope.
-// Broadcasts do not wait.
+// SendWait is Send, except that it waits until ctx ends: for room in the mailbox of a local agent, or until the
+// channel to a remote agent has accepted the envelope. Broadcasts do not wait.
 func (r *Router) SendWait(ctx context.Context, e *envelope.Envelope) (Result, error) {
 	return r.send(ctx, e, true)
 }
@@ -566,8 +556,7 @@ func (d *delivery) broadcast() *Error {
 // maxWoken is how many mailboxes a broadcast fills before it submits them to the pool.
 const maxWoken = 64
 
-// boxes returns the mailboxes of local agents, with nil for others, or nil if the
-// router is closed.
+// boxes returns the mailboxes of local agents, with nil for others, or nil if the router is closed.
 func (r *Router) boxes(ids []agent.Identity) []*mailbox {
 	boxes := make([]*mailbox, len(ids))
 	r.mu.RLock()
@@ -668,10 +657,9 @@ func (d *delivery) refuse(to agent.Identity, err *Error) {
 	d.record(event, nil)
 }
 
-// Receive delivers an envelope that a channel has received to a local agent and to no
-// other, whatever its recipient, so that nothing loops. The sender must have a remote
-// card, and the rules of [Router.Send] apply. Receive waits for room in the mailbox
-// until ctx ends, so a slow receiver slows down the channel and its sender.
+// Receive delivers an envelope that a channel has received to a local agent and to no other, whatever its recipient,
+// so that nothing loops. The sender must have a remote card, and the rules of [Router.Send] apply. Receive waits for
+// room in the mailbox until ctx ends, so a slow receiver slows down the channel and its sender.
 func (r *Router) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
 	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
 	return d.finish(d.receive(agentID))
@@ -696,9 +684,8 @@ func (d *delivery) receive(agentID string) *Error {
 	return d.deliverIfPermitted(card.Identity())
 }
 
-// Discover returns an agent's view of the registry: all cards or, for an agent in a
-// sandbox, its own, those in the same sandbox and those that it may address. Later
-// changes of the rules apply to the view.
+// Discover returns an agent's view of the registry: all cards or, for an agent in a sandbox, its own, those in the
+// same sandbox and those that it may address. Later changes of the rules apply to the view.
 func (r *Router) Discover(agentID string) (*registry.View, error) {
 	viewer, known := r.reg.Identity(agentID)
 	if !known {
@@ -709,9 +696,8 @@ func (r *Router) Discover(agentID string) (*registry.View, error) {
 	}), nil
 }
 
-// Close accepts no more envelopes, drops the queued ones, ends the context of the
-// handlers and waits for running handlers, at most until ctx ends (then it returns
-// ctx's error). It is safe to call more than once.
+// Close accepts no more envelopes, drops the queued ones, ends the context of the handlers and waits for running
+// handlers, at most until ctx ends (then it returns ctx's error). It is safe to call more than once.
 func (r *Router) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true

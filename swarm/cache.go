@@ -24,8 +24,7 @@ type sessionCache struct {
 	bytes int
 }
 
-// cachedSession is one swarm. The holder of token owns x and seen; sessionCache.mu guards
-// size and used.
+// cachedSession is one swarm. The holder of token owns x and seen; sessionCache.mu guards size and used.
 type cachedSession struct {
 	id    string
 	token chan struct{}
@@ -48,8 +47,7 @@ func (f *sessionCache) session(ctx context.Context, id string) (Session, error) 
 	return f.sessionAt(ctx, id, last)
 }
 
-// sessionAt returns the session of a swarm whose last record has this sequence; 0 means
-// that it has none.
+// sessionAt returns the session of a swarm whose last record has this sequence; 0 means that it has none.
 func (f *sessionCache) sessionAt(ctx context.Context, id string, last uint64) (Session, error) {
 	if last == 0 {
 		f.forget(id)

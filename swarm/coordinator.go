@@ -1,9 +1,8 @@
 // Package swarm lets groups of agents work on a task that is too large for one.
 //
-// A [Coordinator] recruits agents that have the capabilities, assigns the task's
-// sub-tasks to them by capability and load, collects the results and reports the
-// outcome. A [Participant] is the other side: it accepts proposals and works on its
-// sub-tasks.
+// A [Coordinator] recruits agents that have the capabilities, assigns the task's sub-tasks to them by capability and
+// load, collects the results and reports the outcome. A [Participant] is the other side: it accepts proposals and
+// works on its sub-tasks.
 //
 //	c := swarm.NewCoordinator(r, negotiator, swarm.CoordinatorOptions{Reporter: loop})
 //	s, err := c.Create(ctx, plan)
@@ -11,24 +10,21 @@
 //
 // # Several coordinators
 //
-// A coordinator writes each decision to a [Journal] before it acts on it. Coordinators
-// that share a journal watch it: when one stops writing, another takes its swarms over,
-// at the end of the journal. A coordinator that was only slow finds a conflicting record
-// and steps down. So a finished sub-task is neither lost nor repeated.
+// A coordinator writes each decision to a [Journal] before it acts on it. Coordinators that share a journal watch
+// it: when one stops writing, another takes its swarms over, at the end of the journal. A coordinator that was only
+// slow finds a conflicting record and steps down. So a finished sub-task is neither lost nor repeated.
 //
 // # Shared state
 //
-// The shared state of a swarm is a document of package crdt, which the coordinator
-// writes in the journal's order and package replica copies to the participants that
-// follow it ([Participant.State], [Participant.Watch]). Participants request changes
-// with [Participant.SetState]. All see the same states in the same order.
+// The shared state of a swarm is a document of package crdt, which the coordinator writes in the journal's order and
+// package replica copies to the participants that follow it ([Participant.State], [Participant.Watch]). Participants
+// request changes with [Participant.SetState]. All see the same states in the same order.
 //
 // # Failures
 //
-// A participant sends heartbeats while it works. One that is silent for longer than the
-// lease, leaves, or fails a sub-task loses it to another capable agent. After
-// Plan.MaxAttempts the sub-task is escalated to the [Reporter], for instance the Ralph
-// loop, which may grant another round. Participants keep a result until a coordinator
+// A participant sends heartbeats while it works. One that is silent for longer than the lease, leaves, or fails a
+// sub-task loses it to another capable agent. After Plan.MaxAttempts the sub-task is escalated to the [Reporter],
+// for instance the Ralph loop, which may grant another round. Participants keep a result until a coordinator
 // confirms that it is stored.
 package swarm
 
@@ -66,12 +62,10 @@ const (
 
 // Reporter receives escalations and outcomes, as the Ralph loop does.
 type Reporter interface {
-	// Escalate is called when no agent could do a sub-task. If it returns true, the
-	// sub-task gets another round of attempts; otherwise the swarm fails. It may block;
-	// ctx ends when the coordinator closes or another one leads.
+	// Escalate is called when no agent could do a sub-task. If it returns true, the sub-task gets another round of
+	// attempts; otherwise the swarm fails. It may block; ctx ends when the coordinator closes or another one leads.
 	Escalate(ctx context.Context, s Session, t SubTask) (again bool)
-	// Finished is called with the final state of a swarm, again by its successor if the
-	// coordinator dies meanwhile.
+	// Finished is called with the final state of a swarm, again by its successor if the coordinator dies meanwhile.
 	Finished(ctx context.Context, s Session)
 }
 
@@ -85,8 +79,7 @@ type CoordinatorOptions struct {
 	// restart it takes over its own swarms at once.
 	Sole     bool
 	Reporter Reporter // nil: escalated sub-tasks fail
-	// Aggregate makes the outcome from the sub-tasks' results; nil makes an object by
-	// sub-task id.
+	// Aggregate makes the outcome from the sub-tasks' results; nil makes an object by sub-task id.
 	Aggregate func(s Session) (json.RawMessage, error)
 	// Load returns an agent's load apart from swarms; nil means none.
 	Load func(agentID string) int
@@ -97,10 +90,9 @@ type CoordinatorOptions struct {
 	PerAgent        int           // concurrent sub-tasks of a participant; 0 means 1
 	MaxParticipants int           // of one swarm; 0 means DefaultMaxParticipants
 	MaxSwarms       int           // led by this coordinator; 0 means DefaultMaxSwarms
-	// MaxWritten bounds the changes of a swarm's shared state by one participant, in
-	// bytes: keys, values, and 256 for each change. Deleting frees nothing, since the
-	// journal keeps it. The bound for all participants together is twice that. 0 means
-	// DefaultMaxWritten.
+	// MaxWritten bounds the changes of a swarm's shared state by one participant, in bytes: keys, values, and 256
+	// for each change. Deleting frees nothing, since the journal keeps it. The bound for all participants together
+	// is twice that. 0 means DefaultMaxWritten.
 	MaxWritten int
 	Keep       time.Duration // the journal of an ended swarm; 0 means DefaultKeep
 	Logger     *slog.Logger  // nil discards
@@ -163,8 +155,7 @@ type Coordinator struct {
 	ended   map[string]time.Time // when swarms ended that were led here, of the last graceTime
 }
 
-// NewCoordinator returns the coordinator of n's agent. It takes over swarms of the
-// journal that have no leader.
+// NewCoordinator returns the coordinator of n's agent. It takes over swarms of the journal that have no leader.
 func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOptions) *Coordinator {
 	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader), ended: make(map[string]time.Time), evicting: make(chan struct{}, 1)}
 	c.cache = newSessionCache(c.o.Journal)
@@ -175,9 +166,8 @@ func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOp
 	return c
 }
 
-// Create creates a swarm and returns it, recruiting. If a swarm of Plan.ID exists, it
-// returns that one. Errors are [*Error]s: CodeNoRoom if the journal storage is so full
-// that the running swarms may need the rest.
+// Create creates a swarm and returns it, recruiting. If a swarm of Plan.ID exists, it returns that one. Errors are
+// [*Error]s: CodeNoRoom if the journal storage is so full that the running swarms may need the rest.
 func (c *Coordinator) Create(ctx context.Context, p Plan) (Session, error) {
 	if err := p.check(); err != nil {
 		return Session{}, err
@@ -406,8 +396,7 @@ func (c *Coordinator) FailSubTask(ctx context.Context, swarmID, subTaskID, reaso
 	return c.withLeader(ctx, swarmID, func(l *leader) error { return l.finish(subTaskID, result{Error: reason}) })
 }
 
-// SetState changes the shared state of a swarm that is led here; an empty value
-// removes the key.
+// SetState changes the shared state of a swarm that is led here; an empty value removes the key.
 func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value json.RawMessage) error {
 	return c.withLeader(ctx, swarmID, func(l *leader) error {
 		if err := l.set(set{Key: key, Value: value}); err != nil {
@@ -417,8 +406,7 @@ func (c *Coordinator) SetState(ctx context.Context, swarmID, key string, value j
 	})
 }
 
-// Stop ends a swarm that is led here: it fails for this reason, and its participants
-// stop working.
+// Stop ends a swarm that is led here: it fails for this reason, and its participants stop working.
 func (c *Coordinator) Stop(ctx context.Context, swarmID, reason string) error {
 	return c.withLeader(ctx, swarmID, func(l *leader) error {
 		l.fail(c.ctx, "stopped: "+reason)
@@ -589,9 +577,8 @@ func (c *Coordinator) takeOver(id string, own bool) (ended bool) {
 	return false
 }
 
-// Close stops leading without notifying the participants: another coordinator on the
-// journal takes over. It waits for all goroutines, including calls of the Reporter; do
-// not call it from one.
+// Close stops leading without notifying the participants: another coordinator on the journal takes over. It waits
+// for all goroutines, including calls of the Reporter; do not call it from one.
 func (c *Coordinator) Close() error {
 	for _, stop := range c.stops {
 		stop()

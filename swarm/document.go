@@ -16,10 +16,9 @@ import (
 	"github.com/parleyhub/parley/router"
 )
 
-// The shared state is a crdt document with one writer, the leader, which applies changes
-// in the journal's order; package replica copies it to the participants. A new leader
-// makes a new document with another epoch from the journal; so does a leader whose
-// document has had many changes.
+// The shared state is a crdt document with one writer, the leader, which applies changes in the journal's order;
+// package replica copies it to the participants. A new leader makes a new document with another epoch from the
+// journal; so does a leader whose document has had many changes.
 
 // The roots of the document.
 const (
@@ -27,8 +26,7 @@ const (
 	aboutRoot  = "swarm"  // sequence: the journal's
 )
 
-// maxWrites is after how many changes a document is replaced by a new one, without the
-// tombstones.
+// maxWrites is after how many changes a document is replaced by a new one, without the tombstones.
 const maxWrites = 100_000
 
 // documentEpoch is the epoch of a leader's nth document.
@@ -90,8 +88,7 @@ func (w *link) receive(ctx context.Context, e *envelope.Envelope) {
 	}
 }
 
-// leaderDoc is the document at the leader. The leader's goroutine owns it; receive may
-// be called from others.
+// leaderDoc is the document at the leader. The leader's goroutine owns it; receive may be called from others.
 type leaderDoc struct {
 	r      *replica.Replica
 	epoch  uint64
@@ -176,9 +173,8 @@ func (o *leaderDoc) leave(remote string) {
 	o.mu.Unlock()
 }
 
-// receive handles a message about the document. It reports false if the sender has
-// requested the whole document too often; its replica repeats the request after the next
-// digest.
+// receive handles a message about the document. It reports false if the sender has requested the whole document too
+// often; its replica repeats the request after the next digest.
 func (o *leaderDoc) receive(ctx context.Context, e *envelope.Envelope) bool {
 	o.mu.Lock()
 	w := o.links[e.Sender]
@@ -213,8 +209,7 @@ type memberDoc struct {
 	w *link
 }
 
-// newMemberDoc follows the document of a leader. changed is called after each change,
-// one call at a time.
+// newMemberDoc follows the document of a leader. changed is called after each change, one call at a time.
 func newMemberDoc(r *router.Router, local, remote, swarmID string, epoch uint64, changed func(*memberDoc, State)) (*memberDoc, error) {
 	doc, err := newReplica(local, swarmID, epoch, remote, replica.Read|replica.Write|replica.Relay, nil)
 	if err != nil {

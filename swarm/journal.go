@@ -17,9 +17,8 @@ type Record struct {
 	Data     []byte
 }
 
-// Journal stores the events of swarms, each in one order. It must be safe for
-// concurrent use. [MemoryJournal] is for one process; package swarm/busjournal has one
-// on NATS for coordinators of several processes.
+// Journal stores the events of swarms, each in one order. It must be safe for concurrent use. [MemoryJournal] is for
+// one process; package swarm/busjournal has one on NATS for coordinators of several processes.
 type Journal interface {
 	// Append stores a record after the one with the sequence after (0: the first) and
 	// returns its sequence once it is durable. If the swarm's last record is another one,
@@ -27,8 +26,7 @@ type Journal interface {
 	Append(ctx context.Context, swarmID string, after uint64, data []byte) (uint64, error)
 	// Read returns the records of a swarm after a sequence, in order.
 	Read(ctx context.Context, swarmID string, after uint64) ([]Record, error)
-	// LastOf returns the sequence of a swarm's last record, 0 without any. An incompletely
-	// written record may count.
+	// LastOf returns the sequence of a swarm's last record, 0 without any. An incompletely written record may count.
 	LastOf(ctx context.Context, swarmID string) (uint64, error)
 	// Room returns the free and total storage for records in bytes, approximately. Append
 	// accepts more: swarms store their end in a reserve that Room does not count.
@@ -45,11 +43,9 @@ var ErrConflict = &Error{Code: CodeConflict, Message: "another coordinator has w
 // ErrFull is the error of [Journal.Append] without space for a record.
 var ErrFull = &Error{Code: CodeNoRoom, Message: "the journals of swarms are full"}
 
-// MemoryJournal is a journal for the coordinators of one process. The zero value is
-// ready.
+// MemoryJournal is a journal for the coordinators of one process. The zero value is ready.
 type MemoryJournal struct {
-	// MaxBytes bounds the records; 0 means DefaultMemory. An eighth is reserved for the
-	// ends of swarms.
+	// MaxBytes bounds the records; 0 means DefaultMemory. An eighth is reserved for the ends of swarms.
 	MaxBytes int64
 
 	mu      sync.Mutex

@@ -33,9 +33,8 @@ const (
 	maxBulk   = 256 << 10 // bytes of changes of the shared state, after which a batch ends
 )
 
-// leader leads one swarm. Its goroutine owns it: it receives a batch of inputs, decides,
-// stores the decisions as one record, and then sends messages. Inputs are functions in
-// its inbox.
+// leader leads one swarm. Its goroutine owns it: it receives a batch of inputs, decides, stores the decisions as one
+// record, and then sends messages. Inputs are functions in its inbox.
 type leader struct {
 	c          *Coordinator
 	id         string
@@ -177,8 +176,7 @@ func (l *leader) emit(e event) {
 // after calls do once this batch is stored.
 func (l *leader) after(do func()) { l.effects = append(l.effects, do) }
 
-// commit stores the batch and then calls its effects. It reports false, without effects,
-// if the leader must stop.
+// commit stores the batch and then calls its effects. It reports false, without effects, if the leader must stop.
 func (l *leader) commit(ctx context.Context) bool {
 	if len(l.events) > 0 {
 		if err := l.store(ctx, l.events); err != nil {
@@ -301,8 +299,7 @@ func (l *leader) proceed(ctx context.Context) {
 	}
 }
 
-// inBackground calls do, which may block, in another goroutine, and the function that it
-// returns in the leader's.
+// inBackground calls do, which may block, in another goroutine, and the function that it returns in the leader's.
 func (l *leader) inBackground(ctx context.Context, do func() func()) {
 	l.after(func() {
 		l.background.Go(func() { l.enqueue(ctx, do()) })
@@ -436,8 +433,7 @@ func (l *leader) readmit(id string) bool {
 	return true
 }
 
-// receiveResult applies a result and, once it is stored, confirms it, also if it is
-// ignored.
+// receiveResult applies a result and, once it is stored, confirms it, also if it is ignored.
 func (l *leader) receiveResult(ctx context.Context, from string, r result) {
 	if len(r.Value) > MaxResult || len(r.Value) > 0 && !json.Valid(r.Value) {
 		r = result{SubTask: r.SubTask, Attempt: r.Attempt, Error: "the result is not JSON, or too large"}
@@ -551,8 +547,7 @@ func (l *leader) tick(ctx context.Context) {
 	}
 }
 
-// beatKey is the key of the coordinator's heartbeats in the journal, which change
-// nothing.
+// beatKey is the key of the coordinator's heartbeats in the journal, which change nothing.
 const beatKey = "\x00"
 
 // removeMissing removes the participants without cards.

@@ -65,15 +65,13 @@ type allowance struct {
 	messages, in, refusals bucket
 }
 
-// limits are the rate limits of all agents. The zero value is ready. It is safe for
-// concurrent use.
+// limits are the rate limits of all agents. The zero value is ready. It is safe for concurrent use.
 type limits struct {
 	mu  sync.Mutex
 	all map[string]*allowance // by agent
 }
 
-// maxLimits is how many agents' allowances are kept; beyond it full allowances are
-// dropped.
+// maxLimits is how many agents' allowances are kept; beyond it full allowances are dropped.
 const maxLimits = 10_000
 
 // of returns an agent's allowance. m.mu is held.

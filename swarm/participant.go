@@ -36,9 +36,8 @@ type Job struct {
 	Results     map[string]json.RawMessage `json:"results,omitempty"` // of the sub-tasks that this one depends on
 }
 
-// Worker does a sub-task and returns its result, any JSON of at most MaxResult bytes.
-// ctx ends when the sub-task is canceled. After an error or a panic the coordinator
-// assigns the sub-task to another agent.
+// Worker does a sub-task and returns its result, any JSON of at most MaxResult bytes. ctx ends when the sub-task is
+// canceled. After an error or a panic the coordinator assigns the sub-task to another agent.
 type Worker func(ctx context.Context, j Job) (json.RawMessage, error)
 
 // ParticipantOptions set up a Participant. The zero options are valid.
@@ -49,9 +48,8 @@ type ParticipantOptions struct {
 	Parallel  int           // concurrent sub-tasks of all swarms; 0 means 1
 	Resend    time.Duration // interval at which an unconfirmed result is sent again; 0 means DefaultResend
 	MaxSwarms int           // memberships; 0 means DefaultMaxJoined
-	// Refused is called with an [*Error] when a coordinator has refused a request, for
-	// instance a change of the shared state, at most once a second. It must not block;
-	// nil ignores refusals.
+	// Refused is called with an [*Error] when a coordinator has refused a request, for instance a change of the
+	// shared state, at most once a second. It must not block; nil ignores refusals.
 	Refused func(why error)
 }
 
@@ -104,8 +102,7 @@ type job struct {
 
 // State is the shared state of a swarm.
 type State struct {
-	// Sequence grows with each change. Participants see the states in the same order, but
-	// may miss some.
+	// Sequence grows with each change. Participants see the states in the same order, but may miss some.
 	Sequence uint64
 	Values   map[string]json.RawMessage
 }
@@ -163,9 +160,8 @@ func (p *Participant) join(i invitation, leader string) bool {
 	return true
 }
 
-// makeRoom drops the membership without jobs that was silent longest: its coordinator may
-// have died without a successor. A live coordinator gets message.Lost and may invite
-// again. p.mu is held.
+// makeRoom drops the membership without jobs that was silent longest: its coordinator may have died without a
+// successor. A live coordinator gets message.Lost and may invite again. p.mu is held.
 func (p *Participant) makeRoom() bool {
 	var oldest *membership
 	for _, s := range p.swarms {
@@ -310,8 +306,7 @@ func (p *Participant) changed(s *membership, c *memberDoc, now State) {
 	p.notify(s, now)
 }
 
-// notify calls watch with a newer state. If another goroutine is calling it, that one
-// continues with the state.
+// notify calls watch with a newer state. If another goroutine is calling it, that one continues with the state.
 func (p *Participant) notify(s *membership, now State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -503,9 +498,8 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 	}
 }
 
-// Watch calls h with the present shared state and after changes, one call at a time;
-// changes during a call are combined. h replaces an earlier one. It must not wait for
-// the Participant to close.
+// Watch calls h with the present shared state and after changes, one call at a time; changes during a call are
+// combined. h replaces an earlier one. It must not wait for the Participant to close.
 func (p *Participant) Watch(swarmID string, h func(State)) error {
 	s, err := p.lockMembership(swarmID)
 	if err != nil {
@@ -563,8 +557,7 @@ func (p *Participant) lockMembership(swarmID string) (*membership, error) {
 	return nil, errorf(CodeNotMember, swarmID, "the agent is not in swarm %q", swarmID)
 }
 
-// Close cancels running sub-tasks and waits for them. After the lease coordinators
-// assign them to others.
+// Close cancels running sub-tasks and waits for them. After the lease coordinators assign them to others.
 func (p *Participant) Close() error {
 	for _, stop := range p.stops {
 		stop()

@@ -30,8 +30,7 @@ type Plan struct {
 	Agents               []string      `json:"agents,omitempty"`      // agents that may take part; empty: all
 	SubTasks             []SubTaskPlan `json:"subTasks,omitempty"`    // empty: each participant gets the whole task
 	MaxAttempts          int           `json:"maxAttempts,omitempty"` // at a sub-task before it is escalated; 0 means DefaultMaxAttempts
-	// EscalationJustification is required from a coordinator of L2 or L3 to agents of L0
-	// and L1.
+	// EscalationJustification is required from a coordinator of L2 or L3 to agents of L0 and L1.
 	EscalationJustification string `json:"escalationJustification,omitempty"`
 }
 

@@ -94,8 +94,7 @@ func (l *leader) workers(others ...string) []*worker {
 	return all
 }
 
-// activate ends recruiting: agents that accepted get sub-tasks. An agent without one does
-// not take part.
+// activate ends recruiting: agents that accepted get sub-tasks. An agent without one does not take part.
 func (l *leader) activate(ctx context.Context) {
 	accepted := l.accepted
 	l.accepted = nil
@@ -185,8 +184,7 @@ func (l *leader) join(id string) error {
 	return nil
 }
 
-// place assigns unplaced sub-tasks: to participants, then to newly invited agents; the
-// rest is escalated.
+// place assigns unplaced sub-tasks: to participants, then to newly invited agents; the rest is escalated.
 func (l *leader) place(ctx context.Context) {
 	if len(l.proposed) > 0 {
 		return // an agent may still accept
@@ -231,8 +229,7 @@ func (l *leader) placeOne(ctx context.Context, t *SubTask, workers []*worker) {
 	}
 }
 
-// choose returns the least loaded worker that can do a sub-task, preferably one that has
-// not tried it yet.
+// choose returns the least loaded worker that can do a sub-task, preferably one that has not tried it yet.
 func (l *leader) choose(t *SubTask, workers []*worker) *worker {
 	var best *worker
 	tried := l.x.tried[t.ID]

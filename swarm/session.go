@@ -314,14 +314,12 @@ func (x *state) end(e *ended) {
 	}
 }
 
-// partPrefix begins the keys of the shared state that report finished sub-tasks.
-// Participants cannot write them.
+// partPrefix begins the keys of the shared state that report finished sub-tasks. Participants cannot write them.
 const partPrefix = "subTask/"
 
 func partKey(id string) string { return partPrefix + id }
 
-// Bounds of the results in the shared state. A dependent sub-task gets an omitted result
-// with its work.
+// Bounds of the results in the shared state. A dependent sub-task gets an omitted result with its work.
 const (
 	maxSharedResult  = 16 << 10
 	maxSharedResults = 16 << 20

@@ -98,8 +98,7 @@ func noSpace(id string, err error) error {
 	return &Error{Code: CodeNoRoom, Subject: id, Message: "swarm journal storage is full; stop a swarm or raise bus.maxStore"}
 }
 
-// graceTime is how long the journal of an ended swarm is kept in any case, for its
-// outcome.
+// graceTime is how long the journal of an ended swarm is kept in any case, for its outcome.
 const graceTime = time.Minute
 
 func (c *Coordinator) noteEnd(l *leader) {
@@ -125,9 +124,8 @@ func (c *Coordinator) forget(ctx context.Context, id string) error {
 	return c.o.Journal.Forget(ctx, id)
 }
 
-// failFull fails a swarm without space for its records: it drops this batch, which had no
-// effects, and stores the failure in the reserve. It reports false if even that cannot be
-// stored, or another coordinator leads the swarm.
+// failFull fails a swarm without space for its records: it drops this batch, which had no effects, and stores the
+// failure in the reserve. It reports false if even that cannot be stored, or another coordinator leads the swarm.
 func (l *leader) failFull(ctx context.Context) bool {
 	x, err := load(ctx, l.c.o.Journal, l.id)
 	if err != nil {
@@ -146,8 +144,7 @@ func (l *leader) failFull(ctx context.Context) bool {
 	return l.commit(ctx)
 }
 
-// final reports whether events may use the reserve: a swarm's failure, and the takeover
-// before it.
+// final reports whether events may use the reserve: a swarm's failure, and the takeover before it.
 func final(events []event) bool {
 	return slices.ContainsFunc(events, func(e event) bool { return e.Took != nil || e.Status != nil && e.Status.Status == Failed })
 }

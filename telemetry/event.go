@@ -1,10 +1,8 @@
 // Package telemetry records what agents do as structured events.
 //
-// A [Recorder] counts the events of the router, the channels and the tools, keeps the
-// latest and passes them to [Sink]s. [Logger] writes to a slog.Logger; package
-// telemetry/audit keeps an append-only log that can be replayed; package telemetry/prom
-// exports the counters to Prometheus, telemetry/otel counters and spans to
-// OpenTelemetry.
+// A [Recorder] counts the events of the router, the channels and the tools, keeps the latest and passes them to
+// [Sink]s. [Logger] writes to a slog.Logger; package telemetry/audit keeps an append-only log that can be replayed;
+// package telemetry/prom exports the counters to Prometheus, telemetry/otel counters and spans to OpenTelemetry.
 package telemetry
 
 import (
@@ -42,8 +40,7 @@ const (
 	PathBroadcast Path = "broadcast"
 )
 
-// Outcome is whether something succeeded: in JSON true or false, absent where it does
-// not apply.
+// Outcome is whether something succeeded: in JSON true or false, absent where it does not apply.
 type Outcome uint8
 
 // The outcomes.

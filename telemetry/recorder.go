@@ -51,8 +51,7 @@ func New(o Options) *Recorder {
 	return &Recorder{sinks: o.Sinks, now: o.Now, size: o.Recent}
 }
 
-// Emit counts and keeps the event, then passes it to the sinks. An event without
-// a timestamp gets the current time.
+// Emit counts and keeps the event, then passes it to the sinks. An event without a timestamp gets the current time.
 func (r *Recorder) Emit(e Event) {
 	if r == nil {
 		return
@@ -214,8 +213,7 @@ func average(sum float64, n uint64) float64 {
 	return sum / float64(n)
 }
 
-// Recent returns the latest events, oldest first: at most limit, or all if limit is 0
-// or less.
+// Recent returns the latest events, oldest first: at most limit, or all if limit is 0 or less.
 func (r *Recorder) Recent(limit int) []Event {
 	if r == nil {
 		return nil
@@ -243,9 +241,8 @@ func (r *Recorder) ResetMetrics() {
 // Tracer follows envelopes from agent to agent, as package telemetry/otel does for
 // OpenTelemetry. It must be safe for concurrent use.
 type Tracer interface {
-	// Send begins the span of a delivery. It returns the envelope to deliver, a copy of e
-	// with the trace context and the sender's tier and sandbox, and the function that
-	// ends the span.
+	// Send begins the span of a delivery. It returns the envelope to deliver, a copy of e with the trace context and
+	// the sender's tier and sandbox, and the function that ends the span.
 	Send(ctx context.Context, sender agent.Identity, e *envelope.Envelope) (*envelope.Envelope, func(error))
 	// Receive begins the span in which agentID handles e. The handler gets the returned
 	// context: what it sends with that belongs to the trace.

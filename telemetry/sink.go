@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// Logger returns a sink that logs security events and delivery failures as warnings,
-// errors and failed decisions as errors, and everything else at debug level. Events
-// have no payloads.
+// Logger returns a sink that logs security events and delivery failures as warnings, errors and failed decisions as
+// errors, and everything else at debug level. Events have no payloads.
 func Logger(l *slog.Logger) Sink { return logSink{l} }
 
 type logSink struct{ l *slog.Logger }
@@ -55,10 +54,9 @@ func levelOf(e Event) slog.Level {
 	return slog.LevelDebug
 }
 
-// Limit returns a sink that forwards at most n warnings and errors of one type per
-// period, so that a peer cannot fill a log. It reports when it begins to omit events,
-// and later how many it omitted. It forwards all other events. Do not use it for
-// counters or the audit log, which need every event.
+// Limit returns a sink that forwards at most n warnings and errors of one type per period, so that a peer cannot
+// fill a log. It reports when it begins to omit events, and later how many it omitted. It forwards all other events.
+// Do not use it for counters or the audit log, which need every event.
 func Limit(next Sink, n int, period time.Duration) Sink {
 	return &limiter{next: next, n: n, period: period, windows: make(map[EventType]*window)}
 }
@@ -158,8 +156,7 @@ func (a *Async) Emit(e Event) {
 // Dropped returns how many events were dropped because the queue was full or closed.
 func (a *Async) Dropped() uint64 { return a.dropped.Load() }
 
-// Close emits the queued events and ends the goroutine. It is safe to call more than
-// once.
+// Close emits the queued events and ends the goroutine. It is safe to call more than once.
 func (a *Async) Close() error {
 	a.mu.Lock()
 	if !a.closed {

@@ -1,5 +1,4 @@
-// Package toolbox lets agents share tools, resources and prompts over the Model Context
-// Protocol (MCP).
+// Package toolbox lets agents share tools, resources and prompts over the Model Context Protocol (MCP).
 //
 // A [Box] holds what the agents of a process offer. Each agent has a [Provider], whose
 // name qualifies its tools, for instance "venus.lint":
@@ -9,16 +8,14 @@
 //	err = venus.AddTool(tool, handler)
 //	result, err := box.Call(ctx, "mars", "venus.lint", arguments, nil)
 //
-// [Box.Serve] keeps an MCP server equal to an agent's view of the box, so its clients
-// are notified of changes. [Box.Mount] adds the tools of another MCP server, which may
-// be a local program, a remote server, or an agent at the other end of a channel (see
-// [Over]), and keeps the connection.
+// [Box.Serve] keeps an MCP server equal to an agent's view of the box, so its clients are notified of changes.
+// [Box.Mount] adds the tools of another MCP server, which may be a local program, a remote server, or an agent at
+// the other end of a channel (see [Over]), and keeps the connection.
 //
-// [Options.Policy] decides which agents' tools an agent sees and may call; a router
-// permits the agents that it may address. What an agent may not see does not exist for
-// it. Arguments and results are checked against the schemas of the tool. A failed call
-// returns an [Error] with a code, a message and the agent that offers the tool; each
-// call is counted and recorded.
+// [Options.Policy] decides which agents' tools an agent sees and may call; a router permits the agents that it may
+// address. What an agent may not see does not exist for it. Arguments and results are checked against the schemas of
+// the tool. A failed call returns an [Error] with a code, a message and the agent that offers the tool; each call is
+// counted and recorded.
 package toolbox
 
 import (
@@ -54,15 +51,13 @@ type Options struct {
 	Policy Policy
 	// Telemetry gets an event of each call; nil: none.
 	Telemetry *telemetry.Recorder
-	// Record is called after each call, with its arguments and result. It must not
-	// block; nil: no records.
+	// Record is called after each call, with its arguments and result. It must not block; nil: no records.
 	Record     func(telemetry.Invocation)
 	MaxEntries int              // of the box; 0 means DefaultMaxEntries
 	Now        func() time.Time // nil means time.Now
 }
 
-// Box holds the tools, resources and prompts that agents share. It is safe for
-// concurrent use.
+// Box holds the tools, resources and prompts that agents share. It is safe for concurrent use.
 type Box struct {
 	o Options
 

@@ -116,8 +116,7 @@ func (m *meter) array(s *jsonschema.Schema, v []any, depth int) bool {
 	return true
 }
 
-// match pays for matching a text with a pattern: at worst a step for each byte and
-// instruction.
+// match pays for matching a text with a pattern: at worst a step for each byte and instruction.
 func (m *meter) match(p jsonschema.Regexp, text string) bool {
 	counted, ok := p.(pattern)
 	return !ok || m.pay(1+len(text)*counted.size/64)

@@ -40,22 +40,19 @@ type MountOptions struct {
 	Name   string // the id of the provider, which qualifies the names of the tools
 	Source string // the agent in errors and records; "" means Name
 	AsIs   bool   // keeps the server's names: those of another box are qualified already
-	// Dial returns a new transport to the server, for instance an mcp.CommandTransport,
-	// an mcp.StreamableClientTransport or [Over]. ctx ends with the attempt, not with the
-	// connection.
+	// Dial returns a new transport to the server, for instance an mcp.CommandTransport, an
+	// mcp.StreamableClientTransport or [Over]. ctx ends with the attempt, not with the connection.
 	Dial        func(ctx context.Context) (mcp.Transport, error)
 	DialTimeout time.Duration // of an attempt, including the lists of tools; 0 means DefaultDialTimeout
-	// CallTimeout bounds how long a call, a read or a prompt may last without an answer
-	// or progress; 0 means DefaultCallTimeout. After it, the call is canceled at the
-	// server and fails with CodeTimeout.
+	// CallTimeout bounds how long a call, a read or a prompt may last without an answer or progress; 0 means
+	// DefaultCallTimeout. After it, the call is canceled at the server and fails with CodeTimeout.
 	CallTimeout time.Duration
 	MaxRedial   time.Duration // maximum backoff between two attempts; 0 means DefaultMaxRedial
 	Logger      *slog.Logger  // nil discards
 }
 
-// Mount is an MCP server whose tools, resources and prompts are in a box. It reconnects
-// when the connection breaks; until then its tools stay listed, and their calls fail
-// with CodeUnavailable. It is safe for concurrent use.
+// Mount is an MCP server whose tools, resources and prompts are in a box. It reconnects when the connection breaks;
+// until then its tools stay listed, and their calls fail with CodeUnavailable. It is safe for concurrent use.
 type Mount struct {
 	o        MountOptions
 	provider *Provider
@@ -120,8 +117,7 @@ func (m *Mount) Close() {
 	<-m.done
 }
 
-// Tried is closed after the first attempt: if it succeeded, the box has the server's
-// tools.
+// Tried is closed after the first attempt: if it succeeded, the box has the server's tools.
 func (m *Mount) Tried() <-chan struct{} { return m.tried }
 
 // Status returns without blocking.
@@ -205,9 +201,8 @@ func (m *Mount) serve(ctx context.Context, session *mcp.ClientSession) error {
 			}
 			return err
 		case <-m.doubt:
-			// Over HTTP the client does not notice that a restarted server has forgotten
-			// the connection. Closing it ends running calls, so the server must fail to
-			// answer first.
+			// Over HTTP the client does not notice that a restarted server has forgotten the connection. Closing it
+			// ends running calls, so the server must fail to answer first.
 			if err := m.refresh(ctx, session); err != nil {
 				_ = session.Close() // the first error counts
 				<-ended
@@ -446,9 +441,8 @@ func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallTo
 	})
 }
 
-// latest returns a function that passes the latest progress of a call on, so that a slow
-// caller delays neither the server's other calls nor its own. to may be nil. stop waits
-// for a report that is under way.
+// latest returns a function that passes the latest progress of a call on, so that a slow caller delays neither the
+// server's other calls nor its own. to may be nil. stop waits for a report that is under way.
 func latest(to func(Progress)) (report func(Progress), stop func()) {
 	if to == nil {
 		return func(Progress) {}, func() {}
@@ -481,8 +475,7 @@ func latest(to func(Progress)) (report func(Progress), stop func()) {
 	return report, func() { close(ended); <-done }
 }
 
-// The causes for which calls are canceled. The SDK waits for running calls before it
-// disconnects.
+// The causes for which calls are canceled. The SDK waits for running calls before it disconnects.
 var (
 	errNoProgress = errors.New("the server neither answered nor reported progress")
 	errUnmounted  = errors.New("the server is not mounted any more")
@@ -521,8 +514,7 @@ func ask[R any](ctx context.Context, m *Mount, name string,
 	return result, err
 }
 
-// errRejected is the SDK's error for a request that was not sent; it may wrap an error
-// of the server.
+// errRejected is the SDK's error for a request that was not sent; it may wrap an error of the server.
 var errRejected = &jsonrpc.Error{Code: -32005}
 
 // undelivered reports whether an error means that the server cannot be reached, rather

@@ -51,8 +51,7 @@ type connections struct {
 	open   map[string]*connection // by peer and id
 	opened int                    // so far
 	run    sync.WaitGroup         // of the servers
-	// serve returns the server for a peer. It is nil at the client's end, which accepts
-	// no connections.
+	// serve returns the server for a peer. It is nil at the client's end, which accepts no connections.
 	serve func(peer string) *mcp.Server
 }
 
@@ -295,9 +294,8 @@ type transport struct{ c mcp.Connection }
 
 func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c, nil }
 
-// Over returns an MCP transport to another agent, local or remote, for
-// [MountOptions.Dial] or any MCP client. It sends envelopes as the agent local, and the
-// router's rules apply. The other agent uses [Listen].
+// Over returns an MCP transport to another agent, local or remote, for [MountOptions.Dial] or any MCP client. It
+// sends envelopes as the agent local, and the router's rules apply. The other agent uses [Listen].
 func Over(r *router.Router, local, remote string) mcp.Transport { return over{r, local, remote} }
 
 type over struct {

@@ -22,9 +22,8 @@ type prompt struct {
 
 var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
 
-// AddPrompt offers a prompt template under the name "agent.name". "{{argument}}" in the
-// body is replaced by the value of this argument of x, once: placeholders in values
-// stay. x is not kept. Errors are [*Error]s.
+// AddPrompt offers a prompt template under the name "agent.name". "{{argument}}" in the body is replaced by the
+// value of this argument of x, once: placeholders in values stay. x is not kept. Errors are [*Error]s.
 func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
 	if len(body) > MaxDescription || !utf8.ValidString(body) {
 		return errorf(CodeInvalid, x.Name, p.id, "the body of prompt %q must be UTF-8 of at most %d bytes", x.Name, MaxDescription)

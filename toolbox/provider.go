@@ -13,8 +13,7 @@ var (
 	namePattern  = regexp.MustCompile(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_-]+)*$`)
 )
 
-// Provider has the tools, resources and prompts of one agent. It is safe for concurrent
-// use.
+// Provider has the tools, resources and prompts of one agent. It is safe for concurrent use.
 type Provider struct {
 	box    *Box
 	id     string
@@ -49,8 +48,7 @@ func (b *Box) Provider(agentID string) (*Provider, error) {
 // ID returns the agent's id.
 func (p *Provider) ID() string { return p.id }
 
-// Close removes everything that the agent offers and cancels running calls. It is safe
-// to call more than once.
+// Close removes everything that the agent offers and cancels running calls. It is safe to call more than once.
 func (p *Provider) Close() {
 	p.cancel(errorf(CodeClosed, "", p.id, "agent %q has left", p.id))
 	_ = p.box.change(func() error {
@@ -119,8 +117,7 @@ func (p *Provider) qualify(name string) (string, error) {
 	return qualified, nil
 }
 
-// describe returns an error for a description or title that is not UTF-8, too long, or
-// has invisible characters.
+// describe returns an error for a description or title that is not UTF-8, too long, or has invisible characters.
 func (p *Provider) describe(name string, texts ...string) error {
 	for _, text := range texts {
 		if len(text) > MaxDescription || !utf8.ValidString(text) || !visibleText(text) {
@@ -137,8 +134,7 @@ var unseen = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0000, Hi: 0xe007f, Stride: 1}},
 }
 
-// visibleText reports whether a text has no invisible or control characters, apart from
-// tabs and line breaks.
+// visibleText reports whether a text has no invisible or control characters, apart from tabs and line breaks.
 func visibleText(text string) bool {
 	for _, r := range text {
 		if unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' || unicode.Is(unseen, r) {

@@ -12,10 +12,9 @@ import (
 	"github.com/yosida95/uritemplate/v3"
 )
 
-// Loader returns the content of a resource. ctx ends when the reader gives up. A
-// template's loader must not trust the template's variables, which may contain "..",
-// also encoded; for a resource that does not exist it returns an error that wraps
-// [ErrNoResource]. Contents without URI or MIME type get those of the resource.
+// Loader returns the content of a resource. ctx ends when the reader gives up. A template's loader must not trust
+// the template's variables, which may contain "..", also encoded; for a resource that does not exist it returns an
+// error that wraps [ErrNoResource]. Contents without URI or MIME type get those of the resource.
 type Loader func(ctx context.Context, uri string) (*mcp.ReadResourceResult, error)
 
 // Text converts a function that returns text to a Loader.
@@ -46,8 +45,7 @@ type resource struct {
 	pattern  *regexp.Regexp // of a template's URIs
 }
 
-// AddResource offers a resource under its URI. r is not kept. Errors are
-// [*Error]s.
+// AddResource offers a resource under its URI. r is not kept. Errors are [*Error]s.
 func (p *Provider) AddResource(r *mcp.Resource, load Loader) error {
 	return p.add(p.newResource(r, load))
 }
@@ -66,8 +64,7 @@ func (p *Provider) newResource(r *mcp.Resource, load Loader) (*resource, error) 
 	return &resource{entry{p, kindResource, r.URI, &shown, p.id}, r.MIMEType, load, nil}, nil
 }
 
-// AddResourceTemplate offers resources whose URIs follow a template (RFC 6570).
-// t is not kept. Errors are [*Error]s.
+// AddResourceTemplate offers resources whose URIs follow a template (RFC 6570). t is not kept. Errors are [*Error]s.
 func (p *Provider) AddResourceTemplate(t *mcp.ResourceTemplate, load Loader) error {
 	return p.add(p.newTemplate(t, load))
 }

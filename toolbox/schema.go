@@ -41,8 +41,7 @@ func compileInput(schema any, foreign bool) (any, *checker, error) {
 	return text, check, showable(text.(json.RawMessage))
 }
 
-// compile compiles a schema, anything that marshals to one. Without a schema the text
-// is a nil interface.
+// compile compiles a schema, anything that marshals to one. Without a schema the text is a nil interface.
 func compile(schema any, foreign bool) (text any, check *checker, err error) {
 	if schema == nil {
 		return nil, nil, nil
@@ -157,12 +156,10 @@ func (c *checker) check(data json.RawMessage) error {
 	return nil
 }
 
-// maxMismatch bounds the description of a mismatch, in bytes: each of a million items
-// may be wrong.
+// maxMismatch bounds the description of a mismatch, in bytes: each of a million items may be wrong.
 const maxMismatch = 2 << 10
 
-// mismatch describes for a model where data does not match, without the internal name
-// of the schema.
+// mismatch describes for a model where data does not match, without the internal name of the schema.
 func mismatch(err error) error {
 	text := err.Error()
 	if _, places, ok := strings.Cut(text, "\n"); ok {

@@ -25,10 +25,9 @@ type view struct {
 	have   offers
 }
 
-// Serve adds everything that a caller may see of the box to an MCP server and updates
-// it, notifying the server's clients, until stop is called. The server's own tools stay;
-// their names must not have the form "agent.tool". All connections of the server act
-// for the same caller.
+// Serve adds everything that a caller may see of the box to an MCP server and updates it, notifying the server's
+// clients, until stop is called. The server's own tools stay; their names must not have the form "agent.tool". All
+// connections of the server act for the same caller.
 //
 // Tool calls forward progress and cancellation. A failure is a result with IsError,
 // whose _meta has {"code","message","sourceAgent"} under [MetaError]. The _meta of a
@@ -76,9 +75,8 @@ func (w *view) sync() {
 	}
 }
 
-// show updates the offers of one kind to the wanted ones, with as few additions and
-// removals as possible. w.mu is held; the SDK's servers notify their clients from
-// timers, so this waits for no peer.
+// show updates the offers of one kind to the wanted ones, with as few additions and removals as possible. w.mu is
+// held; the SDK's servers notify their clients from timers, so this waits for no peer.
 func (w *view) show(k kind, wanted []offer) {
 	have, now := w.have[k], make(map[string]offer, len(wanted))
 	for _, o := range wanted {
@@ -158,8 +156,7 @@ func (w *view) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.Cal
 	return e.result(), nil
 }
 
-// progressTo returns the function that reports progress to the client, nil if it did
-// not ask for that.
+// progressTo returns the function that reports progress to the client, nil if it did not ask for that.
 func progressTo(ctx context.Context, req *mcp.CallToolRequest) func(Progress) {
 	token := req.Params.GetProgressToken()
 	if token == nil {

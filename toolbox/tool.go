@@ -38,9 +38,8 @@ func (c *Call) Progress(p Progress) {
 	}
 }
 
-// Handler executes a tool in the caller's goroutine. ctx ends when the caller gives up
-// or the provider closes. A panic is recovered. A handler fails with an error or a
-// result with IsError.
+// Handler executes a tool in the caller's goroutine. ctx ends when the caller gives up or the provider closes. A
+// panic is recovered. A handler fails with an error or a result with IsError.
 type Handler func(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
 
 // tool is a registered tool. It does not change.
@@ -51,10 +50,9 @@ type tool struct {
 	handler Handler
 }
 
-// AddTool offers a tool to other agents under the name "agent.name". Its input schema
-// must be of type object; without one any object is accepted. t is not kept. Errors are
-// [*Error]s: CodeDuplicateTool for an existing name, CodeInvalid for an invalid name or
-// schema.
+// AddTool offers a tool to other agents under the name "agent.name". Its input schema must be of type object;
+// without one any object is accepted. t is not kept. Errors are [*Error]s: CodeDuplicateTool for an existing name,
+// CodeInvalid for an invalid name or schema.
 func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
 	return p.add(p.newTool(t, h))
 }
@@ -123,10 +121,9 @@ func (b *Box) Tools(caller string) []Tool {
 	return listed(b, caller, kindTool, func(t *mcp.Tool, from string) Tool { return Tool{t, from} })
 }
 
-// Call calls a tool and returns its result; it blocks until the tool is done or ctx
-// ends. Empty arguments are an empty object. progress, which may be nil, is called from
-// any goroutine; the last progress of a mounted server may be late or missing. Errors
-// are [*Error]s; a call is never retried.
+// Call calls a tool and returns its result; it blocks until the tool is done or ctx ends. Empty arguments are an
+// empty object. progress, which may be nil, is called from any goroutine; the last progress of a mounted server may
+// be late or missing. Errors are [*Error]s; a call is never retried.
 func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (*mcp.CallToolResult, error) {
 	began := b.o.Now()
 	if len(bytes.TrimSpace(arguments)) == 0 {

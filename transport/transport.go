@@ -18,28 +18,25 @@ import (
 // Conn is one connection. Send and Receive may be used concurrently, each by one goroutine at a time; Close
 // and Peer by any number.
 type Conn interface {
-	// Send sends frames in order. It blocks while the connection's buffers are full, at most until ctx
-	// ends, and does not keep the slice. An [*Error] with CodeNotSent or CodeTooLarge means that none of
-	// the frames was sent and the connection is still usable. After any other error only Receive is of use,
-	// to return what has arrived.
+	// Send sends frames in order. It blocks while the connection's buffers are full, at most until ctx ends, and
+	// does not keep the slice. An [*Error] with CodeNotSent or CodeTooLarge means that none of the frames was sent
+	// and the connection is still usable. After any other error only Receive is of use, to return what has arrived.
 	Send(ctx context.Context, frames []Frame) error
 	// Receive returns the next frames, at least one, in order. It blocks until some arrive, ctx ends or the
 	// connection breaks. The slice is valid until the next call.
 	Receive(ctx context.Context) ([]Frame, error)
 	// Peer returns the authenticated identity of the other end, "" if there is none.
 	Peer() string
-	// Close ends the connection and unblocks Send and Receive. Frames sent before still arrive unless the
-	// connection breaks. Close may wait for that, at most a second or two, and may be called more than
-	// once.
+	// Close ends the connection and unblocks Send and Receive. Frames sent before still arrive unless the connection
+	// breaks. Close may wait for that, at most a second or two, and may be called more than once.
 	Close() error
 }
 
 // Pusher is a Conn that can call a function with the frames that arrive, instead of Receive. A connection
 // is read in one of the two ways, not both.
 type Pusher interface {
-	// Push makes the connection call f with the frames that arrive, in order and one call at a time, and
-	// finally once with the error that ended the connection. f must not block: the goroutine that sends or
-	// closes calls it.
+	// Push makes the connection call f with the frames that arrive, in order and one call at a time, and finally
+	// once with the error that ended the connection. f must not block: the goroutine that sends or closes calls it.
 	Push(f func(frames []Frame, err error))
 }
 

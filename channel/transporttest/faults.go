@@ -1,5 +1,4 @@
-// Package transporttest has the tests that every transport must pass, and a dialer
-// whose connections have faults.
+// Package transporttest has the tests that every transport must pass, and a dialer whose connections have faults.
 package transporttest
 
 import (
@@ -57,8 +56,7 @@ func (f *Faults) Cut() {
 	}
 }
 
-// Freeze makes the present connections half-open: they stay open, but frames are lost
-// in both directions.
+// Freeze makes the present connections half-open: they stay open, but frames are lost in both directions.
 func (f *Faults) Freeze() {
 	for _, c := range f.all() {
 		c.freeze()

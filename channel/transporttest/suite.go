@@ -27,9 +27,8 @@ type Transport struct {
 // patience bounds each blocking call, so that a test that hangs fails.
 const patience = 2 * time.Minute
 
-// Run runs the tests that every transport must pass: of connections, and of channels on
-// top of them under cuts, half-open connections, slow readers, repeated and reordered
-// frames and restarts. It calls make for each test.
+// Run runs the tests that every transport must pass: of connections, and of channels on top of them under cuts,
+// half-open connections, slow readers, repeated and reordered frames and restarts. It calls make for each test.
 func Run(t *testing.T, make func(t *testing.T) Transport) {
 	for _, test := range []struct {
 		name string

@@ -6,16 +6,14 @@
 //	err = d.Edit(ctx, func(doc *crdt.Doc) error { return doc.Map("todo").Set("k", 1) })
 //	err = d.Flush(ctx) // it is in the log
 //
-// A [Document] is also a [replica.Replica]: it can be linked over channels with agents that do not reach
-// the server.
+// A [Document] is also a [replica.Replica]: it can be linked over channels with agents that do not reach the server.
 //
 // # Guarantees
 //
-// Edits made while the server is unreachable are sent later. What was sent without an acknowledgement is
-// sent again and stored once. After [Document.Flush] the edits are in the log, and every replica receives
-// them, even if their writer dies. They are as durable as the server's acknowledgements: by default a
-// server syncs its files every two minutes, so a power failure may lose the latest. Running replicas then
-// restore what they have.
+// Edits made while the server is unreachable are sent later. What was sent without an acknowledgement is sent again
+// and stored once. After [Document.Flush] the edits are in the log, and every replica receives them, even if their
+// writer dies. They are as durable as the server's acknowledgements: by default a server syncs its files every two
+// minutes, so a power failure may lose the latest. Running replicas then restore what they have.
 //
 // Opening a document reads the newest snapshot and the log after it. A snapshot is loaded again and
 // compared, in content and order, before the log is purged, and the log is purged only up to the previous

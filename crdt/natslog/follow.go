@@ -201,8 +201,7 @@ func (r *reading) received(m jetstream.Msg) {
 	}
 }
 
-// failed handles a consumer's errors. Ordered consumers recover from most, but not if the stream was
-// replaced.
+// failed handles a consumer's errors. Ordered consumers recover from most, but not if the stream was replaced.
 func (r *reading) failed(_ jetstream.ConsumeContext, err error) {
 	select {
 	case r.errs <- err:
@@ -363,8 +362,7 @@ func (r *reading) after() error {
 	return nil
 }
 
-// draw chooses when the next snapshot is due, at random, so that replicas do not store them at the same
-// time.
+// draw chooses when the next snapshot is due, at random, so that replicas do not store them at the same time.
 func (d *Document) draw() {
 	n := d.options.SnapshotEvery
 	d.due = n - n/4 + rand.IntN(n/2+1)

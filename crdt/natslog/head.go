@@ -153,8 +153,7 @@ func (r *reading) headChanged(e jetstream.KeyValueEntry) error {
 	return nil
 }
 
-// compare loads the head's snapshot if it has content that this replica lacks although it has read the log
-// that far.
+// compare loads the head's snapshot if it has content that this replica lacks although it has read the log that far.
 func (r *reading) compare() error {
 	d := r.d
 	if h := d.head; r.unread && h.Epoch == d.Epoch() && h.Sequence <= d.place.at() {
@@ -166,8 +165,7 @@ func (r *reading) compare() error {
 	return nil
 }
 
-// lacks reports whether a snapshot has updates that are missing here, by its clock, or states without an
-// entry.
+// lacks reports whether a snapshot has updates that are missing here, by its clock, or states without an entry.
 func (d *Document) lacks(ctx context.Context, h snapshots.Head) bool {
 	if h.Number > d.number {
 		return true
@@ -262,8 +260,7 @@ func (d *Document) mayEnd(agent string) bool {
 	return d.options.Access == nil || d.options.Access(agent)&replica.Keep != 0
 }
 
-// finish handles the end of the epoch. The replica that ended it begins the next; if it does not, others
-// do.
+// finish handles the end of the epoch. The replica that ended it begins the next; if it does not, others do.
 func (d *Document) finish(c *closing, source string) {
 	switch {
 	case c.Epoch != d.Epoch():

@@ -56,8 +56,7 @@ func (o *outbox) turn(epoch uint64) {
 	o.epoch, o.queue, o.bytes = epoch, nil, 0
 }
 
-// resume continues in an epoch: flush then waits for what was carried over. lost reports that some edits
-// were not.
+// resume continues in an epoch: flush then waits for what was carried over. lost reports that some edits were not.
 func (o *outbox) resume(epoch uint64, lost bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"github.com/parleyhub/parley/crdt/snapshots"
 )
 
-// openStore opens the streams of entries and snapshots and the bucket of heads, and creates those that are
-// missing.
+// openStore opens the streams of entries and snapshots and the bucket of heads, and creates those that are missing.
 func openStore(ctx context.Context, js jetstream.JetStream, o *Options, writer string) (*snapshots.Store, error) {
 	ns := o.Namespace
 	s := &snapshots.Store{

@@ -270,8 +270,7 @@ func (r *Replica) sendLate() {
 	}
 }
 
-// applyLate handles a state of a former epoch: a keeper carries it over, other replicas forward it to the
-// keeper.
+// applyLate handles a state of a former epoch: a keeper carries it over, other replicas forward it to the keeper.
 func (r *Replica) applyLate(l *link, m *Message, state []byte) {
 	sum := sha256.Sum256(state)
 	switch {
@@ -337,8 +336,7 @@ func (r *Replica) carried(l *link, m *Message) {
 	}
 }
 
-// maintain drops expired late states, and begins a new epoch if this replica is the keeper and the document
-// is worn.
+// maintain drops expired late states, and begins a new epoch if this replica is the keeper and the document is worn.
 func (r *Replica) maintain(now time.Time) {
 	if r.former != nil && now.After(r.former.until) {
 		r.former, r.origin = nil, nil
@@ -375,9 +373,8 @@ func (r *Replica) renew(why string, attrs ...any) {
 // repairEvery is the least time between two reloads of a document.
 const repairEvery = time.Minute
 
-// repair ends a divergence. A keeper begins a new epoch, which all replicas follow. Others reload their own
-// state, which restores a common order of the same content; different content under the same ids needs a
-// new epoch.
+// repair ends a divergence. A keeper begins a new epoch, which all replicas follow. Others reload their own state,
+// which restores a common order of the same content; different content under the same ids needs a new epoch.
 func (r *Replica) repair(sameContent bool) {
 	if r.o.Keeper {
 		r.renew("copies of it have diverged")

@@ -47,8 +47,7 @@ type outgoing struct {
 	sent chan struct{}
 }
 
-// Limits of a link's queue: beyond them the queue is dropped, and a digest makes the peer ask for the
-// state.
+// Limits of a link's queue: beyond them the queue is dropped, and a digest makes the peer ask for the state.
 const (
 	maxQueue      = 1024
 	maxQueueBytes = 16 << 20

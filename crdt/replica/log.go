@@ -15,10 +15,9 @@ import (
 // Instead of channels, or in addition, replicas can share a log with all updates in one order: Options.Log
 // receives the messages to append, Receive applies those read. Package natslog implements such a log.
 //
-// The order of the log extends the causal order: a writer appends an update after those on which it
-// depends. So nothing needs to be buffered. A dependency is missing only if an earlier entry was lost or
-// damaged. The update is applied nevertheless, so that every stored state contains it, and parked in the
-// document.
+// The order of the log extends the causal order: a writer appends an update after those on which it depends. So
+// nothing needs to be buffered. A dependency is missing only if an earlier entry was lost or damaged. The update is
+// applied nevertheless, so that every stored state contains it, and parked in the document.
 
 // MarshalBinary encodes the message for a log; the payload is not re-encoded.
 func (m *Message) MarshalBinary() ([]byte, error) {
@@ -220,8 +219,7 @@ func (r *Replica) Load(ctx context.Context, s Saved) error {
 // Next describes the next epoch of a log.
 type Next struct {
 	Epoch uint64
-	// Origin is the last state of the former epoch, with everything that the log contained until the
-	// epoch's end.
+	// Origin is the last state of the former epoch, with everything that the log contained until the epoch's end.
 	Origin   []byte
 	Client   uint64   // client id of the copied content
 	Counters []string // see Options

@@ -36,9 +36,8 @@ const (
 // Message is a sync message, the payload of an envelope of type stream-data.
 type Message struct {
 	SourceAgentID string `json:"sourceAgentId"` // its maker; another agent may have forwarded it
-	// VectorClock has the number of updates that the maker had applied, by "agent/session". Its own entry
-	// is the update's number. Updates omit the entries that have not changed since the maker's previous
-	// one.
+	// VectorClock has the number of updates that the maker had applied, by "agent/session". Its own entry is the
+	// update's number. Updates omit the entries that have not changed since the maker's previous one.
 	VectorClock map[string]uint64 `json:"vectorClock"`
 	Payload     []byte            `json:"payload"`   // an update, a state vector, or a digest
 	Timestamp   int64             `json:"timestamp"` // Unix time in milliseconds

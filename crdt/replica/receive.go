@@ -249,8 +249,7 @@ func (r *Replica) wasRefused(l *link, m *Message) {
 	if m.VectorClock[sessionKey(r.o.Agent, r.session)] == 0 || r.refused != nil {
 		return
 	}
-	// Only an agent with the right Relay can end a session; the refusal of any other affects only that
-	// agent.
+	// Only an agent with the right Relay can end a session; the refusal of any other affects only that agent.
 	if r.o.Access(l.RemoteAgent())&Relay == 0 {
 		return
 	}
@@ -485,8 +484,7 @@ func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	return sender
 }
 
-// believable returns the new entries of a peer's clock: without the right Relay only that of its own
-// session.
+// believable returns the new entries of a peer's clock: without the right Relay only that of its own session.
 func (r *Replica) believable(l *link, m *Message, rights Access) map[string]uint64 {
 	own := sessionKey(r.o.Agent, r.session)
 	clock := make(map[string]uint64, len(m.VectorClock))

@@ -12,9 +12,8 @@
 // session, since state vectors do not change with deletes. A message that cannot be decoded is logged with
 // its source and skipped, and the state is asked for instead.
 //
-// Linked replicas converge even if messages are lost: a new link begins with an exchange of the missing
-// state, and digests of the document, including deletes and the order of lists, are compared periodically
-// (Options.Interval).
+// Linked replicas converge even if messages are lost: a new link begins with an exchange of the missing state, and
+// digests of the document, including deletes and the order of lists, are compared periodically (Options.Interval).
 //
 // # Restarts
 //
@@ -24,17 +23,15 @@
 //
 // # Trust
 //
-// The channel determines the identity of the agent at the other end, and Options.Access its rights to read,
-// to write and to forward changes of others. A client id belongs to the session that used it first. Updates
-// are checked before they are applied ([crdt.Doc.Admit]). All replicas need the same Options.Limits: one
-// that refused what others applied would differ for good. The maker of a refused update is notified, and
-// must open the document again.
+// The channel determines the identity of the agent at the other end, and Options.Access its rights to read, to write
+// and to forward changes of others. A client id belongs to the session that used it first. Updates are checked
+// before they are applied ([crdt.Doc.Admit]). All replicas need the same Options.Limits: one that refused what
+// others applied would differ for good. The maker of a refused update is notified, and must open the document again.
 //
 // # Concurrency
 //
-// One goroutine owns the document, the clock and the buffered updates, and runs all calls in order. No lock
-// is held and nothing waits for a link: if a link's queue is full it is dropped, and the peer asks for the
-// state.
+// One goroutine owns the document, the clock and the buffered updates, and runs all calls in order. No lock is held
+// and nothing waits for a link: if a link's queue is full it is dropped, and the peer asks for the state.
 package replica
 
 import (

@@ -27,14 +27,12 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// Subprotocol is the subprotocol that a client may offer, besides one that contains a token; it may also
-// offer none.
+// Subprotocol is the subprotocol that a client may offer, besides one that contains a token; it may also offer none.
 const Subprotocol = "parley.sync"
 
 // Options configure a Server.
 type Options struct {
-	// Open returns the document that a request names and the agent that edits it. An error is answered with
-	// Status.
+	// Open returns the document that a request names and the agent that edits it. An error is answered with Status.
 	Open func(r *http.Request) (doc Document, agent string, err error)
 	// Status returns the HTTP status for an error of Open; nil means 404.
 	Status func(error) int
@@ -296,8 +294,7 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// transmit sends a frame. The end of ctx does not interrupt it: the connection could then not be closed
-// with a code.
+// transmit sends a frame. The end of ctx does not interrupt it: the connection could then not be closed with a code.
 func (c *conn) transmit(ctx context.Context, b []byte) error {
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()

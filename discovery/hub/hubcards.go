@@ -1,6 +1,5 @@
-// Package hub lets a program discover the agents of a Parley hub: a
-// [Source] reads the cards that the hub serves over HTTP into the program's
-// registry and keeps them up to date.
+// Package hub lets a program discover the agents of a Parley hub: a [Source] reads the cards that the hub serves
+// over HTTP into the program's registry and keeps them up to date.
 //
 //	hub := &hubcards.Source{URL: "http://127.0.0.1:8080", Token: token}
 //	err := node.Registry().EnableDiscovery("hub", hub)
@@ -43,16 +42,14 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// Source reads the cards of one hub. It is a [registry.Source] and a
-// [registry.Finder]. It skips an agent of the hub if a local agent or another
-// source already has its id. Set the fields before the first use; it is then safe
-// for concurrent use. One Source serves one registry.
+// Source reads the cards of one hub. It is a [registry.Source] and a [registry.Finder]. It skips an agent of the hub
+// if a local agent or another source already has its id. Set the fields before the first use; it is then safe for
+// concurrent use. One Source serves one registry.
 type Source struct {
 	// URL is the hub's HTTP server, such as "http://127.0.0.1:8080". All its cards
 	// get this server's endpoint, so that no card can redirect the hub's token.
 	URL string
-	// Token is the hub's bearer token, "" for none. It is only sent over HTTPS or to
-	// loopback addresses.
+	// Token is the hub's bearer token, "" for none. It is only sent over HTTPS or to loopback addresses.
 	Token string
 	// Interval is the time between a response and the next request; 0 means DefaultInterval. It must be well
 	// below the registry's RemoteTTL.

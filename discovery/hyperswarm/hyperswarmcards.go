@@ -1,12 +1,10 @@
-// Package hyperswarm lets hubs discover each other's agents over Hyperswarm, without
-// a server. A [Source] keeps connected to each hub that is named or found under the
-// network's topics, and both ends exchange signed statements about their agents;
-// package signedcard says which are accepted.
+// Package hyperswarm lets hubs discover each other's agents over Hyperswarm, without a server. A [Source] keeps
+// connected to each hub that is named or found under the network's topics, and both ends exchange signed statements
+// about their agents; package signedcard says which are accepted.
 //
-// Connections are encrypted and authenticate both keys. Each end sends [Greeting],
-// then a statement for each agent and for each change, and "." when it has sent
-// nothing for five seconds. A message that is too large, or 15 seconds of silence,
-// ends the connection; the swarm connects again.
+// Connections are encrypted and authenticate both keys. Each end sends [Greeting], then a statement for each agent
+// and for each change, and "." when it has sent nothing for five seconds. A message that is too large, or 15 seconds
+// of silence, ends the connection; the swarm connects again.
 package hyperswarm
 
 import (
@@ -44,22 +42,19 @@ const (
 	maxLookedUp  = 4  // topics of looked up capabilities; the oldest is left
 )
 
-// Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the
-// fields before the first use; it is then safe for concurrent use. One Source
-// serves one registry.
+// Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the fields before the first use; it
+// is then safe for concurrent use. One Source serves one registry.
 type Source struct {
 	// Swarm makes the connections. It must allow only keys that Ledger trusts, and
 	// nothing else may accept from it. The caller closes it after the registry.
 	Swarm *swarm.Swarm
 	// Ledger signs and checks the statements.
 	Ledger *signedcard.Ledger
-	// Network is a secret that hubs share to find each other without naming each
-	// other: they meet under a topic derived from it, see [Topic]. It grants no
-	// access. Empty means no topic.
+	// Network is a secret that hubs share to find each other without naming each other: they meet under a topic
+	// derived from it, see [Topic]. It grants no access. Empty means no topic.
 	Network string
-	// Capabilities adds a topic in the network for each capability of the hub's
-	// agents, and looks up the topics of unknown capabilities: for networks with more
-	// hubs than one connects to.
+	// Capabilities adds a topic in the network for each capability of the hub's agents, and looks up the topics of
+	// unknown capabilities: for networks with more hubs than one connects to.
 	Capabilities bool
 	// Logger gets ended connections and failed announcements; nil discards them.
 	Logger *slog.Logger
@@ -90,9 +85,8 @@ func (s *Source) init() {
 	})
 }
 
-// Topic returns the topic of the hubs of a network, or with a capability of those
-// whose agents have it. Without the network's secret a topic can neither be computed
-// nor reversed.
+// Topic returns the topic of the hubs of a network, or with a capability of those whose agents have it. Without the
+// network's secret a topic can neither be computed nor reversed.
 func Topic(network, capability string) [32]byte {
 	secret := identity.Hash([]byte(network))
 	return identity.KeyedHash(secret[:], []byte("parley network\n"+capability))
@@ -170,9 +164,8 @@ func discoveryError(err error) error {
 	return &registry.Error{Code: registry.CodeDiscovery, Message: "cards cannot be exchanged over Hyperswarm", Err: err}
 }
 
-// flushWithdrawals waits until the registry has withdrawn all agents from this source
-// and the other hubs have received that. The ledger does not know: it drops an agent
-// before any link does, and other sources may be faster.
+// flushWithdrawals waits until the registry has withdrawn all agents from this source and the other hubs have
+// received that. The ledger does not know: it drops an agent before any link does, and other sources may be faster.
 func (s *Source) flushWithdrawals() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
@@ -213,8 +206,7 @@ func (s *Source) serve(ctx context.Context, c *swarm.Conn, sink registry.Sink) {
 	}
 }
 
-// LastSeen returns the time of the last message on the connection with a hub; zero if
-// there is no connection.
+// LastSeen returns the time of the last message on the connection with a hub; zero if there is no connection.
 func (s *Source) LastSeen(key identity.PublicKey) time.Time {
 	var last time.Time
 	for _, l := range s.all() {
@@ -238,8 +230,7 @@ func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	return nil
 }
 
-// Withdraw implements [registry.Announcer]. It waits until the withdrawal is sent to
-// all connected hubs.
+// Withdraw implements [registry.Announcer]. It waits until the withdrawal is sent to all connected hubs.
 func (s *Source) Withdraw(ctx context.Context, id string) error {
 	s.init()
 	defer func() { // the withdrawal is enqueued
@@ -286,8 +277,7 @@ func (s *Source) followTopics(ctx context.Context) {
 	}
 }
 
-// leaveWhere leaves the topics for which leave returns true, and waits for that. topics
-// is s.topics or s.lookedUp.
+// leaveWhere leaves the topics for which leave returns true, and waits for that. topics is s.topics or s.lookedUp.
 func (s *Source) leaveWhere(topics map[string]*swarm.Topic, leave func(capability string) bool) {
 	var left sync.WaitGroup
 	s.mu.Lock()

@@ -32,9 +32,8 @@ const (
 	findTimeout = time.Second
 )
 
-// Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the
-// fields before the first use; it is then safe for concurrent use. One Source
-// serves one registry.
+// Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the fields before the first use; it
+// is then safe for concurrent use. One Source serves one registry.
 type Source struct {
 	// Conn is the connection to NATS. The caller closes it.
 	Conn *nats.Conn
@@ -102,8 +101,7 @@ func discoveryError(err error) error {
 
 func (s *Source) ask() error { return s.Conn.Publish(s.subject("ask"), nil) }
 
-// askAll requests all statements. A lost connection is no error: Discover asks
-// again after the reconnection.
+// askAll requests all statements. A lost connection is no error: Discover asks again after the reconnection.
 func (s *Source) askAll() error {
 	if err := s.ask(); err != nil && (s.Conn.IsConnected() || s.Conn.IsClosed()) {
 		return discoveryError(err)
@@ -111,8 +109,7 @@ func (s *Source) askAll() error {
 	return nil
 }
 
-// answer repeats all statements and then pauses, which bounds the answers to a
-// flood of requests.
+// answer repeats all statements and then pauses, which bounds the answers to a flood of requests.
 func (s *Source) answer(ctx context.Context) {
 	for _, id := range s.Ledger.Agents() {
 		if data, err := s.Ledger.Statement(id); err == nil {
@@ -137,9 +134,8 @@ func (s *Source) receive(m *nats.Msg, sink registry.Sink) {
 	s.lastSeen[key] = time.Now()
 }
 
-// LastSeen returns the time of the last statement from the owner of a key over NATS.
-// It is zero if there was none, or if all its agents have been withdrawn since, as
-// when a hub stops.
+// LastSeen returns the time of the last statement from the owner of a key over NATS. It is zero if there was none,
+// or if all its agents have been withdrawn since, as when a hub stops.
 func (s *Source) LastSeen(key identity.PublicKey) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

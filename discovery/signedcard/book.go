@@ -17,8 +17,7 @@ const DefaultMaxAgents = 256
 // ones. It holds at most MaxAgents agents of each trusted key, and nothing of other
 // keys. Set the fields before the first use; it is then safe for concurrent use.
 type Book struct {
-	// Trusted reports whether statements of a key are accepted. Nil accepts none. It
-	// must not block.
+	// Trusted reports whether statements of a key are accepted. Nil accepts none. It must not block.
 	Trusted func(identity.PublicKey) bool
 	// MaxAgents bounds the agents of one key; 0 means DefaultMaxAgents.
 	MaxAgents int
@@ -40,8 +39,7 @@ type entry struct {
 // statements that were signed earlier have expired by then.
 const memory = MaxLifetime + 2*MaxSkew
 
-// Read opens a statement and accepts it if it is valid now and newer than the last
-// one about its agent.
+// Read opens a statement and accepts it if it is valid now and newer than the last one about its agent.
 func (b *Book) Read(data []byte) (Statement, error) {
 	s, err := Open(data, func(key identity.PublicKey) bool { return b.Trusted != nil && b.Trusted(key) })
 	if err != nil {
@@ -113,9 +111,8 @@ func (b *Book) sweep(now time.Time) {
 	}
 }
 
-// Author signs statements about the agents of one key with rising sequences, which
-// follow the clock so that they rise across restarts too. It is safe for concurrent
-// use.
+// Author signs statements about the agents of one key with rising sequences, which follow the clock so that they
+// rise across restarts too. It is safe for concurrent use.
 type Author struct {
 	pair *identity.Pair
 	life time.Duration
@@ -124,8 +121,7 @@ type Author struct {
 	last uint64
 }
 
-// NewAuthor returns an author whose statements are valid for life, at most
-// MaxLifetime.
+// NewAuthor returns an author whose statements are valid for life, at most MaxLifetime.
 func NewAuthor(pair *identity.Pair, life time.Duration) *Author {
 	return &Author{pair: pair, life: min(life, MaxLifetime)}
 }

@@ -91,8 +91,7 @@ func (l *Ledger) Agents() []string {
 	return slices.Collect(maps.Keys(l.mine))
 }
 
-// Capabilities returns the ids of the capabilities of these agents, sorted and
-// without duplicates.
+// Capabilities returns the ids of the capabilities of these agents, sorted and without duplicates.
 func (l *Ledger) Capabilities() []string {
 	l.init()
 	l.mu.Lock()
@@ -107,8 +106,7 @@ func (l *Ledger) Capabilities() []string {
 	return slices.Compact(ids)
 }
 
-// Statement returns the current statement about an agent: its card, or that it was
-// withdrawn.
+// Statement returns the current statement about an agent: its card, or that it was withdrawn.
 func (l *Ledger) Statement(id string) ([]byte, error) {
 	l.init()
 	l.mu.Lock()
@@ -120,10 +118,9 @@ func (l *Ledger) Statement(id string) ([]byte, error) {
 	return l.Author.State(card)
 }
 
-// Receive checks a statement that a source received from the owner of a key, and
-// passes it to the sink. Refused statements, and those beyond the rate limit, change
-// only the log and the result of [Ledger.LastSeen]. It reports whether the statement
-// is genuine and recent, even if it is not new.
+// Receive checks a statement that a source received from the owner of a key, and passes it to the sink. Refused
+// statements, and those beyond the rate limit, change only the log and the result of [Ledger.LastSeen]. It reports
+// whether the statement is genuine and recent, even if it is not new.
 func (l *Ledger) Receive(from identity.PublicKey, data []byte, sink registry.Sink) bool {
 	l.init()
 	if from == l.Author.Key() || !l.Trusts(from) {
@@ -166,8 +163,7 @@ func (l *Ledger) LastSeen(key identity.PublicKey) (at time.Time, refused error) 
 	return time.Time{}, nil
 }
 
-// AllWithdrawn reports whether the owner of a key has withdrawn all its agents, as
-// a hub does when it stops.
+// AllWithdrawn reports whether the owner of a key has withdrawn all its agents, as a hub does when it stops.
 func (l *Ledger) AllWithdrawn(key identity.PublicKey) bool {
 	l.init()
 	return l.book.AllWithdrawn(key)

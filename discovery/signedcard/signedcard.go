@@ -29,8 +29,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Context precedes the signed statement, so that the signature is valid for nothing
-// else.
+// Context precedes the signed statement, so that the signature is valid for nothing else.
 const Context = "parley signed card 1\n"
 
 // Bounds of a statement.
@@ -167,8 +166,7 @@ func (s *Statement) check() error {
 	return nil
 }
 
-// canonical returns a JSON value in the form of RFC 8785. It refuses duplicate names
-// and invalid UTF-8.
+// canonical returns a JSON value in the form of RFC 8785. It refuses duplicate names and invalid UTF-8.
 func canonical(raw []byte) ([]byte, error) {
 	v := jsontext.Value(bytes.Clone(raw))
 	if err := v.Canonicalize(); err != nil {

@@ -130,8 +130,7 @@ func (n *Node) Heard() []netip.AddrPort {
 	return all
 }
 
-// Ping pings a node through a socket of the caller's. The reply says at which address the node sees that
-// socket.
+// Ping pings a node through a socket of the caller's. The reply says at which address the node sees that socket.
 func (n *Node) Ping(ctx context.Context, to netip.AddrPort, s *udx.Socket, tries int) (*Reply, error) {
 	return n.Call(ctx, to, Call{Internal: true, Command: cmdPing, Socket: s, Tries: tries})
 }

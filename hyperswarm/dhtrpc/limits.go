@@ -48,8 +48,7 @@ func (l *Limiter) Allow(host netip.Addr, n float64) bool {
 	return ok
 }
 
-// forget makes room. It examines 64 hosts at most, since it runs for each packet of a flood of forged
-// addresses.
+// forget makes room. It examines 64 hosts at most, since it runs for each packet of a flood of forged addresses.
 func (l *Limiter) forget(now time.Time) {
 	looked := 0
 	for h, a := range l.hosts {

@@ -27,8 +27,7 @@ type Walk struct {
 	Value    []byte
 	// From lists first nodes, besides those of the table.
 	From []netip.AddrPort
-	// Each, if set, is called with each reply without an error, one at a time. It ends the walk by
-	// returning false.
+	// Each, if set, is called with each reply without an error, one at a time. It ends the walk by returning false.
 	Each func(*Reply) bool
 }
 

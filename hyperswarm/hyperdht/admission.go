@@ -41,8 +41,7 @@ func newAdmission(rate float64) *admission {
 	}
 }
 
-// allow reports whether to compute a handshake for a client; through is the forwarding host, or the client
-// itself.
+// allow reports whether to compute a handshake for a client; through is the forwarding host, or the client itself.
 func (a *admission) allow(client, through netip.Addr) bool {
 	if client != through && !a.forwards.Allow(through, 1) || !a.clients.Allow(client, 1) {
 		return false

@@ -11,8 +11,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 )
 
-// walk runs a query. It need not wait until the node has joined the DHT: a walk also starts at the
-// bootstrap nodes.
+// walk runs a query. It need not wait until the node has joined the DHT: a walk also starts at the bootstrap nodes.
 func (n *Node) walk(ctx context.Context, w dhtrpc.Walk) ([]*dhtrpc.Reply, error) {
 	nodes, err := n.rpc.Walk(ctx, w)
 	switch {

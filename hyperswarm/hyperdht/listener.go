@@ -67,8 +67,7 @@ type session struct {
 	puncher *puncher
 }
 
-// Listen announces a key and accepts connections for it. The announcement runs in the background; see
-// WaitAnnounced.
+// Listen announces a key and accepts connections for it. The announcement runs in the background; see WaitAnnounced.
 func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 	o.Pair = cmp.Or(o.Pair, n.o.Pair)
 	public := o.Pair.Public()
@@ -98,8 +97,7 @@ func (n *Node) Listen(o ListenOptions) (*Listener, error) {
 // Key returns the listener's key.
 func (l *Listener) Key() identity.PublicKey { return l.pair.Public() }
 
-// WaitAnnounced blocks until peers can find the listener, or returns the error of the first attempt to
-// announce it.
+// WaitAnnounced blocks until peers can find the listener, or returns the error of the first attempt to announce it.
 func (l *Listener) WaitAnnounced(ctx context.Context) error {
 	select {
 	case <-l.announcer.first:

@@ -103,8 +103,7 @@ func (a *announcement) code(c *dhtrpc.Coder) {
 	}
 }
 
-// signable returns the bytes that the peer signs. They include the target, the storing node and that node's
-// token.
+// signable returns the bytes that the peer signs. They include the target, the storing node and that node's token.
 func (a *announcement) signable(namespace [32]byte, target, node dhtrpc.ID, token [32]byte) []byte {
 	h := identity.Hash(target[:], node[:], token[:], encode(&a.peer))
 	return append(namespace[:], h[:]...)

@@ -1,9 +1,8 @@
 // Package hyperdht finds peers by their public keys and topics, connects to them under end-to-end
 // encryption, and keeps small signed records, compatible with the npm package hyperdht.
 //
-// A [Node] with a public address is part of the DHT: it stores records and forwards handshakes for others,
-// within limits. A node without one is a client, which peers reach with the help of the nodes that are part
-// of it.
+// A [Node] with a public address is part of the DHT: it stores records and forwards handshakes for others, within
+// limits. A node without one is a client, which peers reach with the help of the nodes that are part of it.
 //
 // There are no built-in bootstrap nodes: a node without any is the first of its own network.
 package hyperdht

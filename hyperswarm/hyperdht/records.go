@@ -186,8 +186,7 @@ func (s *store) unlist(k peerKey) {
 	}
 }
 
-// announce stores a peer under a topic for a host, or replaces it. It reports false if the host's quota is
-// used up.
+// announce stores a peer under a topic for a host, or replaces it. It reports false if the host's quota is used up.
 func (s *store) announce(topic dhtrpc.ID, p Peer, host netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

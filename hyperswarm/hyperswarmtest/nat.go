@@ -73,8 +73,7 @@ func (r *NAT) receive(from, to netip.AddrPort) *Conn {
 	return m.conn
 }
 
-// route finds the receiver of a datagram and the sender's address that it sees;
-// n.mu is held.
+// route finds the receiver of a datagram and the sender's address that it sees; n.mu is held.
 func (n *Simulation) route(c *Conn, to netip.AddrPort) (*Conn, netip.AddrPort) {
 	from := c.addr
 	if c.nat != nil {

@@ -124,8 +124,7 @@ func initiate(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, to
 	return inner, nil
 }
 
-// respond makes the inner stream of a path, at the accepting end. A peer that is not allowed gets no
-// answer.
+// respond makes the inner stream of a path, at the accepting end. A peer that is not allowed gets no answer.
 func respond(ctx context.Context, c *secretstream.Conn, pair *identity.Pair, allow identity.Allow, o secretstream.Options) (*secretstream.Conn, error) {
 	defer context.AfterFunc(ctx, c.Destroy)()
 	msg, err := readPart(c)

@@ -219,8 +219,7 @@ func (s *Server) dial(c *secretstream.Conn, to identity.PublicKey) {
 // linger is how long a refused peer may take to read the answer.
 const linger = time.Second
 
-// refuse sends an answer and waits until it has arrived: destroying the connection at once would often lose
-// it.
+// refuse sends an answer and waits until it has arrived: destroying the connection at once would often lose it.
 func (s *Server) refuse(c *secretstream.Conn, answer string) {
 	if say(c, answer) != nil || c.Close() != nil {
 		return // the connection is broken

@@ -1,7 +1,6 @@
 // Package secretstream encrypts an ordered stream of bytes, compatible with the npm package
-// @hyperswarm/secret-stream: a Noise handshake ([NewInitiator], [NewResponder]) and libsodium's
-// secretstream under its keys ([New]). [Conn] is a net.Conn that also keeps the boundaries of messages
-// (ReadMessage).
+// @hyperswarm/secret-stream: a Noise handshake ([NewInitiator], [NewResponder]) and libsodium's secretstream under
+// its keys ([New]). [Conn] is a net.Conn that also keeps the boundaries of messages (ReadMessage).
 package secretstream
 
 import (
@@ -45,8 +44,7 @@ type destroyer interface{ Destroy() }
 type Options struct {
 	// MaxMessage is the largest message accepted, in bytes; 0 means 1 MiB.
 	MaxMessage int
-	// KeepAlive is the time without a write after which an empty message is sent; 0 means 5 s, negative
-	// never.
+	// KeepAlive is the time without a write after which an empty message is sent; 0 means 5 s, negative never.
 	KeepAlive time.Duration
 }
 
@@ -60,9 +58,8 @@ var (
 // stream is embedded without exporting the field.
 type stream = Stream
 
-// Conn is a secret stream. All methods may be called concurrently. End it with Close or Destroy. Addresses
-// and deadlines are those of the stream below; no read or write succeeds after one that exceeded its
-// deadline.
+// Conn is a secret stream. All methods may be called concurrently. End it with Close or Destroy. Addresses and
+// deadlines are those of the stream below; no read or write succeeds after one that exceeded its deadline.
 type Conn struct {
 	stream
 	result Result
@@ -247,9 +244,8 @@ func (c *Conn) RemoteKey() identity.PublicKey { return c.result.Remote }
 // Initiator reports whether this end dialled.
 func (c *Conn) Initiator() bool { return c.result.Initiator }
 
-// ReadMessage returns the next non-empty message, valid until the next read. At the end of the stream it
-// returns io.EOF. The end is not authenticated: a protocol that must detect truncation marks its end
-// itself.
+// ReadMessage returns the next non-empty message, valid until the next read. At the end of the stream it returns
+// io.EOF. The end is not authenticated: a protocol that must detect truncation marks its end itself.
 func (c *Conn) ReadMessage() ([]byte, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -369,8 +365,7 @@ func (c *Conn) CloseWrite() error {
 	return c.stream.CloseWrite()
 }
 
-// Close ends the connection. Data written before is still sent for a few seconds; Close does not wait for
-// it.
+// Close ends the connection. Data written before is still sent for a few seconds; Close does not wait for it.
 func (c *Conn) Close() error { return c.end(c.stream.Close) }
 
 // Destroy ends the connection at once.

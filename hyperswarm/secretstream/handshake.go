@@ -1,6 +1,5 @@
-// The handshake is Noise_IK_Ed25519_ChaChaPoly_BLAKE2b: one message each way proves both keys and yields
-// the keys of the stream. Result.Hash is not secret: it follows from the messages and the responder's
-// public key.
+// The handshake is Noise_IK_Ed25519_ChaChaPoly_BLAKE2b: one message each way proves both keys and yields the keys of
+// the stream. Result.Hash is not secret: it follows from the messages and the responder's public key.
 
 package secretstream
 

@@ -1,6 +1,5 @@
-// Package swarm keeps connections to the peers of topics, like the npm package hyperswarm: it announces
-// topics and looks them up, dials the peers found, keeps one connection to each peer and redials when it
-// breaks.
+// Package swarm keeps connections to the peers of topics, like the npm package hyperswarm: it announces topics and
+// looks them up, dials the peers found, keeps one connection to each peer and redials when it breaks.
 package swarm
 
 import (

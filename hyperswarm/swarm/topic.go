@@ -133,9 +133,8 @@ func (m *topicState) flushed(r Role) (done bool, err error) {
 // Refresh runs a round now, e.g. after the network has changed.
 func (t *Topic) Refresh() { wait.Nudge(t.m.refresh) }
 
-// Leave ends the membership. The announcement is withdrawn when no other membership needs it. The last
-// membership's Leave blocks until that is done, a few seconds at most. Connections stay open. Another call
-// only waits.
+// Leave ends the membership. The announcement is withdrawn when no other membership needs it. The last membership's
+// Leave blocks until that is done, a few seconds at most. Connections stay open. Another call only waits.
 func (t *Topic) Leave() {
 	m := t.m
 	m.s.mu.Lock()

@@ -1,6 +1,5 @@
-// Package udx provides ordered, reliable byte streams over UDP, compatible with the npm package udx-native.
-// Streams share their sockets with other protocols: datagrams that belong to no stream are passed to the
-// socket's [Handler].
+// Package udx provides ordered, reliable byte streams over UDP, compatible with the npm package udx-native. Streams
+// share their sockets with other protocols: datagrams that belong to no stream are passed to the socket's [Handler].
 //
 // Packets are not authenticated: anyone who sees a stream's packets can end or falsify the stream. Package
 // secretstream encrypts and authenticates it.
@@ -32,8 +31,7 @@ type Mux struct {
 type Options struct {
 	// ReceiveBuffer is how many bytes of a stream may wait for a Read; 0 means 4 MiB.
 	ReceiveBuffer int
-	// SendBuffer is how many bytes of a stream may wait to be sent, besides those in flight; 0 means 256
-	// KiB.
+	// SendBuffer is how many bytes of a stream may wait to be sent, besides those in flight; 0 means 256 KiB.
 	SendBuffer int
 	// Open opens the sockets; nil means UDP over IPv4.
 	Open func(at netip.AddrPort) (PacketConn, error)
@@ -56,8 +54,7 @@ func NewMux(o Options) *Mux {
 // ErrMuxClosed is returned by the methods of a closed mux.
 var ErrMuxClosed = errors.New("the UDP sockets are closed")
 
-// NewStream returns a stream with a random id, which the peer needs to connect. The stream receives packets
-// at once.
+// NewStream returns a stream with a random id, which the peer needs to connect. The stream receives packets at once.
 func (m *Mux) NewStream() (*Stream, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,8 +83,7 @@ func (m *Mux) forget() {
 	}
 }
 
-// retire marks a stream as ended. Its id stays reserved for a while, so that a repeated END is still
-// acknowledged.
+// retire marks a stream as ended. Its id stays reserved for a while, so that a repeated END is still acknowledged.
 func (m *Mux) retire(s *Stream) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,8 +17,7 @@ const maxDatagram = 2048
 // socketBuffer is the size requested for each of the kernel's buffers of a socket.
 const socketBuffer = 4 << 20
 
-// Handler receives the datagrams that belong to no stream, one at a time. It must not block, and must not
-// keep data.
+// Handler receives the datagrams that belong to no stream, one at a time. It must not block, and must not keep data.
 type Handler func(s *Socket, data []byte, from netip.AddrPort)
 
 // PacketConn is the part of *net.UDPConn that a socket needs. Tests provide others.

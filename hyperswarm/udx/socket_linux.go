@@ -22,8 +22,7 @@ func dontFragment(conn *net.UDPConn) {
 	})
 }
 
-// probesMTU reports that datagrams too large for the path are lost, not fragmented, so that MTU probes
-// work.
+// probesMTU reports that datagrams too large for the path are lost, not fragmented, so that MTU probes work.
 const probesMTU = true
 
 // readsBatches reports that one system call can return many datagrams.

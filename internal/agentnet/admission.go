@@ -29,10 +29,9 @@ type Admission struct {
 	DialCluster func(context.Context) (*bus.Bus, error)
 }
 
-// Admit gives an agent its identity and its inbox, and returns what its connection may do.
-// nil Permissions are everything, for a network with a shared inbox, in which NATS cannot
-// confine agents to their mail. state reports the connection state of a GUID. Calls must
-// not overlap until the connection of the one before is expected.
+// Admit gives an agent its identity and its inbox, and returns what its connection may do. nil Permissions are
+// everything, for a network with a shared inbox, in which NATS cannot confine agents to their mail. state reports
+// the connection state of a GUID. Calls must not overlap until the connection of the one before is expected.
 func (n *Network) Admit(ctx context.Context, r registry.AdmissionRequest, state func(guid string) registry.ConnectionState) (Admission, *Permissions, error) {
 	r, err := r.Check()
 	if err != nil {
@@ -50,10 +49,9 @@ func (n *Network) Admit(ctx context.Context, r registry.AdmissionRequest, state 
 	return Admission{BusAdmission: adm}, may, err
 }
 
-// AdmitAtCluster admits an agent to the cluster of this Network that the hub has admitted
-// on its own bus, and returns what its connection through the link may do; nil is
-// everything, as with Admit. A GUID that another hub, by Admission.HubID, has brought to
-// the cluster is refused.
+// AdmitAtCluster admits an agent to the cluster of this Network that the hub has admitted on its own bus, and
+// returns what its connection through the link may do; nil is everything, as with Admit. A GUID that another hub, by
+// Admission.HubID, has brought to the cluster is refused.
 func (n *Network) AdmitAtCluster(ctx context.Context, adm Admission, r registry.AdmissionRequest) (*Permissions, error) {
 	b, err := n.main.store.Connected()
 	if err != nil {
@@ -92,8 +90,7 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	return &p, b.Commit(ctx)
 }
 
-// StoreID identifies the store of this Network's bus, also after a restart. It is no
-// secret.
+// StoreID identifies the store of this Network's bus, also after a restart. It is no secret.
 func (n *Network) StoreID(ctx context.Context) (string, error) {
 	b, err := n.main.store.Connected()
 	if err != nil {
@@ -102,8 +99,7 @@ func (n *Network) StoreID(ctx context.Context) (string, error) {
 	return n.main.store.ID(ctx, b)
 }
 
-// controlSubject is followed by a digest of the network's configuration and the GUID of
-// the agent that publishes.
+// controlSubject is followed by a digest of the network's configuration and the GUID of the agent that publishes.
 const controlSubject = "global.hub.desk."
 
 // maxOwners bounds the admitted agents whose owner is remembered.

@@ -13,9 +13,8 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 )
 
-// Agent is one agent of this process in the network. It is safe for concurrent use. Its
-// methods fail with a NotRegisteredError once it is deregistered, or another process has
-// its identity.
+// Agent is one agent of this process in the network. It is safe for concurrent use. Its methods fail with a
+// NotRegisteredError once it is deregistered, or another process has its identity.
 type Agent struct {
 	net  *Network
 	main *member
@@ -37,19 +36,17 @@ func (be *backend) newMember(id *registry.Identity, r registry.Registration, o r
 	return &member{a, be, be.mail.Box(a), be.work.Worker(a)}
 }
 
-// Register enters an agent in the registry and starts its heartbeat. The agent gets the GUID
-// and the inbox of an earlier agent of its kind that is offline. Without the network it is
-// entered on the hub's bus only, and in the network later. It blocks for requests to the
-// server, until ctx ends.
+// Register enters an agent in the registry and starts its heartbeat. The agent gets the GUID and the inbox of an
+// earlier agent of its kind that is offline. Without the network it is entered on the hub's bus only, and in the
+// network later. It blocks for requests to the server, until ctx ends.
 func (n *Network) Register(ctx context.Context, r registry.Registration) (*Agent, error) {
 	return n.register(ctx, r, false,
 		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType) },
 		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType) })
 }
 
-// RegisterPerson registers a person under a GUID that is always the same on this computer,
-// with an inbox but without an entry in the registry: agents can answer the person, but do not
-// discover them.
+// RegisterPerson registers a person under a GUID that is always the same on this computer, with an inbox but without
+// an entry in the registry: agents can answer the person, but do not discover them.
 func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, error) {
 	r := registry.Registration{Handle: handle, AgentType: "person", Scope: registry.ScopeUser, Visibility: store.Private}
 	person := func() (*registry.Identity, error) { return n.main.registry.PersonIdentity(), nil }
@@ -181,8 +178,7 @@ func (a *Agent) keepJoining(ctx context.Context) {
 	}
 }
 
-// localMember returns the agent on the hub's bus, also while that cannot be reached; nil
-// if it has not joined.
+// localMember returns the agent on the hub's bus, also while that cannot be reached; nil if it has not joined.
 func (a *Agent) localMember() *member {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -204,8 +200,7 @@ func (a *Agent) readyLocal() *member {
 	return local
 }
 
-// ready returns the agent where it can work now: in the network, or while that cannot be
-// reached on the hub's bus.
+// ready returns the agent where it can work now: in the network, or while that cannot be reached on the hub's bus.
 func (a *Agent) ready() (*member, error) {
 	_, err := a.main.Ready()
 	if err == nil {
@@ -274,8 +269,7 @@ func (a *Agent) UpdatePresence(ctx context.Context, c registry.Changes) (registr
 	return a.update(ctx, c.Apply)
 }
 
-// Describe replaces what the agent said when it registered. Its type stays: it is part of
-// its identity.
+// Describe replaces what the agent said when it registered. Its type stays: it is part of its identity.
 func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry.Entry, error) {
 	if err := r.Check(); err != nil {
 		return registry.Entry{}, err
@@ -351,8 +345,7 @@ func (a *Agent) Discover(ctx context.Context, f registry.Filter) (registry.Disco
 	return a.net.discover(ctx, a.main.Viewer(), f)
 }
 
-// Info returns another agent's entry, or the caller's own. An agent that the caller may
-// not see is not found.
+// Info returns another agent's entry, or the caller's own. An agent that the caller may not see is not found.
 func (a *Agent) Info(ctx context.Context, guid string) (registry.Entry, registry.Liveness, error) {
 	at, err := a.ready()
 	if err != nil {

@@ -30,8 +30,7 @@ type Collected struct {
 	Repaired int      // items that a process had left half done
 }
 
-// Collect runs the collector now, unless another process has within the interval; with
-// force in any case.
+// Collect runs the collector now, unless another process has within the interval; with force in any case.
 func (n *Network) Collect(ctx context.Context, force bool) (Collected, error) {
 	return n.main.collectOnce(ctx, force)
 }

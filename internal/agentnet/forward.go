@@ -28,16 +28,14 @@ const (
 // hub's link the hub itself does: its agents may not write for others.
 func (n *Network) forwards() bool { return n.local != nil && n.cfg.Admission == nil }
 
-// watchKicks starts forwarding when other processes report that something waits, until the
-// connection ends.
+// watchKicks starts forwarding when other processes report that something waits, until the connection ends.
 func (n *Network) watchKicks(b *bus.Bus) {
 	if _, err := b.Conn().Subscribe(kickSubject, func(*nats.Msg) { wait.Nudge(n.outbox.kick); wait.Nudge(n.workKick) }); err != nil {
 		n.log.Warn("what other processes leave to be forwarded is noticed later", "error", err)
 	}
 }
 
-// kickForward starts the forwarding of what waits on the hub's bus, in this process or in the
-// one that forwards.
+// kickForward starts the forwarding of what waits on the hub's bus, in this process or in the one that forwards.
 func (n *Network) kickForward(own chan<- struct{}) {
 	if n.forwards() {
 		wait.Nudge(own)
@@ -128,8 +126,7 @@ func (n *Network) forwardWork(ctx context.Context) error {
 	return errors.Join(unfinished, queues.err())
 }
 
-// forwardWaiting forwards an item of the hub's bus that no worker has begun, or whose
-// holder's lease has ended.
+// forwardWaiting forwards an item of the hub's bus that no worker has begun, or whose holder's lease has ended.
 func (n *Network) forwardWaiting(ctx context.Context, taskID string) (done bool, err error) {
 	x, done, err := n.local.work.ReserveWaiting(ctx, taskID)
 	if x == nil || err != nil {
@@ -145,8 +142,7 @@ func (n *Network) forwardWaiting(ctx context.Context, taskID string) (done bool,
 	return true, err
 }
 
-// forwardItem submits an item in the state Forwarding to the network, and notes that the
-// network has it.
+// forwardItem submits an item in the state Forwarding to the network, and notes that the network has it.
 func (n *Network) forwardItem(ctx context.Context, x *work.Item) error {
 	if err := n.main.work.Submit(ctx, x.ForwardedOrder(), x.Capability); err != nil {
 		return err
@@ -154,8 +150,7 @@ func (n *Network) forwardItem(ctx context.Context, x *work.Item) error {
 	return n.local.work.MarkForwarded(ctx, x)
 }
 
-// isRefusal reports whether the network has refused something, as opposed to a failure of
-// a bus.
+// isRefusal reports whether the network has refused something, as opposed to a failure of a bus.
 func isRefusal(err error) bool {
 	e, ok := errors.AsType[*store.Error](err)
 	return ok && e.Code != store.ConnectionError

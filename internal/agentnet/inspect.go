@@ -24,8 +24,7 @@ type Inspection struct {
 	Work int
 }
 
-// Inspect returns the state of the network whose registry has the bucket, "" for the default.
-// It changes nothing.
+// Inspect returns the state of the network whose registry has the bucket, "" for the default. It changes nothing.
 func Inspect(ctx context.Context, b *bus.Bus, bucket string) (Inspection, error) {
 	s := store.New(store.Config{Bucket: bucket, Logger: slog.New(slog.DiscardHandler)}.WithDefaults())
 	defer s.Stop()

@@ -11,12 +11,10 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
-// Send stores a message in another agent's inbox and returns when it is durable there. The
-// recipient may be offline.
+// Send stores a message in another agent's inbox and returns when it is durable there. The recipient may be offline.
 //
-// Where there is a hub (Config.DialLocal), mail for agents of this computer is stored on
-// its bus. While the network cannot be reached, other mail is stored in an outbox there,
-// and forwarded in order.
+// Where there is a hub (Config.DialLocal), mail for agents of this computer is stored on its bus. While the network
+// cannot be reached, other mail is stored in an outbox there, and forwarded in order.
 func (a *Agent) Send(ctx context.Context, m mail.Message) (mail.Sent, error) {
 	guid, err := store.CheckGUID("recipientGuid", m.Recipient)
 	if err != nil {
@@ -81,9 +79,8 @@ func (a *Agent) deliver(ctx context.Context, guid string, draft mail.Draft) (mai
 	return at.box.Post(ctx, guid, draft)
 }
 
-// mailRoute returns where mail for an agent is stored: on the hub's bus if it is an agent
-// of this computer, and in the network otherwise. An agent that once had mail on the
-// hub's bus always has, so that its mail stays in order.
+// mailRoute returns where mail for an agent is stored: on the hub's bus if it is an agent of this computer, and in
+// the network otherwise. An agent that once had mail on the hub's bus always has, so that its mail stays in order.
 func (a *Agent) mailRoute(ctx context.Context, guid string) (*member, error) {
 	local := a.localMember()
 	if local == nil {
@@ -103,9 +100,8 @@ func (a *Agent) mailRoute(ctx context.Context, guid string) (*member, error) {
 	return a.main, nil
 }
 
-// mayBeLocal reports whether an agent may be one of this computer, while the hub's bus cannot
-// be queried. A first message sent to the network could arrive after a second one sent to the
-// hub's bus.
+// mayBeLocal reports whether an agent may be one of this computer, while the hub's bus cannot be queried. A first
+// message sent to the network could arrive after a second one sent to the hub's bus.
 func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 	b, err := a.main.Ready()
 	if err != nil {
@@ -115,9 +111,8 @@ func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 	return err != nil || host == a.net.cfg.Hostname
 }
 
-// Read returns the oldest selected mail, oldest first, and marks it as read: no process with
-// the agent's identity receives it again, unless it selects mail that was read. more reports
-// whether there may be more than the limit.
+// Read returns the oldest selected mail, oldest first, and marks it as read: no process with the agent's identity
+// receives it again, unless it selects mail that was read. more reports whether there may be more than the limit.
 func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
 	if s, err = s.Check(); err != nil {
 		return nil, false, err
@@ -216,8 +211,7 @@ func (a *Agent) MessageStatus(ctx context.Context, messageID string) (mail.Messa
 	return a.main.box.Status(ctx, messageID)
 }
 
-// MarkHandled reports to the sender of a message in this agent's inbox that the agent is
-// done with it.
+// MarkHandled reports to the sender of a message in this agent's inbox that the agent is done with it.
 func (a *Agent) MarkHandled(ctx context.Context, messageID, note string) (mail.Mail, error) {
 	if local := a.readyLocal(); local != nil {
 		if m, err := local.box.MarkHandled(ctx, messageID, note); !store.IsNotFound(err) {

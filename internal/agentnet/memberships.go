@@ -12,9 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// Memberships are those of this process's agents in a network whose hub admits and
-// confines each of them: each has a Network of its own, on the hub's bus or through the
-// hub's link to a cluster. It is safe for concurrent use.
+// Memberships are those of this process's agents in a network whose hub admits and confines each of them: each has a
+// Network of its own, on the hub's bus or through the hub's link to a cluster. It is safe for concurrent use.
 type Memberships struct {
 	cfg   Config
 	admit func(context.Context, registry.AdmissionRequest) (Admission, *bus.Bus, error)
@@ -24,9 +23,8 @@ type Memberships struct {
 	closed   bool
 }
 
-// NewMemberships returns Memberships for agents of cfg's project. admit requests the
-// admission of one and connects to the hub's bus for it. Nothing is connected until an
-// agent registers; Dial and StateDir of cfg are not used.
+// NewMemberships returns Memberships for agents of cfg's project. admit requests the admission of one and connects
+// to the hub's bus for it. Nothing is connected until an agent registers; Dial and StateDir of cfg are not used.
 func NewMemberships(cfg Config, admit func(context.Context, registry.AdmissionRequest) (Admission, *bus.Bus, error)) *Memberships {
 	return &Memberships{cfg: cfg, admit: admit, networks: map[*Agent]*Network{}}
 }

@@ -1,10 +1,9 @@
 // Package agentnet is the agents' network: the registry, the mail and the work queues
 // that agents of several projects and computers share.
 //
-// A computer with a hub is part of two networks under the same GUIDs: that of a
-// cluster, and that of its hub's own bus, which its agents use while the cluster
-// cannot be reached. Each package below uses one bus; this package decides which of
-// the two a call uses:
+// A computer with a hub is part of two networks under the same GUIDs: that of a cluster, and that of its hub's own
+// bus, which its agents use while the cluster cannot be reached. Each package below uses one bus; this package
+// decides which of the two a call uses:
 //
 //   - Mail between agents of the computer is in the inboxes of its hub, whether the
 //     cluster can be reached or not. Other mail is in the inboxes of the cluster, and
@@ -38,8 +37,7 @@ import (
 // BusConfig describes one bus of the network and who uses it.
 type BusConfig = store.Config
 
-// Config describes the network and who uses it. Zero values are the specification's
-// defaults.
+// Config describes the network and who uses it. Zero values are the specification's defaults.
 type Config struct {
 	BusConfig
 	// DialLocal connects to the bus of this computer's hub, which its agents use while the network
@@ -52,8 +50,7 @@ type Config struct {
 	localAdmission *store.Admission // the admission to the hub's own bus
 }
 
-// local is the configuration of the hub's bus. Identities are taken from the network, or
-// from the state directory.
+// local is the configuration of the hub's bus. Identities are taken from the network, or from the state directory.
 func (c Config) local() store.Config {
 	l := c.BusConfig
 	l.Dial, l.Optional, l.Replicas = c.DialLocal, true, 1
@@ -138,8 +135,7 @@ func (n *Network) connectedLocal() (*bus.Bus, error) {
 	return n.local.store.Connected()
 }
 
-// Ready blocks until the network can be used. When ctx ends first it returns why it
-// cannot.
+// Ready blocks until the network can be used. When ctx ends first it returns why it cannot.
 func (n *Network) Ready(ctx context.Context) error { return n.main.store.Ready(ctx) }
 
 // Usable is Ready, but also returns nil once it is known that the network cannot be
@@ -189,8 +185,7 @@ type Status struct {
 	Agents    int   // registered by this process
 	Inboxes   store.Inboxes
 	Bus       *bus.Info // nil while it is not connected
-	// Local reports whether this computer's agents can use the bus of its hub while the network
-	// cannot be reached.
+	// Local reports whether this computer's agents can use the bus of its hub while the network cannot be reached.
 	Local bool
 }
 
@@ -244,8 +239,7 @@ func (n *Network) Agents(ctx context.Context, f registry.Filter) (registry.Disco
 	return n.discover(ctx, n.main.registry.Operator(), f)
 }
 
-// discover lists the agents of both registries. Of an agent in both, the network's entry
-// counts.
+// discover lists the agents of both registries. Of an agent in both, the network's entry counts.
 func (n *Network) discover(ctx context.Context, v registry.Viewer, f registry.Filter) (registry.Discovery, error) {
 	found, err := n.main.registry.Discover(ctx, v, f)
 	if n.local == nil || err != nil && !store.IsUnreachable(err) {

@@ -128,8 +128,7 @@ func (n *Network) forwardMail(ctx context.Context) error {
 	}
 }
 
-// forwardMessage forwards one message of the outbox and removes it there, unless its
-// recipient is stuck.
+// forwardMessage forwards one message of the outbox and removes it there, unless its recipient is stuck.
 func (n *Network) forwardMessage(ctx context.Context, b, local *bus.Bus, msg store.Message, recipients stuck) (recipient string, err error) {
 	m, err := mail.Decode(msg.Data, msg.Header)
 	switch {

@@ -41,16 +41,14 @@ type Permissions struct {
 	Publish, Subscribe []string
 }
 
-// Permissions returns what an agent that was checked needs in the agents' network, and
-// nothing more: its own entry in the registry, its own inbox, its queues. They are for a
-// network with an inbox for each agent, whose streams an operator has made (see MakeInbox,
-// MakeQueue): a user that can make a stream or a consumer can have it read from, or
-// deliver to, any other. A project's channels, which need consumers, belong in a NATS
-// account of the project's own.
+// Permissions returns what an agent that was checked needs in the agents' network, and nothing more: its own entry
+// in the registry, its own inbox, its queues. They are for a network with an inbox for each agent, whose streams an
+// operator has made (see MakeInbox, MakeQueue): a user that can make a stream or a consumer can have it read from,
+// or deliver to, any other. A project's channels, which need consumers, belong in a NATS account of the project's
+// own.
 //
-// NATS cannot prevent the following: an agent that can send mail can send it in another's
-// name, one that can work can change the record of any item, and one that can see the
-// status of its mail sees who writes to whom.
+// NATS cannot prevent the following: an agent that can send mail can send it in another's name, one that can work
+// can change the record of any item, and one that can see the status of its mail sees who writes to whom.
 func (c Confined) Permissions() Permissions {
 	cfg := store.Config{Bucket: cmp.Or(c.Bucket, store.DefaultBucket)}
 	registry, identities, limits := cfg.RegistryStream(), store.BucketStream+cfg.IdentityBucket(), store.BucketStream+cfg.LimitsBucket()
@@ -86,11 +84,10 @@ func (c Confined) Permissions() Permissions {
 	return p
 }
 
-// LinkedHub returns what the user of a computer's hub needs that is linked to the cluster
-// as a leaf node, whose servers have this JetStream domain. The hub makes inboxes and
-// queues for its agents and confines each of them itself; that takes all of the account's
-// JetStream, so the account should contain only the network. A leaf node learns of a
-// stream only if it may publish to all its subjects.
+// LinkedHub returns what the user of a computer's hub needs that is linked to the cluster as a leaf node, whose
+// servers have this JetStream domain. The hub makes inboxes and queues for its agents and confines each of them
+// itself; that takes all of the account's JetStream, so the account should contain only the network. A leaf node
+// learns of a stream only if it may publish to all its subjects.
 func LinkedHub(domain string) Permissions {
 	return Permissions{
 		Publish: []string{"$JS." + domain + ".API.>", "$JS.API.>", store.BucketKeys + ">", "$JS.ACK.>", store.InboxSubject + "*", store.ReceiptSubject + ">", store.ReadSubject + "*",

@@ -34,9 +34,8 @@ func (a *Agent) Submit(ctx context.Context, s work.Submission) (taskID string, e
 	return o.TaskID, nil
 }
 
-// submitLocal submits an item by way of the hub's bus: there while the network cannot be
-// reached, and otherwise to the network. So the item is in one place, however often an
-// attempt to submit it is repeated.
+// submitLocal submits an item by way of the hub's bus: there while the network cannot be reached, and otherwise to
+// the network. So the item is in one place, however often an attempt to submit it is repeated.
 func (a *Agent) submitLocal(ctx context.Context, local *member, o work.Order, capability string, outage error) error {
 	if _, err := local.Ready(); err != nil {
 		return err
@@ -65,9 +64,8 @@ func (a *Agent) submitLocal(ctx context.Context, local *member, o work.Order, ca
 	return nil
 }
 
-// Claim takes the next item of the queues of the capabilities, the agent's own where none
-// are named, and waits for one until ctx ends; then it returns nil. Each item is given to
-// one agent at a time.
+// Claim takes the next item of the queues of the capabilities, the agent's own where none are named, and waits for
+// one until ctx ends; then it returns nil. Each item is given to one agent at a time.
 func (a *Agent) Claim(ctx context.Context, capabilities []string) (*work.Claim, error) {
 	if _, err := a.ready(); err != nil {
 		return nil, err
@@ -186,8 +184,7 @@ func (m *member) find(ctx context.Context, taskID string) (*work.Item, error) {
 	return m.of.work.Find(ctx, taskID)
 }
 
-// Extend extends the lease of an item that the agent holds to its full length from now,
-// and returns when it ends.
+// Extend extends the lease of an item that the agent holds to its full length from now, and returns when it ends.
 func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
 	at, err := a.recordHolder(ctx, taskID)
 	if err != nil {
@@ -196,9 +193,8 @@ func (a *Agent) Extend(ctx context.Context, taskID string, token int) (until str
 	return at.worker.Extend(ctx, taskID, token)
 }
 
-// Complete stores the outcome of an item that the agent holds, durably. An agent that does
-// not hold it any more gets a ConflictError. To complete an item a second time with the
-// same token is no error and changes nothing.
+// Complete stores the outcome of an item that the agent holds, durably. An agent that does not hold it any more gets
+// a ConflictError. To complete an item a second time with the same token is no error and changes nothing.
 func (a *Agent) Complete(ctx context.Context, taskID string, token int, o work.Outcome) error {
 	at, err := a.recordHolder(ctx, taskID)
 	if err != nil {
@@ -218,8 +214,7 @@ func (a *Agent) Reject(ctx context.Context, taskID string, token int, reason str
 	return at.worker.Reject(ctx, taskID, token, reason, final)
 }
 
-// Item returns the status of an item. With wait it blocks until the item is finished or
-// ctx ends.
+// Item returns the status of an item. With wait it blocks until the item is finished or ctx ends.
 func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (work.ItemStatus, error) {
 	for {
 		at, err := a.recordHolder(context.WithoutCancel(ctx), taskID)
@@ -233,8 +228,7 @@ func (a *Agent) Item(ctx context.Context, taskID string, wait bool) (work.ItemSt
 	}
 }
 
-// Items lists the items of the network for people, the latest change last; of one state
-// where it is not empty.
+// Items lists the items of the network for people, the latest change last; of one state where it is not empty.
 func (n *Network) Items(ctx context.Context, state work.ItemState) ([]work.ItemStatus, error) {
 	list, err := n.main.work.Items(ctx)
 	if _, localErr := n.connectedLocal(); localErr == nil && (err == nil || store.IsUnreachable(err)) {
@@ -248,8 +242,7 @@ func (n *Network) Items(ctx context.Context, state work.ItemState) ([]work.ItemS
 	return slices.DeleteFunc(list, func(s work.ItemStatus) bool { return state != "" && s.State != state }), nil
 }
 
-// checkRegistered returns an error unless the agent is registered. The network need not be
-// reachable.
+// checkRegistered returns an error unless the agent is registered. The network need not be reachable.
 func (a *Agent) checkRegistered() error {
 	if _, err := a.main.Ready(); err != nil && !store.IsUnreachable(err) {
 		return err
@@ -325,8 +318,7 @@ func (n *Network) DiscardDeadLetter(ctx context.Context, taskID string) (work.De
 	return at.work.DiscardDeadLetter(ctx, taskID)
 }
 
-// deadHolder returns the backend that has a dead item: the hub's bus if it is dead there,
-// and otherwise the network.
+// deadHolder returns the backend that has a dead item: the hub's bus if it is dead there, and otherwise the network.
 func (n *Network) deadHolder(ctx context.Context, taskID string) (*backend, error) {
 	if _, err := n.connectedLocal(); err == nil {
 		x, err := n.local.work.Find(ctx, taskID)

@@ -23,9 +23,8 @@ var projectLimits = map[string]server.JetStreamAccountLimits{"": {
 	MaxBytesRequired:     true,
 }}
 
-// networkLimits limit the agents' network: one inbox for each live agent, and a little memory
-// for rate limits. Its streams need no size limit: most are small, and reserving the limit of
-// every inbox would fill the disk.
+// networkLimits limit the agents' network: one inbox for each live agent, and a little memory for rate limits. Its
+// streams need no size limit: most are small, and reserving the limit of every inbox would fill the disk.
 var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 	MaxMemory:            16 << 20,
 	MaxStore:             -1,
@@ -36,10 +35,9 @@ var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 	StoreMaxStreamBytes:  -1,
 }}
 
-// accounts are the NATS accounts of an embedded server besides the hub's own. NATS isolates
-// accounts from each other: subjects and streams. An account is opened, and its streams are
-// recovered, when the first process joins it, so that a hub with hundreds of them on disk starts
-// as fast as one with none.
+// accounts are the NATS accounts of an embedded server besides the hub's own. NATS isolates accounts from each
+// other: subjects and streams. An account is opened, and its streams are recovered, when the first process joins it,
+// so that a hub with hundreds of them on disk starts as fast as one with none.
 type accounts struct {
 	server *server.Server
 

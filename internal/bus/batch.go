@@ -10,9 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A Batch stores many messages with one wait: Add sends a message without waiting, Wait returns
-// when all are durable. Use [Bus.NewBatch] to create one. A Batch is not safe for concurrent use;
-// it may be reused after Wait.
+// A Batch stores many messages with one wait: Add sends a message without waiting, Wait returns when all are
+// durable. Use [Bus.NewBatch] to create one. A Batch is not safe for concurrent use; it may be reused after Wait.
 type Batch struct {
 	bus     *Bus
 	futures []jetstream.PubAckFuture
@@ -21,9 +20,8 @@ type Batch struct {
 // NewBatch returns an empty batch.
 func (b *Bus) NewBatch() *Batch { return &Batch{bus: b} }
 
-// Add sends a message. Messages of one Batch are stored in the order in which they were added.
-// Add blocks only while 4000 messages of the Bus wait for their acknowledgement. Do not change
-// msg before Wait has returned.
+// Add sends a message. Messages of one Batch are stored in the order in which they were added. Add blocks only while
+// 4000 messages of the Bus wait for their acknowledgement. Do not change msg before Wait has returned.
 func (x *Batch) Add(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) error {
 	if err := x.bus.begin(); err != nil {
 		return err
@@ -37,9 +35,8 @@ func (x *Batch) Add(ctx context.Context, msg *nats.Msg, opts ...jetstream.Publis
 	return nil
 }
 
-// Wait waits for every added message and returns the acknowledgements in the same order, with
-// nil for a message that failed, and the first error. Without an error all messages are durable
-// according to the mode.
+// Wait waits for every added message and returns the acknowledgements in the same order, with nil for a message that
+// failed, and the first error. Without an error all messages are durable according to the mode.
 func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
 	futures := x.futures
 	x.futures = nil

@@ -18,18 +18,16 @@
 //
 // # Durability
 //
-// JetStream acknowledges a message when it is in the kernel's page cache. A killed process then
-// loses nothing, but a power cut loses up to two minutes, and new streams entirely. Therefore
-// [Bus.Publish], [Batch.Wait] and [Bus.EnsureStream] return when the data is on disk. In the mode
-// [DurabilityCommit] concurrent publishes share one syncfs (group commit), which is several times
-// faster than the server's sync after every write ([DurabilityAlways]). Without syncfs, commit
-// becomes always; [Info] and the log report it. Writes through [Bus.JetStream] or a key-value
-// bucket are durable after the next [Bus.Commit].
+// JetStream acknowledges a message when it is in the kernel's page cache. A killed process then loses nothing, but a
+// power cut loses up to two minutes, and new streams entirely. Therefore [Bus.Publish], [Batch.Wait] and
+// [Bus.EnsureStream] return when the data is on disk. In the mode [DurabilityCommit] concurrent publishes share one
+// syncfs (group commit), which is several times faster than the server's sync after every write
+// ([DurabilityAlways]). Without syncfs, commit becomes always; [Info] and the log report it. Writes through
+// [Bus.JetStream] or a key-value bucket are durable after the next [Bus.Commit].
 //
-// On two cores and an SSD a publish takes about 0.2 ms, and 16 concurrent publishers reach about
-// 20 000 messages a second. syncfs syncs the whole filesystem: while another program writes
-// hundreds of megabytes a second, one publish in a hundred takes tens of milliseconds. A sync
-// after every write is slower still.
+// On two cores and an SSD a publish takes about 0.2 ms, and 16 concurrent publishers reach about 20 000 messages a
+// second. syncfs syncs the whole filesystem: while another program writes hundreds of megabytes a second, one
+// publish in a hundred takes tens of milliseconds. A sync after every write is slower still.
 //
 // The durability of an external server is its own: Commit does nothing there.
 //
@@ -82,10 +80,9 @@ func newBus(cfg Config, kind Kind) *Bus {
 	return &Bus{log: cfg.Logger, kind: kind, closed: make(chan struct{})}
 }
 
-// Open starts a server with its store below cfg.DataDir and connects to it in process, also after
-// a hub was killed. With a cfg.URL it connects to that server instead. It makes one attempt; the
-// error is an [Error] whose [Code] is the kind of failure. An established connection reconnects
-// without a limit, with pauses of up to [MaxDelay].
+// Open starts a server with its store below cfg.DataDir and connects to it in process, also after a hub was killed.
+// With a cfg.URL it connects to that server instead. It makes one attempt; the error is an [Error] whose [Code] is
+// the kind of failure. An established connection reconnects without a limit, with pauses of up to [MaxDelay].
 //
 // Neither the recovery of the store nor an attempt to connect (at most 5 s for each server) can
 // be interrupted: Open checks ctx afterwards.
@@ -186,8 +183,7 @@ func (b *Bus) EnsureStream(ctx context.Context, cfg jetstream.StreamConfig) (jet
 	})
 }
 
-// EnsureKeyValue is EnsureStream for a key-value bucket. Values are durable after the next
-// [Bus.Commit].
+// EnsureKeyValue is EnsureStream for a key-value bucket. Values are durable after the next [Bus.Commit].
 func (b *Bus) EnsureKeyValue(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
 	return ensure(ctx, b, "create the bucket "+cfg.Bucket, func() (jetstream.KeyValue, error) {
 		return b.js.CreateOrUpdateKeyValue(ctx, cfg)
@@ -268,10 +264,9 @@ func (b *Bus) begin() error {
 	return nil
 }
 
-// Close closes the Bus without losing messages: it refuses new publishes, waits for those in
-// flight, drains the subscriptions, stops the server, syncs its store, and then releases the
-// lock. The owners of consumers must stop them before. The end of ctx only shortens the wait for
-// messages. A second call waits for the first.
+// Close closes the Bus without losing messages: it refuses new publishes, waits for those in flight, drains the
+// subscriptions, stops the server, syncs its store, and then releases the lock. The owners of consumers must stop
+// them before. The end of ctx only shortens the wait for messages. A second call waits for the first.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closing {

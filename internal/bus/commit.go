@@ -11,9 +11,8 @@ type syncer interface {
 	Close() error
 }
 
-// A committer lets concurrent callers share one sync (group commit): while one sync runs, new
-// callers wait for the next one. A caller's sync always starts after the call, so it covers
-// everything written before.
+// A committer lets concurrent callers share one sync (group commit): while one sync runs, new callers wait for the
+// next one. A caller's sync always starts after the call, so it covers everything written before.
 type committer struct {
 	syncer syncer
 
@@ -37,8 +36,7 @@ func newCommitter(s syncer) *committer {
 	return c
 }
 
-// commit returns after a sync that started after the call. The end of ctx ends the wait and not
-// the sync.
+// commit returns after a sync that started after the call. The end of ctx ends the wait and not the sync.
 func (c *committer) commit(ctx context.Context) error {
 	b, err := c.join()
 	if err != nil {

@@ -15,8 +15,7 @@ type Durability string
 
 // The modes of durability.
 const (
-	// DurabilityCommit acknowledges when the data is on disk; concurrent writes share one
-	// sync. It is the default.
+	// DurabilityCommit acknowledges when the data is on disk; concurrent writes share one sync. It is the default.
 	DurabilityCommit Durability = "commit"
 	// DurabilityAlways makes the server sync every write.
 	DurabilityAlways Durability = "always"
@@ -41,8 +40,7 @@ func ParseDurability(s string) (Durability, error) {
 const (
 	// DefaultMaxStore is the default of Config.MaxStore.
 	DefaultMaxStore = 64 << 30
-	// MaxPayload is the largest message that an embedded bus accepts, in bytes, including
-	// headers.
+	// MaxPayload is the largest message that an embedded bus accepts, in bytes, including headers.
 	MaxPayload = 8 << 20
 
 	defaultName = "parley"
@@ -68,8 +66,7 @@ type Config struct {
 	// Leaf links an embedded bus to a cluster; the zero value is no link.
 	Leaf LeafConfig
 
-	// InboxPrefix of the subjects of answers, if the server restricts the user to one; "" is
-	// _INBOX.
+	// InboxPrefix of the subjects of answers, if the server restricts the user to one; "" is _INBOX.
 	InboxPrefix string
 
 	// Name of the connection in the server's logs; "" is "parley".
@@ -83,9 +80,8 @@ type Config struct {
 	openSyncer func(dir string) (syncer, error)
 }
 
-// Credentials are one method to authenticate at an external server, and the files of a TLS
-// connection. The credentials file, the NKey file and the client certificate are read for every
-// connection, so they can be renewed.
+// Credentials are one method to authenticate at an external server, and the files of a TLS connection. The
+// credentials file, the NKey file and the client certificate are read for every connection, so they can be renewed.
 type Credentials struct {
 	User     string
 	Password Secret

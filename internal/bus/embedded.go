@@ -36,8 +36,7 @@ type embedded struct {
 	leaf     *leaf // nil without a link
 }
 
-// startServer starts a server with its store in dir. It returns when the store is recovered and
-// the server listens.
+// startServer starts a server with its store in dir. It returns when the store is recovered and the server listens.
 func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 	e := &embedded{users: newUsers(), maxStore: cfg.MaxStore}
 	var err error
@@ -126,8 +125,7 @@ func (e *embedded) stop() {
 	e.server.WaitForShutdown()
 }
 
-// makeDir creates the bus directory and returns it. Its mode is 0700, whatever the mode of the
-// data directory.
+// makeDir creates the bus directory and returns it. Its mode is 0700, whatever the mode of the data directory.
 func makeDir(dataDir string) (string, error) {
 	dir := filepath.Join(dataDir, busDir)
 	fail := func(err error) (string, error) {

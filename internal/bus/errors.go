@@ -233,8 +233,7 @@ func redactErr(err error, secrets []string) error {
 	return err
 }
 
-// redactedError supports errors.Is for the original error, but cannot be unwrapped to the text
-// with the secret.
+// redactedError supports errors.Is for the original error, but cannot be unwrapped to the text with the secret.
 type redactedError struct {
 	text string
 	err  error

@@ -233,8 +233,7 @@ func Dial(cfg Config) (*nats.Conn, error) {
 // maxSharedDelay is the longest pause between two attempts of a connection of Dial.
 const maxSharedDelay = 15 * time.Second
 
-// tellingError returns the most specific error of several servers: nats.go returns that of the
-// last one.
+// tellingError returns the most specific error of several servers: nats.go returns that of the last one.
 func tellingError(cfg Config, r *remote, err error) error {
 	if len(r.urls) == 1 {
 		return err

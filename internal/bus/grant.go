@@ -37,8 +37,7 @@ var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 type GrantRequest struct {
 	Access    Access // "" is AccessProject
 	Namespace string // for AccessProject only
-	// Publish and Subscribe are the only subjects that AccessAgent permits; at least one of
-	// each.
+	// Publish and Subscribe are the only subjects that AccessAgent permits; at least one of each.
 	Publish, Subscribe []string
 	// Cluster applies AccessAgent to the cluster that the hub is linked to.
 	Cluster bool
@@ -54,8 +53,7 @@ type Grant struct {
 	StoreDir   string     // the directory that a joined process syncs, see Join
 	Durability Durability // the effective mode
 	PID        int        // of the hub
-	// Cluster is the URL, without secrets, of the cluster behind the hub's link; empty for
-	// the hub's own bus.
+	// Cluster is the URL, without secrets, of the cluster behind the hub's link; empty for the hub's own bus.
 	Cluster string
 }
 
@@ -65,9 +63,8 @@ const networkAccount = "agents-network"
 // maxConnections bounds the connections of one account.
 const maxConnections = 1024
 
-// Grant creates a new credential for an embedded bus. On any other Bus it fails with
-// CodeUnsupported, for an invalid request with CodeConfig, and for too many connections with
-// CodeLimit.
+// Grant creates a new credential for an embedded bus. On any other Bus it fails with CodeUnsupported, for an invalid
+// request with CodeConfig, and for too many connections with CodeLimit.
 func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
 	if err := b.begin(); err != nil {
 		return Grant{}, err
@@ -87,8 +84,7 @@ func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
 	return b.issue(user)
 }
 
-// grantCluster is Grant for the cluster that the hub is linked to. It fails while the link is
-// down.
+// grantCluster is Grant for the cluster that the hub is linked to. It fails while the link is down.
 func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 	if err := b.Linked(); err != nil {
 		return Grant{}, err
@@ -167,8 +163,7 @@ func (b *Bus) Admitted(user string) bool {
 
 // admit returns a new user with the account and the permissions of a request's Access.
 func (e *embedded) admit(req GrantRequest) (server.User, error) {
-	// The prefix separates namespaces from the server's own accounts ($G, $SYS) and from the
-	// account of the network.
+	// The prefix separates namespaces from the server's own accounts ($G, $SYS) and from the account of the network.
 	name, limits, who := "ns-"+req.Namespace, projectLimits, "the namespace "+req.Namespace
 	var permissions *server.Permissions
 	switch req.Access {

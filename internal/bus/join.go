@@ -13,13 +13,11 @@ import (
 // Ask requests a Grant from the running hub over its socket. It may block until ctx ends.
 type Ask func(ctx context.Context) (Grant, error)
 
-// Join connects to the embedded bus of a hub from another process of the same user, with the
-// rights of the Grant that ask returns. Of cfg it uses Name, NoEcho, InboxPrefix and Logger. It
-// makes one attempt.
+// Join connects to the embedded bus of a hub from another process of the same user, with the rights of the Grant
+// that ask returns. Of cfg it uses Name, NoEcho, InboxPrefix and Logger. It makes one attempt.
 //
-// A joined Bus has the hub's durability: this process syncs the filesystem of the store itself.
-// It does not share syncs with other processes, but it also works if the hub dies between its
-// acknowledgement and the sync.
+// A joined Bus has the hub's durability: this process syncs the filesystem of the store itself. It does not share
+// syncs with other processes, but it also works if the hub dies between its acknowledgement and the sync.
 //
 // When the hub restarts, the Bus requests a new Grant about every two seconds until it gets one.
 // Until then calls fail with CodeNotRunning.
@@ -35,10 +33,9 @@ func Join(ctx context.Context, cfg Config, ask Ask) (*Bus, error) {
 	return b, nil
 }
 
-// joinedPing is the shortest time between two pings of a connection to the hub, and half of the
-// longest. Pings only detect a hub that hangs: the system reports at once when its process ends.
-// Each answer costs the hub a stack of 32 KiB for a while, so many connections must not ping
-// often or all at once.
+// joinedPing is the shortest time between two pings of a connection to the hub, and half of the longest. Pings only
+// detect a hub that hangs: the system reports at once when its process ends. Each answer costs the hub a stack of 32
+// KiB for a while, so many connections must not ping often or all at once.
 const joinedPing = 2 * time.Minute
 
 func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {

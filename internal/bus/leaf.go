@@ -23,9 +23,8 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// LeafConfig links an embedded bus to a cluster, as a leaf node. Processes with a [Grant] of
-// [AccessCluster] or [GrantRequest.Cluster] use the cluster through the hub, and only the hub has
-// the cluster's credentials.
+// LeafConfig links an embedded bus to a cluster, as a leaf node. Processes with a [Grant] of [AccessCluster] or
+// [GrantRequest.Cluster] use the cluster through the hub, and only the hub has the cluster's credentials.
 type LeafConfig struct {
 	// URL of the cluster's leaf node ports, separated by commas; empty for no link. The
 	// schemes are nats and tls; the default port is 7422.
@@ -72,10 +71,9 @@ const (
 // localSubjects are not forwarded to the cluster: on them a hub answers its own agents.
 var localSubjects = []string{"global.hub.>"}
 
-// A leaf is the embedded server's link to a cluster. While the link is up and the cluster's
-// JetStream answers, the account behind the link is open for clients. When the link is lost, the
-// clients are disconnected and none is admitted, so that they see the same as direct clients of
-// the cluster.
+// A leaf is the embedded server's link to a cluster. While the link is up and the cluster's JetStream answers, the
+// account behind the link is open for clients. When the link is lost, the clients are disconnected and none is
+// admitted, so that they see the same as direct clients of the cluster.
 type leaf struct {
 	log     *slog.Logger
 	urls    []*url.URL
@@ -318,8 +316,7 @@ func (l *leaf) watch(ctx context.Context) {
 	}
 }
 
-// link returns the id of the connection to the cluster, 0 if there is none, and the name of the
-// cluster's server.
+// link returns the id of the connection to the cluster, 0 if there is none, and the name of the cluster's server.
 func (l *leaf) link() (id uint64, with string) {
 	z, err := l.server.Leafz(&server.LeafzOptions{Account: clusterAccount})
 	if err != nil || len(z.Leafs) == 0 {

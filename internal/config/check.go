@@ -30,8 +30,7 @@ var (
 	durabilities = []string{string(bus.DurabilityCommit), string(bus.DurabilityAlways), string(bus.DurabilityFast)}
 )
 
-// minToken is the minimum length of a bearer token: 16 characters cannot be guessed over the
-// network.
+// minToken is the minimum length of a bearer token: 16 characters cannot be guessed over the network.
 const minToken = 16
 
 // check reports values that have the right type but cannot work.
@@ -165,8 +164,7 @@ func (l *Loaded) checkLeaf(d *decoder) {
 // clientSchemes are the schemes of client URLs of a NATS server.
 var clientSchemes = []string{"nats", "tls", "ws", "wss"}
 
-// natsServer checks the URLs and the login of a NATS server. without is the message for a login
-// without a URL.
+// natsServer checks the URLs and the login of a NATS server. without is the message for a login without a URL.
 func (d *decoder) natsServer(key, example, without, servers string, n NATSLogin, schemes ...string) {
 	if servers == "" {
 		for _, k := range []struct{ key, value string }{

@@ -1,7 +1,6 @@
-// Package config loads the hub's configuration from four layers: built-in defaults, config.yaml,
-// the environment and the command line. It is strict: an unknown or duplicate key, a wrong type
-// or a value out of range is an error with the file, line, column and the correct form. Every
-// value has an [Origin].
+// Package config loads the hub's configuration from four layers: built-in defaults, config.yaml, the environment and
+// the command line. It is strict: an unknown or duplicate key, a wrong type or a value out of range is an error with
+// the file, line, column and the correct form. Every value has an [Origin].
 //
 // The defaults work without a file.
 package config
@@ -268,8 +267,7 @@ type Hyperswarm struct {
 	Relays []string `yaml:"relays"`
 }
 
-// Default returns the default configuration, with home as the user's home directory and the
-// built-in agents.
+// Default returns the default configuration, with home as the user's home directory and the built-in agents.
 func Default(home string) *Config {
 	c := &Config{
 		Version:  1,

@@ -20,8 +20,7 @@ import (
 // maxFile bounds config.yaml, in bytes.
 const maxFile = 256 << 10
 
-// MaxDepth bounds the nesting of flow collections, because the parser recurses. The deepest key
-// has 5 levels.
+// MaxDepth bounds the nesting of flow collections, because the parser recurses. The deepest key has 5 levels.
 const MaxDepth = 64
 
 // decoder decodes a YAML document into a value that holds the defaults. It walks the syntax tree
@@ -228,8 +227,7 @@ func (d *decoder) sequence(n ast.Node, key string, v reflect.Value) {
 	v.Set(list)
 }
 
-// structFields maps the yaml names of a struct's fields, including those of embedded structs, to
-// their indices.
+// structFields maps the yaml names of a struct's fields, including those of embedded structs, to their indices.
 func structFields(t reflect.Type) map[string][]int {
 	fields := make(map[string][]int, t.NumField())
 	for i := range t.NumField() {

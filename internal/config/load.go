@@ -392,8 +392,7 @@ func (d *decoder) at(key, message string) {
 	d.problems = append(d.problems, p)
 }
 
-// section returns the origin of the innermost section around a key in the file, the zero value if
-// there is none.
+// section returns the origin of the innermost section around a key in the file, the zero value if there is none.
 func (d *decoder) section(key string) Origin {
 	for i := strings.LastIndexByte(key, '.'); i > 0; i = strings.LastIndexByte(key[:i], '.') {
 		if o := d.origins[key[:i]]; o.Kind == FromFile {

@@ -62,8 +62,7 @@ func (l *Loaded) collect(all *[]Value, key string, v reflect.Value) {
 	*all = append(*all, Value{Key: key, Value: shown(key, v, origin), Origin: origin})
 }
 
-// shown returns a value for display, without secrets. The environment of a built-in agent is not
-// secret.
+// shown returns a value for display, without secrets. The environment of a built-in agent is not secret.
 func shown(key string, v reflect.Value, origin Origin) any {
 	switch {
 	case secretKey.MatchString(key) && !v.IsZero() && (origin.Kind != FromDefault || !strings.HasPrefix(key, "agents.")):

@@ -18,8 +18,7 @@ const (
 	CodeUncertain Code = "uncertain" // an edit may be stored, as a whole, or not at all
 )
 
-// Error is what the package returns. Message and Remedy are fit for users; the
-// text is the message and the cause.
+// Error is what the package returns. Message and Remedy are fit for users; the text is the message and the cause.
 type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.

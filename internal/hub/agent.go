@@ -73,8 +73,7 @@ func (r *agents) remove(id string) *agent {
 	return a
 }
 
-// Register adds an agent to a running hub. The error is CodeInvalid if its ID is
-// malformed or in use.
+// Register adds an agent to a running hub. The error is CodeInvalid if its ID is malformed or in use.
 func (h *Hub) Register(a Agent) error {
 	if err := h.begin(); err != nil {
 		return err
@@ -112,9 +111,8 @@ func (h *Hub) register(a Agent) error {
 	return nil
 }
 
-// Update replaces an agent's definition: its name, skills, tier and limits. Its driver,
-// its sessions and its tasks stay; the new limits apply to running tasks too. The error
-// is CodeAgentNotFound.
+// Update replaces an agent's definition: its name, skills, tier and limits. Its driver, its sessions and its tasks
+// stay; the new limits apply to running tasks too. The error is CodeAgentNotFound.
 func (h *Hub) Update(d runner.Definition) error {
 	if err := h.begin(); err != nil {
 		return err
@@ -243,8 +241,7 @@ func (a *agent) turnsDone(t *task) {
 	a.start(next...)
 }
 
-// reserve counts a message that waits for its task's running turn; unreserve ends its
-// wait.
+// reserve counts a message that waits for its task's running turn; unreserve ends its wait.
 func (a *agent) reserve() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,11 +1,9 @@
-// Package hub runs tasks on agents. It holds the agents and their health, the contexts
-// (conversations) and the tasks with their state machine, and stores them on the bus.
-// It knows no wire format; packages dialect and a2a translate.
+// Package hub runs tasks on agents. It holds the agents and their health, the contexts (conversations) and the tasks
+// with their state machine, and stores them on the bus. It knows no wire format; packages dialect and a2a translate.
 //
-// Tasks, messages, parts, artifacts and events are those of the A2A SDK. Those that the
-// hub returns never change: do not modify them. The answer of a task is the message of
-// its last status and part of its history; it is also the artifact "answer" if a
-// subscriber saw it while the turn ran.
+// Tasks, messages, parts, artifacts and events are those of the A2A SDK. Those that the hub returns never change: do
+// not modify them. The answer of a task is the message of its last status and part of its history; it is also the
+// artifact "answer" if a subscriber saw it while the turn ran.
 package hub
 
 import (
@@ -72,9 +70,8 @@ type ContextInfo struct {
 // HealthStatus is the specification's health of an agent.
 type HealthStatus string
 
-// The states of health. Authenticated is healthy. Installed without credentials is
-// degraded, and so is an unknown login after a failed run. Missing, or an open circuit,
-// is unhealthy. Not yet probed is unknown.
+// The states of health. Authenticated is healthy. Installed without credentials is degraded, and so is an unknown
+// login after a failed run. Missing, or an open circuit, is unhealthy. Not yet probed is unknown.
 const (
 	Healthy   HealthStatus = "healthy"
 	Degraded  HealthStatus = "degraded"
@@ -128,10 +125,9 @@ const (
 	MetaPermission    = "parley.permission" // true in the metadata of the data part with a question, see PermissionData
 )
 
-// PermissionData is the data part of an input-required status: the agent's question and
-// its options. A message to the task answers it: a data part {"optionId": ID}, or text
-// with an option's id, name or kind, or yes/allow or no/deny. Any other text denies,
-// with that text as the reason.
+// PermissionData is the data part of an input-required status: the agent's question and its options. A message to
+// the task answers it: a data part {"optionId": ID}, or text with an option's id, name or kind, or yes/allow or
+// no/deny. Any other text denies, with that text as the reason.
 type PermissionData struct {
 	RequestID string                    `json:"requestId"`
 	Title     string                    `json:"title"`
@@ -157,9 +153,8 @@ const (
 	CodeInternal        Code = "internal"
 )
 
-// Error is what the package returns. Message and Remedy are fit for users and
-// hold no secrets; Subject is, for CodeInvalid, the offending parameter, e.g.
-// "message.parts[0].text"; Err is the cause, for logs.
+// Error is what the package returns. Message and Remedy are fit for users and hold no secrets; Subject is, for
+// CodeInvalid, the offending parameter, e.g. "message.parts[0].text"; Err is the cause, for logs.
 type Error = fault.UserError[Code]
 
 // CodeOf returns the code of an error, "" if it has none.

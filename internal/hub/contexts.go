@@ -14,12 +14,10 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// A context exists while it has tasks. Its sessions and its working directory are
-// released when it expires. The hub remembers an expired context for a while, so that a
-// message to it does not start another conversation.
+// A context exists while it has tasks. Its sessions and its working directory are released when it expires. The hub
+// remembers an expired context for a while, so that a message to it does not start another conversation.
 
-// Contexts returns up to limit contexts (0 means 50, at most 1,000), the most recently
-// used first.
+// Contexts returns up to limit contexts (0 means 50, at most 1,000), the most recently used first.
 func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	if limit < 0 || limit > maxPage {
 		return nil, invalid("limit", "limit must be 1 to %d", maxPage)
@@ -165,8 +163,7 @@ func (h *Hub) endExpired(ctx context.Context, id a2a.TaskID) {
 	}
 }
 
-// removeOldTasks removes ended tasks after Config.TaskTTL, and the oldest above
-// Config.MaxTasks.
+// removeOldTasks removes ended tasks after Config.TaskTTL, and the oldest above Config.MaxTasks.
 func (h *Hub) removeOldTasks(ctx context.Context) {
 	_, total := h.index.totals()
 	surplus := total - h.cfg.MaxTasks

@@ -22,8 +22,7 @@ type Delegation struct {
 	Task    a2a.TaskID `json:"task,omitempty"`
 	// Chain is the delegation chain of agents, the first one first; its last is By.
 	Chain []string `json:"chain,omitempty"`
-	// Tasks are the tasks of Chain; the last is Task. Canceling one of them cancels this
-	// task too.
+	// Tasks are the tasks of Chain; the last is Task. Canceling one of them cancels this task too.
 	Tasks []a2a.TaskID `json:"tasks,omitempty"`
 	// TraceParent is the W3C trace context of the task.
 	TraceParent string `json:"traceparent,omitempty"`
@@ -43,8 +42,7 @@ func DelegationOf(t *a2a.Task) *Delegation {
 	return &d
 }
 
-// Working returns the task whose turn an agent runs in a context now; false if there is
-// none.
+// Working returns the task whose turn an agent runs in a context now; false if there is none.
 func (h *Hub) Working(agentID, contextID string) (a2a.TaskID, bool) {
 	var id a2a.TaskID
 	for _, t := range h.liveWhere(func(t *task) bool { return t.agentID == agentID && t.contextID == contextID }) {
@@ -151,8 +149,7 @@ func (h *Hub) cancelOne(ctx context.Context, id a2a.TaskID) error {
 	return err
 }
 
-// delegatedFrom returns the tasks delegated from a task, directly or not, that have not
-// ended.
+// delegatedFrom returns the tasks delegated from a task, directly or not, that have not ended.
 func (h *Hub) delegatedFrom(ctx context.Context, id a2a.TaskID) ([]a2a.TaskID, error) {
 	h.mu.Lock()
 	ids := slices.Sorted(maps.Keys(h.delegated[id]))

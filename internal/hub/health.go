@@ -15,9 +15,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// health is the known health of one agent, from probes in the background, from its runs
-// and from its circuit breaker. Safe for concurrent use; reading never waits for a
-// probe.
+// health is the known health of one agent, from probes in the background, from its runs and from its circuit
+// breaker. Safe for concurrent use; reading never waits for a probe.
 type health struct {
 	agent   *agent
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -72,8 +71,7 @@ func (h *health) watch(ctx context.Context) {
 		case <-timer.C:
 		case <-h.request:
 		case <-h.opened:
-			// The circuit becomes half-open after its pause, but reports that only when
-			// asked.
+			// The circuit becomes half-open after its pause, but reports that only when asked.
 			timer.Reset(min(cfg.ProbeInterval, cfg.BreakerPause))
 			select {
 			case <-timer.C:
@@ -140,8 +138,7 @@ func (h *health) check(ctx context.Context) (Health, error) {
 	}
 }
 
-// CheckHealth probes an agent now. When ctx ends first, it returns the previous health
-// with an error of CodeTimeout.
+// CheckHealth probes an agent now. When ctx ends first, it returns the previous health with an error of CodeTimeout.
 func (h *Hub) CheckHealth(ctx context.Context, id string) (Health, error) {
 	a := h.agents.get(id)
 	if a == nil {
@@ -249,9 +246,8 @@ func (h *health) ran(fault error) {
 	h.agent.hub.agentsChanged()
 }
 
-// agentFault returns the agent's share in a run's end: nil for success, errNeutral if
-// the user, the prompt or the hub ended it, else the error. short is set if the user
-// allowed less time than the agent's limit.
+// agentFault returns the agent's share in a run's end: nil for success, errNeutral if the user, the prompt or the
+// hub ended it, else the error. short is set if the user allowed less time than the agent's limit.
 func agentFault(out runner.Outcome, err, cause error, short bool) error {
 	switch {
 	case out.Status == runner.OutcomeCompleted, out.Status == runner.OutcomeInputRequired:

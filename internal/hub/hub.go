@@ -21,8 +21,7 @@ import (
 
 // Config configures a hub. Zero fields mean the default in the comment.
 type Config struct {
-	// Bus stores tasks, contexts and sessions. Without one they are in memory, for tests
-	// and the conformance mode.
+	// Bus stores tasks, contexts and sessions. Without one they are in memory, for tests and the conformance mode.
 	Bus *bus.Bus
 	// Name identifies the hub among those on one bus: [A-Za-z0-9_-]{1,32}, "local".
 	Name string
@@ -31,13 +30,11 @@ type Config struct {
 	// DataDir holds the working directories of contexts, in "contexts", and worktrees, in
 	// "worktrees". It is required unless all agents' directories are fixed.
 	DataDir string
-	// WorkRoots are directories outside DataDir that agents may work in, if a definition
-	// or a message says so: none.
+	// WorkRoots are directories outside DataDir that agents may work in, if a definition or a message says so: none.
 	WorkRoots []string
 	// Agents are registered at the start, except disabled ones.
 	Agents []Agent
-	// Logger receives the ends of turns and errors in the background, never the text of
-	// messages. Nil discards.
+	// Logger receives the ends of turns and errors in the background, never the text of messages. Nil discards.
 	Logger *slog.Logger
 
 	// SessionEnv returns additions to the environment of an agent's processes in a
@@ -57,9 +54,8 @@ type Config struct {
 	// MaxIdleSessions bounds the sessions that stay open between turns: 16. The least
 	// recently used is closed first, and resumed by its next turn.
 	MaxIdleSessions int
-	// MaxHistory and MaxTaskBytes bound one task: 1,000 messages, 32 MiB. Beyond them the
-	// oldest messages except the first are dropped, and artifacts omitted, with a notice
-	// in the task's metadata.
+	// MaxHistory and MaxTaskBytes bound one task: 1,000 messages, 32 MiB. Beyond them the oldest messages except the
+	// first are dropped, and artifacts omitted, with a notice in the task's metadata.
 	MaxHistory   int
 	MaxTaskBytes int
 }
@@ -131,9 +127,8 @@ var (
 	errRemoved  = errors.New("the agent was removed")
 )
 
-// New starts a hub: it reads the store, fails the tasks that a crash has interrupted,
-// and starts to probe its agents in the background. The caller closes the hub, and the
-// bus after it.
+// New starts a hub: it reads the store, fails the tasks that a crash has interrupted, and starts to probe its agents
+// in the background. The caller closes the hub, and the bus after it.
 func New(ctx context.Context, cfg Config) (*Hub, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -191,9 +186,8 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 	h.onTurn = f
 }
 
-// OnAgents adds a function that the hub calls whenever an agent is added, removed or
-// updated, or its health may have changed. It is called concurrently. It must not
-// block, and must not call the hub in the same goroutine.
+// OnAgents adds a function that the hub calls whenever an agent is added, removed or updated, or its health may have
+// changed. It is called concurrently. It must not block, and must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
 	h.onAgents.Add(f)
 }
@@ -212,10 +206,9 @@ func (h *Hub) Status() Status {
 	}
 }
 
-// Close rejects new messages, ends the running turns (their tasks fail with the
-// reason), closes all sessions and returns when all processes have ended and
-// everything is stored. When ctx ends first, it returns an error of CodeTimeout and
-// the shutdown continues. The bus may be closed afterwards.
+// Close rejects new messages, ends the running turns (their tasks fail with the reason), closes all sessions and
+// returns when all processes have ended and everything is stored. When ctx ends first, it returns an error of
+// CodeTimeout and the shutdown continues. The bus may be closed afterwards.
 func (h *Hub) Close(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.closing
@@ -241,8 +234,7 @@ func (h *Hub) Close(ctx context.Context) error {
 	}
 }
 
-// acquire returns a task with a reference that keeps it in memory: the live one, or
-// one read from the store.
+// acquire returns a task with a reference that keeps it in memory: the live one, or one read from the store.
 func (h *Hub) acquire(ctx context.Context, id a2a.TaskID) (*task, error) {
 	for {
 		if t := h.acquireLive(id); t != nil {

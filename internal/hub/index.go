@@ -12,9 +12,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
 
-// index holds in memory what listings need of every task: its agent, its context, its
-// state and its last change. Bodies stay in the store. Safe for concurrent use; no
-// other lock is acquired under its lock.
+// index holds in memory what listings need of every task: its agent, its context, its state and its last change.
+// Bodies stay in the store. Safe for concurrent use; no other lock is acquired under its lock.
 type index struct {
 	mu       sync.RWMutex
 	tasks    map[a2a.TaskID]*entry
@@ -30,8 +29,7 @@ type stateKey struct {
 	state a2a.TaskState
 }
 
-// entry is one task. The index's lock guards updated and state; the other fields never
-// change.
+// entry is one task. The index's lock guards updated and state; the other fields never change.
 type entry struct {
 	id      a2a.TaskID
 	context *conversation
@@ -118,8 +116,7 @@ func (x *index) update(e *entry, state a2a.TaskState, at time.Time) {
 	x.count(e, 1)
 }
 
-// remove removes a task and returns its context. gone is set if the context had no
-// other task and is removed too.
+// remove removes a task and returns its context. gone is set if the context had no other task and is removed too.
 func (x *index) remove(id a2a.TaskID) (contextID string, gone bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -263,8 +260,7 @@ func (x *index) total(o *order, s selection) int {
 	return n
 }
 
-// oldest calls f with the tasks, the least recently changed first, until f returns
-// false.
+// oldest calls f with the tasks, the least recently changed first, until f returns false.
 func (x *index) oldest(f func(head) bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -275,8 +271,7 @@ func (x *index) oldest(f func(head) bool) {
 	}
 }
 
-// unfinished returns the tasks created between two times, in Unix nanoseconds, that have
-// not ended.
+// unfinished returns the tasks created between two times, in Unix nanoseconds, that have not ended.
 func (x *index) unfinished(after, before int64) []a2a.TaskID {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -289,8 +284,7 @@ func (x *index) unfinished(after, before int64) []a2a.TaskID {
 	return ids
 }
 
-// recentContexts returns up to limit contexts for which wanted is true, the most recently
-// used first.
+// recentContexts returns up to limit contexts for which wanted is true, the most recently used first.
 func (x *index) recentContexts(limit int, wanted func(id string) bool) []ContextInfo {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -323,8 +317,7 @@ func (x *index) hasContext(id string) bool {
 	return x.contexts[id] != nil
 }
 
-// idleContexts returns the contexts without active tasks that were last used before a
-// time.
+// idleContexts returns the contexts without active tasks that were last used before a time.
 func (x *index) idleContexts(before time.Time) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -154,8 +154,7 @@ func (t *task) dropQuestion(q *question) bool {
 	return true
 }
 
-// withdraw removes a question that needs no answer. It returns true if another one may be
-// asked.
+// withdraw removes a question that needs no answer. It returns true if another one may be asked.
 func (t *task) withdraw(q *question) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

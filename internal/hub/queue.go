@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// queue schedules an agent's tasks: one turn at a time in each context, a bounded number
-// in all, and round-robin among the contexts with waiting turns. The agent's lock
-// guards it.
+// queue schedules an agent's tasks: one turn at a time in each context, a bounded number in all, and round-robin
+// among the contexts with waiting turns. The agent's lock guards it.
 type queue struct {
 	agent              string
 	concurrency, limit int

@@ -20,8 +20,7 @@ type record struct {
 	*a2a.Task
 	// StatusInHistory is set if the status's message is the last of the history.
 	StatusInHistory bool `json:"statusInHistory,omitempty"`
-	// AnswerInHistory is the index (from 1) of an artifact with the text of the history's
-	// last message.
+	// AnswerInHistory is the index (from 1) of an artifact with the text of the history's last message.
 	AnswerInHistory int `json:"answerInHistory,omitempty"`
 	// Turns is the number of turns whose output is in the task; the output of the next one
 	// is in the deltas. Waiting are the messages of later turns.

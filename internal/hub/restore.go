@@ -52,8 +52,7 @@ func (h *Hub) restore(ctx context.Context) error {
 	return nil
 }
 
-// endCutOff fails a task whose turn ran when the process died, and keeps the output of
-// the turn.
+// endCutOff fails a task whose turn ran when the process died, and keeps the output of the turn.
 func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	body, err := h.store.task(ctx, hd.ID)
 	if err != nil {

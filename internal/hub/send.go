@@ -42,9 +42,8 @@ func (h *Hub) Send(ctx context.Context, req SendRequest) (*a2a.Task, error) {
 	return snap, nil
 }
 
-// SendAndWait sends a message and blocks until its task has ended or is interrupted, and
-// is stored. When ctx ends first, the task continues; it is returned in its current
-// state, with an error of CodeTimeout.
+// SendAndWait sends a message and blocks until its task has ended or is interrupted, and is stored. When ctx ends
+// first, the task continues; it is returned in its current state, with an error of CodeTimeout.
 func (h *Hub) SendAndWait(ctx context.Context, req SendRequest) (*a2a.Task, error) {
 	p, err := h.Start(ctx, req)
 	if err != nil {
@@ -176,9 +175,8 @@ func (h *Hub) begin() error {
 	return nil
 }
 
-// OnceID returns the id of the task for a message with an idempotency key to an agent,
-// before or after the message is sent. A client that stores the key first can repeat
-// the message after a crash, or check whether it arrived.
+// OnceID returns the id of the task for a message with an idempotency key to an agent, before or after the message
+// is sent. A client that stores the key first can repeat the message after a crash, or check whether it arrived.
 func OnceID(agentID, key string) a2a.TaskID {
 	name := fmt.Appendf(nil, "%d %s %s", len(agentID), agentID, key)
 	return a2a.TaskID(uuid.NewHash(sha256.New(), onceSpace, name, 8).String())
@@ -264,8 +262,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 		delete(h.live, t.id)
 		h.delegated.remove(t.id, req.Delegation)
 		h.mu.Unlock()
-		// A cancellation that has found the task meanwhile must not wait for a turn that
-		// never starts.
+		// A cancellation that has found the task meanwhile must not wait for a turn that never starts.
 		t.waiting, t.status.State = nil, a2a.TaskStateRejected
 		return nil, err
 	}
@@ -290,8 +287,7 @@ func (h *Hub) continueTask(ctx context.Context, req SendRequest, msg *a2a.Messag
 	return t, nil
 }
 
-// receive adds a message to the task: the answer to a question, or the next turn. It
-// returns true for an answer.
+// receive adds a message to the task: the answer to a question, or the next turn. It returns true for an answer.
 func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, seen func(*task)) (answer bool, err error) {
 	if err := t.checkAddress(req, msg); err != nil {
 		return false, err
@@ -395,8 +391,7 @@ func targetAgent(req SendRequest) (string, error) {
 	return id, nil
 }
 
-// taskMetadata returns the metadata of a new task: the caller's without the hub's own
-// prefix, and the hub's.
+// taskMetadata returns the metadata of a new task: the caller's without the hub's own prefix, and the hub's.
 func taskMetadata(req SendRequest, agent string) map[string]any {
 	m := make(map[string]any, len(req.Metadata)+2)
 	maps.Copy(m, req.Metadata)

@@ -12,9 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// sessions are the agents' conversations, one for each agent and context. A bounded
-// number stays open between turns for a while; the others are resumed from their
-// records.
+// sessions are the agents' conversations, one for each agent and context. A bounded number stays open between turns
+// for a while; the others are resumed from their records.
 type sessions struct {
 	hub  *Hub
 	dirs *workDirs
@@ -27,8 +26,7 @@ type sessions struct {
 
 type sessionKey struct{ agent, context string }
 
-// session is an open session. The lock of sessions guards used, idle and closed; the
-// other fields never change.
+// session is an open session. The lock of sessions guards used, idle and closed; the other fields never change.
 type session struct {
 	key     sessionKey
 	agent   *agent
@@ -58,9 +56,8 @@ func newSessions(h *Hub) *sessions {
 	}
 }
 
-// open returns the session of an agent in a context for one turn; done returns it. Each
-// key has one turn at a time. asked is the directory that the message requests, ""
-// for any; the first message decides for all.
+// open returns the session of an agent in a context for one turn; done returns it. Each key has one turn at a time.
+// asked is the directory that the message requests, "" for any; the first message decides for all.
 func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) (*session, error) {
 	key := sessionKey{a.id, contextID}
 	p.mu.Lock()
@@ -250,8 +247,7 @@ func (p *sessions) restore(value []byte) error {
 	return nil
 }
 
-// release closes a context's sessions, deletes their records and removes its working
-// directory.
+// release closes a context's sessions, deletes their records and removes its working directory.
 func (p *sessions) release(ctx context.Context, contextID string) error {
 	if err := p.closeWhere(ctx, func(s *session) bool { return s.key.context == contextID }); err != nil {
 		return err

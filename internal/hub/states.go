@@ -48,9 +48,8 @@ func Interrupted(s a2a.TaskState) bool {
 // settled reports whether a task has ended or is interrupted.
 func settled(s a2a.TaskState) bool { return s.Terminal() || Interrupted(s) }
 
-// path returns the states through which a task reaches an end or an interruption,
-// including it. The diagram has no arrow from an interruption to an end, nor from
-// submitted to completed: such a task passes through working.
+// path returns the states through which a task reaches an end or an interruption, including it. The diagram has no
+// arrow from an interruption to an end, nor from submitted to completed: such a task passes through working.
 func path(from, to a2a.TaskState) ([]a2a.TaskState, error) {
 	if CheckTransition(from, to) == nil {
 		return []a2a.TaskState{to}, nil

@@ -21,8 +21,7 @@ type head struct {
 	State   a2a.TaskState
 	Created int64 // Unix nanoseconds
 	Updated int64 // Unix nanoseconds
-	// Live is set while a turn is queued or running. A live task in the store of a
-	// starting hub was interrupted.
+	// Live is set while a turn is queued or running. A live task in the store of a starting hub was interrupted.
 	Live bool
 }
 

@@ -9,13 +9,11 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// logSize is how many events a subscriber may be behind before it receives a snapshot
-// instead.
+// logSize is how many events a subscriber may be behind before it receives a snapshot instead.
 const logSize = 512
 
-// log holds a task's latest events for its subscribers. Every subscriber has its own
-// position, so that none delays the task or another. Without subscribers the log is
-// empty. The task's lock guards it.
+// log holds a task's latest events for its subscribers. Every subscriber has its own position, so that none delays
+// the task or another. Without subscribers the log is empty. The task's lock guards it.
 type log struct {
 	events      []a2a.Event
 	first       uint64 // number of events[0]
@@ -55,8 +53,7 @@ type Subscription struct {
 	done   chan struct{} // closed by Close
 }
 
-// subscribe returns a subscription, which holds its own reference. mu is held; the
-// caller holds a reference.
+// subscribe returns a subscription, which holds its own reference. mu is held; the caller holds a reference.
 func (t *task) subscribe() *Subscription {
 	s := &Subscription{task: t, done: make(chan struct{})}
 	t.hub.retain(t)
@@ -83,10 +80,9 @@ func (h *Hub) Subscribe(ctx context.Context, id a2a.TaskID) (*Subscription, erro
 // Task returns the snapshot before the first event.
 func (s *Subscription) Task() *a2a.Task { return s.start }
 
-// Next blocks until the next event and returns it: *a2a.TaskStatusUpdateEvent,
-// *a2a.TaskArtifactUpdateEvent or, in place of events that a slow subscriber has
-// missed, the current *a2a.Task. The error is io.EOF after an end or interruption of
-// the task and after Close, or ctx's.
+// Next blocks until the next event and returns it: *a2a.TaskStatusUpdateEvent, *a2a.TaskArtifactUpdateEvent or, in
+// place of events that a slow subscriber has missed, the current *a2a.Task. The error is io.EOF after an end or
+// interruption of the task and after Close, or ctx's.
 func (s *Subscription) Next(ctx context.Context) (a2a.Event, error) {
 	for {
 		ev, added := s.poll()

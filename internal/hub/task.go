@@ -14,8 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// task is a task in memory while references to it exist, see Hub.acquire: an active one,
-// or one in use.
+// task is a task in memory while references to it exist, see Hub.acquire: an active one, or one in use.
 //
 // An end or interruption is stored before it becomes visible: settle writes the task's
 // future state, and only then changes it.
@@ -141,8 +140,7 @@ func (t *task) agentMessage(parts ...*a2a.Part) *a2a.Message {
 	return &a2a.Message{ID: a2a.NewMessageID(), Role: a2a.MessageRoleAgent, TaskID: t.id, ContextID: t.contextID, Parts: parts}
 }
 
-// addHistory appends a message, and drops the oldest except the first above the limits. mu
-// is held.
+// addHistory appends a message, and drops the oldest except the first above the limits. mu is held.
 func (t *task) addHistory(m *a2a.Message) {
 	t.history = append(t.history, m)
 	t.bytes += partsSize(m.Parts)
@@ -235,9 +233,8 @@ type ending struct {
 	live    bool            // the turn continues after a permission request
 }
 
-// settle ends or interrupts the task: it writes the new state, then shows it. mu is held
-// and settling is not set; settle unlocks mu while it writes. After an error nothing has
-// changed.
+// settle ends or interrupts the task: it writes the new state, then shows it. mu is held and settling is not set;
+// settle unlocks mu while it writes. After an error nothing has changed.
 func (t *task) settle(e ending) error {
 	steps, err := path(t.status.State, e.state)
 	if err != nil {
@@ -297,8 +294,7 @@ func (t *task) settle(e ending) error {
 	return nil
 }
 
-// unstored returns the status of a task whose end could not be stored: failed, as a
-// restart would report it.
+// unstored returns the status of a task whose end could not be stored: failed, as a restart would report it.
 func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
 	msg := t.agentMessage(a2a.NewTextPart("the task's result could not be stored; see the hub's log"))
 	msg.Metadata = errorMeta(string(CodeInternal), "check the disk's free space and the hub's log, then send the message again")
@@ -306,8 +302,7 @@ func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
 	return final
 }
 
-// write stores a head and body, with two retries. Other writers see settling and do not
-// write.
+// write stores a head and body, with two retries. Other writers see settling and do not write.
 func (t *task) write(h head, body []byte) error {
 	var err error
 	for try := range 3 {

@@ -80,10 +80,9 @@ func checkHistoryLength(n *int) error {
 	return nil
 }
 
-// Tasks returns a page of the selected tasks, the most recently changed first. A cursor
-// continues exactly where its page ended: tasks that are added or changed meanwhile are
-// newer, so that none is repeated. A page with fewer tasks than its limit need not be
-// the last: it also ends after 16 MiB.
+// Tasks returns a page of the selected tasks, the most recently changed first. A cursor continues exactly where its
+// page ended: tasks that are added or changed meanwhile are newer, so that none is repeated. A page with fewer tasks
+// than its limit need not be the last: it also ends after 16 MiB.
 func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	s, err := q.selection()
 	if err != nil {
@@ -184,10 +183,9 @@ func decodeCursor(s string) (int64, error) {
 	return int64(binary.BigEndian.Uint64(b)), nil
 }
 
-// Cancel cancels a task and all tasks delegated from it, directly or not, and returns when
-// their processes have ended. When ctx ends first, the cancellation continues. The error
-// is CodeNotCancelable if the task has ended, or ends by itself meanwhile; the tasks
-// delegated from it then continue.
+// Cancel cancels a task and all tasks delegated from it, directly or not, and returns when their processes have
+// ended. When ctx ends first, the cancellation continues. The error is CodeNotCancelable if the task has ended, or
+// ends by itself meanwhile; the tasks delegated from it then continue.
 func (h *Hub) Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
 	return h.cancel(ctx, id, h.cancelDelegated)
 }

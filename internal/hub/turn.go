@@ -22,12 +22,10 @@ import (
 
 // turn is one prompt of a task at the agent. The task's lock guards its fields.
 //
-// While a turn runs, its text grows as the artifact "answer" ("answer-2" in the second
-// turn and so on). The artifact is part of the task only once a subscriber or a snapshot
-// has shown it. At the end of the turn the whole text is the status's message, and the
-// last message of the history. Thus a plain send returns a status message without an
-// artifact, and a streamed artifact is never removed. A failed turn always keeps its
-// output as the artifact.
+// While a turn runs, its text grows as the artifact "answer" ("answer-2" in the second turn and so on). The artifact
+// is part of the task only once a subscriber or a snapshot has shown it. At the end of the turn the whole text is
+// the status's message, and the last message of the history. Thus a plain send returns a status message without an
+// artifact, and a streamed artifact is never removed. A failed turn always keeps its output as the artifact.
 type turn struct {
 	task   *task
 	n      int
@@ -454,8 +452,7 @@ func (tn *turn) addArtifact(ev runner.Artifact) {
 	t.flushSoon()
 }
 
-// putArtifact adds an artifact to the output, which snapshots share, or replaces or
-// extends the one with its id.
+// putArtifact adds an artifact to the output, which snapshots share, or replaces or extends the one with its id.
 func (tn *turn) putArtifact(a *a2a.Artifact, extend bool) {
 	i := slices.IndexFunc(tn.others, func(o *a2a.Artifact) bool { return o.ID == a.ID })
 	if i < 0 {
@@ -516,8 +513,7 @@ func rawData(raw json.RawMessage) any {
 	return rawjson.Value(raw)
 }
 
-// plain converts a value to the decoded form of its JSON, so that a task looks the same
-// before and after a restart.
+// plain converts a value to the decoded form of its JSON, so that a task looks the same before and after a restart.
 func plain(v any) any {
 	b, err := json.Marshal(v)
 	if err != nil {

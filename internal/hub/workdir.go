@@ -72,8 +72,7 @@ func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contex
 	return "", e
 }
 
-// removeDir removes an agent's directory in a context. A worktree with uncommitted
-// changes stays.
+// removeDir removes an agent's directory in a context. A worktree with uncommitted changes stays.
 func (p *sessions) removeDir(ctx context.Context, def runner.Definition, contextID string) error {
 	if !usesFiles(def) {
 		return nil
@@ -89,8 +88,7 @@ func (p *sessions) removeDir(ctx context.Context, def runner.Definition, context
 // gitTimeout bounds one git command, such as the checkout of a large repository.
 const gitTimeout = 5 * time.Minute
 
-// workDirs makes and removes the directories that agents work in. There are three
-// policies:
+// workDirs makes and removes the directories that agents work in. There are three policies:
 //
 //   - context: a directory for the context, shared by its agents, removed with it
 //   - fixed: a directory of the user, never changed
@@ -124,9 +122,8 @@ func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec 
 	return "", fmt.Errorf("%w: there is no policy %q", errDirConfig, spec.Policy)
 }
 
-// remove removes the directory of an agent in a context, if it exists. A worktree
-// with uncommitted changes stays, with errDirKept. The branch of a worktree stays if
-// it has commits of its own.
+// remove removes the directory of an agent in a context, if it exists. A worktree with uncommitted changes stays,
+// with errDirKept. The branch of a worktree stays if it has commits of its own.
 func (d *workDirs) remove(ctx context.Context, agentID, contextID string, spec runner.WorkDirSpec) error {
 	switch spec.Policy {
 	case runner.WorkDirContext, "":

@@ -46,8 +46,7 @@ func (q geminiRequest) talk() talk {
 	return t
 }
 
-// sideAnswer fits every question that gemini asks for itself in JSON: which model
-// to take, who speaks next.
+// sideAnswer fits every question that gemini asks for itself in JSON: which model to take, who speaks next.
 const sideAnswer = `{"reasoning":"stub","model_choice":"flash","next_speaker":"user","complexity_reasoning":"stub","complexity_score":1}`
 
 func (q geminiRequest) reply() reply {

@@ -81,8 +81,7 @@ func (h *Handler) openai(w http.ResponseWriter, r *http.Request, q openaiRequest
 	e.send("response.completed", object{"response": response})
 }
 
-// openaiText streams the text and returns the finished item, nil if the client
-// has gone.
+// openaiText streams the text and returns the finished item, nil if the client has gone.
 func (h *Handler) openaiText(e events, reply reply) object {
 	id := h.id("msg")
 	e.send("response.output_item.added", object{"output_index": 0, "item": object{
@@ -130,8 +129,7 @@ func (h *Handler) openaiCall(reply *reply, q openaiRequest) object {
 	return h.functionCall(name, args)
 }
 
-// openaiUse calls the tool of an MCP server, whose tools codex keeps in a namespace
-// with the server's name.
+// openaiUse calls the tool of an MCP server, whose tools codex keeps in a namespace with the server's name.
 func (h *Handler) openaiUse(reply *reply, q openaiRequest) object {
 	for _, space := range q.Tools {
 		for _, t := range space.Tools {

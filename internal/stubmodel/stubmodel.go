@@ -1,7 +1,6 @@
-// Package stubmodel is a model server without a model: it lets real coding CLIs
-// run in tests, offline and always the same. It speaks enough of the APIs of
-// Anthropic (Messages), Google (generateContent) and OpenAI (Responses) for the
-// CLIs of these vendors.
+// Package stubmodel is a model server without a model: it lets real coding CLIs run in tests, offline and always the
+// same. It speaks enough of the APIs of Anthropic (Messages), Google (generateContent) and OpenAI (Responses) for
+// the CLIs of these vendors.
 //
 // The last thing that the user said decides the answer:
 //

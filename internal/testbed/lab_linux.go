@@ -19,10 +19,9 @@ import (
 // insideVariable is set for a test that runs in a user namespace of its own.
 const insideVariable = "PARLEY_TEST_IN_USER_NAMESPACE"
 
-// Inside reports whether the test may make namespaces. If it may not, Inside
-// runs it again in a user namespace where it may, takes its result over, and
-// reports false: the caller returns. Where that is not allowed either the test
-// is skipped.
+// Inside reports whether the test may make namespaces. If it may not, Inside runs it again in a user namespace where
+// it may, takes its result over, and reports false: the caller returns. Where that is not allowed either the test is
+// skipped.
 func Inside(t *testing.T) bool {
 	t.Helper()
 	err := onThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) })
@@ -51,8 +50,7 @@ func Inside(t *testing.T) bool {
 	return false
 }
 
-// onThread runs f on a thread of its own, which ends with it: what f does to its
-// namespaces concerns nobody else.
+// onThread runs f on a thread of its own, which ends with it: what f does to its namespaces concerns nobody else.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -62,8 +60,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Host is a network namespace. Its methods are safe for concurrent use once the
-// lab is built.
+// Host is a network namespace. Its methods are safe for concurrent use once the lab is built.
 type Host struct {
 	t    testing.TB
 	name string
@@ -168,8 +165,7 @@ func cable(a *Host, linkA string, b *Host, linkB string) {
 	a.must(a.link.LinkAdd(pair), "cable to "+b.name)
 }
 
-// Lab is an internet: hosts that everybody can reach, and private networks
-// behind NATs. Build it from one goroutine.
+// Lab is an internet: hosts that everybody can reach, and private networks behind NATs. Build it from one goroutine.
 type Lab struct {
 	t     testing.TB
 	core  *Host
@@ -210,8 +206,7 @@ func (l *Lab) Host() *Host {
 	return h
 }
 
-// Unplug cuts the cable of a host that everybody can reach: nothing passes, and nobody
-// is told.
+// Unplug cuts the cable of a host that everybody can reach: nothing passes, and nobody is told.
 func (l *Lab) Unplug(h *Host) {
 	l.t.Helper()
 	l.core.must(l.core.link.LinkSetDown(l.core.find(siteOf(h))), "unplug")

@@ -21,8 +21,7 @@ const (
 // NAT is how a router filters and maps the packets of sockets behind it.
 type NAT int
 
-// The kinds, as they are called since RFC 3489. All but Symmetric show everybody
-// the same address of a socket.
+// The kinds, as they are called since RFC 3489. All but Symmetric show everybody the same address of a socket.
 const (
 	FullCone          NAT = iota // accepts packets from every address
 	AddressRestricted            // accepts packets from hosts to which a packet was sent
@@ -102,8 +101,7 @@ func (h *Host) dropTired(least byte) {
 	})
 }
 
-// translate makes a router a NAT of a kind. The comments are the rules as nft
-// writes them.
+// translate makes a router a NAT of a kind. The comments are the rules as nft writes them.
 func (h *Host) translate(kind NAT, first netip.Addr) {
 	h.t.Helper()
 	h.rules(func(c *nftables.Conn, table *nftables.Table) {

@@ -1,6 +1,5 @@
-// Package testbed has what tests run against: stock NATS servers, which know
-// nothing of Parley and can be stopped and started again, and, on Linux, networks
-// of hosts, routers and NATs in network namespaces.
+// Package testbed has what tests run against: stock NATS servers, which know nothing of Parley and can be stopped
+// and started again, and, on Linux, networks of hosts, routers and NATs in network namespaces.
 package testbed
 
 import (
@@ -76,8 +75,7 @@ func Configured(t testing.TB, text string) func(*server.Options) {
 	}
 }
 
-// Start starts the server again after [Server.Stop]. Each change alters its options
-// before.
+// Start starts the server again after [Server.Stop]. Each change alters its options before.
 func (s *Server) Start(changes ...func(*server.Options)) {
 	s.t.Helper()
 	for _, change := range changes {
@@ -97,8 +95,7 @@ func (s *Server) Start(changes ...func(*server.Options)) {
 	s.srv, s.options.Port = srv, srv.Addr().(*net.TCPAddr).Port
 }
 
-// Stop stops the server, which keeps its port and its files. It may be stopped
-// already.
+// Stop stops the server, which keeps its port and its files. It may be stopped already.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	srv := s.srv
@@ -152,11 +149,10 @@ func Leaks() []goleak.Option {
 	}
 }
 
-// FreePorts returns n ports of 127.0.0.1 at which nothing listens, and which are the
-// test's own until it ends: a server that names one gets it, again and again, also one in
-// another process. While the server is away the system gives the port to nobody else, as
-// another test's server, or the server's own client that tries to come back. (This is so
-// on Linux; elsewhere the ports are only free now.)
+// FreePorts returns n ports of 127.0.0.1 at which nothing listens, and which are the test's own until it ends: a
+// server that names one gets it, again and again, also one in another process. While the server is away the system
+// gives the port to nobody else, as another test's server, or the server's own client that tries to come back. (This
+// is so on Linux; elsewhere the ports are only free now.)
 func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
 	var ports []int

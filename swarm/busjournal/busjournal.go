@@ -30,8 +30,7 @@ const (
 	DefaultMaxAge   = 30 * 24 * time.Hour
 )
 
-// Publisher stores messages in JetStream: a jetstream.JetStream, or one that also waits
-// until the data is on disk.
+// Publisher stores messages in JetStream: a jetstream.JetStream, or one that also waits until the data is on disk.
 type Publisher interface {
 	PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error)
 }
@@ -120,8 +119,7 @@ func (j *Journal) LastOf(ctx context.Context, id string) (uint64, error) {
 	return j.lastOf(ctx, subject)
 }
 
-// The stream's size is read again after this time, or after storing this part, since
-// others write too.
+// The stream's size is read again after this time, or after storing this part, since others write too.
 const (
 	lookAfter = 5 * time.Second
 	lookShare = 64 // of the total

@@ -81,8 +81,7 @@ func (j *Journal) store(ctx context.Context, id string, m *nats.Msg, after uint6
 	return 0, failed(id, "the record cannot be stored", err)
 }
 
-// isFull reports whether a stream or a server has no space, as opposed to a disk that
-// fails.
+// isFull reports whether a stream or a server has no space, as opposed to a disk that fails.
 func isFull(e *jetstream.APIError) bool {
 	const accountExceeded, insufficient, storageExceeded, storeFailed = 10002, 10023, 10047, 10077
 	switch e.ErrorCode {
@@ -94,9 +93,8 @@ func isFull(e *jetstream.APIError) bool {
 	return false
 }
 
-// cutOff returns the sequence after which to write if only an incomplete record follows,
-// and otherwise [swarm.ErrConflict]. If the incomplete record's writer was only slow, it
-// gets the conflict.
+// cutOff returns the sequence after which to write if only an incomplete record follows, and otherwise
+// [swarm.ErrConflict]. If the incomplete record's writer was only slow, it gets the conflict.
 func (j *Journal) cutOff(ctx context.Context, id string, after uint64) (uint64, error) {
 	records, last, err := j.read(ctx, id, after)
 	if err != nil {

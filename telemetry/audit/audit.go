@@ -1,10 +1,8 @@
-// Package audit keeps an append-only log of what agents did, as lines of JSON,
-// and reads and replays it.
+// Package audit keeps an append-only log of what agents did, as lines of JSON, and reads and replays it.
 //
-// A [Log] is a directory of numbered files. Each record has a sequence number, so a
-// reader notices missing records. Append writes a record to the file before it returns,
-// so that it outlives the process; the [SyncPolicy] decides when it reaches the disk.
-// When there are too many full files, the oldest is removed.
+// A [Log] is a directory of numbered files. Each record has a sequence number, so a reader notices missing records.
+// Append writes a record to the file before it returns, so that it outlives the process; the [SyncPolicy] decides
+// when it reaches the disk. When there are too many full files, the oldest is removed.
 package audit
 
 import (
@@ -70,8 +68,7 @@ func (o Options) withDefaults() Options {
 type Record struct {
 	Seq   uint64          `json:"seq"`   // number of the record, from 1, without gaps
 	Event telemetry.Event `json:"event"` // what happened
-	// Envelope is the event's, if it was recorded. Line breaks between the tokens of its
-	// payload have become spaces.
+	// Envelope is the event's, if it was recorded. Line breaks between the tokens of its payload have become spaces.
 	Envelope *envelope.Envelope `json:"envelope,omitempty"`
 }
 
@@ -112,9 +109,8 @@ type Log struct {
 	buf    []byte
 }
 
-// Open opens or creates the log in dir (0700, files 0600) and continues after the last
-// complete record; it removes one that a crash cut off. One process can have it open
-// at a time ([CodeLocked]). Close it in the end.
+// Open opens or creates the log in dir (0700, files 0600) and continues after the last complete record; it removes
+// one that a crash cut off. One process can have it open at a time ([CodeLocked]). Close it in the end.
 func Open(dir string, opts Options) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, ioError("create the audit log", err)
@@ -439,10 +435,9 @@ func readLine(r *bufio.Reader) (line, error) {
 	}
 }
 
-// Read returns the records of the log in dir, oldest first, up to the last complete
-// one if another process is writing. It yields an [*Error] for each line that is not a
-// record ([CodeCorrupt]) and each gap in the sequence ([CodeGap]) and continues;
-// [CodeIO] ends it.
+// Read returns the records of the log in dir, oldest first, up to the last complete one if another process is
+// writing. It yields an [*Error] for each line that is not a record ([CodeCorrupt]) and each gap in the sequence
+// ([CodeGap]) and continues; [CodeIO] ends it.
 func Read(dir string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		list, err := numbers(dir)

@@ -1,6 +1,5 @@
-// Package otel connects telemetry with OpenTelemetry: [RegisterMetrics] exposes the
-// counters of a Recorder as instruments, and a [Tracer] follows envelopes across
-// agents and processes as spans.
+// Package otel connects telemetry with OpenTelemetry: [RegisterMetrics] exposes the counters of a Recorder as
+// instruments, and a [Tracer] follows envelopes across agents and processes as spans.
 //
 //	registration, err := otel.RegisterMetrics(meterProvider, node.Telemetry())
 //	options := router.Options{Tracer: otel.NewTracer(tracerProvider)}
@@ -31,12 +30,10 @@ type instruments struct {
 	routing, toolTime                                           metric.Float64ObservableCounter
 }
 
-// RegisterMetrics makes the counters of r instruments of provider's meter
-// "github.com/parleyhub/parley", until the registration is unregistered. Times are
-// sums in milliseconds: divided by their counts (parley.routing.decisions,
-// parley.tool.invocations) they give the averages. r is read from the SDK's
-// goroutine; nothing blocks. The error is the SDK's, as for a second registration
-// of other instruments under these names.
+// RegisterMetrics makes the counters of r instruments of provider's meter "github.com/parleyhub/parley", until the
+// registration is unregistered. Times are sums in milliseconds: divided by their counts (parley.routing.decisions,
+// parley.tool.invocations) they give the averages. r is read from the SDK's goroutine; nothing blocks. The error is
+// the SDK's, as for a second registration of other instruments under these names.
 func RegisterMetrics(provider metric.MeterProvider, r *telemetry.Recorder) (metric.Registration, error) {
 	meter := provider.Meter(scope)
 	var errs []error

@@ -13,9 +13,8 @@ import (
 	"github.com/parleyhub/parley/telemetry"
 )
 
-// Tracer is a [telemetry.Tracer] on OpenTelemetry. The W3C trace context travels in
-// the envelope's metadata, so the spans of a conversation form one trace wherever its
-// agents run. It is safe for concurrent use.
+// Tracer is a [telemetry.Tracer] on OpenTelemetry. The W3C trace context travels in the envelope's metadata, so the
+// spans of a conversation form one trace wherever its agents run. It is safe for concurrent use.
 type Tracer struct {
 	tracer      trace.Tracer
 	propagation propagation.TraceContext
@@ -45,8 +44,7 @@ func (t *Tracer) Send(ctx context.Context, sender agent.Identity, e *envelope.En
 	return &traced, end(span)
 }
 
-// Receive begins a span in which agentID handles e, as a child of the span in e's
-// metadata.
+// Receive begins a span in which agentID handles e, as a child of the span in e's metadata.
 func (t *Tracer) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (context.Context, func(error)) {
 	ctx = t.propagation.Extract(ctx, carrier{e.Metadata})
 	ctx, span := t.tracer.Start(ctx, "parley.receive", trace.WithSpanKind(trace.SpanKindConsumer),

@@ -112,8 +112,7 @@ func retiredIn(path string, src any, words []retired) ([]string, error) {
 
 var namePart = regexp.MustCompile(`[A-Z]+(?:[a-z0-9]+)?|[a-z0-9]+`)
 
-// nameParts splits an identifier at its upper-case letters and underscores: "readMarks"
-// gives "read" and "marks".
+// nameParts splits an identifier at its upper-case letters and underscores: "readMarks" gives "read" and "marks".
 func nameParts(name string) []string {
 	parts := namePart.FindAllString(name, -1)
 	for i := range parts {

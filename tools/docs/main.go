@@ -2,10 +2,9 @@
 //
 //	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema]
 //
-// They are docs/cli.md, from the commands; docs/configuration.md, from the structs
-// that config.yaml is read into, with their comments; docs/spec-coverage.md, the
-// specifications' clauses with the tests that verify them; NOTICE, the licences of
-// the modules that the programs are linked with; and two JSON Schemas: that of .mcp-config.json,
+// They are docs/cli.md, from the commands; docs/configuration.md, from the structs that config.yaml is read into,
+// with their comments; docs/spec-coverage.md, the specifications' clauses with the tests that verify them; NOTICE,
+// the licences of the modules that the programs are linked with; and two JSON Schemas: that of .mcp-config.json,
 // from its structs, and that of the agents' registry, from the file that the hub embeds.
 package main
 

@@ -3,9 +3,8 @@
 //
 //	go run ./tools/release -version 1.2.3
 //
-// The tree must be clean, and the version semantic and in CHANGELOG.md. The same
-// commit gives the same bytes on every machine: times in the archives are the
-// commit's. Run `go run ./tools/check` before.
+// The tree must be clean, and the version semantic and in CHANGELOG.md. The same commit gives the same bytes on
+// every machine: times in the archives are the commit's. Run `go run ./tools/check` before.
 package main
 
 import (

@@ -27,8 +27,7 @@ type Dialer struct {
 	Pair *identity.Pair
 	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Relays are the keys of relays, tried in order when there is no direct path to a peer; see package
-	// relay.
+	// Relays are the keys of relays, tried in order when there is no direct path to a peer; see package relay.
 	Relays []identity.PublicKey
 }
 

@@ -25,8 +25,7 @@ type ListenOptions struct {
 	Allow identity.Allow
 	// Codec encodes and decodes the frames.
 	Codec transport.Codec
-	// Relays are the keys of relays through which peers without a direct path can connect; see package
-	// relay.
+	// Relays are the keys of relays through which peers without a direct path can connect; see package relay.
 	Relays []identity.PublicKey
 	// Background makes Listen return before the key is announced and registered with the relays, which is
 	// then retried until it succeeds.
@@ -45,9 +44,8 @@ type listener struct {
 	log    *slog.Logger
 }
 
-// Listen accepts connections for a key. Unless o.Background is set it blocks until the key is announced and
-// each relay has registered it or failed to, or ctx ends. If there are relays, at least one must have
-// registered the key.
+// Listen accepts connections for a key. Unless o.Background is set it blocks until the key is announced and each
+// relay has registered it or failed to, or ctx ends. If there are relays, at least one must have registered the key.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if o.Allow == nil {
 		o.Allow = func(identity.PublicKey) bool { return false }

@@ -1,5 +1,4 @@
-// Package memory connects agents of one process. Envelopes are passed by reference, without copying or
-// encoding.
+// Package memory connects agents of one process. Envelopes are passed by reference, without copying or encoding.
 package memory
 
 import (

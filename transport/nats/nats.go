@@ -98,8 +98,7 @@ func (o *Options) isLink(subject string) bool {
 	return ok && linkPattern.MatchString(token)
 }
 
-// Address returns the subject at which the owner of a key accepts connections, which is the address of its
-// endpoint.
+// Address returns the subject at which the owner of a key accepts connections, which is the address of its endpoint.
 func Address(prefix string, key identity.PublicKey) string {
 	o := Options{Prefix: prefix}
 	return o.prefix() + ".hub." + key.String()

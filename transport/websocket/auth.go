@@ -14,10 +14,9 @@ import (
 // errUnauthorized does not say which part of the check failed.
 var errUnauthorized = errors.New("the bearer token is missing or not known")
 
-// Tokens returns an Authenticate function that accepts these bearer tokens (RFC 6750). The keys are the
-// peers' names, which their connections return as Peer. Tokens are compared in constant time; an empty one
-// is never accepted. A token should have at least 128 random bits, like those of crypto/rand.Text. The map
-// is copied.
+// Tokens returns an Authenticate function that accepts these bearer tokens (RFC 6750). The keys are the peers'
+// names, which their connections return as Peer. Tokens are compared in constant time; an empty one is never
+// accepted. A token should have at least 128 random bits, like those of crypto/rand.Text. The map is copied.
 func Tokens(tokens map[string]string) func(*http.Request) (peer string, err error) {
 	type entry struct {
 		peer string

@@ -20,9 +20,8 @@ import (
 // use if it is not changed.
 type Dialer struct {
 	Options
-	// Token returns the bearer token for an address, "" for none. It is called for each connection.
-	// Addresses come from other agents' cards, so it should return a token only for the hosts that may
-	// receive it. Nil sends none.
+	// Token returns the bearer token for an address, "" for none. It is called for each connection. Addresses come
+	// from other agents' cards, so it should return a token only for the hosts that may receive it. Nil sends none.
 	Token func(ctx context.Context, to *url.URL) (string, error)
 	// TLS configures wss; nil trusts the system's certificate authorities.
 	TLS *tls.Config
@@ -40,9 +39,8 @@ const maxHeader = 64 << 10
 // Dial implements [transport.Dialer]. The connection's Peer is the host name in the server's certificate,
 // "" over ws.
 //
-// The error is CodeInvalid for an invalid address or a server that does not speak [Subprotocol],
-// CodeUnauthorized if either end does not trust the other, and CodeUnreachable otherwise, also when ctx
-// ends.
+// The error is CodeInvalid for an invalid address or a server that does not speak [Subprotocol], CodeUnauthorized if
+// either end does not trust the other, and CodeUnreachable otherwise, also when ctx ends.
 func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	u, err := parse(to)
 	if err != nil {

@@ -31,8 +31,7 @@ type ListenOptions struct {
 	// URL is the address that Endpoint returns, e.g. that of a proxy that adds TLS. If it is empty, Listen
 	// uses its own address.
 	URL string
-	// OnRefuse, if not nil, is called with each refused request and the reason. It must be safe for
-	// concurrent use.
+	// OnRefuse, if not nil, is called with each refused request and the reason. It must be safe for concurrent use.
 	OnRefuse func(r *http.Request, reason error)
 
 	// TLS configures wss for Listen; nil means ws.

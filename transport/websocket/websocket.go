@@ -40,8 +40,7 @@ import (
 // Subprotocol is the WebSocket subprotocol of both ends.
 const Subprotocol = "a2a.v1"
 
-// MaxMessageHeader is the HTTP header with the size of the largest message, in bytes, that its sender
-// accepts.
+// MaxMessageHeader is the HTTP header with the size of the largest message, in bytes, that its sender accepts.
 const MaxMessageHeader = "A2a-Max-Message"
 
 // Options are the options of both ends. The zero value is ready to use; zero durations mean the defaults.

@@ -41,8 +41,7 @@ type AnyLimits struct {
 	Key      int // bytes of an object's key
 }
 
-// Any reads one value and returns its encoding. It decrements l.Elements, so that one budget can cover many
-// values.
+// Any reads one value and returns its encoding. It decrements l.Elements, so that one budget can cover many values.
 func (r *Reader) Any(l *AnyLimits) []byte {
 	start := r.pos
 	r.skipAny(l, 0)

@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxSafe is the largest integer that the format allows, 2^53-1: the largest that a JavaScript number holds
-// exactly.
+// MaxSafe is the largest integer that the format allows, 2^53-1: the largest that a JavaScript number holds exactly.
 const MaxSafe = 1<<53 - 1
 
 // Errors of malformed data.

@@ -15,8 +15,7 @@ import (
 // MessageType says what a message is for.
 type MessageType string
 
-// The types of messages; all but direct and error belong to the hand-off of
-// work.
+// The types of messages; all but direct and error belong to the hand-off of work.
 const (
 	Direct         MessageType = "direct"
 	WorkOffer      MessageType = "work-offer"

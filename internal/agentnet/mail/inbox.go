@@ -16,9 +16,8 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// The limits of an inbox are those of a project's channel. A full channel drops its
-// oldest message; a full inbox refuses new ones, so nothing that was accepted is lost.
-// Mail that was read makes room.
+// The limits of an inbox are those of a project's channel. A full channel drops its oldest message; a full inbox
+// refuses new ones, so nothing that was accepted is lost. Mail that was read makes room.
 const (
 	inboxMaxMessages = 10000
 	inboxMaxBytes    = 10 << 20
@@ -26,8 +25,7 @@ const (
 	inboxBuffer      = 64 // notifications of new mail
 )
 
-// Service is the mail on one bus. It is safe for concurrent use once the Store is
-// started.
+// Service is the mail on one bus. It is safe for concurrent use once the Store is started.
 type Service struct {
 	reg *registry.Registry
 	cfg store.Config
@@ -224,8 +222,7 @@ type Box struct {
 	pending pendingReads
 }
 
-// Box returns the box of an agent that is not started yet. While the agent is active the
-// box watches its inbox.
+// Box returns the box of an agent that is not started yet. While the agent is active the box watches its inbox.
 func (s *Service) Box(agent *registry.Agent) *Box {
 	x := &Box{svc: s, agent: agent}
 	agent.WhileEntered(x.watch)
@@ -236,8 +233,7 @@ func (s *Service) Box(agent *registry.Agent) *Box {
 // Changed returns a channel that is closed when there may be new mail.
 func (x *Box) Changed() <-chan struct{} { return x.arrived.Wait() }
 
-// watch writes receipts for delivered mail, and notifies those who wait for it, until ctx
-// ends.
+// watch writes receipts for delivered mail, and notifies those who wait for it, until ctx ends.
 func (x *Box) watch(ctx context.Context, b *bus.Bus) {
 	inbox := make(chan *nats.Msg, inboxBuffer)
 	sub, err := b.Conn().ChanSubscribe(store.InboxSubject+x.agent.GUID(), inbox)

@@ -49,8 +49,7 @@ type payload struct {
 	Timestamp     string          `json:"timestamp"`
 }
 
-// Mail is a message in an agent's inbox. The sender's GUID and handle are what the
-// sender says.
+// Mail is a message in an agent's inbox. The sender's GUID and handle are what the sender says.
 type Mail struct {
 	ID           string          `json:"messageId" jsonschema:"For mark_message_handled"`
 	SenderGUID   string          `json:"senderGuid" jsonschema:"Whom to answer"`
@@ -214,8 +213,7 @@ func (s *Service) publish(ctx context.Context, b *bus.Bus, recipient, id string,
 	return err == nil && ack.Duplicate, err
 }
 
-// Forward stores a message of another bus in its recipient's inbox. Its id makes a
-// repeated attempt store it once.
+// Forward stores a message of another bus in its recipient's inbox. Its id makes a repeated attempt store it once.
 func (s *Service) Forward(ctx context.Context, b *bus.Bus, m Mail, data []byte) error {
 	duplicate, err := s.publish(ctx, b, m.Recipient, m.ID, data)
 	if err != nil {
@@ -228,8 +226,7 @@ func (s *Service) Forward(ctx context.Context, b *bus.Bus, m Mail, data []byte) 
 	return nil
 }
 
-// IsUndeliverable reports whether there is no such inbox, it is full, or the server
-// accepts no message of this size.
+// IsUndeliverable reports whether there is no such inbox, it is full, or the server accepts no message of this size.
 func IsUndeliverable(err error) bool {
 	return IsFull(err) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrMaxPayload)
 }

@@ -133,8 +133,7 @@ func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail
 	return mail, more, nil
 }
 
-// open decodes a message of the agent's inbox. Also on an error the result has Sequence
-// and Read.
+// open decodes a message of the agent's inbox. Also on an error the result has Sequence and Read.
 func (x *Box) open(msg store.Message, marks readMarks) (Mail, error) {
 	m, err := Decode(msg.Data, msg.Header)
 	if err == nil && m.Recipient != x.agent.GUID() {
@@ -144,8 +143,7 @@ func (x *Box) open(msg store.Message, marks readMarks) (Mail, error) {
 	return m, err
 }
 
-// scan calls visit with the mail after floor. It skips what has the wrong format; Read
-// logs that.
+// scan calls visit with the mail after floor. It skips what has the wrong format; Read logs that.
 func (x *Box) scan(ctx context.Context, b *bus.Bus, floor uint64, marks readMarks, visit func(Mail) bool) error {
 	return store.Scan(ctx, b, x.svc.inboxStream(x.agent.GUID()), store.InboxSubject+x.agent.GUID(), floor+1, func(msg store.Message) bool {
 		m, err := x.open(msg, marks)
@@ -153,8 +151,7 @@ func (x *Box) scan(ctx context.Context, b *bus.Bus, floor uint64, marks readMark
 	})
 }
 
-// scanUnread calls visit with the mail that was not read, until it returns false, and
-// returns how often it did.
+// scanUnread calls visit with the mail that was not read, until it returns false, and returns how often it did.
 func (x *Box) scanUnread(ctx context.Context, b *bus.Bus, visit func(Mail) bool) (count int, err error) {
 	marks, err := x.marks(ctx, b)
 	if err != nil {
@@ -261,8 +258,7 @@ func (x *Box) marks(ctx context.Context, b *bus.Bus) (storedMarks, error) {
 	return m, json.Unmarshal(v.Data, &m.readMarks)
 }
 
-// currentMarks returns no marks if the inbox was deleted and created again, which restarts the
-// sequence numbers.
+// currentMarks returns no marks if the inbox was deleted and created again, which restarts the sequence numbers.
 func (x *Box) currentMarks(ctx context.Context, b *bus.Bus) (storedMarks, error) {
 	m, err := x.marks(ctx, b)
 	if err != nil || m.Floor == 0 {

@@ -28,8 +28,7 @@ var receiptOrder = []Receipt{Stored, Delivered, Read, Handled}
 
 func (r Receipt) rank() int { return slices.Index(receiptOrder, r) }
 
-// MessageStatus is the delivery status of a message. Times are ISO 8601, empty for stages
-// not reached.
+// MessageStatus is the delivery status of a message. Times are ISO 8601, empty for stages not reached.
 type MessageStatus struct {
 	MessageID     string  `json:"messageId"`
 	RecipientGUID string  `json:"recipientGuid"`
@@ -116,8 +115,7 @@ func (x *Box) Status(ctx context.Context, messageID string) (MessageStatus, erro
 	return status, nil
 }
 
-// MarkHandled reports to the sender of a message in the inbox on this bus that the agent
-// is done with it.
+// MarkHandled reports to the sender of a message in the inbox on this bus that the agent is done with it.
 func (x *Box) MarkHandled(ctx context.Context, messageID, note string) (Mail, error) {
 	b, err := x.agent.Ready()
 	if err != nil {

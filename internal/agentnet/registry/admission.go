@@ -99,9 +99,8 @@ func (g *Registry) isAdmittedLive(ctx context.Context, b *bus.Bus, r identityRec
 	return g.isLive(ctx, b, r, false)
 }
 
-// ClaimForHub writes into the record of an identity on a cluster that the hub adm.HubID
-// authenticates its holder. It fails with ErrReplaced if another hub does, or if
-// somebody else has the GUID.
+// ClaimForHub writes into the record of an identity on a cluster that the hub adm.HubID authenticates its holder. It
+// fails with ErrReplaced if another hub does, or if somebody else has the GUID.
 func (g *Registry) ClaimForHub(ctx context.Context, b *bus.Bus, adm store.Admission) error {
 	record := g.admittedRecord(adm)
 	_, err := g.cfg.IdentityKey(adm.Slot).Update(ctx, b, func(v store.Value) (any, error) {
@@ -131,8 +130,7 @@ func (g *Registry) checkUnused(ctx context.Context, b *bus.Bus, guid string) err
 	return nil
 }
 
-// HubSlot is the key of an identity's record on a cluster, where a hub authenticates the
-// holder.
+// HubSlot is the key of an identity's record on a cluster, where a hub authenticates the holder.
 func HubSlot(guid string) string { return "hub." + guid }
 
 // admittedRecord is the identity's record of an admission. Everybody may read it, so it
@@ -149,18 +147,16 @@ func (g *Registry) AdmittedIdentity(adm store.Admission) *Identity {
 	return id
 }
 
-// A heartbeat that changes only the time is relayed: the agent publishes it to its hub,
-// which writes the time into the agent's entry. The hub answers only if it cannot, and
-// then the agent writes its entry itself. So an idle agent receives nothing: a delivery
-// takes 32 KiB of stack of the server's connection, which the server keeps until the
+// A heartbeat that changes only the time is relayed: the agent publishes it to its hub, which writes the time into
+// the agent's entry. The hub answers only if it cannot, and then the agent writes its entry itself. So an idle agent
+// receives nothing: a delivery takes 32 KiB of stack of the server's connection, which the server keeps until the
 // garbage was collected several times.
 
 // HeartbeatToken ends the subject on which an admitted agent publishes heartbeats.
 const HeartbeatToken = ".pulse"
 
-// relayHeartbeat publishes a heartbeat to the hub. It returns false if the agent has to
-// write its entry itself: the entry has changed, the identity's record is due, or the
-// hub cannot be reached.
+// relayHeartbeat publishes a heartbeat to the hub. It returns false if the agent has to write its entry itself: the
+// entry has changed, the identity's record is due, or the hub cannot be reached.
 func (a *Agent) relayHeartbeat(b *bus.Bus) bool {
 	if !a.turn.TryAcquire(1) {
 		return false // the entry is being written
@@ -173,8 +169,7 @@ func (a *Agent) relayHeartbeat(b *bus.Bus) bool {
 		b.Conn().PublishRequest(a.reg.cfg.Admission.Control+HeartbeatToken, a.heartbeatAnswers(), nil) == nil
 }
 
-// heartbeatAnswers returns the subject on which the hub tells an agent to write its entry
-// itself.
+// heartbeatAnswers returns the subject on which the hub tells an agent to write its entry itself.
 func (a *Agent) heartbeatAnswers() string { return store.InboxPrefix(a.guid) + HeartbeatToken }
 
 // RelayHeartbeat is the hub's side of a relayed heartbeat of an agent.

@@ -104,9 +104,8 @@ func (c Changes) Apply(e *Entry) {
 	}
 }
 
-// Agent is an agent of this process on one bus. It is active, with a heartbeat, from
-// Start until its status is offline or it leaves. It is safe for concurrent use, but for
-// the methods that are to be called before Start.
+// Agent is an agent of this process on one bus. It is active, with a heartbeat, from Start until its status is
+// offline or it leaves. It is safe for concurrent use, but for the methods that are to be called before Start.
 type Agent struct {
 	reg      *Registry
 	guid     string
@@ -164,18 +163,15 @@ func (g *Registry) Describe(e *Entry, r Registration) {
 	}
 }
 
-// WhileActive adds what runs in the background while the agent is active. Call it before
-// Start.
+// WhileActive adds what runs in the background while the agent is active. Call it before Start.
 func (a *Agent) WhileActive(f func(context.Context)) { a.whileActive = append(a.whileActive, f) }
 
-// WhileEntered adds what runs in the background while the agent is active and entered.
-// Call it before Start.
+// WhileEntered adds what runs in the background while the agent is active and entered. Call it before Start.
 func (a *Agent) WhileEntered(f func(context.Context, *bus.Bus)) {
 	a.whileEntered = append(a.whileEntered, f)
 }
 
-// OnLeave adds what is called when the agent leaves, or has lost its identity. Call it
-// before Start.
+// OnLeave adds what is called when the agent leaves, or has lost its identity. Call it before Start.
 func (a *Agent) OnLeave(f func(why *store.Error)) { a.onLeave = append(a.onLeave, f) }
 
 // GUID returns the agent's GUID.
@@ -297,8 +293,7 @@ func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
 	return b.Commit(ctx)
 }
 
-// serverURL is the server of the connection, without credentials. In a cluster it
-// changes with the connection.
+// serverURL is the server of the connection, without credentials. In a cluster it changes with the connection.
 func serverURL(b *bus.Bus) string {
 	info := b.Info()
 	if info.Kind != bus.KindExternal {
@@ -319,8 +314,7 @@ func (a *Agent) remember(ctx context.Context, b *bus.Bus) error {
 	return err
 }
 
-// Change changes the entry as the next heartbeat writes it. The status offline ends the
-// heartbeat.
+// Change changes the entry as the next heartbeat writes it. The status offline ends the heartbeat.
 func (a *Agent) Change(change func(*Entry)) (offline bool) {
 	a.mu.Lock()
 	change(&a.entry)
@@ -333,8 +327,7 @@ func (a *Agent) Change(change func(*Entry)) (offline bool) {
 	return offline
 }
 
-// Publish writes the entry to the registry at once. Unless the status is offline the
-// agent is active then.
+// Publish writes the entry to the registry at once. Unless the status is offline the agent is active then.
 func (a *Agent) Publish(ctx context.Context) error {
 	b, err := a.Ready()
 	if err != nil {
@@ -352,9 +345,8 @@ func (a *Agent) Publish(ctx context.Context) error {
 	return nil
 }
 
-// write refreshes the identity and writes the entry, with the present time. It replaces
-// whatever the registry holds: only the agent writes its entry, and only the collector
-// removes it.
+// write refreshes the identity and writes the entry, with the present time. It replaces whatever the registry holds:
+// only the agent writes its entry, and only the collector removes it.
 func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 	if err := a.turn.Acquire(ctx, 1); err != nil {
 		return err

@@ -157,8 +157,7 @@ func (e Entry) interval() time.Duration {
 // Viewer is an agent or a person that reads the registry.
 type Viewer struct{ GUID, ProjectID, Username, Hostname string }
 
-// Sees reports whether the viewer may know of an agent. An entry without a visibility
-// has the default, project-only.
+// Sees reports whether the viewer may know of an agent. An entry without a visibility has the default, project-only.
 func (v Viewer) Sees(e Entry) bool {
 	if e.GUID == v.GUID {
 		return true

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// identityGrace is how long a new identity counts as live though its agent is not
-	// in the registry yet.
+	// identityGrace is how long a new identity counts as live though its agent is not in the registry yet.
 	identityGrace       = 30 * time.Second
 	maxAgentsOnThisHost = 64 // live agents of one type in one project
 	refreshesPerTTL     = 24 // of an identity's record
@@ -149,8 +148,7 @@ func (g *Registry) PersonIdentity() *Identity {
 	return id
 }
 
-// BorrowIdentity returns an identity without a record: the caller ensures that no other
-// process uses the GUID.
+// BorrowIdentity returns an identity without a record: the caller ensures that no other process uses the GUID.
 func (g *Registry) BorrowIdentity(guid string) *Identity {
 	return &Identity{guid: guid, written: g.Now()}
 }
@@ -200,8 +198,7 @@ func unlock(lock *flock.Flock) {
 // Unlock frees the identity's lock, for an identity that no agent uses.
 func (id *Identity) Unlock() { unlock(id.lock) }
 
-// refresh checks that the identity is still this process's, and writes its record again
-// before that expires.
+// refresh checks that the identity is still this process's, and writes its record again before that expires.
 func (id *Identity) refresh(ctx context.Context, g *Registry, b *bus.Bus) error {
 	if id.holder == "" {
 		return nil
@@ -251,9 +248,8 @@ func (id *Identity) release(ctx context.Context, b *bus.Bus) error {
 	return err
 }
 
-// While the bus cannot be reached, an agent's earlier GUID is not known. Therefore with
-// Config.RememberGUIDs the state directory has the agents' GUIDs, valid for the registry's
-// TTL.
+// While the bus cannot be reached, an agent's earlier GUID is not known. Therefore with Config.RememberGUIDs the
+// state directory has the agents' GUIDs, valid for the registry's TTL.
 
 func (g *Registry) guidFile(slot string) string { return filepath.Join(g.cfg.StateDir, slot+".guid") }
 
@@ -288,9 +284,8 @@ func (g *Registry) rememberGUID(id *Identity) {
 	}
 }
 
-// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of
-// this type that has ended, or else a new one. No other computer can have it, because
-// an identity is that of a host and a directory.
+// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of this type that has ended, or
+// else a new one. No other computer can have it, because an identity is that of a host and a directory.
 func (g *Registry) StoredIdentity(agentType string) (*Identity, error) {
 	if g.cfg.Admission != nil {
 		return g.AdmittedIdentity(*g.cfg.Admission), nil

@@ -38,8 +38,7 @@ func New(s *store.Store) *Registry {
 	return g
 }
 
-// OnEnter adds what has to succeed before an agent is entered in the registry. Call it
-// before the Store is started.
+// OnEnter adds what has to succeed before an agent is entered in the registry. Call it before the Store is started.
 func (g *Registry) OnEnter(f func(ctx context.Context, b *bus.Bus, guid string) error) {
 	g.onEnter = append(g.onEnter, f)
 }
@@ -236,8 +235,7 @@ type Addressee struct {
 	Status Presence
 }
 
-// Addressee finds an agent that is registered, or was within the registry's TTL and may
-// register again.
+// Addressee finds an agent that is registered, or was within the registry's TTL and may register again.
 func (g *Registry) Addressee(ctx context.Context, b *bus.Bus, guid string) (Addressee, error) {
 	e, err := g.entry(ctx, b, guid)
 	if err != nil {

@@ -13,9 +13,8 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// A snapshot is all valid entries of the registry. It is immutable. The next one reads
-// only what was written since, and everything once per collect interval: what an
-// operator purges leaves no tombstone.
+// A snapshot is all valid entries of the registry. It is immutable. The next one reads only what was written since,
+// and everything once per collect interval: what an operator purges leaves no tombstone.
 type snapshot struct {
 	byGUID map[string]StoredEntry
 	list   []StoredEntry // most recently active first
@@ -23,8 +22,7 @@ type snapshot struct {
 	full   time.Time     // when everything was read
 }
 
-// Entries returns all valid entries, the most recently active first. The caller must
-// not change them.
+// Entries returns all valid entries, the most recently active first. The caller must not change them.
 func (g *Registry) Entries(ctx context.Context, b *bus.Bus) ([]StoredEntry, error) {
 	g.mu.Lock()
 	before := g.snapshot
@@ -112,8 +110,7 @@ func (s *snapshot) read(guid string, m store.Message) (StoredEntry, error) {
 	return e, nil
 }
 
-// copyTo fills in the fields of newer if its JSON is that of s but for the time of the
-// heartbeat.
+// copyTo fills in the fields of newer if its JSON is that of s but for the time of the heartbeat.
 func (s StoredEntry) copyTo(newer *StoredEntry) bool {
 	if len(newer.raw) != len(s.raw) {
 		return false

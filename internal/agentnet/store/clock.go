@@ -20,9 +20,8 @@ func ParseTime(text string) time.Time {
 	return t
 }
 
-// Clock is the server's time, advanced by the process's monotonic clock, so that the
-// computers of a network agree on it. Until it is set it is the process's own. It is
-// safe for concurrent use.
+// Clock is the server's time, advanced by the process's monotonic clock, so that the computers of a network agree on
+// it. Until it is set it is the process's own. It is safe for concurrent use.
 type Clock struct {
 	own func() time.Time
 

@@ -46,12 +46,10 @@ const (
 	Public      Visibility = "public"       // all agents
 )
 
-// Config describes one bus of a network and who uses it. Zero values are the
-// specification's defaults.
+// Config describes one bus of a network and who uses it. Zero values are the specification's defaults.
 type Config struct {
-	// Dial connects to the bus. It is retried with backoff, up to MaxBackoff, until it
-	// succeeds once; from then on the Bus reconnects by itself. The network closes
-	// the Bus.
+	// Dial connects to the bus. It is retried with backoff, up to MaxBackoff, until it succeeds once; from then on
+	// the Bus reconnects by itself. The network closes the Bus.
 	Dial func(context.Context) (*bus.Bus, error)
 	// ThroughHub says that Dial uses the link of this computer's hub to the cluster.
 	// The hub knows whether the link is up, so it is asked every few seconds.
@@ -78,20 +76,17 @@ type Config struct {
 	Hostname, Username string
 	// ProjectPath is never published, ProjectID is.
 	ProjectPath, ProjectID string
-	// GUID is the agent's where the server confines it to one; other agents get theirs
-	// from the registry.
+	// GUID is the agent's where the server confines it to one; other agents get theirs from the registry.
 	GUID string
 	// StateDir holds a lock file for each live agent, so that the identity of a killed
 	// agent is free at once. Without it, it is free after three heartbeats.
 	StateDir string
-	// RememberGUIDs keeps the agents' GUIDs in StateDir, for when the bus cannot be
-	// reached.
+	// RememberGUIDs keeps the agents' GUIDs in StateDir, for when the bus cannot be reached.
 	RememberGUIDs bool
 	// Admission is what a hub has given the agent; nil where no hub admits agents.
 	Admission *Admission
 
-	// BeatEvery replaces the heartbeat interval, which no entry can name below ten
-	// seconds; for tests.
+	// BeatEvery replaces the heartbeat interval, which no entry can name below ten seconds; for tests.
 	BeatEvery time.Duration
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
@@ -137,8 +132,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Confined reports whether the server lets this process make neither streams nor
-// consumers.
+// Confined reports whether the server lets this process make neither streams nor consumers.
 func (c Config) Confined() bool { return c.GUID != "" || c.Admission != nil }
 
 // RegistryStream is the stream of the registry's bucket.

@@ -59,8 +59,7 @@ func IsUnreachable(err error) bool {
 	return CodeOf(err) == ConnectionError && !errors.Is(err, ErrClosed)
 }
 
-// AsError returns an [Error] that explains a failure of the bus; nil for nil, and an
-// Error unchanged.
+// AsError returns an [Error] that explains a failure of the bus; nil for nil, and an Error unchanged.
 func AsError(err error) error {
 	if err == nil {
 		return nil

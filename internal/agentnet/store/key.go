@@ -57,10 +57,9 @@ func (k Key) Get(ctx context.Context, b *bus.Bus) (Value, error) {
 	return Value{m.Data, m.Header, m.Sequence, m.Time}, nil
 }
 
-// Put replaces revision, 0 for a key that was never written, and returns the new one.
-// The value is stored as JSON, unless it is a []byte.
-// The error is ErrConflict where the key has another revision. Put does not wait for
-// the disk: see bus.Bus.Commit.
+// Put replaces revision, 0 for a key that was never written, and returns the new one. The value is stored as JSON,
+// unless it is a []byte. The error is ErrConflict where the key has another revision. Put does not wait for the
+// disk: see bus.Bus.Commit.
 func (k Key) Put(ctx context.Context, b *bus.Bus, value any, revision uint64, opts ...jetstream.PublishOpt) (uint64, error) {
 	data, err := encode(value)
 	if err != nil {

@@ -30,10 +30,9 @@ type Message struct {
 	Data     []byte
 }
 
-// Scan calls visit with the messages of a stream on a subject, which may have
-// wildcards, from a sequence number on, until visit returns false. It creates
-// no consumer, so it needs only the right to read this stream. A message that is replaced
-// meanwhile may be visited twice, the newer one later; every other message once.
+// Scan calls visit with the messages of a stream on a subject, which may have wildcards, from a sequence number on,
+// until visit returns false. It creates no consumer, so it needs only the right to read this stream. A message that
+// is replaced meanwhile may be visited twice, the newer one later; every other message once.
 func Scan(ctx context.Context, b *bus.Bus, stream, subject string, from uint64, visit func(Message) bool) error {
 	from = max(from, 1)
 	for {
@@ -93,8 +92,7 @@ func scanPage(ctx context.Context, b *bus.Bus, stream, subject string, from uint
 	}
 }
 
-// Latest returns the last message on a subject as the stream's leader has it, nil if
-// there is none.
+// Latest returns the last message on a subject as the stream's leader has it, nil if there is none.
 func Latest(ctx context.Context, b *bus.Bus, stream, subject string) (*Message, error) {
 	return getMessage(ctx, b, stream, map[string]any{"last_by_subj": subject})
 }

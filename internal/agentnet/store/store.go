@@ -1,6 +1,5 @@
-// Package store is one bus of the agents' network: its connection, streams, records
-// with revisions, rate limits and clock, and the names and errors that the packages of
-// the network share. It knows nothing of agents, mail or work.
+// Package store is one bus of the agents' network: its connection, streams, records with revisions, rate limits and
+// clock, and the names and errors that the packages of the network share. It knows nothing of agents, mail or work.
 package store
 
 import (
@@ -28,13 +27,11 @@ const (
 	RequestTimeout = 5 * time.Second
 	// clockRefresh is the interval at which the server's time is requested.
 	clockRefresh = 10 * time.Minute
-	// maxTimeRequests bounds consecutive requests for the time, while answers are too slow to be
-	// precise.
+	// maxTimeRequests bounds consecutive requests for the time, while answers are too slow to be precise.
 	maxTimeRequests = 4
 )
 
-// Store is a process's connection to one bus of the network. It is safe for concurrent
-// use once it is started.
+// Store is a process's connection to one bus of the network. It is safe for concurrent use once it is started.
 type Store struct {
 	cfg      Config
 	log      *slog.Logger
@@ -72,12 +69,10 @@ func (s *Store) Log() *slog.Logger { return s.log }
 // Now returns the server's time.
 func (s *Store) Now() time.Time { return s.clock.Now() }
 
-// Prepare adds what has to succeed whenever the bus is connected, before it is used.
-// Call it before Start.
+// Prepare adds what has to succeed whenever the bus is connected, before it is used. Call it before Start.
 func (s *Store) Prepare(f func(context.Context, *bus.Bus) error) { s.prepare = append(s.prepare, f) }
 
-// OnFirstConnect adds what is called once, when the bus can be used for the first time.
-// Call it before Start.
+// OnFirstConnect adds what is called once, when the bus can be used for the first time. Call it before Start.
 func (s *Store) OnFirstConnect(f func(*bus.Bus)) { s.connected = append(s.connected, f) }
 
 // Start connects in the background and returns at once.
@@ -212,8 +207,7 @@ func (s *Store) Ready(ctx context.Context) (err error) {
 	return err
 }
 
-// Stop ends everything that runs in the background and waits for it. The connection
-// stays open until Close.
+// Stop ends everything that runs in the background and waits for it. The connection stays open until Close.
 func (s *Store) Stop() {
 	s.mu.Lock()
 	s.closing = true
@@ -310,9 +304,8 @@ func (s *Store) ensureLimits(ctx context.Context, b *bus.Bus) error {
 	return s.EnsureStreams(ctx, b, limits)
 }
 
-// EnsureStreams creates the streams that are missing. Of an existing one it changes only
-// the maximum age, to that of the process that was configured last; the rest is the
-// operator's.
+// EnsureStreams creates the streams that are missing. Of an existing one it changes only the maximum age, to that of
+// the process that was configured last; the rest is the operator's.
 func (s *Store) EnsureStreams(ctx context.Context, b *bus.Bus, wanted ...jetstream.StreamConfig) error {
 	for _, want := range wanted {
 		if err := s.ensureStream(ctx, b, want); err != nil {

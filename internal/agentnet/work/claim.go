@@ -254,8 +254,7 @@ func (x *record) renew(o Order) {
 	x.Reason, x.Detail, x.FinishedAt = "", "", ""
 }
 
-// maxAttempts is how often an item may be claimed. A retry that keeps the count allows at
-// least one more attempt.
+// maxAttempts is how often an item may be claimed. A retry that keeps the count allows at least one more attempt.
 func (s *Service) maxAttempts(o Order) int { return max(s.cfg.MaxAttempts, o.Attempts+1) }
 
 // failureReason returns why the last attempt at an item failed.

@@ -14,8 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// scan calls visit with the records of all items. It may visit one that changes meanwhile
-// twice.
+// scan calls visit with the records of all items. It may visit one that changes meanwhile twice.
 func (s *Service) scan(ctx context.Context, b *bus.Bus, visit func(x record, stored time.Time)) error {
 	return store.Scan(ctx, b, store.ItemStream, store.ItemSubject+"*", 1, func(m store.Message) bool {
 		var x record
@@ -44,8 +43,7 @@ func (s *Service) Items(ctx context.Context) ([]ItemStatus, error) {
 	return slices.DeleteFunc(list, func(i ItemStatus) bool { return i.TaskID == "" }), store.AsError(err)
 }
 
-// MaxSwept bounds the items that one sweep checks. Of more it checks a random choice, so
-// that each gets its turn.
+// MaxSwept bounds the items that one sweep checks. Of more it checks a random choice, so that each gets its turn.
 const MaxSwept = 1000
 
 // Sweep checks the items whose lease ended, or that were queued, long ago. It buries those

@@ -12,10 +12,9 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// An item can be forwarded to another bus. Its record here is in the state Forwarding
-// from before it is submitted there, so that no worker of this bus gets it any more, and
-// in the state Forwarded afterwards. Any process may forward an item that is in the state
-// Forwarding: the other bus recognizes the submission.
+// An item can be forwarded to another bus. Its record here is in the state Forwarding from before it is submitted
+// there, so that no worker of this bus gets it any more, and in the state Forwarded afterwards. Any process may
+// forward an item that is in the state Forwarding: the other bus recognizes the submission.
 
 // Reserve stores an item in the state Forwarding and returns it. It returns nil if the bus
 // has the same item already, in another state.
@@ -50,10 +49,9 @@ func (s *Service) Unfinished(ctx context.Context, b *bus.Bus) ([]Unfinished, err
 	return list, err
 }
 
-// ReserveWaiting puts an item into the state Forwarding and returns it, if no worker has
-// begun it, or its holder's lease ended long ago. Otherwise it returns nil, and done says
-// whether the item is finished. The record decides between this and a worker that claims
-// the item at the same moment.
+// ReserveWaiting puts an item into the state Forwarding and returns it, if no worker has begun it, or its holder's
+// lease ended long ago. Otherwise it returns nil, and done says whether the item is finished. The record decides
+// between this and a worker that claims the item at the same moment.
 func (s *Service) ReserveWaiting(ctx context.Context, taskID string) (x *Item, done bool, err error) {
 	x, err = s.change(ctx, taskID, func(x *Item) (*Item, error) {
 		switch {
@@ -83,8 +81,7 @@ func (x *Item) ForwardedOrder() Order {
 	return o
 }
 
-// MarkForwarded removes an item's message from its queue, and notes that the other bus has
-// the item.
+// MarkForwarded removes an item's message from its queue, and notes that the other bus has the item.
 func (s *Service) MarkForwarded(ctx context.Context, x *Item) error {
 	b, err := s.reg.Connected()
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
-// held returns an item if the agent holds it by the token, or an error that names the holder
-// or the state.
+// held returns an item if the agent holds it by the token, or an error that names the holder or the state.
 func (w *Worker) held(x *Item, taskID string, token int) (*Item, error) {
 	switch {
 	case x == nil:
@@ -50,8 +49,7 @@ func noItem(taskID string) *store.Error {
 		Remedy: "Check the taskId; finished items are kept for some days only."}
 }
 
-// Extend extends the lease of an item that the agent holds to its full length from now,
-// and returns when it ends.
+// Extend extends the lease of an item that the agent holds to its full length from now, and returns when it ends.
 func (w *Worker) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
 	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
 		x.LeaseUntil = store.Timestamp(w.svc.reg.Now().Add(w.svc.cfg.AckTimeout))
@@ -106,8 +104,7 @@ func (w *Worker) Complete(ctx context.Context, taskID string, token int, o Outco
 	return nil
 }
 
-// hasCompleted reports whether this claim completed the item before, though the agent got
-// no answer.
+// hasCompleted reports whether this claim completed the item before, though the agent got no answer.
 func (w *Worker) hasCompleted(ctx context.Context, taskID string, token int) bool {
 	if w.agent.Failure() != nil {
 		return false
@@ -142,8 +139,7 @@ func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason st
 	return false, nil
 }
 
-// changeHeld changes the record of an item that the agent holds, and returns when that is
-// durable.
+// changeHeld changes the record of an item that the agent holds, and returns when that is durable.
 func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, change func(*Item)) (*Item, error) {
 	if _, err := w.agent.Ready(); err != nil {
 		return nil, err
@@ -161,9 +157,8 @@ func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, chang
 	return x, store.AsError(err)
 }
 
-// acknowledge sends one of NATS's acknowledgements for a queue's message. The record is
-// authoritative: if the acknowledgement is lost, the message is delivered again to a worker
-// that reads the record.
+// acknowledge sends one of NATS's acknowledgements for a queue's message. The record is authoritative: if the
+// acknowledgement is lost, the message is delivered again to a worker that reads the record.
 func (s *Service) acknowledge(ackSubject, how string) {
 	if !isAckSubject(ackSubject) {
 		return
@@ -192,8 +187,7 @@ func isAckSubject(subject string) bool {
 	return strings.HasPrefix(token[at], store.QueueStreamPrefix) && token[at+1] == store.QueueGroup
 }
 
-// ItemStatus is an item as its submitter and its worker see it. Other agents see neither
-// offer nor result.
+// ItemStatus is an item as its submitter and its worker see it. Other agents see neither offer nor result.
 type ItemStatus struct {
 	TaskID          string        `json:"taskId"`
 	Capability      string        `json:"capability"`
@@ -234,8 +228,7 @@ func (x record) status(full bool) ItemStatus {
 	return s
 }
 
-// Status returns the status of an item on this bus. With wait it blocks until the item is
-// finished or ctx ends.
+// Status returns the status of an item on this bus. With wait it blocks until the item is finished or ctx ends.
 func (w *Worker) Status(ctx context.Context, taskID string, wait bool) (ItemStatus, error) {
 	b, err := w.agent.Ready()
 	if err != nil {

@@ -1,10 +1,9 @@
 // Package work is the work queues of the agents' network on one bus: queues, claims with
 // leases, results and dead letters.
 //
-// The record of an item is the only authority on who holds it. Every change names the
-// revision that it replaces, so of two concurrent changes one fails. A claim has a token
-// that grows with each claim of the item; older tokens are refused. The queue's message
-// only delivers the item to a worker, and again when its lease has ended.
+// The record of an item is the only authority on who holds it. Every change names the revision that it replaces, so
+// of two concurrent changes one fails. A claim has a token that grows with each claim of the item; older tokens are
+// refused. The queue's message only delivers the item to a worker, and again when its lease has ended.
 package work
 
 import (
@@ -67,8 +66,7 @@ const (
 	sendAttempts = 3
 )
 
-// Order is an item as a queue's message: the offer, the submitter, and the attempts
-// before.
+// Order is an item as a queue's message: the offer, the submitter, and the attempts before.
 type Order struct {
 	TaskID               string          `json:"taskId"`
 	Description          string          `json:"taskDescription"`
@@ -93,8 +91,7 @@ type record struct {
 	Order
 	Capability string    `json:"capability"`
 	State      ItemState `json:"state"`
-	// QueueSequence is the queue's message that delivers the item. Any other message
-	// for it is a duplicate.
+	// QueueSequence is the queue's message that delivers the item. Any other message for it is a duplicate.
 	QueueSequence uint64 `json:"queueSequence"`
 
 	Deliveries int `json:"deliveries"` // attempts, including those before
@@ -125,14 +122,12 @@ type Item struct {
 	revision uint64
 }
 
-// finished reports whether nothing more happens to the item on this bus, unless somebody
-// retries it.
+// finished reports whether nothing more happens to the item on this bus, unless somebody retries it.
 func (x record) finished() bool {
 	return x.State == Completed || x.State == Dead || x.State == Discarded || x.State == Forwarded
 }
 
-// Service is the work on one bus. It is safe for concurrent use once the Store is
-// started.
+// Service is the work on one bus. It is safe for concurrent use once the Store is started.
 type Service struct {
 	reg *registry.Registry
 	cfg store.Config

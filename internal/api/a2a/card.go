@@ -47,8 +47,7 @@ func (h *Handler) hubCard(base string) *a2a.AgentCard {
 	return card
 }
 
-// extendedHubCard returns the hub's card with the agents' own skills, and each agent as a
-// tenant.
+// extendedHubCard returns the hub's card with the agents' own skills, and each agent as a tenant.
 func (h *Handler) extendedHubCard(base string) *a2a.AgentCard {
 	card := h.hubCard(base)
 	for _, info := range h.opts.Hub.Agents() {
@@ -86,8 +85,7 @@ func (h *Handler) extendedAgentCard(info hub.AgentInfo, base string) *a2a.AgentC
 	return card
 }
 
-// card returns the common part of all cards. The gRPC address is the hub's, so tenant
-// names the agent there.
+// card returns the common part of all cards. The gRPC address is the hub's, so tenant names the agent there.
 func (h *Handler) card(name, description, address, tenant string) *a2a.AgentCard {
 	card := &a2a.AgentCard{
 		Name:               name,
@@ -104,8 +102,7 @@ func (h *Handler) card(name, description, address, tenant string) *a2a.AgentCard
 	}
 	card.SupportedInterfaces = interfaces(address, "", v10)
 	if h.opts.GRPCAddress != "" {
-		// Not for 0.3, although it is served: its interfaces must have http URLs, which
-		// gRPC clients cannot dial.
+		// Not for 0.3, although it is served: its interfaces must have http URLs, which gRPC clients cannot dial.
 		card.SupportedInterfaces = append(card.SupportedInterfaces, &a2a.AgentInterface{
 			URL: h.opts.GRPCAddress, ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: v10, Tenant: tenant,
 		})
@@ -148,8 +145,7 @@ func skillsOf(info hub.AgentInfo) []a2a.AgentSkill {
 	return skills
 }
 
-// serveCard serves the card of 1.0; the union of both versions if union is set, and to
-// requests for 0.3.
+// serveCard serves the card of 1.0; the union of both versions if union is set, and to requests for 0.3.
 func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string, union bool) {
 	version, err := requestedVersion(r.Header, r.URL.Query())
 	if err != nil {
@@ -201,8 +197,7 @@ func encodeCard(_ context.Context, card *a2a.AgentCard) ([]byte, error) {
 	return rawjson.Append(nil, card)
 }
 
-// writeCard answers a GET or HEAD with a card and its caching headers (1.0, section
-// 8.6).
+// writeCard answers a GET or HEAD with a card and its caching headers (1.0, section 8.6).
 func (s *Server) writeCard(w http.ResponseWriter, r *http.Request, body []byte, changed time.Time, err error) {
 	if err != nil {
 		s.log.Error("card cannot be encoded", "error", err)

@@ -62,8 +62,7 @@ func wireCodeOf(err error) wireCode {
 	return wireCodes[len(wireCodes)-1]
 }
 
-// fromHub translates an error of the hub or of push. The client gets texts for users;
-// other causes are only logged.
+// fromHub translates an error of the hub or of push. The client gets texts for users; other causes are only logged.
 func fromHub(ctx context.Context, log *slog.Logger, err error) error {
 	if err == nil {
 		return nil
@@ -185,8 +184,7 @@ func writeRESTError(w http.ResponseWriter, err error) {
 	writeBody(w, body)
 }
 
-// writeBody writes the rest of an answer. A write fails only if the client has
-// disconnected.
+// writeBody writes the rest of an answer. A write fails only if the client has disconnected.
 func writeBody(w http.ResponseWriter, body []byte) {
 	_, _ = w.Write(body)
 }

@@ -19,13 +19,11 @@ import (
 
 // GRPCOptions replace the HTTP middleware, which gRPC does not have.
 type GRPCOptions struct {
-	// Authorize reports whether calls with a bearer token, "" for none, are allowed.
-	// Nil allows all calls.
+	// Authorize reports whether calls with a bearer token, "" for none, are allowed. Nil allows all calls.
 	Authorize func(token string) bool
 }
 
-// NewGRPC returns a gRPC server with the services of both versions. The caller serves
-// and stops it.
+// NewGRPC returns a gRPC server with the services of both versions. The caller serves and stops it.
 func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
 	g := grpcGuard{server: s, authorize: opts.Authorize}
 	out := grpc.NewServer(

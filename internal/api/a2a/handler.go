@@ -18,9 +18,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/push"
 )
 
-// Handler handles the calls of all bindings with the hub. It implements the SDK's
-// RequestHandler without the SDK's execution engine: the hub runs, stores and streams
-// tasks.
+// Handler handles the calls of all bindings with the hub. It implements the SDK's RequestHandler without the SDK's
+// execution engine: the hub runs, stores and streams tasks.
 type Handler struct {
 	opts Options
 	log  *slog.Logger
@@ -78,8 +77,7 @@ func (h *Handler) send(ctx context.Context, config *a2a.SendMessageConfig, send 
 	}
 }
 
-// SendStreamingMessage starts or continues a task and yields it, then its events until
-// it has ended or needs input.
+// SendStreamingMessage starts or continues a task and yields it, then its events until it has ended or needs input.
 func (h *Handler) SendStreamingMessage(ctx context.Context, req *a2a.SendMessageRequest) iter.Seq2[a2a.Event, error] {
 	return func(yield func(a2a.Event, error) bool) {
 		send, err := h.sendRequest(ctx, req)
@@ -221,8 +219,7 @@ func (h *Handler) CreateTaskPushConfig(ctx context.Context, req *a2a.PushConfig)
 	return &stored.PushConfig, fromHub(ctx, h.log, err)
 }
 
-// GetTaskPushConfig returns one configuration, or the task's first without an id, which
-// 0.3 allows.
+// GetTaskPushConfig returns one configuration, or the task's first without an id, which 0.3 allows.
 func (h *Handler) GetTaskPushConfig(ctx context.Context, req *a2a.GetTaskPushConfigRequest) (*a2a.PushConfig, error) {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
@@ -234,9 +231,8 @@ func (h *Handler) GetTaskPushConfig(ctx context.Context, req *a2a.GetTaskPushCon
 	return &config.PushConfig, fromHub(ctx, h.log, err)
 }
 
-// ListTaskPushConfigs returns a task's configurations in the order of their ids, at most
-// push.MaxPerTask, on one page unless the client requests smaller ones. A page's token
-// is the last id of the previous page.
+// ListTaskPushConfigs returns a task's configurations in the order of their ids, at most push.MaxPerTask, on one
+// page unless the client requests smaller ones. A page's token is the last id of the previous page.
 func (h *Handler) ListTaskPushConfigs(ctx context.Context, req *a2a.ListTaskPushConfigRequest) (*a2a.ListTaskPushConfigResponse, error) {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return nil, err
@@ -262,8 +258,7 @@ func (h *Handler) ListTaskPushConfigs(ctx context.Context, req *a2a.ListTaskPush
 	return resp, nil
 }
 
-// DeleteTaskPushConfig deletes a configuration. Deleting a missing one succeeds (1.0,
-// section 3.1.10).
+// DeleteTaskPushConfig deletes a configuration. Deleting a missing one succeeds (1.0, section 3.1.10).
 func (h *Handler) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskPushConfigRequest) error {
 	if err := h.pushTask(ctx, req.Tenant, req.TaskID); err != nil {
 		return err

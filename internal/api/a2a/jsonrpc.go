@@ -68,8 +68,7 @@ var methods10 = rpcMethods{
 // call is a method of a2asrv.RequestHandler.
 type call[P, R any] = func(a2asrv.RequestHandler, context.Context, P) (R, error)
 
-// method returns the method with parameters and results of the wire; to and from
-// convert them.
+// method returns the method with parameters and results of the wire; to and from convert them.
 func method[P, V, R, W any](to func(*P) (V, error), call call[V, R], from func(R) (W, error)) rpcMethod {
 	return func(ctx context.Context, h a2asrv.RequestHandler, raw json.RawMessage) (any, error) {
 		decoded, err := decodeParams[P](raw)
@@ -141,9 +140,8 @@ func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 	s.dispatch(ctx, w, req, methods[version])
 }
 
-// parseRPC reads a request. With an error, it returns the request's id if it could be
-// read. A request without an id is treated as one with id null: A2A has no
-// notifications, and a faulty client would wait for an answer.
+// parseRPC reads a request. With an error, it returns the request's id if it could be read. A request without an id
+// is treated as one with id null: A2A has no notifications, and a faulty client would wait for an answer.
 func parseRPC(body []byte) (jsonrpc.Request, error) {
 	message := jsonrpc.Decode(body, jsonrpc.Limits{})
 	if message.Batch {

@@ -32,17 +32,15 @@ func decodeParams[P any](raw json.RawMessage) (*P, error) {
 	return nil, fault(a2a.ErrInvalidParams, fmt.Sprintf("params: %v", err))
 }
 
-// structural are the members, by camelCase name, whose own members are the protocol's.
-// Those of other members (metadata, data, params of extensions) are the user's and
-// are not renamed.
+// structural are the members, by camelCase name, whose own members are the protocol's. Those of other members
+// (metadata, data, params of extensions) are the user's and are not renamed.
 var structural = map[string]bool{
 	"message": true, "parts": true, "content": true, "file": true, "configuration": true, "config": true,
 	"pushNotificationConfig": true, "taskPushNotificationConfig": true, "authentication": true,
 }
 
-// camelKeys renames the protocol's members from snake_case, the names in its .proto
-// file, which its JSON form must accept too. The camelCase member wins over a
-// snake_case one.
+// camelKeys renames the protocol's members from snake_case, the names in its .proto file, which its JSON form must
+// accept too. The camelCase member wins over a snake_case one.
 func camelKeys(raw json.RawMessage) json.RawMessage {
 	if !hasSnake(raw) {
 		return raw
@@ -96,8 +94,7 @@ func remarshal(v any, fallback json.RawMessage) json.RawMessage {
 	return out
 }
 
-// hasSnake reports whether there may be a snake_case name. Most requests have none and
-// are decoded only once.
+// hasSnake reports whether there may be a snake_case name. Most requests have none and are decoded only once.
 func hasSnake(raw []byte) bool {
 	for i := 1; i+1 < len(raw); i++ {
 		if raw[i] == '_' && lower(raw[i-1]) && lower(raw[i+1]) {

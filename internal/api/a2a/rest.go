@@ -88,9 +88,8 @@ func (s *Server) restRequest(w http.ResponseWriter, r *http.Request, below strin
 	return out, nil
 }
 
-// wrapConfig03 wraps a push configuration of 0.3 in the message that the SDK expects. By
-// the protocol's HTTP rule, and from the JavaScript client, the body is the
-// configuration alone.
+// wrapConfig03 wraps a push configuration of 0.3 in the message that the SDK expects. By the protocol's HTTP rule,
+// and from the JavaScript client, the body is the configuration alone.
 func wrapConfig03(body []byte, id string) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(body, &members) != nil || members["pushNotificationConfig"] == nil {
@@ -99,8 +98,7 @@ func wrapConfig03(body []byte, id string) []byte {
 	return remarshal(map[string]any{"config": json.RawMessage(body), "configId": id}, body)
 }
 
-// hasBody reports whether a call has a body. A POST without one, such as :cancel, needs
-// no media type.
+// hasBody reports whether a call has a body. A POST without one, such as :cancel, needs no media type.
 func hasBody(r *http.Request) bool {
 	return r.Method == http.MethodPost && r.ContentLength != 0
 }
@@ -115,11 +113,10 @@ func camelQuery(query url.Values) url.Values {
 	return out
 }
 
-// restGate corrects the answers of the SDK's REST bindings. A stream whose first event
-// is an error becomes that error with its status (the SDK writes 200). The mux's plain
-// texts, such as for an unknown path, become errors of A2A. An empty answer becomes {}.
-// Errors of 0.3 have the media type of JSON, not of problem documents (RFC 9457), which
-// the SDK's own client does not read.
+// restGate corrects the answers of the SDK's REST bindings. A stream whose first event is an error becomes that
+// error with its status (the SDK writes 200). The mux's plain texts, such as for an unknown path, become errors of
+// A2A. An empty answer becomes {}. Errors of 0.3 have the media type of JSON, not of problem documents (RFC 9457),
+// which the SDK's own client does not read.
 type restGate struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
@@ -161,8 +158,7 @@ func (g *restGate) WriteHeader(status int) {
 	}
 }
 
-// muxError returns the error for a status of http.ServeMux. Its redirects for unclean
-// paths are not errors.
+// muxError returns the error for a status of http.ServeMux. Its redirects for unclean paths are not errors.
 func muxError(status int) error {
 	if status == http.StatusMethodNotAllowed {
 		return fault(errMethodNotAllowed, "this path does not support the request's method")
@@ -216,13 +212,11 @@ func (g *restGate) release() error {
 	return err
 }
 
-// extend bounds the next write, so that a client that does not read cannot hold a
-// goroutine and a subscription forever. Writers without deadlines, in tests, are left
-// without.
+// extend bounds the next write, so that a client that does not read cannot hold a goroutine and a subscription
+// forever. Writers without deadlines, in tests, are left without.
 func (g *restGate) extend() { _ = g.rc.SetWriteDeadline(time.Now().Add(g.timeout)) }
 
-// errorStatus reports whether an event is an error, by the member "error", which no
-// event of A2A has.
+// errorStatus reports whether an event is an error, by the member "error", which no event of A2A has.
 func errorStatus(data []byte) (status int, isError bool) {
 	var event struct {
 		Error *struct {

@@ -1,6 +1,5 @@
-// Package a2a serves A2A, the Agent2Agent protocol, for the hub: versions 1.0 and
-// 0.3 over JSON-RPC, REST and gRPC. All bindings call the same [Handler], which
-// calls the hub; there is no second way to run a task.
+// Package a2a serves A2A, the Agent2Agent protocol, for the hub: versions 1.0 and 0.3 over JSON-RPC, REST and gRPC.
+// All bindings call the same [Handler], which calls the hub; there is no second way to run a task.
 //
 // One HTTP path serves both versions and both HTTP bindings: JSON-RPC is a POST
 // to the path itself, REST is below it (0.3 below its /v1):
@@ -10,12 +9,10 @@
 //	…/.well-known/agent-card.json       the card of either
 //	/.well-known/agent-card.json        the hub's card, for clients of both versions
 //
-// REST and gRPC are the SDK's bindings with corrections around them (see
-// restGate). JSON-RPC is implemented here, on the SDK's types and conversions: the
-// SDK's binding cannot distinguish a malformed request from malformed parameters,
-// changes large numeric ids, answers a deletion with neither result nor error, and
-// sends the status line of a stream before it knows that the stream starts with an
-// error.
+// REST and gRPC are the SDK's bindings with corrections around them (see restGate). JSON-RPC is implemented here, on
+// the SDK's types and conversions: the SDK's binding cannot distinguish a malformed request from malformed
+// parameters, changes large numeric ids, answers a deletion with neither result nor error, and sends the status line
+// of a stream before it knows that the stream starts with an error.
 package a2a
 
 import (
@@ -43,11 +40,9 @@ type Options struct {
 	Push *push.Service
 	// Version is the hub's, for the cards.
 	Version string
-	// BaseURL is the address in cards, without a trailing slash. Empty means the
-	// address of the request.
+	// BaseURL is the address in cards, without a trailing slash. Empty means the address of the request.
 	BaseURL string
-	// GRPCAddress is the host:port of the gRPC server, for the cards; empty if
-	// there is none.
+	// GRPCAddress is the host:port of the gRPC server, for the cards; empty if there is none.
 	GRPCAddress string
 	// TokenRequired states in the cards that a bearer token is required. The
 	// middleware of the caller and [GRPCOptions] check it.
@@ -58,8 +53,7 @@ type Options struct {
 	MaxBody int64
 	// KeepAlive is the time between comments on a silent stream; 0 means 15 s.
 	KeepAlive time.Duration
-	// WriteTimeout bounds one write to a streaming client, which disconnects clients
-	// that do not read; 0 means 30 s.
+	// WriteTimeout bounds one write to a streaming client, which disconnects clients that do not read; 0 means 30 s.
 	WriteTimeout time.Duration
 	// Wrap, if not nil, wraps the handler of all bindings.
 	Wrap func(a2asrv.RequestHandler) a2asrv.RequestHandler
@@ -67,8 +61,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Server serves all bindings. It is safe for concurrent use and owns no goroutines
-// beyond those of running requests.
+// Server serves all bindings. It is safe for concurrent use and owns no goroutines beyond those of running requests.
 type Server struct {
 	opts    Options
 	log     *slog.Logger
@@ -167,8 +160,7 @@ func writeHTTPError(w http.ResponseWriter, below string, err error) {
 	writeRESTError(w, err)
 }
 
-// splitPath returns the agent of /agents/{agent}/a2a… ("" for /a2a…) and the rest of
-// the path, at least "/".
+// splitPath returns the agent of /agents/{agent}/a2a… ("" for /a2a…) and the rest of the path, at least "/".
 func splitPath(path string) (agent, below string, ok bool) {
 	rest, one := strings.CutPrefix(path, "/agents/")
 	if one {

@@ -21,8 +21,7 @@ const (
 
 const versionParam = "A2A-Version"
 
-// requestedVersion returns the version in the header or the query parameter
-// A2A-Version, "" for none.
+// requestedVersion returns the version in the header or the query parameter A2A-Version, "" for none.
 func requestedVersion(h http.Header, query url.Values) (a2a.ProtocolVersion, error) {
 	return parseVersion(cmp.Or(strings.TrimSpace(h.Get(versionParam)), strings.TrimSpace(query.Get(versionParam))))
 }

@@ -39,9 +39,8 @@ var (
 // Client is a client of a hub. It is safe for concurrent use. Requests share one
 // connection; each stream has its own, so that a slow reader delays nothing else.
 //
-// If the hub has closed the connection between two calls, as it does with idle ones,
-// the next call connects again. A call during which the connection is lost is not
-// repeated and fails with [ErrLost].
+// If the hub has closed the connection between two calls, as it does with idle ones, the next call connects again. A
+// call during which the connection is lost is not repeated and fails with [ErrLost].
 type Client struct {
 	socket string
 
@@ -95,9 +94,8 @@ func (c *Client) connected(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// Call sends a request and decodes the answer into result, a pointer, or nil to discard
-// it. An error of the hub is a *[jsonrpc.Error]. When ctx ends, Call returns its
-// error, and the hub still completes the request.
+// Call sends a request and decodes the answer into result, a pointer, or nil to discard it. An error of the hub is a
+// *[jsonrpc.Error]. When ctx ends, Call returns its error, and the hub still completes the request.
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
 	conn, err := c.connected(ctx)
 	if err != nil {
@@ -138,8 +136,7 @@ func (c *Client) Task(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskGet, dialect.TaskParams{ID: id})
 }
 
-// Cancel cancels a task and the tasks delegated from it. It returns when all their
-// processes have ended.
+// Cancel cancels a task and the tasks delegated from it. It returns when all their processes have ended.
 func (c *Client) Cancel(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id})
 }
@@ -170,8 +167,7 @@ func (c *Client) Swarm(ctx context.Context, id string) (*swarm.Session, error) {
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmGet, dialect.SwarmParams{ID: id})
 }
 
-// AwaitSwarm returns a swarm when its sequence is not after or it has ended, and
-// unchanged after 20 seconds.
+// AwaitSwarm returns a swarm when its sequence is not after or it has ended, and unchanged after 20 seconds.
 func (c *Client) AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error) {
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmGet, dialect.SwarmParams{ID: id, After: after})
 }
@@ -216,8 +212,7 @@ func (c *Client) Document(ctx context.Context, name string) (*documents.Content,
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsGet, dialect.DocumentParams{Name: name})
 }
 
-// AwaitDocument returns a document when its version is not seen, and unchanged after
-// 25 seconds.
+// AwaitDocument returns a document when its version is not seen, and unchanged after 25 seconds.
 func (c *Client) AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error) {
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsWait, dialect.DocumentParams{Name: name, Seen: seen})
 }

@@ -15,9 +15,8 @@ import (
 // attachTimeout bounds the hub's answer.
 const attachTimeout = 10 * time.Second
 
-// AttachMCP opens an MCP connection to the hub, with one message per line. The token
-// identifies an agent of the hub; "" is the user. ctx bounds the opening. The caller
-// closes the connection.
+// AttachMCP opens an MCP connection to the hub, with one message per line. The token identifies an agent of the hub;
+// "" is the user. ctx bounds the opening. The caller closes the connection.
 func AttachMCP(ctx context.Context, socket, token string) (*MCPConn, error) {
 	conn, err := dial(ctx, socket)
 	if err != nil {

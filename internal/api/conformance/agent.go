@@ -1,7 +1,6 @@
-// Package conformance is the system under test for the official test suites: for the
-// A2A compatibility kits an agent whose answer depends on the message's id, for the
-// MCP suite a server with the tools, resources and prompts that it calls. Only the
-// hidden command "parley conformance" uses it; a normal hub does not.
+// Package conformance is the system under test for the official test suites: for the A2A compatibility kits an agent
+// whose answer depends on the message's id, for the MCP suite a server with the tools, resources and prompts that it
+// calls. Only the hidden command "parley conformance" uses it; a normal hub does not.
 package conformance
 
 import (

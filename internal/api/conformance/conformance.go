@@ -121,8 +121,7 @@ func (s *Suite) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// messenger answers tck-message-response with a message without a task, which the hub's
-// agents never do.
+// messenger answers tck-message-response with a message without a task, which the hub's agents never do.
 type messenger struct{ a2asrv.RequestHandler }
 
 const messageResponse = "tck-message-response"

@@ -1,7 +1,6 @@
 package conformance
 
-// The official MCP suite also uses what the latest revision deprecates, since earlier
-// revisions have it.
+// The official MCP suite also uses what the latest revision deprecates, since earlier revisions have it.
 //lint:file-ignore SA1019 logging, sampling and roots are tested too
 
 import (
@@ -33,8 +32,7 @@ func newMCP(version string) *mcphttp.Handler {
 	})
 }
 
-// newMCPServer returns the server with the tools, resources and prompts that the suite
-// specifies.
+// newMCPServer returns the server with the tools, resources and prompts that the suite specifies.
 func newMCPServer(version string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "parley-conformance", Version: version}, &mcp.ServerOptions{
 		CompletionHandler: complete,

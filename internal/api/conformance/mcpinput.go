@@ -13,9 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Since 2026-07-28 a server does not call its client: a result requests input, and the
-// client repeats its request with it. The client returns the server's state, which must
-// be one that the server has sent.
+// Since 2026-07-28 a server does not call its client: a result requests input, and the client repeats its request
+// with it. The client returns the server's state, which must be one that the server has sent.
 
 // states has the states that were sent, by their sealed texts.
 type states struct{ sent sync.Map }

@@ -239,8 +239,7 @@ const headerSchema = `{
 	}
 }`
 
-// addProtocolTools adds the tools for the tests of schemas, headers, capabilities,
-// changed lists and broken streams.
+// addProtocolTools adds the tools for the tests of schemas, headers, capabilities, changed lists and broken streams.
 func addProtocolTools(server *mcp.Server) {
 	repeat := func(_ context.Context, _ *mcp.CallToolRequest, in object) (*mcp.CallToolResult, error) {
 		return answerf("called with %v", in), nil

@@ -51,8 +51,7 @@ func each[A, B any](list []A, f func(A) B) []B {
 	return out
 }
 
-// FromTask translates a task with the last historyLength messages of its
-// history, or all of them if that is nil.
+// FromTask translates a task with the last historyLength messages of its history, or all of them if that is nil.
 func FromTask(t *a2a.Task, historyLength *int) Task {
 	history := t.History
 	if historyLength != nil && len(history) > *historyLength {

@@ -22,8 +22,7 @@ type DocumentShareParams struct {
 	Role  documents.Role `json:"role"`
 }
 
-// DocumentParams name a document, and for MethodDocumentsWait the version that the
-// caller has.
+// DocumentParams name a document, and for MethodDocumentsWait the version that the caller has.
 type DocumentParams struct {
 	Name string `json:"name"`
 	Seen string `json:"seen,omitempty"`
@@ -100,8 +99,7 @@ func (s *Service) documentsShares(ctx context.Context, name string) (map[string]
 	return s.cfg.Shares.Shares(ctx, name)
 }
 
-// CodeOutcomeUnknown is the name of the code of a change that may or may not have
-// been made.
+// CodeOutcomeUnknown is the name of the code of a change that may or may not have been made.
 const CodeOutcomeUnknown = "OUTCOME_UNKNOWN"
 
 // documentError translates an error about a document that the caller can act on.

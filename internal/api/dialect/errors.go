@@ -47,8 +47,7 @@ var wireCodes = map[hub.Code]wireCode{
 	hub.CodeContextNotFound: {CodeContextNotFound, "CONTEXT_NOT_FOUND"},
 }
 
-// rpcError translates an error that the caller can act on. The hub's own errors
-// stay as they are, for the log.
+// rpcError translates an error that the caller can act on. The hub's own errors stay as they are, for the log.
 func rpcError(err error) error {
 	var he *hub.Error
 	switch {

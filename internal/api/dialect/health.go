@@ -8,8 +8,7 @@ const (
 	HubUnhealthy = "unhealthy"
 )
 
-// HealthReport is the body of GET /health. Callers without the token get no
-// numbers.
+// HealthReport is the body of GET /health. Callers without the token get no numbers.
 type HealthReport struct {
 	Status      string       `json:"status"`           // healthy, or unhealthy with HTTP 503
 	Reason      string       `json:"reason,omitempty"` // why the hub is unhealthy

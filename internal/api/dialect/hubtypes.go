@@ -59,8 +59,7 @@ type Status struct {
 	Bus *BusStatus `json:"bus,omitempty"`
 	// MCPServers are the MCP servers whose tools the agents share.
 	MCPServers []MCPServerStatus `json:"mcpServers,omitempty"`
-	// Peers is the status of hubs on other machines; only on the socket, and only if
-	// peers.enabled is set.
+	// Peers is the status of hubs on other machines; only on the socket, and only if peers.enabled is set.
 	Peers *PeersStatus `json:"peers,omitempty"`
 	PID   int          `json:"pid,omitempty"`
 }
@@ -117,12 +116,10 @@ type MCPServerStatus struct {
 	Skipped   int    `json:"skipped,omitempty"` // tools, resources and prompts that were refused; the log says why
 }
 
-// MCPParams are the params of hub/mcp, which turns a connection of the socket into
-// an MCP connection: after the answer {}, both ends send MCP messages, one per
-// line. It must be the connection's first request.
+// MCPParams are the params of hub/mcp, which turns a connection of the socket into an MCP connection: after the
+// answer {}, both ends send MCP messages, one per line. It must be the connection's first request.
 type MCPParams struct {
-	// Token identifies an agent of the hub: PARLEY_TASK_TOKEN of its environment.
-	// Empty is the user.
+	// Token identifies an agent of the hub: PARLEY_TASK_TOKEN of its environment. Empty is the user.
 	Token string `json:"token,omitempty"`
 }
 
@@ -135,8 +132,7 @@ type AgentStatus struct {
 	Queued  int    `json:"queued"`
 }
 
-// Agent is one element of the result of hub/agents/list, and the result of
-// hub/agents/get.
+// Agent is one element of the result of hub/agents/list, and the result of hub/agents/get.
 type Agent struct {
 	ID           string    `json:"id"`
 	Name         string    `json:"name"`
@@ -237,9 +233,8 @@ type AgentParams struct {
 	AgentID string `json:"agentId"`
 }
 
-// TasksListParams are the parameters of hub/tasks/list and hub/tasks/page, which
-// return the newest tasks first and at most 16 MiB; only hub/tasks/page reports
-// that more follow, with a cursor.
+// TasksListParams are the parameters of hub/tasks/list and hub/tasks/page, which return the newest tasks first and
+// at most 16 MiB; only hub/tasks/page reports that more follow, with a cursor.
 type TasksListParams struct {
 	ContextID string    `json:"contextId,omitempty"`
 	AgentID   string    `json:"agentId,omitempty"`
@@ -276,8 +271,7 @@ type SendConfig struct {
 	AcceptedOutputModes []string `json:"acceptedOutputModes,omitempty"`
 }
 
-// TaskParams are the parameters of tasks/get, tasks/cancel and
-// tasks/resubscribe.
+// TaskParams are the parameters of tasks/get, tasks/cancel and tasks/resubscribe.
 type TaskParams struct {
 	ID            string `json:"id"`
 	HistoryLength *int   `json:"historyLength,omitempty"` // tasks/get, and the snapshots of tasks/resubscribe
@@ -301,8 +295,7 @@ type BusGrant struct {
 	StoreDir   string `json:"storeDir"`   // of the server; synced by the process if durability is commit
 	Durability string `json:"durability"` // commit, always or fast
 	PID        int    `json:"pid"`        // of the hub
-	// Cluster is the URL of the cluster behind the hub's link; missing for the hub's
-	// own bus.
+	// Cluster is the URL of the cluster behind the hub's link; missing for the hub's own bus.
 	Cluster string `json:"cluster,omitempty"`
 }
 
@@ -311,8 +304,7 @@ type BusGrant struct {
 type NetworkJoinParams struct {
 	AgentType   string `json:"agentType"`
 	ProjectPath string `json:"projectPath"`
-	// GUID and Secret are from an earlier NetworkGrant, to rejoin after a restart of
-	// the hub.
+	// GUID and Secret are from an earlier NetworkGrant, to rejoin after a restart of the hub.
 	GUID   string `json:"guid,omitempty"`
 	Secret string `json:"secret,omitempty"`
 	// Via is empty for the network on the hub's bus. To join the linked cluster's

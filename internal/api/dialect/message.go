@@ -49,8 +49,7 @@ func (s TaskState) Ended() bool {
 	return false
 }
 
-// Final reports whether a stream ends with this state: the task has ended, or
-// waits for its user.
+// Final reports whether a stream ends with this state: the task has ended, or waits for its user.
 func (s TaskState) Final() bool {
 	return s.Ended() || s == StateInputRequired || s == StateAuthRequired
 }
@@ -93,8 +92,7 @@ func (m *Message) Text() string {
 	return textOf(m.Parts)
 }
 
-// Part is a part of a message or artifact: Kind says which one of Text, File and
-// Data is set.
+// Part is a part of a message or artifact: Kind says which one of Text, File and Data is set.
 type Part struct {
 	Kind     string         `json:"kind"`
 	Text     *string        `json:"text,omitempty"`
@@ -117,8 +115,7 @@ func DataPart(data map[string]any) Part {
 // FilePart returns a part with a file.
 func FilePart(file File) Part { return Part{Kind: KindFile, File: &file} }
 
-// File is a file by content or by address: exactly one of Bytes (base64 on the
-// wire, not nil) and URI is set.
+// File is a file by content or by address: exactly one of Bytes (base64 on the wire, not nil) and URI is set.
 type File struct {
 	Name     string `json:"name"`
 	MimeType string `json:"mimeType"`
@@ -137,8 +134,7 @@ type Task struct {
 	Metadata  map[string]any `json:"metadata,omitempty"`
 }
 
-// Text returns the agent's answer: the status message's text, or else the
-// artifacts'.
+// Text returns the agent's answer: the status message's text, or else the artifacts'.
 func (t *Task) Text() string {
 	if text := t.Status.Message.Text(); text != "" {
 		return text
@@ -179,8 +175,7 @@ type Artifact struct {
 	Extensions  []string       `json:"extensions,omitempty"`
 }
 
-// StatusUpdate is the event of a changed status. Final is set on the last event
-// of a stream.
+// StatusUpdate is the event of a changed status. Final is set on the last event of a stream.
 type StatusUpdate struct {
 	Kind      string         `json:"kind"`
 	TaskID    string         `json:"taskId"`

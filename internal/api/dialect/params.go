@@ -137,8 +137,7 @@ func (o object) boolean(name string, otherwise bool) bool {
 	return raw[0] == 't'
 }
 
-// integer reads an optional whole number in [least, most], such as 10, 10.0 or
-// 1e1.
+// integer reads an optional whole number in [least, most], such as 10, 10.0 or 1e1.
 func (o object) integer(name string, least, most int64) *int64 {
 	raw := o.get(name, rawjson.Number, false)
 	if raw == nil {

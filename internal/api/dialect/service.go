@@ -1,23 +1,19 @@
-// Package dialect is the hub's own JSON-RPC dialect: the methods of the hub's
-// specification (hub/*, message/*, tasks/*) with the shapes of A2A 0.3 and the
-// specification's error codes. It translates between them and package hub, the
-// same on the Unix socket and on HTTP. Pure A2A is package a2a.
+// Package dialect is the hub's own JSON-RPC dialect: the methods of the hub's specification (hub/*, message/*,
+// tasks/*) with the shapes of A2A 0.3 and the specification's error codes. It translates between them and package
+// hub, the same on the Unix socket and on HTTP. Pure A2A is package a2a.
 //
-// Parameters that the dialect knows are decoded strictly: names match by case,
-// types must be right, duplicates are errors, and an error names the parameter
-// ("message.parts[0].text"). Unknown parameters are ignored, since A2A clients
-// send more than the hub's specification lists.
+// Parameters that the dialect knows are decoded strictly: names match by case, types must be right, duplicates are
+// errors, and an error names the parameter ("message.parts[0].text"). Unknown parameters are ignored, since A2A
+// clients send more than the hub's specification lists.
 //
-// Where the specification leaves a shape open: hub/tasks/list and
-// hub/contexts/list return arrays, as hub/agents/list does; hub/tasks/page
-// returns a page and a cursor. Uptime is in milliseconds. A health's lastCheck is
-// null before the first check.
+// Where the specification leaves a shape open: hub/tasks/list and hub/contexts/list return arrays, as
+// hub/agents/list does; hub/tasks/page returns a page and a cursor. Uptime is in milliseconds. A health's lastCheck
+// is null before the first check.
 //
-// Streams (message/stream, tasks/resubscribe) send the task first, then status
-// and artifact updates; the last event is a status update with final set. Over
-// HTTP each event is a JSON-RPC response in an SSE event. On the socket each is a
-// notification with the method stream/event and the request's id in its params;
-// the response to the request, the final task, ends the stream.
+// Streams (message/stream, tasks/resubscribe) send the task first, then status and artifact updates; the last event
+// is a status update with final set. Over HTTP each event is a JSON-RPC response in an SSE event. On the socket each
+// is a notification with the method stream/event and the request's id in its params; the response to the request,
+// the final task, ends the stream.
 package dialect
 
 import (
@@ -111,13 +107,11 @@ type Config struct {
 	// LoopStep writes a step of one of the user's loops to the audit log.
 	LoopStep  func(list string, s ralph.Step) error
 	Documents *documents.Library
-	// Shares has the documents in which the service sets the roles of other processes'
-	// agents.
+	// Shares has the documents in which the service sets the roles of other processes' agents.
 	Shares *documents.Library
 }
 
-// Service answers the dialect's requests. It is a jsonrpc.Handler and safe for
-// concurrent use.
+// Service answers the dialect's requests. It is a jsonrpc.Handler and safe for concurrent use.
 type Service struct {
 	cfg     Config
 	methods map[string]jsonrpc.HandlerFunc

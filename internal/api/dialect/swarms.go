@@ -15,8 +15,7 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// Swarms is what the dialect needs of the hub's coordinator; see
-// [swarm.Coordinator].
+// Swarms is what the dialect needs of the hub's coordinator; see [swarm.Coordinator].
 type Swarms interface {
 	Create(ctx context.Context, p swarm.Plan) (swarm.Session, error)
 	Session(ctx context.Context, id string) (swarm.Session, error)
@@ -92,8 +91,7 @@ func (s *Service) swarmGet(c *call) action {
 	}
 }
 
-// awaitSwarm returns the swarm when its sequence differs from after, it has ended or
-// swarmPatience has passed.
+// awaitSwarm returns the swarm when its sequence differs from after, it has ended or swarmPatience has passed.
 func (s *Service) awaitSwarm(ctx context.Context, id string, after uint64) (swarm.Session, error) {
 	for deadline := time.Now().Add(swarmPatience); ; {
 		session, err := s.cfg.Swarms.Session(ctx, id)

@@ -20,9 +20,8 @@ type Message struct {
 	Batch bool // the answer is an array
 }
 
-// Decode decodes a request, a notification or a batch. The requests refer to data,
-// which must not change while they are in use. An invalid message, an empty batch or
-// one above the limit becomes one call with the error.
+// Decode decodes a request, a notification or a batch. The requests refer to data, which must not change while they
+// are in use. An invalid message, an empty batch or one above the limit becomes one call with the error.
 func Decode(data []byte, limits Limits) Message {
 	limits = limits.withDefaults()
 	if err := rawjson.Check(data, limits.Depth); err != nil {

@@ -45,8 +45,7 @@ func (l Limits) withDefaults() Limits {
 	return Limits{Depth: cmp.Or(max(l.Depth, 0), 64), Batch: cmp.Or(max(l.Batch, 0), 100), ID: cmp.Or(max(l.ID, 0), 1024)}
 }
 
-// ID is the id of a request in its original notation. The zero ID means none, as in a
-// notification.
+// ID is the id of a request in its original notation. The zero ID means none, as in a notification.
 type ID struct{ raw string }
 
 // NullID is the id null, for answers to requests with an unknown id.

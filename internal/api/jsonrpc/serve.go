@@ -19,10 +19,9 @@ type Emit func(event any) error
 
 // Handler answers requests. It must be safe for concurrent use.
 type Handler interface {
-	// Handle returns the result or an error: an *Error is sent to the peer; any other
-	// is logged and becomes an internal error. emit is nil if the transport cannot
-	// send events for this request. ctx ends with the peer's connection, except for
-	// notifications, which get a minute.
+	// Handle returns the result or an error: an *Error is sent to the peer; any other is logged and becomes an
+	// internal error. emit is nil if the transport cannot send events for this request. ctx ends with the peer's
+	// connection, except for notifications, which get a minute.
 	Handle(ctx context.Context, req Request, emit Emit) (result any, err error)
 }
 
@@ -34,8 +33,7 @@ func (f HandlerFunc) Handle(ctx context.Context, req Request, emit Emit) (any, e
 	return f(ctx, req, emit)
 }
 
-// Dispatcher calls a handler for decoded messages and encodes the answers. It is safe
-// for concurrent use.
+// Dispatcher calls a handler for decoded messages and encodes the answers. It is safe for concurrent use.
 type Dispatcher struct {
 	Handler Handler
 	Log     *slog.Logger // nil means slog.Default
@@ -141,8 +139,7 @@ func (d *Dispatcher) log() *slog.Logger {
 	return slog.Default()
 }
 
-// AppendResult appends a response with a result to dst. If the result cannot be
-// encoded, it returns dst unchanged.
+// AppendResult appends a response with a result to dst. If the result cannot be encoded, it returns dst unchanged.
 func AppendResult(dst []byte, id ID, result any) ([]byte, error) {
 	start := len(dst)
 	dst = append(dst, `{"jsonrpc":"2.0","result":`...)
@@ -164,8 +161,7 @@ func AppendError(dst []byte, id ID, e *Error) []byte {
 	return appendID(dst, id)
 }
 
-// AppendNotification appends a notification to dst. If it cannot be encoded, it returns
-// dst unchanged.
+// AppendNotification appends a notification to dst. If it cannot be encoded, it returns dst unchanged.
 func AppendNotification(dst []byte, method string, params any) ([]byte, error) {
 	start := len(dst)
 	dst = append(dst, `{"jsonrpc":"2.0","method":`...)

@@ -121,8 +121,7 @@ func (a *access) tokenValid(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
 }
 
-// tokenProtocol begins the WebSocket subprotocol with a page's token. Pages cannot set
-// headers, and URLs are logged.
+// tokenProtocol begins the WebSocket subprotocol with a page's token. Pages cannot set headers, and URLs are logged.
 const tokenProtocol = "parley.token."
 
 // offeredToken returns the token in a WebSocket request's subprotocols.

@@ -110,8 +110,7 @@ func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool
 		s.refuseBody(w, err)
 		return nil, false
 	}
-	// net/http detects a disconnected client by reading on. It would mistake the
-	// deadline for that.
+	// net/http detects a disconnected client by reading on. It would mistake the deadline for that.
 	w.readUntil(time.Time{})
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))
@@ -215,8 +214,7 @@ func newResponse(w http.ResponseWriter, timeout time.Duration) *response {
 // Unwrap lets http.ResponseController reach the connection.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader writes the status with a new deadline: that of an earlier request on the
-// connection may have passed.
+// WriteHeader writes the status with a new deadline: that of an earlier request on the connection may have passed.
 func (w *response) WriteHeader(status int) {
 	if status >= http.StatusOK {
 		w.status = status

@@ -61,8 +61,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 	s.answer(w, d.ServeCall(r.Context(), nil, call, nil))
 }
 
-// stream answers a request with Server-Sent Events. An error before the first event is
-// answered in plain JSON.
+// stream answers a request with Server-Sent Events. An error before the first event is answered in plain JSON.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, req jsonrpc.Request) {
 	events := &jsonrpc.EventStream{W: w, KeepAlive: s.cfg.Limits.KeepAlive, CacheControl: "no-cache, no-store"}
 	defer events.Close()

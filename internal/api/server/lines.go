@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// errLineTooLong is returned for a line that was too long. It was skipped, and the next
-// line can be read.
+// errLineTooLong is returned for a line that was too long. It was skipped, and the next line can be read.
 var errLineTooLong = errors.New("the line is too long")
 
 // lineReader reads lines from a connection.
@@ -30,8 +29,7 @@ func newLineReader(conn net.Conn, limits Limits, stopped func() bool) *lineReade
 	return &lineReader{conn: conn, buf: bufio.NewReaderSize(conn, 16<<10), limits: limits, stopped: stopped}
 }
 
-// wait blocks until data can be read. A timeout means that the connection was idle for
-// too long.
+// wait blocks until data can be read. A timeout means that the connection was idle for too long.
 func (l *lineReader) wait() error {
 	if l.buf.Buffered() > 0 {
 		return nil

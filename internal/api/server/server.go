@@ -1,18 +1,14 @@
-// Package server serves the hub on the Unix socket and over HTTP. It owns
-// listeners, connections, limits and access control; handlers (package dialect, and
-// mounted ones) answer the requests.
+// Package server serves the hub on the Unix socket and over HTTP. It owns listeners, connections, limits and access
+// control; handlers (package dialect, and mounted ones) answer the requests.
 //
-// The socket has newline-delimited JSON-RPC. The requests of a connection run
-// concurrently, and answers are sent in the order in which they are ready. Reading
-// pauses at the limit of concurrent requests. Events of a stream are notifications
-// with the method stream/event. A line that is too long is answered with an error and
-// skipped. A client that does not read is disconnected; tasks of a disconnected
-// client keep running.
+// The socket has newline-delimited JSON-RPC. The requests of a connection run concurrently, and answers are sent in
+// the order in which they are ready. Reading pauses at the limit of concurrent requests. Events of a stream are
+// notifications with the method stream/event. A line that is too long is answered with an error and skipped. A
+// client that does not read is disconnected; tasks of a disconnected client keep running.
 //
-// HTTP has the same at POST / and POST /stream, and serves GET /health and the
-// documents below /.well-known. Without a token only loopback is allowed. A request's
-// Host and Origin must be the server's own (DNS rebinding); with a token, everything
-// but the short GET /health requires it.
+// HTTP has the same at POST / and POST /stream, and serves GET /health and the documents below /.well-known. Without
+// a token only loopback is allowed. A request's Host and Origin must be the server's own (DNS rebinding); with a
+// token, everything but the short GET /health requires it.
 package server
 
 import (
@@ -60,9 +56,8 @@ type Config struct {
 	Socket string
 	// SocketHandler answers the requests on the socket.
 	SocketHandler jsonrpc.Handler
-	// SocketMCP handles a connection of the socket whose first request is
-	// dialect.MethodMCP: it returns the function that serves the connection from then
-	// on, or the error for the request. Nil disables the method.
+	// SocketMCP handles a connection of the socket whose first request is dialect.MethodMCP: it returns the function
+	// that serves the connection from then on, or the error for the request. Nil disables the method.
 	SocketMCP func(params json.RawMessage) (Attached, *jsonrpc.Error)
 	// HTTP is the address of the HTTP server, "127.0.0.1:8080"; "" means none.
 	HTTP string
@@ -72,20 +67,17 @@ type Config struct {
 	Cards *dialect.Directory
 	// Health returns the body of GET /health.
 	Health func() dialect.HealthReport
-	// Token is the bearer token of HTTP; "" means none, which is only allowed on
-	// loopback.
+	// Token is the bearer token of HTTP; "" means none, which is only allowed on loopback.
 	Token string
 	// Hosts are the server's names besides loopback's.
 	Hosts []string
-	// Origins are allowed browser origins besides the server's own, such as
-	// "https://example.org".
+	// Origins are allowed browser origins besides the server's own, such as "https://example.org".
 	Origins []string
 	Limits  Limits
 	Log     *slog.Logger // nil means slog.Default
 }
 
-// Attached serves a connection until its client disconnects or ctx ends. Closing in
-// ends a read.
+// Attached serves a connection until its client disconnects or ctx ends. Closing in ends a read.
 type Attached func(ctx context.Context, in io.ReadCloser, out io.Writer)
 
 // Limits bound the resources of clients. Zero means the default in the comment.
@@ -116,8 +108,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Server owns the hub's listeners. Call Mount, Start and Shutdown in this order, from
-// one goroutine.
+// Server owns the hub's listeners. Call Mount, Start and Shutdown in this order, from one goroutine.
 type Server struct {
 	cfg      Config
 	log      *slog.Logger
@@ -166,9 +157,8 @@ func (s *Server) Handler() http.Handler {
 	return s.guard(s.mux)
 }
 
-// Start binds the listeners and serves them in the background until Shutdown. When it
-// returns, clients can connect; after an error nothing is open. ctx bounds only the
-// start.
+// Start binds the listeners and serves them in the background until Shutdown. When it returns, clients can connect;
+// after an error nothing is open. ctx bounds only the start.
 func (s *Server) Start(ctx context.Context) error {
 	s.base, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var httpListener net.Listener
@@ -199,8 +189,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Failed receives the error of a listener that fails while the server runs. The other
-// listener continues.
+// Failed receives the error of a listener that fails while the server runs. The other listener continues.
 func (s *Server) Failed() <-chan error { return s.failed }
 
 func (s *Server) report(err error) {
@@ -212,10 +201,9 @@ func (s *Server) report(err error) {
 // Addr returns the address of HTTP after Start, nil without HTTP.
 func (s *Server) Addr() net.Addr { return s.httpAddr }
 
-// Shutdown stops accepting requests, removes the socket and waits for running requests.
-// When ctx ends first, these are answered with an error and their tasks keep running.
-// Close the hub before, so that running requests get their tasks' results. A second
-// call does nothing.
+// Shutdown stops accepting requests, removes the socket and waits for running requests. When ctx ends first, these
+// are answered with an error and their tasks keep running. Close the hub before, so that running requests get their
+// tasks' results. A second call does nothing.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if s.draining.Swap(true) || s.cancel == nil {
 		return nil // stopped already, or never started

@@ -98,12 +98,10 @@ func (s *socketServer) shutdown() error {
 	return err
 }
 
-// outgoing is the size of a connection's send buffer, in messages. Handlers block when
-// it is full.
+// outgoing is the size of a connection's send buffer, in messages. Handlers block when it is full.
 const outgoing = 64
 
-// socketConn is a connection, with a goroutine for reading, one for writing, and one for
-// each request.
+// socketConn is a connection, with a goroutine for reading, one for writing, and one for each request.
 type socketConn struct {
 	nc     net.Conn
 	server *socketServer
@@ -234,8 +232,7 @@ func (c *socketConn) read() {
 	}
 }
 
-// attach serves MCP on the connection until it ends and returns true, if the line is the
-// request for that.
+// attach serves MCP on the connection until it ends and returns true, if the line is the request for that.
 func (c *socketConn) attach(line []byte, lines *lineReader) bool {
 	msg := jsonrpc.Decode(line, c.server.cfg.Limits.RPC)
 	if len(msg.Calls) != 1 || msg.Calls[0].Request.Method != dialect.MethodMCP || msg.Batch {
@@ -295,8 +292,7 @@ func (w attachedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// nextLine reads a line. It also returns io.EOF if the connection was idle for too long
-// and no request is running.
+// nextLine reads a line. It also returns io.EOF if the connection was idle for too long and no request is running.
 func (c *socketConn) nextLine(lines *lineReader) ([]byte, error) {
 	for {
 		err := lines.wait()
@@ -356,8 +352,7 @@ func (c *socketConn) queue(line []byte) error {
 		return nil
 	case <-c.ctx.Done():
 	}
-	// A last answer is still sent if the buffer has room: ctx may have ended because
-	// the server stops.
+	// A last answer is still sent if the buffer has room: ctx may have ended because the server stops.
 	select {
 	case c.out <- line:
 		return nil

@@ -41,9 +41,8 @@ type Config struct {
 	Hub func() (*config.Loaded, error)
 	// Autostart starts a hub in the background if none is running.
 	Autostart bool
-	// Command is the program and its first arguments that start the hub; --socket,
-	// --data-dir, --config and --http-port are appended. Nil means this program's own
-	// `start --background`.
+	// Command is the program and its first arguments that start the hub; --socket, --data-dir, --config and
+	// --http-port are appended. Nil means this program's own `start --background`.
 	Command []string
 }
 
@@ -87,10 +86,9 @@ func New(cfg Config) *Finder {
 	return &Finder{cfg: cfg}
 }
 
-// Dial makes one attempt to connect to the configured server or to join the hub's bus; it may
-// start the hub, which takes up to a minute. Errors are *bus.Error with a remedy. The returned
-// Bus reconnects without a time limit. A reconnect restarts a hub that was killed, but not one
-// that was stopped.
+// Dial makes one attempt to connect to the configured server or to join the hub's bus; it may start the hub, which
+// takes up to a minute. Errors are *bus.Error with a remedy. The returned Bus reconnects without a time limit. A
+// reconnect restarts a hub that was killed, but not one that was stopped.
 func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 	if f.cfg.URL != "" {
 		return bus.Open(ctx, f.cfg.Config)
@@ -110,11 +108,10 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 	})
 }
 
-// DialAgent is Dial for one agent of this computer's network: the hub assigns the agent its
-// identity, and restricts the Bus to what that agent needs. settings are those of the network
-// and not of an agent. If settings.Via is set, the network is the one of the cluster that the
-// hub is linked to: the Bus is this computer's part of it, and the Place's DialCluster
-// connects to the cluster, also restricted to the agent.
+// DialAgent is Dial for one agent of this computer's network: the hub assigns the agent its identity, and restricts
+// the Bus to what that agent needs. settings are those of the network and not of an agent. If settings.Via is set,
+// the network is the one of the cluster that the hub is linked to: the Bus is this computer's part of it, and the
+// Place's DialCluster connects to the cluster, also restricted to the agent.
 func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinParams, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 	var place agentnet.Admission
 	join := func(ctx context.Context, policy startPolicy, a registry.AdmissionRequest, via string) (grant bus.Grant, err error) {

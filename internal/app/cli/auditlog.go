@@ -51,10 +51,9 @@ func (d *auditDamage) add(err error) {
 	}
 }
 
-// readAudit calls do with the records of the log in dir that the filter selects, oldest
-// first, until do fails. A missing directory is an empty log. The log may be written
-// meanwhile. Damage is counted and skipped; the error is that of do, or an [*audit.Error] if
-// the files cannot be read at all.
+// readAudit calls do with the records of the log in dir that the filter selects, oldest first, until do fails. A
+// missing directory is an empty log. The log may be written meanwhile. Damage is counted and skipped; the error is
+// that of do, or an [*audit.Error] if the files cannot be read at all.
 func readAudit(dir string, f auditFilter, do func(audit.Record) error) (auditDamage, error) {
 	from := uint64(0)
 	if f.Latest > 0 {

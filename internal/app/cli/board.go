@@ -6,15 +6,13 @@ import (
 	"strings"
 )
 
-// board is a block of lines on a terminal that is redrawn in place. It is not safe for
-// concurrent use.
+// board is a block of lines on a terminal that is redrawn in place. It is not safe for concurrent use.
 type board struct {
 	w     io.Writer
 	lines int // drawn last
 }
 
-// newBoard returns a board on w, and nil unless w is a terminal that can redraw lines and
-// the format is for people.
+// newBoard returns a board on w, and nil unless w is a terminal that can redraw lines and the format is for people.
 func (a *app) newBoard(w io.Writer) *board {
 	if a.json() || !isTerminal(w) || a.getenv("TERM") == "dumb" {
 		return nil
@@ -22,8 +20,7 @@ func (a *app) newBoard(w io.Writer) *board {
 	return &board{w: w}
 }
 
-// draw replaces the block. The lines must fit the width; lines below the terminal's height
-// are cut.
+// draw replaces the block. The lines must fit the width; lines below the terminal's height are cut.
 func (b *board) draw(lines []string) {
 	var out strings.Builder
 	if b.lines > 0 {

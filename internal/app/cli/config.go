@@ -14,8 +14,7 @@ import (
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
-// The two configurations: of the hub, and of the MCP server in the project of the current
-// directory.
+// The two configurations: of the hub, and of the MCP server in the project of the current directory.
 const (
 	configHub = "hub"
 	configMCP = "mcp"

@@ -120,8 +120,7 @@ Without an index, text and values are appended, and delete removes the key.`
 // maxEdits bounds the edits read from standard input, in bytes.
 const maxEdits = 8 << 20
 
-// docEdits returns the edits of the arguments behind the document's name, then those of the
-// flags --set and --text.
+// docEdits returns the edits of the arguments behind the document's name, then those of the flags --set and --text.
 
 func (a *app) docEdits(args, set, text []string) ([]documents.Edit, error) {
 	var edits []documents.Edit

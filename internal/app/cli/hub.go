@@ -75,8 +75,7 @@ const (
 	hubRetryInterval = time.Second / 2
 )
 
-// hubRetry retries a command's calls while the hub is down. The zero value of down means
-// that the hub is up.
+// hubRetry retries a command's calls while the hub is down. The zero value of down means that the hub is up.
 type hubRetry struct {
 	app    *app
 	notice string // printed when the hub goes down

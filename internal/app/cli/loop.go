@@ -147,8 +147,7 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 	})
 }
 
-// findCheck makes the path of the check absolute, and verifies before the first attempt that
-// it can be run.
+// findCheck makes the path of the check absolute, and verifies before the first attempt that it can be run.
 func findCheck(check []string) (err error) {
 	if len(check) == 0 {
 		return nil
@@ -339,8 +338,7 @@ func (a *app) stateFileOf(queue string, args []string) (string, error) {
 	return filepath.Join(dir, "state.json"), nil
 }
 
-// loopSubcommand returns a command on the loop that its arguments name: run gets the loop's
-// state file.
+// loopSubcommand returns a command on the loop that its arguments name: run gets the loop's state file.
 func (a *app) loopSubcommand(name, short string, run func(file string, running bool) error) *cobra.Command {
 	queue := ""
 	cmd := command(name+" LIST|--queue NAME", short, func(_ *cobra.Command, args []string) error {

@@ -137,9 +137,8 @@ func (a *app) reserveStdout() io.Writer {
 	return stdout
 }
 
-// interruptibleServer returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It
-// also catches SIGPIPE: the process must store queued messages after the client has
-// disconnected.
+// interruptibleServer returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It also catches SIGPIPE: the
+// process must store queued messages after the client has disconnected.
 func (a *app) interruptibleServer(ctx context.Context) (context.Context, context.CancelFunc) {
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)

@@ -15,17 +15,15 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// hubTools are the hub's shared tools in an MCP process: those that the hub shows to the
-// agent of this process, with the same names. Calls fail with a clear error while the hub is
-// down.
+// hubTools are the hub's shared tools in an MCP process: those that the hub shows to the agent of this process, with
+// the same names. Calls fail with a clear error while the hub is down.
 type hubTools struct {
 	*mcpserver.Toolbox
 	mount *toolbox.Mount
 	begin chan struct{} // closed by connect
 }
 
-// redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it
-// opens a socket.
+// redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it opens a socket.
 const redialHub = 5 * time.Second
 
 // shareTools returns the hub's tools, which are available once connect is called and a hub

@@ -42,8 +42,7 @@ const (
 	watchInterval  = 2 * time.Second  // between two reads of --watch
 )
 
-// withNetwork runs f with a connection to the configured network, and a context that the
-// first signal ends.
+// withNetwork runs f with a connection to the configured network, and a context that the first signal ends.
 func (a *app) withNetwork(cmd *cobra.Command, f func(context.Context, *agentnet.Network) error) error {
 	ctx, cancel := a.interruptible(cmd.Context())
 	defer cancel()
@@ -287,8 +286,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 	return cmd
 }
 
-// findAgent returns the GUID of the agent that who names: by its GUID, or by a handle that
-// only one agent has.
+// findAgent returns the GUID of the agent that who names: by its GUID, or by a handle that only one agent has.
 func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, error) {
 	if uuid.Validate(who) == nil {
 		return who, nil

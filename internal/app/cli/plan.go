@@ -76,9 +76,8 @@ The agents:
 	return b.String()
 }
 
-// subTasksIn returns the sub-tasks of the first JSON object with subTasks in a planner's
-// answer, which may have text around it. It ignores the object's other fields: the user
-// chooses the participants.
+// subTasksIn returns the sub-tasks of the first JSON object with subTasks in a planner's answer, which may have text
+// around it. It ignores the object's other fields: the user chooses the participants.
 func subTasksIn(answer string) ([]swarm.SubTaskPlan, error) {
 	answer = answer[:min(len(answer), maxPlan)]
 	for range 64 { // objects that are tried

@@ -149,8 +149,7 @@ func damaged(d auditDamage) error {
 		Remedy: "the records shown are intact; others were lost, or changed by another program"}
 }
 
-// printRecord prints a record on one line. Columns are not aligned: the log is printed as it
-// is read.
+// printRecord prints a record on one line. Columns are not aligned: the log is printed as it is read.
 func (a *app) printRecord(rec audit.Record, payload bool) {
 	ev := rec.Event
 	at := time.UnixMilli(ev.Timestamp).Local().Format("2006-01-02 15:04:05.000")

@@ -20,8 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
-// maxMessage bounds a message from standard input, in bytes. The hub accepts requests of up
-// to 10 MiB.
+// maxMessage bounds a message from standard input, in bytes. The hub accepts requests of up to 10 MiB.
 const maxMessage = 8 << 20
 
 type sendFlags struct {
@@ -215,8 +214,7 @@ func (r *taskRun) detach(ctx context.Context, p dialect.SendParams) error {
 	})
 }
 
-// send sends a message, prints the answer, and forwards the agent's questions to the user
-// until the task ends.
+// send sends a message, prints the answer, and forwards the agent's questions to the user until the task ends.
 func (r *taskRun) send(ctx context.Context, p dialect.SendParams) error {
 	r.began = time.Now()
 	for {
@@ -345,8 +343,7 @@ func (r *taskRun) finish(task *dialect.Task) error {
 	return &failure{Exit: code, Kind: string(task.Status.State), Message: plain(task.Status.Message.Text()), quiet: true}
 }
 
-// taskError returns a field of the error that the hub has put into the status of a failed
-// task, "" without one.
+// taskError returns a field of the error that the hub has put into the status of a failed task, "" without one.
 func taskError(task *dialect.Task, field string) string {
 	if task.Status.Message == nil {
 		return ""

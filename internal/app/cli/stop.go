@@ -49,8 +49,7 @@ func (a *app) stopCommand() *cobra.Command {
 	return cmd
 }
 
-// stopHub stops the hub of the configured data directory, or else the one that listens on
-// the configured socket.
+// stopHub stops the hub of the configured data directory, or else the one that listens on the configured socket.
 func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) {
 	info, was, err := daemon.Stop(ctx, cfg.DataDir, func(ctx context.Context) error {
 		c, err := a.dial(ctx, cfg)

@@ -217,8 +217,7 @@ func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, 
 	return parts, nil
 }
 
-// followSwarm shows the progress of a swarm until it ends, and then its result. It retries
-// while the hub is down.
+// followSwarm shows the progress of a swarm until it ends, and then its result. It retries while the hub is down.
 func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
 	view := a.swarmView()
 	retry := hubRetry{app: a, notice: "The hub is down; the swarm continues when it is up again."}
@@ -246,8 +245,7 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 	return nil
 }
 
-// swarmView shows the progress of a swarm on stderr: on a terminal as a board that is
-// redrawn, otherwise as lines.
+// swarmView shows the progress of a swarm on stderr: on a terminal as a board that is redrawn, otherwise as lines.
 type swarmView struct {
 	a       *app
 	board   *board

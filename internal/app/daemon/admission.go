@@ -26,9 +26,8 @@ const (
 // networks are agents' networks by their settings.
 type networks map[dialect.NetworkJoinParams]*agentnet.Network
 
-// admission admits agents to the agents' network on the hub's bus. For each configuration of
-// the network it runs an operator, which has all rights there: it creates what agents must not
-// create, and removes what they leave behind.
+// admission admits agents to the agents' network on the hub's bus. For each configuration of the network it runs an
+// operator, which has all rights there: it creates what agents must not create, and removes what they leave behind.
 type admission struct {
 	bus     *bus.Bus
 	dial    func(context.Context) (*bus.Bus, error)
@@ -165,8 +164,7 @@ func (a *admission) check(p dialect.NetworkJoinParams) error {
 	return nil
 }
 
-// place admits an agent on the hub's bus, and returns the permissions of its connection. The
-// caller holds the turn.
+// place admits an agent on the hub's bus, and returns the permissions of its connection. The caller holds the turn.
 func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (agentnet.Admission, *agentnet.Permissions, error) {
 	if p.Via != "" {
 		if _, err := a.link(p); err != nil { // it forwards from now on
@@ -231,8 +229,7 @@ func (a *admission) open(opened networks, p dialect.NetworkJoinParams, cfg agent
 var errNetworks = &bus.Error{Code: bus.CodeLimit, Message: fmt.Sprintf("there are %d different configurations of the agents' network in use", maxNetworks),
 	Remedy: "configure it once, in ~/.nats-mcp/config.json, and restart the hub"}
 
-// busError converts an error of the network to an error of the bus, which the socket can
-// transmit.
+// busError converts an error of the network to an error of the bus, which the socket can transmit.
 func busError(err error) error {
 	e, ok := errors.AsType[*store.Error](err)
 	if !ok {

@@ -32,10 +32,9 @@ type report struct {
 // long history takes seconds.
 const startTimeout = 60 * time.Second
 
-// Start runs command, which calls [RunInBackground], detached from this process and its
-// terminal, and waits until the hub is ready. If another hub has the data directory and is
-// ready, Start returns its Info with an *Error with CodeRunning; if that hub is starting or
-// stopping, Start waits for it.
+// Start runs command, which calls [RunInBackground], detached from this process and its terminal, and waits until
+// the hub is ready. If another hub has the data directory and is ready, Start returns its Info with an *Error with
+// CodeRunning; if that hub is starting or stopping, Start waits for it.
 func Start(ctx context.Context, dataDir string, command []string) (Info, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStartTimeout)
 	defer cancel()
@@ -186,9 +185,8 @@ func Command(cfg *config.Loaded, program ...string) ([]string, error) {
 	return command, nil
 }
 
-// RunInBackground is [Run] in the process that [Start] has started: it writes the log to the
-// data directory, and to reportTo the report that Start waits for. loadErr is the error of
-// loading the configuration, for the report.
+// RunInBackground is [Run] in the process that [Start] has started: it writes the log to the data directory, and to
+// reportTo the report that Start waits for. loadErr is the error of loading the configuration, for the report.
 func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, reportTo io.WriteCloser, opts Options) error {
 	ignoreBrokenPipes()
 	fail := func(err error) error {

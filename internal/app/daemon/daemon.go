@@ -56,9 +56,8 @@ type Options struct {
 	// KeepLock keeps the lock of the data directory until the process ends, so that a
 	// process that waits for the lock also waits for the end of this one.
 	KeepLock bool
-	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub on
-	// the same NATS server takes over; 0 means the default. It must be the same for all
-	// hubs on the server.
+	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub on the same NATS server takes
+	// over; 0 means the default. It must be the same for all hubs on the server.
 	SwarmTakeover time.Duration
 	// Ready is called when the hub is ready, unless it is nil. It must not block.
 	Ready func(Info)
@@ -78,9 +77,8 @@ const (
 // memoryInterval is how often an idle hub returns memory to the system.
 const memoryInterval = 15 * time.Second
 
-// Run runs a hub until ctx ends, a listener fails, or a client requests a stop. It returns nil
-// after a requested stop. If another hub has the data directory, it returns an *Error with
-// CodeRunning.
+// Run runs a hub until ctx ends, a listener fails, or a client requests a stop. It returns nil after a requested
+// stop. If another hub has the data directory, it returns an *Error with CodeRunning.
 func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	closeDescriptorsOnExec()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -324,8 +322,7 @@ func (d *daemon) openNode(ctx context.Context) error {
 	return nil
 }
 
-// maxJournals bounds the journals of swarms, in bytes. They get at most an eighth of a bounded
-// store.
+// maxJournals bounds the journals of swarms, in bytes. They get at most an eighth of a bounded store.
 const maxJournals = 256 << 20
 
 // swarmJournal opens the journal of swarms on the bus, with the durability of tasks.

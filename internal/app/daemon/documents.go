@@ -36,8 +36,7 @@ func (d *daemon) openSharing(context.Context) error {
 	return service.Serve(d.peers.Node(), signedcard.ID(sharing.CardID, d.peers.Key()), nil) // peers.Node verifies the ids
 }
 
-// notOfPeers refuses clients over HTTP that use the id of a peer's agent, which ends in the
-// peer's verified key.
+// notOfPeers refuses clients over HTTP that use the id of a peer's agent, which ends in the peer's verified key.
 func notOfPeers(agentID string) error {
 	if _, _, ok := signedcard.ParseID(agentID); ok {
 		return fmt.Errorf("%s is the id of a peer's agent, which cannot be used over HTTP", agentID)

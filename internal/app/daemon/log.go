@@ -12,8 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// NewLogger returns the configured logger. terminal says that w is a terminal, for which
-// pretty is the default.
+// NewLogger returns the configured logger. terminal says that w is a terminal, for which pretty is the default.
 func NewLogger(w io.Writer, cfg config.Logging, terminal bool) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {

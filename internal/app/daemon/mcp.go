@@ -35,8 +35,7 @@ func (d *daemon) sharedGroups() []mcpserver.Group {
 	return []mcpserver.Group{d.work, mcpserver.NewToolbox(d.tools.Box(), nil)}
 }
 
-// socketMCP serves the shared tools over a connection of the socket, to the MCP process of an
-// agent.
+// socketMCP serves the shared tools over a connection of the socket, to the MCP process of an agent.
 func (d *daemon) socketMCP(raw json.RawMessage) (server.Attached, *jsonrpc.Error) {
 	var params dialect.MCPParams
 	if len(raw) > 0 {

@@ -15,9 +15,8 @@ const leastAllocated = 1 << 20
 // collectionsBefore is how often the garbage is collected before memory is released.
 const collectionsBefore = 2
 
-// releaseMemoryEvery calls ReleaseMemory at intervals until ctx ends, unless busy
-// reports work, or next to nothing was allocated since. A hub lives for days, and
-// would otherwise hold what it needs for moments.
+// releaseMemoryEvery calls ReleaseMemory at intervals until ctx ends, unless busy reports work, or next to nothing
+// was allocated since. A hub lives for days, and would otherwise hold what it needs for moments.
 func releaseMemoryEvery(ctx context.Context, interval time.Duration, busy func() bool, log *slog.Logger) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

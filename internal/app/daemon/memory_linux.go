@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReleaseMemory returns to the system what an idle process does not need: free
-// heap, and the pages of the program's file that it has touched. Pages that are
-// needed again come back from the page cache.
+// ReleaseMemory returns to the system what an idle process does not need: free heap, and the pages of the program's
+// file that it has touched. Pages that are needed again come back from the page cache.
 func ReleaseMemory() error {
 	debug.FreeOSMemory()
 	program, err := os.Executable()

@@ -15,8 +15,7 @@ import (
 // metricsPath is the path for Prometheus, with the same checks as all paths.
 const metricsPath = "GET /metrics"
 
-// metrics returns a handler that serves the metrics of the hub, of its envelopes and of the
-// process to Prometheus.
+// metrics returns a handler that serves the metrics of the hub, of its envelopes and of the process to Prometheus.
 func metrics(h *hub.Hub, envelopes *telemetry.Recorder) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister( // panics only for duplicate names, which tests would find

@@ -25,8 +25,7 @@ func NetworkBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 	}
 }
 
-// networkBus opens the bus of a project's agents' network: the configured cluster, or this
-// hub's own bus.
+// networkBus opens the bus of a project's agents' network: the configured cluster, or this hub's own bus.
 func (d *daemon) networkBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bus, error) {
 	if cfg.CrossComputer.Enabled && cfg.CrossComputer.ThroughHub {
 		return d.linkedCluster(ctx, "parley-hub "+cfg.Namespace)

@@ -76,8 +76,7 @@ func (d *daemon) peersStatus() *dialect.PeersStatus {
 	return status
 }
 
-// hyperswarm converts the configuration of Hyperswarm, which config.Load has checked; nil if
-// it is off.
+// hyperswarm converts the configuration of Hyperswarm, which config.Load has checked; nil if it is off.
 func hyperswarm(h config.Hyperswarm) *peers.Hyperswarm {
 	if !h.Enabled {
 		return nil

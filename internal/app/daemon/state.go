@@ -153,8 +153,7 @@ func prepare(ctx context.Context, dataDir string) (*flock.Flock, error) {
 	}
 }
 
-// makePrivate creates the data directory with mode 0700, and removes the permissions of others
-// from an existing one.
+// makePrivate creates the data directory with mode 0700, and removes the permissions of others from an existing one.
 func makePrivate(dir string) error {
 	fail := func(err error) error {
 		return &Error{

@@ -6,13 +6,11 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a hub may take to stop: it ends its agents' processes and stores
-// their results.
+// stopTimeout is how long a hub may take to stop: it ends its agents' processes and stores their results.
 const stopTimeout = 60 * time.Second
 
-// Stop stops the hub of a data directory and waits until the directory is free. It calls ask to
-// request the stop; if that fails it signals the process. It returns false if no hub was
-// running.
+// Stop stops the hub of a data directory and waits until the directory is free. It calls ask to request the stop; if
+// that fails it signals the process. It returns false if no hub was running.
 func Stop(ctx context.Context, dataDir string, ask func(context.Context) error) (Info, bool, error) {
 	info, running, err := Running(dataDir)
 	if err != nil {

@@ -42,9 +42,8 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
-	// Check is configuration, data-directory, disk, socket, hub, http, grpc, bus,
-	// cluster-link, git, peers, mcp-server, project, channel-bus, channels, network, network
-	// link or agent.
+	// Check is configuration, data-directory, disk, socket, hub, http, grpc, bus, cluster-link, git, peers,
+	// mcp-server, project, channel-bus, channels, network, network link or agent.
 	Check   string `json:"check"`
 	Agent   string `json:"agent,omitempty"`  // if Check is agent
 	Server  string `json:"server,omitempty"` // if Check is mcp-server
@@ -73,8 +72,7 @@ type Patient struct {
 // agentTimeout bounds the probe of one agent.
 const agentTimeout = 30 * time.Second
 
-// Examine runs all checks. It blocks until every agent and MCP server has answered or its time
-// limit has passed.
+// Examine runs all checks. It blocks until every agent and MCP server has answered or its time limit has passed.
 func (p Patient) Examine(ctx context.Context) []Finding {
 	findings := p.configuration()
 	if p.Config == nil {
@@ -124,8 +122,7 @@ func (p Patient) configuration() []Finding {
 	return findings
 }
 
-// hub returns the status of the hub that listens on the socket; the error without a hub is
-// client.ErrNotRunning.
+// hub returns the status of the hub that listens on the socket; the error without a hub is client.ErrNotRunning.
 func (p Patient) hub(ctx context.Context) (*dialect.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -59,8 +59,7 @@ func (p Patient) withoutLink(ctx context.Context, linked bool) Finding {
 		"restore the connection to the cluster")
 }
 
-// busError describes why a bus cannot be used. If autostart is set, a hub that is not running is
-// no problem.
+// busError describes why a bus cannot be used. If autostart is set, a hub that is not running is no problem.
 func (p Patient) busError(check string, err error, autostart bool) Finding {
 	e, ok := errors.AsType[*bus.Error](err)
 	switch {

@@ -22,8 +22,7 @@ const (
 	nearlyFull = 90
 )
 
-// project checks what an MCP server in this project needs: its configuration, its bus, and the
-// channels there.
+// project checks what an MCP server in this project needs: its configuration, its bus, and the channels there.
 func (p Patient) project(ctx context.Context) []Finding {
 	if p.ProjectErr != nil {
 		return []Finding{failure("project", p.ProjectErr.Error(), "correct it, then check with: "+p.Program+" config validate mcp")}

@@ -36,8 +36,7 @@ type Hub interface {
 // pollInterval is the pause between two requests for a task's state.
 const pollInterval = 250 * time.Millisecond
 
-// dispatcher is a [ralph.Dispatcher] that has the hub do a job. The hub does the jobs with one
-// reference once.
+// dispatcher is a [ralph.Dispatcher] that has the hub do a job. The hub does the jobs with one reference once.
 type dispatcher func(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error)
 
 // Dispatch implements [ralph.Dispatcher].

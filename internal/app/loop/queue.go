@@ -20,8 +20,7 @@ import (
 	"github.com/parleyhub/parley/ralph"
 )
 
-// Worker is the part of an agent of the network that a Queue needs; [agentnet.Agent] implements
-// it.
+// Worker is the part of an agent of the network that a Queue needs; [agentnet.Agent] implements it.
 type Worker interface {
 	Claim(ctx context.Context, capabilities []string) (*work.Claim, error)
 	Extend(ctx context.Context, taskID string, token int) (until string, err error)

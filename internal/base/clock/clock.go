@@ -1,6 +1,5 @@
-// Package clock reads the time faster than package time, for events that happen a
-// million times a second: it reads only the monotonic clock, and derives the wall clock
-// from it.
+// Package clock reads the time faster than package time, for events that happen a million times a second: it reads
+// only the monotonic clock, and derives the wall clock from it.
 package clock
 
 import (
@@ -8,8 +7,7 @@ import (
 	"time"
 )
 
-// Nano returns a monotonic time in nanoseconds since the start of the process, for
-// durations.
+// Nano returns a monotonic time in nanoseconds since the start of the process, for durations.
 func Nano() int64 { return int64(time.Since(base)) }
 
 var base = time.Now()
@@ -29,8 +27,7 @@ func UnixMilli() int64 { return UnixMilliAt(Nano()) }
 // UnixMilliAt is UnixMilli for callers that have just called Nano.
 func UnixMilliAt(nano int64) int64 {
 	m := last.Load()
-	// Bubbles of testing/synctest have their own clocks: between them, the difference
-	// is large and may be negative.
+	// Bubbles of testing/synctest have their own clocks: between them, the difference is large and may be negative.
 	if m == nil || nano < m.nano || nano-m.nano > stale {
 		now := time.Now()
 		m = &mark{nano: int64(now.Sub(base)), unixMicro: now.UnixMicro()}

@@ -5,8 +5,7 @@
 //	type Code string
 //	type Error = fault.Error[Code]
 //
-// Error types that need further fields embed one of these types; [CodeOf] works
-// for them too.
+// Error types that need further fields embed one of these types; [CodeOf] works for them too.
 package fault
 
 import (
@@ -88,8 +87,7 @@ func join(message, separator, remedy string) string {
 	return message + separator + remedy
 }
 
-// CodeOf returns the code of the first error in err's tree that has a code of
-// type C, "" if there is none.
+// CodeOf returns the code of the first error in err's tree that has a code of type C, "" if there is none.
 func CodeOf[C ~string](err error) C {
 	if e, ok := errors.AsType[coded[C]](err); ok {
 		return e.code()

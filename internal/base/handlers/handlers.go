@@ -6,15 +6,13 @@ import (
 	"sync"
 )
 
-// List is a list of handlers. The zero List is empty and ready; it is safe for
-// concurrent use.
+// List is a list of handlers. The zero List is empty and ready; it is safe for concurrent use.
 type List[F any] struct {
 	mu  sync.Mutex
 	all []*F // replaced, never changed
 }
 
-// Add adds a handler and returns the function that removes it, which may be called
-// more than once.
+// Add adds a handler and returns the function that removes it, which may be called more than once.
 func (l *List[F]) Add(f F) (remove func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -26,8 +24,7 @@ func (l *List[F]) Add(f F) (remove func()) {
 	}
 }
 
-// All returns the present handlers in the order in which they were added. Do not change
-// the list.
+// All returns the present handlers in the order in which they were added. Do not change the list.
 func (l *List[F]) All() []*F {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,24 +13,20 @@ var ErrNotDir error = fs.ErrNotExist
 
 const wsaConnRefused = syscall.Errno(10061)
 
-// OwnedByUser returns true: on Windows a user's profile, including the temporary directory,
-// is private.
+// OwnedByUser returns true: on Windows a user's profile, including the temporary directory, is private.
 func OwnedByUser(fs.FileInfo) bool { return true }
 
 // SameOwner returns true: on Windows, users' directories and their temporary directories
 // are not writable for others.
 func SameOwner(string, string) bool { return true }
 
-// SyncDir does nothing: directories cannot be synced here, and the system decides when a
-// rename reaches the disk.
+// SyncDir does nothing: directories cannot be synced here, and the system decides when a rename reaches the disk.
 func SyncDir(string) error { return nil }
 
-// IsSocket accepts everything but directories and regular files: for Windows a socket is a
-// reparse point.
+// IsSocket accepts everything but directories and regular files: for Windows a socket is a reparse point.
 func IsSocket(info fs.FileInfo) bool { return !info.IsDir() && !info.Mode().IsRegular() }
 
-// NotListening reports whether an error of a connection means that nothing listens on the
-// socket.
+// NotListening reports whether an error of a connection means that nothing listens on the socket.
 func NotListening(err error) bool {
 	return errors.Is(err, wsaConnRefused) || errors.Is(err, fs.ErrNotExist)
 }

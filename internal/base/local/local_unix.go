@@ -59,8 +59,7 @@ func SyncDir(dir string) error {
 // IsSocket reports whether a file is a Unix socket.
 func IsSocket(info fs.FileInfo) bool { return info.Mode()&fs.ModeSocket != 0 }
 
-// NotListening reports whether an error of a connection means that nothing listens on the
-// socket.
+// NotListening reports whether an error of a connection means that nothing listens on the socket.
 func NotListening(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 }

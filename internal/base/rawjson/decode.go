@@ -12,11 +12,10 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// Decode sets the fields of the struct that target points to from node. Fields
-// that the document does not name keep their values, so documents can be layered;
-// a list replaces the whole list. Decode returns the position of each value that
-// it set, by path ("logging.level", "channels"; not the members of a list), and
-// every problem. With problems, target may be partly set.
+// Decode sets the fields of the struct that target points to from node. Fields that the document does not name keep
+// their values, so documents can be layered; a list replaces the whole list. Decode returns the position of each
+// value that it set, by path ("logging.level", "channels"; not the members of a list), and every problem. With
+// problems, target may be partly set.
 //
 // The tags of a field, besides json:
 //
@@ -39,9 +38,8 @@ func Decode(node *Node, target any) (map[string]Position, []Problem) {
 	return d.set, d.problems
 }
 
-// DecodeText sets the field with the given path from plain text, such as an
-// environment variable's. Commas separate the items of a list. Problems have no
-// position. It panics if target has no such field.
+// DecodeText sets the field with the given path from plain text, such as an environment variable's. Commas separate
+// the items of a list. Problems have no position. It panics if target has no such field.
 func DecodeText(path, text string, target any) []Problem {
 	v := reflect.ValueOf(target).Elem()
 	var f field
@@ -234,8 +232,7 @@ func (d *decoder) number(path string, node *Node, v reflect.Value, f field) {
 	}
 }
 
-// wholeNumber accepts 5000, 5000.0 and 5e3, up to the largest integer that a
-// float64 holds exactly.
+// wholeNumber accepts 5000, 5000.0 and 5e3, up to the largest integer that a float64 holds exactly.
 func wholeNumber(n json.Number) (int64, error) {
 	f, err := n.Float64()
 	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53-1 {

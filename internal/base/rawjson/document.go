@@ -18,8 +18,7 @@ import (
 // MaxDepth is how deeply objects and lists may be nested.
 const MaxDepth = 64
 
-// Position is a place in a document. Both numbers count from 1; columns are
-// characters, not bytes.
+// Position is a place in a document. Both numbers count from 1; columns are characters, not bytes.
 type Position struct{ Line, Column int }
 
 // Problem is one thing that is wrong with a document.
@@ -39,8 +38,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%d:%d: %s: %s", p.Line, p.Column, p.Path, p.Message)
 }
 
-// Node is a value of a document with its position. Value is a string, bool,
-// json.Number, nil, []*Node or []Member.
+// Node is a value of a document with its position. Value is a string, bool, json.Number, nil, []*Node or []Member.
 type Node struct {
 	Position
 	Value any

@@ -1,10 +1,8 @@
-// Package rawjson reads and writes JSON at the level of its text, where
-// encoding/json decides too much: it matches names in any case, accepts
-// duplicate keys and copies every value.
+// Package rawjson reads and writes JSON at the level of its text, where encoding/json decides too much: it matches
+// names in any case, accepts duplicate keys and copies every value.
 //
-// [Check], [Members] and [Scan] are for messages of other programs: the text is
-// checked once, and its parts are used where they lie. [Parse] and [Decode] are
-// for documents that people write: every problem has a line and a column.
+// [Check], [Members] and [Scan] are for messages of other programs: the text is checked once, and its parts are used
+// where they lie. [Parse] and [Decode] are for documents that people write: every problem has a line and a column.
 package rawjson
 
 import (
@@ -43,9 +41,8 @@ var (
 	ErrSyntax = errors.New("the text is not one valid JSON value")
 )
 
-// Check returns an error unless data is exactly one JSON value in valid UTF-8
-// with at most maxDepth nested arrays and objects. It does not allocate for valid
-// data. The functions below expect text that passed it.
+// Check returns an error unless data is exactly one JSON value in valid UTF-8 with at most maxDepth nested arrays
+// and objects. It does not allocate for valid data. The functions below expect text that passed it.
 func Check(data []byte, maxDepth int) error {
 	if !utf8.Valid(data) {
 		return ErrUTF8
@@ -143,9 +140,8 @@ func Integer(raw []byte) (n int64, ok bool) {
 	return int64(f), true
 }
 
-// Value decodes a checked value into nil, bool, float64, string, []any and
-// map[string]any. A number stays a json.Number if it is an integer that a float64
-// cannot hold exactly, or out of a float64's range.
+// Value decodes a checked value into nil, bool, float64, string, []any and map[string]any. A number stays a
+// json.Number if it is an integer that a float64 cannot hold exactly, or out of a float64's range.
 func Value(raw []byte) any {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -200,9 +196,8 @@ var encoders = sync.Pool{New: func() any {
 	return e
 }}
 
-// Append appends v as JSON on one line, without a line break at its end. Invalid
-// UTF-8 in strings becomes U+FFFD, so that the output always passes Check. On an
-// error dst is returned as it was.
+// Append appends v as JSON on one line, without a line break at its end. Invalid UTF-8 in strings becomes U+FFFD, so
+// that the output always passes Check. On an error dst is returned as it was.
 func Append(dst []byte, v any) ([]byte, error) {
 	e := encoders.Get().(*encoder)
 	defer func() {

@@ -5,15 +5,13 @@ import (
 	"math/bits"
 )
 
-// The scanner checks JSON and finds its parts without allocating. The token
-// decoder of jsontext does the same, but has no bound for the depth and takes
-// longer for each of the small messages that agents exchange: see
+// The scanner checks JSON and finds its parts without allocating. The token decoder of jsontext does the same, but
+// has no bound for the depth and takes longer for each of the small messages that agents exchange: see
 // BenchmarkAgainstJSONText.
 
-// Scan calls f with each quoted key and each value of the object that data is, in
-// order, and stops with f's first error. Without an error, data is one JSON object
-// whose values nest at most maxDepth deep; UTF-8 is not checked. With one, offset
-// is where the scan stopped.
+// Scan calls f with each quoted key and each value of the object that data is, in order, and stops with f's first
+// error. Without an error, data is one JSON object whose values nest at most maxDepth deep; UTF-8 is not checked.
+// With one, offset is where the scan stopped.
 func Scan(data []byte, maxDepth int, f func(key, value []byte) error) (offset int, err error) {
 	end, err := scanObject(data, space(data, 0), maxDepth, f)
 	if err != nil {
@@ -33,8 +31,7 @@ func space(data []byte, i int) int {
 	return i
 }
 
-// scanValue returns the end of the value that begins at i and nests at most depth
-// deep, or the place of the error.
+// scanValue returns the end of the value that begins at i and nests at most depth deep, or the place of the error.
 func scanValue(data []byte, i, depth int) (end int, err error) {
 	if i >= len(data) {
 		return i, ErrSyntax
@@ -158,8 +155,7 @@ func scanString(data []byte, i int) (end int, err error) {
 	}
 }
 
-// special returns the index of the first quote, backslash or control character at
-// or after i, or len(data).
+// special returns the index of the first quote, backslash or control character at or after i, or len(data).
 func special(data []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(data); i += 8 {
@@ -241,8 +237,7 @@ func digits(data []byte, i int) int {
 
 const hex = "0123456789abcdef"
 
-// AppendString appends s, which must be UTF-8, as a JSON string. It escapes only
-// what JSON demands.
+// AppendString appends s, which must be UTF-8, as a JSON string. It escapes only what JSON demands.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	from := 0

@@ -9,8 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Cut returns the longest prefix of s that has at most n bytes and does not end
-// within a character.
+// Cut returns the longest prefix of s that has at most n bytes and does not end within a character.
 func Cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -38,8 +37,7 @@ func Quote(s string, n int) string { return fmt.Sprintf("%q", Clip(s, n)) }
 // OneLine returns s with each run of white space as one space.
 func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// Sentence begins s with a capital, unless that is part of a URL, and ends it
-// with a stop.
+// Sentence begins s with a capital, unless that is part of a URL, and ends it with a stop.
 func Sentence(s string) string {
 	if s == "" {
 		return ""

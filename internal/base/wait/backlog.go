@@ -13,9 +13,8 @@ type Backlog[C any] struct {
 	closed func() error
 }
 
-// NewBacklog returns a backlog with room for size connections that closes when ctx ends. It
-// calls drop with each connection that nobody will accept; closed returns the error of
-// Accept after the end.
+// NewBacklog returns a backlog with room for size connections that closes when ctx ends. It calls drop with each
+// connection that nobody will accept; closed returns the error of Accept after the end.
 func NewBacklog[C any](ctx context.Context, size int, drop func(C), closed func() error) *Backlog[C] {
 	b := &Backlog[C]{queue: make(chan C, size), drop: drop, closed: closed}
 	b.ctx, b.cancel = context.WithCancel(ctx)
@@ -51,8 +50,7 @@ func (b *Backlog[C]) Put(ctx context.Context, c C) bool {
 	return false
 }
 
-// Accept returns the next connection. It blocks until there is one, ctx ends or the
-// listener closes.
+// Accept returns the next connection. It blocks until there is one, ctx ends or the listener closes.
 func (b *Backlog[C]) Accept(ctx context.Context) (c C, err error) {
 	if b.ctx.Err() != nil {
 		return c, b.closed()

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// Signal wakes all goroutines that wait for a change. Its zero value is ready; it is
-// safe for concurrent use.
+// Signal wakes all goroutines that wait for a change. Its zero value is ready; it is safe for concurrent use.
 type Signal struct {
 	mu   sync.Mutex
 	next chan struct{} // nil while nobody waits
@@ -61,8 +60,7 @@ func Closed(c <-chan struct{}) bool {
 	}
 }
 
-// Nudge sends to a channel with a buffer of one, unless the buffer is full. It never
-// blocks.
+// Nudge sends to a channel with a buffer of one, unless the buffer is full. It never blocks.
 func Nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -70,16 +68,14 @@ func Nudge(c chan<- struct{}) {
 	}
 }
 
-// Group runs goroutines until it is stopped. Its zero value is ready; it is safe for
-// concurrent use.
+// Group runs goroutines until it is stopped. Its zero value is ready; it is safe for concurrent use.
 type Group struct {
 	mu      sync.Mutex
 	stopped bool
 	running sync.WaitGroup
 }
 
-// Go runs f in a goroutine. It reports false, without running f, once the group is
-// stopped.
+// Go runs f in a goroutine. It reports false, without running f, once the group is stopped.
 func (g *Group) Go(f func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,8 +85,7 @@ func (g *Group) Go(f func()) bool {
 	return !g.stopped
 }
 
-// GoWithin is Go with at most cap(slots) such goroutines at a time. It also reports
-// false if all slots are taken.
+// GoWithin is Go with at most cap(slots) such goroutines at a time. It also reports false if all slots are taken.
 func (g *Group) GoWithin(slots chan struct{}, f func()) bool {
 	select {
 	case slots <- struct{}{}:

@@ -1,6 +1,5 @@
-// Package wait has what goroutines wait with: pauses that a context ends, growing
-// pauses between the attempts of a retry, a signal for all who wait, groups of
-// goroutines, the backlog of a listener, and Eventually for tests.
+// Package wait has what goroutines wait with: pauses that a context ends, growing pauses between the attempts of a
+// retry, a signal for all who wait, groups of goroutines, the backlog of a listener, and Eventually for tests.
 package wait
 
 import (
@@ -58,8 +57,7 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Eventually blocks until the condition holds, and fails the test if it does not
-// within two minutes.
+// Eventually blocks until the condition holds, and fails the test if it does not within two minutes.
 func Eventually(t TB, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {

@@ -57,8 +57,7 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	return card
 }
 
-// Unavailable reports whether a card says that its agent cannot work now: it has neither
-// protocols nor capabilities.
+// Unavailable reports whether a card says that its agent cannot work now: it has neither protocols nor capabilities.
 func Unavailable(card agent.Card) bool {
 	return len(card.Protocols) == 0 && len(card.Capabilities) == 0
 }

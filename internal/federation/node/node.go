@@ -1,9 +1,8 @@
 // Package node makes the hub's agents reachable for the coordination library: each
 // has a card in a registry, and an envelope to it runs a task.
 //
-// The cards follow the agents' health. An unhealthy agent keeps its card without
-// capabilities, so that searches for a capability skip it; requests to the agent
-// itself are answered with the reason.
+// The cards follow the agents' health. An unhealthy agent keeps its card without capabilities, so that searches for
+// a capability skip it; requests to the agent itself are answered with the reason.
 //
 // Programs with the library, package parley, connect over WebSocket at [Path] and
 // read the cards at [CardsPath]. docs/coordination.md describes the payloads.
@@ -48,16 +47,13 @@ type Options struct {
 	Hub *hub.Hub
 	// Version is the hub's. It is on the cards of agents whose own is unknown.
 	Version string
-	// PeerTier is the highest tier that agents of other processes may have here;
-	// NoTier means L2.
+	// PeerTier is the highest tier that agents of other processes may have here; NoTier means L2.
 	PeerTier agent.Tier
 	// CrossSandbox are agents that may be addressed from any sandbox.
 	CrossSandbox []string
-	// Audit records decisions, deliveries between tiers and refusals; nil records
-	// nothing. It must outlive the node.
+	// Audit records decisions, deliveries between tiers and refusals; nil records nothing. It must outlive the node.
 	Audit router.Auditor
-	// Swarms makes the hub coordinate swarms; with nil its agents only take part in
-	// others'.
+	// Swarms makes the hub coordinate swarms; with nil its agents only take part in others'.
 	Swarms *SwarmOptions
 	Logger *slog.Logger // nil discards
 	// Federation makes the node serve other hubs instead of programs over HTTP.
@@ -113,8 +109,7 @@ type Node struct {
 	closed     bool
 }
 
-// Open returns a node for the agents of a hub. Programs can connect after
-// [Node.Mount].
+// Open returns a node for the agents of a hub. Programs can connect after [Node.Mount].
 func Open(o Options) (*Node, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.PeerTier == agent.NoTier {
@@ -232,9 +227,8 @@ func (n *Node) Announce(baseURL string) error {
 // Parley returns the library's node.
 func (n *Node) Parley() *parley.Node { return n.Node }
 
-// trust admits an agent of another process, or returns why not. It refuses one that
-// the wanted agent could not answer, since the same rules would later prevent the hub
-// from reporting that.
+// trust admits an agent of another process, or returns why not. It refuses one that the wanted agent could not
+// answer, since the same rules would later prevent the hub from reporting that.
 func (n *Node) trust(r channel.Request, card agent.Card) error {
 	if card.Tier < n.o.PeerTier {
 		return fmt.Errorf("this hub admits agents of other processes from tier %v on, and %q has %v; see node.peerTier in its config.yaml",
@@ -255,8 +249,7 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 	return nil
 }
 
-// auditRest audits what the router does not: tool calls, refused delegations and
-// refused channels.
+// auditRest audits what the router does not: tool calls, refused delegations and refused channels.
 func (n *Node) auditRest(e telemetry.Event) {
 	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
 	if n.o.Audit == nil || !refused && e.Type != telemetry.ToolInvocation {
@@ -367,8 +360,7 @@ func (n *Node) present(card agent.Card, agentID string) error {
 	return nil
 }
 
-// begin waits for a slot for an answer until ctx ends. If it returns true, the caller
-// must call end.
+// begin waits for a slot for an answer until ctx ends. If it returns true, the caller must call end.
 func (n *Node) begin(ctx context.Context) bool {
 	select {
 	case n.slots <- struct{}{}:

@@ -143,8 +143,7 @@ type begun struct {
 	ContextID string `json:"contextId"`
 }
 
-// Chunk is the payload of a stream-data: a part of the answer, or the agent's current
-// activity.
+// Chunk is the payload of a stream-data: a part of the answer, or the agent's current activity.
 type Chunk struct {
 	ArtifactID string `json:"artifactId,omitempty"`
 	Append     bool   `json:"append,omitempty"` // to the artifact; otherwise it replaces it
@@ -247,8 +246,7 @@ func reasonFrom(err error) negotiation.Reason {
 // upper converts a code of the hub to the form in envelopes: TASK_NOT_FOUND.
 func upper(code string) string { return strings.ToUpper(strings.ReplaceAll(code, "-", "_")) }
 
-// answers reports whether a task in this state has an answer or a question. Otherwise
-// it has failed.
+// answers reports whether a task in this state has an answer or a question. Otherwise it has failed.
 func answers(s a2a.TaskState) bool { return s == a2a.TaskStateCompleted || hub.Interrupted(s) }
 
 // stateName returns a state's name in the specification: input-required.

@@ -23,9 +23,8 @@ import (
 	"github.com/parleyhub/parley/swarm"
 )
 
-// responder handles the envelopes for one agent and answers in its name. The router
-// calls handle for one envelope at a time. Everything that blocks, including all
-// answers, runs in goroutines, which Node.Close waits for.
+// responder handles the envelopes for one agent and answers in its name. The router calls handle for one envelope at
+// a time. Everything that blocks, including all answers, runs in goroutines, which Node.Close waits for.
 type responder struct {
 	n      *Node
 	id     string        // of the card
@@ -305,9 +304,8 @@ type acceptance struct {
 	task   a2a.TaskID
 }
 
-// propose accepts a task that the agent can do or rejects it, and answers with the
-// result, all in the proposal's thread. The proposer enforces the deadline of the
-// answer; see acceptanceRefused.
+// propose accepts a task that the agent can do or rejects it, and answers with the result, all in the proposal's
+// thread. The proposer enforces the deadline of the answer; see acceptanceRefused.
 func (r *responder) propose(ctx context.Context, e *envelope.Envelope) (follow func()) {
 	offer, err := negotiation.DecodeOffer(e)
 	if err != nil {
@@ -349,8 +347,7 @@ func (r *responder) propose(ctx context.Context, e *envelope.Envelope) (follow f
 	}
 }
 
-// accept accepts a proposal once its task is stored, and answers when the task has
-// ended or needs input.
+// accept accepts a proposal once its task is stored, and answers when the task has ended or needs input.
 func (r *responder) accept(ctx context.Context, e *envelope.Envelope, offer negotiation.Offer, pending *hub.Pending) {
 	if err := pending.Stored(ctx); err == nil { // otherwise await reports the error
 		r.reply(ctx, e, envelope.TaskAccept, accepted{
@@ -429,8 +426,7 @@ func (r *responder) addDuration(t time.Duration) {
 	r.mean += (t - r.mean) / 4
 }
 
-// estimate returns the expected duration of a task: the moving average or, before the
-// first task, the agent's limit.
+// estimate returns the expected duration of a task: the moving average or, before the first task, the agent's limit.
 func (r *responder) estimate() time.Duration {
 	r.mu.Lock()
 	mean := r.mean

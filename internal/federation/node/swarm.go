@@ -31,17 +31,15 @@ type SwarmOptions struct {
 	Lease, Takeover, Answer time.Duration
 }
 
-// Swarms coordinates swarms of the hub's agents, and of remote agents within the rules
-// for tiers and sandboxes. It sends as an agent of its own of tier L0, whose id no
-// configured agent can have.
+// Swarms coordinates swarms of the hub's agents, and of remote agents within the rules for tiers and sandboxes. It
+// sends as an agent of its own of tier L0, whose id no configured agent can have.
 type Swarms struct {
 	*swarm.Coordinator
 	access interface{ Leave() }
 	n      *negotiation.Negotiator
 }
 
-// coordinatorPrefix begins the id of the hub's coordinator. A colon is not allowed
-// in the ids of configured agents.
+// coordinatorPrefix begins the id of the hub's coordinator. A colon is not allowed in the ids of configured agents.
 const coordinatorPrefix = "hub:"
 
 func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
@@ -76,10 +74,9 @@ func (n *Node) load(id string) int {
 // Swarms returns the hub's coordinator, nil without [Options.Swarms].
 func (n *Node) Swarms() *Swarms { return n.swarms }
 
-// CloseSwarms ends the hub's coordination of swarms and its agents' work in them,
-// without reporting anything: the next hub on the journal continues. Close the swarms
-// before the hub, whose end would otherwise look like the failure of every agent.
-// Further calls do nothing.
+// CloseSwarms ends the hub's coordination of swarms and its agents' work in them, without reporting anything: the
+// next hub on the journal continues. Close the swarms before the hub, whose end would otherwise look like the
+// failure of every agent. Further calls do nothing.
 func (n *Node) CloseSwarms() {
 	if n.swarms != nil {
 		_ = errors.Join(n.swarms.Close(), n.swarms.n.Close()) // they return nil
@@ -115,16 +112,14 @@ func (d *responder) joinSwarms() error {
 	return nil
 }
 
-// leaveSwarms waits until the agent's work in swarms has ended. Further calls do
-// nothing.
+// leaveSwarms waits until the agent's work in swarms has ended. Further calls do nothing.
 func (r *responder) leaveSwarms() {
 	if r.member.p != nil {
 		_ = errors.Join(r.member.p.Close(), r.member.n.Close()) // they return nil
 	}
 }
 
-// joins accepts an invitation if the agent can do the work and may answer the
-// coordinator.
+// joins accepts an invitation if the agent can do the work and may answer the coordinator.
 func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 	proposer, known := r.n.Registry().Identity(p.Proposer)
 	if !known || r.n.mayAnswer(r.id, proposer) != nil { // it has disconnected, or must not be answered

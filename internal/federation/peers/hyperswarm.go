@@ -20,14 +20,12 @@ import (
 
 // Hyperswarm are the options of connections without a shared server.
 type Hyperswarm struct {
-	// Listen is the address of the UDP socket; the zero value means Public's port, or
-	// any port, on all interfaces.
+	// Listen is the address of the UDP socket; the zero value means Public's port, or any port, on all interfaces.
 	Listen netip.AddrPort
 	// Public is the hub's public IPv4 address, if it has one. It makes the hub a node
 	// of the DHT, by which other hubs find each other.
 	Public netip.AddrPort
-	// Bootstrap are nodes of the DHT, as host:port, in addition to the addresses in
-	// the allow-list.
+	// Bootstrap are nodes of the DHT, as host:port, in addition to the addresses in the allow-list.
 	Bootstrap []string
 	// Network and Capabilities are those of [hyperswarmcards.Source].
 	Network      string
@@ -66,8 +64,7 @@ type dht struct {
 	always []string      // configured bootstrap nodes
 }
 
-// openDHT joins the DHT and adds its listener, dialer and source. It does not wait for
-// other nodes.
+// openDHT joins the DHT and adds its listener, dialer and source. It does not wait for other nodes.
 func (p *Peers) openDHT(o Hyperswarm, at *node.Federation) (err error) {
 	stream := secretstream.Options{MaxMessage: max(new(transport.Codec).MaxMessage(), signedcard.MaxSize)}
 	if !o.Listen.IsValid() {
@@ -115,8 +112,7 @@ func (p *Peers) bootstrap(always []string) []string {
 	return all
 }
 
-// mayRelay reports whether a key may use the relay: a paired hub's, or one of their
-// channel keys.
+// mayRelay reports whether a key may use the relay: a paired hub's, or one of their channel keys.
 func (p *Peers) mayRelay(key identity.PublicKey) bool {
 	if p.allow.Allowed(key) {
 		return true

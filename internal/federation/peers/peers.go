@@ -1,10 +1,8 @@
-// Package peers makes the agents of paired hubs agents of this hub, with ids of the
-// form PEER.AGENT. They run as every agent does; their turns are envelopes to the
-// other hub.
+// Package peers makes the agents of paired hubs agents of this hub, with ids of the form PEER.AGENT. They run as
+// every agent does; their turns are envelopes to the other hub.
 //
-// Both hubs must pair. A hub is identified by its key. Hubs in the allow-list may
-// connect, announce their own agents and run ours, within the rules for tiers and
-// sandboxes. Other hubs get no answer.
+// Both hubs must pair. A hub is identified by its key. Hubs in the allow-list may connect, announce their own agents
+// and run ours, within the rules for tiers and sandboxes. Other hubs get no answer.
 package peers
 
 import (
@@ -49,8 +47,7 @@ var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
 // ValidName reports whether a peer can have this name, which begins its agents' ids.
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
-// NameOf returns a peer's name: that in the allow-list, or else the beginning of its
-// key.
+// NameOf returns a peer's name: that in the allow-list, or else the beginning of its key.
 func NameOf(e identity.Entry) string {
 	if ValidName(e.Name) {
 		return e.Name
@@ -58,8 +55,7 @@ func NameOf(e identity.Entry) string {
 	return e.Key.String()[:8]
 }
 
-// Options are those of [Open]. Hub, DataDir, Version, and NATS or Hyperswarm are
-// required.
+// Options are those of [Open]. Hub, DataDir, Version, and NATS or Hyperswarm are required.
 type Options struct {
 	Hub     *hub.Hub
 	DataDir string // of the hub, with its identity and allow-list
@@ -241,9 +237,8 @@ func (p *Peers) Close(ctx context.Context) error {
 	return p.close(ctx)
 }
 
-// maySpeakFor returns an error unless the agent belongs to the peer: its id ends in
-// the peer's key. Over Hyperswarm the peer is the hub's channel key, which is in its
-// signed cards.
+// maySpeakFor returns an error unless the agent belongs to the peer: its id ends in the peer's key. Over Hyperswarm
+// the peer is the hub's channel key, which is in its signed cards.
 func (p *Peers) maySpeakFor(peer, id string) error {
 	_, key, ok := signedcard.ParseID(id)
 	if !ok || key.String() != peer && !p.hasChannelKey(key, id, peer) {

@@ -80,8 +80,7 @@ func (r *remote) missingFor() time.Duration {
 	return time.Since(r.since)
 }
 
-// availabilityChanged reports whether the agent has become available or unavailable
-// since the last call.
+// availabilityChanged reports whether the agent has become available or unavailable since the last call.
 func (r *remote) availabilityChanged() bool {
 	card, err := r.peers.node.Registry().Get(r.id)
 	available := err == nil && !node.Unavailable(card)
@@ -92,8 +91,7 @@ func (r *remote) availabilityChanged() bool {
 	return available != before
 }
 
-// Probe implements [runner.Agent]: an agent is healthy if it has a card that does not
-// say that it is unavailable.
+// Probe implements [runner.Agent]: an agent is healthy if it has a card that does not say that it is unavailable.
 func (r *remote) Probe(context.Context) runner.Probe {
 	card, err := r.peers.node.Registry().Get(r.id)
 	switch {
@@ -127,8 +125,7 @@ const (
 	cancelTime = 3 * time.Second // for the other hub to cancel a task
 )
 
-// Turn implements [runner.Session]. It sends a request to the agent and reads the
-// stream of its answer.
+// Turn implements [runner.Session]. It sends a request to the agent and reads the stream of its answer.
 func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 	if !s.busy.TryLock() {
 		return failed(runner.CodeBusy, "a turn is running already in this session", "")
@@ -363,8 +360,7 @@ func (f *sender) closeAnswers(agentID string) {
 	}
 }
 
-// send sends to an agent in a thread. It does not wait for the delivery; if that fails,
-// the channel closes.
+// send sends to an agent in a thread. It does not wait for the delivery; if that fails, the channel closes.
 func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
 	e, err := envelope.NewFactory(f.identity).NewInThread(id, to, kind, payload)
 	if err != nil {

@@ -24,8 +24,7 @@ type source interface {
 // transport, while the registry assigns each agent to one source.
 type sources map[agent.Transport]source
 
-// Discover implements [registry.Source]. If one source fails, it stops all; the
-// registry starts it again.
+// Discover implements [registry.Source]. If one source fails, it stops all; the registry starts it again.
 func (ss sources) Discover(ctx context.Context, sink registry.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -15,8 +15,7 @@ import (
 type PeerStatus struct {
 	Name string
 	Key  identity.PublicKey
-	// Via are the transports with recent messages from it. It need not have paired
-	// with this hub.
+	// Via are the transports with recent messages from it. It need not have paired with this hub.
 	Via []agent.Transport
 	// LastSeen is the time of its last message; zero for none since this hub started.
 	LastSeen time.Time
@@ -26,8 +25,7 @@ type PeerStatus struct {
 	Problem error
 }
 
-// Status returns the status of the paired hubs in the order of the allow-list. It does
-// not block.
+// Status returns the status of the paired hubs in the order of the allow-list. It does not block.
 func (p *Peers) Status() []PeerStatus {
 	agents := make(map[identity.PublicKey][]string)
 	for _, r := range p.all() {
@@ -60,8 +58,7 @@ func (p *Peers) Status() []PeerStatus {
 	return all
 }
 
-// problems returns, by hub, why agents cannot be registered here: a local agent already
-// has the name, for example.
+// problems returns, by hub, why agents cannot be registered here: a local agent already has the name, for example.
 func (p *Peers) problems() map[identity.PublicKey]error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -49,8 +49,7 @@ type imported struct {
 // signalTools makes watchRegistry reconcile. It never blocks.
 func (p *Peers) signalTools() { wait.Nudge(p.tools.changes) }
 
-// offerTools keeps the cards in step with the tools that the hub shares. Only
-// watchAllowList calls it.
+// offerTools keeps the cards in step with the tools that the hub shares. Only watchAllowList calls it.
 func (p *Peers) offerTools() {
 	if p.o.Tools == nil {
 		return

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processes lists this user's processes. The list has no session; the group is used
-// instead.
+// processes lists this user's processes. The list has no session; the group is used instead.
 func processes() ([]proc, error) {
 	list, err := unix.SysctlKinfoProcSlice("kern.proc.uid", os.Getuid())
 	if err != nil {
@@ -34,9 +33,8 @@ func processes() ([]proc, error) {
 	return procs, nil
 }
 
-// markerOf reads the marker from a process's arguments and environment: a count, the
-// program, NULs, the arguments, the variables. For programs protected by the system it is
-// empty.
+// markerOf reads the marker from a process's arguments and environment: a count, the program, NULs, the arguments,
+// the variables. For programs protected by the system it is empty.
 func markerOf(pid int) string {
 	b, err := unix.SysctlRaw("kern.procargs2", pid)
 	if err != nil || len(b) < 4 {

@@ -105,8 +105,7 @@ func parseStat(b []byte) (p proc, state byte, ok bool) {
 	return proc{parent: int(n[0]), group: int(n[1]), session: int(n[2]), start: n[3]}, f[0][0], true
 }
 
-// killSame kills p unless its id was reused meanwhile. A process descriptor prevents reuse
-// during the check.
+// killSame kills p unless its id was reused meanwhile. A process descriptor prevents reuse during the check.
 func killSame(p proc) bool {
 	h, err := os.FindProcess(p.pid)
 	if err != nil {
@@ -121,10 +120,9 @@ func killSame(p proc) bool {
 	return h.Signal(os.Kill) == nil
 }
 
-// The tag finds descendants that have cleared their environment, left the session and
-// lost their parents (env -i setsid prog &), and so have neither marker nor group. It is
-// the value of the limit on file locks, which the kernel has not enforced since 2.4.25
-// but still passes to children, and which a process without privileges can only lower.
+// The tag finds descendants that have cleared their environment, left the session and lost their parents (env -i
+// setsid prog &), and so have neither marker nor group. It is the value of the limit on file locks, which the kernel
+// has not enforced since 2.4.25 but still passes to children, and which a process without privileges can only lower.
 // It is set shortly after the start; children from before have only the marker.
 //
 // From the top: one bit that is always set, 29 of the owner's hash, 32 random ones.

@@ -45,9 +45,8 @@ func (g group) signal(sig os.Signal) {
 	}
 }
 
-// awaitEnd blocks until the process has ended, without reaping it, so that its id, which
-// is also the group's and the session's, is not reused. It returns false if the system
-// cannot do that.
+// awaitEnd blocks until the process has ended, without reaping it, so that its id, which is also the group's and the
+// session's, is not reused. It returns false if the system cannot do that.
 func (g group) awaitEnd(p *os.Process) bool { return awaitZombie(p.Pid) }
 
 // sweep kills the remaining descendants.
@@ -127,8 +126,7 @@ func reaches(parent map[int]int, pid, ancestor int) bool {
 // sweepRounds bounds a sweep, for a tree that forks faster than it is killed.
 const sweepRounds = 200
 
-// sweepUntilGone kills the processes that find selects until it selects none, and returns
-// their number.
+// sweepUntilGone kills the processes that find selects until it selects none, and returns their number.
 func sweepUntilGone(find func([]proc) []proc) (int, error) {
 	killed := make(map[int]bool)
 	pauses := wait.Backoff{First: time.Millisecond, Most: 50 * time.Millisecond}
@@ -164,8 +162,7 @@ func reapAdopted(pids map[int]bool) {
 	}
 }
 
-// ParseSignal returns the signal INT, TERM, HUP, QUIT, USR1, USR2 or KILL, with or without
-// the prefix SIG.
+// ParseSignal returns the signal INT, TERM, HUP, QUIT, USR1, USR2 or KILL, with or without the prefix SIG.
 func ParseSignal(name string) (os.Signal, error) {
 	s := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
 	switch s {

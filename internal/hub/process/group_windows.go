@@ -21,9 +21,8 @@ func prepare(cmd *exec.Cmd) {
 	}
 }
 
-// group is a job object. It contains the process and its descendants, and all of them end
-// with the job, even when the hub is killed. Children that the process starts before it
-// is added to the job are not in it.
+// group is a job object. It contains the process and its descendants, and all of them end with the job, even when
+// the hub is killed. Children that the process starts before it is added to the job are not in it.
 type group struct {
 	job     windows.Handle
 	process windows.Handle

@@ -11,18 +11,15 @@ import (
 	"strings"
 )
 
-// MarkerEnv is the variable that marks a process and its descendants. Its value is a
-// list, separated by colons: a hub that was started by an agent of another hub adds its
-// own marker. A process that must outlive an agent's turn (the hub in the background)
-// must be started without it.
+// MarkerEnv is the variable that marks a process and its descendants. Its value is a list, separated by colons: a
+// hub that was started by an agent of another hub adds its own marker. A process that must outlive an agent's turn
+// (the hub in the background) must be started without it.
 const MarkerEnv = "PARLEY_MARK"
 
-// Marker marks one process and its descendants: the owner's name, a dot, and 32 random
-// hex digits.
+// Marker marks one process and its descendants: the owner's name, a dot, and 32 random hex digits.
 type Marker string
 
-// NewMarker returns a new marker of owner, which may be empty and holds neither a colon
-// nor a dot.
+// NewMarker returns a new marker of owner, which may be empty and holds neither a colon nor a dot.
 func NewMarker(owner string) Marker {
 	var b [16]byte
 	rand.Read(b[:]) // never fails: see crypto/rand
@@ -42,9 +39,8 @@ func (m Marker) in(value string) bool {
 	return slices.Contains(strings.Split(value, ":"), string(m))
 }
 
-// SweepOwner kills every process with a marker of owner and returns their number: the
-// processes of an earlier run that was killed. Call it only while owner runs no
-// process. On platforms without markers it does nothing.
+// SweepOwner kills every process with a marker of owner and returns their number: the processes of an earlier run
+// that was killed. Call it only while owner runs no process. On platforms without markers it does nothing.
 func SweepOwner(owner string) (int, error) {
 	if owner == "" {
 		return 0, nil
@@ -90,9 +86,8 @@ var windowsEnv = []string{
 	"NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE",
 }
 
-// Environ returns the environment of an agent, sorted: the base variables of parent, such
-// as os.Environ(), those in allow, where a trailing * matches any rest, and set, which
-// wins.
+// Environ returns the environment of an agent, sorted: the base variables of parent, such as os.Environ(), those in
+// allow, where a trailing * matches any rest, and set, which wins.
 func Environ(parent, allow []string, set map[string]string) []string {
 	patterns := slices.Concat(baseEnv, allow)
 	if runtime.GOOS == "windows" {

@@ -10,8 +10,7 @@ import (
 
 type pipe struct{ r, w *os.File }
 
-// pipes are the three standard streams. With exec's own pipes, Wait would close an end
-// that is still read.
+// pipes are the three standard streams. With exec's own pipes, Wait would close an end that is still read.
 type pipes struct{ stdin, stdout, stderr pipe }
 
 func (ps *pipes) open() (err error) {

@@ -1,11 +1,9 @@
-// Package process runs the programs of agents, limits them, and kills all their
-// descendants at the end.
+// Package process runs the programs of agents, limits them, and kills all their descendants at the end.
 //
-// It uses no shell. The environment is an allow-list ([Environ]), and standard error is
-// drained into a redacted tail. Every process leads its own session and has a [Marker]
-// in its environment, which its descendants inherit. When the process ends, for
-// whatever reason, the marked descendants are swept (found and killed), including
-// those that a tool put into the background with setsid or a double fork.
+// It uses no shell. The environment is an allow-list ([Environ]), and standard error is drained into a redacted
+// tail. Every process leads its own session and has a [Marker] in its environment, which its descendants inherit.
+// When the process ends, for whatever reason, the marked descendants are swept (found and killed), including those
+// that a tool put into the background with setsid or a double fork.
 //
 // Platforms differ:
 //
@@ -43,8 +41,7 @@ const (
 	DefaultGrace      = 2 * time.Second
 )
 
-// MaxArg is the longest single argument: Linux refuses 131,072 bytes
-// (MAX_ARG_STRLEN, the final NUL included).
+// MaxArg is the longest single argument: Linux refuses 131,072 bytes (MAX_ARG_STRLEN, the final NUL included).
 const MaxArg = 131071
 
 // killTimeout bounds the wait for a process after SIGKILL. Only a process that hangs in
@@ -92,8 +89,7 @@ type Exit struct {
 	Err error
 }
 
-// Process is a running program. The caller must close it. Its methods are safe for
-// concurrent use.
+// Process is a running program. The caller must close it. Its methods are safe for concurrent use.
 type Process struct {
 	cmd    *exec.Cmd
 	marker Marker
@@ -160,8 +156,7 @@ func Start(cmd Command) (*Process, error) {
 	return p, nil
 }
 
-// check finds the program, and rejects arguments that the system would truncate or
-// reject with an unclear error.
+// check finds the program, and rejects arguments that the system would truncate or reject with an unclear error.
 func check(cmd Command) (string, error) {
 	if strings.ContainsRune(cmd.Path, 0) {
 		return "", fmt.Errorf("%w: the program's name contains a NUL byte", ErrArgument)
@@ -280,16 +275,14 @@ func (p *Process) Marker() Marker { return p.marker }
 // Stop or Close is called. It may be closed twice, also while a write blocks.
 func (p *Process) Stdin() io.WriteCloser { return p.stdin }
 
-// Stdout returns the process's standard output, as raw bytes; see [NewLines] for lines.
-// Reads return io.EOF after the end of the process and its descendants. Only one
-// goroutine may read.
+// Stdout returns the process's standard output, as raw bytes; see [NewLines] for lines. Reads return io.EOF after
+// the end of the process and its descendants. Only one goroutine may read.
 func (p *Process) Stdout() io.Reader { return p.stdout }
 
 // Stderr returns the redacted end of the process's standard error so far.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
-// Ended returns a channel that is closed when the process itself has ended. Descendants may
-// still run, see Wait.
+// Ended returns a channel that is closed when the process itself has ended. Descendants may still run, see Wait.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // Done returns a channel that is closed when the process is reaped and its descendants are
@@ -310,10 +303,9 @@ type StopPolicy struct {
 	Grace time.Duration
 }
 
-// Stop ends the process and its descendants: it closes standard input, sends the signals,
-// each followed by the grace, then SIGKILL, and sweeps. It blocks until all have ended;
-// the end of ctx shortens only the graces. Standard output can still be read meanwhile
-// and afterwards. For a process that hangs in the kernel, Exit.Err is ErrNotGone.
+// Stop ends the process and its descendants: it closes standard input, sends the signals, each followed by the
+// grace, then SIGKILL, and sweeps. It blocks until all have ended; the end of ctx shortens only the graces. Standard
+// output can still be read meanwhile and afterwards. For a process that hangs in the kernel, Exit.Err is ErrNotGone.
 func (p *Process) Stop(ctx context.Context, policy StopPolicy) Exit {
 	_ = p.stdin.Close() // may be closed, or the process may have ended
 	defaults.Set(&policy.Grace, DefaultGrace)
@@ -372,10 +364,9 @@ func (p *Process) releaseFiles() {
 	})
 }
 
-// SweepOrphans kills the marked descendants that no longer have the process as an
-// ancestor, which tools have put into the background with setsid or a double fork, and
-// returns their number. It is for the end of a turn if the process continues. The
-// process's own children, such as its servers, stay.
+// SweepOrphans kills the marked descendants that no longer have the process as an ancestor, which tools have put
+// into the background with setsid or a double fork, and returns their number. It is for the end of a turn if the
+// process continues. The process's own children, such as its servers, stay.
 func (p *Process) SweepOrphans() (int, error) {
 	if wait.Closed(p.ended) {
 		return 0, nil

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Watch limits the duration of a run, and the time without output. It is safe for
-// concurrent use.
+// Watch limits the duration of a run, and the time without output. It is safe for concurrent use.
 type Watch struct {
 	cancel context.CancelCauseFunc
 
@@ -23,9 +22,8 @@ type Watch struct {
 	stopped bool
 }
 
-// NewWatch returns a context that ends with parent, or with the cause ErrRunTime after
-// run, or ErrIdle after idle without a Touch. 0 means no limit. The caller must stop the
-// watch.
+// NewWatch returns a context that ends with parent, or with the cause ErrRunTime after run, or ErrIdle after idle
+// without a Touch. 0 means no limit. The caller must stop the watch.
 func NewWatch(parent context.Context, run, idle time.Duration) (context.Context, *Watch) {
 	ctx, cancel := context.WithCancelCause(parent)
 	now := time.Now()

@@ -22,8 +22,7 @@ var (
 	validScheme = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]+$`)
 )
 
-// check validates a configuration. It checks the URL's text; guard checks the resolved
-// address of every request.
+// check validates a configuration. It checks the URL's text; guard checks the resolved address of every request.
 func check(c Config, allowPrivate bool) error {
 	if len(c.ID) > maxID || c.ID != "" && !validID.MatchString(c.ID) {
 		return invalid("id must be at most %d letters, digits or any of . _ ~ : -", maxID)
@@ -92,8 +91,7 @@ func invalid(format string, args ...any) *Error {
 
 var errBlocked = errors.New("the webhook's address is on this machine or in a private network")
 
-// special are the networks outside the public internet that netip.Addr does not
-// recognize.
+// special are the networks outside the public internet that netip.Addr does not recognize.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT
@@ -123,8 +121,7 @@ func public(ip netip.Addr) bool {
 	return !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// guard is called for each connection with its actual address, independent of earlier
-// results of name resolution.
+// guard is called for each connection with its actual address, independent of earlier results of name resolution.
 func guard(_ context.Context, _, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -136,9 +133,8 @@ func guard(_ context.Context, _, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// newClient returns the client for webhooks. It follows no redirects. Unless private
-// networks are allowed, it uses no proxy, because guard would see only the proxy's
-// address.
+// newClient returns the client for webhooks. It follows no redirects. Unless private networks are allowed, it uses
+// no proxy, because guard would see only the proxy's address.
 func newClient(allowPrivate bool, timeout time.Duration) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	transport := &http.Transport{

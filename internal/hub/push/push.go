@@ -1,5 +1,4 @@
-// Package push implements A2A's push notifications: it sends the events of tasks to
-// clients' webhooks.
+// Package push implements A2A's push notifications: it sends the events of tasks to clients' webhooks.
 //
 // A [Service] stores the configurations on the bus and watches every task that has one
 // while a turn of it runs. It guarantees:
@@ -59,8 +58,7 @@ const (
 	CodeInternal Code = "internal"  // the store failed
 )
 
-// Error is what the package returns. Message is fit for users and holds no
-// secrets; Err is the cause, for logs.
+// Error is what the package returns. Message is fit for users and holds no secrets; Err is the cause, for logs.
 type Error = fault.UserError[Code]
 
 // CodeOf returns the code of an error, "" if it has none.

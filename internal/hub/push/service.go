@@ -23,8 +23,7 @@ type Tasks interface {
 	Subscribe(ctx context.Context, id a2a.TaskID) (*hub.Subscription, error)
 }
 
-// Options configure a [Service]. Tasks is required; other zero fields mean the default in
-// the comment.
+// Options configure a [Service]. Tasks is required; other zero fields mean the default in the comment.
 type Options struct {
 	Tasks Tasks
 	// Bus stores the configurations; without one they end with the process.
@@ -56,8 +55,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Service keeps configurations and sends notifications. Its methods are safe for
-// concurrent use.
+// Service keeps configurations and sends notifications. Its methods are safe for concurrent use.
 type Service struct {
 	opts   Options
 	log    *slog.Logger
@@ -130,8 +128,7 @@ func (s *Service) restore(k key, r record) {
 	}
 }
 
-// Close stops sending and returns when all requests have ended. The next Open sends the
-// outstanding notifications.
+// Close stops sending and returns when all requests have ended. The next Open sends the outstanding notifications.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -146,9 +143,8 @@ func (s *Service) Check(c a2a.PushConfig) error {
 	return check(Config{PushConfig: c}, s.opts.AllowPrivate)
 }
 
-// Create stores a configuration of an existing task, and returns it with an id. It
-// replaces one with the same id, and returns when the change is durable. The end of a
-// task that has ended already is sent at once.
+// Create stores a configuration of an existing task, and returns it with an id. It replaces one with the same id,
+// and returns when the change is durable. The end of a task that has ended already is sent at once.
 func (s *Service) Create(ctx context.Context, c Config) (Config, error) {
 	if err := check(c, s.opts.AllowPrivate); err != nil {
 		return Config{}, err
@@ -219,8 +215,7 @@ func (s *Service) List(_ context.Context, task a2a.TaskID) ([]Config, error) {
 	return configs, nil
 }
 
-// Delete removes a configuration durably, if it exists. A running request may still
-// arrive.
+// Delete removes a configuration durably, if it exists. A running request may still arrive.
 func (s *Service) Delete(ctx context.Context, task a2a.TaskID, id string) error {
 	s.mu.Lock()
 	t := s.find(task, id)

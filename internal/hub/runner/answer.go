@@ -19,9 +19,8 @@ const (
 	maxMessage    = 4 << 10 // bytes of an agent's error message
 )
 
-// Answer collects what an agent reports in one turn: it bounds the data, forwards it
-// as events, and keeps what belongs in the outcome. It is for drivers, and not safe
-// for concurrent use.
+// Answer collects what an agent reports in one turn: it bounds the data, forwards it as events, and keeps what
+// belongs in the outcome. It is for drivers, and not safe for concurrent use.
 type Answer struct {
 	h         Sink
 	redact    func(string) string
@@ -52,9 +51,8 @@ type Answer struct {
 // Sink receives events, one at a time; a Handler is one.
 type Sink interface{ Event(Event) }
 
-// NewAnswer returns an answer that reports to h. It keeps at most maxOutput bytes of
-// text. redact removes secrets from notices and errors. known is the agent's session
-// as last reported.
+// NewAnswer returns an answer that reports to h. It keeps at most maxOutput bytes of text. redact removes secrets
+// from notices and errors. known is the agent's session as last reported.
 func NewAnswer(h Sink, maxOutput int, redact func(string) string, known SessionStarted) *Answer {
 	return &Answer{
 		h: h, maxOutput: maxOutput, redact: redact, session: known,
@@ -197,15 +195,13 @@ func (a *Answer) retry(message string, auth bool) {
 	a.Notice(message)
 }
 
-// Hopeless reports whether the agent retries although its credentials were refused
-// more than once.
+// Hopeless reports whether the agent retries although its credentials were refused more than once.
 func (a *Answer) Hopeless() bool { return a.authRuns >= 2 }
 
 // HasText reports whether there is any answer.
 func (a *Answer) HasText() bool { return a.text.Len() > 0 }
 
-// Failure returns the agent's error, if it reported one, and whether it is about
-// credentials.
+// Failure returns the agent's error, if it reported one, and whether it is about credentials.
 func (a *Answer) Failure() (message string, auth, failed bool) {
 	return a.message, a.auth, a.failed
 }

@@ -25,9 +25,8 @@ var builtins = sync.OnceValue(func() map[string]builtinAgent {
 	return agents
 })
 
-// Builtin returns the agents that every hub has, by id. They are not completed: the
-// remaining fields depend on the driver, which the user may change. The definitions
-// share their lists and maps: do not modify them.
+// Builtin returns the agents that every hub has, by id. They are not completed: the remaining fields depend on the
+// driver, which the user may change. The definitions share their lists and maps: do not modify them.
 //
 // The reasons for their drivers:
 //

@@ -10,8 +10,7 @@ import (
 // ClaudeStream reads claude's --output-format stream-json, with or without
 // --include-partial-messages. The zero value is ready.
 type ClaudeStream struct {
-	// streamed are the messages whose text arrived in pieces. The whole message that
-	// follows repeats it.
+	// streamed are the messages whose text arrived in pieces. The whole message that follows repeats it.
 	streamed map[string]bool
 	current  string  // id of the message that is being streamed
 	spent    float64 // the process's cost before this turn: claude counts the whole

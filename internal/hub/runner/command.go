@@ -13,9 +13,8 @@ func (d Definition) Environ(opts Options) []string {
 	return process.Environ(opts.Environ, d.Env.Allow, d.Env.Set)
 }
 
-// NewCommand returns a command of the agent with args in dir, for process.Start. Every
-// driver uses it, so that the environment, the marker and the bounds are those of the
-// definition.
+// NewCommand returns a command of the agent with args in dir, for process.Start. Every driver uses it, so that the
+// environment, the marker and the bounds are those of the definition.
 func NewCommand(def Definition, opts Options, dir string, args []string) process.Command {
 	return process.Command{
 		Path: def.Command, Args: args, Dir: dir, Env: def.Environ(opts), Marker: process.NewMarker(opts.Owner),
@@ -35,8 +34,7 @@ func NewSessionCommand(def Definition, opts Options, spec SessionSpec, args []st
 	return cmd
 }
 
-// ModelArguments returns the arguments that choose the model, none for the agent's
-// default.
+// ModelArguments returns the arguments that choose the model, none for the agent's default.
 func (d Definition) ModelArguments() []string {
 	if d.Model == "" {
 		return nil
@@ -53,8 +51,7 @@ func replaceIn(args []string, place, value string) []string {
 	return out
 }
 
-// StopPolicy returns how the agent's processes are stopped. The definition must be
-// completed.
+// StopPolicy returns how the agent's processes are stopped. The definition must be completed.
 func (d Definition) StopPolicy() process.StopPolicy {
 	policy := process.StopPolicy{Grace: d.Stop.Grace}
 	for _, name := range d.Stop.Signals {

@@ -73,9 +73,8 @@ var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 // ValidID reports whether id is a valid agent id, see [Definition].
 func ValidID(id string) bool { return idPattern.MatchString(id) }
 
-// Complete returns the definition with defaults for its zero fields: from the built-in
-// agent that it extends or is, then the documented ones. The error is an *Error with
-// CodeConfig that names the field. Complete is idempotent.
+// Complete returns the definition with defaults for its zero fields: from the built-in agent that it extends or is,
+// then the documented ones. The error is an *Error with CodeConfig that names the field. Complete is idempotent.
 func (d Definition) Complete() (Definition, error) {
 	base, err := d.base()
 	if err != nil {

@@ -2,10 +2,9 @@ package runner
 
 import "time"
 
-// Definition describes an agent as data. The zero value of every field except ID,
-// Driver and Command means the documented default. Users write definitions in
-// config.yaml under agents.<id>; the built-in agents ([Builtin]) are definitions too.
-// [Definition.Complete] fills in the defaults and checks them.
+// Definition describes an agent as data. The zero value of every field except ID, Driver and Command means the
+// documented default. Users write definitions in config.yaml under agents.<id>; the built-in agents ([Builtin]) are
+// definitions too. [Definition.Complete] fills in the defaults and checks them.
 type Definition struct {
 	// ID names the agent in every API: [a-z0-9][a-z0-9._-]{0,63}.
 	ID string `yaml:"-" json:"id"`
@@ -26,9 +25,8 @@ type Definition struct {
 	// Model replaces {model} in ModelArgs; empty means the agent's default.
 	Model     string   `yaml:"model,omitempty" json:"model,omitempty"`
 	ModelArgs []string `yaml:"modelArgs,omitempty" json:"modelArgs,omitempty"`
-	// Prompt is how the program receives the prompt: stdin (default), or arg, which
-	// replaces {prompt} in PromptArgs. A position where the program could read the
-	// prompt as a flag is rejected.
+	// Prompt is how the program receives the prompt: stdin (default), or arg, which replaces {prompt} in PromptArgs.
+	// A position where the program could read the prompt as a flag is rejected.
 	Prompt     string   `yaml:"prompt,omitempty" json:"prompt,omitempty"`
 	PromptArgs []string `yaml:"promptArgs,omitempty" json:"promptArgs,omitempty"`
 	// SystemPrompt is the agent's role: text before the first prompt of a session.
@@ -46,21 +44,18 @@ type Definition struct {
 	// Permissions is the answer to permission requests: ask (default), allow or
 	// deny. ask makes the task input-required.
 	Permissions string `yaml:"permissions,omitempty" json:"permissions,omitempty"`
-	// PermissionArgs are added to Args, by the value of Permissions. They are for driver
-	// exec: a program that is run once for each turn cannot ask, so that ask means the
-	// program's own default, mostly denying.
+	// PermissionArgs are added to Args, by the value of Permissions. They are for driver exec: a program that is run
+	// once for each turn cannot ask, so that ask means the program's own default, mostly denying.
 	PermissionArgs map[string][]string `yaml:"permissionArgs,omitempty" json:"permissionArgs,omitempty"`
 	// Skills are shown in the agent's card.
 	Skills []Skill `yaml:"skills,omitempty" json:"skills,omitempty"`
-	// Tier is the agent's level among agents that exchange envelopes: 0 (orchestrator) to
-	// 3 (specialist). The default is that of the planetary agent with this id, else 3,
-	// which may answer every agent.
+	// Tier is the agent's level among agents that exchange envelopes: 0 (orchestrator) to 3 (specialist). The
+	// default is that of the planetary agent with this id, else 3, which may answer every agent.
 	Tier *int `yaml:"tier,omitempty" json:"tier,omitempty"`
 	// Sandbox is the name of the agent's sandbox: the agent may answer only agents in
 	// the same one, and those in node.crossSandbox.
 	Sandbox string `yaml:"sandbox,omitempty" json:"sandbox,omitempty"`
-	// Capabilities are addresses of envelopes besides the agent's id. The default is the
-	// skills.
+	// Capabilities are addresses of envelopes besides the agent's id. The default is the skills.
 	Capabilities []Capability `yaml:"capabilities,omitempty" json:"capabilities,omitempty"`
 }
 
@@ -81,8 +76,7 @@ type Skill struct {
 	Tags        []string `yaml:"tags,omitempty" json:"tags,omitempty"`
 }
 
-// JSONLFields are the dotted paths at which the generic JSONL parser finds the fields of
-// a line.
+// JSONLFields are the dotted paths at which the generic JSONL parser finds the fields of a line.
 type JSONLFields struct {
 	// Type is the path of the event's type.
 	Type    string `yaml:"type,omitempty" json:"type,omitempty"`
@@ -111,11 +105,9 @@ type SessionFlags struct {
 type ProbeSpec struct {
 	// Version are the arguments that print a version (default --version).
 	Version []string `yaml:"version,omitempty" json:"version,omitempty"`
-	// MinVersion is the oldest supported version, e.g. 2.1.0; an older one is reported
-	// with the remedy Install.
+	// MinVersion is the oldest supported version, e.g. 2.1.0; an older one is reported with the remedy Install.
 	MinVersion string `yaml:"minVersion,omitempty" json:"minVersion,omitempty"`
-	// Auth are arguments with which the program exits with 0 if it has credentials;
-	// empty if it has no such command.
+	// Auth are arguments with which the program exits with 0 if it has credentials; empty if it has no such command.
 	Auth []string `yaml:"auth,omitempty" json:"auth,omitempty"`
 	// AuthEnv and AuthFiles are other places of credentials: one of the variables is set,
 	// or one of the files (~ is the home directory) exists.
@@ -126,9 +118,8 @@ type ProbeSpec struct {
 	Login   string `yaml:"login,omitempty" json:"login,omitempty"`
 }
 
-// EnvSpec is the environment of an agent: a small part of the hub's (PATH, HOME, LANG,
-// TERM and the like), the hub's variables named in Allow (a trailing * matches any
-// rest), and Set.
+// EnvSpec is the environment of an agent: a small part of the hub's (PATH, HOME, LANG, TERM and the like), the hub's
+// variables named in Allow (a trailing * matches any rest), and Set.
 type EnvSpec struct {
 	Allow []string          `yaml:"allow,omitempty" json:"allow,omitempty"`
 	Set   map[string]string `yaml:"set,omitempty" json:"-"`

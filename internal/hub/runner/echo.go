@@ -12,9 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// echo is an agent that every hub has, for trials and measurements. It answers with
-// the message's text, in the hub's process. With the argument "words" it streams the
-// text word by word.
+// echo is an agent that every hub has, for trials and measurements. It answers with the message's text, in the hub's
+// process. With the argument "words" it streams the text word by word.
 type echo struct {
 	def   Definition
 	words bool
@@ -73,8 +72,7 @@ func (e *echo) emit(ctx context.Context, text string, h Handler) bool {
 	return true
 }
 
-// answer returns the message's text. A message of one text part, the usual one, is not
-// copied.
+// answer returns the message's text. A message of one text part, the usual one, is not copied.
 func (e *echo) answer(parts []*a2a.Part) (string, *Error) {
 	if len(parts) == 1 && parts[0] != nil {
 		if t, ok := parts[0].Content.(a2a.Text); ok && len(t) <= e.def.Limits.MaxPrompt {

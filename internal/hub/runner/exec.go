@@ -21,8 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// execAgent runs a program once for each turn. The program's own sessions continue
-// conversations.
+// execAgent runs a program once for each turn. The program's own sessions continue conversations.
 type execAgent struct {
 	def  Definition
 	opts Options
@@ -178,8 +177,7 @@ func execArgs(def Definition, resume, prompt string) (args []string, newID strin
 	return args, newID, nil
 }
 
-// refuseBatch keeps messages out of the arguments of a batch file, which Windows passes
-// to a shell.
+// refuseBatch keeps messages out of the arguments of a batch file, which Windows passes to a shell.
 func refuseBatch(def Definition, cmd process.Command) *Error {
 	if runtime.GOOS != "windows" || def.Prompt != PromptArg {
 		return nil
@@ -241,8 +239,7 @@ func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *E
 	defer owned.Wait()
 	defer p.Close() //nolint:errcheck // the exit holds the error
 	owned.Go(func() {
-		// A program that does not read its input causes EPIPE. Its output shows whether
-		// that is an error.
+		// A program that does not read its input causes EPIPE. Its output shows whether that is an error.
 		_, _ = io.WriteString(p.Stdin(), prompt)
 		_ = p.Stdin().Close() // may be closed by Stop
 	})
@@ -320,8 +317,7 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 	}
 }
 
-// lostSession matches the errors for an unknown session. Programs print them to
-// standard error even in JSON mode.
+// lostSession matches the errors for an unknown session. Programs print them to standard error even in JSON mode.
 var lostSession = regexp.MustCompile(`(?i)no conversation found|no (?:saved |previous )?(?:session|conversation|thread|rollout)s? (?:found|with|for)|` +
 	`(?:session|conversation|thread|rollout)\b.{0,80}(?:not found|not exist|unknown|invalid)|(?:unknown|invalid|no such) (?:session|conversation|thread)`)
 
@@ -334,8 +330,7 @@ func (r *execRun) sessionLost() bool {
 	return lostSession.MatchString(r.stderr) || lostSession.MatchString(r.answer.message)
 }
 
-// outcome decides how the turn ended. Success is a reported end without an error, and
-// exit code 0.
+// outcome decides how the turn ended. Success is a reported end without an error, and exit code 0.
 func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 	a := r.answer
 	// An agent that finished before it was stopped has succeeded.

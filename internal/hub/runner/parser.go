@@ -30,8 +30,7 @@ type parser interface {
 
 // diagnoser is a parser that knows the meaning of exit codes and error texts.
 type diagnoser interface {
-	// diagnose is called after the last line. It returns nil if the end of the program
-	// has no special meaning.
+	// diagnose is called after the last line. It returns nil if the end of the program has no special meaning.
 	diagnose(exit process.Exit, stderr string, a *Answer) *Error
 }
 

@@ -16,8 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
-// probeTimeout bounds each command of a probe. The slowest measured agent needs 1.5 s
-// to print its version.
+// probeTimeout bounds each command of a probe. The slowest measured agent needs 1.5 s to print its version.
 const probeTimeout = 15 * time.Second
 
 // maxProbeOutput bounds the output that is read of a command.
@@ -25,9 +24,8 @@ const maxProbeOutput = 64 << 10
 
 var versionPattern = regexp.MustCompile(`\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]+)?`)
 
-// ProbeCommand implements Agent.Probe for an installed program, by the commands of its
-// definition: whether the program prints its version, is new enough, and has
-// credentials.
+// ProbeCommand implements Agent.Probe for an installed program, by the commands of its definition: whether the
+// program prints its version, is new enough, and has credentials.
 func ProbeCommand(ctx context.Context, def Definition, opts Options) Probe {
 	began := time.Now()
 	out, err := runProbe(ctx, def, opts, def.Probe.Version)
@@ -116,8 +114,7 @@ func hasCredentials(spec ProbeSpec, env []string) bool {
 	})
 }
 
-// runProbe runs the agent with args and returns its output. An exit code other than 0
-// is an error with CodeAgent.
+// runProbe runs the agent with args and returns its output. An exit code other than 0 is an error with CodeAgent.
 func runProbe(ctx context.Context, def Definition, opts Options, args []string) (string, *Error) {
 	ctx, watch := process.NewWatch(ctx, probeTimeout, 0)
 	defer watch.Stop()

@@ -33,21 +33,18 @@ const (
 // between separates the parts of a message.
 const between = "\n\n"
 
-// inboxDir is below the working directory and holds the files of messages, in a
-// directory for each task.
+// inboxDir is below the working directory and holds the files of messages, in a directory for each task.
 const inboxDir = ".parley/inbox"
 
-// PromptText returns a message of at most max bytes as text, for an agent without
-// files. It drops nothing: data becomes JSON, text files are fenced, other files and
-// links are described in words.
+// PromptText returns a message of at most max bytes as text, for an agent without files. It drops nothing: data
+// becomes JSON, text files are fenced, other files and links are described in words.
 func PromptText(parts []*a2a.Part, max int) (string, *Error) {
 	return BuildPrompt(Turn{Parts: parts}, "", max)
 }
 
-// BuildPrompt is [PromptText] with files: those that are not short text are written to
-// .parley/inbox/<task> below dir under safe names, which the prompt states. Symbolic
-// links cannot redirect them out of dir. The error has CodeLimit if a bound is
-// exceeded, else CodeInternal.
+// BuildPrompt is [PromptText] with files: those that are not short text are written to .parley/inbox/<task> below
+// dir under safe names, which the prompt states. Symbolic links cannot redirect them out of dir. The error has
+// CodeLimit if a bound is exceeded, else CodeInternal.
 func BuildPrompt(turn Turn, dir string, max int) (string, *Error) {
 	b := promptBuilder{dir: dir, task: turn.TaskID}
 	for _, p := range turn.Parts {
@@ -66,8 +63,7 @@ func BuildPrompt(turn Turn, dir string, max int) (string, *Error) {
 	return strings.Join(b.pieces, between), nil
 }
 
-// WithRole puts an agent's role (Definition.SystemPrompt) before the first prompt of a
-// session.
+// WithRole puts an agent's role (Definition.SystemPrompt) before the first prompt of a session.
 func WithRole(role, prompt string) string {
 	if role == "" {
 		return prompt
@@ -192,9 +188,8 @@ var (
 	backquotes   = regexp.MustCompile("`+")
 )
 
-// safeName returns a file's name with only the characters that are safe on every
-// system. The caller puts a number before it, so that it begins with neither a dot nor
-// a dash, and is no device.
+// safeName returns a file's name with only the characters that are safe on every system. The caller puts a number
+// before it, so that it begins with neither a dot nor a dash, and is no device.
 func safeName(p *a2a.Part) string {
 	base := p.Filename[strings.LastIndexAny(p.Filename, `/\`)+1:]
 	name := unsafeInName.ReplaceAllString(base, "_")

@@ -1,9 +1,8 @@
 // Package runner runs coding agents, which are programs in other processes.
 //
-// A [Definition] describes as plain data how one agent is started and which protocol
-// it speaks. [Open] returns the [Agent] of a definition; an agent opens a [Session]
-// for each conversation, and a session runs one [Turn] at a time. Every protocol
-// reports a turn by the same [Event] union and ends it with one [Outcome].
+// A [Definition] describes as plain data how one agent is started and which protocol it speaks. [Open] returns the
+// [Agent] of a definition; an agent opens a [Session] for each conversation, and a session runs one [Turn] at a
+// time. Every protocol reports a turn by the same [Event] union and ends it with one [Outcome].
 //
 // Package hub maps turns to tasks; this package knows no tasks, stores or servers.
 package runner
@@ -23,8 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
-// Agent is one agent, ready to be probed and to open sessions. Safe for
-// concurrent use.
+// Agent is one agent, ready to be probed and to open sessions. Safe for concurrent use.
 type Agent interface {
 	// Probe checks whether the agent is installed and has credentials. It may start
 	// short-lived processes, and stops them when ctx ends. The result holds the error.
@@ -37,10 +35,9 @@ type Agent interface {
 // Session is one conversation with an agent. Its methods are safe for concurrent use,
 // but only one turn runs at a time: a second Turn fails immediately.
 type Session interface {
-	// Turn sends one prompt and blocks until the agent has answered and every process
-	// that only this turn needed has ended. When ctx ends, the agent is asked to stop,
-	// first by its protocol, then by signals; Turn then returns OutcomeCanceled. The
-	// error is non-nil only for OutcomeFailed and OutcomeAuthRequired, and is an *Error.
+	// Turn sends one prompt and blocks until the agent has answered and every process that only this turn needed has
+	// ended. When ctx ends, the agent is asked to stop, first by its protocol, then by signals; Turn then returns
+	// OutcomeCanceled. The error is non-nil only for OutcomeFailed and OutcomeAuthRequired, and is an *Error.
 	Turn(ctx context.Context, turn Turn, h Handler) (Outcome, error)
 	// Close stops the session's processes and those that their tools left behind. It is
 	// idempotent and blocks until they have ended or ctx ends.
@@ -77,8 +74,7 @@ type Turn struct {
 	Parts []*a2a.Part
 	// TaskID names the directory of the message's files.
 	TaskID string
-	// MessageID is the message's id, chosen by the client: not unique, and never part
-	// of a command.
+	// MessageID is the message's id, chosen by the client: not unique, and never part of a command.
 	MessageID string
 	// Chain is the delegation chain of agents, the first one first, and TraceParent its
 	// W3C trace context. They are for drivers that forward the work to another hub.
@@ -96,8 +92,7 @@ type TextDelta struct{ Text string }
 // Thought is a piece of the agent's reasoning; it is not part of the answer.
 type Thought struct{ Text string }
 
-// ToolCall reports a tool that the agent uses. Later events with the same ID update
-// the call, see [ToolCall.Update].
+// ToolCall reports a tool that the agent uses. Later events with the same ID update the call, see [ToolCall.Update].
 type ToolCall struct {
 	ID     string
 	Name   string          // e.g. "Bash", "write_file"
@@ -150,8 +145,7 @@ type Usage struct {
 	CostUSD      float64 `json:"costUsd,omitempty"`
 }
 
-// SessionStarted reports the agent's own id of the conversation, for
-// SessionSpec.Resume.
+// SessionStarted reports the agent's own id of the conversation, for SessionSpec.Resume.
 type SessionStarted struct {
 	ID    string
 	Model string
@@ -202,8 +196,7 @@ var (
 	Reject = []PermissionKind{RejectOnce, RejectAlways}
 )
 
-// Choose returns the first option of the first kind that is offered. Ids differ between
-// agents, kinds do not.
+// Choose returns the first option of the first kind that is offered. Ids differ between agents, kinds do not.
 func Choose(options []PermissionOption, kinds []PermissionKind) (option PermissionOption, ok bool) {
 	for _, k := range kinds {
 		for _, o := range options {
@@ -269,8 +262,7 @@ type Probe struct {
 	// StageInstalled it distinguishes a missing login (true).
 	AuthKnown bool
 	Latency   time.Duration
-	// Err is why the stage was not passed, nil if unknown or passed. Its text is fit for
-	// users.
+	// Err is why the stage was not passed, nil if unknown or passed. Its text is fit for users.
 	Err *Error
 }
 
@@ -290,9 +282,8 @@ const (
 	CodeInternal     Code = "internal"
 )
 
-// Error is what the package returns. Message and Remedy are fit for users and
-// hold no secrets; Subject is, for CodeConfig, the offending field, e.g. "workdir.path", and
-// Message begins with it; Err is the cause, for logs.
+// Error is what the package returns. Message and Remedy are fit for users and hold no secrets; Subject is, for
+// CodeConfig, the offending field, e.g. "workdir.path", and Message begins with it; Err is the cause, for logs.
 type Error = fault.UserError[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
@@ -305,16 +296,14 @@ type Driver func(def Definition, opts Options) (Agent, error)
 type Options struct {
 	// Drivers are the drivers by name besides exec and echo, see package drivers.
 	Drivers map[string]Driver
-	// Owner marks every process of this hub's agents, so that a later run can find the
-	// processes of a killed one (process.SweepOwner). It holds neither a dot nor a
-	// colon. Empty disables the sweep.
+	// Owner marks every process of this hub's agents, so that a later run can find the processes of a killed one
+	// (process.SweepOwner). It holds neither a dot nor a colon. Empty disables the sweep.
 	Owner string
 	// Environ is the environment of which agents receive a part; nil is the hub's own.
 	Environ []string
 }
 
-// Open completes def and returns its agent. It starts no process. The error is an
-// *Error with CodeConfig.
+// Open completes def and returns its agent. It starts no process. The error is an *Error with CodeConfig.
 func Open(def Definition, opts Options) (Agent, error) {
 	def, err := def.Complete()
 	if err != nil {

@@ -53,8 +53,7 @@ func (v vibeStream) Line(b []byte, a *Answer) {
 	}
 }
 
-// vibeStatus derives a tool's status from the text for the model: there is no field
-// for it.
+// vibeStatus derives a tool's status from the text for the model: there is no field for it.
 func vibeStatus(output string) ToolStatus {
 	switch {
 	case strings.Contains(output, "<user_cancellation>"), strings.Contains(output, "not permitted"),

@@ -131,8 +131,7 @@ func ClaimTask(t *testing.T, a *agentnet.Agent, task string) *work.Claim {
 	return c
 }
 
-// OnlyOnce returns the id of an item that is listed more than once, or an error's text; "" if
-// all is well.
+// OnlyOnce returns the id of an item that is listed more than once, or an error's text; "" if all is well.
 func OnlyOnce(t *testing.T, n *agentnet.Network) string {
 	t.Helper()
 	items, err := n.Items(t.Context(), "")

@@ -38,8 +38,7 @@ func Modules(t *testing.T, names ...string) string {
 	return dir
 }
 
-// beside is the node_modules directory beside package.json, which is in one of
-// the directories above the test's.
+// beside is the node_modules directory beside package.json, which is in one of the directories above the test's.
 func beside(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()

@@ -43,8 +43,7 @@ func (p Programs) Path(name string) string {
 // Home is a user's directory.
 type Home struct {
 	Dir string
-	// Env is the environment in which Parley's programs work there, and nowhere
-	// else. Appending to it copies it.
+	// Env is the environment in which Parley's programs work there, and nowhere else. Appending to it copies it.
 	Env []string
 }
 
@@ -74,8 +73,7 @@ func (p Programs) NewHome(t *testing.T) Home {
 	return h
 }
 
-// Project makes the directory of a project, with a .mcp-config.json unless it is
-// empty.
+// Project makes the directory of a project, with a .mcp-config.json unless it is empty.
 func (h Home) Project(t *testing.T, name, config string) string {
 	t.Helper()
 	dir := filepath.Join(h.Dir, name)

@@ -32,9 +32,8 @@ func (d acpDialect) Connect(pipes duplex.Pipes) duplex.Connection {
 // acpAuthRequired is the error code of agents without credentials.
 const acpAuthRequired = -32000
 
-// acpConn speaks with one agent process, which holds one session. It uses the types of
-// the SDK, but not its connection, which trusts agents: it queues and starts whatever
-// they send.
+// acpConn speaks with one agent process, which holds one session. It uses the types of the SDK, but not its
+// connection, which trusts agents: it queues and starts whatever they send.
 type acpConn struct {
 	rpc
 	workDir string
@@ -192,8 +191,7 @@ func (pr *acpPrompt) result(reason sdk.StopReason) duplex.Result {
 	return duplex.Result{}
 }
 
-// count reports the usage in the final answer: in the protocol's own field, or in
-// the one of gemini and others.
+// count reports the usage in the final answer: in the protocol's own field, or in the one of gemini and others.
 func (pr *acpPrompt) count(res sdk.PromptResponse) {
 	u := pr.usage
 	if res.Usage != nil {

@@ -25,8 +25,7 @@ func (c *acpConn) notified(method string, params json.RawMessage) {
 	}
 }
 
-// update reports an update. It ignores updates that cannot be read, and unknown
-// kinds.
+// update reports an update. It ignores updates that cannot be read, and unknown kinds.
 func (c *acpConn) update(params json.RawMessage) {
 	var n sdk.SessionNotification
 	if json.Unmarshal(params, &n) != nil {
@@ -81,8 +80,7 @@ func (c *acpConn) chunk(pr *acpPrompt, u sdk.SessionUpdateAgentMessageChunk) {
 // maxReport bounds the text of an error, in bytes.
 const maxReport = 16 << 10
 
-// status records an error of codex-acp, which ends a failed turn as if it had
-// succeeded.
+// status records an error of codex-acp, which ends a failed turn as if it had succeeded.
 func (c *acpConn) status(pr *acpPrompt, u sdk.SessionSessionInfoUpdate) {
 	if !c.codex {
 		return
@@ -158,8 +156,7 @@ var acpStatus = map[sdk.ToolCallStatus]runner.ToolStatus{
 	sdk.ToolCallStatusFailed:     runner.ToolFailed,
 }
 
-// acpToolOutput returns a tool's result as text. Until the tool has ended, the
-// content describes its plan instead.
+// acpToolOutput returns a tool's result as text. Until the tool has ended, the content describes its plan instead.
 func acpToolOutput(tc sdk.ToolCallUpdate) string {
 	if s, ok := tc.RawOutput.(string); ok {
 		return s

@@ -14,11 +14,10 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// claudeArgs select claude's stdio protocol: prompts and control messages as JSON
-// lines in, the event stream and permission requests out. The option
-// --permission-prompt-tool is not in claude's help; Probe.MinVersion excludes
-// versions without it. The tool AskUserQuestion is disabled, because a permission
-// request cannot represent its answer; claude then asks in its text.
+// claudeArgs select claude's stdio protocol: prompts and control messages as JSON lines in, the event stream and
+// permission requests out. The option --permission-prompt-tool is not in claude's help; Probe.MinVersion excludes
+// versions without it. The tool AskUserQuestion is disabled, because a permission request cannot represent its
+// answer; claude then asks in its text.
 var claudeArgs = []string{
 	"-p",
 	"--input-format", "stream-json",
@@ -46,8 +45,7 @@ type claudeResult struct {
 	TerminalReason string `json:"terminal_reason"`
 }
 
-// claudeControl is a line of type control_request, control_cancel_request or
-// control_response.
+// claudeControl is a line of type control_request, control_cancel_request or control_response.
 type claudeControl struct {
 	RequestID string `json:"request_id"`
 	Request   struct {
@@ -64,8 +62,7 @@ type claudeControl struct {
 	} `json:"response"`
 }
 
-// claudeSuggestion is a change of claude's rules that allows similar requests
-// permanently.
+// claudeSuggestion is a change of claude's rules that allows similar requests permanently.
 type claudeSuggestion struct {
 	Type        string          `json:"type"`
 	Rules       json.RawMessage `json:"rules,omitempty"`
@@ -109,8 +106,7 @@ type claudePrompt struct {
 	ended   chan duplex.Result
 }
 
-// Open runs the handshake. The arguments have chosen the conversation; its id
-// arrives with the first prompt.
+// Open runs the handshake. The arguments have chosen the conversation; its id arrives with the first prompt.
 func (c *claudeConn) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
 	id, request := c.request("initialize")
 	answer, err := c.call(ctx, id, request)
@@ -158,8 +154,7 @@ func (c *claudeConn) Interrupt() error {
 // Resumable implements duplex.Connection: claude keeps conversations on disk.
 func (c *claudeConn) Resumable() bool { return true }
 
-// receive handles one line, on the reading goroutine. It ignores lines that are
-// not JSON or of an unknown type.
+// receive handles one line, on the reading goroutine. It ignores lines that are not JSON or of an unknown type.
 func (c *claudeConn) receive(b []byte) {
 	var h claudeHeader
 	if json.Unmarshal(b, &h) != nil {
@@ -185,8 +180,7 @@ func (c *claudeConn) receive(b []byte) {
 		pr.started = pr.started || h.UUID == pr.id
 		return
 	case h.Type == "result" && c.replays && !pr.started:
-		// claude runs turns of its own when a background task has ended. Their results
-		// precede the prompt's echo.
+		// claude runs turns of its own when a background task has ended. Their results precede the prompt's echo.
 		return
 	}
 	pr.turn.Report(func(a *runner.Answer) {
@@ -277,9 +271,8 @@ func claudeQuestion(l claudeControl) runner.PermissionRequest {
 	}
 }
 
-// forSession keeps the suggestions that allow similar requests, and limits them to
-// the session: an answer to a task changes neither claude's configuration files
-// nor its mode.
+// forSession keeps the suggestions that allow similar requests, and limits them to the session: an answer to a task
+// changes neither claude's configuration files nor its mode.
 func forSession(list []claudeSuggestion) []claudeSuggestion {
 	var out []claudeSuggestion
 	for _, s := range list {

@@ -14,9 +14,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// codex's approval policy and sandbox, unless the definition's arguments configure
-// them. "untrusted" asks before every command that is not known to be read-only;
-// with permissions allow, codex asks only to leave its sandbox.
+// codex's approval policy and sandbox, unless the definition's arguments configure them. "untrusted" asks before
+// every command that is not known to be read-only; with permissions allow, codex asks only to leave its sandbox.
 const (
 	codexAsk     = "untrusted"
 	codexAllow   = "on-request"
@@ -80,8 +79,7 @@ type codexConn struct {
 	items   map[string]runner.ToolCall
 }
 
-// maxItems bounds the tool calls of a turn that are kept for approval requests,
-// which name them by id only.
+// maxItems bounds the tool calls of a turn that are kept for approval requests, which name them by id only.
 const maxItems = 1024
 
 // Open implements duplex.Connection.

@@ -109,8 +109,7 @@ func (c *codexConn) end(info turnInfo) {
 	}
 }
 
-// startMessage begins a paragraph with each new message, and reports whether the
-// message is new.
+// startMessage begins a paragraph with each new message, and reports whether the message is new.
 func (c *codexConn) startMessage(t *duplex.Turn, id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,8 +299,7 @@ func (a approval) command() string {
 	return strings.Join(list, " ")
 }
 
-// offers reports whether the server accepts a decision. A server that lists none
-// accepts all.
+// offers reports whether the server accepts a decision. A server that lists none accepts all.
 func (a approval) offers(decision string) bool {
 	return len(a.AvailableDecisions) == 0 || slices.ContainsFunc(a.AvailableDecisions, func(d json.RawMessage) bool {
 		var word string

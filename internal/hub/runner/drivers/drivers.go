@@ -1,7 +1,6 @@
-// Package drivers speaks the protocols of coding agents whose process stays open
-// between turns: claude's stdio protocol, codex's app-server and the Agent Client
-// Protocol. Package duplex keeps the processes and the turns; each [Dialect] here
-// translates one protocol.
+// Package drivers speaks the protocols of coding agents whose process stays open between turns: claude's stdio
+// protocol, codex's app-server and the Agent Client Protocol. Package duplex keeps the processes and the turns; each
+// [Dialect] here translates one protocol.
 package drivers
 
 import (
@@ -9,8 +8,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// clientVersion is reported to agents. It versions Parley's use of their
-// protocols, not Parley.
+// clientVersion is reported to agents. It versions Parley's use of their protocols, not Parley.
 const clientVersion = "1"
 
 // All returns the drivers by the names that definitions use, for
@@ -26,8 +24,7 @@ func All() map[string]runner.Driver {
 	}
 }
 
-// Dialect returns the protocol of a completed definition's driver, which must be
-// one of [All].
+// Dialect returns the protocol of a completed definition's driver, which must be one of [All].
 func Dialect(def runner.Definition) duplex.Dialect {
 	switch def.Driver {
 	case runner.DriverClaudeStdio:

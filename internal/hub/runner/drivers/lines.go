@@ -78,8 +78,7 @@ func (c *calls[M]) id() int64 {
 	return c.next
 }
 
-// call sends a request and blocks until the answer to id, the end of ctx or the
-// end of the connection.
+// call sends a request and blocks until the answer to id, the end of ctx or the end of the connection.
 func (c *calls[M]) call(ctx context.Context, id string, request any) (M, error) {
 	answer := make(chan M, 1)
 	c.mu.Lock()
@@ -97,8 +96,7 @@ func (c *calls[M]) call(ctx context.Context, id string, request any) (M, error) 
 	return await(ctx, c, answer)
 }
 
-// answered passes an answer to its call. A second answer is dropped, and so is
-// one to an unknown id.
+// answered passes an answer to its call. A second answer is dropped, and so is one to an unknown id.
 func (c *calls[M]) answered(id string, m M) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,8 +113,7 @@ func (c *calls[M]) cause() error {
 	return c.err
 }
 
-// Close implements duplex.Connection: it waits for both goroutines, and cancels the
-// permission requests.
+// Close implements duplex.Connection: it waits for both goroutines, and cancels the permission requests.
 func (c *calls[M]) Close() {
 	<-c.done
 	c.outbox.close()
@@ -150,9 +147,8 @@ const (
 
 var errFlood = errors.New("the agent sends requests and does not read the answers")
 
-// outbox writes JSON lines to an agent, in order. send never blocks, so that the
-// goroutine that reads the agent can answer it: an agent that writes before it
-// reads would otherwise deadlock with the hub.
+// outbox writes JSON lines to an agent, in order. send never blocks, so that the goroutine that reads the agent can
+// answer it: an agent that writes before it reads would otherwise deadlock with the hub.
 type outbox struct {
 	w       io.Writer
 	stopped chan struct{} // closed when the writing goroutine has returned
@@ -172,8 +168,7 @@ func newOutbox(w io.Writer) *outbox {
 	return o
 }
 
-// send queues v as one line. The error is that of an earlier write, ErrClosed, or
-// errFlood.
+// send queues v as one line. The error is that of an earlier write, ErrClosed, or errFlood.
 func (o *outbox) send(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -247,9 +242,8 @@ type questions struct {
 	wg   sync.WaitGroup
 }
 
-// ask asks on its own goroutine and passes the decision to answer. A request that
-// waits already is ignored. Without a turn, or when too many requests wait, the
-// decision is empty and immediate. answer must not block.
+// ask asks on its own goroutine and passes the decision to answer. A request that waits already is ignored. Without
+// a turn, or when too many requests wait, the decision is empty and immediate. answer must not block.
 func (q *questions) ask(t *duplex.Turn, id string, req runner.PermissionRequest, answer func(duplex.Decision)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

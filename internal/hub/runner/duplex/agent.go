@@ -9,8 +9,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// Agent is an installed program that speaks a dialect. It implements runner.Agent
-// and is safe for concurrent use.
+// Agent is an installed program that speaks a dialect. It implements runner.Agent and is safe for concurrent use.
 type Agent struct {
 	def     runner.Definition
 	opts    runner.Options

@@ -128,8 +128,7 @@ func (m *mailbox) drop() {
 	}
 }
 
-// take removes and returns the waiting events, in order. done is set when none waits
-// and the mailbox is closed.
+// take removes and returns the waiting events, in order. done is set when none waits and the mailbox is closed.
 func (m *mailbox) take() (evs []runner.Event, done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,8 +152,7 @@ func (m *mailbox) close() {
 	wait.Nudge(m.ready)
 }
 
-// deliver calls handle with each event, in order, until the mailbox is closed and
-// empty.
+// deliver calls handle with each event, in order, until the mailbox is closed and empty.
 func (m *mailbox) deliver(handle func(runner.Event)) {
 	for range m.ready {
 		for {

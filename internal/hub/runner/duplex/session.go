@@ -1,11 +1,9 @@
-// Package duplex runs sessions with agents whose process stays open between turns
-// and speaks in both directions: it receives prompts, streams events and asks for
-// permissions.
+// Package duplex runs sessions with agents whose process stays open between turns and speaks in both directions: it
+// receives prompts, streams events and asks for permissions.
 //
-// [Session] implements what all such protocols need: one process for a session,
-// started by the first turn, stopped when idle, restarted with the agent's own
-// session id; one turn at a time; cancellation; limits; one outcome. A [Dialect]
-// implements one protocol.
+// [Session] implements what all such protocols need: one process for a session, started by the first turn, stopped
+// when idle, restarted with the agent's own session id; one turn at a time; cancellation; limits; one outcome. A
+// [Dialect] implements one protocol.
 package duplex
 
 import (
@@ -31,15 +29,13 @@ type Dialect interface {
 	// Args returns the arguments of a process that continues the conversation
 	// resume, or begins one if resume is empty.
 	Args(resume string) []string
-	// Connect returns a connection to a process that was started with these
-	// arguments. It must not block.
+	// Connect returns a connection to a process that was started with these arguments. It must not block.
 	Connect(pipes Pipes) Connection
 }
 
 // Pipes are the streams of a process.
 type Pipes struct {
-	// Stdin blocks while the agent does not read. A write fails when the process is
-	// stopped.
+	// Stdin blocks while the agent does not read. A write fails when the process is stopped.
 	Stdin io.Writer
 	// Stdout ends when the process has ended.
 	Stdout  io.Reader
@@ -50,21 +46,18 @@ type Pipes struct {
 // Connection speaks the protocol with one process. Open is called first, then one
 // Prompt after another; the other methods may be called at any time.
 type Connection interface {
-	// Open runs the handshake and continues the conversation resume, or begins a new
-	// one. It blocks until the agent is ready for a prompt. Errors of the agent are
-	// *runner.Error, its end is ErrClosed.
+	// Open runs the handshake and continues the conversation resume, or begins a new one. It blocks until the agent
+	// is ready for a prompt. Errors of the agent are *runner.Error, its end is ErrClosed.
 	Open(ctx context.Context, resume string, t *Turn) (Opened, error)
-	// Prompt sends a prompt and blocks until the agent reports its end. Events are
-	// reported to t. When ctx ends, Prompt returns and the caller stops the process.
-	// Errors are as with Open.
+	// Prompt sends a prompt and blocks until the agent reports its end. Events are reported to t. When ctx ends,
+	// Prompt returns and the caller stops the process. Errors are as with Open.
 	Prompt(ctx context.Context, prompt string, t *Turn) (Result, error)
 	// Interrupt asks the agent to stop the running prompt. It does not wait for the
 	// end, but may block while the agent does not read.
 	Interrupt() error
 	// Resumable reports whether a new process could continue the conversation.
 	Resumable() bool
-	// Close is called after the end of the process. It returns when every goroutine
-	// of the connection has ended.
+	// Close is called after the end of the process. It returns when every goroutine of the connection has ended.
 	Close()
 }
 
@@ -73,8 +66,7 @@ var ErrClosed = errors.New("the agent's connection is closed")
 
 // Opened is the result of a handshake.
 type Opened struct {
-	// Session holds the agent's id of the conversation, empty if the agent reports it
-	// later.
+	// Session holds the agent's id of the conversation, empty if the agent reports it later.
 	Session runner.SessionStarted
 	// Lost is why the conversation could not be continued and a new one has begun;
 	// empty if it was continued, or there was none.
@@ -253,8 +245,7 @@ func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *pro
 	return s.prompt(ctx, s.live, prompt, t)
 }
 
-// open starts a process and continues the conversation, or begins a new one and
-// reports that.
+// open starts a process and continues the conversation, or begins a new one and reports that.
 func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*program, error) {
 	l, opened, err := s.start(ctx, s.resume, t, watch)
 	if err != nil && s.resume != "" && ctx.Err() == nil && curable(err) {
@@ -273,8 +264,7 @@ func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*pro
 	return l, nil
 }
 
-// words returns the text of an error without the remedy, which only the end of a turn
-// shows.
+// words returns the text of an error without the remedy, which only the end of a turn shows.
 func words(err error) string {
 	if e, ok := errors.AsType[*runner.Error](err); ok {
 		return e.Message
@@ -342,8 +332,7 @@ func (s *Session) prompt(ctx context.Context, l *program, text string, t *Turn) 
 	case <-ctx.Done():
 	}
 
-	// Ask the agent first, then cancel its permission requests: gemini stops only after
-	// they are answered.
+	// Ask the agent first, then cancel its permission requests: gemini stops only after they are answered.
 	interrupted := make(chan struct{})
 	go func() {
 		defer close(interrupted)
@@ -408,8 +397,7 @@ func (s *Session) result(l *program, r Result, err error, t *Turn) ending {
 	return ended(runner.OutcomeCompleted)
 }
 
-// sweep kills processes that the turn's tools have put into the background. Children
-// of the agent's process stay.
+// sweep kills processes that the turn's tools have put into the background. Children of the agent's process stay.
 func (s *Session) sweep(l *program, t *Turn) {
 	n, err := l.proc.SweepOrphans()
 	if err != nil {
@@ -455,8 +443,7 @@ func (s *Session) explain(err error, l *program, exit process.Exit, when string)
 		Remedy:  "try again; if it happens again, run the program by hand", Err: err}
 }
 
-// presentable turns a dialect's error into one for users. It quotes the agent's words
-// as the agent's.
+// presentable turns a dialect's error into one for users. It quotes the agent's words as the agent's.
 func (s *Session) presentable(e *runner.Error) *runner.Error {
 	words := s.o.Redact(clip(ErrorText(e.Message), maxMessage))
 	switch e.Code {
@@ -491,8 +478,7 @@ func (s *Session) dropAndReport(t *Turn) {
 	}
 }
 
-// drop stops the process, if one runs. The error says that descendants of it are
-// still running.
+// drop stops the process, if one runs. The error says that descendants of it are still running.
 func (s *Session) drop(ctx context.Context) error {
 	if s.live == nil {
 		return nil

@@ -12,9 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// Turn collects what an agent reports while it answers one prompt, and asks for
-// permissions. Its methods are safe for concurrent use, except Ask do not wait for
-// the handler, and do nothing after the end of the turn.
+// Turn collects what an agent reports while it answers one prompt, and asks for permissions. Its methods are safe
+// for concurrent use, except Ask do not wait for the handler, and do nothing after the end of the turn.
 type Turn struct {
 	policy    string
 	handler   runner.Handler
@@ -59,8 +58,7 @@ func (t *Turn) Report(f func(a *runner.Answer)) {
 // Text adds a piece to the answer.
 func (t *Turn) Text(s string) { t.Report(func(a *runner.Answer) { a.Text(s) }) }
 
-// Paragraph begins a new message: an agent's texts before and after a tool must not
-// run together.
+// Paragraph begins a new message: an agent's texts before and after a tool must not run together.
 func (t *Turn) Paragraph() { t.Report(func(a *runner.Answer) { a.Paragraph() }) }
 
 // Thought adds a piece of reasoning.
@@ -153,8 +151,7 @@ func (t *Turn) settle(req runner.PermissionRequest, d Decision) {
 	}
 }
 
-// begin registers a request. It returns false if the turn has ended or too many
-// requests wait.
+// begin registers a request. It returns false if the turn has ended or too many requests wait.
 func (t *Turn) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,8 +170,7 @@ func (t *Turn) finish() {
 	t.asks.Done()
 }
 
-// end ends the turn: it cancels the waiting requests and returns when all events are
-// delivered.
+// end ends the turn: it cancels the waiting requests and returns when all events are delivered.
 func (t *Turn) end() {
 	t.endAsking()
 	t.mu.Lock()
@@ -207,8 +203,7 @@ func (d Decision) Allowed() bool {
 	return d.Answered() && slices.Contains(runner.Allow, d.Option.Kind)
 }
 
-// byPolicy answers a request by Definition.Permissions; ok is false if the user
-// must be asked.
+// byPolicy answers a request by Definition.Permissions; ok is false if the user must be asked.
 func byPolicy(policy string, options []runner.PermissionOption) (d Decision, ok bool) {
 	switch policy {
 	case runner.PermissionsAllow:
@@ -223,8 +218,7 @@ func byPolicy(policy string, options []runner.PermissionOption) (d Decision, ok 
 	}
 }
 
-// refuse chooses the option that denies. Without one there is no decision, which every
-// protocol treats as a denial.
+// refuse chooses the option that denies. Without one there is no decision, which every protocol treats as a denial.
 func refuse(options []runner.PermissionOption, message string) Decision {
 	o, _ := runner.Choose(options, runner.Reject)
 	return Decision{Option: o, Message: message}
@@ -273,8 +267,7 @@ func OneLine(s string) string {
 	return ""
 }
 
-// ErrorText returns the readable part of an agent's error. Agents forward the JSON of
-// their model's server.
+// ErrorText returns the readable part of an agent's error. Agents forward the JSON of their model's server.
 func ErrorText(s string) string {
 	s = strings.TrimSpace(s)
 	var nested struct {

@@ -24,8 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
 
-// Process simulates a program, which an [Agent] plays over pipes in memory. It
-// implements duplex.Process.
+// Process simulates a program, which an [Agent] plays over pipes in memory. It implements duplex.Process.
 type Process struct {
 	stdin  *io.PipeWriter
 	stdout *io.PipeReader

@@ -24,8 +24,7 @@ type Speaker struct {
 	Permission func(id string) string
 	Unknown    func(id string) string
 	Event      string
-	// Answered returns the request that a line of the host answers, and the answer; ""
-	// for any other line.
+	// Answered returns the request that a line of the host answers, and the answer; "" for any other line.
 	Answered func(m map[string]any) (id, answer string)
 }
 
@@ -304,8 +303,7 @@ func (h hostile) sameRequest(t *testing.T) {
 	}
 }
 
-// Fuzz passes lines to a turn, whose agent then ends, and checks that the turn's outcome
-// agrees with its events.
+// Fuzz passes lines to a turn, whose agent then ends, and checks that the turn's outcome agrees with its events.
 func Fuzz(t *testing.T, def runner.Definition, d duplex.Dialect, sp Speaker, lines string) {
 	t.Helper()
 	s := Session(t, def, d, func(a *Agent) {
