@@ -219,7 +219,7 @@ func randomEdit(t *rapid.T, d *crdt.Doc) error {
 	}
 }
 
-// Property 27: a broadcast update reaches all connected agents. Each applies it once, in any order of arrival and
+// Property 27: a broadcast update reaches all connected agents. Each applies it once, in any order of receipt and
 // with any repetition, without a request for a state; each update carries a vector clock (Req 9.1, Req 9.2, Req 9.4).
 func TestProperty27BroadcastAndApplyRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
