@@ -138,23 +138,6 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// openCommitter selects the effective mode. The fast mode has a committer too: new streams and
-// the shutdown are synced in every mode.
-func (b *Bus) openCommitter(cfg Config) {
-	b.asked, b.mode = cfg.Durability, cfg.Durability
-	s, err := cfg.openSyncer(b.dir)
-	if err == nil {
-		b.commits = newCommitter(s)
-		return
-	}
-	if b.mode != DurabilityCommit {
-		return
-	}
-	b.mode, b.degraded = DurabilityAlways, err
-	b.log.Warn("the store's filesystem does not support syncfs: the server syncs every write instead, which is slower",
-		"asked", b.asked, "durability", b.mode, "reason", err)
-}
-
 func (b *Bus) connect(cfg Config, urls string, opts ...nats.Option) error {
 	conn, err := b.link.dial(cfg, urls, opts...)
 	if err != nil {

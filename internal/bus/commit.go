@@ -118,3 +118,20 @@ func (c *committer) close() error {
 	<-c.done
 	return c.syncer.Close()
 }
+
+// openCommitter selects the effective mode. The fast mode has a committer too: new streams and
+// the shutdown are synced in every mode.
+func (b *Bus) openCommitter(cfg Config) {
+	b.asked, b.mode = cfg.Durability, cfg.Durability
+	s, err := cfg.openSyncer(b.dir)
+	if err == nil {
+		b.commits = newCommitter(s)
+		return
+	}
+	if b.mode != DurabilityCommit {
+		return
+	}
+	b.mode, b.degraded = DurabilityAlways, err
+	b.log.Warn("the store's filesystem does not support syncfs: the server syncs every write instead, which is slower",
+		"asked", b.asked, "durability", b.mode, "reason", err)
+}

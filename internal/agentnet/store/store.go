@@ -278,7 +278,8 @@ func (s *Store) ID(ctx context.Context, b *bus.Bus) (string, error) {
 	return Digest(s.cfg.Hostname, s.cfg.Username, fmt.Sprint(stream.CachedInfo().Created.UnixNano())), nil
 }
 
-// BucketConfig returns the stream of a KV bucket, as any client's KV store expects it.
+// BucketConfig returns the configuration of the stream behind a KV bucket, compatible with the KV stores of NATS
+// clients.
 func BucketConfig(bucket, description string, maxAge time.Duration) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              BucketStream + bucket,

@@ -59,7 +59,7 @@ type Options struct {
 	// HostChecked disables the check of the Host header against DNS rebinding, for callers that do it themselves.
 	HostChecked bool
 	// Events stores the events of sessions' streams, so that a client can resume a broken one; nil stores nothing. The
-	// SDK's store in memory has an entry for every request until its session ends.
+	// SDK's in-memory store grows: it keeps an entry for each request until the MCP session ends.
 	Events mcp.EventStore
 	Logger *slog.Logger // nil discards
 }

@@ -1,24 +1,18 @@
 package server
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
@@ -113,181 +107,6 @@ func (g *Network) Register(s *Server) {
 	}
 }
 
-// networkAgent is the state of a client in the network.
-type networkAgent struct {
-	turn         *semaphore.Weighted // of 1; locks the rest
-	agent        *agentnet.Agent     // nil if it is not registered
-	registration registry.Registration
-	idle         bool      // deregistered because it was idle
-	used         time.Time // last call
-}
-
-type networkAgentKey struct{}
-
-func networkAgentOf(c *Client) *networkAgent {
-	return c.Value(networkAgentKey{}, func() any { return &networkAgent{turn: semaphore.NewWeighted(1)} }).(*networkAgent)
-}
-
-// agent returns the caller's agent, under its current handle.
-func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
-	p := networkAgentOf(c.Client)
-	if err := p.turn.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	defer p.turn.Release(1)
-	p.used = g.now()
-	if p.idle {
-		a, err := g.network.Register(ctx, p.registration)
-		if err != nil {
-			return nil, err
-		}
-		g.registered(p, a)
-	}
-	if p.agent == nil {
-		return nil, &Failure{Category: string(store.NotRegisteredError), Message: "You are not registered in the agents' network.",
-			Remedy: "Call register_agent first."}
-	}
-	if h := c.Client.Handle(); h != "" && h != p.agent.Entry().Handle {
-		if err := p.agent.SetHandle(h); err != nil {
-			return nil, err
-		}
-	}
-	return p.agent, nil
-}
-
-// register registers the client as an agent, or changes its registration.
-func (g *Network) register(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, again bool, err error) {
-	p := networkAgentOf(c)
-	if err := p.turn.Acquire(ctx, 1); err != nil {
-		return registry.Entry{}, false, err
-	}
-	defer p.turn.Release(1)
-	if p.agent != nil {
-		entry, err = p.agent.Describe(ctx, r)
-		if f, ok := errors.AsType[*store.Error](err); !ok || f.Code != store.NotRegisteredError {
-			return entry, true, err
-		}
-		g.deregistered(ctx, p) // the registry entry is lost
-	}
-	a, err := g.network.Register(ctx, r)
-	if err != nil {
-		return registry.Entry{}, false, err
-	}
-	p.registration = r
-	g.registered(p, a)
-	return a.Entry(), a.Reused(), nil
-}
-
-// leaveTimeout bounds a deregistration.
-const leaveTimeout = 5 * time.Second
-
-// end deregisters the agent of a client that has disconnected.
-func (g *Network) end(p *networkAgent) {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
-	defer cancel()
-	if err := p.turn.Acquire(ctx, 1); err != nil {
-		return // a call is still running; the end of the network deregisters the agent
-	}
-	defer p.turn.Release(1)
-	p.idle = false
-	g.deregistered(ctx, p)
-}
-
-// deregistered deregisters the agent, if there is one. The state is locked.
-func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
-	g.mu.Lock()
-	delete(g.agents, p)
-	g.mu.Unlock()
-	if a := p.agent; a != nil {
-		p.agent = nil
-		_ = g.network.Leave(ctx, a) // after a failure the missing heartbeats show that it is gone
-	}
-}
-
-// registered notes that an agent is registered. The state is locked.
-func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
-	p.agent, p.idle, p.used = a, false, g.now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.agents[p] = struct{}{}
-}
-
-// watchIdle deregisters idle agents until ctx ends.
-func (g *Network) watchIdle(ctx context.Context) {
-	tick := time.NewTicker(g.idle / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			g.deregisterIdle(ctx)
-		}
-	}
-}
-
-// deregisterIdle deregisters the agents without calls for the time idle. Their next call registers them again.
-func (g *Network) deregisterIdle(ctx context.Context) {
-	g.mu.Lock()
-	agents := slices.Collect(maps.Keys(g.agents))
-	g.mu.Unlock()
-	for _, p := range agents {
-		if !p.turn.TryAcquire(1) {
-			continue // in a call
-		}
-		if p.agent != nil && g.now().Sub(p.used) >= g.idle {
-			leaving, cancel := context.WithTimeout(ctx, leaveTimeout)
-			p.idle = true
-			g.deregistered(leaving, p)
-			cancel()
-		}
-		p.turn.Release(1)
-	}
-}
-
-// autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself.
-func (g *Network) autoRegister(ctx context.Context, s *Server) {
-	log := s.Logger("mesh")
-	for ctx.Err() == nil {
-		g.awaitUsable(ctx)
-		p := networkAgentOf(s.client)
-		if p.turn.Acquire(ctx, 1) != nil {
-			return
-		}
-		done := p.agent != nil
-		p.turn.Release(1)
-		if done {
-			return
-		}
-		r := *g.auto
-		r.Handle = cmp.Or(s.client.Handle(), r.AgentType)
-		entry, _, err := g.register(ctx, s.client, r)
-		if err == nil {
-			log.Info("the agent was registered automatically", "guid", entry.GUID, "agentType", entry.AgentType)
-			return
-		}
-		delay := 10 * time.Second
-		if f, ok := errors.AsType[*store.Error](err); ok && f.RetryAfter > 0 {
-			delay = f.RetryAfter
-		}
-		if ctx.Err() == nil && g.network.Status().Connected {
-			log.Error("the agent was not registered automatically", "error", err, "retryIn", delay.String())
-		}
-		wait.Pause(ctx, delay)
-	}
-}
-
-// registerTimeout is how long a registration waits for the network.
-const registerTimeout = 5 * time.Second
-
-// awaitUsable waits until the network is usable, without the link to a cluster if that takes too long. The registration
-// reports an error.
-func (g *Network) awaitUsable(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	_ = g.network.Usable(ctx)
-}
-
 // addNetworkTool adds a tool that requires a registered agent.
 func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle func(context.Context, *Call, *agentnet.Agent, In) (string, Out, error)) {
 	t.Handle = func(ctx context.Context, c *Call, in In) (string, Out, error) {
@@ -303,23 +122,6 @@ func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle 
 		return text, out, err
 	}
 	AddTool(s, t)
-}
-
-type registerAgentIn struct {
-	AgentType          string   `json:"agentType" jsonschema:"Your role: lowercase letters, digits and hyphens, for example tdd-engineer, dispatcher, reviewer"`
-	Capabilities       []string `json:"capabilities" jsonschema:"What you can do, for example typescript, testing, code-review. Work is offered by these words."`
-	Scope              string   `json:"scope" jsonschema:"project: you work for this project. user: for this user, whatever the project. cross-project: you coordinate several projects."`
-	Visibility         string   `json:"visibility,omitempty" jsonschema:"Who can discover you. private: nobody. project-only: agents of the same project. user-only: agents of the same user on the same computer. public: all agents of the network."`
-	MaxConcurrentTasks int      `json:"maxConcurrentTasks,omitempty" jsonschema:"How many tasks you take at once; 0 (the default) is no limit"`
-	HeartbeatInterval  int      `json:"heartbeatInterval,omitempty" jsonschema:"Seconds between the signs of life that are sent for you: 10 to 86400. Usually left out."`
-}
-
-type registerAgentOut struct {
-	GUID              string          `json:"guid" jsonschema:"Your address: others send you mail with it"`
-	Again             bool            `json:"again" jsonschema:"Whether you have been registered with this GUID before: there may be mail"`
-	UnreadMessages    int             `json:"unreadMessages" jsonschema:"Mail that waits for you, up to 1000"`
-	HeartbeatInterval float64         `json:"heartbeatInterval" jsonschema:"Seconds"`
-	Entry             *registry.Entry `json:"entry" jsonschema:"Your entry in the registry"`
 }
 
 func enumOf[T ~string](values []T) []any {
@@ -379,30 +181,6 @@ func (g *Network) addRegistry(s *Server) {
 		Name: "deregister_agent", Title: "Leave the agents' network",
 		Description: "Leave the network: you are shown as offline. Your GUID and your mail are kept for a day, for when you register again.",
 	}, g.deregister)
-}
-
-func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
-	r := registry.Registration{
-		Handle: cmp.Or(c.Client.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
-		Scope: registry.Scope(in.Scope), Visibility: registry.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
-		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second,
-	}
-	g.awaitUsable(ctx) // right after the start
-	entry, again, err := g.register(ctx, c.Client, r)
-	if err != nil {
-		return "", registerAgentOut{}, err
-	}
-	out := registerAgentOut{GUID: entry.GUID, Again: again, HeartbeatInterval: entry.HeartbeatInterval, Entry: &entry}
-	text := fmt.Sprintf("Registered as %s (%s). Your GUID is %s.", entry.Handle, entry.AgentType, entry.GUID)
-	if a, err := g.agent(ctx, c); err == nil {
-		if out.UnreadMessages, err = a.Unread(ctx); err == nil && out.UnreadMessages > 0 {
-			text += fmt.Sprintf(" %d messages wait for you: call read_direct_messages.", out.UnreadMessages)
-		}
-	}
-	if notice := g.network.Notice(); notice != "" {
-		text += "\n\n" + notice + " You are known to others as soon as it is."
-	}
-	return withToken(text, c.Token()), out, nil
 }
 
 func discoverTool() Tool[registry.Filter, registry.Discovery] {
@@ -489,22 +267,4 @@ func updatePresence(ctx context.Context, _ *Call, a *agentnet.Agent, in registry
 		live = registry.Gone
 	}
 	return fmt.Sprintf("You are %s, with %g tasks.", e.Status, e.CurrentTaskCount), agentInfoOut{&e, string(live)}, nil
-}
-
-type deregisterOut struct {
-	GUID string `json:"guid" jsonschema:"The GUID that you had, and get again when you come back within a day"`
-}
-
-func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ noArguments) (string, deregisterOut, error) {
-	p := networkAgentOf(c.Client)
-	if err := p.turn.Acquire(ctx, 1); err != nil {
-		return "", deregisterOut{}, err
-	}
-	defer p.turn.Release(1)
-	p.agent, p.idle = nil, false
-	if err := g.network.Leave(ctx, a); err != nil {
-		return "", deregisterOut{}, err
-	}
-	return "You have left the agents' network and are shown as offline. Your GUID and your mail are kept for when you register again.",
-		deregisterOut{a.GUID()}, nil
 }
