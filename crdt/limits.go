@@ -2,8 +2,8 @@ package crdt
 
 import "github.com/parleyhub/parley/crdt/internal/lib0"
 
-// Limits bound updates and documents. They are checked before anything changes (see [Doc.Admit]): all
-// replicas apply what one has admitted, since a replica that refused it would differ for good.
+// Limits bound updates and documents. The replica that first receives an update enforces them, before
+// anything changes (see [Doc.Admit]). The others must apply what it admitted, or the replicas would diverge.
 //
 // Sizes are in bytes.
 type Limits struct {

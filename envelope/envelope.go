@@ -143,7 +143,7 @@ func (e *Envelope) Size() int {
 // Unmarshal reads the payload into v, a pointer as for json.Unmarshal.
 func (e *Envelope) Unmarshal(v any) error {
 	if err := json.Unmarshal(e.Payload, v); err != nil {
-		return &Error{Code: CodeInvalidEnvelope, Subject: e.ID, Message: fmt.Sprintf("the payload of a %q is not what was expected", e.Type), Err: err}
+		return &Error{Code: CodeInvalidEnvelope, Subject: e.ID, Message: fmt.Sprintf("cannot decode the payload of the %q envelope", e.Type), Err: err}
 	}
 	return nil
 }

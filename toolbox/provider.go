@@ -36,7 +36,7 @@ func (b *Box) Provider(agentID string) (*Provider, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.providers[agentID] != nil {
-		return nil, errorf(CodeDuplicate, agentID, agentID, "agent %q has a provider already", agentID)
+		return nil, errorf(CodeDuplicate, agentID, agentID, "agent %q already has a provider", agentID)
 	}
 	b.created++
 	p := &Provider{box: b, id: agentID, number: b.created, source: agentID}

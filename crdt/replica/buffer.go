@@ -65,7 +65,8 @@ func (b *causalBuffer) unmet(m *Message) (dependency, bool) {
 	return dependency{}, false
 }
 
-// add buffers an update. It reports false at a limit, after dropping the session's updates.
+// add buffers an update. If a limit is exceeded, it drops the buffered updates of the sender's session and reports
+// false.
 func (b *causalBuffer) add(x *held, on dependency) bool {
 	key := x.m.key()
 	b.bySeq[dependency{key, x.m.Seq}] = x

@@ -235,7 +235,7 @@ func TestTwoEpochsAtOnce(t *testing.T) {
 	})
 }
 
-// The state that succeeds a replica starts the next replica, which carries late updates over.
+// A replica that starts from the successor's state applies late updates of the old epoch.
 func TestSucceed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, replica.Options{}, replica.Options{})

@@ -25,7 +25,7 @@ type Walk struct {
 	Internal bool
 	Command  uint64
 	Value    []byte
-	// From lists first nodes, besides those of the table.
+	// From lists nodes to start with, in addition to those of the routing table.
 	From []netip.AddrPort
 	// Each, if set, is called with each reply without an error, one at a time. It ends the walk by returning false.
 	Each func(*Reply) bool

@@ -61,7 +61,7 @@ func (a *datagrams) read(s *Socket) error {
 	return nil
 }
 
-// datagram returns the next datagram and its sender; the address is invalid if unknown.
+// datagram returns the next datagram and its sender; the zero AddrPort if it is unknown.
 func (a *datagrams) datagram() (data []byte, from netip.AddrPort) {
 	m := &a.msgs[a.at]
 	data = m.Buffers[0][:m.N]

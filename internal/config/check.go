@@ -56,7 +56,7 @@ func (l *Loaded) check(d *decoder) {
 	}
 }
 
-// addRoles adds an agent for each role of the roster: a copy of the agent that plays it, with the
+// addRoles adds an agent for each role of the roster: a copy of the agent assigned to it, with the
 // tier that the specification gives the role.
 func (l *Loaded) addRoles(d *decoder) {
 	made := make(map[string]runner.Definition, len(l.Roster))

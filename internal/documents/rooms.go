@@ -44,7 +44,7 @@ func (l *Library) Rooms() *Rooms {
 // sameEpoch returns an error unless the epoch that a page names, 0 by default, is the document's current one.
 func sameEpoch(r *http.Request, epoch uint64) error {
 	if now := strconv.FormatUint(epoch, 10); cmp.Or(r.URL.Query().Get("epoch"), "0") != now {
-		return &ysync.StaleError{Message: "the document is in epoch " + now + "; start with a new copy"}
+		return &ysync.StaleError{Message: "this copy is outdated: the document is in epoch " + now + "; load it again"}
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 
 // SendRequest is one message for an agent.
 type SendRequest struct {
-	// AgentID is the agent's id. Empty means the message's metadata "targetAgent", else
-	// the agent of the task Message.TaskID.
+	// AgentID is the agent's id. If it is empty, the message's metadata "targetAgent"
+	// selects the agent, else the task Message.TaskID does.
 	AgentID string
 	// Message needs an ID, role user and at least one part. A TaskID continues that task:
 	// the message answers its question, or follows its running turn. A ContextID

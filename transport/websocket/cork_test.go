@@ -12,7 +12,7 @@ import (
 	"github.com/parleyhub/parley/transport/websocket"
 )
 
-// countedConn counts the writes to a socket, and fails when the test says so.
+// countedConn counts the writes to a socket, and can be made to fail.
 type countedConn struct {
 	net.Conn
 	mu     sync.Mutex

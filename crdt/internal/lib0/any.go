@@ -79,8 +79,8 @@ func (r *Reader) skipAny(l *AnyLimits, depth int) {
 	}
 }
 
-// skipMany reads the elements of an array, or the members of an object if seen is not nil. It allocates
-// nothing for the announced count.
+// skipMany reads the elements of an array, or the members of an object if seen is not nil. It does
+// not preallocate by the declared count, which may be forged.
 func (r *Reader) skipMany(l *AnyLimits, depth int, seen *keys) {
 	n := r.Uint()
 	if depth++; depth > l.Depth {

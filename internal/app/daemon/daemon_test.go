@@ -223,7 +223,7 @@ func TestSecondHubIsRefused(t *testing.T) {
 	if !errors.As(err, &de) || de.Code != daemon.CodeRunning {
 		t.Errorf("got %v", err)
 	}
-	// The same socket with another data directory.
+	// A second hub on the same socket is refused, even with another data directory.
 	other := newDir(t)
 	err = daemon.Run(t.Context(), mustLoad(t, other, "socket.path="+dir+"/hub.sock"), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err == nil {

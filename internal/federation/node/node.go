@@ -227,8 +227,8 @@ func (n *Node) Announce(baseURL string) error {
 // Parley returns the library's node.
 func (n *Node) Parley() *parley.Node { return n.Node }
 
-// trust admits an agent of another process, or returns why not. It refuses one that the wanted agent could not
-// answer, since the same rules would later prevent the hub from reporting that.
+// trust admits an agent of another process, or returns why not. It refuses a caller that the wanted agent may not
+// answer: the same rules would later block the hub's error envelope.
 func (n *Node) trust(r channel.Request, card agent.Card) error {
 	if card.Tier < n.o.PeerTier {
 		return fmt.Errorf("this hub admits agents of other processes from tier %v on, and %q has %v; see node.peerTier in its config.yaml",

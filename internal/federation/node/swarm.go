@@ -119,7 +119,8 @@ func (r *responder) leaveSwarms() {
 	}
 }
 
-// joins accepts an invitation if the agent can do the work and may answer the coordinator.
+// joins reports whether the agent accepts an invitation, and if not, why. It accepts if the agent can do the work and
+// may answer the coordinator.
 func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 	proposer, known := r.n.Registry().Identity(p.Proposer)
 	if !known || r.n.mayAnswer(r.id, proposer) != nil { // it has disconnected, or must not be answered

@@ -276,7 +276,7 @@ func checkPrompt(d Definition) error {
 		return nil
 	}
 	if d.Driver != DriverExec {
-		return configError("prompt", "%s is for driver exec; %s has its own way", PromptArg, d.Driver)
+		return configError("prompt", "%s needs driver exec; driver %s passes the prompt itself", PromptArg, d.Driver)
 	}
 	places, ended := 0, false
 	for _, arg := range d.PromptArgs {
@@ -302,10 +302,10 @@ func checkParser(d Definition) error {
 	}
 	j := d.JSONL
 	if j == nil || j.Text == "" {
-		return configError("jsonl.text", "is missing: the path of the answer's text in a line")
+		return configError("jsonl.text", "is missing: the path of the field with the answer's text")
 	}
 	if j.Type == "" && (len(j.TextTypes) > 0 || len(j.DoneTypes) > 0 || len(j.ErrorTypes) > 0) {
-		return configError("jsonl.type", "is missing: the path of the field that textTypes, doneTypes and errorTypes are about")
+		return configError("jsonl.type", "is missing: the path of the field that textTypes, doneTypes and errorTypes match")
 	}
 	return nil
 }

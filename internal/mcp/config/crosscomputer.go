@@ -36,12 +36,12 @@ type CrossComputer struct {
 
 	Inboxes   string `json:"inboxes" env:"NATS_MCP_INBOXES" doc:"How a new network keeps its mail: a stream for each agent (up to some hundred), or one shared stream (for thousands). A network that exists stays as it is." enum:"per-agent,shared" default:"per-agent"`
 	Replicas  int64  `json:"replicas" env:"NATS_MCP_REPLICAS" doc:"Copies of each new stream in a cluster; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
-	AgentGUID string `json:"agentGuid" env:"NATS_MCP_AGENT_GUID" doc:"The agent's GUID, where the NATS server confines its user to one; otherwise it gets one by itself" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
+	AgentGUID string `json:"agentGuid" env:"NATS_MCP_AGENT_GUID" doc:"The agent's GUID. Set it only if the NATS server restricts the user to one GUID; otherwise it is assigned automatically" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
 
 	NKeyFile           string      `json:"nkeyFile" env:"NATS_MCP_NKEY_FILE" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
 	CredsFile          string      `json:"credsFile" env:"NATS_MCP_CREDS_FILE" doc:"Path to a credentials file (JWT and seed), to log in to the NATS cluster with" max:"4096"`
 	Token              text.Secret `json:"token" env:"NATS_MCP_TOKEN" doc:"Token to log in to the NATS cluster with. Prefer environment variable." secret:"true" max:"4096"`
-	InsecureSkipVerify bool        `json:"insecureSkipVerify" env:"NATS_MCP_INSECURE_SKIP_VERIFY" doc:"Do not verify the certificates of the NATS cluster. Anyone on the way can then read and change messages." default:"false"`
+	InsecureSkipVerify bool        `json:"insecureSkipVerify" env:"NATS_MCP_INSECURE_SKIP_VERIFY" doc:"Do not verify the certificates of the NATS cluster. Anyone on the network path can then read and change messages." default:"false"`
 }
 
 // WorkQueue configures the work queues of the agents' network.

@@ -184,8 +184,8 @@ type cancelTaskIn struct {
 func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 	return mcpserver.Tool[cancelTaskIn, taskOut]{
 		Name: "cancel_task", Title: "Cancel a task", Destructive: true, Idempotent: true, Blocks: true,
-		Description: "End a task that you handed over with delegate_task, all its processes, and the tasks that its agent has handed on for it. " +
-			"What the agents have changed stays changed.",
+		Description: "Cancel a task that you delegated with delegate_task, its processes, and the tasks that its agent delegated in turn. " +
+			"Changes that the agents have already made are kept.",
 		Handle: func(ctx context.Context, c *mcpserver.Call, in cancelTaskIn) (string, taskOut, error) {
 			t, err := s.find(ctx, c.Server().Caller(), in.TaskID)
 			if err != nil {

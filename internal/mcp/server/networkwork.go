@@ -76,7 +76,7 @@ type getWorkIn struct {
 
 type workStatusOut struct {
 	work.ItemStatus
-	ResultData map[string]any `json:"resultData,omitempty" jsonschema:"For the submitter and the worker only"`
+	ResultData map[string]any `json:"resultData,omitempty" jsonschema:"The result; present only for the submitter and the worker"`
 }
 
 func (g *Network) addWork(s *Server) {
@@ -241,7 +241,7 @@ type listDeadOut struct {
 
 type retryDeadIn struct {
 	TaskID        string `json:"taskId" jsonschema:"The originalTaskId"`
-	ResetAttempts *bool  `json:"resetAttempts,omitempty" jsonschema:"Whether to forget the attempts so far; true by default. Otherwise it has one more at least."`
+	ResetAttempts *bool  `json:"resetAttempts,omitempty" jsonschema:"true (default): reset the attempt count. false: keep it, but allow at least one more attempt."`
 }
 
 type taskIn struct {

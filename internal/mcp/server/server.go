@@ -233,7 +233,7 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// endListening ends the notification streams of clients of 2026-07-28 with [Service.Stop]. Otherwise they would delay the
+// endListening ends the notification streams of clients that use revision 2026-07-28 with [Service.Stop]. Otherwise they would delay the
 // server's end, because the SDK waits for every request, and these last as long as their client.
 func (s *Server) endListening(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {

@@ -199,7 +199,7 @@ func (a *Agent) Replay(lines []Line) error {
 		}
 		got, ok := a.Next()
 		if !ok {
-			return fmt.Errorf("line %d: the host has ended, %s was expected", i+1, Key(l.JSON))
+			return fmt.Errorf("line %d: the host exited; expected %s", i+1, Key(l.JSON))
 		}
 		if Key(got) != Key(l.JSON) {
 			return fmt.Errorf("line %d: the host sent %s, %s was expected", i+1, Key(got), Key(l.JSON))
