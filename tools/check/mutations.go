@@ -27,7 +27,7 @@ var mutations = []mutation{
 	{"05", "registry/registry.go", "\t\tcard.Origin = agent.Remote\n", "", "the origin stays what the peer said"},
 	{"05", "registry/registry.go", "\t\tcard.Origin = agent.Remote\n", "\t\tcard.Origin = agent.Remote\n\t\tcard.Revision++\n", "merging changes the revision"},
 
-	{"06", "envelope/envelope.go", "\tlo := rand.Uint64()&(1<<62-1) | 1<<63\n", "\tlo := uint64(1 << 63)\n", "ids have twelve random bits"},
+	{"06", "envelope/envelope.go", "rand.Uint64()&(1<<62-1)|1<<63)", "1<<63)", "ids have twelve random bits"},
 	{"06", "envelope/envelope.go", "Timestamp: now, Payload: raw", "Timestamp: -now, Payload: raw", "timestamps are negative"},
 	{"06", "envelope/factory.go", "m := Metadata{Tier: sender.Tier, SandboxID: sender.SandboxID}", "m := Metadata{Tier: agent.L0, SandboxID: sender.SandboxID}", "every sender states tier L0"},
 
