@@ -109,6 +109,9 @@ func (h *Host) Do(f func() error) error {
 	})
 }
 
+// Start starts a program on the host.
+func (h *Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
+
 // ListenUDP opens a socket on the host.
 func (h *Host) ListenUDP(at netip.AddrPort) (conn *net.UDPConn, err error) {
 	err = h.Do(func() error {
