@@ -151,10 +151,7 @@ func (c *check) test(ctx context.Context) error {
 	default:
 		fmt.Println("without the race detector: there is no C compiler")
 	}
-	if err := c.goTest(ctx, nil, append(args, "./...")...); err != nil {
-		return err
-	}
-	return checkCoverage(profile)
+	return errors.Join(c.goTest(ctx, nil, append(args, "./...")...), checkCoverage(profile))
 }
 
 func hasRace(ctx context.Context) bool {
