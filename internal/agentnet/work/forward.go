@@ -28,10 +28,10 @@ func (s *Service) Reserve(ctx context.Context, o Order, capability string) (*Ite
 		}
 		return x, errUnchanged
 	})
-	if err != nil || x == nil {
+	if err != nil {
 		return nil, err
 	}
-	return x, s.reg.Commit(ctx)
+	return x, s.reg.Commit(ctx) // also without x: the earlier attempt may have failed before its record was durable
 }
 
 // Unfinished is an item that is not finished.

@@ -282,7 +282,10 @@ func (s *Service) Submit(ctx context.Context, o Order, capability string) error 
 		return err
 	}
 	if have != nil {
-		return checkSame(have.Order, o)
+		if err := checkSame(have.Order, o); err != nil {
+			return err
+		}
+		return s.reg.Commit(ctx) // the earlier attempt may have failed before its record was durable
 	}
 	seq, err := s.enqueue(ctx, o, capability)
 	if err != nil {
