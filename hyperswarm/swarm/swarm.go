@@ -109,10 +109,11 @@ func (s *Swarm) Connected() []identity.PublicKey {
 
 // Close leaves all topics, destroys all connections and waits for all goroutines.
 func (s *Swarm) Close() error {
-	if !s.queue.Stop() {
+	s.mu.Lock()
+	if !s.queue.Stop() { // with the lock: Join and Listen check it, and then start goroutines that Close waits for
+		s.mu.Unlock()
 		return nil
 	}
-	s.mu.Lock()
 	topics := slices.Collect(maps.Values(s.topics))
 	l, relays := s.listener, s.relays
 	s.mu.Unlock()

@@ -2,6 +2,7 @@ package swarm_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -353,5 +354,30 @@ func TestJoiningWhileLeaving(t *testing.T) {
 		if !found {
 			t.Fatal("the peer is not found")
 		}
+	}
+}
+
+// Close waits only for topics whose goroutine runs, whether they are joined before it, at the same time or after.
+func TestJoiningWhileClosing(t *testing.T) {
+	node := hyperswarmtest.Node(t, hyperdht.Options{})
+	for range 1500 {
+		s := swarm.New(swarm.Options{Node: node})
+		joined := make(chan struct{})
+		var joins sync.WaitGroup
+		joins.Go(func() {
+			for n := range byte(8) {
+				if _, err := s.Join([32]byte{n}, swarm.Client); err != nil {
+					return
+				}
+				if n == 0 {
+					close(joined)
+				}
+			}
+		})
+		<-joined
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		joins.Wait()
 	}
 }
