@@ -34,19 +34,29 @@ func (b *Backlog[C]) Offer(c C) bool {
 	}
 }
 
-// Put queues a connection. It blocks while the queue is full. If meanwhile ctx ends or
-// the listener closes, it drops the connection and reports false.
+// Put queues a connection. It blocks while the queue is full. If meanwhile ctx ends, or
+// the listener has closed, it drops the connection and reports false. It may be called
+// while Close runs: a connection that Close no longer sees is dropped here.
 func (b *Backlog[C]) Put(ctx context.Context, c C) bool {
-	if b.ctx.Err() == nil && b.Offer(c) {
+	if b.ctx.Err() != nil {
+		b.drop(c)
+		return false
+	}
+	if !b.Offer(c) {
+		select {
+		case b.queue <- c:
+		case <-ctx.Done():
+			b.drop(c)
+			return false
+		case <-b.ctx.Done():
+			b.drop(c)
+			return false
+		}
+	}
+	if b.ctx.Err() == nil {
 		return true
 	}
-	select {
-	case b.queue <- c:
-		return true
-	case <-ctx.Done():
-	case <-b.ctx.Done():
-	}
-	b.drop(c)
+	b.empty() // it may have ended before c was queued
 	return false
 }
 
@@ -76,6 +86,11 @@ func (b *Backlog[C]) End() {
 func (b *Backlog[C]) Close() {
 	b.End()
 	b.Wait()
+	b.empty()
+}
+
+// empty drops the connections in the queue.
+func (b *Backlog[C]) empty() {
 	for {
 		select {
 		case c := <-b.queue:
