@@ -251,6 +251,37 @@ func TestAPermissionRequestMayPrecedeItsToolCall(t *testing.T) {
 	}
 }
 
+// No request of a burst is answered as cancelled, which would stop the agent, while its turn runs.
+func TestEachPermissionRequestOfABurstGetsItsDecision(t *testing.T) {
+	const n = 500
+	var burst strings.Builder
+	for i := range n {
+		burst.WriteString(acpSpeaker.Permission(fmt.Sprint(1000+i)) + "\n")
+	}
+	answers := make(map[string]int)
+	def := test.Definition(t, runner.DriverACP, func(d *runner.Definition) { d.Permissions = runner.PermissionsAllow })
+	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
+		if !acpSpeaker.Handshake(a) {
+			return
+		}
+		id, _ := acpSpeaker.Prompt(a)
+		go func() { _ = a.Send(burst.String()) }()
+		for range n {
+			m, ok := a.Next()
+			if !ok {
+				return
+			}
+			_, answer := acpSpeaker.Answered(m)
+			answers[answer]++
+		}
+		_ = a.Send(acpSpeaker.Done(id) + "\n")
+	}, nil)
+	out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if err != nil || out.Status != runner.OutcomeCompleted || answers[test.Allowed] != n {
+		t.Fatalf("outcome %+v, %v, answers %v", out, err, answers)
+	}
+}
+
 // Updates sent as requests are answered with an error; they do not count against the
 // limit of requests.
 func TestUpdatesAsRequestsAreRefused(t *testing.T) {

@@ -231,39 +231,45 @@ func (o *outbox) close() {
 }
 
 // maxQuestions bounds the goroutines that wait for decisions on one connection.
-// The turn's own bound is lower, and reported to the user.
+// The turn's own bound is lower, and reported to the user: requests above it end at once.
 const maxQuestions = 64
 
 // questions are the permission requests of an agent that wait for a decision, by
 // their ids in the protocol. The zero value is ready.
 type questions struct {
 	mu   sync.Mutex
+	cond sync.Cond // that a request has left open
 	open map[string]context.CancelFunc
 	wg   sync.WaitGroup
 }
 
 // ask asks on its own goroutine and passes the decision to answer. A request that waits already is ignored. Without
-// a turn, or when too many requests wait, the decision is empty and immediate. answer must not block.
+// a turn the decision is empty and immediate. answer must not block. With too many requests, ask blocks until the turn
+// has refused or decided one, so that each of a burst gets its decision. It is for one goroutine.
 func (q *questions) ask(t *duplex.Turn, id string, req runner.PermissionRequest, answer func(duplex.Decision)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.open[id] != nil {
 		return
 	}
-	if t == nil || len(q.open) >= maxQuestions {
+	if t == nil {
 		answer(duplex.Decision{})
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	if q.open == nil {
-		q.open = make(map[string]context.CancelFunc)
+		q.open, q.cond.L = make(map[string]context.CancelFunc), &q.mu
 	}
+	for len(q.open) >= maxQuestions {
+		q.cond.Wait()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
 	q.open[id] = cancel
 	q.wg.Go(func() {
 		defer cancel()
 		d := t.Ask(ctx, req)
 		q.mu.Lock()
 		delete(q.open, id)
+		q.cond.Signal()
 		q.mu.Unlock()
 		answer(d)
 	})
