@@ -198,6 +198,12 @@ func refuseBatch(def Definition, cmd process.Command) *Error {
 func (s *execSession) Close(ctx context.Context) error {
 	s.close()
 	select {
+	case s.running <- struct{}{}: // no turn runs, also if ctx has ended
+		<-s.running
+		return nil
+	default:
+	}
+	select {
 	case s.running <- struct{}{}:
 		<-s.running
 		return nil

@@ -312,6 +312,18 @@ func TestCloseEndsARunningTurnAndRefusesLaterOnes(t *testing.T) {
 	checkError(t, err, runner.CodeBusy, "")
 }
 
+// An ended context shortens only the wait for a running turn.
+func TestCloseWithoutATurnSucceedsAlsoWithAnEndedContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := openSession(t, fakeAgent("hang", nil), "")
+	for range 100 {
+		if err := s.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestLimitsOnTimeEndTheTurn(t *testing.T) {
 	idle := fakeAgent("hang", nil)
 	idle.Limits.Idle = 50 * time.Millisecond
