@@ -425,7 +425,8 @@ func TestStreamErrors(t *testing.T) {
 	}
 	for name, tt := range map[string]struct{ lines, want string }{
 		"an error":       {`{"jsonrpc":"2.0","id":1,"error":{"code":-32003,"message":"nobody"}}` + "\n", "nobody"},
-		"cut off":        {``, "closed the connection"},
+		"cut off":        {``, client.ErrLost.Error()},
+		"half an event":  {string(notification)[:20], client.ErrLost.Error()},
 		"unknown event":  {string(notification) + "\n", "surprise"},
 		"a wrong result": {`{"jsonrpc":"2.0","id":1,"result":5}` + "\n", "read the end of the stream"},
 	} {

@@ -56,6 +56,9 @@ func (s *Stream) Next(ctx context.Context) (dialect.Event, error) {
 	}
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
+		if _, cut := errors.AsType[*json.SyntaxError](err); cut { // the last line may lack its end
+			return dialect.Event{}, fmt.Errorf("%w: it did not send JSON-RPC: %w", ErrLost, err)
+		}
 		return dialect.Event{}, fmt.Errorf("read an event of the hub: %w", err)
 	}
 	if m.Method == dialect.NotifyEvent {
