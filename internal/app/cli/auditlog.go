@@ -74,17 +74,22 @@ func readAudit(dir string, f auditFilter, do func(audit.Record) error) (auditDam
 
 // firstOfLatest returns the sequence number of the first of the last f.Latest records.
 func firstOfLatest(dir string, f auditFilter) (uint64, error) {
-	var selected []uint64
+	var latest []uint64
+	more := false
 	err := eachRecord(dir, new(auditDamage), func(rec audit.Record) error {
-		if f.selects(rec) {
-			selected = append(selected, rec.Seq)
+		if !f.selects(rec) {
+			return nil
 		}
+		if len(latest) == f.Latest {
+			latest, more = latest[1:], true // append drops the front when it grows
+		}
+		latest = append(latest, rec.Seq)
 		return nil
 	})
-	if err != nil || len(selected) <= f.Latest {
+	if err != nil || !more {
 		return 0, err
 	}
-	return selected[len(selected)-f.Latest], nil
+	return latest[0], nil
 }
 
 // eachRecord calls do with every record.
