@@ -418,20 +418,31 @@ func TestALinkMovesToAnotherNodeOfTheCluster(t *testing.T) {
 	hub := linked(t, strings.Join(leafs, ","), nil)
 	awaitLeaf(t, hub, stands)
 	b := joinWith(t, bus.Config{}, throughHub(func() *bus.Bus { return hub }, whole))
-	if _, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: nodes}); err != nil {
-		t.Fatal(err)
+	persist(t, func() error { // the nodes may still elect their leader
+		_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, Replicas: nodes})
+		return err
+	})
+	publish := func() error {
+		_, err := b.Publish(t.Context(), &nats.Msg{Subject: "s"})
+		return err
 	}
-	if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	persist(t, publish)
 	first := hub.Info().Leaf.Server
 	servers[first].Stop()
 	awaitLeaf(t, hub, func(i bus.LeafInfo) bool { return stands(i) && i.Server != first })
 	awaitInfo(t, b, func(i bus.Info) bool { return i.State == bus.StateConnected && i.Reconnects > 0 })
-	for end := time.Now().Add(patience); ; { // the stream may need a new leader
-		if _, err := b.Publish(t.Context(), &nats.Msg{Subject: "s"}); err == nil {
+	persist(t, publish) // the stream may need a new leader
+}
+
+// persist repeats do until it succeeds, at most for the tests' patience.
+func persist(t *testing.T, do func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		err := do()
+		if err == nil {
 			return
-		} else if time.Now().After(end) {
+		}
+		if time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}
