@@ -7,6 +7,7 @@
 package hub
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -108,12 +109,35 @@ type Status struct {
 	TotalTasks  int
 }
 
+// WorkDir is the directory that an agent works in for a task: the metadata [MetaDir] of the task. The zero value is
+// that of an agent without files.
+type WorkDir struct {
+	Path   string `json:"path"`   // absolute, without symbolic links
+	Policy string `json:"policy"` // see runner.WorkDirSpec
+	// Repository and Branch are those of a worktree: the directory of the git repository that it was requested for,
+	// and the worktree's branch.
+	Repository string `json:"repository,omitempty"`
+	Branch     string `json:"branch,omitempty"`
+}
+
+// WorkDirOf returns the directory that a task's agent works in; the zero value before the first turn of a task and
+// for an agent without files.
+func WorkDirOf(t *a2a.Task) WorkDir {
+	var d WorkDir
+	raw, err := json.Marshal(t.Metadata[MetaDir])
+	if err != nil || json.Unmarshal(raw, &d) != nil {
+		return WorkDir{}
+	}
+	return d
+}
+
 // Metadata keys that the hub writes into tasks, messages and parts.
 const (
 	MetaTargetAgent = "targetAgent"      // in a message: the id of its agent
 	MetaWorkDir     = "workingDirectory" // in a context's first message for an agent: its directory, below the allowed roots
 	MetaOnce        = "idempotencyKey"   // in a message without a task: a repeated message to the same agent returns the task of the first, see OnceID
 	MetaAgent       = "parley.agent"     // in a task: the agent that runs it
+	MetaDir         = "parley.workdir"   // in a task: the WorkDir of its agent
 	MetaUsage       = "parley.usage"     // in a task: runner.Usage
 	MetaDenials     = "parley.denied"    // in a task: tools that were denied
 	MetaError       = "parley.error"     // in a status message: {code, remedy}

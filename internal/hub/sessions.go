@@ -32,6 +32,7 @@ type session struct {
 	agent   *agent
 	session runner.Session
 	asked   string // the directory that its first message requested
+	dir     WorkDir
 	used    time.Time
 	idle    *list.Element // in sessions.idle; nil while a turn runs or it closes
 	closed  chan struct{} // closed at the end of Close; nil before it starts
@@ -97,7 +98,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 	if err != nil {
 		return nil, err
 	}
-	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir}
+	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir.Path}
 	if env := p.hub.cfg.SessionEnv; env != nil {
 		spec.Env = env(a.id, contextID)
 	}
@@ -105,7 +106,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) 
 	if err != nil {
 		return nil, err
 	}
-	s := &session{key: key, agent: a, session: rs, asked: asked}
+	s := &session{key: key, agent: a, session: rs, asked: asked, dir: dir}
 	p.mu.Lock()
 	p.byKey[key] = s
 	p.mu.Unlock()

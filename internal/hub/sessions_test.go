@@ -196,8 +196,12 @@ func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 		return req
 	}
 	for _, req := range []hub.SendRequest{ask("c", project), ask("c", nil), ask("c", project)} {
-		if task := send(t, h, req); task.Status.State != a2a.TaskStateCompleted {
+		task := send(t, h, req)
+		if task.Status.State != a2a.TaskStateCompleted {
 			t.Fatalf("got %+v", task.Status)
+		}
+		if dir := hub.WorkDirOf(task); dir != (hub.WorkDir{Path: project, Policy: runner.WorkDirFixed}) {
+			t.Errorf("the task says that its agent works in %+v", dir)
 		}
 	}
 	for _, spec := range a.specs() {

@@ -115,6 +115,9 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	err = errPanicked
 	turn := runner.Turn{Parts: msg.Parts, TaskID: string(t.id), MessageID: msg.ID}
 	t.mu.Lock()
+	if s.dir != (WorkDir{}) {
+		t.setMeta(MetaDir, plain(s.dir))
+	}
 	from := DelegationOf(&a2a.Task{Metadata: t.metadata})
 	t.mu.Unlock()
 	if from != nil {

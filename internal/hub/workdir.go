@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -45,11 +46,11 @@ func usesFiles(def runner.Definition) bool {
 	return def.Driver != runner.DriverEcho && def.Driver != runner.DriverPeer
 }
 
-// prepareDir returns the directory for a session, and creates it if needed; "" for an
-// agent without files. The error is a *runner.Error.
-func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contextID, asked string) (string, error) {
+// prepareDir returns the directory for a session, and creates it if needed; the zero value
+// for an agent without files. The error is a *runner.Error.
+func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contextID, asked string) (WorkDir, error) {
 	if !usesFiles(def) {
-		return "", nil
+		return WorkDir{}, nil
 	}
 	dir, err := p.dirs.prepare(ctx, def.ID, contextID, dirSpec(def, asked))
 	if err == nil {
@@ -69,7 +70,7 @@ func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contex
 	case config:
 		e.Message, e.Remedy = fmt.Sprintf("agent %s: %v", def.ID, err), "correct the agent's workdir in config.yaml"
 	}
-	return "", e
+	return WorkDir{}, e
 }
 
 // removeDir removes an agent's directory in a context. A worktree with uncommitted changes stays.
@@ -110,16 +111,19 @@ func newWorkDirs(data string, roots []string) *workDirs {
 
 // prepare returns the directory for an agent in a context: absolute, existing and
 // without symbolic links. It blocks while git checks out a worktree.
-func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec runner.WorkDirSpec) (string, error) {
-	switch spec.Policy {
-	case runner.WorkDirContext, "":
-		return d.makeContext(contextID)
+func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec runner.WorkDirSpec) (dir WorkDir, err error) {
+	dir.Policy = cmp.Or(spec.Policy, runner.WorkDirContext)
+	switch dir.Policy {
+	case runner.WorkDirContext:
+		dir.Path, err = d.makeContext(contextID)
+		return dir, err
 	case runner.WorkDirFixed:
-		return d.allowed(spec.Path)
+		dir.Path, err = d.allowed(spec.Path)
+		return dir, err
 	case runner.WorkDirWorktree:
 		return d.makeWorktree(ctx, agentID, contextID, spec.Path)
 	}
-	return "", fmt.Errorf("%w: there is no policy %q", errDirConfig, spec.Policy)
+	return WorkDir{}, fmt.Errorf("%w: there is no policy %q", errDirConfig, spec.Policy)
 }
 
 // remove removes the directory of an agent in a context, if it exists. A worktree with uncommitted changes stays,
@@ -230,36 +234,36 @@ func worktreeNames(agentID, contextID string) (name, branch string) {
 	return filepath.Join("worktrees", agent, hash), "parley/" + agent + "/" + hash[:16]
 }
 
-func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (string, error) {
+func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (WorkDir, error) {
 	repo, err := d.allowed(path)
 	if err != nil {
-		return "", err
+		return WorkDir{}, err
 	}
 	prefix, err := d.run(ctx, repo, "rev-parse", "--show-prefix")
 	if err != nil {
-		return "", fmt.Errorf("%w: %s is not in a git repository: %w", errDirConfig, path, err)
+		return WorkDir{}, fmt.Errorf("%w: %s is not in a git repository: %w", errDirConfig, path, err)
 	}
 	name, branch := worktreeNames(agentID, contextID)
 	if err := d.within(func(root *os.Root) error { return root.MkdirAll(filepath.Dir(name), 0o700) }); err != nil {
-		return "", err
+		return WorkDir{}, err
 	}
 	parent, err := d.resolveOwn(filepath.Dir(name))
 	if err != nil {
-		return "", err
+		return WorkDir{}, err
 	}
 	dir := filepath.Join(parent, filepath.Base(name))
 	if err := d.addWorktree(ctx, repo, dir, branch); err != nil {
-		return "", err
+		return WorkDir{}, err
 	}
 	// The agent works in the configured subdirectory of the repository.
 	work, err := filepath.EvalSymlinks(filepath.Join(dir, filepath.FromSlash(prefix)))
 	if err != nil {
-		return "", fmt.Errorf("%w: %s is not part of the last commit: %w", errDirConfig, path, err)
+		return WorkDir{}, fmt.Errorf("%w: %s is not part of the last commit: %w", errDirConfig, path, err)
 	}
 	if rel, err := filepath.Rel(dir, work); err != nil || !filepath.IsLocal(rel) {
-		return "", fmt.Errorf("%w: %s", errDirOutside, work)
+		return WorkDir{}, fmt.Errorf("%w: %s", errDirOutside, work)
 	}
-	return work, nil
+	return WorkDir{Path: work, Policy: runner.WorkDirWorktree, Repository: repo, Branch: branch}, nil
 }
 
 func (d *workDirs) addWorktree(ctx context.Context, repo, dir, branch string) error {

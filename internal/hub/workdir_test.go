@@ -52,7 +52,8 @@ func write(t *testing.T, file, content string) {
 
 func prepare(t *testing.T, d *workDirs, agent, context string, spec runner.WorkDirSpec) string {
 	t.Helper()
-	dir, err := d.prepare(t.Context(), agent, context, spec)
+	work, err := d.prepare(t.Context(), agent, context, spec)
+	dir := work.Path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); err == nil {
-		t.Errorf("got %s", got)
+		t.Errorf("got %v", got)
 	}
 	inside := prepare(t, d, "a", "other", runner.WorkDirSpec{})
 	if err := os.Remove(dir); err != nil {
@@ -127,7 +128,7 @@ func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirOutside) {
-		t.Errorf("another context's directory: %s, %v", got, err)
+		t.Errorf("another context's directory: %v, %v", got, err)
 	}
 }
 
@@ -157,10 +158,10 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	} {
 		dir, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: path})
 		if !errors.Is(err, want) || want == nil && err != nil {
-			t.Errorf("%s: %s, %v, want %v", path, dir, err, want)
+			t.Errorf("%s: %v, %v, want %v", path, dir, err, want)
 		}
-		if resolved, _ := filepath.EvalSymlinks(path); want == nil && dir != resolved {
-			t.Errorf("%s: %s", path, dir)
+		if resolved, _ := filepath.EvalSymlinks(path); want == nil && dir.Path != resolved {
+			t.Errorf("%s: %s", path, dir.Path)
 		}
 	}
 	// A symlink may change after the configuration was read.
@@ -194,7 +195,7 @@ func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			dirs[i] = dir
+			dirs[i] = dir.Path
 		})
 	}
 	wg.Wait()
