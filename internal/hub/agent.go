@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -107,6 +108,7 @@ func (h *Hub) register(a Agent) error {
 		return &Error{Code: CodeInvalid, Subject: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
 	}
 	h.wg.Go(func() { ag.health.watch(ctx) })
+	h.cfg.Events.Publish(events.Event{Kind: events.AgentAdded, Agent: a.Definition.ID})
 	h.agentsChanged()
 	return nil
 }
@@ -129,6 +131,7 @@ func (h *Hub) Update(d runner.Definition) error {
 	next := a.queue.next()
 	a.mu.Unlock()
 	a.start(next...)
+	h.cfg.Events.Publish(events.Event{Kind: events.AgentUpdated, Agent: d.ID})
 	h.agentsChanged()
 	a.health.probeSoon()
 	return nil
@@ -145,6 +148,7 @@ func (h *Hub) Deregister(ctx context.Context, id string) error {
 	a.mu.Lock()
 	a.removed = true
 	a.mu.Unlock()
+	h.cfg.Events.Publish(events.Event{Kind: events.AgentRemoved, Agent: id})
 	h.agentsChanged()
 	a.failWaiting(errRemoved)
 	var errs []error

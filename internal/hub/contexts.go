@@ -12,6 +12,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/events"
 )
 
 // A context exists while it has tasks. Its sessions and its working directory are released when it expires. The hub
@@ -185,6 +186,7 @@ func (h *Hub) removeOldTasks(ctx context.Context) {
 		}
 		h.cache.remove(id)
 		contextID, gone := h.index.remove(id)
+		h.cfg.Events.Publish(events.Event{Kind: events.TaskRemoved, Task: string(id), Context: contextID})
 		if !gone {
 			continue
 		}

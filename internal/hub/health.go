@@ -11,6 +11,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -28,6 +29,7 @@ type health struct {
 	at      time.Time     // of the last probe's end; zero before the first
 	next    chan struct{} // closed at the end of the next probe to begin
 	lastRun error         // of the last run, nil if it succeeded
+	shown   HealthStatus  // in the latest event
 }
 
 func newHealth(a *agent) *health {
@@ -65,6 +67,7 @@ func (h *health) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		h.publish()
 		h.agent.hub.agentsChanged()
 		timer.Reset(cfg.ProbeInterval)
 		select {
@@ -243,7 +246,21 @@ func (h *health) ran(fault error) {
 	h.mu.Lock()
 	h.lastRun = fault
 	h.mu.Unlock()
+	h.publish()
 	h.agent.hub.agentsChanged()
+}
+
+// publish records an event if the health has another status than in the latest event.
+func (h *health) publish() {
+	now := h.current()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Status == h.shown {
+		return
+	}
+	h.shown = now.Status
+	h.agent.hub.cfg.Events.Publish(events.Event{Kind: events.AgentHealth, Agent: h.agent.id,
+		Data: map[string]any{"status": string(now.Status), "circuit": now.Circuit, "version": now.Version, "message": now.Message}})
 }
 
 // agentFault returns the agent's share in a run's end: nil for success, errNeutral if the user, the prompt or the

@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -36,6 +37,9 @@ type Config struct {
 	Agents []Agent
 	// Logger receives the ends of turns and errors in the background, never the text of messages. Nil discards.
 	Logger *slog.Logger
+
+	// Events records what changes; nil records nothing. It outlives the hub.
+	Events *events.Log
 
 	// SessionEnv returns additions to the environment of an agent's processes in a
 	// context, as NAME=value. It must not block. Nil adds nothing.

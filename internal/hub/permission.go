@@ -11,6 +11,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -114,6 +115,7 @@ func (t *task) ask() {
 		q.answer <- decision{err: errors.Join(errNotAskable, err)}
 		return
 	}
+	t.publish(events.PermissionAsked, map[string]any{"request": q.req.ID, "tool": cmp.Or(q.req.Tool.Name, q.req.Tool.Title)})
 	if !slices.Contains(t.questions, q) {
 		t.resume() // it was withdrawn meanwhile
 	}
@@ -175,6 +177,7 @@ func (t *task) reply(msg *a2a.Message) error {
 		return err
 	}
 	t.dropQuestion(q)
+	t.publish(events.PermissionAnswered, map[string]any{"request": q.req.ID, "option": d.answer.OptionID})
 	t.addHistory(msg)
 	t.resume()
 	q.answer <- d

@@ -266,6 +266,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 		t.waiting, t.status.State = nil, a2a.TaskStateRejected
 		return nil, err
 	}
+	t.publishState(t.status)
 	t.flushSoon()
 	return t, nil
 }

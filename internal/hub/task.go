@@ -115,6 +115,9 @@ func (t *task) head(status a2a.TaskStatus, live bool) head {
 
 // show changes the state and emits the change, which must be legal. mu is held.
 func (t *task) show(status a2a.TaskStatus) {
+	if status.State != t.status.State {
+		t.publishState(status)
+	}
 	t.status = status
 	t.snap = nil
 	t.hub.index.update(t.entry, status.State, *status.Timestamp)

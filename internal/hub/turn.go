@@ -16,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -29,6 +30,7 @@ import (
 type turn struct {
 	task   *task
 	n      int
+	began  time.Time
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	watch  *process.Watch // of the timeout; paused while the user is asked
@@ -74,11 +76,12 @@ func (t *task) run() {
 			t.addHistory(p.msg)
 		}
 		t.turns++
-		tn := &turn{task: t, n: t.turns}
+		tn := &turn{task: t, n: t.turns, began: time.Now()}
 		tn.ctx, tn.cancel = context.WithCancelCause(t.hub.base)
 		tn.ctx, tn.watch = process.NewWatch(tn.ctx, p.timeout, 0)
 		t.turn = tn
 		t.changed.Send()
+		t.publish(events.TurnBegan, map[string]any{"turn": tn.n})
 		t.flushSoon()
 		t.mu.Unlock()
 
@@ -158,6 +161,7 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	t.resume()
 	tn.showText(true)
 	t.outcomeMeta(tn, out)
+	tn.publishEnd(out)
 	e := t.ending(tn, p.timeout, out, err, cause)
 	if len(t.waiting) > 0 && (out.Status == runner.OutcomeCompleted || out.Status == runner.OutcomeInputRequired) && cause == nil {
 		t.proceed(tn, e)
@@ -479,6 +483,7 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 	if _, ok := tn.tools[ev.ID]; ok || len(tn.tools) < maxTools {
 		tn.tools[ev.ID] = call
 	}
+	tn.publishTool(call)
 	t := tn.task
 	if t.status.State != a2a.TaskStateWorking || t.settling {
 		return // the status shows a question

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 
@@ -15,21 +14,16 @@ import (
 // for concurrent use, except for Close.
 type Stream struct {
 	conn *connection
-	id   jsonrpc.ID
 	task *dialect.Task
 	done bool
 }
 
 func (c *Client) stream(ctx context.Context, method string, params any) (*Stream, error) {
-	conn, err := dial(ctx, c.socket)
+	conn, err := openStream(ctx, c.socket, method, params)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stream{conn: conn, id: jsonrpc.NumberID(1)}
-	if err := conn.send(ctx, method, params, s.id); err != nil {
-		return nil, errors.Join(err, conn.nc.Close())
-	}
-	return s, nil
+	return &Stream{conn: conn}, nil
 }
 
 // message is a line of a stream: a notification with an event, or the final response.
@@ -46,20 +40,9 @@ func (s *Stream) Next(ctx context.Context) (dialect.Event, error) {
 	if s.done {
 		return dialect.Event{}, io.EOF
 	}
-	stop := context.AfterFunc(ctx, func() { s.conn.nc.Close() })
-	line, err := s.conn.lines.Next()
-	if !stop() {
-		return dialect.Event{}, context.Cause(ctx)
-	}
-	if err != nil {
-		return dialect.Event{}, lost(err)
-	}
 	var m message
-	if err := json.Unmarshal(line, &m); err != nil {
-		if _, cut := errors.AsType[*json.SyntaxError](err); cut { // the last line may lack its end
-			return dialect.Event{}, fmt.Errorf("%w: it did not send JSON-RPC: %w", ErrLost, err)
-		}
-		return dialect.Event{}, fmt.Errorf("read an event of the hub: %w", err)
+	if err := s.conn.nextMessage(ctx, &m); err != nil {
+		return dialect.Event{}, err
 	}
 	if m.Method == dialect.NotifyEvent {
 		return m.Params.Event, nil

@@ -21,6 +21,7 @@ const (
 	MethodBusLeave     = "hub/bus/leave"
 	MethodMCP          = "hub/mcp"
 	MethodLoopStep     = "hub/loop/step"
+	MethodEvents       = "hub/events"
 
 	MethodDocumentsList    = "hub/documents/list"
 	MethodDocumentsGet     = "hub/documents/get"

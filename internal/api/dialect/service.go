@@ -10,7 +10,9 @@
 // hub/agents/list does; hub/tasks/page returns a page and a cursor. Uptime is in milliseconds. A health's lastCheck
 // is null before the first check.
 //
-// Streams (message/stream, tasks/resubscribe) send the task first, then status and artifact updates; the last event
+// The stream of hub/events sends events alone; the response has the position after the last.
+//
+// Streams of tasks (message/stream, tasks/resubscribe) send the task first, then status and artifact updates; the last event
 // is a status update with final set. Over HTTP each event is a JSON-RPC response in an SSE event. On the socket each
 // is a notification with the method stream/event and the request's id in its params; the response to the request,
 // the final task, ends the stream.
@@ -31,6 +33,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/ralph"
 )
 
@@ -104,6 +107,8 @@ type Config struct {
 	Swarms    Swarms
 	Admission Admission
 	Gate      Gate
+	// Events are the hub's events.
+	Events *events.Log
 	// LoopStep writes a step of one of the user's loops to the audit log.
 	LoopStep  func(list string, s ralph.Step) error
 	Documents *documents.Library
@@ -162,6 +167,7 @@ func New(cfg Config) *Service {
 		MethodTaskCancel:   s.taskCancel,
 		MethodTaskFollow:   s.taskFollow,
 	})
+	s.add(cfg.Events != nil, eventsError, map[string]method{MethodEvents: s.events})
 	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: withoutParams(s.shutdown)})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{
@@ -217,7 +223,9 @@ func (s *Service) Handle(ctx context.Context, req jsonrpc.Request, emit jsonrpc.
 }
 
 // Streams reports whether a method sends events.
-func Streams(method string) bool { return method == MethodStream || method == MethodTaskFollow }
+func Streams(method string) bool {
+	return method == MethodStream || method == MethodTaskFollow || method == MethodEvents
+}
 
 func (s *Service) status(context.Context) (Status, error) {
 	status := fromStatusInfo(s.cfg.Hub.Status(), time.Now())

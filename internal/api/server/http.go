@@ -26,6 +26,7 @@ func (s *Server) routes() {
 	d := &jsonrpc.Dispatcher{Handler: s.cfg.HTTPHandler, Log: s.log}
 	s.mux.HandleFunc("POST /{$}", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, false) })
 	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
+	s.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { s.events(w, r, d) })
 	s.mux.HandleFunc("GET "+healthPath, s.health)
 	s.mux.HandleFunc("GET /.well-known/agent.json", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
 	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards()) })

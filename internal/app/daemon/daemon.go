@@ -34,6 +34,7 @@ import (
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/push"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -72,6 +73,7 @@ const (
 	mcpTimeout       = 5 * time.Second
 	busTimeout       = 20 * time.Second
 	documentsTimeout = 10 * time.Second
+	eventsTimeout    = 5 * time.Second
 )
 
 // memoryInterval is how often an idle hub returns memory to the system.
@@ -123,6 +125,7 @@ type daemon struct {
 	locked    *flock.Flock // of the data directory
 	bus       *bus.Bus
 	name      string // on the bus
+	events    *events.Log
 	hub       *hub.Hub
 	push      *push.Service
 	audit     *audit.Log // nil without one
@@ -149,7 +152,7 @@ func (d *daemon) onCloseWithin(limit time.Duration, stop func(context.Context) e
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -235,6 +238,24 @@ func (d *daemon) openBus(ctx context.Context) error {
 	return nil
 }
 
+// maxEventBytes bounds the stored events, in bytes. They get at most a sixteenth of a bounded store.
+const maxEventBytes = 64 << 20
+
+func (d *daemon) openEvents(ctx context.Context) (err error) {
+	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded); err != nil {
+		return err
+	}
+	size := int64(maxEventBytes)
+	if most := d.cfg.Bus.MaxStore; most > 0 {
+		size = min(size, most/16)
+	}
+	if d.events, err = events.Open(ctx, events.Options{Bus: d.bus, Name: d.name, MaxBytes: size, Logger: d.log}); err != nil {
+		return err
+	}
+	d.onCloseWithin(eventsTimeout, d.events.Close)
+	return nil
+}
+
 func (d *daemon) openHub(ctx context.Context) error {
 	owner := ownerOf(d.cfg.DataDir)
 	if n, err := process.SweepOwner(owner); err != nil {
@@ -246,14 +267,11 @@ func (d *daemon) openHub(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded); err != nil {
-		return err
-	}
 	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
 		SessionEnv: d.tokens.Env,
 		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
-		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention,
+		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,
 	})
 	if err != nil {
 		return err
@@ -359,7 +377,7 @@ func (d *daemon) openTools(context.Context) error {
 
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
-	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus}
+	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events}
 	overHTTP := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
 	rpc.Shutdown = d.stop
@@ -399,7 +417,8 @@ func (d *daemon) openServer(ctx context.Context) error {
 	}
 	d.server = s
 	d.onCloseWithin(serverTimeout, s.Shutdown)
-	if d.rooms != nil { // these stop before the server, which waits for their requests
+	d.onClose(func() error { d.events.EndReaders(); return nil }) // the server waits for their requests
+	if d.rooms != nil {                                           // these stop before the server, which waits for their requests
 		d.onClose(func() error { d.rooms.Close(); return nil })
 		d.onCloseWithin(mcpTimeout, d.mcp.Close)
 	}

@@ -1,0 +1,93 @@
+package dialect
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/hub/events"
+)
+
+// EventsParams are the parameters of hub/events.
+type EventsParams struct {
+	After   string   `json:"after,omitempty"` // the position of the last event that the client has seen
+	Since   *Time    `json:"since,omitempty"` // without After: the time of the first event; missing: from now on
+	Kinds   []string `json:"kinds,omitempty"` // prefixes of kinds, in whole words
+	Agent   string   `json:"agent,omitempty"`
+	Task    string   `json:"task,omitempty"`
+	Project string   `json:"project,omitempty"`
+	Channel string   `json:"channel,omitempty"`
+	Follow  *bool    `json:"follow,omitempty"` // missing: true
+}
+
+// EventsResult ends the stream of hub/events: at the latest event without Follow, else when the hub stops.
+type EventsResult struct {
+	Position string `json:"position"` // after which the client continues
+}
+
+// events answers hub/events.
+func (s *Service) events(c *call) action {
+	q := events.Query{
+		Follow: c.boolean("follow", true),
+		Filter: events.Filter{
+			Kinds: c.texts("kinds"), Agent: c.text("agent", maxID), Task: c.text("task", maxID),
+			Project: c.text("project", maxPath), Channel: c.text("channel", maxID),
+		},
+	}
+	var err error
+	if after := c.text("after", maxID); after != "" {
+		if q.After, err = events.ParsePosition(after); err != nil {
+			c.fail("after", "is not a position of an event")
+		}
+	}
+	if since := c.text("since", maxID); since != "" {
+		if q.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
+			c.fail("since", "must be a time such as 2026-01-31T12:00:00Z")
+		}
+	}
+	return func(ctx context.Context) (any, error) {
+		if c.emit == nil {
+			return nil, unsupported(c.Method+" cannot be answered in a batch", "send it by itself")
+		}
+		at, err := s.emitEvents(ctx, q, func(e events.Event) error { return c.emit(&e) })
+		return EventsResult{Position: at.String()}, err
+	}
+}
+
+// emitEvents emits the events of a query until they end, and returns the position of the last.
+func (s *Service) emitEvents(ctx context.Context, q events.Query, emit func(events.Event) error) (events.Position, error) {
+	r, err := s.cfg.Events.Subscribe(ctx, q)
+	if err != nil {
+		return events.Position{}, err
+	}
+	defer r.Close()
+	for {
+		e, err := r.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return r.Position(), nil
+		}
+		if err == nil {
+			err = emit(e)
+		}
+		if err != nil {
+			return r.Position(), err
+		}
+	}
+}
+
+// eventsError translates an error of the events that the caller can act on.
+func eventsError(err error) error {
+	var e *events.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	code, ok := map[events.Code]wireCode{
+		events.CodeInvalid: {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},
+		events.CodeBusy:    {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+		events.CodeClosed:  {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+		events.CodeStorage: {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+	}[e.Code]
+	return code.error(ok, err, e.Message, jsonrpc.Details{Remedy: e.Remedy})
+}

@@ -1,0 +1,42 @@
+package hub
+
+import (
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/hub/events"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+// publish records an event of the task.
+func (t *task) publish(kind events.Kind, data map[string]any) {
+	t.hub.cfg.Events.Publish(events.Event{Kind: kind, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Data: data})
+}
+
+// publishState records a new state of the task, for a failure with the code of the error.
+func (t *task) publishState(status a2a.TaskStatus) {
+	data := map[string]any{"state": stateName(status.State)}
+	if status.Message != nil {
+		if e, ok := status.Message.Metadata[MetaError].(map[string]any); ok {
+			data["code"] = e["code"]
+		}
+	}
+	t.hub.cfg.Events.Publish(events.Event{
+		Time: *status.Timestamp, Kind: events.TaskState, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Data: data,
+	})
+}
+
+// publishTool records a new state of a tool call. Its input and output are not part of events: they may be long, and
+// hold secrets.
+func (tn *turn) publishTool(call runner.ToolCall) {
+	tn.task.publish(events.TurnTool, map[string]any{"turn": tn.n, "id": call.ID, "tool": call.Name, "status": string(call.Status)})
+}
+
+func (tn *turn) publishEnd(out runner.Outcome) {
+	u := tn.usage
+	tn.task.publish(events.TurnEnded, map[string]any{
+		"turn": tn.n, "outcome": string(out.Status), "durationMs": time.Since(tn.began).Milliseconds(),
+		"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "costUsd": u.CostUSD,
+	})
+}

@@ -1,0 +1,561 @@
+package events_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub/events"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openBus(t testing.TB) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func open(t rapid.TB, b *bus.Bus, o events.Options) *events.Log {
+	t.Helper()
+	o.Bus = b
+	if o.Name == "" {
+		o.Name = "test"
+	}
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 8 << 20 // the server reserves it
+	}
+	l, err := events.Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err, errors.Unwrap(err))
+	}
+	return l
+}
+
+func closeLog(t rapid.TB, l *events.Log) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := l.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openFor(t *testing.T, o events.Options) *events.Log {
+	l := open(t, openBus(t), o)
+	t.Cleanup(func() { closeLog(t, l) })
+	return l
+}
+
+func subscribe(t rapid.TB, l *events.Log, q events.Query) *events.Reader {
+	t.Helper()
+	r, err := l.Subscribe(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// next returns the next event of a reader, which must come.
+func next(t rapid.TB, r *events.Reader) events.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	e, err := r.Next(ctx)
+	if err != nil {
+		t.Fatalf("Next: %v", err)
+	}
+	return e
+}
+
+// rest reads to the latest event.
+func rest(t rapid.TB, r *events.Reader) (all []events.Event) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		e, err := r.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("Next: %v", err)
+		}
+		all = append(all, e)
+	}
+}
+
+func number(n int) events.Event {
+	return events.Event{Kind: events.TurnTool, Agent: []string{"a", "b"}[n%2], Data: map[string]any{"n": n}}
+}
+
+// numberOf returns the number of an event as number made it.
+func numberOf(e events.Event) int {
+	switch n := e.Data["n"].(type) {
+	case int:
+		return n
+	case float64:
+		return int(n)
+	}
+	return -1
+}
+
+// settled waits until everything that was published is stored, and returns the position after it.
+func settled(t rapid.TB, l *events.Log) events.Position {
+	t.Helper()
+	r := subscribe(t, l, events.Query{Follow: true, Filter: events.Filter{Kinds: []string{"mark"}}})
+	defer r.Close()
+	l.Publish(events.Event{Kind: "mark.set"})
+	for {
+		if e := next(t, r); e.Kind == "mark.set" {
+			return e.Position
+		}
+	}
+}
+
+func TestAReaderGetsWhatFollows(t *testing.T) {
+	l := openFor(t, events.Options{})
+	l.Publish(number(1))
+	settled(t, l)
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	if e := next(t, r); e.Kind != events.Here || e.Position.Sequence != 2 {
+		t.Fatalf("the first event is %+v", e)
+	}
+	l.Publish(events.Event{Kind: events.TaskState, Agent: "echo", Task: "t1", Context: "c1", Project: "/p", Data: map[string]any{"state": "working"}})
+	e := next(t, r)
+	if e.Time.IsZero() || e.Position.Sequence != 3 {
+		t.Errorf("time %v, position %v", e.Time, e.Position)
+	}
+	e.Time, e.Position = time.Time{}, events.Position{}
+	want := events.Event{Kind: events.TaskState, Agent: "echo", Task: "t1", Context: "c1", Project: "/p", Data: map[string]any{"state": "working"}}
+	if !reflect.DeepEqual(e, want) {
+		t.Errorf("got %+v, want %+v", e, want)
+	}
+}
+
+func TestEventsSurviveARestart(t *testing.T) {
+	b := openBus(t)
+	l := open(t, b, events.Options{})
+	began := time.Now().Add(-time.Second)
+	for n := range 5 {
+		l.Publish(number(n))
+	}
+	at := settled(t, l)
+	closeLog(t, l)
+	l.Publish(number(99)) // discarded
+	l = open(t, b, events.Options{})
+	defer closeLog(t, l)
+	l.Publish(number(5))
+	settled(t, l)
+	for name, tt := range map[string]struct {
+		query events.Query
+		want  []int
+	}{
+		"from a position":        {events.Query{After: at}, []int{5}},
+		"from a time":            {events.Query{Since: began, Filter: events.Filter{Kinds: []string{"turn"}}}, []int{0, 1, 2, 3, 4, 5}},
+		"of an agent":            {events.Query{Since: began, Filter: events.Filter{Agent: "b"}}, []int{1, 3, 5}},
+		"of a kind nobody has":   {events.Query{Since: began, Filter: events.Filter{Kinds: []string{"tu"}}}, nil},
+		"from now":               {events.Query{}, nil},
+		"from a time to come":    {events.Query{Since: time.Now().Add(time.Hour)}, nil},
+		"of a task nobody knows": {events.Query{Since: began, Filter: events.Filter{Task: "t"}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := subscribe(t, l, tt.query)
+			defer r.Close()
+			var got []int
+			for _, e := range rest(t, r) {
+				if e.Kind == events.Gap {
+					t.Errorf("a gap: %v", e.Data)
+				}
+				if e.Kind == events.TurnTool {
+					got = append(got, numberOf(e))
+				}
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestAPositionOfALostEventShowsAsAGap deletes the stream, as a power cut deletes its end: later events get the
+// sequences of the lost ones.
+func TestAPositionOfALostEventShowsAsAGap(t *testing.T) {
+	for name, again := range map[string]int{"not reached again": 2, "reached again": 20} {
+		t.Run(name, func(t *testing.T) {
+			b := openBus(t)
+			l := open(t, b, events.Options{})
+			for n := range 10 {
+				l.Publish(number(n))
+			}
+			at := settled(t, l)
+			closeLog(t, l)
+			if err := b.JetStream().DeleteStream(t.Context(), "PARLEY_HUB_test_EVENTS"); err != nil {
+				t.Fatal(err)
+			}
+			l = open(t, b, events.Options{})
+			defer closeLog(t, l)
+			for n := range again {
+				l.Publish(number(100 + n))
+			}
+			settled(t, l)
+			r := subscribe(t, l, events.Query{After: at})
+			defer r.Close()
+			got := rest(t, r)
+			if got[0].Kind != events.Gap || got[0].Data["reason"] != "reset" {
+				t.Fatalf("the first event is %+v", got[0])
+			}
+			if len(got) != 1+again+1 || numberOf(got[1]) != 100 {
+				t.Errorf("%d events follow, the first is %+v", len(got)-1, got[1])
+			}
+		})
+	}
+}
+
+func TestOverloadIsCounted(t *testing.T) {
+	l := openFor(t, events.Options{Queue: 4, MaxEvents: 50_000})
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	const all = 5000
+	for n := range all {
+		l.Publish(number(n))
+	}
+	wait.Eventually(t, "the queue has room", func() bool {
+		l.Publish(events.Event{Kind: "mark.end"})
+		return l.Counts()["mark.end"] > 0
+	})
+	got, lost, last := 0, 0, -1
+	for {
+		e := next(t, r)
+		switch e.Kind {
+		case events.Gap:
+			lost += int(toFloat(e.Data["count"]))
+		case events.TurnTool:
+			if n := numberOf(e); n <= last {
+				t.Fatalf("%d after %d", n, last)
+			} else {
+				last = n
+			}
+			got++
+		case "mark.end":
+			if got+lost < all || lost == 0 {
+				t.Errorf("%d events and %d lost, of %d", got, lost, all)
+			}
+			return
+		}
+	}
+}
+
+func toFloat(v any) float64 {
+	switch v := v.(type) {
+	case int:
+		return float64(v)
+	case float64:
+		return v
+	}
+	return math.NaN()
+}
+
+func TestASlowReaderHoldsOnePage(t *testing.T) {
+	l := openFor(t, events.Options{Window: 64, Queue: 10_000})
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	next(t, r)
+	const all = 3000
+	for n := range all {
+		l.Publish(number(n))
+	}
+	settled(t, l)
+	for n := range all {
+		if e := next(t, r); numberOf(e) != n {
+			t.Fatalf("event %d is %+v", n, e)
+		}
+		if r.Held() > 256 {
+			t.Fatalf("the reader holds %d events", r.Held())
+		}
+	}
+}
+
+func TestAFilterThatSkipsManyKeepsItsPlace(t *testing.T) {
+	l := openFor(t, events.Options{})
+	r := subscribe(t, l, events.Query{Follow: true, Filter: events.Filter{Task: "none"}})
+	defer r.Close()
+	first := next(t, r)
+	for n := range 600 {
+		l.Publish(number(n))
+	}
+	if e := next(t, r); e.Kind != events.Here || e.Position.Sequence != first.Position.Sequence+512 {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestReadersAreBounded(t *testing.T) {
+	l := openFor(t, events.Options{MaxReaders: 2})
+	one, two := subscribe(t, l, events.Query{}), subscribe(t, l, events.Query{Follow: true})
+	if _, err := l.Subscribe(t.Context(), events.Query{}); events.CodeOf(err) != events.CodeBusy {
+		t.Errorf("a third reader: %v", err)
+	}
+	two.Close()
+	two.Close()
+	if _, err := two.Next(t.Context()); err == nil {
+		if _, err = two.Next(t.Context()); !errors.Is(err, io.EOF) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+	subscribe(t, l, events.Query{}).Close()
+	one.Close()
+	if _, err := l.Subscribe(t.Context(), events.Query{Filter: events.Filter{Kinds: make([]string, 33)}}); events.CodeOf(err) != events.CodeInvalid {
+		t.Errorf("33 kinds: %v", err)
+	}
+	if _, err := l.Subscribe(t.Context(), events.Query{Filter: events.Filter{Kinds: []string{""}}}); events.CodeOf(err) != events.CodeInvalid {
+		t.Errorf("an empty kind: %v", err)
+	}
+}
+
+func TestTheEndOfTheHubEndsReaders(t *testing.T) {
+	l := openFor(t, events.Options{})
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	l.Publish(number(1))
+	closeLog(t, l)
+	if got := rest(t, r); len(got) != 2 || numberOf(got[1]) != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := l.Subscribe(t.Context(), events.Query{}); events.CodeOf(err) != events.CodeClosed {
+		t.Errorf("a new reader: %v", err)
+	}
+}
+
+func TestACallersTimeEnds(t *testing.T) {
+	l := openFor(t, events.Options{})
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	next(t, r)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Next(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWithoutTheBus closes the bus first: events are lost, but neither Publish nor Close blocks.
+func TestWithoutTheBus(t *testing.T) {
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, b, events.Options{})
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.Publish(number(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Close(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := events.Open(t.Context(), events.Options{Bus: b, Name: "other"}); events.CodeOf(err) != events.CodeStorage {
+		t.Errorf("Open: %v", err)
+	}
+}
+
+func TestNoLog(t *testing.T) {
+	var l *events.Log
+	l.Publish(number(1))
+	if len(l.Counts()) != 0 || l.Close(t.Context()) != nil {
+		t.Error("a nil log does something")
+	}
+}
+
+func TestEventsAreBounded(t *testing.T) {
+	data := map[string]any{"bad": []string{"not", "plain"}, "utf8": "a\xff"}
+	for i := range 100 {
+		data[fmt.Sprintf("key%03d", i)] = strings.Repeat("ü", 1000)
+	}
+	body, err := events.Encode(events.Event{Kind: events.TaskState, Agent: strings.Repeat("x", 1<<20), Project: strings.Repeat("p", 1<<20), Data: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(body) > 16<<10 || !utf8.Valid(body) {
+		t.Errorf("%d bytes, valid %v", len(body), utf8.Valid(body))
+	}
+	e, err := events.Decode(body, 7)
+	if err != nil || e.Position.Sequence != 7 || len(e.Data) != 24 || e.Data["bad"] != nil {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestEachEventOnceInOrder lets publishers, a restart, expiry and readers with filters and reconnects run in any
+// order: each reader gets each event that it selects once and in order, or a gap.
+func TestEachEventOnceInOrder(t *testing.T) {
+	b := openBus(t)
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		o := events.Options{
+			Name: fmt.Sprintf("run%d", run), MaxBytes: 1 << 20, Window: rapid.IntRange(1, 40).Draw(t, "window"),
+			MaxEvents: rapid.SampledFrom([]int64{10, 100_000}).Draw(t, "kept"),
+		}
+		l := open(t, b, o)
+		type reader struct {
+			*events.Reader
+			filter events.Filter
+			at     events.Position
+			last   int  // the number of the last event
+			gap    bool // since then
+		}
+		published := 0
+		check := func(r *reader, e events.Event) {
+			if e.Position.Sequence < r.at.Sequence {
+				t.Fatalf("position %v after %v", e.Position, r.at)
+			}
+			r.at = e.Position
+			switch e.Kind {
+			case events.Gap:
+				r.gap = true
+			case events.TurnTool:
+				n, step := numberOf(e), 1
+				if r.filter.Agent != "" {
+					step = 2
+				}
+				if n <= r.last || n > r.last+step && !r.gap {
+					t.Fatalf("event %d after %d (filter %v, gap %v)", n, r.last, r.filter, r.gap)
+				}
+				r.last, r.gap = n, false
+			}
+		}
+		var readers []*reader
+		connect := func(r *reader, q events.Query) {
+			q.Filter = r.filter
+			r.Reader = subscribe(t, l, q)
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "readers") {
+			r := &reader{filter: events.Filter{Agent: rapid.SampledFrom([]string{"", "b"}).Draw(t, "agent")}}
+			connect(r, events.Query{})
+			check(r, next(t, r.Reader))
+			readers = append(readers, r)
+		}
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"publish", "read", "reconnect", "restart"}).Draw(t, "step") {
+			case "publish":
+				for range rapid.IntRange(1, 30).Draw(t, "events") {
+					published++
+					l.Publish(number(published))
+				}
+				settled(t, l)
+			case "read":
+				r := rapid.SampledFrom(readers).Draw(t, "reader")
+				for range rapid.IntRange(1, 20).Draw(t, "reads") {
+					e, err := r.Next(context.Background())
+					if errors.Is(err, io.EOF) {
+						break
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					check(r, e)
+				}
+			case "reconnect":
+				r := rapid.SampledFrom(readers).Draw(t, "reader")
+				r.Close()
+				connect(r, events.Query{After: r.at})
+			case "restart":
+				for _, r := range readers {
+					r.Close()
+				}
+				closeLog(t, l)
+				l = open(t, b, o)
+				for _, r := range readers {
+					connect(r, events.Query{After: r.at})
+				}
+			}
+		}
+		for _, r := range readers {
+			for _, e := range rest(t, r.Reader) {
+				check(r, e)
+			}
+			step := 0
+			if r.filter.Agent != "" {
+				step = 1
+			}
+			if r.last < published-step && !r.gap {
+				t.Fatalf("the last event is %d of %d", r.last, published)
+			}
+			r.Close()
+		}
+		closeLog(t, l)
+	})
+}
+
+func FuzzParsePosition(f *testing.F) {
+	for _, s := range []string{"", "1-00000001", "12-3e1edf22", "0-00000000", "-1-00000001", "01-00000001", "1-0000000G", "9223372036854775808-00000001", "1-1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := events.ParsePosition(s)
+		if err != nil {
+			if events.CodeOf(err) != events.CodeInvalid || p != (events.Position{}) {
+				t.Errorf("%q: %v, %v", s, p, err)
+			}
+			return
+		}
+		if p.String() != s {
+			t.Errorf("%q became %q", s, p)
+		}
+		var q events.Position
+		if err := q.UnmarshalText([]byte(s)); err != nil || q != p {
+			t.Errorf("%q: %v, %v", s, q, err)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, s := range []string{`{"epoch":1,"kind":"task.state","time":"2026-01-01T00:00:00Z","agent":"a"}`, `{}`, `{"kind":"x","data":{"n":1}}`, `[]`, ``} {
+		f.Add([]byte(s), "task", "a")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, kind, agent string) {
+		e, err := events.Decode(data, 3)
+		if err != nil {
+			return
+		}
+		filter := events.Filter{Kinds: []string{kind}, Agent: agent}
+		if filter.Check() == nil && filter.Match(&e) && e.Kind != events.Gap {
+			if !strings.HasPrefix(string(e.Kind), kind) || agent != "" && e.Agent != agent {
+				t.Errorf("%+v matches %+v", e, filter)
+			}
+		}
+		body, err := events.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := events.Decode(body, 3)
+		if err != nil || again.Kind != e.Kind || again.Position != e.Position {
+			t.Errorf("%s became %+v, %v", body, again, err)
+		}
+		if !json.Valid(body) {
+			t.Errorf("%s", body)
+		}
+	})
+}

@@ -1,0 +1,10 @@
+package events
+
+// Held returns how many events the reader holds in memory.
+func (r *Reader) Held() int { return len(r.page) }
+
+// Decode decodes a stored event, for the fuzz target.
+func Decode(data []byte, sequence uint64) (Event, error) { return decode(data, sequence) }
+
+// Encode encodes an event as it is stored.
+func Encode(e Event) ([]byte, error) { return encode(e.Position.Epoch, e.bounded()) }
