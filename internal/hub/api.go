@@ -138,7 +138,8 @@ const (
 	MetaOnce        = "idempotencyKey"   // in a message without a task: a repeated message to the same agent returns the task of the first, see OnceID
 	MetaAgent       = "parley.agent"     // in a task: the agent that runs it
 	MetaDir         = "parley.workdir"   // in a task: the WorkDir of its agent
-	MetaUsage       = "parley.usage"     // in a task: runner.Usage
+	MetaSummary     = "parley.summary"   // in a task: what a list shows of it, see ReadSummary
+	MetaUsage       = "parley.usage"     // in a task: runner.Usage of the last turn
 	MetaDenials     = "parley.denied"    // in a task: tools that were denied
 	MetaError       = "parley.error"     // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"

@@ -311,7 +311,8 @@ func (h *Hub) read(ctx context.Context, id a2a.TaskID) (record, error) {
 	if rec, ok := h.cache.get(id); ok {
 		return rec, nil
 	}
-	if _, ok := h.index.get(id); !ok {
+	hd, ok := h.index.get(id)
+	if !ok {
 		return record{}, taskNotFound(id)
 	}
 	body, err := h.store.task(ctx, id)
@@ -327,6 +328,7 @@ func (h *Hub) read(ctx context.Context, id a2a.TaskID) (record, error) {
 	if err != nil {
 		return record{}, &Error{Code: CodeInternal, Message: fmt.Sprintf("task %s is stored in a form that cannot be read", id), Err: err}
 	}
+	rec.summarize(time.Unix(0, hd.Created))
 	return rec, nil
 }
 

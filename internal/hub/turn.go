@@ -201,7 +201,7 @@ func (t *task) proceed(tn *turn, e ending) {
 	t.snap = nil
 }
 
-// outcomeMeta writes the turn's usage and denials into the metadata. mu is held.
+// outcomeMeta writes the turn's usage, summary and denials into the metadata. mu is held.
 func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	if u := out.Usage; u != (runner.Usage{}) {
 		tn.usage = u
@@ -209,6 +209,7 @@ func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	if tn.usage != (runner.Usage{}) {
 		t.setMeta(MetaUsage, plain(tn.usage))
 	}
+	t.ends(tn, out.Model)
 	if len(out.Denials) > 0 {
 		denied := make([]any, len(out.Denials))
 		for i, d := range out.Denials {

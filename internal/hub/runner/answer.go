@@ -210,7 +210,7 @@ func (a *Answer) Failure() (message string, auth, failed bool) {
 func (a *Answer) Outcome(status OutcomeStatus) Outcome {
 	return Outcome{
 		Status: status, Text: a.text.String(), Truncated: a.truncated,
-		Denials: a.denials, Usage: a.usage, ExitCode: -1,
+		Denials: a.denials, Usage: a.usage, Model: a.session.Model, ExitCode: -1,
 	}
 }
 

@@ -145,6 +145,14 @@ type Usage struct {
 	CostUSD      float64 `json:"costUsd,omitempty"`
 }
 
+// Plus returns the sum of two turns' usage.
+func (u Usage) Plus(other Usage) Usage {
+	return Usage{
+		InputTokens: u.InputTokens + other.InputTokens, OutputTokens: u.OutputTokens + other.OutputTokens,
+		CachedTokens: u.CachedTokens + other.CachedTokens, CostUSD: u.CostUSD + other.CostUSD,
+	}
+}
+
 // SessionStarted reports the agent's own id of the conversation, for SessionSpec.Resume.
 type SessionStarted struct {
 	ID    string
@@ -238,6 +246,7 @@ type Outcome struct {
 	Truncated bool       // the output exceeded Limits.MaxOutput
 	Denials   []ToolCall // tools that were denied during the turn
 	Usage     Usage
+	Model     string // that answered, "" if the agent does not name it
 	// ExitCode is the process's, -1 if there was none or it was killed.
 	ExitCode int
 	Duration time.Duration
