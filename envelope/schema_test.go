@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/envelope/envelopetest"
+	"github.com/parleyhub/parley/internal/third_party/jsonschema"
 )
 
 // compile compiles a file of the folder schema, whose schemas are for programs in other

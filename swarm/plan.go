@@ -2,13 +2,13 @@ package swarm
 
 import (
 	"encoding/json"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Limits of a plan.
@@ -43,13 +43,13 @@ type SubTaskPlan struct {
 	Input                json.RawMessage `json:"input,omitempty"`
 }
 
-var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var idPattern = text.Pattern(`^[A-Za-z0-9_-]{1,64}$`)
 
 // check returns nil for a valid plan.
 func (p *Plan) check() error {
 	bad := func(format string, args ...any) error { return errorf(CodeInvalid, "", format, args...) }
 	switch {
-	case p.ID != "" && !idPattern.MatchString(p.ID):
+	case p.ID != "" && !idPattern().MatchString(p.ID):
 		return bad("a swarm's id must have 1 to 64 messages, digits, - and _")
 	case !isText(p.TaskDescription):
 		return bad("the task needs a description of at most %d bytes", MaxText)

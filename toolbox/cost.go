@@ -6,7 +6,7 @@ import (
 	"regexp/syntax"
 	"slices"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/parleyhub/parley/internal/third_party/jsonschema"
 )
 
 // Bounds of the cost of a foreign schema.

@@ -10,7 +10,8 @@ import (
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/parleyhub/parley/internal/third_party/jsonschema"
 )
 
 // checker checks JSON against a schema. A nil checker accepts anything.

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/third_party/jsonschema"
 )
 
 // REQ-TOOL-030, REQ-MESSAGE-005, REQ-I18N-003, REQ-ACCESS-001

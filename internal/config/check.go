@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -144,7 +143,7 @@ func (l *Loaded) checkBus(d *decoder) {
 	l.checkLeaf(d)
 }
 
-var domainPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var domainPattern = text.Pattern(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (l *Loaded) checkLeaf(d *decoder) {
 	leaf := l.Bus.Leaf
@@ -156,7 +155,7 @@ func (l *Loaded) checkLeaf(d *decoder) {
 	case leaf.URL == "":
 	case l.Bus.URL != "":
 		d.at("bus.leaf.url", "only the embedded bus can be linked to a cluster; remove bus.url or this")
-	case !domainPattern.MatchString(leaf.Domain):
+	case !domainPattern().MatchString(leaf.Domain):
 		d.at("bus.leaf.domain", "set the JetStream domain of the cluster (jetstream { domain: … } in its servers' configuration): without one it does not answer through a leaf node")
 	}
 }
@@ -211,13 +210,13 @@ func (l *Loaded) checkNode(d *decoder) {
 // maxMCPServers bounds the number of MCP servers: each is a process or a connection.
 const maxMCPServers = 100
 
-var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
+var serverName = text.Pattern(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
 // checkMCPServer checks one MCP server.
 func (l *Loaded) checkMCPServer(d *decoder, name string) {
 	key, s := "mcpServers."+name, l.MCPServers[name]
 	bad := func(field, format string, args ...any) { d.at(key+"."+field, fmt.Sprintf(format, args...)) }
-	if len(name) > 64 || !serverName.MatchString(name) {
+	if len(name) > 64 || !serverName().MatchString(name) {
 		d.at(key, "the name must be up to 64 letters, digits, _ and -, with single dots between them")
 		return
 	}

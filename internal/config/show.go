@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Value is one effective value.
@@ -18,7 +19,7 @@ type Value struct {
 }
 
 // secretKey matches the keys whose values are never shown.
-var secretKey = regexp.MustCompile(`^(http\.token|bus\.(leaf\.)?password|peers\.nats\.password|peers\.hyperswarm\.network|agents\..+\.env\.set\..+|mcpServers\..+\.(env|headers)\..+)$`)
+var secretKey = text.Pattern(`^(http\.token|bus\.(leaf\.)?password|peers\.nats\.password|peers\.hyperswarm\.network|agents\..+\.env\.set\..+|mcpServers\..+\.(env|headers)\..+)$`)
 
 // Secret is shown in place of a secret.
 const Secret = "(secret)"
@@ -65,7 +66,7 @@ func (l *Loaded) collect(all *[]Value, key string, v reflect.Value) {
 // shown returns a value for display, without secrets. The environment of a built-in agent is not secret.
 func shown(key string, v reflect.Value, origin Origin) any {
 	switch {
-	case secretKey.MatchString(key) && !v.IsZero() && (origin.Kind != FromDefault || !strings.HasPrefix(key, "agents.")):
+	case secretKey().MatchString(key) && !v.IsZero() && (origin.Kind != FromDefault || !strings.HasPrefix(key, "agents.")):
 		return Secret
 	case v.Type() == durationType:
 		return FormatDuration(time.Duration(v.Int()))

@@ -14,12 +14,12 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"regexp"
 	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -80,14 +80,14 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	return l, nil
 }
 
-var nameForm = regexp.MustCompile(`^([a-z0-9-]{1,64}=)?[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var nameForm = text.Pattern(`^([a-z0-9-]{1,64}=)?[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
 // InProject qualifies a document's name with the namespace of its project.
 func InProject(namespace, name string) string { return namespace + "=" + name }
 
 // CheckName returns an error with [CodeInvalid] if name is no valid name of a document.
 func CheckName(name string) error {
-	if !nameForm.MatchString(name) {
+	if !nameForm().MatchString(name) {
 		return invalid("a document's name has up to 64 letters, digits, - and _, and begins with a letter or digit")
 	}
 	return nil

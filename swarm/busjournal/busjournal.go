@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -89,10 +89,10 @@ func failed(id, what string, err error) *swarm.Error {
 	return &swarm.Error{Code: swarm.CodeJournal, Subject: id, Message: what, Err: err}
 }
 
-var idPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+var idPattern = text.Pattern(`^[A-Za-z0-9_-]{1,128}$`)
 
 func (j *Journal) subjectOf(id string) (string, error) {
-	if !idPattern.MatchString(id) {
+	if !idPattern().MatchString(id) {
 		return "", failed(id, fmt.Sprintf("%q is not the id of a swarm", id), nil)
 	}
 	return j.subject + "." + id, nil

@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -32,6 +31,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/sealed"
 )
@@ -84,18 +84,18 @@ func (o *Options) secret() secretstream.Options {
 func (o *Options) newLink() string { return o.prefix() + ".link." + nuid.New().Next() }
 
 var (
-	prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32}){0,7}$`)
-	linkPattern   = regexp.MustCompile(`^[A-Za-z0-9]{22}$`)
+	prefixPattern = text.Pattern(`^[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32}){0,7}$`)
+	linkPattern   = text.Pattern(`^[A-Za-z0-9]{22}$`)
 )
 
 // ValidPrefix reports whether a text can be a prefix: one to eight tokens of letters, digits, "-" and "_".
-func ValidPrefix(prefix string) bool { return prefixPattern.MatchString(prefix) }
+func ValidPrefix(prefix string) bool { return prefixPattern().MatchString(prefix) }
 
 // isLink reports whether a subject named by a peer is that of an end of a connection. With any other the
 // peer could make us publish where it may not.
 func (o *Options) isLink(subject string) bool {
 	token, ok := strings.CutPrefix(subject, o.prefix()+".link.")
-	return ok && linkPattern.MatchString(token)
+	return ok && linkPattern().MatchString(token)
 }
 
 // Address returns the subject at which the owner of a key accepts connections, which is the address of its endpoint.

@@ -10,13 +10,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
 
 	"github.com/parleyhub/parley/internal/config"
 )
@@ -68,6 +66,10 @@ func (a *app) json() bool { return a.format == formatJSON }
 func (a *app) run(ctx context.Context, args []string, signals <-chan os.Signal) int {
 	a.style, a.errStyle = styleOf(a.stdout, a.getenv), styleOf(a.stderr, a.getenv)
 	a.interrupts = signals
+	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands
+		a.printVersion()
+		return exitOK
+	}
 	root := a.command()
 	root.SetArgs(args)
 	root.SetIn(a.stdin)
@@ -110,9 +112,8 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.configFile, "config", "", "the hub's configuration (default config.yaml in the data directory)")
 	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "enable debug logging")
-	root.Version = versionString()
+	a.versionFlag(root)
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: "see: " + cmd.CommandPath() + " --help"}
 	})
@@ -208,6 +209,22 @@ func group(name, short, long string, commands ...*cobra.Command) *cobra.Command 
 	return cmd
 }
 
+// versionFlag adds --version to the root command. Cobra's own needs text/template, which keeps the linker from removing
+// unused methods: several megabytes.
+func (a *app) versionFlag(root *cobra.Command) {
+	asked := root.Flags().Bool("version", false, "print the version")
+	run := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *asked {
+			a.printVersion()
+			return nil
+		}
+		return run(cmd, args)
+	}
+}
+
+func (a *app) printVersion() { fmt.Fprintf(a.stdout, "%s %s\n", a.name, versionString()) }
+
 func (a *app) versionCommand() *cobra.Command {
 	return command("version", "Print the version", func(*cobra.Command, []string) error {
 		v := readVersion()
@@ -215,30 +232,6 @@ func (a *app) versionCommand() *cobra.Command {
 			fmt.Fprintf(a.stdout, "%s %s\n%s %s/%s\n", a.name, v.Version, v.Go, v.OS, v.Arch)
 		})
 	})
-}
-
-func (a *app) manCommand() *cobra.Command {
-	return command("man DIRECTORY", "Write the manual pages into a directory",
-		func(cmd *cobra.Command, args []string) error {
-			dir := args[0]
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return fmt.Errorf("create the directory of the manual pages: %w", err)
-			}
-			root := cmd.Root()
-			root.DisableAutoGenTag = true
-			date := time.Unix(0, 0) // fixed: the pages of a version are always the same
-			header := &doc.GenManHeader{Section: "1", Source: "Parley " + versionString(), Manual: "Parley", Date: &date}
-			if err := doc.GenManTree(root, header, dir); err != nil {
-				return fmt.Errorf("write the manual pages: %w", err)
-			}
-			pages, err := filepath.Glob(filepath.Join(dir, a.name+"*.1"))
-			if err != nil {
-				return err
-			}
-			return a.print(map[string]any{"pages": pages}, func() {
-				fmt.Fprintf(a.stdout, "Wrote %d pages; read one with: man -l %s\n", len(pages), filepath.Join(dir, a.name+".1"))
-			})
-		})
 }
 
 // exactly requires one argument for each name; the error names the missing ones.

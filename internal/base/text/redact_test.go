@@ -40,3 +40,16 @@ func TestASecretIsNeverPrinted(t *testing.T) {
 		t.Errorf("an empty secret prints %q", got)
 	}
 }
+
+func TestAPatternIsCompiledWhenItIsUsed(t *testing.T) {
+	invalid := text.Pattern(`(`) // does not panic
+	defer func() {
+		if recover() == nil {
+			t.Error("an invalid expression was accepted")
+		}
+	}()
+	if !text.Pattern(`^a+$`)().MatchString("aa") {
+		t.Error("the expression does not match")
+	}
+	invalid()
+}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -121,4 +122,10 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Pattern returns a function that compiles the regular expression at its first call. Compiled when the program starts,
+// the patterns of all packages would delay every command. An invalid expression panics at the call.
+func Pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 const redacted = "[redacted]"
@@ -15,27 +17,29 @@ const redacted = "[redacted]"
 // ones ("1", "true") would redact harmless text.
 const minSecret = 6
 
-var secretName = regexp.MustCompile(`(?i)(key|token|secret|pass(word|wd|phrase)?|credential|auth|cookie|private|session_id|dsn)`)
+var secretName = text.Pattern(`(?i)(key|token|secret|pass(word|wd|phrase)?|credential|auth|cookie|private|session_id|dsn)`)
 
 // secretText matches secrets by their format. A first group is kept.
-var secretText = []*regexp.Regexp{
-	// URLs with a user or a password.
-	regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]+@`),
-	regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
-	regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
-	regexp.MustCompile(`(?i)(\btoken\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{8,}`),
-	regexp.MustCompile(`(?i)([?&](?:key|token|access_token|api_key|sig|signature)=)[^\s"'&]+`),
-	// Vendors' keys: Anthropic and OpenAI, Google, GitHub, Slack, AWS, GitLab.
-	regexp.MustCompile(`\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}`),
-	regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{20,}`),
-	regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]{10,}`),
-	regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}`),
-	regexp.MustCompile(`\bxox[a-z]-[A-Za-z0-9-]{8,}`),
-	regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}`),
-	regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{10,}`),
-	// JSON web tokens.
-	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`),
-}
+var secretText = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		// URLs with a user or a password.
+		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]+@`),
+		regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
+		regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
+		regexp.MustCompile(`(?i)(\btoken\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{8,}`),
+		regexp.MustCompile(`(?i)([?&](?:key|token|access_token|api_key|sig|signature)=)[^\s"'&]+`),
+		// Vendors' keys: Anthropic and OpenAI, Google, GitHub, Slack, AWS, GitLab.
+		regexp.MustCompile(`\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}`),
+		regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{20,}`),
+		regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]{10,}`),
+		regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}`),
+		regexp.MustCompile(`\bxox[a-z]-[A-Za-z0-9-]{8,}`),
+		regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}`),
+		regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{10,}`),
+		// JSON web tokens.
+		regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`),
+	}
+})
 
 // Redactor removes secrets from text for users and logs. It is safe for concurrent use.
 // The nil Redactor recognizes secrets only by their format.
@@ -47,7 +51,7 @@ func NewRedactor(env []string) *Redactor {
 	var values []string
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
-		if name != MarkerEnv && len(value) >= minSecret && secretName.MatchString(name) {
+		if name != MarkerEnv && len(value) >= minSecret && secretName().MatchString(name) {
 			values = append(values, value)
 		}
 	}
@@ -69,7 +73,7 @@ func (r *Redactor) Redact(s string) string {
 	if r != nil {
 		s = r.values.Replace(s)
 	}
-	for _, re := range secretText {
+	for _, re := range secretText() {
 		if re.NumSubexp() > 0 {
 			s = re.ReplaceAllString(s, "${1}"+redacted)
 		} else {

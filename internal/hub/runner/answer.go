@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/base/text"
@@ -162,9 +161,9 @@ func (a *Answer) Started() SessionStarted { return a.session }
 
 // ValidSessionID reports whether an agent's session id may be used to resume: it is
 // not empty and cannot be read as a flag.
-func ValidSessionID(id string) bool { return sessionPattern.MatchString(id) }
+func ValidSessionID(id string) bool { return sessionPattern().MatchString(id) }
 
-var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}$`)
+var sessionPattern = text.Pattern(`^[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}$`)
 
 // Notice informs the user.
 func (a *Answer) Notice(s string) {
@@ -219,13 +218,13 @@ func (a *Answer) empty() bool { return a.text.Len() == 0 && len(a.tools) == 0 }
 
 // authText matches the messages of agents and their model servers for missing or
 // refused credentials. It is applied to errors only, never to answers.
-var authText = regexp.MustCompile(`(?i)not logged in|please run /login|\b401\b.{0,40}unauthori[sz]ed|unauthori[sz]ed.{0,40}\b401\b|` +
+var authText = text.Pattern(`(?i)not logged in|please run /login|\b401\b.{0,40}unauthori[sz]ed|unauthori[sz]ed.{0,40}\b401\b|` +
 	`"code"\s*:\s*401\b|\bstatus(?: code)?:? 401\b|\bUNAUTHENTICATED\b|authentication[_ ](?:error|failed|required)|invalid[_ ](?:x-)?api[_ -]?key|incorrect api key|` +
 	`api key not (?:valid|found)|missing (?:bearer|api key)|no api key|set an auth method|oauth token (?:has )?(?:expired|revoked)|` +
 	`(?:run|use) .?(?:codex login|claude auth login|vibe --setup)|not authenticated|log ?in required|credentials? (?:not found|missing|expired)|missing credentials?`)
 
 // IsAuthText reports whether the text of an agent's error is about its credentials.
-func IsAuthText(s string) bool { return authText.MatchString(s) }
+func IsAuthText(s string) bool { return authText().MatchString(s) }
 
 // copyJSON copies b out of the line's buffer; nil for null.
 func copyJSON(b json.RawMessage) json.RawMessage {

@@ -6,12 +6,12 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
@@ -68,10 +68,10 @@ var defaultLimits = Limits{
 	StderrTail:  process.DefaultStderrTail,
 }
 
-var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+var idPattern = text.Pattern(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // ValidID reports whether id is a valid agent id, see [Definition].
-func ValidID(id string) bool { return idPattern.MatchString(id) }
+func ValidID(id string) bool { return idPattern().MatchString(id) }
 
 // Complete returns the definition with defaults for its zero fields: from the built-in agent that it extends or is,
 // then the documented ones. The error is an *Error with CodeConfig that names the field. Complete is idempotent.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -324,7 +323,7 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 }
 
 // lostSession matches the errors for an unknown session. Programs print them to standard error even in JSON mode.
-var lostSession = regexp.MustCompile(`(?i)no conversation found|no (?:saved |previous )?(?:session|conversation|thread|rollout)s? (?:found|with|for)|` +
+var lostSession = text.Pattern(`(?i)no conversation found|no (?:saved |previous )?(?:session|conversation|thread|rollout)s? (?:found|with|for)|` +
 	`(?:session|conversation|thread|rollout)\b.{0,80}(?:not found|not exist|unknown|invalid)|(?:unknown|invalid|no such) (?:session|conversation|thread)`)
 
 // sessionLost reports whether a resume failed because the session does not exist: the
@@ -333,7 +332,7 @@ func (r *execRun) sessionLost() bool {
 	if r.cause != nil || r.exit.Code == 0 || !r.answer.empty() || r.answer.auth {
 		return false
 	}
-	return lostSession.MatchString(r.stderr) || lostSession.MatchString(r.answer.message)
+	return lostSession().MatchString(r.stderr) || lostSession().MatchString(r.answer.message)
 }
 
 // outcome decides how the turn ended. Success is a reported end without an error, and exit code 0.

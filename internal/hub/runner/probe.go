@@ -7,12 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 )
 
@@ -22,7 +22,7 @@ const probeTimeout = 15 * time.Second
 // maxProbeOutput bounds the output that is read of a command.
 const maxProbeOutput = 64 << 10
 
-var versionPattern = regexp.MustCompile(`\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]+)?`)
+var versionPattern = text.Pattern(`\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]+)?`)
 
 // ProbeCommand implements Agent.Probe for an installed program, by the commands of its definition: whether the
 // program prints its version, is new enough, and has credentials.
@@ -38,7 +38,7 @@ func ProbeCommand(ctx context.Context, def Definition, opts Options) Probe {
 		return p
 	}
 	p.Stage = StageInstalled
-	p.Version = versionPattern.FindString(out)
+	p.Version = versionPattern().FindString(out)
 	if p.Err = def.tooOld(p.Version); p.Err != nil {
 		return p
 	}
@@ -53,7 +53,7 @@ func CheckVersion(ctx context.Context, def Definition, opts Options) error {
 	if err != nil {
 		return err
 	}
-	if err := def.tooOld(versionPattern.FindString(out)); err != nil {
+	if err := def.tooOld(versionPattern().FindString(out)); err != nil {
 		return err
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 	"mime"
 	"os"
 	"path"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -175,7 +174,7 @@ func saveInbox(dir, task, name string, content []byte) (string, error) {
 
 // safeTask returns a directory name for a task: its id if that is safe, else its hash.
 func safeTask(id string) string {
-	if harmlessTask.MatchString(id) {
+	if harmlessTask().MatchString(id) {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
@@ -183,16 +182,16 @@ func safeTask(id string) string {
 }
 
 var (
-	harmlessTask = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$`)
-	unsafeInName = regexp.MustCompile(`[^A-Za-z0-9._-]`)
-	backquotes   = regexp.MustCompile("`+")
+	harmlessTask = text.Pattern(`^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$`)
+	unsafeInName = text.Pattern(`[^A-Za-z0-9._-]`)
+	backquotes   = text.Pattern("`+")
 )
 
 // safeName returns a file's name with only the characters that are safe on every system. The caller puts a number
 // before it, so that it begins with neither a dot nor a dash, and is no device.
 func safeName(p *a2a.Part) string {
 	base := p.Filename[strings.LastIndexAny(p.Filename, `/\`)+1:]
-	name := unsafeInName.ReplaceAllString(base, "_")
+	name := unsafeInName().ReplaceAllString(base, "_")
 	if len(name) > maxFileName { // keep the end, with the extension
 		name = name[len(name)-maxFileName:]
 	}
@@ -228,7 +227,7 @@ func oneLine(s string, max int) string {
 // fence puts text between code fences that are longer than any within it.
 func fence(language, text string) string {
 	longest := 2
-	for _, run := range backquotes.FindAllString(text, -1) {
+	for _, run := range backquotes().FindAllString(text, -1) {
 		longest = max(longest, len(run))
 	}
 	marks := strings.Repeat("`", longest+1)

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	"github.com/parleyhub/parley/internal/third_party/jsonschema"
 )
 
 // machine has a home, a project and an environment for one test.
