@@ -122,7 +122,7 @@ func (h *Hub) Update(d runner.Definition) error {
 	defer h.wg.Done()
 	a := h.agents.get(d.ID)
 	if a == nil {
-		return agentNotFound(d.ID)
+		return h.agentNotFound(d.ID)
 	}
 	d.Limits = d.Limits.WithDefaults()
 	a.mu.Lock()
@@ -142,7 +142,7 @@ func (h *Hub) Update(d runner.Definition) error {
 func (h *Hub) Deregister(ctx context.Context, id string) error {
 	a := h.agents.remove(id)
 	if a == nil {
-		return agentNotFound(id)
+		return h.agentNotFound(id)
 	}
 	a.cancel()
 	a.mu.Lock()
@@ -192,7 +192,7 @@ func (h *Hub) Agents() []AgentInfo {
 func (h *Hub) Agent(id string) (AgentInfo, error) {
 	a := h.agents.get(id)
 	if a == nil {
-		return AgentInfo{}, agentNotFound(id)
+		return AgentInfo{}, h.agentNotFound(id)
 	}
 	return a.info(), nil
 }
@@ -206,9 +206,17 @@ func (a *agent) info() AgentInfo {
 	}
 }
 
-func agentNotFound(id string) *Error {
-	return &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", text.Clip(id, 64)),
+func (h *Hub) agentNotFound(id string) *Error {
+	err := &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", text.Clip(id, 64)),
 		Remedy: "the list of agents names those there are"}
+	var ids []string
+	for _, a := range h.agents.all() {
+		ids = append(ids, a.id)
+	}
+	if near := text.Nearest(id, ids); near != "" {
+		err.Message += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return err
 }
 
 // enqueue starts a task's next turn, now or when it is first in the queue. The caller's
@@ -217,7 +225,7 @@ func (a *agent) enqueue(t *task) error {
 	a.mu.Lock()
 	if a.removed {
 		a.mu.Unlock()
-		return agentNotFound(a.id)
+		return a.hub.agentNotFound(a.id)
 	}
 	start, err := a.queue.push(t)
 	a.mu.Unlock()

@@ -33,6 +33,18 @@ func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	return infos, nil
 }
 
+// ContextsLike returns the ids of up to limit contexts (at most 1,000) that begin or end with part, the most recently
+// used first. Every id begins with "".
+func (h *Hub) ContextsLike(part string, limit int) []string {
+	ids := []string{}
+	for _, info := range h.index.recentContexts(min(limit, maxPage), func(id string) bool {
+		return resembles(id, part) && h.expired.check(id) == nil
+	}) {
+		ids = append(ids, info.ID)
+	}
+	return ids
+}
+
 // expiredContexts holds the contexts that have expired.
 type expiredContexts struct {
 	mu sync.Mutex

@@ -145,7 +145,7 @@ func (h *health) check(ctx context.Context) (Health, error) {
 func (h *Hub) CheckHealth(ctx context.Context, id string) (Health, error) {
 	a := h.agents.get(id)
 	if a == nil {
-		return Health{}, agentNotFound(id)
+		return Health{}, h.agentNotFound(id)
 	}
 	if err := h.begin(); err != nil {
 		return a.health.current(), err

@@ -260,6 +260,27 @@ func (x *index) total(o *order, s selection) int {
 	return n
 }
 
+// resembling returns up to limit tasks whose ids begin or end with part, the most recently changed first.
+func (x *index) resembling(part string, limit int) []a2a.TaskID {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	ids := []a2a.TaskID{}
+	for i := len(x.order.slots) - 1; i >= 0 && len(ids) < limit; i-- {
+		if e := x.order.slots[i].e; e != nil && resembles(string(e.id), part) {
+			ids = append(ids, e.id)
+		}
+	}
+	return ids
+}
+
+// resembles reports whether part is a beginning or an end of an id. Case does not count.
+func resembles(id, part string) bool {
+	if len(part) > len(id) {
+		return false
+	}
+	return strings.EqualFold(id[:len(part)], part) || strings.EqualFold(id[len(id)-len(part):], part)
+}
+
 // oldest calls f with the tasks, the least recently changed first, until f returns false.
 func (x *index) oldest(f func(head) bool) {
 	x.mu.RLock()

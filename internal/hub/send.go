@@ -221,7 +221,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 	}
 	a := h.agents.get(id)
 	if a == nil {
-		return nil, agentNotFound(id)
+		return nil, h.agentNotFound(id)
 	}
 	if err := a.checkPrompt(msg); err != nil {
 		return nil, err
@@ -304,7 +304,7 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 			Remedy: "send the message without a taskId; the contextId continues the conversation"}
 	}
 	if t.agent == nil {
-		return false, agentNotFound(t.agentID)
+		return false, t.hub.agentNotFound(t.agentID)
 	}
 	if err := t.hub.expired.check(t.contextID); err != nil {
 		return false, err

@@ -117,6 +117,12 @@ func (h *Hub) Tasks(ctx context.Context, q TaskQuery) (TaskPage, error) {
 	return page, nil
 }
 
+// TasksLike returns the ids of up to limit tasks (at most 1,000) that begin or end with part, the most recently
+// changed first. Every id begins with "".
+func (h *Hub) TasksLike(part string, limit int) []a2a.TaskID {
+	return h.index.resembling(part, min(limit, maxPage))
+}
+
 // bare returns a task whose body cannot be read, so that the others can be listed.
 func (h head) bare() *a2a.Task {
 	at := time.Unix(0, h.Updated).UTC()

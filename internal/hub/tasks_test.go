@@ -212,3 +212,27 @@ func TestContextsAreListedByLastUse(t *testing.T) {
 		t.Errorf("Status = %+v", s)
 	}
 }
+
+func TestIDsAreFoundByTheirBeginningsAndEnds(t *testing.T) {
+	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": actor()})
+	in := func(contextID string) *a2a.Task {
+		m := message("say:x")
+		m.ContextID = contextID
+		return send(t, h, hub.SendRequest{AgentID: "a", Message: m})
+	}
+	first, second := in("talk"), in("other")
+	id := string(first.ID)
+	for part, want := range map[string][]a2a.TaskID{
+		"": {second.ID, first.ID}, id: {first.ID}, strings.ToUpper(id[28:]): {first.ID}, id[:35]: {first.ID}, "no": {}, id + "0": {},
+	} {
+		if got := h.TasksLike(part, 10); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", part, got, want)
+		}
+	}
+	if got := h.TasksLike("", 1); !slices.Equal(got, []a2a.TaskID{second.ID}) {
+		t.Errorf("the newest: %v", got)
+	}
+	if got := h.ContextsLike("tal", 10); !slices.Equal(got, []string{"talk"}) {
+		t.Errorf("contexts: %v", got)
+	}
+}

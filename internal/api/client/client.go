@@ -151,6 +151,15 @@ func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, er
 	return value[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})
 }
 
+// IDs returns the ids that begin or end with like, the most recently used first.
+func (c *Client) IDs(ctx context.Context, p dialect.IDsParams) ([]string, error) {
+	found, err := get[dialect.IDs](ctx, c, dialect.MethodIDs, p)
+	if err != nil {
+		return nil, err
+	}
+	return found.IDs, nil
+}
+
 // Send sends a message. Unless the parameters say otherwise, it blocks until the task
 // has ended or waits for its user.
 func (c *Client) Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error) {

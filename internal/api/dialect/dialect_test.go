@@ -295,6 +295,8 @@ func TestInvalidParametersAreNamed(t *testing.T) {
 		{"hub/tasks/list", `{"includeArtifacts":"no"}`, "includeArtifacts"},
 		{"hub/tasks/page", `{"cursor":5}`, "cursor"},
 		{"hub/contexts/list", `{"limit":"10"}`, "limit"},
+		{"hub/ids", `{"kind":"agent"}`, "kind"},
+		{"hub/ids", `{"kind":"task","limit":0}`, "limit"},
 	}
 	for _, tt := range tests {
 		name := tt.method + " " + tt.params
@@ -593,5 +595,13 @@ func TestHealthReportsTheStoreNotTheAgents(t *testing.T) {
 	bus.Error = "disk full"
 	if report = s.Health(); report.Status != dialect.HubUnhealthy || !strings.Contains(report.Reason, "disk full") {
 		t.Errorf("%+v", report)
+	}
+}
+
+func TestIDsAreCompleted(t *testing.T) {
+	for params, want := range map[string]string{`{"kind":"task","like":"7"}`: `{"ids":["task-7"]}`, `{"kind":"context","like":"c"}`: `{"ids":["ctx-c"]}`} {
+		if answer, _ := call(t, newService(&fakeHub{}), method("hub/ids", params)); !strings.Contains(answer, want) {
+			t.Errorf("%s: %s", params, answer)
+		}
 	}
 }

@@ -100,6 +100,16 @@ func (f *fakeHub) Contexts(_ context.Context, limit int) ([]hub.ContextInfo, err
 	}, {ID: "ctx-empty", CreatedAt: epoch, LastUsedAt: epoch, ExpiresAt: epoch}}, f.err
 }
 
+func (f *fakeHub) TasksLike(part string, limit int) []a2a.TaskID {
+	f.limit = limit
+	return []a2a.TaskID{a2a.TaskID("task-" + part)}
+}
+
+func (f *fakeHub) ContextsLike(part string, limit int) []string {
+	f.limit = limit
+	return []string{"ctx-" + part}
+}
+
 func (f *fakeHub) Agents() []hub.AgentInfo {
 	return []hub.AgentInfo{{
 		Definition: runner.Definition{

@@ -11,6 +11,7 @@ const (
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
 	MethodContextsList = "hub/contexts/list"
+	MethodIDs          = "hub/ids"
 	MethodSwarmCreate  = "hub/swarms/create"
 	MethodSwarmGet     = "hub/swarms/get"
 	MethodSwarmList    = "hub/swarms/list"
@@ -251,6 +252,24 @@ type TasksListParams struct {
 // ContextsListParams are the parameters of hub/contexts/list.
 type ContextsListParams struct {
 	Limit int `json:"limit,omitempty"` // 1..1000, default 50
+}
+
+// Values of IDsParams.Kind.
+const (
+	IDsOfTasks    = "task"
+	IDsOfContexts = "context"
+)
+
+// IDsParams are the parameters of hub/ids, which completes an abbreviated id.
+type IDsParams struct {
+	Kind  string `json:"kind"`            // task or context
+	Like  string `json:"like,omitempty"`  // a beginning or an end of the ids; empty for all
+	Limit int    `json:"limit,omitempty"` // 1..1000, default 50
+}
+
+// IDs is the result of hub/ids: the ids that match, the most recently used first.
+type IDs struct {
+	IDs []string `json:"ids"`
 }
 
 // SendParams are the parameters of message/send and message/stream.

@@ -49,6 +49,8 @@ type Hub interface {
 	Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
 	CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
 	Contexts(ctx context.Context, limit int) ([]hub.ContextInfo, error)
+	TasksLike(part string, limit int) []a2a.TaskID
+	ContextsLike(part string, limit int) []string
 	CheckHealth(ctx context.Context, id string) (hub.Health, error)
 	Status() hub.Status
 }
@@ -161,6 +163,7 @@ func New(cfg Config) *Service {
 		MethodTasksList:    s.tasks,
 		MethodTasksPage:    s.tasks,
 		MethodContextsList: s.contextsList,
+		MethodIDs:          s.ids,
 		MethodSend:         s.send,
 		MethodStream:       s.stream,
 		MethodTaskGet:      s.taskGet,
@@ -329,6 +332,17 @@ func (s *Service) contextsList(c *call) action {
 	return func(ctx context.Context) (any, error) {
 		infos, err := s.cfg.Hub.Contexts(ctx, limit)
 		return each(infos, fromContext), err
+	}
+}
+
+func (s *Service) ids(c *call) action {
+	kind, like := c.literal("kind", IDsOfTasks, IDsOfContexts), c.text("like", maxID)
+	limit := cmp.Or(c.limit("limit"), 50)
+	return func(context.Context) (any, error) {
+		if kind == IDsOfContexts {
+			return IDs{s.cfg.Hub.ContextsLike(like, limit)}, nil
+		}
+		return IDs{each(s.cfg.Hub.TasksLike(like, limit), func(id a2a.TaskID) string { return string(id) })}, nil
 	}
 }
 

@@ -46,16 +46,28 @@ func (a *app) awaitHealth(ctx context.Context, c *client.Client, agents []dialec
 }
 
 func (a *app) printAgents(agents []dialect.Agent, health bool) {
+	a.agentsListing(health, time.Now()).table(a, a.stdout, agents)
+}
+
+func (a *app) agentsListing(health bool, now time.Time) listing[dialect.Agent] {
 	list := listing[dialect.Agent]{
-		none:     "There are no agents: all are disabled in the configuration.",
-		headings: []string{"AGENT", "NAME", "DRIVER", "TIER", "CAPABILITIES", "DESCRIPTION"},
-		row:      agentRow,
-		paint:    a.paintFirst,
+		none: "There are no agents: all are disabled in the configuration.",
+		columns: []column{
+			{heading: "AGENT"}, {heading: "NAME", weight: 1, least: 12}, {heading: "DRIVER", extra: true}, {heading: "TIER", extra: true},
+			{heading: "CAPABILITIES", weight: 1, extra: true}, {heading: "DESCRIPTION", weight: 3, least: 30},
+		},
+		row:   agentRow,
+		paint: a.paintFirst,
 	}
 	if health {
-		list.headings, list.row, list.paint = []string{"AGENT", "HEALTH", "VERSION", "LATENCY", "CHECKED", "REMARK"}, healthRow, a.paintHealth
+		list.columns = []column{
+			{heading: "AGENT"}, {heading: "HEALTH"}, {heading: "VERSION", weight: 1}, {heading: "LATENCY", extra: true}, {heading: "CHECKED", extra: true},
+			{heading: "REMARK", weight: 3, least: 30},
+		}
+		list.row = func(agent dialect.Agent) []string { return healthRow(agent, now) }
+		list.paint = a.paintHealth
 	}
-	list.table(a.stdout, a.style, agents)
+	return list
 }
 
 func agentRow(agent dialect.Agent) []string {
@@ -63,10 +75,10 @@ func agentRow(agent dialect.Agent) []string {
 	if agent.Tier != nil {
 		tier = fmt.Sprintf("L%d", *agent.Tier)
 	}
-	return []string{agent.ID, agent.Name, agent.Driver, tier, fit(strings.Join(agent.Capabilities, ", "), 40), agent.Description}
+	return []string{agent.ID, agent.Name, agent.Driver, tier, strings.Join(agent.Capabilities, ", "), agent.Description}
 }
 
-func healthRow(agent dialect.Agent) []string {
+func healthRow(agent dialect.Agent, now time.Time) []string {
 	h := agent.Health
 	if h == nil {
 		h = &dialect.Health{Status: "unknown"}
@@ -80,7 +92,7 @@ func healthRow(agent dialect.Agent) []string {
 		remark = "paused after repeated failures"
 	}
 	version, _, _ := strings.Cut(strings.ReplaceAll(h.Version, "\n", " "), " ") // of "2.1.3 (Claude Code)"
-	return []string{agent.ID, h.Status, version, latency, ago(time.Now(), h.LastCheck.Time), remark}
+	return []string{agent.ID, h.Status, version, latency, ago(now, h.LastCheck.Time), remark}
 }
 
 func (a *app) paintFirst(column int, text string) string {

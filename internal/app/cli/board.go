@@ -8,6 +8,7 @@ import (
 
 // board is a block of lines on a terminal that is redrawn in place. It is not safe for concurrent use.
 type board struct {
+	app   *app
 	w     io.Writer
 	lines int // drawn last
 }
@@ -17,7 +18,7 @@ func (a *app) newBoard(w io.Writer) *board {
 	if a.json() || !isTerminal(w) || a.getenv("TERM") == "dumb" {
 		return nil
 	}
-	return &board{w: w}
+	return &board{app: a, w: w}
 }
 
 // draw replaces the block. The lines must fit the width; lines below the terminal's height are cut.
@@ -38,7 +39,7 @@ func (b *board) draw(lines []string) {
 
 // width returns the columns that a line may take without wrapping.
 func (b *board) width() int {
-	if cols := columns(b.w); cols > 1 {
+	if cols := b.app.columns(b.w); cols > 1 {
 		return cols - 1
 	}
 	return 79 // the terminal does not report its size

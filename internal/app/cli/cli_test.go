@@ -355,7 +355,7 @@ func TestInterrupts(t *testing.T) {
 	if code := <-done; code != 130 {
 		t.Errorf("follow: exit %d, want 130", code)
 	}
-	want(t, p.run(t, "tasks", "--state", "working"), 0, id)
+	want(t, p.run(t, "tasks", "--state", "working"), 0, cli.ShortID(id))
 	want(t, p.run(t, "task", "cancel", id), 0, "canceled")
 }
 
@@ -507,7 +507,7 @@ func TestDoctorNeedsNoHub(t *testing.T) {
 func TestHelpVersionManAndCompletion(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
-	want(t, p.run(t), 0, "coding agents of any vendor")
+	want(t, p.run(t), 0, "coding agents of any\nvendor")
 	want(t, p.run(t, "task"), 0, "Usage:")
 	want(t, p.run(t, "version"), 0, "parley ")
 	want(t, p.run(t, "--format", "json", "version"), 0, `"go":"`+runtime.Version())

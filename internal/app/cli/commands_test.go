@@ -205,7 +205,7 @@ func TestNetworkCommandsWatchAndPrintJSON(t *testing.T) {
 	if list := decode[[]registry.Removal](t, p.run(t, "--format", "json", "network", "agents", "--removed")); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
-	out, signals, done := p.background(t, agent.GUID(), "network", "agents", "--watch")
+	out, signals, done := p.background(t, cli.ShortID(agent.GUID()), "network", "agents", "--watch")
 	<-out.seen
 	signals <- os.Interrupt
 	if code := <-done; code != 0 {
@@ -233,7 +233,7 @@ func TestNetworkCommandsWatchAndPrintJSON(t *testing.T) {
 	if letter.SenderGUID != agent.GUID() || letter.Message != "are you there?" || letter.Metadata["n"] != 1.0 {
 		t.Errorf("%+v", letter)
 	}
-	sent := decode[map[string]string](t, p.run(t, "--format", "json", "network", "send", agent.GUID(), "yes"))
+	sent := decode[map[string]string](t, p.run(t, "--format", "json", "network", "send", cli.ShortID(agent.GUID()), "yes"))
 	if sent["recipientGuid"] != agent.GUID() || sent["recipientHandle"] != "worker-1" || sent["messageId"] == "" {
 		t.Errorf("%+v", sent)
 	}

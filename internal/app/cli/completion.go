@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // completionTimeout bounds how long a completion waits for the hub.
@@ -38,6 +40,13 @@ func (a *app) complete(cmd *cobra.Command, flag string, from candidates) {
 	}
 }
 
+// completeWords completes the values of a flag that has only a few.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the caller has defined the flag
+	}
+}
+
 // completeFirst completes the first argument.
 func (a *app) completeFirst(from candidates) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -62,17 +71,28 @@ func each[T any](list []T, err error, id func(T) string) []string {
 
 func agentIDs(ctx context.Context, c *client.Client) []string {
 	agents, err := c.Agents(ctx, false)
-	return each(agents, err, func(agent dialect.Agent) string { return agent.ID + "\t" + oneLine(agent.Name) })
+	return each(agents, err, func(agent dialect.Agent) string {
+		return described(agent.ID, strings.TrimSuffix(agent.Name+": "+agent.Description, ": "))
+	})
 }
 
 func contextIDs(ctx context.Context, c *client.Client) []string {
 	contexts, err := c.Contexts(ctx, 50)
-	return each(contexts, err, func(one dialect.Context) string { return plain(one.ID) })
+	return each(contexts, err, func(one dialect.Context) string {
+		return described(one.ID, text.Count(len(one.TaskIDs), "task")+" of "+strings.Join(one.AgentIDs, ", "))
+	})
 }
 
 func swarmIDs(ctx context.Context, c *client.Client) []string {
-	swarms, err := c.Swarms(ctx)
-	return each(swarms, err, func(s dialect.SwarmSummary) string { return s.ID })
+	swarms, err := newestSwarms(ctx, c)
+	return each(swarms, err, func(s dialect.SwarmSummary) string {
+		return described(s.ID, string(s.Status)+": "+s.TaskDescription)
+	})
+}
+
+func documentNames(ctx context.Context, c *client.Client) []string {
+	names, err := c.Documents(ctx)
+	return each(names, err, plain)
 }
 
 func taskIDs(ctx context.Context, c *client.Client) []string {
@@ -80,5 +100,15 @@ func taskIDs(ctx context.Context, c *client.Client) []string {
 	if err != nil {
 		return nil
 	}
-	return each(page.Tasks, nil, func(task dialect.Task) string { return plain(task.ID) + "\t" + string(task.Status.State) })
+	return each(page.Tasks, nil, func(task dialect.Task) string {
+		return described(task.ID, agentOf(&task)+", "+string(task.Status.State)+": "+asked(&task))
+	})
+}
+
+// maxDescription bounds the description of a completion, in bytes.
+const maxDescription = 60
+
+// described returns a completion with a description.
+func described(id, about string) string {
+	return oneLine(id) + "\t" + text.Clip(oneLine(about), maxDescription)
 }

@@ -119,8 +119,8 @@ func (a *app) printValues(values []configValue) error {
 		rows[i] = []string{v.Key, v.shown, string(text)}
 	}
 	listing[[]string]{
-		headings: []string{"KEY", "ORIGIN", "VALUE"}, paint: a.paintFirst, row: func(row []string) []string { return row },
-	}.table(a.stdout, a.style, rows)
+		columns: []column{{heading: "KEY"}, {heading: "ORIGIN", weight: 1, least: 12}, {heading: "VALUE", weight: 2, least: 12}}, paint: a.paintFirst, row: func(row []string) []string { return row },
+	}.table(a, a.stdout, rows)
 	return nil
 }
 

@@ -32,11 +32,14 @@ func checkLimit(limit int) error {
 
 func (a *app) printContexts(contexts []dialect.Context) {
 	now := time.Now()
+	shorten := shortIDs(contexts, func(c dialect.Context) string { return c.ID })
 	listing[dialect.Context]{
-		none:     "No conversations.",
-		headings: []string{"CONTEXT", "TASKS", "USED", "EXPIRES", "AGENTS"},
-		row: func(c dialect.Context) []string {
-			return []string{c.ID, fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(c.AgentIDs, ", ")}
+		none: "No conversations.",
+		columns: []column{
+			{heading: "CONTEXT", weight: 2, least: 16}, {heading: "TASKS"}, {heading: "USED"}, {heading: "EXPIRES", extra: true}, {heading: "AGENTS", weight: 1},
 		},
-	}.table(a.stdout, a.style, contexts)
+		row: func(c dialect.Context) []string {
+			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(c.AgentIDs, ", ")}
+		},
+	}.table(a, a.stdout, contexts)
 }

@@ -23,7 +23,7 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd.Long = "Five agents in this process, without a program or a model, find each other, negotiate,\n" +
 		"share a tool, split a job, lose one of them, and finish. The demo needs no hub and leaves\n" +
 		"no files. With --format json each event is a line."
-	cmd.Flags().DurationVar(&pace, "pace", time.Second/2, "how long a part of the job takes")
+	timeVar(cmd.Flags(), &pace, "pace", time.Second/2, time.Second, "how long a part of the job takes")
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/documents"
 )
 
@@ -35,9 +38,10 @@ parley.token.TOKEN.`,
 }
 
 // onDocument returns a command whose argument is the name of a document.
-func onDocument(name, short string, run runE) *cobra.Command {
+func (a *app) onDocument(name, short string, run runE) *cobra.Command {
 	cmd := command(name+" DOCUMENT", short, run)
 	cmd.Args = exactly("the document's name")
+	cmd.ValidArgsFunction = a.completeFirst(documentNames)
 	return cmd
 }
 
@@ -56,10 +60,25 @@ func (a *app) docListCommand() *cobra.Command {
 }
 
 func (a *app) docShowCommand() *cobra.Command {
-	return onDocument("show", "Print a document as JSON",
+	return a.onDocument("show", "Print a document as JSON",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*documents.Content, error) {
-			return c.Document(ctx, args[0])
+			return onDocumentLike(ctx, c, args[0], c.Document)
 		}, a.printContent))
+}
+
+// onDocumentLike calls do with the name of a document. If there is none with the given name, it calls do again with the
+// only name that begins with it.
+func onDocumentLike[T any](ctx context.Context, c *client.Client, given string, do func(context.Context, string) (T, error)) (T, error) {
+	v, err := do(ctx, given)
+	rpc, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok || rpc.Details().Code != codeDocumentNotFound {
+		return v, err
+	}
+	name, lookup := idKind{noun: "document", find: inList(c.Documents)}.resolve(ctx, given)
+	if lookup != nil || name == given || given == latest { // documents have no order, so none is the latest
+		return v, cmp.Or(lookup, err)
+	}
+	return do(ctx, name)
 }
 
 // printContent prints a document's content, indented.
@@ -185,11 +204,14 @@ func ended(d *json.Decoder) bool {
 }
 
 func (a *app) docWatchCommand() *cobra.Command {
-	cmd := onDocument("watch", "Print a document now and after each change, until Ctrl-C",
+	cmd := a.onDocument("watch", "Print a document now and after each change, until Ctrl-C",
 		a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
-			seen, retry := "", hubRetry{app: a, notice: "The hub is down; changes are shown when it is up again."}
+			name, seen, retry := args[0], "", hubRetry{app: a, notice: "The hub is down; changes are shown when it is up again."}
 			for {
-				d, err := c.AwaitDocument(ctx, args[0], seen)
+				d, err := onDocumentLike(ctx, c, name, func(ctx context.Context, found string) (*documents.Content, error) {
+					name = found
+					return c.AwaitDocument(ctx, name, seen)
+				})
 				if ctx.Err() != nil {
 					return nil // by Ctrl-C
 				}
@@ -211,14 +233,16 @@ func (a *app) docShareCommand() *cobra.Command {
 	cmd := command("share DOCUMENT [AGENT ROLE]", "Set or show which remote agents may copy and change a document",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (map[string]documents.Role, error) {
 			if len(args) == 1 {
-				return c.DocumentShares(ctx, args[0])
+				return onDocumentLike(ctx, c, args[0], c.DocumentShares)
 			}
 			role := documents.Role(args[2])
 			if role == "none" {
 				role = ""
 			}
-			roles, err := c.ShareDocument(ctx, args[0], args[1], role)
-			return roles, a.unanswered(err, "the agent may have the new role or the former", "doc share "+args[0])
+			return onDocumentLike(ctx, c, args[0], func(ctx context.Context, name string) (map[string]documents.Role, error) {
+				roles, err := c.ShareDocument(ctx, name, args[1], role)
+				return roles, a.unanswered(err, "the agent may have the new role or the former", "doc share "+name)
+			})
 		}, a.printShares))
 	cmd.Long = `Set which agents of other processes may keep a copy of a document and change it, or
 show the current roles. Remote agents have no access by default; agents of this hub
@@ -249,12 +273,14 @@ func (a *app) printShares(roles map[string]documents.Role) {
 }
 
 func (a *app) docCompactCommand() *cobra.Command {
-	cmd := onDocument("compact", "Remove a document's history and keep its content",
+	cmd := a.onDocument("compact", "Remove a document's history and keep its content",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.DocumentCompacted, error) {
-			r, err := c.CompactDocument(ctx, args[0])
-			return r, a.unanswered(err, "the document may have a new epoch", "doc show --format json "+args[0])
+			return onDocumentLike(ctx, c, args[0], func(ctx context.Context, name string) (*dialect.DocumentCompacted, error) {
+				r, err := c.CompactDocument(ctx, name)
+				return r, a.unanswered(err, "the document may have a new epoch", "doc show --format json "+name)
+			})
 		}, func(r *dialect.DocumentCompacted) {
-			fmt.Fprintf(a.stdout, "%d of %d items are left.\n", r.After, r.Before)
+			fmt.Fprintf(a.stdout, "%d of %s left.\n", r.After, text.Count(r.Before, "item"))
 		}))
 	cmd.Long = `Remove a document's history and keep its content. The history grows with every write.
 Compact a document that is rewritten often and has become large, while nobody edits it:

@@ -71,7 +71,7 @@ func TestDocuments(t *testing.T) {
 	want(t, p.run(t, "doc", "edit", "odd", "--set", "m.k=1]"), 0, `"k": "1]"`)
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=1"), 0, "")
 	want(t, p.run(t, "doc", "edit", "churn", "--set", "m.k=2", "--set", "m.l=1"), 0, "")
-	want(t, p.run(t, "doc", "compact", "churn"), 0, "2 of 3 items are left")
+	want(t, p.run(t, "doc", "compact", "churn"), 0, "2 of 3 items left")
 	want(t, p.run(t, "doc", "show", "churn"), 0, `"k": 2`)
 	after := p.run(t, "--format", "json", "doc", "show", "plan")
 	var again struct{ Version string }

@@ -133,7 +133,7 @@ func (a *app) printEvent(e events.Event) {
 	case e.Kind == events.Here: // for programs
 	default:
 		line := fmt.Sprintf("%s  %s %s", e.Time.Local().Format(time.TimeOnly), pad(string(e.Kind), 19), oneLine(describeEvent(&e)))
-		if w := columns(a.stdout); w > 0 {
+		if w := a.columns(a.stdout); w > 0 {
 			line = fit(line, w)
 		}
 		stamp, rest := line[:len(time.TimeOnly)], line[len(time.TimeOnly):]

@@ -36,6 +36,9 @@ const (
 // kindOutcomeUnknown is the code of a change that may or may not have been made.
 const kindOutcomeUnknown = "outcome-unknown"
 
+// codeDocumentNotFound is the hub's code for a document that does not exist.
+const codeDocumentNotFound = "DOCUMENT_NOT_FOUND"
+
 // failure is an error in the form that the user gets.
 type failure struct {
 	Exit    int    `json:"exitCode"`
@@ -118,7 +121,7 @@ func (a *app) explainRPC(rpc *jsonrpc.Error) *failure {
 		}
 	}
 	switch details.Code {
-	case "DOCUMENT_NOT_FOUND":
+	case codeDocumentNotFound:
 		f.Exit, f.Kind, f.Remedy = exitNotFound, "document-not-found", "list them with: "+a.self()+" doc list; the first edit creates one"
 	case dialect.CodeOutcomeUnknown:
 		f.Kind = kindOutcomeUnknown

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 )
 
 // Run runs a command line in this process, as Main does.
@@ -22,6 +23,8 @@ var (
 	Cells = cells
 	Quote = quote
 	Short = short
+
+	ShortID = shortID
 )
 
 // Cleaner is tested with text in pieces.
@@ -85,4 +88,28 @@ func TestVersionOfAModuleAndItsRevision(t *testing.T) {
 	if i.Version != "v1.4.0" || i.Revision != "abc" || !i.Modified {
 		t.Errorf("got %+v", i)
 	}
+}
+
+// ShortIDs shortens the ids of a table.
+func ShortIDs(ids []string) func(string) string {
+	return shortIDs(ids, func(id string) string { return id })
+}
+
+// ParseTimeFlag returns a flag's value, "error" for a wrong one. A bare number is in milliseconds.
+func ParseTimeFlag(s string) string {
+	var d time.Duration
+	f := &timeFlag{&d, time.Millisecond}
+	if f.Set(s) != nil {
+		return "error"
+	}
+	return f.String()
+}
+
+// Milliseconds converts a flag's value to the hub's.
+func Milliseconds(s string) int64 {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return -1
+	}
+	return milliseconds(d)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/loop"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/ralph"
@@ -81,7 +82,7 @@ it was killed. A task that an agent is working on continues meanwhile.`
 	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that work on the items as a swarm: one that fails is replaced")
 	flags.StringVar(&f.dir, "dir", "", "the working directory of the agent and the check")
 	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
-	flags.DurationVar(&f.limit, "check-timeout", loop.DefaultCheckTime, "how long the check may take")
+	timeVar(flags, &f.limit, "check-timeout", loop.DefaultCheckTime, time.Second, "how long the check may take")
 	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
 	cmd.MarkFlagsMutuallyExclusive("swarm", "dir")
@@ -222,7 +223,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		writeJSON(a.stdout, map[string]any{"kind": "summary", "completed": sum.Completed, "givenUp": append([]string{}, sum.GivenUp...), "open": sum.Open})
 	}
 	if len(sum.GivenUp) > 0 {
-		return &failure{Exit: exitTaskFailed, Kind: "items-given-up", Message: fmt.Sprintf("%d items were given up", len(sum.GivenUp)),
+		return &failure{Exit: exitTaskFailed, Kind: "items-given-up", Message: "the loop gave up " + text.Count(len(sum.GivenUp), "item"),
 			Remedy: "for the reasons, see: " + a.self() + " loop status " + listArgument(f.queue, name)}
 	}
 	return nil
@@ -278,7 +279,7 @@ func (a *app) printStep(s ralph.Step) {
 		about = strings.TrimPrefix(about+": "+oneLine(s.Detail), ": ") // steps of the loop itself have no text
 	}
 	line := strings.TrimSpace(fmt.Sprintf("%-10s %s", s.Kind, about))
-	if width := columns(a.stdout); width > 1 {
+	if width := a.columns(a.stdout); width > 1 {
 		line = fit(line, width-1)
 	}
 	fmt.Fprintln(a.stdout, line)
@@ -381,13 +382,13 @@ func (a *app) printLoop(state *ralph.State, running bool) {
 		return
 	}
 	listing[string]{
-		headings: []string{"STATUS", "ATTEMPT", "SINCE", "ITEM", "FAILURE"},
+		columns: []column{{heading: "STATUS"}, {heading: "ATTEMPT"}, {heading: "SINCE"}, {heading: "ITEM", weight: 1, least: 12}, {heading: "FAILURE", weight: 1, least: 12}},
 		row: func(id string) []string {
 			p := state.Items[id]
-			return []string{string(p.Status), fmt.Sprint(p.Attempt), ago(time.Now(), p.Since), fit(oneLine(p.Text), 50), p.Failure}
+			return []string{string(p.Status), fmt.Sprint(p.Attempt), ago(time.Now(), p.Since), p.Text, p.Failure}
 		},
 		paint: a.paintFirst,
-	}.table(a.stdout, a.style, sortedItems(state))
+	}.table(a, a.stdout, sortedItems(state))
 }
 
 // sortedItems returns the ids of a state's items, the longest unchanged first.

@@ -53,7 +53,7 @@ func TestLoopRunReportsItemsThatItGaveUp(t *testing.T) {
 	p := newSetup(t)
 	p.hub(t)
 	path := p.list(t, "- [ ] x\n")
-	if o := p.run(t, "loop", "run", path, "--swarm", "words", "--attempts", "2", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "1 items were given up") {
+	if o := p.run(t, "loop", "run", path, "--swarm", "words", "--attempts", "2", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "gave up 1 item") {
 		t.Errorf("%+v", o)
 	}
 	if o := p.run(t, "loop", "status", path, "--format", "json"); !strings.Contains(o.stdout, `"given-up"`) || !strings.Contains(o.stdout, "exited with 1") {
@@ -261,7 +261,7 @@ func TestLoopRunWorksThroughAQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if o := p.run(t, "loop", "run", "--queue", "go", "--agent", "words", "--attempts", "1", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "2 items were given up") {
+	if o := p.run(t, "loop", "run", "--queue", "go", "--agent", "words", "--attempts", "1", "--", "false"); o.code != 5 || !strings.Contains(o.stderr, "gave up 2 items") {
 		t.Errorf("%+v", o)
 	}
 	for _, id := range []string{"one", "two"} {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 func (a *app) manCommand() *cobra.Command {
@@ -23,7 +25,7 @@ func (a *app) manCommand() *cobra.Command {
 				return fmt.Errorf("write the manual pages: %w", err)
 			}
 			return a.print(map[string]any{"pages": pages}, func() {
-				fmt.Fprintf(a.stdout, "Wrote %d pages; read one with: man -l %s\n", len(pages), filepath.Join(dir, a.name+".1"))
+				fmt.Fprintf(a.stdout, "Wrote %s; read one with: man -l %s\n", text.Count(len(pages), "page"), filepath.Join(dir, a.name+".1"))
 			})
 		})
 }

@@ -68,7 +68,7 @@ func documentFailure(err error) error {
 		return err
 	}
 	switch details := e.Details(); details.Code {
-	case "DOCUMENT_NOT_FOUND":
+	case codeDocumentNotFound:
 		return &documents.Error{Code: documents.CodeNotFound, Message: e.Message, Remedy: details.Remedy}
 	case dialect.CodeOutcomeUnknown:
 		return &documents.Error{Code: documents.CodeUncertain, Message: e.Message, Remedy: details.Remedy}

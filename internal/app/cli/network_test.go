@@ -64,7 +64,7 @@ func TestNetworkCommands(t *testing.T) {
 	p := newSetup(t)
 	_, agent := network(t, false)
 	o := p.run(t, "network", "agents")
-	if o.code != 0 || !strings.Contains(o.stdout, agent.GUID()) || !strings.Contains(o.stdout, "far-away") {
+	if o.code != 0 || !strings.Contains(o.stdout, cli.ShortID(agent.GUID())) || !strings.Contains(o.stdout, "far-away") {
 		t.Fatalf("%+v", o)
 	}
 	list := decode[[]registry.Summary](t, p.run(t, "network", "agents", "--format", "json"))

@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/text"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -165,19 +166,27 @@ func (a *app) showNetworkAgents(ctx context.Context, n *agentnet.Network, offlin
 	if err != nil {
 		return err
 	}
-	listing[registry.Summary]{
-		none:     "There are no agents that you may see.",
-		headings: []string{"HANDLE", "TYPE", "HOST", "STATUS", "TASKS", "GUID", "CAPABILITIES"},
+	a.networkListing(d.Agents).print(a, w, d.Agents)
+	return nil
+}
+
+func (a *app) networkListing(agents []registry.Summary) listing[registry.Summary] {
+	shorten := shortIDs(agents, func(x registry.Summary) string { return x.GUID })
+	return listing[registry.Summary]{
+		none: "There are no agents that you may see.",
+		columns: []column{
+			{heading: "HANDLE", weight: 2}, {heading: "TYPE", weight: 1}, {heading: "HOST", weight: 1}, {heading: "STATUS"},
+			{heading: "TASKS", extra: true}, {heading: "GUID"}, {heading: "CAPABILITIES", weight: 2, least: 12},
+		},
 		row: func(x registry.Summary) []string {
 			status := string(x.Status)
 			if x.PossiblyOffline {
 				status += "?"
 			}
-			return []string{x.Handle, x.AgentType, x.Hostname, status, fmt.Sprintf("%g", x.CurrentTaskCount), x.GUID, strings.Join(x.Capabilities, ", ")}
+			return []string{x.Handle, x.AgentType, x.Hostname, status, fmt.Sprintf("%g", x.CurrentTaskCount), shorten(x.GUID), strings.Join(x.Capabilities, ", ")}
 		},
 		paint: a.paintFirst,
-	}.print(a, w, d.Agents)
-	return nil
+	}
 }
 
 func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer) error {
@@ -185,10 +194,15 @@ func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer
 	if err != nil {
 		return err
 	}
+	slices.SortStableFunc(list, func(x, y registry.Removal) int { return cmp.Compare(y.RemovedAt, x.RemovedAt) })
+	shorten := shortIDs(list, func(r registry.Removal) string { return r.GUID })
 	listing[registry.Removal]{
-		headings: []string{"REMOVED", "HANDLE", "TYPE", "HOST", "LAST HEARTBEAT", "BY", "GUID"},
+		columns: []column{
+			{heading: "REMOVED"}, {heading: "HANDLE", weight: 2}, {heading: "TYPE", weight: 1}, {heading: "HOST", weight: 1, extra: true},
+			{heading: "LAST HEARTBEAT", extra: true}, {heading: "BY", weight: 1, extra: true}, {heading: "GUID"},
+		},
 		row: func(r registry.Removal) []string {
-			return []string{r.RemovedAt, r.Handle, r.AgentType, r.Hostname, r.LastHeartbeat, r.RemovedBy, r.GUID}
+			return []string{r.RemovedAt, r.Handle, r.AgentType, r.Hostname, r.LastHeartbeat, r.RemovedBy, shorten(r.GUID)}
 		},
 	}.print(a, w, list)
 	return nil
@@ -295,19 +309,36 @@ func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, er
 	if err != nil {
 		return "", err
 	}
-	var found []string
+	var found, handles []string
 	for _, x := range d.Agents {
-		if x.Handle == who {
+		if handles = append(handles, x.Handle); x.Handle == who {
 			found = append(found, x.GUID)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return "", usage("there is no agent %q that you may see; parley network agents --offline lists them", who)
+		return agentByPart(ctx, d.Agents, who, text.Nearest(who, handles))
 	case 1:
 		return found[0], nil
 	}
 	return "", usage("%d agents have the handle %q: use a GUID, %s", len(found), who, strings.Join(found, " or "))
+}
+
+// agentByPart returns the GUID that has part as its beginning or end. near is a handle that the user may have meant.
+func agentByPart(ctx context.Context, agents []registry.Summary, part, near string) (string, error) {
+	guids := func(context.Context) ([]string, error) {
+		return idsOf(agents, func(x registry.Summary) string { return x.GUID }), nil
+	}
+	guid, err := idKind{noun: "agent", find: inList(guids)}.resolve(ctx, part)
+	if err != nil || guid != part {
+		return guid, err
+	}
+	hint := ""
+	if near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return "", &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf("there is no agent %q that you may see%s", part, hint),
+		Remedy: "list them with: parley network agents --offline"}
 }
 
 func (a *app) networkWorkCommand() *cobra.Command {
@@ -323,6 +354,7 @@ func (a *app) networkWorkCommand() *cobra.Command {
 		return nil
 	}
 	cmd.Flags().StringVar(&state, "state", "", "only items in this state: "+strings.Join(itemStates, ", "))
+	completeWords(cmd, "state", itemStates...)
 	return cmd
 }
 
@@ -333,11 +365,15 @@ func (a *app) showWork(ctx context.Context, n *agentnet.Network, state work.Item
 	if err != nil {
 		return err
 	}
+	shorten := shortIDs(items, func(x work.ItemStatus) string { return x.TaskID })
 	listing[work.ItemStatus]{
-		none:     "There is no work.",
-		headings: []string{"TASK", "QUEUE", "STATE", "TRY", "HOLDER", "FROM", "DESCRIPTION"},
+		none: "There is no work.",
+		columns: []column{
+			{heading: "TASK", weight: 2, least: 12}, {heading: "QUEUE", weight: 1}, {heading: "STATE"}, {heading: "TRY", extra: true},
+			{heading: "HOLDER", weight: 1}, {heading: "FROM", weight: 1, extra: true}, {heading: "DESCRIPTION", weight: 3, least: 16},
+		},
 		row: func(x work.ItemStatus) []string {
-			return []string{fit(x.TaskID, 36), x.Capability, string(x.State), fmt.Sprint(x.Attempts), x.HolderHandle, x.SubmitterHandle, cmp.Or(x.ResultSummary, x.Description)}
+			return []string{shorten(x.TaskID), x.Capability, string(x.State), fmt.Sprint(x.Attempts), x.HolderHandle, x.SubmitterHandle, cmp.Or(x.ResultSummary, x.Description)}
 		},
 		paint: a.paintFirst,
 	}.print(a, w, items)
@@ -351,9 +387,17 @@ func (a *app) deadLettersCommand() *cobra.Command {
 		func(ctx context.Context, n *agentnet.Network, w io.Writer) error {
 			switch {
 			case retry != "":
-				return a.deadLetterDone(n.RetryDeadLetter(ctx, retry, !keep))
+				id, err := deadLetterID(ctx, n, retry)
+				if err != nil {
+					return err
+				}
+				return a.deadLetterDone(n.RetryDeadLetter(ctx, id, !keep))
 			case discard != "":
-				return a.deadLetterDone(n.DiscardDeadLetter(ctx, discard))
+				id, err := deadLetterID(ctx, n, discard)
+				if err != nil {
+					return err
+				}
+				return a.deadLetterDone(n.DiscardDeadLetter(ctx, id))
 			}
 			return a.showDeadLetters(ctx, n, queue, w)
 		})
@@ -371,6 +415,17 @@ func (a *app) deadLettersCommand() *cobra.Command {
 	return cmd
 }
 
+// deadLetterID returns the task id of the dead letter that given names.
+func deadLetterID(ctx context.Context, n *agentnet.Network, given string) (string, error) {
+	return idKind{
+		noun: "dead letter",
+		find: inList(func(ctx context.Context) ([]string, error) {
+			list, _, err := n.DeadLetters(ctx, work.MaxDeadLimit, "")
+			return idsOf(list, func(l work.DeadLetter) string { return l.TaskID }), err
+		}),
+	}.resolve(ctx, given)
+}
+
 func (a *app) deadLetterDone(l work.DeadLetter, err error) error {
 	if err != nil {
 		return err
@@ -383,11 +438,15 @@ func (a *app) showDeadLetters(ctx context.Context, n *agentnet.Network, queue st
 	if err != nil {
 		return err
 	}
+	shorten := shortIDs(list, func(l work.DeadLetter) string { return l.TaskID })
 	listing[work.DeadLetter]{
-		none:     "There are no dead letters.",
-		headings: []string{"TASK", "QUEUE", "REASON", "TRIES", "LAST", "DETAIL"},
+		none: "There are no dead letters.",
+		columns: []column{
+			{heading: "TASK", weight: 2, least: 12}, {heading: "QUEUE", weight: 1}, {heading: "REASON", weight: 1}, {heading: "TRIES", extra: true},
+			{heading: "LAST", extra: true}, {heading: "DETAIL", weight: 3, least: 16},
+		},
 		row: func(l work.DeadLetter) []string {
-			return []string{fit(l.TaskID, 36), l.Subject[strings.LastIndexByte(l.Subject, '.')+1:], string(l.Reason), fmt.Sprint(l.Attempts), l.LastAttemptAt, l.Detail}
+			return []string{shorten(l.TaskID), l.Subject[strings.LastIndexByte(l.Subject, '.')+1:], string(l.Reason), fmt.Sprint(l.Attempts), l.LastAttemptAt, l.Detail}
 		},
 		paint: a.paintFirst,
 	}.print(a, w, list)
@@ -410,7 +469,7 @@ func (a *app) networkAdmitCommand() *cobra.Command {
 					return err
 				}
 			}
-			a.note("Created the inbox of %s, and %d queues.", guid, len(capabilities))
+			a.note("Created the inbox of %s, and %s.", guid, text.Count(len(capabilities), "queue"))
 			return nil
 		}))
 	cmd.Long = "Create the inbox and the queues of an agent whose NATS user is not permitted to create\n" +

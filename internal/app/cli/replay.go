@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/telemetry"
@@ -76,9 +77,9 @@ func (a *app) replayCommand() *cobra.Command {
 	flags.BoolVar(&f.payload, "payload", false, "show the envelopes' payloads")
 	flags.BoolVar(&f.send, "send", false, "send the envelopes to the hub again, and show the answers")
 	flags.Float64Var(&f.speed, "speed", 0, "with --send: 1 keeps the intervals between records, 2 halves them, 0 does not wait")
-	flags.DurationVar(&f.timeout, "timeout", 30*time.Minute, "with --send: how long sending and answers may take together")
-	a.complete(cmd, "event", func(context.Context, *client.Client) []string { return auditEvents })
-	a.complete(cmd, "type", func(context.Context, *client.Client) []string { return messageTypes() })
+	timeVar(flags, &f.timeout, "timeout", 30*time.Minute, time.Second, "with --send: how long sending and answers may take together")
+	completeWords(cmd, "event", auditEvents...)
+	completeWords(cmd, "type", messageTypes()...)
 	a.complete(cmd, "agent", agentIDs)
 	return cmd
 }
@@ -145,7 +146,7 @@ func damaged(d auditDamage) error {
 	if d.Places == 0 {
 		return nil
 	}
-	return &failure{Exit: exitFailure, Kind: "audit-damaged", Message: fmt.Sprintf("the audit log is damaged in %d places, the first: %v", d.Places, d.First),
+	return &failure{Exit: exitFailure, Kind: "audit-damaged", Message: fmt.Sprintf("the audit log is damaged in %s, the first: %v", text.Count(d.Places, "place"), d.First),
 		Remedy: "the records shown are intact; others were lost, or changed by another program"}
 }
 

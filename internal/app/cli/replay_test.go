@@ -197,7 +197,7 @@ func TestReplayReportsErrors(t *testing.T) {
 	}
 	o := p.run(t, "replay")
 	want(t, o, 1, "TIER_VIOLATION")
-	if !strings.Contains(o.stderr, "damaged in 1 places") || !strings.Contains(o.stdout, "L3 → L0") {
+	if !strings.Contains(o.stderr, "damaged in 1 place,") || !strings.Contains(o.stdout, "L3 → L0") {
 		t.Errorf("%+v", o)
 	}
 	p2 := newHub(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 )
 
@@ -113,6 +114,8 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "enable debug logging")
 	a.versionFlag(root)
+	completeWords(root, "format", formatPretty, formatJSON)
+	root.SetHelpFunc(a.help)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: "see: " + cmd.CommandPath() + " --help"}
@@ -202,7 +205,7 @@ func group(name, short, long string, commands ...*cobra.Command) *cobra.Command 
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return usage("there is no command %q; there are %s", name+" "+args[0], known)
+			return usage("there is no command %q; %sthere are %s", name+" "+args[0], didYouMean(args[0], names), known)
 		},
 	}
 	cmd.AddCommand(commands...)
@@ -224,6 +227,14 @@ func (a *app) versionFlag(root *cobra.Command) {
 }
 
 func (a *app) printVersion() { fmt.Fprintf(a.stdout, "%s %s\n", a.name, versionString()) }
+
+// didYouMean returns a clause for a message that names the candidate that word most likely means, "" without one.
+func didYouMean(word string, candidates []string) string {
+	if near := text.Nearest(word, candidates); near != "" {
+		return fmt.Sprintf("did you mean %q? ", near)
+	}
+	return ""
+}
 
 func (a *app) versionCommand() *cobra.Command {
 	return command("version", "Print the version", func(*cobra.Command, []string) error {

@@ -30,7 +30,7 @@ func (a *app) rosterCommand() *cobra.Command {
 				e.Own = e.Own && e.Agent == ""
 				list = append(list, e)
 			}
-			listing[rosterEntry]{headings: []string{"AGENT", "TIER", "PLAYED BY"}, paint: a.paintFirst, row: func(e rosterEntry) []string {
+			listing[rosterEntry]{columns: headings("AGENT", "TIER", "PLAYED BY"), paint: a.paintFirst, row: func(e rosterEntry) []string {
 				by := e.Agent
 				if e.Own {
 					by = "itself"

@@ -27,7 +27,7 @@ type sendFlags struct {
 	context string
 	task    string
 	dir     string
-	timeout int64
+	timeout time.Duration
 	stream  bool
 	detach  bool
 	noStart bool
@@ -66,7 +66,7 @@ below a directory of workdirs.roots in the configuration.`
 	flags.StringVar(&f.context, "context", "", "the conversation that the message belongs to; a new id starts one")
 	flags.StringVar(&f.task, "task", "", "the task that the message answers or continues; AGENT is then optional")
 	flags.StringVar(&f.dir, "dir", "", "the agent's working directory, for a new conversation")
-	flags.Int64Var(&f.timeout, "timeout", 0, "the time limit in milliseconds; 0 means the agent's limit")
+	timeVar(flags, &f.timeout, "timeout", 0, time.Millisecond, "the time limit: 5s, 2m, 1h30m, or a number of milliseconds; 0 means the agent's limit")
 	flags.BoolVar(&f.stream, "stream", false, "print the answer as it arrives; with --format json one event per line")
 	flags.BoolVar(&f.detach, "detach", false, "return when the task is stored, without its answer")
 	noStartFlag(cmd, &f.noStart)
@@ -81,9 +81,6 @@ func noStartFlag(cmd *cobra.Command, noStart *bool) {
 }
 
 func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
-	if f.timeout < 0 {
-		return usage("--timeout must not be negative")
-	}
 	agent, text := "", args[len(args)-1]
 	if len(args) == 2 {
 		agent = args[0]
@@ -113,6 +110,12 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 		return err
 	}
 	defer c.Close()
+	if f.task, err = taskID(ctx, c, f.task); err != nil {
+		return err
+	}
+	if f.context, err = contextID(ctx, c, f.context, true); err != nil {
+		return err
+	}
 	run := taskRun{app: a, client: c, live: f.stream, ask: !fromStdin && a.interactive()}
 	params := f.params(agent, dialect.TextPart(text))
 	if f.detach {
@@ -144,7 +147,12 @@ func (f sendFlags) params(agent string, part dialect.Part) dialect.SendParams {
 	if f.dir != "" {
 		m.Metadata[hub.MetaWorkDir] = f.dir
 	}
-	return dialect.SendParams{Message: m, Configuration: &dialect.SendConfig{Timeout: f.timeout}}
+	return dialect.SendParams{Message: m, Configuration: &dialect.SendConfig{Timeout: milliseconds(f.timeout)}}
+}
+
+// milliseconds rounds up: 0 would mean the agent's limit.
+func milliseconds(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // connectOrStart connects to the hub. If none is running it starts one, unless noStart is set.

@@ -47,6 +47,7 @@ func (a *app) startCommand() *cobra.Command {
 	flags.BoolVar(&f.noHTTP, "no-http", false, "serve on the Unix socket only")
 	flags.StringVar(&f.durability, "durability", "commit", "when the bus acknowledges a write: commit, always, fast")
 	flags.BoolVar(&f.background, "background", false, "run as the background process")
+	completeWords(cmd, "durability", "commit", "always", "fast")
 	cmd.MarkFlagsMutuallyExclusive("http-port", "no-http")
 	cmd.MarkFlagsMutuallyExclusive("foreground", "background")
 	if err := flags.MarkHidden("background"); err != nil {

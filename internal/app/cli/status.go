@@ -10,6 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -35,12 +36,12 @@ func (a *app) printStatus(s *dialect.Status) {
 	a.printMCPServers(s.MCPServers)
 	fmt.Fprintln(a.stdout)
 	listing[dialect.AgentStatus]{
-		headings: []string{"AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"},
+		columns: headings("AGENT", "HEALTH", "RUNNING", "QUEUED", "NAME"),
 		row: func(agent dialect.AgentStatus) []string {
 			return []string{agent.ID, agent.Status, fmt.Sprint(agent.Running), fmt.Sprint(agent.Queued), agent.Name}
 		},
 		paint: a.paintHealth,
-	}.table(a.stdout, a.style, s.Agents)
+	}.table(a, a.stdout, s.Agents)
 	a.printLog(s)
 }
 
@@ -51,7 +52,7 @@ func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
 		if i == 0 {
 			label = "mcp"
 		}
-		what := fmt.Sprintf("%d tools, %d resources, %d prompts", s.Tools, s.Resources, s.Prompts)
+		what := fmt.Sprintf("%s, %s, %s", text.Count(s.Tools, "tool"), text.Count(s.Resources, "resource"), text.Count(s.Prompts, "prompt"))
 		if s.Skipped > 0 {
 			what += fmt.Sprintf(", %d skipped (see the log)", s.Skipped)
 		}

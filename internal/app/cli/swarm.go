@@ -173,9 +173,12 @@ func (a *app) checkAgents(ctx context.Context, c *client.Client, ids []string) e
 	if err != nil {
 		return err
 	}
+	known := idsOf(agents, func(agent dialect.Agent) string { return agent.ID })
 	for _, id := range ids {
-		if !slices.ContainsFunc(agents, func(have dialect.Agent) bool { return have.ID == id }) {
-			return &failure{Exit: exitNotFound, Kind: "agent-not-found", Message: fmt.Sprintf("there is no agent %q", id), Remedy: "list them with: " + a.self() + " agents"}
+		if !slices.Contains(known, id) {
+			return &failure{Exit: exitNotFound, Kind: "agent-not-found",
+				Message: strings.TrimRight(fmt.Sprintf("there is no agent %q; %s", id, didYouMean(id, known)), "; "),
+				Remedy:  "list them with: " + a.self() + " agents"}
 		}
 	}
 	return nil
@@ -276,7 +279,7 @@ func (v *swarmView) picture(s *swarm.Session) []string {
 	}
 	st := v.a.errStyle
 	width := v.board.width()
-	lines := []string{st.bold(fit(fmt.Sprintf("swarm %.8s  %s  %d of %d done, %d agents", s.ID, s.Status, done, len(s.SubTasks), len(s.Participants)), width))}
+	lines := []string{st.bold(fit(fmt.Sprintf("swarm %s  %s  %d of %d done, %s", shortID(s.ID), s.Status, done, len(s.SubTasks), text.Count(len(s.Participants), "agent")), width))}
 	for _, t := range s.SubTasks {
 		lines = append(lines, v.paint(t.Status, fit(subTaskLine(t), width)))
 	}
@@ -348,26 +351,42 @@ func resultText(raw json.RawMessage) string {
 func (a *app) swarmListCommand() *cobra.Command {
 	return command("list", "List the swarms: the running ones, and those of the last day",
 		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.SwarmSummary, error) {
-			return c.Swarms(ctx)
+			return newestSwarms(ctx, c)
 		}, a.printSwarms))
 }
 
+// newestSwarms lists the swarms, the newest first.
+func newestSwarms(ctx context.Context, c *client.Client) ([]dialect.SwarmSummary, error) {
+	swarms, err := c.Swarms(ctx)
+	slices.SortStableFunc(swarms, func(x, y dialect.SwarmSummary) int { return y.CreatedAt.Compare(x.CreatedAt.Time) })
+	return swarms, err
+}
+
 func (a *app) printSwarms(swarms []dialect.SwarmSummary) {
-	listing[dialect.SwarmSummary]{
-		none:     "There are no swarms.",
-		headings: []string{"SWARM", "STATUS", "DONE", "AGENTS", "CREATED", "TASK"},
+	a.swarmsListing(swarms, time.Now()).table(a, a.stdout, swarms)
+}
+
+func (a *app) swarmsListing(swarms []dialect.SwarmSummary, now time.Time) listing[dialect.SwarmSummary] {
+	shorten := shortIDs(swarms, func(s dialect.SwarmSummary) string { return s.ID })
+	return listing[dialect.SwarmSummary]{
+		none:    "There are no swarms.",
+		columns: headings("SWARM", "STATUS", "DONE", "AGENTS", "CREATED", "TASK"),
 		row: func(s dialect.SwarmSummary) []string {
-			return []string{s.ID, string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(time.Now(), s.CreatedAt.Time), s.TaskDescription}
+			return []string{shorten(s.ID), string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(now, s.CreatedAt.Time), s.TaskDescription}
 		},
 		paint: a.paintFirst,
-	}.table(a.stdout, a.style, swarms)
+	}
 }
 
 func (a *app) swarmShowCommand() *cobra.Command {
 	var follow bool
 	cmd := a.commandOn("show SWARM", swarmIDs, "Show a swarm: its sub-tasks, agents and results",
 		a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
-			s, err := c.Swarm(ctx, args[0])
+			id, err := swarmID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := c.Swarm(ctx, id)
 			if err != nil {
 				return err
 			}
@@ -396,6 +415,10 @@ func (a *app) printSwarm(s *swarm.Session) {
 func (a *app) swarmStopCommand() *cobra.Command {
 	return a.commandOn("stop SWARM", swarmIDs, "Stop a swarm and cancel the tasks of its agents",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*swarm.Session, error) {
-			return c.StopSwarm(ctx, args[0], "")
+			id, err := swarmID(ctx, c, args[0])
+			if err != nil {
+				return nil, err
+			}
+			return c.StopSwarm(ctx, id, "")
 		}, func(s *swarm.Session) { fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status) }))
 }

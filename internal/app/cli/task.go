@@ -20,7 +20,11 @@ func (a *app) taskCommand() *cobra.Command {
 func (a *app) taskShowCommand() *cobra.Command {
 	return a.commandOn("show TASK", taskIDs, "Show a task: its state, messages and artifacts",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
-			return c.Task(ctx, args[0])
+			id, err := taskID(ctx, c, args[0])
+			if err != nil {
+				return nil, err
+			}
+			return c.Task(ctx, id)
 		}, a.printTask))
 }
 
@@ -28,12 +32,16 @@ func (a *app) taskCancelCommand() *cobra.Command {
 	keep := false
 	cmd := a.commandOn("cancel TASK", taskIDs, "Cancel a task and wait until its processes have ended",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
+			id, err := taskID(ctx, c, args[0])
+			if err != nil {
+				return nil, err
+			}
 			spinner := a.spin("canceling")
 			defer spinner.end()
 			if keep {
-				return c.CancelAlone(ctx, args[0])
+				return c.CancelAlone(ctx, id)
 			}
-			return c.Cancel(ctx, args[0])
+			return c.Cancel(ctx, id)
 		}, func(task *dialect.Task) {
 			fmt.Fprintf(a.stdout, "Task %s is %s.\n", plain(task.ID), a.state(task.Status.State))
 		}))
@@ -51,9 +59,13 @@ func (a *app) taskFollowCommand() *cobra.Command {
 				return err
 			}
 			defer c.Close()
+			id, err := taskID(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
 			run := taskRun{app: a, client: c, live: true, keep: true}
 			task, err := run.watch(cmd.Context(), func(ctx context.Context) (*client.Stream, error) {
-				return c.Follow(ctx, args[0])
+				return c.Follow(ctx, id)
 			})
 			if err != nil {
 				return err

@@ -1,7 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -10,7 +14,9 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 var taskStates = []string{
@@ -24,6 +30,10 @@ func (a *app) tasksCommand() *cobra.Command {
 	var state string
 	cmd := command("tasks", "List tasks, newest first",
 		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.TaskPage, error) {
+			var err error
+			if p.ContextID, err = contextID(ctx, c, p.ContextID, false); err != nil {
+				return nil, err
+			}
 			return tasksUpTo(ctx, c, p)
 		}, a.printTasks))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
@@ -39,7 +49,7 @@ func (a *app) tasksCommand() *cobra.Command {
 	flags.StringVar(&state, "state", "", "only tasks in this state: "+strings.Join(taskStates, ", "))
 	flags.IntVar(&p.Limit, "limit", 20, "how many, 1 to 1000")
 	flags.StringVar(&p.Cursor, "cursor", "", "continue from the nextCursor of an earlier page")
-	a.complete(cmd, "state", func(context.Context, *client.Client) []string { return taskStates })
+	completeWords(cmd, "state", taskStates...)
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "context", contextIDs)
 	return cmd
@@ -66,22 +76,89 @@ func tasksUpTo(ctx context.Context, c *client.Client, p dialect.TasksListParams)
 }
 
 func (a *app) printTasks(page *dialect.TaskPage) {
-	listing[dialect.Task]{
-		none:     "No tasks.",
-		headings: []string{"TASK", "STATE", "AGENT", "CHANGED", "ANSWER"},
+	a.tasksListing(page.Tasks, time.Now()).table(a, a.stdout, page.Tasks)
+	if len(page.Tasks) > 0 && page.Total > len(page.Tasks) {
+		a.note("%d of %s; --limit shows more", len(page.Tasks), text.Count(page.Total, "task"))
+	}
+}
+
+func (a *app) tasksListing(tasks []dialect.Task, now time.Time) listing[dialect.Task] {
+	shorten := shortIDs(tasks, func(t dialect.Task) string { return t.ID })
+	return listing[dialect.Task]{
+		none: "No tasks.",
+		columns: []column{
+			{heading: "TASK"}, {heading: "STATE"}, {heading: "AGENT", weight: 1, least: 11}, {heading: "AGE"}, {heading: "TOOK"}, {heading: "COST"},
+			{heading: "PROJECT", weight: 1, extra: true}, {heading: "ASKED", weight: 4, least: 16},
+		},
 		row: func(t dialect.Task) []string {
-			return []string{t.ID, string(t.Status.State), agentOf(&t), ago(time.Now(), t.Status.Timestamp.Time), t.Status.Message.Text()}
+			return []string{
+				shorten(t.ID), string(t.Status.State), agentOf(&t), age(now, createdAt(&t)), took(&t, now), cost(&t), project(&t), asked(&t),
+			}
 		},
 		paint: a.paintState,
-	}.table(a.stdout, a.style, page.Tasks)
-	if len(page.Tasks) > 0 && page.Total > len(page.Tasks) {
-		a.note("%d of %d tasks; --limit shows more", len(page.Tasks), page.Total)
 	}
 }
 
 func agentOf(task *dialect.Task) string {
 	agent, _ := task.Metadata[hub.MetaAgent].(string)
 	return agent
+}
+
+// asked returns the first line of what a task was asked.
+func asked(task *dialect.Task) string { return oneLine(hub.ReadSummary(task.Metadata).Prompt) }
+
+// createdAt returns when a task was created; its last change, if the hub does not say.
+func createdAt(task *dialect.Task) time.Time {
+	if at := hub.ReadSummary(task.Metadata).CreatedAt; !at.IsZero() {
+		return at
+	}
+	return task.Status.Timestamp.Time
+}
+
+// age formats how long ago something was, for a column.
+func age(now, then time.Time) string { return short(max(now.Sub(then), 0)) }
+
+// took formats how long the turns of a task took; of a task that runs, the time since it was created.
+func took(task *dialect.Task, now time.Time) string {
+	d := hub.ReadSummary(task.Metadata).Duration
+	if !task.Status.State.Final() {
+		d = now.Sub(createdAt(task))
+	}
+	if d < time.Second {
+		return "<1s"
+	}
+	return short(d)
+}
+
+// cost formats what a task cost, "" if its agent does not say.
+func cost(task *dialect.Task) string {
+	switch usd := hub.ReadSummary(task.Metadata).Usage.CostUSD; {
+	case usd <= 0:
+		return ""
+	case usd < 0.01:
+		return "<$0.01"
+	default:
+		return fmt.Sprintf("$%.2f", usd)
+	}
+}
+
+// project returns the name of the directory that a task works in, "" if that is the conversation's own.
+func project(task *dialect.Task) string {
+	d := workDirOf(task)
+	if d.Policy == runner.WorkDirContext || d.Path == "" {
+		return ""
+	}
+	return filepath.Base(cmp.Or(d.Repository, d.Path))
+}
+
+// workDirOf returns the directory that a task works in, the zero value if the hub does not say.
+func workDirOf(task *dialect.Task) hub.WorkDir {
+	var d hub.WorkDir
+	raw, err := json.Marshal(task.Metadata[hub.MetaDir])
+	if err != nil || json.Unmarshal(raw, &d) != nil {
+		return hub.WorkDir{}
+	}
+	return d
 }
 
 func (a *app) paintState(column int, text string) string {

@@ -31,11 +31,6 @@ func terminalSize(w io.Writer) (columns, rows int) {
 	return columns, rows
 }
 
-func columns(w io.Writer) int {
-	n, _ := terminalSize(w)
-	return n
-}
-
 // style colours text if its stream is a terminal that supports and allows it.
 type style struct{ on bool }
 
@@ -210,14 +205,15 @@ func (a *app) spin(label string) *spinner {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &spinner{cancel: cancel}
 	s.say(label)
-	s.running.Go(func() { s.run(ctx, a.stderr, a.errStyle) })
+	s.running.Go(func() { s.run(ctx, a) })
 	return s
 }
 
 // eraseLine makes a terminal empty the line that the cursor is in.
 const eraseLine = "\r\x1b[K"
 
-func (s *spinner) run(ctx context.Context, w io.Writer, style style) {
+func (s *spinner) run(ctx context.Context, a *app) {
+	w := a.stderr
 	began, pause := time.Now(), spinnerDelay
 	for frame := 0; ; frame++ {
 		select {
@@ -230,10 +226,10 @@ func (s *spinner) run(ctx context.Context, w io.Writer, style style) {
 		}
 		pause = 100 * time.Millisecond
 		line := fmt.Sprintf("%c %s %s", spinnerFrames[frame%len(spinnerFrames)], s.label.Load(), time.Since(began).Truncate(time.Second))
-		if cols := columns(w); cols > 1 {
+		if cols := a.columns(w); cols > 1 {
 			line = fit(line, cols-1)
 		}
-		fmt.Fprint(w, eraseLine+style.dim(line))
+		fmt.Fprint(w, eraseLine+a.errStyle.dim(line))
 	}
 }
 

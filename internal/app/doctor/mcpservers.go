@@ -66,7 +66,7 @@ func (p Patient) mcpServer(ctx context.Context, name string, s config.MCPServer,
 }
 
 func (p Patient) offered(f Finding, tools, resources, prompts, skipped int) Finding {
-	f.Message = fmt.Sprintf("answers: %d tools, %d resources, %d prompts", tools, resources, prompts)
+	f.Message = fmt.Sprintf("answers: %s, %s, %s", text.Count(tools, "tool"), text.Count(resources, "resource"), text.Count(prompts, "prompt"))
 	if skipped > 0 {
 		f.Level = Warning
 		f.Message += fmt.Sprintf("; %d of its tools, resources or prompts are skipped", skipped)

@@ -70,7 +70,7 @@ func TestMCPServersAreChecked(t *testing.T) {
 		level doctor.Level
 		text  string
 	}{
-		{"well", doctor.OK, "answers: 1 tools"}, {"off", doctor.OK, "is disabled"},
+		{"well", doctor.OK, "answers: 1 tool,"}, {"off", doctor.OK, "is disabled"},
 		{"closed", doctor.Warning, "mcpServers.closed.tokenFile"}, {"wrong", doctor.Warning, "/mcp at the end"}, {"gone", doctor.Warning, "cannot be reached"},
 		{"missing", doctor.Warning, "install no-such-program-here"}, {"lost", doctor.Warning, "mcpServers.lost.cwd"}, {"dies", doctor.Warning, "no licence"},
 	} {
@@ -91,7 +91,7 @@ func TestMCPServersAreChecked(t *testing.T) {
 	}
 	sessions := len(sessionsOf(s))
 	findings = patient.Examine(t.Context())
-	expect(t, serverFinding(t, findings, "well"), "mcp-server", doctor.OK, "answers: 1 tools")
+	expect(t, serverFinding(t, findings, "well"), "mcp-server", doctor.OK, "answers: 1 tool,")
 	if n := len(sessionsOf(s)); n > sessions {
 		t.Errorf("%d sessions, %d before", n, sessions)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -52,10 +53,10 @@ func (p Patient) withoutLink(ctx context.Context, linked bool) Finding {
 	case linked && state.Mail == 0:
 		return good(check, "while the cluster is unreachable, this computer's agents work together on the hub's bus")
 	case linked:
-		return warning(check, fmt.Sprintf("%d messages wait on the hub's bus for the cluster", state.Mail),
+		return warning(check, fmt.Sprintf("%s for the cluster on the hub's bus, to be sent", text.Count(state.Mail, "message")),
 			"they are forwarded when an agent of this computer runs, or "+p.Program+" network agents --watch")
 	}
-	return warning(check, fmt.Sprintf("the link is down: this computer's agents work together on the hub's bus; %d messages and %d work items wait there", state.Mail, state.Work),
+	return warning(check, fmt.Sprintf("the link is down: this computer's agents work together on the hub's bus; %s and %s to send later", text.Count(state.Mail, "message"), text.Count(state.Work, "work item")),
 		"restore the connection to the cluster")
 }
 
@@ -85,7 +86,7 @@ func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection, err erro
 	}
 	f := good("network", "%s answers; the network is not used yet", where)
 	if state.Used {
-		f.Message = fmt.Sprintf("%s answers: %d agents are live and %d offline", where, state.Live, state.Offline)
+		f.Message = fmt.Sprintf("%s answers: %s live, %d offline", where, text.Count(state.Live, "agent"), state.Offline)
 	}
 	var remedies []string
 	warn := func(message, remedy string) {
@@ -94,7 +95,7 @@ func (p Patient) describeNetwork(b *bus.Bus, state agentnet.Inspection, err erro
 		remedies = append(remedies, remedy)
 	}
 	if state.Dead > 0 {
-		warn(fmt.Sprintf("%d items of work are in the dead letters", state.Dead), "see: "+p.Program+" network dead-letters")
+		warn(fmt.Sprintf("%s in the dead letters", text.Count(state.Dead, "work item")), "see: "+p.Program+" network dead-letters")
 	}
 	if cross.Enabled && !cross.ThroughHub && !cross.TLSRequired {
 		warn("without TLS anyone on the network path can read and change everything", "enable TLS in the server and set crossComputer.tlsRequired")

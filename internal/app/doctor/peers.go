@@ -12,6 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
 )
@@ -116,7 +117,7 @@ func udpFree(h config.Hyperswarm) error {
 
 func (p Patient) describePeer(s dialect.PeerStatus) Finding {
 	if s.Connected && s.Problem == "" {
-		return good(checkPeers, "%s is connected over %s, with %d agents", s.Name, strings.Join(s.Via, " and "), len(s.Agents))
+		return good(checkPeers, "%s is connected over %s, with %s", s.Name, strings.Join(s.Via, " and "), text.Count(len(s.Agents), "agent"))
 	}
 	f := warning(checkPeers, s.Name+" has not been seen since this hub started",
 		"check that it is running, can be reached, and has paired with this hub; on its machine run: "+p.Program+" peers list")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/config"
@@ -103,5 +104,5 @@ func (p Patient) channels(ctx context.Context, b *bus.Bus) Finding {
 			bytes += s.Bytes
 		}
 	}
-	return good("channels", "%d of %d channels are in use, with %d messages in %d KiB", made, len(states), messages, (bytes+1023)>>10)
+	return good("channels", "%d of %s in use, with %s in %d KiB", made, text.Count(len(states), "channel"), text.Count(messages, "message"), (bytes+1023)>>10)
 }

@@ -120,7 +120,7 @@ func TestUsableServers(t *testing.T) {
 	findings := visit(t, data, `{"namespace": "shop"}`, env)
 	expect(t, findings, "project", doctor.OK, "namespace shop (project), channels of ")
 	expect(t, findings, "channel-bus", doctor.OK, "set by environment (NATS_URL), answers, with JetStream")
-	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
+	expect(t, findings, "channels", doctor.OK, "0 of 3 channels in use")
 	nc, err := nats.Connect(srv.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestUsableServers(t *testing.T) {
 	if err := errors.Join(err, publishErr); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, visit(t, data, `{"namespace": "shop"}`, env), "channels", doctor.OK, "1 of 3 channels are in use, with 1 messages in 1 KiB")
+	expect(t, visit(t, data, `{"namespace": "shop"}`, env), "channels", doctor.OK, "1 of 3 channels in use, with 1 message in 1 KiB")
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop_ERRORS", Subjects: []string{"other"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestTheHubsBusForChannels(t *testing.T) {
 	findings := visit(t, data, "", nil)
 	expect(t, findings, "project", doctor.OK, "(derived), default channels")
 	expect(t, findings, "channel-bus", doctor.OK, "the hub's bus answers")
-	expect(t, findings, "channels", doctor.OK, "0 of 3 channels are in use")
+	expect(t, findings, "channels", doctor.OK, "0 of 3 channels in use")
 }
 
 // REQ-GUIDE-TROUBLE, REQ-DESIGN-CONFIG-004
@@ -230,10 +230,10 @@ func TestTheAgentsNetworkOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	findings := visit(t, data, file, nil)
-	expect(t, findings, "network", doctor.Warning, "1 agents are live and 0 offline; 1 items of work are in the dead letters")
+	expect(t, findings, "network", doctor.Warning, "1 agent live, 0 offline; 1 work item in the dead letters")
 	expect(t, findings, "network", doctor.Warning, "parley network dead-letters")
 	expect(t, findings, "network link", doctor.OK, "no hub is running")
 	hub(t, data)
 	expect(t, visit(t, data, file, nil), "network link", doctor.OK, "agents work together on the hub's bus")
-	expect(t, visit(t, data, away, nil), "network link", doctor.Warning, "0 messages and 0 work items wait there")
+	expect(t, visit(t, data, away, nil), "network link", doctor.Warning, "0 messages and 0 work items to send later")
 }

@@ -73,3 +73,26 @@ func TestSentences(t *testing.T) {
 		t.Errorf("as one line: %q", got)
 	}
 }
+
+func TestTheBeginningOfOneNameMeansIt(t *testing.T) {
+	names := []string{"claude-code", "codex-one", "codex-two", "gemini"}
+	for word, want := range map[string]string{"claude": "claude-code", "CLA": "claude-code", "cod-": "", "cl": "", "gem": "gemini"} {
+		if got := text.Nearest(word, names); got != want {
+			t.Errorf("%q becomes %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestCounts(t *testing.T) {
+	for _, tt := range []struct {
+		n    int
+		noun string
+		want string
+	}{
+		{1, "task", "1 task"}, {0, "task", "0 tasks"}, {2, "reply", "2 replies"}, {2, "key", "2 keys"}, {3, "process", "3 processes"}, {1, "process", "1 process"},
+	} {
+		if got := text.Count(tt.n, tt.noun); got != tt.want {
+			t.Errorf("%d %s: %q, want %q", tt.n, tt.noun, got, tt.want)
+		}
+	}
+}

@@ -53,6 +53,25 @@ func Sentence(s string) string {
 	return s
 }
 
+// Count returns n with a noun in the singular or the plural: "1 task", "2 tasks", "2 replies".
+func Count[N int | int64 | uint64](n N, noun string) string {
+	return fmt.Sprintf("%d %s", n, Plural(n, noun))
+}
+
+// Plural returns a noun as it stands behind n.
+func Plural[N int | int64 | uint64](n N, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	switch stem, y := strings.CutSuffix(noun, "y"); {
+	case y && stem != "" && !strings.ContainsRune("aeiou", rune(stem[len(stem)-1])):
+		return stem + "ies"
+	case strings.HasSuffix(noun, "s"), strings.HasSuffix(noun, "x"), strings.HasSuffix(noun, "ch"):
+		return noun + "es"
+	}
+	return noun + "s"
+}
+
 // userinfo matches the credentials in a URL.
 var userinfo = regexp.MustCompile(`(://)[^/@\s]+@`)
 
@@ -91,8 +110,8 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText is String for JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Nearest returns the candidate that word most likely means, "" if none is near:
-// at most every third letter, and two more, may differ. Case does not count.
+// Nearest returns the candidate that word most likely means, "" if none is near: at most every third letter, and two
+// more, may differ; or word is the beginning of one candidate alone. Case does not count.
 func Nearest(word string, candidates []string) string {
 	best, limit := "", len(word)/3+2
 	for _, c := range candidates {
@@ -100,7 +119,31 @@ func Nearest(word string, candidates []string) string {
 			best, limit = c, d
 		}
 	}
+	if best == "" {
+		best = completion(word, candidates)
+	}
 	return best
+}
+
+// minCompletion is how many letters name a longer word.
+const minCompletion = 3
+
+// completion returns the only candidate that begins with word, "" if there is none or another.
+func completion(word string, candidates []string) string {
+	if len(word) < minCompletion {
+		return ""
+	}
+	only := ""
+	for _, c := range candidates {
+		if !strings.HasPrefix(strings.ToLower(c), strings.ToLower(word)) {
+			continue
+		}
+		if only != "" {
+			return ""
+		}
+		only = c
+	}
+	return only
 }
 
 // distance is the Levenshtein distance of two short words.

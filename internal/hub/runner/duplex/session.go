@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -405,7 +406,7 @@ func (s *Session) sweep(l *program, t *Turn) {
 		return
 	}
 	if n > 0 {
-		t.Notice(fmt.Sprintf("%d process(es) that tools of %s left behind were ended", n, s.name()))
+		t.Notice(fmt.Sprintf("ended %s that tools of %s left behind", text.Count(n, "process"), s.name()))
 	}
 }
 

@@ -1,0 +1,136 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/cli"
+)
+
+// firstCell returns the first cell of a row of a table: 0 are the headings.
+func firstCell(t *testing.T, o outcome, row int) string {
+	t.Helper()
+	lines := strings.Split(o.stdout, "\n")
+	if o.code != 0 || len(lines) <= row || lines[row] == "" {
+		t.Fatalf("no row %d: %+v", row, o)
+	}
+	return strings.Fields(lines[row])[0]
+}
+
+func TestEveryFormOfATasksIDIsAccepted(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	older := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "one"))
+	newer := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "two\nlines"))
+	table := p.run(t, "tasks")
+	if short := firstCell(t, table, 2); short == older.ID || !strings.HasSuffix(older.ID, short) {
+		t.Errorf("the short form of %s is %q", older.ID, short)
+	}
+	if !strings.Contains(table.stdout, "  two\n") || strings.Index(table.stdout, "two") > strings.Index(table.stdout, "one") {
+		t.Errorf("the newest task is not first, or not with what was asked: %q", table.stdout)
+	}
+	for _, tt := range []struct {
+		given, want string
+	}{
+		{older.ID, "one"}, {firstCell(t, table, 2), "one"}, {strings.ToUpper(firstCell(t, table, 2)), "one"}, {firstCell(t, table, 1), "two"},
+		{older.ID[:len(older.ID)-1], "one"}, {"latest", "two"},
+	} {
+		want(t, p.run(t, "task", "show", tt.given), 0, "\n"+tt.want)
+		want(t, p.run(t, "task", "follow", tt.given), 0, tt.want)
+	}
+	o := p.run(t, "task", "show", older.ID[:2])
+	if o.code != 2 || !strings.Contains(o.stderr, older.ID) || !strings.Contains(o.stderr, newer.ID+"  completed  echo  two\n") {
+		t.Errorf("an ambiguous id: %+v", o)
+	}
+	if o := p.run(t, "task", "show", "nonsense"); o.code != 4 || !strings.Contains(o.stderr, `"nonsense"`) {
+		t.Errorf("an unknown id: %+v", o)
+	}
+}
+
+func TestEveryFormOfAContextsIDIsAccepted(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	if o := p.run(t, "send", "echo", "hi", "--context", "latest"); o.code != 4 || !strings.Contains(o.stderr, "there is no conversation yet") {
+		t.Errorf("latest without any: %+v", o)
+	}
+	unnamed := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "one"))
+	for _, given := range []string{"latest", firstCell(t, p.run(t, "contexts"), 1), unnamed.ContextID[:len(unnamed.ContextID)-1]} {
+		if got := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "more", "--context", given)); got.ContextID != unnamed.ContextID {
+			t.Errorf("%q continues %s, not %s", given, got.ContextID, unnamed.ContextID)
+		}
+	}
+	// A part of a name is another name, and a new conversation.
+	p.run(t, "send", "echo", "hi", "--context", "review")
+	if got := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "more", "--context", "rev")); got.ContextID != "rev" {
+		t.Errorf("rev became %s", got.ContextID)
+	}
+	want(t, p.run(t, "tasks", "--context", "revi"), 0, "hi")
+}
+
+func TestEveryFormOfOtherIDsIsAccepted(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	s := session(t, p.run(t, "swarm", "run", "--agents", "words", "--format", "json", "say it"))
+	for _, given := range []string{"latest", firstCell(t, p.run(t, "swarm", "list"), 1), s.ID[:5]} {
+		want(t, p.run(t, "swarm", "show", given), 0, s.ID)
+	}
+	p.run(t, "doc", "edit", "planning", "--set", "m.k=1")
+	p.run(t, "doc", "edit", "plants", "--set", "m.k=2")
+	want(t, p.run(t, "doc", "show", "plann"), 0, `"k": 1`)
+	if o := p.run(t, "doc", "show", "plan"); o.code != 2 || !strings.Contains(o.stderr, "planning\n") {
+		t.Errorf("an ambiguous name: %+v", o)
+	}
+}
+
+// The short forms of a table differ, and each is an end of its id.
+func TestPropertyShortIDsDiffer(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.SliceOfDistinct(rapid.StringMatching(`[01]{8}-0000-7000-8000-[01]{3}000000000|[a-z]{1,10}`), rapid.ID).Draw(t, "ids")
+		shorten, seen := cli.ShortIDs(ids), map[string]bool{}
+		for _, id := range ids {
+			short := shorten(id)
+			if seen[short] || !strings.HasSuffix(id, short) || short == "" {
+				t.Fatalf("%s becomes %q", id, short)
+			}
+			seen[short] = true
+		}
+	})
+}
+
+func TestUnknownNamesGetASuggestion(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"send", "ecko", "hi"}, `did you mean "echo"?`}, {[]string{"send", "hos", "hi"}, `did you mean "hostile"?`},
+		{[]string{"task", "shwo"}, `did you mean "show"?`}, {[]string{"swarm", "run", "--agents", "word", "x"}, `did you mean "words"?`},
+		{[]string{"tasks", "--agent", "wrds"}, ""},
+	} {
+		if o := p.run(t, tt.args...); !strings.Contains(o.stderr, tt.want) {
+			t.Errorf("%q: %+v", tt.args, o)
+		}
+	}
+}
+
+func TestTimesInEveryForm(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ in, want string }{
+		{"5s", "5s"}, {"250", "250ms"}, {"1h30m", "1h30m0s"}, {"2d", "48h0m0s"}, {"0", "0"}, {"-1", "error"}, {"-5s", "error"}, {"soon", "error"}, {"", "error"}, {"9223372036854775807", "error"},
+	} {
+		if got := cli.ParseTimeFlag(tt.in); got != tt.want {
+			t.Errorf("%q is %s, want %s", tt.in, got, tt.want)
+		}
+	}
+	if diff := cmp.Diff(cli.Milliseconds("1us"), int64(1)); diff != "" {
+		t.Error(diff)
+	}
+}
