@@ -51,7 +51,7 @@ func (d *daemon) socketMCP(raw json.RawMessage) (server.Attached, *jsonrpc.Error
 		}
 	}
 	return func(ctx context.Context, in io.ReadCloser, out io.Writer) {
-		service := mcpserver.NewService(mcpserver.Options{Version: d.opts.Version, Groups: d.sharedGroups(), Logger: d.log.With("component", "mcp-server")})
+		service := mcpserver.NewService(mcpserver.Options{Name: mcpserver.HubName, Version: d.opts.Version, Groups: d.sharedGroups(), Logger: d.log.With("component", "mcp-server")})
 		defer service.Stop()
 		if err := service.ServeLines(ctx, caller, in, out); err != nil {
 			d.log.Debug("an MCP connection over the socket failed", "error", err)
@@ -82,7 +82,7 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 		cfg.JoinLocalNetwork()
 	}
 	opts := mcpserver.ProjectOptions{
-		Version: d.opts.Version, Logger: d.log, Documents: d.documents, Groups: d.sharedGroups(),
+		Name: mcpserver.HubName, Version: d.opts.Version, Logger: d.log, Documents: d.documents, Groups: d.sharedGroups(),
 		Dial:        func(ctx context.Context) (*bus.Bus, error) { return d.projectBus(ctx, cfg) },
 		DialNetwork: func(ctx context.Context) (*bus.Bus, error) { return d.networkBus(ctx, cfg) },
 		IdleAgents:  idleAgents,

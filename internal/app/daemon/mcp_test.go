@@ -92,6 +92,29 @@ func TestProjectsOverHTTPHaveTheirChannels(t *testing.T) {
 	}
 }
 
+// At /mcp the server is the hub, not the program that an agent starts.
+func TestTheServerAtMCPHasTheHubsName(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	r := run(t, mustLoad(t, newDir(t)))
+	defer r.end(t)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "web", Version: "1"}, nil).Connect(t.Context(),
+			&mcp.StreamableClientTransport{Endpoint: r.info.HTTP + "/mcp", HTTPClient: &http.Client{Transport: transport}},
+			&mcp.ClientSessionOptions{ProtocolVersion: revision})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := session.InitializeResult().ServerInfo; got.Name != "parley" || got.Title != "Parley" {
+			t.Errorf("%s: %+v", revision, got)
+		}
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestABrokenProjectIsRefusedOverHTTP(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	project := newDir(t)
@@ -102,13 +125,13 @@ func TestABrokenProjectIsRefusedOverHTTP(t *testing.T) {
 	defer r.end(t)
 	defer http.DefaultClient.CloseIdleConnections()
 	for _, c := range []struct{ project, want string }{{project, "namespace"}, {"relative", "absolute path"}} {
-		resp, err := http.Post(r.info.HTTP+"/mcp?project="+url.QueryEscape(c.project), "application/json", strings.NewReader(`{}`))
+		resp, err := http.Post(r.info.HTTP+"/mcp?project="+url.QueryEscape(c.project), "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":"i7","method":"ping"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), c.want) {
+		if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), c.want) || !strings.Contains(string(body), `"id":"i7"`) {
 			t.Errorf("%s: %s %s, %v", c.project, resp.Status, body, err)
 		}
 	}

@@ -45,6 +45,8 @@ type Options struct {
 	// Release is called with every server that Session or Request returned, when its session has ended or its request is
 	// answered. It may be nil.
 	Release func(*mcp.Server)
+	// Refuse answers a request that the Handler itself refuses; nil answers with the message as plain text.
+	Refuse func(w http.ResponseWriter, r *http.Request, status int, message string)
 	// MaxBody bounds a request's body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
 	// SessionTimeout ends a session without requests; 0 means DefaultSessionTimeout. Clients then get 404 and begin a new
@@ -91,6 +93,11 @@ func New(opts Options) *Handler {
 	opts.SessionTimeout = cmp.Or(opts.SessionTimeout, DefaultSessionTimeout)
 	opts.MaxSessions = cmp.Or(opts.MaxSessions, DefaultMaxSessions)
 	opts.SpareAfter = cmp.Or(opts.SpareAfter, DefaultSpareAfter)
+	if opts.Refuse == nil {
+		opts.Refuse = func(w http.ResponseWriter, _ *http.Request, status int, message string) {
+			http.Error(w, message, status)
+		}
+	}
 	shared := mcp.StreamableHTTPOptions{
 		Logger:                       opts.Logger,
 		SessionTimeout:               opts.SessionTimeout,
@@ -139,7 +146,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serve(w, h.stateful, server)
 	case !h.reserve():
 		w.Header().Set("Retry-After", "60")
-		http.Error(w, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions), http.StatusServiceUnavailable)
+		h.opts.Refuse(w, r, http.StatusServiceUnavailable, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions))
 	default:
 		h.begin(w, h.opts.Session(r), serve)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -95,14 +96,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if dir != "" {
 		if !filepath.IsAbs(dir) {
-			refuse(w, http.StatusBadRequest, fmt.Sprintf("the project %.200q is no absolute path: use %s?project=/path/of/the/project", dir, Path))
+			refuse(w, r, http.StatusBadRequest, fmt.Sprintf("the project %.200q is no absolute path: use %s?project=/path/of/the/project", dir, Path))
 			return
 		}
 		dir = filepath.Clean(dir)
 	}
 	caller, err := h.identify(r.Header)
 	if err != nil {
-		refuse(w, http.StatusForbidden, err.Error())
+		refuse(w, r, http.StatusForbidden, err.Error())
 		return
 	}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
@@ -113,7 +114,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			status = http.StatusServiceUnavailable
 			w.Header().Set("Retry-After", "60")
 		}
-		refuse(w, status, err.Error())
+		refuse(w, r, status, err.Error())
 		return
 	}
 	defer h.release(p)
@@ -140,11 +141,28 @@ func (h *Handler) identify(header http.Header) (Caller, error) {
 	return h.opts.Identify(tokens[0])
 }
 
-// refuse answers with an HTTP error whose body is a JSON-RPC error.
-func refuse(w http.ResponseWriter, status int, message string) {
+// refuse answers with an HTTP error whose body is a JSON-RPC error with the request's id.
+func refuse(w http.ResponseWriter, r *http.Request, status int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(refusal(jsonrpc.CodeInvalidRequest, message)) // fails if the client has disconnected
+	_, _ = w.Write(refusal(requestID(w, r), jsonrpc.CodeInvalidRequest, message)) // fails if the client has disconnected
+}
+
+// requestID returns the id of the request in a body; nil if there is none.
+func requestID(w http.ResponseWriter, r *http.Request) any {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mcphttp.DefaultMaxBody))
+	if err != nil {
+		return nil
+	}
+	message, err := jsonrpc.DecodeMessage(body)
+	if err != nil {
+		return nil
+	}
+	request, ok := message.(*jsonrpc.Request)
+	if !ok {
+		return nil
+	}
+	return request.ID.Raw()
 }
 
 var errBusy = errors.New("the hub cannot serve another project now")
@@ -240,6 +258,7 @@ func (p *openProject) serve(opts HandlerOptions) {
 		return s.mcp
 	}
 	p.http = mcphttp.New(mcphttp.Options{
+		Refuse:  refuse,
 		Session: func(r *http.Request) *mcp.Server { return keep(p.project.NewServer(callerOf(r))) },
 		Request: func(r *http.Request) *mcp.Server {
 			if caller := callerOf(r); caller != (Caller{}) || r.Header.Get("Mcp-Method") == "subscriptions/listen" {

@@ -142,7 +142,7 @@ func (l *lines) accept(line []byte) error {
 	var refused []json.RawMessage
 	for _, element := range elements {
 		if problem := l.enqueue(element, b); problem != "" {
-			refused = append(refused, refusal(jsonrpc.CodeInvalidRequest, problem))
+			refused = append(refused, refusal(nil, jsonrpc.CodeInvalidRequest, problem))
 		}
 	}
 	return l.answered(b, refused...)
@@ -328,15 +328,16 @@ func (l *lines) writeLine(data []byte) error {
 
 // refuse answers an invalid line, whose id is unknown.
 func (l *lines) refuse(code int64, message string) error {
-	return l.writeLine(refusal(code, message))
+	return l.writeLine(refusal(nil, code, message))
 }
 
-func refusal(code int64, message string) []byte {
+// refusal returns an error for the request with an id; nil if it is unknown.
+func refusal(id any, code int64, message string) []byte {
 	data, err := json.Marshal(struct {
 		Version string        `json:"jsonrpc"`
 		ID      any           `json:"id"`
 		Error   jsonrpc.Error `json:"error"`
-	}{"2.0", nil, jsonrpc.Error{Code: code, Message: message}})
+	}{"2.0", id, jsonrpc.Error{Code: code, Message: message}})
 	if err != nil {
 		panic(err) // strings and numbers can always be encoded
 	}

@@ -24,7 +24,8 @@ type Project struct {
 
 // ProjectOptions are the options of a [Project] in addition to its configuration.
 type ProjectOptions struct {
-	Version string
+	// Name and Version: see Options.
+	Name, Version string
 	// Dial connects to the bus; see chat.Config.
 	Dial func(context.Context) (*bus.Bus, error)
 	// DialNetwork connects to the bus of the agents' network, if that is configured. Nil disables the network.
@@ -76,7 +77,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))
 	}
 	groups = append(groups, opts.Groups...)
-	p.Service = NewService(Options{Version: opts.Version, Groups: groups, Idle: opts.Idle, Logger: opts.Logger})
+	p.Service = NewService(Options{Name: opts.Name, Version: opts.Version, Groups: groups, Idle: opts.Idle, Logger: opts.Logger})
 	return p, nil
 }
 

@@ -47,6 +47,8 @@ type Completer interface {
 
 // Options configure a [Service].
 type Options struct {
+	// Name is that of the MCP servers, for their clients; "" means DefaultName.
+	Name    string
 	Version string
 	Groups  []Group
 	// Idle is called once after each period of requests, some seconds after the last one; nil for none.
@@ -54,6 +56,14 @@ type Options struct {
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
+
+// Names of MCP servers: DefaultName is the specified name of the program that an agent starts; HubName is that of
+// servers in the hub. Both have Title, which is also the name in the hub's cards.
+const (
+	DefaultName = "nats-mcp-server"
+	HubName     = "parley"
+	Title       = "Parley"
+)
 
 // Service holds what the MCP servers of one project share. It is safe for concurrent use.
 type Service struct {
@@ -130,7 +140,7 @@ func (s *Service) NewStatelessServer(caller Caller) *Server { return s.newServer
 func (s *Service) newServer(client *Client, caller Caller) *Server {
 	server := &Server{service: s, client: client, caller: caller, release: func() {}}
 	server.mcp = mcp.NewServer(&mcp.Implementation{
-		Name: "nats-mcp-server", Title: "Parley", Version: s.opts.Version,
+		Name: cmp.Or(s.opts.Name, DefaultName), Title: Title, Version: s.opts.Version,
 	}, &mcp.ServerOptions{
 		Instructions:       s.instructions(),
 		Logger:             quieter(s.opts.Logger),
