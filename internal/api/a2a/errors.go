@@ -83,7 +83,7 @@ func fromHub(ctx context.Context, log *slog.Logger, err error) error {
 		if pe.Err != nil {
 			log.Warn("push configuration failed", "code", pe.Code, "error", pe.Err)
 		}
-		return fault(cmp.Or(pushKinds[pe.Code], a2a.ErrInternalError), pe.Message)
+		return fault(cmp.Or(pushKinds[pe.Code], a2a.ErrInternalError), pe.Error())
 	}
 	log.Error("call failed", "error", err)
 	return a2a.ErrInternalError

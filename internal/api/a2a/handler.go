@@ -409,7 +409,7 @@ func (h *Handler) createConfig(ctx context.Context, id a2a.TaskID, config *a2a.P
 		h.log.Error("push configuration not stored", "task", id, "error", err)
 		return fault(a2a.ErrInternalError, fmt.Sprintf("task %s was started, but its push configuration could not be stored", id))
 	}
-	return fault(wireCodeOf(fromHub(ctx, h.log, err)).err, fmt.Sprintf("task %s was started without push notifications: %s", id, pe.Message))
+	return fault(wireCodeOf(fromHub(ctx, h.log, err)).err, fmt.Sprintf("task %s was started without push notifications: %s", id, pe.Error()))
 }
 
 func ended(task *a2a.Task) error {

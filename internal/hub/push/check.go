@@ -73,7 +73,8 @@ func checkURL(raw string, allowPrivate bool) error {
 	return nil
 }
 
-var errPrivateURL = &Error{Code: CodeInvalid, Message: "url is on this machine or in a private network, which the hub's configuration does not allow"}
+var errPrivateURL = &Error{Code: CodeInvalid, Subject: "url", Message: "push configuration: url is on this machine or in a private network",
+	Remedy: "set push.allowPrivate to true in the hub's configuration"}
 
 func checkHeader(name, value string) error {
 	if len(value) > maxSecret {
@@ -89,7 +90,7 @@ func invalid(format string, args ...any) *Error {
 	return &Error{Code: CodeInvalid, Message: "push configuration: " + fmt.Sprintf(format, args...)}
 }
 
-var errBlocked = errors.New("the webhook's address is on this machine or in a private network")
+var errBlocked = errors.New("the webhook's address is on this machine or in a private network; push.allowPrivate in the hub's configuration permits it")
 
 // special are the networks outside the public internet that netip.Addr does not recognize.
 var special = []netip.Prefix{

@@ -572,10 +572,15 @@ func TestInvalidConfigurationsAreRefused(t *testing.T) {
 		var pe *push.Error
 		if _, err := r.push.Create(t.Context(), c); !errors.As(err, &pe) || pe.Code != push.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
+		} else if strings.Contains(pe.Message, "private network") != strings.Contains(pe.Error(), "push.allowPrivate") {
+			t.Errorf("%s: %v does not name the configuration key", name, err)
 		}
 		if err := r.push.Check(c.PushConfig); err == nil {
 			t.Errorf("%s passes the check", name)
 		}
+	}
+	if log := r.log.String(); !strings.Contains(log, "push.allowPrivate") || strings.Contains(log, "latest") {
+		t.Errorf("the log does not name the configuration key, or has a URL's path: %s", log)
 	}
 	good := set(func(c *push.Config) {
 		c.Auth = &a2a.PushAuthInfo{Scheme: "Bearer", Credentials: "x"}

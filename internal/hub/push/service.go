@@ -3,6 +3,7 @@ package push
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/uuid"
+	"golang.org/x/time/rate"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -62,6 +65,8 @@ type Service struct {
 	store  store
 	client *http.Client
 	calls  chan struct{} // holds one token for each running request
+	// refusals limits the log.
+	refusals rate.Sometimes
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -99,6 +104,7 @@ func Open(ctx context.Context, opts Options) (*Service, error) {
 	s := &Service{
 		opts: opts, log: opts.Logger, store: st, client: newClient(opts.AllowPrivate, opts.Timeout),
 		calls: make(chan struct{}, opts.Concurrency), tasks: map[a2a.TaskID]*watched{},
+		refusals: rate.Sometimes{First: 10, Interval: 10 * time.Second},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := st.load(ctx, s.restore); err != nil {
@@ -140,13 +146,26 @@ func (s *Service) Close() {
 
 // Check validates a configuration, as Create does.
 func (s *Service) Check(c a2a.PushConfig) error {
-	return check(Config{PushConfig: c}, s.opts.AllowPrivate)
+	return s.check(Config{PushConfig: c})
+}
+
+// check logs refused addresses: who configures the hub may not be who sees the error. Only some are logged, so that no
+// client can fill the log.
+func (s *Service) check(c Config) error {
+	err := check(c, s.opts.AllowPrivate)
+	if errors.Is(err, errPrivateURL) {
+		s.refusals.Do(func() {
+			s.log.Warn("refused a push configuration: the webhook is on this machine or in a private network",
+				"task", c.TaskID, "host", text.Clip(hostOf(c.URL), 200), "remedy", errPrivateURL.Remedy)
+		})
+	}
+	return err
 }
 
 // Create stores a configuration of an existing task, and returns it with an id. It replaces one with the same id,
 // and returns when the change is durable. The end of a task that has ended already is sent at once.
 func (s *Service) Create(ctx context.Context, c Config) (Config, error) {
-	if err := check(c, s.opts.AllowPrivate); err != nil {
+	if err := s.check(c); err != nil {
 		return Config{}, err
 	}
 	if c.ID == "" {
