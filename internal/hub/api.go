@@ -100,6 +100,9 @@ type AgentInfo struct {
 	Queued       int
 }
 
+// Own reports whether the agent is of this hub, not of a paired one.
+func (i AgentInfo) Own() bool { return i.Definition.Driver != runner.DriverPeer }
+
 // Status is a summary of the hub.
 type Status struct {
 	Version     string

@@ -35,10 +35,18 @@ func (h *Handler) base(r *http.Request) string {
 	return u.String()
 }
 
-// hubCard returns the card of the hub, with its agents as skills.
+// hubCard returns the card of the hub, with its agents as skills. If calls need a token, the card is all that others
+// see, and names no agents of other hubs.
 func (h *Handler) hubCard(base string) *a2a.AgentCard {
+	return h.hubCardWith(base, func(info hub.AgentInfo) bool { return !h.opts.TokenRequired || info.Own() })
+}
+
+func (h *Handler) hubCardWith(base string, include func(hub.AgentInfo) bool) *a2a.AgentCard {
 	card := h.card("Parley", "A hub of coding agents. Name the agent by tenant or by the message's metadata \"targetAgent\".", base+"/a2a", "")
 	for _, info := range h.opts.Hub.Agents() {
+		if !include(info) {
+			continue
+		}
 		d := info.Definition
 		card.Skills = append(card.Skills, a2a.AgentSkill{
 			ID: d.ID, Name: nameOf(info), Description: descriptionOf(info), Tags: []string{"agent"},
@@ -47,9 +55,9 @@ func (h *Handler) hubCard(base string) *a2a.AgentCard {
 	return card
 }
 
-// extendedHubCard returns the hub's card with the agents' own skills, and each agent as a tenant.
+// extendedHubCard returns the hub's card with all agents and their own skills, and each agent as a tenant.
 func (h *Handler) extendedHubCard(base string) *a2a.AgentCard {
-	card := h.hubCard(base)
+	card := h.hubCardWith(base, func(hub.AgentInfo) bool { return true })
 	for _, info := range h.opts.Hub.Agents() {
 		for _, skill := range skillsOf(info) {
 			skill.ID = info.Definition.ID + "/" + skill.ID
@@ -176,7 +184,7 @@ func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, chang
 		return s.own.hubCard(base), changed, nil
 	}
 	info, err := s.opts.Hub.Agent(agent)
-	if err != nil { // it was removed just now
+	if err != nil {
 		return nil, changed, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
 	}
 	return s.own.agentCard(info, base), info.RegisteredAt, nil

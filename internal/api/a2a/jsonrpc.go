@@ -116,8 +116,11 @@ func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, err := readBody(w, r, s.opts.MaxBody)
+	if err == nil {
+		err = s.checkAgent(scopeFrom(r.Context()).agent)
+	}
 	if err != nil {
-		writeRPCError(w, wireCodeOf(err).http, jsonrpc.NullID, err)
+		writeRPCError(w, wireCodeOf(err).http, jsonrpc.IDOf(body, jsonrpc.Limits{}), err)
 		return
 	}
 	req, err := parseRPC(body)
@@ -249,11 +252,9 @@ func recovered(events eventSeq) eventSeq {
 	}
 }
 
-// readBody reads a request's JSON body of at most limit bytes.
+// readBody reads a request's JSON body of at most limit bytes. It returns a body of another media type with the error,
+// so that the error can have the request's id.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if err := checkMediaType(r.Header.Get("Content-Type")); err != nil {
-		return nil, err
-	}
 	var buf bytes.Buffer
 	if n := r.ContentLength; n > 0 && n <= limit {
 		buf.Grow(int(n) + bytes.MinRead) // without MinRead, reading EOF would grow the buffer
@@ -266,7 +267,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if err != nil {
 		return nil, fault(a2a.ErrParseError, "the request could not be read completely")
 	}
-	return buf.Bytes(), nil
+	return buf.Bytes(), checkMediaType(r.Header.Get("Content-Type"))
 }
 
 // checkMediaType accepts the media types of A2A's JSON.

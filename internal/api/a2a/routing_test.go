@@ -1,6 +1,8 @@
 package a2a_test
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,7 +12,9 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // agentOf returns the agent that ran the task of a result.
@@ -184,13 +188,15 @@ func TestCardsOfBothVersions(t *testing.T) {
 		t.Errorf("gRPC or the token is missing: %s", a.body)
 	}
 	for path, header := range map[string][]string{
-		"/.well-known/agent-card.json":         nil,
-		one + "/.well-known/agent.json":        nil,
-		one + "/.well-known/agent-card.json":   {"A2A-Version", "0.3"},
-		"/a2a/.well-known/agent-card.json?":    {"A2A-Version", "0.3.0"},
-		"/.well-known/agent-card.json?x=y":     {"A2A-Version", "1.0"},
-		"/a2a/.well-known/agent.json?A=B":      nil,
-		"/.well-known/agent-card.json?A=B&C=D": {"Accept", "application/json"},
+		"/.well-known/agent-card.json":            nil,
+		one + "/.well-known/agent.json":           nil,
+		one + "/.well-known/agent-card.json":      {"A2A-Version", "0.3"},
+		"/a2a/.well-known/agent-card.json?":       {"A2A-Version", "0.3.0"},
+		"/.well-known/agent-card.json?x=y":        {"A2A-Version", "1.0"},
+		"/a2a/.well-known/agent.json?A=B":         nil,
+		"/agents/one/.well-known/agent-card.json": nil,
+		"/agents/one/.well-known/agent.json":      nil,
+		"/.well-known/agent-card.json?A=B&C=D":    {"Accept", "application/json"},
 	} {
 		_, union := get(path, header...)
 		if union["url"] == nil || union["supportedInterfaces"] == nil || union["protocolVersion"] != "0.3" || union["preferredTransport"] != "JSONRPC" {
@@ -203,9 +209,110 @@ func TestCardsOfBothVersions(t *testing.T) {
 	}
 }
 
+// The card beside an agent's address is the one below it that is for clients of both versions.
+func TestCardsBesideAndBelowTheAddressAreTheSame(t *testing.T) {
+	r := newRig(t)
+	below := r.do(http.MethodGet, one+"/.well-known/agent.json", "")
+	beside := r.do(http.MethodGet, "/agents/one/.well-known/agent-card.json", "")
+	if beside.status != http.StatusOK || !bytes.Equal(beside.body, below.body) || beside.header.Get("ETag") != below.header.Get("ETag") ||
+		beside.header.Get("Cache-Control") != below.header.Get("Cache-Control") || beside.header.Get("Vary") != below.header.Get("Vary") {
+		t.Errorf("%v %s, want %v %s", beside.header, beside.body, below.header, below.body)
+	}
+	for _, path := range []string{"/agents/none/.well-known/agent-card.json", "/agents/none/a2a/.well-known/agent-card.json", "/agents/none/.well-known/agent.json"} {
+		if a := r.do(http.MethodGet, path, ""); a.status != http.StatusNotFound || !strings.Contains(string(a.body), "AGENT_NOT_FOUND") || !strings.Contains(string(a.body), `\"none\"`) {
+			t.Errorf("%s: HTTP %d %s", path, a.status, a.body)
+		}
+	}
+}
+
+// Where calls need a token, everybody may read the hub's card: it does not name the agents of paired hubs.
+func TestThePublicCardNamesNoAgentsOfOtherHubs(t *testing.T) {
+	for _, token := range []bool{false, true} {
+		r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = token })
+		far := hub.Agent{Definition: runner.Definition{ID: "far", Name: "Far", Driver: runner.DriverPeer, Limits: runner.Limits{Concurrency: 1}}, Runner: scripted{r.gate}}
+		if err := r.hub.Register(far); err != nil {
+			t.Fatal(err)
+		}
+		public := r.do(http.MethodGet, "/.well-known/agent-card.json", "")
+		if strings.Contains(string(public.body), `"far"`) == token {
+			t.Errorf("token %t: %s", token, public.body)
+		}
+		if extended := r.call("/a2a", "GetExtendedAgentCard", nil); strings.Contains(string(extended.Result), `"far"`) != token {
+			t.Errorf("token %t: %s %+v", token, extended.Result, extended.Error)
+		}
+		cards := dialect.Directory{Agents: r.hub, BaseURL: func() string { return "" }, Token: token}
+		for id, want := range map[string]bool{"": true, "one": true, "far": false, "none": false} {
+			if cards.Public(id) != want {
+				t.Errorf("the card of %q is public: %t", id, !want)
+			}
+		}
+		if skills := cards.HubCard().Skills; (len(skills) == 2) != token {
+			t.Errorf("token %t: %+v", token, skills)
+		}
+	}
+}
+
+func TestCardPath(t *testing.T) {
+	for path, want := range map[string]string{
+		"/.well-known/agent-card.json":                "hub",
+		"/a2a/.well-known/agent-card.json":            "hub",
+		"/a2a/.well-known/agent.json":                 "hub",
+		"/agents/one/.well-known/agent-card.json":     "one",
+		"/agents/one/.well-known/agent.json":          "one",
+		"/agents/one/a2a/.well-known/agent-card.json": "one",
+		"/agents/one/a2a/.well-known/agent.json":      "one",
+		"/agents/a2a/.well-known/agent.json":          "a2a",
+		"/.well-known/agent.json":                     "no card",
+		"/agents//.well-known/agent-card.json":        "no card",
+		"/agents/one/x/.well-known/agent-card.json":   "no card",
+		"/agents/one/a2a/x/.well-known/agent.json":    "no card",
+		"/a2a/tasks/.well-known/agent-card.json":      "no card",
+		"/x/.well-known/agent-card.json":              "no card",
+		"/agents/one/a2a/extendedAgentCard":           "no card",
+		"/agents/one/a2a":                             "no card",
+		"":                                            "no card",
+	} {
+		agent, ok := a2aserver.CardPath(path)
+		got := cmp.Or(agent, "hub")
+		if !ok {
+			got = "no card"
+		}
+		if got != want {
+			t.Errorf("%s is of %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestErrorsOfJSONRPCHaveTheRequestsID(t *testing.T) {
+	r := newRig(t)
+	call := `{"jsonrpc":"2.0","id":"a-1","method":"SendMessage","params":{}}`
+	for _, tt := range []struct {
+		name, path, mediaType, body string
+		status                      int
+		id                          string
+	}{
+		{"unknown agent", "/agents/none/a2a", "application/json", call, 404, `"a-1"`},
+		{"unknown agent, a number", "/agents/none/a2a", "application/json", `{"jsonrpc":"2.0","id":12345678901234567890,"method":"x"}`, 404, "12345678901234567890"},
+		{"unknown agent, no request", "/agents/none/a2a", "application/json", "{", 404, "null"},
+		{"media type", one, "text/plain", call, 415, `"a-1"`},
+		{"unknown method", one, "application/json", strings.Replace(call, "SendMessage", "Nope", 1), 200, `"a-1"`},
+		{"invalid parameters", one, "application/json", call, 200, `"a-1"`},
+		{"no version", one, "application/json", strings.Replace(call, "2.0", "1.0", 1), 200, `"a-1"`},
+	} {
+		a := r.do(http.MethodPost, tt.path, tt.body, "Content-Type", tt.mediaType)
+		var got struct {
+			ID    json.RawMessage
+			Error json.RawMessage
+		}
+		if err := json.Unmarshal(a.body, &got); err != nil || a.status != tt.status || string(got.ID) != tt.id || got.Error == nil {
+			t.Errorf("%s: HTTP %d %s, want %d and id %s", tt.name, a.status, a.body, tt.status, tt.id)
+		}
+	}
+}
+
 func TestCardsCanBeCached(t *testing.T) {
 	r := newRig(t)
-	for _, path := range []string{"/.well-known/agent-card.json", one + "/.well-known/agent-card.json"} {
+	for _, path := range []string{"/.well-known/agent-card.json", one + "/.well-known/agent-card.json", "/agents/one/.well-known/agent-card.json"} {
 		a := r.do(http.MethodGet, path, "")
 		tag := a.header.Get("ETag")
 		if tag == "" || !strings.Contains(a.header.Get("Cache-Control"), "max-age=") || a.header.Get("Last-Modified") == "" {

@@ -7,6 +7,7 @@
 //	/a2a                                the hub's agents, by tenant or metadata "targetAgent"
 //	/agents/{id}/a2a                    one agent
 //	…/.well-known/agent-card.json       the card of either
+//	/agents/{id}/.well-known/…          an agent's card, for clients of both versions
 //	/.well-known/agent-card.json        the hub's card, for clients of both versions
 //
 // REST and gRPC are the SDK's bindings with corrections around them (see restGate). JSON-RPC is implemented here, on
@@ -27,7 +28,6 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
-	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/push"
@@ -111,6 +111,34 @@ func (s *Server) Mount(handle func(pattern string, h http.Handler)) {
 	for _, pattern := range []string{"/a2a", "/a2a/", "/agents/{agent}/a2a", "/agents/{agent}/a2a/"} {
 		handle(pattern, s)
 	}
+	for _, name := range cardNames {
+		handle("/agents/{agent}"+name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.serveCard(w, r, r.PathValue("agent"), true) // beside the address: whoever looks here may be of either version
+		}))
+	}
+}
+
+// cardNames are the paths of a card below an agent's address: in 1.0 and late 0.3, and in early 0.3.
+var cardNames = []string{"/.well-known/agent-card.json", "/.well-known/agent.json"}
+
+// CardPath reports whether a path is that of a card, and returns the card's agent, "" for the hub. The hub's card at
+// /.well-known/agent.json is not A2A's.
+func CardPath(path string) (agent string, ok bool) {
+	if path == cardNames[0] {
+		return "", true
+	}
+	for _, name := range cardNames {
+		address, isCard := strings.CutSuffix(path, name)
+		if !isCard {
+			continue
+		}
+		if agent, below, ok := splitPath(address); ok {
+			return agent, below == "/"
+		}
+		agent, ok := strings.CutPrefix(address, "/agents/")
+		return agent, ok && agent != "" && !strings.Contains(agent, "/")
+	}
+	return "", false
 }
 
 // ServeHTTP serves the paths in the package comment. It splits the path itself, so
@@ -121,9 +149,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if agent != "" {
-		if _, err := s.opts.Hub.Agent(agent); err != nil {
-			writeHTTPError(w, below, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64)))
+	if below != "/" { // serveJSONRPC checks it with the request's id
+		if err := s.checkAgent(agent); err != nil {
+			writeRESTError(w, err)
 			return
 		}
 	}
@@ -142,22 +170,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch below {
 	case "/":
 		s.serveJSONRPC(w, r)
-	case "/.well-known/agent-card.json":
+	case cardNames[0]:
 		s.serveCard(w, r, agent, false)
-	case "/.well-known/agent.json":
+	case cardNames[1]:
 		s.serveCard(w, r, agent, true)
 	default:
 		s.serveREST(w, r, below)
 	}
 }
 
-// writeHTTPError writes an error in the format of the binding at the path.
-func writeHTTPError(w http.ResponseWriter, below string, err error) {
-	if below == "/" {
-		writeRPCError(w, wireCodeOf(err).http, jsonrpc.NullID, err)
-		return
+// checkAgent returns an error if the hub does not have the path's agent; "" is the hub itself.
+func (s *Server) checkAgent(agent string) error {
+	if agent == "" {
+		return nil
 	}
-	writeRESTError(w, err)
+	if _, err := s.opts.Hub.Agent(agent); err != nil {
+		return fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
+	}
+	return nil
 }
 
 // splitPath returns the agent of /agents/{agent}/a2a… ("" for /a2a…) and the rest of the path, at least "/".

@@ -35,12 +35,26 @@ var (
 	outputModes = []string{"text/plain", "application/json"}
 )
 
-// HubCard returns the card of the hub itself: each agent is one of its skills.
+// Public reports whether the card of an agent, "" for the hub, is readable without the token: that of each agent of
+// this hub, but not those of paired hubs' agents.
+func (d *Directory) Public(id string) bool {
+	if id == "" {
+		return true
+	}
+	a, err := d.Agents.Agent(id)
+	return err == nil && a.Own()
+}
+
+// HubCard returns the card of the hub itself: each agent is one of its skills. With a token, these are only the agents
+// whose cards are public.
 func (d *Directory) HubCard() AgentCard {
 	card := d.card("Parley", "A hub of coding agents. A message names its agent in metadata.targetAgent.")
 	card.URL = d.BaseURL() + "/"
 	card.Version = d.Version
 	for _, a := range d.Agents.Agents() {
+		if d.Token && !a.Own() {
+			continue
+		}
 		card.Skills = append(card.Skills, Skill{
 			ID:          a.Definition.ID,
 			Name:        displayName(a),

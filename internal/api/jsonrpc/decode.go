@@ -43,6 +43,18 @@ func Decode(data []byte, limits Limits) Message {
 	return Message{Calls: calls, Batch: true}
 }
 
+// IDOf returns the id of a request that is refused for another reason than its content; null for a batch, and for
+// anything that is no request.
+func IDOf(data []byte, limits Limits) ID {
+	if rawjson.KindOf(data) != rawjson.Object {
+		return NullID
+	}
+	if id := Decode(data, limits).Calls[0].Request.ID; !id.IsZero() {
+		return id
+	}
+	return NullID
+}
+
 // refused returns a message with one error for the id null.
 func refused(err *Error) Message {
 	return Message{Calls: []Call{{Request: Request{ID: NullID}, Err: err}}}

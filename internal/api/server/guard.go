@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // guard checks access and limits of each request before the mux.
@@ -28,24 +30,27 @@ func (s *Server) guard(mux *http.ServeMux) http.Handler {
 func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	securityHeaders(w.Header())
 	if !s.access.hostAllowed(r.Host) {
-		refuse(w, http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", "the Host header names another server",
-			"call the hub as 127.0.0.1 or localhost, or allow the name in the configuration")
+		s.forbid(w, r, "the Host header names another server: "+text.Quote(r.Host, 100),
+			"call the hub as 127.0.0.1 or localhost, or add the name to http.allowedHosts in the hub's configuration")
 		return
 	}
 	ok, foreign := s.access.originAllowed(r)
 	if !ok {
-		refuse(w, http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", "the Origin may not call the hub",
-			"allow it in the configuration")
+		s.forbid(w, r, "pages of the origin "+text.Quote(r.Header.Get("Origin"), 100)+" may not call the hub",
+			"add the origin to http.allowedOrigins in the hub's configuration")
 		return
 	}
 	if foreign && corsHeaders(w, r) {
 		return
 	}
-	if !s.access.tokenValid(r) && !isLiveness(r) {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
-		refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", "a valid bearer token is required",
-			"send the header Authorization: Bearer TOKEN with the hub's token")
-		return
+	if !s.access.tokenValid(r) {
+		if !s.public(r) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
+			refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", "a valid bearer token is required",
+				"send the header Authorization: Bearer TOKEN with the hub's token, http.token in its configuration")
+			return
+		}
+		r.Body = http.NoBody // bodies cost memory that clients with the token share
 	}
 	release, ok := s.readBody(w, r)
 	if !ok {
@@ -59,8 +64,34 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	mux.ServeHTTP(w, r)
 }
 
-func isLiveness(r *http.Request) bool {
-	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+// forbid answers with 403 and logs the remedy: the page or program that called often does not show it. Only some
+// refusals are logged, so that no page can fill the log.
+func (s *Server) forbid(w *response, r *http.Request, message, remedy string) {
+	s.refusals.Do(func() {
+		s.log.WarnContext(r.Context(), "refused a request: "+message, "path", text.Clip(r.URL.Path, 200), "remedy", remedy)
+	})
+	refuse(w, http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", message, remedy)
+}
+
+// public reports whether a request needs no token: it reads the short GET /health or a public card, which says that the
+// rest needs one. Escaped paths are not public, because handlers may split them in another way.
+func (s *Server) public(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.RawPath != "" {
+		return false
+	}
+	path := r.URL.Path
+	if path == healthPath {
+		return true
+	}
+	if s.cfg.PublicPath != nil && s.cfg.PublicPath(path) {
+		return true
+	}
+	if path == hubCardPath {
+		return s.cfg.Cards.Public("")
+	}
+	file, ok := strings.CutPrefix(path, agentCardsPath)
+	id, isCard := strings.CutSuffix(file, ".json")
+	return ok && isCard && id != "" && s.cfg.Cards.Public(id)
 }
 
 // securityHeaders sets the headers for an API. Handlers of pages replace them.
@@ -179,10 +210,11 @@ func noRoute(w *response, r *http.Request, mux *http.ServeMux) {
 	mux.ServeHTTP(probe, r)
 	if allow := probe.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		refuse(w, http.StatusMethodNotAllowed, jsonrpc.CodeInvalidRequest, "METHOD_NOT_ALLOWED", "the path does not support "+r.Method, "use "+allow)
+		refuseCall(w, r, http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED", "the path does not support "+r.Method, "use "+allow)
 		return
 	}
-	refuse(w, http.StatusNotFound, jsonrpc.CodeInvalidRequest, "NOT_FOUND", "there is nothing at this path", "")
+	refuseCall(w, r, http.StatusNotFound, "NOT_FOUND", "there is nothing at this path",
+		"the paths are /, /stream, /a2a, /agents/ID/a2a and /mcp; documents are below /.well-known")
 }
 
 // probeWriter records the methods that the mux allows.
@@ -192,10 +224,20 @@ func (p *probeWriter) Header() http.Header         { return p.header }
 func (p *probeWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (p *probeWriter) WriteHeader(int)             {}
 
-// refuse writes an HTTP error with a JSON-RPC error as its body.
+// refuse writes an HTTP error with a JSON-RPC error as its body, for a request whose body is not read.
 func refuse(w http.ResponseWriter, status, code int, name, message, remedy string) {
+	writeRefusal(w, jsonrpc.NullID, status, code, name, message, remedy)
+}
+
+// refuseCall is refuse for an invalid request whose body readBody has read: the error has the request's id.
+func refuseCall(w http.ResponseWriter, r *http.Request, status int, name, message, remedy string) {
+	body, _ := io.ReadAll(r.Body) // it is in memory
+	writeRefusal(w, jsonrpc.IDOf(body, jsonrpc.Limits{}), status, jsonrpc.CodeInvalidRequest, name, message, remedy)
+}
+
+func writeRefusal(w http.ResponseWriter, id jsonrpc.ID, status, code int, name, message, remedy string) {
 	err := jsonrpc.NewError(code, message, jsonrpc.Details{Code: name, Remedy: remedy})
-	writeJSON(w, status, jsonrpc.AppendError(nil, jsonrpc.NullID, err))
+	writeJSON(w, status, jsonrpc.AppendError(nil, id, err))
 }
 
 // response bounds each write by WriteTimeout, and counts for the log.

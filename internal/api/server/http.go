@@ -19,6 +19,8 @@ import (
 
 const (
 	healthPath         = "/health"
+	hubCardPath        = "/.well-known/agent.json"
+	agentCardsPath     = "/.well-known/agents/"
 	codeAuthentication = dialect.CodeAuthenticationError
 )
 
@@ -28,16 +30,16 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
 	s.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { s.events(w, r, d) })
 	s.mux.HandleFunc("GET "+healthPath, s.health)
-	s.mux.HandleFunc("GET /.well-known/agent.json", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
+	s.mux.HandleFunc("GET "+hubCardPath, func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
 	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards()) })
-	s.mux.HandleFunc("GET /.well-known/agents/{file}", s.agentCard)
+	s.mux.HandleFunc("GET "+agentCardsPath+"{file}", s.agentCard)
 }
 
 // rpc answers a JSON-RPC message. Streaming methods are answered with Server-Sent
 // Events on both paths; on /stream, message/send streams too.
 func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, stream bool) {
 	if !isJSON(r) {
-		refuse(w, http.StatusUnsupportedMediaType, jsonrpc.CodeInvalidRequest, "UNSUPPORTED_MEDIA_TYPE",
+		refuseCall(w, r, http.StatusUnsupportedMediaType, "UNSUPPORTED_MEDIA_TYPE",
 			"the body must be JSON in UTF-8, not encoded", "send the header Content-Type: application/json")
 		return
 	}

@@ -2,11 +2,13 @@ package server_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -267,13 +269,13 @@ func TestHTTPRefusesInvalidRequests(t *testing.T) {
 		status                 int
 		verdict, header, value string
 	}{
-		{"text", r.do(t, "POST", "/", ok, "Content-Type", "text/plain"), 415, "null -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
-		{"no type", r.do(t, "POST", "/stream", ok), 415, "null -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
-		{"another charset", r.do(t, "POST", "/", ok, "Content-Type", "application/json; charset=utf-16"), 415, "null -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
-		{"compressed", r.post(t, "/", ok, "Content-Encoding", "gzip"), 415, "null -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
+		{"text", r.do(t, "POST", "/", ok, "Content-Type", "text/plain"), 415, "1 -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
+		{"no type", r.do(t, "POST", "/stream", ok), 415, "1 -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
+		{"another charset", r.do(t, "POST", "/", ok, "Content-Type", "application/json; charset=utf-16"), 415, "1 -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
+		{"compressed", r.post(t, "/", ok, "Content-Encoding", "gzip"), 415, "1 -32600 UNSUPPORTED_MEDIA_TYPE", "", ""},
 		{"GET on /", r.do(t, "GET", "/", ""), 405, "null -32600 METHOD_NOT_ALLOWED", "Allow", "POST"},
-		{"PUT on /stream", r.do(t, "PUT", "/stream", ok), 405, "null -32600 METHOD_NOT_ALLOWED", "Allow", "POST"},
-		{"POST on /health", r.post(t, "/health", ok), 405, "null -32600 METHOD_NOT_ALLOWED", "Allow", "GET, HEAD"},
+		{"PUT on /stream", r.do(t, "PUT", "/stream", ok), 405, "1 -32600 METHOD_NOT_ALLOWED", "Allow", "POST"},
+		{"POST on /health", r.post(t, "/health", ok), 405, "1 -32600 METHOD_NOT_ALLOWED", "Allow", "GET, HEAD"},
 		{"OPTIONS", r.do(t, "OPTIONS", "/", ""), 405, "null -32600 METHOD_NOT_ALLOWED", "Allow", "POST"},
 		{"unknown path", r.do(t, "GET", "/nope", ""), 404, "null -32600 NOT_FOUND", "", ""},
 		{"too large", r.post(t, "/", big), 413, "null -32600 REQUEST_TOO_LARGE", "", ""},
@@ -414,7 +416,57 @@ func TestHostAndOriginAreChecked(t *testing.T) {
 	}
 }
 
-func TestAllRoutesButLivenessNeedTheToken(t *testing.T) {
+// A refused page's developer learns the configuration key from the answer, the hub's owner from the log.
+func TestRefusedHostsAndOriginsNameTheConfigurationKey(t *testing.T) {
+	for key, header := range map[string][2]string{
+		"http.allowedOrigins": {"Origin", "https://evil.example"},
+		"http.allowedHosts":   {"Host", "evil.example"},
+	} {
+		var log bytes.Buffer
+		r := start(t, func(c *server.Config) { c.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
+		got := r.post(t, "/", rpc(1, "hub/status", `{}`), header[0], header[1])
+		if got.status != 403 || !strings.Contains(got.body, key) || !strings.Contains(got.body, "evil.example") {
+			t.Errorf("%+v", got)
+		}
+		for range 100 {
+			r.post(t, "/", rpc(1, "hub/status", `{}`), header[0], header[1])
+		}
+		if err := r.Shutdown(t.Context()); err != nil { // then nothing writes to the log
+			t.Fatal(err)
+		}
+		lines := strings.Count(log.String(), key)
+		if lines == 0 || lines > 50 || !strings.Contains(log.String(), "evil.example") {
+			t.Errorf("%d lines of the log name %s: %.2000s", lines, key, log.String())
+		}
+	}
+}
+
+// An error has the id of the request wherever the request was read.
+func TestRefusedCallsKeepTheirID(t *testing.T) {
+	r := start(t)
+	call := `{"jsonrpc":"2.0","id":"abc","method":"hub/status"}`
+	for _, tt := range []struct {
+		name, method, path, body, mediaType string
+		status                              int
+		want                                string
+	}{
+		{"media type", "POST", "/", call, "text/plain", 415, `"abc" -32600 UNSUPPORTED_MEDIA_TYPE`},
+		{"no such path", "POST", "/nope", call, "application/json", 404, `"abc" -32600 NOT_FOUND`},
+		{"no such method", "PUT", "/", call, "application/json", 405, `"abc" -32600 METHOD_NOT_ALLOWED`},
+		{"a batch", "POST", "/nope", "[" + call + "]", "application/json", 404, "null -32600 NOT_FOUND"},
+		{"no request", "POST", "/nope", "hello", "application/json", 404, "null -32600 NOT_FOUND"},
+		{"a notification", "POST", "/nope", `{"jsonrpc":"2.0","method":"x"}`, "application/json", 404, "null -32600 NOT_FOUND"},
+		{"no body", "GET", "/nope", "", "", 404, "null -32600 NOT_FOUND"},
+		{"an unknown JSON-RPC method", "POST", "/", `{"jsonrpc":"2.0","id":7,"method":"nope"}`, "application/json", 200, "7 -32601 METHOD_NOT_FOUND"},
+	} {
+		got := r.do(t, tt.method, tt.path, tt.body, "Content-Type", tt.mediaType)
+		if got.status != tt.status || verdict(t, got.body) != tt.want {
+			t.Errorf("%s: HTTP %d %s, want %d %s", tt.name, got.status, got.body, tt.status, tt.want)
+		}
+	}
+}
+
+func TestAllRoutesButLivenessAndCardsNeedTheToken(t *testing.T) {
 	const token = "s3cret-token-of-the-test"
 	r := start(t, func(c *server.Config) { c.Token = token })
 	r.Mount("GET /mounted", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
@@ -425,17 +477,35 @@ func TestAllRoutesButLivenessNeedTheToken(t *testing.T) {
 			header = []string{"Authorization", authorization}
 		}
 		for _, got := range []reply{
-			r.post(t, "/", ok, header...), r.post(t, "/stream", ok, header...), r.do(t, "GET", "/.well-known/agent.json", "", header...),
+			r.post(t, "/", ok, header...), r.post(t, "/stream", ok, header...), r.do(t, "GET", "/.well-known/agents", "", header...),
 			r.do(t, "GET", "/mounted", "", header...), r.do(t, "GET", "/nope", "", header...), r.do(t, "POST", "/health", "", header...),
 		} {
 			if got.status != 401 || !strings.HasPrefix(got.header.Get("WWW-Authenticate"), "Bearer") || strings.Contains(got.body, token) {
 				t.Errorf("%q: %+v", authorization, got)
 			}
 			want(t, got.body, "null -32006 AUTHENTICATION_ERROR")
+			if !strings.Contains(got.body, "http.token") {
+				t.Errorf("the key is not named: %s", got.body)
+			}
 		}
 		if got := r.do(t, "GET", "/health", "", header...); got.status != 200 || got.body != `{"status":"healthy"}` {
 			t.Errorf("%+v", got)
 		}
+	}
+	for _, path := range []string{"/.well-known/agent.json", "/.well-known/agents/echo.json"} {
+		if got := r.do(t, "GET", path, ""); got.status != 200 || got.header.Get("ETag") == "" {
+			t.Errorf("GET %s: %+v", path, got)
+		}
+		if got := r.do(t, "HEAD", path, ""); got.status != 200 || got.body != "" {
+			t.Errorf("HEAD %s: %+v", path, got)
+		}
+		if got := r.do(t, "GET", path, "", "Origin", "https://evil.example"); got.status != 403 {
+			t.Errorf("%s from another origin: %+v", path, got)
+		}
+	}
+	small := start(t, limits(server.Limits{Message: 1000}), func(c *server.Config) { c.Token = token })
+	if got := small.do(t, "GET", "/.well-known/agent.json", strings.Repeat("x", 2000)); got.status != 200 {
+		t.Errorf("the body of a public request is read: %+v", got)
 	}
 	for _, scheme := range []string{"Bearer ", "bearer ", "Bearer  "} {
 		want(t, r.post(t, "/", ok, "Authorization", scheme+token).body, "1 ok")

@@ -8,7 +8,7 @@
 //
 // HTTP has the same at POST / and POST /stream, and serves GET /health and the documents below /.well-known. Without
 // a token only loopback is allowed. A request's Host and Origin must be the server's own (DNS rebinding); with a
-// token, everything but the short GET /health requires it.
+// token, everything but the short GET /health and the public cards requires it.
 package server
 
 import (
@@ -27,6 +27,7 @@ import (
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
@@ -65,6 +66,8 @@ type Config struct {
 	HTTPHandler jsonrpc.Handler
 	// Cards makes the documents below /.well-known.
 	Cards *dialect.Directory
+	// PublicPath reports whether GET and HEAD of a mounted path need no token; nil means that all need it.
+	PublicPath func(path string) bool
 	// Health returns the body of GET /health.
 	Health func() dialect.HealthReport
 	// Token is the bearer token of HTTP; "" means none, which is only allowed on loopback.
@@ -115,8 +118,9 @@ type Server struct {
 	access   access
 	mux      *http.ServeMux
 	bodies   *semaphore.Weighted
-	socket   *socketServer // nil without one
-	http     *http.Server  // nil without one
+	refusals rate.Sometimes // limits the log
+	socket   *socketServer  // nil without one
+	http     *http.Server   // nil without one
 	httpAddr net.Addr
 
 	base     context.Context // of every request; ends when Shutdown gives up waiting
@@ -132,7 +136,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, mux: http.NewServeMux(), failed: make(chan error, 2)}
+	s := &Server{cfg: cfg, log: cfg.Log, mux: http.NewServeMux(), failed: make(chan error, 2), refusals: rate.Sometimes{First: 10, Interval: 10 * time.Second}}
 	if cfg.HTTP != "" {
 		access, err := newAccess(cfg)
 		if err != nil {

@@ -394,6 +394,10 @@ func (d *daemon) openServer(ctx context.Context) error {
 
 	sc := server.Config{
 		SocketHandler: overSocket, SocketMCP: d.socketMCP, HTTPHandler: overHTTP, Cards: cards, Health: overHTTP.Health,
+		PublicPath: func(path string) bool {
+			agent, isCard := a2aserver.CardPath(path)
+			return isCard && cards.Public(agent)
+		},
 		Token: d.cfg.HTTP.Token, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
 	}
 	if d.cfg.Socket.Enabled {

@@ -656,6 +656,68 @@ func TestTheTokenIsRequired(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
+// Without the token, a client reads the short health report and the public cards, which say that a token is needed.
+func TestOnlyHealthAndCardsAreReadableWithoutTheToken(t *testing.T) {
+	t.Parallel()
+	const token = "0123456789abcdef0123456789abcdef"
+	r := run(t, mustLoad(t, newDir(t), "http.token="+token))
+	defer r.end(t)
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	status := func(method, path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, r.info.HTTP+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	methods := []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
+	for _, path := range []string{
+		"/health",
+		"/.well-known/agent.json", "/.well-known/agent-card.json", "/.well-known/agents/echo.json",
+		"/a2a/.well-known/agent-card.json", "/a2a/.well-known/agent.json",
+		"/agents/echo/.well-known/agent-card.json", "/agents/echo/.well-known/agent.json",
+		"/agents/echo/a2a/.well-known/agent-card.json", "/agents/echo/a2a/.well-known/agent.json",
+	} {
+		for _, method := range methods {
+			want := http.StatusUnauthorized
+			if method == "GET" || method == "HEAD" {
+				want = http.StatusOK
+			}
+			got, body := status(method, path)
+			if got != want {
+				t.Errorf("%s %s: HTTP %d %s, want %d", method, path, got, body, want)
+			}
+			if method == "GET" && path != "/health" && !strings.Contains(body, `"bearer"`) {
+				t.Errorf("%s does not say that a token is needed: %s", path, body)
+			}
+		}
+	}
+	for _, path := range []string{
+		"/", "/stream", "/events", "/metrics", "/node", "/node/cards", "/documents/x", "/mcp", "/.well-known/agents", "/nope",
+		"/a2a", "/a2a/", "/a2a/tasks", "/a2a/v1/tasks", "/a2a/v1/card", "/a2a/extendedAgentCard", "/a2a/echo/tasks",
+		"/agents/echo/a2a", "/agents/echo/a2a/tasks", "/agents/echo/a2a/extendedAgentCard", "/agents/echo/a2a/v1/card", "/agents/echo",
+		"/.well-known/agents/none.json", "/agents/none/.well-known/agent-card.json", "/agents/none/a2a/.well-known/agent.json",
+		"/.well-known/agents/echo", "/.well-known/agents/", "/health/", "//health", "/.well-known/../metrics", "/agents/echo/.well-known/agent-card.json/",
+		"/agents/echo%2F.well-known/agent-card.json", "/agents/echo/a2a/%2Ewell-known/agent.json", "/.well-known/agents/..%2Fagents.json",
+	} {
+		for _, method := range methods {
+			if got, body := status(method, path); got != http.StatusUnauthorized {
+				t.Errorf("%s %s: HTTP %d %s", method, path, got, body)
+			}
+		}
+	}
+}
+
 func BenchmarkStartToServing(b *testing.B) {
 	dir := newDir(b)
 	for b.Loop() {

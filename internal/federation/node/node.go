@@ -27,7 +27,6 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
-	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
@@ -285,7 +284,7 @@ func (n *Node) sync() {
 	for _, info := range n.o.Hub.Agents() {
 		id := info.Definition.ID
 		if n.o.Federation != nil {
-			if info.Definition.Driver == runner.DriverPeer {
+			if !info.Own() {
 				continue // other hubs connect to its own hub
 			}
 			id = n.o.Federation.GlobalID(id)
