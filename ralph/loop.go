@@ -52,6 +52,7 @@ func (j Job) Prompt() string {
 // Outcome is the answer of an agent or a swarm.
 type Outcome struct {
 	Text string
+	Dir  string // where the agent worked; "" if that is unknown, or not on this computer
 }
 
 // Dispatcher gives jobs to agents.

@@ -34,6 +34,7 @@ type Job struct {
 	Description string                     `json:"description"`       // of the sub-task
 	Input       json.RawMessage            `json:"input,omitempty"`   // may be empty
 	Results     map[string]json.RawMessage `json:"results,omitempty"` // of the sub-tasks that this one depends on
+	Directory   *Directory                 `json:"directory,omitempty"`
 }
 
 // Worker does a sub-task and returns its result, any JSON of at most MaxResult bytes. ctx ends when the sub-task is

@@ -32,7 +32,19 @@ type Plan struct {
 	MaxAttempts          int           `json:"maxAttempts,omitempty"` // at a sub-task before it is escalated; 0 means DefaultMaxAttempts
 	// EscalationJustification is required from a coordinator of L2 or L3 to agents of L0 and L1.
 	EscalationJustification string `json:"escalationJustification,omitempty"`
+	// Directory is where the participants work that can reach it; nil leaves the choice to them.
+	Directory *Directory `json:"directory,omitempty"`
 }
+
+// Directory is a directory on one computer. Coordinators store it and pass it on; it means something only to
+// participants that know its host.
+type Directory struct {
+	Host string `json:"host,omitempty"` // identifies the computer and the program that knows the directory
+	Path string `json:"path"`           // absolute
+}
+
+// maxPath bounds a directory's host and path, in bytes.
+const maxPath = 4096
 
 // SubTaskPlan is one part of a task.
 type SubTaskPlan struct {
@@ -59,6 +71,8 @@ func (p *Plan) check() error {
 		return bad("the required capabilities must be at most %d ids", MaxCapabilities)
 	case len(p.Agents) > DefaultMaxParticipants || slices.ContainsFunc(p.Agents, func(id string) bool { return agent.CheckID(id) != nil }):
 		return bad("the agents must be at most %d ids", DefaultMaxParticipants)
+	case p.Directory != nil && (p.Directory.Path == "" || len(p.Directory.Path)+len(p.Directory.Host) > maxPath):
+		return bad("the directory needs a path of at most %d bytes", maxPath)
 	case p.MaxAttempts < 0:
 		return bad("maxAttempts must not be negative")
 	}

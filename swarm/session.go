@@ -47,7 +47,9 @@ type Session struct {
 	Epoch       int                        `json:"epoch"`             // how many coordinators led before
 	Outcome     json.RawMessage            `json:"outcome,omitempty"` // of a completed swarm
 	Error       string                     `json:"error,omitempty"`   // of a failed swarm
-	Sequence    uint64                     `json:"sequence"`          // of the last record in the journal
+	// Directory is the plan's.
+	Directory *Directory `json:"directory,omitempty"`
+	Sequence  uint64     `json:"sequence"` // of the last record in the journal
 }
 
 // SubTask is a part of a swarm's task.
@@ -231,7 +233,7 @@ func (x *state) cutOff() {
 func (x *state) create(c *created) {
 	x.plan = c.Plan
 	x.s = Session{
-		ID: c.ID, TaskDescription: c.Plan.TaskDescription, Participants: []string{}, SubTasks: []SubTask{}, Status: Recruiting,
+		ID: c.ID, TaskDescription: c.Plan.TaskDescription, Directory: c.Plan.Directory, Participants: []string{}, SubTasks: []SubTask{}, Status: Recruiting,
 		SharedState: make(map[string]json.RawMessage), CreatedAt: c.At, Coordinator: c.Coordinator,
 	}
 	x.members, x.left, x.round = make(map[string]bool), make(map[string]bool), make(map[string]int)

@@ -170,7 +170,7 @@ type Tasks struct {
 
 // WorkDirs is where agents may work.
 type WorkDirs struct {
-	// Roots are directories that agents may work in besides their own in the data directory, set with workdir.path or requested by a message (send --dir).
+	// Roots are directories that agents may work in besides their own in the data directory and those of parley trust, set with workdir.path or requested by a message.
 	Roots []string `yaml:"roots"`
 }
 

@@ -66,6 +66,8 @@ type ContextInfo struct {
 	CreatedAt  time.Time
 	LastUsedAt time.Time
 	ExpiresAt  time.Time
+	// WorkDirs are the directories of the agents that have one, by their ids.
+	WorkDirs map[string]WorkDir
 }
 
 // HealthStatus is the specification's health of an agent.
@@ -117,17 +119,40 @@ type Status struct {
 type WorkDir struct {
 	Path   string `json:"path"`   // absolute, without symbolic links
 	Policy string `json:"policy"` // see runner.WorkDirSpec
-	// Repository and Branch are those of a worktree: the directory of the git repository that it was requested for,
-	// and the worktree's branch.
+	// Repository and Branch are those of a worktree: the directory that it was made for, in a git repository, and the
+	// worktree's branch.
 	Repository string `json:"repository,omitempty"`
 	Branch     string `json:"branch,omitempty"`
 }
 
-// WorkDirOf returns the directory that a task's agent works in; the zero value before the first turn of a task and
-// for an agent without files.
-func WorkDirOf(t *a2a.Task) WorkDir {
+// DirRequest is what a message says about the directory of its agent. The first message of a context for an agent
+// decides for all; the zero value leaves the choice to the agent's definition.
+type DirRequest struct {
+	// Path is absolute and below the allowed roots.
+	Path string `json:"path,omitempty"`
+	// Project makes Path the default: it is used only if neither the context nor the definition of the agent has a
+	// directory of its own. Otherwise a context that works elsewhere is an error.
+	Project bool `json:"project,omitempty"`
+	// Worktree requests a git worktree of the repository in Path for the context, on a branch of its own.
+	Worktree bool `json:"worktree,omitempty"`
+}
+
+// DirCheck is the answer of [Hub.CheckDir].
+type DirCheck struct {
+	// Needed is set if an agent would work in the requested directory: it uses files, and neither its definition nor
+	// the context has another.
+	Needed bool `json:"needed"`
+	// Allowed is set if the directory exists below an allowed root or a trusted directory.
+	Allowed bool `json:"allowed"`
+	// DataDir is the hub's data directory, which has the list of trusted directories.
+	DataDir string `json:"dataDir"`
+}
+
+// WorkDirIn returns the directory in a task's metadata; the zero value before the first turn of a task and for an agent
+// without files.
+func WorkDirIn(taskMetadata map[string]any) WorkDir {
 	var d WorkDir
-	raw, err := json.Marshal(t.Metadata[MetaDir])
+	raw, err := json.Marshal(taskMetadata[MetaDir])
 	if err != nil || json.Unmarshal(raw, &d) != nil {
 		return WorkDir{}
 	}
@@ -137,7 +162,9 @@ func WorkDirOf(t *a2a.Task) WorkDir {
 // Metadata keys that the hub writes into tasks, messages and parts.
 const (
 	MetaTargetAgent = "targetAgent"      // in a message: the id of its agent
-	MetaWorkDir     = "workingDirectory" // in a context's first message for an agent: its directory, below the allowed roots
+	MetaWorkDir     = "workingDirectory" // in a context's first message for an agent: its directory, see DirRequest.Path
+	MetaProject     = "projectDirectory" // in any message: the same, with DirRequest.Project
+	MetaWorktree    = "worktree"         // true beside one of these: see DirRequest.Worktree
 	MetaOnce        = "idempotencyKey"   // in a message without a task: a repeated message to the same agent returns the task of the first, see OnceID
 	MetaAgent       = "parley.agent"     // in a task: the agent that runs it
 	MetaDir         = "parley.workdir"   // in a task: the WorkDir of its agent

@@ -29,6 +29,7 @@ func (h *Hub) Contexts(ctx context.Context, limit int) ([]ContextInfo, error) {
 	infos := h.index.recentContexts(cmp.Or(limit, defaultPage), func(id string) bool { return h.expired.check(id) == nil })
 	for i := range infos {
 		infos[i].ExpiresAt = infos[i].LastUsedAt.Add(h.cfg.ContextTTL)
+		infos[i].WorkDirs = h.pool.workDirs(infos[i].ID, infos[i].AgentIDs)
 	}
 	return infos, nil
 }

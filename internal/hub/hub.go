@@ -33,6 +33,9 @@ type Config struct {
 	DataDir string
 	// WorkRoots are directories outside DataDir that agents may work in, if a definition or a message says so: none.
 	WorkRoots []string
+	// Trusted returns more such directories; it is called at every use, so that a change takes effect at once. One that
+	// has become a symbolic link is ignored. Nil is none.
+	Trusted func() ([]string, error)
 	// Agents are registered at the start, except disabled ones.
 	Agents []Agent
 	// Logger receives the ends of turns and errors in the background, never the text of messages. Nil discards.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"strings"
 	"time"
 	"unicode"
@@ -448,10 +447,8 @@ func validateMessage(m *a2a.Message, meta map[string]any) error {
 	case dataSize(meta) > maxMetadata:
 		return invalid("metadata", "metadata has more than %d bytes", maxMetadata)
 	}
-	if v, given := m.Metadata[MetaWorkDir]; given {
-		if dir, ok := v.(string); !ok || !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {
-			return invalid("message.metadata."+MetaWorkDir, "message.metadata.%s must be the absolute path of a directory", MetaWorkDir)
-		}
+	if err := validateDir(m.Metadata); err != nil {
+		return err
 	}
 	if v, given := m.Metadata[MetaOnce]; given {
 		if key, ok := v.(string); !ok || !validID(key) {

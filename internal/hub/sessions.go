@@ -1,11 +1,14 @@
 package hub
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"sync"
 	"time"
 
@@ -31,8 +34,10 @@ type session struct {
 	key     sessionKey
 	agent   *agent
 	session runner.Session
-	asked   string // the directory that its first message requested
+	asked   DirRequest // of its first message
 	dir     WorkDir
+	inode   fs.FileInfo // of dir when the session opened; nil without one
+	notice  string      // about dir, for the first task; "" without one
 	used    time.Time
 	idle    *list.Element // in sessions.idle; nil while a turn runs or it closes
 	closed  chan struct{} // closed at the end of Close; nil before it starts
@@ -43,80 +48,126 @@ type sessionRecord struct {
 	Agent     string    `json:"agent"`
 	Context   string    `json:"context"`
 	SessionID string    `json:"sessionId"`
-	AskedDir  string    `json:"askedDir,omitempty"` // see MetaWorkDir
-	Version   string    `json:"version,omitempty"`  // of the agent
+	AskedDir  string    `json:"askedDir,omitempty"` // DirRequest.Path; "" for the definition's
+	Worktree  bool      `json:"worktree,omitempty"` // DirRequest.Worktree
+	Dir       WorkDir   `json:"dir,omitzero"`
+	Version   string    `json:"version,omitempty"` // of the agent
 	At        time.Time `json:"at"`
 }
+
+func (r sessionRecord) asked() DirRequest { return DirRequest{Path: r.AskedDir, Worktree: r.Worktree} }
 
 func (k sessionKey) String() string { return k.agent + "/" + k.context }
 
 func newSessions(h *Hub) *sessions {
 	return &sessions{
-		hub: h, dirs: newWorkDirs(h.cfg.DataDir, h.cfg.WorkRoots),
+		hub: h, dirs: newWorkDirs(h.cfg.DataDir, h.cfg.WorkRoots, h.cfg.Trusted),
 		byKey: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
 	}
 }
 
 // open returns the session of an agent in a context for one turn; done returns it. Each key has one turn at a time.
-// asked is the directory that the message requests, "" for any; the first message decides for all.
-func (p *sessions) open(ctx context.Context, a *agent, contextID, asked string) (*session, error) {
+func (p *sessions) open(ctx context.Context, a *agent, contextID string, asked DirRequest) (*session, error) {
 	key := sessionKey{a.id, contextID}
-	p.mu.Lock()
-	for {
-		s := p.byKey[key]
-		if s == nil {
-			break
-		}
-		if s.closed == nil {
-			if asked != "" && asked != s.asked {
-				p.mu.Unlock()
-				return nil, otherDir(a)
-			}
-			p.idle.Remove(s.idle)
-			s.idle = nil
-			p.mu.Unlock()
-			return s, nil
-		}
-		p.mu.Unlock()
-		select {
-		case <-s.closed:
-		case <-ctx.Done():
-			return nil, &runner.Error{Code: runner.CodeTimeout, Message: "the agent's former session is still ending", Err: ctx.Err()}
-		}
-		p.mu.Lock()
-	}
-	rec, known := p.records[key]
-	p.mu.Unlock()
-
-	if known && asked != "" && asked != rec.AskedDir {
-		return nil, otherDir(a)
-	}
-	if known {
-		asked = rec.AskedDir
-	}
-	dir, err := p.prepareDir(ctx, a.definition(), contextID, asked)
+	s, err := p.reuse(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: dir.Path}
+	if s != nil {
+		err := p.stillUsable(s, asked)
+		if err == nil {
+			return s, nil
+		}
+		p.done(s, errors.Is(err, errDirReplaced))
+		if !errors.Is(err, errDirReplaced) {
+			return nil, err
+		}
+		if _, err := p.reuse(ctx, key); err != nil { // waits until it is closed
+			return nil, err
+		}
+	}
+	p.mu.Lock()
+	rec, known := p.records[key]
+	p.mu.Unlock()
+	s = &session{key: key, agent: a}
+	if known {
+		s.asked = rec.asked()
+	} else {
+		s.asked = asked.effective(a.definition())
+	}
+	if err := p.prepareDir(ctx, s); err != nil {
+		return nil, err
+	}
+	if known && asked.conflicts(s.dir) {
+		return nil, otherDir(a, s.dir)
+	}
+	if !known && s.asked.Path != "" { // the first message decides, also if the agent never names its session
+		p.store(sessionRecord{Agent: a.id, Context: contextID, AskedDir: s.asked.Path, Worktree: s.asked.Worktree, Dir: s.dir})
+	}
+	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: s.dir.Path}
 	if env := p.hub.cfg.SessionEnv; env != nil {
 		spec.Env = env(a.id, contextID)
 	}
-	rs, err := a.run.Open(spec)
-	if err != nil {
+	if s.session, err = a.run.Open(spec); err != nil {
 		return nil, err
 	}
-	s := &session{key: key, agent: a, session: rs, asked: asked, dir: dir}
 	p.mu.Lock()
 	p.byKey[key] = s
 	p.mu.Unlock()
 	return s, nil
 }
 
+// reuse returns the open session of a key for one turn, nil if there is none. It waits for one that is closing.
+func (p *sessions) reuse(ctx context.Context, key sessionKey) (*session, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		s := p.byKey[key]
+		if s == nil {
+			return nil, nil
+		}
+		if s.closed == nil {
+			p.idle.Remove(s.idle)
+			s.idle = nil
+			return s, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-s.closed:
+			p.mu.Lock()
+		case <-ctx.Done():
+			p.mu.Lock()
+			return nil, &runner.Error{Code: runner.CodeTimeout, Message: "the agent's former session is still ending", Err: ctx.Err()}
+		}
+	}
+}
+
+// stillUsable returns why an open session cannot take a turn: the message requests another directory, the trust in the
+// directory has ended, or it was replaced (errDirReplaced).
+func (p *sessions) stillUsable(s *session, asked DirRequest) error {
+	if asked.conflicts(s.dir) {
+		return otherDir(s.agent, s.dir)
+	}
+	if s.inode == nil {
+		return nil
+	}
+	if info, err := os.Stat(s.dir.Path); err != nil || !os.SameFile(info, s.inode) {
+		return errDirReplaced
+	}
+	user := cmp.Or(s.dir.Repository, s.dir.Path)
+	if s.dir.Policy == runner.WorkDirContext {
+		return nil
+	}
+	if _, err := p.dirs.allowed(user); err != nil {
+		return dirError(s, err)
+	}
+	return nil
+}
+
 // otherDir returns the error for a conversation that works in another directory.
-func otherDir(a *agent) *runner.Error {
+func otherDir(a *agent, dir WorkDir) *runner.Error {
 	return &runner.Error{Code: runner.CodeConfig,
-		Message: fmt.Sprintf("the conversation with agent %s works in another directory", a.id),
+		Message: fmt.Sprintf("the conversation with agent %s works in another directory, %s", a.id, dir.Path),
 		Remedy:  "leave the directory out, or begin another context"}
 }
 
@@ -212,18 +263,22 @@ func (p *sessions) started(a *agent, contextID, id string) {
 	version := a.health.current().Version
 	p.mu.Lock()
 	rec := p.records[key]
-	asked := rec.AskedDir
-	if s := p.byKey[key]; s != nil {
-		asked = s.asked
-	}
+	s := p.byKey[key]
 	p.mu.Unlock()
 	if rec.SessionID == id && rec.Version == version {
 		return
 	}
-	rec = sessionRecord{
-		Agent: key.agent, Context: contextID, SessionID: id, Version: version,
-		AskedDir: asked, At: time.Now().UTC(),
+	rec.Agent, rec.Context, rec.SessionID, rec.Version = key.agent, contextID, id, version
+	if s != nil {
+		rec.AskedDir, rec.Worktree, rec.Dir = s.asked.Path, s.asked.Worktree, s.dir
 	}
+	p.store(rec)
+}
+
+// store stores a record, and keeps it in memory also if that fails.
+func (p *sessions) store(rec sessionRecord) {
+	key := sessionKey{rec.Agent, rec.Context}
+	rec.At = time.Now().UTC()
 	value, err := json.Marshal(rec)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
@@ -236,6 +291,32 @@ func (p *sessions) started(a *agent, contextID, id string) {
 	p.mu.Lock()
 	p.records[key] = rec
 	p.mu.Unlock()
+}
+
+// knows reports whether an agent has a conversation in a context, open or stored.
+func (p *sessions) knows(key sessionKey) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, stored := p.records[key]
+	return stored || p.byKey[key] != nil
+}
+
+// workDirs returns the known directories of a context's agents.
+func (p *sessions) workDirs(contextID string, agents []string) map[string]WorkDir {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	dirs := map[string]WorkDir{}
+	for _, id := range agents {
+		key := sessionKey{id, contextID}
+		dir := p.records[key].Dir
+		if s := p.byKey[key]; s != nil {
+			dir = s.dir
+		}
+		if dir != (WorkDir{}) {
+			dirs[id] = dir
+		}
+	}
+	return dirs
 }
 
 // restore adds a stored record.
@@ -253,21 +334,21 @@ func (p *sessions) release(ctx context.Context, contextID string) error {
 	if err := p.closeWhere(ctx, func(s *session) bool { return s.key.context == contextID }); err != nil {
 		return err
 	}
-	var keys []sessionKey
+	asked := map[string]DirRequest{} // by agent
 	p.mu.Lock()
-	for k := range p.records {
+	for k, rec := range p.records {
 		if k.context == contextID {
-			keys = append(keys, k)
+			asked[k.agent] = rec.asked()
 			delete(p.records, k)
 		}
 	}
 	p.mu.Unlock()
 	var errs []error
-	for _, k := range keys {
-		errs = append(errs, p.hub.store.deleteRecord(ctx, kindSession, k.String()))
+	for id := range asked {
+		errs = append(errs, p.hub.store.deleteRecord(ctx, kindSession, sessionKey{id, contextID}.String()))
 	}
 	for _, a := range p.hub.agents.all() {
-		errs = append(errs, p.removeDir(ctx, a.definition(), contextID))
+		errs = append(errs, p.removeDir(ctx, a.definition(), contextID, asked[a.id]))
 	}
 	return errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,7 +201,7 @@ func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 		if task.Status.State != a2a.TaskStateCompleted {
 			t.Fatalf("got %+v", task.Status)
 		}
-		if dir := hub.WorkDirOf(task); dir != (hub.WorkDir{Path: project, Policy: runner.WorkDirFixed}) {
+		if dir := hub.WorkDirIn(task.Metadata); dir != (hub.WorkDir{Path: project, Policy: runner.WorkDirFixed}) {
 			t.Errorf("the task says that its agent works in %+v", dir)
 		}
 	}
@@ -229,6 +230,192 @@ func TestAMessageChoosesTheWorkingDirectory(t *testing.T) {
 		_, err := h.Send(t.Context(), ask("bad", dir))
 		if e, ok := errors.AsType[*hub.Error](err); !ok || e.Code != hub.CodeInvalid || e.Subject != "message.metadata.workingDirectory" {
 			t.Errorf("%q: %v", dir, err)
+		}
+	}
+}
+
+// withDir returns a message with metadata about its directory.
+func withDir(context string, meta map[string]any) hub.SendRequest {
+	req := in(context, "a", "say:x")
+	req.Message.Metadata = meta
+	return req
+}
+
+// dirHub runs a hub whose agent a uses files, and returns the function that sets the trusted directories.
+func dirHub(t *testing.T, workDir runner.WorkDirSpec) (h *hub.Hub, a *fakeAgent, trust func(...string)) {
+	t.Helper()
+	var trusted atomic.Pointer[[]string]
+	trust = func(dirs ...string) { trusted.Store(&dirs) }
+	trust()
+	def := definition("a")
+	def.Driver, def.WorkDir = runner.DriverExec, workDir
+	a = actor()
+	return newHub(t, hub.Config{
+		DataDir: realTemp(t), Agents: []hub.Agent{{Definition: def, Runner: a}},
+		Trusted: func() ([]string, error) { return *trusted.Load(), nil },
+	}, nil), a, trust
+}
+
+// gitRepository returns a repository with one commit.
+func gitRepository(t *testing.T) string {
+	t.Helper()
+	dir := realTemp(t)
+	for _, args := range [][]string{{"init", "-q"}, {"-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-q", "--allow-empty", "-m", "begin"}} {
+		if out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+	}
+	return dir
+}
+
+func realTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestTrustCountsAtEveryUse(t *testing.T) {
+	h, _, trust := dirHub(t, runner.WorkDirSpec{})
+	project := realTemp(t)
+	strict := func() *a2a.Task { return send(t, h, withDir("c", map[string]any{hub.MetaWorkDir: project})) }
+	if task := strict(); errorCode(t, task) != "config" || !strings.Contains(task.Status.Message.Parts[0].Text(), "parley trust "+project) {
+		t.Errorf("not trusted: %+v", task.Status)
+	}
+	trust(project)
+	if dir := hub.WorkDirIn(strict().Metadata); dir.Path != project {
+		t.Errorf("trusted: %+v", dir)
+	}
+	trust() // also for the open session, and without a directory in the message
+	for _, task := range []*a2a.Task{strict(), send(t, h, in("c", "a", "say:x"))} {
+		if errorCode(t, task) != "config" {
+			t.Errorf("no longer trusted: %+v", task.Status)
+		}
+	}
+	trust(project)
+	elsewhere := realTemp(t)
+	if err := errors.Join(os.Remove(project), os.Symlink(elsewhere, project)); err != nil {
+		t.Fatal(err)
+	}
+	if task := send(t, h, withDir("new", map[string]any{hub.MetaWorkDir: project})); errorCode(t, task) != "config" {
+		t.Errorf("a trusted directory that became a link: %+v", task.Status)
+	}
+}
+
+func TestTheProjectYieldsToOtherDirectories(t *testing.T) {
+	own, project, other := realTemp(t), realTemp(t), realTemp(t)
+	for name, workDir := range map[string]runner.WorkDirSpec{"none": {}, "fixed": {Policy: runner.WorkDirFixed, Path: own}} {
+		h, _, trust := dirHub(t, workDir)
+		trust(own, project, other)
+		want := project
+		if name == "fixed" {
+			want = own
+		}
+		for _, dir := range []string{project, other} { // the second message comes from another project
+			if got := hub.WorkDirIn(send(t, h, withDir("c", map[string]any{hub.MetaProject: dir})).Metadata); got.Path != want {
+				t.Errorf("%s: works in %+v, want %s", name, got, want)
+			}
+		}
+		infos, err := h.Contexts(t.Context(), 1)
+		if err != nil || infos[0].WorkDirs["a"].Path != want {
+			t.Errorf("%s: contexts %+v, %v", name, infos, err)
+		}
+		for id, want := range map[string]bool{"c": false, "": name == "none"} {
+			check := h.CheckDir([]string{"a"}, id, hub.DirRequest{Path: project, Project: true})
+			if check.Needed != want || !check.Allowed {
+				t.Errorf("%s, context %q: %+v", name, id, check)
+			}
+		}
+	}
+}
+
+func TestAReplacedDirectoryEndsItsSession(t *testing.T) {
+	h, a, trust := dirHub(t, runner.WorkDirSpec{})
+	parent := realTemp(t)
+	project := filepath.Join(parent, "shop")
+	trust(parent)
+	if err := os.Mkdir(project, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() *a2a.Task { return send(t, h, withDir("c", map[string]any{hub.MetaProject: project})) }
+	ask()
+	if err := os.Rename(project, project+"-old"); err != nil {
+		t.Fatal(err)
+	}
+	if task := ask(); errorCode(t, task) != "config" || !strings.Contains(task.Status.Message.Parts[0].Text(), "does not exist: "+project) {
+		t.Errorf("deleted: %+v", task.Status)
+	}
+	if err := os.Mkdir(project, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if task := ask(); task.Status.State != a2a.TaskStateCompleted || len(a.specs()) != 2 {
+		t.Errorf("made again: %+v, %d sessions", task.Status, len(a.specs()))
+	}
+}
+
+func TestAMessageRequestsAWorktree(t *testing.T) {
+	h, a, trust := dirHub(t, runner.WorkDirSpec{})
+	repo, plainDir := gitRepository(t), realTemp(t)
+	trust(repo, plainDir)
+	if err := os.WriteFile(filepath.Join(repo, "draft.txt"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tree := map[string]any{hub.MetaProject: repo, hub.MetaWorktree: true}
+	first := send(t, h, withDir("c", tree))
+	dir := hub.WorkDirIn(first.Metadata)
+	if dir.Policy != runner.WorkDirWorktree || dir.Repository != repo || dir.Branch == "" || a.specs()[0].WorkDir != dir.Path {
+		t.Fatalf("works in %+v: %+v", dir, first.Status)
+	}
+	if notices := fmt.Sprint(first.Metadata[hub.MetaNotices]); !strings.Contains(notices, "uncommitted changes") {
+		t.Errorf("notices: %s", notices)
+	}
+	for name, req := range map[string]hub.SendRequest{
+		"the same": withDir("c", tree), "the project": withDir("c", map[string]any{hub.MetaProject: repo}), "nothing": in("c", "a", "say:x"),
+	} {
+		if again := hub.WorkDirIn(send(t, h, req).Metadata); again != dir {
+			t.Errorf("%s: works in %+v", name, again)
+		}
+	}
+	for name, req := range map[string]hub.SendRequest{
+		"the repository itself": withDir("c", map[string]any{hub.MetaWorkDir: repo}),
+		"no repository":         withDir("n", map[string]any{hub.MetaProject: plainDir, hub.MetaWorktree: true}),
+	} {
+		if task := send(t, h, req); errorCode(t, task) != "config" {
+			t.Errorf("%s: %+v", name, task.Status)
+		}
+	}
+	if err := hub.ExpireNow(h, "c"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir.Path); !os.IsNotExist(err) {
+		t.Errorf("the worktree of an expired conversation: %v", err)
+	}
+	shared, _, err := h.Worktree(t.Context(), "loop", "n", repo)
+	again, _, err2 := h.Worktree(t.Context(), "loop", "n", repo)
+	if errors.Join(err, err2) != nil || shared != again || shared.Branch == dir.Branch {
+		t.Errorf("a worktree without a conversation: %+v, %+v, %v", shared, again, errors.Join(err, err2))
+	}
+	if _, _, err := h.Worktree(t.Context(), "loop", "n2", realTemp(t)); hub.CodeOf(err) != hub.CodeInvalid {
+		t.Errorf("a worktree of what is not trusted: %v", err)
+	}
+}
+
+func TestInvalidRequestsForADirectoryAreRefused(t *testing.T) {
+	h, _, _ := dirHub(t, runner.WorkDirSpec{})
+	for field, meta := range map[string]map[string]any{
+		hub.MetaProject:  {hub.MetaProject: "relative"},
+		hub.MetaWorktree: {hub.MetaWorktree: true},
+	} {
+		_, err := h.Send(t.Context(), withDir("", meta))
+		if e, ok := errors.AsType[*hub.Error](err); !ok || e.Subject != "message.metadata."+field {
+			t.Errorf("%v: %v", meta, err)
+		}
+	}
+	for _, meta := range []map[string]any{{hub.MetaProject: "/a", hub.MetaWorkDir: "/a"}, {hub.MetaWorkDir: "/a", hub.MetaWorktree: "yes"}} {
+		if _, err := h.Send(t.Context(), withDir("", meta)); hub.CodeOf(err) != hub.CodeInvalid {
+			t.Errorf("%v: %v", meta, err)
 		}
 	}
 }

@@ -109,8 +109,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 			err = &runner.Error{Code: runner.CodeInternal, Message: "the agent's driver crashed", Remedy: "see the hub's log"}
 		}
 	}()
-	asked, _ := msg.Metadata[MetaWorkDir].(string) // validateMessage has checked it
-	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, asked)
+	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, requestedDir(msg))
 	if err != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
 	}
@@ -120,6 +119,10 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	t.mu.Lock()
 	if s.dir != (WorkDir{}) {
 		t.setMeta(MetaDir, plain(s.dir))
+	}
+	if s.notice != "" {
+		t.notice(s.notice)
+		s.notice = ""
 	}
 	from := DelegationOf(&a2a.Task{Metadata: t.metadata})
 	t.mu.Unlock()

@@ -12,10 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -27,18 +31,124 @@ var (
 	errDirOutside = errors.New("working directory outside the allowed roots")
 	errDirKept    = errors.New("worktree with uncommitted changes was kept")
 
+	errDirMissing = errors.New("working directory that does not exist")
+
 	// errAskedDir is the cause of a failed run whose message requested an unusable
 	// directory: the agent is not at fault.
 	errAskedDir = errors.New("the message asked for a directory that cannot be had")
+
+	// errDirReplaced is why an open session ends: its directory was removed or replaced, and
+	// the agent's process is still in the old one.
+	errDirReplaced = errors.New("the session's directory was replaced")
 )
 
-// dirSpec returns the working directory of an agent in a context: the one that its
-// first message requested, else that of its definition.
-func dirSpec(def runner.Definition, asked string) runner.WorkDirSpec {
-	if asked != "" {
-		return runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: asked}
+// requestedDir returns what a message says about its agent's directory; validateMessage has checked it.
+func requestedDir(m *a2a.Message) (r DirRequest) {
+	r.Path, _ = m.Metadata[MetaWorkDir].(string)
+	if project, ok := m.Metadata[MetaProject].(string); ok {
+		r.Path, r.Project = project, true
 	}
-	return def.WorkDir
+	r.Worktree, _ = m.Metadata[MetaWorktree].(bool)
+	return r
+}
+
+// validateDir checks the metadata of a message about its agent's directory.
+func validateDir(meta map[string]any) error {
+	paths := 0
+	for _, key := range []string{MetaWorkDir, MetaProject} {
+		v, given := meta[key]
+		if !given {
+			continue
+		}
+		paths++
+		if dir, ok := v.(string); !ok || !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) {
+			return invalid("message.metadata."+key, "message.metadata.%s must be the absolute path of a directory", key)
+		}
+	}
+	if paths > 1 {
+		return invalid("message.metadata."+MetaProject, "message.metadata has both %s and %s: leave one out", MetaWorkDir, MetaProject)
+	}
+	v, given := meta[MetaWorktree]
+	worktree, ok := v.(bool)
+	switch {
+	case given && !ok:
+		return invalid("message.metadata."+MetaWorktree, "message.metadata.%s must be true or false", MetaWorktree)
+	case worktree && paths == 0:
+		return invalid("message.metadata."+MetaWorktree, "message.metadata.%s needs %s or %s: a directory in a git repository", MetaWorktree, MetaWorkDir, MetaProject)
+	}
+	return nil
+}
+
+// effective returns the request of a conversation's first message as it is kept: without
+// Project, and empty where the agent's definition decides.
+func (r DirRequest) effective(def runner.Definition) DirRequest {
+	if !usesFiles(def) || r.Project && !r.Worktree && ownDir(def) {
+		return DirRequest{}
+	}
+	r.Project = false
+	return r
+}
+
+// ownDir reports whether a definition sets a directory for all conversations.
+func ownDir(def runner.Definition) bool {
+	return def.WorkDir.Policy == runner.WorkDirFixed || def.WorkDir.Policy == runner.WorkDirWorktree
+}
+
+// conflicts reports whether the request of a later message contradicts its conversation's directory.
+func (r DirRequest) conflicts(have WorkDir) bool {
+	if have == (WorkDir{}) || r.Path == "" {
+		return false
+	}
+	tree := have.Policy == runner.WorkDirWorktree
+	if r.Project {
+		return r.Worktree && !tree
+	}
+	if r.Worktree != tree {
+		return true
+	}
+	path, err := resolve(r.Path)
+	return err != nil || path != cmp.Or(have.Repository, have.Path)
+}
+
+// CheckDir returns what a message with a request would need. The agents are those with the ids, all if there are none;
+// unknown ones do not count. A new context has the id "".
+func (h *Hub) CheckDir(ids []string, contextID string, r DirRequest) DirCheck {
+	check := DirCheck{DataDir: h.cfg.DataDir}
+	for _, a := range h.agents.all() {
+		def := a.definition()
+		if len(ids) > 0 && !slices.Contains(ids, a.id) || r.effective(def).Path == "" {
+			continue
+		}
+		if !h.pool.knows(sessionKey{a.id, contextID}) {
+			check.Needed = true
+		}
+	}
+	_, err := h.pool.dirs.allowed(r.Path)
+	check.Allowed = err == nil
+	return check
+}
+
+// Worktree makes a git worktree of the repository in a directory that is allowed, or returns the one of an earlier call
+// with the same kind and name. It belongs to no context, so the hub never removes it. The notice is for the user, ""
+// without one. It blocks while git checks out the files.
+func (h *Hub) Worktree(ctx context.Context, kind, name, path string) (dir WorkDir, notice string, err error) {
+	dir, notice, err = h.pool.dirs.makeWorktree(ctx, kind, name, path)
+	if err != nil {
+		return WorkDir{}, "", &Error{Code: CodeInvalid, Subject: "path", Message: err.Error(), Remedy: "name a directory of a git repository with a commit", Err: err}
+	}
+	return dir, notice, nil
+}
+
+// spec returns the working directory of an agent in a context: the one that its first
+// message requested, else that of its definition.
+func (r DirRequest) spec(def runner.Definition) runner.WorkDirSpec {
+	switch {
+	case r.Path == "":
+		return def.WorkDir
+	case r.Worktree:
+		return runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: r.Path}
+	}
+	return runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: r.Path}
 }
 
 // usesFiles reports whether an agent has a working directory.
@@ -46,39 +156,52 @@ func usesFiles(def runner.Definition) bool {
 	return def.Driver != runner.DriverEcho && def.Driver != runner.DriverPeer
 }
 
-// prepareDir returns the directory for a session, and creates it if needed; the zero value
-// for an agent without files. The error is a *runner.Error.
-func (p *sessions) prepareDir(ctx context.Context, def runner.Definition, contextID, asked string) (WorkDir, error) {
+// prepareDir sets the directory of a session that is about to open, and creates it if
+// needed. An agent without files has none. The error is a *runner.Error.
+func (p *sessions) prepareDir(ctx context.Context, s *session) (err error) {
+	def := s.agent.definition()
 	if !usesFiles(def) {
-		return WorkDir{}, nil
+		return nil
 	}
-	dir, err := p.dirs.prepare(ctx, def.ID, contextID, dirSpec(def, asked))
+	s.dir, s.notice, err = p.dirs.prepare(ctx, def.ID, s.key.context, s.asked.spec(def))
 	if err == nil {
-		return dir, nil
+		s.inode, err = os.Stat(s.dir.Path)
 	}
-	outside, config := errors.Is(err, errDirOutside), errors.Is(err, errDirConfig)
-	e := &runner.Error{Code: runner.CodeConfig, Message: fmt.Sprintf("agent %s has no working directory", def.ID),
+	if err != nil {
+		return dirError(s, err)
+	}
+	return nil
+}
+
+// dirError returns the error for a session without a working directory.
+func dirError(s *session, err error) *runner.Error {
+	id, path := s.key.agent, cmp.Or(s.asked.Path, s.agent.definition().WorkDir.Path)
+	outside, missing, config := errors.Is(err, errDirOutside), errors.Is(err, errDirMissing), errors.Is(err, errDirConfig)
+	e := &runner.Error{Code: runner.CodeConfig, Message: fmt.Sprintf("agent %s has no working directory", id),
 		Remedy: "check the data directory's permissions and free space", Err: err}
-	if asked != "" && (outside || config) {
+	if s.asked.Path != "" && (outside || missing || config) {
 		e.Err = fmt.Errorf("%w: %w", errAskedDir, err)
 	}
 	switch {
 	case outside:
-		e.Message, e.Remedy = fmt.Sprintf("agent %s may not work there: %v", def.ID, err), "add the directory, or one above it, to workdirs.roots in config.yaml"
-	case config && asked != "":
-		e.Message, e.Remedy = fmt.Sprintf("agent %s cannot work there: %v", def.ID, err), "name a directory that exists by its absolute path"
-	case config:
-		e.Message, e.Remedy = fmt.Sprintf("agent %s: %v", def.ID, err), "correct the agent's workdir in config.yaml"
+		e.Message = fmt.Sprintf("agent %s may not work there: %v", id, err)
+		e.Remedy = "trust the directory with: parley trust " + text.ShellQuote(path)
+	case missing && s.asked.Path != "":
+		e.Message, e.Remedy = fmt.Sprintf("agent %s cannot work there: %v", id, err), "name a directory that exists, or begin another context"
+	case config && s.asked.Path != "":
+		e.Message, e.Remedy = fmt.Sprintf("agent %s cannot work there: %v", id, err), "name another directory, or leave it out"
+	case missing, config:
+		e.Message, e.Remedy = fmt.Sprintf("agent %s: %v", id, err), "correct the agent's workdir in config.yaml"
 	}
-	return WorkDir{}, e
+	return e
 }
 
 // removeDir removes an agent's directory in a context. A worktree with uncommitted changes stays.
-func (p *sessions) removeDir(ctx context.Context, def runner.Definition, contextID string) error {
+func (p *sessions) removeDir(ctx context.Context, def runner.Definition, contextID string, asked DirRequest) error {
 	if !usesFiles(def) {
 		return nil
 	}
-	err := p.dirs.remove(ctx, def.ID, contextID, dirSpec(def, ""))
+	err := p.dirs.remove(ctx, def.ID, contextID, asked.spec(def))
 	if errors.Is(err, errDirKept) {
 		p.hub.log.Warn("a working directory is kept", "agent", def.ID, "reason", err)
 		return nil
@@ -97,33 +220,38 @@ const gitTimeout = 5 * time.Minute
 //     on its own branch, so that agents do not disturb each other and no commit is
 //     lost
 //
-// Fixed directories and repositories must be below the allowed roots, after symbolic
+// Fixed directories and repositories must be below the allowed roots or a trusted directory, after symbolic
 // links are resolved. That is checked at every use. Safe for concurrent use.
 type workDirs struct {
-	data  string     // the hub's data directory, which is allowed too
-	roots []string   // data and the configured roots
-	git   sync.Mutex // git does not wait for its locks
+	data    string   // the hub's data directory, which is allowed too
+	roots   []string // data and the configured roots
+	trusted func() ([]string, error)
+	git     sync.Mutex // git does not wait for its locks
 }
 
-func newWorkDirs(data string, roots []string) *workDirs {
-	return &workDirs{data: data, roots: append([]string{data}, roots...)}
+func newWorkDirs(data string, roots []string, trusted func() ([]string, error)) *workDirs {
+	if trusted == nil {
+		trusted = func() ([]string, error) { return nil, nil }
+	}
+	return &workDirs{data: data, roots: append([]string{data}, roots...), trusted: trusted}
 }
 
 // prepare returns the directory for an agent in a context: absolute, existing and
-// without symbolic links. It blocks while git checks out a worktree.
-func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec runner.WorkDirSpec) (dir WorkDir, err error) {
+// without symbolic links. It blocks while git checks out a worktree. The notice is for the
+// user, "" without one.
+func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec runner.WorkDirSpec) (dir WorkDir, notice string, err error) {
 	dir.Policy = cmp.Or(spec.Policy, runner.WorkDirContext)
 	switch dir.Policy {
 	case runner.WorkDirContext:
 		dir.Path, err = d.makeContext(contextID)
-		return dir, err
+		return dir, "", err
 	case runner.WorkDirFixed:
 		dir.Path, err = d.allowed(spec.Path)
-		return dir, err
+		return dir, "", err
 	case runner.WorkDirWorktree:
 		return d.makeWorktree(ctx, agentID, contextID, spec.Path)
 	}
-	return WorkDir{}, fmt.Errorf("%w: there is no policy %q", errDirConfig, spec.Policy)
+	return WorkDir{}, "", fmt.Errorf("%w: there is no policy %q", errDirConfig, spec.Policy)
 }
 
 // remove removes the directory of an agent in a context, if it exists. A worktree with uncommitted changes stays,
@@ -194,32 +322,47 @@ func resolve(path string) (string, error) {
 	return filepath.EvalSymlinks(abs)
 }
 
-// allowed resolves a directory of the user, which must be below a root.
+// allowed resolves a directory of the user, which must be below a root or a trusted directory.
 func (d *workDirs) allowed(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("%w: the path %q is not absolute", errDirConfig, path)
 	}
 	dir, err := filepath.EvalSymlinks(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%w: %s", errDirMissing, path)
+	case errors.Is(err, fs.ErrPermission):
+		return "", fmt.Errorf("%w: %s cannot be opened: permission denied", errDirConfig, path)
+	case err != nil && !errors.Is(err, local.ErrNotDir):
 		return "", fmt.Errorf("%w: %w", errDirConfig, err)
 	}
-	info, err := os.Stat(dir)
-	if err != nil || !info.IsDir() {
+	if info, serr := os.Stat(dir); err != nil || serr != nil || !info.IsDir() {
 		return "", fmt.Errorf("%w: %s is not a directory", errDirConfig, path)
 	}
 	for _, root := range d.roots {
 		if root == "" {
 			continue
 		}
-		root, err := resolve(root)
-		if err != nil {
-			continue // the root does not exist
-		}
-		if rel, err := filepath.Rel(root, dir); err == nil && filepath.IsLocal(rel) {
+		if root, err := resolve(root); err == nil && below(dir, root) { // else the root does not exist
 			return dir, nil
 		}
 	}
+	trusted, err := d.trusted()
+	for _, root := range trusted {
+		if real, err := resolve(root); err == nil && real == root && below(dir, root) {
+			return dir, nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %s: %w", errDirOutside, path, err)
+	}
 	return "", fmt.Errorf("%w: %s", errDirOutside, path)
+}
+
+// below reports whether a directory is root or below it.
+func below(dir, root string) bool {
+	rel, err := filepath.Rel(root, dir)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 var unsafeInBranch = regexp.MustCompile(`[^a-z0-9_-]+`)
@@ -234,56 +377,70 @@ func worktreeNames(agentID, contextID string) (name, branch string) {
 	return filepath.Join("worktrees", agent, hash), "parley/" + agent + "/" + hash[:16]
 }
 
-func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (WorkDir, error) {
+func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (dir WorkDir, notice string, err error) {
 	repo, err := d.allowed(path)
 	if err != nil {
-		return WorkDir{}, err
+		return WorkDir{}, "", err
 	}
 	prefix, err := d.run(ctx, repo, "rev-parse", "--show-prefix")
 	if err != nil {
-		return WorkDir{}, fmt.Errorf("%w: %s is not in a git repository: %w", errDirConfig, path, err)
+		return WorkDir{}, "", fmt.Errorf("%w: %s is not in a git repository: %w", errDirConfig, path, err)
 	}
 	name, branch := worktreeNames(agentID, contextID)
 	if err := d.within(func(root *os.Root) error { return root.MkdirAll(filepath.Dir(name), 0o700) }); err != nil {
-		return WorkDir{}, err
+		return WorkDir{}, "", err
 	}
 	parent, err := d.resolveOwn(filepath.Dir(name))
 	if err != nil {
-		return WorkDir{}, err
+		return WorkDir{}, "", err
 	}
-	dir := filepath.Join(parent, filepath.Base(name))
-	if err := d.addWorktree(ctx, repo, dir, branch); err != nil {
-		return WorkDir{}, err
+	tree := filepath.Join(parent, filepath.Base(name))
+	created, err := d.addWorktree(ctx, repo, tree, branch)
+	if err != nil {
+		return WorkDir{}, "", err
 	}
 	// The agent works in the configured subdirectory of the repository.
-	work, err := filepath.EvalSymlinks(filepath.Join(dir, filepath.FromSlash(prefix)))
+	work, err := filepath.EvalSymlinks(filepath.Join(tree, filepath.FromSlash(prefix)))
 	if err != nil {
-		return WorkDir{}, fmt.Errorf("%w: %s is not part of the last commit: %w", errDirConfig, path, err)
+		return WorkDir{}, "", fmt.Errorf("%w: %s is not part of the last commit: %w", errDirConfig, path, err)
 	}
-	if rel, err := filepath.Rel(dir, work); err != nil || !filepath.IsLocal(rel) {
-		return WorkDir{}, fmt.Errorf("%w: %s", errDirOutside, work)
+	if !below(work, tree) {
+		return WorkDir{}, "", fmt.Errorf("%w: %s", errDirOutside, work)
 	}
-	return WorkDir{Path: work, Policy: runner.WorkDirWorktree, Repository: repo, Branch: branch}, nil
+	if created {
+		notice = d.uncommitted(ctx, repo)
+	}
+	return WorkDir{Path: work, Policy: runner.WorkDirWorktree, Repository: repo, Branch: branch}, notice, nil
 }
 
-func (d *workDirs) addWorktree(ctx context.Context, repo, dir, branch string) error {
+// uncommitted returns a notice if a repository has changes that a new worktree lacks.
+func (d *workDirs) uncommitted(ctx context.Context, repo string) string {
+	status, err := d.run(ctx, repo, "status", "--porcelain", "--untracked-files=normal")
+	if err != nil || status == "" {
+		return ""
+	}
+	return "the worktree begins with the last commit: it lacks the uncommitted changes in " + repo
+}
+
+// addWorktree makes a worktree in dir, and reports whether it was not there before.
+func (d *workDirs) addWorktree(ctx context.Context, repo, dir, branch string) (created bool, err error) {
 	d.git.Lock()
 	defer d.git.Unlock()
 	if info, err := os.Lstat(filepath.Join(dir, ".git")); err == nil && info.Mode().IsRegular() {
-		return nil
+		return false, nil
 	}
 	// Forget a worktree whose directory was removed by hand.
 	if _, err := d.run(ctx, repo, "worktree", "prune"); err != nil {
-		return fmt.Errorf("%w: %w", errDirConfig, err)
+		return false, fmt.Errorf("%w: %w", errDirConfig, err)
 	}
 	args := []string{"worktree", "add", "-b", branch, "--", dir, "HEAD"}
 	if _, err := d.run(ctx, repo, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
 		args = []string{"worktree", "add", "--", dir, branch} // the branch of an earlier worktree
 	}
 	if _, err := d.run(ctx, repo, args...); err != nil {
-		return fmt.Errorf("%w: no worktree of %s could be made (it needs a commit): %w", errDirConfig, repo, err)
+		return false, fmt.Errorf("%w: no worktree of %s could be made (it needs a commit): %w", errDirConfig, repo, err)
 	}
-	return nil
+	return true, nil
 }
 
 func (d *workDirs) removeWorktree(ctx context.Context, agentID, contextID, path string) error {

@@ -52,7 +52,7 @@ func write(t *testing.T, file, content string) {
 
 func prepare(t *testing.T, d *workDirs, agent, context string, spec runner.WorkDirSpec) string {
 	t.Helper()
-	work, err := d.prepare(t.Context(), agent, context, spec)
+	work, _, err := d.prepare(t.Context(), agent, context, spec)
 	dir := work.Path
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func exists(path string) bool {
 
 func TestEveryContextHasItsOwnDirectory(t *testing.T) {
 	data := realDir(t)
-	d := newWorkDirs(data, nil)
+	d := newWorkDirs(data, nil, nil)
 	seen := make(map[string]bool)
 	for _, id := range []string{"a", "../../etc", "", "a/b", strings.Repeat("x", 5000), "\x00"} {
 		dir := prepare(t, d, "agent", id, runner.WorkDirSpec{})
@@ -88,7 +88,7 @@ func TestEveryContextHasItsOwnDirectory(t *testing.T) {
 }
 
 func TestAContextsDirectoryIsRemovedWithItsContents(t *testing.T) {
-	d := newWorkDirs(realDir(t), nil)
+	d := newWorkDirs(realDir(t), nil, nil)
 	dir := prepare(t, d, "a", "c", runner.WorkDirSpec{})
 	kept := prepare(t, d, "a", "other", runner.WorkDirSpec{})
 	outside := filepath.Join(realDir(t), "file")
@@ -109,7 +109,7 @@ func TestAContextsDirectoryIsRemovedWithItsContents(t *testing.T) {
 
 func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 	data, elsewhere := realDir(t), realDir(t)
-	d := newWorkDirs(data, nil)
+	d := newWorkDirs(data, nil, nil)
 	dir := prepare(t, d, "a", "c", runner.WorkDirSpec{})
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 	if err := os.Symlink(elsewhere, dir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); err == nil {
+	if got, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); err == nil {
 		t.Errorf("got %v", got)
 	}
 	inside := prepare(t, d, "a", "other", runner.WorkDirSpec{})
@@ -127,14 +127,14 @@ func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 	if err := os.Symlink(filepath.Base(inside), dir); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirOutside) {
+	if got, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirOutside) {
 		t.Errorf("another context's directory: %v, %v", got, err)
 	}
 }
 
 func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	data, root, outside := realDir(t), realDir(t), realDir(t)
-	d := newWorkDirs(data, []string{"/no/such/root", root})
+	d := newWorkDirs(data, []string{"/no/such/root", root}, nil)
 	inside := filepath.Join(root, "project")
 	write(t, filepath.Join(inside, "file"), "x")
 	for name, target := range map[string]string{"good": inside, "bad": outside} {
@@ -150,13 +150,13 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 		filepath.Join(root, "bad"):      errDirOutside,
 		outside:                         errDirOutside,
 		root + "/../":                   errDirOutside,
-		root + "x":                      errDirConfig,
+		root + "x":                      errDirMissing,
 		"relative":                      errDirConfig,
 		"":                              errDirConfig,
 		filepath.Join(inside, "file"):   errDirConfig,
-		filepath.Join(inside, "absent"): errDirConfig,
+		filepath.Join(inside, "absent"): errDirMissing,
 	} {
-		dir, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: path})
+		dir, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: path})
 		if !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%s: %v, %v, want %v", path, dir, err, want)
 		}
@@ -172,7 +172,7 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	if err := os.Symlink(outside, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: link}); !errors.Is(err, errDirOutside) {
+	if _, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: link}); !errors.Is(err, errDirOutside) {
 		t.Errorf("changed symlink: %v", err)
 	}
 	if err := d.remove(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: inside}); err != nil || !exists(inside) {
@@ -183,7 +183,7 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 	repo := repository(t)
 	data := realDir(t)
-	d := newWorkDirs(data, []string{repo})
+	d := newWorkDirs(data, []string{repo}, nil)
 	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: filepath.Join(repo, "part")}
 	var wg sync.WaitGroup
 	dirs := make([]string, 6)
@@ -191,7 +191,7 @@ func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 		wg.Go(func() {
 			agent := []string{"a", "b"}[i%2]
 			context := []string{"c1", "c2", "c3"}[i/2]
-			dir, err := d.prepare(t.Context(), agent, context, spec)
+			dir, _, err := d.prepare(t.Context(), agent, context, spec)
 			if err != nil {
 				t.Error(err)
 			}
@@ -216,7 +216,7 @@ func TestEachAgentAndContextHasAWorktree(t *testing.T) {
 
 func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 	repo := repository(t)
-	d := newWorkDirs(realDir(t), []string{repo})
+	d := newWorkDirs(realDir(t), []string{repo}, nil)
 	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}
 	remove := func(context string) error { return d.remove(t.Context(), "agent.x", context, spec) }
 
@@ -256,7 +256,7 @@ func TestRemovingAWorktreeLosesNoWork(t *testing.T) {
 
 func TestAMissingWorktreeIsRecreated(t *testing.T) {
 	repo := repository(t)
-	d := newWorkDirs(realDir(t), []string{repo})
+	d := newWorkDirs(realDir(t), []string{repo}, nil)
 	spec := runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}
 	dir := prepare(t, d, "a", "c", spec)
 	if err := os.RemoveAll(dir); err != nil {
@@ -274,25 +274,25 @@ func TestInvalidWorktreesAreRefused(t *testing.T) {
 	plain := realDir(t)
 	repo := repository(t)
 	write(t, filepath.Join(repo, "untracked", "x"), "x")
-	d := newWorkDirs(realDir(t), []string{empty, plain, repo})
+	d := newWorkDirs(realDir(t), []string{empty, plain, repo}, nil)
 	for name, path := range map[string]string{
 		"not a repository": plain, "no commit": empty, "not in the commit": filepath.Join(repo, "untracked"), "relative": "x",
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := d.prepare(t.Context(), "a", "c-"+name, runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: path})
+			_, _, err := d.prepare(t.Context(), "a", "c-"+name, runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: path})
 			if !errors.Is(err, errDirConfig) {
 				t.Errorf("%v", err)
 			}
 		})
 	}
-	outside := newWorkDirs(realDir(t), nil)
-	if _, err := outside.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); !errors.Is(err, errDirOutside) {
+	outside := newWorkDirs(realDir(t), nil, nil)
+	if _, _, err := outside.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); !errors.Is(err, errDirOutside) {
 		t.Errorf("outside the roots: %v", err)
 	}
-	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: "odd"}); !errors.Is(err, errDirConfig) {
+	if _, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: "odd"}); !errors.Is(err, errDirConfig) {
 		t.Errorf("unknown policy: %v", err)
 	}
-	if _, err := newWorkDirs("", nil).prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirConfig) {
+	if _, _, err := newWorkDirs("", nil, nil).prepare(t.Context(), "a", "c", runner.WorkDirSpec{}); !errors.Is(err, errDirConfig) {
 		t.Errorf("no data directory: %v", err)
 	}
 }
@@ -300,8 +300,8 @@ func TestInvalidWorktreesAreRefused(t *testing.T) {
 func TestGitVariablesOfTheHubAreIgnored(t *testing.T) {
 	repo := repository(t)
 	t.Setenv("GIT_DIR", filepath.Join(realDir(t), "nowhere"))
-	d := newWorkDirs(realDir(t), []string{repo})
-	if _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); err != nil {
+	d := newWorkDirs(realDir(t), []string{repo}, nil)
+	if _, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo}); err != nil {
 		t.Error(err)
 	}
 }

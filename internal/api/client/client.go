@@ -160,6 +160,16 @@ func (c *Client) IDs(ctx context.Context, p dialect.IDsParams) ([]string, error)
 	return found.IDs, nil
 }
 
+// CheckDir returns what a message that requests a directory needs.
+func (c *Client) CheckDir(ctx context.Context, p dialect.DirCheckParams) (*dialect.DirCheck, error) {
+	return get[dialect.DirCheck](ctx, c, dialect.MethodDirCheck, p)
+}
+
+// Worktree makes a git worktree, or returns the one that was made for the same parameters.
+func (c *Client) Worktree(ctx context.Context, p dialect.WorktreeParams) (*dialect.Worktree, error) {
+	return get[dialect.Worktree](ctx, c, dialect.MethodWorktree, p)
+}
+
 // Send sends a message. Unless the parameters say otherwise, it blocks until the task
 // has ended or waits for its user.
 func (c *Client) Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error) {

@@ -216,6 +216,7 @@ func fromContext(c hub.ContextInfo) Context {
 		CreatedAt:  Time{c.CreatedAt},
 		LastUsedAt: Time{c.LastUsedAt},
 		ExpiresAt:  Time{c.ExpiresAt},
+		WorkDirs:   c.WorkDirs,
 	}
 }
 

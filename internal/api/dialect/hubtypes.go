@@ -1,6 +1,10 @@
 package dialect
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/parleyhub/parley/internal/hub"
+)
 
 // Method names.
 const (
@@ -12,6 +16,8 @@ const (
 	MethodTasksPage    = "hub/tasks/page"
 	MethodContextsList = "hub/contexts/list"
 	MethodIDs          = "hub/ids"
+	MethodDirCheck     = "hub/workdir/check"    // only on the socket
+	MethodWorktree     = "hub/workdir/worktree" // only on the socket
 	MethodSwarmCreate  = "hub/swarms/create"
 	MethodSwarmGet     = "hub/swarms/get"
 	MethodSwarmList    = "hub/swarms/list"
@@ -215,6 +221,32 @@ type Context struct {
 	CreatedAt  Time     `json:"createdAt"`
 	LastUsedAt Time     `json:"lastUsedAt"`
 	ExpiresAt  Time     `json:"expiresAt"`
+	// WorkDirs are the directories of the agents that have one, by their ids.
+	WorkDirs map[string]hub.WorkDir `json:"workDirs,omitempty"`
+}
+
+// WorktreeParams are the params of hub/workdir/worktree: it makes one git worktree of the repository in Path for each
+// kind and name.
+type WorktreeParams struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+// Worktree is the result of hub/workdir/worktree.
+type Worktree struct {
+	hub.WorkDir
+	Notice string `json:"notice,omitempty"` // for the user
+}
+
+// DirCheck is the result of hub/workdir/check.
+type DirCheck = hub.DirCheck
+
+// DirCheckParams are the params of hub/workdir/check.
+type DirCheckParams struct {
+	AgentIDs  []string `json:"agentIds,omitempty"` // none: all
+	ContextID string   `json:"contextId,omitempty"`
+	hub.DirRequest
 }
 
 // TaskPage is the result of hub/tasks/page. A page ends after 16 MiB, so one that is

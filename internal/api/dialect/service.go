@@ -95,8 +95,14 @@ type Admission interface {
 	Admit(ctx context.Context, p NetworkJoinParams) (NetworkGrant, error)
 }
 
+// WorkDirs tells about agents' directories; see package hub for the methods.
+type WorkDirs interface {
+	CheckDir(agents []string, contextID string, r hub.DirRequest) hub.DirCheck
+	Worktree(ctx context.Context, kind, name, path string) (dir hub.WorkDir, notice string, err error)
+}
+
 // Config is what a Service works with. A method whose field is nil does not exist.
-// Shutdown, Gate, LoopStep, Shares and Peers are for the service of the socket only.
+// Shutdown, Gate, LoopStep, WorkDirs, Shares and Peers are for the service of the socket only.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
@@ -110,7 +116,8 @@ type Config struct {
 	Admission Admission
 	Gate      Gate
 	// Events are the hub's events.
-	Events *events.Log
+	Events   *events.Log
+	WorkDirs WorkDirs
 	// LoopStep writes a step of one of the user's loops to the audit log.
 	LoopStep  func(list string, s ralph.Step) error
 	Documents *documents.Library
@@ -172,6 +179,7 @@ func New(cfg Config) *Service {
 	})
 	s.add(cfg.Events != nil, eventsError, map[string]method{MethodEvents: s.events})
 	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: withoutParams(s.shutdown)})
+	s.add(cfg.WorkDirs != nil, rpcError, map[string]method{MethodDirCheck: s.dirCheck, MethodWorktree: s.worktree})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{
 		MethodSwarmCreate: s.swarmCreate,
@@ -343,6 +351,21 @@ func (s *Service) ids(c *call) action {
 			return IDs{s.cfg.Hub.ContextsLike(like, limit)}, nil
 		}
 		return IDs{each(s.cfg.Hub.TasksLike(like, limit), func(id a2a.TaskID) string { return string(id) })}, nil
+	}
+}
+
+func (s *Service) dirCheck(c *call) action {
+	agents := c.texts("agentIds")
+	contextID := c.text("contextId", maxID)
+	r := hub.DirRequest{Path: c.requiredText("path", maxURI), Project: c.boolean("project", false), Worktree: c.boolean("worktree", false)}
+	return func(context.Context) (any, error) { return s.cfg.WorkDirs.CheckDir(agents, contextID, r), nil }
+}
+
+func (s *Service) worktree(c *call) action {
+	kind, name, path := c.requiredText("kind", maxID), c.requiredText("name", maxID), c.requiredText("path", maxURI)
+	return func(ctx context.Context) (any, error) {
+		dir, notice, err := s.cfg.WorkDirs.Worktree(ctx, kind, name, path)
+		return Worktree{dir, notice}, err
 	}
 }
 

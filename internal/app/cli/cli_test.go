@@ -126,7 +126,7 @@ func TestSendPrintsTheAnswer(t *testing.T) {
 }
 
 // volatile matches the values in JSON output that differ from run to run.
-var volatile = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f-]{27}"|"20\d\d-[^"]+Z"|"(uptime|pid|latencyMs|durationMs)":\d+|"(version|path)":"[^"]*"`)
+var volatile = regexp.MustCompile(`"[0-9a-f]{8}-[0-9a-f-]{27}"|"20\d\d-[^"]+Z"|"(uptime|pid|latencyMs|durationMs)":\d+|"(version|path|projectDirectory)":"[^"]*"`)
 
 func golden(t *testing.T, name, text string) {
 	t.Helper()

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,10 +37,21 @@ func (a *app) printContexts(contexts []dialect.Context) {
 	listing[dialect.Context]{
 		none: "No conversations.",
 		columns: []column{
-			{heading: "CONTEXT", weight: 2, least: 16}, {heading: "TASKS"}, {heading: "USED"}, {heading: "EXPIRES", extra: true}, {heading: "AGENTS", weight: 1},
+			{heading: "CONTEXT", weight: 2, least: 16}, {heading: "TASKS"}, {heading: "USED"}, {heading: "EXPIRES", extra: true}, {heading: "AGENTS", weight: 1}, {heading: "WORKS IN", weight: 2},
 		},
 		row: func(c dialect.Context) []string {
-			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(c.AgentIDs, ", ")}
+			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(c.AgentIDs, ", "), contextDirs(c)}
 		},
 	}.table(a, a.stdout, contexts)
+}
+
+// contextDirs returns the directories in which a context's agents work.
+func contextDirs(c dialect.Context) string {
+	var dirs []string
+	for _, id := range c.AgentIDs {
+		if dir := c.WorkDirs[id]; dir.Path != "" && !slices.Contains(dirs, tilde(dir.Path)) {
+			dirs = append(dirs, tilde(dir.Path))
+		}
+	}
+	return strings.Join(dirs, ", ")
 }

@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Run runs a command line in this process, as Main does.
@@ -21,7 +23,7 @@ var (
 	Plain = plain
 	Fit   = fit
 	Cells = cells
-	Quote = quote
+	Quote = text.ShellQuote
 	Short = short
 
 	ShortID = shortID

@@ -34,11 +34,11 @@ func (a *app) loopCommand() *cobra.Command {
 }
 
 type loopFlags struct {
-	queue    string
-	follow   bool
-	agent    string
-	swarm    []string
-	dir      string
+	queue  string
+	follow bool
+	agent  string
+	swarm  []string
+	dirFlags
 	attempts int
 	limit    time.Duration
 	noStart  bool
@@ -55,8 +55,12 @@ func (a *app) loopRunCommand() *cobra.Command {
 		})
 	cmd.Long = `Work through a list until no item is left: Markdown with check boxes ("- [ ] do this"),
 or JSON ([{"task":"do this"}]). The command after -- runs after each attempt, without a
-shell, in --dir: the item is done when it exits with 0. Without a command every answer
-is accepted.
+shell, where the agent works: the item is done when it exits with 0. Without a command
+every answer is accepted.
+
+Agents work in the project here: the git repository of the current directory, else that
+directory, or --dir. --worktree gives the loop one git worktree for all items, which the
+next run on the list uses again.
 
 With --queue the items come from a work queue of the agents' network (docs/network-use.md), one
 at a time: the submitter gets the answer, and items that are given up become dead letters.
@@ -66,7 +70,7 @@ may have it.
 
 Ctrl-C or "loop stop" stop the loop. Run it again to continue where it stopped, also after
 it was killed. A task that an agent is working on continues meanwhile.`
-	cmd.Example = "  " + a.name + ` loop run TODO.md --agent claude-code --dir . -- go test ./...
+	cmd.Example = "  " + a.name + ` loop run TODO.md --agent claude-code -- go test ./...
   ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
   ` + a.name + ` loop run --queue go --follow --agent claude-code`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -80,12 +84,11 @@ it was killed. A task that an agent is working on continues meanwhile.`
 	flags.BoolVar(&f.follow, "follow", false, "with --queue: wait for new items when the queue is empty")
 	flags.StringVar(&f.agent, "agent", "", "the agent that works on the items")
 	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that work on the items as a swarm: one that fails is replaced")
-	flags.StringVar(&f.dir, "dir", "", "the working directory of the agent and the check")
+	f.dirFlags.add(cmd, "let each item have a directory of its own")
 	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
 	timeVar(flags, &f.limit, "check-timeout", loop.DefaultCheckTime, time.Second, "how long the check may take")
 	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
-	cmd.MarkFlagsMutuallyExclusive("swarm", "dir")
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "swarm", agentIDs)
 	return cmd
@@ -165,17 +168,12 @@ func findCheck(check []string) (err error) {
 }
 
 // complete checks the flags.
-func (f *loopFlags) complete() (err error) {
+func (f *loopFlags) complete() error {
 	switch {
 	case f.agent == "" && len(f.swarm) == 0:
 		return usage("missing --agent or --swarm: the agents that work on the items")
 	case f.attempts < 1 || f.limit <= 0:
 		return usage("--attempts and --check-timeout must be more than 0")
-	case f.dir == "":
-		return nil
-	}
-	if f.dir, err = filepath.Abs(f.dir); err != nil {
-		return usage("--dir: %v", err)
 	}
 	return nil
 }
@@ -184,18 +182,34 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	if err := makeStateDir(dir); err != nil {
 		return err
 	}
+	where, err := a.chooseDir(f.dirFlags)
+	if err != nil {
+		return err
+	}
 	c, err := a.connectOrStart(ctx, f.noStart)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	agents := f.swarm
+	if f.agent != "" {
+		agents = []string{f.agent}
+	}
+	if where, err = a.permitDir(ctx, c, where, agents, ""); err != nil {
+		return err
+	}
+	where, tree, err := a.worktree(ctx, c, where, "loop", filepath.Base(dir))
+	if err != nil {
+		return err
+	}
+	defer a.printWorkDir(tree, "")
 	log, err := audit.Open(filepath.Join(dir, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
 	if err != nil {
 		return loopFailure(err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	o := ralph.Options{
-		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Dispatcher: loop.Swarm(c, f.swarm),
+		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Dispatcher: loop.Swarm(c, f.swarm, where.Path),
 		Record: func(s ralph.Step) error {
 			a.printStep(s)
 			if err := log.Append(s.Event(), nil); err != nil {
@@ -206,10 +220,10 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		},
 	}
 	if f.agent != "" {
-		o.Dispatcher = loop.Agent(c, f.agent, f.dir)
+		o.Dispatcher = loop.Agent(c, f.agent, where.Path, where.Project)
 	}
 	if len(check) > 0 {
-		o.Validator = &loop.Check{Argv: check, Dir: f.dir, Limit: f.limit}
+		o.Validator = &loop.Check{Argv: check, Limit: f.limit}
 	}
 	l, err := ralph.New(o)
 	if err != nil {

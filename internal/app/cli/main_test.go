@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -118,10 +119,12 @@ func (a *asker) Prompt(ctx context.Context, p acp.PromptRequest) (acp.PromptResp
 	return acp.PromptResponse{StopReason: acp.StopReasonEndTurn}, err
 }
 
-// agentsYAML configures the agents above. {exe} stands for the test binary, {cover} for a directory.
+// agentsYAML configures the agents above. {exe} stands for the test binary, {cover} for a directory,
+// {project} for the one in which commands of the tests let agents work.
 const agentsYAML = `version: 1
 http: {enabled: false}
 bus: {durability: fast}
+workdirs: {roots: ["{project}"]}
 agents:
   claude-code: {disabled: true}
   gemini: {disabled: true}
@@ -155,7 +158,11 @@ func newSetup(t *testing.T) setup {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := strings.NewReplacer("{exe}", exe, "{cover}", dir).Replace(agentsYAML)
+	project, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("{exe}", exe, "{cover}", dir, "{project}", project).Replace(agentsYAML)
 	if err := errors.Join(os.Mkdir(dir+"/data", 0o700), os.WriteFile(dir+"/data/config.yaml", []byte(config), 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -49,7 +50,7 @@ func (a *app) printQuestion(task *dialect.Task) {
 	a.printPermission(q)
 	fmt.Fprintln(a.stderr, "  answer with:")
 	for _, o := range q.Options {
-		fmt.Fprintf(a.stderr, "    %s send --task %s %s   %s\n", a.self(), id, quote(plain(o.ID)), s.dim("# "+oneLine(o.Name)))
+		fmt.Fprintf(a.stderr, "    %s send --task %s %s   %s\n", a.self(), id, text.ShellQuote(plain(o.ID)), s.dim("# "+oneLine(o.Name)))
 	}
 }
 
@@ -86,16 +87,6 @@ func describeInput(input any) string {
 }
 
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n         ") }
-
-// quote quotes text for a shell if necessary.
-func quote(text string) string {
-	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.:/", r))
-	}) && text[0] != '-' {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
 
 // askUser asks the user a task's question. It returns the answer, nil without one.
 func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, error) {

@@ -169,7 +169,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.agentsCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand())
+	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.trustCommand(), a.agentsCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand(), a.eventsCommand())
 	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
@@ -267,7 +267,7 @@ func (a *app) self() string {
 	command := a.name
 	for _, flag := range []struct{ name, value string }{{"socket", a.socket}, {"data-dir", a.dataDir}, {"config", a.configFile}} {
 		if flag.value != "" {
-			command += " --" + flag.name + " " + quote(flag.value)
+			command += " --" + flag.name + " " + text.ShellQuote(flag.value)
 		}
 	}
 	return command

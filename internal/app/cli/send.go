@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,7 +25,7 @@ const maxMessage = 8 << 20
 type sendFlags struct {
 	context string
 	task    string
-	dir     string
+	dirFlags
 	timeout time.Duration
 	stream  bool
 	detach  bool
@@ -45,12 +44,13 @@ standard input. If no hub is running, one is started in the background first.
 The first Ctrl-C cancels the task and waits until its processes have ended; a
 second Ctrl-C exits, and the task keeps running. --detach does not wait at all.
 
-An agent works in a directory that belongs to the conversation, or in the one that
-the configuration sets. --dir chooses another for a new conversation; it must be
-below a directory of workdirs.roots in the configuration.`
+An agent of a new conversation works in the project here: the git repository of the
+current directory, else that directory, or --dir. The first time you are asked whether
+agents may work there; "trust" allows it without a question. --worktree gives the
+conversation a git worktree on a branch of its own, --scratch an empty directory.`
 	cmd.Example = "  " + a.name + ` send echo "hello"
   git diff | ` + a.name + ` send claude-code - --context review
-  ` + a.name + ` send codex "fix the failing test" --dir .
+  ` + a.name + ` send codex "fix the failing test" --worktree
   ` + a.name + ` send --task TASK "yes"        # answer a question of a task`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if f.task != "" && len(args) == 1 {
@@ -65,7 +65,7 @@ below a directory of workdirs.roots in the configuration.`
 	flags := cmd.Flags()
 	flags.StringVar(&f.context, "context", "", "the conversation that the message belongs to; a new id starts one")
 	flags.StringVar(&f.task, "task", "", "the task that the message answers or continues; AGENT is then optional")
-	flags.StringVar(&f.dir, "dir", "", "the agent's working directory, for a new conversation")
+	f.dirFlags.add(cmd, "work in a directory of the conversation's own")
 	timeVar(flags, &f.timeout, "timeout", 0, time.Millisecond, "the time limit: 5s, 2m, 1h30m, or a number of milliseconds; 0 means the agent's limit")
 	flags.BoolVar(&f.stream, "stream", false, "print the answer as it arrives; with --format json one event per line")
 	flags.BoolVar(&f.detach, "detach", false, "return when the task is stored, without its answer")
@@ -85,13 +85,6 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	if len(args) == 2 {
 		agent = args[0]
 	}
-	if f.dir != "" {
-		dir, err := filepath.Abs(f.dir)
-		if err != nil {
-			return usage("--dir: %v", err)
-		}
-		f.dir = dir
-	}
 	fromStdin := text == "-"
 	if fromStdin {
 		var err error
@@ -105,6 +98,13 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	if !utf8.ValidString(text) {
 		return usage("the message is not valid UTF-8")
 	}
+	var dir workDir
+	if f.task == "" { // a task has its directory already
+		var err error
+		if dir, err = a.chooseDir(f.dirFlags); err != nil {
+			return err
+		}
+	}
 	c, err := a.connectOrStart(ctx, f.noStart)
 	if err != nil {
 		return err
@@ -116,8 +116,12 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	if f.context, err = contextID(ctx, c, f.context, true); err != nil {
 		return err
 	}
-	run := taskRun{app: a, client: c, live: f.stream, ask: !fromStdin && a.interactive()}
+	if dir, err = a.permitDir(ctx, c, dir, []string{agent}, f.context); err != nil {
+		return err
+	}
+	run := taskRun{app: a, client: c, live: f.stream, ask: !fromStdin && a.interactive(), noProject: dir.noProject}
 	params := f.params(agent, dialect.TextPart(text))
+	dir.metadata(params.Message.Metadata)
 	if f.detach {
 		return run.detach(ctx, params)
 	}
@@ -143,9 +147,6 @@ func (f sendFlags) params(agent string, part dialect.Part) dialect.SendParams {
 	}
 	if agent != "" {
 		m.Metadata[hub.MetaTargetAgent] = agent
-	}
-	if f.dir != "" {
-		m.Metadata[hub.MetaWorkDir] = f.dir
 	}
 	return dialect.SendParams{Message: m, Configuration: &dialect.SendConfig{Timeout: milliseconds(f.timeout)}}
 }
@@ -202,6 +203,8 @@ type taskRun struct {
 	live   bool // --stream
 	ask    bool // forward the agent's questions to the user
 	keep   bool // an interrupt does not cancel the task, as with task follow
+
+	noProject string // why the agent works in a directory of the conversation's own
 
 	began time.Time
 }
@@ -340,6 +343,7 @@ func (r *taskRun) finish(task *dialect.Task) error {
 		writeJSON(a.stdout, task)
 	case !a.json():
 		a.printOutcome(task, r.began)
+		a.printWorkDir(hub.WorkDirIn(task.Metadata), r.noProject)
 	}
 	code := stateExit(task.Status.State)
 	if code == exitOK {

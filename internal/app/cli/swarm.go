@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -34,8 +35,9 @@ type swarmFlags struct {
 	agents, capabilities []string
 	plan, planner        string
 	attempts             int
-	detach, noStart      bool
-	planOnly             bool
+	dirFlags
+	detach, noStart bool
+	planOnly        bool
 }
 
 func (a *app) swarmRunCommand() *cobra.Command {
@@ -51,6 +53,10 @@ func (a *app) swarmRunCommand() *cobra.Command {
 	cmd.Long = `Have several agents work on a task and print the result. The parts come from a plan:
 a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
 asked to split the task (--planner). Without a plan every agent gets the whole task.
+
+The agents of this computer, also the planner, work in the project here: the git
+repository of the current directory, else that directory, or --dir. --worktree gives them
+one git worktree together. Agents of other computers cannot see the directory.
 
 Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`
 	cmd.Example = "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
@@ -70,6 +76,7 @@ Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`
 	flags.IntVar(&f.attempts, "attempts", 0, "how many agents try a sub-task before the swarm fails (default 3)")
 	flags.BoolVar(&f.planOnly, "plan-only", false, "print the plan as JSON and run nothing")
 	flags.BoolVar(&f.detach, "detach", false, "return when the swarm is stored, without its result")
+	f.dirFlags.add(cmd, "let each part have a directory of its own")
 	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("plan", "planner")
 	cmd.MarkFlagsMutuallyExclusive("plan-only", "detach")
@@ -83,6 +90,10 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 	if err != nil {
 		return err
 	}
+	dir, err := a.swarmDir(f, plan)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
 	c, err := a.connectOrStart(ctx, f.noStart)
@@ -93,10 +104,23 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 	if err := a.checkAgents(ctx, c, plan.Agents); err != nil {
 		return err
 	}
+	if dir, err = a.permitDir(ctx, c, dir, swarmAgents(f, plan), ""); err != nil {
+		return err
+	}
+	if dir.Worktree { // it is named after the swarm
+		plan.ID = cmp.Or(plan.ID, uuid.NewString())
+	}
+	dir, tree, err := a.worktree(ctx, c, dir, "swarm", plan.ID)
+	if err != nil {
+		return err
+	}
 	if f.planner != "" {
-		if plan.SubTasks, err = a.askPlanner(ctx, c, f.planner, plan); err != nil {
+		if plan.SubTasks, err = a.askPlanner(ctx, c, f.planner, plan, dir); err != nil {
 			return err
 		}
+	}
+	if dir.Path != "" {
+		plan.Directory = &swarm.Directory{Path: dir.Path}
 	}
 	if f.planOnly {
 		writeJSON(a.stdout, plan)
@@ -110,9 +134,60 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 		return a.print(s, func() {
 			fmt.Fprintln(a.stdout, s.ID)
 			a.note("The swarm runs. Show it with: %s swarm show %s", a.self(), s.ID)
+			a.printWorkDir(tree, "")
 		})
 	}
-	return a.followSwarm(ctx, c, s)
+	if err := a.noteRemote(ctx, c, plan); err != nil {
+		return err
+	}
+	err = a.followSwarm(ctx, c, s)
+	a.printWorkDir(cmp.Or(tree, swarmWorkDir(s)), dir.noProject)
+	return err
+}
+
+// swarmDir returns where the agents of a swarm work: a plan may have a directory, which the flags override.
+func (a *app) swarmDir(f swarmFlags, plan swarm.Plan) (workDir, error) {
+	if plan.Directory != nil && f.dir == "" && !f.scratch {
+		f.dir = plan.Directory.Path
+	}
+	return a.chooseDir(f.dirFlags)
+}
+
+// swarmAgents returns the ids of the agents that may take part, none for all.
+func swarmAgents(f swarmFlags, plan swarm.Plan) []string {
+	if len(plan.Agents) == 0 || f.planner == "" {
+		return plan.Agents
+	}
+	return append(slices.Clone(plan.Agents), f.planner)
+}
+
+// swarmWorkDir returns the directory of a swarm's plan.
+func swarmWorkDir(s *swarm.Session) hub.WorkDir {
+	if s.Directory == nil {
+		return hub.WorkDir{}
+	}
+	return hub.WorkDir{Path: s.Directory.Path, Policy: runner.WorkDirFixed}
+}
+
+// noteRemote says which agents cannot see the directory of a plan.
+func (a *app) noteRemote(ctx context.Context, c *client.Client, plan swarm.Plan) error {
+	if plan.Directory == nil || a.json() {
+		return nil
+	}
+	agents, err := c.Agents(ctx, false)
+	if err != nil {
+		return err
+	}
+	var remote []string
+	for _, agent := range agents {
+		if agent.Driver == runner.DriverPeer && (len(plan.Agents) == 0 || slices.Contains(plan.Agents, agent.ID)) {
+			remote = append(remote, agent.ID)
+		}
+	}
+	if len(remote) > 0 {
+		a.note("note: agents of other computers cannot see %s: %s", tilde(plan.Directory.Path), strings.Join(remote, ", "))
+	}
+	return nil
 }
 
 // swarmPlan returns the plan of the flags, without the sub-tasks that a planner adds.
@@ -185,7 +260,7 @@ func (a *app) checkAgents(ctx context.Context, c *client.Client, ids []string) e
 }
 
 // askPlanner asks an agent to split the task and returns the sub-tasks of its answer.
-func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, p swarm.Plan) ([]swarm.SubTaskPlan, error) {
+func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, p swarm.Plan, dir workDir) ([]swarm.SubTaskPlan, error) {
 	agents, err := c.Agents(ctx, false)
 	if err != nil {
 		return nil, err
@@ -195,13 +270,10 @@ func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, 
 	}
 	spinner := a.spin(planner + " splits the task")
 	defer spinner.end()
-	task, err := c.Send(ctx, dialect.SendParams{
-		Message: dialect.Message{
-			Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
-			Parts:    []dialect.Part{dialect.TextPart(plannerPrompt(p.TaskDescription, agents))},
-			Metadata: map[string]any{hub.MetaTargetAgent: planner},
-		},
-	})
+	dir.Project = true // the planner may have a directory of its own
+	params := sendFlags{}.params(planner, dialect.TextPart(plannerPrompt(p.TaskDescription, agents)))
+	dir.metadata(params.Message.Metadata)
+	task, err := c.Send(ctx, params)
 	if err != nil {
 		return nil, err
 	}
@@ -404,7 +476,11 @@ func (a *app) printSwarm(s *swarm.Session) {
 	if s.Error != "" {
 		fmt.Fprintln(a.stdout, a.style.red(plain(s.Error)))
 	}
-	fmt.Fprintf(a.stdout, "led by %s, agents: %s\n\n", oneLine(s.Coordinator), oneLine(strings.Join(s.Participants, ", ")))
+	fmt.Fprintf(a.stdout, "led by %s, agents: %s\n", oneLine(s.Coordinator), oneLine(strings.Join(s.Participants, ", ")))
+	if s.Directory != nil {
+		fmt.Fprintf(a.stdout, "works in %s\n", plain(tilde(s.Directory.Path)))
+	}
+	fmt.Fprintln(a.stdout)
 	for _, t := range s.SubTasks {
 		fmt.Fprintln(a.stdout, subTaskLine(t))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 func (a *app) taskCommand() *cobra.Command {
@@ -84,6 +85,7 @@ func (a *app) printTask(task *dialect.Task) {
 	row("state", a.state(task.Status.State)+a.style.dim(" "+ago(time.Now(), task.Status.Timestamp.Time)))
 	row("agent", oneLine(agentOf(task)))
 	row("context", plain(task.ContextID))
+	row("works in", plain(workDirText(hub.WorkDirIn(task.Metadata))))
 	for _, notice := range notices(task) {
 		row("note", notice)
 	}

@@ -270,7 +270,8 @@ func (d *daemon) openHub(ctx context.Context) error {
 	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
 		SessionEnv: d.tokens.Env,
-		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots, Agents: agents, Logger: d.log,
+		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
+		Trusted: config.NewTrust(d.cfg.DataDir).Dirs, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,
 	})
 	if err != nil {
@@ -330,7 +331,11 @@ func (d *daemon) openNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Takeover: d.opts.SwarmTakeover}
+	host, err := uniqueName(d.cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Host: host, Takeover: d.opts.SwarmTakeover}
 	n, err := node.Open(opts)
 	if err != nil {
 		return err
@@ -381,6 +386,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overHTTP := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
 	rpc.Shutdown = d.stop
+	rpc.WorkDirs = d.hub
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Shares = d.documents

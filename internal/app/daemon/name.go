@@ -26,6 +26,11 @@ func hubName(dataDir string, embedded bool) (string, error) {
 	if embedded {
 		return "local", nil
 	}
+	return uniqueName(dataDir)
+}
+
+// uniqueName returns the name that a data directory's hub shares with no other. It is created once.
+func uniqueName(dataDir string) (string, error) {
 	path := filepath.Join(dataDir, nameFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,12 +67,15 @@ func noAgent(text string) error {
 	return &ralph.Error{Code: ralph.CodeUnavailable, Message: text, Err: errNoAgent}
 }
 
-// Agent dispatches items to one agent of a hub, in the working directory dir; "" means the hub's
-// default. The reference is the idempotency key of the task.
-func Agent(h Hub, id, dir string) ralph.Dispatcher {
+// Agent dispatches items to one agent of a hub. The working directory is dir; "" means the hub's default, and with
+// project the agent's definition may choose another. The reference is the idempotency key of the task.
+func Agent(h Hub, id, dir string, project bool) ralph.Dispatcher {
 	return dispatcher(func(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error) {
 		meta := map[string]any{hub.MetaTargetAgent: id, hub.MetaOnce: reference}
-		if dir != "" {
+		switch {
+		case dir != "" && project:
+			meta[hub.MetaProject] = dir
+		case dir != "":
 			meta[hub.MetaWorkDir] = dir
 		}
 		blocking := false
@@ -95,7 +99,7 @@ func awaitTask(ctx context.Context, h Hub, task *dialect.Task) (ralph.Outcome, e
 		text, code := task.Status.Message.Text(), failureCode(task)
 		switch task.Status.State {
 		case dialect.StateCompleted:
-			return ralph.Outcome{Text: text}, nil
+			return ralph.Outcome{Text: text, Dir: hub.WorkDirIn(task.Metadata).Path}, nil
 		case dialect.StateAuthRequired:
 			return ralph.Outcome{}, noAgent(text)
 		case dialect.StateFailed, dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired:
@@ -132,18 +136,23 @@ func failureCode(task *dialect.Task) string {
 	return code
 }
 
-// Swarm dispatches each item to a swarm of a hub's agents: of those named, or of all that are able.
-// The reference is the swarm's id.
-func Swarm(h Hub, agents []string) ralph.Dispatcher {
+// Swarm dispatches each item to a swarm of a hub's agents: of those named, or of all that are able. They work in dir;
+// "" means the hub's default. The reference is the swarm's id.
+func Swarm(h Hub, agents []string, dir string) ralph.Dispatcher {
 	return dispatcher(func(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
-		_, err := h.CreateSwarm(ctx, swarm.Plan{
+		plan := swarm.Plan{
 			ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: agents,
 			SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
-		})
-		if err != nil {
+		}
+		if dir != "" {
+			plan.Directory = &swarm.Directory{Path: dir}
+		}
+		if _, err := h.CreateSwarm(ctx, plan); err != nil {
 			return ralph.Outcome{}, hubError(err)
 		}
-		return awaitSwarm(ctx, h, j, id)
+		o, err := awaitSwarm(ctx, h, j, id)
+		o.Dir = dir
+		return o, err
 	})
 }
 
@@ -193,17 +202,17 @@ const (
 // command gets neither the item nor the answer.
 type Check struct {
 	Argv   []string
-	Dir    string        // "" is the working directory
+	Dir    string        // where it runs; "" is where the agent worked, else the current directory
 	Limit  time.Duration // 0 means DefaultCheckTime
 	Output int           // how many bytes of the end of standard output to report; 0 means DefaultCheckOutput
 }
 
 // Validate implements [ralph.Validator].
-func (c *Check) Validate(ctx context.Context, _ ralph.Job, _ ralph.Outcome) (ralph.Verdict, error) {
+func (c *Check) Validate(ctx context.Context, _ ralph.Job, o ralph.Outcome) (ralph.Verdict, error) {
 	limit, most := c.Limit, c.Output
 	defaults.Set(&limit, DefaultCheckTime)
 	defaults.Set(&most, DefaultCheckOutput)
-	p, err := process.Start(process.Command{Path: c.Argv[0], Args: c.Argv[1:], Dir: c.Dir, Env: os.Environ()})
+	p, err := process.Start(process.Command{Path: c.Argv[0], Args: c.Argv[1:], Dir: cmp.Or(c.Dir, o.Dir), Env: os.Environ()})
 	if err != nil {
 		return ralph.Verdict{}, &ralph.Error{Code: ralph.CodeValidator, Message: "the check cannot be run", Err: err}
 	}

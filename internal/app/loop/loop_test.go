@@ -89,7 +89,7 @@ func (h *standIn) AwaitSwarm(context.Context, string, uint64) (*swarm.Session, e
 func TestAnAgentsTaskIsAwaited(t *testing.T) {
 	for state, part := range map[dialect.TaskState]string{dialect.StateCompleted: "", dialect.StateFailed: "failed: said", dialect.StateInputRequired: "input-required"} {
 		h := &standIn{states: []dialect.TaskState{dialect.StateWorking, state}}
-		a := loop.Agent(h, "codex", "")
+		a := loop.Agent(h, "codex", "", false)
 		ref := ""
 		out, err := a.Dispatch(t.Context(), ralph.Job{}, func(r string) error {
 			if ref = r; len(h.keys) > 0 {
@@ -106,7 +106,7 @@ func TestAnAgentsTaskIsAwaited(t *testing.T) {
 		jsonrpc.NewError(dialect.CodeTaskNotFound, "gone", jsonrpc.Details{}):     ralph.CodeLost,
 		jsonrpc.NewError(dialect.CodeAgentUnavailable, "away", jsonrpc.Details{}): ralph.CodeUnavailable,
 	} {
-		a := loop.Agent(&standIn{err: err}, "", "")
+		a := loop.Agent(&standIn{err: err}, "", "", false)
 		if _, got := a.Resume(t.Context(), ralph.Job{}, "t1"); ralph.CodeOf(got) != code {
 			t.Errorf("%v: %v", err, got)
 		}
@@ -115,7 +115,7 @@ func TestAnAgentsTaskIsAwaited(t *testing.T) {
 
 func TestASwarmIsAwaited(t *testing.T) {
 	h := &standIn{swarms: []swarm.Session{{Status: swarm.Active}, {Status: swarm.Completed, Outcome: []byte(`{"item":1}`)}, {Status: swarm.Failed, Error: "why"}}}
-	s := loop.Swarm(h, nil)
+	s := loop.Swarm(h, nil, "")
 	ref := ""
 	out, err := s.Dispatch(t.Context(), ralph.Job{}, func(r string) error { ref = r; return nil })
 	if err != nil || out.Text != `{"item":1}` {
@@ -142,7 +142,7 @@ func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 		"credentials":                     {states: []dialect.TaskState{dialect.StateAuthRequired}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := loop.Agent(h, "codex", "")
+			a := loop.Agent(h, "codex", "", false)
 			if _, err := a.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil }); ralph.CodeOf(err) != ralph.CodeUnavailable {
 				t.Errorf("dispatched: %v", err)
 			}
@@ -152,7 +152,7 @@ func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 		})
 	}
 	nobody := swarm.Session{Status: swarm.Failed, Error: string(swarm.CodeNoAgents) + ": nobody has accepted"}
-	s := loop.Swarm(&standIn{swarms: []swarm.Session{nobody, nobody, nobody}}, nil)
+	s := loop.Swarm(&standIn{swarms: []swarm.Session{nobody, nobody, nobody}}, nil, "")
 	if _, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil }); ralph.CodeOf(err) != ralph.CodeUnavailable {
 		t.Errorf("a swarm without agents: %v", err)
 	}
@@ -169,7 +169,7 @@ func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 func TestATaskThatTheHubsEndInterruptedIsLost(t *testing.T) {
 	for code, want := range map[string]ralph.Code{hub.CodeStopped: ralph.CodeLost, "other": ""} {
 		h := &standIn{states: []dialect.TaskState{dialect.StateFailed}, meta: map[string]any{hub.MetaError: map[string]any{"code": code}}}
-		a := loop.Agent(h, "codex", "")
+		a := loop.Agent(h, "codex", "", false)
 		if _, err := a.Resume(t.Context(), ralph.Job{}, "key"); err == nil || ralph.CodeOf(err) != want {
 			t.Errorf("%s: %v", code, err)
 		}

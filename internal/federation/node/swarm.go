@@ -27,6 +27,8 @@ type SwarmOptions struct {
 	Journal swarm.Journal
 	// Hub is the name of the hub, which must be unique on the journal.
 	Hub string
+	// Host is the host of plans' directories on this computer, see [swarm.Directory]. No other hub may have it.
+	Host string
 	// Lease, Takeover and Answer are as in swarm.CoordinatorOptions.
 	Lease, Takeover, Answer time.Duration
 }
@@ -35,6 +37,7 @@ type SwarmOptions struct {
 // sends as an agent of its own of tier L0, whose id no configured agent can have.
 type Swarms struct {
 	*swarm.Coordinator
+	host   string
 	access interface{ Leave() }
 	n      *negotiation.Negotiator
 }
@@ -59,7 +62,15 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	c := swarm.NewCoordinator(n.Router(), neg, swarm.CoordinatorOptions{
 		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
 	})
-	return &Swarms{Coordinator: c, access: access, n: neg}, nil
+	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg}, nil
+}
+
+// Create starts a swarm, see [swarm.Coordinator.Create]. A directory without a host is on this computer.
+func (s *Swarms) Create(ctx context.Context, p swarm.Plan) (swarm.Session, error) {
+	if d := p.Directory; d != nil && d.Host == "" {
+		p.Directory = &swarm.Directory{Host: s.host, Path: d.Path}
+	}
+	return s.Coordinator.Create(ctx, p)
 }
 
 // load returns the number of running and queued tasks of an agent.
@@ -157,6 +168,9 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(prompt(j)))
 	m.Metadata = maps.Clone(about)
 	m.Metadata[hub.MetaOnce] = attemptKey(j, j.Attempt)
+	if d := j.Directory; d != nil && r.n.o.Swarms != nil && d.Host != "" && d.Host == r.n.o.Swarms.Host {
+		m.Metadata[hub.MetaProject] = d.Path // the hub checks whether agents may work there
+	}
 	pending, err := r.n.o.Hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about})
 	if err != nil {
 		return nil, errors.New(failureFrom(err).Message)

@@ -1,0 +1,251 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gofrs/flock"
+
+	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/local"
+)
+
+// Trust is the list of the user's directories in which the agents of a hub may work, besides workdirs.roots. It is a
+// file in the hub's data directory, which any process of the user may change: the hub reads it at every use. Safe for
+// concurrent use, also by several processes.
+type Trust struct{ dataDir string }
+
+// NewTrust returns the list of the hub with a data directory.
+func NewTrust(dataDir string) *Trust { return &Trust{dataDir} }
+
+const (
+	trustFile = "trusted.json"
+	trustLock = "trusted.lock"
+
+	maxTrusted   = 1000    // directories
+	maxTrustFile = 1 << 20 // bytes
+
+	trustTimeout = 5 * time.Second // for the lock
+	trustRetry   = 10 * time.Millisecond
+)
+
+// trusted is the content of the file: absolute paths without symbolic links, sorted.
+type trusted struct {
+	Directories []string `json:"directories"`
+}
+
+// TrustCode is the kind of a TrustError.
+type TrustCode string
+
+// The codes of a TrustError.
+const (
+	TrustRefused  TrustCode = "trust-refused"     // agents may never get the directory
+	TrustNoDir    TrustCode = "no-directory"      // it does not exist, or is no directory
+	TrustFull     TrustCode = "trust-full"        // the list has its greatest length
+	TrustUnusable TrustCode = "trust-not-changed" // the file cannot be read or written
+)
+
+// TrustError is the error of a Trust.
+type TrustError = fault.UserError[TrustCode]
+
+// File returns the path of the list.
+func (t *Trust) File() string { return filepath.Join(t.dataDir, trustFile) }
+
+// Dirs returns the trusted directories, sorted: absolute paths without symbolic links when they were added. It leaves
+// out what may not be trusted. A missing file is an empty list.
+func (t *Trust) Dirs() ([]string, error) {
+	f, err := os.Open(t.File())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, t.unusable(err)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxTrustFile+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, t.unusable(err)
+	}
+	dirs, err := decodeTrusted(data)
+	if err != nil {
+		return nil, t.unusable(err)
+	}
+	return slices.DeleteFunc(dirs, func(dir string) bool { return t.Refusal(dir) != "" }), nil
+}
+
+func decodeTrusted(data []byte) ([]string, error) {
+	var list trusted
+	if len(data) > maxTrustFile {
+		return nil, fmt.Errorf("it has more than %d bytes", maxTrustFile)
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, err
+	}
+	if len(list.Directories) > maxTrusted {
+		return nil, fmt.Errorf("it has more than %d directories", maxTrusted)
+	}
+	dirs := slices.DeleteFunc(list.Directories, func(dir string) bool { return !filepath.IsAbs(dir) || filepath.Clean(dir) != dir })
+	slices.Sort(dirs)
+	return slices.Compact(dirs), nil
+}
+
+func (t *Trust) unusable(err error) *TrustError {
+	return &TrustError{Code: TrustUnusable, Message: "the list of trusted directories " + t.File() + " cannot be used: " + err.Error(),
+		Remedy: "correct the file, or remove it and trust the directories again", Err: err}
+}
+
+// Check returns the absolute path of a directory without symbolic links, or the reason why it cannot be trusted.
+func (t *Trust) Check(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", &TrustError{Code: TrustNoDir, Subject: dir, Message: "the current directory no longer exists", Remedy: "change to another directory", Err: err}
+	}
+	real, err := filepath.EvalSymlinks(abs)
+	if err == nil {
+		var info fs.FileInfo
+		if info, err = os.Stat(real); err == nil && !info.IsDir() {
+			err = local.ErrNotDir
+		}
+	}
+	switch {
+	case errors.Is(err, local.ErrNotDir):
+		return "", &TrustError{Code: TrustNoDir, Subject: abs, Message: abs + " is not a directory", Remedy: "name a directory", Err: err}
+	case errors.Is(err, fs.ErrNotExist):
+		return "", &TrustError{Code: TrustNoDir, Subject: abs, Message: abs + " does not exist", Remedy: "name a directory that exists", Err: err}
+	case err != nil:
+		return "", &TrustError{Code: TrustNoDir, Subject: abs, Message: abs + " cannot be opened: permission denied", Remedy: "name another directory, or change its permissions", Err: err}
+	}
+	if why := t.Refusal(real); why != "" {
+		return "", &TrustError{Code: TrustRefused, Subject: real, Message: "agents may not work in " + real + ": " + why,
+			Remedy: "name the directory of one project"}
+	}
+	if !utf8.ValidString(real) {
+		return "", &TrustError{Code: TrustRefused, Subject: real, Message: fmt.Sprintf("agents may not work in %q: the name is not valid UTF-8", real), Remedy: "rename the directory"}
+	}
+	return real, nil
+}
+
+// Refusal returns why a directory without symbolic links is never trusted, "" for one that may be.
+func (t *Trust) Refusal(dir string) string {
+	if filepath.Dir(dir) == dir {
+		return "it is the root of all files"
+	}
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		switch home := realPath(home); {
+		case dir == home:
+			return "it is your home directory, with everything that is yours"
+		case within(home, dir):
+			return "it contains your home directory, with everything that is yours"
+		}
+	}
+	if within(dir, t.dataDir) {
+		return "it is the hub's own data directory"
+	}
+	return ""
+}
+
+// Owns reports whether a directory is in the hub's data directory, where agents may work without trust.
+func (t *Trust) Owns(dir string) bool {
+	return within(dir, t.dataDir) && realPath(dir) != realPath(t.dataDir)
+}
+
+// Add trusts a directory and everything below it from now on. It returns the directory's path without symbolic links,
+// and whether the list has changed.
+func (t *Trust) Add(ctx context.Context, dir string) (path string, changed bool, err error) {
+	if path, err = t.Check(dir); err != nil {
+		return "", false, err
+	}
+	err = t.change(ctx, func(dirs []string) ([]string, error) {
+		at, found := slices.BinarySearch(dirs, path)
+		if found {
+			return nil, nil
+		}
+		if len(dirs) >= maxTrusted {
+			return nil, &TrustError{Code: TrustFull, Subject: path, Message: fmt.Sprintf("%d directories are trusted, which is the most", maxTrusted),
+				Remedy: "remove one, or trust a directory above several"}
+		}
+		changed = true
+		return slices.Insert(dirs, at, path), nil
+	})
+	return path, changed, err
+}
+
+// Remove ends the trust in a directory, which need not exist any more. It returns the path that was looked for, and
+// whether the list has changed. A directory below another trusted one remains trusted with it.
+func (t *Trust) Remove(ctx context.Context, dir string) (path string, changed bool, err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", false, &TrustError{Code: TrustNoDir, Subject: dir, Message: "the current directory no longer exists", Remedy: "name the directory by its absolute path", Err: err}
+	}
+	path = realPath(abs)
+	err = t.change(ctx, func(dirs []string) ([]string, error) {
+		rest := slices.DeleteFunc(append([]string{}, dirs...), func(have string) bool { return have == path || have == abs })
+		changed = len(rest) < len(dirs)
+		if !changed {
+			return nil, nil
+		}
+		return rest, nil
+	})
+	return path, changed, err
+}
+
+// Covers reports whether a directory without symbolic links is trusted, by itself or with one above it.
+func (t *Trust) Covers(dir string) (bool, error) {
+	dirs, err := t.Dirs()
+	return slices.ContainsFunc(dirs, func(root string) bool { return dir == root || strings.HasPrefix(dir, root+string(filepath.Separator)) }), err
+}
+
+// change replaces the list by what edit returns; nil leaves it. It holds the list's lock.
+func (t *Trust) change(ctx context.Context, edit func([]string) ([]string, error)) error {
+	if err := os.MkdirAll(t.dataDir, 0o700); err != nil {
+		return t.unusable(err)
+	}
+	lock := flock.New(filepath.Join(t.dataDir, trustLock), flock.SetPermissions(0o600))
+	ctx, cancel := context.WithTimeout(ctx, trustTimeout)
+	defer cancel()
+	if ok, err := lock.TryLockContext(ctx, trustRetry); !ok {
+		return t.unusable(fmt.Errorf("another process is changing it: %w", err))
+	}
+	defer lock.Close()
+	dirs, err := t.Dirs()
+	if err != nil {
+		return err
+	}
+	next, err := edit(dirs)
+	if err != nil || next == nil {
+		return err
+	}
+	if err := t.write(next); err != nil {
+		return t.unusable(err)
+	}
+	return nil
+}
+
+// write replaces the file atomically and durably.
+func (t *Trust) write(dirs []string) error {
+	data, err := json.MarshalIndent(trusted{dirs}, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(t.dataDir, trustFile+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), t.File())
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return local.SyncDir(t.dataDir)
+}
