@@ -6,6 +6,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -198,7 +200,38 @@ func unionCard(ctx context.Context, card *a2a.AgentCard) ([]byte, error) {
 	if !ok {
 		return encodeCard(ctx, card)
 	}
-	return producer.CardJSON(ctx)
+	body, err := producer.CardJSON(ctx)
+	if err != nil || len(card.SecuritySchemes) == 0 {
+		return body, err
+	}
+	return addSchemes(body, card.SecuritySchemes)
+}
+
+// addSchemes adds the members of 1.0 to the security schemes of a union card. The SDK encodes them for 0.3 only, and
+// its client for 1.0 cannot read such a card.
+func addSchemes(union []byte, schemes a2a.NamedSecuritySchemes) ([]byte, error) {
+	var card map[string]json.RawMessage
+	if err := json.Unmarshal(union, &card); err != nil {
+		return nil, err
+	}
+	var both, current map[string]map[string]json.RawMessage
+	if err := json.Unmarshal(card["securitySchemes"], &both); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(schemes)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(body, &current); err != nil {
+		return nil, err
+	}
+	for name, members := range both {
+		maps.Copy(members, current[name])
+	}
+	if card["securitySchemes"], err = json.Marshal(both); err != nil {
+		return nil, err
+	}
+	return rawjson.Append(nil, card)
 }
 
 func encodeCard(_ context.Context, card *a2a.AgentCard) ([]byte, error) {

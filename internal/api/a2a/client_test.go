@@ -190,6 +190,25 @@ func TestSDKClientFindsTheAgentByItsCard(t *testing.T) {
 	}
 }
 
+// The SDK's clients of both versions read the cards for both, also if these say that a token is needed.
+func TestSDKClientsReadTheUnionCard(t *testing.T) {
+	for _, token := range []bool{false, true} {
+		r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = token })
+		client := &http.Client{Transport: &http.Transport{}}
+		t.Cleanup(client.CloseIdleConnections)
+		for name, parser := range map[string]agentcard.Parser{"1.0": agentcard.DefaultCardParser, "0.3": a2av0.NewAgentCardParser()} {
+			for _, address := range []string{r.http.URL, r.http.URL + "/agents/one"} {
+				card, err := (&agentcard.Resolver{Client: client, CardParser: parser}).Resolve(t.Context(), address)
+				if err != nil {
+					t.Errorf("%s at %s: %v", name, address, err)
+				} else if scheme, ok := card.SecuritySchemes["bearer"].(a2a.HTTPAuthSecurityScheme); ok != token || token && scheme.Scheme != "bearer" {
+					t.Errorf("%s at %s: %+v", name, address, card.SecuritySchemes)
+				}
+			}
+		}
+	}
+}
+
 func TestGRPCChecksTokenAndVersion(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = true; o.GRPCAddress = "127.0.0.1:9" })
 	conn := r.serveGRPC(a2aserver.GRPCOptions{Authorize: func(token string) bool { return token == "secret" }})
