@@ -24,7 +24,7 @@ const said = (messages) => messages.map((m) => `${m.handle}: ${m.message}`);
 
 test('the revision is the one that is wanted', () => {
   assert.equal(ann.revision, MCP_REVISION);
-  assert.equal(ann.client.getServerVersion().name, 'nats-mcp-server');
+  assert.equal(ann.client.getServerVersion().name, process.env.MCP_URL ? 'parley' : 'nats-mcp-server');
   assert.match(ann.client.getInstructions(), /channels/i);
 });
 

@@ -68,7 +68,7 @@ func Scripts(t *testing.T, scripts []string, modules ...string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, script), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(script)), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
