@@ -42,6 +42,12 @@ func (l *Loaded) check(d *decoder) {
 	l.checkBus(d)
 	d.duration("contexts.expiry", l.Contexts.Expiry, time.Minute)
 	d.duration("tasks.retention", l.Tasks.Retention, time.Minute)
+	d.duration("tasks.trace.retention", l.Tasks.Trace.Retention, time.Minute)
+	if t := l.Tasks.Trace; t.MaxBytes < 16<<10 || t.MaxBytes > 1<<20 {
+		d.at("tasks.trace.maxBytes", "expected between 16384 bytes and 1 MiB")
+	} else if t.TotalBytes < t.MaxBytes {
+		d.at("tasks.trace.totalBytes", "expected at least tasks.trace.maxBytes")
+	}
 	l.checkNode(d)
 	for _, name := range slices.Sorted(maps.Keys(l.MCPServers)) {
 		l.checkMCPServer(d, name)

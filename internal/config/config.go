@@ -166,6 +166,20 @@ type Contexts struct {
 type Tasks struct {
 	// Retention is how long a task is kept after it ended.
 	Retention time.Duration `yaml:"retention"`
+	// Trace is the record of each turn: prompt, tool calls, notices, questions, usage and changes (task show --trace).
+	Trace Trace `yaml:"trace"`
+}
+
+// Trace bounds the records of turns. They are removed with their task at the latest.
+type Trace struct {
+	// Enabled keeps a record of each turn.
+	Enabled bool `yaml:"enabled"`
+	// Retention is how long a record is kept.
+	Retention time.Duration `yaml:"retention"`
+	// MaxBytes is the size of one record; longer texts in it are cut. At least 16 KiB, at most 1 MiB.
+	MaxBytes int `yaml:"maxBytes"`
+	// TotalBytes is the size of all records together, above which the oldest are removed.
+	TotalBytes int `yaml:"totalBytes"`
 }
 
 // WorkDirs is where agents may work.
@@ -277,10 +291,12 @@ func Default(home string) *Config {
 		Logging:  Logging{Level: "info"},
 		Bus:      Bus{Durability: "commit", Leaf: Leaf{TLSRequired: true}},
 		Contexts: Contexts{Expiry: 30 * 24 * time.Hour},
-		Tasks:    Tasks{Retention: 90 * 24 * time.Hour},
-		Node:     Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},
-		Peers:    Peers{Prefix: "parley", PeerTier: 2, Hyperswarm: Hyperswarm{Enabled: true}},
-		Agents:   map[string]runner.Definition{},
+		Tasks: Tasks{Retention: 90 * 24 * time.Hour, Trace: Trace{
+			Enabled: true, Retention: 90 * 24 * time.Hour, MaxBytes: 256 << 10, TotalBytes: 1 << 30,
+		}},
+		Node:   Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},
+		Peers:  Peers{Prefix: "parley", PeerTier: 2, Hyperswarm: Hyperswarm{Enabled: true}},
+		Agents: map[string]runner.Definition{},
 	}
 	for id := range runner.Builtin() {
 		c.Agents[id] = runner.Definition{} // completed by Load

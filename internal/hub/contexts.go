@@ -117,6 +117,7 @@ func (h *Hub) upkeep(ctx context.Context) {
 		h.pool.closeIdle()
 		h.expireContexts(ctx)
 		h.removeOldTasks(ctx)
+		h.trimTraces(ctx)
 	}
 }
 

@@ -18,7 +18,7 @@ func NewInMemory(ctx context.Context, cfg Config) (*Hub, error) { return New(ctx
 
 // Seed stores completed tasks directly, which is faster than to run them.
 func Seed(ctx context.Context, b *bus.Bus, tasks, contexts int) error {
-	s, err := openJetStream(ctx, b, "local")
+	s, err := openJetStream(ctx, b, "local", 0)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func Seed(ctx context.Context, b *bus.Bus, tasks, contexts int) error {
 
 // AwaitOutput blocks until output of a running task is in the store.
 func AwaitOutput(ctx context.Context, b *bus.Bus, id a2a.TaskID) error {
-	s, err := openJetStream(ctx, b, "local")
+	s, err := openJetStream(ctx, b, "local", 0)
 	if err != nil {
 		return err
 	}
@@ -66,10 +66,24 @@ func AwaitOutput(ctx context.Context, b *bus.Bus, id a2a.TaskID) error {
 	return err
 }
 
+// AwaitTrace blocks until a trace of a task is in the store.
+func AwaitTrace(ctx context.Context, b *bus.Bus, id a2a.TaskID) error {
+	stream, err := b.JetStream().Stream(ctx, "PARLEY_HUB_local_TRACES")
+	if err != nil {
+		return err
+	}
+	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"parley.hub.local.trace." + string(id) + ".*"}})
+	if err != nil {
+		return err
+	}
+	_, err = c.Next(jetstream.FetchContext(ctx))
+	return err
+}
+
 // StoreRaw stores a message as a hub of another version might have.
 func StoreRaw(b *bus.Bus, subject, header, data string) error {
 	ctx := context.Background()
-	if _, err := openJetStream(ctx, b, "local"); err != nil {
+	if _, err := openJetStream(ctx, b, "local", 0); err != nil {
 		return err
 	}
 	_, err := b.Publish(ctx, &nats.Msg{Subject: "parley.hub.local." + subject, Header: nats.Header{taskHeader: []string{header}}, Data: []byte(data)})
@@ -78,7 +92,7 @@ func StoreRaw(b *bus.Bus, subject, header, data string) error {
 
 // Clear empties the store.
 func Clear(b *bus.Bus) error {
-	s, err := openJetStream(context.Background(), b, "local")
+	s, err := openJetStream(context.Background(), b, "local", 0)
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,10 @@ type Config struct {
 	BreakerFailures int           // consecutive failed runs that open an agent's circuit: 5
 	BreakerPause    time.Duration // until the open circuit admits a trial: 30 s
 
+	// Trace bounds the traces of turns. Secrets are texts that must not be in them, besides those of the environment.
+	Trace   TraceConfig
+	Secrets []string
+
 	// MaxIdleSessions bounds the sessions that stay open between turns: 16. The least
 	// recently used is closed first, and resumed by its next turn.
 	MaxIdleSessions int
@@ -78,6 +82,10 @@ func (c Config) withDefaults() (Config, error) {
 	defaults.Set(&c.ContextTTL, 30*day)
 	defaults.Set(&c.TaskTTL, 90*day)
 	defaults.Set(&c.MaxTasks, 200_000)
+	defaults.Set(&c.Trace.MaxBytes, 256<<10)
+	defaults.Set(&c.Trace.TotalBytes, 1<<30)
+	defaults.Set(&c.Trace.TTL, 90*day)
+	c.Trace.MaxBytes = max(c.Trace.MaxBytes, minTraceBytes)
 	defaults.Set(&c.ProbeInterval, 30*time.Second)
 	defaults.Set(&c.ProbeTimeout, 20*time.Second)
 	defaults.Set(&c.BreakerFailures, 5)
@@ -143,9 +151,12 @@ func New(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	var st store = &memory{}
 	if cfg.Bus != nil {
-		if st, err = openJetStream(ctx, cfg.Bus, cfg.Name); err != nil {
+		js, err := openJetStream(ctx, cfg.Bus, cfg.Name, cfg.Trace.TTL)
+		if err != nil {
 			return nil, &Error{Code: CodeInternal, Message: "cannot open the hub's store", Err: err}
 		}
+		st = js
+		cfg.Trace.MaxBytes = min(cfg.Trace.MaxBytes, js.piece)
 	}
 	return newHub(ctx, cfg, st)
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/nats-io/nats.go"
@@ -18,20 +19,22 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// jetStream stores a hub in two streams, below parley.hub.<name>:
+// jetStream stores a hub in three streams, below parley.hub.<name>:
 //
 //	task.<id>              the head and body of a task
 //	part.<id>.<rev>.<n>    the body's pieces, if it is too large for one message
 //	record.<kind>.<key>    a small record; the key is base64
 //	output.<id>            the output of a running task (the second stream)
+//	trace.<id>.<turn>      the trace of a turn (the third stream)
 //
-// The first stream keeps one message for each subject. The header "Parley-Task" holds
+// The first and the third stream keep one message for each subject. The header "Parley-Task" holds
 // the head of a task, so that the hub's start reads headers only.
 type jetStream struct {
 	bus    *bus.Bus
 	prefix string
 	state  jetstream.Stream
 	output jetstream.Stream
+	traces jetstream.Stream
 	piece  int // bytes of a body in one message
 
 	mu   sync.Mutex
@@ -44,7 +47,8 @@ const (
 	maxPiece     = 4 << 20
 )
 
-func openJetStream(ctx context.Context, b *bus.Bus, name string) (*jetStream, error) {
+// openJetStream opens the store, and creates it if needed. Traces are removed after traceTTL.
+func openJetStream(ctx context.Context, b *bus.Bus, name string, traceTTL time.Duration) (*jetStream, error) {
 	s := &jetStream{bus: b, prefix: "parley.hub." + name + ".", revs: map[a2a.TaskID]int64{}}
 	meta := map[string]string{"parley": "hub", "hub": name}
 	var err error
@@ -67,6 +71,19 @@ func openJetStream(ctx context.Context, b *bus.Bus, name string) (*jetStream, er
 		Storage:     jetstream.FileStorage,
 		AllowDirect: true,
 		Metadata:    meta,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.traces, err = b.EnsureStream(ctx, jetstream.StreamConfig{
+		Name:              "PARLEY_HUB_" + name + "_TRACES",
+		Description:       "traces of the turns of a hub's tasks",
+		Subjects:          []string{s.prefix + "trace.*.*"},
+		Storage:           jetstream.FileStorage,
+		MaxMsgsPerSubject: 1,
+		MaxAge:            traceTTL,
+		AllowDirect:       true,
+		Metadata:          meta,
 	})
 	if err != nil {
 		return nil, err
@@ -254,7 +271,11 @@ func (s *jetStream) join(ctx context.Context, id a2a.TaskID, rev int64, n int) (
 }
 
 func (s *jetStream) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	m, err := s.state.GetLastMsgForSubject(ctx, subject)
+	return lastIn(ctx, s.state, subject)
+}
+
+func lastIn(ctx context.Context, stream jetstream.Stream, subject string) (*jetstream.RawStreamMsg, error) {
+	m, err := stream.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, errNotStored
 	}
@@ -265,7 +286,41 @@ func (s *jetStream) deleteTask(ctx context.Context, id a2a.TaskID) error {
 	if err := s.state.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"task."+string(id))); err != nil {
 		return err
 	}
+	if err := s.traces.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"trace."+string(id)+".*")); err != nil {
+		return err
+	}
 	return s.dropPieces(ctx, id, 0)
+}
+
+func (s *jetStream) traceSubject(id a2a.TaskID, turn int) string {
+	return fmt.Sprintf("%strace.%s.%d", s.prefix, id, turn)
+}
+
+func (s *jetStream) putTrace(ctx context.Context, id a2a.TaskID, turn int, body []byte) error {
+	_, err := s.bus.Publish(ctx, &nats.Msg{Subject: s.traceSubject(id, turn), Data: body})
+	return err
+}
+
+func (s *jetStream) trace(ctx context.Context, id a2a.TaskID, turn int) ([]byte, error) {
+	m, err := lastIn(ctx, s.traces, s.traceSubject(id, turn))
+	if err != nil {
+		return nil, err
+	}
+	return m.Data, nil
+}
+
+// trimTraces estimates from the traces' mean size how many are to go.
+func (s *jetStream) trimTraces(ctx context.Context, maxBytes int64) error {
+	info, err := s.traces.Info(ctx)
+	if err != nil {
+		return err
+	}
+	st := info.State
+	if st.Msgs == 0 || st.Bytes <= uint64(maxBytes) {
+		return nil
+	}
+	keep := uint64(float64(st.Msgs) * float64(maxBytes) / float64(st.Bytes))
+	return s.traces.Purge(ctx, jetstream.WithPurgeKeep(keep))
 }
 
 func (s *jetStream) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {

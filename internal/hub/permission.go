@@ -45,11 +45,12 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	if len(req.Options) == 0 {
 		return runner.PermissionAnswer{}, errNoOptions
 	}
+	asked := tn.rec.asked(req)
 	switch t.agent.definition().Permissions {
 	case runner.PermissionsAllow:
-		return decide(req, true, "").unpack()
+		return tn.decided(asked, req, decide(req, true, ""), "policy")
 	case runner.PermissionsDeny:
-		return decide(req, false, "the configuration of this agent denies it").unpack()
+		return tn.decided(asked, req, decide(req, false, "the configuration of this agent denies it"), "policy")
 	}
 	q := &question{req: req, answer: make(chan decision, 1)}
 	if err := tn.addQuestion(q); err != nil {
@@ -58,7 +59,7 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	t.ask()
 	select {
 	case d := <-q.answer:
-		return d.unpack()
+		return tn.decided(asked, req, d, "user")
 	case <-ctx.Done():
 	case <-tn.ctx.Done():
 	}
@@ -67,13 +68,17 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	}
 	select {
 	case d := <-q.answer: // it arrived meanwhile
-		return d.unpack()
+		return tn.decided(asked, req, d, "user")
 	default:
 		return runner.PermissionAnswer{}, cmp.Or(ctx.Err(), context.Cause(tn.ctx))
 	}
 }
 
-func (d decision) unpack() (runner.PermissionAnswer, error) { return d.answer, d.err }
+// decided records a decision and returns it.
+func (tn *turn) decided(asked int, req runner.PermissionRequest, d decision, by string) (runner.PermissionAnswer, error) {
+	tn.rec.answered(asked, req, d, by)
+	return d.answer, d.err
+}
 
 func (tn *turn) addQuestion(q *question) error {
 	t := tn.task

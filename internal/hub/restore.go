@@ -74,6 +74,13 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 		t.addHistory(m)
 	}
 	output := t.replay(data)
+	begun, err := h.interruptTrace(ctx, hd.ID, rec.Turns+1)
+	if err != nil {
+		return err
+	}
+	if begun || len(output) > 0 {
+		t.turns++
+	}
 	steps, err := path(t.status.State, a2a.TaskStateFailed)
 	if err != nil {
 		return err

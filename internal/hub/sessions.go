@@ -38,6 +38,7 @@ type session struct {
 	dir     WorkDir
 	inode   fs.FileInfo // of dir when the session opened; nil without one
 	notice  string      // about dir, for the first task; "" without one
+	env     []string    // see Config.SessionEnv
 	used    time.Time
 	idle    *list.Element // in sessions.idle; nil while a turn runs or it closes
 	closed  chan struct{} // closed at the end of Close; nil before it starts
@@ -107,6 +108,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string, asked D
 	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: s.dir.Path}
 	if env := p.hub.cfg.SessionEnv; env != nil {
 		spec.Env = env(a.id, contextID)
+		s.env = spec.Env
 	}
 	if s.session, err = a.run.Open(spec); err != nil {
 		return nil, err

@@ -36,7 +36,15 @@ type store interface {
 	putTask(ctx context.Context, h head, body []byte) error
 	// task returns a task's body, or errNotStored.
 	task(ctx context.Context, id a2a.TaskID) ([]byte, error)
+	// deleteTask deletes a task with its traces.
 	deleteTask(ctx context.Context, id a2a.TaskID) error
+
+	// putTrace replaces the trace of a turn and returns when the change is durable.
+	putTrace(ctx context.Context, id a2a.TaskID, turn int, body []byte) error
+	// trace returns the trace of a turn, or errNotStored.
+	trace(ctx context.Context, id a2a.TaskID, turn int) ([]byte, error)
+	// trimTraces removes the oldest traces until they have about maxBytes.
+	trimTraces(ctx context.Context, maxBytes int64) error
 
 	// appendDelta adds to the output of a running task since its last head. It returns when
 	// the order is fixed, not when the change is durable.
@@ -67,6 +75,12 @@ type memory struct {
 	tasks   sync.Map // of memoryTask, by id
 	output  sync.Map // of []byte, by the task's id
 	records sync.Map // of []byte, by kind and key
+	traces  sync.Map // of []byte, by traceKey
+}
+
+type traceKey struct {
+	id   a2a.TaskID
+	turn int
 }
 
 type memoryTask struct {
@@ -106,8 +120,29 @@ func (m *memory) task(_ context.Context, id a2a.TaskID) ([]byte, error) {
 func (m *memory) deleteTask(_ context.Context, id a2a.TaskID) error {
 	m.tasks.Delete(id)
 	m.output.Delete(id)
+	for k := range m.traces.Range {
+		if k.(traceKey).id == id {
+			m.traces.Delete(k)
+		}
+	}
 	return nil
 }
+
+func (m *memory) putTrace(_ context.Context, id a2a.TaskID, turn int, body []byte) error {
+	m.traces.Store(traceKey{id, turn}, bytes.Clone(body))
+	return nil
+}
+
+func (m *memory) trace(_ context.Context, id a2a.TaskID, turn int) ([]byte, error) {
+	body, ok := m.traces.Load(traceKey{id, turn})
+	if !ok {
+		return nil, errNotStored
+	}
+	return body.([]byte), nil
+}
+
+// trimTraces keeps everything: a store in memory is for tests.
+func (m *memory) trimTraces(context.Context, int64) error { return nil }
 
 func (m *memory) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {
 	old, err := m.deltas(ctx, id)

@@ -34,7 +34,7 @@ func TestStores(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			s, err := openJetStream(t.Context(), b, "local")
+			s, err := openJetStream(t.Context(), b, "local", 0)
 			if err != nil {
 				t.Fatal(err)
 			}

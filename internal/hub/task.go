@@ -252,9 +252,11 @@ func (t *task) settle(e ending) error {
 	t.settling = true
 	t.stopFlush()
 	body, err := t.body(final, e)
-	hadOutput := t.turn != nil && t.turn.storedAny
+	tn := t.turn
+	hadOutput := tn != nil && tn.storedAny
 	t.mu.Unlock()
 
+	t.saveTrace(tn)
 	if err == nil {
 		err = t.write(t.head(final, e.live), body)
 	}
@@ -489,6 +491,7 @@ func (t *task) flushNow() {
 		}
 	}
 	t.storeOutput()
+	t.flushTrace()
 }
 
 // stateName returns a state in the spelling of the hub's specification.

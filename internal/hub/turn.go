@@ -34,6 +34,7 @@ type turn struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	watch  *process.Watch // of the timeout; paused while the user is asked
+	rec    *recorder      // nil for a turn without a trace
 
 	text    strings.Builder
 	shown   int  // bytes of text that were emitted
@@ -110,6 +111,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		}
 	}()
 	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, requestedDir(msg))
+	tn.record(msg, s)
 	if err != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
 	}
@@ -129,7 +131,9 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	if from != nil {
 		turn.Chain, turn.TraceParent = from.Chain, from.TraceParent
 	}
+	repository := tn.watchChanges(s.dir)
 	out, err = s.session.Turn(tn.ctx, turn, (*handler)(tn))
+	tn.rec.setGit(repository.end(context.WithoutCancel(tn.ctx)))
 	t.mu.Lock()
 	saved := tn.session
 	t.mu.Unlock()
@@ -166,9 +170,11 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	t.outcomeMeta(tn, out)
 	tn.publishEnd(out)
 	e := t.ending(tn, p.timeout, out, err, cause)
+	tn.rec.end(TraceState(stateName(e.state)), errorTrace(e.message), tn.usage, out.Model)
 	if len(t.waiting) > 0 && (out.Status == runner.OutcomeCompleted || out.Status == runner.OutcomeInputRequired) && cause == nil {
 		t.proceed(tn, e)
 		t.mu.Unlock()
+		t.saveTrace(tn)
 		if err := t.store(context.Background()); err != nil {
 			t.hub.log.Warn("a task could not be stored between two turns", "task", t.id, "error", err)
 		} else if tn.storedAny {
@@ -400,12 +406,16 @@ type handler turn
 func (h *handler) Event(ev runner.Event) {
 	tn := (*turn)(h)
 	t := tn.task
+	recorded := tn.rec.event(ev)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if tn.over {
 		return // a driver that continues after its turn
 	}
 	tn.start()
+	if recorded {
+		t.flushSoon()
+	}
 	switch ev := ev.(type) {
 	case runner.TextDelta:
 		tn.addText(ev.Text)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,7 +20,6 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
-	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -470,21 +468,9 @@ func (d *workDirs) removeWorktree(ctx context.Context, agentID, contextID, path 
 	return nil
 }
 
-// run runs git and returns its output without the last line end. git gets the
-// environment of an agent: the hub's GIT_* variables could redirect it.
+// run runs git with the time for a checkout, see runGit.
 func (d *workDirs) run(ctx context.Context, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
-	cmd.Env = process.Environ(os.Environ(), nil, map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"})
-	cmd.WaitDelay = process.DefaultWaitDelay
-	out, err := cmd.Output()
-	if err != nil {
-		stderr := ""
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			stderr = text.Cut(string(exit.Stderr), 4<<10)
-		}
-		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(stderr))
-	}
-	return strings.TrimSuffix(string(out), "\n"), nil
+	return runGit(ctx, dir, maxGitOutput, nil, args...)
 }

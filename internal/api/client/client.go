@@ -136,6 +136,11 @@ func (c *Client) Task(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskGet, dialect.TaskParams{ID: id})
 }
 
+// Trace returns the traces of a task's last turns.
+func (c *Client) Trace(ctx context.Context, id string) (*dialect.TaskTrace, error) {
+	return get[dialect.TaskTrace](ctx, c, dialect.MethodTasksTrace, dialect.TraceParams{ID: id})
+}
+
 // Cancel cancels a task and the tasks delegated from it. It returns when all their processes have ended.
 func (c *Client) Cancel(ctx context.Context, id string) (*dialect.Task, error) {
 	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id})

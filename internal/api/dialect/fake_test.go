@@ -21,6 +21,7 @@ var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // fakeHub is a Hub with results that the test sets. It records its calls.
 type fakeHub struct {
+	traces hub.TraceQuery
 	alone  bool          // CancelAlone was called
 	err    error         // of every method
 	task   *a2a.Task     // of every method that returns one
@@ -75,6 +76,11 @@ func (f *fakeHub) subscription() (dialect.Subscription, error) {
 func (f *fakeHub) Task(_ context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error) {
 	f.id, f.length = id, historyLength
 	return f.task, f.err
+}
+
+func (f *fakeHub) Traces(_ context.Context, id a2a.TaskID, q hub.TraceQuery) ([]hub.Trace, int, error) {
+	f.id, f.traces = id, q
+	return []hub.Trace{{Task: id, Turn: 1, State: "completed"}}, 1, f.err
 }
 
 func (f *fakeHub) Tasks(_ context.Context, query hub.TaskQuery) (hub.TaskPage, error) {

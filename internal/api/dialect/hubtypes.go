@@ -14,6 +14,7 @@ const (
 	MethodAgentsHealth = "hub/agents/health"
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
+	MethodTasksTrace   = "hub/tasks/trace"
 	MethodContextsList = "hub/contexts/list"
 	MethodIDs          = "hub/ids"
 	MethodDirCheck     = "hub/workdir/check"    // only on the socket
@@ -279,6 +280,20 @@ type TasksListParams struct {
 	// HistoryLength is the most messages per task; default 0.
 	HistoryLength    *int `json:"historyLength,omitempty"`
 	IncludeArtifacts bool `json:"includeArtifacts,omitempty"`
+}
+
+// TraceParams are the parameters of hub/tasks/trace.
+type TraceParams struct {
+	ID    string `json:"id"`
+	Turn  int    `json:"turn,omitempty"`  // the only turn, from 1; default the last ones
+	Limit int    `json:"limit,omitempty"` // 1..50 turns, default 20
+}
+
+// TaskTrace is the result of hub/tasks/trace.
+type TaskTrace struct {
+	TaskID string      `json:"taskId"`
+	Turns  int         `json:"turns"`  // that have begun
+	Traces []hub.Trace `json:"traces"` // the oldest first
 }
 
 // ContextsListParams are the parameters of hub/contexts/list.

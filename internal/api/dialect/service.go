@@ -46,6 +46,7 @@ type Hub interface {
 	Subscribe(ctx context.Context, id a2a.TaskID) (Subscription, error)
 	Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a.Task, error)
 	Tasks(ctx context.Context, query hub.TaskQuery) (hub.TaskPage, error)
+	Traces(ctx context.Context, id a2a.TaskID, query hub.TraceQuery) (traces []hub.Trace, turns int, err error)
 	Cancel(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
 	CancelAlone(ctx context.Context, id a2a.TaskID) (*a2a.Task, error)
 	Contexts(ctx context.Context, limit int) ([]hub.ContextInfo, error)
@@ -169,6 +170,7 @@ func New(cfg Config) *Service {
 		MethodAgentsHealth: withText("agentId", s.agentsHealth),
 		MethodTasksList:    s.tasks,
 		MethodTasksPage:    s.tasks,
+		MethodTasksTrace:   s.tasksTrace,
 		MethodContextsList: s.contextsList,
 		MethodIDs:          s.ids,
 		MethodSend:         s.send,
@@ -334,6 +336,25 @@ func (s *Service) tasks(c *call) action {
 		return &TaskPage{Tasks: tasks, Total: found.Total, NextCursor: found.NextCursor}, err
 	}
 }
+
+// tasksTrace answers hub/tasks/trace.
+func (s *Service) tasksTrace(c *call) action {
+	id := c.requiredText("id", maxID)
+	query := hub.TraceQuery{}
+	if turn := c.integer("turn", 1, maxOffset); turn != nil {
+		query.Turn = int(*turn)
+	}
+	if limit := c.integer("limit", 1, maxTraces); limit != nil {
+		query.Limit = int(*limit)
+	}
+	return func(ctx context.Context) (any, error) {
+		traces, turns, err := s.cfg.Hub.Traces(ctx, a2a.TaskID(id), query)
+		return &TaskTrace{TaskID: id, Turns: turns, Traces: append([]hub.Trace{}, traces...)}, err
+	}
+}
+
+// maxTraces bounds the turns of one result of hub/tasks/trace.
+const maxTraces = 50
 
 func (s *Service) contextsList(c *call) action {
 	limit := cmp.Or(c.limit("limit"), 50)

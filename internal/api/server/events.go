@@ -38,14 +38,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispa
 	if rpcErr == nil || stream.Started() {
 		return // a client continues after the last event that it has
 	}
-	status := http.StatusServiceUnavailable
-	switch rpcErr.Code {
-	case jsonrpc.CodeInvalidParams:
-		status = http.StatusBadRequest
-	case jsonrpc.CodeMethodNotFound:
-		status = http.StatusNotFound
-	}
-	writeJSON(w, status, jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
+	writeJSON(w, statusOf(rpcErr), jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
 }
 
 // eventsParams returns the parameters of hub/events in a request. The method checks them.

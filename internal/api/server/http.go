@@ -3,6 +3,7 @@ package server
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /{$}", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, false) })
 	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
 	s.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { s.events(w, r, d) })
+	s.mux.HandleFunc("GET /tasks/{id}/trace", func(w http.ResponseWriter, r *http.Request) { s.trace(w, r, d) })
 	s.mux.HandleFunc("GET "+healthPath, s.health)
 	s.mux.HandleFunc("GET "+hubCardPath, func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
 	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards()) })
@@ -145,6 +147,49 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, status, body)
+}
+
+// trace answers GET /tasks/{id}/trace with the result of hub/tasks/trace.
+func (s *Server) trace(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher) {
+	params := map[string]any{"id": r.PathValue("id")}
+	for _, name := range []string{"turn", "limit"} {
+		if v := r.URL.Query().Get(name); v != "" {
+			params[name] = json.Number(v)
+			if !json.Valid([]byte(v)) {
+				params[name] = v // hub/tasks/trace says what is wrong
+			}
+		}
+	}
+	raw, err := rawjson.Append(nil, params)
+	if err != nil {
+		refuseInternal(w)
+		return
+	}
+	result, rpcErr := d.Call(r.Context(), jsonrpc.Request{Method: dialect.MethodTasksTrace, Params: raw}, nil)
+	if rpcErr != nil {
+		writeJSON(w, statusOf(rpcErr), jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
+		return
+	}
+	body, err := rawjson.Append(nil, result)
+	if err != nil {
+		refuseInternal(w)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	writeJSON(w, http.StatusOK, body)
+}
+
+// statusOf returns the HTTP status of a path that answers without JSON-RPC's envelope.
+func statusOf(err *jsonrpc.Error) int {
+	switch err.Code {
+	case jsonrpc.CodeInvalidParams:
+		return http.StatusBadRequest
+	case jsonrpc.CodeMethodNotFound, dialect.CodeTaskNotFound:
+		return http.StatusNotFound
+	case jsonrpc.CodeInternalError:
+		return http.StatusInternalServerError
+	}
+	return http.StatusServiceUnavailable
 }
 
 func (s *Server) agentCard(w http.ResponseWriter, r *http.Request) {

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
-	"github.com/parleyhub/parley/internal/hub"
 )
 
 func (a *app) taskCommand() *cobra.Command {
@@ -19,14 +17,22 @@ func (a *app) taskCommand() *cobra.Command {
 }
 
 func (a *app) taskShowCommand() *cobra.Command {
-	return a.commandOn("show TASK", taskIDs, "Show a task: its state, messages and artifacts",
-		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*dialect.Task, error) {
+	trace := false
+	cmd := a.commandOn("show TASK", taskIDs, "Show a task: its state, messages and artifacts",
+		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*shownTask, error) {
 			id, err := taskID(ctx, c, args[0])
 			if err != nil {
 				return nil, err
 			}
-			return c.Task(ctx, id)
-		}, a.printTask))
+			task, err := c.Task(ctx, id)
+			if err != nil || !trace {
+				return &shownTask{Task: task}, err
+			}
+			traces, err := c.Trace(ctx, task.ID)
+			return &shownTask{Task: task, TaskTrace: traces}, err
+		}, a.printShown))
+	cmd.Flags().BoolVar(&trace, "trace", false, "show what the agent did in each turn: tool calls, questions, changes, usage")
+	return cmd
 }
 
 func (a *app) taskCancelCommand() *cobra.Command {
@@ -76,18 +82,9 @@ func (a *app) taskFollowCommand() *cobra.Command {
 }
 
 func (a *app) printTask(task *dialect.Task) {
-	row := func(label, value string) {
-		if value != "" {
-			fmt.Fprintf(a.stdout, "%s %s\n", a.style.dim(fmt.Sprintf("%-8s", label)), value)
-		}
-	}
-	row("task", plain(task.ID))
-	row("state", a.state(task.Status.State)+a.style.dim(" "+ago(time.Now(), task.Status.Timestamp.Time)))
-	row("agent", oneLine(agentOf(task)))
-	row("context", plain(task.ContextID))
-	row("works in", plain(workDirText(hub.WorkDirIn(task.Metadata))))
+	a.printFacts(task)
 	for _, notice := range notices(task) {
-		row("note", notice)
+		a.fact("note", notice)
 	}
 	for _, m := range task.History {
 		a.printMessage(m)

@@ -273,6 +273,11 @@ func (d *daemon) openHub(ctx context.Context) error {
 		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
 		Trusted: config.NewTrust(d.cfg.DataDir).Dirs, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,
+		Trace: hub.TraceConfig{
+			Disabled: !d.cfg.Tasks.Trace.Enabled, TTL: d.cfg.Tasks.Trace.Retention,
+			MaxBytes: d.cfg.Tasks.Trace.MaxBytes, TotalBytes: int64(d.cfg.Tasks.Trace.TotalBytes),
+		},
+		Secrets: []string{d.cfg.HTTP.Token},
 	})
 	if err != nil {
 		return err

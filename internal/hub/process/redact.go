@@ -2,6 +2,7 @@ package process
 
 import (
 	"cmp"
+	"encoding/json"
 	"io"
 	"regexp"
 	"slices"
@@ -45,10 +46,15 @@ var secretText = sync.OnceValue(func() []*regexp.Regexp {
 // The nil Redactor recognizes secrets only by their format.
 type Redactor struct{ values *strings.Replacer }
 
-// NewRedactor returns a redactor that also recognizes the values of variables of env whose
-// names look like those of secrets.
-func NewRedactor(env []string) *Redactor {
+// NewRedactor returns a redactor that also recognizes secrets, and the values of variables of env whose names look
+// like those of secrets. It recognizes them in JSON, too.
+func NewRedactor(env []string, secrets ...string) *Redactor {
 	var values []string
+	for _, s := range secrets {
+		if len(s) >= minSecret {
+			values = append(values, s)
+		}
+	}
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
 		if name != MarkerEnv && len(value) >= minSecret && secretName().MatchString(name) {
@@ -58,6 +64,9 @@ func NewRedactor(env []string) *Redactor {
 	if len(values) == 0 {
 		return nil
 	}
+	for _, v := range values {
+		values = append(values, inJSON(v)...)
+	}
 	// The longest first, so that a value within another leaves no remainder.
 	slices.SortFunc(values, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	pairs := make([]string, 0, 2*len(values))
@@ -65,6 +74,24 @@ func NewRedactor(env []string) *Redactor {
 		pairs = append(pairs, v, redacted)
 	}
 	return &Redactor{values: strings.NewReplacer(pairs...)}
+}
+
+// inJSON returns the forms of a value in JSON strings that differ from it.
+func inJSON(value string) []string {
+	var forms []string
+	for _, escapeHTML := range []bool{true, false} {
+		var b strings.Builder
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(escapeHTML)
+		if enc.Encode(value) != nil {
+			continue // a string always encodes
+		}
+		form := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(b.String(), "\n"), `"`), `"`)
+		if form != value && !slices.Contains(forms, form) {
+			forms = append(forms, form)
+		}
+	}
+	return forms
 }
 
 // Redact returns s without its secrets, as valid UTF-8.

@@ -1,0 +1,138 @@
+package hub_test
+
+import (
+	"context"
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+// busy is an agent whose turn has everything that a trace records.
+func busy() *fakeAgent {
+	return &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		h.Event(runner.SessionStarted{ID: "s", Model: "m-1"})
+		h.Event(runner.ToolCall{ID: "1", Name: "Bash", Title: "Bash: ls", Status: runner.ToolRunning, Input: json.RawMessage(`{"command":"ls"}`)})
+		h.Event(runner.Notice{Text: "tried again"})
+		answer, err := h.Permission(ctx, runner.PermissionRequest{ID: "q", Title: "Run ls?", Options: []runner.PermissionOption{
+			{ID: "yes", Kind: runner.AllowOnce}, {ID: "no", Kind: runner.RejectOnce}}})
+		if err != nil {
+			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+		}
+		h.Event(runner.ToolCall{ID: "1", Status: runner.ToolCompleted, Output: "a token=abcdefghijkl " + answer.OptionID})
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done", Usage: runner.Usage{InputTokens: 5}}, nil
+	}}
+}
+
+func traces(t *testing.T, h *hub.Hub, id string, q hub.TraceQuery) []hub.Trace {
+	t.Helper()
+	list, _, err := h.Traces(t.Context(), a2a.TaskID(id), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestATraceHasWhatATurnDid(t *testing.T) {
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	project := t.TempDir()
+	if out, err := exec.Command("git", "init", "-q", project).CombinedOutput(); err != nil {
+		t.Fatalf("%s", out)
+	}
+	cfg := hub.Config{Bus: b, DataDir: t.TempDir(), WorkRoots: []string{project}, Agents: []hub.Agent{{Definition: working("a"), Runner: busy()}}}
+	h := newHub(t, cfg, nil)
+	req := request("a", "look")
+	req.Message.Metadata = map[string]any{hub.MetaWorkDir: project}
+	asks := send(t, h, req)
+	running := traces(t, h, string(asks.ID), hub.TraceQuery{})
+	if len(running) != 1 || running[0].State != hub.TraceRunning || len(running[0].Questions) != 1 || running[0].Questions[0].Answer != nil {
+		t.Errorf("while it asks: %+v", running)
+	}
+	answer := request("a", "yes")
+	answer.Message.TaskID = asks.ID
+	send(t, h, answer)
+	for _, where := range []string{"in memory", "after a restart"} {
+		list := traces(t, h, string(asks.ID), hub.TraceQuery{})
+		if len(list) != 1 {
+			t.Fatalf("%s: %+v", where, list)
+		}
+		got := list[0]
+		if got.State != "completed" || got.Prompt != "look" || got.Model != "m-1" || got.WorkDir == nil || got.StartedAt.After(got.EndedAt) ||
+			got.Usage.InputTokens != 5 || len(got.Notices) != 1 || got.Git == nil || got.Derived {
+			t.Errorf("%s: %+v", where, got)
+		}
+		if c := got.Tools[0]; c.Status != runner.ToolCompleted || c.Name != "Bash" || string(c.Input) != `{"command":"ls"}` || c.Output != "a token=[redacted] yes" || c.EndedAt.IsZero() {
+			t.Errorf("%s: %+v", where, c)
+		}
+		if q := got.Questions[0]; q.Title != "Run ls?" || q.Answer == nil || !q.Answer.Allowed || q.Answer.By != "user" || len(q.Options) != 2 {
+			t.Errorf("%s: %+v", where, q)
+		}
+		if err := h.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		h = newHub(t, cfg, nil)
+	}
+	if _, _, err := h.Traces(t.Context(), asks.ID, hub.TraceQuery{Turn: 2}); hub.CodeOf(err) != hub.CodeInvalid {
+		t.Error(err)
+	}
+	if _, _, err := h.Traces(t.Context(), "none", hub.TraceQuery{}); hub.CodeOf(err) != hub.CodeTaskNotFound {
+		t.Error(err)
+	}
+}
+
+func TestATurnWithoutARecordIsDerivedFromItsTask(t *testing.T) {
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	if err := hub.Seed(t.Context(), b, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	h := newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"a": echo()})
+	page, err := h.Tasks(t.Context(), hub.TaskQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, task := range map[string]string{"what is the time?": string(page.Tasks[0].ID), "hello": string(send(t, h, request("a", "hello")).ID)} {
+		list := traces(t, h, task, hub.TraceQuery{})
+		if len(list) != 1 || list[0].Prompt != want || list[0].State != "completed" || !list[0].Derived {
+			t.Errorf("%+v", list)
+		}
+	}
+}
+
+// A hub that is killed leaves the record of what was known, marked as interrupted.
+func TestTheTraceOfAKilledHubIsInterrupted(t *testing.T) {
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	data := t.TempDir()
+	begun := make(chan struct{})
+	stuck := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		h.Event(runner.ToolCall{ID: "1", Title: "make"})
+		close(begun)
+		<-ctx.Done()
+		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	}}
+	cfg := hub.Config{Bus: b, DataDir: data, Agents: []hub.Agent{{Definition: working("a"), Runner: stuck}}}
+	h := newHub(t, cfg, nil)
+	task, err := h.Send(t.Context(), request("a", "build"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	if err := hub.AwaitTrace(t.Context(), b, task.ID); err != nil {
+		t.Fatal(err)
+	}
+	// A second hub on the same store finds what a killed one leaves.
+	second := newHub(t, hub.Config{Bus: b, DataDir: data}, nil)
+	list := traces(t, second, string(task.ID), hub.TraceQuery{})
+	if len(list) != 1 || list[0].State != hub.TraceInterrupted || list[0].Prompt != "build" || !list[0].EndedAt.IsZero() {
+		t.Errorf("%+v", list)
+	}
+	if strings.Contains(list[0].Prompt, "\x00") || time.Since(list[0].StartedAt) > time.Hour {
+		t.Errorf("%+v", list[0])
+	}
+}
