@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,4 +116,23 @@ func Milliseconds(s string) int64 {
 		return -1
 	}
 	return milliseconds(d)
+}
+
+// ReadOpen reads a pipe as a command does, with other limits.
+func ReadOpen(stdin io.Reader, stderr io.Writer, note, limit time.Duration) (string, error) {
+	a := &app{name: "parley", stdin: stdin, stderr: stderr, getenv: os.Getenv}
+	return a.readOpen(context.Background(), note, limit)
+}
+
+// DescribeInput returns the lines of a tool's input in JSON, without colours.
+func DescribeInput(raw string) string {
+	var v any
+	if err := json.Unmarshal([]byte(raw), &v); err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for _, l := range describeInput(v) {
+		lines = append(lines, l.text)
+	}
+	return strings.Join(lines, "\n")
 }

@@ -109,6 +109,7 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
 	}
+	a.warnUnread("loop run")
 	list, err := ralph.Open(path)
 	if err != nil {
 		return usage("%v", err)

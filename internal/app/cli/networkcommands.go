@@ -272,6 +272,10 @@ func (a *app) networkSendCommand() *cobra.Command {
 	var wait bool
 	cmd := command("send AGENT MESSAGE", "Send a message to an agent, by its GUID or its handle",
 		a.onNetwork(func(ctx context.Context, n *agentnet.Network, args []string) error {
+			texts, err := a.withPiped(ctx, args[1])
+			if err != nil {
+				return err
+			}
 			guid, err := findAgent(ctx, n, args[0])
 			if err != nil {
 				return err
@@ -280,7 +284,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			sent, err := me.Send(ctx, mail.Message{Recipient: guid, Text: args[1]})
+			sent, err := me.Send(ctx, mail.Message{Recipient: guid, Text: strings.Join(texts, "\n\n")})
 			if err != nil {
 				return err
 			}

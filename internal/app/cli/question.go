@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // permission returns the permission that a task asks for, nil if it asks a free question.
@@ -60,33 +61,15 @@ func (a *app) printPermission(q *hub.PermissionData) {
 	if q.Tool != "" {
 		fmt.Fprintf(a.stderr, "  tool   %s\n", oneLine(q.Tool))
 	}
-	if q.Input != nil {
-		fmt.Fprintf(a.stderr, "  input  %s\n", indent(describeInput(q.Input)))
-	}
-}
-
-// maxInput bounds how much of a tool's input a question shows, in characters. The question
-// says how much is cut: the user should know that some of it is hidden.
-const maxInput = 4000
-
-func describeInput(input any) string {
-	m, _ := input.(map[string]any)
-	text, ok := m["command"].(string)
-	if !ok || text == "" || len(m) > 1 {
-		raw, err := json.MarshalIndent(input, "", "  ")
-		if err != nil {
-			return "(cannot be shown)"
+	shown := 0
+	for _, line := range describeInput(q.Input) {
+		if shown += len([]rune(line.text)) + 1; shown > maxInput {
+			fmt.Fprintln(a.stderr, "  … more is not shown; see the JSON: "+a.self()+" task show --format json")
+			break
 		}
-		text = string(raw)
+		fmt.Fprintf(a.stderr, "  %s\n", line.paint(s))
 	}
-	text = plain(text)
-	if runes := []rune(text); len(runes) > maxInput {
-		return string(runes[:maxInput]) + fmt.Sprintf("\n… %d more characters are not shown", len(runes)-maxInput)
-	}
-	return text
 }
-
-func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n         ") }
 
 // askUser asks the user a task's question. It returns the answer, nil without one.
 func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, error) {
@@ -96,6 +79,9 @@ func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, e
 	if q == nil {
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent asks:"), strings.TrimSpace(plain(task.Status.Message.Text())))
 		line, err := a.readLine(ctx, "> ")
+		if errors.Is(err, errInterrupted) {
+			return nil, a.answerLater(task)
+		}
 		if err != nil || strings.TrimSpace(line) == "" {
 			return nil, err
 		}
@@ -107,16 +93,55 @@ func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, e
 		fmt.Fprintf(a.stderr, "  %s %s\n", a.errStyle.bold(strconv.Itoa(i+1)), oneLine(o.Name))
 	}
 	for {
-		line, err := a.readLine(ctx, fmt.Sprintf("1-%d? ", len(q.Options)))
+		line, err := a.readLine(ctx, fmt.Sprintf("y, n or 1-%d? ", len(q.Options)))
+		if errors.Is(err, errInterrupted) {
+			return nil, a.answerLater(task)
+		}
 		if err != nil || strings.TrimSpace(line) == "" {
 			return nil, err
 		}
-		if n, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && n >= 1 && n <= len(q.Options) {
-			part := dialect.DataPart(map[string]any{"optionId": q.Options[n-1].ID, "requestId": q.RequestID})
+		if o, ok := optionOf(q.Options, line); ok {
+			part := dialect.DataPart(map[string]any{"optionId": o.ID, "requestId": q.RequestID})
 			return &part, nil
 		}
-		fmt.Fprintf(a.stderr, "  a number from 1 to %d, or nothing to decide later\n", len(q.Options))
+		fmt.Fprintf(a.stderr, "  y, n, a number from 1 to %d, or the beginning of an answer; nothing to decide later\n", len(q.Options))
 	}
+}
+
+// answerLater is the result of a Ctrl-C at a question, which stays open.
+func (a *app) answerLater(task *dialect.Task) error {
+	return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "the agent still waits for the answer",
+		Remedy: fmt.Sprintf("answer later with: %s send --task %s ANSWER; or stop it with: %s task cancel %s", a.self(), plain(task.ID), a.self(), plain(task.ID))}
+}
+
+// optionOf returns the option that a person's answer selects: y and n, a number from 1, an id, or the only name that
+// begins with it.
+func optionOf(options []runner.PermissionOption, answer string) (runner.PermissionOption, bool) {
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	switch n, err := strconv.Atoi(answer); {
+	case answer == "":
+		return runner.PermissionOption{}, false
+	case err == nil && n >= 1 && n <= len(options):
+		return options[n-1], true
+	case answer == "y" || answer == "yes":
+		return runner.Choose(options, runner.Allow)
+	case answer == "n" || answer == "no":
+		return runner.Choose(options, runner.Reject)
+	}
+	var found []runner.PermissionOption
+	for _, o := range options {
+		name := strings.ToLower(oneLine(o.Name))
+		if name == answer || strings.ToLower(o.ID) == answer {
+			return o, true
+		}
+		if strings.HasPrefix(name, answer) {
+			found = append(found, o)
+		}
+	}
+	if len(found) != 1 {
+		return runner.PermissionOption{}, false
+	}
+	return found[0], true
 }
 
 // readLine reads one line from the user; at the end of the input it returns an empty one.

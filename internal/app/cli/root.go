@@ -143,7 +143,7 @@ func (a *app) root() *cobra.Command {
 			"with one command: " + a.name + " send AGENT MESSAGE.",
 		Example: "  " + a.name + ` send echo "hello"             # starts the hub if it is not running
   ` + a.name + ` send claude-code "fix the tests"
-  git diff | ` + a.name + ` send codex -
+  git diff | ` + a.name + ` send codex "review this"
   ` + a.name + ` agents --health`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

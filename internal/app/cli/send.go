@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -18,9 +16,6 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub"
 )
-
-// maxMessage bounds a message from standard input, in bytes. The hub accepts requests of up to 10 MiB.
-const maxMessage = 8 << 20
 
 type sendFlags struct {
 	context string
@@ -38,8 +33,12 @@ func (a *app) sendCommand() *cobra.Command {
 		func(cmd *cobra.Command, args []string) error {
 			return a.send(cmd.Context(), f, args)
 		})
-	cmd.Long = `Send a message to an agent and print its answer. "-" as the message reads it from
-standard input. If no hub is running, one is started in the background first.
+	cmd.Long = `Send a message to an agent and print its answer. If no hub is running, one is started in
+the background first.
+
+What is piped to the command is sent with the message, as a second text behind it. "-" as
+the message is what is piped alone. A pipe from which nothing has come for a minute is an
+error; in a script that inherits one, add </dev/null.
 
 The first Ctrl-C cancels the task and waits until its processes have ended; a
 second Ctrl-C exits, and the task keeps running. --detach does not wait at all.
@@ -49,7 +48,7 @@ current directory, else that directory, or --dir. The first time you are asked w
 agents may work there; "trust" allows it without a question. --worktree gives the
 conversation a git worktree on a branch of its own, --scratch an empty directory.`
 	cmd.Example = "  " + a.name + ` send echo "hello"
-  git diff | ` + a.name + ` send claude-code - --context review
+  git diff | ` + a.name + ` send claude-code "review this" --context review
   ` + a.name + ` send codex "fix the failing test" --worktree
   ` + a.name + ` send --task TASK "yes"        # answer a question of a task`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -86,17 +85,9 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 		agent = args[0]
 	}
 	fromStdin := text == "-"
-	if fromStdin {
-		var err error
-		if text, err = readMessage(a.stdin); err != nil {
-			return err
-		}
-	}
-	if strings.TrimSpace(text) == "" {
-		return usage("the message is empty")
-	}
-	if !utf8.ValidString(text) {
-		return usage("the message is not valid UTF-8")
+	texts, err := a.withPiped(ctx, text)
+	if err != nil {
+		return err
 	}
 	var dir workDir
 	if f.task == "" { // a task has its directory already
@@ -120,7 +111,11 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 		return err
 	}
 	run := taskRun{app: a, client: c, live: f.stream, ask: !fromStdin && a.interactive(), noProject: dir.noProject}
-	params := f.params(agent, dialect.TextPart(text))
+	parts := make([]dialect.Part, len(texts))
+	for i, t := range texts {
+		parts[i] = dialect.TextPart(t)
+	}
+	params := f.params(agent, parts...)
 	dir.metadata(params.Message.Metadata)
 	if f.detach {
 		return run.detach(ctx, params)
@@ -128,22 +123,10 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	return run.send(ctx, params)
 }
 
-// readMessage reads a message without the newline that commands append to their output.
-func readMessage(r io.Reader) (string, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxMessage+1))
-	if err != nil {
-		return "", fmt.Errorf("read the message: %w", err)
-	}
-	if len(data) > maxMessage {
-		return "", usage("the message is longer than %d bytes", maxMessage)
-	}
-	return strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r"), nil
-}
-
-func (f sendFlags) params(agent string, part dialect.Part) dialect.SendParams {
+func (f sendFlags) params(agent string, parts ...dialect.Part) dialect.SendParams {
 	m := dialect.Message{
 		Kind: dialect.KindMessage, MessageID: uuid.NewString(), Role: dialect.RoleUser,
-		Parts: []dialect.Part{part}, ContextID: f.context, TaskID: f.task, Metadata: map[string]any{},
+		Parts: parts, ContextID: f.context, TaskID: f.task, Metadata: map[string]any{},
 	}
 	if agent != "" {
 		m.Metadata[hub.MetaTargetAgent] = agent

@@ -52,7 +52,8 @@ func (a *app) swarmRunCommand() *cobra.Command {
 		})
 	cmd.Long = `Have several agents work on a task and print the result. The parts come from a plan:
 a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
-asked to split the task (--planner). Without a plan every agent gets the whole task.
+asked to split the task (--planner). Without a plan every agent gets the whole task. What is
+piped to the command follows the task; "-" as the task is what is piped alone.
 
 The agents of this computer, also the planner, work in the project here: the git
 repository of the current directory, else that directory, or --dir. --worktree gives them
@@ -86,6 +87,13 @@ Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`
 }
 
 func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
+	if f.plan != "-" && task != "" {
+		texts, err := a.withPiped(ctx, task)
+		if err != nil {
+			return err
+		}
+		task = strings.Join(texts, "\n\n")
+	}
 	plan, err := a.swarmPlan(f, task)
 	if err != nil {
 		return err

@@ -127,6 +127,59 @@ func TestQuestionIsAnsweredAtTheTerminal(t *testing.T) {
 	}
 }
 
+func TestQuestionIsAnsweredInWords(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	for answer, want := range map[string]string{"y": "yes-once", "No": "no-once", "1": "yes-once", "allow": "yes-once", "rej": "no-once", "no-once": "no-once"} {
+		s := newScreen(t)
+		code := s.run(p, nil, nil, "send", "asks", "hi")
+		if text := s.await("1-2? "); !strings.Contains(text, "$ rm -rf build\r\n") {
+			t.Errorf("the command is shown as %q", text)
+		}
+		if _, err := s.master.WriteString(answer + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		if text := s.await("<end>"); <-code != 0 || !strings.Contains(text, "you said "+want) {
+			t.Errorf("%q: %q", answer, text)
+		}
+	}
+}
+
+func TestCtrlCAtAQuestionSaysHowToAnswerLater(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	signals := make(chan os.Signal, 1)
+	code := s.run(p, nil, signals, "send", "asks", "hi")
+	s.await("1-2? ")
+	signals <- os.Interrupt
+	text := s.await("<end>")
+	if c := <-code; c != 130 || !strings.Contains(text, "answer later with:") {
+		t.Errorf("exit %d, got %q", c, text)
+	}
+	if _, err := s.master.WriteString("\n"); err != nil { // ends the read of the terminal
+		t.Fatal(err)
+	}
+}
+
+func TestToolInputsAreReadable(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`{"command":"echo \"a\"\nls"}`:                                   "$ echo \"a\"\n  ls",
+		`{"command":["bash","-lc","rm -rf build"]}`:                      "$ bash '-lc' 'rm -rf build'",
+		`{"command":"ls\u001b[2J","description":"list <it>"}`:            "$ ls\ndescription: list <it>",
+		`{"file_path":"a.go","old_string":"x\ny","new_string":"z"}`:      "file a.go\n-x\n-y\n+z",
+		`{"file_path":"a.go","content":"one\ntwo\n"}`:                    "file a.go\n+one\n+two",
+		`{"file_path":"a","edits":[{"old_string":"x","new_string":""}]}`: "file a\n-x",
+		`{"path":"a","diff":"@@ -1 +1 @@\n-a\n+b"}`:                      "file a\n@@ -1 +1 @@\n-a\n+b",
+		`{"n":[1,"<"],"q":"x"}`:                                          "n: [1,\"<\"]\nq: x",
+		`"only text"`:                                                    "only text", `null`: "", `{}`: "",
+	} {
+		if got := cli.DescribeInput(in); got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", in, got, want)
+		}
+	}
+}
+
 func TestQuestionIsLeftOpenAtTheTerminal(t *testing.T) {
 	t.Parallel()
 	p, s := newHub(t), newScreen(t)
