@@ -144,6 +144,9 @@ type Options struct {
 	Validator   Validator // nil: every answer passes
 	StateFile   string    // the loop's progress; it locks out other loops
 	MaxAttempts int       // at an item before it is given up; 0 means DefaultMaxAttempts
+	// Retry takes up the items that were given up: their attempts count from the first again. The prompt of the next
+	// attempt has the last failure.
+	Retry bool
 	// Record is called with each step before the loop continues, for an audit log. An
 	// error ends the loop. Nil records nothing.
 	Record func(Step) error
@@ -200,6 +203,9 @@ func (l *Loop) Run(ctx context.Context) (sum Summary, err error) {
 		return sum, err
 	}
 	l.dropped = nil
+	if l.o.Retry {
+		l.state.reopen()
+	}
 	if err := l.step(Step{Kind: Began}); err != nil {
 		return sum, err
 	}

@@ -100,6 +100,15 @@ func (s *State) forget() {
 	}
 }
 
+// reopen makes the items that were given up open again.
+func (s *State) reopen() {
+	for _, p := range s.Items {
+		if p.Status == GivenUp {
+			p.Status, p.Attempt, p.Ref = Waiting, 0, ""
+		}
+	}
+}
+
 func (s *State) write(path string) error {
 	s.forget()
 	s.Updated = time.Now().UTC()

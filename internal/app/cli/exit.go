@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -55,6 +57,20 @@ var errInterrupted = errors.New("interrupted")
 
 func usage(format string, args ...any) error {
 	return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf(format, args...)}
+}
+
+// unreadable is the failure for a file that the user has named. The system's own text is not for people.
+func unreadable(path string, err error, remedy string) error {
+	f := &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: remedy}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.Message = fmt.Sprintf("there is no file %s", path)
+	case errors.Is(err, fs.ErrPermission):
+		f.Message = fmt.Sprintf("you may not read the file %s", path)
+	case errors.Is(err, syscall.EISDIR):
+		f.Message = fmt.Sprintf("%s is a directory", path)
+	}
+	return f
 }
 
 // explain converts any error to a failure.

@@ -30,7 +30,7 @@ func (a *app) loopCommand() *cobra.Command {
 	return group("loop", "Work through a task list, item by item",
 		"Gives the items of a task list to an agent or a swarm, one at a time. It checks each result\n"+
 			"with your command, retries with the output of a check that failed, and ticks completed items.",
-		a.loopRunCommand(), a.loopStatusCommand(), a.loopStopCommand())
+		a.loopRunCommand(), a.loopListCommand(), a.loopStatusCommand(), a.loopStopCommand())
 }
 
 type loopFlags struct {
@@ -42,6 +42,7 @@ type loopFlags struct {
 	attempts int
 	limit    time.Duration
 	noStart  bool
+	retry    bool
 }
 
 func (a *app) loopRunCommand() *cobra.Command {
@@ -68,8 +69,9 @@ The loop extends the lease of its item while it runs. After it has stopped, run 
 within the lease (workQueue.ackTimeout) to continue with the item; later another worker
 may have it.
 
-Ctrl-C or "loop stop" stop the loop. Run it again to continue where it stopped, also after
-it was killed. A task that an agent is working on continues meanwhile.`
+Ctrl-C or "loop stop" stop the loop and what works on its item, and wait for the end; a
+second Ctrl-C exits, and the work goes on. Run the loop again to continue where it stopped,
+also after it was killed. --retry takes up the items that were given up.`
 	cmd.Example = "  " + a.name + ` loop run TODO.md --agent claude-code -- go test ./...
   ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
   ` + a.name + ` loop run --queue go --follow --agent claude-code`
@@ -87,6 +89,7 @@ it was killed. A task that an agent is working on continues meanwhile.`
 	f.dirFlags.add(cmd, "let each item have a directory of its own")
 	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
 	timeVar(flags, &f.limit, "check-timeout", loop.DefaultCheckTime, time.Second, "how long the check may take")
+	flags.BoolVar(&f.retry, "retry", false, "take up the items that were given up")
 	noStartFlag(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
 	a.complete(cmd, "agent", agentIDs)
@@ -112,7 +115,7 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	a.warnUnread("loop run")
 	list, err := ralph.Open(path)
 	if err != nil {
-		return usage("%v", err)
+		return unreadable(path, err, "check the path; a list is Markdown with \"- [ ] do this\", or JSON")
 	}
 	dir, _, err := a.stateDir("", path)
 	if err != nil {
@@ -125,6 +128,10 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 
 // runLoopOnQueue works through a queue. The person who runs the command holds the items.
 func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) error {
+	if f.retry {
+		return &failure{Exit: exitUsage, Kind: "usage", Message: "--retry is for a list: the items of a queue that were given up are dead letters",
+			Remedy: "put one back with: " + a.self() + " network dead-letters --retry TASK"}
+	}
 	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
 	}
@@ -204,14 +211,24 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		return err
 	}
 	defer a.printWorkDir(tree, "")
+	record := loopRecord{Queue: f.queue}
+	if f.queue == "" {
+		record.List, _ = filepath.Abs(name) // stateDir has done the same
+	}
+	if err := writeLoopRecord(dir, record); err != nil {
+		return err
+	}
+	work := &loopWork{Client: c, app: a}
+	defer work.quiet()
 	log, err := audit.Open(filepath.Join(dir, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
 	if err != nil {
 		return loopFailure(err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	o := ralph.Options{
-		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Dispatcher: loop.Swarm(c, f.swarm, where.Path),
+		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Retry: f.retry, Dispatcher: loop.Swarm(work, f.swarm, where.Path),
 		Record: func(s ralph.Step) error {
+			work.quiet()
 			a.printStep(s)
 			if err := log.Append(s.Event(), nil); err != nil {
 				return err
@@ -221,7 +238,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		},
 	}
 	if f.agent != "" {
-		o.Dispatcher = loop.Agent(c, f.agent, where.Path, where.Project)
+		o.Dispatcher = loop.Agent(work, f.agent, where.Path, where.Project)
 	}
 	if len(check) > 0 {
 		o.Validator = &loop.Check{Argv: check, Limit: f.limit}
@@ -232,6 +249,11 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	}
 	sum, err := l.Run(ctx)
 	if err != nil {
+		if ralph.CodeOf(err) == ralph.CodeStopped {
+			if err := work.stop(ctx); err != nil {
+				return err
+			}
+		}
 		return loopFailure(err)
 	}
 	if a.json() {
@@ -268,7 +290,7 @@ func (a *app) reportStep(ctx context.Context, c *client.Client, name string, s r
 func loopFailure(err error) error {
 	switch code := ralph.CodeOf(err); {
 	case errors.Is(err, errInterrupted):
-		return errInterrupted
+		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "the loop was stopped", Remedy: "run the same command again to continue"}
 	case code == ralph.CodeStopped:
 		return &failure{Exit: exitInterrupted, Kind: "loop-stopped", Message: err.Error(), Remedy: "run the same command again to continue"}
 	case code == ralph.CodeUnavailable:

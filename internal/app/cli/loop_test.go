@@ -66,7 +66,7 @@ func TestLoopRunReportsItemsThatItGaveUp(t *testing.T) {
 	}{
 		{2, "missing LIST", []string{"--agent", "words"}},
 		{2, "missing --agent or --swarm", []string{path}},
-		{2, "cannot be found", []string{path + "x", "--agent", "words"}},
+		{2, "there is no file", []string{path + "x", "--agent", "words"}},
 		{2, "more than 0", []string{path, "--agent", "words", "--attempts", "0"}},
 		{2, "the check cannot be run", []string{path, "--agent", "words", "--", "./no-such-check"}},
 		{2, "the check cannot be run", []string{path, "--agent", "words", "--", "no-such-check"}},

@@ -158,7 +158,7 @@ func TestPicturesFitIntoSmallTerminals(t *testing.T) {
 	}
 }
 
-// After Ctrl-C the cursor is below the picture's last line; a swarm keeps running.
+// After Ctrl-C the cursor is below the picture's last line.
 func TestCtrlCEndsThePictureBelowItsLastLine(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
@@ -168,7 +168,7 @@ func TestCtrlCEndsThePictureBelowItsLastLine(t *testing.T) {
 		says string
 	}{
 		{[]string{"demo", "--pace", "1m"}, "works on ", ""},
-		{[]string{"swarm", "run", "--agents", "hangs", "wait"}, "running", "swarm stop "},
+		{[]string{"swarm", "run", "--agents", "hangs", "wait"}, "running", "is stopped"},
 	} {
 		s, signals := newScreen(t), make(chan os.Signal, 1)
 		code := s.run(p, nil, signals, tt.args...)

@@ -59,7 +59,8 @@ The agents of this computer, also the planner, work in the project here: the git
 repository of the current directory, else that directory, or --dir. --worktree gives them
 one git worktree together. Agents of other computers cannot see the directory.
 
-Ctrl-C ends this command and not the swarm; stop the swarm with "swarm stop".`
+The first Ctrl-C stops the swarm and waits until its agents have stopped; a second Ctrl-C
+exits, and the swarm keeps running. --detach does not wait at all.`
 	cmd.Example = "  " + a.name + ` swarm run --planner claude-code --agents claude-code,codex "review this repository"
   ` + a.name + ` swarm run --plan review.yaml
   ` + a.name + ` swarm run --agents gemini,codex "find the bug in parser.go"`
@@ -149,6 +150,12 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 		return err
 	}
 	err = a.followSwarm(ctx, c, s)
+	if errors.Is(err, errInterrupted) {
+		err = cmp.Or(a.stopStarted(ctx, "swarm "+shortID(s.ID), "swarm stop "+s.ID, func(ctx context.Context) error {
+			_, err := c.StopSwarm(ctx, s.ID, "by Ctrl-C")
+			return err
+		}), err)
+	}
 	a.printWorkDir(cmp.Or(tree, swarmWorkDir(s)), dir.noProject)
 	return err
 }
@@ -235,7 +242,7 @@ func (a *app) readPlanFile(path string) ([]byte, error) {
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
-			return nil, usage("--plan: %v", err)
+			return nil, unreadable(path, err, "check the path after --plan, or use --plan - for standard input")
 		}
 		defer file.Close()
 		r = file
@@ -281,7 +288,12 @@ func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, 
 	dir.Project = true // the planner may have a directory of its own
 	params := sendFlags{}.params(planner, dialect.TextPart(plannerPrompt(p.TaskDescription, agents)))
 	dir.metadata(params.Message.Metadata)
+	params.Message.Metadata[hub.MetaOnce] = uuid.NewString()
 	task, err := c.Send(ctx, params)
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		spinner.end()
+		return nil, cmp.Or(a.stopPlanner(ctx, c, params), error(errInterrupted))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -300,6 +312,20 @@ func (a *app) askPlanner(ctx context.Context, c *client.Client, planner string, 
 	return parts, nil
 }
 
+// stopPlanner stops the planner's task. The same message with its idempotency key returns the task instead of another.
+func (a *app) stopPlanner(ctx context.Context, c *client.Client, p dialect.SendParams) error {
+	blocking := false
+	p.Configuration = &dialect.SendConfig{Blocking: &blocking}
+	task, err := c.Send(context.WithoutCancel(ctx), p)
+	if err != nil || task.Status.State.Final() {
+		return err
+	}
+	return a.stopStarted(ctx, "task "+shortID(task.ID), "task cancel "+task.ID, func(ctx context.Context) error {
+		_, err := c.Cancel(ctx, task.ID)
+		return err
+	})
+}
+
 // followSwarm shows the progress of a swarm until it ends, and then its result. It retries while the hub is down.
 func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
 	view := a.swarmView()
@@ -314,7 +340,6 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 		case err == nil:
 			s = next
 		case ctx.Err() != nil && errors.Is(context.Cause(ctx), errInterrupted):
-			a.note("The swarm continues. Show it with: %s swarm show %s; stop it with: %s swarm stop %s", a.self(), s.ID, a.self(), s.ID)
 			return errInterrupted
 		}
 		if err := retry.after(ctx, err); err != nil {
@@ -471,7 +496,11 @@ func (a *app) swarmShowCommand() *cobra.Command {
 				return err
 			}
 			if follow {
-				return a.followSwarm(ctx, c, s)
+				err := a.followSwarm(ctx, c, s)
+				if errors.Is(err, errInterrupted) {
+					a.note("The swarm continues. Show it with: %s swarm show %s; stop it with: %s swarm stop %s", a.self(), s.ID, a.self(), s.ID)
+				}
+				return err
 			}
 			return a.print(s, func() { a.printSwarm(s) })
 		}))

@@ -99,7 +99,7 @@ func TestSwarmRunRefusesInvalidPlans(t *testing.T) {
 		args []string
 	}{
 		{2, "missing TASK", nil},
-		{2, "no such file", []string{"--plan", p.dir + "/none"}},
+		{2, "there is no file", []string{"--plan", p.dir + "/none"}},
 		{2, "unknown field", []string{"--plan", p.plan(t, "task: x")}},
 		{2, "must not be negative", []string{"x", "--attempts", "-1"}},
 		{2, "wait for each other", []string{"--plan", p.plan2(t, "taskDescription: x\nsubTasks: [{id: a, description: x, dependsOn: [a]}]")}},

@@ -197,7 +197,7 @@ func (a *app) printRemedy(task *dialect.Task) {
 
 // footer returns one line about a completed task: its ids, tokens and duration.
 func footer(task *dialect.Task, began time.Time) string {
-	facts := []string{"task " + plain(task.ID), "context " + plain(task.ContextID)}
+	facts := []string{"task " + shortID(plain(task.ID)), "context " + shortID(plain(task.ContextID))}
 	if usage, ok := task.Metadata[hub.MetaUsage].(map[string]any); ok {
 		in, _ := usage["inputTokens"].(float64)
 		out, _ := usage["outputTokens"].(float64)

@@ -50,11 +50,14 @@ func (d dispatcher) Dispatch(ctx context.Context, j ralph.Job, begins func(strin
 }
 
 // Resume implements [ralph.Dispatcher]. It makes the loop start the work again if it failed in an
-// earlier run because no agent could work: with the same reference it would fail again.
+// earlier run because no agent could work, or was stopped with the loop: with the same reference it would fail again.
 func (d dispatcher) Resume(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error) {
 	o, err := d(ctx, j, reference)
-	if errors.Is(err, errNoAgent) {
+	switch {
+	case errors.Is(err, errNoAgent):
 		err = &ralph.Error{Code: ralph.CodeLost, Message: "no agent could work on it", Err: err}
+	case errors.Is(err, errStopped):
+		err = &ralph.Error{Code: ralph.CodeLost, Message: "its work was stopped with the loop", Err: err}
 	}
 	return o, err
 }
@@ -62,6 +65,9 @@ func (d dispatcher) Resume(ctx context.Context, j ralph.Job, reference string) (
 // errNoAgent is the cause of failures that do not depend on the item: no agent can work, for
 // example because its program is missing.
 var errNoAgent = errors.New("no agent can work")
+
+// errStopped is the cause of failures of work that was canceled.
+var errStopped = errors.New("the work was stopped")
 
 func noAgent(text string) error {
 	return &ralph.Error{Code: ralph.CodeUnavailable, Message: text, Err: errNoAgent}
@@ -109,7 +115,11 @@ func awaitTask(ctx context.Context, h Hub, task *dialect.Task) (ralph.Outcome, e
 			case slices.Contains(noAgentCodes, code):
 				return ralph.Outcome{}, noAgent(text)
 			}
-			return ralph.Outcome{}, fmt.Errorf("the task is %s: %s", task.Status.State, text)
+			err := fmt.Errorf("the task is %s: %s", task.Status.State, text)
+			if task.Status.State == dialect.StateCanceled {
+				err = fmt.Errorf("%w: %w", err, errStopped)
+			}
+			return ralph.Outcome{}, err
 		}
 		select {
 		case <-time.After(pollInterval):
@@ -168,7 +178,11 @@ func awaitSwarm(ctx context.Context, h Hub, j ralph.Job, id string) (ralph.Outco
 		case session.Status == swarm.Failed && len(j.Item.Capabilities) == 0 && strings.HasPrefix(session.Error, string(swarm.CodeNoAgents)):
 			return ralph.Outcome{}, noAgent("the swarm failed: " + session.Error) // the item requires no capability
 		case session.Status == swarm.Failed:
-			return ralph.Outcome{}, errors.New("the swarm failed: " + session.Error)
+			err := errors.New("the swarm failed: " + session.Error)
+			if strings.HasPrefix(session.Error, "stopped: ") {
+				err = fmt.Errorf("%w: %w", err, errStopped)
+			}
+			return ralph.Outcome{}, err
 		}
 		after = session.Sequence
 	}

@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/loop"
+	"github.com/parleyhub/parley/ralph"
+	"github.com/parleyhub/parley/swarm"
+)
+
+// loopWork is the hub as a loop uses it. It records which task or swarm works on the present item, so that the command
+// can show what the agent does, and stop it. It is safe for concurrent use.
+type loopWork struct {
+	*client.Client
+	app *app
+
+	mu      sync.Mutex
+	task    string // that works now, "" if none does
+	swarm   string
+	doing   string
+	spinner *spinner
+}
+
+var _ loop.Hub = (*loopWork)(nil)
+
+// Send implements [loop.Hub].
+func (w *loopWork) Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error) {
+	task, err := w.Client.Send(ctx, p)
+	w.see(task, err)
+	return task, err
+}
+
+// Task implements [loop.Hub].
+func (w *loopWork) Task(ctx context.Context, id string) (*dialect.Task, error) {
+	task, err := w.Client.Task(ctx, id)
+	w.see(task, err)
+	return task, err
+}
+
+func (w *loopWork) see(task *dialect.Task, err error) {
+	if err != nil {
+		return
+	}
+	id := task.ID
+	if task.Status.State.Final() {
+		id = ""
+	}
+	doing := agentOf(task) + " " + string(task.Status.State)
+	if text := oneLine(task.Status.Message.Text()); text != "" && task.Status.State == dialect.StateWorking {
+		doing = agentOf(task) + ": " + text
+	}
+	w.now(id, "", doing)
+}
+
+// CreateSwarm implements [loop.Hub].
+func (w *loopWork) CreateSwarm(ctx context.Context, p swarm.Plan) (*swarm.Session, error) {
+	s, err := w.Client.CreateSwarm(ctx, p)
+	w.seeSwarm(s, err)
+	return s, err
+}
+
+// AwaitSwarm implements [loop.Hub].
+func (w *loopWork) AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error) {
+	s, err := w.Client.AwaitSwarm(ctx, id, after)
+	w.seeSwarm(s, err)
+	return s, err
+}
+
+func (w *loopWork) seeSwarm(s *swarm.Session, err error) {
+	if err != nil {
+		return
+	}
+	id, doing := s.ID, "swarm "+string(s.Status)
+	if s.Status.Ended() {
+		id = ""
+	}
+	for _, t := range s.SubTasks {
+		if t.Status == swarm.TaskRunning {
+			doing = "swarm: " + oneLine(t.AssignedAgent) + " works on it"
+		}
+	}
+	w.now("", id, doing)
+}
+
+// now records what works. The spinner shows it at a terminal; elsewhere each change is a line.
+func (w *loopWork) now(task, swarm, doing string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	changed := doing != w.doing
+	w.task, w.swarm, w.doing = task, swarm, doing
+	switch {
+	case !changed:
+	case isTerminal(w.app.stderr):
+		if w.spinner == nil {
+			w.spinner = w.app.spin(doing)
+		}
+		w.spinner.say(doing)
+	default:
+		w.app.note("  %s", fit(doing, 100))
+	}
+}
+
+// quiet removes the spinner, so that a line can be printed.
+func (w *loopWork) quiet() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spinner.end()
+	w.spinner, w.doing = nil, ""
+}
+
+// stop stops what works on the present item, and waits for its end. A second signal leaves it running. It does nothing
+// if nothing works.
+func (w *loopWork) stop(ctx context.Context) error {
+	w.quiet()
+	w.mu.Lock()
+	task, swarm := w.task, w.swarm
+	w.mu.Unlock()
+	switch {
+	case task != "":
+		return w.app.stopStarted(ctx, "task "+shortID(task), "task cancel "+task, func(ctx context.Context) error {
+			_, err := w.Cancel(ctx, task)
+			return err
+		})
+	case swarm != "":
+		return w.app.stopStarted(ctx, "swarm "+shortID(swarm), "swarm stop "+swarm, func(ctx context.Context) error {
+			_, err := w.StopSwarm(ctx, swarm, "with the loop")
+			return err
+		})
+	}
+	return nil
+}
+
+// stopStarted stops what this command has started, after the first Ctrl-C, and waits for the end. The second one
+// leaves it running; the error says so, and how to stop it.
+func (a *app) stopStarted(ctx context.Context, what, command string, stop func(context.Context) error) error {
+	a.note("stopping %s; a second Ctrl-C exits, and it keeps running", what)
+	ctx, cancel := a.interruptible(context.WithoutCancel(ctx))
+	defer cancel()
+	err := stop(ctx)
+	if err == nil {
+		a.note("%s is stopped", what)
+		return nil
+	}
+	if context.Cause(ctx) == errInterrupted { //nolint:errorlint // the cause itself
+		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: what + " keeps running", Remedy: "stop it with: " + a.self() + " " + command}
+	}
+	if f := a.explain(err); f.Kind == "task-not-cancelable" || f.Kind == "swarm-state" {
+		return nil // it has ended meanwhile
+	}
+	return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: what + " could not be stopped: " + err.Error(), Remedy: "stop it with: " + a.self() + " " + command}
+}
+
+// loopRecord says which list a directory of a loop's state belongs to.
+type loopRecord struct {
+	List  string `json:"list,omitempty"`  // the file's path
+	Queue string `json:"queue,omitempty"` // of the agents' network
+}
+
+const loopRecordFile = "loop.json"
+
+func writeLoopRecord(dir string, r loopRecord) error {
+	data, err := json.Marshal(r)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, loopRecordFile), data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write the state of the loop: %w", err)
+	}
+	return nil
+}
+
+// loopInfo is a loop in `loop list`. docs/json.md specifies its JSON.
+type loopInfo struct {
+	loopRecord
+	Running   bool      `json:"running"`
+	Completed int       `json:"completed"`
+	GivenUp   int       `json:"givenUp"`
+	Open      int       `json:"open"`
+	Current   string    `json:"current,omitempty"` // the text of the present item
+	Updated   time.Time `json:"updated"`
+	State     string    `json:"state"` // the state file
+}
+
+func (a *app) loopListCommand() *cobra.Command {
+	return command("list", "List the loops, running and stopped, and their progress", func(cmd *cobra.Command, _ []string) error {
+		cfg, err := a.load()
+		if err != nil {
+			return err
+		}
+		found, err := filepath.Glob(filepath.Join(cfg.DataDir, "loops", "*", loopRecordFile))
+		if err != nil {
+			return err
+		}
+		loops := []loopInfo{}
+		for _, file := range found {
+			info, err := readLoop(cmd.Context(), file)
+			if err != nil {
+				a.note("%s: %v", filepath.Dir(file), err)
+				continue
+			}
+			loops = append(loops, info)
+		}
+		slices.SortStableFunc(loops, func(x, y loopInfo) int { return y.Updated.Compare(x.Updated) })
+		a.loopsListing(time.Now()).print(a, a.stdout, loops)
+		return nil
+	})
+}
+
+func (a *app) loopsListing(now time.Time) listing[loopInfo] {
+	return listing[loopInfo]{
+		none: "No loop has run yet.",
+		columns: []column{
+			{heading: "LIST", weight: 1, least: 16}, {heading: "STATUS"}, {heading: "DONE"}, {heading: "OPEN"}, {heading: "GIVEN UP"},
+			{heading: "CHANGED", extra: true}, {heading: "ITEM", weight: 1, least: 12},
+		},
+		row: func(l loopInfo) []string {
+			status := "stopped"
+			switch {
+			case l.Running:
+				status = "running"
+			case l.Open == 0 && l.Current == "":
+				status = "finished"
+			}
+			name := cmp.Or(l.List, "queue "+l.Queue)
+			return []string{name, status, fmt.Sprint(l.Completed), fmt.Sprint(l.Open), fmt.Sprint(l.GivenUp), ago(now, l.Updated), l.Current}
+		},
+		paint: a.paintFirst,
+	}
+}
+
+// readLoop returns what is known of the loop with a record. Items of a file that the loop has not reached count as
+// open; those of a queue are not known.
+func readLoop(ctx context.Context, file string) (info loopInfo, err error) {
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &info.loopRecord)
+	}
+	if err != nil {
+		return info, err
+	}
+	info.State = filepath.Join(filepath.Dir(file), "state.json")
+	state, err := ralph.ReadState(info.State)
+	if err != nil {
+		return info, err
+	}
+	if info.Running, err = ralph.Running(info.State); err != nil {
+		return info, err
+	}
+	info.Updated = state.Updated
+	if p := state.Items[state.Current]; p != nil {
+		info.Current = p.Text
+	}
+	for _, p := range state.Items {
+		switch p.Status {
+		case ralph.Completed:
+			info.Completed++
+		case ralph.GivenUp:
+			info.GivenUp++
+		default:
+			info.Open++
+		}
+	}
+	if list, err := ralph.Open(info.List); info.List != "" && err == nil {
+		if items, err := list.Items(ctx); err == nil {
+			info.countItems(items)
+		}
+	}
+	return info, nil
+}
+
+// countItems counts the items of the list itself, of which some may be done by others.
+func (l *loopInfo) countItems(items []ralph.Item) {
+	l.Completed = 0
+	for _, item := range items {
+		if item.Done {
+			l.Completed++
+		}
+	}
+	l.Open = max(len(items)-l.Completed-l.GivenUp, 0)
+}
