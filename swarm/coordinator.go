@@ -96,6 +96,17 @@ type CoordinatorOptions struct {
 	MaxWritten int
 	Keep       time.Duration // the journal of an ended swarm; 0 means DefaultKeep
 	Logger     *slog.Logger  // nil discards
+	// Changed is called with each stored change of a swarm that this coordinator leads; nil for none. It must not block.
+	Changed func(Change)
+}
+
+// Change is a new state of a swarm or, with SubTask, of one of its sub-tasks.
+type Change struct {
+	Swarm   string
+	Status  Status // of the swarm; "" if a sub-task has changed
+	SubTask string
+	Agent   string // of the sub-task, "" if it has none
+	Result  SubTaskStatus
 }
 
 func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
@@ -104,6 +115,9 @@ func (o CoordinatorOptions) withDefaults() CoordinatorOptions {
 	}
 	if o.Aggregate == nil {
 		o.Aggregate = byID
+	}
+	if o.Changed == nil {
+		o.Changed = func(Change) {}
 	}
 	if o.Load == nil {
 		o.Load = func(string) int { return 0 }
@@ -211,6 +225,7 @@ func (c *Coordinator) lead(ctx context.Context, id string, x *state, first event
 		return Session{}, err
 	}
 	s := x.snapshot()
+	l.report([]event{first})
 	c.start(l)
 	return s, nil
 }

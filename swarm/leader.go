@@ -191,6 +191,7 @@ func (l *leader) commit(ctx context.Context) bool {
 			return false
 		}
 	}
+	l.report(l.events)
 	l.share(ctx)
 	effects := l.effects
 	l.events, l.effects = nil, nil
@@ -198,6 +199,24 @@ func (l *leader) commit(ctx context.Context) bool {
 		do()
 	}
 	return true
+}
+
+// report reports stored events to the Coordinator's owner.
+func (l *leader) report(events []event) {
+	for _, e := range events {
+		c := Change{Swarm: l.id, SubTask: e.subTask()}
+		switch {
+		case e.Created != nil, e.Status != nil:
+			c.Status = l.x.s.Status
+		case c.SubTask != "":
+			if t := l.x.find(c.SubTask); t != nil {
+				c.Agent, c.Result = t.AssignedAgent, t.Status
+			}
+		default:
+			continue
+		}
+		l.c.o.Changed(c)
+	}
 }
 
 // store appends one record. It retries failures until another coordinator has written or

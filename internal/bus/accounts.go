@@ -43,6 +43,7 @@ type accounts struct {
 
 	mu     sync.Mutex
 	byName map[string]*account
+	watch  *watch // nil without one
 }
 
 type account struct {
@@ -88,5 +89,11 @@ func (as *accounts) enable(name string, limits map[string]server.JetStreamAccoun
 	if err := acc.EnableJetStream(limits, nil); err != nil {
 		return nil, err
 	}
-	return acc, nil
+	as.mu.Lock()
+	w := as.watch
+	as.mu.Unlock()
+	if w == nil {
+		return acc, nil
+	}
+	return acc, w.open(as.server.GlobalAccount(), acc)
 }

@@ -11,6 +11,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -133,6 +136,23 @@ func encode(handle, text string, at time.Time) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// Subjects matches the subjects of all channels of a namespace.
+func Subjects(namespace string) string { return namespace + ".*" }
+
+// Decode decodes a message of any program on a subject of a namespace's channels, for those who watch them. The
+// message has no sequence.
+func Decode(namespace, subject string, header nats.Header, data []byte) (channel string, m Message, err error) {
+	channel, ok := strings.CutPrefix(subject, namespace+".")
+	if !ok {
+		return "", Message{}, fmt.Errorf("%s is not a subject of the namespace", text.Quote(subject, 80))
+	}
+	if m, err = decode(data); err != nil {
+		return "", Message{}, err
+	}
+	m.ID = header.Get(jetstream.MsgIDHeader)
+	return channel, m, nil
 }
 
 // decode decodes a message that this or another program has published.

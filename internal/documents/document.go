@@ -22,6 +22,7 @@ type Document struct {
 	name  string
 	store *store
 	log   *slog.Logger
+	saved func(name string) // see Options.Changed
 	*replica.Replica
 
 	ctx  context.Context
@@ -77,7 +78,7 @@ func (l *Library) openDocument(ctx context.Context, name string, create bool, fo
 			return nil, err
 		}
 	}
-	d := &Document{name: name, store: s, log: l.log.With("document", name), head: h, attached: make(map[*attachment]struct{})}
+	d := &Document{name: name, store: s, log: l.log.With("document", name), saved: l.changed, head: h, attached: make(map[*attachment]struct{})}
 	roles, err := s.shares(ctx, name)
 	if err != nil {
 		return nil, err
@@ -346,6 +347,7 @@ func (d *Document) append(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	d.saved(d.name)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, update := range queue {

@@ -32,6 +32,8 @@ type Options struct {
 	// Interval between checks whether a document agrees with its replicas and needs a new epoch; 0 for the default of
 	// package replica.
 	Interval time.Duration
+	// Changed is called when changes of a document are durable; nil for none. It must not block.
+	Changed func(name string)
 }
 
 // Library holds the documents of a hub. It is safe for concurrent use.
@@ -39,6 +41,7 @@ type Library struct {
 	store    *store
 	log      *slog.Logger
 	interval time.Duration
+	changed  func(name string)
 
 	mu      sync.Mutex
 	open    map[string]*opening
@@ -73,8 +76,11 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Changed == nil {
+		o.Changed = func(string) {}
+	}
 	l := &Library{
-		store: s, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), interval: o.Interval, open: map[string]*opening{},
+		store: s, changed: o.Changed, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), interval: o.Interval, open: map[string]*opening{},
 		maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{},
 	}
 	return l, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -208,6 +209,18 @@ type ItemStatus struct {
 	Success       *bool           `json:"success,omitempty"`
 	ResultSummary string          `json:"resultSummary,omitempty" jsonschema:"For the submitter and the worker only"`
 	ResultData    json.RawMessage `json:"resultData,omitempty"`
+}
+
+// Decode decodes a stored record of an item as its status without the result, for those who watch the items.
+func Decode(data []byte) (ItemStatus, error) {
+	var x record
+	if err := json.Unmarshal(data, &x); err != nil {
+		return ItemStatus{}, err
+	}
+	if x.TaskID == "" || x.State == "" {
+		return ItemStatus{}, errors.New("no item")
+	}
+	return x.status(false), nil
 }
 
 func (x record) status(full bool) ItemStatus {

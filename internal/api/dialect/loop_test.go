@@ -13,12 +13,12 @@ import (
 func TestLoopStepsAreLogged(t *testing.T) {
 	var logged []string
 	s := newService(&fakeHub{}, func(c *dialect.Config) {
-		c.LoopStep = func(list string, s ralph.Step) error {
+		c.LoopStep = func(list string, s ralph.Step) (bool, error) {
 			if s.Item == "full" {
-				return errors.New("the disk is full")
+				return false, errors.New("the disk is full")
 			}
 			logged = append(logged, list+" "+string(s.Kind)+" "+s.Item)
-			return nil
+			return true, nil
 		}
 	})
 	run := func(params string) string {

@@ -119,8 +119,8 @@ type Config struct {
 	// Events are the hub's events.
 	Events   *events.Log
 	WorkDirs WorkDirs
-	// LoopStep writes a step of one of the user's loops to the audit log.
-	LoopStep  func(list string, s ralph.Step) error
+	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
+	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
 	Documents *documents.Library
 	// Shares has the documents in which the service sets the roles of other processes' agents.
 	Shares *documents.Library
@@ -547,13 +547,13 @@ func (s *Service) busLeave(_ context.Context, user string) (BusLeaveResult, erro
 	return BusLeaveResult{Status: "left"}, s.cfg.Gate.Revoke(user)
 }
 
-// LoopStepParams is a step of a loop, for the hub's audit log.
+// LoopStepParams is a step of a loop, for the hub's events and its audit log.
 type LoopStepParams struct {
 	List string     `json:"list"` // the list that the loop works on
 	Step ralph.Step `json:"step"`
 }
 
-// LoopStepResult reports that the step is in the log.
+// LoopStepResult reports whether the step is in the audit log.
 type LoopStepResult struct {
 	Logged bool `json:"logged"`
 }
@@ -578,6 +578,7 @@ func (s *Service) loopStep(c *call) action {
 		c.fail("step", "it is too long")
 	}
 	return func(context.Context) (any, error) {
-		return LoopStepResult{Logged: true}, s.cfg.LoopStep(p.List, p.Step)
+		logged, err := s.cfg.LoopStep(p.List, p.Step)
+		return LoopStepResult{Logged: logged}, err
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
@@ -53,10 +54,10 @@ func Start(ctx context.Context, dataDir string, command []string) (Info, error) 
 			}
 		}
 		// Another process has the lock: wait for what it does.
-		if err := wait(ctx, pollInterval); err != nil {
+		if !wait.Pause(ctx, pollInterval) {
 			return Info{}, &Error{
 				Code: CodeStart, Message: "another process has locked the data directory " + dataDir + " but does not answer",
-				Remedy: "see " + LogPath(dataDir), Err: err,
+				Remedy: "see " + LogPath(dataDir), Err: context.Cause(ctx),
 			}
 		}
 	}
@@ -155,17 +156,6 @@ func (r report) send(w io.WriteCloser) error {
 }
 
 const pollInterval = 20 * time.Millisecond
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 // Command returns the command line for [Start] that runs the hub of a configuration. program
 // is the command that runs `parley start --background`; by default it is this program.

@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	closeDescriptorsOnExec()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, stop: func() { stop(errStopRequested) }}
+	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, observed: observed{joined: make(chan struct{})}, stop: func() { stop(errStopRequested) }}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.open(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopRequested) {
@@ -99,6 +99,10 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() {
 		releaseMemoryEvery(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
 	})
+	background.Go(func() { d.watchWork(ctx) })
+	if d.peers != nil {
+		background.Go(func() { d.watchPeers(ctx) })
+	}
 	d.log.Info("the hub is ready", "version", opts.Version, "pid", d.info.PID, "data", cfg.DataDir, "durability", d.info.Durability)
 	if opts.Ready != nil {
 		opts.Ready(d.info)
@@ -126,6 +130,7 @@ type daemon struct {
 	bus       *bus.Bus
 	name      string // on the bus
 	events    *events.Log
+	observed  observed
 	hub       *hub.Hub
 	push      *push.Service
 	audit     *audit.Log // nil without one
@@ -253,6 +258,7 @@ func (d *daemon) openEvents(ctx context.Context) (err error) {
 		return err
 	}
 	d.onCloseWithin(eventsTimeout, d.events.Close)
+	d.bus.Watch(bus.Watcher{Subjects: d.watchedSubjects, Message: d.watched})
 	return nil
 }
 
@@ -340,7 +346,7 @@ func (d *daemon) openNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Host: host, Takeover: d.opts.SwarmTakeover}
+	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Host: host, Takeover: d.opts.SwarmTakeover, Changed: d.swarmChanged}
 	n, err := node.Open(opts)
 	if err != nil {
 		return err
@@ -395,9 +401,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Shares = d.documents
-	if d.audit != nil {
-		rpc.LoopStep = d.loopStep
-	}
+	rpc.LoopStep = d.loopStep
 	if d.bus.Info().Kind == bus.KindEmbedded {
 		rpc.Admission = d.openAdmission(ctx)
 	}
@@ -456,11 +460,17 @@ func (d *daemon) mount(s *server.Server) {
 	s.Mount(mcpserver.Path, d.mcp)
 }
 
-// loopStep logs a step of a loop, which runs in another process of the user.
-func (d *daemon) loopStep(list string, s ralph.Step) error {
+// loopStep records a step of a loop, which runs in another process of the user. It reports whether the step is in the
+// audit log, which may be off.
+func (d *daemon) loopStep(list string, s ralph.Step) (logged bool, err error) {
+	d.events.Publish(events.Event{Kind: events.LoopStep, Time: s.Time, Subject: list, Data: map[string]any{
+		"step": string(s.Kind), "item": s.Item, "attempt": s.Attempt, "ref": s.Ref}})
+	if d.audit == nil {
+		return false, nil
+	}
 	event := s.Event()
 	event.Sender = "loop " + list
-	return d.audit.Append(event, nil)
+	return true, d.audit.Append(event, nil)
 }
 
 // a2a returns the A2A bindings of the hub. They have no state: HTTP and gRPC each get their own.

@@ -13,7 +13,7 @@ import (
 const documentsPath = "/documents/"
 
 func (d *daemon) openDocuments(ctx context.Context) error {
-	l, err := documents.Open(ctx, documents.Options{Bus: d.bus, Name: d.name, Logger: d.log})
+	l, err := documents.Open(ctx, documents.Options{Bus: d.bus, Name: d.name, Logger: d.log, Changed: d.documentChanged})
 	if err != nil {
 		return err
 	}

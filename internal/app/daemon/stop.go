@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // stopTimeout is how long a hub may take to stop: it ends its agents' processes and stores their results.
@@ -35,10 +37,10 @@ func Stop(ctx context.Context, dataDir string, ask func(context.Context) error) 
 		if err == nil && !running {
 			return info, true, nil
 		}
-		if err := wait(ctx, pollInterval); err != nil {
+		if !wait.Pause(ctx, pollInterval) {
 			return info, true, &Error{
 				Code: CodeStop, Message: fmt.Sprintf("the hub (process %d) has not stopped yet", info.PID),
-				Remedy: "see " + LogPath(dataDir), Err: err,
+				Remedy: "see " + LogPath(dataDir), Err: context.Cause(ctx),
 			}
 		}
 	}

@@ -31,6 +31,8 @@ type SwarmOptions struct {
 	Host string
 	// Lease, Takeover and Answer are as in swarm.CoordinatorOptions.
 	Lease, Takeover, Answer time.Duration
+	// Changed is as in swarm.CoordinatorOptions.
+	Changed func(swarm.Change)
 }
 
 // Swarms coordinates swarms of the hub's agents, and of remote agents within the rules for tiers and sandboxes. It
@@ -61,6 +63,7 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	}
 	c := swarm.NewCoordinator(n.Router(), neg, swarm.CoordinatorOptions{
 		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
+		Changed: o.Changed,
 	})
 	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg}, nil
 }

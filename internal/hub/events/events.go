@@ -54,6 +54,17 @@ const (
 	TurnEnded          Kind = "turn.ended"
 	PermissionAsked    Kind = "permission.asked"
 	PermissionAnswered Kind = "permission.answered"
+	ChannelMessage     Kind = "channel.message"
+	MailSent           Kind = "mail.sent"
+	WorkState          Kind = "work.state"
+	DeadLetterAdded    Kind = "deadletter.added"
+	DeadLetterRemoved  Kind = "deadletter.removed"
+	SwarmState         Kind = "swarm.state"
+	SwarmSubTask       Kind = "swarm.subtask"
+	LoopStep           Kind = "loop.step"
+	PeerConnected      Kind = "peer.connected"
+	PeerDisconnected   Kind = "peer.disconnected"
+	DocumentChanged    Kind = "document.changed"
 
 	// Gap says that events are missing before it: Data has the reason, and their number if it is known.
 	Gap Kind = "gap"
@@ -66,7 +77,8 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		AgentAdded, AgentRemoved, AgentUpdated, AgentHealth, TaskState, TaskRemoved, TurnBegan, TurnTool, TurnEnded,
-		PermissionAsked, PermissionAnswered,
+		PermissionAsked, PermissionAnswered, ChannelMessage, MailSent, WorkState, DeadLetterAdded, DeadLetterRemoved,
+		SwarmState, SwarmSubTask, LoopStep, PeerConnected, PeerDisconnected, DocumentChanged,
 	}
 }
 
