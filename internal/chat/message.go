@@ -141,9 +141,9 @@ func encode(handle, text string, at time.Time) ([]byte, error) {
 // Subjects matches the subjects of all channels of a namespace.
 func Subjects(namespace string) string { return namespace + ".*" }
 
-// Decode decodes a message of any program on a subject of a namespace's channels, for those who watch them. The
+// Published decodes a message of any program on a subject of a namespace's channels, for those who watch them. The
 // message has no sequence.
-func Decode(namespace, subject string, header nats.Header, data []byte) (channel string, m Message, err error) {
+func Published(namespace, subject string, header nats.Header, data []byte) (channel string, m Message, err error) {
 	channel, ok := strings.CutPrefix(subject, namespace+".")
 	if !ok {
 		return "", Message{}, fmt.Errorf("%s is not a subject of the namespace", text.Quote(subject, 80))

@@ -11,7 +11,7 @@ import (
 
 // publish records an event of the task.
 func (t *task) publish(kind events.Kind, data map[string]any) {
-	t.hub.cfg.Events.Publish(events.Event{Kind: kind, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Data: data})
+	t.hub.cfg.Events.Publish(events.Event{Kind: kind, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Project: t.project, Data: data})
 }
 
 // publishState records a new state of the task, for a failure with the code of the error.
@@ -23,7 +23,7 @@ func (t *task) publishState(status a2a.TaskStatus) {
 		}
 	}
 	t.hub.cfg.Events.Publish(events.Event{
-		Time: *status.Timestamp, Kind: events.TaskState, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Data: data,
+		Time: *status.Timestamp, Kind: events.TaskState, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Project: t.project, Data: data,
 	})
 }
 
@@ -34,9 +34,10 @@ func (tn *turn) publishTool(call runner.ToolCall) {
 }
 
 func (tn *turn) publishEnd(out runner.Outcome) {
-	u := tn.usage
+	u, took := tn.usage, time.Since(tn.began)
+	tn.task.hub.meters.turnEnded(tn.task.agentID, took, u)
 	tn.task.publish(events.TurnEnded, map[string]any{
-		"turn": tn.n, "outcome": string(out.Status), "durationMs": time.Since(tn.began).Milliseconds(),
+		"turn": tn.n, "outcome": string(out.Status), "durationMs": took.Milliseconds(),
 		"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "costUsd": u.CostUSD,
 	})
 }

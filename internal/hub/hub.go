@@ -114,6 +114,7 @@ type Hub struct {
 	cache   *taskCache
 	pool    *sessions
 	expired expiredContexts
+	meters  meters
 
 	// base is the context of turns, which Close cancels.
 	base context.Context

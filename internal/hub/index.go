@@ -3,6 +3,7 @@ package hub
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -29,7 +30,7 @@ type stateKey struct {
 	state a2a.TaskState
 }
 
-// entry is one task. The index's lock guards updated and state; the other fields never change.
+// entry is one task. The index's lock guards updated, state and spent; the other fields never change.
 type entry struct {
 	id      a2a.TaskID
 	context *conversation
@@ -37,6 +38,7 @@ type entry struct {
 	created int64 // Unix nanoseconds
 	updated int64 // Unix nanoseconds, unique in the index
 	state   a2a.TaskState
+	spent   spent
 }
 
 // conversation is one context.
@@ -80,7 +82,8 @@ func (x *index) add(h head) *entry {
 	}
 	c.created = min(c.created, h.Created)
 	c.lastUsed = max(c.lastUsed, h.Updated)
-	e := &entry{id: h.ID, context: c, agent: x.name(h.Agent), created: h.Created, updated: h.Updated, state: a2a.TaskState(x.name(string(h.State)))}
+	e := &entry{id: h.ID, context: c, agent: x.name(h.Agent), created: h.Created, updated: h.Updated, state: a2a.TaskState(x.name(string(h.State))), spent: h.Spent}
+	e.spent.project = x.name(h.Spent.project)
 	x.last = max(x.last, h.Updated)
 	x.tasks[h.ID] = e
 	x.order.insert(e)
@@ -114,6 +117,14 @@ func (x *index) update(e *entry, state a2a.TaskState, at time.Time) {
 	x.order.insert(e)
 	e.context.order.insert(e)
 	x.count(e, 1)
+}
+
+// spend records what the ended turns of a task have taken.
+func (x *index) spend(e *entry, s spent) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s.project = x.name(s.project)
+	e.spent = s
 }
 
 // remove removes a task and returns its context. gone is set if the context had no other task and is removed too.
@@ -279,6 +290,30 @@ func resembles(id, part string) bool {
 		return false
 	}
 	return strings.EqualFold(id[:len(part)], part) || strings.EqualFold(id[len(id)-len(part):], part)
+}
+
+// snapshot yields copies of all entries, in any order. It holds the lock for a part of them at a time, so that a long
+// list delays no task.
+func (x *index) snapshot() iter.Seq[entry] {
+	const part = 4096
+	return func(yield func(entry) bool) {
+		x.mu.RLock()
+		all := slices.Collect(maps.Values(x.tasks))
+		x.mu.RUnlock()
+		for chunk := range slices.Chunk(all, part) {
+			x.mu.RLock()
+			copies := make([]entry, len(chunk))
+			for i, e := range chunk {
+				copies[i] = *e
+			}
+			x.mu.RUnlock()
+			for _, e := range copies {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // oldest calls f with the tasks, the least recently changed first, until f returns false.

@@ -28,7 +28,7 @@ import (
 //	trace.<id>.<turn>      the trace of a turn (the third stream)
 //
 // The first and the third stream keep one message for each subject. The header "Parley-Task" holds
-// the head of a task, so that the hub's start reads headers only.
+// the head of a task, and "Parley-Spent" what its turns have taken, so that the hub's start reads headers only.
 type jetStream struct {
 	bus    *bus.Bus
 	prefix string
@@ -43,6 +43,7 @@ type jetStream struct {
 
 const (
 	taskHeader   = "Parley-Task"
+	spentHeader  = "Parley-Spent"
 	headerFormat = "1"
 	maxPiece     = 4 << 20
 )
@@ -99,6 +100,9 @@ func (s *jetStream) load(ctx context.Context, task func(head), record func(kind,
 		if err != nil {
 			bad(fmt.Errorf("%s: %w", m.Subject(), err))
 			return
+		}
+		if h.Spent, err = decodeSpent(m.Headers().Get(spentHeader)); err != nil {
+			bad(fmt.Errorf("%s: %w", m.Subject(), err)) // totals lack it
 		}
 		h.ID = a2a.TaskID(strings.TrimPrefix(m.Subject(), s.prefix+"task."))
 		if rev != 0 {
@@ -206,6 +210,9 @@ func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
 		Subject: s.prefix + "task." + string(h.ID),
 		Header:  nats.Header{taskHeader: []string{encodeHead(h, rev, n)}},
 		Data:    body,
+	}
+	if h.Spent != (spent{}) {
+		msg.Header[spentHeader] = []string{h.Spent.encode()}
 	}
 	if _, err := s.bus.Publish(ctx, msg); err != nil {
 		return err

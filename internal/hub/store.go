@@ -21,6 +21,7 @@ type head struct {
 	State   a2a.TaskState
 	Created int64 // Unix nanoseconds
 	Updated int64 // Unix nanoseconds
+	Spent   spent
 	// Live is set while a turn is queued or running. A live task in the store of a starting hub was interrupted.
 	Live bool
 }

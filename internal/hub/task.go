@@ -37,6 +37,7 @@ type task struct {
 	bytes     int            // of history and artifacts
 	metadata  map[string]any // replaced, never changed
 	summary   Summary        // as in the metadata
+	project   string         // the directory that the task works for; "" for none
 	turns     int
 	turn      *turn // the running one
 	// waiting are the messages of the next turns. Unless a turn runs, the task is in the
@@ -70,6 +71,7 @@ func newTask(h *Hub, e *entry, r record) *task {
 		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, summary: ReadSummary(r.Metadata), turns: r.Turns,
 		stored: true, settled: make(chan struct{}),
 	}
+	t.project = projectOf(r.Task)
 	for _, m := range t.history {
 		t.bytes += partsSize(m.Parts)
 	}
@@ -110,7 +112,7 @@ func (t *task) currentSnapshot() *a2a.Task {
 func (t *task) head(status a2a.TaskStatus, live bool) head {
 	return head{
 		ID: t.id, Agent: t.agentID, Context: t.contextID, State: status.State,
-		Created: t.entry.created, Updated: status.Timestamp.UnixNano(), Live: live,
+		Created: t.entry.created, Updated: status.Timestamp.UnixNano(), Live: live, Spent: t.spent(),
 	}
 }
 
@@ -287,6 +289,7 @@ func (t *task) settle(e ending) error {
 		close(t.settled)
 	}
 	if final.State.Terminal() {
+		t.hub.meters.taskEnded(t.agentID, final.State)
 		if from := DelegationOf(&a2a.Task{Metadata: t.metadata}); from != nil {
 			t.hub.mu.Lock()
 			t.hub.delegated.remove(t.id, from)

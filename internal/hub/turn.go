@@ -121,6 +121,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	t.mu.Lock()
 	if s.dir != (WorkDir{}) {
 		t.setMeta(MetaDir, plain(s.dir))
+		t.project = s.dir.project()
 	}
 	if s.notice != "" {
 		t.notice(s.notice)
@@ -219,6 +220,7 @@ func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 		t.setMeta(MetaUsage, plain(tn.usage))
 	}
 	t.ends(tn, out.Model)
+	t.hub.index.spend(t.entry, t.spent())
 	if len(out.Denials) > 0 {
 		denied := make([]any, len(out.Denials))
 		for i, d := range out.Denials {

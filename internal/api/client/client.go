@@ -151,6 +151,11 @@ func (c *Client) CancelAlone(ctx context.Context, id string) (*dialect.Task, err
 	return get[dialect.Task](ctx, c, dialect.MethodTaskCancel, dialect.TaskParams{ID: id, KeepDelegated: true})
 }
 
+// Totals sums up the stored tasks.
+func (c *Client) Totals(ctx context.Context, p dialect.TotalsParams) (*dialect.Totals, error) {
+	return get[dialect.Totals](ctx, c, dialect.MethodTotals, p)
+}
+
 // Contexts lists the conversations, most recently used first.
 func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, error) {
 	return value[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/hub/events"
@@ -30,7 +29,7 @@ type EventsResult struct {
 // events answers hub/events.
 func (s *Service) events(c *call) action {
 	q := events.Query{
-		Follow: c.boolean("follow", true),
+		Follow: c.boolean("follow", true), Since: c.since(),
 		Filter: events.Filter{
 			Kinds: c.texts("kinds"), Agent: c.text("agent", maxID), Task: c.text("task", maxID),
 			Project: c.text("project", maxPath), Channel: c.text("channel", maxID),
@@ -40,11 +39,6 @@ func (s *Service) events(c *call) action {
 	if after := c.text("after", maxID); after != "" {
 		if q.After, err = events.ParsePosition(after); err != nil {
 			c.fail("after", "is not a position of an event")
-		}
-	}
-	if since := c.text("since", maxID); since != "" {
-		if q.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
-			c.fail("since", "must be a time such as 2026-01-31T12:00:00Z")
 		}
 	}
 	return func(ctx context.Context) (any, error) {

@@ -22,12 +22,13 @@ var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 // fakeHub is a Hub with results that the test sets. It records its calls.
 type fakeHub struct {
 	traces hub.TraceQuery
-	alone  bool          // CancelAlone was called
-	err    error         // of every method
-	task   *a2a.Task     // of every method that returns one
-	events []a2a.Event   // of a stream
-	page   hub.TaskPage  // of Tasks
-	next   chan struct{} // closed by a stream that waits after its events; nil: streams end there
+	totals hub.TotalsQuery // of the last Totals
+	alone  bool            // CancelAlone was called
+	err    error           // of every method
+	task   *a2a.Task       // of every method that returns one
+	events []a2a.Event     // of a stream
+	page   hub.TaskPage    // of Tasks
+	next   chan struct{}   // closed by a stream that waits after its events; nil: streams end there
 
 	mu     sync.Mutex
 	sent   []hub.SendRequest
@@ -152,6 +153,11 @@ func (f *fakeHub) CheckHealth(_ context.Context, id string) (hub.Health, error) 
 
 func (f *fakeHub) Status() hub.Status {
 	return hub.Status{Version: "1.0.0", StartedAt: time.Now().Add(-12345 * time.Millisecond), Agents: f.Agents(), ActiveTasks: 0, TotalTasks: 5}
+}
+
+func (f *fakeHub) Totals(q hub.TotalsQuery) ([]hub.Total, bool) {
+	f.totals = q
+	return []hub.Total{{Agent: "echo", Day: "2026-01-31", Tasks: 2, Completed: 1, Failed: 1, Duration: 1500 * time.Millisecond}}, true
 }
 
 type fakeSubscription struct {

@@ -30,6 +30,7 @@ const (
 	MethodMCP          = "hub/mcp"
 	MethodLoopStep     = "hub/loop/step"
 	MethodEvents       = "hub/events"
+	MethodTotals       = "hub/totals"
 
 	MethodDocumentsList    = "hub/documents/list"
 	MethodDocumentsGet     = "hub/documents/get"

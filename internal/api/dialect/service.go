@@ -54,6 +54,7 @@ type Hub interface {
 	ContextsLike(part string, limit int) []string
 	CheckHealth(ctx context.Context, id string) (hub.Health, error)
 	Status() hub.Status
+	Totals(query hub.TotalsQuery) (totals []hub.Total, more bool)
 }
 
 // Subscription is a task's snapshot and the events that follow it.
@@ -173,6 +174,7 @@ func New(cfg Config) *Service {
 		MethodTasksTrace:   s.tasksTrace,
 		MethodContextsList: s.contextsList,
 		MethodIDs:          s.ids,
+		MethodTotals:       s.totals,
 		MethodSend:         s.send,
 		MethodStream:       s.stream,
 		MethodTaskGet:      s.taskGet,

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
@@ -41,24 +40,53 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispa
 	writeJSON(w, statusOf(rpcErr), jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
 }
 
-// eventsParams returns the parameters of hub/events in a request. The method checks them.
-func eventsParams(r *http.Request) map[string]any {
-	query := r.URL.Query()
+// totals answers GET /totals with the result of hub/totals. The query has the method's parameters; by may be repeated.
+func (s *Server) totals(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher) {
+	query := queryParams(r, "agentId", "project", "since")
+	if by, given := r.URL.Query()["by"]; given {
+		query["by"] = slices.DeleteFunc(by, func(group string) bool { return group == "" })
+	}
+	params, err := rawjson.Append(nil, query)
+	if err != nil {
+		refuseInternal(w)
+		return
+	}
+	result, rpcErr := d.Call(r.Context(), jsonrpc.Request{Method: dialect.MethodTotals, Params: params}, nil)
+	if rpcErr != nil {
+		writeJSON(w, statusOf(rpcErr), jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
+		return
+	}
+	body, err := rawjson.Append(nil, result)
+	if err != nil {
+		refuseInternal(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, body)
+}
+
+// queryParams returns the named parameters of a request's query.
+func queryParams(r *http.Request, names ...string) map[string]any {
 	params := map[string]any{}
-	for _, name := range []string{"after", "since", "agent", "task", "project", "channel"} {
-		if v := query.Get(name); v != "" {
+	for _, name := range names {
+		if v := r.URL.Query().Get(name); v != "" {
 			params[name] = v
 		}
 	}
+	return params
+}
+
+// eventsParams returns the parameters of hub/events in a request. The method checks them.
+func eventsParams(r *http.Request) map[string]any {
+	params := queryParams(r, "after", "since", "agent", "task", "project", "channel")
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		params["after"] = last
 	}
-	if kinds := query["kind"]; len(kinds) > 0 {
-		params["kinds"] = slices.Clone(kinds)
+	if kinds := r.URL.Query()["kind"]; len(kinds) > 0 {
+		params["kinds"] = kinds
 	}
-	if v := query.Get("follow"); v != "" {
+	if v := r.URL.Query().Get("follow"); v != "" {
 		params["follow"] = v
-		if follow, err := strconv.ParseBool(strings.ToLower(v)); err == nil {
+		if follow, err := strconv.ParseBool(v); err == nil {
 			params["follow"] = follow
 		}
 	}

@@ -31,6 +31,7 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
 	s.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { s.events(w, r, d) })
 	s.mux.HandleFunc("GET /tasks/{id}/trace", func(w http.ResponseWriter, r *http.Request) { s.trace(w, r, d) })
+	s.mux.HandleFunc("GET /totals", func(w http.ResponseWriter, r *http.Request) { s.totals(w, r, d) })
 	s.mux.HandleFunc("GET "+healthPath, s.health)
 	s.mux.HandleFunc("GET "+hubCardPath, func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
 	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards()) })

@@ -450,7 +450,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 // mount adds the paths of the HTTP interface to the server.
 func (d *daemon) mount(s *server.Server) {
 	d.a2a().Mount(s.Mount)
-	s.Mount(metricsPath, metrics(d.hub, d.node.Telemetry()))
+	s.Mount(metricsPath, metrics(d.hub, d.events, d.node.Telemetry()))
 	if d.cfg.Node.Enabled {
 		d.node.Mount(s.Mount)
 	}

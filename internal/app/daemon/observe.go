@@ -85,7 +85,7 @@ func (d *daemon) repeated(id string) bool {
 }
 
 func channelEvent(namespace string, m *nats.Msg) (e events.Event, id string) {
-	channel, msg, err := chat.Decode(namespace, m.Subject, m.Header, m.Data)
+	channel, msg, err := chat.Published(namespace, m.Subject, m.Header, m.Data)
 	if err != nil {
 		return events.Event{}, ""
 	}
