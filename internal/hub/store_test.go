@@ -55,7 +55,8 @@ func testStore(t *testing.T, s store) {
 		}
 	}
 	one := head{ID: "one", Agent: "a.b", Context: "* > . ü", State: a2a.TaskStateWorking, Created: 1, Updated: 2, Live: true}
-	two := head{ID: "two", Agent: "a", Context: "c", State: a2a.TaskStateCompleted, Created: 3, Updated: 4}
+	two := head{ID: "two", Agent: "a", Context: "c", State: a2a.TaskStateCompleted, Created: 3, Updated: 4,
+		Spent: spent{project: "/p", ms: 5, input: 6, output: 7, cached: 8, cost: 0.25}}
 	must(s.putTask(ctx, one, []byte("small")))
 	must(s.putTask(ctx, two, []byte("body of two")))
 	for i, size := range []int{1000, 250, 10, 100, 101} { // stored in one piece or several
@@ -98,7 +99,7 @@ func testStore(t *testing.T, s store) {
 		return heads, records
 	}
 	heads, records := load()
-	if d := cmp.Diff([]head{two, one}, heads); d != "" {
+	if d := cmp.Diff([]head{two, one}, heads, cmp.AllowUnexported(spent{})); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff(map[string]string{"session a/c *.>": "s", "session b": "u"}, records); d != "" {
