@@ -153,11 +153,7 @@ func describeEvent(e *events.Event) string {
 			delete(data, key)
 		}
 	}
-	task := e.Task
-	if len(task) > 8 {
-		task = task[:8]
-	}
-	for _, s := range []string{e.Agent, task, e.Channel, e.Subject} {
+	for _, s := range []string{e.Agent, shortID(e.Task), e.Channel, shortID(e.Subject)} {
 		if s != "" {
 			parts = append(parts, s)
 		}

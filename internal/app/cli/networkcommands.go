@@ -212,11 +212,16 @@ var notHandle = regexp.MustCompile(`[^a-z0-9-]+`)
 
 // joinAsPerson makes the user an agent of the network, named after the user's login.
 func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
+	return n.RegisterPerson(ctx, personHandle())
+}
+
+// personHandle returns the handle of the person at the terminal: the user's name.
+func personHandle() string {
 	name := ""
 	if u, err := user.Current(); err == nil {
 		name = strings.Trim(notHandle.ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
 	}
-	return n.RegisterPerson(ctx, cmp.Or(name, "person"))
+	return cmp.Or(name, "person")
 }
 
 func (a *app) networkInboxCommand() *cobra.Command {

@@ -49,9 +49,8 @@ type ProjectOptions struct {
 	Logger *slog.Logger
 }
 
-// OpenProject opens a project. It connects to the bus in the background and answers requests meanwhile.
-func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
-	opts.Logger = cmp.Or(opts.Logger, slog.Default())
+// ChannelsOf returns the channels of a project's configuration.
+func ChannelsOf(cfg *mcpconfig.Config) ([]chat.Channel, error) {
 	channels := make([]chat.Channel, len(cfg.Channels))
 	for i, c := range cfg.Channels {
 		age, err := c.Age()
@@ -59,6 +58,16 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 			return nil, fmt.Errorf("channel %s: %w", c.Name, err)
 		}
 		channels[i] = chat.Channel{Name: c.Name, Description: c.Description, MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxAge: age}
+	}
+	return channels, nil
+}
+
+// OpenProject opens a project. It connects to the bus in the background and answers requests meanwhile.
+func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
+	channels, err := ChannelsOf(cfg)
+	if err != nil {
+		return nil, err
 	}
 	space := chat.Open(chat.Config{Namespace: cfg.Namespace, Channels: channels, Dial: opts.Dial, Logger: opts.Logger})
 	p := &Project{space: space}
