@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -14,12 +15,21 @@ func (t *task) publish(kind events.Kind, data map[string]any) {
 	t.hub.cfg.Events.Publish(events.Event{Kind: kind, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Project: t.project, Data: data})
 }
 
+// stateData is the data of events without an error's code. Events share it: a task has at least three.
+var stateData = sync.OnceValue(func() map[a2a.TaskState]map[string]any {
+	all := map[a2a.TaskState]map[string]any{}
+	for state, name := range stateNames {
+		all[state] = map[string]any{"state": name}
+	}
+	return all
+})
+
 // publishState records a new state of the task, for a failure with the code of the error.
 func (t *task) publishState(status a2a.TaskStatus) {
-	data := map[string]any{"state": stateName(status.State)}
+	data := stateData()[status.State]
 	if status.Message != nil {
 		if e, ok := status.Message.Metadata[MetaError].(map[string]any); ok {
-			data["code"] = e["code"]
+			data = map[string]any{"state": stateName(status.State), "code": e["code"]}
 		}
 	}
 	t.hub.cfg.Events.Publish(events.Event{

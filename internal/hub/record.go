@@ -26,6 +26,7 @@ type record struct {
 	// is in the deltas. Waiting are the messages of later turns.
 	Turns   int            `json:"turns,omitempty"`
 	Waiting []*a2a.Message `json:"waiting,omitempty"`
+	Tally   tally          `json:"tally,omitzero"`
 }
 
 func encodeRecord(r record) ([]byte, error) {

@@ -238,7 +238,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 	now := h.index.stamp()
 	rec := record{Task: &a2a.Task{
 		History:  []*a2a.Message{msg},
-		Metadata: taskMetadata(req, id, newSummary(msg, now)),
+		Metadata: taskMetadata(req, id),
 		Status:   a2a.TaskStatus{State: a2a.TaskStateSubmitted, Timestamp: &now},
 	}}
 	e := h.index.add(head{ID: msg.TaskID, Agent: id, Context: msg.ContextID, State: a2a.TaskStateSubmitted, Created: now.UnixNano(), Updated: now.UnixNano()})
@@ -392,11 +392,11 @@ func targetAgent(req SendRequest) (string, error) {
 }
 
 // taskMetadata returns the metadata of a new task: the caller's without the hub's own prefix, and the hub's.
-func taskMetadata(req SendRequest, agent string, s Summary) map[string]any {
-	m := make(map[string]any, len(req.Metadata)+3)
+func taskMetadata(req SendRequest, agent string) map[string]any {
+	m := make(map[string]any, len(req.Metadata)+2)
 	maps.Copy(m, req.Metadata)
 	maps.DeleteFunc(m, func(k string, _ any) bool { return strings.HasPrefix(k, "parley.") })
-	m[MetaAgent], m[MetaSummary] = agent, s.data()
+	m[MetaAgent] = agent
 	if req.Delegation != nil {
 		m[MetaDelegation] = plain(req.Delegation)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// Summary is what a list shows of a task besides its state. It is part of the task's metadata, see MetaSummary, so
-// that every list and event has it without reading the traces of the task's turns.
+// Summary is what a list shows of a task besides its state. It is part of the metadata of each task that the hub
+// returns, see MetaSummary, so that lists have it without reading the traces of the task's turns.
 type Summary struct {
 	Prompt    string // the first line of the first message, at most 200 bytes
 	Model     string // that answered last; "" if the agent does not name it
@@ -87,9 +87,40 @@ func stamp(at time.Time) string {
 	return at.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano)
 }
 
-// newSummary returns the summary of a task that begins with a message.
-func newSummary(first *a2a.Message, created time.Time) Summary {
-	return Summary{Prompt: promptLine(first.Parts), CreatedAt: created.Truncate(time.Millisecond)}
+// tally is what a summary says of the turns that have ended. It is stored beside the task; the rest of the summary
+// comes from the task itself, so that storing a task costs no map for it.
+type tally struct {
+	Model      string       `json:"model,omitempty"`
+	StartedAt  int64        `json:"startedAt"`  // of the last turn, in Unix milliseconds
+	DurationMs int64        `json:"durationMs"` // of all turns
+	Turns      int          `json:"turns"`
+	Usage      runner.Usage `json:"usage,omitzero"` // of all turns
+}
+
+// add adds an ended turn.
+func (s *tally) add(tn *turn, model string) {
+	s.StartedAt = tn.began.UnixMilli()
+	s.DurationMs += time.Since(tn.began).Milliseconds()
+	s.Turns++
+	if model != "" {
+		s.Model = text.Clip(model, maxPromptLine)
+	}
+	s.Usage = s.Usage.Plus(tn.usage)
+}
+
+// summary returns the summary of a task with a history.
+func (s tally) summary(history []*a2a.Message, created time.Time) Summary {
+	sum := Summary{
+		Model: s.Model, CreatedAt: created.Truncate(time.Millisecond),
+		Duration: time.Duration(s.DurationMs) * time.Millisecond, Turns: s.Turns, Usage: s.Usage,
+	}
+	if len(history) > 0 {
+		sum.Prompt = promptLine(history[0].Parts)
+	}
+	if s.Turns > 0 {
+		sum.StartedAt = time.UnixMilli(s.StartedAt)
+	}
+	return sum
 }
 
 // promptLine returns the first line of the text of parts that is not blank; without text, what the parts are.
@@ -109,29 +140,25 @@ func promptLine(parts a2a.ContentParts) string {
 	return ""
 }
 
-// ends adds an ended turn to the summary. mu is held.
-func (t *task) ends(tn *turn, model string) {
-	s := &t.summary
-	s.StartedAt = tn.began.UTC().Truncate(time.Millisecond)
-	s.Duration += time.Since(tn.began).Truncate(time.Millisecond)
-	s.Turns++
-	if model != "" {
-		s.Model = text.Clip(model, maxPromptLine)
-	}
-	s.Usage = s.Usage.Plus(tn.usage)
-	t.setMeta(MetaSummary, s.data())
+// shownMeta returns the metadata with the task's summary. mu is held.
+func (t *task) shownMeta() map[string]any {
+	return withSummary(t.metadata, t.tally.summary(t.history, time.Unix(0, t.entry.created)))
 }
 
-// summarize adds a summary to the record of a task that was stored without one.
-func (r *record) summarize(created time.Time) {
-	if _, ok := r.Metadata[MetaSummary]; ok || len(r.History) == 0 {
-		return
-	}
-	s := newSummary(r.History[0], created)
-	u, _ := r.Metadata[MetaUsage].(map[string]any)
-	s.Usage = readUsage(u)
-	m := make(map[string]any, len(r.Metadata)+1)
-	maps.Copy(m, r.Metadata)
+func withSummary(metadata map[string]any, s Summary) map[string]any {
+	m := make(map[string]any, len(metadata)+1)
+	maps.Copy(m, metadata)
 	m[MetaSummary] = s.data()
-	r.Metadata = m
+	return m
+}
+
+// summarize adds the summary to the metadata of a task from the store. A task of an older hub has no tally; its
+// usage is that of its last turn.
+func (r *record) summarize(created time.Time) {
+	s := r.Tally.summary(r.History, created)
+	if r.Tally == (tally{}) {
+		u, _ := r.Metadata[MetaUsage].(map[string]any)
+		s.Usage = readUsage(u)
+	}
+	r.Metadata = withSummary(r.Metadata, s)
 }

@@ -35,9 +35,9 @@ type task struct {
 	history   []*a2a.Message // appended or replaced, never changed: snapshots share it
 	artifacts []*a2a.Artifact
 	bytes     int            // of history and artifacts
-	metadata  map[string]any // replaced, never changed
-	summary   Summary        // as in the metadata
-	project   string         // the directory that the task works for; "" for none
+	metadata  map[string]any // without the summary; replaced, never changed
+	tally     tally
+	project   string // the directory that the task works for; "" for none
 	turns     int
 	turn      *turn // the running one
 	// waiting are the messages of the next turns. Unless a turn runs, the task is in the
@@ -68,10 +68,14 @@ type pending struct {
 func newTask(h *Hub, e *entry, r record) *task {
 	t := &task{
 		hub: h, id: e.id, contextID: e.context.id, agent: h.agents.get(e.agent), agentID: e.agent, entry: e,
-		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, summary: ReadSummary(r.Metadata), turns: r.Turns,
+		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, tally: r.Tally, turns: r.Turns,
 		stored: true, settled: make(chan struct{}),
 	}
 	t.project = projectOf(r.Task)
+	if _, shown := t.metadata[MetaSummary]; shown { // of a task that was read
+		t.metadata = maps.Clone(t.metadata)
+		delete(t.metadata, MetaSummary)
+	}
 	for _, m := range t.history {
 		t.bytes += partsSize(m.Parts)
 	}
@@ -90,7 +94,7 @@ func (t *task) snapshot() *a2a.Task {
 		return t.snap
 	}
 	s := &a2a.Task{
-		ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.metadata,
+		ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.shownMeta(),
 		History: slices.Clip(t.history), Artifacts: slices.Clip(t.artifacts),
 	}
 	if t.turn != nil {
@@ -190,7 +194,7 @@ func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 			ID: t.id, ContextID: t.contextID, Status: status, Metadata: t.metadata,
 			History: t.history, Artifacts: mergeArtifacts(t.artifacts, e.output),
 		},
-		Turns: t.turns,
+		Turns: t.turns, Tally: t.tally,
 	}
 	if t.turn != nil && (e.state == "" || e.live) {
 		r.Turns--
@@ -295,7 +299,7 @@ func (t *task) settle(e ending) error {
 			t.hub.delegated.remove(t.id, from)
 			t.hub.mu.Unlock()
 		}
-		t.hub.cache.put(record{Task: t.snapshot(), Turns: t.turns}, t.bytes)
+		t.hub.cache.put(record{Task: t.snapshot(), Turns: t.turns, Tally: t.tally}, t.bytes)
 	}
 	if hadOutput && !e.live {
 		t.dropDeltas()
@@ -497,8 +501,18 @@ func (t *task) flushNow() {
 	t.flushTrace()
 }
 
-// stateName returns a state in the spelling of the hub's specification.
+// stateNames are the states in the spelling of the hub's specification.
+var stateNames = map[a2a.TaskState]string{
+	a2a.TaskStateSubmitted: "submitted", a2a.TaskStateWorking: "working", a2a.TaskStateCompleted: "completed",
+	a2a.TaskStateFailed: "failed", a2a.TaskStateCanceled: "canceled", a2a.TaskStateRejected: "rejected",
+	a2a.TaskStateInputRequired: "input-required", a2a.TaskStateAuthRequired: "auth-required",
+}
+
+// stateName returns a state in the spelling of the hub's specification; one from elsewhere may be unknown.
 func stateName(s a2a.TaskState) string {
+	if name, ok := stateNames[s]; ok {
+		return name
+	}
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(string(s), "TASK_STATE_"), "_", "-"))
 }
 

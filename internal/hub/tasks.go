@@ -47,7 +47,7 @@ func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.
 		if artifacts || t.turn == nil {
 			return t.snapshot(), nil
 		}
-		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.metadata, History: slices.Clip(t.history)}, nil
+		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.shownMeta(), History: slices.Clip(t.history)}, nil
 	}
 	rec, err := h.read(ctx, id)
 	if err != nil {

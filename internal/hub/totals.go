@@ -27,9 +27,9 @@ type spent struct {
 
 // spent returns what the task's turns have taken. mu is held.
 func (t *task) spent() spent {
-	u := t.summary.Usage
+	u := t.tally.Usage
 	return spent{
-		project: t.project, ms: saturated(t.summary.Duration.Milliseconds()),
+		project: t.project, ms: saturated(t.tally.DurationMs),
 		input: saturated(u.InputTokens), output: saturated(u.OutputTokens), cached: saturated(u.CachedTokens), cost: float32(u.CostUSD),
 	}
 }
@@ -58,8 +58,12 @@ func projectOf(t *a2a.Task) string {
 
 // encode writes "ms input output cached cost project".
 func (s spent) encode() string {
-	return fmt.Sprint(s.ms, " ", s.input, " ", s.output, " ", s.cached, " ", strconv.FormatFloat(float64(s.cost), 'g', -1, 32), " ",
-		base64.RawURLEncoding.EncodeToString([]byte(s.project)))
+	b := make([]byte, 0, 64)
+	for _, n := range []uint32{s.ms, s.input, s.output, s.cached} {
+		b = append(strconv.AppendUint(b, uint64(n), 10), ' ')
+	}
+	b = append(strconv.AppendFloat(b, float64(s.cost), 'g', -1, 32), ' ')
+	return string(base64.RawURLEncoding.AppendEncode(b, []byte(s.project)))
 }
 
 // decodeSpent reads what encode has written; "" of an older hub is the zero value.

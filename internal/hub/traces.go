@@ -82,7 +82,7 @@ func (h *Hub) turnsOf(ctx context.Context, id a2a.TaskID) (task *a2a.Task, turns
 		if t.turn != nil {
 			running = t.turn.rec
 		}
-		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.metadata, History: slices.Clip(t.history)}, t.turns, running, nil
+		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.shownMeta(), History: slices.Clip(t.history)}, t.turns, running, nil
 	}
 	rec, err := h.read(ctx, id)
 	if err != nil {

@@ -134,7 +134,9 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	}
 	repository := tn.watchChanges(s.dir)
 	out, err = s.session.Turn(tn.ctx, turn, (*handler)(tn))
-	tn.rec.setGit(repository.end(context.WithoutCancel(tn.ctx)))
+	if repository != nil {
+		tn.rec.setGit(repository.end(context.WithoutCancel(tn.ctx)))
+	}
 	t.mu.Lock()
 	saved := tn.session
 	t.mu.Unlock()
@@ -211,7 +213,7 @@ func (t *task) proceed(tn *turn, e ending) {
 	t.snap = nil
 }
 
-// outcomeMeta writes the turn's usage, summary and denials into the metadata. mu is held.
+// outcomeMeta writes the turn's usage and denials into the metadata. mu is held.
 func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	if u := out.Usage; u != (runner.Usage{}) {
 		tn.usage = u
@@ -219,7 +221,7 @@ func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	if tn.usage != (runner.Usage{}) {
 		t.setMeta(MetaUsage, plain(tn.usage))
 	}
-	t.ends(tn, out.Model)
+	t.tally.add(tn, out.Model)
 	t.hub.index.spend(t.entry, t.spent())
 	if len(out.Denials) > 0 {
 		denied := make([]any, len(out.Denials))
