@@ -6,9 +6,12 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -286,7 +289,7 @@ func Default(home string) *Config {
 	c := &Config{
 		Version:  1,
 		DataDir:  filepath.Join(home, ".a2a-hub"),
-		Socket:   Socket{Enabled: true, Path: defaultSocket()},
+		Socket:   Socket{Enabled: true, Path: DefaultSocket(filepath.Join(home, ".a2a-hub"))},
 		HTTP:     HTTP{Enabled: true, Host: "127.0.0.1", Port: 8080},
 		Logging:  Logging{Level: "info"},
 		Bus:      Bus{Durability: "commit", Leaf: Leaf{TLSRequired: true}},
@@ -304,9 +307,20 @@ func Default(home string) *Config {
 	return c
 }
 
-func defaultSocket() string {
-	if runtime.GOOS == "windows" { // there is no /tmp
-		return filepath.Join(os.TempDir(), "a2a-hub.sock")
+// MaxSocketPath is the length, in bytes, of a path that fits in every system's sockaddr_un.
+const MaxSocketPath = 103
+
+// DefaultSocket returns the socket of a data directory's hub: hub.sock in the directory, or for a long path a file in the
+// user's own directory below /tmp. The socket is the user's own, and each data directory has another one.
+func DefaultSocket(dataDir string) string {
+	path := filepath.Join(dataDir, "hub.sock")
+	if len(path) <= MaxSocketPath {
+		return path
 	}
-	return "/tmp/a2a-hub.sock"
+	sum := sha256.Sum256([]byte(dataDir))
+	name := hex.EncodeToString(sum[:8]) + ".sock"
+	if runtime.GOOS == "windows" { // there is no /tmp, and a user's temporary directory is private
+		return filepath.Join(os.TempDir(), "parley-"+name)
+	}
+	return filepath.Join("/tmp", "parley-"+strconv.Itoa(os.Geteuid()), name)
 }

@@ -52,7 +52,7 @@ func TestDefaultsNeedNoFile(t *testing.T) {
 		t.Error("Found is true without a file")
 	}
 	got := []any{l.Socket, l.HTTP.Enabled, l.HTTP.Host, l.HTTP.Port, filepath.Base(l.DataDir), l.Logging.Level, l.Bus.Durability}
-	want := []any{config.Socket{Enabled: true, Path: "/tmp/a2a-hub.sock"}, true, "127.0.0.1", 8080, ".a2a-hub", "info", "commit"}
+	want := []any{config.Socket{Enabled: true, Path: filepath.Join(l.DataDir, "hub.sock")}, true, "127.0.0.1", 8080, ".a2a-hub", "info", "commit"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

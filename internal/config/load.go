@@ -72,6 +72,28 @@ type Loaded struct {
 	Warnings []string
 
 	origins map[string]Origin
+	home    string
+}
+
+// ErrNoHome means that the user has no home directory, where the data directory is by default.
+var ErrNoHome = errors.New("the home directory is unknown (HOME is not set), and no data directory is named")
+
+// names reports whether the environment or a flag sets a key.
+func (opts Options) names(key string) bool {
+	return slices.ContainsFunc(overrides(opts), func(o layered) bool { return o.Key == key })
+}
+
+// Names reports whether the command line or the environment, and not only the file, sets a key.
+func (l *Loaded) Names(key string) bool {
+	kind := l.Origin(key).Kind
+	return kind == FromFlag || kind == FromEnvironment
+}
+
+// UsersMain reports whether the hub is the one that the user gets without any configuration, by its data directory and
+// socket.
+func (l *Loaded) UsersMain() bool {
+	main := Default(l.home)
+	return l.home != "" && l.DataDir == main.DataDir && l.Socket.Path == main.Socket.Path
 }
 
 // Load loads the configuration. The error for an invalid configuration is an *[Invalid] with
@@ -82,12 +104,12 @@ func Load(opts Options) (*Loaded, error) {
 	}
 	if opts.Home == "" {
 		home, err := os.UserHomeDir()
-		if err != nil {
-			return nil, fmt.Errorf("find the home directory: %w; set HOME", err)
+		if err != nil && !opts.names("dataDir") {
+			return nil, ErrNoHome
 		}
-		opts.Home = home
+		opts.Home = home // "" if the data directory is named: only ~ needs it
 	}
-	l := &Loaded{Config: Default(opts.Home), origins: map[string]Origin{}}
+	l := &Loaded{home: opts.Home, Config: Default(opts.Home), origins: map[string]Origin{}}
 	d := &decoder{origins: l.origins}
 
 	named := l.locate(opts)
@@ -199,6 +221,9 @@ func (l *Loaded) resolve(home, fileDir string) {
 		*path = absolute(*path, home, base)
 	}
 	fix("dataDir", &l.DataDir)
+	if l.Origin("socket.path").Kind == FromDefault {
+		l.Socket.Path = DefaultSocket(l.DataDir)
+	}
 	fix("socket.path", &l.Socket.Path)
 	fix("http.tokenFile", &l.HTTP.TokenFile)
 	fix("peers.hyperswarm.networkFile", &l.Peers.Hyperswarm.NetworkFile)

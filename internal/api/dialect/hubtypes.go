@@ -72,6 +72,17 @@ type Status struct {
 	// Peers is the status of hubs on other machines; only on the socket, and only if peers.enabled is set.
 	Peers *PeersStatus `json:"peers,omitempty"`
 	PID   int          `json:"pid,omitempty"`
+	Addresses
+}
+
+// Addresses are where a hub is on its computer. Only the socket reports them.
+type Addresses struct {
+	DataDir string `json:"dataDir,omitempty"`
+	Socket  string `json:"socket,omitempty"`
+	HTTP    string `json:"http,omitempty"` // base URL
+	GRPC    string `json:"grpc,omitempty"` // host:port
+	// Notices say where an address is not the configured one, for people.
+	Notices []string `json:"notices,omitempty"`
 }
 
 // PeersStatus is the status of the paired hubs.

@@ -104,7 +104,7 @@ type WorkDirs interface {
 }
 
 // Config is what a Service works with. A method whose field is nil does not exist.
-// Shutdown, Gate, LoopStep, WorkDirs, Shares and Peers are for the service of the socket only.
+// Shutdown, Gate, LoopStep, WorkDirs, Shares, Peers and Addresses are for the service of the socket only.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
@@ -112,6 +112,8 @@ type Config struct {
 	Bus        func() BusStatus
 	MCPServers func() []MCPServerStatus
 	Peers      func() *PeersStatus
+	// Addresses returns where the hub is, for hub/status.
+	Addresses func() Addresses
 	// Shutdown starts to stop the hub and must not block.
 	Shutdown  func()
 	Swarms    Swarms
@@ -251,6 +253,9 @@ func (s *Service) status(context.Context) (Status, error) {
 	}
 	if s.cfg.MCPServers != nil {
 		status.MCPServers = s.cfg.MCPServers()
+	}
+	if s.cfg.Addresses != nil {
+		status.Addresses = s.cfg.Addresses()
 	}
 	if s.cfg.Peers != nil {
 		status.Peers = s.cfg.Peers()

@@ -43,7 +43,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, os.FileInfo, er
 func socketError(path string, err error) error {
 	e := &Error{Code: CodeInternal, Message: "cannot listen on the socket " + path + ": " + rootCause(err), Err: err}
 	switch {
-	case isAddressInUse(err):
+	case IsAddressInUse(err):
 		e.Code, e.Remedy = CodeInUse, "another hub has just taken it; choose another with --socket"
 	case errors.Is(err, errPermission):
 		e.Code, e.Remedy = CodeForbidden, "choose a path in your own directory with --socket"

@@ -14,7 +14,8 @@ import (
 
 const wsaAddrInUse = syscall.Errno(10048)
 
-func isAddressInUse(err error) bool { return errors.Is(err, wsaAddrInUse) }
+// IsAddressInUse reports whether an error of listening means that another program uses the address.
+func IsAddressInUse(err error) bool { return errors.Is(err, wsaAddrInUse) }
 
 func bindPrivate(ctx context.Context, path string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "unix", path)

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func isAddressInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+// IsAddressInUse reports whether an error of listening means that another program uses the address.
+func IsAddressInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
 // binding serialises changes of the umask, which is global to the process.
 var binding sync.Mutex

@@ -53,6 +53,8 @@ func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
 
 // Config are the options of [New].
 type Config struct {
+	// AnyPort listens for HTTP on a port that the system chooses if the configured one is in use. See Addr.
+	AnyPort bool
 	// Socket is the path of the Unix socket; "" means none.
 	Socket string
 	// SocketHandler answers the requests on the socket.
@@ -246,7 +248,11 @@ func (s *Server) shutdownHTTP(ctx context.Context) error {
 }
 
 func (s *Server) listenHTTP(ctx context.Context) (net.Listener, error) {
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.HTTP)
+	listen := Listen
+	if s.cfg.AnyPort {
+		listen = ListenAnyPort
+	}
+	ln, err := listen(ctx, s.cfg.HTTP)
 	if err != nil {
 		return nil, listenError(s.cfg.HTTP, err)
 	}
@@ -260,10 +266,28 @@ func (s *Server) listenHTTP(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
+// Listen listens on a TCP address.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+}
+
+// ListenAnyPort is Listen, but on a port that the system chooses if that of the address is in use.
+func ListenAnyPort(ctx context.Context, address string) (net.Listener, error) {
+	ln, err := Listen(ctx, address)
+	if err == nil || !IsAddressInUse(err) {
+		return ln, err
+	}
+	host, _, splitErr := net.SplitHostPort(address)
+	if splitErr != nil {
+		return nil, err
+	}
+	return Listen(ctx, net.JoinHostPort(host, "0"))
+}
+
 func listenError(address string, err error) error {
 	e := &Error{Code: CodeInternal, Message: "cannot listen on " + address + ": " + rootCause(err), Err: err}
 	switch {
-	case isAddressInUse(err):
+	case IsAddressInUse(err):
 		e.Code = CodeInUse
 		e.Remedy = "stop what listens there, choose another port with --http-port, or start without HTTP (--no-http)"
 	case errors.Is(err, errPermission):

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -173,26 +172,23 @@ func (f *Finder) call(ctx context.Context, policy startPolicy, do func(context.C
 		return &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
 			Remedy: "correct it, see: parley config validate", Err: err}
 	}
-	info, running, err := daemon.Running(hub.DataDir)
-	if err != nil {
-		return &bus.Error{Code: bus.CodeStorage, Message: "cannot find out whether a hub runs on " + hub.DataDir,
-			Remedy: "check that the data directory is yours", Err: err}
+	socket, err := daemon.Locate(ctx, hub)
+	if err == nil {
+		err = f.callSocket(ctx, socket, do)
+	} else {
+		err = hubError(err, hub.Socket.Path)
 	}
-	socket := hub.Socket.Path
-	if running && info.PID != 0 {
-		if info.Socket == "" {
-			return errNoSocket
-		}
-		socket = info.Socket
-	}
-	err = f.callSocket(ctx, socket, do)
 	if !errors.Is(err, client.ErrNotRunning) {
 		return err
+	}
+	if info, running, _ := daemon.Running(hub.DataDir); running && info.PID != 0 && info.Socket == "" {
+		return errNoSocket
 	}
 	if err := f.mayStart(hub, policy); err != nil {
 		return err
 	}
-	if info, err = f.start(ctx, hub); err != nil {
+	info, err := f.start(ctx, hub)
+	if err != nil {
 		return err
 	}
 	return f.callSocket(ctx, info.Socket, do)
@@ -237,7 +233,10 @@ func hubError(err error, socket string) error {
 		return answerError(answer)
 	}
 	e := &bus.Error{Code: bus.CodeNotRunning, Message: err.Error(), Err: err}
+	var hub *daemon.Error
 	switch {
+	case errors.As(err, &hub):
+		e.Code, e.Message, e.Remedy = bus.CodeConfig, hub.Message, hub.Remedy
 	case errors.Is(err, client.ErrNotRunning):
 		e.Remedy = "start it with: parley start"
 	case errors.Is(err, client.ErrForeignSocket):
@@ -301,11 +300,8 @@ func (f *Finder) start(ctx context.Context, hub *config.Loaded) (daemon.Info, er
 	}
 	f.cfg.Logger.Info("starting the hub in the background", "data", hub.DataDir)
 	info, err := daemon.Start(ctx, hub.DataDir, command)
-	if de, ok := errors.AsType[*daemon.Error](err); ok && de.Code == daemon.CodeInUse && hub.HTTP.Enabled {
-		// Another program uses the port, which channels do not need.
-		f.cfg.Logger.Warn("the hub's port is in use; starting it with another port",
-			"port", strconv.Itoa(hub.HTTP.Port), "reason", de.Message)
-		info, err = daemon.Start(ctx, hub.DataDir, append(command, "--http-port=0"))
+	for _, notice := range info.Notices {
+		f.cfg.Logger.Warn(notice)
 	}
 	if de, ok := errors.AsType[*daemon.Error](err); ok && de.Code == daemon.CodeRunning {
 		err = nil

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,7 +54,8 @@ func (p setup) runWith(t *testing.T, stdin io.Reader, signals <-chan os.Signal, 
 
 // short removes the flags that name the hub from the commands that the output recommends.
 func (p setup) short(text string) string {
-	return strings.ReplaceAll(text, "parley --socket "+p.socket+" --data-dir "+p.dir+" ", "parley ")
+	text = strings.ReplaceAll(text, "parley --socket "+p.socket+" --data-dir "+p.dir+" ", "parley ")
+	return strings.ReplaceAll(text, "parley --socket "+p.socket+" doc", "parley doc")
 }
 
 // hub runs a hub in this process.
@@ -682,11 +684,96 @@ func TestForegroundHubStopsOnASignal(t *testing.T) {
 	}
 }
 
-func TestHubWithAnotherDataDirectoryIsStopped(t *testing.T) {
+// A hub is a data directory and a socket: a command that names one of another hub does nothing to that hub.
+func TestACommandActsOnlyOnTheHubThatItNames(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
-	elsewhere := setup{dir: t.TempDir(), socket: p.socket}
-	want(t, elsewhere.run(t, "stop"), 0, "has stopped.")
+	free := filepath.Join(filepath.Dir(p.socket), "free.sock")
+	for name, test := range map[string]struct {
+		named  setup
+		args   []string
+		exit   int
+		stderr []string
+	}{
+		"stop, another data directory":   {setup{t.TempDir(), p.socket}, []string{"stop"}, 1, []string{p.socket, "--data-dir " + p.dir}},
+		"status, another data directory": {setup{t.TempDir(), p.socket}, []string{"status"}, 1, []string{p.socket, "--data-dir " + p.dir}},
+		"send, another data directory":   {setup{t.TempDir(), p.socket}, []string{"send", "echo", "hi"}, 1, []string{p.socket, "--data-dir " + p.dir}},
+		"stop, another socket":           {setup{p.dir, free}, []string{"stop"}, 1, []string{free, "--socket " + p.socket}},
+		"tasks, another socket":          {setup{p.dir, free}, []string{"tasks"}, 1, []string{free, "--socket " + p.socket}},
+		"start, another socket":          {setup{p.dir, free}, []string{"start"}, 1, []string{free, "--socket " + p.socket}},
+		"stop, only a free socket":       {setup{"", free}, []string{"stop"}, 0, nil},
+		"status, only a free socket":     {setup{"", free}, []string{"status"}, 3, []string{"no hub is running on " + free}},
+	} {
+		o := test.named.run(t, test.args...)
+		if o.code != test.exit {
+			t.Errorf("%s: %+v, want exit %d", name, o, test.exit)
+		}
+		for _, text := range test.stderr {
+			if !strings.Contains(o.stderr, text) {
+				t.Errorf("%s: %q is not in %q", name, text, o.stderr)
+			}
+		}
+	}
+	want(t, setup{"", p.socket}.run(t, "send", "echo", "hi"), 0, "hi")
+	want(t, setup{"", p.socket}.run(t, "stop"), 0, "has stopped.")
+}
+
+func TestAHubStartsOnAnotherPortIfItsOwnIsTaken(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	p := newSetup(t)
+	file := filepath.Join(p.dir, "config.yaml")
+	if err := errors.Join(os.MkdirAll(p.dir, 0o700), os.WriteFile(file, []byte("bus: {durability: fast}\nhttp: {port: "+port+"}\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if o := p.process(t, "start", "--http-port", port); o.code != 1 || !strings.Contains(o.stderr, port) || !strings.Contains(o.stderr, "--http-port") {
+		t.Errorf("a taken port that the command names: %+v", o)
+	}
+	if err := os.WriteFile(file, []byte("bus: {durability: fast}\nhttp: {port: "+port+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	notice := "port " + port + " is in use"
+	if o := p.process(t, "send", "echo", "hi"); o.code != 0 || o.stdout != "hi\n" || !strings.Contains(o.stderr, notice) {
+		t.Errorf("send: %+v", o)
+	}
+	defer p.run(t, "stop")
+	if o := p.process(t, "send", "echo", "hi"); strings.Contains(o.stderr, notice) {
+		t.Errorf("it is said again: %+v", o)
+	}
+	var status struct {
+		DataDir, Socket, HTTP, Version string
+		Notices                        []string
+	}
+	o := p.run(t, "--format", "json", "status")
+	if err := json.Unmarshal([]byte(o.stdout), &status); err != nil {
+		t.Fatal(err)
+	}
+	if status.DataDir != p.dir || status.Socket != p.socket || status.HTTP == "" || strings.HasSuffix(status.HTTP, ":"+port) || len(status.Notices) != 1 {
+		t.Errorf("status: %+v", status)
+	}
+	if o := p.run(t, "doctor"); !strings.Contains(o.stdout, notice) {
+		t.Errorf("doctor: %+v", o)
+	}
+}
+
+// The programs are one: only what runs without a command differs.
+func TestEveryNameHasEveryCommand(t *testing.T) {
+	names := func(program string) (all []string) {
+		for _, c := range cli.Command(program).Commands() {
+			all = append(all, c.Name())
+		}
+		return all
+	}
+	for _, program := range []string{"a2a-hub", cli.MCPServer} {
+		if diff := cmp.Diff(names("parley"), names(program)); diff != "" {
+			t.Errorf("%s: %s", program, diff)
+		}
+	}
 }
 
 func TestConformanceServesTheKitsAgent(t *testing.T) {

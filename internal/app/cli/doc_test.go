@@ -154,6 +154,7 @@ func dyingHub(t *testing.T, p setup, answer func(method string) string) {
 // to check it.
 func TestAnEditDuringACrashHasAnUnknownOutcome(t *testing.T) {
 	p := newSetup(t)
+	p.dir = ""
 	dyingHub(t, p, func(string) string { return "" })
 	for _, c := range []struct {
 		args          []string
@@ -187,6 +188,7 @@ func TestAnEditDuringACrashHasAnUnknownOutcome(t *testing.T) {
 // A hub that stops before an edit is stored reports that itself; Ctrl-C does not wait for the response.
 func TestAnEditWithoutAResponseHasAnUnknownOutcome(t *testing.T) {
 	p := newSetup(t)
+	p.dir = ""
 	asked, end := make(chan struct{}), make(chan struct{})
 	var stops sync.Once
 	dyingHub(t, p, func(string) string {
@@ -215,6 +217,7 @@ func TestAnEditWithoutAResponseHasAnUnknownOutcome(t *testing.T) {
 // doc watch continues after the hub was killed and restarted.
 func TestWatchingSurvivesAHubRestart(t *testing.T) {
 	p := newSetup(t)
+	p.dir = ""
 	var mu sync.Mutex
 	calls := 0
 	dyingHub(t, p, func(string) string {

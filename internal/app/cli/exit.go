@@ -87,6 +87,10 @@ func (a *app) explain(err error) *failure {
 		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "interrupted"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "see: " + a.self() + " status"}
+	case errors.Is(err, config.ErrNoHome):
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "set HOME, or name a data directory with --data-dir or PARLEY_DATA_DIR"}
+	case errors.As(err, &de):
+		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	case errors.Is(err, client.ErrNotRunning):
 		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
 	case errors.Is(err, client.ErrForeignSocket), errors.Is(err, os.ErrPermission):
@@ -97,8 +101,6 @@ func (a *app) explain(err error) *failure {
 		return a.explainRPC(rpc)
 	case errors.As(err, &invalid), errors.As(err, &invalidMCP):
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "correct it, then check with: " + a.self() + " config validate"}
-	case errors.As(err, &de):
-		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	}
 	if flags := exclusiveFlags.FindStringSubmatch(err.Error()); flags != nil {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " cannot be used together"}

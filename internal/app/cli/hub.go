@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/config"
 )
 
@@ -18,10 +19,19 @@ func (a *app) load(overrides ...config.Override) (*config.Loaded, error) {
 			overrides = append(overrides, o)
 		}
 	}
+	if a.httpPort != "" {
+		overrides = append(overrides, config.Override{Key: "http.port", Value: a.httpPort, Flag: "--http-port"})
+	}
 	if a.verbose {
 		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})
 	}
 	return config.Load(config.Options{File: a.configFile, Overrides: overrides})
+}
+
+// mayStart adds the flags of a command that starts the hub if it is not running.
+func (a *app) mayStart(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&a.httpPort, "http-port", "", "the port of the HTTP interface if this starts the hub; 0 lets the system choose")
+	return cmd
 }
 
 // connect connects to the hub that the configuration names.
@@ -34,8 +44,8 @@ func (a *app) connect(ctx context.Context) (*client.Client, error) {
 }
 
 func (a *app) dial(ctx context.Context, cfg *config.Loaded) (*client.Client, error) {
-	a.debugf("connecting to %s", cfg.Socket.Path)
-	return client.Dial(ctx, cfg.Socket.Path)
+	a.debugf("connecting to the hub of %s, by default on %s", cfg.DataDir, cfg.Socket.Path)
+	return daemon.Dial(ctx, cfg)
 }
 
 // runE is how cobra runs a command.

@@ -90,7 +90,7 @@ also after it was killed. --retry takes up the items that were given up.`
 	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
 	timeVar(flags, &f.limit, "check-timeout", loop.DefaultCheckTime, time.Second, "how long the check may take")
 	flags.BoolVar(&f.retry, "retry", false, "take up the items that were given up")
-	noStartFlag(cmd, &f.noStart)
+	a.startFlags(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "swarm", agentIDs)

@@ -170,5 +170,8 @@ func newSetup(t *testing.T) setup {
 }
 
 func (p setup) args(args ...string) []string {
+	if p.dir == "" { // the socket alone names the hub
+		return append([]string{"--socket", p.socket}, args...)
+	}
 	return append([]string{"--data-dir", p.dir, "--socket", p.socket}, args...)
 }

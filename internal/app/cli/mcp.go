@@ -26,9 +26,9 @@ const mcpLong = `Serve MCP on standard input and output, for one coding agent. T
 project share its channels: they see each other's messages; agents of other projects
 do not. Add the server to an agent with:
 
-  claude mcp add parley -- nats-mcp-server
-  codex mcp add parley -- nats-mcp-server
-  gemini mcp add parley nats-mcp-server
+  claude mcp add parley -- parley mcp
+  codex mcp add parley -- parley mcp
+  gemini mcp add parley parley mcp
 
 The project is the current directory, or the directory of the nearest .mcp-config.json
 up to five levels above. Messages are stored on the NATS server of NATS_URL. Without
@@ -39,18 +39,7 @@ func (a *app) mcpCommand() *cobra.Command {
 	cmd := command("mcp", "Serve MCP to a coding agent: the channels of its project",
 		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context()) })
 	cmd.Long = mcpLong
-	return cmd
-}
-
-// mcpRoot returns the command of nats-mcp-server. It can start the hub: users may not have
-// installed the other programs.
-func (a *app) mcpRoot() *cobra.Command {
-	root := a.mcpCommand()
-	root.Use = a.name
-	start := a.startCommand()
-	start.Hidden = true
-	root.AddCommand(start, a.doctorCommand(), a.configCommand(), a.versionCommand())
-	return root
+	return a.mayStart(cmd)
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/documents"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -52,7 +53,10 @@ func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) 
 	if err != nil {
 		return err
 	}
-	c, err := client.Dial(ctx, cfg.Socket.Path)
+	c, err := h.a.dial(ctx, cfg)
+	if daemon.CodeOf(err) == daemon.CodeOtherHub {
+		return err
+	}
 	if err != nil {
 		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stores the documents, and it is not running.",
 			Remedy: "Ask the user to run `parley start`, then try again.", Err: err}

@@ -41,7 +41,7 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			socket, err := a.hubSocket()
+			socket, err := a.hubSocket(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -75,17 +75,13 @@ func (t *hubTools) connectAfter(ctx context.Context, tried <-chan struct{}) {
 // Close ends the connection to the hub.
 func (t *hubTools) Close() { t.mount.Close() }
 
-// hubSocket returns the socket of the running hub, or else the configured one.
-func (a *app) hubSocket() (string, error) {
+// hubSocket returns the socket of the running hub.
+func (a *app) hubSocket(ctx context.Context) (string, error) {
 	cfg, err := a.load()
 	if err != nil {
 		return "", err
 	}
-	info, running, err := daemon.Running(cfg.DataDir)
-	if err == nil && running && info.Socket != "" {
-		return info.Socket, nil
-	}
-	return cfg.Socket.Path, nil
+	return daemon.Locate(ctx, cfg)
 }
 
 // taskToken returns the token of the agent's conversation in which this process runs, "" if

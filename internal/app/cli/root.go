@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/base/text"
-	"github.com/parleyhub/parley/internal/config"
 )
 
 // Main runs the program called name with args and returns its exit code. It uses the
@@ -49,6 +48,7 @@ type app struct {
 	configFile string
 	format     string
 	verbose    bool
+	httpPort   string // of the commands that may start the hub
 
 	style, errStyle style
 	lines           *bufio.Reader    // reads stdin; nil until the user is asked something
@@ -108,7 +108,7 @@ const (
 func (a *app) command() *cobra.Command {
 	root := a.root()
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.socket, "socket", "", "the hub's Unix socket (default "+config.Default("~").Socket.Path+")")
+	flags.StringVar(&a.socket, "socket", "", "the hub's Unix socket (default hub.sock in the data directory)")
 	flags.StringVar(&a.dataDir, "data-dir", "", "the hub's data directory (default ~/.a2a-hub)")
 	flags.StringVar(&a.configFile, "config", "", "the hub's configuration (default config.yaml in the data directory)")
 	flags.StringVar(&a.format, "format", formatPretty, "output format: json, pretty")
@@ -131,11 +131,9 @@ func (a *app) command() *cobra.Command {
 	return root
 }
 
-// root is the program's own command: the hub's commands, or the MCP server.
+// root is the program's own command. The programs have the same commands under each name; without a command
+// nats-mcp-server serves MCP, and the others print their help.
 func (a *app) root() *cobra.Command {
-	if a.name == MCPServer {
-		return a.mcpRoot()
-	}
 	root := &cobra.Command{
 		Use:   a.name,
 		Short: "A hub for the coding agents of any vendor",
@@ -147,6 +145,9 @@ func (a *app) root() *cobra.Command {
   ` + a.name + ` agents --health`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 && a.name == MCPServer {
+				return a.mcp(cmd.Context())
+			}
 			if len(args) == 0 {
 				return cmd.Help()
 			}
@@ -157,6 +158,10 @@ func (a *app) root() *cobra.Command {
 			return usage("%s", message)
 		},
 		SuggestionsMinimumDistance: 2,
+	}
+	if a.name == MCPServer {
+		root.Long = mcpLong + "\n\nAll commands of parley work under this name too."
+		a.mayStart(root)
 	}
 	root.AddGroup(
 		&cobra.Group{ID: groupWork, Title: "Work:"},

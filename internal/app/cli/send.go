@@ -68,14 +68,16 @@ conversation a git worktree on a branch of its own, --scratch an empty directory
 	timeVar(flags, &f.timeout, "timeout", 0, time.Millisecond, "the time limit: 5s, 2m, 1h30m, or a number of milliseconds; 0 means the agent's limit")
 	flags.BoolVar(&f.stream, "stream", false, "print the answer as it arrives; with --format json one event per line")
 	flags.BoolVar(&f.detach, "detach", false, "return when the task is stored, without its answer")
-	noStartFlag(cmd, &f.noStart)
+	a.startFlags(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("detach", "stream")
 	a.complete(cmd, "context", contextIDs)
 	a.complete(cmd, "task", taskIDs)
 	return cmd
 }
 
-func noStartFlag(cmd *cobra.Command, noStart *bool) {
+// startFlags adds the flags of a command that starts the hub if it is not running, unless noStart is set.
+func (a *app) startFlags(cmd *cobra.Command, noStart *bool) {
+	a.mayStart(cmd)
 	cmd.Flags().BoolVar(noStart, "no-start", false, "fail if no hub is running, instead of starting one")
 }
 
@@ -157,16 +159,19 @@ func (a *app) connectOrStart(ctx context.Context, noStart bool) (*client.Client,
 
 func (a *app) startAndConnect(ctx context.Context, cfg *config.Loaded) (*client.Client, error) {
 	a.warn(cfg)
-	info, already, err := a.startHub(ctx, cfg, nil)
+	info, already, err := a.startHub(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if already && info.Socket != cfg.Socket.Path {
+	if already && cfg.Names("socket.path") && info.Socket != cfg.Socket.Path { // that of the default data directory
 		return nil, &failure{
 			Exit: exitNotRunning, Kind: "hub-not-running",
-			Message: fmt.Sprintf("the hub (process %d) does not listen on %s", info.PID, cfg.Socket.Path),
-			Remedy:  "use --socket " + info.Socket,
+			Message: fmt.Sprintf("no hub listens on %s, and the one of the data directory %s (process %d) listens on %s", cfg.Socket.Path, cfg.DataDir, info.PID, info.Socket),
+			Remedy:  "use --socket " + info.Socket + ", or name another data directory with --data-dir",
 		}
+	}
+	if !already && !a.json() {
+		a.printNotices(info.Notices)
 	}
 	if !already {
 		a.note("started the hub in the background (process %d); stop it with: %s stop", info.PID, a.self())

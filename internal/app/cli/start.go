@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,6 @@ import (
 type startFlags struct {
 	foreground bool
 	background bool // this process is the background process
-	httpPort   int
 	noHTTP     bool
 	durability string
 }
@@ -37,13 +35,13 @@ func (a *app) startCommand() *cobra.Command {
 		if f.foreground {
 			return a.serve(cmd.Context(), cfg)
 		}
-		return a.start(cmd.Context(), cfg, overrides)
+		return a.start(cmd.Context(), cfg)
 	})
 	cmd.Long = "Start the hub in the background and return when it is ready. If a hub is already\n" +
 		"running, the command does nothing. The log is logs/hub.log in the data directory."
 	flags := cmd.Flags()
 	flags.BoolVar(&f.foreground, "foreground", false, "run in this process, with the log on standard error, until Ctrl-C")
-	flags.IntVar(&f.httpPort, "http-port", 8080, "the port of the HTTP interface; 0 lets the system choose")
+	flags.StringVar(&a.httpPort, "http-port", "", "the port of the HTTP interface; 0 lets the system choose (default 8080, or\nanother one if that is in use)")
 	flags.BoolVar(&f.noHTTP, "no-http", false, "serve on the Unix socket only")
 	flags.StringVar(&f.durability, "durability", "commit", "when the bus acknowledges a write: commit, always, fast")
 	flags.BoolVar(&f.background, "background", false, "run as the background process")
@@ -59,9 +57,6 @@ func (a *app) startCommand() *cobra.Command {
 // overrides returns the configuration that the flags set.
 func (f *startFlags) overrides(cmd *cobra.Command) []config.Override {
 	var all []config.Override
-	if cmd.Flags().Changed("http-port") {
-		all = append(all, config.Override{Key: "http.port", Value: strconv.Itoa(f.httpPort), Flag: "--http-port"})
-	}
 	if f.noHTTP {
 		all = append(all, config.Override{Key: "http.enabled", Value: "false", Flag: "--no-http"})
 	}
@@ -84,8 +79,8 @@ type started struct {
 	AlreadyRunning bool `json:"alreadyRunning"`
 }
 
-func (a *app) start(ctx context.Context, cfg *config.Loaded, overrides []config.Override) error {
-	info, already, err := a.startHub(ctx, cfg, overrides)
+func (a *app) start(ctx context.Context, cfg *config.Loaded) error {
+	info, already, err := a.startHub(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -112,23 +107,24 @@ func (a *app) printAddresses(info daemon.Info) {
 	row("durability", info.Durability)
 	row("data", info.DataDir)
 	row("log", info.Log)
+	a.printNotices(info.Notices)
+}
+
+// printNotices prints where an address of the hub is not the configured one.
+func (a *app) printNotices(notices []string) {
+	for _, n := range notices {
+		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("notice:"), plain(n))
+	}
 }
 
 // startHub starts a hub in the background and returns when it is ready. It reports whether a
 // hub was already running.
-func (a *app) startHub(ctx context.Context, cfg *config.Loaded, overrides []config.Override) (info daemon.Info, already bool, err error) {
+func (a *app) startHub(ctx context.Context, cfg *config.Loaded) (info daemon.Info, already bool, err error) {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
 	command, err := daemon.Command(cfg)
 	if err != nil {
 		return info, false, err
-	}
-	for _, o := range overrides {
-		if o.Flag == "--no-http" {
-			command = append(command, o.Flag)
-		} else {
-			command = append(command, o.Flag+"="+o.Value)
-		}
 	}
 	if a.verbose {
 		command = append(command, "--verbose")
@@ -138,7 +134,8 @@ func (a *app) startHub(ctx context.Context, cfg *config.Loaded, overrides []conf
 	a.debugf("running %q", command)
 	info, err = daemon.Start(ctx, cfg.DataDir, command)
 	if daemon.CodeOf(err) == daemon.CodeRunning {
-		return info, true, nil
+		_, err := daemon.Locate(ctx, cfg) // fails if the socket is named and not that hub's
+		return info, true, err
 	}
 	return info, false, err
 }
@@ -148,7 +145,7 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
 	if info, running, err := daemon.Running(cfg.DataDir); err == nil && running && info.PID != 0 {
-		return a.start(ctx, cfg, nil) // prints that it is running
+		return a.start(ctx, cfg) // prints that it is running
 	}
 	return daemon.Run(ctx, cfg, daemon.Options{
 		Version: versionString(),

@@ -22,6 +22,11 @@ func (a *app) statusCommand() *cobra.Command {
 
 func (a *app) printStatus(s *dialect.Status) {
 	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub is running:"), plain(s.Version), s.PID, short(time.Duration(s.Uptime)*time.Millisecond))
+	for _, address := range []struct{ label, value string }{{"socket", s.Socket}, {"data", s.DataDir}, {"http", s.HTTP}, {"grpc", s.GRPC}} {
+		if address.value != "" {
+			fmt.Fprintf(a.stdout, "  %-7s %s\n", address.label, plain(address.value))
+		}
+	}
 	fmt.Fprintf(a.stdout, "  tasks   %d active, %d in all\n", s.ActiveTasks, s.TotalTasks)
 	fmt.Fprintf(a.stdout, "  agents  %d healthy, %d degraded, %d unhealthy, %d not yet checked\n", s.Healthy, s.Degraded, s.Unhealthy, s.Unknown)
 	if b := s.Bus; b != nil {
@@ -42,6 +47,7 @@ func (a *app) printStatus(s *dialect.Status) {
 		},
 		paint: a.paintHealth,
 	}.table(a, a.stdout, s.Agents)
+	a.printNotices(s.Notices)
 	a.printLog(s)
 }
 

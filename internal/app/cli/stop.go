@@ -49,8 +49,18 @@ func (a *app) stopCommand() *cobra.Command {
 	return cmd
 }
 
-// stopHub stops the hub of the configured data directory, or else the one that listens on the configured socket.
+// stopHub stops the hub that the configuration names; see [daemon.Locate].
 func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) {
+	if cfg.Names("socket.path") && !cfg.Names("dataDir") {
+		return a.stopOn(ctx, cfg)
+	}
+	_, err := daemon.Locate(ctx, cfg)
+	if errors.Is(err, client.ErrNotRunning) {
+		return stopped{}, nil
+	}
+	if err != nil {
+		return stopped{}, err
+	}
 	info, was, err := daemon.Stop(ctx, cfg.DataDir, func(ctx context.Context) error {
 		c, err := a.dial(ctx, cfg)
 		if err != nil {
@@ -59,15 +69,12 @@ func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) 
 		defer c.Close()
 		return c.Shutdown(ctx)
 	})
-	if err != nil || was {
-		return stopped{Stopped: was, PID: info.PID}, err
-	}
-	return a.stopElsewhere(ctx, cfg)
+	return stopped{Stopped: was, PID: info.PID}, err
 }
 
-// stopElsewhere stops a hub that listens on the socket but has another data directory, and
-// waits until it has closed the connection.
-func (a *app) stopElsewhere(ctx context.Context, cfg *config.Loaded) (stopped, error) {
+// stopOn stops the hub that listens on the socket, whatever its data directory is, and waits until it has closed the
+// connection and freed its data directory.
+func (a *app) stopOn(ctx context.Context, cfg *config.Loaded) (stopped, error) {
 	c, err := a.dial(ctx, cfg)
 	if errors.Is(err, client.ErrNotRunning) {
 		return stopped{}, nil
@@ -80,8 +87,12 @@ func (a *app) stopElsewhere(ctx context.Context, cfg *config.Loaded) (stopped, e
 	if err != nil {
 		return stopped{}, err
 	}
-	if err := c.Shutdown(ctx); err != nil {
-		return stopped{}, err
+	if status.DataDir == "" { // an earlier version
+		if err := c.Shutdown(ctx); err != nil {
+			return stopped{}, err
+		}
+		return stopped{Stopped: true, PID: status.PID}, c.Wait(ctx)
 	}
-	return stopped{Stopped: true, PID: status.PID}, c.Wait(ctx)
+	_, was, err := daemon.Stop(ctx, status.DataDir, c.Shutdown)
+	return stopped{Stopped: was, PID: status.PID}, err
 }

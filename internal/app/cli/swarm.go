@@ -79,7 +79,7 @@ exits, and the swarm keeps running. --detach does not wait at all.`
 	flags.BoolVar(&f.planOnly, "plan-only", false, "print the plan as JSON and run nothing")
 	flags.BoolVar(&f.detach, "detach", false, "return when the swarm is stored, without its result")
 	f.dirFlags.add(cmd, "let each part have a directory of its own")
-	noStartFlag(cmd, &f.noStart)
+	a.startFlags(cmd, &f.noStart)
 	cmd.MarkFlagsMutuallyExclusive("plan", "planner")
 	cmd.MarkFlagsMutuallyExclusive("plan-only", "detach")
 	a.complete(cmd, "planner", agentIDs)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,7 +43,7 @@ func Start(ctx context.Context, dataDir string, command []string) (Info, error) 
 	for {
 		info, running, err := Running(dataDir)
 		if err != nil {
-			return Info{}, &Error{Code: CodeStart, Message: err.Error(), Err: err}
+			return Info{}, dataDirError(dataDir, err)
 		}
 		if running && info.answers(ctx) {
 			return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub is already running (process %d)", info.PID)}
@@ -172,6 +173,15 @@ func Command(cfg *config.Loaded, program ...string) ([]string, error) {
 	if cfg.Found {
 		command = append(command, "--config="+cfg.File)
 	}
+	if cfg.Origin("http.port").Kind == config.FromFlag {
+		command = append(command, "--http-port="+strconv.Itoa(cfg.HTTP.Port))
+	}
+	if cfg.Origin("http.enabled").Kind == config.FromFlag && !cfg.HTTP.Enabled {
+		command = append(command, "--no-http")
+	}
+	if cfg.Origin("bus.durability").Kind == config.FromFlag {
+		command = append(command, "--durability="+cfg.Bus.Durability)
+	}
 	return command, nil
 }
 
@@ -194,7 +204,7 @@ func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, rep
 	if loadErr != nil {
 		return fail(loadErr)
 	}
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+	if err := makePrivate(cfg.DataDir); err != nil {
 		return fail(err)
 	}
 	if err := os.Chdir(cfg.DataDir); err != nil { // another directory could not be unmounted

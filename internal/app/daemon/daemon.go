@@ -14,9 +14,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -133,7 +135,10 @@ type daemon struct {
 	observed  observed
 	hub       *hub.Hub
 	push      *push.Service
-	audit     *audit.Log // nil without one
+	audit     *audit.Log   // nil without one
+	grpc      net.Listener // nil without gRPC
+	notices   []string     // where an address is not the configured one
+	announced atomic.Pointer[dialect.Addresses]
 	node      *node.Node
 	peers     *peers.Peers // nil without peers
 	documents *documents.Library
@@ -400,6 +405,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.WorkDirs = d.hub
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
+	rpc.Addresses = d.addresses
 	rpc.Shares = d.documents
 	rpc.LoopStep = d.loopStep
 	if d.bus.Info().Kind == bus.KindEmbedded {
@@ -419,7 +425,14 @@ func (d *daemon) openServer(ctx context.Context) error {
 		sc.Socket = d.cfg.Socket.Path
 	}
 	if d.cfg.HTTP.Enabled {
-		sc.HTTP = net.JoinHostPort(d.cfg.HTTP.Host, strconv.Itoa(d.cfg.HTTP.Port))
+		sc.HTTP = d.address(d.cfg.HTTP.Port)
+		sc.AnyPort = d.cfg.Origin("http.port").Kind != config.FromFlag // --http-port means that port or none
+	}
+	if err := d.listenGRPC(ctx); err != nil {
+		return err
+	}
+	if err := prepareSocketDir(d.cfg); err != nil {
+		return err
 	}
 	s, err := server.New(sc)
 	if err != nil {
@@ -436,6 +449,14 @@ func (d *daemon) openServer(ctx context.Context) error {
 	}
 	d.server = s
 	d.onCloseWithin(serverTimeout, s.Shutdown)
+	if addr, ok := s.Addr().(*net.TCPAddr); ok {
+		d.notePort("HTTP", d.cfg.HTTP.Port, addr)
+	}
+	if d.cfg.Socket.Enabled && d.cfg.UsersMain() && runtime.GOOS != "windows" {
+		if remove, ok := offerSocket(ctx, specifiedSocket, d.cfg.Socket.Path); ok {
+			d.onClose(remove)
+		}
+	}
 	d.onClose(func() error { d.events.EndReaders(); return nil }) // the server waits for their requests
 	if d.rooms != nil {                                           // these stop before the server, which waits for their requests
 		d.onClose(func() error { d.rooms.Close(); return nil })
@@ -478,23 +499,53 @@ func (d *daemon) a2a() *a2aserver.Server {
 	opts := a2aserver.Options{
 		Hub: d.hub, Push: d.push, Version: d.opts.Version, TokenRequired: d.cfg.HTTP.Token != "", Logger: d.log,
 	}
-	if d.cfg.GRPC.Port != 0 {
-		opts.GRPCAddress = d.grpcAddress()
+	if d.grpc != nil {
+		opts.GRPCAddress = d.grpc.Addr().String()
 	}
 	return a2aserver.New(opts)
 }
 
-func (d *daemon) grpcAddress() string {
-	return net.JoinHostPort(d.cfg.HTTP.Host, strconv.Itoa(d.cfg.GRPC.Port))
+// address returns the address of a port on the configured host.
+func (d *daemon) address(port int) string {
+	return net.JoinHostPort(d.cfg.HTTP.Host, strconv.Itoa(port))
 }
 
-func (d *daemon) openGRPC(ctx context.Context) error {
+// notePort notes that an interface listens on another port than the configured one, which is in use.
+func (d *daemon) notePort(name string, configured int, addr *net.TCPAddr) {
+	if configured == 0 || addr.Port == configured {
+		return
+	}
+	notice := fmt.Sprintf("port %d is in use by another program; %s listens on port %d", configured, name, addr.Port)
+	d.log.Warn(notice, "configured", configured, "address", addr.String())
+	d.notices = append(d.notices, notice)
+}
+
+// listenGRPC listens before the agents' cards are made: they contain the address.
+func (d *daemon) listenGRPC(ctx context.Context) error {
 	if d.cfg.GRPC.Port == 0 {
 		return nil
 	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.grpcAddress())
+	ln, err := server.ListenAnyPort(ctx, d.address(d.cfg.GRPC.Port))
 	if err != nil {
 		return &Error{Code: CodeStart, Message: "cannot listen for gRPC: " + err.Error(), Remedy: "choose another grpc.port", Err: err}
+	}
+	d.grpc = ln
+	d.onClose(func() error {
+		if err := ln.Close(); !errors.Is(err, net.ErrClosed) { // the gRPC server has closed it
+			return err
+		}
+		return nil
+	})
+	if addr, ok := ln.Addr().(*net.TCPAddr); ok {
+		d.notePort("gRPC", d.cfg.GRPC.Port, addr)
+	}
+	return nil
+}
+
+func (d *daemon) openGRPC(context.Context) error {
+	ln := d.grpc
+	if ln == nil {
+		return nil
 	}
 	s := d.a2a().NewGRPC(a2aserver.GRPCOptions{Authorize: d.authorize})
 	served := make(chan error, 1)
@@ -524,20 +575,30 @@ func (d *daemon) authorize(token string) bool {
 func (d *daemon) announce(context.Context) error {
 	d.info = Info{
 		PID: os.Getpid(), Version: d.opts.Version, StartedAt: time.Now().Truncate(time.Millisecond), DataDir: d.cfg.DataDir,
-		HTTP: d.baseURL(), Durability: string(d.bus.Info().Durability), Log: d.opts.Log,
+		HTTP: d.baseURL(), Durability: string(d.bus.Info().Durability), Log: d.opts.Log, Notices: d.notices,
 	}
 	if d.cfg.Socket.Enabled {
 		d.info.Socket = d.cfg.Socket.Path
 	}
-	if d.cfg.GRPC.Port != 0 {
-		d.info.GRPC = d.grpcAddress()
+	if d.grpc != nil {
+		d.info.GRPC = d.grpc.Addr().String()
 	}
+	i := d.info
+	d.announced.Store(&dialect.Addresses{DataDir: i.DataDir, Socket: i.Socket, HTTP: i.HTTP, GRPC: i.GRPC, Notices: i.Notices})
 	if err := d.info.write(); err != nil {
 		return &Error{Code: CodeDataDir, Message: "cannot write the run file: " + err.Error(), Err: err}
 	}
 	path := filepath.Join(d.cfg.DataDir, infoName)
 	d.onClose(func() error { return os.Remove(path) })
 	return nil
+}
+
+// addresses returns where the hub is, for hub/status; the data directory only while the hub starts.
+func (d *daemon) addresses() dialect.Addresses {
+	if a := d.announced.Load(); a != nil {
+		return *a
+	}
+	return dialect.Addresses{DataDir: d.cfg.DataDir}
 }
 
 // baseURL returns the URL of the HTTP server, "" without one.

@@ -27,6 +27,7 @@ const (
 	CodeInUse    Code = "address-in-use" // another program uses the port, or another hub the socket
 	CodeStop     Code = "stop-failed"
 	CodeDataDir  Code = "data-directory"
+	CodeOtherHub Code = "other-hub" // the data directory and the socket are of different hubs
 	CodeInternal Code = "internal"
 )
 
@@ -45,8 +46,9 @@ type Info struct {
 	StartedAt  time.Time `json:"startedAt"`
 	DataDir    string    `json:"dataDir"`
 	Socket     string    `json:"socket,omitempty"`
-	HTTP       string    `json:"http,omitempty"` // base URL
-	GRPC       string    `json:"grpc,omitempty"` // host:port
+	HTTP       string    `json:"http,omitempty"`    // base URL
+	GRPC       string    `json:"grpc,omitempty"`    // host:port
+	Notices    []string  `json:"notices,omitempty"` // where an address is not the configured one, for people
 	Durability string    `json:"durability"`
 	Log        string    `json:"log,omitempty"` // "" for the terminal
 }
@@ -153,14 +155,22 @@ func prepare(ctx context.Context, dataDir string) (*flock.Flock, error) {
 	}
 }
 
+// dataDirError describes for users why a data directory cannot be used.
+func dataDirError(dir string, err error) *Error {
+	reason := err
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		reason = path.Err // the name of the system call and the path say nothing more
+	}
+	return &Error{
+		Code: CodeDataDir, Message: fmt.Sprintf("cannot use the data directory %s: %v", dir, reason),
+		Remedy: "name a directory that you own with --data-dir or PARLEY_DATA_DIR", Err: err,
+	}
+}
+
 // makePrivate creates the data directory with mode 0700, and removes the permissions of others from an existing one.
 func makePrivate(dir string) error {
-	fail := func(err error) error {
-		return &Error{
-			Code: CodeDataDir, Message: fmt.Sprintf("cannot use the data directory %s: %v", dir, err),
-			Remedy: "set dataDir or PARLEY_DATA_DIR to a directory that you own", Err: err,
-		}
-	}
+	fail := func(err error) error { return dataDirError(dir, err) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}

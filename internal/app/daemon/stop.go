@@ -16,7 +16,7 @@ const stopTimeout = 60 * time.Second
 func Stop(ctx context.Context, dataDir string, ask func(context.Context) error) (Info, bool, error) {
 	info, running, err := Running(dataDir)
 	if err != nil {
-		return Info{}, false, &Error{Code: CodeStop, Message: err.Error(), Err: err}
+		return Info{}, false, dataDirError(dataDir, err)
 	}
 	if !running {
 		return Info{}, false, nil

@@ -21,6 +21,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
@@ -126,7 +127,7 @@ func (p Patient) configuration() []Finding {
 func (p Patient) hub(ctx context.Context) (*dialect.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	c, err := client.Dial(ctx, p.Config.Socket.Path)
+	c, err := daemon.Dial(ctx, p.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +144,10 @@ func (p Patient) describeHub(hub *dialect.Status, err error) Finding {
 	switch {
 	case runningErr != nil:
 		return failure(check, runningErr.Error(), "give your user access to the data directory")
-	case running && info.Socket != p.Config.Socket.Path && info.Socket != "":
-		return warning(check, fmt.Sprintf("is running (process %d), but on another socket: %s", info.PID, info.Socket), "use --socket "+info.Socket)
+	case daemon.CodeOf(err) == daemon.CodeOtherHub:
+		var other *daemon.Error
+		errors.As(err, &other)
+		return failure(check, other.Message, other.Remedy)
 	case running:
 		return failure(check, fmt.Sprintf("has locked the data directory (process %d) but does not answer: %v", info.PID, err),
 			fmt.Sprintf("see %s; if the hub hangs, run: %s stop", daemon.LogPath(p.Config.DataDir), p.Program))
@@ -221,7 +224,7 @@ func (p Patient) disk() Finding {
 }
 
 // maxSocketPath is the longest path of a Unix socket that every platform supports.
-const maxSocketPath = 103
+const maxSocketPath = config.MaxSocketPath
 
 func (p Patient) socket(hub *dialect.Status) Finding {
 	const check, choose = "socket", "choose another path with socket.path or PARLEY_SOCKET"
@@ -230,6 +233,9 @@ func (p Patient) socket(hub *dialect.Status) Finding {
 		return warning(check, "is turned off; commands cannot reach the hub", "set socket.enabled: true")
 	}
 	if hub != nil {
+		if hub.Socket != "" {
+			path = hub.Socket
+		}
 		return good(check, "%s answers", path)
 	}
 	if len(path) > maxSocketPath {
@@ -251,6 +257,11 @@ func (p Patient) socket(hub *dialect.Status) Finding {
 
 func (p Patient) ports(ctx context.Context, hub *dialect.Status) []Finding {
 	var findings []Finding
+	if hub != nil {
+		for _, notice := range hub.Notices {
+			findings = append(findings, warning("ports", notice, "stop the other program and restart the hub, or set http.port or grpc.port to a free port"))
+		}
+	}
 	if p.Config.HTTP.Enabled {
 		findings = append(findings, p.port(ctx, "http", p.Config.HTTP.Port, hub != nil))
 	}
@@ -266,8 +277,11 @@ func (p Patient) port(ctx context.Context, check string, port int, running bool)
 		return good(check, "the hub is running; the configured address is %s", address)
 	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if server.IsAddressInUse(err) {
+		return warning(check, fmt.Sprintf("%s is in use by another program; the hub will listen on another port", address), "stop that program, or choose a free port with "+check+".port")
+	}
 	if err != nil {
-		return failure(check, fmt.Sprintf("cannot listen on %s: %v", address, err), "stop the program that listens there, or choose another port with "+check+".port")
+		return failure(check, fmt.Sprintf("cannot listen on %s: %v", address, err), "choose another address with http.host or "+check+".port")
 	}
 	if err := ln.Close(); err != nil {
 		return warning(check, err.Error(), "")

@@ -184,8 +184,8 @@ func TestPortsAndExternalBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := place(t, "")
-	expect(t, examine(t, dir, "http.port="+port), "http", doctor.Failure, "http.port")
-	expect(t, examine(t, dir, "grpc.port="+port), "grpc", doctor.Failure, "grpc.port")
+	expect(t, examine(t, dir, "http.port="+port), "http", doctor.Warning, "http.port")
+	expect(t, examine(t, dir, "grpc.port="+port), "grpc", doctor.Warning, "grpc.port")
 	ln.Close()
 	expect(t, examine(t, dir, "grpc.port="+port), "grpc", doctor.OK, "is free")
 	expect(t, examine(t, dir, "bus.url=nats://127.0.0.1:"+port), "bus", doctor.Failure, "")
@@ -225,7 +225,7 @@ func TestRunningHub(t *testing.T) {
 	expect(t, findings, "socket", doctor.OK, "answers")
 	expect(t, findings, "http", doctor.OK, "the hub is running")
 	expect(t, findings, "bus", doctor.Warning, "durability fast")
-	expect(t, examine(t, dir, "socket.path="+dir+"/other.sock"), "hub", doctor.Warning, "--socket "+dir+"/hub.sock")
+	expect(t, examine(t, dir, "socket.path="+dir+"/other.sock"), "hub", doctor.Failure, "--socket "+dir+"/hub.sock")
 	if err := os.Rename(dir+"/hub.sock", dir+"/gone.sock"); err != nil {
 		t.Fatal(err)
 	}
