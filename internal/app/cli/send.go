@@ -163,13 +163,6 @@ func (a *app) startAndConnect(ctx context.Context, cfg *config.Loaded) (*client.
 	if err != nil {
 		return nil, err
 	}
-	if already && cfg.Names("socket.path") && info.Socket != cfg.Socket.Path { // that of the default data directory
-		return nil, &failure{
-			Exit: exitNotRunning, Kind: "hub-not-running",
-			Message: fmt.Sprintf("no hub listens on %s, and the one of the data directory %s (process %d) listens on %s", cfg.Socket.Path, cfg.DataDir, info.PID, info.Socket),
-			Remedy:  "use --socket " + info.Socket + ", or name another data directory with --data-dir",
-		}
-	}
 	if !already && !a.json() {
 		a.printNotices(info.Notices)
 	}

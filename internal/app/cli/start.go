@@ -133,11 +133,18 @@ func (a *app) startHub(ctx context.Context, cfg *config.Loaded) (info daemon.Inf
 	defer spinner.end()
 	a.debugf("running %q", command)
 	info, err = daemon.Start(ctx, cfg.DataDir, command)
-	if daemon.CodeOf(err) == daemon.CodeRunning {
-		_, err := daemon.Locate(ctx, cfg) // fails if the socket is named and not that hub's
-		return info, true, err
+	if daemon.CodeOf(err) != daemon.CodeRunning {
+		return info, false, err
 	}
-	return info, false, err
+	socket, err := daemon.Locate(ctx, cfg) // fails if socket and data directory are of different hubs
+	if err == nil && cfg.Names("socket.path") && !daemon.SamePath(socket, info.Socket) {
+		err = &failure{
+			Exit: exitNotRunning, Kind: "hub-not-running",
+			Message: fmt.Sprintf("no hub listens on %s, and the one of the data directory %s (process %d) listens on %s", socket, cfg.DataDir, info.PID, info.Socket),
+			Remedy:  "use --socket " + info.Socket + ", or name another data directory with --data-dir",
+		}
+	}
+	return info, true, err
 }
 
 // serve runs the hub in this process until a signal.

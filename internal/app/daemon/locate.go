@@ -37,7 +37,7 @@ func Locate(ctx context.Context, cfg *config.Loaded) (string, error) {
 	if info.Socket == "" { // it is starting or stopping, or has no socket
 		return socket, nil
 	}
-	if cfg.Names("socket.path") && !samePath(info.Socket, socket) {
+	if cfg.Names("socket.path") && !SamePath(info.Socket, socket) {
 		return "", &Error{
 			Code:    CodeOtherHub,
 			Message: fmt.Sprintf("the hub of the data directory %s (process %d) listens on %s, not on %s", cfg.DataDir, info.PID, info.Socket, socket),
@@ -86,7 +86,8 @@ func Dial(ctx context.Context, cfg *config.Loaded) (*client.Client, error) {
 	return client.Dial(ctx, socket)
 }
 
-func samePath(a, b string) bool {
+// SamePath reports whether two paths are one file; a link and its target are.
+func SamePath(a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true
 	}
@@ -102,12 +103,13 @@ func prepareSocketDir(cfg *config.Loaded) error {
 	if cfg.Socket.Path != config.DefaultSocket(cfg.DataDir) || dir == cfg.DataDir || dir == filepath.Clean(os.TempDir()) {
 		return nil
 	}
-	if err := os.Mkdir(dir, 0o700); err == nil || !errors.Is(err, os.ErrExist) {
-		return err
+	err := os.Mkdir(dir, 0o700)
+	if err == nil {
+		return nil
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
+	info, statErr := os.Lstat(dir)
+	if !errors.Is(err, os.ErrExist) || statErr != nil {
+		return &Error{Code: CodeDataDir, Message: "cannot create the directory " + dir + " of the socket", Remedy: "choose another socket with --socket or PARLEY_SOCKET", Err: err}
 	}
 	if !info.IsDir() || !local.OwnedByUser(info) || info.Mode().Perm()&0o077 != 0 {
 		return &Error{Code: CodeDataDir, Message: "the directory " + dir + " of the socket is not yours alone", Remedy: "choose another socket with --socket or PARLEY_SOCKET"}
