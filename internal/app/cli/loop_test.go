@@ -3,6 +3,7 @@
 package cli_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -122,7 +123,7 @@ func TestTheChecksPathIsRelativeToTheUsersDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = errors.Join(
-		os.WriteFile(p.dir+"/config.yaml", append(config, "workdirs: {roots: ["+work+"]}\n"...), 0o600),
+		os.WriteFile(p.dir+"/config.yaml", bytes.Replace(config, []byte("roots: ["), []byte("roots: ["+work+", "), 1), 0o600),
 		os.WriteFile(filepath.Join(p.dir, "check.sh"), []byte("#!/bin/sh\ntest -e here\n"), 0o700),
 		os.WriteFile(filepath.Join(work, "here"), nil, 0o600),
 	)
@@ -130,9 +131,9 @@ func TestTheChecksPathIsRelativeToTheUsersDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.hub(t)
-	// A directory that the agent may not use is no failure of the item.
+	// A directory that the agents may not use is no failure of the item.
 	path := p.list(t, "- [ ] x\n")
-	if o := p.run(t, "loop", "run", path, "--agent", "words", "--dir", elsewhere); o.code != 9 || !strings.Contains(o.stderr, "workdirs.roots") {
+	if o := p.run(t, "loop", "run", path, "--agent", "words", "--dir", elsewhere); o.code != 1 || !strings.Contains(o.stderr, "parley trust "+elsewhere) {
 		t.Errorf("%+v", o)
 	}
 	if o := p.run(t, "loop", "run", path, "--agent", "words", "--dir", work, "--", "./check.sh"); o.code != 0 || !strings.Contains(o.stdout, "passed") {
@@ -256,6 +257,7 @@ func TestLoopRunWorksThroughAQueue(t *testing.T) {
 	p := newSetup(t)
 	_, agent := network(t, false)
 	p.hub(t)
+	want(t, p.run(t, "trust", "."), 0, "")
 	for _, id := range []string{"one", "two"} {
 		if _, err := agent.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: id, Description: "say " + id}}); err != nil {
 			t.Fatal(err)
