@@ -4,13 +4,9 @@ package conformance
 //lint:file-ignore SA1019 logging, sampling and roots are tested too
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
 	"net/http"
 	"strings"
 
@@ -68,7 +64,7 @@ func addResources(server *mcp.Server) {
 		blob                              []byte
 	}{
 		{"static-text", "A text that stays.", "text/plain", "This is the content of the static text resource.", nil},
-		{"static-binary", "A picture that stays.", "image/png", "", redPixel()},
+		{"static-binary", "A picture that stays.", "image/png", "", []byte(redPixel)},
 		{"watched-resource", "A text to subscribe to.", "text/plain", "Watched resource content", nil},
 	} {
 		server.AddResource(&mcp.Resource{URI: "test://" + r.name, Name: r.name, Description: r.description, MIMEType: r.mimeType},
@@ -135,7 +131,7 @@ func userPrompt(description string, contents ...mcp.Content) *mcp.GetPromptResul
 
 func text(s string) mcp.Content { return &mcp.TextContent{Text: s} }
 
-func picture() mcp.Content { return &mcp.ImageContent{MIMEType: "image/png", Data: redPixel()} }
+func picture() mcp.Content { return &mcp.ImageContent{MIMEType: "image/png", Data: []byte(redPixel)} }
 
 func sound() mcp.Content { return &mcp.AudioContent{MIMEType: "audio/wav", Data: []byte(silence)} }
 
@@ -143,15 +139,9 @@ func embedded(uri, mimeType, text string) mcp.Content {
 	return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: uri, MIMEType: mimeType, Text: text}}
 }
 
-func redPixel() []byte {
-	img := image.NewRGBA(image.Rect(0, 0, 1, 1))
-	img.Set(0, 0, color.RGBA{R: 255, A: 255})
-	var b bytes.Buffer
-	if err := png.Encode(&b, img); err != nil {
-		panic(err) // writing to a buffer does not fail
-	}
-	return b.Bytes()
-}
+// redPixel is a PNG file with one pixel. It is a constant because an encoder of images is 90 kB of the program.
+const redPixel = "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\b\x02\x00\x00\x00\x90wS\xde" +
+	"\x00\x00\x00\x10IDATx\x9cb\xfa\xcf\xc0\x00\b\x00\x00\xff\xff\x03\t\x01\x02X\xb6\xd5P\x00\x00\x00\x00IEND\xaeB`\x82"
 
 // silence is a WAV file with one sample: 8 kHz, one channel, 16 bits.
 const silence = "RIFF\x26\x00\x00\x00WAVE" +

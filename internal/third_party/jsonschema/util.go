@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/parleyhub/parley/internal/third_party/jsonschema/kind"
-	"golang.org/x/text/message"
 )
 
 // --
@@ -444,24 +443,4 @@ type SchemaValidationError struct {
 
 func (e *SchemaValidationError) Error() string {
 	return fmt.Sprintf("%q is not valid against metaschema: %v", e.URL, e.Err)
-}
-
-// --
-
-// LocalizableError is an error whose message is localizable.
-func LocalizableError(format string, args ...any) error {
-	return &localizableError{format, args}
-}
-
-type localizableError struct {
-	msg  string
-	args []any
-}
-
-func (e *localizableError) Error() string {
-	return fmt.Sprintf(e.msg, e.args...)
-}
-
-func (e *localizableError) LocalizedError(p *message.Printer) string {
-	return p.Sprintf(e.msg, e.args...)
 }
