@@ -24,8 +24,16 @@ type question struct {
 
 type decision struct {
 	answer runner.PermissionAnswer
-	err    error // then the driver denies
+	err    error  // then the driver denies
+	by     string // see AnswerTrace.By
+	agent  string // that answered, for byAgent
 }
+
+// The By of an AnswerTrace, besides the runner's deciders.
+const (
+	byUser  = "user"
+	byAgent = "agent"
+)
 
 const maxQuestions = 100 // that wait in one turn
 
@@ -48,18 +56,18 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	asked := tn.rec.asked(req)
 	switch t.agent.definition().Permissions {
 	case runner.PermissionsAllow:
-		return tn.decided(asked, req, decide(req, true, ""), "policy")
+		return tn.decided(asked, req, decide(req, true, ""), runner.ByPolicy)
 	case runner.PermissionsDeny:
-		return tn.decided(asked, req, decide(req, false, "the configuration of this agent denies it"), "policy")
+		return tn.decided(asked, req, decide(req, false, "the configuration of this agent denies it"), runner.ByPolicy)
 	}
 	q := &question{req: req, answer: make(chan decision, 1)}
 	if err := tn.addQuestion(q); err != nil {
-		return runner.PermissionAnswer{}, err
+		return tn.decided(asked, req, decision{answer: runner.PermissionAnswer{Message: err.Error()}, err: err}, runner.ByLimit)
 	}
 	t.ask()
 	select {
 	case d := <-q.answer:
-		return tn.decided(asked, req, d, "user")
+		return tn.answered(asked, req, d)
 	case <-ctx.Done():
 	case <-tn.ctx.Done():
 	}
@@ -68,16 +76,22 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	}
 	select {
 	case d := <-q.answer: // it arrived meanwhile
-		return tn.decided(asked, req, d, "user")
+		return tn.answered(asked, req, d)
 	default:
 		return runner.PermissionAnswer{}, cmp.Or(ctx.Err(), context.Cause(tn.ctx))
 	}
 }
 
-// decided records a decision and returns it.
-func (tn *turn) decided(asked int, req runner.PermissionRequest, d decision, by string) (runner.PermissionAnswer, error) {
-	tn.rec.answered(asked, req, d, by)
+// answered records a decision and returns it.
+func (tn *turn) answered(asked int, req runner.PermissionRequest, d decision) (runner.PermissionAnswer, error) {
+	tn.rec.answered(asked, req, d)
 	return d.answer, d.err
+}
+
+// decided is answered for a decision of nobody.
+func (tn *turn) decided(asked int, req runner.PermissionRequest, d decision, by runner.Decider) (runner.PermissionAnswer, error) {
+	d.by = string(by)
+	return tn.answered(asked, req, d)
 }
 
 func (tn *turn) addQuestion(q *question) error {
@@ -174,12 +188,16 @@ func (t *task) withdraw(q *question) bool {
 	return true
 }
 
-// reply answers the question in the status. mu is held.
-func (t *task) reply(msg *a2a.Message) error {
+// reply answers the question in the status, for the user or the agent that has delegated the answer. mu is held.
+func (t *task) reply(msg *a2a.Message, from *Delegation) error {
 	q := t.questions[0]
 	d, err := parseReply(q.req, msg)
 	if err != nil {
 		return err
+	}
+	d.by = byUser
+	if from != nil && from.By != "" {
+		d.by, d.agent = byAgent, from.By
 	}
 	t.dropQuestion(q)
 	t.publish(events.PermissionAnswered, map[string]any{"request": q.req.ID, "option": d.answer.OptionID})

@@ -115,6 +115,8 @@ func (r *recorder) event(ev runner.Event) bool {
 		r.trace.Usage = ev
 	case runner.SessionStarted:
 		r.model(ev.Model)
+	case runner.PermissionDecided:
+		r.answer(r.question(ev.Request), ev.Request, decision{answer: ev.Answer, by: string(ev.By)})
 	default:
 		return false
 	}
@@ -187,6 +189,11 @@ func (r *recorder) asked(req runner.PermissionRequest) int {
 		return -1
 	}
 	r.dirty = true
+	return r.question(req)
+}
+
+// question adds a permission question, see asked. mu is held.
+func (r *recorder) question(req runner.PermissionRequest) int {
 	// The answer's room is reserved with the question's.
 	if len(r.trace.Questions) >= maxTraceQuestions || !r.talk.take(2*elementBytes) {
 		r.trace.Omitted.Questions++
@@ -206,8 +213,8 @@ func (r *recorder) asked(req runner.PermissionRequest) int {
 	return len(r.trace.Questions) - 1
 }
 
-// answered records the decision on a question, by "user" or "policy".
-func (r *recorder) answered(i int, req runner.PermissionRequest, d decision, by string) {
+// answered records the decision on a question.
+func (r *recorder) answered(i int, req runner.PermissionRequest, d decision) {
 	if i < 0 {
 		return
 	}
@@ -217,9 +224,17 @@ func (r *recorder) answered(i int, req runner.PermissionRequest, d decision, by 
 		return
 	}
 	r.dirty = true
+	r.answer(i, req, d)
+}
+
+// answer adds a decision to the question i, -1 for none. mu is held.
+func (r *recorder) answer(i int, req runner.PermissionRequest, d decision) {
+	if i < 0 {
+		return
+	}
 	r.trace.Questions[i].Answer = &AnswerTrace{
 		At: now(), Option: r.line(&r.talk, d.answer.OptionID), Allowed: d.err == nil && allows(req, d.answer.OptionID),
-		By: by, Message: r.text(&r.talk, d.answer.Message, maxTraceMessage),
+		By: d.by, Agent: r.line(&r.talk, d.agent), Message: r.text(&r.talk, d.answer.Message, maxTraceMessage),
 	}
 }
 

@@ -309,7 +309,7 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 		return false, err
 	}
 	if len(t.questions) > 0 && t.questions[0].asked {
-		if err := t.reply(msg); err != nil {
+		if err := t.reply(msg, req.Delegation); err != nil {
 			return false, err
 		}
 		seen(t)

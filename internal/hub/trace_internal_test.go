@@ -1,14 +1,19 @@
 package hub
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -16,27 +21,32 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
+// words draws few choices for long texts, since rapid's own strings are slow and short.
 func words() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
-		s := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
-			rapid.Just("token=hunter2hunter2"), rapid.Just("\x00\"\\\n")).Draw(t, "text")
-		return strings.Repeat(s, rapid.SampledFrom([]int{1, 1, 1, 1, 20, 500}).Draw(t, "times"))
+		atom := rapid.SampledFrom([]string{"", "x", "é ", "\x00\"\\\n", "\xff", "hunter2hunter2", "a b"}).Draw(t, "text")
+		return strings.Repeat(atom, rapid.SampledFrom([]int{1, 1, 10, 1000, 30_000}).Draw(t, "times"))
 	})
+}
+
+// redacts knows one secret and no patterns, which cost most of the time of a redaction.
+func redacts(secret string) func(string) string {
+	return strings.NewReplacer(secret, "[redacted]").Replace
 }
 
 func TestATraceStaysWithinItsBoundsAndDecodesToItself(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.SampledFrom([]int{minTraceBytes, 64 << 10, 256 << 10}).Draw(t, "limit")
-		text, id := words(), rapid.SampledFrom([]string{"", "a", "b", "c"})
+		limit := rapid.SampledFrom([]int{minTraceBytes, minTraceBytes, 64 << 10}).Draw(t, "limit")
+		text, id := words(), rapid.SampledFrom([]string{"", "", "a", "b", "c"})
 		dir := &WorkDir{Path: text.Draw(t, "path"), Policy: "fixed"}
 		r := newRecorder(Trace{Task: "t", Turn: 1, Agent: text.Draw(t, "agent"), WorkDir: dir, StartedAt: time.Now()}, text.Draw(t, "prompt"), limit,
-			process.NewRedactor([]string{"A_TOKEN=hunter2hunter2"}).Redact)
+			redacts("hunter2hunter2"))
 		raw := rapid.Custom(func(t *rapid.T) json.RawMessage {
 			b, _ := json.Marshal(map[string]any{text.Draw(t, "key"): []any{text.Draw(t, "value"), 1.5, nil}})
 			return b[:rapid.SampledFrom([]int{len(b), len(b), len(b) / 2}).Draw(t, "cut")]
 		})
-		many := rapid.SampledFrom([]int{1, 1, 1, 20})
-		t.Repeat(map[string]func(*rapid.T){
+		many := rapid.SampledFrom([]int{1, 1, 3, 300})
+		steps := map[string]func(*rapid.T){
 			"tool": func(t *rapid.T) {
 				call := runner.ToolCall{ID: id.Draw(t, "id"), Name: text.Draw(t, "name"), Title: text.Draw(t, "title"),
 					Status: runner.ToolStatus(rapid.SampledFrom([]string{"", "running", "completed", "denied", "wrong"}).Draw(t, "status")),
@@ -57,7 +67,14 @@ func TestATraceStaysWithinItsBoundsAndDecodesToItself(t *testing.T) {
 				for range many.Draw(t, "options") {
 					req.Options = append(req.Options, runner.PermissionOption{ID: text.Draw(t, "option"), Kind: runner.AllowOnce})
 				}
-				r.answered(r.asked(req), req, decision{answer: runner.PermissionAnswer{OptionID: req.Options[0].ID, Message: text.Draw(t, "message")}}, "user")
+				r.answered(r.asked(req), req, decision{answer: runner.PermissionAnswer{OptionID: req.Options[0].ID, Message: text.Draw(t, "message")}, by: byAgent, agent: text.Draw(t, "agent")})
+			},
+			"decided": func(t *rapid.T) {
+				ev := runner.PermissionDecided{By: runner.ByPolicy, Answer: runner.PermissionAnswer{Message: text.Draw(t, "message")},
+					Request: runner.PermissionRequest{ID: text.Draw(t, "id"), Title: text.Draw(t, "title")}}
+				for range many.Draw(t, "many") {
+					r.event(ev)
+				}
 			},
 			"git": func(t *rapid.T) {
 				g := &GitTrace{Before: text.Draw(t, "before"), Problem: text.Draw(t, "problem")}
@@ -69,26 +86,40 @@ func TestATraceStaysWithinItsBoundsAndDecodesToItself(t *testing.T) {
 			"end": func(t *rapid.T) {
 				r.end("failed", &ErrorTrace{Code: "agent", Message: text.Draw(t, "error")}, runner.Usage{}, text.Draw(t, "model"))
 			},
-			"": func(t *rapid.T) {
-				body, err := r.bytes()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(body) > limit {
-					t.Fatalf("%d bytes", len(body))
-				}
-				if strings.Contains(string(body), "hunter2hunter2") {
-					t.Fatal("a secret is in the trace")
-				}
-				got, err := decodeTrace(body)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if d := cmp.Diff(r.trace, got); d != "" {
-					t.Fatal(d)
-				}
-			},
-		})
+		}
+		for _, step := range rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(steps))), 1, 8).Draw(t, "steps") {
+			steps[step](t)
+		}
+		body, err := r.bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(body) > limit {
+			t.Fatalf("%d bytes", len(body))
+		}
+		if strings.Contains(string(body), "hunter2hunter2") {
+			t.Fatal("a secret is in the trace")
+		}
+		got, err := decodeTrace(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(r.trace, got) {
+			t.Fatal(cmp.Diff(r.trace, got))
+		}
+	})
+}
+
+func TestATextTakesNoMoreThanItsRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.ToValidUTF8(words().Draw(t, "text"), "\uFFFD")
+		limit, free := rapid.IntRange(0, 5000).Draw(t, "limit"), rapid.IntRange(0, 5000).Draw(t, "room")
+		r := room(free)
+		kept := r.text(text, len(text), limit)
+		body, err := jsonv2.Marshal(kept)
+		if err != nil || kept != "" && len(body) > min(limit, free) || int(r) > free || kept != "" && int(r) != free-len(body) {
+			t.Fatalf("%d bytes of JSON, %d left, %v", len(body), r, err)
+		}
 	})
 }
 
@@ -116,7 +147,7 @@ func FuzzDecodeTrace(f *testing.F) {
 
 func TestASecretAtACutIsNotInATrace(t *testing.T) {
 	secret := "correct-horse-battery-staple"
-	r := newRecorder(Trace{Task: "t"}, "", 256<<10, process.NewRedactor(nil, secret).Redact)
+	r := newRecorder(Trace{Task: "t"}, "", 256<<10, redacts(secret))
 	for n := maxTraceOutput - 200; n < maxTraceOutput+100; n++ {
 		r.event(runner.ToolCall{ID: "x", Output: strings.Repeat("x", n-1) + " " + secret + " " + strings.Repeat("y", 1<<16)})
 		out := r.trace.Tools[0].Output
@@ -172,6 +203,7 @@ func TestTheChangesOfATurn(t *testing.T) {
 	commit(t, dir) // b.txt, too
 	write(t, filepath.Join(dir, "new.txt"), "x\ny")
 	write(t, filepath.Join(dir, "bin"), "a\x00b")
+	c.late = false // on a slow computer
 	got := c.end(t.Context())
 	if got.Before != before || got.After == before || len(got.After) != 40 {
 		t.Errorf("from %s to %s", got.Before, got.After)
@@ -179,6 +211,67 @@ func TestTheChangesOfATurn(t *testing.T) {
 	want := []FileChange{{Path: "a.txt", Added: 2, Deleted: 1}, {Path: "bin", Binary: true, New: true}, {Path: "new.txt", Added: 2, New: true}}
 	if d := cmp.Diff(want, got.Files); d != "" || got.Added != 4 || got.Deleted != 1 || got.Branch != "main" || got.Problem != "" {
 		t.Error(d, got)
+	}
+}
+
+// What the user had changed already is compared by content: the same number of lines may be other lines.
+func TestChangesOfFilesThatWereChangedAlready(t *testing.T) {
+	dir := tracked(t)
+	big := strings.Repeat("x\n", maxCounted)
+	for name, text := range map[string]string{
+		"a.txt": "one\n2\nthree\n", "new.txt": "mine\n", "same.txt": "same\n", "gone.txt": "1\n2\n", "big.txt": big, "bin": "\x00a", "n\xff.txt": "a\n",
+	} {
+		write(t, filepath.Join(dir, name), text)
+	}
+	c := watchChanges(t.Context(), dir, "")
+	<-c.ready
+	for name, text := range map[string]string{
+		"a.txt": "one\nZWEI\nthree\n", "new.txt": "its\n", "same.txt": "same\n", "big.txt": big[2:] + "y\n", "bin": "\x00b", "n\xff.txt": "b\n",
+	} {
+		write(t, filepath.Join(dir, name), text)
+	}
+	if err := os.Remove(filepath.Join(dir, "gone.txt")); err != nil {
+		t.Fatal(err)
+	}
+	c.late = false // on a slow computer
+	got := c.end(t.Context())
+	want := []FileChange{
+		{Path: "a.txt", Added: 1, Deleted: 1}, {Path: "big.txt", New: true}, {Path: "bin", Binary: true, New: true},
+		{Path: "gone.txt", Deleted: 2}, {Path: "new.txt", Added: 1, Deleted: 1, New: true}, {Path: "n\uFFFD.txt", Added: 1, Deleted: 1, New: true},
+	}
+	if d := cmp.Diff(want, got.Files); d != "" || got.Added != 3 || got.Deleted != 5 || got.Problem != "" {
+		t.Error(d, got)
+	}
+}
+
+// A turn's end does not wait for a look at the repository that has not ended.
+func TestASlowLookAtTheBeginIsGivenUp(t *testing.T) {
+	ready := make(chan struct{})
+	c := &changes{top: tracked(t), ready: ready}
+	canceled, cancel := context.WithCancel(t.Context())
+	c.cancel = cancel
+	go func() {
+		<-canceled.Done()
+		c.err = canceled.Err()
+		close(ready)
+	}()
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	if got := c.end(over); got.Problem != "git did not answer in time" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAPipeInARepositoryIsNotRead(t *testing.T) {
+	dir := tracked(t)
+	if err := exec.Command("mkfifo", filepath.Join(dir, "pipe")).Run(); err != nil {
+		t.Skip(err)
+	}
+	c := watchChanges(t.Context(), dir, "")
+	<-c.ready
+	c.late = false
+	if got := c.end(t.Context()); got.Problem != "" || len(got.Files) != 0 {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -193,6 +286,7 @@ func TestTheFirstCommitOfATurn(t *testing.T) {
 	write(t, filepath.Join(dir, "a.txt"), "one\n")
 	git(t, dir, "add", ".")
 	commit(t, dir)
+	c.late = false
 	got := c.end(t.Context())
 	if got.Before != "" || got.After == "" || got.Added != 1 || len(got.Files) != 1 || got.Problem != "" {
 		t.Errorf("%+v", got)
@@ -228,6 +322,7 @@ func TestAnUntrustedRepositoryRunsNothing(t *testing.T) {
 	c := watchChanges(t.Context(), dir, "")
 	<-c.ready
 	write(t, filepath.Join(dir, "a.txt"), "changed again\nand again\n")
+	c.late = false
 	if got := c.end(t.Context()); got.Problem != "" || len(got.Files) != 1 {
 		t.Errorf("%+v", got)
 	}

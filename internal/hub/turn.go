@@ -433,8 +433,8 @@ func (h *handler) Event(ev runner.Event) {
 		tn.sessionStarted(ev)
 	case runner.Notice:
 		t.notice(text.Clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000))
-	case runner.Thought:
-		// The hub neither stores nor shows reasoning.
+	case runner.Thought, runner.PermissionDecided:
+		// The hub neither stores nor shows reasoning; the recorder has the decision.
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -472,5 +473,5 @@ func (d *workDirs) removeWorktree(ctx context.Context, agentID, contextID, path 
 func (d *workDirs) run(ctx context.Context, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
-	return runGit(ctx, dir, maxGitOutput, nil, args...)
+	return runGit(ctx, dir, maxGitOutput, process.DefaultWaitDelay, nil, args...)
 }

@@ -174,12 +174,23 @@ func (a *app) printQuestionTrace(q hub.QuestionTrace) {
 		if q.Answer.Allowed {
 			answer = "allowed"
 		}
-		answer += " by the " + q.Answer.By
+		answer += decidedBy(q.Answer)
 		if q.Answer.Message != "" {
 			answer += ": " + oneLine(q.Answer.Message)
 		}
 	}
 	a.fact("question", oneLine(q.Title)+a.style.dim(" ("+answer+")"))
+}
+
+// decidedBy says who or what answered a permission question.
+func decidedBy(answer *hub.AnswerTrace) string {
+	switch runner.Decider(answer.By) {
+	case runner.ByPolicy:
+		return " by the agent's permissions"
+	case runner.ByLimit:
+		return " without asking"
+	}
+	return strings.TrimRight(" by the "+answer.By+" "+oneLine(answer.Agent), " ")
 }
 
 func (a *app) printGit(g hub.GitTrace) {

@@ -14,6 +14,7 @@ const (
 	maxToolOutput = 64 << 10 // bytes of a tool's output that are kept
 	maxTools      = 10_000   // tool calls that are distinguished
 	maxDenials    = 1000
+	maxDecided    = 200
 	maxNotices    = 1000
 	maxMessage    = 4 << 10 // bytes of an agent's error message
 )
@@ -31,6 +32,7 @@ type Answer struct {
 	paragraph bool
 	thoughts  int
 	notices   int
+	decided   int
 
 	session SessionStarted
 	usage   Usage
@@ -131,6 +133,13 @@ func (a *Answer) deny(t ToolCall) {
 func (a *Answer) wasDenied(id string) bool {
 	_, denied := a.denied[id]
 	return denied
+}
+
+// Decided forwards the decision on a permission request that the user was not asked, for the first maxDecided ones.
+func (a *Answer) Decided(d PermissionDecided) {
+	if a.decided++; a.decided <= maxDecided {
+		a.h.Event(d)
+	}
 }
 
 // Usage forwards the turn's cost so far.

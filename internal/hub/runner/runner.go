@@ -83,7 +83,7 @@ type Turn struct {
 }
 
 // Event is one thing that happened during a turn: TextDelta, Thought, ToolCall,
-// Artifact, Usage, SessionStarted or Notice.
+// Artifact, Usage, SessionStarted, Notice or PermissionDecided.
 type Event interface{ event() }
 
 // TextDelta is a piece of the agent's answer, in order.
@@ -163,13 +163,30 @@ type SessionStarted struct {
 // session that could not be resumed, a denied tool.
 type Notice struct{ Text string }
 
-func (TextDelta) event()      {}
-func (Thought) event()        {}
-func (ToolCall) event()       {}
-func (Artifact) event()       {}
-func (Usage) event()          {}
-func (SessionStarted) event() {}
-func (Notice) event()         {}
+// PermissionDecided reports a request that was answered without [Handler.Permission].
+type PermissionDecided struct {
+	Request PermissionRequest
+	Answer  PermissionAnswer // the zero value if the request was refused and no option says so
+	By      Decider
+}
+
+// Decider is what answered a permission request instead of a user.
+type Decider string
+
+// The deciders.
+const (
+	ByPolicy Decider = "policy" // Definition.Permissions
+	ByLimit  Decider = "limit"  // refused: too many requests wait, or the request offers no answer
+)
+
+func (TextDelta) event()         {}
+func (Thought) event()           {}
+func (ToolCall) event()          {}
+func (Artifact) event()          {}
+func (Usage) event()             {}
+func (SessionStarted) event()    {}
+func (Notice) event()            {}
+func (PermissionDecided) event() {}
 
 // PermissionRequest asks the user whether a tool may run.
 type PermissionRequest struct {

@@ -523,6 +523,23 @@ func TestPermissionPolicies(t *testing.T) {
 			if len(out.Denials) != tt.denials {
 				t.Errorf("denials %+v", out.Denials)
 			}
+			// What the user was not asked is reported with what decided.
+			var unasked []runner.PermissionDecided
+			for _, ev := range h.Events() {
+				if d, ok := ev.(runner.PermissionDecided); ok {
+					unasked = append(unasked, d)
+				}
+			}
+			if len(unasked) != 1-tt.asked {
+				t.Fatalf("decisions reported: %+v", unasked)
+			}
+			by := runner.ByLimit
+			if tt.policy != "" {
+				by = runner.ByPolicy
+			}
+			if tt.asked == 0 && (unasked[0].By != by || unasked[0].Answer.OptionID != tt.option || unasked[0].Request.ID != "1") {
+				t.Errorf("%+v", unasked[0])
+			}
 		})
 	}
 }

@@ -102,6 +102,7 @@ func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 	req = bounded(req)
 	if d, ok := byPolicy(t.policy, req.Options); ok {
 		t.settle(req, d)
+		t.decided(req, d, runner.ByPolicy)
 		return d
 	}
 	if !t.begin() {
@@ -109,8 +110,7 @@ func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 			return Decision{}
 		}
 		t.Notice("the agent asks for too many permissions at once: some are refused")
-		t.Deny(req.Tool)
-		return refuse(req.Options, "too many requests at once")
+		return t.refused(req, "too many requests at once")
 	}
 	defer t.finish()
 	ctx, cancel := context.WithCancel(ctx)
@@ -119,8 +119,7 @@ func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 
 	if len(req.Options) == 0 {
 		t.Notice("the agent asks for a permission and offers no answer: refused")
-		t.Deny(req.Tool)
-		return Decision{}
+		return t.refused(req, "the request offers no answer")
 	}
 	t.watch.Pause()
 	answer, err := t.handler.Permission(ctx, req)
@@ -149,6 +148,21 @@ func (t *Turn) settle(req runner.PermissionRequest, d Decision) {
 	if !d.Allowed() {
 		t.Deny(req.Tool)
 	}
+}
+
+// decided reports a decision that the user did not make.
+func (t *Turn) decided(req runner.PermissionRequest, d Decision, by runner.Decider) {
+	t.Report(func(a *runner.Answer) {
+		a.Decided(runner.PermissionDecided{Request: req, Answer: runner.PermissionAnswer{OptionID: d.Option.ID, Message: d.Message}, By: by})
+	})
+}
+
+// refused refuses a request about which nobody can be asked.
+func (t *Turn) refused(req runner.PermissionRequest, message string) Decision {
+	d := refuse(req.Options, message)
+	t.Deny(req.Tool)
+	t.decided(req, d, runner.ByLimit)
+	return d
 }
 
 // begin registers a request. It returns false if the turn has ended or too many requests wait.
