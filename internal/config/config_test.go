@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -315,6 +316,41 @@ func TestSymbolicLinkDoesNotLeaveTheRoots(t *testing.T) {
 	_, err := config.Load(config.Options{Home: home, LookupEnv: lookup(nil)})
 	if err == nil || !strings.Contains(err.Error(), "is not below workdirs.roots") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestSecretsAreThoseOfTheConfigurationThatMustNotBeShown(t *testing.T) {
+	l, err := load(t, `
+http: {token: the-token-of-http}
+bus: {url: "nats://localhost:4222", user: u, password: bus-password}
+agents: {echo: {env: {set: {API_TOKEN: the-api-token, LANG: C.UTF-8}}}}
+mcpServers: {s: {url: "https://example.org/mcp", headers: {Authorization: "Bearer the-header"}}}
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := l.Secrets()
+	slices.Sort(got)
+	want := []string{"Bearer the-header", "bus-password", "the-api-token", "the-header", "the-token-of-http"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestRecordsOfTurnsAreBounded(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"tasks: {trace: {maxBytes: 100}}\n", "tasks.trace.maxBytes: expected between"},
+		{"tasks: {trace: {maxBytes: 2000000}}\n", "tasks.trace.maxBytes: expected between"},
+		{"tasks: {trace: {maxBytes: 65536, totalBytes: 65535}}\n", "tasks.trace.totalBytes: expected at least"},
+		{"tasks: {trace: {retention: 1s}}\n", "tasks.trace.retention"},
+	} {
+		if _, err := load(t, tt.text, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.text, err)
+		}
+	}
+	l, err := load(t, "tasks: {trace: {enabled: false}}\n", nil)
+	if err != nil || l.Tasks.Trace.Enabled || l.Tasks.Trace.MaxBytes != 256<<10 {
+		t.Errorf("%+v, %v", l, err)
 	}
 }
 

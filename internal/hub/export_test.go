@@ -66,13 +66,13 @@ func AwaitOutput(ctx context.Context, b *bus.Bus, id a2a.TaskID) error {
 	return err
 }
 
-// AwaitTrace blocks until a trace of a task is in the store.
-func AwaitTrace(ctx context.Context, b *bus.Bus, id a2a.TaskID) error {
-	stream, err := b.JetStream().Stream(ctx, "PARLEY_HUB_local_TRACES")
+// AwaitTrace blocks until a trace of a task of the hub name is in the store.
+func AwaitTrace(ctx context.Context, b *bus.Bus, name string, id a2a.TaskID) error {
+	stream, err := b.JetStream().Stream(ctx, "PARLEY_HUB_"+name+"_TRACES")
 	if err != nil {
 		return err
 	}
-	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"parley.hub.local.trace." + string(id) + ".*"}})
+	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"parley.hub." + name + ".trace." + string(id) + ".*"}})
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,9 @@ func runChild(dir string) error {
 	if err != nil {
 		return err
 	}
+	if os.Getenv(childTool) != "" {
+		return toolChild(b, dir)
+	}
 	// These tasks never end; their output is stored while they run.
 	for range 3 {
 		task, err := h.Send(context.Background(), request("a", "session:s1 say:half artifact:log wait"))

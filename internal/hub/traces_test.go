@@ -1,8 +1,12 @@
 package hub_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -123,7 +127,7 @@ func TestTheTraceOfAKilledHubIsInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	if err := hub.AwaitTrace(t.Context(), b, task.ID); err != nil {
+	if err := hub.AwaitTrace(t.Context(), b, "local", task.ID); err != nil {
 		t.Fatal(err)
 	}
 	// A second hub on the same store finds what a killed one leaves.
@@ -134,5 +138,60 @@ func TestTheTraceOfAKilledHubIsInterrupted(t *testing.T) {
 	}
 	if strings.Contains(list[0].Prompt, "\x00") || time.Since(list[0].StartedAt) > time.Hour {
 		t.Errorf("%+v", list[0])
+	}
+}
+
+// childTool makes the child process of restore_test.go run a turn with tool calls that never ends.
+const childTool = "PARLEY_HUB_TEST_TOOL"
+
+func toolChild(b *bus.Bus, dir string) error {
+	stuck := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		h.Event(runner.ToolCall{ID: "1", Name: "Bash", Title: "ls", Status: runner.ToolCompleted, Output: "a.txt"})
+		h.Event(runner.ToolCall{ID: "2", Name: "Bash", Title: "make", Status: runner.ToolRunning})
+		<-ctx.Done()
+		return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+	}}
+	h, err := hub.New(context.Background(), hub.Config{Bus: b, Name: "tools", DataDir: dir, Agents: []hub.Agent{{Definition: working("b"), Runner: stuck}}})
+	if err != nil {
+		return err
+	}
+	task, err := h.Send(context.Background(), request("b", "build"))
+	if err != nil {
+		return err
+	}
+	if err := hub.AwaitTrace(context.Background(), b, "tools", task.ID); err != nil {
+		return err
+	}
+	fmt.Println(task.ID)
+	select {}
+}
+
+// A hub that is killed in a turn leaves what was known of it.
+func TestAKilledHubLeavesTheTraceOfItsTurn(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childDir+"="+dir, childTool+"=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err := errors.Join(err, cmd.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the child ended before it was killed")
+	}
+	h := newHub(t, hub.Config{Bus: openBus(t, dir, bus.DurabilityFast), Name: "tools", DataDir: dir}, nil)
+	list := traces(t, h, strings.TrimSpace(line), hub.TraceQuery{})
+	if len(list) != 1 || list[0].State != hub.TraceInterrupted || list[0].Prompt != "build" || len(list[0].Tools) != 2 {
+		t.Fatalf("%+v", list)
+	}
+	if done, cut := list[0].Tools[0], list[0].Tools[1]; done.Output != "a.txt" || done.EndedAt.IsZero() || cut.Status != runner.ToolRunning || !cut.EndedAt.IsZero() {
+		t.Errorf("%+v", list[0].Tools)
 	}
 }

@@ -294,6 +294,9 @@ func TestInvalidParametersAreNamed(t *testing.T) {
 		{"hub/tasks/list", `{"contextId":{}}`, "contextId"},
 		{"hub/tasks/list", `{"includeArtifacts":"no"}`, "includeArtifacts"},
 		{"hub/tasks/page", `{"cursor":5}`, "cursor"},
+		{"hub/tasks/trace", `{}`, "id"},
+		{"hub/tasks/trace", `{"id":"t","turn":0}`, "turn"},
+		{"hub/tasks/trace", `{"id":"t","limit":51}`, "limit"},
 		{"hub/contexts/list", `{"limit":"10"}`, "limit"},
 		{"hub/ids", `{"kind":"agent"}`, "kind"},
 		{"hub/ids", `{"kind":"task","limit":0}`, "limit"},
@@ -400,6 +403,10 @@ func TestListsPassFiltersToTheHub(t *testing.T) {
 	call(t, newService(f), method("hub/tasks/page", `{"cursor":"next"}`))
 	if f.query.Cursor != "next" || f.query.HistoryLength == nil || *f.query.HistoryLength != 0 {
 		t.Errorf("%+v", f.query)
+	}
+	answer, _ = call(t, newService(f), method("hub/tasks/trace", `{"id":"t","turn":2,"limit":3}`))
+	if want := (hub.TraceQuery{Turn: 2, Limit: 3}); f.id != "t" || f.traces != want || !strings.Contains(answer, `"result":{"taskId":"t","turns":1,"traces":[`) {
+		t.Errorf("%+v %s", f.traces, answer)
 	}
 	call(t, newService(f), method("hub/contexts/list", `{}`))
 	if f.limit != 50 {

@@ -16,9 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 // HUB-HTTP-RPC, HUB-RPC-ENVELOPE.
@@ -145,6 +148,34 @@ func TestErrorsAfterTheFirstEventEndTheStream(t *testing.T) {
 	}
 	want(t, events[0], "1 ok")
 	want(t, events[1], "1 -32603 INTERNAL_ERROR")
+}
+
+func TestTheTracesOfATaskHaveAPath(t *testing.T) {
+	r := start(t)
+	task, err := r.hub.SendAndWait(t.Context(), hub.SendRequest{AgentID: "echo", Message: a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("hello"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/tasks/" + string(task.ID) + "/trace":         {200, `"prompt":"hello"`},
+		"/tasks/" + string(task.ID) + "/trace?turn=1":  {200, `"turns":1`},
+		"/tasks/" + string(task.ID) + "/trace?turn=2":  {400, `has 1 turns`},
+		"/tasks/" + string(task.ID) + "/trace?turn=x":  {400, `turn`},
+		"/tasks/" + string(task.ID) + "/trace?limit=0": {400, `limit`},
+		"/tasks/none/trace":                            {404, `none`},
+	} {
+		res, err := http.Get(r.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.Body.Close() != nil || res.StatusCode != want.status || !strings.Contains(string(body), want.body) {
+			t.Errorf("%s: %d %s, %v", path, res.StatusCode, body, err)
+		}
+	}
 }
 
 func TestAResultWithoutEventsIsJSON(t *testing.T) {

@@ -288,7 +288,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 			Disabled: !d.cfg.Tasks.Trace.Enabled, TTL: d.cfg.Tasks.Trace.Retention,
 			MaxBytes: d.cfg.Tasks.Trace.MaxBytes, TotalBytes: int64(d.cfg.Tasks.Trace.TotalBytes),
 		},
-		Secrets: []string{d.cfg.HTTP.Token},
+		Secrets: d.cfg.Secrets(),
 	})
 	if err != nil {
 		return err

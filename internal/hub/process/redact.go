@@ -20,6 +20,9 @@ const minSecret = 6
 
 var secretName = text.Pattern(`(?i)(key|token|secret|pass(word|wd|phrase)?|credential|auth|cookie|private|session_id|dsn)`)
 
+// NamesSecret reports whether a variable's name looks like that of a secret.
+func NamesSecret(name string) bool { return name != MarkerEnv && secretName().MatchString(name) }
+
 // secretText matches secrets by their format. A first group is kept.
 var secretText = sync.OnceValue(func() []*regexp.Regexp {
 	return []*regexp.Regexp{
@@ -57,7 +60,7 @@ func NewRedactor(env []string, secrets ...string) *Redactor {
 	}
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
-		if name != MarkerEnv && len(value) >= minSecret && secretName().MatchString(name) {
+		if len(value) >= minSecret && NamesSecret(name) {
 			values = append(values, value)
 		}
 	}

@@ -266,7 +266,7 @@ func TestAnOrphanOfAToolEndsWithItsTurn(t *testing.T) {
 	if err != nil || out.Status != runner.OutcomeCompleted {
 		t.Fatalf("outcome %+v, %v", out, err)
 	}
-	if !strings.Contains(h.Notices(), "1 process(es)") {
+	if !strings.Contains(h.Notices(), "ended 1 process ") {
 		t.Errorf("notices %q", h.Notices())
 	}
 	a := calls.next("agent")

@@ -65,7 +65,7 @@ func TestProcessesThatCannotBeEndedAreReported(t *testing.T) {
 		result duplex.Result
 		notice string
 	}{
-		"orphans":              {change: func(p *test.Process) { p.Orphans = 2 }, notice: "2 processes that tools of Test Agent left behind were ended"},
+		"orphans":              {change: func(p *test.Process) { p.Orphans = 2 }, notice: "ended 2 processes that tools of Test Agent left behind"},
 		"orphans that survive": {change: func(p *test.Process) { p.SweepErr = left }, notice: "could not be ended"},
 		"a program that survives": {
 			change: func(p *test.Process) { p.Left = left },
