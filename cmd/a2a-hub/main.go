@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/parleyhub/parley/internal/app/cli"
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
-func main() { os.Exit(cli.Main("a2a-hub", os.Args[1:])) }
+func main() { os.Exit(cli.Main(local.ProgramHub, os.Args[1:])) }

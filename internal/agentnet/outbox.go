@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -89,7 +90,7 @@ func (a *Agent) enqueue(ctx context.Context, recipient string, draft mail.Draft)
 	}
 	if err != nil {
 		return mail.Sent{}, &store.Error{Code: store.ConnectionError, Message: "The agents' network cannot be reached, and the message could not be stored on this computer.",
-			Remedy: "Try again in a moment; a running hub (parley start) stores messages meanwhile.", Err: err}
+			Remedy: "Try again in a moment; a running hub (" + local.Program() + " start) stores messages meanwhile.", Err: err}
 	}
 	a.net.kickForward(a.net.outbox.kick)
 	return mail.Sent{ID: l.ID, RecipientHandle: recipient, Timestamp: l.Sent, Queued: true,

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -193,7 +194,7 @@ func requestError(err error, doing string) error {
 	case isAny(err, nats.ErrReconnectBufExceeded, nats.ErrDisconnected, nats.ErrConnectionReconnecting):
 		e.Code = CodeNotRunning
 		e.Message = fmt.Sprintf("cannot %s: the connection to the bus is lost", doing)
-		e.Remedy = "it reconnects automatically; see the bus in parley doctor"
+		e.Remedy = "it reconnects automatically; see the bus in " + local.Program() + " doctor"
 	case isAny(err, nats.ErrConnectionClosed, nats.ErrConnectionDraining, jetstream.ErrJetStreamPublisherClosed):
 		e.Code = CodeClosed
 		e.Message = fmt.Sprintf("cannot %s: the bus is closed", doing)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // Ask requests a Grant from the running hub over its socket. It may block until ctx ends.
@@ -94,7 +96,7 @@ func hubError(err error) error {
 	known := asError(err) != nil
 	e := connectError(err, "the hub", nil)
 	if !known {
-		e.Remedy = "try again in case it is restarting, otherwise restart it: parley stop, parley start"
+		e.Remedy = "try again in case it is restarting, otherwise restart it: " + local.Program() + " stop, " + local.Program() + " start"
 	}
 	return e
 }
@@ -142,7 +144,7 @@ func (d *hubDialer) Dial(string, string) (net.Conn, error) {
 	}
 	conn, err := net.DialTimeout("tcp", g.Address, connectTimeout)
 	if err != nil {
-		return nil, errorf(CodeNotRunning, err, "it may be stopping: try again, or see parley status",
+		return nil, errorf(CodeNotRunning, err, "it may be stopping: try again, or see "+local.Program()+" status",
 			"the hub (process %d) does not answer at %s", g.PID, g.Address)
 	}
 	return conn, nil

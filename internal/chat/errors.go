@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -48,7 +49,7 @@ func connectionError(err error) *Error {
 		return &Error{Code: ConnectionError, Message: text.Sentence(e.Message), Remedy: text.Sentence(e.Remedy), Err: err}
 	}
 	return &Error{Code: ConnectionError, Message: "The NATS server returned an unexpected error.",
-		Remedy: "Try again; if the problem persists, run `parley doctor`.", Err: err}
+		Remedy: "Try again; if the problem persists, run `" + local.Program() + " doctor`.", Err: err}
 }
 
 // interrupted returns the error of a connection that was lost, with the server and the known reason.
@@ -56,7 +57,7 @@ func interrupted(b *bus.Bus) *Error {
 	info := b.Info()
 	where, start := "the NATS server at "+info.URL, "nats-server -js"
 	if info.Kind != bus.KindExternal {
-		where, start = "the hub", "parley start"
+		where, start = "the hub", local.Program()+" start"
 	}
 	message := "The connection to " + where + " is interrupted."
 	if info.LastError != "" {
@@ -64,7 +65,7 @@ func interrupted(b *bus.Bus) *Error {
 	}
 	return &Error{Code: ConnectionError, Message: message, Err: b.Conn().LastError(),
 		Remedy: "It is being restored, and messages that you send meanwhile are queued: try again in a moment. If the problem persists, " +
-			"make sure that the server runs (" + start + "), or run `parley doctor`."}
+			"make sure that the server runs (" + start + "), or run `" + local.Program() + " doctor`."}
 }
 
 // unanswered is connectionError for an established connection. A timeout is reported with the server's name, or as
@@ -82,7 +83,7 @@ func unanswered(b *bus.Bus, err error) *Error {
 		Remedy: "Try again in a moment. If the problem persists, see the server's log: it may be overloaded, or its disk full."}
 	if info.Kind != bus.KindExternal {
 		e.Message = "The hub does not answer."
-		e.Remedy = "Try again in a moment. If the problem persists, run `parley doctor`, and restart the hub: parley stop, parley start."
+		e.Remedy = "Try again in a moment. If the problem persists, run `" + local.Program() + " doctor`, and restart the hub: " + local.Program() + " stop, " + local.Program() + " start."
 	}
 	return e
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/crdt/snapshots"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -69,7 +70,7 @@ func (l *Library) openDocument(ctx context.Context, name string, create bool, fo
 	}
 	if h.Revision == 0 {
 		if !create {
-			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`parley doc list` lists the documents; the first edit creates one"}
+			return nil, &Error{Code: CodeNotFound, Message: "there is no document " + name, Remedy: "`" + local.Program() + " doc list` lists the documents; the first edit creates one"}
 		}
 		if err := s.checkCount(ctx, l.most); err != nil {
 			return nil, err
@@ -257,7 +258,7 @@ func (d *Document) checkQueue() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.queued > maxQueued {
-		return &Error{Code: CodeStorage, Message: "the document " + d.name + " cannot be stored at the moment", Remedy: "`parley doctor` shows the state of the bus", Err: d.failed}
+		return &Error{Code: CodeStorage, Message: "the document " + d.name + " cannot be stored at the moment", Remedy: "`" + local.Program() + " doctor` shows the state of the bus", Err: d.failed}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/snapshots"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -100,7 +101,7 @@ func (s *store) checkCount(ctx context.Context, most int) error {
 	if status.Values() >= uint64(most) { // one entry for each
 		return &Error{
 			Code: CodeInvalid, Message: fmt.Sprintf("there are %d documents, the maximum", status.Values()),
-			Remedy: "use an existing one: `parley doc list` lists them; one document holds several things under separate keys",
+			Remedy: "use an existing one: `" + local.Program() + " doc list` lists them; one document holds several things under separate keys",
 		}
 	}
 	return nil

@@ -184,7 +184,7 @@ func dirError(s *session, err error) *runner.Error {
 	switch {
 	case outside:
 		e.Message = fmt.Sprintf("agent %s may not work there: %v", id, err)
-		e.Remedy = "trust the directory with: parley trust " + text.ShellQuote(path)
+		e.Remedy = "trust the directory with: " + local.Program() + " trust " + text.ShellQuote(path)
 	case missing && s.asked.Path != "":
 		e.Message, e.Remedy = fmt.Sprintf("agent %s cannot work there: %v", id, err), "name a directory that exists, or begin another context"
 	case config && s.asked.Path != "":

@@ -22,6 +22,7 @@ type file struct {
 	name    string // in the archive
 	path    string
 	program bool
+	link    string // what a symbolic link leads to, "" for a file
 }
 
 // list returns the files of an archive: programs from one directory, documents from another, all below the directory
@@ -34,7 +35,14 @@ func list(top, programs, documents string) ([]file, error) {
 				return err
 			}
 			rel, err := filepath.Rel(dir, p)
-			files = append(files, file{name: path.Join(top, filepath.ToSlash(rel)), path: p, program: dir == programs})
+			if err != nil {
+				return err
+			}
+			f := file{name: path.Join(top, filepath.ToSlash(rel)), path: p, program: dir == programs}
+			if e.Type() == fs.ModeSymlink {
+				f.link, err = os.Readlink(p)
+			}
+			files = append(files, f)
 			return err
 		})
 		if err != nil {
@@ -60,6 +68,13 @@ func packTar(w io.Writer, files []file, at time.Time) error {
 	}
 	tw := tar.NewWriter(zw)
 	for _, f := range files {
+		if f.link != "" {
+			h := &tar.Header{Typeflag: tar.TypeSymlink, Name: f.name, Linkname: f.link, Mode: 0o777, ModTime: at, Format: tar.FormatPAX}
+			if err := tw.WriteHeader(h); err != nil {
+				return err
+			}
+			continue
+		}
 		info, err := os.Stat(f.path)
 		if err != nil {
 			return err
@@ -75,7 +90,7 @@ func packTar(w io.Writer, files []file, at time.Time) error {
 	return errors.Join(tw.Close(), zw.Close())
 }
 
-// packZip writes files as a zip archive, as packTar does.
+// packZip writes files as a zip archive, as packTar does, but without links.
 func packZip(w io.Writer, files []file, at time.Time) error {
 	zw := zip.NewWriter(w)
 	for _, f := range files {

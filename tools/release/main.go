@@ -1,7 +1,8 @@
-// Release builds the files of a release into dist: an archive with the programs for each platform, the checksums, and
-// the release's section of the changelog.
+// Release builds the files of a release into dist: an archive with the program for each platform, the checksums, and
+// the release's section of the changelog. A program that is larger than maxSize on linux/amd64 fails it.
 //
 //	go run ./tools/release -version 1.2.3
+//	go run ./tools/release -size              # only build the program for linux/amd64 and check its size
 //
 // The tree must be clean, and the version semantic and in CHANGELOG.md. The same commit gives the same bytes on
 // every machine: times in the archives are the commit's. Run `go run ./tools/check` before.
@@ -24,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/semver"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // platforms are the platforms of the programs, as GOOS/GOARCH.
@@ -34,10 +37,15 @@ func main() {
 	flag.StringVar(&r.version, "version", "", "the version, without a v in front")
 	flag.StringVar(&r.dir, "out", "dist", "the directory, which must not exist yet")
 	only := flag.String("platforms", strings.Join(platforms, ","), "the platforms, separated by commas")
+	size := flag.Bool("size", false, "build the program for linux/amd64, check its size, and keep nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := r.run(ctx, strings.Split(*only, ",")); err != nil {
+	run := func() error { return r.run(ctx, strings.Split(*only, ",")) }
+	if *size {
+		run = func() error { return r.size(ctx) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
 		os.Exit(1)
 	}
@@ -93,6 +101,17 @@ func (r *release) run(ctx context.Context, platforms []string) error {
 	return os.WriteFile(filepath.Join(r.dir, "SHA256SUMS"), sums.Bytes(), 0o644)
 }
 
+// size builds the program for linux/amd64 and checks its size.
+func (r *release) size(ctx context.Context) error {
+	work, err := os.MkdirTemp("", "parley-size-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	const platform = "linux/amd64"
+	return errors.Join(r.build(ctx, work, platform), checkSize(work, platform))
+}
+
 func checkVersion(v string) error {
 	if !semver.IsValid("v"+v) || semver.Build("v"+v) != "" || semver.Canonical("v"+v) != "v"+v {
 		return fmt.Errorf("%q is no semantic version of three numbers, such as 1.2.3 or 1.2.3-beta.1", v)
@@ -138,6 +157,9 @@ func (r *release) documents(ctx context.Context, work string) error {
 	if err := r.build(ctx, here, runtime.GOOS+"/"+runtime.GOARCH); err != nil {
 		return err
 	}
+	if err := addNames(here, runtime.GOOS); err != nil {
+		return err
+	}
 	parley := filepath.Join(here, executable("parley", runtime.GOOS))
 	out, err := output(ctx, nil, parley, "version", "--format", "json")
 	if err != nil {
@@ -178,11 +200,14 @@ func (r *release) documents(ctx context.Context, work string) error {
 	return nil
 }
 
-// archive builds the programs for a platform and packs them with the documents.
+// archive builds the program for a platform and packs it with the documents.
 func (r *release) archive(ctx context.Context, work, platform string) (name string, err error) {
 	system, arch, _ := strings.Cut(platform, "/")
 	bin := filepath.Join(work, system+"-"+arch)
 	if err := r.build(ctx, bin, platform); err != nil {
+		return "", err
+	}
+	if err := errors.Join(checkSize(bin, platform), addNames(bin, system)); err != nil {
 		return "", err
 	}
 	top := fmt.Sprintf("parley_%s_%s_%s", r.version, system, arch)
@@ -205,11 +230,73 @@ func (r *release) archive(ctx context.Context, work, platform string) (name stri
 // it, which keeps the linker from removing unused methods: five megabytes.
 const buildTags = "grpcnotrace"
 
-// build builds the programs of cmd into dir.
+// names are the further names of the program.
+var names = []string{local.ProgramHub, local.ProgramMCPServer}
+
+// addNames adds the further names of the program to the directory that it is in: symbolic links, and copies for Windows, where
+// links need privileges and the programs that start MCP servers do not find scripts.
+func addNames(dir, system string) error {
+	program := executable(local.ProgramParley, system)
+	for _, name := range names {
+		path := filepath.Join(dir, executable(name, system))
+		if system != "windows" {
+			if err := os.Symlink(program, path); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := copyProgram(path, filepath.Join(dir, program)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyProgram(to, from string) error {
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	return errors.Join(copyFrom(f, from), f.Close())
+}
+
+// maxSize is the size in bytes that the program for linux/amd64 may have: 35 MiB. docs/PERFORMANCE.md has what fills it.
+const maxSize = 35 << 20
+
+// checkSize returns an error if the program for linux/amd64 is too large. Its size depends on the sources and the version of Go
+// only.
+func checkSize(dir, platform string) error {
+	if platform != "linux/amd64" {
+		return nil
+	}
+	info, err := os.Stat(filepath.Join(dir, local.ProgramParley))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("  %s: %d bytes\n", info.Name(), info.Size())
+	if info.Size() > maxSize {
+		return fmt.Errorf("the program has %d bytes, %d more than it may have: look at what has been linked, see docs/PERFORMANCE.md", info.Size(), info.Size()-maxSize)
+	}
+	return nil
+}
+
+// rarelyRun are packages whose code runs at a start or once a request, and then waits for a disk, a network or an agent. They
+// are compiled without inlining, which copies functions for speed: a megabyte.
+var rarelyRun = []string{
+	"github.com/parleyhub/parley/internal/app/...", "github.com/a2aproject/...", "github.com/coder/acp-go-sdk/...", "github.com/goccy/go-yaml/...",
+	"github.com/google/jsonschema-go/...", "github.com/modelcontextprotocol/...", "github.com/nats-io/jwt/...", "github.com/prometheus/...",
+	"github.com/spf13/...", "github.com/yosida95/...", "google.golang.org/...",
+}
+
+// build builds the program into dir. Functions begin at 16 bytes and not at 32: a third of a megabyte.
 func (r *release) build(ctx context.Context, dir, platform string) error {
 	system, arch, _ := strings.Cut(platform, "/")
-	_, err := output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", "build", "-trimpath", "-tags", buildTags,
-		"-ldflags", "-s -w -X github.com/parleyhub/parley/internal/app/cli.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/...")
+	args := []string{"build", "-trimpath", "-tags", buildTags}
+	for _, packages := range rarelyRun {
+		args = append(args, "-gcflags="+packages+"=-l")
+	}
+	_, err := output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", append(args,
+		"-ldflags", "-s -w -funcalign=16 -X github.com/parleyhub/parley/internal/app/cli.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/parley")...)
 	return err
 }
 

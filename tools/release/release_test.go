@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,87 @@ func TestAnArchiveHasProgramsAndDocuments(t *testing.T) {
 	r, err := zip.NewReader(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	if err != nil || len(r.File) != 3 || r.File[2].Mode() != 0o755 {
 		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// A release has one program: its other names are links, or copies where the system has no links.
+func TestTheProgramHasThreeNames(t *testing.T) {
+	for system, want := range map[string][]string{
+		"linux":   {"top/a2a-hub -> parley", "top/nats-mcp-server -> parley", "top/parley program"},
+		"windows": {"top/a2a-hub.exe program", "top/nats-mcp-server.exe program", "top/parley.exe program"},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, executable("parley", system)), []byte("program"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := addNames(dir, system); err != nil {
+			t.Fatal(err)
+		}
+		files, err := list("top", dir, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		if system == "windows" {
+			for _, f := range files {
+				text, err := os.ReadFile(f.path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, f.name+" "+string(text))
+			}
+		} else {
+			got = untar(t, files)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", system, got, want)
+		}
+	}
+}
+
+// untar packs files and returns what is in the archive.
+func untar(t *testing.T, files []file) (got []string) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := packTar(&b, files, at); err != nil {
+		t.Fatal(err)
+	}
+	zr, err := gzip.NewReader(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tr := tar.NewReader(zr); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return got
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			text = []byte("-> " + h.Linkname)
+		}
+		got = append(got, h.Name+" "+string(text))
+	}
+}
+
+func TestALargeProgramFailsTheRelease(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "parley")
+	if err := os.WriteFile(path, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for size, ok := range map[int64]bool{maxSize: true, maxSize + 1: false} {
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkSize(dir, "linux/amd64"); (err == nil) != ok {
+			t.Errorf("%d bytes: %v", size, err)
+		}
 	}
 }
 

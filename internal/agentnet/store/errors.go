@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -71,7 +72,7 @@ func AsError(err error) error {
 		return &Error{Code: ConnectionError, Message: text.Sentence(e.Message), Remedy: text.Sentence(e.Remedy), Err: err}
 	}
 	return &Error{Code: ConnectionError, Message: "The agents' network did not answer as expected.",
-		Remedy: "Try again; if it fails again, run `parley doctor`.", Err: err}
+		Remedy: "Try again; if it fails again, run `" + local.Program() + " doctor`.", Err: err}
 }
 
 // Quote quotes what somebody typed, shortened to 80 bytes.

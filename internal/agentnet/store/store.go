@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -175,12 +176,12 @@ func (s *Store) Connected() (*bus.Bus, error) {
 	case !s.bus.Conn().IsConnected() && s.bus.Info().Kind == bus.KindJoined:
 		return nil, &Error{Code: ConnectionError,
 			Message: "The connection to this computer's hub, whose bus the agents' network uses, is interrupted.",
-			Remedy:  "Try again in a moment. If somebody has stopped the hub, a person starts it again with `parley start`; your registration, mail and work are kept.",
+			Remedy:  "Try again in a moment. If somebody has stopped the hub, a person starts it again with `" + local.Program() + " start`; your registration, mail and work are kept.",
 			Err:     s.bus.Conn().LastError()}
 	case !s.bus.Conn().IsConnected():
 		return nil, &Error{Code: ConnectionError,
 			Message: "The connection to the agents' network is interrupted.",
-			Remedy:  "It is being restored. Try again in a moment, or run `parley doctor`.",
+			Remedy:  "It is being restored. Try again in a moment, or run `" + local.Program() + " doctor`.",
 			Err:     s.bus.Conn().LastError()}
 	}
 	return s.bus, nil

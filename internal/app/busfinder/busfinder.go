@@ -22,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -170,7 +171,7 @@ func (f *Finder) call(ctx context.Context, policy startPolicy, do func(context.C
 	hub, err := f.cfg.Hub()
 	if err != nil {
 		return &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
-			Remedy: "correct it, see: parley config validate", Err: err}
+			Remedy: "correct it, see: " + local.Program() + " config validate", Err: err}
 	}
 	socket, err := daemon.Locate(ctx, hub)
 	if err == nil {
@@ -238,16 +239,16 @@ func hubError(err error, socket string) error {
 	case errors.As(err, &hub):
 		e.Code, e.Message, e.Remedy = bus.CodeConfig, hub.Message, hub.Remedy
 	case errors.Is(err, client.ErrNotRunning):
-		e.Remedy = "start it with: parley start"
+		e.Remedy = "start it with: " + local.Program() + " start"
 	case errors.Is(err, client.ErrForeignSocket):
 		e.Code = bus.CodeAuth
 		e.Remedy = "set another socket for your hub: socket.path in config.yaml, or PARLEY_SOCKET"
 	case errors.Is(err, client.ErrLost):
 		e.Message, e.Remedy = "the hub stopped before it answered", "it may be restarting: try again in a moment"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		e.Code, e.Message, e.Remedy = bus.CodeTimeout, "the hub does not answer on "+socket, "see parley status and parley doctor"
+		e.Code, e.Message, e.Remedy = bus.CodeTimeout, "the hub does not answer on "+socket, "see "+local.Program()+" status and "+local.Program()+" doctor"
 	default:
-		e.Remedy = "see parley doctor"
+		e.Remedy = "see " + local.Program() + " doctor"
 	}
 	return e
 }
@@ -262,7 +263,7 @@ var answerCodes = map[int]bus.Code{
 // answerError converts an error that the hub has answered to an error of the bus.
 func answerError(answer *jsonrpc.Error) error {
 	if answer.Code == jsonrpc.CodeMethodNotFound {
-		return &bus.Error{Code: bus.CodeUnsupported, Message: "the running hub is an earlier version", Remedy: "restart it: parley stop, parley start", Err: answer}
+		return &bus.Error{Code: bus.CodeUnsupported, Message: "the running hub is an earlier version", Remedy: "restart it: " + local.Program() + " stop, " + local.Program() + " start", Err: answer}
 	}
 	return &bus.Error{Code: cmp.Or(answerCodes[answer.Code], bus.CodeRejected), Message: answer.Message, Remedy: answer.Details().Remedy, Err: answer}
 }
@@ -273,7 +274,7 @@ const startPause = 10 * time.Second
 
 // mayStart returns nil if a hub may be started, and the reason otherwise.
 func (f *Finder) mayStart(hub *config.Loaded, policy startPolicy) error {
-	e := &bus.Error{Code: bus.CodeNotRunning, Message: "no hub is running on " + hub.DataDir, Remedy: "start it with: parley start"}
+	e := &bus.Error{Code: bus.CodeNotRunning, Message: "no hub is running on " + hub.DataDir, Remedy: "start it with: " + local.Program() + " start"}
 	if !f.cfg.Autostart {
 		e.Remedy += ", or let it be started automatically (NATS_MCP_AUTOSTART=1), or set NATS_URL"
 		return e
@@ -320,7 +321,7 @@ func (f *Finder) startError(ctx context.Context, err error) error {
 		f.failed, f.reason = time.Time{}, nil
 		return nil
 	}
-	e := &bus.Error{Code: bus.CodeNotRunning, Message: fmt.Sprintf("the hub could not be started: %v", err), Remedy: "run: parley start --foreground", Err: err}
+	e := &bus.Error{Code: bus.CodeNotRunning, Message: fmt.Sprintf("the hub could not be started: %v", err), Remedy: "run: " + local.Program() + " start --foreground", Err: err}
 	if de, ok := errors.AsType[*daemon.Error](err); ok {
 		e.Message = "the hub could not be started: " + de.Message
 		if de.Remedy != "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -22,8 +23,8 @@ const channelsLong = `See and use the channels of the current directory's projec
 that the project's agents exchange. See docs/mcp.md.`
 
 func (a *app) channelsCommand() *cobra.Command {
-	return group("channels", "Read the project's channels, and post in them", channelsLong,
-		a.channelsListCommand(), a.channelsReadCommand(), a.channelsPostCommand())
+	return a.mayStart(group("channels", "Read the project's channels, and post in them", channelsLong,
+		a.channelsListCommand(), a.channelsReadCommand(), a.channelsPostCommand()))
 }
 
 // channelsTimeout bounds how long a command waits for the channels' bus.
@@ -94,7 +95,7 @@ func channelsFailure(err error) error {
 	case chat.ValidationError:
 		f.Exit, f.Kind = exitUsage, "usage"
 	case chat.NotFoundError:
-		f.Exit, f.Remedy = exitNotFound, "parley channels list shows the project's channels"
+		f.Exit, f.Remedy = exitNotFound, local.Program()+" channels list shows the project's channels"
 	}
 	return f
 }

@@ -33,7 +33,7 @@ func (a *app) eventsCommand() *cobra.Command {
 		return a.printEvents(ctx, c, p)
 	}))
 	cmd.Long = eventsLong
-	cmd.Example = "  parley events -f --kind task --agent codex\n  parley events --since 24h --kind task.state --format json"
+	cmd.Example = "  " + a.name + " events -f --kind task --agent codex\n  " + a.name + " events --since 24h --kind task.state --format json"
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		p.Follow = &follow
 		return setSince(&p, since, time.Now())

@@ -28,8 +28,14 @@ func (a *app) load(overrides ...config.Override) (*config.Loaded, error) {
 	return config.Load(config.Options{File: a.configFile, Overrides: overrides})
 }
 
-// mayStart adds the flags of a command that starts the hub if it is not running.
+// mayStart adds the flags of a command that starts the hub if it is not running, or of all commands of a group.
 func (a *app) mayStart(cmd *cobra.Command) *cobra.Command {
+	for _, c := range cmd.Commands() {
+		a.mayStart(c)
+	}
+	if cmd.HasSubCommands() {
+		return cmd
+	}
 	cmd.Flags().StringVar(&a.httpPort, "http-port", "", "the port of the HTTP interface if this starts the hub; 0 lets the system choose")
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 const logsLong = `Print the log of the hub of the data directory. It works without a running hub. The log
@@ -130,7 +131,7 @@ func logFailure(path string, err error) error {
 		return nil
 	case errors.Is(err, os.ErrNotExist):
 		return &failure{Exit: exitNotFound, Kind: "no-log", Message: "there is no log of a hub in the background: " + path,
-			Remedy: "start the hub with parley start, or name its data directory with --data-dir"}
+			Remedy: "start the hub with " + local.Program() + " start, or name its data directory with --data-dir"}
 	}
 	return fmt.Errorf("read the hub's log: %w", err)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/local"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -37,7 +38,7 @@ it is not running.`
 
 func (a *app) mcpCommand() *cobra.Command {
 	cmd := command("mcp", "Serve MCP to a coding agent: the channels of its project",
-		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context()) })
+		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context(), true) })
 	cmd.Long = mcpLong
 	return a.mayStart(cmd)
 }
@@ -51,7 +52,8 @@ const (
 	flushTimeout = 10 * time.Second
 )
 
-func (a *app) mcp(ctx context.Context) error {
+// mcp serves MCP. With network, the agent is on this computer's network unless its configuration says otherwise.
+func (a *app) mcp(ctx context.Context, network bool) error {
 	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
 	if err != nil {
 		return a.logMCPConfig(err)
@@ -74,7 +76,7 @@ func (a *app) mcp(ctx context.Context) error {
 			}
 		},
 	}
-	if a.name != MCPServer {
+	if network {
 		cfg.JoinLocalNetwork()
 	}
 	if cfg.Networked() {
@@ -153,6 +155,6 @@ func (a *app) logMCPConfig(err error) error {
 	for _, p := range wrong.Problems {
 		log.Error(p.String(), "source", p.Source, "line", p.Line, "column", p.Column, "path", p.Path)
 	}
-	log.Error("The server did not start. Correct the configuration, then check it with: parley config validate")
+	log.Error("The server did not start. Correct the configuration, then check it with: " + local.Program() + " config validate")
 	return failure
 }

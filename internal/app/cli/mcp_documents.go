@@ -8,6 +8,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/documents"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -59,7 +60,7 @@ func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) 
 	}
 	if err != nil {
 		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stores the documents, and it is not running.",
-			Remedy: "Ask the user to run `parley start`, then try again.", Err: err}
+			Remedy: "Ask the user to run `" + local.Program() + " start`, then try again.", Err: err}
 	}
 	defer c.Close()
 	return documentFailure(f(c))

@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
@@ -33,9 +34,9 @@ the registry, mail, work queues and dead letters that agents of several projects
 computers share. See docs/network-use.md.`
 
 func (a *app) networkCommand() *cobra.Command {
-	return group("network", "See the agents' network: agents, mail, work, dead letters", networkLong,
+	return a.mayStart(group("network", "See the agents' network: agents, mail, work, dead letters", networkLong,
 		a.networkAgentsCommand(), a.networkInboxCommand(), a.networkSendCommand(), a.networkWorkCommand(),
-		a.deadLettersCommand(), a.networkAdmitCommand(), a.networkPermissionsCommand())
+		a.deadLettersCommand(), a.networkAdmitCommand(), a.networkPermissionsCommand()))
 }
 
 const (
@@ -91,7 +92,8 @@ func (a *app) onNetwork(do func(ctx context.Context, n *agentnet.Network, args [
 }
 
 // commandsForTools replaces the agents' tools in messages with the commands for people.
-var commandsForTools = strings.NewReplacer("list_dead_letter_items", "parley network dead-letters", "discover_agents", "parley network agents")
+var commandsForTools = strings.NewReplacer(
+	"list_dead_letter_items", local.Program()+" network dead-letters", "discover_agents", local.Program()+" network agents")
 
 // networkFailure converts the network's errors to failures.
 func networkFailure(err error) error {
@@ -347,7 +349,7 @@ func agentByPart(ctx context.Context, agents []registry.Summary, part, near stri
 		hint = fmt.Sprintf("; did you mean %q?", near)
 	}
 	return "", &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf("there is no agent %q that you may see%s", part, hint),
-		Remedy: "list them with: parley network agents --offline"}
+		Remedy: "list them with: " + local.Program() + " network agents --offline"}
 }
 
 func (a *app) networkWorkCommand() *cobra.Command {

@@ -146,7 +146,7 @@ func (a *app) root() *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && a.name == MCPServer {
-				return a.mcp(cmd.Context())
+				return a.mcp(cmd.Context(), false) // its specification has the network off
 			}
 			if len(args) == 0 {
 				return cmd.Help()

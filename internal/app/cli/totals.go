@@ -28,7 +28,7 @@ func (a *app) totalsCommand() *cobra.Command {
 	cmd.Long = "Sum up the stored tasks by agent, project and day: how many there were and how many failed,\n" +
 		"how long they took, their tokens, and their cost as far as the agents report it. Tasks that\n" +
 		"were removed because of tasks.retention do not count."
-	cmd.Example = "  parley totals\n  parley totals --by agent --since 168h"
+	cmd.Example = "  " + a.name + " totals\n  " + a.name + " totals --by agent --since 168h"
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		for _, group := range p.By {
 			if !slices.Contains(totalGroups, group) {

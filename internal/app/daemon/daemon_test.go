@@ -304,12 +304,14 @@ func TestPortInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"http.port", "grpc.port"} {
-		dir := newDir(t)
-		err := daemon.Run(t.Context(), mustLoad(t, dir, key+"="+port), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), port) {
-			t.Errorf("%s: got %v", key, err)
-		}
+	err = daemon.Run(t.Context(), mustLoad(t, newDir(t), "http.port="+port), daemon.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), port) {
+		t.Errorf("a port that the command line names: got %v", err)
+	}
+	hub := run(t, mustLoad(t, newDir(t), "grpc.port="+port))
+	defer hub.end(t)
+	if info := hub.info; info.GRPC == "" || strings.HasSuffix(info.GRPC, ":"+port) || len(info.Notices) != 1 || !strings.Contains(info.Notices[0], port) {
+		t.Errorf("another port for gRPC: got %+v", info)
 	}
 }
 

@@ -77,11 +77,11 @@ func TestUnreadableLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	var de *daemon.Error
-	if _, err := daemon.Start(t.Context(), dir, []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeStart || !strings.Contains(de.Message, "hub.lock") {
+	if _, err := daemon.Start(t.Context(), dir, []string{"/no/such/program"}); !errors.As(err, &de) || de.Code != daemon.CodeDataDir || !strings.Contains(de.Message, "hub.lock") {
 		t.Errorf("start: %v", err)
 	}
 	ask := func(context.Context) error { t.Error("the stop request was sent"); return nil }
-	if _, _, err := daemon.Stop(t.Context(), dir, ask); !errors.As(err, &de) || de.Code != daemon.CodeStop || !errors.Is(err, de.Err) {
+	if _, _, err := daemon.Stop(t.Context(), dir, ask); !errors.As(err, &de) || de.Code != daemon.CodeDataDir || !errors.Is(err, de.Err) {
 		t.Errorf("stop: %v", err)
 	}
 }

@@ -157,13 +157,16 @@ func prepare(ctx context.Context, dataDir string) (*flock.Flock, error) {
 
 // dataDirError describes for users why a data directory cannot be used.
 func dataDirError(dir string, err error) *Error {
-	reason := err
+	reason := err.Error()
 	var path *fs.PathError
-	if errors.As(err, &path) {
-		reason = path.Err // the name of the system call and the path say nothing more
+	if errors.As(err, &path) { // the name of the system call says nothing to users
+		reason = path.Err.Error()
+		if filepath.Dir(path.Path) == dir {
+			reason = filepath.Base(path.Path) + ": " + reason
+		}
 	}
 	return &Error{
-		Code: CodeDataDir, Message: fmt.Sprintf("cannot use the data directory %s: %v", dir, reason),
+		Code: CodeDataDir, Message: fmt.Sprintf("cannot use the data directory %s: %s", dir, reason),
 		Remedy: "name a directory that you own with --data-dir or PARLEY_DATA_DIR", Err: err,
 	}
 }

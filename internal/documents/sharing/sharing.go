@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/router"
@@ -354,7 +355,7 @@ func (p *endpoint) reportRefusal(ctx context.Context, k linkKey, e *envelope.Env
 	answer := problem{Document: k.document, Message: err.Error()}
 	switch {
 	case errors.As(err, new(*deniedError)):
-		answer.Code, answer.Remedy = CodeDenied, fmt.Sprintf("the hub's user can share it: parley doc share %s %s reader", k.document, k.agent)
+		answer.Code, answer.Remedy = CodeDenied, fmt.Sprintf("the hub's user can share it: "+local.Program()+" doc share %s %s reader", k.document, k.agent)
 	case errors.Is(err, errFull):
 		answer.Code, answer.Remedy = CodeBusy, "close the channel, and attach fewer replicas to the next"
 	default:

@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -97,7 +98,7 @@ func (r *remote) Probe(context.Context) runner.Probe {
 	switch {
 	case err != nil:
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{
-			Code: runner.CodeNotInstalled, Message: "no messages from the hub " + r.peer, Remedy: "check that it runs and can be reached, and run `parley doctor` at both"}}
+			Code: runner.CodeNotInstalled, Message: "no messages from the hub " + r.peer, Remedy: "check that it runs and can be reached, and run `" + local.Program() + " doctor` at both"}}
 	case node.Unavailable(card):
 		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
 			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " reports that it is unavailable there", Remedy: "see its health at that hub"}}

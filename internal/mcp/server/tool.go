@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,18 +44,41 @@ type Tool[In, Out any] struct {
 // AddTool adds a tool to a server. The tool calls of a connection begin one after the other, in the order of their
 // requests, so that an agent's messages keep their order (see Tool.Blocks).
 func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
-	definition := define(s, t)
-	properties := definition.InputSchema.(*jsonschema.Schema)
-	log := s.Logger("mcp-tool").With("tool", t.Name)
+	s.addTool(tool{
+		definition: mcp.Tool{
+			Name: t.Name, Title: t.Title, Description: t.Description,
+			Annotations: &mcp.ToolAnnotations{
+				Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &t.Destructive, OpenWorldHint: new(false),
+			},
+		},
+		blocks: t.Blocks, refine: t.Refine, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
+		handle: func(ctx context.Context, c *Call, in any) (string, any, error) { return t.Handle(ctx, c, *in.(*In)) },
+	})
+}
+
+// tool is a Tool without type parameters. The compiler copies a generic function for each tool's types, so the code that all
+// tools share takes this: a third of a megabyte.
+type tool struct {
+	definition mcp.Tool // without schemas
+	blocks     bool
+	refine     func(properties map[string]*jsonschema.Schema)
+	in, out    reflect.Type
+	handle     func(ctx context.Context, c *Call, in any) (text string, out any, err error) // in is a pointer
+}
+
+func (s *Server) addTool(t tool) {
+	definition := s.define(t)
+	name, properties := definition.Name, definition.InputSchema.(*jsonschema.Schema)
+	log := s.Logger("mcp-tool").With("tool", name)
 	s.mcp.AddTool(definition, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		start := time.Now()
-		if t.Blocks {
+		if t.blocks {
 			s.release()
 			var cancel context.CancelFunc
 			ctx, cancel = s.service.whileRunning(ctx)
 			defer cancel()
 		}
-		text, out, err := run(ctx, s, t, properties, req)
+		text, out, err := s.run(ctx, t, properties, req)
 		if err != nil && ctx.Err() != nil {
 			// The call was cancelled, or the server stops.
 			return (&Failure{Category: InterruptedError, Message: "The call was interrupted.", Remedy: "Call the tool again."}).result(), nil
@@ -62,27 +86,27 @@ func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 		if err != nil {
 			failure := failureOf(err)
 			logFailure(ctx, log, failure)
-			logToClient(ctx, req, "warning", map[string]string{"message": t.Name + " failed", "error": failure.Message})
+			logToClient(ctx, req, "warning", map[string]string{"message": name + " failed", "error": failure.Message})
 			return failure.result(), nil
 		}
 		took := time.Since(start).String()
 		log.DebugContext(ctx, "tool called", "took", took)
-		logToClient(ctx, req, "debug", map[string]string{"message": t.Name + " called", "took": took})
+		logToClient(ctx, req, "debug", map[string]string{"message": name + " called", "took": took})
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: out}, nil
 	})
 }
 
-func run[In, Out any](ctx context.Context, s *Server, t Tool[In, Out], schema *jsonschema.Schema, req *mcp.CallToolRequest) (text string, out Out, err error) {
-	var in In
-	token, err := decodeArguments(req.Params.Arguments, schema, &in)
+func (s *Server) run(ctx context.Context, t tool, schema *jsonschema.Schema, req *mcp.CallToolRequest) (text string, out any, err error) {
+	in := reflect.New(t.in).Interface()
+	token, err := decodeArguments(req.Params.Arguments, schema, in)
 	if err != nil {
-		return "", out, err
+		return "", nil, err
 	}
 	call := &Call{server: s, request: req}
 	if call.Client, err = s.clientOf(token); err != nil {
-		return "", out, err
+		return "", nil, err
 	}
-	return t.Handle(ctx, call, in)
+	return t.handle(ctx, call, in)
 }
 
 // logFailure logs a failure: an internal error as such, anything else as a warning.
@@ -217,14 +241,14 @@ type toolKey struct {
 }
 
 // define returns a tool's definition, cached for each kind of server.
-func define[In, Out any](s *Server, t Tool[In, Out]) *mcp.Tool {
-	key := toolKey{t.Name, s.client == nil}
+func (s *Server) define(t tool) *mcp.Tool {
+	key := toolKey{t.definition.Name, s.client == nil}
 	if known, ok := s.service.tools.Load(key); ok {
 		return known.(*mcp.Tool)
 	}
-	input, output := schemaOf[In](), schemaOf[Out]()
-	if t.Refine != nil {
-		t.Refine(input.Properties)
+	input := schemaOf(t.in)
+	if t.refine != nil {
+		t.refine(input.Properties)
 	}
 	if s.client == nil {
 		if input.Properties == nil {
@@ -234,20 +258,16 @@ func define[In, Out any](s *Server, t Tool[In, Out]) *mcp.Tool {
 			Description: "The session that set_handle returned. It stands for you: do not share it."}
 		input.PropertyOrder = append(input.PropertyOrder, sessionArgument)
 	}
-	definition := &mcp.Tool{
-		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: input, OutputSchema: output,
-		Annotations: &mcp.ToolAnnotations{
-			Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &t.Destructive, OpenWorldHint: new(false),
-		},
-	}
-	known, _ := s.service.tools.LoadOrStore(key, definition)
+	definition := t.definition
+	definition.InputSchema, definition.OutputSchema = input, schemaOf(t.out)
+	known, _ := s.service.tools.LoadOrStore(key, &definition)
 	return known.(*mcp.Tool)
 }
 
-func schemaOf[T any]() *jsonschema.Schema {
-	schema, err := jsonschema.For[T](nil)
+func schemaOf(t reflect.Type) *jsonschema.Schema {
+	schema, err := jsonschema.ForType(t, &jsonschema.ForOptions{})
 	if err != nil {
-		panic(fmt.Sprintf("the schema of %T: %v", *new(T), err)) // T is a type of this program
+		panic(fmt.Sprintf("the schema of %v: %v", t, err)) // a type of this program
 	}
 	return schema
 }
