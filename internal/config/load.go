@@ -78,6 +78,10 @@ type Loaded struct {
 // ErrNoHome means that the user has no home directory, where the data directory is by default.
 var ErrNoHome = errors.New("the home directory is unknown (HOME is not set), and no data directory is named")
 
+// ErrUnreadable means that the user may not read the configuration, as in another user's data directory. Its text ends
+// before the path.
+var ErrUnreadable = errors.New("your user may not read the configuration")
+
 // names reports whether the environment or a flag sets a key.
 func (opts Options) names(key string) bool {
 	return slices.ContainsFunc(overrides(opts), func(o layered) bool { return o.Key == key })
@@ -160,6 +164,9 @@ func (l *Loaded) read(named bool) ([]byte, error) {
 	f, err := os.Open(l.File)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil, nil
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%w %s", ErrUnreadable, l.File)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)

@@ -89,6 +89,9 @@ func (a *app) explain(err error) *failure {
 		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "see: " + a.self() + " status"}
 	case errors.Is(err, config.ErrNoHome):
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "set HOME, or name a data directory with --data-dir or PARLEY_DATA_DIR"}
+	case errors.Is(err, config.ErrUnreadable):
+		return &failure{Exit: exitFailure, Kind: string(daemon.CodeDataDir), Message: err.Error(),
+			Remedy: "if the data directory is another user's, name one of your own with --data-dir or PARLEY_DATA_DIR"}
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	case errors.Is(err, client.ErrNotRunning):

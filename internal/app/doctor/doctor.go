@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -195,6 +196,10 @@ func existingParent(dir string) string {
 // writable creates and removes a file: permissions alone do not show a read-only file system.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".parley-doctor-*")
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err // the name of the temporary file says nothing to users
+	}
 	if err != nil {
 		return err
 	}
@@ -242,7 +247,11 @@ func (p Patient) socket(hub *dialect.Status) Finding {
 		return failure(check, fmt.Sprintf("%s is longer than %d bytes, the limit for a Unix socket", path, maxSocketPath), "choose a shorter path with socket.path or PARLEY_SOCKET")
 	}
 	dir := filepath.Dir(path)
-	if err := writable(dir); err != nil {
+	parent := dir
+	if dir == filepath.Clean(p.Config.DataDir) { // the first start creates it
+		parent = existingParent(dir)
+	}
+	if err := writable(parent); err != nil {
 		return failure(check, fmt.Sprintf("no socket can be created in %s: %v", dir, err), choose)
 	}
 	info, err := os.Lstat(path)
