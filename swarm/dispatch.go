@@ -97,7 +97,7 @@ func (l *leader) start(ctx context.Context, who string, t *SubTask) {
 	l.emit(event{Started: t.ID})
 	l.active[who]++
 	l.lastSeen[t.ID] = time.Now()
-	j := Job{SubTaskID: t.ID, Attempt: t.Attempt, Task: l.x.s.TaskDescription, Description: t.Description, Input: t.Input, Directory: l.x.plan.Directory}
+	j := Job{SubTaskID: t.ID, Attempt: t.Attempt, Task: l.x.s.TaskDescription, Description: t.Description, Input: t.Input}
 	if len(t.DependsOn) > 0 {
 		j.Results = make(map[string]json.RawMessage, len(t.DependsOn))
 		for _, on := range t.DependsOn {

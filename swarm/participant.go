@@ -28,13 +28,13 @@ const (
 // Job is a sub-task for a participant.
 type Job struct {
 	SwarmID     string                     `json:"-"`
+	Coordinator string                     `json:"-"` // that has assigned it
 	SubTaskID   string                     `json:"subTask"`
 	Attempt     int                        `json:"attempt"`
 	Task        string                     `json:"task"`              // of the whole swarm
 	Description string                     `json:"description"`       // of the sub-task
 	Input       json.RawMessage            `json:"input,omitempty"`   // may be empty
 	Results     map[string]json.RawMessage `json:"results,omitempty"` // of the sub-tasks that this one depends on
-	Directory   *Directory                 `json:"directory,omitempty"`
 }
 
 // Worker does a sub-task and returns its result, any JSON of at most MaxResult bytes. ctx ends when the sub-task is
@@ -364,7 +364,7 @@ func (p *Participant) begin(s *membership, w work) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	j := &job{cancel: cancel}
 	s.jobs[w.SubTaskID] = j
-	w.SwarmID = s.id
+	w.SwarmID, w.Coordinator = s.id, s.leader
 	p.running.Go(func() {
 		defer cancel()
 		select {

@@ -32,14 +32,14 @@ type Plan struct {
 	MaxAttempts          int           `json:"maxAttempts,omitempty"` // at a sub-task before it is escalated; 0 means DefaultMaxAttempts
 	// EscalationJustification is required from a coordinator of L2 or L3 to agents of L0 and L1.
 	EscalationJustification string `json:"escalationJustification,omitempty"`
-	// Directory is where the participants work that can reach it; nil leaves the choice to them.
+	// Directory is where the participants on its host work; nil leaves the choice to them.
 	Directory *Directory `json:"directory,omitempty"`
 }
 
-// Directory is a directory on one computer. Coordinators store it and pass it on; it means something only to
-// participants that know its host.
+// Directory is a directory on one computer. Coordinators store it and never send it to participants, which may be on
+// other computers: those on its host read it from the session.
 type Directory struct {
-	Host string `json:"host,omitempty"` // identifies the computer and the program that knows the directory
+	Host string `json:"host,omitempty"` // identifies the program that has stored it
 	Path string `json:"path"`           // absolute
 }
 

@@ -311,8 +311,7 @@ func (l *Loaded) allowed(path string) bool {
 }
 
 func within(path, root string) bool {
-	rel, err := filepath.Rel(realPath(root), realPath(path))
-	return err == nil && filepath.IsLocal(rel)
+	return below(realPath(path), realPath(root))
 }
 
 // realPath follows symbolic links in the existing part of path.

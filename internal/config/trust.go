@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,7 +80,8 @@ func (t *Trust) Dirs() ([]string, error) {
 	if err != nil {
 		return nil, t.unusable(err)
 	}
-	return slices.DeleteFunc(dirs, func(dir string) bool { return t.Refusal(dir) != "" }), nil
+	refused := t.refused()
+	return slices.DeleteFunc(dirs, func(dir string) bool { return refused.why(dir) != "" }), nil
 }
 
 func decodeTrusted(data []byte) ([]string, error) {
@@ -93,14 +95,24 @@ func decodeTrusted(data []byte) ([]string, error) {
 	if len(list.Directories) > maxTrusted {
 		return nil, fmt.Errorf("it has more than %d directories", maxTrusted)
 	}
+	for i, dir := range list.Directories { // a person may have ended it with a separator
+		if clean := filepath.Clean(dir); dir == clean+string(filepath.Separator) {
+			list.Directories[i] = clean
+		}
+	}
 	dirs := slices.DeleteFunc(list.Directories, func(dir string) bool { return !filepath.IsAbs(dir) || filepath.Clean(dir) != dir })
 	slices.Sort(dirs)
 	return slices.Compact(dirs), nil
 }
 
 func (t *Trust) unusable(err error) *TrustError {
-	return &TrustError{Code: TrustUnusable, Message: "the list of trusted directories " + t.File() + " cannot be used: " + err.Error(),
+	e := &TrustError{Code: TrustUnusable, Message: "the list of trusted directories " + t.File() + " cannot be used: " + err.Error(),
 		Remedy: "correct the file, or remove it and trust the directories again", Err: err}
+	if errors.Is(err, fs.ErrPermission) {
+		e.Message = "the list of trusted directories " + t.File() + " cannot be used: permission denied"
+		e.Remedy = "change the permissions of the file and its directory"
+	}
+	return e
 }
 
 // Check returns the absolute path of a directory without symbolic links, or the reason why it cannot be trusted.
@@ -115,6 +127,9 @@ func (t *Trust) Check(dir string) (string, error) {
 		if info, err = os.Stat(real); err == nil && !info.IsDir() {
 			err = local.ErrNotDir
 		}
+	}
+	if err == nil {
+		_, err = os.Stat(real + string(filepath.Separator) + ".") // whether it can be entered
 	}
 	switch {
 	case errors.Is(err, local.ErrNotDir):
@@ -136,21 +151,60 @@ func (t *Trust) Check(dir string) (string, error) {
 
 // Refusal returns why a directory without symbolic links is never trusted, "" for one that may be.
 func (t *Trust) Refusal(dir string) string {
-	if filepath.Dir(dir) == dir {
-		return "it is the root of all files"
+	refused := t.refused()
+	if why := refused.why(dir); why != "" {
+		return why
 	}
-	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
-		switch home := realPath(home); {
-		case dir == home:
-			return "it is your home directory, with everything that is yours"
-		case within(home, dir):
-			return "it contains your home directory, with everything that is yours"
+	// The same directory may have several names, where letters count as equal in upper and lower case for instance.
+	info, err := os.Stat(dir)
+	for _, home := range refused.homes {
+		for above := home; err == nil && filepath.Dir(above) != above; above = filepath.Dir(above) {
+			if other, err := os.Stat(above); err == nil && os.SameFile(info, other) {
+				return "it is or contains your home directory, with everything that is yours"
+			}
 		}
 	}
-	if within(dir, t.dataDir) {
+	return ""
+}
+
+// refused are the directories that may not be trusted.
+type refused struct {
+	homes []string // of the user: that of the environment and that of the system's list of users
+	data  string   // the hub's data directory
+}
+
+func (t *Trust) refused() refused {
+	r := refused{data: realPath(t.dataDir)}
+	home, err := os.UserHomeDir()
+	if err == nil && filepath.IsAbs(home) {
+		r.homes = append(r.homes, realPath(home))
+	}
+	if u, err := user.Current(); err == nil && filepath.IsAbs(u.HomeDir) {
+		r.homes = append(r.homes, realPath(u.HomeDir))
+	}
+	return r
+}
+
+// why returns why a directory without symbolic links is refused, "" if it is not.
+func (r refused) why(dir string) string {
+	contains := func(home string) bool { return below(home, dir) }
+	switch {
+	case filepath.Dir(dir) == dir:
+		return "it is the root of all files"
+	case slices.Contains(r.homes, dir):
+		return "it is your home directory, with everything that is yours"
+	case slices.ContainsFunc(r.homes, contains):
+		return "it contains your home directory, with everything that is yours"
+	case below(dir, r.data):
 		return "it is the hub's own data directory"
 	}
 	return ""
+}
+
+// below reports whether a path without symbolic links is root or below it.
+func below(path, root string) bool {
+	rel, err := filepath.Rel(root, path)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // Owns reports whether a directory is in the hub's data directory, where agents may work without trust.

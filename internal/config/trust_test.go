@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -122,6 +123,34 @@ func TestWhatIsNotOneProjectIsRefused(t *testing.T) {
 	write(t, trust.File(), fmt.Sprintf(`{"directories":["/",%q,"relative",%q]}`, home, home+"/../x"), 0o600)
 	if dirs := dirsOf(t, trust); len(dirs) > 0 {
 		t.Errorf("trusted: %q", dirs)
+	}
+}
+
+// A separator that a person has put at the end must not cost the entry, now or at the next change.
+func TestAnEntryMayEndWithASeparator(t *testing.T) {
+	home, trust := trustHome(t)
+	shop, other := mkdir(t, filepath.Join(home, "shop")), mkdir(t, filepath.Join(home, "other"))
+	write(t, trust.File(), fmt.Sprintf(`{"directories":[%q]}`, shop+string(filepath.Separator)), 0o600)
+	if _, _, err := trust.Add(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{other, shop}, dirsOf(t, trust)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Without HOME, or with another one, the home of the system's list of users is refused.
+func TestTheUsersHomeIsRefusedWhateverHOMESays(t *testing.T) {
+	u, err := user.Current()
+	if err != nil || !filepath.IsAbs(u.HomeDir) {
+		t.Skip("the user has no home")
+	}
+	_, trust := trustHome(t)
+	for _, home := range []string{os.Getenv("HOME"), ""} {
+		t.Setenv("HOME", home)
+		if why := trust.Refusal(u.HomeDir); why == "" {
+			t.Errorf("HOME=%q: the home is not refused", home)
+		}
 	}
 }
 

@@ -338,6 +338,10 @@ func (d *workDirs) allowed(path string) (string, error) {
 	if info, serr := os.Stat(dir); err != nil || serr != nil || !info.IsDir() {
 		return "", fmt.Errorf("%w: %s is not a directory", errDirConfig, path)
 	}
+	// A process that cannot enter its directory fails as one whose program is missing.
+	if _, err := os.Stat(dir + string(filepath.Separator) + "."); errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("%w: %s cannot be opened: permission denied", errDirConfig, path)
+	}
 	for _, root := range d.roots {
 		if root == "" {
 			continue
@@ -348,7 +352,10 @@ func (d *workDirs) allowed(path string) (string, error) {
 	}
 	trusted, err := d.trusted()
 	for _, root := range trusted {
-		if real, err := resolve(root); err == nil && real == root && below(dir, root) {
+		if !below(dir, root) {
+			continue
+		}
+		if real, err := resolve(root); err == nil && real == root {
 			return dir, nil
 		}
 	}

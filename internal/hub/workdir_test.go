@@ -2,6 +2,7 @@ package hub
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -177,6 +178,22 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	}
 	if err := d.remove(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: inside}); err != nil || !exists(inside) {
 		t.Errorf("the fixed directory was removed: %v", err)
+	}
+}
+
+// The system reports a program in such a directory as missing.
+func TestADirectoryThatCannotBeEnteredIsReported(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Chmod(dir, 0o700) }) //nolint:errcheck // the test's end removes it or fails
+	if _, err := os.Stat(dir + "/."); !errors.Is(err, fs.ErrPermission) {
+		t.Skip("this user may enter every directory")
+	}
+	d := newWorkDirs(t.TempDir(), []string{dir}, nil)
+	if _, err := d.allowed(dir); !errors.Is(err, errDirConfig) || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("got %v", err)
 	}
 }
 

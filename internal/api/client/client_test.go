@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/documents"
+	hubs "github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -153,6 +154,14 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 		func() error { _, err := c.CompactDocument(ctx, "plan"); return err },
 		func() error { _, err := c.JoinBus(ctx, dialect.BusJoinParams{Access: "network"}); return err },
 		func() error { return c.LeaveBus(ctx, "u1") },
+		func() error {
+			_, err := c.CheckDir(ctx, dialect.DirCheckParams{AgentIDs: []string{"echo"}, ContextID: "c1", DirRequest: hubs.DirRequest{Path: "/src", Project: true}})
+			return err
+		},
+		func() error {
+			_, err := c.Worktree(ctx, dialect.WorktreeParams{Kind: "loop", Name: "n", Path: "/src"})
+			return err
+		},
 		func() error { return c.Shutdown(ctx) },
 	} {
 		if err := call(); err != nil {
@@ -179,6 +188,8 @@ hub/documents/edit {"name":"plan","edits":[{"op":"delete","path":["plan","x"]}]}
 hub/documents/compact {"name":"plan"}
 hub/bus/join {"access":"network"}
 hub/bus/leave {"user":"u1"}
+hub/workdir/check {"agentIds":["echo"],"contextId":"c1","path":"/src","project":true}
+hub/workdir/worktree {"kind":"loop","name":"n","path":"/src"}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {
 		t.Errorf("requests\n%s\nwant\n%s", got, want)

@@ -58,6 +58,7 @@ type SwarmSummary struct {
 	Coordinator     string       `json:"coordinator"`
 	CreatedAt       Time         `json:"createdAt"`
 	Error           string       `json:"error,omitempty"`
+	Directory       string       `json:"directory,omitempty"` // where this hub's agents work
 }
 
 const (
@@ -115,6 +116,9 @@ func summary(s swarm.Session) SwarmSummary {
 	sum := SwarmSummary{
 		ID: s.ID, TaskDescription: text.Clip(s.TaskDescription, 200), Status: s.Status, Participants: s.Participants, SubTasks: len(s.SubTasks),
 		Coordinator: s.Coordinator, CreatedAt: Time{time.UnixMilli(s.CreatedAt)}, Error: s.Error,
+	}
+	if s.Directory != nil {
+		sum.Directory = s.Directory.Path
 	}
 	for _, t := range s.SubTasks {
 		if t.Status == swarm.TaskCompleted {

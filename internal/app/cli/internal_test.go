@@ -26,6 +26,8 @@ var (
 	Fit   = fit
 	Cells = cells
 	Quote = text.ShellQuote
+	Tilde = tilde
+	Path  = shellPath
 	Short = short
 
 	ShortID = shortID

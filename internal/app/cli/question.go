@@ -146,17 +146,21 @@ func optionOf(options []runner.PermissionOption, answer string) (runner.Permissi
 
 // readLine reads one line from the user; at the end of the input it returns an empty one.
 func (a *app) readLine(ctx context.Context, prompt string) (string, error) {
+	if a.lines == nil {
+		a.lines = bufio.NewReader(a.stdin)
+	}
+	return a.readLineFrom(ctx, a.lines, prompt)
+}
+
+func (a *app) readLineFrom(ctx context.Context, from *bufio.Reader, prompt string) (string, error) {
 	fmt.Fprint(a.stderr, prompt)
 	type input struct {
 		line string
 		err  error
 	}
 	lines := make(chan input, 1)
-	if a.lines == nil {
-		a.lines = bufio.NewReader(a.stdin)
-	}
 	go func() { // a read from a terminal cannot be canceled: it ends with the process
-		line, err := a.lines.ReadString('\n')
+		line, err := from.ReadString('\n')
 		lines <- input{strings.TrimRight(line, "\r\n"), err}
 	}()
 	select {

@@ -112,6 +112,9 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	if dir, err = a.permitDir(ctx, c, dir, []string{agent}, f.context); err != nil {
 		return err
 	}
+	if dir.unused {
+		a.note("note: agent %s does not work with files of this computer: --dir and --worktree have no effect", plain(agent))
+	}
 	run := taskRun{app: a, client: c, live: f.stream, ask: !fromStdin && a.interactive(), noProject: dir.noProject}
 	parts := make([]dialect.Part, len(texts))
 	for i, t := range texts {

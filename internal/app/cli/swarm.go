@@ -474,10 +474,13 @@ func (a *app) printSwarms(swarms []dialect.SwarmSummary) {
 func (a *app) swarmsListing(swarms []dialect.SwarmSummary, now time.Time) listing[dialect.SwarmSummary] {
 	shorten := shortIDs(swarms, func(s dialect.SwarmSummary) string { return s.ID })
 	return listing[dialect.SwarmSummary]{
-		none:    "There are no swarms.",
-		columns: headings("SWARM", "STATUS", "DONE", "AGENTS", "CREATED", "TASK"),
+		none: "There are no swarms.",
+		columns: []column{
+			{heading: "SWARM"}, {heading: "STATUS"}, {heading: "DONE"}, {heading: "AGENTS"}, {heading: "CREATED"},
+			{heading: "PROJECT", weight: 1, extra: true}, {heading: "TASK", weight: 4},
+		},
 		row: func(s dialect.SwarmSummary) []string {
-			return []string{shorten(s.ID), string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(now, s.CreatedAt.Time), s.TaskDescription}
+			return []string{shorten(s.ID), string(s.Status), fmt.Sprintf("%d/%d", s.Completed, s.SubTasks), fmt.Sprint(len(s.Participants)), ago(now, s.CreatedAt.Time), tilde(s.Directory), s.TaskDescription}
 		},
 		paint: a.paintFirst,
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -44,6 +47,7 @@ func (f *dirFlags) add(cmd *cobra.Command, scratch string) {
 type workDir struct {
 	hub.DirRequest
 	noProject string // why the current directory is not a project, "" if it is one or nobody asked
+	unused    bool   // the agents of a new conversation do not work with files of this computer
 }
 
 // chooseDir returns the directory of the flags, else the project in the current directory.
@@ -146,6 +150,7 @@ func (a *app) permitDir(ctx context.Context, c *client.Client, w workDir, agents
 	if !check.Needed && w.Project && !w.Worktree {
 		return workDir{}, nil
 	}
+	w.unused = !check.Needed && contextID == ""
 	if !check.Needed || check.Allowed {
 		return w, nil
 	}
@@ -185,6 +190,9 @@ const kindNotTrusted = "directory-not-trusted"
 // askTrust asks the user whether agents may work in a directory, and trusts it after a yes. Without a terminal it
 // returns the error that names the command.
 func (a *app) askTrust(ctx context.Context, trust *config.Trust, w workDir) error {
+	if _, err := trust.Dirs(); err != nil { // a yes could not be kept
+		return trustFailure(err)
+	}
 	dir, err := trust.Check(w.Path)
 	if te, ok := errors.AsType[*config.TrustError](err); ok && te.Code == config.TrustRefused {
 		return &failure{Exit: exitUsage, Kind: kindNotTrusted, Message: te.Message,
@@ -195,14 +203,12 @@ func (a *app) askTrust(ctx context.Context, trust *config.Trust, w workDir) erro
 	}
 	refused := &failure{Exit: exitFailure, Kind: kindNotTrusted, Message: "agents may not work in " + tilde(dir) + " yet",
 		Remedy: "allow it with: " + a.self() + " trust " + shellPath(dir) + "; or use --scratch: a directory of the conversation's own"}
-	if !a.interactive() {
-		return refused
-	}
-	ctx, cancel := a.interruptible(ctx)
-	defer cancel()
-	line, err := a.readLine(ctx, fmt.Sprintf("Let agents work in %s? [y/N] ", plain(tilde(dir))))
-	if err != nil {
+	line, asked, err := a.askOnTerminal(ctx, fmt.Sprintf("Let agents work in %s? [y/N] ", plain(tilde(dir))))
+	switch {
+	case err != nil:
 		return err
+	case !asked:
+		return refused
 	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
 		refused.Message = "agents may not work in " + tilde(dir)
@@ -212,6 +218,30 @@ func (a *app) askTrust(ctx context.Context, trust *config.Trust, w workDir) erro
 		return trustFailure(err)
 	}
 	return nil
+}
+
+// terminalPath opens the terminal that a process was started at, wherever its standard input comes from. Windows has
+// none of this name, and asks only if standard input is the terminal.
+const terminalPath = "/dev/tty"
+
+// askOnTerminal asks the user, also if a pipe is the standard input. It returns false if nobody can be asked.
+func (a *app) askOnTerminal(ctx context.Context, prompt string) (answer string, asked bool, err error) {
+	ctx, cancel := a.interruptible(ctx)
+	defer cancel()
+	if a.interactive() {
+		answer, err = a.readLine(ctx, prompt)
+		return answer, true, err
+	}
+	if a.json() || !isTerminal(a.stderr) {
+		return "", false, nil
+	}
+	tty, err := os.Open(terminalPath)
+	if err != nil {
+		return "", false, nil // there is none, for a service for instance
+	}
+	defer tty.Close()
+	answer, err = a.readLineFrom(ctx, bufio.NewReader(tty), prompt)
+	return answer, true, err
 }
 
 // trustFailure converts an error of the list of trusted directories.
@@ -307,10 +337,13 @@ func (a *app) printWorktree(d hub.WorkDir) {
 	if changes != "" {
 		a.note("  commit: (cd %s && git add -A && git commit -m %s)", tree, branch)
 	}
-	if changes != "" || commits != "" {
-		a.note("  merge:  git -C %s merge %s", repo, branch)
-	} else {
+	bare, _ := git(d.Repository, "rev-parse", "--is-bare-repository")
+	switch {
+	case changes == "" && commits == "":
 		a.note("  nothing has changed there")
+	case bare == "true": // it has the branch, and nothing that could be merged into
+	default:
+		a.note("  merge:  git -C %s merge %s", repo, branch)
 	}
 	a.note("  drop:   git -C %s worktree remove --force %s && git -C %s branch -D %s", repo, tree, repo, branch)
 }
@@ -331,8 +364,11 @@ func git(dir string, args ...string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// tilde shortens a path in the home directory for people.
+// tilde shortens a path in the home directory for people. One with characters that a terminal obeys is escaped.
 func tilde(path string) string {
+	if escaped, odd := escapedPath(path); odd {
+		return escaped
+	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return path
@@ -345,6 +381,30 @@ func tilde(path string) string {
 	return path
 }
 
+// escapedPath returns a path with unprintable characters as one word of a shell that knows $'…', and whether it has any.
+func escapedPath(path string) (escaped string, odd bool) {
+	var b strings.Builder
+	for i, r := range path {
+		size := utf8.RuneLen(r)
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(path[i:], string(r)):
+			size = 1 // not UTF-8
+			fallthrough
+		case !unicode.IsPrint(r):
+			odd = true
+			for _, c := range []byte(path[i : i+size]) {
+				fmt.Fprintf(&b, "\\%03o", c)
+			}
+		case r == '\'' || r == '\\':
+			b.WriteByte('\\')
+			fallthrough
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return "$'" + b.String() + "'", odd
+}
+
 func evalSymlinks(path string) string {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -355,6 +415,9 @@ func evalSymlinks(path string) string {
 
 // shellPath returns a path for commands that the user copies: with a tilde where the shell expands it.
 func shellPath(path string) string {
+	if escaped, odd := escapedPath(path); odd {
+		return escaped
+	}
 	short := tilde(path)
 	if rest, ok := strings.CutPrefix(short, "~"); ok && rest != "" && text.ShellQuote(rest) == rest {
 		return short

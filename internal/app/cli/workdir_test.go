@@ -3,13 +3,18 @@
 package cli_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/cli"
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/swarm"
@@ -131,6 +136,82 @@ func TestTheUserIsAskedOnceForAProject(t *testing.T) {
 	s.run(p, nil, nil, "send", "words", "hello")
 	if text := s.await("<end>"); strings.Contains(text, question) || !strings.Contains(text, "in "+repo) {
 		t.Errorf("the second time: %q", text)
+	}
+}
+
+// What is piped does not keep the user from being asked: the answer comes from the terminal.
+func TestTheQuestionIsAskedAlsoIfStandardInputIsAPipe(t *testing.T) {
+	p := newHub(t)
+	repo := repository(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScreen(t)
+	cmd := p.command(t, "send", "words", "hello")
+	cmd.Env = append(cmd.Env, "HOME="+os.Getenv("HOME"))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, s.tty, s.tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 1}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString("piped\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Close(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s.await("Let agents work in " + repo + "? [y/N]")
+	if _, err := s.master.WriteString("y\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.await("hello piped")
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An unusable list is reported before a question whose answer could not be kept.
+func TestADamagedListOfTrustIsReported(t *testing.T) {
+	p := newHub(t)
+	repository(t)
+	want(t, p.run(t, "trust"), 0, "")
+	c, err := client.Dial(t.Context(), p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	check, err := c.CheckDir(t.Context(), dialect.DirCheckParams{AgentIDs: []string{"words"}, DirRequest: hub.DirRequest{Path: "/"}})
+	if err != nil || !check.Needed || check.Allowed {
+		t.Fatalf("%+v, %v", check, err)
+	}
+	if err := os.WriteFile(config.NewTrust(check.DataDir).File(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"send", "words", "hi"}, {"trust"}, {"trust", "--list"}, {"trust", "--remove"}} {
+		if o := p.run(t, args...); o.code != 1 || !strings.Contains(o.stderr, "trusted.json cannot be used") {
+			t.Errorf("%v: %+v", args, o)
+		}
+	}
+}
+
+func TestPathsWithControlCharactersAreEscaped(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/a\nb", "/it's \x1b[2J \\ x", "/\u202egpj", "/latin\xe9", "/\x7f"} {
+		if shown := cli.Tilde(path); shown != cli.Plain(shown) || strings.Contains(shown, "\n") || shown == path {
+			t.Errorf("%q is shown as %q", path, shown)
+		}
+		bash, err := exec.LookPath("bash")
+		if err != nil {
+			t.Skip(err)
+		}
+		out, err := exec.Command(bash, "-c", "printf %s "+cli.Path(path)).Output()
+		if err != nil || string(out) != path {
+			t.Errorf("%s is %q for the shell, want %q (%v)", cli.Path(path), out, path, err)
+		}
+	}
+	if got := cli.Tilde("/über uns"); got != "/über uns" {
+		t.Errorf("got %q", got)
 	}
 }
 

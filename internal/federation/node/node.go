@@ -95,6 +95,7 @@ type Node struct {
 	o        Options
 	listener *websocket.Listener // nil in a node for hubs
 	swarms   *Swarms             // nil without Options.Swarms
+	opened   chan struct{}       // closed after swarms is set
 
 	changed chan struct{} // buffers one change of the agents
 	stop    context.CancelFunc
@@ -114,7 +115,7 @@ func Open(o Options) (*Node, error) {
 	if o.PeerTier == agent.NoTier {
 		o.PeerTier = agent.L2
 	}
-	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), responders: make(map[string]*responder)}
+	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), opened: make(chan struct{}), responders: make(map[string]*responder)}
 	var err error
 	if n.Node, err = parley.New(n.options()); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
@@ -134,6 +135,7 @@ func Open(o Options) (*Node, error) {
 			return nil, errors.Join(err, n.Node.Close(context.Background()))
 		}
 	}
+	close(n.opened)
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	n.watcher.Go(func() { n.watch(ctx) })

@@ -27,7 +27,8 @@ type SwarmOptions struct {
 	Journal swarm.Journal
 	// Hub is the name of the hub, which must be unique on the journal.
 	Hub string
-	// Host is the host of plans' directories on this computer, see [swarm.Directory]. No other hub may have it.
+	// Host is the host of the directories of plans that were made here, see [swarm.Directory]. No other hub may have it.
+	// Without it plans have no directories.
 	Host string
 	// Lease, Takeover and Answer are as in swarm.CoordinatorOptions.
 	Lease, Takeover, Answer time.Duration
@@ -68,12 +69,73 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg}, nil
 }
 
-// Create starts a swarm, see [swarm.Coordinator.Create]. A directory without a host is on this computer.
+// Create starts a swarm, see [swarm.Coordinator.Create]. Its directory is on this computer, whatever host the plan names.
 func (s *Swarms) Create(ctx context.Context, p swarm.Plan) (swarm.Session, error) {
-	if d := p.Directory; d != nil && d.Host == "" {
+	if d := p.Directory; d != nil {
 		p.Directory = &swarm.Directory{Host: s.host, Path: d.Path}
 	}
-	return s.Coordinator.Create(ctx, p)
+	session, err := s.Coordinator.Create(ctx, p)
+	return s.seenHere(session), err
+}
+
+// Session returns a swarm, see [swarm.Coordinator.Session]; without the directory if that belongs to another hub.
+func (s *Swarms) Session(ctx context.Context, id string) (swarm.Session, error) {
+	session, err := s.Coordinator.Session(ctx, id)
+	return s.seenHere(session), err
+}
+
+// Sessions lists the swarms, see [swarm.Coordinator.Sessions]; each as Session returns it.
+func (s *Swarms) Sessions(ctx context.Context) ([]swarm.Session, error) {
+	sessions, err := s.Coordinator.Sessions(ctx)
+	for i := range sessions {
+		sessions[i] = s.seenHere(sessions[i])
+	}
+	return sessions, err
+}
+
+// seenHere removes the directory of another hub from a session, and the host, which only hubs need.
+func (s *Swarms) seenHere(session swarm.Session) swarm.Session {
+	if session.Directory = s.own(session.Directory); session.Directory != nil {
+		session.Directory = &swarm.Directory{Path: session.Directory.Path}
+	}
+	return session
+}
+
+// own returns a directory if its plan was made on this hub.
+func (s *Swarms) own(d *swarm.Directory) *swarm.Directory {
+	if d == nil || d.Host == "" || d.Host != s.host {
+		return nil
+	}
+	return d
+}
+
+// swarmDir returns where this hub's agents do a sub-task, "" if the plan does not say so. Only the journal counts, since
+// any coordinator may claim to lead a swarm. It waits until the node is open: earlier swarms have work at once.
+func (n *Node) swarmDir(ctx context.Context, j swarm.Job) (string, error) {
+	select {
+	case <-n.opened:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	s := n.swarms
+	if s == nil {
+		return "", nil
+	}
+	session, err := s.Coordinator.Session(ctx, j.SwarmID)
+	if swarm.CodeOf(err) == swarm.CodeNotFound {
+		return "", nil // of a coordinator with another journal
+	}
+	if err != nil {
+		return "", fmt.Errorf("the directory of the swarm is unknown: %w", err)
+	}
+	d := s.own(session.Directory)
+	switch {
+	case d == nil:
+		return "", nil
+	case j.Coordinator != session.Coordinator:
+		return "", fmt.Errorf("the swarm is led by %s, and not by %s", session.Coordinator, j.Coordinator)
+	}
+	return d.Path, nil
 }
 
 // load returns the number of running and queued tasks of an agent.
@@ -171,8 +233,12 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(prompt(j)))
 	m.Metadata = maps.Clone(about)
 	m.Metadata[hub.MetaOnce] = attemptKey(j, j.Attempt)
-	if d := j.Directory; d != nil && r.n.o.Swarms != nil && d.Host != "" && d.Host == r.n.o.Swarms.Host {
-		m.Metadata[hub.MetaProject] = d.Path // the hub checks whether agents may work there
+	dir, err := r.n.swarmDir(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	if dir != "" {
+		m.Metadata[hub.MetaProject] = dir // the hub checks whether agents may work there
 	}
 	pending, err := r.n.o.Hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about})
 	if err != nil {

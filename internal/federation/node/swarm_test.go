@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -172,5 +177,98 @@ func TestAPartThatWasDoneBeforeTheHubWasKilledIsNotDoneAgain(t *testing.T) {
 	}
 	if n := len(mars.turns); n != 1 {
 		t.Errorf("the part was done %d times", n)
+	}
+}
+
+// Only plans that were made on the hub determine where its agents work, and no directory leaves it.
+func TestASwarmsDirectoryIsThatOfThisHubsPlan(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := func(d *runner.Definition) { d.Driver, d.Command = runner.DriverExec, "true" }
+	hubWith := func(journal swarm.Journal, name string) *rig {
+		return newRig(t, node.Options{Swarms: &node.SwarmOptions{Journal: journal, Hub: name, Host: "host-" + name}}, hub.Config{
+			Name: name, DataDir: t.TempDir(), Trusted: func() ([]string, error) { return []string{dir}, nil },
+			Agents: []hub.Agent{{Definition: definition("mars", files), Runner: newActor()}},
+		})
+	}
+	journal := new(swarm.MemoryJournal)
+	here, there := hubWith(journal, "here"), hubWith(journal, "there")
+	run := func(t *testing.T, c *swarm.Coordinator, create func(context.Context, swarm.Plan) (swarm.Session, error), host string) (swarm.Session, hub.WorkDir) {
+		t.Helper()
+		s, err := create(t.Context(), swarm.Plan{TaskDescription: "dig", Directory: &swarm.Directory{Host: host, Path: dir}, SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "dig"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = c.Wait(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+		page, err := here.hub.Tasks(t.Context(), hub.TaskQuery{Limit: 1})
+		if err != nil || len(page.Tasks) != 1 {
+			t.Fatalf("%v: %+v", err, page.Tasks)
+		}
+		return s, hub.WorkDirIn(page.Tasks[0].Metadata)
+	}
+	own := here.node.Swarms()
+	for _, host := range []string{"", "host-here", "host-there"} { // what a plan claims does not count
+		s, got := run(t, own.Coordinator, own.Create, host)
+		if got.Path != dir || s.Directory == nil || s.Directory.Host != "host-here" {
+			t.Errorf("the plan of host %q: works in %+v, %+v", host, got, s.Directory)
+		}
+		shown, err := own.Session(t.Context(), s.ID)
+		if err != nil || shown.Directory == nil || *shown.Directory != (swarm.Directory{Path: dir}) {
+			t.Errorf("shown as %+v, %v", shown.Directory, err)
+		}
+		foreign := there.node.Swarms()
+		if elsewhere, err := foreign.Session(t.Context(), s.ID); err != nil || elsewhere.Directory != nil {
+			t.Errorf("at another hub: %+v, %v", elsewhere.Directory, err)
+		}
+		all, err := foreign.Sessions(t.Context())
+		if err != nil || slices.ContainsFunc(all, func(s swarm.Session) bool { return s.Directory != nil }) {
+			t.Errorf("listed at another hub: %v", err)
+		}
+	}
+	if _, got := run(t, own.Coordinator, own.Coordinator.Create, "host-there"); got.Policy != runner.WorkDirContext {
+		t.Errorf("another hub's directory was used: %+v", got)
+	}
+}
+
+// A program that leads swarms of its own gets the work, and not in a directory of its choice.
+func TestAProgramsSwarmHasNoDirectoryOfThisComputer(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := func(d *runner.Definition) { d.Driver, d.Command = runner.DriverExec, "true" }
+	r := newRig(t, node.Options{Swarms: &node.SwarmOptions{Journal: new(swarm.MemoryJournal), Hub: "test", Host: "host"}}, hub.Config{
+		DataDir: t.TempDir(), Trusted: func() ([]string, error) { return []string{dir}, nil },
+		Agents: []hub.Agent{{Definition: definition("mars", files), Runner: newActor()}},
+	})
+	p := r.peer(t, remoteProgram(agent.L2, ""))
+	n, err := negotiation.New(p.node.Router(), "visitor", negotiation.Options{Only: swarm.Concerns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := swarm.NewCoordinator(p.node.Router(), n, swarm.CoordinatorOptions{Journal: new(swarm.MemoryJournal), Answer: time.Minute})
+	defer func() {
+		if err := errors.Join(c.Close(), n.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	wait.Eventually(t, "the agent is known", func() bool { _, err := p.node.Registry().Get("mars"); return err == nil })
+	s, err := c.Create(t.Context(), swarm.Plan{
+		TaskDescription: "dig", Agents: []string{"mars"}, EscalationJustification: "it is the only one", RequiredCapabilities: []string{},
+		Directory: &swarm.Directory{Host: "host", Path: dir}, SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "dig"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = c.Wait(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{Limit: 1})
+	if err != nil || len(page.Tasks) != 1 || hub.WorkDirIn(page.Tasks[0].Metadata).Policy != runner.WorkDirContext {
+		t.Errorf("%v: %+v", err, page.Tasks)
 	}
 }
