@@ -177,6 +177,7 @@ const (
 	MetaKeepDelegated = "parley.keepDelegated"
 	MetaDelegation    = "parley.delegation" // in a task: its Delegation
 	MetaTool          = "parley.tool"       // in a working status message: a tool call
+	MetaRetry         = "parley.retry"      // in a working status message: {attempt, of, status, waitMs} of a runner.Retry, without what is 0
 	MetaPermission    = "parley.permission" // true in the metadata of the data part with a question, see PermissionData
 )
 

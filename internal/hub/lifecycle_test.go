@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -187,6 +188,31 @@ func TestMetadataContainsUsageDenialsAndNotices(t *testing.T) {
 	}
 	if d := cmp.Diff(want, task.Metadata); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestARetryIsShownAtOnceAndKeptAsANotice(t *testing.T) {
+	release := make(chan struct{})
+	agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		h.Event(runner.Retry{Attempt: 1, Of: 3, Status: 529, Wait: time.Second})
+		<-release
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "ok"}, nil
+	}}
+	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": agent})
+	done := make(chan *a2a.Task)
+	go func() { done <- send(t, h, request("a", "go")) }()
+	const words = "the model answered with overloaded (529); try 1 of 3, in 1s"
+	wait.Eventually(t, "the retry is shown", func() bool {
+		page, err := h.Tasks(t.Context(), hub.TaskQuery{})
+		if err != nil || len(page.Tasks) != 1 || page.Tasks[0].Status.Message == nil {
+			return false
+		}
+		m := page.Tasks[0].Status.Message
+		return m.Metadata[hub.MetaRetry] != nil && m.Parts[0].Text() == words
+	})
+	close(release)
+	if got := (<-done).Metadata[hub.MetaNotices]; !cmp.Equal(got, []any{words}) {
+		t.Errorf("notices %v", got)
 	}
 }
 

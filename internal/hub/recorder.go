@@ -111,6 +111,8 @@ func (r *recorder) event(ev runner.Event) bool {
 		r.tool(ev)
 	case runner.Notice:
 		r.notice(ev.Text)
+	case runner.Retry:
+		r.notice(ev.String())
 	case runner.Usage:
 		r.trace.Usage = ev
 	case runner.SessionStarted:

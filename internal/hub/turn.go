@@ -431,6 +431,8 @@ func (h *handler) Event(ev runner.Event) {
 		tn.usage = ev
 	case runner.SessionStarted:
 		tn.sessionStarted(ev)
+	case runner.Retry:
+		tn.retry(ev)
 	case runner.Notice:
 		t.notice(text.Clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000))
 	case runner.Thought, runner.PermissionDecided:
@@ -509,6 +511,27 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 	title := cmp.Or(call.Title, call.Name, "a tool")
 	m := t.agentMessage(a2a.NewTextPart(title))
 	m.Metadata = map[string]any{MetaTool: toolData(call)}
+	t.show(t.newStatus(a2a.TaskStateWorking, m))
+}
+
+// retry shows a retry at once, and keeps it as a notice.
+func (tn *turn) retry(r runner.Retry) {
+	t := tn.task
+	words := text.Clip(strings.ToValidUTF8(r.String(), "\uFFFD"), 2000)
+	t.notice(words)
+	if t.status.State != a2a.TaskStateWorking || t.settling {
+		return // the status shows a question
+	}
+	data := map[string]any{}
+	for k, v := range map[string]int64{
+		"attempt": int64(r.Attempt), "of": int64(r.Of), "status": int64(r.Status), "waitMs": r.Wait.Milliseconds(),
+	} {
+		if v > 0 {
+			data[k] = v
+		}
+	}
+	m := t.agentMessage(a2a.NewTextPart(words))
+	m.Metadata = map[string]any{MetaRetry: data}
 	t.show(t.newStatus(a2a.TaskStateWorking, m))
 }
 

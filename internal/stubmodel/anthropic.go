@@ -56,7 +56,7 @@ func (q anthropicRequest) talk() talk {
 }
 
 func (h *Handler) anthropic(w http.ResponseWriter, r *http.Request, q anthropicRequest) {
-	reply := q.talk().reply()
+	reply := h.reply(q.talk())
 	if reply.status != 0 {
 		writeJSON(w, reply.status, object{"type": "error", "error": object{
 			"type": cmp.Or(anthropicErrors[reply.status], "api_error"), "message": "the stub model says " + http.StatusText(reply.status),

@@ -49,18 +49,18 @@ func (q geminiRequest) talk() talk {
 // sideAnswer fits every question that gemini asks for itself in JSON: which model to take, who speaks next.
 const sideAnswer = `{"reasoning":"stub","model_choice":"flash","next_speaker":"user","complexity_reasoning":"stub","complexity_score":1}`
 
-func (q geminiRequest) reply() reply {
+func (h *Handler) geminiReply(q geminiRequest) reply {
 	if q.GenerationConfig.MimeType == "application/json" || len(q.GenerationConfig.Schema) > 0 {
-		if r := q.talk().reply(); r.status != 0 {
+		if r := h.reply(q.talk()); r.status != 0 {
 			return r
 		}
 		return reply{pieces: []string{sideAnswer}, delay: pieceDelay}
 	}
-	return q.talk().reply()
+	return h.reply(q.talk())
 }
 
 func (h *Handler) geminiOnce(w http.ResponseWriter, _ *http.Request, q geminiRequest) {
-	reply := q.reply()
+	reply := h.geminiReply(q)
 	if geminiFails(w, reply) {
 		return
 	}
@@ -72,7 +72,7 @@ func (h *Handler) geminiOnce(w http.ResponseWriter, _ *http.Request, q geminiReq
 }
 
 func (h *Handler) geminiStream(w http.ResponseWriter, r *http.Request, q geminiRequest) {
-	reply := q.reply()
+	reply := h.geminiReply(q)
 	if geminiFails(w, reply) {
 		return
 	}

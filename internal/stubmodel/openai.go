@@ -54,7 +54,7 @@ func (q openaiRequest) talk() talk {
 }
 
 func (h *Handler) openai(w http.ResponseWriter, r *http.Request, q openaiRequest) {
-	reply := q.talk().reply()
+	reply := h.reply(q.talk())
 	if reply.status != 0 {
 		writeJSON(w, reply.status, object{"error": object{
 			"message": "the stub model says " + http.StatusText(reply.status), "type": "invalid_request_error", "code": "stub",

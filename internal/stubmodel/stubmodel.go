@@ -11,6 +11,7 @@
 //	            said; of several lines with it, one after the other
 //	SLOW        200 pieces, 100 ms apart
 //	HTTPnnn     fail with that HTTP status
+//	HTTPnnnxK   fail with that HTTP status K times, then answer what is behind it
 //	REMEMBER    tell how many times the user has spoken in this conversation
 //
 // and otherwise it is [Hello], in pieces.
@@ -25,6 +26,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -52,6 +54,9 @@ type Handler struct {
 	Pause time.Duration
 
 	ids atomic.Int64
+
+	mu     sync.Mutex
+	failed map[string]int // by the message, how often it has failed
 }
 
 // ServeHTTP implements [http.Handler].
@@ -182,11 +187,36 @@ func (r *reply) wants(shell, write string, tools []tool) (name string, input obj
 
 func (r reply) text() string { return strings.Join(r.pieces, "") }
 
-var statusDirective = regexp.MustCompile(`HTTP([45]\d\d)`)
+var statusDirective = regexp.MustCompile(`HTTP([45]\d\d)(?:x(\d{1,3}))?`)
 
-func (t talk) reply() reply {
-	if m := statusDirective.FindStringSubmatch(t.last); m != nil {
-		status, _ := strconv.Atoi(m[1]) // three digits
+// maxScripts bounds the messages whose failures are counted.
+const maxScripts = 10_000
+
+// fails returns the status with which the message fails this time, 0 if it does not.
+func (h *Handler) fails(t talk) int {
+	m := statusDirective.FindStringSubmatch(t.last)
+	if m == nil {
+		return 0
+	}
+	status, _ := strconv.Atoi(m[1]) // three digits
+	if m[2] == "" {
+		return status
+	}
+	times, _ := strconv.Atoi(m[2]) // at most three digits
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failed == nil || len(h.failed) >= maxScripts {
+		h.failed = make(map[string]int)
+	}
+	if h.failed[t.last] >= times {
+		return 0
+	}
+	h.failed[t.last]++
+	return status
+}
+
+func (h *Handler) reply(t talk) reply {
+	if status := h.fails(t); status != 0 {
 		return reply{status: status}
 	}
 	if uses := strings.Split(t.last, "USE:")[1:]; t.used < len(uses) {

@@ -84,6 +84,19 @@ func TestEveryAPIFollowsTheDirectives(t *testing.T) {
 	}
 }
 
+func TestAMessageFailsAsOftenAsItSays(t *testing.T) {
+	for path, body := range asks("HTTP529x2 hi") {
+		handler := &stubmodel.Handler{} // the same text counts for all APIs
+		for _, want := range []int{529, 529, 200} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
+			if w.Code != want {
+				t.Errorf("%s: got %d, want %d", path, w.Code, want)
+			}
+		}
+	}
+}
+
 func TestTheResultOfAToolIsRepeated(t *testing.T) {
 	for path, body := range map[string]string{
 		anthropicPath: `{"stream":true,"tools":[{"name":"Bash"}],"messages":[{"role":"user","content":"TOOL:ls"},{"role":"assistant","content":"x"},

@@ -426,6 +426,25 @@ func TestTheModelsErrorsAreReported(t *testing.T) {
 	})
 }
 
+func TestRetriesAreReportedWhileTheyHappen(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		if def.Driver == runner.DriverACP {
+			t.Skip("it reports short rows of retries neither in events nor on standard error")
+		}
+		c := converse(t, def, t.TempDir(), "")
+		out, h := c.ok(t, "HTTP529x2 hi") // claude ends after three
+		retries := eventsOf[runner.Retry](h)
+		if len(retries) == 0 {
+			t.Fatalf("no retry was reported: %+v, %q", h.events, out.Text)
+		}
+		for _, r := range retries {
+			if r.Status != 529 {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
 func TestProbesFindVersionAndCredentials(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
 		agent, err := runner.Open(def, runner.Options{Drivers: drivers.All()})

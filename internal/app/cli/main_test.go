@@ -63,6 +63,10 @@ func agent(kind string) int {
 		}
 		defer w.Close()
 		io.Copy(io.Discard, r) //nolint:errcheck // nothing is written
+	case "refused": // its model server has refused two requests
+		fmt.Fprintln(os.Stderr, "Attempt 1 failed with status 429. Retrying with backoff...")
+		fmt.Fprintln(os.Stderr, "Attempt 2 failed with status 429. Retrying with backoff...")
+		fmt.Print("an answer after all\n")
 	case "fails":
 		fmt.Fprintln(os.Stderr, "the model is on strike")
 		return 3
@@ -132,6 +136,7 @@ agents:
   vibe: {disabled: true}
   words: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: words}}}
   hangs: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: hangs}}, stop: {signals: [TERM], grace: 100ms}}
+  refused: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: refused}}}
   fails: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: fails}}}
   hostile: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: hostile}}}
   asks: {driver: acp, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: asks}}}

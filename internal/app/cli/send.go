@@ -184,9 +184,10 @@ func (a *app) interactive() bool {
 type taskRun struct {
 	app    *app
 	client *client.Client
-	live   bool // --stream
-	ask    bool // forward the agent's questions to the user
-	keep   bool // an interrupt does not cancel the task, as with task follow
+	live   bool     // --stream
+	noted  []string // the task's notices that are printed
+	ask    bool     // forward the agent's questions to the user
+	keep   bool     // an interrupt does not cancel the task, as with task follow
 
 	noProject string // why the agent works in a directory of the conversation's own
 
@@ -242,6 +243,7 @@ func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client
 	defer stream.Close()
 	view := newView(r.app, r.live)
 	defer view.close()
+	defer func() { r.noted = append(r.noted, view.notes...) }()
 	ids := make(chan string, 1)
 	watching := make(chan struct{})
 	defer func() { cancel(nil); <-watching }()
@@ -326,7 +328,7 @@ func (r *taskRun) finish(task *dialect.Task) error {
 	case a.json() && !r.live:
 		writeJSON(a.stdout, task)
 	case !a.json():
-		a.printOutcome(task, r.began)
+		a.printOutcome(task, r.began, r.noted)
 		a.printWorkDir(hub.WorkDirIn(task.Metadata), r.noProject)
 	}
 	code := stateExit(task.Status.State)

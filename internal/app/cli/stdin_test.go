@@ -98,3 +98,12 @@ func TestASilentPipeIsAnErrorAndASilentSocketIsNot(t *testing.T) {
 		t.Errorf("a socket: %q, %v, %q", text, err, stderr.String())
 	}
 }
+
+func TestRetriesAreNotedInAPipe(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	const notes = "note: the model answered with too many requests (429); try 1\nnote: the model answered with too many requests (429); try 2\n"
+	if o := p.runWith(t, strings.NewReader(""), nil, "send", "refused", "hi"); o != (outcome{0, "an answer after all\n", notes}) {
+		t.Errorf("%+v", o)
+	}
+}

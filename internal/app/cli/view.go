@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type view struct {
 	printed bool          // a part of the answer is printed
 	newline bool          // the output is at the start of a line
 	tool    string        // the tool printed last
+	notes   []string      // the notices that are printed
 }
 
 // newView returns a view. On a terminal the answer is always printed while it arrives.
@@ -71,6 +73,9 @@ func (v *view) status(s *dialect.StatusUpdate) {
 		if tool, ok := m.Metadata[hub.MetaTool].(map[string]any); ok {
 			v.showTool(label, tool)
 		}
+		if _, ok := m.Metadata[hub.MetaRetry]; ok {
+			v.showRetry(label)
+		}
 	}
 	v.spinner.say(label)
 }
@@ -90,6 +95,20 @@ func (v *view) showTool(title string, tool map[string]any) {
 		mark = status + ":"
 	}
 	v.app.note("  %s %s", mark, fit(title, 100))
+	v.spinner = v.app.spin("working")
+}
+
+// showRetry prints at once that the agent repeats a request, also in a pipe: the wait can be long.
+func (v *view) showRetry(words string) {
+	if slices.Contains(v.notes, words) {
+		return
+	}
+	v.notes = append(v.notes, words)
+	v.spinner.end()
+	if v.live {
+		v.breakLine()
+	}
+	fmt.Fprintf(v.app.stderr, "%s\n", v.app.errStyle.dim("note: "+words))
 	v.spinner = v.app.spin("working")
 }
 
@@ -158,11 +177,13 @@ func (v *view) close() {
 	}
 }
 
-// printOutcome prints how a task ended to stderr; its answer is on stdout.
-func (a *app) printOutcome(task *dialect.Task, began time.Time) {
+// printOutcome prints how a task ended to stderr; its answer is on stdout. noted are the notices that are printed.
+func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) {
 	id := plain(task.ID)
 	for _, notice := range notices(task) {
-		a.note("note: %s", notice)
+		if !slices.Contains(noted, notice) {
+			a.note("note: %s", notice)
+		}
 	}
 	message := strings.TrimSpace(plain(task.Status.Message.Text()))
 	switch task.Status.State {

@@ -53,6 +53,7 @@ var (
 	ErrNotFound    = errors.New("program not found")
 	ErrArgument    = errors.New("argument cannot be passed to a program")
 	ErrLineTooLong = errors.New("line too long")
+	ErrRetries     = errors.New("only refused requests within the limits of retries")
 	ErrIdle        = errors.New("no output within the idle limit")
 	ErrRunTime     = errors.New("run limit reached")
 	ErrNotGone     = errors.New("processes could not be ended")
@@ -72,6 +73,9 @@ type Command struct {
 	Marker Marker
 	// StderrTail is how many bytes of the end of standard error are kept.
 	StderrTail int
+	// Stderr is called with each line of standard error, without its end and at most 8 KiB of it, until Wait returns.
+	// It must not block for long. A line that it does not keep is not part of the tail. Nil keeps all.
+	Stderr func(line string) (keep bool)
 	// WaitDelay is how long standard output is read after the end of the process, if a
 	// process that could not be swept keeps the pipe open.
 	WaitDelay time.Duration
@@ -127,7 +131,7 @@ func Start(cmd Command) (*Process, error) {
 	}
 	p := &Process{
 		marker: cmd.Marker,
-		stderr: newTail(cmd.StderrTail, NewRedactor(cmd.Env)),
+		stderr: newTail(cmd.StderrTail, NewRedactor(cmd.Env), cmd.Stderr),
 		ended:  make(chan struct{}),
 		done:   make(chan struct{}),
 	}

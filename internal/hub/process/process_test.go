@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -205,6 +206,24 @@ func TestStderrIsDrainedBoundedAndRedacted(t *testing.T) {
 	p.Wait()
 	if got, want := p.Stderr(), "key [redacted] [redacted]\n"; got != want {
 		t.Errorf("got %q want %q", got, want)
+	}
+}
+
+func TestLinesOfStderrAreReportedAndOmitted(t *testing.T) {
+	long := strings.Repeat("x", 10_000)
+	cmd := helperCommand("stderr", "one\r\nsecret two\n\n"+long+"\nend")
+	var lines []string
+	cmd.Stderr = func(line string) bool {
+		lines = append(lines, line)
+		return !strings.HasPrefix(line, "secret")
+	}
+	p := start(t, cmd)
+	p.Wait()
+	if want := []string{"one", "secret two", "", long[:8<<10], long[8<<10:], "end"}; !slices.Equal(lines, want) {
+		t.Errorf("got %q", lines)
+	}
+	if got, want := p.Stderr(), "one\r\n\n"+long+"\nend\n"; got != want {
+		t.Errorf("the tail is %q", got)
 	}
 }
 

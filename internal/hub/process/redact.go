@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"io"
@@ -118,23 +119,67 @@ func (r *Redactor) Redact(s string) string {
 type tail struct {
 	size   int
 	redact *Redactor
+	line   func(string) bool // see Command.Stderr, may be nil
+	begun  []byte            // the line that has no end yet, for line
 
 	mu  sync.Mutex
 	buf []byte // at most 4*size, the last 2*size count
 	cut bool
 }
 
-func newTail(size int, r *Redactor) *tail { return &tail{size: size, redact: r} }
+func newTail(size int, r *Redactor, line func(string) bool) *tail {
+	return &tail{size: size, redact: r, line: line}
+}
+
+// maxStderrLine bounds a line for Command.Stderr, in bytes. The rest of a longer line is a line of its own.
+const maxStderrLine = 8 << 10
 
 func (t *tail) drain(r io.Reader) {
 	buf := make([]byte, 8<<10)
 	for {
 		n, err := r.Read(buf)
-		t.write(buf[:n])
+		t.lines(buf[:n])
 		if err != nil {
+			t.endLine("")
 			return // the end, or a deadline after the end
 		}
 	}
+}
+
+// lines writes the lines of b that are to be kept. It is for the goroutine that drains.
+func (t *tail) lines(b []byte) {
+	if t.line == nil {
+		t.write(b)
+		return
+	}
+	for len(b) > 0 {
+		i := bytes.IndexByte(b, '\n')
+		switch {
+		case i >= 0 && len(t.begun)+i <= maxStderrLine:
+			t.begun = append(t.begun, b[:i]...)
+			t.endLine("\n")
+			b = b[i+1:]
+		case len(t.begun)+len(b) <= maxStderrLine:
+			t.begun = append(t.begun, b...)
+			return
+		default:
+			n := maxStderrLine - len(t.begun)
+			t.begun = append(t.begun, b[:n]...)
+			t.endLine("")
+			b = b[n:]
+		}
+	}
+}
+
+// endLine writes the line that has begun.
+func (t *tail) endLine(end string) {
+	if t.line == nil || len(t.begun) == 0 && end == "" {
+		return
+	}
+	if t.line(strings.ToValidUTF8(strings.TrimSuffix(string(t.begun), "\r"), "\uFFFD")) {
+		t.write(append(t.begun, end...))
+	}
+	t.begun = t.begun[:0]
 }
 
 func (t *tail) write(b []byte) {

@@ -19,7 +19,12 @@ type Watch struct {
 	most    time.Duration // between two touches
 	touched time.Time
 	paused  int
-	stopped bool
+
+	row        int           // retries since the last progress
+	maxRow     int           // 0: no limit
+	retrying   *time.Timer   // runs since the first retry of the row, nil without one
+	maxRetries time.Duration // 0: no limit
+	stopped    bool
 }
 
 // NewWatch returns a context that ends with parent, or with the cause ErrRunTime after run, or ErrIdle after idle
@@ -61,11 +66,52 @@ func (w *Watch) Touch() {
 	w.mu.Unlock()
 }
 
-// Pause pauses both limits, while the user is asked. Each call needs a Resume.
+// LimitRetries ends the context with the cause ErrRetries after more than count calls of Retry without Progress, and
+// at the time within after the first of them. 0 means no limit.
+func (w *Watch) LimitRetries(count int, within time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.maxRow, w.maxRetries = count, within
+}
+
+// Retry counts a request that the model server refused and that the agent repeats.
+func (w *Watch) Retry() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	w.row++
+	if w.maxRow > 0 && w.row > w.maxRow {
+		w.cancel(ErrRetries)
+	}
+	if w.retrying == nil && w.maxRetries > 0 {
+		w.retrying = time.AfterFunc(w.maxRetries, func() { w.cancel(ErrRetries) })
+	}
+}
+
+// Progress ends a row of retries.
+func (w *Watch) Progress() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.progress()
+}
+
+// progress is Progress with mu held.
+func (w *Watch) progress() {
+	w.row = 0
+	if w.retrying != nil {
+		w.retrying.Stop()
+		w.retrying = nil
+	}
+}
+
+// Pause pauses both limits, and ends a row of retries, while the user is asked. Each call needs a Resume.
 func (w *Watch) Pause() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.paused++
+	w.progress()
 	if w.paused > 1 {
 		return
 	}
@@ -104,6 +150,7 @@ func (w *Watch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stopped = true
+	w.progress()
 	for _, t := range []*time.Timer{w.run, w.idle} {
 		if t != nil {
 			t.Stop()

@@ -118,3 +118,36 @@ func TestCancellingTheParentEndsAWatch(t *testing.T) {
 		}
 	})
 }
+
+func TestARowOfRetriesIsLimited(t *testing.T) {
+	for name, tc := range map[string]struct {
+		events string // r: a retry, p: progress, a minute each
+		want   error
+	}{
+		"few":              {"rrr", nil},
+		"too many":         {"rrrr", process.ErrRetries},
+		"progress between": {"rrrprrr", nil},
+		"too long":         {"r----", process.ErrRetries},
+		"progress in time": {"r--p----", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, w := process.NewWatch(t.Context(), 0, 0)
+				defer w.Stop()
+				w.LimitRetries(3, 4*time.Minute+time.Second)
+				for _, e := range tc.events {
+					switch e {
+					case 'r':
+						w.Retry()
+					case 'p':
+						w.Progress()
+					}
+					_ = after(time.Minute, ctx) // checked at the end
+				}
+				if err := after(0, ctx); !errors.Is(err, tc.want) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}

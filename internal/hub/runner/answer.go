@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/process"
 )
 
 // Bounds of what one turn reports besides its answer.
@@ -40,13 +41,15 @@ type Answer struct {
 	denials []ToolCall
 	denied  map[string]int // index in denials by the tool call's id
 
-	done     bool   // the agent reported its end
-	failed   bool   // the agent reported an error
-	message  string // the agent's text of the error
-	auth     bool   // the error is about credentials
-	authRuns int    // retries that failed for the credentials
-	stalled  bool   // the last line was a retry, which is no progress
-	tooLong  error  // a line that was skipped
+	done     bool           // the agent reported its end
+	failed   bool           // the agent reported an error
+	message  string         // the agent's text of the error
+	auth     bool           // the error is about credentials
+	authRuns int            // retries that failed for the credentials
+	stalled  bool           // the last line was a retry, which is no progress
+	tooLong  error          // a line that was skipped
+	refusal  Retry          // the last one
+	watch    *process.Watch // counts retries, may be nil
 }
 
 // Sink receives events, one at a time; a Handler is one.
@@ -63,7 +66,11 @@ func NewAnswer(h Sink, maxOutput int, redact func(string) string, known SessionS
 
 // Text adds a piece to the answer.
 func (a *Answer) Text(s string) {
-	if s == "" || a.truncated {
+	if s == "" {
+		return
+	}
+	a.progress()
+	if a.truncated {
 		return
 	}
 	if a.paragraph && a.text.Len() > 0 && a.last != '\n' {
@@ -90,6 +97,7 @@ func (a *Answer) Paragraph() { a.paragraph = true }
 
 // Thought forwards a piece of reasoning, in all up to the limit of the answer.
 func (a *Answer) Thought(s string) {
+	a.progress()
 	if a.thoughts += len(s); s != "" && a.thoughts <= a.maxOutput {
 		a.h.Event(Thought{Text: strings.ToValidUTF8(s, "\uFFFD")})
 	}
@@ -98,6 +106,7 @@ func (a *Answer) Thought(s string) {
 // Tool forwards a tool call, with the name and title of an earlier event of the same
 // call. A denied call stays denied.
 func (a *Answer) Tool(t ToolCall) {
+	a.progress()
 	t.Output = text.Cut(strings.ToValidUTF8(t.Output, "\uFFFD"), maxToolOutput)
 	known := a.tools[t.ID]
 	t.Name, t.Title = cmp.Or(t.Name, known.Name), cmp.Or(t.Title, known.Title)
@@ -190,17 +199,6 @@ func (a *Answer) fail(message string) {
 	if IsAuthText(message) {
 		a.auth = true
 	}
-}
-
-// retry records that the agent retries a request. That is no progress: agents retry
-// for ever. After the first refusal an agent may refresh its credentials.
-func (a *Answer) retry(message string, auth bool) {
-	a.stalled = true
-	if auth || IsAuthText(message) {
-		a.authRuns++
-		a.message = a.redact(text.Cut(strings.TrimSpace(message), maxMessage))
-	}
-	a.Notice(message)
 }
 
 // Hopeless reports whether the agent retries although its credentials were refused more than once.

@@ -3,8 +3,8 @@ package runner
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"strings"
+	"time"
 )
 
 // ClaudeStream reads claude's --output-format stream-json, with or without
@@ -33,6 +33,7 @@ type claudeLine struct {
 	Attempt     int `json:"attempt"`
 	MaxRetries  int `json:"max_retries"`
 	ErrorStatus int `json:"error_status"`
+	RetryDelay  int `json:"retry_delay_ms"`
 
 	// system/permission_denied
 	ToolName  string `json:"tool_name"`
@@ -121,8 +122,10 @@ func (c *ClaudeStream) system(l claudeLine, a *Answer) {
 	case "init":
 		a.Session(l.SessionID, l.Model)
 	case "api_retry":
-		a.retry(fmt.Sprintf("the model answered with %s (%d); try %d of %d", l.Error, l.ErrorStatus, l.Attempt, l.MaxRetries),
-			l.ErrorStatus == 401)
+		a.Retry(Retry{
+			Attempt: l.Attempt, Of: l.MaxRetries, Status: l.ErrorStatus, Reason: l.Error,
+			Wait: time.Duration(min(max(l.RetryDelay, 0), 1e9)) * time.Millisecond,
+		})
 	case "permission_denied":
 		var words string
 		_ = json.Unmarshal(l.Message, &words) // optional

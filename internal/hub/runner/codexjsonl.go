@@ -65,8 +65,17 @@ func (c codexJSONL) Line(b []byte, a *Answer) {
 		a.done = true
 		a.fail(l.Error.Message)
 	case "error": // a retry, or a text that turn.failed repeats
-		a.retry(l.Message, false)
+		c.failed(l.Message, a)
 	}
+}
+
+// failed reports a retry, or keeps the text of an error: turn.failed follows.
+func (c codexJSONL) failed(message string, a *Answer) {
+	if r, ok := ParseRetry(message); ok {
+		a.Retry(r)
+		return
+	}
+	a.refused(message)
 }
 
 func (c codexJSONL) item(i codexItem, completed bool, a *Answer) {

@@ -61,6 +61,8 @@ var defaultLimits = Limits{
 	Queue:       32,
 	Run:         30 * time.Minute,
 	Idle:        10 * time.Minute,
+	Retries:     40,
+	Retrying:    3 * time.Minute,
 	SessionIdle: 5 * time.Minute,
 	MaxPrompt:   1 << 20,
 	MaxLine:     10 << 20,
@@ -364,6 +366,7 @@ func checkLimits(d Definition) error {
 	l := d.Limits
 	for field, negative := range map[string]bool{
 		"concurrency": l.Concurrency < 0, "queue": l.Queue < 0, "run": l.Run < 0, "idle": l.Idle < 0,
+		"retries": l.Retries < 0, "retrying": l.Retrying < 0,
 		"sessionIdle": l.SessionIdle < 0, "maxPrompt": l.MaxPrompt < 0, "maxLine": l.MaxLine < 0,
 		"maxOutput": l.MaxOutput < 0, "stderrTail": l.StderrTail < 0,
 	} {

@@ -58,7 +58,7 @@ func TestDefaultsAreAsDocumented(t *testing.T) {
 		ID: "x", Name: "x", Tier: &specialist, Driver: "exec", Command: "x", Prompt: "stdin", Parser: "text", Permissions: "ask",
 		WorkDir: runner.WorkDirSpec{Policy: "context"}, Probe: runner.ProbeSpec{Version: []string{"--version"}},
 		Limits: runner.Limits{
-			Concurrency: 4, Queue: 32, Run: 30 * time.Minute, Idle: 10 * time.Minute, SessionIdle: 5 * time.Minute,
+			Concurrency: 4, Queue: 32, Run: 30 * time.Minute, Idle: 10 * time.Minute, Retries: 40, Retrying: 3 * time.Minute, SessionIdle: 5 * time.Minute,
 			MaxPrompt: 1 << 20, MaxLine: 10 << 20, MaxOutput: 8 << 20, StderrTail: 16 << 10,
 		},
 		Stop: runner.StopSpec{Signals: []string{"INT", "TERM"}, Grace: 2 * time.Second},

@@ -215,8 +215,10 @@ func (s *execSession) Close(ctx context.Context) error {
 type execRun struct {
 	def    Definition
 	parser parser
-	answer *Answer
 	newID  string
+
+	mu     sync.Mutex // guards answer while the program runs: both its outputs are read
+	answer *Answer
 
 	exit   process.Exit
 	stderr string
@@ -235,6 +237,9 @@ func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *E
 	defer stop(nil)
 	limited, watch := process.NewWatch(ctx, r.def.Limits.Run, r.def.Limits.Idle)
 	defer watch.Stop()
+	watch.LimitRetries(r.def.Limits.Retries, r.def.Limits.Retrying)
+	r.answer.Watch(watch)
+	cmd.Stderr = Stderr(r.retry)
 
 	p, err := process.Start(cmd)
 	if err != nil {
@@ -267,6 +272,13 @@ func (r *execRun) do(ctx context.Context, cmd process.Command, prompt string) *E
 	return nil
 }
 
+// retry reports a retry of which standard error tells.
+func (r *execRun) retry(retry Retry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer.Retry(retry)
+}
+
 // readText reports raw output as it arrives, in whole characters.
 func (r *execRun) readText(stdout io.Reader) {
 	buf := make([]byte, 32<<10)
@@ -278,7 +290,9 @@ func (r *execRun) readText(stdout io.Reader) {
 		if err == nil {
 			whole = WholeRunes(buf[:n])
 		}
+		r.mu.Lock()
 		r.answer.Text(string(buf[:whole]))
+		r.mu.Unlock()
 		n = copy(buf, buf[whole:n])
 		if err != nil {
 			return
@@ -305,21 +319,36 @@ func (r *execRun) readLines(stdout io.Reader, watch *process.Watch, stop context
 		line, err := lines.Next()
 		switch {
 		case errors.Is(err, process.ErrLineTooLong):
+			r.mu.Lock()
 			r.answer.tooLong = err
 			r.answer.Notice("a line of the agent's output was skipped: " + err.Error())
+			r.mu.Unlock()
 			continue
 		case err != nil:
 			return
 		}
-		r.answer.stalled = false
-		r.parser.Line(line, r.answer)
-		if !r.answer.stalled {
+		if r.line(line) {
 			watch.Touch()
 		}
-		if r.answer.Hopeless() {
+		if r.hopeless() {
 			stop(errHopeless)
 		}
 	}
+}
+
+// line parses a line. It reports whether the line is progress.
+func (r *execRun) line(line []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer.stalled = false
+	r.parser.Line(line, r.answer)
+	return !r.answer.stalled
+}
+
+func (r *execRun) hopeless() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answer.Hopeless()
 }
 
 // lostSession matches the errors for an unknown session. Programs print them to standard error even in JSON mode.
@@ -358,6 +387,8 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 		return out, nil
 	case r.cause != nil && a.authRuns > 0:
 		return out, r.def.AuthError(a.message)
+	case errors.Is(r.cause, process.ErrRetries):
+		return out, r.def.RetriesError(r.cause, a.refusal)
 	case r.cause != nil:
 		return out, r.def.TimeoutError(r.cause)
 	case r.authFailed():

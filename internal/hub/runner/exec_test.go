@@ -330,7 +330,7 @@ func TestLimitsOnTimeEndTheTurn(t *testing.T) {
 	run := fakeAgent("retry", map[string]string{"FAKE_FIRST": "text N"})
 	run.Limits.Run = 200 * time.Millisecond
 	stalled := fakeAgent("retry", map[string]string{"FAKE_FIRST": `{"type":"error","message":"Reconnecting... N"}`})
-	stalled.Parser, stalled.Limits.Idle = runner.ParserCodexJSONL, 200*time.Millisecond
+	stalled.Parser, stalled.Limits.Idle, stalled.Limits.Retries = runner.ParserCodexJSONL, 200*time.Millisecond, 1<<30
 	for name, tc := range map[string]struct {
 		def  runner.Definition
 		want string

@@ -83,7 +83,7 @@ type Turn struct {
 }
 
 // Event is one thing that happened during a turn: TextDelta, Thought, ToolCall,
-// Artifact, Usage, SessionStarted, Notice or PermissionDecided.
+// Artifact, Usage, SessionStarted, Notice, Retry or PermissionDecided.
 type Event interface{ event() }
 
 // TextDelta is a piece of the agent's answer, in order.
@@ -159,8 +159,8 @@ type SessionStarted struct {
 	Model string
 }
 
-// Notice informs the user of something that is neither answer nor error: a retry, a
-// session that could not be resumed, a denied tool.
+// Notice informs the user of something that is neither answer nor error: a session that
+// could not be resumed, a denied tool.
 type Notice struct{ Text string }
 
 // PermissionDecided reports a request that was answered without [Handler.Permission].
@@ -303,6 +303,7 @@ const (
 	CodeProtocol     Code = "protocol"      // the agent's output was not understood or ended early
 	CodeTimeout      Code = "timeout"       // run or idle limit reached
 	CodeLimit        Code = "limit"         // prompt, line or output larger than allowed
+	CodeUnavailable  Code = "unavailable"   // the model server refuses requests: too many of them, overload, an outage
 	CodeBusy         Code = "busy"          // a turn is already running in this session
 	CodeConfig       Code = "config"        // the definition is wrong
 	CodeInternal     Code = "internal"

@@ -67,6 +67,10 @@ func (c *acpConn) chunk(pr *acpPrompt, u sdk.SessionUpdateAgentMessageChunk) {
 			}
 			return
 		}
+		if r, ok := runner.ParseRetry(text); ok {
+			pr.turn.Retry(r)
+			return
+		}
 		pr.turn.Notice(strings.TrimSpace(text))
 		return
 	}

@@ -80,7 +80,11 @@ const maxRefused = 2
 // retry ends a turn that codex does not: without credentials it retries for ever.
 // After the first refusal it may have new ones.
 func (c *codexConn) retry(t *duplex.Turn, e turnError) {
-	t.Notice("codex tries again: " + duplex.ErrorText(e.Message))
+	r, ok := runner.ParseRetry(e.Message)
+	if !ok {
+		r = runner.Retry{Reason: duplex.ErrorText(e.Message)}
+	}
+	t.Retry(r)
 	if codexError(e.Message, e.CodexErrorInfo).Code != runner.CodeAuth {
 		return
 	}

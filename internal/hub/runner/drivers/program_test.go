@@ -94,6 +94,11 @@ func obey(text string) {
 	case "deaf":
 		signal.Ignore()
 		select {}
+	case "refused":
+		for n := range 3 {
+			fmt.Fprintf(os.Stderr, "Attempt %d failed with status 529. Retrying with backoff...\n", n+1)
+		}
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is stopped
 	case "crash":
 		fmt.Fprintln(os.Stderr, "fatal: token=verysecretvalue is wrong")
 		os.Exit(7)
@@ -226,6 +231,19 @@ func TestAProgramThatCrashesIsStartedAgain(t *testing.T) {
 	}
 	if out, err := turn(t.Context(), s, "again", &duplextest.Handler{}); err != nil || out.Text != "again" {
 		t.Fatalf("outcome %+v, %v", out, err)
+	}
+}
+
+func TestRetriesOnStandardErrorAreReportedAndLimited(t *testing.T) {
+	s, _ := open(t, func(def *runner.Definition) { def.Limits.Retries = 2 })
+	h := &duplextest.Handler{}
+	out, err := turn(t.Context(), s, "refused", h)
+	if e, ok := errors.AsType[*runner.Error](err); !ok || e.Code != runner.CodeUnavailable || e.Remedy == "" {
+		t.Fatalf("outcome %+v, %v", out, err)
+	}
+	want := "the model answered with overloaded (529); try 1\nthe model answered with overloaded (529); try 2\n"
+	if !strings.HasPrefix(h.Notices(), want) {
+		t.Errorf("notices %q", h.Notices())
 	}
 }
 

@@ -42,8 +42,10 @@ func (a *Agent) Open(spec runner.SessionSpec) (runner.Session, error) {
 		Spec:       spec,
 		Dialect:    a.dialect,
 		Check:      a.check,
-		Start: func(args []string) (Process, error) {
-			return process.Start(runner.NewSessionCommand(a.def, a.opts, spec, args))
+		Start: func(args []string, stderr func(string) bool) (Process, error) {
+			cmd := runner.NewSessionCommand(a.def, a.opts, spec, args)
+			cmd.Stderr = stderr
+			return process.Start(cmd)
 		},
 		Redact: redactor.Redact,
 	}), nil

@@ -78,7 +78,7 @@ func TestProcessesThatCannotBeEndedAreReported(t *testing.T) {
 			d := &dialect{prompt: func(*peer, string, *duplex.Turn) (duplex.Result, error) { return tt.result, nil }}
 			var p *test.Process
 			s := newSession(t, d, nil, func(o *duplex.Options) {
-				o.Start = func(args []string) (duplex.Process, error) {
+				o.Start = func(args []string, _ func(string) bool) (duplex.Process, error) {
 					p = test.NewProcess(args, idle)
 					tt.change(p)
 					return p, nil
@@ -97,7 +97,7 @@ func TestProcessesThatCannotBeEndedAreReported(t *testing.T) {
 func TestAProgramThatEndsWithoutALoginRequiresAuthentication(t *testing.T) {
 	d := &dialect{open: func(int, string, *duplex.Turn) (duplex.Opened, error) { return duplex.Opened{}, duplex.ErrClosed }}
 	s := newSession(t, d, nil, func(o *duplex.Options) {
-		o.Start = func(args []string) (duplex.Process, error) {
+		o.Start = func(args []string, _ func(string) bool) (duplex.Process, error) {
 			p := test.NewProcess(args, func(a *test.Agent) {
 				a.Exit(1, strings.Repeat("noise ", 1000)+"Error: not logged in")
 			})

@@ -101,8 +101,8 @@ type Options struct {
 	// Check is called before a program is started, and refuses one that does not
 	// speak the dialect with a *runner.Error. Nil accepts every program.
 	Check func(ctx context.Context) error
-	// Start starts the agent's program with args in the working directory.
-	Start func(args []string) (Process, error)
+	// Start starts the agent's program with args in the working directory, with stderr as process.Command.Stderr.
+	Start func(args []string, stderr func(line string) (keep bool)) (Process, error)
 	// Redact removes secrets from a text for users. Nil leaves it unchanged.
 	Redact func(string) string
 	// Clock times the idle process. Nil is the real clock.
@@ -208,6 +208,7 @@ func (s *Session) turn(ctx context.Context, in runner.Turn, h runner.Handler) en
 
 	ctx, watch := process.NewWatch(ctx, limits.Run, limits.Idle)
 	defer watch.Stop()
+	watch.LimitRetries(limits.Retries, limits.Retrying)
 	t := newTurn(s.o, s.known, h, watch)
 	e := s.answer(ctx, prompt, t, watch)
 	t.endAsking()
@@ -233,12 +234,14 @@ func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *pro
 	if s.live == nil {
 		l, err := s.open(ctx, t, watch)
 		if err != nil {
-			return s.gaveUp(ctx, err)
+			return s.gaveUp(ctx, err, t)
 		}
 		s.live = l
 	}
 	s.live.watch.Store(watch)
 	defer s.live.watch.Store(nil)
+	s.live.turn.Store(t)
+	defer s.live.turn.Store(nil)
 	if !s.briefed {
 		prompt = runner.WithRole(s.o.Definition.SystemPrompt, prompt)
 	}
@@ -285,12 +288,14 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 			return nil, Opened{}, err
 		}
 	}
-	proc, err := s.o.Start(s.o.Dialect.Args(resume))
+	l := &program{}
+	l.watch.Store(watch)
+	l.turn.Store(t)
+	proc, err := s.o.Start(s.o.Dialect.Args(resume), runner.Stderr(l.retry))
 	if err != nil {
 		return nil, Opened{}, err
 	}
-	l := &program{proc: proc}
-	l.watch.Store(watch)
+	l.proc = proc
 	l.conn = s.o.Dialect.Connect(Pipes{
 		Stdin: proc.Stdin(), Stdout: touchReader{proc.Stdout(), l}, WorkDir: s.o.Spec.WorkDir,
 		MaxLine: s.o.Definition.Limits.MaxLine,
@@ -344,7 +349,7 @@ func (s *Session) prompt(ctx context.Context, l *program, text string, t *Turn) 
 	}()
 	grace := time.NewTimer(s.o.Definition.Stop.Grace)
 	defer grace.Stop()
-	e := s.gaveUp(ctx, context.Cause(ctx))
+	e := s.gaveUp(ctx, context.Cause(ctx), t)
 	done := false
 	select {
 	case a := <-answered:
@@ -411,9 +416,12 @@ func (s *Session) sweep(l *program, t *Turn) {
 }
 
 // gaveUp returns the end of a turn that was cancelled, timed out or could not begin.
-func (s *Session) gaveUp(ctx context.Context, err error) ending {
+func (s *Session) gaveUp(ctx context.Context, err error, t *Turn) ending {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
+	}
+	if errors.Is(err, process.ErrRetries) {
+		return failed(s.o.Definition.RetriesError(err, t.refusal()))
 	}
 	if errors.Is(err, process.ErrRunTime) || errors.Is(err, process.ErrIdle) {
 		return failed(s.o.Definition.TimeoutError(err))
@@ -546,7 +554,15 @@ type program struct {
 	proc    Process
 	conn    Connection
 	watch   atomic.Pointer[process.Watch] // of the running turn
+	turn    atomic.Pointer[Turn]          // the running one
 	closing sync.Once
+}
+
+// retry reports a retry of which standard error tells.
+func (l *program) retry(r runner.Retry) {
+	if t := l.turn.Load(); t != nil {
+		t.Retry(r)
+	}
 }
 
 // touchReader resets the running turn's idle limit with every read.

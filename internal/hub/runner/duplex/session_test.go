@@ -254,7 +254,7 @@ func TestAProcessThatDiedBetweenTurnsIsResumed(t *testing.T) {
 	d := &dialect{}
 	var procs []*test.Process
 	s := newSession(t, d, nil, func(o *duplex.Options) {
-		o.Start = func(args []string) (duplex.Process, error) {
+		o.Start = func(args []string, _ func(string) bool) (duplex.Process, error) {
 			p := test.NewProcess(args, idle)
 			procs = append(procs, p)
 			return p, nil
@@ -378,7 +378,9 @@ func TestCancelDuringTheHandshake(t *testing.T) {
 		def := test.Definition(t, runner.DriverACP, nil)
 		s := duplex.New(duplex.Options{
 			Definition: def, Dialect: hanging{}, Spec: runner.SessionSpec{WorkDir: t.TempDir()},
-			Start: func(args []string) (duplex.Process, error) { return test.NewProcess(args, idle), nil },
+			Start: func(args []string, _ func(string) bool) (duplex.Process, error) {
+				return test.NewProcess(args, idle), nil
+			},
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -682,7 +684,7 @@ func TestStartErrors(t *testing.T) {
 					o.Check = func(context.Context) error { return tt.err }
 					return
 				}
-				o.Start = func([]string) (duplex.Process, error) { return nil, tt.err }
+				o.Start = func([]string, func(string) bool) (duplex.Process, error) { return nil, tt.err }
 			})
 			_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
 			wantCode(t, err, tt.code)

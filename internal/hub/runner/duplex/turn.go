@@ -38,6 +38,7 @@ func newTurn(o Options, known runner.SessionStarted, h runner.Handler, watch *pr
 		delivered: make(chan struct{}),
 	}
 	t.answer = runner.NewAnswer(t.mailbox, o.Definition.Limits.MaxOutput, o.Redact, known)
+	t.answer.Watch(watch)
 	t.asking, t.endAsking = context.WithCancel(context.Background())
 	go func() {
 		defer close(t.delivered)
@@ -69,6 +70,16 @@ func (t *Turn) Usage(u runner.Usage) { t.Report(func(a *runner.Answer) { a.Usage
 
 // Notice reports something that is neither answer nor error.
 func (t *Turn) Notice(s string) { t.Report(func(a *runner.Answer) { a.Notice(s) }) }
+
+// Retry reports that the agent repeats a request that its model server refused.
+func (t *Turn) Retry(r runner.Retry) { t.Report(func(a *runner.Answer) { a.Retry(r) }) }
+
+// refusal returns the retry that was reported last.
+func (t *Turn) refusal() runner.Retry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.answer.Refusal()
+}
 
 // Session reports the agent's id of the conversation. It may be repeated.
 func (t *Turn) Session(s runner.SessionStarted) {

@@ -344,6 +344,9 @@ func (h *Handler) Text() string { return joined(h.Events()) }
 func (h *Handler) Notices() string {
 	var b strings.Builder
 	for _, ev := range h.Events() {
+		if r, ok := ev.(runner.Retry); ok {
+			ev = runner.Notice{Text: r.String()}
+		}
 		if n, ok := ev.(runner.Notice); ok {
 			b.WriteString(n.Text + "\n")
 		}
@@ -407,7 +410,7 @@ func Session(tb testing.TB, def runner.Definition, dialect duplex.Dialect, play 
 		Definition: def,
 		Spec:       runner.SessionSpec{ContextID: "context", WorkDir: tb.TempDir()},
 		Dialect:    dialect,
-		Start: func(args []string) (duplex.Process, error) {
+		Start: func(args []string, _ func(string) bool) (duplex.Process, error) {
 			return NewProcess(args, play), nil
 		},
 	}
