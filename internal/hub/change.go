@@ -10,9 +10,12 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// publish records an event of the task.
-func (t *task) publish(kind events.Kind, data map[string]any) {
-	t.hub.cfg.Events.Publish(events.Event{Kind: kind, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Project: t.project, Data: data})
+// publish records an event of the task. data is not called if there is no log.
+func (t *task) publish(kind events.Kind, data func() map[string]any) {
+	if t.hub.cfg.Events == nil {
+		return
+	}
+	t.hub.cfg.Events.Publish(events.Event{Kind: kind, Agent: t.agentID, Task: string(t.id), Context: t.contextID, Project: t.project, Data: data()})
 }
 
 // stateData is the data of events without an error's code. Events share it: a task has at least three.
@@ -26,6 +29,9 @@ var stateData = sync.OnceValue(func() map[a2a.TaskState]map[string]any {
 
 // publishState records a new state of the task, for a failure with the code of the error.
 func (t *task) publishState(status a2a.TaskStatus) {
+	if t.hub.cfg.Events == nil {
+		return
+	}
 	data := stateData()[status.State]
 	if status.Message != nil {
 		if e, ok := status.Message.Metadata[MetaError].(map[string]any); ok {
@@ -40,14 +46,18 @@ func (t *task) publishState(status a2a.TaskStatus) {
 // publishTool records a new state of a tool call. Its input and output are not part of events: they may be long, and
 // hold secrets.
 func (tn *turn) publishTool(call runner.ToolCall) {
-	tn.task.publish(events.TurnTool, map[string]any{"turn": tn.n, "id": call.ID, "tool": call.Name, "status": string(call.Status)})
+	tn.task.publish(events.TurnTool, func() map[string]any {
+		return map[string]any{"turn": tn.n, "id": call.ID, "tool": call.Name, "status": string(call.Status)}
+	})
 }
 
 func (tn *turn) publishEnd(out runner.Outcome) {
 	u, took := tn.usage, time.Since(tn.began)
 	tn.task.hub.meters.turnEnded(tn.task.agentID, took, u)
-	tn.task.publish(events.TurnEnded, map[string]any{
-		"turn": tn.n, "outcome": string(out.Status), "durationMs": took.Milliseconds(),
-		"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "costUsd": u.CostUSD,
+	tn.task.publish(events.TurnEnded, func() map[string]any {
+		return map[string]any{
+			"turn": tn.n, "outcome": string(out.Status), "durationMs": took.Milliseconds(),
+			"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "costUsd": u.CostUSD,
+		}
 	})
 }

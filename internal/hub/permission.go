@@ -134,7 +134,9 @@ func (t *task) ask() {
 		q.answer <- decision{err: errors.Join(errNotAskable, err)}
 		return
 	}
-	t.publish(events.PermissionAsked, map[string]any{"request": q.req.ID, "tool": cmp.Or(q.req.Tool.Name, q.req.Tool.Title)})
+	t.publish(events.PermissionAsked, func() map[string]any { // a title may be the whole command, which no event has
+		return map[string]any{"request": q.req.ID, "tool": q.req.Tool.Name}
+	})
 	if !slices.Contains(t.questions, q) {
 		t.resume() // it was withdrawn meanwhile
 	}
@@ -200,7 +202,9 @@ func (t *task) reply(msg *a2a.Message, from *Delegation) error {
 		d.by, d.agent = byAgent, from.By
 	}
 	t.dropQuestion(q)
-	t.publish(events.PermissionAnswered, map[string]any{"request": q.req.ID, "option": d.answer.OptionID})
+	t.publish(events.PermissionAnswered, func() map[string]any {
+		return map[string]any{"request": q.req.ID, "option": d.answer.OptionID}
+	})
 	t.addHistory(msg)
 	t.resume()
 	q.answer <- d

@@ -173,7 +173,7 @@ func errorTrace(m *a2a.Message) *ErrorTrace {
 func (tn *turn) record(msg *a2a.Message, s *session) {
 	t := tn.task
 	def := t.agent.definition()
-	if t.hub.cfg.Trace.Disabled || def.Driver == runner.DriverEcho {
+	if def.Driver == runner.DriverEcho {
 		return
 	}
 	trace := Trace{Task: t.id, Turn: tn.n, Agent: t.agentID, Model: def.Model, StartedAt: tn.began}
@@ -184,7 +184,11 @@ func (tn *turn) record(msg *a2a.Message, s *session) {
 			trace.WorkDir = &s.dir
 		}
 	}
-	rec := newRecorder(trace, promptText(msg.Parts), t.hub.cfg.Trace.MaxBytes, t.hub.redactor(def, env).Redact)
+	tn.redact = t.hub.redactor(def, env).Redact
+	if t.hub.cfg.Trace.Disabled {
+		return
+	}
+	rec := newRecorder(trace, promptText(msg.Parts), t.hub.cfg.Trace.MaxBytes, tn.redact)
 	t.mu.Lock()
 	tn.rec = rec
 	t.flushSoon()

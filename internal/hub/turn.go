@@ -33,8 +33,9 @@ type turn struct {
 	began  time.Time
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	watch  *process.Watch // of the timeout; paused while the user is asked
-	rec    *recorder      // nil for a turn without a trace
+	watch  *process.Watch      // of the timeout; paused while the user is asked
+	rec    *recorder           // nil for a turn without a trace
+	redact func(string) string // of the agent's and the hub's secrets; nil before record, and for an agent without tools
 
 	text    strings.Builder
 	shown   int  // bytes of text that were emitted
@@ -82,7 +83,7 @@ func (t *task) run() {
 		tn.ctx, tn.watch = process.NewWatch(tn.ctx, p.timeout, 0)
 		t.turn = tn
 		t.changed.Send()
-		t.publish(events.TurnBegan, map[string]any{"turn": tn.n})
+		t.publish(events.TurnBegan, func() map[string]any { return map[string]any{"turn": tn.n} })
 		t.flushSoon()
 		t.mu.Unlock()
 
@@ -226,7 +227,7 @@ func (t *task) outcomeMeta(tn *turn, out runner.Outcome) {
 	if len(out.Denials) > 0 {
 		denied := make([]any, len(out.Denials))
 		for i, d := range out.Denials {
-			denied[i] = toolData(d)
+			denied[i] = toolData(tn.redacted(d))
 		}
 		t.setMeta(MetaDenials, denied)
 	}
@@ -411,6 +412,9 @@ func (h *handler) Event(ev runner.Event) {
 	tn := (*turn)(h)
 	t := tn.task
 	recorded := tn.rec.event(ev)
+	if call, ok := ev.(runner.ToolCall); ok {
+		ev = tn.redacted(call)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if tn.over {
@@ -512,6 +516,18 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 	m := t.agentMessage(a2a.NewTextPart(title))
 	m.Metadata = map[string]any{MetaTool: toolData(call)}
 	t.show(t.newStatus(a2a.TaskStateWorking, m))
+}
+
+// redacted returns a call without the secrets that its title, input and output contain.
+func (tn *turn) redacted(c runner.ToolCall) runner.ToolCall {
+	if tn.redact == nil {
+		return c
+	}
+	c.Title, c.Output = tn.redact(c.Title), tn.redact(c.Output)
+	if len(c.Input) > 0 {
+		c.Input = json.RawMessage(tn.redact(string(c.Input)))
+	}
+	return c
 }
 
 // retry shows a retry at once, and keeps it as a notice.

@@ -148,10 +148,10 @@ func describeEvent(e *events.Event) string {
 	data := maps.Clone(e.Data)
 	var parts []string
 	for _, key := range []string{"state", "status", "outcome", "reason", "tool"} {
-		if v, ok := data[key]; ok {
+		if v, ok := data[key]; ok && v != "" {
 			parts = append(parts, fmt.Sprint(v))
-			delete(data, key)
 		}
+		delete(data, key)
 	}
 	for _, s := range []string{e.Agent, shortID(e.Task), e.Channel, shortID(e.Subject)} {
 		if s != "" {

@@ -274,7 +274,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 	} else if n > 0 {
 		d.log.Warn("ended processes that an earlier run left behind", "processes", n)
 	}
-	agents, err := openAgents(d.cfg.Agents, owner)
+	agents, err := openAgents(d.cfg.Agents, owner, d.cfg.Secrets())
 	if err != nil {
 		return err
 	}
@@ -298,14 +298,14 @@ func (d *daemon) openHub(ctx context.Context) error {
 }
 
 // openAgents opens the agents that are not disabled, in the order of their ids.
-func openAgents(defs map[string]runner.Definition, owner string) ([]hub.Agent, error) {
+func openAgents(defs map[string]runner.Definition, owner string, secrets []string) ([]hub.Agent, error) {
 	var agents []hub.Agent
 	for _, id := range slices.Sorted(maps.Keys(defs)) {
 		def := defs[id]
 		if def.Disabled {
 			continue
 		}
-		agent, err := runner.Open(def, runner.Options{Drivers: drivers.All(), Owner: owner})
+		agent, err := runner.Open(def, runner.Options{Drivers: drivers.All(), Owner: owner, Secrets: secrets})
 		if err != nil {
 			return nil, fmt.Errorf("agent %s: %w", id, err)
 		}

@@ -69,6 +69,8 @@ type Command struct {
 	Dir string
 	// Env is the whole environment: see [Environ].
 	Env []string
+	// Secrets are removed from the end of standard error, besides those of Env.
+	Secrets []string
 	// Marker identifies this process and its descendants; the zero value means a new one.
 	Marker Marker
 	// StderrTail is how many bytes of the end of standard error are kept.
@@ -131,7 +133,7 @@ func Start(cmd Command) (*Process, error) {
 	}
 	p := &Process{
 		marker: cmd.Marker,
-		stderr: newTail(cmd.StderrTail, NewRedactor(cmd.Env), cmd.Stderr),
+		stderr: newTail(cmd.StderrTail, NewRedactor(cmd.Env, cmd.Secrets...), cmd.Stderr),
 		ended:  make(chan struct{}),
 		done:   make(chan struct{}),
 	}

@@ -24,27 +24,49 @@ var secretName = text.Pattern(`(?i)(key|token|secret|pass(word|wd|phrase)?|crede
 // NamesSecret reports whether a variable's name looks like that of a secret.
 func NamesSecret(name string) bool { return name != MarkerEnv && secretName().MatchString(name) }
 
-// secretText matches secrets by their format. A first group is kept.
-var secretText = sync.OnceValue(func() []*regexp.Regexp {
-	return []*regexp.Regexp{
+// secretFormat matches secrets by their format. A first group of the pattern is kept. Every match has one of the
+// words in lower case: most texts have none of them, and are not searched with the pattern, which is slow.
+type secretFormat struct {
+	words   []string
+	pattern *regexp.Regexp
+}
+
+var secretFormats = sync.OnceValue(func() []secretFormat {
+	return []secretFormat{
 		// URLs with a user or a password.
-		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]+@`),
-		regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`),
-		regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`),
-		regexp.MustCompile(`(?i)(\btoken\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{8,}`),
-		regexp.MustCompile(`(?i)([?&](?:key|token|access_token|api_key|sig|signature)=)[^\s"'&]+`),
+		{[]string{"://"}, regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]+@`)},
+		{[]string{"bearer", "basic"}, regexp.MustCompile(`(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}`)},
+		{[]string{"api", "secret", "passw", "auth", "access", "refresh", "id_token", "id-token", "idtoken"}, regexp.MustCompile(`(?i)(\b(?:x-api-key|x-goog-api-key|api[_-]?key|access[_-]?token|refresh[_-]?token|auth[_-]?token|id[_-]?token|client[_-]?secret|secret|password|passwd|authorization)\b\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{4,}`)},
+		{[]string{"token"}, regexp.MustCompile(`(?i)(\btoken\\?["']?\s*[:=]\s*\\?["']?)[^\s"'\\,;&}]{8,}`)},
+		{[]string{"key=", "token=", "sig=", "signature="}, regexp.MustCompile(`(?i)([?&](?:key|token|access_token|api_key|sig|signature)=)[^\s"'&]+`)},
 		// Vendors' keys: Anthropic and OpenAI, Google, GitHub, Slack, AWS, GitLab.
-		regexp.MustCompile(`\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}`),
-		regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{20,}`),
-		regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]{10,}`),
-		regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}`),
-		regexp.MustCompile(`\bxox[a-z]-[A-Za-z0-9-]{8,}`),
-		regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}`),
-		regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{10,}`),
+		{[]string{"sk-", "pk-", "rk-"}, regexp.MustCompile(`\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}`)},
+		{[]string{"aiza"}, regexp.MustCompile(`\bAIza[A-Za-z0-9_-]{20,}`)},
+		{[]string{"ya29."}, regexp.MustCompile(`\bya29\.[A-Za-z0-9_-]{10,}`)},
+		{[]string{"ghp_", "gho_", "ghu_", "ghr_", "ghs_", "github_pat_"}, regexp.MustCompile(`\b(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}`)},
+		{[]string{"xox"}, regexp.MustCompile(`\bxox[a-z]-[A-Za-z0-9-]{8,}`)},
+		{[]string{"akia", "asia"}, regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{12,}`)},
+		{[]string{"glpat-"}, regexp.MustCompile(`\bglpat-[A-Za-z0-9_-]{10,}`)},
+		// Stripe, npm, Hugging Face.
+		{[]string{"_live_", "_test_"}, regexp.MustCompile(`\b[prs]k_(?:live|test)_[A-Za-z0-9]{16,}`)},
+		{[]string{"npm_", "hf_"}, regexp.MustCompile(`\b(?:npm|hf)_[A-Za-z0-9]{30,}`)},
+		// Private keys, also without their end, and the seeds in credentials for NATS.
+		{[]string{"private key", "nkey seed"}, regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*(?:PRIVATE KEY|NKEY SEED)-----.*?(?:------?END [A-Z ]*-----|\z)`)},
 		// JSON web tokens.
-		regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`),
+		{[]string{"eyj"}, regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`)},
 	}
 })
+
+// redact returns s without the secrets of the format. lower is the original text in lower case.
+func (f secretFormat) redact(s, lower string) string {
+	if !slices.ContainsFunc(f.words, func(w string) bool { return strings.Contains(lower, w) }) {
+		return s
+	}
+	if f.pattern.NumSubexp() > 0 {
+		return f.pattern.ReplaceAllString(s, "${1}"+redacted)
+	}
+	return f.pattern.ReplaceAllString(s, redacted)
+}
 
 // Redactor removes secrets from text for users and logs. It is safe for concurrent use.
 // The nil Redactor recognizes secrets only by their format.
@@ -104,12 +126,9 @@ func (r *Redactor) Redact(s string) string {
 	if r != nil {
 		s = r.values.Replace(s)
 	}
-	for _, re := range secretText() {
-		if re.NumSubexp() > 0 {
-			s = re.ReplaceAllString(s, "${1}"+redacted)
-		} else {
-			s = re.ReplaceAllString(s, redacted)
-		}
+	lower := strings.ToLower(s)
+	for _, f := range secretFormats() {
+		s = f.redact(s, lower)
 	}
 	return s
 }

@@ -15,7 +15,8 @@ func TestSecretsAreRecognisedByTheirFormat(t *testing.T) {
 		"sk-ant-api03-AbCdEf_12345-xyz", "sk-proj-1234567890abcdef", "AIzaSyA1234567890abcdefghijklmnop",
 		"ghp_abcdefghijklmnopqrstuvwxyz0123", "github_pat_11ABCDEFG0abcdefghij", "xoxb-1234567890-abcdef",
 		"AKIAIOSFODNN7EXAMPLE", "glpat-abcdefghij1234567890", "ya29.a0AfH6SMBx1234567890",
-		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+		"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "sk_live_abcdefghijklmnop1234", "npm_abcdefghijklmnopqrstuvwxyz0123456789",
+		"hf_abcdefghijklmnopqrstuvwxyz01234567", "xoxp-1234567890-abcdef", "gho_abcdefghijklmnopqrstuvwxyz0123", "ASIAIOSFODNN7EXAMPLE",
 	} {
 		for _, text := range []string{"key %s refused", "{\"k\":\"%s\"}", "%s", "a=%s;"} {
 			got := (*process.Redactor)(nil).Redact(strings.ReplaceAll(text, "%s", secret))
@@ -31,6 +32,8 @@ func TestSecretsAreRecognisedByTheirContext(t *testing.T) {
 	for _, text := range []string{
 		"Authorization: Bearer " + s, "authorization: Basic " + s, "x-api-key: " + s, `"api_key": "` + s + `"`,
 		"https://user:" + s + "@example.org/path", "http://" + s + "@proxy:3128", "https://me:p@" + s + "@example.org", "GET /v1?key=" + s + "&x=1",
+		"-----BEGIN RSA PRIVATE KEY-----\nMII" + s + "\n-----END RSA PRIVATE KEY-----", `"-----BEGIN PRIVATE KEY-----\n` + s + `\n`,
+		"-----BEGIN USER NKEY SEED-----\nSU" + s + "\n------END USER NKEY SEED------", "API_KEY=" + s, "PASSWORD: " + s, "TOKEN=" + s, "?SIG=" + s, "BEARER " + s,
 		`{\"access_token\":\"` + s + `\"}`, "password=" + s, "client-secret = " + s, "token: " + s, "refresh_token='" + s + "'",
 	} {
 		if got := (*process.Redactor)(nil).Redact(text); strings.Contains(got, s) {

@@ -18,7 +18,7 @@ func (d Definition) Environ(opts Options) []string {
 func NewCommand(def Definition, opts Options, dir string, args []string) process.Command {
 	return process.Command{
 		Path: def.Command, Args: args, Dir: dir, Env: def.Environ(opts), Marker: process.NewMarker(opts.Owner),
-		StderrTail: def.Limits.StderrTail,
+		StderrTail: def.Limits.StderrTail, Secrets: opts.Secrets,
 	}
 }
 

@@ -130,7 +130,7 @@ func (s *execSession) run(ctx context.Context, prompt, resume string, h Handler)
 	}
 	r := &execRun{
 		def: def, parser: newParser(def), newID: newID,
-		answer: NewAnswer(h, def.Limits.MaxOutput, process.NewRedactor(cmd.Env).Redact, SessionStarted{}),
+		answer: NewAnswer(h, def.Limits.MaxOutput, process.NewRedactor(cmd.Env, cmd.Secrets...).Redact, SessionStarted{}),
 	}
 	if def.Prompt == PromptArg {
 		prompt = ""

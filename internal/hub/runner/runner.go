@@ -328,6 +328,8 @@ type Options struct {
 	Owner string
 	// Environ is the environment of which agents receive a part; nil is the hub's own.
 	Environ []string
+	// Secrets are removed from errors and notices of agents, besides those of their environment.
+	Secrets []string
 }
 
 // Open completes def and returns its agent. It starts no process. The error is an *Error with CodeConfig.

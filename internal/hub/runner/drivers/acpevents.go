@@ -240,6 +240,6 @@ func acpQuestion(params json.RawMessage, req sdk.RequestPermissionRequest) runne
 		})
 	}
 	return runner.PermissionRequest{
-		ID: tool.ID, Title: "Allow " + cmp.Or(tool.Title, tool.Name) + "?", Tool: tool, Options: options,
+		ID: tool.ID, Title: "Allow " + strings.TrimSuffix(cmp.Or(tool.Title, tool.Name), "?") + "?", Tool: tool, Options: options,
 	}
 }

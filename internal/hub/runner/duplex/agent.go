@@ -36,7 +36,7 @@ func (a *Agent) Open(spec runner.SessionSpec) (runner.Session, error) {
 	if !runner.ValidSessionID(spec.Resume) {
 		spec.Resume = ""
 	}
-	redactor := process.NewRedactor(a.def.SessionEnviron(a.opts, spec))
+	redactor := process.NewRedactor(a.def.SessionEnviron(a.opts, spec), a.opts.Secrets...)
 	return New(Options{
 		Definition: a.def,
 		Spec:       spec,
