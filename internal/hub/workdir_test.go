@@ -183,17 +183,24 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 
 // The system reports a program in such a directory as missing.
 func TestADirectoryThatCannotBeEnteredIsReported(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0); err != nil {
+	links := filepath.Join(t.TempDir(), "links")
+	if err := os.Symlink(links, links); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.Chmod(dir, 0o700) }) //nolint:errcheck // the test's end removes it or fails
-	if _, err := os.Stat(dir + "/."); !errors.Is(err, fs.ErrPermission) {
-		t.Skip("this user may enter every directory")
+	closed := t.TempDir()
+	if err := os.Chmod(closed, 0); err != nil {
+		t.Fatal(err)
 	}
-	d := newWorkDirs(t.TempDir(), []string{dir}, nil)
-	if _, err := d.allowed(dir); !errors.Is(err, errDirConfig) || !strings.Contains(err.Error(), "permission denied") {
-		t.Errorf("got %v", err)
+	t.Cleanup(func() { os.Chmod(closed, 0o700) }) //nolint:errcheck // the test's end removes it or fails
+	dirs := map[string]string{links: "too many"}
+	if _, err := os.Stat(closed + "/."); errors.Is(err, fs.ErrPermission) { // not so for the user root
+		dirs[closed] = "permission denied"
+	}
+	for dir, cause := range dirs {
+		d := newWorkDirs(t.TempDir(), []string{dir}, nil)
+		if _, err := d.allowed(dir); !errors.Is(err, errDirConfig) || !strings.Contains(err.Error(), cause) {
+			t.Errorf("%s: got %v, want the cause %q", dir, err, cause)
+		}
 	}
 }
 
