@@ -181,6 +181,9 @@ func gitProblem(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return "git did not answer in time"
 	}
+	if errors.Is(err, exec.ErrNotFound) {
+		return "git is not installed"
+	}
 	return text.OneLine(err.Error())
 }
 

@@ -103,3 +103,18 @@ func Clear(b *bus.Bus) error {
 func ExpireNow(h *Hub, id string) error {
 	return h.expireContext(context.Background(), id, time.Now().UTC())
 }
+
+// Trim does what upkeep does about traces and old tasks, at once.
+func Trim(ctx context.Context, h *Hub) {
+	h.removeOldTasks(ctx)
+	h.trimTraces(ctx)
+}
+
+// TraceStream returns the stream of the traces of the hub name.
+func TraceStream(ctx context.Context, b *bus.Bus, name string) (*jetstream.StreamInfo, error) {
+	stream, err := b.JetStream().Stream(ctx, "PARLEY_HUB_"+name+"_TRACES")
+	if err != nil {
+		return nil, err
+	}
+	return stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+}

@@ -316,18 +316,22 @@ func (s *jetStream) trace(ctx context.Context, id a2a.TaskID, turn int) ([]byte,
 	return m.Data, nil
 }
 
-// trimTraces estimates from the traces' mean size how many are to go.
+// trimTraces estimates from the traces' mean size how many are to go, until there is enough room.
 func (s *jetStream) trimTraces(ctx context.Context, maxBytes int64) error {
-	info, err := s.traces.Info(ctx)
-	if err != nil {
-		return err
+	for {
+		info, err := s.traces.Info(ctx)
+		if err != nil {
+			return err
+		}
+		st := info.State
+		if st.Msgs == 0 || st.Bytes <= uint64(maxBytes) {
+			return nil
+		}
+		keep := uint64(float64(st.Msgs) * float64(maxBytes) / float64(st.Bytes))
+		if err := s.traces.Purge(ctx, jetstream.WithPurgeKeep(min(keep, st.Msgs-1))); err != nil {
+			return err
+		}
 	}
-	st := info.State
-	if st.Msgs == 0 || st.Bytes <= uint64(maxBytes) {
-		return nil
-	}
-	keep := uint64(float64(st.Msgs) * float64(maxBytes) / float64(st.Bytes))
-	return s.traces.Purge(ctx, jetstream.WithPurgeKeep(keep))
 }
 
 func (s *jetStream) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {

@@ -44,7 +44,7 @@ type store interface {
 	putTrace(ctx context.Context, id a2a.TaskID, turn int, body []byte) error
 	// trace returns the trace of a turn, or errNotStored.
 	trace(ctx context.Context, id a2a.TaskID, turn int) ([]byte, error)
-	// trimTraces removes the oldest traces until they have about maxBytes.
+	// trimTraces removes the oldest traces until they have at most maxBytes.
 	trimTraces(ctx context.Context, maxBytes int64) error
 
 	// appendDelta adds to the output of a running task since its last head. It returns when

@@ -130,6 +130,7 @@ func (h *Hub) Totals(q TotalsQuery) (totals []Total, more bool) {
 		t.add(&e)
 	}
 	for _, t := range byGroup {
+		t.Usage.CostUSD = math.Round(t.Usage.CostUSD*1e6) / 1e6 // without the digits that spent's precision adds
 		totals = append(totals, *t)
 	}
 	slices.SortFunc(totals, func(a, b Total) int {

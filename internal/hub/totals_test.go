@@ -48,6 +48,28 @@ func TestTotalsGroupTasks(t *testing.T) {
 	}
 }
 
+// A task counts on the day of its creation in the hub's time zone, wherever a client is and however long it took.
+func TestTheDayOfATotalIsThatOfTheHub(t *testing.T) {
+	defer func(zone *time.Location) { time.Local = zone }(time.Local)
+	created := time.Date(2026, 3, 1, 23, 30, 0, 0, time.UTC)
+	h := &Hub{index: newIndex()}
+	for i := range 3 {
+		x := head{ID: a2a.TaskID(rune('0' + i)), Agent: "removed", Context: "c", State: a2a.TaskStateCompleted, Created: created.UnixNano()}
+		x.Updated, x.Spent = created.Add(26*time.Hour).UnixNano()+int64(i), spent{ms: 26 * 3600 * 1000, cost: 0.1}
+		h.index.add(x)
+	}
+	for zone, want := range map[*time.Location]string{time.UTC: "2026-03-01", time.FixedZone("east", 3600): "2026-03-02", time.FixedZone("west", -24*3600+1): "2026-02-28"} {
+		time.Local = zone
+		got, _ := h.Totals(TotalsQuery{ByDay: true, ByAgent: true, Since: created.In(time.FixedZone("client", 9*3600))})
+		if len(got) != 1 || got[0].Day != want || got[0].Agent != "removed" || got[0].Tasks != 3 || got[0].Duration != 3*26*time.Hour || got[0].Usage.CostUSD != 0.3 {
+			t.Errorf("%s: %+v", zone, got)
+		}
+	}
+	if got, _ := h.Totals(TotalsQuery{Since: created.Add(time.Nanosecond)}); got != nil {
+		t.Errorf("tasks before: %+v", got)
+	}
+}
+
 func TestTotalsAreBounded(t *testing.T) {
 	h := &Hub{index: newIndex()}
 	for i := range MaxTotals + 1 {

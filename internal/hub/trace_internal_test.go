@@ -293,6 +293,80 @@ func TestTheFirstCommitOfATurn(t *testing.T) {
 	}
 }
 
+// A turn may work in a repository that is not the usual one: with a detached head, a linked worktree, a submodule, or
+// a directory below the root.
+func TestTheChangesInUnusualRepositories(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, dir string) (work string){
+		"no branch": func(t *testing.T, dir string) string {
+			git(t, dir, "checkout", "-q", "--detach")
+			return dir
+		},
+		"a linked worktree": func(t *testing.T, dir string) string {
+			work := filepath.Join(t.TempDir(), "linked")
+			git(t, dir, "worktree", "add", "-q", "--detach", work)
+			return work
+		},
+		"a submodule": func(t *testing.T, dir string) string {
+			outer := tracked(t)
+			git(t, outer, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", dir, "sub")
+			git(t, filepath.Join(outer, "sub"), "checkout", "-q", "--detach")
+			return filepath.Join(outer, "sub")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			work, err := filepath.EvalSymlinks(prepare(t, tracked(t)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			below := filepath.Join(work, "below")
+			if err := os.Mkdir(below, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			c := watchChanges(t.Context(), below, "")
+			<-c.ready
+			write(t, filepath.Join(work, "a.txt"), "one\n")
+			commit(t, work)
+			write(t, filepath.Join(below, "new.txt"), "x\n")
+			c.late = false // on a slow computer
+			got := c.end(t.Context())
+			want := []FileChange{{Path: "a.txt", Deleted: 2}, {Path: "below/new.txt", Added: 1, New: true}}
+			if d := cmp.Diff(want, got.Files); d != "" || got.Branch != "" || got.Before == got.After || len(got.Before) != 40 || len(got.After) != 40 || got.Problem != "" {
+				t.Error(d, got)
+			}
+		})
+	}
+}
+
+// The repository around a submodule, a nested one and a bare one have no changes of a turn in them.
+func TestRepositoriesWithinARepositoryAreNotRead(t *testing.T) {
+	inner, outer := tracked(t), tracked(t)
+	git(t, outer, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", inner, "sub")
+	commit(t, outer)
+	git(t, outer, "init", "-q", "nested")
+	c := watchChanges(t.Context(), outer, "")
+	<-c.ready
+	for _, name := range []string{"sub", "nested"} {
+		write(t, filepath.Join(outer, name, "new.txt"), "x\n")
+	}
+	c.late = false
+	if got := c.end(t.Context()); got.Problem != "" || len(got.Files) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := watchChanges(t.Context(), t.TempDir(), ""); got != nil || got.end(t.Context()) != nil {
+		t.Errorf("outside a repository: %+v", got)
+	}
+}
+
+func TestWithoutGitTheTraceSaysSo(t *testing.T) {
+	dir := tracked(t)
+	t.Setenv("PATH", t.TempDir())
+	c := watchChanges(t.Context(), dir, "")
+	<-c.ready
+	if got := c.end(t.Context()); got.Problem != "git is not installed" || got.Files != nil {
+		t.Errorf("%+v", got)
+	}
+}
+
 // The repository's configuration is anybody's: looking at its changes runs none of its programs.
 func TestAnUntrustedRepositoryRunsNothing(t *testing.T) {
 	dir := tracked(t)

@@ -6,16 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -193,5 +197,146 @@ func TestAKilledHubLeavesTheTraceOfItsTurn(t *testing.T) {
 	}
 	if done, cut := list[0].Tools[0], list[0].Tools[1]; done.Output != "a.txt" || done.EndedAt.IsZero() || cut.Status != runner.ToolRunning || !cut.EndedAt.IsZero() {
 		t.Errorf("%+v", list[0].Tools)
+	}
+}
+
+// talkative is an agent whose traces are as long as the prompt says, in KiB.
+func talkative(t *testing.T) *fakeAgent {
+	return &fakeAgent{turn: func(_ context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		size, err := strconv.Atoi(prompt(turn))
+		if err != nil {
+			t.Error(err)
+		}
+		h.Event(runner.ToolCall{ID: "1", Name: "Read", Status: runner.ToolCompleted, Output: strings.Repeat("x", size<<10)})
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done"}, nil
+	}}
+}
+
+// The oldest traces are removed above the size of all, also if the traces are not equally long; their tasks stay.
+func TestTheOldestTracesAreRemovedFirst(t *testing.T) {
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	const total = 64 << 10
+	cfg := hub.Config{
+		Bus: b, DataDir: t.TempDir(), Trace: hub.TraceConfig{TotalBytes: total, TTL: 48 * time.Hour},
+		Agents: []hub.Agent{{Definition: working("a"), Runner: talkative(t)}},
+	}
+	h := newHub(t, cfg, nil)
+	var ids []string
+	for i := range 40 {
+		size := "1"
+		if i >= 30 {
+			size = "15" // the mean of all says that more of them fit
+		}
+		ids = append(ids, string(send(t, h, request("a", size)).ID))
+	}
+	hub.Trim(t.Context(), h)
+	info, err := hub.TraceStream(t.Context(), b, "local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Config.MaxAge != cfg.Trace.TTL || info.State.Bytes > total || info.State.Msgs < 2 {
+		t.Errorf("%d traces of %d bytes, kept for %s", info.State.Msgs, info.State.Bytes, info.Config.MaxAge)
+	}
+	kept := int(info.State.Msgs)
+	for i, id := range ids {
+		if got := traces(t, h, id, hub.TraceQuery{}); len(got) != 1 || got[0].Derived != (i < len(ids)-kept) || got[0].State != "completed" {
+			t.Errorf("task %d of %d, of which %d have a trace: %+v", i, len(ids), kept, got)
+		}
+	}
+	hub.Trim(t.Context(), h)
+	if again, err := hub.TraceStream(t.Context(), b, "local"); err != nil || again.State.Msgs != info.State.Msgs {
+		t.Errorf("a second round leaves %d traces, %v", again.State.Msgs, err)
+	}
+}
+
+func TestTheTraceOfARemovedTaskIsRemoved(t *testing.T) {
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	cfg := hub.Config{Bus: b, DataDir: t.TempDir(), MaxTasks: 1, Agents: []hub.Agent{{Definition: working("a"), Runner: talkative(t)}}}
+	h := newHub(t, cfg, nil)
+	old, latest := send(t, h, request("a", "1")).ID, send(t, h, request("a", "1")).ID
+	hub.Trim(t.Context(), h)
+	if _, _, err := h.Traces(t.Context(), old, hub.TraceQuery{}); hub.CodeOf(err) != hub.CodeTaskNotFound {
+		t.Error(err)
+	}
+	info, err := hub.TraceStream(t.Context(), b, "local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := info.State.Subjects["parley.hub.local.trace."+string(latest)+".1"]; info.State.Msgs != 1 || n != 1 {
+		t.Errorf("%+v", info.State)
+	}
+}
+
+// What an agent shows of its tools while it works, and what it was refused, has no secrets, also without traces; nor
+// has any event of the hub, not even where the whole title of a question is a command.
+func TestToolsAndEventsHaveNoSecrets(t *testing.T) {
+	const secret, quoted = "the-config-secret", `in "quotes" and \\`
+	b := openBus(t, t.TempDir(), bus.DurabilityFast)
+	log, err := events.Open(t.Context(), events.Options{Bus: b, Name: "local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close(context.Background()) //nolint:errcheck // the bus ends with the test
+	input, err := json.Marshal(map[string]string{"command": "curl " + secret + quoted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := runner.ToolCall{ID: "1", Title: "curl " + secret, Status: runner.ToolRunning, Input: input, Output: "got " + secret + quoted}
+	agent := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		h.Event(call)
+		if _, err := h.Permission(ctx, runner.PermissionRequest{ID: "q", Title: call.Title, Tool: call, Options: []runner.PermissionOption{{ID: "yes", Kind: runner.AllowOnce}}}); err != nil {
+			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+		}
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done", Denials: []runner.ToolCall{call}}, nil
+	}}
+	def := working("a")
+	def.Permissions = runner.PermissionsAllow
+	h := newHub(t, hub.Config{
+		Bus: b, DataDir: t.TempDir(), Events: log, Secrets: []string{secret, quoted}, Trace: hub.TraceConfig{Disabled: true},
+		Agents: []hub.Agent{{Definition: def, Runner: agent}, {Definition: working("asks"), Runner: agent}},
+	}, nil)
+	stream, err := h.SendAndStream(t.Context(), request("a", "go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := jsonOfAll(t, stream.Next); strings.Contains(text, secret) || strings.Contains(text, "quotes") || strings.Count(text, "[redacted]") < 4 {
+		t.Errorf("the stream is %s", text)
+	}
+	asked := send(t, h, request("asks", "go"))
+	answer := request("asks", "yes")
+	answer.Message.TaskID = asked.ID
+	send(t, h, answer)
+	var seen string
+	wait.Eventually(t, "the answer is an event", func() bool {
+		reader, err := log.Subscribe(t.Context(), events.Query{Since: time.Now().Add(-time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		seen = jsonOfAll(t, reader.Next)
+		return strings.Contains(seen, string(events.PermissionAnswered))
+	})
+	if strings.Contains(seen, secret) || !strings.Contains(seen, string(events.PermissionAsked)) || !strings.Contains(seen, string(events.TurnTool)) {
+		t.Errorf("the events are %s", seen)
+	}
+}
+
+// jsonOfAll returns what next returns before its end.
+func jsonOfAll[T any](t *testing.T, next func(context.Context) (T, error)) string {
+	t.Helper()
+	var all []byte
+	for {
+		v, err := next(t.Context())
+		if errors.Is(err, io.EOF) {
+			return string(all)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
 	}
 }
