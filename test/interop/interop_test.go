@@ -14,6 +14,7 @@ package interop_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -428,19 +429,51 @@ func TestTheModelsErrorsAreReported(t *testing.T) {
 
 func TestRetriesAreReportedWhileTheyHappen(t *testing.T) {
 	each(t, func(t *testing.T, def runner.Definition, _ bool) {
-		if def.Driver == runner.DriverACP {
-			t.Skip("it reports short rows of retries neither in events nor on standard error")
-		}
-		c := converse(t, def, t.TempDir(), "")
-		out, h := c.ok(t, "HTTP529x2 hi") // claude ends after three
-		retries := eventsOf[runner.Retry](h)
-		if len(retries) == 0 {
-			t.Fatalf("no retry was reported: %+v, %q", h.events, out.Text)
-		}
-		for _, r := range retries {
-			if r.Status != 529 {
-				t.Errorf("%+v", r)
+		repeating(t, &def)
+		for _, status := range []int{429, 500, 529} {
+			c := converse(t, def, t.TempDir(), "")
+			ask := fmt.Sprintf("HTTP%dx2 hi", status) // claude ends after three
+			if status == 429 && strings.HasPrefix(def.ID, "codex") {
+				if out, err := c.say(t, t.Context(), ask, &record{}); out.Status != runner.OutcomeFailed || !strings.Contains(fmt.Sprint(err), "429") {
+					t.Errorf("codex gives up at once: %s, %v", out.Status, err)
+				}
+				continue
 			}
+			_, h := c.ok(t, ask)
+			retries := eventsOf[runner.Retry](h)
+			if len(retries) != 2 || retries[0].Status != status || retries[1].Status != status {
+				t.Errorf("%d: %+v", status, h.events)
+			}
+			first := func(is func(runner.Event) bool) int { return slices.IndexFunc(h.events, is) }
+			if first(func(e runner.Event) bool { _, ok := e.(runner.Retry); return ok }) >
+				first(func(e runner.Event) bool { _, ok := e.(runner.TextDelta); return ok }) {
+				t.Errorf("%d: reported after the answer: %+v", status, h.events)
+			}
+		}
+	})
+}
+
+// repeating prepares an agent that reports its retries, or skips the test.
+func repeating(t *testing.T, def *runner.Definition) {
+	t.Helper()
+	switch def.ID {
+	case "claude-agent-acp":
+		t.Skip("it reports retries neither in events nor on standard error")
+	case "codex-acp":
+		def.Env.Set = merge(def.Env.Set, map[string]string{"RUST_LOG": runner.Builtin()["codex"].Env.Set["RUST_LOG"]})
+	}
+}
+
+func TestRetriesAreLimited(t *testing.T) {
+	each(t, func(t *testing.T, def runner.Definition, _ bool) {
+		repeating(t, &def)
+		def.Limits.Retries = 1
+		c := converse(t, def, t.TempDir(), "")
+		out, err := c.say(t, t.Context(), "HTTP529", &record{})
+		e, ok := errors.AsType[*runner.Error](err)
+		if !ok || out.Status != runner.OutcomeFailed || e.Code != runner.CodeUnavailable ||
+			!strings.Contains(e.Message, "(529)") || !strings.Contains(e.Remedy, "limits.retries") {
+			t.Errorf("%s, %v", out.Status, err)
 		}
 	})
 }

@@ -100,15 +100,15 @@ func (v *view) showTool(title string, tool map[string]any) {
 
 // showRetry prints at once that the agent repeats a request, also in a pipe: the wait can be long.
 func (v *view) showRetry(words string) {
-	if slices.Contains(v.notes, words) {
+	v.notes = append(v.notes, words)
+	if v.app.json() { // standard error has JSON only; the answer has the notices
 		return
 	}
-	v.notes = append(v.notes, words)
 	v.spinner.end()
 	if v.live {
 		v.breakLine()
 	}
-	fmt.Fprintf(v.app.stderr, "%s\n", v.app.errStyle.dim("note: "+words))
+	v.app.note("note: %s", words)
 	v.spinner = v.app.spin("working")
 }
 

@@ -67,7 +67,7 @@ func (w *Watch) Touch() {
 }
 
 // LimitRetries ends the context with the cause ErrRetries after more than count calls of Retry without Progress, and
-// at the time within after the first of them. 0 means no limit.
+// with ErrRetryTime at the time within after the first of them. 0 means no limit.
 func (w *Watch) LimitRetries(count int, within time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +86,7 @@ func (w *Watch) Retry() {
 		w.cancel(ErrRetries)
 	}
 	if w.retrying == nil && w.maxRetries > 0 {
-		w.retrying = time.AfterFunc(w.maxRetries, func() { w.cancel(ErrRetries) })
+		w.retrying = time.AfterFunc(w.maxRetries, func() { w.cancel(ErrRetryTime) })
 	}
 }
 

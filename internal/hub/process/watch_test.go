@@ -127,7 +127,7 @@ func TestARowOfRetriesIsLimited(t *testing.T) {
 		"few":              {"rrr", nil},
 		"too many":         {"rrrr", process.ErrRetries},
 		"progress between": {"rrrprrr", nil},
-		"too long":         {"r----", process.ErrRetries},
+		"too long":         {"r----", process.ErrRetryTime},
 		"progress in time": {"r--p----", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -49,6 +49,7 @@ type Answer struct {
 	stalled  bool           // the last line was a retry, which is no progress
 	tooLong  error          // a line that was skipped
 	refusal  Retry          // the last one
+	row      int            // retries since the last progress
 	watch    *process.Watch // counts retries, may be nil
 }
 

@@ -139,10 +139,8 @@ type Limits struct {
 	Queue       int           `yaml:"queue,omitempty" json:"queue,omitempty"`             // waiting turns: 32
 	Run         time.Duration `yaml:"run,omitempty" json:"run,omitempty"`                 // of one turn: 30 min
 	Idle        time.Duration `yaml:"idle,omitempty" json:"idle,omitempty"`               // without output: 10 min
-	// Retries and Retrying end a turn whose agent only repeats requests that its model server refuses: after more than
-	// so many in a row (40), or after this time without anything else (3 min).
-	Retries     int           `yaml:"retries,omitempty" json:"retries,omitempty"`
-	Retrying    time.Duration `yaml:"retrying,omitempty" json:"retrying,omitempty"`
+	Retries     int           `yaml:"retries,omitempty" json:"retries,omitempty"`         // refused requests in a row: 40
+	Retrying    time.Duration `yaml:"retrying,omitempty" json:"retrying,omitempty"`       // only refused requests: 3 min
 	SessionIdle time.Duration `yaml:"sessionIdle,omitempty" json:"sessionIdle,omitempty"` // of a process without a turn: 5 min
 	MaxPrompt   int           `yaml:"maxPrompt,omitempty" json:"maxPrompt,omitempty"`     // bytes: 1 MiB
 	MaxLine     int           `yaml:"maxLine,omitempty" json:"maxLine,omitempty"`         // bytes of a line: 10 MiB

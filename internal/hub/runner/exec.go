@@ -387,7 +387,7 @@ func (r *execRun) outcome(ctx context.Context) (Outcome, *Error) {
 		return out, nil
 	case r.cause != nil && a.authRuns > 0:
 		return out, r.def.AuthError(a.message)
-	case errors.Is(r.cause, process.ErrRetries):
+	case errors.Is(r.cause, process.ErrRetries), errors.Is(r.cause, process.ErrRetryTime):
 		return out, r.def.RetriesError(r.cause, a.refusal)
 	case r.cause != nil:
 		return out, r.def.TimeoutError(r.cause)

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,7 +14,7 @@ import (
 
 // Retry reports that the agent's model server refused a request, and that the agent repeats it.
 type Retry struct {
-	Attempt int           // the number of the request that failed, or of the repetition, as the agent counts; 0 if unknown
+	Attempt int           // the number of the request that failed, or of the repetition, as the agent counts; else in the row
 	Of      int           // how many the agent makes, 0 if unknown
 	Status  int           // the HTTP status, 0 if there was no answer or it is unknown
 	Wait    time.Duration // until the next request, 0 if unknown
@@ -25,17 +26,7 @@ func (Retry) event() {}
 // String returns one line for users.
 func (r Retry) String() string {
 	var b strings.Builder
-	reason := cmp.Or(r.Reason, retryReasons[r.Status])
-	switch {
-	case r.Status != 0 && reason != "":
-		fmt.Fprintf(&b, "the model answered with %s (%d)", reason, r.Status)
-	case r.Status != 0:
-		fmt.Fprintf(&b, "the model answered with status %d", r.Status)
-	case reason != "":
-		b.WriteString("the model did not answer: " + reason)
-	default:
-		b.WriteString("the model did not answer")
-	}
+	b.WriteString(r.refusal())
 	switch {
 	case r.Attempt > 0 && r.Of > 0:
 		fmt.Fprintf(&b, "; try %d of %d", r.Attempt, r.Of)
@@ -48,6 +39,20 @@ func (r Retry) String() string {
 		fmt.Fprintf(&b, ", in %v", r.Wait.Round(100*time.Millisecond))
 	}
 	return b.String()
+}
+
+// refusal says how the model server refused the request.
+func (r Retry) refusal() string {
+	reason := cmp.Or(r.Reason, retryReasons[r.Status])
+	switch {
+	case r.Status != 0 && reason != "":
+		return fmt.Sprintf("the model answered with %s (%d)", reason, r.Status)
+	case r.Status != 0:
+		return fmt.Sprintf("the model answered with status %d", r.Status)
+	case reason != "":
+		return "the model did not answer: " + reason
+	}
+	return "the model did not answer"
 }
 
 // retryReasons name the statuses with which model servers ask for patience.
@@ -72,6 +77,14 @@ var (
 // codexLog names codex's log of requests: it repeats some of them without an event.
 const codexLog = "codex_http_client::"
 
+// geminiLog matches the beginning of an entry of gemini's log, which the hub requests in the ACP mode; logRest matches
+// a further line of an entry. stackLine matches a line of a stack trace, whose numbers look like statuses.
+var (
+	geminiLog = text.Pattern(`^\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[([A-Z]+)\] `)
+	logRest   = text.Pattern(`^(?:$|\s|[}\])]+[,;]?$)`)
+	stackLine = text.Pattern(`^\s+at `)
+)
+
 // ParseRetry reads a retry out of a line in words, such as "Reconnecting... 2/5 (unexpected status 529 …)". ok is false
 // if the line does not report one.
 func ParseRetry(line string) (r Retry, ok bool) {
@@ -92,20 +105,43 @@ func ParseRetry(line string) (r Retry, ok bool) {
 	return r, true
 }
 
-// readStderr reads one line of an agent's standard error. keep is false for a line that the hub has requested and
-// that says nothing to users.
-func readStderr(line string) (r Retry, retries, keep bool) {
-	if !strings.Contains(line, codexLog) {
-		r, retries = ParseRetry(line)
-		return r, retries, true
+// stderrReader reads the lines of an agent's standard error.
+type stderrReader struct {
+	report func(Retry)
+	logged bool // the last entry is one of a log that the hub has requested
+}
+
+// line reports whether the line says something to users, as those of the logs that the hub has requested do not.
+func (s *stderrReader) line(line string) (keep bool) {
+	line = ansi().ReplaceAllString(line, "")
+	if s.logged && logRest().MatchString(line) {
+		return false
 	}
+	entry := geminiLog().FindStringSubmatch(line)
+	s.logged = entry != nil || strings.Contains(line, codexLog)
+	var r Retry
+	ok := false
+	switch {
+	case entry == nil && s.logged:
+		r, ok = codexRetry(line)
+	case entry == nil && !stackLine().MatchString(line), entry != nil && entry[1] == "WARN":
+		r, ok = ParseRetry(line)
+	}
+	if ok {
+		s.report(r)
+	}
+	return !s.logged
+}
+
+// codexRetry reads a line of codex's log of requests. codex repeats requests that got no answer or an error of the
+// server, and gives up after other errors.
+func codexRetry(line string) (r Retry, ok bool) {
 	m := codexRequest().FindStringSubmatch(line)
 	if m == nil {
-		return Retry{}, false, false
+		return Retry{}, false
 	}
 	r.Status = number(m[2])
-	// codex repeats requests that got no answer or an error of the server, and gives up after other errors.
-	return r, m[1] == "failed" && r.Status == 0 || r.Status >= 500, false
+	return r, m[1] == "failed" && r.Status == 0 || r.Status >= 500
 }
 
 func firstNumber(groups []string) int {
@@ -134,13 +170,7 @@ func waitOf(digits, unit string) time.Duration {
 // Stderr returns the reader of a process's standard error for process.Command: it passes retries to report, and omits
 // lines of logs that only the hub has requested. report is called on the goroutine that reads the process.
 func Stderr(report func(Retry)) func(line string) (keep bool) {
-	return func(line string) bool {
-		r, retries, keep := readStderr(ansi().ReplaceAllString(line, ""))
-		if retries {
-			report(r)
-		}
-		return keep
-	}
+	return (&stderrReader{report: report}).line
 }
 
 var ansi = text.Pattern(`\x1b\[[0-9;]*m`)
@@ -153,6 +183,8 @@ func (a *Answer) Watch(w *process.Watch) { a.watch = w }
 func (a *Answer) Retry(r Retry) {
 	a.stalled = true
 	r.Reason = a.redact(oneLine(r.Reason, maxMessage))
+	a.row++
+	r.Attempt = cmp.Or(r.Attempt, a.row)
 	if r.Status == 401 || IsAuthText(r.Reason) {
 		a.authRuns++
 		a.message = text.Cut(cmp.Or(r.Reason, r.String()), maxMessage)
@@ -178,6 +210,7 @@ func (a *Answer) refused(message string) {
 
 // progress ends a row of retries.
 func (a *Answer) progress() {
+	a.row = 0
 	if a.watch != nil {
 		a.watch.Progress()
 	}
@@ -189,9 +222,14 @@ func (a *Answer) Refusal() Retry { return a.refusal }
 // RetriesError returns the error of a turn that was stopped because the agent retried for too long. cause is
 // context.Cause of a process.Watch's context, last the retry reported last.
 func (d Definition) RetriesError(cause error, last Retry) *Error {
-	last.Attempt, last.Of, last.Wait = 0, 0, 0
-	what, _, _ := strings.Cut(last.String(), "; ")
-	return &Error{Code: CodeUnavailable,
-		Message: fmt.Sprintf("%s was stopped: %s, again and again (more than %d times in a row, or for %v)", d.Name, what, d.Limits.Retries, d.Limits.Retrying),
-		Remedy:  "try again later, choose another agent, or raise limits.retries and limits.retrying of this one", Err: cause}
+	limit, key := fmt.Sprintf("%d times without anything else", d.Limits.Retries), "retries"
+	if errors.Is(cause, process.ErrRetryTime) {
+		limit, key = fmt.Sprintf("and nothing else for %v", d.Limits.Retrying), "retrying"
+	}
+	return &Error{
+		Code:    CodeUnavailable,
+		Message: fmt.Sprintf("%s was stopped: %s, %s (limits.%s)", d.Name, last.refusal(), limit, key),
+		Remedy:  fmt.Sprintf("try again later, choose another agent, or raise agents.%s.limits.%s in the configuration", d.ID, key),
+		Err:     cause,
+	}
 }

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ func TestRetriesAreReadFromStandardError(t *testing.T) {
 		"codex, final":    {codex + `429 Too Many Requests headers={}`, "", true},
 		"codex, another":  {"DEBUG codex_http_client::custom_ca: building HTTP client", "", true},
 		"httpx":           {"HTTP 503 Service Unavailable, retrying in 2.5 seconds (attempt 2/4)", "the model answered with service unavailable (503); try 2 of 4, in 2.5s", false},
+		"gemini's log":    {`[2026-11-23T01:44:18.028Z] [WARN] Attempt 1 failed with status 529. Retrying with backoff... _ApiError: {`, "the model answered with overloaded (529); try 1", true},
+		"gemini's tools":  {"[2026-11-23T01:44:18.028Z] [DEBUG] output: Attempt 1 failed with status 529. Retrying", "", true},
+		"a stack":         {"    at async retry (file:///usr/lib/chunk.js:503:23)", "", false},
 		"a warning":       {"Warning: 256-color support not detected.", "", false},
 		"the end":         {"exceeded retry limit, last status: 429 Too Many Requests", "", false},
 		"a number":        {"listening on port 5001, retry policy loaded", "", false},
@@ -36,6 +40,25 @@ func TestRetriesAreReadFromStandardError(t *testing.T) {
 				t.Errorf("got %q, kept %t", got, kept)
 			}
 		})
+	}
+}
+
+func TestFurtherLinesOfALogAreOmitted(t *testing.T) {
+	retries := 0
+	keeps := runner.Stderr(func(runner.Retry) { retries++ })
+	for _, tc := range []struct {
+		line string
+		want bool
+	}{
+		{"  indented", true}, {"[2026-11-23T01:42:01.743Z] [DEBUG] Experiments loaded {", false}, {"  flags: []", false}, {"}", false}, {"", false},
+		{"    at retry (x.js:503:1)", false}, {"Error: the key is wrong", true}, {"    at open (x.js:503:1)", true},
+	} {
+		if got := keeps(tc.line); got != tc.want {
+			t.Errorf("%q: kept %t", tc.line, got)
+		}
+	}
+	if retries != 0 {
+		t.Errorf("%d retries", retries)
 	}
 }
 
@@ -69,11 +92,14 @@ func TestRetriesWithoutProgressEndTheTurn(t *testing.T) {
 	count.Parser, count.Limits.Retries = runner.ParserCodexJSONL, 3
 	duration := count
 	duration.Limits.Retries, duration.Limits.Retrying = 1<<30, 50*time.Millisecond
-	for name, def := range map[string]runner.Definition{"count": count, "duration": duration} {
-		t.Run(name, func(t *testing.T) {
+	for key, def := range map[string]runner.Definition{"limits.retries": count, "limits.retrying": duration} {
+		t.Run(key, func(t *testing.T) {
 			h := &record{}
 			out, err := openSession(t, def, "").Turn(t.Context(), prompt("x"), h)
 			checkError(t, err, runner.CodeUnavailable, "overloaded (529)")
+			if e, ok := errors.AsType[*runner.Error](err); ok && (!strings.Contains(e.Message, "("+key+")") || !strings.HasSuffix(e.Remedy, key+" in the configuration")) {
+				t.Errorf("%q, %q", e.Message, e.Remedy)
+			}
 			if out.Status != runner.OutcomeFailed || len(eventsOf[runner.Retry](h)) == 0 {
 				t.Errorf("%+v", out)
 			}

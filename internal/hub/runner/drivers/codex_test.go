@@ -198,7 +198,7 @@ func TestCodexItemsBecomeToolCallsAndText(t *testing.T) {
 			t.Error(id, diff)
 		}
 	}
-	if h.Notices() != "careful\nthe model did not answer: stream lost; the agent tries again\n" {
+	if h.Notices() != "careful\nthe model did not answer: stream lost; try 1\n" {
 		t.Errorf("notices %q", h.Notices())
 	}
 	if len(out.Denials) != 1 || out.Denials[0].ID != "d" {

@@ -420,7 +420,7 @@ func (s *Session) gaveUp(ctx context.Context, err error, t *Turn) ending {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if errors.Is(err, process.ErrRetries) {
+	if errors.Is(err, process.ErrRetries) || errors.Is(err, process.ErrRetryTime) {
 		return failed(s.o.Definition.RetriesError(err, t.refusal()))
 	}
 	if errors.Is(err, process.ErrRunTime) || errors.Is(err, process.ErrIdle) {
