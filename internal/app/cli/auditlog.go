@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/parleyhub/parley/agent"
@@ -110,6 +112,31 @@ func eachRecord(dir string, d *auditDamage, do func(audit.Record) error) error {
 		}
 	}
 	return nil
+}
+
+// threadID returns the thread of the log in dir that given names.
+func threadID(ctx context.Context, dir, given string) (string, error) {
+	return idKind{
+		noun: "thread",
+		find: func(_ context.Context, part string, limit int) (found []string, _ error) {
+			err := eachRecord(dir, new(auditDamage), func(rec audit.Record) error {
+				if rec.Envelope == nil {
+					return nil
+				}
+				id := rec.Envelope.Thread()
+				known := slices.Index(found, id)
+				switch {
+				case !hasPrefixFold(id, part) && !hasSuffixFold(id, part):
+				case known >= 0: // the newest first
+					found = slices.Insert(slices.Delete(found, known, known+1), 0, id)
+				default:
+					found = slices.Insert(found, 0, id)[:min(len(found)+1, limit)]
+				}
+				return nil
+			})
+			return found, err
+		},
+	}.resolve(ctx, given)
 }
 
 // senderOf returns the identity that an envelope claims for its sender.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,29 @@ func TestIDsAreCompletedFromTheHub(t *testing.T) {
 	}
 	if got := newSetup(t).completions(t, "swarm", "show", ""); len(got) != 0 {
 		t.Errorf("without a hub %q is offered", got)
+	}
+}
+
+// A shell offers files only where a file is meant, and the values of every flag that has only a few.
+func TestEveryFlagHasACompletion(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	for _, tt := range []struct{ line, want string }{
+		{"agents --format ", "json pretty"}, {"start --durability ", "always commit fast"}, {"network work --state ", "claimed completed dead discarded queued"},
+		{"config show ", "hub mcp"}, {"tasks --limit ", ""}, {"send --timeout ", ""}, {"agents ", ""}, {"doc share d a ", "none owner reader writer"},
+	} {
+		got := p.completions(t, strings.Split(tt.line, " ")...)
+		slices.Sort(got)
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%q: %q", tt.line, got)
+		}
+	}
+	for line, directive := range map[string]string{
+		"tasks --limit ": ":4", "agents ": ":4", "send --dir ": ":16", "man ": ":16", "swarm run --plan ": ":0", "--config ": ":0", "loop run ": ":0",
+	} {
+		if o := p.run(t, append([]string{"__complete"}, strings.Split(line, " ")...)...); !strings.Contains(o.stdout, directive+"\n") {
+			t.Errorf("%q: %+v", line, o)
+		}
 	}
 }
 

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -44,6 +46,38 @@ func (a *app) complete(cmd *cobra.Command, flag string, from candidates) {
 func completeWords(cmd *cobra.Command, flag string, words ...string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the caller has defined the flag
+	}
+}
+
+// The flags and commands whose values are paths. All others that have no completion of their own take no files.
+var (
+	dirFlagNames  = []string{"dir", "data-dir", "project"}
+	fileFlagNames = []string{"config", "plan", "socket"}
+	dirCommands   = []string{"man"}
+)
+
+// completeRest makes the shell offer files only where a file is meant.
+func completeRest(cmd *cobra.Command) {
+	flags := func(f *pflag.Flag) {
+		if _, ok := cmd.GetFlagCompletionFunc(f.Name); ok || f.Value.Type() == "bool" || slices.Contains(fileFlagNames, f.Name) {
+			return
+		}
+		directive := cobra.ShellCompDirectiveNoFileComp
+		if slices.Contains(dirFlagNames, f.Name) {
+			directive = cobra.ShellCompDirectiveFilterDirs
+		}
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(nil, directive)) // it has none
+	}
+	cmd.NonInheritedFlags().VisitAll(flags)
+	if cmd.ValidArgsFunction == nil && len(cmd.ValidArgs) == 0 && !cmd.HasSubCommands() {
+		directive := cobra.ShellCompDirectiveNoFileComp
+		if slices.Contains(dirCommands, cmd.Name()) {
+			directive = cobra.ShellCompDirectiveFilterDirs
+		}
+		cmd.ValidArgsFunction = cobra.FixedCompletions(nil, directive)
+	}
+	for _, c := range cmd.Commands() {
+		completeRest(c)
 	}
 }
 

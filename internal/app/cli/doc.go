@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/documents"
 )
@@ -74,8 +75,16 @@ func onDocumentLike[T any](ctx context.Context, c *client.Client, given string, 
 	if !ok || rpc.Details().Code != codeDocumentNotFound {
 		return v, err
 	}
-	name, lookup := idKind{noun: "document", find: inList(c.Documents)}.resolve(ctx, given)
-	if lookup != nil || name == given || given == latest { // documents have no order, so none is the latest
+	names, lookup := c.Documents(ctx)
+	if lookup != nil || given == latest { // documents have no order, so none is the latest
+		return v, cmp.Or(lookup, err)
+	}
+	name, lookup := idKind{noun: "document", find: inList(func(context.Context) ([]string, error) { return names, nil })}.resolve(ctx, given)
+	if near := didYouMean(given, names); lookup == nil && name == given && near != "" {
+		lookup = &failure{Exit: exitNotFound, Kind: "document-not-found", Message: fmt.Sprintf("there is no document %q; %s", given, strings.TrimSpace(near)),
+			Remedy: "list them with: " + local.Program() + " doc list; the first edit creates one"}
+	}
+	if lookup != nil || name == given {
 		return v, cmp.Or(lookup, err)
 	}
 	return do(ctx, name)
@@ -131,6 +140,7 @@ Without an index, text and values are appended, and delete removes the key.`
 		}
 		return usage("unexpected argument %q: put all edits into one JSON array", args[2])
 	}
+	cmd.ValidArgsFunction = a.completeFirst(documentNames)
 	cmd.Flags().StringArrayVar(&set, "set", nil, "set `path=value`, the path with dots; the value is JSON, or else text")
 	cmd.Flags().StringArrayVar(&text, "text", nil, "append to a text, `path=text`")
 	return cmd
@@ -259,6 +269,15 @@ hub's token can use any name; an agent of a peer is NAME@KEY, which is verified.
 			return usage("share needs a document, or a document, an agent and a role")
 		}
 		return nil
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return a.ask(cmd, documentNames)
+		case 2:
+			return []string{string(documents.RoleReader), string(documents.RoleWriter), string(documents.RoleOwner), "none"}, cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return cmd
 }

@@ -3,12 +3,16 @@
 package cli_test
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/cli"
 )
@@ -83,8 +87,59 @@ func TestEveryFormOfOtherIDsIsAccepted(t *testing.T) {
 	p.run(t, "doc", "edit", "planning", "--set", "m.k=1")
 	p.run(t, "doc", "edit", "plants", "--set", "m.k=2")
 	want(t, p.run(t, "doc", "show", "plann"), 0, `"k": 1`)
+	if o := p.run(t, "doc", "show", "pnatls"); o.code != 4 || !strings.Contains(o.stderr, `did you mean "plants"?`) {
+		t.Errorf("an unknown name: %+v", o)
+	}
 	if o := p.run(t, "doc", "show", "plan"); o.code != 2 || !strings.Contains(o.stderr, "planning\n") {
 		t.Errorf("an ambiguous name: %+v", o)
+	}
+}
+
+func TestEveryFormOfAPeersNameIsAccepted(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	keys := map[string]string{}
+	for _, name := range []string{"berlin", "bern", "oslo"} {
+		keys[name] = identity.Generate().Public().String()
+		want(t, p.run(t, "peers", "pair", keys[name], "--name", name), 0, "paired with "+name)
+	}
+	for given, message := range map[string]string{"ber": "more than one peer:\n  ber", "osl0": `did you mean "oslo"?`, "latest": "no peer is called"} {
+		if o := p.run(t, "peers", "remove", given); o.code != 2 || !strings.Contains(o.stderr, message) {
+			t.Errorf("%s: %+v", given, o)
+		}
+	}
+	if got := p.completions(t, "peers", "remove", ""); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"berlin", "bern", "oslo"}) {
+		t.Errorf("offered: %q", got)
+	}
+	want(t, p.run(t, "peers", "remove", "berl"), 0, "removed berlin\n")
+	want(t, p.run(t, "peers", "remove", keys["oslo"][:12]), 0, "removed oslo\n")
+}
+
+func TestEveryFormOfAListIsAccepted(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	if o := p.run(t, "loop", "status", "latest"); o.code != 4 || !strings.Contains(o.stderr, "there is no list yet") {
+		t.Errorf("%+v", o)
+	}
+	var paths []string
+	for _, name := range []string{"cleanup.md", "clients.md"} {
+		paths = append(paths, filepath.Join(p.dir, name))
+		if err := os.WriteFile(paths[len(paths)-1], []byte("- [ ] work on "+name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(t, p.run(t, "loop", "run", paths[len(paths)-1], "--agent", "words"), 0, "completed")
+	}
+	want(t, p.run(t, "loop", "status", "latest"), 0, "clients.md")
+	want(t, p.run(t, "loop", "status", "cle"), 0, "cleanup.md")
+	want(t, p.run(t, "loop", "stop", paths[0][:len(paths[0])-1]), 0, "No loop is running on this list.")
+	if o := p.run(t, "loop", "status", "cl"); o.code != 2 || !strings.Contains(o.stderr, paths[0]+"\n") {
+		t.Errorf("an ambiguous name: %+v", o)
+	}
+	if o := p.run(t, "loop", "status", "celanup.md"); o.code != 4 || !strings.Contains(o.stderr, `did you mean "cleanup.md"?`) {
+		t.Errorf("an unknown name: %+v", o)
+	}
+	if got := p.completions(t, "loop", "status", ""); !slices.Equal(got, []string{paths[1], paths[0]}) {
+		t.Errorf("offered: %q", got)
 	}
 }
 
@@ -113,7 +168,7 @@ func TestUnknownNamesGetASuggestion(t *testing.T) {
 	}{
 		{[]string{"send", "ecko", "hi"}, `did you mean "echo"?`}, {[]string{"send", "hos", "hi"}, `did you mean "hostile"?`},
 		{[]string{"task", "shwo"}, `did you mean "show"?`}, {[]string{"swarm", "run", "--agents", "word", "x"}, `did you mean "words"?`},
-		{[]string{"tasks", "--agent", "wrds"}, ""},
+		{[]string{"tasks", "--agent", "wrds"}, `did you mean "words"?`},
 	} {
 		if o := p.run(t, tt.args...); !strings.Contains(o.stderr, tt.want) {
 			t.Errorf("%q: %+v", tt.args, o)

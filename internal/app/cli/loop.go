@@ -94,6 +94,7 @@ also after it was killed. --retry takes up the items that were given up.`
 	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "swarm", agentIDs)
+	a.completeLoops(cmd)
 	return cmd
 }
 
@@ -356,10 +357,14 @@ func makeStateDir(dir string) error {
 
 // stateFileOf returns the state file of the loop that the arguments name. If the loop has
 // never run, the file does not exist; that is an error unless the list exists.
-func (a *app) stateFileOf(queue string, args []string) (string, error) {
+func (a *app) stateFileOf(ctx context.Context, queue string, args []string) (string, error) {
 	path, name := "", "the queue "+queue
 	if queue == "" {
-		path, name = args[0], args[0]
+		var err error
+		if path, err = a.listLike(ctx, args[0]); err != nil {
+			return "", err
+		}
+		name = path
 	}
 	dir, _, err := a.stateDir(queue, path)
 	if err != nil {
@@ -376,11 +381,40 @@ func (a *app) stateFileOf(queue string, args []string) (string, error) {
 	return filepath.Join(dir, "state.json"), nil
 }
 
+// listLike returns the list that given names: a path; or, of the lists that a loop has worked on, the beginning of the
+// name or path of only one, or "latest".
+func (a *app) listLike(ctx context.Context, given string) (string, error) {
+	if _, err := os.Stat(given); err == nil {
+		return given, nil
+	}
+	loops, err := a.loops(ctx)
+	if err != nil {
+		return "", err
+	}
+	loops = slices.DeleteFunc(loops, func(l loopInfo) bool { return l.List == "" })
+	found, err := idKind{
+		noun: "list",
+		find: func(_ context.Context, part string, limit int) (found []string, _ error) {
+			for _, l := range loops {
+				if len(found) < limit && (hasPrefixFold(l.List, part) || hasPrefixFold(filepath.Base(l.List), part)) {
+					found = append(found, l.List)
+				}
+			}
+			return found, nil
+		},
+	}.resolve(ctx, given)
+	if near := didYouMean(given, idsOf(loops, func(l loopInfo) string { return filepath.Base(l.List) })); err == nil && found == given && near != "" {
+		return "", &failure{Exit: exitNotFound, Kind: "loop-not-found", Message: fmt.Sprintf("no loop has run on %s; %s", given, strings.TrimSpace(near)),
+			Remedy: "list them with: " + a.self() + " loop list"}
+	}
+	return found, err
+}
+
 // loopSubcommand returns a command on the loop that its arguments name: run gets the loop's state file.
 func (a *app) loopSubcommand(name, short string, run func(file string, running bool) error) *cobra.Command {
 	queue := ""
-	cmd := command(name+" LIST|--queue NAME", short, func(_ *cobra.Command, args []string) error {
-		file, err := a.stateFileOf(queue, args)
+	cmd := command(name+" LIST|--queue NAME", short, func(cmd *cobra.Command, args []string) error {
+		file, err := a.stateFileOf(cmd.Context(), queue, args)
 		if err != nil {
 			return err
 		}
@@ -392,6 +426,7 @@ func (a *app) loopSubcommand(name, short string, run func(file string, running b
 	})
 	cmd.Args = func(cmd *cobra.Command, args []string) error { return listOrQueue(queue)(cmd, args) }
 	cmd.Flags().StringVar(&queue, "queue", "", "the loop of this queue of the agents' network")
+	a.completeLoops(cmd)
 	return cmd
 }
 

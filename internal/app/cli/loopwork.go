@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -135,8 +136,7 @@ func (w *loopWork) stop(ctx context.Context) error {
 		})
 	case swarm != "":
 		return w.app.stopStarted(ctx, "swarm "+shortID(swarm), "swarm stop "+swarm, func(ctx context.Context) error {
-			_, err := w.StopSwarm(ctx, swarm, "with the loop")
-			return err
+			return w.app.stopSwarm(ctx, w.Client, swarm, "with the loop")
 		})
 	}
 	return nil
@@ -152,6 +152,9 @@ func (a *app) stopStarted(ctx context.Context, what, command string, stop func(c
 	if err == nil {
 		a.note("%s is stopped", what)
 		return nil
+	}
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
 	}
 	if context.Cause(ctx) == errInterrupted { //nolint:errorlint // the cause itself
 		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: what + " keeps running", Remedy: "stop it with: " + a.self() + " " + command}
@@ -195,27 +198,61 @@ type loopInfo struct {
 
 func (a *app) loopListCommand() *cobra.Command {
 	return command("list", "List the loops, running and stopped, and their progress", func(cmd *cobra.Command, _ []string) error {
-		cfg, err := a.load()
+		loops, err := a.loops(cmd.Context())
 		if err != nil {
 			return err
 		}
-		found, err := filepath.Glob(filepath.Join(cfg.DataDir, "loops", "*", loopRecordFile))
-		if err != nil {
-			return err
-		}
-		loops := []loopInfo{}
-		for _, file := range found {
-			info, err := readLoop(cmd.Context(), file)
-			if err != nil {
-				a.note("%s: %v", filepath.Dir(file), err)
-				continue
-			}
-			loops = append(loops, info)
-		}
-		slices.SortStableFunc(loops, func(x, y loopInfo) int { return y.Updated.Compare(x.Updated) })
 		a.loopsListing(time.Now()).print(a, a.stdout, loops)
 		return nil
 	})
+}
+
+// loops returns the loops that have run, the one that changed last first.
+func (a *app) loops(ctx context.Context) ([]loopInfo, error) {
+	cfg, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	found, err := filepath.Glob(filepath.Join(cfg.DataDir, "loops", "*", loopRecordFile))
+	if err != nil {
+		return nil, err
+	}
+	loops := []loopInfo{}
+	for _, file := range found {
+		info, err := readLoop(ctx, file)
+		if err != nil {
+			a.note("%s: %v", filepath.Dir(file), err)
+			continue
+		}
+		loops = append(loops, info)
+	}
+	slices.SortStableFunc(loops, func(x, y loopInfo) int { return y.Updated.Compare(x.Updated) })
+	return loops, nil
+}
+
+// completeLoops completes the list and --queue with those of loops that have run. A list may be any file, too.
+func (a *app) completeLoops(cmd *cobra.Command) {
+	known := func(name func(loopInfo) string) (words []string) {
+		loops, _ := a.loops(cmd.Context()) // no completion is better than an error
+		for _, l := range loops {
+			if name(l) != "" {
+				words = append(words, described(name(l), fmt.Sprintf("%d done, %d open, %d given up", l.Completed, l.Open, l.GivenUp)))
+			}
+		}
+		return words
+	}
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return known(func(l loopInfo) string { return l.List }), cobra.ShellCompDirectiveDefault
+	}
+	complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return known(func(l loopInfo) string { return l.Queue }), cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc("queue", complete); err != nil {
+		panic(err) // the caller has defined the flag
+	}
 }
 
 func (a *app) loopsListing(now time.Time) listing[loopInfo] {

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,6 +43,38 @@ func TestCtrlCStopsTheWorkOfALoopAndOfASwarm(t *testing.T) {
 		}
 	}
 	want(t, p.run(t, "loop", "run", path, "--agent", "words"), 0, "completed  think")
+}
+
+// The second Ctrl-C exits while the work that the command has started still runs, and says how to stop it.
+func TestASecondCtrlCSaysThatTheWorkGoesOn(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	path := filepath.Join(p.dir, "TODO.md")
+	if err := os.WriteFile(path, []byte("- [ ] think\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		next string // a pattern of the command that the message names
+	}{
+		{[]string{"send", "deaf", "think"}, "task show"}, {[]string{"loop", "run", path, "--agent", "deaf"}, "task cancel"}, {[]string{"loop", "run", path, "--swarm", "deaf"}, "swarm stop|tasks --state working"},
+		{[]string{"swarm", "run", "--agents", "deaf", "think"}, "swarm stop|tasks --state working"}, {[]string{"swarm", "run", "--planner", "deaf", "think"}, "task cancel"},
+	} {
+		s, signals := newScreen(t), make(chan os.Signal, 1)
+		code := s.run(p, nil, signals, tt.args...)
+		for ready := false; !ready; { // to ignore the signal
+			page := decode[dialect.TaskPage](t, p.run(t, "--format", "json", "tasks", "--state", "working"))
+			ready = len(page.Tasks) == 1 && strings.Contains(page.Tasks[0].Status.Message.Text(), "429")
+		}
+		signals <- os.Interrupt
+		s.await("a second Ctrl-C exits")
+		signals <- os.Interrupt
+		text := s.await("<end>")
+		if c := <-code; c != 130 || !regexp.MustCompile(tt.next).MatchString(text) || strings.Contains(text, "is stopped\x1b") {
+			t.Errorf("%q: exit %d, %q", tt.args, c, text)
+		}
+		await(t, p, dialect.StateWorking, 0)
+	}
 }
 
 // await blocks until a number of tasks are in a state.

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coder/acp-go-sdk"
 	"go.uber.org/goleak"
@@ -64,6 +67,10 @@ func agent(kind string) int {
 		}
 		defer w.Close()
 		io.Copy(io.Discard, r) //nolint:errcheck // nothing is written
+	case "deaf": // does not end when it is asked to, from its first retry on
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Fprintln(os.Stderr, "Attempt 1 failed with status 429. Retrying with backoff...")
+		time.Sleep(time.Hour)
 	case "refused": // its model server has refused two requests
 		fmt.Fprintln(os.Stderr, "Attempt 1 failed with status 429. Retrying with backoff...")
 		fmt.Fprintln(os.Stderr, "Attempt 2 failed with status 429. Retrying with backoff...")
@@ -183,6 +190,7 @@ agents:
   vibe: {disabled: true}
   words: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: words}}}
   hangs: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: hangs}}, stop: {signals: [TERM], grace: 100ms}}
+  deaf: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: deaf}}, stop: {signals: [TERM], grace: 2s}}
   refused: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: refused}}}
   leaks: {driver: exec, command: "{exe}", parser: claude-stream, env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: leaks, PARLEY_TEST_API_TOKEN: plain-looking-value}}}
   fails: {driver: exec, command: "{exe}", env: {set: {GOCOVERDIR: "{cover}", GORACE: "atexit_sleep_ms=0", PARLEY_TEST_AGENT: fails}}}

@@ -225,21 +225,58 @@ func statusOf(now *dialect.PeersStatus, key string) *dialect.PeerStatus {
 }
 
 func (a *app) peersRemoveCommand() *cobra.Command {
-	return command("remove PEER", "End the pairing with a hub, by its name or key",
-		func(_ *cobra.Command, args []string) error {
+	cmd := command("remove PEER", "End the pairing with a hub, by its name or key",
+		func(cmd *cobra.Command, args []string) error {
 			list, _, err := a.allowList()
 			if err != nil {
 				return err
 			}
-			for _, e := range list.Entries() {
-				if e.Key.String() != strings.ToLower(args[0]) && peers.NameOf(e) != args[0] {
-					continue
-				}
-				if _, err := list.Remove(e.Key); err != nil {
-					return peersFailure(err)
-				}
-				return a.print(peerOf(e), func() { fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e)) })
+			e, err := a.findPeer(cmd.Context(), list.Entries(), args[0])
+			if err != nil {
+				return err
 			}
-			return &failure{Exit: exitUsage, Kind: "usage", Message: fmt.Sprintf("no peer is called %q", args[0]), Remedy: "see: " + a.self() + " peers list"}
+			if _, err := list.Remove(e.Key); err != nil {
+				return peersFailure(err)
+			}
+			return a.print(peerOf(e), func() { fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e)) })
 		})
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		if list, _, err := a.allowList(); err == nil && len(args) == 0 { // no completion is better than an error
+			for _, e := range list.Entries() {
+				names = append(names, described(peers.NameOf(e), strings.TrimSpace(e.Key.String()[:8]+" "+e.Address)))
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+// findPeer returns the peer that given names: by its name or key, or by a beginning of one that no other peer has.
+func (a *app) findPeer(ctx context.Context, entries []identity.Entry, given string) (identity.Entry, error) {
+	names := idsOf(entries, peers.NameOf)
+	at := slices.IndexFunc(entries, func(e identity.Entry) bool {
+		return peers.NameOf(e) == given || strings.EqualFold(e.Key.String(), given)
+	})
+	if at < 0 && given != latest { // peers have no order, so none is the latest
+		name, err := idKind{
+			noun: "peer",
+			find: func(_ context.Context, part string, limit int) (found []string, _ error) {
+				for _, e := range entries {
+					if name := peers.NameOf(e); len(found) < limit && (hasPrefixFold(name, part) || hasPrefixFold(e.Key.String(), part)) {
+						found = append(found, name)
+					}
+				}
+				return found, nil
+			},
+		}.resolve(ctx, given)
+		if err != nil {
+			return identity.Entry{}, err
+		}
+		at = slices.Index(names, name)
+	}
+	if at < 0 {
+		return identity.Entry{}, &failure{Exit: exitUsage, Kind: "usage",
+			Message: strings.TrimRight(fmt.Sprintf("no peer is called %q; %s", given, didYouMean(given, names)), "; "), Remedy: "see: " + a.self() + " peers list"}
+	}
+	return entries[at], nil
 }

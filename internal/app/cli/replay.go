@@ -52,6 +52,9 @@ func (a *app) replayCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if f.filter.Thread, err = threadID(cmd.Context(), daemon.AuditDir(cfg.DataDir), f.filter.Thread); err != nil {
+				return err
+			}
 			if f.send {
 				return a.resend(cmd.Context(), cfg, f)
 			}
@@ -69,8 +72,8 @@ func (a *app) replayCommand() *cobra.Command {
 	flags.StringVar(&f.event, "event", "", "only this event: "+strings.Join(auditEvents, ", "))
 	flags.StringVar(&f.kind, "type", "", "only envelopes of this type: "+strings.Join(messageTypes(), ", "))
 	flags.StringVar(&f.filter.Agent, "agent", "", "only envelopes from or to this agent")
-	flags.StringVar(&f.filter.Thread, "thread", "", "only envelopes of this thread (correlation id)")
-	flags.StringVar(&f.since, "since", "", "only records since then: 2h, 3d, or 2026-11-21T06:00:00Z")
+	flags.StringVar(&f.filter.Thread, "thread", "", "only envelopes of this thread (correlation id, or a part of it)")
+	flags.StringVar(&f.since, "since", "", "only records since then: 2h, 3d, a number of seconds, or 2026-11-21T06:00:00Z")
 	flags.StringVar(&f.until, "until", "", "only records before then")
 	flags.BoolVar(&f.filter.Failed, "failed", false, "only failures and refusals")
 	flags.IntVar(&f.filter.Latest, "limit", 50, "how many records, the last ones; 0 for all")
@@ -115,6 +118,9 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 		return t, nil
 	}
 	d, err := config.ParseDuration(text)
+	if n, ok := bareNumber(text, time.Second); ok {
+		d, err = n, nil
+	}
 	if err != nil || d < 0 {
 		return time.Time{}, usage("%s %q is neither a duration such as 30m, 2h or 3d nor a time such as 2026-11-21T06:00:00Z", flag, text)
 	}

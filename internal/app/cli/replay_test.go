@@ -130,7 +130,10 @@ func TestReplayListsFiltersAndSendsAgain(t *testing.T) {
 		want func(audit.Record) bool
 		last int // how many of the matching records; 0: all
 	}{
-		"thread": {[]string{"--thread", thread}, func(r audit.Record) bool { return r.Envelope.CorrelationID == thread || r.Envelope.ID == thread }, 0},
+		"a part of a thread": {[]string{"--thread", thread[:len(thread)-1]}, func(r audit.Record) bool { return r.Envelope.Thread() == thread }, 0},
+		"the latest thread":  {[]string{"--thread", "latest"}, func(r audit.Record) bool { return r.Envelope.Thread() == all[len(all)-1].Envelope.Thread() }, 0},
+		"a number":           {[]string{"--since", "3600"}, func(audit.Record) bool { return true }, 0},
+		"thread":             {[]string{"--thread", thread}, func(r audit.Record) bool { return r.Envelope.CorrelationID == thread || r.Envelope.ID == thread }, 0},
 		"agent and type": {[]string{"--agent", "visitor", "--type", "response", "--limit", "1"},
 			func(r audit.Record) bool { return r.Envelope.Type == envelope.Response }, 1},
 		"limit": {[]string{"--limit", "2"}, func(audit.Record) bool { return true }, 2},

@@ -72,6 +72,9 @@ func (a *app) run(ctx context.Context, args []string, signals <-chan os.Signal) 
 		return exitOK
 	}
 	root := a.command()
+	if slices.Contains(args, cobra.ShellCompRequestCmd) || slices.Contains(args, cobra.ShellCompNoDescRequestCmd) {
+		completeRest(root)
+	}
 	root.SetArgs(args)
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)

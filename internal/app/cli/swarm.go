@@ -146,18 +146,54 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 			a.printWorkDir(tree, "")
 		})
 	}
-	if err := a.noteRemote(ctx, c, plan); err != nil {
-		return err
-	}
+	a.noteRemote(ctx, c, plan)
 	err = a.followSwarm(ctx, c, s)
 	if errors.Is(err, errInterrupted) {
 		err = cmp.Or(a.stopStarted(ctx, "swarm "+shortID(s.ID), "swarm stop "+s.ID, func(ctx context.Context) error {
-			_, err := c.StopSwarm(ctx, s.ID, "by Ctrl-C")
-			return err
+			return a.stopSwarm(ctx, c, s.ID, "by Ctrl-C")
 		}), err)
 	}
 	a.printWorkDir(cmp.Or(tree, swarmWorkDir(s)), dir.noProject)
 	return err
+}
+
+// stopInterval is the time between two looks at the tasks of a swarm that stops.
+const stopInterval = 100 * time.Millisecond
+
+// stopSwarm stops a swarm, and waits until its agents on this hub have stopped: the hub cancels their tasks, which takes
+// as long as their programs need to end.
+func (a *app) stopSwarm(ctx context.Context, c *client.Client, id, reason string) error {
+	if _, err := c.StopSwarm(ctx, id, reason); err != nil {
+		return err
+	}
+	ending := &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "the swarm is stopped, and its agents are still ending",
+		Remedy: "see: " + a.self() + " tasks --state working"}
+	for {
+		page, err := c.Tasks(ctx, dialect.TasksListParams{State: dialect.StateWorking, Limit: maxSwarmTasks})
+		switch {
+		case ctx.Err() != nil:
+			return ending
+		case err != nil:
+			return err
+		case !slices.ContainsFunc(page.Tasks, func(t dialect.Task) bool { return swarmOf(&t) == id }):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ending
+		case <-time.After(stopInterval):
+		}
+	}
+}
+
+// maxSwarmTasks is how many working tasks are looked at: more than agents run at a time.
+const maxSwarmTasks = 1000
+
+// swarmOf returns the id of the swarm for which a task works, "" without one.
+func swarmOf(task *dialect.Task) string {
+	s, _ := task.Metadata["swarm"].(map[string]any)
+	id, _ := s["id"].(string)
+	return id
 }
 
 // swarmDir returns where the agents of a swarm work: a plan may have a directory, which the flags override.
@@ -184,14 +220,16 @@ func swarmWorkDir(s *swarm.Session) hub.WorkDir {
 	return hub.WorkDir{Path: s.Directory.Path, Policy: runner.WorkDirFixed}
 }
 
-// noteRemote says which agents cannot see the directory of a plan.
-func (a *app) noteRemote(ctx context.Context, c *client.Client, plan swarm.Plan) error {
+// noteRemote says which agents cannot see the directory of a plan. Without a list of the agents it says nothing: the
+// swarm runs already.
+func (a *app) noteRemote(ctx context.Context, c *client.Client, plan swarm.Plan) {
 	if plan.Directory == nil || a.json() {
-		return nil
+		return
 	}
 	agents, err := c.Agents(ctx, false)
 	if err != nil {
-		return err
+		a.debugf("which agents are remote is unknown: %v", err)
+		return
 	}
 	var remote []string
 	for _, agent := range agents {
@@ -202,7 +240,6 @@ func (a *app) noteRemote(ctx context.Context, c *client.Client, plan swarm.Plan)
 	if len(remote) > 0 {
 		a.note("note: agents of other computers cannot see %s: %s", tilde(plan.Directory.Path), strings.Join(remote, ", "))
 	}
-	return nil
 }
 
 // swarmPlan returns the plan of the flags, without the sub-tasks that a planner adds.

@@ -34,7 +34,11 @@ func (a *app) tasksCommand() *cobra.Command {
 			if p.ContextID, err = contextID(ctx, c, p.ContextID, false); err != nil {
 				return nil, err
 			}
-			return tasksUpTo(ctx, c, p)
+			page, err := tasksUpTo(ctx, c, p)
+			if err == nil && len(page.Tasks) == 0 {
+				a.noteUnknownAgent(ctx, c, p.AgentID)
+			}
+			return page, err
 		}, a.printTasks))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if state != "" && !slices.Contains(taskStates, state) {
@@ -53,6 +57,18 @@ func (a *app) tasksCommand() *cobra.Command {
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "context", contextIDs)
 	return cmd
+}
+
+// noteUnknownAgent says that the hub has no such agent. That is no error: tasks outlive their agents.
+func (a *app) noteUnknownAgent(ctx context.Context, c *client.Client, id string) {
+	if id == "" {
+		return
+	}
+	agents, err := c.Agents(ctx, false)
+	known := idsOf(agents, func(agent dialect.Agent) string { return agent.ID })
+	if err == nil && !slices.Contains(known, id) {
+		a.note("%s", strings.TrimRight(fmt.Sprintf("There is no agent %q; %s", id, didYouMean(id, known)), "; "))
+	}
 }
 
 // tasksUpTo returns up to p.Limit tasks. It reads several pages where the hub ended a page
