@@ -189,7 +189,7 @@ func TestASwarmOfCLIsSurvivesAKilledAgent(t *testing.T) {
 			file := filepath.Join(home.Dir, "plan.json")
 			write(t, file, string(plan))
 			var s swarm.Session
-			parley(t, programs, home, &s, "swarm", "run", "--plan", file, "--format", "json")
+			parley(t, programs, home, &s, "swarm", "run", "--plan", file, "--scratch", "--format", "json")
 			killing.Wait()
 			judge(t, programs, home, &s, victim)
 		})

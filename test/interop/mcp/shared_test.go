@@ -351,7 +351,7 @@ func TestAgentsSeeTheToolsThatTheyMayUse(t *testing.T) {
 		{"noble", "every.echo", "web.echo mars.greet venus.greet"}, // L1 does not address L2
 		{"caged", "web.echo", "every.echo mars.greet venus.greet"},
 	} {
-		out, err := g.parley("send", c.id, g.address+"/mcp")
+		out, err := g.parley("send", c.id, g.address+"/mcp", "--scratch")
 		if err != nil {
 			t.Errorf("%s: %v", c.id, err)
 			continue
