@@ -304,10 +304,10 @@ func (l *Loaded) completeAgent(d *decoder, id string) {
 	}
 }
 
-// allowed reports whether a directory is below a root, after it has followed symbolic links.
+// allowed reports whether a directory is below a root or one of the hub's own, after it has followed symbolic links.
 func (l *Loaded) allowed(path string) bool {
-	roots := append(slices.Clone(l.WorkDirs.Roots), l.DataDir)
-	return slices.ContainsFunc(roots, func(root string) bool { return within(path, root) })
+	return NewTrust(l.DataDir).Owns(path) ||
+		slices.ContainsFunc(l.WorkDirs.Roots, func(root string) bool { return within(path, root) })
 }
 
 func within(path, root string) bool {

@@ -490,3 +490,41 @@ func TestMCPServersAreRead(t *testing.T) {
 		t.Errorf("%d headers", len(got))
 	}
 }
+
+func TestWhyNoConfigurationIsRead(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	long := filepath.Join(dir, strings.Repeat("x", 300))
+	for name, test := range map[string]struct {
+		home    string
+		opts    config.Options
+		code    config.Code
+		message string
+	}{
+		"no home":                  {home: "", code: config.CodeNoHome, message: "HOME is not set"},
+		"a relative home":          {home: "home", code: config.CodeNoHome, message: "HOME is not an absolute path"},
+		"a file as the home":       {home: file},
+		"a home that is absent":    {home: filepath.Join(dir, "none")},
+		"a missing file":           {home: dir, opts: config.Options{File: filepath.Join(dir, "none")}, code: config.CodeUnreadable, message: "there is no configuration file"},
+		"a directory":              {home: dir, opts: config.Options{File: dir}, code: config.CodeUnreadable, message: "is a directory"},
+		"a long name":              {home: dir, opts: config.Options{Overrides: []config.Override{{Key: "dataDir", Value: long}}}, code: config.CodeUnreadable, message: "too long"},
+		"no home, but a directory": {home: "home", opts: config.Options{Overrides: []config.Override{{Key: "dataDir", Value: dir}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", test.home)
+			test.opts.LookupEnv = func(string) (string, bool) { return "", false }
+			_, err := config.Load(test.opts)
+			e, _ := errors.AsType[*config.Error](err)
+			switch {
+			case test.code == "" && err != nil:
+				t.Error(err)
+			case test.code == "":
+			case e == nil || e.Code != test.code || !strings.Contains(e.Message, test.message) || e.Remedy == "" || strings.Contains(e.Message, "open "):
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}

@@ -13,6 +13,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // Variable is an environment variable that sets one key.
@@ -75,16 +78,45 @@ type Loaded struct {
 	home    string
 }
 
-// ErrNoHome means that the user has no home directory, where the data directory is by default.
-var ErrNoHome = errors.New("the home directory is unknown (HOME is not set), and no data directory is named")
+// Code is the kind of an [Error].
+type Code string
 
-// ErrUnreadable means that the user may not read the configuration, as in another user's data directory. Its text ends
-// before the path.
-var ErrUnreadable = errors.New("your user may not read the configuration")
+// The codes of an [Error].
+const (
+	CodeNoHome     Code = "no-home"    // the user has no home directory, where the data directory is by default
+	CodeForbidden  Code = "forbidden"  // the user may not read the file, as in another user's data directory
+	CodeUnreadable Code = "unreadable" // the file that the user has named does not exist, or cannot be read
+)
+
+// Error is why no configuration was read.
+type Error = fault.UserError[Code]
+
+func noHome(why string) *Error {
+	return &Error{Code: CodeNoHome, Message: "the home directory is unknown (" + why + "), and no data directory is named",
+		Remedy: "set HOME, or name a data directory with --data-dir or PARLEY_DATA_DIR"}
+}
 
 // names reports whether the environment or a flag sets a key.
 func (opts Options) names(key string) bool {
 	return slices.ContainsFunc(overrides(opts), func(o layered) bool { return o.Key == key })
+}
+
+// OnlySocket returns the socket that the environment or a flag names without a data directory, "" otherwise.
+func (opts Options) OnlySocket() string {
+	if opts.LookupEnv == nil {
+		opts.LookupEnv = os.LookupEnv
+	}
+	socket := ""
+	for _, o := range overrides(opts) {
+		switch o.Key {
+		case "dataDir":
+			return ""
+		case "socket.path":
+			socket = o.Value
+		}
+	}
+	home, _ := os.UserHomeDir() // without one there is no ~
+	return absolute(socket, cmp.Or(opts.Home, home), "")
 }
 
 // Names reports whether the command line or the environment, and not only the file, sets a key.
@@ -109,7 +141,12 @@ func Load(opts Options) (*Loaded, error) {
 	if opts.Home == "" {
 		home, err := os.UserHomeDir()
 		if err != nil && !opts.names("dataDir") {
-			return nil, ErrNoHome
+			return nil, noHome("HOME is not set")
+		}
+		if err == nil && !filepath.IsAbs(home) { // it would be another one in each directory
+			if home = ""; !opts.names("dataDir") {
+				return nil, noHome("HOME is not an absolute path")
+			}
 		}
 		opts.Home = home // "" if the data directory is named: only ~ needs it
 	}
@@ -162,22 +199,32 @@ func (l *Loaded) locate(opts Options) (named bool) {
 
 func (l *Loaded) read(named bool) ([]byte, error) {
 	f, err := os.Open(l.File)
-	if errors.Is(err, fs.ErrNotExist) && !named {
-		return nil, nil
-	}
-	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("%w %s", ErrUnreadable, l.File)
+	if !named && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, local.ErrNotDir)) {
+		return nil, nil // where there is no directory, the use of the data directory fails
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
+		return nil, l.unreadable(err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
+		return nil, l.unreadable(err)
 	}
 	l.Found = true
 	return data, nil
+}
+
+func (l *Loaded) unreadable(err error) *Error {
+	e := &Error{Code: CodeUnreadable, Message: fmt.Sprintf("the configuration %s cannot be read: %s", l.File, local.Reason(err)),
+		Remedy: "name another file with --config or " + FileVariable + ", or another data directory with --data-dir", Err: err}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		e.Code, e.Message = CodeForbidden, "your user may not read the configuration "+l.File
+		e.Remedy = "if the data directory is another user's, name one of your own with --data-dir or PARLEY_DATA_DIR"
+	case errors.Is(err, fs.ErrNotExist):
+		e.Message = "there is no configuration file " + l.File
+	}
+	return e
 }
 
 // layered is an override with its origin.

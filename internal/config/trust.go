@@ -19,6 +19,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // Trust is the list of the user's directories in which the agents of a hub may work, besides workdirs.roots. It is a
@@ -90,7 +91,7 @@ func decodeTrusted(data []byte) ([]string, error) {
 		return nil, fmt.Errorf("it has more than %d bytes", maxTrustFile)
 	}
 	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	if len(list.Directories) > maxTrusted {
 		return nil, fmt.Errorf("it has more than %d directories", maxTrusted)
@@ -105,15 +106,26 @@ func decodeTrusted(data []byte) ([]string, error) {
 	return slices.Compact(dirs), nil
 }
 
+var errDamaged = errors.New("it is not the JSON object that parley trust writes")
+
 func (t *Trust) unusable(err error) *TrustError {
-	e := &TrustError{Code: TrustUnusable, Message: "the list of trusted directories " + t.File() + " cannot be used: " + err.Error(),
+	reason := local.Reason(err)
+	if errors.Is(err, errDamaged) {
+		reason = errDamaged.Error()
+	}
+	e := &TrustError{Code: TrustUnusable, Message: "the list of trusted directories " + t.File() + " cannot be used: " + reason,
 		Remedy: "correct the file, or remove it and trust the directories again", Err: err}
-	if errors.Is(err, fs.ErrPermission) {
-		e.Message = "the list of trusted directories " + t.File() + " cannot be used: permission denied"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
 		e.Remedy = "change the permissions of the file and its directory"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errWrite):
+		e.Remedy = "make room or let your user write in " + t.dataDir + ", or name another data directory with --data-dir"
 	}
 	return e
 }
+
+// errWrite is in the chain of an error of writing the list.
+var errWrite = errors.New("the list cannot be written")
 
 // Check returns the absolute path of a directory without symbolic links, or the reason why it cannot be trusted.
 func (t *Trust) Check(dir string) (string, error) {
@@ -207,9 +219,12 @@ func below(path, root string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// Owns reports whether a directory is in the hub's data directory, where agents may work without trust.
+// Owns reports whether a directory is one of the hub's own, in which agents may work without trust.
 func (t *Trust) Owns(dir string) bool {
-	return within(dir, t.dataDir) && realPath(dir) != realPath(t.dataDir)
+	return slices.ContainsFunc(runner.OwnDirs(), func(name string) bool {
+		root := filepath.Join(t.dataDir, name)
+		return within(dir, root) && realPath(dir) != realPath(root)
+	})
 }
 
 // Add trusts a directory and everything below it from now on. It returns the directory's path without symbolic links,
@@ -261,13 +276,16 @@ func (t *Trust) Covers(dir string) (bool, error) {
 // change replaces the list by what edit returns; nil leaves it. It holds the list's lock.
 func (t *Trust) change(ctx context.Context, edit func([]string) ([]string, error)) error {
 	if err := os.MkdirAll(t.dataDir, 0o700); err != nil {
-		return t.unusable(err)
+		return t.unusable(fmt.Errorf("%w: %w", errWrite, err))
 	}
 	lock := flock.New(filepath.Join(t.dataDir, trustLock), flock.SetPermissions(0o600))
 	ctx, cancel := context.WithTimeout(ctx, trustTimeout)
 	defer cancel()
 	if ok, err := lock.TryLockContext(ctx, trustRetry); !ok {
-		return t.unusable(fmt.Errorf("another process is changing it: %w", err))
+		if ctx.Err() != nil {
+			return &TrustError{Code: TrustUnusable, Message: "another process is changing the list of trusted directories " + t.File(), Remedy: "try again", Err: err}
+		}
+		return t.unusable(fmt.Errorf("%w: %w", errWrite, err))
 	}
 	defer lock.Close()
 	dirs, err := t.Dirs()
@@ -279,7 +297,7 @@ func (t *Trust) change(ctx context.Context, edit func([]string) ([]string, error
 		return err
 	}
 	if err := t.write(next); err != nil {
-		return t.unusable(err)
+		return t.unusable(fmt.Errorf("%w: %w", errWrite, err))
 	}
 	return nil
 }

@@ -222,8 +222,8 @@ const gitTimeout = 5 * time.Minute
 // Fixed directories and repositories must be below the allowed roots or a trusted directory, after symbolic
 // links are resolved. That is checked at every use. Safe for concurrent use.
 type workDirs struct {
-	data    string   // the hub's data directory, which is allowed too
-	roots   []string // data and the configured roots
+	data    string   // the hub's data directory, of which only runner.OwnDirs are allowed
+	roots   []string // as configured
 	trusted func() ([]string, error)
 	git     sync.Mutex // git does not wait for its locks
 }
@@ -232,7 +232,7 @@ func newWorkDirs(data string, roots []string, trusted func() ([]string, error)) 
 	if trusted == nil {
 		trusted = func() ([]string, error) { return nil, nil }
 	}
-	return &workDirs{data: data, roots: append([]string{data}, roots...), trusted: trusted}
+	return &workDirs{data: data, roots: roots, trusted: trusted}
 }
 
 // prepare returns the directory for an agent in a context: absolute, existing and
@@ -259,7 +259,7 @@ func (d *workDirs) remove(ctx context.Context, agentID, contextID string, spec r
 	switch spec.Policy {
 	case runner.WorkDirContext, "":
 		return d.within(func(root *os.Root) error {
-			return root.RemoveAll(filepath.Join("contexts", dirName(contextID)))
+			return root.RemoveAll(filepath.Join(runner.ContextsDir, dirName(contextID)))
 		})
 	case runner.WorkDirWorktree:
 		return d.removeWorktree(ctx, agentID, contextID, spec.Path)
@@ -289,7 +289,7 @@ func (d *workDirs) within(do func(*os.Root) error) error {
 }
 
 func (d *workDirs) makeContext(contextID string) (string, error) {
-	name := filepath.Join("contexts", dirName(contextID))
+	name := filepath.Join(runner.ContextsDir, dirName(contextID))
 	err := d.within(func(root *os.Root) error { return root.MkdirAll(name, 0o700) })
 	if err != nil {
 		return "", err
@@ -342,13 +342,21 @@ func (d *workDirs) allowed(path string) (string, error) {
 	if _, err := os.Stat(dir + string(filepath.Separator) + "."); errors.Is(err, fs.ErrPermission) {
 		return "", fmt.Errorf("%w: %s cannot be opened: permission denied", errDirConfig, path)
 	}
+	own, inData := d.owns(dir)
+	if own {
+		return dir, nil
+	}
 	for _, root := range d.roots {
-		if root == "" {
+		root, err := resolve(root)
+		if err != nil || !below(dir, root) { // it may not exist
 			continue
 		}
-		if root, err := resolve(root); err == nil && below(dir, root) { // else the root does not exist
+		if _, rootInData := d.owns(root); !inData || rootInData {
 			return dir, nil
 		}
+	}
+	if inData { // also if a directory above it is trusted
+		return "", fmt.Errorf("%w: %s is in the hub's own data directory", errDirOutside, path)
 	}
 	trusted, err := d.trusted()
 	for _, root := range trusted {
@@ -363,6 +371,19 @@ func (d *workDirs) allowed(path string) (string, error) {
 		return "", fmt.Errorf("%w: %s: %w", errDirOutside, path, err)
 	}
 	return "", fmt.Errorf("%w: %s", errDirOutside, path)
+}
+
+// owns reports whether a directory is one that the hub has made for agents, and whether it is in the data directory,
+// which also has what no agent may get: the list of trusted directories, the hub's keys and its store.
+func (d *workDirs) owns(dir string) (own, inData bool) {
+	data, err := resolve(d.data)
+	if d.data == "" || err != nil || !below(dir, data) {
+		return false, false
+	}
+	return slices.ContainsFunc(runner.OwnDirs(), func(name string) bool {
+		root := filepath.Join(data, name)
+		return dir != root && below(dir, root)
+	}), true
 }
 
 // below reports whether a directory is root or below it.
@@ -380,7 +401,7 @@ func worktreeNames(agentID, contextID string) (name, branch string) {
 		agent += dirName(agentID)[:8]
 	}
 	hash := dirName(contextID)
-	return filepath.Join("worktrees", agent, hash), "parley/" + agent + "/" + hash[:16]
+	return filepath.Join(runner.WorktreesDir, agent, hash), "parley/" + agent + "/" + hash[:16]
 }
 
 func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (dir WorkDir, notice string, err error) {

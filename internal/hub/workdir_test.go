@@ -133,29 +133,65 @@ func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 	}
 }
 
+// The data directory holds the list of trusted directories, the hub's keys and its store.
+func TestTrustInADirectoryIsNoTrustInTheDataDirectoryBelowIt(t *testing.T) {
+	above := realDir(t)
+	data := filepath.Join(above, "hub")
+	for _, dir := range []string{"project", "hub/bus", "hub/worktrees/a/b", "hub/made"} {
+		if err := os.MkdirAll(filepath.Join(above, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trusted := func() ([]string, error) { return []string{above}, nil }
+	for name, d := range map[string]*workDirs{
+		"trusted":      newWorkDirs(data, nil, trusted),
+		"root":         newWorkDirs(data, []string{above}, nil),
+		"root in data": newWorkDirs(data, []string{above, filepath.Join(data, "made")}, nil),
+	} {
+		for dir, want := range map[string]error{
+			"project": nil, "hub/worktrees/a/b": nil, "hub": errDirOutside, "hub/bus": errDirOutside, "hub/worktrees": errDirOutside,
+		} {
+			if _, err := d.allowed(filepath.Join(above, dir)); !errors.Is(err, want) {
+				t.Errorf("%s, %s: %v, want %v", name, dir, err, want)
+			}
+		}
+		if _, err := d.allowed(filepath.Join(data, "made")); (err == nil) != (name == "root in data") {
+			t.Errorf("%s, a directory that the configuration names: %v", name, err)
+		}
+	}
+}
+
 func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	data, root, outside := realDir(t), realDir(t), realDir(t)
 	d := newWorkDirs(data, []string{"/no/such/root", root}, nil)
 	inside := filepath.Join(root, "project")
 	write(t, filepath.Join(inside, "file"), "x")
+	for _, own := range []string{"contexts/c", "bus"} {
+		if err := os.MkdirAll(filepath.Join(data, own), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, target := range map[string]string{"good": inside, "bad": outside} {
 		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for path, want := range map[string]error{
-		inside:                          nil,
-		root:                            nil,
-		filepath.Join(root, "good"):     nil,
-		data:                            nil,
-		filepath.Join(root, "bad"):      errDirOutside,
-		outside:                         errDirOutside,
-		root + "/../":                   errDirOutside,
-		root + "x":                      errDirMissing,
-		"relative":                      errDirConfig,
-		"":                              errDirConfig,
-		filepath.Join(inside, "file"):   errDirConfig,
-		filepath.Join(inside, "absent"): errDirMissing,
+		inside:                               nil,
+		root:                                 nil,
+		filepath.Join(root, "good"):          nil,
+		filepath.Join(data, "contexts", "c"): nil,
+		filepath.Join(data, "contexts"):      errDirOutside,
+		filepath.Join(data, "bus"):           errDirOutside,
+		data:                                 errDirOutside,
+		filepath.Join(root, "bad"):           errDirOutside,
+		outside:                              errDirOutside,
+		root + "/../":                        errDirOutside,
+		root + "x":                           errDirMissing,
+		"relative":                           errDirConfig,
+		"":                                   errDirConfig,
+		filepath.Join(inside, "file"):        errDirConfig,
+		filepath.Join(inside, "absent"):      errDirMissing,
 	} {
 		dir, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: path})
 		if !errors.Is(err, want) || want == nil && err != nil {

@@ -338,14 +338,17 @@ func checkOwner(socket string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%w on %s", ErrNotRunning, socket)
 	}
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w, or is in a directory that is not yours: %s", ErrForeignSocket, socket)
+	}
 	if err != nil {
-		return fmt.Errorf("check the socket: %w", err)
+		return fmt.Errorf("%w on %s: %s", ErrNotRunning, socket, local.Reason(err))
 	}
 	if !local.IsSocket(info) {
 		return fmt.Errorf("%w on %s: it is not a socket", ErrNotRunning, socket)
 	}
 	if !local.OwnedByUser(info) {
-		return fmt.Errorf("%w: %s; use --socket for one of your own", ErrForeignSocket, socket)
+		return fmt.Errorf("%w: %s", ErrForeignSocket, socket)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, os.FileInfo, er
 }
 
 func socketError(path string, err error) error {
-	e := &Error{Code: CodeInternal, Message: "cannot listen on the socket " + path + ": " + rootCause(err), Err: err}
+	e := &Error{Code: CodeInternal, Message: "cannot listen on the socket " + path + ": " + local.Reason(err), Err: err}
 	switch {
 	case IsAddressInUse(err):
 		e.Code, e.Remedy = CodeInUse, "another hub has just taken it; choose another with --socket"

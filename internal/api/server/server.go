@@ -32,6 +32,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // Code classifies an [Error].
@@ -285,7 +286,7 @@ func ListenAnyPort(ctx context.Context, address string) (net.Listener, error) {
 }
 
 func listenError(address string, err error) error {
-	e := &Error{Code: CodeInternal, Message: "cannot listen on " + address + ": " + rootCause(err), Err: err}
+	e := &Error{Code: CodeInternal, Message: "cannot listen on " + address + ": " + local.Reason(err), Err: err}
 	switch {
 	case IsAddressInUse(err):
 		e.Code = CodeInUse
@@ -295,14 +296,6 @@ func listenError(address string, err error) error {
 		e.Remedy = "choose a port above 1023 with --http-port"
 	}
 	return e
-}
-
-func rootCause(err error) string {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Err.Error()
-	}
-	return err.Error()
 }
 
 func (s *Server) serveHTTP(ln net.Listener) {

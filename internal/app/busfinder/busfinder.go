@@ -38,7 +38,7 @@ type Config struct {
 	Access    bus.Access
 	Namespace string
 	// Hub loads the hub's configuration; nil means config.Load without options.
-	Hub func() (*config.Loaded, error)
+	Hub func(context.Context) (*config.Loaded, error)
 	// Autostart starts a hub in the background if none is running.
 	Autostart bool
 	// Command is the program and its first arguments that start the hub; --socket, --data-dir, --config and
@@ -78,7 +78,7 @@ type Finder struct {
 // New returns a Finder. It does not connect yet.
 func New(cfg Config) *Finder {
 	if cfg.Hub == nil {
-		cfg.Hub = func() (*config.Loaded, error) { return config.Load(config.Options{}) }
+		cfg.Hub = func(context.Context) (*config.Loaded, error) { return config.Load(config.Options{}) }
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -168,10 +168,9 @@ const callTimeout = 15 * time.Second
 
 // call runs f with a connection to the running hub; it starts the hub if policy permits.
 func (f *Finder) call(ctx context.Context, policy startPolicy, do func(context.Context, *client.Client) error) error {
-	hub, err := f.cfg.Hub()
+	hub, err := f.cfg.Hub(ctx)
 	if err != nil {
-		return &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
-			Remedy: "correct it, see: " + local.Program() + " config validate", Err: err}
+		return configError(err)
 	}
 	socket, err := daemon.Locate(ctx, hub)
 	if err == nil {
@@ -193,6 +192,16 @@ func (f *Finder) call(ctx context.Context, policy startPolicy, do func(context.C
 		return err
 	}
 	return f.callSocket(ctx, info.Socket, do)
+}
+
+// configError converts an error of loading the hub's configuration to an error of the bus.
+func configError(err error) error {
+	e := &bus.Error{Code: bus.CodeConfig, Message: "the hub's configuration cannot be used: " + err.Error(),
+		Remedy: "correct it, see: " + local.Program() + " config validate", Err: err}
+	if unread, ok := errors.AsType[*config.Error](err); ok {
+		e.Message, e.Remedy = unread.Message, unread.Remedy
+	}
+	return e
 }
 
 var errNoSocket = &bus.Error{Code: bus.CodeNotRunning, Message: "the hub runs without its socket, which is needed to join its bus",

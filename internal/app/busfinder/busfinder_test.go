@@ -85,7 +85,7 @@ func newTestHub(t *testing.T, yaml string) *testHub {
 
 const noPort = "http: {enabled: false}\n"
 
-func (p *testHub) load() (*config.Loaded, error) {
+func (p *testHub) load(context.Context) (*config.Loaded, error) {
 	return config.Load(config.Options{File: p.yaml, LookupEnv: func(string) (string, bool) { return "", false },
 		Overrides: []config.Override{{Key: "dataDir", Value: p.dir, Flag: "--data-dir"}}})
 }
@@ -320,8 +320,8 @@ func TestErrorsWithoutABus(t *testing.T) {
 	}{
 		{name: "hub without a socket", yaml: noPort, change: func(c *busfinder.Config) {
 			load := c.Hub
-			c.Hub = func() (*config.Loaded, error) {
-				cfg, err := load()
+			c.Hub = func(ctx context.Context) (*config.Loaded, error) {
+				cfg, err := load(ctx)
 				if err == nil {
 					cfg.Socket.Path = "/proc/none/hub.sock"
 				}

@@ -718,6 +718,64 @@ func TestACommandActsOnlyOnTheHubThatItNames(t *testing.T) {
 	want(t, setup{"", p.socket}.run(t, "stop"), 0, "has stopped.")
 }
 
+// Commands that read or change files of a hub do so with the hub at the socket, also for a user without a home.
+func TestASocketAloneNamesAHubWithItsFiles(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	project := t.TempDir()
+	home := t.TempDir()
+	at := func(args ...string) outcome {
+		var stdout, stderr bytes.Buffer
+		cmd := setup{"", p.socket}.command(t, args...)
+		cmd.Env = append(cmd.Env, "HOME="+home)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run() // the exit code says it
+		return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	}
+	want(t, at("trust", project), 0, "Agents may work in")
+	if dirs, err := config.NewTrust(p.dir).Dirs(); err != nil || !slices.Contains(dirs, realPath(t, project)) {
+		t.Errorf("the hub at the socket trusts %v, %v", dirs, err)
+	}
+	want(t, at("config", "path"), 0, filepath.Join(p.dir, "config.yaml"))
+	want(t, at("doctor"), 0, p.dir+" is private")
+	if o := at("start"); o.code != 0 || !strings.Contains(o.stdout, "already running") {
+		t.Errorf("start: %+v", o)
+	}
+	if o := at("logs"); !strings.Contains(o.stderr, p.dir) {
+		t.Errorf("logs, of a hub that writes none: %+v", o)
+	}
+	if entries, err := os.ReadDir(home); err != nil || len(entries) > 0 {
+		t.Errorf("a command has used the data directory at home: %v, %v", entries, err)
+	}
+	home = ""
+	want(t, at("status"), 0, "The hub is running")
+}
+
+func realPath(t *testing.T, path string) string {
+	t.Helper()
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return real
+}
+
+// A variable of a script that is not set must not select the user's main hub, or trust the current directory.
+func TestPathsThatAreEmptyAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--data-dir", "", "stop"}, {"--socket=", "stop"}, {"--config", "", "status"}, {"send", "--dir", "", "echo", "hi"}, {"trust", ""},
+	} {
+		p := newSetup(t)
+		if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--socket") || arg == "--data-dir" }) {
+			p = setup{}
+		}
+		if o := p.run(t, args...); o.code != 2 || !strings.Contains(o.stderr, "is empty") {
+			t.Errorf("%q: %+v", args, o)
+		}
+	}
+}
+
 func TestAHubStartsOnAnotherPortIfItsOwnIsTaken(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,9 +33,9 @@ func (a *app) configCommand() *cobra.Command {
 }
 
 // configSubcommand returns a command with one optional argument: which configuration.
-func (a *app) configSubcommand(name, short string, run func(which string) error) *cobra.Command {
+func (a *app) configSubcommand(name, short string, run func(ctx context.Context, which string) error) *cobra.Command {
 	cmd := command(name+" ["+configHub+"|"+configMCP+"]", short,
-		func(_ *cobra.Command, args []string) error { return run(strings.Join(args, "")) })
+		func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), strings.Join(args, "")) })
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 && !slices.Contains([]string{configHub, configMCP}, args[0]) {
 			return usage("%q is not one of %s, %s", args[0], configHub, configMCP)
@@ -49,10 +50,10 @@ func (a *app) configSubcommand(name, short string, run func(which string) error)
 }
 
 // configurations reads one configuration, or both if which is "". The other one is nil.
-func (a *app) configurations(which string) (hub *config.Loaded, mcp *mcpconfig.Config, err error) {
+func (a *app) configurations(ctx context.Context, which string) (hub *config.Loaded, mcp *mcpconfig.Config, err error) {
 	var hubErr, mcpErr error
 	if which != configMCP {
-		hub, hubErr = a.load()
+		hub, hubErr = a.load(ctx)
 	}
 	if which != configHub {
 		mcp, mcpErr = mcpconfig.Load(mcpconfig.Sources{})
@@ -72,8 +73,8 @@ type configValue struct {
 	shown string // the origin in text
 }
 
-func (a *app) configShow(which string) error {
-	hub, mcp, err := a.configurations(which)
+func (a *app) configShow(ctx context.Context, which string) error {
+	hub, mcp, err := a.configurations(ctx, which)
 	if err != nil {
 		return err
 	}
@@ -134,8 +135,8 @@ type mcpSummary struct {
 	Channels    int    `json:"channels"`
 }
 
-func (a *app) configValidate(which string) error {
-	hub, mcp, err := a.configurations(which)
+func (a *app) configValidate(ctx context.Context, which string) error {
+	hub, mcp, err := a.configurations(ctx, which)
 	if err != nil {
 		return err
 	}
@@ -184,11 +185,11 @@ func (a *app) printValid(file string) {
 	fmt.Fprintf(a.stdout, "%s %s\n", plain(file), a.style.green("is valid."))
 }
 
-func (a *app) configPath(which string) error {
+func (a *app) configPath(ctx context.Context, which string) error {
 	if which == "" {
 		which = configHub
 	}
-	hub, mcp, err := a.configurations(which)
+	hub, mcp, err := a.configurations(ctx, which)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := command("doctor", "Find problems and print remedies", func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel := a.interruptible(cmd.Context())
 		defer cancel()
-		cfg, err := a.load()
+		cfg, err := a.load(ctx)
 		spinner := a.spin("checking the agents")
 		project, projectErr := mcpconfig.Load(mcpconfig.Sources{})
 		findings := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}.Examine(ctx)

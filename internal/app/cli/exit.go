@@ -78,6 +78,7 @@ func (a *app) explain(err error) *failure {
 	var f *failure
 	var rpc *jsonrpc.Error
 	var invalid *config.Invalid
+	var unread *config.Error
 	var invalidMCP *mcpconfig.Error
 	var de *daemon.Error
 	switch {
@@ -87,16 +88,17 @@ func (a *app) explain(err error) *failure {
 		return &failure{Exit: exitInterrupted, Kind: "interrupted", Message: "interrupted"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &failure{Exit: exitTimeout, Kind: "timeout", Message: "the hub took too long to answer", Remedy: "see: " + a.self() + " status"}
-	case errors.Is(err, config.ErrNoHome):
-		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "set HOME, or name a data directory with --data-dir or PARLEY_DATA_DIR"}
-	case errors.Is(err, config.ErrUnreadable):
-		return &failure{Exit: exitFailure, Kind: string(daemon.CodeDataDir), Message: err.Error(),
-			Remedy: "if the data directory is another user's, name one of your own with --data-dir or PARLEY_DATA_DIR"}
+	case errors.As(err, &unread) && unread.Code == config.CodeForbidden:
+		return &failure{Exit: exitFailure, Kind: string(daemon.CodeDataDir), Message: unread.Message, Remedy: unread.Remedy}
+	case errors.As(err, &unread):
+		return &failure{Exit: exitUsage, Kind: "configuration", Message: unread.Message, Remedy: unread.Remedy}
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	case errors.Is(err, client.ErrNotRunning):
 		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
-	case errors.Is(err, client.ErrForeignSocket), errors.Is(err, os.ErrPermission):
+	case errors.Is(err, client.ErrForeignSocket):
+		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "name a socket of your own with --socket, or leave it out"}
+	case errors.Is(err, os.ErrPermission):
 		return &failure{Exit: exitFailure, Kind: "forbidden", Message: err.Error(), Remedy: "see: " + a.self() + " doctor"}
 	case errors.Is(err, client.ErrLost):
 		return &failure{Exit: exitFailure, Kind: "connection-lost", Message: err.Error(), Remedy: "see the hub's log, and: " + a.self() + " status"}

@@ -12,8 +12,9 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// load reads the configuration. The global flags and overrides take precedence over it.
-func (a *app) load(overrides ...config.Override) (*config.Loaded, error) {
+// load reads the configuration. The global flags and overrides take precedence over it. If only a socket is named, the
+// data directory is that of the hub there: a command that reads or changes files of a hub does so with that hub's.
+func (a *app) load(ctx context.Context, overrides ...config.Override) (*config.Loaded, error) {
 	for _, o := range []config.Override{{Key: "socket.path", Value: a.socket, Flag: "--socket"}, {Key: "dataDir", Value: a.dataDir, Flag: "--data-dir"}} {
 		if o.Value != "" {
 			overrides = append(overrides, o)
@@ -25,7 +26,13 @@ func (a *app) load(overrides ...config.Override) (*config.Loaded, error) {
 	if a.verbose {
 		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})
 	}
-	return config.Load(config.Options{File: a.configFile, Overrides: overrides})
+	opts := config.Options{File: a.configFile, Overrides: overrides}
+	if socket := opts.OnlySocket(); socket != "" {
+		if dir := daemon.DataDirAt(ctx, socket); dir != "" {
+			opts.Overrides = append(opts.Overrides, config.Override{Key: "dataDir", Value: dir, Flag: "--socket"})
+		}
+	}
+	return config.Load(opts)
 }
 
 // mayStart adds the flags of a command that starts the hub if it is not running, or of all commands of a group.
@@ -42,7 +49,7 @@ func (a *app) mayStart(cmd *cobra.Command) *cobra.Command {
 
 // connect connects to the hub that the configuration names.
 func (a *app) connect(ctx context.Context) (*client.Client, error) {
-	cfg, err := a.load()
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func (a *app) logsCommand() *cobra.Command {
 	cmd := command("logs", "Print the hub's log", func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel := a.interruptible(cmd.Context())
 		defer cancel()
-		cfg, err := a.load()
+		cfg, err := a.load(ctx)
 		if err != nil {
 			return err
 		}

@@ -118,7 +118,7 @@ func (a *app) runLoopOnFile(ctx context.Context, f loopFlags, path string, check
 	if err != nil {
 		return unreadable(path, err, "check the path; a list is Markdown with \"- [ ] do this\", or JSON")
 	}
-	dir, _, err := a.stateDir("", path)
+	dir, _, err := a.stateDir(ctx, "", path)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (a *app) runLoopOnQueue(cmd *cobra.Command, f loopFlags, check []string) er
 	if err := errors.Join(f.complete(), findCheck(check)); err != nil {
 		return err
 	}
-	dir, project, err := a.stateDir(f.queue, "")
+	dir, project, err := a.stateDir(cmd.Context(), f.queue, "")
 	if err == nil {
 		err = makeStateDir(dir)
 	}
@@ -191,7 +191,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	if err := makeStateDir(dir); err != nil {
 		return err
 	}
-	where, err := a.chooseDir(f.dirFlags)
+	where, err := a.chooseDir(ctx, f.dirFlags)
 	if err != nil {
 		return err
 	}
@@ -325,8 +325,8 @@ func (a *app) printStep(s ralph.Step) {
 
 // stateDir returns the directory of the state of a loop: in the data directory, named after the list's path, or after
 // the queue and its project, which it also returns.
-func (a *app) stateDir(queue, path string) (dir string, project *mcpconfig.Config, err error) {
-	cfg, err := a.load()
+func (a *app) stateDir(ctx context.Context, queue, path string) (dir string, project *mcpconfig.Config, err error) {
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return "", nil, err
 	}
@@ -366,7 +366,7 @@ func (a *app) stateFileOf(ctx context.Context, queue string, args []string) (str
 		}
 		name = path
 	}
-	dir, _, err := a.stateDir(queue, path)
+	dir, _, err := a.stateDir(ctx, queue, path)
 	if err != nil {
 		return "", err
 	}

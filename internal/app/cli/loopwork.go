@@ -209,7 +209,7 @@ func (a *app) loopListCommand() *cobra.Command {
 
 // loops returns the loops that have run, the one that changed last first.
 func (a *app) loops(ctx context.Context) ([]loopInfo, error) {
-	cfg, err := a.load()
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return nil, err
 	}

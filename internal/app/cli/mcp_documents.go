@@ -50,7 +50,7 @@ func lostHub(err error) error {
 }
 
 func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) error {
-	cfg, err := h.a.load()
+	cfg, err := h.a.load(ctx)
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func (t *hubTools) Close() { t.mount.Close() }
 
 // hubSocket returns the socket of the running hub.
 func (a *app) hubSocket(ctx context.Context) (string, error) {
-	cfg, err := a.load()
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -93,8 +93,8 @@ func (a *app) stateOf(s *dialect.PeerStatus) string {
 }
 
 // allowList opens the hub's allow-list. It also returns the hub's configuration.
-func (a *app) allowList() (*identity.AllowList, *config.Loaded, error) {
-	cfg, err := a.load()
+func (a *app) allowList(ctx context.Context) (*identity.AllowList, *config.Loaded, error) {
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,7 +112,7 @@ func peersFailure(err error) error {
 func (a *app) peersPairCommand() *cobra.Command {
 	var name, at string
 	cmd := command("pair KEY", "Pair with a hub: each uses the other's agents",
-		func(_ *cobra.Command, args []string) error {
+		func(cmd *cobra.Command, args []string) error {
 			key, err := identity.ParsePublicKey(args[0])
 			if err != nil {
 				return usage("%v", err)
@@ -120,7 +120,7 @@ func (a *app) peersPairCommand() *cobra.Command {
 			if name != "" && !peers.ValidName(name) {
 				return usage("the name %q is not 1 to 24 lower-case letters, digits and -", name)
 			}
-			list, cfg, err := a.allowList()
+			list, cfg, err := a.allowList(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -170,7 +170,7 @@ func (a *app) printNextPairing(own identity.PublicKey, cfg *config.Loaded) {
 func (a *app) peersListCommand() *cobra.Command {
 	cmd := command("list", "Show this hub's key, and the paired hubs",
 		func(cmd *cobra.Command, _ []string) error {
-			list, cfg, err := a.allowList()
+			list, cfg, err := a.allowList(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ func statusOf(now *dialect.PeersStatus, key string) *dialect.PeerStatus {
 func (a *app) peersRemoveCommand() *cobra.Command {
 	cmd := command("remove PEER", "End the pairing with a hub, by its name or key",
 		func(cmd *cobra.Command, args []string) error {
-			list, _, err := a.allowList()
+			list, _, err := a.allowList(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -241,7 +241,7 @@ func (a *app) peersRemoveCommand() *cobra.Command {
 			return a.print(peerOf(e), func() { fmt.Fprintf(a.stdout, "removed %s\n", peers.NameOf(e)) })
 		})
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-		if list, _, err := a.allowList(); err == nil && len(args) == 0 { // no completion is better than an error
+		if list, _, err := a.allowList(cmd.Context()); err == nil && len(args) == 0 { // no completion is better than an error
 			for _, e := range list.Entries() {
 				names = append(names, described(peers.NameOf(e), strings.TrimSpace(e.Key.String()[:8]+" "+e.Address)))
 			}

@@ -48,7 +48,7 @@ func (a *app) replayCommand() *cobra.Command {
 			if err := f.parse(time.Now()); err != nil {
 				return err
 			}
-			cfg, err := a.load()
+			cfg, err := a.load(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -108,6 +108,10 @@ const (
 	groupSetup = "setup"
 )
 
+// pathFlags are the flags whose value must not be empty: the variable of a script that is not set would select the
+// user's main hub, or the current project.
+var pathFlags = []string{"socket", "data-dir", "config", "dir"}
+
 func (a *app) command() *cobra.Command {
 	root := a.root()
 	flags := root.PersistentFlags()
@@ -123,7 +127,12 @@ func (a *app) command() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: err.Error(), Remedy: "see: " + cmd.CommandPath() + " --help"}
 	})
-	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range pathFlags {
+			if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+				return usage("--%s is empty; name a path, or leave the flag out", name)
+			}
+		}
 		if a.format != formatPretty && a.format != formatJSON {
 			bad := a.format
 			a.format = formatPretty

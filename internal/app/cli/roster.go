@@ -18,8 +18,8 @@ type rosterEntry struct {
 
 func (a *app) rosterCommand() *cobra.Command {
 	cmd := command("roster", "List the 21 planetary agents, their tiers, and who plays them",
-		func(*cobra.Command, []string) error {
-			cfg, err := a.load()
+		func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -94,7 +94,7 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	var dir workDir
 	if f.task == "" { // a task has its directory already
 		var err error
-		if dir, err = a.chooseDir(f.dirFlags); err != nil {
+		if dir, err = a.chooseDir(ctx, f.dirFlags); err != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func milliseconds(d time.Duration) int64 {
 
 // connectOrStart connects to the hub. If none is running it starts one, unless noStart is set.
 func (a *app) connectOrStart(ctx context.Context, noStart bool) (*client.Client, error) {
-	cfg, err := a.load()
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return nil, err
 	}

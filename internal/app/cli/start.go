@@ -24,7 +24,7 @@ func (a *app) startCommand() *cobra.Command {
 	var f startFlags
 	cmd := command("start", "Start the hub in the background", func(cmd *cobra.Command, _ []string) error {
 		overrides := f.overrides(cmd)
-		cfg, err := a.load(overrides...)
+		cfg, err := a.load(cmd.Context(), overrides...)
 		if f.background {
 			return a.serveInBackground(cmd.Context(), cfg, err)
 		}

@@ -69,13 +69,12 @@ func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
 	}
 }
 
-// printLog prints where the hub writes its log, if the hub has the configured data directory.
+// printLog prints where the hub writes its log.
 func (a *app) printLog(s *dialect.Status) {
-	cfg, err := a.load()
-	if err != nil {
-		return // the status is complete without it
+	if s.DataDir == "" { // a hub of an earlier version
+		return
 	}
-	if info, err := daemon.Read(cfg.DataDir); err == nil && info.PID == s.PID && info.Log != "" {
+	if info, err := daemon.Read(s.DataDir); err == nil && info.PID == s.PID && info.Log != "" {
 		a.note("\nlog: %s", info.Log)
 	}
 }

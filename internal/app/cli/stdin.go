@@ -66,7 +66,7 @@ func (a *app) withPiped(ctx context.Context, message string) ([]string, error) {
 		return []string{message}, err
 	}
 	if !utf8.ValidString(piped) {
-		return nil, usage("what is piped to the command is not valid UTF-8")
+		return nil, usage("what is piped to the command is not text (UTF-8); save it in a file and name the file in the message")
 	}
 	return []string{message, piped}, nil
 }

@@ -23,7 +23,7 @@ func (a *app) stopCommand() *cobra.Command {
 		func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := a.interruptible(cmd.Context())
 			defer cancel()
-			cfg, err := a.load()
+			cfg, err := a.load(ctx)
 			if err != nil {
 				return err
 			}
@@ -72,8 +72,8 @@ func (a *app) stopHub(ctx context.Context, cfg *config.Loaded) (stopped, error) 
 	return stopped{Stopped: was, PID: info.PID}, err
 }
 
-// stopOn stops the hub that listens on the socket, whatever its data directory is, and waits until it has closed the
-// connection and freed its data directory.
+// stopOn stops the hub that listens on the socket if the hub does not tell its data directory, as one of an earlier
+// version, and waits until it has closed the connection.
 func (a *app) stopOn(ctx context.Context, cfg *config.Loaded) (stopped, error) {
 	c, err := a.dial(ctx, cfg)
 	if errors.Is(err, client.ErrNotRunning) {
@@ -87,12 +87,8 @@ func (a *app) stopOn(ctx context.Context, cfg *config.Loaded) (stopped, error) {
 	if err != nil {
 		return stopped{}, err
 	}
-	if status.DataDir == "" { // an earlier version
-		if err := c.Shutdown(ctx); err != nil {
-			return stopped{}, err
-		}
-		return stopped{Stopped: true, PID: status.PID}, c.Wait(ctx)
+	if err := c.Shutdown(ctx); err != nil {
+		return stopped{}, err
 	}
-	_, was, err := daemon.Stop(ctx, status.DataDir, c.Shutdown)
-	return stopped{Stopped: was, PID: status.PID}, err
+	return stopped{Stopped: true, PID: status.PID}, c.Wait(ctx)
 }

@@ -99,7 +99,7 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := a.swarmDir(f, plan)
+	dir, err := a.swarmDir(ctx, f, plan)
 	if err != nil {
 		return err
 	}
@@ -197,11 +197,11 @@ func swarmOf(task *dialect.Task) string {
 }
 
 // swarmDir returns where the agents of a swarm work: a plan may have a directory, which the flags override.
-func (a *app) swarmDir(f swarmFlags, plan swarm.Plan) (workDir, error) {
+func (a *app) swarmDir(ctx context.Context, f swarmFlags, plan swarm.Plan) (workDir, error) {
 	if plan.Directory != nil && f.dir == "" && !f.scratch {
 		f.dir = plan.Directory.Path
 	}
-	return a.chooseDir(f.dirFlags)
+	return a.chooseDir(ctx, f.dirFlags)
 }
 
 // swarmAgents returns the ids of the agents that may take part, none for all.

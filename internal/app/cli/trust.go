@@ -27,7 +27,7 @@ func (a *app) trustCommand() *cobra.Command {
 	var list, remove bool
 	cmd := command("trust [DIR]", "Let agents work in a directory, by default the project here",
 		func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.load()
+			cfg, err := a.load(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -64,14 +64,14 @@ An agent runs with your rights: the directory is where it starts, not a fence.`
 		}
 		return nil
 	}
-	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 || list {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		if !remove {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		}
-		cfg, err := a.load()
+		cfg, err := a.load(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -86,6 +86,9 @@ An agent runs with your rights: the directory is where it starts, not a fence.`
 
 // trustArgument returns the directory of the arguments, else the current project.
 func trustArgument(dataDir string, args []string) (string, error) {
+	if len(args) == 1 && args[0] == "" {
+		return "", usage("DIR is empty; name a directory, or leave it out for the project here")
+	}
 	if len(args) == 1 {
 		return args[0], nil
 	}

@@ -51,7 +51,7 @@ type workDir struct {
 }
 
 // chooseDir returns the directory of the flags, else the project in the current directory.
-func (a *app) chooseDir(f dirFlags) (workDir, error) {
+func (a *app) chooseDir(ctx context.Context, f dirFlags) (workDir, error) {
 	switch {
 	case f.scratch:
 		return workDir{}, nil
@@ -59,7 +59,7 @@ func (a *app) chooseDir(f dirFlags) (workDir, error) {
 		dir, err := existingDir(f.dir)
 		return workDir{DirRequest: hub.DirRequest{Path: dir, Worktree: f.worktree}}, err
 	}
-	cfg, err := a.load()
+	cfg, err := a.load(ctx)
 	if err != nil {
 		return workDir{}, err
 	}

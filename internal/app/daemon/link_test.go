@@ -151,7 +151,7 @@ func (o *office) link() *dialect.LinkStatus {
 func (o *office) memberships(project string) *agentnet.Memberships {
 	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	finder := busfinder.New(busfinder.Config{Config: bus.Config{Name: project, Logger: log}, Hub: func() (*config.Loaded, error) { return load(o.dir, o.settings...) }})
+	finder := busfinder.New(busfinder.Config{Config: bus.Config{Name: project, Logger: log}, Hub: func(context.Context) (*config.Loaded, error) { return load(o.dir, o.settings...) }})
 	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log}},
 		func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(linkLease.Seconds())}, a)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/base/local"
@@ -75,6 +76,26 @@ func foreign(ctx context.Context, cfg *config.Loaded) error {
 		Message: fmt.Sprintf("the hub on the socket %s (process %d) does not have the data directory %s, but %s", cfg.Socket.Path, status.PID, cfg.DataDir, where),
 		Remedy:  remedy,
 	}
+}
+
+// dataDirTimeout bounds the answer of a program that listens on a socket.
+const dataDirTimeout = 5 * time.Second
+
+// DataDirAt returns the data directory of the hub that listens on a socket; "" if none of this user does, or if it does
+// not tell, as a hub of an earlier version.
+func DataDirAt(ctx context.Context, socket string) string {
+	ctx, cancel := context.WithTimeout(ctx, dataDirTimeout)
+	defer cancel()
+	c, err := client.Dial(ctx, socket)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	status, err := c.Status(ctx)
+	if err != nil {
+		return ""
+	}
+	return status.DataDir
 }
 
 // Dial connects to the hub that a configuration names; see [Locate].

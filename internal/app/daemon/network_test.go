@@ -31,7 +31,7 @@ import (
 func membershipsOf(t *testing.T, dir, project string) *agentnet.Memberships {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	finder := busfinder.New(busfinder.Config{Config: bus.Config{Name: project, Logger: log}, Hub: func() (*config.Loaded, error) { return load(dir) }})
+	finder := busfinder.New(busfinder.Config{Config: bus.Config{Name: project, Logger: log}, Hub: func(context.Context) (*config.Loaded, error) { return load(dir) }})
 	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log}},
 		func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, dialect.NetworkJoinParams{}, a)

@@ -157,13 +157,10 @@ func prepare(ctx context.Context, dataDir string) (*flock.Flock, error) {
 
 // dataDirError describes for users why a data directory cannot be used.
 func dataDirError(dir string, err error) *Error {
-	reason := err.Error()
+	reason := local.Reason(err)
 	var path *fs.PathError
-	if errors.As(err, &path) { // the name of the system call says nothing to users
-		reason = path.Err.Error()
-		if filepath.Dir(path.Path) == dir {
-			reason = filepath.Base(path.Path) + ": " + reason
-		}
+	if errors.As(err, &path) && filepath.Dir(path.Path) == dir {
+		reason = filepath.Base(path.Path) + ": " + reason
 	}
 	return &Error{
 		Code: CodeDataDir, Message: fmt.Sprintf("cannot use the data directory %s: %s", dir, reason),
@@ -175,6 +172,9 @@ func dataDirError(dir string, err error) *Error {
 func makePrivate(dir string) error {
 	fail := func(err error) error { return dataDirError(dir, err) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		if _, statErr := os.Stat(dir); errors.Is(err, fs.ErrExist) && errors.Is(statErr, fs.ErrNotExist) {
+			err = errors.New("it is a symbolic link to a directory that does not exist")
+		}
 		return fail(err)
 	}
 	info, err := os.Stat(dir)

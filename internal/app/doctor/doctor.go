@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -111,6 +111,9 @@ func failure(check, message, remedy string) Finding {
 
 func (p Patient) configuration() []Finding {
 	if p.Err != nil {
+		if unread, ok := errors.AsType[*config.Error](p.Err); ok {
+			return []Finding{failure("configuration", unread.Message, unread.Remedy)}
+		}
 		return []Finding{failure("configuration", p.Err.Error(), "correct the file, or move it away to use the defaults")}
 	}
 	state := "is valid"
@@ -149,6 +152,11 @@ func (p Patient) describeHub(hub *dialect.Status, err error) Finding {
 		var other *daemon.Error
 		errors.As(err, &other)
 		return failure(check, other.Message, other.Remedy)
+	case errors.Is(err, client.ErrForeignSocket):
+		return failure(check, err.Error(), "name a socket of your own with --socket, or leave it out")
+	case running && p.Config.Names("socket.path") && !daemon.SamePath(info.Socket, p.Config.Socket.Path):
+		return failure(check, fmt.Sprintf("no hub listens on %s, and the one of the data directory %s (process %d) listens on %s", p.Config.Socket.Path, p.Config.DataDir, info.PID, info.Socket),
+			"use --socket "+info.Socket+", or name another data directory with --data-dir")
 	case running:
 		return failure(check, fmt.Sprintf("has locked the data directory (process %d) but does not answer: %v", info.PID, err),
 			fmt.Sprintf("see %s; if the hub hangs, run: %s stop", daemon.LogPath(p.Config.DataDir), p.Program))
@@ -196,12 +204,8 @@ func existingParent(dir string) string {
 // writable creates and removes a file: permissions alone do not show a read-only file system.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".parley-doctor-*")
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err // the name of the temporary file says nothing to users
-	}
-	if err != nil {
-		return err
+	if err != nil { // the name of the temporary file says nothing to users
+		return errors.New(local.Reason(err))
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
@@ -255,10 +259,13 @@ func (p Patient) socket(hub *dialect.Status) Finding {
 		return failure(check, fmt.Sprintf("no socket can be created in %s: %v", dir, err), choose)
 	}
 	info, err := os.Lstat(path)
-	if err != nil {
+	if errors.Is(err, os.ErrNotExist) {
 		return good(check, "%s is free", path)
 	}
-	if info.Mode()&os.ModeSocket == 0 && runtime.GOOS != "windows" {
+	if err != nil || !local.OwnedByUser(info) {
+		return failure(check, path+" belongs to another user", choose)
+	}
+	if !local.IsSocket(info) {
 		return failure(check, path+" exists and is not a socket", "remove it, or "+choose)
 	}
 	return good(check, "%s was left by a killed hub; the next start removes it", path)
@@ -272,18 +279,22 @@ func (p Patient) ports(ctx context.Context, hub *dialect.Status) []Finding {
 		}
 	}
 	if p.Config.HTTP.Enabled {
-		findings = append(findings, p.port(ctx, "http", p.Config.HTTP.Port, hub != nil))
+		findings = append(findings, p.port(ctx, "http", p.Config.HTTP.Port, hub))
 	}
 	if p.Config.GRPC.Port != 0 {
-		findings = append(findings, p.port(ctx, "grpc", p.Config.GRPC.Port, hub != nil))
+		findings = append(findings, p.port(ctx, "grpc", p.Config.GRPC.Port, hub))
 	}
 	return findings
 }
 
-func (p Patient) port(ctx context.Context, check string, port int, running bool) Finding {
+// port reports where the hub listens, or whether it can listen on a configured port.
+func (p Patient) port(ctx context.Context, check string, port int, hub *dialect.Status) Finding {
 	address := net.JoinHostPort(p.Config.HTTP.Host, strconv.Itoa(port))
-	if running {
-		return good(check, "the hub is running; the configured address is %s", address)
+	if hub != nil {
+		if at := map[string]string{"http": hub.HTTP, "grpc": hub.GRPC}[check]; at != "" {
+			return good(check, "the hub listens on %s", at)
+		}
+		return good(check, "the running hub does not listen; the configured address is %s", address)
 	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if server.IsAddressInUse(err) {

@@ -223,7 +223,7 @@ func TestRunningHub(t *testing.T) {
 	findings := examine(t, dir)
 	expect(t, findings, "hub", doctor.OK, fmt.Sprintf("process %d", os.Getpid()))
 	expect(t, findings, "socket", doctor.OK, "answers")
-	expect(t, findings, "http", doctor.OK, "the hub is running")
+	expect(t, findings, "http", doctor.OK, "the hub listens on http://127.0.0.1:")
 	expect(t, findings, "bus", doctor.Warning, "durability fast")
 	expect(t, examine(t, dir, "socket.path="+dir+"/other.sock"), "hub", doctor.Failure, "--socket "+dir+"/hub.sock")
 	if err := os.Rename(dir+"/hub.sock", dir+"/gone.sock"); err != nil {

@@ -50,7 +50,7 @@ func (p Patient) project(ctx context.Context) []Finding {
 func (p Patient) dial(ctx context.Context, finder busfinder.Config) (*bus.Bus, error) {
 	finder.Autostart = false
 	finder.Logger = slog.New(slog.DiscardHandler)
-	finder.Hub = func() (*config.Loaded, error) { return p.Config, p.Err }
+	finder.Hub = func(context.Context) (*config.Loaded, error) { return p.Config, p.Err }
 	return busfinder.New(finder).Dial(ctx)
 }
 

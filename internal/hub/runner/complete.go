@@ -42,7 +42,14 @@ const (
 	WorkDirContext  = "context"
 	WorkDirFixed    = "fixed"
 	WorkDirWorktree = "worktree"
+
+	// The directories in a hub's data directory in which agents work: those of contexts, and worktrees.
+	ContextsDir  = "contexts"
+	WorktreesDir = "worktrees"
 )
+
+// OwnDirs returns the names of the directories in a hub's data directory below which agents may work.
+func OwnDirs() []string { return []string{ContextsDir, WorktreesDir} }
 
 // defaults replace zero values, see [Definition].
 var defaults = Definition{

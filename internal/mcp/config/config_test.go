@@ -513,7 +513,7 @@ func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(m.project, ".mcp-config.json"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), "read the configuration") {
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Error(err)
 	}
 }

@@ -88,7 +88,7 @@ func chown(t *testing.T, path string, uid int) {
 func TestPathsOfTheWrongKindAreRefused(t *testing.T) {
 	m := newMachine(t)
 	m.env["MCP_CONFIG_PATH"] = m.project
-	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), m.project+" is no regular file") {
+	if _, err := m.load(); err == nil || !strings.Contains(err.Error(), m.project+": it cannot be read: it is no regular file") {
 		t.Errorf("a directory as the file: %v", err)
 	}
 	delete(m.env, "MCP_CONFIG_PATH")

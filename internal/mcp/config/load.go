@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Load finds the project and loads its configuration. The error is an *Error or an error of the file system.
+// Load finds the project and loads its configuration. The error is an *Error.
 func Load(src Sources) (*Config, error) {
 	src, err := src.withDefaults()
 	if err != nil {
@@ -75,7 +75,7 @@ func (s Sources) withDefaults() (Sources, error) {
 	}
 	if s.WorkDir == "" {
 		if s.WorkDir, err = os.Getwd(); err != nil {
-			return s, fmt.Errorf("find the current directory: %w", err)
+			return s, &Error{Problems: []Problem{{Source: "the current directory", Message: "it no longer exists; change to another one"}}}
 		}
 	}
 	if s.HomeDir == "" {
@@ -246,7 +246,8 @@ func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read the configuration: %w", err)
+		l.problems = append(l.problems, Problem{Source: path, Message: "it cannot be read: " + local.Reason(err)})
+		return true, nil
 	}
 	node, bad := rawjson.Parse(data)
 	var set map[string]rawjson.Position
@@ -271,7 +272,7 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() { // opening a pipe could block forever
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, errors.New("it is no regular file")
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -283,7 +284,7 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > MaxFileSize {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, MaxFileSize)
+		return nil, fmt.Errorf("it is larger than %d bytes", MaxFileSize)
 	}
 	return data, nil
 }

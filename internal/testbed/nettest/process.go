@@ -166,6 +166,6 @@ func (h HubProcess) Enter(settings dialect.NetworkJoinParams) func(context.Conte
 func (h HubProcess) finder(access bus.Access, namespace string) *busfinder.Finder {
 	return busfinder.New(busfinder.Config{
 		Config: bus.Config{Logger: slog.New(slog.DiscardHandler)}, Access: access, Namespace: namespace,
-		Hub: func() (*config.Loaded, error) { return load(h.Dir) }, Autostart: true,
+		Hub: func(context.Context) (*config.Loaded, error) { return load(h.Dir) }, Autostart: true,
 	})
 }
