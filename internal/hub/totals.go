@@ -99,6 +99,8 @@ type TotalsQuery struct {
 	Since   time.Time
 	// ByAgent, ByProject and ByDay make groups; none of them makes one total.
 	ByAgent, ByProject, ByDay bool
+
+	zone *time.Location // of the days; nil is the hub's
 }
 
 // Total sums up tasks, by the day of their creation in the hub's time zone.
@@ -155,7 +157,7 @@ func (q *TotalsQuery) group(e *entry) (key [3]string) {
 		key[1] = e.spent.project
 	}
 	if q.ByDay {
-		key[2] = time.Unix(0, e.created).Format(time.DateOnly)
+		key[2] = time.Unix(0, e.created).In(cmp.Or(q.zone, time.Local)).Format(time.DateOnly)
 	}
 	return key
 }

@@ -50,7 +50,6 @@ func TestTotalsGroupTasks(t *testing.T) {
 
 // A task counts on the day of its creation in the hub's time zone, wherever a client is and however long it took.
 func TestTheDayOfATotalIsThatOfTheHub(t *testing.T) {
-	defer func(zone *time.Location) { time.Local = zone }(time.Local)
 	created := time.Date(2026, 3, 1, 23, 30, 0, 0, time.UTC)
 	h := &Hub{index: newIndex()}
 	for i := range 3 {
@@ -59,8 +58,7 @@ func TestTheDayOfATotalIsThatOfTheHub(t *testing.T) {
 		h.index.add(x)
 	}
 	for zone, want := range map[*time.Location]string{time.UTC: "2026-03-01", time.FixedZone("east", 3600): "2026-03-02", time.FixedZone("west", -24*3600+1): "2026-02-28"} {
-		time.Local = zone
-		got, _ := h.Totals(TotalsQuery{ByDay: true, ByAgent: true, Since: created.In(time.FixedZone("client", 9*3600))})
+		got, _ := h.Totals(TotalsQuery{zone: zone, ByDay: true, ByAgent: true, Since: created.In(time.FixedZone("client", 9*3600))})
 		if len(got) != 1 || got[0].Day != want || got[0].Agent != "removed" || got[0].Tasks != 3 || got[0].Duration != 3*26*time.Hour || got[0].Usage.CostUSD != 0.3 {
 			t.Errorf("%s: %+v", zone, got)
 		}
