@@ -80,6 +80,29 @@ func TestIDsAreCompletedFromTheHub(t *testing.T) {
 	}
 }
 
+func TestAMissingFileIsNamedWithARemedy(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	gone := filepath.Join(p.dir, "gone.yaml")
+	file := filepath.Join(p.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		want string
+		args []string
+	}{
+		{"there is no file " + gone, []string{"--config", gone, "config", "validate"}}, {"there is no file " + gone, []string{"swarm", "run", "--plan", gone}},
+		{p.dir + " is a directory", []string{"swarm", "run", "--plan", p.dir}}, {"there is no file " + gone, []string{"loop", "run", gone, "--agent", "words"}},
+		{"the directory " + file + " cannot be created", []string{"man", file}},
+	} {
+		o := p.run(t, tt.args...)
+		if o.code == 0 || !strings.Contains(o.stderr, tt.want) || strings.Contains(o.stderr, "no such file") || len(strings.Split(strings.TrimSpace(o.stderr), "\n")) < 2 {
+			t.Errorf("%q: %+v", tt.args, o)
+		}
+	}
+}
+
 // A shell offers files only where a file is meant, and the values of every flag that has only a few.
 func TestEveryFlagHasACompletion(t *testing.T) {
 	t.Parallel()

@@ -110,7 +110,26 @@ func (a *app) explain(err error) *failure {
 	if flags := exclusiveFlags.FindStringSubmatch(err.Error()); flags != nil {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " cannot be used together"}
 	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return pathFailure(e)
+	}
 	return &failure{Exit: exitFailure, Kind: "failure", Message: err.Error()}
+}
+
+// pathFailure is the failure for a file or directory that no command has explained.
+func pathFailure(e *fs.PathError) *failure {
+	f := &failure{Exit: exitFailure, Kind: "failure", Message: e.Error(), Remedy: "check the path, and what you may do there"}
+	switch {
+	case e.Op == "mkdir":
+		f.Message = fmt.Sprintf("the directory %s cannot be created", e.Path)
+	case errors.Is(e, fs.ErrNotExist):
+		f.Message = fmt.Sprintf("there is no file %s", e.Path)
+	case errors.Is(e, fs.ErrPermission):
+		f.Message = fmt.Sprintf("you may not use the file %s", e.Path)
+	case errors.Is(e, syscall.EISDIR):
+		f.Message = fmt.Sprintf("%s is a directory", e.Path)
+	}
+	return f
 }
 
 // exclusiveFlags matches cobra's error for flags that exclude each other.

@@ -286,7 +286,7 @@ func (a *app) readPlanFile(path string) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxPlan+1))
 	if err != nil {
-		return nil, fmt.Errorf("read the plan: %w", err)
+		return nil, unreadable(path, err, "check the path after --plan, or use --plan - for standard input")
 	}
 	return data, nil
 }
