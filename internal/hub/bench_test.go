@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -40,20 +41,48 @@ func BenchmarkSendAndWait(b *testing.B) {
 			}
 		})
 	}
-	b.Run("fast-parallel", func(b *testing.B) {
-		a := builtinEcho(b, runner.Limits{Concurrency: 64, Queue: 1000})
-		h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), bus.DurabilityFast), Agents: []hub.Agent{a}}, nil)
-		b.ReportAllocs()
-		b.SetParallelism(16)
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				if _, err := h.SendAndWait(context.Background(), request("echo", "hello")); err != nil {
-					b.Error(err)
-					return
-				}
+	b.Run("fast-parallel", func(b *testing.B) { sendInParallel(b, false) })
+	b.Run("fast-parallel-events", func(b *testing.B) { sendInParallel(b, true) })
+}
+
+// sendInParallel sends from 16 goroutines a processor. With the log of events it reports how many events of a turn were
+// stored, and how many were lost.
+func sendInParallel(b *testing.B, withEvents bool) {
+	conf := hub.Config{
+		Bus:    openBus(b, b.TempDir(), bus.DurabilityFast),
+		Agents: []hub.Agent{builtinEcho(b, runner.Limits{Concurrency: 64, Queue: 1000})},
+	}
+	if withEvents {
+		log, err := events.Open(context.Background(), events.Options{Bus: conf.Bus, Name: "test"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := log.Close(context.Background()); err != nil {
+				b.Error(err)
 			}
 		})
+		conf.Events = log
+	}
+	h := newHub(b, conf, nil)
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := h.SendAndWait(context.Background(), request("echo", "hello")); err != nil {
+				b.Error(err)
+				return
+			}
+		}
 	})
+	if withEvents {
+		lost, all := conf.Events.Counts()[events.Gap], uint64(0)
+		for _, n := range conf.Events.Counts() {
+			all += n
+		}
+		b.ReportMetric(float64(all-lost)/float64(b.N), "events/op")
+		b.ReportMetric(float64(lost)/float64(b.N), "lost/op")
+	}
 }
 
 // BenchmarkStream streams answers of different lengths. The time per chunk (ns/chunk)

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,6 +101,9 @@ func (e Event) bounded() Event {
 		e.Data = nil
 		return e
 	}
+	if len(e.Data) <= maxData && allBounded(e.Data) {
+		return e
+	}
 	data := make(map[string]any, len(e.Data))
 	for _, key := range slices.Sorted(maps.Keys(e.Data)) {
 		if len(data) == maxData {
@@ -108,12 +112,37 @@ func (e Event) bounded() Event {
 		switch v := e.Data[key].(type) {
 		case string:
 			data[clip(key, maxText)] = clip(v, maxText)
-		case bool, int, int64, uint64, float64:
-			data[clip(key, maxText)] = v
+		default:
+			if isBounded(v) {
+				data[clip(key, maxText)] = v
+			}
 		}
 	}
 	e.Data = data
 	return e
+}
+
+// allBounded reports whether bounded keeps all data as they are.
+func allBounded(data map[string]any) bool {
+	for key, v := range data {
+		if len(key) > maxText || !isPlain(key) || !isBounded(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// isBounded reports whether a detail is stored as it is.
+func isBounded(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return len(v) <= maxText && isPlain(v)
+	case bool, int, int64, uint64:
+		return true
+	case float64:
+		return !math.IsNaN(v) && !math.IsInf(v, 0) // which JSON does not know
+	}
+	return false
 }
 
 func clip(s string, n int) string {

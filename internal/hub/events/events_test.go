@@ -234,6 +234,72 @@ func TestAPositionOfALostEventShowsAsAGap(t *testing.T) {
 	}
 }
 
+// TestAStreamThatIsMadeAgainShowsAsGaps deletes the stream while it is written and read.
+func TestAStreamThatIsMadeAgainShowsAsGaps(t *testing.T) {
+	b := openBus(t)
+	l := open(t, b, events.Options{})
+	defer func() { closeLog(t, l) }()
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	for n := range 10 {
+		l.Publish(number(n))
+	}
+	settled(t, l)
+	for e := next(t, r); e.Kind != "mark.set"; e = next(t, r) {
+	}
+	stream, err := b.JetStream().Stream(t.Context(), "PARLEY_HUB_test_EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.JetStream().DeleteStream(t.Context(), "PARLEY_HUB_test_EVENTS"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.EnsureStream(t.Context(), stream.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	l.Publish(number(100))
+	settled(t, l)
+	var kinds []string
+	for e := next(t, r); ; e = next(t, r) {
+		if kinds = append(kinds, fmt.Sprintf("%s %v %v", e.Kind, e.Data["reason"], e.Data["n"])); e.Kind == "mark.set" {
+			break
+		}
+	}
+	if kinds[0] != "gap reset <nil>" || kinds[1] != "turn.tool <nil> 100" {
+		t.Errorf("got %v", kinds)
+	}
+}
+
+// TestABatchThatTheBusStoresInPartIsAGap lets the bus refuse the second of three events for its size.
+func TestABatchThatTheBusStoresInPartIsAGap(t *testing.T) {
+	b := openBus(t)
+	l := open(t, b, events.Options{})
+	defer func() { closeLog(t, l) }()
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	next(t, r)
+	stream, err := b.JetStream().Stream(t.Context(), "PARLEY_HUB_test_EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := stream.CachedInfo().Config
+	small.MaxMsgSize = 200
+	if _, err := b.EnsureStream(t.Context(), small); err != nil {
+		t.Fatal(err)
+	}
+	large := number(1)
+	large.Agent = strings.Repeat("x", 250)
+	failed, err := l.Store([]events.Event{number(0), large, number(2)})
+	if failed != 1 || err == nil {
+		t.Errorf("%d failed, %v", failed, err)
+	}
+	for _, want := range []int{0, 2} {
+		if e := next(t, r); numberOf(e) != want {
+			t.Errorf("got %+v, want %d", e, want)
+		}
+	}
+}
+
 func TestOverloadIsCounted(t *testing.T) {
 	l := openFor(t, events.Options{Queue: 4, MaxEvents: 50_000})
 	r := subscribe(t, l, events.Query{Follow: true})

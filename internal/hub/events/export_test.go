@@ -8,3 +8,6 @@ func Decode(data []byte, sequence uint64) (Event, error) { return decode(data, s
 
 // Encode encodes an event as it is stored.
 func Encode(e Event) ([]byte, error) { return encode(e.Position.Epoch, e.bounded()) }
+
+// Store stores a batch as run does. It must not be called while events are published.
+func (l *Log) Store(batch []Event) (failed int, err error) { return l.store(batch) }

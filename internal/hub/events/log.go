@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -236,72 +236,71 @@ func (l *Log) run() {
 	}
 }
 
-// store stores events and shows them to readers. It returns how many were not stored, with the first error.
+// store stores events and shows them to readers. It returns how many were not stored, with the error.
+//
+// Only the last event asks for an acknowledgement: the bus stores what one connection publishes in order, so that its
+// sequence tells whether all are stored.
 func (l *Log) store(batch []Event) (failed int, err error) {
 	ctx, cancel := context.WithTimeout(l.base, storeTimeout)
 	defer cancel()
-	futures := make([]jetstream.PubAckFuture, len(batch))
+	conn := l.js.Conn()
+	var ack acknowledgement
 	for i := range batch {
 		batch[i] = batch[i].bounded()
-		body, encodeErr := encode(l.epoch, batch[i])
-		if encodeErr != nil {
-			err = errors.Join(err, encodeErr)
-			continue
+		body, err := encode(l.epoch, batch[i])
+		if err != nil {
+			return len(batch), err
 		}
-		future, publishErr := l.js.PublishMsgAsync(&nats.Msg{Subject: l.subject, Data: body}, jetstream.WithStallWait(storeTimeout))
-		if publishErr != nil {
-			err = errors.Join(err, publishErr)
-			break
+		if i < len(batch)-1 {
+			err = conn.Publish(l.subject, body)
+		} else {
+			ack, err = acknowledged(conn.RequestWithContext(ctx, l.subject, body))
 		}
-		futures[i] = future
+		if err != nil {
+			return len(batch), err
+		}
 	}
-	kept := batch[:0]
-	for i, f := range futures {
-		sequence, ackErr := acknowledged(ctx, f)
-		if ackErr != nil {
-			failed++
-			if err == nil {
-				err = ackErr
-			}
-			continue
-		}
-		e := batch[i]
-		e.Position = Position{sequence, l.epoch}
-		kept = append(kept, e)
+	if missing := l.show(batch, ack.Sequence); missing > 0 {
+		return missing, fmt.Errorf("the bus has not stored %d of %d events", missing, len(batch))
 	}
-	l.show(kept)
-	return failed, err
+	return 0, nil
 }
 
-var errNotSent = errors.New("not sent to the bus")
-
-// acknowledged waits until an event is stored, and returns its sequence.
-func acknowledged(ctx context.Context, f jetstream.PubAckFuture) (uint64, error) {
-	if f == nil {
-		return 0, errNotSent
-	}
-	select {
-	case ack := <-f.Ok():
-		return ack.Sequence, nil
-	case err := <-f.Err():
-		return 0, err
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
+// acknowledgement is the bus's answer to a published message.
+type acknowledgement struct {
+	Sequence uint64              `json:"seq"`
+	Error    *jetstream.APIError `json:"error"`
 }
 
-// show adds stored events to the window.
-func (l *Log) show(batch []Event) {
-	if len(batch) == 0 {
-		return
+func acknowledged(m *nats.Msg, err error) (a acknowledgement, _ error) {
+	if err != nil {
+		return a, err
 	}
+	if err := json.Unmarshal(m.Data, &a); err != nil {
+		return a, err
+	}
+	if a.Error != nil {
+		return a, a.Error
+	}
+	return a, nil
+}
+
+// show adds a batch to the window and returns 0. If the sequence of its last event tells that some of it is not stored,
+// show returns their number, and readers read from the bus what is.
+func (l *Log) show(batch []Event, last uint64) (missing int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range batch {
-		if e.Position.Sequence != l.last.Sequence+1 { // one between was stored although its acknowledgement was lost
-			clear(l.window)
-			l.window, l.first = l.window[:0], e.Position.Sequence
-		}
+	defer l.added.Send()
+	if last < l.last.Sequence+uint64(len(batch)) {
+		missing = len(batch) - int(last-min(last, l.last.Sequence))
+		l.forget(last)
+		return missing
+	}
+	before := last - uint64(len(batch))
+	if before > l.last.Sequence { // one between was stored although its acknowledgement was lost
+		l.forget(before)
+	}
+	for i := range batch {
 		if len(l.window) >= l.opts.Window {
 			// Half at once: one copy for each event would be slow.
 			half := len(l.window) - l.opts.Window/2
@@ -310,10 +309,17 @@ func (l *Log) show(batch []Event) {
 			l.window = l.window[:n]
 			l.first += uint64(half)
 		}
-		l.window = append(l.window, e)
-		l.last = e.Position
+		l.last = Position{before + 1 + uint64(i), l.epoch}
+		batch[i].Position = l.last
+		l.window = append(l.window, batch[i])
 	}
-	l.added.Send()
+	return 0
+}
+
+// forget empties the window; last is the sequence of the latest stored event. mu must be held.
+func (l *Log) forget(last uint64) {
+	clear(l.window)
+	l.window, l.first, l.last = l.window[:0], last+1, Position{last, l.epoch}
 }
 
 // EndReaders ends the readers when they have read everything that is stored, and refuses new ones. Events are still

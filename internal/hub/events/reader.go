@@ -170,7 +170,14 @@ func (r *Reader) load(ctx context.Context) error {
 	default:
 	}
 	added := r.log.added.Wait()
-	page, first, ended := r.log.latest(r.next)
+	page, first, last, ended := r.log.latest(r.next)
+	if r.next > last+1 { // the stream was deleted and made again
+		r.at, r.next = Position{0, r.log.epoch}, 1
+		e := gap(reasonReset, 0)
+		e.Position = r.at
+		r.page = append(r.page, e)
+		return nil
+	}
 	if len(page) == 0 && r.next < first {
 		var err error
 		if page, err = r.log.stored(ctx, from(r.next), batchSize); err != nil {
@@ -218,15 +225,16 @@ func (r *Reader) Close() {
 	l.readers--
 }
 
-// latest returns a page of the window from a sequence on, and the sequence with which the window begins.
-func (l *Log) latest(next uint64) (page []Event, first uint64, ended bool) {
+// latest returns a page of the window from a sequence on, the sequence with which the window begins, and that of the
+// latest stored event.
+func (l *Log) latest(next uint64) (page []Event, first, last uint64, ended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if next < l.first {
-		return nil, l.first, l.ended
+		return nil, l.first, l.last.Sequence, l.ended
 	}
 	rest := l.window[min(next-l.first, uint64(len(l.window))):]
-	return slices.Clone(rest[:min(len(rest), batchSize)]), l.first, l.ended
+	return slices.Clone(rest[:min(len(rest), batchSize)]), l.first, l.last.Sequence, l.ended
 }
 
 // from selects the stored events from a sequence on.
