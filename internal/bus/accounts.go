@@ -47,9 +47,10 @@ type accounts struct {
 }
 
 type account struct {
-	once sync.Once
-	acc  *server.Account
-	err  error
+	once    sync.Once
+	acc     *server.Account
+	err     error
+	watched bool // or about to be; guarded by accounts.mu
 }
 
 func newAccounts(s *server.Server) *accounts {
@@ -71,8 +72,17 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 	}
 	as.mu.Unlock()
 
-	a.once.Do(func() { a.acc, a.err = as.enable(name, limits) })
+	first := false
+	a.once.Do(func() {
+		first = true
+		if a.acc, a.err = as.enable(name, limits); a.err == nil {
+			as.observe(a) // before anybody joins the account
+		}
+	})
 	if a.err == nil {
+		if !first {
+			as.observe(a)
+		}
 		return a.acc, nil
 	}
 	as.mu.Lock()
@@ -86,14 +96,26 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 
 func (as *accounts) enable(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	acc, _ := as.server.LookupOrRegisterAccount(name)
-	if err := acc.EnableJetStream(limits, nil); err != nil {
-		return nil, err
-	}
+	return acc, acc.EnableJetStream(limits, nil)
+}
+
+// observe lets the watcher see an account that it does not see yet. The account is served also when that fails: the
+// next process that joins it tries again.
+func (as *accounts) observe(a *account) {
 	as.mu.Lock()
 	w := as.watch
+	begin := w != nil && !a.watched
+	a.watched = a.watched || begin
 	as.mu.Unlock()
-	if w == nil {
-		return acc, nil
+	if !begin {
+		return
 	}
-	return acc, w.open(as.server.GlobalAccount(), acc)
+	err := w.open(as.server.GlobalAccount(), a.acc)
+	if err == nil {
+		return
+	}
+	w.log.Warn("a namespace cannot be watched: the hub records no events of it", "account", a.acc.Name, "error", err)
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	a.watched = false
 }

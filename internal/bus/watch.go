@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"errors"
+	"log/slog"
 	"strings"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -29,6 +31,7 @@ const watchPrefix = "parley.watch."
 type watch struct {
 	Watcher
 	conn *nats.Conn
+	log  *slog.Logger
 }
 
 // Watch sets the watcher of an embedded bus. Call it once, before the first Grant. Without an embedded bus it does
@@ -40,21 +43,32 @@ func (b *Bus) Watch(w Watcher) {
 	as := b.embedded.accounts
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	as.watch = &watch{w, b.conn}
+	as.watch = &watch{w, b.conn, b.log}
 }
 
-// open lets the hub's account see an account's subjects, and subscribes to them.
-func (w *watch) open(own, acc *server.Account) error {
+// open lets the hub's account see an account's subjects, and subscribes to them. After an error it is subscribed to
+// none of them.
+func (w *watch) open(own, acc *server.Account) (err error) {
 	namespace, _ := strings.CutPrefix(acc.Name, "ns-")
 	if acc.Name == networkAccount {
 		namespace = ""
 	}
 	prefix := watchPrefix + acc.Name
+	var subs []*nats.Subscription
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, sub := range subs {
+			_ = sub.Unsubscribe() // fails only without a connection, which has no subscriptions either
+		}
+	}()
 	for _, subject := range w.Subjects(namespace) {
 		if err := acc.AddStreamExport(subject, []*server.Account{own}); err != nil {
 			return err
 		}
-		if err := own.AddStreamImport(acc, subject, prefix); err != nil {
+		// An earlier attempt may have imported it.
+		if err := own.AddStreamImport(acc, subject, prefix); err != nil && !errors.Is(err, server.ErrStreamImportDuplicate) {
 			return err
 		}
 		sub, err := w.conn.Subscribe(prefix+"."+subject, func(m *nats.Msg) {
@@ -64,9 +78,10 @@ func (w *watch) open(own, acc *server.Account) error {
 		if err != nil {
 			return err
 		}
+		subs = append(subs, sub)
 		if err := sub.SetPendingLimits(watchPending, watchPendingBytes); err != nil {
 			return err
 		}
 	}
-	return w.conn.Flush() // before anybody joins the account
+	return w.conn.Flush()
 }
