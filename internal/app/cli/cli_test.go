@@ -187,7 +187,7 @@ func TestJSONOutput(t *testing.T) {
 		})
 	}
 	status := decode[dialect.Status](t, p.run(t, jsonArgs("status")...))
-	if status.Version != "1.0.0-test" || status.Total != 9 || status.PID != os.Getpid() || !status.Bus.Embedded {
+	if status.Version != "1.0.0-test" || status.Total != len(status.Agents) || status.Total == 0 || status.PID != os.Getpid() || !status.Bus.Embedded {
 		t.Errorf("status %+v", status)
 	}
 	agents := decode[[]dialect.Agent](t, p.run(t, jsonArgs("agents", "--health")...))
