@@ -46,7 +46,25 @@ func (a *app) awaitHealth(ctx context.Context, c *client.Client, agents []dialec
 }
 
 func (a *app) printAgents(agents []dialect.Agent, health bool) {
-	a.agentsListing(health, time.Now()).table(a, a.stdout, agents)
+	list := a.agentsListing(health, time.Now())
+	list.table(a, a.stdout, agents)
+	if width := a.columns(a.stdout); health && width > 0 {
+		a.printCutRemarks(list, agents, width)
+	}
+}
+
+// printCutRemarks prints the remarks for which a table is too narrow: they say what to do.
+func (a *app) printCutRemarks(list listing[dialect.Agent], agents []dialect.Agent, width int) {
+	var table strings.Builder
+	rows := list.rows(agents)
+	list.render(&table, width, style{}, rows)
+	for i, row := range rows {
+		remark := row[len(row)-1]
+		if strings.Contains(table.String(), remark) {
+			continue
+		}
+		fmt.Fprintf(a.stdout, "\n%s\n%s", a.style.bold(oneLine(agents[i].ID)), hanging("  ", "  ", remark, width))
+	}
 }
 
 func (a *app) agentsListing(health bool, now time.Time) listing[dialect.Agent] {

@@ -226,6 +226,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"contexts", "--limit", "2000"}, 2, "between 1 and 1000"},
 		{[]string{"status", "x"}, 2, "unexpected argument"},
 		{[]string{"stauts"}, 2, "did you mean start or status?"},
+		{[]string{"frob"}, 2, "list them with: parley --help"},
+		{[]string{"send", "echo", "a", "--dir", "/no/such/directory"}, 2, "check the path after --dir"},
 		{[]string{"task", "shwo"}, 2, "show, follow and cancel"},
 		{[]string{"config", "x"}, 2, "show, validate and path"},
 		{[]string{"--format", "xml", "status"}, 2, "pretty, json"},

@@ -195,7 +195,12 @@ func (a *app) printFailure(f *failure) {
 		writeJSON(a.stderr, map[string]*failure{"error": f})
 		return
 	}
-	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red("error:"), plain(f.Message))
+	const label = "error:"
+	message := plain(f.Message)
+	if width := a.columns(a.stderr); width > 0 && !strings.Contains(message, "\n") {
+		message = strings.TrimSpace(strings.TrimPrefix(hanging(label+" ", "  ", message, width), label))
+	}
+	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(label), message)
 	if f.Remedy != "" {
 		fmt.Fprintf(a.stderr, "  %s\n", plain(f.Remedy))
 	}

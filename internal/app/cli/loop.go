@@ -70,7 +70,8 @@ within the lease (workQueue.ackTimeout) to continue with the item; later another
 may have it.
 
 Ctrl-C or "loop stop" stop the loop and what works on its item, and wait for the end; a
-second Ctrl-C exits, and the work goes on. Run the loop again to continue where it stopped,
+second Ctrl-C exits, and the work goes on. At a terminal the agent's questions are put to
+you; elsewhere an attempt that asks has failed. Run the loop again to continue where it stopped,
 also after it was killed. --retry takes up the items that were given up.`
 	cmd.Example = "  " + a.name + ` loop run TODO.md --agent claude-code -- go test ./...
   ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
@@ -219,7 +220,9 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	if err := writeLoopRecord(dir, record); err != nil {
 		return err
 	}
-	work := &loopWork{Client: c, app: a}
+	ctx, halt := context.WithCancelCause(ctx)
+	defer halt(nil)
+	work := &loopWork{Client: c, app: a, halt: func() { halt(errInterrupted) }}
 	defer work.quiet()
 	log, err := audit.Open(filepath.Join(dir, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
 	if err != nil {

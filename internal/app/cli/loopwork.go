@@ -22,13 +22,16 @@ import (
 )
 
 // loopWork is the hub as a loop uses it. It records which task or swarm works on the present item, so that the command
-// can show what the agent does, and stop it. It is safe for concurrent use.
+// can show what the agent does, and stop it. The agent's questions go to the user at a terminal. It is safe for
+// concurrent use.
 type loopWork struct {
 	*client.Client
-	app *app
+	app  *app
+	halt func() // ends the loop, after a Ctrl-C at a question
 
 	mu      sync.Mutex
-	task    string // that works now, "" if none does
+	task    string // that works now or asks, "" if none does
+	noted   bool   // that nobody answers questions
 	swarm   string
 	doing   string
 	spinner *spinner
@@ -47,7 +50,52 @@ func (w *loopWork) Send(ctx context.Context, p dialect.SendParams) (*dialect.Tas
 func (w *loopWork) Task(ctx context.Context, id string) (*dialect.Task, error) {
 	task, err := w.Client.Task(ctx, id)
 	w.see(task, err)
+	if err != nil || task.Status.State != dialect.StateInputRequired {
+		return task, err
+	}
+	return w.answer(ctx, task)
+}
+
+// Cancel implements [loop.Hub].
+func (w *loopWork) Cancel(ctx context.Context, id string) (*dialect.Task, error) {
+	task, err := w.Client.Cancel(ctx, id)
+	w.see(task, err)
 	return task, err
+}
+
+// answer asks the user a task's question and sends the answer. It returns the task as it is then: unchanged where
+// nobody answers.
+func (w *loopWork) answer(ctx context.Context, task *dialect.Task) (*dialect.Task, error) {
+	w.quiet()
+	if !w.app.interactive() {
+		w.noteUnanswered(task)
+		return task, nil
+	}
+	part, err := w.app.askUser(ctx, task)
+	switch {
+	case err != nil && w.app.explain(err).Exit == exitInterrupted:
+		w.halt()
+		return nil, errInterrupted
+	case err != nil || part == nil:
+		return task, err
+	}
+	p := sendFlags{task: task.ID, context: task.ContextID}.params("", *part)
+	blocking := false
+	p.Configuration.Blocking = &blocking
+	return w.Send(ctx, p)
+}
+
+// noteUnanswered says once how to let an agent work without questions.
+func (w *loopWork) noteUnanswered(task *dialect.Task) {
+	w.mu.Lock()
+	noted := w.noted
+	w.noted = true
+	w.mu.Unlock()
+	if noted {
+		return
+	}
+	w.app.note("  the agent asks, and nobody answers: run the loop at a terminal, or set agents.%s.permissions in\n  the hub's configuration (%s config path)",
+		agentOf(task), w.app.self())
 }
 
 func (w *loopWork) see(task *dialect.Task, err error) {
@@ -55,7 +103,7 @@ func (w *loopWork) see(task *dialect.Task, err error) {
 		return
 	}
 	id := task.ID
-	if task.Status.State.Final() {
+	if task.Status.State.Ended() {
 		id = ""
 	}
 	doing := agentOf(task) + " " + string(task.Status.State)

@@ -77,6 +77,46 @@ func TestASecondCtrlCSaysThatTheWorkGoesOn(t *testing.T) {
 	}
 }
 
+// At a terminal the user answers the agent's questions; elsewhere nobody does, and no task goes on waiting.
+func TestQuestionsOfALoop(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	path := filepath.Join(p.dir, "TODO.md")
+	if err := os.WriteFile(path, []byte("- [ ] build\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := []string{"loop", "run", path, "--agent", "asks", "--attempts", "2", "--retry"}
+	o := p.run(t, run...)
+	if o.code != 5 || !strings.Contains(o.stdout, "nobody answered: Allow Run `rm -rf build`?") || strings.Count(o.stderr, "agents.asks.permissions") != 1 {
+		t.Errorf("without a terminal: %+v", o)
+	}
+	await(t, p, dialect.StateInputRequired, 0)
+	await(t, p, dialect.StateCanceled, 2)
+
+	s := newScreen(t)
+	signals := make(chan os.Signal, 1)
+	code := s.run(p, nil, signals, run...)
+	s.await("1-2? ")
+	signals <- os.Interrupt
+	if text := s.await("<end>"); <-code != 130 || !strings.Contains(text, "is stopped") {
+		t.Errorf("interrupted: %q", text)
+	}
+	await(t, p, dialect.StateCanceled, 3)
+	if _, err := s.master.WriteString("\n"); err != nil { // ends the read of the terminal
+		t.Fatal(err)
+	}
+
+	s = newScreen(t)
+	code = s.run(p, nil, nil, run...)
+	s.await("1-2? ")
+	if _, err := s.master.WriteString("y\n"); err != nil {
+		t.Fatal(err)
+	}
+	if text := s.await("<end>"); <-code != 0 || !strings.Contains(text, "you said yes-once") {
+		t.Errorf("answered: %q", text)
+	}
+}
+
 // await blocks until a number of tasks are in a state.
 func await(t *testing.T, p setup, state dialect.TaskState, n int) {
 	t.Helper()

@@ -23,23 +23,26 @@ import (
 // MCPServer is the name of the program that runs the MCP server without a command.
 const MCPServer = "nats-mcp-server"
 
-const mcpLong = `Serve MCP on standard input and output, for one coding agent. The agents of a
+// mcpLong is the help of the MCP server. It names the program that was called, which may be the only one there.
+func (a *app) mcpLong() string {
+	return `Serve MCP on standard input and output, for one coding agent. The agents of a
 project share its channels: they see each other's messages; agents of other projects
 do not. Add the server to an agent with:
 
-  claude mcp add parley -- parley mcp
-  codex mcp add parley -- parley mcp
-  gemini mcp add parley parley mcp
+  claude mcp add parley -- ` + a.name + ` mcp
+  codex mcp add parley -- ` + a.name + ` mcp
+  gemini mcp add parley ` + a.name + ` mcp
 
 The project is the current directory, or the directory of the nearest .mcp-config.json
 up to five levels above. Messages are stored on the NATS server of NATS_URL. Without
 NATS_URL they are stored on the bus of the hub, which is started in the background if
 it is not running.`
+}
 
 func (a *app) mcpCommand() *cobra.Command {
 	cmd := command("mcp", "Serve MCP to a coding agent: the channels of its project",
 		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context(), true) })
-	cmd.Long = mcpLong
+	cmd.Long = a.mcpLong()
 	return a.mayStart(cmd)
 }
 

@@ -339,6 +339,9 @@ func TestTheMCPProgramsCommands(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "claude mcp add parley") {
 		t.Errorf("%v %s", err, out)
 	}
+	if out, err := d.command(cli.MCPServer, "a", "--help").CombinedOutput(); err != nil || !strings.Contains(string(out), "claude mcp add parley -- nats-mcp-server mcp") {
+		t.Errorf("%v %s", err, out)
+	}
 	if out, err := d.command(cli.MCPServer, "a", "nonsense").CombinedOutput(); err == nil || !strings.Contains(string(out), "nonsense") {
 		t.Errorf("%v %s", err, out)
 	}

@@ -104,7 +104,7 @@ func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, e
 			part := dialect.DataPart(map[string]any{"optionId": o.ID, "requestId": q.RequestID})
 			return &part, nil
 		}
-		fmt.Fprintf(a.stderr, "  y, n, a number from 1 to %d, or the beginning of an answer; nothing to decide later\n", len(q.Options))
+		fmt.Fprintf(a.stderr, "  y, n, 1-%d or the beginning of an answer; an empty line leaves it open\n", len(q.Options))
 	}
 }
 

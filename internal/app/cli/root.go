@@ -167,12 +167,12 @@ func (a *app) root() *cobra.Command {
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 				message += "; did you mean " + strings.Join(near, " or ") + "?"
 			}
-			return usage("%s", message)
+			return &failure{Exit: exitUsage, Kind: "usage", Message: message, Remedy: "list them with: " + a.name + " --help"}
 		},
 		SuggestionsMinimumDistance: 2,
 	}
 	if a.name == MCPServer {
-		root.Long = mcpLong + "\n\nAll commands of parley work under this name too."
+		root.Long = a.mcpLong() + "\n\nAll commands of parley work under this name too."
 		a.mayStart(root)
 	}
 	root.AddGroup(
@@ -302,6 +302,19 @@ func (a *app) note(format string, args ...any) {
 	if !a.json() {
 		fmt.Fprintf(a.stderr, "%s\n", a.errStyle.dim(fmt.Sprintf(format, args...)))
 	}
+}
+
+// notice prints a note without commands to copy: at a terminal it is broken between words.
+func (a *app) notice(words string) {
+	if a.json() {
+		return
+	}
+	words = plain(words)
+	text := "note: " + words
+	if width := a.columns(a.stderr); width > 0 {
+		text = strings.TrimRight(hanging("note: ", "  ", words, width), "\n")
+	}
+	fmt.Fprintf(a.stderr, "%s\n", a.errStyle.dim(text))
 }
 
 // print writes v as JSON with --format json, and calls pretty otherwise. It returns nil.

@@ -295,7 +295,7 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 		stop(&failure{Exit: exitInterrupted, Kind: "interrupted", Message: message, Remedy: remedy + plain(id)})
 	}
 	if r.keep {
-		exit("the task keeps running", "follow it again with: "+r.app.self()+" task follow ")
+		exit("no longer following; the task keeps running", "follow it again with: "+r.app.self()+" task follow ")
 		return
 	}
 	view.spinner.say("canceling; after another Ctrl-C the task keeps running")

@@ -56,6 +56,10 @@ const (
 func (a *app) withPiped(ctx context.Context, message string) ([]string, error) {
 	if message == "-" {
 		all, err := readMessage(a.stdin)
+		if err == nil && strings.TrimSpace(all) == "" {
+			return nil, &failure{Exit: exitUsage, Kind: "usage", Message: "standard input is empty: nothing was sent",
+				Remedy: "check what the command before the pipe prints, or give the message as an argument"}
+		}
 		return []string{all}, errors.Join(err, checkMessage(all, err))
 	}
 	if err := checkMessage(message, nil); err != nil {
@@ -76,7 +80,7 @@ func checkMessage(message string, err error) error {
 	case err != nil:
 		return nil // reported already
 	case strings.TrimSpace(message) == "":
-		return usage("the message is empty")
+		return &failure{Exit: exitUsage, Kind: "usage", Message: "the message is empty", Remedy: "name what the agent is to do"}
 	case !utf8.ValidString(message):
 		return usage("the message is not valid UTF-8")
 	}

@@ -64,6 +64,9 @@ func TestWhatIsPipedIsSentWithTheMessage(t *testing.T) {
 			t.Errorf("%s: %+v", tt.name, o)
 		}
 	}
+	if o := p.runWith(t, pipe(t, "", false), nil, "send", "echo", "-"); o.code != 2 || !strings.Contains(o.stderr, "the command before the pipe") {
+		t.Errorf("nothing but an empty pipe: %+v", o)
+	}
 	o := p.runWith(t, pipe(t, "more", false), nil, "--format", "json", "send", "echo", "review")
 	if task := decode[dialect.Task](t, o); len(task.History) == 0 || len(task.History[0].Parts) != 2 {
 		t.Errorf("%+v", task)

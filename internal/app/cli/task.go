@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 func (a *app) taskCommand() *cobra.Command {
@@ -109,7 +110,31 @@ func (a *app) printMessage(m dialect.Message) {
 	if m.Role == dialect.RoleUser {
 		who = a.style.bold("you")
 	}
-	fmt.Fprintf(a.stdout, "\n%s\n%s\n", who, strings.TrimRight(plain(partsText(m.Parts)), "\n"))
+	fmt.Fprintf(a.stdout, "\n%s\n%s\n", who, strings.TrimRight(plain(messageText(m)), "\n"))
+}
+
+// messageText returns a message as a person reads it: the texts of a user's message apart, as the agent gets them, and
+// of permission questions and their answers what they say.
+func messageText(m dialect.Message) string {
+	var texts []string
+	for _, p := range m.Parts {
+		option, _ := p.Data["optionId"].(string)
+		switch {
+		case p.Metadata[hub.MetaPermission] != nil:
+			continue // the text before it asks the same
+		case option != "":
+			texts = append(texts, option)
+		default:
+			if text := partsText([]dialect.Part{p}); text != "" {
+				texts = append(texts, text)
+			}
+		}
+	}
+	between := "" // an agent's answer may come in pieces
+	if m.Role == dialect.RoleUser {
+		between = "\n\n"
+	}
+	return strings.Join(texts, between)
 }
 
 // partsText returns the text of parts, with a placeholder for each file or value.

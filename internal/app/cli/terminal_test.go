@@ -117,7 +117,7 @@ func TestQuestionIsAnsweredAtTheTerminal(t *testing.T) {
 	if _, err := s.master.WriteString("7\n"); err != nil {
 		t.Fatal(err)
 	}
-	s.await("a number from 1 to 2")
+	s.await("1-2 or the beginning of an answer")
 	if _, err := s.master.WriteString("2\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +125,36 @@ func TestQuestionIsAnsweredAtTheTerminal(t *testing.T) {
 	if c := <-code; c != 0 || !strings.Contains(text, "you said no-once") {
 		t.Errorf("exit %d, got %q", c, text)
 	}
+}
+
+// A table that is too narrow for what is to be done is followed by it, broken between words.
+func TestHealthSaysAtANarrowTerminalWhatToDo(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	code := s.run(p, nil, nil, "agents", "--health")
+	text := s.await("<end>")
+	_, below, found := strings.Cut(text, "\n\x1b[1mmissing\x1b[0m\r\n  ")
+	if c := <-code; c != 0 || !found || !strings.Contains(strings.ReplaceAll(below, "\r\n  ", " "), "install it with: magic") {
+		t.Errorf("exit %d, %q", c, text)
+	}
+}
+
+// The messages of a task that asked say what was asked and answered, without placeholders.
+func TestTaskShowHasQuestionAndAnswer(t *testing.T) {
+	t.Parallel()
+	p, s := newHub(t), newScreen(t)
+	code := s.run(p, nil, nil, "send", "asks", "hi")
+	s.await("1-2? ")
+	if _, err := s.master.WriteString("y\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.await("<end>")
+	o := p.run(t, "task", "show", "latest")
+	if <-code != 0 || o.code != 0 || strings.Contains(o.stdout, "[data]") || !strings.Contains(o.stdout, "agent\nAllow Run `rm -rf build`?\n\nyou\nyes-once\n") {
+		t.Errorf("%+v", o)
+	}
+	p.runWith(t, pipe(t, "the diff\n", false), nil, "send", "echo", "review")
+	want(t, p.run(t, "task", "show", "latest"), 0, "you\nreview\n\nthe diff\n")
 }
 
 func TestQuestionIsAnsweredInWords(t *testing.T) {

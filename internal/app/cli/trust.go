@@ -35,7 +35,7 @@ func (a *app) trustCommand() *cobra.Command {
 				return a.listTrusted(cfg)
 			}
 			trust := config.NewTrust(cfg.DataDir)
-			dir, err := trustArgument(cfg.DataDir, args)
+			dir, err := a.trustArgument(cfg.DataDir, args)
 			if err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ An agent runs with your rights: the directory is where it starts, not a fence.`
 }
 
 // trustArgument returns the directory of the arguments, else the current project.
-func trustArgument(dataDir string, args []string) (string, error) {
+func (a *app) trustArgument(dataDir string, args []string) (string, error) {
 	if len(args) == 1 && args[0] == "" {
 		return "", usage("DIR is empty; name a directory, or leave it out for the project here")
 	}
@@ -94,7 +94,8 @@ func trustArgument(dataDir string, args []string) (string, error) {
 	}
 	dir, why := currentProject(dataDir)
 	if why != "" {
-		return "", usage("there is no project here: %s; name a directory: trust DIR", why)
+		return "", &failure{Exit: exitUsage, Kind: "usage", Message: "there is no project here: " + why,
+			Remedy: "name the directory of a project: " + a.self() + " trust DIR"}
 	}
 	return dir, nil
 }

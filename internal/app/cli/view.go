@@ -108,7 +108,7 @@ func (v *view) showRetry(words string) {
 	if v.live {
 		v.breakLine()
 	}
-	v.app.note("note: %s", words)
+	v.app.notice(words)
 	v.spinner = v.app.spin("working")
 }
 
@@ -182,7 +182,7 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 	id := plain(task.ID)
 	for _, notice := range notices(task) {
 		if !slices.Contains(noted, notice) {
-			a.note("note: %s", notice)
+			a.notice(notice)
 		}
 	}
 	message := strings.TrimSpace(plain(task.Status.Message.Text()))

@@ -88,7 +88,7 @@ func existingDir(path string) (string, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", usage("--dir: there is no directory %s", abs)
+		return "", &failure{Exit: exitUsage, Kind: "usage", Message: "--dir: there is no directory " + abs, Remedy: "check the path after --dir"}
 	case err != nil:
 		return "", usage("--dir: %s cannot be opened: permission denied, or not a directory", abs)
 	}
@@ -286,7 +286,7 @@ func (a *app) worktree(ctx context.Context, c *client.Client, w workDir, kind, n
 		return w, hub.WorkDir{}, err
 	}
 	if tree.Notice != "" {
-		a.note("note: %s", plain(tree.Notice))
+		a.notice(tree.Notice)
 	}
 	return workDir{DirRequest: hub.DirRequest{Path: tree.Path}}, tree.WorkDir, nil
 }

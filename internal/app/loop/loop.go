@@ -30,6 +30,7 @@ import (
 type Hub interface {
 	Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error)
 	Task(ctx context.Context, id string) (*dialect.Task, error)
+	Cancel(ctx context.Context, id string) (*dialect.Task, error)
 	CreateSwarm(ctx context.Context, p swarm.Plan) (*swarm.Session, error)
 	AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error)
 }
@@ -99,7 +100,11 @@ func Agent(h Hub, id, dir string, project bool) ralph.Dispatcher {
 	})
 }
 
-// awaitTask polls a task until it ends. A task that asks for input is a failure: nobody can answer.
+// cancelTimeout is how long the hub may take to end a task whose question nobody answers.
+const cancelTimeout = 30 * time.Second
+
+// awaitTask polls a task until it ends. A task that still asks for input is a failure: nobody answers. It is canceled,
+// so that the next attempt works alone.
 func awaitTask(ctx context.Context, h Hub, task *dialect.Task) (ralph.Outcome, error) {
 	for {
 		text, code := task.Status.Message.Text(), failureCode(task)
@@ -107,8 +112,12 @@ func awaitTask(ctx context.Context, h Hub, task *dialect.Task) (ralph.Outcome, e
 		case dialect.StateCompleted:
 			return ralph.Outcome{Text: text, Dir: hub.WorkDirIn(task.Metadata).Path}, nil
 		case dialect.StateAuthRequired:
+			abandon(ctx, h, task.ID)
 			return ralph.Outcome{}, noAgent(text)
-		case dialect.StateFailed, dialect.StateCanceled, dialect.StateRejected, dialect.StateInputRequired:
+		case dialect.StateInputRequired:
+			abandon(ctx, h, task.ID)
+			return ralph.Outcome{}, errors.New("the agent asked, and nobody answered: " + text)
+		case dialect.StateFailed, dialect.StateCanceled, dialect.StateRejected:
 			switch {
 			case code == hub.CodeStopped:
 				return ralph.Outcome{}, &ralph.Error{Code: ralph.CodeLost, Message: text}
@@ -131,6 +140,14 @@ func awaitTask(ctx context.Context, h Hub, task *dialect.Task) (ralph.Outcome, e
 			return ralph.Outcome{}, hubError(err)
 		}
 	}
+}
+
+// abandon cancels a task that waits for a person. An error is ignored: the task has ended, or the next call
+// reports that the hub is gone.
+func abandon(ctx context.Context, h Hub, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
+	_, _ = h.Cancel(ctx, id)
 }
 
 // noAgentCodes are the codes of tasks that failed before the agent started to work.

@@ -50,12 +50,13 @@ func TestAChecksExitCodeDecidesAndItsOutputIsBounded(t *testing.T) {
 // standIn is a hub whose answers are set by the test.
 type standIn struct {
 	loop.Hub
-	states []dialect.TaskState // of the task, one for each call; the last one repeats
-	keys   []any               // of the received messages
-	plans  []string            // ids of the created swarms
-	swarms []swarm.Session
-	meta   map[string]any // of the task's message
-	err    error
+	states   []dialect.TaskState // of the task, one for each call; the last one repeats
+	keys     []any               // of the received messages
+	canceled []string            // tasks
+	plans    []string            // ids of the created swarms
+	swarms   []swarm.Session
+	meta     map[string]any // of the task's message
+	err      error
 }
 
 func (h *standIn) Send(_ context.Context, p dialect.SendParams) (*dialect.Task, error) {
@@ -75,6 +76,11 @@ func (h *standIn) Task(context.Context, string) (*dialect.Task, error) {
 	return &dialect.Task{ID: "t1", Status: dialect.TaskStatus{State: state, Message: &dialect.Message{Metadata: h.meta, Parts: []dialect.Part{{Text: &text}}}}}, nil
 }
 
+func (h *standIn) Cancel(_ context.Context, id string) (*dialect.Task, error) {
+	h.canceled = append(h.canceled, id)
+	return &dialect.Task{ID: id, Status: dialect.TaskStatus{State: dialect.StateCanceled}}, nil
+}
+
 func (h *standIn) CreateSwarm(_ context.Context, p swarm.Plan) (*swarm.Session, error) {
 	h.plans = append(h.plans, p.ID)
 	return &swarm.Session{ID: p.ID}, h.err
@@ -87,7 +93,7 @@ func (h *standIn) AwaitSwarm(context.Context, string, uint64) (*swarm.Session, e
 }
 
 func TestAnAgentsTaskIsAwaited(t *testing.T) {
-	for state, part := range map[dialect.TaskState]string{dialect.StateCompleted: "", dialect.StateFailed: "failed: said", dialect.StateInputRequired: "input-required"} {
+	for state, part := range map[dialect.TaskState]string{dialect.StateCompleted: "", dialect.StateFailed: "failed: said", dialect.StateInputRequired: "nobody answered: said"} {
 		h := &standIn{states: []dialect.TaskState{dialect.StateWorking, state}}
 		a := loop.Agent(h, "codex", "", false)
 		ref := ""
@@ -99,6 +105,9 @@ func TestAnAgentsTaskIsAwaited(t *testing.T) {
 		})
 		if ref == "" || !slices.Equal(h.keys, []any{ref}) || (part == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), part) || err == nil && out.Text != "said" {
 			t.Errorf("%s: %q, %+v, %v", state, ref, out, err)
+		}
+		if asked := state == dialect.StateInputRequired; asked != slices.Equal(h.canceled, []string{"t1"}) {
+			t.Errorf("%s: canceled %q", state, h.canceled)
 		}
 	}
 	for err, code := range map[error]ralph.Code{

@@ -254,7 +254,8 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 		return report(task)
 	case hub.Interrupted(state): // a swarm has no user to answer
 		r.abandon(ctx, task.ID)
-		return nil, fmt.Errorf("it is %s, and a swarm has no user who could answer: %s", stateName(state), text.Cut(resultOf(task).Text, 4096))
+		return nil, fmt.Errorf("it is %s, and a swarm has no user who could answer (agents.%s.permissions decides without asking): %s",
+			stateName(state), r.agent, text.Cut(text.OneLine(resultOf(task).Text), maxQuestion))
 	}
 	return nil, errors.New(text.Cut(failureOf(task).Message, 4096))
 }
@@ -263,6 +264,9 @@ func report(task *a2a.Task) (json.RawMessage, error) {
 	r := resultOf(task)
 	return json.Marshal(done{Text: r.Text, Data: r.Data, Truncated: r.Truncated, TaskID: r.TaskID})
 }
+
+// maxQuestion bounds, in bytes, how much of a question the failure of a part repeats.
+const maxQuestion = 500
 
 // maxAttempts is how many earlier attempts are checked.
 const maxAttempts = 10
