@@ -97,7 +97,7 @@ func (t *task) run() {
 	t.mu.Unlock()
 	t.hub.log.LogAttrs(context.Background(), slog.LevelInfo, "turn ended",
 		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", stateName(state)),
-		slog.Duration("took", time.Since(began)))
+		slog.String("took", time.Since(began).Round(100*time.Microsecond).String())) // JSON would have nanoseconds
 }
 
 // do runs the turn at the agent. A panic of the driver is a failure.

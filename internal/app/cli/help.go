@@ -68,7 +68,7 @@ func commandLines(cmd *cobra.Command, group string, width int) string {
 		if c.GroupID != group || !c.IsAvailableCommand() && c.Name() != "help" {
 			continue
 		}
-		name := fmt.Sprintf("  %-*s ", cmd.NamePadding(), c.Name())
+		name := fmt.Sprintf("  %-*s ", c.NamePadding(), c.Name())
 		b.WriteString(hanging(name, strings.Repeat(" ", len(name)), c.Short, width))
 	}
 	return b.String()

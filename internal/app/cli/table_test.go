@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,9 @@ func TestNoHelpIsWiderThanTheTerminal(t *testing.T) {
 			if n := cli.Cells(strings.TrimSuffix(line, "\n")); n > 80 {
 				t.Errorf("%q: a line of %d columns: %q", args, n, line)
 			}
+		}
+		if slices.Equal(args, []string{"network"}) && !strings.Contains(stdout.String(), "\n  dead-letters List failed work, retry it, or discard it\n  inbox        Read") {
+			t.Errorf("the commands are not in columns: %q", stdout.String())
 		}
 	}
 }
