@@ -2,7 +2,6 @@ package negotiation
 
 import (
 	"encoding/json"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Limits of a proposal and its answers.
@@ -55,9 +55,9 @@ const (
 	Overloaded        Reason = "overloaded"       // given by the package itself
 )
 
-var reasonPattern = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+var reasonPattern = text.Pattern(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
-func (r Reason) valid() bool { return len(r) <= 64 && reasonPattern.MatchString(string(r)) }
+func (r Reason) valid() bool { return len(r) <= 64 && reasonPattern().MatchString(string(r)) }
 
 // Terms are the terms of a proposal.
 type Terms struct {

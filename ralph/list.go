@@ -11,12 +11,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Limits of a list in a file.
@@ -197,8 +197,8 @@ func writeFile(path string, content []byte, mode fs.FileMode, check func() error
 }
 
 var (
-	boxPattern   = regexp.MustCompile(`^([ \t]*)(?:[-*+]|\d{1,9}[.)])[ \t]+\[([ xX])\][ \t]+(.*\S)[ \t]*$`)
-	fencePattern = regexp.MustCompile("^[ \t]*(`{3,}|~{3,})")
+	boxPattern   = text.Pattern(`^([ \t]*)(?:[-*+]|\d{1,9}[.)])[ \t]+\[([ xX])\][ \t]+(.*\S)[ \t]*$`)
+	fencePattern = text.Pattern("^[ \t]*(`{3,}|~{3,})")
 )
 
 // parseMarkdown finds the items of a Markdown document.
@@ -217,13 +217,13 @@ func parseMarkdown(data []byte) ([]entry, error) {
 		line := strings.TrimSuffix(string(data[at:end]), "\r")
 		start := at
 		at = end + 1
-		if f := fencePattern.FindStringSubmatch(line); f != nil {
+		if f := fencePattern().FindStringSubmatch(line); f != nil {
 			if fence == "" {
 				fence = f[1]
 			} else if strings.HasPrefix(f[1], fence) && strings.TrimSpace(strings.TrimLeft(line, " \t"+fence[:1])) == "" {
 				fence = ""
 			}
-		} else if m := boxPattern.FindStringSubmatchIndex(line); m != nil && fence == "" {
+		} else if m := boxPattern().FindStringSubmatchIndex(line); m != nil && fence == "" {
 			text := line[m[6]:m[7]]
 			entries = append(entries, entry{
 				Item: Item{ID: ids.of(text), Text: text, Done: line[m[4]] != ' '},

@@ -2,12 +2,13 @@ package toolbox
 
 import (
 	"context"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Renderer renders a prompt with its arguments.
@@ -20,7 +21,7 @@ type prompt struct {
 	render    Renderer
 }
 
-var placeholder = regexp.MustCompile(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
+var placeholder = text.Pattern(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
 
 // AddPrompt offers a prompt template under the name "agent.name". "{{argument}}" in the body is replaced by the
 // value of this argument of x, once: placeholders in values stay. x is not kept. Errors are [*Error]s.
@@ -28,14 +29,14 @@ func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
 	if len(body) > MaxDescription || !utf8.ValidString(body) {
 		return errorf(CodeInvalid, x.Name, p.id, "the body of prompt %q must be UTF-8 of at most %d bytes", x.Name, MaxDescription)
 	}
-	for _, m := range placeholder.FindAllStringSubmatch(body, -1) {
+	for _, m := range placeholder().FindAllStringSubmatch(body, -1) {
 		if !slices.ContainsFunc(x.Arguments, func(a *mcp.PromptArgument) bool { return a.Name == m[1] }) {
 			return errorf(CodeInvalid, x.Name, p.id, "the placeholder %s of prompt %q is not one of its arguments", m[0], x.Name)
 		}
 	}
 	description := x.Description
 	return p.AddRenderer(x, func(_ context.Context, arguments map[string]string) (*mcp.GetPromptResult, error) {
-		text := placeholder.ReplaceAllStringFunc(body, func(found string) string {
+		text := placeholder().ReplaceAllStringFunc(body, func(found string) string {
 			return arguments[strings.TrimSpace(found[2:len(found)-2])]
 		})
 		return &mcp.GetPromptResult{

@@ -3,14 +3,15 @@ package toolbox
 import (
 	"context"
 	"maps"
-	"regexp"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 var (
-	agentPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
-	namePattern  = regexp.MustCompile(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_-]+)*$`)
+	agentPattern = text.Pattern(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
+	namePattern  = text.Pattern(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_-]+)*$`)
 )
 
 // Provider has the tools, resources and prompts of one agent. It is safe for concurrent use.
@@ -30,7 +31,7 @@ type Provider struct {
 // Provider creates the provider of an agent. The agent's id becomes part of names:
 // letters, digits, "_", "-" and single dots between them.
 func (b *Box) Provider(agentID string) (*Provider, error) {
-	if len(agentID) > MaxName/2 || !agentPattern.MatchString(agentID) {
+	if len(agentID) > MaxName/2 || !agentPattern().MatchString(agentID) {
 		return nil, errorf(CodeInvalid, agentID, "", "agent %q cannot offer tools: its id must be up to %d letters, digits, _, - and dots", agentID, MaxName/2)
 	}
 	b.mu.Lock()
@@ -111,7 +112,7 @@ func (p *Provider) qualify(name string) (string, error) {
 	if p.asIs {
 		qualified = name
 	}
-	if len(qualified) > MaxName || !namePattern.MatchString(name) {
+	if len(qualified) > MaxName || !namePattern().MatchString(name) {
 		return "", errorf(CodeInvalid, name, p.id, "the name %q must be letters, digits, _ and -, with single dots and slashes between them, and with the agent's id at most %d", name, MaxName)
 	}
 	return qualified, nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/crdt/snapshots"
 	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -70,8 +70,8 @@ type Options struct {
 }
 
 var (
-	documentName  = regexp.MustCompile(`^[A-Za-z0-9_=-]{1,128}$`)
-	namespaceName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	documentName  = text.Pattern(`^[A-Za-z0-9_=-]{1,128}$`)
+	namespaceName = text.Pattern(`^[A-Za-z0-9_-]{1,64}$`)
 )
 
 // Document is a replica of a document that is shared through a log. It is safe for concurrent use. The
@@ -125,9 +125,9 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Document, er
 	switch {
 	case js == nil:
 		return nil, failed(CodeInvalid, nil, "a log needs a JetStream context")
-	case !documentName.MatchString(o.Document):
+	case !documentName().MatchString(o.Document):
 		return nil, failed(CodeInvalid, nil, "a document's name has up to 128 letters, digits and any of _ - =")
-	case !namespaceName.MatchString(o.Namespace):
+	case !namespaceName().MatchString(o.Namespace):
 		return nil, failed(CodeInvalid, nil, "a namespace has up to 64 letters, digits and any of _ -")
 	}
 	defaults.Set(&o.SnapshotEvery, 1000)

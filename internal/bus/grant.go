@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Access is the part of the embedded bus that a process may use.
@@ -31,7 +32,7 @@ const (
 // GlobalNamespace is reserved for data that all projects share. No project may use it.
 const GlobalNamespace = "global"
 
-var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+var namespacePattern = text.Pattern(`^[a-z0-9-]{1,64}$`)
 
 // GrantRequest is a process's request to join.
 type GrantRequest struct {
@@ -249,7 +250,7 @@ func (e *embedded) disconnect(user string) error {
 // CheckNamespace returns an error if a project cannot have this namespace.
 func CheckNamespace(namespace string) error {
 	switch {
-	case !namespacePattern.MatchString(namespace):
+	case !namespacePattern().MatchString(namespace):
 		return &Error{Code: CodeConfig, Message: fmt.Sprintf("%.80q cannot be a namespace", namespace),
 			Remedy: "use 1 to 64 lowercase letters, digits and hyphens"}
 	case namespace == GlobalNamespace:

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -30,7 +29,7 @@ const (
 	messageVersion   = 1   // of the payload
 )
 
-var handleRegexp = regexp.MustCompile(HandlePattern)
+var handleRegexp = text.Pattern(HandlePattern)
 
 // Message is one message of a channel.
 type Message struct {
@@ -97,7 +96,7 @@ func visible(handle string) string {
 
 // CheckHandle returns a ValidationError if handle is no valid handle.
 func CheckHandle(handle string) error {
-	if handleRegexp.MatchString(handle) && len(handle) <= maxHandle {
+	if handleRegexp().MatchString(handle) && len(handle) <= maxHandle {
 		return nil
 	}
 	return invalid(fmt.Sprintf("A handle has lowercase letters, digits and hyphens only (pattern: %s) and at most %d characters, for example: project-manager.",

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"sync"
 	"time"
 
@@ -94,14 +93,14 @@ func (c Config) withDefaults() (Config, error) {
 	defaults.Set(&c.MaxHistory, 1000)
 	defaults.Set(&c.MaxTaskBytes, 32<<20)
 	c.Name = cmp.Or(c.Name, "local")
-	if !validName.MatchString(c.Name) {
+	if !validName().MatchString(c.Name) {
 		return c, &Error{Code: CodeInvalid, Subject: "name", Message: fmt.Sprintf("the hub's name %q is not 1 to 32 letters, digits, - or _", c.Name)}
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c, nil
 }
 
-var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
+var validName = text.Pattern(`^[A-Za-z0-9_-]{1,32}$`)
 
 // Hub runs tasks on agents. All methods are safe for concurrent use.
 type Hub struct {

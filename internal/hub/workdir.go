@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -392,11 +391,11 @@ func below(dir, root string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-var unsafeInBranch = regexp.MustCompile(`[^a-z0-9_-]+`)
+var unsafeInBranch = text.Pattern(`[^a-z0-9_-]+`)
 
 // worktreeNames returns a worktree's path in the data directory, and its branch.
 func worktreeNames(agentID, contextID string) (name, branch string) {
-	agent := strings.Trim(unsafeInBranch.ReplaceAllString(agentID, "-"), "-")
+	agent := strings.Trim(unsafeInBranch().ReplaceAllString(agentID, "-"), "-")
 	if agent != agentID { // the name could be that of another agent
 		agent += dirName(agentID)[:8]
 	}

@@ -22,13 +22,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Hello is the answer to everything that is not a directive.
@@ -187,14 +188,14 @@ func (r *reply) wants(shell, write string, tools []tool) (name string, input obj
 
 func (r reply) text() string { return strings.Join(r.pieces, "") }
 
-var statusDirective = regexp.MustCompile(`HTTP([45]\d\d)(?:x(\d{1,3}))?`)
+var statusDirective = text.Pattern(`HTTP([45]\d\d)(?:x(\d{1,3}))?`)
 
 // maxScripts bounds the messages whose failures are counted.
 const maxScripts = 10_000
 
 // fails returns the status with which the message fails this time, 0 if it does not.
 func (h *Handler) fails(t talk) int {
-	m := statusDirective.FindStringSubmatch(t.last)
+	m := statusDirective().FindStringSubmatch(t.last)
 	if m == nil {
 		return 0
 	}

@@ -3,10 +3,11 @@ package store
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Subjects of the network. Programs outside the network do not use the prefix global.
@@ -40,15 +41,15 @@ const QueueGroup = "workers"
 const MaxName = 64
 
 var (
-	nameRegexp = regexp.MustCompile(`^[a-z0-9-]+$`)
+	nameRegexp = text.Pattern(`^[a-z0-9-]+$`)
 	// queueRegexp matches queue names: a subject's token and part of a stream's name,
 	// on disks that may be case-insensitive.
-	queueRegexp = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
+	queueRegexp = text.Pattern(`^[a-z0-9][a-z0-9_-]*$`)
 )
 
 // CheckName reports whether text may be an agent type or a handle.
 func CheckName(what, text string) error {
-	if len(text) <= MaxName && nameRegexp.MatchString(text) {
+	if len(text) <= MaxName && nameRegexp().MatchString(text) {
 		return nil
 	}
 	return Invalid("Invalid %s %s.", what, Quote(text)).
@@ -57,7 +58,7 @@ func CheckName(what, text string) error {
 
 // CheckBucket reports whether text may name the registry's bucket.
 func CheckBucket(text string) error {
-	if queueRegexp.MatchString(strings.ToLower(text)) {
+	if queueRegexp().MatchString(strings.ToLower(text)) {
 		return nil
 	}
 	return Invalid("The bucket %s cannot be the registry's.", Quote(text)).WithRemedy("Use letters, digits, hyphens and underscores.")
@@ -70,7 +71,7 @@ func QueueName(capability string) (string, error) {
 		return "", Invalid("The capability %s is reserved.", Quote(capability)).
 			WithRemedy("Use list_dead_letter_items to see failed work.")
 	}
-	if len(name) > MaxName || !queueRegexp.MatchString(name) {
+	if len(name) > MaxName || !queueRegexp().MatchString(name) {
 		return "", Invalid("The capability %s cannot name a work queue.", Quote(capability)).
 			WithRemedy("Use letters, digits, hyphens and underscores, at most %d, for example: typescript.", MaxName)
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"strings"
 	"syscall"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
@@ -107,7 +107,7 @@ func (a *app) explain(err error) *failure {
 	case errors.As(err, &invalid), errors.As(err, &invalidMCP):
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: err.Error(), Remedy: "correct it, then check with: " + a.self() + " config validate"}
 	}
-	if flags := exclusiveFlags.FindStringSubmatch(err.Error()); flags != nil {
+	if flags := exclusiveFlags().FindStringSubmatch(err.Error()); flags != nil {
 		return &failure{Exit: exitUsage, Kind: "usage", Message: "--" + strings.ReplaceAll(flags[1], " ", " and --") + " cannot be used together"}
 	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
@@ -133,7 +133,7 @@ func pathFailure(e *fs.PathError) *failure {
 }
 
 // exclusiveFlags matches cobra's error for flags that exclude each other.
-var exclusiveFlags = regexp.MustCompile(`^if any flags in the group .* \[(.+)\] were all set$`)
+var exclusiveFlags = text.Pattern(`^if any flags in the group .* \[(.+)\] were all set$`)
 
 var rpcFailures = map[int]struct {
 	exit int

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -210,7 +209,7 @@ func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer
 	return nil
 }
 
-var notHandle = regexp.MustCompile(`[^a-z0-9-]+`)
+var notHandle = text.Pattern(`[^a-z0-9-]+`)
 
 // joinAsPerson makes the user an agent of the network, named after the user's login.
 func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
@@ -221,7 +220,7 @@ func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, er
 func personHandle() string {
 	name := ""
 	if u, err := user.Current(); err == nil {
-		name = strings.Trim(notHandle.ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
+		name = strings.Trim(notHandle().ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
 	}
 	return cmp.Or(name, "person")
 }

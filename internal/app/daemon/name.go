@@ -10,14 +10,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // nameFile is the file with the hub's name on a bus that it shares with other hubs.
 const nameFile = "hub-name"
 
-var namePattern = regexp.MustCompile(`^[a-z0-9]{1,32}$`)
+var namePattern = text.Pattern(`^[a-z0-9]{1,32}$`)
 
 // hubName returns the name that marks this hub's tasks on the bus. An embedded bus has no
 // other hubs. On an external bus the name is created once for each data directory: two hubs
@@ -41,7 +42,7 @@ func uniqueName(dataDir string) (string, error) {
 		return "", err
 	}
 	name := bytes.TrimSpace(data)
-	if !namePattern.Match(name) {
+	if !namePattern().Match(name) {
 		return "", &Error{Code: CodeDataDir, Message: fmt.Sprintf("%s does not contain a name", path),
 			Remedy: "restore the file; without it the hub does not find its tasks on the shared bus"}
 	}

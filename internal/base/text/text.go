@@ -73,14 +73,14 @@ func Plural[N int | int64 | uint64](n N, noun string) string {
 }
 
 // userinfo matches the credentials in a URL.
-var userinfo = regexp.MustCompile(`(://)[^/@\s]+@`)
+var userinfo = Pattern(`(://)[^/@\s]+@`)
 
 const redacted = "[redacted]"
 
 // Redact replaces the credentials of every URL in s, and the given secrets.
 func Redact(s string, secrets ...string) string {
 	if strings.Contains(s, "://") {
-		s = userinfo.ReplaceAllString(s, "${1}"+redacted+"@")
+		s = userinfo().ReplaceAllString(s, "${1}"+redacted+"@")
 	}
 	for _, secret := range secrets {
 		if secret != "" {

@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +25,7 @@ import (
 	natscards "github.com/parleyhub/parley/discovery/nats"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -42,10 +42,10 @@ func KeyPath(dataDir string) string { return filepath.Join(dataDir, "peer.key") 
 // AllowPath returns the file of a hub's allow-list, the paired hubs.
 func AllowPath(dataDir string) string { return filepath.Join(dataDir, "peers") }
 
-var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
+var namePattern = text.Pattern(`^[a-z0-9][a-z0-9-]{0,23}$`)
 
 // ValidName reports whether a peer can have this name, which begins its agents' ids.
-func ValidName(name string) bool { return namePattern.MatchString(name) }
+func ValidName(name string) bool { return namePattern().MatchString(name) }
 
 // NameOf returns a peer's name: that in the allow-list, or else the beginning of its key.
 func NameOf(e identity.Entry) string {

@@ -8,23 +8,24 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 var (
-	validID     = regexp.MustCompile(`^[A-Za-z0-9._~:-]+$`) // also fit for a URL's path
-	validScheme = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]+$`)
+	validID     = text.Pattern(`^[A-Za-z0-9._~:-]+$`) // also fit for a URL's path
+	validScheme = text.Pattern(`^[A-Za-z0-9!#$%&'*+.^_|~-]+$`)
 )
 
 // check validates a configuration. It checks the URL's text; guard checks the resolved address of every request.
 func check(c Config, allowPrivate bool) error {
-	if len(c.ID) > maxID || c.ID != "" && !validID.MatchString(c.ID) {
+	if len(c.ID) > maxID || c.ID != "" && !validID().MatchString(c.ID) {
 		return invalid("id must be at most %d letters, digits or any of . _ ~ : -", maxID)
 	}
 	if err := checkURL(c.URL, allowPrivate); err != nil {
@@ -36,7 +37,7 @@ func check(c Config, allowPrivate bool) error {
 	if c.Auth == nil || *c.Auth == (a2a.PushAuthInfo{}) {
 		return nil
 	}
-	if !validScheme.MatchString(c.Auth.Scheme) {
+	if !validScheme().MatchString(c.Auth.Scheme) {
 		return invalid("authentication.scheme must be the name of an HTTP authentication scheme, such as Bearer")
 	}
 	return checkHeader("authentication.credentials", c.Auth.Credentials)

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Sources are the inputs of Load. The zero value is the process's own environment and directories.
@@ -329,7 +329,7 @@ func members(document *rawjson.Node, key string) [][]rawjson.Member {
 }
 
 // derived matches namespaces that are derived from a project's path, which is easy to guess.
-var derived = regexp.MustCompile(`^project-[0-9a-f]{16}$`)
+var derived = text.Pattern(`^project-[0-9a-f]{16}$`)
 
 // finish derives values from the layers and checks the result.
 func (l *loader) finish() {
@@ -337,7 +337,7 @@ func (l *loader) finish() {
 	c.ProjectID = ProjectID(c.ProjectPath)
 	own := "project-" + c.ProjectID
 	c.Namespace = cmp.Or(c.Namespace, own)
-	if c.Origins["namespace"].Layer == LayerProject && c.Namespace != own && derived.MatchString(c.Namespace) {
+	if c.Origins["namespace"].Layer == LayerProject && c.Namespace != own && derived().MatchString(c.Namespace) {
 		l.problem(l.sourceOf("namespace"), "namespace", "is the namespace of another directory's project, which a file must not use; "+
 			"choose another name, or set NATS_MCP_NAMESPACE to use it anyway")
 	}

@@ -4,19 +4,20 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"regexp"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // URL is the URL of a NATS server, or several separated by commas. Credentials in it are never printed.
 type URL string
 
-var urlStart = regexp.MustCompile(`(?:^|,)[a-z]+://`)
+var urlStart = text.Pattern(`(?:^|,)[a-z]+://`)
 
 // String hides the user information, and all of a text that is no URL and may contain a login.
 func (u URL) String() string {
 	shown := ""
-	starts := append(urlStart.FindAllStringIndex(string(u), -1), []int{len(u), len(u)})
+	starts := append(urlStart().FindAllStringIndex(string(u), -1), []int{len(u), len(u)})
 	if len(starts) == 1 && strings.Contains(string(u), "@") {
 		return hidden
 	}

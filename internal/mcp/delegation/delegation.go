@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -286,14 +285,14 @@ func failure(err error) error {
 	return f
 }
 
-var traceParent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+var traceParent = text.Pattern(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // child returns a child of a W3C trace context; a new trace if parent is invalid.
 func child(parent string) string {
 	var random [24]byte
 	rand.Read(random[:]) // never fails: see crypto/rand
 	trace, flags := hex.EncodeToString(random[:16]), "01"
-	if traceParent.MatchString(parent) && parent[3:35] != strings.Repeat("0", 32) {
+	if traceParent().MatchString(parent) && parent[3:35] != strings.Repeat("0", 32) {
 		trace, flags = parent[3:35], parent[53:]
 	}
 	return "00-" + trace + "-" + hex.EncodeToString(random[16:]) + "-" + flags

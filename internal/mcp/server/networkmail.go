@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 type sendDirectOut struct {
@@ -188,6 +188,6 @@ func mailText(list []mail.Mail, more bool) string {
 
 // indented indents every line but the first. Every character that a terminal or a model could treat as a line break
 // counts as one.
-func indented(text string) string { return lineBreaks.ReplaceAllString(text, "\n    ") }
+func indented(text string) string { return lineBreaks().ReplaceAllString(text, "\n    ") }
 
-var lineBreaks = regexp.MustCompile("\r\n|[\n\r\v\f\u0085\u2028\u2029]")
+var lineBreaks = text.Pattern("\r\n|[\n\r\v\f\u0085\u2028\u2029]")
