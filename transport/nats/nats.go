@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,13 +84,18 @@ func (o *Options) secret() secretstream.Options {
 // newLink returns a new random subject for one end of a connection.
 func (o *Options) newLink() string { return o.prefix() + ".link." + nuid.New().Next() }
 
-var (
-	prefixPattern = text.Pattern(`^[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32}){0,7}$`)
-	linkPattern   = text.Pattern(`^[A-Za-z0-9]{22}$`)
-)
+var linkPattern = text.Pattern(`^[A-Za-z0-9]{22}$`)
 
-// ValidPrefix reports whether a text can be a prefix: one to eight tokens of letters, digits, "-" and "_".
-func ValidPrefix(prefix string) bool { return prefixPattern().MatchString(prefix) }
+// ValidPrefix reports whether a text can be a prefix: one to eight tokens, divided by dots, of 1 to 32 letters, digits, "-"
+// and "_". Every command asks it, and the regular expression for it takes 0.5 ms to compile.
+func ValidPrefix(prefix string) bool {
+	tokens := strings.Split(prefix, ".")
+	return len(tokens) <= 8 && !slices.ContainsFunc(tokens, func(token string) bool {
+		return len(token) < 1 || len(token) > 32 || strings.Trim(token, tokenCharacters) != ""
+	})
+}
+
+const tokenCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 // isLink reports whether a subject named by a peer is that of an end of a connection. With any other the
 // peer could make us publish where it may not.

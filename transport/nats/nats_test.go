@@ -26,6 +26,20 @@ func deadline(t testing.TB) context.Context {
 	return ctx
 }
 
+func TestValidPrefix(t *testing.T) {
+	t.Parallel()
+	token := strings.Repeat("x", 32)
+	for prefix, want := range map[string]bool{
+		"parley": true, "a.B-c._9": true, token: true, strings.Repeat(token+".", 7) + token: true,
+		"": false, ".": false, "a.": false, ".a": false, "a..b": false, token + "x": false, strings.Repeat("a.", 8) + "a": false,
+		"a b": false, "a.*": false, ">": false, "a\n": false, "aé": false, "é": false, "a/b": false, "a\x00b": false,
+	} {
+		if got := nats.ValidPrefix(prefix); got != want {
+			t.Errorf("ValidPrefix(%q) = %v", prefix, got)
+		}
+	}
+}
+
 // natsServer is a NATS server for tests.
 type natsServer struct{ *testbed.Server }
 

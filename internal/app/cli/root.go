@@ -23,6 +23,10 @@ import (
 // process's standard input, output and error, and handles its interrupts.
 func Main(name string, args []string) int {
 	a := &app{name: name, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
+		a.printVersion()
+		return exitOK
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -67,10 +71,6 @@ func (a *app) json() bool { return a.format == formatJSON }
 func (a *app) run(ctx context.Context, args []string, signals <-chan os.Signal) int {
 	a.style, a.errStyle = styleOf(a.stdout, a.getenv), styleOf(a.stderr, a.getenv)
 	a.interrupts = signals
-	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands
-		a.printVersion()
-		return exitOK
-	}
 	root := a.command()
 	if slices.Contains(args, cobra.ShellCompRequestCmd) || slices.Contains(args, cobra.ShellCompNoDescRequestCmd) {
 		completeRest(root)
