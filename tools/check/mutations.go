@@ -80,7 +80,7 @@ var mutations = []mutation{
 	{"21", "toolbox/resource.go", "cmp.Or(c.MIMEType, r.mimeType)", "c.MIMEType", "resources are read without their MIME type"},
 	{"21", "toolbox/resource.go", "return r.load(ctx, uri) })", "return r.load(ctx, \"\") })", "loaders are not told what is read"},
 	{"22", "toolbox/prompt.go", "return arguments[strings.TrimSpace(found[2:len(found)-2])]", "return arguments[found[2:len(found)-2]]", "blanks within the braces count"},
-	{"22", "toolbox/prompt.go", "\t\ttext := placeholder.ReplaceAllStringFunc(body,", "\t\ttext := placeholder.ReplaceAllString(body, \"\")\n\t\t_ = placeholder.ReplaceAllStringFunc(body,", "placeholders are left out"},
+	{"22", "toolbox/prompt.go", "\t\ttext := placeholder().ReplaceAllStringFunc(body,", "\t\ttext := placeholder().ReplaceAllString(body, \"\")\n\t\t_ = placeholder().ReplaceAllStringFunc(body,", "placeholders are left out"},
 	{"33", "toolbox/tool.go", "Success: failed == nil,", "Success: true,", "failures count as successes"},
 
 	{"23", "negotiation/proposal.go", "DeadlineMs: t.Deadline.Milliseconds(),", "DeadlineMs: t.Deadline.Milliseconds() + 1,", "the deadline is another one"},
