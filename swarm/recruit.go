@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/negotiation"
@@ -272,6 +273,9 @@ func (l *leader) giveUp(ctx context.Context, id string) {
 	why := t.Error
 	if why == "" {
 		why = "no agent can do it"
+		if len(t.RequiredCapabilities) > 0 {
+			why += ": it requires " + strings.Join(t.RequiredCapabilities, ", ")
+		}
 	}
 	delete(l.unplaced, id)
 	l.emit(event{Ended: &ended{SubTask: id, Agent: t.AssignedAgent, Error: why, Final: true}})

@@ -40,6 +40,15 @@ func session(t *testing.T, o outcome) swarm.Session {
 	return s
 }
 
+func TestASwarmSaysWhatNoAgentCanDo(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	o := p.run(t, "swarm", "run", "--plan", p.plan(t, "taskDescription: say\nagents: [words, echo]\nsubTasks: [{id: two, description: walk}, {id: one, description: fly, requiredCapabilities: [wings, feathers]}]\n"))
+	if o.code == 0 || !strings.Contains(o.stderr, "no agent can do it: it requires feathers, wings") {
+		t.Errorf("%+v", o)
+	}
+}
+
 func TestSwarmRunDividesATask(t *testing.T) {
 	t.Parallel()
 	p := newSetup(t)
