@@ -42,7 +42,7 @@ type projectChannels struct {
 // a context that the first signal ends.
 func (a *app) onChannels(do func(ctx context.Context, p *projectChannels, args []string) error) runE {
 	return func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := a.interruptible(cmd.Context())
+		ctx, cancel := a.reading(cmd.Context())
 		defer cancel()
 		cfg, err := mcpconfig.Load(mcpconfig.Sources{})
 		if err != nil {

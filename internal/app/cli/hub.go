@@ -65,10 +65,10 @@ func (a *app) dial(ctx context.Context, cfg *config.Loaded) (*client.Client, err
 type runE func(cmd *cobra.Command, args []string) error
 
 // onHub returns the run function of a command that calls the hub: do gets a connection, and a
-// context that the first signal ends.
+// context that the first signal ends, or output that cannot be written.
 func (a *app) onHub(do func(ctx context.Context, c *client.Client, args []string) error) runE {
 	return func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := a.interruptible(cmd.Context())
+		ctx, cancel := a.reading(cmd.Context())
 		defer cancel()
 		c, err := a.connect(ctx)
 		if err != nil {

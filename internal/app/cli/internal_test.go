@@ -16,7 +16,7 @@ import (
 
 // Run runs a command line in this process, as Main does.
 func Run(ctx context.Context, name string, args []string, stdin io.Reader, stdout, stderr io.Writer, env map[string]string, signals <-chan os.Signal) int {
-	a := &app{name: name, stdin: stdin, stdout: stdout, stderr: stderr, getenv: func(key string) string { return env[key] }}
+	a := &app{name: name, stdin: stdin, stdout: newOutput(stdout), stderr: stderr, getenv: func(key string) string { return env[key] }}
 	return a.run(ctx, args, signals)
 }
 

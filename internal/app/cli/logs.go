@@ -25,7 +25,7 @@ of a hub that runs with --foreground is on that hub's standard error.`
 func (a *app) logsCommand() *cobra.Command {
 	v := logView{app: a}
 	cmd := command("logs", "Print the hub's log", func(cmd *cobra.Command, _ []string) error {
-		ctx, cancel := a.interruptible(cmd.Context())
+		ctx, cancel := a.reading(cmd.Context())
 		defer cancel()
 		cfg, err := a.load(ctx)
 		if err != nil {

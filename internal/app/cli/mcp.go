@@ -124,7 +124,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 // reserveStdout returns standard output for the protocol, and redirects other output of the
 // process to standard error.
 func (a *app) reserveStdout() io.Writer {
-	stdout := a.stdout
+	stdout := a.stdout.stream
 	if stdout == os.Stdout {
 		os.Stdout = os.Stderr
 	}

@@ -22,10 +22,10 @@ import (
 // Main runs the program called name with args and returns its exit code. It uses the
 // process's standard input, output and error, and handles its interrupts.
 func Main(name string, args []string) int {
-	a := &app{name: name, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	a := &app{name: name, stdin: os.Stdin, stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv}
 	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
 		a.printVersion()
-		return exitOK
+		return a.exit(nil)
 	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -35,16 +35,17 @@ func Main(name string, args []string) int {
 
 // Command returns the commands of a program, for their descriptions only: they must not be run.
 func Command(name string) *cobra.Command {
-	a := &app{name: name, getenv: func(string) string { return "" }}
+	a := &app{name: name, stdout: newOutput(io.Discard), getenv: func(string) string { return "" }}
 	return a.command()
 }
 
 // app is the state that the commands share.
 type app struct {
-	name           string // parley, a2a-hub or nats-mcp-server
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	getenv         func(string) string
+	name   string // parley, a2a-hub or nats-mcp-server
+	stdin  io.Reader
+	stdout *output
+	stderr io.Writer
+	getenv func(string) string
 
 	// The global flags.
 	socket     string
@@ -79,11 +80,18 @@ func (a *app) run(ctx context.Context, args []string, signals <-chan os.Signal) 
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
+	return a.exit(root.ExecuteContext(ctx))
+}
+
+// exit prints the failure of a command that has ended with err, nil if it succeeded, and returns the exit code.
+func (a *app) exit(err error) int {
+	f := a.stdout.failure()
+	if f == nil && err == nil {
 		return exitOK
 	}
-	f := a.explain(err)
+	if f == nil {
+		f = a.explain(err)
+	}
 	a.printFailure(f)
 	return f.Exit
 }

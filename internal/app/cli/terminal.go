@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,13 +18,13 @@ import (
 
 // isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
+	f, ok := fileOf(stream)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // terminalSize returns the size of a terminal, zeros if w is not one.
 func terminalSize(w io.Writer) (columns, rows int) {
-	if f, ok := w.(*os.File); ok {
+	if f, ok := fileOf(w); ok {
 		columns, rows, _ = term.GetSize(int(f.Fd())) // zeros with an error
 	}
 	return columns, rows

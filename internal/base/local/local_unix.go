@@ -59,6 +59,14 @@ func SyncDir(dir string) error {
 // IsSocket reports whether a file is a Unix socket.
 func IsSocket(info fs.FileInfo) bool { return info.Mode()&fs.ModeSocket != 0 }
 
+// PipeClosed reports whether an error of a write means that nobody reads the pipe any more.
+func PipeClosed(err error) bool { return errors.Is(err, syscall.EPIPE) }
+
+// DiskFull reports whether an error of a write means that the file system has no space left, for anybody or for this user.
+func DiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
 // NotListening reports whether an error of a connection means that nothing listens on the socket.
 func NotListening(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
