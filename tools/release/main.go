@@ -286,6 +286,11 @@ var rarelyRun = []string{
 	"github.com/parleyhub/parley/internal/app/...", "github.com/a2aproject/...", "github.com/coder/acp-go-sdk/...", "github.com/goccy/go-yaml/...",
 	"github.com/google/jsonschema-go/...", "github.com/modelcontextprotocol/...", "github.com/nats-io/jwt/...", "github.com/prometheus/...",
 	"github.com/spf13/...", "github.com/yosida95/...", "google.golang.org/...",
+	"crypto/x509/...", "encoding/asn1", "encoding/gob", "expvar", "github.com/cenkalti/...", "github.com/google/go-tpm/...", "go/...",
+	"html/...", "mime/...", "text/...", "golang.org/x/net/...", "golang.org/x/oauth2/...", "net/http/httputil",
+	"github.com/parleyhub/parley/internal/config", "github.com/parleyhub/parley/internal/federation/...",
+	"github.com/parleyhub/parley/internal/mcp/config", "github.com/parleyhub/parley/internal/mcp/delegation",
+	"github.com/parleyhub/parley/internal/mcp/mounts", "github.com/parleyhub/parley/internal/third_party/...",
 }
 
 // build builds the program into dir. Functions begin at 16 bytes and not at 32: a third of a megabyte.
