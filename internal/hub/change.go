@@ -43,11 +43,11 @@ func (t *task) publishState(status a2a.TaskStatus) {
 	})
 }
 
-// publishTool records a new state of a tool call. Its input and output are not part of events: they may be long, and
-// hold secrets.
+// publishTool records a new state of a tool call, whose title is redacted already. Its input and output are not part
+// of events: they may be long, and hold secrets.
 func (tn *turn) publishTool(call runner.ToolCall) {
 	tn.task.publish(events.TurnTool, func() map[string]any {
-		return map[string]any{"turn": tn.n, "id": call.ID, "tool": call.Name, "status": string(call.Status)}
+		return map[string]any{"turn": tn.n, "id": call.ID, "tool": call.Name, "title": call.Title, "status": string(call.Status)}
 	})
 }
 

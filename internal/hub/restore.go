@@ -98,6 +98,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 		return err
 	}
 	h.index.update(e, status.State, *status.Timestamp)
+	t.publishState(status)
 	return nil
 }
 

@@ -316,7 +316,7 @@ func TestToolsAndEventsHaveNoSecrets(t *testing.T) {
 		seen = jsonOfAll(t, reader.Next)
 		return strings.Contains(seen, string(events.PermissionAnswered))
 	})
-	if strings.Contains(seen, secret) || !strings.Contains(seen, string(events.PermissionAsked)) || !strings.Contains(seen, string(events.TurnTool)) {
+	if strings.Contains(seen, secret) || !strings.Contains(seen, string(events.PermissionAsked)) || !strings.Contains(seen, string(events.TurnTool)) || !strings.Contains(seen, `"title":"curl [redacted]"`) {
 		t.Errorf("the events are %s", seen)
 	}
 }
