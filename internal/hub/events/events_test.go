@@ -7,12 +7,16 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -296,6 +300,77 @@ func TestABatchThatTheBusStoresInPartIsAGap(t *testing.T) {
 	for _, want := range []int{0, 2} {
 		if e := next(t, r); numberOf(e) != want {
 			t.Errorf("got %+v, want %d", e, want)
+		}
+	}
+}
+
+// TestKindsAreDocumented compares the kinds with the table of docs/json.md, in both directions.
+func TestKindsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/json.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Events of the hub\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	documented := map[events.Kind]bool{}
+	for line := range strings.Lines(section) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+			documented[events.Kind(m[1])] = true
+		}
+	}
+	want := map[events.Kind]bool{events.Gap: true, events.Here: true}
+	for _, k := range events.Kinds() {
+		want[k] = true
+	}
+	if diff := cmp.Diff(want, documented); diff != "" {
+		t.Errorf("kinds (-) and docs/json.md (+) differ:\n%s", diff)
+	}
+}
+
+// TestKindsAreComplete finds constants of the type Kind that Kinds leaves out.
+func TestKindsAreComplete(t *testing.T) {
+	source, err := os.ReadFile("events.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := events.Kinds()
+	for _, m := range regexp.MustCompile(`\bKind\s*= "([a-z]+\.[a-z]+)"`).FindAllStringSubmatch(string(source), -1) {
+		if !slices.Contains(listed, events.Kind(m[1])) {
+			t.Errorf("Kinds lacks %s", m[1])
+		}
+	}
+}
+
+// TestAReaderThatRetentionOvertakesLearnsHowManyAreMissing reads one event, lets more expire than are kept, and goes on.
+func TestAReaderThatRetentionOvertakesLearnsHowManyAreMissing(t *testing.T) {
+	l := openFor(t, events.Options{Window: 8, MaxEvents: 20, Queue: 10_000})
+	r := subscribe(t, l, events.Query{Follow: true})
+	defer r.Close()
+	next(t, r)
+	l.Publish(number(0))
+	if e := next(t, r); numberOf(e) != 0 {
+		t.Fatalf("got %+v", e)
+	}
+	const all = 500
+	for n := 1; n < all; n++ {
+		l.Publish(number(n))
+	}
+	settled(t, l)
+	e := next(t, r)
+	missing := int(toFloat(e.Data["count"]))
+	if e.Kind != events.Gap || e.Data["reason"] != "expired" || missing == 0 {
+		t.Fatalf("got %+v", e)
+	}
+	for n := 1 + missing; n < all; n++ {
+		if e := next(t, r); numberOf(e) != n {
+			t.Fatalf("after the gap of %d event %d is %+v", missing, n, e)
+		}
+		if r.Held() > 256 {
+			t.Fatalf("the reader holds %d events", r.Held())
 		}
 	}
 }
