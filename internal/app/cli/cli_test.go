@@ -384,6 +384,12 @@ func (w *watched) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
 func TestPrettyStatusAndAgents(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)

@@ -92,7 +92,7 @@ func TestAMissingFileIsNamedWithARemedy(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"there is no file " + gone, []string{"--config", gone, "config", "validate"}}, {"there is no file " + gone, []string{"swarm", "run", "--plan", gone}},
+		{"there is no configuration file " + gone, []string{"--config", gone, "config", "validate"}}, {"there is no file " + gone, []string{"swarm", "run", "--plan", gone}},
 		{p.dir + " is a directory", []string{"swarm", "run", "--plan", p.dir}}, {"there is no file " + gone, []string{"loop", "run", gone, "--agent", "words"}},
 		{"the directory " + file + " cannot be created", []string{"man", file}},
 	} {

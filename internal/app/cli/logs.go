@@ -131,7 +131,7 @@ func logFailure(path string, err error) error {
 		return nil
 	case errors.Is(err, os.ErrNotExist):
 		return &failure{Exit: exitNotFound, Kind: "no-log", Message: "there is no log of a hub in the background: " + path,
-			Remedy: "start the hub with " + local.Program() + " start, or name its data directory with --data-dir"}
+			Remedy: "a hub that runs with --foreground logs to its terminal; else start one with " + local.Program() + " start, or name its data directory with --data-dir"}
 	}
 	return fmt.Errorf("read the hub's log: %w", err)
 }
