@@ -67,7 +67,15 @@ func definition(id, driver string) runner.Definition {
 
 // each runs a test for every agent whose program is installed.
 func each(t *testing.T, test func(t *testing.T, def runner.Definition, streams bool)) {
+	eachThat(t, func(string) bool { return true }, test)
+}
+
+// eachThat is each for the agents whose ids are selected.
+func eachThat(t *testing.T, selected func(id string) bool, test func(t *testing.T, def runner.Definition, streams bool)) {
 	for _, a := range agents {
+		if !selected(a.id) {
+			continue
+		}
 		t.Run(a.id+"/"+a.driver, func(t *testing.T) {
 			t.Parallel()
 			def := definition(a.id, a.driver)
@@ -427,9 +435,12 @@ func TestTheModelsErrorsAreReported(t *testing.T) {
 	})
 }
 
+// reportsRetries selects the agents that say when they repeat requests: the ACP adapters do so neither in events nor on
+// standard error.
+func reportsRetries(id string) bool { return !strings.HasSuffix(id, "-acp") }
+
 func TestRetriesAreReportedWhileTheyHappen(t *testing.T) {
-	each(t, func(t *testing.T, def runner.Definition, _ bool) {
-		reportsRetries(t, def)
+	eachThat(t, reportsRetries, func(t *testing.T, def runner.Definition, _ bool) {
 		for _, status := range []int{429, 500, 529} {
 			c := converse(t, def, t.TempDir(), "")
 			ask := fmt.Sprintf("HTTP%dx1 hi", status)
@@ -453,17 +464,8 @@ func TestRetriesAreReportedWhileTheyHappen(t *testing.T) {
 	})
 }
 
-// reportsRetries skips the test for agents that do not say that they repeat requests.
-func reportsRetries(t *testing.T, def runner.Definition) {
-	t.Helper()
-	if strings.HasSuffix(def.ID, "-acp") {
-		t.Skip("it reports retries neither in events nor on standard error")
-	}
-}
-
 func TestRetriesAreLimited(t *testing.T) {
-	each(t, func(t *testing.T, def runner.Definition, _ bool) {
-		reportsRetries(t, def)
+	eachThat(t, reportsRetries, func(t *testing.T, def runner.Definition, _ bool) {
 		def.Limits.Retries = 1
 		c := converse(t, def, t.TempDir(), "")
 		out, err := c.say(t, t.Context(), "HTTP529", &record{})

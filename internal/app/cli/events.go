@@ -15,6 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
 
@@ -40,7 +41,7 @@ func (a *app) eventsCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&follow, "follow", "f", false, "wait for further events until Ctrl-C")
-	flags.StringVar(&since, "since", "", "begin a duration ago, such as 30m, or after the event with this position")
+	flags.StringVar(&since, "since", "", "begin a duration ago, such as 30m or 2d, or after the event with this position")
 	flags.StringSliceVar(&p.Kinds, "kind", nil, "only these kinds, or those that begin with them: "+strings.Join(eventKinds(), ", "))
 	flags.StringVar(&p.Agent, "agent", "", "only events of this agent")
 	flags.StringVar(&p.Task, "task", "", "only events of this task")
@@ -71,13 +72,13 @@ func setSince(p *dialect.EventsParams, since string, now time.Time) error {
 	if since == "" && *p.Follow {
 		return nil
 	}
-	ago, err := time.ParseDuration(cmp.Or(since, "1h"))
+	ago, err := config.ParseDuration(cmp.Or(since, "1h"))
 	if err == nil && ago >= 0 {
 		p.Since = &dialect.Time{Time: now.Add(-ago)}
 		return nil
 	}
 	if _, err := events.ParsePosition(since); err != nil {
-		return usage("--since %q is neither a duration such as 30m nor the position of an event", since)
+		return usage("--since %q is neither a duration such as 30m or 2d nor the position of an event", since)
 	}
 	p.After = since
 	return nil

@@ -223,6 +223,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	ctx, halt := context.WithCancelCause(ctx)
 	defer halt(nil)
 	work := &loopWork{Client: c, app: a, halt: func() { halt(errInterrupted) }}
+	work.notices = swarmNotices{client: c, print: work.seeNotice}
 	defer work.quiet()
 	log, err := audit.Open(filepath.Join(dir, "audit"), audit.Options{MaxFileSize: 4 << 20, MaxFiles: 8})
 	if err != nil {

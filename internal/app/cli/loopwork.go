@@ -26,8 +26,9 @@ import (
 // concurrent use.
 type loopWork struct {
 	*client.Client
-	app  *app
-	halt func() // ends the loop, after a Ctrl-C at a question
+	app     *app
+	notices swarmNotices
+	halt    func() // ends the loop, after a Ctrl-C at a question
 
 	mu      sync.Mutex
 	task    string // that works now or asks, "" if none does
@@ -122,9 +123,17 @@ func (w *loopWork) CreateSwarm(ctx context.Context, p swarm.Plan) (*swarm.Sessio
 
 // AwaitSwarm implements [loop.Hub].
 func (w *loopWork) AwaitSwarm(ctx context.Context, id string, after uint64) (*swarm.Session, error) {
-	s, err := w.Client.AwaitSwarm(ctx, id, after)
+	s, err := w.notices.await(ctx, id, after)
 	w.seeSwarm(s, err)
 	return s, err
+}
+
+// seeNotice shows a notice of an agent of the swarm.
+func (w *loopWork) seeNotice(agent, words string) {
+	w.mu.Lock()
+	id := w.swarm
+	w.mu.Unlock()
+	w.now("", id, oneLine(agent)+": "+oneLine(words))
 }
 
 func (w *loopWork) seeSwarm(s *swarm.Session, err error) {

@@ -57,7 +57,12 @@ func (a *app) printQuestion(task *dialect.Task) {
 
 func (a *app) printPermission(q *hub.PermissionData) {
 	s := a.errStyle
-	fmt.Fprintf(a.stderr, "%s %s\n", s.yellow("The agent asks for permission:"), s.bold(oneLine(q.Title)))
+	const asks = "The agent asks for permission:"
+	title := oneLine(q.Title)
+	if width := a.columns(a.stderr); width > 0 {
+		title = strings.TrimPrefix(strings.TrimRight(hanging(asks+" ", "  ", title, width), "\n"), asks+" ")
+	}
+	fmt.Fprintf(a.stderr, "%s %s\n", s.yellow(asks), s.bold(title))
 	if q.Tool != "" {
 		fmt.Fprintf(a.stderr, "  tool   %s\n", oneLine(q.Tool))
 	}

@@ -366,13 +366,14 @@ func (a *app) stopPlanner(ctx context.Context, c *client.Client, p dialect.SendP
 // followSwarm shows the progress of a swarm until it ends, and then its result. It retries while the hub is down.
 func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
 	view := a.swarmView()
+	notices := swarmNotices{client: c, print: view.note}
 	retry := hubRetry{app: a, notice: "The hub is down; the swarm continues when it is up again."}
 	for {
 		view.show(s)
 		if s.Status.Ended() {
 			break
 		}
-		next, err := c.AwaitSwarm(ctx, s.ID, s.Sequence)
+		next, err := notices.await(ctx, s.ID, s.Sequence)
 		switch {
 		case err == nil:
 			s = next
@@ -396,13 +397,16 @@ type swarmView struct {
 	board   *board
 	printed map[string]string // the last line of each sub-task
 	state   swarm.Status
+	shown   *swarm.Session
+	notes   map[string]string // by agent, its last notice
 }
 
 func (a *app) swarmView() *swarmView {
-	return &swarmView{a: a, board: a.newBoard(a.stderr), printed: make(map[string]string)}
+	return &swarmView{a: a, board: a.newBoard(a.stderr), printed: make(map[string]string), notes: make(map[string]string)}
 }
 
 func (v *swarmView) show(s *swarm.Session) {
+	v.shown = s
 	switch {
 	case v.a.json():
 	case v.board != nil:
@@ -410,6 +414,16 @@ func (v *swarmView) show(s *swarm.Session) {
 	default:
 		v.lines(s)
 	}
+}
+
+// note shows a notice of an agent: on the board below its sub-task while that runs, otherwise as a line.
+func (v *swarmView) note(agent, words string) {
+	if v.board == nil {
+		v.a.note("    %s: %s", oneLine(agent), oneLine(words))
+		return
+	}
+	v.notes[agent] = words
+	v.show(v.shown)
 }
 
 func (v *swarmView) picture(s *swarm.Session) []string {
@@ -424,6 +438,9 @@ func (v *swarmView) picture(s *swarm.Session) []string {
 	lines := []string{st.bold(fit(fmt.Sprintf("swarm %s  %s  %d of %d done, %s", shortID(s.ID), s.Status, done, len(s.SubTasks), text.Count(len(s.Participants), "agent")), width))}
 	for _, t := range s.SubTasks {
 		lines = append(lines, v.paint(t.Status, fit(subTaskLine(t), width)))
+		if words := v.notes[t.AssignedAgent]; words != "" && t.Status == swarm.TaskRunning {
+			lines = append(lines, st.dim(fit("    "+oneLine(words), width)))
+		}
 	}
 	return lines
 }

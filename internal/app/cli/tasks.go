@@ -92,7 +92,9 @@ func tasksUpTo(ctx context.Context, c *client.Client, p dialect.TasksListParams)
 }
 
 func (a *app) printTasks(page *dialect.TaskPage) {
-	a.tasksListing(page.Tasks, time.Now()).table(a, a.stdout, page.Tasks)
+	tasks := slices.Clone(page.Tasks) // the hub lists the last changed first
+	slices.SortStableFunc(tasks, func(x, y dialect.Task) int { return createdAt(&y).Compare(createdAt(&x)) })
+	a.tasksListing(tasks, time.Now()).table(a, a.stdout, tasks)
 	if len(page.Tasks) > 0 && page.Total > len(page.Tasks) {
 		a.note("%d of %s; --limit shows more", len(page.Tasks), text.Count(page.Total, "task"))
 	}
@@ -147,8 +149,11 @@ func took(task *dialect.Task, now time.Time) string {
 }
 
 // cost formats what a task cost, "" if its agent does not say.
-func cost(task *dialect.Task) string {
-	switch usd := hub.ReadSummary(task.Metadata).Usage.CostUSD; {
+func cost(task *dialect.Task) string { return dollars(hub.ReadSummary(task.Metadata).Usage.CostUSD) }
+
+// dollars formats a cost for a column, "" for none.
+func dollars(usd float64) string {
+	switch {
 	case usd <= 0:
 		return ""
 	case usd < 0.01:

@@ -11,7 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 )
 
-// timeFlag is the value of every flag that takes a time: 5s, 2m, 1h30m, or a bare number of the flag's unit.
+// timeFlag is the value of every flag that takes a time: 5s, 2m, 1h30m, 7d, or a bare number of the flag's unit.
 type timeFlag struct {
 	value *time.Duration
 	unit  time.Duration // of a bare number
@@ -42,7 +42,7 @@ func (f *timeFlag) Set(s string) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("it is not a time such as 5s, 2m or 1h30m; a bare number is in %s", unitName(f.unit))
+		return fmt.Errorf("it is not a time such as 5s, 2m, 1h30m or 7d; a bare number is in %s", unitName(f.unit))
 	case d < 0:
 		return fmt.Errorf("it must not be negative")
 	}
@@ -60,8 +60,11 @@ func bareNumber(s string, unit time.Duration) (time.Duration, bool) {
 }
 
 func unitName(unit time.Duration) string {
-	if unit == time.Millisecond {
+	switch unit {
+	case time.Millisecond:
 		return "milliseconds"
+	case time.Hour:
+		return "hours"
 	}
 	return "seconds"
 }

@@ -72,7 +72,7 @@ func (a *app) printTotals(t *dialect.Totals, by []string) {
 			return (time.Duration(t.DurationMS) * time.Millisecond).Round(time.Second).String()
 		}},
 		{column{heading: "TOKENS"}, "", func(t dialect.Total) string { return fmt.Sprint(t.InputTokens + t.OutputTokens) }},
-		{column{heading: "COST"}, "", func(t dialect.Total) string { return fmt.Sprintf("$%.2f", t.CostUSD) }},
+		{column{heading: "COST"}, "", func(t dialect.Total) string { return dollars(t.CostUSD) }},
 		{column{heading: "PROJECT", weight: 1}, "project", func(t dialect.Total) string { return shortPath(t.Project, home) }},
 	}
 	table := listing[dialect.Total]{none: "No tasks."}

@@ -23,7 +23,7 @@ type view struct {
 	task    *dialect.Task // the first event
 	printed bool          // a part of the answer is printed
 	newline bool          // the output is at the start of a line
-	tool    string        // the tool printed last
+	tool    string        // the line printed last for a tool
 	notes   []string      // the notices that are printed
 }
 
@@ -84,17 +84,21 @@ func (v *view) status(s *dialect.StatusUpdate) {
 func (v *view) showTool(title string, tool map[string]any) {
 	status, _ := tool["status"].(string)
 	failed := status == "failed" || status == "denied"
-	if !isTerminal(v.app.stderr) || v.app.json() || title == v.tool && !failed {
+	if !isTerminal(v.app.stderr) || v.app.json() {
 		return
 	}
-	v.tool = title
-	v.spinner.end()
-	v.breakLine()
 	mark := "·"
 	if failed {
 		mark = status + ":"
 	}
-	v.app.note("  %s %s", mark, fit(title, 100))
+	line := mark + " " + fit(title, 100)
+	if line == v.tool {
+		return
+	}
+	v.tool = line
+	v.spinner.end()
+	v.breakLine()
+	v.app.note("  %s", line)
 	v.spinner = v.app.spin("working")
 }
 
