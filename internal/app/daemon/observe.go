@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -122,7 +123,11 @@ func (d *daemon) watchWork(ctx context.Context) {
 	}
 }
 
-// followWork records the states of work items from a time on, until ctx ends. It fails while no agent has created the
+// streamPoll bounds the pause between two looks for the stream of work items, which the first agent creates after it
+// has joined: of each item the stream keeps the latest state only.
+const streamPoll = time.Second
+
+// followWork records the states of work items from a time on, until ctx ends. It blocks while no agent has created the
 // stream.
 func (d *daemon) followWork(ctx context.Context, since time.Time) error {
 	b, err := d.ownNetwork(ctx, "parley-hub events")
@@ -130,7 +135,14 @@ func (d *daemon) followWork(ctx context.Context, since time.Time) error {
 		return err
 	}
 	defer func() { _ = within(time.Second, b.Close) }() // nothing is written
-	c, err := b.JetStream().OrderedConsumer(ctx, store.ItemStream, jetstream.OrderedConsumerConfig{
+	stream, err := b.JetStream().Stream(ctx, store.ItemStream)
+	for retry := (wait.Backoff{First: 20 * time.Millisecond, Most: streamPoll}); errors.Is(err, jetstream.ErrStreamNotFound) && retry.Pause(ctx); {
+		stream, err = b.JetStream().Stream(ctx, store.ItemStream)
+	}
+	if err != nil {
+		return err
+	}
+	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{store.ItemSubject + "*"}, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since,
 	})
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/federation/peers"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
@@ -103,7 +104,7 @@ func TestTwoHubsOnOneServer(t *testing.T) {
 
 // Each hub has its own store and the server only connects them (Req 1.7, 3.6, 4.2, 4.3).
 func TestTwoHubsWithTheirOwnStores(t *testing.T) {
-	_, infos, _ := twoHubs(t, func(natsURL string, i int) string {
+	dirs, infos, _ := twoHubs(t, func(natsURL string, i int) string {
 		all := fmt.Sprintf(peersYAML, "", "enabled: false", []string{"repeat.here", "repeat.there"}[i])
 		return strings.Replace(all, "peers: {", fmt.Sprintf("peers: {nats: {url: %q}, ", natsURL), 1)
 	}, "")
@@ -120,6 +121,12 @@ func TestTwoHubsWithTheirOwnStores(t *testing.T) {
 	if p := status.Peers; p == nil || len(p.Hubs) != 1 || !slices.Equal(p.Hubs[0].Via, []string{"nats"}) || !status.Bus.Embedded {
 		t.Errorf("%+v, the bus: %+v", p, status.Bus)
 	}
+	// The hub records when the other connects, and when it is gone.
+	eventsUntil(t, c, "is the connection", is(events.PeerConnected, "there"), "peer")
+	if _, _, err := daemon.Stop(t.Context(), dirs[1], shutdown(infos[1].Socket)); err != nil {
+		t.Fatal(err)
+	}
+	eventsUntil(t, c, "is the loss", is(events.PeerDisconnected, "there"), "peer")
 }
 
 // freeUDP returns an unused UDP address. Its port is below the system's ephemeral ports, so it is still unused when the
