@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -30,13 +31,19 @@ func (a *app) eventsCommand() *cobra.Command {
 	var p dialect.EventsParams
 	var follow bool
 	var since string
-	cmd := command("events", "Print what changes in the hub", a.onHub(func(ctx context.Context, c *client.Client, _ []string) error {
+	cmd := command("events", "Print what changes in the hub", a.onHub(func(ctx context.Context, c *client.Client, _ []string) (err error) {
+		if p.Task, err = taskID(ctx, c, p.Task); err != nil {
+			return err
+		}
 		return a.printEvents(ctx, c, p)
 	}))
 	cmd.Long = eventsLong
 	cmd.Example = "  " + a.name + " events -f --kind task --agent codex\n  " + a.name + " events --since 24h --kind task.state --format json"
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		p.Follow = &follow
+		if strings.ContainsAny(p.Project, `./\`) { // else it is the namespace of channels
+			p.Project = projectDir(p.Project)
+		}
 		return setSince(&p, since, time.Now())
 	}
 	flags := cmd.Flags()
@@ -51,6 +58,16 @@ func (a *app) eventsCommand() *cobra.Command {
 	a.complete(cmd, "task", taskIDs)
 	a.complete(cmd, "kind", func(context.Context, *client.Client) []string { return eventKinds() })
 	return cmd
+}
+
+// projectDir returns a directory as the hub names it as a project: absolute and without symbolic links. It may no longer
+// exist.
+func projectDir(dir string) string {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return dir // the current directory no longer exists
+	}
+	return cmp.Or(evalSymlinks(path), path)
 }
 
 // eventKinds returns the words with which kinds begin.

@@ -73,6 +73,14 @@ func TestEventsOfTheLastHourArePrinted(t *testing.T) {
 			t.Errorf("after %+v follows %+v", all[i], e)
 		}
 	}
+	for _, part := range []string{task.ID, task.ID[len(task.ID)-8:], task.ID[:len(task.ID)-1]} {
+		if got := states(p.events(t, "--task", part), task.ID); len(got) != 3 {
+			t.Errorf("of the task %s the states are %q", part, got)
+		}
+	}
+	if got := states(p.events(t, "--task", "latest"), failed.ID); len(got) != 3 {
+		t.Errorf("of the latest task the states are %q", got)
+	}
 	o := p.run(t, "events")
 	want(t, o, 0, "task.state")
 	if strings.Contains(o.stdout, "prompt of mine") || strings.Contains(o.stdout, "position") {

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,11 +37,7 @@ func (a *app) totalsCommand() *cobra.Command {
 			p.Since = &dialect.Time{Time: time.Now().Add(-since)}
 		}
 		if p.Project != "" {
-			path, err := filepath.Abs(p.Project)
-			if err != nil {
-				return err
-			}
-			p.Project = path
+			p.Project = projectDir(p.Project)
 		}
 		return nil
 	}
@@ -58,7 +52,6 @@ func (a *app) totalsCommand() *cobra.Command {
 }
 
 func (a *app) printTotals(t *dialect.Totals, by []string) {
-	home, _ := os.UserHomeDir() // "" without one
 	columns := []struct {
 		column
 		group string // shown only if tasks are grouped by it
@@ -73,7 +66,7 @@ func (a *app) printTotals(t *dialect.Totals, by []string) {
 		}},
 		{column{heading: "TOKENS"}, "", func(t dialect.Total) string { return fmt.Sprint(t.InputTokens + t.OutputTokens) }},
 		{column{heading: "COST"}, "", func(t dialect.Total) string { return dollars(t.CostUSD) }},
-		{column{heading: "PROJECT", weight: 1}, "project", func(t dialect.Total) string { return shortPath(t.Project, home) }},
+		{column{heading: "PROJECT", weight: 1}, "project", func(t dialect.Total) string { return tilde(t.Project) }},
 	}
 	table := listing[dialect.Total]{none: "No tasks."}
 	var values []func(dialect.Total) string
@@ -93,12 +86,4 @@ func (a *app) printTotals(t *dialect.Totals, by []string) {
 	if t.Truncated {
 		a.note("There are more; --since, --agent or fewer groups in --by select some of them.")
 	}
-}
-
-// shortPath replaces the home directory at the beginning of a path by ~.
-func shortPath(path, home string) string {
-	if rest, ok := strings.CutPrefix(path, home+string(filepath.Separator)); home != "" && ok {
-		return "~" + string(filepath.Separator) + rest
-	}
-	return path
 }
