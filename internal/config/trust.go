@@ -11,7 +11,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -149,7 +148,7 @@ func (t *Trust) Check(dir string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", &TrustError{Code: TrustNoDir, Subject: abs, Message: abs + " does not exist", Remedy: "name a directory that exists", Err: err}
 	case err != nil:
-		return "", &TrustError{Code: TrustNoDir, Subject: abs, Message: abs + " cannot be opened: permission denied", Remedy: "name another directory, or change its permissions", Err: err}
+		return "", &TrustError{Code: TrustNoDir, Subject: abs, Message: abs + " cannot be opened: " + local.Reason(err), Remedy: "name another directory, or change its permissions", Err: err}
 	}
 	if why := t.Refusal(real); why != "" {
 		return "", &TrustError{Code: TrustRefused, Subject: real, Message: "agents may not work in " + real + ": " + why,
@@ -270,7 +269,7 @@ func (t *Trust) Remove(ctx context.Context, dir string) (path string, changed bo
 // Covers reports whether a directory without symbolic links is trusted, by itself or with one above it.
 func (t *Trust) Covers(dir string) (bool, error) {
 	dirs, err := t.Dirs()
-	return slices.ContainsFunc(dirs, func(root string) bool { return dir == root || strings.HasPrefix(dir, root+string(filepath.Separator)) }), err
+	return slices.ContainsFunc(dirs, func(root string) bool { return below(dir, root) }), err
 }
 
 // change replaces the list by what edit returns; nil leaves it. It holds the list's lock.

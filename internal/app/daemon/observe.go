@@ -152,7 +152,10 @@ func (d *daemon) followWork(ctx context.Context, since time.Time) error {
 	if err != nil {
 		return err
 	}
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-running.Closed(): // the stream was removed
+	}
 	running.Stop()
 	<-running.Closed()
 	return nil
