@@ -203,8 +203,7 @@ func repositoryOf(dir, stop string) string {
 }
 
 // readGit reads the state of a repository, whose configuration is not trusted: no hook, filter, monitor, pager or
-// external diff of it runs. base is the commit to compare
-// with, "" for the current one.
+// external diff of it runs. base is the commit to compare with, "" for the current one.
 func readGit(ctx context.Context, top, base string) (s gitState, err error) {
 	g := untrustedRepository{top: top}
 	if got, err := g.run(ctx, "rev-parse", "--show-toplevel"); err != nil || filepath.Clean(filepath.FromSlash(got)) != top {
@@ -325,8 +324,13 @@ func readContents(ctx context.Context, top string, paths []string) (map[string]c
 
 var lineSeed = maphash.MakeSeed()
 
-// noWait makes the opening of a pipe return at once. Windows has no pipes in directories.
-var noWait = map[bool]int{true: syscall.O_NONBLOCK}[runtime.GOOS != "windows"]
+// readOnly opens a file for reading. A pipe is opened at once, without its writer; Windows has none in directories.
+func readOnly() int {
+	if runtime.GOOS == "windows" {
+		return os.O_RDONLY
+	}
+	return os.O_RDONLY | syscall.O_NONBLOCK
+}
 
 // readContent reads a file, which is not followed if it is a link. It counts the lines of a small text, as long as
 // budget, in bytes, lasts.
@@ -344,7 +348,7 @@ func readContent(root *os.Root, path string, budget *int64) content {
 	if info.Size() > min(maxCounted, *budget) {
 		return large
 	}
-	f, err := root.OpenFile(name, os.O_RDONLY|noWait, 0)
+	f, err := root.OpenFile(name, readOnly(), 0)
 	if err != nil {
 		return large
 	}

@@ -103,7 +103,7 @@ type OmittedTrace struct {
 
 // Bounds of a trace. Texts are in bytes of JSON.
 const (
-	// minTraceBytes is the smallest Config.TraceBytes.
+	// minTraceBytes is the smallest TraceConfig.MaxBytes.
 	minTraceBytes = 16 << 10
 
 	maxTraceInput     = 8 << 10
