@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 const logsLong = `Print the log of the hub of the data directory. It works without a running hub. The log
@@ -87,7 +88,7 @@ func (v *logView) show(ctx context.Context) error {
 	for _, line := range latest {
 		v.print(line)
 	}
-	for err == nil && v.follow && pause(ctx, logInterval) {
+	for err == nil && v.follow && wait.Pause(ctx, logInterval) {
 		next := v.rotated(f) // before the last read of f, so that nothing is written to f afterwards
 		if rest, err = v.read(r, rest, v.print); err == nil && next != nil {
 			err = f.Close()
@@ -229,14 +230,4 @@ func (a *app) paintLevel(level string) string {
 		return a.style.yellow(level)
 	}
 	return a.style.dim(level)
-}
-
-// pause blocks for d, and reports false if ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -276,7 +276,7 @@ const taskIDTimeout = 5 * time.Second
 // interrupted handles the user's interrupts: the first cancels the task, which ends the
 // stream; the second ends the command.
 func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc, ids <-chan string, view *view) {
-	if !wait(ctx, r.app.interrupts) {
+	if !signaled(ctx, r.app.interrupts) {
 		return
 	}
 	var id string
@@ -305,14 +305,14 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 		_, err := r.client.Cancel(ctx, id)
 		canceled <- err
 	}()
-	if wait(ctx, r.app.interrupts) {
+	if signaled(ctx, r.app.interrupts) {
 		exit("exited while task "+plain(id)+" was being canceled", "see: "+r.app.self()+" task show ")
 	}
 	<-canceled // the stream has the task's result
 }
 
-// wait waits for a signal; it returns false if ctx ends first.
-func wait(ctx context.Context, signals <-chan os.Signal) bool {
+// signaled blocks until a signal, and reports false if ctx ends first.
+func signaled(ctx context.Context, signals <-chan os.Signal) bool {
 	select {
 	case <-signals:
 		return true

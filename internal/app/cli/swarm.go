@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/swarm"
@@ -178,10 +179,8 @@ func (a *app) stopSwarm(ctx context.Context, c *client.Client, id, reason string
 		case !slices.ContainsFunc(page.Tasks, func(t dialect.Task) bool { return swarmOf(&t) == id }):
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Pause(ctx, stopInterval) {
 			return ending
-		case <-time.After(stopInterval):
 		}
 	}
 }

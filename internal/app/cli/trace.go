@@ -105,6 +105,9 @@ func (a *app) printTrace(t hub.Trace) {
 	if n := t.Omitted.Tools; n > 0 {
 		a.fact("more", fmt.Sprintf("%d tool calls did not fit into the record", n))
 	}
+	if n := t.Omitted.Notices + t.Omitted.Questions; n > 0 {
+		a.fact("more", fmt.Sprintf("%d notices and questions did not fit into the record", n))
+	}
 	if t.Error != nil {
 		a.fact("error", indented(t.Error.Message))
 	}
