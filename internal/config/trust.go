@@ -208,8 +208,27 @@ func (r refused) why(dir string) string {
 		return "it contains your home directory, with everything that is yours"
 	case below(dir, r.data):
 		return "it is the hub's own data directory"
+	case slices.ContainsFunc(systemDirs, func(system string) bool { return dir == system || dir == realPath(system) }):
+		return "it belongs to the system"
+	case slices.ContainsFunc(systemTrees, func(system string) bool { return below(dir, realPath(system)) }):
+		return "it belongs to the system"
 	}
 	return ""
+}
+
+// systemDirs are directories of the system that hold those of users or of projects further down: only they are refused.
+// Where the system does not have one, its name means nothing.
+var systemDirs = []string{
+	"/home", "/mnt", "/media", "/opt", "/private", "/root", "/run", "/srv", "/tmp", "/usr", "/var", "/var/cache", "/var/lib", "/var/log",
+	"/var/spool", "/var/tmp", "/Users", "/Volumes",
+	`C:\Users`, `C:\ProgramData`,
+}
+
+// systemTrees are directories that are the system's with all that is below them.
+var systemTrees = []string{
+	"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys",
+	"/usr/bin", "/usr/include", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin", "/usr/share",
+	"/Applications", "/Library", "/System", `C:\Windows`, `C:\Program Files`, `C:\Program Files (x86)`,
 }
 
 // below reports whether a path without symbolic links is root or below it.

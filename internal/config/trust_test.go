@@ -215,3 +215,26 @@ func FuzzTrustedDirectories(f *testing.F) {
 		}
 	})
 }
+
+// The system's directories are refused, also below and through a link; what users put beside them is not.
+func TestTheSystemsDirectoriesAreRefused(t *testing.T) {
+	home, trust := trustHome(t)
+	for _, dir := range []string{"/etc", "/usr", "/usr/bin", "/bin", "/var", "/var/lib", "/proc", "/sys", "/dev", "/boot", "/lib", "/tmp", "/home", "/System", "/Library"} {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			continue
+		}
+		link := symlink(t, dir, filepath.Join(home, "to"+strings.ReplaceAll(dir, "/", "-")))
+		for _, name := range []string{dir, link} {
+			if _, _, err := trust.Add(t.Context(), name); codeOf(err) != config.TrustRefused || !strings.Contains(err.Error(), "the system") && dir != "/tmp" && dir != "/var" {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	write(t, trust.File(), `{"directories":["/etc","/usr/lib"]}`, 0o600)
+	if dirs := dirsOf(t, trust); len(dirs) > 0 {
+		t.Errorf("trusted because somebody wrote it by hand: %q", dirs)
+	}
+	if _, _, err := trust.Add(t.Context(), mkdir(t, filepath.Join(home, "etc"))); err != nil { // as every project in a test: below /tmp
+		t.Error(err)
+	}
+}

@@ -51,7 +51,8 @@ func (a *app) trustCommand() *cobra.Command {
 		})
 	cmd.Long = `Let agents work in a directory and everything below it. Without DIR it is the project
 here: the git repository of the current directory, else that directory. It takes effect
-at once, also for a running hub. The home directory and what contains it are refused.
+at once, also for a running hub. The home directory, what contains it, and
+the directories of the system are refused.
 
 An agent runs with your rights: the directory is where it starts, not a fence.`
 	cmd.Example = "  " + a.name + ` trust
