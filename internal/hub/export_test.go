@@ -118,3 +118,8 @@ func TraceStream(ctx context.Context, b *bus.Bus, name string) (*jetstream.Strea
 	}
 	return stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 }
+
+// SetFreeSpace makes a hub that has no message yet find this much space on its disk, in bytes.
+func SetFreeSpace(h *Hub, space uint64) {
+	h.freeSpace = func(string) (uint64, error) { return space, nil }
+}

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -268,4 +269,20 @@ func TestABrokenAgentDoesNotSlowOthers(t *testing.T) {
 		wg.Go(func() { send(t, h, request("good", "say:x")) })
 	}
 	wg.Wait()
+}
+
+// A full disk is refused at once, with its cause: a stream that has met one answers nobody any more.
+func TestAFullDiskIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := newHub(t, hub.Config{DataDir: dir}, map[string]*fakeAgent{"a": actor()})
+	hub.SetFreeSpace(h, 4096)
+	_, err := h.Send(t.Context(), request("a", "say:x"))
+	he, _ := errors.AsType[*hub.Error](err)
+	if he == nil || he.Code != hub.CodeUnavailable || !strings.Contains(he.Message, "no space left in the data directory "+dir) || he.Remedy == "" {
+		t.Fatalf("got %v", err)
+	}
+	if tasks, _ := h.Totals(hub.TotalsQuery{}); len(tasks) > 0 && tasks[0].Tasks > 0 {
+		t.Errorf("a task was made: %+v", tasks)
+	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/handlers"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/events"
@@ -115,6 +116,8 @@ type Hub struct {
 	expired expiredContexts
 	meters  meters
 
+	freeSpace func(dir string) (uint64, error) // of the disk of a directory, in bytes
+
 	// base is the context of turns, which Close cancels.
 	base context.Context
 	stop context.CancelCauseFunc
@@ -167,6 +170,7 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		log:       cfg.Logger,
 		started:   time.Now(),
 		store:     st,
+		freeSpace: local.FreeSpace,
 		index:     newIndex(),
 		cache:     newTaskCache(256, 8<<20),
 		live:      map[a2a.TaskID]*task{},

@@ -15,6 +15,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/uuid"
 
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -111,6 +112,33 @@ func (h *Hub) SendAndStream(ctx context.Context, req SendRequest) (*Subscription
 	return sub, nil
 }
 
+// minSpace is the free space without which no message is accepted, in bytes: a stream that has met a full disk answers
+// nobody before the hub has been restarted.
+const minSpace = 1 << 20
+
+// noSpace returns an error if there is no space left in the data directory, else nil.
+func (h *Hub) noSpace() error {
+	if h.cfg.DataDir == "" {
+		return nil
+	}
+	free, err := h.freeSpace(h.cfg.DataDir)
+	if err != nil || free >= minSpace {
+		return nil
+	}
+	return &Error{Code: CodeUnavailable, Message: "there is no space left in the data directory " + h.cfg.DataDir,
+		Remedy: "free space on its disk; if messages fail after that, restart the hub: " + local.Program() + " stop, " + local.Program() + " start"}
+}
+
+// storeError returns the error for a task that the store did not accept.
+func (h *Hub) storeError(err error) error {
+	if full := h.noSpace(); full != nil {
+		return full
+	}
+	h.log.Error("a task could not be stored", "error", err)
+	return &Error{Code: CodeUnavailable, Message: "the task could not be stored", Err: err,
+		Remedy: "the hub's log says why, and " + local.Program() + " doctor shows the state of the bus; a disk that was full needs a restart of the hub"}
+}
+
 // ensureStored blocks until the task, as it was before the call, is durable.
 func (t *task) ensureStored(ctx context.Context) error {
 	if err := t.store(ctx); err != nil {
@@ -137,6 +165,9 @@ func (h *Hub) accept(ctx context.Context, req SendRequest, seen func(*task)) (*t
 		return nil, contextError(err)
 	}
 	if err := validateMessage(req.Message, req.Metadata); err != nil {
+		return nil, err
+	}
+	if err := h.noSpace(); err != nil {
 		return nil, err
 	}
 	msg := *req.Message

@@ -226,7 +226,7 @@ func (t *task) store(ctx context.Context) error {
 		err = t.hub.store.putTask(ctx, h, body)
 	}
 	if err != nil {
-		return &Error{Code: CodeInternal, Message: "the task could not be stored", Err: err}
+		return t.hub.storeError(err)
 	}
 	t.mu.Lock()
 	t.stored = true

@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
@@ -87,9 +88,7 @@ func (i Info) answers(ctx context.Context) bool {
 const maxReport = 64 << 10
 
 func launch(ctx context.Context, command []string) (Info, error) {
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env = withoutMarker(os.Environ())
-	detach(cmd)
+	cmd := hubProcess(command)
 	closeDescriptorsOnExec()
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -123,6 +122,18 @@ func launch(ctx context.Context, command []string) (Info, error) {
 	return Info{}, r.Error
 }
 
+// hubProcess returns the process that runs command, detached. It has the name under which this program was called: the
+// path of this program's file may be the target of the link, and the hub names the program in its messages.
+func hubProcess(command []string) *exec.Cmd {
+	cmd := exec.Command(command[0], command[1:]...)
+	if name := local.Program(); local.ProgramOf(command[0]) != name {
+		cmd.Args[0] = name
+	}
+	cmd.Env = withoutMarker(os.Environ())
+	detach(cmd)
+	return cmd
+}
+
 // withoutMarker removes the mark and the token of an agent's turn from an environment. A hub
 // with the mark would be ended with the turn that has started it; it does not need the token.
 func withoutMarker(env []string) []string {
@@ -145,6 +156,22 @@ func readReport(r io.Reader) report {
 		return report{}
 	}
 	return rep
+}
+
+// minSpace is the free space without which a hub cannot start: the streams of its store, in bytes.
+const minSpace = 1 << 20
+
+// fullError returns the error of a start that failed with err: that no space is left in the data directory if so, which
+// the parts of the hub report in several ways, else err.
+func fullError(dataDir string, err error) error {
+	free, spaceErr := local.FreeSpace(dataDir)
+	if !local.DiskFull(err) && (spaceErr != nil || free >= minSpace) {
+		return err
+	}
+	return &Error{
+		Code: CodeDataDir, Message: "there is no space left in the data directory " + dataDir,
+		Remedy: "free space on its disk, or choose another directory with --data-dir", Err: err,
+	}
 }
 
 // send writes the report and closes the pipe.
@@ -190,6 +217,9 @@ func Command(cfg *config.Loaded, program ...string) ([]string, error) {
 func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, reportTo io.WriteCloser, opts Options) error {
 	ignoreBrokenPipes()
 	fail := func(err error) error {
+		if loadErr == nil {
+			err = fullError(cfg.DataDir, err)
+		}
 		e := &Error{Code: CodeStart, Message: err.Error(), Err: err}
 		var de *Error
 		var se *server.Error

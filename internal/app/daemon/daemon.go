@@ -93,7 +93,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 		if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopRequested) {
 			return nil
 		}
-		return err
+		return fullError(cfg.DataDir, err)
 	}
 	var background sync.WaitGroup
 	defer background.Wait()
@@ -432,6 +432,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 		return err
 	}
 	if err := prepareSocketDir(d.cfg); err != nil {
+		return err
+	}
+	if err := clearOffered(ctx, specifiedSocket, sc.Socket); err != nil {
 		return err
 	}
 	s, err := server.New(sc)

@@ -142,6 +142,27 @@ func prepareSocketDir(cfg *config.Loaded) error {
 // listens elsewhere, and offers its socket there if nobody else does.
 const specifiedSocket = "/tmp/a2a-hub.sock"
 
+// clearOffered removes a link that a killed hub of this user has left at a socket's path, when that is where hubs offer
+// their sockets: what the link leads to is gone, or is a socket of this user on which nobody listens. Any other file stays.
+func clearOffered(ctx context.Context, link, path string) error {
+	info, err := os.Lstat(link)
+	if path != link || err != nil || info.Mode().Type() != os.ModeSymlink || !local.OwnedByUser(info) {
+		return nil
+	}
+	target, err := os.Stat(link)
+	if err == nil && (!local.IsSocket(target) || !local.OwnedByUser(target)) || err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	c, err := client.Dial(ctx, link)
+	if err == nil {
+		return c.Close()
+	}
+	if !errors.Is(err, client.ErrNotRunning) {
+		return nil
+	}
+	return os.Remove(link)
+}
+
 // offerSocket makes link a symbolic link to the socket, for clients that know only the specified place. Anything that
 // is there and not a useless link or socket of this user stays. The returned function removes the link.
 func offerSocket(ctx context.Context, link, socket string) (remove func() error, ok bool) {

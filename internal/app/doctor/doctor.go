@@ -218,7 +218,7 @@ const (
 
 func (p Patient) disk() Finding {
 	dir := existingParent(p.Config.DataDir)
-	free, err := freeSpace(dir)
+	free, err := local.FreeSpace(dir)
 	if err != nil {
 		return warning("disk", fmt.Sprintf("cannot determine the free space of %s: %v", dir, err), "")
 	}

@@ -1,11 +1,11 @@
 //go:build unix
 
-package doctor
+package local
 
 import "golang.org/x/sys/unix"
 
-// freeSpace returns the space that the user can still use in the file system of dir, in bytes.
-func freeSpace(dir string) (uint64, error) {
+// FreeSpace returns the space that the user can still use in the file system of dir, in bytes.
+func FreeSpace(dir string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, err

@@ -1,9 +1,9 @@
-package doctor
+package local
 
 import "golang.org/x/sys/windows"
 
-// freeSpace returns the space that the user can still use in the volume of dir, in bytes.
-func freeSpace(dir string) (uint64, error) {
+// FreeSpace returns the space that the user can still use in the volume of dir, in bytes.
+func FreeSpace(dir string) (uint64, error) {
 	path, err := windows.UTF16PtrFromString(dir)
 	if err != nil {
 		return 0, err
