@@ -298,7 +298,7 @@ func (r *taskRun) interrupted(ctx context.Context, stop context.CancelCauseFunc,
 		exit("no longer following; the task keeps running", "follow it again with: "+r.app.self()+" task follow ")
 		return
 	}
-	view.spinner.say("canceling; after another Ctrl-C the task keeps running")
+	view.spinner.Load().say("canceling; after another Ctrl-C the task keeps running")
 	r.app.note("\ncanceling task %s; a second Ctrl-C exits, and the task keeps running", plain(id))
 	canceled := make(chan error, 1)
 	go func() { // ends with the answer or with ctx

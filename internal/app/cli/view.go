@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -17,7 +18,7 @@ type view struct {
 	app     *app
 	ndjson  bool
 	live    bool
-	spinner *spinner
+	spinner atomic.Pointer[spinner] // an interrupt names what is done, too
 	clean   cleaner
 
 	task    *dialect.Task // the first event
@@ -30,7 +31,7 @@ type view struct {
 // newView returns a view. On a terminal the answer is always printed while it arrives.
 func newView(a *app, live bool) *view {
 	v := &view{app: a, ndjson: a.json() && live, live: !a.json() && (live || isTerminal(a.stdout)), newline: true}
-	v.spinner = a.spin("waiting for the agent")
+	v.spinner.Store(a.spin("waiting for the agent"))
 	return v
 }
 
@@ -77,7 +78,7 @@ func (v *view) status(s *dialect.StatusUpdate) {
 			v.showRetry(label)
 		}
 	}
-	v.spinner.say(label)
+	v.spinner.Load().say(label)
 }
 
 // showTool prints a tool that the agent uses, once per call.
@@ -96,10 +97,10 @@ func (v *view) showTool(title string, tool map[string]any) {
 		return
 	}
 	v.tool = line
-	v.spinner.end()
+	v.spinner.Load().end()
 	v.breakLine()
 	v.app.note("  %s", line)
-	v.spinner = v.app.spin("working")
+	v.spinner.Store(v.app.spin("working"))
 }
 
 // showRetry prints at once that the agent repeats a request, also in a pipe: the wait can be long.
@@ -108,12 +109,12 @@ func (v *view) showRetry(words string) {
 	if v.app.json() { // standard error has JSON only; the answer has the notices
 		return
 	}
-	v.spinner.end()
+	v.spinner.Load().end()
 	if v.live {
 		v.breakLine()
 	}
 	v.app.notice(words)
-	v.spinner = v.app.spin("working")
+	v.spinner.Store(v.app.spin("working"))
 }
 
 func (v *view) artifact(u *dialect.ArtifactUpdate) {
@@ -140,7 +141,7 @@ func (v *view) text(text string) {
 	if text == "" {
 		return
 	}
-	v.spinner.end()
+	v.spinner.Load().end()
 	fmt.Fprint(v.app.stdout, text)
 	v.printed, v.newline = true, strings.HasSuffix(text, "\n")
 }
@@ -155,7 +156,7 @@ func (v *view) breakLine() {
 // end prints the answer of a task unless it is already printed. Questions and errors of the
 // agent are printed by finish.
 func (v *view) end(task *dialect.Task) {
-	v.spinner.end()
+	v.spinner.Load().end()
 	if v.app.json() {
 		if v.ndjson {
 			writeJSON(v.app.stdout, task)
@@ -175,7 +176,7 @@ func (v *view) end(task *dialect.Task) {
 }
 
 func (v *view) close() {
-	v.spinner.end()
+	v.spinner.Load().end()
 	if !v.ndjson && !v.app.json() {
 		v.breakLine()
 	}
