@@ -25,6 +25,7 @@ type screen struct {
 	text bytes.Buffer
 	more *sync.Cond
 	done chan struct{}
+	runs sync.WaitGroup // of commands at the terminal
 }
 
 func newScreen(t *testing.T) *screen {
@@ -40,6 +41,9 @@ func newScreen(t *testing.T) *screen {
 	s.more = sync.NewCond(&s.mu)
 	go s.read()
 	t.Cleanup(func() {
+		if !t.Failed() { // else a command may wait for what the test has not said
+			s.runs.Wait() // commands ask for the terminal's descriptor, which must not be closed meanwhile
+		}
 		tty.Close()
 		master.Close()
 		<-s.done
@@ -75,10 +79,10 @@ func (s *screen) await(text string) string {
 // run starts a command at the terminal; the channel receives its exit code.
 func (s *screen) run(p setup, env map[string]string, signals <-chan os.Signal, args ...string) <-chan int {
 	code := make(chan int, 1)
-	go func() {
+	s.runs.Go(func() {
 		code <- cli.Run(context.Background(), "parley", p.args(args...), s.tty, s.tty, s.tty, env, signals)
 		s.tty.WriteString("<end>") //nolint:errcheck // then await blocks until the test's timeout
-	}()
+	})
 	return code
 }
 
