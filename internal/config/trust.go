@@ -326,16 +326,5 @@ func (t *Trust) write(dirs []string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(t.dataDir, trustFile+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), t.File())
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return local.SyncDir(t.dataDir)
+	return local.ReplaceFile(t.File(), append(data, '\n'))
 }

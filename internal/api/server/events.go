@@ -46,22 +46,7 @@ func (s *Server) totals(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispa
 	if by, given := r.URL.Query()["by"]; given {
 		query["by"] = slices.DeleteFunc(by, func(group string) bool { return group == "" })
 	}
-	params, err := rawjson.Append(nil, query)
-	if err != nil {
-		refuseInternal(w)
-		return
-	}
-	result, rpcErr := d.Call(r.Context(), jsonrpc.Request{Method: dialect.MethodTotals, Params: params}, nil)
-	if rpcErr != nil {
-		writeJSON(w, statusOf(rpcErr), jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
-		return
-	}
-	body, err := rawjson.Append(nil, result)
-	if err != nil {
-		refuseInternal(w)
-		return
-	}
-	writeJSON(w, http.StatusOK, body)
+	answer(w, r, d, dialect.MethodTotals, query)
 }
 
 // queryParams returns the named parameters of a request's query.

@@ -161,12 +161,18 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispat
 			}
 		}
 	}
+	w.Header().Set("Cache-Control", "no-store")
+	answer(w, r, d, dialect.MethodTasksTrace, params)
+}
+
+// answer calls a method and writes its result, or its error without JSON-RPC's envelope.
+func answer(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatcher, method string, params map[string]any) {
 	raw, err := rawjson.Append(nil, params)
 	if err != nil {
 		refuseInternal(w)
 		return
 	}
-	result, rpcErr := d.Call(r.Context(), jsonrpc.Request{Method: dialect.MethodTasksTrace, Params: raw}, nil)
+	result, rpcErr := d.Call(r.Context(), jsonrpc.Request{Method: method, Params: raw}, nil)
 	if rpcErr != nil {
 		writeJSON(w, statusOf(rpcErr), jsonrpc.AppendError(nil, jsonrpc.NullID, rpcErr))
 		return
@@ -176,7 +182,6 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispat
 		refuseInternal(w)
 		return
 	}
-	w.Header().Set("Cache-Control", "no-store")
 	writeJSON(w, http.StatusOK, body)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/loop"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -233,7 +234,7 @@ const loopRecordFile = "loop.json"
 func writeLoopRecord(dir string, r loopRecord) error {
 	data, err := json.Marshal(r)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, loopRecordFile), data, 0o600)
+		err = local.ReplaceFile(filepath.Join(dir, loopRecordFile), data)
 	}
 	if err != nil {
 		return fmt.Errorf("write the state of the loop: %w", err)

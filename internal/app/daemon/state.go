@@ -84,18 +84,7 @@ func (i Info) write() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(i.DataDir, infoName+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(i.DataDir, infoName))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return local.ReplaceFile(filepath.Join(i.DataDir, infoName), append(data, '\n'))
 }
 
 // Running reports whether a hub has the data directory, and returns its Info. The Info of a
