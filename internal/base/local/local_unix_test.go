@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/base/local"
@@ -86,5 +87,42 @@ func TestSockets(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(path, "below")); !errors.Is(err, local.ErrNotDir) {
 		t.Errorf("a path below a file: %v", err)
+	}
+}
+
+func TestFreeSpace(t *testing.T) {
+	if free, err := local.FreeSpace(t.TempDir()); err != nil || free == 0 {
+		t.Errorf("%d, %v", free, err)
+	}
+	if _, err := local.FreeSpace(filepath.Join(t.TempDir(), "missing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a missing directory: %v", err)
+	}
+}
+
+func TestErrorsOfAWriteAreToldApart(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, unread := w.WriteString("x")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name         string
+		err          error
+		closed, full bool
+	}{
+		{"nobody reads the pipe", unread, true, false},
+		{"no space is left", &fs.PathError{Op: "write", Path: "f", Err: syscall.ENOSPC}, false, true},
+		{"the user's quota is used up", &fs.PathError{Op: "write", Path: "f", Err: syscall.EDQUOT}, false, true},
+		{"the file is closed", fs.ErrClosed, false, false},
+	} {
+		if local.PipeClosed(c.err) != c.closed || local.DiskFull(c.err) != c.full {
+			t.Errorf("%s: closed %t, full %t", c.name, local.PipeClosed(c.err), local.DiskFull(c.err))
+		}
 	}
 }

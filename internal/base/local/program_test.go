@@ -16,3 +16,9 @@ func TestTheProgramIsNamedByItsFile(t *testing.T) {
 		}
 	}
 }
+
+func TestATestIsCalledLikeTheProgram(t *testing.T) {
+	if got := local.Program(); got != local.ProgramParley {
+		t.Error(got)
+	}
+}
