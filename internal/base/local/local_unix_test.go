@@ -99,7 +99,7 @@ func TestFreeSpace(t *testing.T) {
 	}
 }
 
-func TestErrorsOfAWriteAreToldApart(t *testing.T) {
+func TestErrorsOfAWriteAreDistinguished(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
