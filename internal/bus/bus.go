@@ -84,8 +84,7 @@ func newBus(cfg Config, kind Kind) *Bus {
 // With a cfg.URL it connects to that server instead. It makes one attempt; the error is an [Error] whose [Code] is
 // the kind of failure. An established connection reconnects without a limit, with pauses of up to [MaxDelay].
 //
-// Neither the recovery of the store nor an attempt to connect (at most 5 s for each server) can
-// be interrupted: Open checks ctx afterwards.
+// The recovery of the store cannot be interrupted: Open checks ctx afterwards.
 func Open(ctx context.Context, cfg Config) (*Bus, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -276,6 +275,9 @@ func (b *Bus) drain(ctx context.Context) error {
 		defer close(returned)
 		b.inFlight.Wait() // ends when release closes the connection at the latest
 	}()
+	if b.link.status().state != StateConnected { // nothing can be stored
+		return nil
+	}
 	if err := waitFor(ctx, returned, inFlight); err != nil {
 		return err
 	}
@@ -308,6 +310,9 @@ func (b *Bus) abandon(cause error) error {
 // release frees the resources of a Bus, which may be partly open.
 func (b *Bus) release() error {
 	var errs []error
+	if b.link != nil {
+		b.link.stop() // an attempt to connect, for which Close of the connection would wait
+	}
 	if b.conn != nil {
 		b.conn.Close()
 		<-b.link.closed

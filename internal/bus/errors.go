@@ -95,13 +95,42 @@ func connectError(err error, where string, secrets []string) *Error {
 		return errorf(CodeNotRunning, cause, "start it (nats-server -js) or correct the URL",
 			"no NATS server is running at %s", where)
 	}
-	reason, remedy := networkReason(err)
-	return errorf(CodeNetwork, cause, remedy,
-		"cannot reach %s: %s (%s)", where, reason, cause)
+	reason, remedy, lasting := networkReason(err)
+	e := errorf(CodeNetwork, cause, remedy, "cannot reach %s: %s (%s)", where, reason, cause)
+	if lasting {
+		e.Err = lastingError{cause}
+	}
+	return e
 }
 
-// networkReason describes a network error and its remedy.
-func networkReason(err error) (reason, remedy string) {
+// lastingError marks the cause of a network error that only a change of the configuration, or of the server, ends.
+type lastingError struct{ error }
+
+func (e lastingError) Unwrap() error { return e.error }
+
+// IsOutage reports whether an error is an outage: the server or the way to it is down or too slow for now, and the same
+// request may succeed later although nobody changes a configuration. All else that the package returns, such as refused
+// credentials or a server without JetStream, is none.
+func IsOutage(err error) bool {
+	e := asError(err)
+	if e == nil {
+		return isAny(err, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrNoResponders,
+			context.DeadlineExceeded, nats.ErrTimeout)
+	}
+	switch e.Code {
+	case CodeNotRunning, CodeTimeout:
+		return true
+	case CodeNetwork:
+		_, lasting := errors.AsType[lastingError](e.Err)
+		return !lasting
+	case CodeNoJetStream:
+		return !isAny(e.Err, jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount)
+	}
+	return false
+}
+
+// networkReason describes a network error and its remedy, and reports whether it lasts until somebody changes something.
+func networkReason(err error) (reason, remedy string, lasting bool) {
 	var (
 		dns       *net.DNSError
 		authority x509.UnknownAuthorityError
@@ -111,25 +140,25 @@ func networkReason(err error) (reason, remedy string) {
 	)
 	switch {
 	case errors.As(err, &dns):
-		return "the host name cannot be resolved", "check the URL's host and the DNS"
+		return "the host name cannot be resolved", "check the URL's host and the DNS", dns.IsNotFound
 	case errors.As(err, &authority):
-		return "its certificate is signed by an unknown authority", "configure the CA file of the server"
+		return "its certificate is signed by an unknown authority", "configure the CA file of the server", true
 	case errors.As(err, &hostname):
-		return "its certificate is for another name", "use the name in the certificate, or configure the server name"
+		return "its certificate is for another name", "use the name in the certificate, or configure the server name", true
 	case errors.As(err, &invalid):
-		return "its certificate is not valid", "renew the certificate, or check the clock"
+		return "its certificate is not valid", "renew the certificate, or check the clock", true
 	case errors.Is(err, nats.ErrSecureConnWanted):
-		return "it has no TLS", "use nats:// and no TLS files, or enable TLS in the server"
+		return "it has no TLS", "use nats:// and no TLS files, or enable TLS in the server", true
 	case errors.Is(err, nats.ErrTLS), errors.Is(err, nats.ErrSecureConnRequired):
-		return "the TLS handshake failed", "check the TLS settings on both sides"
+		return "the TLS handshake failed", "check the TLS settings on both sides", true
 	case errors.Is(err, nats.ErrNoInfoReceived):
-		return "it is not a NATS server", "check the URL's port"
+		return "it is not a NATS server", "check the URL's port", true
 	case errors.Is(err, io.EOF):
-		return "it closed the connection", "check that the port is NATS's client port"
+		return "it closed the connection", "check that the port is NATS's client port", false
 	case errors.Is(err, nats.ErrTimeout), errors.As(err, &timeout) && timeout.Timeout():
-		return "it does not answer", "check the URL's host and port, and firewalls on the way"
+		return "it does not answer", "check the URL's host and port, and firewalls on the way", false
 	}
-	return "the network failed", "check the URL, the network and firewalls"
+	return "the network failed", "check the URL, the network and firewalls", false
 }
 
 // isAny reports whether err is one of targets.

@@ -191,7 +191,13 @@ func (b *Bus) openExternal(ctx context.Context, cfg Config) error {
 	b.kind = KindExternal
 	b.url = r.shown
 	b.link = newLink(b.log, r.shown, MaxDelay, r.secrets...)
-	if err := b.connect(cfg, strings.Join(r.urls, ","), r.options...); err != nil {
+	stop := context.AfterFunc(ctx, b.link.stop)
+	err = b.connect(cfg, strings.Join(r.urls, ","), r.options...)
+	stop()
+	if ctx.Err() != nil {
+		return contextError(ctx.Err(), "connecting to "+r.shown)
+	}
+	if err != nil {
 		return connectError(tellingError(cfg, r, err), r.shown, r.secrets)
 	}
 	if err := b.checkJetStream(ctx); err != nil {
@@ -268,10 +274,8 @@ func telling(e *Error) int {
 func (b *Bus) checkJetStream(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, connectTimeout)
 	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	b.link.onDenied(cancel)
-	defer b.link.onDenied(nil)
+	ctx, cancel := b.link.untilDenied(ctx, func(string) bool { return true })
+	defer cancel()
 
 	_, err := b.js.AccountInfo(ctx)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, nats.ErrPermissionViolation) {

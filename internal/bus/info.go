@@ -47,8 +47,10 @@ func (b *Bus) Info() Info {
 	st := b.link.status()
 	i := Info{
 		Kind: b.kind, URL: b.url, StoreDir: b.dir, Durability: b.durability(), DurabilityAsked: b.asked,
-		ServerName: b.conn.ConnectedServerName(), ServerVersion: b.conn.ConnectedServerVersion(),
 		State: st.state, Since: st.since, Reconnects: st.reconnects,
+	}
+	if st.state == StateConnected { // otherwise both block while an attempt to connect is under way
+		i.ServerName, i.ServerVersion = b.conn.ConnectedServerName(), b.conn.ConnectedServerVersion()
 	}
 	if st.lastErr != nil {
 		i.LastError = st.lastErr.Error()

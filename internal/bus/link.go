@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"regexp"
 	"sync"
 	"time"
 
@@ -17,6 +19,10 @@ const (
 	requestTimeout = 10 * time.Second // for a request whose context has no deadline
 	drainTimeout   = 10 * time.Second
 	pingInterval   = 20 * time.Second // a connection is closed after three pings without an answer
+
+	// Of the attempts to reconnect of one outage, the first are all logged, and then one in logEvery.
+	logAttempts = 30
+	logEvery    = time.Minute
 
 	// MaxDelay is the longest pause between two attempts to reconnect.
 	MaxDelay      = 60 * time.Second
@@ -41,6 +47,9 @@ type link struct {
 	backoff  wait.Backoff // of delay, which the connection calls from one goroutine
 	secrets  []string
 	closed   chan struct{} // closed after the connection and its callbacks
+	ctx      context.Context
+	stop     context.CancelFunc // ends ctx, and with it an attempt to connect
+	changed  wait.Signal        // sent when the state changes
 
 	mu         sync.Mutex
 	conn       *nats.Conn
@@ -49,11 +58,43 @@ type link struct {
 	attempts   int // since the connection was lost
 	reconnects int
 	lastErr    *Error
-	denied     context.CancelCauseFunc // called with permission errors, may be nil
+	logged     time.Time // when a failed attempt was logged
+	denials    map[*denial]struct{}
+}
+
+// denial is somebody who waits for the refusal of a permission.
+type denial struct {
+	cancel  context.CancelCauseFunc
+	subject func(string) bool // selects the subjects
 }
 
 func newLink(log *slog.Logger, where string, maxDelay time.Duration, secrets ...string) *link {
-	return &link{log: log, where: where, maxDelay: maxDelay, secrets: secrets, closed: make(chan struct{})}
+	l := &link{log: log, where: where, maxDelay: maxDelay, secrets: secrets, closed: make(chan struct{}), denials: map[*denial]struct{}{}}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	return l
+}
+
+// dialer connects for nats.go, which holds its lock meanwhile and cannot interrupt it: the end of ctx closes the
+// connection, also within the handshake.
+type dialer struct{ ctx context.Context }
+
+// Dial implements nats.CustomDialer.
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(d.ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &interruptibleConn{conn, context.AfterFunc(d.ctx, func() { _ = conn.Close() })}, nil // nats.go reports it
+}
+
+type interruptibleConn struct {
+	net.Conn
+	release func() bool
+}
+
+func (c *interruptibleConn) Close() error {
+	c.release()
+	return c.Conn.Close()
 }
 
 // dial makes one attempt to connect; an established connection reconnects without a limit.
@@ -68,6 +109,7 @@ func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, e
 		// A publish that has failed must not be sent later.
 		nats.ReconnectBufSize(-1),
 		nats.CustomReconnectDelay(l.delay),
+		nats.SetCustomDialer(dialer{l.ctx}),
 		nats.DisconnectErrHandler(l.disconnected),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.failed(err) }),
 		nats.ReconnectHandler(l.reconnected),
@@ -94,6 +136,7 @@ func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, e
 func (l *link) set(s State) {
 	l.state = s
 	l.since = time.Now()
+	l.changed.Send()
 }
 
 // delay implements nats.ReconnectDelayHandler: it is called before each round of attempts.
@@ -126,18 +169,23 @@ func (l *link) disconnected(conn *nats.Conn, err error) {
 	l.log.Warn("bus connection lost, reconnecting", "error", redactErr(err, l.secrets))
 }
 
-// failed records the error of an attempt, and logs it unless it is the same as the last one.
+// failed records and logs the error of an attempt: a new one as a warning.
 func (l *link) failed(err error) {
 	e := connectError(err, l.where, l.secrets)
 	l.mu.Lock()
 	known := l.lastErr != nil && l.lastErr.Message == e.Message
 	l.lastErr = e
 	attempts := l.attempts
-	l.mu.Unlock()
 	level := slog.LevelWarn
 	if known {
-		level = slog.LevelDebug
+		level = slog.LevelInfo
 	}
+	if known && attempts > logAttempts && time.Since(l.logged) < logEvery {
+		level = slog.LevelDebug
+	} else {
+		l.logged = time.Now()
+	}
+	l.mu.Unlock()
 	l.log.Log(context.Background(), level, "cannot reconnect to the bus, retrying",
 		"error", e, "code", e.Code, "attempt", attempts)
 }
@@ -159,11 +207,7 @@ func (l *link) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		l.failed(err)
 		return
 	}
-	l.mu.Lock()
-	denied := l.denied
-	l.mu.Unlock()
-	if denied != nil && errors.Is(err, nats.ErrPermissionViolation) {
-		denied(err)
+	if errors.Is(err, nats.ErrPermissionViolation) && l.deny(err) {
 		return
 	}
 	subject := ""
@@ -180,11 +224,82 @@ func (l *link) closedHandler(*nats.Conn) {
 	close(l.closed)
 }
 
-// onDenied passes permission errors to cancel until it is called with nil.
-func (l *link) onDenied(cancel context.CancelCauseFunc) {
+// deniedSubject finds the subject in the text of a permission error.
+var deniedSubject = regexp.MustCompile(`"([^"]*)"`)
+
+// deny ends the contexts that wait for a permission error, and reports whether there were any.
+func (l *link) deny(err error) (awaited bool) {
+	subject := ""
+	if found := deniedSubject.FindStringSubmatch(err.Error()); found != nil {
+		subject = found[1]
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.denied = cancel
+	for d := range l.denials {
+		if d.subject(subject) {
+			d.cancel(err)
+			awaited = true
+		}
+	}
+	return awaited
+}
+
+// untilDenied returns a context that ends when the server refuses a permission for a selected subject; its cause is the
+// error then. The caller must call the function to release it.
+func (l *link) untilDenied(ctx context.Context, subject func(string) bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	d := &denial{cancel, subject}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.denials[d] = struct{}{}
+	return ctx, func() {
+		l.mu.Lock()
+		delete(l.denials, d)
+		l.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// UntilDenied returns a context that ends when the server refuses this connection the permission to use one of the
+// subjects that the function selects. A request for which the permission is missing gets no answer, only this; DeniedBy
+// returns the error. The caller must call the function to release the context.
+func (b *Bus) UntilDenied(ctx context.Context, subject func(string) bool) (context.Context, context.CancelFunc) {
+	return b.link.untilDenied(ctx, subject)
+}
+
+// DeniedBy returns the error of CodeAuth of a context of UntilDenied that a refused permission has ended, nil for none.
+func (b *Bus) DeniedBy(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if !errors.Is(cause, nats.ErrPermissionViolation) {
+		return nil
+	}
+	what := "a subject"
+	if found := deniedSubject.FindStringSubmatch(cause.Error()); found != nil {
+		what = found[1]
+	}
+	return errorf(CodeAuth, cause, "allow the user to use it, or use another user", "%s does not permit this user to use %s", b.Info().URL, what)
+}
+
+// Connection is the state of a Bus's connection.
+type Connection struct {
+	State      State
+	Reconnects int
+	// Err is the error of the last attempt to reconnect; nil while connected.
+	Err error
+	// Changed is closed when the state changes.
+	Changed <-chan struct{}
+}
+
+// Connection returns the state of the connection. Unlike the methods of Conn it does not wait for an attempt to connect
+// that is under way.
+func (b *Bus) Connection() Connection {
+	c := Connection{Changed: b.link.changed.Wait()}
+	st := b.link.status()
+	c.State, c.Reconnects = st.state, st.reconnects
+	if st.lastErr != nil {
+		c.Err = st.lastErr
+	}
+	return c
 }
 
 // status is a snapshot of a link's state.
