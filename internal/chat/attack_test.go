@@ -136,7 +136,8 @@ func TestAStreamThatDoesNotKeepMessagesIsRefused(t *testing.T) {
 // Without acknowledgements from the stream, every send would time out.
 func TestAStreamWithoutAcknowledgementsIsRepaired(t *testing.T) {
 	n := startServer(t)
-	_, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "project-1_ROADMAP", Subjects: []string{"project-1.roadmap"}, NoAck: true})
+	_, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "project-1_ROADMAP", Subjects: []string{"project-1.roadmap"}, NoAck: true,
+		Metadata: map[string]string{"parley.namespace": "project-1", "parley.channel": "roadmap"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
 // Package chat implements a project's channels: named streams of messages on the bus that the agents of one project
 // share.
 //
-// A [Space] also works while the bus is unreachable: messages are then queued, within a limit, and stored in order and
-// exactly once when the bus is back.
+// A [Space] also works in an outage of the bus, or of one channel's stream: messages of the channel are then queued, within
+// a limit, and stored in order and exactly once when it is over. Every other failure is an error of the send.
 package chat
 
 import (
@@ -48,6 +48,11 @@ type Config struct {
 	// Dial connects to the bus. It is retried with backoff, up to MaxBackoff, until it succeeds; after that the Bus
 	// reconnects by itself. The Space closes the Bus.
 	Dial func(context.Context) (*bus.Bus, error)
+	// Replicas are the copies of each new stream; 0 is 3 in a cluster and 1 elsewhere.
+	Replicas int
+	// KeepDir is where messages that cannot be stored at the end are kept for the next Space of the same Namespace and
+	// Server; "" loses them. Server identifies the server, and is not written there.
+	KeepDir, Server string
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 	// Now defaults to time.Now.
@@ -60,8 +65,11 @@ type Space struct {
 	log      *slog.Logger
 	instance string // distinguishes this process's consumers
 	ids      string // prefix of the ids of this process's messages
-	sent     atomic.Uint64
+	senders  atomic.Uint64
+	sender   *Sender // of Send
 	outbox   outbox
+	kept     *kept        // nil if nothing was
+	payload  atomic.Int64 // the largest message that the server accepts; 0 before the first connection
 	news     wait.Signal
 	watcher  watcher
 	readers  readers
@@ -74,6 +82,7 @@ type Space struct {
 	bus     *bus.Bus // nil until the first connection
 	failure error    // of the last attempt, while bus is nil
 	ensured map[string]bool
+	ailing  map[string]time.Time // when the last request to a channel's stream got no answer
 	closing bool
 }
 
@@ -90,55 +99,71 @@ func Open(cfg Config) *Space {
 		instance: strings.ToLower(rand.Text()[:8]),
 		ids:      rand.Text()[:16], // 80 bits
 		stop:     stop,
-		failure:  &Error{Code: ConnectionError, Message: "The NATS server has not been reached yet.", Remedy: "Try again in a moment."},
-		ensured:  map[string]bool{},
-		tried:    make(chan struct{}),
+		failure: &Error{Code: ConnectionError, Message: "The NATS server has not been reached yet.", Remedy: "Try again in a moment.",
+			Err: nats.ErrDisconnected},
+		ensured: map[string]bool{},
+		ailing:  map[string]time.Time{},
+		tried:   make(chan struct{}),
 	}
+	s.sender = s.NewSender()
 	s.outbox.pushed = make(chan struct{}, 1)
+	s.kept = s.takeKept()
 	s.done.Go(func() { s.run(ctx) })
 	return s
 }
 
-// run connects, sends the queue, and re-creates missing streams after each reconnect, until ctx ends.
+// run connects, sends the queues, and re-creates missing streams after each reconnect, until ctx ends.
 func (s *Space) run(ctx context.Context) {
-	b, changes := s.connect(ctx)
+	b := s.connect(ctx)
 	if b == nil {
 		return
 	}
-	defer b.Conn().RemoveStatusListener(changes)
 	idle := time.NewTicker(watchIdle)
 	defer idle.Stop()
-	s.ensureAll(ctx)
+	last := b.Connection()
+	s.begun(ctx, b)
 	for {
-		s.flush(ctx)
+		now := b.Connection()
+		if now.State != last.State || now.Reconnects != last.Reconnects {
+			s.log.Info("connection to the bus", "status", strings.ToUpper(string(now.State)), "reconnects", now.Reconnects)
+			s.outbox.changed.Send()
+			if now.State == bus.StateConnected {
+				s.begun(ctx, b)
+			}
+			last = now
+		}
+		if now.State == bus.StateConnected {
+			s.flush(ctx, b)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.outbox.pushed:
+		case <-now.Changed:
 		case <-idle.C:
 			s.unwatchIdle()
-		case status := <-changes:
-			s.log.Info("connection to the bus", "status", status.String())
-			if status == nats.CONNECTED {
-				s.mu.Lock()
-				clear(s.ensured) // perhaps another server
-				s.mu.Unlock()
-				s.ensureAll(ctx)
-				s.news.Send()
-			}
 		}
 	}
 }
 
-// connect dials until it succeeds or ctx ends; then the bus is nil. The channel receives the status changes of the
-// connection; it is registered before the bus is visible to others, so that none is missed.
-func (s *Space) connect(ctx context.Context) (b *bus.Bus, changes chan nats.Status) {
+// begun prepares the channels at the beginning of each connection, which may lead to another server.
+func (s *Space) begun(ctx context.Context, b *bus.Bus) {
+	s.mu.Lock()
+	clear(s.ensured)
+	clear(s.ailing)
+	s.mu.Unlock()
+	s.payload.Store(b.Conn().MaxPayload())
+	s.done.Go(func() { s.ensureAll(ctx) }) // a stream without a leader delays it, and nothing else
+	s.news.Send()
+}
+
+// connect dials until it succeeds or ctx ends; then the bus is nil.
+func (s *Space) connect(ctx context.Context) *bus.Bus {
 	retry := wait.Backoff{Most: MaxBackoff}
 	for attempt := 1; ; attempt++ {
 		b, err := s.cfg.Dial(ctx)
 		if err == nil {
 			s.log.Info("connected to the bus", "attempt", attempt)
-			changes = b.Conn().StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED)
 		}
 		s.mu.Lock()
 		s.bus, s.failure = b, err
@@ -148,10 +173,10 @@ func (s *Space) connect(ctx context.Context) (b *bus.Bus, changes chan nats.Stat
 		}
 		if err == nil {
 			s.news.Send()
-			return b, changes
+			return b
 		}
 		if ctx.Err() != nil {
-			return nil, nil
+			return nil
 		}
 		delay := retry.Next()
 		s.log.Warn("the bus cannot be reached", "attempt", attempt, "retryIn", delay.String(), "error", err)
@@ -178,7 +203,7 @@ func (s *Space) connected() (*bus.Bus, error) {
 		return nil, errClosed
 	case s.bus == nil:
 		return nil, connectionError(s.failure)
-	case !s.bus.Conn().IsConnected():
+	case s.bus.Connection().State != bus.StateConnected:
 		return nil, interrupted(s.bus)
 	}
 	return s.bus, nil
@@ -196,11 +221,13 @@ func (s *Space) channel(name string) (Channel, error) {
 		}
 		names[i] = c.Name
 	}
-	return Channel{}, &Error{
-		Code:    NotFoundError,
-		Message: fmt.Sprintf("There is no channel %s.", text.Quote(name, 80)),
-		Remedy:  fmt.Sprintf("The project's channels are: %s.", strings.Join(names, ", ")),
+	e := &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no channel %s. The project's channels are: %s.", text.Quote(name, 80), strings.Join(names, ", ")),
+		Remedy: "Use one of these names, or add the channel to the project's .mcp-config.json and restart the MCP server."}
+	if len(names) == 0 {
+		e.Message = fmt.Sprintf("There is no channel %s: the project has none.", text.Quote(name, 80))
+		e.Remedy = "Add channels to the project's .mcp-config.json and restart the MCP server."
 	}
+	return Channel{}, e
 }
 
 // Status is the state of a [Space].
@@ -227,8 +254,9 @@ func (s *Space) Status() Status {
 	return st
 }
 
-// Close stores the queued messages if the bus can be reached before ctx ends, closes the bus, and returns how many
-// messages were lost. It waits for the goroutines of the Space.
+// Close stores the queued messages before ctx ends if the bus is connected, keeps the others in KeepDir, closes the bus,
+// and returns how many messages were lost. With a KeepDir it does not wait for the end of an outage. It waits for the
+// goroutines of the Space.
 func (s *Space) Close(ctx context.Context) (lost int, err error) {
 	s.mu.Lock()
 	again := s.closing
@@ -239,15 +267,16 @@ func (s *Space) Close(ctx context.Context) (lost int, err error) {
 		return 0, nil
 	}
 	if b != nil {
-		s.outbox.drained(ctx)
-		s.readers.deleteAll(ctx, b)
+		connected := func() bool { return b.Connection().State == bus.StateConnected }
+		s.outbox.drained(ctx, func() bool { return s.cfg.KeepDir == "" || connected() }, s.cfg.KeepDir != "")
+		if connected() {
+			s.readers.deleteAll(ctx, b)
+		}
 	}
 	s.stop()
 	s.done.Wait()
 	s.watcher.close()
-	if lost, _ = s.outbox.counts(); lost > 0 {
-		s.log.Error("queued messages were lost at the end", "lost", lost)
-	}
+	lost = s.keep(s.outbox.all())
 	if b = s.current(); b == nil {
 		return lost, nil
 	}

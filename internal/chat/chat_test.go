@@ -348,20 +348,38 @@ func TestAStreamNameOfAnotherNamespaceIsRefused(t *testing.T) {
 func TestStreamsAreReusedAdoptedAndAdjusted(t *testing.T) {
 	n := startServer(t)
 	js := n.Foreign()
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"p.roadmap"}, MaxMsgs: 3}); err != nil {
+	cfg := jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"p.roadmap"}, MaxMsgs: 3, MaxBytes: 10 << 20, MaxAge: 24 * time.Hour}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := js.Publish(t.Context(), "p.roadmap", []byte(`{"handle": "a", "message": "before", "timestamp": "2025-01-15T14:30:00Z"}`)); err != nil {
 		t.Fatal(err)
 	}
-	s := ready(t, open(t, n.config("p")))
+	same := n.config("p")
+	same.Channels[0].MaxMessages = 3
+	s := ready(t, open(t, same))
 	if got := texts(t, s, "roadmap", 5); len(got) != 1 || got[0] != "before" {
 		t.Errorf("got %q", got)
 	}
+	// With other limits the stream is refused and stays as it is, until its operator marks it.
 	changed := n.config("p")
 	changed.Channels[0].MaxMessages = 7
-	texts(t, ready(t, open(t, changed)), "roadmap", 1)
+	other := ready(t, open(t, changed))
+	_, err := other.Send(t.Context(), "pm", "roadmap", "x")
+	wantCategory(t, err, chat.ConflictError, "p_ROADMAP", "maxMessages 3", "nats stream edit p_ROADMAP", "--metadata=parley.channel=roadmap")
+	if _, err := other.Read(t.Context(), "r", "roadmap", 1); chat.CodeOf(err) != chat.ConflictError {
+		t.Errorf("a read: %v", err)
+	}
 	stream, err := js.Stream(t.Context(), "p_ROADMAP")
+	if err != nil || stream.CachedInfo().Config.MaxMsgs != 3 || len(stream.CachedInfo().Config.Metadata["parley.channel"]) > 0 {
+		t.Errorf("got %+v, %v", stream.CachedInfo(), err)
+	}
+	cfg.Metadata = map[string]string{"parley.namespace": "p", "parley.channel": "roadmap"}
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	texts(t, other, "roadmap", 1)
+	stream, err = js.Stream(t.Context(), "p_ROADMAP")
 	if err != nil || stream.CachedInfo().Config.MaxMsgs != 7 || stream.CachedInfo().State.Msgs != 1 {
 		t.Errorf("got %+v, %v", stream.CachedInfo(), err)
 	}
@@ -572,7 +590,7 @@ func TestQueuedMessagesAreDroppedOnlyForPermanentErrors(t *testing.T) {
 		"the message is too large":     {&jetstream.APIError{Code: 400, ErrorCode: 10054}, true},
 		"larger than the server takes": {nats.ErrMaxPayload, true},
 		"no answer":                    {context.DeadlineExceeded, false},
-		"the channel is another's":     {&chat.Error{Code: chat.ConflictError}, true},
+		"the channel is another's":     {&chat.Error{Code: chat.ConflictError}, false},
 	} {
 		if got := chat.Lasting(tt.err); got != tt.want {
 			t.Errorf("%s: %t", name, got)

@@ -1,5 +1,7 @@
 package chat
 
+import "github.com/nats-io/nats.go/jetstream"
+
 // Decode decodes a message.
 var Decode = decode
 
@@ -18,3 +20,15 @@ var Apart = apart
 
 // Lasting reports whether a queued message is dropped.
 var Lasting = lasting
+
+// DecodeKept decodes a file of kept messages; it returns their number and all ids.
+func DecodeKept(data []byte) (n int, ids string, err error) {
+	messages, err := decodeKept(data)
+	for _, m := range messages {
+		ids += m.ID
+	}
+	return len(messages), ids, err
+}
+
+// JetStream returns the JetStream of the Space's bus.
+func (s *Space) JetStream() jetstream.JetStream { return s.current().JetStream() }

@@ -24,7 +24,7 @@ type ChannelState struct {
 // Inspect reads the state of every channel without changing anything. It checks the permission to publish with an
 // empty message that the server rejects. After a request without an answer, the remaining channels get the same error.
 func Inspect(ctx context.Context, b *bus.Bus, namespace string, channels []Channel) []ChannelState {
-	s := &Space{cfg: Config{Namespace: namespace, Channels: channels}} // for its names only
+	s := &Space{cfg: Config{Namespace: namespace, Channels: channels}, ailing: map[string]time.Time{}} // for its names only
 	states := make([]ChannelState, len(channels))
 	var silent error
 	for i, c := range channels {
@@ -33,7 +33,7 @@ func Inspect(ctx context.Context, b *bus.Bus, namespace string, channels []Chann
 			continue
 		}
 		err := s.inspect(ctx, b, &states[i])
-		if states[i].Err = err; temporary(err) {
+		if states[i].Err = err; err != nil && outage(err) && !answers(b) {
 			silent = err
 		}
 	}
@@ -41,14 +41,14 @@ func Inspect(ctx context.Context, b *bus.Bus, namespace string, channels []Chann
 }
 
 func (s *Space) inspect(ctx context.Context, b *bus.Bus, state *ChannelState) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := s.request(ctx, b, state.Channel)
 	defer cancel()
 	stream, err := b.JetStream().Stream(ctx, s.streamName(state.Channel.Name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
 	if err != nil {
-		return unanswered(b, err)
+		return s.unanswered(ctx, b, state.Channel, err)
 	}
 	info := stream.CachedInfo()
 	if err := s.checkOwner(state.Channel, info.Config); err != nil {
@@ -66,5 +66,5 @@ func (s *Space) inspect(ctx context.Context, b *bus.Bus, state *ChannelState) er
 		return &Error{Code: InternalError, Message: fmt.Sprintf("The server ignores the expected stream of a message for %q.", state.Channel.Name),
 			Remedy: "Use a NATS server of version 2.2 or later."}
 	}
-	return unanswered(b, err)
+	return s.unanswered(ctx, b, state.Channel, err)
 }

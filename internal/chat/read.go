@@ -54,8 +54,10 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	ctx, release := s.untilDenied(ctx, b, c)
+	defer release()
 	if err := s.ensure(ctx, b, c); err != nil {
-		return History{}, unanswered(b, err)
+		return History{}, s.unanswered(ctx, b, c, err)
 	}
 	h, err := s.read(ctx, b, reader, c, limit)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -67,7 +69,7 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 		}
 	}
 	if err != nil {
-		return History{}, unanswered(b, err)
+		return History{}, s.unanswered(ctx, b, c, err)
 	}
 	return h, nil
 }
@@ -265,7 +267,7 @@ func (r *readers) deleteAll(ctx context.Context, b *bus.Bus) {
 		if e.turn.Acquire(ctx, 1) != nil {
 			return
 		}
-		if e.consumer != nil && b.Conn().IsConnected() {
+		if e.consumer != nil && b.Connection().State == bus.StateConnected {
 			// The server deletes the consumer after readerTimeout if this fails.
 			_ = b.JetStream().DeleteConsumer(ctx, e.stream, e.consumer.CachedInfo().Name)
 		}

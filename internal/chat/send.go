@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
+	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,8 +19,10 @@ import (
 )
 
 const (
-	// queueTimeout is how long a send waits for the queue to be sent.
+	// queueTimeout is how long a send waits for its channel's queue to be sent.
 	queueTimeout = 2 * time.Second
+	// maxStreamBackoff is the longest pause between two attempts to store a channel's queue while the bus is connected.
+	maxStreamBackoff = 5 * time.Second
 	// dedupeWindow is the age of an attempt up to which the server surely knows its message id; the server's own window
 	// is two minutes.
 	dedupeWindow = 90 * time.Second
@@ -31,18 +35,40 @@ const (
 // Receipt is the result of a send.
 type Receipt struct {
 	Timestamp time.Time
-	// Queued is true if the bus is unreachable: the message is stored once it can be reached, unless the process ends
-	// first. Sequence is 0 then.
+	// Queued is true in an outage, which Problem describes: the message is stored once it is over, or kept at the end (see
+	// Config.KeepDir). Sequence is 0 then.
 	Queued   bool
+	Problem  *Error
 	Sequence uint64
 	// ID is unique among all messages.
 	ID string
 }
 
-// Send stores a message in a channel. It returns when the message is durable, or queued (Receipt.Queued). Consecutive
-// messages of one caller keep their order across an outage, and each is stored once. If ctx ends first, the message may
-// be stored or not.
+// Sender sends the messages of one agent, and recognizes them. It is safe for concurrent use.
+type Sender struct {
+	space *Space
+	ids   string // prefix of the messages' ids
+	sent  atomic.Uint64
+}
+
+// NewSender returns a Sender.
+func (s *Space) NewSender() *Sender {
+	return &Sender{space: s, ids: s.ids + "-" + strconv.FormatUint(s.senders.Add(1), 36) + "-"}
+}
+
+// Sent reports whether the Sender sent a message.
+func (x *Sender) Sent(m Message) bool { return strings.HasPrefix(m.ID, x.ids) }
+
+// Send is Send of a Sender that all callers share.
 func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt, error) {
+	return s.sender.Send(ctx, handle, channel, text)
+}
+
+// Send stores a message in a channel. It returns when the message is durable, or in an outage when it is queued
+// (Receipt.Queued). Consecutive messages of one caller keep their order across an outage, and each is stored once. If ctx
+// ends first, the message may be stored or not.
+func (x *Sender) Send(ctx context.Context, handle, channel, text string) (Receipt, error) {
+	s := x.space
 	if err := CheckHandle(handle); err != nil {
 		return Receipt{}, err
 	}
@@ -61,74 +87,98 @@ func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt
 	if size := int64(len(data) + storedOverhead); size > c.MaxBytes {
 		return Receipt{}, tooLarge(int(size), c.MaxBytes, fmt.Sprintf("the channel %q keeps", c.Name), "raise maxBytes of the channel", nil)
 	}
-	id := s.ids + "-" + strconv.FormatUint(s.sent.Add(1), 36) // short: the server stores it with the message
-	return s.send(ctx, &entry{channel: c, id: id, data: data, stored: make(chan struct{})}, at)
+	if limit := s.payload.Load(); limit > 0 && int64(len(data)+payloadOverhead) > limit {
+		return Receipt{}, s.tooLargeForServer(len(data), nil)
+	}
+	id := x.ids + strconv.FormatUint(x.sent.Add(1), 36) // short: the server stores it with the message
+	return s.send(ctx, &entry{channel: c, id: id, data: data, sent: at, stored: make(chan struct{})})
 }
 
-func (s *Space) send(ctx context.Context, e *entry, at time.Time) (Receipt, error) {
+func (s *Space) send(ctx context.Context, e *entry) (Receipt, error) {
 	b, err := s.connected()
-	if errors.Is(err, errClosed) {
+	if err != nil && !outage(err) {
 		return Receipt{}, err
 	}
-	if queued, _ := s.outbox.counts(); err != nil || queued > 0 {
-		return s.enqueue(ctx, e, at, b != nil), nil
+	if err != nil {
+		return s.enqueue(ctx, e, err), nil
 	}
-	err = s.publish(ctx, b, e)
+	if queued, problem := s.outbox.waiting(e.channel.Name); queued > 0 {
+		if problem != nil && !outage(problem) {
+			return Receipt{}, s.refusal(e, b, problem)
+		}
+		return s.enqueue(ctx, e, problem), nil
+	}
+	if err = s.publish(ctx, b, e); outage(err) && ctx.Err() == nil && b.Connection().State == bus.StateConnected {
+		err = s.publish(ctx, b, e) // the stream may have been deleted; this creates it again
+	}
 	switch {
 	case err == nil:
-		return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}, nil
+		return Receipt{Timestamp: e.sent, Sequence: e.seq, ID: e.id}, nil
 	case ctx.Err() != nil:
 		return Receipt{}, &Error{Code: ConnectionError, Message: "The send was cancelled; the message may have been stored.",
 			Remedy: "Read the channel to check.", Err: err}
-	case !temporary(err):
-		return Receipt{}, refusal(e, b, err)
+	case !outage(err):
+		return Receipt{}, s.refusal(e, b, err)
 	}
 	s.log.Warn("a message is queued", "channel", e.channel.Name, "error", err)
-	return s.enqueue(ctx, e, at, false), nil
+	s.outbox.failed(e.channel.Name, err)
+	return s.enqueue(ctx, e, err), nil
 }
 
-// enqueue appends e to the queue. With wait, as when the queue is being sent, it waits up to queueTimeout until e is
-// stored.
-func (s *Space) enqueue(ctx context.Context, e *entry, at time.Time, wait bool) Receipt {
-	if dropped := s.outbox.push(e); dropped != nil {
+// enqueue appends e to its channel's queue. Without a problem, as when the queue is being sent, it waits up to
+// queueTimeout until e is stored.
+func (s *Space) enqueue(ctx context.Context, e *entry, problem error) Receipt {
+	for _, dropped := range s.outbox.push(e) {
 		s.log.Warn("the queue is full: the oldest message is dropped", "channel", dropped.channel.Name, "limit", MaxQueued)
 	}
-	if wait {
+	if problem == nil {
 		waiting, cancel := context.WithTimeout(ctx, queueTimeout)
 		defer cancel()
 		select {
 		case <-e.stored:
-			return Receipt{Timestamp: at, Sequence: e.seq, ID: e.id}
+			return Receipt{Timestamp: e.sent, Sequence: e.seq, ID: e.id}
 		case <-waiting.Done():
+			problem = &Error{Code: ConnectionError, Message: "Earlier messages of the channel are still being stored."}
 		}
 	}
-	return Receipt{Timestamp: at, Queued: true, ID: e.id}
+	return Receipt{Timestamp: e.sent, Queued: true, Problem: connectionError(problem), ID: e.id}
 }
 
-// flush sends the queue until it is empty, the connection is lost or ctx ends. A message that can never be stored is
-// logged and dropped.
-func (s *Space) flush(ctx context.Context) {
-	retry := wait.Backoff{Most: MaxBackoff}
-	for attempt := 1; ctx.Err() == nil; {
-		e := s.outbox.head()
+// flush sends each channel's queue in a goroutine of its own, unless one does already.
+func (s *Space) flush(ctx context.Context, b *bus.Bus) {
+	for _, channel := range s.outbox.begin() {
+		s.done.Go(func() {
+			defer s.outbox.end(channel)
+			s.flushChannel(ctx, b, channel)
+		})
+	}
+}
+
+// flushChannel sends a channel's queue until it is empty, the connection is lost or ctx ends. A message that can never be
+// stored is logged and dropped.
+func (s *Space) flushChannel(ctx context.Context, b *bus.Bus, channel string) {
+	retry := wait.Backoff{Most: maxStreamBackoff}
+	for attempt := 1; ctx.Err() == nil && b.Connection().State == bus.StateConnected; {
+		e := s.outbox.head(channel)
 		if e == nil {
-			return
-		}
-		b := s.current()
-		if !b.Conn().IsConnected() {
 			return
 		}
 		err := s.publish(ctx, b, e)
 		if err != nil && !lasting(err) {
-			s.log.Warn("a queued message could not be stored yet", "channel", e.channel.Name, "attempt", attempt, "error", err)
+			if ctx.Err() != nil {
+				return
+			}
+			s.log.Warn("a queued message could not be stored yet", "channel", channel, "attempt", attempt, "error", err)
+			s.outbox.failed(channel, err)
 			retry.Pause(ctx)
 			attempt++
 			continue
 		}
 		if err != nil {
-			s.log.Error("a queued message is dropped: it can never be stored", "channel", e.channel.Name, "error", err)
+			s.log.Error("a queued message is dropped: it can never be stored", "channel", channel, "error", err)
 		}
 		s.outbox.remove(e)
+		s.kept.settled()
 		attempt = 1
 		retry.Reset()
 	}
@@ -140,7 +190,7 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	if err := s.ensure(ctx, b, e.channel); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := s.request(ctx, b, e.channel)
 	defer cancel()
 	switch {
 	case e.tried.IsZero():
@@ -148,7 +198,7 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	case apart(e.tried, s.cfg.Now()) > dedupeWindow:
 		seq, err := s.find(ctx, b, e)
 		if err != nil {
-			return err
+			return s.unanswered(ctx, b, e.channel, err)
 		}
 		if seq > 0 {
 			s.settle(e, seq)
@@ -161,6 +211,9 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 		// The stream may have been deleted: the next attempt checks. A missing answer is the only sign, because our own
 		// subscription hides the error that there are no responders.
 		s.setEnsured(e.channel.Name, false)
+		if outage(err) {
+			return s.unanswered(ctx, b, e.channel, err)
+		}
 		return err
 	}
 	if s.log.Enabled(ctx, slog.LevelDebug) {
@@ -213,16 +266,24 @@ func (s *Space) find(ctx context.Context, b *bus.Bus, e *entry) (seq uint64, err
 	}
 }
 
-// refusal converts the error of a server that will never accept e.
-func refusal(e *entry, b *bus.Bus, err error) error {
+// payloadOverhead is the room for the headers in a message that the server accepts.
+const payloadOverhead = 128
+
+// refusal converts the error of a server that does not accept e.
+func (s *Space) refusal(e *entry, b *bus.Bus, err error) error {
 	api, _ := errors.AsType[*jetstream.APIError](err)
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return tooLarge(len(e.data), b.Conn().MaxPayload(), "the server accepts", "raise max_payload of the NATS server", err)
+		return s.tooLargeForServer(len(e.data), err)
 	case api != nil && api.ErrorCode == errMessageTooLarge:
 		return &Error{Code: ValidationError, Message: fmt.Sprintf("The message is larger than the channel %q accepts.", e.channel.Name), Remedy: splitRemedy, Err: err}
 	}
-	return connectionError(err)
+	return s.requestError(b, e.channel, err)
+}
+
+// tooLargeForServer returns the error for a message beyond max_payload, which is 1 MB by default.
+func (s *Space) tooLargeForServer(size int, err error) error {
+	return tooLarge(size+payloadOverhead, s.payload.Load(), "the NATS server accepts", "raise max_payload of the NATS server", err)
 }
 
 func tooLarge(size int, limit int64, whose, or string, err error) error {
@@ -231,27 +292,27 @@ func tooLarge(size int, limit int64, whose, or string, err error) error {
 		Remedy:  fmt.Sprintf("Write the long part to a file and send its path, split the message, or %s.", or), Err: err}
 }
 
-// lasting reports whether a queued message can never be stored. Errors of the server, such as a full disk, may be
-// resolved.
+// lasting reports whether a queued message can never be stored: it is too large. All else, such as a full disk, missing
+// permissions or a stream of another program, somebody may resolve.
 func lasting(err error) bool {
-	if temporary(err) {
-		return false
-	}
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	return !ok || api.Code < http.StatusInternalServerError // the codes are those of HTTP
+	return errors.Is(err, nats.ErrMaxPayload) || ok && api.ErrorCode == errMessageTooLarge
 }
 
-// temporary reports whether an error is an outage rather than a permanent refusal.
-func temporary(err error) bool {
+// outage reports whether an error is an outage of the bus or of a stream, see bus.IsOutage. Messages are queued for no
+// other reason.
+func outage(err error) bool {
 	if err == nil || errors.Is(err, nats.ErrMaxPayload) {
 		return false
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Code == ConnectionError
+		return e.Code == ConnectionError && e.Err != nil && outage(e.Err)
 	}
-	if _, ok := errors.AsType[*jetstream.APIError](err); ok {
-		return errors.Is(err, jetstream.ErrNoStreamResponse)
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		return true
 	}
-	e, ok := errors.AsType[*bus.Error](err)
-	return !ok || (e.Code != bus.CodeAuth && e.Code != bus.CodeConfig)
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return slices.Contains(streamOutages, api.ErrorCode)
+	}
+	return bus.IsOutage(err)
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -50,27 +51,32 @@ func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 	if ready {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := s.request(ctx, b, c)
 	defer cancel()
 	want := s.streamConfig(c)
 	stream, err := b.JetStream().Stream(ctx, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
+		err = s.create(ctx, b, want)
 	case err != nil:
-		return unanswered(b, err)
+		return s.unanswered(ctx, b, c, err)
 	default:
 		have := stream.CachedInfo().Config
 		if err := s.checkOwner(c, have); err != nil {
 			return err
 		}
-		if upToDate(have, want) {
+		if s.upToDate(have, want) {
 			s.setEnsured(c.Name, true)
 			return nil
 		}
 		want = merge(have, want)
+		if s.cfg.Replicas > 0 {
+			want.Replicas = s.cfg.Replicas
+		}
+		_, err = b.EnsureStream(ctx, want)
 	}
-	if _, err := b.EnsureStream(ctx, want); err != nil {
-		return streamError(b, c, err)
+	if err != nil {
+		return s.streamError(ctx, b, c, err)
 	}
 	s.log.Debug("stream ready", "stream", want.Name, "subject", s.subject(c.Name))
 	s.setEnsured(c.Name, true)
@@ -81,6 +87,72 @@ func (s *Space) setEnsured(channel string, ready bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensured[channel] = ready
+	if ready {
+		delete(s.ailing, channel)
+	}
+}
+
+// heal is the opposite of ail.
+func (s *Space) heal(channel string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ailing, channel)
+}
+
+// create creates a stream with the configured copies. Where none are configured, a cluster of too few nodes gets one.
+func (s *Space) create(ctx context.Context, b *bus.Bus, want jetstream.StreamConfig) error {
+	want.Replicas = s.cfg.Replicas
+	if want.Replicas == 0 {
+		want.Replicas = 1
+		if b.Conn().ConnectedClusterName() != "" {
+			want.Replicas = clusterReplicas
+		}
+	}
+	_, err := b.EnsureStream(ctx, want)
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && s.cfg.Replicas == 0 && want.Replicas > 1 &&
+		(api.ErrorCode == errNoPeers || api.ErrorCode == errReplicasNotSupported) {
+		s.log.Warn("the cluster has too few nodes for three copies of a channel", "stream", want.Name, "error", err)
+		want.Replicas = 1
+		_, err = b.EnsureStream(ctx, want)
+	}
+	return err
+}
+
+// clusterReplicas are the copies of a stream in a cluster unless another number is configured.
+const clusterReplicas = 3
+
+// request is untilDenied for one request: the context ends after requestTimeout.
+func (s *Space) request(ctx context.Context, b *bus.Bus, c Channel) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, release := s.untilDenied(ctx, b, c)
+	return ctx, func() { release(); cancel() }
+}
+
+// untilDenied returns a context that ends as soon as the server refuses the permission for the channel's subject or its
+// stream, instead of which a request would get no answer.
+func (s *Space) untilDenied(ctx context.Context, b *bus.Bus, c Channel) (context.Context, context.CancelFunc) {
+	subject, stream := s.subject(c.Name), s.streamName(c.Name)
+	return b.UntilDenied(ctx, func(denied string) bool {
+		return denied == subject || slices.Contains(strings.Split(denied, "."), stream)
+	})
+}
+
+// ailingFor is how long a channel whose stream did not answer is left out of the requests for several channels.
+const ailingFor = 5 * time.Second
+
+// ail records that a channel's stream did not answer.
+func (s *Space) ail(channel string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ailing[channel] = time.Now()
+}
+
+// ails returns when a channel's stream did not answer, and whether it is so recent that it should not be asked again.
+func (s *Space) ails(channel string) (since time.Time, recent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since = s.ailing[channel]
+	return since, !since.IsZero() && time.Since(since) < ailingFor
 }
 
 // streamConfig returns the configuration of a channel's stream.
@@ -101,13 +173,26 @@ func (s *Space) streamConfig(c Channel) jetstream.StreamConfig {
 }
 
 // checkOwner returns a ConflictError if the stream belongs to another namespace or program. A stream without metadata
-// that has exactly our subject is accepted: another implementation of the specification created it.
+// that has exactly our subject, such as that of another implementation of the specification, is used as it is if it keeps
+// what the channel keeps. Others would have to be changed, which could delete messages: that needs the mark of the
+// server's operator.
 func (s *Space) checkOwner(c Channel, have jetstream.StreamConfig) error {
 	namespace, channel := have.Metadata[metaNamespace], have.Metadata[metaChannel]
-	ours := namespace == s.cfg.Namespace && channel == c.Name
-	unmarked := namespace == "" && channel == "" && slices.Equal(have.Subjects, []string{s.subject(c.Name)})
-	if ours || unmarked {
+	if namespace == s.cfg.Namespace && channel == c.Name {
 		return s.checkKind(c, have)
+	}
+	if unmarked(have) && slices.Equal(have.Subjects, []string{s.subject(c.Name)}) {
+		if err := s.checkKind(c, have); err != nil || sameLimits(have, s.streamConfig(c)) {
+			return err
+		}
+		return &Error{
+			Code: ConflictError,
+			Message: fmt.Sprintf("The stream %s of the channel %q was made by another program and keeps something else than the channel: %s.",
+				have.Name, c.Name, limitsOf(have)),
+			Remedy: fmt.Sprintf("Set these limits for the channel in .mcp-config.json, or choose another namespace. To let the stream be changed "+
+				"to the channel's limits, which may delete messages: nats stream edit %s --metadata=%s=%s --metadata=%s=%s",
+				have.Name, metaNamespace, s.cfg.Namespace, metaChannel, c.Name),
+		}
 	}
 	return &Error{
 		Code:    ConflictError,
@@ -132,17 +217,50 @@ func (s *Space) checkKind(c Channel, have jetstream.StreamConfig) error {
 	}
 }
 
-// upToDate reports whether a stream needs no update.
-func upToDate(have, want jetstream.StreamConfig) bool {
-	return have.Description == want.Description && have.MaxMsgs == want.MaxMsgs && have.MaxBytes == want.MaxBytes &&
-		have.MaxAge == want.MaxAge && have.Discard == want.Discard && have.AllowDirect && !have.NoAck &&
-		have.Metadata[metaNamespace] == want.Metadata[metaNamespace]
+func unmarked(have jetstream.StreamConfig) bool {
+	return have.Metadata[metaNamespace] == "" && have.Metadata[metaChannel] == ""
 }
 
-// merge applies our settings to a stream and keeps those of the server's operator, such as replicas and placement.
+// sameLimits reports whether two streams keep the same messages.
+func sameLimits(have, want jetstream.StreamConfig) bool {
+	return have.MaxMsgs == want.MaxMsgs && have.MaxBytes == want.MaxBytes && have.MaxAge == want.MaxAge &&
+		have.Discard == want.Discard && have.MaxMsgsPerSubject <= 0 && !have.NoAck
+}
+
+// limitsOf describes the limits of a stream with the keys of a channel's configuration.
+func limitsOf(have jetstream.StreamConfig) string {
+	limits := []string{"maxMessages no limit", "maxBytes no limit", "maxAge no limit"}
+	if have.MaxMsgs > 0 {
+		limits[0] = fmt.Sprint("maxMessages ", have.MaxMsgs)
+	}
+	if have.MaxBytes > 0 {
+		limits[1] = fmt.Sprint("maxBytes ", have.MaxBytes)
+	}
+	if have.MaxAge > 0 {
+		limits[2] = fmt.Sprint("maxAge ", have.MaxAge)
+	}
+	if have.Discard != jetstream.DiscardOld {
+		limits = append(limits, "when full it refuses new messages")
+	}
+	if have.MaxMsgsPerSubject > 0 {
+		limits = append(limits, fmt.Sprint("messages per subject ", have.MaxMsgsPerSubject))
+	}
+	if have.NoAck {
+		limits = append(limits, "it acknowledges nothing")
+	}
+	return strings.Join(limits, ", ")
+}
+
+// upToDate reports whether a stream needs no update. That of another program, which checkOwner accepted, gets none.
+func (s *Space) upToDate(have, want jetstream.StreamConfig) bool {
+	return unmarked(have) || have.Description == want.Description && sameLimits(have, want) && have.AllowDirect &&
+		(s.cfg.Replicas == 0 || s.cfg.Replicas == have.Replicas)
+}
+
+// merge applies our settings to a stream and keeps those of the server's operator, such as placement.
 func merge(have, want jetstream.StreamConfig) jetstream.StreamConfig {
 	have.Description, have.Discard, have.AllowDirect, have.NoAck = want.Description, want.Discard, true, false
-	have.MaxMsgs, have.MaxBytes, have.MaxAge = want.MaxMsgs, want.MaxBytes, want.MaxAge
+	have.MaxMsgs, have.MaxBytes, have.MaxAge, have.MaxMsgsPerSubject = want.MaxMsgs, want.MaxBytes, want.MaxAge, -1
 	have.Duplicates = min(have.Duplicates, have.MaxAge)
 	metadata := map[string]string{}
 	maps.Copy(metadata, have.Metadata)
@@ -152,10 +270,10 @@ func merge(have, want jetstream.StreamConfig) jetstream.StreamConfig {
 }
 
 // streamError converts the error of a stream that could not be created or updated.
-func streamError(b *bus.Bus, c Channel, err error) error {
+func (s *Space) streamError(ctx context.Context, b *bus.Bus, c Channel, err error) error {
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
-		return unanswered(b, err)
+		return s.unanswered(ctx, b, c, err)
 	}
 	switch api.ErrorCode {
 	case errSubjectOverlap:
@@ -165,14 +283,22 @@ func streamError(b *bus.Bus, c Channel, err error) error {
 		return &Error{Code: ConnectionError, Message: fmt.Sprintf("The server has too little storage for the channel %q.", c.Name),
 			Remedy: "Lower maxBytes of the channels, or give the server more storage.", Err: err}
 	}
-	return unanswered(b, err)
+	return s.unanswered(ctx, b, c, err)
 }
 
 // Codes of JetStream's API that the client library does not name.
 const (
-	errStorageExceeded  jetstream.ErrorCode = 10047
-	errMessageTooLarge  jetstream.ErrorCode = 10054
-	errStreamMismatch   jetstream.ErrorCode = 10060
-	errSubjectOverlap   jetstream.ErrorCode = 10065
-	errMaxBytesRequired jetstream.ErrorCode = 10113
+	errNoPeers              jetstream.ErrorCode = 10005
+	errClusterNotAvailable  jetstream.ErrorCode = 10008
+	errClusterNotLeader     jetstream.ErrorCode = 10009
+	errStorageExceeded      jetstream.ErrorCode = 10047
+	errMessageTooLarge      jetstream.ErrorCode = 10054
+	errStreamMismatch       jetstream.ErrorCode = 10060
+	errSubjectOverlap       jetstream.ErrorCode = 10065
+	errReplicasNotSupported jetstream.ErrorCode = 10074
+	errMaxBytesRequired     jetstream.ErrorCode = 10113
+	errStreamOffline        jetstream.ErrorCode = 10118
 )
+
+// streamOutages are the codes of a stream, or of a cluster, that has no leader for now.
+var streamOutages = []jetstream.ErrorCode{errClusterNotAvailable, errClusterNotLeader, errStreamOffline}

@@ -1,10 +1,13 @@
 package chat
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -26,26 +29,47 @@ type News struct {
 	Cursor Cursor
 }
 
-// Tips returns the cursor after the newest messages of the channels.
+// Tips returns the cursor after the newest messages of the channels. With an error it is that of the channels that
+// answered.
 func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
 	b, err := s.connected()
 	if err != nil {
 		return nil, err
 	}
 	cursor := Cursor{}
+	var first error
 	for _, name := range channels {
 		c, err := s.channel(name)
 		if err != nil {
 			return nil, err
 		}
-		if err := s.ensure(ctx, b, c); err != nil {
-			return nil, unanswered(b, err)
+		last, err := s.tip(ctx, b, c)
+		if err != nil {
+			first = cmp.Or(first, err)
+			continue
 		}
-		if cursor[name], err = s.last(ctx, b, c); err != nil {
-			return nil, unanswered(b, err)
-		}
+		cursor[name] = last
 	}
-	return cursor, nil
+	return cursor, first
+}
+
+// tip returns the sequence of the newest message of a channel.
+func (s *Space) tip(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) {
+	if _, recent := s.ails(c.Name); recent {
+		return 0, &Error{Code: ConnectionError, Err: context.DeadlineExceeded,
+			Message: fmt.Sprintf("The stream %s of the channel %q does not answer.", s.streamName(c.Name), c.Name),
+			Remedy:  "Try again in a moment; other channels can be used meanwhile."}
+	}
+	if err := s.ensure(ctx, b, c); err != nil {
+		return 0, err
+	}
+	ctx, release := s.request(ctx, b, c)
+	defer release()
+	last, err := s.last(ctx, b, c)
+	if err != nil {
+		return 0, s.unanswered(ctx, b, c, err)
+	}
+	return last, nil
 }
 
 // Wait blocks until a channel of the cursor has later messages, and returns them. An outage does not end it. When ctx
@@ -76,8 +100,10 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 				continue
 			}
 		}
+		retry := s.retryAiling(cursor)
 		select {
 		case <-changed:
+		case <-retry:
 		case <-ctx.Done():
 			if err != nil && !errors.Is(err, ctx.Err()) {
 				return News{}, connectionError(err)
@@ -85,6 +111,17 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 			return News{Cursor: cursor}, nil
 		}
 	}
+}
+
+// retryAiling returns a channel that receives when a stream of the cursor's channels that did not answer may be asked
+// again; nil if there is none.
+func (s *Space) retryAiling(cursor Cursor) <-chan time.Time {
+	for name := range cursor {
+		if since, _ := s.ails(name); !since.IsZero() {
+			return time.After(ailingFor)
+		}
+	}
+	return nil
 }
 
 // Changed returns a channel that is closed when any of the project's channels may have new messages. Read the channels
@@ -102,17 +139,19 @@ func (s *Space) Changed() <-chan struct{} {
 }
 
 // after returns the messages after the cursor. If the time or the connection ends midway, it returns those read so far,
-// so that a slow server makes progress over several calls.
+// so that a slow server makes progress over several calls. A channel whose stream does not answer is asked last, and only
+// if the others have nothing; then it returns an error only if no channel answered.
 func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	news := News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor)}
-	for _, c := range s.cfg.Channels {
+	var failure error
+	answered := false
+	for _, c := range s.byHealth() {
 		seq, ok := cursor[c.Name]
-		if !ok {
+		since, recent := s.ails(c.Name)
+		if !ok || recent || !since.IsZero() && moved(cursor, news.Cursor) {
 			continue
 		}
-		messages, last, err := s.messagesAfter(ctx, b, c, seq)
+		messages, last, err := s.nextOf(ctx, b, c, seq)
 		news.Cursor[c.Name] = last
 		if len(messages) > 0 {
 			news.Messages[c.Name] = messages
@@ -120,11 +159,36 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 		if err != nil && moved(cursor, news.Cursor) {
 			return news, nil
 		}
-		if err != nil {
-			return News{}, err
-		}
+		failure = cmp.Or(failure, err)
+		answered = answered || err == nil
+	}
+	if failure != nil && !answered {
+		return News{}, failure
 	}
 	return news, nil
+}
+
+// byHealth returns the channels, those last whose streams did not answer.
+func (s *Space) byHealth() []Channel {
+	return slices.SortedStableFunc(slices.Values(s.cfg.Channels), func(a, b Channel) int {
+		sinceA, _ := s.ails(a.Name)
+		sinceB, _ := s.ails(b.Name)
+		return sinceA.Compare(sinceB)
+	})
+}
+
+// nextOf is messagesAfter within requestTimeout.
+func (s *Space) nextOf(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
+	request, release := s.request(ctx, b, c)
+	defer release()
+	messages, last, err := s.messagesAfter(request, b, c, seq)
+	if err != nil && ctx.Err() == nil {
+		err = s.unanswered(request, b, c, err)
+	}
+	if err == nil {
+		s.heal(c.Name)
+	}
+	return messages, last, err
 }
 
 func moved(from, to Cursor) bool { return !maps.Equal(from, to) }

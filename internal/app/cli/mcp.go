@@ -72,7 +72,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	defer cancel()
 	finder := a.finder(busfinder.ForProject(cfg), log.With("component", "nats-connection"))
 	opts := mcpserver.ProjectOptions{
-		Version: versionString(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a},
+		Version: versionString(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a}, KeepDir: mcpconfig.UnsentDir(),
 		Idle: func() {
 			if err := daemon.ReleaseMemory(); err != nil {
 				log.Debug("cannot return memory to the system", "error", err)

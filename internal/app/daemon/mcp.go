@@ -87,7 +87,7 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 		DialNetwork: func(ctx context.Context) (*bus.Bus, error) { return d.networkBus(ctx, cfg) },
 		IdleAgents:  idleAgents,
 	}
-	opts.StateDir = mcpconfig.AgentsDir()
+	opts.StateDir, opts.KeepDir = mcpconfig.AgentsDir(), mcpconfig.UnsentDir()
 	if cfg.CrossComputer.Enabled && cfg.CrossComputer.ThroughHub {
 		opts.DialOutbox = func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "agents-here "+cfg.Namespace) }
 	}
@@ -119,7 +119,7 @@ func (d *daemon) projectBus(ctx context.Context, cfg *mcpconfig.Config) (*bus.Bu
 
 // ProjectBus returns the NATS server that a project has configured.
 func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
-	files := cfg.TLS
+	login, files := cfg.ChannelCredentials(), cfg.TLS
 	if cfg.CrossComputer.Enabled && cfg.NATSURL.OnThisComputer() && !cfg.NATSURL.TLS() {
 		files = mcpconfig.TLS{} // the files are for the cluster that the computers share
 	}
@@ -127,7 +127,7 @@ func ProjectBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
 		URL: bus.Secret(cfg.NATSURL), Name: "nats-mcp-server " + cfg.Namespace, Logger: log,
 		NoEcho: true, // chat handles its own messages
 		Credentials: bus.Credentials{
-			User: cfg.Credentials.Username, Password: cfg.Credentials.Password,
+			User: login.Username, Password: login.Password, NKeyFile: login.NKeyFile, File: login.CredsFile, Token: login.Token,
 			CertFile: files.Cert, KeyFile: files.Key, CAFile: files.CA,
 		},
 	}

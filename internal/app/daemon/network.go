@@ -12,13 +12,12 @@ import (
 
 // NetworkBus returns the NATS cluster that a project has configured for the agents' network.
 func NetworkBus(cfg *mcpconfig.Config, log *slog.Logger) bus.Config {
-	cross := cfg.CrossComputer
+	cross, login := cfg.CrossComputer, cfg.NetworkCredentials()
 	return bus.Config{
 		URL: bus.Secret(cross.ClusterURL()), Name: "agents-network " + cfg.Namespace, Logger: log,
 		InboxPrefix: store.InboxPrefix(cross.AgentGUID),
 		Credentials: bus.Credentials{
-			User: cfg.Credentials.Username, Password: cfg.Credentials.Password,
-			NKeyFile: cross.NKeyFile, File: cross.CredsFile, Token: cross.Token,
+			User: login.Username, Password: login.Password, NKeyFile: login.NKeyFile, File: login.CredsFile, Token: login.Token,
 			CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, CAFile: cfg.TLS.CA,
 			TLS: cross.TLSRequired, InsecureSkipVerify: cross.InsecureSkipVerify,
 		},

@@ -13,9 +13,10 @@ const keepBuffer = 64 << 10
 
 // Lines reads lines of a bounded length. It is not safe for concurrent use.
 type Lines struct {
-	r   *bufio.Reader
-	max int
-	buf []byte
+	r    *bufio.Reader
+	max  int
+	buf  []byte
+	long func(part []byte, first bool) // see OnLong; may be nil
 }
 
 // NewLines returns a reader of lines of at most max bytes without the line end. It uses
@@ -23,6 +24,9 @@ type Lines struct {
 func NewLines(r io.Reader, max int) *Lines {
 	return &Lines{r: bufio.NewReaderSize(r, 32<<10), max: max}
 }
+
+// OnLong calls f with all parts of each line that is too long, in order, while Next skips it. They are valid during the call.
+func (l *Lines) OnLong(f func(part []byte, first bool)) { l.long = f }
 
 // Next returns the next line without its end (\n or \r\n), valid until the next call. The
 // last line needs no end. A line that is too long is skipped and reported once as
@@ -32,13 +36,19 @@ func (l *Lines) Next() ([]byte, error) {
 		l.buf = nil
 	}
 	l.buf = l.buf[:0]
-	size := 0
+	size, long := 0, false
 	for {
 		frag, err := l.r.ReadSlice('\n')
 		size += len(frag)
 		// Keep two more bytes than allowed: they may be the line's end.
-		if room := l.max + 2 - len(l.buf); room > 0 {
-			l.buf = append(l.buf, frag[:min(len(frag), room)]...)
+		kept := min(len(frag), max(l.max+2-len(l.buf), 0))
+		l.buf = append(l.buf, frag[:kept]...)
+		if kept < len(frag) && l.long != nil {
+			if !long {
+				l.long(l.buf, true)
+			}
+			long = true
+			l.long(frag[kept:], false)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -48,7 +58,11 @@ func (l *Lines) Next() ([]byte, error) {
 		case err != nil && !errors.Is(err, io.EOF):
 			return nil, err
 		}
-		return l.line(size)
+		line, err := l.line(size)
+		if err != nil && !long && l.long != nil {
+			l.long(l.buf, true)
+		}
+		return line, err
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -84,10 +85,37 @@ func (c Channel) withDefaults() Channel {
 	return c
 }
 
-// Credentials are a user name and a password.
+// Credentials are one way to log in: a user name and a password, an NKey, a credentials file or a token.
 type Credentials struct {
 	Username string      `json:"username" env:"NATS_USERNAME NATS_MCP_USERNAME" doc:"NATS username (if auth enabled)" max:"1024"`
 	Password text.Secret `json:"password" env:"NATS_PASSWORD NATS_MCP_PASSWORD" doc:"NATS password (if auth enabled). Prefer environment variable." secret:"true" max:"1024"`
+
+	NKeyFile  string      `json:"nkeyFile" env:"NATS_MCP_NKEY_FILE" doc:"Path to a user NKey's seed, to log in with instead of a password" max:"4096"`
+	CredsFile string      `json:"credsFile" env:"NATS_MCP_CREDS_FILE" doc:"Path to a credentials file (JWT and seed), to log in with instead of a password" max:"4096"`
+	Token     text.Secret `json:"token" env:"NATS_MCP_TOKEN" doc:"Token to log in with instead of a password. Prefer environment variable." secret:"true" max:"4096"`
+}
+
+// ways returns the ways to log in that are configured.
+func (c Credentials) ways() []string {
+	return slices.DeleteFunc([]string{c.Username + string(c.Password), c.NKeyFile, c.CredsFile, string(c.Token)}, func(way string) bool { return way == "" })
+}
+
+// NetworkCredentials returns how to log in to the cluster of the agents' network: NATSCredentials with those that
+// crossComputer has of its own.
+func (d Document) NetworkCredentials() Credentials {
+	c, cross := d.Credentials, d.CrossComputer
+	c.NKeyFile, c.CredsFile = cmp.Or(cross.NKeyFile, c.NKeyFile), cmp.Or(cross.CredsFile, c.CredsFile)
+	c.Token = cmp.Or(cross.Token, c.Token)
+	return c
+}
+
+// ChannelCredentials returns how to log in to natsUrl: NATSCredentials, or without any and with the cluster's servers those
+// of crossComputer.
+func (d Document) ChannelCredentials() Credentials {
+	if len(d.Credentials.ways()) == 0 && d.NATSURL != "" && d.NATSURL == d.CrossComputer.ClusterURL() {
+		return d.NetworkCredentials()
+	}
+	return d.Credentials
 }
 
 // TLS has the paths of the files for a TLS connection.

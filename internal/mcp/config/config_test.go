@@ -134,6 +134,7 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 		"natsUrl": "tls://h:4222", "natsCredentials.username": "u", "natsCredentials.password": "p",
 		"natsTls.cert": "c", "natsTls.key": "k", "natsTls.ca": "a", "logging.level": "ERROR", "logging.format": "text",
 		"namespace": "ns", "autostart": "0", "searchParents": "2",
+		"natsCredentials.nkeyFile": "/n", "natsCredentials.credsFile": "/c", "natsCredentials.token": "t",
 	}
 	for _, v := range mcpconfig.Variables() {
 		if strings.HasPrefix(v.Path, "crossComputer.") || strings.HasPrefix(v.Path, "workQueue.") {
@@ -150,7 +151,9 @@ func TestEveryVariableSetsItsValue(t *testing.T) {
 				"natsUrl": string(c.NATSURL), "natsCredentials.username": c.Credentials.Username, "natsCredentials.password": string(c.Credentials.Password),
 				"natsTls.cert": c.TLS.Cert, "natsTls.key": c.TLS.Key, "natsTls.ca": c.TLS.CA, "logging.level": c.Logging.Level,
 				"logging.format": c.Logging.Format, "namespace": c.Namespace, "searchParents": fmt.Sprint(c.Parents),
-				"autostart": map[bool]string{true: "1", false: "0"}[c.Autostart],
+				"natsCredentials.nkeyFile": c.Credentials.NKeyFile, "natsCredentials.credsFile": c.Credentials.CredsFile,
+				"natsCredentials.token": string(c.Credentials.Token),
+				"autostart":             map[bool]string{true: "1", false: "0"}[c.Autostart],
 			}
 			if got[v.Path] != values[v.Path] {
 				t.Errorf("%s is %q, want %q", v.Path, got[v.Path], values[v.Path])

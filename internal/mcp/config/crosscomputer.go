@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -35,7 +34,7 @@ type CrossComputer struct {
 	DefaultCapabilities []string `json:"defaultCapabilities" env:"NATS_MCP_DEFAULT_CAPABILITIES" doc:"Default capabilities for auto-registration" max:"64"`
 
 	Inboxes   string `json:"inboxes" env:"NATS_MCP_INBOXES" doc:"How a new network keeps its mail: a stream for each agent (up to some hundred), or one shared stream (for thousands). A network that exists stays as it is." enum:"per-agent,shared" default:"per-agent"`
-	Replicas  int64  `json:"replicas" env:"NATS_MCP_REPLICAS" doc:"Copies of each new stream in a cluster; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
+	Replicas  int64  `json:"replicas" env:"NATS_MCP_REPLICAS" doc:"Copies of each new stream of the network and of the channels; 0 for three in a cluster and one elsewhere" min:"0" max:"5" default:"0"`
 	AgentGUID string `json:"agentGuid" env:"NATS_MCP_AGENT_GUID" doc:"The agent's GUID. Set it only if the NATS server restricts the user to one GUID; otherwise it is assigned automatically" pattern:"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$" max:"36"`
 
 	NKeyFile           string      `json:"nkeyFile" env:"NATS_MCP_NKEY_FILE" doc:"Path to a user NKey's seed, to log in to the NATS cluster with" max:"4096"`
@@ -65,12 +64,19 @@ func (c *Config) JoinLocalNetwork() {
 
 // AgentsDir returns the directory that records which of this user's agents run, for the agents' network; "" without a
 // home directory.
-func AgentsDir() string {
+func AgentsDir() string { return userDir("agents") }
+
+// UnsentDir returns the directory that keeps messages which could not be stored before the end of a process; "" without a
+// home directory.
+func UnsentDir() string { return userDir("unsent") }
+
+// userDir returns a directory beside the user's file.
+func userDir(name string) string {
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(home, filepath.Dir(filepath.FromSlash(UserFile)), "agents")
+	return filepath.Join(home, filepath.Dir(filepath.FromSlash(UserFile)), name)
 }
 
 // ClusterURL returns all URLs of the cluster, separated by commas.
@@ -122,9 +128,7 @@ func (l *loader) checkCrossComputer() {
 			l.problem(at("natsClusterUrls"), "crossComputer.natsClusterUrls", "ws:// has no TLS, which tlsRequired demands: use wss://")
 		}
 	}
-	login := l.config.Credentials.Username + string(l.config.Credentials.Password)
-	logins := []string{login, c.NKeyFile, c.CredsFile, string(c.Token)}
-	if len(slices.DeleteFunc(logins, func(login string) bool { return login == "" })) > 1 {
+	if len(l.config.NetworkCredentials().ways()) > 1 && len(l.config.Credentials.ways()) < 2 {
 		l.problem(at("nkeyFile"), "crossComputer", "there is more than one way to log in: keep one of natsCredentials, nkeyFile, credsFile, token")
 	}
 }
@@ -137,6 +141,7 @@ func (l *loader) checkForeignTrust() {
 	tls := &l.config.TLS
 	for path, file := range map[string]*string{
 		"crossComputer.nkeyFile": &c.NKeyFile, "crossComputer.credsFile": &c.CredsFile,
+		"natsCredentials.nkeyFile": &l.config.Credentials.NKeyFile, "natsCredentials.credsFile": &l.config.Credentials.CredsFile,
 		"natsTls.key": &tls.Key, "natsTls.cert": &tls.Cert, "natsTls.ca": &tls.CA,
 	} {
 		if *file == "" || !byProject(path) {

@@ -147,6 +147,9 @@ func (l *loader) keepCredentials(url, cluster URL) {
 	if toCluster || foreign("natsUrl", c.NATSURL, url) { // both use natsCredentials
 		forget(c, "natsCredentials.username", &c.Credentials.Username)
 		forget(c, "natsCredentials.password", &c.Credentials.Password)
+		forget(c, "natsCredentials.nkeyFile", &c.Credentials.NKeyFile)
+		forget(c, "natsCredentials.credsFile", &c.Credentials.CredsFile)
+		forget(c, "natsCredentials.token", &c.Credentials.Token)
 	}
 	if toCluster {
 		forget(c, "crossComputer.token", &c.CrossComputer.Token)
@@ -349,6 +352,10 @@ func (l *loader) finish() {
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		l.problem(l.sourceOf("natsTls.cert", "natsTls.key"), "natsTls", "a client certificate and its key belong together: set both or neither")
+	}
+	if len(c.Credentials.ways()) > 1 {
+		l.problem(l.sourceOf("natsCredentials.nkeyFile", "natsCredentials.credsFile", "natsCredentials.token"), "natsCredentials",
+			"there is more than one way to log in: keep one of username and password, nkeyFile, credsFile, token")
 	}
 	l.checkCrossComputer()
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -99,7 +98,7 @@ func (g *Channels) getMyHandle() Tool[noArguments, getMyHandleOut] {
 
 type sendMessageIn struct {
 	Channel string `json:"channel" jsonschema:"The channel's name as list_channels shows it, without #"`
-	Message string `json:"message" jsonschema:"What to say: any text, also of several lines, up to 1 MB"`
+	Message string `json:"message" jsonschema:"What to say: any text, also of several lines, up to 1 MB or what the NATS server accepts (max_payload)"`
 }
 
 type sendMessageOut struct {
@@ -121,17 +120,16 @@ func (g *Channels) sendMessage() Tool[sendMessageIn, sendMessageOut] {
 				return "", sendMessageOut{}, err
 			}
 			g.begin(ctx, c)
-			receipt, err := g.space.Send(ctx, handle, in.Channel, in.Message)
+			g.settle(ctx) // a server that cannot be used at all is an error of the first call
+			receipt, err := positionOf(c.Client, g.space).sender.Send(ctx, handle, in.Channel, in.Message)
 			if err != nil {
 				return "", sendMessageOut{}, err
 			}
 			out := sendMessageOut{in.Channel, handle, timestamp(receipt.Timestamp), receipt.Queued}
 			if receipt.Queued {
-				positionOf(c.Client).queued(receipt.ID)
-				return fmt.Sprintf("Message to #%s by %s is queued: the messages' server cannot be reached right now. "+
-					"It will be stored, in order, as soon as the connection is back. Do not send it again.", in.Channel, handle), out, nil
+				return fmt.Sprintf("Message to #%s by %s is queued. %s It will be stored, in order, as soon as that is over; if this "+
+					"session ends before, by the project's next one. Do not send it again.", in.Channel, handle, receipt.Problem.Message), out, nil
 			}
-			positionOf(c.Client).sent(in.Channel, receipt.Sequence)
 			return fmt.Sprintf("Message sent to #%s by %s", in.Channel, handle), out, nil
 		},
 	}
@@ -178,7 +176,7 @@ func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 			if err != nil {
 				return "", readMessagesOut{}, err
 			}
-			positionOf(c.Client).read(in.Channel, h.Last, h.Messages...)
+			positionOf(c.Client, g.space).read(in.Channel, h.Last)
 			out := readMessagesOut{Channel: in.Channel, Messages: make([]message, len(h.Messages)), Skipped: h.Skipped, Omitted: h.Omitted}
 			for i, m := range h.Messages {
 				out.Messages[i] = messageOf(in.Channel, m)
@@ -264,64 +262,25 @@ func (g *Channels) examples() []any {
 
 // position is a client's read position in the channels, from which wait_for_messages continues.
 type position struct {
+	sender *chat.Sender // of the agent's messages, which it recognizes
+
 	mu   sync.Mutex
 	seen chat.Cursor
-	// own are the messages after the cursor that the agent itself sent.
-	own map[string]map[uint64]bool
-	// unsent are the ids of its queued messages, whose sequences are not known.
-	unsent map[string]bool
 }
 
 type positionKey struct{}
 
-func positionOf(c *Client) *position {
+func positionOf(c *Client, space *chat.Space) *position {
 	return c.Value(positionKey{}, func() any {
-		return &position{seen: chat.Cursor{}, own: map[string]map[uint64]bool{}, unsent: map[string]bool{}}
+		return &position{sender: space.NewSender(), seen: chat.Cursor{}}
 	}).(*position)
 }
 
-// maxOwn bounds the own messages that are remembered, for agents that never read.
-const maxOwn = 1000
-
-func (r *position) sent(channel string, seq uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.own[channel] == nil {
-		r.own[channel] = map[uint64]bool{}
-	}
-	if len(r.own[channel]) < maxOwn {
-		r.own[channel][seq] = true
-	}
-}
-
-func (r *position) queued(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.unsent) < maxOwn {
-		r.unsent[id] = true
-	}
-}
-
-// read sets the cursor of a channel after seq. messages are those before it, if the agent has read them.
-func (r *position) read(channel string, seq uint64, messages ...chat.Message) {
+// read sets the cursor of a channel after seq.
+func (r *position) read(channel string, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[channel] = seq
-	maps.DeleteFunc(r.own[channel], func(own uint64, _ bool) bool { return own <= seq })
-	for _, m := range messages {
-		delete(r.unsent, m.ID)
-	}
-}
-
-// isOwn reports whether the agent itself sent a message.
-func (r *position) isOwn(channel string, m chat.Message) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.unsent[m.ID] {
-		delete(r.unsent, m.ID)
-		return true
-	}
-	return r.own[channel][m.Sequence]
 }
 
 // cursor returns the cursor of the channels, and the channels without one.
@@ -363,7 +322,7 @@ func (g *Channels) settle(ctx context.Context) { awaitClosed(ctx, g.space.Tried(
 // begin sets the client's read position to the ends of the channels, if it has none. During an outage it does nothing:
 // the first wait sets it then.
 func (g *Channels) begin(ctx context.Context, c *Call) {
-	r := positionOf(c.Client)
+	r := positionOf(c.Client, g.space)
 	_, missing := r.cursor(g.names())
 	if len(missing) == 0 {
 		return
@@ -372,9 +331,8 @@ func (g *Channels) begin(ctx context.Context, c *Call) {
 	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
 	tips, err := g.space.Tips(ctx, missing)
-	if err != nil {
+	if err != nil { // of some channels
 		c.server.service.log.Debug("the read position could not be set", "error", err)
-		return
 	}
 	r.begin(tips)
 }

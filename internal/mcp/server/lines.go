@@ -31,6 +31,7 @@ const (
 // all requests that were read.
 type lines struct {
 	in    *process.Lines
+	long  idScanner // of a line that is too long
 	close func() error
 	ended func() // called once at the end of the input
 
@@ -61,6 +62,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
 	l := &lines{in: process.NewLines(in, maxLine), close: in.Close, ended: ended, out: out, pending: map[any]*batch{}}
 	l.changed.L = &l.mu
+	l.in.OnLong(l.long.add)
 	return l
 }
 
@@ -96,13 +98,33 @@ func (l *lines) pump() {
 		line = bytes.TrimSpace(line)
 		switch {
 		case errors.Is(err, process.ErrLineTooLong):
-			err = l.refuse(jsonrpc.CodeInvalidRequest, fmt.Sprintf("the message is longer than %d MiB", maxLine>>20))
+			err = l.writeLine(refusal(l.idOfLong(), jsonrpc.CodeInvalidRequest,
+				fmt.Sprintf("the message is longer than %d MiB: write the long part to a file and send its path", maxLine>>20)))
 		case len(line) > 0:
 			err = l.accept(line)
 		}
 	}
 	l.ended()
 	l.finish(err)
+}
+
+// idOfLong returns the id of the request in the line that was too long; nil if it has none, or one that is pending.
+func (l *lines) idOfLong() any {
+	raw := l.long.request()
+	if raw == nil || !exactID([]byte(`{"id":`+string(raw)+`}`)) {
+		return nil
+	}
+	var value any
+	if json.Unmarshal(raw, &value) != nil {
+		return nil
+	}
+	id, err := jsonrpc.MakeID(value)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, taken := l.pending[id.Raw()]; err != nil || taken {
+		return nil
+	}
+	return raw
 }
 
 // finish ends the input with an error. Requests that were read are still answered.

@@ -72,7 +72,10 @@ func TestBrokenInputIsAnsweredAndSkipped(t *testing.T) {
 		{"huge id", `{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`, -32600, "id"},
 		{"empty batch", `[]`, -32600, "batch"},
 		{"huge batch", `[` + strings.Repeat(`1,`, 100) + `1]`, -32600, "batch"},
-		{"long line", `{"jsonrpc":"2.0","id":1,"method":"ping","x":"` + strings.Repeat("x", 8<<20) + `"}`, -32600, "longer than 8 MiB"},
+		{"long line without an id", `{"jsonrpc":"2.0","method":"ping","x":"` + strings.Repeat("x", 8<<20) + `"}`, -32600, "longer than 8 MiB"},
+		{"long answer", `{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", 8<<20) + `"}`, -32600, "longer than 8 MiB"},
+		{"long line, cut", `{"jsonrpc":"2.0","id":1,"method":"ping","x":"` + strings.Repeat("x", 8<<20), -32600, "longer than 8 MiB"},
+		{"long line with an id inside", `{"method":"ping","params":{"id":1,"x":"` + strings.Repeat("x", 8<<20) + `"}}`, -32600, "longer than 8 MiB"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -82,6 +85,19 @@ func TestBrokenInputIsAnsweredAndSkipped(t *testing.T) {
 			}
 			w.readResult(`"after"`)
 		})
+	}
+	// The request of a line that is too long gets the answer, wherever its id is, also in a text that looks like one.
+	long := strings.Repeat(`\"id\":7,{[`, 1<<20)
+	for _, line := range []string{
+		`{"jsonrpc":"2.0","id":"l\"1","method":"tools/call","params":{"x":"` + long + `"}}`,
+		`{"method":"tools/call","params":{"id":3,"x":["` + long + `"]},"jsonrpc":"2.0","id":"l\"1"}`,
+		` { "method" : "tools/call" , "id" : "l\"1" , "params" : {"x":"` + long + `"} } `,
+	} {
+		go w.write(line, `{"jsonrpc":"2.0","id":"after","method":"ping"}`)
+		if a := w.readAnswer(); string(a.ID) != `"l\"1"` || a.Error == nil || a.Error.Code != -32600 || !strings.Contains(a.Error.Message, "longer than 8 MiB") {
+			t.Errorf("a long request: got %s %+v", a.ID, a.Error)
+		}
+		w.readResult(`"after"`)
 	}
 	for _, line := range []string{"", "   ", "\r", `{"jsonrpc":"2.0","method":"notifications/unknown"}`, `{"jsonrpc":"2.0","id":99,"result":{}}`} {
 		w.write(line) // is not answered

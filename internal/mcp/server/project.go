@@ -39,6 +39,8 @@ type ProjectOptions struct {
 	// DialOutbox is DialLocal of agentnet.Config, and StateDir its StateDir.
 	DialOutbox func(context.Context) (*bus.Bus, error)
 	StateDir   string
+	// KeepDir is that of chat.Config.
+	KeepDir string
 	// Documents are the hub's; the project's agents see those of its namespace. Nil disables them.
 	Documents DocumentStore
 	// Groups are additional groups of other packages.
@@ -69,7 +71,8 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	space := chat.Open(chat.Config{Namespace: cfg.Namespace, Channels: channels, Dial: opts.Dial, Logger: opts.Logger})
+	space := chat.Open(chat.Config{Namespace: cfg.Namespace, Channels: channels, Dial: opts.Dial, Logger: opts.Logger,
+		Replicas: int(cfg.CrossComputer.Replicas), KeepDir: opts.KeepDir, Server: string(cfg.NATSURL)})
 	p := &Project{space: space}
 	groups := []Group{NewChannels(space)}
 	if cfg.Networked() && opts.DialNetwork != nil {

@@ -54,7 +54,7 @@ func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut]
 				channels = g.names()
 			}
 			stop := c.ReportProgress(ctx, wait, waitingMessage)
-			news, err := g.wait(ctx, positionOf(c.Client), channels, wait)
+			news, err := g.wait(ctx, positionOf(c.Client, g.space), channels, wait)
 			stop()
 			if err != nil {
 				return "", waitForMessagesOut{}, err
@@ -143,9 +143,12 @@ func (g *Channels) cursor(ctx context.Context, r *position, channels []string) (
 			return known, nil
 		}
 		tips, err := g.space.Tips(ctx, missing)
+		r.begin(tips)
 		if err == nil {
-			r.begin(tips)
 			continue
+		}
+		if known, _ = r.cursor(channels); len(known) > 0 { // the others are left out of this wait
+			return known, nil
 		}
 		if failureOf(err).Category != string(chat.ConnectionError) {
 			return nil, err
@@ -165,7 +168,7 @@ func (r *position) deliver(channels []string, received chat.News) news {
 	for _, channel := range slices.Sorted(slices.Values(channels)) {
 		seen := received.Cursor[channel]
 		for _, m := range received.Messages[channel] {
-			if r.isOwn(channel, m) {
+			if r.sender.Sent(m) {
 				continue
 			}
 			if size += m.Size(); size > maxNews && len(n.messages) > 0 {

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -255,7 +254,7 @@ func TestShutdownStoresQueuedMessages(t *testing.T) {
 		case <-reached:
 			return n.dial(ctx)
 		default:
-			return nil, errors.New("not yet")
+			return nil, &bus.Error{Code: bus.CodeNotRunning, Message: "not yet"}
 		}
 	})
 	a := subscriber(t, p).named("a")

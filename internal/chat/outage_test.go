@@ -1,0 +1,287 @@
+package chat_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/chat"
+	"github.com/parleyhub/parley/internal/testbed"
+)
+
+// REQ-TOOL-022, REQ-ERROR-002, REQ-ERROR-008: only an outage is queued. All other failures are errors of the first send,
+// with the reason and a remedy.
+func TestOnlyAnOutageIsQueued(t *testing.T) {
+	user := func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "p"}}
+	}
+	mayNot := func(deny string) func(*server.Options) {
+		return func(o *server.Options) {
+			o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{deny}}}}}
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*server.Options)
+		url    string // instead of the server's
+		login  bus.Credentials
+		says   string
+	}{
+		"no JetStream":          {change: testbed.WithoutJetStream, says: "runs without JetStream"},
+		"no credentials":        {change: user, says: "refused the credentials"},
+		"wrong credentials":     {change: user, login: bus.Credentials{User: "u", Password: "x"}, says: "refused the credentials"},
+		"unknown host":          {change: user, url: "nats://no-such-host.invalid:4222", says: "cannot be resolved"},
+		"may not publish":       {change: mayNot("p.roadmap"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not let this user"},
+		"may not make a stream": {change: mayNot("$JS.API.STREAM.CREATE.>"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not let this user"},
+		"may not use JetStream": {change: mayNot("$JS.API.>"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not permit this user"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := startServer(t, tt.change)
+			cfg := n.config("p")
+			at := n.URL()
+			if tt.url != "" {
+				at = tt.url
+			}
+			cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
+				return bus.Open(ctx, bus.Config{URL: bus.Secret(at), Credentials: tt.login, NoEcho: true})
+			}
+			s := open(t, cfg)
+			<-s.Tried()
+			r, err := s.Send(t.Context(), "pm", "roadmap", "x")
+			e, ok := err.(*chat.Error)
+			if !ok || e.Code != chat.ConnectionError || !strings.Contains(e.Message, tt.says) || !strings.Contains(e.Message, at) || e.Remedy == "" {
+				t.Errorf("got %+v, %+v", r, err)
+			}
+			if got := s.Status().Queued; got != 0 {
+				t.Errorf("%d messages are queued", got)
+			}
+		})
+	}
+}
+
+// REQ-TOOL-022: a server that returns from an outage with other credentials, and refuses this user's, is no outage.
+func TestCredentialsThatAreRefusedLaterAreNoOutage(t *testing.T) {
+	n := startServer(t)
+	s := ready(t, open(t, n.config("p")))
+	n.Stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	r, err := s.Send(t.Context(), "pm", "roadmap", "x")
+	if err != nil || !r.Queued || !strings.Contains(r.Problem.Message, n.URL()) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	n.Start(func(o *server.Options) { o.Users = []*server.User{{Username: "u", Password: "p"}} })
+	await(t, s, func() bool {
+		_, err := s.Send(t.Context(), "pm", "roadmap", "y")
+		return err != nil && strings.Contains(err.Error(), "refused the credentials")
+	})
+}
+
+// REQ-REL-003, REQ-REL-009: what cannot be stored before the end is stored by the project's next process, once and in order,
+// and by no other project or server.
+func TestWhatCannotBeStoredIsKept(t *testing.T) {
+	n := startServer(t)
+	cfg := n.config("p")
+	cfg.KeepDir, cfg.Server = filepath.Join(t.TempDir(), "unsent"), "here"
+	s := ready(t, chat.Open(cfg))
+	send(t, s, "pm", "roadmap", "0")
+	n.Stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	send(t, s, "pm", "roadmap", "1")
+	if lost, err := s.Close(t.Context()); lost != 0 || err != nil {
+		t.Fatalf("lost %d, %v", lost, err)
+	}
+	// The next process cannot store it either, and adds one of its own.
+	s = chat.Open(cfg)
+	<-s.Tried()
+	send(t, s, "pm", "roadmap", "2")
+	if lost, err := s.Close(t.Context()); lost != 0 || err != nil {
+		t.Fatalf("lost %d, %v", lost, err)
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	if info, err := os.Stat(files[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+	n.Start()
+	for _, change := range []func(*chat.Config){func(c *chat.Config) { c.Namespace = "q" }, func(c *chat.Config) { c.Server = "there" }} {
+		other := cfg
+		change(&other)
+		if o := ready(t, open(t, other)); o.Status().Queued != 0 {
+			t.Error("another project or server gets the messages")
+		}
+	}
+	s = ready(t, open(t, cfg))
+	stored(t, s)
+	if got := texts(t, s, "roadmap", 10); strings.Join(got, " ") != "0 1 2" {
+		t.Errorf("stored %q", got)
+	}
+	wait.Eventually(t, "the file is deleted", func() bool {
+		_, err := os.Stat(files[0])
+		return os.IsNotExist(err)
+	})
+}
+
+// FuzzKeptMessages: what was kept is checked before it is published.
+func FuzzKeptMessages(f *testing.F) {
+	f.Add([]byte(`{"version":1,"messages":[{"channel":"roadmap","id":"A-1","data":"e30=","sent":"2026-01-01T00:00:00Z"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n, ids, err := chat.DecodeKept(data)
+		if err == nil && (n > chat.MaxQueued || strings.ContainsAny(ids, "\r\n")) {
+			t.Errorf("accepted %q", data)
+		}
+	})
+}
+
+// chatCluster is three nodes.
+type chatCluster struct {
+	ports [3]int
+	nodes [3]*server.Server
+}
+
+func startChatCluster(t *testing.T) *chatCluster {
+	c := &chatCluster{}
+	free := testbed.FreePorts(t, 6)
+	copy(c.ports[:], free[:3])
+	var routes []*url.URL
+	for _, port := range free[3:] {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	}
+	for i := range c.nodes {
+		srv, err := server.NewServer(&server.Options{ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: c.ports[i], JetStream: true,
+			StoreDir: t.TempDir(), NoSigs: true, NoLog: true, Routes: routes, Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: free[3+i]}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv.Start()
+		t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+		c.nodes[i] = srv
+	}
+	wait.Eventually(t, "a leader and three peers", func() bool {
+		for _, n := range c.nodes {
+			if n.JetStreamIsLeader() {
+				return len(n.JetStreamClusterPeers()) == 3
+			}
+		}
+		return false
+	})
+	return c
+}
+
+func (c *chatCluster) config(node int) chat.Config {
+	return chat.Config{Namespace: "p", Channels: channels(), Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(fmt.Sprintf("nats://127.0.0.1:%d", c.ports[node])), NoEcho: true})
+		}}
+}
+
+// REQ-SCALE-001, REQ-REL-003: on a cluster a channel has three copies by default. A stream that has lost its node stops its
+// own channel only, and the error names it.
+func TestOneDeadChannelStopsOneChannel(t *testing.T) {
+	c := startChatCluster(t)
+	first := ready(t, open(t, c.config(0)))
+	js := first.JetStream()
+	marked := jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"p.roadmap"}, MaxMsgs: 10000, MaxBytes: 10 << 20, MaxAge: 24 * time.Hour,
+		Metadata: map[string]string{"parley.namespace": "p", "parley.channel": "roadmap"}}
+	wait.Eventually(t, "the stream has copies", func() bool {
+		_, err := first.Read(t.Context(), "r", "parallel-work", 1)
+		return err == nil
+	})
+	work, err := js.Stream(t.Context(), "p_PARALLEL_WORK")
+	if err != nil || work.CachedInfo().Config.Replicas != 3 {
+		t.Fatalf("%+v, %v", work.CachedInfo(), err)
+	}
+	_ = js.DeleteStream(t.Context(), "p_ROADMAP") // it may not exist yet
+	single, err := js.CreateOrUpdateStream(t.Context(), marked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dead, alive int
+	for i, n := range c.nodes {
+		if n.Name() == single.CachedInfo().Cluster.Leader {
+			dead, alive = i, (i+1)%3
+		}
+	}
+	s := ready(t, open(t, c.config(alive)))
+	send(t, s, "pm", "roadmap", "before")
+	c.nodes[dead].Shutdown()
+	c.nodes[dead].WaitForShutdown()
+	wait.Eventually(t, "a leader of the healthy stream", func() bool {
+		_, err := s.Read(t.Context(), "r", "parallel-work", 1)
+		return err == nil
+	})
+	r, err := s.Send(t.Context(), "pm", "roadmap", "waits")
+	if err != nil || !r.Queued || !strings.Contains(r.Problem.Message, "p_ROADMAP") || strings.Contains(r.Problem.Message, "cannot be reached") {
+		t.Errorf("got %+v %+v, %v", r, r.Problem, err)
+	}
+	for range 20 {
+		if r, err := s.Send(t.Context(), "pm", "parallel-work", "goes"); err != nil || r.Queued {
+			t.Errorf("the healthy channel: %+v, %v", r, err)
+		}
+	}
+	if _, err := s.Read(t.Context(), "r", "roadmap", 1); err == nil || !strings.Contains(err.Error(), "p_ROADMAP") {
+		t.Errorf("a read: %v", err)
+	}
+	news, err := s.Wait(t.Context(), chat.Cursor{"roadmap": 0, "parallel-work": 0})
+	if err != nil || len(news.Messages["parallel-work"]) != 20 {
+		t.Errorf("a wait: %d messages, %v", len(news.Messages["parallel-work"]), err)
+	}
+	if tips, err := s.Tips(t.Context(), []string{"roadmap", "parallel-work"}); err == nil || tips["parallel-work"] != 20 {
+		t.Errorf("tips %v, %v", tips, err)
+	}
+}
+
+// A stream that somebody deletes is created again by the send: nothing is queued.
+func TestADeletedStreamQueuesNothing(t *testing.T) {
+	n := startServer(t)
+	s := ready(t, open(t, n.config("p")))
+	send(t, s, "pm", "roadmap", "x")
+	s.Changed() // subscribes, which hides that there is no stream
+	if err := n.Foreign().DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Send(t.Context(), "pm", "roadmap", "y"); err != nil || r.Queued {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// A Sender recognizes its own messages, however many, and no others.
+func TestASenderRecognizesItsMessages(t *testing.T) {
+	n := startServer(t)
+	s := ready(t, open(t, n.config("p")))
+	a, b := s.NewSender(), s.NewSender()
+	for i := range 1100 {
+		from := a
+		if i%100 == 0 {
+			from = b
+		}
+		if _, err := from.Send(t.Context(), "same", "roadmap", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored(t, s)
+	for cursor, seen := (chat.Cursor{"roadmap": 0}), 0; seen < 1100; {
+		news, err := s.Wait(t.Context(), cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range news.Messages["roadmap"] {
+			if a.Sent(m) != (m.Text[max(len(m.Text)-2, 0):] != "00" && m.Text != "0") || a.Sent(m) == b.Sent(m) {
+				t.Errorf("%s: %t, %t", m.Text, a.Sent(m), b.Sent(m))
+			}
+			seen++
+		}
+		cursor = news.Cursor
+	}
+}
