@@ -18,15 +18,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/telemetry"
+	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -34,8 +39,8 @@ import (
 type Options struct {
 	Registry registry.Options
 	Router   router.Options // the node sets Forwarder
-	// Channels needs Dialers to reach other processes. The node sets Resolve, Authorize,
-	// Introduce, Introduced, Ended and Telemetry.
+	// Channels needs Dialers to reach other processes. The node sets Resolve, Authorize, Introduce, Introduced,
+	// Policy, Local, Routed, Ended and Telemetry.
 	Channels channel.Options
 	// Trust decides whether a peer may introduce an agent with this card, for a channel to the local agent r.To;
 	// r.Peer is as authenticated by the transport. The peer gets the text of its error. It is called after the
@@ -65,7 +70,9 @@ type Node struct {
 	closed    bool
 }
 
-// New returns a node. It fails only for invalid tier rules.
+// New returns a node. It fails only for invalid tier rules. The rules of its router apply to everything that its
+// agents do: to envelopes, to channels and what goes over them, to the toolbox of [Node.Toolbox] and the documents
+// of [Agent.Document], and to negotiations and swarms, which use the router.
 func New(o Options) (*Node, error) {
 	if o.Router.Telemetry == nil {
 		o.Router.Telemetry = telemetry.New(telemetry.Options{})
@@ -84,11 +91,7 @@ func New(o Options) (*Node, error) {
 	c := o.Channels
 	c.Resolve, c.Introduce, c.Ended = n.resolve, n.introduce, n.ended
 	c.Authorize, c.Introduced = n.reporting(n.mayOpen), n.reporting(n.addPeerCard)
-	c.Telemetry = telemetry.SinkFunc(func(e telemetry.Event) {
-		if e.Type != telemetry.MessageSent && e.Type != telemetry.MessageReceived { // the router counts these
-			o.Router.Telemetry.Emit(e)
-		}
-	})
+	c.Policy, c.Local, c.Routed, c.Telemetry = rules{n}, n.isHere, true, o.Router.Telemetry
 	n.channels = channel.NewManager(c, n.connect)
 	o.Router.Forwarder = n.channels
 	var err error
@@ -117,8 +120,12 @@ type Agent struct {
 	n *Node
 }
 
-// Join registers a local agent; h handles its envelopes. Errors are [*registry.Error]s.
+// Join registers a local agent; h handles its envelopes. Errors are [*registry.Error]s, and a [*router.Error] for a
+// nil handler.
 func (n *Node) Join(card agent.Card, h router.Handler) (*Agent, error) {
+	if h == nil {
+		return nil, &router.Error{Code: router.CodeInvalid, Subject: card.ID, Message: fmt.Sprintf("%q needs a handler for its envelopes, and it is nil", card.ID)}
+	}
 	card.Origin = agent.Local
 	if _, err := n.registry.Register(card); err != nil {
 		return nil, err
@@ -139,6 +146,89 @@ func (a *Agent) Leave() {
 		}
 	}
 	a.n.registry.Unregister(a.ID())
+}
+
+// Toolbox returns a box for the tools that the node's agents share. Unless the options say otherwise, the rules of the
+// node's router decide which tools an agent sees and may call, and the node's telemetry gets the events. What a served
+// box shows follows the registry until the node closes; call [toolbox.Box.Refresh] after a change of the rules.
+func (n *Node) Toolbox(o toolbox.Options) *toolbox.Box {
+	if o.Policy == nil {
+		o.Policy = n.router
+	}
+	if o.Telemetry == nil {
+		o.Telemetry = n.Telemetry()
+	}
+	box := toolbox.New(o)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return box
+	}
+	changes := n.registry.Watch()
+	n.serving.Go(func() {
+		defer changes.Close()
+		for {
+			if _, err := changes.Next(n.ctx); err != nil {
+				return
+			}
+			box.Refresh()
+		}
+	})
+	return box
+}
+
+// Negotiator returns the agent's negotiator, whose proposals and answers obey the rules of the node's router. An agent
+// has one.
+func (a *Agent) Negotiator(o negotiation.Options) (*negotiation.Negotiator, error) {
+	return negotiation.New(a.n.router, a.ID(), o)
+}
+
+// Coordinator returns a coordinator of swarms for the agent of a negotiator, under the rules of the node's router.
+func (n *Node) Coordinator(by *negotiation.Negotiator, o swarm.CoordinatorOptions) *swarm.Coordinator {
+	return swarm.NewCoordinator(n.router, by, o)
+}
+
+// Participant makes the agent of a negotiator take part in swarms, under the rules of the node's router.
+func (n *Node) Participant(by *negotiation.Negotiator, work swarm.Worker, o swarm.ParticipantOptions) *swarm.Participant {
+	return swarm.NewParticipant(n.router, by, work, o)
+}
+
+// Document returns the agent's replica of a document. Options.Agent is the agent; Options.Access counts only as far as
+// the rules of the node's router permit the agents to address each other; and without Options.Telemetry the node's
+// gets the events. Attach the agent's channels to it, and close it before the node.
+func (a *Agent) Document(o replica.Options) (*replica.Replica, error) {
+	granted := o.Access
+	o.Agent = a.ID()
+	o.Access = func(who string) replica.Access {
+		rights := a.permitted(who)
+		if granted != nil {
+			rights &= granted(who)
+		}
+		return rights
+	}
+	if o.Telemetry == nil {
+		o.Telemetry = a.n.Telemetry()
+	}
+	return replica.New(o)
+}
+
+// permitted returns the rights in a document that the rules leave to an agent: to read, if this one may address it; to
+// change, if it may address this one. The changes of an agent without a card come from one that may forward them.
+func (a *Agent) permitted(who string) replica.Access {
+	if who == a.ID() {
+		return replica.Read | replica.Write | replica.Relay | replica.Keep
+	}
+	var rights replica.Access
+	if a.n.router.Permit(a.ID(), who) == nil {
+		rights |= replica.Read
+	}
+	switch err := a.n.router.Permit(who, a.ID()); {
+	case err == nil:
+		rights |= replica.Write | replica.Relay | replica.Keep
+	case router.CodeOf(err) == router.CodeSenderUnknown:
+		rights |= replica.Write
+	}
+	return rights
 }
 
 // Listen accepts channels from l until the node closes, and then closes l. Local agents
@@ -162,7 +252,9 @@ var errClosed = errors.New("the node is closed")
 
 // Connect opens a channel from a local agent to a remote one, of which only the id and an endpoint need to be known:
 // both ends exchange their agents' cards. It blocks until the channel is open or closed, or ctx ends. An agent with
-// a known card, for instance from discovery, needs no Connect: the first envelope opens a channel.
+// a known card, for instance from discovery, needs no Connect: the first envelope opens a channel. A channel between
+// two agents of this node stays within the process; the endpoint is empty or one of the node's. The rules of tiers and
+// sandboxes decide at both ends whether local may open the channel, and then about each envelope.
 func (n *Node) Connect(ctx context.Context, local, remote string, at agent.Endpoint) (*channel.Channel, error) {
 	c, err := n.channels.OpenAt(ctx, local, remote, at)
 	if err != nil {
@@ -177,9 +269,51 @@ func (n *Node) Connect(ctx context.Context, local, remote string, at agent.Endpo
 // connect passes a new channel's envelopes to the router.
 func (n *Node) connect(c *channel.Channel) {
 	c.OnMessage(func(ctx context.Context, e *envelope.Envelope) {
-		_, _ = n.router.Receive(ctx, c.LocalAgent(), e) // the router reports its error
+		if _, isDocument := replica.DocumentOf(e); isDocument && !n.router.Claims(c.LocalAgent(), e) {
+			return // for a replica that is not attached yet, or not any more; no handler can use it
+		}
+		receive := n.router.Receive
+		if c.Own() {
+			receive = n.router.ReceiveOwn
+		}
+		_, _ = receive(ctx, c.LocalAgent(), e) // the router reports its error
 	})
 }
+
+// isLocal reports whether an agent is of this node.
+func (n *Node) isLocal(id string) bool {
+	known, ok := n.registry.Identity(id)
+	return ok && known.Origin == agent.Local
+}
+
+// isHere reports whether the agent at an endpoint, which may be empty, is of this node.
+func (n *Node) isHere(id string, at agent.Endpoint) bool {
+	if !n.isLocal(id) {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return at.Address == "" || slices.ContainsFunc(n.listeners, func(l transport.Listener) bool { return l.Endpoint() == at })
+}
+
+// rules are the router's rules for channels.
+type rules struct{ n *Node }
+
+// PermitChannel implements [channel.Policy].
+func (r rules) PermitChannel(from, to string) error {
+	err := r.n.router.PermitChannel(from, to)
+	if router.CodeOf(err) == router.CodeSandboxViolation && r.n.isLocal(to) && !r.n.isLocal(from) {
+		return noLocalAgent(to) // a peer's agent in a sandbox learns nothing of agents outside
+	}
+	return err
+}
+
+// PermitEnvelope implements [channel.Policy].
+func (r rules) PermitEnvelope(to string, e *envelope.Envelope) error {
+	return r.n.router.PermitEnvelope(to, e)
+}
+
+func noLocalAgent(id string) error { return fmt.Errorf("there is no local agent %q", id) }
 
 // peerPrefix and a peer's name are the source of cards from a channel.
 const peerPrefix = "peer:"
@@ -226,7 +360,13 @@ func (n *Node) reporting(decide func(channel.Request) error) func(context.Contex
 func (n *Node) mayOpen(r channel.Request) error {
 	to, known := n.registry.Identity(r.To)
 	if !known || to.Origin != agent.Local {
-		return fmt.Errorf("there is no local agent %q", r.To)
+		return noLocalAgent(r.To)
+	}
+	if r.Own {
+		if !n.isLocal(r.From) {
+			return noLocalAgent(r.From)
+		}
+		return nil
 	}
 	if _, err := n.maySpeakFor(r); err != nil {
 		return err
@@ -281,6 +421,9 @@ func (n *Node) introduce(id string) json.RawMessage {
 
 // addPeerCard stores a peer's card in the registry until its channels close.
 func (n *Node) addPeerCard(r channel.Request) error {
+	if r.Own {
+		return nil // it is registered
+	}
 	card, err := agent.Decode(r.Card)
 	if err != nil {
 		return err

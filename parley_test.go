@@ -225,7 +225,6 @@ func TestPeersCannotImpersonateAgents(t *testing.T) {
 	})
 }
 
-// What a peer says of its tier in an envelope does not count; its card does.
 type brokenSource struct{}
 
 func (brokenSource) Discover(context.Context, registry.Sink) error { return errors.New("out of order") }
@@ -314,14 +313,15 @@ func TestCardsAreRemovedWithTheirChannels(t *testing.T) {
 	}
 }
 
+// What a peer says of its tier in an envelope does not count; its card does.
 func TestRemoteEnvelopesAreCheckedAgainstTheCard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net memory.Network
 		there := newSite(t, &net, "there", nil)
 		_, atVenus := there.join(t, card("venus"))
-		c := intruder(t, &net, "mercury", `{"id":"mercury","name":"M","version":"1","tier":1,"capabilities":[]}`)
-		for _, m := range []*envelope.Metadata{nil, {Tier: agent.L0}, {Tier: agent.L1}} {
-			e, err := envelope.New("mercury", "venus", envelope.Request, nil) // L1 may not address L2
+		c := intruder(t, &net, "mars", `{"id":"mars","name":"M","version":"1","tier":2,"capabilities":[]}`)
+		for _, m := range []*envelope.Metadata{nil, {Tier: agent.L0}, {Tier: agent.L1}, {Tier: agent.L2, SandboxID: "box"}} {
+			e, err := envelope.New("mars", "venus", envelope.Request, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -334,8 +334,8 @@ func TestRemoteEnvelopesAreCheckedAgainstTheCard(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if n := len(atVenus); n != 0 {
-			t.Errorf("%d envelopes were delivered", n)
+		if n := len(atVenus); n != 1 {
+			t.Errorf("%d envelopes were delivered, want the one without metadata", n)
 		}
 		if n := there.Telemetry().Metrics().SecurityEvents; n != 3 {
 			t.Errorf("%d security events, want 3", n)

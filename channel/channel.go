@@ -20,6 +20,11 @@
 // An envelope that the receiver cannot read (too large, or of another schema version)
 // is rejected: its sender gets a delivery failure, and the next ones are delivered.
 //
+// # Policy
+//
+// Options.Policy decides whether a channel may be opened, at both ends, and about each envelope: when it is queued,
+// when it is put on a connection, and when it has arrived, before a handler receives it.
+//
 // # Peers
 //
 // Options.Authorize decides which peer may speak for an agent. If two processes are the same peer to the transport,
@@ -34,15 +39,16 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
@@ -85,6 +91,7 @@ type Channel struct {
 	remote string
 	secret string
 	opener bool
+	own    bool            // the other end is in this process
 	ctx    context.Context // ends with the channel
 	cancel context.CancelFunc
 
@@ -104,6 +111,7 @@ type Channel struct {
 	out       outbox
 	in        inbox
 	handlers  []*Handler      // replaced, never changed
+	claims    []*claim        // replaced, never changed
 	watchers  []*func(Status) // replaced, never changed
 	pending   []func()        // calls to make without the lock, in order
 	notifying bool            // a goroutine makes them
@@ -120,6 +128,9 @@ func (c *Channel) LocalAgent() string { return c.local }
 
 // RemoteAgent returns the agent at the other end.
 func (c *Channel) RemoteAgent() string { return c.remote }
+
+// Own reports whether the agent at the other end is of this process; see [Options].Local.
+func (c *Channel) Own() bool { return c.own }
 
 // Transport returns the transport of the present or latest connection.
 func (c *Channel) Transport() agent.Transport {
@@ -156,13 +167,20 @@ func (c *Channel) Ready(ctx context.Context) error {
 // full, at most until ctx ends. While it is reconnecting, envelopes are queued.
 //
 // The envelope's sender must be this end's agent (CodeWrongSender). Errors are
-// [*Error]s, [*envelope.Error]s for an envelope that is not valid, or ctx's.
-func (c *Channel) Send(ctx context.Context, e *envelope.Envelope) error {
+// [*Error]s, [*envelope.Error]s for an envelope that is not valid, or ctx's. A refusal by
+// Options.Policy is an [*Error] with the code of the policy's error, which is its cause.
+func (c *Channel) Send(ctx context.Context, e *envelope.Envelope) error { return c.send(ctx, e, false) }
+
+// send is Send; what is counted already gives no event.
+func (c *Channel) send(ctx context.Context, e *envelope.Envelope, counted bool) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
 	if e.Sender != c.local {
 		return c.errorf(CodeWrongSender, nil, "the envelope's sender is %q, this end of the channel is %q", e.Sender, c.local)
+	}
+	if err := c.m.opts.Policy.PermitEnvelope(c.remote, e); err != nil {
+		return c.forbidden(e, err)
 	}
 	size := e.Size()
 	err := c.wait(ctx, func() bool {
@@ -173,10 +191,16 @@ func (c *Channel) Send(ctx context.Context, e *envelope.Envelope) error {
 		c.startFlush()
 		return true
 	})
-	if err == nil {
+	if err == nil && !counted {
 		c.m.opts.Telemetry.Emit(c.event(telemetry.MessageSent, e))
 	}
 	return err
+}
+
+// forbidden returns the error for an envelope that the policy refuses.
+func (c *Channel) forbidden(e *envelope.Envelope, why error) *Error {
+	code := cmp.Or(Code(fault.TextOf(why)), CodeRefused)
+	return c.errorf(code, why, "envelope %s may not go from %q to %q", e.ID, c.local, c.remote)
 }
 
 // Flush blocks until everything that was sent before has been handled at the other end.
@@ -225,13 +249,43 @@ func (c *Channel) errorf(code Code, cause error, format string, args ...any) *Er
 }
 
 // OnMessage adds a handler for received envelopes and returns the function that removes it. Envelopes are queued,
-// within the window, until there is a handler. With several handlers, each gets every envelope.
+// within the window, until there is a handler. With several handlers, each gets every envelope that none claims. A
+// nil handler is an error event, and nothing is added.
 func (c *Channel) OnMessage(h Handler) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if h == nil {
+		return c.noHandler()
+	}
 	remove = add(c, &c.handlers, h)
 	c.startDispatch()
 	return remove
+}
+
+// Claim is OnMessage for a handler to which alone go the envelopes that it wants, such as those for a replica of a
+// document. Of several claims the oldest gets the envelope. wants is called for each received envelope; it must be
+// quick and must not use the channel.
+func (c *Channel) Claim(wants func(*envelope.Envelope) bool, h Handler) (remove func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if wants == nil || h == nil {
+		return c.noHandler()
+	}
+	remove = add(c, &c.claims, claim{wants, h})
+	c.startDispatch()
+	return remove
+}
+
+// claim is a handler to which alone go the envelopes that it wants.
+type claim struct {
+	wants  func(*envelope.Envelope) bool
+	handle Handler
+}
+
+// noHandler reports a nil handler; c.mu is held.
+func (c *Channel) noHandler() (remove func()) {
+	c.report(c.errorf(CodeInvalid, nil, "a handler of the channel from %q to %q is nil", c.local, c.remote))
+	return func() {}
 }
 
 // add adds v to a list of c and returns the function that removes it; c.mu is held.
@@ -249,6 +303,9 @@ func add[T any](c *Channel, list *[]*T, v T) (remove func()) {
 func (c *Channel) OnStatus(f func(Status)) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if f == nil {
+		return c.noHandler()
+	}
 	return add(c, &c.watchers, f)
 }
 
@@ -267,7 +324,7 @@ func (c *Channel) Suspend(ctx context.Context) (State, error) {
 	var state State
 	var finish func()
 	err := c.wait(ctx, func() bool {
-		c.handlers = nil
+		c.handlers, c.claims = nil, nil
 		if c.in.dispatching {
 			return false
 		}
@@ -295,7 +352,7 @@ func (c *Channel) set(next Status) bool {
 	c.notify(func() {
 		c.m.opts.Telemetry.Emit(event)
 		for _, w := range watchers {
-			(*w)(next)
+			c.protect(func() { (*w)(next) })
 		}
 	})
 	return true
@@ -327,13 +384,11 @@ func (c *Channel) notify(f func()) {
 
 // protect calls f and reports its panic.
 func (c *Channel) protect(f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			c.m.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, ChannelID: c.id, Sender: c.remote, Recipient: c.local,
-				Code: "PANIC", Detail: fmt.Sprintf("a handler panicked: %v\n%s", p, debug.Stack())})
-		}
-	}()
-	f()
+	if p := fault.Catch(f); p != nil {
+		event := telemetry.Panicked("a handler of the channel", p)
+		event.ChannelID, event.Sender, event.Recipient = c.id, c.remote, c.local
+		c.m.opts.Telemetry.Emit(event)
+	}
 }
 
 // shut closes the channel. The peer gets the reason, if there is one.

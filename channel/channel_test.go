@@ -1,6 +1,7 @@
 package channel_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -1112,4 +1113,215 @@ type renamed struct{ *memory.Network }
 func (r renamed) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, error) {
 	to.Transport = agent.TransportLocal
 	return r.Network.Dial(ctx, to)
+}
+
+// Req 3.7: ReconnectTimeout is waited out to its end, and the last attempt is made there.
+func TestReconnectTimeoutIsWaitedOut(t *testing.T) {
+	for name, o := range map[string]channel.Options{
+		"the defaults":             {},
+		"a delay beyond its end":   {ReconnectTimeout: 3 * time.Second, ReconnectDelay: 2 * time.Second},
+		"a delay longer than that": {ReconnectTimeout: time.Second, ReconnectDelay: 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			timeout := cmp.Or(o.ReconnectTimeout, time.Minute)
+			for _, returns := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					var net memory.Network
+					m := make([]*channel.Manager, 2)
+					for i := range m {
+						options := o
+						options.ReconnectTimeout = timeout + time.Duration(i)*time.Hour // the opener's end counts
+						options.Dialers = map[agent.Transport]transport.Dialer{agent.TransportLocal: &net}
+						m[i] = channel.NewManager(options, nil)
+						defer m[i].Close()
+					}
+					serve := func() (stop func()) {
+						l, err := net.Listen("there")
+						if err != nil {
+							t.Fatal(err)
+						}
+						ctx, cancel := context.WithCancel(context.Background())
+						conns := &keeping{Listener: l}
+						go m[1].Serve(ctx, conns)
+						return func() {
+							cancel()
+							l.Close()
+							conns.cut()
+						}
+					}
+					stop := serve()
+					c, err := m[0].OpenAt(t.Context(), "mars", "venus", agent.Endpoint{Transport: agent.TransportLocal, Address: "there"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := c.Ready(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					stop()
+					synctest.Wait()
+					if c.Status() != channel.Reconnecting {
+						t.Fatalf("the channel is %s", c.Status())
+					}
+					began := time.Now()
+					if returns {
+						time.Sleep(timeout - time.Millisecond)
+						stop = serve()
+						defer stop()
+						time.Sleep(time.Second)
+						synctest.Wait()
+						if c.Status() != channel.Open {
+							t.Errorf("%s after the peer has returned just in time: %v", c.Status(), c.Err())
+						}
+						return
+					}
+					<-c.Done()
+					if waited := time.Since(began); waited != timeout || channel.CodeOf(c.Err()) != "" && channel.CodeOf(c.Err()) != channel.CodeUnreachable {
+						t.Errorf("closed after %v, want %v: %v", waited, timeout, c.Err())
+					}
+				})
+			}
+		})
+	}
+}
+
+// keeping is a listener that can break the connections that it has accepted.
+type keeping struct {
+	transport.Listener
+	mu    sync.Mutex
+	conns []transport.Conn
+}
+
+func (k *keeping) Accept(ctx context.Context) (transport.Conn, error) {
+	conn, err := k.Listener.Accept(ctx)
+	if err == nil {
+		k.mu.Lock()
+		k.conns = append(k.conns, conn)
+		k.mu.Unlock()
+	}
+	return conn, err
+}
+
+func (k *keeping) cut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range k.conns {
+		c.Close()
+	}
+}
+
+// wild is a callback of every kind that panics.
+type wild struct{}
+
+func (wild) PermitChannel(string, string) error              { panic("policy") }
+func (wild) PermitEnvelope(string, *envelope.Envelope) error { panic("policy") }
+func (wild) Load(string) (uint64, error)                     { panic("checkpoints") }
+func (wild) Save(string, uint64) error                       { panic("checkpoints") }
+func (wild) Dial(context.Context, agent.Endpoint) (transport.Conn, error) {
+	panic("dialer")
+}
+
+// The panic of any callback is one error event and never the end of the process; a decision is then a refusal.
+func TestPanicsOfCallbacksAreEvents(t *testing.T) {
+	at := agent.Endpoint{Transport: agent.TransportLocal, Address: "there"}
+	for name, tc := range map[string]struct {
+		opener, acceptor channel.Options
+		onChannel        func(*channel.Channel)
+		opens            bool
+	}{
+		"policy at the opener":   {opener: channel.Options{Policy: wild{}}},
+		"policy at the acceptor": {acceptor: channel.Options{Policy: wild{}}},
+		"authorize":              {acceptor: channel.Options{Authorize: func(context.Context, channel.Request) error { panic("authorize") }}},
+		"introduced": {
+			opener:   channel.Options{Introduce: func(string) json.RawMessage { return json.RawMessage(`{}`) }},
+			acceptor: channel.Options{Introduced: func(context.Context, channel.Request) error { panic("introduced") }},
+		},
+		"introduce":   {opener: channel.Options{Introduce: func(string) json.RawMessage { panic("introduce") }}, opens: true},
+		"on channel":  {onChannel: func(*channel.Channel) { panic("on channel") }, opens: true},
+		"local":       {opener: channel.Options{Local: func(string, agent.Endpoint) bool { panic("local") }}, opens: true},
+		"checkpoints": {acceptor: channel.Options{Checkpoints: wild{}}, opens: true},
+		"dialer":      {opener: channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportLocal: wild{}}, ReconnectTimeout: time.Millisecond}},
+		"ended":       {acceptor: channel.Options{Ended: func(*channel.Channel) { panic("ended") }}, opens: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var net memory.Network
+				events := telemetry.New(telemetry.Options{})
+				if tc.opener.Dialers == nil {
+					tc.opener.Dialers = map[agent.Transport]transport.Dialer{agent.TransportLocal: &net}
+				}
+				tc.opener.Telemetry, tc.acceptor.Telemetry = events, events
+				a, b := channel.NewManager(tc.opener, nil), channel.NewManager(tc.acceptor, tc.onChannel)
+				defer a.Close()
+				defer b.Close()
+				l, err := net.Listen("there")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go b.Serve(ctx, l)
+				c, err := a.OpenAt(t.Context(), "mars", "venus", at)
+				if err == nil {
+					err = c.Ready(t.Context())
+				}
+				if (err == nil) != tc.opens {
+					t.Fatalf("opened: %v, want %v", err, tc.opens)
+				}
+				synctest.Wait()
+				if tc.opens {
+					back, _ := b.Between("venus", "mars")
+					back.OnMessage(func(context.Context, *envelope.Envelope) {})
+					e, err := envelope.New("mars", "venus", envelope.Request, 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := c.Send(t.Context(), e); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					c.Close()
+				}
+				synctest.Wait()
+				panics := 0
+				for _, e := range events.Recent(0) {
+					if e.Type == telemetry.ErrorEvent && e.Code == telemetry.CodePanic {
+						panics++
+					}
+				}
+				if panics == 0 {
+					t.Error("no error event")
+				}
+			})
+		})
+	}
+}
+
+func TestNilHandlersAndEnvelopesAreErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := telemetry.New(telemetry.Options{})
+		m := channel.NewManager(channel.Options{Telemetry: events, Local: func(string, agent.Endpoint) bool { return true }}, nil)
+		defer m.Close()
+		c, err := m.Open(t.Context(), "mars", "venus")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send(t.Context(), nil); envelope.CodeOf(err) != envelope.CodeInvalidEnvelope {
+			t.Errorf("sent nothing: %v", err)
+		}
+		if err := m.Forward(t.Context(), "venus", nil); envelope.CodeOf(err) != envelope.CodeInvalidEnvelope {
+			t.Errorf("forwarded nothing: %v", err)
+		}
+		c.OnMessage(nil)()
+		c.OnStatus(nil)()
+		c.Claim(nil, nil)()
+		synctest.Wait()
+		if n := events.Metrics().ErrorCount; n != 3 {
+			t.Errorf("%d error events, want 3", n)
+		}
+	})
 }

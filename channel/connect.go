@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
+	"github.com/parleyhub/parley/transport/memory"
 )
 
 // lost replaces a broken connection; c.mu is held.
@@ -61,22 +62,20 @@ func (c *Channel) run() {
 	}
 }
 
-// connectWithRetry connects. It returns nil, nil if the channel closes meanwhile, and
-// an error if retrying cannot help or has taken too long.
+// connectWithRetry connects. It returns nil, nil if the channel closes meanwhile, and an error if retrying cannot
+// help or ReconnectTimeout is over: the last attempt begins at its end.
 func (c *Channel) connectWithRetry() (transport.Conn, error) {
-	began := time.Now()
+	end := time.Now().Add(c.m.opts.ReconnectTimeout)
 	for c.ctx.Err() == nil {
-		if !wait.Pause(c.ctx, c.nextDelay()) {
+		if !wait.Pause(c.ctx, min(c.nextDelay(), max(time.Until(end), 0))) {
 			break
 		}
+		last := !time.Now().Before(end)
 		conn, err := c.connect()
 		if err == nil {
 			return conn, nil
 		}
-		c.mu.Lock()
-		closed, delay := c.status == Closed, c.redial
-		c.mu.Unlock()
-		if !closed && (lasting(err) || time.Since(began)+delay > c.m.opts.ReconnectTimeout) {
+		if c.Status() != Closed && (lasting(err) || last) {
 			return nil, err
 		}
 	}
@@ -147,14 +146,12 @@ func (c *Channel) connect() (transport.Conn, error) {
 func (c *Channel) connectAt(at agent.Endpoint) (transport.Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.m.opts.HandshakeTimeout)
 	defer cancel()
-	dialer := c.m.opts.Dialers[at.Transport]
-	if dialer == nil {
-		return nil, c.errorf(CodeNoEndpoint, nil, "there is no dialer for the transport %q", at.Transport)
-	}
 	c.mu.Lock()
-	c.transport = at.Transport
+	if !c.own {
+		c.transport = at.Transport
+	}
 	c.mu.Unlock()
-	conn, err := dialer.Dial(ctx, at)
+	conn, err := c.dialOnce(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +163,23 @@ func (c *Channel) connectAt(at agent.Endpoint) (transport.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// dialOnce makes one connection, within the process for a local agent.
+func (c *Channel) dialOnce(ctx context.Context, at agent.Endpoint) (conn transport.Conn, err error) {
+	if c.own {
+		here, there := memory.Pipe()
+		if !c.m.start(func() { c.m.accept(there, agent.TransportLocal, true) }) {
+			return nil, c.closedError()
+		}
+		return here, nil
+	}
+	dialer := c.m.opts.Dialers[at.Transport]
+	if dialer == nil {
+		return nil, c.errorf(CodeNoEndpoint, nil, "there is no dialer for the transport %q", at.Transport)
+	}
+	err = c.m.call("a dialer", func() error { conn, err = dialer.Dial(ctx, at); return err })
+	return conn, err
 }
 
 func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error {
@@ -184,8 +198,11 @@ func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error 
 	case answer.Kind != transport.Accept || answer.Hello == nil:
 		return c.errorf(CodeInvalid, nil, "the peer did not answer the handshake")
 	}
-	if err := c.m.introduced(ctx, Request{Peer: conn.Peer(), From: c.remote, To: c.local, Card: answer.Hello.Card, Resume: hello.Resume}); err != nil {
+	if err := c.m.introduced(ctx, Request{Peer: conn.Peer(), From: c.remote, To: c.local, Card: answer.Hello.Card, Resume: hello.Resume, Own: c.own}); err != nil {
 		return c.errorf(CodeRefused, err, "the channel to %q was not accepted", c.remote)
+	}
+	if err := c.m.opts.Policy.PermitChannel(c.local, c.remote); err != nil { // now that the card is known
+		return c.errorf(CodeRefused, err, "%q may not open a channel to %q", c.local, c.remote)
 	}
 	if err := conn.Send(ctx, []transport.Frame{{Kind: transport.Ready}}); err != nil {
 		return err
@@ -257,8 +274,8 @@ func (c *Channel) join(conn transport.Conn, h *transport.Hello) error {
 }
 
 // accept serves a connection that a peer has opened, until it breaks.
-func (m *Manager) accept(conn transport.Conn, via agent.Transport) {
-	c, rest, err := m.handshake(conn, via)
+func (m *Manager) accept(conn transport.Conn, via agent.Transport, own bool) {
+	c, rest, err := m.handshake(conn, via, own)
 	if err != nil {
 		m.refuse(conn, err)
 		return
@@ -279,7 +296,7 @@ func (m *Manager) refuse(conn transport.Conn, err error) {
 }
 
 // handshake is the acceptor's. It returns the channel and the frames that arrived after the handshake.
-func (m *Manager) handshake(conn transport.Conn, via agent.Transport) (*Channel, []transport.Frame, error) {
+func (m *Manager) handshake(conn transport.Conn, via agent.Transport, own bool) (*Channel, []transport.Frame, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.opts.HandshakeTimeout)
 	defer cancel()
 	frames, err := conn.Receive(ctx)
@@ -290,7 +307,7 @@ func (m *Manager) handshake(conn transport.Conn, via agent.Transport) (*Channel,
 	if frames[0].Kind != transport.Open || h == nil {
 		return nil, nil, &Error{Code: CodeInvalid, Message: "a connection begins with the handshake"}
 	}
-	c, created, err := m.admit(ctx, conn, h, via)
+	c, created, err := m.admit(ctx, conn, h, via, own)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -299,8 +316,8 @@ func (m *Manager) handshake(conn transport.Conn, via agent.Transport) (*Channel,
 		c.abortHandshake(conn, created, err)
 		return nil, nil, err
 	}
-	if created && m.onChannel != nil {
-		m.onChannel(c)
+	if created {
+		m.announce(c)
 	}
 	return c, rest, nil
 }
@@ -356,20 +373,33 @@ func (c *Channel) abortHandshake(conn transport.Conn, created bool, err error) {
 }
 
 // admit finds or makes the channel that a peer requests.
-func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.Hello, via agent.Transport) (c *Channel, created bool, err error) {
+func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.Hello, via agent.Transport, own bool) (c *Channel, created bool, err error) {
 	if err := checkHello(h); err != nil {
 		return nil, false, err
 	}
-	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume}
+	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume, Own: own}
 	refused := func(err error) error { // the peer gets its text
 		return &Error{Code: CodeRefused, Subject: h.Channel, Message: err.Error()}
 	}
 	if err := m.opts.Authorize(ctx, req); err != nil {
 		return nil, false, refused(err)
 	}
-	if c, known := m.Channel(h.Channel); known { // reattach checks the secret
+	introduced := func() error {
 		if err := m.introduced(ctx, req); err != nil {
-			return nil, false, refused(err)
+			return refused(err)
+		}
+		if err := m.opts.Policy.PermitChannel(h.From, h.To); err != nil { // now that the peer's present card is known
+			return refused(err)
+		}
+		return nil
+	}
+	c = m.end(h.Channel, false)
+	if other := m.end(h.Channel, true); c == nil && other != nil && !other.matches(h.Secret, h.To, h.From) {
+		c = other // which refuses it
+	}
+	if c != nil { // reattach checks the secret
+		if err := introduced(); err != nil {
+			return nil, false, err
 		}
 		err := c.reattach(conn, h)
 		if err != nil && c.Status() == Closed {
@@ -383,12 +413,11 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	if err := m.displace(h, conn.Peer()); err != nil {
 		return nil, false, err
 	}
-	if c, err = m.newAcceptor(conn, h, via); err != nil {
+	if c, err = m.newAcceptor(conn, h, via, own); err != nil {
 		return nil, false, err
 	}
 	// After the channel is known, since its end removes what the introduction left.
-	if err := m.introduced(ctx, req); err != nil {
-		err = refused(err)
+	if err := introduced(); err != nil {
 		c.abortHandshake(conn, true, err)
 		return nil, false, err
 	}
@@ -473,9 +502,9 @@ func (c *Channel) reattach(conn transport.Conn, h *transport.Hello) error {
 // newAcceptor makes the acceptor's end of a channel. If the opener resumes a channel
 // that this process does not know, this process has restarted: it continues from its
 // checkpoint or, without one, from the opener's acknowledgements.
-func (m *Manager) newAcceptor(conn transport.Conn, h *transport.Hello, via agent.Transport) (*Channel, error) {
+func (m *Manager) newAcceptor(conn transport.Conn, h *transport.Hello, via agent.Transport, own bool) (*Channel, error) {
 	c := m.newChannel(h.Channel, h.To, h.From, h.Secret)
-	c.transport = via
+	c.transport, c.own = via, own
 	c.peer, c.instance = conn.Peer(), h.Instance
 	c.joining = conn
 	if h.Resume {

@@ -3,6 +3,8 @@ package channel
 import (
 	"cmp"
 	"context"
+	"crypto/subtle"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 )
 
@@ -28,7 +32,7 @@ type Manager struct {
 	opening   singleflight.Group // by Forward
 
 	mu     sync.Mutex
-	byID   map[string]*Channel
+	byID   map[string]ends
 	byPair map[pair]*Channel     // the latest between two agents
 	remote map[string][]*Channel // by the agent at the other end
 	closed bool
@@ -39,20 +43,36 @@ type Manager struct {
 
 type pair struct{ local, remote string }
 
+// ends are the ends of one channel in this process: both, if both agents are of this process.
+type ends struct{ opener, acceptor *Channel }
+
+// at returns the place of an end.
+func (x *ends) at(opener bool) **Channel {
+	if opener {
+		return &x.opener
+	}
+	return &x.acceptor
+}
+
 // NewManager returns a manager. onChannel, if not nil, is called with each channel that is opened or resumed here,
 // before it is returned, and with each channel that a peer has opened, once it is open. It must not block. Received
 // envelopes are queued until a handler is added.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
-	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, instance: newSecret(), byID: make(map[string]*Channel), byPair: make(map[pair]*Channel),
+	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, instance: newSecret(), byID: make(map[string]ends), byPair: make(map[pair]*Channel),
 		remote: make(map[string][]*Channel), tombstones: make(map[string]bool)}
+	m.guard()
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
 
 // Open opens a channel from a local agent to a remote one. It tries the endpoints (Options.Resolve) that have a
 // dialer in turn, also when a connection breaks. It returns a channel in the state connecting; see [Channel.Ready].
-// The channel outlives ctx.
+// The channel outlives ctx. A channel to an agent of this process (Options.Local) needs no endpoint. A refusal by
+// Options.Policy is CodeRefused, with the policy's error as its cause.
 func (m *Manager) Open(ctx context.Context, local, remote string) (*Channel, error) {
+	if m.opts.Local(remote, agent.Endpoint{}) {
+		return m.open(local, remote, []agent.Endpoint{{}})
+	}
 	if m.opts.Resolve == nil {
 		return nil, &Error{Code: CodeNoEndpoint, Message: "Options.Resolve is not set, so no agent's endpoint is known"}
 	}
@@ -78,9 +98,19 @@ func (m *Manager) open(local, remote string, at []agent.Endpoint) (*Channel, err
 			return nil, &Error{Code: CodeInvalid, Message: fmt.Sprintf("the agent id %q %v", id, err)}
 		}
 	}
+	own := m.opts.Local(remote, at[0])
+	if own && local == remote {
+		return nil, &Error{Code: CodeInvalid, Message: fmt.Sprintf("a channel links two agents, and both are %q", local)}
+	}
+	if err := m.opts.Policy.PermitChannel(local, remote); err != nil {
+		return nil, &Error{Code: CodeRefused, Message: fmt.Sprintf("%q may not open a channel to %q", local, remote), Err: err}
+	}
 	secret := newSecret()
 	c := m.newChannel(idOf(secret), local, remote, secret)
-	c.opener, c.endpoints, c.transport = true, at, at[0].Transport
+	c.opener, c.own, c.endpoints, c.transport = true, own, at, at[0].Transport
+	if own {
+		c.transport = agent.TransportLocal
+	}
 	return m.launch(c)
 }
 
@@ -89,11 +119,16 @@ func (m *Manager) launch(c *Channel) (*Channel, error) {
 	if err := m.add(c); err != nil {
 		return nil, err
 	}
-	if m.onChannel != nil {
-		m.onChannel(c)
-	}
+	m.announce(c)
 	m.start(c.run)
 	return c, nil
+}
+
+// announce calls onChannel.
+func (m *Manager) announce(c *Channel) {
+	if m.onChannel != nil {
+		c.protect(func() { m.onChannel(c) })
+	}
 }
 
 func (m *Manager) newChannel(id, local, remote, secret string) *Channel {
@@ -112,15 +147,18 @@ func (m *Manager) add(c *Channel) (err error) {
 			c.cancel()
 		}
 	}()
+	both := m.byID[c.id]
+	known, other := *both.at(c.opener), *both.at(!c.opener)
 	switch {
 	case m.closed:
 		return c.errorf(CodeClosed, nil, "the channel manager is closed")
-	case m.byID[c.id] != nil:
+	case known != nil || other != nil && !other.matches(c.secret, c.local, c.remote):
 		return c.errorf(CodeInvalid, nil, "a channel with this id exists")
 	case len(m.byID) >= m.opts.MaxChannels:
 		return c.errorf(CodeTooMany, nil, "there are %d channels, as many as are allowed", len(m.byID))
 	}
-	m.byID[c.id] = c
+	*both.at(c.opener) = c
+	m.byID[c.id] = both
 	m.byPair[pair{c.local, c.remote}] = c
 	m.remote[c.remote] = append(m.remote[c.remote], c)
 	return nil
@@ -131,7 +169,14 @@ func (m *Manager) forget(c *Channel) {
 	defer c.protect(func() { m.opts.Ended(c) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.byID, c.id)
+	both := m.byID[c.id]
+	if end := both.at(c.opener); *end == c {
+		*end = nil
+		m.byID[c.id] = both
+	}
+	if both == (ends{}) {
+		delete(m.byID, c.id)
+	}
 	rest := slices.DeleteFunc(m.remote[c.remote], func(have *Channel) bool { return have == c })
 	if m.remote[c.remote] = rest; len(rest) == 0 {
 		delete(m.remote, c.remote)
@@ -178,7 +223,7 @@ func (m *Manager) Serve(ctx context.Context, l transport.Listener) error {
 		case err != nil:
 			return err
 		}
-		if !m.start(func() { m.accept(conn, l.Endpoint().Transport) }) {
+		if !m.start(func() { m.accept(conn, l.Endpoint().Transport, false) }) {
 			closeConn(conn)
 			return nil
 		}
@@ -196,12 +241,26 @@ func (m *Manager) start(f func()) bool {
 	return true
 }
 
-// Channel returns the channel with an id, unless it is closed.
+// Channel returns the channel with an id, unless it is closed: the opener's end, if both are in this process.
 func (m *Manager) Channel(id string) (*Channel, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.byID[id]
+	both := m.byID[id]
+	c := cmp.Or(both.opener, both.acceptor)
 	return c, c != nil
+}
+
+// end returns one end of a channel, nil if it is closed or not in this process.
+func (m *Manager) end(id string, opener bool) *Channel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	both := m.byID[id]
+	return *both.at(opener)
+}
+
+// matches reports whether an end with this secret, between these agents, is the other end of c.
+func (c *Channel) matches(secret, local, remote string) bool {
+	return subtle.ConstantTimeCompare([]byte(c.secret), []byte(secret)) == 1 && c.local == remote && c.remote == local
 }
 
 // Between returns the latest channel from a local agent to a remote one,
@@ -213,11 +272,19 @@ func (m *Manager) Between(local, remote string) (*Channel, bool) {
 	return c, c != nil
 }
 
-// Channels returns all channels that are not closed, in order of their ids.
+// Channels returns all channels that are not closed, in order of their ids: both ends of those within this process.
 func (m *Manager) Channels() []*Channel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.SortedFunc(maps.Values(m.byID), func(a, b *Channel) int { return cmp.Compare(a.id, b.id) })
+	all := make([]*Channel, 0, len(m.byID))
+	for _, id := range slices.Sorted(maps.Keys(m.byID)) {
+		for _, c := range []*Channel{m.byID[id].opener, m.byID[id].acceptor} {
+			if c != nil {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // With returns the channels to one remote agent that are not closed.
@@ -230,6 +297,9 @@ func (m *Manager) With(remote string) []*Channel {
 // Forward sends an envelope of a local agent to a remote one over the channel between them, which it opens if there
 // is none. It blocks as [Channel.Ready] and [Channel.Send] do.
 func (m *Manager) Forward(ctx context.Context, to string, e *envelope.Envelope) error {
+	if err := e.Validate(); err != nil {
+		return err
+	}
 	c, known := m.Between(e.Sender, to)
 	if !known {
 		opened, err, _ := m.opening.Do(e.Sender+" "+to, func() (any, error) { // ids have no spaces
@@ -243,7 +313,7 @@ func (m *Manager) Forward(ctx context.Context, to string, e *envelope.Envelope) 
 		}
 		c = opened.(*Channel)
 	}
-	return c.Send(ctx, e)
+	return c.send(ctx, e, m.opts.Routed)
 }
 
 // CloseAll closes all channels.
@@ -341,7 +411,7 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		return nil, &Error{Code: CodeInvalid, Subject: s.ID, Message: "the state's id is not that of its secret"}
 	}
 	c := m.newChannel(s.ID, s.Local, s.Remote, s.Secret)
-	c.opener, c.endpoints, c.transport = true, []agent.Endpoint{s.Endpoint}, s.Endpoint.Transport
+	c.opener, c.own, c.endpoints, c.transport = true, m.opts.Local(s.Remote, s.Endpoint), []agent.Endpoint{s.Endpoint}, s.Endpoint.Transport
 	c.in.handled, c.in.received = s.Handled, s.Handled
 	c.out.acked, c.out.sent = s.Acked, s.Acked
 	for _, e := range s.Unacked {
@@ -356,4 +426,82 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 		c.out.push(e, size)
 	}
 	return m.launch(c)
+}
+
+// guard makes each callback of the options safe to call: its panic is one error event, and an error where it has one.
+func (m *Manager) guard() {
+	o := &m.opts
+	sink, resolve, authorize, introduced, introduce, local, policy := o.Telemetry, o.Resolve, o.Authorize, o.Introduced, o.Introduce, o.Local, o.Policy
+	o.Telemetry = telemetry.SinkFunc(func(e telemetry.Event) {
+		_ = fault.Catch(func() { sink.Emit(e) }) // who reports events cannot report this one
+	})
+	if resolve != nil {
+		o.Resolve = func(ctx context.Context, id string) (at []agent.Endpoint, err error) {
+			err = m.call("Options.Resolve", func() error { at, err = resolve(ctx, id); return err })
+			return at, err
+		}
+	}
+	o.Authorize = func(ctx context.Context, r Request) error {
+		return m.call("Options.Authorize", func() error { return authorize(ctx, r) })
+	}
+	o.Introduced = func(ctx context.Context, r Request) error {
+		return m.call("Options.Introduced", func() error { return introduced(ctx, r) })
+	}
+	o.Introduce = func(id string) (card json.RawMessage) {
+		_ = m.call("Options.Introduce", func() error { card = introduce(id); return nil }) // then no card is sent
+		return card
+	}
+	o.Local = func(id string, at agent.Endpoint) (yes bool) {
+		_ = m.call("Options.Local", func() error { yes = local(id, at); return nil }) // then it is a remote agent
+		return yes
+	}
+	if policy != (open{}) {
+		o.Policy = guarded{m, policy}
+	}
+	if o.Checkpoints != nil {
+		o.Checkpoints = guardedStore{m, o.Checkpoints}
+	}
+}
+
+// errPanicked replaces a panic of a callback: the peer may get its text.
+var errPanicked = errors.New("this end cannot decide about it at the moment")
+
+// call calls a callback of the options.
+func (m *Manager) call(whose string, f func() error) error {
+	err := fault.CatchError(f)
+	p, panicked := errors.AsType[*fault.Panic](err)
+	if !panicked {
+		return err
+	}
+	m.opts.Telemetry.Emit(telemetry.Panicked(whose, p))
+	return errPanicked
+}
+
+// guarded is a policy whose panics are refusals.
+type guarded struct {
+	m *Manager
+	Policy
+}
+
+func (g guarded) PermitChannel(from, to string) error {
+	return g.m.call("Options.Policy", func() error { return g.Policy.PermitChannel(from, to) })
+}
+
+func (g guarded) PermitEnvelope(to string, e *envelope.Envelope) error {
+	return g.m.call("Options.Policy", func() error { return g.Policy.PermitEnvelope(to, e) })
+}
+
+// guardedStore is a store of checkpoints whose panics are errors.
+type guardedStore struct {
+	m     *Manager
+	store Checkpoints
+}
+
+func (g guardedStore) Load(id string) (handled uint64, err error) {
+	err = g.m.call("Options.Checkpoints", func() error { handled, err = g.store.Load(id); return err })
+	return handled, err
+}
+
+func (g guardedStore) Save(id string, handled uint64) error {
+	return g.m.call("Options.Checkpoints", func() error { return g.store.Save(id, handled) })
 }

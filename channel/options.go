@@ -26,6 +26,15 @@ type Options struct {
 	Introduce func(agentID string) json.RawMessage
 	// Introduced is called after Authorize with the card that a peer sent; an error refuses the channel.
 	Introduced func(context.Context, Request) error
+	// Policy decides which agents may have channels and what may go over them; nil permits everything.
+	Policy Policy
+	// Local reports whether the agent with this id at an endpoint is of this process; the endpoint is empty if none is
+	// given. A channel to one needs neither dialer nor endpoint: its two ends are among [Manager.Channels]. Nil: no
+	// agent is.
+	Local func(agentID string, at agent.Endpoint) bool
+	// Routed says that a router counts the envelopes that [Manager.Forward] sends and that the handlers of OnMessage
+	// receive, so that Telemetry gets message-sent and message-received events of the others only.
+	Routed bool
 	// Ended is called, possibly twice, with each channel that has ended or failed to
 	// open, once it is no longer among [Manager.Channels]. It must not block.
 	Ended func(*Channel)
@@ -61,7 +70,24 @@ type Request struct {
 	To     string          // the local agent
 	Card   json.RawMessage // From's card, if it was sent; see agent.Decode
 	Resume bool            // continues a channel that the peer opened before
+	Own    bool            // the peer is this process: see Options.Local
 }
+
+// Policy decides about channels and envelopes, as a router.Router does. It records its refusals.
+type Policy interface {
+	// PermitChannel returns nil if agent from may open a channel to agent to, as far as both are known. It is called
+	// at both ends once they have exchanged cards, also when a channel reconnects, and at the opener's before.
+	PermitChannel(from, to string) error
+	// PermitEnvelope returns nil if an envelope may go to agent to. It is called for each envelope before it is
+	// queued to be sent, and before a handler receives it.
+	PermitEnvelope(to string, e *envelope.Envelope) error
+}
+
+// open is the policy that permits everything.
+type open struct{}
+
+func (open) PermitChannel(string, string) error              { return nil }
+func (open) PermitEnvelope(string, *envelope.Envelope) error { return nil }
 
 // Checkpoints stores, for each channel, the number of the last envelope that was handled. Implementations must be
 // safe for concurrent use. A crash exactly between the handler's return and Save repeats that one envelope; a
@@ -99,6 +125,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Introduce == nil {
 		o.Introduce = func(string) json.RawMessage { return nil }
+	}
+	if o.Policy == nil {
+		o.Policy = open{}
+	}
+	if o.Local == nil {
+		o.Local = func(string, agent.Endpoint) bool { return false }
 	}
 	if o.Ended == nil {
 		o.Ended = func(*Channel) {}

@@ -321,7 +321,7 @@ func (c *Channel) watch(w *watchdog, d time.Duration, progress uint64, check fun
 
 // startDispatch makes sure that a goroutine calls the handlers; c.mu is held.
 func (c *Channel) startDispatch() {
-	if c.in.dispatching || len(c.in.queue) == 0 || len(c.handlers) == 0 || c.m.ctx.Err() != nil {
+	if c.in.dispatching || len(c.in.queue) == 0 || len(c.handlers)+len(c.claims) == 0 || c.m.ctx.Err() != nil {
 		return
 	}
 	c.in.dispatching = true
@@ -331,17 +331,14 @@ func (c *Channel) startDispatch() {
 func (c *Channel) dispatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.in.queue) > 0 && len(c.handlers) > 0 {
-		first, handlers := c.in.queue[0], c.handlers
+	for len(c.in.queue) > 0 && len(c.handlers)+len(c.claims) > 0 {
+		first, handlers, claims := c.in.queue[0], c.handlers, c.claims
 		c.mu.Unlock()
 		if first.bad != nil { // reported here, so that a flood of them is slowed down
 			c.m.opts.Telemetry.Emit(*first.bad)
 		}
-		if e := first.e; e != nil {
-			c.m.opts.Telemetry.Emit(c.event(telemetry.MessageReceived, e))
-			for _, h := range handlers {
-				c.protect(func() { (*h)(c.m.ctx, e) })
-			}
+		if first.e != nil {
+			c.handle(first.e, handlers, claims)
 		}
 		err := c.checkpoint()
 		c.mu.Lock()
@@ -366,9 +363,30 @@ func (c *Channel) dispatch() {
 	c.changed.Send()
 }
 
+// handle passes a received envelope to the handler that claims it, or to all others, if the policy permits it.
+func (c *Channel) handle(e *envelope.Envelope, handlers []*Handler, claims []*claim) {
+	if c.m.opts.Policy.PermitEnvelope(c.local, e) != nil {
+		return // the policy has recorded it
+	}
+	claimed := false
+	for _, x := range claims {
+		c.protect(func() { claimed = x.wants(e) })
+		if claimed {
+			handlers = []*Handler{&x.handle}
+			break
+		}
+	}
+	if claimed || !c.m.opts.Routed {
+		c.m.opts.Telemetry.Emit(c.event(telemetry.MessageReceived, e))
+	}
+	for _, h := range handlers {
+		c.protect(func() { (*h)(c.m.ctx, e) })
+	}
+}
+
 // checkpoint stores that the first envelope of the queue was handled.
 func (c *Channel) checkpoint() error {
-	if c.m.opts.Checkpoints == nil {
+	if c.m.opts.Checkpoints == nil || c.opener && c.m.end(c.id, false) != nil { // the other end's, with the same id
 		return nil
 	}
 	// Only this goroutine raises handled.

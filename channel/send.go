@@ -170,9 +170,17 @@ func (c *Channel) flush() {
 		}
 		conn := c.conn
 		c.mu.Unlock()
-		err := c.sendOn(conn, b.frames)
+		refused := c.refused(b.frames)
+		var err error
+		if len(refused) == 0 {
+			err = c.sendOn(conn, b.frames)
+		}
 		c.mu.Lock()
 		switch {
+		case len(refused) > 0:
+			c.drop(refused)
+			c.refill()
+			c.out.probe, c.out.probed = c.out.probed, false
 		case c.conn != conn:
 			failed = 0 // the next connection begins after what the peer has received
 		case err == nil:
@@ -186,6 +194,45 @@ func (c *Channel) flush() {
 	c.out.flushing = false
 }
 
+// refill makes the next batch contain what a batch that was not sent contained besides envelopes; c.mu is held.
+func (c *Channel) refill() {
+	c.out.ackDue = true
+	for i := range c.out.rejected {
+		c.out.rejected[i].sentOn = nil
+	}
+}
+
+// refused returns the frames of a batch that the policy does not permit: it may have changed since they were queued.
+func (c *Channel) refused(frames []transport.Frame) map[uint64]error {
+	var refused map[uint64]error
+	for i := range frames {
+		f := &frames[i]
+		if f.Envelope == nil {
+			continue
+		}
+		if err := c.m.opts.Policy.PermitEnvelope(c.remote, f.Envelope); err != nil {
+			if refused == nil {
+				refused = make(map[uint64]error)
+			}
+			refused[f.Seq] = err
+		}
+	}
+	return refused
+}
+
+// drop fails envelopes by number; c.mu is held.
+func (c *Channel) drop(refused map[uint64]error) {
+	for seq, why := range refused {
+		if seq <= c.out.acked || seq > c.out.acked+uint64(len(c.out.queue)) {
+			continue // closed meanwhile
+		}
+		if o := &c.out.queue[seq-c.out.acked-1]; o.e != nil {
+			c.fail(o.e, c.forbidden(o.e, why))
+			o.e = nil // its number stays in use
+		}
+	}
+}
+
 func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
@@ -196,10 +243,7 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 // connection. It returns the attempts that now count. c.mu is held, and released while it waits.
 func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
 	code := transport.CodeOf(err)
-	c.out.ackDue = true // it may have been in the batch
-	for i := range c.out.rejected {
-		c.out.rejected[i].sentOn = nil // likewise
-	}
+	c.refill()
 	if code == transport.CodeTooLarge && b.data > 1 {
 		return n // next one by one, to find the large one
 	}

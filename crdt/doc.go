@@ -36,6 +36,9 @@ type Options struct {
 	Client uint64
 	// Limits bound what [Doc.Admit] accepts and how many structs are parked; nil means LiveLimits.
 	Limits *Limits
+	// Panicked is called with the panic of an observer, so that it ends neither the transaction nor the calls of
+	// other observers. Nil: the panic continues, in the goroutine of Transact or Apply.
+	Panicked func(p any)
 }
 
 // Doc is one replica of a document.
@@ -60,6 +63,7 @@ type Doc struct {
 	undo      []*UndoManager
 	successor *Succession // receives the open transaction's changes
 	notifying bool
+	panicked  func(any) // Options.Panicked
 
 	slab []item
 	work []*client
@@ -67,7 +71,7 @@ type Doc struct {
 
 // New returns an empty document.
 func New(o Options) *Doc {
-	d := &Doc{id: o.Client, limits: LiveLimits(), clients: make(map[uint64]*client), roots: make(map[string]*node)}
+	d := &Doc{id: o.Client, panicked: o.Panicked, limits: LiveLimits(), clients: make(map[uint64]*client), roots: make(map[string]*node)}
 	if o.Limits != nil {
 		d.limits = *o.Limits
 	}

@@ -3,6 +3,8 @@ package crdt
 import (
 	"cmp"
 	"slices"
+
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Change is what one transaction changed.
@@ -91,21 +93,32 @@ func (d *Doc) notify(types []TypeChange, update []byte, local bool, origin any) 
 	d.notifying = true
 	defer func() { d.notifying = false }()
 	for _, f := range d.observers.updates {
-		(*f)(update, origin, local)
+		d.call(func() { (*f)(update, origin, local) })
 	}
 	change := Change{Update: update, Origin: origin, Local: local, Types: types}
 	for _, o := range d.observers.changes {
 		if o.on == nil {
-			o.f(change)
+			d.call(func() { o.f(change) })
 			continue
 		}
 		for _, t := range types {
 			if t.node == o.on {
 				one := change
 				one.Types = []TypeChange{t}
-				o.f(one)
+				d.call(func() { o.f(one) })
 			}
 		}
+	}
+}
+
+// call calls an observer.
+func (d *Doc) call(f func()) {
+	if d.panicked == nil {
+		f()
+		return
+	}
+	if p := fault.Catch(f); p != nil {
+		d.panicked(p)
 	}
 }
 

@@ -157,6 +157,9 @@ func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
 // Reply makes an envelope to e's sender, in e's thread. from is the agent that
 // replies, since e's recipient may be a capability or everybody.
 func (e *Envelope) Reply(from string, t Type, payload any) (*Envelope, error) {
+	if e == nil {
+		return nil, invalid("", "there is no envelope to reply to: it is nil")
+	}
 	return build(clock.UnixMilli(), from, e.Sender, t, payload, e.Thread(), nil)
 }
 
@@ -206,6 +209,9 @@ func newID(now int64) string {
 // Validate returns nil for a valid envelope, without allocating, and otherwise an
 // [*Error] with [CodeInvalidEnvelope] that names every missing or wrong field.
 func (e *Envelope) Validate() error {
+	if e == nil {
+		return invalid("", "there is no envelope: it is nil")
+	}
 	if e.valid() {
 		return nil
 	}

@@ -48,6 +48,9 @@ func (f *Factory) NewForCapability(capabilityID string, t Type, payload any) (*E
 
 // Reply makes an answer to e, in e's thread and trace.
 func (f *Factory) Reply(e *Envelope, t Type, payload any) (*Envelope, error) {
+	if e == nil {
+		return nil, invalid("", "there is no envelope to reply to: it is nil")
+	}
 	m := f.plain
 	if e.Metadata != nil && e.Metadata.TraceParent != "" {
 		traced := *m

@@ -22,6 +22,8 @@ const (
 	CodeFull     Code = "TOO_MANY_PROPOSALS" // Options.MaxPending is reached
 	CodeSend     Code = "PROPOSAL_NOT_SENT"  // wraps the router's error
 	CodeClosed   Code = "NEGOTIATOR_CLOSED"
+
+	CodeInvalidSetup Code = "INVALID_NEGOTIATOR" // no router, or no handler
 )
 
 // Error is what the package returns. Its fields are Code, Subject (the proposal, empty if there is none yet),

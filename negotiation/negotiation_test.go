@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/negotiation"
@@ -685,4 +687,54 @@ func FuzzPayloads(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The panic of a handler is one error event, also in a timer's goroutine, and other handlers are called.
+func TestPanicsOfHandlersAreEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, err := parley.New(parley.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close(context.Background())
+		negotiators := make(map[string]*negotiation.Negotiator)
+		for _, id := range []string{"venus", "mars"} {
+			a, err := n.Join(agent.Card{ID: id, Name: id, Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{}}, func(context.Context, *envelope.Envelope) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if negotiators[id], err = a.Negotiator(negotiation.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			defer negotiators[id].Close()
+		}
+		var called atomic.Int64
+		wild := func(context.Context, negotiation.Proposal) { panic("wild") }
+		negotiators["mars"].OnProposal(wild)
+		negotiators["mars"].OnProposal(func(context.Context, negotiation.Proposal) { called.Add(1) })
+		negotiators["venus"].OnSettled(wild)
+		negotiators["venus"].OnSettled(func(context.Context, negotiation.Proposal) { called.Add(1) })
+		negotiators["venus"].OnSettled(nil)()
+		negotiators["venus"].OnProposal(nil)()
+		p, err := negotiators["venus"].Propose(t.Context(), "mars", negotiation.Terms{TaskDescription: "x", EstimatedComplexity: negotiation.Simple, Deadline: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err = negotiators["venus"].Wait(t.Context(), p.ID); err != nil || p.Status != negotiation.TimedOut {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		synctest.Wait()
+		codes := make(map[string]int)
+		for _, e := range n.Telemetry().Recent(0) {
+			if e.Type == telemetry.ErrorEvent {
+				codes[e.Code]++
+			}
+		}
+		if called.Load() != 2 || codes[telemetry.CodePanic] != 2 || codes[string(negotiation.CodeInvalidSetup)] != 2 {
+			t.Errorf("%d calls, error events %v", called.Load(), codes)
+		}
+	})
+	if _, err := negotiation.New(nil, "mars", negotiation.Options{}); negotiation.CodeOf(err) != negotiation.CodeInvalidSetup {
+		t.Errorf("a negotiator without a router: %v", err)
+	}
 }

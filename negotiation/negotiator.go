@@ -26,6 +26,7 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/telemetry"
@@ -86,9 +87,14 @@ func (o Options) withDefaults() Options {
 // The context ends when the router or the Negotiator closes.
 type Handler func(ctx context.Context, p Proposal)
 
-func call(ctx context.Context, all *handlers.List[Handler], p Proposal) {
+// call calls handlers with a proposal. The panic of one is an error event.
+func (n *Negotiator) call(ctx context.Context, all *handlers.List[Handler], p Proposal) {
 	for _, h := range all.All() {
-		(*h)(ctx, p)
+		if crash := fault.Catch(func() { (*h)(ctx, p) }); crash != nil {
+			event := telemetry.Panicked("a handler of proposals", crash)
+			event.Sender, event.Recipient, event.Target = p.Proposer, p.Recipient, n.id
+			n.r.Telemetry().Emit(event)
+		}
 	}
 }
 
@@ -114,6 +120,9 @@ type Negotiator struct {
 
 // New returns the negotiator of a registered agent. The agent's other handlers receive the same envelopes.
 func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
+	if r == nil {
+		return nil, errorf(CodeInvalidSetup, "", "a negotiator of %q needs a router, and it is nil", agentID)
+	}
 	if _, known := r.Registry().Identity(agentID); !known {
 		return nil, errorf(CodeSend, "", "agent %q is not registered", agentID)
 	}
@@ -217,7 +226,7 @@ func (n *Negotiator) expire(id string) {
 		Type: telemetry.ErrorEvent, Sender: p.Proposer, Recipient: p.Recipient, Code: string(CodeTimeout),
 		Detail: "proposal " + p.ID + " had no answer in time",
 	})
-	call(n.ctx, &n.settled, p)
+	n.call(n.ctx, &n.settled, p)
 }
 
 // settle stores the outcome of a pending proposal. n.mu is held.
@@ -310,7 +319,7 @@ func (n *Negotiator) endAnswer(p Proposal, t envelope.Type, a Answer, failed err
 	}
 	n.mu.Unlock()
 	if refused {
-		call(n.ctx, &n.settled, p)
+		n.call(n.ctx, &n.settled, p)
 	}
 }
 
@@ -390,11 +399,21 @@ func (n *Negotiator) Thread(correlationID string) []*envelope.Envelope {
 
 // OnProposal calls h with each proposal to the agent, one after the other, until it is stopped. While h runs, the
 // agent receives nothing else. h may answer the proposal, or leave that for later.
-func (n *Negotiator) OnProposal(h Handler) (stop func()) { return n.proposed.Add(h) }
+// A nil handler is an error event, and nothing is added.
+func (n *Negotiator) OnProposal(h Handler) (stop func()) { return n.add(&n.proposed, h) }
 
 // OnSettled calls h with each proposal that the other side or a timeout settles, until it is stopped: the agent's
 // own that are answered or time out, and those to the agent that it did not answer, or accepted too late.
-func (n *Negotiator) OnSettled(h Handler) (stop func()) { return n.settled.Add(h) }
+// A nil handler is an error event, and nothing is added.
+func (n *Negotiator) OnSettled(h Handler) (stop func()) { return n.add(&n.settled, h) }
+
+func (n *Negotiator) add(to *handlers.List[Handler], h Handler) (stop func()) {
+	if h == nil {
+		n.r.Telemetry().Emit(telemetry.Event{Type: telemetry.ErrorEvent, Target: n.id, Code: string(CodeInvalidSetup), Detail: "a handler of proposals is nil"})
+		return func() {}
+	}
+	return to.Add(h)
+}
 
 // Close ends receiving and all timers, and wakes the waiters. It waits for handlers that
 // a timer has called; do not call it from one. It is safe to call more than once.

@@ -47,7 +47,7 @@ func (n *Negotiator) receiveProposal(ctx context.Context, e *envelope.Envelope) 
 	switch err := n.open(p, offer.deadline()); {
 	case err == nil:
 		n.o.Threads.Add(e)
-		call(ctx, &n.proposed, p)
+		n.call(ctx, &n.proposed, p)
 	case codeOf(err) == CodeFull:
 		n.rejectUnseen(ctx, e, p.ID, Overloaded, err)
 	default:
@@ -74,7 +74,7 @@ func (n *Negotiator) receiveAnswer(ctx context.Context, e *envelope.Envelope) {
 	}
 	p, err := n.applyAnswer(e, a)
 	if err == nil {
-		call(ctx, &n.settled, p)
+		n.call(ctx, &n.settled, p)
 		return
 	}
 	n.report(e, err)
@@ -143,7 +143,7 @@ func (n *Negotiator) receiveRefusal(ctx context.Context, e *envelope.Envelope) {
 	x.p = x.p.timedOut()
 	p := x.p
 	n.mu.Unlock()
-	call(ctx, &n.settled, p)
+	n.call(ctx, &n.settled, p)
 }
 
 // report emits an event about a bad envelope.

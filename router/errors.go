@@ -21,6 +21,7 @@ const (
 	CodeMailboxFull        Code = "MAILBOX_FULL"         // the receiver is slow; try again later
 	CodeDeliveryFailed     Code = "DELIVERY_FAILED"      // the remote agent could not be reached
 	CodeClosed             Code = "ROUTER_CLOSED"
+	CodeInvalid            Code = "INVALID_ARGUMENT" // no registry, no handler
 
 	// Refusals by policy: each gives a security event.
 	CodeSenderUnknown      Code = "SENDER_UNKNOWN"    // no card, or not the sender's channel
@@ -58,8 +59,10 @@ type Result struct {
 	LatencyMs     float64 `json:"latencyMs"`       // of the decision and the delivery, in milliseconds
 	Error         string  `json:"error,omitempty"` // the text of the error that is returned with it
 
-	Recipients int       `json:"recipients,omitempty"` // agents that a broadcast was delivered to
-	Skipped    []Skipped `json:"skipped,omitempty"`    // agents that it was not delivered to
+	Recipients int `json:"recipients,omitempty"` // agents that a broadcast was delivered to
+	// Skipped are the agents that a broadcast was not delivered to. A sender in a sandbox learns only of those that it
+	// may address and discover.
+	Skipped []Skipped `json:"skipped,omitempty"`
 }
 
 // Skipped is an agent to which a broadcast was not delivered.
@@ -71,6 +74,19 @@ type Skipped struct {
 
 func notFound(id string) *Error {
 	return errorf(CodeAgentNotFound, id, "no local or remote agent %q is known", id)
+}
+
+// sandboxViolation is the same for an agent outside and for one that does not exist.
+func sandboxViolation(from agent.Identity, to string) *Error {
+	return errorf(CodeSandboxViolation, to, "%q may not address %q, which is neither in its sandbox %q nor on the list of that sandbox", from.ID, to, from.SandboxID)
+}
+
+func noHandler(agentID string) *Error {
+	return errorf(CodeInvalid, agentID, "%q needs a handler for its envelopes, and it is nil", agentID)
+}
+
+func noEnvelope() *Error {
+	return errorf(CodeInvalidEnvelope, "", "there is no envelope: it is nil")
 }
 
 func senderUnknown(id string) *Error {

@@ -167,4 +167,11 @@ func (m *mailbox) close() {
 type receiver struct {
 	*mailbox
 	handlers handlers.List[Handler]
+	claims   handlers.List[*claim]
+}
+
+// claim is a handler to which alone go the envelopes that it wants.
+type claim struct {
+	wants  func(*envelope.Envelope) bool
+	handle Handler
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/clock"
+	"github.com/parleyhub/parley/telemetry"
 )
 
 // TierRule lists the tiers that agents of one tier may address.
@@ -97,7 +99,8 @@ func set(list []string) map[string]bool {
 	return m
 }
 
-// admits reports whether from may address and discover to.
+// admits reports whether from may address and discover to. For an identity with nothing but an id, whose card is not
+// known, it reports whether from may know of such an agent.
 func (s *sandbox) admits(from, to agent.Identity) bool {
 	return !s.enforced || from.SandboxID == "" || from.SandboxID == to.SandboxID ||
 		s.all[to.ID] || s.allowed[from.SandboxID][to.ID]
@@ -116,11 +119,11 @@ type policy struct {
 
 // checkAddress returns nil if the sender may address this agent.
 func (p *policy) checkAddress(to agent.Identity) *Error {
+	if !p.sandbox.admits(p.from, to) { // first: the tier of an agent outside is nobody's business in the sandbox
+		return sandboxViolation(p.from, to.ID)
+	}
 	if !p.tiers.allowed[p.from.Tier.Level()][to.Tier.Level()] {
 		return tierViolation(p.from, to)
-	}
-	if !p.sandbox.admits(p.from, to) {
-		return errorf(CodeSandboxViolation, to.ID, "%q in sandbox %q may not address %q outside of it", p.from.ID, p.from.SandboxID, to.ID)
 	}
 	return nil
 }
@@ -197,7 +200,8 @@ func (r *Router) SetTierConfig(c TierConfig) error {
 // SetSandboxConfig replaces the sandbox rules.
 func (r *Router) SetSandboxConfig(c SandboxConfig) { r.sandbox.Store(compileSandbox(c)) }
 
-// Permit is [Router.MayAddress] for the ids of two registered agents.
+// Permit is [Router.MayAddress] for the ids of two registered agents. For an agent in a sandbox, an unknown agent and
+// one outside are the same: CodeSandboxViolation.
 func (r *Router) Permit(from, to string) error {
 	sender, known := r.reg.Identity(from)
 	if !known {
@@ -205,7 +209,64 @@ func (r *Router) Permit(from, to string) error {
 	}
 	target, known := r.reg.Identity(to)
 	if !known {
-		return notFound(to)
+		return r.unknown(sender, to)
 	}
 	return r.MayAddress(sender, target)
+}
+
+// unknown returns the error for an agent without a card.
+func (r *Router) unknown(from agent.Identity, to string) *Error {
+	if !r.sandbox.Load().admits(from, agent.Identity{ID: to}) {
+		return sandboxViolation(from, to)
+	}
+	return notFound(to)
+}
+
+// PermitChannel returns nil if the rules permit agent from to open a channel to agent to, as far as their cards are
+// known: before the ends of a channel have exchanged them, the envelopes decide. A refusal is recorded as
+// [Router.Send] does. A channel.Manager asks it at both ends.
+func (r *Router) PermitChannel(from, to string) error {
+	sender, known := r.reg.Identity(from)
+	if !known {
+		return nil
+	}
+	target, known := r.reg.Identity(to)
+	if !known {
+		return nil
+	}
+	p := policy{tiers: r.tiers.Load(), sandbox: r.sandbox.Load(), from: sender}
+	err := p.checkAddress(target)
+	if err == nil {
+		return nil
+	}
+	d := delivery{r: r, e: &envelope.Envelope{Sender: from, Recipient: to}, policy: p}
+	d.refuse(target, err)
+	return err
+}
+
+// PermitEnvelope returns nil if the rules of [Router.Send] permit an envelope that goes over a channel to agent to,
+// or has come over one, without the router. It records a refusal as Send does. A channel.Manager asks it for every
+// envelope.
+func (r *Router) PermitEnvelope(to string, e *envelope.Envelope) error {
+	d := delivery{r: r, e: e, began: clock.Nano(), result: Result{Path: telemetry.PathRemote, TargetAgentID: to}}
+	err := d.permit(to)
+	if err == nil {
+		return nil
+	}
+	_, refusal := d.finish(err)
+	return refusal
+}
+
+// permit checks an envelope for one agent.
+func (d *delivery) permit(to string) *Error {
+	if err := d.identify(); err != nil {
+		return err
+	}
+	target, known := d.r.reg.Identity(to)
+	if !known {
+		d.target = agent.Identity{ID: to}
+		return d.r.unknown(d.policy.from, to)
+	}
+	d.target = target
+	return d.policy.check(target)
 }

@@ -16,8 +16,11 @@ type Port struct {
 	stop func()
 }
 
-// Attach returns a port for a registered agent; h handles its envelopes.
+// Attach returns a port for a registered agent; h handles its envelopes. Errors are [*Error]s.
 func (r *Router) Attach(agentID string, h Handler) (*Port, error) {
+	if h == nil {
+		return nil, noHandler(agentID)
+	}
 	if _, known := r.reg.Identity(agentID); !known {
 		return nil, notFound(agentID)
 	}
@@ -41,11 +44,17 @@ func (p *Port) SendToCapability(ctx context.Context, capabilityID string, t enve
 
 // Reply answers an envelope, in its thread.
 func (p *Port) Reply(ctx context.Context, e *envelope.Envelope, t envelope.Type, payload any) (Result, error) {
+	if e == nil {
+		return p.r.nothing()
+	}
 	return p.send(ctx, func(f *envelope.Factory) (*envelope.Envelope, error) { return f.Reply(e, t, payload) })
 }
 
 // SendEnvelope routes an envelope whose sender is the port's agent.
 func (p *Port) SendEnvelope(ctx context.Context, e *envelope.Envelope) (Result, error) {
+	if e == nil {
+		return p.r.nothing()
+	}
 	if e.Sender != p.id {
 		err := errorf(CodeSenderUnknown, e.Sender, "%q may not send as %q", p.id, e.Sender)
 		d := delivery{r: p.r, e: e, result: Result{TargetAgentID: e.Recipient}}

@@ -291,12 +291,17 @@ func (f forwarderFunc) Forward(ctx context.Context, to string, e *envelope.Envel
 	return f(ctx, to, e)
 }
 
-// sandboxes draws cards in a few sandboxes and a configuration.
+// sandboxes draws cards of all tiers in a few sandboxes, some of which share capabilities, and a configuration.
 func sandboxes(t *rapid.T) ([]agent.Card, router.SandboxConfig) {
-	cards := envelopetest.Cards(2, 6).Draw(t, "cards")
+	cards := envelopetest.Cards(2, 12).Draw(t, "cards")
+	shared := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"review", "test", "build", "deploy"}), 0, 4, rapid.ID)
 	for i := range cards {
 		cards[i].SandboxID = rapid.SampledFrom([]string{"", "box-a", "box-b"}).Draw(t, "sandbox")
-		cards[i].Tier = agent.L0
+		for _, id := range shared.Draw(t, "shared capabilities") {
+			if !cards[i].Has(id) {
+				cards[i].Capabilities = append(cards[i].Capabilities, agent.Capability{ID: id})
+			}
+		}
 	}
 	ids := rapid.Custom(func(t *rapid.T) []string {
 		var list []string
@@ -328,7 +333,7 @@ func mayReach(c router.SandboxConfig, from, to agent.Card) bool {
 func TestProperty29SandboxRouting(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards, config := sandboxes(t)
-		w := newWorld(t, router.Options{Sandbox: &config}, cards)
+		w := newWorld(t, router.Options{Tiers: openRules(), Sandbox: &config}, cards)
 		from, to := rapid.SampledFrom(cards).Draw(t, "from"), rapid.SampledFrom(cards).Draw(t, "to")
 		e := draw(t, from, to.ID)
 		res, err := w.r.Send(context.Background(), e)
@@ -355,8 +360,17 @@ func TestProperty29SandboxRouting(t *testing.T) {
 				t.Fatalf("broadcast from %q reached %s in %q: %v (%+v, %v)", from.SandboxID, c.ID, c.SandboxID, in, res, err)
 			}
 		}
-		if got, want := len(w.events(telemetry.Security)), len(security)+len(res.Skipped); got != want {
+		outside := 0
+		for _, c := range cards {
+			if c.ID != from.ID && !mayReach(config, from, c) {
+				outside++
+			}
+		}
+		if got, want := len(w.events(telemetry.Security)), len(security)+outside; got != want {
 			t.Fatalf("%d security events, want %d", got, want)
+		}
+		if len(res.Skipped) != 0 { // the sender must not know of them (Req 10.4)
+			t.Fatalf("the sender learns of %v", res.Skipped)
 		}
 	})
 }
@@ -373,10 +387,11 @@ func TestProperty30SandboxDiscovery(t *testing.T) {
 			t.Fatal(err)
 		}
 		visible := func(c agent.Card) bool { return c.ID == viewer.ID || mayReach(config, viewer, c) }
-		var want []string
+		want := make(map[string][]string)
 		for _, c := range cards {
 			if visible(c) {
-				want = append(want, c.ID)
+				want["all"] = append(want["all"], c.ID)
+				want[c.Tier.String()] = append(want[c.Tier.String()], c.ID)
 			}
 			if _, err := view.Get(c.ID); (err == nil) != visible(c) {
 				t.Fatalf("Get(%s) in %q: %v", c.ID, c.SandboxID, err)
@@ -389,13 +404,36 @@ func TestProperty30SandboxDiscovery(t *testing.T) {
 				}
 			}
 		}
-		for name, got := range map[string][]agent.Card{"All": view.All(), "FindByTier": view.FindByTier(agent.L0)} {
+		shown := map[string][]agent.Card{"all": view.All()}
+		for _, tier := range agent.Tiers() {
+			shown[tier.String()] = view.FindByTier(tier)
+		}
+		for name, got := range shown {
 			var ids []string
 			for _, c := range got {
 				ids = append(ids, c.ID)
 			}
-			if !slices.Equal(ids, want) {
-				t.Fatalf("%s shows %v, want %v", name, ids, want)
+			if !slices.Equal(ids, want[name]) {
+				t.Fatalf("%s: the view shows %v, want %v", name, ids, want[name])
+			}
+		}
+		// Nor does sending show what the view does not: by capability or to all (Req 10.4).
+		for _, id := range []string{"review", "test", "build", "deploy"} {
+			e := draw(t, viewer, id)
+			e.Metadata = &envelope.Metadata{Tier: viewer.Tier, SandboxID: viewer.SandboxID, RoutingHint: envelope.ByCapability}
+			res, err := w.r.Send(context.Background(), e)
+			able := slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.Has(id) })
+			if (router.CodeOf(err) == router.CodeCapabilityNotFound) == able {
+				t.Fatalf("%s: %v, though a visible agent has it: %v", id, err, able)
+			}
+			if err == nil && !slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.ID == res.TargetAgentID }) {
+				t.Fatalf("%s reached %s", id, res.TargetAgentID)
+			}
+		}
+		res, _ := w.r.Send(context.Background(), draw(t, viewer, envelope.Broadcast))
+		for _, s := range res.Skipped {
+			if !slices.Contains(want["all"], s.AgentID) {
+				t.Fatalf("a broadcast shows %s: %+v", s.AgentID, s)
 			}
 		}
 	})

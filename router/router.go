@@ -15,6 +15,9 @@
 // only if nobody else is left. A broadcast goes to every permitted agent but the sender; [Result.Skipped] lists the
 // others, each with the reason.
 //
+// A sender in a sandbox cannot tell the agents that it may not address because of the sandbox from unknown ones: no
+// result, error or text shows them. The security event names them.
+//
 // # Delivery
 //
 // Each receiver has a bounded mailbox, and a goroutine that a receiver blocks is replaced, so that a slow or
@@ -35,7 +38,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +47,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/clock"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -99,8 +103,11 @@ type Router struct {
 
 var errClosed = &Error{Code: CodeClosed, Message: "the router is closed"}
 
-// New returns a router for the agents of a registry. It fails only for invalid tier rules.
+// New returns a router for the agents of a registry. It fails only for invalid tier rules, and without a registry.
 func New(reg *registry.Registry, o Options) (*Router, error) {
+	if reg == nil {
+		return nil, errorf(CodeInvalid, "", "a router needs a registry, and it is nil")
+	}
 	defaults.Set(&o.Mailbox, 1024)
 	defaults.Set(&o.MaxEnvelope, envelope.DefaultMaxSize)
 	defaults.Set(&o.ForwardTimeout, 30*time.Second)
@@ -126,8 +133,32 @@ func (r *Router) Registry() *registry.Registry { return r.reg }
 func (r *Router) Telemetry() *telemetry.Recorder { return r.opts.Telemetry }
 
 // OnReceive adds a handler for an agent's envelopes and returns the function that removes it. With several handlers
-// each gets every envelope. The agent's card may be registered before or after.
+// each gets every envelope that none claims. The agent's card may be registered before or after. A nil handler is an
+// error event with CodeInvalid, and nothing is added.
 func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
+	if h == nil {
+		return r.invalid(noHandler(agentID))
+	}
+	return r.addHandler(agentID, func(rec *receiver) (remove func()) { return rec.handlers.Add(h) })
+}
+
+// Claim is OnReceive for a handler to which alone go the envelopes that it wants, such as those for a replica of a
+// document. Of several claims the oldest gets the envelope. wants is called for each envelope; it must be quick and
+// must not call the router.
+func (r *Router) Claim(agentID string, wants func(*envelope.Envelope) bool, h Handler) (stop func()) {
+	if h == nil || wants == nil {
+		return r.invalid(noHandler(agentID))
+	}
+	return r.addHandler(agentID, func(rec *receiver) (remove func()) { return rec.claims.Add(&claim{wants, h}) })
+}
+
+// invalid reports a wrong argument of a function that returns no error, and returns a function that does nothing.
+func (r *Router) invalid(err *Error) func() {
+	r.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, Target: err.Subject, Code: string(err.Code), Detail: err.Message})
+	return func() {}
+}
+
+func (r *Router) addHandler(agentID string, add func(*receiver) (remove func())) (stop func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.receivers[agentID]
@@ -136,12 +167,12 @@ func (r *Router) OnReceive(agentID string, h Handler) (stop func()) {
 		rec.mailbox = &mailbox{size: r.opts.Mailbox, pool: &r.pool, handle: func(it item) { r.receive(agentID, rec, it.e) }}
 		r.receivers[agentID] = rec
 	}
-	remove := rec.handlers.Add(h)
+	remove := add(rec)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		remove()
-		if len(rec.handlers.All()) == 0 && r.receivers[agentID] == rec {
+		if len(rec.handlers.All())+len(rec.claims.All()) == 0 && r.receivers[agentID] == rec {
 			delete(r.receivers, agentID)
 			rec.close()
 		}
@@ -153,36 +184,66 @@ func (r *Router) receive(agentID string, rec *receiver, e *envelope.Envelope) {
 	if r.ctx.Err() != nil {
 		return
 	}
-	ctx := r.ctx
-	end := func(error) {}
+	ctx, end := r.ctx, func(error) {}
 	if r.opts.Tracer != nil {
-		ctx, end = r.opts.Tracer.Receive(ctx, agentID, e)
+		_ = r.trace(e, func() { ctx, end = r.opts.Tracer.Receive(ctx, agentID, e) }) // without its span
 	}
 	event := telemetry.Of(telemetry.MessageReceived, e)
 	event.Target = agentID
 	r.opts.Telemetry.Emit(event)
 	var failed error
-	for _, h := range rec.handlers.All() {
+	for _, h := range r.handlersFor(agentID, rec, e) {
 		if err := r.call(ctx, *h, agentID, e); err != nil {
 			failed = err
 		}
 	}
-	end(failed)
+	_ = r.trace(e, func() { end(failed) })
+}
+
+// trace calls the tracer; its panic is an event only.
+func (r *Router) trace(e *envelope.Envelope, f func()) error {
+	return r.protect("the tracer", e.Recipient, e, func() error { f(); return nil })
+}
+
+// handlersFor returns the handlers that get an envelope: the one that claims it, or all that claim nothing.
+func (r *Router) handlersFor(agentID string, rec *receiver, e *envelope.Envelope) []*Handler {
+	for _, c := range rec.claims.All() {
+		wanted := false
+		_ = r.protect(fmt.Sprintf("the receiver of %q", agentID), agentID, e, func() error { wanted = (*c).wants(e); return nil })
+		if wanted {
+			return []*Handler{&(*c).handle}
+		}
+	}
+	return rec.handlers.All()
+}
+
+// Claims reports whether a handler of [Router.Claim] gets an agent's envelope.
+func (r *Router) Claims(agentID string, e *envelope.Envelope) bool {
+	r.mu.RLock()
+	rec := r.receivers[agentID]
+	r.mu.RUnlock()
+	return rec != nil && slices.ContainsFunc(rec.claims.All(), func(c **claim) bool { return (*c).wants(e) })
 }
 
 // call calls one handler and returns its panic as an error.
-func (r *Router) call(ctx context.Context, h Handler, agentID string, e *envelope.Envelope) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the receiver of %q panicked: %v", agentID, p)
-			event := telemetry.Of(telemetry.ErrorEvent, e)
-			event.Target, event.Code = agentID, "PANIC"
-			event.Detail = fmt.Sprintf("%v\n%s", err, debug.Stack())
-			r.opts.Telemetry.Emit(event)
-		}
-	}()
-	h(ctx, e)
-	return nil
+func (r *Router) call(ctx context.Context, h Handler, agentID string, e *envelope.Envelope) error {
+	return r.protect(fmt.Sprintf("the receiver of %q", agentID), agentID, e, func() error {
+		h(ctx, e)
+		return nil
+	})
+}
+
+// protect calls a function of the application for an envelope. Its panic is an error event and the error.
+func (r *Router) protect(whose, agentID string, e *envelope.Envelope, f func() error) error {
+	err := fault.CatchError(f)
+	p, panicked := errors.AsType[*fault.Panic](err)
+	if !panicked {
+		return err
+	}
+	event, about := telemetry.Of(telemetry.ErrorEvent, e), telemetry.Panicked(whose, p)
+	event.Target, event.Code, event.Detail = agentID, about.Code, about.Detail
+	r.opts.Telemetry.Emit(event)
+	return fmt.Errorf("%s panicked: %v", whose, p.Value)
 }
 
 // Send routes an envelope. It does not wait for receivers: a full mailbox is CodeMailboxFull. It blocks only to look
@@ -214,18 +275,29 @@ type delivery struct {
 }
 
 func (r *Router) send(ctx context.Context, e *envelope.Envelope, wait bool) (Result, error) {
+	if e == nil {
+		return r.nothing()
+	}
 	d := delivery{r: r, ctx: ctx, e: e, wait: wait, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: e.Recipient}}
 	if err := d.open(); err != nil {
 		return d.finish(err)
 	}
 	if r.opts.Tracer != nil {
-		traced, end := r.opts.Tracer.Send(ctx, d.policy.from, e)
+		traced, end := e, func(error) {}
+		_ = r.trace(e, func() { traced, end = r.opts.Tracer.Send(ctx, d.policy.from, e) }) // without its span
 		d.e, d.policy.e = traced, traced
 		result, err := d.finish(d.route())
-		end(err)
+		_ = r.trace(e, func() { end(err) })
 		return result, err
 	}
 	return d.finish(d.route())
+}
+
+// nothing is the routing of a nil envelope.
+func (r *Router) nothing() (Result, error) {
+	err := noEnvelope()
+	r.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.RoutingDecision, RoutingPath: telemetry.PathLocal, Success: telemetry.Failure, Code: string(err.Code), Detail: err.Message})
+	return Result{Path: telemetry.PathLocal, Error: err.Message}, err
 }
 
 // open checks what does not depend on the recipient.
@@ -239,6 +311,11 @@ func (d *delivery) open() *Error {
 	if size := d.e.Size(); size > d.r.opts.MaxEnvelope {
 		return errorf(CodeInvalidEnvelope, "", "the envelope has about %d bytes; at most %d are allowed", size, d.r.opts.MaxEnvelope)
 	}
+	return d.identify()
+}
+
+// identify finds the sender's card, whose rules apply.
+func (d *delivery) identify() *Error {
 	from, known := d.r.reg.Identity(d.e.Sender)
 	if !known {
 		return senderUnknown(d.e.Sender)
@@ -260,11 +337,15 @@ func (d *delivery) route() *Error {
 // toAgent delivers to the agent that the envelope names.
 func (d *delivery) toAgent() *Error {
 	to, known := d.r.reg.Identity(d.e.Recipient)
-	if !known {
+	// An agent outside of the sender's sandbox is looked up like an unknown one, so that the time tells no difference.
+	if !known || !d.policy.sandbox.admits(d.policy.from, to) {
 		err := d.resolve(registry.Query{ID: d.e.Recipient})
 		if to, known = d.r.reg.Identity(d.e.Recipient); !known {
-			unknown := notFound(d.e.Recipient)
-			unknown.Err = err
+			d.target = agent.Identity{ID: d.e.Recipient}
+			unknown := d.r.unknown(d.policy.from, d.e.Recipient)
+			if !unknown.Code.refusal() {
+				unknown.Err = err
+			}
 			return unknown
 		}
 	}
@@ -288,12 +369,17 @@ const maxCandidates = 8
 // toCapability delivers to an agent that has the capability.
 func (d *delivery) toCapability() *Error {
 	id := d.e.Recipient
-	able := d.r.reg.Capable(id)
+	able, hidden := d.capable(id)
 	if len(able) == 0 {
 		err := d.resolve(registry.Query{Capability: id})
-		if able = d.r.reg.Capable(id); len(able) == 0 {
+		if able, hidden = d.capable(id); len(able) == 0 {
 			unknown := errorf(CodeCapabilityNotFound, id, "no agent with the capability %q is known", id)
-			unknown.Err = err
+			if d.policy.from.SandboxID == "" {
+				unknown.Err = err
+			}
+			if hidden.ID != "" {
+				d.refuse(hidden, sandboxViolation(d.policy.from, hidden.ID))
+			}
 			return unknown
 		}
 	}
@@ -317,6 +403,23 @@ func (d *delivery) toCapability() *Error {
 		return refused
 	}
 	return noReceiver(able[0].ID)
+}
+
+// capable returns the agents with a capability that the sender may know of, and the first of the others.
+func (d *delivery) capable(id string) (able []agent.Identity, hidden agent.Identity) {
+	all := d.r.reg.Capable(id)
+	if d.policy.from.SandboxID == "" {
+		return all, hidden
+	}
+	for _, to := range all {
+		switch {
+		case d.policy.sandbox.admits(d.policy.from, to):
+			able = append(able, to)
+		case hidden.ID == "":
+			hidden = to
+		}
+	}
+	return able, hidden
 }
 
 // choose returns the least busy of the first eligible agents, or why there is none.
@@ -474,7 +577,7 @@ func (r *Router) retire(agentID string, out *mailbox) {
 func (r *Router) forward(agentID string, it item) {
 	ctx, cancel := context.WithTimeout(r.ctx, r.opts.ForwardTimeout)
 	defer cancel()
-	err := r.opts.Forwarder.Forward(ctx, agentID, it.e)
+	err := r.protect("the forwarder", agentID, it.e, func() error { return r.opts.Forwarder.Forward(ctx, agentID, it.e) })
 	if it.done != nil {
 		it.done <- err
 	}
@@ -488,7 +591,9 @@ func (r *Router) forward(agentID string, it item) {
 // broadcast delivers to every permitted agent.
 func (d *delivery) broadcast() *Error {
 	skip := func(to agent.Identity, err *Error) {
-		d.result.Skipped = append(d.result.Skipped, Skipped{AgentID: to.ID, Code: err.Code, Reason: err.Message})
+		if err.Code != CodeSandboxViolation { // the sender must not know of an agent outside of its sandbox
+			d.result.Skipped = append(d.result.Skipped, Skipped{AgentID: to.ID, Code: err.Code, Reason: err.Message})
+		}
 		if err.Code.refusal() {
 			d.refuse(to, err)
 		}
@@ -622,7 +727,7 @@ func (d *delivery) audit(event *telemetry.Event, e *envelope.Envelope) {
 	if e != nil && e.Validate() != nil {
 		e = nil // an invalid envelope was not delivered and cannot be encoded
 	}
-	if err := d.r.opts.Audit.Append(*event, e); err != nil {
+	if err := fault.CatchError(func() error { return d.r.opts.Audit.Append(*event, e) }); err != nil {
 		d.r.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, EnvelopeID: event.EnvelopeID, Code: "AUDIT_FAILED", Detail: err.Error()})
 	}
 }
@@ -660,19 +765,36 @@ func (d *delivery) refuse(to agent.Identity, err *Error) {
 // Receive delivers an envelope that a channel has received to a local agent and to no other, whatever its recipient,
 // so that nothing loops. The sender must have a remote card, and the rules of [Router.Send] apply. Receive waits for
 // room in the mailbox until ctx ends, so a slow receiver slows down the channel and its sender.
+//
+// [Router.ReceiveOwn] is for channels within the process.
 func (r *Router) Receive(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
-	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
-	return d.finish(d.receive(agentID))
+	if e == nil {
+		return r.nothing()
+	}
+	return r.receiveFrom(ctx, agent.Remote, agentID, e)
 }
 
-func (d *delivery) receive(agentID string) *Error {
+// ReceiveOwn is Receive for a channel between two local agents: the sender must have a local card.
+func (r *Router) ReceiveOwn(ctx context.Context, agentID string, e *envelope.Envelope) (Result, error) {
+	if e == nil {
+		return r.nothing()
+	}
+	return r.receiveFrom(ctx, agent.Local, agentID, e)
+}
+
+func (r *Router) receiveFrom(ctx context.Context, origin agent.Origin, agentID string, e *envelope.Envelope) (Result, error) {
+	d := delivery{r: r, ctx: ctx, e: e, wait: true, inward: true, began: clock.Nano(), result: Result{Path: telemetry.PathLocal, TargetAgentID: agentID}}
+	return d.finish(d.receive(origin, agentID))
+}
+
+func (d *delivery) receive(origin agent.Origin, agentID string) *Error {
 	err := d.open()
 	d.result.Path = telemetry.PathLocal
 	if err != nil {
 		return err
 	}
-	if d.policy.from.Origin != agent.Remote {
-		return errorf(CodeSenderUnknown, d.e.Sender, "a remote envelope claims to be of the local agent %q", d.e.Sender)
+	if d.policy.from.Origin != origin {
+		return errorf(CodeSenderUnknown, d.e.Sender, "an envelope over a channel claims to be of %q, which is not at its other end", d.e.Sender)
 	}
 	card, getErr := d.r.reg.Get(agentID)
 	if getErr != nil {

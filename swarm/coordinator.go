@@ -44,9 +44,11 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
 )
 
 // Defaults of [CoordinatorOptions].
@@ -165,16 +167,24 @@ type Coordinator struct {
 
 	mu      sync.Mutex
 	closed  bool
+	why     error                // what a closed coordinator returns
 	leaders map[string]*leader   // by swarm
 	ended   map[string]time.Time // when swarms ended that were led here, of the last graceTime
 }
 
-// NewCoordinator returns the coordinator of n's agent. It takes over swarms of the journal that have no leader.
+// NewCoordinator returns the coordinator of n's agent. It takes over swarms of the journal that have no leader. Without
+// a router or a negotiator it is closed from the beginning, and [Coordinator.Create] returns the reason.
 func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOptions) *Coordinator {
-	c := &Coordinator{r: r, n: n, id: n.AgentID(), o: o.withDefaults(), leaders: make(map[string]*leader), ended: make(map[string]time.Time), evicting: make(chan struct{}, 1)}
+	c := &Coordinator{r: r, n: n, o: o.withDefaults(), why: errClosed, leaders: make(map[string]*leader), ended: make(map[string]time.Time), evicting: make(chan struct{}, 1)}
 	c.cache = newSessionCache(c.o.Journal)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.stops = append(c.stops, r.OnReceive(c.id, c.receive), n.OnSettled(c.answered))
+	if r == nil || n == nil {
+		c.closed, c.why = true, errorf(CodeInvalid, "", "a coordinator needs a router and a negotiator, and one is nil")
+		c.cancel()
+		return c
+	}
+	c.id = n.AgentID()
+	c.stops = append(c.stops, r.OnReceive(c.id, c.receive), r.Claim(c.id, c.wantsDocument, c.receive), n.OnSettled(c.answered))
 	c.running.Go(c.watchJournal)
 	c.running.Go(c.watchAgents)
 	return c
@@ -236,7 +246,7 @@ func (c *Coordinator) add(l *leader) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
-		return errClosed
+		return c.why
 	case c.leaders[l.id] != nil:
 		return errorf(CodeState, l.id, "swarm %q is led here already", l.id)
 	case len(c.leaders) >= c.o.MaxSwarms:
@@ -464,6 +474,27 @@ func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
 		return // another kind of envelope
 	}
 	l.enqueue(ctx, func() { l.receive(e.Sender, m) })
+}
+
+// wantsDocument reports whether an envelope is about the shared state of a swarm that is led here: no other handler of
+// the agent gets it.
+func (c *Coordinator) wantsDocument(e *envelope.Envelope) bool {
+	return aboutState(e) && c.leader(e.CorrelationID) != nil
+}
+
+// protect calls a function of the application. Its panic is an error event, and the result.
+func (c *Coordinator) protect(whose string, f func()) *fault.Panic {
+	return protect(c.r, c.id, whose, f)
+}
+
+func protect(r *router.Router, agentID, whose string, f func()) *fault.Panic {
+	p := fault.Catch(f)
+	if p != nil {
+		event := telemetry.Panicked(whose+" of a swarm", p)
+		event.Target = agentID
+		r.Telemetry().Emit(event)
+	}
+	return p
 }
 
 func tooManyStates(swarmID string) *Error {

@@ -32,16 +32,25 @@ const maxWrites = 100_000
 // documentEpoch is the epoch of a leader's nth document.
 func documentEpoch(swarmEpoch, n int) uint64 { return uint64(swarmEpoch)<<32 | uint64(n) }
 
+// documentOf names the document of a swarm.
+func documentOf(swarmID string) string { return "swarm/" + swarmID }
+
+// aboutState reports whether an envelope is a replica's message about the shared state of its thread's swarm.
+func aboutState(e *envelope.Envelope) bool {
+	name, ok := replica.DocumentOf(e)
+	return ok && name == documentOf(e.CorrelationID)
+}
+
 // escaper makes an agent's id valid for package replica.
 var escaper = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // newReplica returns an agent's replica of a document, whose leader has this access; the
 // others may read. The limits are the same at both ends.
-func newReplica(agentID, swarmID string, epoch uint64, leader string, access replica.Access, log *slog.Logger) (*replica.Replica, error) {
+func newReplica(r *router.Router, agentID, swarmID string, epoch uint64, leader string, access replica.Access, log *slog.Logger) (*replica.Replica, error) {
 	limits := crdt.LiveLimits()
 	limits.Key = MaxKey + len(partPrefix)
 	return replica.New(replica.Options{
-		Agent: escaper.Replace(agentID), State: "swarm/" + swarmID, Epoch: epoch, Limits: &limits, NoForward: true, Logger: log,
+		Agent: escaper.Replace(agentID), State: documentOf(swarmID), Epoch: epoch, Limits: &limits, NoForward: true, Logger: log, Telemetry: r.Telemetry(),
 		Access: func(who string) replica.Access {
 			if who == escaper.Replace(leader) {
 				return access
@@ -101,8 +110,8 @@ type leaderDoc struct {
 }
 
 // newLeaderDoc makes a document of values as they were at a sequence.
-func newLeaderDoc(ctx context.Context, agentID, swarmID string, epoch, sequence uint64, values map[string]json.RawMessage, log *slog.Logger) (*leaderDoc, error) {
-	r, err := newReplica(agentID, swarmID, epoch, agentID, replica.Read|replica.Write, log)
+func newLeaderDoc(ctx context.Context, through *router.Router, agentID, swarmID string, epoch, sequence uint64, values map[string]json.RawMessage, log *slog.Logger) (*leaderDoc, error) {
+	r, err := newReplica(through, agentID, swarmID, epoch, agentID, replica.Read|replica.Write, log)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +220,7 @@ type memberDoc struct {
 
 // newMemberDoc follows the document of a leader. changed is called after each change, one call at a time.
 func newMemberDoc(r *router.Router, local, remote, swarmID string, epoch uint64, changed func(*memberDoc, State)) (*memberDoc, error) {
-	doc, err := newReplica(local, swarmID, epoch, remote, replica.Read|replica.Write|replica.Relay, nil)
+	doc, err := newReplica(r, local, swarmID, epoch, remote, replica.Read|replica.Write|replica.Relay, nil)
 	if err != nil {
 		return nil, err
 	}

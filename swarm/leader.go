@@ -215,7 +215,7 @@ func (l *leader) report(events []event) {
 		default:
 			continue
 		}
-		l.c.o.Changed(c)
+		_ = l.c.protect("Options.Changed", func() { l.c.o.Changed(c) })
 	}
 }
 
@@ -329,7 +329,11 @@ func (l *leader) inBackground(ctx context.Context, do func() func()) {
 func (l *leader) aggregate(ctx context.Context) {
 	s := l.x.snapshot()
 	l.inBackground(ctx, func() func() {
-		outcome, err := l.c.o.Aggregate(s)
+		var outcome json.RawMessage
+		var err error
+		if p := l.c.protect("Options.Aggregate", func() { outcome, err = l.c.o.Aggregate(s) }); p != nil {
+			err = p
+		}
 		if err == nil && !json.Valid(outcome) {
 			err = errors.New("the outcome is not JSON")
 		}
@@ -366,7 +370,9 @@ func (l *leader) conclude(ctx context.Context, how status) {
 			l.send(ctx, id, message{Over: true})
 		}
 		if l.c.o.Reporter != nil {
-			l.background.Go(func() { l.c.o.Reporter.Finished(l.c.ctx, s) })
+			l.background.Go(func() {
+				_ = l.c.protect("the reporter", func() { l.c.o.Reporter.Finished(l.c.ctx, s) })
+			})
 		}
 	})
 }
@@ -652,7 +658,7 @@ func (l *leader) admit(ctx context.Context, who string) {
 	if d == nil {
 		l.docs++
 		var err error
-		d, err = newLeaderDoc(ctx, l.c.id, l.id, documentEpoch(l.x.s.Epoch, l.docs), l.x.s.Sequence, l.x.s.SharedState, l.c.o.Logger)
+		d, err = newLeaderDoc(ctx, l.c.r, l.c.id, l.id, documentEpoch(l.x.s.Epoch, l.docs), l.x.s.Sequence, l.x.s.SharedState, l.c.o.Logger)
 		if err != nil {
 			l.c.o.Logger.Error("a swarm's shared state cannot be followed", "swarm", l.id, "error", err)
 			return

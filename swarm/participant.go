@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/router"
@@ -70,9 +70,10 @@ type Participant struct {
 	wake    chan struct{} // resend: a lease has changed
 	stops   []func()
 
-	mu     sync.Mutex
-	closed bool
-	swarms map[string]*membership
+	mu      sync.Mutex
+	closed  bool
+	invalid error // what the methods of a participant without a router return; nil
+	swarms  map[string]*membership
 }
 
 // membership is the membership in a swarm.
@@ -108,15 +109,22 @@ type State struct {
 	Values   map[string]json.RawMessage
 }
 
-// NewParticipant makes n's agent a participant.
+// NewParticipant makes n's agent a participant. Without a router, a negotiator or a worker it is closed from the
+// beginning, and its methods return the reason.
 func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o ParticipantOptions) *Participant {
 	defaults.Set(&o.Estimate, DefaultEstimate)
 	defaults.Set(&o.Resend, DefaultResend)
 	defaults.Set(&o.Parallel, 1)
 	defaults.Set(&o.MaxSwarms, DefaultMaxJoined)
-	p := &Participant{r: r, n: n, id: n.AgentID(), o: o, work: work, room: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), swarms: make(map[string]*membership)}
+	p := &Participant{r: r, n: n, o: o, work: work, room: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), swarms: make(map[string]*membership)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.stops = append(p.stops, n.OnProposal(p.invited), n.OnSettled(p.settled), r.OnReceive(p.id, p.receive))
+	if r == nil || n == nil || work == nil {
+		p.closed, p.invalid = true, errorf(CodeInvalid, "", "a participant needs a router, a negotiator and a worker, and one is nil")
+		p.cancel()
+		return p
+	}
+	p.id = n.AgentID()
+	p.stops = append(p.stops, n.OnProposal(p.invited), n.OnSettled(p.settled), r.OnReceive(p.id, p.receive), r.Claim(p.id, p.wantsDocument, p.receiveDocument))
 	p.running.Go(p.resend)
 	return p
 }
@@ -129,7 +137,9 @@ func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal
 	}
 	ok, why := true, negotiation.Declined
 	if p.o.Accept != nil {
-		ok, why = p.o.Accept(proposal)
+		if crash := p.protect("Options.Accept", func() { ok, why = p.o.Accept(proposal) }); crash != nil {
+			ok, why = false, negotiation.Declined
+		}
 	}
 	if ok && !p.join(i, proposal.Proposer) {
 		ok, why = false, negotiation.Busy
@@ -236,7 +246,7 @@ func (p *Participant) receive(ctx context.Context, e *envelope.Envelope) {
 	}
 	p.mu.Unlock()
 	if m.Refused != nil && p.o.Refused != nil {
-		p.o.Refused(errorf(m.Refused.Code, m.Swarm, "%s", m.Refused.Message))
+		_ = p.protect("Options.Refused", func() { p.o.Refused(errorf(m.Refused.Code, m.Swarm, "%s", m.Refused.Message)) })
 	}
 	if ask {
 		p.send(e.Sender, message{Swarm: m.Swarm, Watch: true})
@@ -251,6 +261,23 @@ func (p *Participant) leave(s *membership) {
 	p.dropCopy(s)
 	delete(p.swarms, s.id)
 	s.stateChanged.Send()
+}
+
+// wantsDocument reports whether an envelope is about the shared state of a swarm that is followed here: no other
+// handler of the agent gets it.
+func (p *Participant) wantsDocument(e *envelope.Envelope) bool {
+	if !aboutState(e) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.swarms[e.CorrelationID]
+	return s != nil && s.follows
+}
+
+// protect calls a function of the application. Its panic is an error event, and the result.
+func (p *Participant) protect(whose string, f func()) *fault.Panic {
+	return protect(p.r, p.id, whose, f)
 }
 
 // receiveDocument handles the leader's messages about the shared state.
@@ -323,7 +350,7 @@ func (p *Participant) notify(s *membership, now State) {
 		watch, state := s.watch, *s.next
 		s.next = nil
 		p.mu.Unlock()
-		watch(state)
+		_ = p.protect("a handler of Watch", func() { watch(state) })
 		p.mu.Lock()
 	}
 	s.notifying = false
@@ -380,12 +407,12 @@ func (p *Participant) begin(s *membership, w work) {
 // do calls the worker.
 func (p *Participant) do(ctx context.Context, what Job) (r result) {
 	r = result{SubTask: what.SubTaskID, Attempt: what.Attempt}
-	defer func() {
-		if v := recover(); v != nil {
-			r.Value, r.Error = nil, fmt.Sprintf("the worker crashed: %v\n%s", v, debug.Stack())
-		}
-	}()
-	value, err := p.work(ctx, what)
+	var value json.RawMessage
+	var err error
+	if crash := p.protect("the worker", func() { value, err = p.work(ctx, what) }); crash != nil {
+		r.Error = fmt.Sprintf("the worker crashed: %v\n%s", crash.Value, crash.Stack)
+		return r
+	}
 	switch {
 	case err != nil:
 		r.Error = err.Error()
@@ -502,6 +529,9 @@ func (p *Participant) State(ctx context.Context, swarmID string) (State, error) 
 // Watch calls h with the present shared state and after changes, one call at a time; changes during a call are
 // combined. h replaces an earlier one. It must not wait for the Participant to close.
 func (p *Participant) Watch(swarmID string, h func(State)) error {
+	if h == nil {
+		return errorf(CodeInvalid, swarmID, "the handler of the shared state is nil")
+	}
 	s, err := p.lockMembership(swarmID)
 	if err != nil {
 		return err
@@ -555,6 +585,9 @@ func (p *Participant) lockMembership(swarmID string) (*membership, error) {
 		return s, nil
 	}
 	p.mu.Unlock()
+	if p.invalid != nil {
+		return nil, p.invalid
+	}
 	return nil, errorf(CodeNotMember, swarmID, "the agent is not in swarm %q", swarmID)
 }
 

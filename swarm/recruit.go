@@ -90,7 +90,7 @@ func (l *leader) workers(others ...string) []*worker {
 		if err != nil {
 			continue // it has no card any more
 		}
-		all = append(all, &worker{id: id, has: card.Has, load: len(l.x.held[id]) + l.c.o.Load(id)})
+		all = append(all, &worker{id: id, has: card.Has, load: len(l.x.held[id]) + l.c.load(id)})
 	}
 	return all
 }
@@ -255,7 +255,8 @@ func (l *leader) escalate(ctx context.Context, id string) {
 	l.asking[id] = true
 	s := l.x.snapshot()
 	l.inBackground(ctx, func() func() {
-		again := l.c.o.Reporter.Escalate(ctx, s, t)
+		again := false
+		_ = l.c.protect("the reporter", func() { again = l.c.o.Reporter.Escalate(ctx, s, t) }) // then the sub-task fails
 		return func() {
 			delete(l.asking, id)
 			if !again {
@@ -280,4 +281,10 @@ func (l *leader) giveUp(ctx context.Context, id string) {
 	delete(l.unplaced, id)
 	l.emit(event{Ended: &ended{SubTask: id, Agent: t.AssignedAgent, Error: why, Final: true}})
 	l.fail(ctx, "sub-task "+id+" failed: "+why)
+}
+
+// load returns an agent's load apart from swarms, 0 if it cannot be known.
+func (c *Coordinator) load(agentID string) (load int) {
+	_ = c.protect("Options.Load", func() { load = c.o.Load(agentID) })
+	return load
 }

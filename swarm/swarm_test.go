@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/telemetry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -961,4 +962,85 @@ func TestASwarmWithAFullJournalCanBeRead(t *testing.T) {
 			t.Fatalf("%+v", list)
 		}
 	})
+}
+
+// wildReporter panics.
+type wildReporter struct{}
+
+func (wildReporter) Escalate(context.Context, swarm.Session, swarm.SubTask) bool { panic("escalate") }
+func (wildReporter) Finished(context.Context, swarm.Session)                     { panic("finished") }
+
+// The panic of any callback is an error event, and the swarm ends.
+func TestPanicsOfCallbacksAreEvents(t *testing.T) {
+	for name, tc := range map[string]struct {
+		coordinator swarm.CoordinatorOptions
+		participant swarm.ParticipantOptions
+		work        swarm.Worker
+		status      swarm.Status
+		panics      []string
+	}{
+		"reporter and worker": {
+			coordinator: swarm.CoordinatorOptions{Reporter: wildReporter{}},
+			work:        func(context.Context, swarm.Job) (json.RawMessage, error) { panic("work") },
+			status:      swarm.Failed, panics: []string{"work", "escalate", "finished"},
+		},
+		"aggregate": {
+			coordinator: swarm.CoordinatorOptions{Aggregate: func(swarm.Session) (json.RawMessage, error) { panic("aggregate") }},
+			status:      swarm.Failed, panics: []string{"aggregate"},
+		},
+		"changed and load": {
+			coordinator: swarm.CoordinatorOptions{Changed: func(swarm.Change) { panic("changed") }, Load: func(string) int { panic("load") }},
+			status:      swarm.Completed, panics: []string{"changed", "load"},
+		},
+		"accept": {
+			participant: swarm.ParticipantOptions{Accept: func(negotiation.Proposal) (bool, negotiation.Reason) { panic("accept") }},
+			status:      swarm.Failed, panics: []string{"accept"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHive(t)
+				c := h.coordinator("sun", tc.coordinator)
+				work := tc.work
+				if work == nil {
+					work = h.answer("mars")
+				}
+				h.participant("mars", tc.participant, work, "a")
+				s, err := c.Create(ctx, plan(1, "a"))
+				must(t, err)
+				s, err = c.Wait(ctx, s.ID)
+				if swarm.CodeOf(err) == swarm.CodeFailed || swarm.CodeOf(err) == swarm.CodeNoAgents {
+					s, err = c.Session(ctx, s.ID)
+				}
+				must(t, err)
+				synctest.Wait()
+				if s.Status != tc.status {
+					t.Errorf("the swarm is %s, want %s: %s", s.Status, tc.status, s.Error)
+				}
+				for _, want := range tc.panics {
+					if !slices.ContainsFunc(h.r.Telemetry().Recent(0), func(e telemetry.Event) bool {
+						return e.Type == telemetry.ErrorEvent && e.Code == telemetry.CodePanic && strings.Contains(e.Detail, " panicked: "+want+"\n")
+					}) {
+						t.Errorf("no event of the panic of %s", want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNilArgumentsAreErrors(t *testing.T) {
+	c := swarm.NewCoordinator(nil, nil, swarm.CoordinatorOptions{})
+	defer c.Close()
+	if _, err := c.Create(ctx, plan(1, "a")); swarm.CodeOf(err) != swarm.CodeInvalid || !strings.Contains(err.Error(), "nil") {
+		t.Errorf("a coordinator without a router: %v", err)
+	}
+	p := swarm.NewParticipant(nil, nil, nil, swarm.ParticipantOptions{})
+	defer p.Close()
+	if _, err := p.State(ctx, "s"); swarm.CodeOf(err) != swarm.CodeInvalid {
+		t.Errorf("a participant without a router: %v", err)
+	}
+	if err := p.Watch("s", nil); swarm.CodeOf(err) != swarm.CodeInvalid {
+		t.Errorf("a nil handler: %v", err)
+	}
 }

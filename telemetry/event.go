@@ -8,6 +8,7 @@ package telemetry
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
@@ -88,8 +89,8 @@ func (o *Outcome) UnmarshalJSON(data []byte) error {
 type Event struct {
 	Type        EventType     `json:"type"`
 	EnvelopeID  string        `json:"envelopeId,omitempty"`
-	Sender      string        `json:"sender,omitempty"`      // an agent
-	Recipient   string        `json:"recipient,omitempty"`   // the envelope's
+	Sender      string        `json:"sender,omitempty"`      // an agent; of a tool-invocation the caller
+	Recipient   string        `json:"recipient,omitempty"`   // the envelope's; of a tool-invocation as SourceAgent
 	MessageType envelope.Type `json:"messageType,omitempty"` // the envelope's type
 	RoutingPath Path          `json:"routingPath,omitempty"` // of a routing decision, and of its consequences
 	ToolName    string        `json:"toolName,omitempty"`    // of a tool-invocation
@@ -97,12 +98,28 @@ type Event struct {
 	Success     Outcome       `json:"success,omitzero"`      // of a routing decision or a tool-invocation
 	Timestamp   int64         `json:"timestamp"`             // Unix time in milliseconds
 
-	Target     string     `json:"targetAgentId,omitempty"` // the agent that it was delivered to; "*" for all
-	SourceTier agent.Tier `json:"sourceTier,omitzero"`     // the sender's, of cross-tier and security events
-	TargetTier agent.Tier `json:"targetTier,omitzero"`     // the target's, likewise
+	Target string `json:"targetAgentId,omitempty"` // the agent that it was delivered to; "*" for all; of a tool-invocation as SourceAgent
+	// SourceAgent is the agent that offers the tool, of a tool-invocation and of the security event of a refused one.
+	SourceAgent string `json:"sourceAgent,omitempty"`
+
+	SourceTier agent.Tier `json:"sourceTier,omitzero"` // the sender's, of cross-tier and security events
+	TargetTier agent.Tier `json:"targetTier,omitzero"` // the target's, likewise
 	ChannelID  string     `json:"channelId,omitempty"`
 	Code       string     `json:"code,omitempty"`   // of the error
 	Detail     string     `json:"detail,omitempty"` // for people
+}
+
+// CodePanic is the code of the error event of a callback that panicked.
+const CodePanic = "PANIC"
+
+// Panicked returns the error event of a callback that panicked; whose says what it was called for, as "the handler
+// of an agent".
+func Panicked(whose string, p error) Event {
+	detail := p.Error()
+	if with, ok := p.(interface{ Detail() string }); ok {
+		detail = with.Detail()
+	}
+	return Event{Type: ErrorEvent, Code: CodePanic, Detail: whose + " panicked: " + strings.TrimPrefix(detail, "panic: ")}
 }
 
 // Of returns an event about an envelope.
@@ -126,6 +143,7 @@ func (f SinkFunc) Emit(e Event) { f(e) }
 type Invocation struct {
 	ToolName    string          `json:"toolName"`              // "agent.tool"
 	SourceAgent string          `json:"sourceAgent,omitempty"` // that offers the tool
+	Caller      string          `json:"caller,omitempty"`      // the agent that calls; empty: the user of the process
 	Arguments   json.RawMessage `json:"arguments,omitempty"`   // empty: none
 	Result      json.RawMessage `json:"result,omitempty"`      // empty: none
 	Duration    float64         `json:"duration"`              // milliseconds
@@ -135,14 +153,15 @@ type Invocation struct {
 	Timestamp   int64           `json:"timestamp,omitempty"` // Unix time in milliseconds
 }
 
-// Event returns the event of the call.
+// Event returns the event of the call: Sender is the caller, Recipient, Target and SourceAgent the agent that offers
+// the tool.
 func (i *Invocation) Event() Event {
 	outcome := Failure
 	if i.Success {
 		outcome = Success
 	}
-	return Event{Type: ToolInvocation, ToolName: i.ToolName, Sender: i.SourceAgent, Duration: i.Duration,
-		Success: outcome, Timestamp: i.Timestamp, Code: i.ErrorCode, Detail: i.Error}
+	return Event{Type: ToolInvocation, ToolName: i.ToolName, Sender: i.Caller, Recipient: i.SourceAgent, Target: i.SourceAgent,
+		SourceAgent: i.SourceAgent, Duration: i.Duration, Success: outcome, Timestamp: i.Timestamp, Code: i.ErrorCode, Detail: i.Error}
 }
 
 // MaxInvocationSize bounds the JSON of an Invocation in bytes.

@@ -11,6 +11,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/clock"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // DefaultRecent is how many events a Recorder keeps by default.
@@ -63,8 +64,27 @@ func (r *Recorder) Emit(e Event) {
 	r.count(&e)
 	r.keep(&e)
 	r.mu.Unlock()
-	for _, s := range r.sinks {
-		s.Emit(e)
+	for i := range r.sinks {
+		r.pass(i, e)
+	}
+}
+
+// pass calls a sink, by index. Its panic is an error event for the other sinks; where all panic, the event is only kept.
+func (r *Recorder) pass(sink int, e Event) {
+	p := fault.Catch(func() { r.sinks[sink].Emit(e) })
+	if p == nil {
+		return
+	}
+	failure := Panicked("a sink of the telemetry", p)
+	failure.Timestamp = r.time()
+	r.mu.Lock()
+	r.count(&failure)
+	r.keep(&failure)
+	r.mu.Unlock()
+	for i, other := range r.sinks {
+		if i != sink {
+			_ = fault.Catch(func() { other.Emit(failure) }) // an event of this panic could go on forever
+		}
 	}
 }
 
@@ -85,9 +105,9 @@ func (r *Recorder) EmitAll(events []Event) {
 		r.keep(&events[i])
 	}
 	r.mu.Unlock()
-	for _, s := range r.sinks {
+	for sink := range r.sinks {
 		for i := range events {
-			s.Emit(events[i])
+			r.pass(sink, events[i])
 		}
 	}
 }

@@ -21,11 +21,11 @@ func (s logSink) Emit(e Event) {
 	if !s.l.Enabled(ctx, level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 12)
+	attrs := make([]slog.Attr, 0, 13)
 	for _, a := range [...]struct{ key, value string }{
 		{"envelopeId", e.EnvelopeID}, {"sender", e.Sender}, {"recipient", e.Recipient}, {"messageType", string(e.MessageType)},
 		{"routingPath", string(e.RoutingPath)}, {"targetAgentId", e.Target}, {"toolName", e.ToolName},
-		{"channelId", e.ChannelID}, {"code", e.Code}, {"detail", e.Detail},
+		{"sourceAgent", e.SourceAgent}, {"channelId", e.ChannelID}, {"code", e.Code}, {"detail", e.Detail},
 	} {
 		if a.value != "" {
 			attrs = append(attrs, slog.String(a.key, a.value))

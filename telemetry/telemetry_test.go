@@ -129,21 +129,6 @@ func compact(raw json.RawMessage) json.RawMessage {
 	return data
 }
 
-// Req 12.2
-func TestInvocationsAreEvents(t *testing.T) {
-	for _, success := range []bool{true, false} {
-		i := telemetry.Invocation{ToolName: "mars.test", SourceAgent: "mars", Duration: 12.5, Success: success, Timestamp: 7, ErrorCode: "E", Error: "no"}
-		want := telemetry.Event{Type: telemetry.ToolInvocation, ToolName: "mars.test", Sender: "mars", Duration: 12.5,
-			Success: telemetry.Failure, Timestamp: 7, Code: "E", Detail: "no"}
-		if success {
-			want.Success = telemetry.Success
-		}
-		if d := cmp.Diff(want, i.Event()); d != "" {
-			t.Error(d)
-		}
-	}
-}
-
 // Req 12.5
 func TestToolMetrics(t *testing.T) {
 	var r telemetry.Recorder

@@ -13,18 +13,21 @@
 // the other end of a channel (see [Over]), and keeps the connection.
 //
 // [Options.Policy] decides which agents' tools an agent sees and may call; a router permits the agents that it may
-// address. What an agent may not see does not exist for it. Arguments and results are checked against the schemas of
+// address. What an agent may not see does not exist for it, and its call is a security event. Arguments and results are checked against the schemas of
 // the tool. A failed call returns an [Error] with a code, a message and the agent that offers the tool; each call is
 // counted and recorded.
 package toolbox
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -112,9 +115,33 @@ func New(o Options) *Box {
 	return &Box{o: o, providers: make(map[string]*Provider), offers: newOffers(), views: make(map[*view]struct{})}
 }
 
-// permits reports whether a caller may see what an agent offers.
-func (b *Box) permits(caller, owner string) bool {
-	return caller == "" || caller == owner || b.o.Policy == nil || b.o.Policy.Permit(caller, owner) == nil
+// permit returns nil if a caller may see what an agent offers.
+func (b *Box) permit(caller, owner string) error {
+	if caller == "" || caller == owner || b.o.Policy == nil {
+		return nil
+	}
+	err := error(errPolicy)
+	b.protect("Options.Policy", func() { err = b.o.Policy.Permit(caller, owner) })
+	return err
+}
+
+var errPolicy = errorf(CodeRefused, "", "", "the policy cannot decide")
+
+// protect calls a function of the application. Its panic is an error event.
+func (b *Box) protect(whose string, f func()) {
+	if p := fault.Catch(f); p != nil {
+		b.o.Telemetry.Emit(telemetry.Panicked(whose+" of the toolbox", p))
+	}
+}
+
+// refuse records that a caller wanted what it may not see. For the caller it does not exist.
+func (b *Box) refuse(caller string, e *entry, why error) {
+	event := telemetry.Event{Type: telemetry.Security, Sender: caller, Recipient: e.id, Target: e.id, SourceAgent: e.from,
+		Code: cmp.Or(fault.TextOf(why), string(CodeRefused)), Detail: fmt.Sprintf("%q may not use %s of %q: %v", caller, e.key, e.id, why)}
+	if e.kind == kindTool {
+		event.ToolName = e.key
+	}
+	b.o.Telemetry.Emit(event)
 }
 
 // change makes a change and updates the views.
@@ -151,7 +178,7 @@ func (b *Box) visible(caller string, k kind) []offer {
 		id := o.base().id
 		ok, asked := permitted[id]
 		if !asked {
-			ok = b.permits(caller, id)
+			ok = b.permit(caller, id) == nil
 			permitted[id] = ok
 		}
 		return !ok
@@ -168,13 +195,18 @@ func listed[S, T any](b *Box, caller string, k kind, convert func(shown S, from 
 	return list
 }
 
-// find returns the offer of a key, nil if the caller may not see it.
-func (b *Box) find(caller string, k kind, key string) offer {
+// find returns the offer of a key, nil if the caller may not see it; hidden is the offer in that case, and the refusal
+// is recorded.
+func (b *Box) find(caller string, k kind, key string) (o, hidden offer) {
 	b.mu.RLock()
-	o := b.offers[k][key]
+	o = b.offers[k][key]
 	b.mu.RUnlock()
-	if o == nil || !b.permits(caller, o.base().id) {
-		return nil
+	if o == nil {
+		return nil, nil
 	}
-	return o
+	if why := b.permit(caller, o.base().id); why != nil {
+		b.refuse(caller, o.base(), why)
+		return nil, o
+	}
+	return o, nil
 }

@@ -28,6 +28,7 @@ const (
 	CodeTimeout          Code = "TIMEOUT"             // the mounted server does not answer this call
 	CodeUnavailable      Code = "BACKEND_UNAVAILABLE" // the mounted server is not connected; try again later
 	CodeClosed           Code = "PROVIDER_CLOSED"
+	CodeRefused          Code = "TOOL_REFUSED" // only of security events: the policy's error has no code; for the caller the tool does not exist
 )
 
 type base = fault.Error[Code]

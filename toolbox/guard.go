@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
+
+	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/telemetry"
 )
 
 // ErrNoResource is the error of a template's Loader for a URI without a resource.
@@ -25,21 +27,15 @@ func guard[R any](ctx context.Context, p *Provider, name string, call func(conte
 }
 
 func catch[R any](ctx context.Context, p *Provider, name string, call func(context.Context) (R, error)) (result R, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = failed(CodePanic, name, p.source, &crash{v, debug.Stack()}, name+" crashed")
-		}
-	}()
-	return call(ctx)
+	crash := fault.Catch(func() { result, err = call(ctx) })
+	if crash == nil {
+		return result, err
+	}
+	event := telemetry.Panicked(name, crash)
+	event.Sender, event.SourceAgent, event.Target = p.source, p.source, p.source
+	p.box.o.Telemetry.Emit(event)
+	return result, failed(CodePanic, name, p.source, fmt.Errorf("%v", crash.Value), name+" crashed")
 }
-
-// crash is the value of a panic, with the stack for logs.
-type crash struct {
-	value any
-	stack []byte
-}
-
-func (c *crash) Error() string { return fmt.Sprint(c.value) }
 
 // failure converts the error of an agent's function.
 func (p *Provider) failure(ctx context.Context, name string, err error) *Error {

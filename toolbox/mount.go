@@ -89,6 +89,9 @@ var errConnecting = errors.New("the server is not connected yet")
 // Mount starts to mount an MCP server and returns at once. Errors are [*Error]s, for
 // instance for a duplicate name. [Mount.Close] ends it.
 func (b *Box) Mount(o MountOptions) (*Mount, error) {
+	if o.Dial == nil {
+		return nil, errorf(CodeInvalid, o.Name, "", "the server %q cannot be mounted: MountOptions.Dial is nil", o.Name)
+	}
 	p, err := b.Provider(o.Name)
 	if err != nil {
 		return nil, err
@@ -159,7 +162,9 @@ func (m *Mount) run(ctx context.Context) {
 func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 	dialing, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
 	defer cancel()
-	transport, err := m.o.Dial(dialing)
+	var transport mcp.Transport
+	err := errors.New("the server's Dial panicked")
+	m.provider.box.protect("MountOptions.Dial", func() { transport, err = m.o.Dial(dialing) })
 	if err != nil {
 		return nil, err
 	}

@@ -298,12 +298,17 @@ func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c
 // sends envelopes as the agent local, and the router's rules apply. The other agent uses [Listen].
 func Over(r *router.Router, local, remote string) mcp.Transport { return over{r, local, remote} }
 
+var errNoRouter = errorf(CodeInvalid, "", "", "MCP over envelopes needs a router, and it is nil")
+
 type over struct {
 	r             *router.Router
 	local, remote string
 }
 
 func (o over) Connect(context.Context) (mcp.Connection, error) {
+	if o.r == nil {
+		return nil, errNoRouter
+	}
 	if err := o.r.Permit(o.local, o.remote); err != nil && router.CodeOf(err) != router.CodeAgentNotFound {
 		return nil, fmt.Errorf("%s cannot use the tools of %s: %w", o.local, o.remote, err)
 	}
@@ -314,11 +319,28 @@ func (o over) Connect(context.Context) (mcp.Connection, error) {
 // Listener serves an MCP server to other agents over envelopes.
 type Listener struct{ all *connections }
 
+// Err returns why the listener accepts nothing: Listen got no router or no function. Otherwise it returns nil.
+func (l *Listener) Err() error {
+	if l.all == nil {
+		return errNoListener
+	}
+	return nil
+}
+
+var errNoListener = errorf(CodeInvalid, "", "", "a listener for MCP over envelopes needs a router and a function that returns the server, and one is nil")
+
 // Listen accepts MCP connections to an agent. serve returns the server for a peer, or
 // nil to refuse it; it is called for each connection and must not block.
 func Listen(r *router.Router, agentID string, serve func(peer string) *mcp.Server) *Listener {
+	if r == nil || serve == nil {
+		return &Listener{}
+	}
 	return &Listener{newConnections(r, agentID, serve)}
 }
 
 // Close closes every connection and waits for the servers.
-func (l *Listener) Close() { l.all.close() }
+func (l *Listener) Close() {
+	if l.all != nil {
+		l.all.close()
+	}
+}

@@ -26,6 +26,9 @@ var placeholder = text.Pattern(`\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}`)
 // AddPrompt offers a prompt template under the name "agent.name". "{{argument}}" in the body is replaced by the
 // value of this argument of x, once: placeholders in values stay. x is not kept. Errors are [*Error]s.
 func (p *Provider) AddPrompt(x *mcp.Prompt, body string) error {
+	if x == nil {
+		return p.incomplete("a prompt", "body")
+	}
 	if len(body) > MaxDescription || !utf8.ValidString(body) {
 		return errorf(CodeInvalid, x.Name, p.id, "the body of prompt %q must be UTF-8 of at most %d bytes", x.Name, MaxDescription)
 	}
@@ -52,6 +55,9 @@ func (p *Provider) AddRenderer(x *mcp.Prompt, render Renderer) error {
 }
 
 func (p *Provider) newPrompt(x *mcp.Prompt, render Renderer) (*prompt, error) {
+	if x == nil || render == nil {
+		return nil, p.incomplete("a prompt", "renderer")
+	}
 	name, err := p.qualify(x.Name)
 	if err != nil {
 		return nil, err
@@ -88,7 +94,8 @@ func (b *Box) Prompts(caller string) []Prompt {
 // Render renders a prompt. A missing optional argument is empty. Errors are [*Error]s:
 // CodeArguments names missing and unknown arguments.
 func (b *Box) Render(ctx context.Context, caller, name string, arguments map[string]string) (*mcp.GetPromptResult, error) {
-	x, known := b.find(caller, kindPrompt, name).(*prompt)
+	found, _ := b.find(caller, kindPrompt, name)
+	x, known := found.(*prompt)
 	if !known {
 		return nil, errorf(CodePromptNotFound, name, "", "there is no prompt %q", name)
 	}

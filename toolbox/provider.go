@@ -106,6 +106,11 @@ func (p *Provider) enter(o offer) error {
 	return nil
 }
 
+// incomplete returns the error for a nil argument.
+func (p *Provider) incomplete(what, needs string) error {
+	return errorf(CodeInvalid, "", p.id, "%s needs a description and a %s, and one is nil", what, needs)
+}
+
 // qualify returns the qualified name of the agent's tool or prompt.
 func (p *Provider) qualify(name string) (string, error) {
 	qualified := p.id + "." + name

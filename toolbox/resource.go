@@ -3,6 +3,7 @@ package toolbox
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -51,6 +52,9 @@ func (p *Provider) AddResource(r *mcp.Resource, load Loader) error {
 }
 
 func (p *Provider) newResource(r *mcp.Resource, load Loader) (*resource, error) {
+	if r == nil || load == nil {
+		return nil, p.incomplete("a resource", "loader")
+	}
 	if u, err := url.Parse(r.URI); err != nil || u.Scheme == "" || len(r.URI) > MaxURI {
 		return nil, errorf(CodeInvalid, r.URI, p.id, "%.200q is not an absolute URI of at most %d bytes", r.URI, MaxURI)
 	}
@@ -70,6 +74,9 @@ func (p *Provider) AddResourceTemplate(t *mcp.ResourceTemplate, load Loader) err
 }
 
 func (p *Provider) newTemplate(t *mcp.ResourceTemplate, load Loader) (*resource, error) {
+	if t == nil || load == nil {
+		return nil, p.incomplete("a resource template", "loader")
+	}
 	if len(t.URITemplate) > MaxURI {
 		return nil, errorf(CodeInvalid, t.URITemplate[:MaxURI], p.id, "the URI template has %d bytes, at most %d are allowed", len(t.URITemplate), MaxURI)
 	}
@@ -122,7 +129,8 @@ func (b *Box) read(ctx context.Context, caller, only, uri string) (*mcp.ReadReso
 	if len(uri) > MaxURI {
 		return nil, resourceNotFound(uri[:MaxURI])
 	}
-	r, _ := b.find(caller, kindResource, uri).(*resource)
+	found, hidden := b.find(caller, kindResource, uri)
+	r, _ := found.(*resource)
 	if r != nil && only != "" && only != r.id {
 		r = nil
 	}
@@ -133,9 +141,29 @@ func (b *Box) read(ctx context.Context, caller, only, uri string) (*mcp.ReadReso
 		}
 	}
 	if r == nil {
+		if hidden == nil {
+			b.refuseTemplate(caller, only, uri)
+		}
 		return nil, resourceNotFound(uri)
 	}
 	return r.read(ctx, uri)
+}
+
+// refuseTemplate records that a caller wanted a resource of a template that it may not see, if that is so.
+func (b *Box) refuseTemplate(caller, only, uri string) {
+	b.mu.RLock()
+	all := slices.Collect(maps.Values(b.offers[kindTemplate]))
+	b.mu.RUnlock()
+	for _, o := range all {
+		t := o.(*resource)
+		if only != "" && only != t.id || !t.pattern.MatchString(uri) {
+			continue
+		}
+		if why := b.permit(caller, t.id); why != nil {
+			b.refuse(caller, &t.entry, why)
+			return
+		}
+	}
 }
 
 // read loads a resource.

@@ -2,6 +2,7 @@ package toolbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,6 +59,9 @@ func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
 }
 
 func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
+	if t == nil || h == nil {
+		return nil, p.incomplete("a tool", "handler")
+	}
 	name, err := p.qualify(t.Name)
 	if err != nil {
 		return nil, err
@@ -129,14 +133,15 @@ func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawM
 	if len(bytes.TrimSpace(arguments)) == 0 {
 		arguments = json.RawMessage("{}")
 	}
-	c := &Call{Caller: caller, Tool: name, Arguments: arguments, progress: progress}
-	t, known := b.find(caller, kindTool, name).(*tool)
+	c := &Call{Caller: caller, Tool: name, Arguments: arguments, progress: b.guarded(progress)}
+	found, hidden := b.find(caller, kindTool, name)
+	t, known := found.(*tool)
 	var result *mcp.CallToolResult
 	err := error(errorf(CodeToolNotFound, name, "", "there is no tool %q; list the tools to see the names", name))
 	if known {
 		result, err = t.call(ctx, c)
 	}
-	b.record(c, t, result, err, began)
+	b.record(c, cmp.Or(found, hidden), result, err, began)
 	if err != nil {
 		return nil, err
 	}
@@ -207,24 +212,31 @@ func saidText(r *mcp.CallToolResult, otherwise string) string {
 	return strings.Join(lines, "\n")
 }
 
-func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error, began time.Time) {
+// guarded returns a function for progress that may be called from any goroutine.
+func (b *Box) guarded(progress func(Progress)) func(Progress) {
+	if progress == nil {
+		return nil
+	}
+	return func(p Progress) { b.protect("a handler of progress", func() { progress(p) }) }
+}
+
+// record records a call of a tool, which is nil if there is no such tool.
+func (b *Box) record(c *Call, of offer, result *mcp.CallToolResult, failed error, began time.Time) {
 	if b.o.Telemetry == nil && b.o.Record == nil {
 		return
 	}
 	now := b.o.Now()
 	i := telemetry.Invocation{
-		ToolName: c.Tool, Duration: float64(now.Sub(began)) / float64(time.Millisecond),
+		ToolName: c.Tool, Caller: c.Caller, Duration: float64(now.Sub(began)) / float64(time.Millisecond),
 		Success: failed == nil, Timestamp: began.UnixMilli(),
 	}
-	if t != nil {
-		i.SourceAgent = t.from
+	if of != nil {
+		i.SourceAgent = of.base().from
 	}
 	if failed != nil {
 		i.ErrorCode, i.Error = string(CodeOf(failed)), failed.Error()
 	}
-	event := i.Event()
-	event.Sender, event.Target = c.Caller, i.SourceAgent
-	b.o.Telemetry.Emit(event)
+	b.o.Telemetry.Emit(i.Event())
 	if b.o.Record == nil {
 		return
 	}
@@ -237,13 +249,16 @@ func (b *Box) record(c *Call, t *tool, result *mcp.CallToolResult, failed error,
 			i.Result = data
 		}
 	}
-	b.o.Record(i)
+	b.protect("Options.Record", func() { b.o.Record(i) })
 }
 
 // AddFunc offers a Go function as a tool. Its schemas are derived from In and Out as in
 // the MCP SDK: fields without omitempty are required, a jsonschema tag describes a
 // field. The result is returned as structured content and as text.
 func AddFunc[In, Out any](p *Provider, name, description string, f func(ctx context.Context, c *Call, in In) (Out, error)) error {
+	if f == nil {
+		return p.incomplete("a tool", "handler")
+	}
 	input, err := jsonschema.For[In](nil)
 	if err != nil {
 		return failed(CodeInvalid, name, p.id, err, "no schema can be derived from the arguments")

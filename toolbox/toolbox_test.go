@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
@@ -564,5 +565,209 @@ func TestConcurrentUse(t *testing.T) {
 	run.Wait()
 	if n := len(b.Tools("")); n != 0 {
 		t.Fatalf("%d tools are left", n)
+	}
+}
+
+// Req 10.2, Req 12.2: what the box emits names the caller and the agent that offers the tool, whether the call
+// succeeds, fails, or is refused by a tier or a sandbox; a refusal is a security event, too.
+func TestInvocationsAreEvents(t *testing.T) {
+	cards := []agent.Card{
+		{ID: "venus", Name: "V", Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{}},
+		{ID: "mars", Name: "M", Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{}},
+		{ID: "earth", Name: "E", Version: "1", Tier: agent.L1, Capabilities: []agent.Capability{}},
+		{ID: "io", Name: "I", Version: "1", Tier: agent.L3, SandboxID: "box", Capabilities: []agent.Capability{}},
+	}
+	reg := registry.New(registry.Options{})
+	defer reg.Close()
+	for _, c := range cards {
+		if _, err := reg.Register(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := router.New(reg, router.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close(context.Background())
+	events := telemetry.New(telemetry.Options{})
+	var records []telemetry.Invocation
+	now := time.UnixMilli(1000)
+	b := toolbox.New(toolbox.Options{Policy: r, Telemetry: events, Record: func(i telemetry.Invocation) { records = append(records, i) }, Now: func() time.Time {
+		now = now.Add(5 * time.Millisecond)
+		return now
+	}})
+	p, err := b.Provider("venus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, h := range map[string]toolbox.Handler{
+		"good": func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { return nil, nil },
+		"bad":  func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { return nil, errors.New("no") },
+		"wild": func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { panic("at large") },
+	} {
+		if err := p.AddTool(&mcp.Tool{Name: name}, h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		caller, tool string
+		want         toolbox.Code
+		security     string
+		panics       int
+	}{
+		{"mars", "venus.good", "", "", 0},
+		{"mars", "venus.bad", toolbox.CodeFailed, "", 0},
+		{"mars", "venus.wild", toolbox.CodePanic, "", 1},
+		{"earth", "venus.good", toolbox.CodeToolNotFound, "TIER_VIOLATION", 0},
+		{"io", "venus.good", toolbox.CodeToolNotFound, "SANDBOX_VIOLATION", 0},
+		{"ghost", "venus.good", toolbox.CodeToolNotFound, "SENDER_UNKNOWN", 0},
+	} {
+		before := len(events.Recent(0))
+		_, err := b.Call(t.Context(), c.caller, c.tool, nil, nil)
+		if toolbox.CodeOf(err) != c.want {
+			t.Errorf("%s calls %s: %v", c.caller, c.tool, err)
+		}
+		got := make(map[telemetry.EventType][]telemetry.Event)
+		for _, e := range events.Recent(0)[before:] {
+			got[e.Type] = append(got[e.Type], e)
+		}
+		calls, security := got[telemetry.ToolInvocation], got[telemetry.Security]
+		if len(calls) != 1 || len(got[telemetry.ErrorEvent]) != c.panics {
+			t.Fatalf("%s calls %s: %+v", c.caller, c.tool, got)
+		}
+		e := calls[0]
+		if e.ToolName != c.tool || e.Sender != c.caller || e.Recipient != "venus" || e.Target != "venus" || e.SourceAgent != "venus" ||
+			e.Duration <= 0 || (e.Success == telemetry.Success) != (c.want == "") || e.Code != string(c.want) || e.Timestamp == 0 {
+			t.Errorf("%s calls %s: %+v", c.caller, c.tool, e)
+		}
+		i := records[len(records)-1]
+		if i.Caller != c.caller || i.SourceAgent != "venus" || i.Event() != e {
+			t.Errorf("the record %+v differs from the event %+v", i, e)
+		}
+		if (len(security) == 1) != (c.security != "") {
+			t.Errorf("%s calls %s: security events %+v", c.caller, c.tool, security)
+			continue
+		}
+		if c.security != "" {
+			if s := security[0]; s.Code != c.security || s.Sender != c.caller || s.Recipient != "venus" || s.Target != "venus" || s.ToolName != c.tool || s.Detail == "" {
+				t.Errorf("%s calls %s: %+v", c.caller, c.tool, s)
+			}
+		}
+	}
+	before := events.Metrics().SecurityEvents
+	if _, err := b.Call(t.Context(), "io", "venus.nothing", nil, nil); toolbox.CodeOf(err) != toolbox.CodeToolNotFound || events.Metrics().SecurityEvents != before {
+		t.Errorf("a tool that does not exist: %v, %d security events more", err, events.Metrics().SecurityEvents-before)
+	}
+}
+
+// A refused resource, prompt or resource of a template is a security event; the caller sees that there is none.
+func TestRefusedResourcesAndPromptsAreSecurityEvents(t *testing.T) {
+	events := telemetry.New(telemetry.Options{})
+	b := toolbox.New(toolbox.Options{Policy: refuseAll{}, Telemetry: events})
+	p, err := b.Provider("venus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := toolbox.Text(func(context.Context, string) (string, error) { return "secret", nil })
+	if err := errors.Join(
+		p.AddResource(&mcp.Resource{URI: "a://b", Name: "b"}, load),
+		p.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "t://{x}", Name: "t"}, load),
+		p.AddPrompt(&mcp.Prompt{Name: "p"}, "body"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for what, try := range map[string]func() error{
+		"a resource": func() error { _, err := b.Read(t.Context(), "mars", "a://b"); return err },
+		"a template": func() error { _, err := b.Read(t.Context(), "mars", "t://b"); return err },
+		"a prompt":   func() error { _, err := b.Render(t.Context(), "mars", "venus.p", nil); return err },
+	} {
+		before := len(events.Recent(0))
+		err := try()
+		got := events.Recent(0)[before:]
+		if code := toolbox.CodeOf(err); code != toolbox.CodeResourceNotFound && code != toolbox.CodePromptNotFound {
+			t.Errorf("%s: %v", what, err)
+		}
+		if len(got) != 1 || got[0].Type != telemetry.Security || got[0].Sender != "mars" || got[0].Recipient != "venus" || got[0].Code != string(toolbox.CodeRefused) {
+			t.Errorf("%s: %+v", what, got)
+		}
+	}
+}
+
+type refuseAll struct{}
+
+func (refuseAll) Permit(string, string) error { return errors.New("no") }
+
+// The panic of any callback is one error event.
+func TestPanicsOfCallbacksAreEvents(t *testing.T) {
+	events := telemetry.New(telemetry.Options{})
+	b := toolbox.New(toolbox.Options{Telemetry: events, Record: func(telemetry.Invocation) { panic("record") }})
+	p, err := b.Provider("venus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(
+		p.AddTool(&mcp.Tool{Name: "tool"}, func(_ context.Context, c *toolbox.Call) (*mcp.CallToolResult, error) {
+			c.Progress(toolbox.Progress{Done: 1})
+			return nil, nil
+		}),
+		p.AddResource(&mcp.Resource{URI: "a://b", Name: "b"}, func(context.Context, string) (*mcp.ReadResourceResult, error) { panic("loader") }),
+		p.AddRenderer(&mcp.Prompt{Name: "p"}, func(context.Context, map[string]string) (*mcp.GetPromptResult, error) { panic("renderer") }),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Call(t.Context(), "", "venus.tool", nil, func(toolbox.Progress) { panic("progress") }); err != nil {
+		t.Errorf("the tool fails with its callbacks: %v", err)
+	}
+	if _, err := b.Read(t.Context(), "", "a://b"); toolbox.CodeOf(err) != toolbox.CodePanic {
+		t.Errorf("a loader: %v", err)
+	}
+	if _, err := b.Render(t.Context(), "", "venus.p", nil); toolbox.CodeOf(err) != toolbox.CodePanic {
+		t.Errorf("a renderer: %v", err)
+	}
+	m, err := b.Mount(toolbox.MountOptions{Name: "m", Dial: func(context.Context) (mcp.Transport, error) { panic("dial") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-m.Tried()
+	m.Close()
+	for _, want := range []string{"record", "loader", "renderer", "progress", "dial"} {
+		n := 0
+		for _, e := range events.Recent(0) {
+			if e.Type == telemetry.ErrorEvent && e.Code == telemetry.CodePanic && strings.Contains(e.Detail, " panicked: "+want+"\n") {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d events of the panic of %s", n, want)
+		}
+	}
+}
+
+func TestNilArgumentsAreErrors(t *testing.T) {
+	b := toolbox.New(toolbox.Options{})
+	p, err := b.Provider("venus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, over := toolbox.Over(nil, "a", "b").Connect(t.Context())
+	_, mount := b.Mount(toolbox.MountOptions{Name: "m"})
+	listener := toolbox.Listen(nil, "a", nil)
+	listener.Close()
+	for what, err := range map[string]error{
+		"tool":     p.AddTool(nil, nil),
+		"handler":  p.AddTool(&mcp.Tool{Name: "x"}, nil),
+		"func":     toolbox.AddFunc[struct{}, struct{}](p, "x", "", nil),
+		"resource": p.AddResource(nil, nil),
+		"loader":   p.AddResource(&mcp.Resource{URI: "a://b", Name: "b"}, nil),
+		"template": p.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "a://{b}", Name: "b"}, nil),
+		"prompt":   p.AddPrompt(nil, ""),
+		"renderer": p.AddRenderer(&mcp.Prompt{Name: "x"}, nil),
+		"dial":     mount,
+		"over":     over,
+		"listen":   listener.Err(),
+	} {
+		if toolbox.CodeOf(err) != toolbox.CodeInvalid {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -199,7 +199,7 @@ func (r *Replica) follow(l *link, m *Message) {
 	}
 	u := Update{Message: r.message(KindEpoch, nil), Began: true, Left: r.leave(&o, vector)}
 	u.Message.Epoch = m.Epoch
-	r.begin(m.Epoch, crdt.New(crdt.Options{Limits: &r.limits}), nil)
+	r.begin(m.Epoch, r.newDoc(&r.limits), nil)
 	r.keeper, r.origin = l.RemoteAgent(), &o
 	r.log.Info("following to another epoch of a document", slog.String("of", r.keeper), slog.Uint64("epoch", m.Epoch))
 	if u.Left != nil {
@@ -385,7 +385,7 @@ func (r *Replica) repair(sameContent bool) {
 		return
 	}
 	r.repaired = now
-	doc := crdt.New(crdt.Options{Limits: &r.limits})
+	doc := r.newDoc(&r.limits)
 	if _, err := doc.Apply(r.doc.Snapshot(), nil); err != nil {
 		r.log.Error("a document cannot be reloaded", slog.Any("error", err))
 		return

@@ -19,6 +19,7 @@ const (
 	CodeRefused  Code = "SESSION_REFUSED"    // another replica refused this session's changes; open the document again
 	CodeInvalid  Code = "INVALID_REPLICA"    // an invalid argument
 	CodeLate     Code = "EPOCH_OVER"         // the edits belong to an epoch that is over
+	CodePanic    Code = "PANIC"              // the function that edits or reads panicked
 )
 
 // Error is what the package returns. Its fields are Code, Message and Err (the cause, may be nil).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
@@ -36,7 +37,7 @@ func (h *notifier) notify(u Update) {
 	h.changed.Send()
 }
 
-func (h *notifier) run(ctx context.Context) {
+func (h *notifier) run(ctx context.Context, protect func(whose string, f func()) *fault.Panic) {
 	for {
 		changed := h.changed.Wait()
 		h.mu.Lock()
@@ -49,7 +50,7 @@ func (h *notifier) run(ctx context.Context) {
 				if ctx.Err() != nil {
 					return
 				}
-				(*f)(u)
+				_ = protect("a handler of OnUpdate", func() { (*f)(u) })
 			}
 		}
 		if len(queue) > 0 {

@@ -19,6 +19,24 @@ type Link interface {
 	RemoteAgent() string
 }
 
+// Claimer is a link that can pass some envelopes to one handler alone, as a *[channel.Channel] does. A Link that wraps
+// a channel to filter what it receives must implement it, too.
+type Claimer interface {
+	Claim(wants func(*envelope.Envelope) bool, h channel.Handler) (remove func())
+}
+
+// Claim has h called with each envelope of a link that wants selects and, if the link is a [Claimer], no other handler.
+func Claim(l Link, wants func(*envelope.Envelope) bool, h channel.Handler) (remove func()) {
+	if c, ok := l.(Claimer); ok {
+		return c.Claim(wants, h)
+	}
+	return l.OnMessage(func(ctx context.Context, e *envelope.Envelope) {
+		if wants(e) {
+			h(ctx, e)
+		}
+	})
+}
+
 // link is a Link with a queue of messages to send.
 type link struct {
 	Link

@@ -296,7 +296,7 @@ func (r *Replica) written(beyond crdt.StateVector) []byte {
 // Leave continues in a later epoch without the content of this replica, which the application receives: see
 // [Update]. lost means that it contains edits that exist nowhere else.
 func (r *Replica) Leave(ctx context.Context, s Saved, lost bool) error {
-	fresh := crdt.New(crdt.Options{Limits: &r.limits})
+	fresh := r.newDoc(&r.limits)
 	if _, err := fresh.Apply(s.Update, nil); err != nil {
 		return err
 	}

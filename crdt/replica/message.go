@@ -115,19 +115,38 @@ func (m *Message) envelope(from, to string) (*envelope.Envelope, error) {
 	return envelope.New(from, to, envelope.StreamData, json.RawMessage(payload))
 }
 
-// peek reports whether an envelope has a message for a document.
-func peek(e *envelope.Envelope, state string) bool {
-	if e.Type != envelope.StreamData {
-		return false
+// head is what tells a sync message from other payloads of stream-data.
+type head struct {
+	State  *string `json:"state"`
+	Kind   Kind    `json:"kind"`
+	Source string  `json:"sourceAgentId"`
+	V      int     `json:"v"`
+	Sum    string  `json:"sum"`
+}
+
+// readHead returns nil for an envelope without a sync message.
+func readHead(e *envelope.Envelope) *head {
+	var h head
+	if e.Type != envelope.StreamData || json.Unmarshal(e.Payload, &h) != nil || h.State == nil {
+		return nil
 	}
-	var head struct {
-		State *string `json:"state"`
-		Kind  Kind    `json:"kind"`
+	return &h
+}
+
+// DocumentOf returns the name of the document that an envelope's sync message is about. ok is false for another
+// payload, which no replica understands. It does not check the message.
+func DocumentOf(e *envelope.Envelope) (name string, ok bool) {
+	h := readHead(e)
+	if h == nil || h.Kind == "" || h.Source == "" || h.V == 0 || h.Sum == "" {
+		return "", false
 	}
-	if err := json.Unmarshal(e.Payload, &head); err != nil || head.State == nil {
-		return false // not a sync message
-	}
-	return *head.State == state
+	return *h.State, true
+}
+
+// concerns reports whether an envelope of a link is for this replica's document.
+func (r *Replica) concerns(e *envelope.Envelope) bool {
+	h := readHead(e)
+	return h != nil && *h.State == r.o.State
 }
 
 // decode decodes a message and checks it as far as possible without the document.

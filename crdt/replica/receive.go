@@ -17,7 +17,7 @@ import (
 // arrived handles an envelope of a link, in the channel's goroutine: it decodes and checks it as far as
 // possible without the document. It blocks while the owner's queue is full, which delays only this link.
 func (r *Replica) arrived(ctx context.Context, l *link, e *envelope.Envelope) {
-	if !peek(e, r.o.State) || e.Sender != l.RemoteAgent() {
+	if e.Sender != l.RemoteAgent() {
 		return
 	}
 	m, err := decode(e)

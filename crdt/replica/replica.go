@@ -49,6 +49,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -122,7 +123,12 @@ func New(o Options) (*Replica, error) {
 	if o.Access == nil {
 		o.Access = func(string) Access { return Read | Write | Relay | Keep }
 	}
-	doc, clock, former := crdt.New(crdt.Options{Limits: &limits}), map[string]uint64(nil), o.Former
+	r := &Replica{
+		limits: limits, log: o.Logger.With(slog.String("document", o.State)),
+		mail: make(chan func(), mailbox), ended: make(chan struct{}),
+	}
+	r.guard(&o)
+	doc, clock, former := r.newDoc(&limits), map[string]uint64(nil), o.Former
 	if s := o.Saved; s != nil {
 		if s.Epoch != o.Epoch {
 			return nil, &Error{Code: CodeInvalid, Message: "the saved state is of another epoch"}
@@ -134,15 +140,12 @@ func New(o Options) (*Replica, error) {
 		clock = s.Clock
 	}
 	o.Saved, o.Former = nil, nil
-	r := &Replica{
-		o: o, limits: limits, log: o.Logger.With(slog.String("document", o.State)),
-		mail: make(chan func(), mailbox), ended: make(chan struct{}),
-	}
+	r.o = o
 	r.begin(o.Epoch, doc, former)
 	r.buffer.advance(clock)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.done.Go(r.own)
-	r.done.Go(func() { r.handlers.run(r.ctx) })
+	r.done.Go(func() { r.handlers.run(r.ctx, r.protect) })
 	return r, nil
 }
 
@@ -162,13 +165,15 @@ func (r *Replica) own() {
 	for {
 		select {
 		case f := <-r.mail:
-			f()
+			r.protect("the handling of a message", f)
 		case <-digests.C:
-			r.toAll(r.sendDigest, nil)
-			r.maintain(time.Now())
+			r.protect("the comparison of copies", func() {
+				r.toAll(r.sendDigest, nil)
+				r.maintain(time.Now())
+			})
 			digests.Reset(r.jitter())
 		case now := <-ages.C:
-			r.expire(now)
+			r.protect("the end of what waits", func() { r.expire(now) })
 		case <-r.ctx.Done():
 			return
 		}
@@ -190,22 +195,29 @@ func (r *Replica) post(ctx context.Context, f func()) bool {
 	return false
 }
 
-// run runs f in the owner's goroutine and waits for it. On an error f has not run and will not run.
+// run runs f in the owner's goroutine and waits for it. On an error f has not run and will not run, except for
+// CodePanic.
 func (r *Replica) run(ctx context.Context, f func()) error {
-	ran := make(chan struct{})
-	if !r.post(ctx, func() { defer close(ran); f() }) {
+	ran := make(chan error, 1)
+	if !r.post(ctx, func() {
+		if p := r.protect("a function of the application", f); p != nil {
+			ran <- &Error{Code: CodePanic, Message: "the function panicked; what it did in its last transaction is undone", Err: p}
+			return
+		}
+		ran <- nil
+	}) {
 		if r.ctx.Err() != nil {
 			return errClosed()
 		}
 		return ctx.Err()
 	}
 	select {
-	case <-ran:
-		return nil
+	case err := <-ran:
+		return err
 	case <-r.ended: // not r.ctx.Done: f may still be running
 		select {
-		case <-ran: // it was the last
-			return nil
+		case err := <-ran: // it was the last
+			return err
 		default:
 			return errClosed()
 		}
@@ -223,7 +235,7 @@ func (r *Replica) try(ctx context.Context, f func() error) error {
 
 // Edit makes the edits of f one change and sends it over all links. It returns when the change is made
 // here; see Flush. f runs in the owner's goroutine: it must be quick and must not call the replica. If f
-// fails nothing has changed.
+// fails or panics (CodePanic) nothing has changed.
 func (r *Replica) Edit(ctx context.Context, f func(d *crdt.Doc) error) error {
 	return r.Do(ctx, func(d *crdt.Doc) error {
 		_, err := d.Transact(r, func() error { return f(d) })
@@ -359,7 +371,7 @@ func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 func (r *Replica) Attach(ch Link) (detach func(), err error) {
 	ctx, stop := context.WithCancel(r.ctx)
 	l := &link{Link: ch, done: make(chan struct{})}
-	remove := ch.OnMessage(func(ctx context.Context, e *envelope.Envelope) { r.arrived(ctx, l, e) })
+	remove := Claim(ch, r.concerns, func(ctx context.Context, e *envelope.Envelope) { r.arrived(ctx, l, e) })
 	err = r.run(r.ctx, func() {
 		l.remove = remove
 		r.links = append(r.links, l)
@@ -517,8 +529,61 @@ func (r *Replica) spread(m *Message, from *link) {
 }
 
 // OnUpdate calls f with each change, made here or elsewhere, in causal order and in a separate goroutine,
-// until cancel is called. If f is slow some changes are skipped: see [Update].
-func (r *Replica) OnUpdate(f func(Update)) (cancel func()) { return r.handlers.handlers.Add(f) }
+// until cancel is called. If f is slow some changes are skipped: see [Update]. A nil f is an error event.
+func (r *Replica) OnUpdate(f func(Update)) (cancel func()) {
+	if f == nil {
+		r.emit(telemetry.ErrorEvent, r.o.Agent, &Error{Code: CodeInvalid, Message: "the handler is nil"}, "no handler was added")
+		return func() {}
+	}
+	return r.handlers.handlers.Add(f)
+}
+
+// newDoc returns an empty document whose observers may panic.
+func (r *Replica) newDoc(limits *crdt.Limits) *crdt.Doc {
+	return crdt.New(crdt.Options{Limits: limits, Panicked: func(p any) {
+		if crash, ok := p.(*fault.Panic); ok {
+			r.crashed("an observer of the document", crash)
+		}
+	}})
+}
+
+// guard makes the callbacks of the options safe to call: a panic is one error event. An agent has no rights where
+// Access panics.
+func (r *Replica) guard(o *Options) {
+	access, journal, log, renew := o.Access, o.Journal, o.Log, o.Renew
+	o.Access = func(agent string) (rights Access) {
+		r.protect("Options.Access", func() { rights = access(agent) })
+		return rights
+	}
+	if journal != nil {
+		o.Journal = func(update []byte) { r.protect("Options.Journal", func() { journal(update) }) }
+	}
+	if log != nil {
+		o.Log = func(m *Message) { r.protect("Options.Log", func() { log(m) }) }
+	}
+	if renew != nil {
+		o.Renew = func(why string) { r.protect("Options.Renew", func() { renew(why) }) }
+	}
+}
+
+// protect calls a function that may be the application's. Its panic is an error event, and the result.
+func (r *Replica) protect(whose string, f func()) *fault.Panic {
+	p := fault.Catch(f)
+	if p != nil {
+		r.crashed(whose, p)
+	}
+	return p
+}
+
+func (r *Replica) crashed(whose string, p *fault.Panic) {
+	r.log.Error(whose+" panicked", slog.String("code", telemetry.CodePanic), slog.String("error", p.Detail()))
+	if r.o.Telemetry == nil {
+		return
+	}
+	event := telemetry.Panicked(whose, p)
+	event.Target, event.Timestamp = r.o.Agent, time.Now().UnixMilli()
+	_ = fault.Catch(func() { r.o.Telemetry.Emit(event) }) // it may be the telemetry that panics
+}
 
 // emit logs an error and reports it to telemetry.
 func (r *Replica) emit(t telemetry.EventType, source string, err error, what string) {

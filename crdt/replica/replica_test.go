@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -971,6 +972,110 @@ func FuzzMessage(f *testing.F) {
 		}
 		if _, err := replica.Decode(&envelope.Envelope{Payload: again}); err != nil {
 			t.Fatalf("%s is decoded with error %v", again, err)
+		}
+	})
+}
+
+// The panic of any callback is one error event: what it did is undone, and the replica goes on.
+func TestPanicsOfCallbacksAreEvents(t *testing.T) {
+	set := func(key string) func(*crdt.Doc) error {
+		return func(d *crdt.Doc) error { return d.Map("m").Set(key, 1) }
+	}
+	for name, tc := range map[string]struct {
+		options replica.Options
+		do      func(r *replica.Replica) error
+		code    replica.Code
+	}{
+		"edit": {do: func(r *replica.Replica) error {
+			return r.Edit(context.Background(), func(d *crdt.Doc) error {
+				if err := d.Map("m").Set("undone", 1); err != nil {
+					return err
+				}
+				panic("edit")
+			})
+		}, code: replica.CodePanic},
+		"nil edit": {do: func(r *replica.Replica) error { return r.Edit(context.Background(), nil) }, code: replica.CodePanic},
+		"view":     {do: func(r *replica.Replica) error { return r.View(context.Background(), func(*crdt.Doc) { panic("view") }) }, code: replica.CodePanic},
+		"checkpoint": {do: func(r *replica.Replica) error {
+			return r.Checkpoint(context.Background(), func(replica.Saved) { panic("checkpoint") })
+		}, code: replica.CodePanic},
+		"on update": {do: func(r *replica.Replica) error {
+			r.OnUpdate(func(replica.Update) { panic("on update") })
+			return r.Edit(context.Background(), set("first"))
+		}},
+		"observer": {do: func(r *replica.Replica) error {
+			return errors.Join(r.View(context.Background(), func(d *crdt.Doc) { d.Observe(func(crdt.Change) { panic("observer") }) }), r.Edit(context.Background(), set("first")))
+		}},
+		"journal": {options: replica.Options{Journal: func([]byte) { panic("journal") }}, do: func(r *replica.Replica) error { return r.Edit(context.Background(), set("first")) }},
+		"access":  {options: replica.Options{Access: func(string) replica.Access { panic("access") }}, do: func(r *replica.Replica) error { return r.Edit(context.Background(), set("first")) }, code: replica.CodeReadOnly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := telemetry.New(telemetry.Options{})
+				tc.options.Agent, tc.options.State, tc.options.Telemetry = "mars", "plan", events
+				r, err := replica.New(tc.options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				if err := tc.do(r); replica.CodeOf(err) != tc.code {
+					t.Errorf("%v, want %q", err, tc.code)
+				}
+				synctest.Wait()
+				all := events.Recent(0)
+				if len(all) != 1 || all[0].Type != telemetry.ErrorEvent || all[0].Code != telemetry.CodePanic {
+					t.Errorf("events: %+v", all)
+				}
+				var undone bool
+				if err := r.View(context.Background(), func(d *crdt.Doc) { _, undone = d.Map("m").Get("undone") }); err != nil || undone {
+					t.Errorf("the replica does not go on: %v, %v", err, undone)
+				}
+			})
+		})
+	}
+}
+
+// An observer that panics loses nothing of what other replicas send.
+func TestAPanickingObserverDoesNotStopTheReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a, b := newReplica(t, replica.Options{Agent: "mars"}), newReplica(t, replica.Options{Agent: "venus"})
+		defer a.Close()
+		defer b.Close()
+		if err := b.View(t.Context(), func(d *crdt.Doc) { d.Observe(func(crdt.Change) { panic("observer") }) }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Attach(n.end("mars", "venus")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Attach(n.end("venus", "mars")); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if err := a.Edit(t.Context(), func(d *crdt.Doc) error { return d.Map("m").Set(fmt.Sprint(i), 1) }); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				synctest.Wait()
+				parcels := n.take()
+				if len(parcels) == 0 {
+					break
+				}
+				for _, p := range parcels {
+					p.to.receive(p.e)
+				}
+			}
+		}
+		mine, err := a.VectorClock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, err := b.VectorClock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(mine, theirs) {
+			t.Errorf("the clocks are %v and %v", mine, theirs)
 		}
 	})
 }

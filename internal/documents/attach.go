@@ -44,9 +44,9 @@ type bufferedLink struct {
 	d *Document
 }
 
-// OnMessage implements [replica.Link].
-func (l bufferedLink) OnMessage(h channel.Handler) (remove func()) {
-	return l.Link.OnMessage(func(ctx context.Context, e *envelope.Envelope) {
+// Claim implements [replica.Claimer].
+func (l bufferedLink) Claim(wants func(*envelope.Envelope) bool, h channel.Handler) (remove func()) {
+	return replica.Claim(l.Link, wants, func(ctx context.Context, e *envelope.Envelope) {
 		if l.d.changed.Until(ctx, l.d.ctx.Done(), func() bool { return l.d.checkQueue() == nil }) {
 			h(ctx, e)
 		}

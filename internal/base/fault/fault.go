@@ -11,6 +11,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 )
 
@@ -34,7 +35,8 @@ func (e *Error[C]) Error() string {
 // Unwrap returns the cause.
 func (e *Error[C]) Unwrap() error { return e.Err }
 
-func (e *Error[C]) code() C { return e.Code }
+func (e *Error[C]) code() C      { return e.Code }
+func (e *Error[C]) text() string { return string(e.Code) }
 
 // UserError is an error whose text is its message and the remedy: both are fit
 // for users and hold no secrets. The cause is for logs.
@@ -46,7 +48,8 @@ func (e *UserError[C]) Error() string { return join(e.Message, "; ", e.Remedy) }
 // Unwrap returns the cause.
 func (e *UserError[C]) Unwrap() error { return e.Err }
 
-func (e *UserError[C]) code() C { return e.Code }
+func (e *UserError[C]) code() C      { return e.Code }
+func (e *UserError[C]) text() string { return string(e.Code) }
 
 // ToolError is the error of a tool for agents: message and remedy are sentences
 // that hold no secrets. The cause is for logs.
@@ -78,7 +81,8 @@ func (e *ToolError[C]) Explain() (category, message, remedy string) {
 // RetryIn returns when to try again, 0 where there is no limit.
 func (e *ToolError[C]) RetryIn() time.Duration { return e.RetryAfter }
 
-func (e *ToolError[C]) code() C { return e.Code }
+func (e *ToolError[C]) code() C      { return e.Code }
+func (e *ToolError[C]) text() string { return string(e.Code) }
 
 func join(message, separator, remedy string) string {
 	if remedy == "" {
@@ -98,4 +102,47 @@ func CodeOf[C ~string](err error) C {
 type coded[C ~string] interface {
 	error
 	code() C
+}
+
+// TextOf returns the code of the first error in err's tree that has one of any type, "" if there is none.
+func TextOf(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		text() string
+	}](err); ok {
+		return e.text()
+	}
+	return ""
+}
+
+// Panic is a recovered panic as an error. Its text is the value; Stack is for logs.
+type Panic struct {
+	Value any
+	Stack []byte
+}
+
+// Error returns the panic's value as text.
+func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
+
+// Detail returns the value and the stack, for an event or a log.
+func (p *Panic) Detail() string { return fmt.Sprintf("%v\n%s", p, p.Stack) }
+
+// Catch calls f, a function of the application, and returns its panic, nil if there was none. A runtime.Goexit in f
+// is not caught.
+func Catch(f func()) (caught *Panic) {
+	defer func() {
+		if v := recover(); v != nil {
+			caught = &Panic{v, debug.Stack()}
+		}
+	}()
+	f()
+	return nil
+}
+
+// CatchError is Catch for a function with an error; a panic becomes its error, a [*Panic].
+func CatchError(f func() error) (err error) {
+	if p := Catch(func() { err = f() }); p != nil {
+		return p
+	}
+	return err
 }

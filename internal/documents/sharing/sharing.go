@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
+	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -86,6 +87,7 @@ type endpoint struct {
 	node    *parley.Node
 	vouch   func(agentID string) error
 	access  *parley.Agent
+	unclaim func() // ends receiveSync
 
 	mu       sync.Mutex
 	links    map[linkKey]*link
@@ -124,6 +126,7 @@ func (s *Service) Serve(n Node, id string, vouch func(agentID string) error) err
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.access = access
+	p.unclaim = n.Parley().Router().Claim(id, isSync, p.receiveSync)
 	s.endpoints = append(s.endpoints, p)
 	return nil
 }
@@ -136,25 +139,29 @@ func (s *Service) Close() {
 	s.mu.Unlock()
 	s.cancel()
 	for _, p := range endpoints {
+		p.unclaim()
 		p.access.Leave()
 	}
 	s.running.Wait()
 }
 
-// receive handles the envelopes for the card. It must not block, for it serves all agents: messages of a linked agent
-// go to its link on its channel's goroutine.
+// receive handles the envelopes for the card. It must not block, for it serves all agents.
 func (p *endpoint) receive(ctx context.Context, e *envelope.Envelope) {
-	switch e.Type {
-	case envelope.StreamData:
-		var head struct {
-			State *string `json:"state"`
-		}
-		if e.Unmarshal(&head) != nil || head.State == nil || documents.CheckName(*head.State) != nil {
-			return // another kind of stream
-		}
-		p.open(linkKey{e.Sender, *head.State}, e)
-	case envelope.Request:
+	if e.Type == envelope.Request {
 		p.request(ctx, e)
+	}
+}
+
+func isSync(e *envelope.Envelope) bool {
+	_, ok := replica.DocumentOf(e)
+	return ok
+}
+
+// receiveSync handles a replica's message to a document that it is not linked with: those of a linked one go to its
+// link on its channel's goroutine.
+func (p *endpoint) receiveSync(_ context.Context, e *envelope.Envelope) {
+	if name, _ := replica.DocumentOf(e); documents.CheckName(name) == nil {
+		p.open(linkKey{e.Sender, name}, e)
 	}
 }
 
@@ -426,20 +433,20 @@ func (p *endpoint) answer(ctx context.Context, e *envelope.Envelope) {
 	p.reply(ctx, e, envelope.Response, response{r.Document, roles})
 }
 
-// filteredLink is a channel that delivers messages only while the rules of tiers and sandboxes permit the agent. The
-// router applies the rules to what it delivers itself, but not to messages for a replica.
+// filteredLink is a channel that delivers messages only while the node vouches for the agent and the rules of tiers
+// and sandboxes permit it.
 type filteredLink struct {
 	*channel.Channel
 	permitted func() bool
-	handler   channel.Handler // set by OnMessage
+	handler   channel.Handler // set by Claim
 }
 
-// OnMessage implements [replica.Link].
-func (l *filteredLink) OnMessage(h channel.Handler) (remove func()) {
+// Claim implements [replica.Claimer].
+func (l *filteredLink) Claim(wants func(*envelope.Envelope) bool, h channel.Handler) (remove func()) {
 	l.handler = func(ctx context.Context, e *envelope.Envelope) {
 		if l.permitted() {
 			h(ctx, e)
 		}
 	}
-	return l.Channel.OnMessage(l.handler)
+	return l.Channel.Claim(wants, l.handler)
 }

@@ -252,7 +252,7 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 
 // auditRest audits what the router does not: tool calls, refused delegations and refused channels.
 func (n *Node) auditRest(e telemetry.Event) {
-	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
+	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.SourceAgent != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
 	if n.o.Audit == nil || !refused && e.Type != telemetry.ToolInvocation {
 		return
 	}
