@@ -27,6 +27,7 @@ func main() {
 	only := flag.String("only", "", "run only these steps, separated by commas; the steps fuzz and mutate run only then")
 	flag.DurationVar(&c.fuzzTime, "fuzztime", 30*time.Second, "how long the step fuzz runs each target")
 	flag.StringVar(&c.property, "property", "", "the `number` of the only property that the step mutate breaks, two digits")
+	flag.StringVar(&c.clause, "clause", "", "the `id` of the only clause that the step mutate breaks, such as 10.4")
 	flag.Parse()
 	c.ci = os.Getenv("CI") == "true"
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -45,6 +46,7 @@ type check struct {
 	ci       bool
 	fuzzTime time.Duration
 	property string
+	clause   string
 }
 
 type step struct {

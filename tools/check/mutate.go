@@ -39,33 +39,53 @@ func (c *check) mutate(ctx context.Context) error {
 			return err
 		}
 	}
-	failed, out, err := testProperty(ctx, only, "")
+	if c.clause != "" {
+		return c.breakAll(ctx)
+	}
+	failed, out, err := testProperty(ctx, only)
 	if err != nil {
 		return err
 	}
 	if failed {
 		return fmt.Errorf("the properties must hold before anything is broken:\n%s", out)
 	}
+	return c.breakAll(ctx)
+}
+
+// breakAll tries the mutations of the properties and of the clauses, or those that the command line selects.
+func (c *check) breakAll(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
 	survived := 0
-	for _, m := range mutations {
-		if only != "" && only != m.property {
-			continue
-		}
-		noticed, err := try(ctx, dir, m)
+	attempt := func(name, pattern, pkgs string, m mutation) error {
+		noticed, err := try(ctx, dir, pattern, pkgs, m)
 		if err != nil {
-			return fmt.Errorf("property %s, %s (%s): %w", m.property, m.file, m.breaks, err)
+			return fmt.Errorf("%s, %s (%s): %w", name, m.file, m.breaks, err)
 		}
 		verdict := "noticed  "
 		if !noticed {
 			verdict = "UNNOTICED"
 			survived++
 		}
-		fmt.Printf("property %s  %s  %-28s %s\n", m.property, verdict, m.file, m.breaks)
+		fmt.Printf("%s  %s  %-28s %s\n", name, verdict, m.file, m.breaks)
+		return nil
+	}
+	for _, m := range mutations {
+		if c.clause == "" && (c.property == "" || c.property == m.property) {
+			if err := attempt("property "+m.property, "^TestProperty"+m.property, propertyPackages[m.property], m); err != nil {
+				return err
+			}
+		}
+	}
+	for _, x := range clauses {
+		if c.property == "" && (c.clause == "" || c.clause == x.clause) {
+			if err := attempt("clause "+x.clause, "^"+x.test+"$", x.pkg, x.mutation); err != nil {
+				return err
+			}
+		}
 	}
 	if survived > 0 {
 		return fmt.Errorf("%d mutations went unnoticed", survived)
@@ -83,43 +103,47 @@ func complete() error {
 	return nil
 }
 
-// try runs the property's test on the mutated source and reports whether it failed.
-func try(ctx context.Context, dir string, m mutation) (noticed bool, err error) {
+// try runs the tests that match a pattern on the mutated source and reports whether one failed.
+func try(ctx context.Context, dir, pattern, pkgs string, m mutation) (noticed bool, err error) {
 	overlay, err := writeMutated(dir, m)
 	if err != nil {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	noticed, out, err := testProperty(ctx, m.property, propertyPackages[m.property], "-overlay", overlay)
+	noticed, out, err := matching(ctx, pattern, pkgs, "-overlay", overlay)
 	switch {
 	case err != nil:
 		return false, err
 	case strings.Contains(out, "no tests to run"):
-		return false, fmt.Errorf("there is no test of this property in %s", propertyPackages[m.property])
+		return false, fmt.Errorf("there is no test %s in %s", pattern, pkgs)
 	case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
 		return false, fmt.Errorf("the mutated source does not build:\n%s", out)
 	}
 	return noticed, nil
 }
 
-// testProperty runs a property's test, or all for "", in the named packages or, for "", in all that have property tests, and
-// reports whether it failed. Other packages have no rapid flags.
-func testProperty(ctx context.Context, property, pkgs string, flags ...string) (failed bool, out string, err error) {
-	if pkgs == "" {
-		for number, p := range propertyPackages {
-			if property == "" || property == number {
-				pkgs += " " + p
-			}
+// testProperty runs a property's test, or all for "", in the packages that have property tests, and reports whether it
+// failed.
+func testProperty(ctx context.Context, property string) (failed bool, out string, err error) {
+	pkgs := ""
+	for number, p := range propertyPackages {
+		if property == "" || property == number {
+			pkgs += " " + p
 		}
 	}
+	return matching(ctx, "^TestProperty"+property, pkgs)
+}
+
+// matching runs tests in packages that use rapid: others do not have its flags. It reports whether one failed.
+func matching(ctx context.Context, pattern, pkgs string, flags ...string) (failed bool, out string, err error) {
 	var targets []string
 	for _, p := range strings.Fields(pkgs) {
 		if target := "./" + p; !slices.Contains(targets, target) {
 			targets = append(targets, target)
 		}
 	}
-	args := append([]string{"test", "-count=1", "-timeout=2m", "-run", "^TestProperty" + property}, flags...)
+	args := append([]string{"test", "-count=1", "-timeout=2m", "-run", pattern}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(append(args, targets...), "-rapid.nofailfile")...)
 	text, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

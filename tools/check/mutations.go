@@ -54,12 +54,12 @@ var mutations = []mutation{
 	{"12", "channel/send.go", "\tc.fail(o.e, c.errorf(CodeDeliveryFailed, err, \"envelope %s could not be delivered in %d attempts\", o.e.ID, n))\n", "", "an envelope that was given up is not reported"},
 
 	{"13", "router/router.go", "\t\treturn err\n\t}\n\treturn d.deliver(to)\n", "\t\treturn err\n\t}\n\treturn nil\n", "nothing is delivered"},
-	{"13", "router/router.go", "\t\t\tunknown := notFound(d.e.Recipient)\n\t\t\tunknown.Err = err\n\t\t\treturn unknown\n", "\t\t\t_ = err\n\t\t\treturn nil\n", "an unknown recipient is no error"},
+	{"13", "router/router.go", "\t\t\tunknown := d.r.unknown(d.policy.from, d.e.Recipient)\n", "\t\t\tif err == nil {\n\t\t\t\treturn nil\n\t\t\t}\n\t\t\tunknown := d.r.unknown(d.policy.from, d.e.Recipient)\n", "an unknown recipient is no error"},
 
 	{"14", "router/router.go", "\t\tif to.ID == d.e.Sender {\n", "\t\tif to.ID == d.e.Sender || i == 1 {\n", "the second agent is left out"},
 	{"14", "router/router.go", "\t\tif to.ID == d.e.Sender {\n", "\t\tif false {\n", "senders get their own broadcasts"},
 
-	{"15", "router/router.go", "able := d.r.reg.Capable(id)\n", "able := d.r.reg.Identities()\n", "anybody has every capability"},
+	{"15", "router/router.go", "all := d.r.reg.Capable(id)\n", "all := d.r.reg.Identities()\n", "anybody has every capability"},
 	{"15", "router/router.go", "{ return to.ID != d.e.Sender && d.r.receives(to.ID) }", "{ return d.r.receives(to.ID) }", "senders are asked first"},
 	{"15", "router/router.go", "if best.ID == \"\" || load < least {", "if n > 0 || len(able) < 2 {", "the first is passed over"},
 
@@ -75,7 +75,7 @@ var mutations = []mutation{
 	{"18", "toolbox/provider.go", "qualified := p.id + \".\" + name", "qualified := p.id + \".\" + name + \"x\"", "tools stand under other names"},
 	{"18", "toolbox/box.go", "range slices.Sorted(maps.Keys(b.offers[k])) {", "range slices.Collect(maps.Keys(b.offers[k])) {", "lists are in no order"},
 	{"19", "toolbox/tool.go", "return t.handler(ctx, c) })", "return t.handler(ctx, &Call{Tool: c.Tool}) })", "tools get no arguments"},
-	{"19", "toolbox/box.go", "\to := b.offers[k][key]\n", "\to := b.offers[k][key]\n\tfor _, o = range b.offers[k] {\n\t\tbreak\n\t}\n", "any tool may answer"},
+	{"19", "toolbox/box.go", "\to = b.offers[k][key]\n", "\to = b.offers[k][key]\n\tfor _, o = range b.offers[k] {\n\t\tbreak\n\t}\n", "any tool may answer"},
 	{"20", "toolbox/provider.go", "switch _, taken := all[e.key]; {", "switch taken := false; {", "the second tool takes the place of the first"},
 	{"21", "toolbox/resource.go", "cmp.Or(c.MIMEType, r.mimeType)", "c.MIMEType", "resources are read without their MIME type"},
 	{"21", "toolbox/resource.go", "return r.load(ctx, uri) })", "return r.load(ctx, \"\") })", "loaders are not told what is read"},
