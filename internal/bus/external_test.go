@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed"
 )
@@ -565,5 +567,18 @@ func TestDial(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			c.Close()
 		}
+	}
+}
+
+// REQ-REL-006: every attempt to reconnect is logged, the repeated ones at INFO.
+func TestAttemptsToReconnectAreLogged(t *testing.T) {
+	n := testbed.StartNATS(t)
+	var log logBuffer
+	b, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close(context.Background())) })
+	n.Stop()
+	for _, want := range []string{"level=WARN msg=\"cannot reconnect", "level=INFO msg=\"cannot reconnect"} {
+		wait.Eventually(t, want, func() bool { return strings.Contains(log.String(), want) })
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/daemon"
@@ -221,6 +223,50 @@ func TestProjectBus(t *testing.T) {
 		got := daemon.ProjectBus(cfg, nil)
 		if got.Credentials != want || got.URL != bus.Secret(c.url) || !got.NoEcho || got.DataDir != "" || !strings.Contains(got.Name, "ns") {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// REQ-SEC-CROSS-002: the channels log in to a stock server with an NKey, or a token, of the configuration.
+func TestChannelsLogInWithAnNKeyOrAToken(t *testing.T) {
+	t.Parallel()
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := user.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "user.nk")
+	if err := os.WriteFile(file, seed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nkey := testbed.StartNATS(t, func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} })
+	token := testbed.StartNATS(t, func(o *server.Options) { o.Authorization = "hunter2" })
+	for name, tt := range map[string]struct {
+		at    *testbed.Server
+		login mcpconfig.Credentials
+		works bool
+	}{
+		"NKey":          {nkey, mcpconfig.Credentials{NKeyFile: file}, true},
+		"without it":    {nkey, mcpconfig.Credentials{}, false},
+		"token":         {token, mcpconfig.Credentials{Token: "hunter2"}, true},
+		"another token": {token, mcpconfig.Credentials{Token: "x"}, false},
+	} {
+		cfg := &mcpconfig.Config{Document: mcpconfig.Document{Namespace: "ns", NATSURL: mcpconfig.URL(tt.at.URL()), Credentials: tt.login}}
+		b, err := bus.Open(t.Context(), daemon.ProjectBus(cfg, nil))
+		if (err == nil) != tt.works || err != nil && bus.CodeOf(err) != bus.CodeAuth {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			if err := b.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

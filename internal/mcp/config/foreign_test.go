@@ -25,6 +25,10 @@ func TestLoginsOfTheUsersFileAreForItsServersOnly(t *testing.T) {
 		"the user's file has no server, the project's one": {`{"natsCredentials": {"username": "ann", "password": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, nil, false},
 		"the environment has the last word":                {`{"natsCredentials": {"username": "ann", "password": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, map[string]string{"NATS_URL": "nats://ours:4222"}, true},
 		"a cluster: password":                              {`{"natsCredentials": {"password": "hunter2"}, "crossComputer": {` + ours + `}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
+		"a server: NKey":                                   {`{"natsCredentials": {"nkeyFile": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, nil, false},
+		"a server: credentials file":                       {`{"natsCredentials": {"credsFile": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, nil, false},
+		"a server: token":                                  {`{"natsCredentials": {"token": "hunter2"}}`, `{"natsUrl": "nats://stranger:4222"}`, nil, false},
+		"the user's server: token":                         {`{"natsCredentials": {"token": "hunter2"}, "natsUrl": "nats://ours:4222"}`, `{}`, nil, true},
 		"a cluster: token":                                 {`{"crossComputer": {"token": "hunter2"}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
 		"a cluster: NKey":                                  {`{"crossComputer": {"nkeyFile": "hunter2"}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
 		"a cluster: credentials file":                      {`{"crossComputer": {"credsFile": "hunter2"}}`, `{"crossComputer": {` + across + `, ` + theirs + `}}`, nil, false},
@@ -40,7 +44,9 @@ func TestLoginsOfTheUsersFileAreForItsServersOnly(t *testing.T) {
 			}
 			c := m.mustLoad(t)
 			cross := c.CrossComputer
-			kept := strings.Contains(c.Credentials.Username+string(c.Credentials.Password)+string(cross.Token)+cross.NKeyFile+cross.CredsFile, "hunter2")
+			login := c.Credentials
+			kept := strings.Contains(login.Username+string(login.Password)+string(cross.Token)+cross.NKeyFile+cross.CredsFile, "hunter2") ||
+				strings.Contains(string(login.Token)+login.NKeyFile+login.CredsFile, "hunter2")
 			if kept != tt.want {
 				t.Errorf("the login is used: %t, want %t", kept, tt.want)
 			}
@@ -203,5 +209,38 @@ func TestAProjectsFileCannotChangeKeysOrVerification(t *testing.T) {
 	m.env["NATS_MCP_NKEY_FILE"], m.env["NATS_MCP_INSECURE_SKIP_VERIFY"] = outside, "true"
 	if c := m.mustLoad(t); c.CrossComputer.NKeyFile != outside || !c.CrossComputer.InsecureSkipVerify {
 		t.Errorf("the environment: %+v", c.CrossComputer)
+	}
+}
+
+// REQ-SEC-CROSS-002: two ways to log in are a mistake, and so is a file outside of a stranger's project.
+func TestOneWayToLogIn(t *testing.T) {
+	for project, want := range map[string]string{
+		`{"natsCredentials": {"username": "u", "token": "t"}}`:         "more than one way to log in",
+		`{"natsCredentials": {"nkeyFile": "n", "credsFile": "c"}}`:     "more than one way to log in",
+		`{"natsCredentials": {"nkeyFile": "/etc/nats/seed"}}`:          "must not refer to a file outside of the project",
+		`{"natsCredentials": {"credsFile": "../other/project.creds"}}`: "must not refer to a file outside of the project",
+	} {
+		m := newMachine(t)
+		m.writeProject(t, project)
+		if _, err := m.load(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", project, err)
+		}
+	}
+}
+
+// REQ-SEC-CROSS-002: channels log in as the network does; the same servers need the login only once.
+func TestChannelsLogInAsTheNetworkDoes(t *testing.T) {
+	cluster := []mcpconfig.URL{"nats://c:4222"}
+	d := mcpconfig.Document{NATSURL: "nats://c:4222", CrossComputer: mcpconfig.CrossComputer{NATSClusterURLs: cluster, NKeyFile: "/n"}}
+	if got := d.ChannelCredentials(); got.NKeyFile != "/n" {
+		t.Errorf("the same server: %+v", got)
+	}
+	d.NATSURL = "nats://other:4222"
+	if got := d.ChannelCredentials(); got.NKeyFile != "" {
+		t.Errorf("another server gets the cluster's login: %+v", got)
+	}
+	d.Credentials.NKeyFile, d.CrossComputer.NKeyFile = "/both", ""
+	if d.ChannelCredentials().NKeyFile != "/both" || d.NetworkCredentials().NKeyFile != "/both" {
+		t.Errorf("got %+v, %+v", d.ChannelCredentials(), d.NetworkCredentials())
 	}
 }
