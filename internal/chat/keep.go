@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // keepVersion is the version of the format of kept messages.
@@ -221,27 +223,9 @@ func (s *Space) writeKept(entries []*entry) error {
 		return err
 	}
 	file := s.keepPrefix() + "-" + s.instance + ".json"
-	if err := writeDurably(file, data); err != nil {
+	if err := local.ReplaceFile(file, data); err != nil {
 		return err
 	}
 	s.log.Warn("queued messages are kept for the project's next process", "messages", len(entries), "file", file)
 	return nil
-}
-
-// writeDurably writes a file that is whole, or does not exist, also after a power cut.
-func writeDurably(file string, data []byte) (err error) {
-	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(file + ".new") // best effort
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
 }
