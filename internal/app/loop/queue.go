@@ -16,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/ralph"
 )
@@ -177,10 +178,7 @@ func (q *Queue) next(ctx context.Context) (*work.Claim, error) {
 	}
 	data, err := json.Marshal(c)
 	if err == nil {
-		err = os.WriteFile(q.o.File+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(q.o.File+".new", q.o.File)
+		err = local.ReplaceFile(q.o.File, data)
 	}
 	if err != nil { // return the item: after a crash the claim would be unknown
 		_, rejected := q.o.Worker.Reject(ctx, c.TaskID, c.Token, "the worker cannot store the claim", false)
