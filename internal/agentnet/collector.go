@@ -2,10 +2,14 @@ package agentnet
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 
+	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
 )
 
 // collect runs the collector at intervals until ctx ends. It runs in every process of the
@@ -19,6 +23,16 @@ func (be *backend) collect(ctx context.Context) {
 			be.store.Log().Warn("the collector of the network failed", "error", err)
 		}
 	}
+}
+
+// WatchLeases acts on the leases of work items on a bus that end, until ctx ends, as every Network does that is open
+// and not admitted by a hub. It is for a hub whose agents have not joined it since it started: it prepares and creates
+// nothing. b must have a network whose registry has the bucket, "" for the default.
+func WatchLeases(ctx context.Context, b *bus.Bus, bucket string, log *slog.Logger) {
+	s := store.New(store.Config{Bucket: bucket, Logger: log}.WithDefaults())
+	defer s.Stop()
+	s.Adopt(b)
+	work.New(registry.New(s)).WatchLeases(ctx, b)
 }
 
 // Collected is the result of a run of the collector.

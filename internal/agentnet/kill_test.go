@@ -62,6 +62,11 @@ func beChild(role string) int {
 	switch role {
 	case "worker":
 		return beWorker(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"), os.Getenv(childRole+"_NAME"))
+	case "idle":
+		agentnet.Open(killConfig(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_NAME")))
+		select {} // until it is killed
+	case "holder":
+		return beHolder(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"), os.Getenv(childRole+"_NAME"))
 	case "server":
 		return beServer(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"))
 	}
@@ -140,6 +145,30 @@ func beWorker(at, stateDir, name string) int {
 		}
 		<-time.After(max(e.RetryAfter, 50*time.Millisecond))
 	}
+}
+
+// beHolder claims one item, reports that and keeps it until it is killed.
+func beHolder(at, stateDir, name string) int {
+	ctx := context.Background()
+	cfg := killConfig(at, name)
+	cfg.StateDir = stateDir
+	n := agentnet.Open(cfg)
+	if err := n.Ready(ctx); err != nil {
+		return 1
+	}
+	a, err := n.Register(ctx, nettest.Worker("go"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	w := &hand{name: name, agent: a}
+	c, err := a.Claim(ctx, nil)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	w.say(event{What: "claim", Task: c.TaskID, Token: c.Token, Lease: lease(c.LeaseUntil)})
+	select {} // until it is killed
 }
 
 // hand is one worker.
@@ -558,4 +587,108 @@ func judgeEnd(t *testing.T, boss *agentnet.Agent, c *crew, states map[work.ItemS
 			t.Errorf("%s had %d identities: that of a killed process must be free at once", host, len(guids))
 		}
 	}
+}
+
+// REQ-DLQ-001: the lease of a killed worker is acted on by whoever is there, though nobody claims work: another
+// process, the hub, or the process that starts next if none was left.
+func TestLeasesOfKilledWorkersAreActedOn(t *testing.T) {
+	t.Parallel()
+	t.Run("stock server", func(t *testing.T) {
+		killing.Lock()
+		defer killing.Unlock()
+		s := leaseScene{t, stockVictim(t)}
+		s.submit()
+		other := s.child("idle")
+		s.holderIsKilled()
+		s.queuedAgain()
+		lease := s.holderIsKilled()
+		other.kill() // nobody is left
+		wait.Eventually(t, "the end of the lease", func() bool { return time.Now().After(lease.Add(time.Second)) })
+		if state := s.state(); state != work.Claimed {
+			t.Errorf("the item is %s, but nobody is there", state)
+		}
+		s.child("idle")
+		s.queuedAgain()
+	})
+	t.Run("hub", func(t *testing.T) {
+		killing.Lock()
+		defer killing.Unlock()
+		hub := nettest.NewProcess(t)
+		s := leaseScene{t, victim{workersAt: hub.Dir, at: hub.Dir, dial: killDial(hub.Dir)}}
+		s.submit()
+		s.holderIsKilled()
+		hub.Kill()
+		hub.Start(t) // no agent joins its network
+		s.queuedAgain()
+	})
+}
+
+// leaseScene is a network with one item, T.
+type leaseScene struct {
+	t *testing.T
+	victim
+}
+
+// submit submits the item by a process that leaves.
+func (s leaseScene) submit() {
+	s.t.Helper()
+	n := nettest.Open(s.t, killConfig(s.at, "host-boss"))
+	nettest.Submit(s.t, nettest.Register(s.t, n, nettest.Dispatcher()), "T", "go")
+	nettest.Shut(s.t, n)
+}
+
+// child starts a process: a holder claims the item, an idle one opens the network only.
+func (s leaseScene) child(role string, said ...func(event)) *child {
+	s.t.Helper()
+	tell := func(event) {}
+	if len(said) > 0 {
+		tell = said[0]
+	}
+	c := startChild(s.t, role, s.workersAt, s.t.TempDir(), "host-"+role, tell)
+	s.t.Cleanup(c.kill)
+	return c
+}
+
+// holderIsKilled has a process claim the item, kills it, and returns when its lease ends.
+func (s leaseScene) holderIsKilled() time.Time {
+	s.t.Helper()
+	claims := make(chan event, 1)
+	c := s.child("holder", func(e event) { claims <- e })
+	select {
+	case e := <-claims:
+		c.kill()
+		return e.Lease
+	case <-time.After(time.Minute):
+		s.t.Fatal("nobody claims the item")
+		return time.Time{}
+	}
+}
+
+// queuedAgain waits until the stored record says that the item waits for a worker.
+func (s leaseScene) queuedAgain() {
+	s.t.Helper()
+	wait.Eventually(s.t, "that the item waits again", func() bool { return s.state() == work.Queued })
+}
+
+// state reads the item's record as a program without Parley does.
+func (s leaseScene) state() work.ItemState {
+	s.t.Helper()
+	b, err := s.dial(s.t.Context())
+	if err != nil {
+		return "" // the server is restarting
+	}
+	defer b.Close(s.t.Context()) //nolint:errcheck // a test's
+	records, err := b.JetStream().Stream(s.t.Context(), store.ItemStream)
+	if err != nil {
+		return ""
+	}
+	m, err := records.GetLastMsgForSubject(s.t.Context(), store.ItemSubject+"*")
+	if err != nil {
+		return ""
+	}
+	x, err := work.Decode(m.Data)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return x.State
 }

@@ -74,6 +74,9 @@ func newBackend(cfg store.Config) *backend {
 	if !cfg.Confined() { // a confined agent may not remove anything
 		s.OnFirstConnect(func(*bus.Bus) { s.Go(be.collect) })
 	}
+	if cfg.Admission == nil { // an admitted agent's hub does, as long as its bus can be reached
+		s.OnFirstConnect(func(b *bus.Bus) { s.Go(func(ctx context.Context) { be.work.WatchLeases(ctx, b) }) })
+	}
 	return be
 }
 

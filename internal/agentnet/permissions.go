@@ -64,7 +64,7 @@ func (c Confined) Permissions() Permissions {
 	}
 	allow("$JS.API.STREAM.INFO.", registry, identities, limits, store.MailStream, store.DeadStream, store.ItemStream, store.AuditStream, store.SharedInbox, inbox)
 	allow("$JS.API.STREAM.MSG.GET.", registry, identities, limits, store.MailStream, store.ItemStream)
-	allow("$JS.API.DIRECT.GET.", registry, store.MailStream, store.DeadStream, inbox)
+	allow("$JS.API.DIRECT.GET.", registry, store.MailStream, store.DeadStream, store.ItemStream, inbox)
 	p.Publish = append(p.Publish,
 		cfg.EntryKey(c.GUID).Subject,
 		cfg.IdentityKey("fixed."+c.GUID).Subject, cfg.IdentityKey("guid."+c.GUID).Subject,

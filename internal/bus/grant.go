@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -60,6 +61,15 @@ type Grant struct {
 
 // networkAccount is the account of the agents' network.
 const networkAccount = "agents-network"
+
+// HasNetwork reports whether an embedded bus stores an agents' network: agents have joined it at some time.
+func (b *Bus) HasNetwork() bool {
+	if b.embedded == nil {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(b.dir, "jetstream", networkAccount))
+	return err == nil
+}
 
 // maxConnections bounds the connections of one account.
 const maxConnections = 1024

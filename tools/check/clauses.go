@@ -1,10 +1,10 @@
 package main
 
-// clause is one error in the coordination library, and the test that must detect it: the test of a clause that no
-// property covers.
+// clause is one error, and the test that must detect it: the test of a clause of the specifications that no property
+// of the coordination library covers.
 type clause struct {
 	clause string // of the requirements, or in words
-	pkg    string // of the test, which uses rapid
+	pkg    string // of the test
 	test   string
 	mutation
 }
@@ -58,6 +58,21 @@ var clauses = []clause{
 	{"panics", "toolbox", "TestPanicsOfCallbacksAreEvents", mutation{file: "toolbox/guard.go",
 		old: "\tp.box.o.Telemetry.Emit(event)\n", new: "\t_ = event\n",
 		breaks: "a loader's panic is no event"}},
+	{"DLQ-001", "internal/agentnet/work", "TestEndedLeasesAreActedOnThoughNobodyClaims", mutation{file: "internal/agentnet/network.go",
+		old: "\tif cfg.Admission == nil { //", new: "\tif false { //",
+		breaks: "nobody watches leases: they are acted on when somebody claims work"}},
+	{"DLQ-001", "internal/agentnet", "TestLeasesOfKilledWorkersAreActedOn", mutation{file: "internal/app/daemon/daemon.go",
+		old: "\tbackground.Go(func() { d.watchLeases(ctx) })\n", new: "",
+		breaks: "a hub that starts leaves the leases of the time before"}},
+	{"DLQ-001", "internal/agentnet/work", "TestNoEndedLeaseIsShown", mutation{file: "internal/agentnet/work/holder.go",
+		old: "\t\tif x.leaseEnded(w.svc.reg.Now()) {\n", new: "\t\tif false {\n",
+		breaks: "a reader is shown a former attempt's end, and the dead letter is missing"}},
+	{"DLQ-001", "internal/agentnet/work", "TestAnnouncementsThatAreNotStoredDecideNothing", mutation{file: "internal/agentnet/work/lease.go",
+		old: "\tif known && (x.Token < have.token ||", new: "\tif false && (x.Token < have.token ||",
+		breaks: "a message that the server has not stored replaces what is known of a lease"}},
+	{"DLQ-003", "internal/agentnet/work", "TestEndedLeasesAreActedOnThoughNobodyClaims", mutation{file: "internal/agentnet/work/lease.go",
+		old: "\t\tif x.Deliveries >= s.maxAttempts(x.record) {\n", new: "\t\tif false {\n",
+		breaks: "an item is queued again after its last attempt"}},
 	{"nil", ".", "TestNilHandlersAreErrors", mutation{file: "parley.go",
 		old: "\tif h == nil {\n", new: "\tif false {\n",
 		breaks: "an agent joins without a handler"}},

@@ -135,16 +135,31 @@ func testProperty(ctx context.Context, property string) (failed bool, out string
 	return matching(ctx, "^TestProperty"+property, pkgs)
 }
 
-// matching runs tests in packages that use rapid: others do not have its flags. It reports whether one failed.
+// rapidImport is part of the tests that have rapid's flags.
+const rapidImport = `"pgregory.net/rapid"`
+
+// usesRapid reports whether the tests of a package use rapid.
+func usesRapid(pkg string) bool {
+	files, err := filepath.Glob(filepath.Join(filepath.FromSlash(pkg), "*_test.go"))
+	return err == nil && slices.ContainsFunc(files, func(file string) bool {
+		source, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(source), rapidImport)
+	})
+}
+
+// matching runs the tests that match a pattern. It reports whether one failed.
 func matching(ctx context.Context, pattern, pkgs string, flags ...string) (failed bool, out string, err error) {
-	var targets []string
+	var targets, last []string
 	for _, p := range strings.Fields(pkgs) {
 		if target := "./" + p; !slices.Contains(targets, target) {
 			targets = append(targets, target)
 		}
+		if usesRapid(p) {
+			last = []string{"-rapid.nofailfile"}
+		}
 	}
 	args := append([]string{"test", "-count=1", "-timeout=2m", "-run", pattern}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(append(args, targets...), "-rapid.nofailfile")...)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, targets, last)...)
 	text, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

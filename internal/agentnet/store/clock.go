@@ -50,10 +50,13 @@ func (c *Clock) Set(server, before, after time.Time) {
 }
 
 // imprecise reports whether the clock should be measured again.
-func (c *Clock) imprecise() bool {
+func (c *Clock) imprecise() bool { return c.Unsure() > maxUnsure }
+
+// Unsure returns the largest possible error of the time.
+func (c *Clock) Unsure() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unsure > maxUnsure
+	return c.unsure
 }
 
 // Now returns the server's time, in UTC.

@@ -70,11 +70,17 @@ func (s *Store) Log() *slog.Logger { return s.log }
 // Now returns the server's time.
 func (s *Store) Now() time.Time { return s.clock.Now() }
 
+// ClockError returns the largest possible difference between Now and the server's time.
+func (s *Store) ClockError() time.Duration { return s.clock.Unsure() }
+
 // Prepare adds what has to succeed whenever the bus is connected, before it is used. Call it before Start.
 func (s *Store) Prepare(f func(context.Context, *bus.Bus) error) { s.prepare = append(s.prepare, f) }
 
 // OnFirstConnect adds what is called once, when the bus can be used for the first time. Call it before Start.
 func (s *Store) OnFirstConnect(f func(*bus.Bus)) { s.connected = append(s.connected, f) }
+
+// Adopt uses a bus that is connected and prepared already, instead of Start; for those who change no stream.
+func (s *Store) Adopt(b *bus.Bus) { s.setBus(b, nil) }
 
 // Start connects in the background and returns at once.
 func (s *Store) Start() { s.Go(s.run) }

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,7 +49,7 @@ func (w *Worker) Claim(ctx context.Context, queues []string, wait time.Duration)
 		}
 		if x != nil {
 			return &Claim{x.TaskID, x.Token, x.Capability, x.Description, x.RequiredCapabilities, x.Priority, x.Deadline, x.ContextData,
-				x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Deliveries, w.svc.cfg.MaxAttempts, x.LeaseUntil}, nil
+				x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Deliveries, x.MaxAttempts, x.LeaseUntil}, nil
 		}
 	}
 	return nil, nil
@@ -137,7 +138,7 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 	switch x.verdict(o, meta.Sequence.Stream, now, s.cfg.AckTimeout) {
 	case isDone, isDuplicate:
 		return false, msg.DoubleAck(ctx)
-	case isUnburied: // a process died while it buried the item
+	case isDying: // a process died while it buried the item
 		return false, s.publishDead(ctx, x, msg.Reply())
 	case isHeld: // its lease was extended meanwhile
 		if x.State == Claimed {
@@ -152,12 +153,12 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 		x.renew(o)
 	}
 	attempt := max(x.Deliveries+1, o.Attempts+int(meta.NumDelivered)-x.Passes)
-	if attempt > s.maxAttempts(x.Order) {
+	if attempt > s.maxAttempts(x.record) {
 		reason := s.failureReason(ctx, x.record)
 		x.Deliveries = attempt - 1
 		return false, s.bury(ctx, x, msg.Reply(), reason, x.Detail)
 	}
-	x.Deliveries = attempt
+	x.Deliveries, x.MaxAttempts = attempt, cmp.Or(x.MaxAttempts, s.cfg.MaxAttempts)
 	now = s.reg.Now()
 	x.State, x.Holder, x.HolderHandle, x.Token = Claimed, w.agent.GUID(), w.agent.Entry().Handle, x.Token+1
 	x.ClaimedAt, x.LeaseUntil = store.Timestamp(now), store.Timestamp(now.Add(s.cfg.AckTimeout))
@@ -212,7 +213,7 @@ const (
 	isHeld                     // a worker has it
 	isDone                     // it is finished
 	isDuplicate                // another message delivers the item
-	isUnburied                 // it is dead, but not in the dead letters yet
+	isDying                    // it is dead, but not in the dead letters yet
 )
 
 // leaseTolerance is the fraction of a lease by which the server's timer may deliver a
@@ -229,8 +230,8 @@ func (x record) verdict(o Order, seq uint64, now time.Time, lease time.Duration)
 		switch {
 		case o.Generation > x.Generation:
 			return isFree
-		case o.Generation == x.Generation && x.DeadSequence == 0:
-			return isUnburied
+		case o.Generation == x.Generation && x.isUnburied():
+			return isDying
 		}
 		return isDone
 	case Claimed:
@@ -250,12 +251,14 @@ func (x record) verdict(o Order, seq uint64, now time.Time, lease time.Duration)
 
 // renew begins the item's next generation.
 func (x *record) renew(o Order) {
-	x.Order, x.State, x.Deliveries, x.Passes, x.DeadSequence = o, Queued, o.Attempts, 0, 0
+	x.Order, x.State, x.Deliveries, x.MaxAttempts, x.Passes, x.DeadSequence = o, Queued, o.Attempts, 0, 0, 0
 	x.Reason, x.Detail, x.FinishedAt = "", "", ""
 }
 
 // maxAttempts is how often an item may be claimed. A retry that keeps the count allows at least one more attempt.
-func (s *Service) maxAttempts(o Order) int { return max(s.cfg.MaxAttempts, o.Attempts+1) }
+func (s *Service) maxAttempts(x record) int {
+	return max(cmp.Or(x.MaxAttempts, s.cfg.MaxAttempts), x.Attempts+1)
+}
 
 // failureReason returns why the last attempt at an item failed.
 func (s *Service) failureReason(ctx context.Context, x record) FailureReason {

@@ -33,28 +33,37 @@ func (s *Service) Items(ctx context.Context) ([]ItemStatus, error) {
 		return list, err
 	}
 	latest := map[string]int{} // the place of each item
+	var ended []record
+	now := s.reg.Now()
 	err = s.scan(ctx, b, func(x record, _ time.Time) {
 		if at, twice := latest[x.TaskID]; twice {
 			list[at].TaskID = ""
 		}
 		latest[x.TaskID] = len(list)
-		list = append(list, x.status(true))
+		list = append(list, x.status(true, now))
+		if x.leaseEnded(now) {
+			ended = append(ended, x)
+		}
 	})
+	for _, x := range ended {
+		at := latest[x.TaskID]
+		list[at] = s.settled(ctx, &Item{record: x}).status(true, now)
+	}
 	return slices.DeleteFunc(list, func(i ItemStatus) bool { return i.TaskID == "" }), store.AsError(err)
 }
 
 // MaxSwept bounds the items that one sweep checks. Of more it checks a random choice, so that each gets its turn.
 const MaxSwept = 1000
 
-// Sweep checks the items whose lease ended, or that were queued, long ago. It buries those
-// that have failed too often and that nobody claims any more, completes what a process
-// that died has begun, and queues those again whose message is lost.
+// Sweep checks the items whose lease has ended, and those that were queued long ago. It acts on the leases, if no
+// process that watches has, completes what a process that died has begun, and queues those again whose message is lost.
 func (s *Service) Sweep(ctx context.Context, b *bus.Bus) (buried, repaired int, err error) {
 	var suspects []string
 	seen := 0
 	now := s.reg.Now()
 	err = s.scan(ctx, b, func(x record, stored time.Time) {
-		if now.Sub(stored) < 2*s.cfg.AckTimeout || x.finished() && (x.State != Dead || x.DeadSequence != 0) {
+		long := now.Sub(stored) >= 2*s.cfg.AckTimeout && (!x.finished() || x.isUnburied())
+		if !long && !x.leaseEnded(now) {
 			return
 		}
 		seen++
@@ -83,17 +92,19 @@ func (s *Service) Sweep(ctx context.Context, b *bus.Bus) (buried, repaired int, 
 }
 
 func (s *Service) sweepItem(ctx context.Context, b *bus.Bus, taskID string) (buried, repaired int, err error) {
-	x, err := s.Find(ctx, taskID)
-	if err != nil || x == nil {
+	before, err := s.Find(ctx, taskID)
+	if err != nil || before == nil {
 		return 0, 0, err
 	}
-	expired := x.State == Claimed && s.reg.Now().Sub(store.ParseTime(x.LeaseUntil)) > s.cfg.AckTimeout
+	x, err := s.settle(ctx, taskID)
 	switch {
-	case x.State == Dead && x.DeadSequence == 0:
-		return 0, 1, s.publishDead(ctx, x, x.AckSubject)
-	case expired && x.Deliveries >= s.maxAttempts(x.Order):
-		return 1, 0, s.bury(ctx, x, x.AckSubject, s.failureReason(ctx, x.record), x.Detail)
-	case x.State != Queued && !expired:
+	case err != nil || x == nil:
+		return 0, 0, err
+	case before.State == Claimed && x.State == Dead:
+		return 1, 0, nil
+	case before.isUnburied():
+		return 0, 1, nil
+	case x.State != Queued:
 		return 0, 0, nil
 	}
 	message, err := store.BySequence(ctx, b, store.QueueStreamPrefix+x.Capability, x.QueueSequence)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -46,11 +47,15 @@ func (x record) deadLetter() (DeadLetter, error) {
 		Detail: x.Detail, SubmitterGUID: x.SubmitterGUID, DeadAt: x.FinishedAt, Generation: x.Generation}, nil
 }
 
+// die notes that the item has failed for good.
+func (x *record) die(reason FailureReason, detail string, now time.Time) {
+	x.State, x.Reason, x.Detail, x.DeadSequence, x.FinishedAt = Dead, reason, detail, 0, store.Timestamp(now)
+}
+
 // bury moves an item to the dead letters. Once its record is written, any process can
 // complete the rest, should this one die.
 func (s *Service) bury(ctx context.Context, x *Item, ackSubject string, reason FailureReason, detail string) error {
-	x.State, x.Reason, x.Detail, x.DeadSequence = Dead, reason, detail, 0
-	x.FinishedAt = store.Timestamp(s.reg.Now())
+	x.die(reason, detail, s.reg.Now())
 	if err := s.save(ctx, x); err != nil {
 		return err
 	}

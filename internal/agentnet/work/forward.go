@@ -50,7 +50,7 @@ func (s *Service) Unfinished(ctx context.Context, b *bus.Bus) ([]Unfinished, err
 }
 
 // ReserveWaiting puts an item into the state Forwarding and returns it, if no worker has begun it, or its holder's
-// lease ended long ago. Otherwise it returns nil, and done says whether the item is finished. The record decides
+// lease has ended. Otherwise it returns nil, and done says whether the item is finished. The record decides
 // between this and a worker that claims the item at the same moment.
 func (s *Service) ReserveWaiting(ctx context.Context, taskID string) (x *Item, done bool, err error) {
 	x, err = s.change(ctx, taskID, func(x *Item) (*Item, error) {
@@ -60,9 +60,9 @@ func (s *Service) ReserveWaiting(ctx context.Context, taskID string) (x *Item, d
 			return nil, nil
 		case x.State == Forwarding:
 			return x, errUnchanged
-		case x.Deliveries > 0 && x.Deliveries >= s.maxAttempts(x.Order):
+		case x.Deliveries > 0 && x.Deliveries >= s.maxAttempts(x.record):
 			return nil, nil // it will be buried
-		case x.State == Claimed && s.reg.Now().Sub(store.ParseTime(x.LeaseUntil)) < s.cfg.AckTimeout:
+		case x.State == Claimed && !x.leaseEnded(s.reg.Now()):
 			return nil, nil
 		}
 		x.State = Forwarding

@@ -42,7 +42,7 @@ func (w *Worker) held(x *Item, taskID string, token int) (*Item, error) {
 }
 
 func (w *Worker) holds(x *Item, token int) bool {
-	return x.State == Claimed && x.Holder == w.agent.GUID() && x.Token == token
+	return (x.State == Claimed || x.leaseOver()) && x.Holder == w.agent.GUID() && x.Token == token
 }
 
 func noItem(taskID string) *store.Error {
@@ -126,8 +126,8 @@ func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason st
 	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
 		x.Reason, x.Detail = Refused, reason
 		x.State = Queued
-		if final || x.Deliveries >= w.svc.maxAttempts(x.Order) {
-			x.State, x.FinishedAt = Dead, store.Timestamp(w.svc.reg.Now())
+		if final || x.Deliveries >= w.svc.maxAttempts(x.record) {
+			x.die(Refused, reason, w.svc.reg.Now())
 		}
 	})
 	if err != nil {
@@ -148,6 +148,7 @@ func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, chang
 	x, err := w.svc.change(ctx, taskID, func(x *Item) (*Item, error) {
 		x, err := w.held(x, taskID, token)
 		if err == nil {
+			x.State = Claimed // it may wait since the lease ended
 			change(x)
 		}
 		return x, err
@@ -220,10 +221,14 @@ func Decode(data []byte) (ItemStatus, error) {
 	if x.TaskID == "" || x.State == "" {
 		return ItemStatus{}, errors.New("no item")
 	}
-	return x.status(false), nil
+	return x.status(false, time.Time{}), nil
 }
 
-func (x record) status(full bool) ItemStatus {
+// status returns the item as it is now: no lease that has ended is shown.
+func (x record) status(full bool, now time.Time) ItemStatus {
+	if x.leaseEnded(now) {
+		x.State, x.Reason = Queued, TimedOut
+	}
 	s := ItemStatus{TaskID: x.TaskID, Capability: x.Capability, State: x.State, SubmitterGUID: x.SubmitterGUID,
 		SubmitterHandle: x.SubmitterHandle, SubmittedAt: x.SubmittedAt, Attempts: x.Deliveries, ClaimedAt: x.ClaimedAt,
 		HolderGUID: x.Holder, HolderHandle: x.HolderHandle, FinishedAt: x.FinishedAt, FailureReason: x.Reason}
@@ -267,8 +272,11 @@ func (w *Worker) Status(ctx context.Context, taskID string, wait bool) (ItemStat
 		if x == nil {
 			return ItemStatus{}, noItem(taskID)
 		}
+		if x.leaseEnded(w.svc.reg.Now()) {
+			x = w.svc.settled(ctx, x)
+		}
 		if !wait || x.finished() || ctx.Err() != nil {
-			return x.status(w.agent.GUID() == x.SubmitterGUID || w.agent.GUID() == x.Holder), nil
+			return x.status(w.agent.GUID() == x.SubmitterGUID || w.agent.GUID() == x.Holder, w.svc.reg.Now()), nil
 		}
 		select {
 		case <-changed:

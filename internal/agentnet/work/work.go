@@ -95,6 +95,9 @@ type record struct {
 	QueueSequence uint64 `json:"queueSequence"`
 
 	Deliveries int `json:"deliveries"` // attempts, including those before
+	// MaxAttempts is the limit of the process that claimed the item first, so that all processes apply the same one;
+	// 0 before.
+	MaxAttempts int `json:"maxAttempts,omitempty"`
 	// Passes are deliveries of the queue's message that were no attempts: no worker
 	// waited for it any more, or one held the item.
 	Passes       int    `json:"passes,omitempty"`

@@ -312,6 +312,13 @@ func TestDeadLettersExpire(t *testing.T) {
 	})
 }
 
+// once returns a computer whose items may be claimed once.
+func once(n *nettest.Server, host string) agentnet.Config {
+	cfg := n.Host(host, "bob", "shop")
+	cfg.MaxAttempts = 1
+	return cfg
+}
+
 // The collector moves items that no worker claims any more to the dead letters, with the reason.
 func TestTheCollectorMovesUnclaimedItemsToDeadLetters(t *testing.T) {
 	t.Parallel()
@@ -321,7 +328,7 @@ func TestTheCollectorMovesUnclaimedItemsToDeadLetters(t *testing.T) {
 	cfg.MaxAttempts, cfg.Now = 1, clock.Now
 	network := nettest.Open(t, cfg)
 	boss := nettest.Register(t, network, nettest.Dispatcher())
-	worker := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	worker := nettest.Register(t, nettest.Open(t, once(n, "host-b")), nettest.Worker("go"))
 	nettest.Submit(t, boss, "T", "go")
 	nettest.Claim(t, worker)
 	if err := worker.Deregister(t.Context()); err != nil {
@@ -471,7 +478,7 @@ func TestTheCollectorPassesOverNoItem(t *testing.T) {
 	cfg.MaxAttempts, cfg.Now = 1, clock.Now
 	network := nettest.Open(t, cfg)
 	boss := nettest.Register(t, network, nettest.Dispatcher())
-	hand := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	hand := nettest.Register(t, nettest.Open(t, once(n, "host-b")), nettest.Worker("go"))
 	nettest.Submit(t, boss, "forged", "other")
 	js := n.Foreign()
 	records, err := js.Stream(t.Context(), "GLOBAL_WORK_ITEMS")

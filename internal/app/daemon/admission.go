@@ -70,6 +70,25 @@ func (a *admission) forward(ctx context.Context) {
 	}
 }
 
+// watchLeases acts on the leases of work on this hub's bus that ended while the hub was stopped, and on those that its
+// agents held who do not come back, until ctx ends. Networks that agents join later watch, too.
+func (d *daemon) watchLeases(ctx context.Context) {
+	if !d.bus.HasNetwork() {
+		return
+	}
+	bucket := ""
+	if cfg, err := mcpConfig(""); err == nil { // without it an agent that is offline counts as one that was too slow
+		bucket = cfg.CrossComputer.RegistryBucket
+	}
+	b, err := d.ownNetwork(ctx, "parley-hub leases")
+	if err != nil {
+		d.log.Warn("leases of work that end are acted on when the first agent joins", "error", err)
+		return
+	}
+	defer func() { _ = within(time.Second, b.Close) }() // nothing is waited for
+	agentnet.WatchLeases(ctx, b, bucket, d.log)
+}
+
 // Admit implements dialect.Admission.
 func (a *admission) Admit(ctx context.Context, p dialect.NetworkJoinParams) (grant dialect.NetworkGrant, err error) {
 	if err := a.check(p); err != nil {

@@ -102,6 +102,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 		releaseMemoryEvery(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
 	})
 	background.Go(func() { d.watchWork(ctx) })
+	background.Go(func() { d.watchLeases(ctx) })
 	if d.peers != nil {
 		background.Go(func() { d.watchPeers(ctx) })
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -150,11 +151,17 @@ func (o *office) link() *dialect.LinkStatus {
 // memberships admits the agents of a project of this computer to the team's network.
 func (o *office) memberships(project string) *agentnet.Memberships {
 	o.t.Helper()
+	return o.membershipsFor(project, linkLease)
+}
+
+// membershipsFor is memberships of agents that hold work for the time of a lease.
+func (o *office) membershipsFor(project string, lease time.Duration) *agentnet.Memberships {
+	o.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Config: bus.Config{Name: project, Logger: log}, Hub: func(context.Context) (*config.Loaded, error) { return load(o.dir, o.settings...) }})
-	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: linkLease, Logger: log}},
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: lease, Logger: log}},
 		func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
-			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(linkLease.Seconds())}, a)
+			return finder.DialAgent(ctx, dialect.NetworkJoinParams{Via: dialect.ViaHub, AckTimeout: int(lease.Seconds())}, a)
 		})
 	o.t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
@@ -413,5 +420,39 @@ func TestAnAgentBehindTheLinkHasOnlyItsOwnRights(t *testing.T) {
 		_, err := join(dialect.NetworkJoinParams{Via: dialect.ViaCluster, GUID: entry.GUID, Secret: entry.Secret})
 		e, ok := errors.AsType[*jsonrpc.Error](err)
 		return ok && e.Code == dialect.CodeAgentUnavailable && strings.Contains(e.Message, "no link to the agents' cluster: no NATS server is running")
+	})
+}
+
+// REQ-DLQ-001: of two hubs on a cluster one acts on the lease that an agent of the other holds, which is gone.
+func TestAHubActsOnTheLeasesOfAnother(t *testing.T) {
+	t.Parallel()
+	s := startTeam(t)
+	gone, here := newOffice(t, s), newOffice(t, s)
+	for _, o := range []*office{gone, here} {
+		wait.Eventually(t, "the link", func() bool { return o.link().Connected })
+	}
+	const lease = 2 * time.Second
+	ann, bob := enter(t, gone.membershipsFor("/shop", lease), "worker"), enter(t, here.membershipsFor("/blog", lease), "dispatcher")
+	hand(t, bob, "T")
+	take(t, ann, "T")
+	gone.stop()
+	nc, err := nats.Connect(s.URL(), nats.UserInfo("operator", "operator"), nats.RootCAs(s.ca))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	wait.Eventually(t, "that the item waits again", func() bool {
+		m, err := nc.Request("$JS.API.STREAM.MSG.GET."+store.ItemStream, []byte(`{"last_by_subj":"`+store.ItemSubject+`*"}`), 5*time.Second)
+		if err != nil {
+			return false
+		}
+		var answer struct {
+			Message struct{ Data []byte }
+		}
+		if err := json.Unmarshal(m.Data, &answer); err != nil {
+			t.Fatal(err)
+		}
+		x, err := work.Decode(answer.Message.Data)
+		return err == nil && x.State == work.Queued && x.Attempts == 1
 	})
 }

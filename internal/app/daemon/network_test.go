@@ -30,11 +30,17 @@ import (
 // membershipsOf returns the memberships of a project of this computer in the network on the hub's bus.
 func membershipsOf(t *testing.T, dir, project string) *agentnet.Memberships {
 	t.Helper()
+	return membershipsFor(t, dir, project, store.DefaultAckTimeout)
+}
+
+// membershipsFor is membershipsOf with a time for which an agent may hold work, in whole seconds.
+func membershipsFor(t *testing.T, dir, project string, lease time.Duration) *agentnet.Memberships {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	finder := busfinder.New(busfinder.Config{Config: bus.Config{Name: project, Logger: log}, Hub: func(context.Context) (*config.Loaded, error) { return load(dir) }})
-	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", Logger: log}},
+	l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: project, ProjectID: "0123456789abcdef", AckTimeout: lease, Logger: log}},
 		func(ctx context.Context, a registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
-			return finder.DialAgent(ctx, dialect.NetworkJoinParams{}, a)
+			return finder.DialAgent(ctx, dialect.NetworkJoinParams{AckTimeout: int(lease.Seconds())}, a)
 		})
 	t.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {

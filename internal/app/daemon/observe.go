@@ -174,6 +174,7 @@ func (d *daemon) workChanged(record []byte) {
 	}
 	d.events.Publish(events.Event{Kind: events.WorkState, Subject: x.TaskID, Data: map[string]any{
 		"state": string(x.State), "queue": x.Capability, "from": x.SubmitterHandle, "holder": x.HolderHandle, "attempts": x.Attempts,
+		"reason": string(x.FailureReason),
 	}})
 	switch {
 	case x.State == work.Dead:

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -136,6 +137,28 @@ func TestMailAndWorkAreEvents(t *testing.T) {
 	}
 	await("is the removal of C", is(events.DeadLetterRemoved, "C", "state", string(work.Discarded)))
 	noneHas(t, all, "private letter", "secret")
+}
+
+// The end of a lease is an event when it is due, without any call of an agent.
+func TestEndedLeasesAreEvents(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	r := run(t, mustLoad(t, dir, "http.enabled=false"))
+	defer r.end(t)
+	a := enter(t, membershipsFor(t, dir, "/shop", time.Second), "worker")
+	if _, err := a.Submit(t.Context(), work.Submission{Capability: "go", Offer: mail.Offer{TaskID: "T", Description: "d"}}); err != nil {
+		t.Fatal(err)
+	}
+	c := dialHub(t, r.info.Socket)
+	for range store.DefaultMaxAttempts {
+		if held, err := a.Claim(t.Context(), nil); err != nil || held == nil {
+			t.Fatalf("%+v, %v", held, err)
+		}
+		eventsUntil(t, c, "is the end of the lease", func(e events.Event) bool {
+			return e.Kind == events.WorkState && e.Data["state"] != string(work.Claimed) && e.Data["reason"] == string(work.TimedOut)
+		}, "work")
+	}
+	eventsUntil(t, c, "is the dead letter", is(events.DeadLetterAdded, "T", "queue", "go", "reason", string(work.TimedOut)), "deadletter")
 }
 
 // noneHas fails if a text is in one of the events.

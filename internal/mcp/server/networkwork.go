@@ -208,6 +208,10 @@ func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (str
 func workText(x work.ItemStatus) string {
 	text := fmt.Sprintf("The work item %s is %s.", oneLine(x.TaskID), x.State)
 	switch x.State {
+	case work.Queued:
+		if x.FailureReason != "" {
+			text += fmt.Sprintf(" Attempt %d failed: %s.", x.Attempts, x.FailureReason)
+		}
 	case work.Claimed:
 		text += fmt.Sprintf(" %s has it until %s.", oneLine(x.HolderHandle), x.LeaseUntil)
 	case work.Completed:

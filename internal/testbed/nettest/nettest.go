@@ -284,8 +284,13 @@ func (n *Server) Short(host string) agentnet.Config {
 
 // Dialer connects to a server.
 func Dialer(n *Server) func(context.Context) (*bus.Bus, error) {
+	return func(ctx context.Context) (*bus.Bus, error) { return DialerTo(n.URL())(ctx) }
+}
+
+// DialerTo connects to a URL.
+func DialerTo(url string) func(context.Context) (*bus.Bus, error) {
 	return func(ctx context.Context) (*bus.Bus, error) {
-		return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Logger: slog.New(slog.DiscardHandler)})
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Logger: slog.New(slog.DiscardHandler)})
 	}
 }
 
