@@ -105,6 +105,7 @@ type Channel struct {
 	conn      transport.Conn // nil while there is none
 	dying     transport.Conn // a connection that only receives what has already arrived
 	joining   transport.Conn // the acceptor's, until the handshake ends
+	fresh     bool           // the acceptor's, until its first handshake ends: nobody knows it yet
 	peer      string         // the other end as authenticated by the transport
 	instance  string         // identifies the opener's process
 	changed   wait.Signal

@@ -307,16 +307,20 @@ func (m *Manager) handshake(conn transport.Conn, via agent.Transport, own bool) 
 	if frames[0].Kind != transport.Open || h == nil {
 		return nil, nil, &Error{Code: CodeInvalid, Message: "a connection begins with the handshake"}
 	}
-	c, created, err := m.admit(ctx, conn, h, via, own)
+	c, err := m.admit(ctx, conn, h, via, own)
 	if err != nil {
 		return nil, nil, err
 	}
 	rest, err := c.respond(ctx, conn, h)
 	if err != nil {
-		c.abortHandshake(conn, created, err)
+		c.abortHandshake(conn, err)
 		return nil, nil, err
 	}
-	if created {
+	c.mu.Lock()
+	fresh := c.fresh
+	c.fresh = false
+	c.mu.Unlock()
+	if fresh {
 		m.announce(c)
 	}
 	return c, rest, nil
@@ -360,29 +364,31 @@ func (c *Channel) awaitReady(ctx context.Context, conn transport.Conn) (early []
 	return nil, c.errorf(CodeInvalid, nil, "the opener did not finish the handshake")
 }
 
-// abortHandshake undoes admit. The caller still sends on conn.
-func (c *Channel) abortHandshake(conn transport.Conn, created bool, err error) {
+// abortHandshake undoes admit, unless the opener has connected again meanwhile. The caller still sends on conn.
+func (c *Channel) abortHandshake(conn transport.Conn, err error) {
 	c.mu.Lock()
-	if c.joining == conn {
+	last := c.joining == conn
+	if last {
 		c.joining = nil
 	}
+	fresh := c.fresh
 	c.mu.Unlock()
-	if created {
+	if last && fresh {
 		c.shut(err, nil)
 	}
 }
 
 // admit finds or makes the channel that a peer requests.
-func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.Hello, via agent.Transport, own bool) (c *Channel, created bool, err error) {
+func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.Hello, via agent.Transport, own bool) (*Channel, error) {
 	if err := checkHello(h); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume, Own: own}
 	refused := func(err error) error { // the peer gets its text
 		return &Error{Code: CodeRefused, Subject: h.Channel, Message: err.Error()}
 	}
 	if err := m.opts.Authorize(ctx, req); err != nil {
-		return nil, false, refused(err)
+		return nil, refused(err)
 	}
 	introduced := func() error {
 		if err := m.introduced(ctx, req); err != nil {
@@ -393,35 +399,36 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 		}
 		return nil
 	}
-	c = m.end(h.Channel, false)
+	c := m.end(h.Channel, false)
 	if other := m.end(h.Channel, true); c == nil && other != nil && !other.matches(h.Secret, h.To, h.From) {
 		c = other // which refuses it
 	}
 	if c != nil { // reattach checks the secret
 		if err := introduced(); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		err := c.reattach(conn, h)
 		if err != nil && c.Status() == Closed {
 			m.forget(c) // again: the introduction may have followed the end
 		}
-		return c, false, err
+		return c, err
 	}
 	if m.hasTombstone(h.Channel) {
-		return nil, false, &Error{Code: CodeRefused, Subject: h.Channel, Message: "this channel is closed"}
+		return nil, &Error{Code: CodeRefused, Subject: h.Channel, Message: "this channel is closed"}
 	}
 	if err := m.displace(h, conn.Peer()); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if c, err = m.newAcceptor(conn, h, via, own); err != nil {
-		return nil, false, err
+	c, err := m.newAcceptor(conn, h, via, own)
+	if err != nil {
+		return nil, err
 	}
 	// After the channel is known, since its end removes what the introduction left.
 	if err := introduced(); err != nil {
-		c.abortHandshake(conn, true, err)
-		return nil, false, err
+		c.abortHandshake(conn, err)
+		return nil, err
 	}
-	return c, true, nil
+	return c, nil
 }
 
 // displace keeps two processes of one peer, which share a token, from speaking for the same agent. While the first
@@ -506,7 +513,7 @@ func (m *Manager) newAcceptor(conn transport.Conn, h *transport.Hello, via agent
 	c := m.newChannel(h.Channel, h.To, h.From, h.Secret)
 	c.transport, c.own = via, own
 	c.peer, c.instance = conn.Peer(), h.Instance
-	c.joining = conn
+	c.joining, c.fresh = conn, true
 	if h.Resume {
 		c.in.received = h.Base
 		if m.opts.Checkpoints != nil {

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"sync"
+	"time"
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -26,6 +27,15 @@ type outbox struct {
 	life        watchdog    // ends a connection whose peer does not answer
 	probe       bool        // a probe is due: an acknowledged number again
 	probed      bool        // a probe was sent, and nothing received since
+	failed      attempts
+}
+
+// attempts counts the failed sends of what comes next, over all connections. Only those of which certainly nothing has
+// left count: what may have left is sent again only if the peer says that it has not arrived.
+type attempts struct {
+	seq uint64 // of the first envelope, 0 for frames without envelopes
+	n   int
+	due time.Time // of the next attempt
 }
 
 // rejection reports to the peer that one of its envelopes could not be read.
@@ -109,6 +119,14 @@ type batch struct {
 	last   uint64 // number of the last of these, 0 without any
 }
 
+// first returns the number of the first envelope, 0 without any.
+func (b *batch) first() uint64 {
+	if b.data == 0 {
+		return 0
+	}
+	return b.last - uint64(b.data) + 1
+}
+
 var batches = sync.Pool{New: func() any { return &batch{frames: make([]transport.Frame, 0, maxBatch)} }}
 
 // fill collects what to send next, at most limit envelopes; c.mu is held.
@@ -157,12 +175,17 @@ func (c *Channel) flush() {
 		clear(b.frames[:cap(b.frames)])
 		batches.Put(b)
 	}()
-	failed := 0 // attempts at the first envelope
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.status == Open && c.conn != c.dying {
+		if delay := time.Until(c.out.failed.due); delay > 0 {
+			c.mu.Unlock()
+			wait.Pause(c.ctx, delay)
+			c.mu.Lock()
+			continue // the connection may be another one
+		}
 		limit := maxBatch
-		if failed > 0 {
+		if c.out.failed.n > 0 {
 			limit = 1
 		}
 		if c.fill(b, limit); len(b.frames) == 0 {
@@ -181,14 +204,12 @@ func (c *Channel) flush() {
 			c.drop(refused)
 			c.refill()
 			c.out.probe, c.out.probed = c.out.probed, false
-		case c.conn != conn:
-			failed = 0 // the next connection begins after what the peer has received
-		case err == nil:
-			failed = 0
+		case err != nil:
+			c.notSent(conn, b, err)
+		case c.conn == conn: // otherwise the next connection begins after what the peer has received
+			c.out.failed = attempts{}
 			c.out.wire = max(c.out.wire, b.last)
 			c.watchLife()
-		default:
-			failed = c.notSent(conn, b, failed+1, err)
 		}
 	}
 	c.out.flushing = false
@@ -239,34 +260,44 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 	return conn.Send(c.ctx, frames)
 }
 
-// notSent handles the n-th failure of a batch: it waits for the next attempt, fails the first envelope, or ends the
-// connection. It returns the attempts that now count. c.mu is held, and released while it waits.
-func (c *Channel) notSent(conn transport.Conn, b *batch, n int, err error) int {
+// notSent handles a failed send. What has certainly not left gets the next of its attempts later, on this connection or
+// on the one that replaces it; after the last attempt its first envelope fails. c.mu is held.
+func (c *Channel) notSent(conn transport.Conn, b *batch, err error) {
 	code := transport.CodeOf(err)
 	c.refill()
-	if code == transport.CodeTooLarge && b.data > 1 {
-		return n // next one by one, to find the large one
-	}
 	if code != transport.CodeNotSent && code != transport.CodeTooLarge {
 		c.expire(conn)
-		return 0
 	}
-	if n <= c.m.opts.Retries && code == transport.CodeNotSent {
-		delay := c.m.opts.RetryDelay << (n - 1)
-		c.mu.Unlock()
-		wait.Pause(c.ctx, delay)
-		c.mu.Lock()
-		return n
+	if !transport.NothingSent(err) {
+		c.out.failed = attempts{}
+		return
 	}
-	i := c.out.next()
-	if b.last == 0 || i >= len(c.out.queue) || c.out.queue[i].e == nil {
+	first := b.first()
+	failed := &c.out.failed
+	if failed.seq != first {
+		*failed = attempts{seq: first}
+	}
+	failed.n++
+	switch {
+	case code == transport.CodeTooLarge && b.data > 1:
+		return // next one by one, to find the large one
+	case code != transport.CodeTooLarge && failed.n <= c.m.opts.Retries:
+		failed.due = time.Now().Add(c.m.opts.RetryDelay << (failed.n - 1))
+		return
+	}
+	n := failed.n
+	*failed = attempts{}
+	if first == 0 {
 		c.expire(conn) // not even an acknowledgement can be sent
-		return 0
+		return
 	}
-	o := &c.out.queue[i]
-	c.fail(o.e, c.errorf(CodeDeliveryFailed, err, "envelope %s could not be delivered in %d attempts", o.e.ID, n))
-	o.e = nil // its number stays in use
-	return 0
+	if i := c.out.next(); i < len(c.out.queue) && first == c.out.acked+uint64(i)+1 && c.out.queue[i].e != nil {
+		o := &c.out.queue[i]
+		c.fail(o.e, c.errorf(CodeDeliveryFailed, err, "envelope %s could not be delivered in %d attempts", o.e.ID, n))
+		o.e = nil // its number stays in use
+		return
+	}
+	c.expire(conn) // not even its number can be given up
 }
 
 // expire ends a connection that cannot send. It counts as lost once everything that

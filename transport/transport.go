@@ -9,6 +9,7 @@ package transport
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
@@ -20,7 +21,8 @@ import (
 type Conn interface {
 	// Send sends frames in order. It blocks while the connection's buffers are full, at most until ctx ends, and
 	// does not keep the slice. An [*Error] with CodeNotSent or CodeTooLarge means that none of the frames was sent
-	// and the connection is still usable. After any other error only Receive is of use, to return what has arrived.
+	// and the connection is still usable. After any other error only Receive is of use, to return what has arrived;
+	// a [*Unsent] among them means that certainly none of the frames has left, and without it some may have.
 	Send(ctx context.Context, frames []Frame) error
 	// Receive returns the next frames, at least one, in order. It blocks until some arrive, ctx ends or the
 	// connection breaks. The slice is valid until the next call.
@@ -141,6 +143,27 @@ type Error = fault.Error[Code]
 
 // CodeOf returns the code of an error, "" if it has none.
 func CodeOf(err error) Code { return fault.CodeOf[Code](err) }
+
+// Unsent is the error of a Send that found the connection over: certainly nothing of its frames has left, so the next
+// connection may send them without the risk of a repetition. Its text and code are those of Err.
+type Unsent struct {
+	Err error // why the connection is over
+}
+
+// Error returns the text of Err.
+func (e *Unsent) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *Unsent) Unwrap() error { return e.Err }
+
+// NothingSent reports whether err, returned by Send, says that certainly nothing has left.
+func NothingSent(err error) bool {
+	if code := CodeOf(err); code == CodeNotSent || code == CodeTooLarge {
+		return true
+	}
+	_, ok := errors.AsType[*Unsent](err)
+	return ok
+}
 
 // ErrClosed returns the error for the use of something closed, e.g. "the connection".
 func ErrClosed(what string, cause error) *Error {

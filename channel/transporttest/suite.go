@@ -266,6 +266,9 @@ func closeWakesBothEnds(t *testing.T, tr Transport) {
 	if c := transport.CodeOf(err); err == nil || c == transport.CodeNotSent || c == transport.CodeTooLarge {
 		t.Errorf("Send on a closed connection: %v", err)
 	}
+	if !transport.NothingSent(err) {
+		t.Errorf("Send on a closed connection does not say that nothing was sent: %#v", err)
+	}
 }
 
 // Frames sent before Close arrive, although the closing end has unread ones.

@@ -53,6 +53,8 @@ var (
 	ErrForged   = errForged
 	ErrProtocol = errors.New("the peer does not speak the secret stream's protocol")
 	ErrTooLarge = errors.New("the peer's message is larger than allowed")
+	// ErrNothingWritten is in the error of a WriteMessage of which the stream below accepted no byte.
+	ErrNothingWritten = errors.New("nothing was written")
 )
 
 // stream is embedded without exporting the field.
@@ -303,7 +305,7 @@ func (c *Conn) WriteMessage(p []byte) error {
 
 func (c *Conn) write(p []byte) error {
 	if c.werr != nil {
-		return c.werr
+		return unwritten(c.werr)
 	}
 	const front = sealRoom
 	need := front + len(p) + macSize
@@ -318,11 +320,20 @@ func (c *Conn) write(p []byte) error {
 		whole := b[:need][at:]
 		appendLength(whole[:0], len(sealed))
 		c.wrote.Store(time.Now().UnixNano())
-		_, err = c.stream.Write(whole)
+		var n int
+		n, err = c.stream.Write(whole)
+		c.werr = err // the cipher is ahead of the stream, and part of the message may have left: no other can follow
+		if err != nil && n == 0 {
+			return unwritten(err)
+		}
+		return err
 	}
-	c.werr = err // part of the message may have been sent: no other can follow
-	return err
+	c.werr = err
+	return unwritten(err)
 }
+
+// unwritten adds to an error that nothing of the message was written.
+func unwritten(err error) error { return fmt.Errorf("%w: %w", ErrNothingWritten, err) }
 
 // Write implements net.Conn. It makes messages of at most 64 KiB.
 func (c *Conn) Write(p []byte) (int, error) {

@@ -49,9 +49,9 @@ var mutations = []mutation{
 	{"11", "channel/connect.go", "c.out.wire = h.Received", "c.out.wire = c.out.sent", "what was on a broken connection is not sent again"},
 	{"11", "channel/receive.go", "\tif f.Seq > in.received+1 {\n", "\tif false {\n", "envelopes are handled as they come"},
 
-	{"12", "channel/send.go", "delay := c.m.opts.RetryDelay << (n - 1)", "delay := c.m.opts.RetryDelay", "the delay stays the same"},
-	{"12", "channel/send.go", "if n <= c.m.opts.Retries &&", "if n < c.m.opts.Retries &&", "there are only two retries"},
-	{"12", "channel/send.go", "\tc.fail(o.e, c.errorf(CodeDeliveryFailed, err, \"envelope %s could not be delivered in %d attempts\", o.e.ID, n))\n", "", "an envelope that was given up is not reported"},
+	{"12", "channel/send.go", "c.m.opts.RetryDelay << (failed.n - 1)", "c.m.opts.RetryDelay", "the delay stays the same"},
+	{"12", "channel/send.go", "failed.n <= c.m.opts.Retries:", "failed.n < c.m.opts.Retries:", "there are only two retries"},
+	{"12", "channel/send.go", "\t\tc.fail(o.e, c.errorf(CodeDeliveryFailed, err, \"envelope %s could not be delivered in %d attempts\", o.e.ID, n))\n", "", "an envelope that was given up is not reported"},
 
 	{"13", "router/router.go", "\t\treturn err\n\t}\n\treturn d.deliver(to)\n", "\t\treturn err\n\t}\n\treturn nil\n", "nothing is delivered"},
 	{"13", "router/router.go", "\t\t\tunknown := d.r.unknown(d.policy.from, d.e.Recipient)\n", "\t\t\tif err == nil {\n\t\t\t\treturn nil\n\t\t\t}\n\t\t\tunknown := d.r.unknown(d.policy.from, d.e.Recipient)\n", "an unknown recipient is no error"},

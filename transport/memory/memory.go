@@ -131,7 +131,7 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 	for {
 		select {
 		case <-c.link.done:
-			return transport.ErrClosed("the connection", nil)
+			return &transport.Unsent{Err: transport.ErrClosed("the connection", nil)}
 		default:
 		}
 		if c.out.put(frames) {
@@ -140,7 +140,7 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 		select {
 		case <-c.out.room:
 		case <-c.link.done:
-			return transport.ErrClosed("the connection", nil)
+			return &transport.Unsent{Err: transport.ErrClosed("the connection", nil)}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

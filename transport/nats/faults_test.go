@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/hyperswarm/secretstream"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/nats"
 )
@@ -420,4 +421,27 @@ func make64k() []byte {
 		text[i] = 'a' + byte(i%26)
 	}
 	return text
+}
+
+// While there is no server, NATS refuses to publish if it may not buffer. Nothing has left then, and Send says so (Req
+// 3.5).
+func TestSendSaysThatNATSRefused(t *testing.T) {
+	n := startServer(t)
+	nc, err := natsgo.Connect(n.URL(), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(time.Hour), natsgo.ReconnectBufSize(-1), natsgo.ErrorHandler(quiet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	l := listen(t, nats.ListenOptions{Options: nats.Options{Conn: n.connect(t)}, Allow: anybody})
+	defer l.Close()
+	here, _ := pair(t, &nats.Dialer{Options: nats.Options{Conn: nc, Pair: identity.Generate()}}, l)
+	n.Stop()
+	wait.Eventually(t, "the server is lost", nc.IsReconnecting)
+	for range 2 { // the second finds the connection over
+		err := here.Send(deadline(t), []transport.Frame{{Kind: transport.Ack, Seq: 1}})
+		if transport.CodeOf(err) != transport.CodeClosed || !transport.NothingSent(err) {
+			t.Errorf("Send without a server: %v, nothing sent: %v", err, transport.NothingSent(err))
+		}
+	}
+	n.Start() // for the listener's end
 }

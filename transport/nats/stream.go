@@ -289,7 +289,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write implements net.Conn. It blocks while the peer does not grant more.
+// Write implements net.Conn. It blocks while the peer does not grant more. With an error it returns how many bytes may
+// have left.
 func (s *stream) Write(p []byte) (int, error) {
 	s.omu.Lock()
 	defer s.omu.Unlock()
@@ -302,11 +303,24 @@ func (s *stream) Write(p []byte) (int, error) {
 		s.out = binary.BigEndian.AppendUint64(append(s.out[:0], kindData), at)
 		s.out = append(s.out, p[written:written+n]...)
 		if err := s.publish(peer, s.out); err != nil { // publish copies the buffer
+			if !refused(err) {
+				written += n // they may have left
+			}
 			return written, err
 		}
 		written += n
 	}
 	return written, nil
+}
+
+// refused reports whether the client of NATS has refused to publish, before anything left.
+func refused(err error) bool {
+	for _, before := range []error{nats.ErrConnectionClosed, nats.ErrConnectionDraining, nats.ErrReconnectBufExceeded, nats.ErrMaxPayload} {
+		if errors.Is(err, before) {
+			return true
+		}
+	}
+	return false
 }
 
 // room blocks until some of n bytes may be sent, and counts them as sent.

@@ -48,7 +48,7 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	select {
 	case <-c.done:
-		return c.closedError()
+		return &transport.Unsent{Err: c.closedError()}
 	default:
 	}
 	if ctx.Err() != nil {
@@ -70,8 +70,11 @@ func (c *Conn) Send(ctx context.Context, frames []transport.Frame) error {
 	for _, end := range ends {
 		if err := c.s.WriteMessage(data[begin:end]); err != nil {
 			c.abort(err)
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return ctx.Err()
+			case begin == 0 && errors.Is(err, secretstream.ErrNothingWritten):
+				return &transport.Unsent{Err: c.closedError()}
 			}
 			return c.closedError()
 		}

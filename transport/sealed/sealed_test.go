@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,12 @@ func deadline(t testing.TB) context.Context {
 
 // streams returns the two ends of a secret stream over TCP.
 func streams(t testing.TB) (a, b *secretstream.Conn) {
+	t.Helper()
+	return streamsOver(t, func(c *net.TCPConn) secretstream.Stream { return c })
+}
+
+// streamsOver is streams with the first end over what dialled makes of its TCP connection.
+func streamsOver(t testing.TB, dialled func(*net.TCPConn) secretstream.Stream) (a, b *secretstream.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,7 +69,7 @@ func streams(t testing.TB) (a, b *secretstream.Conn) {
 		t.Fatal(err)
 	}
 	o := secretstream.Options{MaxMessage: new(transport.Codec).MaxMessage()}
-	if a, err = secretstream.New(out.(*net.TCPConn), here, o); err != nil {
+	if a, err = secretstream.New(dialled(out.(*net.TCPConn)), here, o); err != nil {
 		t.Fatal(err)
 	}
 	if b, err = secretstream.New(in.(*net.TCPConn), there, o); err != nil {
@@ -157,4 +164,43 @@ func FuzzFrames(f *testing.F) {
 			}
 		}
 	})
+}
+
+// brokenTCP is a TCP connection that accepts so many bytes more, once it breaks.
+type brokenTCP struct {
+	*net.TCPConn
+	broken  atomic.Bool
+	accepts int
+}
+
+func (c *brokenTCP) Write(p []byte) (int, error) {
+	if !c.broken.Load() {
+		return c.TCPConn.Write(p)
+	}
+	n, err := c.TCPConn.Write(p[:c.accepts])
+	if err != nil {
+		return n, err
+	}
+	return n, net.ErrClosed
+}
+
+// Only a send of which certainly nothing has left says so: the channel tries it again (Req 3.5).
+func TestSendSaysWhetherAnythingMayHaveLeft(t *testing.T) {
+	for accepts, nothing := range map[int]bool{0: true, 1: false, 20: false} {
+		broken := &brokenTCP{accepts: accepts}
+		s1, s2 := streamsOver(t, func(c *net.TCPConn) secretstream.Stream { broken.TCPConn = c; return broken })
+		atA, atB := greet(t, s1, new(transport.Codec)), greet(t, s2, new(transport.Codec))
+		a, b := <-atA, <-atB
+		frames := []transport.Frame{{Kind: transport.Ack, Seq: 1}}
+		broken.broken.Store(true)
+		err := a.Send(deadline(t), frames)
+		if transport.CodeOf(err) != transport.CodeClosed || transport.NothingSent(err) != nothing {
+			t.Errorf("after %d bytes: %v, nothing sent: %v", accepts, err, transport.NothingSent(err))
+		}
+		if err := a.Send(deadline(t), frames); transport.CodeOf(err) != transport.CodeClosed || !transport.NothingSent(err) {
+			t.Errorf("the next send: %v", err)
+		}
+		a.Abort()
+		b.Abort()
+	}
 }

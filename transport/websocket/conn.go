@@ -80,7 +80,7 @@ func putBuffer(b *[]byte) {
 func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 	select {
 	case <-c.done:
-		return c.closedError()
+		return &transport.Unsent{Err: c.closedError()}
 	default:
 	}
 	b := buffers.Get().(*[]byte)
@@ -94,8 +94,10 @@ func (c *conn) Send(ctx context.Context, frames []transport.Frame) error {
 	defer c.writing.Store(0)
 	begin := 0
 	for _, end := range ends {
+		written := c.socket.count()
 		if err := c.write(ctx, data[begin:end]); err != nil {
-			return c.broken(ctx, err)
+			none := begin == 0 && c.socket != nil && c.socket.count() == written
+			return c.broken(ctx, err, none)
 		}
 		begin = end
 	}
@@ -134,11 +136,15 @@ func (c *conn) writeChunk(ctx context.Context, write func() error) error {
 	return errors.Join(err, c.socket.pull())
 }
 
-// broken ends the connection after a failed write and returns the error to report.
-func (c *conn) broken(ctx context.Context, err error) error {
+// broken ends the connection after a failed write, none of which has left or some of which may have, and returns the
+// error to report.
+func (c *conn) broken(ctx context.Context, err error, none bool) error {
 	c.abort(err)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case none:
+		return &transport.Unsent{Err: c.closedError()}
 	}
 	return c.closedError()
 }

@@ -12,6 +12,24 @@ type cork struct {
 
 	mu   sync.Mutex // keeps writes in order; held while the socket writes
 	held *[]byte    // nil while the cork is not in
+	left int64      // bytes that the system has accepted
+}
+
+// count returns how many bytes the system has accepted so far.
+func (c *cork) count() int64 {
+	if c == nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.left
+}
+
+// write writes to the socket; c.mu is held.
+func (c *cork) write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.left += int64(n)
+	return n, err
 }
 
 // maxHeld bounds the buffered bytes: a chunk with its headers.
@@ -24,7 +42,7 @@ func (c *cork) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.held == nil {
-		return c.Conn.Write(p)
+		return c.write(p)
 	}
 	if len(*c.held)+len(p) > maxHeld {
 		if err := c.flush(); err != nil {
@@ -32,7 +50,7 @@ func (c *cork) Write(p []byte) (int, error) {
 		}
 	}
 	if len(p) > maxHeld {
-		return c.Conn.Write(p)
+		return c.write(p)
 	}
 	*c.held = append(*c.held, p...)
 	return len(p), nil
@@ -66,6 +84,6 @@ func (c *cork) flush() error {
 	if len(b) == 0 {
 		return nil
 	}
-	_, err := c.Conn.Write(b)
+	_, err := c.write(b)
 	return err
 }
