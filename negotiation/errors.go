@@ -16,6 +16,7 @@ const (
 	CodeInvalid  Code = "INVALID_PROPOSAL"   // fields are missing or wrong
 	CodeNotFound Code = "PROPOSAL_NOT_FOUND" // unknown, or settled so long ago that it was dropped
 	CodeTimeout  Code = "PROPOSAL_TIMEOUT"   // the deadline has passed
+	CodeRejected Code = "PROPOSAL_REJECTED"  // the recipient has rejected it
 	CodeSettled  Code = "PROPOSAL_SETTLED"   // it is already answered
 	CodeForged   Code = "ANSWER_FORGED"      // from an agent that was not asked, or in another thread
 	CodeNotYours Code = "PROPOSAL_NOT_YOURS" // only the recipient can answer

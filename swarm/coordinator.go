@@ -362,7 +362,8 @@ func (c *Coordinator) Sessions(ctx context.Context) ([]Session, error) {
 }
 
 // Wait blocks until a swarm has ended, whichever coordinator leads it, and returns it.
-// The error is an [*Error] with CodeFailed for a failed swarm, or ctx's.
+// The error is an [*Error] with CodeFailed for a failed swarm, which wraps the [*Cause] of each agent that was asked and
+// does not take part, or ctx's.
 func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error) {
 	for {
 		l := c.leader(swarmID)
@@ -389,14 +390,6 @@ func (c *Coordinator) Wait(ctx context.Context, swarmID string) (Session, error)
 			return s, errClosed
 		}
 	}
-}
-
-// failure is the error of a swarm that failed.
-func failure(s Session) error {
-	if s.Status != Failed {
-		return nil
-	}
-	return errorf(CodeFailed, s.ID, "the swarm failed: %s", s.Error)
 }
 
 // Join adds an agent to a swarm that is led here, without a proposal.

@@ -54,6 +54,7 @@ type leader struct {
 	changed  map[string]json.RawMessage // of the shared state, in this batch
 	proposed map[string]string          // agents by pending proposal
 	accepted []string                   // agents that accepted in this round
+	causes   map[string]Cause           // why agents do not take part, by agent
 	asking   map[string]bool            // sub-tasks that are being escalated
 	bulk     int                        // bytes of changed
 	doc      atomic.Pointer[leaderDoc]  // the shared state; nil while nobody follows it
@@ -76,7 +77,7 @@ func newLeader(c *Coordinator, id string, x *state) *leader {
 		lastSeen: make(map[string]time.Time), queues: make(map[string][]string), active: make(map[string]int),
 		watchers: make(map[string]bool), changed: make(map[string]json.RawMessage), proposed: make(map[string]string), asking: make(map[string]bool),
 		unplaced: make(map[string]bool), sought: make(map[string]bool), quit: make(map[string]bool), look: make(map[string]bool), idle: make(map[string]bool),
-		admits: make(map[string]bool), returns: make(map[string]*bucket),
+		admits: make(map[string]bool), returns: make(map[string]*bucket), causes: make(map[string]Cause),
 	}
 }
 
@@ -347,10 +348,6 @@ func (l *leader) aggregate(ctx context.Context) {
 	})
 }
 
-func (l *leader) fail(ctx context.Context, reason string) {
-	l.conclude(ctx, status{Status: Failed, Error: reason})
-}
-
 // conclude ends the swarm.
 func (l *leader) conclude(ctx context.Context, how status) {
 	if l.x.s.Status.Ended() {
@@ -390,6 +387,7 @@ func (l *leader) send(ctx context.Context, to string, m message) {
 	l.c.o.Logger.Debug("a message to a participant cannot be sent", "swarm", l.id, "agent", to, "error", err)
 	if m.Work != nil {
 		// Not through the inbox, which only this goroutine empties.
+		l.blameError(to, err)
 		l.failAttempt(m.Work.SubTaskID, "it cannot be sent to "+to+": "+err.Error())
 		l.remove(to)
 	}
@@ -691,9 +689,12 @@ func (l *leader) answered(p negotiation.Proposal) {
 		return
 	}
 	delete(l.proposed, p.ID)
-	if p.Status == negotiation.Accepted {
-		l.accepted = append(l.accepted, p.Recipient)
+	if p.Status != negotiation.Accepted {
+		l.blameAnswer(p)
+		return
 	}
+	delete(l.causes, p.Recipient)
+	l.accepted = append(l.accepted, p.Recipient)
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

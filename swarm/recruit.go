@@ -24,7 +24,7 @@ func (l *leader) recruit(ctx context.Context, capabilities []string) {
 	for _, id := range l.candidates(capabilities) {
 		p, err := l.c.n.Propose(ctx, id, terms)
 		if err != nil {
-			l.c.o.Logger.Debug("an agent cannot be invited", "swarm", l.id, "agent", id, "error", err)
+			l.blameError(id, err)
 			continue
 		}
 		l.proposed[p.ID] = id
@@ -215,17 +215,19 @@ func (l *leader) place(ctx context.Context) {
 }
 
 func (l *leader) placeOne(ctx context.Context, t *SubTask, workers []*worker) {
-	if w := l.choose(t, workers); w != nil {
-		w.load++
-		l.assign(t.ID, w.id)
-		return
-	}
-	if !l.sought[t.ID] {
+	w := l.choose(t, workers)
+	if (w == nil || l.x.tried[t.ID][w.id]) && !l.sought[t.ID] { // agents that do not take part yet may do it
 		l.sought[t.ID] = true
 		l.recruit(ctx, t.RequiredCapabilities)
-		return
+		if w == nil || len(l.proposed) > 0 {
+			return
+		}
 	}
-	if len(l.proposed) == 0 {
+	switch {
+	case w != nil:
+		w.load++
+		l.assign(t.ID, w.id)
+	case len(l.proposed) == 0:
 		l.escalate(ctx, t.ID)
 	}
 }

@@ -47,6 +47,7 @@ type Session struct {
 	Epoch       int                        `json:"epoch"`             // how many coordinators led before
 	Outcome     json.RawMessage            `json:"outcome,omitempty"` // of a completed swarm
 	Error       string                     `json:"error,omitempty"`   // of a failed swarm
+	Causes      []Cause                    `json:"causes,omitempty"`  // of a failed swarm: agents that do not take part
 	// Directory is the plan's.
 	Directory *Directory `json:"directory,omitempty"`
 	Sequence  uint64     `json:"sequence"` // of the last record in the journal
@@ -134,6 +135,7 @@ type status struct {
 	Status  Status          `json:"status"`
 	Outcome json.RawMessage `json:"outcome,omitempty"`
 	Error   string          `json:"error,omitempty"`
+	Causes  []Cause         `json:"causes,omitempty"`
 }
 
 type took struct {
@@ -206,7 +208,7 @@ func (x *state) change(e event) {
 			x.writtenByAll += e.Set.cost()
 		}
 	case e.Status != nil:
-		x.s.Status, x.s.Outcome, x.s.Error = e.Status.Status, e.Status.Outcome, e.Status.Error
+		x.s.Status, x.s.Outcome, x.s.Error, x.s.Causes = e.Status.Status, e.Status.Outcome, e.Status.Error, e.Status.Causes
 		if x.s.Status == Failed {
 			x.cutOff()
 		}

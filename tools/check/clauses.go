@@ -10,6 +10,18 @@ type clause struct {
 }
 
 var clauses = []clause{
+	{"8.1", ".", "TestProperty25SwarmsInviteCapableAgentsOnly", mutation{file: "swarm/recruit.go",
+		old: "&& hasAll(&card, capabilities) && l.useful(&card)", new: "&& l.useful(&card)",
+		breaks: "agents are invited that have one of several required capabilities"}},
+	{"8.5", ".", "TestProperty26SwarmsAssignAndCompleteEachPart", mutation{file: "swarm/recruit.go",
+		old: "if (w == nil || l.x.tried[t.ID][w.id]) && !l.sought[t.ID] {", new: "if w == nil && !l.sought[t.ID] {",
+		breaks: "a sub-task returns to the agent that failed it, although one outside the swarm could do it"}},
+	{"causes", ".", "TestAFailedSwarmsErrorHasItsCauses", mutation{file: "swarm/recruit.go",
+		old: "\t\t\tl.blameError(id, err)\n", new: "",
+		breaks: "a failed swarm does not say that the rules forbid the invitation"}},
+	{"causes", ".", "TestAFailedSwarmsErrorHasItsCauses", mutation{file: "swarm/session.go",
+		old: "e.Status.Error, e.Status.Causes", new: "e.Status.Error, nil",
+		breaks: "the causes of a failure are not stored"}},
 	{"10.1", ".", "TestChannelsObeyTheRules", mutation{file: "channel/channel.go",
 		old: "err := c.m.opts.Policy.PermitEnvelope(c.remote, e); err != nil {\n\t\treturn c.forbidden", new: "err := error(nil); err != nil {\n\t\treturn c.forbidden",
 		breaks: "what an agent sends over a channel is not checked"}},
