@@ -151,7 +151,7 @@ func TestTheSharedStateIsBounded(t *testing.T) {
 			}
 			err = c.SetState(ctx, s.ID, fmt.Sprint("k-", i), value)
 		}
-		wantCode(t, err, swarm.CodeFull)
+		wantCode(t, err, swarm.CodeLimit)
 		must(t, c.SetState(ctx, s.ID, "k-0", nil)) // deleted values free space
 		must(t, c.SetState(ctx, s.ID, "again", value))
 		must(t, c.Stop(ctx, s.ID, "enough"))

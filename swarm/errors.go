@@ -13,6 +13,7 @@ type Code string
 const (
 	CodeInvalid   Code = "INVALID_PLAN"
 	CodeNotFound  Code = "SWARM_NOT_FOUND"
+	CodeUnknown   Code = "AGENT_NOT_FOUND"
 	CodeNoAgents  Code = "NO_CAPABLE_AGENT" // no agent has the capabilities, or none accepted
 	CodeFailed    Code = "SWARM_FAILED"
 	CodeNotMember Code = "NOT_A_PARTICIPANT"
@@ -20,7 +21,8 @@ const (
 	CodeConflict  Code = "JOURNAL_CONFLICT"
 	CodeJournal   Code = "JOURNAL_FAILED"
 	CodeFull      Code = "TOO_MANY_SWARMS"
-	CodeFlood     Code = "TOO_MUCH_ASKED" // an agent's rate limit is exceeded
+	CodeLimit     Code = "SWARM_LIMIT_EXCEEDED" // of one swarm's participants or shared state
+	CodeFlood     Code = "TOO_MUCH_ASKED"       // an agent's rate limit is exceeded
 	CodeNoRoom    Code = "JOURNALS_FULL"
 	CodeClosed    Code = "COORDINATOR_CLOSED"
 )

@@ -609,9 +609,9 @@ func (l *leader) set(s set) *Error {
 	case len(s.Value) > MaxValue || len(s.Value) > 0 && !(json.Valid(s.Value) && utf8.Valid(s.Value)):
 		return errorf(CodeInvalid, l.id, "a value of the shared state must be JSON of at most %d bytes", MaxValue)
 	case len(s.Value) > 0 && !l.x.has(s.Key) && l.x.keys >= MaxKeys:
-		return errorf(CodeFull, l.id, "the shared state has %d keys, which is the limit", MaxKeys)
+		return errorf(CodeLimit, l.id, "the shared state has %d keys, which is the limit", MaxKeys)
 	case l.x.bytes+len(s.Key)+len(s.Value) > MaxShared:
-		return errorf(CodeFull, l.id, "the shared state has %d bytes, which is the limit", l.x.bytes)
+		return errorf(CodeLimit, l.id, "the shared state has %d bytes, which is the limit", l.x.bytes)
 	case len(s.Value) > 0 && l.c.nearlyFull.Load():
 		return errorf(CodeNoRoom, l.id, "swarm journal storage is nearly full, so the shared state cannot change")
 	case s.By != "" && l.x.written[s.By]+s.cost() > l.c.o.MaxWritten:

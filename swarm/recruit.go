@@ -169,7 +169,7 @@ func (l *leader) assign(id, to string) {
 // join adds an agent from the API.
 func (l *leader) join(id string) error {
 	if _, known := l.c.r.Registry().Identity(id); !known {
-		return errorf(CodeNoAgents, l.id, "agent %q is not known", id)
+		return errorf(CodeUnknown, l.id, "agent %q is not known", id)
 	}
 	if l.x.s.Status.Ended() || l.x.s.Status == Completing {
 		return errorf(CodeState, l.id, "the swarm is %s", l.x.s.Status)
@@ -178,7 +178,7 @@ func (l *leader) join(id string) error {
 		return nil
 	}
 	if len(l.x.s.Participants) >= l.c.o.MaxParticipants {
-		return errorf(CodeFull, l.id, "the swarm has %d participants, which is the limit", l.c.o.MaxParticipants)
+		return errorf(CodeLimit, l.id, "the swarm has %d participants, which is the limit", l.c.o.MaxParticipants)
 	}
 	l.emit(event{Joined: []string{id}})
 	l.look[id] = true

@@ -663,7 +663,7 @@ func TestTheAPIAcceptsResults(t *testing.T) {
 		synctest.Wait()
 		h.register("late", "a")
 		must(t, c.Join(ctx, s.ID, "late"))
-		wantCode(t, c.Join(ctx, s.ID, "nobody"), swarm.CodeNoAgents)
+		wantCode(t, c.Join(ctx, s.ID, "nobody"), swarm.CodeUnknown)
 		wantCode(t, c.Join(ctx, "nothing", "late"), swarm.CodeNotFound)
 		wantCode(t, c.CompleteSubTask(ctx, s.ID, "t9", json.RawMessage(`1`)), swarm.CodeNotFound)
 		wantCode(t, c.CompleteSubTask(ctx, s.ID, "t0", json.RawMessage(`{`)), swarm.CodeInvalid)

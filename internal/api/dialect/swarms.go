@@ -164,7 +164,7 @@ func swarmError(err error) error {
 		number = CodeSwarmState
 	case swarm.CodeNoRoom:
 		number, remedy = jsonrpc.CodeServerBusy, "stop a swarm with hub/swarms/stop, wait for one to end, or raise bus.maxStore: swarms get an eighth of it, at most 256 MiB"
-	case swarm.CodeFull, swarm.CodeClosed:
+	case swarm.CodeFull, swarm.CodeLimit, swarm.CodeClosed:
 		number, remedy = jsonrpc.CodeServerBusy, "try again later"
 	default:
 		return err
