@@ -45,6 +45,11 @@ func (s *Space) inspect(ctx context.Context, b *bus.Bus, state *ChannelState) er
 	defer cancel()
 	stream, err := b.JetStream().Stream(ctx, s.streamName(state.Channel.Name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		lookup, release := context.WithTimeout(ctx, pingTimeout) // a user may lack the permission
+		defer release()
+		if _, missing := b.JetStream().StreamNameBySubject(lookup, s.subject(state.Channel.Name)); missing == nil {
+			return s.taken(ctx, b, state.Channel, nil)
+		}
 		return nil
 	}
 	if err != nil {

@@ -243,6 +243,69 @@ func TestOneDeadChannelStopsOneChannel(t *testing.T) {
 	}
 }
 
+// A cluster does not answer for a reader's consumer that is gone, after an hour without a read or with its stream: the
+// read creates another.
+func TestAReaderWhoseConsumerIsGoneReadsOnACluster(t *testing.T) {
+	c := startChatCluster(t)
+	s := ready(t, open(t, c.config(0)))
+	js := s.JetStream()
+	reads := func(want string) {
+		t.Helper()
+		h, err := s.Read(t.Context(), "reader", "roadmap", 10)
+		if err != nil || len(h.Messages) == 0 || h.Messages[len(h.Messages)-1].Text != want {
+			t.Errorf("read %+v, %v, want %q", h, err, want)
+		}
+	}
+	wait.Eventually(t, "a stored message", func() bool {
+		r, err := s.Send(t.Context(), "pm", "roadmap", "1")
+		return err == nil && !r.Queued
+	})
+	reads("1")
+	stream, err := js.Stream(t.Context(), "p_ROADMAP")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range stream.ConsumerNames(t.Context()).Name() {
+		if err := stream.DeleteConsumer(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads("1")
+	if err := js.DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "a stored message", func() bool {
+		r, err := s.Send(t.Context(), "pm", "roadmap", "2")
+		return err == nil && !r.Queued
+	})
+	reads("2")
+}
+
+// REQ-CONFIG-010: a channel whose subject another stream has is refused with the name of that stream, also in the list of
+// channels, and stops no other.
+func TestAStreamThatHasAChannelsSubjectIsNamed(t *testing.T) {
+	n := startServer(t)
+	if _, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "theirs", Subjects: []string{"p.roadmap", "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.config("p")
+	for _, state := range inspect(t, cfg) {
+		if state.Channel.Name != "roadmap" {
+			if state.Err != nil {
+				t.Errorf("%s: %v", state.Channel.Name, state.Err)
+			}
+			continue
+		}
+		wantCategory(t, state.Err, chat.ConflictError, "p.roadmap", "the stream theirs")
+	}
+	s := ready(t, open(t, cfg))
+	_, err := s.Send(t.Context(), "pm", "roadmap", "x")
+	wantCategory(t, err, chat.ConflictError, "p.roadmap", "the stream theirs", "namespace")
+	if r, err := s.Send(t.Context(), "pm", "parallel-work", "x"); err != nil || r.Queued {
+		t.Errorf("the other channel: %+v, %v", r, err)
+	}
+}
+
 // A stream that somebody deletes is created again by the send: nothing is queued.
 func TestADeletedStreamQueuesNothing(t *testing.T) {
 	n := startServer(t)

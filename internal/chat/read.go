@@ -134,7 +134,7 @@ func (s *Space) rewind(ctx context.Context, b *bus.Bus, consumer jetstream.Consu
 	span := uint64(limit)
 	for range maxWidenings {
 		start := max(last, span) - span + 1
-		reset, err := b.JetStream().ResetConsumerToSequence(ctx, info.Stream, info.Name, start)
+		reset, err := s.reset(ctx, b, info, start)
 		if err != nil {
 			return 0, err
 		}
@@ -146,6 +146,23 @@ func (s *Space) rewind(ctx context.Context, b *bus.Bus, consumer jetstream.Consu
 		span *= 2
 	}
 	return 0, errors.New("the stream's sequence numbers are out of range")
+}
+
+// reset resets a consumer to a sequence. A cluster does not answer for a consumer that it has deleted, with its stream or
+// after readerTimeout: only then reset asks whether it exists, and returns the error that it does not.
+func (s *Space) reset(ctx context.Context, b *bus.Bus, info *jetstream.ConsumerInfo, start uint64) (*jetstream.ConsumerResetResponse, error) {
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	done, err := b.JetStream().ResetConsumerToSequence(request, info.Stream, info.Name, start)
+	if err == nil || !isTimeout(err) || ctx.Err() != nil {
+		return done, err
+	}
+	lookup, release := context.WithTimeout(ctx, requestTimeout)
+	defer release()
+	if _, missing := b.JetStream().Consumer(lookup, info.Stream, info.Name); missing != nil {
+		return nil, missing
+	}
+	return nil, err
 }
 
 // add acknowledges m and adds it to h, or counts it as skipped. It returns the size of what it added.

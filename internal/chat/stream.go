@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -277,13 +278,26 @@ func (s *Space) streamError(ctx context.Context, b *bus.Bus, c Channel, err erro
 	}
 	switch api.ErrorCode {
 	case errSubjectOverlap:
-		return &Error{Code: ConflictError, Message: fmt.Sprintf("The subject of the channel %q belongs to another stream of the server.", c.Name),
-			Remedy: "Choose another namespace in .mcp-config.json.", Err: err}
+		return s.taken(ctx, b, c, err)
+	case errNoPeers, errReplicasNotSupported:
+		return &Error{Code: ConnectionError, Err: err,
+			Message: fmt.Sprintf("The server at %s cannot keep %d copies of the channel %q: %s", b.Info().URL, s.cfg.Replicas, c.Name, text.Sentence(api.Description)),
+			Remedy:  "Lower crossComputer.replicas to the number of the cluster's nodes that store data (0: the default), or add nodes."}
 	case errStorageExceeded, errMaxBytesRequired:
 		return &Error{Code: ConnectionError, Message: fmt.Sprintf("The server has too little storage for the channel %q.", c.Name),
 			Remedy: "Lower maxBytes of the channels, or give the server more storage.", Err: err}
 	}
 	return s.unanswered(ctx, b, c, err)
+}
+
+// taken returns the error of a channel whose subject a stream of another name has.
+func (s *Space) taken(ctx context.Context, b *bus.Bus, c Channel, err error) *Error {
+	whose := "another stream of the server"
+	if name, _ := b.JetStream().StreamNameBySubject(ctx, s.subject(c.Name)); name != "" { // it only completes the message
+		whose = "the stream " + name + " of another program"
+	}
+	return &Error{Code: ConflictError, Message: fmt.Sprintf("The subject %s of the channel %q belongs to %s.", s.subject(c.Name), c.Name, whose),
+		Remedy: "Choose another namespace in .mcp-config.json, or another name for the channel.", Err: err}
 }
 
 // Codes of JetStream's API that the client library does not name.

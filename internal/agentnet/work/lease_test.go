@@ -65,10 +65,10 @@ func (r records) becomes(taskID string, want work.ItemState, lease string) {
 	r.t.Logf("%s is %s %v after the end of its lease", taskID, want, time.Since(store.ParseTime(lease)).Round(time.Millisecond))
 }
 
-// short returns a computer whose items may be claimed twice, for a second each.
+// short returns a computer whose items may be claimed twice, for a second each. Its collector does not run in a test.
 func short(n *nettest.Server, host string) agentnet.Config {
 	cfg := n.Short(host)
-	cfg.MaxAttempts = 2
+	cfg.MaxAttempts, cfg.CollectInterval = 2, time.Hour
 	return cfg
 }
 
@@ -165,12 +165,12 @@ func TestNoEndedLeaseIsShown(t *testing.T) {
 	boss := nettest.Register(t, network, nettest.Dispatcher())
 	nettest.Submit(t, boss, "read", "go")
 	nettest.Submit(t, boss, "listed", "go")
-	later := func() {
-		nettest.Claim(t, holder)
-		nettest.Claim(t, holder)
-		clock.Forward(store.DefaultAckTimeout + time.Minute)
-	}
+	const later = store.DefaultAckTimeout + time.Minute
 	shown := func() (read, listed work.ItemStatus) {
+		nettest.Claim(t, holder)
+		nettest.Claim(t, holder)
+		clock.Forward(later)
+		defer clock.Forward(-later) // or the network's timers would act on the next leases at once
 		read = nettest.State(t, boss, "read")
 		items, err := network.Items(t.Context(), "")
 		if err != nil {
@@ -184,7 +184,6 @@ func TestNoEndedLeaseIsShown(t *testing.T) {
 		return read, listed
 	}
 	for attempt := 1; attempt < store.DefaultMaxAttempts; attempt++ {
-		later()
 		read, listed := shown()
 		for _, x := range []work.ItemStatus{read, listed} {
 			if x.State != work.Queued || x.LeaseUntil != "" || x.FailureReason == "" || x.Attempts != attempt {
@@ -192,7 +191,6 @@ func TestNoEndedLeaseIsShown(t *testing.T) {
 			}
 		}
 	}
-	later()
 	read, listed := shown()
 	for _, x := range []work.ItemStatus{read, listed} {
 		if x.State != work.Dead || x.LeaseUntil != "" {

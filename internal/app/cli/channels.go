@@ -34,6 +34,7 @@ const channelsTimeout = 15 * time.Second
 type projectChannels struct {
 	namespace string
 	channels  []chat.Channel
+	replicas  int // of a stream that a command creates; 0 for the default
 	dial      func(context.Context) (*bus.Bus, error)
 	log       *slog.Logger
 }
@@ -56,7 +57,7 @@ func (a *app) onChannels(do func(ctx context.Context, p *projectChannels, args [
 		if a.verbose {
 			log = mcpserver.NewLogger(a.stderr, mcpconfig.Logging{Level: "DEBUG", Format: "text"}, string(cfg.Credentials.Password))
 		}
-		p := &projectChannels{namespace: cfg.Namespace, channels: channels, dial: a.finder(busfinder.ForProject(cfg), log).Dial, log: log}
+		p := &projectChannels{namespace: cfg.Namespace, channels: channels, replicas: int(cfg.CrossComputer.Replicas), dial: a.finder(busfinder.ForProject(cfg), log).Dial, log: log}
 		return channelsFailure(do(ctx, p, args))
 	}
 }
@@ -67,7 +68,7 @@ func (p *projectChannels) open(ctx context.Context) (*chat.Space, error) {
 	if err != nil {
 		return nil, err
 	}
-	space := chat.Open(chat.Config{Namespace: p.namespace, Channels: p.channels, Logger: p.log,
+	space := chat.Open(chat.Config{Namespace: p.namespace, Channels: p.channels, Replicas: p.replicas, Logger: p.log,
 		Dial: func(context.Context) (*bus.Bus, error) { return first, nil }})
 	<-space.Tried()
 	return space, nil

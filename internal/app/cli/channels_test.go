@@ -69,6 +69,19 @@ func TestAPersonUsesTheProjectsChannels(t *testing.T) {
 	}
 }
 
+// REQ-REL-003: the streams that the commands create have as many copies as is configured, or the server says why not.
+func TestTheCommandsOfChannelsMakeTheConfiguredCopies(t *testing.T) {
+	dir := project(t)
+	if err := os.WriteFile(filepath.Join(dir, mcpconfig.ProjectFile), []byte(`{"namespace":"shop","channels":[{"name":"plans","description":"What comes next"}],"crossComputer":{"replicas":2}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newHub(t)
+	o := p.run(t, "channels", "post", "plans", "x")
+	if o.code == 0 || !strings.Contains(o.stderr, `2 copies of the channel "plans"`) || !strings.Contains(o.stderr, "crossComputer.replicas") {
+		t.Errorf("a server of its own makes two copies: %+v", o)
+	}
+}
+
 func TestChannelsReportWhatIsWrong(t *testing.T) {
 	project(t)
 	p := newHub(t)
