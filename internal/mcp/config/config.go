@@ -169,7 +169,8 @@ const (
 type Origin struct {
 	Layer Layer
 	Name  string // of the file or the environment variable; of a derived value the project's path
-	Line  int    // in the file; 0 for other sources
+	// Line and Column are those in the file; 0 for other sources.
+	Line, Column int
 }
 
 // String describes the origin.

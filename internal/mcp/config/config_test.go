@@ -184,9 +184,9 @@ func TestErrorsOfAConfigurationHaveThePosition(t *testing.T) {
 		{"url", `{"natsUrl": "http://x"}`, `natsUrl: "http://x" does not match`},
 		{"url with a password", `{"natsUrl": "http://u:hunter2@x"}`, `natsUrl: "http://(hidden)@x" does not match`},
 		{"namespace", `{"namespace": "a.b"}`, `namespace: "a.b" does not match`},
-		{"reserved namespace", `{"namespace": "global"}`, `namespace: "global" is reserved`},
+		{"reserved namespace", `{"namespace": "global"}`, `FILE:1:15: namespace: "global" is reserved`},
 		{"future version", `{"version": 2}`, `version: 2 is too large; the most is 1`},
-		{"half a certificate", `{"natsTls": {"cert": "c"}}`, `natsTls: a client certificate and its key belong together`},
+		{"half a certificate", `{"natsTls": {"cert": "c"}}`, `FILE:1:22: natsTls: a client certificate and its key belong together`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -91,7 +91,7 @@ func (c CrossComputer) ClusterURL() URL {
 // checkCrossComputer checks the configuration of the agents' network.
 func (l *loader) checkCrossComputer() {
 	c := &l.config.CrossComputer
-	at := func(path string) string {
+	at := func(path string) Origin {
 		return l.sourceOf("crossComputer."+path, "crossComputer.enabled", "crossComputer.local")
 	}
 	if c.AgentGUID != "" && uuid.Validate(c.AgentGUID) != nil {

@@ -3,6 +3,7 @@ package config_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -112,7 +113,7 @@ func TestInvalidNetworkSettingsAreRefused(t *testing.T) {
 		m := newMachine(t)
 		path := m.writeProject(t, tt.text)
 		_, err := m.load()
-		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
+		if err == nil || !strings.Contains(err.Error(), tt.want) || !regexp.MustCompile(regexp.QuoteMeta(path)+`:\d+:\d+: `).MatchString(err.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -45,7 +45,7 @@ func (l *loader) readEnvironment(only string) {
 			text = strings.ToUpper(text)
 		}
 		for _, p := range rawjson.DecodeText(v.Path, text, &l.config.Document) {
-			l.problem(v.Name, p.Path, p.Message)
+			l.problem(Origin{Name: v.Name}, p.Path, p.Message)
 		}
 		l.config.Origins[v.Path] = Origin{Layer: LayerEnvironment, Name: v.Name}
 	}

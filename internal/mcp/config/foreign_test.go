@@ -221,8 +221,8 @@ func TestOneWayToLogIn(t *testing.T) {
 		`{"natsCredentials": {"credsFile": "../other/project.creds"}}`: "must not refer to a file outside of the project",
 	} {
 		m := newMachine(t)
-		m.writeProject(t, project)
-		if _, err := m.load(); err == nil || !strings.Contains(err.Error(), want) {
+		path := m.writeProject(t, project)
+		if _, err := m.load(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path+":1:") {
 			t.Errorf("%s: %v", project, err)
 		}
 	}

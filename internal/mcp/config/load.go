@@ -221,7 +221,7 @@ func (l *loader) readProjectFile() error {
 // example, anybody can create one, which may name any server.
 func (l *loader) checkOwner(path string) {
 	if !local.SameOwner(path, l.config.ProjectPath) {
-		l.problem(path, "", "belongs to another user than "+l.config.ProjectPath+
+		l.problem(Origin{Name: path}, "", "belongs to another user than "+l.config.ProjectPath+
 			": select it with MCP_CONFIG_PATH, or disable the search with NATS_MCP_SEARCH_PARENTS=0")
 	}
 }
@@ -235,7 +235,7 @@ func (l *loader) readNamedFile(path string) error {
 		return err
 	}
 	if !found {
-		l.problem("MCP_CONFIG_PATH", "", "there is no file "+path)
+		l.problem(Origin{Name: "MCP_CONFIG_PATH"}, "", "there is no file "+path)
 		return nil
 	}
 	l.config.File = path
@@ -264,7 +264,7 @@ func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 		l.problems = append(l.problems, Problem{path, p.Line, p.Column, p.Path, p.Message})
 	}
 	for key, at := range set {
-		l.config.Origins[key] = Origin{layer, path, at.Line}
+		l.config.Origins[key] = Origin{layer, path, at.Line, at.Column}
 	}
 	return true, nil
 }
@@ -360,16 +360,16 @@ func (l *loader) finish() {
 	l.checkCrossComputer()
 }
 
-// sourceOf returns the name of the layer that has set the first of the paths that is set.
-func (l *loader) sourceOf(paths ...string) string {
+// sourceOf returns where the first of the paths that is set was set.
+func (l *loader) sourceOf(paths ...string) Origin {
 	for _, path := range paths {
 		if origin, ok := l.config.Origins[path]; ok {
-			return origin.Name
+			return origin
 		}
 	}
-	return "defaults"
+	return Origin{Name: "defaults"}
 }
 
-func (l *loader) problem(source, path, message string) {
-	l.problems = append(l.problems, Problem{Source: source, Path: path, Message: message})
+func (l *loader) problem(source Origin, path, message string) {
+	l.problems = append(l.problems, Problem{source.Name, source.Line, source.Column, path, message})
 }
