@@ -37,12 +37,14 @@ func TestOnlyAnOutageIsQueued(t *testing.T) {
 		url    string // instead of the server's
 		login  bus.Credentials
 		says   string
+		reads  bool // although it cannot send
 	}{
 		"no JetStream":          {change: testbed.WithoutJetStream, says: "runs without JetStream"},
 		"no credentials":        {change: user, says: "refused the credentials"},
 		"wrong credentials":     {change: user, login: bus.Credentials{User: "u", Password: "x"}, says: "refused the credentials"},
+		"wrong token":           {change: func(o *server.Options) { o.Authorization = "t" }, login: bus.Credentials{Token: "x"}, says: "refused the credentials"},
 		"unknown host":          {change: user, url: "nats://no-such-host.invalid:4222", says: "cannot be resolved"},
-		"may not publish":       {change: mayNot("p.roadmap"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not let this user"},
+		"may not publish":       {change: mayNot("p.roadmap"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not let this user", reads: true},
 		"may not make a stream": {change: mayNot("$JS.API.STREAM.CREATE.>"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not let this user"},
 		"may not use JetStream": {change: mayNot("$JS.API.>"), login: bus.Credentials{User: "u", Password: "p"}, says: "does not permit this user"},
 	} {
@@ -58,10 +60,19 @@ func TestOnlyAnOutageIsQueued(t *testing.T) {
 			}
 			s := open(t, cfg)
 			<-s.Tried()
-			r, err := s.Send(t.Context(), "pm", "roadmap", "x")
-			e, ok := err.(*chat.Error)
-			if !ok || e.Code != chat.ConnectionError || !strings.Contains(e.Message, tt.says) || !strings.Contains(e.Message, at) || e.Remedy == "" {
-				t.Errorf("got %+v, %+v", r, err)
+			_, sendErr := s.Send(t.Context(), "pm", "roadmap", "x")
+			_, readErr := s.Read(t.Context(), "pm", "roadmap", 1)
+			for call, err := range map[string]error{"send": sendErr, "read": readErr} {
+				if call == "read" && tt.reads {
+					if err != nil {
+						t.Errorf("read: %v", err)
+					}
+					continue
+				}
+				e, ok := err.(*chat.Error)
+				if !ok || e.Code != chat.ConnectionError || !strings.Contains(e.Message, tt.says) || !strings.Contains(e.Message, at) || e.Remedy == "" {
+					t.Errorf("%s: got %+v", call, err)
+				}
 			}
 			if got := s.Status().Queued; got != 0 {
 				t.Errorf("%d messages are queued", got)
