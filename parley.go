@@ -67,6 +67,7 @@ type Node struct {
 
 	mu        sync.Mutex
 	listeners []transport.Listener
+	joined    map[string]bool // the ids of agents that have not left
 	closed    bool
 }
 
@@ -84,7 +85,7 @@ func New(o Options) (*Node, error) {
 			onError(source, err)
 		}
 	}
-	n := &Node{trust: o.Trust, speaks: o.Speaks, registry: registry.New(o.Registry)}
+	n := &Node{trust: o.Trust, speaks: o.Speaks, registry: registry.New(o.Registry), joined: make(map[string]bool)}
 	if n.trust == nil {
 		n.trust = func(channel.Request, agent.Card) error { return nil }
 	}
@@ -117,35 +118,63 @@ func (n *Node) Telemetry() *telemetry.Recorder { return n.router.Telemetry() }
 // Agent is a local agent, which sends like a [router.Port]. It is safe for concurrent use.
 type Agent struct {
 	*router.Port
-	n *Node
+	n    *Node
+	left sync.Once
 }
 
-// Join registers a local agent; h handles its envelopes. Errors are [*registry.Error]s, and a [*router.Error] for a
-// nil handler.
+// Join registers a local agent; h handles its envelopes. Errors are [*registry.Error]s, with CodeConflict for the id of
+// an agent that has joined and not left, and a [*router.Error] for a nil handler.
 func (n *Node) Join(card agent.Card, h router.Handler) (*Agent, error) {
 	if h == nil {
 		return nil, &router.Error{Code: router.CodeInvalid, Subject: card.ID, Message: fmt.Sprintf("%q needs a handler for its envelopes, and it is nil", card.ID)}
 	}
-	card.Origin = agent.Local
-	if _, err := n.registry.Register(card); err != nil {
-		return nil, err
+	if !n.reserve(card.ID) {
+		return nil, &registry.Error{Code: registry.CodeConflict, Subject: card.ID,
+			Message: fmt.Sprintf("an agent %q has joined already: take another id, or let that one leave first", card.ID)}
 	}
-	port, err := n.router.Attach(card.ID, h)
+	card.Origin = agent.Local
+	_, err := n.registry.Register(card)
+	var port *router.Port
+	if err == nil {
+		port, err = n.router.Attach(card.ID, h)
+	}
 	if err != nil {
+		n.free(card.ID)
 		return nil, err
 	}
 	return &Agent{Port: port, n: n}, nil
 }
 
-// Leave removes the agent: it ends receiving, closes the agent's channels and unregisters its card.
-func (a *Agent) Leave() {
-	a.Close()
-	for _, c := range a.n.channels.Channels() {
-		if c.LocalAgent() == a.ID() {
-			_ = c.Close() // returns nil
-		}
+// reserve takes the id of an agent that joins, and reports whether it was free.
+func (n *Node) reserve(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.joined[id] {
+		return false
 	}
-	a.n.registry.Unregister(a.ID())
+	n.joined[id] = true
+	return true
+}
+
+func (n *Node) free(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.joined, id)
+}
+
+// Leave removes the agent: it ends receiving, closes the agent's channels, unregisters its card and frees its id. A
+// second call does nothing.
+func (a *Agent) Leave() {
+	a.left.Do(func() {
+		a.Close()
+		for _, c := range a.n.channels.Channels() {
+			if c.LocalAgent() == a.ID() {
+				_ = c.Close() // returns nil
+			}
+		}
+		a.n.registry.Unregister(a.ID())
+		a.n.free(a.ID())
+	})
 }
 
 // Toolbox returns a box for the tools that the node's agents share. Unless the options say otherwise, the rules of the

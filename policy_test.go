@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/negotiation"
+	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/telemetry"
@@ -388,6 +389,7 @@ func TestStreamDataGoesToItsReplicaOnly(t *testing.T) {
 		if _, err := mars.Send(t.Context(), "venus", envelope.StreamData, map[string]string{"state": "plan"}); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		plan.Close()
 		copied.Close()
 		synctest.Wait()
@@ -606,5 +608,151 @@ func TestNilHandlersAreErrors(t *testing.T) {
 	}
 	if _, err := mars.Reply(t.Context(), nil, envelope.Response, 1); router.CodeOf(err) != router.CodeInvalidEnvelope {
 		t.Errorf("replied to nothing: %v", err)
+	}
+}
+
+// Req 4.5, Req 7.3, Req 11.2: an agent of L1 answers a justified proposal of L3, in its thread and with an answer only;
+// nobody else may, and everything else stays refused. It holds within a node and between two.
+func TestAHigherTierAnswersJustifiedProposals(t *testing.T) {
+	for _, together := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var net memory.Network
+			here := newSite(t, &net, "here", nil)
+			there := here
+			if !together {
+				there = newSite(t, &net, "there", nil)
+			}
+			tiered := func(id string, tier agent.Tier) agent.Card {
+				c := card(id)
+				c.Tier = tier
+				return c
+			}
+			io, atIo := here.join(t, tiered("io", agent.L3))
+			earth, _ := there.join(t, tiered("earth", agent.L1))
+			jupiter, _ := there.join(t, tiered("jupiter", agent.L1))
+			if !together {
+				for _, to := range []string{"earth", "jupiter"} {
+					if _, err := here.Connect(t.Context(), "io", to, there.at); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+			}
+			asker, err := io.Negotiator(negotiation.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer asker.Close()
+			answerer, err := earth.Negotiator(negotiation.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answerer.Close()
+			if _, err := earth.Negotiator(negotiation.Options{}); negotiation.CodeOf(err) != negotiation.CodeTaken {
+				t.Errorf("a second negotiator: %v", err)
+			}
+			refused := func(from *parley.Agent, typ envelope.Type, thread string) {
+				t.Helper()
+				e, err := envelope.New(from.ID(), "io", typ, negotiation.Answer{ProposalID: thread, AgentID: from.ID(), EstimatedCompletionMs: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.CorrelationID = thread
+				if _, err = from.SendEnvelope(t.Context(), e); router.CodeOf(err) != router.CodeTierViolation {
+					t.Errorf("%s sent a %s in thread %q: %v", from.ID(), typ, thread, err)
+				}
+			}
+			refused(earth, envelope.TaskAccept, "p")
+			terms := negotiation.Terms{TaskDescription: "x", EstimatedComplexity: negotiation.Simple, Deadline: time.Minute, EscalationJustification: "it is urgent"}
+			for _, accept := range []bool{true, false} {
+				p, err := asker.Propose(t.Context(), "earth", terms)
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				refused(jupiter, envelope.TaskAccept, p.CorrelationID)
+				refused(earth, envelope.TaskAccept, "another")
+				refused(earth, envelope.TaskAccept, "")
+				refused(earth, envelope.Notification, p.CorrelationID)
+				refused(earth, envelope.Request, p.CorrelationID)
+				if accept {
+					err = answerer.Accept(t.Context(), p.ID, time.Minute)
+				} else {
+					err = answerer.Reject(t.Context(), p.ID, negotiation.Rejection{Reason: negotiation.Busy, Message: "after the eclipse"})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err = asker.Wait(t.Context(), p.ID)
+				if err != nil || accept && p.AcceptedBy != "earth" || !accept && p.RejectionMessage != "after the eclipse" {
+					t.Errorf("%+v, %v", p, err)
+				}
+				<-atIo
+			}
+		})
+	}
+}
+
+// A proposal that nobody could answer is refused at once.
+func TestUnanswerableProposalsAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net memory.Network
+		here := newSite(t, &net, "here", func(o *parley.Options) {
+			o.Router.Tiers = &router.TierConfig{Rules: []router.TierRule{{SourceTier: agent.L2, AllowedTargetTiers: []agent.Tier{agent.L1, agent.L2}}}}
+		})
+		mars, _ := here.join(t, card("mars"))
+		above := card("earth")
+		above.Tier = agent.L1
+		here.join(t, above)
+		here.join(t, boxed("venus"))
+		asker, err := mars.Negotiator(negotiation.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer asker.Close()
+		terms := negotiation.Terms{TaskDescription: "x", EstimatedComplexity: negotiation.Simple, Deadline: time.Minute}
+		for to, want := range map[string]router.Code{"earth": router.CodeTierViolation, "venus": router.CodeSandboxViolation} {
+			if _, err := asker.Propose(t.Context(), to, terms); negotiation.CodeOf(err) != negotiation.CodeSend || router.CodeOf(err) != want {
+				t.Errorf("to %s: %v", to, err)
+			}
+		}
+		terms.EscalationJustification = "it is urgent"
+		if _, err := asker.Propose(t.Context(), "earth", terms); err != nil {
+			t.Errorf("justified: %v", err)
+		}
+	})
+}
+
+// An id belongs to the agent that has joined with it until it leaves.
+func TestAnIdJoinsOnce(t *testing.T) {
+	n, err := parley.New(parley.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close(context.Background())
+	ignore := func(context.Context, *envelope.Envelope) {}
+	mars, err := n.Join(card("mars"), ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := card("mars")
+	other.Description = "another one"
+	if _, err := n.Join(other, ignore); registry.CodeOf(err) != registry.CodeConflict {
+		t.Errorf("joined twice: %v", err)
+	}
+	if c, err := n.Registry().Get("mars"); err != nil || c.Description != card("mars").Description {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := n.Join(agent.Card{ID: "bad"}, ignore); registry.CodeOf(err) != registry.CodeInvalidCard {
+		t.Errorf("an invalid card: %v", err)
+	}
+	mars.Leave()
+	again, err := n.Join(other, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mars.Leave()
+	if _, err := again.Send(t.Context(), "mars", envelope.Notification, 1); err != nil {
+		t.Errorf("the former agent's Leave removed its successor: %v", err)
 	}
 }

@@ -23,6 +23,7 @@ const (
 	CodeFull     Code = "TOO_MANY_PROPOSALS" // Options.MaxPending is reached
 	CodeSend     Code = "PROPOSAL_NOT_SENT"  // wraps the router's error
 	CodeClosed   Code = "NEGOTIATOR_CLOSED"
+	CodeTaken    Code = "NEGOTIATOR_EXISTS" // the agent has a negotiator
 
 	CodeInvalidSetup Code = "INVALID_NEGOTIATOR" // no router, or no handler
 )

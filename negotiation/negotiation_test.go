@@ -196,7 +196,7 @@ func TestProperty23ProposalsAndAnswersAreComplete(t *testing.T) {
 			return
 		}
 		alternative := rapid.SampledFrom([]string{"", "venus"}).Draw(t, "alternative")
-		if err := worker.Reject(context.Background(), p.ID, negotiation.Busy, alternative); err != nil {
+		if err := worker.Reject(context.Background(), p.ID, negotiation.Rejection{Reason: negotiation.Busy, Alternative: alternative}); err != nil {
 			t.Fatal(err)
 		}
 		a := fields(t, w.arrived("proposer", envelope.TaskReject)[0])
@@ -330,7 +330,7 @@ func TestOnlyTheFirstAnswerCounts(t *testing.T) {
 		if err := venus.Accept(context.Background(), p.ID, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Busy, ""), negotiation.CodeSettled)
+		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Rejection{Reason: negotiation.Busy}), negotiation.CodeSettled)
 		w.send("venus", "sun", p.CorrelationID, envelope.TaskReject, map[string]any{"proposalId": p.ID, "agentId": "venus", "rejectionReason": "busy"})
 		w.send("venus", "sun", p.CorrelationID, envelope.TaskAccept, map[string]any{"proposalId": p.ID, "agentId": "venus", "estimatedCompletionMs": 5})
 		got, err := sun.Proposal(p.ID)
@@ -501,8 +501,8 @@ func TestOnlyTheAddresseeAnswers(t *testing.T) {
 		wantCode(t, sun.Accept(context.Background(), p.ID, time.Second), negotiation.CodeNotYours)
 		wantCode(t, venus.Accept(context.Background(), "nothing", time.Second), negotiation.CodeNotFound)
 		wantCode(t, venus.Accept(context.Background(), p.ID, 0), negotiation.CodeInvalid)
-		wantCode(t, venus.Reject(context.Background(), p.ID, "Too busy", ""), negotiation.CodeInvalid)
-		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Busy, "a b"), negotiation.CodeInvalid)
+		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Rejection{Reason: "Too busy"}), negotiation.CodeInvalid)
+		wantCode(t, venus.Reject(context.Background(), p.ID, negotiation.Rejection{Reason: negotiation.Busy, Alternative: "a b"}), negotiation.CodeInvalid)
 		_, err := sun.Propose(context.Background(), "sun", terms())
 		wantCode(t, err, negotiation.CodeInvalid)
 		_, err = sun.Wait(context.Background(), "nothing")
@@ -526,7 +526,7 @@ func TestAFloodOfProposalsIsRejected(t *testing.T) {
 		if len(waiting) != 3 {
 			t.Fatalf("%d proposals are pending, want 3", len(waiting))
 		}
-		if err := venus.Reject(context.Background(), waiting[0].ID, negotiation.Declined, ""); err != nil {
+		if err := venus.Reject(context.Background(), waiting[0].ID, negotiation.Rejection{Reason: negotiation.Declined}); err != nil {
 			t.Fatal(err)
 		}
 		propose(t, sun, "venus", terms())

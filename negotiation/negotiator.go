@@ -19,6 +19,7 @@ package negotiation
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,13 +99,13 @@ func (n *Negotiator) call(ctx context.Context, all *handlers.List[Handler], p Pr
 	}
 }
 
-// Negotiator negotiates for one agent. An agent must not have two, since each refuses the answers to the other. Make
-// one with New and Close it in the end. It is safe for concurrent use.
+// Negotiator negotiates for one agent. Make one with New and Close it in the end. It is safe for concurrent use.
 type Negotiator struct {
 	r    *router.Router
 	id   string
 	o    Options
 	stop func() // ends receiving
+	free func() // lets the agent have another negotiator
 
 	ctx    context.Context // of the timers' handlers
 	cancel context.CancelFunc
@@ -118,7 +119,8 @@ type Negotiator struct {
 	settled  handlers.List[Handler]
 }
 
-// New returns the negotiator of a registered agent. The agent's other handlers receive the same envelopes.
+// New returns the negotiator of a registered agent. The agent's other handlers receive the same envelopes. An agent has
+// one negotiator at a time, since two would refuse the answers to each other: a second is CodeTaken.
 func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	if r == nil {
 		return nil, errorf(CodeInvalidSetup, "", "a negotiator of %q needs a router, and it is nil", agentID)
@@ -126,13 +128,17 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 	if _, known := r.Registry().Identity(agentID); !known {
 		return nil, errorf(CodeSend, "", "agent %q is not registered", agentID)
 	}
+	free, ok := r.Reserve(agentID, "negotiator")
+	if !ok {
+		return nil, errorf(CodeTaken, "", "%q has a negotiator already: use that one, or close it first", agentID)
+	}
 	o = o.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	own := o.Threads == nil
 	if own {
 		o.Threads = &envelope.Threads{MaxBytes: o.MaxBytes}
 	}
-	n := &Negotiator{r: r, id: agentID, o: o, ctx: ctx, cancel: cancel, store: newStore(agentID, o)}
+	n := &Negotiator{r: r, id: agentID, o: o, free: free, ctx: ctx, cancel: cancel, store: newStore(agentID, o)}
 	if own {
 		n.store.ended = o.Threads.Forget
 	}
@@ -144,7 +150,8 @@ func New(r *router.Router, agentID string, o Options) (*Negotiator, error) {
 func (n *Negotiator) AgentID() string { return n.id }
 
 // Propose sends a proposal to an agent and returns it, pending, with the deadline from now. Errors are [*Error]s;
-// CodeSend wraps a refusal by the router, for instance for a missing escalation justification.
+// CodeSend wraps a refusal by the router, for instance for a missing escalation justification, or of the answer: a
+// proposal that the agent may not answer is not sent.
 func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal, error) {
 	offer := t.offer(uuid.NewString())
 	if err := offer.check(); err != nil {
@@ -158,6 +165,9 @@ func (n *Negotiator) Propose(ctx context.Context, to string, t Terms) (Proposal,
 		thread = offer.ProposalID
 	}
 	p := offer.proposal(n.id, to, thread)
+	if err := n.r.PermitAnswer(n.id, to, strings.TrimSpace(offer.EscalationJustification) != ""); err != nil {
+		return Proposal{}, &Error{Code: CodeSend, Message: "the proposal is not sent, because " + to + " may not answer it", Err: err}
+	}
 	if err := n.open(p, offer.deadline()); err != nil {
 		return Proposal{}, err
 	}
@@ -259,11 +269,17 @@ func (n *Negotiator) Accept(ctx context.Context, proposalID string, estimate tim
 	return n.answer(ctx, envelope.TaskAccept, Answer{ProposalID: proposalID, AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()})
 }
 
-// Reject rejects a proposal to the agent. alternative may name an agent that could do
-// the task. Errors are [*Error]s.
-func (n *Negotiator) Reject(ctx context.Context, proposalID string, why Reason, alternative string) error {
+// Rejection says why a proposal is rejected.
+type Rejection struct {
+	Reason      Reason
+	Message     string // for people; may be empty
+	Alternative string // an agent that could do the task; may be empty
+}
+
+// Reject rejects a proposal to the agent. Errors are [*Error]s.
+func (n *Negotiator) Reject(ctx context.Context, proposalID string, why Rejection) error {
 	return n.answer(ctx, envelope.TaskReject, Answer{
-		ProposalID: proposalID, AgentID: n.id, RejectionReason: why, AlternativeSuggestion: alternative,
+		ProposalID: proposalID, AgentID: n.id, RejectionReason: why.Reason, Message: why.Message, AlternativeSuggestion: why.Alternative,
 	})
 }
 
@@ -431,5 +447,6 @@ func (n *Negotiator) Close() error {
 	}
 	n.mu.Unlock()
 	n.timers.Wait()
+	n.free()
 	return nil
 }

@@ -110,6 +110,7 @@ func (s *sandbox) admits(from, to agent.Identity) bool {
 type policy struct {
 	tiers   *tiers
 	sandbox *sandbox
+	answers *answers
 	from    agent.Identity
 	e       *envelope.Envelope
 
@@ -131,6 +132,9 @@ func (p *policy) checkAddress(to agent.Identity) *Error {
 // check returns nil if the envelope may be delivered to this agent.
 func (p *policy) check(to agent.Identity) *Error {
 	if err := p.checkAddress(to); err != nil {
+		if err.Code == CodeTierViolation && p.answers.expected(p.e, to.ID) {
+			return nil
+		}
 		return err
 	}
 	from := p.from.Tier.Level()
@@ -138,6 +142,15 @@ func (p *policy) check(to agent.Identity) *Error {
 		return errorf(CodeEscalationRequired, to.ID, "a task-proposal from %q (%v) to %q (%v) needs the field %q", p.from.ID, p.from.Tier, to.ID, to.Tier, JustificationField)
 	}
 	return nil
+}
+
+// expectAnswer lets an agent answer the envelope, if it is a justified task-proposal and the tier rules do not let the
+// agent address the sender.
+func (p *policy) expectAnswer(to agent.Identity) {
+	if p.e.Type != envelope.TaskProposal || p.tiers.allowed[to.Tier.Level()][p.from.Tier.Level()] || !p.hasJustification() {
+		return
+	}
+	p.answers.expect(question{pair{proposer: p.from.ID, asked: to.ID}, p.e.Thread()})
 }
 
 // hasJustification reads the payload, once for all recipients.
@@ -185,6 +198,21 @@ func (r *Router) MayAddress(from, to agent.Identity) error {
 		return err
 	}
 	return nil
+}
+
+// PermitAnswer returns nil if an agent may answer a task-proposal, which is justified or not, of another. Its error is
+// that of the answer. If the proposal may not be sent, or a card is not known, it returns nil: [Router.Send] refuses it.
+func (r *Router) PermitAnswer(proposer, asked string, justified bool) error {
+	to, known := r.reg.Identity(proposer)
+	from, knowsAsked := r.reg.Identity(asked)
+	if !known || !knowsAsked || r.MayAddress(to, from) != nil {
+		return nil
+	}
+	err := r.MayAddress(from, to)
+	if CodeOf(err) == CodeTierViolation && justified {
+		return nil
+	}
+	return err
 }
 
 // SetTierConfig replaces the tier rules.
@@ -236,7 +264,7 @@ func (r *Router) PermitChannel(from, to string) error {
 	}
 	p := policy{tiers: r.tiers.Load(), sandbox: r.sandbox.Load(), from: sender}
 	err := p.checkAddress(target)
-	if err == nil {
+	if err == nil || err.Code == CodeTierViolation && r.answers.open(from, to) {
 		return nil
 	}
 	d := delivery{r: r, e: &envelope.Envelope{Sender: from, Recipient: to}, policy: p}
@@ -268,5 +296,9 @@ func (d *delivery) permit(to string) *Error {
 		return d.r.unknown(d.policy.from, to)
 	}
 	d.target = target
-	return d.policy.check(target)
+	if err := d.policy.check(target); err != nil {
+		return err
+	}
+	d.policy.expectAnswer(target)
+	return nil
 }

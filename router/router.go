@@ -18,6 +18,9 @@
 // A sender in a sandbox cannot tell the agents that it may not address because of the sandbox from unknown ones: no
 // result, error or text shows them. The security event names them.
 //
+// An agent that may not address another, because of its tier, may all the same answer a task-proposal of it that has a
+// justification: with a task-accept, a task-reject, a response or an error in the proposal's thread.
+//
 // # Delivery
 //
 // Each receiver has a bounded mailbox, and a goroutine that a receiver blocks is replaced, so that a slow or
@@ -91,6 +94,7 @@ type Router struct {
 	opts    Options
 	tiers   atomic.Pointer[tiers]
 	sandbox atomic.Pointer[sandbox]
+	answers answers
 	ctx     context.Context // of the handlers
 	cancel  context.CancelFunc
 	pool    pool // every goroutine
@@ -98,6 +102,7 @@ type Router struct {
 	mu        sync.RWMutex
 	receivers map[string]*receiver
 	outboxes  map[string]*mailbox // of remote agents, while they are not empty
+	reserved  map[reservation]struct{}
 	closed    bool
 }
 
@@ -117,7 +122,7 @@ func New(reg *registry.Registry, o Options) (*Router, error) {
 	}
 	tiers, sandbox := DefaultTiers(), DefaultSandbox()
 	o.Tiers, o.Sandbox = cmp.Or(o.Tiers, &tiers), cmp.Or(o.Sandbox, &sandbox)
-	r := &Router{reg: reg, opts: o, receivers: make(map[string]*receiver), outboxes: make(map[string]*mailbox)}
+	r := &Router{reg: reg, opts: o, receivers: make(map[string]*receiver), outboxes: make(map[string]*mailbox), reserved: make(map[reservation]struct{})}
 	if err := r.SetTierConfig(*o.Tiers); err != nil {
 		return nil, err
 	}
@@ -150,6 +155,26 @@ func (r *Router) Claim(agentID string, wants func(*envelope.Envelope) bool, h Ha
 		return r.invalid(noHandler(agentID))
 	}
 	return r.addHandler(agentID, func(rec *receiver) (remove func()) { return rec.claims.Add(&claim{wants, h}) })
+}
+
+// reservation is a role of an agent that only one part of the application may have.
+type reservation struct{ agentID, role string }
+
+// Reserve gives the caller a role at an agent, such as to negotiate for it, until release is called. ok is false if
+// another caller has it. release may be called more than once.
+func (r *Router) Reserve(agentID, role string) (release func(), ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := reservation{agentID, role}
+	if _, taken := r.reserved[key]; taken {
+		return func() {}, false
+	}
+	r.reserved[key] = struct{}{}
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.reserved, key)
+	}), true
 }
 
 // invalid reports a wrong argument of a function that returns no error, and returns a function that does nothing.
@@ -320,7 +345,7 @@ func (d *delivery) identify() *Error {
 	if !known {
 		return senderUnknown(d.e.Sender)
 	}
-	d.policy = policy{tiers: d.r.tiers.Load(), sandbox: d.r.sandbox.Load(), from: from, e: d.e}
+	d.policy = policy{tiers: d.r.tiers.Load(), sandbox: d.r.sandbox.Load(), answers: &d.r.answers, from: from, e: d.e}
 	return checkMetadata(from, d.e)
 }
 
@@ -482,6 +507,7 @@ func (d *delivery) deliverIfPermitted(to agent.Identity) *Error {
 func (d *delivery) deliver(to agent.Identity) *Error {
 	d.target = to
 	d.result.TargetAgentID = to.ID
+	d.policy.expectAnswer(to) // before the agent can answer
 	d.r.mu.RLock()
 	rec, closed := d.r.receivers[to.ID], d.r.closed
 	d.r.mu.RUnlock()
@@ -622,6 +648,7 @@ func (d *delivery) broadcast() *Error {
 			skip(to, err)
 			continue
 		}
+		d.policy.expectAnswer(to)
 		var err *Error
 		switch {
 		case boxes[i] != nil:

@@ -149,7 +149,7 @@ func (p *Participant) invited(ctx context.Context, proposal negotiation.Proposal
 		_ = p.n.Accept(ctx, proposal.ID, p.o.Estimate)
 		return
 	}
-	_ = p.n.Reject(ctx, proposal.ID, why, "")
+	_ = p.n.Reject(ctx, proposal.ID, negotiation.Rejection{Reason: why})
 }
 
 // join adds the membership before the answer, since work may arrive at once.

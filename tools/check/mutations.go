@@ -85,7 +85,7 @@ var mutations = []mutation{
 
 	{"23", "negotiation/proposal.go", "DeadlineMs: t.Deadline.Milliseconds(),", "DeadlineMs: t.Deadline.Milliseconds() + 1,", "the deadline is another one"},
 	{"23", "negotiation/proposal.go", "EstimatedComplexity: t.EstimatedComplexity, DeadlineMs", "EstimatedComplexity: Simple, DeadlineMs", "every task is simple"},
-	{"23", "negotiation/negotiator.go", "ProposalID: proposalID, AgentID: n.id, RejectionReason: why, AlternativeSuggestion: alternative,\n", "ProposalID: proposalID, AgentID: n.id, RejectionReason: why,\n", "nobody else is suggested"},
+	{"23", "negotiation/negotiator.go", "Message: why.Message, AlternativeSuggestion: why.Alternative,\n", "Message: why.Message,\n", "nobody else is suggested"},
 	{"23", "negotiation/negotiator.go", "AgentID: n.id, EstimatedCompletionMs: estimate.Milliseconds()", "AgentID: proposalID, EstimatedCompletionMs: estimate.Milliseconds()", "the acceptance does not say who accepts"},
 
 	{"24", "negotiation/negotiator.go", "\te.CorrelationID = p.CorrelationID\n", "\te.CorrelationID = p.ID\n", "the proposal's id is the thread"},

@@ -148,7 +148,7 @@ func (s *stage) join(context.Context) error {
 func (s *stage) negotiate(ctx context.Context) error {
 	venus, saturn, mars := s.player("venus"), s.player("saturn"), s.player("mars")
 	stop := venus.neg.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
-		_ = venus.neg.Reject(ctx, p.ID, negotiation.Busy, "saturn") // after an error the proposal times out
+		_ = venus.neg.Reject(ctx, p.ID, negotiation.Rejection{Reason: negotiation.Busy, Alternative: "saturn"}) // after an error the proposal times out
 	})
 	defer stop()
 	stop = saturn.neg.OnProposal(func(ctx context.Context, p negotiation.Proposal) {
