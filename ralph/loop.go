@@ -84,7 +84,8 @@ type Kind string
 
 // The steps.
 const (
-	Began      Kind = "began" // the loop
+	Began      Kind = "began"  // the loop
+	Chosen     Kind = "chosen" // an agent or a swarm for the attempt, and why
 	Dispatched Kind = "dispatched"
 	Resumed    Kind = "resumed"
 	Answered   Kind = "answered"
@@ -101,7 +102,7 @@ const (
 // Valid reports whether k is one of the kinds of steps.
 func (k Kind) Valid() bool {
 	switch k {
-	case Began, Dispatched, Resumed, Answered, Validated, Failed, Done, Dropped, Left, Escalated, Halted, Finished:
+	case Began, Chosen, Dispatched, Resumed, Answered, Validated, Failed, Done, Dropped, Left, Escalated, Halted, Finished:
 		return true
 	}
 	return false

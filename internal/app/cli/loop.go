@@ -38,6 +38,7 @@ type loopFlags struct {
 	follow bool
 	agent  string
 	swarm  []string
+	rule   string
 	dirFlags
 	attempts int
 	limit    time.Duration
@@ -63,6 +64,12 @@ Agents work in the project here: the git repository of the current directory, el
 directory, or --dir. --worktree gives the loop one git worktree for all items, which the
 next run on the list uses again.
 
+With both --agent and --swarm, an item goes to the swarm if it has two or more points: list
+lines without a box below its first line. Each point is then a sub-task, and the agents work
+at the same time. Other items go to the agent. An item that begins with [swarm] or [agent]
+decides for itself; --swarm-items always or never decides for all. Each choice is shown with
+its reason.
+
 With --queue the items come from a work queue of the agents' network (docs/network-use.md), one
 at a time: the submitter gets the answer, and items that are given up become dead letters.
 The loop extends the lease of its item while it runs. After it has stopped, run it again
@@ -75,6 +82,7 @@ you; elsewhere an attempt that asks has failed. Run the loop again to continue w
 also after it was killed. --retry takes up the items that were given up.`
 	cmd.Example = "  " + a.name + ` loop run TODO.md --agent claude-code -- go test ./...
   ` + a.name + ` loop run TODO.json --swarm codex,gemini --attempts 5
+  ` + a.name + ` loop run TODO.md --agent claude-code --swarm codex,gemini
   ` + a.name + ` loop run --queue go --follow --agent claude-code`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if at := cmd.ArgsLenAtDash(); at >= 0 {
@@ -87,12 +95,13 @@ also after it was killed. --retry takes up the items that were given up.`
 	flags.BoolVar(&f.follow, "follow", false, "with --queue: wait for new items when the queue is empty")
 	flags.StringVar(&f.agent, "agent", "", "the agent that works on the items")
 	flags.StringSliceVar(&f.swarm, "swarm", nil, "the agents that work on the items as a swarm: one that fails is replaced")
+	flags.StringVar(&f.rule, "swarm-items", string(loop.RuleAuto), "with --agent and --swarm, the items for the swarm: auto, always or never")
 	f.dirFlags.add(cmd, "let each item have a directory of its own")
 	flags.IntVar(&f.attempts, "attempts", ralph.DefaultMaxAttempts, "how often an item is tried")
 	timeVar(flags, &f.limit, "check-timeout", loop.DefaultCheckTime, time.Second, "how long the check may take")
 	flags.BoolVar(&f.retry, "retry", false, "take up the items that were given up")
 	a.startFlags(cmd, &f.noStart)
-	cmd.MarkFlagsMutuallyExclusive("agent", "swarm")
+	completeWords(cmd, "swarm-items", string(loop.RuleAuto), string(loop.RuleAlways), string(loop.RuleNever))
 	a.complete(cmd, "agent", agentIDs)
 	a.complete(cmd, "swarm", agentIDs)
 	a.completeLoops(cmd)
@@ -182,6 +191,10 @@ func (f *loopFlags) complete() error {
 	switch {
 	case f.agent == "" && len(f.swarm) == 0:
 		return usage("missing --agent or --swarm: the agents that work on the items")
+	case !loop.Rule(f.rule).Valid():
+		return usage("--swarm-items %q is not one of auto, always, never", f.rule)
+	case f.rule != string(loop.RuleAuto) && (f.agent == "" || len(f.swarm) == 0):
+		return usage("--swarm-items chooses between an agent and a swarm: give --agent and --swarm")
 	case f.attempts < 1 || f.limit <= 0:
 		return usage("--attempts and --check-timeout must be more than 0")
 	}
@@ -201,9 +214,9 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		return err
 	}
 	defer c.Close()
-	agents := f.swarm
+	agents := slices.Clone(f.swarm)
 	if f.agent != "" {
-		agents = []string{f.agent}
+		agents = append(agents, f.agent)
 	}
 	if where, err = a.permitDir(ctx, c, where, agents, ""); err != nil {
 		return err
@@ -231,7 +244,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	o := ralph.Options{
-		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Retry: f.retry, Dispatcher: loop.Swarm(work, f.swarm, where.Path),
+		List: list, StateFile: filepath.Join(dir, "state.json"), MaxAttempts: f.attempts, Retry: f.retry,
 		Record: func(s ralph.Step) error {
 			work.quiet()
 			a.printStep(s)
@@ -242,9 +255,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 			return nil
 		},
 	}
-	if f.agent != "" {
-		o.Dispatcher = loop.Agent(work, f.agent, where.Path, where.Project)
-	}
+	o.Dispatcher = f.dispatcher(work, where, o.Record)
 	if len(check) > 0 {
 		o.Validator = &loop.Check{Argv: check, Limit: f.limit}
 	}
@@ -269,6 +280,18 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 			Remedy: "for the reasons, see: " + a.self() + " loop status " + listArgument(f.queue, name)}
 	}
 	return nil
+}
+
+// dispatcher returns what does the items: the agent, the swarm, or for each item one of them.
+func (f *loopFlags) dispatcher(h loop.Hub, where workDir, record func(ralph.Step) error) ralph.Dispatcher {
+	var one ralph.Dispatcher
+	if f.agent != "" {
+		one = loop.Agent(h, f.agent, where.Path, where.Project)
+	}
+	if len(f.swarm) == 0 {
+		return one
+	}
+	return &loop.Choice{Agent: one, Swarm: loop.Swarm(h, f.swarm, where.Path, one != nil), Rule: loop.Rule(f.rule), Record: record}
 }
 
 func listArgument(queue, path string) string {

@@ -298,3 +298,37 @@ func TestLoopRunWorksThroughAQueue(t *testing.T) {
 		}
 	}
 }
+
+// Feature: a2a-mcp-protocols (Req 8.1): the loop finds the items that suit a swarm, says why, and obeys marks and the flag.
+func TestLoopRunFindsTheItemsForASwarm(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	p.hub(t)
+	const items = "- [ ] say one\n- [ ] say all\n  - the first\n  - the second\n- [ ] [swarm] say this\n- [ ] [agent] say that\n  1. a\n  2. b\n"
+	agentWhy, swarmWhy := "the agent: ", "the swarm: "
+	for name, tt := range map[string]struct {
+		args  []string
+		parts []string
+	}{
+		"by the rule": {nil, []string{
+			"chosen     say one: " + agentWhy + "it has no points", "chosen     say all: " + swarmWhy + "it has 2 points",
+			"chosen     [swarm] say this: " + swarmWhy + "it is marked [swarm]", "chosen     [agent] say that: " + agentWhy + "it is marked [agent]", "point-1", "point-2",
+		}},
+		"always": {[]string{"--swarm-items", "always"}, []string{"chosen     say one: " + swarmWhy + "every item", "chosen     [agent] say that: " + swarmWhy + "every item"}},
+		"never":  {[]string{"--swarm-items", "never"}, []string{"chosen     say all: " + agentWhy + "no item", "chosen     [swarm] say this: " + agentWhy + "no item"}},
+	} {
+		path := p.list(t, items)
+		o := p.run(t, append([]string{"loop", "run", path, "--agent", "words", "--swarm", "words"}, tt.args...)...)
+		for _, part := range append(tt.parts, "completed  [agent] say that", "finished") {
+			if o.code != 0 || !strings.Contains(o.stdout, part) {
+				t.Errorf("%s: no %q in %+v", name, part, o)
+			}
+		}
+	}
+	path := p.list(t, items)
+	for _, args := range [][]string{{"--agent", "words", "--swarm", "words", "--swarm-items", "some"}, {"--agent", "words", "--swarm-items", "always"}} {
+		if o := p.run(t, append([]string{"loop", "run", path}, args...)...); o.code != 2 || !strings.Contains(o.stderr, "--swarm-items") {
+			t.Errorf("%q: %+v", args, o)
+		}
+	}
+}

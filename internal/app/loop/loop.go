@@ -41,9 +41,20 @@ const pollInterval = 250 * time.Millisecond
 // dispatcher is a [ralph.Dispatcher] that has the hub do a job. The hub does the jobs with one reference once.
 type dispatcher func(ctx context.Context, j ralph.Job, reference string) (ralph.Outcome, error)
 
+// swarms is a dispatcher whose references say that they are those of swarms.
+type swarms struct{ dispatcher }
+
+// Dispatch implements [ralph.Dispatcher].
+func (s swarms) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
+	return s.begin(ctx, j, uuid.NewString()+swarmSuffix, begins)
+}
+
 // Dispatch implements [ralph.Dispatcher].
 func (d dispatcher) Dispatch(ctx context.Context, j ralph.Job, begins func(string) error) (ralph.Outcome, error) {
-	reference := uuid.NewString()
+	return d.begin(ctx, j, uuid.NewString(), begins)
+}
+
+func (d dispatcher) begin(ctx context.Context, j ralph.Job, reference string, begins func(string) error) (ralph.Outcome, error) {
 	if err := begins(reference); err != nil {
 		return ralph.Outcome{}, err
 	}
@@ -66,6 +77,9 @@ func (d dispatcher) Resume(ctx context.Context, j ralph.Job, reference string) (
 // errNoAgent is the cause of failures that do not depend on the item: no agent can work, for
 // example because its program is missing.
 var errNoAgent = errors.New("no agent can work")
+
+// errSwarmFailed is the cause of failures of swarms that could not go on.
+var errSwarmFailed = errors.New("the swarm failed")
 
 // errStopped is the cause of failures of work that was canceled.
 var errStopped = errors.New("the work was stopped")
@@ -164,12 +178,16 @@ func failureCode(task *dialect.Task) string {
 }
 
 // Swarm dispatches each item to a swarm of a hub's agents: of those named, or of all that are able. They work in dir;
-// "" means the hub's default. The reference is the swarm's id.
-func Swarm(h Hub, agents []string, dir string) ralph.Dispatcher {
-	return dispatcher(func(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
+// "" means the hub's default. With split the points of an item are its sub-tasks. The reference is the swarm's id.
+func Swarm(h Hub, agents []string, dir string, split bool) ralph.Dispatcher {
+	parts := wholeItem
+	if split {
+		parts = itemPoints
+	}
+	return swarms{dispatcher(func(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
 		plan := swarm.Plan{
 			ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: agents,
-			SubTasks: []swarm.SubTaskPlan{{ID: "item", Description: j.Prompt()}},
+			SubTasks: parts(j),
 		}
 		if dir != "" {
 			plan.Directory = &swarm.Directory{Path: dir}
@@ -180,7 +198,7 @@ func Swarm(h Hub, agents []string, dir string) ralph.Dispatcher {
 		o, err := awaitSwarm(ctx, h, j, id)
 		o.Dir = dir
 		return o, err
-	})
+	})}
 }
 
 func awaitSwarm(ctx context.Context, h Hub, j ralph.Job, id string) (ralph.Outcome, error) {
@@ -195,7 +213,7 @@ func awaitSwarm(ctx context.Context, h Hub, j ralph.Job, id string) (ralph.Outco
 		case session.Status == swarm.Failed && len(j.Item.Capabilities) == 0 && strings.HasPrefix(session.Error, string(swarm.CodeNoAgents)):
 			return ralph.Outcome{}, noAgent("the swarm failed: " + session.Error) // the item requires no capability
 		case session.Status == swarm.Failed:
-			err := errors.New("the swarm failed: " + session.Error)
+			err := fmt.Errorf("%w: %s", errSwarmFailed, session.Error)
 			if strings.HasPrefix(session.Error, "stopped: ") {
 				err = fmt.Errorf("%w: %w", err, errStopped)
 			}

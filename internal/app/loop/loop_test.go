@@ -124,7 +124,7 @@ func TestAnAgentsTaskIsAwaited(t *testing.T) {
 
 func TestASwarmIsAwaited(t *testing.T) {
 	h := &standIn{swarms: []swarm.Session{{Status: swarm.Active}, {Status: swarm.Completed, Outcome: []byte(`{"item":1}`)}, {Status: swarm.Failed, Error: "why"}}}
-	s := loop.Swarm(h, nil, "")
+	s := loop.Swarm(h, nil, "", false)
 	ref := ""
 	out, err := s.Dispatch(t.Context(), ralph.Job{}, func(r string) error { ref = r; return nil })
 	if err != nil || out.Text != `{"item":1}` {
@@ -161,7 +161,7 @@ func TestAnAgentThatCannotWorkCostsNoAttempt(t *testing.T) {
 		})
 	}
 	nobody := swarm.Session{Status: swarm.Failed, Error: string(swarm.CodeNoAgents) + ": nobody has accepted"}
-	s := loop.Swarm(&standIn{swarms: []swarm.Session{nobody, nobody, nobody}}, nil, "")
+	s := loop.Swarm(&standIn{swarms: []swarm.Session{nobody, nobody, nobody}}, nil, "", false)
 	if _, err := s.Dispatch(t.Context(), ralph.Job{}, func(string) error { return nil }); ralph.CodeOf(err) != ralph.CodeUnavailable {
 		t.Errorf("a swarm without agents: %v", err)
 	}
