@@ -107,7 +107,7 @@ var clauses = []clause{
 		old: "\tdefault:\n\t\treturn true, fmt", new: "\tdefault:\n\t\treturn false, fmt",
 		breaks: "the loop finds no item that suits a swarm"}},
 	{"8.5", "internal/app/loop", "TestASwarmThatCannotGoOnIsEscalatedToTheLoop", mutation{file: "internal/app/loop/choice.go",
-		old: "if !errors.Is(err, errSwarmFailed) || errors.Is(err, errStopped) {", new: "if true {",
+		old: "c.step(ralph.Escalated, j, ref, err.Error())", new: "error(nil)",
 		breaks: "the loop is not told of a swarm that cannot go on"}},
 	{"DLQ-001", "internal/agentnet/work", "TestEndedLeasesAreActedOnThoughNobodyClaims", mutation{file: "internal/agentnet/network.go",
 		old: "\tif cfg.Admission == nil { //", new: "\tif false { //",
