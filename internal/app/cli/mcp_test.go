@@ -317,7 +317,7 @@ func TestAConfiguredServerThatIsDownIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wait()
-	if log := p.stderr.String(); strings.Contains(log, "s3cret") || !strings.Contains(log, "queued messages were lost at the end") {
+	if log := p.stderr.String(); strings.Contains(log, "s3cret") || !strings.Contains(log, "queued messages are kept for the project's next process") {
 		t.Errorf("the log is %s", log)
 	}
 	if _, running, err := daemon.Running(filepath.Join(d.root, "data")); running || err != nil {

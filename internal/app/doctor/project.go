@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/config"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 const (
@@ -88,9 +89,9 @@ func (p Patient) describeChannelBus(ctx context.Context, b *bus.Bus) Finding {
 
 // channels checks the streams of the project's channels.
 func (p Patient) channels(ctx context.Context, b *bus.Bus) Finding {
-	list := make([]chat.Channel, len(p.Project.Channels))
-	for i, c := range p.Project.Channels {
-		list[i].Name = c.Name
+	list, err := mcpserver.ChannelsOf(p.Project)
+	if err != nil {
+		return failure("channels", err.Error(), "correct .mcp-config.json, then check with: "+p.Program+" config validate mcp")
 	}
 	states := chat.Inspect(ctx, b, p.Project.Namespace, list)
 	made, messages, bytes := 0, uint64(0), uint64(0)

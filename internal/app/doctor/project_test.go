@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -130,7 +131,8 @@ func TestUsableServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "shop_ROADMAP", Subjects: []string{"shop.roadmap"}})
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "shop_ROADMAP", Subjects: []string{"shop.roadmap"}, MaxMsgs: 10000, MaxBytes: 10 << 20, MaxAge: 24 * time.Hour})
 	_, publishErr := js.Publish(t.Context(), "shop.roadmap", []byte("{}"))
 	if err := errors.Join(err, publishErr); err != nil {
 		t.Fatal(err)
