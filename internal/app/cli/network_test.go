@@ -147,6 +147,32 @@ func TestNetworkCommands(t *testing.T) {
 	}
 }
 
+func TestSendPrefersTheAgentThatIsAlive(t *testing.T) {
+	p := newSetup(t)
+	url, first := network(t, false)
+	n := agentnet.Open(agentnet.Config{BusConfig: store.Config{Hostname: "near", Username: "eve", ProjectPath: "/q", ProjectID: "0123456789abcdef", Logger: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Open(ctx, bus.Config{URL: bus.Secret(url), Logger: slog.New(slog.DiscardHandler)})
+		}}})
+	t.Cleanup(func() { _ = n.Close(context.Background()) })
+	if err := n.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second, err := n.Register(t.Context(), registry.Registration{Handle: "worker-1", AgentType: "tdd-engineer", Scope: registry.ScopeUser, Visibility: store.Public})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := p.run(t, "network", "send", "worker-1", "x"); o.code != 2 || !strings.Contains(o.stderr, first.GUID()) || !strings.Contains(o.stderr, second.GUID()) {
+		t.Errorf("both are alive: %+v", o)
+	}
+	if err := first.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if o := p.run(t, "network", "send", "worker-1", "x"); o.code != 0 || !strings.Contains(o.stderr, second.GUID()+" is the only one") {
+		t.Errorf("one is alive: %+v", o)
+	}
+}
+
 // The commands print an error in words; the MCP server logs it.
 func TestAnInvalidNetworkConfigurationIsReported(t *testing.T) {
 	p := newSetup(t)

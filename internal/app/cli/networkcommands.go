@@ -282,7 +282,7 @@ func (a *app) networkSendCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			guid, err := findAgent(ctx, n, args[0])
+			guid, err := a.findAgent(ctx, n, args[0])
 			if err != nil {
 				return err
 			}
@@ -310,8 +310,9 @@ func (a *app) networkSendCommand() *cobra.Command {
 	return cmd
 }
 
-// findAgent returns the GUID of the agent that who names: by its GUID, or by a handle that only one agent has.
-func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, error) {
+// findAgent returns the GUID of the agent that who names: by its GUID, or by a handle. Of several agents with the handle it
+// chooses the only one that is not offline, and says so.
+func (a *app) findAgent(ctx context.Context, n *agentnet.Network, who string) (string, error) {
 	if uuid.Validate(who) == nil {
 		return who, nil
 	}
@@ -319,10 +320,14 @@ func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, er
 	if err != nil {
 		return "", err
 	}
-	var found, handles []string
+	var found, alive, handles []string
 	for _, x := range d.Agents {
-		if handles = append(handles, x.Handle); x.Handle == who {
-			found = append(found, x.GUID)
+		if handles = append(handles, x.Handle); x.Handle != who {
+			continue
+		}
+		found = append(found, x.GUID)
+		if x.Status != registry.Offline {
+			alive = append(alive, x.GUID)
 		}
 	}
 	switch len(found) {
@@ -330,6 +335,10 @@ func findAgent(ctx context.Context, n *agentnet.Network, who string) (string, er
 		return agentByPart(ctx, d.Agents, who, text.Nearest(who, handles))
 	case 1:
 		return found[0], nil
+	}
+	if len(alive) == 1 {
+		fmt.Fprintf(a.stderr, "%d agents have the handle %q; %s is the only one that is not offline.\n", len(found), who, alive[0])
+		return alive[0], nil
 	}
 	return "", usage("%d agents have the handle %q: use a GUID, %s", len(found), who, strings.Join(found, " or "))
 }
