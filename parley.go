@@ -26,6 +26,7 @@ import (
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
@@ -80,9 +81,16 @@ func New(o Options) (*Node, error) {
 	}
 	onError := o.Registry.OnError
 	o.Registry.OnError = func(source string, err error) {
-		o.Router.Telemetry.Emit(telemetry.Event{Type: telemetry.ErrorEvent, Code: CodeDiscoveryFailed, Detail: source + ": " + err.Error()})
-		if onError != nil {
-			onError(source, err)
+		event := telemetry.Event{Type: telemetry.ErrorEvent, Code: CodeDiscoveryFailed, Detail: source + ": " + err.Error()}
+		if crash, panicked := errors.AsType[*fault.Panic](err); panicked {
+			event = telemetry.Panicked("the discovery source "+source, crash)
+		}
+		o.Router.Telemetry.Emit(event)
+		if onError == nil {
+			return
+		}
+		if crash := fault.Catch(func() { onError(source, err) }); crash != nil {
+			o.Router.Telemetry.Emit(telemetry.Panicked("OnError of the registry", crash))
 		}
 	}
 	n := &Node{trust: o.Trust, speaks: o.Speaks, registry: registry.New(o.Registry), joined: make(map[string]bool)}

@@ -756,3 +756,43 @@ func TestAnIdJoinsOnce(t *testing.T) {
 		t.Errorf("the former agent's Leave removed its successor: %v", err)
 	}
 }
+
+// A panic of a discovery source, or of OnError, is one error event and never the end of the process.
+func TestPanicsOfDiscoveryAreEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, err := parley.New(parley.Options{Registry: registry.Options{OnError: func(string, error) { panic("report") }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close(context.Background())
+		if _, err := n.Join(card("mars"), func(context.Context, *envelope.Envelope) {}); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Registry().EnableDiscovery("bad", crashing{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, err := n.Registry().Resolve(t.Context(), registry.Query{ID: "venus"}); err == nil {
+			t.Error("an agent was found")
+		}
+		for _, want := range []string{"discover", "announce", "find", "report"} {
+			var events int
+			for _, e := range n.Telemetry().Recent(0) {
+				if e.Code == telemetry.CodePanic && strings.Contains(e.Detail, "panicked: "+want) {
+					events++
+				}
+			}
+			if events != 1 && want != "report" || events == 0 {
+				t.Errorf("%d events of the panic in %s", events, want)
+			}
+		}
+	})
+}
+
+// crashing is a discovery source whose every method panics.
+type crashing struct{}
+
+func (crashing) Discover(context.Context, registry.Sink) error              { panic("discover") }
+func (crashing) Announce(context.Context, agent.Card) error                 { panic("announce") }
+func (crashing) Withdraw(context.Context, string) error                     { panic("withdraw") }
+func (crashing) Find(context.Context, registry.Query) ([]agent.Card, error) { panic("find") }

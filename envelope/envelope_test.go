@@ -332,8 +332,8 @@ func TestThreadsAreBounded(t *testing.T) {
 	if got := ids("a"); !slices.Equal(got, []string{"2", "3", "4"}) {
 		t.Errorf("a full thread has %v", got)
 	}
-	if add("a", "4", 4) || add("", "x", 1) {
-		t.Error("a duplicate, or an envelope without a thread, was added")
+	if add("a", "4", 4) || add("", "", 1) || s.Add(nil) || s.Remove(nil) {
+		t.Error("a duplicate, or an envelope without an id, was added")
 	}
 	add("b", "1", 1)
 	add("a", "5", 5)

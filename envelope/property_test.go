@@ -75,12 +75,13 @@ func TestProperty08CorrelationThreading(t *testing.T) {
 			e.CorrelationID = rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "thread")
 			e.Timestamp = rapid.Int64Range(1, 10).Draw(t, "timestamp")
 			store.Add(e)
-			if e.CorrelationID != "" {
-				want[e.CorrelationID] = append(want[e.CorrelationID], e)
-			}
+			want[e.Thread()] = append(want[e.Thread()], e)
 		}
-		for _, id := range []string{"a", "b", "c"} {
-			slices.SortStableFunc(want[id], func(x, y *envelope.Envelope) int { return cmp.Compare(x.Timestamp, y.Timestamp) })
+		opening := func(e *envelope.Envelope) int { return min(1, len(e.CorrelationID)) }
+		for id := range want {
+			slices.SortStableFunc(want[id], func(x, y *envelope.Envelope) int {
+				return cmp.Or(cmp.Compare(x.Timestamp, y.Timestamp), cmp.Compare(opening(x), opening(y)))
+			})
 			if got := store.Thread(id); !slices.Equal(got, want[id]) {
 				t.Fatalf("thread %s is %v, want %v", id, got, want[id])
 			}

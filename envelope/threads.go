@@ -19,9 +19,9 @@ const (
 // envelopeCost is the approximate size of an envelope without its payload, in bytes.
 const envelopeCost = 512
 
-// Threads keeps envelopes by correlation id, within bounds: when it is full, it drops the thread that was added to
-// least recently; a full or only thread drops its earliest envelope. The zero value is ready; set the limits before
-// the first use. It is safe for concurrent use.
+// Threads keeps envelopes by thread, see [Envelope.Thread], with the one that opens it, within bounds: when it is full,
+// it drops the thread that was added to least recently; a full or only thread drops its earliest envelope. The zero
+// value is ready; set the limits before the first use. It is safe for concurrent use.
 type Threads struct {
 	MaxThreads   int // 0 means DefaultMaxThreads
 	MaxPerThread int // 0 means DefaultMaxPerThread
@@ -41,21 +41,21 @@ type thread struct {
 
 func cost(e *Envelope) int { return len(e.Payload) + envelopeCost }
 
-// Add adds e to its thread. It reports false for an envelope without a correlation id and for a duplicate.
+// Add adds e to its thread. It reports false for a duplicate and for an envelope that is nil or has no id.
 func (s *Threads) Add(e *Envelope) bool {
-	if e.CorrelationID == "" {
+	if e == nil || e.ID == "" {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.thread(e.CorrelationID)
+	t := s.thread(e.Thread())
 	if t.ids[e.ID] {
 		return false
 	}
 	t.ids[e.ID] = true
 	at, _ := slices.BinarySearchFunc(t.envelopes, e.Timestamp, func(have *Envelope, ts int64) int {
-		if have.Timestamp == ts {
-			return -1 // after those of the same millisecond
+		if have.Timestamp == ts && e.CorrelationID != "" {
+			return -1 // after those of the same millisecond, which the opening envelope precedes
 		}
 		return cmp.Compare(have.Timestamp, ts)
 	})
@@ -107,8 +107,8 @@ func (s *Threads) thread(id string) *thread {
 	return t
 }
 
-// Thread returns the envelopes with this correlation id by timestamp; those of the
-// same millisecond in the order in which they were added.
+// Thread returns the envelopes of a thread by timestamp; those of the same millisecond in the order in which they were
+// added, after the one that opens the thread.
 func (s *Threads) Thread(correlationID string) []*Envelope {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,10 @@ func (s *Threads) Forget(correlationID string) {
 func (s *Threads) Remove(e *Envelope) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	el := s.byID[e.CorrelationID]
+	if e == nil {
+		return false
+	}
+	el := s.byID[e.Thread()]
 	if el == nil {
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -15,7 +16,7 @@ import (
 // also be an [Announcer] and a [Finder].
 type Source interface {
 	// Discover reports to sink the cards that it finds and loses, and repeats each found one from time to time,
-	// until ctx ends. If it returns earlier, the registry calls it again with backoff.
+	// until ctx ends. If it returns earlier or panics, the registry calls it again with backoff.
 	Discover(ctx context.Context, sink Sink) error
 }
 
@@ -132,7 +133,7 @@ func (r *Registry) discover(ctx context.Context, name string, s Source) {
 	retry := wait.Backoff{First: time.Second, Most: longest}
 	for {
 		began := time.Now()
-		err := s.Discover(ctx, Sink{r, name})
+		err := fault.CatchError(func() error { return s.Discover(ctx, Sink{r, name}) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -153,14 +154,14 @@ func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Wa
 	defer w.Close()
 	announced := make(map[string]bool)
 	publish := func(card agent.Card) {
-		if err := a.Announce(ctx, card); err != nil {
+		if err := fault.CatchError(func() error { return a.Announce(ctx, card) }); err != nil {
 			r.report(ctx, name, err)
 			return // the next round retries
 		}
 		announced[card.ID] = true
 	}
 	withdraw := func(ctx context.Context, id string) {
-		if err := a.Withdraw(ctx, id); err != nil {
+		if err := fault.CatchError(func() error { return a.Withdraw(ctx, id) }); err != nil {
 			r.report(ctx, name, err)
 		}
 		delete(announced, id)
@@ -228,7 +229,8 @@ func (r *Registry) Resolve(ctx context.Context, q Query) ([]agent.Card, error) {
 	var failed []error
 	for name, f := range r.finders() {
 		wg.Go(func() {
-			found, err := f.Find(ctx, q)
+			var found []agent.Card
+			err := fault.CatchError(func() (err error) { found, err = f.Find(ctx, q); return err })
 			if err != nil {
 				r.report(ctx, name, err)
 				mu.Lock()

@@ -30,7 +30,7 @@ type Options struct {
 	RemoteTTL time.Duration
 	// MaxCards bounds the cards, local and remote together; 0 means DefaultMaxCards.
 	MaxCards int
-	// OnError is called when a discovery source fails, before the registry retries. It must not block.
+	// OnError is called when a discovery source fails or panics, before the registry retries. It must not block.
 	OnError func(source string, err error)
 }
 

@@ -1,23 +1,23 @@
 package router
 
 import (
-	"container/list"
 	"slices"
 	"sync"
 
 	"github.com/parleyhub/parley/envelope"
 )
 
-// maxExpected bounds the proposals that may be answered against the tier rules; beyond it the oldest is forgotten.
+// maxExpected bounds the proposals that may be answered against the tier rules.
 const maxExpected = 10_000
 
 // answers remembers the justified task-proposals whose recipients may not address the proposer, so that they can answer.
-// The zero value is ready. It is safe for concurrent use.
+// When it is full, the proposer with the most loses its oldest, so that nobody displaces the proposals of others. The
+// zero value is ready. It is safe for concurrent use.
 type answers struct {
-	mu      sync.Mutex
-	ids     map[question]*list.Element
-	threads map[pair]int
-	oldest  list.List // of question
+	mu         sync.Mutex
+	ids        map[question]bool
+	threads    map[pair]int
+	byProposer map[string][]question // in order of sending
 }
 
 // pair is a proposer and an agent that it asks.
@@ -33,22 +33,32 @@ type question struct {
 func (a *answers) expect(q question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ids[q] != nil {
+	if a.ids[q] {
 		return
 	}
 	if a.ids == nil {
-		a.ids, a.threads = map[question]*list.Element{}, map[pair]int{}
+		a.ids, a.threads, a.byProposer = map[question]bool{}, map[pair]int{}, map[string][]question{}
 	}
-	if a.oldest.Len() == maxExpected {
-		a.forgetOldest()
+	if len(a.ids) == maxExpected {
+		a.forgetOne()
 	}
-	a.ids[q] = a.oldest.PushBack(q)
+	a.ids[q] = true
 	a.threads[q.pair]++
+	a.byProposer[q.proposer] = append(a.byProposer[q.proposer], q)
 }
 
-// forgetOldest removes the oldest thread. The lock is held.
-func (a *answers) forgetOldest() {
-	q := a.oldest.Remove(a.oldest.Front()).(question)
+// forgetOne removes the oldest thread of the proposer that has the most. The lock is held.
+func (a *answers) forgetOne() {
+	most := ""
+	for proposer, questions := range a.byProposer {
+		if len(questions) > len(a.byProposer[most]) {
+			most = proposer
+		}
+	}
+	q := a.byProposer[most][0]
+	if a.byProposer[most] = a.byProposer[most][1:]; len(a.byProposer[most]) == 0 {
+		delete(a.byProposer, most)
+	}
 	delete(a.ids, q)
 	if a.threads[q.pair]--; a.threads[q.pair] == 0 {
 		delete(a.threads, q.pair)
@@ -65,7 +75,7 @@ func (a *answers) expected(e *envelope.Envelope, to string) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ids[question{pair{proposer: to, asked: e.Sender}, e.CorrelationID}] != nil
+	return a.ids[question{pair{proposer: to, asked: e.Sender}, e.CorrelationID}]
 }
 
 // open reports whether agent from may answer a proposal of agent to.

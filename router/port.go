@@ -73,7 +73,8 @@ func (p *Port) send(ctx context.Context, build func(*envelope.Factory) (*envelop
 	}
 	e, err := build(envelope.NewFactory(id))
 	if err != nil {
-		return Result{Error: err.Error()}, &Error{Code: CodeInvalidEnvelope, Message: err.Error(), Err: err}
+		invalid := &Error{Code: CodeInvalidEnvelope, Message: "the envelope cannot be made", Err: err}
+		return Result{Error: invalid.Error()}, invalid
 	}
 	return p.r.Send(ctx, e)
 }

@@ -81,7 +81,7 @@ type Options struct {
 	Telemetry   *telemetry.Recorder // nil means a new one, see [Router.Telemetry]
 	Tracer      telemetry.Tracer    // nil: no traces
 	Audit       Auditor             // nil: no audit
-	Threads     *envelope.Threads   // collects delivered envelopes by correlation id; nil: none
+	Threads     *envelope.Threads   // collects delivered envelopes by thread; nil means a new one, see [Router.Threads]
 
 	Forwarder      Forwarder     // nil: remote agents cannot be reached
 	ForwardTimeout time.Duration // for one envelope; 0 means 30 s
@@ -120,6 +120,9 @@ func New(reg *registry.Registry, o Options) (*Router, error) {
 	if o.Telemetry == nil {
 		o.Telemetry = telemetry.New(telemetry.Options{})
 	}
+	if o.Threads == nil {
+		o.Threads = new(envelope.Threads)
+	}
 	tiers, sandbox := DefaultTiers(), DefaultSandbox()
 	o.Tiers, o.Sandbox = cmp.Or(o.Tiers, &tiers), cmp.Or(o.Sandbox, &sandbox)
 	r := &Router{reg: reg, opts: o, receivers: make(map[string]*receiver), outboxes: make(map[string]*mailbox), reserved: make(map[reservation]struct{})}
@@ -136,6 +139,9 @@ func (r *Router) Registry() *registry.Registry { return r.reg }
 
 // Telemetry returns the recorder of the router's events.
 func (r *Router) Telemetry() *telemetry.Recorder { return r.opts.Telemetry }
+
+// Threads returns the store of the envelopes that the router has delivered, by thread, within the store's bounds.
+func (r *Router) Threads() *envelope.Threads { return r.opts.Threads }
 
 // OnReceive adds a handler for an agent's envelopes and returns the function that removes it. With several handlers
 // each gets every envelope that none claims. The agent's card may be registered before or after. A nil handler is an
@@ -331,7 +337,7 @@ func (d *delivery) open() *Error {
 		d.result.Path = telemetry.PathBroadcast
 	}
 	if err := d.e.Validate(); err != nil {
-		return &Error{Code: CodeInvalidEnvelope, Message: err.Error(), Err: err}
+		return &Error{Code: CodeInvalidEnvelope, Message: "the envelope cannot be routed", Err: err}
 	}
 	if size := d.e.Size(); size > d.r.opts.MaxEnvelope {
 		return errorf(CodeInvalidEnvelope, "", "the envelope has about %d bytes; at most %d are allowed", size, d.r.opts.MaxEnvelope)
@@ -735,9 +741,7 @@ func (d *delivery) finish(err *Error) (Result, error) {
 	if res.Path != telemetry.PathBroadcast {
 		d.crossTier(d.target, event.Timestamp)
 	}
-	if d.r.opts.Threads != nil {
-		d.r.opts.Threads.Add(d.e)
-	}
+	d.r.opts.Threads.Add(d.e)
 	return *res, nil
 }
 

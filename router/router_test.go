@@ -523,21 +523,37 @@ func TestAuditFailureIsReported(t *testing.T) {
 	}
 }
 
+// Req 2.4: a router keeps threads without any option, each from the message that opens it.
 func TestThreadsAreCollected(t *testing.T) {
-	threads := new(envelope.Threads)
-	r := newRouter(t, router.Options{Threads: threads})
-	register(t, r, card("mars", agent.L2))
-	port, err := r.Attach("mars", nothing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := newEnvelope(t, "mars", "mars")
-	if _, err := port.Reply(t.Context(), e, envelope.Response, nil); err != nil {
-		t.Fatal(err)
-	}
-	if got := threads.Thread(e.ID); len(got) != 1 || got[0].Type != envelope.Response {
-		t.Errorf("got %v", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, router.Options{})
+		register(t, r, card("mars", agent.L2))
+		register(t, r, card("venus", agent.L2))
+		mars, err := r.Attach("mars", nothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mars.Close()
+		var venus *router.Port
+		venus, err = r.Attach("venus", func(ctx context.Context, e *envelope.Envelope) {
+			if _, err := venus.Reply(ctx, e, envelope.Response, nil); err != nil {
+				t.Error(err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer venus.Close()
+		opening := newEnvelope(t, "mars", "venus")
+		if _, err := mars.SendEnvelope(t.Context(), opening); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		got := r.Threads().Thread(opening.Thread())
+		if len(got) != 2 || got[0].ID != opening.ID || got[1].Type != envelope.Response || got[1].Thread() != opening.Thread() {
+			t.Errorf("got %v", got)
+		}
+	})
 }
 
 func TestPort(t *testing.T) {
@@ -739,5 +755,24 @@ func TestPermitAgreesWithSend(t *testing.T) {
 	}
 	if n := len(r.Telemetry().Recent(0)); n != 0 {
 		t.Errorf("Permit emitted %d events", n)
+	}
+}
+
+func TestTheCauseOfAnErrorIsNamedOnce(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	register(t, r, card("mars", agent.L2))
+	port, err := r.Attach("mars", nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEnvelope(t, "mars", "mars")
+	e.Timestamp = -1
+	result, err := port.SendEnvelope(t.Context(), e)
+	if router.CodeOf(err) != router.CodeInvalidEnvelope || strings.Count(err.Error(), "timestamp is negative") != 1 || result.Error != err.Error() {
+		t.Errorf("%v; %+v", err, result)
+	}
+	result, err = port.Send(t.Context(), "mars", "a call", 1)
+	if router.CodeOf(err) != router.CodeInvalidEnvelope || strings.Count(err.Error(), "a call") != 1 || result.Error != err.Error() {
+		t.Errorf("%v; %+v", err, result)
 	}
 }

@@ -7,8 +7,10 @@ package telemetry
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
@@ -167,26 +169,45 @@ func (i *Invocation) Event() Event {
 // MaxInvocationSize bounds the JSON of an Invocation in bytes.
 const MaxInvocationSize = 16 << 20
 
-// EncodeInvocation returns the record's JSON.
+// EncodeInvocation returns the record's JSON, which [DecodeInvocation] reads. It refuses text that is not UTF-8, and
+// more than MaxInvocationSize.
 func EncodeInvocation(i Invocation) ([]byte, error) {
+	for _, text := range []string{i.ToolName, i.SourceAgent, i.Caller, string(i.Arguments), string(i.Result), i.ErrorCode, i.Error} {
+		if !utf8.ValidString(text) {
+			return nil, fmt.Errorf("the invocation of %q has text that is not UTF-8", i.ToolName)
+		}
+	}
 	data, err := json.Marshal(i)
 	if err != nil {
 		return nil, fmt.Errorf("the invocation of %q cannot be written as JSON: %w", i.ToolName, err)
 	}
+	if len(data) > MaxInvocationSize {
+		return nil, invocationTooLarge(len(data))
+	}
 	return data, nil
+}
+
+func invocationTooLarge(size int) error {
+	return fmt.Errorf("the invocation record has %d bytes; at most %d are allowed", size, MaxInvocationSize)
 }
 
 // DecodeInvocation reads a record's JSON.
 func DecodeInvocation(data []byte) (Invocation, error) {
 	var i Invocation
 	if len(data) > MaxInvocationSize {
-		return i, fmt.Errorf("the invocation record has %d bytes; at most %d are allowed", len(data), MaxInvocationSize)
+		return i, invocationTooLarge(len(data))
+	}
+	if !utf8.Valid(data) {
+		return i, errors.New("not the JSON of an invocation record: not UTF-8")
 	}
 	if err := json.Unmarshal(data, &i); err != nil {
 		return Invocation{}, fmt.Errorf("not the JSON of an invocation record: %w", err)
 	}
-	if i.ToolName == "" {
-		return Invocation{}, fmt.Errorf("the invocation record has no toolName")
+	var name struct {
+		ToolName *string `json:"toolName"` // may be empty, but not absent
+	}
+	if err := json.Unmarshal(data, &name); err != nil || name.ToolName == nil {
+		return Invocation{}, errors.New("the invocation record has no toolName")
 	}
 	return i, nil
 }

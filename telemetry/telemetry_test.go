@@ -384,3 +384,27 @@ func ExampleRecorder() {
 	// message-sent request
 	// 1
 }
+
+// Req 13.5: what encodes also decodes, to the same record, and text that is not UTF-8 is refused.
+func TestWhatEncodesAlsoDecodes(t *testing.T) {
+	data, err := telemetry.EncodeInvocation(telemetry.Invocation{Duration: 1, Success: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := telemetry.DecodeInvocation(data); err != nil || i.ToolName != "" || i.Duration != 1 || !i.Success {
+		t.Errorf("%s: %+v, %v", data, i, err)
+	}
+	bad := "a\xff"
+	for _, i := range []telemetry.Invocation{
+		{ToolName: bad}, {SourceAgent: bad}, {Caller: bad}, {ErrorCode: bad}, {Error: bad},
+		{Arguments: json.RawMessage(`"` + bad + `"`)}, {Result: json.RawMessage(`"` + bad + `"`)},
+		{Error: strings.Repeat("x", telemetry.MaxInvocationSize)},
+	} {
+		if data, err := telemetry.EncodeInvocation(i); err == nil {
+			t.Errorf("encoded %.60q", data)
+		}
+	}
+	if _, err := telemetry.DecodeInvocation([]byte(`{"toolName":"a","error":"` + bad + `"}`)); err == nil {
+		t.Error("decoded text that is not UTF-8")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,5 +64,39 @@ func TestToolErrorsExplainThemselves(t *testing.T) {
 	}
 	if err := error(&fault.Error[code]{Err: io.EOF}); !errors.Is(err, io.EOF) {
 		t.Error("the cause is not found")
+	}
+}
+
+func TestTextOfReadsACodeOfAnyType(t *testing.T) {
+	type other string
+	for err, want := range map[error]string{
+		fmt.Errorf("wrapped: %w", &fault.Error[code]{Code: "C"}): "C",
+		&fault.UserError[other]{Code: "O"}:                       "O",
+		&detailed{ToolError: fault.ToolError[code]{Code: "T"}}:   "T",
+		io.EOF: "",
+	} {
+		if got := fault.TextOf(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}
+
+func TestPanicsAreCaught(t *testing.T) {
+	if p := fault.Catch(func() {}); p != nil {
+		t.Errorf("caught %v, but nothing panicked", p)
+	}
+	p := fault.Catch(func() { panic("too hot") })
+	if p == nil || p.Value != "too hot" || !strings.Contains(p.Detail(), "too hot") || !strings.Contains(p.Detail(), "TestPanicsAreCaught") {
+		t.Errorf("caught %v", p)
+	}
+	if err := fault.CatchError(func() error { return io.EOF }); err != io.EOF {
+		t.Errorf("the error is %v", err)
+	}
+	err := fault.CatchError(func() error { panic(io.EOF) })
+	if caught, ok := errors.AsType[*fault.Panic](err); !ok || caught.Value != io.EOF || err.Error() != "panic: EOF" {
+		t.Errorf("the panic is %v", err)
+	}
+	if err := fault.CatchError(func() error { return nil }); err != nil {
+		t.Errorf("an error without a failure: %v", err)
 	}
 }

@@ -84,8 +84,9 @@ const (
 	maxConns    = 1024
 	maxChannels = 10_000
 	maxCards    = 20_000
-	maxWork     = 2048 // envelopes that are being answered
-	maxLogged   = 60   // log lines of one type in a minute
+	maxWork     = 2048    // envelopes that are being answered
+	maxThreads  = 8 << 20 // bytes of the envelopes that are kept by thread
+	maxLogged   = 60      // log lines of one type in a minute
 )
 
 // Node serves the hub's agents with the library's node. [Open] returns one; [Node.Close]
@@ -152,6 +153,7 @@ func (n *Node) options() parley.Options {
 		Router: router.Options{
 			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
 			Audit:   o.Audit,
+			Threads: &envelope.Threads{MaxBytes: maxThreads},
 		},
 		Channels: channel.Options{MaxChannels: maxChannels},
 		Trust:    n.trust,
