@@ -169,6 +169,16 @@ func TestPlanetaryTiers(t *testing.T) {
 	if got := agent.PlanetaryTier("nibiru"); got != agent.NoTier {
 		t.Errorf("an unknown planet has tier %v", got)
 	}
+	key := strings.Repeat("0a", 32)
+	for id, tier := range map[string]agent.Tier{
+		"sun@" + key: agent.L0, "venus@" + key: agent.L2, "io@" + key: agent.L3, // of another hub
+		"nibiru@" + key: agent.NoTier, "sun@": agent.NoTier, "sun@earth": agent.NoTier, "@" + key: agent.NoTier,
+		"sun@" + strings.ToUpper(key): agent.NoTier, "sun" + key: agent.NoTier, "sun@" + key + "@" + key: agent.NoTier,
+	} {
+		if got := agent.PlanetaryTier(id); got != tier {
+			t.Errorf("%s has %v, want %v", id, got, tier)
+		}
+	}
 }
 
 func TestTierOfLevel(t *testing.T) {

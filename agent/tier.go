@@ -96,10 +96,12 @@ func PlanetaryIDs() []string {
 	return ids
 }
 
-// PlanetaryTier returns the tier that the specification assigns to a planetary agent, and NoTier for any other id.
+// PlanetaryTier returns the tier that the specification assigns to a planetary agent, and NoTier for any other id. A
+// planetary agent of another hub, such as venus@KEY, is one too; the name alone gives its card no tier.
 func PlanetaryTier(id string) Tier {
+	name, _ := SplitID(id)
 	for _, p := range planetary {
-		if p.id == id {
+		if p.id == name {
 			return p.tier
 		}
 	}

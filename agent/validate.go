@@ -89,6 +89,19 @@ func CheckID(id string) error {
 	return nil
 }
 
+// keyLength is the length of a hub's public key at the end of an id, in lower-case hexadecimal.
+const keyLength = 64
+
+// SplitID splits the id of a hub's agent, NAME@KEY, into the agent's id at its hub and the hub's public key as 64
+// hexadecimal digits. Any other id is returned whole, with an empty key.
+func SplitID(id string) (name, key string) {
+	i := len(id) - keyLength - 1
+	if i < 1 || id[i] != '@' || strings.Trim(id[i+1:], "0123456789abcdef") != "" {
+		return id, ""
+	}
+	return id[:i], id[i+1:]
+}
+
 func isGraphicASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {

@@ -3,6 +3,7 @@ package registry
 import (
 	"fmt"
 
+	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/base/fault"
 )
 
@@ -12,6 +13,7 @@ type Code string
 // The codes of an [Error].
 const (
 	CodeInvalidCard     Code = "INVALID_CARD"     // fields are missing or wrong; wraps an *agent.Error
+	CodeWrongTier       Code = "WRONG_TIER"       // not the tier that Options.Tiers gives to this id
 	CodeAgentNotFound   Code = "AGENT_NOT_FOUND"  //
 	CodeConflict        Code = "AGENT_CONFLICT"   // another agent has this id
 	CodeFull            Code = "REGISTRY_FULL"    // Options.MaxCards is reached
@@ -31,6 +33,11 @@ var errClosed = &Error{Code: CodeClosed, Message: "the registry is closed"}
 
 func notFound(id string) *Error {
 	return &Error{Code: CodeAgentNotFound, Subject: id, Message: fmt.Sprintf("no agent %q is known", id)}
+}
+
+func wrongTier(card *agent.Card, want agent.Tier) *Error {
+	return &Error{Code: CodeWrongTier, Subject: card.ID, Message: fmt.Sprintf("agent %q has tier %s and may not have %s: "+
+		"correct its card, take another id, or let the registry's Options.Tiers make an exception", card.ID, want, card.Tier)}
 }
 
 func conflict(id, why string) *Error {

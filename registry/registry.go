@@ -30,6 +30,10 @@ type Options struct {
 	RemoteTTL time.Duration
 	// MaxCards bounds the cards, local and remote together; 0 means DefaultMaxCards.
 	MaxCards int
+	// Tiers returns the tier that the agent with an id must have, local or remote, and NoTier for any other agent:
+	// cards with another tier are refused. With [agent.PlanetaryTier] the planetary agents have those of the
+	// specification; a function of the operator's may make exceptions. Nil leaves every tier to the card.
+	Tiers func(id string) agent.Tier
 	// OnError is called when a discovery source fails or panics, before the registry retries. It must not block.
 	OnError func(source string, err error)
 }
@@ -39,6 +43,7 @@ type Options struct {
 type Registry struct {
 	ttl     time.Duration
 	max     int
+	tiers   func(id string) agent.Tier
 	onError func(string, error)
 
 	mu       sync.RWMutex
@@ -104,7 +109,7 @@ func (x *index) identities() []agent.Identity {
 // New returns an empty registry.
 func New(o Options) *Registry {
 	r := &Registry{
-		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: defaults.Or(o.MaxCards, DefaultMaxCards), onError: o.OnError,
+		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: defaults.Or(o.MaxCards, DefaultMaxCards), tiers: o.Tiers, onError: o.OnError,
 		byID: make(map[string]*entry), byCap: make(map[string]*index), watchers: make(map[*Watcher]struct{}),
 	}
 	if r.onError == nil {
@@ -164,6 +169,11 @@ func (r *Registry) Hold(card agent.Card, source string) (agent.Card, error) {
 func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)) (agent.Card, error) {
 	if err := card.Validate(); err != nil {
 		return agent.Card{}, &Error{Code: CodeInvalidCard, Subject: card.ID, Message: err.Error(), Err: err}
+	}
+	if r.tiers != nil {
+		if want := r.tiers(card.ID); want != agent.NoTier && card.Tier != want {
+			return agent.Card{}, wrongTier(&card, want)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -562,3 +562,48 @@ func BenchmarkRegister(b *testing.B) {
 		register(b, r, c)
 	}
 }
+
+// Req 11.1: a registry that is given the planetary roster holds the planetary agents to its tiers, those of this hub and
+// of others, unless the operator makes an exception. A planetary name alone gives no tier.
+func TestPlanetaryTiers(t *testing.T) {
+	key := strings.Repeat("0a", 32)
+	rosters := map[string]func(string) agent.Tier{
+		"roster": agent.PlanetaryTier,
+		"any":    nil,
+		"own":    func(id string) agent.Tier { return map[string]agent.Tier{"sun": agent.L2}[id] },
+	}
+	for name, tiers := range rosters {
+		r := newRegistry(t, registry.Options{Tiers: tiers})
+		ways := map[string]func(agent.Card) (agent.Card, error){
+			"Register": r.Register,
+			"Merge":    func(c agent.Card) (agent.Card, error) { return r.Merge(c, "peers") },
+			"Hold":     func(c agent.Card) (agent.Card, error) { return r.Hold(c, "peers") },
+		}
+		for way, store := range ways {
+			for _, planet := range append(agent.PlanetaryIDs(), "nibiru") {
+				for _, id := range []string{planet, planet + "@" + key} {
+					for _, tier := range agent.Tiers() {
+						want := agent.NoTier
+						switch {
+						case name == "roster":
+							want = agent.PlanetaryTier(planet)
+						case name == "own" && id == "sun":
+							want = agent.L2
+						}
+						_, err := store(agent.Card{ID: id, Name: planet, Version: "1", Tier: tier, Capabilities: []agent.Capability{}})
+						if allowed := want == agent.NoTier || tier == want; (err == nil) != allowed {
+							t.Errorf("%s: %s of %s as %v: %v", name, way, id, tier, err)
+						}
+						if err != nil && (registry.CodeOf(err) != registry.CodeWrongTier || !strings.Contains(err.Error(), want.String())) {
+							t.Errorf("%s as %v: %v", id, tier, err)
+						}
+					}
+					r.Unregister(id)
+				}
+			}
+		}
+		if r.Len() != 0 {
+			t.Errorf("%s: %d cards are left", name, r.Len())
+		}
+	}
+}

@@ -70,7 +70,7 @@ func (l *Loaded) addRoles(d *decoder) {
 		def, known := l.Agents[role.Agent]
 		_, taken := l.Agents[id]
 		switch {
-		case agent.PlanetaryTier(id) == agent.NoTier:
+		case !slices.Contains(agent.PlanetaryIDs(), id):
 			d.oneOf(key, id, agent.PlanetaryIDs())
 			continue
 		case taken:
