@@ -22,7 +22,7 @@ var sharedCodes = map[string][]string{
 	"DELIVERY_FAILED":  {"channel", "router"},
 	"INVALID_CARD":     {"agent", "registry"},
 	"INVALID_ENVELOPE": {"envelope", "router"},
-	"PANIC":            {"crdt/replica", "telemetry"},
+	"PANIC":            {"crdt/replica", "ralph", "telemetry"},
 }
 
 // specifiedCodes are those of the specification, and the package that has each.

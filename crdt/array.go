@@ -16,7 +16,7 @@ func (a *Array) Len() int { return int(a.n.length()) }
 // Insert inserts values before index i, which must be at most the length.
 func (a *Array) Insert(i int, values ...any) error {
 	return a.n.edit(func(d *Doc) error {
-		if err := a.n.checkRange(uint64(i), 0); err != nil {
+		if err := a.n.checkRange(i, 0); err != nil {
 			return err
 		}
 		left := a.n.place(uint64(i))
@@ -71,7 +71,7 @@ func (a *Array) InsertText(i int) (*Text, error) { return insertType[Text](a, i,
 
 func insertType[T ~struct{ n *node }](a *Array, i int, ref typeRef) (*T, error) {
 	return newType[T](a.n, ref, func(it *item) error {
-		if err := a.n.checkRange(uint64(i), 0); err != nil {
+		if err := a.n.checkRange(i, 0); err != nil {
 			return err
 		}
 		a.n.doc.insert(a.n, a.n.place(uint64(i)), it)
@@ -82,7 +82,7 @@ func insertType[T ~struct{ n *node }](a *Array, i int, ref typeRef) (*T, error) 
 // Delete deletes count elements from index i on.
 func (a *Array) Delete(i, count int) error {
 	return a.n.edit(func(d *Doc) error {
-		if err := a.n.checkRange(uint64(i), uint64(count)); err != nil {
+		if err := a.n.checkRange(i, count); err != nil {
 			return err
 		}
 		a.n.remove(uint64(i), uint64(count))

@@ -2,6 +2,7 @@ package crdt_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/crdt"
@@ -105,5 +106,23 @@ func TestMisbehavingObservers(t *testing.T) {
 	}
 	if err := errors.Join(d.Text("t").Append("c"), d.Check()); err != nil || d.Text("t").String() != "aabc" {
 		t.Errorf("the text is %q, %v", d.Text("t"), err)
+	}
+}
+
+func TestANegativeIndexIsReportedAsNegative(t *testing.T) {
+	d := crdt.New(crdt.Options{})
+	a, x := d.Array("a"), d.Text("t")
+	for want, f := range map[string]func() error{
+		"the index -1 is negative": func() error { return a.Insert(-1, 1) },
+		"the index -2 is negative": func() error { _, err := a.InsertMap(-2); return err },
+		"the index -3 is negative": func() error { return x.Insert(-3, "x") },
+		"the index -4 is negative": func() error { return x.Delete(-4, 1) },
+		"the index -5 is negative": func() error { return a.Delete(-5, 1) },
+		"the count -6 is negative": func() error { return x.Format(0, -6, crdt.Attributes{"b": true}) },
+		"the count -7 is negative": func() error { return a.Delete(0, -7) },
+	} {
+		if err := f(); crdt.CodeOf(err) != crdt.CodeInvalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

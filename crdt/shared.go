@@ -79,8 +79,13 @@ func (n *node) remove(index, count uint64) {
 	}
 }
 
-func (n *node) checkRange(index, count uint64) error {
-	if l := n.length(); index > l || count > l-index {
+func (n *node) checkRange(index, count int) error {
+	switch l := n.length(); {
+	case index < 0:
+		return errorf(CodeInvalid, nil, "the index %d is negative", index)
+	case count < 0:
+		return errorf(CodeInvalid, nil, "the count %d is negative", count)
+	case uint64(index) > l || uint64(count) > l-uint64(index):
 		return errorf(CodeInvalid, nil, "the range from %d of %d is outside the length of %d", index, count, l)
 	}
 	return nil

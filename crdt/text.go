@@ -88,7 +88,7 @@ func (t *Text) InsertEmbed(index int, value any, attributes Attributes) error {
 }
 
 func (t *Text) insertItem(d *Doc, index int, it *item, attributes Attributes, exact bool) error {
-	if err := t.n.checkRange(uint64(index), 0); err != nil {
+	if err := t.n.checkRange(index, 0); err != nil {
 		return err
 	}
 	left := t.n.place(t.border(uint64(index), false))
@@ -130,7 +130,7 @@ func (n *node) behindTombstones(left *item) *item {
 // Delete deletes count units from an index on.
 func (t *Text) Delete(index, count int) error {
 	return t.n.edit(func(d *Doc) error {
-		if err := t.n.checkRange(uint64(index), uint64(count)); err != nil || count == 0 {
+		if err := t.n.checkRange(index, count); err != nil || count == 0 {
 			return err
 		}
 		from, to := t.border(uint64(index), false), t.border(uint64(index)+uint64(count), true)
@@ -142,7 +142,7 @@ func (t *Text) Delete(index, count int) error {
 // Format sets attributes of count units from an index on. A nil value removes an attribute.
 func (t *Text) Format(index, count int, attributes Attributes) error {
 	return t.n.edit(func(d *Doc) error {
-		if err := t.n.checkRange(uint64(index), uint64(count)); err != nil || count == 0 {
+		if err := t.n.checkRange(index, count); err != nil || count == 0 {
 			return err
 		}
 		from, to := t.border(uint64(index), false), t.border(uint64(index)+uint64(count), true)

@@ -242,6 +242,7 @@ const (
 	CodeRecord      Code = "STEP_NOT_LOGGED" // the log of the steps cannot be written
 	CodeInvalid     Code = "OPTIONS_INVALID" //
 	CodeStopped     Code = "LOOP_STOPPED"    // on request
+	CodePanic       Code = "PANIC"           // of the dispatcher: a failed attempt
 	CodeValidator   Code = "CHECK_NOT_RUN"   // the validation could not run
 )
 

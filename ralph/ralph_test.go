@@ -632,3 +632,35 @@ func TestLostWorkRepeatsTheSameAttempt(t *testing.T) {
 		t.Errorf("the last job is %+v", last)
 	}
 }
+
+// A panic of the list, the validator or the recorder ends the loop, one of the dispatcher fails the attempt; none ends
+// the process.
+func TestPanicsOfTheApplicationAreErrors(t *testing.T) {
+	path := file(t, "list.md", "- [ ] a\n")
+	list, _ := open(t, path)
+	crash := func(context.Context, ralph.Job) (string, error) { panic("too hot") }
+	for name, tc := range map[string]struct {
+		o    ralph.Options
+		want ralph.Code
+	}{
+		"list":      {ralph.Options{List: wildList{list}, Dispatcher: &crew{do: said}}, ralph.CodeList},
+		"validator": {ralph.Options{List: list, Dispatcher: &crew{do: said}, Validator: check(func(ralph.Job, ralph.Outcome) (ralph.Verdict, error) { panic("too hot") })}, ralph.CodeValidator},
+		"record":    {ralph.Options{List: list, Dispatcher: &crew{do: said}, Record: func(ralph.Step) error { panic("too hot") }}, ralph.CodeRecord},
+	} {
+		tc.o.StateFile = filepath.Join(t.TempDir(), "state")
+		if _, err := newLoop(t, tc.o).Run(t.Context()); ralph.CodeOf(err) != tc.want || !strings.Contains(err.Error(), "too hot") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := new(steps)
+	o := ralph.Options{List: list, Dispatcher: &crew{do: crash}, StateFile: path + ".state", MaxAttempts: 2, Record: s.record}
+	sum, err := newLoop(t, o).Run(t.Context())
+	if err != nil || len(sum.GivenUp) != 1 || s.kinds() != "began dispatched failed dispatched failed given-up finished" || !strings.Contains(s.all[2].Detail, "too hot") {
+		t.Errorf("%+v, %v: %s", sum, err, s.kinds())
+	}
+}
+
+// wildList is a list that panics.
+type wildList struct{ ralph.List }
+
+func (wildList) Items(context.Context) ([]ralph.Item, error) { panic("too hot") }

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -50,7 +51,7 @@ func (l *Loop) halted(ctx context.Context, err error) error {
 func (l *Loop) step(s Step) error {
 	s.Time = time.Now().UTC()
 	s.Detail = text.Clip(s.Detail, 1000)
-	if err := l.o.Record(s); err != nil {
+	if err := fault.CatchError(func() error { return l.o.Record(s) }); err != nil {
 		return wrap(CodeRecord, err, "a step of the loop cannot be logged")
 	}
 	return nil
@@ -75,7 +76,7 @@ func (l *Loop) next(ctx context.Context) (item *Item, open int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
 	}
-	items, err := l.o.List.Items(ctx)
+	items, err := guarded(CodeList, "the list", func() ([]Item, error) { return l.o.List.Items(ctx) })
 	if err != nil {
 		return nil, 0, err
 	}
@@ -143,7 +144,9 @@ func (l *Loop) drop(ctx context.Context, item Item) (gone bool, err error) {
 	if !ok {
 		return false, nil
 	}
-	if err := d.Drop(context.WithoutCancel(ctx), item.ID, l.state.of(item).Failure); err != nil {
+	if _, err := guarded(CodeList, "the list", func() (struct{}, error) {
+		return struct{}{}, d.Drop(context.WithoutCancel(ctx), item.ID, l.state.of(item).Failure)
+	}); err != nil {
 		return false, err
 	}
 	l.dropped = append(l.dropped, item.ID)
@@ -168,7 +171,7 @@ func (l *Loop) attempt(ctx context.Context, item Item) (done bool, err error) {
 	}
 	verdict := Verdict{OK: true}
 	if l.o.Validator != nil {
-		verdict, err = l.o.Validator.Validate(ctx, l.job(item), outcome)
+		verdict, err = guarded(CodeValidator, "the validator", func() (Verdict, error) { return l.o.Validator.Validate(ctx, l.job(item), outcome) })
 		if err != nil {
 			return false, err
 		}
@@ -201,7 +204,7 @@ func (l *Loop) work(ctx context.Context, item Item) (Outcome, error) {
 		if err := l.itemStep(Resumed, item, ""); err != nil {
 			return Outcome{}, err
 		}
-		outcome, err := l.o.Dispatcher.Resume(ctx, l.job(item), p.Ref)
+		outcome, err := guarded(CodePanic, "the dispatcher", func() (Outcome, error) { return l.o.Dispatcher.Resume(ctx, l.job(item), p.Ref) })
 		if CodeOf(err) != CodeLost {
 			return outcome, err
 		}
@@ -223,12 +226,22 @@ func (l *Loop) work(ctx context.Context, item Item) (Outcome, error) {
 	}); err != nil {
 		return Outcome{}, err
 	}
-	return l.o.Dispatcher.Dispatch(ctx, l.job(item), func(ref string) error {
+	begins := func(ref string) error {
 		if err := l.save(item, func(p *Progress) { p.Ref = ref }); err != nil {
 			return err
 		}
 		return l.itemStep(Dispatched, item, "")
-	})
+	}
+	return guarded(CodePanic, "the dispatcher", func() (Outcome, error) { return l.o.Dispatcher.Dispatch(ctx, l.job(item), begins) })
+}
+
+// guarded calls a function of the application, whose panic becomes an error with a code.
+func guarded[T any](code Code, whose string, f func() (T, error)) (value T, err error) {
+	err = fault.CatchError(func() (err error) { value, err = f(); return err })
+	if p, panicked := errors.AsType[*fault.Panic](err); panicked {
+		err = wrap(code, p, "%s has failed", whose)
+	}
+	return value, err
 }
 
 func (l *Loop) job(item Item) Job {
@@ -260,7 +273,9 @@ func (l *Loop) failed(item Item, reason string) error {
 // complete completes an item that has passed. It reports false if another worker has it.
 func (l *Loop) complete(ctx context.Context, item Item, o Outcome) (bool, error) {
 	// A stop must not leave an item open that has passed.
-	err := l.o.List.Complete(context.WithoutCancel(ctx), item.ID, o)
+	_, err := guarded(CodeList, "the list", func() (struct{}, error) {
+		return struct{}{}, l.o.List.Complete(context.WithoutCancel(ctx), item.ID, o)
+	})
 	if CodeOf(err) == CodeLost {
 		return false, l.settle(false)
 	}

@@ -176,6 +176,9 @@ type Coordinator struct {
 // a router or a negotiator it is closed from the beginning, and [Coordinator.Create] returns the reason.
 func NewCoordinator(r *router.Router, n *negotiation.Negotiator, o CoordinatorOptions) *Coordinator {
 	c := &Coordinator{r: r, n: n, o: o.withDefaults(), why: errClosed, leaders: make(map[string]*leader), ended: make(map[string]time.Time), evicting: make(chan struct{}, 1)}
+	if r != nil {
+		c.o.Journal = guardedJournal{c.o.Journal, func(p *fault.Panic) { c.panicked("the journal", p) }}
+	}
 	c.cache = newSessionCache(c.o.Journal)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if r == nil || n == nil {
@@ -480,14 +483,20 @@ func (c *Coordinator) protect(whose string, f func()) *fault.Panic {
 	return protect(c.r, c.id, whose, f)
 }
 
+func (c *Coordinator) panicked(whose string, p *fault.Panic) { panicked(c.r, c.id, whose, p) }
+
 func protect(r *router.Router, agentID, whose string, f func()) *fault.Panic {
 	p := fault.Catch(f)
 	if p != nil {
-		event := telemetry.Panicked(whose+" of a swarm", p)
-		event.Target = agentID
-		r.Telemetry().Emit(event)
+		panicked(r, agentID, whose, p)
 	}
 	return p
+}
+
+func panicked(r *router.Router, agentID, whose string, p *fault.Panic) {
+	event := telemetry.Panicked(whose+" of a swarm", p)
+	event.Target = agentID
+	r.Telemetry().Emit(event)
 }
 
 func tooManyStates(swarmID string) *Error {

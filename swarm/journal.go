@@ -3,11 +3,13 @@ package swarm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Record is one entry of a swarm's journal.
@@ -35,6 +37,55 @@ type Journal interface {
 	Last(ctx context.Context) (map[string]uint64, error)
 	// Forget deletes a swarm's records, if there are any.
 	Forget(ctx context.Context, swarmID string) error
+}
+
+// guardedJournal is a Journal of the application. A panic of it is an error event, and the error.
+type guardedJournal struct {
+	Journal
+	caught func(*fault.Panic)
+}
+
+func guarded[T any](j guardedJournal, f func() (T, error)) (value T, err error) {
+	err = fault.CatchError(func() (err error) { value, err = f(); return err })
+	if p, panicked := errors.AsType[*fault.Panic](err); panicked {
+		j.caught(p)
+	}
+	return value, err
+}
+
+// Append implements [Journal].
+func (j guardedJournal) Append(ctx context.Context, swarmID string, after uint64, data []byte) (uint64, error) {
+	return guarded(j, func() (uint64, error) { return j.Journal.Append(ctx, swarmID, after, data) })
+}
+
+// Read implements [Journal].
+func (j guardedJournal) Read(ctx context.Context, swarmID string, after uint64) ([]Record, error) {
+	return guarded(j, func() ([]Record, error) { return j.Journal.Read(ctx, swarmID, after) })
+}
+
+// LastOf implements [Journal].
+func (j guardedJournal) LastOf(ctx context.Context, swarmID string) (uint64, error) {
+	return guarded(j, func() (uint64, error) { return j.Journal.LastOf(ctx, swarmID) })
+}
+
+// Room implements [Journal].
+func (j guardedJournal) Room(ctx context.Context) (free, total int64, err error) {
+	room, err := guarded(j, func() ([2]int64, error) {
+		free, total, err := j.Journal.Room(ctx)
+		return [2]int64{free, total}, err
+	})
+	return room[0], room[1], err
+}
+
+// Last implements [Journal].
+func (j guardedJournal) Last(ctx context.Context) (map[string]uint64, error) {
+	return guarded(j, func() (map[string]uint64, error) { return j.Journal.Last(ctx) })
+}
+
+// Forget implements [Journal].
+func (j guardedJournal) Forget(ctx context.Context, swarmID string) error {
+	_, err := guarded(j, func() (struct{}, error) { return struct{}{}, j.Journal.Forget(ctx, swarmID) })
+	return err
 }
 
 // ErrConflict is the error of [Journal.Append] after another writer's record.

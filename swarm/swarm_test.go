@@ -992,6 +992,10 @@ func TestPanicsOfCallbacksAreEvents(t *testing.T) {
 			coordinator: swarm.CoordinatorOptions{Changed: func(swarm.Change) { panic("changed") }, Load: func(string) int { panic("load") }},
 			status:      swarm.Completed, panics: []string{"changed", "load"},
 		},
+		"journal": {
+			coordinator: swarm.CoordinatorOptions{Journal: &wildJournal{Journal: new(swarm.MemoryJournal)}},
+			status:      swarm.Completed, panics: []string{"append"},
+		},
 		"accept": {
 			participant: swarm.ParticipantOptions{Accept: func(negotiation.Proposal) (bool, negotiation.Reason) { panic("accept") }},
 			status:      swarm.Failed, panics: []string{"accept"},
@@ -1027,6 +1031,17 @@ func TestPanicsOfCallbacksAreEvents(t *testing.T) {
 			})
 		})
 	}
+}
+
+// wildJournal is a journal that panics at its first record.
+type wildJournal struct {
+	swarm.Journal
+	once sync.Once
+}
+
+func (j *wildJournal) Append(ctx context.Context, swarmID string, after uint64, data []byte) (uint64, error) {
+	j.once.Do(func() { panic("append") })
+	return j.Journal.Append(ctx, swarmID, after, data)
 }
 
 func TestNilArgumentsAreErrors(t *testing.T) {

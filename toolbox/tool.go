@@ -166,7 +166,7 @@ func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
 		return nil, t.said(c, result)
 	}
 	if err := t.checkResult(result); err != nil {
-		return nil, failed(CodeResult, c.Tool, t.from, err, "the result of "+c.Tool+" does not fit its output schema")
+		return nil, failed(CodeResult, c.Tool, t.from, err, "the result of "+c.Tool+" is not JSON that fits its output schema")
 	}
 	return result, nil
 }
@@ -183,17 +183,27 @@ func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
 	return e
 }
 
-// checkResult checks the structured content against the output schema, if there is one.
+// checkResult checks that the result can be written as JSON, and its structured content against the output schema, if
+// there is one.
 func (t *tool) checkResult(r *mcp.CallToolResult) error {
-	if t.output == nil {
-		return nil
+	if _, err := json.Marshal(r.Meta); err != nil {
+		return err
 	}
 	if r.StructuredContent == nil {
+		if t.output == nil {
+			return nil
+		}
 		return errors.New("it has no structured content")
 	}
-	data, err := json.Marshal(r.StructuredContent)
-	if err != nil {
-		return err
+	data, raw := r.StructuredContent.(json.RawMessage)
+	if !raw {
+		var err error
+		if data, err = json.Marshal(r.StructuredContent); err != nil {
+			return err
+		}
+	}
+	if t.output == nil {
+		return nil
 	}
 	return t.output.check(data)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -768,6 +769,28 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	} {
 		if toolbox.CodeOf(err) != toolbox.CodeInvalid {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A result that cannot be written as JSON is the tool's error, with an output schema or without.
+func TestACyclicResultIsAnError(t *testing.T) {
+	type link struct {
+		Next any `json:"next"`
+	}
+	cycle := &link{}
+	cycle.Next = cycle
+	for name, result := range map[string]*mcp.CallToolResult{
+		"content": {StructuredContent: cycle},
+		"meta":    {Meta: mcp.Meta{"x": cycle}},
+		"number":  {StructuredContent: map[string]any{"x": math.NaN()}},
+	} {
+		b := toolbox.New(toolbox.Options{})
+		p, err := b.Provider("venus")
+		must(t, err)
+		must(t, p.AddTool(&mcp.Tool{Name: "tool"}, func(context.Context, *toolbox.Call) (*mcp.CallToolResult, error) { return result, nil }))
+		if _, err := b.Call(t.Context(), "", "venus.tool", nil, nil); toolbox.CodeOf(err) != toolbox.CodeResult {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
