@@ -60,7 +60,7 @@ func tooLarge(id string, size int) *Error {
 
 // Limits of a valid card.
 const (
-	MaxIDLength     = 256       // bytes of an id, name, version, sandbox id or protocol
+	MaxIDLength     = 256       // bytes of an id without its hub's key, name, version, sandbox id or protocol
 	MaxTextLength   = 16 << 10  // bytes of a description or an address
 	MaxSchemaLength = 128 << 10 // bytes of one JSON Schema
 	MaxListLength   = 1024      // entries of a list
@@ -69,13 +69,13 @@ const (
 // Broadcast is the recipient that means every agent. No agent has this id.
 const Broadcast = "*"
 
-// CheckID returns nil if id can be an agent's: 1 to MaxIDLength bytes of UTF-8
-// without control characters or spaces, and not "*".
+// CheckID returns nil if id can be an agent's: 1 to MaxIDLength bytes of UTF-8 without control characters or spaces, and
+// not "*". The key in another hub's id (see [SplitID]) does not count, so that every id can be announced.
 func CheckID(id string) error {
 	switch {
 	case id == "":
 		return fmt.Errorf("is missing")
-	case len(id) > MaxIDLength:
+	case tooLong(id):
 		return fmt.Errorf("has %d bytes; at most %d are allowed", len(id), MaxIDLength)
 	case isGraphicASCII(id) && id != Broadcast: // the quick check, since every delivery asks
 		return nil
@@ -87,6 +87,14 @@ func CheckID(id string) error {
 		return fmt.Errorf("must not contain spaces or control characters")
 	}
 	return nil
+}
+
+func tooLong(id string) bool {
+	if len(id) <= MaxIDLength {
+		return false
+	}
+	name, _ := SplitID(id)
+	return len(name) > MaxIDLength
 }
 
 // keyLength is the length of a hub's public key at the end of an id, in lower-case hexadecimal.

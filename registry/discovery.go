@@ -13,7 +13,7 @@ import (
 )
 
 // Source finds the cards of remote agents, on a DHT, a bus or a local network. It may
-// also be an [Announcer] and a [Finder].
+// also be an [Announcer], a [Finder] and a [Checker].
 type Source interface {
 	// Discover reports to sink the cards that it finds and loses, and repeats each found one from time to time,
 	// until ctx ends. If it returns earlier or panics, the registry calls it again with backoff.
@@ -44,6 +44,13 @@ type Announcer interface {
 	Withdraw(ctx context.Context, id string) error
 }
 
+// Checker is a Source that can tell whether it is set up.
+type Checker interface {
+	// Check returns an error with [CodeNotConfigured] if the source can neither find nor announce an agent. It does
+	// not block.
+	Check() error
+}
+
 // Query is for the agent with an id or for agents with a capability; one is set.
 type Query struct {
 	ID         string
@@ -71,8 +78,17 @@ type running struct {
 	wg     sync.WaitGroup
 }
 
-// EnableDiscovery starts a source under a name, which its cards belong to. It does not wait for the first card.
+// EnableDiscovery starts a source under a name, which its cards belong to. It does not wait for the first card. It fails
+// without a name, and with [CodeNotConfigured] without a source or with one that lacks what it needs.
 func (r *Registry) EnableDiscovery(name string, s Source) error {
+	if name == "" || s == nil {
+		return &Error{Code: CodeNotConfigured, Message: "discovery needs a source and a name for it"}
+	}
+	if c, ok := s.(Checker); ok {
+		if err := c.Check(); err != nil {
+			return err
+		}
+	}
 	d := &r.discovery
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,14 +12,15 @@ type Code string
 
 // The codes of an [Error].
 const (
-	CodeInvalidCard     Code = "INVALID_CARD"     // fields are missing or wrong; wraps an *agent.Error
-	CodeWrongTier       Code = "WRONG_TIER"       // not the tier that Options.Tiers gives to this id
-	CodeAgentNotFound   Code = "AGENT_NOT_FOUND"  //
-	CodeConflict        Code = "AGENT_CONFLICT"   // another agent has this id
-	CodeFull            Code = "REGISTRY_FULL"    // Options.MaxCards is reached
-	CodeClosed          Code = "REGISTRY_CLOSED"  //
-	CodeDiscovery       Code = "DISCOVERY_EXISTS" // a source of this name is enabled
-	CodeInvalidRegistry Code = "INVALID_REGISTRY" // not the JSON of a registry
+	CodeInvalidCard     Code = "INVALID_CARD"             // fields are missing or wrong; wraps an *agent.Error
+	CodeWrongTier       Code = "WRONG_TIER"               // not the tier that Options.Tiers gives to this id
+	CodeAgentNotFound   Code = "AGENT_NOT_FOUND"          //
+	CodeConflict        Code = "AGENT_CONFLICT"           // another agent has this id
+	CodeFull            Code = "REGISTRY_FULL"            // Options.MaxCards is reached
+	CodeClosed          Code = "REGISTRY_CLOSED"          //
+	CodeDiscovery       Code = "DISCOVERY_EXISTS"         // a source of this name is enabled
+	CodeNotConfigured   Code = "DISCOVERY_NOT_CONFIGURED" // a source that can do nothing
+	CodeInvalidRegistry Code = "INVALID_REGISTRY"         // not the JSON of a registry
 )
 
 // Error is what the package returns. Its fields are Code, Subject (the agent, if it is about one), Message and

@@ -607,3 +607,30 @@ func TestPlanetaryTiers(t *testing.T) {
 		}
 	}
 }
+
+type unready struct{ idleSource }
+
+func (unready) Check() error {
+	return &registry.Error{Code: registry.CodeNotConfigured, Message: "no network is set"}
+}
+
+type idleSource struct{}
+
+func (idleSource) Discover(ctx context.Context, _ registry.Sink) error { <-ctx.Done(); return nil }
+
+// Req 1.7: discovery that can do nothing is not enabled.
+func TestDiscoveryNeedsASourceThatIsSetUp(t *testing.T) {
+	r := newRegistry(t, registry.Options{})
+	for name, err := range map[string]error{
+		"no source":  r.EnableDiscovery("none", nil),
+		"no name":    r.EnableDiscovery("", idleSource{}),
+		"not set up": r.EnableDiscovery("dht", unready{}),
+	} {
+		if registry.CodeOf(err) != registry.CodeNotConfigured || err.Error() == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if r.DisableDiscovery("dht") || r.EnableDiscovery("dht", idleSource{}) != nil {
+		t.Error("the source that is not set up is enabled, or has taken the name")
+	}
+}

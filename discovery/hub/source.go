@@ -84,6 +84,19 @@ func discoveryError(message string, err error) *registry.Error {
 	return &registry.Error{Code: registry.CodeDiscovery, Message: message, Err: err}
 }
 
+// Check implements [registry.Checker].
+func (s *Source) Check() error {
+	problem := "the source is nil"
+	if s != nil {
+		_, err := s.request(context.Background(), "")
+		if err == nil {
+			return nil
+		}
+		problem = err.Error()
+	}
+	return &registry.Error{Code: registry.CodeNotConfigured, Message: problem}
+}
+
 // Discover implements [registry.Source]. It requests the cards now and again Interval after each response, and
 // returns when a request fails; the registry then calls it again.
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {

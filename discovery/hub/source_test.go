@@ -248,3 +248,16 @@ func FuzzCards(f *testing.F) {
 		}
 	})
 }
+
+// Req 1.7: a source without a hub that it can ask is not enabled.
+func TestAnIncompleteSourceIsRefused(t *testing.T) {
+	r := registry.New(registry.Options{})
+	defer r.Close()
+	for name, source := range map[string]*hubcards.Source{
+		"nil": nil, "no URL": {}, "no HTTP": {URL: "ftp://127.0.0.1"}, "a token in clear text": {URL: "http://hub.example.org", Token: "secret"},
+	} {
+		if err := r.EnableDiscovery(name, source); registry.CodeOf(err) != registry.CodeNotConfigured || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func announce(bootstrap, peerKey string) (err error) {
 		return err
 	}
 	if _, err := cards.Register(agent.Card{
-		ID: signedcard.ID("summarizer", pair.Public()), Name: "Summarizer", Version: "1", Tier: agent.L3,
+		ID: "summarizer", Name: "Summarizer", Version: "1", Tier: agent.L3,
 		Capabilities: []agent.Capability{{ID: "summarize", Name: "Summarize"}},
 	}); err != nil {
 		return err

@@ -127,6 +127,14 @@ func (s *Source) all() []*link {
 	return slices.Collect(maps.Keys(s.links))
 }
 
+// Check implements [registry.Checker].
+func (s *Source) Check() error {
+	if s == nil || s.Swarm == nil {
+		return &registry.Error{Code: registry.CodeNotConfigured, Message: "the source has no swarm to connect with: set Swarm"}
+	}
+	return s.Ledger.Check()
+}
+
 // Discover implements [registry.Source].
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 	s.init()

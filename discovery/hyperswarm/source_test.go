@@ -105,6 +105,33 @@ func (h *hub) knows(id string) bool {
 	return err == nil
 }
 
+// Req 1.7, 1.8: hubs announce their agents under the ids that they have there, and a key tells equal ids apart.
+func TestHubsThatKnowEachOther(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	a, b := newHub(t, bootstrap, anybody, nil), newHub(t, bootstrap, anybody, nil)
+	atB, atA := b.Watch(), a.Watch()
+	defer atB.Close()
+	defer atA.Close()
+	b.source.KeepConnected([]identity.PublicKey{a.key()})
+	for _, h := range []*hub{a, b} {
+		if _, err := h.Register(agent.Card{ID: "venus", Name: "VENUS", Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{{ID: "work"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	atAB := map[*hub]*registry.Watcher{a: atA, b: atB}
+	for h, other := range map[*hub]*hub{a: b, b: a} {
+		got := await(t, atAB[h], signedcard.ID("venus", other.key()), registry.Added)
+		if got.Origin != agent.Remote || got.Tier != agent.L2 || len(h.Remote()) != 1 || len(h.Local()) != 1 || len(h.FindByCapability("work")) != 2 {
+			t.Errorf("got %+v of %v", got, h.All())
+		}
+	}
+	a.Unregister("venus")
+	await(t, atB, signedcard.ID("venus", a.key()), registry.Removed)
+	if !b.knows("venus") || !a.knows(signedcard.ID("venus", b.key())) {
+		t.Error("an agent of the same id is gone, too")
+	}
+}
+
 // Req 1.7, 1.8: hubs that know each other's keys discover each other's agents as remote ones, with changes and
 // withdrawals, without a topic.
 func TestPairedHubsDiscoverEachOther(t *testing.T) {
@@ -398,4 +425,18 @@ func TestTopicsFollowCapabilities(t *testing.T) {
 	wait.Eventually(t, "the hub is not found by the removed capability", func() bool { return !under("dig") })
 	h.Unregister(card.ID)
 	wait.Eventually(t, "the hub is not found after the agent is withdrawn", func() bool { return !under("fill") })
+}
+
+// Req 1.7: a source that can neither find nor announce an agent is not enabled.
+func TestAnIncompleteSourceIsRefused(t *testing.T) {
+	bootstrap, _ := hyperswarmtest.Network(t, 1)
+	s := newSwarm(t, bootstrap, identity.Generate(), anybody)
+	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(identity.Generate(), time.Minute)}
+	r := registry.New(registry.Options{})
+	defer r.Close()
+	for name, source := range map[string]*hyperswarmcards.Source{"no ledger": {Swarm: s}, "no author": {Swarm: s, Ledger: new(signedcard.Ledger)}, "no swarm": {Ledger: ledger}, "nil": nil} {
+		if err := r.EnableDiscovery(name, source); registry.CodeOf(err) != registry.CodeNotConfigured {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -55,6 +55,14 @@ func (s *Source) init() {
 
 func (s *Source) subject(of string) string { return cmp.Or(s.Prefix, "parley") + "." + of }
 
+// Check implements [registry.Checker].
+func (s *Source) Check() error {
+	if s == nil || s.Conn == nil || s.Conn.IsClosed() {
+		return &registry.Error{Code: registry.CodeNotConfigured, Message: "the source has no open connection to NATS: set Conn"}
+	}
+	return s.Ledger.Check()
+}
+
 // Discover implements [registry.Source]. It requests all statements now, so that
 // present hubs are known within a round trip, and after each reconnection to NATS.
 func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {

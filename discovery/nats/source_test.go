@@ -133,6 +133,56 @@ func TestHubsFindEachOther(t *testing.T) {
 	await(t, atA, later.ID, registry.Removed)
 }
 
+// Req 1.7, 1.8, 11.1: hubs announce their agents under the ids that they have there, all planetary agents among them. A
+// key tells equal ids of several hubs apart. A registry with the planetary roster refuses what claims another tier.
+func TestHubsThatKnowEachOther(t *testing.T) {
+	url := startServer(t)
+	roster := registry.Options{Tiers: agent.PlanetaryTier}
+	a, b := newHub(t, url, anybody, roster), newHub(t, url, anybody, roster)
+	liar := newHub(t, url, anybody, registry.Options{})
+	atA, atB := a.Watch(), b.Watch()
+	defer atA.Close()
+	defer atB.Close()
+	for _, h := range []*hub{a, b} {
+		for _, id := range agent.PlanetaryIDs() {
+			if _, err := h.Register(agent.Card{ID: id, Name: strings.ToUpper(id), Version: "1", Tier: agent.PlanetaryTier(id), Capabilities: []agent.Capability{{ID: "work"}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, id := range agent.PlanetaryIDs() {
+		got := await(t, atB, signedcard.ID(id, a.pair.Public()), registry.Added)
+		if got.Name != strings.ToUpper(id) || got.Tier != agent.PlanetaryTier(id) || got.Origin != agent.Remote {
+			t.Errorf("got %+v", got)
+		}
+		await(t, atA, signedcard.ID(id, b.pair.Public()), registry.Added)
+		if own, err := b.Get(id); err != nil || own.Origin != agent.Local {
+			t.Errorf("%s is %+v, %v", id, own, err)
+		}
+	}
+	for id, tier := range map[string]agent.Tier{"io": agent.L0, "sun": agent.L3} {
+		if _, err := liar.Register(agent.Card{ID: id, Name: id, Version: "1", Tier: tier, Capabilities: []agent.Capability{}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := liar.Register(agent.Card{ID: signedcard.ID("venus", a.pair.Public()), Name: "mine", Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{}}); err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "refuse the wrong tiers", func() bool {
+		_, refused := b.source.Ledger.LastSeen(liar.pair.Public())
+		return registry.CodeOf(refused) == registry.CodeWrongTier
+	})
+	// A hub that withdraws an agent takes nobody else's of that id with it.
+	a.Unregister("venus")
+	await(t, atB, signedcard.ID("venus", a.pair.Public()), registry.Removed)
+	if _, err := b.Get("venus"); err != nil {
+		t.Error(err)
+	}
+	if got := len(b.Remote()); got != len(agent.PlanetaryIDs())-1 {
+		t.Errorf("%d agents are known, of %v", got, b.Remote())
+	}
+}
+
 // Req 1.8: the cards of a hub that ends without withdrawing them expire.
 func TestCardsExpireWithTheirHub(t *testing.T) {
 	url := startServer(t)
@@ -327,5 +377,20 @@ func TestLastSeenAndClosedConnection(t *testing.T) {
 	}
 	if _, err := gone.Find(t.Context(), registry.Query{Capability: "work"}); err == nil {
 		t.Error("Find succeeds without a connection")
+	}
+}
+
+// Req 1.7: a source that can neither find nor announce an agent is not enabled.
+func TestAnIncompleteSourceIsRefused(t *testing.T) {
+	url := startServer(t)
+	nc, closed := connect(t, url), connect(t, url)
+	closed.Close()
+	ledger := &signedcard.Ledger{Author: signedcard.NewAuthor(identity.Generate(), time.Minute)}
+	r := registry.New(registry.Options{})
+	defer r.Close()
+	for name, source := range map[string]*natscards.Source{"no ledger": {Conn: nc}, "no author": {Conn: nc, Ledger: new(signedcard.Ledger)}, "no connection": {Ledger: ledger}, "a closed connection": {Conn: closed, Ledger: ledger}, "nil": nil} {
+		if err := r.EnableDiscovery(name, source); registry.CodeOf(err) != registry.CodeNotConfigured {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -129,11 +129,24 @@ func NewAuthor(pair *identity.Pair, life time.Duration) *Author {
 // Key returns the key of the statements.
 func (a *Author) Key() identity.PublicKey { return a.pair.Public() }
 
-// State signs an agent's card.
-func (a *Author) State(card agent.Card) ([]byte, error) { return a.sign(Statement{Card: card}) }
+// State signs an agent's card. An id without a key gets the author's.
+func (a *Author) State(card agent.Card) ([]byte, error) {
+	card.ID = a.globalID(card.ID)
+	return a.sign(Statement{Card: card})
+}
 
-// Withdraw signs that an agent has been withdrawn.
-func (a *Author) Withdraw(id string) ([]byte, error) { return a.sign(Statement{Withdrawn: id}) }
+// Withdraw signs that an agent has been withdrawn. An id without a key gets the author's.
+func (a *Author) Withdraw(id string) ([]byte, error) {
+	return a.sign(Statement{Withdrawn: a.globalID(id)})
+}
+
+// globalID returns the id of an agent between hubs. An id with another hub's key stays, and is refused when it is signed.
+func (a *Author) globalID(id string) string {
+	if _, key := agent.SplitID(id); key != "" || id == "" {
+		return id
+	}
+	return ID(id, a.Key())
+}
 
 func (a *Author) sign(s Statement) ([]byte, error) {
 	now := time.Now()

@@ -3,6 +3,7 @@ package signedcard
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -65,13 +66,42 @@ func (l *Ledger) init() {
 // Trusts reports whether statements of a key are accepted.
 func (l *Ledger) Trusts(key identity.PublicKey) bool { return l.Trusted != nil && l.Trusted(key) }
 
-// Announce adds an agent of the hub and returns the statement about it.
+// Announce adds an agent of the hub and returns the statement about it. Its id is one of the hub's, such as "venus", or
+// has the hub's key already. An agent that would have the id of another one between hubs is refused with [CodeTaken].
 func (l *Ledger) Announce(card agent.Card) ([]byte, error) {
 	l.init()
+	if err := l.add(card); err != nil {
+		return nil, err
+	}
+	data, err := l.Author.State(card)
+	if err != nil { // it is not announced
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.mine, card.ID)
+	}
+	return data, err
+}
+
+func (l *Ledger) add(card agent.Card) error {
+	other := l.Author.globalID(card.ID) // the only other id of this agent between hubs
+	if other == card.ID {
+		other, _ = agent.SplitID(card.ID)
+	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, taken := l.mine[other]; taken && other != card.ID {
+		return &Error{Code: CodeTaken, Message: fmt.Sprintf("the agents %q and %q have one id between hubs: rename one", other, card.ID)}
+	}
 	l.mine[card.ID] = card.Clone()
-	l.mu.Unlock()
-	return l.Author.State(card)
+	return nil
+}
+
+// Check returns an error if the ledger lacks what it needs to sign statements.
+func (l *Ledger) Check() error {
+	if l == nil || l.Author == nil {
+		return &registry.Error{Code: registry.CodeNotConfigured, Message: "the source has no ledger with an author that signs its cards: set both"}
+	}
+	return nil
 }
 
 // Withdraw removes an agent of the hub and returns the statement about that.

@@ -3,9 +3,11 @@ package signedcard_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
@@ -103,5 +105,44 @@ func TestLedgerAcceptsStatementsOfTrustedHubs(t *testing.T) {
 	gone := must(here.Statement(echo.ID))
 	if s, err := signedcard.Open(gone, nil); err != nil || s.Withdrawn != echo.ID {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// Req 1.7: a hub's agents have ids with or without the hub's key. Two of them that would be one between hubs are refused,
+// and nothing is announced of an agent with another hub's key.
+func TestAnnouncedIdsGetTheHubsKey(t *testing.T) {
+	must, got := said(t), newHeard(t)
+	here := &signedcard.Ledger{Author: signedcard.NewAuthor(alice, time.Minute)}
+	there := &signedcard.Ledger{Author: signedcard.NewAuthor(bob, time.Minute), Trusted: func(identity.PublicKey) bool { return true }}
+	plain := func(id string) agent.Card {
+		return agent.Card{ID: id, Name: "x", Version: "1", Tier: agent.L3, Capabilities: []agent.Capability{}}
+	}
+	long := strings.Repeat("v", agent.MaxIDLength)
+	for _, id := range []string{"venus", "venus@earth", "ä", long} {
+		data := must(here.Announce(plain(id)))
+		global := signedcard.ID(id, alice.Public())
+		if _, err := got.Get(global); !there.Receive(alice.Public(), data, got.sink) || err == nil {
+			t.Fatalf("%s was known before", id)
+		}
+		if _, err := got.Get(global); err != nil {
+			t.Error(err)
+		}
+		if _, err := here.Announce(plain(global)); signedcard.CodeOf(err) != signedcard.CodeTaken {
+			t.Errorf("a second agent with the id %s: %v", global, err)
+		}
+		if !there.Receive(alice.Public(), must(here.Withdraw(id)), got.sink) {
+			t.Errorf("the withdrawal of %s is refused", id)
+		}
+		must(here.Announce(plain(global)))
+		if _, err := here.Announce(plain(id)); signedcard.CodeOf(err) != signedcard.CodeTaken {
+			t.Errorf("a second agent with the id %s: %v", id, err)
+		}
+		must(here.Withdraw(global))
+	}
+	if _, err := here.Announce(plain(signedcard.ID("venus", bob.Public()))); signedcard.CodeOf(err) != signedcard.CodeForged {
+		t.Errorf("another hub's agent: %v", err)
+	}
+	if left, known := here.Agents(), got.Remote(); len(left) != 0 || len(known) != 0 {
+		t.Errorf("announced %v, found %v", left, known)
 	}
 }

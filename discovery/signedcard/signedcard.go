@@ -10,8 +10,9 @@
 // is Ed25519 over [Context] and the statement in canonical JSON (RFC 8785). The
 // canonical form is also what is decoded, so that nothing unsigned is ever read.
 //
-// An agent's id names its hub's key: NAME@KEY, see [ID]. Statements about an agent of
-// another key are refused, and so are those older than the last one: see [Book].
+// In a statement an agent's id names its hub's key: NAME@KEY, see [ID]. A hub may call its agents NAME, such as "venus":
+// an [Author] adds its key, and other hubs know the agent as venus@KEY. So equal ids of several hubs stay apart.
+// Statements about an agent of another key are refused, and so are those older than the last one: see [Book].
 package signedcard
 
 import (
@@ -19,7 +20,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -51,6 +51,7 @@ const (
 	CodeExpired   Code = "STATEMENT_EXPIRED"   // or not yet valid
 	CodeOld       Code = "STATEMENT_OLD"       // a later statement was read before
 	CodeUntrusted Code = "STATEMENT_UNTRUSTED" // this hub has not paired with the key
+	CodeTaken     Code = "STATEMENT_ID_TAKEN"  // another agent of this hub has the id between hubs
 	CodeTooMany   Code = "STATEMENT_TOO_MANY"  // too many agents of one key
 )
 
@@ -84,20 +85,20 @@ func (s *Statement) AgentID() string {
 	return s.Card.ID
 }
 
-// ID returns the id between hubs of the agent that its hub calls name.
+// ID returns the id between hubs of the agent that its hub calls name, such as "venus".
 func ID(name string, key identity.PublicKey) string { return name + "@" + key.String() }
 
 // ParseID splits an id. It reports false for an id without a key.
 func ParseID(id string) (name string, key identity.PublicKey, ok bool) {
-	i := strings.LastIndexByte(id, '@')
-	if i < 1 {
+	name, text := agent.SplitID(id)
+	if text == "" {
 		return "", key, false
 	}
-	key, err := identity.ParsePublicKey(id[i+1:])
-	if err != nil || key.String() != id[i+1:] {
+	key, err := identity.ParsePublicKey(text)
+	if err != nil {
 		return "", identity.PublicKey{}, false
 	}
-	return id[:i], key, true
+	return name, key, true
 }
 
 // document and statement are the wire format.
