@@ -19,6 +19,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/base/clock"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // SchemaVersion is the version of the format that this package writes.
@@ -149,7 +150,7 @@ func (e *Envelope) Unmarshal(v any) error {
 }
 
 // New makes an envelope with a new id and the current time. The payload is a json.RawMessage, which is not copied,
-// or any value for json.Marshal; nil becomes null. Errors are [*Error]s.
+// or any value for json.Marshal with text in UTF-8; nil becomes null. Errors are [*Error]s.
 func New(sender, recipient string, t Type, payload any) (*Envelope, error) {
 	return build(clock.UnixMilli(), sender, recipient, t, payload, "", nil)
 }
@@ -190,7 +191,7 @@ func rawPayload(payload any) (json.RawMessage, error) {
 		}
 		return p, nil
 	}
-	raw, err := json.Marshal(payload)
+	raw, err := rawjson.Marshal(payload)
 	if err != nil {
 		return nil, &Error{Code: CodeInvalidEnvelope, Message: "the payload cannot be written as JSON", Err: err}
 	}

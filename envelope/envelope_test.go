@@ -452,3 +452,24 @@ func TestThreadsAreBoundedInBytes(t *testing.T) {
 	add("f", "1", 1)
 	count(map[string]int{"e": 0, "f": 1})
 }
+
+// Req 13.5: what is written can be read, and is the same: text that is not UTF-8 is refused.
+func TestPayloadsKeepTheirText(t *testing.T) {
+	for _, payload := range []any{"\xff", map[string]string{"a": "\xfe"}, json.RawMessage("\"\xff\"")} {
+		if e, err := envelope.New("a", "b", envelope.Notification, payload); envelope.CodeOf(err) != envelope.CodeInvalidEnvelope {
+			t.Errorf("%q became %+v, %v", payload, e, err)
+		}
+	}
+	var codec envelope.Codec
+	e, err := envelope.New("a", "b", envelope.Notification, []string{"\ufffd", ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := codec.Append(nil, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := codec.Decode(data); err != nil || !back.Equal(e) {
+		t.Errorf("%+v, %v", back, err)
+	}
+}

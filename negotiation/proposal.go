@@ -175,7 +175,7 @@ func (o Offer) check() *Error {
 		return bad("estimatedComplexity must be %q, %q or %q, not %q", Simple, Medium, Complex, o.EstimatedComplexity)
 	case o.DeadlineMs < 1 || o.DeadlineMs > MaxDeadline.Milliseconds():
 		return bad("deadlineMs must be 1 to %d, not %d", MaxDeadline.Milliseconds(), o.DeadlineMs)
-	case len(o.Input) > 0 && !json.Valid(o.Input):
+	case len(o.Input) > 0 && (!utf8.Valid(o.Input) || !json.Valid(o.Input)):
 		return bad("input is not JSON")
 	}
 	return nil

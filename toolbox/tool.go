@@ -13,6 +13,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/telemetry"
 )
 
@@ -186,7 +187,7 @@ func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
 // checkResult checks that the result can be written as JSON, and its structured content against the output schema, if
 // there is one.
 func (t *tool) checkResult(r *mcp.CallToolResult) error {
-	if _, err := json.Marshal(r.Meta); err != nil {
+	if _, err := rawjson.Marshal(r.Meta); err != nil {
 		return err
 	}
 	if r.StructuredContent == nil {
@@ -198,7 +199,7 @@ func (t *tool) checkResult(r *mcp.CallToolResult) error {
 	data, raw := r.StructuredContent.(json.RawMessage)
 	if !raw {
 		var err error
-		if data, err = json.Marshal(r.StructuredContent); err != nil {
+		if data, err = rawjson.Marshal(r.StructuredContent); err != nil {
 			return err
 		}
 	}
@@ -287,7 +288,7 @@ func AddFunc[In, Out any](p *Provider, name, description string, f func(ctx cont
 		if err != nil {
 			return nil, err
 		}
-		data, err := json.Marshal(out)
+		data, err := rawjson.Marshal(out)
 		if err != nil {
 			return nil, err
 		}
