@@ -442,17 +442,18 @@ func (n *Node) introduce(id string) json.RawMessage {
 	if err != nil || card.Origin != agent.Local {
 		return nil
 	}
+	introduced := card
 	if len(card.Endpoints) == 0 {
 		n.mu.Lock()
 		for _, l := range n.listeners {
-			card.Endpoints = append(card.Endpoints, l.Endpoint())
+			introduced.Endpoints = append(introduced.Endpoints, l.Endpoint())
 		}
 		n.mu.Unlock()
 	}
-	data, err := agent.Encode(card)
-	if err != nil {
-		return nil // too large with its endpoints: no card is sent
+	if data, err := agent.Encode(introduced); err == nil {
+		return data
 	}
+	data, _ := agent.Encode(card) // too large with the endpoints: as registered, which is valid
 	return data
 }
 

@@ -7,6 +7,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -152,10 +153,48 @@ func (c Card) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(c))
 }
 
-// MaxCardSize bounds the JSON of one card, in bytes.
+// MaxCardSize bounds the JSON of one card in bytes, without the key in its id (see [SplitID]) and with room for the
+// longest origin, revision and time. So a valid card can be stored, encoded and announced whatever a registry sets.
 const MaxCardSize = 256 << 10
 
-// Encode validates the card and returns its JSON, of at most MaxCardSize bytes. Errors are [*Error]s.
+// maxEncoded is the size of the longest JSON of a valid card.
+const maxEncoded = MaxCardSize + 1 + keyLength
+
+// checkSize decides for every use of a card whether it is small enough.
+func (c *Card) checkSize() error {
+	if c.mostBytes() <= MaxCardSize {
+		return nil
+	}
+	longest := *c
+	longest.ID, _ = SplitID(c.ID)
+	longest.Revision, longest.Origin, longest.LastSeenAt = math.MaxUint64, Remote, math.MaxInt64
+	data, err := json.Marshal(longest)
+	if err != nil {
+		return &Error{Code: CodeInvalidCard, Subject: c.ID, Message: "the card cannot be written as JSON", Err: err}
+	}
+	if len(data) > MaxCardSize {
+		return tooLarge(c.ID, len(data))
+	}
+	return nil
+}
+
+// mostBytes returns at least the size of the card's JSON, quickly: a byte of text takes up to six.
+func (c *Card) mostBytes() int {
+	const perEntry, perByte = 128, 6
+	text := len(c.ID) + len(c.Name) + len(c.Version) + len(c.Description) + len(c.SandboxID)
+	for _, p := range c.Protocols {
+		text += len(p)
+	}
+	for _, e := range c.Endpoints {
+		text += len(e.Transport) + len(e.Address)
+	}
+	for _, x := range c.Capabilities {
+		text += len(x.ID) + len(x.Name) + len(x.Description) + len(x.InputSchema) + len(x.OutputSchema)
+	}
+	return perEntry*(4+len(c.Protocols)+len(c.Endpoints)+len(c.Capabilities)) + perByte*text
+}
+
+// Encode validates the card and returns its JSON. Errors are [*Error]s.
 func Encode(c Card) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -164,16 +203,13 @@ func Encode(c Card) ([]byte, error) {
 	if err != nil {
 		return nil, &Error{Code: CodeInvalidCard, Subject: c.ID, Message: "the card cannot be written as JSON", Err: err}
 	}
-	if len(data) > MaxCardSize {
-		return nil, tooLarge(c.ID, len(data))
-	}
 	return data, nil
 }
 
 // Decode reads and validates the JSON of one card. It ignores unknown fields, which
 // later versions may add. Errors are [*Error]s.
 func Decode(data []byte) (Card, error) {
-	if len(data) > MaxCardSize {
+	if len(data) > maxEncoded {
 		return Card{}, tooLarge("", len(data))
 	}
 	var c Card

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // Code is the kind of an [Error].
@@ -63,6 +64,7 @@ const (
 	MaxIDLength     = 256       // bytes of an id without its hub's key, name, version, sandbox id or protocol
 	MaxTextLength   = 16 << 10  // bytes of a description or an address
 	MaxSchemaLength = 128 << 10 // bytes of one JSON Schema
+	MaxSchemaDepth  = 512       // nested arrays and objects in it
 	MaxListLength   = 1024      // entries of a list
 )
 
@@ -120,7 +122,7 @@ func isGraphicASCII(s string) bool {
 }
 
 // Validate returns nil for a valid card, and otherwise an [*Error] with
-// [CodeInvalidCard] that names every missing or wrong field.
+// [CodeInvalidCard] that names every missing or wrong field, or the size of a card that is too large.
 func (c *Card) Validate() error {
 	var v validation
 	v.id("id", c.ID)
@@ -152,7 +154,7 @@ func (c *Card) Validate() error {
 		v.wrong("lastSeenAt", "is negative")
 	}
 	if len(v.problems) == 0 {
-		return nil
+		return c.checkSize()
 	}
 	return &Error{Code: CodeInvalidCard, Subject: c.ID, Message: "the agent card is not valid: " + v.problems.Error(), Err: v.problems}
 }
@@ -227,8 +229,8 @@ func (v *validation) schema(field string, s json.RawMessage) {
 	case len(s) == 0:
 	case len(s) > MaxSchemaLength:
 		v.wrong(field, fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), MaxSchemaLength))
-	case !utf8.Valid(s) || !json.Valid(s):
-		v.wrong(field, "is not JSON")
+	case rawjson.Check(s, MaxSchemaDepth) != nil:
+		v.wrong(field, fmt.Sprintf("is not JSON in UTF-8 with at most %d nested values", MaxSchemaDepth))
 	}
 }
 

@@ -1,16 +1,23 @@
 package registry_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope/envelopetest"
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/registry"
 )
 
@@ -196,6 +203,109 @@ func TestRegistryRoundTrip(t *testing.T) {
 		if !slices.EqualFunc(r.All(), back.All(), agent.Card.Equal) {
 			t.Fatalf("read back %+v\nwrote     %+v", back.All(), r.All())
 		}
+	})
+}
+
+// Feature: a2a-mcp-protocols, Property 4: Agent Card serialization round trip, of large cards too.
+// Req 1.6: a card that can be registered can be merged, updated, encoded, announced and read back, and any other card is
+// refused before it makes the registry unencodable.
+func TestProperty04OneSizeEverywhere(t *testing.T) {
+	pair := identity.Generate()
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRegistry(t, registry.Options{})
+		author := signedcard.NewAuthor(pair, time.Minute)
+		cards := rapid.SliceOfNDistinct(rapid.OneOf(envelopetest.LargeCard(), envelopetest.Card()), 1, 3, func(c agent.Card) string { return c.ID }).Draw(t, "cards")
+		stored := 0
+		for _, card := range cards {
+			_, err := r.Register(card)
+			if err != nil {
+				if _, encodes := agent.Encode(card); encodes == nil || registry.CodeOf(err) != registry.CodeInvalidCard {
+					t.Fatalf("%v, yet it can be encoded", err)
+				}
+				if _, merges := r.Merge(card, "peers"); merges == nil {
+					t.Fatal("a card that cannot be registered can be merged")
+				}
+				continue
+			}
+			stored++
+			now, err := r.Register(card) // with another revision
+			if err != nil {
+				t.Fatal(err)
+			}
+			statement, err := author.State(now)
+			if hasDuplicates(now) { // canonical JSON has none
+				continue
+			}
+			if err != nil {
+				t.Fatalf("a registered card cannot be announced: %v", err)
+			}
+			read, err := signedcard.Open(statement, nil)
+			now.ID, now.Origin, now.LastSeenAt = signedcard.ID(now.ID, pair.Public()), agent.Remote, 0
+			if err != nil || !read.Card.Equal(now) {
+				t.Fatalf("announced %+v\nread %+v, %v", now, read.Card, err)
+			}
+			if _, err := agent.Encode(read.Card); err != nil {
+				t.Fatalf("a discovered card cannot be encoded: %v", err)
+			}
+		}
+		data, err := r.Encode()
+		if err != nil || r.Len() != stored {
+			t.Fatalf("%d of %d cards: %v", r.Len(), stored, err)
+		}
+		back, err := registry.Decode(data, registry.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer back.Close()
+		if !slices.EqualFunc(r.All(), back.All(), agent.Card.Equal) {
+			t.Fatal("the registry differs after a round trip")
+		}
+	})
+}
+
+// Req 1.6: the bound is exact. A card of its size keeps within it with whatever a registry sets, also next to a large one.
+func TestTheLargestCardIsEncoded(t *testing.T) {
+	card := agent.Card{ID: "venus", Name: "VENUS", Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{}}
+	for i := range 16 {
+		card.Capabilities = append(card.Capabilities, agent.Capability{ID: fmt.Sprint(i), Description: strings.Repeat("x", agent.MaxTextLength-i)})
+	}
+	fits := func(n int) bool {
+		card.Capabilities[15].Description = strings.Repeat("x", n)
+		return card.Validate() == nil
+	}
+	n := sort.Search(agent.MaxTextLength, func(n int) bool { return !fits(n) }) - 1
+	if !fits(n) || fits(n+1) {
+		t.Fatal("there is no largest card")
+	}
+	r := newRegistry(t, registry.Options{})
+	if _, err := r.Register(card); registry.CodeOf(err) != registry.CodeInvalidCard || !strings.Contains(err.Error(), "bytes") {
+		t.Errorf("a card that is too large: %v", err)
+	}
+	fits(n)
+	card.Revision = math.MaxUint64 - 1
+	card.LastSeenAt = math.MaxInt64
+	for range 2 {
+		if _, err := r.Register(card); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err := r.Encode(); err != nil {
+		t.Error(err)
+	} else if back, err := registry.Decode(data, registry.Options{}); err != nil {
+		t.Error(err)
+	} else if err := back.Close(); err != nil {
+		t.Error(err)
+	}
+	card.Capabilities = []agent.Capability{{ID: "deep", InputSchema: json.RawMessage(strings.Repeat("[", 9998) + strings.Repeat("]", 9998))}}
+	if _, err := r.Register(card); registry.CodeOf(err) != registry.CodeInvalidCard {
+		t.Errorf("a schema that nests too deeply to be read back: %v", err)
+	}
+}
+
+// hasDuplicates reports whether one of the generator's schemas repeats a name.
+func hasDuplicates(c agent.Card) bool {
+	return slices.ContainsFunc(c.Capabilities, func(x agent.Capability) bool {
+		return strings.Contains(string(x.InputSchema)+string(x.OutputSchema), `"b":1,"a":2,"b":3`)
 	})
 }
 

@@ -7,7 +7,7 @@
 //	 "issuedAt": MS, "expiresAt": MS, "card": {…}}}
 //
 // or has "withdrawn", the id of a withdrawn agent, instead of "card". The signature
-// is Ed25519 over [Context] and the statement in canonical JSON (RFC 8785). The
+// is Ed25519 over [Context] and the statement in canonical JSON (RFC 8785, but with numbers as written). The
 // canonical form is also what is decoded, so that nothing unsigned is ever read.
 //
 // In a statement an agent's id names its hub's key: NAME@KEY, see [ID]. A hub may call its agents NAME, such as "venus":
@@ -167,10 +167,11 @@ func (s *Statement) check() error {
 	return nil
 }
 
-// canonical returns a JSON value in the form of RFC 8785. It refuses duplicate names and invalid UTF-8.
+// canonical returns a JSON value in the form of RFC 8785, with its numbers as they are: those of schemas would lose digits or
+// become longer than the card may be. It refuses duplicate names and invalid UTF-8.
 func canonical(raw []byte) ([]byte, error) {
 	v := jsontext.Value(bytes.Clone(raw))
-	if err := v.Canonicalize(); err != nil {
+	if err := v.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false)); err != nil {
 		return nil, invalid(err, "not canonical JSON")
 	}
 	return v, nil

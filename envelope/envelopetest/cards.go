@@ -2,6 +2,8 @@ package envelopetest
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"pgregory.net/rapid"
 
@@ -80,6 +82,38 @@ func Card() *rapid.Generator[agent.Card] {
 		}
 		if rapid.Bool().Draw(t, "sandboxed") {
 			c.SandboxID = rapid.StringMatching(`box-[a-d]`).Draw(t, "sandbox")
+		}
+		return c
+	})
+}
+
+// LargeCard generates a card of any tier with many capabilities and long texts in several scripts, whose JSON is below,
+// around or above the bound of a card: each field is valid, the card may be too large.
+func LargeCard() *rapid.Generator[agent.Card] {
+	return rapid.Custom(func(t *rapid.T) agent.Card {
+		c := Card().Draw(t, "card")
+		part := rapid.SampledFrom([]string{"a", "ä", "漢", "😀", "<", "\u2028", "\x00", "e\u0301"})
+		text := func(most int) string {
+			unit := part.Draw(t, "part")
+			return strings.Repeat(unit, rapid.IntRange(0, most/len(unit)).Draw(t, "times"))
+		}
+		schema := rapid.SampledFrom([]json.RawMessage{nil, json.RawMessage(`{"a":[1e20,2.50,12345678901234567890]}`), json.RawMessage(`"<&>"`)})
+		c.Description = text(agent.MaxTextLength)
+		c.Endpoints = append(c.Endpoints, agent.Endpoint{Transport: agent.TransportNATS, Address: text(agent.MaxTextLength)})
+		if rapid.Bool().Draw(t, "long id") {
+			c.ID = strings.Repeat(c.ID[:1], rapid.IntRange(1, agent.MaxIDLength).Draw(t, "id length"))
+		}
+		c.Capabilities = []agent.Capability{}
+		described := rapid.IntRange(0, 24).Draw(t, "described")
+		for i := range rapid.IntRange(0, agent.MaxListLength).Draw(t, "capabilities") {
+			x := agent.Capability{ID: fmt.Sprintf("fähig.%d", i)}
+			if i < described {
+				x.Name, x.Description, x.InputSchema = text(agent.MaxIDLength), text(agent.MaxTextLength), schema.Draw(t, "schema")
+			}
+			c.Capabilities = append(c.Capabilities, x)
+		}
+		if n := rapid.IntRange(0, agent.MaxSchemaLength/5-1).Draw(t, "numbers"); len(c.Capabilities) > 0 {
+			c.Capabilities[0].OutputSchema = json.RawMessage("[" + strings.Repeat("1e20,", n) + "0]")
 		}
 		return c
 	})
