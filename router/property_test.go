@@ -291,12 +291,18 @@ func (f forwarderFunc) Forward(ctx context.Context, to string, e *envelope.Envel
 	return f(ctx, to, e)
 }
 
-// sandboxes draws cards of all tiers in a few sandboxes, some of which share capabilities, and a configuration.
+// boxes are sandboxes, "" for none.
+var boxes = []string{"", "box-a", "box-b", "box-c", "käfig"}
+
+// sandboxes draws cards of all tiers in several sandboxes, some of which share capabilities, and a configuration with
+// grants for all sandboxes and for some of them.
 func sandboxes(t *rapid.T) ([]agent.Card, router.SandboxConfig) {
 	cards := envelopetest.Cards(2, 12).Draw(t, "cards")
 	shared := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"review", "test", "build", "deploy"}), 0, 4, rapid.ID)
+	first := rapid.IntRange(0, 3).Draw(t, "first tier")
 	for i := range cards {
-		cards[i].SandboxID = rapid.SampledFrom([]string{"", "box-a", "box-b"}).Draw(t, "sandbox")
+		cards[i].SandboxID = rapid.SampledFrom(boxes).Draw(t, "sandbox")
+		cards[i].Tier = agent.Tiers()[(i+first)%4]
 		for _, id := range shared.Draw(t, "shared capabilities") {
 			if !cards[i].Has(id) {
 				cards[i].Capabilities = append(cards[i].Capabilities, agent.Capability{ID: id})
@@ -312,10 +318,16 @@ func sandboxes(t *rapid.T) ([]agent.Card, router.SandboxConfig) {
 		}
 		return list
 	})
+	allowed := make(map[string][]string)
+	for _, box := range boxes[1:] {
+		if rapid.Bool().Draw(t, "granted") {
+			allowed[box] = ids.Draw(t, box)
+		}
+	}
 	return cards, router.SandboxConfig{
 		Enforced:              rapid.IntRange(0, 4).Draw(t, "enforced") > 0,
 		CrossSandboxAllowList: ids.Draw(t, "all"),
-		Allowed:               map[string][]string{"box-a": ids.Draw(t, "box-a")},
+		Allowed:               allowed,
 	}
 }
 
@@ -381,62 +393,82 @@ func TestProperty30SandboxDiscovery(t *testing.T) {
 	check(t, func(t *rapid.T) {
 		cards, config := sandboxes(t)
 		w := newWorld(t, router.Options{Sandbox: &config}, cards)
-		viewer := rapid.SampledFrom(cards).Draw(t, "viewer")
-		view, err := w.r.Discover(viewer.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		visible := func(c agent.Card) bool { return c.ID == viewer.ID || mayReach(config, viewer, c) }
-		want := make(map[string][]string)
-		for _, c := range cards {
-			if visible(c) {
-				want["all"] = append(want["all"], c.ID)
-				want[c.Tier.String()] = append(want[c.Tier.String()], c.ID)
-			}
-			if _, err := view.Get(c.ID); (err == nil) != visible(c) {
-				t.Fatalf("Get(%s) in %q: %v", c.ID, c.SandboxID, err)
-			}
-			for _, x := range c.Capabilities {
-				found := view.FindByCapability(x.ID)
-				if slices.ContainsFunc(found, func(f agent.Card) bool { return f.ID == c.ID }) != visible(c) ||
-					slices.ContainsFunc(found, func(f agent.Card) bool { return !visible(f) }) {
-					t.Fatalf("FindByCapability(%s) returned %v", x.ID, found)
-				}
-			}
-		}
-		shown := map[string][]agent.Card{"all": view.All()}
-		for _, tier := range agent.Tiers() {
-			shown[tier.String()] = view.FindByTier(tier)
-		}
-		for name, got := range shown {
-			var ids []string
-			for _, c := range got {
-				ids = append(ids, c.ID)
-			}
-			if !slices.Equal(ids, want[name]) {
-				t.Fatalf("%s: the view shows %v, want %v", name, ids, want[name])
-			}
-		}
-		// Nor does sending show what the view does not: by capability or to all (Req 10.4).
-		for _, id := range []string{"review", "test", "build", "deploy"} {
-			e := draw(t, viewer, id)
-			e.Metadata = &envelope.Metadata{Tier: viewer.Tier, SandboxID: viewer.SandboxID, RoutingHint: envelope.ByCapability}
-			res, err := w.r.Send(context.Background(), e)
-			able := slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.Has(id) })
-			if (router.CodeOf(err) == router.CodeCapabilityNotFound) == able {
-				t.Fatalf("%s: %v, though a visible agent has it: %v", id, err, able)
-			}
-			if err == nil && !slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.ID == res.TargetAgentID }) {
-				t.Fatalf("%s reached %s", id, res.TargetAgentID)
-			}
-		}
-		res, _ := w.r.Send(context.Background(), draw(t, viewer, envelope.Broadcast))
-		for _, s := range res.Skipped {
-			if !slices.Contains(want["all"], s.AgentID) {
-				t.Fatalf("a broadcast shows %s: %+v", s.AgentID, s)
+		for range 3 {
+			viewer := rapid.SampledFrom(cards).Draw(t, "viewer")
+			visible := func(c agent.Card) bool { return c.ID == viewer.ID || mayReach(config, viewer, c) }
+			verifyView(t, w, cards, viewer, visible)
+			verifySends(t, w, cards, viewer, visible)
+			// An agent that registers in another sandbox is tagged with it, and is visible there and not here.
+			moved := &cards[rapid.IntRange(0, len(cards)-1).Draw(t, "moved")]
+			moved.SandboxID = rapid.SampledFrom(boxes).Draw(t, "to")
+			untagged := *moved
+			untagged.SandboxID = ""
+			tagged, err := w.r.Registry().RegisterSandboxed(untagged, moved.SandboxID)
+			if err != nil || tagged.SandboxID != moved.SandboxID {
+				t.Fatalf("registered in %q: %+v, %v", moved.SandboxID, tagged, err)
 			}
 		}
 	})
+}
+
+// verifyView checks that an agent's view shows what is visible to it, and nothing else, by every query.
+func verifyView(t *rapid.T, w *world, cards []agent.Card, viewer agent.Card, visible func(agent.Card) bool) {
+	view, err := w.r.Discover(viewer.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[string][]string)
+	for _, c := range cards {
+		if visible(c) {
+			want["all"] = append(want["all"], c.ID)
+			want[c.Tier.String()] = append(want[c.Tier.String()], c.ID)
+		}
+		if got, err := view.Get(c.ID); (err == nil) != visible(c) || err == nil && got.SandboxID != c.SandboxID {
+			t.Fatalf("Get(%s) in %q: %+v, %v", c.ID, c.SandboxID, got, err)
+		}
+		for _, x := range c.Capabilities {
+			found := view.FindByCapability(x.ID)
+			if slices.ContainsFunc(found, func(f agent.Card) bool { return f.ID == c.ID }) != visible(c) ||
+				slices.ContainsFunc(found, func(f agent.Card) bool { return !visible(f) }) {
+				t.Fatalf("FindByCapability(%s) returned %v", x.ID, found)
+			}
+		}
+	}
+	shown := map[string][]agent.Card{"all": view.All()}
+	for _, tier := range agent.Tiers() {
+		shown[tier.String()] = view.FindByTier(tier)
+	}
+	for name, got := range shown {
+		var ids []string
+		for _, c := range got {
+			ids = append(ids, c.ID)
+		}
+		if !slices.Equal(ids, want[name]) {
+			t.Fatalf("%s: the view of %s in %q shows %v, want %v", name, viewer.ID, viewer.SandboxID, ids, want[name])
+		}
+	}
+}
+
+// verifySends checks that sending by capability or to all shows no agent that the view does not (Req 10.4).
+func verifySends(t *rapid.T, w *world, cards []agent.Card, viewer agent.Card, visible func(agent.Card) bool) {
+	for _, id := range []string{"review", "test", "build", "deploy"} {
+		e := draw(t, viewer, id)
+		e.Metadata = &envelope.Metadata{Tier: viewer.Tier, SandboxID: viewer.SandboxID, RoutingHint: envelope.ByCapability}
+		res, err := w.r.Send(context.Background(), e)
+		able := slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.Has(id) })
+		if (router.CodeOf(err) == router.CodeCapabilityNotFound) == able {
+			t.Fatalf("%s: %v, though a visible agent has it: %v", id, err, able)
+		}
+		if err == nil && !slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.ID == res.TargetAgentID }) {
+			t.Fatalf("%s reached %s", id, res.TargetAgentID)
+		}
+	}
+	res, _ := w.r.Send(context.Background(), draw(t, viewer, envelope.Broadcast))
+	for _, s := range res.Skipped {
+		if !slices.ContainsFunc(cards, func(c agent.Card) bool { return visible(c) && c.ID == s.AgentID }) {
+			t.Fatalf("a broadcast shows %s: %+v", s.AgentID, s)
+		}
+	}
 }
 
 // auditLog records what the router appends to its audit log.
