@@ -48,7 +48,10 @@ type MountOptions struct {
 	// DefaultCallTimeout. After it, the call is canceled at the server and fails with CodeTimeout.
 	CallTimeout time.Duration
 	MaxRedial   time.Duration // maximum backoff between two attempts; 0 means DefaultMaxRedial
-	Logger      *slog.Logger  // nil discards
+	// Changed is called when the server has been connected, with its tools in the box, and when the connection is lost.
+	// It must not block. Nil means no function.
+	Changed func(connected bool)
+	Logger  *slog.Logger // nil discards
 }
 
 // Mount is an MCP server whose tools, resources and prompts are in a box. It reconnects when the connection breaks;
@@ -241,7 +244,17 @@ func (m *Mount) lost(err error) {
 		m.status.Since = m.provider.box.o.Now()
 	}
 	m.mu.Unlock()
+	if was {
+		m.report(false)
+	}
 	m.o.Logger.Warn("a mounted MCP server cannot be reached; retrying", "server", m.o.Name, "error", err)
+}
+
+// report tells the application that the connection has begun or ended.
+func (m *Mount) report(connected bool) {
+	if m.o.Changed != nil {
+		m.provider.box.protect("MountOptions.Changed", func() { m.o.Changed(connected) })
+	}
 }
 
 // catalog is what a server has, converted for the box.
@@ -286,14 +299,17 @@ func (m *Mount) load(ctx context.Context, session *mcp.ClientSession) error {
 		return err
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	since := m.status.Since
-	if !m.status.Connected {
+	was, since := m.status.Connected, m.status.Since
+	if !was {
 		since = b.o.Now()
 	}
 	m.status = MountStatus{
 		Connected: true, Since: since, Tools: added[kindTool], Resources: added[kindResource],
 		Templates: added[kindTemplate], Prompts: added[kindPrompt], Skipped: t.skipped,
+	}
+	m.mu.Unlock()
+	if !was {
+		m.report(true)
 	}
 	return nil
 }

@@ -70,9 +70,14 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	}
 	ctx, cancel := a.interruptibleServer(ctx)
 	defer cancel()
+	shared, err := a.shareTools(log.With("component", "hub-tools"))
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
 	finder := a.finder(busfinder.ForProject(cfg), log.With("component", "nats-connection"))
 	opts := mcpserver.ProjectOptions{
-		Version: versionString(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a}, KeepDir: mcpconfig.UnsentDir(),
+		Version: versionString(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a, shared}, KeepDir: mcpconfig.UnsentDir(),
 		Idle: func() {
 			if err := daemon.ReleaseMemory(); err != nil {
 				log.Debug("cannot return memory to the system", "error", err)
@@ -87,11 +92,6 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 			return err
 		}
 	}
-	shared, err := a.shareTools(log.With("component", "hub-tools"))
-	if err != nil {
-		return err
-	}
-	defer shared.Close()
 	opts.Groups = append(opts.Groups, shared)
 	project, err := mcpserver.OpenProject(cfg, opts)
 	if err != nil {

@@ -15,7 +15,10 @@ import (
 
 // documentsAtHub gives the MCP server access to the documents of the running hub. Each call
 // makes its own connection, so the hub may restart between calls.
-type documentsAtHub struct{ a *app }
+type documentsAtHub struct {
+	a                  *app
+	mcpserver.Presence // of the hub
+}
 
 func (h documentsAtHub) Documents(ctx context.Context) (names []string, err error) {
 	err = h.with(ctx, func(c *client.Client) error { names, err = c.Documents(ctx); return err })

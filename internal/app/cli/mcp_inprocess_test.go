@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/app/cli"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // mcpConn is a connection to nats-mcp-server in this process.
@@ -149,7 +150,8 @@ func TestASignalLosesNoMessageOfTheMCPServer(t *testing.T) {
 	}
 }
 
-// Without a hub the document tools name the command that starts one; the channels work on the configured server.
+// Without a hub the document tools are not offered, and name the command that starts one; the channels work on the
+// configured server. The tools come and go with the hub.
 func TestTheMCPServerReportsThatNoHubRuns(t *testing.T) {
 	p := newSetup(t)
 	project(t)
@@ -158,7 +160,24 @@ func TestTheMCPServerReportsThatNoHubRuns(t *testing.T) {
 	t.Setenv("NATS_USERNAME", "ann")
 	t.Setenv("NATS_PASSWORD", "hunter2")
 	s := p.serveMCP(t, nil)
+	offered := func() bool {
+		tools, templates := s.ask("tools/list", `{}`), s.ask("resources/templates/list", `{}`)
+		one := strings.Contains(tools, `"list_documents"`)
+		if strings.Contains(tools, `"edit_document"`) != one || strings.Contains(templates, "parley://documents/") != one || !strings.Contains(tools, `"send_message"`) {
+			t.Errorf("the tools are %s, the templates %s", tools, templates)
+		}
+		return one
+	}
+	if offered() {
+		t.Error("document tools are offered without a hub")
+	}
 	s.call("list_documents", `{}`, "parley start")
+	p.hub(t)
+	s.until("notifications/tools/list_changed")
+	wait.Eventually(t, "the document tools are offered", offered)
+	s.call("list_documents", `{}`, "no documents")
+	want(t, p.run(t, "stop"), 0, "")
+	wait.Eventually(t, "the document tools are not offered", func() bool { return !offered() })
 	s.call("send_message", `{"channel":"roadmap","message":"x"}`, "set_handle")
 	s.in.Close()
 	if code := s.drain(); code != 0 || strings.Contains(s.logged(), "hunter2") {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/toolbox"
@@ -21,6 +22,8 @@ type hubTools struct {
 	*mcpserver.Toolbox
 	mount *toolbox.Mount
 	begin chan struct{} // closed by connect
+
+	changes handlers.List[func()] // called when the hub comes or goes
 }
 
 // redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it opens a socket.
@@ -35,6 +38,11 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 	var err error
 	t.mount, err = box.Mount(toolbox.MountOptions{
 		Name: "hub", AsIs: true, MaxRedial: redialHub, Logger: quietly(log),
+		Changed: func(bool) {
+			for _, f := range t.changes.All() {
+				(*f)()
+			}
+		},
 		Dial: func(ctx context.Context) (mcp.Transport, error) {
 			select {
 			case <-t.begin:
@@ -71,6 +79,12 @@ func (t *hubTools) connectAfter(ctx context.Context, tried <-chan struct{}) {
 	}
 	t.connect()
 }
+
+// Present reports whether the hub is connected.
+func (t *hubTools) Present() bool { return t.mount.Status().Connected }
+
+// OnPresence calls f when the hub comes or goes.
+func (t *hubTools) OnPresence(f func()) (stop func()) { return t.changes.Add(f) }
 
 // Close ends the connection to the hub.
 func (t *hubTools) Close() { t.mount.Close() }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,13 @@ type DocumentStore interface {
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
 	// AwaitDocument blocks until the document's version differs from seen. It may return earlier.
 	AwaitDocument(ctx context.Context, name, seen string) (*documents.Content, error)
+}
+
+// Presence is implemented by a DocumentStore that may be away: while it is, the tools are not listed.
+type Presence interface {
+	Present() bool
+	// OnPresence calls f, which does not block, after each change until stop is called.
+	OnPresence(f func()) (stop func())
 }
 
 // documentURI is the prefix of the URIs of documents.
@@ -55,7 +63,36 @@ func (g *Documents) Register(s *Server) {
 		URITemplate: documentURI + "{document}", Name: "document", Title: "A shared document",
 		Description: "A document's content; subscribe to be notified of changes", MIMEType: "application/json",
 	}, g.readResource)
+	store, leaves := g.store.(Presence)
+	if !leaves {
+		return
+	}
+	s.mcp.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			result, err := next(ctx, method, req)
+			if err == nil && !store.Present() {
+				hideDocuments(result)
+			}
+			return result, err
+		}
+	})
+	s.OnEnd(store.OnPresence(func() { AddTool(s, g.list()) })) // the server tells its client that the list has changed
 }
+
+// hideDocuments removes what is for documents from a list.
+func hideDocuments(list mcp.Result) {
+	switch list := list.(type) {
+	case *mcp.ListToolsResult:
+		list.Tools = slices.DeleteFunc(slices.Clone(list.Tools), func(t *mcp.Tool) bool { return slices.Contains(documentTools, t.Name) })
+	case *mcp.ListResourceTemplatesResult:
+		list.ResourceTemplates = slices.DeleteFunc(slices.Clone(list.ResourceTemplates), func(t *mcp.ResourceTemplate) bool {
+			return strings.HasPrefix(t.URITemplate, documentURI)
+		})
+	}
+}
+
+// documentTools are the names of the group's tools.
+var documentTools = []string{"list_documents", "read_document", "edit_document"}
 
 type documentsListOut struct {
 	Documents []string `json:"documents" jsonschema:"The names"`
