@@ -76,14 +76,14 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	adm.Control = control + "." + adm.GUID
 	cfg := n.cfg.BusConfig
 	cfg.ProjectPath = r.ProjectPath
-	kind, owner := store.Allowances(cfg, r.AgentType)
+	owner := store.Owner(cfg)
 	n.control.setOwner(adm.GUID, owner)
 	if n.main.mail.Inboxes() == store.InboxesShared {
 		return nil, b.Commit(ctx)
 	}
 	p := Confined{GUID: adm.GUID, Bucket: cfg.Bucket}.Permissions()
 	limits := store.BucketKeys + cfg.LimitsBucket() + "."
-	p.Publish = append(p.Publish, adm.Control, adm.Control+registry.HeartbeatToken, cfg.IdentityKey(adm.Slot).Subject, limits+kind+".*", limits+owner+".*",
+	p.Publish = append(p.Publish, adm.Control, adm.Control+registry.HeartbeatToken, cfg.IdentityKey(adm.Slot).Subject, limits+owner+".*",
 		// Only the workers' consumers have this name.
 		store.QueueSubject+"*", "$JS.API.CONSUMER.INFO.*."+store.QueueGroup, "$JS.API.CONSUMER.MSG.NEXT.*."+store.QueueGroup, "$JS.ACK.*."+store.QueueGroup+".>")
 	p.Subscribe = append(p.Subscribe, store.ClusterInboxPrefix(adm.GUID)+".>")

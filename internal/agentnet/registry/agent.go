@@ -237,13 +237,13 @@ func (a *Agent) isPending() bool {
 	return a.pending
 }
 
-// Use counts one use of a rate limit that the agent shares with its kind.
+// Use counts one use of a rate limit of the agent.
 func (a *Agent) Use(ctx context.Context, l store.Limit) error {
 	b, err := a.Ready()
 	if err != nil {
 		return err
 	}
-	return a.reg.Use(ctx, b, a.guid, a.Entry().AgentType, l)
+	return a.reg.Use(ctx, b, a.guid, l)
 }
 
 // UseUpdate counts one change of the agent's entry.
@@ -271,11 +271,6 @@ func (a *Agent) Enter(ctx context.Context) error {
 }
 
 func (a *Agent) enter(ctx context.Context, b *bus.Bus) error {
-	if a.identity.reused && !a.unlisted && !a.isPending() {
-		if err := a.reg.UseKey(ctx, b, a.guid, a.guid, store.UpdateLimit); err != nil {
-			return err
-		}
-	}
 	for _, f := range a.reg.onEnter {
 		if err := f(ctx, b, a.guid); err != nil {
 			return err
@@ -577,8 +572,10 @@ func (a *Agent) markDirty() {
 	a.dirty = true
 }
 
+// interval returns the time between two heartbeats: the entry's, or a third of the threshold if that is shorter, so that
+// the agent is not shown as offline in between.
 func (a *Agent) interval() time.Duration {
-	return cmp.Or(a.reg.cfg.BeatEvery, a.Entry().interval())
+	return cmp.Or(a.reg.cfg.BeatEvery, min(a.Entry().interval(), a.reg.cfg.TimeoutThreshold/3))
 }
 
 // beat writes a heartbeat, or lets the hub write it. It blocks for at most 2*RequestTimeout.

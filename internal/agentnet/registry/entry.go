@@ -130,15 +130,13 @@ type Liveness string
 const (
 	Live            Liveness = "live"
 	PossiblyOffline Liveness = "possibly-offline"
-	Gone            Liveness = "offline" // three heartbeats are missing, or its entry says so
+	Gone            Liveness = "offline" // silent for too long, or its entry says so
 )
 
-// liveness returns that of an entry whose last heartbeat the server stored at seen.
+// liveness returns that of an entry whose last heartbeat the server stored at seen. An agent is offline after the
+// threshold, and after three of its heartbeats if they end before.
 func (e Entry) liveness(seen, now time.Time, threshold time.Duration) Liveness {
-	limit := threshold
-	if e.HeartbeatInterval > 0 {
-		limit = 3 * e.interval()
-	}
+	limit := min(threshold, e.patience(threshold))
 	switch silent := now.Sub(seen); {
 	case e.Status == Offline || silent > limit:
 		return Gone
@@ -146,6 +144,15 @@ func (e Entry) liveness(seen, now time.Time, threshold time.Duration) Liveness {
 		return PossiblyOffline
 	}
 	return Live
+}
+
+// patience returns how long an entry stays without a heartbeat: three heartbeats, or the threshold where it names no
+// interval.
+func (e Entry) patience(threshold time.Duration) time.Duration {
+	if e.HeartbeatInterval > 0 {
+		return 3 * e.interval()
+	}
+	return threshold
 }
 
 // interval returns HeartbeatInterval as a bounded duration.

@@ -280,9 +280,7 @@ func (g *Registry) RemoveStale(ctx context.Context, b *bus.Bus) ([]string, error
 	var removed []string
 	now := g.Now()
 	for _, s := range all {
-		e := s.Entry
-		e.Status = Active // a deregistered agent's entry stays as long as any
-		if e.liveness(s.seen, now, g.cfg.TimeoutThreshold) != Gone {
+		if now.Sub(s.seen) <= s.patience(g.cfg.TimeoutThreshold) { // a deregistered agent's entry stays as long as any
 			continue
 		}
 		err := g.cfg.EntryKey(s.GUID).Delete(ctx, b, s.revision)

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -297,6 +298,63 @@ func TestAnAgentWithoutHeartbeatsIsOfflineAndThenRemoved(t *testing.T) {
 	}
 	if c, err := network.Collect(t.Context(), false); err != nil || !c.Skipped {
 		t.Errorf("a second pass within the interval: %+v, %v", c, err)
+	}
+}
+
+// REQ-CONFIG-CROSS-001, REQ-LIVENESS-002, REQ-LIVENESS-003: an agent is offline after timeoutThreshold, and after three of its
+// heartbeats if they end before.
+func TestTheTimeoutThresholdCountsForAllAgents(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	for i, c := range []struct{ threshold, heartbeat, live, possibly, gone time.Duration }{
+		{180 * time.Second, 60 * time.Second, 110 * time.Second, 130 * time.Second, 185 * time.Second},
+		{60 * time.Second, 60 * time.Second, 30 * time.Second, 45 * time.Second, 65 * time.Second},
+		{600 * time.Second, 60 * time.Second, 110 * time.Second, 130 * time.Second, 185 * time.Second},
+		{180 * time.Second, 300 * time.Second, 110 * time.Second, 130 * time.Second, 185 * time.Second},
+	} {
+		user := fmt.Sprint("user", i)
+		clock := new(nettest.Clock)
+		cfg := n.Host("host-a", user, "shop")
+		cfg.Now, cfg.TimeoutThreshold = clock.Now, c.threshold
+		network := nettest.Open(t, cfg)
+		silent := nettest.Worker("typescript")
+		silent.HeartbeatInterval = c.heartbeat
+		guid := nettest.Register(t, nettest.Open(t, n.Host("host-b", user, "shop")), silent).GUID()
+		for _, at := range []struct {
+			after time.Duration
+			want  registry.Liveness
+		}{{c.live, registry.Live}, {c.possibly - c.live, registry.PossiblyOffline}, {c.gone - c.possibly, registry.Gone}} {
+			clock.Forward(at.after)
+			d, err := network.Agents(t.Context(), registry.Filter{IncludeOffline: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := d.Agents[slices.IndexFunc(d.Agents, func(s registry.Summary) bool { return s.GUID == guid })]
+			if (s.Status == registry.Offline) != (at.want == registry.Gone) || s.PossiblyOffline != (at.want == registry.PossiblyOffline) {
+				t.Errorf("case %d: %+v, want %s", i, s, at.want)
+			}
+		}
+	}
+}
+
+// Coming back as oneself, also at once, is no update that is limited.
+func TestARestartKeepsTheRegistration(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Now = new(nettest.Clock).Still()
+	guid := ""
+	for i := range 3 {
+		network := agentnet.Open(cfg)
+		if err := network.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a := nettest.Register(t, network, nettest.Worker("typescript"))
+		if i > 0 && a.GUID() != guid {
+			t.Errorf("start %d has the GUID %s, not %s", i, a.GUID(), guid)
+		}
+		guid = a.GUID()
+		nettest.Shut(t, network)
 	}
 }
 

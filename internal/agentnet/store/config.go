@@ -59,8 +59,8 @@ type Config struct {
 
 	Bucket            string // of the registry
 	HeartbeatInterval time.Duration
-	// TimeoutThreshold is after how long an agent is offline whose entry names no
-	// heartbeat interval; others are offline after three intervals.
+	// TimeoutThreshold is after how long without a heartbeat an agent is offline; it is so after three of its own
+	// heartbeat intervals if they end before.
 	TimeoutThreshold time.Duration
 	RegistryTTL      time.Duration
 	CollectInterval  time.Duration

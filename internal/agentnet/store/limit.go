@@ -30,31 +30,23 @@ var (
 // refusalsPerWarning is how many refusals of an agent are one warning in the log.
 const refusalsPerWarning = 3
 
-// ownerFactor is how many times the limit of one agent type the agents of one project
-// on a computer share, so that more agent types are not more requests for ever.
+// ownerFactor is how many times the limit of one agent the agents of one project on a computer share, so that more
+// agents are not more requests for ever.
 const ownerFactor = 10
 
-// Allowances returns the keys of the limits that an agent of a type shares with its
-// kind, and with all agents of its project on this computer.
-func Allowances(cfg Config, agentType string) (kind, owner string) {
-	owner = Digest(cfg.Hostname, cfg.Username, cfg.ProjectPath)
-	return Digest(owner, agentType), owner
-}
+// Owner returns the key of the limits that an agent shares with all agents of its project on this computer.
+func Owner(cfg Config) string { return Digest(cfg.Hostname, cfg.Username, cfg.ProjectPath) }
 
-// Use counts one use of a limit by an agent, or returns a RateLimitError that says when
-// the next is allowed. All agents of the same kind share a limit, and so do all agents
-// of the project: a new process gets another GUID, but no other allowance.
-func (s *Store) Use(ctx context.Context, b *bus.Bus, guid, agentType string, l Limit) error {
-	if s.cfg.GUID != "" { // the server permits no other key
-		return s.UseKey(ctx, b, guid, guid, l)
-	}
-	kind, owner := Allowances(s.cfg, agentType)
-	if err := s.UseKey(ctx, b, kind, guid, l); err != nil {
+// Use counts one use of a limit by an agent, or returns a RateLimitError that says when the next is allowed. All agents
+// of the project on this computer share a ceiling of ownerFactor times the limit, because a new process may get
+// another GUID.
+func (s *Store) Use(ctx context.Context, b *bus.Bus, guid string, l Limit) error {
+	if err := s.UseKey(ctx, b, guid, guid, l); err != nil || s.cfg.GUID != "" { // then the server permits no other key
 		return err
 	}
 	l.Most *= ownerFactor
-	l.What += " of this project's agents on this computer"
-	return s.UseKey(ctx, b, owner, guid, l)
+	l.What += " of this project's agents on this computer together"
+	return s.UseKey(ctx, b, Owner(s.cfg), guid, l)
 }
 
 // UseKey counts one use of a limit under a key. The bus keeps the times of the last

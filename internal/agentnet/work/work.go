@@ -327,8 +327,7 @@ func (s *Service) enqueue(ctx context.Context, o Order, capability string) (seq 
 	if err != nil {
 		return 0, err
 	}
-	_, owner := store.Allowances(s.cfg, "")
-	if _, err := s.ensureQueue(ctx, b, capability, owner); err != nil {
+	if _, err := s.ensureQueue(ctx, b, capability, store.Owner(s.cfg)); err != nil {
 		return 0, err
 	}
 	data, err := json.Marshal(o)

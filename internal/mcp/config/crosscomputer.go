@@ -25,7 +25,7 @@ type CrossComputer struct {
 	RegistryBucket  string `json:"registryBucket" env:"REGISTRY_BUCKET" doc:"NATS KV bucket name for agent registry" pattern:"^[a-zA-Z0-9_-]+$" max:"64" default:"agent-registry"`
 
 	HeartbeatInterval   int64    `json:"heartbeatInterval" env:"HEARTBEAT_INTERVAL" doc:"Heartbeat interval in seconds" min:"10" max:"86400" default:"60"`
-	TimeoutThreshold    int64    `json:"timeoutThreshold" env:"TIMEOUT_THRESHOLD" doc:"Seconds before considering an agent offline that names no heartbeat interval; others are after three" min:"30" max:"604800" default:"180"`
+	TimeoutThreshold    int64    `json:"timeoutThreshold" env:"TIMEOUT_THRESHOLD" doc:"Seconds before considering an agent offline; it is so after three of its own heartbeat intervals if they end before" min:"30" max:"604800" default:"180"`
 	RegistryTTL         int64    `json:"registryTTL" env:"NATS_MCP_REGISTRY_TTL" doc:"Registry entry TTL in seconds (default 24 hours)" min:"60" max:"31536000" default:"86400"`
 	DefaultVisibility   string   `json:"defaultVisibility" env:"DEFAULT_VISIBILITY" doc:"Default visibility for new agent registrations" enum:"private,project-only,user-only,public" default:"project-only"`
 	TLSRequired         bool     `json:"tlsRequired" env:"TLS_REQUIRED" doc:"Require TLS for cross-computer NATS connections" default:"true"`
