@@ -29,21 +29,24 @@ func (x *Batch) Add(ctx context.Context, msg *nats.Msg, opts ...jetstream.Publis
 	defer x.bus.inFlight.Done()
 	future, err := x.bus.send(ctx, msg, opts)
 	if err != nil {
+		x.bus.setUnwaited(x, false) // the caller may give the batch up
 		return err
 	}
 	x.futures = append(x.futures, future)
+	x.bus.setUnwaited(x, true)
 	return nil
 }
 
 // Wait waits for every added message and returns the acknowledgements in the same order, with nil for a message that
 // failed, and the first error. Without an error all messages are durable according to the mode.
 func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
-	futures := x.futures
-	x.futures = nil
 	if err := x.bus.begin(); err != nil {
 		return nil, err
 	}
 	defer x.bus.inFlight.Done()
+	futures := x.futures
+	x.futures = nil
+	x.bus.setUnwaited(x, false)
 
 	ctx, cancel := withRequestTimeout(ctx)
 	defer cancel()
@@ -60,6 +63,29 @@ func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
 		return acks, first
 	}
 	return acks, x.bus.Commit(ctx)
+}
+
+// setUnwaited records whether a batch has messages for which nobody waits yet; Close does.
+func (b *Bus) setUnwaited(x *Batch, unwaited bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if unwaited {
+		b.unwaited[x] = struct{}{}
+	} else {
+		delete(b.unwaited, x)
+	}
+}
+
+// awaitBatches waits for the messages of the batches for which nobody waits. No call may be in flight.
+func (b *Bus) awaitBatches(ctx context.Context) error {
+	for x := range b.unwaited {
+		for _, f := range x.futures {
+			if _, err := await(ctx, f); err != nil && ctx.Err() != nil {
+				return contextError(err, "waiting for messages in flight")
+			}
+		}
+	}
+	return nil
 }
 
 // send publishes without waiting for the acknowledgement. The future fails at once when the

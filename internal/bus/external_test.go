@@ -391,6 +391,39 @@ func TestPublishInFlightEndsWithTheConnection(t *testing.T) {
 	}
 }
 
+// A message without an answer, such as one to a stream without a leader, delays Close only as long as its sender waits.
+func TestCloseDoesNotWaitForGivenUpMessages(t *testing.T) {
+	t.Parallel()
+	address := closedPort(t)
+	startStock(t, address, withJetStream)
+	b := open(t, bus.Config{URL: bus.Secret(address)})
+	_, err := b.Conn().Subscribe("silent", func(*nats.Msg) {})
+	must(t, err)
+	publish := func(send func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := send(ctx); bus.CodeOf(err) != bus.CodeTimeout {
+			t.Errorf("without an answer: %v", err)
+		}
+	}
+	publish(func(ctx context.Context) error {
+		_, err := b.Publish(ctx, &nats.Msg{Subject: "silent"})
+		return err
+	})
+	publish(func(ctx context.Context) error {
+		batch := b.NewBatch()
+		must(t, batch.Add(t.Context(), &nats.Msg{Subject: "silent"}))
+		_, err := batch.Wait(ctx)
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // half of the timeout of a request
+	defer cancel()
+	if err := b.Close(ctx); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
 // awaitInfo waits until Info satisfies a condition, at most until the test times out.
 func awaitInfo(t *testing.T, b *bus.Bus, ok func(bus.Info) bool) {
 	t.Helper()
