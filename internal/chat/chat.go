@@ -152,6 +152,7 @@ func (s *Space) begun(ctx context.Context, b *bus.Bus) {
 	clear(s.ensured)
 	clear(s.ailing)
 	s.mu.Unlock()
+	s.watcher.retry()
 	s.payload.Store(b.Conn().MaxPayload())
 	s.done.Go(func() { s.ensureAll(ctx) }) // a stream without a leader delays it, and nothing else
 	s.news.Send()

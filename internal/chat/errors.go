@@ -132,6 +132,9 @@ func (s *Space) unanswered(ctx context.Context, b *bus.Bus, c Channel, err error
 	return e
 }
 
+// denied reports whether the server refused a permission.
+func denied(err error) bool { return errors.Is(err, nats.ErrPermissionViolation) }
+
 func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
 		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)

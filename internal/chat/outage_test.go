@@ -81,6 +81,51 @@ func TestOnlyAnOutageIsQueued(t *testing.T) {
 	}
 }
 
+// REQ-ERROR-002, REQ-ERROR-008: a wait that the server's permissions keep from finding messages does not say that there are
+// none.
+func TestAWaitSaysWhatItMayNotRead(t *testing.T) {
+	deny := func(subject string) *server.SubjectPermission {
+		return &server.SubjectPermission{Deny: []string{subject}}
+	}
+	for name, tt := range map[string]struct {
+		may    server.Permissions
+		cursor chat.Cursor
+		unread string // the only channel that cannot be read; "" if none can
+	}{
+		"no notification": {server.Permissions{Subscribe: deny("p.*")}, chat.Cursor{"roadmap": 1, "parallel-work": 0}, ""},
+		"no channel":      {server.Permissions{Publish: deny("$JS.API.DIRECT.GET.>")}, chat.Cursor{"roadmap": 0}, ""},
+		"one channel":     {server.Permissions{Publish: deny("$JS.API.DIRECT.GET.p_ROADMAP")}, chat.Cursor{"roadmap": 0, "parallel-work": 0}, "roadmap"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := startServer(t, func(o *server.Options) {
+				o.Users = []*server.User{{Username: "u", Password: "p", Permissions: &tt.may}}
+			})
+			cfg := n.config("p")
+			cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
+				return bus.Open(ctx, bus.Config{URL: bus.Secret(n.URL()), Credentials: bus.Credentials{User: "u", Password: "p"}, NoEcho: true,
+					Logger: slog.New(slog.DiscardHandler)})
+			}
+			s := ready(t, open(t, cfg))
+			send(t, s, "pm", "roadmap", "x")
+			for range 2 { // the refusal is remembered
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				news, err := s.Wait(ctx, tt.cursor)
+				if tt.unread != "" {
+					if err != nil || len(news.Unread) != 1 || news.Unread[tt.unread] == nil {
+						t.Errorf("got %+v, %v", news, err)
+					}
+					return
+				}
+				e, ok := err.(*chat.Error)
+				if !ok || ctx.Err() != nil || e.Code != chat.ConnectionError || !strings.Contains(e.Message, "does not let this user") || e.Remedy == "" {
+					t.Errorf("got %+v, %+v, %v", news, err, ctx.Err())
+				}
+			}
+		})
+	}
+}
+
 // REQ-TOOL-022: a server that returns from an outage with other credentials, and refuses this user's, is no outage.
 func TestCredentialsThatAreRefusedLaterAreNoOutage(t *testing.T) {
 	n := startServer(t)
@@ -248,6 +293,17 @@ func TestOneDeadChannelStopsOneChannel(t *testing.T) {
 	news, err := s.Wait(t.Context(), chat.Cursor{"roadmap": 0, "parallel-work": 0})
 	if err != nil || len(news.Messages["parallel-work"]) != 20 {
 		t.Errorf("a wait: %d messages, %v", len(news.Messages["parallel-work"]), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	news, err = s.Wait(ctx, chat.Cursor{"roadmap": 0, "parallel-work": 20})
+	if err != nil || len(news.Unread) != 1 || !strings.Contains(fmt.Sprint(news.Unread["roadmap"]), "p_ROADMAP") {
+		t.Errorf("a wait that cannot read everything: %+v, %v", news, err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if news, err = s.Wait(ctx, chat.Cursor{"roadmap": 0}); err == nil || !strings.Contains(err.Error(), "p_ROADMAP") {
+		t.Errorf("a wait that can read nothing: %+v, %v", news, err)
 	}
 	if tips, err := s.Tips(t.Context(), []string{"roadmap", "parallel-work"}); err == nil || tips["parallel-work"] != 20 {
 		t.Errorf("tips %v, %v", tips, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -141,7 +142,16 @@ func (s *Space) enqueue(ctx context.Context, e *entry, problem error) Receipt {
 			problem = &Error{Code: ConnectionError, Message: "Earlier messages of the channel are still being stored."}
 		}
 	}
-	return Receipt{Timestamp: e.sent, Queued: true, Problem: connectionError(problem), ID: e.id}
+	return Receipt{Timestamp: e.sent, Queued: true, Problem: queuedProblem(problem), ID: e.id}
+}
+
+// queuedProblem is connectionError with what ends the outage in the message: the sender does nothing else.
+func queuedProblem(err error) *Error {
+	e := *connectionError(err)
+	if cause, ok := errors.AsType[*bus.Error](e.Err); ok && e.Remedy == text.Sentence(cause.Remedy) {
+		e.Message += " " + e.Remedy
+	}
+	return &e
 }
 
 // flush sends each channel's queue in a goroutine of its own, unless one does already.

@@ -25,6 +25,9 @@ const (
 // subject returns the subject of a channel's messages.
 func (s *Space) subject(channel string) string { return s.cfg.Namespace + "." + channel }
 
+// notificationSubject has the messages of all channels of the namespace.
+func (s *Space) notificationSubject() string { return s.cfg.Namespace + ".*" }
+
 // streamName returns the name of a channel's stream.
 func (s *Space) streamName(channel string) string {
 	return s.cfg.Namespace + "_" + strings.ToUpper(strings.ReplaceAll(channel, "-", "_"))
@@ -154,6 +157,13 @@ func (s *Space) ails(channel string) (since time.Time, recent bool) {
 	defer s.mu.Unlock()
 	since = s.ailing[channel]
 	return since, !since.IsZero() && time.Since(since) < ailingFor
+}
+
+// ailingError is the error of a channel of ails.
+func (s *Space) ailingError(c Channel) error {
+	return &Error{Code: ConnectionError, Err: context.DeadlineExceeded,
+		Message: fmt.Sprintf("The stream %s of the channel %q does not answer.", s.streamName(c.Name), c.Name),
+		Remedy:  "Try again in a moment; other channels can be used meanwhile."}
 }
 
 // streamConfig returns the configuration of a channel's stream.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -27,6 +26,8 @@ type News struct {
 	Messages map[string][]Message
 	// Cursor is the position after the messages.
 	Cursor Cursor
+	// Unread has the error of each channel of the cursor that could not be read.
+	Unread map[string]error
 }
 
 // Tips returns the cursor after the newest messages of the channels. With an error it is that of the channels that
@@ -56,9 +57,7 @@ func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
 // tip returns the sequence of the newest message of a channel.
 func (s *Space) tip(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) {
 	if _, recent := s.ails(c.Name); recent {
-		return 0, &Error{Code: ConnectionError, Err: context.DeadlineExceeded,
-			Message: fmt.Sprintf("The stream %s of the channel %q does not answer.", s.streamName(c.Name), c.Name),
-			Remedy:  "Try again in a moment; other channels can be used meanwhile."}
+		return 0, s.ailingError(c)
 	}
 	if err := s.ensure(ctx, b, c); err != nil {
 		return 0, err
@@ -73,19 +72,23 @@ func (s *Space) tip(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) 
 }
 
 // Wait blocks until a channel of the cursor has later messages, and returns them. An outage does not end it. When ctx
-// ends first it returns no messages, with an error only if the bus is unreachable.
+// ends first it returns no messages, with an error if no channel could be read last. A permission that the server refuses
+// to all channels, or to the notification of new messages, is an error at once.
 func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 	for name := range cursor {
 		if _, err := s.channel(name); err != nil {
 			return News{}, err
 		}
 	}
+	var unread map[string]error
+	var failure error // of the last attempt
 	for {
 		changed := s.Changed()
 		b, err := s.connected()
 		if errors.Is(err, errClosed) {
 			return News{}, err
 		}
+		failure = cmp.Or(err, failure)
 		if err == nil {
 			var news News
 			if news, err = s.after(ctx, b, cursor); err == nil && len(news.Messages) > 0 {
@@ -95,8 +98,17 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 				cursor = news.Cursor
 				continue
 			}
-			if err != nil && ctx.Err() == nil { // perhaps the connection was lost
-				wait.Pause(ctx, requestTimeout/10)
+			if err == nil {
+				err = s.watcher.refused()
+			}
+			if ctx.Err() == nil {
+				unread, failure = news.Unread, err
+			}
+			if err != nil && ctx.Err() == nil {
+				if denied(err) {
+					return News{}, err
+				}
+				wait.Pause(ctx, requestTimeout/10) // perhaps the connection was lost
 				continue
 			}
 		}
@@ -105,10 +117,10 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 		case <-changed:
 		case <-retry:
 		case <-ctx.Done():
-			if err != nil && !errors.Is(err, ctx.Err()) {
-				return News{}, connectionError(err)
+			if failure != nil {
+				return News{}, connectionError(failure)
 			}
-			return News{Cursor: cursor}, nil
+			return News{Cursor: cursor, Unread: unread}, nil
 		}
 	}
 }
@@ -132,7 +144,7 @@ func (s *Space) Changed() <-chan struct{} {
 	if b == nil {
 		return changed // connect sends the signal
 	}
-	if err := s.watcher.open(b, s.cfg.Namespace+".*", s.news.Send); err != nil {
+	if err := s.watcher.open(b, s.notificationSubject(), s.news.Send); err != nil {
 		s.log.Error("new messages cannot be watched", "error", err)
 	}
 	return changed
@@ -142,13 +154,18 @@ func (s *Space) Changed() <-chan struct{} {
 // so that a slow server makes progress over several calls. A channel whose stream does not answer is asked last, and only
 // if the others have nothing; then it returns an error only if no channel answered.
 func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
-	news := News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor)}
+	news := News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor), Unread: map[string]error{}}
 	var failure error
 	answered := false
 	for _, c := range s.byHealth() {
 		seq, ok := cursor[c.Name]
 		since, recent := s.ails(c.Name)
-		if !ok || recent || !since.IsZero() && moved(cursor, news.Cursor) {
+		if !ok || !since.IsZero() && moved(cursor, news.Cursor) {
+			continue
+		}
+		if recent {
+			news.Unread[c.Name] = s.ailingError(c)
+			failure = cmp.Or(failure, news.Unread[c.Name])
 			continue
 		}
 		messages, last, err := s.nextOf(ctx, b, c, seq)
@@ -158,6 +175,9 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 		}
 		if err != nil && moved(cursor, news.Cursor) {
 			return news, nil
+		}
+		if err != nil {
+			news.Unread[c.Name] = err
 		}
 		failure = cmp.Or(failure, err)
 		answered = answered || err == nil

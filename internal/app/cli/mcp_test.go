@@ -310,7 +310,8 @@ func TestAConfiguredServerThatIsDownIsReported(t *testing.T) {
 		!strings.Contains(got, "nats-server -js") {
 		t.Error(got)
 	}
-	if got := p.call(4, "send_message", `{"channel":"roadmap","message":"x"}`); !strings.Contains(got, "is queued") {
+	if got := p.call(4, "send_message", `{"channel":"roadmap","message":"x"}`); !strings.Contains(got, "is queued") || !strings.Contains(got, "127.0.0.1:1") ||
+		!strings.Contains(got, "nats-server -js") {
 		t.Error(got)
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {

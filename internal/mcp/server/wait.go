@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ type waitForMessagesOut struct {
 	Messages []message `json:"messages" jsonschema:"The new messages, oldest first in each channel; empty if the time ran out"`
 	TimedOut bool      `json:"timedOut" jsonschema:"Whether the time ran out before anything came"`
 	More     bool      `json:"more" jsonschema:"Whether there are further messages: call again at once"`
+	Unread   []string  `json:"unread,omitempty" jsonschema:"Channels that could not be read; the text says why"`
 }
 
 func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut] {
@@ -103,6 +105,7 @@ func WaitTime(seconds int) (time.Duration, error) {
 type news struct {
 	messages []newMessage // none if the time ran out
 	more     bool
+	unread   map[string]error // by channel
 }
 
 type newMessage struct {
@@ -115,7 +118,7 @@ type newMessage struct {
 func (g *Channels) wait(ctx context.Context, r *position, channels []string, wait time.Duration) (news, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	cursor, err := g.cursor(waiting, r, channels)
+	cursor, unread, err := g.cursor(waiting, r, channels)
 	if err != nil {
 		return news{}, err
 	}
@@ -125,7 +128,8 @@ func (g *Channels) wait(ctx context.Context, r *position, channels []string, wai
 			return news{}, err
 		}
 		if len(received.Messages) == 0 {
-			return news{}, ctx.Err()
+			maps.Copy(unread, received.Unread)
+			return news{unread: unread}, ctx.Err()
 		}
 		if n := r.deliver(channels, received); len(n.messages) > 0 {
 			return n, nil
@@ -134,29 +138,34 @@ func (g *Channels) wait(ctx context.Context, r *position, channels []string, wai
 	}
 }
 
-// cursor returns the read position in the channels. A channel that has none begins at its end, which requires the bus.
-func (g *Channels) cursor(ctx context.Context, r *position, channels []string) (chat.Cursor, error) {
+// cursor returns the read position in the channels. A channel that has none begins at its end, which requires the bus;
+// those that cannot be read are left out, with the error.
+func (g *Channels) cursor(ctx context.Context, r *position, channels []string) (chat.Cursor, map[string]error, error) {
 	for {
 		changed := g.space.Changed()
 		known, missing := r.cursor(channels)
 		if len(missing) == 0 {
-			return known, nil
+			return known, map[string]error{}, nil
 		}
 		tips, err := g.space.Tips(ctx, missing)
 		r.begin(tips)
 		if err == nil {
 			continue
 		}
-		if known, _ = r.cursor(channels); len(known) > 0 { // the others are left out of this wait
-			return known, nil
+		if known, missing = r.cursor(channels); len(known) > 0 {
+			unread := map[string]error{}
+			for _, name := range missing {
+				unread[name] = err
+			}
+			return known, unread, nil
 		}
 		if failureOf(err).Category != string(chat.ConnectionError) {
-			return nil, err
+			return nil, nil, err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, err
+			return nil, nil, err
 		}
 	}
 }
@@ -183,7 +192,8 @@ func (r *position) deliver(channels []string, received chat.News) news {
 }
 
 func (n news) out() waitForMessagesOut {
-	out := waitForMessagesOut{Messages: []message{}, TimedOut: len(n.messages) == 0, More: n.more}
+	out := waitForMessagesOut{Messages: []message{}, TimedOut: len(n.messages) == 0, More: n.more,
+		Unread: slices.Sorted(maps.Keys(n.unread))}
 	for _, m := range n.messages {
 		out.Messages = append(out.Messages, messageOf(m.channel, m.Message))
 	}
@@ -191,11 +201,16 @@ func (n news) out() waitForMessagesOut {
 }
 
 func (n news) text(channels []string, wait time.Duration) string {
-	if len(n.messages) == 0 {
-		return fmt.Sprintf("No new messages in #%s for %d seconds. Call wait_for_messages again to go on waiting.",
-			strings.Join(channels, ", #"), int(wait.Seconds()))
-	}
 	var b strings.Builder
+	if len(n.messages) == 0 {
+		read := slices.DeleteFunc(slices.Clone(channels), func(name string) bool { return n.unread[name] != nil })
+		fmt.Fprintf(&b, "No new messages in #%s for %d seconds.", strings.Join(read, ", #"), int(wait.Seconds()))
+		for _, name := range slices.Sorted(maps.Keys(n.unread)) {
+			fmt.Fprintf(&b, " #%s cannot be read: %s", name, failureOf(n.unread[name]).Message)
+		}
+		b.WriteString(" Call wait_for_messages again to go on waiting.")
+		return b.String()
+	}
 	for i, m := range n.messages {
 		if i == 0 || m.channel != n.messages[i-1].channel {
 			if i > 0 {
