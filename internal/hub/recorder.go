@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/process"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -61,7 +62,7 @@ func now() time.Time { return traceTime(time.Now()) }
 // text returns a text redacted and bounded.
 func (r *recorder) text(part *room, s string, limit int) string {
 	whole := len(s)
-	known := beforeRedaction(strings.ToValidUTF8(s, "\uFFFD"), limit)
+	known := process.Beginning(strings.ToValidUTF8(s, "\uFFFD"), limit)
 	shown := r.redact(known)
 	if len(known) < whole {
 		whole = max(whole, len(shown)+1)

@@ -3,7 +3,6 @@ package hub
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -187,18 +186,4 @@ func cutQuoted(s string, n int) string {
 		}
 	}
 	return s
-}
-
-// beforeRedaction returns the beginning of a long text. It ends between two words, so that no secret is cut and thus
-// not recognized.
-func beforeRedaction(s string, limit int) string {
-	const longestSecret = 4 << 10
-	if len(s) <= limit+longestSecret {
-		return s
-	}
-	s = text.Cut(s, limit+longestSecret)
-	if i := strings.LastIndexAny(s, " \n\t"); i > len(s)-longestSecret {
-		return s[:i]
-	}
-	return text.Cut(s, limit)
 }

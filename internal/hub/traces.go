@@ -111,7 +111,7 @@ func derivedTrace(task *a2a.Task, n, turns int) Trace {
 	redact := (*process.Redactor)(nil).Redact
 	if n == 1 && len(task.History) > 0 {
 		head := room(maxTracePrompt)
-		prompt := redact(beforeRedaction(promptText(task.History[0].Parts), maxTracePrompt))
+		prompt := redact(process.Beginning(promptText(task.History[0].Parts), maxTracePrompt))
 		t.Prompt = head.text(prompt, len(prompt), maxTracePrompt)
 	}
 	if n != turns {

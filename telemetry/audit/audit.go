@@ -70,6 +70,8 @@ type Record struct {
 	Event telemetry.Event `json:"event"` // what happened
 	// Envelope is the event's, if it was recorded. Line breaks between the tokens of its payload have become spaces.
 	Envelope *envelope.Envelope `json:"envelope,omitempty"`
+	// Invocation is the tool call that the event is about, if it was recorded.
+	Invocation *telemetry.Invocation `json:"invocation,omitempty"`
 }
 
 // Code is the kind of an [Error].
@@ -223,6 +225,26 @@ func (l *Log) Emit(e telemetry.Event) {
 // Append appends one record unless Options.Keep rejects the event; e may be nil.
 // Errors are [*Error]s. A partly written record is removed.
 func (l *Log) Append(event telemetry.Event, e *envelope.Envelope) error {
+	return l.add(event, func(buf []byte) ([]byte, error) {
+		if e == nil {
+			return buf, nil
+		}
+		codec := envelope.Codec{MaxSize: maxEnvelope}
+		return codec.Append(append(buf, `,"envelope":`...), e)
+	})
+}
+
+// AppendInvocation appends the record of a tool call with its event, unless Options.Keep rejects that. Errors are
+// [*Error]s. It records what it is given: the caller redacts and bounds it.
+func (l *Log) AppendInvocation(i telemetry.Invocation) error {
+	return l.add(i.Event(), func(buf []byte) ([]byte, error) {
+		data, err := telemetry.EncodeInvocation(i)
+		return append(append(buf, `,"invocation":`...), data...), err
+	})
+}
+
+// add appends one record. detail appends what belongs to the event to the record's JSON.
+func (l *Log) add(event telemetry.Event, detail func([]byte) ([]byte, error)) error {
 	if !l.opts.Keep(event) {
 		return nil
 	}
@@ -234,15 +256,15 @@ func (l *Log) Append(event telemetry.Event, e *envelope.Envelope) error {
 	if l.closed {
 		return errClosed
 	}
-	err := l.append(event, e)
+	err := l.append(event, detail)
 	if err != nil {
 		l.err = err
 	}
 	return err
 }
 
-func (l *Log) append(event telemetry.Event, e *envelope.Envelope) error {
-	line, err := l.line(event, e)
+func (l *Log) append(event telemetry.Event, detail func([]byte) ([]byte, error)) error {
+	line, err := l.line(event, detail)
 	if err != nil {
 		return &Error{Code: CodeCorrupt, Message: "the record cannot be written as JSON", Err: err}
 	}
@@ -266,22 +288,19 @@ func (l *Log) append(event telemetry.Event, e *envelope.Envelope) error {
 }
 
 // line builds the next record in l.buf.
-func (l *Log) line(event telemetry.Event, e *envelope.Envelope) ([]byte, error) {
+func (l *Log) line(event telemetry.Event, detail func([]byte) ([]byte, error)) ([]byte, error) {
 	data, err := json.Marshal(event)
 	if err != nil {
 		return nil, err
 	}
 	buf := fmt.Appendf(l.buf[:0], `{"seq":%d,"event":%s`, l.seq+1, data)
-	if e != nil {
-		from := len(buf)
-		codec := envelope.Codec{MaxSize: maxEnvelope}
-		if buf, err = codec.Append(append(buf, `,"envelope":`...), e); err != nil {
-			return nil, err
-		}
-		for i := from; i < len(buf); i++ {
-			if buf[i] == '\n' || buf[i] == '\r' { // between tokens; strings have them escaped
-				buf[i] = ' '
-			}
+	from := len(buf)
+	if buf, err = detail(buf); err != nil {
+		return nil, err
+	}
+	for i := from; i < len(buf); i++ {
+		if buf[i] == '\n' || buf[i] == '\r' { // between tokens; strings have them escaped
+			buf[i] = ' '
 		}
 	}
 	l.buf = append(buf, '}', '\n')
@@ -496,6 +515,8 @@ func decode(text []byte) (Record, error) {
 		Seq      uint64          `json:"seq"`
 		Event    telemetry.Event `json:"event"`
 		Envelope json.RawMessage `json:"envelope"`
+
+		Invocation json.RawMessage `json:"invocation"`
 	}
 	if err := json.Unmarshal(bytes.TrimRight(text, "\r\n"), &raw); err != nil {
 		return Record{}, errors.New(strings.TrimPrefix(err.Error(), "json: "))
@@ -504,6 +525,13 @@ func decode(text []byte) (Record, error) {
 		return Record{}, errors.New("seq is missing")
 	}
 	rec := Record{Seq: raw.Seq, Event: raw.Event}
+	if len(raw.Invocation) > 0 {
+		i, err := telemetry.DecodeInvocation(raw.Invocation)
+		if err != nil {
+			return Record{}, err
+		}
+		rec.Invocation = &i
+	}
 	if len(raw.Envelope) == 0 {
 		return rec, nil
 	}

@@ -126,6 +126,34 @@ func TestOpenContinuesAfterATruncatedRecord(t *testing.T) {
 	}
 }
 
+// Req 13.4: the log keeps the records of tool calls, beside the others.
+func TestCallsOfToolsAreKeptWithTheirRecords(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, audit.Options{})
+	add(t, l, "one")
+	call := telemetry.Invocation{ToolName: "shop.price", SourceAgent: "shop", Caller: "ann", Arguments: []byte("{\"of\":\n\"tea\"}"), Result: []byte(`{"eur":3}`),
+		Duration: 2.5, Success: true, Timestamp: 7}
+	if err := l.AppendInvocation(call); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.AppendInvocation(telemetry.Invocation{ToolName: "\xff"}); audit.CodeOf(err) != audit.CodeCorrupt {
+		t.Errorf("a record that is not UTF-8: %v", err)
+	}
+	add(t, l, "two")
+	var got []audit.Record
+	for rec, err := range audit.Read(dir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, rec)
+	}
+	call.Arguments = []byte(`{"of":"tea"}`)
+	if len(got) != 3 || got[0].Invocation != nil || got[1].Invocation == nil || fmt.Sprint(*got[1].Invocation) != fmt.Sprint(call) || got[1].Event.Type != telemetry.ToolInvocation ||
+		got[1].Event.Sender != "ann" {
+		t.Errorf("read %+v", got)
+	}
+}
+
 func TestRotationKeepsTheLogBounded(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, audit.Options{MaxFileSize: 300, MaxFiles: 3})

@@ -77,7 +77,7 @@ func (a *app) replayCommand() *cobra.Command {
 	flags.StringVar(&f.until, "until", "", "only records before then")
 	flags.BoolVar(&f.filter.Failed, "failed", false, "only failures and refusals")
 	flags.IntVar(&f.filter.Latest, "limit", 50, "how many records, the last ones; 0 for all")
-	flags.BoolVar(&f.payload, "payload", false, "show the envelopes' payloads")
+	flags.BoolVar(&f.payload, "payload", false, "show the envelopes' payloads, and the arguments and results of tool calls")
 	flags.BoolVar(&f.send, "send", false, "send the envelopes to the hub again, and show the answers")
 	flags.Float64Var(&f.speed, "speed", 0, "with --send: 1 keeps the intervals between records, 2 halves them, 0 does not wait")
 	timeVar(flags, &f.timeout, "timeout", 30*time.Minute, time.Second, "with --send: how long sending and answers may take together")
@@ -180,6 +180,12 @@ func (a *app) printRecord(rec audit.Record, payload bool) {
 	if ev.SourceTier.Valid() && ev.TargetTier.Valid() {
 		line += fmt.Sprintf("  %v → %v", ev.SourceTier, ev.TargetTier)
 	}
+	if ev.ToolName != "" {
+		line += "  " + oneLine(ev.ToolName)
+	}
+	if rec.Invocation != nil {
+		line += "  " + a.style.dim(elapsed(time.Duration(ev.Duration*float64(time.Millisecond))))
+	}
 	if ev.Code != "" {
 		line += "  " + a.style.yellow(ev.Code)
 	}
@@ -192,6 +198,21 @@ func (a *app) printRecord(rec audit.Record, payload bool) {
 	}
 	if payload && rec.Envelope != nil {
 		a.printPayload(rec.Envelope)
+	}
+	if payload && rec.Invocation != nil {
+		a.printInvocation(rec.Invocation)
+	}
+}
+
+// printInvocation prints the arguments and the result of a tool call.
+func (a *app) printInvocation(i *telemetry.Invocation) {
+	for _, part := range []struct {
+		name string
+		json []byte
+	}{{"arguments", i.Arguments}, {"result", i.Result}} {
+		if len(part.json) > 0 {
+			fmt.Fprintf(a.stdout, "    %s %s\n", a.style.dim(part.name), oneLine(plain(string(part.json))))
+		}
 	}
 }
 

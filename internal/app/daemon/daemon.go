@@ -47,6 +47,7 @@ import (
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/swarm/busjournal"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/telemetry/audit"
 )
 
@@ -389,12 +390,23 @@ func (p durable) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstrea
 func (d *daemon) openTools(context.Context) error {
 	d.tools = mounts.Open(mounts.Options{
 		Node: d.node.Parley(), Servers: d.cfg.MCPServers, Shared: d.cfg.Peers.Tools, Dir: d.cfg.DataDir, Owner: ownerOf(d.cfg.DataDir), Logger: d.log,
+		Record: d.toolCalled, Secrets: d.cfg.Secrets(),
 	})
 	d.onClose(func() error { d.tools.Close(); return nil })
 	d.work = delegation.New(delegation.Options{
 		Hub: d.hub, Tokens: d.tokens, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
 	})
 	return nil
+}
+
+// toolCalled records a call of a shared tool in the audit log.
+func (d *daemon) toolCalled(i telemetry.Invocation) {
+	if d.audit == nil {
+		return
+	}
+	if err := d.audit.AppendInvocation(i); err != nil {
+		d.log.Error("cannot audit a tool call", "tool", i.ToolName, "error", err)
+	}
 }
 
 func (d *daemon) openServer(ctx context.Context) error {

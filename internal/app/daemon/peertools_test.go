@@ -206,7 +206,7 @@ func TestToolsOfAnotherHubAreUsed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if rec.Event.Sender == sender && rec.Event.Target == target {
+			if call := rec.Invocation; rec.Event.Sender == sender && rec.Event.Target == target && call != nil && len(call.Result) > 0 {
 				return true
 			}
 		}

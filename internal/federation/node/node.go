@@ -252,10 +252,10 @@ func (n *Node) mayAnswer(id string, to agent.Identity) error {
 	return nil
 }
 
-// auditRest audits what the router does not: tool calls, refused delegations and refused channels.
+// auditRest audits what the router does not: refused tool calls, delegations and channels.
 func (n *Node) auditRest(e telemetry.Event) {
 	refused := e.Type == telemetry.Security && (e.ChannelID != "" || e.SourceAgent != "" || e.Code == parley.CodePeerRefused || e.Code == delegation.CodeRefused)
-	if n.o.Audit == nil || !refused && e.Type != telemetry.ToolInvocation {
+	if n.o.Audit == nil || !refused {
 		return
 	}
 	n.append(e)

@@ -133,6 +133,20 @@ func (r *Redactor) Redact(s string) string {
 	return s
 }
 
+// Beginning returns the beginning of a long text, a little more than limit bytes, which a caller cuts to limit after its
+// redaction. It ends between two words, so that no secret is cut and thus not recognized.
+func Beginning(s string, limit int) string {
+	const longestSecret = 4 << 10
+	if len(s) <= limit+longestSecret {
+		return s
+	}
+	s = text.Cut(s, limit+longestSecret)
+	if i := strings.LastIndexAny(s, " \n\t"); i > len(s)-longestSecret {
+		return s[:i]
+	}
+	return text.Cut(s, limit)
+}
+
 // tail keeps the end of a stream. It holds twice the size that it shows, so that a secret
 // that is truncated at the front is in the part not shown.
 type tail struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/toolbox"
 )
 
@@ -38,8 +39,13 @@ type Options struct {
 	// Dir is the working directory of programs without a configured one.
 	Dir string
 	// Owner marks the processes: see process.SweepOwner.
-	Owner  string
-	Logger *slog.Logger // nil discards
+	Owner string
+	// Record is called after each call of a tool with its record, in which secrets are redacted and long arguments and
+	// results are cut. It must not block; nil: no records.
+	Record func(telemetry.Invocation)
+	// Secrets are texts that must not be in records, besides those of the environment.
+	Secrets []string
+	Logger  *slog.Logger // nil discards
 
 	timeout time.Duration // of an attempt to connect; 0 for the toolbox's default
 }
@@ -86,7 +92,7 @@ type mounted struct {
 func Open(o Options) *Tools {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	t := &Tools{o: o, mounted: make(map[string]*mounted)}
-	t.box = toolbox.New(toolbox.Options{Policy: t, Telemetry: o.Node.Telemetry()})
+	t.box = toolbox.New(toolbox.Options{Policy: t, Telemetry: o.Node.Telemetry(), Record: t.recorder()})
 	for _, name := range slices.Sorted(maps.Keys(o.Servers)) {
 		if server := o.Servers[name]; !server.Disabled {
 			t.mountServer(name, server)

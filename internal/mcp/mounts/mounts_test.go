@@ -25,6 +25,7 @@ import (
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/toolbox"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"
@@ -61,6 +62,13 @@ func serve() {
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "env"}, func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Join(os.Environ(), "\n")}}}, nil, nil
+	})
+	mcp.AddTool(s, &mcp.Tool{Name: "show"}, func(_ context.Context, _ *mcp.CallToolRequest, in map[string]any) (*mcp.CallToolResult, any, error) {
+		text := fmt.Sprint(in["a"], os.Getenv("DB_PASSWORD"))
+		if in["long"] == true {
+			text += strings.Repeat(" word", 10_000)
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
 	})
 	mcp.AddTool(s, &mcp.Tool{Name: "die"}, func(context.Context, *mcp.CallToolRequest, empty) (*mcp.CallToolResult, any, error) {
 		os.Exit(1)
@@ -160,6 +168,53 @@ func TestAProgramIsRestartedWhenItExits(t *testing.T) {
 	})
 	if len(tools.Status()) != 2 {
 		t.Errorf("%+v", tools.Status())
+	}
+}
+
+// Req 13.4: each call has a record that can be stored: without secrets, and bounded.
+func TestCallsOfToolsAreRecorded(t *testing.T) {
+	var mu sync.Mutex
+	var got []telemetry.Invocation
+	t.Setenv("SHOP_TOKEN", "of-the-environment")
+	tools := open(t, mounts.Options{
+		Node:    newNode(t, card("ann", "")),
+		Servers: map[string]config.MCPServer{"child": child("yes", map[string]string{"DB_PASSWORD": "hunter2-and-more"})},
+		Secrets: []string{"secret-of-the-configuration"},
+		Record: func(i telemetry.Invocation) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, i)
+		},
+	})
+	wait.Eventually(t, "connected", connected(tools, "child"))
+	for n, tool := range []string{"child.show", "child.show", "child.none"} {
+		arguments, err := json.Marshal(map[string]any{"a": "secret-of-the-configuration", "b": "of-the-environment", "c": "harmless", "long": n == 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = tools.Box().Call(t.Context(), "ann", tool, arguments, nil) // the last one fails
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(got) != 3 {
+		t.Fatalf("%d records: %+v", len(got), got)
+	}
+	for n, i := range got {
+		data, err := telemetry.EncodeInvocation(i)
+		if err != nil || len(data) > 40<<10 {
+			t.Errorf("a record of %d bytes, %v", len(data), err)
+		}
+		for _, secret := range []string{"hunter2", "secret-of-the", "of-the-environment"} {
+			if strings.Contains(string(data), secret) {
+				t.Errorf("%s is in %s", secret, data)
+			}
+		}
+		if i.Caller != "ann" || i.Success != (n < 2) || !strings.Contains(string(i.Arguments), "harmless") || i.Timestamp == 0 {
+			t.Errorf("%s", data)
+		}
+	}
+	if !strings.Contains(string(got[0].Result), "content") || !strings.Contains(string(got[1].Result), "[cut: ") || got[2].ErrorCode == "" {
+		t.Errorf("%s, %.200s, %+v", got[0].Result, got[1].Result, got[2])
 	}
 }
 
