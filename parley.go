@@ -350,7 +350,12 @@ func (r rules) PermitEnvelope(to string, e *envelope.Envelope) error {
 	return r.n.router.PermitEnvelope(to, e)
 }
 
-func noLocalAgent(id string) error { return fmt.Errorf("there is no local agent %q", id) }
+func noLocalAgent(id string) error { return absent("there is no local agent %q", id) }
+
+// absent is the refusal of a channel that may be accepted later, for instance once this process has started.
+func absent(format string, args ...any) error {
+	return &channel.Error{Code: channel.CodeAbsent, Message: fmt.Sprintf(format, args...)}
+}
 
 // peerPrefix and a peer's name are the source of cards from a channel.
 const peerPrefix = "peer:"
@@ -409,7 +414,7 @@ func (n *Node) mayOpen(r channel.Request) error {
 		return err
 	}
 	if _, known := n.registry.Identity(r.From); !known && len(r.Card) == 0 {
-		return fmt.Errorf("%q must send its card", r.From)
+		return absent("%q must send its card", r.From)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (c *Channel) connectWithRetry() (transport.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		if c.Status() != Closed && (lasting(err) || last) {
+		if c.Status() != Closed && (c.lasting(err) || last) {
 			return nil, err
 		}
 	}
@@ -119,10 +119,13 @@ func (c *Channel) receiveFrom(conn transport.Conn, first []transport.Frame) {
 }
 
 func (c *Channel) unreachable(err error) error {
-	if CodeOf(err) != "" {
-		return err
+	switch CodeOf(err) {
+	case "":
+		return c.errorf(CodeUnreachable, err, "no connection to %q", c.remote)
+	case CodeAbsent:
+		return c.errorf(CodeUnreachable, err, "%q did not come back within %v", c.remote, c.m.opts.ReconnectTimeout)
 	}
-	return c.errorf(CodeUnreachable, err, "no connection to %q", c.remote)
+	return err
 }
 
 // connect dials one endpoint after the other until a handshake succeeds, which opens the channel.
@@ -133,7 +136,7 @@ func (c *Channel) connect() (transport.Conn, error) {
 		if err == nil || c.Status() == Closed || CodeOf(err) == CodeRefused {
 			return conn, err
 		}
-		if failed == nil || lasting(failed) { // an error that a retry may cure counts most
+		if failed == nil || c.lasting(failed) { // an error that a retry may cure counts most
 			failed = err
 		}
 		c.mu.Lock()
@@ -194,7 +197,11 @@ func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error 
 	answer := frames[0] // a faulty network may have repeated it
 	switch {
 	case answer.Kind == transport.Refuse && answer.Reason != nil:
-		return c.errorf(CodeRefused, nil, "%q refused the channel: %s", c.remote, text.Valid(answer.Reason.Message, maxReason))
+		code := CodeRefused
+		if hello.Resume && answer.Reason.Code == string(CodeAbsent) {
+			code = CodeAbsent
+		}
+		return c.errorf(code, nil, "%q refused the channel: %s", c.remote, text.Valid(answer.Reason.Message, maxReason))
 	case answer.Kind != transport.Accept || answer.Hello == nil:
 		return c.errorf(CodeInvalid, nil, "the peer did not answer the handshake")
 	}
@@ -286,7 +293,7 @@ func (m *Manager) accept(conn transport.Conn, via agent.Transport, own bool) {
 // refuse sends the peer the reason and ends the connection.
 func (m *Manager) refuse(conn transport.Conn, err error) {
 	switch code := CodeOf(err); code {
-	case CodeRefused, CodeInvalid, CodeTooMany: // after other errors the opener should retry
+	case CodeRefused, CodeAbsent, CodeInvalid, CodeTooMany: // after other errors the opener should retry
 		ctx, cancel := context.WithTimeout(m.ctx, closeTimeout)
 		defer cancel()
 		reason := &transport.Reason{Code: string(code), Message: err.Error()}
@@ -385,7 +392,11 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	}
 	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume, Own: own}
 	refused := func(err error) error { // the peer gets its text
-		return &Error{Code: CodeRefused, Subject: h.Channel, Message: err.Error()}
+		code := CodeRefused
+		if h.Resume && CodeOf(err) == CodeAbsent {
+			code = CodeAbsent
+		}
+		return &Error{Code: code, Subject: h.Channel, Message: err.Error()}
 	}
 	if err := m.opts.Authorize(ctx, req); err != nil {
 		return nil, refused(err)

@@ -50,7 +50,7 @@ type Options struct {
 	GapTimeout       time.Duration // for a missing envelope among later ones, then the connection counts as broken; 2 s
 	HandshakeTimeout time.Duration // 10 s
 	ReconnectDelay   time.Duration // before reconnecting, then doubled up to 5 s; 100 ms
-	ReconnectTimeout time.Duration // without a connection, then the channel closes; 60 s
+	ReconnectTimeout time.Duration // without a connection or the other agent, then the channel closes; 60 s
 
 	// Checkpoints stores, across restarts, how many envelopes of each channel were
 	// handled; nil keeps that in memory only.
