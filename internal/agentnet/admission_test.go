@@ -38,7 +38,7 @@ func TestAHubAdmitsAgentsOneByOne(t *testing.T) {
 	if s := shop.Status(); s.Agents != 2 || !s.Connected {
 		t.Errorf("%+v", s)
 	}
-	if err := shop.Leave(t.Context(), a); err != nil {
+	if _, err := shop.Leave(t.Context(), a); err != nil {
 		t.Error(err)
 	}
 	if again := nettest.Enter(t, shop, nettest.Worker("go")); again.GUID() != a.GUID() || !again.Reused() {

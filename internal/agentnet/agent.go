@@ -318,18 +318,22 @@ func (a *Agent) update(ctx context.Context, change func(*registry.Entry)) (regis
 }
 
 // Deregister ends the heartbeat, marks the agent as offline and ends the subscription to
-// its inbox. Its entry, its GUID and its mail stay for the next agent of its kind.
-func (a *Agent) Deregister(ctx context.Context) error {
+// its inbox. Its entry, its GUID and its mail stay for the next agent of its kind. later is true if the network cannot
+// be reached: it shows the agent as offline once it can be, unless this process has ended by then.
+func (a *Agent) Deregister(ctx context.Context) (later bool, err error) {
 	if local := a.localMember(); local != nil {
 		if err := local.Deregister(ctx); err != nil {
 			a.main.Log().Warn("the agent was not deregistered on the hub's bus", "error", err)
 		}
 	}
-	return a.main.Deregister(ctx)
+	err = a.main.Deregister(ctx)
+	return a.main.Leaving() != nil, err
 }
 
 // Leave is [Agent.Deregister].
-func (n *Network) Leave(ctx context.Context, a *Agent) error { return a.Deregister(ctx) }
+func (n *Network) Leave(ctx context.Context, a *Agent) (later bool, err error) {
+	return a.Deregister(ctx)
+}
 
 // Discover lists the agents that this one may see. To find none is no error.
 func (a *Agent) Discover(ctx context.Context, f registry.Filter) (registry.Discovery, error) {

@@ -112,7 +112,7 @@ func TestCallsUseTheReachableBus(t *testing.T) {
 	n.Stop()
 	nettest.AwaitLoss(t, network)
 	check("without-the-link")
-	if err := network.Leave(t.Context(), hand); err != nil {
+	if _, err := network.Leave(t.Context(), hand); err != nil {
 		t.Error(err)
 	}
 	_, err = hand.Unread(t.Context())
@@ -160,7 +160,7 @@ func TestInspect(t *testing.T) {
 	if i := inspect(); i != (agentnet.Inspection{Used: true, Live: 1, Dead: 1, Mail: 1, Work: 1}) {
 		t.Errorf("%+v", i)
 	}
-	if err := network.Leave(t.Context(), a); err != nil {
+	if _, err := network.Leave(t.Context(), a); err != nil {
 		t.Error(err)
 	}
 	if i := inspect(); i.Live != 0 || i.Offline != 1 {

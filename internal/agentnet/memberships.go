@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -21,6 +22,7 @@ type Memberships struct {
 	mu       sync.Mutex
 	networks map[*Agent]*Network
 	closed   bool
+	leaving  sync.WaitGroup // see closeLater
 }
 
 // NewMemberships returns Memberships for agents of cfg's project. admit requests the admission of one and connects
@@ -115,18 +117,39 @@ func (m *Memberships) add(a *Agent, n *Network) bool {
 	return !m.closed
 }
 
-// Leave deregisters an agent and closes its connection.
-func (m *Memberships) Leave(ctx context.Context, a *Agent) error {
+// Leave deregisters an agent and closes its connection, if the network cannot be reached (later) as soon as it shows
+// the agent as offline.
+func (m *Memberships) Leave(ctx context.Context, a *Agent) (later bool, err error) {
+	later, err = a.Deregister(ctx)
 	m.mu.Lock()
 	n := m.networks[a]
-	delete(m.networks, a)
+	if !later || m.closed {
+		delete(m.networks, a)
+	} else if n != nil {
+		m.leaving.Go(func() { m.closeLater(a, n) })
+	}
 	m.mu.Unlock()
-	err := a.Deregister(ctx)
-	if n != nil {
+	if n != nil && !later {
 		err = errors.Join(err, n.Close(ctx))
 	}
-	return err
+	return later, err
 }
+
+// closeLater closes the connection of an agent that has left. The end of the Network ends the wait, too.
+func (m *Memberships) closeLater(a *Agent, n *Network) {
+	<-a.main.Leaving()
+	m.mu.Lock()
+	delete(m.networks, a)
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		n.log.Debug("the connection of an agent that has left was not closed in time", "error", err)
+	}
+}
+
+// closeTimeout bounds the end of a connection that nobody waits for.
+const closeTimeout = 5 * time.Second
 
 // Close deregisters all agents.
 func (m *Memberships) Close(ctx context.Context) error {
@@ -138,5 +161,6 @@ func (m *Memberships) Close(ctx context.Context) error {
 	for _, n := range networks {
 		errs = append(errs, n.Close(ctx))
 	}
+	m.leaving.Wait()
 	return errors.Join(errs...)
 }

@@ -218,7 +218,7 @@ func (n *Network) Close(ctx context.Context) error {
 		return nil
 	}
 	for _, a := range agents {
-		if err := a.Deregister(ctx); err != nil {
+		if _, err := a.Deregister(ctx); err != nil {
 			n.log.Warn("an agent was not deregistered", "guid", a.GUID(), "error", err)
 		}
 	}

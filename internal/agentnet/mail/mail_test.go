@@ -370,7 +370,7 @@ func TestWaitIsWokenByMail(t *testing.T) {
 		_, _, err := hand.Wait(t.Context(), mail.Selection{Type: mail.WorkOffer})
 		done <- result{nil, err}
 	}()
-	if err := hand.Deregister(t.Context()); err != nil {
+	if _, err := hand.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	nettest.Wants(t, (<-done).err, store.NotRegisteredError, "")
@@ -649,7 +649,7 @@ func TestAnOfferReachesAgentsWithTheCapability(t *testing.T) {
 	hidden.Visibility = store.Private
 	add("h4", hidden)
 	gone := add("h5", nettest.Worker("typescript", "testing"))
-	if err := gone.Deregister(t.Context()); err != nil {
+	if _, err := gone.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	priority := 2.5

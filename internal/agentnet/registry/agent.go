@@ -126,8 +126,9 @@ type Agent struct {
 	dirty    bool   // the registry may have another entry, apart from the time
 	revision uint64 // of the entry, 0 if it is not known
 	active   bool
-	pending  bool         // it is not entered yet: the bus could not be reached
-	failure  *store.Error // why the agent has left
+	pending  bool          // it is not entered yet: the bus could not be reached
+	failure  *store.Error  // why the agent has left
+	leaving  chan struct{} // see Leaving
 }
 
 // AgentOptions are details of a new agent.
@@ -394,26 +395,112 @@ func (a *Agent) refreshIdentity(ctx context.Context, b *bus.Bus) error {
 	return a.remember(ctx, b)
 }
 
-// Deregister stops the heartbeat and marks the agent as offline. Its entry, its GUID and its
-// mail remain for the next agent of its kind.
+// Deregister stops the heartbeat and marks the agent as offline. Its entry, its GUID and its mail remain for the next
+// agent of its kind. While the bus cannot be reached the agent has left, too, but the registry shows it as offline only
+// once it can be reached, see Leaving.
 func (a *Agent) Deregister(ctx context.Context) error {
 	b, err := a.Ready()
 	if err != nil {
 		if failure := a.Failure(); failure != nil {
 			return failure
 		}
-		a.Leave(store.ErrNotRegistered) // the registry notices the missing heartbeats
+		entered := !a.isPending()
+		a.Leave(store.ErrNotRegistered)
 		a.identity.Unlock()
+		if entered && store.IsUnreachable(err) {
+			a.leaveLater()
+		}
 		return nil
 	}
 	a.Leave(store.ErrNotRegistered)
 	a.Change(func(e *Entry) { e.Status, e.CurrentTaskCount = Offline, 0 })
-	writeErr := a.write(ctx, b)
-	if err := errors.Join(writeErr, a.identity.release(ctx, b)); err != nil {
-		return store.AsError(err)
+	err = errors.Join(a.write(ctx, b), a.identity.release(ctx, b))
+	if err == nil {
+		a.log.Info("agent deregistered")
+		err = b.Commit(ctx)
 	}
-	a.log.Info("agent deregistered")
-	return b.Commit(ctx)
+	if err = store.AsError(err); store.IsUnreachable(err) {
+		a.leaveLater()
+		return nil
+	}
+	return err
+}
+
+// Leaving returns a channel that is closed when the registry shows a deregistered agent as offline, or will not any
+// more: the Store was stopped, or another process is the agent. It is nil if Deregister has left nothing to do.
+func (a *Agent) Leaving() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.leaving
+}
+
+// leaveLater marks the agent as offline as soon as the bus can be reached.
+func (a *Agent) leaveLater() {
+	done := make(chan struct{})
+	a.mu.Lock()
+	a.leaving = done
+	a.mu.Unlock()
+	a.log.Info("the agent is shown as offline when the bus can be reached again")
+	a.reg.Go(func(ctx context.Context) {
+		defer close(done)
+		retry := wait.Backoff{First: time.Second, Most: store.MaxBackoff}
+		for ctx.Err() == nil {
+			if a.reg.Ready(ctx) != nil {
+				return
+			}
+			err := a.showOffline(ctx)
+			if err == nil || errors.Is(err, store.ErrReplaced) {
+				return
+			}
+			a.log.Debug("the agent is not shown as offline yet", "error", err)
+			retry.Pause(ctx)
+		}
+	})
+}
+
+// showOffline writes the status offline into the entry, unless another process has written the entry since, and
+// releases the identity.
+func (a *Agent) showOffline(ctx context.Context) error {
+	b, err := a.reg.Connected()
+	if err != nil {
+		return err
+	}
+	key := a.reg.cfg.EntryKey(a.guid)
+	for range store.MaxConflicts {
+		v, err := key.Get(ctx, b)
+		if err == nil {
+			err = a.identity.refresh(ctx, a.reg, b)
+		}
+		if err != nil {
+			return err
+		}
+		e := a.Entry()
+		if now, err := DecodeEntry(v.Data); !v.Exists() || err != nil || now.RegisteredAt != e.RegisteredAt {
+			return a.identity.release(ctx, b)
+		}
+		e.Status, e.CurrentTaskCount = Offline, 0
+		data, err := e.encode()
+		if err != nil {
+			return err
+		}
+		// The identity is released first: whoever sees the agent as offline can take it. If somebody has by then, the entry
+		// has changed, too.
+		if err := a.identity.release(ctx, b); err != nil {
+			return err
+		}
+		_, err = key.Put(ctx, b, data, v.Revision)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err == nil {
+			err = b.Commit(ctx)
+		}
+		if err == nil {
+			a.log.Info("agent deregistered")
+		}
+		return err
+	}
+	return store.ErrConflict
 }
 
 // Leave stops the agent's goroutines and waits for them. Every later call fails with why.

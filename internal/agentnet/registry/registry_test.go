@@ -134,7 +134,7 @@ func TestDiscoveryFilters(t *testing.T) {
 	if _, err := two.UpdatePresence(t.Context(), registry.Changes{Status: busy}); err != nil {
 		t.Fatal(err)
 	}
-	if err := three.Deregister(t.Context()); err != nil {
+	if _, err := three.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -247,7 +247,7 @@ func TestTwoAgentsOfOneKindHaveTwoIdentities(t *testing.T) {
 	if one.GUID() == two.GUID() {
 		t.Fatal("both have the GUID", one.GUID())
 	}
-	if err := one.Deregister(t.Context()); err != nil {
+	if _, err := one.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if three := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker()); three.GUID() != one.GUID() {
@@ -358,6 +358,69 @@ func TestARestartKeepsTheRegistration(t *testing.T) {
 	}
 }
 
+// Whoever leaves during an outage learns that others do not see it yet, and is shown as offline when the link is back.
+func TestWhoLeavesDuringAnOutageIsOfflineAfterIt(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.StateDir = t.TempDir()
+	network := nettest.Open(t, cfg)
+	ann := nettest.Register(t, network, nettest.Worker("typescript"))
+	bob := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	n.Stop()
+	wait.Eventually(t, "the outage is noticed", func() bool { return !network.Status().Connected })
+	if later, err := network.Leave(t.Context(), ann); err != nil || !later {
+		t.Errorf("leaves later: %v, %v", later, err)
+	}
+	if _, err := ann.Discover(t.Context(), registry.Filter{}); nettest.CategoryOf(err) != store.NotRegisteredError {
+		t.Errorf("an agent that has left: %v", err)
+	}
+	n.Start()
+	wait.Eventually(t, "the agent is shown as offline", func() bool {
+		e, live, err := bob.Info(t.Context(), ann.GUID())
+		return err == nil && live == registry.Gone && e.Status == registry.Offline
+	})
+	again := nettest.Register(t, network, nettest.Worker("typescript"))
+	if again.GUID() != ann.GUID() {
+		t.Errorf("it came back as %s, not %s", again.GUID(), ann.GUID())
+	}
+}
+
+// Whoever leaves during an outage and comes back before its end stays: the old departure does not end the new registration.
+func TestWhoComesBackDuringAnOutageStays(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.StateDir = t.TempDir() // its lock says at once that the former process has left
+	network := nettest.Open(t, cfg)
+	ann := nettest.Register(t, network, nettest.Worker("typescript"))
+	bob := nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "shop")), nettest.Worker("go"))
+	n.Stop()
+	wait.Eventually(t, "the outage is noticed", func() bool { return !network.Status().Connected })
+	if later, err := network.Leave(t.Context(), ann); err != nil || !later {
+		t.Errorf("leaves later: %v, %v", later, err)
+	}
+	n.Start()
+	again := nettest.Open(t, cfg)
+	if err := again.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back := nettest.Register(t, again, nettest.Worker("typescript"))
+	if back.GUID() != ann.GUID() {
+		t.Errorf("it came back as %s, not %s", back.GUID(), ann.GUID())
+	}
+	nettest.Shut(t, network) // its departure has been decided by then
+	var live registry.Liveness
+	wait.Eventually(t, "the other is connected again", func() bool {
+		var err error
+		_, live, err = bob.Info(t.Context(), back.GUID())
+		return err == nil
+	})
+	if live != registry.Live {
+		t.Errorf("it is shown as %s", live)
+	}
+}
+
 // REQ-HEARTBEAT-005: each heartbeat writes the entry, also if it was removed.
 func TestAHeartbeatRestoresARemovedEntry(t *testing.T) {
 	t.Parallel()
@@ -427,7 +490,7 @@ func TestPresence(t *testing.T) {
 		_, err := a.UpdatePresence(t.Context(), c)
 		nettest.Wants(t, err, store.ValidationError, "")
 	}
-	if err := a.Deregister(t.Context()); err != nil {
+	if _, err := a.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	_, err = a.UpdatePresence(t.Context(), registry.Changes{Status: idle})
@@ -467,7 +530,7 @@ func TestADeregisteredAgentHasNoSubscription(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
-	if err := hand.Deregister(t.Context()); err != nil {
+	if _, err := hand.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	sent := nettest.SendText(t, boss, hand, "x")

@@ -331,7 +331,7 @@ func TestTheCollectorMovesUnclaimedItemsToDeadLetters(t *testing.T) {
 	worker := nettest.Register(t, nettest.Open(t, once(n, "host-b")), nettest.Worker("go"))
 	nettest.Submit(t, boss, "T", "go")
 	nettest.Claim(t, worker)
-	if err := worker.Deregister(t.Context()); err != nil {
+	if _, err := worker.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if c, err := network.Collect(t.Context(), true); err != nil || c.Buried != 0 {
@@ -501,7 +501,7 @@ func TestTheCollectorPassesOverNoItem(t *testing.T) {
 	}
 	nettest.Submit(t, boss, "T", "go")
 	nettest.Claim(t, hand)
-	if err := hand.Deregister(t.Context()); err != nil {
+	if _, err := hand.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	clock.Forward(20 * time.Minute)

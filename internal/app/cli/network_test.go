@@ -165,7 +165,7 @@ func TestSendPrefersTheAgentThatIsAlive(t *testing.T) {
 	if o := p.run(t, "network", "send", "worker-1", "x"); o.code != 2 || !strings.Contains(o.stderr, first.GUID()) || !strings.Contains(o.stderr, second.GUID()) {
 		t.Errorf("both are alive: %+v", o)
 	}
-	if err := first.Deregister(t.Context()); err != nil {
+	if _, err := first.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if o := p.run(t, "network", "send", "worker-1", "x"); o.code != 0 || !strings.Contains(o.stderr, second.GUID()+" is the only one") {

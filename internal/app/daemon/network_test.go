@@ -120,7 +120,7 @@ func TestConfinedAgentsOfThisComputerWorkTogether(t *testing.T) {
 	if twin.GUID() == bob.GUID() {
 		t.Error("two agents have one entry")
 	}
-	if err := blog.Leave(t.Context(), bob); err != nil {
+	if _, err := blog.Leave(t.Context(), bob); err != nil {
 		t.Error(err)
 	}
 	if again := enter(t, blog, "worker"); again.GUID() != bob.GUID() || !again.Reused() {

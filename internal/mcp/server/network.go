@@ -24,7 +24,7 @@ type membership interface {
 	Notice() string
 	Status() agentnet.Status
 	Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error)
-	Leave(ctx context.Context, a *agentnet.Agent) error
+	Leave(ctx context.Context, a *agentnet.Agent) (later bool, err error)
 	Close(ctx context.Context) error
 }
 

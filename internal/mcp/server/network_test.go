@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
@@ -363,6 +364,27 @@ func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatal("the agent was not registered automatically")
 		}
+	}
+}
+
+// Whoever leaves during an outage is not said to be shown as offline, before it is.
+func TestDeregisteringDuringAnOutageSaysWhatIsTrue(t *testing.T) {
+	n := startServer(t)
+	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
+	hand, guid := join(t, networked(t, n, "shop", nil)).registered(asWorker)
+	n.Stop()
+	c := hand.must("deregister_agent", nil)
+	if c.content["later"] != true || !strings.Contains(c.text, "cannot be reached now") || strings.Contains(c.text, "are shown as offline") {
+		t.Errorf("%v: %s", c.content, c.text)
+	}
+	hand.fails("get_my_registration", nil, "NotRegisteredError", "register_agent")
+	n.Start()
+	wait.Eventually(t, "the agent is shown as offline", func() bool {
+		c := boss.call("get_agent_info", map[string]any{"guid": guid})
+		return !c.isError && c.content["liveness"] == "offline"
+	})
+	if c := boss.must("deregister_agent", nil); c.content["later"] != nil || !strings.Contains(c.text, "are shown as offline") {
+		t.Errorf("%v: %s", c.content, c.text)
 	}
 }
 

@@ -104,7 +104,7 @@ func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
 	g.mu.Unlock()
 	if a := p.agent; a != nil {
 		p.agent = nil
-		_ = g.network.Leave(ctx, a) // after a failure the missing heartbeats show that it is gone
+		_, _ = g.network.Leave(ctx, a) // after a failure the missing heartbeats show that it is gone
 	}
 }
 
@@ -152,7 +152,8 @@ func (g *Network) deregisterIdle(ctx context.Context) {
 // autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself.
 func (g *Network) autoRegister(ctx context.Context, s *Server) {
 	log := s.Logger("mesh")
-	for ctx.Err() == nil {
+	retry := wait.Backoff{First: time.Second, Most: time.Minute}
+	for attempt := 1; ctx.Err() == nil; attempt++ {
 		g.awaitUsable(ctx)
 		p := networkAgentOf(s.client)
 		if p.turn.Acquire(ctx, 1) != nil {
@@ -170,12 +171,12 @@ func (g *Network) autoRegister(ctx context.Context, s *Server) {
 			log.Info("the agent was registered automatically", "guid", entry.GUID, "agentType", entry.AgentType)
 			return
 		}
-		delay := 10 * time.Second
-		if f, ok := errors.AsType[*store.Error](err); ok && f.RetryAfter > 0 {
-			delay = f.RetryAfter
+		delay := retry.Next()
+		if f, ok := errors.AsType[*store.Error](err); ok {
+			delay = max(delay, f.RetryAfter)
 		}
-		if ctx.Err() == nil && g.network.Status().Connected {
-			log.Error("the agent was not registered automatically", "error", err, "retryIn", delay.String())
+		if ctx.Err() == nil {
+			log.Warn("the agent was not registered automatically", "error", err, "attempt", attempt, "retryIn", delay.String())
 		}
 		wait.Pause(ctx, delay)
 	}
@@ -234,7 +235,8 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 }
 
 type deregisterOut struct {
-	GUID string `json:"guid" jsonschema:"The GUID that you had, and get again when you come back within a day"`
+	GUID  string `json:"guid" jsonschema:"The GUID that you had, and get again when you come back within a day"`
+	Later bool   `json:"later,omitempty" jsonschema:"True if the network cannot be reached now: it shows you as offline once it can be"`
 }
 
 func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ noArguments) (string, deregisterOut, error) {
@@ -244,9 +246,14 @@ func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ 
 	}
 	defer p.turn.Release(1)
 	p.agent, p.idle = nil, false
-	if err := g.network.Leave(ctx, a); err != nil {
+	later, err := g.network.Leave(ctx, a)
+	if err != nil {
 		return "", deregisterOut{}, err
 	}
-	return "You have left the agents' network and are shown as offline. Your GUID and your mail are kept for when you register again.",
-		deregisterOut{a.GUID()}, nil
+	const kept = " Your GUID and your mail are kept for when you register again."
+	if later {
+		return "You have left the agents' network. It cannot be reached now: others see you as offline as soon as the link is back, " +
+			"or at the latest when your signs of life have been missing for too long." + kept, deregisterOut{a.GUID(), true}, nil
+	}
+	return "You have left the agents' network and are shown as offline." + kept, deregisterOut{a.GUID(), false}, nil
 }
