@@ -287,6 +287,11 @@ func (b *Bus) drain(ctx context.Context) error {
 	if err := b.awaitBatches(ctx); err != nil {
 		return err
 	}
+	answered, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if err := b.conn.FlushWithContext(answered); err != nil && b.link.status().state == StateConnected {
+		return contextError(err, "waiting for the server")
+	}
 	if err := b.conn.Drain(); err != nil {
 		return nil // without a connection there is nothing to drain
 	}

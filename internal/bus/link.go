@@ -18,6 +18,7 @@ const (
 	connectTimeout = 10 * time.Second // with the login: a TLS handshake on a busy machine takes seconds
 	requestTimeout = 10 * time.Second // for a request whose context has no deadline
 	drainTimeout   = 10 * time.Second
+	answerTimeout  = 2 * time.Second  // at the end, of a server that may hang
 	pingInterval   = 20 * time.Second // a connection is closed after three pings without an answer
 
 	// Of the attempts to reconnect of one outage, the first are all logged, and then one in logEvery.

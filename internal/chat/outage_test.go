@@ -305,8 +305,13 @@ func TestOneDeadChannelStopsOneChannel(t *testing.T) {
 	if news, err = s.Wait(ctx, chat.Cursor{"roadmap": 0}); err == nil || !strings.Contains(err.Error(), "p_ROADMAP") {
 		t.Errorf("a wait that can read nothing: %+v, %v", news, err)
 	}
-	if tips, err := s.Tips(t.Context(), []string{"roadmap", "parallel-work"}); err == nil || tips["parallel-work"] != 20 {
+	tips, err := s.Tips(t.Context(), []string{"roadmap", "parallel-work"})
+	failed, ok := err.(chat.TipsError)
+	if !ok || len(failed) != 1 || !strings.Contains(failed["roadmap"].Error(), "p_ROADMAP") || tips["parallel-work"] != 20 {
 		t.Errorf("tips %v, %v", tips, err)
+	}
+	if got := s.Ailing(); len(got) != 1 || !got["roadmap"] {
+		t.Errorf("ailing: %v", got)
 	}
 }
 

@@ -109,7 +109,8 @@ func (s *Space) send(ctx context.Context, e *entry) (Receipt, error) {
 		}
 		return s.enqueue(ctx, e, problem), nil
 	}
-	if err = s.publish(ctx, b, e); outage(err) && ctx.Err() == nil && b.Connection().State == bus.StateConnected {
+	looked := s.isEnsured(e.channel.Name)
+	if err = s.publish(ctx, b, e); outage(err) && looked && ctx.Err() == nil && b.Connection().State == bus.StateConnected {
 		err = s.publish(ctx, b, e) // the stream may have been deleted; this creates it again
 	}
 	switch {

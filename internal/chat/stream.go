@@ -49,10 +49,7 @@ func (s *Space) ensureAll(ctx context.Context) {
 // ensure creates the stream of a channel, or updates it to the configuration, within requestTimeout. The result is
 // cached until the next reconnect.
 func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
-	s.mu.Lock()
-	ready := s.ensured[c.Name]
-	s.mu.Unlock()
-	if ready {
+	if s.isEnsured(c.Name) {
 		return nil
 	}
 	ctx, cancel := s.request(ctx, b, c)
@@ -85,6 +82,13 @@ func (s *Space) ensure(ctx context.Context, b *bus.Bus, c Channel) error {
 	s.log.Debug("stream ready", "stream", want.Name, "subject", s.subject(c.Name))
 	s.setEnsured(c.Name, true)
 	return nil
+}
+
+// isEnsured reports whether ensure has found or created a channel's stream since the last reconnect.
+func (s *Space) isEnsured(channel string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ensured[channel]
 }
 
 func (s *Space) setEnsured(channel string, ready bool) {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
@@ -30,28 +32,67 @@ type News struct {
 	Unread map[string]error
 }
 
-// Tips returns the cursor after the newest messages of the channels. With an error it is that of the channels that
-// answered.
+// maxTipRequests bounds the concurrent requests of Tips.
+const maxTipRequests = 16
+
+// A TipsError has the error of each channel that Tips could not read.
+type TipsError map[string]error
+
+// Error implements error.
+func (e TipsError) Error() string { return errors.Join(e.Unwrap()...).Error() }
+
+// Unwrap returns the errors in the order of the channels' names.
+func (e TipsError) Unwrap() []error {
+	var list []error
+	for _, name := range slices.Sorted(maps.Keys(e)) {
+		list = append(list, e[name])
+	}
+	return list
+}
+
+// Tips returns the cursor after the newest messages of the channels. With a TipsError it is that of the channels that
+// answered. It asks for all at once, so that a stream without a leader delays it only once.
 func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
 	b, err := s.connected()
 	if err != nil {
 		return nil, err
 	}
-	cursor := Cursor{}
-	var first error
+	cursor, failed := Cursor{}, TipsError{}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(maxTipRequests)
 	for _, name := range channels {
 		c, err := s.channel(name)
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, group.Wait())
 		}
-		last, err := s.tip(ctx, b, c)
-		if err != nil {
-			first = cmp.Or(first, err)
-			continue
-		}
-		cursor[name] = last
+		group.Go(func() error {
+			last, err := s.tip(ctx, b, c)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[name] = err
+			} else {
+				cursor[name] = last
+			}
+			return nil
+		})
 	}
-	return cursor, first
+	if err := group.Wait(); err != nil || len(failed) == 0 {
+		return cursor, err
+	}
+	return cursor, failed
+}
+
+// Ailing returns the channels whose streams did not answer the last request.
+func (s *Space) Ailing() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ailing := map[string]bool{}
+	for name := range s.ailing {
+		ailing[name] = true
+	}
+	return ailing
 }
 
 // tip returns the sequence of the newest message of a channel.

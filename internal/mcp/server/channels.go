@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -319,11 +320,13 @@ const (
 // settle waits for the first attempt to reach the bus, so that a call right after the start does not fail.
 func (g *Channels) settle(ctx context.Context) { awaitClosed(ctx, g.space.Tried(), settleTimeout) }
 
-// begin sets the client's read position to the ends of the channels, if it has none. During an outage it does nothing:
-// the first wait sets it then.
+// begin sets the client's read position to the ends of the channels, if it has none. During an outage, of the server or of
+// a channel's stream, it does nothing: the first wait sets it then.
 func (g *Channels) begin(ctx context.Context, c *Call) {
 	r := positionOf(c.Client, g.space)
 	_, missing := r.cursor(g.names())
+	ailing := g.space.Ailing()
+	missing = slices.DeleteFunc(missing, func(name string) bool { return ailing[name] })
 	if len(missing) == 0 {
 		return
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -128,8 +129,10 @@ func (g *Channels) wait(ctx context.Context, r *position, channels []string, wai
 			return news{}, err
 		}
 		if len(received.Messages) == 0 {
-			maps.Copy(unread, received.Unread)
-			return news{unread: unread}, ctx.Err()
+			all := map[string]error{}
+			maps.Copy(all, unread)
+			maps.Copy(all, received.Unread)
+			return news{unread: all}, ctx.Err()
 		}
 		if n := r.deliver(channels, received); len(n.messages) > 0 {
 			return n, nil
@@ -145,18 +148,15 @@ func (g *Channels) cursor(ctx context.Context, r *position, channels []string) (
 		changed := g.space.Changed()
 		known, missing := r.cursor(channels)
 		if len(missing) == 0 {
-			return known, map[string]error{}, nil
+			return known, nil, nil
 		}
 		tips, err := g.space.Tips(ctx, missing)
 		r.begin(tips)
 		if err == nil {
 			continue
 		}
-		if known, missing = r.cursor(channels); len(known) > 0 {
-			unread := map[string]error{}
-			for _, name := range missing {
-				unread[name] = err
-			}
+		if known, _ = r.cursor(channels); len(known) > 0 {
+			unread, _ := errors.AsType[chat.TipsError](err)
 			return known, unread, nil
 		}
 		if failureOf(err).Category != string(chat.ConnectionError) {
