@@ -17,14 +17,16 @@ type Limit struct {
 	What string // in messages
 	Most int
 	Per  time.Duration
+	// Whose completes "are allowed" in messages, such as " to an agent"; may be empty.
+	Whose string
 }
 
 // The limits of an agent.
 var (
-	UpdateLimit    = Limit{"updates", "changes of your registry entry", 1, 10 * time.Second}
-	DiscoverLimit  = Limit{"discoveries", "queries of the registry", 10, time.Minute}
-	MessageLimit   = Limit{"messages", "direct messages", 100, time.Minute}
-	BroadcastLimit = Limit{"broadcasts", "work broadcasts", 10, time.Minute}
+	UpdateLimit    = Limit{Name: "updates", What: "changes of your registry entry", Most: 1, Per: 10 * time.Second}
+	DiscoverLimit  = Limit{Name: "discoveries", What: "queries of the registry", Most: 10, Per: time.Minute}
+	MessageLimit   = Limit{Name: "messages", What: "direct messages", Most: 100, Per: time.Minute}
+	BroadcastLimit = Limit{Name: "broadcasts", What: "work broadcasts", Most: 10, Per: time.Minute}
 )
 
 // refusalsPerWarning is how many refusals of an agent are one warning in the log.
@@ -41,10 +43,12 @@ func Owner(cfg Config) string { return Digest(cfg.Hostname, cfg.Username, cfg.Pr
 // of the project on this computer share a ceiling of ownerFactor times the limit, because a new process may get
 // another GUID.
 func (s *Store) Use(ctx context.Context, b *bus.Bus, guid string, l Limit) error {
+	l.Whose = " to an agent"
 	if err := s.UseKey(ctx, b, guid, guid, l); err != nil || s.cfg.GUID != "" { // then the server permits no other key
 		return err
 	}
 	l.Most *= ownerFactor
+	l.Whose = ""
 	l.What += " of this project's agents on this computer together"
 	return s.UseKey(ctx, b, Owner(s.cfg), guid, l)
 }
@@ -62,7 +66,7 @@ func (s *Store) UseKey(ctx context.Context, b *bus.Bus, key, guid string, l Limi
 		wait := uses[0].Add(l.Per).Sub(now)
 		refused = &Error{
 			Code:       RateLimitError,
-			Message:    fmt.Sprintf("Too many %s: at most %d in %v are allowed.", l.What, l.Most, l.Per),
+			Message:    fmt.Sprintf("Too many %s: at most %d in %v are allowed%s.", l.What, l.Most, l.Per, l.Whose),
 			Remedy:     fmt.Sprintf("Try again in %d seconds.", int(wait/time.Second)+1),
 			RetryAfter: wait,
 		}

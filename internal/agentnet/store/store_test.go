@@ -176,7 +176,7 @@ func TestAnotherProcessDoesNotAvoidALimit(t *testing.T) {
 		nettest.Discover(t, twin, registry.Filter{})
 	}
 	_, err := twin.Discover(t.Context(), registry.Filter{})
-	nettest.Wants(t, err, store.RateLimitError, "Too many queries of the registry: at most 10 in 1m0s")
+	nettest.Wants(t, err, store.RateLimitError, "Too many queries of the registry: at most 10 in 1m0s are allowed to an agent")
 
 	network := nettest.Open(t, cfg)
 	for i := range 11 {

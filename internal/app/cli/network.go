@@ -23,7 +23,7 @@ const tlsCheckTimeout = 3 * time.Second
 
 // joinNetwork sets the options that connect a project's MCP server to the agents' network.
 func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcpserver.ProjectOptions) error {
-	log := opts.Logger.With("component", "mesh")
+	log := opts.Logger.With("component", "agentnet")
 	warnInsecure(cfg, log)
 	finder := a.finder(busfinder.ForNetwork(cfg), log)
 	opts.DialNetwork, opts.StateDir = finder.Dial, mcpconfig.AgentsDir()

@@ -151,7 +151,7 @@ func (g *Network) deregisterIdle(ctx context.Context) {
 
 // autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself.
 func (g *Network) autoRegister(ctx context.Context, s *Server) {
-	log := s.Logger("mesh")
+	log := s.Logger("agentnet")
 	retry := wait.Backoff{First: time.Second, Most: time.Minute}
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		g.awaitUsable(ctx)
