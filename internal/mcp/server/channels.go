@@ -106,7 +106,8 @@ type sendMessageOut struct {
 	Channel   string `json:"channel"`
 	Handle    string `json:"handle" jsonschema:"The handle under which the message was sent"`
 	Timestamp string `json:"timestamp" jsonschema:"When the message was sent (ISO 8601, UTC)"`
-	Queued    bool   `json:"queued" jsonschema:"True if the message waits for the connection; others cannot read it yet"`
+	Queued    bool   `json:"queued" jsonschema:"True if the message waits for the connection; others cannot read it yet. It is stored by itself: do not send it again"`
+	Problem   string `json:"problem,omitempty" jsonschema:"Why a queued message waits, and what ends it"`
 }
 
 func (g *Channels) sendMessage() Tool[sendMessageIn, sendMessageOut] {
@@ -126,8 +127,9 @@ func (g *Channels) sendMessage() Tool[sendMessageIn, sendMessageOut] {
 			if err != nil {
 				return "", sendMessageOut{}, err
 			}
-			out := sendMessageOut{in.Channel, handle, timestamp(receipt.Timestamp), receipt.Queued}
+			out := sendMessageOut{Channel: in.Channel, Handle: handle, Timestamp: timestamp(receipt.Timestamp), Queued: receipt.Queued}
 			if receipt.Queued {
+				out.Problem = receipt.Problem.Message
 				return fmt.Sprintf("Message to #%s by %s is queued. %s It will be stored, in order, as soon as that is over; if this "+
 					"session ends before, by the project's next one. Do not send it again.", in.Channel, handle, receipt.Problem.Message), out, nil
 			}

@@ -33,7 +33,12 @@ type waitForMessagesOut struct {
 	Messages []message `json:"messages" jsonschema:"The new messages, oldest first in each channel; empty if the time ran out"`
 	TimedOut bool      `json:"timedOut" jsonschema:"Whether the time ran out before anything came"`
 	More     bool      `json:"more" jsonschema:"Whether there are further messages: call again at once"`
-	Unread   []string  `json:"unread,omitempty" jsonschema:"Channels that could not be read; the text says why"`
+	Unread   []unread  `json:"unread,omitempty" jsonschema:"The channels that could not be read"`
+}
+
+type unread struct {
+	Channel string `json:"channel"`
+	Problem string `json:"problem" jsonschema:"Why it could not be read"`
 }
 
 func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut] {
@@ -192,8 +197,10 @@ func (r *position) deliver(channels []string, received chat.News) news {
 }
 
 func (n news) out() waitForMessagesOut {
-	out := waitForMessagesOut{Messages: []message{}, TimedOut: len(n.messages) == 0, More: n.more,
-		Unread: slices.Sorted(maps.Keys(n.unread))}
+	out := waitForMessagesOut{Messages: []message{}, TimedOut: len(n.messages) == 0, More: n.more}
+	for _, name := range slices.Sorted(maps.Keys(n.unread)) {
+		out.Unread = append(out.Unread, unread{name, failureOf(n.unread[name]).Message})
+	}
 	for _, m := range n.messages {
 		out.Messages = append(out.Messages, messageOf(m.channel, m.Message))
 	}
@@ -205,8 +212,8 @@ func (n news) text(channels []string, wait time.Duration) string {
 	if len(n.messages) == 0 {
 		read := slices.DeleteFunc(slices.Clone(channels), func(name string) bool { return n.unread[name] != nil })
 		fmt.Fprintf(&b, "No new messages in #%s for %d seconds.", strings.Join(read, ", #"), int(wait.Seconds()))
-		for _, name := range slices.Sorted(maps.Keys(n.unread)) {
-			fmt.Fprintf(&b, " #%s cannot be read: %s", name, failureOf(n.unread[name]).Message)
+		for _, u := range n.out().Unread {
+			fmt.Fprintf(&b, " #%s cannot be read: %s", u.Channel, u.Problem)
 		}
 		b.WriteString(" Call wait_for_messages again to go on waiting.")
 		return b.String()

@@ -9,6 +9,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/parleyhub/parley/internal/bus"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -92,6 +94,34 @@ func TestManyNewMessagesAreReturnedInParts(t *testing.T) {
 	}
 }
 
+// REQ-ERROR-002: clients show models either the text or the structured content, so that both name the channels that could
+// not be read, each with its own reason.
+func TestAWaitNamesTheChannelsThatItCouldNotRead(t *testing.T) {
+	n := startServer(t)
+	b, err := n.dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close(t.Context()) }()
+	for _, channel := range []string{"ROADMAP", "ERRORS"} {
+		if _, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "unread_" + channel, Subjects: []string{"unread." + strings.ToLower(channel)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := join(t, openProject(t, configOf("unread"), n.dial)).named("a").must("wait_for_messages", map[string]any{"timeout_seconds": 1})
+	found := 0
+	for _, u := range c.content["unread"].([]any) {
+		channel, problem := u.(map[string]any)["channel"].(string), u.(map[string]any)["problem"].(string)
+		found++
+		if want := "unread_" + strings.ToUpper(channel); !strings.Contains(problem, want) || !strings.Contains(c.text, "#"+channel+" cannot be read: "+problem) {
+			t.Errorf("%s: %s\n%s", channel, problem, c.text)
+		}
+	}
+	if found != 2 || !strings.HasPrefix(c.text, "No new messages in #parallel-work for") {
+		t.Errorf("%d channels: %s", found, c.text)
+	}
+}
+
 func TestAWaitSendsProgress(t *testing.T) {
 	mcpserver.ReportEvery(t, 10*time.Millisecond)
 	p := openProject(t, configOf("progress"), startServer(t).dial)
@@ -138,7 +168,8 @@ func TestTheServerWorksBeforeTheBusIsAvailable(t *testing.T) {
 		t.Error(got)
 	}
 	c := a.must("send_message", map[string]any{"channel": "planning", "message": "queued one"})
-	if !strings.Contains(c.text, "is queued") || c.content["queued"] != true {
+	if problem, _ := c.content["problem"].(string); !strings.Contains(c.text, "is queued") || c.content["queued"] != true ||
+		!strings.Contains(problem, "nats://localhost:4222") || !strings.Contains(problem, "nats-server -js") {
 		t.Error(c.text)
 	}
 	for _, tool := range []string{"read_messages", "wait_for_messages"} {
