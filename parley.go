@@ -40,7 +40,7 @@ import (
 type Options struct {
 	Registry registry.Options
 	Router   router.Options // the node sets Forwarder
-	// Channels needs Dialers to reach other processes. The node sets Resolve, Authorize, Introduce, Introduced,
+	// Channels needs Dialers to reach other processes. The node sets Resolve, Authorize, Introduce, Introduced, Names,
 	// Policy, Local, Routed, Ended and Telemetry.
 	Channels channel.Options
 	// Trust decides whether a peer may introduce an agent with this card, for a channel to the local agent r.To;
@@ -49,7 +49,8 @@ type Options struct {
 	// the transport, and the tier and sandbox in the card.
 	Trust func(r channel.Request, card agent.Card) error
 	// Speaks decides whether a peer of the transport may speak for a remote agent. It is called at both ends of
-	// every channel, also for discovered agents. Nil accepts every peer.
+	// every channel, also for discovered agents. Nil accepts every peer, but one that has proved a key opens channels
+	// for an agent NAME@KEY only if that is its key, or one at which the agent was discovered.
 	Speaks func(peer, agentID string) error
 }
 
@@ -93,14 +94,20 @@ func New(o Options) (*Node, error) {
 			o.Router.Telemetry.Emit(telemetry.Panicked("OnError of the registry", crash))
 		}
 	}
-	n := &Node{trust: o.Trust, speaks: o.Speaks, registry: registry.New(o.Registry), joined: make(map[string]bool)}
+	n := &Node{trust: o.Trust, speaks: o.Speaks, joined: make(map[string]bool)}
+	if announced := o.Registry.Announced; announced != nil {
+		o.Registry.Announced = func(card agent.Card) agent.Card { return n.reachable(announced(card)) }
+	} else {
+		o.Registry.Announced = n.reachable
+	}
+	n.registry = registry.New(o.Registry)
 	if n.trust == nil {
 		n.trust = func(channel.Request, agent.Card) error { return nil }
 	}
 	c := o.Channels
 	c.Resolve, c.Introduce, c.Ended = n.resolve, n.introduce, n.ended
 	c.Authorize, c.Introduced = n.reporting(n.mayOpen), n.reporting(n.addPeerCard)
-	c.Policy, c.Local, c.Routed, c.Telemetry = rules{n}, n.isHere, true, o.Router.Telemetry
+	c.Names, c.Policy, c.Local, c.Routed, c.Telemetry = names{n.registry}, rules{n}, n.isHere, true, o.Router.Telemetry
 	n.channels = channel.NewManager(c, n.connect)
 	o.Router.Forwarder = n.channels
 	var err error
@@ -235,7 +242,7 @@ func (n *Node) Participant(by *negotiation.Negotiator, work swarm.Worker, o swar
 // gets the events. Attach the agent's channels to it, and close it before the node.
 func (a *Agent) Document(o replica.Options) (*replica.Replica, error) {
 	granted := o.Access
-	o.Agent = a.ID()
+	o.Agent = a.n.registry.AnnouncedID(a.ID(), "") // under which replicas elsewhere know it
 	o.Access = func(who string) replica.Access {
 		rights := a.permitted(who)
 		if granted != nil {
@@ -252,6 +259,7 @@ func (a *Agent) Document(o replica.Options) (*replica.Replica, error) {
 // permitted returns the rights in a document that the rules leave to an agent: to read, if this one may address it; to
 // change, if it may address this one. The changes of an agent without a card come from one that may forward them.
 func (a *Agent) permitted(who string) replica.Access {
+	who = names{a.n.registry}.Inside(who)
 	if who == a.ID() {
 		return replica.Read | replica.Write | replica.Relay | replica.Keep
 	}
@@ -268,8 +276,8 @@ func (a *Agent) permitted(who string) replica.Access {
 	return rights
 }
 
-// Listen accepts channels from l until the node closes, and then closes l. Local agents
-// without an endpoint in their card are introduced with l's.
+// Listen accepts channels from l until the node closes, and then closes l. Local agents without an endpoint in their
+// card are introduced and announced with l's.
 func (n *Node) Listen(l transport.Listener) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -277,6 +285,7 @@ func (n *Node) Listen(l transport.Listener) error {
 		return errors.Join(errClosed, l.Close())
 	}
 	n.listeners = append(n.listeners, l)
+	n.registry.Reannounce()
 	n.serving.Go(func() {
 		if err := n.channels.Serve(n.ctx, l); err != nil {
 			n.Telemetry().Emit(telemetry.Event{Type: telemetry.ErrorEvent, Code: "LISTENER_FAILED", Detail: err.Error()})
@@ -293,6 +302,7 @@ var errClosed = errors.New("the node is closed")
 // two agents of this node stays within the process; the endpoint is empty or one of the node's. The rules of tiers and
 // sandboxes decide at both ends whether local may open the channel, and then about each envelope.
 func (n *Node) Connect(ctx context.Context, local, remote string, at agent.Endpoint) (*channel.Channel, error) {
+	remote = names{n.registry}.Inside(remote)
 	c, err := n.channels.OpenAt(ctx, local, remote, at)
 	if err != nil {
 		return nil, err
@@ -331,6 +341,26 @@ func (n *Node) isHere(id string, at agent.Endpoint) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return at.Address == "" || slices.ContainsFunc(n.listeners, func(l transport.Listener) bool { return l.Endpoint() == at })
+}
+
+// names are the ids of the node's agents for other programs: those that discovery announces. An agent that is addressed
+// as NAME@KEY is one of another program, which may have an agent NAME of its own, so it gets the announced id.
+type names struct{ registry *registry.Registry }
+
+// Outside implements [channel.Names].
+func (n names) Outside(local, remote string) string {
+	if _, key := agent.SplitID(remote); key == "" {
+		return local
+	}
+	return n.registry.AnnouncedID(local, n.registry.Source(remote))
+}
+
+// Inside implements [channel.Names].
+func (n names) Inside(id string) string {
+	if local, ok := n.registry.LocalID(id); ok {
+		return local
+	}
+	return id
 }
 
 // rules are the router's rules for channels.
@@ -410,6 +440,9 @@ func (n *Node) mayOpen(r channel.Request) error {
 		}
 		return nil
 	}
+	if n.speaks == nil && !n.provesKey(r.Peer, r.From) {
+		return fmt.Errorf("%q belongs to another key than this peer's", r.From)
+	}
 	if _, err := n.maySpeakFor(r); err != nil {
 		return err
 	}
@@ -441,25 +474,53 @@ func (n *Node) maySpeakFor(r channel.Request) (discovered bool, err error) {
 	return !strings.HasPrefix(source, peerPrefix), nil
 }
 
-// introduce returns a local agent's card for a peer.
+// provesKey reports whether a peer that has proved a key, as on NATS and Hyperswarm, has that of an agent NAME@KEY or one
+// of the keys at which the agent's hub says that it listens. It reports true for other peers and agents.
+func (n *Node) provesKey(peer, agentID string) bool {
+	_, key := agent.SplitID(agentID)
+	if _, proved := agent.SplitID("peer@" + peer); key == "" || proved == "" || proved == key {
+		return true
+	}
+	card, err := n.registry.Get(agentID)
+	return err == nil && !strings.HasPrefix(n.registry.Source(agentID), peerPrefix) &&
+		slices.ContainsFunc(card.Endpoints, func(at agent.Endpoint) bool { return strings.HasSuffix(at.Address, peer) })
+}
+
+// introduce returns a local agent's card for a peer that knows it by an id.
 func (n *Node) introduce(id string) json.RawMessage {
-	card, err := n.registry.Get(id)
-	if err != nil || card.Origin != agent.Local {
+	local, ok := n.registry.LocalID(id)
+	card, err := n.registry.Get(local)
+	if err != nil || !ok {
 		return nil
 	}
-	introduced := card
-	if len(card.Endpoints) == 0 {
-		n.mu.Lock()
-		for _, l := range n.listeners {
-			introduced.Endpoints = append(introduced.Endpoints, l.Endpoint())
-		}
-		n.mu.Unlock()
-	}
-	if data, err := agent.Encode(introduced); err == nil {
-		return data
-	}
-	data, _ := agent.Encode(card) // too large with the endpoints: as registered, which is valid
+	card.ID = id
+	data, _ := agent.Encode(n.reachable(card)) // of a valid card
 	return data
+}
+
+// reachable returns a local agent's card for other programs: with the endpoints of the node's listeners, if it has none
+// of its own and is not too large with them. If there are listeners that can be reached from anywhere, only these count.
+func (n *Node) reachable(card agent.Card) agent.Card {
+	if len(card.Endpoints) > 0 {
+		return card
+	}
+	n.mu.Lock()
+	var all, anywhere []agent.Endpoint
+	for _, l := range n.listeners {
+		all = append(all, l.Endpoint())
+		if t := l.Endpoint().Transport; t == agent.TransportNATS || t == agent.TransportHyperswarm {
+			anywhere = append(anywhere, l.Endpoint())
+		}
+	}
+	n.mu.Unlock()
+	listed := card
+	if listed.Endpoints = all; len(anywhere) > 0 {
+		listed.Endpoints = anywhere
+	}
+	if _, err := agent.Encode(listed); err != nil {
+		return card
+	}
+	return listed
 }
 
 // addPeerCard stores a peer's card in the registry until its channels close.

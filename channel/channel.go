@@ -89,6 +89,7 @@ type Channel struct {
 	id     string
 	local  string
 	remote string
+	alias  string // the local agent's id at the other end
 	secret string
 	opener bool
 	own    bool            // the other end is in this process

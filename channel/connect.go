@@ -221,7 +221,7 @@ func (c *Channel) openHandshake(ctx context.Context, conn transport.Conn) error 
 
 // hello returns this end's part of the handshake.
 func (c *Channel) hello() *transport.Hello {
-	card := c.m.opts.Introduce(c.local)
+	card := c.m.opts.Introduce(c.alias)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	instance := ""
@@ -230,7 +230,7 @@ func (c *Channel) hello() *transport.Hello {
 	}
 	return &transport.Hello{
 		Instance: instance,
-		Version:  transport.Version, Channel: c.id, Secret: c.secret, From: c.local, To: c.remote,
+		Version:  transport.Version, Channel: c.id, Secret: c.secret, From: c.alias, To: c.remote,
 		Resume:   c.status != Connecting || c.out.sent > 0 || c.in.received > 0,
 		Received: c.in.received, Base: c.out.acked, Window: c.m.opts.Window, WindowBytes: c.m.opts.WindowBytes, Card: card,
 	}
@@ -241,7 +241,7 @@ func (c *Channel) checkPeer(h *transport.Hello) error {
 	switch {
 	case h.Version != transport.Version:
 		return c.errorf(CodeInvalid, nil, "the peer speaks version %d of the protocol, not %d", h.Version, transport.Version)
-	case h.Channel != c.id || h.From != c.remote || h.To != c.local:
+	case h.Channel != c.id || h.From != c.remote || h.To != c.alias:
 		return c.errorf(CodeInvalid, nil, "the peer names another channel")
 	case h.Received > c.out.sent:
 		return c.errorf(CodeInvalid, nil, "the peer has received envelope %d, which was never sent", h.Received)
@@ -390,7 +390,11 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	if err := checkHello(h); err != nil {
 		return nil, err
 	}
-	req := Request{Peer: conn.Peer(), From: h.From, To: h.To, Card: h.Card, Resume: h.Resume, Own: own}
+	local := h.To
+	if !own {
+		local = m.opts.Names.Inside(h.To)
+	}
+	req := Request{Peer: conn.Peer(), From: h.From, To: local, Card: h.Card, Resume: h.Resume, Own: own}
 	refused := func(err error) error { // the peer gets its text
 		code := CodeRefused
 		if h.Resume && CodeOf(err) == CodeAbsent {
@@ -405,13 +409,13 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 		if err := m.introduced(ctx, req); err != nil {
 			return refused(err)
 		}
-		if err := m.opts.Policy.PermitChannel(h.From, h.To); err != nil { // now that the peer's present card is known
+		if err := m.opts.Policy.PermitChannel(h.From, local); err != nil { // now that the peer's present card is known
 			return refused(err)
 		}
 		return nil
 	}
 	c := m.end(h.Channel, false)
-	if other := m.end(h.Channel, true); c == nil && other != nil && !other.matches(h.Secret, h.To, h.From) {
+	if other := m.end(h.Channel, true); c == nil && other != nil && !other.matches(h.Secret, local, h.From) {
 		c = other // which refuses it
 	}
 	if c != nil { // reattach checks the secret
@@ -430,7 +434,7 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	if err := m.displace(h, conn.Peer()); err != nil {
 		return nil, err
 	}
-	c, err := m.newAcceptor(conn, h, via, own)
+	c, err := m.newAcceptor(conn, h, local, via, own)
 	if err != nil {
 		return nil, err
 	}
@@ -520,9 +524,9 @@ func (c *Channel) reattach(conn transport.Conn, h *transport.Hello) error {
 // newAcceptor makes the acceptor's end of a channel. If the opener resumes a channel
 // that this process does not know, this process has restarted: it continues from its
 // checkpoint or, without one, from the opener's acknowledgements.
-func (m *Manager) newAcceptor(conn transport.Conn, h *transport.Hello, via agent.Transport, own bool) (*Channel, error) {
-	c := m.newChannel(h.Channel, h.To, h.From, h.Secret)
-	c.transport, c.own = via, own
+func (m *Manager) newAcceptor(conn transport.Conn, h *transport.Hello, local string, via agent.Transport, own bool) (*Channel, error) {
+	c := m.newChannel(h.Channel, local, h.From, h.Secret)
+	c.alias, c.transport, c.own = h.To, via, own
 	c.peer, c.instance = conn.Peer(), h.Instance
 	c.joining, c.fresh = conn, true
 	if h.Resume {

@@ -110,6 +110,8 @@ func (m *Manager) open(local, remote string, at []agent.Endpoint) (*Channel, err
 	c.opener, c.own, c.endpoints, c.transport = true, own, at, at[0].Transport
 	if own {
 		c.transport = agent.TransportLocal
+	} else {
+		c.alias = m.opts.Names.Outside(local, remote)
 	}
 	return m.launch(c)
 }
@@ -132,7 +134,7 @@ func (m *Manager) announce(c *Channel) {
 }
 
 func (m *Manager) newChannel(id, local, remote, secret string) *Channel {
-	c := &Channel{m: m, id: id, local: local, remote: remote, secret: secret, status: Connecting}
+	c := &Channel{m: m, id: id, local: local, remote: remote, alias: local, secret: secret, status: Connecting}
 	c.ctx, c.cancel = context.WithCancel(m.ctx)
 	c.out.window, c.out.windowBytes = m.opts.Window, m.opts.WindowBytes
 	return c
@@ -369,10 +371,12 @@ func (m *Manager) introduced(ctx context.Context, r Request) error {
 // State is what the opener's end of a channel needs to continue after a restart of
 // its process. It holds the channel's secret.
 type State struct {
-	ID       string         `json:"id"`       // the channel's
-	Secret   string         `json:"secret"`   // proves who opened the channel
-	Local    string         `json:"local"`    // the agent at this end
-	Remote   string         `json:"remote"`   // the agent at the other end
+	ID     string `json:"id"`     // the channel's
+	Secret string `json:"secret"` // proves who opened the channel
+	Local  string `json:"local"`  // the agent at this end
+	Remote string `json:"remote"` // the agent at the other end
+	// Alias is the local agent's id at the other end; empty if it is the same.
+	Alias    string         `json:"alias,omitempty"`
 	Endpoint agent.Endpoint `json:"endpoint"` // of the other end
 	Acked    uint64         `json:"acked"`    // envelopes that the peer has handled
 	Handled  uint64         `json:"handled"`  // envelopes that were handled here
@@ -390,6 +394,9 @@ func (c *Channel) State() State {
 
 func (c *Channel) state() State {
 	s := State{ID: c.id, Secret: c.secret, Local: c.local, Remote: c.remote, Acked: c.out.acked, Handled: c.in.handled}
+	if c.alias != c.local {
+		s.Alias = c.alias
+	}
 	if len(c.endpoints) > 0 {
 		s.Endpoint = c.endpoints[0]
 	}
@@ -402,7 +409,7 @@ func (c *Channel) state() State {
 // Resume continues a channel that an earlier process opened, unless the other end has
 // closed it meanwhile (after its Options.ReconnectTimeout).
 func (m *Manager) Resume(s State) (*Channel, error) {
-	for _, id := range []string{s.ID, s.Secret, s.Local, s.Remote} {
+	for _, id := range []string{s.ID, s.Secret, s.Local, s.Remote, cmp.Or(s.Alias, s.Local)} {
 		if err := agent.CheckID(id); err != nil {
 			return nil, &Error{Code: CodeInvalid, Message: "the state does not describe a channel", Err: err}
 		}
@@ -412,6 +419,7 @@ func (m *Manager) Resume(s State) (*Channel, error) {
 	}
 	c := m.newChannel(s.ID, s.Local, s.Remote, s.Secret)
 	c.opener, c.own, c.endpoints, c.transport = true, m.opts.Local(s.Remote, s.Endpoint), []agent.Endpoint{s.Endpoint}, s.Endpoint.Transport
+	c.alias = cmp.Or(s.Alias, s.Local)
 	c.in.handled, c.in.received = s.Handled, s.Handled
 	c.out.acked, c.out.sent = s.Acked, s.Acked
 	for _, e := range s.Unacked {
@@ -455,6 +463,9 @@ func (m *Manager) guard() {
 		_ = m.call("Options.Local", func() error { yes = local(id, at); return nil }) // then it is a remote agent
 		return yes
 	}
+	if o.Names != (sameNames{}) {
+		o.Names = guardedNames{m, o.Names}
+	}
 	if policy != (open{}) {
 		o.Policy = guarded{m, policy}
 	}
@@ -489,6 +500,24 @@ func (g guarded) PermitChannel(from, to string) error {
 
 func (g guarded) PermitEnvelope(to string, e *envelope.Envelope) error {
 	return g.m.call("Options.Policy", func() error { return g.Policy.PermitEnvelope(to, e) })
+}
+
+// guardedNames are names whose panics leave an id as it is.
+type guardedNames struct {
+	m *Manager
+	Names
+}
+
+func (g guardedNames) Outside(local, remote string) string {
+	id := local
+	_ = g.m.call("Options.Names", func() error { id = g.Names.Outside(local, remote); return nil })
+	return id
+}
+
+func (g guardedNames) Inside(id string) string {
+	local := id
+	_ = g.m.call("Options.Names", func() error { local = g.Names.Inside(id); return nil })
+	return local
 }
 
 // guardedStore is a store of checkpoints whose panics are errors.

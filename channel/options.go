@@ -22,8 +22,11 @@ type Options struct {
 	// Authorize accepts or refuses a channel that a peer opens or resumes; the peer gets
 	// the text of its error. Nil accepts every channel that the transport accepts.
 	Authorize func(context.Context, Request) error
-	// Introduce returns the card to send when a local agent opens or accepts a channel; nil, or no card, sends none.
+	// Introduce returns the card to send when a local agent, under the id that the peer gets (see Names), opens or
+	// accepts a channel; nil, or no card, sends none.
 	Introduce func(agentID string) json.RawMessage
+	// Names translates the ids of local agents for other processes; nil: they are the same everywhere.
+	Names Names
 	// Introduced is called after Authorize with the card that a peer sent; an error refuses the channel.
 	Introduced func(context.Context, Request) error
 	// Policy decides which agents may have channels and what may go over them; nil permits everything.
@@ -83,6 +86,21 @@ type Policy interface {
 	PermitEnvelope(to string, e *envelope.Envelope) error
 }
 
+// Names translates between the ids of local agents and those by which other processes know them. Peers use the latter,
+// in handshakes and envelopes; everything at this end, the envelopes that handlers get included, has the local ones.
+type Names interface {
+	// Outside returns the id of a local agent for a remote one.
+	Outside(local, remote string) string
+	// Inside returns the id of the local agent that a peer means with an id; it returns other ids as they are.
+	Inside(id string) string
+}
+
+// sameNames are the names of a process whose agents have the same ids everywhere.
+type sameNames struct{}
+
+func (sameNames) Outside(local, _ string) string { return local }
+func (sameNames) Inside(id string) string        { return id }
+
 // open is the policy that permits everything.
 type open struct{}
 
@@ -128,6 +146,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Policy == nil {
 		o.Policy = open{}
+	}
+	if o.Names == nil {
+		o.Names = sameNames{}
 	}
 	if o.Local == nil {
 		o.Local = func(string, agent.Endpoint) bool { return false }

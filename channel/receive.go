@@ -182,6 +182,10 @@ func (c *Channel) examine(f *transport.Frame) incoming {
 		return incoming{bad: c.errorEvent(err)}
 	case f.Envelope != nil && f.Envelope.Sender != c.remote:
 		return incoming{bad: c.forgery(f.Envelope)}
+	case f.Envelope != nil && f.Envelope.Recipient == c.alias && c.alias != c.local:
+		named := *f.Envelope
+		named.Recipient = c.local
+		return incoming{e: &named}
 	}
 	return incoming{e: f.Envelope}
 }

@@ -196,6 +196,7 @@ func (c *Channel) flush() {
 		refused := c.refused(b.frames)
 		var err error
 		if len(refused) == 0 {
+			c.rename(b.frames)
 			err = c.sendOn(conn, b.frames)
 		}
 		c.mu.Lock()
@@ -250,6 +251,20 @@ func (c *Channel) drop(refused map[uint64]error) {
 		if o := &c.out.queue[seq-c.out.acked-1]; o.e != nil {
 			c.fail(o.e, c.forbidden(o.e, why))
 			o.e = nil // its number stays in use
+		}
+	}
+}
+
+// rename gives the envelopes of a batch the sender that the peer knows.
+func (c *Channel) rename(frames []transport.Frame) {
+	if c.alias == c.local {
+		return
+	}
+	for i := range frames {
+		if e := frames[i].Envelope; e != nil {
+			named := *e
+			named.Sender = c.alias
+			frames[i].Envelope = &named
 		}
 	}
 }

@@ -3,6 +3,7 @@ package negotiation
 import (
 	"context"
 
+	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/telemetry"
@@ -97,14 +98,22 @@ func (n *Negotiator) applyAnswer(e *envelope.Envelope, a Answer) (Proposal, *Err
 	switch {
 	case x == nil || n.closed:
 		return Proposal{}, notFound(a.ProposalID)
-	case x.incoming || e.Sender != x.p.Recipient || a.AgentID != e.Sender || e.CorrelationID != x.p.CorrelationID:
+	case x.incoming || e.Sender != x.p.Recipient || !isOf(a.AgentID, e.Sender) || e.CorrelationID != x.p.CorrelationID:
 		return x.p, errorf(CodeForged, a.ProposalID, "%q answers proposal %q, which it did not get in this thread", e.Sender, a.ProposalID)
 	case x.p.Status == TimedOut:
 		return x.p, errorf(CodeTimeout, a.ProposalID, "the answer of %q to proposal %q is late", e.Sender, a.ProposalID)
 	case x.p.Status != Pending:
 		return x.p, errorf(CodeSettled, a.ProposalID, "%q has answered proposal %q before", e.Sender, a.ProposalID)
 	}
+	a.AgentID = e.Sender
 	return n.settle(x, x.p.settle(e.Type, a)), nil
+}
+
+// isOf reports whether an agent that names itself is the sender: an agent of another program, known here as NAME@KEY,
+// is NAME there.
+func isOf(agentID, sender string) bool {
+	name, _ := agent.SplitID(sender)
+	return agentID == sender || agentID == name
 }
 
 func (n *Negotiator) refuse(ctx context.Context, e *envelope.Envelope, why *Error) {

@@ -3,6 +3,8 @@ package registry
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +46,12 @@ type Announcer interface {
 	Withdraw(ctx context.Context, id string) error
 }
 
+// Namer is an Announcer that may announce an agent under another id, NAME@KEY, than the agent has in the registry.
+type Namer interface {
+	// AnnouncedID returns the id under which it announces the local agent with an id. It must not block.
+	AnnouncedID(id string) string
+}
+
 // Checker is a Source that can tell whether it is set up.
 type Checker interface {
 	// Check returns an error with [CodeNotConfigured] if the source can neither find nor announce an agent. It does
@@ -74,6 +82,7 @@ type discovery struct {
 
 type running struct {
 	source Source
+	local  *Watcher // of an Announcer
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
@@ -107,6 +116,7 @@ func (r *Registry) EnableDiscovery(name string, s Source) error {
 	run.wg.Go(func() { r.discover(ctx, name, s) })
 	if a, ok := s.(Announcer); ok {
 		w := r.Watch() // before the goroutine, so that it misses no change
+		run.local = w
 		run.wg.Go(func() { r.announce(ctx, name, a, w) })
 	}
 	return nil
@@ -143,6 +153,18 @@ func (d *discovery) close(r *Registry) {
 	}
 }
 
+// Reannounce has the sources announce all local cards again, for instance because Options.Announced has other results.
+func (r *Registry) Reannounce() {
+	d := &r.discovery
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, run := range d.sources {
+		if run.local != nil {
+			run.local.push(Change{Kind: Resync})
+		}
+	}
+}
+
 // discover keeps a source running.
 func (r *Registry) discover(ctx context.Context, name string, s Source) {
 	const longest = time.Minute
@@ -170,7 +192,7 @@ func (r *Registry) announce(ctx context.Context, name string, a Announcer, w *Wa
 	defer w.Close()
 	announced := make(map[string]bool)
 	publish := func(card agent.Card) {
-		if err := fault.CatchError(func() error { return a.Announce(ctx, card) }); err != nil {
+		if err := fault.CatchError(func() error { return a.Announce(ctx, r.present(card)) }); err != nil {
 			r.report(ctx, name, err)
 			return // the next round retries
 		}
@@ -294,6 +316,49 @@ func (r *Registry) finders() map[string]Finder {
 		}
 	}
 	return finders
+}
+
+// AnnouncedID returns the id by which other registries know a local agent: the one under which the source with a name
+// announces it or, if that source announces nothing, the first one that does, by name; without one the id itself.
+func (r *Registry) AnnouncedID(id, source string) string {
+	for _, n := range r.namers(source) {
+		if announced := n.AnnouncedID(id); announced != id {
+			return announced
+		}
+	}
+	return id
+}
+
+// LocalID returns the id of the local agent that is meant with an id: its own, or one of [Registry.AnnouncedID]. It
+// reports false if there is no such agent.
+func (r *Registry) LocalID(id string) (local string, ok bool) {
+	if known, ok := r.Identity(id); ok {
+		return id, known.Origin == agent.Local
+	}
+	name, key := agent.SplitID(id)
+	if known, ok := r.Identity(name); key == "" || !ok || known.Origin != agent.Local {
+		return id, false
+	}
+	if slices.ContainsFunc(r.namers(""), func(n Namer) bool { return n.AnnouncedID(name) == id }) {
+		return name, true
+	}
+	return id, false
+}
+
+// namers returns the enabled sources that give ids, the named one first and then by name.
+func (r *Registry) namers(first string) (all []Namer) {
+	d := &r.discovery
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range slices.Insert(slices.Sorted(maps.Keys(d.sources)), 0, first) {
+		if d.sources[name] == nil {
+			continue
+		}
+		if n, ok := d.sources[name].source.(Namer); ok {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 // CanFind reports whether an enabled source answers queries, so that Resolve may block.

@@ -34,6 +34,9 @@ type Options struct {
 	// cards with another tier are refused. With [agent.PlanetaryTier] the planetary agents have those of the
 	// specification; a function of the operator's may make exceptions. Nil leaves every tier to the card.
 	Tiers func(id string) agent.Tier
+	// Announced returns the card that the sources announce for a local one, for instance with the endpoints of the
+	// program; nil: the card as it is. It must not block.
+	Announced func(agent.Card) agent.Card
 	// OnError is called when a discovery source fails or panics, before the registry retries. It must not block.
 	OnError func(source string, err error)
 }
@@ -45,6 +48,7 @@ type Registry struct {
 	max     int
 	tiers   func(id string) agent.Tier
 	onError func(string, error)
+	present func(agent.Card) agent.Card // for the sources
 
 	mu       sync.RWMutex
 	byID     map[string]*entry
@@ -109,8 +113,11 @@ func (x *index) identities() []agent.Identity {
 // New returns an empty registry.
 func New(o Options) *Registry {
 	r := &Registry{
-		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: defaults.Or(o.MaxCards, DefaultMaxCards), tiers: o.Tiers, onError: o.OnError,
+		ttl: cmp.Or(o.RemoteTTL, DefaultRemoteTTL), max: defaults.Or(o.MaxCards, DefaultMaxCards), tiers: o.Tiers, onError: o.OnError, present: o.Announced,
 		byID: make(map[string]*entry), byCap: make(map[string]*index), watchers: make(map[*Watcher]struct{}),
+	}
+	if r.present == nil {
+		r.present = func(card agent.Card) agent.Card { return card }
 	}
 	if r.onError == nil {
 		r.onError = func(string, error) {}

@@ -368,6 +368,12 @@ func (d *delivery) route() *Error {
 // toAgent delivers to the agent that the envelope names.
 func (d *delivery) toAgent() *Error {
 	to, known := d.r.reg.Identity(d.e.Recipient)
+	if local, mine := d.r.reg.LocalID(d.e.Recipient); !known && mine { // by the id that others have for it
+		named := *d.e
+		named.Recipient = local
+		d.e, d.policy.e = &named, &named
+		to, known = d.r.reg.Identity(local)
+	}
 	// An agent outside of the sender's sandbox is looked up like an unknown one, so that the time tells no difference.
 	if !known || !d.policy.sandbox.admits(d.policy.from, to) {
 		err := d.resolve(registry.Query{ID: d.e.Recipient})

@@ -225,6 +225,9 @@ func (s *Source) LastSeen(key identity.PublicKey) time.Time {
 	return last
 }
 
+// AnnouncedID implements [registry.Namer].
+func (s *Source) AnnouncedID(id string) string { return s.Ledger.AnnouncedID(id) }
+
 // Announce implements [registry.Announcer]. It does not wait for other hubs.
 func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	s.init()

@@ -26,10 +26,11 @@ import (
 
 // Bounds of what other hubs can make a source do; see also package signedcard.
 const (
-	maxPending  = 1024                   // unread statements; more are lost
-	maxBytes    = 16 << 20               // of them
-	answerPause = 200 * time.Millisecond // between two answers to requests
-	findTimeout = time.Second
+	maxPending   = 1024                   // unread statements; more are lost
+	maxBytes     = 16 << 20               // of them
+	answerPause  = 200 * time.Millisecond // between two answers to requests
+	findTimeout  = time.Second
+	flushTimeout = 2 * time.Second // for a withdrawal
 )
 
 // Source is a [registry.Source], [registry.Announcer] and [registry.Finder]. Set the fields before the first use; it
@@ -150,6 +151,9 @@ func (s *Source) LastSeen(key identity.PublicKey) time.Time {
 	return s.lastSeen[key]
 }
 
+// AnnouncedID implements [registry.Namer].
+func (s *Source) AnnouncedID(id string) string { return s.Ledger.AnnouncedID(id) }
+
 // Announce implements [registry.Announcer].
 func (s *Source) Announce(_ context.Context, card agent.Card) error {
 	data, err := s.Ledger.Announce(card)
@@ -178,7 +182,9 @@ func (s *Source) Withdraw(ctx context.Context, id string) error {
 	if !s.Conn.IsConnected() {
 		return nil // the last statement expires
 	}
-	return s.Conn.FlushWithContext(ctx)
+	flushing, cancel := context.WithTimeout(ctx, flushTimeout) // NATS requires a deadline
+	defer cancel()
+	return s.Conn.FlushWithContext(flushing)
 }
 
 // Find implements [registry.Finder]. It requests all statements and waits up to a

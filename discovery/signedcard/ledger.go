@@ -96,6 +96,9 @@ func (l *Ledger) add(card agent.Card) error {
 	return nil
 }
 
+// AnnouncedID returns the id between hubs of an agent of the hub: NAME@KEY.
+func (l *Ledger) AnnouncedID(id string) string { return l.Author.globalID(id) }
+
 // Check returns an error if the ledger lacks what it needs to sign statements.
 func (l *Ledger) Check() error {
 	if l == nil || l.Author == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -29,7 +30,8 @@ type ListenOptions struct {
 
 // Limits of what others can make a listener do.
 const (
-	backlog        = 64   // connections waiting for Accept
+	backlog        = 64 // connections waiting for Accept
+	confirmTimeout = time.Minute
 	maxPending     = 256  // handshakes waiting; more are dropped
 	maxHandshake   = 1024 // bytes of a handshake
 	maxUnconfirmed = 64   // connections whose peer is not yet confirmed
@@ -46,7 +48,7 @@ type listener struct {
 }
 
 // Listen accepts connections at the subject of its key. It blocks until the server has confirmed the
-// subscription or ctx ends, unless o.Background is set. There must be only one listener for each key: two
+// subscription or ctx ends, for at most a minute, unless o.Background is set. There must be only one listener for each key: two
 // would receive each other's connections.
 func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 	if err := o.check(); err != nil {
@@ -63,7 +65,9 @@ func Listen(ctx context.Context, o ListenOptions) (transport.Listener, error) {
 		return nil, unreachable(err)
 	}
 	if err = l.sub.SetPendingLimits(maxPending, maxPending*maxHandshake); err == nil && !o.Background {
-		err = o.Conn.FlushWithContext(ctx)
+		confirming, cancel := context.WithTimeout(ctx, confirmTimeout) // NATS requires a deadline
+		err = o.Conn.FlushWithContext(confirming)
+		cancel()
 	}
 	if err != nil {
 		_ = l.Close() // it always succeeds
