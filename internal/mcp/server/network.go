@@ -118,6 +118,9 @@ func addNetworkTool[In, Out any](s *Server, g *Network, t Tool[In, Out], handle 
 		text, out, err := handle(ctx, c, a, in)
 		if notice := g.network.Notice(); notice != "" && err == nil {
 			text += "\n\n" + notice
+			if d, ok := any(&out).(*discoverOut); ok { // whose agents are not all
+				d.Notice = notice
+			}
 		}
 		return text, out, err
 	}
@@ -183,8 +186,13 @@ func (g *Network) addRegistry(s *Server) {
 	}, g.deregister)
 }
 
-func discoverTool() Tool[registry.Filter, registry.Discovery] {
-	return Tool[registry.Filter, registry.Discovery]{
+type discoverOut struct {
+	registry.Discovery
+	Notice string `json:"notice,omitempty" jsonschema:"That the link to the network is down, so that only this computer's agents are listed"`
+}
+
+func discoverTool() Tool[registry.Filter, discoverOut] {
+	return Tool[registry.Filter, discoverOut]{
 		Name: "discover_agents", Title: "Find agents", ReadOnly: true,
 		Description: "Find agents of the network that you may see: who is there, what they can do, whether they are busy. Most recently active " +
 			"first. At most 10 times in a minute.",
@@ -196,8 +204,9 @@ func discoverTool() Tool[registry.Filter, registry.Discovery] {
 	}
 }
 
-func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in registry.Filter) (string, registry.Discovery, error) {
-	d, err := a.Discover(ctx, in)
+func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in registry.Filter) (string, discoverOut, error) {
+	found, err := a.Discover(ctx, in)
+	d := discoverOut{Discovery: found}
 	if err != nil || len(d.Agents) == 0 {
 		return "No agents match.", d, err
 	}

@@ -208,6 +208,7 @@ type registerAgentOut struct {
 	UnreadMessages    int             `json:"unreadMessages" jsonschema:"Mail that waits for you, up to 1000"`
 	HeartbeatInterval float64         `json:"heartbeatInterval" jsonschema:"Seconds"`
 	Entry             *registry.Entry `json:"entry" jsonschema:"Your entry in the registry"`
+	Notice            string          `json:"notice,omitempty" jsonschema:"That the link to the network is down, and what that means"`
 }
 
 func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
@@ -229,7 +230,8 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 		}
 	}
 	if notice := g.network.Notice(); notice != "" {
-		text += "\n\n" + notice + " You are known to others as soon as it is."
+		out.Notice = notice + " You are known to others as soon as it is."
+		text += "\n\n" + out.Notice
 	}
 	return withToken(text, c.Token()), out, nil
 }
