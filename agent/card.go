@@ -61,7 +61,7 @@ type Card struct {
 	Protocols    []string     `json:"protocols"`    // e.g. "a2a/1.0", "mcp/2024-11-05"
 	Endpoints    []Endpoint   `json:"endpoints"`    // in order of preference
 	Capabilities []Capability `json:"capabilities"` // with unique ids
-	Revision     uint64       `json:"revision"`     // counts the card's changes; set by the registry
+	Revision     uint64       `json:"revision"`     // counts the card's changes, at most MaxRevision; set by the registry
 
 	SandboxID  string `json:"sandboxId,omitempty"` // that the agent runs in; empty means none
 	Origin     Origin `json:"origin"`              // set by the registry; empty means local
@@ -167,7 +167,7 @@ func (c *Card) checkSize() error {
 	}
 	longest := *c
 	longest.ID, _ = SplitID(c.ID)
-	longest.Revision, longest.Origin, longest.LastSeenAt = math.MaxUint64, Remote, math.MaxInt64
+	longest.Revision, longest.Origin, longest.LastSeenAt = MaxRevision, Remote, math.MaxInt64
 	data, err := json.Marshal(longest)
 	if err != nil {
 		return &Error{Code: CodeInvalidCard, Subject: c.ID, Message: "the card cannot be written as JSON", Err: err}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Code is the kind of an [Error].
@@ -65,6 +66,7 @@ const (
 	MaxTextLength   = 16 << 10  // bytes of a description or an address
 	MaxSchemaLength = 128 << 10 // bytes of one JSON Schema
 	MaxSchemaDepth  = 512       // nested arrays and objects in it
+	MaxRevision     = 1<<53 - 1 // the largest integer that every JSON reader holds exactly
 	MaxListLength   = 1024      // entries of a list
 )
 
@@ -150,6 +152,9 @@ func (c *Card) Validate() error {
 	if c.Origin != "" && c.Origin != Local && c.Origin != Remote {
 		v.wrong("origin", "is neither local nor remote")
 	}
+	if c.Revision > MaxRevision {
+		v.wrong("revision", fmt.Sprintf("is %d; at most %d is allowed", c.Revision, uint64(MaxRevision)))
+	}
 	if c.LastSeenAt < 0 {
 		v.wrong("lastSeenAt", "is negative")
 	}
@@ -231,6 +236,10 @@ func (v *validation) schema(field string, s json.RawMessage) {
 		v.wrong(field, fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), MaxSchemaLength))
 	case rawjson.Check(s, MaxSchemaDepth) != nil:
 		v.wrong(field, fmt.Sprintf("is not JSON in UTF-8 with at most %d nested values", MaxSchemaDepth))
+	default:
+		if err := rawjson.Unambiguous(s); err != nil {
+			v.wrong(field, text.Valid(err.Error(), 300))
+		}
 	}
 }
 

@@ -217,7 +217,11 @@ func TestProperty04OneSizeEverywhere(t *testing.T) {
 		cards := rapid.SliceOfNDistinct(rapid.OneOf(envelopetest.LargeCard(), envelopetest.Card()), 1, 3, func(c agent.Card) string { return c.ID }).Draw(t, "cards")
 		stored := 0
 		for _, card := range cards {
-			_, err := r.Register(card)
+			if rapid.Bool().Draw(t, "hostile") {
+				card.Capabilities = append(slices.Clone(card.Capabilities), agent.Capability{ID: "hostile", InputSchema: hostileSchema().Draw(t, "schema")})
+				card.Revision = rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{agent.MaxRevision, agent.MaxRevision + 1, 1<<64 - 1})).Draw(t, "revision")
+			}
+			now, err := r.Register(card)
 			if err != nil {
 				if _, encodes := agent.Encode(card); encodes == nil || registry.CodeOf(err) != registry.CodeInvalidCard {
 					t.Fatalf("%v, yet it can be encoded", err)
@@ -228,14 +232,13 @@ func TestProperty04OneSizeEverywhere(t *testing.T) {
 				continue
 			}
 			stored++
-			now, err := r.Register(card) // with another revision
-			if err != nil {
+			if _, err := author.State(now); err != nil {
+				t.Fatalf("a new card cannot be announced: %v", err)
+			}
+			if now, err = r.Register(card); err != nil { // with another revision
 				t.Fatal(err)
 			}
 			statement, err := author.State(now)
-			if hasDuplicates(now) { // canonical JSON has none
-				continue
-			}
 			if err != nil {
 				t.Fatalf("a registered card cannot be announced: %v", err)
 			}
@@ -282,7 +285,7 @@ func TestTheLargestCardIsEncoded(t *testing.T) {
 		t.Errorf("a card that is too large: %v", err)
 	}
 	fits(n)
-	card.Revision = math.MaxUint64 - 1
+	card.Revision = agent.MaxRevision - 1
 	card.LastSeenAt = math.MaxInt64
 	for range 2 {
 		if _, err := r.Register(card); err != nil {
@@ -302,11 +305,28 @@ func TestTheLargestCardIsEncoded(t *testing.T) {
 	}
 }
 
-// hasDuplicates reports whether one of the generator's schemas repeats a name.
-func hasDuplicates(c agent.Card) bool {
-	return slices.ContainsFunc(c.Capabilities, func(x agent.Capability) bool {
-		return strings.Contains(string(x.InputSchema)+string(x.OutputSchema), `"b":1,"a":2,"b":3`)
-	})
+// hostileSchema generates schemas some of which have no canonical form, are not JSON or cannot be read back.
+func hostileSchema() *rapid.Generator[json.RawMessage] {
+	return rapid.OneOf(envelopetest.JSON(), rapid.SampledFrom([]json.RawMessage{
+		json.RawMessage(`{"a":{"b":1,"\u0062":2}}`), json.RawMessage(`[{"":1,"":1}]`), json.RawMessage(`{"x":"\ud800"}`), json.RawMessage(`{"\udc00":1}`),
+		json.RawMessage(`{"a":1}{"b":1}`), json.RawMessage("{\"a\":\"\xff\"}"), json.RawMessage(" "), json.RawMessage("\ufeff{}"), json.RawMessage("-0"),
+		json.RawMessage("[01]"), json.RawMessage("1e999999"), json.RawMessage("{\"a\u0000\":1}"), json.RawMessage(`"\u0000"`), json.RawMessage(`{"a":NaN}`),
+	}))
+}
+
+// Req 1.4, 1.6: a schema that readers may understand differently is refused when its card is registered, with the place.
+func TestAmbiguousSchemasAreRefused(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{"properties":{"x":1,"x":2}}`:        `capabilities[0].inputSchema repeats the name at "/properties/x" in one object`,
+		`{"a":1,"\u0061":2}`:                  `repeats the name at "/a"`,
+		`{"properties":{"x":"\ud800 alone"}}`: `half of an escaped surrogate pair`,
+	} {
+		r := newRegistry(t, registry.Options{})
+		_, err := r.Register(agent.Card{ID: "venus", Name: "V", Version: "1", Tier: agent.L2, Capabilities: []agent.Capability{{ID: "x", InputSchema: json.RawMessage(schema)}}})
+		if registry.CodeOf(err) != registry.CodeInvalidCard || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", schema, err)
+		}
+	}
 }
 
 // After any sequence of changes, the indexes agree with a scan of all cards.

@@ -127,14 +127,14 @@ func New(o Options) *Registry {
 
 // Register stores a card and returns it as stored. An invalid card is refused with [CodeInvalidCard], which wraps
 // the [*agent.Error] that names each missing field. A card with a known id replaces that card and gets its revision
-// plus one; a new card keeps its revision. Without an origin it is local, without LastSeenAt it is seen now.
+// plus one, up to [agent.MaxRevision]; a new card keeps its revision. Without an origin it is local, without LastSeenAt it is seen now.
 func (r *Registry) Register(card agent.Card) (agent.Card, error) {
 	return r.store(card, func(old *entry) (*entry, error) {
 		if card.Origin == "" {
 			card.Origin = agent.Local
 		}
 		if old != nil {
-			card.Revision = old.card.Revision + 1
+			card.Revision = min(old.card.Revision+1, agent.MaxRevision)
 		}
 		return &entry{card: card}, nil
 	})

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
 // ID generates a valid agent id.
@@ -48,6 +49,11 @@ func marshal(v any) json.RawMessage {
 	return data
 }
 
+// Schema generates what a card accepts as a schema: JSON that has a canonical form.
+func Schema() *rapid.Generator[json.RawMessage] {
+	return JSON().Filter(func(s json.RawMessage) bool { return rawjson.Unambiguous(s) == nil })
+}
+
 // Capability generates a capability.
 func Capability() *rapid.Generator[agent.Capability] {
 	return rapid.Custom(func(t *rapid.T) agent.Capability {
@@ -57,8 +63,8 @@ func Capability() *rapid.Generator[agent.Capability] {
 			Description: rapid.StringN(0, 40, 120).Draw(t, "description"),
 		}
 		if rapid.Bool().Draw(t, "schemas") {
-			c.InputSchema = JSON().Draw(t, "inputSchema")
-			c.OutputSchema = JSON().Draw(t, "outputSchema")
+			c.InputSchema = Schema().Draw(t, "inputSchema")
+			c.OutputSchema = Schema().Draw(t, "outputSchema")
 		}
 		return c
 	})

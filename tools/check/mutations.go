@@ -17,7 +17,7 @@ var mutations = []mutation{
 	{"02", "agent/validate.go", "if c.Capabilities == nil {", "if false {", "a card without capabilities is taken"},
 	{"02", "registry/registry.go", "if err := card.Validate(); err != nil {", "if err := card.Validate(); err != nil && card.ID == \"\" {", "only the id is required"},
 
-	{"03", "registry/registry.go", "card.Revision = old.card.Revision + 1", "card.Revision = old.card.Revision", "the revision stays"},
+	{"03", "registry/registry.go", "card.Revision = min(old.card.Revision+1, agent.MaxRevision)", "card.Revision = old.card.Revision", "the revision stays"},
 	{"03", "registry/registry.go", "\t\tif next.Has(c.ID) {\n", "\t\tif true {\n", "an update leaves the former capabilities indexed"},
 	{"03", "registry/registry.go", "\tif next.Tier != e.card.Tier {\n", "\tif false {\n", "an update leaves the card in its former tier"},
 

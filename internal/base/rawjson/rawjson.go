@@ -57,6 +57,21 @@ func Check(data []byte, maxDepth int) error {
 	return nil
 }
 
+// Unambiguous returns an error if readers may understand a checked value differently: an object repeats a name, or a
+// string has an escaped surrogate without its partner. Such a value has no canonical form.
+func Unambiguous(data []byte) error {
+	d := jsontext.NewDecoder(bytes.NewReader(data))
+	err := d.SkipValue()
+	problem, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case !ok:
+		return err
+	case problem.Err == jsontext.ErrDuplicateName:
+		return fmt.Errorf("repeats the name at %q in one object", string(problem.JSONPointer))
+	}
+	return fmt.Errorf("has a text at %q that is not valid: half of an escaped surrogate pair", string(problem.JSONPointer))
+}
+
 // KindOf returns the kind of a checked value.
 func KindOf(raw []byte) Kind {
 	i := space(raw, 0)
