@@ -34,15 +34,18 @@ do not. Add the server to an agent with:
   gemini mcp add parley ` + a.name + ` mcp
 
 The project is the current directory, or the directory of the nearest .mcp-config.json
-up to five levels above. Messages are stored on the NATS server of NATS_URL. Without
-NATS_URL they are stored on the bus of the hub, which is started in the background if
-it is not running.`
+up to five levels above. Messages are stored on the NATS server of NATS_URL or natsUrl.
+Without one they are stored on the bus of the hub, which is started in the background
+if it is not running.`
 }
 
 func (a *app) mcpCommand() *cobra.Command {
 	cmd := command("mcp", "Serve MCP to a coding agent: the channels of its project",
 		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context(), true) })
-	cmd.Long = a.mcpLong()
+	cmd.Long = a.mcpLong() + `
+
+On the hub's bus the agent can also register in the agents' network of this computer:
+it finds agents of other projects there, writes to them and shares work with them.`
 	return a.mayStart(cmd)
 }
 
