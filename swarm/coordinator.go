@@ -71,6 +71,14 @@ type Reporter interface {
 	Finished(ctx context.Context, s Session)
 }
 
+// Redirector is a Reporter that can also name the agent of the next round.
+type Redirector interface {
+	Reporter
+	// Redirect is called instead of Escalate. to is the only agent that is to do the sub-task, which may be one that the
+	// plan does not name; "" for any that is able.
+	Redirect(ctx context.Context, s Session, t SubTask) (again bool, to string)
+}
+
 // CoordinatorOptions set up a Coordinator. The zero options are valid.
 type CoordinatorOptions struct {
 	Journal Journal // nil means a MemoryJournal, without successors

@@ -82,7 +82,7 @@ func (l *leader) steal(who string) *SubTask {
 	q := l.queues[victim]
 	for i := len(q) - 1; i >= 0; i-- {
 		t := l.x.part(q[i])
-		if !l.waitsFor(t, victim) || !hasAll(&card, t.RequiredCapabilities) || l.x.tried[t.ID][who] {
+		if !l.waitsFor(t, victim) || !hasAll(&card, t.RequiredCapabilities) || l.x.tried[t.ID][who] || !l.mayTry(t.ID, who) {
 			continue
 		}
 		l.queues[victim] = append(q[:i:i], q[i+1:]...)

@@ -34,6 +34,8 @@ type Plan struct {
 	EscalationJustification string `json:"escalationJustification,omitempty"`
 	// Directory is where the participants on its host work; nil leaves the choice to them.
 	Directory *Directory `json:"directory,omitempty"`
+	// Unattended says that nobody can be asked what to do about a sub-task that no agent could do. See [Reporter].
+	Unattended bool `json:"unattended,omitempty"`
 }
 
 // Directory is a directory on one computer. Coordinators store it and never send it to participants, which may be on

@@ -237,7 +237,7 @@ func (l *leader) choose(t *SubTask, workers []*worker) *worker {
 	var best *worker
 	tried := l.x.tried[t.ID]
 	for _, w := range workers {
-		if !w.can(t.RequiredCapabilities) {
+		if !w.can(t.RequiredCapabilities) || !l.mayTry(t.ID, w.id) {
 			continue
 		}
 		if best == nil || tried[best.id] && !tried[w.id] || tried[best.id] == tried[w.id] && w.load < best.load {
@@ -245,6 +245,12 @@ func (l *leader) choose(t *SubTask, workers []*worker) *worker {
 		}
 	}
 	return best
+}
+
+// mayTry reports whether an agent may do a sub-task: the answer to an escalation may have named another one.
+func (l *leader) mayTry(subTask, agent string) bool {
+	want := l.x.wanted[subTask]
+	return want == "" || want == agent
 }
 
 // escalate passes a sub-task to the reporter.
@@ -257,16 +263,22 @@ func (l *leader) escalate(ctx context.Context, id string) {
 	l.asking[id] = true
 	s := l.x.snapshot()
 	l.inBackground(ctx, func() func() {
-		again := false
-		_ = l.c.protect("the reporter", func() { again = l.c.o.Reporter.Escalate(ctx, s, t) }) // then the sub-task fails
+		more, to := false, ""
+		_ = l.c.protect("the reporter", func() { // after a panic the sub-task fails
+			if r, ok := l.c.o.Reporter.(Redirector); ok {
+				more, to = r.Redirect(ctx, s, t)
+				return
+			}
+			more = l.c.o.Reporter.Escalate(ctx, s, t)
+		})
 		return func() {
 			delete(l.asking, id)
-			if !again {
+			if !more {
 				l.giveUp(ctx, id)
 				return
 			}
 			delete(l.sought, id)
-			l.emit(event{Again: id})
+			l.emit(event{Again: &again{SubTask: id, To: to}})
 		}
 	})
 }

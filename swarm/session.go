@@ -48,9 +48,10 @@ type Session struct {
 	Outcome     json.RawMessage            `json:"outcome,omitempty"` // of a completed swarm
 	Error       string                     `json:"error,omitempty"`   // of a failed swarm
 	Causes      []Cause                    `json:"causes,omitempty"`  // of a failed swarm: agents that do not take part
-	// Directory is the plan's.
-	Directory *Directory `json:"directory,omitempty"`
-	Sequence  uint64     `json:"sequence"` // of the last record in the journal
+	// Directory and Unattended are the plan's.
+	Directory  *Directory `json:"directory,omitempty"`
+	Unattended bool       `json:"unattended,omitempty"`
+	Sequence   uint64     `json:"sequence"` // of the last record in the journal
 }
 
 // SubTask is a part of a swarm's task.
@@ -82,6 +83,7 @@ type state struct {
 	keys         int                        // of the shared state, without results
 	bytes        int                        // of the shared state
 	round        map[string]int             // the attempts that a sub-task had when its latest round began
+	wanted       map[string]string          // agents that are to do a sub-task, by sub-task
 	written      map[string]int             // bytes of changes of the shared state, by participant
 	writtenByAll int
 }
@@ -98,7 +100,23 @@ type event struct {
 	Set      *set      `json:"set,omitempty"`
 	Status   *status   `json:"status,omitempty"`
 	Took     *took     `json:"took,omitempty"`
-	Again    string    `json:"again,omitempty"` // sub-task with another round of attempts
+	Again    *again    `json:"again,omitempty"`
+}
+
+// again is another round of attempts at a sub-task.
+type again struct {
+	SubTask string `json:"subTask"`
+	To      string `json:"to,omitempty"` // the only agent that is to do it; "" for any that is able
+}
+
+// UnmarshalJSON also reads the form of former versions, the id of the sub-task alone.
+func (a *again) UnmarshalJSON(data []byte) error {
+	*a = again{}
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &a.SubTask)
+	}
+	type plain again
+	return json.Unmarshal(data, (*plain)(a))
 }
 
 type created struct {
@@ -173,7 +191,10 @@ func (e *event) subTask() string {
 	case e.Started != "":
 		return e.Started
 	}
-	return e.Again
+	if e.Again != nil {
+		return e.Again.SubTask
+	}
+	return ""
 }
 
 func (x *state) change(e event) {
@@ -215,11 +236,27 @@ func (x *state) change(e event) {
 	case e.Took != nil:
 		x.s.Coordinator = e.Took.Coordinator
 		x.s.Epoch++
-	case e.Again != "":
-		t := x.part(e.Again)
+	case e.Again != nil:
+		t := x.part(e.Again.SubTask)
 		t.Status = TaskPending
-		x.round[e.Again] = t.Attempt
-		delete(x.tried, e.Again)
+		x.round[t.ID] = t.Attempt
+		delete(x.tried, t.ID)
+		x.direct(t.ID, e.Again.To)
+	}
+}
+
+// direct notes which agent is to do a sub-task, which may be one that the plan does not name.
+func (x *state) direct(id, agent string) {
+	delete(x.wanted, id)
+	if agent == "" {
+		return
+	}
+	if x.wanted == nil {
+		x.wanted = make(map[string]string)
+	}
+	x.wanted[id] = agent
+	if len(x.plan.Agents) > 0 && !slices.Contains(x.plan.Agents, agent) {
+		x.plan.Agents = append(slices.Clip(x.plan.Agents), agent)
 	}
 }
 
@@ -235,7 +272,7 @@ func (x *state) cutOff() {
 func (x *state) create(c *created) {
 	x.plan = c.Plan
 	x.s = Session{
-		ID: c.ID, TaskDescription: c.Plan.TaskDescription, Directory: c.Plan.Directory, Participants: []string{}, SubTasks: []SubTask{}, Status: Recruiting,
+		ID: c.ID, TaskDescription: c.Plan.TaskDescription, Directory: c.Plan.Directory, Unattended: c.Plan.Unattended, Participants: []string{}, SubTasks: []SubTask{}, Status: Recruiting,
 		SharedState: make(map[string]json.RawMessage), CreatedAt: c.At, Coordinator: c.Coordinator,
 	}
 	x.members, x.left, x.round = make(map[string]bool), make(map[string]bool), make(map[string]int)

@@ -28,6 +28,10 @@ func TestSwarmIsAPictureAtATerminal(t *testing.T) {
 		}
 	}
 	code = s.run(p, nil, nil, "swarm", "run", "--agents", "fails", "do it")
+	s.await("Give up: the swarm fails")
+	if _, err := s.master.WriteString("n\n"); err != nil {
+		t.Fatal(err)
+	}
 	s.await("\x1b[31merror:")
 	if c := <-code; c != 5 {
 		t.Errorf("exit %d", c)

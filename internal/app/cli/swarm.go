@@ -39,6 +39,7 @@ type swarmFlags struct {
 	dirFlags
 	detach, noStart bool
 	planOnly        bool
+	unattended      bool
 }
 
 func (a *app) swarmRunCommand() *cobra.Command {
@@ -55,6 +56,10 @@ func (a *app) swarmRunCommand() *cobra.Command {
 a file in JSON or YAML (--plan, - is standard input), or the answer of an agent that is
 asked to split the task (--planner). Without a plan every agent gets the whole task. What is
 piped to the command follows the task; "-" as the task is what is piped alone.
+
+If no agent could do a part, the command asks whether to try again, with which agent, or
+to give up. Without a terminal it prints the question and how to answer it, and ends with
+exit code 6; the swarm waits. With --unattended the swarm fails.
 
 The agents of this computer, also the planner, work in the project here: the git
 repository of the current directory, else that directory, or --dir. --worktree gives them
@@ -76,7 +81,8 @@ exits, and the swarm keeps running. --detach does not wait at all.`
 	flags.StringSliceVar(&f.capabilities, "capabilities", nil, "capabilities that every participant must have")
 	flags.StringVar(&f.plan, "plan", "", "a file with the sub-tasks, in JSON or YAML")
 	flags.StringVar(&f.planner, "planner", "", "the agent that splits the task")
-	flags.IntVar(&f.attempts, "attempts", 0, "how many agents try a sub-task before the swarm fails (default 3)")
+	flags.IntVar(&f.attempts, "attempts", 0, "how many attempts at a part the agents have before you are asked (default 3)")
+	flags.BoolVar(&f.unattended, "unattended", false, "fail when no agent could do a part, instead of asking")
 	flags.BoolVar(&f.planOnly, "plan-only", false, "print the plan as JSON and run nothing")
 	flags.BoolVar(&f.detach, "detach", false, "return when the swarm is stored, without its result")
 	f.dirFlags.add(cmd, "let each part have a directory of its own")
@@ -270,6 +276,7 @@ func (a *app) swarmPlan(f swarmFlags, task string) (swarm.Plan, error) {
 		return p, usage("--attempts must not be negative")
 	}
 	p.MaxAttempts = cmp.Or(f.attempts, p.MaxAttempts)
+	p.Unattended = p.Unattended || f.unattended
 	return p, nil
 }
 
@@ -376,6 +383,12 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 		switch {
 		case err == nil:
 			s = next
+		case errors.Is(err, errSwarmAsks):
+			view.leave()
+			if err := a.answerSwarm(ctx, c, s, notices.question); err != nil {
+				return err
+			}
+			continue
 		case ctx.Err() != nil && errors.Is(context.Cause(ctx), errInterrupted):
 			return errInterrupted
 		}
@@ -388,6 +401,33 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 		return &failure{Exit: exitTaskFailed, Kind: "swarm-failed", Message: "the swarm failed: " + s.Error, quiet: a.json()}
 	}
 	return nil
+}
+
+// answerSwarm asks the user what a swarm is to do that cannot go on. Without a user it prints how to answer, and ends the
+// command: the swarm waits.
+func (a *app) answerSwarm(ctx context.Context, c *client.Client, s *swarm.Session, task *dialect.Task) error {
+	waits := &failure{Exit: exitInputRequired, Kind: string(dialect.StateInputRequired), Message: "the swarm waits for an answer to the task " + task.ID,
+		Remedy: fmt.Sprintf("answer with: %s send --task %s ANSWER; follow the swarm with: %s swarm show --follow %s", a.self(), plain(task.ID), a.self(), s.ID)}
+	if a.json() {
+		writeJSON(a.stdout, s)
+		return waits
+	}
+	if !a.interactive() {
+		a.printQuestion(task)
+		return waits
+	}
+	part, err := a.askUser(ctx, task)
+	switch {
+	case err != nil:
+		return err
+	case part == nil:
+		return waits
+	}
+	blocking := false
+	p := sendFlags{task: task.ID, context: task.ContextID}.params("", *part)
+	p.Configuration = &dialect.SendConfig{Blocking: &blocking}
+	_, err = c.Send(ctx, p)
+	return err
 }
 
 // swarmView shows the progress of a swarm on stderr: on a terminal as a board that is redrawn, otherwise as lines.
@@ -412,6 +452,13 @@ func (v *swarmView) show(s *swarm.Session) {
 		v.board.draw(v.picture(s))
 	default:
 		v.lines(s)
+	}
+}
+
+// leave leaves what is shown where it is: other output follows.
+func (v *swarmView) leave() {
+	if v.board != nil {
+		v.board.lines = 0
 	}
 }
 

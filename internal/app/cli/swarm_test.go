@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/swarm"
 )
 
@@ -78,12 +79,30 @@ func TestSwarmRunDividesATask(t *testing.T) {
 	}
 }
 
+// Req 8.5: in a pipe a swarm that cannot go on ends the command with the question and the commands that answer it.
+func TestSwarmRunInAPipeSaysHowToAnswer(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	o := p.run(t, "swarm", "run", "--agents", "fails", "do it")
+	if o.code != 6 || !strings.Contains(o.stderr, "cannot go on with") || !strings.Contains(o.stderr, "the swarm waits for an answer") {
+		t.Fatalf("%+v", o)
+	}
+	_, rest, _ := strings.Cut(o.stderr, "send --task ")
+	task, _, _ := strings.Cut(rest, " ")
+	var s []dialect.SwarmSummary
+	if err := json.Unmarshal([]byte(p.run(t, "swarm", "list", "--format", "json").stdout), &s); err != nil || len(s) != 1 || s[0].Status.Ended() {
+		t.Fatalf("%v: %+v", err, s)
+	}
+	want(t, p.run(t, "send", "--task", task, "words"), 0, "with words")
+	want(t, p.run(t, "swarm", "show", "--follow", s[0].ID), 0, "do it")
+}
+
 // If a swarm's only agent fails, the command prints the reason and exits with 5.
 func TestSwarmRunReportsWhyItFailed(t *testing.T) {
 	t.Parallel()
 	p := newSetup(t)
 	p.hub(t)
-	if o := p.run(t, "swarm", "run", "--agents", "fails", "do it"); o.code != 5 || !strings.Contains(o.stderr, "the swarm failed") || !strings.Contains(o.stderr, "strike") {
+	if o := p.run(t, "swarm", "run", "--agents", "fails", "--unattended", "do it"); o.code != 5 || !strings.Contains(o.stderr, "the swarm failed") || !strings.Contains(o.stderr, "strike") {
 		t.Errorf("%+v", o)
 	}
 	// Another agent does the part of the agent that fails.

@@ -187,7 +187,7 @@ func Swarm(h Hub, agents []string, dir string, split bool) ralph.Dispatcher {
 	return swarms{dispatcher(func(ctx context.Context, j ralph.Job, id string) (ralph.Outcome, error) {
 		plan := swarm.Plan{
 			ID: id, TaskDescription: j.Prompt(), RequiredCapabilities: append([]string{}, j.Item.Capabilities...), Agents: agents,
-			SubTasks: parts(j),
+			SubTasks: parts(j), Unattended: true, // the loop is who can be asked, and tries again itself
 		}
 		if dir != "" {
 			plan.Directory = &swarm.Directory{Path: dir}

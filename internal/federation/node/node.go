@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
@@ -287,6 +288,9 @@ func (n *Node) sync() {
 	present := make(map[string]bool)
 	for _, info := range n.o.Hub.Agents() {
 		id := info.Definition.ID
+		if info.Definition.Driver == runner.DriverSwarm {
+			continue
+		}
 		if n.o.Federation != nil {
 			if !info.Own() {
 				continue // other hubs connect to its own hub

@@ -39,6 +39,7 @@ type actor struct {
 	probe   func() runner.Probe
 	started chan struct{} // receives a value when a turn waits for its cancellation
 	turns   chan string   // the prompts of started turns
+	paid    atomic.Bool   // it works on prompts that begin with strike
 }
 
 func newActor() *actor {
@@ -64,6 +65,11 @@ func (s session) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (run
 	s.a.turns <- prompt
 	word, rest, _ := strings.Cut(prompt, ":")
 	switch word {
+	case "strike":
+		if s.a.paid.Load() {
+			break
+		}
+		fallthrough
 	case "fail":
 		return runner.Outcome{Status: runner.OutcomeFailed}, &runner.Error{Code: runner.CodeAgent, Message: "the model is on strike", Remedy: "pay it"}
 	case "hang":

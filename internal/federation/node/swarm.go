@@ -64,7 +64,7 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	}
 	c := swarm.NewCoordinator(n.Router(), neg, swarm.CoordinatorOptions{
 		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
-		Changed: o.Changed,
+		Changed: o.Changed, Reporter: &escalations{hub: n.o.Hub, log: n.o.Logger, registry: n.Registry(), asked: make(map[string]*escalation)},
 	})
 	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg}, nil
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/federation/node"
@@ -64,7 +66,7 @@ func TestASubTaskThatFailsIsAssignedToAnotherAgent(t *testing.T) { // Req 8.5
 		t.Run(how, func(t *testing.T) {
 			r := swarmRig(t, map[string]*actor{"mars": newActor(), "venus": newActor()})
 			c := r.node.Swarms()
-			s, err := c.Create(t.Context(), swarm.Plan{TaskDescription: "x", SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: how + ": it"}}})
+			s, err := c.Create(t.Context(), swarm.Plan{TaskDescription: "x", Unattended: true, SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: how + ": it"}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,6 +80,132 @@ func TestASubTaskThatFailsIsAssignedToAnotherAgent(t *testing.T) { // Req 8.5
 			}
 		})
 	}
+}
+
+// question waits for the question about a swarm, and returns its task.
+func question(t *testing.T, r *rig, id string) (task *a2a.Task, asked hub.PermissionData) {
+	t.Helper()
+	wait.Eventually(t, "the swarm asks", func() bool {
+		page, err := r.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: node.EscalationAgent, State: a2a.TaskStateInputRequired})
+		if err != nil || len(page.Tasks) == 0 {
+			return false
+		}
+		task = page.Tasks[0]
+		return true
+	})
+	about, _ := task.Metadata["swarm"].(map[string]any)
+	if about["id"] != id {
+		t.Errorf("the question is about %v", about)
+	}
+	for _, p := range task.Status.Message.Parts {
+		if p.Metadata[hub.MetaPermission] == nil {
+			continue
+		}
+		raw, err := json.Marshal(p.Data())
+		if err == nil {
+			err = json.Unmarshal(raw, &asked)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return task, asked
+}
+
+func answerQuestion(t *testing.T, r *rig, task *a2a.Task, text string) {
+	t.Helper()
+	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(text))
+	m.TaskID = task.ID
+	if _, err := r.hub.Send(t.Context(), hub.SendRequest{Message: m}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Req 8.5: a swarm that cannot go on comes back to its submitter as input-required, and goes on as the answer says.
+func TestASwarmThatCannotGoOnAsks(t *testing.T) {
+	plan := func() swarm.Plan {
+		return swarm.Plan{TaskDescription: "x", Agents: []string{"mars"}, SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "strike: it"}}}
+	}
+	create := func(t *testing.T) (*rig, *actor, *actor, swarm.Session) {
+		mars, venus := newActor(), newActor()
+		r := swarmRig(t, map[string]*actor{"mars": mars, "venus": venus})
+		s, err := r.node.Swarms().Create(t.Context(), plan())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, mars, venus, s
+	}
+	t.Run("again", func(t *testing.T) {
+		r, mars, _, s := create(t)
+		task, q := question(t, r, s.ID)
+		if !strings.Contains(q.Title, `"a": it has failed 3 times, most recently: the model is on strike`) {
+			t.Errorf("it asks %q", q.Title)
+		}
+		var ids []string
+		for _, o := range q.Options {
+			ids = append(ids, o.ID)
+		}
+		if !slices.Equal(ids, []string{":retry", "venus", ":give-up"}) {
+			t.Errorf("the options are %q", ids)
+		}
+		mars.paid.Store(true)
+		answerQuestion(t, r, task, "y")
+		if s, err := r.node.Swarms().Wait(t.Context(), s.ID); err != nil || s.SubTasks[0].AssignedAgent != "mars" || s.SubTasks[0].Attempt != 4 {
+			t.Errorf("%+v, %v", s.SubTasks, err)
+		}
+	})
+	t.Run("another agent", func(t *testing.T) {
+		r, _, venus, s := create(t)
+		venus.paid.Store(true)
+		task, _ := question(t, r, s.ID)
+		answerQuestion(t, r, task, "venus")
+		if s, err := r.node.Swarms().Wait(t.Context(), s.ID); err != nil || s.SubTasks[0].AssignedAgent != "venus" {
+			t.Errorf("%+v, %v", s.SubTasks, err)
+		}
+	})
+	t.Run("give up", func(t *testing.T) {
+		r, _, _, s := create(t)
+		task, _ := question(t, r, s.ID)
+		answerQuestion(t, r, task, "it is not worth it")
+		if s, err := r.node.Swarms().Wait(t.Context(), s.ID); swarm.CodeOf(err) != swarm.CodeFailed || !strings.Contains(s.Error, "on strike") {
+			t.Errorf("%v, %q", err, s.Error)
+		}
+	})
+	t.Run("the question is canceled", func(t *testing.T) {
+		r, _, _, s := create(t)
+		task, _ := question(t, r, s.ID)
+		if _, err := r.hub.Cancel(t.Context(), task.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.node.Swarms().Wait(t.Context(), s.ID); swarm.CodeOf(err) != swarm.CodeFailed {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("the swarm is stopped", func(t *testing.T) {
+		r, _, _, s := create(t)
+		task, _ := question(t, r, s.ID)
+		if err := r.node.Swarms().Stop(t.Context(), s.ID, "enough"); err != nil {
+			t.Fatal(err)
+		}
+		wait.Eventually(t, "the question is withdrawn", func() bool {
+			now, err := r.hub.Task(t.Context(), task.ID, nil)
+			return err == nil && now.Status.State == a2a.TaskStateCanceled
+		})
+	})
+	t.Run("a message that is no question", func(t *testing.T) {
+		r, _, _, s := create(t)
+		task, _ := question(t, r, s.ID)
+		answerQuestion(t, r, task, "n")
+		end, err := r.hub.SendAndWait(t.Context(), hub.SendRequest{AgentID: node.EscalationAgent, Message: a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("review this"))})
+		if err != nil || end.Status.State != a2a.TaskStateRejected {
+			t.Errorf("%+v, %v", end, err)
+		}
+		for _, card := range r.node.Registry().All() {
+			if card.ID == node.EscalationAgent {
+				t.Error("the agent that asks can be invited")
+			}
+		}
+	})
 }
 
 func TestAStoppedSwarmCancelsItsTasks(t *testing.T) {

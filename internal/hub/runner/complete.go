@@ -31,6 +31,8 @@ const (
 	DriverEcho           = "echo"
 	// DriverPeer is the driver of another hub's agents. No configuration can set it.
 	DriverPeer = "peer"
+	// DriverSwarm is the driver of the agent that asks about swarms. No configuration can set it.
+	DriverSwarm = "swarm"
 
 	PromptStdin = "stdin"
 	PromptArg   = "arg"
