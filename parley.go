@@ -84,7 +84,11 @@ func New(o Options) (*Node, error) {
 	o.Registry.OnError = func(source string, err error) {
 		event := telemetry.Event{Type: telemetry.ErrorEvent, Code: CodeDiscoveryFailed, Detail: source + ": " + err.Error()}
 		if crash, panicked := errors.AsType[*fault.Panic](err); panicked {
-			event = telemetry.Panicked("the discovery source "+source, crash)
+			whose := "the discovery source " + source
+			if source == "Options.Tiers" {
+				whose = source + " of the registry"
+			}
+			event = telemetry.Panicked(whose, crash)
 		}
 		o.Router.Telemetry.Emit(event)
 		if onError == nil {
@@ -279,6 +283,9 @@ func (a *Agent) permitted(who string) replica.Access {
 // Listen accepts channels from l until the node closes, and then closes l. Local agents without an endpoint in their
 // card are introduced and announced with l's.
 func (n *Node) Listen(l transport.Listener) error {
+	if l == nil {
+		return &channel.Error{Code: channel.CodeInvalid, Message: "the listener is nil"}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {

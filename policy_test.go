@@ -609,6 +609,41 @@ func TestNilHandlersAreErrors(t *testing.T) {
 	if _, err := mars.Reply(t.Context(), nil, envelope.Response, 1); router.CodeOf(err) != router.CodeInvalidEnvelope {
 		t.Errorf("replied to nothing: %v", err)
 	}
+	if err := n.Listen(nil); channel.CodeOf(err) != channel.CodeInvalid {
+		t.Errorf("listened at nothing: %v", err)
+	}
+	if err := n.Channels().Serve(t.Context(), nil); channel.CodeOf(err) != channel.CodeInvalid {
+		t.Errorf("served nothing: %v", err)
+	}
+	doc := document(t, mars)
+	invalid := func(what string, err error) {
+		if e, ok := errors.AsType[*replica.Error](err); !ok || e.Code != replica.CodeInvalid {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, l := range []replica.Link{nil, (*channel.Channel)(nil)} {
+		_, err := doc.Attach(l)
+		invalid("attached nothing", err)
+	}
+	_, err = doc.Receive(t.Context(), nil)
+	invalid("received nothing", err)
+	invalid("dialled with nothing", doc.KeepConnected(t.Context(), nil))
+}
+
+// A panic of the function that decides about tiers is one error event and a refusal, for a discovered card, too.
+func TestAPanicOfTheRosterIsAnEvent(t *testing.T) {
+	n, err := parley.New(parley.Options{Registry: registry.Options{Tiers: func(string) agent.Tier { panic("tiers") }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close(context.Background())
+	if _, err := n.Registry().Merge(card("venus"), "found"); registry.CodeOf(err) != registry.CodeWrongTier {
+		t.Errorf("merged: %v", err)
+	}
+	events := slices.DeleteFunc(n.Telemetry().Recent(0), func(e telemetry.Event) bool { return e.Code != telemetry.CodePanic })
+	if len(events) != 1 || !strings.Contains(events[0].Detail, "Options.Tiers of the registry panicked: tiers") {
+		t.Errorf("events: %+v", events)
+	}
 }
 
 // Req 4.5, Req 7.3, Req 11.2: an agent of L1 answers a justified proposal of L3, in its thread and with an answer only;

@@ -211,6 +211,9 @@ func (m *Manager) hasTombstone(id string) bool {
 // Serve accepts channels from a listener until ctx ends or the listener or the manager
 // is closed; it then returns nil. Other errors end it too. It leaves the listener open.
 func (m *Manager) Serve(ctx context.Context, l transport.Listener) error {
+	if l == nil {
+		return &Error{Code: CodeInvalid, Message: "the listener is nil"}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()

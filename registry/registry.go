@@ -8,6 +8,7 @@ package registry
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/base/defaults"
+	"github.com/parleyhub/parley/internal/base/fault"
 )
 
 // Defaults of [Options].
@@ -32,12 +34,14 @@ type Options struct {
 	MaxCards int
 	// Tiers returns the tier that the agent with an id must have, local or remote, and NoTier for any other agent:
 	// cards with another tier are refused. With [agent.PlanetaryTier] the planetary agents have those of the
-	// specification; a function of the operator's may make exceptions. Nil leaves every tier to the card.
+	// specification; a function of the operator's may make exceptions. A panic refuses the card. Nil leaves every tier
+	// to the card.
 	Tiers func(id string) agent.Tier
 	// Announced returns the card that the sources announce for a local one, for instance with the endpoints of the
 	// program; nil: the card as it is. It must not block.
 	Announced func(agent.Card) agent.Card
-	// OnError is called when a discovery source fails or panics, before the registry retries. It must not block.
+	// OnError is called when a discovery source fails or panics, before the registry retries, and when Tiers panics, with
+	// its name as the source. It must not block.
 	OnError func(source string, err error)
 }
 
@@ -178,7 +182,12 @@ func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)
 		return agent.Card{}, &Error{Code: CodeInvalidCard, Subject: card.ID, Message: err.Error(), Err: err}
 	}
 	if r.tiers != nil {
-		if want := r.tiers(card.ID); want != agent.NoTier && card.Tier != want {
+		want := agent.NoTier
+		if p := fault.Catch(func() { want = r.tiers(card.ID) }); p != nil {
+			r.onError("Options.Tiers", p)
+			return agent.Card{}, &Error{Code: CodeWrongTier, Subject: card.ID, Message: fmt.Sprintf("the tier of %q cannot be decided at the moment", card.ID)}
+		}
+		if want != agent.NoTier && card.Tier != want {
 			return agent.Card{}, wrongTier(&card, want)
 		}
 	}

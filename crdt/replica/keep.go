@@ -19,6 +19,9 @@ const (
 // channel that only loses its connection reconnects itself. KeepConnected blocks until ctx ends or the
 // replica is closed, and closes the channels that dial has opened.
 func (r *Replica) KeepConnected(ctx context.Context, dial func(context.Context) (*channel.Channel, error)) error {
+	if dial == nil {
+		return &Error{Code: CodeInvalid, Message: "the function that dials the document's keeper is nil"}
+	}
 	retry := wait.Backoff{First: keepPause, Most: keepPauseMax}
 	for {
 		ch, err := dial(ctx)

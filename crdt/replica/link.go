@@ -19,6 +19,12 @@ type Link interface {
 	RemoteAgent() string
 }
 
+// isNil reports whether there is no link, or no channel in it.
+func isNil(l Link) bool {
+	c, isChannel := l.(*channel.Channel)
+	return l == nil || isChannel && c == nil
+}
+
 // Claimer is a link that can pass some envelopes to one handler alone, as a *[channel.Channel] does. A Link that wraps
 // a channel to filter what it receives must implement it, too.
 type Claimer interface {

@@ -77,6 +77,9 @@ func (r *Replica) logged(m *Message) {
 // [CodeLate] for a message of another epoch, or [crdt.CodeDeserialization]. Refused updates are reported
 // like those of channels and are not errors.
 func (r *Replica) Receive(ctx context.Context, m *Message) (missing bool, err error) {
+	if m == nil {
+		return false, &Error{Code: CodeInvalid, Message: "the message is nil"}
+	}
 	var u *crdt.Update
 	switch m.Kind {
 	case KindUpdate:

@@ -367,8 +367,12 @@ func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 	})
 }
 
-// Attach adds a link to another agent and asks it for the missing state.
+// Attach adds a link to another agent and asks it for the missing state. A nil link, or channel, is CodeInvalid; detach
+// then does nothing.
 func (r *Replica) Attach(ch Link) (detach func(), err error) {
+	if isNil(ch) {
+		return func() {}, &Error{Code: CodeInvalid, Message: "the link to attach is nil"}
+	}
 	ctx, stop := context.WithCancel(r.ctx)
 	l := &link{Link: ch, done: make(chan struct{})}
 	remove := Claim(ch, r.concerns, func(ctx context.Context, e *envelope.Envelope) { r.arrived(ctx, l, e) })
