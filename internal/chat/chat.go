@@ -50,8 +50,8 @@ type Config struct {
 	Dial func(context.Context) (*bus.Bus, error)
 	// Replicas are the copies of each new stream; 0 is 3 in a cluster and 1 elsewhere.
 	Replicas int
-	// KeepDir is where messages that cannot be stored at the end are kept for the next Space of the same Namespace and
-	// Server; "" loses them. Server identifies the server, and is not written there.
+	// KeepDir is where queued messages are kept, so that the next Space of the same Namespace and Server stores those that
+	// are left after the end or a kill of this process; "" loses them. Server identifies the server, and is not written there.
 	KeepDir, Server string
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -68,7 +68,8 @@ type Space struct {
 	senders  atomic.Uint64
 	sender   *Sender // of Send
 	outbox   outbox
-	kept     *kept        // nil if nothing was
+	own      *journal     // keeps the queued messages; nil without a KeepDir
+	earlier  []*journal   // of Spaces that ended
 	payload  atomic.Int64 // the largest message that the server accepts; 0 before the first connection
 	news     wait.Signal
 	watcher  watcher
@@ -107,7 +108,10 @@ func Open(cfg Config) *Space {
 	}
 	s.sender = s.NewSender()
 	s.outbox.pushed = make(chan struct{}, 1)
-	s.kept = s.takeKept()
+	if cfg.KeepDir != "" {
+		s.own = newJournal(s.keepPrefix() + "-" + s.instance + ".json")
+	}
+	s.takeKept()
 	s.done.Go(func() { s.run(ctx) })
 	return s
 }
@@ -255,7 +259,7 @@ func (s *Space) Status() Status {
 	return st
 }
 
-// Close stores the queued messages before ctx ends if the bus is connected, keeps the others in KeepDir, closes the bus,
+// Close stores the queued messages before ctx ends if the bus is connected, leaves the others in KeepDir, closes the bus,
 // and returns how many messages were lost. With a KeepDir it does not wait for the end of an outage. It waits for the
 // goroutines of the Space.
 func (s *Space) Close(ctx context.Context) (lost int, err error) {
@@ -277,7 +281,7 @@ func (s *Space) Close(ctx context.Context) (lost int, err error) {
 	s.stop()
 	s.done.Wait()
 	s.watcher.close()
-	lost = s.keep(s.outbox.all())
+	lost = s.keepRest()
 	if b = s.current(); b == nil {
 		return lost, nil
 	}

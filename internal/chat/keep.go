@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,13 +20,18 @@ import (
 	"github.com/parleyhub/parley/internal/base/local"
 )
 
-// keepVersion is the version of the format of kept messages.
+// keepVersion is the version of the format of kept messages: lines of keptFile.
 const keepVersion = 1
 
-// maxKeptFile bounds a file of kept messages, in bytes: those of a full outbox in base64, and their envelopes.
-const maxKeptFile = 2 * maxQueuedBytes
+const (
+	// maxKeptFile bounds a file of kept messages that is read, in bytes.
+	maxKeptFile = 4 * maxQueuedBytes
+	// A file of more messages or bytes than these is written anew, without those that are stored.
+	maxKeptLines = 2 * MaxQueued
+	maxKeptBytes = 2 * maxQueuedBytes
+)
 
-// keptFile is a file of messages that one Space could not store.
+// keptFile is one line of a file of kept messages.
 type keptFile struct {
 	Version  int           `json:"version"`
 	Messages []keptMessage `json:"messages"`
@@ -38,15 +45,169 @@ type keptMessage struct {
 	Tried   time.Time `json:"tried,omitzero"`
 }
 
-// kept is the messages of earlier Spaces that this one stores. Its lock keeps others from storing them too. It is safe for
-// concurrent use; nil is none.
-type kept struct {
-	lock  *flock.Flock
-	files []string
+// journal is a file of queued messages, from which a later Space stores them if this process is killed. Messages that are
+// stored stay in it until all are: the next process finds their ids. It is safe for concurrent use.
+type journal struct {
+	path string
+	lock *flock.Flock // held while a process stores the messages
+
+	writing sync.Mutex // serializes the I/O
+	file    *os.File   // nil if there is none, or it is of an earlier Space
+	lines   int
+	size    int
+	torn    bool // a write failed: the file's end is not known
 
 	mu      sync.Mutex
-	pending int // messages in the outbox
-	done    bool
+	pending int // messages of the outbox that are in the file
+}
+
+// newJournal returns the journal of a file, which need not exist yet.
+func newJournal(path string) *journal {
+	return &journal{path: path, lock: flock.New(path+".lock", flock.SetPermissions(0o600))}
+}
+
+// kept reports whether a message is in the journal.
+func (j *journal) kept(e *entry) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return e.kept
+}
+
+// entered counts a message that was written, unless it has left the outbox meanwhile.
+func (j *journal) entered(e *entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !e.left && !e.kept {
+		e.kept = true
+		j.pending++
+	}
+}
+
+// left counts a message that has left the outbox. It does no I/O: the outbox is locked.
+func (j *journal) left(e *entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e.left = true
+	if e.kept {
+		j.pending--
+	}
+}
+
+func (j *journal) empty() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.pending == 0
+}
+
+// add writes a message durably. live are the messages that are in the journal and in the outbox.
+func (j *journal) add(e *entry, live func() []*entry) error {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if j.file == nil || j.torn || j.lines >= maxKeptLines || j.size >= maxKeptBytes {
+		return j.rewrite(append(live(), e))
+	}
+	line, err := keptLine(e)
+	if err != nil {
+		return err
+	}
+	if _, err = j.file.Write(line); err == nil {
+		err = j.file.Sync()
+	}
+	if err != nil {
+		j.torn = true
+		return err
+	}
+	j.lines++
+	j.size += len(line)
+	j.entered(e)
+	return nil
+}
+
+// rewrite replaces the file by one of these messages. The lock for writing is held.
+func (j *journal) rewrite(entries []*entry) error {
+	var data []byte
+	for _, e := range entries {
+		line, err := keptLine(e)
+		if err != nil {
+			return err
+		}
+		data = append(data, line...)
+	}
+	j.close()
+	if err := j.claim(); err != nil {
+		return err
+	}
+	if err := local.ReplaceFile(j.path, data); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(j.path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	j.file, j.torn, j.lines, j.size = file, false, len(entries), len(data)
+	for _, e := range entries {
+		j.entered(e)
+	}
+	return nil
+}
+
+// claim locks the journal, unless it is locked.
+func (j *journal) claim() error {
+	if j.lock.Locked() {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
+		return err
+	}
+	locked, err := j.lock.TryLock()
+	if err == nil && !locked {
+		err = errors.New("another process has the file")
+	}
+	return err
+}
+
+// close closes the file. The lock for writing is held.
+func (j *journal) close() {
+	if j.file != nil {
+		_ = j.file.Close() // each write is synced
+		j.file = nil
+	}
+}
+
+// settle deletes the file once all of its messages have left the outbox, and reports whether there is none.
+func (j *journal) settle() bool {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if !j.empty() {
+		return false
+	}
+	if j.lock.Locked() {
+		j.close()
+		_ = os.Remove(j.path) // its messages are stored: the next process finds their ids
+	}
+	return true
+}
+
+// end releases the file to the next process.
+func (j *journal) end() {
+	settled := j.settle()
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if !j.lock.Locked() {
+		return
+	}
+	j.close()
+	if settled {
+		_ = os.Remove(j.lock.Path()) // nobody looks for the lock of a file that is gone
+	}
+	_ = j.lock.Unlock() // the end of the process does it at the latest
+}
+
+// keptLine encodes a message. An attempt to store it may have begun when the line is read.
+func keptLine(e *entry) ([]byte, error) {
+	line, err := json.Marshal(keptFile{Version: keepVersion,
+		Messages: []keptMessage{{Channel: e.channel.Name, ID: e.id, Data: e.data, Sent: e.sent, Tried: e.sent}}})
+	return append(line, '\n'), err
 }
 
 // keepPrefix begins the names of the files of this namespace and server.
@@ -55,38 +216,42 @@ func (s *Space) keepPrefix() string {
 	return filepath.Join(s.cfg.KeepDir, "unsent-"+hex.EncodeToString(sum[:])[:16])
 }
 
-// takeKept queues the messages that earlier Spaces have kept, unless another Space is storing them. A file that cannot be
-// read stays.
-func (s *Space) takeKept() *kept {
+// takeKept queues the messages of earlier Spaces, but for those whose process runs. A file that cannot be read stays.
+func (s *Space) takeKept() {
 	if s.cfg.KeepDir == "" {
-		return nil
+		return
 	}
-	files := s.keptFiles()
-	if len(files) == 0 {
-		return nil
-	}
-	k := &kept{lock: flock.New(s.keepPrefix()+".lock", flock.SetPermissions(0o600))}
-	if locked, err := k.lock.TryLock(); err != nil || !locked {
-		s.log.Debug("kept messages are stored by another process", "error", err)
-		return nil
-	}
-	for _, file := range files {
+	var entries []*entry
+	for _, file := range s.keptFiles() {
+		j := newJournal(file)
+		if locked, err := j.lock.TryLock(); err != nil || !locked {
+			s.log.Debug("kept messages are those of another process", "file", file, "error", err)
+			continue
+		}
 		messages, err := readKept(file)
-		if errors.Is(err, os.ErrNotExist) { // stored meanwhile
-			continue
-		}
 		if err != nil {
-			s.log.Error("kept messages cannot be read", "file", file, "error", err)
+			_ = j.lock.Unlock()
+			if !errors.Is(err, os.ErrNotExist) { // stored meanwhile
+				s.log.Error("kept messages cannot be read", "file", file, "error", err)
+			}
 			continue
 		}
-		k.files = append(k.files, file)
+		s.earlier = append(s.earlier, j)
 		for _, m := range messages {
-			s.queueKept(k, m)
+			if e := s.keptEntry(j, m); e != nil {
+				entries = append(entries, e)
+			}
 		}
 	}
-	s.log.Info("messages of an earlier process are stored now", "messages", k.pending)
-	k.settled()
-	return k
+	slices.SortStableFunc(entries, func(a, b *entry) int { return a.sent.Compare(b.sent) })
+	for _, e := range entries {
+		e.journal.entered(e)
+		s.outbox.push(e)
+	}
+	if len(entries) > 0 {
+		s.log.Info("messages of an earlier process are stored now", "messages", len(entries))
+	}
+	s.settleKept()
 }
 
 // keptFiles returns the paths of the files of this namespace and server.
@@ -104,18 +269,17 @@ func (s *Space) keptFiles() (files []string) {
 	return files
 }
 
-// queueKept queues a kept message, unless the channel is gone or would have removed the message by now.
-func (s *Space) queueKept(k *kept, m keptMessage) {
+// keptEntry returns the entry of a kept message, nil if the channel is gone or would have removed the message by now.
+func (s *Space) keptEntry(j *journal, m keptMessage) *entry {
 	c, err := s.channel(m.Channel)
 	if err == nil && s.cfg.Now().Sub(m.Sent) > c.MaxAge {
 		err = errors.New("it is older than the channel keeps messages")
 	}
 	if err != nil {
 		s.log.Warn("a kept message is dropped", "channel", m.Channel, "error", err)
-		return
+		return nil
 	}
-	k.pending++
-	s.outbox.push(&entry{channel: c, id: m.ID, data: m.Data, sent: m.Sent, tried: m.Tried, stored: make(chan struct{}), done: k.left})
+	return &entry{channel: c, id: m.ID, data: m.Data, sent: m.Sent, tried: m.Tried, stored: make(chan struct{}), journal: j}
 }
 
 func readKept(file string) ([]keptMessage, error) {
@@ -134,17 +298,33 @@ func readKept(file string) ([]keptMessage, error) {
 	return decodeKept(data)
 }
 
-// decodeKept decodes and checks a file's content.
-func decodeKept(data []byte) ([]keptMessage, error) {
+// decodeKept decodes and checks a file's content. A last line that was not written to its end is ignored: its sender was
+// told nothing.
+func decodeKept(data []byte) (messages []keptMessage, err error) {
+	for line := 1; len(data) > 0; line++ {
+		text, rest, ended := bytes.Cut(data, []byte("\n"))
+		of, err := decodeKeptLine(text)
+		if err != nil && !ended {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", line, err)
+		}
+		messages, data = append(messages, of...), rest
+		if len(messages) > maxKeptLines {
+			return nil, fmt.Errorf("it has more than %d messages", maxKeptLines)
+		}
+	}
+	return messages, nil
+}
+
+func decodeKeptLine(line []byte) ([]keptMessage, error) {
 	var k keptFile
-	if err := json.Unmarshal(data, &k); err != nil {
+	if err := json.Unmarshal(line, &k); err != nil {
 		return nil, err
 	}
 	if k.Version != keepVersion {
 		return nil, fmt.Errorf("its version is %d, not %d", k.Version, keepVersion)
-	}
-	if len(k.Messages) > MaxQueued {
-		return nil, fmt.Errorf("it has %d messages", len(k.Messages))
 	}
 	for i, m := range k.Messages {
 		if _, err := decode(m.Data); err != nil {
@@ -157,75 +337,54 @@ func decodeKept(data []byte) ([]keptMessage, error) {
 	return k.Messages, nil
 }
 
-// left counts a message that has left the outbox. It does no I/O: the outbox is locked.
-func (k *kept) left() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.pending--
+// keep writes a queued message durably, unless it is.
+func (s *Space) keep(e *entry) error {
+	if s.own == nil {
+		return errors.New("no directory is configured to keep it")
+	}
+	if e.journal.kept(e) {
+		return nil
+	}
+	return s.own.add(e, func() (live []*entry) {
+		for _, e := range s.outbox.all() {
+			if e.journal == s.own && s.own.kept(e) {
+				live = append(live, e)
+			}
+		}
+		return live
+	})
 }
 
-// settled deletes the files once all of their messages have left the outbox.
-func (k *kept) settled() {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	finished := k.pending == 0 && !k.done
-	k.done = k.done || finished
-	k.mu.Unlock()
-	if finished {
-		k.discard()
-	}
-}
-
-// discard deletes the files and releases the lock.
-func (k *kept) discard() {
-	for _, file := range k.files {
-		_ = os.Remove(file) // its messages are stored: the next process finds their ids
-	}
-	_ = k.lock.Unlock() // the end of the process does it at the latest
-}
-
-// keep writes messages for the next Space, and returns how many are lost.
-func (s *Space) keep(entries []*entry) (lost int) {
-	if len(entries) > 0 {
-		if err := s.writeKept(entries); err != nil {
-			s.log.Error("queued messages were lost at the end", "lost", len(entries), "error", err)
-			return len(entries)
+// keepRest leaves the queued messages to the next Space, and returns how many are lost.
+func (s *Space) keepRest() (lost int) {
+	rest := s.outbox.all()
+	var failure error
+	for _, e := range rest {
+		if err := s.keep(e); err != nil {
+			lost, failure = lost+1, err
 		}
 	}
-	if k := s.kept; k != nil {
-		k.mu.Lock()
-		rest := !k.done
-		k.done = true
-		k.mu.Unlock()
-		if rest {
-			k.discard()
-		}
+	if lost > 0 {
+		s.log.Error("queued messages were lost at the end", "lost", lost, "error", failure)
 	}
-	return 0
+	if kept := len(rest) - lost; kept > 0 {
+		s.log.Warn("queued messages are kept for the project's next process", "messages", kept, "directory", s.cfg.KeepDir)
+	}
+	if s.own != nil {
+		s.own.end()
+	}
+	for _, j := range s.earlier {
+		j.end()
+	}
+	return lost
 }
 
-// writeKept writes messages to a file of their own.
-func (s *Space) writeKept(entries []*entry) error {
-	if s.cfg.KeepDir == "" {
-		return errors.New("no directory is configured to keep them")
+// settleKept deletes the files whose messages are stored.
+func (s *Space) settleKept() {
+	if s.own != nil {
+		s.own.settle()
 	}
-	k := keptFile{Version: keepVersion}
-	for _, e := range entries {
-		k.Messages = append(k.Messages, keptMessage{Channel: e.channel.Name, ID: e.id, Data: e.data, Sent: e.sent, Tried: e.tried})
+	for _, j := range s.earlier {
+		j.settle()
 	}
-	data, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.cfg.KeepDir, 0o700); err != nil {
-		return err
-	}
-	file := s.keepPrefix() + "-" + s.instance + ".json"
-	if err := local.ReplaceFile(file, data); err != nil {
-		return err
-	}
-	s.log.Warn("queued messages are kept for the project's next process", "messages", len(entries), "file", file)
-	return nil
 }

@@ -165,11 +165,13 @@ func TestWhatCannotBeStoredIsKept(t *testing.T) {
 		t.Fatalf("lost %d, %v", lost, err)
 	}
 	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
-	if err != nil || len(files) != 1 {
+	if err != nil || len(files) != 2 {
 		t.Fatalf("files %q, %v", files, err)
 	}
-	if info, err := os.Stat(files[0]); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
-		t.Errorf("the file is %v, %v", info, err)
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+			t.Errorf("the file is %v, %v", info, err)
+		}
 	}
 	n.Start()
 	for _, change := range []func(*chat.Config){func(c *chat.Config) { c.Namespace = "q" }, func(c *chat.Config) { c.Server = "there" }} {
@@ -184,18 +186,112 @@ func TestWhatCannotBeStoredIsKept(t *testing.T) {
 	if got := texts(t, s, "roadmap", 10); strings.Join(got, " ") != "0 1 2" {
 		t.Errorf("stored %q", got)
 	}
-	wait.Eventually(t, "the file is deleted", func() bool {
-		_, err := os.Stat(files[0])
-		return os.IsNotExist(err)
+	awaitNoFiles(t, cfg.KeepDir)
+}
+
+func awaitNoFiles(t *testing.T, dir string) {
+	t.Helper()
+	wait.Eventually(t, "the files are deleted", func() bool {
+		files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+		return err == nil && len(files) == 0
 	})
+}
+
+// REQ-REL-003, REQ-REL-009: a message is on disk before its sender is told that it is queued, so that it survives a kill. A
+// process that runs keeps its messages to itself.
+func TestQueuedMessagesSurviveAKill(t *testing.T) {
+	n := startServer(t)
+	cfg := n.config("p")
+	cfg.KeepDir, cfg.Server = filepath.Join(t.TempDir(), "unsent"), "here"
+	s := ready(t, open(t, cfg))
+	n.Stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	for i := range 5 {
+		send(t, s, "pm", "roadmap", fmt.Sprint(i))
+	}
+	second := open(t, cfg)
+	if got := second.Status().Queued; got != 0 {
+		t.Errorf("another process took %d messages of one that runs", got)
+	}
+	// What a kill leaves is the files and no locks; the last message was being written.
+	killed := cfg
+	killed.KeepDir = t.TempDir()
+	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = append(data, data[:len(data)/7]...)
+	if err := os.WriteFile(filepath.Join(killed.KeepDir, filepath.Base(files[0])), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Start()
+	next := ready(t, open(t, killed))
+	stored(t, next)
+	stored(t, s) // the first one's ids are the same
+	if got := texts(t, next, "roadmap", 20); strings.Join(got, " ") != "0 1 2 3 4" {
+		t.Errorf("stored %q", got)
+	}
+	awaitNoFiles(t, killed.KeepDir)
+	awaitNoFiles(t, cfg.KeepDir)
+}
+
+// A message that cannot be written to disk is queued all the same, and its sender knows.
+func TestTheSenderKnowsThatAMessageIsInMemoryOnly(t *testing.T) {
+	n := startServer(t)
+	cfg := n.config("p")
+	cfg.KeepDir = filepath.Join(t.TempDir(), "file", "unsent")
+	if err := os.WriteFile(filepath.Dir(cfg.KeepDir), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := ready(t, open(t, cfg))
+	n.Stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	r, err := s.Send(t.Context(), "pm", "roadmap", "x")
+	if err != nil || !r.Queued || !strings.Contains(r.Problem.Message, "in memory only: not a directory") {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	n.Start()
+	stored(t, s)
+}
+
+// However long one channel's outage lasts, the file of queued messages has bounds, and so have those that are read.
+func TestTheFileOfQueuedMessagesIsBounded(t *testing.T) {
+	n := startServer(t)
+	cfg := n.config("p")
+	cfg.KeepDir = filepath.Join(t.TempDir(), "unsent")
+	s := ready(t, open(t, cfg))
+	n.Stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	for i := range 2*chat.MaxQueued + 10 {
+		send(t, s, "pm", "roadmap", fmt.Sprint(i))
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(data), "\n"); lines < chat.MaxQueued || lines > chat.MaxQueued+11 {
+		t.Errorf("%d lines", lines)
+	}
+	if n, _, err := chat.DecodeKept(data); err != nil || n < chat.MaxQueued {
+		t.Errorf("decoded %d, %v", n, err)
+	}
 }
 
 // FuzzKeptMessages: what was kept is checked before it is published.
 func FuzzKeptMessages(f *testing.F) {
 	f.Add([]byte(`{"version":1,"messages":[{"channel":"roadmap","id":"A-1","data":"e30=","sent":"2026-01-01T00:00:00Z"}]}`))
+	f.Add([]byte(`{"version":1,"messages":[]}` + "\n" + `{"version":1,"mess`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n, ids, err := chat.DecodeKept(data)
-		if err == nil && (n > chat.MaxQueued || strings.ContainsAny(ids, "\r\n")) {
+		if err == nil && (n > 2*chat.MaxQueued || strings.ContainsAny(ids, "\r\n")) {
 			t.Errorf("accepted %q", data)
 		}
 	})

@@ -24,7 +24,9 @@ type entry struct {
 	stored  chan struct{} // closed once the message is stored
 	seq     uint64        // valid once stored is closed
 	order   uint64        // in the outbox
-	done    func()        // called when the entry leaves the outbox; may be nil
+	journal *journal      // where it is or may be kept; nil if nothing is
+
+	kept, left bool // in the journal; no longer in the outbox: guarded by the journal
 }
 
 // outbox has a queue for each channel, so that a channel whose stream is unavailable delays no other. The limits are
@@ -97,8 +99,8 @@ func (o *outbox) shift(l *lane) {
 	l.entries = l.entries[1:]
 	o.total--
 	o.bytes -= len(e.data)
-	if e.done != nil {
-		e.done()
+	if e.journal != nil {
+		e.journal.left(e)
 	}
 	if len(l.entries) == 0 {
 		l.entries = nil

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
@@ -36,8 +37,8 @@ const (
 // Receipt is the result of a send.
 type Receipt struct {
 	Timestamp time.Time
-	// Queued is true in an outage, which Problem describes: the message is stored once it is over, or kept at the end (see
-	// Config.KeepDir). Sequence is 0 then.
+	// Queued is true in an outage, which Problem describes: the message is stored once it is over, by the next process if this
+	// one ends first (see Config.KeepDir). Sequence is 0 then.
 	Queued   bool
 	Problem  *Error
 	Sequence uint64
@@ -65,7 +66,7 @@ func (s *Space) Send(ctx context.Context, handle, channel, text string) (Receipt
 	return s.sender.Send(ctx, handle, channel, text)
 }
 
-// Send stores a message in a channel. It returns when the message is durable, or in an outage when it is queued
+// Send stores a message in a channel. It returns when the message is durable, or in an outage when it is queued and kept
 // (Receipt.Queued). Consecutive messages of one caller keep their order across an outage, and each is stored once. If ctx
 // ends first, the message may be stored or not.
 func (x *Sender) Send(ctx context.Context, handle, channel, text string) (Receipt, error) {
@@ -92,7 +93,7 @@ func (x *Sender) Send(ctx context.Context, handle, channel, text string) (Receip
 		return Receipt{}, s.tooLargeForServer(len(data), nil)
 	}
 	id := x.ids + strconv.FormatUint(x.sent.Add(1), 36) // short: the server stores it with the message
-	return s.send(ctx, &entry{channel: c, id: id, data: data, sent: at, stored: make(chan struct{})})
+	return s.send(ctx, &entry{channel: c, id: id, data: data, sent: at, stored: make(chan struct{}), journal: s.own})
 }
 
 func (s *Space) send(ctx context.Context, e *entry) (Receipt, error) {
@@ -127,7 +128,7 @@ func (s *Space) send(ctx context.Context, e *entry) (Receipt, error) {
 	return s.enqueue(ctx, e, err), nil
 }
 
-// enqueue appends e to its channel's queue. Without a problem, as when the queue is being sent, it waits up to
+// enqueue appends e to its channel's queue, and keeps it. Without a problem, as when the queue is being sent, it waits up to
 // queueTimeout until e is stored.
 func (s *Space) enqueue(ctx context.Context, e *entry, problem error) Receipt {
 	for _, dropped := range s.outbox.push(e) {
@@ -143,7 +144,12 @@ func (s *Space) enqueue(ctx context.Context, e *entry, problem error) Receipt {
 			problem = &Error{Code: ConnectionError, Message: "Earlier messages of the channel are still being stored."}
 		}
 	}
-	return Receipt{Timestamp: e.sent, Queued: true, Problem: queuedProblem(problem), ID: e.id}
+	shown := queuedProblem(problem)
+	if err := s.keep(e); err != nil {
+		s.log.Error("a queued message is in memory only", "channel", e.channel.Name, "error", err)
+		shown.Message += " The message is in memory only: " + local.Reason(err) + ". It is lost if this process ends before the outage."
+	}
+	return Receipt{Timestamp: e.sent, Queued: true, Problem: shown, ID: e.id}
 }
 
 // queuedProblem is connectionError with what ends the outage in the message: the sender does nothing else.
@@ -189,7 +195,7 @@ func (s *Space) flushChannel(ctx context.Context, b *bus.Bus, channel string) {
 			s.log.Error("a queued message is dropped: it can never be stored", "channel", channel, "error", err)
 		}
 		s.outbox.remove(e)
-		s.kept.settled()
+		s.settleKept()
 		attempt = 1
 		retry.Reset()
 	}

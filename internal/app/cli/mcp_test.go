@@ -14,14 +14,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/app/cli"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // machine is a user's computer with two projects and no running hub.
@@ -324,6 +328,37 @@ func TestAConfiguredServerThatIsDownIsReported(t *testing.T) {
 	if _, running, err := daemon.Running(filepath.Join(d.root, "data")); running || err != nil {
 		t.Errorf("a hub runs (%v)", err)
 	}
+}
+
+// REQ-TOOL-022, REQ-REL-003: what a process has queued when it is killed is stored by the project's next one.
+func TestAKilledProcessLosesNoQueuedMessage(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	port := testbed.FreePorts(t, 1)[0]
+	url := fmt.Sprintf("NATS_URL=nats://127.0.0.1:%d", port)
+	p := d.start("a", url)
+	p.ask(1, "initialize", initializeParams)
+	p.call(2, "set_handle", `{"handle":"me"}`)
+	for i := range 3 {
+		if got := p.call(3+i, "send_message", fmt.Sprintf(`{"channel":"roadmap","message":"word%d"}`, i)); !strings.Contains(got, "is queued") {
+			t.Fatal(got)
+		}
+	}
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait() // it was killed
+	testbed.StartNATS(t, func(o *server.Options) { o.Port = port })
+	p = d.start("a", url)
+	p.ask(1, "initialize", initializeParams)
+	p.call(2, "set_handle", `{"handle":"me"}`)
+	id := 3
+	wait.Eventually(t, "the messages are stored", func() bool {
+		id++
+		got := p.call(id, "read_messages", `{"channel":"roadmap"}`)
+		return regexp.MustCompile(`(?s)word0.*word1.*word2`).MatchString(got)
+	})
+	p.end()
 }
 
 // Without a command the program runs the server, which starts the hub.
