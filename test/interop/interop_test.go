@@ -297,10 +297,10 @@ func TestConversationsSurviveARestart(t *testing.T) {
 		c.close(t)
 		c = converse(t, def, dir, started[0].ID)
 		out, h := c.ok(t, "REMEMBER three")
-		if def.ID == "gemini" && def.Driver == runner.DriverACP {
-			// Its ACP mode cannot load a conversation of another process: see
+		if def.ID == "gemini" && def.Driver == runner.DriverACP && out.Text == "user turns seen: 1" {
+			// Its ACP mode mostly cannot load a conversation of another process: see
 			// runner.Builtin. The user must get a notice.
-			if out.Text != "user turns seen: 1" || len(eventsOf[runner.Notice](h)) == 0 {
+			if len(eventsOf[runner.Notice](h)) == 0 {
 				t.Errorf("after a restart: %q, %+v", out.Text, h.events)
 			}
 			return

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	sdk "github.com/coder/acp-go-sdk"
 
@@ -24,7 +25,7 @@ func (d acpDialect) Args(string) []string {
 }
 
 func (d acpDialect) Connect(pipes duplex.Pipes) duplex.Connection {
-	c := &acpConn{workDir: pipes.WorkDir, rpc: newRPC(pipes, "2.0")}
+	c := &acpConn{workDir: pipes.WorkDir, rpc: newRPC(pipes, "2.0"), updated: make(chan struct{}, 1)}
 	go c.serve(pipes, c.requested, c.notified)
 	return c
 }
@@ -42,6 +43,8 @@ type acpConn struct {
 	session   sdk.SessionId
 	resumable bool
 	codex     bool // the agent is codex-acp, see acpevents.go
+
+	updated chan struct{} // of capacity 1; has a value after an update outside a prompt
 
 	mu     sync.Mutex
 	prompt *acpPrompt // the running one; nil while a session and its history are loaded
@@ -107,6 +110,10 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 	return opened, nil
 }
 
+// historyPause is the pause after which a loaded session's history has ended: nothing in the protocol says so, and
+// gemini sends it after its response.
+const historyPause = 250 * time.Millisecond
+
 // resume continues a session: by session/resume, or by session/load, which also
 // replays the history. The history is ignored, because no prompt runs yet.
 func (c *acpConn) resume(ctx context.Context, id string, can sdk.AgentCapabilities) (model string, err error) {
@@ -122,10 +129,29 @@ func (c *acpConn) resume(ctx context.Context, id string, can sdk.AgentCapabiliti
 		err = c.request(ctx, sdk.AgentMethodSessionLoad, sdk.LoadSessionRequest{
 			SessionId: sdk.SessionId(id), Cwd: c.workDir, McpServers: []sdk.McpServer{},
 		}, &res)
+		if err == nil {
+			err = c.skipHistory(ctx)
+		}
 	default:
 		err = &rpcError{Message: "the agent cannot continue sessions"}
 	}
 	return modelOf(res.Models), err
+}
+
+// skipHistory blocks until no update has come for historyPause.
+func (c *acpConn) skipHistory(ctx context.Context) error {
+	pause := time.NewTimer(historyPause)
+	defer pause.Stop()
+	for {
+		select {
+		case <-c.updated:
+			pause.Reset(historyPause)
+		case <-pause.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func modelOf(m *sdk.SessionModelState) string {

@@ -100,6 +100,10 @@ func TestACPResume(t *testing.T) {
 			`{"loadSession":true}`,
 			map[string][]string{"session/load": {acpHistory, acpHistory, empty}}, "initialize session/load session/prompt", "",
 		},
+		"session/load, whose history follows the response": {
+			`{"loadSession":true}`,
+			map[string][]string{"session/load": {empty, acpHistory, acpHistory}}, "initialize session/load session/prompt", "",
+		},
 		"session/load fails": {
 			`{"loadSession":true}`,
 			map[string][]string{"session/load": append([]string{acpHistory}, refused...), "session/new": acpNewSession},

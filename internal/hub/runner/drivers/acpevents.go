@@ -7,6 +7,7 @@ import (
 
 	sdk "github.com/coder/acp-go-sdk"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
 )
@@ -34,6 +35,9 @@ func (c *acpConn) update(params json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pr := c.prompt
+	if pr == nil {
+		wait.Nudge(c.updated)
+	}
 	if pr == nil || n.SessionId != c.session {
 		return // history, or of a turn that has ended
 	}
