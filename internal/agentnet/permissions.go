@@ -71,7 +71,7 @@ func (c Confined) Permissions() Permissions {
 		store.BucketKeys+cfg.LimitsBucket()+"."+c.GUID+".*",
 		"$JS.API.STREAM.PURGE."+inbox,
 		store.InboxSubject+"*", store.ReceiptSubject+c.GUID+".*.*", store.ReceiptSubject+"*."+c.GUID+".*", store.ReadSubject+c.GUID,
-		store.ItemSubject+"*", store.DeadSubject, "$JS.API.STREAM.MSG.DELETE."+store.DeadStream)
+		store.ItemSubject+"*", store.DeadSubject, "$JS.API.STREAM.MSG.DELETE."+store.DeadStream, store.TaskSubject+c.GUID+".*")
 	for _, capability := range c.Capabilities {
 		stream := store.QueueStreamPrefix + capability
 		p.Publish = append(p.Publish,

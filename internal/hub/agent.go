@@ -18,12 +18,14 @@ type agent struct {
 	hub        *Hub
 	id         string
 	run        runner.Agent
+	durable    bool // see Agent.Durable
 	registered time.Time
 	health     *health
 	cancel     context.CancelFunc // stops its probes
 
 	mu      sync.Mutex
 	def     runner.Definition // see definition
+	at      Residence
 	queue   queue
 	removed bool
 }
@@ -94,7 +96,7 @@ func (h *Hub) register(a Agent) error {
 	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
 	ag := &agent{
-		hub: h, id: a.Definition.ID, def: a.Definition, run: a.Runner,
+		hub: h, id: a.Definition.ID, def: a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable,
 		registered: time.Now().UTC(),
 		cancel:     cancel,
 		queue: queue{
@@ -108,7 +110,34 @@ func (h *Hub) register(a Agent) error {
 		return &Error{Code: CodeInvalid, Subject: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
 	}
 	h.wg.Go(func() { ag.health.watch(ctx) })
+	h.resume(ag)
 	h.cfg.Events.Publish(events.Event{Kind: events.AgentAdded, Agent: a.Definition.ID})
+	h.agentsChanged()
+	return nil
+}
+
+// residence returns the agent's residence with its kind.
+func (a Agent) residence() Residence {
+	r := a.Residence
+	if r.Kind == "" {
+		r.Kind = KindProgram
+		if a.Definition.Driver == runner.DriverPeer {
+			r.Kind = KindPeer
+		}
+	}
+	return r
+}
+
+// Move changes where an agent is to be found. The error is CodeAgentNotFound.
+func (h *Hub) Move(id string, to Residence) error {
+	a := h.agents.get(id)
+	if a == nil {
+		return h.agentNotFound(id)
+	}
+	a.mu.Lock()
+	a.at = to
+	a.mu.Unlock()
+	h.cfg.Events.Publish(events.Event{Kind: events.AgentUpdated, Agent: id})
 	h.agentsChanged()
 	return nil
 }
@@ -199,10 +228,10 @@ func (h *Hub) Agent(id string) (AgentInfo, error) {
 
 func (a *agent) info() AgentInfo {
 	a.mu.Lock()
-	def, running, waiting := a.def, a.queue.running, a.queue.waiting
+	def, at, running, waiting := a.def, a.at, a.queue.running, a.queue.waiting
 	a.mu.Unlock()
 	return AgentInfo{
-		Definition: def, RegisteredAt: a.registered, Health: a.health.current(), Running: running, Queued: waiting,
+		Definition: def, Residence: at, RegisteredAt: a.registered, Health: a.health.current(), Running: running, Queued: waiting,
 	}
 }
 
@@ -233,6 +262,25 @@ func (a *agent) enqueue(t *task) error {
 		a.start(t)
 	}
 	return err
+}
+
+// resume is enqueue for a task that was admitted before the hub stopped: the queue's limit does not count.
+func (a *agent) resume(t *task) error {
+	a.mu.Lock()
+	if a.removed {
+		a.mu.Unlock()
+		return a.hub.agentNotFound(a.id)
+	}
+	start := a.queue.pushBeyond(t)
+	for i := range t.waiting[1:] {
+		t.waiting[1+i].reserve = true
+		a.queue.waiting++
+	}
+	a.mu.Unlock()
+	if start {
+		a.start(t)
+	}
+	return nil
 }
 
 // start runs tasks that the queue has admitted.

@@ -96,14 +96,15 @@ type Health struct {
 // AgentInfo describes one agent of the hub.
 type AgentInfo struct {
 	Definition   runner.Definition
+	Residence    Residence
 	RegisteredAt time.Time
 	Health       Health
 	Running      int // turns
 	Queued       int
 }
 
-// Own reports whether the agent is of this hub, not of a paired one.
-func (i AgentInfo) Own() bool { return i.Definition.Driver != runner.DriverPeer }
+// Own reports whether the agent is one of this hub that others may know of: not of a paired hub, and not hidden.
+func (i AgentInfo) Own() bool { return i.Residence.Kind != KindPeer && !i.Residence.Hidden }
 
 // Status is a summary of the hub.
 type Status struct {
@@ -173,6 +174,8 @@ const (
 	MetaDenials     = "parley.denied"    // in a task: tools that were denied
 	MetaError       = "parley.error"     // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"
+	MetaDeadline    = "parley.deadline" // in a task of a durable agent: when it fails unless it is answered before, RFC 3339
+	MetaProgress    = "parley.progress" // in a working status message: how much is done, 0 to 100
 	// MetaKeepDelegated, true in the metadata of A2A's CancelTask, selects Hub.CancelAlone.
 	MetaKeepDelegated = "parley.keepDelegated"
 	MetaDelegation    = "parley.delegation" // in a task: its Delegation

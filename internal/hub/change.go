@@ -35,7 +35,7 @@ func (t *task) publishState(status a2a.TaskStatus) {
 	data := stateData()[status.State]
 	if status.Message != nil {
 		if e, ok := status.Message.Metadata[MetaError].(map[string]any); ok {
-			data = map[string]any{"state": stateName(status.State), "code": e["code"]}
+			data = map[string]any{"state": StateName(status.State), "code": e["code"]}
 		}
 	}
 	t.hub.cfg.Events.Publish(events.Event{

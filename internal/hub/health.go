@@ -209,6 +209,9 @@ func (h *health) explain(out *Health) {
 
 // admit admits a turn, or returns why not. The caller reports the turn's end to done.
 func (h *health) admit() (done func(error), err error) {
+	if h.agent.durable {
+		return neutral, nil // its tasks wait for it
+	}
 	h.mu.Lock()
 	stage, last := h.probe.Stage, h.lastRun
 	var why string

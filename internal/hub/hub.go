@@ -75,6 +75,34 @@ type Config struct {
 type Agent struct {
 	Definition runner.Definition
 	Runner     runner.Agent
+	// Durable agents keep what they were given while the hub is stopped, as an open session does. Turns that a stop or a
+	// crash cuts off are repeated, with the same runner.Turn.Number, as soon as the agent is registered again; until then
+	// their tasks stay as they are. A task's [MetaDeadline] says how long it may wait in all.
+	Durable bool
+	// Residence says what the agent is and where. Its zero value is a program that the hub starts.
+	Residence Residence
+}
+
+// Kind is what an agent is.
+type Kind string
+
+// The kinds of agents.
+const (
+	KindProgram Kind = "program" // the hub starts it
+	KindSession Kind = "session" // an open conversation of a person
+	KindPeer    Kind = "peer"    // of another hub
+)
+
+// Residence is what an agent is and where it is to be found.
+type Residence struct {
+	Kind     Kind
+	GUID     string // of a session, in the agents' network
+	Type     string // of a session, as it says: for example reviewer
+	Project  string // its id in the agents' network
+	Computer string
+	// Hidden agents are for this hub's own users and agents only: other hubs and clients from outside neither see nor
+	// reach them.
+	Hidden bool
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -127,8 +155,9 @@ type Hub struct {
 	wg             sync.WaitGroup // goroutines of turns, probes, upkeep and writes
 
 	mu        sync.Mutex
-	live      map[a2a.TaskID]*task // every user of a task holds a reference
-	delegated delegated            // see Cancel
+	live      map[a2a.TaskID]*task    // every user of a task holds a reference
+	suspended map[string][]a2a.TaskID // of durable agents that are not registered, by agent; see resume
+	delegated delegated               // see Cancel
 	closing   bool
 	closed    chan struct{} // closed when Close is done
 	onTurn    func(a2a.TaskID)
@@ -175,6 +204,7 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		cache:     newTaskCache(256, 8<<20),
 		live:      map[a2a.TaskID]*task{},
 		delegated: delegated{},
+		suspended: map[string][]a2a.TaskID{},
 		agents:    agents{byID: map[string]*agent{}},
 		expired:   expiredContexts{at: map[string]time.Time{}},
 		closed:    make(chan struct{}),

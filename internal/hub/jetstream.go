@@ -163,9 +163,16 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 	return nil
 }
 
+// durableLive stands in a head for live if the task is durable, too.
+const durableLive = "durable"
+
 // encodeHead writes "format state created updated live rev pieces agent context".
 func encodeHead(h head, rev int64, pieces int) string {
-	return fmt.Sprint(headerFormat, " ", h.State, " ", h.Created, " ", h.Updated, " ", h.Live, " ", rev, " ", pieces, " ",
+	live := strconv.FormatBool(h.Live)
+	if h.Live && h.Durable {
+		live = durableLive
+	}
+	return fmt.Sprint(headerFormat, " ", h.State, " ", h.Created, " ", h.Updated, " ", live, " ", rev, " ", pieces, " ",
 		h.Agent, " ", base64.RawURLEncoding.EncodeToString([]byte(h.Context)))
 }
 
@@ -178,7 +185,11 @@ func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 	}
 	created, err1 := strconv.ParseInt(f[2], 10, 64)
 	updated, err2 := strconv.ParseInt(f[3], 10, 64)
-	live, err3 := strconv.ParseBool(f[4])
+	durable := f[4] == durableLive
+	live, err3 := durable, error(nil)
+	if !durable {
+		live, err3 = strconv.ParseBool(f[4])
+	}
 	rev, err4 := strconv.ParseInt(f[5], 10, 64)
 	pieces, err5 := strconv.Atoi(f[6])
 	contextID, err6 := base64.RawURLEncoding.DecodeString(f[8])
@@ -189,7 +200,7 @@ func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 	if !knownState(state) {
 		return head{}, 0, 0, fmt.Errorf("a stored task has the unknown state %q", text.Clip(f[1], 40))
 	}
-	h = head{State: state, Created: created, Updated: updated, Live: live, Agent: f[7], Context: string(contextID)}
+	h = head{State: state, Created: created, Updated: updated, Live: live, Durable: durable, Agent: f[7], Context: string(contextID)}
 	return h, rev, pieces, nil
 }
 

@@ -90,7 +90,7 @@ func (h *Hub) Meters() []Meter {
 	for id, x := range h.meters.byAgent {
 		one := Meter{Agent: id, Tasks: map[string]uint64{}, Turns: x.turns, Seconds: x.seconds, Classes: map[float64]uint64{}, Usage: x.usage}
 		for state, n := range x.tasks {
-			one.Tasks[stateName(state)] = n
+			one.Tasks[StateName(state)] = n
 		}
 		atMost := uint64(0)
 		for i, n := range x.classes {

@@ -26,22 +26,28 @@ type lane struct {
 
 // push adds a task. If start is true, the caller starts the task at once.
 func (q *queue) push(t *task) (start bool, err error) {
+	if q.lanes[t.contextID] == nil && q.running < q.concurrency || q.waiting < q.limit {
+		return q.pushBeyond(t), nil
+	}
+	return false, q.reserve()
+}
+
+// pushBeyond is push without the limit.
+func (q *queue) pushBeyond(t *task) (start bool) {
 	l := q.lanes[t.contextID]
 	if l == nil && q.running < q.concurrency { // then no lane is ready
 		q.lanes[t.contextID] = &lane{context: t.contextID, busy: true}
 		q.running++
-		return true, nil
+		return true
 	}
-	if err := q.reserve(); err != nil {
-		return false, err
-	}
+	q.waiting++
 	if l == nil {
 		l = &lane{context: t.contextID}
 		q.lanes[t.contextID] = l
 		q.ready = append(q.ready, l)
 	}
 	l.tasks = append(l.tasks, t)
-	return false, nil
+	return false
 }
 
 // reserve counts one more waiting turn.

@@ -16,7 +16,10 @@ func (h *Hub) restore(ctx context.Context) error {
 	err := h.store.load(ctx,
 		func(hd head) {
 			h.index.add(hd)
-			if hd.Live {
+			switch {
+			case hd.Live && hd.Durable:
+				h.suspended[hd.Agent] = append(h.suspended[hd.Agent], hd.ID)
+			case hd.Live:
 				cut = append(cut, hd)
 			}
 		},
@@ -108,7 +111,7 @@ func cutOffState(stored a2a.TaskState) string {
 	if stored == a2a.TaskStateSubmitted || stored == a2a.TaskStateWorking {
 		return "under way"
 	}
-	return stateName(stored)
+	return StateName(stored)
 }
 
 // replay returns the artifacts of a turn's stored output.

@@ -85,7 +85,11 @@ func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {
 	defer t.hub.release(t)
 	select {
 	case <-p.ended:
-		return t.currentSnapshot(), nil
+		snap := t.currentSnapshot()
+		if !settled(snap.Status.State) {
+			return snap, suspendedError(t.id)
+		}
+		return snap, nil
 	case <-ctx.Done():
 		return t.currentSnapshot(), &Error{Code: CodeTimeout,
 			Message: fmt.Sprintf("the answer did not arrive in time; task %s continues", t.id),
@@ -279,6 +283,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 	t.waiting = []pending{{msg: msg, listed: true, timeout: a.timeout(req.Timeout), done: done}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.setDeadline(a.timeout(req.Timeout))
 	if err := h.admit(t, req.Delegation); err != nil {
 		done(errNeutral)
 		h.index.remove(t.id)
@@ -330,7 +335,7 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 	}
 	defer t.mu.Unlock()
 	if s := t.status.State; s.Terminal() {
-		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and accepts no more messages", t.id, stateName(s)),
+		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and accepts no more messages", t.id, StateName(s)),
 			Remedy: "send the message without a taskId; the contextId continues the conversation"}
 	}
 	if t.agent == nil {
@@ -366,11 +371,13 @@ func (t *task) addTurn(req SendRequest, msg *a2a.Message, seen func(*task)) erro
 		}
 		p.reserve = true
 		t.waiting = append(t.waiting, p)
+		t.stored = false // until the message is in the store too
 		seen(t)
 		return nil
 	}
 	p.listed = true
 	history, size, meta := t.history, t.bytes, t.metadata
+	t.setDeadline(p.timeout)
 	t.waiting = append(t.waiting, p)
 	t.addHistory(msg)
 	t.reopen()

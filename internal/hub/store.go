@@ -24,6 +24,8 @@ type head struct {
 	Spent   spent
 	// Live is set while a turn is queued or running. A live task in the store of a starting hub was interrupted.
 	Live bool
+	// Durable is set for a task of a durable agent: a starting hub resumes it if it is live.
+	Durable bool
 }
 
 // A store keeps tasks and small records. Its methods are safe for concurrent use; one

@@ -42,7 +42,9 @@ type task struct {
 	turn      *turn // the running one
 	// waiting are the messages of the next turns. Unless a turn runs, the task is in the
 	// agent's queue for the first.
-	waiting   []pending
+	waiting []pending
+	// resumed are the messages of the next turns of a suspended task, see Hub.resume.
+	resumed   []*a2a.Message
 	questions []*question
 	stored    bool          // a head is in the store
 	settling  bool          // an end or interruption is being written
@@ -69,7 +71,7 @@ func newTask(h *Hub, e *entry, r record) *task {
 	t := &task{
 		hub: h, id: e.id, contextID: e.context.id, agent: h.agents.get(e.agent), agentID: e.agent, entry: e,
 		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, tally: r.Tally, turns: r.Turns,
-		stored: true, settled: make(chan struct{}),
+		resumed: r.Waiting, stored: true, settled: make(chan struct{}),
 	}
 	t.project = projectOf(r.Task)
 	if _, shown := t.metadata[MetaSummary]; shown { // of a task that was read
@@ -116,7 +118,7 @@ func (t *task) currentSnapshot() *a2a.Task {
 func (t *task) head(status a2a.TaskStatus, live bool) head {
 	return head{
 		ID: t.id, Agent: t.agentID, Context: t.contextID, State: status.State,
-		Created: t.entry.created, Updated: status.Timestamp.UnixNano(), Live: live, Spent: t.spent(),
+		Created: t.entry.created, Updated: status.Timestamp.UnixNano(), Live: live, Durable: t.agent != nil && t.agent.durable, Spent: t.spent(),
 	}
 }
 
@@ -202,6 +204,7 @@ func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 	if e.history && e.message != nil {
 		r.History = append(slices.Clip(t.history), e.message)
 	}
+	r.Waiting = slices.Clip(t.resumed)
 	for _, w := range t.waiting {
 		if !w.listed {
 			r.Waiting = append(r.Waiting, w.msg)
@@ -240,7 +243,7 @@ type ending struct {
 	message *a2a.Message    // of the status
 	history bool            // message is added to the history
 	output  []*a2a.Artifact // of the turn, added to the task
-	live    bool            // the turn continues after a permission request
+	live    bool            // the turn continues
 }
 
 // settle ends or interrupts the task: it writes the new state, then shows it. mu is held and settling is not set;
@@ -289,7 +292,7 @@ func (t *task) settle(e ending) error {
 	}
 	t.stored = err == nil
 	t.show(final)
-	if !wait.Closed(t.settled) {
+	if settled(final.State) && !wait.Closed(t.settled) {
 		close(t.settled)
 	}
 	if final.State.Terminal() {
@@ -391,6 +394,10 @@ func (t *task) waitChange(ctx context.Context) error {
 
 // endWaiting ends a task that was removed from the queue.
 func (t *task) endWaiting(cause error) {
+	if t.outlives(cause) {
+		t.suspend()
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	report(t.dropWaiting(), errNeutral)
@@ -508,8 +515,8 @@ var stateNames = map[a2a.TaskState]string{
 	a2a.TaskStateInputRequired: "input-required", a2a.TaskStateAuthRequired: "auth-required",
 }
 
-// stateName returns a state in the spelling of the hub's specification; one from elsewhere may be unknown.
-func stateName(s a2a.TaskState) string {
+// StateName returns a state in the spelling of the hub's specification; one from elsewhere may be unknown.
+func StateName(s a2a.TaskState) string {
 	if name, ok := stateNames[s]; ok {
 		return name
 	}

@@ -150,7 +150,7 @@ func (q TaskQuery) selection() (selection, error) {
 	case q.Offset < 0:
 		return s, invalid("offset", "offset must not be negative")
 	case q.State != "" && !knownState(q.State):
-		return s, invalid("state", "there is no task state %q", text.Clip(stateName(q.State), 40))
+		return s, invalid("state", "there is no task state %q", text.Clip(StateName(q.State), 40))
 	}
 	if err := checkHistoryLength(q.HistoryLength); err != nil {
 		return s, err
@@ -281,7 +281,7 @@ func (t *task) endTurns(ctx context.Context, cause error) error {
 }
 
 func (t *task) notCancelable(s a2a.TaskState) *Error {
-	return &Error{Code: CodeNotCancelable, Message: fmt.Sprintf("task %s has ended already (%s)", t.id, stateName(s))}
+	return &Error{Code: CodeNotCancelable, Message: fmt.Sprintf("task %s has ended already (%s)", t.id, StateName(s))}
 }
 
 // taskCache keeps the most recently ended or read tasks, bounded in number and bytes.

@@ -117,7 +117,7 @@ func derivedTrace(task *a2a.Task, n, turns int) Trace {
 	if n != turns {
 		return t
 	}
-	t.State, t.StartedAt, t.Model = TraceState(stateName(task.Status.State)), s.StartedAt, s.Model
+	t.State, t.StartedAt, t.Model = TraceState(StateName(task.Status.State)), s.StartedAt, s.Model
 	if isActive(task.Status.State) {
 		t.State = TraceRunning
 	} else if at := task.Status.Timestamp; at != nil {

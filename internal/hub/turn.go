@@ -96,7 +96,7 @@ func (t *task) run() {
 	state := t.status.State
 	t.mu.Unlock()
 	t.hub.log.LogAttrs(context.Background(), slog.LevelInfo, "turn ended",
-		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", stateName(state)),
+		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", StateName(state)),
 		slog.String("took", time.Since(began).Round(100*time.Microsecond).String())) // JSON would have nanoseconds
 }
 
@@ -118,7 +118,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	}
 	defer func() { t.hub.pool.done(s, broken(err)) }()
 	err = errPanicked
-	turn := runner.Turn{Parts: msg.Parts, TaskID: string(t.id), MessageID: msg.ID}
+	turn := runner.Turn{Parts: msg.Parts, TaskID: string(t.id), Number: tn.n, MessageID: msg.ID}
 	t.mu.Lock()
 	if s.dir != (WorkDir{}) {
 		t.setMeta(MetaDir, plain(s.dir))
@@ -159,7 +159,15 @@ func broken(err error) bool {
 // endTurn applies the turn's outcome. It returns true if another turn follows at once.
 func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more bool) {
 	cause := context.Cause(tn.ctx)
+	if t.outlives(cause) && out.Status == runner.OutcomeCanceled {
+		p.done(errNeutral)
+		t.suspend()
+		return false
+	}
 	fault := agentFault(out, err, cause, p.timeout < t.agent.definition().Limits.Run)
+	if t.agent.durable {
+		fault = errNeutral // whoever does not answer in time is not broken
+	}
 	p.done(fault)
 	t.agent.health.ran(fault)
 
@@ -174,7 +182,7 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	t.outcomeMeta(tn, out)
 	tn.publishEnd(out)
 	e := t.ending(tn, p.timeout, out, err, cause)
-	tn.rec.end(TraceState(stateName(e.state)), errorTrace(e.message), tn.usage, out.Model)
+	tn.rec.end(TraceState(StateName(e.state)), errorTrace(e.message), tn.usage, out.Model)
 	if len(t.waiting) > 0 && (out.Status == runner.OutcomeCompleted || out.Status == runner.OutcomeInputRequired) && cause == nil {
 		t.proceed(tn, e)
 		t.mu.Unlock()
@@ -248,6 +256,10 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 		if errors.Is(cause, process.ErrRunTime) {
 			e.message = t.errorMessage(string(CodeTimeout),
 				fmt.Sprintf("the agent did not end within %s", timeout), "send the message with a longer timeout, or raise the agent's limits.run")
+			if t.agent.durable {
+				e.message = t.errorMessage(string(CodeTimeout), fmt.Sprintf("%s has not answered by its deadline, %s", t.agentID, t.deadline().Format(time.RFC3339)),
+					"ask another agent, or send the message again with a longer timeout")
+			}
 		}
 		e.output = tn.artifacts()
 		return e
@@ -283,6 +295,9 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 		tn.seen = true
 		e.state = a2a.TaskStateFailed
 		e.message = t.outcomeError(err, string(runner.CodeAgent), "the agent failed")
+	}
+	if e.message != nil {
+		e.message.ID = cmp.Or(out.MessageID, e.message.ID)
 	}
 	e.output = tn.artifacts()
 	return e
@@ -404,6 +419,31 @@ func (tn *turn) start() {
 	}
 }
 
+// startStored is start for a task that may outlive the hub: its state never goes back, so that it is stored before it is
+// shown. mu is held, but not while the state is written.
+func (tn *turn) startStored() {
+	t := tn.task
+	if s := t.status.State; s == a2a.TaskStateWorking || t.settling || s.Terminal() {
+		return
+	}
+	if err := t.settle(ending{state: a2a.TaskStateWorking, live: true}); err != nil {
+		t.hub.log.Warn("a task that is being worked on is shown as such later: it could not be stored", "task", t.id, "error", err)
+	}
+}
+
+// progress shows what the agent says about its work.
+func (tn *turn) progress(ev runner.Progress) {
+	t := tn.task
+	if t.status.State != a2a.TaskStateWorking || t.settling {
+		return // the status shows a question
+	}
+	m := t.agentMessage(a2a.NewTextPart(text.Clip(strings.ToValidUTF8(ev.Text, "\uFFFD"), 2000)))
+	if ev.Percent != nil {
+		m.Metadata = map[string]any{MetaProgress: *ev.Percent}
+	}
+	t.show(t.newStatus(a2a.TaskStateWorking, m))
+}
+
 // handler is a turn as runner.Handler.
 type handler turn
 
@@ -420,11 +460,18 @@ func (h *handler) Event(ev runner.Event) {
 	if tn.over {
 		return // a driver that continues after its turn
 	}
+	if _, shown := ev.(runner.Shown); shown && t.agent.durable {
+		tn.startStored()
+	}
 	tn.start()
 	if recorded {
 		t.flushSoon()
 	}
 	switch ev := ev.(type) {
+	case runner.Shown:
+		// tn.start did it
+	case runner.Progress:
+		tn.progress(ev)
 	case runner.TextDelta:
 		tn.addText(ev.Text)
 	case runner.Artifact:

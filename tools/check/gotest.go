@@ -146,7 +146,6 @@ func (r *results) take(e event) {
 	case e.Test == "":
 		if e.Action == "fail" {
 			r.broken = append(r.broken, e.Package)
-			r.printUnfinished(e.Package)
 		}
 		return
 	case e.Action == "pass":
@@ -163,24 +162,6 @@ func (r *results) take(e event) {
 		return
 	}
 	delete(r.output, key)
-}
-
-// maxUnfinished bounds what is printed of a test that did not end, in bytes: the stacks of all goroutines may be in it.
-const maxUnfinished = 32 << 10
-
-// printUnfinished prints the tests of a package that have neither passed nor failed, such as those that a timeout or a
-// panic has cut off.
-func (r *results) printUnfinished(pkg string) {
-	for _, key := range slices.Sorted(maps.Keys(r.output)) {
-		test, ours := strings.CutPrefix(key, pkg+".")
-		output := strings.Join(r.output[key], "")
-		if !ours || strings.Contains(test, "/") || strings.HasSuffix(output, "=== PAUSE "+test+"\n") {
-			continue
-		}
-		r.grave = r.grave || grave(output)
-		fmt.Printf("did not end: %s\n%s\n", test, output[:min(len(output), maxUnfinished)])
-		delete(r.output, key)
-	}
 }
 
 // fail records a top-level test, without its subtests: they run again with it.

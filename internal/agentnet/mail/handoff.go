@@ -27,8 +27,17 @@ const (
 	ErrorReport    MessageType = "error"
 )
 
-// MessageTypes lists them.
+// MessageTypes lists the types that agents send.
 var MessageTypes = []MessageType{Direct, WorkOffer, WorkClaim, WorkAccept, WorkReject, ProgressUpdate, Completion, ErrorReport}
+
+// The types of a hub's messages about a task, see [Service.PostTask]. No agent sends them.
+const (
+	Task         MessageType = "task"
+	TaskCanceled MessageType = "task-canceled"
+)
+
+// ReceivedTypes lists all types.
+var ReceivedTypes = append(slices.Clip(MessageTypes), Task, TaskCanceled)
 
 // maxMetadata bounds a message's metadata, in bytes of JSON.
 const maxMetadata = 64 << 10
@@ -81,7 +90,7 @@ var handoffs = map[MessageType][]field{
 // an error that names everything that is wrong.
 func checkMetadata(t MessageType, metadata map[string]any, now time.Time) (json.RawMessage, error) {
 	if !slices.Contains(MessageTypes, t) {
-		return nil, invalidType(t)
+		return nil, invalidType(t, MessageTypes)
 	}
 	full := map[string]any{}
 	maps.Copy(full, metadata)
@@ -116,9 +125,9 @@ func checkMetadata(t MessageType, metadata map[string]any, now time.Time) (json.
 	return data, nil
 }
 
-func invalidType(t MessageType) error {
-	names := make([]string, len(MessageTypes))
-	for i, t := range MessageTypes {
+func invalidType(t MessageType, allowed []MessageType) error {
+	names := make([]string, len(allowed))
+	for i, t := range allowed {
 		names[i] = string(t)
 	}
 	return store.Invalid("There is no message type %s.", store.Quote(string(t))).WithRemedy("Use one of: %s.", strings.Join(names, ", "))

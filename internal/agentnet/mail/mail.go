@@ -89,7 +89,7 @@ func Decode(data []byte, header nats.Header) (Mail, error) {
 	if uuid.Validate(m.ID) != nil { // of another program: the id must be one token of a subject
 		m.ID = store.Digest(cmp.Or(m.ID, header.Get(jetstream.MsgIDHeader)), p.Timestamp, p.Message)
 	}
-	if !slices.Contains(MessageTypes, m.Type) {
+	if !slices.Contains(ReceivedTypes, m.Type) {
 		return Mail{}, fmt.Errorf("the message type %s", store.Quote(string(m.Type)))
 	}
 	var object map[string]json.RawMessage

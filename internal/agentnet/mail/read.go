@@ -27,8 +27,8 @@ func (s Selection) Check() (Selection, error) {
 	if s.Limit < 1 || s.Limit > MaxMailLimit {
 		return s, store.Invalid("The limit %d is not allowed.", s.Limit).WithRemedy("Use a limit from 1 to %d.", MaxMailLimit)
 	}
-	if s.Type != "" && !slices.Contains(MessageTypes, s.Type) {
-		return s, invalidType(s.Type)
+	if s.Type != "" && !slices.Contains(ReceivedTypes, s.Type) {
+		return s, invalidType(s.Type, ReceivedTypes)
 	}
 	var err error
 	if s.Sender != "" {

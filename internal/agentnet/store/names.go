@@ -19,6 +19,7 @@ const (
 	ReceiptSubject = "global.mail.receipt."
 	ReadSubject    = "global.mail.read."
 	AuditSubject   = "global.audit.registry"
+	TaskSubject    = "global.task." // followed by a session's GUID: what it says about its tasks
 )
 
 // Streams of the network.

@@ -89,8 +89,15 @@ func (d *machine) command(program, project string, args ...string) *exec.Cmd {
 
 func (d *machine) start(project string, env ...string) *mcpChild {
 	d.t.Helper()
-	p := &mcpChild{Cmd: d.command(cli.MCPServer, project), t: d.t}
-	p.Env = append(p.Env, env...)
+	cmd := d.command(cli.MCPServer, project)
+	cmd.Env = append(cmd.Env, env...)
+	return d.serve(cmd)
+}
+
+// serve starts an MCP server.
+func (d *machine) serve(cmd *exec.Cmd) *mcpChild {
+	d.t.Helper()
+	p := &mcpChild{Cmd: cmd, t: d.t}
 	p.Stderr = &p.stderr
 	in, err := p.StdinPipe()
 	if err != nil {

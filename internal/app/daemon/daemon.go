@@ -44,6 +44,7 @@ import (
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/swarm/busjournal"
@@ -104,6 +105,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	})
 	background.Go(func() { d.watchWork(ctx) })
 	background.Go(func() { d.watchLeases(ctx) })
+	background.Go(func() { d.followSessions(ctx) })
 	if d.peers != nil {
 		background.Go(func() { d.watchPeers(ctx) })
 	}
@@ -142,7 +144,8 @@ type daemon struct {
 	notices   []string     // where an address is not the configured one
 	announced atomic.Pointer[dialect.Addresses]
 	node      *node.Node
-	peers     *peers.Peers // nil without peers
+	sessions  *sessions.Sessions // nil without an own bus
+	peers     *peers.Peers       // nil without peers
 	documents *documents.Library
 	rooms     *documents.Rooms // nil without HTTP
 	tools     *mounts.Tools
@@ -164,7 +167,7 @@ func (d *daemon) onCloseWithin(limit time.Duration, stop func(context.Context) e
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)

@@ -31,6 +31,8 @@ const (
 	DriverEcho           = "echo"
 	// DriverPeer is the driver of another hub's agents. No configuration can set it.
 	DriverPeer = "peer"
+	// DriverSession is the driver of open sessions. No configuration can set it.
+	DriverSession = "session"
 	// DriverSwarm is the driver of the agent that asks about swarms. No configuration can set it.
 	DriverSwarm = "swarm"
 

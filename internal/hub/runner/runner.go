@@ -74,6 +74,9 @@ type Turn struct {
 	Parts []*a2a.Part
 	// TaskID names the directory of the message's files.
 	TaskID string
+	// Number counts the turns of the task from 1. A turn of a durable agent that the hub's end has cut off is repeated
+	// under its number.
+	Number int
 	// MessageID is the message's id, chosen by the client: not unique, and never part of a command.
 	MessageID string
 	// Chain is the delegation chain of agents, the first one first, and TraceParent its
@@ -82,9 +85,18 @@ type Turn struct {
 	TraceParent string
 }
 
-// Event is one thing that happened during a turn: TextDelta, Thought, ToolCall,
-// Artifact, Usage, SessionStarted, Notice, Retry or PermissionDecided.
+// Event is one thing that happened during a turn: Shown, Progress, TextDelta, Thought,
+// ToolCall, Artifact, Usage, SessionStarted, Notice, Retry or PermissionDecided.
 type Event interface{ event() }
+
+// Shown reports that the agent has got the prompt, for agents that may get it long after the turn began.
+type Shown struct{}
+
+// Progress is what the agent says about its work, which is not part of its answer.
+type Progress struct {
+	Text    string
+	Percent *float64 // 0 to 100; nil if the agent does not say
+}
 
 // TextDelta is a piece of the agent's answer, in order.
 type TextDelta struct{ Text string }
@@ -179,6 +191,8 @@ const (
 	ByLimit  Decider = "limit"  // refused: too many requests wait, or the request offers no answer
 )
 
+func (Shown) event()             {}
+func (Progress) event()          {}
 func (TextDelta) event()         {}
 func (Thought) event()           {}
 func (ToolCall) event()          {}
@@ -260,6 +274,7 @@ type Outcome struct {
 	// Text is the whole answer, bounded by Limits.MaxOutput. It equals the joined
 	// TextDelta events of agents that stream.
 	Text      string
+	MessageID string     // of the answer; "" if the agent gives it none
 	Truncated bool       // the output exceeded Limits.MaxOutput
 	Denials   []ToolCall // tools that were denied during the turn
 	Usage     Usage

@@ -53,7 +53,7 @@ type markHandledOut struct {
 }
 
 func refineSelection(p map[string]*jsonschema.Schema) {
-	p["messageType"].Enum = enumOf(mail.MessageTypes)
+	p["messageType"].Enum = enumOf(mail.ReceivedTypes)
 	if limit := p["limit"]; limit != nil {
 		bounds(limit, 1, mail.MaxMailLimit)
 		limit.Default = []byte(fmt.Sprint(mail.DefaultMailLimit))
@@ -174,6 +174,10 @@ func mailText(list []mail.Mail, more bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d messages:\n", len(list))
 	for _, m := range list {
+		if m.Type == mail.Task || m.Type == mail.TaskCanceled {
+			b.WriteString(taskText(m))
+			continue
+		}
 		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), strings.ReplaceAll(oneLine(m.SenderHandle), "*", "?"),
 			m.Type, m.SenderGUID, m.ID, indented(m.Text))
 		if len(m.Metadata) > 0 {

@@ -1,0 +1,7 @@
+package assignment
+
+// The decoders of requests.
+var (
+	DecodeAnswer   = decodeAnswer
+	DecodeProgress = decodeProgress
+)

@@ -1,0 +1,104 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/sessions"
+)
+
+// openSessions makes the sessions of the hub's last run agents of the hub. With an external bus there are none: sessions
+// join the bus of a hub only if it is its own.
+func (d *daemon) openSessions(context.Context) error {
+	if d.bus.Info().Kind != bus.KindEmbedded {
+		return nil
+	}
+	assigner, err := d.newAssigner()
+	if err != nil {
+		return err
+	}
+	d.onCloseWithin(time.Second, assigner.close)
+	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log})
+	return err
+}
+
+// followSessions follows the sessions once an agent has joined the agents' network, until ctx ends.
+func (d *daemon) followSessions(ctx context.Context) {
+	if d.sessions == nil {
+		return
+	}
+	if !d.bus.HasNetwork() {
+		select {
+		case <-d.observed.joined:
+		case <-ctx.Done():
+			return
+		}
+	}
+	d.sessions.Run(ctx)
+}
+
+// newAssigner returns the hub's assigner in the agents' network on its bus.
+func (d *daemon) newAssigner() (*lazyAssigner, error) {
+	name, err := uniqueName(d.cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	bucket := ""
+	if cfg, err := mcpConfig(""); err == nil { // without it the registry has its usual name
+		bucket = cfg.CrossComputer.RegistryBucket
+	}
+	guid := uuid.NewSHA1(uuid.NameSpaceURL, []byte("parley:hub:"+name)).String()
+	return &lazyAssigner{open: func() *assignment.Assigner {
+		return assignment.Open(store.Config{
+			Dial:   func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub sessions") },
+			Bucket: bucket, Logger: d.log,
+		}, guid, "hub")
+	}}, nil
+}
+
+// lazyAssigner is an assigner that connects at its first use: most hubs have no sessions.
+type lazyAssigner struct {
+	open func() *assignment.Assigner
+
+	mu       sync.Mutex
+	assigner *assignment.Assigner // nil before the first use
+}
+
+func (l *lazyAssigner) get() *assignment.Assigner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.assigner == nil {
+		l.assigner = l.open()
+	}
+	return l.assigner
+}
+
+// Sessions implements sessions.Assigner.
+func (l *lazyAssigner) Sessions(ctx context.Context) ([]assignment.Session, error) {
+	return l.get().Sessions(ctx)
+}
+
+// Post implements sessions.Assigner.
+func (l *lazyAssigner) Post(ctx context.Context, n assignment.Notice) (seen time.Time, err error) {
+	return l.get().Post(ctx, n)
+}
+
+// Serve implements sessions.Assigner.
+func (l *lazyAssigner) Serve(ctx context.Context, h assignment.Handler) error {
+	return l.get().Serve(ctx, h)
+}
+
+func (l *lazyAssigner) close(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.assigner == nil {
+		return nil
+	}
+	return l.assigner.Close(ctx)
+}

@@ -1,0 +1,156 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+)
+
+// taskTime bounds a tool's wait for the hub.
+const taskTime = 30 * time.Second
+
+type answerTaskIn struct {
+	TaskID  string             `json:"taskId" jsonschema:"The task's id, from the message that gave it to you"`
+	Text    string             `json:"text" jsonschema:"The answer; with another outcome the question, or why the task is not done"`
+	Outcome assignment.Outcome `json:"outcome,omitempty" jsonschema:"completed by default. input-required asks the sender, whose reply comes as a message of the same task. failed and rejected say that you could not or will not do it"`
+	Data    map[string]any     `json:"data,omitempty" jsonschema:"Structured data of the answer"`
+	Files   []assignment.File  `json:"files,omitempty" jsonschema:"Files of the answer"`
+}
+
+type taskOut struct {
+	TaskID  string             `json:"taskId"`
+	Outcome assignment.Outcome `json:"outcome,omitempty"`
+}
+
+func (g *Network) addTasks(s *Server) {
+	addNetworkTool(s, g, Tool[answerTaskIn, taskOut]{
+		Name: "answer_task", Title: "Answer a task", Idempotent: true, Blocks: true,
+		Description: "Answer a task that came as mail of the type task. It is stored with whoever gave it before this returns. Each task is answered " +
+			"once; to ask back use the outcome input-required. A message of another type is answered with send_direct_message.",
+		Refine: func(p map[string]*jsonschema.Schema) {
+			p["outcome"].Enum, p["outcome"].Default = enumOf(assignment.Outcomes), []byte(`"completed"`)
+			lists(p, "files")
+		},
+	}, answerTask)
+	addNetworkTool(s, g, Tool[assignment.Progress, taskOut]{
+		Name: "report_progress", Title: "Say how a task goes", Idempotent: true,
+		Description: "Show to whoever waits for a task what you are doing. Use it while a task takes long; it is not an answer.",
+		Refine:      func(p map[string]*jsonschema.Schema) { bounds(p["percent"], 0, 100) },
+	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in assignment.Progress) (string, taskOut, error) {
+		ctx, cancel := context.WithTimeout(ctx, taskTime)
+		defer cancel()
+		return "It is shown to whoever waits.", taskOut{TaskID: in.TaskID}, a.ReportProgress(ctx, in)
+	})
+}
+
+func answerTask(ctx context.Context, c *Call, a *agentnet.Agent, in answerTaskIn) (string, taskOut, error) {
+	answer := assignment.Answer{TaskID: in.TaskID, Outcome: in.Outcome, Text: in.Text, Data: in.Data, Files: in.Files}
+	if answer.Outcome == "" {
+		answer.Outcome = assignment.Completed
+	}
+	ids := answerIDsOf(c.Client)
+	key, id, err := ids.take(answer)
+	if err != nil {
+		return "", taskOut{}, err
+	}
+	answer.ID = id
+	ctx, cancel := context.WithTimeout(ctx, taskTime)
+	defer cancel()
+	err = a.AnswerTask(ctx, answer)
+	if !store.IsUnreachable(err) {
+		ids.drop(key)
+	}
+	if err != nil {
+		return "", taskOut{}, err
+	}
+	text := "The answer is stored: the task is done."
+	switch answer.Outcome {
+	case assignment.InputRequired:
+		text = "The question is stored. The reply comes as a message of the same task: wait_for_direct_messages waits for it."
+	case assignment.Failed, assignment.Rejected:
+		text = "It is stored that you do not do the task, and why."
+	}
+	return text, taskOut{answer.TaskID, answer.Outcome}, nil
+}
+
+// answerIDs are the ids of answers that the hub has not confirmed: the same answer, given again, has the same id, so that it
+// is stored once. They are safe for concurrent use.
+type answerIDs struct {
+	mu  sync.Mutex
+	ids map[[sha256.Size]byte]string
+}
+
+// maxUnconfirmed bounds them.
+const maxUnconfirmed = 100
+
+type answerIDsKey struct{}
+
+func answerIDsOf(c *Client) *answerIDs {
+	return c.Value(answerIDsKey{}, func() any { return &answerIDs{ids: make(map[[sha256.Size]byte]string)} }).(*answerIDs)
+}
+
+// take returns the id of an answer, and its key.
+func (x *answerIDs) take(a assignment.Answer) (key [sha256.Size]byte, id string, err error) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return key, "", store.Invalid("The data is not JSON: %v.", err).WithRemedy("Use an object.")
+	}
+	key = sha256.Sum256(data)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if id = x.ids[key]; id != "" {
+		return key, id, nil
+	}
+	if len(x.ids) >= maxUnconfirmed {
+		clear(x.ids)
+	}
+	id = uuid.NewString()
+	x.ids[key] = id
+	return key, id, nil
+}
+
+func (x *answerIDs) drop(key [sha256.Size]byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.ids, key)
+}
+
+// taskText formats a hub's message about a task. The frame says that its text is not the user's.
+func taskText(m mail.Mail) string {
+	data := objectOf(m.Metadata)
+	id, _ := data["taskId"].(string)
+	if m.Type == mail.TaskCanceled {
+		return fmt.Sprintf("\n[%s] The task %s was canceled: stop working on it, nobody waits for an answer.", timestamp(m.Timestamp), oneLine(id))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n[%s] **Task %s** from %s", timestamp(m.Timestamp), oneLine(id), requester(data))
+	if until, ok := data["deadline"].(string); ok {
+		fmt.Fprintf(&b, ", until %s", oneLine(until))
+	}
+	if turn, ok := data["turn"].(float64); ok && turn > 1 {
+		b.WriteString(". This message continues it")
+	}
+	fmt.Fprintf(&b, ". What follows is the sender's text, not your user's:\n    %s", indented(m.Text))
+	fmt.Fprintf(&b, "\n    (Answer it with answer_task and the taskId %s.)", oneLine(id))
+	return b.String()
+}
+
+// requester says who gave a task, as far as the hub knows.
+func requester(data map[string]any) string {
+	if from, ok := data["from"].(string); ok {
+		return "the agent " + oneLine(from)
+	}
+	return "a person or program at the hub"
+}

@@ -1,0 +1,297 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+const (
+	// Deadline is how long a task waits for a session's answer unless its sender says less.
+	Deadline = 24 * time.Hour
+
+	maxPrompt   = mail.MaxMail - 12<<10 // bytes of a task's text, so that it fits into a message
+	maxOpen     = 100                   // tasks that a session has at once; more wait in the queue
+	maxQueue    = 1000
+	maxSaid     = 64              // progress reports that wait to be shown
+	tellTimeout = 3 * time.Second // for telling a session that its task is canceled
+)
+
+// session is one session as an agent of the hub.
+type session struct {
+	of   *Sessions
+	guid string
+	name string
+
+	back wait.Signal // sent when the session came back, under a new registration
+
+	mu    sync.Mutex
+	entry registry.Entry
+	live  registry.Liveness
+}
+
+// definition returns the session's definition. mu is held, or the session is new.
+func (x *session) definition() runner.Definition {
+	tier := 3
+	d := runner.Definition{
+		ID: x.name, Tier: &tier, Name: x.entry.Handle, Description: fmt.Sprintf("An open session (%s) that a person works in.", x.entry.AgentType),
+		Driver: runner.DriverSession, Permissions: runner.PermissionsAsk, WorkDir: runner.WorkDirSpec{Policy: runner.WorkDirContext},
+		Limits: runner.Limits{Run: Deadline, Idle: Deadline, Concurrency: maxOpen, Queue: maxQueue, MaxPrompt: maxPrompt},
+	}
+	for _, c := range x.entry.Capabilities {
+		if id := identifier(c); id != "" {
+			d.Capabilities = append(d.Capabilities, runner.Capability{ID: id, Name: c})
+		}
+	}
+	return d
+}
+
+// update takes over what the registry says now.
+func (x *session) update(e assignment.Session) {
+	x.mu.Lock()
+	before, wasLive := x.definition(), x.live
+	moved := residenceOf(x.entry) != residenceOf(e.Entry)
+	returned := x.entry.RegisteredAt != e.RegisteredAt
+	x.entry, x.live = e.Entry, e.Liveness
+	now := x.definition()
+	x.mu.Unlock()
+	if returned {
+		x.back.Send()
+	}
+	hubOf, log := x.of.hub, x.of.log
+	var errs []error
+	if moved {
+		errs = append(errs, hubOf.Move(x.name, residenceOf(e.Entry)))
+	}
+	if !reflect.DeepEqual(before, now) || (wasLive == registry.Gone) != (e.Liveness == registry.Gone) {
+		errs = append(errs, hubOf.Update(now)) // it also probes
+	}
+	if err := errors.Join(errs...); err != nil {
+		log.Warn("a session could not be updated", "agent", x.name, "error", err)
+	}
+}
+
+// registeredAt returns when the session registered.
+func (x *session) registeredAt() time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return store.ParseTime(x.entry.RegisteredAt)
+}
+
+// Probe implements [runner.Agent].
+func (x *session) Probe(context.Context) runner.Probe {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.live == registry.Gone {
+		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{Code: runner.CodeNotInstalled,
+			Message: "the session is offline", Remedy: "its tasks wait until it comes back: open it again"}}
+	}
+	return runner.Probe{Stage: runner.StageAuthenticated, AuthKnown: true}
+}
+
+// Open implements [runner.Agent].
+func (x *session) Open(spec runner.SessionSpec) (runner.Session, error) {
+	return &conversation{x, spec.ContextID}, nil
+}
+
+// conversation is a context of the hub with a session.
+type conversation struct {
+	session *session
+	context string
+}
+
+// Close implements [runner.Session].
+func (*conversation) Close(context.Context) error { return nil }
+
+// waiting is a turn that waits for the session's answer.
+type waiting struct {
+	session  *session
+	turn     runner.Turn
+	prompt   string
+	context  string
+	shown    chan struct{} // of capacity 1; has a value when the session has got the task
+	answer   chan assignment.Answer
+	progress chan assignment.Progress
+
+	mu      sync.Mutex
+	offered bool
+}
+
+// seen notes that the session has got the task.
+func (w *waiting) seen() { wait.Nudge(w.shown) }
+
+// offer passes an answer to the turn. It reports false if there is another one.
+func (w *waiting) offer(a assignment.Answer) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.offered {
+		return false
+	}
+	w.offered = true
+	w.answer <- a
+	return true
+}
+
+// Turn implements [runner.Session]: it mails the task to the session, and waits for the answer.
+func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
+	prompt, perr := runner.PromptText(turn.Parts, maxPrompt)
+	if perr != nil {
+		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
+	}
+	w := &waiting{session: c.session, turn: turn, prompt: prompt, context: c.context, shown: make(chan struct{}, 1),
+		answer: make(chan assignment.Answer, 1), progress: make(chan assignment.Progress, maxSaid)}
+	s := c.session.of
+	id := a2a.TaskID(turn.TaskID)
+	s.mu.Lock()
+	s.waiting[id] = w
+	s.mu.Unlock()
+	s.answered.Send()
+	defer s.forget(w)
+	posting, stop := context.WithCancel(ctx)
+	var posted sync.WaitGroup
+	defer posted.Wait()
+	defer stop()
+	posted.Go(func() { w.post(posting) })
+	return w.wait(ctx, h)
+}
+
+// forget removes a turn that has ended.
+func (s *Sessions) forget(w *waiting) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id := a2a.TaskID(w.turn.TaskID); s.waiting[id] == w {
+		delete(s.waiting, id)
+	}
+	for id, of := range s.messages {
+		if of == w {
+			delete(s.messages, id)
+		}
+	}
+}
+
+// wait returns the outcome of the session's answer.
+func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, error) {
+	for {
+		select {
+		case <-w.shown:
+			h.Event(runner.Shown{})
+		case p := <-w.progress:
+			h.Event(runner.Shown{})
+			h.Event(runner.Progress{Text: p.Text, Percent: p.Percent})
+		case a := <-w.answer:
+			h.Event(runner.Shown{})
+			return answered(a, h)
+		case <-ctx.Done():
+			if !hub.Stopping(ctx) {
+				w.tellCanceled(ctx)
+			}
+			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, nil
+		}
+	}
+}
+
+// answered converts an answer. Its id makes the hub know it again.
+func answered(a assignment.Answer, h runner.Handler) (runner.Outcome, error) {
+	for i, f := range a.Files {
+		part := a2a.NewRawPart(f.Content())
+		part.Filename, part.MediaType = f.Name, f.MediaType
+		h.Event(runner.Artifact{ID: fmt.Sprintf("file-%d", i+1), Name: f.Name, Parts: []*a2a.Part{part}, Last: true})
+	}
+	if len(a.Data) > 0 {
+		h.Event(runner.Artifact{ID: "data", Name: "data", Parts: []*a2a.Part{a2a.NewDataPart(a.Data)}, Last: true})
+	}
+	out := runner.Outcome{Text: a.Text, MessageID: a.ID, ExitCode: -1}
+	switch a.Outcome {
+	case assignment.InputRequired:
+		out.Status = runner.OutcomeInputRequired
+	case assignment.Rejected:
+		out.Status = runner.OutcomeRejected
+	case assignment.Failed:
+		out.Status = runner.OutcomeFailed
+		return out, &runner.Error{Code: runner.CodeAgent, Message: a.Text}
+	default:
+		out.Status = runner.OutcomeCompleted
+	}
+	return out, nil
+}
+
+// post stores the task in the session's inbox, and once more whenever the session comes back after it got the task: the
+// conversation that got it may be gone. It tries until ctx ends.
+func (w *waiting) post(ctx context.Context) {
+	again := ""
+	retry := wait.Backoff{First: 200 * time.Millisecond, Most: 10 * time.Second}
+	for ctx.Err() == nil {
+		back := w.session.back.Wait()
+		seen, err := w.postOnce(ctx, again)
+		if err != nil {
+			if ctx.Err() == nil {
+				w.session.of.log.Warn("a task waits to be put into the session's inbox", "task", w.turn.TaskID, "agent", w.session.name, "error", err)
+			}
+			retry.Pause(ctx)
+			continue
+		}
+		retry.Reset()
+		if !seen.IsZero() {
+			w.seen()
+			if at := w.session.registeredAt(); at.After(seen) {
+				again = store.Timestamp(at)
+				continue
+			}
+		}
+		select {
+		case <-back:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// postOnce stores the notice. The receipt counts from before it is stored.
+func (w *waiting) postOnce(ctx context.Context, again string) (seen time.Time, err error) {
+	n := w.notice(ctx)
+	n.Again = again
+	s := w.session.of
+	s.mu.Lock()
+	s.messages[n.ID()] = w
+	s.mu.Unlock()
+	seen, err = s.assigner.Post(ctx, n)
+	return seen, err
+}
+
+func (w *waiting) notice(ctx context.Context) assignment.Notice {
+	metadata := map[string]any{"taskId": w.turn.TaskID, "contextId": w.context, "turn": w.turn.Number}
+	none := 0
+	if task, err := w.session.of.hub.Task(ctx, a2a.TaskID(w.turn.TaskID), &none); err == nil {
+		if at, ok := task.Metadata[hub.MetaDeadline].(string); ok {
+			metadata["deadline"] = at
+		}
+	}
+	if len(w.turn.Chain) > 0 {
+		metadata["from"] = w.turn.Chain[len(w.turn.Chain)-1]
+		metadata["chain"] = w.turn.Chain
+	}
+	return assignment.Notice{Recipient: w.session.guid, TaskID: w.turn.TaskID, Turn: w.turn.Number, Text: w.prompt, Metadata: metadata}
+}
+
+// tellCanceled mails to the session that nobody waits for its answer any more.
+func (w *waiting) tellCanceled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
+	defer cancel()
+	_, err := w.session.of.assigner.Post(ctx, assignment.Notice{Recipient: w.session.guid, TaskID: w.turn.TaskID, Turn: w.turn.Number, Canceled: true,
+		Text: "The task was canceled: nobody waits for your answer any more.", Metadata: map[string]any{"taskId": w.turn.TaskID, "contextId": w.context}})
+	if err != nil {
+		w.session.of.log.Warn("a session was not told that its task is canceled", "task", w.turn.TaskID, "agent", w.session.name, "error", err)
+	}
+}

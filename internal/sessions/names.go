@@ -1,0 +1,174 @@
+package sessions
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+const (
+	namesVersion = 1
+	// maxNames bounds the names that are kept; beyond it the first one given is not.
+	maxNames = 10_000
+	// maxBase leaves room in an agent's id for a number.
+	maxBase = 56
+)
+
+// named is a session with its name.
+type named struct {
+	GUID    string    `json:"guid"`
+	Name    string    `json:"name"`
+	Handle  string    `json:"handle,omitempty"`
+	Type    string    `json:"type,omitempty"`
+	Project string    `json:"project,omitempty"`
+	Given   time.Time `json:"given"`
+}
+
+// names are the names of the sessions, in a file: a session keeps its name as long as the registry remembers it. They are
+// safe for concurrent use.
+type names struct {
+	path string
+
+	mu   sync.Mutex
+	list []named // in the order in which they were given
+}
+
+type namesFile struct {
+	Version  int     `json:"version"`
+	Sessions []named `json:"sessions"`
+}
+
+func readNames(path string) (*names, error) {
+	n := &names{path: path}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return n, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := decodeNames(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file: sessions get new names then", path, err)
+	}
+	n.list = f.Sessions
+	return n, nil
+}
+
+func decodeNames(data []byte) (f namesFile, err error) {
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, err
+	}
+	if f.Version != namesVersion {
+		return f, fmt.Errorf("its version is %d, not %d", f.Version, namesVersion)
+	}
+	for _, x := range f.Sessions {
+		if !runner.ValidID(x.Name) {
+			return f, fmt.Errorf("%q is not a name", x.Name)
+		}
+	}
+	return f, nil
+}
+
+func (n *names) all() []named {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.list)
+}
+
+func (n *names) knows(guid string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.index(guid) >= 0
+}
+
+func (n *names) index(guid string) int {
+	return slices.IndexFunc(n.list, func(x named) bool { return x.GUID == guid })
+}
+
+// give returns the session's name: the one that it had, or a new one after its handle that no other agent has.
+func (n *names) give(e registry.Entry, taken func(string) bool) (named, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if i := n.index(e.GUID); i >= 0 {
+		return n.list[i], nil
+	}
+	x := named{GUID: e.GUID, Handle: e.Handle, Type: e.AgentType, Project: e.ProjectID, Given: time.Now().UTC()}
+	x.Name = free(baseOf(e), func(name string) bool {
+		return taken(name) || slices.ContainsFunc(n.list, func(x named) bool { return x.Name == name })
+	})
+	list := append(slices.Clone(n.list), x)
+	return x, n.store(list[max(len(list)-maxNames, 0):])
+}
+
+// forget frees the name of a session.
+func (n *names) forget(guid string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := n.index(guid)
+	if i < 0 {
+		return nil
+	}
+	return n.store(slices.Delete(slices.Clone(n.list), i, i+1))
+}
+
+// store writes the file. mu is held: the order of the writes is that of the changes.
+func (n *names) store(list []named) error {
+	data, err := json.Marshal(namesFile{namesVersion, list})
+	if err == nil {
+		err = local.ReplaceFile(n.path, data)
+	}
+	if err == nil {
+		n.list = list
+	}
+	return err
+}
+
+// free returns the first of name, name-2, name-3 and so on that is not taken.
+func free(name string, taken func(string) bool) string {
+	for i := 2; ; i++ {
+		if !taken(name) {
+			return name
+		}
+		name = fmt.Sprintf("%s-%d", strings.TrimSuffix(name, fmt.Sprintf("-%d", i-1)), i)
+	}
+}
+
+// baseOf returns the name that a session would have if no other had it.
+func baseOf(e registry.Entry) string {
+	for _, text := range []string{e.Handle, e.AgentType} {
+		if name := identifier(text); name != "" {
+			return name
+		}
+	}
+	return "session"
+}
+
+// identifier turns a text into what may be an agent's id; "" if nothing is left.
+func identifier(text string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(text) {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_', r == '.':
+			b.WriteRune(r)
+		default:
+			b.WriteByte('-')
+		}
+	}
+	name := strings.Trim(b.String(), "-._")
+	name = strings.Trim(name[:min(len(name), maxBase)], "-._")
+	if !runner.ValidID(name) {
+		return ""
+	}
+	return name
+}

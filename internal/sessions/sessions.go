@@ -1,0 +1,344 @@
+// Package sessions makes the open sessions of this computer agents of the hub: what is sent to one is a task, which the
+// session gets by mail and answers with an MCP tool.
+//
+// A session is an entry in the registry of the agents' network on the hub's bus. It keeps its name and its tasks while it
+// is offline, and while the hub is stopped.
+package sessions
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+const (
+	// refreshPause bounds how often the registry is read because of changes: heartbeats are changes too.
+	refreshPause = 50 * time.Millisecond
+	// refreshInterval is how often it is read without a change: a session that falls silent changes nothing.
+	refreshInterval = 5 * time.Second
+)
+
+// Assigner is a hub's access to the sessions on its bus: a *[assignment.Assigner].
+type Assigner interface {
+	Sessions(ctx context.Context) ([]assignment.Session, error)
+	Post(ctx context.Context, n assignment.Notice) (seen time.Time, err error)
+	Serve(ctx context.Context, h assignment.Handler) error
+}
+
+// Options are those of [Open]. All fields but Logger are required.
+type Options struct {
+	Hub      *hub.Hub
+	Assigner Assigner
+	DataDir  string
+	Logger   *slog.Logger
+}
+
+// Sessions are the sessions of a hub. They are safe for concurrent use.
+type Sessions struct {
+	hub      *hub.Hub
+	assigner Assigner
+	log      *slog.Logger
+	names    *names
+	kick     chan struct{} // of capacity 1; has a value when the registry may have changed
+
+	mu       sync.Mutex
+	agents   map[string]*session     // by GUID
+	waiting  map[a2a.TaskID]*waiting // turns that wait for an answer
+	messages map[string]*waiting     // by the ids of their notices
+	answered wait.Signal             // sent when a turn begins to wait
+}
+
+// Open registers the sessions of the hub's last run, so that their tasks go on. It reads a file and does not block.
+func Open(o Options) (*Sessions, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	n, err := readNames(filepath.Join(o.DataDir, "sessions.json"))
+	if err != nil {
+		return nil, err
+	}
+	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, kick: make(chan struct{}, 1),
+		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
+	for _, known := range n.all() {
+		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project}, registry.Gone)
+	}
+	return s, nil
+}
+
+// Run follows the registry and takes the answers of sessions, until ctx ends.
+func (s *Sessions) Run(ctx context.Context) {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	serving.Go(func() { s.serve(ctx) })
+	interval := time.NewTicker(refreshInterval)
+	defer interval.Stop()
+	for {
+		select {
+		case <-s.kick:
+		case <-interval.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+			s.log.Debug("the sessions cannot be read now", "error", err)
+		}
+		if !wait.Pause(ctx, refreshPause) {
+			return
+		}
+	}
+}
+
+func (s *Sessions) serve(ctx context.Context) {
+	retry := wait.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}
+	for {
+		if err := s.assigner.Serve(ctx, s); err != nil && ctx.Err() == nil {
+			s.log.Warn("the answers of sessions cannot be taken yet", "error", err)
+		}
+		if !retry.Pause(ctx) {
+			return
+		}
+	}
+}
+
+// Changed implements [assignment.Handler].
+func (s *Sessions) Changed() { wait.Nudge(s.kick) }
+
+// refresh makes the hub's sessions those of the registry.
+func (s *Sessions) refresh(ctx context.Context) error {
+	entries, err := s.assigner.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	present := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		if e.Visibility == store.Private {
+			continue
+		}
+		present[e.GUID] = true
+		s.update(e)
+	}
+	s.mu.Lock()
+	var gone []*session
+	for guid, x := range s.agents {
+		if !present[guid] {
+			gone = append(gone, x)
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range gone {
+		s.vanished(ctx, x)
+	}
+	return nil
+}
+
+// update registers a session, or changes what the hub knows of it.
+func (s *Sessions) update(e assignment.Session) {
+	s.mu.Lock()
+	x := s.agents[e.GUID]
+	s.mu.Unlock()
+	if x != nil {
+		x.update(e)
+		return
+	}
+	if e.Liveness == registry.Gone && !s.names.knows(e.GUID) {
+		return // it ended before this hub knew it
+	}
+	known, err := s.names.give(e.Entry, s.taken)
+	if err != nil {
+		s.log.Error("the name of a session cannot be stored", "guid", e.GUID, "error", err)
+		return
+	}
+	s.add(known, e.Entry, e.Liveness)
+}
+
+// taken reports whether an agent of the hub has an id.
+func (s *Sessions) taken(id string) bool {
+	_, err := s.hub.Agent(id)
+	return err == nil
+}
+
+// add registers a session at the hub.
+func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
+	x := &session{of: s, guid: e.GUID, name: known.Name, entry: e, live: live}
+	s.mu.Lock()
+	s.agents[e.GUID] = x
+	s.mu.Unlock()
+	agent := hub.Agent{Definition: x.definition(), Runner: x, Durable: true, Residence: residenceOf(e)}
+	if err := s.hub.Register(agent); err != nil {
+		s.log.Error("a session cannot be an agent", "agent", known.Name, "guid", e.GUID, "error", err)
+		s.mu.Lock()
+		delete(s.agents, e.GUID)
+		s.mu.Unlock()
+		return
+	}
+	s.log.Info("a session is an agent", "agent", known.Name, "guid", e.GUID, "handle", e.Handle)
+}
+
+// vanished handles a session whose entry is gone: it is removed unless it has tasks.
+func (s *Sessions) vanished(ctx context.Context, x *session) {
+	x.mu.Lock()
+	x.live = registry.Gone
+	x.mu.Unlock()
+	info, err := s.hub.Agent(x.name)
+	if err == nil && (info.Running > 0 || info.Queued > 0) {
+		return
+	}
+	s.mu.Lock()
+	delete(s.agents, x.guid)
+	s.mu.Unlock()
+	if err := s.hub.Deregister(ctx, x.name); err != nil && ctx.Err() == nil {
+		s.log.Warn("a session cannot be removed", "agent", x.name, "error", err)
+	}
+	if err := s.names.forget(x.guid); err != nil {
+		s.log.Warn("the names of the sessions cannot be stored", "error", err)
+	}
+}
+
+// Receipt implements [assignment.Handler].
+func (s *Sessions) Receipt(st mail.MessageStatus) {
+	s.mu.Lock()
+	w := s.messages[st.MessageID]
+	s.mu.Unlock()
+	if w != nil {
+		w.seen()
+	}
+}
+
+// Progress implements [assignment.Handler].
+func (s *Sessions) Progress(guid string, p assignment.Progress) error {
+	s.mu.Lock()
+	w := s.waiting[a2a.TaskID(p.TaskID)]
+	s.mu.Unlock()
+	if w == nil || w.session.guid != guid {
+		return noTask(p.TaskID)
+	}
+	select {
+	case w.progress <- p:
+		return nil
+	default:
+		return &store.Error{Code: store.RateLimitError, Message: "You report progress faster than it can be shown.", Remedy: "Report less often."}
+	}
+}
+
+func noTask(id string) *store.Error {
+	return &store.Error{Code: store.NotFoundError, Message: "You have no open task " + store.Quote(id) + ".",
+		Remedy: "Use the taskId of the message that gave you the task; a task that was answered or canceled is closed."}
+}
+
+// Answer implements [assignment.Handler].
+func (s *Sessions) Answer(ctx context.Context, guid string, a assignment.Answer) error {
+	w, err := s.await(ctx, guid, a)
+	if err != nil || w == nil {
+		return err
+	}
+	sub, err := s.hub.Subscribe(ctx, a2a.TaskID(a.TaskID))
+	if err != nil {
+		return taskError(a.TaskID, err)
+	}
+	defer sub.Close()
+	if !w.offer(a) {
+		return &store.Error{Code: store.ConflictError, Message: "Another answer to the task is being stored.", Remedy: "Nothing more is needed."}
+	}
+	for {
+		if stored, err := s.has(ctx, a); stored || err != nil {
+			return err
+		}
+		if _, err := sub.Next(ctx); ctx.Err() != nil {
+			return unstored(err)
+		}
+	}
+}
+
+func unstored(err error) error {
+	return &store.Error{Code: store.ConnectionError, Message: "The answer is not stored yet.", Remedy: "Call the tool again.", Err: err}
+}
+
+// await returns the turn that a session answers. It waits for the turn of a task that is being resumed. It returns nil if
+// the task has the answer already.
+func (s *Sessions) await(ctx context.Context, guid string, a assignment.Answer) (*waiting, error) {
+	for {
+		changed := s.answered.Wait()
+		s.mu.Lock()
+		w := s.waiting[a2a.TaskID(a.TaskID)]
+		s.mu.Unlock()
+		if w != nil && w.session.guid == guid {
+			return w, nil
+		}
+		if stored, err := s.has(ctx, a); stored || err != nil {
+			return nil, err
+		}
+		if err := s.open(ctx, guid, a.TaskID); err != nil {
+			return nil, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, unstored(ctx.Err())
+		}
+	}
+}
+
+// has reports whether a task has an answer.
+func (s *Sessions) has(ctx context.Context, a assignment.Answer) (bool, error) {
+	task, err := s.hub.Task(ctx, a2a.TaskID(a.TaskID), nil)
+	if err != nil {
+		return false, taskError(a.TaskID, err)
+	}
+	return slices.ContainsFunc(task.History, func(m *a2a.Message) bool { return m.ID == a.ID }) ||
+		task.Status.Message != nil && task.Status.Message.ID == a.ID, nil
+}
+
+// open returns an error unless a task of the session waits for an answer, or is about to.
+func (s *Sessions) open(ctx context.Context, guid, taskID string) error {
+	none := 0
+	task, err := s.hub.Task(ctx, a2a.TaskID(taskID), &none)
+	if err != nil {
+		return taskError(taskID, err)
+	}
+	s.mu.Lock()
+	x := s.agents[guid]
+	s.mu.Unlock()
+	agent, _ := task.Metadata[hub.MetaAgent].(string)
+	switch state := task.Status.State; {
+	case x == nil || agent != x.name:
+		return noTask(taskID)
+	case state.Terminal():
+		return &store.Error{Code: store.ConflictError, Message: "The task has ended already: it is " + hub.StateName(state) + ".", Remedy: "Nothing more is needed."}
+	case hub.Interrupted(state):
+		return &store.Error{Code: store.ConflictError, Message: "The task waits for an answer to your question.", Remedy: "Wait for the reply: it comes as a message of the same task."}
+	}
+	return nil
+}
+
+func taskError(id string, err error) error {
+	if e, ok := errors.AsType[*hub.Error](err); ok && e.Code == hub.CodeTaskNotFound {
+		return noTask(id)
+	}
+	return unstored(err)
+}
+
+// residenceOf says where a session is.
+func residenceOf(e registry.Entry) hub.Residence {
+	return hub.Residence{Kind: hub.KindSession, GUID: e.GUID, Type: e.AgentType, Project: e.ProjectID, Computer: e.Hostname,
+		Hidden: e.Visibility != store.Public}
+}
+
+// Interfaces.
+var (
+	_ assignment.Handler = (*Sessions)(nil)
+	_ runner.Agent       = (*session)(nil)
+)
