@@ -82,7 +82,7 @@ func (a *agent) fails(tool string, arguments map[string]any, category, part stri
 	}
 }
 
-var networkTools = []string{"answer_task", "report_progress", "register_agent", "discover_agents", "get_agent_info", "get_my_registration", "update_presence", "deregister_agent",
+var networkTools = []string{"register_agent", "answer_task", "report_progress", "discover_agents", "get_agent_info", "get_my_registration", "update_presence", "deregister_agent",
 	"send_direct_message", "read_direct_messages", "wait_for_direct_messages", "get_message_status", "mark_message_handled",
 	"broadcast_work_offer", "submit_work_item", "claim_work_item", "extend_work_item", "complete_work_item", "reject_work_item", "get_work_item",
 	"list_dead_letter_items", "retry_dead_letter_item", "discard_dead_letter_item"}
@@ -137,6 +137,7 @@ func TestUnregisteredAgentsHaveOnlyTheChannels(t *testing.T) {
 		"complete_work_item": {"taskId": "x", "claimToken": 1, "success": true, "resultSummary": "x"},
 		"reject_work_item":   {"taskId": "x", "claimToken": 1, "reason": "x"}, "get_work_item": {"taskId": "x"},
 		"retry_dead_letter_item": {"taskId": "x"}, "discard_dead_letter_item": {"taskId": "x"},
+		"answer_task": {"taskId": "x", "text": "x"}, "report_progress": {"taskId": "x", "message": "x"},
 	}
 	for _, tool := range networkTools[1:] {
 		a.fails(tool, arguments[tool], "NotRegisteredError", "Call register_agent first")
