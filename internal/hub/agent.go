@@ -26,6 +26,7 @@ type agent struct {
 	mu      sync.Mutex
 	def     runner.Definition // see definition
 	at      Residence
+	model   string // that answered last
 	queue   queue
 	removed bool
 }
@@ -35,6 +36,12 @@ func (a *agent) definition() runner.Definition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.def
+}
+
+func (a *agent) residence() Residence {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
 }
 
 // agents is the registry, in order of registration.
@@ -112,32 +119,6 @@ func (h *Hub) register(a Agent) error {
 	h.wg.Go(func() { ag.health.watch(ctx) })
 	h.resume(ag)
 	h.cfg.Events.Publish(events.Event{Kind: events.AgentAdded, Agent: a.Definition.ID})
-	h.agentsChanged()
-	return nil
-}
-
-// residence returns the agent's residence with its kind.
-func (a Agent) residence() Residence {
-	r := a.Residence
-	if r.Kind == "" {
-		r.Kind = KindProgram
-		if a.Definition.Driver == runner.DriverPeer {
-			r.Kind = KindPeer
-		}
-	}
-	return r
-}
-
-// Move changes where an agent is to be found. The error is CodeAgentNotFound.
-func (h *Hub) Move(id string, to Residence) error {
-	a := h.agents.get(id)
-	if a == nil {
-		return h.agentNotFound(id)
-	}
-	a.mu.Lock()
-	a.at = to
-	a.mu.Unlock()
-	h.cfg.Events.Publish(events.Event{Kind: events.AgentUpdated, Agent: id})
 	h.agentsChanged()
 	return nil
 }
@@ -226,21 +207,12 @@ func (h *Hub) Agent(id string) (AgentInfo, error) {
 	return a.info(), nil
 }
 
-func (a *agent) info() AgentInfo {
-	a.mu.Lock()
-	def, at, running, waiting := a.def, a.at, a.queue.running, a.queue.waiting
-	a.mu.Unlock()
-	return AgentInfo{
-		Definition: def, Residence: at, RegisteredAt: a.registered, Health: a.health.current(), Running: running, Queued: waiting,
-	}
-}
-
 func (h *Hub) agentNotFound(id string) *Error {
 	err := &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", text.Clip(id, 64)),
 		Remedy: "the list of agents names those there are"}
 	var ids []string
 	for _, a := range h.agents.all() {
-		ids = append(ids, a.id)
+		ids = append(ids, a.id, a.residence().Handle)
 	}
 	if near := text.Nearest(id, ids); near != "" {
 		err.Message += fmt.Sprintf("; did you mean %q?", near)

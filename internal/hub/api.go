@@ -101,6 +101,10 @@ type AgentInfo struct {
 	Health       Health
 	Running      int // turns
 	Queued       int
+	State        AgentState
+	Since        time.Time // of the state; the registration, if that is not known
+	Work         Work      // the zero value if it has none
+	Model        string    // that answered last in this run of the hub, else the configured one; "" if it is not known
 }
 
 // Own reports whether the agent is one of this hub that others may know of: not of a paired hub, and not hidden.

@@ -83,28 +83,6 @@ type Agent struct {
 	Residence Residence
 }
 
-// Kind is what an agent is.
-type Kind string
-
-// The kinds of agents.
-const (
-	KindProgram Kind = "program" // the hub starts it
-	KindSession Kind = "session" // an open conversation of a person
-	KindPeer    Kind = "peer"    // of another hub
-)
-
-// Residence is what an agent is and where it is to be found.
-type Residence struct {
-	Kind     Kind
-	GUID     string // of a session, in the agents' network
-	Type     string // of a session, as it says: for example reviewer
-	Project  string // its id in the agents' network
-	Computer string
-	// Hidden agents are for this hub's own users and agents only: other hubs and clients from outside neither see nor
-	// reach them.
-	Hidden bool
-}
-
 func (c Config) withDefaults() (Config, error) {
 	const day = 24 * time.Hour
 	defaults.Set(&c.ContextTTL, 30*day)

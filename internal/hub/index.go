@@ -21,8 +21,10 @@ type index struct {
 	contexts map[string]*conversation
 	order    order
 	counts   map[stateKey]int
-	names    map[string]string // one copy of each agent's id and state
-	last     int64             // newest stamp
+	open     map[string]map[*entry]struct{} // by agent: tasks that are worked on or wait for a person
+	latest   map[string]int64               // by agent: the last change of its tasks, in Unix nanoseconds
+	names    map[string]string              // one copy of each agent's id and state
+	last     int64                          // newest stamp
 }
 
 type stateKey struct {
@@ -55,6 +57,8 @@ func newIndex() *index {
 		tasks:    map[a2a.TaskID]*entry{},
 		contexts: map[string]*conversation{},
 		counts:   map[stateKey]int{},
+		open:     map[string]map[*entry]struct{}{},
+		latest:   map[string]int64{},
 		names:    map[string]string{},
 	}
 }
@@ -151,6 +155,20 @@ func (x *index) count(e *entry, n int) {
 	if isActive(e.state) {
 		e.context.active += n
 	}
+	x.latest[e.agent] = max(x.latest[e.agent], e.updated)
+	if e.state != a2a.TaskStateWorking && !Interrupted(e.state) {
+		return
+	}
+	if n < 0 {
+		if delete(x.open[e.agent], e); len(x.open[e.agent]) == 0 {
+			delete(x.open, e.agent)
+		}
+		return
+	}
+	if x.open[e.agent] == nil {
+		x.open[e.agent] = map[*entry]struct{}{}
+	}
+	x.open[e.agent][e] = struct{}{}
 }
 
 func isActive(s a2a.TaskState) bool {

@@ -170,6 +170,7 @@ func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more
 	}
 	p.done(fault)
 	t.agent.health.ran(fault)
+	t.agent.answered(out.Model)
 
 	t.mu.Lock()
 	tn.over = true

@@ -1,0 +1,126 @@
+package hub_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+func sessionIn(id, handle, project, folder, computer string) hub.Agent {
+	return hub.Agent{
+		Definition: runner.Definition{ID: id, Driver: runner.DriverSession, Limits: runner.Limits{}.WithDefaults()}, Runner: &fakeAgent{}, Durable: true,
+		Residence: hub.Residence{Kind: hub.KindSession, Handle: handle, Project: project, Folder: folder, Computer: computer},
+	}
+}
+
+func TestANameMeansOneAgent(t *testing.T) {
+	h := newHub(t, hub.Config{Agents: []hub.Agent{
+		{Definition: definition("codex"), Runner: &fakeAgent{}},
+		sessionIn("codex-2", "codex", "p1", "shop", "office1"),
+		sessionIn("reviewer", "reviewer", "p1", "shop", "office1"),
+		sessionIn("reviewer-2", "reviewer", "p2", "blog", "office1"),
+		sessionIn("tester", "tester", "p2", "blog", "office1"),
+		sessionIn("writer", "writer", "p1", "shop", "office1"),
+		sessionIn("writer-2", "writer", "p1", "shop", "office2"),
+	}}, nil)
+	for _, c := range []struct{ name, project, want string }{
+		{"codex", "p1", "codex"},
+		{"codex.shop", "", "codex-2"},
+		{"tester", "", "tester"},
+		{"TESTER", "p1", "tester"},
+		{"reviewer", "p1", "reviewer"},
+		{"reviewer", "p2", "reviewer-2"},
+		{"reviewer.blog", "p1", "reviewer-2"},
+		{"reviewer.p1", "p2", "reviewer"},
+		{"reviewer-2", "p1", "reviewer-2"},
+		{"writer@office2", "", "writer-2"},
+		{"writer.shop@office1", "", "writer"},
+	} {
+		t.Run(c.name+" in "+c.project, func(t *testing.T) {
+			a, err := h.FindAgent(c.name, c.project)
+			if err != nil || a.Definition.ID != c.want {
+				t.Errorf("found %q, %v; want %s", a.Definition.ID, err, c.want)
+			}
+		})
+	}
+	_, err := h.FindAgent("reviewer", "p3")
+	if hub.CodeOf(err) != hub.CodeInvalid || !strings.Contains(err.Error(), "reviewer.shop, reviewer.blog") {
+		t.Errorf("an ambiguous name: %v", err)
+	}
+	_, err = h.FindAgent("writer", "p1")
+	if hub.CodeOf(err) != hub.CodeInvalid || !strings.Contains(err.Error(), "writer@office1, writer@office2") {
+		t.Errorf("two of a project: %v", err)
+	}
+	if _, err := h.FindAgent("reviwer", ""); hub.CodeOf(err) != hub.CodeAgentNotFound || !strings.Contains(err.Error(), `"reviewer"`) {
+		t.Errorf("an unknown name: %v", err)
+	}
+	if got := hub.Addresses(h.Agents()); got["codex"] != "codex" || got["codex-2"] != "codex.shop" || got["tester"] != "tester" || got["writer-2"] != "writer@office2" {
+		t.Errorf("addresses: %v", got)
+	}
+}
+
+func TestTheDirectorySaysWhatAnAgentDoes(t *testing.T) {
+	working, finish := make(chan struct{}), make(chan struct{})
+	outcome := runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?", Model: "opus"}
+	agent := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, _ runner.Handler) (runner.Outcome, error) {
+		working <- struct{}{}
+		<-finish
+		return outcome, nil
+	}}
+	h := newHub(t, hub.Config{Agents: []hub.Agent{{Definition: definition("codex"), Runner: agent}}}, nil)
+	state := func() hub.AgentInfo {
+		t.Helper()
+		a, err := h.Agent("codex")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	if a := state(); a.State != hub.AgentIdle || a.Work != (hub.Work{}) || a.Since.IsZero() || a.Residence.Handle != "codex" {
+		t.Errorf("before: %+v", a)
+	}
+	sub, err := h.SendAndStream(t.Context(), request("codex", "review the change\nin full"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	<-working
+	await(t, h, sub.Task().ID, a2a.TaskStateWorking)
+	if a := state(); a.State != hub.AgentWorking || a.Work.Title != "review the change" || a.Work.Task != sub.Task().ID {
+		t.Errorf("in the turn: %s %+v", a.State, a.Work)
+	}
+	finish <- struct{}{}
+	await(t, h, sub.Task().ID, a2a.TaskStateInputRequired)
+	if a := state(); a.State != hub.AgentWaiting || a.Work.Task != sub.Task().ID || a.Model != "opus" {
+		t.Errorf("after the question: %s %+v %s", a.State, a.Work, a.Model)
+	}
+	outcome.Status = runner.OutcomeCompleted
+	answer := request("", "the first")
+	answer.Message.TaskID = sub.Task().ID
+	go func() { <-working; finish <- struct{}{} }()
+	if task, err := h.SendAndWait(t.Context(), answer); err != nil || task.Status.State != a2a.TaskStateCompleted {
+		t.Fatal(task, err)
+	}
+	if a := state(); a.State != hub.AgentIdle || a.Work != (hub.Work{}) || !a.Since.After(a.RegisteredAt) {
+		t.Errorf("after the answer: %s %+v", a.State, a.Work)
+	}
+	gone := time.Now().Add(-time.Hour).UTC()
+	if err := h.Move("codex", hub.Residence{Kind: hub.KindSession, Offline: true, Seen: gone}); err != nil {
+		t.Fatal(err)
+	}
+	if a := state(); a.State != hub.AgentOffline || !a.Since.Equal(gone) || a.Residence.Handle != "codex" {
+		t.Errorf("offline: %s since %v", a.State, a.Since)
+	}
+	if err := h.Move("codex", hub.Residence{Kind: hub.KindSession, Busy: true}); err != nil {
+		t.Fatal(err)
+	}
+	if a := state(); a.State != hub.AgentWorking || a.Work != (hub.Work{}) {
+		t.Errorf("busy without a task: %s %+v", a.State, a.Work)
+	}
+}
