@@ -1,6 +1,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,16 +39,38 @@ type session struct {
 
 	back wait.Signal // sent when the session came back, under a new registration
 
-	mu    sync.Mutex
-	entry registry.Entry
-	live  registry.Liveness
+	mu     sync.Mutex
+	called string // by people; "" if they have not renamed it
+	entry  registry.Entry
+	live   registry.Liveness
+}
+
+// handle returns the name by which people call the session. mu is held, or the session is new.
+func (x *session) handle() string {
+	handle := x.entry.Handle
+	if handle == x.entry.AgentType {
+		handle = "" // it has not named itself
+	}
+	return cmp.Or(x.called, handle, x.name)
+}
+
+// residence returns where the session is. mu is held, or the session is new.
+func (x *session) residence() hub.Residence {
+	e := x.entry
+	at := hub.Residence{Kind: hub.KindSession, Handle: x.handle(), GUID: e.GUID, Type: e.AgentType, Vendor: e.Vendor,
+		Project: e.ProjectID, Folder: e.Project, Computer: e.Hostname, Visibility: string(e.Visibility),
+		Hidden: e.Visibility != store.Public, Offline: x.live == registry.Gone, Busy: e.Status == registry.Busy}
+	if at.Offline {
+		at.Busy, at.Seen = false, store.ParseTime(e.LastHeartbeat)
+	}
+	return at
 }
 
 // definition returns the session's definition. mu is held, or the session is new.
 func (x *session) definition() runner.Definition {
 	tier := 3
 	d := runner.Definition{
-		ID: x.name, Tier: &tier, Name: x.entry.Handle, Description: fmt.Sprintf("An open session (%s) that a person works in.", x.entry.AgentType),
+		ID: x.name, Tier: &tier, Name: x.handle(), Description: fmt.Sprintf("An open session (%s) that a person works in.", x.entry.AgentType),
 		Driver: runner.DriverSession, Permissions: runner.PermissionsAsk, WorkDir: runner.WorkDirSpec{Policy: runner.WorkDirContext},
 		Limits: runner.Limits{Run: Deadline, Idle: Deadline, Concurrency: maxOpen, Queue: maxQueue, MaxPrompt: maxPrompt},
 	}
@@ -62,19 +85,18 @@ func (x *session) definition() runner.Definition {
 // update takes over what the registry says now.
 func (x *session) update(e assignment.Session) {
 	x.mu.Lock()
-	before, wasLive := x.definition(), x.live
-	moved := residenceOf(x.entry) != residenceOf(e.Entry)
+	before, was, wasLive := x.definition(), x.residence(), x.live
 	returned := x.entry.RegisteredAt != e.RegisteredAt
 	x.entry, x.live = e.Entry, e.Liveness
-	now := x.definition()
+	now, at := x.definition(), x.residence()
 	x.mu.Unlock()
 	if returned {
 		x.back.Send()
 	}
 	hubOf, log := x.of.hub, x.of.log
 	var errs []error
-	if moved {
-		errs = append(errs, hubOf.Move(x.name, residenceOf(e.Entry)))
+	if at != was {
+		errs = append(errs, hubOf.Move(x.name, at))
 	}
 	if !reflect.DeepEqual(before, now) || (wasLive == registry.Gone) != (e.Liveness == registry.Gone) {
 		errs = append(errs, hubOf.Update(now)) // it also probes

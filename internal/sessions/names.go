@@ -32,6 +32,11 @@ type named struct {
 	Type    string    `json:"type,omitempty"`
 	Project string    `json:"project,omitempty"`
 	Given   time.Time `json:"given"`
+	// Called is the handle that people have given the session; "" for its own.
+	Called   string `json:"called,omitempty"`
+	Vendor   string `json:"vendor,omitempty"`
+	Folder   string `json:"folder,omitempty"`
+	Computer string `json:"computer,omitempty"`
 }
 
 // names are the names of the sessions, in a file: a session keeps its name as long as the registry remembers it. They are
@@ -103,12 +108,26 @@ func (n *names) give(e registry.Entry, taken func(string) bool) (named, error) {
 	if i := n.index(e.GUID); i >= 0 {
 		return n.list[i], nil
 	}
-	x := named{GUID: e.GUID, Handle: e.Handle, Type: e.AgentType, Project: e.ProjectID, Given: time.Now().UTC()}
+	x := named{GUID: e.GUID, Handle: e.Handle, Type: e.AgentType, Project: e.ProjectID, Given: time.Now().UTC(),
+		Vendor: e.Vendor, Folder: e.Project, Computer: e.Hostname}
 	x.Name = free(baseOf(e), func(name string) bool {
 		return taken(name) || slices.ContainsFunc(n.list, func(x named) bool { return x.Name == name })
 	})
 	list := append(slices.Clone(n.list), x)
 	return x, n.store(list[max(len(list)-maxNames, 0):])
+}
+
+// call changes what people call a session.
+func (n *names) call(guid, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := n.index(guid)
+	if i < 0 {
+		return nil // it has just been removed
+	}
+	list := slices.Clone(n.list)
+	list[i].Called = name
+	return n.store(list)
 }
 
 // forget frees the name of a session.
@@ -144,9 +163,14 @@ func free(name string, taken func(string) bool) string {
 	}
 }
 
-// baseOf returns the name that a session would have if no other had it.
+// baseOf returns the name that a session would have if no other had it: its handle, unless that only repeats its type or
+// vendor; then these with the project.
 func baseOf(e registry.Entry) string {
-	for _, text := range []string{e.Handle, e.AgentType} {
+	handle := e.Handle
+	if e.Project != "" && handle == e.AgentType && handle == e.Vendor {
+		handle += "-" + e.Project
+	}
+	for _, text := range []string{handle, e.AgentType} {
 		if name := identifier(text); name != "" {
 			return name
 		}

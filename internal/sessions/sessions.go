@@ -8,6 +8,7 @@ package sessions
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -74,7 +76,8 @@ func Open(o Options) (*Sessions, error) {
 	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, kick: make(chan struct{}, 1),
 		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
 	for _, known := range n.all() {
-		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project}, registry.Gone)
+		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project,
+			Vendor: known.Vendor, Project: known.Folder, Hostname: known.Computer}, registry.Gone)
 	}
 	return s, nil
 }
@@ -173,11 +176,11 @@ func (s *Sessions) taken(id string) bool {
 
 // add registers a session at the hub.
 func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
-	x := &session{of: s, guid: e.GUID, name: known.Name, entry: e, live: live}
+	x := &session{of: s, guid: e.GUID, name: known.Name, called: known.Called, entry: e, live: live}
 	s.mu.Lock()
 	s.agents[e.GUID] = x
 	s.mu.Unlock()
-	agent := hub.Agent{Definition: x.definition(), Runner: x, Durable: true, Residence: residenceOf(e)}
+	agent := hub.Agent{Definition: x.definition(), Runner: x, Durable: true, Residence: x.residence()}
 	if err := s.hub.Register(agent); err != nil {
 		s.log.Error("a session cannot be an agent", "agent", known.Name, "guid", e.GUID, "error", err)
 		s.mu.Lock()
@@ -192,9 +195,13 @@ func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
 func (s *Sessions) vanished(ctx context.Context, x *session) {
 	x.mu.Lock()
 	x.live = registry.Gone
+	at := x.residence()
 	x.mu.Unlock()
 	info, err := s.hub.Agent(x.name)
 	if err == nil && (info.Running > 0 || info.Queued > 0) {
+		if at != info.Residence {
+			_ = s.hub.Move(x.name, at) // it is in the directory while it has tasks
+		}
 		return
 	}
 	s.mu.Lock()
@@ -331,10 +338,39 @@ func taskError(id string, err error) error {
 	return unstored(err)
 }
 
-// residenceOf says where a session is.
-func residenceOf(e registry.Entry) hub.Residence {
-	return hub.Residence{Kind: hub.KindSession, GUID: e.GUID, Type: e.AgentType, Project: e.ProjectID, Computer: e.Hostname,
-		Hidden: e.Visibility != store.Public}
+// Rename changes what people call a session of this hub; "" is its own handle again. The error is a *[hub.Error].
+func (s *Sessions) Rename(id, name string) error {
+	if name != "" && !handlePattern().MatchString(name) {
+		return &hub.Error{Code: hub.CodeInvalid, Subject: "name", Message: fmt.Sprintf("%q cannot be an agent's name", text.Clip(name, 80)),
+			Remedy: "use a to z, 0 to 9, _ and -, at most 64, beginning with a letter or digit"}
+	}
+	x := s.byName(id)
+	if x == nil {
+		return &hub.Error{Code: hub.CodeUnsupported, Message: fmt.Sprintf("agent %s is not a session of this computer", text.Clip(id, 80)),
+			Remedy: "only sessions are renamed: the names of programs are in config.yaml, those of peers are their hubs'"}
+	}
+	if err := s.names.call(x.guid, name); err != nil {
+		return &hub.Error{Code: hub.CodeInternal, Message: "the name cannot be stored", Err: err}
+	}
+	x.mu.Lock()
+	x.called = name
+	d, at := x.definition(), x.residence()
+	x.mu.Unlock()
+	return errors.Join(s.hub.Move(id, at), s.hub.Update(d))
+}
+
+var handlePattern = text.Pattern(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// byName returns the session with an id at the hub, nil if there is none.
+func (s *Sessions) byName(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.agents {
+		if x.name == id {
+			return x
+		}
+	}
+	return nil
 }
 
 // Interfaces.

@@ -38,8 +38,9 @@ type office struct {
 	dir string
 	net *nettest.Server
 
-	hub  *hub.Hub
-	stop func()
+	hub      *hub.Hub
+	sessions *sessions.Sessions
+	stop     func()
 }
 
 func newOffice(t *testing.T) *office {
@@ -71,6 +72,7 @@ func (o *office) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
+	o.sessions = s
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })
@@ -501,6 +503,53 @@ func TestNamesOfSessions(t *testing.T) {
 	for a, want := range map[*agentnet.Agent]string{first: "reviewer", second: "reviewer-2", program: "codex-2"} {
 		if got := o.name(a); got != want { // at once: before the registry was read
 			t.Errorf("after a restart the name is %s, not %s", got, want)
+		}
+	}
+}
+
+func TestPeopleRenameASession(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	a := o.session(registry.Registration{Handle: "max", Vendor: "claude"})
+	info, _ := o.agent(a.GUID())
+	if at := info.Residence; info.Definition.ID != "max" || at.Handle != "max" || at.Folder != "shop" || at.Vendor != "claude" {
+		t.Fatalf("the session is %s at %+v", info.Definition.ID, at)
+	}
+	if err := o.sessions.Rename("max", "anna"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		info, err := o.hub.FindAgent("anna", "")
+		if err != nil || info.Definition.ID != "max" || info.Definition.Name != "anna" {
+			t.Fatalf("anna is %s (%s), %v", info.Definition.ID, info.Definition.Name, err)
+		}
+		o.stop() // it is renamed after a restart, too
+		o.start()
+	}
+	if err := o.sessions.Rename("max", ""); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := o.hub.FindAgent("max", ""); err != nil || info.Residence.Handle != "max" {
+		t.Errorf("after the reset it is called %s, %v", info.Residence.Handle, err)
+	}
+	if err := o.sessions.Rename("codex", "anna"); hub.CodeOf(err) != hub.CodeUnsupported {
+		t.Errorf("a program was renamed: %v", err)
+	}
+	for _, name := range []string{"Anna", "a b", "-a", "a.b", "a@b", strings.Repeat("a", 65)} {
+		if err := o.sessions.Rename("max", name); hub.CodeOf(err) != hub.CodeInvalid {
+			t.Errorf("renamed to %q: %v", name, err)
+		}
+	}
+}
+
+func TestASessionThatHasNotNamedItselfIsNamedAfterItsProject(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	n := nettest.Open(t, o.net.Host("office", "ann", "shop"))
+	for _, want := range []string{"claude-shop", "claude-shop-2"} {
+		a := o.register(n, registry.Registration{AgentType: "claude", Handle: "claude", Vendor: "claude"})
+		if info, _ := o.agent(a.GUID()); info.Definition.ID != want || info.Residence.Handle != want {
+			t.Errorf("it is %s, called %s; want %s", info.Definition.ID, info.Residence.Handle, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ type Registration struct {
 	AgentType    string
 	Capabilities []string
 	Scope        Scope
+	Vendor       string // of the agent's program; "" if it is not known
 	// Visibility is the configured one where it is empty.
 	Visibility         Visibility
 	MaxConcurrentTasks int
@@ -155,13 +157,27 @@ func (g *Registry) Describe(e *Entry, r Registration) {
 	e.Visibility = cmp.Or(r.Visibility, g.cfg.Visibility)
 	e.MaxConcurrentTasks = float64(r.MaxConcurrentTasks)
 	e.HeartbeatInterval = max(cmp.Or(r.HeartbeatInterval, g.cfg.HeartbeatInterval), minimumHeartbeat).Seconds()
-	e.Username, e.ProjectID = "", ""
+	e.Username, e.ProjectID, e.Project, e.Vendor = "", "", "", r.Vendor
 	if e.Visibility == store.UserOnly {
 		e.Username = g.cfg.Username
 	}
 	if e.Scope == ScopeProject || e.Visibility == store.ProjectOnly {
-		e.ProjectID = g.cfg.ProjectID
+		e.ProjectID, e.Project = g.cfg.ProjectID, folderOf(g.cfg.ProjectPath)
 	}
+}
+
+// folderOf returns the name of a project's directory as part of an agent's name: lowercase letters, digits and hyphens.
+func folderOf(path string) string {
+	if path == "" {
+		return ""
+	}
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(filepath.Base(path)))
+	return strings.Trim(name[:min(len(name), store.MaxName)], "-")
 }
 
 // WhileActive adds what runs in the background while the agent is active. Call it before Start.

@@ -56,6 +56,8 @@ type Entry struct {
 	Hostname   string     `json:"hostname"`
 	Username   string     `json:"username,omitempty"`
 	ProjectID  string     `json:"projectId,omitempty"`
+	Project    string     `json:"project,omitempty"` // the name of the project's directory
+	Vendor     string     `json:"vendor,omitempty"`  // of the agent's program
 	Scope      Scope      `json:"scope"`
 	Visibility Visibility `json:"visibility,omitempty"`
 	NATSURL    string     `json:"natsUrl"`

@@ -85,6 +85,14 @@ func (h *Handler) extendedAgentCard(info hub.AgentInfo, base string) *a2a.AgentC
 		"driver": info.Definition.Driver,
 		"health": string(info.Health.Status),
 		"stage":  string(info.Health.Stage),
+		"kind":   string(info.Residence.Kind),
+		"state":  string(info.State),
+	}
+	for name, value := range map[string]string{"vendor": info.Residence.Vendor, "model": info.Model, "project": info.Residence.Folder,
+		"computer": info.Residence.Computer} {
+		if value != "" {
+			params[name] = value
+		}
 	}
 	if info.Health.Version != "" {
 		params["cliVersion"] = info.Health.Version

@@ -121,6 +121,16 @@ func (c *Client) Agents(ctx context.Context, health bool) ([]dialect.Agent, erro
 	return value[[]dialect.Agent](ctx, c, dialect.MethodAgentsList, dialect.AgentsListParams{IncludeHealth: health})
 }
 
+// FindAgent returns the agent that a name means in a project.
+func (c *Client) FindAgent(ctx context.Context, p dialect.FindAgentParams) (*dialect.Agent, error) {
+	return get[dialect.Agent](ctx, c, dialect.MethodAgentsFind, p)
+}
+
+// RenameAgent gives an agent another handle.
+func (c *Client) RenameAgent(ctx context.Context, p dialect.RenameAgentParams) (*dialect.Agent, error) {
+	return get[dialect.Agent](ctx, c, dialect.MethodAgentsRename, p)
+}
+
 // CheckHealth probes one agent now.
 func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Health, error) {
 	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})

@@ -105,6 +105,28 @@ func TestTheSpecificationsExamples(t *testing.T) {
 	}
 }
 
+func TestOnlyServicesWithNamesFindAndRenameAgents(t *testing.T) {
+	h := &fakeHub{}
+	s := newService(h, func(c *dialect.Config) { c.Names = h })
+	var got struct{ Result dialect.Agent }
+	answer, _ := call(t, s, method("hub/agents/find", `{"name":"reviewer@office","projectId":"p1"}`))
+	if err := json.Unmarshal([]byte(answer), &got); err != nil || got.Result.ID != "claude-code" || got.Result.Working.TaskID != "task-456" || got.Result.Health == nil {
+		t.Errorf("found %s", answer)
+	}
+	answer, _ = call(t, s, method("hub/agents/find", `{"name":"nobody"}`))
+	wantError(t, answer, dialect.CodeAgentNotFound, "AGENT_NOT_FOUND", "")
+	if answer, _ = call(t, s, method("hub/agents/rename", `{"agentId":"claude-code","name":"max"}`)); h.how != "RenameAgent claude-code max" {
+		t.Errorf("renamed: %q, %s", h.how, answer)
+	}
+	h.err = &hub.Error{Code: hub.CodeUnsupported, Message: "not a session"}
+	answer, _ = call(t, s, method("hub/agents/rename", `{"agentId":"claude-code"}`))
+	wantError(t, answer, dialect.CodeUnsupportedOperation, "UNSUPPORTED_OPERATION", "")
+	for _, name := range []string{"hub/agents/find", "hub/agents/rename"} {
+		answer, _ := call(t, newService(&fakeHub{}), method(name, `{"name":"a","agentId":"a"}`))
+		wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
+	}
+}
+
 func TestUptimeIsInMilliseconds(t *testing.T) {
 	answer, _ := call(t, newService(&fakeHub{}), method("hub/status", "{}"))
 	var got struct{ Result dialect.Status }

@@ -126,6 +126,8 @@ func (f *fakeHub) Agents() []hub.AgentInfo {
 		RegisteredAt: epoch,
 		Health:       hub.Health{Status: hub.Healthy, Stage: runner.StageAuthenticated, LastCheck: epoch, Latency: 50 * time.Millisecond, Version: "2.0.1", Circuit: "closed"},
 		Running:      1, Queued: 2,
+		Residence: hub.Residence{Kind: hub.KindProgram, Handle: "claude-code", Vendor: "claude"}, Model: "claude-opus-4-5",
+		State: hub.AgentWorking, Since: epoch, Work: hub.Work{Task: "task-456", Title: "Write a hello world function in Python"},
 	}, {
 		Definition:   runner.Definition{ID: "gemini"},
 		RegisteredAt: epoch,
@@ -216,4 +218,18 @@ func specTask() *a2a.Task {
 			{ID: "resp-123", Role: a2a.MessageRoleAgent, Parts: a2a.ContentParts{a2a.NewTextPart("def hello(): …")}},
 		},
 	}
+}
+
+// FindAgent knows the agent reviewer under the name reviewer@office.
+func (f *fakeHub) FindAgent(name, projectID string) (hub.AgentInfo, error) {
+	if name == "reviewer@office" && projectID == "p1" {
+		return f.Agent("claude-code")
+	}
+	return f.Agent(name)
+}
+
+// RenameAgent notes the name.
+func (f *fakeHub) RenameAgent(id, name string) error {
+	f.note("RenameAgent "+id+" "+name, hub.SendRequest{})
+	return f.err
 }

@@ -12,6 +12,8 @@ const (
 	MethodAgentsList   = "hub/agents/list"
 	MethodAgentsGet    = "hub/agents/get"
 	MethodAgentsHealth = "hub/agents/health"
+	MethodAgentsFind   = "hub/agents/find"   // only on the socket
+	MethodAgentsRename = "hub/agents/rename" // only on the socket
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
 	MethodTasksTrace   = "hub/tasks/trace"
@@ -164,10 +166,48 @@ type Agent struct {
 	RegisteredAt Time      `json:"registeredAt"`
 	Running      int       `json:"running"`
 	Queued       int       `json:"queued"`
+	Place
 	// Tier, Capabilities and Sandbox are for the routing of envelopes.
 	Tier         *int     `json:"tier,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"`
 	Sandbox      string   `json:"sandbox,omitempty"`
+}
+
+// Place is what an agent is, where it is and what it does now.
+type Place struct {
+	Kind string `json:"kind"` // program, session, peer or library
+	// Handle is the name by which people call the agent. Address is the shortest name that means only this agent.
+	Handle     string `json:"handle"`
+	Address    string `json:"address"`
+	State      string `json:"state"` // idle, working, waiting or offline
+	Since      Time   `json:"since"` // of the state
+	Working    *Work  `json:"working,omitempty"`
+	Vendor     string `json:"vendor,omitempty"`
+	Model      string `json:"model,omitempty"`
+	Role       string `json:"role,omitempty"`      // of a session: its type in the agents' network
+	Project    string `json:"project,omitempty"`   // the name of its directory
+	ProjectID  string `json:"projectId,omitempty"` // in the agents' network
+	Computer   string `json:"computer,omitempty"`
+	Visibility string `json:"visibility,omitempty"` // of a session
+	GUID       string `json:"guid,omitempty"`       // of a session
+}
+
+// Work is what an agent works on, or for which it waits for a person.
+type Work struct {
+	TaskID string `json:"taskId"`
+	Title  string `json:"title,omitempty"`
+}
+
+// FindAgentParams are the parameters of hub/agents/find, whose result is the Agent that a person means.
+type FindAgentParams struct {
+	Name      string `json:"name"`                // an id, or a handle, alone or as HANDLE.PROJECT and HANDLE@COMPUTER
+	ProjectID string `json:"projectId,omitempty"` // of the caller, in the agents' network
+}
+
+// RenameAgentParams are the parameters of hub/agents/rename, whose result is the renamed Agent.
+type RenameAgentParams struct {
+	AgentID string `json:"agentId"`
+	Name    string `json:"name"` // "" for the name that the session has by itself
 }
 
 // Health is the result of hub/agents/health.

@@ -57,6 +57,14 @@ type Hub interface {
 	Totals(query hub.TotalsQuery) (totals []hub.Total, more bool)
 }
 
+// Names are the names of the agents, for the hub's own user.
+type Names interface {
+	// FindAgent returns the agent that a name means in a project, see [hub.Hub.FindAgent].
+	FindAgent(name, projectID string) (hub.AgentInfo, error)
+	// RenameAgent gives an agent another handle, "" for its own. The error is a *hub.Error.
+	RenameAgent(id, name string) error
+}
+
 // Subscription is a task's snapshot and the events that follow it.
 type Subscription interface {
 	Task() *a2a.Task
@@ -122,6 +130,7 @@ type Config struct {
 	// Events are the hub's events.
 	Events   *events.Log
 	WorkDirs WorkDirs
+	Names    Names
 	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
 	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
 	Documents *documents.Library
@@ -186,6 +195,7 @@ func New(cfg Config) *Service {
 	s.add(cfg.Events != nil, eventsError, map[string]method{MethodEvents: s.events})
 	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: withoutParams(s.shutdown)})
 	s.add(cfg.WorkDirs != nil, rpcError, map[string]method{MethodDirCheck: s.dirCheck, MethodWorktree: s.worktree})
+	s.add(cfg.Names != nil, rpcError, map[string]method{MethodAgentsFind: s.agentsFind, MethodAgentsRename: s.agentsRename})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{
 		MethodSwarmCreate: s.swarmCreate,
@@ -266,11 +276,13 @@ func (s *Service) status(context.Context) (Status, error) {
 func (s *Service) agentsList(c *call) action {
 	withHealth := c.boolean("includeHealth", false)
 	return func(context.Context) (any, error) {
-		return each(s.cfg.Hub.Agents(), func(info hub.AgentInfo) Agent { return s.agent(info, withHealth) }), nil
+		all := s.cfg.Hub.Agents()
+		addresses := hub.Addresses(all)
+		return each(all, func(info hub.AgentInfo) Agent { return s.agent(info, addresses, withHealth) }), nil
 	}
 }
 
-func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
+func (s *Service) agent(info hub.AgentInfo, addresses map[string]string, withHealth bool) Agent {
 	agent := Agent{
 		ID:           info.Definition.ID,
 		Name:         displayName(info),
@@ -282,6 +294,7 @@ func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
 		Queued:       info.Queued,
 		Tier:         info.Definition.Tier,
 		Sandbox:      info.Definition.Sandbox,
+		Place:        placeOf(info, addresses),
 	}
 	for _, c := range info.Definition.Capabilities {
 		agent.Capabilities = append(agent.Capabilities, c.ID)
@@ -293,12 +306,46 @@ func (s *Service) agent(info hub.AgentInfo, withHealth bool) Agent {
 	return agent
 }
 
+func placeOf(info hub.AgentInfo, addresses map[string]string) Place {
+	at := info.Residence
+	p := Place{
+		Kind: string(at.Kind), Handle: at.Handle, Address: addresses[info.Definition.ID], State: string(info.State), Since: Time{info.Since},
+		Vendor: at.Vendor, Model: info.Model, Role: at.Type, Project: at.Folder, ProjectID: at.Project, Computer: at.Computer,
+		Visibility: at.Visibility, GUID: at.GUID,
+	}
+	if w := info.Work; w != (hub.Work{}) {
+		p.Working = &Work{string(w.Task), w.Title}
+	}
+	return p
+}
+
 func (s *Service) agentsGet(_ context.Context, id string) (any, error) {
 	info, err := s.cfg.Hub.Agent(id)
 	if err != nil {
 		return nil, err
 	}
-	return s.agent(info, true), nil
+	return s.agent(info, hub.Addresses(s.cfg.Hub.Agents()), true), nil
+}
+
+func (s *Service) agentsFind(c *call) action {
+	name, project := c.requiredText("name", maxID), c.text("projectId", maxID)
+	return func(context.Context) (any, error) {
+		info, err := s.cfg.Names.FindAgent(name, project)
+		if err != nil {
+			return nil, err
+		}
+		return s.agent(info, hub.Addresses(s.cfg.Hub.Agents()), true), nil
+	}
+}
+
+func (s *Service) agentsRename(c *call) action {
+	id, name := c.requiredText("agentId", maxID), c.text("name", maxID)
+	return func(ctx context.Context) (any, error) {
+		if err := s.cfg.Names.RenameAgent(id, name); err != nil {
+			return nil, err
+		}
+		return s.agentsGet(ctx, id)
+	}
 }
 
 func (s *Service) agentsHealth(ctx context.Context, id string) (Health, error) {

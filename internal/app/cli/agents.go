@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,20 +15,166 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/hub"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
+type agentsFlags struct {
+	health, watch        bool
+	kind, state, project string
+}
+
+// agentKinds are the kinds of agents in the order of the list, with their headings.
+var agentKinds = []struct{ kind, heading string }{
+	{string(hub.KindSession), "Open sessions"},
+	{string(hub.KindProgram), "Programs that the hub starts"},
+	{string(hub.KindPeer), "Agents of other hubs"},
+	{string(hub.KindLibrary), "Connected programs"},
+}
+
 func (a *app) agentsCommand() *cobra.Command {
-	var health bool
+	var f agentsFlags
 	cmd := command("agents", "List the agents, with --health also whether they can work",
-		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Agent, error) {
-			agents, err := c.Agents(ctx, health)
-			if health && err == nil {
-				a.awaitHealth(ctx, c, agents)
-			}
-			return agents, err
-		}, func(agents []dialect.Agent) { a.printAgents(agents, health) }))
-	cmd.Flags().BoolVar(&health, "health", false, "show each agent's health, its version and what is missing")
+		a.onHub(func(ctx context.Context, c *client.Client, _ []string) error {
+			return a.repeat(ctx, f.watch, func(ctx context.Context, w io.Writer) error { return a.showAgents(ctx, c, f, w) })
+		}))
+	cmd.Long = `List everybody who can be asked: the programs that the hub starts, the sessions that people
+have open, and the agents of other hubs. AGENT is what send, task and swarm take; it is the
+shortest name that means only this agent. Where two have the same handle, the project or
+the computer tells them apart, as in reviewer.shop and reviewer@office.`
+	cmd.Example = "  " + a.name + " agents --state working -w\n  " + a.name + " agents --kind session --project shop"
+	kinds, states := make([]string, len(agentKinds)), idsOf(hub.AgentStates(), func(s hub.AgentState) string { return string(s) })
+	for i, k := range agentKinds {
+		kinds[i] = k.kind
+	}
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		switch {
+		case f.kind != "" && !slices.Contains(kinds, f.kind):
+			return usage("--kind %q is not one of %s", f.kind, strings.Join(kinds, ", "))
+		case f.state != "" && !slices.Contains(states, f.state):
+			return usage("--state %q is not one of %s", f.state, strings.Join(states, ", "))
+		}
+		return nil
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.health, "health", false, "show each agent's health, its version and what is missing")
+	flags.StringVar(&f.kind, "kind", "", "only agents of this kind: "+strings.Join(kinds, ", "))
+	flags.StringVar(&f.state, "state", "", "only agents in this state: "+strings.Join(states, ", "))
+	flags.StringVar(&f.project, "project", "", "only agents of the project with this name or id; . is the one here")
+	flags.BoolVarP(&f.watch, "watch", "w", false, "print it again whenever it changes, until Ctrl-C")
+	cmd.MarkFlagsMutuallyExclusive("health", "watch")
+	completeWords(cmd, "kind", kinds...)
+	completeWords(cmd, "state", states...)
+	cmd.AddCommand(a.renameAgentCommand())
 	return cmd
+}
+
+// showAgents prints the agents that the flags select.
+func (a *app) showAgents(ctx context.Context, c *client.Client, f agentsFlags, w io.Writer) error {
+	agents, err := c.Agents(ctx, f.health)
+	if err != nil {
+		return err
+	}
+	if f.project == "." {
+		f.project = projectHere()
+	}
+	agents = slices.DeleteFunc(agents, func(x dialect.Agent) bool {
+		return f.kind != "" && x.Kind != f.kind || f.state != "" && x.State != f.state ||
+			f.project != "" && !strings.EqualFold(x.Project, f.project) && x.ProjectID != f.project
+	})
+	if f.health {
+		a.awaitHealth(ctx, c, agents)
+	}
+	if a.json() {
+		writeJSON(w, agents)
+		return nil
+	}
+	a.printAgents(w, agents, f)
+	return nil
+}
+
+func (a *app) renameAgentCommand() *cobra.Command {
+	var reset bool
+	cmd := command("rename AGENT NAME", "Change the name by which a session is called",
+		a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
+			id, err := a.agentID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			name := ""
+			if !reset {
+				name = args[1]
+			}
+			agent, err := c.RenameAgent(ctx, dialect.RenameAgentParams{AgentID: id, Name: name})
+			if err != nil {
+				return err
+			}
+			return a.print(agent, func() {
+				fmt.Fprintf(a.stdout, "%s is called %s\n", plain(args[0]), plain(agent.Handle))
+				if agent.Address != agent.Handle {
+					a.note("others have that name too; this one is %s", plain(agent.Address))
+				}
+			})
+		}))
+	cmd.Long = "Change the name by which a session is called. The session keeps it when it is closed and opened\nagain. Its id stays, so that scripts that use the id go on working."
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if reset {
+			return exactly("AGENT")(cmd, args)
+		}
+		return exactly("AGENT", "NAME")(cmd, args)
+	}
+	cmd.Flags().BoolVar(&reset, "reset", false, "give it the name back that it has by itself")
+	cmd.ValidArgsFunction = a.completeFirst(agentIDs)
+	return cmd
+}
+
+// agentID returns the id of the agent that a name means here; "" for "".
+func (a *app) agentID(ctx context.Context, c *client.Client, name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	agent, err := c.FindAgent(ctx, dialect.FindAgentParams{Name: name, ProjectID: projectHere()})
+	if err != nil {
+		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && e.Code == jsonrpc.CodeMethodNotFound {
+			return name, nil // a hub of an earlier version, which knows ids only
+		}
+		return "", err
+	}
+	return agent.ID, nil
+}
+
+// agentIDsOf returns the ids of the agents that names mean here.
+func (a *app) agentIDsOf(ctx context.Context, c *client.Client, names []string) ([]string, error) {
+	if names == nil {
+		return nil, nil
+	}
+	ids := make([]string, len(names))
+	for i, name := range names {
+		var err error
+		if ids[i], err = a.agentID(ctx, c, name); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// formerAgentID is agentID for an agent that may be gone: a name that no agent has is returned as it is.
+func (a *app) formerAgentID(ctx context.Context, c *client.Client, name string) (string, error) {
+	id, err := a.agentID(ctx, c, name)
+	if e, ok := errors.AsType[*jsonrpc.Error](err); ok && e.Code == dialect.CodeAgentNotFound {
+		return name, nil
+	}
+	return id, err
+}
+
+// projectHere returns the id of the project of the current directory in the agents' network, "" if it is not known.
+func projectHere() string {
+	cfg, err := mcpconfig.Load(mcpconfig.Sources{})
+	if err != nil {
+		return ""
+	}
+	return cfg.ProjectID
 }
 
 // awaitHealth has the hub probe the agents that it has not probed yet, as after its start.
@@ -45,16 +195,41 @@ func (a *app) awaitHealth(ctx context.Context, c *client.Client, agents []dialec
 	wait.Wait()
 }
 
-func (a *app) printAgents(agents []dialect.Agent, health bool) {
-	list := a.agentsListing(health, time.Now())
-	list.table(a, a.stdout, agents)
-	if width := a.columns(a.stdout); health && width > 0 {
-		a.printCutRemarks(list, agents, width)
+// printAgents prints the agents, grouped by their kinds if there are several.
+func (a *app) printAgents(w io.Writer, agents []dialect.Agent, f agentsFlags) {
+	list := a.agentsListing(f.health, time.Now())
+	if f.watch { // the age of a state would change all the time
+		list.row = func(agent dialect.Agent) []string { return agentRow(agent, clock) }
+	}
+	groups := make(map[string][]dialect.Agent)
+	for _, x := range agents {
+		groups[x.Kind] = append(groups[x.Kind], x)
+	}
+	if len(groups) <= 1 {
+		if f.kind != "" || f.state != "" || f.project != "" {
+			list.none = "There is no such agent."
+		}
+		list.table(a, w, agents)
+	}
+	first := true
+	for _, k := range agentKinds {
+		if len(groups) <= 1 || len(groups[k.kind]) == 0 {
+			continue
+		}
+		if !first {
+			fmt.Fprintln(w)
+		}
+		first = false
+		fmt.Fprintln(w, a.style.bold(k.heading))
+		list.table(a, w, groups[k.kind])
+	}
+	if width := a.columns(a.stdout); f.health && width > 0 {
+		a.printCutRemarks(w, list, agents, width)
 	}
 }
 
 // printCutRemarks prints the remarks for which a table is too narrow: they say what to do.
-func (a *app) printCutRemarks(list listing[dialect.Agent], agents []dialect.Agent, width int) {
+func (a *app) printCutRemarks(w io.Writer, list listing[dialect.Agent], agents []dialect.Agent, width int) {
 	var table strings.Builder
 	rows := list.rows(agents)
 	list.render(&table, width, style{}, rows)
@@ -63,7 +238,7 @@ func (a *app) printCutRemarks(list listing[dialect.Agent], agents []dialect.Agen
 		if strings.Contains(table.String(), remark) {
 			continue
 		}
-		fmt.Fprintf(a.stdout, "\n%s\n%s", a.style.bold(oneLine(agents[i].ID)), hanging("  ", "  ", remark, width))
+		fmt.Fprintf(w, "\n%s\n%s", a.style.bold(oneLine(addressOf(agents[i]))), hanging("  ", "  ", remark, width))
 	}
 }
 
@@ -71,11 +246,14 @@ func (a *app) agentsListing(health bool, now time.Time) listing[dialect.Agent] {
 	list := listing[dialect.Agent]{
 		none: "There are no agents: all are disabled in the configuration.",
 		columns: []column{
-			{heading: "AGENT"}, {heading: "NAME", weight: 1, least: 12}, {heading: "DRIVER", extra: true}, {heading: "TIER", extra: true},
-			{heading: "CAPABILITIES", weight: 1, extra: true}, {heading: "DESCRIPTION", weight: 3, least: 30},
+			{heading: "AGENT"}, {heading: "STATE"}, {heading: "SINCE"}, {heading: "WORKS ON", weight: 2, least: 12}, {heading: "PROJECT", weight: 1, extra: true},
+			{heading: "COMPUTER", weight: 1, extra: true}, {heading: "MODEL", weight: 1, extra: true}, {heading: "TIER", extra: true},
+			{heading: "CAPABILITIES", weight: 1, extra: true}, {heading: "DESCRIPTION", weight: 2, least: 20},
 		},
-		row:   agentRow,
-		paint: a.paintFirst,
+		row: func(agent dialect.Agent) []string {
+			return agentRow(agent, func(at time.Time) string { return ago(now, at) })
+		},
+		paint: a.paintAgent,
 	}
 	if health {
 		list.columns = []column{
@@ -88,13 +266,27 @@ func (a *app) agentsListing(health bool, now time.Time) listing[dialect.Agent] {
 	return list
 }
 
-func agentRow(agent dialect.Agent) []string {
-	tier := ""
+// agentRow returns the row of an agent; since formats when its state began.
+func agentRow(agent dialect.Agent, since func(time.Time) string) []string {
+	tier, work := "", ""
 	if agent.Tier != nil {
 		tier = fmt.Sprintf("L%d", *agent.Tier)
 	}
-	return []string{agent.ID, agent.Name, agent.Driver, tier, strings.Join(agent.Capabilities, ", "), agent.Description}
+	if agent.Working != nil {
+		work = cmp.Or(agent.Working.Title, "task "+shortID(agent.Working.TaskID))
+	}
+	about := agent.Description
+	if agent.Kind == string(hub.KindSession) {
+		about = strings.TrimSpace(agent.Vendor + " " + agent.Role)
+	}
+	return []string{addressOf(agent), agent.State, since(agent.Since.Time), work, agent.Project, agent.Computer, agent.Model, tier,
+		strings.Join(agent.Capabilities, ", "), cmp.Or(about, agent.Name)}
 }
+
+func clock(at time.Time) string { return at.Local().Format(time.TimeOnly) }
+
+// addressOf returns what a person writes for an agent; its id, if the hub is of an earlier version.
+func addressOf(agent dialect.Agent) string { return cmp.Or(agent.Address, agent.ID) }
 
 func healthRow(agent dialect.Agent, now time.Time) []string {
 	h := agent.Health
@@ -110,7 +302,7 @@ func healthRow(agent dialect.Agent, now time.Time) []string {
 		remark = "paused after repeated failures"
 	}
 	version, _, _ := strings.Cut(strings.ReplaceAll(h.Version, "\n", " "), " ") // of "2.1.3 (Claude Code)"
-	return []string{agent.ID, h.Status, version, latency, ago(now, h.LastCheck.Time), remark}
+	return []string{addressOf(agent), h.Status, version, latency, ago(now, h.LastCheck.Time), remark}
 }
 
 func (a *app) paintFirst(column int, text string) string {
@@ -133,4 +325,19 @@ func (a *app) paintHealth(column int, text string) string {
 		return a.style.red(text)
 	}
 	return a.style.dim(text)
+}
+
+func (a *app) paintAgent(column int, text string) string {
+	if column != 1 {
+		return a.paintFirst(column, text)
+	}
+	switch hub.AgentState(text) {
+	case hub.AgentWorking:
+		return a.style.green(text)
+	case hub.AgentWaiting:
+		return a.style.yellow(text)
+	case hub.AgentOffline:
+		return a.style.dim(text)
+	}
+	return text
 }

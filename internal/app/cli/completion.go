@@ -106,7 +106,7 @@ func each[T any](list []T, err error, id func(T) string) []string {
 func agentIDs(ctx context.Context, c *client.Client) []string {
 	agents, err := c.Agents(ctx, false)
 	return each(agents, err, func(agent dialect.Agent) string {
-		return described(agent.ID, strings.TrimSuffix(agent.Name+": "+agent.Description, ": "))
+		return described(addressOf(agent), strings.TrimSuffix(agent.Name+": "+agent.Description, ": "))
 	})
 }
 

@@ -68,7 +68,10 @@ func SampleTasks(w *bytes.Buffer, width int) {
 }
 
 var sampleAgents = []dialect.Agent{
-	{ID: "claude-code", Name: "Claude Code CLI", Driver: "claude-stdio", Tier: new(int), Capabilities: []string{"code", "review", "tests"}, Description: "Anthropic's coding agent, which reads, writes and runs code in a directory",
+	{ID: "reviewer-2", Name: "reviewer", Place: dialect.Place{Kind: "session", Handle: "reviewer", Address: "reviewer.shop", State: "working", Project: "shop", Computer: "laptop",
+		Since: dialect.Time{Time: sampleTime.Add(-3 * time.Minute)}, Working: &dialect.Work{TaskID: "t", Title: "is the change of the parser safe?"}, Vendor: "claude", Role: "reviewer"}},
+	{ID: "claude-code", Name: "Claude Code CLI", Driver: "claude-stdio", Place: dialect.Place{Kind: "program", Handle: "claude-code", Address: "claude-code", State: "idle", Vendor: "claude",
+		Since: dialect.Time{Time: sampleTime.Add(-2 * time.Hour)}, Model: "claude-opus-4-5"}, Tier: new(int), Capabilities: []string{"code", "review", "tests"}, Description: "Anthropic's coding agent, which reads, writes and runs code in a directory",
 		Health: &dialect.Health{Status: "healthy", Version: "2.1.329 (Claude Code)", LastCheck: dialect.Time{Time: sampleTime.Add(-time.Minute)}}},
 	{ID: "a-remote-agent-with-a-name", Name: "Bob", Driver: "peer", Description: "of another hub",
 		Health: &dialect.Health{Status: "unhealthy", ErrorMessage: "the program was not found; install it with: npm install -g bob, then run parley agents --health again"}},

@@ -36,6 +36,9 @@ func (a *app) sendCommand() *cobra.Command {
 	cmd.Long = `Send a message to an agent and print its answer. If no hub is running, one is started in
 the background first.
 
+AGENT is a name from "agents": a program such as codex, or a session that a person has open,
+as in reviewer, reviewer.shop (its project) and reviewer@office (its computer).
+
 What is piped to the command is sent with the message, as a second text behind it. "-" as
 the message is what is piped alone. A pipe from which nothing has come for a minute is an
 error; in a script that inherits one, add </dev/null.
@@ -103,6 +106,9 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 		return err
 	}
 	defer c.Close()
+	if agent, err = a.agentID(ctx, c, agent); err != nil {
+		return err
+	}
 	if f.task, err = taskID(ctx, c, f.task); err != nil {
 		return err
 	}

@@ -117,7 +117,10 @@ func (a *app) runSwarm(ctx context.Context, f swarmFlags, task string) error {
 		return err
 	}
 	defer c.Close()
-	if err := a.checkAgents(ctx, c, plan.Agents); err != nil {
+	if plan.Agents, err = a.agentIDsOf(ctx, c, plan.Agents); err != nil {
+		return err
+	}
+	if f.planner, err = a.agentID(ctx, c, f.planner); err != nil {
 		return err
 	}
 	if dir, err = a.permitDir(ctx, c, dir, swarmAgents(f, plan), ""); err != nil {
@@ -295,26 +298,6 @@ func (a *app) readPlanFile(path string) ([]byte, error) {
 		return nil, unreadable(path, err, "check the path after --plan, or use --plan - for standard input")
 	}
 	return data, nil
-}
-
-// checkAgents reports ids that the hub does not know: the swarm would start without them.
-func (a *app) checkAgents(ctx context.Context, c *client.Client, ids []string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	agents, err := c.Agents(ctx, false)
-	if err != nil {
-		return err
-	}
-	known := idsOf(agents, func(agent dialect.Agent) string { return agent.ID })
-	for _, id := range ids {
-		if !slices.Contains(known, id) {
-			return &failure{Exit: exitNotFound, Kind: "agent-not-found",
-				Message: strings.TrimRight(fmt.Sprintf("there is no agent %q; %s", id, didYouMean(id, known)), "; "),
-				Remedy:  "list them with: " + a.self() + " agents"}
-		}
-	}
-	return nil
 }
 
 // askPlanner asks an agent to split the task and returns the sub-tasks of its answer.

@@ -34,6 +34,9 @@ func (a *app) tasksCommand() *cobra.Command {
 			if p.ContextID, err = contextID(ctx, c, p.ContextID, false); err != nil {
 				return nil, err
 			}
+			if p.AgentID, err = a.formerAgentID(ctx, c, p.AgentID); err != nil {
+				return nil, err
+			}
 			page, err := tasksUpTo(ctx, c, p)
 			if err == nil && len(page.Tasks) == 0 {
 				a.noteUnknownAgent(ctx, c, p.AgentID)

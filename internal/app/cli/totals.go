@@ -20,6 +20,10 @@ func (a *app) totalsCommand() *cobra.Command {
 	var since time.Duration
 	cmd := command("totals", "Sum up tasks, durations, tokens and costs",
 		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.Totals, error) {
+			var err error
+			if p.AgentID, err = a.formerAgentID(ctx, c, p.AgentID); err != nil {
+				return nil, err
+			}
 			return c.Totals(ctx, p)
 		},
 			func(t *dialect.Totals) { a.printTotals(t, p.By) }))

@@ -419,6 +419,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
 	rpc.Shutdown = d.stop
 	rpc.WorkDirs = d.hub
+	rpc.Names = names{d.hub, d.sessions}
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Addresses = d.addresses

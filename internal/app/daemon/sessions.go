@@ -10,6 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/sessions"
 )
 
@@ -26,6 +27,24 @@ func (d *daemon) openSessions(context.Context) error {
 	d.onCloseWithin(time.Second, assigner.close)
 	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log})
 	return err
+}
+
+// names are the names of the hub's agents. Without sessions nothing can be renamed.
+type names struct {
+	*hub.Hub
+	sessions *sessions.Sessions // may be nil
+}
+
+// RenameAgent implements dialect.Names.
+func (n names) RenameAgent(id, name string) error {
+	if _, err := n.Agent(id); err != nil {
+		return err
+	}
+	if n.sessions == nil {
+		return &hub.Error{Code: hub.CodeUnsupported, Message: "this hub has no sessions that could be renamed",
+			Remedy: "the names of programs are in config.yaml"}
+	}
+	return n.sessions.Rename(id, name)
 }
 
 // followSessions follows the sessions once an agent has joined the agents' network, until ctx ends.
