@@ -214,7 +214,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 		return err
 	}
 	defer c.Close()
-	if f.agent, err = a.agentID(ctx, c, f.agent); err != nil {
+	if f.agent, err = a.formerAgentID(ctx, c, f.agent); err != nil {
 		return err
 	}
 	if f.swarm, err = a.agentIDsOf(ctx, c, f.swarm); err != nil {
