@@ -53,6 +53,14 @@ func (n *Network) RegisterPerson(ctx context.Context, handle string) (*Agent, er
 	return n.register(ctx, r, true, person, person)
 }
 
+// RegisterWorker registers an agent that works on queues under a GUID that no other process uses. It has no entry in the
+// registry, so that others do not discover it.
+func (n *Network) RegisterWorker(ctx context.Context, guid, handle string) (*Agent, error) {
+	r := registry.Registration{Handle: handle, AgentType: "worker", Scope: registry.ScopeUser, Visibility: store.Private}
+	own := func() (*registry.Identity, error) { return n.main.registry.BorrowIdentity(guid), nil }
+	return n.register(ctx, r, true, own, own)
+}
+
 // register enters an agent with the identity that take returns. While the network cannot be
 // reached, it uses the identity that known returns and enters the agent on the hub's bus only;
 // the agent is entered in the network once that can be reached.

@@ -157,6 +157,18 @@ func claimWait(ctx context.Context, queues int, first bool) time.Duration {
 	return wait
 }
 
+// Held returns the items that the agent holds on the buses that it can reach, so that a worker which was killed
+// continues with them. Their leases may have ended: extend them first.
+func (a *Agent) Held(ctx context.Context) ([]*work.Claim, error) {
+	held, err := a.main.worker.Held(ctx)
+	local := a.readyLocal()
+	if local == nil || err != nil && !store.IsUnreachable(err) {
+		return held, store.AsError(err)
+	}
+	here, err := local.worker.Held(ctx)
+	return slices.Concat(here, held), store.AsError(err)
+}
+
 // recordHolder returns the agent on the bus that has an item's record.
 func (a *Agent) recordHolder(ctx context.Context, taskID string) (*member, error) {
 	local := a.localMember()

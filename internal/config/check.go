@@ -58,6 +58,45 @@ func (l *Loaded) check(d *decoder) {
 	}
 	if len(d.problems) == 0 { // otherwise the agents are incomplete
 		l.addRoles(d)
+		l.checkWorkers(d)
+	}
+}
+
+// maxWorkers bounds the entries of workers, and the items that one of them works on at once.
+const maxWorkers = 64
+
+var queueName = text.Pattern(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// checkWorkers checks the workers, and sets the counts that are not set.
+func (l *Loaded) checkWorkers(d *decoder) {
+	if len(l.Workers) > maxWorkers {
+		d.at("workers", fmt.Sprintf("more than %d workers", maxWorkers))
+	}
+	if len(l.Workers) > 0 && l.Bus.URL != "" {
+		d.at("workers", "only a hub with its own bus has workers; remove bus.url or this")
+	}
+	seen := map[Worker]bool{}
+	for i := range l.Workers {
+		w, key := &l.Workers[i], fmt.Sprintf("workers[%d]", i)
+		if def, known := l.Agents[w.Agent]; w.Agent == "" {
+			d.at(key, "agent is missing: set the agent that does the work")
+		} else if !known || def.Disabled {
+			d.at(key+".agent", fmt.Sprintf("there is no agent %q", w.Agent))
+		}
+		w.Capability = strings.ToLower(strings.TrimSpace(w.Capability))
+		if !queueName().MatchString(w.Capability) || w.Capability == "deadletter" {
+			d.at(key+".capability", "expected the name of a queue: up to 64 letters, digits, - and _, such as typescript")
+		}
+		if l.Origin(key+".count").Kind == FromDefault {
+			w.Count = 1
+		} else if w.Count < 1 || w.Count > maxWorkers {
+			d.at(key+".count", fmt.Sprintf("expected 1 to %d", maxWorkers))
+		}
+		if pair := (Worker{Agent: w.Agent, Capability: w.Capability}); seen[pair] {
+			d.at(key, "this agent works on this queue already: set its count")
+		} else {
+			seen[pair] = true
+		}
 	}
 }
 

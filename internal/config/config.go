@@ -51,6 +51,18 @@ type Config struct {
 	Agents map[string]runner.Definition `yaml:"agents"`
 	// Roster assigns agents to planetary agents (sun, mercury, …): each becomes an agent with that id and its own role. See parley roster.
 	Roster map[string]Role `yaml:"roster"`
+	// Workers let agents work on queues of the agents' network.
+	Workers []Worker `yaml:"workers"`
+}
+
+// Worker lets an agent work on a queue of the agents' network with nobody there. Whoever may submit to the queue gives the agent work.
+type Worker struct {
+	// Agent is the id of the agent that does the work, one of agents or roster.
+	Agent string `yaml:"agent"`
+	// Capability names the queue, as in submit_work_item.
+	Capability string `yaml:"capability"`
+	// Count is how many items the agent works on at once, from 1 to 64; unset, one.
+	Count int `yaml:"count"`
 }
 
 // Role is the role of a planetary agent, played by an agent.

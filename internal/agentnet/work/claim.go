@@ -48,8 +48,7 @@ func (w *Worker) Claim(ctx context.Context, queues []string, wait time.Duration)
 			return nil, err
 		}
 		if x != nil {
-			return &Claim{x.TaskID, x.Token, x.Capability, x.Description, x.RequiredCapabilities, x.Priority, x.Deadline, x.ContextData,
-				x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Deliveries, x.MaxAttempts, x.LeaseUntil}, nil
+			return x.claim(), nil
 		}
 	}
 	return nil, nil

@@ -106,6 +106,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() { d.watchWork(ctx) })
 	background.Go(func() { d.watchLeases(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
+	background.Go(func() { d.workOnQueues(ctx) })
 	if d.peers != nil {
 		background.Go(func() { d.watchPeers(ctx) })
 	}
