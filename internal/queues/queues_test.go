@@ -408,7 +408,9 @@ func question(ctx context.Context, h runner.Handler) (runner.Outcome, error) {
 func TestAQuestionThatIsAnswered(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
-	o.agent.does(func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) { return question(ctx, h) })
+	o.agent.does(func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		return question(ctx, h)
+	})
 	o.submit("A")
 	task := o.awaitTask("A", a2a.TaskStateInputRequired)
 	if s := nettest.State(t, o.boss, "A"); s.State != work.Claimed {
@@ -487,7 +489,9 @@ func (s *step) Claim(ctx context.Context, capabilities []string) (*work.Claim, e
 	return c, err
 }
 
-func (s *step) Complete(ctx context.Context, _ string, _ int, _ work.Outcome) error { return s.end(ctx) }
+func (s *step) Complete(ctx context.Context, _ string, _ int, _ work.Outcome) error {
+	return s.end(ctx)
+}
 
 // Wherever the hub ends, an item is run by one task, and what that has answered is the item's result.
 func TestAnItemIsRunOnce(t *testing.T) {
