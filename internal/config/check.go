@@ -26,6 +26,7 @@ import (
 // The values of keys with fixed values.
 var (
 	logLevels    = []string{"debug", "info", "warn", "error"}
+	senderRules  = []string{"ask", "allow", "deny"}
 	durabilities = []string{string(bus.DurabilityCommit), string(bus.DurabilityAlways), string(bus.DurabilityFast)}
 )
 
@@ -53,6 +54,8 @@ func (l *Loaded) check(d *decoder) {
 		l.checkMCPServer(d, name)
 	}
 	l.checkPeers(d)
+	d.oneOf("sessions.outside", l.Sessions.Outside, senderRules)
+	d.oneOf("sessions.clients", l.Sessions.Clients, senderRules)
 	for _, id := range slices.Sorted(maps.Keys(l.Agents)) {
 		l.completeAgent(d, id)
 	}

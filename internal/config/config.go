@@ -47,6 +47,8 @@ type Config struct {
 	MCPServers map[string]MCPServer `yaml:"mcpServers"`
 	// Peers is how hubs on several machines use each other's agents.
 	Peers Peers `yaml:"peers"`
+	// Sessions is who may give tasks to the open sessions of this computer.
+	Sessions Sessions `yaml:"sessions"`
 	// Agents are the agents by id. A built-in agent keeps its defaults for keys that are not set.
 	Agents map[string]runner.Definition `yaml:"agents"`
 	// Roster assigns agents to planetary agents (sun, mercury, …): each becomes an agent with that id and its own role. See parley roster.
@@ -296,6 +298,14 @@ type Hyperswarm struct {
 	Relays []string `yaml:"relays"`
 }
 
+// Sessions is who may give tasks to open sessions besides the user, whose commands and agents always may. Each value is ask, allow or deny: with ask a task waits as auth-required until the user has answered it.
+type Sessions struct {
+	// Outside is the rule for paired hubs, programs with the coordination library, and A2A clients on other computers. They reach public sessions only.
+	Outside string `yaml:"outside"`
+	// Clients is the rule for A2A clients on this computer. They may belong to other users of it unless http.token is set.
+	Clients string `yaml:"clients"`
+}
+
 // Default returns the default configuration, with home as the user's home directory and the built-in agents.
 func Default(home string) *Config {
 	c := &Config{
@@ -312,6 +322,8 @@ func Default(home string) *Config {
 		Node:   Node{Enabled: true, PeerTier: 2, Audit: Audit{Enabled: true, MaxFileSize: 16 << 20, MaxFiles: 8}},
 		Peers:  Peers{Prefix: "parley", PeerTier: 2, Hyperswarm: Hyperswarm{Enabled: true}},
 		Agents: map[string]runner.Definition{},
+
+		Sessions: Sessions{Outside: "ask", Clients: "allow"},
 	}
 	for id := range runner.Builtin() {
 		c.Agents[id] = runner.Definition{} // completed by Load

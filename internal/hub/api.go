@@ -30,6 +30,9 @@ type SendRequest struct {
 	// Delegation is stored in a new task that an agent delegates; nil for none. Only the
 	// hub's own packages set it, never a client.
 	Delegation *Delegation
+	// Sender is who sends the message. The zero value is the sender of the context, see [WithSender], and without one the
+	// hub's own user. It is stored in the task.
+	Sender Sender
 	// Timeout bounds the run; 0 means the agent's limit, which is also the maximum.
 	Timeout time.Duration
 }
@@ -183,6 +186,7 @@ const (
 	// MetaKeepDelegated, true in the metadata of A2A's CancelTask, selects Hub.CancelAlone.
 	MetaKeepDelegated = "parley.keepDelegated"
 	MetaDelegation    = "parley.delegation" // in a task: its Delegation
+	MetaSender        = "parley.sender"     // in a task: the Sender of its latest turn's message, unless that is the hub's own user
 	MetaTool          = "parley.tool"       // in a working status message: a tool call
 	MetaRetry         = "parley.retry"      // in a working status message: {attempt, of, status, waitMs} of a runner.Retry, without what is 0
 	MetaPermission    = "parley.permission" // true in the metadata of the data part with a question, see PermissionData

@@ -26,7 +26,37 @@ type record struct {
 	// is in the deltas. Waiting are the messages of later turns.
 	Turns   int            `json:"turns,omitempty"`
 	Waiting []*a2a.Message `json:"waiting,omitempty"`
-	Tally   tally          `json:"tally,omitzero"`
+	// WaitingFrom are the senders of Waiting, in its order; nil if all are the hub's own user.
+	WaitingFrom []Sender `json:"waitingFrom,omitempty"`
+	Tally       tally    `json:"tally,omitzero"`
+}
+
+// waitingMessage is the message of a later turn, with its sender.
+type waitingMessage struct {
+	msg    *a2a.Message
+	sender Sender
+}
+
+// addWaiting adds the message of a later turn.
+func (r *record) addWaiting(w waitingMessage) {
+	if !w.sender.Own() || r.WaitingFrom != nil {
+		from := make([]Sender, len(r.Waiting), len(r.Waiting)+1)
+		copy(from, r.WaitingFrom)
+		r.WaitingFrom = append(from, w.sender)
+	}
+	r.Waiting = append(r.Waiting, w.msg)
+}
+
+// waiting returns the messages of later turns.
+func (r *record) waiting() []waitingMessage {
+	list := make([]waitingMessage, len(r.Waiting))
+	for i, m := range r.Waiting {
+		list[i].msg = m
+		if i < len(r.WaitingFrom) {
+			list[i].sender = r.WaitingFrom[i]
+		}
+	}
+	return list
 }
 
 func encodeRecord(r record) ([]byte, error) {

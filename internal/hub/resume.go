@@ -60,9 +60,9 @@ func (h *Hub) resumeTask(ctx context.Context, a *agent, id a2a.TaskID) error {
 	}
 	t.agent = a
 	t.reopen()
-	t.waiting = []pending{{msg: msg, listed: true, timeout: t.remaining(), done: neutral}}
-	for _, m := range t.resumed {
-		t.waiting = append(t.waiting, pending{msg: m, timeout: a.timeout(0), done: neutral})
+	t.waiting = []pending{{msg: msg, sender: SenderOf(t.metadata), listed: true, timeout: t.remaining(), done: neutral}}
+	for _, w := range t.resumed {
+		t.waiting = append(t.waiting, pending{msg: w.msg, sender: w.sender, timeout: a.timeout(0), done: neutral})
 	}
 	t.resumed = nil
 	h.mu.Lock()

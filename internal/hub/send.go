@@ -174,6 +174,7 @@ func (h *Hub) accept(ctx context.Context, req SendRequest, seen func(*task)) (*t
 	if err := h.noSpace(); err != nil {
 		return nil, err
 	}
+	req = req.identified(ctx)
 	msg := *req.Message
 	var t *task
 	var err error
@@ -257,6 +258,9 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 	if a == nil {
 		return nil, h.agentNotFound(id)
 	}
+	if err := a.reachable(req.Sender); err != nil {
+		return nil, err
+	}
 	if err := a.checkPrompt(msg); err != nil {
 		return nil, err
 	}
@@ -280,7 +284,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 	t := newTask(h, e, rec)
 	t.agent, t.stored = a, false
 	t.refs = 2 // the caller's and the turn's
-	t.waiting = []pending{{msg: msg, listed: true, timeout: a.timeout(req.Timeout), done: done}}
+	t.waiting = []pending{{msg: msg, sender: req.Sender, listed: true, timeout: a.timeout(req.Timeout), done: done}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.setDeadline(a.timeout(req.Timeout))
@@ -341,6 +345,9 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 	if t.agent == nil {
 		return false, t.hub.agentNotFound(t.agentID)
 	}
+	if err := t.agent.reachable(req.Sender); err != nil {
+		return false, err
+	}
 	if err := t.hub.expired.check(t.contextID); err != nil {
 		return false, err
 	}
@@ -363,7 +370,7 @@ func (t *task) addTurn(req SendRequest, msg *a2a.Message, seen func(*task)) erro
 	if err != nil {
 		return err
 	}
-	p := pending{msg: msg, timeout: t.agent.timeout(req.Timeout), done: done}
+	p := pending{msg: msg, sender: req.Sender, timeout: t.agent.timeout(req.Timeout), done: done}
 	if t.turn != nil || len(t.waiting) > 0 { // the task runs, or waits in the queue
 		if err := t.agent.reserve(); err != nil {
 			done(errNeutral)
@@ -378,6 +385,7 @@ func (t *task) addTurn(req SendRequest, msg *a2a.Message, seen func(*task)) erro
 	p.listed = true
 	history, size, meta := t.history, t.bytes, t.metadata
 	t.setDeadline(p.timeout)
+	t.setSender(p.sender)
 	t.waiting = append(t.waiting, p)
 	t.addHistory(msg)
 	t.reopen()
@@ -437,6 +445,9 @@ func taskMetadata(req SendRequest, agent string) map[string]any {
 	m[MetaAgent] = agent
 	if req.Delegation != nil {
 		m[MetaDelegation] = plain(req.Delegation)
+	}
+	if !req.Sender.Own() {
+		m[MetaSender] = plain(req.Sender)
 	}
 	return m
 }

@@ -44,7 +44,7 @@ type task struct {
 	// agent's queue for the first.
 	waiting []pending
 	// resumed are the messages of the next turns of a suspended task, see Hub.resume.
-	resumed   []*a2a.Message
+	resumed   []waitingMessage
 	questions []*question
 	stored    bool          // a head is in the store
 	settling  bool          // an end or interruption is being written
@@ -61,6 +61,7 @@ type task struct {
 // pending is a message that waits for its turn.
 type pending struct {
 	msg     *a2a.Message
+	sender  Sender
 	listed  bool // it is in the history
 	timeout time.Duration
 	reserve bool                   // the agent's queue counts it separately
@@ -71,7 +72,7 @@ func newTask(h *Hub, e *entry, r record) *task {
 	t := &task{
 		hub: h, id: e.id, contextID: e.context.id, agent: h.agents.get(e.agent), agentID: e.agent, entry: e,
 		status: r.Status, history: r.History, artifacts: r.Artifacts, metadata: r.Metadata, tally: r.Tally, turns: r.Turns,
-		resumed: r.Waiting, stored: true, settled: make(chan struct{}),
+		resumed: r.waiting(), stored: true, settled: make(chan struct{}),
 	}
 	t.project = projectOf(r.Task)
 	if _, shown := t.metadata[MetaSummary]; shown { // of a task that was read
@@ -204,10 +205,12 @@ func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 	if e.history && e.message != nil {
 		r.History = append(slices.Clip(t.history), e.message)
 	}
-	r.Waiting = slices.Clip(t.resumed)
+	for _, w := range t.resumed {
+		r.addWaiting(w)
+	}
 	for _, w := range t.waiting {
 		if !w.listed {
-			r.Waiting = append(r.Waiting, w.msg)
+			r.addWaiting(waitingMessage{w.msg, w.sender})
 		}
 	}
 	return encodeRecord(r)

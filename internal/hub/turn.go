@@ -77,6 +77,7 @@ func (t *task) run() {
 		if !p.listed {
 			t.addHistory(p.msg)
 		}
+		t.setSender(p.sender)
 		t.turns++
 		tn := &turn{task: t, n: t.turns, began: time.Now()}
 		tn.ctx, tn.cancel = context.WithCancelCause(t.hub.base)

@@ -144,6 +144,7 @@ type waiting struct {
 	turn     runner.Turn
 	prompt   string
 	context  string
+	sender   hub.Sender    // of the message; set before the task is mailed
 	shown    chan struct{} // of capacity 1; has a value when the session has got the task
 	answer   chan assignment.Answer
 	progress chan assignment.Progress
@@ -177,6 +178,10 @@ func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Hand
 		answer: make(chan assignment.Answer, 1), progress: make(chan assignment.Progress, maxSaid)}
 	s := c.session.of
 	id := a2a.TaskID(turn.TaskID)
+	defer s.leave(w)
+	if err := w.permit(ctx); err != nil {
+		return refused(ctx, err)
+	}
 	s.mu.Lock()
 	s.waiting[id] = w
 	s.mu.Unlock()
@@ -300,11 +305,14 @@ func (w *waiting) notice(ctx context.Context) assignment.Notice {
 			metadata["deadline"] = at
 		}
 	}
+	if !w.sender.Own() {
+		metadata["sender"] = map[string]any{"kind": w.sender.Kind, "id": w.sender.ID, "label": w.sender.Label, "note": notYourUser}
+	}
 	if len(w.turn.Chain) > 0 {
 		metadata["from"] = w.turn.Chain[len(w.turn.Chain)-1]
 		metadata["chain"] = w.turn.Chain
 	}
-	return assignment.Notice{Recipient: w.session.guid, TaskID: w.turn.TaskID, Turn: w.turn.Number, Text: w.prompt, Metadata: metadata}
+	return assignment.Notice{Recipient: w.session.guid, TaskID: w.turn.TaskID, Turn: w.turn.Number, Text: w.framed(), Metadata: metadata}
 }
 
 // tellCanceled mails to the session that nobody waits for its answer any more.

@@ -41,12 +41,14 @@ type Assigner interface {
 	Serve(ctx context.Context, h assignment.Handler) error
 }
 
-// Options are those of [Open]. All fields but Logger are required.
+// Options are those of [Open]. All fields but Policy and Logger are required.
 type Options struct {
 	Hub      *hub.Hub
 	Assigner Assigner
 	DataDir  string
-	Logger   *slog.Logger
+	// Policy says whose tasks the sessions take.
+	Policy Policy
+	Logger *slog.Logger
 }
 
 // Sessions are the sessions of a hub. They are safe for concurrent use.
@@ -55,12 +57,14 @@ type Sessions struct {
 	assigner Assigner
 	log      *slog.Logger
 	names    *names
+	policy   Policy
 	kick     chan struct{} // of capacity 1; has a value when the registry may have changed
 
 	mu       sync.Mutex
 	agents   map[string]*session     // by GUID
 	waiting  map[a2a.TaskID]*waiting // turns that wait for an answer
 	messages map[string]*waiting     // by the ids of their notices
+	outside  map[*waiting]struct{}   // turns for senders outside, also those that are not permitted yet
 	answered wait.Signal             // sent when a turn begins to wait
 }
 
@@ -73,8 +77,9 @@ func Open(o Options) (*Sessions, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, kick: make(chan struct{}, 1),
-		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
+	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, kick: make(chan struct{}, 1),
+		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting),
+		outside: make(map[*waiting]struct{})}
 	for _, known := range n.all() {
 		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project,
 			Vendor: known.Vendor, Project: known.Folder, Hostname: known.Computer}, registry.Gone)

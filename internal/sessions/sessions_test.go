@@ -38,6 +38,8 @@ type office struct {
 	dir string
 	net *nettest.Server
 
+	policy sessions.Policy // of the next start
+
 	hub      *hub.Hub
 	sessions *sessions.Sessions
 	stop     func()
@@ -68,7 +70,7 @@ func (o *office) start() {
 		o.t.Fatal(err)
 	}
 	d := assignment.Open(o.net.Host("office", "ann", "shop").BusConfig, hubGUID, "hub")
-	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir})
+	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy})
 	if err != nil {
 		o.t.Fatal(err)
 	}

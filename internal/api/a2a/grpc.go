@@ -14,7 +14,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 // GRPCOptions replace the HTTP middleware, which gRPC does not have.
@@ -84,8 +87,20 @@ func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, e
 	if err != nil {
 		return nil, grpcError(err)
 	}
-	ctx = log.AttachLogger(ctx, g.server.log)
+	ctx = hub.WithSender(log.AttachLogger(ctx, g.server.log), grpcSender(ctx, md))
 	return withScope(ctx, scope{base: g.server.opts.BaseURL, version: version}), nil
+}
+
+// grpcSender returns who makes a call. gRPC has no Host to check, but pages cannot call it.
+func grpcSender(ctx context.Context, md metadata.MD) hub.Sender {
+	address := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		address = p.Addr.String()
+	}
+	direct := len(md.Get("forwarded")) == 0 && len(md.Get("x-forwarded-for")) == 0 && len(md.Get("via")) == 0
+	sender := hub.ClientAt(address, direct)
+	sender.Label = strings.Join(md.Get("user-agent"), " ")
+	return sender
 }
 
 func bearerToken(values []string) string {

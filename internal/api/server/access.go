@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 // minToken is the minimum length of a token on addresses other than loopback.
@@ -119,6 +121,28 @@ func (a *access) tokenValid(r *http.Request) bool {
 	}
 	sum := sha256.Sum256([]byte(strings.TrimSpace(given)))
 	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
+}
+
+// proxyHeaders are set by proxies and tunnels: whoever calls through one may be on another computer.
+var proxyHeaders = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via", "Cf-Connecting-Ip", "True-Client-Ip"}
+
+// senderOf returns who sends a request. It is a program of this computer only if the connection, the Host and the headers
+// all say so. foreign is that of originAllowed.
+func senderOf(r *http.Request, foreign bool) hub.Sender {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	direct := !foreign && isLoopback(strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), ".")))
+	for _, name := range proxyHeaders {
+		direct = direct && len(r.Header[name]) == 0
+	}
+	sender := hub.ClientAt(r.RemoteAddr, direct)
+	if foreign {
+		sender = hub.Sender{Kind: hub.SenderA2A, ID: "page of " + strings.ToLower(r.Header.Get("Origin"))}
+	}
+	sender.Label = r.UserAgent()
+	return sender
 }
 
 // tokenProtocol begins the WebSocket subprotocol with a page's token. Pages cannot set headers, and URLs are logged.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 // guard checks access and limits of each request before the mux.
@@ -57,6 +58,7 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 		return
 	}
 	defer release()
+	r = r.WithContext(hub.WithSender(r.Context(), senderOf(r, foreign)))
 	if _, pattern := mux.Handler(r); pattern == "" {
 		noRoute(w, r, mux)
 		return

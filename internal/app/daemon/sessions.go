@@ -25,7 +25,8 @@ func (d *daemon) openSessions(context.Context) error {
 		return err
 	}
 	d.onCloseWithin(time.Second, assigner.close)
-	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log})
+	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
+		Policy: sessions.Policy{Outside: sessions.Rule(d.cfg.Sessions.Outside), Clients: sessions.Rule(d.cfg.Sessions.Clients)}})
 	return err
 }
 

@@ -288,6 +288,9 @@ func TestARequestRunsATaskAndIsAnswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s := hub.SenderOf(task.Metadata); s != (hub.Sender{Kind: hub.SenderProgram, ID: "visitor"}) {
+		t.Errorf("the task is of %s", s)
+	}
 	about, _ := task.Metadata["envelope"].(map[string]any)
 	if task.ContextID != got.ContextID || about["id"] != e.ID || about["sender"] != "visitor" || about["traceparent"] != trace {
 		t.Errorf("the task's metadata: %v", task.Metadata)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -136,7 +137,20 @@ func (r *responder) message(ctx context.Context, e *envelope.Envelope, req reque
 		}
 		m.TaskID = task
 	}
-	return hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about, Timeout: req.timeout, Delegation: r.delegation(req)}, nil
+	return hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about, Timeout: req.timeout, Delegation: r.delegation(req), Sender: r.n.sender(e.Sender)}, nil
+}
+
+// sender returns who sends what an agent sends: for the hub's own agents the hub's user, for those of another hub that hub,
+// by its key. The channel has proven the id.
+func (n *Node) sender(agentID string) hub.Sender {
+	if card, err := n.Registry().Get(agentID); err == nil && card.Origin == agent.Local {
+		return hub.Sender{}
+	}
+	if n.o.Federation == nil {
+		return hub.Sender{Kind: hub.SenderProgram, ID: agentID}
+	}
+	_, key := agent.SplitID(agentID)
+	return hub.Sender{Kind: hub.SenderPeer, ID: cmp.Or(key, agentID), Label: n.o.Federation.LocalID(agentID)}
 }
 
 // delegation returns the delegation chain of a request of another hub, nil if it has

@@ -240,7 +240,7 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 	if dir != "" {
 		m.Metadata[hub.MetaProject] = dir // the hub checks whether agents may work there
 	}
-	pending, err := r.n.o.Hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about})
+	pending, err := r.n.o.Hub.Start(ctx, hub.SendRequest{AgentID: r.agent, Message: m, Metadata: about, Sender: r.n.sender(j.Coordinator)})
 	if err != nil {
 		return nil, errors.New(failureFrom(err).Message)
 	}

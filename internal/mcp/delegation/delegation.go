@@ -114,8 +114,13 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 		return nil, err
 	}
 	defer release()
+	sender, err := s.sender(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	ctx = hub.WithSender(ctx, sender)
 	req := hub.SendRequest{
-		AgentID: o.agent, Delegation: d,
+		AgentID: o.agent, Delegation: d, Sender: sender,
 		Message: &a2a.Message{
 			ID: a2a.NewMessageID(), Role: a2a.MessageRoleUser, ContextID: contextOf(o),
 			Parts: a2a.ContentParts{a2a.NewTextPart(o.text)},
@@ -160,6 +165,19 @@ func (s *Service) delegation(ctx context.Context, o order) (*hub.Delegation, err
 	}
 	d.TraceParent = child(parent)
 	return d, nil
+}
+
+// sender returns who sends the new task: for an agent, whoever sent the task that it works on, so that nobody reaches
+// through an agent what the user has not permitted; else whoever calls.
+func (s *Service) sender(ctx context.Context, d *hub.Delegation) (hub.Sender, error) {
+	if d.Task == "" {
+		return hub.SenderFrom(ctx), nil
+	}
+	t, err := s.o.Hub.Task(ctx, d.Task, new(0))
+	if err != nil {
+		return hub.Sender{}, failure(err)
+	}
+	return hub.SenderOf(t.Metadata), nil
 }
 
 // check applies the rules to a delegation by an agent.
