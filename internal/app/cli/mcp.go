@@ -89,6 +89,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	}
 	if network {
 		cfg.JoinLocalNetwork()
+		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && taskToken(os.LookupEnv) == ""
 	}
 	if cfg.Networked() {
 		if err := a.joinNetwork(ctx, cfg, &opts); err != nil {

@@ -30,6 +30,7 @@ type CrossComputer struct {
 	DefaultVisibility   string   `json:"defaultVisibility" env:"DEFAULT_VISIBILITY" doc:"Default visibility for new agent registrations" enum:"private,project-only,user-only,public" default:"project-only"`
 	TLSRequired         bool     `json:"tlsRequired" env:"TLS_REQUIRED" doc:"Require TLS for cross-computer NATS connections" default:"true"`
 	AutoRegister        bool     `json:"autoRegister" env:"AUTO_REGISTER" doc:"Automatically register agent on MCP server startup" default:"false"`
+	RegisterSessions    bool     `json:"registerSessions" env:"NATS_MCP_REGISTER_SESSIONS" doc:"Register the open session of a known coding agent (Claude Code, Codex, Gemini CLI, Vibe) in this computer's network by itself, so that it can be given tasks. Only parley mcp does it, and not in a cluster" default:"true"`
 	DefaultAgentType    string   `json:"defaultAgentType" env:"DEFAULT_AGENT_TYPE" doc:"Default agent type for auto-registration" pattern:"^[a-z0-9-]+$" max:"64" default:"general"`
 	DefaultCapabilities []string `json:"defaultCapabilities" env:"NATS_MCP_DEFAULT_CAPABILITIES" doc:"Default capabilities for auto-registration" max:"64"`
 

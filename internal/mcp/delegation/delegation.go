@@ -105,6 +105,9 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.agent, err = s.agentID(o); err != nil {
+		return nil, err
+	}
 	if err := s.check(o, d); err != nil {
 		s.reportRefusal(o, err)
 		return nil, err
@@ -136,6 +139,25 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 		s.mu.Unlock()
 	}
 	return task, nil
+}
+
+// agentID returns the id of the agent that an order means. An unknown name is returned as it is: the rules come first.
+func (s *Service) agentID(o order) (string, error) {
+	project := ""
+	if caller, err := s.o.Hub.Agent(o.caller.Agent); err == nil {
+		project = caller.Residence.Project
+	}
+	info, err := s.o.Hub.FindAgent(o.agent, project)
+	switch hub.CodeOf(err) {
+	case "":
+		return info.Definition.ID, nil
+	case hub.CodeAgentNotFound:
+		return o.agent, nil
+	}
+	if o.caller.Agent != "" { // it may not know of all the agents that the error names
+		return "", failed(mcpserver.ValidationError, "Use an id; list_agents lists those that you may ask.", "Several agents are called %.80q.", o.agent)
+	}
+	return "", failure(err)
 }
 
 // delegation returns the delegation record of the new task.

@@ -44,6 +44,14 @@ type listedAgent struct {
 	ID          string  `json:"id" jsonschema:"For the argument agent of delegate_task"`
 	Name        string  `json:"name,omitempty"`
 	Description string  `json:"description,omitempty"`
+	Kind        string  `json:"kind" jsonschema:"program: the hub starts it. session: a conversation that a person has open. peer: of another computer. library: a connected program"`
+	Handle      string  `json:"handle" jsonschema:"What people call it"`
+	State       string  `json:"state" jsonschema:"idle, working, waiting (for a person) or offline: a task waits until a session comes back"`
+	Working     string  `json:"working,omitempty" jsonschema:"What it works on"`
+	Vendor      string  `json:"vendor,omitempty"`
+	Model       string  `json:"model,omitempty"`
+	Project     string  `json:"project,omitempty"`
+	Computer    string  `json:"computer,omitempty"`
 	Health      string  `json:"health" jsonschema:"healthy, degraded, unhealthy or unknown"`
 	Problem     string  `json:"problem,omitempty" jsonschema:"Why it is not healthy"`
 	Running     int     `json:"running" jsonschema:"Tasks that it works on now"`
@@ -75,8 +83,10 @@ func (s *Service) listAgents() mcpserver.Tool[listAgentsIn, listAgentsOut] {
 }
 
 func listed(info hub.AgentInfo) listedAgent {
-	def := info.Definition
+	def, at := info.Definition, info.Residence
 	a := listedAgent{
+		Kind: string(at.Kind), Handle: at.Handle, State: string(info.State), Working: info.Work.Title, Vendor: at.Vendor, Model: info.Model,
+		Project: at.Folder, Computer: at.Computer,
 		ID: def.ID, Name: def.Name, Description: def.Description, Health: string(info.Health.Status), Problem: info.Health.Message,
 		Running: info.Running, Queued: info.Queued, Skills: []skill{},
 	}
@@ -93,7 +103,7 @@ func listText(out listAgentsOut) string {
 	var b strings.Builder
 	b.WriteString("Agents:")
 	for _, a := range out.Agents {
-		fmt.Fprintf(&b, "\n- **%s**: %s (%s, %d running, %d waiting)", a.ID, text.OneLine(a.Description), a.Health, a.Running, a.Queued)
+		fmt.Fprintf(&b, "\n- **%s**: %s (%s, %s, %d running, %d waiting)", a.ID, text.OneLine(a.Description), a.State, a.Health, a.Running, a.Queued)
 		if a.Problem != "" {
 			fmt.Fprintf(&b, "; %s", text.OneLine(a.Problem))
 		}
@@ -102,7 +112,7 @@ func listText(out listAgentsOut) string {
 }
 
 type delegateTaskIn struct {
-	Agent        string `json:"agent" jsonschema:"The agent's id, from list_agents"`
+	Agent        string `json:"agent" jsonschema:"The agent's id, from list_agents, or what people call it: reviewer, reviewer.shop (in the project shop) or reviewer@office (on the computer office)"`
 	Task         string `json:"task" jsonschema:"What it is to do, with everything that it needs to know: it does not see your conversation"`
 	Wait         *bool  `json:"wait,omitempty" jsonschema:"false returns at once with the taskId; true, the default, waits for the answer up to wait_seconds"`
 	WaitSeconds  int    `json:"wait_seconds,omitempty" jsonschema:"How long to wait at most: 1 to 55 seconds, 50 by default. The task goes on afterwards."`

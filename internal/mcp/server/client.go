@@ -3,17 +3,78 @@ package server
 import (
 	"cmp"
 	"container/list"
+	"context"
 	"crypto/rand"
+	"strings"
 	"sync"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Client is the state of one agent: of its connection, or of its token if the protocol revision has no connections. It
 // is safe for concurrent use.
 type Client struct {
-	mu     sync.Mutex
-	handle string
-	token  string // "" for a connection
-	values map[any]any
+	renamed wait.Signal // sent when the handle changes
+
+	mu         sync.Mutex
+	handle     string
+	token      string // "" for a connection
+	program    string // its name of itself
+	introduced chan struct{}
+	values     map[any]any
+}
+
+// introduce notes what the client says of itself when it connects.
+func (c *Client) introduce(program string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.program != "" || program == "" {
+		return
+	}
+	c.program = program
+	if c.introduced != nil {
+		close(c.introduced)
+	}
+}
+
+// awaitVendor returns the vendor of the client's program once the client has introduced itself, "" if the vendor is not
+// known. The error is that of ctx.
+func (c *Client) awaitVendor(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	if c.program != "" {
+		defer c.mu.Unlock()
+		return vendorOf(c.program), nil
+	}
+	if c.introduced == nil {
+		c.introduced = make(chan struct{})
+	}
+	introduced := c.introduced
+	c.mu.Unlock()
+	select {
+	case <-introduced:
+		return c.Vendor(), nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// Vendor returns the vendor of the client's program, "" if it is not known.
+func (c *Client) Vendor() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return vendorOf(c.program)
+}
+
+// vendorOf returns the vendor of a coding agent by the name that its MCP client gives itself, "" for any other program.
+func vendorOf(program string) string {
+	name, _, _ := strings.Cut(strings.ToLower(program), "-")
+	switch name {
+	case "claude", "codex", "gemini", "vibe":
+		return name
+	case "mistral":
+		return "vibe"
+	}
+	return ""
 }
 
 // Handle returns the agent's handle, "" if it has set none.
@@ -28,6 +89,7 @@ func (c *Client) SetHandle(handle string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.handle = handle
+	c.renamed.Send()
 }
 
 // Value returns the value that a group stores under key, created by fresh the first time. The key has a type of the

@@ -32,8 +32,12 @@ type membership interface {
 type Network struct {
 	network membership
 	auto    *registry.Registration // of each connection's agent; nil for none
-	idle    time.Duration          // after which an agent is shown as offline; 0 for never
-	now     func() time.Time
+	// sessions registers the agent of each connection as an open session, if its program is a known coding agent.
+	sessions bool
+	idle     time.Duration // after which an agent is shown as offline; 0 for never
+	now      func() time.Time
+
+	handlePause time.Duration // see handlePause
 
 	watch  sync.Once // starts watchIdle
 	mu     sync.Mutex
@@ -44,7 +48,7 @@ type Network struct {
 // soon as the network is usable. Agents without calls for the time idle are deregistered until their next call; 0 is
 // for connections that end with the agent.
 func NewNetwork(network membership, auto *registry.Registration, idle time.Duration) *Network {
-	return &Network{network: network, auto: auto, idle: idle, now: time.Now, agents: map[*networkAgent]struct{}{}}
+	return &Network{network: network, auto: auto, idle: idle, now: time.Now, handlePause: handlePause, agents: map[*networkAgent]struct{}{}}
 }
 
 // NetworkConfig returns a project's configuration of the agents' network.
@@ -104,8 +108,11 @@ func (g *Network) Register(s *Server) {
 		return
 	}
 	s.OnEnd(func() { g.end(networkAgentOf(s.client)) })
+	s.goUntilEnd(func(ctx context.Context) { g.publishHandles(ctx, s.client) })
 	if g.auto != nil {
-		s.Go(func(ctx context.Context) { g.autoRegister(ctx, s) })
+		s.Go(func(ctx context.Context) { g.autoRegister(ctx, s, *g.auto) })
+	} else if g.sessions {
+		s.goUntilEnd(func(ctx context.Context) { g.registerSession(ctx, s) })
 	}
 }
 

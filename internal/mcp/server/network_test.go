@@ -33,7 +33,7 @@ func networkedOptions(t testing.TB, n *natsServer, project string, local func(co
 		change(cfg)
 	}
 	p, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1.0.0-test", Dial: n.dial, DialNetwork: n.dial, DialOutbox: local,
-		StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		RegisterSessions: cfg.CrossComputer.RegisterSessions, StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,6 +366,83 @@ func TestAnAgentIsRegisteredAutomatically(t *testing.T) {
 			t.Fatal("the agent was not registered automatically")
 		}
 	}
+}
+
+// entry returns the agent's entry once it is registered with a handle.
+func (a *agent) entry(handle string) (found map[string]any) {
+	a.t.Helper()
+	wait.Eventually(a.t, "the agent is registered as "+handle, func() bool {
+		c := a.call("get_my_registration", nil)
+		if c.isError {
+			return false
+		}
+		found = c.content["entry"].(map[string]any)
+		return found["handle"] == handle
+	})
+	return found
+}
+
+func TestAnOpenSessionRegistersByItself(t *testing.T) {
+	for program, vendor := range map[string]string{"claude-code": "claude", "codex-mcp-client": "codex", "gemini-cli-mcp-client": "gemini"} {
+		for _, revision := range []string{"", "2025-11-25"} {
+			t.Run(program+" "+revision, func(t *testing.T) {
+				t.Parallel()
+				n := startServer(t)
+				p := networked(t, n, "shop", func(c *mcpconfig.Config) { c.CrossComputer.RegisterSessions = true })
+				a := joinWith(t, p, program, revision)
+				e := a.entry(vendor)
+				if e["agentType"] != vendor || e["vendor"] != vendor || e["project"] != "shop" || e["scope"] != "project" {
+					t.Errorf("%v", e)
+				}
+			})
+		}
+	}
+}
+
+func TestOtherProgramsAndAgentsOfTheHubDoNotRegisterByThemselves(t *testing.T) {
+	n := startServer(t)
+	p := networked(t, n, "shop", func(c *mcpconfig.Config) { c.CrossComputer.RegisterSessions = true })
+	boss, _ := join(t, p).registered(asDispatcher)
+	joinWith(t, p, "claude-code", "").entry("claude")
+	join(t, p).fails("get_my_registration", nil, "NotRegisteredError", "register_agent")
+	off := networked(t, n, "shop", nil)
+	joinWith(t, off, "claude-code", "").fails("get_my_registration", nil, "NotRegisteredError", "register_agent")
+	if c := boss.must("discover_agents", nil); len(c.content["agents"].([]any)) != 2 {
+		t.Errorf("discovered %v", c.content["agents"])
+	}
+}
+
+// Whoever registers as another type takes that type's identity, as specified, and is seen once.
+func TestASessionBecomesTheAgentAsWhichItRegisters(t *testing.T) {
+	n := startServer(t)
+	p := networked(t, n, "shop", func(c *mcpconfig.Config) { c.CrossComputer.RegisterSessions = true })
+	boss, _ := join(t, p).registered(asDispatcher)
+	session := joinWith(t, p, "claude-code", "")
+	first := session.entry("claude")["guid"]
+	_, guid := session.registered(asWorker)
+	if guid == first {
+		t.Error("the GUID of another type is the session's")
+	}
+	c := boss.must("discover_agents", map[string]any{"includeOffline": true})
+	if agents := c.content["agents"].([]any); len(agents) != 2 || agents[0].(map[string]any)["guid"] != guid {
+		t.Errorf("discovered %v", agents)
+	}
+	session.must("deregister_agent", nil)
+	if _, again := session.registered(asWorker); again != guid {
+		t.Errorf("it came back as %s, not %s", again, guid)
+	}
+}
+
+func TestANewHandleIsPublishedAtOnce(t *testing.T) {
+	n := startServer(t)
+	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
+	worker := join(t, networked(t, n, "shop", nil))
+	_, guid := worker.registered(asWorker)
+	worker.named("max")
+	wait.Eventually(t, "others see the new handle", func() bool {
+		c := boss.must("get_agent_info", map[string]any{"guid": guid})
+		return c.content["entry"].(map[string]any)["handle"] == "max"
+	})
 }
 
 // Whoever leaves during an outage is not said to be shown as offline, before it is.

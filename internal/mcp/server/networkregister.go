@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -22,6 +23,8 @@ type networkAgent struct {
 	turn         *semaphore.Weighted // of 1; locks the rest
 	agent        *agentnet.Agent     // nil if it is not registered
 	registration registry.Registration
+	published    string    // handle in the registry
+	byItself     bool      // registered without a call of the agent
 	idle         bool      // deregistered because it was idle
 	used         time.Time // last call
 }
@@ -66,8 +69,13 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 		return registry.Entry{}, false, err
 	}
 	defer p.turn.Release(1)
+	if p.agent != nil && p.byItself && p.agent.Entry().AgentType != r.AgentType {
+		g.withdraw(ctx, p)
+	}
+	p.byItself = false
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
+		p.published = r.Handle
 		if f, ok := errors.AsType[*store.Error](err); !ok || f.Code != store.NotRegisteredError {
 			return entry, true, err
 		}
@@ -80,6 +88,15 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 	p.registration = r
 	g.registered(p, a)
 	return a.Entry(), a.Reused(), nil
+}
+
+// withdraw takes back the registration of an agent that has not registered itself: it is another one from now on. Nobody
+// sees the former any more. The state is locked.
+func (g *Network) withdraw(ctx context.Context, p *networkAgent) {
+	r := p.registration
+	r.Visibility = store.Private
+	_, _ = p.agent.Describe(ctx, r) // after a failure it is shown as offline
+	g.deregistered(ctx, p)
 }
 
 // leaveTimeout bounds a deregistration.
@@ -110,7 +127,7 @@ func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
 
 // registered notes that an agent is registered. The state is locked.
 func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
-	p.agent, p.idle, p.used = a, false, g.now()
+	p.agent, p.idle, p.used, p.published = a, false, g.now(), a.Entry().Handle
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.agents[p] = struct{}{}
@@ -149,24 +166,27 @@ func (g *Network) deregisterIdle(ctx context.Context) {
 	}
 }
 
+// registerSession registers the agent of a connection as an open session, if its program is a known coding agent.
+func (g *Network) registerSession(ctx context.Context, s *Server) {
+	if vendor, err := s.client.awaitVendor(ctx); err == nil && vendor != "" {
+		g.autoRegister(ctx, s, registry.Registration{AgentType: vendor, Scope: registry.ScopeProject})
+	}
+}
+
 // autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself.
-func (g *Network) autoRegister(ctx context.Context, s *Server) {
+func (g *Network) autoRegister(ctx context.Context, s *Server, r registry.Registration) {
 	log := s.Logger("agentnet")
+	level := slog.LevelWarn
+	if g.auto == nil {
+		level = slog.LevelDebug // nobody has asked for it, and the lack of a hub is normal
+	}
 	retry := wait.Backoff{First: time.Second, Most: time.Minute}
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		g.awaitUsable(ctx)
-		p := networkAgentOf(s.client)
-		if p.turn.Acquire(ctx, 1) != nil {
-			return
-		}
-		done := p.agent != nil
-		p.turn.Release(1)
+		entry, done, err := g.registerFirst(ctx, s.client, r)
 		if done {
 			return
 		}
-		r := *g.auto
-		r.Handle = cmp.Or(s.client.Handle(), r.AgentType)
-		entry, _, err := g.register(ctx, s.client, r)
 		if err == nil {
 			log.Info("the agent was registered automatically", "guid", entry.GUID, "agentType", entry.AgentType)
 			return
@@ -176,9 +196,60 @@ func (g *Network) autoRegister(ctx context.Context, s *Server) {
 			delay = max(delay, f.RetryAfter)
 		}
 		if ctx.Err() == nil {
-			log.Warn("the agent was not registered automatically", "error", err, "attempt", attempt, "retryIn", delay.String())
+			log.Log(ctx, level, "the agent was not registered automatically", "error", err, "attempt", attempt, "retryIn", delay.String())
 		}
 		wait.Pause(ctx, delay)
+	}
+}
+
+// registerFirst registers the agent of a client unless it is registered.
+func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, done bool, err error) {
+	p := networkAgentOf(c)
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return entry, true, err
+	}
+	defer p.turn.Release(1)
+	if p.agent != nil {
+		return entry, true, nil
+	}
+	r.Handle, r.Vendor = cmp.Or(c.Handle(), r.AgentType), c.Vendor()
+	a, err := g.network.Register(ctx, r)
+	if err != nil {
+		return entry, false, err
+	}
+	p.registration, p.byItself = r, true
+	g.registered(p, a)
+	return a.Entry(), false, nil
+}
+
+// handlePause is the least time between two changes of a handle that are published at once.
+const handlePause = 10 * time.Second
+
+// publishHandles publishes each new handle of a registered client, until ctx ends.
+func (g *Network) publishHandles(ctx context.Context, c *Client) {
+	for {
+		renamed := c.renamed.Wait()
+		g.publishHandle(ctx, c)
+		select {
+		case <-renamed:
+		case <-ctx.Done():
+			return
+		}
+		wait.Pause(ctx, g.handlePause)
+	}
+}
+
+// publishHandle publishes the client's handle, if it is registered under another one. A failure is made up for by the
+// next heartbeat.
+func (g *Network) publishHandle(ctx context.Context, c *Client) {
+	p := networkAgentOf(c)
+	if c.Handle() == "" || p.turn.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer p.turn.Release(1)
+	if h := c.Handle(); p.agent != nil && p.published != h && p.agent.SetHandle(h) == nil {
+		p.published = h
+		_, _ = p.agent.UpdatePresence(ctx, registry.Changes{})
 	}
 }
 
@@ -215,7 +286,7 @@ func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn
 	r := registry.Registration{
 		Handle: cmp.Or(c.Client.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
 		Scope: registry.Scope(in.Scope), Visibility: registry.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
-		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second,
+		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second, Vendor: c.Client.Vendor(),
 	}
 	g.awaitUsable(ctx) // right after the start
 	entry, again, err := g.register(ctx, c.Client, r)

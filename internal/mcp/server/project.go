@@ -33,6 +33,8 @@ type ProjectOptions struct {
 	// EnterNetwork admits an agent to a network whose bus restricts agents to their own subjects; see agentnet.Memberships.
 	// DialNetwork is not used then.
 	EnterNetwork func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error)
+	// RegisterSessions registers each connection's agent as an open session, if its program is a known coding agent.
+	RegisterSessions bool
 	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
 	// unnoticed; 0 for never.
 	IdleAgents time.Duration
@@ -83,7 +85,9 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		} else {
 			p.network = agentnet.Open(network)
 		}
-		groups = append(groups, NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents))
+		group := NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents)
+		group.sessions = opts.RegisterSessions
+		groups = append(groups, group)
 	}
 	if opts.Documents != nil {
 		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))

@@ -95,6 +95,12 @@ func subscriber(t testing.TB, p *mcpserver.Project) *agent { return joinAs(t, p,
 
 func joinAs(t testing.TB, p *mcpserver.Project, revision string) *agent {
 	t.Helper()
+	return joinWith(t, p, "test", revision)
+}
+
+// joinWith connects a client of a program.
+func joinWith(t testing.TB, p *mcpserver.Project, program, revision string) *agent {
+	t.Helper()
 	a := &agent{t: t, updated: make(chan string, 100), logged: make(chan *mcp.LoggingMessageParams, 100)}
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
@@ -104,7 +110,7 @@ func joinAs(t testing.TB, p *mcpserver.Project, revision string) *agent {
 		fromServer.Close()
 		served <- err
 	}()
-	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+	client := mcp.NewClient(&mcp.Implementation{Name: program, Version: "1"}, &mcp.ClientOptions{
 		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { a.updated <- r.Params.URI },
 		LoggingMessageHandler:  func(_ context.Context, r *mcp.LoggingMessageRequest) { a.logged <- r.Params },
 	})

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -219,6 +220,16 @@ func (s *Server) Go(f func(context.Context)) {
 	}
 }
 
+// goUntilEnd is Go with a context that ends with the server, too.
+func (s *Server) goUntilEnd(f func(context.Context)) {
+	s.Go(func(ctx context.Context) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		s.OnEnd(cancel)
+		f(ctx)
+	})
+}
+
 // protect converts panics and errors of requests into JSON-RPC errors.
 func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
@@ -231,6 +242,9 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 		if s.service.idle != nil {
 			s.service.idle.Reset(idleAfter)
 		}
+		if s.client != nil {
+			s.client.introduce(programOf(req))
+		}
 		result, err = next(ctx, method, req)
 		if f := explain(err); f != nil { // of a resource; tools return their errors as results
 			err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: f.Message + " " + f.Remedy}
@@ -241,6 +255,21 @@ func (s *Server) protect(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		return result, err
 	}
+}
+
+// programOf returns the name of the client's program, if the request has it: initialize, and since revision 2026-07-28
+// every request.
+func programOf(req mcp.Request) string {
+	params := req.GetParams()
+	if p, ok := params.(*mcp.InitializeParams); ok && p != nil && p.ClientInfo != nil {
+		return p.ClientInfo.Name
+	}
+	if params == nil || reflect.ValueOf(params).IsNil() {
+		return ""
+	}
+	about, _ := params.GetMeta()[mcp.MetaKeyClientInfo].(map[string]any)
+	name, _ := about["name"].(string)
+	return name
 }
 
 // endListening ends the notification streams of clients that use revision 2026-07-28 with [Service.Stop]. Otherwise they would delay the
