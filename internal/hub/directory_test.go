@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -123,4 +124,42 @@ func TestTheDirectorySaysWhatAnAgentDoes(t *testing.T) {
 	if a := state(); a.State != hub.AgentWorking || a.Work != (hub.Work{}) {
 		t.Errorf("busy without a task: %s %+v", a.State, a.Work)
 	}
+}
+
+func TestATaskOfADurableAgentIsNotWorkingBeforeTheAgentHasGotIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		get, finish := make(chan struct{}), make(chan struct{})
+		agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+			<-get
+			h.Event(runner.Shown{})
+			<-finish
+			return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done"}, nil
+		}}
+		h, err := hub.New(t.Context(), hub.Config{Agents: []hub.Agent{{Definition: definition("reviewer"), Runner: agent, Durable: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close(t.Context())
+		task, err := h.Send(t.Context(), request("reviewer", "review it"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []a2a.TaskState{a2a.TaskStateSubmitted, a2a.TaskStateWorking, a2a.TaskStateCompleted} {
+			time.Sleep(time.Minute) // of the bubble: every delay of the hub is over
+			synctest.Wait()
+			now, err := h.Task(t.Context(), task.ID, nil)
+			if err != nil || now.Status.State != want {
+				t.Errorf("the task is %v, %v; want %s", now.Status.State, err, want)
+			}
+			if info, _ := h.Agent("reviewer"); (info.State == hub.AgentWorking) != (want == a2a.TaskStateWorking) {
+				t.Errorf("the agent of the %s task is %s", want, info.State)
+			}
+			switch want {
+			case a2a.TaskStateSubmitted:
+				close(get)
+			case a2a.TaskStateWorking:
+				close(finish)
+			}
+		}
+	})
 }

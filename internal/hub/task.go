@@ -498,7 +498,9 @@ func (t *task) flushNow() {
 	t.flushing = false
 	store := !t.stored && !t.settling
 	if t.turn != nil && !t.settling {
-		t.turn.start()
+		if !t.agent.durable { // which says when it has got the task
+			t.turn.start()
+		}
 		t.turn.showText(false)
 	}
 	t.mu.Unlock()

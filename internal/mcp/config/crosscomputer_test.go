@@ -19,7 +19,7 @@ const network = `{"crossComputer": {"enabled": true, "acknowledgment": "I unders
 func TestTheNetworkIsOffByDefault(t *testing.T) {
 	c := newMachine(t).mustLoad(t)
 	want := mcpconfig.CrossComputer{RegistryBucket: "agent-registry", HeartbeatInterval: 60, TimeoutThreshold: 180, RegistryTTL: 86400,
-		DefaultVisibility: "project-only", TLSRequired: true, DefaultAgentType: "general", Inboxes: "per-agent"}
+		DefaultVisibility: "project-only", TLSRequired: true, RegisterSessions: true, DefaultAgentType: "general", Inboxes: "per-agent"}
 	if diff := cmp.Diff(want, c.CrossComputer); diff != "" {
 		t.Error(diff)
 	}

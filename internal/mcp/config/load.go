@@ -93,7 +93,7 @@ func defaults() Document {
 		Parents:   MaxParents,
 
 		CrossComputer: CrossComputer{RegistryBucket: "agent-registry", HeartbeatInterval: 60, TimeoutThreshold: 180, RegistryTTL: 86400,
-			DefaultVisibility: "project-only", TLSRequired: true, DefaultAgentType: "general", Inboxes: "per-agent"},
+			DefaultVisibility: "project-only", TLSRequired: true, RegisterSessions: true, DefaultAgentType: "general", Inboxes: "per-agent"},
 		WorkQueue: WorkQueue{AckTimeout: 300, MaxDeliveryAttempts: 3, DeadLetterTTL: 604800},
 	}
 }

@@ -229,28 +229,35 @@ const handlePause = 10 * time.Second
 func (g *Network) publishHandles(ctx context.Context, c *Client) {
 	for {
 		renamed := c.renamed.Wait()
-		g.publishHandle(ctx, c)
+		if g.publishHandle(ctx, c) {
+			if !wait.Pause(ctx, g.handlePause) {
+				return
+			}
+			continue
+		}
 		select {
 		case <-renamed:
 		case <-ctx.Done():
 			return
 		}
-		wait.Pause(ctx, g.handlePause)
 	}
 }
 
-// publishHandle publishes the client's handle, if it is registered under another one. A failure is made up for by the
-// next heartbeat.
-func (g *Network) publishHandle(ctx context.Context, c *Client) {
+// publishHandle publishes the client's handle, if it is registered under another one. It returns true then. A failure is
+// made up for by the next heartbeat.
+func (g *Network) publishHandle(ctx context.Context, c *Client) bool {
 	p := networkAgentOf(c)
 	if c.Handle() == "" || p.turn.Acquire(ctx, 1) != nil {
-		return
+		return false
 	}
 	defer p.turn.Release(1)
-	if h := c.Handle(); p.agent != nil && p.published != h && p.agent.SetHandle(h) == nil {
-		p.published = h
-		_, _ = p.agent.UpdatePresence(ctx, registry.Changes{})
+	h := c.Handle()
+	if p.agent == nil || p.published == h || p.agent.SetHandle(h) != nil {
+		return false
 	}
+	p.published = h
+	_, _ = p.agent.UpdatePresence(ctx, registry.Changes{})
+	return true
 }
 
 // registerTimeout is how long a registration waits for the network.
