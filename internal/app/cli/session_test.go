@@ -186,3 +186,96 @@ func TestSendToASession(t *testing.T) {
 	}
 	s.end()
 }
+
+// program starts the MCP server of an open session of a coding agent in a project.
+func (d *machine) program(name, project string) *openedSession {
+	d.t.Helper()
+	s := &openedSession{mcpChild: d.serve(d.command("parley", project, "mcp"))}
+	s.ask(1, "initialize", strings.Replace(initializeParams, `"name":"t"`, fmt.Sprintf(`"name":%q`, name), 1))
+	s.calls = 1
+	return s
+}
+
+// agents returns the directory by the agents' addresses.
+func (d *machine) agents(args ...string) map[string]dialect.Agent {
+	d.t.Helper()
+	var list []dialect.Agent
+	out := d.parley(append([]string{"--format", "json", "agents"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return nil // the hub is just starting
+	}
+	byAddress := map[string]dialect.Agent{}
+	for _, a := range list {
+		byAddress[a.Address] = a
+	}
+	return byAddress
+}
+
+// awaitAgent waits until the directory has an agent with a state.
+func (d *machine) awaitAgent(address, state string) (found dialect.Agent) {
+	d.t.Helper()
+	wait.Eventually(d.t, address+" is "+state, func() bool {
+		found = d.agents()[address]
+		return found.State == state
+	})
+	return found
+}
+
+// Open sessions are in the directory without a word of theirs, keep their names when they are opened again, and are
+// addressed by the names that people give them.
+func TestOpenSessionsAreInTheDirectory(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	first := d.program("claude-code", "a")
+	d.awaitAgent("claude-a", "idle")
+	second := d.program("claude-code", "a")
+	d.awaitAgent("claude-a-2", "idle")
+	other := d.program("codex-mcp-client", "b")
+	if a := d.awaitAgent("codex-b", "idle"); a.Kind != "session" || a.Vendor != "codex" || a.Project != "b" || a.Computer == "" || a.GUID == "" || a.Visibility != "project-only" {
+		t.Errorf("the session of Codex is %+v", a.Place)
+	}
+	if list := d.agents("--kind", "session", "--project", "a"); len(list) != 2 {
+		t.Errorf("the sessions of the project are %v", list)
+	}
+	if list := d.agents("--kind", "session", "--project", "."); len(list) != 2 {
+		t.Errorf("the sessions here are %v", list)
+	}
+	if got := d.parley("agents", "rename", "claude-a-2", "reviewer"); !strings.Contains(got, "claude-a-2 is called reviewer") {
+		t.Error(got)
+	}
+	if got := d.parley("agents", "rename", "codex-b", "reviewer"); !strings.Contains(got, "this one is reviewer.b") {
+		t.Error(got)
+	}
+	id := d.ask("reviewer.b", "is this safe?")
+	if got, _ := other.nextTask(); got != id {
+		t.Errorf("the other session got %s", got)
+	}
+	if a := d.awaitAgent("reviewer.b", "working"); a.Working == nil || a.Working.TaskID != id || a.Working.Title != "is this safe?" {
+		t.Errorf("it works on %+v", a.Working)
+	}
+	if got := d.parley("send", "--scratch", "--detach", "reviewer", "x"); !regexp.MustCompile(`^[0-9a-f-]{36}\n`).MatchString(got) {
+		t.Errorf("the reviewer of this project: %s", got)
+	}
+	if got, _ := second.nextTask(); got == id {
+		t.Error("the session got another one's task")
+	}
+	if err := second.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = second.Wait() // it was killed
+	again := d.program("claude-code", "a")
+	id = d.ask("reviewer", "and this?")
+	for got := ""; got != id; {
+		got, _ = again.nextTask()
+	}
+	if got := again.say("answer_task", `{"taskId":%q,"text":"It is."}`, id); !strings.Contains(got, "is done") {
+		t.Error(got)
+	}
+	first.end()
+	other.end()
+	again.end()
+	d.awaitAgent("claude-a", "offline")
+	if got := d.parley("agents", "rename", "echo", "x"); !strings.Contains(got, "only sessions are renamed") {
+		t.Error(got)
+	}
+}
