@@ -27,8 +27,8 @@ var outputSchema = json.RawMessage(`{
     "state": {"type": "string"}, "taskId": {"type": "string"}, "contextId": {"type": "string"}, "text": {"type": "string"}}
 }`)
 
-// cardOf returns an agent's card.
-func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoint) agent.Card {
+// cardOf returns an agent's card. With keyed it says that requests may have keys, and which agents are sessions.
+func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoint, keyed bool) agent.Card {
 	def := info.Definition
 	card := agent.Card{
 		ID:           id,
@@ -45,9 +45,19 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	if def.Tier != nil {
 		card.Tier = agent.TierOf(*def.Tier)
 	}
-	if info.Health.Status == hub.Unhealthy {
+	session := info.Residence.Kind == hub.KindSession
+	if info.Health.Status == hub.Unhealthy && !session {
 		card.Protocols = nil // see [Unavailable]
 		return card
+	}
+	if keyed {
+		card.Protocols = append(card.Protocols, protocolKeys)
+	}
+	if keyed && session {
+		card.Protocols = append(card.Protocols, sessionProtocols(info)...)
+	}
+	if info.Health.Status == hub.Unhealthy {
+		return card // its tasks wait for it, but searches for a capability skip it
 	}
 	for _, c := range def.Capabilities {
 		card.Capabilities = append(card.Capabilities, agent.Capability{

@@ -99,7 +99,8 @@ type Node struct {
 	swarms   *Swarms             // nil without Options.Swarms
 	opened   chan struct{}       // closed after swarms is set
 
-	changed chan struct{} // buffers one change of the agents
+	open    context.Context // ends when Close begins
+	changed chan struct{}   // buffers one change of the agents
 	stop    context.CancelFunc
 	watcher sync.WaitGroup
 	slots   chan struct{} // of maxWork answers
@@ -118,6 +119,9 @@ func Open(o Options) (*Node, error) {
 		o.PeerTier = agent.L2
 	}
 	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), opened: make(chan struct{}), responders: make(map[string]*responder)}
+	var ctx context.Context
+	ctx, n.stop = context.WithCancel(context.Background())
+	n.open = ctx
 	var err error
 	if n.Node, err = parley.New(n.options()); err != nil {
 		return nil, fmt.Errorf("open the node: %w", err)
@@ -138,8 +142,6 @@ func Open(o Options) (*Node, error) {
 		}
 	}
 	close(n.opened)
-	ctx, stop := context.WithCancel(context.Background())
-	n.stop = stop
 	n.watcher.Go(func() { n.watch(ctx) })
 	n.o.Hub.OnAgents(n.wake)
 	n.wake() // for earlier changes
@@ -193,9 +195,18 @@ func (n *Node) openFederation() error {
 	return errors.Join(errs...)
 }
 
-// followChannels reports closed channels.
+// followChannels reports closed channels, and ends the answers that nobody reads any more.
 func (n *Node) followChannels(e telemetry.Event) {
-	if n.o.Federation.Closed != nil && e.Type == telemetry.ChannelState && e.Detail == string(channel.Closed) {
+	if e.Type != telemetry.ChannelState || e.Detail != string(channel.Closed) {
+		return
+	}
+	n.mu.Lock()
+	r := n.responders[e.Sender]
+	n.mu.Unlock()
+	if r != nil {
+		r.streams.endOf(e.Recipient)
+	}
+	if n.o.Federation.Closed != nil {
 		n.o.Federation.Closed(e.Sender, e.Recipient)
 	}
 }
@@ -298,7 +309,7 @@ func (n *Node) sync() {
 			id = n.o.Federation.GlobalID(id)
 		}
 		present[id] = true
-		if err := n.present(cardOf(info, id, n.o.Version, endpoints), info.Definition.ID); err != nil {
+		if err := n.present(cardOf(info, id, n.o.Version, endpoints, n.o.Federation != nil), info.Definition.ID); err != nil {
 			n.o.Logger.Error("cannot register an agent's card", "agent", id, "error", err)
 		}
 	}
@@ -342,7 +353,7 @@ func (n *Node) present(card agent.Card, agentID string) error {
 	d := n.responders[card.ID]
 	n.mu.Unlock()
 	if d == nil {
-		d = &responder{n: n, id: card.ID, agent: agentID, accepted: make(map[proposalKey]acceptance)}
+		d = &responder{n: n, id: card.ID, agent: agentID, accepted: make(map[proposalKey]acceptance), streams: newStreams()}
 		access, err := n.Node.Join(card, d.handle)
 		if err != nil {
 			return err

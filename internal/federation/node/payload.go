@@ -22,6 +22,7 @@ type request struct {
 	stream  bool
 	timeout time.Duration // 0 means the agent's limit
 	chain   []string      // the delegation chain, by global ids
+	key     key           // of another hub's turn; zero without one
 }
 
 // Bounds of a delegation chain.
@@ -75,6 +76,7 @@ func readFields(payload []byte) (request, error) {
 		Stream    bool            `json:"stream"`
 		TimeoutMs float64         `json:"timeoutMs"`
 		Over      []string        `json:"over"`
+		key
 	}
 	if err := json.Unmarshal(payload, &fields); err != nil {
 		return request{}, err
@@ -86,11 +88,14 @@ func readFields(payload []byte) (request, error) {
 	if len(fields.Over) > maxChain || slices.ContainsFunc(fields.Over, func(id string) bool { return id == "" || len(id) > maxChainID }) {
 		return request{}, fmt.Errorf("over has more than %d agents, or an invalid id", maxChain)
 	}
+	if err := fields.key.check(); err != nil {
+		return request{}, err
+	}
 	r, err := textRequest(fields.Text)
 	if err != nil {
 		return request{}, err
 	}
-	r.chain = fields.Over
+	r.chain, r.key = fields.Over, fields.key
 	if d := bytes.TrimSpace(fields.Data); len(d) > 0 && string(d) != "null" {
 		part, err := dataPart(d)
 		if err != nil {
@@ -135,6 +140,7 @@ type accepted struct {
 // cancellation is the payload of a notification that cancels the thread's tasks.
 type cancellation struct {
 	Cancel bool `json:"cancel"`
+	key         // of the turn; without one, all of the sender's tasks in the thread are canceled
 }
 
 // begun is the payload of a stream-start.
@@ -143,14 +149,26 @@ type begun struct {
 	ContextID string `json:"contextId"`
 }
 
+// Start is the payload of the stream-start of a request with a key.
+type Start struct {
+	begun
+	Of    string `json:"of,omitempty"` // the id of the request's envelope; so in all payloads of the answer
+	State string `json:"state,omitempty"`
+	// Resumed is set for a request that was repeated: the text follows whole at the end of the turn.
+	Resumed bool `json:"resumed,omitempty"`
+}
+
 // Chunk is the payload of a stream-data: a part of the answer, or the agent's current activity.
 type Chunk struct {
-	ArtifactID string `json:"artifactId,omitempty"`
-	Append     bool   `json:"append,omitempty"` // to the artifact; otherwise it replaces it
-	Text       string `json:"text,omitempty"`
-	Data       any    `json:"data,omitempty"`
-	File       string `json:"file,omitempty"` // the name of a file that tasks/get returns
-	Status     string `json:"status,omitempty"`
+	ArtifactID string   `json:"artifactId,omitempty"`
+	Append     bool     `json:"append,omitempty"` // to the artifact; otherwise it replaces it
+	Text       string   `json:"text,omitempty"`
+	Data       any      `json:"data,omitempty"`
+	File       string   `json:"file,omitempty"` // the name of a file that tasks/get returns
+	Status     string   `json:"status,omitempty"`
+	Of         string   `json:"of,omitempty"`
+	State      string   `json:"state,omitempty"`   // of the task; only with Of
+	Percent    *float64 `json:"percent,omitempty"` // with Status: how much is done, 0 to 100
 }
 
 // Result is the payload of a response, and of a stream-end.
@@ -162,6 +180,8 @@ type Result struct {
 	Data      []any    `json:"data,omitempty"`      // such as a permission question with its options
 	Truncated bool     `json:"truncated,omitempty"` // tasks/get and streams have the whole text
 	Error     *Failure `json:"error,omitempty"`     // only in a stream-end
+	Of        string   `json:"of,omitempty"`
+	MessageID string   `json:"messageId,omitempty"` // of the answer; only with Of
 }
 
 // Failure is the payload of an error.
@@ -173,6 +193,7 @@ type Failure struct {
 	State     string `json:"state,omitempty"` // of the task, if there is one
 	TaskID    string `json:"taskId,omitempty"`
 	ContextID string `json:"contextId,omitempty"`
+	Of        string `json:"of,omitempty"`
 }
 
 // maxText bounds the text of one envelope in bytes; it stays below the size of an

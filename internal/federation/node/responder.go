@@ -34,6 +34,8 @@ type responder struct {
 	card   agent.Card    // the registered one
 	member member        // of swarms
 
+	streams *streams // of requests with keys
+
 	mu       sync.Mutex
 	accepted map[proposalKey]acceptance
 	mean     time.Duration // moving average of the durations of successful tasks
@@ -90,7 +92,10 @@ func (r *responder) request(ctx context.Context, e *envelope.Envelope) (follow f
 	req, err := readRequest(e.Payload)
 	if err != nil {
 		return r.failing(ctx, e, &Failure{Code: "INVALID_PAYLOAD", Message: "the request cannot be read: " + err.Error(),
-			Remedy: `send a text, or an object {"text": …, "stream": true}`})
+			Remedy: `send a text, or an object {"text": …, "stream": true}`, Of: e.ID})
+	}
+	if req.key.given() && r.n.o.Federation != nil {
+		return r.keyed(ctx, e, req)
 	}
 	send, err := r.message(ctx, e, req)
 	if err != nil {
@@ -215,12 +220,12 @@ func (r *responder) stream(ctx context.Context, e *envelope.Envelope, sub *hub.S
 		return
 	}
 	for {
-		event, err := sub.Next(ctx)
+		event, err := sub.Next(r.n.open)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil || !s.event(ctx, event) {
-			return // the node closes, or the sender is disconnected; the task keeps running
+			return // the node closes and the task outlives it, or the sender is disconnected; the task keeps running
 		}
 	}
 	if s.last.Status.State == a2a.TaskStateCompleted {
@@ -235,6 +240,9 @@ type streamer struct {
 	e    *envelope.Envelope
 	last a2a.Task // with the last status
 	sent bool     // part of the answer was sent
+	of   string   // the id of a request with a key; else ""
+	// whole means that the text is sent at the end only: the receiver has an unknown part of it.
+	whole bool
 }
 
 // event sends one event. It reports whether the sender is still connected.
@@ -242,6 +250,9 @@ func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
 	switch ev := event.(type) {
 	case *a2a.Task: // replaces missed events
 		s.last = *ev
+		if !s.resume(ctx) {
+			return false
+		}
 		for _, artifact := range ev.Artifacts {
 			if !s.artifact(ctx, artifact, false) {
 				return false
@@ -249,13 +260,29 @@ func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
 		}
 	case *a2a.TaskStatusUpdateEvent:
 		s.last.Status = ev.Status
-		if m := ev.Status.Message; m != nil && ev.Status.State == a2a.TaskStateWorking {
-			return s.data(ctx, Chunk{Status: text.Cut(textOf(m.Parts), 4096)})
-		}
+		return s.status(ctx, ev.Status)
 	case *a2a.TaskArtifactUpdateEvent:
 		return s.artifact(ctx, ev.Artifact, ev.Append)
 	}
 	return true
+}
+
+// status sends what an agent does, and with a key that it has begun.
+func (s *streamer) status(ctx context.Context, now a2a.TaskStatus) bool {
+	if now.State != a2a.TaskStateWorking || now.Message == nil && s.of == "" {
+		return true
+	}
+	var c Chunk
+	if now.Message != nil {
+		c.Status = text.Cut(textOf(now.Message.Parts), 4096)
+		if done, ok := now.Message.Metadata[hub.MetaProgress].(float64); ok {
+			c.Percent = &done
+		}
+	}
+	if s.of != "" {
+		c.State = stateName(now.State)
+	}
+	return s.data(ctx, c)
 }
 
 // artifact sends the parts of an artifact, long text in pieces.
@@ -264,7 +291,7 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 	for _, p := range a.Parts {
 		switch content := p.Content.(type) {
 		case a2a.Text:
-			for rest := string(content); rest != ""; {
+			for rest := string(content); rest != "" && !s.whole; {
 				c.Text = text.Cut(rest, maxText)
 				rest = rest[len(c.Text):]
 				if !s.data(ctx, c) {
@@ -289,12 +316,14 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 }
 
 func (s *streamer) data(ctx context.Context, c Chunk) bool {
+	c.Of = s.of
 	return s.d.reply(ctx, s.e, envelope.StreamData, c)
 }
 
 // end sends the answer if no part of it was sent, and the end of the stream.
 func (s *streamer) end(ctx context.Context) {
 	r := resultOf(&s.last)
+	s.whole = false
 	if s.last.Status.State == a2a.TaskStateCompleted {
 		if m := s.last.Status.Message; m != nil && !s.sent {
 			if !s.artifact(ctx, &a2a.Artifact{ID: "answer", Parts: m.Parts}, false) {
@@ -306,6 +335,10 @@ func (s *streamer) end(ctx context.Context) {
 	if !answers(s.last.Status.State) {
 		r.Text, r.Truncated, r.Error = "", false, failureOf(&s.last)
 	}
+	if m := s.last.Status.Message; m != nil && s.of != "" {
+		r.MessageID = m.ID
+	}
+	r.Of = s.of
 	s.d.reply(ctx, s.e, envelope.StreamEnd, r)
 }
 
@@ -464,6 +497,9 @@ func (r *responder) notified(ctx context.Context, e *envelope.Envelope) (follow 
 	var c cancellation
 	if json.Unmarshal(e.Payload, &c) != nil || !c.Cancel || e.CorrelationID == "" {
 		return nil
+	}
+	if c.given() && r.n.o.Federation != nil {
+		return r.cancelKeyed(ctx, e, c.key)
 	}
 	tasks, err := r.tasks(ctx, contextOf(e), maxCanceled)
 	if err != nil {

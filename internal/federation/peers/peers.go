@@ -99,6 +99,7 @@ type Peers struct {
 
 	sources sources
 	ledger  *signedcard.Ledger
+	kept    *keeper
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -136,8 +137,13 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
+	sessions, err := readKept(keptPath(o.DataDir))
+	if err != nil {
+		return nil, err
+	}
 	p := &Peers{
-		o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
+		kept: sessions,
+		o:    o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
 		agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*sender),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -145,6 +151,7 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 		p.cancel()
 		return nil, errors.Join(err, p.close(context.Background()))
 	}
+	p.restore()
 	w := p.node.Registry().Watch()
 	p.wg.Go(func() { p.watchRegistry(p.ctx, w) })
 	p.wg.Go(func() { p.watchAllowList(p.ctx, read) })
@@ -333,7 +340,7 @@ func (p *Peers) reconcile(ctx context.Context) {
 	p.mu.Unlock()
 	for _, r := range p.all() {
 		_, key, _ := signedcard.ParseID(r.id)
-		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime {
+		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime && !p.busy(r) {
 			p.remove(ctx, r)
 			continue
 		}
@@ -402,34 +409,53 @@ func (p *Peers) add(ctx context.Context, local, peer string, card agent.Card) {
 	p.mu.Lock()
 	old := p.agents[card.ID]
 	p.mu.Unlock()
-	if old != nil && old.local == local {
-		if d, changed := old.update(card); changed {
-			if err := p.o.Hub.Update(d); err != nil && ctx.Err() == nil {
-				p.log.Warn("cannot update a peer's agent", "agent", local, "error", err)
-			}
-		}
+	_, durable := node.SessionOf(card)
+	if old != nil && old.local == local && (old.durable == durable || node.Unavailable(card) || p.busy(old)) {
+		p.update(ctx, old, card)
 		return
 	}
 	if old != nil {
-		p.remove(ctx, old) // the peer has another name now
+		p.remove(ctx, old) // the peer has another name now, or the agent is another
 	}
-	r := &remote{peers: p, id: card.ID, local: local, peer: peer}
+	p.register(&remote{peers: p, id: card.ID, local: local, peer: peer, durable: durable}, card)
+}
+
+// update changes an agent to what its card says now.
+func (p *Peers) update(ctx context.Context, r *remote, card agent.Card) {
+	before := r.residence()
+	d, changed := r.update(card)
+	if !changed {
+		return
+	}
+	p.keep(r)
+	err := p.o.Hub.Update(d)
+	if now := r.residence(); err == nil && now != before {
+		err = p.o.Hub.Move(r.local, now)
+	}
+	if err != nil && ctx.Err() == nil {
+		p.log.Warn("cannot update a peer's agent", "agent", r.local, "error", err)
+	}
+}
+
+// register registers an agent at this hub.
+func (p *Peers) register(r *remote, card agent.Card) {
 	d, _ := r.update(card)
-	err := p.o.Hub.Register(hub.Agent{Definition: d, Runner: r})
+	err := p.o.Hub.Register(hub.Agent{Definition: d, Runner: r, Durable: r.durable, Residence: r.residence()})
 	p.mu.Lock()
-	before := p.rejected[card.ID]
+	before := p.rejected[r.id]
 	if err == nil {
-		delete(p.rejected, card.ID)
-		p.agents[card.ID] = r
+		delete(p.rejected, r.id)
+		p.agents[r.id] = r
 	} else {
-		p.rejected[card.ID] = rejection{local, err}
+		p.rejected[r.id] = rejection{r.local, err}
 	}
 	p.mu.Unlock()
 	switch {
 	case err == nil:
-		p.log.Info("a peer's agent was registered", "agent", local, "peer", peer)
-	case before.local != local: // logged once, tried again with each change
-		p.log.Warn("a peer's agent cannot be registered", "agent", local, "error", err)
+		p.keep(r)
+		p.log.Info("a peer's agent was registered", "agent", r.local, "peer", r.peer)
+	case before.local != r.local: // logged once, tried again with each change
+		p.log.Warn("a peer's agent cannot be registered", "agent", r.local, "error", err)
 	}
 }
 
@@ -437,6 +463,7 @@ func (p *Peers) remove(ctx context.Context, r *remote) {
 	p.mu.Lock()
 	delete(p.agents, r.id)
 	p.mu.Unlock()
+	p.forget(r.local)
 	if err := p.o.Hub.Deregister(ctx, r.local); err != nil && ctx.Err() == nil {
 		p.log.Warn("cannot remove a peer's agent", "agent", r.local, "error", err)
 	}

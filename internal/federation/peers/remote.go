@@ -1,22 +1,19 @@
 package peers
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/local"
-	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/federation/node"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -26,12 +23,15 @@ type remote struct {
 	id    string // global
 	local string // at this hub
 	peer  string // its hub's name
+	// durable agents are sessions: a task waits for them, over restarts of both hubs.
+	durable bool
 
 	mu        sync.Mutex
 	card      agent.Card         // the last one
 	offers    []agent.Capability // those of the last card of an available agent
 	since     time.Time          // the card is missing since then; zero if it is not
 	available bool               // at the last call of availabilityChanged
+	keyed     bool               // requests may have keys, as the last card of an available agent says
 }
 
 // maxForeignText bounds a text of another hub, in bytes.
@@ -47,7 +47,7 @@ func (r *remote) update(card agent.Card) (d runner.Definition, changed bool) {
 		return d, false
 	}
 	if !node.Unavailable(card) {
-		r.offers = card.Capabilities
+		r.offers, r.keyed = card.Capabilities, node.Keyed(card)
 	}
 	r.card = card
 	return r.definition(), true
@@ -63,7 +63,32 @@ func (r *remote) definition() runner.Definition {
 	for _, c := range r.offers {
 		d.Capabilities = append(d.Capabilities, runner.Capability{ID: c.ID, Name: c.Name, Description: c.Description})
 	}
+	if r.durable {
+		d.Limits = runner.Limits{Run: sessionTime, Idle: sessionTime, Concurrency: sessionTasks, Queue: sessionQueue}
+	}
 	return d
+}
+
+// The limits for other hubs' sessions; those hubs have the same.
+const (
+	sessionTime  = 24 * time.Hour // how long a task waits for the answer unless its sender says less
+	sessionTasks = 100
+	sessionQueue = 1000
+)
+
+// residence returns what the card says of where the agent is.
+func (r *remote) residence() hub.Residence {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := node.SessionOf(r.card)
+	if !ok {
+		return hub.Residence{Kind: hub.KindPeer}
+	}
+	at := hub.Residence{Kind: hub.KindPeer, Type: s.Type, Vendor: s.Vendor, Project: s.Project, Folder: s.Folder, Computer: cmp.Or(s.Computer, r.peer), Offline: s.Offline}
+	if runner.ValidID(strings.ToLower(s.Handle)) {
+		at.Handle = s.Handle
+	}
+	return at
 }
 
 // missingFor returns for how long the agent's card has been missing.
@@ -84,7 +109,8 @@ func (r *remote) missingFor() time.Duration {
 // availabilityChanged reports whether the agent has become available or unavailable since the last call.
 func (r *remote) availabilityChanged() bool {
 	card, err := r.peers.node.Registry().Get(r.id)
-	available := err == nil && !node.Unavailable(card)
+	at, _ := node.SessionOf(card)
+	available := err == nil && !node.Unavailable(card) && !at.Offline
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.available
@@ -102,6 +128,10 @@ func (r *remote) Probe(context.Context) runner.Probe {
 	case node.Unavailable(card):
 		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
 			Code: runner.CodeNotInstalled, Message: "the hub " + r.peer + " reports that it is unavailable there", Remedy: "see its health at that hub"}}
+	}
+	if at, _ := node.SessionOf(card); at.Offline {
+		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
+			Code: runner.CodeNotInstalled, Message: "the session is offline", Remedy: "its tasks wait until it comes back at the hub " + r.peer}}
 	}
 	return runner.Probe{Stage: runner.StageAuthenticated, Version: card.Version, AuthKnown: true}
 }
@@ -121,11 +151,6 @@ type session struct {
 // Close implements [runner.Session]. The other hub keeps the conversation.
 func (s *session) Close(context.Context) error { return nil }
 
-const (
-	maxAnswers = 4096            // buffered envelopes of one answer
-	cancelTime = 3 * time.Second // for the other hub to cancel a task
-)
-
 // Turn implements [runner.Session]. It sends a request to the agent and reads the stream of its answer.
 func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 	if !s.busy.TryLock() {
@@ -136,143 +161,12 @@ func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) 
 	if perr != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
 	}
-	s.r.mu.Lock()
-	tier := s.r.card.Tier
-	s.r.mu.Unlock()
-	f := s.r.peers.sender(tier)
-	if f == nil {
-		return failed(runner.CodeConfig, "the hub cannot send to agents of tier "+tier.String(), "")
-	}
-	answers, done := f.subscribe(s.r.id, s.thread)
-	defer done()
-	asked := map[string]any{"text": prompt, "stream": true}
-	if len(turn.Chain) > 0 {
-		asked["over"] = s.r.peers.globalIDs(turn.Chain)
-	}
-	if err := f.send(ctx, s.r.id, s.thread, envelope.Request, asked, turn.TraceParent); err != nil {
-		return failed(runner.CodeAgent, fmt.Sprintf("cannot send the request to %s: %v", s.r.peer, err), "")
-	}
-	return s.readAnswer(ctx, f, answers, h)
+	x := &exchange{s: s, turn: turn, prompt: prompt, answer: answer{h: h}, began: time.Now()}
+	return x.run(ctx)
 }
 
 func failed(code runner.Code, message, remedy string) (runner.Outcome, error) {
 	return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, &runner.Error{Code: code, Message: message, Remedy: remedy}
-}
-
-// readAnswer handles the answer until it ends.
-func (s *session) readAnswer(ctx context.Context, f *sender, answers <-chan *envelope.Envelope, h runner.Handler) (runner.Outcome, error) {
-	began := time.Now()
-	a := &answer{h: h}
-	var late <-chan time.Time
-	canceled := ctx.Done()
-	for {
-		select {
-		case e, ok := <-answers:
-			if !ok {
-				return failed(runner.CodeProtocol, "the connection with "+s.r.peer+" ended before its answer; the task may still run there",
-					"look there, or send the message again")
-			}
-			if out, err, ended := a.handle(e); ended {
-				out.ExitCode, out.Duration = -1, time.Since(began)
-				return out, err
-			}
-		case <-canceled:
-			canceled = nil
-			timer := time.NewTimer(cancelTime)
-			defer timer.Stop()
-			late = timer.C
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
-			// If this does not arrive, the timer ends the turn here.
-			_ = f.send(last, s.r.id, s.thread, envelope.Notification, map[string]any{"cancel": true}, "")
-			cancel()
-		case <-late:
-			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1, Text: a.text.String()}, nil
-		}
-	}
-}
-
-// answer reads the envelopes of an answer.
-type answer struct {
-	h       runner.Handler
-	started bool // earlier envelopes belong to an earlier turn
-	text    strings.Builder
-}
-
-func (a *answer) handle(e *envelope.Envelope) (out runner.Outcome, err error, ended bool) {
-	switch e.Type {
-	case envelope.StreamStart:
-		a.started = true
-	case envelope.StreamData:
-		if a.started {
-			a.data(e)
-		}
-	case envelope.StreamEnd:
-		if a.started {
-			out, err = a.end(e)
-			return out, err, true
-		}
-	case envelope.ErrorMessage:
-		var p node.Failure
-		if json.Unmarshal(e.Payload, &p) != nil || p.Message == "" {
-			p.Message = "the other hub's error cannot be read"
-		}
-		out, err = a.fail(&p)
-		return out, err, true
-	}
-	return out, nil, false
-}
-
-func (a *answer) data(e *envelope.Envelope) {
-	var c node.Chunk
-	if json.Unmarshal(e.Payload, &c) != nil {
-		return // from another version
-	}
-	switch {
-	case c.Status != "":
-		a.h.Event(runner.Notice{Text: c.Status})
-	case c.Text != "":
-		a.text.WriteString(c.Text)
-		a.h.Event(runner.TextDelta{Text: c.Text})
-	case c.Data != nil:
-		a.h.Event(runner.Artifact{ID: c.ArtifactID, Parts: []*a2a.Part{a2a.NewDataPart(c.Data)}, Append: c.Append})
-	case c.File != "":
-		a.h.Event(runner.Notice{Text: "the file " + c.File + " stays at the other hub"})
-	}
-}
-
-func (a *answer) end(e *envelope.Envelope) (runner.Outcome, error) {
-	var r node.Result
-	if err := json.Unmarshal(e.Payload, &r); err != nil {
-		return failed(runner.CodeProtocol, "the other hub's answer cannot be read", "")
-	}
-	out := runner.Outcome{Text: a.text.String()}
-	switch r.State {
-	case "completed":
-		out.Status = runner.OutcomeCompleted
-	case "canceled":
-		out.Status = runner.OutcomeCanceled
-	case "input-required":
-		out.Status, out.Text = runner.OutcomeInputRequired, a.text.String()+r.Text
-	default:
-		if r.Error == nil {
-			r.Error = &node.Failure{State: r.State, Message: "the task ended " + r.State}
-		}
-		return a.fail(r.Error)
-	}
-	return out, nil
-}
-
-func (a *answer) fail(p *node.Failure) (runner.Outcome, error) {
-	out := runner.Outcome{Status: runner.OutcomeFailed, Text: a.text.String(), ExitCode: -1}
-	code := runner.CodeAgent
-	switch p.State {
-	case "canceled":
-		out.Status = runner.OutcomeCanceled
-		return out, nil
-	case "auth-required":
-		out.Status, code = runner.OutcomeAuthRequired, runner.CodeAuth
-	}
-	return out, &runner.Error{Code: code, Message: text.Valid(p.Message, maxForeignText), Remedy: text.Valid(p.Remedy, maxForeignText)}
 }
 
 // sender is the identity by which this hub sends to other hubs' agents. There is one of
@@ -361,15 +255,16 @@ func (f *sender) closeAnswers(agentID string) {
 	}
 }
 
-// send sends to an agent in a thread. It does not wait for the delivery; if that fails, the channel closes.
-func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) error {
+// send sends to an agent in a thread, and returns the envelope's id. It does not wait for the delivery; if that fails, the
+// channel closes.
+func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) (string, error) {
 	e, err := envelope.NewFactory(f.identity).NewInThread(id, to, kind, payload)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if e.Metadata != nil {
 		e.Metadata.TraceParent = traceParent
 	}
 	_, err = f.access.SendEnvelope(ctx, e)
-	return err
+	return e.ID, err
 }
