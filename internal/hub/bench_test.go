@@ -199,3 +199,37 @@ func BenchmarkTasks(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDirectory lists 10,000 agents of all kinds.
+func BenchmarkDirectory(b *testing.B) {
+	const agents = 10_000
+	h := newHub(b, hub.Config{}, nil)
+	kinds := []hub.Kind{hub.KindProgram, hub.KindSession, hub.KindPeer, hub.KindLibrary}
+	for i := range agents {
+		a := sessionIn(fmt.Sprintf("agent-%d", i), fmt.Sprintf("reviewer-%d", i%1000), fmt.Sprintf("project-%d", i%100), fmt.Sprintf("shop-%d", i%100), "office")
+		a.Residence.Kind = kinds[i%len(kinds)]
+		if err := h.Register(a); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Run("list", func(b *testing.B) {
+		for b.Loop() {
+			if n := len(h.Agents()); n != agents {
+				b.Fatal(n)
+			}
+		}
+	})
+	b.Run("addresses", func(b *testing.B) {
+		all := h.Agents()
+		for b.Loop() {
+			hub.Addresses(all)
+		}
+	})
+	b.Run("find", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := h.FindAgent("reviewer-7.shop-7", ""); hub.CodeOf(err) != hub.CodeInvalid {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -190,19 +190,45 @@ func precedes(e, than *entry) bool {
 	return e.updated > than.updated
 }
 
-// addresses returns the texts by which an agent is addressed, the shortest first. Only its id is always unique.
-func (i AgentInfo) addresses() []string {
-	at := i.Residence
-	names := []string{at.Handle}
-	if at.Folder != "" {
-		names = append(names, at.Handle+"."+at.Folder)
+// called reports whether a name addresses the agent by its handle, alone or with its project or its computer.
+func (r Residence) called(name string) bool {
+	if len(name) < len(r.Handle) || !strings.EqualFold(name[:len(r.Handle)], r.Handle) {
+		return false
 	}
-	if at.Project != "" {
-		names = append(names, at.Handle+"."+at.Project)
+	rest, computer, at := strings.Cut(name[len(r.Handle):], "@")
+	if at && (r.Computer == "" || !strings.EqualFold(computer, r.Computer)) {
+		return false
 	}
-	if at.Computer != "" {
-		for _, name := range slices.Clone(names) {
-			names = append(names, name+"@"+at.Computer)
+	if rest == "" {
+		return true
+	}
+	place, ok := strings.CutPrefix(rest, ".")
+	return ok && place != "" && (strings.EqualFold(place, r.Folder) || strings.EqualFold(place, r.Project))
+}
+
+// address is a name of an agent with its project or computer, in lower case.
+type address struct{ handle, place, computer string }
+
+func (a address) String() string {
+	name := a.handle
+	if a.place != "" {
+		name += "." + a.place
+	}
+	if a.computer != "" {
+		name += "@" + a.computer
+	}
+	return name
+}
+
+// addresses returns the longer names with which the agent may be addressed, in the order of preference.
+func (r Residence) addresses() []address {
+	handle, folder, project, computer := strings.ToLower(r.Handle), strings.ToLower(r.Folder), strings.ToLower(r.Project), strings.ToLower(r.Computer)
+	names := make([]address, 0, 5)
+	for _, on := range []string{"", computer} {
+		for _, place := range []string{"", folder, project} {
+			if a := (address{handle, place, on}); (place != "" || on != "") && !slices.Contains(names, a) {
+				names = append(names, a)
+			}
 		}
 	}
 	return names
@@ -213,51 +239,39 @@ func (i AgentInfo) addresses() []string {
 // with the same handle it is the only one in the project: the id of the caller's project in the agents' network, "" for
 // none. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
 func (h *Hub) FindAgent(name, project string) (AgentInfo, error) {
-	all := h.Agents()
-	var named []AgentInfo
-	for _, a := range all {
-		at := a.Residence
-		if a.Definition.ID == name && (at.Kind == KindProgram || at.Handle != name) {
-			return a, nil
+	var named []*agent
+	for _, a := range h.agents.all() {
+		at := a.residence()
+		if a.id == name && (at.Kind == KindProgram || at.Handle != name) {
+			return a.info(), nil
 		}
-		if slices.ContainsFunc(a.addresses(), func(address string) bool { return strings.EqualFold(address, name) }) {
+		if at.called(name) {
 			named = append(named, a)
 		}
 	}
-	if one, ok := only(named, func(AgentInfo) bool { return true }); ok {
-		return one, nil
+	if len(named) > 1 && project != "" {
+		here := slices.DeleteFunc(slices.Clone(named), func(a *agent) bool { return a.residence().Project != project })
+		if len(here) == 1 {
+			named = here
+		}
 	}
-	if one, ok := only(named, func(a AgentInfo) bool { return project != "" && a.Residence.Project == project }); ok {
-		return one, nil
-	}
-	if len(named) == 0 {
+	switch len(named) {
+	case 0:
 		return AgentInfo{}, h.agentNotFound(name)
+	case 1:
+		return named[0].info(), nil
 	}
-	return AgentInfo{}, ambiguous(name, named, all)
-}
-
-// only returns the only agent that matches.
-func only(agents []AgentInfo, match func(AgentInfo) bool) (found AgentInfo, ok bool) {
-	for _, a := range agents {
-		if !match(a) {
-			continue
-		}
-		if ok {
-			return AgentInfo{}, false
-		}
-		found, ok = a, true
-	}
-	return found, ok
+	return AgentInfo{}, h.ambiguous(name, named)
 }
 
 // maxCandidates bounds the agents that an error names.
 const maxCandidates = 5
 
-func ambiguous(name string, named, all []AgentInfo) *Error {
-	n := countAddresses(all)
+func (h *Hub) ambiguous(name string, named []*agent) *Error {
+	addresses := Addresses(h.Agents())
 	var candidates []string
 	for _, a := range named[:min(len(named), maxCandidates)] {
-		candidates = append(candidates, a.address(n))
+		candidates = append(candidates, cmp.Or(addresses[a.id], a.id))
 	}
 	return &Error{Code: CodeInvalid, Subject: "agent",
 		Message: fmt.Sprintf("%d agents are called %q: %s", len(named), text.Clip(name, 64), strings.Join(candidates, ", ")),
@@ -266,33 +280,41 @@ func ambiguous(name string, named, all []AgentInfo) *Error {
 
 // Addresses returns for each agent the shortest name that means only it in every project, by its id.
 func Addresses(all []AgentInfo) map[string]string {
-	n := countAddresses(all)
+	short := make(map[string]int, len(all)) // agents by their handles and ids
+	for _, a := range all {
+		short[strings.ToLower(a.Residence.Handle)]++
+		if id := a.Definition.ID; id != a.Residence.Handle {
+			short[id]++
+		}
+	}
+	long := make(map[address]int) // those of the agents that share a handle, by their longer names
+	for _, a := range all {
+		if short[strings.ToLower(a.Residence.Handle)] == 1 {
+			continue
+		}
+		for _, name := range a.Residence.addresses() {
+			long[name]++
+		}
+	}
 	byID := make(map[string]string, len(all))
 	for _, a := range all {
-		byID[a.Definition.ID] = a.address(n)
+		byID[a.Definition.ID] = a.address(short, long)
 	}
 	return byID
 }
 
-// countAddresses returns how many agents have each address.
-func countAddresses(all []AgentInfo) map[string]int {
-	n := make(map[string]int, 2*len(all))
-	for _, a := range all {
-		for _, address := range a.addresses() {
-			n[strings.ToLower(address)]++
-		}
-		if id := a.Definition.ID; id != a.Residence.Handle {
-			n[id]++
-		}
-	}
-	return n
-}
-
 // address returns the shortest of the agent's addresses that no other agent has, otherwise its id.
-func (i AgentInfo) address(count map[string]int) string {
-	for _, address := range i.addresses() {
-		if count[strings.ToLower(address)] == 1 {
-			return address
+func (i AgentInfo) address(short map[string]int, long map[address]int) string {
+	at := i.Residence
+	if short[strings.ToLower(at.Handle)] == 1 || i.Definition.ID == at.Handle && at.Kind == KindProgram {
+		return at.Handle
+	}
+	for _, name := range at.addresses() {
+		if long[name] != 1 {
+			continue
+		}
+		if text := name.String(); short[text] == 0 {
+			return text
 		}
 	}
 	return i.Definition.ID

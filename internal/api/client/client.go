@@ -116,9 +116,14 @@ func (c *Client) Status(ctx context.Context) (*dialect.Status, error) {
 	return get[dialect.Status](ctx, c, dialect.MethodStatus, struct{}{})
 }
 
-// Agents lists the agents, with their health if health is set.
+// Agents lists the agents without their cards, with their health if health is set.
 func (c *Client) Agents(ctx context.Context, health bool) ([]dialect.Agent, error) {
-	return value[[]dialect.Agent](ctx, c, dialect.MethodAgentsList, dialect.AgentsListParams{IncludeHealth: health})
+	return c.ListAgents(ctx, dialect.AgentsListParams{IncludeHealth: health, IncludeCards: new(false)})
+}
+
+// ListAgents lists the agents.
+func (c *Client) ListAgents(ctx context.Context, p dialect.AgentsListParams) ([]dialect.Agent, error) {
+	return value[[]dialect.Agent](ctx, c, dialect.MethodAgentsList, p)
 }
 
 // FindAgent returns the agent that a name means in a project.

@@ -169,7 +169,7 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 		}
 	}
 	want := `hub/status {}
-hub/agents/list {"includeHealth":true}
+hub/agents/list {"includeHealth":true,"includeCards":false}
 hub/agents/health {"agentId":"echo"}
 hub/tasks/page {"limit":3}
 tasks/get {"id":"t1"}

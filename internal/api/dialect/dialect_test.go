@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -124,6 +125,52 @@ func TestOnlyServicesWithNamesFindAndRenameAgents(t *testing.T) {
 	for _, name := range []string{"hub/agents/find", "hub/agents/rename"} {
 		answer, _ := call(t, newService(&fakeHub{}), method(name, `{"name":"a","agentId":"a"}`))
 		wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
+	}
+}
+
+func TestAListWithoutCards(t *testing.T) {
+	answer, _ := call(t, newService(&fakeHub{}), method("hub/agents/list", `{"includeCards":false}`))
+	if !strings.Contains(answer, `"address":"claude-code"`) || strings.Contains(answer, `"card"`) {
+		t.Error(answer)
+	}
+}
+
+// manyAgents is a hub with 10,000 agents.
+type manyAgents struct {
+	fakeHub
+	list []hub.AgentInfo
+}
+
+func (h *manyAgents) Agents() []hub.AgentInfo { return h.list }
+
+func BenchmarkAgentsList(b *testing.B) {
+	h := &manyAgents{}
+	for i := range 10_000 {
+		h.list = append(h.list, hub.AgentInfo{
+			Definition: runner.Definition{ID: fmt.Sprintf("agent-%d", i), Name: "reviewer", Description: "An open session (reviewer) that a person works in.", Driver: "session"},
+			Residence:  hub.Residence{Kind: hub.KindSession, Handle: fmt.Sprintf("reviewer-%d", i), Folder: "shop", Project: "0123456789abcdef", Computer: "office"},
+			Since:      epoch, RegisteredAt: epoch, State: hub.AgentIdle,
+		})
+	}
+	for name, params := range map[string]string{"cards": "{}", "without cards": `{"includeCards":false}`} {
+		b.Run(name, func(b *testing.B) {
+			s := newService(&h.fakeHub, func(c *dialect.Config) { c.Hub, c.Cards.Agents = h, h })
+			var req jsonrpc.Request
+			if err := json.Unmarshal([]byte(method("hub/agents/list", params)), &req); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				result, err := s.Handle(b.Context(), req, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				data, err := json.Marshal(result)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.SetBytes(int64(len(data)))
+			}
+		})
 	}
 }
 

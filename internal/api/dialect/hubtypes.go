@@ -157,15 +157,15 @@ type AgentStatus struct {
 
 // Agent is one element of the result of hub/agents/list, and the result of hub/agents/get.
 type Agent struct {
-	ID           string    `json:"id"`
-	Name         string    `json:"name"`
-	Description  string    `json:"description,omitempty"`
-	Driver       string    `json:"driver,omitempty"`
-	Card         AgentCard `json:"card"`
-	Health       *Health   `json:"health,omitempty"` // with includeHealth
-	RegisteredAt Time      `json:"registeredAt"`
-	Running      int       `json:"running"`
-	Queued       int       `json:"queued"`
+	ID           string     `json:"id"`
+	Name         string     `json:"name"`
+	Description  string     `json:"description,omitempty"`
+	Driver       string     `json:"driver,omitempty"`
+	Card         *AgentCard `json:"card,omitempty"`   // missing with includeCards false
+	Health       *Health    `json:"health,omitempty"` // with includeHealth
+	RegisteredAt Time       `json:"registeredAt"`
+	Running      int        `json:"running"`
+	Queued       int        `json:"queued"`
 	Place
 	// Tier, Capabilities and Sandbox are for the routing of envelopes.
 	Tier         *int     `json:"tier,omitempty"`
@@ -312,7 +312,8 @@ type TaskPage struct {
 
 // AgentsListParams are the parameters of hub/agents/list.
 type AgentsListParams struct {
-	IncludeHealth bool `json:"includeHealth,omitempty"`
+	IncludeHealth bool  `json:"includeHealth,omitempty"`
+	IncludeCards  *bool `json:"includeCards,omitempty"` // true unless given: a list without them is a third as long
 }
 
 // AgentParams are the parameters of hub/agents/get and hub/agents/health.

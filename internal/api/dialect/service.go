@@ -274,21 +274,36 @@ func (s *Service) status(context.Context) (Status, error) {
 }
 
 func (s *Service) agentsList(c *call) action {
-	withHealth := c.boolean("includeHealth", false)
+	withHealth, withCards := c.boolean("includeHealth", false), c.boolean("includeCards", true)
 	return func(context.Context) (any, error) {
 		all := s.cfg.Hub.Agents()
 		addresses := hub.Addresses(all)
-		return each(all, func(info hub.AgentInfo) Agent { return s.agent(info, addresses, withHealth) }), nil
+		return each(all, func(info hub.AgentInfo) Agent {
+			agent := agentOf(info, addresses, withHealth)
+			if withCards {
+				card := s.cfg.Cards.agentCard(info)
+				agent.Card = &card
+			}
+			return agent
+		}), nil
 	}
 }
 
-func (s *Service) agent(info hub.AgentInfo, addresses map[string]string, withHealth bool) Agent {
+// agent returns everything about an agent.
+func (s *Service) agent(info hub.AgentInfo) Agent {
+	agent := agentOf(info, hub.Addresses(s.cfg.Hub.Agents()), true)
+	card := s.cfg.Cards.agentCard(info)
+	agent.Card = &card
+	return agent
+}
+
+// agentOf returns an agent without its card.
+func agentOf(info hub.AgentInfo, addresses map[string]string, withHealth bool) Agent {
 	agent := Agent{
 		ID:           info.Definition.ID,
 		Name:         displayName(info),
 		Description:  info.Definition.Description,
 		Driver:       info.Definition.Driver,
-		Card:         s.cfg.Cards.agentCard(info),
 		RegisteredAt: Time{info.RegisteredAt},
 		Running:      info.Running,
 		Queued:       info.Queued,
@@ -324,7 +339,7 @@ func (s *Service) agentsGet(_ context.Context, id string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.agent(info, hub.Addresses(s.cfg.Hub.Agents()), true), nil
+	return s.agent(info), nil
 }
 
 func (s *Service) agentsFind(c *call) action {
@@ -334,7 +349,7 @@ func (s *Service) agentsFind(c *call) action {
 		if err != nil {
 			return nil, err
 		}
-		return s.agent(info, hub.Addresses(s.cfg.Hub.Agents()), true), nil
+		return s.agent(info), nil
 	}
 }
 

@@ -72,7 +72,8 @@ the computer tells them apart, as in reviewer.shop and reviewer@office.`
 
 // showAgents prints the agents that the flags select.
 func (a *app) showAgents(ctx context.Context, c *client.Client, f agentsFlags, w io.Writer) error {
-	agents, err := c.Agents(ctx, f.health)
+	cards := a.json()
+	agents, err := c.ListAgents(ctx, dialect.AgentsListParams{IncludeHealth: f.health, IncludeCards: &cards})
 	if err != nil {
 		return err
 	}
