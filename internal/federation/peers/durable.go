@@ -1,24 +1,11 @@
 package peers
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
-	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/hub/runner"
-)
-
-const (
-	keptVersion = 1
-	maxKept     = 10_000 // beyond it the first one is not kept
 )
 
 // kept is a durable agent of another hub. It is registered again when the hub starts, whether its hub can be reached or not:
@@ -30,85 +17,9 @@ type kept struct {
 	Tier  agent.Tier `json:"tier"`
 }
 
-// keeper stores the durable agents in a file. It is safe for concurrent use.
-type keeper struct {
-	path string
-
-	mu   sync.Mutex
-	list []kept
-}
-
-type keptFile struct {
-	Version int    `json:"version"`
-	Agents  []kept `json:"agents"`
-}
-
-func readKept(path string) (*keeper, error) {
-	k := &keeper{path: path}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var f keptFile
-	if err = json.Unmarshal(data, &f); err == nil && f.Version != keptVersion {
-		err = fmt.Errorf("its version is %d, not %d", f.Version, keptVersion)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file: tasks for peers' sessions wait until these announce themselves then", path, err)
-	}
-	k.list = slices.DeleteFunc(f.Agents, func(x kept) bool { return !runner.ValidID(x.Local) })
-	return k, nil
-}
+func (k kept) name() string { return k.Local }
 
 func keptPath(dataDir string) string { return filepath.Join(dataDir, "peer-sessions.json") }
-
-func (k *keeper) all() []kept {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.list)
-}
-
-// keep stores an agent, or what has changed of it.
-func (k *keeper) keep(x kept) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	i := slices.IndexFunc(k.list, func(y kept) bool { return y.Local == x.Local })
-	list := slices.Clone(k.list)
-	switch {
-	case i >= 0 && list[i] == x:
-		return nil
-	case i >= 0:
-		list[i] = x
-	default:
-		list = append(list, x)
-	}
-	return k.store(list[max(len(list)-maxKept, 0):])
-}
-
-func (k *keeper) forget(local string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	list := slices.DeleteFunc(slices.Clone(k.list), func(x kept) bool { return x.Local == local })
-	if len(list) == len(k.list) {
-		return nil
-	}
-	return k.store(list)
-}
-
-// store writes the file. mu is held.
-func (k *keeper) store(list []kept) error {
-	data, err := json.Marshal(keptFile{keptVersion, list})
-	if err == nil {
-		err = local.ReplaceFile(k.path, data)
-	}
-	if err == nil {
-		k.list = list
-	}
-	return err
-}
 
 // restore registers the durable agents of the hub's last run.
 func (p *Peers) restore() {
@@ -120,7 +31,7 @@ func (p *Peers) restore() {
 				peer = NameOf(e)
 			}
 		}
-		if !ok || peer == "" || x.Local != peer+"."+name {
+		if !ok || !runner.ValidID(x.Local) || peer == "" || x.Local != peer+"."+name {
 			p.forget(x.Local)
 			continue
 		}
@@ -137,13 +48,13 @@ func (p *Peers) keep(r *remote) {
 	r.mu.Lock()
 	x := kept{Local: r.local, ID: r.id, Name: r.card.Name, Tier: r.card.Tier}
 	r.mu.Unlock()
-	if err := p.kept.keep(x); err != nil {
+	if err := p.kept.put(x); err != nil {
 		p.log.Error("a peer's session cannot be stored; its tasks may wait after a restart", "agent", r.local, "error", err)
 	}
 }
 
 func (p *Peers) forget(local string) {
-	if err := p.kept.forget(local); err != nil {
+	if err := p.kept.remove(local); err != nil {
 		p.log.Warn("the list of the peers' sessions cannot be stored", "error", err)
 	}
 }

@@ -50,7 +50,8 @@ func (x *exchange) run(ctx context.Context) (runner.Outcome, error) {
 			retry.Reset()
 		}
 		if !retry.Pause(ctx) {
-			return x.abandon(ctx), nil
+			x.abandon(ctx)
+			return x.canceled(), nil
 		}
 	}
 }
@@ -165,33 +166,26 @@ func (x *exchange) cancel(ctx context.Context, f *sender, answers <-chan *envelo
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer stop()
 	// If this does not arrive, the timer ends the turn here.
-	_, _ = f.send(last, x.s.r.id, x.s.thread, envelope.Notification, x.cancellation(keyed), "")
+	payload := cancellation(x.turn.TaskID, x.turn.Number)
+	if !keyed {
+		payload = map[string]any{"cancel": true}
+	}
+	_, _ = f.send(last, x.s.r.id, x.s.thread, envelope.Notification, payload, "")
 	for {
 		select {
 		case e, ok := <-answers:
 			if !ok {
-				return x.abandon(ctx), nil
+				x.abandon(ctx)
+				return x.canceled(), nil
 			}
 			if out, err, ended := x.answer.handle(e); ended {
 				return out, err
 			}
 		case <-timer.C:
-			return x.abandon(ctx), nil
+			x.abandon(ctx)
+			return x.canceled(), nil
 		}
 	}
-}
-
-func (x *exchange) cancellation(keyed bool) map[string]any {
-	c := map[string]any{"cancel": true}
-	if keyed {
-		c["key"], c["turn"] = x.turn.TaskID, x.turn.Number
-	}
-	return c
-}
-
-// abandon ends a turn that has been canceled while the other hub could not be reached.
-func (x *exchange) abandon(ctx context.Context) runner.Outcome {
-	return x.canceled()
 }
 
 func (x *exchange) canceled() runner.Outcome {
@@ -258,7 +252,7 @@ func (a *answer) handle(e *envelope.Envelope) (out runner.Outcome, err error, en
 		if json.Unmarshal(e.Payload, &p) != nil || p.Message == "" {
 			p.Message = "the other hub's error cannot be read"
 		}
-		if a.refused = a.of != "" && a.durable && p.TaskID == "" && (p.Code == "UNAVAILABLE" || p.Code == "TIMEOUT"); a.refused {
+		if a.refused = a.of != "" && a.durable && p.TaskID == "" && temporary(p.Code); a.refused {
 			return out, nil, false
 		}
 		out, err = a.fail(&p)

@@ -97,12 +97,13 @@ type Peers struct {
 
 	opened chan struct{} // closed when node is set
 
-	sources sources
-	ledger  *signedcard.Ledger
-	kept    *keeper
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	sources     sources
+	ledger      *signedcard.Ledger
+	kept        *list[kept] // durable agents
+	withdrawals *list[withdrawal]
+	ctx         context.Context // ends with Close
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
 
 	mu     sync.Mutex
 	agents map[string]*remote // by global id
@@ -111,6 +112,7 @@ type Peers struct {
 	channelKeys map[identity.PublicKey]string
 	rejected    map[string]rejection // announced agents that cannot be registered, by global id
 	senders     map[agent.Tier]*sender
+	withdrawing int // cancellations that are being repeated
 
 	tools tools
 }
@@ -137,13 +139,17 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := readKept(keptPath(o.DataDir))
+	sessions, err := readList[kept](keptPath(o.DataDir), "tasks for peers' sessions wait until these announce themselves then")
+	if err != nil {
+		return nil, err
+	}
+	withdrawals, err := readList[withdrawal](withdrawalsPath(o.DataDir), "tasks that were canceled while their hub was away may go on there then")
 	if err != nil {
 		return nil, err
 	}
 	p := &Peers{
-		kept: sessions,
-		o:    o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
+		kept: sessions, withdrawals: withdrawals,
+		o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
 		agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*sender),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -152,6 +158,9 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 		return nil, errors.Join(err, p.close(context.Background()))
 	}
 	p.restore()
+	for _, w := range p.withdrawals.all() {
+		p.repeat(w)
+	}
 	w := p.node.Registry().Watch()
 	p.wg.Go(func() { p.watchRegistry(p.ctx, w) })
 	p.wg.Go(func() { p.watchAllowList(p.ctx, read) })
@@ -238,7 +247,9 @@ func (p *Peers) Public() netip.AddrPort {
 
 // Close disconnects from all hubs. It sends pending answers, at most until ctx ends.
 func (p *Peers) Close(ctx context.Context) error {
-	p.cancel()
+	p.mu.Lock()
+	p.cancel() // nothing is added to wg after this
+	p.mu.Unlock()
 	p.wg.Wait()
 	p.closeTools()
 	return p.close(ctx)

@@ -3,6 +3,7 @@ package peers_test
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,16 @@ func (s turns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) (runne
 		case <-ctx.Done():
 			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
 		}
+	case "slow":
+		h.Event(runner.TextDelta{Text: "one "})
+		s.a.started <- struct{}{}
+		select {
+		case <-s.a.proceed:
+		case <-ctx.Done():
+			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+		}
+		h.Event(runner.TextDelta{Text: "two"})
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "one two"}, nil
 	case "ask":
 		return runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?"}, nil
 	case "words":
@@ -316,6 +327,46 @@ func TestCancelReachesTheOtherHub(t *testing.T) {
 		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
 		return err == nil && len(page.Tasks) == 1 && page.Tasks[0].Status.State == a2a.TaskStateCanceled
 	})
+}
+
+// A program's answer comes back over a new link too, and its text is whole and not doubled.
+func TestAProgramsAnswerSurvivesTheLink(t *testing.T) {
+	t.Parallel()
+	_, a, b := two(t)
+	sub, err := a.hub.SendAndStream(deadline(t), hub.SendRequest{AgentID: "bob.worker", Message: message("slow")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	<-b.actor.started
+	var streamed strings.Builder
+	next := func() error {
+		event, err := sub.Next(deadline(t))
+		if up, ok := event.(*a2a.TaskArtifactUpdateEvent); ok {
+			streamed.WriteString(up.Artifact.Parts[0].Text())
+		}
+		return err
+	}
+	for err == nil && streamed.Len() == 0 {
+		err = next()
+	}
+	for _, c := range a.net.Node().Channels().Channels() {
+		_ = c.Close() // returns nil
+	}
+	b.actor.proceed <- struct{}{}
+	for err == nil {
+		err = next()
+	}
+	if !errors.Is(err, io.EOF) || streamed.String() != "one two" {
+		t.Errorf("it streamed %q, %v", streamed.String(), err)
+	}
+	task, err := a.hub.Task(deadline(t), sub.Task().ID, nil)
+	if err != nil || task.Status.State != a2a.TaskStateCompleted || textOf(task) != "one two" {
+		t.Errorf("%+v, %v", task, err)
+	}
+	if page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{}); err != nil || page.Total != 1 {
+		t.Errorf("%d tasks at the other hub, %v", page.Total, err)
+	}
 }
 
 // Hubs connect only if each has added the other, and a removed hub is disconnected.

@@ -3,6 +3,8 @@ package peers_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -409,6 +411,59 @@ func TestKeysOfOtherHubs(t *testing.T) {
 	for from, want := range map[*site]string{a: "for a", c: "for c"} {
 		if now := from.awaitState(t, ids[from], a2a.TaskStateCompleted); textOf(now) != want {
 			t.Errorf("%q, want %q", textOf(now), want)
+		}
+	}
+}
+
+// A task that is canceled while its hub is away is canceled there when it is back, also after a restart of this hub.
+func TestACancellationReachesAHubThatWasAway(t *testing.T) {
+	t.Parallel()
+	n, a, b, ann := sites(t)
+	first, second := a.send(t, message("first")), a.send(t, message("second"))
+	there := make(map[string]a2a.TaskID)
+	wait.Eventually(t, "the tasks are there", func() bool {
+		page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
+		for _, task := range page.Tasks {
+			there[task.History[0].Parts[0].Text()] = task.ID
+		}
+		return err == nil && len(page.Tasks) == 2
+	})
+	b.stop()
+	if _, err := a.hub.Cancel(deadline(t), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitState(t, first.ID, a2a.TaskStateCanceled)
+	a.stop()
+	a.start(t, n)
+	b.start(t, n)
+	b.awaitState(t, there["first"], a2a.TaskStateCanceled)
+	ann.answer("first", "too late")
+	ann.answer("second", "in time")
+	if now := a.awaitState(t, second.ID, a2a.TaskStateCompleted); textOf(now) != "in time" {
+		t.Errorf("%q", textOf(now))
+	}
+	wait.Eventually(t, "nothing is left to repeat", func() bool {
+		data, err := os.ReadFile(filepath.Join(a.dir, "peer-cancellations.json"))
+		return err == nil && strings.Contains(string(data), `"entries":[]`)
+	})
+}
+
+// A list of the hub's that cannot be read is named, with what removing it would lose.
+func TestAListThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	n := startServer(t)
+	for _, name := range []string{"peer-sessions.json", "peer-cancellations.json"} {
+		for _, content := range []string{"{", `{"version":9}`} {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			nc := connect(t, n)
+			_, err := peers.Open(context.Background(), peers.Options{DataDir: dir, NATS: nc})
+			nc.Close()
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "remove the file") {
+				t.Errorf("%s with %s: %v", name, content, err)
+			}
 		}
 	}
 }
