@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -272,4 +274,42 @@ func (s *streams) endOf(sender string) {
 			x.cancel()
 		}
 	}
+}
+
+// Bounds of files.
+const (
+	maxFileName = 1024
+	maxFiles    = 16 << 20  // bytes of the files of one answer
+	filePart    = 256 << 10 // bytes of a file in one envelope
+)
+
+// file sends a chunk, and with a key the content of the file that it names.
+func (s *streamer) file(ctx context.Context, c Chunk, p *a2a.Part) bool {
+	content, ok := p.Content.(a2a.Raw)
+	if !ok || s.of == "" || s.files+len(content) > maxFiles {
+		return s.data(ctx, c)
+	}
+	s.files += len(content)
+	size := len(content)
+	c.Size, c.MediaType = &size, text.Cut(p.MediaType, maxMark)
+	for first := true; first || len(content) > 0; first = false {
+		part := content[:min(len(content), filePart)]
+		content = content[len(part):]
+		c.Bytes = part
+		if !s.data(ctx, c) {
+			return false
+		}
+	}
+	return true
+}
+
+// asFile returns a text with a file's name as a file.
+func asFile(p *a2a.Part) *a2a.Part {
+	content, ok := p.Content.(a2a.Text)
+	if !ok || p.Filename == "" {
+		return p
+	}
+	file := a2a.NewRawPart([]byte(content))
+	file.Filename, file.MediaType = p.Filename, cmp.Or(p.MediaType, "text/plain")
+	return file
 }

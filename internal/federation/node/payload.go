@@ -169,6 +169,11 @@ type Chunk struct {
 	Of         string   `json:"of,omitempty"`
 	State      string   `json:"state,omitempty"`   // of the task; only with Of
 	Percent    *float64 `json:"percent,omitempty"` // with Status: how much is done, 0 to 100
+	// Size is the size of File in bytes; only with Of. Then Bytes is the next part of its content, and the chunks up to
+	// the last part have the same File. Without it the content stays at the hub.
+	Size      *int   `json:"size,omitempty"`
+	Bytes     []byte `json:"bytes,omitempty"`
+	MediaType string `json:"mediaType,omitempty"`
 }
 
 // Result is the payload of a response, and of a stream-end.

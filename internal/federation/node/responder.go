@@ -243,6 +243,7 @@ type streamer struct {
 	of   string   // the id of a request with a key; else ""
 	// whole means that the text is sent at the end only: the receiver has an unknown part of it.
 	whole bool
+	files int // bytes of files that were sent
 }
 
 // event sends one event. It reports whether the sender is still connected.
@@ -289,6 +290,9 @@ func (s *streamer) status(ctx context.Context, now a2a.TaskStatus) bool {
 func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool) bool {
 	c := Chunk{ArtifactID: string(a.ID), Append: appended}
 	for _, p := range a.Parts {
+		if s.of != "" {
+			p = asFile(p)
+		}
 		switch content := p.Content.(type) {
 		case a2a.Text:
 			for rest := string(content); rest != "" && !s.whole; {
@@ -305,9 +309,9 @@ func (s *streamer) artifact(ctx context.Context, a *a2a.Artifact, appended bool)
 				c.Data, c.File = nil, "data"
 			}
 		default:
-			c.File = text.Cut(p.Filename, 1024)
+			c.File = text.Cut(p.Filename, maxFileName)
 		}
-		if !s.data(ctx, c) {
+		if !s.file(ctx, c, p) {
 			return false
 		}
 		c.Append, c.Data, c.File = true, nil, ""

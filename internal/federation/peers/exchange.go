@@ -24,6 +24,7 @@ const (
 	// repeatTime is how long an answer may be silent before its request is repeated: its end may be lost.
 	repeatTime   = 2 * time.Minute
 	maxMessageID = 128 // bytes
+	maxFileName  = 1024
 )
 
 // exchange is one turn at another hub's agent. Its request has a key if that hub knows keys; then it is repeated whenever the
@@ -221,11 +222,12 @@ type answer struct {
 	text    strings.Builder
 	resumed bool            // the text follows whole
 	whole   strings.Builder // of a resumed answer
+	file    []byte          // the part of a file that has come
 }
 
 // begin expects the answer to a new request.
 func (a *answer) begin(id string, keyed, durable bool) {
-	a.of, a.durable, a.started, a.refused = "", durable, false, false
+	a.of, a.durable, a.started, a.refused, a.file = "", durable, false, false, nil
 	if keyed {
 		a.of = id
 	}
@@ -310,9 +312,32 @@ func (a *answer) data(e *envelope.Envelope) {
 		a.h.Event(runner.TextDelta{Text: c.Text})
 	case c.Data != nil:
 		a.h.Event(runner.Artifact{ID: c.ArtifactID, Parts: []*a2a.Part{a2a.NewDataPart(c.Data)}, Append: c.Append})
+	case c.Size != nil:
+		a.addFile(c)
 	case c.File != "":
 		a.h.Event(runner.Notice{Text: "the file " + c.File + " stays at the other hub"})
 	}
+}
+
+// maxFile bounds a file of another hub in bytes. The hub bounds all of a task.
+const maxFile = 16 << 20
+
+// addFile collects a file, and reports it when it is complete.
+func (a *answer) addFile(c node.Chunk) {
+	name := text.Valid(c.File, maxFileName)
+	if *c.Size < 0 || *c.Size > maxFile || len(a.file)+len(c.Bytes) > *c.Size {
+		a.file = nil
+		a.h.Event(runner.Notice{Text: "the file " + name + " stays at the other hub"})
+		return
+	}
+	a.file = append(a.file, c.Bytes...)
+	if len(a.file) < *c.Size {
+		return
+	}
+	part := a2a.NewRawPart(a.file)
+	part.Filename, part.MediaType = name, text.Valid(c.MediaType, maxFileName)
+	a.file = nil
+	a.h.Event(runner.Artifact{ID: c.ArtifactID, Name: name, Parts: []*a2a.Part{part}, Append: c.Append})
 }
 
 // answered returns the text of the answer, and shows the part of it that was not shown.

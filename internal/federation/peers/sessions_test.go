@@ -1,8 +1,10 @@
 package peers_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,12 +30,13 @@ type person struct {
 	shown   map[string]bool // the prompts that it has got
 	says    map[string]runner.Outcome
 	reports map[string]string // progress, by prompt
+	files   map[string][]byte // by prompt
 	changed wait.Signal
 	taken   []string // the prompts whose answers it has given
 }
 
 func newPerson() *person {
-	return &person{shown: map[string]bool{}, says: map[string]runner.Outcome{}, reports: map[string]string{}}
+	return &person{shown: map[string]bool{}, says: map[string]runner.Outcome{}, reports: map[string]string{}, files: map[string][]byte{}}
 }
 
 func (p *person) change(f func()) {
@@ -59,6 +62,20 @@ func (p *person) ask(prompt, question string) {
 
 func (p *person) refuse(prompt, why string) {
 	p.change(func() { p.says[prompt] = runner.Outcome{Status: runner.OutcomeRejected, Text: why} })
+}
+
+// give reports the file with the answer to a prompt.
+func (p *person) give(prompt string, h runner.Handler) {
+	p.mu.Lock()
+	content, has := p.files[prompt]
+	p.mu.Unlock()
+	if !has {
+		return
+	}
+	part := a2a.NewRawPart(content)
+	part.Filename, part.MediaType = "notes.bin", "application/x-notes"
+	h.Event(runner.Artifact{ID: "file-1", Name: "notes.bin", Parts: []*a2a.Part{part}, Last: true})
+	h.Event(runner.Artifact{ID: "data", Parts: []*a2a.Part{a2a.NewDataPart(map[string]any{"lines": 3.0})}, Last: true})
 }
 
 // given returns how often a prompt was answered.
@@ -115,6 +132,7 @@ func (s personTurns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) 
 			reported = report
 		}
 		if answered {
+			p.give(prompt, h)
 			return out, nil
 		}
 		select {
@@ -464,6 +482,38 @@ func TestAListThatCannotBeRead(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "remove the file") {
 				t.Errorf("%s with %s: %v", name, content, err)
 			}
+		}
+	}
+}
+
+// Files and data come with the answer, also over a new link, once.
+func TestFilesOfASession(t *testing.T) {
+	t.Parallel()
+	_, a, b, ann := sites(t)
+	for prompt, content := range map[string][]byte{
+		"small": []byte("x"), "empty": {}, "large": bytes.Repeat([]byte("0123456789"), 60_000), "too large": make([]byte, 17<<20),
+	} {
+		task := a.send(t, message(prompt))
+		wait.Eventually(t, "it arrives", func() bool {
+			page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{})
+			return err == nil && len(page.Tasks) > 0 && page.Tasks[0].History[0].Parts[0].Text() == prompt
+		})
+		a.cut()
+		ann.change(func() { ann.files[prompt] = content })
+		ann.answer(prompt, "here")
+		now := a.awaitState(t, task.ID, a2a.TaskStateCompleted)
+		var got []*a2a.Part
+		for _, artifact := range now.Artifacts {
+			got = append(got, artifact.Parts...)
+		}
+		if prompt == "too large" {
+			if notices := fmt.Sprint(now.Metadata[hub.MetaNotices]); len(got) != 1 || !strings.Contains(notices, "notes.bin stays at the other hub") {
+				t.Errorf("%d parts, %s", len(got), notices)
+			}
+			continue
+		}
+		if len(got) != 2 || got[0].Filename != "notes.bin" || got[0].MediaType != "application/x-notes" || !bytes.Equal(got[0].Raw(), content) {
+			t.Errorf("%s: %d parts", prompt, len(got))
 		}
 	}
 }
