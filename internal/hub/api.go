@@ -201,6 +201,9 @@ type PermissionData struct {
 	Tool      string                    `json:"tool,omitempty"`
 	Input     any                       `json:"input,omitempty"`
 	Options   []runner.PermissionOption `json:"options"`
+	// Sender is set if the question is whether that sender may give the agent the task. The status is auth-required then,
+	// and only the hub's own user can answer.
+	Sender *Sender `json:"sender,omitempty"`
 }
 
 // Code is the kind of an error of the hub, independent of the wire format.

@@ -68,6 +68,8 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	select {
 	case d := <-q.answer:
 		return tn.answered(asked, req, d)
+	case <-req.Permitted:
+		t.permitOtherwise(q)
 	case <-ctx.Done():
 	case <-tn.ctx.Done():
 	}
@@ -78,7 +80,7 @@ func (h *handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 	case d := <-q.answer: // it arrived meanwhile
 		return tn.answered(asked, req, d)
 	default:
-		return runner.PermissionAnswer{}, cmp.Or(ctx.Err(), context.Cause(tn.ctx))
+		return runner.PermissionAnswer{}, cmp.Or(ctx.Err(), context.Cause(tn.ctx), errNotAskable)
 	}
 }
 
@@ -104,9 +106,11 @@ func (tn *turn) addQuestion(q *question) error {
 	case len(t.questions) >= maxQuestions:
 		return errTooMany
 	}
-	tn.start()
-	if len(t.questions) == 0 {
-		tn.watch.Pause()
+	if !q.req.Sender {
+		tn.start()
+		if len(t.questions) == 0 {
+			tn.watch.Pause()
+		}
 	}
 	t.questions = append(t.questions, q)
 	return nil
@@ -124,10 +128,21 @@ func (t *task) ask() {
 	}
 	q := t.questions[0]
 	q.asked = true
-	part := a2a.NewDataPart(plain(permissionData(q.req)))
+	if t.asks(q.req) {
+		t.stillAsks()
+		return
+	}
+	data := permissionData(q.req)
+	e := ending{state: a2a.TaskStateInputRequired, history: true, live: true}
+	if q.req.Sender {
+		sender := SenderOf(t.metadata)
+		data.Sender = &sender
+		e.state, e.history, e.gate = a2a.TaskStateAuthRequired, false, true
+	}
+	part := a2a.NewDataPart(plain(data))
 	part.Metadata = map[string]any{MetaPermission: true}
-	msg := t.agentMessage(a2a.NewTextPart(questionText(q.req)), part)
-	err := t.settle(ending{state: a2a.TaskStateInputRequired, message: msg, history: true, live: true})
+	e.message = t.agentMessage(a2a.NewTextPart(questionText(q.req)), part)
+	err := t.settle(e)
 	if err != nil {
 		t.hub.log.Error("an agent's question could not be asked", "task", t.id, "error", err)
 		t.dropQuestion(q)
@@ -185,7 +200,7 @@ func (t *task) withdraw(q *question) bool {
 		return false
 	}
 	if q.asked && !t.settling {
-		t.resume()
+		t.resume() // a question about the sender stays in the status: the task has not begun
 	}
 	return true
 }
@@ -200,6 +215,9 @@ func (t *task) reply(msg *a2a.Message, from *Delegation) error {
 	d.by = byUser
 	if from != nil && from.By != "" {
 		d.by, d.agent = byAgent, from.By
+	}
+	if q.req.Sender {
+		return t.answerGate(q, d)
 	}
 	t.dropQuestion(q)
 	t.publish(events.PermissionAnswered, func() map[string]any {

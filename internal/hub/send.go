@@ -337,6 +337,9 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 	if err := t.whileSettling(ctx); err != nil {
 		return false, err
 	}
+	if err := t.passGate(ctx, req); err != nil {
+		return false, err
+	}
 	defer t.mu.Unlock()
 	if s := t.status.State; s.Terminal() {
 		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and accepts no more messages", t.id, StateName(s)),

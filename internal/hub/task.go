@@ -247,12 +247,16 @@ type ending struct {
 	history bool            // message is added to the history
 	output  []*a2a.Artifact // of the turn, added to the task
 	live    bool            // the turn continues
+	gate    bool            // the turn has not begun, see task.gated
 }
 
 // settle ends or interrupts the task: it writes the new state, then shows it. mu is held and settling is not set;
 // settle unlocks mu while it writes. After an error nothing has changed.
 func (t *task) settle(e ending) error {
 	steps, err := path(t.status.State, e.state)
+	if (e.gate || t.gated()) && !t.status.State.Terminal() {
+		steps, err = []a2a.TaskState{e.state}, nil
+	}
 	if err != nil {
 		return err
 	}

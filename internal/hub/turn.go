@@ -281,7 +281,7 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 		e.state = a2a.TaskStateCanceled
 	case runner.OutcomeRejected:
 		e.state = a2a.TaskStateRejected
-		if t.status.State != a2a.TaskStateSubmitted {
+		if t.status.State != a2a.TaskStateSubmitted && !t.gated() {
 			e.state = a2a.TaskStateFailed // working tasks cannot be rejected
 		}
 		if err == nil && text != "" {

@@ -179,7 +179,7 @@ func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Hand
 	s := c.session.of
 	id := a2a.TaskID(turn.TaskID)
 	defer s.leave(w)
-	if err := w.permit(ctx); err != nil {
+	if err := w.permit(ctx, h); err != nil {
 		return refused(ctx, err)
 	}
 	s.mu.Lock()

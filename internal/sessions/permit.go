@@ -1,11 +1,15 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -15,7 +19,7 @@ type Rule string
 
 // The rules.
 const (
-	Ask   Rule = "ask" // the task waits until the user has permitted the sender
+	Ask   Rule = "ask" // the task waits until the user has answered
 	Allow Rule = "allow"
 	Deny  Rule = "deny"
 )
@@ -38,6 +42,9 @@ func (p Policy) rule(s hub.Sender) (rule Rule, key string) {
 // codeRejected is the code of a task that the policy refuses.
 const codeRejected runner.Code = "rejected"
 
+// maxExcerpt bounds what the question about a sender shows of its task, in bytes.
+const maxExcerpt = 4000
+
 // The most tasks that a session has at once from senders outside, so that these cannot keep it from its user.
 const (
 	maxOutside   = 50 // of all
@@ -46,7 +53,7 @@ const (
 
 // permit returns nil if the session may be given the task, and notes its sender. The error is the task's end, or that of
 // ctx. The caller calls leave after the turn.
-func (w *waiting) permit(ctx context.Context) error {
+func (w *waiting) permit(ctx context.Context, h runner.Handler) error {
 	s := w.session.of
 	none := 0
 	task, err := s.hub.Task(ctx, a2a.TaskID(w.turn.TaskID), &none)
@@ -59,19 +66,65 @@ func (w *waiting) permit(ctx context.Context) error {
 	}
 	rule, key := s.policy.rule(w.sender)
 	switch rule {
-	case Allow:
 	case Deny:
-		return w.denied("its hub's configuration denies it", key)
-	default:
-		return w.denied("its user has not allowed it", key)
+		return w.denied("its hub's configuration denies it", "ask the session's user to set "+key+" in the configuration of their hub")
 	}
-	return s.enter(w)
+	if err := s.enter(w); err != nil || rule == Allow || hub.Permitted(task.Metadata) {
+		return err
+	}
+	return w.ask(ctx, h)
+}
+
+// The options of the question about a sender.
+const (
+	optionAllow  = "allow"
+	optionAlways = "always"
+	optionDeny   = "deny"
+)
+
+// ask asks the user whether the sender may give the session tasks. Its question has the same id after a restart.
+func (w *waiting) ask(ctx context.Context, h runner.Handler) error {
+	s := w.session.of
+	allowed, known := s.senders.wait(w.sender)
+	defer s.senders.unwait(w.sender, allowed)
+	if known {
+		return nil
+	}
+	input, err := json.Marshal(map[string]string{"task": text.Clip(w.prompt, maxExcerpt)})
+	if err != nil {
+		return err
+	}
+	s.log.Info("a task waits until the user has answered whether its sender may give it to the session", "task", w.turn.TaskID, "agent", w.session.name,
+		"sender", w.sender.String(), "remedy", local.Program()+" task show "+w.turn.TaskID)
+	a, err := h.Permission(ctx, runner.PermissionRequest{
+		ID:        fmt.Sprintf("sender-%d", w.turn.Number),
+		Title:     fmt.Sprintf("May %s give %s this task?", w.sender, w.session.name),
+		Tool:      runner.ToolCall{Input: input},
+		Sender:    true,
+		Permitted: allowed,
+		Options: []runner.PermissionOption{
+			{ID: optionAllow, Name: "Allow this task", Kind: runner.AllowOnce},
+			{ID: optionAlways, Name: "Always allow this sender", Kind: runner.AllowAlways},
+			{ID: optionDeny, Name: "Deny", Kind: runner.RejectOnce},
+		},
+	})
+	switch {
+	case err != nil:
+		return err
+	case a.OptionID == optionAllow:
+		return nil
+	case a.OptionID == optionAlways:
+		if err := s.senders.add(w.sender); err != nil { // the user has allowed this task in any case
+			s.log.Error("a sender could not be stored: the user is asked again for its next task", "sender", w.sender.String(), "error", err)
+		}
+		return nil
+	}
+	return w.denied(cmp.Or(text.OneLine(a.Message), "its user denied it"), "ask the session's user")
 }
 
 // denied returns the end of a task that may not be given to the session.
-func (w *waiting) denied(why, key string) error {
-	return &runner.Error{Code: codeRejected, Message: fmt.Sprintf("%s takes no tasks of %s: %s", w.session.name, w.sender, why),
-		Remedy: "ask the session's user to set " + key + " in the configuration of their hub"}
+func (w *waiting) denied(why, remedy string) error {
+	return &runner.Error{Code: codeRejected, Message: fmt.Sprintf("%s takes no tasks of %s: %s", w.session.name, w.sender, why), Remedy: remedy}
 }
 
 // enter counts a turn for a sender outside. The error says that there are too many.

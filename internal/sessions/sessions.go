@@ -58,6 +58,7 @@ type Sessions struct {
 	log      *slog.Logger
 	names    *names
 	policy   Policy
+	senders  *senders
 	kick     chan struct{} // of capacity 1; has a value when the registry may have changed
 
 	mu       sync.Mutex
@@ -77,7 +78,11 @@ func Open(o Options) (*Sessions, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, kick: make(chan struct{}, 1),
+	allowed, err := readSenders(filepath.Join(o.DataDir, "senders.json"))
+	if err != nil {
+		return nil, err
+	}
+	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, senders: allowed, kick: make(chan struct{}, 1),
 		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting),
 		outside: make(map[*waiting]struct{})}
 	for _, known := range n.all() {

@@ -57,7 +57,10 @@ func (a *app) printQuestion(task *dialect.Task) {
 
 func (a *app) printPermission(q *hub.PermissionData) {
 	s := a.errStyle
-	const asks = "The agent asks for permission:"
+	asks := "The agent asks for permission:"
+	if q.Sender != nil {
+		asks = "Somebody else asks the session:"
+	}
 	title := oneLine(q.Title)
 	if width := a.columns(a.stderr); width > 0 {
 		title = strings.TrimPrefix(strings.TrimRight(hanging(asks+" ", "  ", title, width), "\n"), asks+" ")

@@ -99,7 +99,7 @@ func (a *app) printTask(task *dialect.Task) {
 			fmt.Fprintf(a.stdout, "\n%s\n%s\n", a.style.bold("artifact "+oneLine(artifact.Name)), strings.TrimRight(plain(text), "\n"))
 		}
 	}
-	if task.Status.State == dialect.StateInputRequired {
+	if s := task.Status.State; s == dialect.StateInputRequired || s == dialect.StateAuthRequired && permission(task) != nil {
 		fmt.Fprintln(a.stdout)
 		a.printQuestion(task)
 	}

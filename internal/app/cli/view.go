@@ -201,6 +201,10 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 		a.printQuestion(task)
 		return
 	case dialect.StateAuthRequired:
+		if permission(task) != nil { // about its sender
+			a.printQuestion(task)
+			return
+		}
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent needs a login:"), message)
 		a.printRemedy(task)
 		fmt.Fprintf(a.stderr, "  then continue with: %s send --task %s \"go on\"\n", a.self(), id)

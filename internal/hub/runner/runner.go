@@ -208,6 +208,12 @@ type PermissionRequest struct {
 	Title   string // one line for people, e.g. "Run `rm -rf build`?"
 	Tool    ToolCall
 	Options []PermissionOption // at least one
+	// Sender is set if the question is whether the task's sender may give it to the agent. The agent has not begun then,
+	// the task waits as auth-required within its run limit, and only the hub's own user can answer.
+	Sender bool
+	// Permitted, if not nil, is closed when the answer to a question about the sender is known otherwise: it is the first
+	// option that allows.
+	Permitted <-chan struct{}
 }
 
 // PermissionOption is one possible answer.

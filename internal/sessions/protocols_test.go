@@ -1,0 +1,165 @@
+package sessions_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	a2agrpc10 "github.com/a2aproject/a2a-go/v2/a2agrpc/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/hub"
+)
+
+// wires are the hub's interfaces for clients, as the daemon has them.
+type wires struct {
+	t       *testing.T
+	handler http.Handler
+	grpc    a2aclient.Transport
+}
+
+func (o *office) wires() *wires {
+	o.t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	cards := &dialect.Directory{Agents: o.hub, Version: "1", BaseURL: func() string { return "" }}
+	service := dialect.New(dialect.Config{Hub: dialect.OnHub(o.hub), Cards: cards})
+	s, err := server.New(server.Config{HTTP: "127.0.0.1:0", HTTPHandler: service, Cards: cards, Health: service.Health, Log: quiet})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	bindings := a2aserver.New(a2aserver.Options{Hub: o.hub, Logger: quiet})
+	bindings.Mount(s.Mount)
+	listener, err := (&net.ListenConfig{}).Listen(o.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	g := bindings.NewGRPC(a2aserver.GRPCOptions{})
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.t.Cleanup(func() {
+		err := conn.Close()
+		g.Stop()
+		if err := <-served; err != nil {
+			o.t.Error(err)
+		}
+		if err != nil {
+			o.t.Error(err)
+		}
+	})
+	return &wires{o.t, s.Handler(), a2agrpc10.NewGRPCTransport(conn)}
+}
+
+// post calls a method as a client at 192.0.2.7.
+func (w *wires) post(path, version, method string, params any) (result a2aTask, failure string) {
+	w.t.Helper()
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1"+path, bytes.NewReader(body))
+	req.RemoteAddr = "192.0.2.7:4711"
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("A2a-Version", version)
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, req)
+	var response struct {
+		Result json.RawMessage
+		Error  *struct{ Message string }
+	}
+	if err := json.Unmarshal(rec.Body.Bytes(), &response); err != nil {
+		w.t.Fatalf("%v: %s", err, rec.Body)
+	}
+	if response.Error != nil {
+		return a2aTask{}, response.Error.Message
+	}
+	var wrapped struct{ Task *a2aTask }
+	if err := json.Unmarshal(response.Result, &wrapped); err == nil && wrapped.Task != nil {
+		return *wrapped.Task, ""
+	}
+	if err := json.Unmarshal(response.Result, &result); err != nil {
+		w.t.Fatal(err)
+	}
+	return result, ""
+}
+
+type a2aTask struct {
+	ID     a2a.TaskID
+	Status struct{ State string }
+}
+
+func TestEveryWayOfAskingWaitsForTheUser(t *testing.T) {
+	t.Parallel()
+	o, a := policyOffice(t, asks)
+	w := o.wires()
+	v10 := func(task a2a.TaskID, words string) (a2aTask, string) {
+		m := map[string]any{"messageId": a2a.NewMessageID(), "role": "ROLE_USER", "parts": []any{map[string]any{"text": words}}}
+		if task != "" {
+			m["taskId"] = task
+		}
+		return w.post("/agents/reviewer/a2a", "1.0", "SendMessage", map[string]any{"message": m})
+	}
+	old := func(path string) func(a2a.TaskID, string) (a2aTask, string) {
+		return func(task a2a.TaskID, words string) (a2aTask, string) {
+			m := map[string]any{"kind": "message", "messageId": a2a.NewMessageID(), "role": "user",
+				"parts": []any{map[string]any{"kind": "text", "text": words}}, "metadata": map[string]any{"targetAgent": "reviewer"}}
+			if task != "" {
+				m["taskId"] = task
+			}
+			return w.post(path, "", "message/send", map[string]any{"message": m})
+		}
+	}
+	overGRPC := func(task a2a.TaskID, words string) (out a2aTask, failure string) {
+		m := message(words)
+		m.TaskID, m.Metadata = task, map[string]any{hub.MetaTargetAgent: "reviewer"}
+		result, err := w.grpc.SendMessage(metadata.AppendToOutgoingContext(context.Background(), "x-forwarded-for", "192.0.2.7"), nil, &a2a.SendMessageRequest{Message: m})
+		if err != nil {
+			return out, err.Error()
+		}
+		got := result.(*a2a.Task)
+		out.ID, out.Status.State = got.ID, string(got.Status.State)
+		return out, ""
+	}
+	for name, send := range map[string]func(a2a.TaskID, string) (a2aTask, string){
+		"1.0": v10, "0.3": old("/agents/reviewer/a2a"), "gRPC": overGRPC, "dialect": old("/"),
+	} {
+		task, failure := send("", "from "+name)
+		if state := strings.ToLower(strings.NewReplacer("TASK_STATE_", "", "_", "-").Replace(task.Status.State)); failure != "" || state != "auth-required" {
+			t.Fatalf("%s: %+v, %s", name, task, failure)
+		}
+		if s := hub.SenderOf(o.task(task.ID).Metadata); s.Kind != hub.SenderA2A {
+			t.Errorf("%s: the sender is %s", name, s)
+		}
+		for _, words := range []string{"allow", "always", "yes"} {
+			if _, failure := send(task.ID, words); !strings.Contains(failure, "nobody else can answer") {
+				t.Errorf("%s: the sender answers: %q", name, failure)
+			}
+		}
+		o.answer(task.ID, "allow")
+		if m := o.read(a); !strings.HasSuffix(m.Text, "from "+name) {
+			t.Errorf("%s: the session reads %q", name, m.Text)
+		}
+		if err := a.AnswerTask(t.Context(), answerTo(task.ID, "done")); err != nil {
+			t.Fatal(err)
+		}
+		if end := o.task(task.ID); end.Status.State != a2a.TaskStateCompleted {
+			t.Errorf("%s: the task is %+v", name, end.Status)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package sessions
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/hub"
+)
+
+const (
+	sendersVersion = 1
+	// maxSenders bounds the senders that are always allowed; beyond it the first one is not any more.
+	maxSenders = 1000
+)
+
+// AllowedSender is a sender that the user has always allowed.
+type AllowedSender struct {
+	ID     string     `json:"id"` // derived from the sender's kind and id
+	Sender hub.Sender `json:"sender"`
+	Since  time.Time  `json:"since"`
+}
+
+// senders are the senders that the user has always allowed, in a file. They are safe for concurrent use.
+type senders struct {
+	path string
+
+	mu      sync.Mutex
+	list    []AllowedSender // in the order in which they were allowed
+	waiting map[string]*permission
+}
+
+// permission is a sender whose tasks wait for the user.
+type permission struct {
+	granted chan struct{} // closed when the user has always allowed the sender
+	waiting int
+}
+
+type sendersFile struct {
+	Version int             `json:"version"`
+	Senders []AllowedSender `json:"senders"`
+}
+
+func readSenders(path string) (*senders, error) {
+	s := &senders{path: path, waiting: make(map[string]*permission)}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := decodeSenders(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file: the user is asked again for each sender then", path, err)
+	}
+	s.list = f.Senders
+	return s, nil
+}
+
+func decodeSenders(data []byte) (f sendersFile, err error) {
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, err
+	}
+	if f.Version != sendersVersion {
+		return f, fmt.Errorf("its version is %d, not %d", f.Version, sendersVersion)
+	}
+	for i, x := range f.Senders {
+		if x.Sender.Own() {
+			return f, fmt.Errorf("%q is no sender", x.ID)
+		}
+		f.Senders[i].ID = idOf(x.Sender)
+	}
+	return f, nil
+}
+
+// idOf returns the id by which people name a sender.
+func idOf(s hub.Sender) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s", len(s.Kind), s.Kind, s.ID))
+	return hex.EncodeToString(sum[:6])
+}
+
+func (s *senders) all() []AllowedSender {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.list)
+}
+
+// wait reports whether the user has always allowed a sender. If not, granted is closed when that changes; the caller ends
+// its wait with unwait in either case.
+func (s *senders) wait(from hub.Sender) (granted <-chan struct{}, allowed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := idOf(from)
+	if s.index(id) >= 0 {
+		return nil, true
+	}
+	p := s.waiting[id]
+	if p == nil {
+		p = &permission{granted: make(chan struct{})}
+		s.waiting[id] = p
+	}
+	p.waiting++
+	return p.granted, false
+}
+
+// unwait ends a wait for granted, which may be nil.
+func (s *senders) unwait(from hub.Sender, granted <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := idOf(from)
+	p := s.waiting[id]
+	if p == nil || p.granted != granted {
+		return
+	}
+	if p.waiting--; p.waiting == 0 {
+		delete(s.waiting, id)
+	}
+}
+
+func (s *senders) index(id string) int {
+	return slices.IndexFunc(s.list, func(x AllowedSender) bool { return x.ID == id })
+}
+
+// add always allows a sender, and permits its tasks that wait.
+func (s *senders) add(from hub.Sender) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := idOf(from)
+	if s.index(id) < 0 {
+		list := append(slices.Clone(s.list), AllowedSender{ID: id, Sender: from, Since: time.Now().UTC().Truncate(time.Second)})
+		if err := s.store(list[max(len(list)-maxSenders, 0):]); err != nil {
+			return err
+		}
+	}
+	if p := s.waiting[id]; p != nil {
+		close(p.granted)
+		delete(s.waiting, id)
+	}
+	return nil
+}
+
+// remove revokes the permission of the sender whose id begins with a prefix, which must be unique.
+func (s *senders) remove(prefix string) (AllowedSender, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []AllowedSender
+	for _, x := range s.list {
+		if prefix != "" && strings.HasPrefix(x.ID, prefix) {
+			found = append(found, x)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return AllowedSender{}, &hub.Error{Code: hub.CodeInvalid, Subject: "id", Message: fmt.Sprintf("no sender with the id %.64q is always allowed", prefix),
+			Remedy: "list them with: " + local.Program() + " senders"}
+	case 1:
+		i := s.index(found[0].ID)
+		return found[0], s.store(slices.Delete(slices.Clone(s.list), i, i+1))
+	}
+	return AllowedSender{}, &hub.Error{Code: hub.CodeInvalid, Subject: "id", Message: fmt.Sprintf("%d senders have ids that begin with %.64q", len(found), prefix),
+		Remedy: "give more of the id"}
+}
+
+// store writes the file. mu is held: the order of the writes is that of the changes.
+func (s *senders) store(list []AllowedSender) error {
+	data, err := json.Marshal(sendersFile{sendersVersion, list})
+	if err == nil {
+		err = local.ReplaceFile(s.path, data)
+	}
+	if err == nil {
+		s.list = list
+	}
+	return err
+}
+
+// Senders returns the senders that the user has always allowed, in the order in which that was.
+func (s *Sessions) Senders() []AllowedSender { return s.senders.all() }
+
+// Revoke ends the permission of a sender: the user is asked again for its next task. Tasks that the user has allowed
+// already stay allowed. The id may be shortened to what is unique; the error is hub.CodeInvalid for any other.
+func (s *Sessions) Revoke(id string) (AllowedSender, error) {
+	x, err := s.senders.remove(id)
+	if err == nil {
+		s.log.Info("a sender is not always allowed any more", "sender", x.Sender.String())
+	}
+	return x, err
+}
