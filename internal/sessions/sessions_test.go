@@ -426,20 +426,23 @@ func TestTasksGoOnAfterTheHub(t *testing.T) {
 	if s := o.task(unseen).Status.State; s != a2a.TaskStateSubmitted {
 		t.Errorf("a task that nobody has got is %s", s)
 	}
-	texts := map[string]bool{}
-	for len(texts) < 2 {
-		texts[o.read(a).Text] = true
+	next := func() string { // but for the task that was answered at once, perhaps before it was mail
+		text := o.read(a).Text
+		if text == "asked" {
+			text = o.read(a).Text
+		}
+		return text
 	}
-	if !texts["unseen"] || !texts["asked"] {
-		t.Errorf("got %v", texts)
+	if text := next(); text != "unseen" {
+		t.Errorf("got %q", text)
 	}
 	reply := message("that")
 	reply.TaskID = asked
 	if _, err := o.hub.Send(t.Context(), hub.SendRequest{Message: reply}); err != nil {
 		t.Fatal(err)
 	}
-	if m := o.read(a); m.Text != "that" {
-		t.Errorf("got %+v", m)
+	if text := next(); text != "that" {
+		t.Errorf("got %q", text)
 	}
 	for _, id := range []a2a.TaskID{unseen, asked} {
 		if err := a.AnswerTask(t.Context(), answerTo(id, "done")); err != nil {
