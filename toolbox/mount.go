@@ -51,7 +51,9 @@ type MountOptions struct {
 	// Changed is called when the server has been connected, with its tools in the box, and when the connection is lost.
 	// It must not block. Nil means no function.
 	Changed func(connected bool)
-	Logger  *slog.Logger // nil discards
+	// Meta returns additional entries of the _meta of each tool call. It must not block. Nil means no entries.
+	Meta   func() map[string]any
+	Logger *slog.Logger // nil discards
 }
 
 // Mount is an MCP server whose tools, resources and prompts are in a box. It reconnects when the connection breaks;
@@ -447,6 +449,9 @@ func (m *Mount) readResource(ctx context.Context, uri string) (*mcp.ReadResource
 
 func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallToolResult, error) {
 	params := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(c.Arguments)}
+	if m.o.Meta != nil {
+		params.Meta = m.o.Meta()
+	}
 	report, stop := latest(c.progress)
 	defer stop()
 	return ask(ctx, m, c.Tool, func(ctx context.Context, s *mcp.ClientSession, alive func()) (*mcp.CallToolResult, error) {

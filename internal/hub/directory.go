@@ -264,6 +264,16 @@ func (h *Hub) FindAgent(name, project string) (AgentInfo, error) {
 	return AgentInfo{}, h.ambiguous(name, named)
 }
 
+// Session returns the session with a GUID in the agents' network.
+func (h *Hub) Session(guid string) (info AgentInfo, ok bool) {
+	for _, a := range h.agents.all() {
+		if at := a.residence(); at.Kind == KindSession && at.GUID == guid {
+			return a.info(), true
+		}
+	}
+	return AgentInfo{}, false
+}
+
 // maxCandidates bounds the agents that an error names.
 const maxCandidates = 5
 

@@ -101,6 +101,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	if err != nil {
 		return err
 	}
+	shared.project.Store(project)
 	if cfg.NATSURL == "" {
 		go shared.connectAfter(ctx, project.Tried()) // ends with ctx at the latest
 	} else {

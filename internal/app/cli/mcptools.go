@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -24,6 +25,17 @@ type hubTools struct {
 	begin chan struct{} // closed by connect
 
 	changes handlers.List[func()] // called when the hub comes or goes
+	project atomic.Pointer[mcpserver.Project]
+}
+
+// meta names to the hub the session whose MCP server this is.
+func (t *hubTools) meta() map[string]any {
+	if p := t.project.Load(); p != nil {
+		if guid := p.Session(); guid != "" {
+			return map[string]any{delegation.MetaSession: guid}
+		}
+	}
+	return nil
 }
 
 // redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it opens a socket.
@@ -37,7 +49,7 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 	token := taskToken(os.LookupEnv)
 	var err error
 	t.mount, err = box.Mount(toolbox.MountOptions{
-		Name: "hub", AsIs: true, MaxRedial: redialHub, Logger: quietly(log),
+		Name: "hub", AsIs: true, MaxRedial: redialHub, Logger: quietly(log), Meta: t.meta,
 		Changed: func(bool) {
 			for _, f := range t.changes.All() {
 				(*f)()

@@ -271,6 +271,14 @@ func TestOpenSessionsAreInTheDirectory(t *testing.T) {
 	if got := again.say("answer_task", `{"taskId":%q,"text":"It is."}`, id); !strings.Contains(got, "is done") {
 		t.Error(got)
 	}
+	var said string
+	wait.Eventually(t, "the hub's tools are there", func() bool {
+		said = first.say("delegate_task", `{"agent":"claude-a","task":"x"}`)
+		return !strings.Contains(said, "unknown tool")
+	})
+	if !strings.Contains(said, "claude-a is in it already") {
+		t.Errorf("a session may hand work to itself: %s", said)
+	}
 	first.end()
 	other.end()
 	again.end()

@@ -94,6 +94,7 @@ func (s *Service) Identify(token string) (mcpserver.Caller, error) {
 // order is a task to delegate.
 type order struct {
 	caller       mcpserver.Caller
+	session      hub.AgentInfo // the user's session that calls; the zero value for none
 	agent, text  string
 	conversation string
 	traceParent  string // of the call
@@ -143,11 +144,11 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 
 // agentID returns the id of the agent that an order means. An unknown name is returned as it is: the rules come first.
 func (s *Service) agentID(o order) (string, error) {
-	project := ""
-	if caller, err := s.o.Hub.Agent(o.caller.Agent); err == nil {
-		project = caller.Residence.Project
+	caller := o.session
+	if o.caller.Agent != "" {
+		caller, _ = s.o.Hub.Agent(o.caller.Agent)
 	}
-	info, err := s.o.Hub.FindAgent(o.agent, project)
+	info, err := s.o.Hub.FindAgent(o.agent, caller.Residence.Project)
 	switch hub.CodeOf(err) {
 	case "":
 		return info.Definition.ID, nil
@@ -162,31 +163,52 @@ func (s *Service) agentID(o order) (string, error) {
 
 // delegation returns the delegation record of the new task.
 func (s *Service) delegation(ctx context.Context, o order) (*hub.Delegation, error) {
-	d := &hub.Delegation{By: o.caller.Agent, Context: o.caller.Context}
-	parent := o.traceParent
-	if o.caller.Agent != "" {
-		task, working := s.o.Hub.Working(o.caller.Agent, o.caller.Context)
-		if !working {
-			return nil, failed(RefusedError, "", "The agent %s has no turn in this conversation: its token is valid only while it works.", o.caller.Agent)
-		}
+	d := &hub.Delegation{By: o.by(), Context: o.caller.Context, TraceParent: o.traceParent}
+	task, err := s.workOf(o)
+	if err != nil {
+		return nil, err
+	}
+	if task != "" {
 		t, err := s.o.Hub.Task(ctx, task, new(0))
 		if err != nil {
 			return nil, failure(err)
 		}
-		d.Task = task
-		if from := hub.DelegationOf(t); from != nil {
-			d.Chain, d.Tasks = slices.Clone(from.Chain), slices.Clone(from.Tasks)
-			if parent == "" {
-				parent = from.TraceParent
-			}
-		}
-		if parent == "" {
-			parent = envelopeTrace(t)
-		}
-		d.Chain, d.Tasks = append(d.Chain, o.caller.Agent), append(d.Tasks, task)
+		continued(d, t)
 	}
-	d.TraceParent = child(parent)
+	if d.By != "" {
+		d.Chain = append(d.Chain, d.By)
+	}
+	d.TraceParent = child(d.TraceParent)
 	return d, nil
+}
+
+// by returns the agent that delegates, "" for the user.
+func (o order) by() string { return cmp.Or(o.caller.Agent, o.session.Definition.ID) }
+
+// workOf returns the task for which an order is made; "" for the user, and for a session that works on none.
+func (s *Service) workOf(o order) (a2a.TaskID, error) {
+	if o.caller.Agent == "" {
+		if o.session.State != hub.AgentWorking {
+			return "", nil
+		}
+		return o.session.Work.Task, nil
+	}
+	task, working := s.o.Hub.Working(o.caller.Agent, o.caller.Context)
+	if !working {
+		return "", failed(RefusedError, "", "The agent %s has no turn in this conversation: its token is valid only while it works.", o.caller.Agent)
+	}
+	return task, nil
+}
+
+// continued adds the task for which the new one is made to its delegation record.
+func continued(d *hub.Delegation, t *a2a.Task) {
+	d.Task = t.ID
+	if from := hub.DelegationOf(t); from != nil {
+		d.Chain, d.Tasks = slices.Clone(from.Chain), slices.Clone(from.Tasks)
+		d.TraceParent = cmp.Or(d.TraceParent, from.TraceParent)
+	}
+	d.TraceParent = cmp.Or(d.TraceParent, envelopeTrace(t))
+	d.Tasks = append(d.Tasks, t.ID)
 }
 
 // sender returns who sends the new task: for an agent, whoever sent the task that it works on, so that nobody reaches
@@ -204,8 +226,11 @@ func (s *Service) sender(ctx context.Context, d *hub.Delegation) (hub.Sender, er
 
 // check applies the rules to a delegation by an agent.
 func (s *Service) check(o order, d *hub.Delegation) error {
-	if o.caller.Agent == "" {
+	if o.by() == "" {
 		return nil
+	}
+	if o.caller.Agent == "" { // a session asks for its user, whom the rules of tiers and sandboxes do not bind
+		return s.checkChain(o, d)
 	}
 	if err := s.o.Permit(o.caller.Agent, o.agent); err != nil {
 		if _, unknown := s.o.Hub.Agent(o.agent); unknown != nil {
@@ -213,6 +238,11 @@ func (s *Service) check(o order, d *hub.Delegation) error {
 		}
 		return failed(RefusedError, "Choose another agent; list_agents lists those that you may ask.", "You may not delegate to %s: %v.", o.agent, err)
 	}
+	return s.checkChain(o, d)
+}
+
+// checkChain refuses a delegation that would loop or goes too deep.
+func (s *Service) checkChain(o order, d *hub.Delegation) error {
 	const remedy = "Do it yourself, or say in your answer what you cannot do."
 	chain := strings.Join(d.Chain, " → ")
 	if slices.Contains(d.Chain, o.agent) {
@@ -231,7 +261,7 @@ func (s *Service) reportRefusal(o order, err error) {
 		return
 	}
 	s.o.Telemetry.Emit(telemetry.Event{
-		Type: telemetry.Security, Sender: o.caller.Agent, Target: o.agent, Code: CodeRefused, Detail: f.Message,
+		Type: telemetry.Security, Sender: o.by(), Target: o.agent, Code: CodeRefused, Detail: f.Message,
 	})
 }
 
@@ -285,7 +315,8 @@ func contextOf(o order) string {
 	if o.conversation == "" {
 		return ""
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %s", len(o.caller.Agent), o.caller.Agent, len(o.caller.Context), o.caller.Context, o.conversation))
+	by := o.by()
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %s", len(by), by, len(o.caller.Context), o.caller.Context, o.conversation))
 	return "delegated-" + hex.EncodeToString(sum[:16])
 }
 

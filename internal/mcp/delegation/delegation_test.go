@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
@@ -136,7 +137,11 @@ func (r *rig) call(ctx context.Context, token, tool string, arguments any) (task
 		return task{}, errors.New("no session")
 	}
 	defer end()
-	result, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	params := &mcp.CallToolParams{Name: tool, Arguments: arguments}
+	if guid, ok := ctx.Value(sessionKey{}).(string); ok {
+		params.Meta = mcp.Meta{delegation.MetaSession: guid}
+	}
+	result, err := cs.CallTool(ctx, params)
 	if err != nil {
 		return task{}, err
 	}
@@ -150,6 +155,9 @@ func (r *rig) call(ctx context.Context, token, tool string, arguments any) (task
 	var out task
 	return out, json.Unmarshal(data, &out)
 }
+
+// sessionKey is the context key of the GUID of the session that calls.
+type sessionKey struct{}
 
 func answer(text string) func(*rig) *scripted {
 	return func(*rig) *scripted {
@@ -219,6 +227,69 @@ func TestDelegationsObeyTheRules(t *testing.T) {
 	out, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build"})
 	if err != nil || !strings.Contains(out.Text, "RefusedError") {
 		t.Errorf("%+v %v", out, err)
+	}
+}
+
+// A session hands on what it was given under the rules of delegation: not back, and not for ever; a cancellation goes along.
+func TestASessionContinuesTheDelegationChain(t *testing.T) {
+	const guid = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e001"
+	asSession := context.WithValue(t.Context(), sessionKey{}, guid)
+	began, end := make(chan struct{}, 1), make(chan struct{})
+	r := newRig(t, delegation.Options{MaxDepth: 3}, map[string]func(*rig) *scripted{
+		"venus": forward("reviewer"), "earth": answer("done"), "mars": forward("earth"),
+	})
+	work := &scripted{func(ctx context.Context, _, _ string) (string, error) {
+		began <- struct{}{}
+		select {
+		case <-end:
+		case <-ctx.Done():
+		}
+		return "reviewed", nil
+	}}
+	session := hub.Agent{Definition: runner.Definition{ID: "reviewer", Driver: "echo", Limits: runner.Limits{}.WithDefaults()}, Runner: work,
+		Residence: hub.Residence{Kind: hub.KindSession, Handle: "reviewer", GUID: guid}}
+	if err := r.hub.Register(session); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(agent string) (task, error) {
+		return r.call(asSession, "", "delegate_task", map[string]any{"agent": agent, "task": "help"})
+	}
+	if _, err := ask("reviewer"); err == nil || !strings.Contains(err.Error(), "reviewer is in it already") {
+		t.Errorf("a session asks itself: %v", err)
+	}
+	own, err := ask("earth")
+	if err != nil || own.Text != "done" {
+		t.Fatalf("%+v %v", own, err)
+	}
+	first, err := r.call(t.Context(), "", "delegate_task", map[string]any{"agent": "venus", "task": "build", "wait": false})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	wait.Eventually(t, "the session works", func() bool {
+		info, _ := r.hub.Session(guid)
+		return info.State == hub.AgentWorking
+	})
+	if _, err := ask("venus"); err == nil || !strings.Contains(err.Error(), "The delegation chain is venus → reviewer: venus is in it already") {
+		t.Errorf("the session hands the task back: %v", err)
+	}
+	helped, err := ask("earth")
+	if err != nil || helped.Text != "done" {
+		t.Fatalf("%+v %v", helped, err)
+	}
+	t1, err := r.hub.Task(t.Context(), a2a.TaskID(helped.TaskID), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := hub.DelegationOf(t1); d.By != "reviewer" || fmt.Sprint(d.Chain) != "[venus reviewer]" || len(d.Tasks) != 2 || string(d.Tasks[0]) != first.TaskID {
+		t.Errorf("the delegation is %+v", d)
+	}
+	if deep, err := ask("mars"); err != nil || !strings.Contains(deep.Text, "delegated at most 2 times") {
+		t.Errorf("the chain goes on too long: %+v, %v", deep, err)
+	}
+	close(end)
+	if _, err := r.call(context.WithValue(t.Context(), sessionKey{}, "another"), "", "delegate_task", map[string]any{"agent": "reviewer", "task": "x", "wait": false}); err != nil {
+		t.Errorf("an unknown session is the user: %v", err)
 	}
 }
 

@@ -146,7 +146,7 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 				return "", taskOut{}, failed(mcpserver.ValidationError, "Use a short name.", "The name of the conversation is longer than 128 bytes.")
 			}
 			caller := c.Server().Caller()
-			task, err := s.begin(ctx, order{caller: caller, agent: in.Agent, text: in.Task, conversation: in.Conversation, traceParent: c.Meta("traceparent")})
+			task, err := s.begin(ctx, order{caller: caller, session: s.sessionOf(c), agent: in.Agent, text: in.Task, conversation: in.Conversation, traceParent: c.Meta("traceparent")})
 			if err != nil {
 				return "", taskOut{}, err
 			}
@@ -156,6 +156,20 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 			return s.await(ctx, c, task.ID, wait)
 		},
 	}
+}
+
+// MetaSession is the entry of a call's _meta with the GUID of the session that calls, in the agents' network. It is
+// believed of the user's own programs only: it takes possibilities away and gives none.
+const MetaSession = "io.parley/session"
+
+// sessionOf returns the user's session that calls, the zero value for any other caller.
+func (s *Service) sessionOf(c *mcpserver.Call) hub.AgentInfo {
+	guid := c.Meta(MetaSession)
+	if guid == "" || c.Server().Caller().Agent != "" {
+		return hub.AgentInfo{}
+	}
+	info, _ := s.o.Hub.Session(guid)
+	return info
 }
 
 type getTaskIn struct {

@@ -41,14 +41,14 @@ type Network struct {
 
 	watch  sync.Once // starts watchIdle
 	mu     sync.Mutex
-	agents map[*networkAgent]struct{} // registered ones
+	agents map[*networkAgent]string // the GUIDs of the registered ones
 }
 
 // NewNetwork returns the group. It does not close the network. With auto, the agent of each connection is registered as
 // soon as the network is usable. Agents without calls for the time idle are deregistered until their next call; 0 is
 // for connections that end with the agent.
 func NewNetwork(network membership, auto *registry.Registration, idle time.Duration) *Network {
-	return &Network{network: network, auto: auto, idle: idle, now: time.Now, handlePause: handlePause, agents: map[*networkAgent]struct{}{}}
+	return &Network{network: network, auto: auto, idle: idle, now: time.Now, handlePause: handlePause, agents: map[*networkAgent]string{}}
 }
 
 // NetworkConfig returns a project's configuration of the agents' network.
@@ -82,6 +82,19 @@ func AutoRegistration(cfg *mcpconfig.Config) *registry.Registration {
 		return nil
 	}
 	return &registry.Registration{AgentType: cross.DefaultAgentType, Capabilities: cross.DefaultCapabilities, Scope: registry.ScopeProject}
+}
+
+// onlyGUID returns the GUID of the only registered agent, "" if there is none or several.
+func (g *Network) onlyGUID() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.agents) != 1 {
+		return ""
+	}
+	for _, guid := range g.agents {
+		return guid
+	}
+	return ""
 }
 
 // Instructions implements Group.

@@ -130,7 +130,7 @@ func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
 	p.agent, p.idle, p.used, p.published = a, false, g.now(), a.Entry().Handle
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.agents[p] = struct{}{}
+	g.agents[p] = a.GUID()
 }
 
 // watchIdle deregisters idle agents until ctx ends.
@@ -326,6 +326,9 @@ func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ 
 	}
 	defer p.turn.Release(1)
 	p.agent, p.idle = nil, false
+	g.mu.Lock()
+	delete(g.agents, p)
+	g.mu.Unlock()
 	later, err := g.network.Leave(ctx, a)
 	if err != nil {
 		return "", deregisterOut{}, err

@@ -20,6 +20,16 @@ type Project struct {
 	*Service
 	space   *chat.Space
 	network membership // nil if it is not configured
+	group   *Network   // of network
+}
+
+// Session returns the GUID of the session that the project serves, in the agents' network; "" if it is not registered, or
+// the project serves several.
+func (p *Project) Session() string {
+	if p.group == nil {
+		return ""
+	}
+	return p.group.onlyGUID()
 }
 
 // ProjectOptions are the options of a [Project] in addition to its configuration.
@@ -85,9 +95,9 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		} else {
 			p.network = agentnet.Open(network)
 		}
-		group := NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents)
-		group.sessions = opts.RegisterSessions
-		groups = append(groups, group)
+		p.group = NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents)
+		p.group.sessions = opts.RegisterSessions
+		groups = append(groups, p.group)
 	}
 	if opts.Documents != nil {
 		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))
