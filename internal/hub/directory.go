@@ -235,9 +235,9 @@ func (r Residence) addresses() []address {
 }
 
 // FindAgent returns the agent that a person or an agent of this hub means by a name: an id, or a handle, alone or with its
-// project or its computer, as in reviewer.shop and reviewer@office. A program's id means the program. Of several agents
-// with the same handle it is the only one in the project: the id of the caller's project in the agents' network, "" for
-// none. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
+// project or its computer, as in reviewer.shop and reviewer@office. A program's id means the program. Agents of
+// this hub come before those of others, which say themselves what they are called. Of several with the same handle it is
+// the only one in the project: the id of the caller's project in the agents' network, "" for none. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
 func (h *Hub) FindAgent(name, project string) (AgentInfo, error) {
 	var named []*agent
 	for _, a := range h.agents.all() {
@@ -249,11 +249,13 @@ func (h *Hub) FindAgent(name, project string) (AgentInfo, error) {
 			named = append(named, a)
 		}
 	}
-	if len(named) > 1 && project != "" {
-		here := slices.DeleteFunc(slices.Clone(named), func(a *agent) bool { return a.residence().Project != project })
-		if len(here) == 1 {
-			named = here
-		}
+	peers := func(a *agent) bool { return a.residence().Kind == KindPeer }
+	if here := slices.DeleteFunc(slices.Clone(named), peers); len(here) > 0 {
+		named = here
+	}
+	elsewhere := func(a *agent) bool { return project == "" || a.residence().Project != project }
+	if here := slices.DeleteFunc(slices.Clone(named), elsewhere); len(here) == 1 {
+		named = here
 	}
 	switch len(named) {
 	case 0:
@@ -290,42 +292,63 @@ func (h *Hub) ambiguous(name string, named []*agent) *Error {
 
 // Addresses returns for each agent the shortest name that means only it in every project, by its id.
 func Addresses(all []AgentInfo) map[string]string {
-	short := make(map[string]int, len(all)) // agents by their handles and ids
+	var here []AgentInfo
 	for _, a := range all {
-		short[strings.ToLower(a.Residence.Handle)]++
-		if id := a.Definition.ID; id != a.Residence.Handle {
-			short[id]++
+		if a.Residence.Kind != KindPeer {
+			here = append(here, a)
 		}
 	}
-	long := make(map[address]int) // those of the agents that share a handle, by their longer names
-	for _, a := range all {
-		if short[strings.ToLower(a.Residence.Handle)] == 1 {
-			continue
-		}
-		for _, name := range a.Residence.addresses() {
-			long[name]++
-		}
-	}
+	known, own := newAddressBook(all), newAddressBook(here)
 	byID := make(map[string]string, len(all))
 	for _, a := range all {
-		byID[a.Definition.ID] = a.address(short, long)
+		book := known
+		if a.Residence.Kind != KindPeer {
+			book = own // a name means an agent of this hub first
+		}
+		byID[a.Definition.ID] = book.address(a)
 	}
 	return byID
 }
 
-// address returns the shortest of the agent's addresses that no other agent has, otherwise its id.
-func (i AgentInfo) address(short map[string]int, long map[address]int) string {
-	at := i.Residence
-	if short[strings.ToLower(at.Handle)] == 1 || i.Definition.ID == at.Handle && at.Kind == KindProgram {
+// addressBook counts the agents that each name means.
+type addressBook struct {
+	short map[string]int  // ids and handles
+	long  map[address]int // the longer names of agents that share a handle
+}
+
+func newAddressBook(agents []AgentInfo) addressBook {
+	b := addressBook{make(map[string]int, len(agents)), make(map[address]int)}
+	for _, a := range agents {
+		handle := strings.ToLower(a.Residence.Handle)
+		b.short[handle]++
+		if id := a.Definition.ID; id != handle {
+			b.short[id]++
+		}
+	}
+	for _, a := range agents {
+		if b.short[strings.ToLower(a.Residence.Handle)] == 1 {
+			continue
+		}
+		for _, name := range a.Residence.addresses() {
+			b.long[name]++
+		}
+	}
+	return b
+}
+
+// address returns the shortest name that means no other agent of the book, otherwise the agent's id.
+func (b addressBook) address(a AgentInfo) string {
+	at := a.Residence
+	if b.short[strings.ToLower(at.Handle)] == 1 || a.Definition.ID == at.Handle && at.Kind == KindProgram {
 		return at.Handle
 	}
 	for _, name := range at.addresses() {
-		if long[name] != 1 {
+		if b.long[name] != 1 {
 			continue
 		}
-		if text := name.String(); short[text] == 0 {
+		if text := name.String(); b.short[text] == 0 {
 			return text
 		}
 	}
-	return i.Definition.ID
+	return a.Definition.ID
 }

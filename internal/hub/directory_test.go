@@ -66,6 +66,30 @@ func TestANameMeansOneAgent(t *testing.T) {
 	}
 }
 
+// Another hub cannot take over a name by giving it to one of its agents.
+func TestNamesMeanAgentsOfThisHubFirst(t *testing.T) {
+	far := sessionIn("office.reviewer", "reviewer", "p1", "shop", "office")
+	far.Residence.Kind = hub.KindPeer
+	h := newHub(t, hub.Config{Agents: []hub.Agent{far}}, nil)
+	find := func(name, project, want string) {
+		t.Helper()
+		if a, err := h.FindAgent(name, project); err != nil || a.Definition.ID != want {
+			t.Errorf("%s in %s is %q, %v; want %s", name, project, a.Definition.ID, err, want)
+		}
+	}
+	find("reviewer", "p1", "office.reviewer")
+	if err := h.Register(sessionIn("reviewer", "reviewer", "p2", "blog", "office")); err != nil {
+		t.Fatal(err)
+	}
+	find("reviewer", "p1", "reviewer")
+	find("reviewer@office", "p1", "reviewer")
+	find("reviewer.shop", "p2", "office.reviewer")
+	find("office.reviewer", "p2", "office.reviewer")
+	if got := hub.Addresses(h.Agents()); got["reviewer"] != "reviewer" || got["office.reviewer"] != "reviewer.shop" {
+		t.Errorf("addresses: %v", got)
+	}
+}
+
 func TestTheDirectorySaysWhatAnAgentDoes(t *testing.T) {
 	working, finish := make(chan struct{}), make(chan struct{})
 	outcome := runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?", Model: "opus"}
