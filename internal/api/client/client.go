@@ -136,6 +136,16 @@ func (c *Client) RenameAgent(ctx context.Context, p dialect.RenameAgentParams) (
 	return get[dialect.Agent](ctx, c, dialect.MethodAgentsRename, p)
 }
 
+// Senders returns the senders that the user has always allowed.
+func (c *Client) Senders(ctx context.Context) ([]dialect.AllowedSender, error) {
+	return value[[]dialect.AllowedSender](ctx, c, dialect.MethodSendersList, nil)
+}
+
+// RevokeSender ends the permission of a sender.
+func (c *Client) RevokeSender(ctx context.Context, id string) (*dialect.AllowedSender, error) {
+	return get[dialect.AllowedSender](ctx, c, dialect.MethodSenderRevoke, dialect.RevokeSenderParams{ID: id})
+}
+
 // CheckHealth probes one agent now.
 func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Health, error) {
 	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})

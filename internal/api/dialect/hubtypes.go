@@ -12,8 +12,10 @@ const (
 	MethodAgentsList   = "hub/agents/list"
 	MethodAgentsGet    = "hub/agents/get"
 	MethodAgentsHealth = "hub/agents/health"
-	MethodAgentsFind   = "hub/agents/find"   // only on the socket
-	MethodAgentsRename = "hub/agents/rename" // only on the socket
+	MethodAgentsFind   = "hub/agents/find"    // only on the socket
+	MethodAgentsRename = "hub/agents/rename"  // only on the socket
+	MethodSendersList  = "hub/senders/list"   // only on the socket
+	MethodSenderRevoke = "hub/senders/revoke" // only on the socket
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
 	MethodTasksTrace   = "hub/tasks/trace"

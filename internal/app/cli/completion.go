@@ -146,3 +146,8 @@ const maxDescription = 60
 func described(id, about string) string {
 	return oneLine(id) + "\t" + text.Clip(oneLine(about), maxDescription)
 }
+
+func senderIDs(ctx context.Context, c *client.Client) []string {
+	senders, err := c.Senders(ctx)
+	return each(senders, err, func(x dialect.AllowedSender) string { return described(x.ID, x.Kind+" "+x.Sender) })
+}

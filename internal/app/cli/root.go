@@ -194,7 +194,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.trustCommand(), a.agentsCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand(), a.channelsCommand())
+	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.trustCommand(), a.agentsCommand(), a.sendersCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand(), a.channelsCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand(), a.eventsCommand(), a.totalsCommand(), a.logsCommand())
 	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())

@@ -421,6 +421,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Shutdown = d.stop
 	rpc.WorkDirs = d.hub
 	rpc.Names = names{d.hub, d.sessions}
+	rpc.Senders = senders{d.sessions}
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Addresses = d.addresses

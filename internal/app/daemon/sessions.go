@@ -9,6 +9,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/sessions"
@@ -46,6 +47,37 @@ func (n names) RenameAgent(id, name string) error {
 			Remedy: "the names of programs are in config.yaml"}
 	}
 	return n.sessions.Rename(id, name)
+}
+
+// senders are the senders that the sessions always take tasks of.
+type senders struct {
+	sessions *sessions.Sessions // may be nil
+}
+
+// AllowedSenders implements dialect.Senders.
+func (s senders) AllowedSenders() []dialect.AllowedSender {
+	if s.sessions == nil {
+		return nil
+	}
+	var all []dialect.AllowedSender
+	for _, x := range s.sessions.Senders() {
+		all = append(all, allowedSender(x))
+	}
+	return all
+}
+
+// RevokeSender implements dialect.Senders.
+func (s senders) RevokeSender(id string) (dialect.AllowedSender, error) {
+	if s.sessions == nil {
+		return dialect.AllowedSender{}, &hub.Error{Code: hub.CodeUnsupported, Message: "this hub has no sessions, so that no sender is allowed",
+			Remedy: "sessions are agents of a hub with its own bus: unset bus.url"}
+	}
+	x, err := s.sessions.Revoke(id)
+	return allowedSender(x), err
+}
+
+func allowedSender(x sessions.AllowedSender) dialect.AllowedSender {
+	return dialect.AllowedSender{ID: x.ID, Kind: string(x.Sender.Kind), Sender: x.Sender.ID, Label: x.Sender.Label, Since: dialect.Time{Time: x.Since}}
 }
 
 // followSessions follows the sessions once an agent has joined the agents' network, until ctx ends.

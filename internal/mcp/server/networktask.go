@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -149,8 +150,32 @@ func taskText(m mail.Mail) string {
 
 // requester says who gave a task, as far as the hub knows.
 func requester(data map[string]any) string {
-	if from, ok := data["from"].(string); ok {
+	from, delegated := data["from"].(string)
+	sender, foreign := data["sender"].(map[string]any)
+	switch {
+	case delegated && foreign:
+		return "the agent " + oneLine(from) + " for " + senderText(sender)
+	case delegated:
 		return "the agent " + oneLine(from)
+	case foreign:
+		return senderText(sender)
 	}
 	return "a person or program at the hub"
+}
+
+// senderKinds are what the kinds of senders mean to an agent.
+var senderKinds = map[string]string{
+	"client": "a program of this computer at", "a2a": "a client of another computer at", "peer": "the paired hub", "program": "the program",
+}
+
+// senderText describes a sender who is not the agent's user.
+func senderText(sender map[string]any) string {
+	kind, _ := sender["kind"].(string)
+	id, _ := sender["id"].(string)
+	label, _ := sender["label"].(string)
+	text := strings.TrimSpace(cmp.Or(senderKinds[kind], "somebody else:") + " " + oneLine(id))
+	if label != "" {
+		text += fmt.Sprintf(", which calls itself %q", oneLine(label))
+	}
+	return text
 }
