@@ -33,6 +33,9 @@ type SendRequest struct {
 	// Sender is who sends the message. The zero value is the sender of the context, see [WithSender], and without one the
 	// hub's own user. It is stored in the task.
 	Sender Sender
+	// Once is the id of the new task; a repeated message to the same agent returns the task of the first. "" lets the
+	// message's [MetaOnce] or the hub choose. Only the hub's own packages set it, never a client.
+	Once a2a.TaskID
 	// Timeout bounds the run; 0 means the agent's limit, which is also the maximum.
 	Timeout time.Duration
 }

@@ -24,6 +24,7 @@ const (
 	KindSession Kind = "session" // an open conversation of a person
 	KindPeer    Kind = "peer"    // of another hub
 	KindLibrary Kind = "library" // a Go program that is connected to the hub
+	KindQueue   Kind = "queue"   // a queue of the agents' network: whoever claims a task does it
 )
 
 // Residence is what an agent is and where it is to be found. Residences are comparable.

@@ -70,3 +70,22 @@ func TestAMessageWithAnIdempotencyKeyStartsOneTask(t *testing.T) {
 		}
 	}
 }
+
+// A package of the hub may choose a task's id: the task is created once, and no other agent's task is taken for it.
+func TestATaskWithAGivenID(t *testing.T) {
+	h := newHub(t, hub.Config{Agents: []hub.Agent{
+		{Definition: definition("a"), Runner: &fakeAgent{}}, {Definition: definition("b"), Runner: &fakeAgent{}},
+	}}, nil)
+	req := request("a", "hello")
+	req.Once = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e001"
+	for range 2 {
+		task, err := h.Send(t.Context(), req)
+		if err != nil || task.ID != req.Once || len(task.History) > 2 {
+			t.Fatalf("%+v, %v", task, err)
+		}
+	}
+	req.AgentID = "b"
+	if _, err := h.Send(t.Context(), req); hub.CodeOf(err) != hub.CodeInvalid {
+		t.Errorf("another agent's id: %v", err)
+	}
+}

@@ -181,8 +181,10 @@ func (h *Hub) accept(ctx context.Context, req SendRequest, seen func(*task)) (*t
 	switch key, once := msg.Metadata[MetaOnce].(string); {
 	case msg.TaskID != "":
 		t, err = h.continueTask(ctx, req, &msg, seen)
+	case req.Once != "":
+		t, err = h.onlyTask(ctx, req, &msg, func(string) a2a.TaskID { return req.Once }, seen)
 	case once:
-		t, err = h.onlyTask(ctx, req, &msg, key, seen)
+		t, err = h.onlyTask(ctx, req, &msg, func(agent string) a2a.TaskID { return OnceID(agent, key) }, seen)
 	default:
 		t, err = h.newTask(req, &msg, a2a.NewTaskID(), seen)
 	}
@@ -219,14 +221,13 @@ func OnceID(agentID, key string) a2a.TaskID {
 
 var onceSpace = uuid.MustParse("8a4bd7f6-6c1c-4a0e-9f50-2f6b1d1f7d11")
 
-// onlyTask is newTask for the first message with an idempotency key. For a repeated
-// message it returns the existing task.
-func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, key string, seen func(*task)) (*task, error) {
+// onlyTask is newTask for the first message of a task with an id. For a repeated message it returns the existing task.
+func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, name func(agent string) a2a.TaskID, seen func(*task)) (*task, error) {
 	agentID, err := targetAgent(req)
 	if err != nil {
 		return nil, err
 	}
-	id := OnceID(agentID, key)
+	id := name(agentID)
 	for {
 		h.once.Lock()
 		if _, known := h.index.get(id); !known {
@@ -238,6 +239,10 @@ func (h *Hub) onlyTask(ctx context.Context, req SendRequest, msg *a2a.Message, k
 		t, err := h.acquire(ctx, id)
 		if _, still := h.index.get(id); err != nil && !still {
 			continue // it was rejected or removed meanwhile
+		}
+		if err == nil && t.agentID != agentID {
+			h.release(t)
+			return nil, invalid("message.taskId", "task %s belongs to agent %s", id, t.agentID)
 		}
 		if err == nil {
 			t.mu.Lock()

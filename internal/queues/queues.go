@@ -40,12 +40,14 @@ type Member interface {
 	Reject(ctx context.Context, taskID string, token int, reason string, final bool) (dead bool, err error)
 }
 
-// Options are those of [Run]. All fields but Logger are required.
+// Options are those of [Run]. All fields but Items and Logger are required.
 type Options struct {
 	Hub     *hub.Hub
 	Workers []Worker
 	// Join joins the agents' network for an agent, always under the same GUID. It is called again after an error.
 	Join func(ctx context.Context, agent string) (Member, error)
+	// Items are the tasks of the items, to which the workers' tasks belong; nil for none.
+	Items *Items
 	// Lease is how long a claim is valid without an extension.
 	Lease  time.Duration
 	Logger *slog.Logger
@@ -63,7 +65,7 @@ func Run(ctx context.Context, o Options) {
 	}
 	var running sync.WaitGroup
 	for agent, workers := range byAgent {
-		c := &crew{hub: o.Hub, agent: agent, lease: o.Lease, log: o.Logger.With("component", "queues", "agent", agent)}
+		c := &crew{hub: o.Hub, agent: agent, items: o.Items, lease: o.Lease, log: o.Logger.With("component", "queues", "agent", agent)}
 		running.Go(func() { c.run(ctx, o.Join, workers) })
 	}
 	running.Wait()
@@ -74,6 +76,7 @@ type crew struct {
 	hub    *hub.Hub
 	agent  string
 	member Member
+	items  *Items
 	lease  time.Duration
 	log    *slog.Logger
 }

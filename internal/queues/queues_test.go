@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -24,9 +25,15 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
+func TestMain(m *testing.M) {
+	nettest.HubMain()
+	goleak.VerifyTestMain(m, testbed.Leaks()...)
+}
 
-const workerGUID = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e002"
+const (
+	hubGUID    = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e001"
+	workerGUID = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e002"
+)
 
 // office is a hub with workers. The bus of the queues stays when it stops, unlike a real hub's.
 type office struct {
@@ -38,6 +45,7 @@ type office struct {
 	// member changes a worker's access to the queues; nil for no change.
 	member  func(queues.Member) queues.Member
 	workers []queues.Worker
+	follow  bool // the items are tasks
 
 	boss *agentnet.Agent // submits items
 	hub  *hub.Hub
@@ -78,8 +86,23 @@ func (o *office) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	h := o.hub
+	var items *queues.Items
+	if o.follow {
+		items = queues.OpenItems(h, slog.New(slog.DiscardHandler))
+		running.Go(func() {
+			if err := network.Ready(ctx); err != nil {
+				return // it ends at once
+			}
+			m, err := network.RegisterWorker(ctx, hubGUID, "hub")
+			if err != nil {
+				o.t.Error(err)
+				return
+			}
+			items.Run(ctx, network, m)
+		})
+	}
 	running.Go(func() {
-		queues.Run(ctx, queues.Options{Hub: h, Workers: o.workers, Lease: o.lease, Join: func(ctx context.Context, agent string) (queues.Member, error) {
+		queues.Run(ctx, queues.Options{Hub: h, Items: items, Workers: o.workers, Lease: o.lease, Join: func(ctx context.Context, agent string) (queues.Member, error) {
 			if err := network.Ready(ctx); err != nil {
 				return nil, err
 			}
@@ -95,7 +118,7 @@ func (o *office) start() {
 		running.Wait()
 		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := errors.Join(h.Close(closing), network.Close(closing), b.Close(closing)); err != nil {
+		if err := errors.Join(network.Close(closing), h.Close(closing), b.Close(closing)); err != nil {
 			o.t.Error(err)
 		}
 	})
@@ -122,7 +145,7 @@ func (o *office) tasks(item string) []*a2a.Task {
 	}
 	var of []*a2a.Task
 	for _, t := range page.Tasks {
-		if m, _ := t.Metadata[queues.MetaItem].(map[string]any); m["taskId"] == item {
+		if m, _ := t.Metadata[queues.MetaItem].(map[string]any); m["taskId"] == item && t.Metadata[hub.MetaAgent] == "codex" {
 			of = append(of, t)
 		}
 	}

@@ -114,7 +114,8 @@ func (r *run) send(ctx context.Context) error {
 	if from := cmp.Or(c.SubmitterHandle, c.SubmitterGUID); from != "" {
 		item["submitter"] = from
 	}
-	_, err := r.hub.Send(ctx, hub.SendRequest{AgentID: r.agent, Message: msg, Metadata: map[string]any{MetaItem: item}, Timeout: r.timeout()})
+	_, err := r.hub.Send(ctx, hub.SendRequest{AgentID: r.agent, Message: msg, Metadata: map[string]any{MetaItem: item},
+		Delegation: r.items.origin(ctx, c), Timeout: r.timeout()})
 	return err
 }
 

@@ -33,6 +33,8 @@ type Claim struct {
 	Attempt              int             `json:"attempt" jsonschema:"Which attempt at it this is"`
 	MaxAttempts          int             `json:"maxAttempts"`
 	LeaseUntil           string          `json:"leaseUntil" jsonschema:"Until then the item is yours (ISO 8601, UTC); extend_work_item gives you more time"`
+
+	Generation int `json:"-"` // counts the retries from the dead letters, from 1
 }
 
 // Claim takes the next item of the queues on this bus and waits for up to wait at each of

@@ -10,7 +10,7 @@ import (
 // claim returns the item as its holder's claim.
 func (x record) claim() *Claim {
 	return &Claim{x.TaskID, x.Token, x.Capability, x.Description, x.RequiredCapabilities, x.Priority, x.Deadline, x.ContextData,
-		x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Deliveries, x.MaxAttempts, x.LeaseUntil}
+		x.SubmitterGUID, x.SubmitterHandle, x.SubmittedAt, x.Deliveries, x.MaxAttempts, x.LeaseUntil, x.Generation}
 }
 
 // Held returns the items that the agent holds, so that a worker which was killed continues with them. An item whose

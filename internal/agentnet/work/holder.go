@@ -35,6 +35,8 @@ func (w *Worker) held(x *Item, taskID string, token int) (*Item, error) {
 		e.Message = fmt.Sprintf("You do not hold %s: it waits in its queue for a worker.", task)
 	case x.State == Completed:
 		e.Message = fmt.Sprintf("%s is completed already, by %s.", task, holder)
+	case x.State == Discarded && x.Reason == "":
+		e.Message = fmt.Sprintf("You do not hold %s any more: nobody wants its result, its task was canceled.", task)
 	default:
 		e.Message = fmt.Sprintf("You do not hold %s any more: it has failed too often, or was refused, and is in the dead letters.", task)
 	}

@@ -37,7 +37,7 @@ const (
 	Claimed   ItemState = "claimed"   // a worker has it
 	Completed ItemState = "completed" // there is a result
 	Dead      ItemState = "dead"      // in the dead letters
-	Discarded ItemState = "discarded" // was in the dead letters
+	Discarded ItemState = "discarded" // was in the dead letters, or withdrawn
 
 	// Forwarding is the state of an item that is being submitted to another bus, and may
 	// be there already: no worker of this bus gets it any more.

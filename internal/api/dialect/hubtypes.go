@@ -177,7 +177,7 @@ type Agent struct {
 
 // Place is what an agent is, where it is and what it does now.
 type Place struct {
-	Kind string `json:"kind"` // program, session, peer or library
+	Kind string `json:"kind"` // program, session, peer, library or queue
 	// Handle is the name by which people call the agent. Address is the shortest name that means only this agent.
 	Handle     string `json:"handle"`
 	Address    string `json:"address"`

@@ -31,6 +31,7 @@ var agentKinds = []struct{ kind, heading string }{
 	{string(hub.KindProgram), "Programs that the hub starts"},
 	{string(hub.KindPeer), "Agents of other hubs"},
 	{string(hub.KindLibrary), "Connected programs"},
+	{string(hub.KindQueue), "Work queues"},
 }
 
 func (a *app) agentsCommand() *cobra.Command {

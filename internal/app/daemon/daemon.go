@@ -44,6 +44,7 @@ import (
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/queues"
 	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
@@ -106,7 +107,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() { d.watchWork(ctx) })
 	background.Go(func() { d.watchLeases(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
-	background.Go(func() { d.workOnQueues(ctx) })
+	background.Go(func() { d.runQueues(ctx) })
 	if d.peers != nil {
 		background.Go(func() { d.watchPeers(ctx) })
 	}
@@ -146,6 +147,7 @@ type daemon struct {
 	announced atomic.Pointer[dialect.Addresses]
 	node      *node.Node
 	sessions  *sessions.Sessions // nil without an own bus
+	items     *queues.Items      // nil without an own bus
 	peers     *peers.Peers       // nil without peers
 	documents *documents.Library
 	rooms     *documents.Rooms // nil without HTTP
@@ -168,7 +170,7 @@ func (d *daemon) onCloseWithin(limit time.Duration, stop func(context.Context) e
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openQueues, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)

@@ -180,7 +180,7 @@ func (d *daemon) workChanged(record []byte) {
 	case x.State == work.Dead:
 		d.events.Publish(events.Event{Kind: events.DeadLetterAdded, Subject: x.TaskID,
 			Data: map[string]any{"queue": x.Capability, "reason": string(x.FailureReason), "attempts": x.Attempts}})
-	case before == work.Dead, x.State == work.Discarded:
+	case before == work.Dead, x.State == work.Discarded && x.FailureReason != "": // others were withdrawn
 		d.events.Publish(events.Event{Kind: events.DeadLetterRemoved, Subject: x.TaskID,
 			Data: map[string]any{"queue": x.Capability, "state": string(x.State)}})
 	}

@@ -2,55 +2,102 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/internal/queues"
 )
 
-// workOnQueues runs the configured workers until ctx ends. They use the agents' network that the user's configuration
-// names.
-func (d *daemon) workOnQueues(ctx context.Context) {
-	if len(d.cfg.Workers) == 0 {
+// openQueues makes the queues of the hub's last run agents of the hub. With an external bus there are none.
+func (d *daemon) openQueues(context.Context) error {
+	if d.bus.Info().Kind == bus.KindEmbedded {
+		d.items = queues.OpenItems(d.hub, d.log)
+	}
+	return nil
+}
+
+// runQueues follows the items of the queues, and runs the configured workers, until ctx ends. Without workers it begins
+// once an agent has joined the agents' network.
+func (d *daemon) runQueues(ctx context.Context) {
+	if d.items == nil {
 		return
 	}
+	if len(d.cfg.Workers) == 0 && !d.bus.HasNetwork() {
+		select {
+		case <-d.observed.joined:
+		case <-ctx.Done():
+			return
+		}
+	}
+	if err := d.runQueuesIn(ctx); err != nil {
+		d.log.Error("the queues of the agents' network are not used", "error", err)
+	}
+}
+
+// runQueuesIn uses the agents' network that the user's configuration names.
+func (d *daemon) runQueuesIn(ctx context.Context) error {
 	cfg, err := mcpConfig("")
 	if err != nil {
-		d.log.Error("the workers of queues do not work: the user's configuration of the agents' network cannot be read", "error", err)
-		return
+		return fmt.Errorf("the user's configuration of the agents' network cannot be read: %w", err)
 	}
 	host, err := uniqueName(d.cfg.DataDir)
 	if err != nil {
-		d.log.Error("the workers of queues do not work", "error", err)
-		return
+		return err
 	}
+	cross := cfg.CrossComputer
 	of := mcpserver.NetworkConfig(cfg, func(ctx context.Context) (*bus.Bus, error) { return d.networkBus(ctx, cfg) }, d.log)
 	of.BusConfig = of.WithDefaults()
-	if cfg.CrossComputer.Enabled && cfg.CrossComputer.ThroughHub {
-		of.DialLocal = func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub workers") }
-	} else {
-		of.ThroughHub = false
+	of.ThroughHub = cross.Enabled && cross.ThroughHub
+	if of.ThroughHub {
+		of.DialLocal = func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub queues") }
 	}
 	network := agentnet.Open(of)
 	defer func() {
 		if err := within(busTimeout, network.Close); err != nil {
-			d.log.Warn("the workers of queues have not left the agents' network", "error", err)
+			d.log.Warn("the hub has not left the queues of the agents' network", "error", err)
 		}
 	}()
-	workers := make([]queues.Worker, len(d.cfg.Workers))
-	for i, w := range d.cfg.Workers {
-		workers[i] = queues.Worker{Agent: w.Agent, Capability: w.Capability, Count: w.Count}
+	join := func(ctx context.Context, as, handle string) (*agentnet.Agent, error) {
+		if err := network.Usable(ctx); err != nil {
+			return nil, err
+		}
+		guid := uuid.NewSHA1(uuid.NameSpaceURL, []byte("parley:hub:"+host+":"+as)).String()
+		return network.RegisterWorker(ctx, guid, strings.NewReplacer(".", "-", "_", "-").Replace(handle))
 	}
-	queues.Run(ctx, queues.Options{Hub: d.hub, Workers: workers, Lease: of.AckTimeout, Logger: d.log,
+	workers := queues.Options{Hub: d.hub, Lease: of.AckTimeout, Logger: d.log,
 		Join: func(ctx context.Context, agent string) (queues.Member, error) {
-			if err := network.Usable(ctx); err != nil {
-				return nil, err
-			}
-			guid := uuid.NewSHA1(uuid.NameSpaceURL, []byte("parley:hub:"+host+":worker:"+agent)).String()
-			return network.RegisterWorker(ctx, guid, strings.NewReplacer(".", "-", "_", "-").Replace(agent))
-		}})
+			return join(ctx, "worker:"+agent, agent)
+		}}
+	for _, w := range d.cfg.Workers {
+		workers.Workers = append(workers.Workers, queues.Worker{Agent: w.Agent, Capability: w.Capability, Count: w.Count})
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	if !cross.Enabled || cross.ThroughHub { // otherwise the items are on another computer
+		workers.Items = d.items
+		running.Go(func() { d.followItems(ctx, network, join) })
+	}
+	queues.Run(ctx, workers)
+	return nil
+}
+
+func (d *daemon) followItems(ctx context.Context, network *agentnet.Network, join func(ctx context.Context, as, handle string) (*agentnet.Agent, error)) {
+	retry := wait.Backoff{Most: 10 * time.Second}
+	for ctx.Err() == nil {
+		hub, err := join(ctx, "queues", "hub")
+		if err == nil {
+			d.items.Run(ctx, network, hub)
+			return
+		}
+		d.log.Debug("the items of the queues cannot be followed yet", "error", err)
+		retry.Pause(ctx)
+	}
 }

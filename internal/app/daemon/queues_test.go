@@ -5,11 +5,14 @@ package daemon_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 // The configured workers drain a queue, also what was submitted while they did not run.
@@ -42,4 +45,15 @@ func TestWorkersDrainAQueue(t *testing.T) {
 			t.Errorf("%s: %+v, %v", task, s, err)
 		}
 	}
+	c := dialHub(t, r.info.Socket)
+	sent, err := c.Send(t.Context(), dialect.SendParams{Message: dialect.Message{
+		Kind: dialect.KindMessage, MessageID: "1", Role: dialect.RoleUser, Parts: []dialect.Part{dialect.TextPart("say C")},
+		Metadata: map[string]any{hub.MetaTargetAgent: "queue.go"}}})
+	if err != nil || sent.Status.State != "completed" || !strings.Contains(sent.Text(), "say C") {
+		t.Fatalf("%+v, %v", sent, err)
+	}
+	wait.Eventually(t, "the tasks of the items have ended", func() bool {
+		page, err := c.Tasks(t.Context(), dialect.TasksListParams{AgentID: "queue.go", State: "completed"})
+		return err == nil && page.Total == 3
+	})
 }
