@@ -9,6 +9,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Send stores a message in another agent's inbox and returns when it is durable there. The recipient may be offline.
@@ -154,12 +155,15 @@ func merge(here, there []mail.Mail) []mail.Mail {
 	return append(append(merged, here...), there...)
 }
 
+// firstPoll is the first pause between two reads of an inbox that was announced to have new mail.
+const firstPoll = 2 * time.Millisecond
+
 // Wait blocks until there is selected mail that was not read, and reads it. When ctx ends
 // first it returns nothing, and an error only where the network cannot be reached.
 func (a *Agent) Wait(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
 	s.IncludeRead = false
-	poll := time.NewTicker(mail.PollInterval)
-	defer poll.Stop()
+	// The server announces a message before it has stored it. A read may therefore come too early, and is repeated soon.
+	pauses := wait.Backoff{First: firstPoll, Most: mail.PollInterval}
 	for {
 		changed, connected := a.main.box.Changed(), a.net.main.store.Changed()
 		var localChanged <-chan struct{} // nil blocks
@@ -170,17 +174,22 @@ func (a *Agent) Wait(ctx context.Context, s mail.Selection) (list []mail.Mail, m
 		if len(list) > 0 || (err != nil && !store.IsUnreachable(err)) {
 			return list, more, err
 		}
+		poll := time.NewTimer(pauses.Next())
 		select {
 		case <-changed:
+			pauses.Reset()
 		case <-localChanged:
+			pauses.Reset()
 		case <-connected:
 		case <-poll.C:
 		case <-ctx.Done():
+			poll.Stop()
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 				return nil, false, err
 			}
 			return nil, false, nil
 		}
+		poll.Stop()
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 
 // wires are the hub's interfaces for clients, as the daemon has them.
 type wires struct {
-	t       *testing.T
+	t       testing.TB
 	handler http.Handler
 	grpc    a2aclient.Transport
 }

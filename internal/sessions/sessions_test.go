@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,12 +35,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 
 // office is a hub with its sessions. Its bus stays when it stops, unlike a real hub's.
 type office struct {
-	t   *testing.T
+	t   testing.TB
 	dir string
-	net *nettest.Server
+	net *nettest.Server // nil where sessions use the bus of the hub
 
-	policy sessions.Policy // of the next start
+	policy     sessions.Policy // of the next start
+	durability bus.Durability
 
+	bus      *bus.Bus
 	hub      *hub.Hub
 	sessions *sessions.Sessions
 	stop     func()
@@ -47,7 +50,7 @@ type office struct {
 
 func newOffice(t *testing.T) *office {
 	t.Helper()
-	o := &office{t: t, dir: t.TempDir(), net: nettest.StartServer(t)}
+	o := &office{t: t, dir: t.TempDir(), net: nettest.StartServer(t), durability: bus.DurabilityFast}
 	o.start()
 	return o
 }
@@ -57,10 +60,11 @@ const hubGUID = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e001"
 // start starts the hub, again or for the first time.
 func (o *office) start() {
 	o.t.Helper()
-	b, err := bus.Open(o.t.Context(), bus.Config{DataDir: o.dir, Durability: bus.DurabilityFast})
+	b, err := bus.Open(o.t.Context(), bus.Config{DataDir: o.dir, Durability: o.durability})
 	if err != nil {
 		o.t.Fatal(err)
 	}
+	o.bus = b
 	echo, err := runner.Open(runner.Definition{ID: "codex", Driver: runner.DriverEcho}, runner.Options{})
 	if err != nil {
 		o.t.Fatal(err)
@@ -69,7 +73,7 @@ func (o *office) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	d := assignment.Open(o.net.Host("office", "ann", "shop").BusConfig, hubGUID, "hub")
+	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
 	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy})
 	if err != nil {
 		o.t.Fatal(err)
@@ -91,10 +95,24 @@ func (o *office) start() {
 	o.t.Cleanup(o.stop)
 }
 
+// computer returns the configuration of the agents' network at the office.
+func (o *office) computer() agentnet.Config {
+	if o.net != nil {
+		return o.net.Host("office", "ann", "shop")
+	}
+	log := slog.New(slog.DiscardHandler)
+	return agentnet.Config{BusConfig: store.Config{Hostname: "office", Username: "ann", ProjectPath: "/home/ann/shop", ProjectID: "0123456789abcdef", Logger: log,
+		Dial: func(ctx context.Context) (*bus.Bus, error) {
+			return bus.Join(ctx, bus.Config{Name: "office", Logger: log}, func(ctx context.Context) (bus.Grant, error) {
+				return o.bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+			})
+		}}}
+}
+
 // session registers a session and waits until it is an agent.
 func (o *office) session(r registry.Registration) *agentnet.Agent {
 	o.t.Helper()
-	network := nettest.Open(o.t, o.net.Host("office", "ann", "shop"))
+	network := nettest.Open(o.t, o.computer())
 	return o.register(network, r)
 }
 

@@ -166,12 +166,8 @@ func (s *Service) use(ctx context.Context, b *bus.Bus, guid string) (float64, er
 	return float64(info.State.Subjects[store.InboxSubject+guid]) / inboxMaxMessages, nil
 }
 
-// trim removes an agent's read mail once its inbox is half full.
+// trim removes an agent's read mail.
 func (s *Service) trim(ctx context.Context, b *bus.Bus, guid string, floor uint64) error {
-	use, err := s.use(ctx, b, guid)
-	if err != nil || use < 0.5 {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
 	defer cancel()
 	stream, err := b.JetStream().Stream(ctx, s.inboxStream(guid))
@@ -257,15 +253,16 @@ func (x *Box) watch(ctx context.Context, b *bus.Bus) {
 	}
 }
 
-// noteDelivery writes the receipt of a message that has reached the agent's process.
+// noteDelivery notifies those who wait for mail, and writes the receipt of a message that has reached the agent's process.
+// A reader that is faster than the receipt has written a later one, which stays.
 func (x *Box) noteDelivery(ctx context.Context, b *bus.Bus, msg *nats.Msg) {
+	x.arrived.Send()
 	m, err := x.open(store.Message{Header: msg.Header, Data: msg.Data}, readMarks{})
 	if err != nil {
 		x.agent.Log().Debug("mail has the wrong format", "error", err) // the read of the inbox logs an error
 	} else if err := x.svc.writeReceipt(ctx, b, m, Delivered, ""); err != nil && ctx.Err() == nil {
 		x.agent.Log().Debug("a receipt was not written", "error", err)
 	}
-	x.arrived.Send()
 }
 
 // noteWaiting writes receipts for mail that was sent while the agent was not connected.

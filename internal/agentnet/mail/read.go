@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -64,7 +65,10 @@ func (x *Box) Read(ctx context.Context, s Selection) (mail []Mail, more bool, er
 
 // tryRead fails with ErrConflict if another process reads at the same time.
 func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail, more bool, err error) {
-	marks, err := x.currentMarks(ctx, b)
+	marks, err := x.marks(ctx, b)
+	if err == nil && s.IncludeRead {
+		marks, err = x.currentMarks(ctx, b, marks)
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -76,46 +80,25 @@ func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail
 		x.writeReadReceipts(ctx, b, owed)
 		return owed, true, nil
 	}
-	size, next, skipped := 0, newMarks(marks.readMarks), false
-	floor := marks.Floor
-	if s.IncludeRead {
-		floor = 0
+	found, err := x.find(ctx, b, s, marks)
+	if err == nil && found.none && marks.Floor > 0 { // with mail above the floor, the marks are of this inbox
+		if marks, err = x.currentMarks(ctx, b, marks); err == nil && marks.Floor == 0 {
+			found, err = x.find(ctx, b, s, marks)
+		}
 	}
-	err = store.Scan(ctx, b, x.svc.inboxStream(x.agent.GUID()), store.InboxSubject+x.agent.GUID(), floor+1, func(msg store.Message) bool {
-		m, err := x.open(msg, marks.readMarks)
-		if err != nil {
-			if !m.Read {
-				x.agent.Log().Error("mail of the wrong format is skipped", "sequence", m.Sequence, "error", err)
-				skipped = true
-			}
-			next.see(m.Sequence, true) // so that it is removed like what was read
-			return true
-		}
-		selected := s.matches(m)
-		if selected && (len(mail) == s.Limit || (size > 0 && size+len(m.Text) > maxMailRead)) {
-			more = true
-			return false
-		}
-		if selected {
-			mail = append(mail, m)
-			size += len(m.Text)
-		}
-		next.see(m.Sequence, m.Read || selected)
-		return true
-	})
 	if err != nil {
 		return nil, false, err
 	}
-	unread := slices.DeleteFunc(slices.Clone(mail), func(m Mail) bool { return m.Read })
-	if len(unread) == 0 && !skipped {
-		return mail, more, nil
+	unread := slices.DeleteFunc(slices.Clone(found.mail), func(m Mail) bool { return m.Read })
+	if len(unread) == 0 && !found.skipped {
+		return found.mail, found.more, nil
 	}
 	if err := ctx.Err(); err != nil { // the caller does not wait any more
 		return nil, false, err
 	}
 	ctx = context.WithoutCancel(ctx) // once it is marked the caller has to get it
 	read := uuid.NewString()
-	written := next.marks(read)
+	written := found.next.marks(read)
 	if _, err := x.marksKey().Put(ctx, b, written, marks.revision); err != nil {
 		if !errors.Is(err, store.ErrConflict) { // the server may have written them all the same
 			x.mu.Lock()
@@ -124,13 +107,69 @@ func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail
 		}
 		return nil, false, err
 	}
+	x.finish(ctx, b, unread, written.Floor)
+	return found.mail, found.more, nil
+}
+
+// found is the result of a scan of the inbox.
+type found struct {
+	mail    []Mail
+	more    bool // there may be more
+	skipped bool // mail of the wrong format was not read before
+	none    bool // there is no mail above the floor, selected or not
+	next    *marksBuilder
+}
+
+// find returns the selected mail of the inbox, oldest first.
+func (x *Box) find(ctx context.Context, b *bus.Bus, s Selection, marks storedMarks) (found, error) {
+	f, size := found{none: true, next: newMarks(marks.readMarks)}, 0
+	floor := marks.Floor
+	if s.IncludeRead {
+		floor = 0
+	}
+	err := store.Scan(ctx, b, x.svc.inboxStream(x.agent.GUID()), store.InboxSubject+x.agent.GUID(), floor+1, func(msg store.Message) bool {
+		f.none = false
+		m, err := x.open(msg, marks.readMarks)
+		if err != nil {
+			if !m.Read {
+				x.agent.Log().Error("mail of the wrong format is skipped", "sequence", m.Sequence, "error", err)
+				f.skipped = true
+			}
+			f.next.see(m.Sequence, true) // so that it is removed like what was read
+			return true
+		}
+		selected := s.matches(m)
+		if selected && (len(f.mail) == s.Limit || (size > 0 && size+len(m.Text) > maxMailRead)) {
+			f.more = true
+			return false
+		}
+		if selected {
+			f.mail = append(f.mail, m)
+			size += len(m.Text)
+		}
+		f.next.see(m.Sequence, m.Read || selected)
+		return true
+	})
+	return f, err
+}
+
+// finish writes the receipts of mail that was marked as read, and removes what was read before floor once the inbox is
+// half full.
+func (x *Box) finish(ctx context.Context, b *bus.Bus, unread []Mail, floor uint64) {
+	var use float64
+	var err error
+	var asking sync.WaitGroup
+	asking.Go(func() { use, err = x.svc.use(ctx, b, x.agent.GUID()) }) // while the receipts are written to the disk
 	if len(unread) > 0 {
 		x.writeReadReceipts(ctx, b, unread)
 	}
-	if err := x.svc.trim(ctx, b, x.agent.GUID(), written.Floor); err != nil {
+	asking.Wait()
+	if err == nil && use >= 0.5 {
+		err = x.svc.trim(ctx, b, x.agent.GUID(), floor)
+	}
+	if err != nil {
 		x.agent.Log().Warn("the inbox was not trimmed", "error", err)
 	}
-	return mail, more, nil
 }
 
 // open decodes a message of the agent's inbox. Also on an error the result has Sequence and Read.
@@ -258,11 +297,10 @@ func (x *Box) marks(ctx context.Context, b *bus.Bus) (storedMarks, error) {
 	return m, json.Unmarshal(v.Data, &m.readMarks)
 }
 
-// currentMarks returns no marks if the inbox was deleted and created again, which restarts the sequence numbers.
-func (x *Box) currentMarks(ctx context.Context, b *bus.Bus) (storedMarks, error) {
-	m, err := x.marks(ctx, b)
-	if err != nil || m.Floor == 0 {
-		return m, err
+// currentMarks returns m, or no marks if the inbox was deleted and created again, which restarts the sequence numbers.
+func (x *Box) currentMarks(ctx context.Context, b *bus.Bus, m storedMarks) (storedMarks, error) {
+	if m.Floor == 0 {
+		return m, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
 	defer cancel()
