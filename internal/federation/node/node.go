@@ -78,6 +78,9 @@ type Federation struct {
 	RemoteTTL time.Duration
 	// Closed, if not nil, is called for each closed channel. It must not block.
 	Closed func(local, remote string)
+	// Reopened, if not nil, is called for each channel that is open again after it has broken. The other hub may have
+	// started again meanwhile. It must not block.
+	Reopened func(local, remote string)
 }
 
 // Bounds of what other processes and hubs can use.
@@ -107,6 +110,7 @@ type Node struct {
 
 	mu         sync.Mutex
 	responders map[string]*responder // by agent
+	broken     map[string]bool       // ids of channels that reconnect
 	endpoint   string                // of the listener; "" before Announce
 	work       sync.WaitGroup        // answers in progress; added to under mu
 	closed     bool
@@ -118,7 +122,7 @@ func Open(o Options) (*Node, error) {
 	if o.PeerTier == agent.NoTier {
 		o.PeerTier = agent.L2
 	}
-	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), opened: make(chan struct{}), responders: make(map[string]*responder)}
+	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), opened: make(chan struct{}), responders: make(map[string]*responder), broken: make(map[string]bool)}
 	var ctx context.Context
 	ctx, n.stop = context.WithCancel(context.Background())
 	n.open = ctx
@@ -195,14 +199,25 @@ func (n *Node) openFederation() error {
 	return errors.Join(errs...)
 }
 
-// followChannels reports closed channels, and ends the answers that nobody reads any more.
+// followChannels reports channels that have closed or are open again, and ends the answers that nobody reads any more.
 func (n *Node) followChannels(e telemetry.Event) {
-	if e.Type != telemetry.ChannelState || e.Detail != string(channel.Closed) {
+	if e.Type != telemetry.ChannelState {
 		return
 	}
+	state := channel.Status(e.Detail)
 	n.mu.Lock()
-	r := n.responders[e.Sender]
+	r, broken := n.responders[e.Sender], n.broken[e.ChannelID]
+	delete(n.broken, e.ChannelID)
+	if state == channel.Reconnecting {
+		n.broken[e.ChannelID] = true
+	}
 	n.mu.Unlock()
+	if state == channel.Open && broken && n.o.Federation.Reopened != nil {
+		n.o.Federation.Reopened(e.Sender, e.Recipient)
+	}
+	if state != channel.Closed {
+		return
+	}
 	if r != nil {
 		r.streams.endOf(e.Recipient)
 	}

@@ -137,6 +137,10 @@ func (x *exchange) read(ctx context.Context, f *sender, answers <-chan *envelope
 				return out, nil, false
 			case !ok:
 				return x.lost()
+			case e == nil && keyed:
+				return out, nil, false
+			case e == nil:
+				continue
 			}
 			silent.Reset(repeatTime)
 			out, err, ended = x.answer.handle(e)
@@ -178,6 +182,9 @@ func (x *exchange) cancel(ctx context.Context, f *sender, answers <-chan *envelo
 			if !ok {
 				x.abandon(ctx)
 				return x.canceled(), nil
+			}
+			if e == nil {
+				continue // the timer ends the turn, and the cancellation is repeated
 			}
 			if out, err, ended := x.answer.handle(e); ended {
 				return out, err

@@ -174,7 +174,7 @@ func (p *Peers) open(ctx context.Context) (err error) {
 		GlobalID: func(id string) string { return signedcard.ID(id, p.pair.Public()) },
 		LocalID:  p.localID,
 		Dialers:  make(map[agent.Transport]transport.Dialer),
-		Speaks:   p.maySpeakFor, RemoteTTL: cardLife, Closed: p.channelClosed,
+		Speaks:   p.maySpeakFor, RemoteTTL: cardLife, Closed: p.channelClosed, Reopened: p.channelReopened,
 	}
 	if p.o.NATS != nil {
 		err = p.openNATS(ctx, at)
@@ -549,6 +549,18 @@ func (p *Peers) channelClosed(local, other string) {
 	for _, f := range p.senders {
 		if f.id == local {
 			f.closeAnswers(other)
+		}
+	}
+}
+
+// channelReopened makes the turns that wait for an answer on a channel ask again: what was on its way is lost if the other
+// hub has started again.
+func (p *Peers) channelReopened(local, other string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range p.senders {
+		if f.id == local {
+			f.askAgain(other)
 		}
 	}
 }

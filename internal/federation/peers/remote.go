@@ -177,7 +177,7 @@ type sender struct {
 	access   *parley.Agent
 
 	mu      sync.Mutex
-	waiting map[thread]chan *envelope.Envelope // for a turn; closed when no more will follow
+	waiting map[thread]chan *envelope.Envelope // for a turn; closed when no more will follow; see askAgain
 }
 
 type thread struct{ agent, id string }
@@ -251,6 +251,22 @@ func (f *sender) closeAnswers(agentID string) {
 		if t.agent == agentID {
 			delete(f.waiting, t)
 			close(a)
+		}
+	}
+}
+
+// askAgain makes the turns that wait for an agent repeat their requests: nil stands for that among the answers. A full buffer
+// has envelopes that ended the turn or will.
+func (f *sender) askAgain(agentID string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for t, a := range f.waiting {
+		if t.agent != agentID {
+			continue
+		}
+		select {
+		case a <- nil:
+		default:
 		}
 	}
 }

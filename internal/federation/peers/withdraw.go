@@ -96,7 +96,7 @@ func (p *Peers) confirmed(ctx context.Context, w withdrawal) bool {
 	for {
 		select {
 		case e, ok := <-answers:
-			if !ok {
+			if !ok || e == nil {
 				return false
 			}
 			var answer node.Failure // a result has the fields of interest too
