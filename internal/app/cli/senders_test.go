@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -114,7 +116,45 @@ func TestTheUserDecidesAboutASender(t *testing.T) {
 	}
 	d.parley("send", "--detach", "--task", denied, "not today")
 	wait.Eventually(t, "the task is rejected", func() bool { return d.task(denied).Status.State == dialect.StateRejected })
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		if task := d.task(d.delegate(revision, agent)); task.Status.State != dialect.StateAuthRequired {
+			t.Errorf("MCP %s: the task is %s", revision, task.Status.State)
+		}
+	}
 	s.end()
+}
+
+// delegate gives a task to an agent at the hub's /mcp, and returns its id.
+func (d *machine) delegate(revision, agent string) (id string) {
+	d.t.Helper()
+	info, _, err := daemon.Running(filepath.Join(d.root, "data"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "web", Version: "1"}, nil).Connect(d.t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: info.HTTP + "/mcp", HTTPClient: &http.Client{Transport: transport}},
+		&mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	result, err := session.CallTool(d.t.Context(), &mcp.CallToolParams{Name: "delegate_task", Arguments: map[string]any{"agent": agent, "task": "over MCP"}})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	data, err := json.Marshal(result)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := session.Close(); err != nil {
+		d.t.Error(err)
+	}
+	var out struct{ StructuredContent struct{ TaskID string } }
+	if err := json.Unmarshal(data, &out); err != nil || out.StructuredContent.TaskID == "" {
+		d.t.Fatalf("no task: %s, %v", data, err)
+	}
+	return out.StructuredContent.TaskID
 }
 
 // agentNamed returns the id of the agent with a handle.

@@ -43,6 +43,7 @@ type Swarms struct {
 	host   string
 	access interface{ Leave() }
 	n      *negotiation.Negotiator
+	node   *Node
 }
 
 // coordinatorPrefix begins the id of the hub's coordinator. A colon is not allowed in the ids of configured agents.
@@ -66,7 +67,7 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
 		Changed: o.Changed, Reporter: &escalations{hub: n.o.Hub, log: n.o.Logger, registry: n.Registry(), asked: make(map[string]*escalation)},
 	})
-	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg}, nil
+	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg, node: n}, nil
 }
 
 // Create starts a swarm, see [swarm.Coordinator.Create]. Its directory is on this computer, whatever host the plan names.
@@ -74,8 +75,39 @@ func (s *Swarms) Create(ctx context.Context, p swarm.Plan) (swarm.Session, error
 	if d := p.Directory; d != nil {
 		p.Directory = &swarm.Directory{Host: s.host, Path: d.Path}
 	}
+	if hub.SenderFrom(ctx).Outside() {
+		if err := s.node.withoutSessions(&p); err != nil {
+			return swarm.Session{}, err
+		}
+	}
 	session, err := s.Coordinator.Create(ctx, p)
 	return s.seenHere(session), err
+}
+
+// withoutSessions limits the plan of a sender outside to agents other than this hub's sessions. The coordinator gives work
+// in the name of the hub's user, and the user is not asked about the plan.
+func (n *Node) withoutSessions(p *swarm.Plan) error {
+	sessions := make(map[string]bool)
+	for _, info := range n.o.Hub.Agents() {
+		sessions[info.Definition.ID] = info.Residence.Kind == hub.KindSession
+	}
+	for _, id := range p.Agents {
+		if sessions[id] {
+			return &swarm.Error{Code: swarm.CodeInvalid, Subject: id, Message: id + " is an open session, which takes no part in swarms from outside"}
+		}
+	}
+	if len(p.Agents) > 0 {
+		return nil
+	}
+	for _, a := range n.Registry().Identities() {
+		if !sessions[a.ID] && !strings.HasPrefix(a.ID, coordinatorPrefix) {
+			p.Agents = append(p.Agents, a.ID)
+		}
+	}
+	if len(p.Agents) == 0 || len(p.Agents) > swarm.DefaultMaxParticipants {
+		return &swarm.Error{Code: swarm.CodeInvalid, Message: "a plan from outside must name its agents: the hub has none, or too many to choose from"}
+	}
+	return nil
 }
 
 // Session returns a swarm, see [swarm.Coordinator.Session]; without the directory if that belongs to another hub.
