@@ -27,6 +27,7 @@ import (
 type person struct {
 	mu      sync.Mutex
 	away    bool
+	gated   bool            // its user is asked about the senders
 	shown   map[string]bool // the prompts that it has got
 	says    map[string]runner.Outcome
 	reports map[string]string // progress, by prompt
@@ -112,6 +113,20 @@ func (s personTurns) Turn(ctx context.Context, t runner.Turn, h runner.Handler) 
 	prompt, perr := runner.PromptText(t.Parts, 1<<20)
 	if perr != nil {
 		return runner.Outcome{Status: runner.OutcomeFailed}, perr
+	}
+	p.mu.Lock()
+	gated := p.gated
+	p.mu.Unlock()
+	if gated {
+		a, err := h.Permission(ctx, runner.PermissionRequest{ID: "sender", Title: "May they?", Sender: true, Options: []runner.PermissionOption{
+			{ID: "allow", Kind: runner.AllowOnce}, {ID: "deny", Kind: runner.RejectOnce},
+		}})
+		switch {
+		case err != nil:
+			return runner.Outcome{Status: runner.OutcomeCanceled}, nil
+		case a.OptionID != "allow":
+			return runner.Outcome{Status: runner.OutcomeRejected, Text: "my user does not want it"}, nil
+		}
 	}
 	reported := ""
 	for {
@@ -313,6 +328,47 @@ func TestASessionOfAnotherHubAnswersATask(t *testing.T) {
 	ann.refuse("no", "I am not allowed to")
 	if now := a.awaitState(t, refused.ID, a2a.TaskStateRejected); textOf(now) != "I am not allowed to" {
 		t.Errorf("%q", textOf(now))
+	}
+}
+
+// A task waits at the other hub until its user has permitted the sender, and its answer arrives then.
+func TestTheUserOfTheOtherHubIsAskedAboutAPeer(t *testing.T) {
+	t.Parallel()
+	_, a, b, ann := sites(t)
+	ann.change(func() { ann.gated = true })
+	for prompt, words := range map[string]string{"look": "allow", "do it": "deny"} {
+		task := a.send(t, message(prompt))
+		var there *a2a.Task
+		wait.Eventually(t, "the other hub asks", func() bool {
+			page, err := b.hub.Tasks(deadline(t), hub.TaskQuery{State: a2a.TaskStateAuthRequired})
+			if err == nil && len(page.Tasks) == 1 {
+				there = page.Tasks[0]
+			}
+			return there != nil
+		})
+		if from := hub.SenderOf(there.Metadata); from.Kind != hub.SenderPeer || len(from.ID) != 64 || !strings.HasPrefix(from.Label, "alice.") {
+			t.Errorf("the sender is %+v", from)
+		}
+		if now, err := a.hub.Task(deadline(t), task.ID, nil); err != nil || now.Status.State != a2a.TaskStateSubmitted {
+			t.Errorf("before the answer: %+v, %v", now, err)
+		}
+		a.cut() // and it goes on without the link
+		b.cut()
+		answer := message(words)
+		answer.TaskID = there.ID
+		if _, err := b.hub.Send(deadline(t), hub.SendRequest{Message: answer}); err != nil {
+			t.Fatal(err)
+		}
+		if words == "deny" {
+			if now := a.awaitState(t, task.ID, a2a.TaskStateRejected); textOf(now) != "my user does not want it" {
+				t.Errorf("%q", textOf(now))
+			}
+			continue
+		}
+		ann.answer(prompt, "it is safe")
+		if now := a.awaitState(t, task.ID, a2a.TaskStateCompleted); textOf(now) != "it is safe" {
+			t.Errorf("%q", textOf(now))
+		}
 	}
 }
 
