@@ -398,7 +398,8 @@ func messageID(id string) string {
 
 func (a *answer) fail(p *node.Failure) (runner.Outcome, error) {
 	out := runner.Outcome{Status: runner.OutcomeFailed, Text: a.text.String(), ExitCode: -1}
-	message, code := text.Valid(p.Message, maxForeignText), runner.CodeAgent
+	remedy, code := text.Valid(p.Remedy, maxForeignText), runner.CodeAgent
+	message := text.Valid(strings.TrimSuffix(p.Message, "; "+p.Remedy), maxForeignText) // the text of a task has both
 	switch {
 	case p.State == "canceled":
 		out.Status = runner.OutcomeCanceled
@@ -412,5 +413,5 @@ func (a *answer) fail(p *node.Failure) (runner.Outcome, error) {
 	case p.State == "auth-required":
 		out.Status, code = runner.OutcomeAuthRequired, runner.CodeAuth
 	}
-	return out, &runner.Error{Code: code, Message: message, Remedy: text.Valid(p.Remedy, maxForeignText)}
+	return out, &runner.Error{Code: code, Message: message, Remedy: remedy}
 }
