@@ -16,7 +16,7 @@ func (n *Network) here() *backend {
 }
 
 // WatchItems calls visit with the ids and generations of the items that were submitted on this computer, then with those
-// of items that change, until ctx ends. visit may be called concurrently and must not block.
+// of items that change, until ctx ends. visit must not block.
 func (n *Network) WatchItems(ctx context.Context, visit func(taskID string, generation int)) error {
 	return n.here().work.Watch(ctx, visit)
 }

@@ -97,14 +97,13 @@ func (s *Items) Run(ctx context.Context, net Network, submitter Submitter) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { s.watch(ctx) })
-	again := time.NewTicker(retryPause)
-	defer again.Stop()
 	later := make(map[string]hint)
+	var again <-chan time.Time // nil if nothing waits
 	for {
 		select {
 		case <-s.kick:
-		case <-again.C:
-			later = s.ensureAll(ctx, later)
+		case <-again:
+			again, later = nil, s.ensureAll(ctx, later)
 		case <-ctx.Done():
 			return
 		}
@@ -112,6 +111,9 @@ func (s *Items) Run(ctx context.Context, net Network, submitter Submitter) {
 		if len(later) > maxPending {
 			clear(later)
 			wait.Nudge(s.rescan)
+		}
+		if again == nil && len(later) > 0 {
+			again = time.After(retryPause)
 		}
 	}
 }

@@ -16,8 +16,10 @@ import (
 const (
 	// followPoll bounds how late a change is noticed whose message was lost.
 	followPoll = time.Minute
-	// followAgain is after which time a record is read once more: its message may arrive before it is stored.
+	// followAgain is after which time a record is read once more, and then after growing times: its message may arrive
+	// before it is stored.
 	followAgain = 250 * time.Millisecond
+	followMore  = 8
 )
 
 // Tracked is an item for whoever follows it.
@@ -47,34 +49,38 @@ func (s *Service) Tracked(ctx context.Context, taskID string) (t Tracked, found 
 }
 
 // Watch calls visit with the ids and generations of all items on the bus, then with those of items that change, until ctx
-// ends. visit may be called concurrently and must not block.
+// ends. An item may be visited again without a change. visit must not block.
 func (s *Service) Watch(ctx context.Context, visit func(taskID string, generation int)) error {
 	b, err := s.reg.Connected()
 	if err != nil {
 		return err
 	}
-	sub, err := b.Conn().Subscribe(store.ItemSubject+"*", func(m *nats.Msg) {
+	stream, err := b.JetStream().Stream(ctx, store.ItemStream)
+	if err != nil {
+		return store.AsError(err)
+	}
+	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{store.ItemSubject + "*"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+	})
+	if err != nil {
+		return store.AsError(err)
+	}
+	running, err := c.Consume(func(m jetstream.Msg) {
 		var x record
-		if json.Unmarshal(m.Data, &x) == nil && x.TaskID != "" {
+		if json.Unmarshal(m.Data(), &x) == nil && x.TaskID != "" {
 			visit(x.TaskID, max(x.Generation, 1))
 		}
 	})
 	if err != nil {
 		return store.AsError(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // it fails if the connection has ended, and the subscription with it
-	for {
-		changed := s.reg.Changed()
-		err := s.scan(ctx, b, func(x record, _ time.Time) { visit(x.TaskID, max(x.Generation, 1)) })
-		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return store.AsError(err)
-		}
-		select {
-		case <-changed: // messages may have been lost with the connection
-		case <-ctx.Done():
-			return nil
-		}
+	select {
+	case <-ctx.Done():
+	case <-running.Closed(): // the stream was removed
 	}
+	running.Stop()
+	<-running.Closed()
+	return nil
 }
 
 // Follow calls visit with an item as it is, and again after each change, until visit returns false or ctx ends. An item
@@ -90,7 +96,8 @@ func (s *Service) Follow(ctx context.Context, taskID string, visit func(Tracked)
 		return store.AsError(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // it fails if the connection has ended, and the subscription with it
-	again := time.NewTimer(followPoll)
+	pause := followAgain
+	again := time.NewTimer(pause)
 	defer again.Stop()
 	for seen := uint64(0); ; {
 		x, err := s.Find(ctx, taskID)
@@ -108,12 +115,13 @@ func (s *Service) Follow(ctx context.Context, taskID string, visit func(Tracked)
 		}
 		select {
 		case <-changes:
-			again.Reset(followAgain)
+			pause = followAgain
 		case <-again.C:
-			again.Reset(followPoll)
+			pause = min(followMore*pause, followPoll)
 		case <-ctx.Done():
 			return nil
 		}
+		again.Reset(pause)
 	}
 }
 
