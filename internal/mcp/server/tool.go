@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -44,15 +45,17 @@ type Tool[In, Out any] struct {
 // AddTool adds a tool to a server. The tool calls of a connection begin one after the other, in the order of their
 // requests, so that an agent's messages keep their order (see Tool.Blocks).
 func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
+	handle, destructive := t.Handle, t.Destructive // all that is kept of t for each session
 	s.addTool(tool{
 		definition: mcp.Tool{
 			Name: t.Name, Title: t.Title, Description: t.Description,
 			Annotations: &mcp.ToolAnnotations{
-				Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &t.Destructive, OpenWorldHint: new(false),
+				Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &destructive, OpenWorldHint: new(false),
 			},
 		},
-		blocks: t.Blocks, refine: t.Refine, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
-		handle: func(ctx context.Context, c *Call, in any) (string, any, error) { return t.Handle(ctx, c, *in.(*In)) },
+		refine: t.Refine, out: reflect.TypeFor[Out](),
+		invocation: invocation{blocks: t.Blocks, in: reflect.TypeFor[In](),
+			handle: func(ctx context.Context, c *Call, in any) (string, any, error) { return handle(ctx, c, *in.(*In)) }},
 	})
 }
 
@@ -60,25 +63,31 @@ func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 // tools share takes this: a third of a megabyte.
 type tool struct {
 	definition mcp.Tool // without schemas
-	blocks     bool
 	refine     func(properties map[string]*jsonschema.Schema)
-	in, out    reflect.Type
-	handle     func(ctx context.Context, c *Call, in any) (text string, out any, err error) // in is a pointer
+	out        reflect.Type
+	invocation
+}
+
+// invocation is what the calls of a tool need.
+type invocation struct {
+	blocks bool
+	in     reflect.Type
+	handle func(ctx context.Context, c *Call, in any) (text string, out any, err error) // in is a pointer
 }
 
 func (s *Server) addTool(t tool) {
 	definition := s.define(t)
-	name, properties := definition.Name, definition.InputSchema.(*jsonschema.Schema)
-	log := s.Logger("mcp-tool").With("tool", name)
+	name, properties, invoked := definition.Name, definition.InputSchema.(*jsonschema.Schema), t.invocation
 	s.mcp.AddTool(definition, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		start := time.Now()
-		if t.blocks {
+		log := s.Logger("mcp-tool").With("tool", name) // not once for each tool: most are never called in a session
+		if invoked.blocks {
 			s.release()
 			var cancel context.CancelFunc
 			ctx, cancel = s.service.whileRunning(ctx)
 			defer cancel()
 		}
-		text, out, err := s.run(ctx, t, properties, req)
+		text, out, err := s.run(ctx, invoked, properties, req)
 		if err != nil && ctx.Err() != nil {
 			// The call was cancelled, or the server stops.
 			return (&Failure{Category: InterruptedError, Message: "The call was interrupted.", Remedy: "Call the tool again."}).result(), nil
@@ -96,7 +105,7 @@ func (s *Server) addTool(t tool) {
 	})
 }
 
-func (s *Server) run(ctx context.Context, t tool, schema *jsonschema.Schema, req *mcp.CallToolRequest) (text string, out any, err error) {
+func (s *Server) run(ctx context.Context, t invocation, schema *jsonschema.Schema, req *mcp.CallToolRequest) (text string, out any, err error) {
 	in := reflect.New(t.in).Interface()
 	token, err := decodeArguments(req.Params.Arguments, schema, in)
 	if err != nil {
@@ -246,6 +255,17 @@ func (s *Server) define(t tool) *mcp.Tool {
 	if known, ok := s.service.tools.Load(key); ok {
 		return known.(*mcp.Tool)
 	}
+	definition := t.definition
+	definition.InputSchema, definition.OutputSchema = s.inputSchema(t), sharedSchema(t.out)
+	known, _ := s.service.tools.LoadOrStore(key, &definition)
+	return known.(*mcp.Tool)
+}
+
+// inputSchema returns the schema of a tool's arguments. It must not be changed.
+func (s *Server) inputSchema(t tool) *jsonschema.Schema {
+	if t.refine == nil && s.client != nil {
+		return sharedSchema(t.in)
+	}
 	input := schemaOf(t.in)
 	if t.refine != nil {
 		t.refine(input.Properties)
@@ -258,10 +278,19 @@ func (s *Server) define(t tool) *mcp.Tool {
 			Description: "The session that set_handle returned. It stands for you: do not share it."}
 		input.PropertyOrder = append(input.PropertyOrder, sessionArgument)
 	}
-	definition := t.definition
-	definition.InputSchema, definition.OutputSchema = input, schemaOf(t.out)
-	known, _ := s.service.tools.LoadOrStore(key, &definition)
-	return known.(*mcp.Tool)
+	return input
+}
+
+// sharedSchemas has the schemas that are the same in all projects, of each type of arguments and results.
+var sharedSchemas sync.Map // of reflect.Type to *jsonschema.Schema
+
+// sharedSchema returns the schema of a type. It must not be changed.
+func sharedSchema(t reflect.Type) *jsonschema.Schema {
+	if known, ok := sharedSchemas.Load(t); ok {
+		return known.(*jsonschema.Schema)
+	}
+	known, _ := sharedSchemas.LoadOrStore(t, schemaOf(t))
+	return known.(*jsonschema.Schema)
 }
 
 func schemaOf(t reflect.Type) *jsonschema.Schema {
