@@ -12,6 +12,7 @@ import (
 // executable, by its Debian package.
 var systemPrograms = map[string][]string{
 	"chromium": {"chromium", "chromium-browser", "google-chrome"},
+	"tmux":     {"tmux"},
 }
 
 // system checks that the programs are installed. In continuous integration it installs missing programs if possible;
