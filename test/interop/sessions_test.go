@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -28,7 +29,7 @@ import (
 const readMail = "USE:read_direct_messages {}"
 
 // People have two claude and one codex open in terminals. Each session gets a name by itself and answers whoever asks: the
-// commands, A2A clients of both generations, another session, a swarm and a loop. It keeps the name that
+// commands, A2A clients of both generations, another session, a swarm, a loop and a paired hub. It keeps the name that
 // people gave it when the CLI is closed and opened again.
 func TestOpenSessionsAnswerEveryWayOfAsking(t *testing.T) {
 	t.Parallel()
@@ -40,8 +41,12 @@ func TestOpenSessionsAnswerEveryWayOfAsking(t *testing.T) {
 	if err := programs.Build(rig.Parley[0]); err != nil {
 		t.Fatal(err)
 	}
-	o := newOffice(t, programs)
+	o := newOffice(t, programs, "sessions: {outside: allow}\n")
+	away := newOffice(t, programs, "")
+	o.pair(t, "away", away)
+	away.pair(t, "office", o)
 	o.start(t)
+	away.start(t)
 
 	d := newDesktop(t, o)
 	claude := d.open(t, "claude-shop", d.shop, "claude", "--allowedTools", "mcp__parley")
@@ -73,6 +78,13 @@ func TestOpenSessionsAnswerEveryWayOfAsking(t *testing.T) {
 	bySwarm(t, "first-part", "second-part")
 	byLoop(t, "to-the-loop", "1 completed")
 
+	second.say(t, `USE:register_agent {"agentType":"claude","capabilities":["go"],"scope":"user","visibility":"public"}`, func() bool {
+		return away.agent(t, second.id).Address != ""
+	})
+	fromAway := away.ask(t, "send", away.agent(t, second.id).Address, "are you there?")
+	second.answer(t, "to-another-hub")
+	fromAway(t, "to-another-hub")
+
 	o.ask(t, "agents", "rename", "claude-shop", "reviewer")(t)
 	claude.close(t)
 	claude.reopen(t)
@@ -97,28 +109,54 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// office is a user's home with a hub.
+// office is a user's home with a hub that has peers on this computer.
 type office struct {
 	rig.Home
-	parley string
-	dir    string // where the commands run
-	client *client.Client
+	parley  string
+	dir     string // where the commands run
+	address string // for peers
+	client  *client.Client
 }
 
-func newOffice(t *testing.T, programs rig.Programs) *office {
+func newOffice(t *testing.T, programs rig.Programs, settings string) *office {
 	t.Helper()
-	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley")}
+	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley"), address: freeAddress(t)}
 	o.dir = o.Project(t, "shop", "")
-	write(t, filepath.Join(o.Dir, "hub", "config.yaml"), `version: 1
+	write(t, filepath.Join(o.Dir, "hub", "config.yaml"), settings+fmt.Sprintf(`version: 1
+peers: {enabled: true, hyperswarm: {listen: %q, public: %[1]q}}
 agents: {claude-code: {disabled: true}, codex: {disabled: true}, gemini: {disabled: true}, vibe: {disabled: true}}
-`)
+`, o.address))
 	return o
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.LocalAddr().String()
 }
 
 func (o *office) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, o.parley, args...)
 	cmd.Dir, cmd.Env = o.dir, o.Env
 	return cmd
+}
+
+// pair makes the other hub a peer.
+func (o *office) pair(t *testing.T, name string, other *office) {
+	t.Helper()
+	out, err := other.command(t.Context(), "peers", "list", "--format", "json").Output()
+	var self struct{ Key string }
+	if err == nil {
+		err = json.Unmarshal(out, &self)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.ask(t, "peers", "pair", self.Key, "--name", name, "--at", other.address)(t)
 }
 
 // start starts the hub, which its home stops.
