@@ -63,7 +63,7 @@ const maxStreams = maxWork / 2
 // keyed answers a request with a key: it starts a turn, or follows the one that it started before.
 func (r *responder) keyed(ctx context.Context, e *envelope.Envelope, req request) (follow func()) {
 	family := req.key.family(e.Sender)
-	streaming, end, ok := r.streams.begin(r.n.open, e.Sender, family)
+	streaming, end, ok := r.streams.begin(r.n.open, family)
 	if !ok {
 		return r.failing(ctx, e, &Failure{Code: upper(string(hub.CodeUnavailable)), Message: "too many requests are being answered", Remedy: "repeat the request later", Of: e.ID})
 	}
@@ -227,22 +227,20 @@ func (r *responder) cancelKeyed(ctx context.Context, e *envelope.Envelope, k key
 	}
 }
 
-// streams are the answers to requests with keys that an agent sends now. They are safe for concurrent use.
+// streams are the answers to requests with keys that an agent sends now. The end of a channel does not end them: the request
+// may have been repeated over the next one already. They are safe for concurrent use.
 type streams struct {
 	mu   sync.Mutex
 	open map[string]*keyedStream // by family
 }
 
-type keyedStream struct {
-	sender string
-	cancel context.CancelFunc
-}
+type keyedStream struct{ cancel context.CancelFunc }
 
 func newStreams() *streams { return &streams{open: make(map[string]*keyedStream)} }
 
 // begin starts an answer, and ends the one to the same task before. The caller calls end. It returns false if there are too
 // many.
-func (s *streams) begin(ctx context.Context, sender, family string) (streaming context.Context, end func(), ok bool) {
+func (s *streams) begin(ctx context.Context, family string) (streaming context.Context, end func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.open[family]
@@ -253,7 +251,7 @@ func (s *streams) begin(ctx context.Context, sender, family string) (streaming c
 		old.cancel()
 	}
 	streaming, cancel := context.WithCancel(ctx)
-	mine := &keyedStream{sender, cancel}
+	mine := &keyedStream{cancel}
 	s.open[family] = mine
 	return streaming, func() {
 		cancel()
@@ -263,17 +261,6 @@ func (s *streams) begin(ctx context.Context, sender, family string) (streaming c
 			delete(s.open, family)
 		}
 	}, true
-}
-
-// endOf ends the answers to a sender.
-func (s *streams) endOf(sender string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range s.open {
-		if x.sender == sender {
-			x.cancel()
-		}
-	}
 }
 
 // Bounds of files.

@@ -199,14 +199,14 @@ func (n *Node) openFederation() error {
 	return errors.Join(errs...)
 }
 
-// followChannels reports channels that have closed or are open again, and ends the answers that nobody reads any more.
+// followChannels reports channels that have closed or are open again.
 func (n *Node) followChannels(e telemetry.Event) {
 	if e.Type != telemetry.ChannelState {
 		return
 	}
 	state := channel.Status(e.Detail)
 	n.mu.Lock()
-	r, broken := n.responders[e.Sender], n.broken[e.ChannelID]
+	broken := n.broken[e.ChannelID]
 	delete(n.broken, e.ChannelID)
 	if state == channel.Reconnecting {
 		n.broken[e.ChannelID] = true
@@ -215,13 +215,7 @@ func (n *Node) followChannels(e telemetry.Event) {
 	if state == channel.Open && broken && n.o.Federation.Reopened != nil {
 		n.o.Federation.Reopened(e.Sender, e.Recipient)
 	}
-	if state != channel.Closed {
-		return
-	}
-	if r != nil {
-		r.streams.endOf(e.Recipient)
-	}
-	if n.o.Federation.Closed != nil {
+	if state == channel.Closed && n.o.Federation.Closed != nil {
 		n.o.Federation.Closed(e.Sender, e.Recipient)
 	}
 }

@@ -23,7 +23,8 @@ const (
 	cancelTime = 3 * time.Second // for the other hub to cancel a task
 	// repeatTime is how long an answer may be silent before its request is repeated: its end may be lost.
 	repeatTime   = 2 * time.Minute
-	maxMessageID = 128 // bytes
+	sessionPause = 30 * time.Second // the same for a session, whose text is not streamed
+	maxMessageID = 128              // bytes
 	maxFileName  = 1024
 )
 
@@ -127,7 +128,11 @@ func (x *exchange) lost() (runner.Outcome, error, bool) {
 
 // read handles the answer until it ends.
 func (x *exchange) read(ctx context.Context, f *sender, answers <-chan *envelope.Envelope, keyed bool) (out runner.Outcome, err error, ended bool) {
-	silent := time.NewTimer(repeatTime)
+	pause := repeatTime
+	if x.s.r.durable {
+		pause = sessionPause
+	}
+	silent := time.NewTimer(pause)
 	defer silent.Stop()
 	for {
 		select {
@@ -142,7 +147,7 @@ func (x *exchange) read(ctx context.Context, f *sender, answers <-chan *envelope
 			case e == nil:
 				continue
 			}
-			silent.Reset(repeatTime)
+			silent.Reset(pause)
 			out, err, ended = x.answer.handle(e)
 			if x.answer.refused {
 				return out, nil, false
