@@ -56,7 +56,7 @@ func TestAForeignClientFindsTheEntry(t *testing.T) {
 		}
 		delete(entry, name)
 	}
-	want := map[string]any{"guid": a.GUID(), "agentType": "tdd-engineer", "handle": "worker-1", "hostname": "host-a", "projectId": "000000000000000s",
+	want := map[string]any{"guid": a.GUID(), "agentType": "tdd-engineer", "handle": "worker-1", "hostname": "host-a", "projectId": "000000000000000s", "project": "shop",
 		"scope": "project", "visibility": "public", "natsUrl": n.URL(), "capabilities": []any{"typescript", "testing"}, "status": "active",
 		"heartbeatInterval": 60.0, "maxConcurrentTasks": 0.0, "currentTaskCount": 0.0}
 	if diff := cmp.Diff(want, entry); diff != "" {
