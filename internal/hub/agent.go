@@ -212,7 +212,10 @@ func (h *Hub) agentNotFound(id string) *Error {
 		Remedy: "the list of agents names those there are"}
 	var ids []string
 	for _, a := range h.agents.all() {
-		ids = append(ids, a.id, a.residence().Handle)
+		ids = append(ids, a.id)
+		if handle := a.residence().Handle; handle != a.id {
+			ids = append(ids, handle)
+		}
 	}
 	if near := text.Nearest(id, ids); near != "" {
 		err.Message += fmt.Sprintf("; did you mean %q?", near)

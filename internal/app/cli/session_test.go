@@ -265,9 +265,9 @@ func TestOpenSessionsAreInTheDirectory(t *testing.T) {
 	_ = second.Wait() // it was killed
 	again := d.program("claude-code", "a")
 	id = d.ask("reviewer", "and this?")
-	for got := ""; got != id; {
-		got, _ = again.nextTask()
-	}
+	wait.Eventually(t, "the session gets the task", func() bool { // and the one before, which it had read
+		return strings.Contains(again.say("wait_for_direct_messages", `{"messageType":"task","timeout_seconds":5}`), id)
+	})
 	if got := again.say("answer_task", `{"taskId":%q,"text":"It is."}`, id); !strings.Contains(got, "is done") {
 		t.Error(got)
 	}

@@ -30,16 +30,34 @@ func (d *daemon) runQueues(ctx context.Context) {
 	if d.items == nil {
 		return
 	}
-	if len(d.cfg.Workers) == 0 && !d.bus.HasNetwork() {
-		select {
-		case <-d.observed.joined:
-		case <-ctx.Done():
-			return
-		}
+	if len(d.cfg.Workers) == 0 && !d.awaitNetwork(ctx) {
+		return
 	}
 	if err := d.runQueuesIn(ctx); err != nil {
 		d.log.Error("the queues of the agents' network are not used", "error", err)
 	}
+}
+
+// networkPoll is how often the hub looks whether an agent that has joined uses the agents' network.
+const networkPoll = time.Second
+
+// awaitNetwork waits until agents have used the agents' network on the hub's bus. Whoever only looks at it, as doctor
+// does, has joined too, but stores nothing. It returns false if ctx ends first.
+func (d *daemon) awaitNetwork(ctx context.Context) bool {
+	if d.bus.HasNetwork() {
+		return true
+	}
+	select {
+	case <-d.observed.joined:
+	case <-ctx.Done():
+		return false
+	}
+	for !d.bus.HasNetwork() {
+		if !wait.Pause(ctx, networkPoll) {
+			return false
+		}
+	}
+	return true
 }
 
 // runQueuesIn uses the agents' network that the user's configuration names.
