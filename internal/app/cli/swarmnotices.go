@@ -36,13 +36,14 @@ type swarmNotice struct{ task, words string }
 func (n *swarmNotices) await(ctx context.Context, id string, after uint64) (*swarm.Session, error) {
 	waiting, stop := context.WithCancelCause(ctx)
 	var watcher sync.WaitGroup
+	n.question = nil
 	watcher.Go(func() { n.watch(waiting, id, stop) })
 	s, err := n.client.AwaitSwarm(waiting, id, after)
-	if errors.Is(context.Cause(waiting), errSwarmAsks) {
-		s, err = nil, errSwarmAsks
-	}
 	stop(nil)
 	watcher.Wait()
+	if n.question != nil { // perhaps found at the moment of a change: it is returned once
+		return nil, errSwarmAsks
+	}
 	return s, err
 }
 
