@@ -306,14 +306,19 @@ func TestMembershipRolesAreCombined(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !listed() {
-		t.Error("a second membership as a server is not announced")
+	// A round that refreshes an announcement removes the old one first, so that a lookup may meet neither.
+	for !listed() {
+		if ctx.Err() != nil {
+			t.Fatal("a second membership as a server is not announced")
+		}
 	}
 	both := join(t, a, topic, swarm.Server|swarm.Client)
 	found.Leave()
 	found.Leave()
-	if !listed() {
-		t.Error("leaving one membership ended another")
+	for !listed() {
+		if ctx.Err() != nil {
+			t.Fatal("leaving one membership ended another")
+		}
 	}
 	both.Leave() // the client membership remains
 	for listed() {
