@@ -14,25 +14,28 @@ type notifier struct {
 	handlers handlers.List[func(Update)]
 	changed  wait.Signal
 
-	mu     sync.Mutex
-	queue  []Update
-	missed int
+	mu    sync.Mutex
+	queue []Update
 }
 
-// maxUpdates bounds the queued changes.
+// maxUpdates bounds the queued changes. Replacements of the document are queued beyond it: they are few, and what was
+// left in the former document exists nowhere else.
 const maxUpdates = 1024
 
+// notify queues a change. In a full queue it takes the place of the newest one, so that the last change of a burst always
+// arrives.
 func (h *notifier) notify(u Update) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.handlers.All()) == 0 {
 		return
 	}
-	if len(h.queue) >= maxUpdates {
-		h.missed++
+	newest := len(h.queue) - 1
+	if len(h.queue) >= maxUpdates && !u.Began && !h.queue[newest].Began {
+		u.Missed = h.queue[newest].Missed + 1
+		h.queue[newest] = u
 		return
 	}
-	u.Missed, h.missed = h.missed, 0
 	h.queue = append(h.queue, u)
 	h.changed.Send()
 }

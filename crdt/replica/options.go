@@ -78,7 +78,8 @@ type Update struct {
 	// Left is the former document's state if the keeper of the new epoch did not know the former one:
 	// unsent edits exist only there.
 	Left []byte
-	// Missed is the number of changes that were skipped before this one because the handler was slow.
+	// Missed is the number of changes that were skipped before this one because the handler was slow. The last change of a
+	// burst is never skipped.
 	Missed int
 }
 
