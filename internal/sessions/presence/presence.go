@@ -1,0 +1,418 @@
+// Package presence records the open sessions of coding agents on this computer, as their hooks and MCP servers report
+// them: what a session is called by its vendor, which process it is, where it works, whether it is in a turn.
+//
+// A hook and an MCP server see different halves of a session. [Records] joins them: by the session's process where each
+// session has one (Claude Code, Gemini CLI); by the thread where one daemon serves all sessions (Codex), or, until a tool
+// call has named the thread, by the directory and the time at which both began.
+package presence
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/base/wait"
+)
+
+// The vendors whose sessions differ. Others are joined by their process, too.
+const (
+	Claude = "claude"
+	Codex  = "codex"
+	Gemini = "gemini"
+)
+
+// State is what a session does, as far as its hooks have said.
+type State string
+
+// The states. The zero value is unknown, as after a start of the hub.
+const (
+	Idle    State = "idle"    // it waits for its user's next words
+	InTurn  State = "turn"    // its model works
+	Waiting State = "waiting" // in a turn, for its user: a permission or an answer
+)
+
+// Terminal is whether a person can see a session.
+type Terminal string
+
+// The zero value is unknown.
+const (
+	TerminalOpen   Terminal = "open"
+	TerminalClosed Terminal = "closed" // its vendor still has it loaded, but nobody sees it
+	NoTerminal     Terminal = "none"   // it has never had one, such as claude -p
+)
+
+// Session is the record of one open session.
+type Session struct {
+	Vendor string `json:"vendor"`
+	// ID is the vendor's id of the session (Codex: of the thread). It is empty until a hook or a tool call has named it, and
+	// changes when the user of Claude Code clears the conversation.
+	ID string `json:"id,omitempty"`
+	// Process is the session's own; zero where one process has many (Codex).
+	Process    Process `json:"process,omitzero"`
+	Dir        string  `json:"dir,omitempty"`
+	Transcript string  `json:"transcript,omitempty"`
+	// GUID is the session's agent in the agents' network; empty while no MCP server runs for it.
+	GUID string `json:"guid,omitempty"`
+	// Name is the agent's id at the hub, and Handle what people call it; empty while the hub does not know the agent.
+	Name   string `json:"-"`
+	Handle string `json:"-"`
+	// Server is the process of the MCP server, and ServerSince when it began.
+	Server      Process   `json:"server,omitzero"`
+	ServerSince time.Time `json:"serverSince,omitzero"`
+	Since       time.Time `json:"since"` // when the first report came
+	Seen        time.Time `json:"seen"`  // when the last one came
+	// Hooked is when a hook last reported; zero if none has: the session has no hooks, or Codex has had no turn yet.
+	Hooked   time.Time `json:"hooked,omitzero"`
+	State    State     `json:"state,omitempty"`
+	Terminal Terminal  `json:"terminal,omitempty"`
+	// Quiet is do not disturb: nothing but the session's own turns shows what is new.
+	Quiet bool `json:"-"`
+
+	// Screens are the processes one of which shows the session; see [Hooked].
+	Screens []Process `json:"screens,omitempty"`
+	// Guessed says that directory and time have joined hook and MCP server: a tool call may correct it.
+	Guessed bool `json:"guessed,omitempty"`
+}
+
+// Hooked is what a hook reports.
+type Hooked struct {
+	Vendor, ID string
+	Process    Process // of the session; zero for Codex
+	Dir        string
+	Transcript string
+	State      State    // zero leaves it as it is
+	Terminal   Terminal // zero leaves it as it is
+	// Screens are the processes one of which shows the session, where the vendor does not say which one (Codex). When all have
+	// ended, its terminal is closed.
+	Screens []Process
+}
+
+// Served is what an MCP server reports of the session that it serves.
+type Served struct {
+	Vendor  string
+	ID      string  // zero if unknown
+	Process Process // of the session; zero for Codex
+	Dir     string
+	GUID    string
+	Server  Process
+	Since   time.Time // when the server began
+}
+
+// The limits.
+const (
+	maxSessions = 1000
+	maxQuiet    = 1000
+	maxText     = 4096 // bytes of each text
+	maxScreens  = 16
+
+	// A Codex thread's MCP server begins with the thread. It is joined if it began in this time after it, or a little
+	// before, since the two clocks are not the same.
+	serverBefore = 2 * time.Second
+	serverAfter  = 20 * time.Second
+)
+
+// Options are those of [Open].
+type Options struct {
+	// Path is the file in which the records outlive the hub; "" for none.
+	Path string
+	// Names returns the id and the handle of an agent; nil for none.
+	Names func(guid string) (name, handle string)
+	// Alive reports whether a process runs; [Process.Alive] by default.
+	Alive func(Process) bool
+	// Now is the clock; time.Now by default.
+	Now func() time.Time
+}
+
+// Records are the sessions that are known. They are safe for concurrent use.
+type Records struct {
+	opts    Options
+	changed wait.Signal
+	dirty   chan struct{} // of capacity 1; has a value when the file is behind
+
+	mu    sync.Mutex
+	list  []*Session
+	quiet []string // GUIDs
+}
+
+// Changed returns a channel that is closed by the next change. Call it before reading the records.
+func (r *Records) Changed() <-chan struct{} { return r.changed.Wait() }
+
+// All returns the open sessions, the oldest first. A session whose processes have ended is removed.
+func (r *Records) All() []Session {
+	r.sweep()
+	r.mu.Lock()
+	all := make([]Session, len(r.list))
+	for i, s := range r.list {
+		all[i] = r.export(s)
+	}
+	r.mu.Unlock()
+	for i := range all {
+		r.name(&all[i])
+	}
+	return all
+}
+
+// Agent returns the session of an agent of the agents' network.
+func (r *Records) Agent(guid string) (Session, bool) {
+	return r.find(func(s Session) bool { return guid != "" && s.GUID == guid })
+}
+
+// Session returns the session with a vendor's id.
+func (r *Records) Session(vendor, id string) (Session, bool) {
+	return r.find(func(s Session) bool { return id != "" && s.Vendor == vendor && s.ID == id })
+}
+
+func (r *Records) find(is func(Session) bool) (Session, bool) {
+	all := r.All()
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return all[i], true
+	}
+	return Session{}, false
+}
+
+// export returns a copy of a record. mu is held.
+func (r *Records) export(s *Session) Session {
+	x := *s
+	x.Screens = slices.Clone(s.Screens)
+	x.Quiet = slices.Contains(r.quiet, s.GUID)
+	return x
+}
+
+// name adds the names of the session's agent. mu is not held: the names have a lock of their own.
+func (r *Records) name(s *Session) {
+	if s.GUID != "" && r.opts.Names != nil {
+		s.Name, s.Handle = r.opts.Names(s.GUID)
+	}
+}
+
+// Hook records a hook's report, and returns the session.
+func (r *Records) Hook(h Hooked) Session {
+	h.ID, h.Dir, h.Transcript = text.Valid(h.ID, maxText), text.Valid(h.Dir, maxText), text.Valid(h.Transcript, maxText)
+	h.Screens = h.Screens[:min(len(h.Screens), maxScreens)]
+	r.mu.Lock()
+	now := r.opts.Now()
+	s := r.hooked(h)
+	if s == nil {
+		s = r.add(&Session{Vendor: h.Vendor, Since: now})
+	}
+	s.ID, s.Seen, s.Hooked = cmp.Or(h.ID, s.ID), now, now
+	s.Dir, s.Transcript = cmp.Or(h.Dir, s.Dir), cmp.Or(h.Transcript, s.Transcript)
+	s.State, s.Terminal = cmp.Or(h.State, s.State), cmp.Or(h.Terminal, s.Terminal)
+	if h.Process != (Process{}) {
+		s.Process = h.Process
+	}
+	if len(h.Screens) > 0 {
+		s.Screens, s.Terminal = slices.Clone(h.Screens), TerminalOpen
+	}
+	if s.Vendor == Codex && s.Server == (Process{}) {
+		r.guessServer(s)
+	}
+	x := r.export(s)
+	r.mu.Unlock()
+	r.touched()
+	r.name(&x)
+	return x
+}
+
+// hooked returns the record that a hook reports of, nil for a new one. mu is held.
+func (r *Records) hooked(h Hooked) *Session {
+	return r.first(
+		func(s *Session) bool { return h.Process != (Process{}) && s.Process == h.Process },
+		func(s *Session) bool {
+			return h.ID != "" && s.ID == h.ID && (h.Process == (Process{}) || s.Process == (Process{}) || !r.opts.Alive(s.Process))
+		},
+	)
+}
+
+// first returns the first session that fulfils the first of the conditions that any fulfils. mu is held.
+func (r *Records) first(conditions ...func(*Session) bool) *Session {
+	for _, is := range conditions {
+		if i := slices.IndexFunc(r.list, is); i >= 0 {
+			return r.list[i]
+		}
+	}
+	return nil
+}
+
+// add appends a record. The one that was seen longest ago makes room. mu is held.
+func (r *Records) add(s *Session) *Session {
+	if len(r.list) >= maxSessions {
+		oldest := slices.MinFunc(r.list, func(a, b *Session) int { return a.Seen.Compare(b.Seen) })
+		r.remove(oldest)
+	}
+	r.list = append(r.list, s)
+	return s
+}
+
+func (r *Records) remove(s *Session) {
+	r.list = slices.DeleteFunc(r.list, func(x *Session) bool { return x == s })
+}
+
+// End removes the session with a vendor's id, because a hook has reported its end. It reports false if there is none.
+func (r *Records) End(vendor, id string) bool {
+	r.mu.Lock()
+	s := r.first(func(s *Session) bool { return id != "" && s.Vendor == vendor && s.ID == id })
+	if s != nil {
+		r.remove(s)
+	}
+	r.mu.Unlock()
+	if s != nil {
+		r.touched()
+	}
+	return s != nil
+}
+
+// Serve records what an MCP server reports, and returns the session. Reports of the same server replace each other.
+func (r *Records) Serve(v Served) Session {
+	v.ID, v.Dir = text.Valid(v.ID, maxText), text.Valid(v.Dir, maxText)
+	r.mu.Lock()
+	now := r.opts.Now()
+	s := r.served(v)
+	if s == nil {
+		s = r.add(&Session{Vendor: v.Vendor, Since: now})
+	}
+	r.release(v, s)
+	s.GUID, s.Server, s.ServerSince, s.Seen = v.GUID, v.Server, v.Since, now
+	s.Dir = cmp.Or(s.Dir, v.Dir)
+	if v.ID != "" && (s.ID == "" || v.Vendor == Codex) {
+		s.ID, s.Guessed = v.ID, false
+	}
+	if v.Process != (Process{}) {
+		s.Process = v.Process
+	}
+	x := r.export(s)
+	r.mu.Unlock()
+	r.touched()
+	r.name(&x)
+	return x
+}
+
+// served returns the record of the session that an MCP server serves, nil for a new one. mu is held.
+func (r *Records) served(v Served) *Session {
+	bound := func(s *Session) bool {
+		return s.Server == v.Server && (v.ID == "" || v.Vendor != Codex || s.ID == "" || s.ID == v.ID)
+	}
+	if v.Vendor == Codex && v.ID != "" {
+		return r.first(func(s *Session) bool { return s.Vendor == Codex && s.ID == v.ID }, bound)
+	}
+	return r.first(bound,
+		func(s *Session) bool { return v.Process != (Process{}) && s.Process == v.Process },
+		func(s *Session) bool { return v.ID != "" && s.Vendor == v.Vendor && s.ID == v.ID },
+		func(s *Session) bool {
+			return v.Vendor == Codex && s.Server == (Process{}) && s.Dir == v.Dir && beganTogether(s.ID, v.Since)
+		},
+	)
+}
+
+// release takes a server and its agent from all sessions but one. A session of which nothing else is known is removed. mu is
+// held.
+func (r *Records) release(v Served, but *Session) {
+	for _, s := range slices.Clone(r.list) {
+		if s == but || s.Server != v.Server && (v.GUID == "" || s.GUID != v.GUID) {
+			continue
+		}
+		s.GUID, s.Server, s.ServerSince, s.Guessed = "", Process{}, time.Time{}, false
+		if s.ID == "" && s.Process == (Process{}) {
+			r.remove(s)
+		}
+	}
+}
+
+// guessServer joins a Codex thread, of which a hook has reported, with the MCP server that began with it. mu is held.
+func (r *Records) guessServer(s *Session) {
+	server := r.first(func(x *Session) bool {
+		return x != s && x.Vendor == Codex && x.ID == "" && x.Server != (Process{}) && x.Dir == s.Dir && beganTogether(s.ID, x.ServerSince)
+	})
+	if server == nil {
+		return
+	}
+	s.GUID, s.Server, s.ServerSince, s.Guessed = server.GUID, server.Server, server.ServerSince, true
+	r.remove(server)
+}
+
+// beganTogether reports whether a Codex thread and a server began at the same time.
+func beganTogether(thread string, server time.Time) bool {
+	began, ok := ThreadTime(thread)
+	after := server.Sub(began)
+	return ok && !server.IsZero() && after > -serverBefore && after < serverAfter
+}
+
+// ThreadTime returns when a Codex thread began, which is part of its id (UUID version 7).
+func ThreadTime(id string) (time.Time, bool) {
+	u, err := uuid.Parse(id)
+	if err != nil || u.Version() != 7 {
+		return time.Time{}, false
+	}
+	var ms int64
+	for _, b := range u[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return time.UnixMilli(ms), true
+}
+
+// SetQuiet turns do not disturb on or off for the session of an agent. It is kept for the agent's next session.
+func (r *Records) SetQuiet(guid string, quiet bool) {
+	r.mu.Lock()
+	r.quiet = slices.DeleteFunc(r.quiet, func(x string) bool { return x == guid })
+	if quiet {
+		r.quiet = append(r.quiet, guid)
+		r.quiet = r.quiet[max(len(r.quiet)-maxQuiet, 0):]
+	}
+	r.mu.Unlock()
+	r.touched()
+}
+
+// Quiet reports whether an agent is not to be disturbed, also while it has no session.
+func (r *Records) Quiet(guid string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.quiet, guid)
+}
+
+// sweep removes what has ended: sessions whose process is gone, and servers.
+func (r *Records) sweep() {
+	gone := map[Process]bool{}
+	r.mu.Lock()
+	for _, s := range r.list {
+		for _, p := range append([]Process{s.Process, s.Server}, s.Screens...) {
+			gone[p] = false
+		}
+	}
+	r.mu.Unlock()
+	delete(gone, Process{})
+	for p := range gone { // without the lock
+		gone[p] = !r.opts.Alive(p)
+	}
+	if r.drop(gone) {
+		r.touched()
+	}
+}
+
+// drop applies what [Records.sweep] has found.
+func (r *Records) drop(gone map[Process]bool) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range slices.Clone(r.list) {
+		if gone[s.Server] {
+			s.GUID, s.Server, s.ServerSince, s.Guessed, changed = "", Process{}, time.Time{}, false, true
+		}
+		closed := len(s.Screens) > 0 && !slices.ContainsFunc(s.Screens, func(p Process) bool { return !gone[p] })
+		if closed && s.Terminal != TerminalClosed {
+			s.Terminal, changed = TerminalClosed, true
+		}
+		if gone[s.Process] || s.ID == "" && s.Process == (Process{}) && s.Server == (Process{}) {
+			r.remove(s)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func (r *Records) touched() {
+	wait.Nudge(r.dirty)
+	r.changed.Send()
+}

@@ -1,0 +1,93 @@
+package presence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/wait"
+)
+
+const (
+	fileVersion = 1
+	// savePause is the least time between two writes of the file. What a kill of the hub loses of it, the next report of the
+	// hook or the MCP server repairs.
+	savePause = time.Second
+)
+
+type file struct {
+	Version  int        `json:"version"`
+	Sessions []*Session `json:"sessions"`
+	Quiet    []string   `json:"quiet,omitempty"`
+}
+
+// Open reads the records of the hub's last run. What the sessions do now is unknown then.
+func Open(o Options) (*Records, error) {
+	if o.Alive == nil {
+		o.Alive = Process.Alive
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	r := &Records{opts: o, dirty: make(chan struct{}, 1)}
+	if o.Path == "" {
+		return r, nil
+	}
+	data, err := os.ReadFile(o.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	var f file
+	if err == nil {
+		err = json.Unmarshal(data, &f)
+	}
+	if err == nil && f.Version != fileVersion {
+		err = fmt.Errorf("its version is %d, not %d", f.Version, fileVersion)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file: open sessions report again", o.Path, err)
+	}
+	r.list = slices.DeleteFunc(f.Sessions, func(s *Session) bool { return s == nil })
+	r.list = r.list[:min(len(r.list), maxSessions)]
+	r.quiet = f.Quiet[:min(len(f.Quiet), maxQuiet)]
+	for _, s := range r.list {
+		s.State = ""
+	}
+	return r, nil
+}
+
+// Run writes the file when something has changed, until ctx ends. It returns the last error; the records are right all the
+// same.
+func (r *Records) Run(ctx context.Context) (err error) {
+	for {
+		select {
+		case <-r.dirty:
+			err = r.save()
+		case <-ctx.Done():
+			if len(r.dirty) > 0 {
+				err = r.save()
+			}
+			return err
+		}
+		wait.Pause(ctx, savePause)
+	}
+}
+
+func (r *Records) save() error {
+	if r.opts.Path == "" {
+		return nil
+	}
+	r.mu.Lock()
+	data, err := json.Marshal(file{fileVersion, r.list, r.quiet})
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return local.ReplaceFile(r.opts.Path, data)
+}
