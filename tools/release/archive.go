@@ -5,7 +5,6 @@ import (
 	"archive/zip"
 	"cmp"
 	"compress/gzip"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -119,10 +118,10 @@ func copyFrom(w io.Writer, path string) error {
 
 // sum appends a line of SHA256SUMS, in the format of sha256sum -c.
 func sum(w io.Writer, dir, name string) error {
-	h := sha256.New()
-	if err := copyFrom(h, filepath.Join(dir, name)); err != nil {
+	text, err := fileSum(filepath.Join(dir, name))
+	if err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%x  %s\n", h.Sum(nil), name)
+	_, err = fmt.Fprintf(w, "%s  %s\n", text, name)
 	return err
 }

@@ -1,25 +1,32 @@
-// Release builds the files of a release into dist: an archive with the program for each platform, the checksums, and
-// the release's section of the changelog. A program that is larger than maxSize on linux/amd64 fails it.
+// Release builds the files of a release into dist: for each platform an archive with the program, the manual pages, the
+// completions and the licences; the checksums; the list of the modules that are linked (CycloneDX); how everything was made
+// (SLSA provenance); and the release's section of the changelog. With a key, the checksums are signed.
 //
-//	go run ./tools/release -version 1.2.3
-//	go run ./tools/release -size              # only build the program for linux/amd64 and check its size
+//	go run ./tools/release                                  # the newest version of CHANGELOG.md
+//	go run ./tools/release -version 1.2.3 -key key.pem
+//	go run ./tools/release -snapshot -only linux/amd64      # to try it: the tree may have changes
+//	go run ./tools/release -size                            # only build the program for linux/amd64 and check its size
 //
-// The tree must be clean, and the version semantic and in CHANGELOG.md. The same commit gives the same bytes on
-// every machine: times in the archives are the commit's. Run `go run ./tools/check` before.
+// The tree must be clean, and the version semantic and in CHANGELOG.md. The same commit gives the same bytes on every
+// machine: times in the archives are the commit's. Run `go run ./tools/check` before. A program that is larger than maxSize
+// on linux/amd64 fails the release.
 package main
 
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,14 +36,17 @@ import (
 	"github.com/parleyhub/parley/internal/base/local"
 )
 
-// platforms are the platforms of the programs, as GOOS/GOARCH.
-var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
+// allPlatforms are the platforms of the programs, as GOOS/GOARCH.
+var allPlatforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
 func main() {
 	var r release
-	flag.StringVar(&r.version, "version", "", "the version, without a v in front")
+	flag.StringVar(&r.version, "version", "", "the version, without a v in front (default the newest one of CHANGELOG.md)")
 	flag.StringVar(&r.dir, "out", "dist", "the directory, which must not exist yet")
-	only := flag.String("platforms", strings.Join(platforms, ","), "the platforms, separated by commas")
+	only := flag.String("only", strings.Join(allPlatforms, ","), "the platforms, separated by commas")
+	flag.BoolVar(&r.snapshot, "snapshot", false, "allow changes in the tree, and a version that CHANGELOG.md does not have (default "+snapshotVersion+")")
+	flag.StringVar(&r.programs, "programs", "", "take the programs from this directory, as SYSTEM-ARCHITECTURE/parley, and do not build them: they have been built and signed")
+	flag.StringVar(&r.key, "key", "", "sign the checksums with this private key: Ed25519, PKCS #8 in PEM")
 	size := flag.Bool("size", false, "build the program for linux/amd64, check its size, and keep nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -51,26 +61,33 @@ func main() {
 	}
 }
 
+// snapshotVersion is the version of a snapshot that has no other.
+const snapshotVersion = "0.0.0-snapshot"
+
 // release is the release to build.
 type release struct {
-	version string // 1.2.3
-	dir     string
-	at      time.Time // of the commit
+	version  string // 1.2.3
+	dir      string
+	snapshot bool
+	programs string // the directory of programs that are built already, "" to build them
+	key      string // the file of the private key, "" for none
+	commit   string
+	at       time.Time // of the commit
 }
 
+// run builds the release. All that it knows is decided by the commit, so that a second run gives the same files.
 func (r *release) run(ctx context.Context, platforms []string) error {
-	if err := checkVersion(r.version); err != nil {
-		return err
+	for _, p := range platforms {
+		if !slices.Contains(allPlatforms, p) {
+			return fmt.Errorf("%q is none of the platforms %s", p, strings.Join(allPlatforms, ", "))
+		}
 	}
-	changelog, err := os.ReadFile("CHANGELOG.md")
+	signer, err := readKey(r.key) // before the long build
 	if err != nil {
 		return err
 	}
-	notes, err := notesOf(string(changelog), r.version)
+	notes, err := r.identify(ctx)
 	if err != nil {
-		return err
-	}
-	if r.at, err = commitTime(ctx); err != nil {
 		return err
 	}
 	if err := os.Mkdir(r.dir, 0o755); err != nil {
@@ -84,21 +101,95 @@ func (r *release) run(ctx context.Context, platforms []string) error {
 		return err
 	}
 	defer os.RemoveAll(work)
+	if err := r.makeAll(ctx, work, platforms); err != nil {
+		return err
+	}
+	return r.seal(signer)
+}
+
+// makeAll writes everything but the checksums.
+func (r *release) makeAll(ctx context.Context, work string, platforms []string) error {
 	if err := r.documents(ctx, work); err != nil {
 		return err
 	}
-	var sums bytes.Buffer
+	var programs []string
 	for _, platform := range platforms {
 		fmt.Println(platform)
-		name, err := r.archive(ctx, work, platform)
+		program, err := r.archive(ctx, work, platform)
 		if err != nil {
 			return fmt.Errorf("%s: %w", platform, err)
 		}
+		programs = append(programs, program)
+	}
+	return r.writeMaterials(programs)
+}
+
+// identify finds out the version, the time and the notes of the release.
+func (r *release) identify(ctx context.Context) (notes string, err error) {
+	text, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return "", err
+	}
+	changelog := string(text)
+	if r.version == "" && r.snapshot {
+		r.version = snapshotVersion
+	}
+	if r.version == "" {
+		r.version = newestVersion(changelog)
+	}
+	if err := checkVersion(r.version); err != nil {
+		return "", err
+	}
+	if notes, err = notesOf(changelog, r.version); err != nil && !r.snapshot {
+		return "", err
+	}
+	if r.commit, r.at, err = commit(ctx, r.snapshot); err != nil {
+		return "", err
+	}
+	return notes, nil
+}
+
+// seal writes the provenance and the checksums of all files, and signs the latter.
+func (r *release) seal(signer ed25519.PrivateKey) error {
+	if err := r.writeProvenance(); err != nil {
+		return err
+	}
+	names, err := contents(r.dir)
+	if err != nil {
+		return err
+	}
+	var sums bytes.Buffer
+	for _, name := range names {
 		if err := sum(&sums, r.dir, name); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(r.dir, "SHA256SUMS"), sums.Bytes(), 0o644)
+	if err := os.WriteFile(filepath.Join(r.dir, sumsName), sums.Bytes(), 0o644); err != nil {
+		return err
+	}
+	if signer == nil {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(r.dir, sumsName+".sig"), ed25519.Sign(signer, sums.Bytes()), 0o644)
+}
+
+// sumsName is the file of the checksums.
+const sumsName = "SHA256SUMS"
+
+// contents lists the files of a directory of a release, relative to it, without the notes and what is written last.
+func contents(dir string) (names []string, err error) {
+	err = filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, p)
+		if name != "NOTES.md" {
+			names = append(names, filepath.ToSlash(name))
+		}
+		return err
+	})
+	slices.Sort(names)
+	return names, err
 }
 
 // size builds the program for linux/amd64 and checks its size.
@@ -133,28 +224,41 @@ func notesOf(changelog, version string) (string, error) {
 	return part + "\n", nil
 }
 
-// commitTime returns the time of the commit. It fails if the tree has uncommitted changes.
-func commitTime(ctx context.Context) (time.Time, error) {
+// newestVersion returns the first version of the changelog, "" without one.
+func newestVersion(changelog string) string {
+	for line := range strings.Lines(changelog) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			if v, _, dated := strings.Cut(strings.TrimSpace(title), " - "); dated {
+				return v
+			}
+		}
+	}
+	return ""
+}
+
+// commit returns the commit and its time. It fails if the tree has uncommitted changes, unless they are allowed.
+func commit(ctx context.Context, changes bool) (string, time.Time, error) {
 	changed, err := output(ctx, nil, "git", "status", "--porcelain")
 	if err != nil {
-		return time.Time{}, err
+		return "", time.Time{}, err
 	}
-	if len(changed) > 0 {
-		return time.Time{}, fmt.Errorf("the tree is not what is committed:\n%s", changed)
+	if len(changed) > 0 && !changes {
+		return "", time.Time{}, fmt.Errorf("the tree is not what is committed:\n%s", changed)
 	}
-	out, err := output(ctx, nil, "git", "log", "-1", "--format=%ct")
+	out, err := output(ctx, nil, "git", "log", "-1", "--format=%H %ct")
 	if err != nil {
-		return time.Time{}, err
+		return "", time.Time{}, err
 	}
-	seconds, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
-	return time.Unix(seconds, 0).UTC(), err
+	id, at, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	return id, time.Unix(seconds, 0).UTC(), err
 }
 
 // documents writes to work the documents that every archive contains: texts, manual pages and shell completions. This
 // machine's programs write the latter two, and must report the release's version.
 func (r *release) documents(ctx context.Context, work string) error {
 	here := filepath.Join(work, "here")
-	if err := r.build(ctx, here, runtime.GOOS+"/"+runtime.GOARCH); err != nil {
+	if err := r.program(ctx, here, runtime.GOOS+"/"+runtime.GOARCH); err != nil {
 		return err
 	}
 	if err := addNames(here, runtime.GOOS); err != nil {
@@ -166,7 +270,7 @@ func (r *release) documents(ctx context.Context, work string) error {
 		return err
 	}
 	var said struct{ Version string }
-	if err := json.Unmarshal(out, &said); err != nil || said.Version != r.version {
+	if err := json.Unmarshal(out, &said); err != nil || said.Version != r.version && !(r.snapshot && r.programs != "") {
 		return errors.Join(fmt.Errorf("the program calls itself version %q", said.Version), err)
 	}
 	docs := filepath.Join(work, "docs")
@@ -200,30 +304,54 @@ func (r *release) documents(ctx context.Context, work string) error {
 	return nil
 }
 
-// archive builds the program for a platform and packs it with the documents.
-func (r *release) archive(ctx context.Context, work, platform string) (name string, err error) {
+// archive builds the program for a platform and packs it with the documents. It returns the program's path.
+func (r *release) archive(ctx context.Context, work, platform string) (program string, err error) {
 	system, arch, _ := strings.Cut(platform, "/")
 	bin := filepath.Join(work, system+"-"+arch)
-	if err := r.build(ctx, bin, platform); err != nil {
+	if err := r.program(ctx, bin, platform); err != nil {
 		return "", err
 	}
-	if err := errors.Join(checkSize(bin, platform), addNames(bin, system)); err != nil {
+	if r.programs == "" {
+		err = checkSize(bin, platform)
+	}
+	if err := errors.Join(err, addNames(bin, system)); err != nil {
 		return "", err
 	}
-	top := fmt.Sprintf("parley_%s_%s_%s", r.version, system, arch)
-	files, err := list(top, bin, filepath.Join(work, "docs"))
+	name, pack := archiveName(r.version, platform), packTar
+	if system == "windows" {
+		pack = packZip
+	}
+	files, err := list(strings.TrimSuffix(strings.TrimSuffix(name, ".zip"), ".tar.gz"), bin, filepath.Join(work, "docs"))
 	if err != nil {
 		return "", err
-	}
-	name, pack := top+".tar.gz", packTar
-	if system == "windows" {
-		name, pack = top+".zip", packZip
 	}
 	f, err := os.Create(filepath.Join(r.dir, name))
 	if err != nil {
 		return "", err
 	}
-	return name, errors.Join(pack(f, files, r.at), f.Close())
+	return filepath.Join(bin, executable(local.ProgramParley, system)), errors.Join(pack(f, files, r.at), f.Close())
+}
+
+// archiveName returns the name of a platform's archive.
+func archiveName(version, platform string) string {
+	name := "parley_" + version + "_" + strings.ReplaceAll(platform, "/", "_")
+	if strings.HasPrefix(platform, "windows/") {
+		return name + ".zip"
+	}
+	return name + ".tar.gz"
+}
+
+// program puts the program for a platform into a directory.
+func (r *release) program(ctx context.Context, dir, platform string) error {
+	if r.programs == "" {
+		return r.build(ctx, dir, platform)
+	}
+	system, arch, _ := strings.Cut(platform, "/")
+	name := executable(local.ProgramParley, system)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return copyProgram(filepath.Join(dir, name), filepath.Join(r.programs, system+"-"+arch, name))
 }
 
 // buildTags leave out what the programs do not use. The tracing pages of gRPC link html/template, and text/template with
