@@ -48,9 +48,16 @@ func list(top, programs, documents string) ([]file, error) {
 			return nil, err
 		}
 	}
-	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+	sortFiles(files)
 	return files, nil
 }
+
+func sortFiles(files []file) {
+	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
+}
+
+// packer writes an archive that does not depend on the time and the machine of the build.
+type packer func(w io.Writer, files []file, at time.Time) error
 
 func (f file) mode() int64 {
 	if f.program {

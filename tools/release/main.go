@@ -121,7 +121,7 @@ func (r *release) makeAll(ctx context.Context, work string, platforms []string) 
 		}
 		programs = append(programs, program)
 	}
-	return r.writeMaterials(programs)
+	return errors.Join(r.writeMaterials(programs), r.writeNPM(work, platforms), r.writeManifests(work, platforms))
 }
 
 // identify finds out the version, the time and the notes of the release.
@@ -141,6 +141,9 @@ func (r *release) identify(ctx context.Context) (notes string, err error) {
 		return "", err
 	}
 	if notes, err = notesOf(changelog, r.version); err != nil && !r.snapshot {
+		return "", err
+	}
+	if err := checkPlugins(r.version); err != nil && !r.snapshot {
 		return "", err
 	}
 	if r.commit, r.at, err = commit(ctx, r.snapshot); err != nil {
@@ -317,7 +320,7 @@ func (r *release) archive(ctx context.Context, work, platform string) (program s
 	if err := errors.Join(err, addNames(bin, system)); err != nil {
 		return "", err
 	}
-	name, pack := archiveName(r.version, platform), packTar
+	name, pack := archiveName(r.version, platform), packer(packTar)
 	if system == "windows" {
 		pack = packZip
 	}
@@ -325,11 +328,7 @@ func (r *release) archive(ctx context.Context, work, platform string) (program s
 	if err != nil {
 		return "", err
 	}
-	f, err := os.Create(filepath.Join(r.dir, name))
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(bin, executable(local.ProgramParley, system)), errors.Join(pack(f, files, r.at), f.Close())
+	return filepath.Join(bin, executable(local.ProgramParley, system)), r.pack(name, files, pack)
 }
 
 // archiveName returns the name of a platform's archive.

@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -21,8 +22,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/parleyhub/parley/internal/base/local"
 )
 
 func TestVersionsAreSemantic(t *testing.T) {
@@ -269,40 +268,18 @@ func writeKey(t *testing.T, path string) ed25519.PublicKey {
 	return public
 }
 
-// fakePrograms returns a directory with this test as the program for this machine: see TestMain.
+// fakePrograms returns a directory with a small program for this machine and for Windows.
 func fakePrograms(t *testing.T) string {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(t.TempDir(), runtime.GOOS+"-"+runtime.GOARCH)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := copyProgram(filepath.Join(dir, executable("parley", runtime.GOOS)), self); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Dir(dir)
-}
-
-// TestMain lets the test stand for the program: it answers what a release asks of it.
-func TestMain(m *testing.M) {
-	if local.Program() != "parley" && local.Program() != "a2a-hub" {
-		os.Exit(m.Run())
-	}
-	switch os.Args[1] {
-	case "version":
-		fmt.Println(`{"version":"devel"}`)
-	case "man":
-		err := errors.Join(os.MkdirAll(os.Args[2], 0o755), os.WriteFile(filepath.Join(os.Args[2], local.Program()+".1"), []byte("page"), 0o644))
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(1)
+	dir := t.TempDir()
+	for _, platform := range []string{runtime.GOOS + "-" + runtime.GOARCH, "windows-arm64"} {
+		system, _, _ := strings.Cut(platform, "-")
+		args := []string{"build", "-ldflags", "-s -w", "-o", filepath.Join(dir, platform, executable("parley", system)), "./tools/release/testdata/program"}
+		if _, err := output(t.Context(), nil, "go", args...); err != nil {
+			t.Fatal(err)
 		}
-	case "completion":
-		fmt.Println("completion for", os.Args[2])
 	}
+	return dir
 }
 
 // read returns the files of a directory.
@@ -365,5 +342,113 @@ func TestLicencesAreRecognized(t *testing.T) {
 		line + "c v1\n" + dash + "Permission is hereby\ngranted, free of charge\n" + line + "d v1\n" + dash + "something else\n")
 	if want := map[string]string{"a.example/a": "Apache-2.0", "a.example/b": "Apache-2.0", "c": "MIT"}; !maps.Equal(got, want) {
 		t.Errorf("got %v", got)
+	}
+}
+
+// build makes a release with the test as its program, for this machine and for Windows.
+func buildFake(t *testing.T) map[string]string {
+	t.Helper()
+	chdirRoot(t)
+	programs := fakePrograms(t)
+	r := release{dir: filepath.Join(t.TempDir(), "dist"), snapshot: true, programs: programs, version: "1.2.3"}
+	if err := r.run(t.Context(), []string{runtime.GOOS + "/" + runtime.GOARCH, "windows/arm64"}); err != nil {
+		t.Fatal(err)
+	}
+	return read(t, r.dir)
+}
+
+func TestPackageManagersGetWhatTheyRead(t *testing.T) {
+	files := buildFake(t)
+	here := runtime.GOOS + "_" + runtime.GOARCH
+	system, cpu := npmPlatform(runtime.GOOS + "/" + runtime.GOARCH)
+
+	npm := unpack(t, files["npm/parleyhub-parley-1.2.3.tgz"])
+	var manifest struct {
+		Name, Version, MCPName string
+		Bin                    map[string]string
+		OptionalDependencies   map[string]string
+		Scripts                map[string]string
+	}
+	decode(t, npm["package/package.json"], &manifest)
+	if manifest.Name != npmName || manifest.Version != "1.2.3" || manifest.MCPName != mcpName || manifest.Scripts != nil || len(manifest.OptionalDependencies) != 2 ||
+		manifest.OptionalDependencies[npmName+"-win32-arm64"] != "1.2.3" {
+		t.Errorf("the npm package: %+v", manifest)
+	}
+	for name, path := range manifest.Bin {
+		if text := npm["package/"+path]; !strings.HasPrefix(text, "#!/usr/bin/env node\n") || !strings.Contains(text, `"`+name+`"`) {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+	var platform struct{ OS, CPU []string }
+	program := unpack(t, files["npm/parleyhub-parley-"+system+"-"+cpu+"-1.2.3.tgz"])
+	decode(t, program["package/package.json"], &platform)
+	if !slices.Equal(platform.OS, []string{system}) || !slices.Equal(platform.CPU, []string{cpu}) || program["package/bin/"+executable("parley", runtime.GOOS)] == "" {
+		t.Errorf("the package of a platform: %+v", platform)
+	}
+
+	var entry struct {
+		Name, Description string
+		Packages          []struct{ RegistryType, Identifier, FileSha256 string }
+	}
+	decode(t, files["server.json"], &entry)
+	if entry.Name != mcpName || len(entry.Description) > 100 || len(entry.Packages) != 4 || entry.Packages[3].FileSha256 != hexSum(files["parley_1.2.3_windows_arm64.mcpb"]) {
+		t.Errorf("the registry's entry: %+v", entry)
+	}
+	var scoop struct {
+		Architecture map[string]struct{ URL, Hash string }
+	}
+	decode(t, files["parley.json"], &scoop)
+	if a := scoop.Architecture["arm64"]; a.Hash != hexSum(files["parley_1.2.3_windows_arm64.zip"]) || !strings.HasSuffix(a.URL, "/v1.2.3/parley_1.2.3_windows_arm64.zip") {
+		t.Errorf("scoop's manifest: %+v", scoop)
+	}
+	for _, name := range []string{"install.sh", "install.ps1", "compose.yaml", "parley.rb"} {
+		if text := files[name]; !strings.Contains(text, "1.2.3") || strings.Contains(text, "{{") || strings.Contains(text, "<no value>") {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+	if runtime.GOOS != "windows" && !strings.Contains(files["parley.rb"], hexSum(files["parley_1.2.3_"+here+".tar.gz"])) {
+		t.Errorf("the formula: %s", files["parley.rb"])
+	}
+}
+
+// unpack returns the files of a compressed tar archive.
+func unpack(t *testing.T, archive string) map[string]string {
+	t.Helper()
+	zr, err := gzip.NewReader(strings.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for tr := tar.NewReader(zr); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = string(text)
+	}
+}
+
+func decode(t *testing.T, text string, v any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+}
+
+// The plugins in the tree have one version, since a release gives it to all of them.
+func TestThePluginsHaveOneVersion(t *testing.T) {
+	chdirRoot(t)
+	if err := checkPlugins("1.0.0"); err != nil {
+		t.Error(err)
+	}
+	if err := checkPlugins("9.9.9"); err == nil || !strings.Contains(err.Error(), "set it to 9.9.9") {
+		t.Errorf("%v, want a plugin's version refused", err)
 	}
 }

@@ -40,8 +40,17 @@ if it is not running.`
 }
 
 func (a *app) mcpCommand() *cobra.Command {
+	var dir string
 	cmd := command("mcp", "Serve MCP to a coding agent: the channels of its project",
-		func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context(), true) })
+		func(cmd *cobra.Command, _ []string) error {
+			if dir != "" {
+				if err := os.Chdir(dir); err != nil {
+					return usage("--dir %s cannot be used: %s", dir, local.Reason(err))
+				}
+			}
+			return a.mcp(cmd.Context(), true)
+		})
+	cmd.Flags().StringVar(&dir, "dir", "", "the project's directory, for clients that have none (default the current one)")
 	cmd.Long = a.mcpLong() + `
 
 On the hub's bus the agent can also register in the agents' network of this computer:
