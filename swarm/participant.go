@@ -74,6 +74,7 @@ type Participant struct {
 	closed  bool
 	invalid error // what the methods of a participant without a router return; nil
 	swarms  map[string]*membership
+	resends bool // resend runs; it does while the agent is in a swarm
 }
 
 // membership is the membership in a swarm.
@@ -125,7 +126,6 @@ func NewParticipant(r *router.Router, n *negotiation.Negotiator, work Worker, o 
 	}
 	p.id = n.AgentID()
 	p.stops = append(p.stops, n.OnProposal(p.invited), n.OnSettled(p.settled), r.OnReceive(p.id, p.receive), r.Claim(p.id, p.wantsDocument, p.receiveDocument))
-	p.running.Go(p.resend)
 	return p
 }
 
@@ -167,6 +167,10 @@ func (p *Participant) join(i invitation, leader string) bool {
 	}
 	p.swarms[i.Swarm] = &membership{
 		lastSeen: time.Now(), id: i.Swarm, coordinators: i.Coordinators, leader: leader, lease: DefaultLease, jobs: make(map[string]*job),
+	}
+	if !p.resends {
+		p.resends = true
+		p.running.Go(p.resend)
 	}
 	return true
 }
@@ -446,7 +450,7 @@ func (p *Participant) send(to string, m message) {
 	_ = m.send(p.ctx, p.r, p.id, to)
 }
 
-// resend sends heartbeats, and repeats unconfirmed results and requests.
+// resend sends heartbeats, and repeats unconfirmed results and requests, until the agent is in no swarm.
 func (p *Participant) resend() {
 	for {
 		pause := p.o.Resend
@@ -456,6 +460,11 @@ func (p *Participant) resend() {
 		}
 		var messages []outgoing
 		p.mu.Lock()
+		if len(p.swarms) == 0 {
+			p.resends = false
+			p.mu.Unlock()
+			return
+		}
 		now := time.Now()
 		for _, s := range p.swarms {
 			pause = min(pause, s.lease/3)

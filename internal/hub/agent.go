@@ -19,6 +19,7 @@ type agent struct {
 	id         string
 	run        runner.Agent
 	durable    bool // see Agent.Durable
+	reported   bool // see Agent.Reported
 	registered time.Time
 	health     *health
 	cancel     context.CancelFunc // stops its probes
@@ -103,7 +104,7 @@ func (h *Hub) register(a Agent) error {
 	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
 	ag := &agent{
-		hub: h, id: a.Definition.ID, def: a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable,
+		hub: h, id: a.Definition.ID, def: a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable, reported: a.Reported,
 		registered: time.Now().UTC(),
 		cancel:     cancel,
 		queue: queue{
@@ -116,9 +117,14 @@ func (h *Hub) register(a Agent) error {
 		cancel()
 		return &Error{Code: CodeInvalid, Subject: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
 	}
-	h.wg.Go(func() { ag.health.watch(ctx) })
+	if !ag.reported {
+		h.wg.Go(func() { ag.health.watch(ctx) })
+	}
 	h.resume(ag)
 	h.cfg.Events.Publish(events.Event{Kind: events.AgentAdded, Agent: a.Definition.ID})
+	if ag.reported {
+		ag.health.update(ctx)
+	}
 	h.agentsChanged()
 	return nil
 }
@@ -142,8 +148,12 @@ func (h *Hub) Update(d runner.Definition) error {
 	a.mu.Unlock()
 	a.start(next...)
 	h.cfg.Events.Publish(events.Event{Kind: events.AgentUpdated, Agent: d.ID})
+	if a.reported {
+		a.health.update(h.background)
+	} else {
+		a.health.probeSoon()
+	}
 	h.agentsChanged()
-	a.health.probeSoon()
 	return nil
 }
 
@@ -206,6 +216,9 @@ func (h *Hub) Agent(id string) (AgentInfo, error) {
 	}
 	return a.info(), nil
 }
+
+// HasAgent reports whether an agent has an id.
+func (h *Hub) HasAgent(id string) bool { return h.agents.get(id) != nil }
 
 func (h *Hub) agentNotFound(id string) *Error {
 	err := &Error{Code: CodeAgentNotFound, Message: fmt.Sprintf("there is no agent %q", text.Clip(id, 64)),

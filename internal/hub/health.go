@@ -57,17 +57,24 @@ func newHealth(a *agent) *health {
 	}
 }
 
+// update probes the agent now, and publishes a change.
+func (h *health) update(ctx context.Context) {
+	h.probeNow(ctx, h.agent.hub.cfg.ProbeTimeout)
+	if ctx.Err() == nil {
+		h.publish()
+	}
+}
+
 // watch probes the agent at once, then at every interval and on request, until ctx ends.
 func (h *health) watch(ctx context.Context) {
 	cfg := h.agent.hub.cfg
 	timer := time.NewTimer(cfg.ProbeInterval)
 	defer timer.Stop()
 	for {
-		h.probeNow(ctx, cfg.ProbeTimeout)
+		h.update(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		h.publish()
 		h.agent.hub.agentsChanged()
 		timer.Reset(cfg.ProbeInterval)
 		select {
@@ -127,6 +134,10 @@ func (h *health) probeSoon() { wait.Nudge(h.request) }
 // check probes now and returns the result. A probe that already runs does not count: it
 // may have begun before a change by the caller.
 func (h *health) check(ctx context.Context) (Health, error) {
+	if h.agent.reported {
+		h.update(ctx)
+		return h.current(), contextError(ctx.Err())
+	}
 	h.mu.Lock()
 	done := h.next
 	h.mu.Unlock()

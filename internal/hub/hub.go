@@ -79,6 +79,9 @@ type Agent struct {
 	// crash cuts off are repeated, with the same runner.Turn.Number, as soon as the agent is registered again; until then
 	// their tasks stay as they are. A task's [MetaDeadline] says how long it may wait in all.
 	Durable bool
+	// Reported agents are probed when they are registered and updated, and when somebody asks, but not at intervals: whoever
+	// registers one calls [Hub.Update] when its health changes. The probe must not block.
+	Reported bool
 	// Residence says what the agent is and where. Its zero value is a program that the hub starts.
 	Residence Residence
 }

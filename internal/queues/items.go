@@ -218,7 +218,7 @@ func (s *Items) register(id, name string) {
 		return
 	}
 	q := &queue{of: s, name: name}
-	err := s.hub.Register(hub.Agent{Definition: q.definition(id), Runner: q, Durable: true, Residence: hub.Residence{Kind: hub.KindQueue, Hidden: true}})
+	err := s.hub.Register(hub.Agent{Definition: q.definition(id), Runner: q, Durable: true, Reported: true, Residence: hub.Residence{Kind: hub.KindQueue, Hidden: true}})
 	if err != nil {
 		s.log.Error("a queue cannot be an agent", "agent", id, "error", err)
 		return

@@ -85,6 +85,11 @@ func (x *session) definition() runner.Definition {
 // update takes over what the registry says now.
 func (x *session) update(e assignment.Session) {
 	x.mu.Lock()
+	if x.onlyBeat(e) {
+		x.entry.LastHeartbeat = e.LastHeartbeat
+		x.mu.Unlock()
+		return
+	}
 	before, was, wasLive := x.definition(), x.residence(), x.live
 	returned := x.entry.RegisteredAt != e.RegisteredAt
 	x.entry, x.live = e.Entry, e.Liveness
@@ -104,6 +109,14 @@ func (x *session) update(e assignment.Session) {
 	if err := errors.Join(errs...); err != nil {
 		log.Warn("a session could not be updated", "agent", x.name, "error", err)
 	}
+}
+
+// onlyBeat reports whether the registry has nothing new but a heartbeat, which is not shown while the session is there.
+// mu is held.
+func (x *session) onlyBeat(e assignment.Session) bool {
+	known := x.entry
+	known.LastHeartbeat = e.LastHeartbeat
+	return x.live == e.Liveness && x.live != registry.Gone && reflect.DeepEqual(known, e.Entry)
 }
 
 // registeredAt returns when the session registered.

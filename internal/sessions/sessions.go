@@ -28,8 +28,10 @@ import (
 )
 
 const (
-	// refreshPause bounds how often the registry is read because of changes: heartbeats are changes too.
+	// refreshPause bounds how often the registry is read because of changes, which heartbeats are too; perSession is added
+	// for each session, since reading many costs more, and they beat more often.
 	refreshPause = 50 * time.Millisecond
+	perSession   = 500 * time.Microsecond
 	// refreshInterval is how often it is read without a change: a session that falls silent changes nothing.
 	refreshInterval = 5 * time.Second
 )
@@ -109,10 +111,16 @@ func (s *Sessions) Run(ctx context.Context) {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
 			s.log.Debug("the sessions cannot be read now", "error", err)
 		}
-		if !wait.Pause(ctx, refreshPause) {
+		if !wait.Pause(ctx, refreshPause+time.Duration(s.count())*perSession) {
 			return
 		}
 	}
+}
+
+func (s *Sessions) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.agents)
 }
 
 func (s *Sessions) serve(ctx context.Context) {
@@ -170,18 +178,12 @@ func (s *Sessions) update(e assignment.Session) {
 	if e.Liveness == registry.Gone && !s.names.knows(e.GUID) {
 		return // it ended before this hub knew it
 	}
-	known, err := s.names.give(e.Entry, s.taken)
+	known, err := s.names.give(e.Entry, s.hub.HasAgent)
 	if err != nil {
 		s.log.Error("the name of a session cannot be stored", "guid", e.GUID, "error", err)
 		return
 	}
 	s.add(known, e.Entry, e.Liveness)
-}
-
-// taken reports whether an agent of the hub has an id.
-func (s *Sessions) taken(id string) bool {
-	_, err := s.hub.Agent(id)
-	return err == nil
 }
 
 // add registers a session at the hub.
@@ -190,7 +192,7 @@ func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
 	s.mu.Lock()
 	s.agents[e.GUID] = x
 	s.mu.Unlock()
-	agent := hub.Agent{Definition: x.definition(), Runner: x, Durable: true, Residence: x.residence()}
+	agent := hub.Agent{Definition: x.definition(), Runner: x, Durable: true, Reported: true, Residence: x.residence()}
 	if err := s.hub.Register(agent); err != nil {
 		s.log.Error("a session cannot be an agent", "agent", known.Name, "guid", e.GUID, "error", err)
 		s.mu.Lock()

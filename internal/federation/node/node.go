@@ -83,6 +83,9 @@ type Federation struct {
 	Reopened func(local, remote string)
 }
 
+// syncPause bounds how often the cards are compared with the agents: a thousand of them may change at once.
+const syncPause = 50 * time.Millisecond
+
 // Bounds of what other processes and hubs can use.
 const (
 	maxConns    = 1024
@@ -297,6 +300,9 @@ func (n *Node) watch(ctx context.Context) {
 		case <-n.changed:
 			n.sync()
 		case <-ctx.Done():
+			return
+		}
+		if !wait.Pause(ctx, syncPause) {
 			return
 		}
 	}
