@@ -19,6 +19,8 @@ type Agent struct {
 	net  *Network
 	main *member
 
+	unread unread
+
 	mu    sync.Mutex
 	local *member // on the hub's bus; nil until the agent has joined that
 }

@@ -115,6 +115,11 @@ func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 // Read returns the oldest selected mail, oldest first, and marks it as read: no process with the agent's identity
 // receives it again, unless it selects mail that was read. more reports whether there may be more than the limit.
 func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
+	defer func() {
+		if len(list) > 0 {
+			a.unread.forget()
+		}
+	}()
 	if s, err = s.Check(); err != nil {
 		return nil, false, err
 	}

@@ -238,3 +238,31 @@ func (s *service) progress(_ context.Context, guid string, data []byte) error {
 	}
 	return s.h.Progress(guid, p)
 }
+
+// Waiting returns the oldest mail of a session that was not read, without texts, and whether there is more.
+func (d *Assigner) Waiting(ctx context.Context, guid string, limit int) (list []mail.Mail, more bool, err error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return nil, false, err
+	}
+	return d.mail.Waiting(ctx, b, guid, limit)
+}
+
+// Note records a sign of a message's receipt.
+func (d *Assigner) Note(ctx context.Context, m mail.Mail, sign mail.Sign, at time.Time) error {
+	b, err := d.store.Connected()
+	if err != nil {
+		return err
+	}
+	_, err = d.mail.Note(ctx, b, m, sign, at)
+	return err
+}
+
+// AttentionOf returns the signs of a message's receipt.
+func (d *Assigner) AttentionOf(ctx context.Context, m mail.Mail) (mail.Attention, error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return mail.Attention{}, err
+	}
+	return d.mail.AttentionOf(ctx, b, m.SenderGUID, m.Recipient, m.ID)
+}

@@ -207,12 +207,15 @@ func (x *Box) scanUnread(ctx context.Context, b *bus.Bus, visit func(Mail) bool)
 }
 
 // Unread counts the mail in the inbox on this bus that was not read, up to MaxMailLimit.
-func (x *Box) Unread(ctx context.Context) (int, error) {
+func (x *Box) Unread(ctx context.Context) (int, error) { return x.UnreadUpTo(ctx, MaxMailLimit) }
+
+// UnreadUpTo is Unread with another limit.
+func (x *Box) UnreadUpTo(ctx context.Context, limit int) (int, error) {
 	b, err := x.agent.Ready()
 	if err != nil {
 		return 0, err
 	}
-	left := MaxMailLimit
+	left := limit
 	count, err := x.scanUnread(ctx, b, func(Mail) bool {
 		left--
 		return left > 0

@@ -39,6 +39,8 @@ type MessageStatus struct {
 	HandledAt     string  `json:"handledAt,omitempty"`
 	// Note is the recipient's remark when it was done.
 	Note string `json:"note,omitempty"`
+	// Attention is what is known of the recipient's session. It is stored apart.
+	Attention
 }
 
 // reach sets the status, and the empty times of the stages up to it.
@@ -112,7 +114,8 @@ func (x *Box) Status(ctx context.Context, messageID string) (MessageStatus, erro
 		return MessageStatus{}, &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("You have sent no message %s.", messageID),
 			Remedy: "Receipts are kept for two days; use the messageId that send_direct_message returned."}
 	}
-	return status, nil
+	status.Attention, err = x.svc.AttentionOf(ctx, b, x.agent.GUID(), status.RecipientGUID, messageID)
+	return status, err
 }
 
 // MarkHandled reports to the sender of a message in the inbox on this bus that the agent is done with it.

@@ -146,6 +146,26 @@ func (c *Client) RevokeSender(ctx context.Context, id string) (*dialect.AllowedS
 	return get[dialect.AllowedSender](ctx, c, dialect.MethodSenderRevoke, dialect.RevokeSenderParams{ID: id})
 }
 
+// SessionHook reports an event of an open session, and returns what its hook answers.
+func (c *Client) SessionHook(ctx context.Context, p dialect.SessionHookParams) (*dialect.SessionHookAnswer, error) {
+	return get[dialect.SessionHookAnswer](ctx, c, dialect.MethodSessionHook, p)
+}
+
+// SessionShown reports that a session has got a notice.
+func (c *Client) SessionShown(ctx context.Context, notice string) error {
+	return c.Call(ctx, dialect.MethodSessionShown, dialect.SessionShownParams{Notice: notice}, nil)
+}
+
+// SessionServe reports the session that an MCP server serves.
+func (c *Client) SessionServe(ctx context.Context, p dialect.SessionServeParams) (*dialect.OpenSession, error) {
+	return get[dialect.OpenSession](ctx, c, dialect.MethodSessionServe, p)
+}
+
+// OpenSessions returns this computer's open sessions.
+func (c *Client) OpenSessions(ctx context.Context) ([]dialect.OpenSession, error) {
+	return value[[]dialect.OpenSession](ctx, c, dialect.MethodSessionsList, nil)
+}
+
 // CheckHealth probes one agent now.
 func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Health, error) {
 	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})

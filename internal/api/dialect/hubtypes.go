@@ -16,6 +16,10 @@ const (
 	MethodAgentsRename = "hub/agents/rename"  // only on the socket
 	MethodSendersList  = "hub/senders/list"   // only on the socket
 	MethodSenderRevoke = "hub/senders/revoke" // only on the socket
+	MethodSessionsList = "hub/sessions/list"  // only on the socket
+	MethodSessionHook  = "hub/sessions/hook"  // only on the socket
+	MethodSessionShown = "hub/sessions/shown" // only on the socket
+	MethodSessionServe = "hub/sessions/serve" // only on the socket
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
 	MethodTasksTrace   = "hub/tasks/trace"

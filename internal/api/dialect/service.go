@@ -112,7 +112,7 @@ type WorkDirs interface {
 }
 
 // Config is what a Service works with. A method whose field is nil does not exist.
-// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Shares, Peers and Addresses are for the service of the socket only.
+// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Shares, Peers and Addresses are for the service of the socket only.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
@@ -132,6 +132,8 @@ type Config struct {
 	WorkDirs WorkDirs
 	Names    Names
 	Senders  Senders
+	// Sessions are the open sessions of this computer.
+	Sessions Sessions
 	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
 	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
 	Documents *documents.Library
@@ -198,6 +200,10 @@ func New(cfg Config) *Service {
 	s.add(cfg.WorkDirs != nil, rpcError, map[string]method{MethodDirCheck: s.dirCheck, MethodWorktree: s.worktree})
 	s.add(cfg.Names != nil, rpcError, map[string]method{MethodAgentsFind: s.agentsFind, MethodAgentsRename: s.agentsRename})
 	s.add(cfg.Senders != nil, rpcError, map[string]method{MethodSendersList: withoutParams(s.sendersList), MethodSenderRevoke: withText("id", s.senderRevoke)})
+	s.add(cfg.Sessions != nil, rpcError, map[string]method{
+		MethodSessionsList: withoutParams(s.sessionsList), MethodSessionHook: s.sessionHook,
+		MethodSessionShown: withText("notice", s.sessionShown), MethodSessionServe: s.sessionServe,
+	})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{
 		MethodSwarmCreate: s.swarmCreate,

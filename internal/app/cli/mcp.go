@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/wait"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
@@ -100,6 +102,11 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 		cfg.JoinLocalNetwork()
 		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && taskToken(os.LookupEnv) == ""
 	}
+	reporter := a.newSessionReporter(log.With("component", "agentnet"))
+	if opts.RegisterSessions {
+		opts.OnSession = reporter.serve
+		defer shared.OnPresence(func() { wait.Nudge(reporter.kick) })()
+	}
 	if cfg.Networked() {
 		if err := a.joinNetwork(ctx, cfg, &opts); err != nil {
 			return err
@@ -121,10 +128,15 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	if cfg.File == "" {
 		log.Info("there is no " + mcpconfig.ProjectFile + ": the defaults are in force")
 	}
+	reporting, stop := context.WithCancel(ctx)
+	var reports sync.WaitGroup
+	reports.Go(func() { reporter.run(reporting) })
 	err = project.ServeLines(ctx, mcpserver.Caller{}, io.NopCloser(a.stdin), stdout)
 	if err != nil {
 		log.Warn("the connection to the client was lost", "error", err)
 	}
+	stop()
+	reports.Wait()
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	lost, err := project.Close(ctx)

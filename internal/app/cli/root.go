@@ -27,6 +27,10 @@ func Main(name string, args []string) int {
 		a.printVersion()
 		return a.exit(nil)
 	}
+	if isHook(args) { // a session waits for it
+		a.hook(context.Background(), args[1:])
+		return exitOK
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -196,7 +200,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.trustCommand(), a.agentsCommand(), a.sendersCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand(), a.channelsCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand(), a.eventsCommand(), a.totalsCommand(), a.logsCommand())
-	add(groupSetup, a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
+	add(groupSetup, a.hookCommand(), a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)

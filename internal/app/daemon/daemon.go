@@ -107,6 +107,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() { d.watchWork(ctx) })
 	background.Go(func() { d.watchLeases(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
+	background.Go(func() { d.keepPresence(ctx) })
 	background.Go(func() { d.runQueues(ctx) })
 	if d.peers != nil {
 		background.Go(func() { d.watchPeers(ctx) })
@@ -147,6 +148,7 @@ type daemon struct {
 	announced atomic.Pointer[dialect.Addresses]
 	node      *node.Node
 	sessions  *sessions.Sessions // nil without an own bus
+	presence  *openSessions      // nil without an own bus
 	items     *queues.Items      // nil without an own bus
 	peers     *peers.Peers       // nil without peers
 	documents *documents.Library
@@ -424,6 +426,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.WorkDirs = d.hub
 	rpc.Names = names{d.hub, d.sessions}
 	rpc.Senders = senders{d.sessions}
+	if d.presence != nil {
+		rpc.Sessions = d.presence
+	}
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Addresses = d.addresses

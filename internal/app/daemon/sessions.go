@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
@@ -26,6 +27,9 @@ func (d *daemon) openSessions(context.Context) error {
 		return err
 	}
 	d.onCloseWithin(time.Second, assigner.close)
+	if err := d.openPresence(assigner); err != nil {
+		return err
+	}
 	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
 		Policy: sessions.Policy{Outside: sessions.Rule(d.cfg.Sessions.Outside), Clients: sessions.Rule(d.cfg.Sessions.Clients)}})
 	return err
@@ -134,6 +138,21 @@ func (l *lazyAssigner) get() *assignment.Assigner {
 // Sessions implements sessions.Assigner.
 func (l *lazyAssigner) Sessions(ctx context.Context) ([]assignment.Session, error) {
 	return l.get().Sessions(ctx)
+}
+
+// Waiting implements news.Inbox.
+func (l *lazyAssigner) Waiting(ctx context.Context, guid string, limit int) ([]mail.Mail, bool, error) {
+	return l.get().Waiting(ctx, guid, limit)
+}
+
+// Note implements news.Inbox.
+func (l *lazyAssigner) Note(ctx context.Context, m mail.Mail, sign mail.Sign, at time.Time) error {
+	return l.get().Note(ctx, m, sign, at)
+}
+
+// AttentionOf implements news.Inbox.
+func (l *lazyAssigner) AttentionOf(ctx context.Context, m mail.Mail) (mail.Attention, error) {
+	return l.get().AttentionOf(ctx, m)
 }
 
 // Post implements sessions.Assigner.

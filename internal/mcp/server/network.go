@@ -33,9 +33,10 @@ type Network struct {
 	network membership
 	auto    *registry.Registration // of each connection's agent; nil for none
 	// sessions registers the agent of each connection as an open session, if its program is a known coding agent.
-	sessions bool
-	idle     time.Duration // after which an agent is shown as offline; 0 for never
-	now      func() time.Time
+	sessions  bool
+	onSession func(SessionServed) // nil for none
+	idle      time.Duration       // after which an agent is shown as offline; 0 for never
+	now       func() time.Time
 
 	handlePause time.Duration // see handlePause
 
@@ -120,6 +121,7 @@ func (g *Network) Register(s *Server) {
 	if s.client == nil {
 		return
 	}
+	s.mcp.AddReceivingMiddleware(g.attend(s))
 	s.OnEnd(func() { g.end(networkAgentOf(s.client)) })
 	s.goUntilEnd(func(ctx context.Context) { g.publishHandles(ctx, s.client) })
 	if g.auto != nil {

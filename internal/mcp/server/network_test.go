@@ -26,14 +26,22 @@ func networked(t testing.TB, n *natsServer, project string, change func(*mcpconf
 // networkedOptions is networked on a computer where local finds the hub's bus.
 func networkedOptions(t testing.TB, n *natsServer, project string, local func(context.Context) (*bus.Bus, error), change func(*mcpconfig.Config)) *mcpserver.Project {
 	t.Helper()
+	return networkedWith(t, n, project, change, func(o *mcpserver.ProjectOptions) { o.DialOutbox = local })
+}
+
+// networkedWith is networked with other options.
+func networkedWith(t testing.TB, n *natsServer, project string, change func(*mcpconfig.Config), options func(*mcpserver.ProjectOptions)) *mcpserver.Project {
+	t.Helper()
 	cfg := configOf(project)
 	cfg.ProjectPath, cfg.ProjectID = "/home/ann/"+project, mcpconfig.ProjectID("/home/ann/"+project)
 	cfg.CrossComputer.Enabled, cfg.CrossComputer.RegistryBucket = true, "agent-registry"
 	if change != nil {
 		change(cfg)
 	}
-	p, err := mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1.0.0-test", Dial: n.dial, DialNetwork: n.dial, DialOutbox: local,
-		RegisterSessions: cfg.CrossComputer.RegisterSessions, StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	o := mcpserver.ProjectOptions{Version: "1.0.0-test", Dial: n.dial, DialNetwork: n.dial,
+		RegisterSessions: cfg.CrossComputer.RegisterSessions, StateDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
+	options(&o)
+	p, err := mcpserver.OpenProject(cfg, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ type networkAgent struct {
 	registration registry.Registration
 	published    string    // handle in the registry
 	byItself     bool      // registered without a call of the agent
+	thread       string    // the conversation that the client's calls name, "" for none
 	idle         bool      // deregistered because it was idle
 	used         time.Time // last call
 }
@@ -129,8 +130,9 @@ func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
 func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
 	p.agent, p.idle, p.used, p.published = a, false, g.now(), a.Entry().Handle
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.agents[p] = a.GUID()
+	g.mu.Unlock()
+	g.served(p)
 }
 
 // watchIdle deregisters idle agents until ctx ends.

@@ -45,6 +45,9 @@ type ProjectOptions struct {
 	EnterNetwork func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error)
 	// RegisterSessions registers each connection's agent as an open session, if its program is a known coding agent.
 	RegisterSessions bool
+	// OnSession is called when it becomes known which agent and which conversation of its program a connection serves; nil for
+	// none. It must not block.
+	OnSession func(SessionServed)
 	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
 	// unnoticed; 0 for never.
 	IdleAgents time.Duration
@@ -96,7 +99,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 			p.network = agentnet.Open(network)
 		}
 		p.group = NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents)
-		p.group.sessions = opts.RegisterSessions
+		p.group.sessions, p.group.onSession = opts.RegisterSessions, opts.OnSession
 		groups = append(groups, p.group)
 	}
 	if opts.Documents != nil {

@@ -1,0 +1,134 @@
+package dialect
+
+import (
+	"context"
+	"time"
+)
+
+// SessionProcess is a process with its start, in the system's own terms.
+type SessionProcess struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start,omitempty"`
+}
+
+// SessionHookParams are the parameters of hub/sessions/hook: an event of an open session, as its program's hook reports it.
+type SessionHookParams struct {
+	Vendor     string         `json:"vendor"` // claude, codex or gemini
+	Session    string         `json:"session"`
+	Kind       string         `json:"kind"` // see package hooks
+	Dir        string         `json:"dir,omitempty"`
+	Transcript string         `json:"transcript,omitempty"`
+	Source     string         `json:"source,omitempty"`
+	Reason     string         `json:"reason,omitempty"`
+	Notified   string         `json:"notified,omitempty"` // what a notification is about
+	StopActive bool           `json:"stopActive,omitempty"`
+	Headless   bool           `json:"headless,omitempty"`
+	Process    SessionProcess `json:"process,omitzero"`
+}
+
+// SessionHookAnswer is the result of hub/sessions/hook.
+type SessionHookAnswer struct {
+	Context  string   `json:"context,omitempty"`  // to add to what the model sees
+	Continue string   `json:"continue,omitempty"` // with what the session goes on instead of stopping
+	Watch    []string `json:"watch,omitempty"`
+	// Notice is to be reported with hub/sessions/shown once the session has got the answer.
+	Notice string `json:"notice,omitempty"`
+}
+
+// SessionShownParams are the parameters of hub/sessions/shown.
+type SessionShownParams struct {
+	Notice string `json:"notice"`
+}
+
+// SessionShown is the result of hub/sessions/shown.
+type SessionShown struct {
+	Known bool `json:"known"` // false if there is no such notice, or it was reported before
+}
+
+// SessionServeParams are the parameters of hub/sessions/serve: the session that an MCP server serves.
+type SessionServeParams struct {
+	Vendor  string         `json:"vendor"`
+	Session string         `json:"session,omitempty"` // "" if it is not known
+	Dir     string         `json:"dir,omitempty"`
+	GUID    string         `json:"guid,omitempty"` // in the agents' network
+	Process SessionProcess `json:"process,omitzero"`
+	Server  SessionProcess `json:"server"`
+	Since   Time           `json:"since"` // when the server began
+}
+
+// OpenSession is an open session of this computer, as far as its hooks and its MCP server have said.
+type OpenSession struct {
+	Vendor   string `json:"vendor"`
+	Session  string `json:"session,omitempty"` // the vendor's id
+	Agent    string `json:"agent,omitempty"`   // the hub's id of it
+	Handle   string `json:"handle,omitempty"`
+	GUID     string `json:"guid,omitempty"`
+	Dir      string `json:"dir,omitempty"`
+	PID      int    `json:"pid,omitempty"`
+	State    string `json:"state,omitempty"`    // idle, turn or waiting
+	Terminal string `json:"terminal,omitempty"` // open, closed or none
+	Hooks    bool   `json:"hooks"`              // whether a hook has reported
+	Quiet    bool   `json:"quiet"`
+	Since    Time   `json:"since"`
+	Seen     Time   `json:"seen"`
+}
+
+// Sessions are this computer's open sessions, for the hub's own user.
+type Sessions interface {
+	OpenSessions() []OpenSession
+	Hook(ctx context.Context, p SessionHookParams) SessionHookAnswer
+	Shown(notice string) bool
+	Serve(p SessionServeParams) OpenSession
+}
+
+// The limits of the sessions' parameters, in bytes.
+const (
+	maxSessionPath = 4096
+	maxSessionWord = 64
+)
+
+// The kinds of events; see package hooks.
+var sessionEvents = []string{"start", "end", "before-turn", "after-turn", "before-tool", "after-tool", "notification", "interrupt", "other"}
+
+func (s *Service) sessionsList(context.Context) ([]OpenSession, error) {
+	return append([]OpenSession{}, s.cfg.Sessions.OpenSessions()...), nil // never null on the wire
+}
+
+func (s *Service) sessionHook(c *call) action {
+	p := SessionHookParams{
+		Vendor: c.requiredText("vendor", maxSessionWord), Session: c.requiredText("session", maxID), Kind: c.literal("kind", sessionEvents...),
+		Dir: c.text("dir", maxSessionPath), Transcript: c.text("transcript", maxSessionPath),
+		Source: c.text("source", maxSessionWord), Reason: c.text("reason", maxSessionWord), Notified: c.text("notified", maxSessionWord),
+		StopActive: c.boolean("stopActive", false), Headless: c.boolean("headless", false), Process: c.process("process", false),
+	}
+	return func(ctx context.Context) (any, error) { return s.cfg.Sessions.Hook(ctx, p), nil }
+}
+
+func (s *Service) sessionShown(_ context.Context, notice string) (any, error) {
+	return SessionShown{s.cfg.Sessions.Shown(notice)}, nil
+}
+
+func (s *Service) sessionServe(c *call) action {
+	p := SessionServeParams{
+		Vendor: c.requiredText("vendor", maxSessionWord), Session: c.text("session", maxID), Dir: c.text("dir", maxSessionPath),
+		GUID: c.text("guid", maxSessionWord), Process: c.process("process", false), Server: c.process("server", true),
+	}
+	var err error
+	if p.Since.Time, err = time.Parse(time.RFC3339Nano, c.requiredText("since", maxSessionWord)); err != nil {
+		c.fail("since", "must be a time such as 2026-01-31T12:00:00Z")
+	}
+	return func(context.Context) (any, error) { return s.cfg.Sessions.Serve(p), nil }
+}
+
+// process reads a process.
+func (o object) process(name string, required bool) (p SessionProcess) {
+	child, ok := o.child(name, required)
+	if !ok {
+		return p
+	}
+	if pid := child.integer("pid", 0, 1<<31-1); pid != nil {
+		p.PID = int(*pid)
+	}
+	p.Start = child.text("start", maxSessionWord)
+	return p
+}

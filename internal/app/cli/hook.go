@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
+	"github.com/parleyhub/parley/internal/sessions/hooks"
+	"github.com/parleyhub/parley/internal/sessions/presence"
+)
+
+// hookTime bounds a hook: a session waits for it.
+const hookTime = 2 * time.Second
+
+func (a *app) hookCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "hook VENDOR [EVENT]",
+		Short: "Report an event of an open session to the hub: for the hooks of coding agents",
+		Long: `Report an event of an open session to the hub, as the hook of a coding agent's program. The
+program gives the event on standard input, and gets on standard output what it honours.
+
+The start of a session registers it, its end removes it. Before a turn the session is told
+what is new for it; after a turn it goes on if something has arrived meanwhile, at most ` + strconv.Itoa(hooks.MaxRow) + ` times
+in a row. What it is told are counts, ids and names: it reads the messages with a tool.
+
+Without a running hub nothing is reported and nothing printed; no hub is started. A hook never
+fails a session: the exit code is 0, and problems are on standard error with --verbose. It ends
+after ` + hookTime.String() + ` at the latest. The agents that the hub itself runs are not reported.
+
+VENDOR is ` + strings.Join(hooks.Vendors, ", ") + `; EVENT is the vendor's name of the event, by default that in the input.`,
+		Example: "  " + a.name + ` hook claude SessionStart
+  ` + a.name + ` hook codex Stop
+  ` + a.name + ` hook gemini BeforeAgent`,
+		Args:                  cobra.ArbitraryArgs,
+		ValidArgsFunction:     completeHook,
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a.hook(cmd.Context(), args)
+			return nil
+		},
+	}
+	return cmd
+}
+
+// completeHook completes the vendor and its events.
+func completeHook(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return hooks.Vendors, cobra.ShellCompDirectiveNoFileComp
+	case 1:
+		var events []string
+		for name := range hooks.Events(args[0]) {
+			events = append(events, name)
+		}
+		return events, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// isHook reports whether a command line is that of a hook without flags. It runs without the other commands: a session waits.
+func isHook(args []string) bool {
+	return len(args) >= 2 && len(args) <= 3 && args[0] == "hook" && !strings.HasPrefix(args[1], "-") && !strings.HasPrefix(args[len(args)-1], "-")
+}
+
+// hook handles one event. It never fails: a hook that does can stop a session.
+func (a *app) hook(ctx context.Context, args []string) {
+	ctx, cancel := context.WithTimeout(ctx, hookTime)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- a.handleHook(ctx, args) }() // ends with the process: standard input may never end
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		a.debugf("the hook did nothing: %v", err)
+	}
+}
+
+func (a *app) handleHook(ctx context.Context, args []string) error {
+	if len(args) == 0 || len(args) > 2 {
+		return fmt.Errorf("it takes a vendor and an event, not %d arguments", len(args))
+	}
+	if a.getenv(delegation.TokenEnv) != "" {
+		return nil // an agent of the hub
+	}
+	name := ""
+	if len(args) == 2 {
+		name = args[1]
+	}
+	input, err := io.ReadAll(io.LimitReader(a.stdin, hooks.MaxInput+1))
+	if err != nil {
+		return err
+	}
+	e, err := hooks.Decode(args[0], name, input)
+	if err != nil {
+		return err
+	}
+	if e.Kind == hooks.Other {
+		return nil
+	}
+	c, err := a.connect(ctx)
+	if err != nil {
+		return err // also without a hub
+	}
+	defer c.Close()
+	answer, notice, err := a.answerHook(ctx, c, e)
+	if err != nil {
+		return err
+	}
+	if out := answer.Encode(e); out != nil {
+		if _, err := a.stdout.stream.Write(out); err != nil {
+			return err // the session did not get it
+		}
+	}
+	if notice != "" {
+		return c.SessionShown(ctx, notice)
+	}
+	return nil
+}
+
+// answerHook returns the hub's answer to an event, and the notice in it.
+func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (answer hooks.Answer, notice string, err error) {
+	r, err := c.SessionHook(ctx, dialect.SessionHookParams{
+		Vendor: e.Vendor, Session: e.Session, Kind: string(e.Kind), Dir: e.Dir, Transcript: e.Transcript, Source: e.Source, Reason: e.Reason,
+		Notified: e.NotificationType, StopActive: e.StopActive, Headless: a.headless(e.Vendor),
+		Process: dialect.SessionProcess(a.sessionProcess(e.Vendor)),
+	})
+	if err != nil {
+		return answer, "", err
+	}
+	return hooks.Answer{Context: r.Context, Continue: r.Continue, Watch: r.Watch}, r.Notice, nil
+}
+
+// sessionProcess returns the process of the session whose hook or MCP server this process is. Codex has one for all sessions.
+func (a *app) sessionProcess(vendor string) presence.Process {
+	if vendor == presence.Codex {
+		return presence.Process{}
+	}
+	if vendor == presence.Claude {
+		if pid, err := strconv.Atoi(a.getenv("CLAUDE_PID")); err == nil && pid > 1 {
+			if p := presence.Running(pid); p.Alive() {
+				return p
+			}
+		}
+	}
+	return presence.SessionOf(os.Getpid())
+}
+
+// headless reports whether a session has never had a terminal.
+func (a *app) headless(vendor string) bool {
+	entry := a.getenv("CLAUDE_CODE_ENTRYPOINT")
+	return vendor == presence.Claude && entry != "" && entry != "cli"
+}

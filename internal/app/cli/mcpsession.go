@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/wait"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/sessions/presence"
+)
+
+// sessionReporter reports to the hub which session this MCP process serves, whenever that changes and whenever the hub comes
+// back. The latest report counts.
+type sessionReporter struct {
+	app   *app
+	log   *slog.Logger
+	since time.Time
+	kick  chan struct{} // of capacity 1
+
+	mu     sync.Mutex
+	served mcpserver.SessionServed // the zero value for none
+}
+
+func (a *app) newSessionReporter(log *slog.Logger) *sessionReporter {
+	return &sessionReporter{app: a, log: quietly(log), since: time.Now(), kick: make(chan struct{}, 1)}
+}
+
+// serve notes a session. It does not block.
+func (r *sessionReporter) serve(s mcpserver.SessionServed) {
+	r.mu.Lock()
+	r.served = s
+	r.mu.Unlock()
+	wait.Nudge(r.kick)
+}
+
+const (
+	reportTime  = 5 * time.Second // of one attempt
+	reportRetry = 30 * time.Second
+)
+
+// run reports until ctx ends.
+func (r *sessionReporter) run(ctx context.Context) {
+	retry := wait.Backoff{First: 200 * time.Millisecond, Most: reportRetry}
+	for {
+		select {
+		case <-r.kick:
+		case <-ctx.Done():
+			return
+		}
+		for {
+			err := r.report(ctx)
+			if err == nil {
+				retry.Reset()
+				break
+			}
+			r.log.Debug("the hub does not know yet which session this is", "error", err)
+			if !retry.Pause(ctx) {
+				return
+			}
+		}
+	}
+}
+
+func (r *sessionReporter) report(ctx context.Context) error {
+	r.mu.Lock()
+	s := r.served
+	r.mu.Unlock()
+	if s == (mcpserver.SessionServed{}) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTime)
+	defer cancel()
+	socket, err := r.app.hubSocket(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := client.Dial(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.SessionServe(ctx, r.params(s))
+	return err
+}
+
+// params describes the session and this process.
+func (r *sessionReporter) params(s mcpserver.SessionServed) dialect.SessionServeParams {
+	p := dialect.SessionServeParams{Vendor: s.Vendor, GUID: s.GUID, Session: s.Thread, Since: dialect.Time{Time: r.since},
+		Process: dialect.SessionProcess(r.app.sessionProcess(s.Vendor)), Server: dialect.SessionProcess(presence.Running(os.Getpid()))}
+	p.Dir, _ = os.Getwd() // without it, process or thread tell the session
+	if s.Vendor == presence.Claude {
+		p.Session = r.app.getenv("CLAUDE_CODE_SESSION_ID")
+	}
+	return p
+}
