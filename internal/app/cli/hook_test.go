@@ -123,4 +123,6 @@ func TestASessionIsToldWhatIsNew(t *testing.T) {
 	if all := d.openSessions(); len(all) != 0 {
 		t.Errorf("after the end the sessions are %+v", all)
 	}
+	s.end()
+	sender.end()
 }

@@ -221,7 +221,9 @@ func (r *Records) Hook(h Hooked) Session {
 // hooked returns the record that a hook reports of, nil for a new one. mu is held.
 func (r *Records) hooked(h Hooked) *Session {
 	return r.first(
-		func(s *Session) bool { return h.Process != (Process{}) && s.Vendor == h.Vendor && s.Process == h.Process },
+		func(s *Session) bool {
+			return h.Process != (Process{}) && s.Vendor == h.Vendor && s.Process == h.Process
+		},
 		func(s *Session) bool {
 			return s.Vendor == h.Vendor && h.ID != "" && s.ID == h.ID && (h.Process == (Process{}) || s.Process == (Process{}) || !r.opts.Alive(s.Process))
 		},
@@ -300,7 +302,9 @@ func (r *Records) served(v Served) *Session {
 		return r.first(func(s *Session) bool { return s.Vendor == Codex && s.ID == v.ID }, bound)
 	}
 	return r.first(bound,
-		func(s *Session) bool { return v.Process != (Process{}) && s.Vendor == v.Vendor && s.Process == v.Process },
+		func(s *Session) bool {
+			return v.Process != (Process{}) && s.Vendor == v.Vendor && s.Process == v.Process
+		},
 		func(s *Session) bool { return v.ID != "" && s.Vendor == v.Vendor && s.ID == v.ID },
 		func(s *Session) bool {
 			return v.Vendor == Codex && s.Server == (Process{}) && s.Dir == v.Dir && beganTogether(s.ID, v.Since)
