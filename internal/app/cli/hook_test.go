@@ -69,7 +69,7 @@ func TestAHookWithoutAHubIsSilent(t *testing.T) {
 	}
 }
 
-func TestASessionIsToldWhatIsNew(t *testing.T) {
+func TestASessionIsNotifiedOfWhatIsNew(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	// The session and its MCP server, whose parent this process is.

@@ -46,20 +46,20 @@ func (p *paper) arrive(n int) {
 	}
 }
 
-type desk struct {
+type handler struct {
 	*hooks.Service
 	records *presence.Records
 	news    *paper
 	screens []presence.Process
 }
 
-func newDesk(t *testing.T) *desk {
+func newHandler(t *testing.T) *handler {
 	t.Helper()
 	records, err := presence.Open(presence.Options{Alive: func(presence.Process) bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{records: records, news: &paper{}}
+	d := &handler{records: records, news: &paper{}}
 	d.Service = hooks.New(hooks.Options{Records: records, News: d.news, Screens: func(string) []presence.Process { return d.screens },
 		Watch: func(s presence.Session) []string { return []string{"/watch/" + s.ID} }})
 	return d
@@ -67,7 +67,7 @@ func newDesk(t *testing.T) *desk {
 
 var claude = presence.Process{PID: 7, Start: "1"}
 
-func (d *desk) event(t *testing.T, kind hooks.Kind, changes ...func(*hooks.Report)) hooks.Reply {
+func (d *handler) event(t *testing.T, kind hooks.Kind, changes ...func(*hooks.Report)) hooks.Reply {
 	t.Helper()
 	r := hooks.Report{Vendor: "claude", Session: "s1", Dir: "/p", Transcript: "/t", Kind: kind, Process: claude}
 	for _, change := range changes {
@@ -78,7 +78,7 @@ func (d *desk) event(t *testing.T, kind hooks.Kind, changes ...func(*hooks.Repor
 
 func active(r *hooks.Report) { r.StopActive = true }
 
-func (d *desk) state(t *testing.T) presence.State {
+func (d *handler) state(t *testing.T) presence.State {
 	t.Helper()
 	s, ok := d.records.Session("claude", "s1")
 	if !ok {
@@ -89,7 +89,7 @@ func (d *desk) state(t *testing.T) presence.State {
 
 func TestHooksKeepTheRecordOfASession(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newHandler(t)
 	for _, c := range []struct {
 		kind     hooks.Kind
 		notified string
@@ -121,7 +121,7 @@ func TestHooksKeepTheRecordOfASession(t *testing.T) {
 
 func TestCodexSessionsAreShownByPrograms(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newHandler(t)
 	d.screens = []presence.Process{{PID: 9}}
 	codex := func(r *hooks.Report) { r.Vendor, r.Process = "codex", presence.Process{} }
 	d.event(t, hooks.BeforeTurn, codex)
@@ -131,15 +131,15 @@ func TestCodexSessionsAreShownByPrograms(t *testing.T) {
 }
 
 // joined gives the session an agent.
-func (d *desk) joined(t *testing.T) {
+func (d *handler) joined(t *testing.T) {
 	t.Helper()
 	d.event(t, hooks.Start)
 	d.records.Serve(presence.Served{Vendor: "claude", Process: claude, GUID: "g1", Server: presence.Process{PID: 8}})
 }
 
-func TestWhatIsNewIsToldBeforeATurn(t *testing.T) {
+func TestWhatIsNewIsSaidBeforeATurn(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newHandler(t)
 	d.joined(t)
 	d.news.arrive(1)
 	r := d.event(t, hooks.BeforeTurn)
@@ -168,7 +168,7 @@ func TestWhatIsNewIsToldBeforeATurn(t *testing.T) {
 
 func TestASessionGoesOnThreeTimesInARow(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newHandler(t)
 	d.joined(t)
 	d.news.arrive(9)
 	for i, want := range []bool{true, true, true, false, false} {
@@ -192,13 +192,13 @@ func TestASessionGoesOnThreeTimesInARow(t *testing.T) {
 
 func TestASessionIsNotMadeToGoOn(t *testing.T) {
 	t.Parallel()
-	for name, prepare := range map[string]func(d *desk, r *hooks.Report){
-		"another hook did it":       func(_ *desk, r *hooks.Report) { r.StopActive = true },
-		"nothing is new":            func(d *desk, _ *hooks.Report) { d.news.notices = nil },
-		"it is not to be disturbed": func(d *desk, _ *hooks.Report) { d.records.SetQuiet("g1", true) },
-		"nobody sees it":            func(_ *desk, r *hooks.Report) { r.Headless = true },
+	for name, prepare := range map[string]func(d *handler, r *hooks.Report){
+		"another hook did it":       func(_ *handler, r *hooks.Report) { r.StopActive = true },
+		"nothing is new":            func(d *handler, _ *hooks.Report) { d.news.notices = nil },
+		"it is not to be disturbed": func(d *handler, _ *hooks.Report) { d.records.SetQuiet("g1", true) },
+		"nobody sees it":            func(_ *handler, r *hooks.Report) { r.Headless = true },
 	} {
-		d := newDesk(t)
+		d := newHandler(t)
 		d.joined(t)
 		d.news.arrive(1)
 		r := d.event(t, hooks.AfterTurn, func(r *hooks.Report) { prepare(d, r) })
@@ -210,7 +210,7 @@ func TestASessionIsNotMadeToGoOn(t *testing.T) {
 
 func TestTheRowsAreBounded(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newHandler(t)
 	for i := range 1100 {
 		p := presence.Process{PID: 10 + i}
 		d.records.Serve(presence.Served{Vendor: "claude", Process: p, GUID: fmt.Sprint(i), Server: presence.Process{PID: 5000 + i}})

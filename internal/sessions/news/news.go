@@ -26,7 +26,7 @@ const (
 	maxWaiting = 100  // messages that are looked at; more are "100 or more"
 	maxListed  = 5    // messages that a notice names
 	maxName    = 32   // bytes of a name
-	maxTold    = 500  // messages that an agent is remembered to have been told of
+	maxNotified    = 500  // messages that an agent is remembered to have been told of
 	maxAgents  = 1000 // agents of whom that is remembered
 	maxPending = 1000 // notices that were not confirmed
 	noteTime   = 5 * time.Second
@@ -67,13 +67,13 @@ type News struct {
 	now   func() time.Time
 
 	mu      sync.Mutex
-	told    map[string]*told // by GUID
+	notified    map[string]*notified // by GUID
 	pending []pending        // the oldest first
 	notes   chan note
 }
 
-// told are the messages that an agent was told of.
-type told struct {
+// notified are the messages that an agent was told of.
+type notified struct {
 	ids  []string // the oldest first
 	used time.Time
 }
@@ -94,7 +94,7 @@ func New(inbox Inbox, log *slog.Logger, now func() time.Time) *News {
 	if now == nil {
 		now = time.Now
 	}
-	return &News{inbox: inbox, log: cmp.Or(log, slog.New(slog.DiscardHandler)), now: now, told: make(map[string]*told), notes: make(chan note, 4*maxWaiting)}
+	return &News{inbox: inbox, log: cmp.Or(log, slog.New(slog.DiscardHandler)), now: now, notified: make(map[string]*notified), notes: make(chan note, 4*maxWaiting)}
 }
 
 // Run writes the signs of receipts until ctx ends.
@@ -161,10 +161,10 @@ func (n *News) Latest(ctx context.Context, guid string) (Notice, error) {
 // known returns the messages that an agent was told of. After a start of the hub the receipts say it.
 func (n *News) known(ctx context.Context, guid string, list []mail.Mail) []string {
 	n.mu.Lock()
-	t := n.told[guid]
+	t := n.notified[guid]
 	n.mu.Unlock()
 	if t == nil {
-		t = &told{}
+		t = &notified{}
 		for _, m := range list {
 			if a, err := n.inbox.AttentionOf(ctx, m); err == nil && a.ShownAt != "" {
 				t.ids = append(t.ids, m.ID)
@@ -173,27 +173,27 @@ func (n *News) known(ctx context.Context, guid string, list []mail.Mail) []strin
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if other := n.told[guid]; other != nil {
+	if other := n.notified[guid]; other != nil {
 		t = other
 	}
 	t.used = n.now()
-	n.told[guid] = t
+	n.notified[guid] = t
 	n.forgetOldest()
 	return slices.Clone(t.ids)
 }
 
 // forgetOldest bounds the agents. mu is held.
 func (n *News) forgetOldest() {
-	if len(n.told) <= maxAgents {
+	if len(n.notified) <= maxAgents {
 		return
 	}
 	oldest := ""
-	for guid, t := range n.told {
-		if oldest == "" || t.used.Before(n.told[oldest].used) {
+	for guid, t := range n.notified {
+		if oldest == "" || t.used.Before(n.notified[oldest].used) {
 			oldest = guid
 		}
 	}
-	delete(n.told, oldest)
+	delete(n.notified, oldest)
 }
 
 // Shown records that an agent was told of a notice. It reports false if there is no such notice.
@@ -206,15 +206,15 @@ func (n *News) Shown(id string) bool {
 	}
 	p := n.pending[i]
 	n.pending = slices.Delete(n.pending, i, i+1)
-	t := n.told[p.guid]
+	t := n.notified[p.guid]
 	if t == nil {
-		t = &told{}
-		n.told[p.guid] = t
+		t = &notified{}
+		n.notified[p.guid] = t
 	}
 	for _, m := range p.mail {
 		t.ids = append(t.ids, m.ID)
 	}
-	t.ids = slices.Clone(t.ids[max(len(t.ids)-maxTold, 0):])
+	t.ids = slices.Clone(t.ids[max(len(t.ids)-maxNotified, 0):])
 	t.used = n.now()
 	n.forgetOldest()
 	n.mu.Unlock()
@@ -226,7 +226,7 @@ func (n *News) Shown(id string) bool {
 func (n *News) Forget(guid string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.told[guid] = &told{used: n.now()}
+	n.notified[guid] = &notified{used: n.now()}
 	n.forgetOldest()
 }
 

@@ -75,7 +75,7 @@ func latest(t *testing.T, n *news.News) news.Notice {
 	return notice
 }
 
-func TestAnAgentIsToldOnceOfEachMessage(t *testing.T) {
+func TestAnAgentIsNotifiedOnceOfEachMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInbox()
 		n := news.New(x, nil, nil)
