@@ -23,13 +23,13 @@ import (
 
 // The limits.
 const (
-	maxWaiting = 100  // messages that are looked at; more are "100 or more"
-	maxListed  = 5    // messages that a notice names
-	maxName    = 32   // bytes of a name
-	maxNotified    = 500  // messages that an agent is remembered to have been told of
-	maxAgents  = 1000 // agents of whom that is remembered
-	maxPending = 1000 // notices that were not confirmed
-	noteTime   = 5 * time.Second
+	maxWaiting  = 100  // messages that are looked at; more are "100 or more"
+	maxListed   = 5    // messages that a notice names
+	maxName     = 32   // bytes of a name
+	maxNotified = 500  // messages that an agent is remembered to have been told of
+	maxAgents   = 1000 // agents of whom that is remembered
+	maxPending  = 1000 // notices that were not confirmed
+	noteTime    = 5 * time.Second
 )
 
 // Inbox is the hub's access to the mail of sessions: an *[assignment.Assigner].
@@ -66,10 +66,10 @@ type News struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	mu      sync.Mutex
-	notified    map[string]*notified // by GUID
-	pending []pending        // the oldest first
-	notes   chan note
+	mu       sync.Mutex
+	notified map[string]*notified // by GUID
+	pending  []pending            // the oldest first
+	notes    chan note
 }
 
 // notified are the messages that an agent was told of.
