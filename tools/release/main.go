@@ -47,6 +47,7 @@ func main() {
 	flag.BoolVar(&r.snapshot, "snapshot", false, "allow changes in the tree, and a version that CHANGELOG.md does not have (default "+snapshotVersion+")")
 	flag.StringVar(&r.programs, "programs", "", "take the programs from this directory, as SYSTEM-ARCHITECTURE/parley, and do not build them: they have been built and signed")
 	flag.StringVar(&r.key, "key", "", "sign the checksums with this private key: Ed25519, PKCS #8 in PEM")
+	flag.StringVar(&r.formats, "packages", "deb,rpm,image", "the kinds of packages for Linux besides archives; empty for none")
 	size := flag.Bool("size", false, "build the program for linux/amd64, check its size, and keep nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -71,6 +72,7 @@ type release struct {
 	snapshot bool
 	programs string // the directory of programs that are built already, "" to build them
 	key      string // the file of the private key, "" for none
+	formats  string // of the packages that tools/packages makes, "" for none
 	commit   string
 	at       time.Time // of the commit
 }
@@ -121,7 +123,27 @@ func (r *release) makeAll(ctx context.Context, work string, platforms []string) 
 		}
 		programs = append(programs, program)
 	}
-	return errors.Join(r.writeMaterials(programs), r.writeNPM(work, platforms), r.writeManifests(work, platforms))
+	return errors.Join(r.writeMaterials(programs), r.writeNPM(work, platforms), r.writeManifests(work, platforms), r.writePackages(ctx, work, platforms))
+}
+
+// writePackages makes the packages that need libraries of their own, with the tool of another module: deb, rpm and the image.
+func (r *release) writePackages(ctx context.Context, work string, platforms []string) error {
+	var arches []string
+	for _, p := range platforms {
+		if arch, ok := strings.CutPrefix(p, "linux/"); ok {
+			arches = append(arches, arch)
+		}
+	}
+	if r.formats == "" || len(arches) == 0 {
+		return nil
+	}
+	out, err := filepath.Abs(r.dir)
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, []string{"GOWORK=off"}, "go", "-C", "tools/packages", "run", ".", "-version", r.version, "-time", strconv.FormatInt(r.at.Unix(), 10),
+		"-work", work, "-out", out, "-formats", r.formats, "-arch", strings.Join(arches, ","))
+	return err
 }
 
 // identify finds out the version, the time and the notes of the release.
