@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -134,6 +135,9 @@ type Hub struct {
 	background     context.Context
 	stopBackground context.CancelFunc
 	wg             sync.WaitGroup // goroutines of turns, probes, upkeep and writes
+
+	accepting atomic.Int64 // messages that are becoming tasks
+	draining  atomic.Bool  // see Drain
 
 	mu        sync.Mutex
 	live      map[a2a.TaskID]*task    // every user of a task holds a reference

@@ -212,6 +212,18 @@ func (x *index) totals() (active, total int) {
 	return active, len(x.tasks)
 }
 
+// activeOf returns how many tasks of the agents that counts accepts are active.
+func (x *index) activeOf(counts func(agent string) bool) (active int) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for k, n := range x.counts {
+		if n > 0 && isActive(k.state) && counts(k.agent) {
+			active += n
+		}
+	}
+	return active
+}
+
 // selection is the part of a TaskQuery that the index answers.
 type selection struct {
 	context, agent string

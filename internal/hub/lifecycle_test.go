@@ -738,3 +738,30 @@ func TestTasksChangeStateOnlyAsSpecified(t *testing.T) {
 		}
 	})
 }
+
+// A hub is replaced by another version only when no task would be interrupted.
+func TestADrainedHubHasNoTaskToInterrupt(t *testing.T) {
+	b := openBus(t, t.TempDir(), "fast")
+	h := newHub(t, hub.Config{Bus: b}, map[string]*fakeAgent{"actor": actor()})
+	working, err := h.Send(t.Context(), request("actor", "wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if busy := h.Drain(); busy != 1 {
+		t.Fatalf("%d tasks would be interrupted, want 1", busy)
+	}
+	asking, err := h.SendAndWait(t.Context(), request("actor", "input"))
+	if err != nil || asking.Status.State != a2a.TaskStateInputRequired {
+		t.Fatalf("a hub that is not drained accepts messages: %v, %v", asking, err)
+	}
+	if _, err := h.Cancel(t.Context(), working.ID); err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "the hub is idle", func() bool { return h.Drain() == 0 })
+	if _, err := h.Send(t.Context(), request("actor", "say:late")); hub.CodeOf(err) != hub.CodeUnavailable {
+		t.Errorf("a drained hub: %v", err)
+	}
+	if task, err := h.Task(t.Context(), asking.ID, nil); err != nil || task.Status.State != a2a.TaskStateInputRequired {
+		t.Errorf("the question: %v, %v", task, err)
+	}
+}

@@ -256,6 +256,13 @@ func (c *Client) StopSwarm(ctx context.Context, id, reason string) (*swarm.Sessi
 	return get[swarm.Session](ctx, c, dialect.MethodSwarmStop, dialect.SwarmStopParams{ID: id, Reason: reason})
 }
 
+// Drain tells the hub to stop if that interrupts no task, and else returns how many tasks it would interrupt.
+func (c *Client) Drain(ctx context.Context) (busy int, err error) {
+	var result dialect.DrainResult
+	err = c.Call(ctx, dialect.MethodDrain, struct{}{}, &result)
+	return result.ActiveTasks, err
+}
+
 // Shutdown tells the hub to stop. It returns before the hub has stopped.
 func (c *Client) Shutdown(ctx context.Context) error {
 	return c.Call(ctx, dialect.MethodShutdown, struct{}{}, nil)

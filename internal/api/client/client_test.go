@@ -162,6 +162,7 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 			_, err := c.Worktree(ctx, dialect.WorktreeParams{Kind: "loop", Name: "n", Path: "/src"})
 			return err
 		},
+		func() error { _, err := c.Drain(ctx); return err },
 		func() error { return c.Shutdown(ctx) },
 	} {
 		if err := call(); err != nil {
@@ -190,6 +191,7 @@ hub/bus/join {"access":"network"}
 hub/bus/leave {"user":"u1"}
 hub/workdir/check {"agentIds":["echo"],"contextId":"c1","path":"/src","project":true}
 hub/workdir/worktree {"kind":"loop","name":"n","path":"/src"}
+hub/drain {}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {
 		t.Errorf("requests\n%s\nwant\n%s", got, want)

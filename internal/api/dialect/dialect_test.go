@@ -191,6 +191,20 @@ func TestShutdownMethodNeedsAShutdownFunction(t *testing.T) {
 	wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
 }
 
+func TestDrainSaysWhatItWouldInterrupt(t *testing.T) {
+	busy := 2
+	service := func() *dialect.Service {
+		return newService(&fakeHub{}, func(c *dialect.Config) { c.Drain = func() int { return busy } })
+	}
+	if answer, _ := call(t, service(), method("hub/drain", "{}")); !strings.Contains(answer, `{"status":"busy","activeTasks":2}`) {
+		t.Error(answer)
+	}
+	busy = 0
+	if answer, _ := call(t, service(), method("hub/drain", "{}")); !strings.Contains(answer, `{"status":"stopping"}`) {
+		t.Error(answer)
+	}
+}
+
 func wantError(t testing.TB, answer string, code int, name, field string) {
 	t.Helper()
 	var response jsonrpc.Response

@@ -32,6 +32,7 @@ const (
 	MethodSwarmList    = "hub/swarms/list"
 	MethodSwarmStop    = "hub/swarms/stop"
 	MethodShutdown     = "hub/shutdown"
+	MethodDrain        = "hub/drain"
 	MethodBusJoin      = "hub/bus/join"
 	MethodNetworkJoin  = "hub/network/join"
 	MethodBusLeave     = "hub/bus/leave"
@@ -479,6 +480,12 @@ type BusLeaveParams struct {
 // BusLeaveResult is the result of hub/bus/leave.
 type BusLeaveResult struct {
 	Status string `json:"status"` // left
+}
+
+// DrainResult is the result of hub/drain.
+type DrainResult struct {
+	Status      string `json:"status"`                // "stopping", or "busy": then nothing has changed
+	ActiveTasks int    `json:"activeTasks,omitempty"` // that the hub would interrupt
 }
 
 // ShutdownResult is the result of hub/shutdown.

@@ -124,6 +124,8 @@ type Config struct {
 	Addresses func() Addresses
 	// Shutdown starts to stop the hub and must not block.
 	Shutdown  func()
+	// Drain stops the hub if that interrupts no task, and else returns how many tasks it would interrupt. Must not block.
+	Drain func() (busy int)
 	Swarms    Swarms
 	Admission Admission
 	Gate      Gate
@@ -197,6 +199,7 @@ func New(cfg Config) *Service {
 	})
 	s.add(cfg.Events != nil, eventsError, map[string]method{MethodEvents: s.events})
 	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: withoutParams(s.shutdown)})
+	s.add(cfg.Drain != nil, rpcError, map[string]method{MethodDrain: withoutParams(s.drain)})
 	s.add(cfg.WorkDirs != nil, rpcError, map[string]method{MethodDirCheck: s.dirCheck, MethodWorktree: s.worktree})
 	s.add(cfg.Names != nil, rpcError, map[string]method{MethodAgentsFind: s.agentsFind, MethodAgentsRename: s.agentsRename})
 	s.add(cfg.Senders != nil, rpcError, map[string]method{MethodSendersList: withoutParams(s.sendersList), MethodSenderRevoke: withText("id", s.senderRevoke)})
@@ -580,6 +583,13 @@ func (c *call) task() (id a2a.TaskID, historyLength *int) {
 func (s *Service) shutdown(context.Context) (ShutdownResult, error) {
 	s.cfg.Shutdown()
 	return ShutdownResult{Status: "stopping"}, nil
+}
+
+func (s *Service) drain(context.Context) (DrainResult, error) {
+	if busy := s.cfg.Drain(); busy > 0 {
+		return DrainResult{Status: "busy", ActiveTasks: busy}, nil
+	}
+	return DrainResult{Status: "stopping"}, nil
 }
 
 func (s *Service) busJoin(c *call) action {

@@ -216,6 +216,9 @@ func (d *daemon) lock(ctx context.Context) error {
 		return err
 	}
 	d.locked = lock
+	if err := prepareFormat(d.cfg.DataDir, d.opts.Version); err != nil {
+		return errors.Join(err, lock.Unlock())
+	}
 	if !d.opts.KeepLock {
 		d.onClose(lock.Unlock)
 	}
@@ -423,6 +426,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overHTTP := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
 	rpc.Shutdown = d.stop
+	rpc.Drain = d.drain
 	rpc.WorkDirs = d.hub
 	rpc.Names = names{d.hub, d.sessions}
 	rpc.Senders = senders{d.sessions}
@@ -521,6 +525,14 @@ func (d *daemon) loopStep(list string, s ralph.Step) (logged bool, err error) {
 	event := s.Event()
 	event.Sender = "loop " + list
 	return true, d.audit.Append(event, nil)
+}
+
+// drain stops the hub if that interrupts no task.
+func (d *daemon) drain() (busy int) {
+	if busy = d.hub.Drain(); busy == 0 {
+		d.stop()
+	}
+	return busy
 }
 
 // a2a returns the A2A bindings of the hub. They have no state: HTTP and gRPC each get their own.

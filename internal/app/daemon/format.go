@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/parleyhub/parley/internal/base/local"
+)
+
+// dataFormat is the version of what this program keeps in the data directory. A change that an older program would misread
+// raises it, and adds a step to dataSteps.
+const dataFormat = 1
+
+// dataSteps are the changes of the data directory from a format to the next one, the first from format 0: that of the programs
+// before formats were counted. A step may be cut off, and is repeated then.
+var dataSteps = [dataFormat]func(dataDir string) error{
+	func(string) error { return nil }, // 1 has the same files, and says so
+}
+
+const formatName = "format.json"
+
+// formatFile is the file that says which format a data directory has.
+type formatFile struct {
+	Format  int    `json:"format"`
+	Program string `json:"program"` // the version of the program that has written it
+}
+
+// CheckFormat returns an error if the data directory has a format that this program cannot read.
+func CheckFormat(dataDir, version string) error {
+	_, err := readFormat(dataDir, version)
+	return err
+}
+
+// readFormat returns the format of a data directory, 0 if it has none or does not exist.
+func readFormat(dataDir, version string) (int, error) {
+	path := filepath.Join(dataDir, formatName)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, dataDirError(dataDir, err)
+	}
+	var f formatFile
+	if err := json.Unmarshal(text, &f); err != nil || f.Format < 1 {
+		return 0, &Error{
+			Code: CodeDataDir, Message: path + " does not say which format the data directory has",
+			Remedy: "restore the file from a backup, or name another data directory with --data-dir", Err: err,
+		}
+	}
+	if f.Format > dataFormat {
+		return 0, &Error{
+			Code: CodeDataDir,
+			Message: fmt.Sprintf("the data directory %s was written by a newer Parley (%s, data format %d), which this one (%s, data format %d) cannot read; nothing was changed",
+				dataDir, f.Program, f.Format, version, dataFormat),
+			Remedy: "install that version again, or name another data directory with --data-dir",
+		}
+	}
+	return f.Format, nil
+}
+
+// prepareFormat brings the data directory to the format of this program. The caller has its lock.
+func prepareFormat(dataDir, version string) error {
+	format, err := readFormat(dataDir, version)
+	if err != nil || format == dataFormat {
+		return err
+	}
+	for from := format; from < dataFormat; from++ {
+		if err := dataSteps[from](dataDir); err != nil {
+			return &Error{
+				Code: CodeDataDir, Message: fmt.Sprintf("cannot convert the data directory %s from format %d to %d", dataDir, from, from+1),
+				Remedy: "see the log, and start again: the conversion continues", Err: err,
+			}
+		}
+	}
+	text, err := json.Marshal(formatFile{dataFormat, version})
+	if err != nil {
+		return err
+	}
+	if err := local.ReplaceFile(filepath.Join(dataDir, formatName), append(text, '\n')); err != nil {
+		return dataDirError(dataDir, err)
+	}
+	return nil
+}

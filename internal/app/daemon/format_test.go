@@ -1,0 +1,113 @@
+//go:build unix
+
+package daemon_test
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/app/daemon"
+)
+
+// oldData unpacks a data directory that the program of 28 November 2026 has written, before formats were counted: with a task
+// of the agent echo, and the document plan.
+func oldData(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.Open("testdata/format-0.tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zr, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tr := tar.NewReader(zr); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, filepath.Clean("/"+h.Name))
+		if h.Typeflag == tar.TypeDir {
+			if err := os.MkdirAll(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		text, err := io.ReadAll(tr)
+		if err == nil {
+			err = os.WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func formatOf(t *testing.T, dir string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "format.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestDataOfTheProgramBeforeFormatsIsRead(t *testing.T) {
+	dir := newDir(t)
+	oldData(t, dir)
+	r := run(t, mustLoad(t, dir, "tasks.retention=36500d", "contexts.expiry=36500d"))
+	defer r.end(t)
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if status, err := c.Status(t.Context()); err != nil || status.TotalTasks != 1 {
+		t.Errorf("%+v, %v, want its task", status, err)
+	}
+	if doc, err := c.Document(t.Context(), "plan"); err != nil || !strings.Contains(string(doc.Content), `"open"`) {
+		t.Errorf("%+v, %v, want its document", doc, err)
+	}
+	if got := formatOf(t, dir); got != `{"format":1,"program":"test"}`+"\n" {
+		t.Errorf("the format is %q", got)
+	}
+}
+
+func TestDataOfANewerProgramIsRefusedAndNotChanged(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"format":2,"program":"3.4.5"}`: "was written by a newer Parley (3.4.5, data format 2), which this one (test, data format 1) cannot read",
+		`{"format":0}`:                   "does not say which format",
+		`broken`:                         "does not say which format",
+	} {
+		dir := newDir(t)
+		if err := os.WriteFile(filepath.Join(dir, "format.json"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := daemon.Run(context.Background(), mustLoad(t, dir), daemon.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)})
+		if daemon.CodeOf(err) != daemon.CodeDataDir || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", content, err)
+		}
+		if checked := daemon.CheckFormat(dir, "test"); checked == nil || !strings.Contains(checked.Error(), want) {
+			t.Errorf("%s: checked: %v", content, checked)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 || formatOf(t, dir) != content {
+			t.Errorf("%s: %v, %v: want the file and the lock only", content, entries, err)
+		}
+	}
+	if err := daemon.CheckFormat(filepath.Join(t.TempDir(), "none"), "test"); err != nil {
+		t.Errorf("no directory: %v", err)
+	}
+}
