@@ -123,9 +123,9 @@ type Config struct {
 	// Addresses returns where the hub is, for hub/status.
 	Addresses func() Addresses
 	// Shutdown starts to stop the hub and must not block.
-	Shutdown  func()
+	Shutdown func()
 	// Drain stops the hub if that interrupts no task, and else returns how many tasks it would interrupt. Must not block.
-	Drain func() (busy int)
+	Drain     func() (busy int)
 	Swarms    Swarms
 	Admission Admission
 	Gate      Gate
