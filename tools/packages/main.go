@@ -1,10 +1,5 @@
-// Packages makes the packages of a release that need libraries which Parley does not: deb and rpm for Linux, and the container
-// image as an OCI layout in one file. It is a module of its own, so that these libraries are not among Parley's dependencies;
-// tools/release runs it:
-//
-//	go -C tools/packages run . -version 1.2.3 -time 1790000000 -work DIR -out DIR -arch amd64,arm64
-//
-// DIR/linux-ARCH has the program, DIR/docs the documents of every archive.
+//go:build ignore
+
 package main
 
 import (

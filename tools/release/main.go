@@ -126,7 +126,7 @@ func (r *release) makeAll(ctx context.Context, work string, platforms []string) 
 	return errors.Join(r.writeMaterials(programs), r.writeNPM(work, platforms), r.writeManifests(work, platforms), r.writePackages(ctx, work, platforms))
 }
 
-// writePackages makes the packages that need libraries of their own, with the tool of another module: deb, rpm and the image.
+// writePackages makes the packages that need libraries of their own, with a tool that has its own modules: deb, rpm and the image.
 func (r *release) writePackages(ctx context.Context, work string, platforms []string) error {
 	var arches []string
 	for _, p := range platforms {
@@ -141,7 +141,7 @@ func (r *release) writePackages(ctx context.Context, work string, platforms []st
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, []string{"GOWORK=off"}, "go", "-C", "tools/packages", "run", ".", "-version", r.version, "-time", strconv.FormatInt(r.at.Unix(), 10),
+	_, err = output(ctx, nil, "go", "run", "-modfile=tools/packages.mod", "tools/packages/main.go", "tools/packages/linux.go", "tools/packages/image.go", "-version", r.version, "-time", strconv.FormatInt(r.at.Unix(), 10),
 		"-work", work, "-out", out, "-formats", r.formats, "-arch", strings.Join(arches, ","))
 	return err
 }

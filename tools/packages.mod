@@ -1,4 +1,4 @@
-module github.com/parleyhub/parley/tools/packages
+module github.com/parleyhub/parley
 
 go 1.26.0
 
