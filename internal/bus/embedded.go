@@ -92,6 +92,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		return nil, errorf(CodeStorage, cause, "check that the data directory is writable and the disk is not full",
 			"the embedded NATS server did not start: %v", cause)
 	}
+	e.users.listen(srv.Addr())
 	if e.leaf != nil {
 		if err := e.leaf.start(); err != nil {
 			e.stop()

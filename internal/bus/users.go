@@ -4,10 +4,13 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"maps"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/base/caller"
 )
 
 const (
@@ -22,8 +25,9 @@ const (
 // users are the users that may connect to an embedded server: the hub itself any number of times,
 // the holder of a Grant once. It is safe for concurrent use.
 type users struct {
-	mu     sync.Mutex
-	byName map[string]*user
+	mu        sync.Mutex
+	byName    map[string]*user
+	listening net.Addr // nil until the server listens
 }
 
 type user struct {
@@ -96,8 +100,27 @@ func (us *users) take(name, password string) *server.User {
 	return &u.User
 }
 
+// foreign reports whether a connection is of another user of this computer, who could only have a stolen credential. Where
+// the system does not tell, the credential decides alone.
+func (us *users) foreign(c server.ClientAuthentication) bool {
+	us.mu.Lock()
+	listening := us.listening
+	us.mu.Unlock()
+	return listening != nil && caller.Between(listening, c.RemoteAddress()).Kind == caller.Other
+}
+
+// listen sets the address at which the server listens.
+func (us *users) listen(at net.Addr) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	us.listening = at
+}
+
 // Check implements server.Authentication.
 func (us *users) Check(c server.ClientAuthentication) bool {
+	if us.foreign(c) {
+		return false
+	}
 	opts := c.GetOpts()
 	u := us.take(opts.Username, opts.Password)
 	if u == nil {

@@ -302,7 +302,7 @@ type Hyperswarm struct {
 type Sessions struct {
 	// Outside is the rule for paired hubs, programs with the coordination library, and A2A clients on other computers. They reach public sessions only.
 	Outside string `yaml:"outside"`
-	// Clients is the rule for A2A clients on this computer. They may belong to other users of it unless http.token is set.
+	// Clients is the rule for A2A clients on this computer. They are the user's own, or have the token.
 	Clients string `yaml:"clients"`
 }
 

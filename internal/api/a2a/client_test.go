@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/base/caller"
 )
 
 // serveGRPC serves a rig's gRPC server until the test ends.
@@ -211,7 +212,7 @@ func TestSDKClientsReadTheUnionCard(t *testing.T) {
 
 func TestGRPCChecksTokenAndVersion(t *testing.T) {
 	r := newRig(t, func(o *a2aserver.Options) { o.TokenRequired = true; o.GRPCAddress = "127.0.0.1:9" })
-	conn := r.serveGRPC(a2aserver.GRPCOptions{Authorize: func(token string) bool { return token == "secret" }})
+	conn := r.serveGRPC(a2aserver.GRPCOptions{Authorize: func(_ caller.Caller, token string) bool { return token == "secret" }})
 	get := func(path string, md ...string) error {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), md...)
 		transport := a2agrpc10.NewGRPCTransport(conn)

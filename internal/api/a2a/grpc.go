@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"context"
+	"net"
 	"strings"
 	"time"
 
@@ -12,24 +13,28 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
 // GRPCOptions replace the HTTP middleware, which gRPC does not have.
 type GRPCOptions struct {
-	// Authorize reports whether calls with a bearer token, "" for none, are allowed. Nil allows all calls.
-	Authorize func(token string) bool
+	// Authorize reports whether calls of a caller with a bearer token, "" for none, are allowed. Nil allows all calls.
+	Authorize func(who caller.Caller, token string) bool
 }
 
 // NewGRPC returns a gRPC server with the services of both versions. The caller serves and stops it.
 func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
 	g := grpcGuard{server: s, authorize: opts.Authorize}
 	out := grpc.NewServer(
+		grpc.Creds(callerCredentials{insecure.NewCredentials()}),
 		grpc.MaxRecvMsgSize(int(s.opts.MaxBody)),
 		grpc.MaxConcurrentStreams(1000), // per connection
 		grpc.ConnectionTimeout(20*time.Second),
@@ -46,7 +51,39 @@ func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
 // grpcGuard checks each call before the binding.
 type grpcGuard struct {
 	server    *Server
-	authorize func(string) bool
+	authorize func(caller.Caller, string) bool
+}
+
+// callerCredentials determine the caller of each connection once. They encrypt nothing.
+type callerCredentials struct {
+	credentials.TransportCredentials
+}
+
+// callerInfo is what is known of a connection.
+type callerInfo struct {
+	credentials.CommonAuthInfo
+	caller caller.Caller
+}
+
+// AuthType implements credentials.AuthInfo.
+func (callerInfo) AuthType() string { return "caller" }
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (callerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, callerInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, caller.Of(conn)}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c callerCredentials) Clone() credentials.TransportCredentials { return c }
+
+// callerOf returns who made the connection of a call.
+func callerOf(ctx context.Context) caller.Caller {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(callerInfo); ok {
+			return info.caller
+		}
+	}
+	return caller.Caller{}
 }
 
 func (g grpcGuard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -69,8 +106,8 @@ func (g grpcGuard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 // admit checks token and version and sets the call's scope.
 func (g grpcGuard) admit(ctx context.Context, method string) (context.Context, error) {
 	md, _ := metadata.FromIncomingContext(ctx) // may be missing
-	if g.authorize != nil && !g.authorize(bearerToken(md.Get("authorization"))) {
-		return nil, status.Error(codes.Unauthenticated, "a valid bearer token is required in the metadata authorization")
+	if g.authorize != nil && !g.authorize(callerOf(ctx), bearerToken(md.Get("authorization"))) {
+		return nil, status.Error(codes.Unauthenticated, "a valid bearer token is required in the metadata authorization; without one only the hub's own user may call")
 	}
 	asked := ""
 	if values := md.Get(versionParam); len(values) > 0 {
@@ -97,7 +134,7 @@ func grpcSender(ctx context.Context, md metadata.MD) hub.Sender {
 	if p, ok := peer.FromContext(ctx); ok {
 		address = p.Addr.String()
 	}
-	direct := len(md.Get("forwarded")) == 0 && len(md.Get("x-forwarded-for")) == 0 && len(md.Get("via")) == 0
+	direct := callerOf(ctx).Kind != caller.Other && len(md.Get("forwarded")) == 0 && len(md.Get("x-forwarded-for")) == 0 && len(md.Get("via")) == 0
 	sender := hub.ClientAt(address, direct)
 	sender.Label = strings.Join(md.Get("user-agent"), " ")
 	return sender

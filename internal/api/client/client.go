@@ -16,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub/process"
@@ -377,6 +378,10 @@ func dial(ctx context.Context, socket string) (*connection, error) {
 			return nil, fmt.Errorf("%w on %s", ErrNotRunning, socket)
 		}
 		return nil, fmt.Errorf("connect to the hub: %w", err)
+	}
+	if who := caller.Of(nc); who.Kind == caller.Other { // the file has been replaced since it was checked
+		_ = nc.Close()
+		return nil, fmt.Errorf("%w: %s listens on %s", ErrForeignSocket, who, socket)
 	}
 	r := bufio.NewReaderSize(nc, 64<<10)
 	return &connection{

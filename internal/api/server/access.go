@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -17,9 +20,9 @@ const minToken = 16
 
 // access controls access to the HTTP server.
 type access struct {
-	token   [sha256.Size]byte
-	guarded bool // a token is required
-	anyIP   bool // the server listens on all addresses, so any IP is a valid host
+	token   [sha256.Size]byte // the configured one, or the local one
+	guarded bool              // every request needs the token, not only those of other users
+	anyIP   bool              // the server listens on all addresses, so any IP is a valid host
 	hosts   []string
 	origins []string
 }
@@ -50,7 +53,7 @@ func newAccess(cfg Config) (access, error) {
 		return access{}, &Error{Code: CodeConfig, Message: "the token is too short for an open network address", Remedy: "use at least 16 random characters"}
 	}
 	a.guarded = cfg.Token != ""
-	a.token = sha256.Sum256([]byte(cfg.Token))
+	a.token = sha256.Sum256([]byte(cmp.Or(cfg.Token, cfg.LocalToken)))
 	return a, nil
 }
 
@@ -107,20 +110,34 @@ func (a *access) originAllowed(r *http.Request) (ok, foreign bool) {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host == strings.ToLower(r.Host), false
 }
 
-// tokenValid reports whether the request has the token, or none is required.
-func (a *access) tokenValid(r *http.Request) bool {
-	if !a.guarded {
+// permitted reports whether the request has the token, or needs none: without a configured token, that of the user's own
+// programs does not.
+func (a *access) permitted(r *http.Request) bool {
+	if !a.guarded && callerOf(r).Kind == caller.Own {
 		return true
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		given = offeredToken(r)
 	}
-	if given == "" {
+	if given = strings.TrimSpace(given); given == "" {
 		return false
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(given)))
+	sum := sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(sum[:], a.token[:]) == 1
+}
+
+type callerKey struct{}
+
+// withCaller records who made a connection, for its requests.
+func withCaller(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, callerKey{}, caller.Of(conn))
+}
+
+// callerOf returns who made the connection of a request.
+func callerOf(r *http.Request) caller.Caller {
+	c, _ := r.Context().Value(callerKey{}).(caller.Caller)
+	return c
 }
 
 // proxyHeaders are set by proxies and tunnels: whoever calls through one may be on another computer.
@@ -133,7 +150,7 @@ func senderOf(r *http.Request, foreign bool) hub.Sender {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	direct := !foreign && isLoopback(strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), ".")))
+	direct := !foreign && callerOf(r).Kind != caller.Other && isLoopback(strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), ".")))
 	for _, name := range proxyHeaders {
 		direct = direct && len(r.Header[name]) == 0
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -220,7 +221,7 @@ func BenchmarkStatus(b *testing.B) {
 		}
 	})
 	b.Run("handler", func(b *testing.B) {
-		h := r.Handler()
+		h := r.CalledBy(caller.Caller{Kind: caller.Own})
 		body := rpc(1, "hub/agents/list", `{}`)
 		b.ReportAllocs()
 		for b.Loop() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -44,11 +45,9 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	if foreign && corsHeaders(w, r) {
 		return
 	}
-	if !s.access.tokenValid(r) {
+	if !s.access.permitted(r) {
 		if !s.public(r) {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
-			refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", "a valid bearer token is required",
-				"send the header Authorization: Bearer TOKEN with the hub's token, http.token in its configuration")
+			s.requireToken(w, r)
 			return
 		}
 		r.Body = http.NoBody // bodies cost memory that clients with the token share
@@ -66,6 +65,24 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	mux.ServeHTTP(w, r)
 }
 
+// requireToken answers a request without a valid token with 401.
+func (s *Server) requireToken(w *response, r *http.Request) {
+	w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
+	message, remedy := "a valid bearer token is required", "send the header Authorization: Bearer TOKEN with the hub's token, http.token in its configuration"
+	if !s.access.guarded {
+		who := callerOf(r)
+		message = "a valid bearer token is required: the system does not say whether this connection is of the hub's user"
+		if who.Kind == caller.Other {
+			message = "a valid bearer token is required: this connection is of another user of this computer than the hub's"
+		}
+		remedy = "send the header Authorization: Bearer TOKEN with the token in the file http-token in the hub's data directory, which only its user can read"
+		s.refusals.Do(func() {
+			s.log.WarnContext(r.Context(), "refused a request of "+who.String(), "path", text.Clip(r.URL.Path, 200), "remedy", remedy)
+		})
+	}
+	refuse(w, http.StatusUnauthorized, codeAuthentication, "AUTHENTICATION_ERROR", message, remedy)
+}
+
 // forbid answers with 403 and logs the remedy: the page or program that called often does not show it. Only some
 // refusals are logged, so that no page can fill the log.
 func (s *Server) forbid(w *response, r *http.Request, message, remedy string) {
@@ -75,8 +92,8 @@ func (s *Server) forbid(w *response, r *http.Request, message, remedy string) {
 	refuse(w, http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", message, remedy)
 }
 
-// public reports whether a request needs no token: it reads the short GET /health or a public card, which says that the
-// rest needs one. Escaped paths are not public, because handlers may split them in another way.
+// public reports whether a request needs no token: it reads the short GET /health or, if a token is configured, a public
+// card, which says that the rest needs one. Escaped paths are not public, because handlers may split them in another way.
 func (s *Server) public(r *http.Request) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.RawPath != "" {
 		return false
@@ -84,6 +101,9 @@ func (s *Server) public(r *http.Request) bool {
 	path := r.URL.Path
 	if path == healthPath {
 		return true
+	}
+	if !s.access.guarded {
+		return false // other users of this computer
 	}
 	if s.cfg.PublicPath != nil && s.cfg.PublicPath(path) {
 		return true

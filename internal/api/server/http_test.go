@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -585,7 +586,7 @@ func TestHealthReportsThatTheHubStops(t *testing.T) {
 	stopped := make(chan error)
 	go func() { stopped <- r.Shutdown(ctx) }()
 	waitGone(t, r.socket)
-	r.Handler().ServeHTTP(probe, localRequest("/health"))
+	r.CalledBy(caller.Caller{Kind: caller.Own}).ServeHTTP(probe, localRequest("/health"))
 	if probe.Code != 503 || !strings.Contains(probe.Body.String(), "stopping") {
 		t.Errorf("%d %s", probe.Code, probe.Body)
 	}

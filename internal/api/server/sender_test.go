@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -54,7 +55,7 @@ func TestCallersAreIdentified(t *testing.T) {
 	req.Header.Set("Content-Type", "application/json")
 	req.RemoteAddr = "192.0.2.7:4711"
 	w := httptest.NewRecorder()
-	r.Handler().ServeHTTP(w, req)
+	r.CalledBy(caller.Caller{Kind: caller.Own}).ServeHTTP(w, req)
 	if s := senderIn(t, w.Body.String()); s != (hub.Sender{Kind: hub.SenderA2A, ID: "192.0.2.7"}) {
 		t.Errorf("a client on another computer is %s", s)
 	}

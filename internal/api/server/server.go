@@ -7,7 +7,7 @@
 // client that does not read is disconnected; tasks of a disconnected client keep running.
 //
 // HTTP has the same at POST / and POST /stream, and serves GET /health and the documents below /.well-known. Without
-// a token only loopback is allowed. A request's Host and Origin must be the server's own (DNS rebinding); with a
+// a token only loopback is allowed, and only the user's own programs, which the system knows by the connection. A request's Host and Origin must be the server's own (DNS rebinding); with a
 // token, everything but the short GET /health and the public cards requires it.
 package server
 
@@ -73,8 +73,12 @@ type Config struct {
 	PublicPath func(path string) bool
 	// Health returns the body of GET /health.
 	Health func() dialect.HealthReport
-	// Token is the bearer token of HTTP; "" means none, which is only allowed on loopback.
+	// Token is the bearer token that every request over HTTP needs. Without one, which is only allowed on loopback, the
+	// programs of the hub's user need none; the others need the LocalToken.
 	Token string
+	// LocalToken is the token of connections that are not the user's own, or of which the system does not tell whose they
+	// are. Without one they are refused. It has no effect with a Token.
+	LocalToken string
 	// Hosts are the server's names besides loopback's.
 	Hosts []string
 	// Origins are allowed browser origins besides the server's own, such as "https://example.org".
@@ -308,6 +312,7 @@ func (s *Server) serveHTTP(ln net.Listener) {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return s.base },
+		ConnContext:       withCaller,
 	}
 	s.serving.Go(func() {
 		err := s.http.Serve(netutil.LimitListener(ln, limits.Conns))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/caller"
 )
 
 // socketServer serves the Unix socket.
@@ -63,6 +64,11 @@ func (s *socketServer) serve() error {
 }
 
 func (s *socketServer) accept(nc net.Conn) {
+	if who := caller.Of(nc); who.Kind == caller.Other {
+		s.refusals.Do(func() { s.log.Warn("refused a connection to the socket of " + who.String()) })
+		_ = nc.Close()
+		return
+	}
 	c := newSocketConn(nc, s)
 	s.mu.Lock()
 	refused, full := s.draining.Load(), len(s.conns) >= s.cfg.Limits.Conns

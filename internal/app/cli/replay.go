@@ -247,9 +247,13 @@ func (a *app) resend(ctx context.Context, cfg *config.Loaded, f replayFlags) err
 		return &failure{Exit: exitFailure, Kind: "no-node", Message: "this hub does not accept envelopes",
 			Remedy: "set http.enabled and node.enabled in config.yaml, then restart the hub"}
 	}
+	token, err := daemon.Token(cfg)
+	if err != nil {
+		return err
+	}
 	sent, failed := 0, 0
 	damage, err := resend(ctx, daemon.AuditDir(cfg.DataDir), f.filter, replayOptions{
-		URL: info.HTTP, Token: cfg.HTTP.Token, Speed: f.speed,
+		URL: info.HTTP, Token: token, Speed: f.speed,
 		Report: func(o replayOutcome) {
 			switch {
 			case o.Kind == replaySent:

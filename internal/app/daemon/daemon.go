@@ -30,6 +30,7 @@ import (
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/documents"
@@ -136,6 +137,7 @@ type daemon struct {
 	stop func()
 
 	locked    *flock.Flock // of the data directory
+	httpToken string       // of callers over HTTP and gRPC that are not the user's own
 	bus       *bus.Bus
 	name      string // on the bus
 	events    *events.Log
@@ -172,7 +174,7 @@ func (d *daemon) onCloseWithin(limit time.Duration, stop func(context.Context) e
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openQueues, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openToken, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openQueues, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -449,7 +451,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 			agent, isCard := a2aserver.CardPath(path)
 			return isCard && cards.Public(agent)
 		},
-		Token: d.cfg.HTTP.Token, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
+		Token: d.cfg.HTTP.Token, LocalToken: d.httpToken, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
 	}
 	if d.cfg.Socket.Enabled {
 		sc.Socket = d.cfg.Socket.Path
@@ -606,10 +608,16 @@ func stopGRPC(s *grpc.Server) {
 	s.GracefulStop()
 }
 
-// authorize compares tokens in constant time; without a configured token it accepts all.
-func (d *daemon) authorize(token string) bool {
-	configured := d.cfg.HTTP.Token
-	return configured == "" || subtle.ConstantTimeCompare([]byte(token), []byte(configured)) == 1
+// authorize compares tokens in constant time. Without a configured token the user's own programs need none.
+func (d *daemon) authorize(who caller.Caller, token string) bool {
+	needed := d.cfg.HTTP.Token
+	if needed == "" {
+		if who.Kind == caller.Own {
+			return true
+		}
+		needed = d.httpToken
+	}
+	return needed != "" && subtle.ConstantTimeCompare([]byte(token), []byte(needed)) == 1
 }
 
 // announce writes the run file, when all parts run.

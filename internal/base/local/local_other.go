@@ -23,6 +23,9 @@ const (
 // OwnedByUser returns true: on Windows a user's profile, including the temporary directory, is private.
 func OwnedByUser(fs.FileInfo) bool { return true }
 
+// OthersMayRead returns false: on Windows a user's profile is private.
+func OthersMayRead(fs.FileInfo) bool { return false }
+
 // SameOwner returns true: on Windows, users' directories and their temporary directories
 // are not writable for others.
 func SameOwner(string, string) bool { return true }

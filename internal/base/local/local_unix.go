@@ -20,6 +20,9 @@ func OwnedByUser(info fs.FileInfo) bool {
 	return ok && uid == os.Geteuid()
 }
 
+// OthersMayRead reports whether the mode of a file permits other users to read it.
+func OthersMayRead(info fs.FileInfo) bool { return info.Mode().Perm()&0o077 != 0 }
+
 // SameOwner reports whether a file belongs to the owner of a directory, to the user of
 // this process or to root. A file without a known owner counts as the user's.
 func SameOwner(file, dir string) bool {
