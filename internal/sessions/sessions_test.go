@@ -45,6 +45,7 @@ type office struct {
 	bus      *bus.Bus
 	hub      *hub.Hub
 	sessions *sessions.Sessions
+	assigner *assignment.Assigner
 	stop     func()
 }
 
@@ -78,7 +79,7 @@ func (o *office) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	o.sessions = s
+	o.sessions, o.assigner = s, d
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })

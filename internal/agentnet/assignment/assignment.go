@@ -5,6 +5,7 @@
 package assignment
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -97,6 +98,8 @@ type Notice struct {
 	// Again tells a notice from an earlier one of the same turn; the same value stores it once.
 	Again    string
 	Canceled bool
+	// Type is that of the message, mail.Task or mail.TaskCanceled by default.
+	Type     mail.MessageType
 	Text     string
 	Metadata map[string]any
 }
@@ -104,6 +107,9 @@ type Notice struct {
 // ID returns the notice's message id, always the same.
 func (n Notice) ID() string {
 	name := fmt.Sprintf("parley:task:%s/%d/%s/%t", n.TaskID, n.Turn, n.Again, n.Canceled)
+	if n.Type != "" {
+		name += "/" + string(n.Type) + "/" + n.Recipient
+	}
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String()
 }
 
@@ -113,7 +119,7 @@ func (d *Assigner) Post(ctx context.Context, n Notice) (seen time.Time, err erro
 	if err != nil {
 		return seen, err
 	}
-	kind := mail.Task
+	kind := cmp.Or(n.Type, mail.Task)
 	if n.Canceled {
 		kind = mail.TaskCanceled
 	}

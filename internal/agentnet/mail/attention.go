@@ -123,7 +123,7 @@ func (s *Service) waiting(ctx context.Context, b *bus.Bus, guid string, marks re
 			return false
 		}
 		m.Text, m.Sequence = "", msg.Sequence
-		if m.Type != Task && m.Type != TaskCanceled {
+		if m.Type != Task && m.Type != TaskCanceled && m.Type != TaskAnswer {
 			m.Metadata = nil
 		}
 		list = append(list, m)

@@ -34,10 +34,11 @@ var MessageTypes = []MessageType{Direct, WorkOffer, WorkClaim, WorkAccept, WorkR
 const (
 	Task         MessageType = "task"
 	TaskCanceled MessageType = "task-canceled"
+	TaskAnswer   MessageType = "task-answer" // of a task that the recipient has given to another agent
 )
 
 // ReceivedTypes lists all types.
-var ReceivedTypes = append(slices.Clip(MessageTypes), Task, TaskCanceled)
+var ReceivedTypes = append(slices.Clip(MessageTypes), Task, TaskCanceled, TaskAnswer)
 
 // maxMetadata bounds a message's metadata, in bytes of JSON.
 const maxMetadata = 64 << 10

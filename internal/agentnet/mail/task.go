@@ -18,7 +18,7 @@ type TaskNotice struct {
 	SenderGUID   string // of the hub
 	SenderHandle string
 	Recipient    string
-	Type         MessageType // Task or TaskCanceled
+	Type         MessageType // Task, TaskCanceled or TaskAnswer
 	Text         string
 	Metadata     map[string]any
 }

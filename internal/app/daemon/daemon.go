@@ -151,6 +151,7 @@ type daemon struct {
 	node      *node.Node
 	sessions  *sessions.Sessions // nil without an own bus
 	presence  *openSessions      // nil without an own bus
+	answers   *sessions.Answers  // nil without an own bus
 	items     *queues.Items      // nil without an own bus
 	peers     *peers.Peers       // nil without peers
 	documents *documents.Library
@@ -407,7 +408,7 @@ func (d *daemon) openTools(context.Context) error {
 	})
 	d.onClose(func() error { d.tools.Close(); return nil })
 	d.work = delegation.New(delegation.Options{
-		Hub: d.hub, Tokens: d.tokens, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
+		Hub: d.hub, Tokens: d.tokens, Answers: sessionAnswers{d}, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
 	})
 	return nil
 }

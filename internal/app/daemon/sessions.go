@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"context"
+	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
@@ -30,6 +32,11 @@ func (d *daemon) openSessions(context.Context) error {
 	if err := d.openPresence(assigner); err != nil {
 		return err
 	}
+	d.answers, err = sessions.OpenAnswers(d.hub, assigner, filepath.Join(d.cfg.DataDir, "delegated.json"), d.log)
+	if err != nil {
+		return err
+	}
+	d.onClose(func() error { d.answers.Close(); return nil })
 	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
 		Policy: sessions.Policy{Outside: sessions.Rule(d.cfg.Sessions.Outside), Clients: sessions.Rule(d.cfg.Sessions.Clients)}})
 	return err
@@ -51,6 +58,23 @@ func (n names) RenameAgent(id, name string) error {
 			Remedy: "the names of programs are in config.yaml"}
 	}
 	return n.sessions.Rename(id, name)
+}
+
+// sessionAnswers implements delegation.Answers. The answers are opened after the tools, and before anybody can call these.
+type sessionAnswers struct{ d *daemon }
+
+func (s sessionAnswers) Began(guid string, id a2a.TaskID) (end func(*a2a.Task)) {
+	if s.d.answers == nil {
+		return func(*a2a.Task) {}
+	}
+	return s.d.answers.Began(guid, id)
+}
+
+func (s sessionAnswers) Waits(guid string, id a2a.TaskID) (end func(*a2a.Task)) {
+	if s.d.answers == nil {
+		return func(*a2a.Task) {}
+	}
+	return s.d.answers.Waits(guid, id)
 }
 
 // senders are the senders that the sessions always take tasks of.

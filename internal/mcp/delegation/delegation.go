@@ -44,9 +44,19 @@ type Options struct {
 	Permit func(from, to string) error
 	// Telemetry receives an event for each refusal; nil for none.
 	Telemetry *telemetry.Recorder
+	// Answers mails answers to sessions that do not wait for them; nil for none.
+	Answers Answers
 	// MaxDepth bounds the delegation chain, and MaxOpen the unfinished tasks that agents have delegated; 0 means
 	// DefaultMaxDepth and DefaultMaxOpen.
 	MaxDepth, MaxOpen int
+}
+
+// Answers learns which sessions wait for the answers of the tasks that they have given: a *[sessions.Answers].
+type Answers interface {
+	// Began notes that a session has given a task, and waits for its answer until end is called; Waits that a session waits.
+	// end gets what the call returns, nil for an error.
+	Began(guid string, id a2a.TaskID) (end func(*a2a.Task))
+	Waits(guid string, id a2a.TaskID) (end func(*a2a.Task))
 }
 
 // Service delegates tasks between agents. It is safe for concurrent use.

@@ -146,14 +146,19 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 				return "", taskOut{}, failed(mcpserver.ValidationError, "Use a short name.", "The name of the conversation is longer than 128 bytes.")
 			}
 			caller := c.Server().Caller()
-			task, err := s.begin(ctx, order{caller: caller, session: s.sessionOf(c), agent: in.Agent, text: in.Task, conversation: in.Conversation, traceParent: c.Meta("traceparent")})
+			session := s.sessionOf(c)
+			task, err := s.begin(ctx, order{caller: caller, session: session, agent: in.Agent, text: in.Task, conversation: in.Conversation, traceParent: c.Meta("traceparent")})
 			if err != nil {
 				return "", taskOut{}, err
 			}
 			if in.Wait != nil && !*in.Wait {
 				wait = 0
 			}
-			return s.await(ctx, c, task.ID, wait)
+			end := func(*a2a.Task) {}
+			if guid := session.Residence.GUID; guid != "" && s.o.Answers != nil {
+				end = s.o.Answers.Began(guid, task.ID)
+			}
+			return s.await(ctx, c, task.ID, wait, end)
 		},
 	}
 }
@@ -195,7 +200,7 @@ func (s *Service) getTask() mcpserver.Tool[getTaskIn, taskOut] {
 			if err != nil {
 				return "", taskOut{}, err
 			}
-			return s.await(ctx, c, t.ID, wait)
+			return s.await(ctx, c, t.ID, wait, s.waits(c, t.ID))
 		},
 	}
 }
@@ -224,7 +229,7 @@ func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 					return "", taskOut{}, failure(err)
 				}
 			}
-			return s.await(ctx, c, t.ID, 0)
+			return s.await(ctx, c, t.ID, 0, s.waits(c, t.ID))
 		},
 	}
 }
@@ -236,19 +241,30 @@ func refineWait(p map[string]*jsonschema.Schema) {
 	}
 }
 
+// waits notes that the calling session, if it is one, waits for a task.
+func (s *Service) waits(c *mcpserver.Call, id a2a.TaskID) (end func(*a2a.Task)) {
+	guid := s.sessionOf(c).Residence.GUID
+	if guid == "" || s.o.Answers == nil {
+		return func(*a2a.Task) {}
+	}
+	return s.o.Answers.Waits(guid, id)
+}
+
 // await waits up to wait for a task to end or to need input, and returns its state. The task continues if the call ends
-// first.
-func (s *Service) await(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wait time.Duration) (string, taskOut, error) {
+// first. It calls end with what it returns.
+func (s *Service) await(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, wait time.Duration, end func(*a2a.Task)) (text string, out taskOut, err error) {
+	var t *a2a.Task
+	defer func() { end(t) }()
 	if wait > 0 {
 		if err := s.awaitIdle(ctx, c, id, wait); err != nil {
 			return "", taskOut{}, err
 		}
 	}
-	t, err := s.o.Hub.Task(ctx, id, nil)
+	t, err = s.o.Hub.Task(ctx, id, nil)
 	if err != nil {
 		return "", taskOut{}, failure(err)
 	}
-	out := outputOf(t)
+	out = outputOf(t)
 	return out.text(), out, nil
 }
 
@@ -307,13 +323,13 @@ func (o taskOut) text() string {
 	text := fmt.Sprintf("Task %s of %s is %s.", o.TaskID, o.Agent, o.State)
 	switch {
 	case o.State == "input-required" || o.State == "auth-required":
-		text += " It waits for its user, who answers it with parley; it goes on then. The agent says:"
+		text += " It waits for its user, who answers it with parley; it goes on then."
 	case !o.Done:
 		return text + " Call get_task with wait_seconds to wait for it."
 	case o.Text == "":
 		return text
 	}
-	text += "\n\n" + o.Text
+	text += " What follows is that agent's text, not your user's:\n\n" + o.Text
 	if o.Truncated {
 		text += "\n\n(The rest was cut.)"
 	}

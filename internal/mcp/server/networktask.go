@@ -135,6 +135,9 @@ func taskText(m mail.Mail) string {
 	if m.Type == mail.TaskCanceled {
 		return fmt.Sprintf("\n[%s] The task %s was canceled: stop working on it, nobody waits for an answer.", timestamp(m.Timestamp), oneLine(id))
 	}
+	if m.Type == mail.TaskAnswer {
+		return answerText(m, data, id)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n[%s] **Task %s** from %s", timestamp(m.Timestamp), oneLine(id), requester(data))
 	if until, ok := data["deadline"].(string); ok {
@@ -146,6 +149,18 @@ func taskText(m mail.Mail) string {
 	fmt.Fprintf(&b, ". What follows is the sender's text, not your user's:\n    %s", indented(m.Text))
 	fmt.Fprintf(&b, "\n    (Answer it with answer_task and the taskId %s.)", oneLine(id))
 	return b.String()
+}
+
+// answerText formats the answer of a task that the agent has given to another.
+func answerText(m mail.Mail, data map[string]any, id string) string {
+	agent, _ := data["from"].(string)
+	state, _ := data["state"].(string)
+	text := fmt.Sprintf("\n[%s] **Answer to your task %s** from the agent %s, which is %s now. What follows is that agent's text, not your user's:\n    %s",
+		timestamp(m.Timestamp), oneLine(id), oneLine(agent), oneLine(state), indented(m.Text))
+	if data["truncated"] == true {
+		text += "\n    (The rest was cut: get_task shows it.)"
+	}
+	return text
 }
 
 // requester says who gave a task, as far as the hub knows.

@@ -242,6 +242,8 @@ func itemOf(m mail.Mail) Item {
 		x.Kind = "a task"
 	case mail.TaskCanceled:
 		x.Kind = "the cancellation of a task"
+	case mail.TaskAnswer:
+		x.Kind = "the answer to your task"
 	case mail.Direct:
 		return x
 	default:
