@@ -15,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/service"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -81,6 +82,7 @@ func (a *app) explain(err error) *failure {
 	var unread *config.Error
 	var invalidMCP *mcpconfig.Error
 	var de *daemon.Error
+	var se *service.Error
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -94,6 +96,8 @@ func (a *app) explain(err error) *failure {
 		return &failure{Exit: exitUsage, Kind: "configuration", Message: unread.Message, Remedy: unread.Remedy}
 	case errors.As(err, &de):
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
+	case errors.As(err, &se):
+		return &failure{Exit: exitFailure, Kind: "service-" + string(se.Code), Message: plain(se.Message), Remedy: se.Remedy}
 	case errors.Is(err, client.ErrNotRunning):
 		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
 	case errors.Is(err, client.ErrForeignSocket):

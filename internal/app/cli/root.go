@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/app/service"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -58,6 +59,8 @@ type app struct {
 	format     string
 	verbose    bool
 	httpPort   string // of the commands that may start the hub
+
+	services service.Options // of the service commands; the zero value is for this user and system
 
 	style, errStyle style
 	lines           *bufio.Reader    // reads stdin; nil until the user is asked something
@@ -199,7 +202,7 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.trustCommand(), a.agentsCommand(), a.sendersCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand(), a.channelsCommand())
-	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand(), a.eventsCommand(), a.totalsCommand(), a.logsCommand())
+	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand(), a.eventsCommand(), a.totalsCommand(), a.logsCommand(), a.upgradeCommand(), a.serviceCommand())
 	add(groupSetup, a.hookCommand(), a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
 	root.SetHelpCommandGroupID(groupSetup)
