@@ -56,25 +56,25 @@ func TestUpgradeLeavesAHubAloneWhoseDataItCannotRead(t *testing.T) {
 	want(t, p.run(t, "status"), 0, "The hub is running")
 }
 
-// fakeManager puts a program into the PATH that stands for systemctl, and records what it is told.
-func fakeManager(t *testing.T) (told string) {
+// fakeManager puts a program into the PATH that stands for systemctl, and records what it is called.
+func fakeManager(t *testing.T) (called string) {
 	t.Helper()
 	dir := t.TempDir()
-	told = filepath.Join(dir, "told")
-	script := "#!/bin/sh\necho \"$@\" >>'" + told + "'\ncase $* in *is-active*) echo active ;; esac\n"
+	called = filepath.Join(dir, "called")
+	script := "#!/bin/sh\necho \"$@\" >>'" + called + "'\ncase $* in *is-active*) echo active ;; esac\n"
 	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config"))
-	return told
+	return called
 }
 
 func TestTheServiceReplacesAHubThatRunsWithoutIt(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("systemd is on Linux")
 	}
-	told := fakeManager(t)
+	called := fakeManager(t)
 	p := newSetup(t)
 	want(t, p.run(t, "service", "status"), 0, "The service is not installed")
 	want(t, p.process(t, "start"), 0, "The hub is running")
@@ -89,8 +89,8 @@ func TestTheServiceReplacesAHubThatRunsWithoutIt(t *testing.T) {
 	if o := p.run(t, "service", "uninstall"); o.code != 1 || !strings.Contains(o.stderr, "the service is not installed") {
 		t.Errorf("%+v", o)
 	}
-	wait.Eventually(t, "the manager is told", func() bool {
-		text, err := os.ReadFile(told)
+	wait.Eventually(t, "the manager is called", func() bool {
+		text, err := os.ReadFile(called)
 		return err == nil && strings.Contains(string(text), "--user enable --now parley.service") && strings.Contains(string(text), "--user disable --now parley.service")
 	})
 	if o := p.run(t, "service"); o.code != 2 {

@@ -15,15 +15,15 @@ import (
 	"github.com/parleyhub/parley/internal/app/service"
 )
 
-// manager stands for the service manager of a system: it records what it is told.
+// manager stands for the service manager of a system: it records what it is called.
 type manager struct {
-	told   []string
+	called   []string
 	answer string
 	err    error
 }
 
 func (m *manager) run(_ context.Context, name string, args ...string) (string, error) {
-	m.told = append(m.told, name+" "+strings.Join(args, " "))
+	m.called = append(m.called, name+" "+strings.Join(args, " "))
 	return m.answer, m.err
 }
 
@@ -64,15 +64,15 @@ func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 		m := &manager{answer: want.running}
 		s, home := open(t, system, m)
 		file := filepath.Join(home, filepath.FromSlash(want.file))
-		told := func(lines []string) {
+		check := func(lines []string) {
 			t.Helper()
 			for i := range lines {
 				lines[i] = strings.ReplaceAll(lines[i], "FILE", file)
 			}
-			if !slices.Equal(m.told, lines) {
-				t.Errorf("%s: told %q, want %q", system, m.told, lines)
+			if !slices.Equal(m.called, lines) {
+				t.Errorf("%s: called %q, want %q", system, m.called, lines)
 			}
-			m.told = nil
+			m.called = nil
 		}
 		if st := s.Status(t.Context()); st.Installed || st.Running || st.Manager != want.manager || st.File != file {
 			t.Errorf("%s: before: %+v", system, st)
@@ -80,11 +80,11 @@ func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 		if err := s.Uninstall(t.Context()); service.CodeOf(err) != service.CodeMissing {
 			t.Errorf("%s: %v", system, err)
 		}
-		told(nil)
+		check(nil)
 		if err := s.Install(t.Context(), command); err != nil {
 			t.Fatal(err)
 		}
-		told(want.install)
+		check(want.install)
 		text := definition(t, file)
 		for _, part := range want.definition {
 			if !strings.Contains(text, part) {
@@ -97,15 +97,15 @@ func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 		if !s.Has("--foreground") || s.Has("--background") {
 			t.Errorf("%s: the arguments are not known", system)
 		}
-		m.told = nil
+		m.called = nil
 		if err := s.Restart(t.Context()); err != nil {
 			t.Error(err)
 		}
-		told(want.restart)
+		check(want.restart)
 		if err := s.Uninstall(t.Context()); err != nil {
 			t.Error(err)
 		}
-		told(want.uninstall)
+		check(want.uninstall)
 		if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: the definition is left: %v", system, err)
 		}
