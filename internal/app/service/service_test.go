@@ -17,7 +17,7 @@ import (
 
 // manager stands for the service manager of a system: it records what it is called.
 type manager struct {
-	called   []string
+	called []string
 	answer string
 	err    error
 }
