@@ -115,6 +115,34 @@ func (a *Agent) mayBeLocal(ctx context.Context, guid string) bool {
 // Read returns the oldest selected mail, oldest first, and marks it as read: no process with the agent's identity
 // receives it again, unless it selects mail that was read. more reports whether there may be more than the limit.
 func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
+	return a.read(ctx, s, (*mail.Box).Read)
+}
+
+// Take is Read, but does not mark the mail as read: that needs Acknowledge, or with alive that the agent stays active for
+// mail.AcknowledgeAfter. Until then only the process with the agent's next life returns it again.
+func (a *Agent) Take(ctx context.Context, s mail.Selection, alive bool) (list []mail.Mail, more bool, err error) {
+	return a.read(ctx, s, taking(alive))
+}
+
+// boxRead reads one inbox.
+type boxRead func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error)
+
+func taking(alive bool) boxRead {
+	return func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error) { return x.Take(ctx, s, alive) }
+}
+
+// Acknowledge marks the mail as read that was taken before. It is known to have been received. Without such mail it does
+// nothing.
+func (a *Agent) Acknowledge(ctx context.Context) error {
+	until := time.Now()
+	err := a.main.box.Acknowledge(ctx, until)
+	if local := a.localMember(); local != nil {
+		err = errors.Join(err, local.box.Acknowledge(ctx, until))
+	}
+	return err
+}
+
+func (a *Agent) read(ctx context.Context, s mail.Selection, read boxRead) (list []mail.Mail, more bool, err error) {
 	defer func() {
 		if len(list) > 0 {
 			a.unread.forget()
@@ -125,9 +153,9 @@ func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, m
 	}
 	local := a.readyLocal()
 	if local == nil {
-		return a.main.box.Read(ctx, s)
+		return read(a.main.box, ctx, s)
 	}
-	here, moreHere, errHere := local.box.Read(ctx, s)
+	here, moreHere, errHere := read(local.box, ctx, s)
 	if errHere != nil && !store.IsUnreachable(errHere) {
 		return nil, false, errHere
 	}
@@ -135,9 +163,9 @@ func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, m
 		return here, true, nil // perhaps
 	}
 	s.Limit -= len(here)
-	there, moreThere, err := a.main.box.Read(ctx, s)
+	there, moreThere, err := read(a.main.box, ctx, s)
 	if err != nil && (!store.IsUnreachable(err) || errHere != nil) {
-		if len(here) > 0 { // it is marked as read
+		if len(here) > 0 { // it is marked as read, or taken
 			a.main.Log().Warn("the inbox in the network could not be read", "error", err)
 			return here, true, nil
 		}
@@ -166,6 +194,15 @@ const firstPoll = 2 * time.Millisecond
 // Wait blocks until there is selected mail that was not read, and reads it. When ctx ends
 // first it returns nothing, and an error only where the network cannot be reached.
 func (a *Agent) Wait(ctx context.Context, s mail.Selection) (list []mail.Mail, more bool, err error) {
+	return a.await(ctx, s, (*mail.Box).Read)
+}
+
+// WaitAndTake is Wait with Take instead of Read.
+func (a *Agent) WaitAndTake(ctx context.Context, s mail.Selection, alive bool) (list []mail.Mail, more bool, err error) {
+	return a.await(ctx, s, taking(alive))
+}
+
+func (a *Agent) await(ctx context.Context, s mail.Selection, read boxRead) (list []mail.Mail, more bool, err error) {
 	s.IncludeRead = false
 	// The server announces a message before it has stored it. A read may therefore come too early, and is repeated soon.
 	pauses := wait.Backoff{First: firstPoll, Most: mail.PollInterval}
@@ -175,7 +212,7 @@ func (a *Agent) Wait(ctx context.Context, s mail.Selection) (list []mail.Mail, m
 		if local := a.localMember(); local != nil {
 			localChanged = local.box.Changed()
 		}
-		list, more, err = a.Read(ctx, s)
+		list, more, err = a.read(ctx, s, read)
 		if len(list) > 0 || (err != nil && !store.IsUnreachable(err)) {
 			return list, more, err
 		}

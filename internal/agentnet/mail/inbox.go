@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -214,14 +215,19 @@ type Box struct {
 	agent   *registry.Agent
 	arrived wait.Signal
 
+	taking *semaphore.Weighted // of 1: Take and Acknowledge
+	living chan struct{}       // of 1: mail was taken that the life of the connection acknowledges
+
 	mu      sync.Mutex
 	pending pendingReads
+	takes   takes
 }
 
 // Box returns the box of an agent that is not started yet. While the agent is active the box watches its inbox.
 func (s *Service) Box(agent *registry.Agent) *Box {
-	x := &Box{svc: s, agent: agent}
+	x := &Box{svc: s, agent: agent, taking: semaphore.NewWeighted(1), living: make(chan struct{}, 1)}
 	agent.WhileEntered(x.watch)
+	agent.WhileEntered(x.acknowledgeLiving)
 	agent.OnLeave(func(*store.Error) { x.arrived.Send() })
 	return x
 }

@@ -77,13 +77,13 @@ func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail
 	owed := x.pending.take(s)
 	x.mu.Unlock()
 	if len(owed) > 0 {
-		x.writeReadReceipts(ctx, b, owed)
+		x.showRead(ctx, b, owed)
 		return owed, true, nil
 	}
-	found, err := x.find(ctx, b, s, marks)
+	found, err := x.find(ctx, b, s, marks, false)
 	if err == nil && found.none && marks.Floor > 0 { // with mail above the floor, the marks are of this inbox
 		if marks, err = x.currentMarks(ctx, b, marks); err == nil && marks.Floor == 0 {
-			found, err = x.find(ctx, b, s, marks)
+			found, err = x.find(ctx, b, s, marks, false)
 		}
 	}
 	if err != nil {
@@ -114,14 +114,16 @@ func (x *Box) tryRead(ctx context.Context, b *bus.Bus, s Selection) (mail []Mail
 // found is the result of a scan of the inbox.
 type found struct {
 	mail    []Mail
-	more    bool // there may be more
-	skipped bool // mail of the wrong format was not read before
-	none    bool // there is no mail above the floor, selected or not
+	more    bool     // there may be more
+	skipped bool     // mail of the wrong format was not read before
+	none    bool     // there is no mail above the floor, selected or not
+	invalid []uint64 // of mail of the wrong format that was not read before
 	next    *marksBuilder
 }
 
-// find returns the selected mail of the inbox, oldest first.
-func (x *Box) find(ctx context.Context, b *bus.Bus, s Selection, marks storedMarks) (found, error) {
+// find returns the selected mail of the inbox, oldest first. Mail that this process has taken counts as read for the
+// selection, and with take also in the next marks.
+func (x *Box) find(ctx context.Context, b *bus.Bus, s Selection, marks storedMarks, take bool) (found, error) {
 	f, size := found{none: true, next: newMarks(marks.readMarks)}, 0
 	floor := marks.Floor
 	if s.IncludeRead {
@@ -131,12 +133,16 @@ func (x *Box) find(ctx context.Context, b *bus.Bus, s Selection, marks storedMar
 		f.none = false
 		m, err := x.open(msg, marks.readMarks)
 		if err != nil {
-			if !m.Read {
+			if !m.Read && !(take && x.holds(m.Sequence)) {
 				x.agent.Log().Error("mail of the wrong format is skipped", "sequence", m.Sequence, "error", err)
-				f.skipped = true
+				f.skipped, f.invalid = true, append(f.invalid, m.Sequence)
 			}
 			f.next.see(m.Sequence, true) // so that it is removed like what was read
 			return true
+		}
+		read := m.Read
+		if !read && x.holds(m.Sequence) {
+			m.Read, read = true, take
 		}
 		selected := s.matches(m)
 		if selected && (len(f.mail) == s.Limit || (size > 0 && size+len(m.Text) > maxMailRead)) {
@@ -147,7 +153,7 @@ func (x *Box) find(ctx context.Context, b *bus.Bus, s Selection, marks storedMar
 			f.mail = append(f.mail, m)
 			size += len(m.Text)
 		}
-		f.next.see(m.Sequence, m.Read || selected)
+		f.next.see(m.Sequence, read || selected)
 		return true
 	})
 	return f, err
@@ -161,7 +167,7 @@ func (x *Box) finish(ctx context.Context, b *bus.Bus, unread []Mail, floor uint6
 	var asking sync.WaitGroup
 	asking.Go(func() { use, err = x.svc.use(ctx, b, x.agent.GUID()) }) // while the receipts are written to the disk
 	if len(unread) > 0 {
-		x.writeReadReceipts(ctx, b, unread)
+		x.showRead(ctx, b, unread)
 	}
 	asking.Wait()
 	if err == nil && use >= 0.5 {
@@ -169,6 +175,13 @@ func (x *Box) finish(ctx context.Context, b *bus.Bus, unread []Mail, floor uint6
 	}
 	if err != nil {
 		x.agent.Log().Warn("the inbox was not trimmed", "error", err)
+	}
+}
+
+// showRead writes receipts of messages that were marked as read.
+func (x *Box) showRead(ctx context.Context, b *bus.Bus, mail []Mail) {
+	if err := x.writeReadReceipts(ctx, b, mail); err != nil {
+		x.agent.Log().Warn("receipts were not written", "error", err)
 	}
 }
 
@@ -197,7 +210,7 @@ func (x *Box) scanUnread(ctx context.Context, b *bus.Bus, visit func(Mail) bool)
 		return 0, err
 	}
 	err = x.scan(ctx, b, marks.Floor, marks.readMarks, func(m Mail) bool {
-		if m.Read {
+		if m.Read || x.holds(m.Sequence) {
 			return true
 		}
 		count++

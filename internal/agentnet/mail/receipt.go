@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
@@ -69,27 +68,6 @@ func (s *Service) writeReceipt(ctx context.Context, b *bus.Bus, m Mail, r Receip
 		return st, nil
 	})
 	return err
-}
-
-// writeReadReceipts writes receipts of messages that were read, in one batch. From this
-// stage on only the recipient writes receipts, so none is overwritten.
-func (x *Box) writeReadReceipts(ctx context.Context, b *bus.Bus, mail []Mail) {
-	batch := b.NewBatch()
-	now := store.Timestamp(x.svc.reg.Now())
-	for _, m := range mail {
-		st := MessageStatus{MessageID: m.ID, RecipientGUID: x.agent.GUID(), StoredAt: store.Timestamp(m.Timestamp)}
-		st.reach(Read, now)
-		data, err := json.Marshal(st)
-		if err == nil {
-			err = batch.Add(ctx, &nats.Msg{Subject: receiptKey(m).Subject, Data: data})
-		}
-		if err != nil {
-			x.agent.Log().Warn("a receipt was not written", "messageId", m.ID, "error", err)
-		}
-	}
-	if _, err := batch.Wait(ctx); err != nil {
-		x.agent.Log().Warn("receipts were not written", "error", err)
-	}
 }
 
 // Status returns the delivery status of a message that the agent sent on this bus.

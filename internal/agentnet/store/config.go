@@ -88,6 +88,8 @@ type Config struct {
 
 	// BeatEvery replaces the heartbeat interval, which no entry can name below ten seconds; for tests.
 	BeatEvery time.Duration
+	// ReadAfter replaces the time for which a connection has to live on, so that what it got counts as read; for tests.
+	ReadAfter time.Duration
 	// Logger is slog.Default() where it is nil.
 	Logger *slog.Logger
 	// Now is time.Now where it is nil.

@@ -79,16 +79,16 @@ func (g *Network) addMail(s *Server) {
 	}, sendDirect)
 	addNetworkTool(s, g, Tool[mail.Selection, readDirectOut]{
 		Name: "read_direct_messages", Title: "Read your mail",
-		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. To wait for " +
-			"mail use wait_for_direct_messages.",
+		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. Only if your " +
+			"program ended at once, mail comes again with the same messageId. To wait for mail use wait_for_direct_messages.",
 		Refine: refineSelection,
-	}, readDirect)
+	}, g.readDirect)
 	addNetworkTool(s, g, Tool[waitDirectIn, readDirectOut]{
 		Name: "wait_for_direct_messages", Title: "Wait for mail", Blocks: true,
 		Description: "Wait until there is mail that you have not read, and read it. Returns at once if there is some already. If nothing comes in " +
 			"time the answer says so: call it again if you still need to wait.",
 		Refine: refineSelection,
-	}, waitDirect)
+	}, g.waitDirect)
 	addNetworkTool(s, g, Tool[messageIDIn, mail.MessageStatus]{
 		Name: "get_message_status", Title: "See how far a message came", ReadOnly: true,
 		Description: "Say what became of a message that you sent: stored in the recipient's inbox, delivered to its program, read by the agent, or " +
@@ -138,8 +138,8 @@ func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Message
 	return text, out, nil
 }
 
-func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Selection) (string, readDirectOut, error) {
-	list, more, err := a.Read(ctx, in)
+func (g *Network) readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Selection) (string, readDirectOut, error) {
+	list, more, err := a.Take(ctx, in, g.lives())
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
@@ -149,11 +149,11 @@ func readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Selecti
 	return mailText(list, more), mailOut(list, more), nil
 }
 
-func waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
+func (g *Network) waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
 	var list []mail.Mail
 	more := false
 	wait, err := whileWaiting(ctx, c, in.TimeoutSeconds, func(ctx context.Context) (err error) {
-		list, more, err = a.Wait(ctx, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID})
+		list, more, err = a.WaitAndTake(ctx, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID}, g.lives())
 		return err
 	})
 	if err != nil {

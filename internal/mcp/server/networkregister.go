@@ -60,8 +60,14 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 			return nil, err
 		}
 	}
+	if err := p.agent.Acknowledge(ctx); err != nil { // who calls again has got the former answers
+		c.server.Logger("agentnet").Debug("mail is not marked as read yet", "error", err)
+	}
 	return p.agent, nil
 }
+
+// lives reports whether an agent is registered only as long as its program is connected.
+func (g *Network) lives() bool { return g.idle == 0 }
 
 // register registers the client as an agent, or changes its registration.
 func (g *Network) register(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, again bool, err error) {

@@ -1,0 +1,194 @@
+package mail_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
+)
+
+func take(t *testing.T, a *agentnet.Agent, s mail.Selection, alive bool) (texts []string) {
+	t.Helper()
+	list, _, err := a.Take(t.Context(), s, alive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range list {
+		texts = append(texts, m.Text)
+	}
+	return texts
+}
+
+func statusOf(t *testing.T, boss *agentnet.Agent, id string) mail.MessageStatus {
+	t.Helper()
+	st, err := boss.MessageStatus(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func TestTakenMailIsReadOnceItIsAcknowledged(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	one := nettest.SendText(t, boss, hand, "one")
+	wait.Eventually(t, "the delivery", func() bool { return statusOf(t, boss, one.ID).Status == mail.Delivered })
+	before := statusOf(t, boss, one.ID)
+	if got := take(t, hand, mail.Selection{}, false); !slices.Equal(got, []string{"one"}) {
+		t.Fatalf("%q", got)
+	}
+	if got := take(t, hand, mail.Selection{}, false); len(got) != 0 {
+		t.Errorf("taken again: %q", got)
+	}
+	if got := take(t, hand, mail.Selection{IncludeRead: true}, false); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("with what was read: %q", got)
+	}
+	if st := statusOf(t, boss, one.ID); st != before {
+		t.Errorf("the receipt before the acknowledgement: %+v", st)
+	}
+	if count, err := hand.Unread(t.Context()); err != nil || count != 0 {
+		t.Errorf("%d unread, %v", count, err)
+	}
+	nettest.SendText(t, boss, hand, "two")
+	if err := hand.Acknowledge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	st := statusOf(t, boss, one.ID)
+	if st.Status != mail.Read || st.StoredAt != before.StoredAt || st.DeliveredAt != before.DeliveredAt || st.ReadAt < st.DeliveredAt {
+		t.Errorf("the receipt: %+v, before %+v", st, before)
+	}
+	if got := take(t, hand, mail.Selection{}, false); !slices.Equal(got, []string{"two"}) {
+		t.Errorf("after the acknowledgement: %q", got)
+	}
+	if err := hand.Acknowledge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if count, err := hand.Unread(t.Context()); err != nil || count != 0 {
+		t.Errorf("%d unread, %v", count, err)
+	}
+	if err := hand.Acknowledge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := statusOf(t, boss, one.ID); again != st {
+		t.Errorf("the receipt has changed: %+v", again)
+	}
+}
+
+// The next process with the identity gets what was taken and not acknowledged, under the same ids.
+func TestTakenMailComesAgainAfterTheProcessHasEnded(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
+	cfg := n.Host("host-b", "ann", "shop")
+	cfg.StateDir = t.TempDir()
+	first := nettest.Open(t, cfg)
+	hand := nettest.Register(t, first, nettest.Worker("go"))
+	var ids []string
+	for i := range 6 {
+		ids = append(ids, nettest.SendText(t, boss, hand, fmt.Sprint(i)).ID)
+	}
+	if got := take(t, hand, mail.Selection{Limit: 2}, true); !slices.Equal(got, []string{"0", "1"}) {
+		t.Fatalf("%q", got)
+	}
+	if err := hand.Acknowledge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := take(t, hand, mail.Selection{Limit: 2}, false); !slices.Equal(got, []string{"2", "3"}) {
+		t.Fatalf("%q", got)
+	}
+	guid := hand.GUID()
+	if _, err := hand.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+	if again.GUID() != guid {
+		t.Fatalf("another identity: %s", again.GUID())
+	}
+	list, _, err := again.Take(t.Context(), mail.Selection{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range list {
+		got = append(got, m.ID)
+	}
+	if !slices.Equal(got, ids[2:]) {
+		t.Errorf("%q, sent were %q", got, ids)
+	}
+	for i, id := range ids {
+		if st := statusOf(t, boss, id); (st.Status == mail.Read) != (i < 2) {
+			t.Errorf("message %d: %+v", i, st)
+		}
+	}
+}
+
+func TestAConnectionThatLivesOnAcknowledges(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
+	cfg := n.Host("host-b", "ann", "shop")
+	cfg.ReadAfter = time.Millisecond
+	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+	one := nettest.SendText(t, boss, hand, "one")
+	list, _, err := hand.WaitAndTake(t.Context(), mail.Selection{}, true)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	wait.Eventually(t, "the receipt", func() bool { return statusOf(t, boss, one.ID).Status == mail.Read })
+	two := nettest.SendText(t, boss, hand, "two")
+	if got := take(t, hand, mail.Selection{}, false); !slices.Equal(got, []string{"two"}) {
+		t.Fatalf("%q", got)
+	}
+	three := nettest.SendText(t, boss, hand, "three")
+	if got := take(t, hand, mail.Selection{}, true); !slices.Equal(got, []string{"three"}) {
+		t.Fatalf("%q", got)
+	}
+	wait.Eventually(t, "the receipt", func() bool { return statusOf(t, boss, three.ID).Status == mail.Read })
+	if st := statusOf(t, boss, two.ID); st.Status == mail.Read {
+		t.Error("mail without a connection counts as read")
+	}
+}
+
+// Selected mail leaves gaps; what is wrong is removed; and taking and reading in one process do not return mail twice.
+func TestTakingKeepsTheMarks(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-c", "ann", "shop")), registry.Registration{Handle: "o", AgentType: "other", Scope: registry.ScopeUser})
+	js := n.Foreign()
+	for i := range 3 {
+		nettest.SendText(t, boss, hand, fmt.Sprint("b", i))
+		if _, err := js.Publish(t.Context(), "global.agent."+hand.GUID(), []byte("{")); err != nil {
+			t.Fatal(err)
+		}
+		nettest.SendText(t, other, hand, fmt.Sprint("o", i))
+	}
+	if got := take(t, hand, mail.Selection{Sender: other.GUID(), Limit: 2}, false); !slices.Equal(got, []string{"o0", "o1"}) {
+		t.Errorf("%q", got)
+	}
+	if got := nettest.ReadTexts(t, hand, mail.Selection{Sender: other.GUID()}); !slices.Equal(got, []string{"o2"}) {
+		t.Errorf("%q", got)
+	}
+	if got := take(t, hand, mail.Selection{}, false); !slices.Equal(got, []string{"b0", "b1", "b2"}) {
+		t.Errorf("%q", got)
+	}
+	if err := hand.Acknowledge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if count, err := hand.Unread(t.Context()); err != nil || count != 0 {
+		t.Errorf("%d unread, %v", count, err)
+	}
+	if _, err := js.Publish(t.Context(), "global.agent."+hand.GUID(), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if got := take(t, hand, mail.Selection{}, false); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+}
