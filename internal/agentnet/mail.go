@@ -128,7 +128,9 @@ func (a *Agent) Take(ctx context.Context, s mail.Selection, alive bool) (list []
 type boxRead func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error)
 
 func taking(alive bool) boxRead {
-	return func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error) { return x.Take(ctx, s, alive) }
+	return func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error) {
+		return x.Take(ctx, s, alive)
+	}
 }
 
 // Acknowledge marks the mail as read that was taken before. It is known to have been received. Without such mail it does
