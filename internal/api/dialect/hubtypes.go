@@ -40,6 +40,7 @@ const (
 	MethodLoopStep     = "hub/loop/step"
 	MethodEvents       = "hub/events"
 	MethodTotals       = "hub/totals"
+	MethodNeeds        = "hub/needs"
 
 	MethodDocumentsList    = "hub/documents/list"
 	MethodDocumentsGet     = "hub/documents/get"

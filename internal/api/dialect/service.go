@@ -191,6 +191,7 @@ func New(cfg Config) *Service {
 		MethodContextsList: s.contextsList,
 		MethodIDs:          s.ids,
 		MethodTotals:       s.totals,
+		MethodNeeds:        withoutParams(s.needs),
 		MethodSend:         s.send,
 		MethodStream:       s.stream,
 		MethodTaskGet:      s.taskGet,

@@ -1,0 +1,146 @@
+package dialect
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+// NeedKind is why something waits for the user.
+type NeedKind string
+
+// The kinds of a [Need].
+const (
+	NeedPermission NeedKind = "permission" // an agent asks whether it may do something
+	NeedSender     NeedKind = "sender"     // may this sender give the agent tasks?
+	NeedQuestion   NeedKind = "question"   // an agent asks in words
+	NeedLogin      NeedKind = "login"      // the user must log in to the agent's program
+	NeedHealth     NeedKind = "health"     // an agent is not well for another reason
+)
+
+// Need is one thing that waits for the user.
+type Need struct {
+	ID    string   `json:"id"` // stays the same while it waits
+	Kind  NeedKind `json:"kind"`
+	Since Time     `json:"since"` // null if that is not known
+	Agent string   `json:"agent,omitempty"`
+	// Title is one line of the agent's own words, or of the problem.
+	Title     string `json:"title,omitempty"`
+	TaskID    string `json:"taskId,omitempty"`
+	ContextID string `json:"contextId,omitempty"`
+	// RequestID and Options are those of a permission question: a message to the task with a data part
+	// {"requestId": …, "optionId": …} answers it. Allow and Deny are the ids of the options that "allow" and "deny" mean.
+	RequestID string                    `json:"requestId,omitempty"`
+	Options   []runner.PermissionOption `json:"options,omitempty"`
+	Allow     string                    `json:"allow,omitempty"`
+	Deny      string                    `json:"deny,omitempty"`
+	Tool      string                    `json:"tool,omitempty"`
+	Input     any                       `json:"input,omitempty"` // of the tool
+	// Sender is who has sent the task, for a question about the sender.
+	Sender *hub.Sender `json:"sender,omitempty"`
+}
+
+// Needs is the result of hub/needs: the oldest questions first, then the agents that are not well.
+type Needs struct {
+	Needs []Need `json:"needs"`
+	Total int    `json:"total"` // of which Needs has the first
+}
+
+const (
+	maxNeeds     = 200 // of tasks in one state
+	maxNeedTitle = 300 // bytes
+)
+
+// needs answers hub/needs.
+func (s *Service) needs(ctx context.Context) (*Needs, error) {
+	found := &Needs{Needs: []Need{}}
+	for _, state := range []a2a.TaskState{a2a.TaskStateInputRequired, a2a.TaskStateAuthRequired} {
+		page, err := s.cfg.Hub.Tasks(ctx, hub.TaskQuery{State: state, Limit: maxNeeds, HistoryLength: new(int)})
+		if err != nil {
+			return nil, err
+		}
+		found.Total += page.Total
+		for _, t := range page.Tasks {
+			found.Needs = append(found.Needs, needOfTask(t))
+		}
+	}
+	slices.SortStableFunc(found.Needs, func(a, b Need) int { return a.Since.Compare(b.Since.Time) })
+	for _, info := range s.cfg.Hub.Agents() {
+		if need, ok := needOfAgent(info); ok {
+			found.Needs = append(found.Needs, need)
+			found.Total++
+		}
+	}
+	return found, nil
+}
+
+func needOfTask(t *a2a.Task) Need {
+	need := Need{ID: "task " + string(t.ID), Kind: NeedQuestion, TaskID: string(t.ID), ContextID: t.ContextID}
+	need.Agent, _ = t.Metadata[hub.MetaAgent].(string)
+	if t.Status.Timestamp != nil {
+		need.Since = Time{*t.Status.Timestamp}
+	}
+	if t.Status.Message == nil {
+		return need
+	}
+	message := FromMessage(t.Status.Message)
+	need.Title = text.Clip(text.OneLine(message.Text()), maxNeedTitle)
+	if q := permissionOf(message.Parts); q != nil {
+		need.ask(q)
+	}
+	return need
+}
+
+// ask makes the need a permission question.
+func (n *Need) ask(q *hub.PermissionData) {
+	n.Kind = NeedPermission
+	if q.Sender != nil {
+		n.Kind, n.Sender = NeedSender, q.Sender
+	}
+	n.ID += " " + q.RequestID
+	n.Title = text.Clip(text.OneLine(q.Title), maxNeedTitle)
+	n.RequestID, n.Options, n.Tool, n.Input = q.RequestID, q.Options, q.Tool, q.Input
+	if o, ok := runner.Choose(q.Options, runner.Allow); ok {
+		n.Allow = o.ID
+	}
+	if o, ok := runner.Choose(q.Options, runner.Reject); ok {
+		n.Deny = o.ID
+	}
+}
+
+// permissionOf returns the permission question of a status message, nil if it has none.
+func permissionOf(parts []Part) *hub.PermissionData {
+	for _, p := range parts {
+		if p.Metadata[hub.MetaPermission] == nil {
+			continue
+		}
+		raw, err := json.Marshal(p.Data)
+		var q hub.PermissionData
+		if err == nil && json.Unmarshal(raw, &q) == nil && len(q.Options) > 0 {
+			return &q
+		}
+	}
+	return nil
+}
+
+// needOfAgent returns what an agent needs of the user. Programs that are not installed are nobody's problem.
+func needOfAgent(info hub.AgentInfo) (Need, bool) {
+	health := fromHealth(info.Health)
+	if info.Health.Status != hub.Unhealthy || info.Health.Stage == runner.StageMissing || info.Residence.Kind == hub.KindPeer {
+		return Need{}, false
+	}
+	need := Need{
+		ID: "agent " + info.Definition.ID, Kind: NeedHealth, Agent: info.Definition.ID, Since: health.LastCheck,
+		Title: text.Clip(text.OneLine(health.ErrorMessage), 2*maxNeedTitle),
+	}
+	if info.Health.Stage == runner.StageInstalled {
+		need.Kind = NeedLogin
+	}
+	return need, true
+}

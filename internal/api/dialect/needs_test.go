@@ -1,0 +1,98 @@
+package dialect_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
+)
+
+// needyHub has tasks by their state, and agents of its own.
+type needyHub struct {
+	*fakeHub
+	tasks  map[a2a.TaskState][]*a2a.Task
+	agents []hub.AgentInfo
+}
+
+func (h *needyHub) Tasks(_ context.Context, q hub.TaskQuery) (hub.TaskPage, error) {
+	return hub.TaskPage{Tasks: h.tasks[q.State], Total: len(h.tasks[q.State])}, h.err
+}
+
+func (h *needyHub) Agents() []hub.AgentInfo { return h.agents }
+
+// waiting returns a task that waits since some minutes after the epoch.
+func waiting(id string, minutes int, parts ...*a2a.Part) *a2a.Task {
+	at := epoch.Add(time.Duration(minutes) * time.Minute)
+	t := &a2a.Task{ID: a2a.TaskID(id), ContextID: "c-" + id, Metadata: map[string]any{hub.MetaAgent: "codex"}, Status: a2a.TaskStatus{Timestamp: &at}}
+	if parts != nil {
+		t.Status.Message = &a2a.Message{ID: "m", Role: a2a.MessageRoleAgent, Parts: parts}
+	}
+	return t
+}
+
+func asking(sender *hub.Sender) *a2a.Part {
+	data := map[string]any{"requestId": "q1", "title": "Run\nrm -rf build", "tool": "Bash", "input": map[string]any{"command": "rm -rf build"}, "options": []any{
+		map[string]any{"id": "always", "name": "Always", "kind": "allow_always"}, map[string]any{"id": "once", "name": "Allow", "kind": "allow_once"},
+		map[string]any{"id": "no", "name": "Deny", "kind": "reject_once"},
+	}}
+	if sender != nil {
+		data["sender"] = map[string]any{"kind": string(sender.Kind), "id": sender.ID}
+	}
+	part := a2a.NewDataPart(data)
+	part.Metadata = map[string]any{hub.MetaPermission: true}
+	return part
+}
+
+func TestNeeds(t *testing.T) {
+	agent := func(id string, health hub.Health, kind hub.Kind) hub.AgentInfo {
+		return hub.AgentInfo{Definition: runner.Definition{ID: id}, Health: health, Residence: hub.Residence{Kind: kind}}
+	}
+	h := &needyHub{fakeHub: &fakeHub{}, tasks: map[a2a.TaskState][]*a2a.Task{
+		a2a.TaskStateInputRequired: {waiting("words", 9, a2a.NewTextPart("Which\nbranch? "+strings.Repeat("é", 1000))), waiting("may", 5, asking(nil)), waiting("silent", 7)},
+		a2a.TaskStateAuthRequired:  {waiting("who", 6, asking(&hub.Sender{Kind: hub.SenderA2A, ID: "203.0.113.9"}))},
+	}, agents: []hub.AgentInfo{
+		agent("fine", hub.Health{Status: hub.Healthy, Stage: runner.StageAuthenticated}, ""),
+		agent("absent", hub.Health{Status: hub.Unhealthy, Stage: runner.StageMissing}, ""),
+		agent("elsewhere", hub.Health{Status: hub.Unhealthy, Stage: runner.StageInstalled}, hub.KindPeer),
+		agent("loggedout", hub.Health{Status: hub.Unhealthy, Stage: runner.StageInstalled, LastCheck: epoch}, ""),
+		agent("broken", hub.Health{Status: hub.Unhealthy, Stage: runner.StageAuthenticated}, ""),
+	}}
+	service := dialect.New(dialect.Config{Hub: h, Cards: &dialect.Directory{Agents: h, BaseURL: func() string { return "" }}})
+	answer, _ := call(t, service, method(dialect.MethodNeeds, `{}`))
+	got := read[dialect.Needs](t, answer)
+	var kinds []string
+	for _, n := range got.Needs {
+		kinds = append(kinds, string(n.Kind)+" "+n.ID)
+	}
+	want := "permission task may q1, sender task who q1, question task silent, question task words, login agent loggedout, health agent broken"
+	if s := strings.Join(kinds, ", "); s != want || got.Total != 6 {
+		t.Fatalf("%d: %s\nwant %s", got.Total, s, want)
+	}
+	may, who, words := got.Needs[0], got.Needs[1], got.Needs[3]
+	if may.Allow != "once" || may.Deny != "no" || may.Title != "Run rm -rf build" || may.Tool != "Bash" || may.Agent != "codex" || may.TaskID != "may" || len(may.Options) != 3 || may.Since.IsZero() {
+		t.Errorf("permission: %+v", may)
+	}
+	if who.Sender == nil || who.Sender.ID != "203.0.113.9" {
+		t.Errorf("sender: %+v", who)
+	}
+	if !strings.HasPrefix(words.Title, "Which branch? é") || len(words.Title) > 310 {
+		t.Errorf("question: %q", words.Title)
+	}
+}
+
+func TestNeedsFailsWithTheHub(t *testing.T) {
+	f := &fakeHub{err: &hub.Error{Code: hub.CodeUnavailable, Message: "the hub is stopping"}}
+	answer, _ := call(t, newService(f), method(dialect.MethodNeeds, `{}`))
+	if !strings.Contains(answer, "the hub is stopping") {
+		t.Error(answer)
+	}
+	answer, _ = call(t, newService(&fakeHub{}), method(dialect.MethodNeeds, `[]`))
+	wantError(t, answer, jsonrpc.CodeInvalidParams, "INVALID_PARAMS", "")
+}
