@@ -185,6 +185,7 @@ const (
 	MetaError       = "parley.error"     // in a status message: {code, remedy}
 	MetaNotices     = "parley.notices"
 	MetaDeadline    = "parley.deadline" // in a task of a durable agent: when it fails unless it is answered before, RFC 3339
+	MetaReceipts    = "parley.receipts" // in a task of a session: when it was woken for it and told of it, or that was held or refused, see Receipts
 	MetaProgress    = "parley.progress" // in a working status message: how much is done, 0 to 100
 	// MetaKeepDelegated, true in the metadata of A2A's CancelTask, selects Hub.CancelAlone.
 	MetaKeepDelegated = "parley.keepDelegated"

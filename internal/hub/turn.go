@@ -462,6 +462,10 @@ func (h *handler) Event(ev runner.Event) {
 	if tn.over {
 		return // a driver that continues after its turn
 	}
+	if r, ok := ev.(runner.Receipt); ok {
+		t.receipt(r)
+		return
+	}
 	if _, shown := ev.(runner.Shown); shown && t.agent.durable {
 		tn.startStored()
 	}

@@ -27,6 +27,7 @@ const (
 	maxPrompt   = mail.MaxMail - 12<<10 // bytes of a task's text, so that it fits into a message
 	maxOpen     = 100                   // tasks that a session has at once; more wait in the queue
 	maxQueue    = 1000
+	maxSigns    = 8               // of receipts; there are four
 	maxSaid     = 64              // progress reports that wait to be shown
 	tellTimeout = 3 * time.Second // for telling a session that its task is canceled
 )
@@ -161,6 +162,7 @@ type waiting struct {
 	shown    chan struct{} // of capacity 1; has a value when the session has got the task
 	answer   chan assignment.Answer
 	progress chan assignment.Progress
+	signs    chan runner.Receipt // of capacity maxSigns
 
 	mu      sync.Mutex
 	offered bool
@@ -188,7 +190,7 @@ func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Hand
 		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
 	}
 	w := &waiting{session: c.session, turn: turn, prompt: prompt, context: c.context, shown: make(chan struct{}, 1),
-		answer: make(chan assignment.Answer, 1), progress: make(chan assignment.Progress, maxSaid)}
+		answer: make(chan assignment.Answer, 1), signs: make(chan runner.Receipt, maxSigns), progress: make(chan assignment.Progress, maxSaid)}
 	s := c.session.of
 	id := a2a.TaskID(turn.TaskID)
 	defer s.leave(w)
@@ -228,6 +230,8 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 		select {
 		case <-w.shown:
 			h.Event(runner.Shown{})
+		case r := <-w.signs:
+			h.Event(r)
 		case p := <-w.progress:
 			h.Event(runner.Shown{})
 			h.Event(runner.Progress{Text: p.Text, Percent: p.Percent})

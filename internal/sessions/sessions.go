@@ -43,13 +43,15 @@ type Assigner interface {
 	Serve(ctx context.Context, h assignment.Handler) error
 }
 
-// Options are those of [Open]. All fields but Policy and Logger are required.
+// Options are those of [Open]. Hub, Assigner and DataDir are required.
 type Options struct {
 	Hub      *hub.Hub
 	Assigner Assigner
 	DataDir  string
 	// Policy says whose tasks the sessions take.
 	Policy Policy
+	// Closed returns the GUIDs of sessions whose terminal is closed although their processes run still; nil for none.
+	Closed func() map[string]bool
 	Logger *slog.Logger
 }
 
@@ -58,6 +60,7 @@ type Sessions struct {
 	hub      *hub.Hub
 	assigner Assigner
 	log      *slog.Logger
+	closed   func() map[string]bool
 	names    *names
 	policy   Policy
 	senders  *senders
@@ -84,7 +87,10 @@ func Open(o Options) (*Sessions, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sessions{hub: o.Hub, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, senders: allowed, kick: make(chan struct{}, 1),
+	if o.Closed == nil {
+		o.Closed = func() map[string]bool { return nil }
+	}
+	s := &Sessions{hub: o.Hub, closed: o.Closed, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, senders: allowed, kick: make(chan struct{}, 1),
 		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting),
 		outside: make(map[*waiting]struct{})}
 	for _, known := range n.all() {
@@ -144,12 +150,16 @@ func (s *Sessions) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	closed := s.closed()
 	present := make(map[string]bool, len(entries))
 	for _, e := range entries {
 		if e.Visibility == store.Private {
 			continue
 		}
 		present[e.GUID] = true
+		if closed[e.GUID] {
+			e.Liveness = registry.Gone
+		}
 		s.update(e)
 	}
 	s.mu.Lock()
@@ -234,6 +244,25 @@ func (s *Sessions) Receipt(st mail.MessageStatus) {
 	s.mu.Unlock()
 	if w != nil {
 		w.seen()
+	}
+}
+
+// Signs implements [assignment.SignHandler].
+func (s *Sessions) Signs(messageID string, a mail.Attention) {
+	s.mu.Lock()
+	w := s.messages[messageID]
+	s.mu.Unlock()
+	if w == nil {
+		return
+	}
+	for sign, at := range map[mail.Sign]string{mail.Woken: a.WokenAt, mail.Shown: a.ShownAt, mail.Held: a.HeldAt, mail.Refused: a.RefusedAt} {
+		if at == "" {
+			continue
+		}
+		select {
+		case w.signs <- runner.Receipt{Sign: string(sign), At: store.ParseTime(at)}:
+		default: // the turn records one after the other; a receipt claims less then
+		}
 	}
 }
 
@@ -387,6 +416,7 @@ func (s *Sessions) byName(id string) *session {
 
 // Interfaces.
 var (
-	_ assignment.Handler = (*Sessions)(nil)
-	_ runner.Agent       = (*session)(nil)
+	_ assignment.Handler     = (*Sessions)(nil)
+	_ assignment.SignHandler = (*Sessions)(nil)
+	_ runner.Agent           = (*session)(nil)
 )

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,7 +40,8 @@ type office struct {
 	dir string
 	net *nettest.Server // nil where sessions use the bus of the hub
 
-	policy     sessions.Policy // of the next start
+	policy     sessions.Policy        // of the next start
+	closed     atomic.Pointer[string] // the GUID of a session whose terminal is closed
 	durability bus.Durability
 
 	bus      *bus.Bus
@@ -75,7 +77,12 @@ func (o *office) start() {
 		o.t.Fatal(err)
 	}
 	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
-	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy})
+	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy, Closed: func() map[string]bool {
+		if guid := o.closed.Load(); guid != nil {
+			return map[string]bool{*guid: true}
+		}
+		return nil
+	}})
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -51,6 +51,11 @@ type Handler interface {
 	Progress(guid string, p Progress) error
 }
 
+// SignHandler is a Handler that also learns the signs of the receipts of notices. It must not block.
+type SignHandler interface {
+	Signs(messageID string, a mail.Attention)
+}
+
 // Assigner is a hub's access to the sessions on its bus. It is safe for concurrent use.
 type Assigner struct {
 	store    *store.Store
@@ -201,6 +206,12 @@ func (s *service) subscribe(b *bus.Bus) (all []*nats.Subscription, err error) {
 }
 
 func (s *service) receipt(m *nats.Msg) {
+	if id, a, ok := mail.DecodeAttention(m.Subject, m.Data); ok {
+		if h, wants := s.h.(SignHandler); wants {
+			h.Signs(id, a)
+		}
+		return
+	}
 	var st mail.MessageStatus
 	if json.Unmarshal(m.Data, &st) == nil && !st.Seen().IsZero() {
 		s.h.Receipt(st)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,6 +56,13 @@ func attentionKey(m Mail) store.Key {
 	k := receiptKey(m)
 	k.Subject += attentionSuffix
 	return k
+}
+
+// DecodeAttention reads the signs of a message from what was published on a subject of receipts. ok is false for a receipt.
+func DecodeAttention(subject string, data []byte) (messageID string, a Attention, ok bool) {
+	id, ok := strings.CutSuffix(subject[strings.LastIndexByte(subject, '.')+1:], attentionSuffix)
+	ok = ok && json.Unmarshal(data, &a) == nil
+	return id, a, ok
 }
 
 // Note records that a sign came at a time. A sign that is recorded stays as it is.

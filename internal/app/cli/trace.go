@@ -38,7 +38,19 @@ func (a *app) printFacts(task *dialect.Task) {
 	a.fact("agent", oneLine(agentOf(task)))
 	a.fact("context", plain(task.ContextID))
 	a.fact("works in", plain(workDirText(hub.WorkDirIn(task.Metadata))))
+	a.fact("receipts", receiptsText(hub.ReceiptsOf(task.Metadata)))
 	a.printSummary(task)
+}
+
+// receiptsText says what is known of a session's attention for a task.
+func receiptsText(r hub.Receipts) string {
+	var facts []string
+	for _, sign := range [][2]string{{"woken", r.WokenAt}, {"shown", r.ShownAt}, {"held", r.HeldAt}, {"refused", r.RefusedAt}} {
+		if at, err := time.Parse(time.RFC3339Nano, sign[1]); err == nil {
+			facts = append(facts, sign[0]+" "+ago(time.Now(), at))
+		}
+	}
+	return strings.Join(facts, ", ")
 }
 
 func (a *app) printSummary(task *dialect.Task) {

@@ -53,6 +53,17 @@ func (d *daemon) keepPresence(ctx context.Context) {
 	}
 }
 
+// closed returns the agents whose terminal is closed: Codex keeps a session for a while that nobody sees.
+func (o *openSessions) closed() map[string]bool {
+	all := make(map[string]bool)
+	for _, s := range o.records.All() {
+		if s.Terminal == presence.TerminalClosed && s.GUID != "" {
+			all[s.GUID] = true
+		}
+	}
+	return all
+}
+
 // OpenSessions implements dialect.Sessions.
 func (o *openSessions) OpenSessions() []dialect.OpenSession {
 	all := o.records.All()

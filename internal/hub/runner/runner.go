@@ -89,6 +89,13 @@ type Turn struct {
 // ToolCall, Artifact, Usage, SessionStarted, Notice, Retry or PermissionDecided.
 type Event interface{ event() }
 
+// Receipt reports what is known of the attention of an agent that may get the prompt long after the turn began. It does not say
+// that the agent has got it.
+type Receipt struct {
+	Sign string // woken, shown, held or refused
+	At   time.Time
+}
+
 // Shown reports that the agent has got the prompt, for agents that may get it long after the turn began.
 type Shown struct{}
 
@@ -192,6 +199,7 @@ const (
 )
 
 func (Shown) event()             {}
+func (Receipt) event()           {}
 func (Progress) event()          {}
 func (TextDelta) event()         {}
 func (Thought) event()           {}
