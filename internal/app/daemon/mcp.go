@@ -98,7 +98,7 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 func mcpConfig(dir string) (*mcpconfig.Config, error) {
 	noEnvironment := func(string) (string, bool) { return "", false }
 	if dir != "" {
-		return mcpconfig.Load(mcpconfig.Sources{WorkDir: dir, LookupEnv: noEnvironment})
+		return mcpconfig.Load(mcpconfig.Sources{WorkDir: dir, LookupEnv: noEnvironment, ForOthers: true})
 	}
 	users, err := mcpconfig.Load(mcpconfig.Sources{WorkDir: string(filepath.Separator), LookupEnv: noEnvironment})
 	if err != nil {

@@ -20,6 +20,9 @@ type Sources struct {
 	LookupEnv func(string) (string, bool) // os.LookupEnv by default
 	WorkDir   string                      // the current directory by default
 	HomeDir   string                      // the user's home directory by default
+	// ForOthers is set if a program chooses WorkDir that may not be the user's. Then the project's file must be a regular
+	// file of the user and no link, so that nobody learns what other files contain, or chooses a server by a file of his own.
+	ForOthers bool
 }
 
 // Problem is an error in one of the layers. Line and Column are 0 if it has no position in a file.
@@ -244,7 +247,7 @@ func (l *loader) readNamedFile(path string) error {
 
 // readFile applies a file of one layer. found is false if it does not exist.
 func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
-	data, err := readBounded(path)
+	data, err := l.readBounded(layer, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, local.ErrNotDir) {
 		return false, nil
 	}
@@ -269,8 +272,12 @@ func (l *loader) readFile(layer Layer, path string) (found bool, err error) {
 	return true, nil
 }
 
-func readBounded(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+func (l *loader) readBounded(layer Layer, path string) ([]byte, error) {
+	strict, stat := l.src.ForOthers && layer == LayerProject, os.Stat
+	if strict {
+		stat = os.Lstat
+	}
+	info, err := stat(path)
 	if err != nil {
 		return nil, err
 	}
@@ -282,6 +289,15 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if strict {
+		opened, err := f.Stat()
+		if err != nil {
+			return nil, err
+		}
+		if !os.SameFile(info, opened) || !local.OwnedByUser(opened) {
+			return nil, errors.New("it belongs to another user")
+		}
+	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
 		return nil, err
