@@ -27,9 +27,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/agent"
+	"github.com/parleyhub/parley/docs"
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/api/site"
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
@@ -515,6 +517,7 @@ func (d *daemon) mount(s *server.Server) {
 	s.Mount(documentsPath+"{name}", d.rooms)
 	d.mcp = d.mcpHandler()
 	s.Mount(mcpserver.Path, d.mcp)
+	s.Mount(site.Path, site.Handler(docs.Files, d.opts.Version))
 }
 
 // loopStep records a step of a loop, which runs in another process of the user. It reports whether the step is in the
