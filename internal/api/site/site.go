@@ -40,7 +40,7 @@ type group struct {
 // groups are the pages in the order of the list; those that it does not name follow in the last group.
 var groups = []group{
 	{"Guides", []string{start, "install", "handing-work-over", "agents", "mcp", "network-setup", "network-use", "peers-setup", "peers-use", "tools", "documents", "swarms", "troubleshooting"}},
-	{"Reference", []string{"cli", "configuration", "json", "http-api", "a2a", "network-reference", "network-operate", "peers-operate", "hyperswarm", "security"}},
+	{"Reference", []string{"cli", "configuration", "json", "http-api", "a2a", "network-reference", "network-operate", "peers-operate", "hyperswarm", "security", "versions"}},
 	{"More", nil},
 }
 
