@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -43,19 +44,24 @@ func BenchmarkCommand(b *testing.B) {
 			b.Errorf("stop: %v\n%s", err, out)
 		}
 	})
+	const turn = `{"session_id":"s1","transcript_path":"/t","cwd":"/p","hook_event_name":"UserPromptSubmit","prompt":"hi"}`
 	for _, c := range []struct {
-		name    string
-		command []string
+		name, input string
+		command     []string
 	}{
-		{"hello", []string{hello}},
-		{"version", []string{parley, "--version"}},
-		{"status", []string{parley, "status"}},
-		{"send", []string{parley, "send", "echo", "hi"}},
+		{"hello", "", []string{hello}},
+		{"version", "", []string{parley, "--version"}},
+		{"hook", turn, []string{parley, "hook", "claude", "UserPromptSubmit"}},
+		{"status", "", []string{parley, "status"}},
+		{"send", "", []string{parley, "send", "echo", "hi"}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			var times []time.Duration
 			for b.Loop() {
 				cmd := command(c.command[0], c.command[1:]...)
+				if c.input != "" {
+					cmd.Stdin = strings.NewReader(c.input)
+				}
 				if out, err := cmd.CombinedOutput(); err != nil {
 					b.Fatalf("%v\n%s", err, out)
 				}
