@@ -121,7 +121,7 @@ func (h *Hub) CheckDir(ids []string, contextID string, r DirRequest) DirCheck {
 			check.Needed = true
 		}
 	}
-	_, err := h.pool.dirs.allowed(r.Path)
+	_, err := h.pool.dirs.allowedIn(contextID, r.Path)
 	check.Allowed = err == nil
 	return check
 }
@@ -245,7 +245,7 @@ func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec 
 		dir.Path, err = d.makeContext(contextID)
 		return dir, "", err
 	case runner.WorkDirFixed:
-		dir.Path, err = d.allowed(spec.Path)
+		dir.Path, err = d.allowedIn(contextID, spec.Path)
 		return dir, "", err
 	case runner.WorkDirWorktree:
 		return d.makeWorktree(ctx, agentID, contextID, spec.Path)
@@ -373,6 +373,22 @@ func (d *workDirs) allowed(path string) (string, error) {
 	return "", fmt.Errorf("%w: %s", errDirOutside, path)
 }
 
+// allowedIn is allowed for a context: of the directories that the hub has made for contexts, only its own is.
+func (d *workDirs) allowedIn(contextID, path string) (string, error) {
+	dir, err := d.allowed(path)
+	if err != nil {
+		return "", err
+	}
+	data, err := resolve(d.data)
+	if d.data == "" || err != nil {
+		return dir, nil
+	}
+	if below(dir, filepath.Join(data, runner.ContextsDir)) && !below(dir, filepath.Join(data, runner.ContextsDir, dirName(contextID))) {
+		return "", fmt.Errorf("%w: %s is the directory of another conversation", errDirOutside, path)
+	}
+	return dir, nil
+}
+
 // owns reports whether a directory is one that the hub has made for agents, and whether it is in the data directory,
 // which also has what no agent may get: the list of trusted directories, the hub's keys and its store.
 func (d *workDirs) owns(dir string) (own, inData bool) {
@@ -405,7 +421,7 @@ func worktreeNames(agentID, contextID string) (name, branch string) {
 }
 
 func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (dir WorkDir, notice string, err error) {
-	repo, err := d.allowed(path)
+	repo, err := d.allowedIn(contextID, path)
 	if err != nil {
 		return WorkDir{}, "", err
 	}

@@ -166,7 +166,7 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 	d := newWorkDirs(data, []string{"/no/such/root", root}, nil)
 	inside := filepath.Join(root, "project")
 	write(t, filepath.Join(inside, "file"), "x")
-	for _, own := range []string{"contexts/c", "bus"} {
+	for _, own := range []string{"contexts/c/deep", "contexts/" + dirName("c"), "bus"} {
 		if err := os.MkdirAll(filepath.Join(data, own), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -177,21 +177,23 @@ func TestAFixedDirectoryMustLieBelowARoot(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]error{
-		inside:                               nil,
-		root:                                 nil,
-		filepath.Join(root, "good"):          nil,
-		filepath.Join(data, "contexts", "c"): nil,
-		filepath.Join(data, "contexts"):      errDirOutside,
-		filepath.Join(data, "bus"):           errDirOutside,
-		data:                                 errDirOutside,
-		filepath.Join(root, "bad"):           errDirOutside,
-		outside:                              errDirOutside,
-		root + "/../":                        errDirOutside,
-		root + "x":                           errDirMissing,
-		"relative":                           errDirConfig,
-		"":                                   errDirConfig,
-		filepath.Join(inside, "file"):        errDirConfig,
-		filepath.Join(inside, "absent"):      errDirMissing,
+		inside:                      nil,
+		root:                        nil,
+		filepath.Join(root, "good"): nil,
+		filepath.Join(data, "contexts", dirName("c")): nil,
+		filepath.Join(data, "contexts", "c"):          errDirOutside, // another conversation's
+		filepath.Join(data, "contexts", "c", "deep"):  errDirOutside,
+		filepath.Join(data, "contexts"):               errDirOutside,
+		filepath.Join(data, "bus"):                    errDirOutside,
+		data:                                          errDirOutside,
+		filepath.Join(root, "bad"):                    errDirOutside,
+		outside:                                       errDirOutside,
+		root + "/../":                                 errDirOutside,
+		root + "x":                                    errDirMissing,
+		"relative":                                    errDirConfig,
+		"":                                            errDirConfig,
+		filepath.Join(inside, "file"):                 errDirConfig,
+		filepath.Join(inside, "absent"):               errDirMissing,
 	} {
 		dir, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirFixed, Path: path})
 		if !errors.Is(err, want) || want == nil && err != nil {
