@@ -33,12 +33,6 @@ var (
 	ShortID = shortID
 )
 
-// Cleaner is tested with text in pieces.
-type Cleaner = cleaner
-
-// Clean cleans one piece.
-func (c *cleaner) Clean(text string) string { return c.clean(text) }
-
 // TaskToken returns the task token of this process.
 var TaskToken = taskToken
 

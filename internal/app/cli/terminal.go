@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"golang.org/x/term"
-	"golang.org/x/text/width"
 
-	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/base/display"
 )
 
 // isTerminal reports whether a stream is a terminal.
@@ -51,138 +48,17 @@ func (s style) green(text string) string  { return s.paint("32", text) }
 func (s style) yellow(text string) string { return s.paint("33", text) }
 func (s style) cyan(text string) string   { return s.paint("36", text) }
 
-// cleaner removes terminal control sequences from text that arrives in pieces. The text of
-// agents and peers is untrusted: it must not move the cursor, change the window's title,
-// write the clipboard or reorder what the user reads.
-type cleaner struct{ state cleanState }
-
-type cleanState int
-
-const (
-	cleanText   cleanState = iota
-	cleanEscape            // after ESC
-	cleanCSI               // ESC [ … final byte
-	cleanString            // ESC ] P X ^ _ … ended by BEL or ESC \
-	cleanStringEscape
-)
-
-// clean returns the next piece of text without control sequences.
-func (c *cleaner) clean(text string) string {
-	var b strings.Builder
-	b.Grow(len(text))
-	for _, r := range text {
-		if c.keep(r) {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-func (c *cleaner) keep(r rune) bool {
-	switch c.state {
-	case cleanEscape:
-		c.state = afterEscape(r)
-		return false
-	case cleanCSI:
-		if r >= 0x40 && r <= 0x7e || r == '\n' {
-			c.state = cleanText
-		}
-		return r == '\n'
-	case cleanString:
-		switch r {
-		case 0x07, 0x9c:
-			c.state = cleanText
-		case 0x1b:
-			c.state = cleanStringEscape
-		case '\n': // no such sequence spans lines: keep the rest
-			c.state = cleanText
-			return true
-		}
-		return false
-	case cleanStringEscape:
-		c.state = afterEscape(r)
-		return false
-	}
-	switch {
-	case r == 0x1b:
-		c.state = cleanEscape
-	case r == 0x9b:
-		c.state = cleanCSI
-	case r == 0x90 || r == 0x98 || r == 0x9d || r == 0x9e || r == 0x9f:
-		c.state = cleanString
-	case r == '\n' || r == '\t':
-		return true
-	default:
-		return !unicode.IsControl(r) && !reorders(r)
-	}
-	return false
-}
-
-func afterEscape(r rune) cleanState {
-	switch r {
-	case '[':
-		return cleanCSI
-	case ']', 'P', 'X', '^', '_':
-		return cleanString
-	case 0x1b:
-		return cleanEscape
-	case ' ', '#', '%', '(', ')', '*', '+', '-', '.', '/': // one more byte follows
-		return cleanEscape
-	}
-	return cleanText
-}
-
-// reorders reports whether r changes the order in which text is displayed.
-func reorders(r rune) bool {
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f
-}
-
 // plain removes terminal control sequences from text.
-func plain(text string) string {
-	var c cleaner
-	return c.clean(text)
-}
+func plain(text string) string { return display.Plain(text) }
 
 // oneLine removes terminal control sequences from text and joins its lines.
-func oneLine(s string) string { return text.OneLine(plain(s)) }
+func oneLine(text string) string { return display.OneLine(text) }
 
 // cells returns how many columns text takes.
-func cells(text string) int {
-	n := 0
-	for _, r := range text {
-		n += runeCells(r)
-	}
-	return n
-}
-
-func runeCells(r rune) int {
-	if unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
-		return 0
-	}
-	switch width.LookupRune(r).Kind() {
-	case width.EastAsianWide, width.EastAsianFullwidth:
-		return 2
-	}
-	return 1
-}
+func cells(text string) int { return display.Cells(text) }
 
 // fit cuts text to n columns.
-func fit(text string, n int) string {
-	if cells(text) <= n {
-		return text
-	}
-	var b strings.Builder
-	used := 0
-	for _, r := range text {
-		w := runeCells(r)
-		if used+w > n-1 {
-			break
-		}
-		used += w
-		b.WriteRune(r)
-	}
-	return b.String() + "…"
-}
+func fit(text string, n int) string { return display.Fit(text, n) }
 
 // spinnerDelay is how long a wait lasts before the spinner appears.
 const spinnerDelay = 300 * time.Millisecond

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -19,7 +20,7 @@ type view struct {
 	ndjson  bool
 	live    bool
 	spinner atomic.Pointer[spinner] // an interrupt names what is done, too
-	clean   cleaner
+	clean   display.Cleaner
 
 	task    *dialect.Task // the first event
 	printed bool          // a part of the answer is printed
@@ -137,7 +138,7 @@ func (v *view) parts(parts []dialect.Part) {
 }
 
 func (v *view) text(text string) {
-	text = v.clean.clean(text)
+	text = v.clean.Clean(text)
 	if text == "" {
 		return
 	}

@@ -1,0 +1,130 @@
+package terminal
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/parleyhub/parley/internal/base/display"
+)
+
+// role is the meaning of a text, which decides its colour. The colours are the terminal's own sixteen, so that they fit
+// its background; without colours the words say the same.
+type role string
+
+const (
+	plainText role = ""
+	bold      role = "1"
+	dim       role = "2"
+	selected  role = "7"
+	bad       role = "31"
+	good      role = "32"
+	waits     role = "33"
+	busy      role = "36"
+	heading   role = "1;34"
+)
+
+func (r role) paint(s string) string {
+	if r == plainText || s == "" {
+		return s
+	}
+	return "\x1b[" + string(r) + "m" + s + "\x1b[0m"
+}
+
+// roleOf returns the role of a state of an agent, a task, a sub-task or a link.
+func roleOf(state string) role {
+	switch state {
+	case "completed", "healthy", "connected", "idle", "done":
+		return good
+	case "failed", "rejected", "unhealthy", "offline", "lost", "dead", "away":
+		return bad
+	case "input-required", "auth-required", "waiting", "degraded", "blocked":
+		return waits
+	case "working", "submitted", "running", "assigned", "recruiting", "executing":
+		return busy
+	}
+	return dim
+}
+
+// mark returns the sign of a state, for those who see no colours.
+func mark(state string) string {
+	switch roleOf(state) {
+	case good:
+		return "✓"
+	case bad:
+		return "✗"
+	case waits:
+		return "?"
+	case busy:
+		return "●"
+	}
+	return "·"
+}
+
+// age returns how long ago a time was.
+func age(now, then time.Time) string {
+	if then.IsZero() {
+		return ""
+	}
+	return short(max(now.Sub(then), 0))
+}
+
+// short formats a duration in its largest unit.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d/time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d/time.Hour))
+	}
+	return fmt.Sprintf("%dd", int(d/(24*time.Hour)))
+}
+
+func dollars(usd float64) string {
+	switch {
+	case usd == 0:
+		return ""
+	case usd < 0.01:
+		return fmt.Sprintf("$%.4f", usd)
+	}
+	return fmt.Sprintf("$%.2f", usd)
+}
+
+// bar draws a share of a whole in n columns.
+func bar(value, whole float64, n int) string {
+	if whole <= 0 || n <= 0 {
+		return ""
+	}
+	eighths := int(value / whole * float64(n) * 8)
+	full := strings.Repeat("█", eighths/8)
+	if rest := eighths % 8; rest > 0 {
+		full += string([]rune(" ▏▎▍▌▋▊▉")[rest])
+	}
+	return cmp.Or(full, "▏")
+}
+
+// clean returns a text of an agent as one line without control sequences, of a bounded length.
+func clean(s string) string {
+	if len(s) > maxCell {
+		s = s[:maxCell]
+	}
+	return display.OneLine(strings.ToValidUTF8(s, ""))
+}
+
+const (
+	maxCell = 2 << 10  // bytes of a text in a line of a list
+	maxText = 64 << 10 // bytes of a text that is shown in full
+)
+
+// whole returns a long text of an agent without control sequences: its end, if it is too long.
+func whole(s string) string {
+	note := ""
+	if len(s) > maxText {
+		note = fmt.Sprintf("… %d bytes before this are not shown\n", len(s)-maxText)
+		s = s[len(s)-maxText:]
+	}
+	return note + display.Plain(strings.ToValidUTF8(s, ""))
+}
