@@ -31,6 +31,7 @@ type SessionHookAnswer struct {
 	Context  string   `json:"context,omitempty"`  // to add to what the model sees
 	Continue string   `json:"continue,omitempty"` // with what the session goes on instead of stopping
 	Watch    []string `json:"watch,omitempty"`
+	Wake     string   `json:"wake,omitempty"` // to wake the session with
 	// Notice is to be reported with hub/sessions/shown once the session has got the answer.
 	Notice string `json:"notice,omitempty"`
 }

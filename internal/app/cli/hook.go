@@ -44,7 +44,9 @@ VENDOR is ` + strings.Join(hooks.Vendors, ", ") + `; EVENT is the vendor's name 
 		ValidArgsFunction:     completeHook,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a.hook(cmd.Context(), args)
+			if code := a.hook(cmd.Context(), args); code != exitOK {
+				return &failure{Exit: code, Kind: "wake", quiet: true}
+			}
 			return nil
 		},
 	}
@@ -71,29 +73,42 @@ func isHook(args []string) bool {
 	return len(args) >= 2 && len(args) <= 3 && args[0] == "hook" && !strings.HasPrefix(args[1], "-") && !strings.HasPrefix(args[len(args)-1], "-")
 }
 
-// hook handles one event. It never fails: a hook that does can stop a session.
-func (a *app) hook(ctx context.Context, args []string) {
+// hook handles one event and returns the exit code, which is not 0 only to wake a session: a hook that fails can stop one.
+func (a *app) hook(ctx context.Context, args []string) int {
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- a.handleHook(ctx, args) }() // ends with the process: standard input may never end
-	var err error
+	type result struct {
+		wake string
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // ends with the process: standard input may never end
+		wake, err := a.handleHook(ctx, args)
+		done <- result{wake, err}
+	}()
+	var r result
 	select {
-	case err = <-done:
+	case r = <-done:
 	case <-ctx.Done():
-		err = ctx.Err()
+		r.err = ctx.Err()
 	}
-	if err != nil {
-		a.debugf("the hook did nothing: %v", err)
+	if r.err != nil {
+		a.debugf("the hook did nothing: %v", r.err)
 	}
+	if r.wake == "" {
+		return exitOK
+	}
+	fmt.Fprintln(a.stderr, r.wake)
+	return hooks.WakeExit
 }
 
-func (a *app) handleHook(ctx context.Context, args []string) error {
+// handleHook returns the text with which the session is to be woken, if any.
+func (a *app) handleHook(ctx context.Context, args []string) (wake string, err error) {
 	if len(args) == 0 || len(args) > 2 {
-		return fmt.Errorf("it takes a vendor and an event, not %d arguments", len(args))
+		return "", fmt.Errorf("it takes a vendor and an event, not %d arguments", len(args))
 	}
 	if a.getenv(delegation.TokenEnv) != "" {
-		return nil // an agent of the hub
+		return "", nil // an agent of the hub
 	}
 	name := ""
 	if len(args) == 2 {
@@ -101,33 +116,33 @@ func (a *app) handleHook(ctx context.Context, args []string) error {
 	}
 	input, err := io.ReadAll(io.LimitReader(a.stdin, hooks.MaxInput+1))
 	if err != nil {
-		return err
+		return "", err
 	}
 	e, err := hooks.Decode(args[0], name, input)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if e.Kind == hooks.Other {
-		return nil
+		return "", nil
 	}
 	c, err := a.connect(ctx)
 	if err != nil {
-		return err // also without a hub
+		return "", err // also without a hub
 	}
 	defer c.Close()
 	answer, notice, err := a.answerHook(ctx, c, e)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if out := answer.Encode(e); out != nil {
 		if _, err := a.stdout.stream.Write(out); err != nil {
-			return err // the session did not get it
+			return "", err // the session did not get it
 		}
 	}
 	if notice != "" {
-		return c.SessionShown(ctx, notice)
+		err = c.SessionShown(ctx, notice)
 	}
-	return nil
+	return answer.Wake, err
 }
 
 // answerHook returns the hub's answer to an event, and the notice in it.
@@ -140,7 +155,7 @@ func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (
 	if err != nil {
 		return answer, "", err
 	}
-	return hooks.Answer{Context: r.Context, Continue: r.Continue, Watch: r.Watch}, r.Notice, nil
+	return hooks.Answer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Wake: r.Wake}, r.Notice, nil
 }
 
 // sessionProcess returns the process of the session whose hook or MCP server this process is. Codex has one for all sessions.

@@ -29,8 +29,7 @@ func Main(name string, args []string) int {
 		return a.exit(nil)
 	}
 	if isHook(args) { // a session waits for it
-		a.hook(context.Background(), args[1:])
-		return exitOK
+		return a.hook(context.Background(), args[1:])
 	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

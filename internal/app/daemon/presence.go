@@ -84,7 +84,7 @@ func openSession(s presence.Session) dialect.OpenSession {
 func (o *openSessions) Hook(ctx context.Context, p dialect.SessionHookParams) dialect.SessionHookAnswer {
 	r := o.hooks.Handle(ctx, hooks.Report{Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
 		Source: p.Source, Reason: p.Reason, NotificationType: p.Notified, StopActive: p.StopActive, Headless: p.Headless, Process: presence.Process(p.Process)})
-	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Notice: r.Notice}
+	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Wake: r.Wake, Notice: r.Notice}
 }
 
 // Shown implements dialect.Sessions.

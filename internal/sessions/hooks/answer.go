@@ -14,9 +14,14 @@ type Answer struct {
 	Continue string
 	// Deny keeps a tool from running, for this reason.
 	Deny string
+	// Wake wakes the session: the hook writes it to standard error and exits with [WakeExit] (Claude Code).
+	Wake string
 	// Watch are files whose changes call the hook FileChanged (Claude Code, at the start).
 	Watch []string
 }
+
+// WakeExit is the exit code of a hook that wakes its session.
+const WakeExit = 2
 
 // added is the part of an answer that Claude Code, Codex and Gemini CLI share.
 type added struct {

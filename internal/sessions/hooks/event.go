@@ -29,13 +29,14 @@ const (
 	AfterTool    Kind = "after-tool"
 	Notification Kind = "notification" // the program says something to its user
 	Interrupt    Kind = "interrupt"    // its user ended a turn
+	Bell         Kind = "bell"         // a file that the hub changes to wake the session
 	Other        Kind = "other"        // nothing to be done
 )
 
 // kinds are the vendors' events.
 var kinds = map[string]map[string]Kind{
 	presence.Claude: {"SessionStart": Start, "SessionEnd": End, "UserPromptSubmit": BeforeTurn, "Stop": AfterTurn, "PreToolUse": BeforeTool,
-		"PostToolUse": AfterTool, "Notification": Notification},
+		"PostToolUse": AfterTool, "Notification": Notification, "FileChanged": Bell},
 	presence.Codex: {"SessionStart": Start, "SessionEnd": End, "UserPromptSubmit": BeforeTurn, "Stop": AfterTurn, "PreToolUse": BeforeTool,
 		"PostToolUse": AfterTool, "Interrupt": Interrupt},
 	presence.Gemini: {"SessionStart": Start, "SessionEnd": End, "BeforeAgent": BeforeTurn, "AfterAgent": AfterTurn, "BeforeTool": BeforeTool,

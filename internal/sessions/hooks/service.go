@@ -50,7 +50,9 @@ type Options struct {
 	// Screens returns the processes that may show Codex sessions of a directory; [presence.Screens] by default.
 	Screens func(dir string) []presence.Process
 	// Watch returns the files that a new session of Claude Code is to watch; nil for none.
-	Watch  func(presence.Session) []string
+	Watch func(presence.Session) []string
+	// Bell returns the text with which a session is to be woken now; nil for none.
+	Bell   func(presence.Session) string
 	Logger *slog.Logger
 }
 
@@ -96,6 +98,10 @@ func (s *Service) Handle(ctx context.Context, r Report) Reply {
 	case BeforeTurn:
 		s.forget(key)
 		return s.tell(ctx, session)
+	case Bell:
+		if s.o.Bell != nil {
+			return Reply{Answer: Answer{Wake: s.o.Bell(session)}}
+		}
 	case AfterTurn:
 		return s.goOn(ctx, key, session, r.StopActive)
 	}

@@ -7,8 +7,26 @@ type Process struct {
 	Start string `json:"start,omitempty"`
 }
 
-// maxAncestors bounds the search of [SessionOf].
-const maxAncestors = 8
+// IsAncestorOf reports whether a process was started by this one, directly or not, and all between them still run.
+func (p Process) IsAncestorOf(pid int) bool {
+	for range maxDepth {
+		parent, _ := parentOf(pid)
+		if parent <= 1 {
+			return false
+		}
+		if parent == p.PID {
+			return true
+		}
+		pid = parent
+	}
+	return false
+}
+
+// maxDepth bounds the search of [Process.IsAncestorOf], maxAncestors that of [SessionOf].
+const (
+	maxDepth     = 100
+	maxAncestors = 8
+)
 
 // shells are the programs that CLIs start commands with. They are not the session.
 var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "zsh": true, "fish": true, "ash": true, "busybox": true, "env": true, "timeout": true}
