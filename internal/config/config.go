@@ -304,6 +304,8 @@ type Sessions struct {
 	Outside string `yaml:"outside"`
 	// Clients is the rule for A2A clients on this computer. They are the user's own, or have the token.
 	Clients string `yaml:"clients"`
+	// Wake lets the hub wake an idle session when something is new for it: a turn begins then without its user. Otherwise it sees what is new in its next turn.
+	Wake bool `yaml:"wake"`
 }
 
 // Default returns the default configuration, with home as the user's home directory and the built-in agents.
@@ -323,7 +325,7 @@ func Default(home string) *Config {
 		Peers:  Peers{Prefix: "parley", PeerTier: 2, Hyperswarm: Hyperswarm{Enabled: true}},
 		Agents: map[string]runner.Definition{},
 
-		Sessions: Sessions{Outside: "ask", Clients: "allow"},
+		Sessions: Sessions{Outside: "ask", Clients: "allow", Wake: true},
 	}
 	for id := range runner.Builtin() {
 		c.Agents[id] = runner.Definition{} // completed by Load

@@ -53,6 +53,9 @@ const maxToolEcho = 1000
 type Handler struct {
 	// Pause is the least time between the pieces of an answer, 2 ms by default.
 	Pause time.Duration
+	// Script, if not nil, decides first: from what the user said last, what a tool has said after that, and how many tools have.
+	// It returns a directive USE, a text to speak, or "" for the usual answer.
+	Script func(said, result string, used int) string
 
 	ids atomic.Int64
 
@@ -216,9 +219,22 @@ func (h *Handler) fails(t talk) int {
 	return status
 }
 
+func (h *Handler) next(t talk) string {
+	if h.Script == nil {
+		return ""
+	}
+	return h.Script(t.last, t.result, t.used)
+}
+
 func (h *Handler) reply(t talk) reply {
 	if status := h.fails(t); status != 0 {
 		return reply{status: status}
+	}
+	if next := h.next(t); next != "" {
+		if use, ok := strings.CutPrefix(next, "USE:"); ok {
+			return useReply(use)
+		}
+		return reply{pieces: inPieces(next, 8), delay: pieceDelay}
 	}
 	if uses := strings.Split(t.last, "USE:")[1:]; t.used < len(uses) {
 		return useReply(uses[t.used])

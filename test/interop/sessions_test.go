@@ -237,7 +237,12 @@ type desktop struct {
 
 func newDesktop(t *testing.T, o *office) *desktop {
 	t.Helper()
-	model := httptest.NewServer(&stubmodel.Handler{})
+	return newDesktopWith(t, o, &stubmodel.Handler{})
+}
+
+func newDesktopWith(t *testing.T, o *office, h *stubmodel.Handler) *desktop {
+	t.Helper()
+	model := httptest.NewServer(h)
 	t.Cleanup(model.Close)
 	d := &desktop{office: o, shop: o.dir, blog: o.Project(t, "blog", "")}
 	processes := &conversation{owner: string(process.NewMarker(""))[1:]}

@@ -283,3 +283,22 @@ func (d *Assigner) AttentionOf(ctx context.Context, m mail.Mail) (mail.Attention
 	}
 	return d.mail.AttentionOf(ctx, b, m.SenderGUID, m.Recipient, m.ID)
 }
+
+// Follow calls arrived with the session for which mail was sent, until ctx ends. The mail may not be stored yet. arrived must not
+// block.
+func (d *Assigner) Follow(ctx context.Context, arrived func(guid string)) error {
+	if err := d.store.Ready(ctx); err != nil {
+		return err
+	}
+	b, err := d.store.Connected()
+	if err != nil {
+		return err
+	}
+	sub, err := b.Conn().Subscribe(store.InboxSubject+"*", func(m *nats.Msg) { arrived(strings.TrimPrefix(m.Subject, store.InboxSubject)) })
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	_ = sub.Unsubscribe() // it fails if the connection has ended, and the subscription with it
+	return nil
+}

@@ -111,6 +111,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() { d.watchLeases(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
 	background.Go(func() { d.keepPresence(ctx) })
+	background.Go(func() { d.wakeSessions(ctx) })
 	background.Go(func() { d.runQueues(ctx) })
 	if d.peers != nil {
 		background.Go(func() { d.watchPeers(ctx) })

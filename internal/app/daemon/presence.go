@@ -1,11 +1,16 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/sessions/doorbell"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
 	"github.com/parleyhub/parley/internal/sessions/news"
 	"github.com/parleyhub/parley/internal/sessions/presence"
@@ -17,18 +22,95 @@ type openSessions struct {
 	records *presence.Records
 	news    *news.News
 	hooks   *hooks.Service
+	bell    *doorbell.Doorbell // nil if sessions are not to be woken
+	socket  *doorbell.Socket
+	mail    mailFollower
+}
+
+// mailFollower says for whom mail arrives.
+type mailFollower interface {
+	Follow(ctx context.Context, arrived func(guid string)) error
 }
 
 // openPresence opens the records of the hub's last run.
-func (d *daemon) openPresence(inbox news.Inbox) error {
+func (d *daemon) openPresence(inbox interface {
+	news.Inbox
+	mailFollower
+}) error {
 	log := d.log.With("component", "sessions")
 	records, err := presence.Open(presence.Options{Path: filepath.Join(d.cfg.DataDir, "open-sessions.json"), Names: d.sessionNames})
 	if err != nil {
 		return err
 	}
 	n := news.New(inbox, log, nil)
-	d.presence = &openSessions{records, n, hooks.New(hooks.Options{Records: records, News: n, Logger: d.log})}
+	o := &openSessions{records: records, news: n, mail: inbox}
+	d.presence = o
+	options := hooks.Options{Records: records, News: n, Logger: d.log}
+	if d.cfg.Sessions.Wake {
+		if err := d.openDoorbell(o, &options); err != nil {
+			return err
+		}
+	}
+	o.hooks = hooks.New(options)
 	return nil
+}
+
+// openDoorbell opens the bells of the vendors, and lets the hooks answer them.
+func (d *daemon) openDoorbell(o *openSessions, options *hooks.Options) error {
+	file, err := doorbell.NewFile(filepath.Join(d.cfg.DataDir, "bells"))
+	if err != nil {
+		return err
+	}
+	user, err := os.UserHomeDir()
+	if err != nil {
+		return err
+	}
+	home := func(variable, name string) string { return cmp.Or(os.Getenv(variable), filepath.Join(user, name)) }
+	o.socket = doorbell.NewSocket(home("CLAUDE_CONFIG_DIR", ".claude"), d.log)
+	o.bell = doorbell.New(doorbell.Options{Records: o.records, News: o.news, Logger: d.log, Bells: map[string][]doorbell.Bell{
+		presence.Claude: {file, o.socket},
+		presence.Codex:  {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version}},
+	}})
+	options.Watch = func(s presence.Session) []string {
+		path, err := file.Watch(s)
+		if err != nil {
+			d.log.Warn("a session's bell cannot be made", "error", err)
+		}
+		if path == "" {
+			return nil
+		}
+		return []string{path}
+	}
+	options.Bell = func(s presence.Session) string {
+		text, _ := file.Take(s.Process)
+		return text
+	}
+	return nil
+}
+
+// wakeSessions wakes sessions for which something is new, until ctx ends.
+func (d *daemon) wakeSessions(ctx context.Context) {
+	if d.presence == nil || d.presence.bell == nil {
+		return
+	}
+	defer d.presence.socket.Close()
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() {
+		if !d.networkUsed(ctx) {
+			return
+		}
+		retry := wait.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}
+		for ctx.Err() == nil {
+			if err := d.presence.mail.Follow(ctx, d.presence.bell.Arrived); err != nil && ctx.Err() == nil {
+				d.log.Debug("the mail of sessions cannot be followed yet", "error", err)
+			}
+			if !retry.Pause(ctx) {
+				return
+			}
+		}
+	})
+	d.presence.bell.Run(ctx)
 }
 
 // sessionNames returns the id and the handle of a session.

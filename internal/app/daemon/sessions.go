@@ -114,14 +114,22 @@ func (d *daemon) followSessions(ctx context.Context) {
 	if d.sessions == nil {
 		return
 	}
-	if !d.bus.HasNetwork() {
-		select {
-		case <-d.observed.joined:
-		case <-ctx.Done():
-			return
-		}
+	if d.networkUsed(ctx) {
+		d.sessions.Run(ctx)
 	}
-	d.sessions.Run(ctx)
+}
+
+// networkUsed waits until an agent has joined the agents' network. It reports false if ctx ends first.
+func (d *daemon) networkUsed(ctx context.Context) bool {
+	if d.bus.HasNetwork() {
+		return true
+	}
+	select {
+	case <-d.observed.joined:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // newAssigner returns the hub's assigner in the agents' network on its bus.
@@ -178,6 +186,11 @@ func (l *lazyAssigner) Note(ctx context.Context, m mail.Mail, sign mail.Sign, at
 // AttentionOf implements news.Inbox.
 func (l *lazyAssigner) AttentionOf(ctx context.Context, m mail.Mail) (mail.Attention, error) {
 	return l.get().AttentionOf(ctx, m)
+}
+
+// Follow implements mailFollower.
+func (l *lazyAssigner) Follow(ctx context.Context, arrived func(guid string)) error {
+	return l.get().Follow(ctx, arrived)
 }
 
 // Post implements sessions.Assigner.

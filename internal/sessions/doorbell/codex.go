@@ -23,7 +23,8 @@ import (
 const (
 	appServerTime  = 5 * time.Second
 	maxFrame       = 4 << 20 // bytes; a thread may have a long preview
-	maxFrames      = 200     // notifications of other threads that come before an answer
+	maxThreads     = 50
+	maxFrames      = 200 // notifications of other threads that come before an answer
 	controlSocket  = "app-server-control/app-server-control.sock"
 	waitsForAnswer = "waitingOn" // the beginning of the flags of a thread that waits for its user
 )
@@ -39,9 +40,6 @@ type AppServer struct {
 
 // Ring implements [Bell].
 func (a AppServer) Ring(ctx context.Context, s presence.Session, words string, _ func(Outcome)) (Outcome, error) {
-	if s.ID == "" {
-		return Unable, errors.New("its thread is not known before its first turn")
-	}
 	ctx, cancel := context.WithTimeout(ctx, appServerTime)
 	defer cancel()
 	path, err := ownSocket(filepath.Join(a.home(s), filepath.FromSlash(controlSocket)))
@@ -54,7 +52,16 @@ func (a AppServer) Ring(ctx context.Context, s presence.Session, words string, _
 	}
 	defer c.conn.CloseNow()
 	defer c.client.CloseIdleConnections()
-	return c.start(ctx, s.ID, words, a.Version)
+	if err := c.greet(ctx, a.Version); err != nil {
+		return Unable, err
+	}
+	thread := s.ID
+	if thread == "" {
+		if thread, err = c.find(ctx, s.Dir); err != nil {
+			return Unable, err
+		}
+	}
+	return c.start(ctx, thread, words)
 }
 
 // home returns Codex's directory: a session's transcript is below its folder sessions.
@@ -91,34 +98,68 @@ func dialAppServer(ctx context.Context, path string) (*appServer, error) {
 	return &appServer{conn: conn, client: client}, nil
 }
 
-// start starts a turn of a thread that is idle.
-func (c *appServer) start(ctx context.Context, thread, input, version string) (Outcome, error) {
+// thread is what Codex says of a thread.
+type thread struct {
+	Ephemeral bool   `json:"ephemeral"`
+	Dir       string `json:"cwd"`
+	Status    struct {
+		Type  string   `json:"type"`
+		Flags []string `json:"activeFlags"`
+	} `json:"status"`
+}
+
+func (c *appServer) greet(ctx context.Context, version string) error {
 	hello := map[string]any{"clientInfo": map[string]any{"name": "parley", "title": "Parley", "version": version}, "capabilities": map[string]any{"experimentalApi": true}}
 	if err := c.call(ctx, "initialize", hello, nil); err != nil {
+		return err
+	}
+	return c.write(ctx, map[string]any{"method": "initialized"})
+}
+
+func (c *appServer) read(ctx context.Context, id string) (thread, error) {
+	var r struct {
+		Thread thread `json:"thread"`
+	}
+	err := c.call(ctx, "thread/read", map[string]any{"threadId": id}, &r)
+	return r.Thread, err
+}
+
+// find returns the only thread that works in a directory: before a thread's first turn no hook has named it.
+func (c *appServer) find(ctx context.Context, dir string) (id string, err error) {
+	var loaded struct {
+		Data []string `json:"data"`
+	}
+	if err := c.call(ctx, "thread/loaded/list", map[string]any{}, &loaded); err != nil {
+		return "", err
+	}
+	for _, x := range loaded.Data[:min(len(loaded.Data), maxThreads)] {
+		t, err := c.read(ctx, x)
+		if err != nil || t.Ephemeral || t.Dir != dir || dir == "" {
+			continue
+		}
+		if id != "" {
+			return "", errors.New("several threads work in its directory, and it has had no turn")
+		}
+		id = x
+	}
+	if id == "" {
+		return "", errors.New("codex has no open thread in its directory")
+	}
+	return id, nil
+}
+
+// start starts a turn of a thread that is idle.
+func (c *appServer) start(ctx context.Context, id, input string) (Outcome, error) {
+	t, err := c.read(ctx, id)
+	switch {
+	case err != nil:
 		return Unable, err
-	}
-	if err := c.write(ctx, map[string]any{"method": "initialized"}); err != nil {
-		return Unable, err
-	}
-	var read struct {
-		Thread struct {
-			Ephemeral bool `json:"ephemeral"`
-			Status    struct {
-				Type  string   `json:"type"`
-				Flags []string `json:"activeFlags"`
-			} `json:"status"`
-		} `json:"thread"`
-	}
-	if err := c.call(ctx, "thread/read", map[string]any{"threadId": thread}, &read); err != nil {
-		return Unable, err
-	}
-	switch status := read.Thread.Status; {
-	case read.Thread.Ephemeral || status.Type == "notLoaded":
+	case t.Ephemeral || t.Status.Type == "notLoaded":
 		return Unable, errors.New("its thread is not open")
-	case status.Type != "idle", slices.ContainsFunc(status.Flags, func(f string) bool { return strings.HasPrefix(f, waitsForAnswer) }):
+	case t.Status.Type != "idle", slices.ContainsFunc(t.Status.Flags, func(f string) bool { return strings.HasPrefix(f, waitsForAnswer) }):
 		return Busy, nil
 	}
-	err := c.call(ctx, "turn/start", map[string]any{"threadId": thread, "clientUserMessageId": uuid.NewString(),
+	err = c.call(ctx, "turn/start", map[string]any{"threadId": id, "clientUserMessageId": uuid.NewString(),
 		"input": []any{map[string]any{"type": "text", "text": input}}}, nil)
 	if err != nil {
 		return Unable, err

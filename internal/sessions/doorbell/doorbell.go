@@ -70,6 +70,8 @@ const (
 	lookPause    = 100 * time.Millisecond // between two looks at the sessions
 	lookInterval = 15 * time.Second       // after which all are looked at again
 	busyPause    = 2 * time.Second
+	storeTime    = 2 * time.Second // in which mail that was sent is stored
+	storePause   = 200 * time.Millisecond
 	firstPause   = 30 * time.Second // after a bell that was not answered; it doubles
 	maxPause     = 30 * time.Minute
 	perMinute    = 4
@@ -95,6 +97,7 @@ type Doorbell struct {
 // state is what the doorbell knows of one session.
 type state struct {
 	look    bool      // something may be new
+	arrived time.Time // when mail was sent last; it may not be stored yet
 	hooked  time.Time // the session's last report that was looked at
 	ringing bool
 	next    time.Time // no bell before
@@ -118,7 +121,8 @@ func New(o Options) *Doorbell {
 // Arrived says that something may be new for an agent. It does not block.
 func (d *Doorbell) Arrived(guid string) {
 	d.mu.Lock()
-	d.state(guid).look = true
+	st := d.state(guid)
+	st.look, st.arrived = true, d.o.Now()
 	d.mu.Unlock()
 	wait.Nudge(d.kick)
 }
@@ -234,6 +238,7 @@ func (d *Doorbell) ring(ctx context.Context, s presence.Session) {
 	st := d.state(s.GUID)
 	st.ringing = false
 	st.look = st.look || again
+	again = st.look
 	d.mu.Unlock()
 	if again {
 		wait.Nudge(d.kick)
@@ -274,6 +279,9 @@ func (d *Doorbell) due(guid string, n news.Notice) (text string, ok bool) {
 	st := d.state(guid)
 	if n.ID == "" {
 		st.rung, st.final, st.pause = nil, nil, 0
+		if now.Sub(st.arrived) < storeTime {
+			st.look, st.next = true, now.Add(storePause)
+		}
 		return "", false
 	}
 	if !slices.ContainsFunc(n.Items, func(x news.Item) bool { return !slices.Contains(st.final, x.ID) }) {

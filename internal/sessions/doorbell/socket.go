@@ -102,6 +102,9 @@ func (b *Socket) Ring(ctx context.Context, s presence.Session, text string, late
 	if s.Process.PID <= 1 {
 		return Unable, errors.New("its process is not known")
 	}
+	if s.Process.IsAncestorOf(os.Getpid()) { // Claude Code would take its message as the session's own
+		return Unable, errors.New("the session has started this hub itself")
+	}
 	r, err := b.record(s)
 	if err != nil {
 		return Unable, err
