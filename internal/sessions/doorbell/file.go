@@ -15,7 +15,7 @@ import (
 )
 
 // fileTime is how long Claude Code may take to call the hook of a file that has changed.
-const fileTime = 3 * time.Second
+const fileTime = 8 * time.Second
 
 // File wakes sessions of Claude Code by a file that each of them watches since its start. The change calls the session's hook
 // FileChanged, which asks for the text with [File.Take] and wakes the session with it. It is safe for concurrent use.

@@ -43,6 +43,7 @@ func TestTheVendorsEventsAreUnderstood(t *testing.T) {
 		"SessionStart": hooks.Start, "SessionEnd": hooks.End, "UserPromptSubmit": hooks.BeforeTurn, "BeforeAgent": hooks.BeforeTurn,
 		"Stop": hooks.AfterTurn, "AfterAgent": hooks.AfterTurn, "PreToolUse": hooks.BeforeTool, "BeforeTool": hooks.BeforeTool,
 		"PostToolUse": hooks.AfterTool, "AfterTool": hooks.AfterTool, "Notification": hooks.Notification, "Interrupt": hooks.Interrupt,
+		"FileChanged": hooks.Bell,
 	}
 	for vendor, files := range captured(t) {
 		for file, data := range files {

@@ -218,3 +218,15 @@ func TestTheRowsAreBounded(t *testing.T) {
 		d.event(t, hooks.AfterTurn, func(r *hooks.Report) { r.Session, r.Process = fmt.Sprint(i), p })
 	}
 }
+
+func TestABellIsAnsweredByTheDoorbell(t *testing.T) {
+	t.Parallel()
+	d := newHandler(t)
+	if r := d.event(t, hooks.Bell); r.Wake != "" {
+		t.Errorf("without a doorbell it says %q", r.Wake)
+	}
+	d.Service = hooks.New(hooks.Options{Records: d.records, News: d.news, Bell: func(s presence.Session) string { return "wake " + s.ID }})
+	if r := d.event(t, hooks.Bell); r.Wake != "wake s1" || r.Notice != "" {
+		t.Errorf("it says %+v", r)
+	}
+}
