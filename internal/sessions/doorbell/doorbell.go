@@ -34,6 +34,7 @@ const (
 	Refused                // the program or its user does not let it in
 )
 
+// String returns the outcome in a word.
 func (o Outcome) String() string {
 	return [...]string{"unable", "busy", "rung", "held", "refused"}[o]
 }
