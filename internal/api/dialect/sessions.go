@@ -89,7 +89,7 @@ const (
 )
 
 // The kinds of events; see package hooks.
-var sessionEvents = []string{"start", "end", "before-turn", "after-turn", "before-tool", "after-tool", "notification", "interrupt", "other"}
+var sessionEvents = []string{"start", "end", "before-turn", "after-turn", "before-tool", "after-tool", "notification", "interrupt", "bell", "other"}
 
 func (s *Service) sessionsList(context.Context) ([]OpenSession, error) {
 	return append([]OpenSession{}, s.cfg.Sessions.OpenSessions()...), nil // never null on the wire

@@ -164,4 +164,6 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode() == 2 && strings.HasPrefix(stderr.String(), "Parley: something is waiting for you (bell ")
 	})
+	s.end()
+	sender.end()
 }
