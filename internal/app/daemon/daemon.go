@@ -32,6 +32,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/api/site"
+	"github.com/parleyhub/parley/internal/api/ui"
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
@@ -478,7 +479,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 		return err
 	}
 	if d.cfg.HTTP.Enabled {
-		d.mount(s)
+		if err := d.mount(s); err != nil {
+			return err
+		}
 	}
 	if err := s.Start(ctx); err != nil {
 		if d.rooms != nil {
@@ -508,7 +511,12 @@ func (d *daemon) openServer(ctx context.Context) error {
 }
 
 // mount adds the paths of the HTTP interface to the server.
-func (d *daemon) mount(s *server.Server) {
+func (d *daemon) mount(s *server.Server) error {
+	page, err := ui.New()
+	if err != nil {
+		return err
+	}
+	page.Mount(s.Mount)
 	d.a2a().Mount(s.Mount)
 	s.Mount(metricsPath, metrics(d.hub, d.events, d.node.Telemetry()))
 	if d.cfg.Node.Enabled {
@@ -519,6 +527,7 @@ func (d *daemon) mount(s *server.Server) {
 	d.mcp = d.mcpHandler()
 	s.Mount(mcpserver.Path, d.mcp)
 	s.Mount(site.Path, site.Handler(docs.Files, d.opts.Version))
+	return nil
 }
 
 // loopStep records a step of a loop, which runs in another process of the user. It reports whether the step is in the
