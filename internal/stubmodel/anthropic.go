@@ -23,6 +23,9 @@ type anthropicBlock struct {
 	Content json.RawMessage `json:"content"`
 }
 
+// wakes marks the notification with which Claude Code begins a turn by itself.
+const wakes = "[SYSTEM NOTIFICATION"
+
 func (q anthropicRequest) talk() talk {
 	var t talk
 	for _, m := range q.Messages {
@@ -44,7 +47,7 @@ func (q anthropicRequest) talk() talk {
 			case b.Type == "tool_result":
 				isResult = true
 				t.answers(string(b.Content))
-			case b.Type == "text" && !strings.HasPrefix(b.Text, "<system-reminder>"):
+			case b.Type == "text" && (!strings.HasPrefix(b.Text, "<system-reminder>") || strings.Contains(b.Text, wakes)):
 				text += b.Text
 			}
 		}

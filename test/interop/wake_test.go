@@ -19,7 +19,8 @@ var taskID = regexp.MustCompile(`"?taskId\\*"?:\s*\\*"([^"\\]+)`)
 
 // answersTasks is a model that reads what Parley says is waiting, and answers the task in it with the session's verdict.
 func answersTasks(said, result string, used int) string {
-	if !strings.Contains(said, "Parley: ") {
+	if !strings.Contains(said, "Parley: ") || strings.HasPrefix(said, "Generate") { // a title
+
 		return ""
 	}
 	m := taskID.FindStringSubmatch(result)

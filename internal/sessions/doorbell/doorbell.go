@@ -124,6 +124,7 @@ func (d *Doorbell) Arrived(guid string) {
 	d.mu.Lock()
 	st := d.state(guid)
 	st.look, st.arrived = true, d.o.Now()
+	st.next, st.pause = time.Time{}, 0 // another message deserves another bell, within the bound of bells in a minute
 	d.mu.Unlock()
 	wait.Nudge(d.kick)
 }
@@ -343,9 +344,9 @@ func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome) (again bo
 	case Held, Refused:
 		st.final = ids(list)
 	case Rung:
-		st.times = append(st.times, now)
 		st.since, st.waiting = now, list
 	}
+	st.times = append(st.times, now)
 	if outcome == Rung && !slices.Equal(st.rung, ids(list)) {
 		st.pause = 0
 	}

@@ -321,3 +321,15 @@ func TestSessionsThatNobodySeesAreNotReachable(t *testing.T) {
 		}
 	}
 }
+
+func TestAMessageAfterAnUnansweredBellIsRungForAtOnce(t *testing.T) {
+	inHouse(t, nil, func(h house) {
+		h.arrive("m1")
+		time.Sleep(2 * time.Second)
+		h.arrive("m1", "m2")
+		time.Sleep(2 * time.Second)
+		if h.bell.count() != 2 {
+			t.Errorf("%d bells", h.bell.count())
+		}
+	})
+}
