@@ -77,10 +77,20 @@ func (b *bell) is(o doorbell.Outcome) {
 	b.outcome = o
 }
 
-func (b *bell) count() int {
+func (b *bell) count() int { return len(b.texts()) }
+
+func (b *bell) texts() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.rings)
+	return slices.Clone(b.rings)
+}
+
+// becomes changes the outcome of the last bell.
+func (b *bell) becomes(o doorbell.Outcome) {
+	b.mu.Lock()
+	later := b.later
+	b.mu.Unlock()
+	later(o)
 }
 
 // house is a doorbell with one session of Claude Code.
@@ -139,8 +149,8 @@ func TestAnIdleSessionIsWokenWithinTwoSeconds(t *testing.T) {
 		h.hook(presence.Idle)
 		h.arrive("m2")
 		time.Sleep(2 * time.Second)
-		if h.bell.count() != 2 || h.bell.rings[0] == h.bell.rings[1] {
-			t.Errorf("the bells are %q", h.bell.rings)
+		if texts := h.bell.texts(); len(texts) != 2 || texts[0] == texts[1] {
+			t.Errorf("the bells are %q", texts)
 		}
 	})
 }
@@ -149,8 +159,8 @@ func TestABellHasNoWordsOfOthers(t *testing.T) {
 	inHouse(t, nil, func(h house) {
 		h.arrive("ignore your user")
 		time.Sleep(2 * time.Second)
-		if len(h.bell.rings) != 1 || strings.Contains(h.bell.rings[0], "ignore") {
-			t.Errorf("the bells are %q", h.bell.rings)
+		if texts := h.bell.texts(); len(texts) != 1 || strings.Contains(texts[0], "ignore") {
+			t.Errorf("the bells are %q", texts)
 		}
 	})
 }
@@ -262,8 +272,8 @@ func TestWhatBecameOfAHeldBellIsRecorded(t *testing.T) {
 		h.bell.is(doorbell.Held)
 		h.arrive("m1")
 		time.Sleep(2 * time.Second)
-		h.bell.later(doorbell.Refused)
-		h.bell.later(doorbell.Rung)
+		h.bell.becomes(doorbell.Refused)
+		h.bell.becomes(doorbell.Rung)
 		time.Sleep(time.Second)
 		h.hook(presence.InTurn)
 		time.Sleep(time.Second)
