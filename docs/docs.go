@@ -5,5 +5,5 @@ import "embed"
 
 // Files are the pages and their pictures, without what is for contributors.
 //
-//go:embed a*.md c*.md d*.md g*.md h*.md i*.md j*.md m*.md n*.md p*.md se*.md sw*.md t*.md v*.md P*.md *.svg
+//go:embed [a-r]*.md sc*.md se*.md sw*.md [t-z]*.md P*.md *.svg
 var Files embed.FS
