@@ -269,6 +269,11 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return c.Call(ctx, dialect.MethodShutdown, struct{}{}, nil)
 }
 
+// PageLink returns a new link to the hub's page.
+func (c *Client) PageLink(ctx context.Context, p dialect.PageLinkParams) (*dialect.PageLink, error) {
+	return get[dialect.PageLink](ctx, c, dialect.MethodPageLink, p)
+}
+
 // JoinBus returns a new credential of the hub's bus.
 func (c *Client) JoinBus(ctx context.Context, p dialect.BusJoinParams) (*dialect.BusGrant, error) {
 	return get[dialect.BusGrant](ctx, c, dialect.MethodBusJoin, p)

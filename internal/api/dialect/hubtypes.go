@@ -41,6 +41,7 @@ const (
 	MethodEvents       = "hub/events"
 	MethodTotals       = "hub/totals"
 	MethodNeeds        = "hub/needs"
+	MethodPageLink     = "hub/page/link" // only on the socket
 
 	MethodDocumentsList    = "hub/documents/list"
 	MethodDocumentsGet     = "hub/documents/get"
@@ -405,6 +406,17 @@ type TaskParams struct {
 	HistoryLength *int   `json:"historyLength,omitempty"` // tasks/get, and the snapshots of tasks/resubscribe
 	// KeepDelegated keeps tasks/cancel from canceling tasks that were delegated from this one.
 	KeepDelegated bool `json:"keepDelegated,omitempty"`
+}
+
+// PageLinkParams are the parameters of hub/page/link.
+type PageLinkParams struct {
+	ViewOnly bool `json:"viewOnly,omitempty"` // the browser that opens the link can change nothing
+}
+
+// PageLink is the result of hub/page/link: a link to the hub's page for a browser. It can be opened once, until it expires.
+type PageLink struct {
+	URL     string `json:"url"`
+	Expires Time   `json:"expires"`
 }
 
 // BusJoinParams are the parameters of hub/bus/join.

@@ -112,7 +112,7 @@ type WorkDirs interface {
 }
 
 // Config is what a Service works with. A method whose field is nil does not exist.
-// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Shares, Peers and Addresses are for the service of the socket only.
+// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Shares, Peers, Addresses and PageLink are for the service of the socket only.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
@@ -122,6 +122,8 @@ type Config struct {
 	Peers      func() *PeersStatus
 	// Addresses returns where the hub is, for hub/status.
 	Addresses func() Addresses
+	// PageLink makes a link to the hub's page. ok is false without HTTP.
+	PageLink func(viewOnly bool) (link PageLink, ok bool)
 	// Shutdown starts to stop the hub and must not block.
 	Shutdown func()
 	// Drain stops the hub if that interrupts no task, and else returns how many tasks it would interrupt. Must not block.
@@ -199,6 +201,7 @@ func New(cfg Config) *Service {
 		MethodTaskFollow:   s.taskFollow,
 	})
 	s.add(cfg.Events != nil, eventsError, map[string]method{MethodEvents: s.events})
+	s.add(cfg.PageLink != nil, rpcError, map[string]method{MethodPageLink: s.pageLink})
 	s.add(cfg.Shutdown != nil, rpcError, map[string]method{MethodShutdown: withoutParams(s.shutdown)})
 	s.add(cfg.Drain != nil, rpcError, map[string]method{MethodDrain: withoutParams(s.drain)})
 	s.add(cfg.WorkDirs != nil, rpcError, map[string]method{MethodDirCheck: s.dirCheck, MethodWorktree: s.worktree})

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/parleyhub/parley/internal/base/caller"
 )
@@ -13,3 +14,6 @@ func (s *Server) CalledBy(c caller.Caller) http.Handler {
 		s.Handler().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, c)))
 	})
 }
+
+// Opens opens a link and reports whether there is a cookie for it.
+func (p *Pages) Opens(link string) bool { return p.open(strings.TrimPrefix(link, linkPath)) != "" }

@@ -45,7 +45,15 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	if foreign && corsHeaders(w, r) {
 		return
 	}
-	if !s.access.permitted(r) {
+	if s.openPage(w, r) {
+		return
+	}
+	may := s.rightOf(r, foreign)
+	if may == mayView && !viewable(r) {
+		s.forbid(w, r, viewOnlyMessage, viewOnlyRemedy)
+		return
+	}
+	if may == mayNothing {
 		if !s.public(r) {
 			s.requireToken(w, r)
 			return
@@ -57,7 +65,7 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 		return
 	}
 	defer release()
-	r = r.WithContext(hub.WithSender(r.Context(), senderOf(r, foreign)))
+	r = r.WithContext(withRight(hub.WithSender(r.Context(), senderOf(r, foreign)), may))
 	if _, pattern := mux.Handler(r); pattern == "" {
 		noRoute(w, r, mux)
 		return
@@ -68,14 +76,14 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 // requireToken answers a request without a valid token with 401.
 func (s *Server) requireToken(w *response, r *http.Request) {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="parley"`)
-	message, remedy := "a valid bearer token is required", "send the header Authorization: Bearer TOKEN with the hub's token, http.token in its configuration"
+	message, remedy := "a valid bearer token is required", "send the header Authorization: Bearer TOKEN with the hub's token, http.token in its configuration; for a browser: parley ui --web"
 	if !s.access.guarded {
 		who := callerOf(r)
 		message = "a valid bearer token is required: the system does not say whether this connection is of the hub's user"
 		if who.Kind == caller.Other {
 			message = "a valid bearer token is required: this connection is of another user of this computer than the hub's"
 		}
-		remedy = "send the header Authorization: Bearer TOKEN with the token in the file http-token in the hub's data directory, which only its user can read"
+		remedy = "send the header Authorization: Bearer TOKEN with the token in the file http-token in the hub's data directory, which only its user can read; for the user's own browser: parley ui --web"
 		s.refusals.Do(func() {
 			s.log.WarnContext(r.Context(), "refused a request of "+who.String(), "path", text.Clip(r.URL.Path, 200), "remedy", remedy)
 		})

@@ -52,6 +52,10 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 		return
 	}
 	msg := jsonrpc.Decode(body, s.cfg.Limits.RPC)
+	if viewsOnly(r.Context()) && changes(msg.Calls) {
+		writeRefusal(w, jsonrpc.IDOf(body, jsonrpc.Limits{}), http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", viewOnlyMessage, viewOnlyRemedy)
+		return
+	}
 	if msg.Batch {
 		s.answer(w, d.Serve(r.Context(), msg, nil))
 		return

@@ -79,6 +79,8 @@ type Config struct {
 	// LocalToken is the token of connections that are not the user's own, or of which the system does not tell whose they
 	// are. Without one they are refused. It has no effect with a Token.
 	LocalToken string
+	// Pages are the browsers that may use the hub's page besides those of permitted programs; nil means none.
+	Pages *Pages
 	// Hosts are the server's names besides loopback's.
 	Hosts []string
 	// Origins are allowed browser origins besides the server's own, such as "https://example.org".

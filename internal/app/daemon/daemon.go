@@ -443,6 +443,8 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
 	rpc.Addresses = d.addresses
+	pages := &server.Pages{}
+	rpc.PageLink = func(viewOnly bool) (dialect.PageLink, bool) { return d.pageLink(pages, viewOnly) }
 	rpc.Shares = d.documents
 	rpc.LoopStep = d.loopStep
 	if d.bus.Info().Kind == bus.KindEmbedded {
@@ -456,7 +458,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 			agent, isCard := a2aserver.CardPath(path)
 			return isCard && cards.Public(agent)
 		},
-		Token: d.cfg.HTTP.Token, LocalToken: d.httpToken, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
+		Token: d.cfg.HTTP.Token, LocalToken: d.httpToken, Pages: pages, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
 	}
 	if d.cfg.Socket.Enabled {
 		sc.Socket = d.cfg.Socket.Path
@@ -528,6 +530,16 @@ func (d *daemon) mount(s *server.Server) error {
 	s.Mount(mcpserver.Path, d.mcp)
 	s.Mount(site.Path, site.Handler(docs.Files, d.opts.Version))
 	return nil
+}
+
+// pageLink makes a link to the hub's page. ok is false without HTTP.
+func (d *daemon) pageLink(pages *server.Pages, viewOnly bool) (link dialect.PageLink, ok bool) {
+	address := d.baseURL()
+	if address == "" {
+		return dialect.PageLink{}, false
+	}
+	path, expires := pages.Link(viewOnly)
+	return dialect.PageLink{URL: address + path, Expires: dialect.Time{Time: expires}}, true
 }
 
 // loopStep records a step of a loop, which runs in another process of the user. It reports whether the step is in the
