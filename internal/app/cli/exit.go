@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/service"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/config"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -210,10 +212,12 @@ func (a *app) printFailure(f *failure) {
 	}
 }
 
-// writeJSON writes one value and a newline. The commands' values always encode, and an
-// error of a closed pipe could not be reported to anybody.
+// writeJSON writes one value and a newline, with characters that a terminal obeys escaped. The commands' values always
+// encode, and an error of a closed pipe could not be reported to anybody.
 func writeJSON(w io.Writer, v any) {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(v)
+	_, _ = w.Write(display.EscapeJSON(b.Bytes()))
 }

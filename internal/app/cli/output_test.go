@@ -56,6 +56,17 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 	}
 }
 
+// An answer in JSON holds what the agent said, and a terminal obeys nothing of it.
+func TestJSONOutputIsEscapedForTerminals(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	var stdout, stderr strings.Builder
+	code := cli.Run(context.Background(), "parley", p.args("send", "echo", "a\u202eb\u009bc", "--format", "json"), strings.NewReader(""), &stdout, &stderr, nil, nil)
+	if code != 0 || strings.ContainsAny(stdout.String(), "\u202e\u009b") || !strings.Contains(stdout.String(), `a\u202eb\u009bc`) {
+		t.Errorf("exit %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
+	}
+}
+
 // The reader of a pipe may leave when it has read enough: `parley tasks | head -1`.
 func TestAClosedPipeIsQuiet(t *testing.T) {
 	t.Parallel()

@@ -3,8 +3,10 @@
 package display
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/width"
 
@@ -94,8 +96,34 @@ func afterEscape(r rune) cleanState {
 
 // reorders reports whether r changes the order in which text is displayed.
 func reorders(r rune) bool {
-	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f
+	return r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f || r == 0x061c
 }
+
+// EscapeJSON escapes the characters in encoded JSON that a terminal obeys or that change the order of what is displayed:
+// control characters but the line feed, and marks of direction. The value stays the same: JSON has them in strings only,
+// where every character may be escaped.
+func EscapeJSON(encoded []byte) []byte {
+	clean := true
+	for _, r := range string(encoded) {
+		if clean = !escaped(r); !clean {
+			break
+		}
+	}
+	if clean {
+		return encoded
+	}
+	out := make([]byte, 0, len(encoded)+64)
+	for _, r := range string(encoded) {
+		if escaped(r) {
+			out = fmt.Appendf(out, `\u%04x`, r)
+			continue
+		}
+		out = utf8.AppendRune(out, r)
+	}
+	return out
+}
+
+func escaped(r rune) bool { return r != '\n' && unicode.IsControl(r) || reorders(r) }
 
 // Plain removes terminal control sequences from text.
 func Plain(text string) string {

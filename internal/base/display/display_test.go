@@ -1,6 +1,7 @@
 package display_test
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -131,4 +132,27 @@ func TestPropertyWrappingKeepsLetters(t *testing.T) {
 			t.Fatalf("%q became %q", in, lines)
 		}
 	})
+}
+
+// Programs decode the same value; a terminal obeys nothing of it.
+func TestJSONIsEscapedForTerminals(t *testing.T) {
+	t.Parallel()
+	text := "a\x7f\u009b31m\u0085 \u202eevil\u2066\u200f\u061c ünïcode 🙂 <&> \\u202e\t\n\x1b[2J"
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(map[string]string{text: text}); err != nil {
+		t.Fatal(err)
+	}
+	got := display.EscapeJSON([]byte(b.String()))
+	if line := strings.TrimSuffix(string(got), "\n"); display.Plain(line) != line || strings.ContainsAny(line, "\t\n") {
+		t.Errorf("a terminal obeys %q", line)
+	}
+	var back map[string]string
+	if err := json.Unmarshal(got, &back); err != nil || back[text] != text {
+		t.Errorf("%q: decoded %q, %v", got, back, err)
+	}
+	if plain := `{"a":"ünïcode <&>"}` + "\n"; string(display.EscapeJSON([]byte(plain))) != plain {
+		t.Errorf("%q is changed", plain)
+	}
 }
