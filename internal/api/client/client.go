@@ -162,6 +162,11 @@ func (c *Client) SessionServe(ctx context.Context, p dialect.SessionServeParams)
 	return get[dialect.OpenSession](ctx, c, dialect.MethodSessionServe, p)
 }
 
+// QuietSession turns do not disturb on or off for the session of an agent.
+func (c *Client) QuietSession(ctx context.Context, p dialect.SessionQuietParams) error {
+	return c.Call(ctx, dialect.MethodSessionQuiet, p, nil)
+}
+
 // OpenSessions returns this computer's open sessions.
 func (c *Client) OpenSessions(ctx context.Context) ([]dialect.OpenSession, error) {
 	return value[[]dialect.OpenSession](ctx, c, dialect.MethodSessionsList, nil)

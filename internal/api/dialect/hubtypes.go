@@ -20,6 +20,7 @@ const (
 	MethodSessionHook  = "hub/sessions/hook"  // only on the socket
 	MethodSessionShown = "hub/sessions/shown" // only on the socket
 	MethodSessionServe = "hub/sessions/serve" // only on the socket
+	MethodSessionQuiet = "hub/sessions/quiet" // only on the socket
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
 	MethodTasksTrace   = "hub/tasks/trace"

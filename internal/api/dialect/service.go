@@ -210,6 +210,7 @@ func New(cfg Config) *Service {
 	s.add(cfg.Sessions != nil, rpcError, map[string]method{
 		MethodSessionsList: withoutParams(s.sessionsList), MethodSessionHook: s.sessionHook,
 		MethodSessionShown: withText("notice", s.sessionShown), MethodSessionServe: s.sessionServe,
+		MethodSessionQuiet: s.sessionQuiet,
 	})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{

@@ -80,6 +80,14 @@ type Sessions interface {
 	Hook(ctx context.Context, p SessionHookParams) SessionHookAnswer
 	Shown(notice string) bool
 	Serve(p SessionServeParams) OpenSession
+	// Quiet turns do not disturb on or off for the session of an agent. The error is a *hub.Error.
+	Quiet(agentID string, quiet bool) error
+}
+
+// SessionQuietParams are the parameters of hub/sessions/quiet, and its result.
+type SessionQuietParams struct {
+	AgentID string `json:"agentId"`
+	Quiet   bool   `json:"quiet"`
 }
 
 // The limits of the sessions' parameters, in bytes.
@@ -119,6 +127,16 @@ func (s *Service) sessionServe(c *call) action {
 		c.fail("since", "must be a time such as 2026-01-31T12:00:00Z")
 	}
 	return func(context.Context) (any, error) { return s.cfg.Sessions.Serve(p), nil }
+}
+
+func (s *Service) sessionQuiet(c *call) action {
+	p := SessionQuietParams{AgentID: c.requiredText("agentId", maxID), Quiet: c.boolean("quiet", true)}
+	return func(context.Context) (any, error) {
+		if err := s.cfg.Sessions.Quiet(p.AgentID, p.Quiet); err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
 }
 
 // process reads a process.

@@ -2,17 +2,20 @@ package dialect_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 // fakeSessions records what it is told.
 type fakeSessions struct {
 	hooked dialect.SessionHookParams
 	served dialect.SessionServeParams
+	quiet  string
 }
 
 func (f *fakeSessions) OpenSessions() []dialect.OpenSession { return nil }
@@ -20,6 +23,14 @@ func (f *fakeSessions) OpenSessions() []dialect.OpenSession { return nil }
 func (f *fakeSessions) Hook(_ context.Context, p dialect.SessionHookParams) dialect.SessionHookAnswer {
 	f.hooked = p
 	return dialect.SessionHookAnswer{Context: "news", Notice: "n1"}
+}
+
+func (f *fakeSessions) Quiet(agentID string, quiet bool) error {
+	if agentID == "codex" {
+		return &hub.Error{Code: hub.CodeUnsupported, Message: "it is no session"}
+	}
+	f.quiet = fmt.Sprint(agentID, quiet)
+	return nil
 }
 
 func (f *fakeSessions) Shown(notice string) bool { return notice == "n1" }
@@ -38,6 +49,8 @@ func TestSessionsReport(t *testing.T) {
 			`"result":{"context":"news","notice":"n1"}`},
 		{"hub/sessions/shown", `{"notice":"n1"}`, `"known":true`},
 		{"hub/sessions/shown", `{"notice":"n2"}`, `"known":false`},
+		{"hub/sessions/quiet", `{"agentId":"reviewer"}`, `"quiet":true`},
+		{"hub/sessions/quiet", `{"agentId":"codex"}`, `it is no session`},
 		{"hub/sessions/serve", `{"vendor":"codex","session":"t1","guid":"g1","server":{"pid":8},"since":"2026-11-28T06:00:00.5Z"}`, `"guid":"g1"`},
 	} {
 		if answer, _ := call(t, s, method(c.method, c.params)); !strings.Contains(answer, c.want) {
@@ -46,6 +59,9 @@ func TestSessionsReport(t *testing.T) {
 	}
 	if f.hooked.Process != (dialect.SessionProcess{PID: 7, Start: "1"}) || !f.hooked.StopActive || f.hooked.Dir != "/p" {
 		t.Errorf("the hook's report is %+v", f.hooked)
+	}
+	if f.quiet != "reviewertrue" {
+		t.Errorf("quiet is %q", f.quiet)
 	}
 	if f.served.Server.PID != 8 || f.served.Session != "t1" || !f.served.Since.Equal(time.Date(2026, 11, 28, 6, 0, 0, 5e8, time.UTC)) {
 		t.Errorf("the server's report is %+v", f.served)
@@ -63,7 +79,7 @@ func TestSessionsReport(t *testing.T) {
 	}
 	answer, _ := call(t, s, method("hub/sessions/serve", `{"vendor":"codex","server":{"pid":1},"since":"yesterday"}`))
 	wantError(t, answer, -32602, "INVALID_PARAMS", "since")
-	for _, name := range []string{"hub/sessions/list", "hub/sessions/hook", "hub/sessions/shown", "hub/sessions/serve"} { // as over HTTP
+	for _, name := range []string{"hub/sessions/list", "hub/sessions/hook", "hub/sessions/shown", "hub/sessions/serve", "hub/sessions/quiet"} { // as over HTTP
 		answer, _ := call(t, newService(&fakeHub{}), method(name, `{}`))
 		wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
 	}

@@ -67,7 +67,7 @@ the computer tells them apart, as in reviewer.shop and reviewer@office.`
 	cmd.MarkFlagsMutuallyExclusive("health", "watch")
 	completeWords(cmd, "kind", kinds...)
 	completeWords(cmd, "state", states...)
-	cmd.AddCommand(a.renameAgentCommand())
+	cmd.AddCommand(a.renameAgentCommand(), a.quietAgentCommand())
 	return cmd
 }
 
@@ -127,6 +127,33 @@ func (a *app) renameAgentCommand() *cobra.Command {
 		return exactly("AGENT", "NAME")(cmd, args)
 	}
 	cmd.Flags().BoolVar(&reset, "reset", false, "give it the name back that it has by itself")
+	cmd.ValidArgsFunction = a.completeFirst(agentIDs)
+	return cmd
+}
+
+func (a *app) quietAgentCommand() *cobra.Command {
+	var off bool
+	cmd := command("quiet AGENT", "Do not wake a session: it sees what is new in its next turn",
+		a.onHub(func(ctx context.Context, c *client.Client, args []string) error {
+			id, err := a.agentID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			p := dialect.SessionQuietParams{AgentID: id, Quiet: !off}
+			if err := c.QuietSession(ctx, p); err != nil {
+				return err
+			}
+			return a.print(p, func() {
+				if off {
+					fmt.Fprintf(a.stdout, "%s is woken when something is new for it\n", plain(args[0]))
+					return
+				}
+				fmt.Fprintf(a.stdout, "%s is not woken; `%s agents quiet %s --off` ends that\n", plain(args[0]), a.name, plain(args[0]))
+			})
+		}))
+	cmd.Long = "Do not disturb: the hub does not wake the session when mail or a task arrives. It sees what is new in\nits next turn. That stays so when the session is closed and opened again."
+	cmd.Args = exactly("AGENT")
+	cmd.Flags().BoolVar(&off, "off", false, "let it be woken again")
 	cmd.ValidArgsFunction = a.completeFirst(agentIDs)
 	return cmd
 }

@@ -164,6 +164,16 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode() == 2 && strings.HasPrefix(stderr.String(), "Parley: something is waiting for you (bell ")
 	})
+	for _, args := range [][]string{{"agents", "quiet", "claude-a"}, {"agents", "quiet", "claude-a", "--off"}} {
+		out, err := d.command("parley", "a", args...).Output()
+		all := d.openSessions()
+		if err != nil || len(all) != 1 || all[0].Quiet != (len(args) == 3) {
+			t.Errorf("%q: %s (%v); the sessions are %+v", args, out, err, all)
+		}
+	}
+	if out, err := d.command("parley", "a", "agents", "quiet", "echo").CombinedOutput(); err == nil || !strings.Contains(string(out), "no session") {
+		t.Errorf("a program can be quiet: %s", out)
+	}
 	s.end()
 	sender.end()
 }

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/sessions/doorbell"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
 	"github.com/parleyhub/parley/internal/sessions/news"
@@ -25,6 +27,7 @@ type openSessions struct {
 	bell    *doorbell.Doorbell // nil if sessions are not to be woken
 	socket  *doorbell.Socket
 	mail    mailFollower
+	hub     *hub.Hub
 }
 
 // mailFollower says for whom mail arrives.
@@ -43,7 +46,7 @@ func (d *daemon) openPresence(inbox interface {
 		return err
 	}
 	n := news.New(inbox, log, nil)
-	o := &openSessions{records: records, news: n, mail: inbox}
+	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub}
 	d.presence = o
 	options := hooks.Options{Records: records, News: n, Logger: d.log}
 	if d.cfg.Sessions.Wake {
@@ -176,6 +179,20 @@ func (o *openSessions) Shown(notice string) bool { return o.hooks.Shown(notice) 
 func (o *openSessions) Serve(p dialect.SessionServeParams) dialect.OpenSession {
 	return openSession(o.records.Serve(presence.Served{Vendor: p.Vendor, ID: p.Session, Dir: p.Dir, GUID: p.GUID,
 		Process: presence.Process(p.Process), Server: presence.Process(p.Server), Since: p.Since.Time}))
+}
+
+// Quiet implements dialect.Sessions.
+func (o *openSessions) Quiet(agentID string, quiet bool) error {
+	info, err := o.hub.Agent(agentID)
+	if err != nil {
+		return err
+	}
+	if info.Residence.GUID == "" || info.Residence.Kind != hub.KindSession {
+		return &hub.Error{Code: hub.CodeUnsupported, Message: agentID + " is no session of this computer, so that it is never woken",
+			Remedy: "the sessions are in `" + local.Program() + " agents --kind session`"}
+	}
+	o.records.SetQuiet(info.Residence.GUID, quiet)
+	return nil
 }
 
 var _ dialect.Sessions = (*openSessions)(nil)
