@@ -109,7 +109,7 @@ func TestEveryFlagHasACompletion(t *testing.T) {
 	p := newSetup(t)
 	for _, tt := range []struct{ line, want string }{
 		{"agents --format ", "json pretty"}, {"start --durability ", "always commit fast"}, {"network work --state ", "claimed completed dead discarded queued"},
-		{"config show ", "hub mcp"}, {"tasks --limit ", ""}, {"send --timeout ", ""}, {"agents ", "rename"}, {"doc share d a ", "none owner reader writer"},
+		{"config show ", "hub mcp"}, {"tasks --limit ", ""}, {"send --timeout ", ""}, {"agents ", "quiet rename"}, {"doc share d a ", "none owner reader writer"},
 	} {
 		got := p.completions(t, strings.Split(tt.line, " ")...)
 		slices.Sort(got)
