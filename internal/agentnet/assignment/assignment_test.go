@@ -126,6 +126,47 @@ func TestNoticesAreStoredOnce(t *testing.T) {
 	}
 }
 
+func TestUnreadMailAndItsSignsAreKnown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	arrived := make(chan string, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() {
+		if err := r.assigner.Follow(ctx, func(guid string) { arrived <- guid }); err != nil {
+			t.Error(err)
+		}
+	})
+	defer following.Wait()
+	defer cancel()
+	wait.Eventually(t, "the mail is followed", func() bool { return r.net.Listeners(store.InboxSubject+"*") > 0 })
+	if list, more, err := r.assigner.Waiting(t.Context(), r.agent.GUID(), 10); err != nil || more || len(list) != 0 {
+		t.Errorf("before: %+v, %t, %v", list, more, err)
+	}
+	n := assignment.Notice{Recipient: r.agent.GUID(), TaskID: "t", Turn: 1, Text: "hello", Metadata: map[string]any{"taskId": "t"}}
+	if _, err := r.assigner.Post(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-arrived; got != r.agent.GUID() {
+		t.Errorf("mail arrived for %q", got)
+	}
+	list, _, err := r.assigner.Waiting(t.Context(), r.agent.GUID(), 10)
+	if err != nil || len(list) != 1 || list[0].ID != n.ID() {
+		t.Fatalf("unread is %+v, %v", list, err)
+	}
+	at := time.Date(2026, 11, 28, 8, 0, 0, 0, time.UTC)
+	if err := r.assigner.Note(t.Context(), list[0], mail.Woken, at); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.assigner.Note(t.Context(), list[0], mail.Woken, at.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.assigner.AttentionOf(t.Context(), list[0])
+	if err != nil || !strings.HasPrefix(got.WokenAt, "2026-11-28T08:00:00") || got.ShownAt != "" {
+		t.Errorf("the signs are %+v, %v", got, err)
+	}
+}
+
 func TestNoticesThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -121,7 +121,7 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 	c := dial(t, hub(t, func(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 		asked = append(asked, req.Method+" "+string(req.Params)) // one call at a time
 		switch req.Method {
-		case dialect.MethodAgentsList, dialect.MethodContextsList, dialect.MethodSwarmList, dialect.MethodDocumentsList:
+		case dialect.MethodAgentsList, dialect.MethodContextsList, dialect.MethodSwarmList, dialect.MethodDocumentsList, dialect.MethodSessionsList, dialect.MethodSendersList:
 			return []int{}, nil
 		}
 		return struct{}{}, nil
@@ -162,6 +162,20 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 			_, err := c.Worktree(ctx, dialect.WorktreeParams{Kind: "loop", Name: "n", Path: "/src"})
 			return err
 		},
+		func() error { _, err := c.FindAgent(ctx, dialect.FindAgentParams{Name: "reviewer"}); return err },
+		func() error {
+			_, err := c.RenameAgent(ctx, dialect.RenameAgentParams{AgentID: "claude-a", Name: "reviewer"})
+			return err
+		},
+		func() error { _, err := c.Senders(ctx); return err },
+		func() error { _, err := c.RevokeSender(ctx, "x"); return err },
+		func() error {
+			_, err := c.SessionHook(ctx, dialect.SessionHookParams{Vendor: "claude", Session: "s", Kind: "start"})
+			return err
+		},
+		func() error { return c.SessionShown(ctx, "n1") },
+		func() error { return c.QuietSession(ctx, dialect.SessionQuietParams{AgentID: "claude-a", Quiet: true}) },
+		func() error { _, err := c.OpenSessions(ctx); return err },
 		func() error { _, err := c.Drain(ctx); return err },
 		func() error { return c.Shutdown(ctx) },
 	} {
@@ -191,6 +205,14 @@ hub/bus/join {"access":"network"}
 hub/bus/leave {"user":"u1"}
 hub/workdir/check {"agentIds":["echo"],"contextId":"c1","path":"/src","project":true}
 hub/workdir/worktree {"kind":"loop","name":"n","path":"/src"}
+hub/agents/find {"name":"reviewer"}
+hub/agents/rename {"agentId":"claude-a","name":"reviewer"}
+hub/senders/list 
+hub/senders/revoke {"id":"x"}
+hub/sessions/hook {"vendor":"claude","session":"s","kind":"start"}
+hub/sessions/shown {"notice":"n1"}
+hub/sessions/quiet {"agentId":"claude-a","quiet":true}
+hub/sessions/list 
 hub/drain {}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {

@@ -1,0 +1,400 @@
+// Package install enters Parley into the configuration of coding agents' programs, and takes it out again: the MCP server, and the hooks
+// that tell the hub of open sessions and wake them.
+//
+// Every other byte of the files stays. What was inserted is kept in a file of the data directory, so that it can be taken out byte for
+// byte, also when a file was edited in between. Trust and permission settings are never written.
+package install
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/parleyhub/parley/internal/app/install/jsonc"
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/text"
+)
+
+// Error is an error for the user.
+type Error struct {
+	Message, Remedy string
+	Err             error
+}
+
+// Error returns the message and the remedy.
+func (e *Error) Error() string { return e.Message + "; " + e.Remedy }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Place is where the configuration is.
+type Place struct {
+	Home    string // the user's
+	Project string // a project's directory; "" for the user's configuration
+	// Getenv returns variables that move a program's configuration; nil for none.
+	Getenv func(string) string
+	// Program is the command that runs Parley.
+	Program string
+}
+
+// Change is the new content of one file.
+type Change struct {
+	Path string `json:"path"`
+	// Inserted and Removed are the texts that come and go.
+	Inserted []string `json:"inserted,omitempty"`
+	Removed  []string `json:"removed,omitempty"`
+
+	before, after []byte
+	existed       bool
+	delete        bool
+	notes         []note
+}
+
+// note remembers what was inserted into a file.
+type note struct {
+	Path    string   `json:"path"`
+	Created bool     `json:"created,omitempty"`
+	Texts   []string `json:"texts"` // in the order in which they were inserted
+}
+
+// Program is a coding agent's program.
+type Program struct {
+	Name    string // claude, codex or gemini
+	Title   string
+	command string
+	files   func(Place) ([]file, error)
+	// After is what the user has to know after an installation.
+	After string
+}
+
+// file is a configuration file with what belongs into it.
+type file struct {
+	path    string
+	entries []entry
+	toml    string // a table for a TOML file
+}
+
+// entry is an element of an array, or a member of an object, in a JSON file.
+type entry struct {
+	path  []string
+	value any
+	list  bool
+}
+
+// Programs are the programs that are known, in the order of their names.
+func Programs() []Program {
+	return []Program{
+		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, After: "open sessions of Claude Code get the hooks when they are started again"},
+		{Name: "codex", Title: "Codex", command: "codex", files: codexFiles, After: "Codex asks at its next start whether you trust the hooks: say yes"},
+		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, After: "open sessions of Gemini CLI get the hooks when they are started again"},
+	}
+}
+
+// Find returns the program with a name.
+func Find(name string) (Program, error) {
+	all := Programs()
+	if i := slices.IndexFunc(all, func(p Program) bool { return p.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	var names []string
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return Program{}, &Error{Message: fmt.Sprintf("%.40q is no program that Parley can be entered into", name), Remedy: "known are " + strings.Join(names, ", ")}
+}
+
+// Present reports whether the program is on this computer, by lookPath.
+func (p Program) Present(lookPath func(string) (string, error)) bool {
+	_, err := lookPath(p.command)
+	return err == nil
+}
+
+// Enter returns the changes that enter Parley; none if all is there.
+func (p Program) Enter(at Place) (changes []Change, err error) {
+	files, err := p.files(at)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		c, err := f.enter()
+		if err != nil {
+			return nil, err
+		}
+		if len(c.Inserted) > 0 {
+			changes = append(changes, c)
+		}
+	}
+	return changes, nil
+}
+
+// read returns a file's content. A file that is missing is empty.
+func read(path string) (data []byte, existed bool, err error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a file")
+	}
+	if err == nil && info.Size() > jsonc.MaxDocument {
+		err = errors.New("it is too long")
+	}
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, false, &Error{Message: "cannot read " + path + ": " + err.Error(), Remedy: "check the file", Err: err}
+	}
+	return data, true, nil
+}
+
+func (f file) enter() (c Change, err error) {
+	c.Path = f.path
+	c.before, c.existed, err = read(f.path)
+	if err != nil {
+		return c, err
+	}
+	c.after = c.before
+	if f.toml != "" {
+		return f.enterTable(c)
+	}
+	if len(bytes.TrimSpace(c.after)) == 0 {
+		c.after = []byte("{}\n")
+	}
+	for _, e := range f.entries {
+		if err := e.enter(&c); err != nil {
+			return c, &Error{Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
+		}
+	}
+	return c, nil
+}
+
+// enter adds the entry unless it is there.
+func (e entry) enter(c *Change) error {
+	old, ok, err := jsonc.Get(c.after, e.path...)
+	if err != nil {
+		return err
+	}
+	value, err := json.MarshalIndent(e.value, "", "  ")
+	if err != nil {
+		return err
+	}
+	if ok && ours(old) {
+		return nil
+	}
+	if ok && !e.list {
+		return fmt.Errorf("%s is there already, and it is not Parley's", strings.Join(e.path, "."))
+	}
+	add := jsonc.Insert
+	if e.list {
+		add = jsonc.Append
+	}
+	after, inserted, err := add(c.after, value, e.path...)
+	if err != nil {
+		return err
+	}
+	c.after, c.Inserted = after, append(c.Inserted, string(inserted))
+	return nil
+}
+
+var ourHook = text.Pattern(` hook (claude|codex|gemini) [A-Z]`)
+
+// ours reports whether a value is Parley's: its MCP server, or one of its hooks.
+func ours(value []byte) bool {
+	return ourHook().Match(value) || bytes.Contains(value, []byte(`"mcp"`))
+}
+
+// Leave returns the changes that take Parley out of a program's files.
+func (p Program) Leave(at Place, dataDir string) (changes []Change, err error) {
+	files, err := p.files(at)
+	if err != nil {
+		return nil, err
+	}
+	notes, err := readNotes(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		c, err := f.leave(notes)
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(c.before, c.after) || c.delete {
+			changes = append(changes, c)
+		}
+	}
+	return changes, nil
+}
+
+func (f file) leave(notes []note) (c Change, err error) {
+	c.Path = f.path
+	c.before, c.existed, err = read(f.path)
+	if err != nil || !c.existed {
+		return c, err
+	}
+	c.after = c.before
+	created := false
+	if i := slices.IndexFunc(notes, func(n note) bool { return n.Path == f.path }); i >= 0 {
+		created = notes[i].Created
+		c.takeOut(notes[i].Texts, f.toml != "")
+	}
+	if f.toml != "" {
+		c.after = removeTable(c.after)
+	} else if err := f.remove(&c); err != nil {
+		return c, &Error{Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
+	}
+	if !bytes.Equal(c.before, c.after) {
+		c.Removed = []string{difference(c.before, c.after)}
+	}
+	rest := bytes.TrimSpace(c.after)
+	c.delete = created && !bytes.Equal(c.before, c.after) && (len(rest) == 0 || string(rest) == "{}")
+	return c, nil
+}
+
+// takeOut removes the very texts that were inserted, the last one first, as long as the file stays what it is.
+func (c *Change) takeOut(texts []string, toml bool) {
+	for _, inserted := range slices.Backward(texts) {
+		if inserted == "" || bytes.Count(c.after, []byte(inserted)) != 1 {
+			continue
+		}
+		after := bytes.Replace(c.after, []byte(inserted), nil, 1)
+		if toml || jsonc.Check(after) == nil {
+			c.after = after
+		}
+	}
+}
+
+// remove removes what the texts did not: the file was edited.
+func (f file) remove(c *Change) error {
+	if len(bytes.TrimSpace(c.after)) == 0 {
+		return nil
+	}
+	for _, e := range f.entries {
+		path, match := e.path, func(_ string, value []byte) bool { return ours(value) }
+		if !e.list {
+			last := len(path) - 1
+			path, match = e.path[:last], func(name string, value []byte) bool { return name == e.path[last] && ours(value) }
+		}
+		after, err := jsonc.Remove(c.after, match, path...)
+		if err != nil {
+			return err
+		}
+		c.after = after
+	}
+	return nil
+}
+
+// difference returns the part of before that is not in after, roughly: what is between their common beginning and end.
+func difference(before, after []byte) string {
+	i := 0
+	for i < len(before) && i < len(after) && before[i] == after[i] {
+		i++
+	}
+	j := 0
+	for j < len(before)-i && j < len(after)-i && before[len(before)-1-j] == after[len(after)-1-j] {
+		j++
+	}
+	return string(before[i : len(before)-j])
+}
+
+// Apply writes the changes and remembers them. A file that somebody has changed since is refused.
+func Apply(changes []Change, dataDir string) error {
+	notes, err := readNotes(dataDir)
+	if err != nil {
+		return err
+	}
+	for _, c := range changes {
+		now, existed, err := read(c.Path)
+		if err != nil {
+			return err
+		}
+		if existed != c.existed || !bytes.Equal(now, c.before) {
+			return &Error{Message: c.Path + " has just been changed by another program", Remedy: "repeat the command"}
+		}
+		// The note comes first: what is inserted can always be taken out.
+		notes = remember(notes, c)
+		if err := writeNotes(dataDir, notes); err != nil {
+			return err
+		}
+		if err := c.write(); err != nil {
+			return &Error{Message: "cannot write " + c.Path + ": " + err.Error(), Remedy: "check its permissions", Err: err}
+		}
+	}
+	return nil
+}
+
+// write replaces the file, or the one that a link leads to.
+func (c Change) write() error {
+	if c.delete {
+		return os.Remove(c.Path)
+	}
+	path, mode := c.Path, fs.FileMode(0o600)
+	if c.existed {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(real)
+		if err != nil {
+			return err
+		}
+		path, mode = real, info.Mode().Perm()
+	} else if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := local.ReplaceFile(path, c.after); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+// notesFile is the file of the data directory with what was inserted.
+const notesFile = "installed.json"
+
+func readNotes(dataDir string) (notes []note, err error) {
+	path := filepath.Join(dataDir, notesFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &notes)
+	}
+	if err != nil {
+		return nil, &Error{Message: "cannot read " + path + ": " + err.Error(), Remedy: "remove the file; what Parley has entered is found without it", Err: err}
+	}
+	return notes, nil
+}
+
+func writeNotes(dataDir string, notes []note) error {
+	data, err := json.MarshalIndent(notes, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(dataDir, 0o700)
+	}
+	if err == nil {
+		err = local.ReplaceFile(filepath.Join(dataDir, notesFile), append(data, '\n'))
+	}
+	if err != nil {
+		return &Error{Message: "cannot remember the changes in " + dataDir + ": " + err.Error(), Remedy: "check the directory", Err: err}
+	}
+	return nil
+}
+
+// remember returns the notes after a change.
+func remember(notes []note, c Change) []note {
+	i := slices.IndexFunc(notes, func(n note) bool { return n.Path == c.Path })
+	if len(c.Inserted) == 0 {
+		return slices.DeleteFunc(notes, func(n note) bool { return n.Path == c.Path })
+	}
+	if i < 0 {
+		return append(notes, note{Path: c.Path, Created: !c.existed, Texts: c.Inserted})
+	}
+	notes[i].Texts = append(notes[i].Texts, c.Inserted...)
+	return notes
+}

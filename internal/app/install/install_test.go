@@ -1,0 +1,372 @@
+package install_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/internal/app/install"
+)
+
+// desk is a home with configuration files.
+type desk struct {
+	install.Place
+	data string
+}
+
+func newDesk(t interface {
+	Helper()
+	Fatal(...any)
+	TempDir() string
+}) desk {
+	t.Helper()
+	d := desk{install.Place{Home: t.TempDir(), Program: "/usr/local/bin/parley"}, ""}
+	d.data = filepath.Join(d.Home, ".a2a-hub")
+	return d
+}
+
+func (d desk) write(t testing.TB, name, text string) {
+	t.Helper()
+	path := filepath.Join(d.Home, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// files returns the texts of all files but Parley's own, by their names.
+func (d desk) files(t testing.TB) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(d.Home, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || strings.HasPrefix(path, d.data) {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		name, _ := filepath.Rel(d.Home, path)
+		all[filepath.ToSlash(name)] = string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func (d desk) enter(t testing.TB) (changed int) {
+	t.Helper()
+	for _, p := range install.Programs() {
+		changes, err := p.Enter(d.Place)
+		if err == nil {
+			err = install.Apply(changes, d.data)
+		}
+		if err != nil {
+			t.Fatal(p.Name, err)
+		}
+		changed += len(changes)
+	}
+	return changed
+}
+
+func (d desk) leave(t testing.TB) (changed int) {
+	t.Helper()
+	for _, p := range install.Programs() {
+		changes, err := p.Leave(d.Place, d.data)
+		if err == nil {
+			err = install.Apply(changes, d.data)
+		}
+		if err != nil {
+			t.Fatal(p.Name, err)
+		}
+		changed += len(changes)
+	}
+	return changed
+}
+
+var own = map[string]string{
+	".claude.json":          "{\n  \"numStartups\": 7,\n  \"mcpServers\": {\n    \"other\": {\"command\": \"x\"}\n  }\n}",
+	".claude/settings.json": "{\n\t\"hooks\": {\n\t\t\"Stop\": [\n\t\t\t{\"hooks\": [{\"type\": \"command\", \"command\": \"mine\"}]}\n\t\t]\n\t},\n\t\"theme\": \"dark\"\n}\n",
+	".codex/config.toml":    "# my settings\nmodel = \"x\"\n\n[mcp_servers.other]\ncommand = \"y\"",
+	".codex/hooks.json":     "{\"hooks\":{}}",
+	".gemini/settings.json": "{ // comments\r\n  \"ui\": {\"theme\": \"x\",},\r\n}\r\n",
+}
+
+func TestInstallThenUninstallLeavesEveryByte(t *testing.T) {
+	for name, files := range map[string]map[string]string{"own files": own, "no files": {}} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			for file, text := range files {
+				d.write(t, file, text)
+			}
+			before := d.files(t)
+			if d.enter(t) != 5 {
+				t.Errorf("changed are %v", d.files(t))
+			}
+			for file, text := range d.files(t) {
+				if !strings.Contains(text, "parley") || len(text) <= len(before[file]) {
+					t.Errorf("%s is %s", file, text)
+				}
+			}
+			for _, p := range install.Programs() {
+				if s, err := p.State(d.Place); err != nil || s.Missing != 0 || s.Other != "" || s.Parts == 0 {
+					t.Errorf("%s: %+v, %v", p.Name, s, err)
+				}
+			}
+			if n := d.enter(t); n != 0 {
+				t.Errorf("a repetition changed %d files", n)
+			}
+			d.leave(t)
+			if after := d.files(t); !maps.Equal(before, after) {
+				t.Errorf("before %q\nafter  %q", before, after)
+			}
+			if n := d.leave(t); n != 0 {
+				t.Errorf("a repetition changed %d files", n)
+			}
+		})
+	}
+}
+
+func TestWhatWasEditedInBetweenStays(t *testing.T) {
+	d := newDesk(t)
+	edit := strings.NewReplacer("\"numStartups\": 7", "\"numStartups\": 8", "\"dark\"", "\"light\"", "model = \"x\"", "model = \"z\" # better",
+		"\"x\",}", "\"x\", \"y\": [1]}")
+	want := map[string]string{}
+	for file, text := range own {
+		d.write(t, file, text)
+		want[file] = edit.Replace(text)
+	}
+	d.enter(t)
+	for file, text := range d.files(t) {
+		d.write(t, file, edit.Replace(text))
+	}
+	d.leave(t)
+	if after := d.files(t); !maps.Equal(want, after) {
+		t.Errorf("want  %q\nafter %q", want, after)
+	}
+}
+
+// A program that writes its whole file anew keeps the values and not the bytes.
+func TestAFileThatWasWrittenAnewIsCleared(t *testing.T) {
+	d := newDesk(t)
+	d.enter(t)
+	d.write(t, ".claude.json", `{"mcpServers":{"parley":{"args":["mcp"],"command":"/usr/local/bin/parley"},"b":{}}}`)
+	d.write(t, ".claude/settings.json", `{"hooks":{"Stop":[{"hooks":[{"command":"/usr/local/bin/parley hook claude Stop","type":"command"}]},{"x":1}],"SessionStart":[]}}`)
+	d.write(t, ".codex/config.toml", "[mcp_servers.parley]\ncommand = \"/usr/local/bin/parley\"\nargs = [ \"mcp\" ]\n\n[projects.\"/p\"]\ntrust_level = \"trusted\"\n")
+	d.leave(t)
+	after := d.files(t)
+	for file, want := range map[string]string{
+		".claude.json":          `{"mcpServers":{"b":{}}}`,
+		".claude/settings.json": `{"hooks":{"Stop":[{"x":1}],"SessionStart":[]}}`,
+		".codex/config.toml":    "\n[projects.\"/p\"]\ntrust_level = \"trusted\"\n",
+	} {
+		if after[file] != want {
+			t.Errorf("%s is %q", file, after[file])
+		}
+	}
+}
+
+func TestFilesOfAProject(t *testing.T) {
+	d := newDesk(t)
+	d.Project = filepath.Join(d.Home, "p")
+	for _, name := range []string{"claude", "gemini"} {
+		p, err := install.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes, err := p.Enter(d.Place)
+		if err == nil {
+			err = install.Apply(changes, d.data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := slices.Sorted(maps.Keys(d.files(t))); !slices.Equal(got, []string{"p/.claude/settings.json", "p/.gemini/settings.json", "p/.mcp.json"}) {
+		t.Errorf("the files are %q", got)
+	}
+	codex, err := install.Find("codex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{second(codex.Enter(d.Place)), second(codex.Leave(d.Place, d.data)), second(codex.State(d.Place))} {
+		if err == nil {
+			t.Error("codex has files of a project")
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestVariablesMoveTheFiles(t *testing.T) {
+	d := newDesk(t)
+	d.Program = "/opt/my tools/parley"
+	d.Getenv = func(name string) string {
+		return map[string]string{"CLAUDE_CONFIG_DIR": filepath.Join(d.Home, "c"), "CODEX_HOME": filepath.Join(d.Home, "x")}[name]
+	}
+	d.enter(t)
+	files := d.files(t)
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{".gemini/settings.json", "c/.claude.json", "c/settings.json", "x/config.toml", "x/hooks.json"}) {
+		t.Errorf("the files are %q", got)
+	}
+	if !strings.Contains(files["c/settings.json"], `"'/opt/my tools/parley' hook claude Stop"`) {
+		t.Errorf("the hooks are %s", files["c/settings.json"])
+	}
+}
+
+func TestWhatIsNotParleysIsRefused(t *testing.T) {
+	for file, text := range map[string]string{
+		".claude.json":          `{"mcpServers":{"parley":{"command":"other"}}}`,
+		".claude/settings.json": `{"hooks":{"Stop":{}}}`,
+		".codex/config.toml":    "[ mcp_servers . \"parley\" ]\ncommand = \"other\"\n",
+		".codex/hooks.json":     `[]`,
+		".gemini/settings.json": `{"mcpServers": `,
+	} {
+		d := newDesk(t)
+		d.write(t, file, text)
+		before := d.files(t)
+		var failed *install.Error
+		for _, p := range install.Programs() {
+			changes, err := p.Enter(d.Place)
+			if errors.As(err, &failed) {
+				continue
+			}
+			if err == nil {
+				err = install.Apply(changes, d.data)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if failed == nil || failed.Remedy == "" || !strings.Contains(failed.Error(), filepath.Join(d.Home, filepath.FromSlash(file))) || d.files(t)[file] != before[file] {
+			t.Errorf("%s: %v", file, failed)
+		}
+	}
+	d := newDesk(t)
+	d.write(t, ".codex/config.toml", "mcp_servers = {}\n")
+	codex, _ := install.Find("codex")
+	if _, err := codex.Enter(d.Place); err == nil {
+		t.Error("inline servers are accepted")
+	}
+	if _, err := install.Find("emacs"); err == nil {
+		t.Error("emacs is known")
+	}
+	if err := os.MkdirAll(filepath.Join(d.Home, ".gemini", "settings.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	gemini, _ := install.Find("gemini")
+	if _, err := gemini.Enter(d.Place); err == nil {
+		t.Error("a directory is accepted")
+	}
+}
+
+func TestLinksAndModesStay(t *testing.T) {
+	d := newDesk(t)
+	d.write(t, "dotfiles/settings.json", "{}\n")
+	real := filepath.Join(d.Home, "dotfiles", "settings.json")
+	if err := os.MkdirAll(filepath.Join(d.Home, ".gemini"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(d.Home, ".gemini", "settings.json")
+	if err := os.Symlink(real, link); err != nil {
+		t.Skip(err)
+	}
+	d.enter(t)
+	info, err := os.Lstat(link)
+	if err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is %v, %v", info, err)
+	}
+	if info, err := os.Stat(real); err != nil || info.Mode().Perm() != 0o644 || info.Size() < 100 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+}
+
+func TestAFileThatChangesMeanwhileIsRefused(t *testing.T) {
+	d := newDesk(t)
+	gemini, _ := install.Find("gemini")
+	changes, err := gemini.Enter(d.Place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.write(t, ".gemini/settings.json", "{}")
+	if err := install.Apply(changes, d.data); err == nil || d.files(t)[".gemini/settings.json"] != "{}" {
+		t.Errorf("%v: %v", err, d.files(t))
+	}
+	d.write(t, ".a2a-hub/installed.json", "{")
+	if err := install.Apply(nil, d.data); err == nil {
+		t.Error("a broken file of notes is accepted")
+	}
+	if _, err := gemini.Leave(d.Place, d.data); err == nil {
+		t.Error("a broken file of notes is accepted")
+	}
+}
+
+func TestProgramsArePresentByTheirCommand(t *testing.T) {
+	for _, p := range install.Programs() {
+		found := p.Present(func(name string) (string, error) {
+			if name != p.Name {
+				return "", os.ErrNotExist
+			}
+			return "/bin/" + name, nil
+		})
+		if !found || p.Present(func(string) (string, error) { return "", os.ErrNotExist }) {
+			t.Error(p.Name)
+		}
+	}
+}
+
+func TestAnEarlierProgramIsNamed(t *testing.T) {
+	d := newDesk(t)
+	d.enter(t)
+	d.Program = "/elsewhere/prog"
+	for _, p := range install.Programs() {
+		if s, err := p.State(d.Place); err != nil || s.Other == "" || s.Missing != 0 {
+			t.Errorf("%s: %+v, %v", p.Name, s, err)
+		}
+	}
+}
+
+// Whatever a TOML file holds around it, the table goes in and out.
+func TestTablesGoInAndOut(t *testing.T) {
+	line := rapid.SampledFrom([]string{"", "# c", "a = 1", "[t]", "[mcp_servers.other]", "x = \"[mcp_servers.parley]\"", "s = '''", "'''"})
+	codex, _ := install.Find("codex")
+	home := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		at := install.Place{Home: filepath.Join(home, fmt.Sprint(n)), Program: "/bin/parley"}
+		text := strings.Join(rapid.SliceOfN(line, 0, 8).Draw(rt, "lines"), rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(rt, "newline"))
+		path := filepath.Join(at.Home, ".codex", "config.toml")
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			rt.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			rt.Fatal(err)
+		}
+		changes, err := codex.Enter(at)
+		if err == nil {
+			err = install.Apply(changes, at.Home)
+		}
+		if err != nil {
+			rt.Fatal(err)
+		}
+		changes, err = codex.Leave(at, at.Home)
+		if err == nil {
+			err = install.Apply(changes, at.Home)
+		}
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			rt.Errorf("%q became %q (%v)", text, got, err)
+		}
+	})
+}
