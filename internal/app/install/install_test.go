@@ -15,24 +15,24 @@ import (
 	"github.com/parleyhub/parley/internal/app/install"
 )
 
-// desk is a home with configuration files.
-type desk struct {
+// home is a home with configuration files.
+type home struct {
 	install.Place
 	data string
 }
 
-func newDesk(t interface {
+func newHome(t interface {
 	Helper()
 	Fatal(...any)
 	TempDir() string
-}) desk {
+}) home {
 	t.Helper()
-	d := desk{install.Place{Home: t.TempDir(), Program: "/usr/local/bin/parley"}, ""}
+	d := home{install.Place{Home: t.TempDir(), Program: "/usr/local/bin/parley"}, ""}
 	d.data = filepath.Join(d.Home, ".a2a-hub")
 	return d
 }
 
-func (d desk) write(t testing.TB, name, text string) {
+func (d home) write(t testing.TB, name, text string) {
 	t.Helper()
 	path := filepath.Join(d.Home, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -44,7 +44,7 @@ func (d desk) write(t testing.TB, name, text string) {
 }
 
 // files returns the texts of all files but Parley's own, by their names.
-func (d desk) files(t testing.TB) map[string]string {
+func (d home) files(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	err := filepath.WalkDir(d.Home, func(path string, e os.DirEntry, err error) error {
@@ -62,7 +62,7 @@ func (d desk) files(t testing.TB) map[string]string {
 	return all
 }
 
-func (d desk) enter(t testing.TB) (changed int) {
+func (d home) enter(t testing.TB) (changed int) {
 	t.Helper()
 	for _, p := range install.Programs() {
 		changes, err := p.Enter(d.Place)
@@ -77,7 +77,7 @@ func (d desk) enter(t testing.TB) (changed int) {
 	return changed
 }
 
-func (d desk) leave(t testing.TB) (changed int) {
+func (d home) leave(t testing.TB) (changed int) {
 	t.Helper()
 	for _, p := range install.Programs() {
 		changes, err := p.Leave(d.Place, d.data)
@@ -103,7 +103,7 @@ var own = map[string]string{
 func TestInstallThenUninstallLeavesEveryByte(t *testing.T) {
 	for name, files := range map[string]map[string]string{"own files": own, "no files": {}} {
 		t.Run(name, func(t *testing.T) {
-			d := newDesk(t)
+			d := newHome(t)
 			for file, text := range files {
 				d.write(t, file, text)
 			}
@@ -136,7 +136,7 @@ func TestInstallThenUninstallLeavesEveryByte(t *testing.T) {
 }
 
 func TestWhatWasEditedInBetweenStays(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	edit := strings.NewReplacer("\"numStartups\": 7", "\"numStartups\": 8", "\"dark\"", "\"light\"", "model = \"x\"", "model = \"z\" # better",
 		"\"x\",}", "\"x\", \"y\": [1]}")
 	want := map[string]string{}
@@ -156,7 +156,7 @@ func TestWhatWasEditedInBetweenStays(t *testing.T) {
 
 // A program that writes its whole file anew keeps the values and not the bytes.
 func TestAFileThatWasWrittenAnewIsCleared(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	d.enter(t)
 	d.write(t, ".claude.json", `{"mcpServers":{"parley":{"args":["mcp"],"command":"/usr/local/bin/parley"},"b":{}}}`)
 	d.write(t, ".claude/settings.json", `{"hooks":{"Stop":[{"hooks":[{"command":"/usr/local/bin/parley hook claude Stop","type":"command"}]},{"x":1}],"SessionStart":[]}}`)
@@ -175,7 +175,7 @@ func TestAFileThatWasWrittenAnewIsCleared(t *testing.T) {
 }
 
 func TestFilesOfAProject(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	d.Project = filepath.Join(d.Home, "p")
 	for _, name := range []string{"claude", "gemini"} {
 		p, err := install.Find(name)
@@ -207,7 +207,7 @@ func TestFilesOfAProject(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestVariablesMoveTheFiles(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	d.Program = "/opt/my tools/parley"
 	d.Getenv = func(name string) string {
 		return map[string]string{"CLAUDE_CONFIG_DIR": filepath.Join(d.Home, "c"), "CODEX_HOME": filepath.Join(d.Home, "x")}[name]
@@ -230,7 +230,7 @@ func TestWhatIsNotParleysIsRefused(t *testing.T) {
 		".codex/hooks.json":     `[]`,
 		".gemini/settings.json": `{"mcpServers": `,
 	} {
-		d := newDesk(t)
+		d := newHome(t)
 		d.write(t, file, text)
 		before := d.files(t)
 		var failed *install.Error
@@ -250,7 +250,7 @@ func TestWhatIsNotParleysIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", file, failed)
 		}
 	}
-	d := newDesk(t)
+	d := newHome(t)
 	d.write(t, ".codex/config.toml", "mcp_servers = {}\n")
 	codex, _ := install.Find("codex")
 	if _, err := codex.Enter(d.Place); err == nil {
@@ -269,7 +269,7 @@ func TestWhatIsNotParleysIsRefused(t *testing.T) {
 }
 
 func TestLinksAndModesStay(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	d.write(t, "dotfiles/settings.json", "{}\n")
 	real := filepath.Join(d.Home, "dotfiles", "settings.json")
 	if err := os.MkdirAll(filepath.Join(d.Home, ".gemini"), 0o700); err != nil {
@@ -290,7 +290,7 @@ func TestLinksAndModesStay(t *testing.T) {
 }
 
 func TestAFileThatChangesMeanwhileIsRefused(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	gemini, _ := install.Find("gemini")
 	changes, err := gemini.Enter(d.Place)
 	if err != nil {
@@ -324,7 +324,7 @@ func TestProgramsArePresentByTheirCommand(t *testing.T) {
 }
 
 func TestAnEarlierProgramIsNamed(t *testing.T) {
-	d := newDesk(t)
+	d := newHome(t)
 	d.enter(t)
 	d.Program = "/elsewhere/prog"
 	for _, p := range install.Programs() {
@@ -338,11 +338,11 @@ func TestAnEarlierProgramIsNamed(t *testing.T) {
 func TestTablesGoInAndOut(t *testing.T) {
 	line := rapid.SampledFrom([]string{"", "# c", "a = 1", "[t]", "[mcp_servers.other]", "x = \"[mcp_servers.parley]\"", "s = '''", "'''"})
 	codex, _ := install.Find("codex")
-	home := t.TempDir()
+	root := t.TempDir()
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		at := install.Place{Home: filepath.Join(home, fmt.Sprint(n)), Program: "/bin/parley"}
+		at := install.Place{Home: filepath.Join(root, fmt.Sprint(n)), Program: "/bin/parley"}
 		text := strings.Join(rapid.SliceOfN(line, 0, 8).Draw(rt, "lines"), rapid.SampledFrom([]string{"\n", "\r\n"}).Draw(rt, "newline"))
 		path := filepath.Join(at.Home, ".codex", "config.toml")
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
