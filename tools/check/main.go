@@ -143,7 +143,7 @@ func (c *check) test(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	profile := filepath.Join(dir, "coverage.out")
-	args := []string{"-coverprofile=" + profile, "-timeout=15m", "-vet=off"} // another step vets the tests
+	args := []string{"-coverprofile=" + profile, "-timeout=25m", "-vet=off"} // another step vets the tests
 	switch {
 	case c.quick:
 	case hasRace(ctx):
