@@ -53,7 +53,6 @@ type Change struct {
 	before, after []byte
 	existed       bool
 	delete        bool
-	notes         []note
 }
 
 // note remembers what was inserted into a file.

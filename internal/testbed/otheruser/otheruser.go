@@ -30,11 +30,8 @@ const (
 func init() {
 	if target := os.Getenv(targetVariable); target != "" {
 		network, address, _ := strings.Cut(target, " ")
-		if err := relay(network, address); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+		fmt.Fprintln(os.Stderr, relay(network, address))
+		os.Exit(1)
 	}
 }
 
@@ -118,7 +115,7 @@ func program(t testing.TB) string {
 	return path
 }
 
-// relay forwards connections until its standard input ends.
+// relay forwards connections until its standard input ends, which ends the process. The error says why it cannot.
 func relay(network, address string) error {
 	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
