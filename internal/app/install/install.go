@@ -184,7 +184,7 @@ func (e entry) enter(c *Change) error {
 	if err != nil {
 		return err
 	}
-	if ok && ours(old) {
+	if ok && (e.list && hasHook(old) || !e.list && isServer(old)) {
 		return nil
 	}
 	if ok && !e.list {
@@ -202,11 +202,46 @@ func (e entry) enter(c *Change) error {
 	return nil
 }
 
-var ourHook = text.Pattern(` hook (claude|codex|gemini) [A-Z]`)
+var ourHook = text.Pattern(`(^|[/\\'])(parley|a2a-hub|nats-mcp-server)(\.exe)?'? hook (claude|codex|gemini) [A-Za-z]+$`)
 
-// ours reports whether a value is Parley's: its MCP server, or one of its hooks.
-func ours(value []byte) bool {
-	return ourHook().Match(value) || bytes.Contains(value, []byte(`"mcp"`))
+// isHook reports whether a hook's element has one of Parley's commands, and nothing else.
+func isHook(value []byte) bool {
+	var group struct {
+		Hooks []struct{ Command string }
+	}
+	return json.Unmarshal(plainJSON(value), &group) == nil && len(group.Hooks) == 1 && ourHook().MatchString(group.Hooks[0].Command)
+}
+
+// hasHook reports whether an array has an element with one of Parley's commands.
+func hasHook(array []byte) bool {
+	var groups []struct {
+		Hooks []struct{ Command string }
+	}
+	if json.Unmarshal(plainJSON(array), &groups) != nil {
+		return false
+	}
+	for _, g := range groups {
+		for _, h := range g.Hooks {
+			if ourHook().MatchString(h.Command) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isServer reports whether a value is Parley's MCP server.
+func isServer(value []byte) bool {
+	var server struct{ Args []string }
+	return json.Unmarshal(plainJSON(value), &server) == nil && slices.Equal(server.Args, []string{"mcp"})
+}
+
+// plainJSON returns a value without comments and commas at the end, which only some files have.
+func plainJSON(value []byte) []byte {
+	if json.Valid(value) {
+		return value
+	}
+	return jsonc.Plain(value)
 }
 
 // Leave returns the changes that take Parley out of a program's files.
@@ -275,10 +310,10 @@ func (f file) remove(c *Change) error {
 		return nil
 	}
 	for _, e := range f.entries {
-		path, match := e.path, func(_ string, value []byte) bool { return ours(value) }
+		path, match := e.path, func(_ string, value []byte) bool { return isHook(value) }
 		if !e.list {
 			last := len(path) - 1
-			path, match = e.path[:last], func(name string, value []byte) bool { return name == e.path[last] && ours(value) }
+			path, match = e.path[:last], func(name string, value []byte) bool { return name == e.path[last] && isServer(value) }
 		}
 		after, err := jsonc.Remove(c.after, match, path...)
 		if err != nil {

@@ -326,7 +326,7 @@ func TestProgramsArePresentByTheirCommand(t *testing.T) {
 func TestAnEarlierProgramIsNamed(t *testing.T) {
 	d := newHome(t)
 	d.enter(t)
-	d.Program = "/elsewhere/prog"
+	d.Program = "/elsewhere/parley"
 	for _, p := range install.Programs() {
 		if s, err := p.State(d.Place); err != nil || s.Other == "" || s.Missing != 0 {
 			t.Errorf("%s: %+v, %v", p.Name, s, err)
@@ -369,4 +369,36 @@ func TestTablesGoInAndOut(t *testing.T) {
 			rt.Errorf("%q became %q (%v)", text, got, err)
 		}
 	})
+}
+
+// What looks like Parley's is somebody else's.
+func TestHooksOfOthersStay(t *testing.T) {
+	for _, others := range []string{
+		`{"hooks":{"Stop":[{"matcher":"mcp","hooks":[{"type":"command","command":"mine mcp"}]}]}}`,
+		`{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":"other-tool hook claude Start"}]}], /* "mcp" */ },}`,
+	} {
+		d := newHome(t)
+		d.write(t, ".claude/settings.json", others)
+		d.enter(t)
+		claude, _ := install.Find("claude")
+		if s, err := claude.State(d.Place); err != nil || s.Missing != 0 {
+			t.Errorf("entered is %+v, %v", s, err)
+		}
+		d.leave(t)
+		if got := d.files(t)[".claude/settings.json"]; got != others {
+			t.Errorf("%s became %s", others, got)
+		}
+	}
+	d := newHome(t)
+	d.enter(t)
+	text := d.files(t)[".claude/settings.json"]
+	edited := strings.Replace(text, `"command": "/usr/local/bin/parley hook claude Stop",`, `"command": "/usr/local/bin/parley hook claude Stop"}, {"command": "mine",`, 1)
+	if edited == text {
+		t.Fatal("nothing was edited")
+	}
+	d.write(t, ".claude/settings.json", edited)
+	d.leave(t)
+	if got := d.files(t)[".claude/settings.json"]; !strings.Contains(got, `"mine"`) {
+		t.Errorf("a hook beside Parley's is lost: %s", got)
+	}
 }

@@ -369,3 +369,33 @@ func (n node) cut(doc []byte, i int) (from, to int) {
 	}
 	return it.start, it.value.end
 }
+
+// Plain returns a value as JSON without comments and commas at the end; nil if it is broken.
+func Plain(value []byte) []byte {
+	n, err := parse(value)
+	if err != nil {
+		return nil
+	}
+	return n.plain(nil, value)
+}
+
+func (n node) plain(out, doc []byte) []byte {
+	if n.kind == scalar {
+		return append(out, doc[n.start:n.end]...)
+	}
+	out = append(out, doc[n.start])
+	for i, it := range n.items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if n.kind == object {
+			name, err := json.Marshal(it.name)
+			if err != nil { // strings always have JSON
+				panic(err)
+			}
+			out = append(append(out, name...), ':')
+		}
+		out = it.value.plain(out, doc)
+	}
+	return append(out, doc[n.end-1])
+}
