@@ -184,7 +184,7 @@ func (e entry) enter(c *Change) error {
 	if err != nil {
 		return err
 	}
-	if ok && (e.list && hasHook(old) || !e.list && isServer(old)) {
+	if ok && (e.list && e.hasHook(old) || !e.list && isServer(old)) {
 		return nil
 	}
 	if ok && !e.list {
@@ -204,16 +204,22 @@ func (e entry) enter(c *Change) error {
 
 var ourHook = text.Pattern(`(^|[/\\'])(parley|a2a-hub|nats-mcp-server)(\.exe)?'? hook (claude|codex|gemini) [A-Za-z]+$`)
 
+// isOurs reports whether a hook's command is Parley's: the one that is entered now, or that of another program of Parley.
+func (e entry) isOurs(command string) bool {
+	now, ok := e.value.(hookEntry)
+	return ok && slices.ContainsFunc(now.Hooks, func(h hookCommand) bool { return h.Command == command }) || ourHook().MatchString(command)
+}
+
 // isHook reports whether a hook's element has one of Parley's commands, and nothing else.
-func isHook(value []byte) bool {
+func (e entry) isHook(value []byte) bool {
 	var group struct {
 		Hooks []struct{ Command string }
 	}
-	return json.Unmarshal(plainJSON(value), &group) == nil && len(group.Hooks) == 1 && ourHook().MatchString(group.Hooks[0].Command)
+	return json.Unmarshal(plainJSON(value), &group) == nil && len(group.Hooks) == 1 && e.isOurs(group.Hooks[0].Command)
 }
 
 // hasHook reports whether an array has an element with one of Parley's commands.
-func hasHook(array []byte) bool {
+func (e entry) hasHook(array []byte) bool {
 	var groups []struct {
 		Hooks []struct{ Command string }
 	}
@@ -222,7 +228,7 @@ func hasHook(array []byte) bool {
 	}
 	for _, g := range groups {
 		for _, h := range g.Hooks {
-			if ourHook().MatchString(h.Command) {
+			if e.isOurs(h.Command) {
 				return true
 			}
 		}
@@ -310,7 +316,7 @@ func (f file) remove(c *Change) error {
 		return nil
 	}
 	for _, e := range f.entries {
-		path, match := e.path, func(_ string, value []byte) bool { return isHook(value) }
+		path, match := e.path, func(_ string, value []byte) bool { return e.isHook(value) }
 		if !e.list {
 			last := len(path) - 1
 			path, match = e.path[:last], func(name string, value []byte) bool { return name == e.path[last] && isServer(value) }

@@ -213,7 +213,7 @@ func (f file) state(at Place, s *Entered) error {
 		if err != nil {
 			return &Error{Message: f.path + ": " + err.Error(), Remedy: "correct the file", Err: err}
 		}
-		count(value, ok && (e.list && hasHook(value) || !e.list && isServer(value)))
+		count(value, ok && (e.list && e.hasHook(value) || !e.list && isServer(value)))
 	}
 	return nil
 }
