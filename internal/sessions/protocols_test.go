@@ -24,6 +24,9 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 )
 
+// wiresToken lets a client of another computer in.
+const wiresToken = "secret"
+
 // wires are the hub's interfaces for clients, as the daemon has them.
 type wires struct {
 	t       testing.TB
@@ -36,7 +39,7 @@ func (o *office) wires() *wires {
 	quiet := slog.New(slog.DiscardHandler)
 	cards := &dialect.Directory{Agents: o.hub, Version: "1", BaseURL: func() string { return "" }}
 	service := dialect.New(dialect.Config{Hub: dialect.OnHub(o.hub), Cards: cards})
-	s, err := server.New(server.Config{HTTP: "127.0.0.1:0", HTTPHandler: service, Cards: cards, Health: service.Health, Log: quiet})
+	s, err := server.New(server.Config{HTTP: "127.0.0.1:0", HTTPHandler: service, Cards: cards, Health: service.Health, Log: quiet, Token: wiresToken})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -77,6 +80,7 @@ func (w *wires) post(path, version, method string, params any) (result a2aTask, 
 	req.RemoteAddr = "192.0.2.7:4711"
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("A2a-Version", version)
+	req.Header.Set("Authorization", "Bearer "+wiresToken)
 	rec := httptest.NewRecorder()
 	w.handler.ServeHTTP(rec, req)
 	var response struct {
