@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -307,6 +309,13 @@ func (a *agent) dequeue(t *task) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.queue.remove(t)
+}
+
+// withdraw withdraws a task whose turn ends before it has begun, if it is canceled.
+func (a *agent) withdraw(ctx context.Context, id a2a.TaskID, turn int, cause error) {
+	if w, ok := a.run.(runner.Withdrawer); ok && errors.Is(cause, errCanceled) {
+		w.Withdraw(ctx, string(id), turn)
+	}
 }
 
 // failWaiting ends every waiting task.

@@ -264,7 +264,9 @@ func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
 func (t *task) endTurns(ctx context.Context, cause error) error {
 	for t.turn != nil || len(t.waiting) > 0 {
 		if t.turn == nil && t.agent.dequeue(t) {
+			next := t.turns + 1
 			t.mu.Unlock()
+			t.agent.withdraw(ctx, t.id, next, cause)
 			t.endWaiting(cause)
 			t.hub.release(t) // the turn's reference
 			t.mu.Lock()

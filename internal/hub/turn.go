@@ -115,6 +115,7 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, requestedDir(msg))
 	tn.record(msg, s)
 	if err != nil {
+		t.agent.withdraw(context.WithoutCancel(tn.ctx), t.id, tn.n, context.Cause(tn.ctx))
 		return runner.Outcome{Status: runner.OutcomeFailed}, err
 	}
 	defer func() { t.hub.pool.done(s, broken(err)) }()

@@ -60,9 +60,7 @@ func (q *queue) Close(context.Context) error { return nil }
 // Turn implements [runner.Session]: it submits an item, unless the task is one, and follows it to its end.
 func (q *queue) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
 	s := q.of
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
+	if !s.isReady(ctx) {
 		return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, nil
 	}
 	item, own := s.itemOf(ctx, agentOf(q.name), turn.TaskID, turn.Number)
@@ -74,6 +72,46 @@ func (q *queue) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (r
 		}
 	}
 	return f.follow(ctx)
+}
+
+// isReady blocks until the items can be reached. It returns false if ctx ends before; their tasks are looked at when they can.
+func (s *Items) isReady(ctx context.Context) bool {
+	select {
+	case <-s.ready:
+		return true
+	default:
+	}
+	select {
+	case <-s.ready:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Withdraw implements [runner.Withdrawer]. The item may be in its queue already: others may have submitted it, or the turn
+// may have begun in an earlier run of the hub.
+func (q *queue) Withdraw(ctx context.Context, taskID string, turn int) {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
+	defer cancel()
+	if q.of.isReady(ctx) {
+		item, _ := q.of.itemOf(ctx, agentOf(q.name), taskID, turn)
+		q.of.withdraw(ctx, item)
+	}
+}
+
+// withdraw withdraws an item, if there is one.
+func (s *Items) withdraw(ctx context.Context, item string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
+	defer cancel()
+	retry := wait.Backoff{First: 100 * time.Millisecond, Most: time.Second}
+	err := s.net.WithdrawItem(ctx, item)
+	for err != nil && !store.IsNotFound(err) && retry.Pause(ctx) {
+		err = s.net.WithdrawItem(ctx, item)
+	}
+	if err != nil && !store.IsNotFound(err) {
+		s.log.Warn("an item whose task was canceled is not withdrawn yet", "item", item, "error", err)
+	}
 }
 
 // outcome is the end of a turn.
@@ -147,16 +185,7 @@ func (f *follower) follow(ctx context.Context) (runner.Outcome, error) {
 func (f *follower) canceled(ctx context.Context) *outcome {
 	late := errors.Is(context.Cause(ctx), process.ErrRunTime)
 	if !hub.Stopping(ctx) && (f.own || !late) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
-		defer cancel()
-		retry := wait.Backoff{First: 100 * time.Millisecond, Most: time.Second}
-		err := f.of.net.WithdrawItem(ctx, f.item)
-		for err != nil && retry.Pause(ctx) {
-			err = f.of.net.WithdrawItem(ctx, f.item)
-		}
-		if err != nil {
-			f.of.log.Warn("an item whose task was canceled is not withdrawn yet", "item", f.item, "error", err)
-		}
+		f.of.withdraw(ctx, f.item)
 	}
 	return &outcome{out: runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -274,6 +275,22 @@ func TestACanceledTaskWithdrawsItsItem(t *testing.T) {
 	nettest.NoClaim(t, hand)
 	if n := len(o.queued()); n != 2 {
 		t.Errorf("there are %d tasks", n)
+	}
+}
+
+// A task that is canceled as soon as it exists, often before its turn begins, withdraws its item too.
+func TestATaskThatIsCanceledAtOnceWithdrawsItsItem(t *testing.T) {
+	t.Parallel()
+	o := newShop(t)
+	for i := range 30 {
+		item := "item" + strconv.Itoa(i)
+		o.submit(item)
+		if _, err := o.hub.Cancel(t.Context(), o.awaitOf(item, a2a.TaskStateSubmitted).ID); err != nil {
+			t.Fatal(err)
+		}
+		if s := nettest.State(t, o.boss, item); s.State != work.Discarded {
+			t.Errorf("%s: %+v", item, s)
+		}
 	}
 }
 

@@ -32,6 +32,13 @@ type Agent interface {
 	Open(spec SessionSpec) (Session, error)
 }
 
+// Withdrawer is an Agent whose tasks are known elsewhere before their turns begin, such as the items of a queue.
+type Withdrawer interface {
+	// Withdraw withdraws a task that was canceled before the turn of this number began. It blocks for seconds at most, and
+	// logs its errors.
+	Withdraw(ctx context.Context, taskID string, turn int)
+}
+
 // Session is one conversation with an agent. Its methods are safe for concurrent use,
 // but only one turn runs at a time: a second Turn fails immediately.
 type Session interface {
