@@ -20,12 +20,10 @@ type document struct {
 }
 
 // Encode returns all cards as JSON, in order of registration.
-func (r *Registry) Encode() ([]byte, error) { return encode(r.All()) }
+func (r *Registry) Encode() ([]byte, error) { return Encode(r.All()) }
 
-// EncodeLocal is [Registry.Encode] of the cards that were registered here.
-func (r *Registry) EncodeLocal() ([]byte, error) { return encode(r.Local()) }
-
-func encode(cards []agent.Card) ([]byte, error) {
+// Encode returns cards as JSON, like [Registry.Encode].
+func Encode(cards []agent.Card) ([]byte, error) {
 	doc := document{SchemaVersion: SchemaVersion, Cards: []json.RawMessage{}}
 	for _, card := range cards {
 		data, err := agent.Encode(card)

@@ -113,6 +113,9 @@ type AgentInfo struct {
 	Model        string    // that answered last in this run of the hub, else the configured one; "" if it is not known
 }
 
+// VisibleTo reports whether a sender sees the agent: to senders outside, a hidden one is not there.
+func (i AgentInfo) VisibleTo(s Sender) bool { return !i.Residence.Hidden || !s.Outside() }
+
 // Own reports whether the agent is one of this hub that others may know of: not of a paired hub, and not hidden.
 func (i AgentInfo) Own() bool { return i.Residence.Kind != KindPeer && !i.Residence.Hidden }
 

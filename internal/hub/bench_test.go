@@ -227,7 +227,7 @@ func BenchmarkDirectory(b *testing.B) {
 	})
 	b.Run("find", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := h.FindAgent("reviewer-7.shop-7", ""); hub.CodeOf(err) != hub.CodeInvalid {
+			if _, err := h.FindAgent(b.Context(), "reviewer-7.shop-7", ""); hub.CodeOf(err) != hub.CodeInvalid {
 				b.Fatal(err)
 			}
 		}

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -90,6 +91,21 @@ func vendorOf(name string) string {
 		return vendor
 	}
 	return ""
+}
+
+// AgentsFor returns the agents that the sender of a context sees, in the order of [Hub.Agents].
+func (h *Hub) AgentsFor(ctx context.Context) []AgentInfo {
+	all, sender := h.Agents(), SenderFrom(ctx)
+	return slices.DeleteFunc(all, func(i AgentInfo) bool { return !i.VisibleTo(sender) })
+}
+
+// AgentFor is [Hub.Agent] for the sender of a context: an agent that the sender does not see is not there.
+func (h *Hub) AgentFor(ctx context.Context, id string) (AgentInfo, error) {
+	info, err := h.Agent(id)
+	if err == nil && !info.VisibleTo(SenderFrom(ctx)) {
+		return AgentInfo{}, h.agentNotFound(id)
+	}
+	return info, err
 }
 
 // Move changes where an agent is to be found. The error is CodeAgentNotFound.
@@ -238,11 +254,16 @@ func (r Residence) addresses() []address {
 // FindAgent returns the agent that a person or an agent of this hub means by a name: an id, or a handle, alone or with its
 // project or its computer, as in reviewer.shop and reviewer@office. A program's id means the program. Agents of
 // this hub come before those of others, which say themselves what they are called. Of several with the same handle it is
-// the only one in the project: the id of the caller's project in the agents' network, "" for none. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
-func (h *Hub) FindAgent(name, project string) (AgentInfo, error) {
+// the only one in the project: the id of the caller's project in the agents' network, "" for none. Agents that the sender
+// of ctx does not see are not meant. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
+func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, error) {
+	sender := SenderFrom(ctx)
 	var named []*agent
 	for _, a := range h.agents.all() {
 		at := a.residence()
+		if at.Hidden && sender.Outside() {
+			continue
+		}
 		if a.id == name && (at.Kind == KindProgram || at.Handle != name) {
 			return a.info(), nil
 		}

@@ -44,21 +44,21 @@ func TestANameMeansOneAgent(t *testing.T) {
 		{"writer.shop@office1", "", "writer"},
 	} {
 		t.Run(c.name+" in "+c.project, func(t *testing.T) {
-			a, err := h.FindAgent(c.name, c.project)
+			a, err := h.FindAgent(t.Context(), c.name, c.project)
 			if err != nil || a.Definition.ID != c.want {
 				t.Errorf("found %q, %v; want %s", a.Definition.ID, err, c.want)
 			}
 		})
 	}
-	_, err := h.FindAgent("reviewer", "p3")
+	_, err := h.FindAgent(t.Context(), "reviewer", "p3")
 	if hub.CodeOf(err) != hub.CodeInvalid || !strings.Contains(err.Error(), "reviewer.shop, reviewer.blog") {
 		t.Errorf("an ambiguous name: %v", err)
 	}
-	_, err = h.FindAgent("writer", "p1")
+	_, err = h.FindAgent(t.Context(), "writer", "p1")
 	if hub.CodeOf(err) != hub.CodeInvalid || !strings.Contains(err.Error(), "writer@office1, writer@office2") {
 		t.Errorf("two of a project: %v", err)
 	}
-	if _, err := h.FindAgent("reviwer", ""); hub.CodeOf(err) != hub.CodeAgentNotFound || !strings.Contains(err.Error(), `"reviewer"`) {
+	if _, err := h.FindAgent(t.Context(), "reviwer", ""); hub.CodeOf(err) != hub.CodeAgentNotFound || !strings.Contains(err.Error(), `"reviewer"`) {
 		t.Errorf("an unknown name: %v", err)
 	}
 	if got := hub.Addresses(h.Agents()); got["codex"] != "codex" || got["codex-2"] != "codex.shop" || got["tester"] != "tester" || got["writer-2"] != "writer@office2" {
@@ -73,7 +73,7 @@ func TestNamesMeanAgentsOfThisHubFirst(t *testing.T) {
 	h := newHub(t, hub.Config{Agents: []hub.Agent{far}}, nil)
 	find := func(name, project, want string) {
 		t.Helper()
-		if a, err := h.FindAgent(name, project); err != nil || a.Definition.ID != want {
+		if a, err := h.FindAgent(t.Context(), name, project); err != nil || a.Definition.ID != want {
 			t.Errorf("%s in %s is %q, %v; want %s", name, project, a.Definition.ID, err, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
@@ -76,13 +79,7 @@ func (w *wires) post(path, version, method string, params any) (result a2aTask, 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1"+path, bytes.NewReader(body))
-	req.RemoteAddr = "192.0.2.7:4711"
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("A2a-Version", version)
-	req.Header.Set("Authorization", "Bearer "+wiresToken)
-	rec := httptest.NewRecorder()
-	w.handler.ServeHTTP(rec, req)
+	rec := w.send(http.MethodPost, path, version, body)
 	var response struct {
 		Result json.RawMessage
 		Error  *struct{ Message string }
@@ -101,6 +98,26 @@ func (w *wires) post(path, version, method string, params any) (result a2aTask, 
 		w.t.Fatal(err)
 	}
 	return result, ""
+}
+
+// send sends a request as a client at 192.0.2.7.
+func (w *wires) send(method, path, version string, body []byte) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, "http://127.0.0.1"+path, bytes.NewReader(body))
+	req.RemoteAddr = "192.0.2.7:4711"
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("A2a-Version", version)
+	req.Header.Set("Authorization", "Bearer "+wiresToken)
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, req)
+	return rec
+}
+
+func (w *wires) get(path string) string {
+	return w.send(http.MethodGet, path, "", nil).Body.String()
+}
+
+func (w *wires) call(body string) string {
+	return w.send(http.MethodPost, "/", "", []byte(body)).Body.String()
 }
 
 type a2aTask struct {
@@ -165,5 +182,34 @@ func TestEveryWayOfAskingWaitsForTheUser(t *testing.T) {
 		if end := o.task(task.ID); end.Status.State != a2a.TaskStateCompleted {
 			t.Errorf("%s: the task is %+v", name, end.Status)
 		}
+	}
+}
+
+// A session that is not public is in no list and on no card that a client of another computer reads.
+func TestClientsOfOtherComputersSeePublicSessionsOnly(t *testing.T) {
+	t.Parallel()
+	o, _ := policyOffice(t, asks)
+	o.session(registry.Registration{Handle: "secret", AgentType: "second", Visibility: store.UserOnly})
+	w := o.wires()
+	list := `{"jsonrpc":"2.0","id":1,"method":"%s","params":%s}`
+	for name, got := range map[string]string{
+		"hub's card": w.get("/.well-known/agent-card.json"), "cards": w.get("/.well-known/agents"),
+		"list": w.call(fmt.Sprintf(list, "hub/agents/list", "{}")),
+	} {
+		if !strings.Contains(got, "reviewer") || strings.Contains(got, "secret") {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for name, got := range map[string]string{
+		"card": w.get("/agents/secret/a2a/.well-known/agent-card.json"), "document": w.get("/.well-known/agents/secret.json"),
+		"get":    w.call(fmt.Sprintf(list, "hub/agents/get", `{"agentId":"secret"}`)),
+		"health": w.call(fmt.Sprintf(list, "hub/agents/health", `{"agentId":"secret"}`)),
+	} {
+		if !strings.Contains(got, "there is no agent") {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	if all := o.hub.AgentsFor(t.Context()); len(all) < 2 {
+		t.Errorf("the user sees %d agents", len(all))
 	}
 }

@@ -550,7 +550,7 @@ func TestPeopleRenameASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		info, err := o.hub.FindAgent("anna", "")
+		info, err := o.hub.FindAgent(t.Context(), "anna", "")
 		if err != nil || info.Definition.ID != "max" || info.Definition.Name != "anna" {
 			t.Fatalf("anna is %s (%s), %v", info.Definition.ID, info.Definition.Name, err)
 		}
@@ -560,7 +560,7 @@ func TestPeopleRenameASession(t *testing.T) {
 	if err := o.sessions.Rename("max", ""); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := o.hub.FindAgent("max", ""); err != nil || info.Residence.Handle != "max" {
+	if info, err := o.hub.FindAgent(t.Context(), "max", ""); err != nil || info.Residence.Handle != "max" {
 		t.Errorf("after the reset it is called %s, %v", info.Residence.Handle, err)
 	}
 	if err := o.sessions.Rename("codex", "anna"); hub.CodeOf(err) != hub.CodeUnsupported {

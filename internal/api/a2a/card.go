@@ -39,13 +39,13 @@ func (h *Handler) base(r *http.Request) string {
 
 // hubCard returns the card of the hub, with its agents as skills. If calls need a token, the card is all that others
 // see, and names no agents of other hubs.
-func (h *Handler) hubCard(base string) *a2a.AgentCard {
-	return h.hubCardWith(base, func(info hub.AgentInfo) bool { return !h.opts.TokenRequired || info.Own() })
+func (h *Handler) hubCard(ctx context.Context, base string) *a2a.AgentCard {
+	return h.hubCardWith(ctx, base, func(info hub.AgentInfo) bool { return !h.opts.TokenRequired || info.Own() })
 }
 
-func (h *Handler) hubCardWith(base string, include func(hub.AgentInfo) bool) *a2a.AgentCard {
+func (h *Handler) hubCardWith(ctx context.Context, base string, include func(hub.AgentInfo) bool) *a2a.AgentCard {
 	card := h.card("Parley", "A hub of coding agents. Name the agent by tenant or by the message's metadata \"targetAgent\".", base+"/a2a", "")
-	for _, info := range h.opts.Hub.Agents() {
+	for _, info := range h.opts.Hub.AgentsFor(ctx) {
 		if !include(info) {
 			continue
 		}
@@ -58,9 +58,9 @@ func (h *Handler) hubCardWith(base string, include func(hub.AgentInfo) bool) *a2
 }
 
 // extendedHubCard returns the hub's card with all agents and their own skills, and each agent as a tenant.
-func (h *Handler) extendedHubCard(base string) *a2a.AgentCard {
-	card := h.hubCardWith(base, func(hub.AgentInfo) bool { return true })
-	for _, info := range h.opts.Hub.Agents() {
+func (h *Handler) extendedHubCard(ctx context.Context, base string) *a2a.AgentCard {
+	card := h.hubCardWith(ctx, base, func(hub.AgentInfo) bool { return true })
+	for _, info := range h.opts.Hub.AgentsFor(ctx) {
 		for _, skill := range skillsOf(info) {
 			skill.ID = info.Definition.ID + "/" + skill.ID
 			card.Skills = append(card.Skills, skill)
@@ -186,14 +186,14 @@ func (s *Server) serveCard(w http.ResponseWriter, r *http.Request, agent string,
 func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, changed time.Time, err error) {
 	base := s.own.base(r)
 	if agent == "" {
-		for _, info := range s.opts.Hub.Agents() {
+		for _, info := range s.opts.Hub.AgentsFor(r.Context()) {
 			if info.RegisteredAt.After(changed) {
 				changed = info.RegisteredAt
 			}
 		}
-		return s.own.hubCard(base), changed, nil
+		return s.own.hubCard(r.Context(), base), changed, nil
 	}
-	info, err := s.opts.Hub.Agent(agent)
+	info, err := s.opts.Hub.AgentFor(r.Context(), agent)
 	if err != nil {
 		return nil, changed, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
 	}

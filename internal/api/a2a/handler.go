@@ -283,9 +283,9 @@ func (h *Handler) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtended
 	}
 	id := cmp.Or(scope.agent, req.Tenant)
 	if id == "" {
-		return h.extendedHubCard(scope.base), nil
+		return h.extendedHubCard(ctx, scope.base), nil
 	}
-	info, err := h.opts.Hub.Agent(id)
+	info, err := h.opts.Hub.AgentFor(ctx, id)
 	if err != nil {
 		return nil, fromHub(ctx, h.log, err)
 	}

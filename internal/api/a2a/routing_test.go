@@ -246,7 +246,7 @@ func TestThePublicCardNamesNoAgentsOfOtherHubs(t *testing.T) {
 				t.Errorf("the card of %q is public: %t", id, !want)
 			}
 		}
-		if skills := cards.HubCard().Skills; (len(skills) == 2) != token {
+		if skills := cards.HubCard(t.Context()).Skills; (len(skills) == 2) != token {
 			t.Errorf("token %t: %+v", token, skills)
 		}
 	}

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"cmp"
+	"context"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/hub"
@@ -10,8 +11,9 @@ import (
 
 // AgentLister lists the agents of the cards, as package hub's Hub does.
 type AgentLister interface {
-	Agents() []hub.AgentInfo
 	Agent(id string) (hub.AgentInfo, error)
+	AgentsFor(ctx context.Context) []hub.AgentInfo
+	AgentFor(ctx context.Context, id string) (hub.AgentInfo, error)
 }
 
 // Directory returns the agent cards in the specification's shape.
@@ -47,11 +49,11 @@ func (d *Directory) Public(id string) bool {
 
 // HubCard returns the card of the hub itself: each agent is one of its skills. With a token, these are only the agents
 // whose cards are public.
-func (d *Directory) HubCard() AgentCard {
+func (d *Directory) HubCard(ctx context.Context) AgentCard {
 	card := d.card("Parley", "A hub of coding agents. A message names its agent in metadata.targetAgent.")
 	card.URL = d.BaseURL() + "/"
 	card.Version = d.Version
-	for _, a := range d.Agents.Agents() {
+	for _, a := range d.Agents.AgentsFor(ctx) {
 		if d.Token && !a.Own() {
 			continue
 		}
@@ -67,14 +69,14 @@ func (d *Directory) HubCard() AgentCard {
 	return card
 }
 
-// AgentCards returns the cards of all agents.
-func (d *Directory) AgentCards() []AgentCard {
-	return each(d.Agents.Agents(), d.agentCard)
+// AgentCards returns the cards of all agents that the sender of ctx sees.
+func (d *Directory) AgentCards(ctx context.Context) []AgentCard {
+	return each(d.Agents.AgentsFor(ctx), d.agentCard)
 }
 
 // AgentCard returns the card of one agent, or the hub's error.
-func (d *Directory) AgentCard(id string) (AgentCard, error) {
-	a, err := d.Agents.Agent(id)
+func (d *Directory) AgentCard(ctx context.Context, id string) (AgentCard, error) {
+	a, err := d.Agents.AgentFor(ctx, id)
 	if err != nil {
 		return AgentCard{}, err
 	}

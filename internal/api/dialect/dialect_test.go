@@ -659,11 +659,11 @@ func TestAnUnknownEventIsAnError(t *testing.T) {
 func TestCardsAreInTheSpecificationsShape(t *testing.T) {
 	f := &fakeHub{}
 	d := &dialect.Directory{Agents: f, Version: "1.0.0", BaseURL: func() string { return "http://127.0.0.1:8080" }, Token: true}
-	cards := map[string]any{"hub": d.HubCard(), "agents": d.AgentCards()}
-	if _, err := d.AgentCard("nobody"); err == nil {
+	cards := map[string]any{"hub": d.HubCard(t.Context()), "agents": d.AgentCards(t.Context())}
+	if _, err := d.AgentCard(t.Context(), "nobody"); err == nil {
 		t.Error("an unknown agent has a card")
 	}
-	card, err := d.AgentCard("claude-code")
+	card, err := d.AgentCard(t.Context(), "claude-code")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,7 +221,11 @@ func specTask() *a2a.Task {
 }
 
 // FindAgent knows the agent reviewer under the name reviewer@office.
-func (f *fakeHub) FindAgent(name, projectID string) (hub.AgentInfo, error) {
+func (f *fakeHub) AgentsFor(context.Context) []hub.AgentInfo { return f.Agents() }
+
+func (f *fakeHub) AgentFor(_ context.Context, id string) (hub.AgentInfo, error) { return f.Agent(id) }
+
+func (f *fakeHub) FindAgent(_ context.Context, name, projectID string) (hub.AgentInfo, error) {
 	if name == "reviewer@office" && projectID == "p1" {
 		return f.Agent("claude-code")
 	}

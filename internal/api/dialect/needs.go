@@ -71,7 +71,7 @@ func (s *Service) needs(ctx context.Context) (*Needs, error) {
 		}
 	}
 	slices.SortStableFunc(found.Needs, func(a, b Need) int { return a.Since.Compare(b.Since.Time) })
-	for _, info := range s.cfg.Hub.Agents() {
+	for _, info := range s.cfg.Hub.AgentsFor(ctx) {
 		if need, ok := needOfAgent(info); ok {
 			found.Needs = append(found.Needs, need)
 			found.Total++

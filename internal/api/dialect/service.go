@@ -60,7 +60,7 @@ type Hub interface {
 // Names are the names of the agents, for the hub's own user.
 type Names interface {
 	// FindAgent returns the agent that a name means in a project, see [hub.Hub.FindAgent].
-	FindAgent(name, projectID string) (hub.AgentInfo, error)
+	FindAgent(ctx context.Context, name, projectID string) (hub.AgentInfo, error)
 	// RenameAgent gives an agent another handle, "" for its own. The error is a *hub.Error.
 	RenameAgent(id, name string) error
 }
@@ -291,8 +291,8 @@ func (s *Service) status(context.Context) (Status, error) {
 
 func (s *Service) agentsList(c *call) action {
 	withHealth, withCards := c.boolean("includeHealth", false), c.boolean("includeCards", true)
-	return func(context.Context) (any, error) {
-		all := s.cfg.Hub.Agents()
+	return func(ctx context.Context) (any, error) {
+		all := s.cfg.Hub.AgentsFor(ctx)
 		addresses := hub.Addresses(all)
 		return each(all, func(info hub.AgentInfo) Agent {
 			agent := agentOf(info, addresses, withHealth)
@@ -306,8 +306,8 @@ func (s *Service) agentsList(c *call) action {
 }
 
 // agent returns everything about an agent.
-func (s *Service) agent(info hub.AgentInfo) Agent {
-	agent := agentOf(info, hub.Addresses(s.cfg.Hub.Agents()), true)
+func (s *Service) agent(ctx context.Context, info hub.AgentInfo) Agent {
+	agent := agentOf(info, hub.Addresses(s.cfg.Hub.AgentsFor(ctx)), true)
 	card := s.cfg.Cards.agentCard(info)
 	agent.Card = &card
 	return agent
@@ -350,22 +350,22 @@ func placeOf(info hub.AgentInfo, addresses map[string]string) Place {
 	return p
 }
 
-func (s *Service) agentsGet(_ context.Context, id string) (any, error) {
-	info, err := s.cfg.Hub.Agent(id)
+func (s *Service) agentsGet(ctx context.Context, id string) (any, error) {
+	info, err := s.cfg.Hub.AgentFor(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return s.agent(info), nil
+	return s.agent(ctx, info), nil
 }
 
 func (s *Service) agentsFind(c *call) action {
 	name, project := c.requiredText("name", maxID), c.text("projectId", maxID)
-	return func(context.Context) (any, error) {
-		info, err := s.cfg.Names.FindAgent(name, project)
+	return func(ctx context.Context) (any, error) {
+		info, err := s.cfg.Names.FindAgent(ctx, name, project)
 		if err != nil {
 			return nil, err
 		}
-		return s.agent(info), nil
+		return s.agent(ctx, info), nil
 	}
 }
 
@@ -380,6 +380,9 @@ func (s *Service) agentsRename(c *call) action {
 }
 
 func (s *Service) agentsHealth(ctx context.Context, id string) (Health, error) {
+	if _, err := s.cfg.Hub.AgentFor(ctx, id); err != nil {
+		return Health{}, err
+	}
 	health, err := s.cfg.Hub.CheckHealth(ctx, id)
 	return fromHealth(health), err
 }

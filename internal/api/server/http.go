@@ -33,8 +33,8 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /tasks/{id}/trace", func(w http.ResponseWriter, r *http.Request) { s.trace(w, r, d) })
 	s.mux.HandleFunc("GET /totals", func(w http.ResponseWriter, r *http.Request) { s.totals(w, r, d) })
 	s.mux.HandleFunc("GET "+healthPath, s.health)
-	s.mux.HandleFunc("GET "+hubCardPath, func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard()) })
-	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards()) })
+	s.mux.HandleFunc("GET "+hubCardPath, func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.HubCard(r.Context())) })
+	s.mux.HandleFunc("GET /.well-known/agents", func(w http.ResponseWriter, r *http.Request) { s.document(w, r, s.cfg.Cards.AgentCards(r.Context())) })
 	s.mux.HandleFunc("GET "+agentCardsPath+"{file}", s.agentCard)
 }
 
@@ -204,7 +204,7 @@ func statusOf(err *jsonrpc.Error) int {
 
 func (s *Server) agentCard(w http.ResponseWriter, r *http.Request) {
 	id, isCard := strings.CutSuffix(r.PathValue("file"), ".json")
-	card, err := s.cfg.Cards.AgentCard(id)
+	card, err := s.cfg.Cards.AgentCard(r.Context(), id)
 	var he *hub.Error
 	switch {
 	case !isCard, errors.As(err, &he) && he.Code == hub.CodeAgentNotFound:

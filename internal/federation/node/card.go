@@ -2,14 +2,17 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/registry"
 )
 
 // inputSchema describes the payload of a request, for the cards.
@@ -85,9 +88,18 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// serveCards sends the cards of the hub's agents in order of registration.
+// cardsFor returns the cards of the agents that the sender of a context sees.
+func (n *Node) cardsFor(ctx context.Context) []agent.Card {
+	sender := hub.SenderFrom(ctx)
+	return slices.DeleteFunc(n.Registry().Local(), func(card agent.Card) bool {
+		info, err := n.o.Hub.Agent(card.ID)
+		return err == nil && !info.VisibleTo(sender)
+	})
+}
+
+// serveCards sends the cards of the hub's agents that the caller sees, in order of registration.
 func (n *Node) serveCards(w http.ResponseWriter, r *http.Request) {
-	body, err := n.Registry().EncodeLocal()
+	body, err := registry.Encode(n.cardsFor(r.Context()))
 	if err != nil {
 		n.o.Logger.Error("cannot encode the agents' cards", "error", err)
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)

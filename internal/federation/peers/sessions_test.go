@@ -302,7 +302,7 @@ func TestASessionOfAnotherHubAnswersATask(t *testing.T) {
 	if info.Residence != want || err != nil {
 		t.Errorf("%+v, %v", info.Residence, err)
 	}
-	if found, err := a.hub.FindAgent("ann@laptop", ""); err != nil || found.Definition.ID != "bob.ann" {
+	if found, err := a.hub.FindAgent(t.Context(), "ann@laptop", ""); err != nil || found.Definition.ID != "bob.ann" {
 		t.Errorf("%+v, %v", found, err)
 	}
 	task := a.send(t, message("look"))

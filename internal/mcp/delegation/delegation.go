@@ -116,7 +116,7 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.agent, err = s.agentID(o); err != nil {
+	if o.agent, err = s.agentID(ctx, o); err != nil {
 		return nil, err
 	}
 	if err := s.check(o, d); err != nil {
@@ -153,12 +153,12 @@ func (s *Service) begin(ctx context.Context, o order) (*a2a.Task, error) {
 }
 
 // agentID returns the id of the agent that an order means. An unknown name is returned as it is: the rules come first.
-func (s *Service) agentID(o order) (string, error) {
+func (s *Service) agentID(ctx context.Context, o order) (string, error) {
 	caller := o.session
 	if o.caller.Agent != "" {
 		caller, _ = s.o.Hub.Agent(o.caller.Agent)
 	}
-	info, err := s.o.Hub.FindAgent(o.agent, caller.Residence.Project)
+	info, err := s.o.Hub.FindAgent(ctx, o.agent, caller.Residence.Project)
 	switch hub.CodeOf(err) {
 	case "":
 		return info.Definition.ID, nil

@@ -68,10 +68,10 @@ func (s *Service) listAgents() mcpserver.Tool[listAgentsIn, listAgentsOut] {
 	return mcpserver.Tool[listAgentsIn, listAgentsOut]{
 		Name: "list_agents", Title: "List the agents", ReadOnly: true,
 		Description: "List the coding agents to whom you can hand work with delegate_task: what they are good at, whether they are fit and busy.",
-		Handle: func(_ context.Context, c *mcpserver.Call, _ listAgentsIn) (string, listAgentsOut, error) {
+		Handle: func(ctx context.Context, c *mcpserver.Call, _ listAgentsIn) (string, listAgentsOut, error) {
 			caller := c.Server().Caller()
 			out := listAgentsOut{Agents: []listedAgent{}, You: caller.Agent}
-			for _, info := range s.o.Hub.Agents() {
+			for _, info := range s.o.Hub.AgentsFor(ctx) {
 				if caller.Agent != "" && (info.Definition.ID == caller.Agent || s.o.Permit(caller.Agent, info.Definition.ID) != nil) {
 					continue
 				}
