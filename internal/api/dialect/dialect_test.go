@@ -141,7 +141,7 @@ type manyAgents struct {
 	list []hub.AgentInfo
 }
 
-func (h *manyAgents) Agents() []hub.AgentInfo { return h.list }
+func (h *manyAgents) AgentsFor(context.Context) []hub.AgentInfo { return h.list }
 
 func BenchmarkAgentsList(b *testing.B) {
 	h := &manyAgents{}

@@ -117,7 +117,7 @@ func (f *fakeHub) ContextsLike(part string, limit int) []string {
 	return []string{"ctx-" + part}
 }
 
-func (f *fakeHub) Agents() []hub.AgentInfo {
+func (f *fakeHub) AgentsFor(context.Context) []hub.AgentInfo {
 	return []hub.AgentInfo{{
 		Definition: runner.Definition{
 			ID: "claude-code", Name: "Claude Code CLI", Description: "Anthropic's coding agent", Driver: "claude-stdio",
@@ -140,7 +140,7 @@ func (f *fakeHub) Agents() []hub.AgentInfo {
 }
 
 func (f *fakeHub) Agent(id string) (hub.AgentInfo, error) {
-	for _, a := range f.Agents() {
+	for _, a := range f.AgentsFor(context.Background()) {
 		if a.Definition.ID == id {
 			return a, nil
 		}
@@ -154,7 +154,7 @@ func (f *fakeHub) CheckHealth(_ context.Context, id string) (hub.Health, error) 
 }
 
 func (f *fakeHub) Status() hub.Status {
-	return hub.Status{Version: "1.0.0", StartedAt: time.Now().Add(-12345 * time.Millisecond), Agents: f.Agents(), ActiveTasks: 0, TotalTasks: 5}
+	return hub.Status{Version: "1.0.0", StartedAt: time.Now().Add(-12345 * time.Millisecond), Agents: f.AgentsFor(context.Background()), ActiveTasks: 0, TotalTasks: 5}
 }
 
 func (f *fakeHub) Totals(q hub.TotalsQuery) ([]hub.Total, bool) {
@@ -221,8 +221,6 @@ func specTask() *a2a.Task {
 }
 
 // FindAgent knows the agent reviewer under the name reviewer@office.
-func (f *fakeHub) AgentsFor(context.Context) []hub.AgentInfo { return f.Agents() }
-
 func (f *fakeHub) AgentFor(_ context.Context, id string) (hub.AgentInfo, error) { return f.Agent(id) }
 
 func (f *fakeHub) FindAgent(_ context.Context, name, projectID string) (hub.AgentInfo, error) {

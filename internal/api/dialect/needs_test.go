@@ -25,7 +25,7 @@ func (h *needyHub) Tasks(_ context.Context, q hub.TaskQuery) (hub.TaskPage, erro
 	return hub.TaskPage{Tasks: h.tasks[q.State], Total: len(h.tasks[q.State])}, h.err
 }
 
-func (h *needyHub) Agents() []hub.AgentInfo { return h.agents }
+func (h *needyHub) AgentsFor(context.Context) []hub.AgentInfo { return h.agents }
 
 // waiting returns a task that waits since some minutes after the epoch.
 func waiting(id string, minutes int, parts ...*a2a.Part) *a2a.Task {
