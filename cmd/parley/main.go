@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/parleyhub/parley/internal/app/cli"
+	_ "github.com/parleyhub/parley/internal/app/shortcut" // answers --version early
 	"github.com/parleyhub/parley/internal/base/local"
 )
 

@@ -450,7 +450,7 @@ func (r *release) build(ctx context.Context, dir, platform string) error {
 		args = append(args, "-gcflags="+packages+"=-l")
 	}
 	_, err := output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", append(args,
-		"-ldflags", "-s -w -funcalign=16 -X github.com/parleyhub/parley/internal/app/cli.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/parley")...)
+		"-ldflags", "-s -w -funcalign=16 -X github.com/parleyhub/parley/internal/app/version.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/parley")...)
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/conformance"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/config"
 )
 
@@ -45,7 +46,7 @@ func (a *app) conformance(ctx context.Context, httpPort, grpcPort int) (err erro
 	}
 	defer ln.Close()
 	opts := conformance.Options{
-		DataDir: dir, BaseURL: "http://" + ln.Addr().String(), Version: versionString(),
+		DataDir: dir, BaseURL: "http://" + ln.Addr().String(), Version: version.String(),
 		Logger: daemon.NewLogger(a.stderr, config.Logging{Level: "warn"}, isTerminal(a.stderr)),
 	}
 	if grpcPort != 0 {

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/text"
@@ -60,35 +57,6 @@ var Demonstrate = demonstrate
 
 // DemoEvent is an event of the demonstration.
 type DemoEvent = demoEvent
-
-func TestVersionIsKnownWithoutARelease(t *testing.T) {
-	v := readVersion()
-	if v.Version == "" || v.Go != runtime.Version() || v.OS != runtime.GOOS || v.Arch != runtime.GOARCH {
-		t.Errorf("got %+v", v)
-	}
-	if versionString() != v.Version {
-		t.Errorf("versionString() = %s", versionString())
-	}
-}
-
-func TestAReleasesVersionHasPriority(t *testing.T) {
-	release = "1.2.3"
-	t.Cleanup(func() { release = "" })
-	if got := versionString(); got != "1.2.3" {
-		t.Errorf("got %s", got)
-	}
-}
-
-func TestVersionOfAModuleAndItsRevision(t *testing.T) {
-	var i versionInfo
-	i.add(&debug.BuildInfo{
-		Main:     debug.Module{Version: "v1.4.0"},
-		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
-	})
-	if i.Version != "v1.4.0" || i.Revision != "abc" || !i.Modified {
-		t.Errorf("got %+v", i)
-	}
-}
 
 // ShortIDs shortens the ids of a table.
 func ShortIDs(ids []string) func(string) string {

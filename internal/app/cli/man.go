@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -64,7 +65,7 @@ func manualPage(cmd *cobra.Command) []byte {
 	cmd.InitDefaultHelpFlag()
 	var b bytes.Buffer
 	section := func(title string) { fmt.Fprintf(&b, ".SH %s\n", title) }
-	fmt.Fprintf(&b, ".TH %q 1 \"\" %q \"Parley\"\n.nh\n.ad l\n", strings.ToUpper(manualName(cmd)), "Parley "+versionString())
+	fmt.Fprintf(&b, ".TH %q 1 \"\" %q \"Parley\"\n.nh\n.ad l\n", strings.ToUpper(manualName(cmd)), "Parley "+version.String())
 	section("NAME")
 	fmt.Fprintf(&b, "%s \\- %s\n", roff(manualName(cmd)), roff(cmd.Short))
 	section("SYNOPSIS")

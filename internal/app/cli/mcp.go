@@ -16,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -91,7 +92,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	defer shared.Close()
 	finder := a.finder(busfinder.ForProject(cfg), log.With("component", "nats-connection"))
 	opts := mcpserver.ProjectOptions{
-		Version: versionString(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a, shared}, KeepDir: mcpconfig.UnsentDir(),
+		Version: version.String(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a, shared}, KeepDir: mcpconfig.UnsentDir(),
 		Idle: func() {
 			if err := daemon.ReleaseMemory(); err != nil {
 				log.Debug("cannot return memory to the system", "error", err)
@@ -123,7 +124,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	} else {
 		shared.connect()
 	}
-	log.Info("the MCP server is ready", "version", versionString(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
+	log.Info("the MCP server is ready", "version", version.String(), "project", cfg.ProjectPath, "projectId", cfg.ProjectID,
 		"namespace", cfg.Namespace, "channels", len(cfg.Channels), "configuration", cfg.File)
 	if cfg.File == "" {
 		log.Info("there is no " + mcpconfig.ProjectFile + ": the defaults are in force")

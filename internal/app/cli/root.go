@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/service"
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -257,7 +258,7 @@ func (a *app) versionFlag(root *cobra.Command) {
 	}
 }
 
-func (a *app) printVersion() { fmt.Fprintf(a.stdout, "%s %s\n", a.name, versionString()) }
+func (a *app) printVersion() { fmt.Fprintf(a.stdout, "%s %s\n", a.name, version.String()) }
 
 // didYouMean returns a clause for a message that names the candidate that word most likely means, "" without one.
 func didYouMean(word string, candidates []string) string {
@@ -269,7 +270,7 @@ func didYouMean(word string, candidates []string) string {
 
 func (a *app) versionCommand() *cobra.Command {
 	return command("version", "Print the version", func(*cobra.Command, []string) error {
-		v := readVersion()
+		v := version.Read()
 		return a.print(v, func() {
 			fmt.Fprintf(a.stdout, "%s %s\n%s %s/%s\n", a.name, v.Version, v.Go, v.OS, v.Arch)
 		})

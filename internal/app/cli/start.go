@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/config"
 )
 
@@ -155,7 +156,7 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 		return a.start(ctx, cfg) // prints that it is running
 	}
 	return daemon.Run(ctx, cfg, daemon.Options{
-		Version: versionString(),
+		Version: version.String(),
 		Logger:  daemon.NewLogger(a.stderr, cfg.Logging, isTerminal(a.stderr)),
 		Ready: func(info daemon.Info) {
 			_ = a.print(started{Info: info}, func() { // returns nil
@@ -171,5 +172,5 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 func (a *app) serveInBackground(ctx context.Context, cfg *config.Loaded, configErr error) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
-	return daemon.RunInBackground(ctx, cfg, configErr, os.Stdout, daemon.Options{Version: versionString()})
+	return daemon.RunInBackground(ctx, cfg, configErr, os.Stdout, daemon.Options{Version: version.String()})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/service"
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -64,7 +65,7 @@ hub. Nothing happens if the new version cannot read the data.`
 }
 
 func (a *app) upgrade(ctx context.Context, cfg *config.Loaded, now, again bool) (upgraded, error) {
-	result := upgraded{To: versionString()}
+	result := upgraded{To: version.String()}
 	if err := daemon.CheckFormat(cfg.DataDir, result.To); err != nil {
 		return result, err
 	}

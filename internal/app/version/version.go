@@ -1,4 +1,5 @@
-package cli
+// Package version knows the program's version. It imports little: see package shortcut.
+package version
 
 import (
 	"runtime"
@@ -8,8 +9,8 @@ import (
 // release is set when a release is built, with -ldflags -X.
 var release = ""
 
-// versionInfo is the program's version and what it was built with.
-type versionInfo struct {
+// Info is the program's version and what it was built with.
+type Info struct {
 	Version  string `json:"version"` // "1.2.3", or "devel"
 	Revision string `json:"revision,omitempty"`
 	Modified bool   `json:"modified,omitempty"` // built from a changed tree
@@ -18,10 +19,10 @@ type versionInfo struct {
 	Arch     string `json:"arch"`
 }
 
-// readVersion returns the version: that of the release, of the module where it was
+// Read returns the version: that of the release, of the module where it was
 // installed by go install, else devel with the revision if it is known.
-func readVersion() versionInfo {
-	info := versionInfo{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+func Read() Info {
+	info := Info{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		info.add(build)
 	}
@@ -31,7 +32,7 @@ func readVersion() versionInfo {
 	return info
 }
 
-func (i *versionInfo) add(build *debug.BuildInfo) {
+func (i *Info) add(build *debug.BuildInfo) {
 	if v := build.Main.Version; i.Version == "" && v != "(devel)" {
 		i.Version = v
 	}
@@ -45,5 +46,5 @@ func (i *versionInfo) add(build *debug.BuildInfo) {
 	}
 }
 
-// versionString returns the version alone, e.g. "1.2.3" or "devel".
-func versionString() string { return readVersion().Version }
+// String returns the version alone, e.g. "1.2.3" or "devel".
+func String() string { return Read().Version }
