@@ -245,11 +245,18 @@ func newDesktopWith(t *testing.T, o *office, h *stubmodel.Handler) *desktop {
 	model := httptest.NewServer(h)
 	t.Cleanup(model.Close)
 	d := &desktop{office: o, shop: o.dir, blog: o.Project(t, "blog", "")}
-	processes := &conversation{owner: string(process.NewMarker(""))[1:]}
-	d.env = append(o.Env, process.MarkerEnv+"="+string(process.NewMarker(processes.owner)), "TERM=xterm-256color", "SHELL=/bin/sh",
-		"ANTHROPIC_BASE_URL="+model.URL, "ANTHROPIC_API_KEY=sk-ant-stub", "ENABLE_TOOL_SEARCH=false", "STUB_KEY=stub",
-		"DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
+	d.prepare(t, model.URL)
 	d.settings(t, model.URL)
+	return d
+}
+
+// prepare makes the environment of the sessions, whose processes end with the test.
+func (d *desktop) prepare(t *testing.T, model string) {
+	t.Helper()
+	processes := &conversation{owner: string(process.NewMarker(""))[1:]}
+	d.env = append(d.Env, process.MarkerEnv+"="+string(process.NewMarker(processes.owner)), "TERM=xterm-256color", "SHELL=/bin/sh",
+		"ANTHROPIC_BASE_URL="+model, "ANTHROPIC_API_KEY=sk-ant-stub", "ENABLE_TOOL_SEARCH=false", "STUB_KEY=stub",
+		"DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
 	t.Cleanup(func() {
 		// Without a session there is no server.
 		_ = d.command("kill-server").Run()
@@ -259,7 +266,6 @@ func newDesktopWith(t *testing.T, o *office, h *stubmodel.Handler) *desktop {
 		}
 		until(t, "the sessions' processes end", func() bool { return len(processes.running(t)) == 0 })
 	})
-	return d
 }
 
 // settings writes what the CLIs ask about at their first start, and the MCP server.
@@ -328,11 +334,7 @@ type session struct {
 func (d *desktop) open(t *testing.T, id, dir string, cli ...string) *session {
 	t.Helper()
 	s := &session{d, id, dir, cli}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s: %s\n%s", id, s.state(t), s.tmux(t, "capture-pane", "-p", "-S", "-200", "-t", id))
-		}
-	})
+	s.logFailure(t)
 	s.reopen(t)
 	if got := d.agent(t, id); got.ID != id || got.Kind != "session" {
 		t.Errorf("%s is called %+v", id, got)
@@ -340,10 +342,30 @@ func (d *desktop) open(t *testing.T, id, dir string, cli ...string) *session {
 	return s
 }
 
+// logFailure shows the terminal if the test fails.
+func (s *session) logFailure(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s: %s\n%s", s.id, s.state(t), s.tmux(t, "capture-pane", "-p", "-S", "-200", "-t", s.id))
+		}
+	})
+}
+
 // reopen starts the CLI, and waits until its session is in the directory and it takes input.
 func (s *session) reopen(t *testing.T) {
 	t.Helper()
+	s.begin(t)
+	s.ready(t)
+}
+
+func (s *session) begin(t *testing.T) {
+	t.Helper()
 	s.tmux(t, append([]string{"new-session", "-d", "-s", s.id, "-x", "180", "-y", "50", "-c", s.dir}, s.cli...)...)
+}
+
+func (s *session) ready(t *testing.T) {
+	t.Helper()
 	until(t, s.id+" is ready", func() bool {
 		return s.state(t) == "idle" && strings.ContainsAny(s.screen(t), "❯›")
 	})

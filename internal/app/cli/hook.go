@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,7 +14,10 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
+	"github.com/parleyhub/parley/internal/sessions/doorbell"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
@@ -32,7 +36,8 @@ The start of a session registers it, its end removes it. Before a turn the sessi
 what is new for it; after a turn it goes on if something has arrived meanwhile, at most ` + strconv.Itoa(hooks.MaxRow) + ` times
 in a row. What it is told are counts, ids and names: it reads the messages with a tool.
 
-Without a running hub nothing is reported and nothing printed; no hub is started. A hook never
+Without a running hub nothing is reported and no hub is started; a session of Claude Code that
+begins is only told which file wakes it. A hook never
 fails a session: the exit code is 0, and problems are on standard error with --verbose. It ends
 after ` + hookTime.String() + ` at the latest. The agents that the hub itself runs are not reported.
 
@@ -125,24 +130,55 @@ func (a *app) handleHook(ctx context.Context, args []string) (wake string, err e
 	if e.Kind == hooks.Other {
 		return "", nil
 	}
-	c, err := a.connect(ctx)
+	cfg, err := a.load(ctx)
 	if err != nil {
-		return "", err // also without a hub
+		return "", err
+	}
+	c, err := a.dial(ctx, cfg)
+	if err != nil {
+		return "", errors.Join(err, a.writeAnswer(e, a.withoutHub(e, cfg)))
 	}
 	defer c.Close()
 	answer, notice, err := a.answerHook(ctx, c, e)
 	if err != nil {
-		return "", err
+		return "", errors.Join(err, a.writeAnswer(e, a.withoutHub(e, cfg)))
 	}
-	if out := answer.Encode(e); out != nil {
-		if _, err := a.stdout.stream.Write(out); err != nil {
-			return "", err // the session did not get it
-		}
+	if err := a.writeAnswer(e, answer); err != nil {
+		return "", err // the session did not get it
 	}
 	if notice != "" {
 		err = c.SessionShown(ctx, notice)
 	}
 	return answer.Wake, err
+}
+
+func (a *app) writeAnswer(e hooks.Event, answer hooks.Answer) error {
+	out := answer.Encode(e)
+	if out == nil {
+		return nil
+	}
+	_, err := a.stdout.stream.Write(out)
+	return err
+}
+
+// withoutHub returns the answer to an event where no hub gives one: a session that begins watches its file all the same, so that the
+// hub that is started after it can wake it.
+func (a *app) withoutHub(e hooks.Event, cfg *config.Loaded) (answer hooks.Answer) {
+	if e.Kind != hooks.Start || e.Vendor != presence.Claude || !cfg.Sessions.Wake || a.headless(e.Vendor) {
+		return answer
+	}
+	file, err := doorbell.NewFile(daemon.BellsDir(cfg.DataDir))
+	path := ""
+	if err == nil {
+		path, err = file.Watch(presence.Session{Vendor: e.Vendor, Process: a.sessionProcess(e.Vendor)})
+	}
+	if err != nil {
+		a.debugf("the session cannot be woken by a file: %v", err)
+	}
+	if path != "" {
+		answer.Watch = []string{path}
+	}
+	return answer
 }
 
 // answerHook returns the hub's answer to an event, and the notice in it.

@@ -54,7 +54,17 @@ func (d *machine) openSessions() []dialect.OpenSession {
 func TestAHookWithoutAHubIsSilent(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
-	for _, event := range []string{"SessionStart", "UserPromptSubmit", "Stop", "SessionEnd", "Unknown"} {
+	var start struct{ HookSpecificOutput struct{ WatchPaths []string } }
+	out := d.hook("SessionStart", hookInput("SessionStart"))
+	if err := json.Unmarshal([]byte(out), &start); err != nil || len(start.HookSpecificOutput.WatchPaths) != 1 {
+		t.Errorf("SessionStart prints %s", out)
+	} else if _, err := os.Stat(start.HookSpecificOutput.WatchPaths[0]); err != nil {
+		t.Error(err)
+	}
+	if out := d.hook("SessionStart", hookInput("SessionStart"), "CLAUDE_CODE_ENTRYPOINT=sdk-cli"); out != "" {
+		t.Errorf("without a terminal it prints %s", out)
+	}
+	for _, event := range []string{"UserPromptSubmit", "Stop", "SessionEnd", "Unknown"} {
 		if out := d.hook(event, hookInput(event)); out != "" {
 			t.Errorf("%s prints %s", event, out)
 		}

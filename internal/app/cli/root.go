@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/service"
 	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/text"
@@ -28,6 +29,9 @@ func Main(name string, args []string) int {
 	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
 		a.printVersion()
 		return a.exit(nil)
+	}
+	if daemon.LeaveParent() {
+		return exitOK
 	}
 	if isHook(args) { // a session waits for it
 		return a.hook(context.Background(), args[1:])

@@ -108,16 +108,22 @@ func launch(ctx context.Context, command []string) (Info, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		killErr := errors.Join(cmd.Process.Kill(), ignoreExit(cmd.Wait()))
+		killErr := errors.Join(kill(cmd.Process), ignoreExit(cmd.Wait()))
 		<-lines
 		return Info{}, &Error{Code: CodeStart, Message: "the hub was not ready in time", Remedy: "see its log, or run it with --foreground", Err: errors.Join(err, killErr)}
 	}
-	if r.Ready != nil {
+	if r.Ready != nil && r.Ready.PID == cmd.Process.Pid {
 		return *r.Ready, errors.Join(out.Close(), cmd.Process.Release())
+	}
+	if r.Ready != nil {
+		return *r.Ready, errors.Join(out.Close(), ignoreExit(cmd.Wait()))
 	}
 	waitErr := cmd.Wait()
 	if r.Error == nil {
-		r.Error = &Error{Code: CodeStart, Message: fmt.Sprintf("the hub ended before it was ready (%v)", waitErr), Remedy: "run it with --foreground to see why"}
+		r.Error = &Error{Code: CodeStart, Message: "the hub ended before it was ready", Remedy: "run it with --foreground to see why"}
+		if waitErr != nil {
+			r.Error.Message += fmt.Sprintf(" (%v)", waitErr)
+		}
 	}
 	return Info{}, r.Error
 }
@@ -129,16 +135,51 @@ func hubProcess(command []string) *exec.Cmd {
 	if name := local.Program(); local.ProgramOf(command[0]) != name {
 		cmd.Args[0] = name
 	}
-	cmd.Env = withoutMarker(os.Environ())
+	cmd.Env = withoutSession(os.Environ())
+	if orphans {
+		cmd.Env = append(cmd.Env, leaveEnv+"=1")
+	}
 	detach(cmd)
 	return cmd
 }
 
-// withoutMarker removes the mark and the token of an agent's turn from an environment. A hub
-// with the mark would be ended with the turn that has started it; it does not need the token.
-func withoutMarker(env []string) []string {
+// leaveEnv is set for a process that is to call [LeaveParent].
+const leaveEnv = "PARLEY_LEAVE_PARENT"
+
+// LeaveParent starts this program again and reports true, if it is a process of [Start]: the hub is no child of the process that has
+// started it then. An open session may have: Claude Code takes what its descendants send for the session's own. A program that runs
+// hubs calls it first and exits if it reports true.
+func LeaveParent() bool {
+	if os.Getenv(leaveEnv) == "" {
+		return false
+	}
+	path, err := os.Executable()
+	if err == nil {
+		err = os.Unsetenv(leaveEnv)
+	}
+	if err == nil {
+		cmd := exec.Command(path, os.Args[1:]...)
+		cmd.Args[0], cmd.Stdout = os.Args[0], os.Stdout
+		err = cmd.Start()
+	}
+	if err != nil {
+		e := &Error{Code: CodeStart, Message: "cannot start the hub: " + err.Error(), Err: err}
+		_ = report{Error: e}.send(os.Stdout) // nobody reads it if that fails
+	}
+	return true
+}
+
+// sessionEnv are the variables of an agent's turn or an open session. A hub with the mark of a turn would be ended with it; it does
+// not need the others, some of which are secret.
+var sessionEnv = []string{process.MarkerEnv, delegation.TokenEnv, leaveEnv, "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_MESSAGING_SOCKET",
+	"CLAUDE_CODE_MESSAGING_TOKEN", "CLAUDE_CODE_SESSION_ID", "CLAUDE_CODE_SESSION_ATTENDED", "CLAUDE_ENV_FILE", "CLAUDE_PID", "CLAUDE_PROJECT_DIR",
+	"GEMINI_CLI", "GEMINI_CWD", "GEMINI_PROJECT_DIR", "GEMINI_SESSION_ID"}
+
+// withoutSession removes sessionEnv from an environment.
+func withoutSession(env []string) []string {
 	return slices.DeleteFunc(env, func(variable string) bool {
-		return strings.HasPrefix(variable, process.MarkerEnv+"=") || strings.HasPrefix(variable, delegation.TokenEnv+"=")
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(sessionEnv, name)
 	})
 }
 

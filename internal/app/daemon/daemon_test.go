@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/sessions/presence"
 	"github.com/parleyhub/parley/internal/testbed"
 )
 
@@ -54,8 +56,11 @@ func TestMain(m *testing.M) {
 
 // background runs as a background process of a kind and returns its exit code.
 func background(kind string, args []string) int {
+	if kind == "leave" && daemon.LeaveParent() {
+		return 0
+	}
 	switch kind {
-	case "serve":
+	case "serve", "leave":
 		cfg, err := load(args[0], args[1:]...)
 		err = daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test", SwarmTakeover: 2 * time.Second})
 		if err != nil {
@@ -488,6 +493,37 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	dir := newDir(t)
 	if _, err := daemon.Start(ctx, dir, hubCommand(t, "silent", dir)); !errors.As(err, &de) || de.Code != daemon.CodeStart {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An open session that has started the hub is no ancestor of it: Claude Code takes what its descendants send for the session's own.
+func TestAHubThatLeavesItsParent(t *testing.T) {
+	dir := newDir(t)
+	for _, name := range []string{"CLAUDE_CODE_MESSAGING_TOKEN", "CLAUDE_CODE_SESSION_ID", "PARLEY_TEST_KEPT"} {
+		t.Setenv(name, "x")
+	}
+	info, err := start(t, "leave", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if runtime.GOOS == "linux" {
+		if presence.Running(os.Getpid()).IsAncestorOf(info.PID) {
+			t.Error("this process is an ancestor of the hub")
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", info.PID))
+		if err != nil || bytes.Contains(env, []byte("CLAUDE_CODE_")) || bytes.Contains(env, []byte("PARLEY_LEAVE")) || !bytes.Contains(env, []byte("PARLEY_TEST_KEPT=x")) {
+			t.Errorf("the hub's environment is %q, %v", env, err)
+		}
+	}
+	if _, err := start(t, "leave", dir); daemon.CodeOf(err) != daemon.CodeRunning {
+		t.Errorf("the second start: %v", err)
+	}
+	if _, _, err := daemon.Stop(t.Context(), dir, shutdown(info.Socket)); err != nil {
+		t.Error(err)
+	}
+	var de *daemon.Error
+	if _, err := start(t, "leave", newDir(t), "logging.level=loud"); !errors.As(err, &de) || !strings.Contains(de.Message, "debug, info, warn, error") {
+		t.Errorf("an invalid configuration: %v", err)
 	}
 }
 

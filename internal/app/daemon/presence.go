@@ -58,9 +58,12 @@ func (d *daemon) openPresence(inbox interface {
 	return nil
 }
 
+// BellsDir is the directory of the files that wake sessions, in a data directory.
+func BellsDir(dataDir string) string { return filepath.Join(dataDir, "bells") }
+
 // openDoorbell opens the bells of the vendors, and lets the hooks answer them.
 func (d *daemon) openDoorbell(o *openSessions, options *hooks.Options) error {
-	file, err := doorbell.NewFile(filepath.Join(d.cfg.DataDir, "bells"))
+	file, err := doorbell.NewFile(BellsDir(d.cfg.DataDir))
 	if err != nil {
 		return err
 	}

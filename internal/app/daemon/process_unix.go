@@ -13,6 +13,12 @@ import (
 // detach starts the process in a new session: the terminal's signals do not reach it.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
+// orphans says that a process whose parent has ended gets another one.
+const orphans = true
+
+// kill ends a process that [detach] has detached, and what it has started in its group.
+func kill(p *os.Process) error { return syscall.Kill(-p.Pid, syscall.SIGKILL) }
+
 // terminate requests that a process ends, with SIGTERM.
 func terminate(pid int) error { return syscall.Kill(pid, syscall.SIGTERM) }
 

@@ -16,6 +16,11 @@ func detach(cmd *exec.Cmd) {
 	}
 }
 
+// orphans says that a process whose parent has ended gets another one.
+const orphans = false
+
+func kill(p *os.Process) error { return p.Kill() }
+
 // terminate kills a process: Windows has no signal to request a stop. The hub recovers as from
 // a crash, and running tasks fail at its next start.
 func terminate(pid int) error {

@@ -49,7 +49,7 @@ type Bell interface {
 // News is what is new for agents: a *[news.News].
 type News interface {
 	Latest(ctx context.Context, guid string) (news.Notice, error)
-	Record(list []mail.Mail, sign mail.Sign)
+	Record(list []mail.Mail, sign mail.Sign, at time.Time)
 }
 
 // Options are those of [New]. Records and News are required.
@@ -214,11 +214,11 @@ func (d *Doorbell) forget(open []presence.Session) {
 
 // answered records that a session has begun a turn because of a bell. mu is held.
 func (d *Doorbell) answered(st *state, s presence.Session, now time.Time) {
-	if st.since.IsZero() || !s.Hooked.After(st.since) {
+	if st.since.IsZero() || !s.Turned.After(st.since) {
 		return
 	}
-	if s.Hooked.Sub(st.since) < wokenTime {
-		d.o.News.Record(st.waiting, mail.Woken)
+	if s.Turned.Sub(st.since) < wokenTime {
+		d.o.News.Record(st.waiting, mail.Woken, s.Turned)
 	}
 	st.since, st.waiting, st.next, st.pause = time.Time{}, nil, time.Time{}, 0
 }
@@ -259,12 +259,13 @@ func (d *Doorbell) tryRing(ctx context.Context, s presence.Session) (again bool)
 	if !ok {
 		return false
 	}
+	began := d.o.Now() // a turn may begin before the bell's way returns
 	outcome, err := d.ringOne(ctx, s, n, text)
 	if ctx.Err() != nil {
 		return false
 	}
 	d.log.Info("bell", "agent", s.Name, "vendor", s.Vendor, "outcome", outcome.String(), "error", err)
-	return d.settle(s.GUID, n, outcome)
+	return d.settle(s.GUID, n, outcome, began)
 }
 
 func (d *Doorbell) latest(ctx context.Context, guid string) (news.Notice, error) {
@@ -324,15 +325,15 @@ func (d *Doorbell) ringOne(ctx context.Context, s presence.Session, n news.Notic
 	return Unable, fmt.Errorf("the session cannot be woken: %s", strings.Join(reasons, "; "))
 }
 
-// settle notes what became of a bell, and reports whether another one may be due.
-func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome) (again bool) {
+// settle notes what became of a bell that began to ring at a time, and reports whether another one may be due.
+func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome, began time.Time) (again bool) {
 	now := d.o.Now()
 	list := mailOf(n)
 	switch outcome {
 	case Held:
-		d.o.News.Record(list, mail.Held)
+		d.o.News.Record(list, mail.Held, d.o.Now())
 	case Refused:
-		d.o.News.Record(list, mail.Refused)
+		d.o.News.Record(list, mail.Refused, d.o.Now())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -344,7 +345,7 @@ func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome) (again bo
 	case Held, Refused:
 		st.final = ids(list)
 	case Rung:
-		st.since, st.waiting = now, list
+		st.since, st.waiting = began, list
 	}
 	st.times = append(st.times, now)
 	if outcome == Rung && !slices.Equal(st.rung, ids(list)) {
@@ -361,7 +362,7 @@ func (d *Doorbell) later(guid string, n news.Notice, outcome Outcome) {
 	list := mailOf(n)
 	switch outcome {
 	case Refused:
-		d.o.News.Record(list, mail.Refused)
+		d.o.News.Record(list, mail.Refused, d.o.Now())
 	case Rung:
 		d.mu.Lock()
 		st := d.state(guid)

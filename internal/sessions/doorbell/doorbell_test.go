@@ -35,7 +35,7 @@ func (i *inbox) Latest(_ context.Context, guid string) (n news.Notice, err error
 	return n, i.err
 }
 
-func (i *inbox) Record(list []mail.Mail, sign mail.Sign) {
+func (i *inbox) Record(list []mail.Mail, sign mail.Sign, _ time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, m := range list {
@@ -61,6 +61,7 @@ type bell struct {
 	outcome doorbell.Outcome
 	err     error
 	rings   []string // the texts
+	during  func()   // is called while it rings; nil for nothing
 	later   func(doorbell.Outcome)
 }
 
@@ -68,6 +69,9 @@ func (b *bell) Ring(_ context.Context, s presence.Session, text string, later fu
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rings, b.later = append(b.rings, s.Name+text), later
+	if b.during != nil {
+		b.during()
+	}
 	return b.outcome, b.err
 }
 
@@ -125,7 +129,7 @@ func inHouse(t *testing.T, bells []doorbell.Bell, f func(h house)) {
 }
 
 func (h house) hook(state presence.State) {
-	h.records.Hook(presence.Hooked{Vendor: presence.Claude, ID: "s", Process: proc, State: state, Terminal: presence.TerminalOpen})
+	h.records.Hook(presence.Hooked{Vendor: presence.Claude, ID: "s", Process: proc, State: state, Terminal: presence.TerminalOpen, Turn: state == presence.InTurn})
 }
 
 func (h house) arrive(ids ...string) {
@@ -151,6 +155,35 @@ func TestAnIdleSessionIsWokenWithinTwoSeconds(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if texts := h.bell.texts(); len(texts) != 2 || texts[0] == texts[1] {
 			t.Errorf("the bells are %q", texts)
+		}
+	})
+}
+
+// A vendor's way may return after the turn that it has begun.
+func TestATurnThatBeginsWhileTheBellRingsIsWoken(t *testing.T) {
+	inHouse(t, nil, func(h house) {
+		h.bell.during = func() {
+			time.Sleep(time.Millisecond)
+			h.hook(presence.InTurn)
+			time.Sleep(time.Second)
+		}
+		h.arrive("m1")
+		time.Sleep(3 * time.Second)
+		if got := h.inbox.recorded(); !slices.Equal(got, []string{"m1 woken"}) {
+			t.Errorf("recorded is %q", got)
+		}
+	})
+}
+
+// The hook that a bell calls is no turn.
+func TestWithoutATurnNothingIsWoken(t *testing.T) {
+	inHouse(t, nil, func(h house) {
+		h.arrive("m1")
+		time.Sleep(2 * time.Second)
+		h.hook("")
+		time.Sleep(2 * time.Second)
+		if got := h.inbox.recorded(); len(got) != 0 {
+			t.Errorf("recorded is %q", got)
 		}
 	})
 }

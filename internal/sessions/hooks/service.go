@@ -110,7 +110,8 @@ func (s *Service) Handle(ctx context.Context, r Report) Reply {
 
 // hooked returns what the records are told of an event.
 func (s *Service) hooked(r Report) presence.Hooked {
-	h := presence.Hooked{Vendor: r.Vendor, ID: r.Session, Process: r.Process, Dir: r.Dir, Transcript: r.Transcript, State: stateAfter(r)}
+	h := presence.Hooked{Vendor: r.Vendor, ID: r.Session, Process: r.Process, Dir: r.Dir, Transcript: r.Transcript, State: stateAfter(r),
+		Turn: r.Kind == BeforeTurn}
 	switch {
 	case r.Headless:
 		h.Terminal = presence.NoTerminal

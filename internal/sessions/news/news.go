@@ -117,10 +117,9 @@ func (n *News) write(ctx context.Context, x note) {
 	}
 }
 
-// Record writes a sign of messages to their receipts, in the background. What does not fit into the queue is dropped: a receipt
-// claims less then, not more.
-func (n *News) Record(list []mail.Mail, sign mail.Sign) {
-	at := n.now()
+// Record writes a sign of messages, which came at a time, to their receipts, in the background. What does not fit into the queue is
+// dropped: a receipt claims less then, not more.
+func (n *News) Record(list []mail.Mail, sign mail.Sign, at time.Time) {
 	for _, m := range list {
 		select {
 		case n.notes <- note{m, sign, at}:
@@ -218,7 +217,7 @@ func (n *News) Shown(id string) bool {
 	t.used = n.now()
 	n.forgetOldest()
 	n.mu.Unlock()
-	n.Record(p.mail, mail.Shown)
+	n.Record(p.mail, mail.Shown, n.now())
 	return true
 }
 

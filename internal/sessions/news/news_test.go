@@ -173,7 +173,7 @@ func TestManyMessagesAreBounded(t *testing.T) {
 	}
 	n.Shown(notice.ID) // nobody writes the receipts: the queue is bounded
 	for range 10 {
-		n.Record(x.mail[:100], mail.Woken)
+		n.Record(x.mail[:100], mail.Woken, time.Now())
 	}
 	for i := range 1100 { // so are the agents
 		n.Forget(fmt.Sprint(i))
@@ -196,7 +196,7 @@ func TestAnInboxThatCannotBeRead(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { n.Run(ctx) })
-		n.Record([]mail.Mail{{ID: "m"}}, mail.Shown)
+		n.Record([]mail.Mail{{ID: "m"}}, mail.Shown, time.Now())
 		synctest.Wait()
 		stop()
 		running.Wait()

@@ -66,7 +66,9 @@ type Session struct {
 	Since       time.Time `json:"since"` // when the first report came
 	Seen        time.Time `json:"seen"`  // when the last one came
 	// Hooked is when a hook last reported; zero if none has: the session has no hooks, or Codex has had no turn yet.
-	Hooked   time.Time `json:"hooked,omitzero"`
+	Hooked time.Time `json:"hooked,omitzero"`
+	// Turned is when a hook last reported that a turn begins.
+	Turned   time.Time `json:"-"`
 	State    State     `json:"state,omitempty"`
 	Terminal Terminal  `json:"terminal,omitempty"`
 	// Quiet is do not disturb: nothing but the session's own turns shows what is new.
@@ -86,6 +88,7 @@ type Hooked struct {
 	Transcript string
 	State      State    // zero leaves it as it is
 	Terminal   Terminal // zero leaves it as it is
+	Turn       bool     // a turn begins
 	// Screens are the processes one of which shows the session, where the vendor does not say which one (Codex). When all have
 	// ended, its terminal is closed.
 	Screens []Process
@@ -204,6 +207,9 @@ func (r *Records) Hook(h Hooked) Session {
 	s.State, s.Terminal = cmp.Or(h.State, s.State), cmp.Or(h.Terminal, s.Terminal)
 	if h.Process != (Process{}) {
 		s.Process = h.Process
+	}
+	if h.Turn {
+		s.Turned = now
 	}
 	if len(h.Screens) > 0 {
 		s.Screens, s.Terminal = slices.Clone(h.Screens), TerminalOpen

@@ -1,0 +1,216 @@
+//go:build interop && linux
+
+package interop_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"path/filepath"
+
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/stubmodel"
+	"github.com/parleyhub/parley/test/interop/rig"
+)
+
+const (
+	askReview = "ask codex to review this change"
+	theReview = "Review the change in this directory"
+)
+
+var (
+	codexID    = regexp.MustCompile(`"id\\*":\s*\\*"(codex-[a-z0-9-]+)`)
+	answerType = regexp.MustCompile(`"messageType\\*":\s*\\*"task-answer`)
+	verdict    = regexp.MustCompile(`VERDICT-[A-Za-z0-9-]+`)
+)
+
+// secondOpinion is a model that asks codex for a review when its user wants one, reviews what others ask it to, and shows the answer
+// to its user.
+func secondOpinion(said, result string, used int) string {
+	switch m := codexID.FindStringSubmatch(result); {
+	case strings.HasPrefix(said, "Generate"): // a title
+		return ""
+	case !strings.Contains(said, "Parley: ") && !strings.Contains(said, askReview):
+		return ""
+	case strings.Contains(said, askReview) && used == 0:
+		return "USE:list_agents {}"
+	case strings.Contains(said, askReview) && used == 1 && m != nil:
+		return fmt.Sprintf(`USE:delegate_task {"agent":%q,"task":%q,"wait":false}`, m[1], theReview)
+	case strings.Contains(said, askReview):
+		return "codex has been asked"
+	case used == 1 && answerType.MatchString(result):
+		return "codex says: " + verdict.FindString(result)
+	}
+	return answersTasks(said, result, used)
+}
+
+// opinions are a user's Claude Code and Codex, which know of Parley what parley install has entered.
+type opinions struct {
+	*desktop
+	claude, codex *session
+}
+
+// newOpinions opens both sessions in one project.
+func newOpinions(t *testing.T, h *stubmodel.Handler) *opinions {
+	t.Helper()
+	for _, command := range []string{"claude", "codex", "tmux"} {
+		need(t, command)
+	}
+	programs := rig.Programs(t.TempDir())
+	if err := programs.Build(rig.Parley[0]); err != nil {
+		t.Fatal(err)
+	}
+	model := httptest.NewServer(h)
+	t.Cleanup(model.Close)
+	d := newPlainDesktop(t, programs, model.URL)
+	d.ask(t, "install", "claude", "codex", "--yes")(t)
+	o := &opinions{desktop: d}
+	o.claude = &session{d, "claude-shop", d.shop, []string{"claude", "--allowedTools", "mcp__parley"}}
+	o.codex = &session{d, "codex-shop", d.shop, []string{"codex"}}
+	o.claude.begin(t)
+	d.dial(t)
+	o.claude.logFailure(t)
+	o.codex.begin(t)
+	o.codex.logFailure(t)
+	o.codex.trustHooks(t)
+	o.claude.ready(t)
+	o.codex.ready(t)
+	return o
+}
+
+// One sentence to Claude Code, and nobody touches a keyboard again: Codex is woken, reads the change and answers, Claude Code is
+// woken and shows the answer. The task says what happened.
+func TestASecondOpinionWithOneSentence(t *testing.T) {
+	t.Parallel()
+	var o *opinions
+	o = newOpinions(t, &stubmodel.Handler{Script: func(said, result string, used int) string {
+		next := secondOpinion(said, result, used)
+		if strings.HasPrefix(next, "USE:answer_task") {
+			o.awaitReceipts(t, taskID.FindStringSubmatch(result)[1])
+		}
+		return next
+	}})
+	var task dialect.Task
+	o.claude.enter(t, askReview, func() bool { return len(o.codex.tasks(t)) > 0 })
+	until(t, "the answer is in the session that asked", func() bool {
+		task = o.codex.tasks(t)[0]
+		return task.Status.State == dialect.StateCompleted && strings.Contains(o.claude.screen(t), "codexsays:VERDICT-"+task.ID)
+	})
+	if n := len(o.codex.tasks(t)); n != 1 {
+		t.Errorf("codex has %d tasks", n)
+	}
+	if got := task.Status.Message.Text(); got != "VERDICT-"+task.ID {
+		t.Errorf("the answer is %q", got)
+	}
+	if r := o.receipts(t, task.ID); r.WokenAt == "" || r.ShownAt == "" || r.HeldAt+r.RefusedAt != "" {
+		t.Errorf("the receipts are %+v", r)
+	}
+	if n := strings.Count(o.codex.screen(t), strings.Join(strings.Fields(theReview), "")); n != 1 {
+		t.Errorf("codex has seen the task %d times", n)
+	}
+	if n := strings.Count(o.claude.screen(t), "codexsays:"); n != 1 {
+		t.Errorf("claude has seen the answer %d times", n)
+	}
+}
+
+// awaitReceipts keeps a model busy, as a review does, until what its session has seen is recorded.
+func (o *office) awaitReceipts(t *testing.T, id string) {
+	for range 300 {
+		if r := o.receipts(t, id); r.WokenAt != "" && r.ShownAt != "" {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Error("the receipts are not written")
+}
+
+// receipts are what the task says of the session's attention.
+func (o *office) receipts(t *testing.T, id string) hub.Receipts {
+	t.Helper()
+	out, err := o.command(t.Context(), "tasks", "--format", "json").Output()
+	var page dialect.TaskPage
+	if err == nil {
+		err = json.Unmarshal(out, &page)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	i := slices.IndexFunc(page.Tasks, func(x dialect.Task) bool { return x.ID == id })
+	if i < 0 {
+		t.Errorf("no task %s in %s", id, out)
+		return hub.Receipts{}
+	}
+	return hub.ReceiptsOf(page.Tasks[i].Metadata)
+}
+
+// newPlainDesktop is the desktop of a user who has only installed the programs.
+func newPlainDesktop(t *testing.T, programs rig.Programs, model string) *desktop {
+	t.Helper()
+	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley")}
+	o.Env = slices.DeleteFunc(slices.Clone(o.Env), func(variable string) bool { return strings.HasPrefix(variable, "PARLEY_") })
+	o.dir = o.Project(t, "shop", "")
+	write(t, filepath.Join(o.Dir, ".a2a-hub", "config.yaml"), `version: 1
+http: {port: 0}
+agents: {claude-code: {disabled: true}, codex: {disabled: true}, gemini: {disabled: true}, vibe: {disabled: true}}
+`)
+	t.Cleanup(func() {
+		if out, err := o.command(context.Background(), "stop").CombinedOutput(); err != nil && !bytes.Contains(out, []byte("no hub")) {
+			t.Errorf("stop the hub: %v\n%s", err, out)
+		}
+	})
+	d := &desktop{office: o, shop: o.dir}
+	d.prepare(t, model)
+	write(t, filepath.Join(d.Dir, ".claude.json"), fmt.Sprintf(`{"hasCompletedOnboarding": true, "customApiKeyResponses":
+{"approved": ["sk-ant-stub"], "rejected": []}, "projects": {%q: {"hasTrustDialogAccepted": true}}}`, d.shop))
+	write(t, filepath.Join(d.Dir, ".codex", "config.toml"), fmt.Sprintf(`model = "stub-model"
+model_provider = "stub"
+approval_policy = "never"
+sandbox_mode = "read-only"
+check_for_update_on_startup = false
+[model_providers.stub]
+name = "stub"
+base_url = "%s/v1"
+env_key = "STUB_KEY"
+wire_api = "responses"
+[projects.%q]
+trust_level = "trusted"
+`, model, d.shop))
+	return d
+}
+
+// dial connects to the hub, which a session starts.
+func (o *office) dial(t *testing.T) {
+	t.Helper()
+	until(t, "a session has started the hub", func() bool {
+		c, err := client.Dial(t.Context(), filepath.Join(o.Dir, ".a2a-hub", "hub.sock"))
+		o.client = c
+		return err == nil
+	})
+	t.Cleanup(func() { o.client.Close() })
+}
+
+// trustHooks answers what Codex asks its user once: whether Parley's hooks may run.
+func (s *session) trustHooks(t *testing.T) {
+	t.Helper()
+	asked := func() bool { return strings.Contains(s.screen(t), "Hooksneedreview") }
+	until(t, s.id+" asks about the hooks", asked)
+	until(t, s.id+" chooses to trust all", func() bool {
+		chosen := strings.Contains(s.screen(t), "›2.Trustall")
+		if !chosen {
+			s.tmux(t, "send-keys", "-t", s.id, "Down")
+		}
+		return chosen
+	})
+	s.tmux(t, "send-keys", "-t", s.id, "Enter")
+	until(t, s.id+" trusts the hooks", func() bool { return !asked() })
+}
