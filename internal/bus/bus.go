@@ -47,6 +47,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus/damage"
 )
 
 // Bus is a connection to NATS with JetStream, and in the hub's process also the server. All
@@ -67,8 +69,11 @@ type Bus struct {
 
 	dir      string       // of the store; "" if external
 	lock     *flock.Flock // embedded
-	embedded *embedded    // embedded
-	hub      *hubDialer   // joined
+	damage   *damage.Keeper
+	checks   sync.WaitGroup // of the store, in the background
+	endCheck context.CancelFunc
+	embedded *embedded  // embedded
+	hub      *hubDialer // joined
 
 	mu       sync.Mutex
 	closing  bool
@@ -113,6 +118,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	if b.lock, err = lockDir(ctx, b.dir); err != nil {
 		return err
 	}
+	b.checkStore(ctx, cfg)
 	b.openCommitter(cfg)
 	if b.embedded, err = startServer(cfg, b.dir, b.mode); err != nil {
 		return err
@@ -134,6 +140,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	if err := ctx.Err(); err != nil {
 		return contextError(err, "opening the bus")
 	}
+	b.checkRest()
 	b.log.Info("bus started", "durability", b.mode, "address", b.embedded.address(), "store", b.dir)
 	return nil
 }
@@ -318,6 +325,10 @@ func (b *Bus) abandon(cause error) error {
 // release frees the resources of a Bus, which may be partly open.
 func (b *Bus) release() error {
 	var errs []error
+	if b.endCheck != nil {
+		b.endCheck()
+		b.checks.Wait()
+	}
 	if b.link != nil {
 		b.link.stop() // an attempt to connect, for which Close of the connection would wait
 	}

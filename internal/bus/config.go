@@ -3,8 +3,10 @@ package bus
 import (
 	"cmp"
 	"log/slog"
+	"time"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/bus/damage"
 )
 
 // Secret is text that is never printed.
@@ -76,6 +78,10 @@ type Config struct {
 	// Logger for the bus's and the embedded server's messages; nil discards.
 	Logger *slog.Logger
 
+	// CheckBudget bounds the time for those parts of the embedded store that need not be checked before the server
+	// starts; 0 means [damage.DefaultBudget]. They are checked in the background then.
+	CheckBudget time.Duration
+
 	// openSyncer is replaced by tests.
 	openSyncer func(dir string) (syncer, error)
 }
@@ -111,6 +117,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &Error{Code: CodeConfig, Message: "the bus's store cannot be smaller than 0 bytes"}
 	}
 	c.MaxStore = cmp.Or(c.MaxStore, DefaultMaxStore)
+	c.CheckBudget = cmp.Or(c.CheckBudget, damage.DefaultBudget)
 	c.Name = cmp.Or(c.Name, defaultName)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

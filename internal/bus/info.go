@@ -36,6 +36,8 @@ type Info struct {
 	StorageError string `json:"storageError,omitempty"`
 
 	StoreDir string `json:"storeDir,omitempty"`
+	// Damage of the embedded store, as far as it was checked; nil unless there was any.
+	Damage *DamageInfo `json:"damage,omitempty"`
 	// HubPID is the process with the server of a joined Bus.
 	HubPID int `json:"hubPid,omitempty"`
 	// Leaf is an embedded bus's link to a cluster; nil without one.
@@ -65,6 +67,9 @@ func (b *Bus) Info() Info {
 	}
 	if b.embedded != nil && i.StorageError == "" {
 		i.StorageError = b.embedded.storageError()
+	}
+	if b.damage != nil {
+		i.Damage = b.damageInfo()
 	}
 	if b.embedded != nil && b.embedded.leaf != nil {
 		i.Leaf = b.embedded.leaf.info()

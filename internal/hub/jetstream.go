@@ -110,10 +110,10 @@ func (s *jetStream) load(ctx context.Context, task func(head), record func(kind,
 		}
 		task(h)
 	})
-	if err != nil {
+	if err = reportMissing(err, bad); err != nil {
 		return err
 	}
-	return s.read(ctx, s.state, s.prefix+"record.>", false, func(m jetstream.Msg) {
+	err = s.read(ctx, s.state, s.prefix+"record.>", false, func(m jetstream.Msg) {
 		tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.prefix), ".")
 		key, err := base64.RawURLEncoding.DecodeString(tokens[len(tokens)-1])
 		if err != nil || len(tokens) != 3 {
@@ -122,9 +122,41 @@ func (s *jetStream) load(ctx context.Context, task func(head), record func(kind,
 		}
 		record(tokens[1], string(key), m.Data())
 	})
+	return reportMissing(err, bad)
 }
 
-// read calls visit with the messages of a subject, the oldest first.
+// missingError says that messages of a subject cannot be read.
+type missingError struct {
+	subject string
+	n       uint64
+}
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("read %s: %d messages are missing", e.subject, e.n)
+}
+
+func (e *missingError) Unwrap() error { return errUnreadable }
+
+// isDamage reports whether an error is about what is stored, and not about the store.
+func isDamage(err error) bool {
+	return errors.Is(err, errUnreadable) || errors.Is(err, errNotStored)
+}
+
+// reportMissing reports missing messages to bad and returns any other error.
+func reportMissing(err error, bad func(error)) error {
+	if missing, ok := errors.AsType[*missingError](err); ok {
+		bad(missing)
+		return nil
+	}
+	return err
+}
+
+// readTimeout bounds the wait for the next message that the server says it has. The server drops a reader at a message
+// that it cannot read.
+const readTimeout = 10 * time.Second
+
+// read calls visit with the messages of a subject, the oldest first. The error is a *missingError if there are fewer
+// than the server says.
 func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject string, headersOnly bool, visit func(jetstream.Msg)) error {
 	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		FilterSubject: subject,
@@ -143,7 +175,10 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 	}()
 	left := info.NumPending
 	for left > 0 {
-		batch, err := c.Fetch(int(min(left, 2000)), jetstream.FetchContext(ctx))
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("read %s: %w", subject, err)
+		}
+		batch, err := c.Fetch(int(min(left, 2000)), jetstream.FetchMaxWait(readTimeout))
 		if err != nil {
 			return fmt.Errorf("read %s: %w", subject, err)
 		}
@@ -156,7 +191,7 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 			return fmt.Errorf("read %s: %w", subject, err)
 		}
 		if got == 0 {
-			return fmt.Errorf("read %s: %d messages are missing", subject, left)
+			return &missingError{subject: subject, n: left}
 		}
 		left -= min(got, left)
 	}
@@ -271,7 +306,7 @@ func (s *jetStream) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
 			return nil, err
 		}
 		if again.Sequence == m.Sequence {
-			return nil, fmt.Errorf("pieces of task %s are missing", id)
+			return nil, &missingError{subject: m.Subject, n: 1}
 		}
 	}
 }

@@ -42,7 +42,12 @@ func (h *Hub) restore(ctx context.Context) error {
 		return &Error{Code: CodeInternal, Message: "cannot read the hub's store", Err: err}
 	}
 	for _, hd := range cut {
-		if err := h.endCutOff(ctx, hd); err != nil {
+		err := h.endCutOff(ctx, hd)
+		if isDamage(err) {
+			h.giveUp(hd, err)
+			err = nil
+		}
+		if err != nil {
 			return &Error{Code: CodeInternal, Message: fmt.Sprintf("cannot end task %s, which a crash interrupted", hd.ID), Err: err}
 		}
 	}
@@ -64,8 +69,7 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	e := h.index.entryAt(hd.ID, hd.Updated)
 	rec, err := decodeRecord(body)
 	if err != nil {
-		h.log.Error("an interrupted task cannot be read", "task", hd.ID, "error", err)
-		h.index.update(e, a2a.TaskStateFailed, h.index.stamp())
+		h.giveUp(hd, err)
 		return nil
 	}
 	data, err := h.store.deltas(ctx, hd.ID)
@@ -103,6 +107,14 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 	h.index.update(e, status.State, *status.Timestamp)
 	t.publishState(status)
 	return nil
+}
+
+// giveUp lists an interrupted task that cannot be read as failed. What is stored of it stays.
+func (h *Hub) giveUp(hd head, err error) {
+	h.log.Error("an interrupted task cannot be read", "task", hd.ID, "error", err)
+	if e := h.index.entryAt(hd.ID, hd.Updated); e != nil {
+		h.index.update(e, a2a.TaskStateFailed, h.index.stamp())
+	}
 }
 
 // cutOffState describes the state of an interrupted task. Short tasks are stored only at

@@ -295,16 +295,19 @@ func TestUnreadableRecordsAreReportedAndSkipped(t *testing.T) {
 	if err := errors.Join(cut, hub.StoreRaw(b, "task.x", "1 TASK_STATE_COMPLETED 1 1 false 0 0 a YQ", "no JSON")); err != nil {
 		t.Fatal(err)
 	}
+	if err := hub.StoreRaw(b, "task.z", "1 TASK_STATE_WORKING 1 2 true 5 2 a YQ", ""); err != nil { // its pieces are missing
+		t.Fatal(err)
+	}
 	h := newHub(t, hub.Config{Bus: b}, nil)
-	for _, id := range []a2a.TaskID{"x", "y"} {
+	for _, id := range []a2a.TaskID{"x", "y", "z"} {
 		if _, err := h.Task(t.Context(), id, nil); hub.CodeOf(err) != hub.CodeInternal {
 			t.Errorf("Task %s: %v", id, err)
 		}
 	}
-	if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || len(page.Tasks) != 2 || page.Tasks[1].ContextID != "a" {
+	if page, err := h.Tasks(t.Context(), hub.TaskQuery{}); err != nil || len(page.Tasks) != 3 || page.Tasks[1].ContextID != "a" {
 		t.Errorf("Tasks = %+v, %v", page, err)
 	}
-	if s := h.Status(); s.ActiveTasks != 0 || s.TotalTasks != 2 {
+	if s := h.Status(); s.ActiveTasks != 0 || s.TotalTasks != 3 {
 		t.Errorf("status %+v", s)
 	}
 }

@@ -1,0 +1,505 @@
+// Package damage checks the store of an embedded NATS server before the server opens it.
+//
+// The server verifies the checksum of a record when it reads it, and when it has no index of a stream it truncates a
+// block at the first record that it cannot read, without a word: one flipped bit loses the rest of the block. So a
+// [Keeper] reads the blocks first. A record with one flipped bit is corrected. Another one is copied aside and
+// replaced by an erased record, so that the server reads the rest and the sequences stay. Each damage is logged, and
+// stays in a ledger beside the store.
+//
+// What the server will read anyway is always checked, that is, all blocks of a stream whose index is not current, as
+// after a kill. Of the others, blocks that have changed since they were checked come first, then those whose check was
+// longest ago, as far as the time suffices; the rest is checked in the background.
+package damage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/wait"
+)
+
+// DefaultBudget bounds the time that a start takes for blocks that the server would not read.
+const DefaultBudget = 500 * time.Millisecond
+
+// Options configure a Keeper.
+type Options struct {
+	Dir    string // of the bus; the server's store is in it
+	Logger *slog.Logger
+	// Budget is the time for what need not be checked before the server starts.
+	Budget time.Duration
+	// Pace is the pause after each block in the background.
+	Pace time.Duration
+}
+
+// Keeper checks a store and keeps the ledger of its damage. It is safe for concurrent use, but for Check.
+type Keeper struct {
+	Options
+	ledger *ledger
+
+	mu     sync.Mutex
+	memory memory
+	rest   []job // for the background
+	last   Result
+}
+
+// Result is what a check has done.
+type Result struct {
+	Blocks  int           `json:"blocks"`  // read
+	Bytes   int64         `json:"bytes"`   // read
+	Skipped int           `json:"skipped"` // blocks for the background
+	Found   int           `json:"found"`   // new damage
+	Took    time.Duration `json:"took"`
+}
+
+// Open opens the ledger of a store. Check does the rest.
+func Open(o Options) *Keeper {
+	k := &Keeper{Options: o, memory: loadMemory(filepath.Join(o.Dir, damageDir, verifiedFile))}
+	var err error
+	if k.ledger, err = openLedger(filepath.Join(o.Dir, damageDir)); err != nil {
+		k.Logger.Error("the ledger of the store's damage cannot be read", "error", err)
+	}
+	return k
+}
+
+// Records returns all damage that was ever found, the newest last.
+func (k *Keeper) Records() []Record { return k.ledger.all() }
+
+// Counts returns the numbers of damage.
+func (k *Keeper) Counts() Counts { return countsOf(k.Records()) }
+
+// Last returns the result of the last Check.
+func (k *Keeper) Last() Result {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.last
+}
+
+// job is the check of one block.
+type job struct {
+	stream *stream
+	block  block
+	index  int // of the block in the stream
+}
+
+// Check checks the store and mends it. No server may have it open. Check never fails: what cannot be read is logged,
+// and the server decides.
+func (k *Keeper) Check(ctx context.Context) Result {
+	begun := time.Now()
+	before := len(k.Records())
+	all, err := streams(k.Dir)
+	if err != nil {
+		k.Logger.Error("the store cannot be checked", "error", err)
+	}
+	var must, may []job
+	for i := range all {
+		s := &all[i]
+		if s.encrypted() {
+			continue
+		}
+		k.checkSettings(s)
+		jobs := k.prepare(s)
+		if s.rebuilt {
+			must = append(must, jobs...)
+		} else {
+			may = append(may, jobs...)
+		}
+	}
+	r := k.run(ctx, must, time.Time{})
+	slices.SortStableFunc(may, func(a, b job) int { return int(k.checkedAt(a) - k.checkedAt(b)) })
+	r2 := k.run(ctx, may, begun.Add(k.Budget))
+	r.Blocks, r.Bytes = r.Blocks+r2.Blocks, r.Bytes+r2.Bytes
+	r.Skipped, r.Found, r.Took = len(may)-r2.Blocks, len(k.Records())-before, time.Since(begun)
+	k.forgetRemoved(must, may)
+	if err := k.ledger.sync(); err != nil {
+		k.Logger.Error("the ledger of the store's damage cannot be written", "error", err)
+	}
+	k.save()
+	k.mu.Lock()
+	k.last, k.rest = r, slices.Clone(may[min(r2.Blocks, len(may)):])
+	k.mu.Unlock()
+	return r
+}
+
+// checkedAt returns when a block was last checked in its present state, 0 if it was not.
+func (k *Keeper) checkedAt(j job) int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.memory.knows(j.block) {
+		return 0
+	}
+	return k.memory[j.block.path].Checked
+}
+
+// prepare reads which blocks a stream has.
+func (k *Keeper) prepare(s *stream) []job {
+	if err := s.readSettings(); err != nil {
+		k.Logger.Error("the settings of a stream cannot be read", "stream", s.name, "error", err)
+	}
+	if err := s.readBlocks(); err != nil {
+		k.Logger.Error("the blocks of a stream cannot be listed", "stream", s.name, "error", err)
+	}
+	current, damaged := s.checkIndex()
+	s.rebuilt = !current
+	if damaged {
+		k.note(s, Record{Kind: KindIndex, Action: ActionRebuilt, Reason: string(reasonSum), File: k.relative(s.index())}, nil)
+		if err := os.Remove(s.index()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.Logger.Error("a damaged index cannot be removed", "stream", s.name, "error", err)
+		}
+	}
+	jobs := make([]job, len(s.blocks))
+	for i, b := range s.blocks {
+		jobs[i] = job{stream: s, block: b, index: i}
+	}
+	return jobs
+}
+
+// run checks blocks in parallel until a time, or all of them if it is zero. What it has checked is the beginning of jobs.
+func (k *Keeper) run(ctx context.Context, jobs []job, until time.Time) (r Result) {
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	var bad []job
+	next := 0
+	take := func() (job, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if next == len(jobs) || ctx.Err() != nil || !until.IsZero() && time.Now().After(until) {
+			return job{}, false
+		}
+		next++
+		return jobs[next-1], true
+	}
+	for range min(runtime.GOMAXPROCS(0), len(jobs)) {
+		workers.Go(func() {
+			var buffer []byte
+			for {
+				j, ok := take()
+				if !ok {
+					return
+				}
+				fine, n := k.checkBlock(j, &buffer)
+				mu.Lock()
+				r.Bytes += n
+				if !fine {
+					bad = append(bad, j)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	r.Blocks = next
+	// Blocks with damage come in their order: each needs the last sequence of the one before.
+	slices.SortFunc(bad, func(a, b job) int { return a.block.number - b.block.number })
+	for _, j := range bad {
+		k.mend(j)
+	}
+	return r
+}
+
+// checkBlock reports whether all records of a block are readable.
+func (k *Keeper) checkBlock(j job, buffer *[]byte) (fine bool, n int64) {
+	b, err := readInto(buffer, j.block.path)
+	if err != nil {
+		return false, 0
+	}
+	if compressed(b) {
+		return true, int64(len(b))
+	}
+	v, err := newReader(j.stream.name, j.block.number, j.stream.subjects)
+	if err != nil {
+		return false, 0
+	}
+	s, ok := v.whole(b)
+	if ok {
+		k.remember(j.block, s)
+	}
+	return ok, int64(len(b))
+}
+
+// compressed reports whether a block is in the server's compressed form, whose records are not checked.
+func compressed(b []byte) bool { return bytes.HasPrefix(b, []byte("cmp")) }
+
+func readInto(buffer *[]byte, path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := bytes.NewBuffer((*buffer)[:0])
+	_, err = b.ReadFrom(f)
+	*buffer = b.Bytes()[:0]
+	return b.Bytes(), err
+}
+
+func (k *Keeper) remember(b block, s scan) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.memory[b.path] = verified{Size: b.size, Changed: b.at.UnixNano(), Checked: time.Now().Unix(), First: s.first, Last: s.last}
+}
+
+// mend corrects or erases what cannot be read in a block, after it has copied it aside.
+func (k *Keeper) mend(j job) {
+	v, err := newReader(j.stream.name, j.block.number, j.stream.subjects)
+	var b []byte
+	if err == nil {
+		b, err = os.ReadFile(j.block.path)
+	}
+	if err != nil {
+		k.note(j.stream, Record{Kind: KindBlock, Action: ActionFound, Reason: local.Reason(err), File: k.relative(j.block.path)}, nil)
+		return
+	}
+	before, after := k.around(j)
+	s := v.examine(b, before, after, j.block.last)
+	for _, found := range s.spans {
+		k.noteSpan(j, found, "")
+	}
+	if err := k.ledger.sync(); err != nil {
+		k.Logger.Error("the ledger of the store's damage cannot be written", "error", err)
+	}
+	if len(s.spans) > 0 {
+		err = k.rewrite(j, v, b, s.spans)
+	}
+	if err != nil {
+		k.Logger.Error("a damaged block cannot be written; the server may lose the rest of it", "stream", j.stream.name, "file", j.block.path, "error", err)
+		return
+	}
+	if info, err := os.Stat(j.block.path); err == nil {
+		j.block.size, j.block.at = info.Size(), info.ModTime()
+		j.stream.blocks[j.index] = j.block
+		k.remember(j.block, s)
+	}
+}
+
+// around returns the last sequence of the block before, and the first of the block after it, 0 if it is unknown.
+func (k *Keeper) around(j job) (before, after uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if blocks := j.stream.blocks[:j.index]; len(blocks) > 0 && k.memory.knows(blocks[len(blocks)-1]) {
+		before = k.memory[blocks[len(blocks)-1].path].Last
+	}
+	if blocks := j.stream.blocks[j.index+1:]; len(blocks) > 0 && k.memory.knows(blocks[0]) {
+		after = k.memory[blocks[0].path].First
+	}
+	return before, after
+}
+
+// noteSpan enters a span into the ledger. action is what is done, "" for what a start does.
+func (k *Keeper) noteSpan(j job, s span, action Action) {
+	r := Record{
+		Kind: KindMessage, Action: ActionQuarantined, Sequence: s.first, Subject: s.subject, Reason: string(s.why),
+		File: k.relative(j.block.path), Offset: s.offset, Length: s.length,
+	}
+	if s.last > s.first {
+		r.Last = s.last
+	}
+	switch {
+	case s.unfinished:
+		r.Kind = KindWrite
+	case s.deletion:
+		r.Kind = KindDeletion
+	}
+	if s.fixed {
+		r.Action, r.Bit = ActionCorrected, &s.bit
+	}
+	if action != "" {
+		r.Action = action
+	}
+	k.note(j.stream, r, s.original)
+}
+
+// rewrite writes the mended parts of a block. What cannot be an erased record is cut out.
+func (k *Keeper) rewrite(j job, v *reader, b []byte, spans []span) error {
+	f, err := os.OpenFile(j.block.path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	erased := false
+	for _, s := range slices.Backward(spans) { // so that offsets stay true when something is cut out
+		part := b[s.offset : s.offset+s.length]
+		switch {
+		case s.fixed:
+		case s.offset+s.length == len(b) && (s.unfinished || s.length < minRecord):
+			b, erased = b[:s.offset], true
+			err = errors.Join(err, f.Truncate(int64(s.offset)))
+			continue
+		case s.length < minRecord:
+			erased = true
+			b = slices.Delete(b, s.offset, s.offset+s.length)
+			_, werr := f.WriteAt(b[s.offset:], int64(s.offset))
+			err = errors.Join(err, werr, f.Truncate(int64(len(b))))
+			continue
+		default:
+			erased = true
+			v.erase(part, s.last, time.Now().UnixNano())
+		}
+		_, werr := f.WriteAt(part, int64(s.offset))
+		err = errors.Join(err, werr)
+	}
+	err = errors.Join(err, f.Sync(), f.Close())
+	if erased { // the index does not know
+		if rerr := os.Remove(j.stream.index()); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+		j.stream.rebuilt = true
+	}
+	return err
+}
+
+// checkSettings corrects or restores a stream's settings, and keeps a copy of intact ones.
+func (k *Keeper) checkSettings(s *stream) {
+	kept := filepath.Join(k.Dir, damageDir, copiesDir, s.account, s.name)
+	k.checkSettingsIn(s, s.dir, kept, s.name)
+	consumers, err := os.ReadDir(filepath.Join(s.dir, consumersDir))
+	if err != nil {
+		return
+	}
+	for _, c := range consumers {
+		k.checkSettingsIn(s, filepath.Join(s.dir, consumersDir, c.Name()), filepath.Join(kept, consumersDir, c.Name()), s.name+"/"+c.Name())
+	}
+}
+
+func (k *Keeper) checkSettingsIn(s *stream, dir, kept, name string) {
+	now, intact := readSettingsFiles(dir, name)
+	former, usable := readSettingsFiles(kept, name)
+	if intact {
+		if !bytes.Equal(now.text, former.text) || !usable {
+			if err := now.write(kept); err != nil {
+				k.Logger.Error("no copy of a stream's settings can be kept", "stream", s.name, "error", err)
+			}
+		}
+		return
+	}
+	if len(now.text) == 0 && len(now.sum) == 0 && !usable { // it was never complete
+		return
+	}
+	r := Record{Kind: KindSettings, Action: ActionRestored, Reason: string(reasonSum), File: k.relative(filepath.Join(dir, settingsFile))}
+	original := bytes.Join([][]byte{now.text, now.sum}, []byte("\n"))
+	switch {
+	case now.correct(name):
+		r.Action, former = ActionCorrected, now
+	case usable:
+	default:
+		r.Action = ActionFound
+		r.Reason += ", and there is no copy"
+		k.note(s, r, original)
+		return
+	}
+	k.note(s, r, original)
+	if err := former.write(dir); err != nil {
+		k.Logger.Error("the settings of a stream cannot be restored", "stream", s.name, "error", err)
+	}
+}
+
+func (k *Keeper) relative(path string) string {
+	if r, err := filepath.Rel(k.Dir, path); err == nil {
+		return filepath.ToSlash(r)
+	}
+	return path
+}
+
+// note enters a damage into the ledger and logs it, unless it is known.
+func (k *Keeper) note(s *stream, r Record, original []byte) {
+	r.Account, r.Stream, r.Holds, r.At = s.account, s.name, s.description, time.Now().UTC()
+	r, added, err := k.ledger.add(r, original)
+	if err != nil {
+		k.Logger.Error("damage of the store cannot be written to its ledger", "error", err)
+	}
+	if !added {
+		return
+	}
+	level, text := slog.LevelWarn, "the store had damage"
+	if r.Lost() {
+		level, text = slog.LevelError, "a record of the store is damaged"
+	}
+	k.Logger.Log(context.Background(), level, text, "kind", r.Kind, "action", r.Action, "stream", r.Stream, "sequence", r.Sequence,
+		"subject", r.Subject, "holds", r.Holds, "reason", r.Reason, "file", r.File, "offset", r.Offset, "id", r.ID)
+}
+
+// forgetRemoved forgets blocks that no longer exist.
+func (k *Keeper) forgetRemoved(lists ...[]job) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	there := map[string]struct{}{}
+	for _, jobs := range lists {
+		for _, j := range jobs {
+			there[j.block.path] = struct{}{}
+		}
+	}
+	maps.DeleteFunc(k.memory, func(path string, _ verified) bool {
+		_, ok := there[path]
+		return !ok
+	})
+}
+
+func (k *Keeper) save() {
+	dir := filepath.Join(k.Dir, damageDir)
+	k.mu.Lock()
+	m := maps.Clone(k.memory)
+	k.mu.Unlock()
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = m.save(filepath.Join(dir, verifiedFile))
+	}
+	if err != nil {
+		k.Logger.Warn("which blocks of the store were checked cannot be remembered; the next start checks them again", "error", err)
+	}
+}
+
+// Rest checks the blocks for which Check had no time, while the server runs, and reports whether it found damage. It
+// only reads: the next Check mends.
+func (k *Keeper) Rest(ctx context.Context) (found bool) {
+	k.mu.Lock()
+	rest := k.rest
+	k.rest = nil
+	k.mu.Unlock()
+	var buffer []byte
+	for _, j := range rest {
+		if !wait.Pause(ctx, k.Pace) {
+			return found
+		}
+		if fine, _ := k.checkBlock(j, &buffer); !fine && !j.block.last && k.unchanged(j.block) {
+			found = k.confirm(j) || found
+		}
+	}
+	if len(rest) > 0 {
+		k.save()
+	}
+	return found
+}
+
+func (k *Keeper) unchanged(b block) bool {
+	info, err := os.Stat(b.path)
+	return err == nil && info.Size() == b.size && info.ModTime().Equal(b.at)
+}
+
+// confirm enters the damage of a block that a server has open into the ledger.
+func (k *Keeper) confirm(j job) bool {
+	v, err := newReader(j.stream.name, j.block.number, j.stream.subjects)
+	if err != nil {
+		return false
+	}
+	b, err := os.ReadFile(j.block.path)
+	if err != nil || !k.unchanged(j.block) { // the server removes or compacts blocks
+		return false
+	}
+	before, after := k.around(j)
+	s := v.examine(b, before, after, false)
+	for _, found := range s.spans {
+		k.noteSpan(j, found, ActionFound)
+	}
+	k.mu.Lock()
+	delete(k.memory, j.block.path)
+	k.mu.Unlock()
+	return len(s.spans) > 0
+}

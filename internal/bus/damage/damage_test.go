@@ -1,0 +1,364 @@
+package damage_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/bus/damage"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	messages = 240
+	account  = "$G"
+)
+
+func open(t *testing.T, dir string) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
+	must(t, err)
+	return b
+}
+
+func end(t *testing.T, b *bus.Bus) {
+	t.Helper()
+	must(t, b.Close(context.WithoutCancel(t.Context())))
+}
+
+func config(name string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: name, Description: "things of " + name, Subjects: []string{strings.ToLower(name) + ".*"}, Storage: jetstream.FileStorage,
+		MaxBytes: 125_000, Discard: jetstream.DiscardNew, // so that blocks are small
+	}
+}
+
+func subject(name string, n int) string { return fmt.Sprintf("%s.t%04d", strings.ToLower(name), n) }
+
+func body(n int) []byte { return fmt.Appendf(nil, `{"n":%d,"text":"%s"}`, n, strings.Repeat("x", 350)) }
+
+// store makes a store with the streams, every second message of which has headers, and returns its data directory.
+func store(t *testing.T, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	b := open(t, dir)
+	for _, name := range names {
+		_, err := b.EnsureStream(t.Context(), config(name))
+		must(t, err)
+		batch := b.NewBatch()
+		for n := 1; n <= messages; n++ {
+			m := &nats.Msg{Subject: subject(name, n), Data: body(n)}
+			if n%2 == 0 {
+				m.Header = nats.Header{"Kind": {"even"}}
+			}
+			must(t, batch.Add(t.Context(), m))
+		}
+		_, err = batch.Wait(t.Context())
+		must(t, err)
+	}
+	end(t, b)
+	return dir
+}
+
+func messagesDir(dir, stream string) string {
+	return filepath.Join(dir, "bus", "jetstream", account, "streams", stream, "msgs")
+}
+
+// place is where a message is.
+type place struct {
+	file           string
+	offset, length int
+	last           bool // in the stream's last block
+}
+
+// places finds the messages of a stream.
+func places(t *testing.T, dir, stream string) map[int]place {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(messagesDir(dir, stream), "*.blk"))
+	must(t, err)
+	slices.SortFunc(files, func(a, b string) int { return len(a) - len(b) })
+	if len(files) < 3 {
+		t.Fatalf("the stream has the blocks %v", files)
+	}
+	at := map[int]place{}
+	highest, lastFile := 0, ""
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		must(t, err)
+		for offset := 0; offset < len(raw); {
+			length := int(binary.LittleEndian.Uint32(raw[offset:]) &^ (1 << 31))
+			n := int(binary.LittleEndian.Uint64(raw[offset+4:]))
+			at[n] = place{file: f, offset: offset, length: length}
+			if n > highest {
+				highest, lastFile = n, f
+			}
+			offset += length
+		}
+	}
+	for n, p := range at {
+		p.last = p.file == lastFile
+		at[n] = p
+	}
+	return at
+}
+
+// flip flips bits of a file.
+func flip(t *testing.T, file string, bits ...int) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	must(t, err)
+	for _, b := range bits {
+		raw[b/8] ^= 1 << (b % 8)
+	}
+	must(t, os.WriteFile(file, raw, 0o600))
+}
+
+func check(t *testing.T, dir string, log *bytes.Buffer) *damage.Keeper {
+	t.Helper()
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.NewTextHandler(log, nil)), Budget: damage.DefaultBudget})
+	k.Check(t.Context())
+	return k
+}
+
+// One flipped bit in whatever part of a message, in closed blocks and in the last one, is found, named and corrected,
+// also if the next message is damaged as well.
+func TestFlippedBitsAreCorrected(t *testing.T) {
+	dir := store(t, "S")
+	all := places(t, dir, "S")
+	intact := map[string][]byte{}
+	for _, p := range all {
+		if intact[p.file] == nil {
+			raw, err := os.ReadFile(p.file)
+			must(t, err)
+			intact[p.file] = raw
+		}
+	}
+	// Of the length, the sequence, the time, the length of the subject, the subject, the length of the headers or the
+	// body, the body and the checksum.
+	const subjectAt = 22
+	bits := []int{0, 9, 24, 31, 32, 90, 96, 159, 160, 161, 162, 166, 176, (subjectAt + 6) * 8, (subjectAt+7)*8 + 2, (subjectAt + 9) * 8, (subjectAt + 30) * 8, -65, -64, -1}
+	flipped := map[int]int{}
+	for n := 1; n <= messages; n++ {
+		p := all[n]
+		if n%7 == 0 {
+			continue
+		}
+		bit := bits[len(flipped)%len(bits)]
+		if bit < 0 {
+			bit += p.length * 8
+		}
+		flipped[n] = bit
+		flip(t, p.file, p.offset*8+bit)
+	}
+	var log bytes.Buffer
+	k := check(t, dir, &log)
+	for _, r := range k.Records() {
+		bit, ok := flipped[int(r.Sequence)]
+		if !ok || r.Bit == nil || *r.Bit != bit || r.Stream != "S" || r.Subject != subject("S", int(r.Sequence)) || r.Holds != "things of S" || r.Action != damage.ActionCorrected || r.Lost() {
+			t.Errorf("bit %d was flipped; the record is %+v", bit, r)
+		}
+		delete(flipped, int(r.Sequence))
+	}
+	if len(flipped) > 0 {
+		t.Errorf("flipped bits were not named: %v", flipped)
+	}
+	for file, raw := range intact {
+		if mended, err := os.ReadFile(file); err != nil || !bytes.Equal(mended, raw) {
+			t.Errorf("%s is not as before: %v", file, err)
+		}
+	}
+	if found := len(k.Records()); strings.Count(log.String(), "\n") != found {
+		t.Errorf("%d were found, and the log is %s", found, &log)
+	}
+	t.Logf("flipped bits: %s", check(t, dir, new(bytes.Buffer)).Counts())
+}
+
+// Messages that cannot be corrected are named and set aside. The rest is there, also after a crash, and sequences go on.
+func TestWhatCannotBeCorrectedIsSetAside(t *testing.T) {
+	for _, crashed := range []bool{false, true} {
+		t.Run(fmt.Sprint("crashed=", crashed), func(t *testing.T) {
+			dir := store(t, "FIRST", "BODY", "LENGTH", "LAST", "ALL")
+			lost := map[string][]int{}
+			damaged := func(stream string, n int, bits ...int) {
+				p := places(t, dir, stream)[n]
+				for i := range bits {
+					bits[i] += p.offset * 8
+				}
+				lost[stream] = append(lost[stream], n)
+				flip(t, p.file, bits...)
+			}
+			all := places(t, dir, "ALL")
+			damaged("FIRST", 1, 800, 900)
+			damaged("BODY", 30, 801, 1400)
+			damaged("BODY", 31, 500, 1400)
+			damaged("LENGTH", 120, 1, 3)
+			damaged("LAST", messages, 700, 900)
+			damaged("ALL", 50, 0, 7, 29)
+			if crashed {
+				for stream := range lost {
+					must(t, os.Remove(filepath.Join(messagesDir(dir, stream), "index.db")))
+				}
+			}
+			// A block in the middle is nothing but noise.
+			p := all[150]
+			for n, q := range all {
+				if q.file == p.file {
+					lost["ALL"] = append(lost["ALL"], n)
+				}
+			}
+			info, err := os.Stat(p.file)
+			must(t, err)
+			must(t, os.WriteFile(p.file, bytes.Repeat([]byte("noise"), int(info.Size())/5), 0o600))
+
+			b := open(t, dir)
+			named := map[string]map[int]bool{}
+			for _, r := range b.Damage() {
+				if !r.Lost() {
+					t.Errorf("it is not lost: %+v", r)
+				}
+				if named[r.Stream] == nil {
+					named[r.Stream] = map[int]bool{}
+				}
+				for n := r.Sequence; n <= max(r.Sequence, r.Last); n++ {
+					named[r.Stream][int(n)] = true
+				}
+			}
+			for stream, numbers := range lost {
+				for _, n := range numbers {
+					if !named[stream][n] {
+						t.Errorf("message %d of %s is not named: %v", n, stream, slices.Sorted(maps.Keys(named[stream])))
+					}
+				}
+				readRest(t, b, stream, numbers)
+			}
+			found := len(b.Damage())
+			if i := b.Info().Damage; i == nil || i.Lost != len(b.Damage()) {
+				t.Errorf("the bus reports %+v", i)
+			}
+			end(t, b)
+			b = open(t, dir)
+			if again := len(b.Damage()); again != found {
+				t.Errorf("after another start there are %d records", again)
+			}
+			end(t, b)
+		})
+	}
+}
+
+// readRest verifies that all messages but the lost ones are there, and that sequences go on.
+func readRest(t *testing.T, b *bus.Bus, stream string, lost []int) {
+	t.Helper()
+	c, err := b.JetStream().CreateConsumer(t.Context(), stream, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+	must(t, err)
+	batch, err := c.Fetch(messages-len(lost), jetstream.FetchMaxWait(time.Minute))
+	must(t, err)
+	var got []int
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		must(t, err)
+		n := int(meta.Sequence.Stream)
+		if got = append(got, n); !bytes.Equal(m.Data(), body(n)) || m.Subject() != subject(stream, n) {
+			t.Errorf("%s: message %d is %s: %s", stream, n, m.Subject(), m.Data())
+		}
+	}
+	if pending := c.CachedInfo().NumPending; pending != uint64(len(got)) || len(got) != messages-len(lost) || slices.ContainsFunc(got, func(n int) bool { return slices.Contains(lost, n) }) {
+		t.Errorf("%s: %d messages were lost, %d are there, and %d were read: %v", stream, len(lost), pending, len(got), got)
+	}
+	ack, err := b.Publish(t.Context(), &nats.Msg{Subject: strings.ToLower(stream) + ".next", Data: []byte("next")})
+	must(t, err)
+	if ack.Sequence != messages+1 {
+		t.Errorf("%s: the next message has the sequence %d", stream, ack.Sequence)
+	}
+}
+
+// Settings and indexes are corrected, restored from a copy, or made anew.
+func TestSettingsAndIndexes(t *testing.T) {
+	dir := store(t, "CORRECTED", "RESTORED", "GONE", "INDEX")
+	end(t, open(t, dir)) // keeps copies
+	stream := func(name, file string) string { return filepath.Join(filepath.Dir(messagesDir(dir, name)), file) }
+	flip(t, stream("CORRECTED", "meta.inf"), 500)
+	flip(t, stream("RESTORED", "meta.inf"), 400, 300)
+	must(t, os.Remove(stream("GONE", "meta.inf")))
+	flip(t, stream("INDEX", "msgs/index.db"), 300)
+	var log bytes.Buffer
+	k := check(t, dir, &log)
+	for _, r := range k.Records() {
+		want := map[string]damage.Action{"CORRECTED": damage.ActionCorrected, "RESTORED": damage.ActionRestored, "GONE": damage.ActionRestored, "INDEX": damage.ActionRebuilt}[r.Stream]
+		if r.Action != want || r.Lost() {
+			t.Errorf("the record is %+v", r)
+		}
+	}
+	if c := k.Counts(); c.String() != "1 corrected, 3 rebuilt" {
+		t.Errorf("the counts are %s: %s", c, &log)
+	}
+	b := open(t, dir)
+	for _, name := range []string{"CORRECTED", "RESTORED", "GONE", "INDEX"} {
+		readRest(t, b, name, nil)
+	}
+	end(t, b)
+}
+
+// A write that a crash has cut off was never acknowledged: it is no damage.
+func TestACutOffWriteIsNoDamage(t *testing.T) {
+	dir := store(t, "S")
+	last := places(t, dir, "S")[messages]
+	must(t, os.Truncate(last.file, int64(last.offset+last.length-20)))
+	must(t, os.Remove(filepath.Join(messagesDir(dir, "S"), "index.db")))
+	b := open(t, dir)
+	records := b.Damage()
+	if len(records) != 1 || records[0].Kind != damage.KindWrite || records[0].Lost() {
+		t.Errorf("the records are %+v", records)
+	}
+	end(t, b)
+}
+
+// What the server would not read at its start is checked within the budget, and the rest in the background, which
+// only names what it finds; the next start mends.
+func TestTheRestIsCheckedInTheBackground(t *testing.T) {
+	dir := store(t, "S")
+	p := places(t, dir, "S")[5]
+	info, err := os.Stat(p.file)
+	must(t, err)
+	check(t, dir, new(bytes.Buffer))
+	flip(t, p.file, p.offset*8+900, p.offset*8+901)
+	must(t, os.Chtimes(p.file, info.ModTime(), info.ModTime())) // nothing tells that it has changed
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Budget: 1})
+	if r := k.Check(t.Context()); r.Skipped == 0 || r.Found != 0 {
+		t.Fatalf("the check has done %+v", r)
+	}
+	if !k.Rest(t.Context()) {
+		t.Error("the background has found nothing")
+	}
+	if records := k.Records(); len(records) != 1 || records[0].Action != damage.ActionFound || records[0].Sequence != 5 || !records[0].Lost() {
+		t.Errorf("the records are %+v", records)
+	}
+	k = check(t, dir, new(bytes.Buffer))
+	if records := k.Records(); len(records) != 1 || records[0].Action != damage.ActionQuarantined {
+		t.Errorf("after the next start the records are %+v", records)
+	}
+	b := open(t, dir)
+	readRest(t, b, "S", []int{5})
+	end(t, b)
+}

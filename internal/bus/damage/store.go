@@ -1,0 +1,224 @@
+package damage
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parleyhub/parley/internal/base/local"
+)
+
+// The names in nats-server's store.
+const (
+	storeDir     = "jetstream"
+	streamsDir   = "streams"
+	messagesDir  = "msgs"
+	consumersDir = "obs"
+	settingsFile = "meta.inf"
+	settingsSum  = "meta.sum"
+	indexFile    = "index.db"
+	keyFile      = "meta.key" // of an encrypted store
+	blockSuffix  = ".blk"
+)
+
+// stream is the directory of a stream.
+type stream struct {
+	account, name, dir string
+	description        string
+	subjects           []string
+	blocks             []block
+	rebuilt            bool // the server reads all of its blocks at its start
+}
+
+// block is a file with messages.
+type block struct {
+	number int
+	path   string
+	size   int64
+	at     time.Time // of its last change
+	last   bool      // of its stream
+}
+
+// streams lists the streams below the bus's directory.
+func streams(dir string) ([]stream, error) {
+	paths, err := filepath.Glob(filepath.Join(escape(dir), storeDir, "*", streamsDir, "*"))
+	if err != nil {
+		return nil, err
+	}
+	var all []stream
+	for _, p := range paths {
+		name := filepath.Base(p)
+		if strings.HasPrefix(name, ".") { // it is being deleted
+			continue
+		}
+		if info, err := os.Stat(p); err != nil || !info.IsDir() {
+			continue
+		}
+		all = append(all, stream{account: filepath.Base(filepath.Dir(filepath.Dir(p))), name: name, dir: p})
+	}
+	return all, nil
+}
+
+// escape quotes what has a meaning in a pattern.
+func escape(dir string) string {
+	if filepath.Separator == '\\' {
+		return dir // where patterns have no quotes
+	}
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+}
+
+func (s *stream) encrypted() bool {
+	_, err := os.Stat(filepath.Join(s.dir, keyFile))
+	return err == nil
+}
+
+// readSettings reads what the check needs of the stream's settings.
+func (s *stream) readSettings() error {
+	raw, err := os.ReadFile(filepath.Join(s.dir, settingsFile))
+	if err != nil {
+		return err
+	}
+	var settings struct {
+		Description string   `json:"description"`
+		Subjects    []string `json:"subjects"`
+	}
+	if err := json.Unmarshal(raw, &settings); err != nil {
+		return err
+	}
+	s.description, s.subjects = settings.Description, settings.Subjects
+	return nil
+}
+
+// readBlocks lists the blocks in their order.
+func (s *stream) readBlocks() error {
+	entries, err := os.ReadDir(filepath.Join(s.dir, messagesDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		n, err := strconv.Atoi(strings.TrimSuffix(e.Name(), blockSuffix))
+		if err != nil || !strings.HasSuffix(e.Name(), blockSuffix) {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		s.blocks = append(s.blocks, block{number: n, path: filepath.Join(s.dir, messagesDir, e.Name()), size: info.Size(), at: info.ModTime()})
+	}
+	slices.SortFunc(s.blocks, func(a, b block) int { return cmp.Compare(a.number, b.number) })
+	if len(s.blocks) > 0 {
+		s.blocks[len(s.blocks)-1].last = true
+	}
+	return nil
+}
+
+func (s *stream) index() string { return filepath.Join(s.dir, messagesDir, indexFile) }
+
+// checkIndex reports whether the server will use the index of the stream, which a clean stop has written, and whether
+// it is damaged. Otherwise the server makes it anew from all blocks.
+func (s *stream) checkIndex() (current, damaged bool) {
+	raw, err := os.ReadFile(s.index())
+	if err != nil {
+		return false, false
+	}
+	hash, err := digest(s.name)
+	if err != nil || len(raw) < 4*sumSize {
+		return false, true
+	}
+	_, _ = hash.Write(raw[:len(raw)-sumSize])
+	if !bytes.Equal(hash.Sum(nil), raw[len(raw)-sumSize:]) {
+		return false, true
+	}
+	if len(s.blocks) == 0 {
+		return true, false
+	}
+	return bytes.Equal(lastSum(s.blocks[len(s.blocks)-1]), raw[len(raw)-2*sumSize:len(raw)-sumSize]), false
+}
+
+// lastSum returns the checksum of the last record of a block.
+func lastSum(b block) []byte {
+	sum := make([]byte, sumSize)
+	f, err := os.Open(b.path)
+	if err != nil || b.size < sumSize {
+		return nil
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(sum, b.size-sumSize); err != nil {
+		return nil
+	}
+	return sum
+}
+
+// settings are the two files with the settings of a stream or a consumer.
+type settings struct{ text, sum []byte }
+
+// readSettingsFiles returns the settings in a directory and whether they are as they were written. name is what their
+// checksum is made with.
+func readSettingsFiles(dir, name string) (s settings, intact bool) {
+	var err1, err2 error
+	s.text, err1 = os.ReadFile(filepath.Join(dir, settingsFile))
+	s.sum, err2 = os.ReadFile(filepath.Join(dir, settingsSum))
+	return s, err1 == nil && err2 == nil && bytes.Equal(s.expected(name), s.sum)
+}
+
+func (s settings) expected(name string) []byte {
+	hash, err := digest(name)
+	if err != nil {
+		return nil
+	}
+	_, _ = hash.Write(s.text)
+	return []byte(hex.EncodeToString(hash.Sum(nil)))
+}
+
+// correct flips back the one bit that is wrong in the text or its checksum, and reports whether there is one.
+func (s settings) correct(name string) bool {
+	if len(s.text) > maxTrials {
+		return false
+	}
+	if want := s.expected(name); len(want) == len(s.sum) && json.Valid(s.text) && differAtOne(want, s.sum) {
+		copy(s.sum, want)
+		return true
+	}
+	for bit := range len(s.text) * 8 {
+		flipBit(s.text, bit)
+		if bytes.Equal(s.expected(name), s.sum) {
+			return true
+		}
+		flipBit(s.text, bit)
+	}
+	return false
+}
+
+// differAtOne reports whether two texts of one length differ in one byte.
+func differAtOne(a, b []byte) bool {
+	n := 0
+	for i := range a {
+		if a[i] != b[i] {
+			n++
+		}
+	}
+	return n == 1
+}
+
+func (s settings) write(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := local.ReplaceFile(filepath.Join(dir, settingsFile), s.text); err != nil {
+		return err
+	}
+	return local.ReplaceFile(filepath.Join(dir, settingsSum), s.sum)
+}
