@@ -41,7 +41,7 @@ func (c *check) interop(ctx context.Context) error {
 	env := []string{
 		"PATH=" + filepath.Join(dir, "node_modules", ".bin") + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"PARLEY_INTEROP_NODE_MODULES=" + filepath.Join(dir, "node_modules"),
-		"PARLEY_INTEROP_REQUIRE=claude,gemini,codex,claude-agent-acp,codex-acp,tmux",
+		"PARLEY_INTEROP_REQUIRE=claude,gemini,codex,claude-agent-acp,codex-acp,tmux,chromium",
 	}
 	return c.goTest(ctx, env, "-count=1", "-timeout=20m", "-tags=interop", "./"+interopDir+"/...", "./tools/release")
 }

@@ -257,22 +257,22 @@ func TestABrowserEditsWithAgents(t *testing.T) {
 	h := newHub(t, origin, "")
 	w := newWire(t, h.port)
 	server := "ws://" + w.address + "/documents"
-	b := startBrowser(t)
+	b := rig.StartBrowser(t)
 
-	stranger := b.open(t, origin)
-	stranger.eval(t, opening(server, "plan", "not-the-token"), nil)
+	stranger := open(t, b, origin)
+	stranger.Eval(t, opening(server, "plan", "not-the-token"), nil)
 
-	page := b.open(t, origin)
-	page.eval(t, opening(server, "plan", token), nil)
+	page := open(t, b, origin)
+	page.Eval(t, opening(server, "plan", token), nil)
 	wait.Eventually(t, "the page is in step", func() bool {
 		var synced bool
-		page.eval(t, "page.provider.synced", &synced)
+		page.Eval(t, "page.provider.synced", &synced)
 		return synced
 	})
 	h.parley(t, "doc", "share", "plan", "mars", "writer")
 	mars := keepReplica(t, h, "mars", "plan").Replica
 	const pageEdits, agentEdits = 150, 30
-	page.eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
+	page.Eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -290,7 +290,7 @@ func TestABrowserEditsWithAgents(t *testing.T) {
 	for range 2 {
 		wait.Eventually(t, "the page has connected and written", func() bool {
 			var n int
-			page.eval(t, "page.doc.getArray('list').length", &n)
+			page.Eval(t, "page.doc.getArray('list').length", &n)
 			return n > 20
 		})
 		w.cut()
@@ -299,7 +299,7 @@ func TestABrowserEditsWithAgents(t *testing.T) {
 		h.start(t)
 		byMars = append(byMars, appendAll(t, mars, fmt.Sprint("mars", len(byMars)), 20)...)
 	}
-	page.eval(t, "editing", nil)
+	page.Eval(t, "editing", nil)
 	agents.Wait()
 	h.parley(t, "doc", "edit", "plan", "--text", "text=!")
 
@@ -311,19 +311,19 @@ func TestABrowserEditsWithAgents(t *testing.T) {
 	all = append(all, byMars...)
 	wait.Eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, "plan").List) == nil })
 	var refused int
-	if stranger.eval(t, "page.provider.synced ? 0 : page.refused", &refused); refused == 0 {
+	if stranger.Eval(t, "page.provider.synced ? 0 : page.refused", &refused); refused == 0 {
 		t.Error("a page without the token was admitted")
 	}
 
-	late := b.open(t, origin)
-	late.eval(t, opening(server, "plan", token), nil)
+	late := open(t, b, origin)
+	late.Eval(t, opening(server, "plan", token), nil)
 	wait.Eventually(t, "the pages and the agent have the same bytes", func() bool {
 		bytes := bytesOf(t, mars)
 		return state(t, page) == bytes && state(t, late) == bytes
 	})
 	content := h.content(t, "plan")
 	var values string
-	late.eval(t, "values()", &values)
+	late.Eval(t, "values()", &values)
 	var list []string
 	if err := json.Unmarshal([]byte(values), &list); err != nil || !slices.Equal(list, content.List) {
 		t.Errorf("%v: the page has %d values, the hub %d", err, len(list), len(content.List))
@@ -348,10 +348,10 @@ func missing(want, list []string) (lost []string) {
 }
 
 // state returns the encoded state of a page's document.
-func state(t *testing.T, p *tab) string {
+func state(t *testing.T, p *rig.Page) string {
 	t.Helper()
 	var text string
-	p.eval(t, "state()", &text)
+	p.Eval(t, "state()", &text)
 	b, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		t.Fatal(err)

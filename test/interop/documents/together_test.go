@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/test/interop/rig"
 )
 
 // Req 9.1, 9.2, 9.3: agents over WebSocket, NATS and Hyperswarm, an agent over MCP and a browser page with
@@ -50,9 +51,9 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	members := []*member{venus, jupiter, saturn}
 	w := newWire(t, h.port)
 	pages := "ws://" + w.address + "/documents"
-	b := startBrowser(t)
-	page := b.open(t, origin)
-	page.eval(t, opening(pages, room, token), nil)
+	b := rig.StartBrowser(t)
+	page := open(t, b, origin)
+	page.Eval(t, opening(pages, room, token), nil)
 	mars := startMCP(t, h, "shop")
 	mars.edit(t, edit{"op": "make", "path": []string{"plan", "owners"}, "type": "map"})
 	for _, m := range members {
@@ -60,7 +61,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	}
 
 	const pageEdits, each = 120, 20
-	page.eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
+	page.Eval(t, fmt.Sprintf("void (window.editing = edit(%d))", pageEdits), nil)
 	var byMCP, again []string
 	var calling sync.WaitGroup
 	end := make(chan struct{})
@@ -70,7 +71,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	all := together(t, members, "before", each)
 	wait.Eventually(t, "the page has written", func() bool {
 		var n int
-		page.eval(t, "page.doc.getArray('list').length", &n)
+		page.Eval(t, "page.doc.getArray('list').length", &n)
 		return n > 20
 	})
 	w.cut()
@@ -84,7 +85,7 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	}
 	h.start(t) // unless the agent's MCP server has started it already
 	all = append(all, together(t, members, "after", each)...)
-	page.eval(t, "editing", nil)
+	page.Eval(t, "editing", nil)
 	mars.edit(t, edit{"op": "set", "path": []string{"plan", "done"}, "value": true})
 	endCalls()
 	for i := range pageEdits {
@@ -93,8 +94,8 @@ func TestAgentsOnThreeTransportsAndAPageEndByteIdentical(t *testing.T) {
 	all = append(all, byMCP...)
 	wait.Eventually(t, "the hub has everything", func() bool { return missing(all, h.content(t, room).List) == nil })
 
-	late := b.open(t, origin)
-	late.eval(t, opening(pages, room, token), nil)
+	late := open(t, b, origin)
+	late.Eval(t, opening(pages, room, token), nil)
 	wait.Eventually(t, "the same bytes everywhere", func() bool {
 		want := state(t, late) + vector(t, late)
 		return state(t, page)+vector(t, page) == want && !slices.ContainsFunc(members, func(m *member) bool { return bytesOf(t, m.Replica)+vectorOf(t, m) != want })
@@ -203,10 +204,10 @@ func contentOf(t *testing.T, m *member) any {
 }
 
 // vector returns a page's state vector.
-func vector(t *testing.T, p *tab) string {
+func vector(t *testing.T, p *rig.Page) string {
 	t.Helper()
 	var text string
-	p.eval(t, "vector()", &text)
+	p.Eval(t, "vector()", &text)
 	b, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		t.Fatal(err)
@@ -215,10 +216,10 @@ func vector(t *testing.T, p *tab) string {
 }
 
 // shown returns the content that a page shows.
-func shown(t *testing.T, p *tab) any {
+func shown(t *testing.T, p *rig.Page) any {
 	t.Helper()
 	var text string
-	p.eval(t, "content()", &text)
+	p.Eval(t, "content()", &text)
 	return decode(t, text)
 }
 
