@@ -33,6 +33,9 @@ import (
 
 	"golang.org/x/mod/semver"
 
+	"github.com/parleyhub/parley/docs"
+	"github.com/parleyhub/parley/internal/api/site"
+	"github.com/parleyhub/parley/internal/api/site/render"
 	"github.com/parleyhub/parley/internal/base/local"
 )
 
@@ -376,8 +379,9 @@ func (r *release) program(ctx context.Context, dir, platform string) error {
 }
 
 // buildTags leave out what the programs do not use. The tracing pages of gRPC link html/template, and text/template with
-// it, which keeps the linker from removing unused methods: five megabytes.
-const buildTags = "grpcnotrace"
+// it, which keeps the linker from removing unused methods: five megabytes. prebuiltsite takes the documentation's site as writeSite
+// has made it, without the Markdown and its parser.
+const buildTags = "grpcnotrace,prebuiltsite"
 
 // names are the further names of the program.
 var names = []string{local.ProgramHub, local.ProgramMCPServer}
@@ -445,13 +449,48 @@ var rarelyRun = []string{
 // build builds the program into dir. Functions begin at 16 bytes and not at 32: a third of a megabyte.
 func (r *release) build(ctx context.Context, dir, platform string) error {
 	system, arch, _ := strings.Cut(platform, "/")
-	args := []string{"build", "-trimpath", "-tags", buildTags}
+	overlay, err := writeSite(dir, r.version)
+	if err != nil {
+		return err
+	}
+	args := []string{"build", "-trimpath", "-tags", buildTags, "-overlay", overlay}
 	for _, packages := range rarelyRun {
 		args = append(args, "-gcflags="+packages+"=-l")
 	}
-	_, err := output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", append(args,
+	_, err = output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", append(args,
 		"-ldflags", "-s -w -funcalign=16 -X github.com/parleyhub/parley/internal/app/version.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/parley")...)
 	return err
+}
+
+// sitePath is the file of the sources that a release's program embeds as the documentation's site.
+const sitePath = "internal/api/site/pages.json.gz"
+
+// writeSite makes the documentation's site and returns the file for -overlay that lays it over the sources. Both are beside dir,
+// whose files become those of an archive.
+func writeSite(dir, version string) (overlay string, err error) {
+	files, err := render.Build(docs.Files, version)
+	if err != nil {
+		return "", err
+	}
+	packed, err := site.Pack(files)
+	if err != nil {
+		return "", err
+	}
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	target, err := filepath.Abs(filepath.FromSlash(sitePath))
+	if err != nil {
+		return "", err
+	}
+	pages := dir + "-site.json.gz"
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {target: pages}})
+	if err != nil {
+		return "", err
+	}
+	overlay = dir + "-overlay.json"
+	return overlay, errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.WriteFile(pages, packed, 0o644), os.WriteFile(overlay, replace, 0o644))
 }
 
 func executable(program, system string) string {

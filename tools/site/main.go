@@ -14,7 +14,7 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/parleyhub/parley/docs"
-	"github.com/parleyhub/parley/internal/api/site"
+	"github.com/parleyhub/parley/internal/api/site/render"
 )
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 }
 
 func write(out, version string) error {
-	files, err := site.Build(docs.Files, version)
+	files, err := render.Build(docs.Files, version)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,9 @@
+// Package site serves the documentation of the program's own version. The pages are those of package render: a release has them
+// finished and compressed, so that it does not link the Markdown parser; other builds make them at the first request.
 package site
 
 import (
 	"bytes"
-	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,12 +13,14 @@ import (
 // Path is where the hub serves the site.
 const Path = "/docs/"
 
-// Handler returns the handler of [Path]. It builds the site at the first request: most hubs are never asked for it.
-func Handler(docs fs.FS, version string) http.Handler {
-	files := sync.OnceValue(func() map[string][]byte {
-		files, _ := Build(docs, version) // tests check the links, which do not matter here
-		return files
-	})
+// Handler returns the handler of [Path]. It prepares the pages at the first request: most hubs are never asked for them.
+func Handler(version string) http.Handler {
+	return serve(func() map[string][]byte { return pages(version) })
+}
+
+// serve returns the handler of the files that make returns at the first request.
+func serve(make func() map[string][]byte) http.Handler {
+	files := sync.OnceValue(make)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.URL.Path, Path)
 		if name == "" {

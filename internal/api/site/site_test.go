@@ -1,90 +1,16 @@
-package site_test
+package site
 
 import (
-	"encoding/json"
+	"bytes"
+	"maps"
 	"net/http/httptest"
-	"os"
+	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
-
-	"github.com/parleyhub/parley/docs"
-	"github.com/parleyhub/parley/internal/api/site"
 )
 
-func markdown(pages map[string]string) fstest.MapFS {
-	all := fstest.MapFS{}
-	for name, text := range pages {
-		all[name] = &fstest.MapFile{Data: []byte(text)}
-	}
-	return all
-}
-
-func TestPagesAreLinkedWithEachOther(t *testing.T) {
-	files, err := site.Build(markdown(map[string]string{
-		"getting-started.md": "# Start & go\n\nSee [the queues](queues.md#work-queues), [below](#next), [schema](../schema/a.json), [web](https://example.com/a.md).\n\n![A](a.svg)\n\n## Next\n\n<script>alert(1)</script>\n",
-		"queues.md":          "# Queues\n\n## Work queues\n\n| a | b |\n|---|---|\n| `c` | d |\n",
-		"a.svg":              "<svg/>",
-	}), "1.2.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := string(files["getting-started.html"])
-	for _, want := range []string{
-		`href="queues.html#work-queues"`, `href="#next"`, `href="https://github.com/parleyhub/parley/blob/main/schema/a.json"`, `href="https://example.com/a.md"`,
-		`<title>Start &amp; go – Parley 1.2.3</title>`, `aria-current="page"`, `<img src="a.svg"`,
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("no %s in\n%s", want, page)
-		}
-	}
-	if strings.Contains(page, "alert(1)") {
-		t.Error("raw HTML is in the page")
-	}
-	if string(files["a.svg"]) != "<svg/>" || string(files["index.html"]) != page || !strings.Contains(string(files["queues.html"]), "<td><code>c</code></td>") {
-		t.Errorf("%d files", len(files))
-	}
-	var index []struct{ P, T, H, A, B string }
-	if err := json.Unmarshal(files["search.json"], &index); err != nil {
-		t.Fatal(err)
-	}
-	if last := index[len(index)-1]; last.P != "queues.html" || last.T != "Queues" || last.H != "Work queues" || last.A != "work-queues" || last.B != "a b c d" {
-		t.Errorf("the index: %+v", index)
-	}
-}
-
-func TestLinksThatLeadNowhereAreErrors(t *testing.T) {
-	_, err := site.Build(markdown(map[string]string{"getting-started.md": "# A\n\n[x](none.md) [y](#nothing) ![z](none.svg)\n"}), "1")
-	for _, want := range []string{"no page for the link none.md", "no heading for the link #nothing", "none.svg"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
-	}
-}
-
-// Every link within the documentation leads to a page and a heading that exist.
-func TestTheLinksOfTheDocumentation(t *testing.T) {
-	if _, err := site.Build(docs.Files, "1"); err != nil {
-		t.Error(err)
-	}
-	// What the program has is what the directory has, without what is for contributors.
-	entries, err := os.ReadDir("../../../docs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		name := e.Name()
-		if !strings.HasSuffix(name, ".md") || name == "spec-coverage.md" {
-			continue
-		}
-		if _, err := docs.Files.Open(name); err != nil {
-			t.Errorf("%v: name it in docs/docs.go", err)
-		}
-	}
-}
-
 func TestTheHubServesTheSite(t *testing.T) {
-	h := site.Handler(docs.Files, "1.2.3")
+	h := Handler("1.2.3")
 	for path, want := range map[string]struct {
 		code        int
 		kind, holds string
@@ -100,6 +26,40 @@ func TestTheHubServesTheSite(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		if w.Code != want.code || !strings.HasPrefix(w.Header().Get("Content-Type"), want.kind) || !strings.Contains(w.Body.String(), want.holds) {
 			t.Errorf("%s: %d, %s", path, w.Code, w.Header().Get("Content-Type"))
+		}
+	}
+}
+
+func TestAPackedSiteIsTheSameSite(t *testing.T) {
+	files := pages("1.2.3")
+	first, err := Pack(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Pack(maps.Clone(files))
+	if err != nil || !bytes.Equal(first, second) {
+		t.Errorf("the same files gave other bytes: %v", err)
+	}
+	again, err := unpack(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.EqualFunc(again, files, slices.Equal) {
+		t.Errorf("%d files, want %d", len(again), len(files))
+	}
+}
+
+func TestWhatIsNoSiteIsRefused(t *testing.T) {
+	if _, err := Pack(map[string][]byte{"a.png": {0xff}}); err == nil || !strings.Contains(err.Error(), "a.png") {
+		t.Errorf("%v, want the picture refused", err)
+	}
+	whole, err := Pack(map[string][]byte{"index.html": []byte("<p>")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, packed := range map[string][]byte{"nothing": nil, "a part": whole[:len(whole)-9]} {
+		if _, err := unpack(packed); err == nil {
+			t.Errorf("%s: no error", name)
 		}
 	}
 }

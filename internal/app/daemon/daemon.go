@@ -27,7 +27,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/agent"
-	"github.com/parleyhub/parley/docs"
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
@@ -528,7 +527,7 @@ func (d *daemon) mount(s *server.Server) error {
 	s.Mount(documentsPath+"{name}", d.rooms)
 	d.mcp = d.mcpHandler()
 	s.Mount(mcpserver.Path, d.mcp)
-	s.Mount(site.Path, site.Handler(docs.Files, d.opts.Version))
+	s.Mount(site.Path, site.Handler(d.opts.Version))
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/docs"
-	"github.com/parleyhub/parley/internal/api/site"
+	"github.com/parleyhub/parley/internal/api/site/render"
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
@@ -19,7 +19,7 @@ const ask = `const { search } = require("./search.js"), sections = require("./se
 console.log(JSON.stringify(process.argv.slice(2).map((q) => search(sections, q).map((s) => s.p))));`
 
 func TestANewcomerFindsPages(t *testing.T) {
-	files, err := site.Build(docs.Files, "1.0.0")
+	files, err := render.Build(docs.Files, "1.0.0")
 	if err != nil {
 		t.Fatal(err)
 	}

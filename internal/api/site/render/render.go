@@ -1,6 +1,6 @@
-// Package site makes the documentation's web site from its Markdown: static pages with a search that needs no server. The hub
+// Package render makes the documentation's web site from its Markdown: static pages with a search that needs no server. The hub
 // serves it for its own version, and tools/site writes it into a directory.
-package site
+package render
 
 import (
 	"bytes"
