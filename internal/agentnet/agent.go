@@ -21,8 +21,9 @@ type Agent struct {
 
 	unread unread
 
-	mu    sync.Mutex
-	local *member // on the hub's bus; nil until the agent has joined that
+	mu        sync.Mutex
+	local     *member // on the hub's bus; nil until the agent has joined that
+	described bool    // since it was registered
 }
 
 // member is an agent on one bus.
@@ -276,10 +277,11 @@ func (a *Agent) UpdatePresence(ctx context.Context, c registry.Changes) (registr
 	if err := c.Check(); err != nil {
 		return registry.Entry{}, err
 	}
-	return a.update(ctx, c.Apply)
+	return a.update(ctx, false, c.Apply)
 }
 
-// Describe replaces what the agent said when it registered. Its type stays: it is part of its identity.
+// Describe replaces what the agent said when it registered. Its type stays: it is part of its identity. The first time is
+// not counted as a change: an agent that comes back says who it is, however soon after the last time.
 func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry.Entry, error) {
 	if err := r.Check(); err != nil {
 		return registry.Entry{}, err
@@ -288,7 +290,11 @@ func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry
 		return registry.Entry{}, &store.Error{Code: store.ConflictError, Message: fmt.Sprintf("You are registered as %s already.", store.Quote(have)),
 			Remedy: "Call deregister_agent first to become another type of agent, with another GUID."}
 	}
-	return a.update(ctx, func(e *registry.Entry) {
+	a.mu.Lock()
+	first := !a.described
+	a.described = true
+	a.mu.Unlock()
+	return a.update(ctx, first, func(e *registry.Entry) {
 		a.net.main.registry.Describe(e, r)
 		if e.Status == registry.Offline {
 			e.Status = registry.Active
@@ -297,13 +303,16 @@ func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry
 }
 
 // update changes the entry in both registries. While the network cannot be reached, it
-// changes that of the hub's bus; the next heartbeat changes that of the network.
-func (a *Agent) update(ctx context.Context, change func(*registry.Entry)) (registry.Entry, error) {
+// changes that of the hub's bus; the next heartbeat changes that of the network. Unless it is free it counts as a change.
+func (a *Agent) update(ctx context.Context, free bool, change func(*registry.Entry)) (registry.Entry, error) {
 	at, err := a.ready()
 	if err != nil {
 		return registry.Entry{}, err
 	}
-	if err := at.UseUpdate(ctx); err != nil {
+	if !free {
+		err = at.UseUpdate(ctx)
+	}
+	if err != nil {
 		return registry.Entry{}, err
 	}
 	offline := a.main.Change(change)

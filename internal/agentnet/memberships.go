@@ -1,10 +1,10 @@
 package agentnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"slices"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -20,15 +20,27 @@ type Memberships struct {
 	admit func(context.Context, registry.AdmissionRequest) (Admission, *bus.Bus, error)
 
 	mu       sync.Mutex
-	networks map[*Agent]*Network
+	networks map[*Agent]joined
 	closed   bool
 	leaving  sync.WaitGroup // see closeLater
 }
 
+// joined is one agent's membership.
+type joined struct {
+	network *Network
+	held    *registry.Remembered // nil if the computer does not remember the identity
+}
+
+func (j joined) close(ctx context.Context) error {
+	defer j.held.Release()
+	return j.network.Close(ctx)
+}
+
 // NewMemberships returns Memberships for agents of cfg's project. admit requests the admission of one and connects
-// to the hub's bus for it. Nothing is connected until an agent registers; Dial and StateDir of cfg are not used.
+// to the hub's bus for it. Nothing is connected until an agent registers; Dial of cfg is not used. With StateDir and Hub
+// of cfg the computer remembers the identities.
 func NewMemberships(cfg Config, admit func(context.Context, registry.AdmissionRequest) (Admission, *bus.Bus, error)) *Memberships {
-	return &Memberships{cfg: cfg, admit: admit, networks: map[*Agent]*Network{}}
+	return &Memberships{cfg: cfg, admit: admit, networks: map[*Agent]joined{}}
 }
 
 // Usable returns nil at once: only a registration connects.
@@ -64,7 +76,11 @@ func (m *Memberships) Status() Status {
 func (m *Memberships) all() []*Network {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.networks))
+	all := make([]*Network, 0, len(m.networks))
+	for _, j := range m.networks {
+		all = append(all, j.network)
+	}
+	return all
 }
 
 // Register is [Network.Register], with a connection for this agent alone.
@@ -72,24 +88,74 @@ func (m *Memberships) Register(ctx context.Context, r registry.Registration) (*A
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
-	adm, b, err := m.admit(ctx, registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath})
+	held := m.remember(ctx, r)
+	adm, b, err := m.enter(ctx, r, held)
 	if err != nil {
+		held.Release()
 		return nil, store.AsError(err)
 	}
-	n := Open(m.config(adm, b))
-	err = n.Usable(ctx)
+	j := joined{Open(m.config(adm, b)), held}
+	err = j.network.Usable(ctx)
 	var a *Agent
 	if err == nil {
-		a, err = n.Register(ctx, r)
+		a, err = j.network.Register(ctx, r)
 	}
-	if err == nil && !m.add(a, n) {
+	if err == nil && !m.add(a, j) {
 		err = store.ErrClosed
 	}
 	if err != nil {
-		return nil, errors.Join(err, n.Close(context.WithoutCancel(ctx)))
+		return nil, errors.Join(err, j.close(context.WithoutCancel(ctx)))
 	}
 	return a, nil
 }
+
+// remember returns the identity that this computer remembers for an agent. Without it the agent gets one that the hub
+// chooses, which takes an offline agent to be live for a while after a crash.
+func (m *Memberships) remember(ctx context.Context, r registry.Registration) *registry.Remembered {
+	if m.cfg.StateDir == "" || m.cfg.Hub == nil {
+		return nil
+	}
+	hub, err := m.cfg.Hub(ctx)
+	var held *registry.Remembered
+	if err == nil {
+		held, err = registry.Remember(ctx, m.cfg.WithDefaults(), hub, r.AgentType, r.Handle)
+	}
+	if err != nil {
+		m.log().Warn("the agent's identity is not remembered on this computer", "error", err)
+		return nil
+	}
+	return held
+}
+
+// enter requests an admission, under the remembered identity if the hub accepts that.
+func (m *Memberships) enter(ctx context.Context, r registry.Registration, held *registry.Remembered) (Admission, *bus.Bus, error) {
+	request := registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath}
+	if held == nil || held.GUID == "" {
+		return m.keep(ctx, request, r, held)
+	}
+	request.GUID, request.Secret = held.GUID, held.Secret
+	adm, b, err := m.keep(ctx, request, r, held)
+	if store.CodeOf(err) == store.NotRegisteredError || bus.CodeOf(err) == bus.CodeLimit { // another agent has it by now
+		m.log().Warn("the hub does not accept the remembered identity; the agent gets another one", "guid", held.GUID, "error", err)
+		request.GUID, request.Secret = "", ""
+		return m.keep(ctx, request, r, held)
+	}
+	return adm, b, err
+}
+
+// keep is admit, and remembers the admission.
+func (m *Memberships) keep(ctx context.Context, request registry.AdmissionRequest, r registry.Registration, held *registry.Remembered) (Admission, *bus.Bus, error) {
+	adm, b, err := m.admit(ctx, request)
+	if err != nil {
+		return adm, b, err
+	}
+	if err := held.Keep(adm.BusAdmission, r.Handle); err != nil {
+		m.log().Warn("the agent's identity is not remembered on this computer", "guid", adm.GUID, "error", err)
+	}
+	return adm, b, nil
+}
+
+func (m *Memberships) log() *slog.Logger { return cmp.Or(m.cfg.Logger, slog.Default()) }
 
 // config returns that of the Network of an agent that has been admitted on a hub's bus.
 func (m *Memberships) config(adm Admission, b *bus.Bus) Config {
@@ -108,11 +174,11 @@ func (m *Memberships) config(adm Admission, b *bus.Bus) Config {
 	return cfg
 }
 
-func (m *Memberships) add(a *Agent, n *Network) bool {
+func (m *Memberships) add(a *Agent, j joined) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.closed {
-		m.networks[a] = n
+		m.networks[a] = j
 	}
 	return !m.closed
 }
@@ -122,29 +188,29 @@ func (m *Memberships) add(a *Agent, n *Network) bool {
 func (m *Memberships) Leave(ctx context.Context, a *Agent) (later bool, err error) {
 	later, err = a.Deregister(ctx)
 	m.mu.Lock()
-	n := m.networks[a]
+	j, found := m.networks[a]
 	if !later || m.closed {
 		delete(m.networks, a)
-	} else if n != nil {
-		m.leaving.Go(func() { m.closeLater(a, n) })
+	} else if found {
+		m.leaving.Go(func() { m.closeLater(a, j) })
 	}
 	m.mu.Unlock()
-	if n != nil && !later {
-		err = errors.Join(err, n.Close(ctx))
+	if found && !later {
+		err = errors.Join(err, j.close(ctx))
 	}
 	return later, err
 }
 
 // closeLater closes the connection of an agent that has left. The end of the Network ends the wait, too.
-func (m *Memberships) closeLater(a *Agent, n *Network) {
+func (m *Memberships) closeLater(a *Agent, j joined) {
 	<-a.main.Leaving()
 	m.mu.Lock()
 	delete(m.networks, a)
 	m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := n.Close(ctx); err != nil {
-		n.log.Debug("the connection of an agent that has left was not closed in time", "error", err)
+	if err := j.close(ctx); err != nil {
+		m.log().Debug("the connection of an agent that has left was not closed in time", "error", err)
 	}
 }
 
@@ -155,11 +221,11 @@ const closeTimeout = 5 * time.Second
 func (m *Memberships) Close(ctx context.Context) error {
 	m.mu.Lock()
 	networks := m.networks
-	m.networks, m.closed = map[*Agent]*Network{}, true
+	m.networks, m.closed = map[*Agent]joined{}, true
 	m.mu.Unlock()
 	var errs []error
-	for _, n := range networks {
-		errs = append(errs, n.Close(ctx))
+	for _, j := range networks {
+		errs = append(errs, j.close(ctx))
 	}
 	m.leaving.Wait()
 	return errors.Join(errs...)

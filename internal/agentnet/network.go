@@ -46,6 +46,8 @@ type Config struct {
 	// OnDemand has the Network connect when Usable, Notice, Status or Register is called first: a hub serves many
 	// projects whose agents never register.
 	OnDemand bool
+	// Hub tells the user's hubs apart, for the identities that Memberships remember in StateDir; nil if they remember none.
+	Hub func(context.Context) (string, error)
 
 	localAdmission *store.Admission // the admission to the hub's own bus
 }

@@ -22,8 +22,8 @@ import (
 type AdmissionRequest struct {
 	AgentType   string
 	ProjectPath string
-	// GUID and Secret are those of the Admission that the agent had before the hub was
-	// restarted; empty for a new agent.
+	// GUID and Secret are those of the Admission that the agent had before the hub or its own
+	// process was restarted; empty for a new agent.
 	GUID, Secret string
 }
 
@@ -66,21 +66,25 @@ func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, s
 				return adm, store.ErrReplaced
 			}
 			adm.GUID, adm.Secret, adm.Reused = r.GUID, r.Secret, true
-			return adm, nil
+			if !before.Released {
+				return adm, nil
+			}
+		case ok && r.GUID != "":
+			continue
 		case ok:
 			live, err := g.isAdmittedLive(ctx, b, before, state)
 			if err != nil {
 				return adm, err
 			}
-			if live || r.GUID != "" {
+			if live {
 				continue
 			}
 			adm.GUID, adm.Reused = before.GUID, true
 		case r.GUID != "": // the bus has lost the record
-			if err := g.checkUnused(ctx, b, r.GUID); err != nil {
+			adm.GUID, adm.Secret, adm.Reused = r.GUID, r.Secret, true
+			if err := g.checkHolder(ctx, b, adm); err != nil {
 				return adm, err
 			}
-			adm.GUID, adm.Secret, adm.Reused = r.GUID, r.Secret, true
 		}
 		// A conflict is an agent of a project that the hub serves itself.
 		if _, err := key.Put(ctx, b, g.admittedRecord(adm), v.Revision); !errors.Is(err, store.ErrConflict) {
@@ -105,15 +109,28 @@ func (g *Registry) ClaimForHub(ctx context.Context, b *bus.Bus, adm store.Admiss
 	record := g.admittedRecord(adm)
 	_, err := g.cfg.IdentityKey(adm.Slot).Update(ctx, b, func(v store.Value) (any, error) {
 		if !v.Exists() {
-			return record, g.checkUnused(ctx, b, adm.GUID)
+			return record, g.checkHolder(ctx, b, adm)
 		}
 		var before identityRecord
-		if json.Unmarshal(v.Data, &before) != nil || before.Hub != adm.HubID {
+		if json.Unmarshal(v.Data, &before) != nil || before.Hub != adm.HubID && before.Holder != record.Holder {
 			return nil, store.ErrReplaced
 		}
 		return record, nil
 	})
 	return err
+}
+
+// checkHolder returns ErrReplaced if the GUID of an identity without a record is that of an agent with another secret.
+func (g *Registry) checkHolder(ctx context.Context, b *bus.Bus, adm store.Admission) error {
+	v, err := g.knownKey(adm.GUID).Get(ctx, b)
+	if err != nil {
+		return err
+	}
+	var k known
+	if v.Exists() && json.Unmarshal(v.Data, &k) == nil && k.Holder != "" && k.Holder == store.Digest(adm.Secret) {
+		return nil
+	}
+	return g.checkUnused(ctx, b, adm.GUID)
 }
 
 // checkUnused returns ErrReplaced if an agent has the GUID.

@@ -322,7 +322,11 @@ func serverURL(b *bus.Bus) string {
 // remember stores the GUID and the handle for when the entry has expired.
 func (a *Agent) remember(ctx context.Context, b *bus.Bus) error {
 	e := a.Entry()
-	_, err := a.reg.knownKey(a.guid).Update(ctx, b, func(store.Value) (any, error) { return known{e.GUID, e.Handle, e.AgentType}, nil })
+	k := known{GUID: e.GUID, Handle: e.Handle, AgentType: e.AgentType}
+	if a.identity.record.Lock == hubLock {
+		k.Holder = a.identity.holder
+	}
+	_, err := a.reg.knownKey(a.guid).Update(ctx, b, func(store.Value) (any, error) { return k, nil })
 	return err
 }
 

@@ -225,6 +225,7 @@ type known struct {
 	GUID      string `json:"guid"`
 	Handle    string `json:"handle"`
 	AgentType string `json:"agentType"`
+	Holder    string `json:"holder,omitempty"` // of an admitted agent: that of its identity's record
 }
 
 func (g *Registry) knownKey(guid string) store.Key { return g.cfg.IdentityKey("guid." + guid) }

@@ -15,6 +15,17 @@ import (
 // load reads the configuration. The global flags and overrides take precedence over it. If only a socket is named, the
 // data directory is that of the hub there: a command that reads or changes files of a hub does so with that hub's.
 func (a *app) load(ctx context.Context, overrides ...config.Override) (*config.Loaded, error) {
+	opts := a.configOptions(overrides...)
+	if socket := opts.OnlySocket(); socket != "" {
+		if dir := daemon.DataDirAt(ctx, socket); dir != "" {
+			opts.Overrides = append(opts.Overrides, config.Override{Key: "dataDir", Value: dir, Flag: "--socket"})
+		}
+	}
+	return config.Load(opts)
+}
+
+// configOptions are those of this command line, with overrides.
+func (a *app) configOptions(overrides ...config.Override) config.Options {
 	for _, o := range []config.Override{{Key: "socket.path", Value: a.socket, Flag: "--socket"}, {Key: "dataDir", Value: a.dataDir, Flag: "--data-dir"}} {
 		if o.Value != "" {
 			overrides = append(overrides, o)
@@ -26,13 +37,7 @@ func (a *app) load(ctx context.Context, overrides ...config.Override) (*config.L
 	if a.verbose {
 		overrides = append(overrides, config.Override{Key: "logging.level", Value: "debug", Flag: "--verbose"})
 	}
-	opts := config.Options{File: a.configFile, Overrides: overrides}
-	if socket := opts.OnlySocket(); socket != "" {
-		if dir := daemon.DataDirAt(ctx, socket); dir != "" {
-			opts.Overrides = append(opts.Overrides, config.Override{Key: "dataDir", Value: dir, Flag: "--socket"})
-		}
-	}
-	return config.Load(opts)
+	return config.Options{File: a.configFile, Overrides: overrides}
 }
 
 // mayStart adds the flags of a command that starts the hub if it is not running, or of all commands of a group.

@@ -31,6 +31,7 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 		opts.EnterNetwork = func(ctx context.Context, request registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
 			return finder.DialAgent(ctx, daemon.NetworkSettings(cfg), request)
 		}
+		opts.Hub = a.hubName
 		return nil
 	}
 	opts.DialOutbox = a.dialNear(cfg, log)
@@ -38,6 +39,18 @@ func (a *app) joinNetwork(ctx context.Context, cfg *mcpconfig.Config, opts *mcps
 		return refuseWithoutTLS(ctx, finder, log)
 	}
 	return nil
+}
+
+// hubName tells the hub of this command line from the user's other ones, running or not.
+func (a *app) hubName(ctx context.Context) (string, error) {
+	if socket := a.configOptions().OnlySocket(); socket != "" {
+		return socket, nil
+	}
+	cfg, err := a.load(ctx)
+	if err != nil {
+		return "", err
+	}
+	return cfg.DataDir, nil
 }
 
 // dialNear returns a function that joins the bus of the running hub, which this computer's

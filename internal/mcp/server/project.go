@@ -51,9 +51,10 @@ type ProjectOptions struct {
 	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
 	// unnoticed; 0 for never.
 	IdleAgents time.Duration
-	// DialOutbox is DialLocal of agentnet.Config, and StateDir its StateDir.
+	// DialOutbox is DialLocal of agentnet.Config, StateDir its StateDir, and Hub its Hub.
 	DialOutbox func(context.Context) (*bus.Bus, error)
 	StateDir   string
+	Hub        func(context.Context) (string, error)
 	// KeepDir is that of chat.Config.
 	KeepDir string
 	// Documents are the hub's; the project's agents see those of its namespace. Nil disables them.
@@ -92,7 +93,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	groups := []Group{NewChannels(space)}
 	if cfg.Networked() && opts.DialNetwork != nil {
 		network := NetworkConfig(cfg, opts.DialNetwork, opts.Logger)
-		network.StateDir, network.DialLocal, network.OnDemand = opts.StateDir, opts.DialOutbox, opts.IdleAgents > 0
+		network.StateDir, network.Hub, network.DialLocal, network.OnDemand = opts.StateDir, opts.Hub, opts.DialOutbox, opts.IdleAgents > 0
 		if opts.EnterNetwork != nil {
 			p.network = agentnet.NewMemberships(network, opts.EnterNetwork)
 		} else {
