@@ -12,6 +12,8 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/base/local"
@@ -126,6 +128,8 @@ type Hub struct {
 	expired expiredContexts
 	meters  meters
 
+	writes *semaphore.Weighted // of large tasks, see reserveWrite
+
 	freeSpace func(dir string) (uint64, error) // of the disk of a directory, in bytes
 
 	// base is the context of turns, which Close cancels.
@@ -185,6 +189,7 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 		started:   time.Now(),
 		store:     st,
 		freeSpace: local.FreeSpace,
+		writes:    newWrites(),
 		index:     newIndex(),
 		cache:     newTaskCache(256, 8<<20),
 		live:      map[a2a.TaskID]*task{},

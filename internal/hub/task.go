@@ -218,6 +218,14 @@ func (t *task) body(status a2a.TaskStatus, e ending) ([]byte, error) {
 
 // store writes the task, and returns when that is durable.
 func (t *task) store(ctx context.Context) error {
+	t.mu.Lock()
+	size := t.bytes
+	t.mu.Unlock()
+	written, err := t.hub.reserveWrite(ctx, size)
+	if err != nil {
+		return contextError(err)
+	}
+	defer written()
 	t.save.Lock()
 	defer t.save.Unlock()
 	t.mu.Lock()
@@ -267,17 +275,22 @@ func (t *task) settle(e ending) error {
 	final := t.newStatus(e.state, e.message)
 	t.settling = true
 	t.stopFlush()
-	body, err := t.body(final, e)
 	tn := t.turn
-	hadOutput := tn != nil && tn.storedAny
+	size := t.bytes
+	for _, a := range e.output {
+		size += partsSize(a.Parts)
+	}
 	t.mu.Unlock()
 
 	t.saveTrace(tn)
+	written, err := t.hub.reserveWrite(context.Background(), size) // the others' writes end
 	if err == nil {
-		err = t.write(t.head(final, e.live), body)
+		err = t.writeEnding(final, e)
+		written()
 	}
 
 	t.mu.Lock()
+	hadOutput := tn != nil && tn.storedAny
 	t.settling = false
 	t.changed.Send()
 	if err != nil {
@@ -323,6 +336,18 @@ func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
 	msg.Metadata = errorMeta(string(CodeInternal), "check the disk's free space and the hub's log, then send the message again")
 	final.State, final.Message = a2a.TaskStateFailed, msg
 	return final
+}
+
+// writeEnding stores the task with its ending. settling is set, so that nobody else changes what is stored.
+func (t *task) writeEnding(final a2a.TaskStatus, e ending) error {
+	t.mu.Lock()
+	body, err := t.body(final, e)
+	h := t.head(final, e.live)
+	t.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return t.write(h, body)
 }
 
 // write stores a head and body, with two retries. Other writers see settling and do not write.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
@@ -20,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/caller"
 )
 
@@ -251,4 +254,47 @@ func TestGRPCSurvivesAPanic(t *testing.T) {
 	if _, err := transport.GetTask(t.Context(), nil, &a2a.GetTaskRequest{ID: "x"}); !errors.Is(err, a2a.ErrInternalError) || status.Code(err) == codes.Unavailable {
 		t.Errorf("got %v", err)
 	}
+}
+
+// Large calls of gRPC share memory with the other interfaces.
+func TestLargeCallsOfGRPCShareMemory(t *testing.T) {
+	r := newRig(t)
+	memory := budget.New(1<<20, time.Millisecond)
+	all, err := memory.Acquire(t.Context(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := a2agrpc10.NewGRPCTransport(r.serveGRPC(a2aserver.GRPCOptions{Memory: memory}))
+	send := func(size int) error {
+		message := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(strings.Repeat("x", size)))
+		_, err := transport.SendMessage(t.Context(), nil, &a2a.SendMessageRequest{Tenant: "one", Message: message})
+		return err
+	}
+	stream := func(size int) (err error) {
+		message := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(strings.Repeat("x", size)))
+		for _, err = range transport.SendStreamingMessage(t.Context(), nil, &a2a.SendMessageRequest{Tenant: "one", Message: message}) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for name, call := range map[string]func(int) error{"unary": send, "stream": stream} {
+		if err := call(100); err != nil {
+			t.Errorf("%s, small: %v", name, err)
+		}
+		if err := call(100_000); err == nil || !strings.Contains(err.Error(), "too many large requests") {
+			t.Errorf("%s, large, without memory: %v", name, err)
+		}
+	}
+	all.Release()
+	for name, call := range map[string]func(int) error{"unary": send, "stream": stream} {
+		if err := call(100_000); err != nil {
+			t.Errorf("%s, large: %v", name, err)
+		}
+	}
+	if all, err = memory.Acquire(t.Context(), 1<<20); err != nil {
+		t.Errorf("calls keep memory: %v", err)
+	}
+	all.Release()
 }

@@ -2,6 +2,7 @@ package a2a
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"time"
@@ -19,7 +20,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -28,15 +31,30 @@ import (
 type GRPCOptions struct {
 	// Authorize reports whether calls of a caller with a bearer token, "" for none, are allowed. Nil allows all calls.
 	Authorize func(who caller.Caller, token string) bool
+	// Memory is what large requests share with other interfaces; nil means that they are not bounded.
+	Memory *budget.Budget
 }
+
+const (
+	// maxStreams bounds the calls of a connection at the same time.
+	maxStreams = 100
+	// streamWindow and connWindow are what a client may send before it is read, in bytes. Fixed windows do not grow.
+	streamWindow = 64 << 10
+	connWindow   = 1 << 20
+	// smallCall is the size of requests that need no reservation, and callCost how many times its size a large one holds.
+	smallCall = 16 << 10
+	callCost  = 4
+)
 
 // NewGRPC returns a gRPC server with the services of both versions. The caller serves and stops it.
 func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
-	g := grpcGuard{server: s, authorize: opts.Authorize}
+	g := grpcGuard{server: s, authorize: opts.Authorize, memory: opts.Memory}
 	out := grpc.NewServer(
 		grpc.Creds(callerCredentials{insecure.NewCredentials()}),
 		grpc.MaxRecvMsgSize(int(s.opts.MaxBody)),
-		grpc.MaxConcurrentStreams(1000), // per connection
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(20*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: s.opts.WriteTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -52,6 +70,7 @@ func (s *Server) NewGRPC(opts GRPCOptions) *grpc.Server {
 type grpcGuard struct {
 	server    *Server
 	authorize func(caller.Caller, string) bool
+	memory    *budget.Budget // nil for no bound
 }
 
 // callerCredentials determine the caller of each connection once. They encrypt nothing.
@@ -91,7 +110,32 @@ func (g grpcGuard) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
+	share, err := g.reserve(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer share.Release()
 	return handler(ctx, req)
+}
+
+// reserve reserves memory for a request, nothing for a small one.
+func (g grpcGuard) reserve(ctx context.Context, req any) (*budget.Share, error) {
+	message, ok := req.(proto.Message)
+	if !ok || g.memory == nil {
+		return nil, nil
+	}
+	size := proto.Size(message)
+	if size <= smallCall {
+		return nil, nil
+	}
+	share, err := g.memory.Acquire(ctx, callCost*int64(size))
+	if errors.Is(err, budget.ErrSpent) {
+		return nil, status.Error(codes.ResourceExhausted, "too many large requests at once: send it again after a second, and fewer large requests at once")
+	}
+	if err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	return share, nil
 }
 
 func (g grpcGuard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -100,7 +144,9 @@ func (g grpcGuard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	if err != nil {
 		return err
 	}
-	return handler(srv, scopedStream{ss, ctx})
+	stream := &scopedStream{ServerStream: ss, ctx: ctx, guard: g}
+	defer stream.release()
+	return handler(srv, stream)
 }
 
 // admit checks token and version and sets the call's scope.
@@ -168,10 +214,31 @@ func (g grpcGuard) recover(method string, err *error) {
 	}
 }
 
-// scopedStream is a stream whose context has the scope.
+// scopedStream is a stream whose context has the scope. It reserves memory for what it receives until the call ends.
 type scopedStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx    context.Context
+	guard  grpcGuard
+	shares []*budget.Share
 }
 
-func (s scopedStream) Context() context.Context { return s.ctx }
+// Context implements grpc.ServerStream.
+func (s *scopedStream) Context() context.Context { return s.ctx }
+
+// RecvMsg implements grpc.ServerStream.
+func (s *scopedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	share, err := s.guard.reserve(s.ctx, m)
+	if share != nil {
+		s.shares = append(s.shares, share)
+	}
+	return err
+}
+
+func (s *scopedStream) release() {
+	for _, share := range s.shares {
+		share.Release()
+	}
+}

@@ -1,12 +1,10 @@
 package a2a
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"mime"
 	"net/http"
@@ -255,11 +253,7 @@ func recovered(events eventSeq) eventSeq {
 // readBody reads a request's JSON body of at most limit bytes. It returns a body of another media type with the error,
 // so that the error can have the request's id.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	var buf bytes.Buffer
-	if n := r.ContentLength; n > 0 && n <= limit {
-		buf.Grow(int(n) + bytes.MinRead) // without MinRead, reading EOF would grow the buffer
-	}
-	_, err := io.Copy(&buf, http.MaxBytesReader(w, r.Body, limit))
+	body, err := jsonrpc.BodyOf(w, r, limit)
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return nil, fault(errTooLarge, "the request is larger than "+strconv.FormatInt(limit, 10)+" bytes")
@@ -267,7 +261,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if err != nil {
 		return nil, fault(a2a.ErrParseError, "the request could not be read completely")
 	}
-	return buf.Bytes(), checkMediaType(r.Header.Get("Content-Type"))
+	return body, checkMediaType(r.Header.Get("Content-Type"))
 }
 
 // checkMediaType accepts the media types of A2A's JSON.

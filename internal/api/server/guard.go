@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
@@ -153,69 +156,120 @@ func corsHeaders(w *response, r *http.Request) bool {
 	return true
 }
 
-// smallBody is the size of bodies that do not count against Limits.BodyMemory.
-const smallBody = 64 << 10
+const (
+	// smallBody is the size of bodies that need no reservation: their memory is bounded by the number of connections, so
+	// that small requests never wait for large ones.
+	smallBody = 16 << 10
+	// preallocated is the size of bodies whose memory is allocated before they arrive.
+	preallocated = 4 << 10
+	// requestCost is how many times its size a large request holds while it is handled: as its body, decoded, as the agent's
+	// prompt, and in the answer.
+	requestCost = 4
+	// bodyStep must arrive within Limits.BodyStep once memory is reserved for a body.
+	bodyStep = 64 << 10
+	// discardTimeout bounds how long the rest of a refused body is read.
+	discardTimeout = 10 * time.Second
+)
 
-// readBody reads the whole body, within the limits of size and time, before the handler
-// runs, so that a slow or huge body costs one goroutine and bounded memory. The caller
-// must call release after the handler. If ok is false, readBody has answered.
+// readBody reads the whole body, within the limits of size, time and memory, before the handler runs, so that a slow or
+// huge body costs one goroutine and what it has sent. The caller must call release after the handler. If ok is false,
+// readBody has answered.
 func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return func() {}, true
 	}
-	deadline := time.Now().Add(s.cfg.Limits.ReadTimeout)
-	w.readUntil(deadline)
-	body, held, err := s.readAll(r, deadline)
-	if err != nil {
-		s.bodies.Release(held)
+	body := bodyReader{server: s, w: w, r: r, deadline: time.Now().Add(s.cfg.Limits.ReadTimeout)}
+	if err := body.read(); err != nil {
+		body.share.Release()
 		s.refuseBody(w, err)
+		if errors.Is(err, budget.ErrSpent) {
+			body.discard()
+		}
 		return nil, false
 	}
 	// net/http detects a disconnected client by reading on. It would mistake the deadline for that.
 	w.readUntil(time.Time{})
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.ContentLength = int64(len(body))
-	return func() { s.bodies.Release(held) }, true
+	r.Body = jsonrpc.NewBody(body.buf.Bytes())
+	r.ContentLength = int64(body.buf.Len())
+	return body.share.Release, true
 }
 
-var (
-	errTooLarge = errors.New("the body is too large")
-	errBusy     = errors.New("no memory for another large body")
-)
+var errTooLarge = errors.New("the body is too large")
 
-// readAll returns the body and the memory that it has acquired from s.bodies, also with
-// an error: none for a small body; for a large one, the limit while it is read.
-func (s *Server) readAll(r *http.Request, deadline time.Time) (body []byte, held int64, err error) {
-	limit := int64(s.cfg.Limits.Message)
-	if r.ContentLength > limit {
-		return nil, 0, errTooLarge
+// bodyReader reads the body of one request.
+type bodyReader struct {
+	server   *Server
+	w        *response
+	r        *http.Request
+	deadline time.Time
+	buf      bytes.Buffer
+	share    *budget.Share // of a large body
+}
+
+func (b *bodyReader) read() error {
+	limit := int64(b.server.cfg.Limits.Message)
+	if b.r.ContentLength > limit {
+		return errTooLarge
 	}
-	var buf bytes.Buffer
-	if r.ContentLength > 0 && r.ContentLength <= smallBody {
-		buf.Grow(int(r.ContentLength) + bytes.MinRead)
+	b.w.readUntil(b.deadline)
+	if size := b.r.ContentLength; size > 0 && size <= preallocated {
+		b.buf.Grow(int(size) + bytes.MinRead)
 	}
-	first := min(smallBody, limit+1)
-	n, err := io.Copy(&buf, io.LimitReader(r.Body, first))
-	switch {
-	case err != nil || n < first:
-		return buf.Bytes(), 0, err
-	case n > limit:
-		return nil, 0, errTooLarge
+	first := min(smallBody, limit) + 1
+	n, err := io.Copy(&b.buf, io.LimitReader(b.r.Body, first))
+	if err != nil || n < first {
+		return err
 	}
-	ctx, cancel := context.WithDeadline(r.Context(), deadline)
+	if n > limit {
+		return errTooLarge
+	}
+	return b.readLarge(limit)
+}
+
+// readLarge reserves memory for the whole body when its beginning has arrived, and reads the rest. Until the reservation
+// the client waits. After it, a client that stops sending loses the reservation.
+func (b *bodyReader) readLarge(limit int64) error {
+	size := b.r.ContentLength
+	if size < 0 { // not declared
+		size = limit
+	}
+	ctx, cancel := context.WithDeadline(b.r.Context(), b.deadline)
 	defer cancel()
-	if s.bodies.Acquire(ctx, limit) != nil {
-		return nil, 0, errBusy
+	share, err := b.server.memory.Acquire(ctx, requestCost*size)
+	if err != nil {
+		return err
 	}
-	_, err = io.Copy(&buf, io.LimitReader(r.Body, limit-first+1))
-	switch {
-	case err != nil:
-		return nil, limit, err
-	case int64(buf.Len()) > limit:
-		return nil, limit, errTooLarge
+	b.share = share
+	if b.r.ContentLength >= 0 {
+		b.buf.Grow(int(size) - b.buf.Len() + bytes.MinRead)
 	}
-	s.bodies.Release(limit - int64(buf.Len()))
-	return buf.Bytes(), int64(buf.Len()), nil
+	for {
+		b.w.readUntil(earliest(b.deadline, time.Now().Add(b.server.cfg.Limits.BodyStep)))
+		n, err := io.Copy(&b.buf, io.LimitReader(b.r.Body, bodyStep))
+		switch {
+		case err != nil:
+			return err
+		case int64(b.buf.Len()) > limit:
+			return errTooLarge
+		case n < bodyStep:
+			share.Shrink(requestCost * int64(b.buf.Len()))
+			return nil
+		}
+	}
+}
+
+// discard reads what a refused client still sends, so that it gets the answer and not a broken connection.
+func (b *bodyReader) discard() {
+	b.w.Flush()
+	b.w.readUntil(time.Now().Add(discardTimeout))
+	_, _ = io.CopyN(io.Discard, b.r.Body, int64(b.server.cfg.Limits.Message)) // the connection is closed in any case
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func (s *Server) refuseBody(w *response, err error) {
@@ -224,11 +278,15 @@ func (s *Server) refuseBody(w *response, err error) {
 	case errors.Is(err, errTooLarge):
 		refuse(w, http.StatusRequestEntityTooLarge, jsonrpc.CodeInvalidRequest, "REQUEST_TOO_LARGE", "the request is larger than allowed",
 			"send at most "+byteCount(s.cfg.Limits.Message))
-	case errors.Is(err, errBusy):
+	case errors.Is(err, budget.ErrSpent), errors.Is(err, context.DeadlineExceeded):
 		w.Header().Set("Retry-After", "1")
-		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeServerBusy, "SERVER_BUSY", "too many large requests at once", "try again")
+		refuse(w, http.StatusServiceUnavailable, jsonrpc.CodeServerBusy, "SERVER_BUSY",
+			"too many large requests at once: they share "+byteCount(int(s.memory.Total()))+" of memory",
+			"send it again after a second, and fewer large requests at once")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body was sent too slowly", "")
+		refuse(w, http.StatusRequestTimeout, jsonrpc.CodeInvalidRequest, "REQUEST_TIMEOUT", "the body was sent too slowly",
+			fmt.Sprintf("send it within %v, and what exceeds %s at %s every %v or faster",
+				s.cfg.Limits.ReadTimeout, byteCount(smallBody), byteCount(bodyStep), s.cfg.Limits.BodyStep))
 	default:
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
 	}
@@ -261,7 +319,7 @@ func refuse(w http.ResponseWriter, status, code int, name, message, remedy strin
 
 // refuseCall is refuse for an invalid request whose body readBody has read: the error has the request's id.
 func refuseCall(w http.ResponseWriter, r *http.Request, status int, name, message, remedy string) {
-	body, _ := io.ReadAll(r.Body) // it is in memory
+	body, _ := jsonrpc.BodyOf(w, r, math.MaxInt64) // it is in memory
 	writeRefusal(w, jsonrpc.IDOf(body, jsonrpc.Limits{}), status, jsonrpc.CodeInvalidRequest, name, message, remedy)
 }
 

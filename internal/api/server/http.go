@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"strconv"
@@ -46,7 +45,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 			"the body must be JSON in UTF-8, not encoded", "send the header Content-Type: application/json")
 		return
 	}
-	body, err := io.ReadAll(r.Body)
+	body, err := jsonrpc.BodyOf(w, r, int64(s.cfg.Limits.Message))
 	if err != nil { // impossible: readBody has read it
 		refuse(w, http.StatusBadRequest, jsonrpc.CodeInvalidRequest, "INVALID_REQUEST", "the body could not be read", "")
 		return
@@ -259,6 +258,9 @@ func matches(header, etag string) bool {
 func byteCount(n int) string {
 	if n >= 1<<20 && n%(1<<20) == 0 {
 		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	if n >= 1<<10 && n%(1<<10) == 0 {
+		return fmt.Sprintf("%d KiB", n>>10)
 	}
 	return fmt.Sprintf("%d bytes", n)
 }

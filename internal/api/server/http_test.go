@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -374,7 +375,7 @@ func TestAConnectionWithSlowHeadersIsClosed(t *testing.T) {
 // Large bodies share bounded memory: while one is being read, the next waits, and is
 // refused after a timeout.
 func TestMemoryForBodiesIsBounded(t *testing.T) {
-	r := start(t, limits(server.Limits{Message: 200_000, BodyMemory: 200_000, ReadTimeout: time.Second}))
+	r := start(t, limits(server.Limits{Message: 200_000, BodyMemory: 800_000, ReadTimeout: 2 * time.Second, BodyWait: time.Second}))
 	head := "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 150000\r\n\r\n"
 	first := r.raw(t, head+strings.Repeat(" ", 100_000))
 	defer first.Close()
@@ -393,6 +394,45 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 	if !got[http.StatusRequestTimeout] {
 		t.Error(got)
 	}
+}
+
+// Bodies that arrive slowly hold no memory that others need: neither before their reservation, nor after it.
+func TestSlowBodiesHoldNoMemory(t *testing.T) {
+	r := start(t, limits(server.Limits{Message: 200_000, BodyMemory: 800_000, BodyWait: 30 * time.Second, BodyStep: time.Second}))
+	head := "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 190000\r\n\r\n"
+	for range 50 {
+		conn := r.raw(t, head+strings.Repeat(" ", 10_000))
+		defer conn.Close()
+	}
+	stalled := r.raw(t, head+strings.Repeat(" ", 100_000)) // has the whole memory
+	defer stalled.Close()
+	body := rpc(1, "hub/status", `{}`)
+	large := r.post(t, "/", body+strings.Repeat(" ", 190_000-len(body)))
+	want(t, large.body, "1 ok")
+	code, text := status(t, stalled)
+	if code != http.StatusRequestTimeout {
+		t.Errorf("status %d", code)
+	}
+	want(t, text, "null -32600 REQUEST_TIMEOUT")
+}
+
+// A client that is refused for lack of memory gets the answer also if it sends everything before it reads, with the time
+// after which to try again.
+func TestARequestWithoutMemoryIsAnswered(t *testing.T) {
+	memory := budget.New(1000, time.Millisecond)
+	r := start(t, func(c *server.Config) { c.Memory = memory })
+	all, err := memory.Acquire(t.Context(), 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := rpc(1, "hub/status", `{}`) + strings.Repeat(" ", 8<<20)
+	busy := r.post(t, "/", body)
+	want(t, busy.body, "null -32000 SERVER_BUSY")
+	if busy.status != http.StatusServiceUnavailable || busy.header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", busy.status, busy.header)
+	}
+	all.Release()
+	want(t, r.post(t, "/", body).body, "1 ok")
 }
 
 func TestHostAndOriginAreChecked(t *testing.T) {

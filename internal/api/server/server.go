@@ -26,11 +26,11 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
 )
@@ -86,7 +86,9 @@ type Config struct {
 	// Origins are allowed browser origins besides the server's own, such as "https://example.org".
 	Origins []string
 	Limits  Limits
-	Log     *slog.Logger // nil means slog.Default
+	// Memory is what large requests share, with other interfaces if these have the same; nil means Limits.BodyMemory.
+	Memory *budget.Budget
+	Log    *slog.Logger // nil means slog.Default
 }
 
 // Attached serves a connection until its client disconnects or ctx ends. Closing in ends a read.
@@ -97,9 +99,11 @@ type Limits struct {
 	Message     int           // bytes of a request or line: 10 MiB
 	Conns       int           // connections of each listener: 4096
 	InFlight    int           // requests of one socket connection at once: 1024
-	BodyMemory  int64         // bytes of all large HTTP bodies at once: 128 MiB
+	BodyMemory  int64         // bytes of all large requests over HTTP at once: 64 MiB; see Config.Memory
 	LineMemory  int64         // bytes of one socket connection's requests at once: 32 MiB
 	ReadTimeout time.Duration // a request, from its first byte to its last: 30 s
+	BodyWait    time.Duration // of a large request for memory that others hold: 10 s
+	BodyStep    time.Duration // for each 64 KiB of a large request, once it has memory: 5 s
 	// WriteTimeout disconnects a client that reads nothing for so long: 30 s.
 	WriteTimeout time.Duration
 	Idle         time.Duration // a connection without requests: 15 min
@@ -107,13 +111,21 @@ type Limits struct {
 	RPC          jsonrpc.Limits
 }
 
+// NewMemory returns the default budget of large requests, for several interfaces together.
+func NewMemory() *budget.Budget {
+	limits := Limits{}.withDefaults()
+	return budget.New(limits.BodyMemory, limits.BodyWait)
+}
+
 func (l Limits) withDefaults() Limits {
 	l.Message = cmp.Or(max(l.Message, 0), 10<<20)
 	l.Conns = cmp.Or(max(l.Conns, 0), 4096)
 	l.InFlight = cmp.Or(max(l.InFlight, 0), 1024)
-	l.BodyMemory = max(cmp.Or(max(l.BodyMemory, 0), 128<<20), int64(l.Message))
+	l.BodyMemory = max(cmp.Or(max(l.BodyMemory, 0), 64<<20), requestCost*int64(l.Message))
 	l.LineMemory = max(cmp.Or(max(l.LineMemory, 0), 32<<20), int64(l.Message))
 	l.ReadTimeout = cmp.Or(max(l.ReadTimeout, 0), 30*time.Second)
+	l.BodyWait = cmp.Or(max(l.BodyWait, 0), 10*time.Second)
+	l.BodyStep = cmp.Or(max(l.BodyStep, 0), 5*time.Second)
 	l.WriteTimeout = cmp.Or(max(l.WriteTimeout, 0), 30*time.Second)
 	l.Idle = cmp.Or(max(l.Idle, 0), 15*time.Minute)
 	l.KeepAlive = cmp.Or(max(l.KeepAlive, 0), 15*time.Second)
@@ -126,7 +138,7 @@ type Server struct {
 	log      *slog.Logger
 	access   access
 	mux      *http.ServeMux
-	bodies   *semaphore.Weighted
+	memory   *budget.Budget // of large requests
 	refusals rate.Sometimes // limits the log
 	socket   *socketServer  // nil without one
 	http     *http.Server   // nil without one
@@ -152,7 +164,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 		s.access = access
-		s.bodies = semaphore.NewWeighted(cfg.Limits.BodyMemory)
+		s.memory = cmp.Or(cfg.Memory, budget.New(cfg.Limits.BodyMemory, cfg.Limits.BodyWait))
 		s.routes()
 	}
 	return s, nil

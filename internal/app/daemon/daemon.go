@@ -24,6 +24,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 
 	"github.com/parleyhub/parley/agent"
@@ -32,6 +33,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/api/site"
 	"github.com/parleyhub/parley/internal/api/ui"
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
@@ -65,6 +67,8 @@ type Options struct {
 	// KeepLock keeps the lock of the data directory until the process ends, so that a
 	// process that waits for the lock also waits for the end of this one.
 	KeepLock bool
+	// LimitMemory sets the soft memory limit of the process, unless its environment does, and keeps it up to date.
+	LimitMemory bool
 	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub on the same NATS server takes
 	// over; 0 means the default. It must be the same for all hubs on the server.
 	SwarmTakeover time.Duration
@@ -93,7 +97,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	closeDescriptorsOnExec()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, observed: observed{joined: make(chan struct{})}, stop: func() { stop(errStopRequested) }}
+	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, observed: observed{joined: make(chan struct{})}, memory: server.NewMemory(), stop: func() { stop(errStopRequested) }}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.open(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopRequested) {
@@ -107,6 +111,10 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() {
 		releaseMemoryEvery(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
 	})
+	if opts.LimitMemory {
+		limitMemory(d.log)
+		background.Go(func() { limitMemoryEvery(ctx, memoryInterval, d.log) })
+	}
 	background.Go(func() { d.watchWork(ctx) })
 	background.Go(func() { d.watchLeases(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
@@ -160,6 +168,7 @@ type daemon struct {
 	documents *documents.Library
 	rooms     *documents.Rooms // nil without HTTP
 	tools     *mounts.Tools
+	memory    *budget.Budget // of large requests over HTTP and gRPC
 	tokens    *delegation.TokenSigner
 	work      *delegation.Service // tasks that agents delegate to each other
 	server    *server.Server
@@ -457,7 +466,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 			agent, isCard := a2aserver.CardPath(path)
 			return isCard && cards.Public(agent)
 		},
-		Token: d.cfg.HTTP.Token, LocalToken: d.httpToken, Pages: pages, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
+		Memory: d.memory, Token: d.cfg.HTTP.Token, LocalToken: d.httpToken, Pages: pages, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
 	}
 	if d.cfg.Socket.Enabled {
 		sc.Socket = d.cfg.Socket.Path
@@ -588,6 +597,9 @@ func (d *daemon) notePort(name string, configured int, addr *net.TCPAddr) {
 	d.notices = append(d.notices, notice)
 }
 
+// maxGRPCConns bounds the connections of gRPC, each of which buffers up to a megabyte.
+const maxGRPCConns = 256
+
 // listenGRPC listens before the agents' cards are made: they contain the address.
 func (d *daemon) listenGRPC(ctx context.Context) error {
 	if d.cfg.GRPC.Port == 0 {
@@ -597,7 +609,7 @@ func (d *daemon) listenGRPC(ctx context.Context) error {
 	if err != nil {
 		return &Error{Code: CodeStart, Message: "cannot listen for gRPC: " + err.Error(), Remedy: "choose another grpc.port", Err: err}
 	}
-	d.grpc = ln
+	d.grpc = netutil.LimitListener(ln, maxGRPCConns)
 	d.onClose(func() error {
 		if err := ln.Close(); !errors.Is(err, net.ErrClosed) { // the gRPC server has closed it
 			return err
@@ -615,7 +627,7 @@ func (d *daemon) openGRPC(context.Context) error {
 	if ln == nil {
 		return nil
 	}
-	s := d.a2a().NewGRPC(a2aserver.GRPCOptions{Authorize: d.authorize})
+	s := d.a2a().NewGRPC(a2aserver.GRPCOptions{Authorize: d.authorize, Memory: d.memory})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()
 	d.onClose(func() error {

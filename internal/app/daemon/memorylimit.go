@@ -1,0 +1,113 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime/debug"
+	runtimemetrics "runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// usualMemory is the memory to which the garbage collector keeps a hub with little data, in bytes. Without it, the heap
+	// would double before each collection, and bursts of large requests would count twice.
+	usualMemory = 192 << 20
+	// memoryEnv is the environment variable of Go's runtime. Whoever sets it decides.
+	memoryEnv = "GOMEMLIMIT"
+)
+
+// limitMemoryEvery calls limitMemory at intervals until ctx ends.
+func limitMemoryEvery(ctx context.Context, interval time.Duration, log *slog.Logger) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			limitMemory(log)
+		}
+	}
+}
+
+// limitMemory sets the soft limit of this process's memory from what it holds and from the limit of its control group.
+func limitMemory(log *slog.Logger) {
+	if os.Getenv(memoryEnv) != "" {
+		return
+	}
+	limit := softLimit(liveHeap(), controlGroupLimit("/"))
+	if before := debug.SetMemoryLimit(limit); before != limit {
+		log.Debug("soft memory limit", "bytes", limit)
+	}
+}
+
+// softLimit returns the soft limit for a heap with live bytes in a control group with a limit, 0 for none. It leaves room
+// to the live heap, since the collector would otherwise run without a pause, unless the system's limit leaves none.
+func softLimit(live, group int64) int64 {
+	limit := max(usualMemory, live+live/2)
+	if group > 0 {
+		limit = min(limit, group/10*9) // the rest is for the program's file and what is not Go's
+	}
+	return limit
+}
+
+// liveHeap returns the bytes that the last garbage collection found in use.
+func liveHeap() int64 {
+	sample := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	runtimemetrics.Read(sample)
+	return int64(min(sample[0].Value.Uint64(), math.MaxInt64/2))
+}
+
+// controlGroupLimit returns the smallest memory limit of this process's control group and those above it, 0 for none.
+// It knows both versions of Linux's control groups; elsewhere there are none. root is the root directory.
+func controlGroupLimit(root string) int64 {
+	groups, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return 0
+	}
+	least := int64(math.MaxInt64)
+	for line := range strings.Lines(string(groups)) {
+		controllers, group, ok := strings.Cut(strings.TrimSpace(line), "::") // version 2
+		mount, file := "sys/fs/cgroup", "memory.max"
+		if !ok {
+			fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+			if len(fields) != 3 || fields[1] != "memory" {
+				continue
+			}
+			mount, file, group = "sys/fs/cgroup/memory", "memory.limit_in_bytes", fields[2]
+		} else if controllers != "0" {
+			continue
+		}
+		// In a container the path may be the host's; then the mount itself is the process's group.
+		for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {
+			least = min(least, readLimit(filepath.Join(root, mount, dir, file)))
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	if least >= math.MaxInt64/2 { // version 1 has no word for no limit
+		return 0
+	}
+	return least
+}
+
+// readLimit reads a limit; a missing or unlimited one is math.MaxInt64.
+func readLimit(name string) int64 {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return math.MaxInt64
+	}
+	limit, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return math.MaxInt64
+	}
+	return cmp.Or(max(limit, 0), math.MaxInt64)
+}
