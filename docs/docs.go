@@ -3,7 +3,7 @@ package docs
 
 import "embed"
 
-// Files are the pages and their pictures, without what is for contributors.
+// Files are the pages, their pictures and the descriptions of the interfaces, without what is for contributors.
 //
-//go:embed [a-r]*.md sc*.md se*.md sw*.md [t-z]*.md P*.md *.svg
+//go:embed [a-r]*.md sc*.md se*.md sw*.md [t-z]*.md P*.md *.svg *.json
 var Files embed.FS

@@ -1,11 +1,12 @@
 // Docs writes the files that are generated from the code:
 //
-//	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema]
+//	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema,api]
 //
 // They are docs/cli.md, from the commands; docs/configuration.md, from the structs that config.yaml is read into,
 // with their comments; docs/spec-coverage.md, the specifications' clauses with the tests that verify them; NOTICE,
-// the licences of the modules that the programs are linked with; and two JSON Schemas: that of .mcp-config.json,
-// from its structs, and that of the agents' registry, from the file that the hub embeds.
+// the licences of the modules that the programs are linked with; two JSON Schemas: that of .mcp-config.json,
+// from its structs, and that of the agents' registry, from the file that the hub embeds; and docs/openapi.json and
+// docs/asyncapi.json, from the methods of the hub's dialect and their types.
 package main
 
 import (
@@ -33,11 +34,26 @@ var files = []struct {
 	{"notice", "NOTICE", noticeFile},
 	{"schema", "schema/mcp-config.schema.json", mcpSchema},
 	{"schema", "schema/agent-registry.schema.json", registrySchema},
+	{"api", "docs/openapi.json", openAPI},
+	{"api", "docs/asyncapi.json", asyncAPI},
 }
 
 func mcpSchema() ([]byte, error) {
 	schema, err := json.MarshalIndent(mcpconfig.Schema(), "", "  ")
 	return append(schema, '\n'), err
+}
+
+// embedSchema reads a schema of the tree, to be part of another document.
+func embedSchema(path string) (map[string]any, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var schema map[string]any
+	err = json.Unmarshal(text, &schema)
+	delete(schema, "$schema")
+	delete(schema, "$id")
+	return schema, err
 }
 
 func registrySchema() ([]byte, error) {

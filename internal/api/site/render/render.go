@@ -112,12 +112,26 @@ func (b *builder) build() error {
 		return err
 	}
 	b.files["index.html"] = b.files[start+".html"]
+	if err := b.addDescriptions(); err != nil {
+		return err
+	}
 	for _, name := range []string{"style.css", "search.js"} {
 		if b.files[name], err = assets.ReadFile(name); err != nil {
 			return err
 		}
 	}
 	return errors.Join(broken...)
+}
+
+// addDescriptions adds the descriptions of the interfaces for programs.
+func (b *builder) addDescriptions() error {
+	names, err := fs.Glob(b.docs, "*.json")
+	for _, name := range names {
+		if b.files[name], err = fs.ReadFile(b.docs, name); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // list returns the groups with the pages that exist.
@@ -251,6 +265,10 @@ func (b *builder) target(p *page, to string) ([]byte, error) {
 		if !strings.Contains(name, "/") && name != "spec-coverage" {
 			return []byte(to), fmt.Errorf("no page for the link %s", to)
 		}
+	}
+	if path.Ext(u.Path) == ".json" && !strings.Contains(u.Path, "/") {
+		_, err = fs.Stat(b.docs, u.Path)
+		return []byte(to), err
 	}
 	u.Path = path.Join("docs", u.Path)
 	return []byte(repository + u.String()), nil

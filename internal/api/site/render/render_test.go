@@ -21,9 +21,10 @@ func markdown(pages map[string]string) fstest.MapFS {
 
 func TestPagesAreLinkedWithEachOther(t *testing.T) {
 	files, err := render.Build(markdown(map[string]string{
-		"getting-started.md": "# Start & go\n\nSee [the queues](queues.md#work-queues), [below](#next), [schema](../schema/a.json), [web](https://example.com/a.md).\n\n![A](a.svg)\n\n## Next\n\n<script>alert(1)</script>\n",
+		"getting-started.md": "# Start & go\n\nSee [the queues](queues.md#work-queues), [below](#next), [schema](../schema/a.json), [web](https://example.com/a.md), [API](api.json).\n\n![A](a.svg)\n\n## Next\n\n<script>alert(1)</script>\n",
 		"queues.md":          "# Queues\n\n## Work queues\n\n| a | b |\n|---|---|\n| `c` | d |\n",
 		"a.svg":              "<svg/>",
+		"api.json":           "{}",
 	}), "1.2.3")
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +32,7 @@ func TestPagesAreLinkedWithEachOther(t *testing.T) {
 	page := string(files["getting-started.html"])
 	for _, want := range []string{
 		`href="queues.html#work-queues"`, `href="#next"`, `href="https://github.com/parleyhub/parley/blob/main/schema/a.json"`, `href="https://example.com/a.md"`,
-		`<title>Start &amp; go – Parley 1.2.3</title>`, `aria-current="page"`, `<img src="a.svg"`,
+		`<title>Start &amp; go – Parley 1.2.3</title>`, `aria-current="page"`, `<img src="a.svg"`, `href="api.json"`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in\n%s", want, page)
@@ -40,7 +41,7 @@ func TestPagesAreLinkedWithEachOther(t *testing.T) {
 	if strings.Contains(page, "alert(1)") {
 		t.Error("raw HTML is in the page")
 	}
-	if string(files["a.svg"]) != "<svg/>" || string(files["index.html"]) != page || !strings.Contains(string(files["queues.html"]), "<td><code>c</code></td>") {
+	if string(files["a.svg"]) != "<svg/>" || string(files["api.json"]) != "{}" || string(files["index.html"]) != page || !strings.Contains(string(files["queues.html"]), "<td><code>c</code></td>") {
 		t.Errorf("%d files", len(files))
 	}
 	var index []struct{ P, T, H, A, B string }
@@ -53,8 +54,8 @@ func TestPagesAreLinkedWithEachOther(t *testing.T) {
 }
 
 func TestLinksThatLeadNowhereAreErrors(t *testing.T) {
-	_, err := render.Build(markdown(map[string]string{"getting-started.md": "# A\n\n[x](none.md) [y](#nothing) ![z](none.svg)\n"}), "1")
-	for _, want := range []string{"no page for the link none.md", "no heading for the link #nothing", "none.svg"} {
+	_, err := render.Build(markdown(map[string]string{"getting-started.md": "# A\n\n[x](none.md) [y](#nothing) ![z](none.svg) [d](none.json)\n"}), "1")
+	for _, want := range []string{"no page for the link none.md", "no heading for the link #nothing", "none.svg", "none.json"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
