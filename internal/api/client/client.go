@@ -207,6 +207,21 @@ func (c *Client) Totals(ctx context.Context, p dialect.TotalsParams) (*dialect.T
 	return get[dialect.Totals](ctx, c, dialect.MethodTotals, p)
 }
 
+// Needs lists what waits for the user.
+func (c *Client) Needs(ctx context.Context) (*dialect.Needs, error) {
+	return get[dialect.Needs](ctx, c, dialect.MethodNeeds, nil)
+}
+
+// Work lists the open items and the failed ones of the work queues.
+func (c *Client) Work(ctx context.Context) (*dialect.WorkList, error) {
+	return get[dialect.WorkList](ctx, c, dialect.MethodWorkList, nil)
+}
+
+// RetryWork puts failed work back into its queue.
+func (c *Client) RetryWork(ctx context.Context, id string) error {
+	return c.Call(ctx, dialect.MethodWorkRetry, dialect.WorkItemParams{TaskID: id}, nil)
+}
+
 // Contexts lists the conversations, most recently used first.
 func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, error) {
 	return value[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})

@@ -42,6 +42,9 @@ const (
 	MethodEvents       = "hub/events"
 	MethodTotals       = "hub/totals"
 	MethodNeeds        = "hub/needs"
+	MethodWorkList     = "hub/work/list"
+	MethodWorkRetry    = "hub/work/retry"
+	MethodWorkDiscard  = "hub/work/discard"
 	MethodPageLink     = "hub/page/link" // only on the socket
 
 	MethodDocumentsList    = "hub/documents/list"

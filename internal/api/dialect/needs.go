@@ -22,6 +22,7 @@ const (
 	NeedQuestion   NeedKind = "question"   // an agent asks in words
 	NeedLogin      NeedKind = "login"      // the user must log in to the agent's program
 	NeedHealth     NeedKind = "health"     // an agent is not well for another reason
+	NeedDeadLetter NeedKind = "deadletter" // work of a queue has failed for good
 )
 
 // Need is one thing that waits for the user.
@@ -42,35 +43,35 @@ type Need struct {
 	Deny      string                    `json:"deny,omitempty"`
 	Tool      string                    `json:"tool,omitempty"`
 	Input     any                       `json:"input,omitempty"` // of the tool
+	// Item is the id of failed work: hub/work/retry and hub/work/discard take it.
+	Item string `json:"item,omitempty"`
 	// Sender is who has sent the task, for a question about the sender.
 	Sender *hub.Sender `json:"sender,omitempty"`
 }
 
-// Needs is the result of hub/needs: the oldest questions first, then the agents that are not well.
+// Needs is the result of hub/needs: the oldest questions and failed work first, then the agents that are not well.
 type Needs struct {
 	Needs []Need `json:"needs"`
 	Total int    `json:"total"` // of which Needs has the first
 }
 
 const (
-	maxNeeds     = 200 // of tasks in one state
-	maxNeedTitle = 300 // bytes
+	maxNeeds     = 500 // of the result
+	needsPage    = 1000
+	maxNeedTasks = 20_000 // of one state that are read to find the oldest
+	maxNeedTitle = 300    // bytes
 )
 
 // needs answers hub/needs.
 func (s *Service) needs(ctx context.Context) (*Needs, error) {
 	found := &Needs{Needs: []Need{}}
 	for _, state := range []a2a.TaskState{a2a.TaskStateInputRequired, a2a.TaskStateAuthRequired} {
-		page, err := s.cfg.Hub.Tasks(ctx, hub.TaskQuery{State: state, Limit: maxNeeds, HistoryLength: new(int)})
-		if err != nil {
+		if err := s.addTasks(ctx, found, state); err != nil {
 			return nil, err
 		}
-		found.Total += page.Total
-		for _, t := range page.Tasks {
-			found.Needs = append(found.Needs, needOfTask(t))
-		}
 	}
-	slices.SortStableFunc(found.Needs, func(a, b Need) int { return a.Since.Compare(b.Since.Time) })
+	s.addDeadLetters(ctx, found)
+	found.Needs = oldest(found.Needs)
 	for _, info := range s.cfg.Hub.AgentsFor(ctx) {
 		if need, ok := needOfAgent(info); ok {
 			found.Needs = append(found.Needs, need)
@@ -78,6 +79,38 @@ func (s *Service) needs(ctx context.Context) (*Needs, error) {
 		}
 	}
 	return found, nil
+}
+
+// addTasks adds the tasks that wait in a state. The hub's pages begin with the newest, and the oldest wait the longest.
+func (s *Service) addTasks(ctx context.Context, found *Needs, state a2a.TaskState) error {
+	q := hub.TaskQuery{State: state, Limit: needsPage, HistoryLength: new(int)}
+	for read := 0; read < maxNeedTasks; {
+		page, err := s.cfg.Hub.Tasks(ctx, q)
+		if err != nil {
+			return err
+		}
+		if q.Cursor == "" {
+			found.Total += page.Total
+		}
+		for _, t := range page.Tasks {
+			found.Needs = append(found.Needs, needOfTask(t))
+		}
+		found.Needs = oldest(found.Needs)
+		read += len(page.Tasks)
+		if q.Cursor = page.NextCursor; q.Cursor == "" {
+			return nil
+		}
+	}
+	return nil
+}
+
+// oldest sorts needs and drops those beyond maxNeeds.
+func oldest(needs []Need) []Need {
+	slices.SortStableFunc(needs, func(a, b Need) int { return a.Since.Compare(b.Since.Time) })
+	if len(needs) <= maxNeeds {
+		return needs
+	}
+	return slices.Clone(needs[:maxNeeds])
 }
 
 func needOfTask(t *a2a.Task) Need {
@@ -91,7 +124,7 @@ func needOfTask(t *a2a.Task) Need {
 	}
 	message := FromMessage(t.Status.Message)
 	need.Title = text.Clip(text.OneLine(message.Text()), maxNeedTitle)
-	if q := permissionOf(message.Parts); q != nil {
+	if q := PermissionOf(message.Parts); q != nil {
 		need.ask(q)
 	}
 	return need
@@ -114,8 +147,16 @@ func (n *Need) ask(q *hub.PermissionData) {
 	}
 }
 
-// permissionOf returns the permission question of a status message, nil if it has none.
-func permissionOf(parts []Part) *hub.PermissionData {
+// Permission returns the permission question that the need is about, nil if it is about none.
+func (n *Need) Permission() *hub.PermissionData {
+	if n.RequestID == "" {
+		return nil
+	}
+	return &hub.PermissionData{RequestID: n.RequestID, Title: n.Title, Tool: n.Tool, Input: n.Input, Options: n.Options, Sender: n.Sender}
+}
+
+// PermissionOf returns the permission question among the parts of a status message, nil if it has none.
+func PermissionOf(parts []Part) *hub.PermissionData {
 	for _, p := range parts {
 		if p.Metadata[hub.MetaPermission] == nil {
 			continue

@@ -2,6 +2,9 @@ package dialect_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +24,20 @@ type needyHub struct {
 	agents []hub.AgentInfo
 }
 
+// Tasks begins with the last one, as a hub begins with the newest.
 func (h *needyHub) Tasks(_ context.Context, q hub.TaskQuery) (hub.TaskPage, error) {
-	return hub.TaskPage{Tasks: h.tasks[q.State], Total: len(h.tasks[q.State])}, h.err
+	all := h.tasks[q.State]
+	end := len(all)
+	if q.Cursor != "" {
+		end, _ = strconv.Atoi(q.Cursor)
+	}
+	begin := max(end-q.Limit, 0)
+	page := hub.TaskPage{Tasks: slices.Clone(all[begin:end]), Total: len(all)}
+	slices.Reverse(page.Tasks)
+	if begin > 0 {
+		page.NextCursor = strconv.Itoa(begin)
+	}
+	return page, h.err
 }
 
 func (h *needyHub) AgentsFor(context.Context) []hub.AgentInfo { return h.agents }
@@ -95,4 +110,17 @@ func TestNeedsFailsWithTheHub(t *testing.T) {
 	}
 	answer, _ = call(t, newService(&fakeHub{}), method(dialect.MethodNeeds, `[]`))
 	wantError(t, answer, jsonrpc.CodeInvalidParams, "INVALID_PARAMS", "")
+}
+
+// With more tasks than a page of the hub, those that wait the longest are shown.
+func TestNeedsHasTheOldestOfMany(t *testing.T) {
+	h := &needyHub{fakeHub: &fakeHub{}, tasks: map[a2a.TaskState][]*a2a.Task{}}
+	for i := range 2500 {
+		h.tasks[a2a.TaskStateInputRequired] = append(h.tasks[a2a.TaskStateInputRequired], waiting(fmt.Sprint("t", i), i))
+	}
+	answer, _ := call(t, dialect.New(dialect.Config{Hub: h}), method(dialect.MethodNeeds, `{}`))
+	got := read[dialect.Needs](t, answer)
+	if got.Total != 2500 || len(got.Needs) != 500 || got.Needs[0].TaskID != "t0" || got.Needs[499].TaskID != "t499" {
+		t.Errorf("%d of %d, from %s to %s", len(got.Needs), got.Total, got.Needs[0].TaskID, got.Needs[len(got.Needs)-1].TaskID)
+	}
 }

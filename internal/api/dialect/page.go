@@ -18,7 +18,7 @@ func (s *Service) pageLink(c *call) action {
 func ReadsOnly(method string) bool {
 	switch method {
 	case MethodStatus, MethodAgentsList, MethodAgentsGet, MethodAgentsHealth, MethodTasksList, MethodTasksPage, MethodTasksTrace,
-		MethodContextsList, MethodIDs, MethodSwarmGet, MethodSwarmList, MethodEvents, MethodTotals, MethodNeeds,
+		MethodContextsList, MethodIDs, MethodSwarmGet, MethodSwarmList, MethodEvents, MethodTotals, MethodNeeds, MethodWorkList,
 		MethodDocumentsList, MethodDocumentsGet, MethodDocumentsWait, MethodTaskGet, MethodTaskFollow:
 		return true
 	}

@@ -141,6 +141,8 @@ type Config struct {
 	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
 	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
 	Documents *documents.Library
+	// Queues, if not nil, are the work queues of the agents' network.
+	Queues Queues
 	// Shares has the documents in which the service sets the roles of other processes' agents.
 	Shares *documents.Library
 }
@@ -211,6 +213,11 @@ func New(cfg Config) *Service {
 		MethodSessionsList: withoutParams(s.sessionsList), MethodSessionHook: s.sessionHook,
 		MethodSessionShown: withText("notice", s.sessionShown), MethodSessionServe: s.sessionServe,
 		MethodSessionQuiet: s.sessionQuiet,
+	})
+	s.add(cfg.Queues != nil, workError, map[string]method{
+		MethodWorkList:    withoutParams(s.workList),
+		MethodWorkRetry:   withText("taskId", s.workRetry),
+		MethodWorkDiscard: withText("taskId", s.workDiscard),
 	})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{

@@ -19,7 +19,7 @@ func All() []Screen {
 		{"agents", "2", "Agents", "Each agent with its state, its health and what it works on", "There are no agents.", "hub/agents/list"},
 		{"tasks", "3", "Tasks", "All tasks, the newest first", "There are no tasks.", "hub/tasks/page"},
 		{"conversations", "4", "Conversations", "What was said, by conversation", "There are no conversations.", "hub/contexts/list"},
-		{"swarms", "5", "Swarms", "Swarms with their plans", "There are no swarms.", "hub/swarms/list"},
+		{"swarms", "5", "Swarms", "Swarms with their plans, and queues with their leases and failed work", "There are no swarms and no queues.", "hub/swarms/list"},
 		{"network", "6", "Network", "This hub, other hubs, and where the agents are", "This hub is alone.", "hub/status"},
 		{"documents", "7", "Documents", "Shared documents", "There are no documents.", "hub/documents/list"},
 		{"timeline", "8", "Timeline", "Everything that happened", "Nothing has happened yet.", "hub/events"},
@@ -42,9 +42,10 @@ func Keys() []Key {
 		{"a", "allow", "allow what an agent asks for, once", true},
 		{"d", "deny", "deny it", true},
 		{"t", "answer", "answer in words: a denial with its reason, or the answer to a question", true},
-		{"r", "retry", "send the prompt of a task that failed again", true},
+		{"r", "retry", "send the prompt of a task that failed again, or put failed work back into its queue", true},
 		{"c", "cancel", "cancel a task, after a question", true},
 		{"w", "write", "write to an agent, or in a conversation", true},
+		{"e", "edit", "edit a document", true},
 		{"/", "filter", "show only what has these words", false},
 		{":", "command", "the name of a screen, or another command", false},
 		{"?", "keys", "show all keys", false},
@@ -75,7 +76,7 @@ var states = map[string]Role{
 	"completed": Good, "healthy": Good, "connected": Good, "idle": Good, "done": Good,
 	"failed": Bad, "rejected": Bad, "unhealthy": Bad, "offline": Bad, "lost": Bad, "dead": Bad, "away": Bad,
 	"input-required": Waits, "auth-required": Waits, "waiting": Waits, "degraded": Waits, "blocked": Waits,
-	"working": Busy, "submitted": Busy, "running": Busy, "assigned": Busy, "recruiting": Busy, "executing": Busy,
+	"working": Busy, "submitted": Busy, "running": Busy, "assigned": Busy, "recruiting": Busy, "executing": Busy, "claimed": Busy, "active": Busy,
 }
 
 // RoleOf returns the role of a state; that of an unknown one is Plain.

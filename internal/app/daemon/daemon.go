@@ -164,7 +164,8 @@ type daemon struct {
 	presence  *openSessions      // nil without an own bus
 	answers   *sessions.Answers  // nil without an own bus
 	items     *queues.Items      // nil without an own bus
-	peers     *peers.Peers       // nil without peers
+	queues    workQueues
+	peers     *peers.Peers // nil without peers
 	documents *documents.Library
 	rooms     *documents.Rooms // nil without HTTP
 	tools     *mounts.Tools
@@ -437,7 +438,7 @@ func (d *daemon) toolCalled(i telemetry.Invocation) {
 
 func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
-	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events}
+	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events, Queues: &d.queues}
 	overHTTP := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
 	rpc.Shutdown = d.stop

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
 var held []byte
@@ -99,5 +101,21 @@ func TestHubsOnOneBusKeepUniqueNames(t *testing.T) {
 	}
 	if got, err := hubName(a, false); err == nil {
 		t.Errorf("the name from a damaged file is %q", got)
+	}
+}
+
+// Until an agent uses the agents' network, there are no queues.
+func TestTheQueuesOfNoNetworkAreEmpty(t *testing.T) {
+	var q workQueues
+	items, err := q.Items(t.Context(), "")
+	letters, more, lettersErr := q.DeadLetters(t.Context(), 10, "")
+	if len(items) != 0 || len(letters) != 0 || more || err != nil || lettersErr != nil {
+		t.Error(items, letters, more, err, lettersErr)
+	}
+	if _, err := q.RetryDeadLetter(t.Context(), "x", true); !store.IsUnreachable(err) {
+		t.Error(err)
+	}
+	if _, err := q.DiscardDeadLetter(t.Context(), "x"); !store.IsUnreachable(err) {
+		t.Error(err)
 	}
 }

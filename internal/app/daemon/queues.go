@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
@@ -78,7 +80,9 @@ func (d *daemon) runQueuesIn(ctx context.Context) error {
 		of.DialLocal = func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub queues") }
 	}
 	network := agentnet.Open(of)
+	d.queues.set(network)
 	defer func() {
+		d.queues.set(nil)
 		if err := within(busTimeout, network.Close); err != nil {
 			d.log.Warn("the hub has not left the queues of the agents' network", "error", err)
 		}
@@ -118,4 +122,54 @@ func (d *daemon) followItems(ctx context.Context, network *agentnet.Network, joi
 		d.log.Debug("the items of the queues cannot be followed yet", "error", err)
 		retry.Pause(ctx)
 	}
+}
+
+// workQueues are the work queues of the agents' network, while the hub uses them.
+type workQueues struct {
+	mu      sync.Mutex
+	network *agentnet.Network // nil while it is not used
+}
+
+func (w *workQueues) set(n *agentnet.Network) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.network = n
+}
+
+func (w *workQueues) get() *agentnet.Network {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.network
+}
+
+// Items implements [dialect.Queues]; without a network there are none.
+func (w *workQueues) Items(ctx context.Context, state work.ItemState) ([]work.ItemStatus, error) {
+	if n := w.get(); n != nil {
+		return n.Items(ctx, state)
+	}
+	return nil, nil
+}
+
+// DeadLetters implements [dialect.Queues]; without a network there are none.
+func (w *workQueues) DeadLetters(ctx context.Context, limit int, capability string) ([]work.DeadLetter, bool, error) {
+	if n := w.get(); n != nil {
+		return n.DeadLetters(ctx, limit, capability)
+	}
+	return nil, false, nil
+}
+
+// RetryDeadLetter implements [dialect.Queues].
+func (w *workQueues) RetryDeadLetter(ctx context.Context, taskID string, resetAttempts bool) (work.DeadLetter, error) {
+	if n := w.get(); n != nil {
+		return n.RetryDeadLetter(ctx, taskID, resetAttempts)
+	}
+	return work.DeadLetter{}, store.ErrNotYet
+}
+
+// DiscardDeadLetter implements [dialect.Queues].
+func (w *workQueues) DiscardDeadLetter(ctx context.Context, taskID string) (work.DeadLetter, error) {
+	if n := w.get(); n != nil {
+		return n.DiscardDeadLetter(ctx, taskID)
+	}
+	return work.DeadLetter{}, store.ErrNotYet
 }

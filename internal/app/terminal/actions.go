@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -24,16 +25,31 @@ type action struct {
 }
 
 // actions are the keys besides those of the frame, in the order of the hints.
-var actions = []action{
-	{"a", "allow", "allow what an agent asks for, once", asks, func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Allow) }},
-	{"d", "deny", "deny it", asks, func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Reject) }},
-	{"t", "answer", "answer in words: a denial with its reason, or the answer to a question", waitsForUser, (*model).answer},
-	{"r", "retry", "send the prompt of a task that failed again", func(s subject) bool { return roleOf(s.state) == bad && s.task != "" }, (*model).again},
-	{"c", "cancel", "cancel a task, after a question", running, (*model).cancel},
-	{"w", "write", "write to an agent, or in a conversation", func(s subject) bool { return s.agent != "" && s.document == "" }, (*model).write},
-	{"e", "edit", "edit a document: PATH = VALUE", func(s subject) bool { return s.document != "" }, (*model).edit},
-	{"D", "directory", "open the directory of a task in a shell", func(s subject) bool { return s.dir != "" }, func(m *model, s subject) tea.Cmd { return m.openDir(s.dir) }},
+var actions = withWords([]action{
+	{key: "a", applies: asks, do: func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Allow) }},
+	{key: "d", applies: asks, do: func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Reject) }},
+	{key: "t", applies: waitsForUser, do: (*model).answer},
+	{key: "r", applies: retries, do: (*model).again},
+	{key: "c", applies: running, do: (*model).cancel},
+	{key: "w", applies: func(s subject) bool { return s.agent != "" && s.document == "" && s.item == "" }, do: (*model).write},
+	{key: "e", applies: func(s subject) bool { return s.document != "" }, do: (*model).edit},
+	{key: "D", hint: "directory", help: "open the directory of a task in a shell", applies: func(s subject) bool { return s.dir != "" }, do: func(m *model, s subject) tea.Cmd { return m.openDir(s.dir) }},
+})
+
+// withWords adds the words of the contract.
+func withWords(list []action) []action {
+	for i := range list {
+		for _, k := range screens.Keys() {
+			if k.Key == list[i].key {
+				list[i].hint, list[i].help = k.Word, k.Does
+			}
+		}
+	}
+	return list
 }
+
+// retries reports whether something has failed that can be tried again.
+func retries(s subject) bool { return s.item != "" || roleOf(s.state) == bad && s.task != "" }
 
 func asks(s subject) bool         { return s.question != nil }
 func waitsForUser(s subject) bool { return s.task != "" && roleOf(s.state) == waits }
@@ -122,8 +138,12 @@ func (m *model) cancel(s subject) tea.Cmd {
 	})
 }
 
-// again sends the first message of a task to its agent again, as a new task of the same conversation.
+// again puts failed work back into its queue, or sends the first message of a task to its agent again, as a new task of
+// the same conversation.
 func (m *model) again(s subject) tea.Cmd {
+	if s.item != "" {
+		return m.run("It is in its queue again.", func(ctx context.Context, h Hub) error { return h.RetryWork(ctx, s.item) })
+	}
 	return m.run("Sent again.", func(ctx context.Context, h Hub) error {
 		t, err := h.Task(ctx, s.task)
 		if err != nil {

@@ -48,6 +48,7 @@ type model struct {
 // subject is what an action of the user is about: the selected row or the page that is open.
 type subject struct {
 	task, agent, context, document, swarm, dir string
+	item                                       string // failed work of a queue
 	state                                      string
 	question                                   *hub.PermissionData
 }
@@ -58,6 +59,7 @@ type row struct {
 	cells []string
 	state string    // colours the row's mark
 	at    time.Time // shown as its age
+	until time.Time // shown instead: how long it lasts
 	subject
 	find string // in lower case, what a filter looks in
 }
@@ -67,7 +69,7 @@ type table struct {
 	columns []column
 	rows    []row
 	above   []line // above the list
-	none    string // without rows
+	total   int    // if there are more than rows
 }
 
 // column is a column of a table. The last one takes what is left. A negative width is that of a column that only wide
@@ -83,6 +85,7 @@ const wide = 110
 // screen is one of the screens.
 type screen struct {
 	name, short string
+	none        string   // what it says without rows
 	kinds       []string // the beginnings of the events that change it
 	load        func(ctx context.Context, h Hub, changed []events.Event) (table, error)
 	open        func(r row) *page // nil opens the row's task
@@ -295,7 +298,7 @@ func (m *model) tableLoaded(r tableMsg) tea.Cmd {
 	} else {
 		r.s.set(r.table)
 	}
-	m.waiting = len(m.screens[0].table.rows)
+	m.waiting = max(m.screens[0].table.total, len(m.screens[0].table.rows))
 	if m.stale[r.s] {
 		m.stale[r.s] = false
 		return m.load(r.s)

@@ -9,17 +9,29 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/swarm"
 )
 
-// newScreens returns the screens in their order.
+// newScreens returns the screens of the contract in their order.
 func newScreens() []*screen {
-	return []*screen{
-		needsScreen(), agentsScreen(), tasksScreen(), conversationsScreen(), swarmsScreen(), networkScreen(), documentsScreen(),
-		timelineScreen(), costsScreen(),
+	shown := map[string]*screen{
+		"needs": needsScreen(), "agents": agentsScreen(), "tasks": tasksScreen(), "conversations": conversationsScreen(), "swarms": swarmsScreen(),
+		"network": networkScreen(), "documents": documentsScreen(), "timeline": timelineScreen(), "costs": costsScreen(),
 	}
+	all := make([]*screen, 0, len(shown))
+	for _, c := range screens.All() {
+		s := shown[c.ID]
+		s.name, s.none = c.Title, c.None
+		if s.short == "" {
+			s.short = c.Title
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // found sets what a filter looks in.
@@ -30,10 +42,13 @@ func (r row) found(more ...string) row {
 
 func needsScreen() *screen {
 	return &screen{
-		name: "Needs you", short: "Needs you", kinds: []string{"task.", "permission.", "agent."},
-		load: loadNeeds,
+		kinds: []string{"task.", "permission.", "agent.", "deadletter."},
+		load:  loadNeeds,
 		open: func(r row) *page {
-			if r.task == "" {
+			switch {
+			case r.item != "":
+				return nil // the preview has all of it
+			case r.task == "":
 				return agentPage(r.subject)
 			}
 			return taskPage(r.subject)
@@ -45,49 +60,41 @@ func needsScreen() *screen {
 				return out[1:] // the list says who asks
 			}
 			out.add(plainText, "%s", r.cells[len(r.cells)-1])
+			if r.item != "" {
+				out.add(dim, "work item %s", clean(r.item))
+			}
 			return out
 		},
 	}
 }
 
-// loadNeeds returns what waits for the user: questions first, then agents that are not well.
+// loadNeeds returns what waits for the user, as the hub says it.
 func loadNeeds(ctx context.Context, h Hub, _ []events.Event) (table, error) {
-	t := table{columns: []column{{"WHAT", 10}, {"AGENT", 16}, {"", 0}}, none: "Nothing waits for you."}
-	for _, state := range []dialect.TaskState{dialect.StateInputRequired, dialect.StateAuthRequired} {
-		page, err := h.Tasks(ctx, dialect.TasksListParams{State: state, Limit: 200})
-		if err != nil {
-			return table{}, err
-		}
-		for i := range page.Tasks {
-			task := &page.Tasks[i]
-			r := row{key: task.ID, subject: subjectOf(task), state: string(state), at: task.Status.Timestamp.Time}
-			what, about := "question", clean(task.Status.Message.Text())
-			if r.question != nil {
-				what, about = "permission", clean(r.question.Title)
-			}
-			r.cells = []string{what, clean(r.agent), cmp.Or(about, "waits for more input")}
-			t.rows = append(t.rows, r.found(task.ID))
-		}
-	}
-	agents, err := h.Agents(ctx, true)
+	found, err := h.Needs(ctx)
 	if err != nil {
 		return table{}, err
 	}
-	for _, a := range agents {
-		if a.Health == nil || a.Health.Status != "unhealthy" || a.Health.Stage == "missing" {
-			continue
-		}
-		r := row{key: "agent " + a.ID, state: a.Health.Status, subject: subject{agent: a.ID, state: a.Health.Status}, at: a.Health.LastCheck.Time}
-		r.cells = []string{"agent", clean(a.ID), clean(a.Health.ErrorMessage)}
-		t.rows = append(t.rows, r.found())
+	t := table{columns: []column{{"WHAT", 10}, {"AGENT", 16}, {"", 0}}, total: found.Total}
+	for i := range found.Needs {
+		t.rows = append(t.rows, needRow(&found.Needs[i]))
 	}
 	return t, nil
 }
 
+func needRow(n *dialect.Need) row {
+	s := subject{task: n.TaskID, context: n.ContextID, agent: n.Agent, item: n.Item, question: n.Permission(), state: "waiting"}
+	if n.TaskID == "" {
+		s.state = "unhealthy"
+	}
+	r := row{key: n.ID, subject: s, state: s.state, at: n.Since.Time}
+	r.cells = []string{string(n.Kind), clean(n.Agent), cmp.Or(clean(n.Title), "waits for more input")}
+	return r.found(n.TaskID, n.Item)
+}
+
 func agentsScreen() *screen {
 	return &screen{
-		name: "Agents", short: "Agents", kinds: []string{"agent.", "task.state", "permission."},
-		open: func(r row) *page { return agentPage(r.subject) },
+		kinds: []string{"agent.", "task.state", "permission."},
+		open:  func(r row) *page { return agentPage(r.subject) },
 		load: func(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 			agents, err := h.Agents(ctx, true)
 			if err != nil {
@@ -101,7 +108,7 @@ func agentsScreen() *screen {
 			for _, s := range today.Totals {
 				sums[s.Agent] = s
 			}
-			t := table{columns: []column{{"AGENT", 20}, {"STATE", 9}, {"HEALTH", 10}, {"TODAY", 5}, {"FAILED", 6}, {"COST", -8}, {"PROJECT", -16}, {"NOW", 0}}, none: "There is no agent."}
+			t := table{columns: []column{{"AGENT", 20}, {"STATE", 9}, {"HEALTH", 10}, {"TODAY", 5}, {"FAILED", 6}, {"COST", -8}, {"PROJECT", -16}, {"NOW", 0}}}
 			slices.SortStableFunc(agents, func(a, b dialect.Agent) int {
 				return cmp.Or(strings.Compare(a.Computer, b.Computer), strings.Compare(a.Project, b.Project), strings.Compare(a.ID, b.ID))
 			})
@@ -191,13 +198,13 @@ func (l *lines) agent(a *dialect.Agent) {
 func tasksScreen() *screen {
 	cache := &taskCache{}
 	return &screen{
-		name: "Tasks", short: "Tasks", kinds: []string{"task.", "turn.ended", "permission."},
+		kinds: []string{"task.", "turn.ended", "permission."},
 		load: func(ctx context.Context, h Hub, changed []events.Event) (table, error) {
 			tasks, err := cache.load(ctx, h, changed)
 			if err != nil {
 				return table{}, err
 			}
-			t := table{columns: []column{{"AGENT", 16}, {"STATE", 14}, {"COST", 8}, {"TASK", 0}}, none: "There is no task yet. w on an agent writes to it."}
+			t := table{columns: []column{{"AGENT", 16}, {"STATE", 14}, {"COST", 8}, {"TASK", 0}}}
 			t.rows = make([]row, len(tasks))
 			for i := range tasks {
 				t.rows[i] = taskRow(&tasks[i])
@@ -209,7 +216,7 @@ func tasksScreen() *screen {
 
 func conversationsScreen() *screen {
 	return &screen{
-		name: "Conversations", short: "Talks", kinds: []string{"task."},
+		short: "Talks", kinds: []string{"task."},
 		load: func(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 			contexts, err := h.Contexts(ctx, 200)
 			if err != nil {
@@ -225,7 +232,7 @@ func conversationsScreen() *screen {
 					last[task.ContextID] = task
 				}
 			}
-			t := table{columns: []column{{"WITH", 24}, {"TASKS", 5}, {"LAST", 0}}, none: "There is no conversation yet."}
+			t := table{columns: []column{{"WITH", 24}, {"TASKS", 5}, {"LAST", 0}}}
 			for _, c := range contexts {
 				r := row{key: c.ID, at: c.LastUsedAt.Time, subject: subject{context: c.ID}}
 				said := ""
@@ -281,7 +288,7 @@ func (l *lines) thread(t *dialect.Task) {
 
 func swarmsScreen() *screen {
 	return &screen{
-		name: "Swarms", short: "Swarms", kinds: []string{"swarm.", "work.", "deadletter.", "loop."},
+		kinds: []string{"swarm.", "work.", "deadletter.", "loop."},
 		load: func(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 			swarms, err := h.Swarms(ctx)
 			if err != nil {
@@ -291,11 +298,23 @@ func swarmsScreen() *screen {
 			if err != nil {
 				return table{}, err
 			}
-			t := table{columns: []column{{"KIND", 6}, {"STATE", 11}, {"DONE", 9}, {"WHAT", 0}}, none: "There is no swarm and no queue. parley swarm run starts a swarm."}
+			t := table{columns: []column{{"KIND", 6}, {"STATE", 11}, {"DONE", 9}, {"WHAT", 0}}}
 			for _, s := range slices.Backward(swarms) {
 				r := row{key: s.ID, state: string(s.Status), at: s.CreatedAt.Time, subject: subject{swarm: s.ID, dir: s.Directory}}
 				r.cells = []string{"swarm", r.state, fmt.Sprintf("%d of %d", s.Completed, s.SubTasks), clean(s.TaskDescription)}
 				t.rows = append(t.rows, r.found(s.ID, strings.Join(s.Participants, " ")))
+			}
+			queues, err := h.Work(ctx)
+			if err != nil {
+				return table{}, err
+			}
+			for _, x := range queues.Items {
+				t.rows = append(t.rows, itemRow(&x))
+			}
+			for _, l := range queues.DeadLetters {
+				r := row{key: "item " + l.TaskID, state: string(work.Dead), at: stamp(l.DeadAt), subject: subject{item: l.TaskID, state: string(work.Dead)}}
+				r.cells = []string{"failed", clean(l.Subject[strings.LastIndexByte(l.Subject, '.')+1:]), fmt.Sprintf("%d tries", l.Attempts), clean(string(l.Reason) + " " + l.Detail)}
+				t.rows = append(t.rows, r.found(l.TaskID))
 			}
 			for _, a := range agents {
 				if a.Kind == "queue" {
@@ -307,12 +326,32 @@ func swarmsScreen() *screen {
 			return t, nil
 		},
 		open: func(r row) *page {
-			if r.swarm == "" {
+			switch {
+			case r.swarm != "":
+				return swarmPage(r.subject)
+			case r.agent != "":
 				return agentPage(r.subject)
 			}
-			return swarmPage(r.subject)
+			return nil
 		},
 	}
+}
+
+// itemRow shows an item of a queue; its age counts down to the end of the lease.
+func itemRow(x *work.ItemStatus) row {
+	r := row{key: "item " + x.TaskID, state: string(x.State), at: stamp(x.SubmittedAt)}
+	r.cells = []string{"item", string(x.State), clean(x.Capability), clean(x.Description)}
+	if x.State == work.Claimed {
+		r.until = stamp(x.LeaseUntil)
+		r.cells[3] = clean(cmp.Or(x.HolderHandle, x.HolderGUID) + ": " + x.Description)
+	}
+	return r.found(x.TaskID, x.HolderHandle)
+}
+
+// stamp reads a time of the agents' network; zero if there is none.
+func stamp(s string) time.Time {
+	at, _ := time.Parse(time.RFC3339Nano, s)
+	return at
 }
 
 func swarmPage(s subject) *page {
@@ -389,7 +428,7 @@ func depths(tasks []swarm.SubTask) map[string]int {
 
 func networkScreen() *screen {
 	return &screen{
-		name: "Network", short: "Net", kinds: []string{"agent.", "peer."},
+		short: "Net", kinds: []string{"agent.", "peer."},
 		open: func(r row) *page {
 			if r.agent == "" {
 				return nil
@@ -412,7 +451,7 @@ func networkScreen() *screen {
 
 // networkTable draws hubs, computers, projects and agents as a tree.
 func networkTable(status *dialect.Status, agents []dialect.Agent) table {
-	t := table{columns: []column{{"WHERE", 44}, {"STATE", 12}, {"", 0}}, none: "There is nothing but this hub."}
+	t := table{columns: []column{{"WHERE", 44}, {"STATE", 12}, {"", 0}}}
 	add := func(depth int, name, state, more string, s subject) {
 		branch := ""
 		if depth > 0 {
@@ -464,13 +503,13 @@ func linkState(connected bool) string {
 
 func documentsScreen() *screen {
 	return &screen{
-		name: "Documents", short: "Docs", kinds: []string{"document."},
+		short: "Docs", kinds: []string{"document."},
 		load: func(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 			names, err := h.Documents(ctx)
 			if err != nil {
 				return table{}, err
 			}
-			t := table{columns: []column{{"DOCUMENT", 0}}, none: "There is no document yet."}
+			t := table{columns: []column{{"DOCUMENT", 0}}}
 			for _, n := range names {
 				t.rows = append(t.rows, row{key: n, subject: subject{document: n}, cells: []string{clean(n)}}.found())
 			}
@@ -520,7 +559,7 @@ const maxTimeline = 5000
 func timelineScreen() *screen {
 	var kept []events.Event
 	return &screen{
-		name: "Timeline", short: "Timeline", kinds: []string{"agent.", "task.", "turn.", "permission.", "channel.", "mail.", "work.", "deadletter.", "swarm.", "loop.", "peer.", "document.", "gap"},
+		kinds: []string{"agent.", "task.", "turn.", "permission.", "channel.", "mail.", "work.", "deadletter.", "swarm.", "loop.", "peer.", "document.", "gap"},
 		load: func(ctx context.Context, h Hub, changed []events.Event) (table, error) {
 			if changed == nil {
 				var err error
@@ -532,7 +571,7 @@ func timelineScreen() *screen {
 			if len(kept) > maxTimeline {
 				kept = slices.Clone(kept[len(kept)-maxTimeline:])
 			}
-			t := table{columns: []column{{"TIME", 8}, {"WHAT", 19}, {"WHO", 16}, {"", 0}}, none: "Nothing has happened in the last day."}
+			t := table{columns: []column{{"TIME", 8}, {"WHAT", 19}, {"WHO", 16}, {"", 0}}}
 			for i := range slices.Backward(kept) {
 				t.rows = append(t.rows, eventRow(&kept[i]))
 			}
@@ -594,8 +633,8 @@ func eventRow(e *events.Event) row {
 func costsScreen() *screen {
 	by := []string{"day", "agent", "project"}
 	return &screen{
-		name: "Costs", short: "Costs", kinds: []string{"turn.ended", "task.state"},
-		next: func() { by = append(by[1:], by[0]) },
+		kinds: []string{"turn.ended", "task.state"},
+		next:  func() { by = append(by[1:], by[0]) },
 		load: func(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 			group := by[0]
 			totals, err := h.Totals(ctx, dialect.TotalsParams{By: []string{group}})
@@ -608,7 +647,7 @@ func costsScreen() *screen {
 }
 
 func costTable(group string, totals []dialect.Total) table {
-	t := table{columns: []column{{strings.ToUpper(group), 22}, {"TASKS", 6}, {"FAILED", 6}, {"TIME", 6}, {"TOKENS", 9}, {"COST", 8}, {"", 0}}, none: "There is no task yet."}
+	t := table{columns: []column{{strings.ToUpper(group), 22}, {"TASKS", 6}, {"FAILED", 6}, {"TIME", 6}, {"TOKENS", 9}, {"COST", 8}, {"", 0}}}
 	var most float64
 	var sum dialect.Total
 	value := func(s dialect.Total) float64 { return cmp.Or(s.CostUSD, float64(s.Tasks)/1e9) }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/base/display"
 )
 
@@ -32,35 +33,14 @@ func (r role) paint(s string) string {
 	return "\x1b[" + string(r) + "m" + s + "\x1b[0m"
 }
 
-// roleOf returns the role of a state of an agent, a task, a sub-task or a link.
-func roleOf(state string) role {
-	switch state {
-	case "completed", "healthy", "connected", "idle", "done":
-		return good
-	case "failed", "rejected", "unhealthy", "offline", "lost", "dead", "away":
-		return bad
-	case "input-required", "auth-required", "waiting", "degraded", "blocked":
-		return waits
-	case "working", "submitted", "running", "assigned", "recruiting", "executing":
-		return busy
-	}
-	return dim
-}
+// roles are the colours of the contract's roles.
+var roles = map[screens.Role]role{screens.Plain: dim, screens.Good: good, screens.Bad: bad, screens.Waits: waits, screens.Busy: busy}
+
+// roleOf returns the colour of a state of an agent, a task, a sub-task or a link.
+func roleOf(state string) role { return roles[screens.RoleOf(state)] }
 
 // mark returns the sign of a state, for those who see no colours.
-func mark(state string) string {
-	switch roleOf(state) {
-	case good:
-		return "✓"
-	case bad:
-		return "✗"
-	case waits:
-		return "?"
-	case busy:
-		return "●"
-	}
-	return "·"
-}
+func mark(state string) string { return screens.Mark(state) }
 
 // age returns how long ago a time was.
 func age(now, then time.Time) string {
@@ -68,6 +48,14 @@ func age(now, then time.Time) string {
 		return ""
 	}
 	return short(max(now.Sub(then), 0))
+}
+
+// age returns how old a row is; of one that ends, how long it lasts.
+func (r *row) age(now time.Time) string {
+	if r.until.IsZero() {
+		return age(now, r.at)
+	}
+	return "-" + short(max(r.until.Sub(now), 0))
 }
 
 // short formats a duration in its largest unit.

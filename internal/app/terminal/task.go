@@ -30,17 +30,7 @@ func questionOf(t *dialect.Task) *hub.PermissionData {
 	if t.Status.Message == nil {
 		return nil
 	}
-	for _, p := range t.Status.Message.Parts {
-		if p.Metadata[hub.MetaPermission] == nil {
-			continue
-		}
-		raw, err := json.Marshal(p.Data)
-		var q hub.PermissionData
-		if err == nil && json.Unmarshal(raw, &q) == nil && len(q.Options) > 0 {
-			return &q
-		}
-	}
-	return nil
+	return dialect.PermissionOf(t.Status.Message.Parts)
 }
 
 // taskCache holds the tasks between loads, so that a change loads only what has changed.

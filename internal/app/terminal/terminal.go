@@ -32,6 +32,9 @@ type Hub interface {
 	Trace(ctx context.Context, id string) (*dialect.TaskTrace, error)
 	Cancel(ctx context.Context, id string) (*dialect.Task, error)
 	Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error)
+	Needs(ctx context.Context) (*dialect.Needs, error)
+	Work(ctx context.Context) (*dialect.WorkList, error)
+	RetryWork(ctx context.Context, id string) error
 	Totals(ctx context.Context, p dialect.TotalsParams) (*dialect.Totals, error)
 	Contexts(ctx context.Context, limit int) ([]dialect.Context, error)
 	Swarms(ctx context.Context) ([]dialect.SwarmSummary, error)

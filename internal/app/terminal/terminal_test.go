@@ -18,6 +18,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/documents"
@@ -162,6 +163,36 @@ func (f *fakeHub) Totals(_ context.Context, p dialect.TotalsParams) (*dialect.To
 	}
 	return &dialect.Totals{Totals: t}, f.call("totals " + p.By[0])
 }
+
+func (f *fakeHub) Needs(context.Context) (*dialect.Needs, error) {
+	found := &dialect.Needs{}
+	for _, t := range f.tasks {
+		if t.Status.State != dialect.StateInputRequired {
+			continue
+		}
+		n := dialect.Need{ID: t.ID, Kind: dialect.NeedQuestion, Since: t.Status.Timestamp, TaskID: t.ID, ContextID: t.ContextID, Title: t.Status.Message.Text()}
+		n.Agent, _ = t.Metadata[hub.MetaAgent].(string)
+		if q := dialect.PermissionOf(t.Status.Message.Parts); q != nil {
+			n.Kind, n.Title, n.RequestID, n.Options, n.Tool, n.Input = dialect.NeedPermission, q.Title, q.RequestID, q.Options, q.Tool, q.Input
+		}
+		found.Needs = append(found.Needs, n)
+	}
+	found.Needs = append(found.Needs,
+		dialect.Need{ID: "item w1", Kind: dialect.NeedDeadLetter, Since: at(20), Agent: "queue.go", Title: "timeout the worker is gone " + hostile, Item: "w1"},
+		dialect.Need{ID: "agent claude-code", Kind: dialect.NeedLogin, Since: at(30), Agent: "claude-code", Title: "not logged in; run: claude login"})
+	found.Total = len(found.Needs)
+	return found, f.call("needs")
+}
+
+func (f *fakeHub) Work(context.Context) (*dialect.WorkList, error) {
+	lease := noon.Add(90 * time.Second).Format(time.RFC3339Nano)
+	return &dialect.WorkList{
+		Items:       []work.ItemStatus{{TaskID: "w2", Capability: "go", State: work.Claimed, Description: "vet the module " + hostile, HolderHandle: "reviewer", LeaseUntil: lease, Attempts: 1}, {TaskID: "w3", Capability: "go", State: work.Queued, Description: "lint", SubmittedAt: at(9).Format(time.RFC3339Nano)}},
+		DeadLetters: []work.DeadLetter{{TaskID: "w1", Subject: "parley.work.go", Reason: work.TimedOut, Attempts: 3, Detail: "the worker is gone"}},
+	}, f.call("work")
+}
+
+func (f *fakeHub) RetryWork(_ context.Context, id string) error { return f.call("retry " + id) }
 
 func (f *fakeHub) Contexts(context.Context, int) ([]dialect.Context, error) {
 	return []dialect.Context{{ID: "context-1", AgentIDs: []string{"codex"}, TaskIDs: []string{"a", "b"}, LastUsedAt: at(7)}}, f.call("contexts")
@@ -388,6 +419,7 @@ func TestKeysAct(t *testing.T) {
 		{[]string{"7", "e", "plan.title = {\"a\":1}", "enter"}, "edit plan [plan title] map[a:1]"},
 		{[]string{"7", "e", "plan.title = words", "enter"}, "edit plan [plan title] words"},
 		{[]string{"9", "g"}, "totals agent"},
+		{[]string{"down", "down", "r"}, "retry w1"}, {[]string{"5", "down", "down", "down", "r"}, "retry w1"},
 	} {
 		f := newFake()
 		newRig(t, f, 80, 24).keys(tt.keys...)
@@ -399,7 +431,7 @@ func TestKeysAct(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"3", "a"}, "Answered"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
+		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"5", "down", "enter"}, "2 of 5"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
 		{[]string{":", "nonsense", "enter"}, "There is no command"}, {[]string{":", "send x", "enter"}, "Write: send AGENT"}, {[]string{":", "help", "enter"}, "another screen"},
 		{[]string{":", "tas", "tab", "enter"}, "Write: task ID"}, {[]string{":", "cost", "enter"}, " Costs"}, {[]string{":", "task nothing", "enter"}, "there is no such task"},
 		{[]string{"tab"}, " Agents  1 of 4"}, {[]string{"3", "/", "strike", "enter"}, "Nothing matches"}, {[]string{"3", "/", "docs", "esc"}, "1 of 5"},

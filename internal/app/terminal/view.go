@@ -168,7 +168,7 @@ func (m *model) emptyText(s *screen) string {
 	case !s.loaded:
 		return "Loading …"
 	}
-	return s.table.none
+	return s.none
 }
 
 func (s *screen) header(w int) string {
@@ -189,7 +189,7 @@ func (m *model) rowLine(s *screen, i, w int) string {
 	if i == s.cursor {
 		marker = "›"
 	}
-	text := s.join(marker+sign+" ", r.cells, age(m.now(), r.at), w)
+	text := s.join(marker+sign+" ", r.cells, r.age(m.now()), w)
 	if i == s.cursor {
 		return selected.paint(display.Pad(text, w))
 	}
