@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub/events"
@@ -81,6 +82,9 @@ var methods = []method{
 	onSocket[dialect.BusLeaveParams, dialect.BusLeaveResult](dialect.MethodBusLeave, "Withdraws a credential of the bus."),
 	onSocket[dialect.MCPParams, none](dialect.MethodMCP, "Turns the connection into one of MCP."),
 	call[none, dialect.Needs](dialect.MethodNeeds, "What waits for the user."),
+	call[none, dialect.WorkList](dialect.MethodWorkList, "The open items and the failed ones of the work queues."),
+	call[dialect.WorkItemParams, work.DeadLetter](dialect.MethodWorkRetry, "Puts failed work back into its queue."),
+	call[dialect.WorkItemParams, work.DeadLetter](dialect.MethodWorkDiscard, "Removes failed work for good."),
 	call[dialect.TotalsParams, dialect.Totals](dialect.MethodTotals, "The stored tasks summed up."),
 	stream[dialect.EventsParams, dialect.EventsResult, events.Event](dialect.MethodEvents, "What changes in the hub."),
 	onSocket[dialect.PageLinkParams, dialect.PageLink](dialect.MethodPageLink, "A link to the hub's page."),
