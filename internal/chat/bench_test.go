@@ -212,6 +212,50 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
+// BenchmarkWait measures from a send to the end of a wait for it in another process of the project, which waits for all its
+// channels: the time must not depend on their number.
+func BenchmarkWait(b *testing.B) {
+	for _, n := range []int{3, 50, 500} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			v := newHub(b)
+			sender, waiter := benchSpace(b, v, "kill", benchChannels(n)), benchSpace(b, v, "kill", benchChannels(n))
+			names := make([]string, n)
+			for i := range names {
+				names[i] = fmt.Sprintf("c-%d", i)
+			}
+			cursor, err := waiter.Tips(b.Context(), names)
+			if err != nil {
+				b.Fatal(err)
+			}
+			sent, received := make(chan time.Time, 1), make(chan struct{}, 1)
+			var took percentiles
+			var waiting sync.WaitGroup
+			ctx, cancel := context.WithCancel(b.Context())
+			waiting.Go(func() {
+				for ctx.Err() == nil {
+					news, err := waiter.Wait(ctx, cursor)
+					if err != nil || len(news.Messages) == 0 {
+						return
+					}
+					took.add(time.Since(<-sent))
+					cursor = news.Cursor
+					received <- struct{}{}
+				}
+			})
+			for i := 0; b.Loop(); i++ {
+				sent <- time.Now()
+				if _, err := sender.Send(b.Context(), "agent", names[i%n], benchText); err != nil {
+					b.Fatal(err)
+				}
+				<-received
+			}
+			cancel()
+			waiting.Wait()
+			took.report(b, "wait")
+		})
+	}
+}
+
 // fill stores n messages as fast as possible.
 func fill(b *testing.B, v victim, n int) {
 	b.Helper()

@@ -62,6 +62,7 @@ type Config struct {
 // Space is the channels of one project. It is safe for concurrent use.
 type Space struct {
 	cfg      Config
+	byName   map[string]Channel
 	log      *slog.Logger
 	instance string // distinguishes this process's consumers
 	ids      string // prefix of the ids of this process's messages
@@ -96,6 +97,7 @@ func Open(cfg Config) *Space {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Space{
 		cfg:      cfg,
+		byName:   map[string]Channel{},
 		log:      cfg.Logger.With("component", "nats-connection"),
 		instance: strings.ToLower(rand.Text()[:8]),
 		ids:      rand.Text()[:16], // 80 bits
@@ -105,6 +107,9 @@ func Open(cfg Config) *Space {
 		ensured: map[string]bool{},
 		ailing:  map[string]time.Time{},
 		tried:   make(chan struct{}),
+	}
+	for _, c := range slices.Backward(cfg.Channels) { // of two with one name the first counts
+		s.byName[c.Name] = c
 	}
 	s.sender = s.NewSender()
 	s.outbox.pushed = make(chan struct{}, 1)
@@ -157,6 +162,7 @@ func (s *Space) begun(ctx context.Context, b *bus.Bus) {
 	clear(s.ailing)
 	s.mu.Unlock()
 	s.watcher.retry()
+	s.watcher.reset()
 	s.payload.Store(b.Conn().MaxPayload())
 	s.done.Go(func() { s.ensureAll(ctx) }) // a stream without a leader delays it, and nothing else
 	s.news.Send()
@@ -219,11 +225,11 @@ func (s *Space) Channels() []Channel { return slices.Clone(s.cfg.Channels) }
 
 // channel returns the channel of a name.
 func (s *Space) channel(name string) (Channel, error) {
+	if c, ok := s.byName[name]; ok {
+		return c, nil
+	}
 	names := make([]string, len(s.cfg.Channels))
 	for i, c := range s.cfg.Channels {
-		if c.Name == name {
-			return c, nil
-		}
 		names[i] = c.Name
 	}
 	e := &Error{Code: NotFoundError, Message: fmt.Sprintf("There is no channel %s. The project's channels are: %s.", text.Quote(name, 80), strings.Join(names, ", ")),

@@ -25,6 +25,12 @@ const (
 // subject returns the subject of a channel's messages.
 func (s *Space) subject(channel string) string { return s.cfg.Namespace + "." + channel }
 
+// isSubject reports whether a subject is that of a channel.
+func (s *Space) isSubject(subject string) bool {
+	_, ok := s.byName[strings.TrimPrefix(subject, s.cfg.Namespace+".")]
+	return ok
+}
+
 // notificationSubject has the messages of all channels of the namespace.
 func (s *Space) notificationSubject() string { return s.cfg.Namespace + ".*" }
 

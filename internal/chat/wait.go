@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -103,12 +104,17 @@ func (s *Space) tip(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) 
 	if err := s.ensure(ctx, b, c); err != nil {
 		return 0, err
 	}
+	if end, current, _ := s.watcher.end(s.subject(c.Name)); current {
+		return end, nil
+	}
+	at := s.watcher.mark(s.subject(c.Name))
 	ctx, release := s.request(ctx, b, c)
 	defer release()
 	last, err := s.last(ctx, b, c)
 	if err != nil {
 		return 0, s.unanswered(ctx, b, c, err)
 	}
+	s.watcher.learn(s.subject(c.Name), at, last)
 	return last, nil
 }
 
@@ -185,7 +191,7 @@ func (s *Space) Changed() <-chan struct{} {
 	if b == nil {
 		return changed // connect sends the signal
 	}
-	if err := s.watcher.open(b, s.notificationSubject(), s.news.Send); err != nil {
+	if err := s.watcher.open(b, s.notificationSubject(), s.isSubject, s.news.Send); err != nil {
 		s.log.Error("new messages cannot be watched", "error", err)
 	}
 	return changed
@@ -198,9 +204,14 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 	news := News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor), Unread: map[string]error{}}
 	var failure error
 	answered := false
+	s.lookUp(ctx, b, cursor)
 	for _, c := range s.byHealth() {
 		seq, ok := cursor[c.Name]
 		since, recent := s.ails(c.Name)
+		if end, current, _ := s.watcher.end(s.subject(c.Name)); ok && current && end == seq && since.IsZero() {
+			answered = true
+			continue
+		}
 		if !ok || !since.IsZero() && moved(cursor, news.Cursor) {
 			continue
 		}
@@ -229,8 +240,42 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 	return news, nil
 }
 
+// lookUp looks up where the cursor's channels end of which that is not known, several at once. Those that cannot be looked
+// up remain unknown.
+func (s *Space) lookUp(ctx context.Context, b *bus.Bus, cursor Cursor) {
+	var group errgroup.Group
+	group.SetLimit(maxTipRequests)
+	for name := range cursor {
+		c := s.byName[name]
+		_, current, due := s.watcher.end(s.subject(name))
+		if since, _ := s.ails(name); current || due || !since.IsZero() {
+			continue
+		}
+		group.Go(func() error {
+			request, release := s.request(ctx, b, c)
+			defer release()
+			at := s.watcher.mark(s.subject(name))
+			last, err := s.endOf(request, b, c)
+			switch {
+			case err == nil:
+				s.watcher.learn(s.subject(name), at, last)
+			case ctx.Err() == nil:
+				_ = s.unanswered(request, b, c, err) // marks a stream that does not answer; reading it returns the error
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
 // byHealth returns the channels, those last whose streams did not answer.
 func (s *Space) byHealth() []Channel {
+	s.mu.Lock()
+	healthy := len(s.ailing) == 0
+	s.mu.Unlock()
+	if healthy {
+		return s.cfg.Channels
+	}
 	return slices.SortedStableFunc(slices.Values(s.cfg.Channels), func(a, b Channel) int {
 		sinceA, _ := s.ails(a.Name)
 		sinceB, _ := s.ails(b.Name)
@@ -257,25 +302,89 @@ func moved(from, to Cursor) bool { return !maps.Equal(from, to) }
 // messagesAfter returns the next messages after seq and the sequence of the last message that it fetched, also with an
 // error. It fetches a bounded number of messages and bytes, readable or not.
 func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
+	at := s.watcher.mark(s.subject(c.Name))
+	_, current, due := s.watcher.end(s.subject(c.Name))
+	if !current && !due {
+		last, err := s.endOf(ctx, b, c)
+		if err != nil {
+			return nil, seq, err
+		}
+		if last <= seq {
+			s.watcher.learn(s.subject(c.Name), at, last)
+		}
+		if last == seq {
+			return nil, seq, nil
+		}
+		if last < seq {
+			seq = 0 // the stream was deleted and created again
+		}
+	}
+	messages, last, more, err := s.fetch(ctx, b, c, seq)
+	if err == nil && last == seq && seq > 0 { // nothing: not stored yet, or the stream was deleted and created again
+		end, err := s.endOf(ctx, b, c)
+		if err != nil {
+			return nil, seq, err
+		}
+		if end < seq {
+			seq = 0
+			messages, last, more, err = s.fetch(ctx, b, c, seq)
+		}
+	}
+	if err == nil && !more {
+		s.watcher.learn(s.subject(c.Name), at, last)
+	}
+	s.log.Debug("new messages fetched", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", last)
+	return messages, last, err
+}
+
+// endOf returns the sequence of the newest message that a channel has had, 0 without a stream.
+func (s *Space) endOf(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) {
 	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, seq, nil
+		return 0, nil
 	}
 	if err != nil {
-		return nil, seq, err
+		return 0, err
 	}
-	if stream.CachedInfo().State.LastSeq < seq {
-		seq = 0 // the stream was deleted and created again
+	return stream.CachedInfo().State.LastSeq, nil
+}
+
+// fetch is messagesAfter without the check whether the stream is another one. more is false if nothing follows.
+func (s *Space) fetch(ctx context.Context, b *bus.Bus, c Channel, seq uint64) (messages []Message, last uint64, more bool, err error) {
+	stored, more, err := b.Messages(ctx, s.streamName(c.Name), seq+1, maxWaitMessages, MaxRead)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return s.fetchSingly(ctx, b, c, seq)
 	}
-	var messages []Message
+	for _, raw := range stored {
+		seq = raw.Sequence
+		if m, ok := s.message(c, raw.Header, raw.Data); ok {
+			m.Sequence = seq
+			messages = append(messages, m)
+		}
+	}
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		err = nil
+	}
+	return messages, seq, more, err
+}
+
+// fetchSingly is fetch for a stream of another program that does not allow direct access, or that does not exist.
+func (s *Space) fetchSingly(ctx context.Context, b *bus.Bus, c Channel, seq uint64) (messages []Message, last uint64, more bool, err error) {
+	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, seq, false, nil
+	}
+	if err != nil {
+		return nil, seq, true, err
+	}
 	size := 0
-	for looked := 0; looked < maxWaitMessages && size < MaxRead && seq < stream.CachedInfo().State.LastSeq; looked++ {
+	for looked := 0; looked < maxWaitMessages && size < MaxRead; looked++ {
 		raw, err := stream.GetMsg(ctx, seq+1, jetstream.WithGetMsgSubject(s.subject(c.Name)))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			break
+			return messages, seq, false, nil
 		}
 		if err != nil {
-			return messages, seq, err
+			return messages, seq, true, err
 		}
 		seq = raw.Sequence
 		size += len(raw.Data)
@@ -284,6 +393,5 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 			messages = append(messages, m)
 		}
 	}
-	s.log.Debug("new messages fetched", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", seq)
-	return slices.Clip(messages), seq, nil
+	return messages, seq, true, nil
 }

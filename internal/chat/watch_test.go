@@ -93,3 +93,35 @@ func TestANotificationIsRepeatedWithoutFurtherMessages(t *testing.T) {
 		}
 	}
 }
+
+// A waiter that knows where all its channels end notices that one of them was deleted and created again.
+func TestAWaitSurvivesANewStream(t *testing.T) {
+	n := startServer(t)
+	s, other := ready(t, open(t, n.config("project-1"))), ready(t, open(t, n.config("project-1")))
+	for _, text := range []string{"1", "2"} {
+		send(t, other, "other", "roadmap", text)
+	}
+	cursor := chat.Cursor{}
+	for _, text := range []string{"1", "2"} {
+		if news, err := s.Wait(t.Context(), chat.Cursor{"roadmap": cursor["roadmap"]}); err != nil || len(news.Messages["roadmap"]) == 0 {
+			t.Fatalf("%s: %+v, %v", text, news, err)
+		}
+		cursor["roadmap"]++
+	}
+	if err := other.JetStream().DeleteStream(t.Context(), "project-1_ROADMAP"); err != nil {
+		t.Fatal(err)
+	}
+	again := ready(t, open(t, n.config("project-1"))) // creates it
+	came := make(chan chat.News, 1)
+	go func() {
+		news, err := s.Wait(t.Context(), cursor)
+		if err != nil {
+			t.Error(err)
+		}
+		came <- news
+	}()
+	send(t, again, "other", "roadmap", "3")
+	if news := <-came; len(news.Messages["roadmap"]) != 1 || news.Messages["roadmap"][0].Text != "3" || news.Cursor["roadmap"] != 1 {
+		t.Errorf("%+v", news)
+	}
+}
