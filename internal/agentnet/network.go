@@ -1,4 +1,4 @@
-// Package agentnet is the agents' network: the registry, the mail and the work queues
+// Package agentnet is the agents' network: the registry, the mail, the work queues and the claims of files
 // that agents of several projects and computers share.
 //
 // A computer with a hub is part of two networks under the same GUIDs: that of a cluster, and that of its hub's own
@@ -12,6 +12,7 @@
 //   - An item of work is entered into the hub's records first. It is forwarded to the
 //     cluster as soon as that can be reached, unless an agent of the computer has claimed
 //     it meanwhile.
+//   - Claims of files are on the hub's bus where there is one: they are about the files of one computer.
 //   - Both registries have an entry of each agent. That of the cluster counts as long as
 //     it can be reached.
 //
@@ -27,6 +28,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -67,12 +69,13 @@ type backend struct {
 	registry *registry.Registry
 	mail     *mail.Service
 	work     *work.Service
+	claims   *claims.Service
 }
 
 func newBackend(cfg store.Config) *backend {
 	s := store.New(cfg)
 	reg := registry.New(s)
-	be := &backend{s, reg, mail.New(reg), work.New(reg)}
+	be := &backend{s, reg, mail.New(reg), work.New(reg), claims.New(reg)}
 	if !cfg.Confined() { // a confined agent may not remove anything
 		s.OnFirstConnect(func(*bus.Bus) { s.Go(be.collect) })
 	}

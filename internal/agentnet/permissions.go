@@ -48,10 +48,11 @@ type Permissions struct {
 // own.
 //
 // NATS cannot prevent the following: an agent that can send mail can send it in another's name, one that can work
-// can change the record of any item, and one that can see the status of its mail sees who writes to whom.
+// can change the record of any item, one that can claim files can end others' claims, and one that can see the status of its mail sees who writes to whom.
 func (c Confined) Permissions() Permissions {
 	cfg := store.Config{Bucket: cmp.Or(c.Bucket, store.DefaultBucket)}
 	registry, identities, limits := cfg.RegistryStream(), store.BucketStream+cfg.IdentityBucket(), store.BucketStream+cfg.LimitsBucket()
+	files := store.BucketStream + cfg.ClaimsBucket()
 	inbox := store.InboxStreamPrefix + c.GUID
 	p := Permissions{
 		Subscribe: []string{store.InboxPrefix(c.GUID) + ".>", store.InboxSubject + c.GUID, store.ItemSubject + "*"},
@@ -63,12 +64,13 @@ func (c Confined) Permissions() Permissions {
 		}
 	}
 	allow("$JS.API.STREAM.INFO.", registry, identities, limits, store.MailStream, store.DeadStream, store.ItemStream, store.AuditStream, store.SharedInbox, inbox)
-	allow("$JS.API.STREAM.MSG.GET.", registry, identities, limits, store.MailStream, store.ItemStream)
-	allow("$JS.API.DIRECT.GET.", registry, store.MailStream, store.DeadStream, store.ItemStream, inbox)
+	allow("$JS.API.STREAM.MSG.GET.", registry, identities, limits, files, store.MailStream, store.ItemStream)
+	allow("$JS.API.DIRECT.GET.", registry, files, store.MailStream, store.DeadStream, store.ItemStream, inbox)
 	p.Publish = append(p.Publish,
 		cfg.EntryKey(c.GUID).Subject,
 		cfg.IdentityKey("fixed."+c.GUID).Subject, cfg.IdentityKey("guid."+c.GUID).Subject,
 		store.BucketKeys+cfg.LimitsBucket()+"."+c.GUID+".*",
+		cfg.ClaimsKey("*").Subject,
 		"$JS.API.STREAM.PURGE."+inbox,
 		store.InboxSubject+"*", store.ReceiptSubject+c.GUID+".*.*", store.ReceiptSubject+"*."+c.GUID+".*", store.ReadSubject+c.GUID,
 		store.ItemSubject+"*", store.DeadSubject, "$JS.API.STREAM.MSG.DELETE."+store.DeadStream, store.TaskSubject+c.GUID+".*")

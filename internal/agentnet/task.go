@@ -8,7 +8,7 @@ import (
 )
 
 // AnswerTask answers a task that this computer's hub gave to the agent, and returns once the hub has stored the answer.
-// It tries again until ctx ends.
+// It tries again until ctx ends. The claims of files that end with the task are over then.
 func (a *Agent) AnswerTask(ctx context.Context, answer assignment.Answer) error {
 	if err := answer.Check(); err != nil {
 		return err
@@ -17,7 +17,13 @@ func (a *Agent) AnswerTask(ctx context.Context, answer assignment.Answer) error 
 	if err != nil {
 		return err
 	}
-	return answer.Send(ctx, b, a.GUID())
+	if err := answer.Send(ctx, b, a.GUID()); err != nil {
+		return err
+	}
+	if answer.Outcome != assignment.InputRequired {
+		a.releaseTask(ctx, answer.TaskID)
+	}
+	return nil
 }
 
 // ReportProgress shows to whoever waits for a task what the agent does.

@@ -95,6 +95,12 @@ func (g *Registry) IsGone(ctx context.Context, b *bus.Bus, guid string) (bool, e
 	return err == nil && (e == nil || g.Liveness(*e) == Gone), err
 }
 
+// IsLive reports whether an agent that registered at a time, in RFC 3339, is not offline, and has not registered again since.
+func (g *Registry) IsLive(ctx context.Context, b *bus.Bus, guid, registeredAt string) (bool, error) {
+	e, err := g.entry(ctx, b, guid)
+	return err == nil && e != nil && e.RegisteredAt == registeredAt && g.Liveness(*e) != Gone, err
+}
+
 // HostOf returns the host of an agent, "" if it is not registered.
 func (g *Registry) HostOf(ctx context.Context, b *bus.Bus, guid string) (string, error) {
 	e, err := g.entry(ctx, b, guid)

@@ -146,6 +146,14 @@ func (c Config) IdentityBucket() string { return c.Bucket + "-identities" }
 // LimitsBucket is the bucket of the rate limits.
 func (c Config) LimitsBucket() string { return c.Bucket + "-limits" }
 
+// ClaimsBucket is the bucket of the claims of files.
+func (c Config) ClaimsBucket() string { return c.Bucket + "-claims" }
+
+// ClaimsKey is the key of the claims of a repository's files.
+func (c Config) ClaimsKey(repository string) Key {
+	return Key{BucketStream + c.ClaimsBucket(), BucketKeys + c.ClaimsBucket() + "." + repository}
+}
+
 // IdentityKey is a key of the identity bucket.
 func (c Config) IdentityKey(key string) Key {
 	return Key{BucketStream + c.IdentityBucket(), BucketKeys + c.IdentityBucket() + "." + key}

@@ -93,7 +93,8 @@ func (a *agent) fails(tool string, arguments map[string]any, category, part stri
 var networkTools = []string{"register_agent", "answer_task", "report_progress", "discover_agents", "get_agent_info", "get_my_registration", "update_presence", "deregister_agent",
 	"send_direct_message", "read_direct_messages", "wait_for_direct_messages", "get_message_status", "mark_message_handled",
 	"broadcast_work_offer", "submit_work_item", "claim_work_item", "extend_work_item", "complete_work_item", "reject_work_item", "get_work_item",
-	"list_dead_letter_items", "retry_dead_letter_item", "discard_dead_letter_item"}
+	"list_dead_letter_items", "retry_dead_letter_item", "discard_dead_letter_item",
+	"claim_files", "release_files", "list_claims"}
 
 func toolNames(t *testing.T, a *agent) []string {
 	t.Helper()

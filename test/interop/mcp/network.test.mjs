@@ -90,7 +90,7 @@ test('nothing of the network is for agents that are not registered', async () =>
     broadcast_work_offer: { taskId: 'x', taskDescription: 'x', requiredCapabilities: [] }, submit_work_item: { capability: 'x', taskDescription: 'x' },
     claim_work_item: {}, extend_work_item: { taskId: 'x', claimToken: 1 }, get_work_item: { taskId: 'x' },
     complete_work_item: { taskId: 'x', claimToken: 1, success: true, resultSummary: 'x' }, reject_work_item: { taskId: 'x', claimToken: 1, reason: 'x' },
-    list_dead_letter_items: {}, retry_dead_letter_item: { taskId: 'x' }, discard_dead_letter_item: { taskId: 'x' },
+    list_dead_letter_items: {}, retry_dead_letter_item: { taskId: 'x' }, discard_dead_letter_item: { taskId: 'x' }, release_files: {}, list_claims: {}, claim_files: { paths: ['claimed.txt'] },
   })) {
     assert.ok(tools.some((tool) => tool.name === name), `there is no ${name}`);
     await refused(engineer, name, args, 'NotRegisteredError', /register_agent/);
