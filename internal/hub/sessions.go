@@ -160,7 +160,7 @@ func (p *sessions) stillUsable(s *session, asked DirRequest) error {
 	if s.dir.Policy == runner.WorkDirContext {
 		return nil
 	}
-	if _, err := p.dirs.allowedIn(s.key.context, user); err != nil {
+	if _, err := p.dirs.allowed(s.key.context, user); err != nil {
 		return dirError(s, err)
 	}
 	return nil

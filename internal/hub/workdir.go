@@ -27,6 +27,7 @@ import (
 var (
 	errDirConfig  = errors.New("working directory")
 	errDirOutside = errors.New("working directory outside the allowed roots")
+	errDirInData  = fmt.Errorf("%w: it is in the hub's own data directory", errDirOutside)
 	errDirKept    = errors.New("worktree with uncommitted changes was kept")
 
 	errDirMissing = errors.New("working directory that does not exist")
@@ -121,7 +122,7 @@ func (h *Hub) CheckDir(ids []string, contextID string, r DirRequest) DirCheck {
 			check.Needed = true
 		}
 	}
-	_, err := h.pool.dirs.allowedIn(contextID, r.Path)
+	_, err := h.pool.dirs.allowed(contextID, r.Path)
 	check.Allowed = err == nil
 	return check
 }
@@ -130,7 +131,7 @@ func (h *Hub) CheckDir(ids []string, contextID string, r DirRequest) DirCheck {
 // with the same kind and name. It belongs to no context, so the hub never removes it. The notice is for the user, ""
 // without one. It blocks while git checks out the files.
 func (h *Hub) Worktree(ctx context.Context, kind, name, path string) (dir WorkDir, notice string, err error) {
-	dir, notice, err = h.pool.dirs.makeWorktree(ctx, kind, name, path)
+	dir, notice, err = h.pool.dirs.makeShared(ctx, kind, name, path)
 	if err != nil {
 		return WorkDir{}, "", &Error{Code: CodeInvalid, Subject: "path", Message: err.Error(), Remedy: "name a directory of a git repository with a commit", Err: err}
 	}
@@ -185,6 +186,9 @@ func dirError(s *session, err error) *runner.Error {
 	case outside:
 		e.Message = fmt.Sprintf("agent %s may not work there: %v", id, err)
 		e.Remedy = "trust the directory with: " + local.Program() + " trust " + text.ShellQuote(path)
+		if errors.Is(err, errDirInData) {
+			e.Remedy = "name a directory outside of the hub's data directory"
+		}
 	case missing && s.asked.Path != "":
 		e.Message, e.Remedy = fmt.Sprintf("agent %s cannot work there: %v", id, err), "name a directory that exists, or begin another context"
 	case config && s.asked.Path != "":
@@ -222,7 +226,7 @@ const gitTimeout = 5 * time.Minute
 // Fixed directories and repositories must be below the allowed roots or a trusted directory, after symbolic
 // links are resolved. That is checked at every use. Safe for concurrent use.
 type workDirs struct {
-	data    string   // the hub's data directory, of which only runner.OwnDirs are allowed
+	data    string   // the hub's data directory, of which only what the hub has made for the conversation is allowed
 	roots   []string // as configured
 	trusted func() ([]string, error)
 	git     sync.Mutex // git does not wait for its locks
@@ -245,7 +249,7 @@ func (d *workDirs) prepare(ctx context.Context, agentID, contextID string, spec 
 		dir.Path, err = d.makeContext(contextID)
 		return dir, "", err
 	case runner.WorkDirFixed:
-		dir.Path, err = d.allowedIn(contextID, spec.Path)
+		dir.Path, err = d.allowed(contextID, spec.Path)
 		return dir, "", err
 	case runner.WorkDirWorktree:
 		return d.makeWorktree(ctx, agentID, contextID, spec.Path)
@@ -321,8 +325,9 @@ func resolve(path string) (string, error) {
 	return filepath.EvalSymlinks(abs)
 }
 
-// allowed resolves a directory of the user, which must be below a root or a trusted directory.
-func (d *workDirs) allowed(path string) (string, error) {
+// allowed resolves a directory for a context. It must be below a root or a trusted directory and outside of the data
+// directory, or one that the hub has made for the context.
+func (d *workDirs) allowed(contextID, path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("%w: the path %q is not absolute", errDirConfig, path)
 	}
@@ -342,21 +347,15 @@ func (d *workDirs) allowed(path string) (string, error) {
 	if _, err := os.Stat(dir + string(filepath.Separator) + "."); errors.Is(err, fs.ErrPermission) {
 		return "", fmt.Errorf("%w: %s cannot be opened: permission denied", errDirConfig, path)
 	}
-	own, inData := d.owns(dir)
-	if own {
+	if own, inData := d.owns(contextID, dir); own {
 		return dir, nil
+	} else if inData { // also if a root or a trusted directory is above or in it
+		return "", fmt.Errorf("%w: %s", errDirInData, path)
 	}
 	for _, root := range d.roots {
-		root, err := resolve(root)
-		if err != nil || !below(dir, root) { // it may not exist
-			continue
-		}
-		if _, rootInData := d.owns(root); !inData || rootInData {
+		if root, err := resolve(root); err == nil && below(dir, root) { // it may not exist
 			return dir, nil
 		}
-	}
-	if inData { // also if a directory above it is trusted
-		return "", fmt.Errorf("%w: %s is in the hub's own data directory", errDirOutside, path)
 	}
 	trusted, err := d.trusted()
 	for _, root := range trusted {
@@ -373,33 +372,49 @@ func (d *workDirs) allowed(path string) (string, error) {
 	return "", fmt.Errorf("%w: %s", errDirOutside, path)
 }
 
-// allowedIn is allowed for a context: of the directories that the hub has made for contexts, only its own is.
-func (d *workDirs) allowedIn(contextID, path string) (string, error) {
-	dir, err := d.allowed(path)
-	if err != nil {
-		return "", err
-	}
-	data, err := resolve(d.data)
-	if d.data == "" || err != nil {
-		return dir, nil
-	}
-	if below(dir, filepath.Join(data, runner.ContextsDir)) && !below(dir, filepath.Join(data, runner.ContextsDir, dirName(contextID))) {
-		return "", fmt.Errorf("%w: %s is the directory of another conversation", errDirOutside, path)
-	}
-	return dir, nil
-}
-
-// owns reports whether a directory is one that the hub has made for agents, and whether it is in the data directory,
-// which also has what no agent may get: the list of trusted directories, the hub's keys and its store.
-func (d *workDirs) owns(dir string) (own, inData bool) {
+// owns reports whether a directory is one that the hub has made for a context, or for several ones, and whether it is in
+// the data directory, which also has what no agent may get: the list of trusted directories, the hub's keys, its store
+// and the directories of other conversations.
+func (d *workDirs) owns(contextID, dir string) (own, inData bool) {
 	data, err := resolve(d.data)
 	if d.data == "" || err != nil || !below(dir, data) {
 		return false, false
 	}
-	return slices.ContainsFunc(runner.OwnDirs(), func(name string) bool {
-		root := filepath.Join(data, name)
-		return dir != root && below(dir, root)
-	}), true
+	rel, err := filepath.Rel(data, dir)
+	if err != nil {
+		return false, true
+	}
+	parts := strings.SplitN(rel, string(filepath.Separator), 4)
+	switch {
+	case len(parts) >= 2 && parts[0] == runner.ContextsDir:
+		return parts[1] == dirName(contextID), true
+	case len(parts) >= 3 && parts[0] == runner.WorktreesDir:
+		return parts[2] == dirName(contextID) || isShared(filepath.Join(data, parts[0], parts[1], parts[2])), true
+	}
+	return false, true
+}
+
+// A worktree that several conversations share, such as those of a loop, has a file of its name with this ending beside it.
+const sharedMark = ".shared"
+
+func isShared(tree string) bool {
+	info, err := os.Lstat(tree + sharedMark)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// makeShared makes a worktree for several conversations.
+func (d *workDirs) makeShared(ctx context.Context, kind, name, path string) (dir WorkDir, notice string, err error) {
+	if dir, notice, err = d.makeWorktree(ctx, kind, name, path); err != nil {
+		return dir, notice, err
+	}
+	tree, _ := worktreeNames(kind, name)
+	return dir, notice, d.within(func(root *os.Root) error {
+		f, err := root.OpenFile(tree+sharedMark, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	})
 }
 
 // below reports whether a directory is root or below it.
@@ -421,7 +436,7 @@ func worktreeNames(agentID, contextID string) (name, branch string) {
 }
 
 func (d *workDirs) makeWorktree(ctx context.Context, agentID, contextID, path string) (dir WorkDir, notice string, err error) {
-	repo, err := d.allowedIn(contextID, path)
+	repo, err := d.allowed(contextID, path)
 	if err != nil {
 		return WorkDir{}, "", err
 	}
@@ -492,7 +507,7 @@ func (d *workDirs) removeWorktree(ctx context.Context, agentID, contextID, path 
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	repo, err := d.allowed(path)
+	repo, err := d.allowed(contextID, path)
 	if err != nil {
 		return err
 	}

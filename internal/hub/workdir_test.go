@@ -137,7 +137,7 @@ func TestASymlinkInPlaceOfAContextsDirectoryIsRefused(t *testing.T) {
 func TestTrustInADirectoryIsNoTrustInTheDataDirectoryBelowIt(t *testing.T) {
 	above := realDir(t)
 	data := filepath.Join(above, "hub")
-	for _, dir := range []string{"project", "hub/bus", "hub/worktrees/a/b", "hub/made"} {
+	for _, dir := range []string{"project", "hub/bus", "hub/worktrees/a/b", "hub/contexts/b", "hub/worktrees/a/" + dirName("c") + "/deep", "hub/made"} {
 		if err := os.MkdirAll(filepath.Join(above, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -149,15 +149,35 @@ func TestTrustInADirectoryIsNoTrustInTheDataDirectoryBelowIt(t *testing.T) {
 		"root in data": newWorkDirs(data, []string{above, filepath.Join(data, "made")}, nil),
 	} {
 		for dir, want := range map[string]error{
-			"project": nil, "hub/worktrees/a/b": nil, "hub": errDirOutside, "hub/bus": errDirOutside, "hub/worktrees": errDirOutside,
+			"project": nil, "hub": errDirInData, "hub/bus": errDirInData, "hub/worktrees": errDirInData, "hub/worktrees/a": errDirInData, "hub/made": errDirInData,
+			"hub/worktrees/a/b": errDirInData, "hub/contexts/b": errDirInData, "hub/worktrees/a/" + dirName("c"): nil, "hub/worktrees/a/" + dirName("c") + "/deep": nil,
 		} {
-			if _, err := d.allowed(filepath.Join(above, dir)); !errors.Is(err, want) {
+			if _, err := d.allowed("c", filepath.Join(above, dir)); !errors.Is(err, want) {
 				t.Errorf("%s, %s: %v, want %v", name, dir, err, want)
 			}
 		}
-		if _, err := d.allowed(filepath.Join(data, "made")); (err == nil) != (name == "root in data") {
-			t.Errorf("%s, a directory that the configuration names: %v", name, err)
+	}
+}
+
+// Conversations of a loop or swarm share a worktree; others have their own only.
+func TestOnlyASharedWorktreeIsForOtherConversations(t *testing.T) {
+	repo := repository(t)
+	d := newWorkDirs(realDir(t), []string{repo}, nil)
+	shared, _, err := d.makeShared(t.Context(), "loop", "n", repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, _, err := d.prepare(t.Context(), "a", "c", runner.WorkDirSpec{Policy: runner.WorkDirWorktree, Path: repo})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]error{shared.Path: nil, own.Path: errDirInData, filepath.Dir(shared.Path): errDirInData, shared.Path + sharedMark: errDirConfig} {
+		if _, err := d.allowed("other", dir); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", dir, err, want)
 		}
+	}
+	if _, err := d.allowed("c", own.Path); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -236,7 +256,7 @@ func TestADirectoryThatCannotBeEnteredIsReported(t *testing.T) {
 	}
 	for dir, cause := range dirs {
 		d := newWorkDirs(t.TempDir(), []string{dir}, nil)
-		if _, err := d.allowed(dir); !errors.Is(err, errDirConfig) || !strings.Contains(err.Error(), cause) {
+		if _, err := d.allowed("c", dir); !errors.Is(err, errDirConfig) || !strings.Contains(err.Error(), cause) {
 			t.Errorf("%s: got %v, want the cause %q", dir, err, cause)
 		}
 	}

@@ -464,12 +464,6 @@ type NetworkJoinParams struct {
 	DeadLetterTTL int    `json:"deadLetterTTL,omitempty"`
 }
 
-// Settings returns p without the parameters of the agent.
-func (p NetworkJoinParams) Settings() NetworkJoinParams {
-	p.AgentType, p.ProjectPath, p.GUID, p.Secret, p.Via = "", "", "", "", ""
-	return p
-}
-
 // Values of NetworkJoinParams.Via.
 const (
 	ViaHub     = "hub"

@@ -231,18 +231,33 @@ func (a *admission) operator(ctx context.Context, p dialect.NetworkJoinParams) (
 
 // open returns the network with p's settings, and opens it with cfg if it is not open yet.
 func (a *admission) open(opened networks, p dialect.NetworkJoinParams, cfg agentnet.Config) (*agentnet.Network, error) {
-	p = p.Settings()
+	cfg.BusConfig = withSettings(cfg.BusConfig, p)
+	p = settingsOf(cfg.BusConfig)
 	if n := opened[p]; n != nil {
 		return n, nil
 	}
 	if len(opened) >= maxNetworks {
 		return nil, errNetworks
 	}
-	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	cfg.Logger, cfg.Bucket, cfg.Inboxes, cfg.MaxAttempts = a.log, p.Bucket, store.Inboxes(p.Inboxes), p.MaxAttempts
-	cfg.RegistryTTL, cfg.AckTimeout, cfg.DeadLetterTTL = seconds(p.RegistryTTL), seconds(p.AckTimeout), seconds(p.DeadLetterTTL)
+	cfg.Logger = a.log
 	opened[p] = agentnet.Open(cfg)
 	return opened[p], nil
+}
+
+// withSettings returns the configuration of a network with p's settings, and the defaults of what p leaves out.
+func withSettings(cfg store.Config, p dialect.NetworkJoinParams) store.Config {
+	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	cfg.Bucket, cfg.Inboxes, cfg.MaxAttempts = p.Bucket, store.Inboxes(p.Inboxes), p.MaxAttempts
+	cfg.RegistryTTL, cfg.AckTimeout, cfg.DeadLetterTTL = seconds(p.RegistryTTL), seconds(p.AckTimeout), seconds(p.DeadLetterTTL)
+	return cfg.WithDefaults()
+}
+
+// settingsOf returns what distinguishes the configurations of the network: agents that leave a setting out, and those that
+// name its default, have the same.
+func settingsOf(cfg store.Config) dialect.NetworkJoinParams {
+	seconds := func(d time.Duration) int { return int(d / time.Second) }
+	return dialect.NetworkJoinParams{Bucket: cfg.Bucket, Inboxes: string(cfg.Inboxes), MaxAttempts: cfg.MaxAttempts,
+		RegistryTTL: seconds(cfg.RegistryTTL), AckTimeout: seconds(cfg.AckTimeout), DeadLetterTTL: seconds(cfg.DeadLetterTTL)}
 }
 
 var errNetworks = &bus.Error{Code: bus.CodeLimit, Message: fmt.Sprintf("there are %d different configurations of the agents' network in use", maxNetworks),
