@@ -181,7 +181,8 @@ type Contexts struct {
 
 // Tasks is how long tasks are kept.
 type Tasks struct {
-	// Retention is how long a task is kept after it ended.
+	// Retention is how long a task is kept after it ended. Of more than 200,000 tasks the hub removes the oldest that have
+	// ended, whatever their age.
 	Retention time.Duration `yaml:"retention"`
 	// Trace is the record of each turn: prompt, tool calls, notices, questions, usage and changes (task show --trace).
 	Trace Trace `yaml:"trace"`

@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 func TestMain(m *testing.M) {
@@ -62,6 +66,43 @@ func TestSendAndWaitAnswersAndSurvivesARestart(t *testing.T) {
 	if err != nil || page.Total != 1 || len(page.Tasks) != 1 {
 		t.Errorf("Tasks = %+v, %v", page, err)
 	}
+}
+
+// The first text, and text after a pause, is shown at once; what follows shortly after is shown together.
+func TestStreamedTextIsShownAtOnceUnlessItFollowsShortly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+			for _, text := range []string{"a", "b", "c"} {
+				h.Event(runner.TextDelta{Text: text})
+				time.Sleep(20 * time.Millisecond)
+			}
+			time.Sleep(time.Second)
+			h.Event(runner.TextDelta{Text: "d"})
+			time.Sleep(time.Second)
+			return runner.Outcome{Status: runner.OutcomeCompleted}, nil
+		}}
+		h := newHub(t, hub.Config{}, map[string]*fakeAgent{"slow": agent})
+		began := time.Now()
+		sub, err := h.SendAndStream(t.Context(), request("slow", "x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sub.Close()
+		shown := map[string]time.Duration{}
+		for {
+			ev, err := sub.Next(context.Background())
+			if err == io.EOF {
+				break
+			}
+			if up, ok := ev.(*a2a.TaskArtifactUpdateEvent); ok {
+				shown[up.Artifact.Parts[0].Text()] = time.Since(began)
+			}
+		}
+		want := map[string]time.Duration{"a": 0, "bc": 100 * time.Millisecond, "d": 1060 * time.Millisecond}
+		if !maps.Equal(shown, want) {
+			t.Errorf("shown %v, want %v", shown, want)
+		}
+	})
 }
 
 // HUB-AGENT-STREAM.

@@ -494,7 +494,7 @@ func errorMeta(code, remedy string) map[string]any {
 	return map[string]any{MetaError: map[string]any{"code": code, "remedy": remedy}}
 }
 
-// flushDelay is how long output is buffered before it is shown, and how long an accepted
+// flushDelay is how long output is buffered before it is shown, unless none was shown for as long, and how long an accepted
 // task may stay unstored before it is reported.
 const flushDelay = 100 * time.Millisecond
 

@@ -38,8 +38,9 @@ type turn struct {
 	redact func(string) string // of the agent's and the hub's secrets; nil before record, and for an agent without tools
 
 	text    strings.Builder
-	shown   int  // bytes of text that were emitted
-	seen    bool // the text was shown as an artifact
+	shown   int       // bytes of text that were emitted
+	emitted time.Time // when text was last emitted
+	seen    bool      // the text was shown as an artifact
 	others  []*a2a.Artifact
 	bytes   int // of others
 	usage   runner.Usage
@@ -407,6 +408,7 @@ func (tn *turn) emitText(last bool) {
 		Artifact: tn.answerArtifact(chunk), Append: tn.shown > 0, LastChunk: last,
 	})
 	tn.shown = end
+	tn.emitted = time.Now()
 	tn.seen = true
 }
 
@@ -504,7 +506,7 @@ func (tn *turn) addText(text string) {
 	}
 	tn.text.WriteString(text)
 	tn.task.snap = nil
-	if tn.task.log.watched() && (tn.shown == 0 || tn.text.Len()-tn.shown >= chunkSize) {
+	if tn.task.log.watched() && (tn.shown == 0 || tn.text.Len()-tn.shown >= chunkSize || time.Since(tn.emitted) >= flushDelay) {
 		tn.emitText(false)
 	}
 	tn.task.flushSoon()

@@ -22,6 +22,7 @@ var builtins = sync.OnceValue(func() map[string]builtinAgent {
 			Description: "Answers with the message itself. Always there, to try the hub and to measure it.",
 			Driver:      "echo",
 			Skills:      []Skill{{ID: "echo", Name: "Echo", Description: "Sends the text back", Tags: []string{"test"}}},
+			Limits:      Limits{Concurrency: 64, Queue: 1000}, // it starts no process
 		}},
 	}
 })

@@ -90,3 +90,11 @@ func BenchmarkEcho(b *testing.B) {
 		}
 	}
 }
+
+// The agent starts no process, so that the default limits of those that do would only refuse clients.
+func TestEchoServesManyClients(t *testing.T) {
+	def, err := runner.Definition{ID: "echo"}.Complete()
+	if err != nil || def.Limits.Concurrency < 64 || def.Limits.Queue < 1000 {
+		t.Errorf("%+v, %v", def.Limits, err)
+	}
+}
