@@ -118,25 +118,36 @@ func (a *Agent) Read(ctx context.Context, s mail.Selection) (list []mail.Mail, m
 	return a.read(ctx, s, (*mail.Box).Read)
 }
 
-// Take is Read, but does not mark the mail as read: that needs Acknowledge, or with alive that the agent stays active for
-// mail.AcknowledgeAfter. Until then only the process with the agent's next life returns it again.
-func (a *Agent) Take(ctx context.Context, s mail.Selection, alive bool) (list []mail.Mail, more bool, err error) {
-	return a.read(ctx, s, taking(alive))
+// Take is Read, but does not mark the mail as read: that needs Answered, and then Acknowledge or, if the answer is Alive,
+// that the agent stays active for mail.AcknowledgeAfter. Until then only the process with the agent's next life returns it again.
+func (a *Agent) Take(ctx context.Context, s mail.Selection, answer *mail.Answer) (list []mail.Mail, more bool, err error) {
+	return a.read(ctx, s, taking(answer))
 }
 
 // boxRead reads one inbox.
 type boxRead func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error)
 
-func taking(alive bool) boxRead {
+func taking(answer *mail.Answer) boxRead {
 	return func(x *mail.Box, ctx context.Context, s mail.Selection) ([]mail.Mail, bool, error) {
-		return x.Take(ctx, s, alive)
+		return x.Take(ctx, s, answer)
 	}
 }
 
-// Acknowledge marks the mail as read that was taken before. It is known to have been received. Without such mail it does
-// nothing.
-func (a *Agent) Acknowledge(ctx context.Context) error {
-	until := time.Now()
+// Answered reports that an answer with mail was written, or that it will not be: then the mail is returned again. An
+// answer without mail needs no report.
+func (a *Agent) Answered(answer *mail.Answer, written bool) {
+	a.main.box.Answered(answer, written)
+	if local := a.localMember(); local != nil {
+		local.box.Answered(answer, written)
+	}
+	if !written {
+		a.unread.forget()
+	}
+}
+
+// Acknowledge marks the mail as read whose answer was written up to a time. It is known to have been received, because the
+// agent has called since. Without such mail it does nothing.
+func (a *Agent) Acknowledge(ctx context.Context, until time.Time) error {
 	err := a.main.box.Acknowledge(ctx, until)
 	if local := a.localMember(); local != nil {
 		err = errors.Join(err, local.box.Acknowledge(ctx, until))
@@ -200,8 +211,8 @@ func (a *Agent) Wait(ctx context.Context, s mail.Selection) (list []mail.Mail, m
 }
 
 // WaitAndTake is Wait with Take instead of Read.
-func (a *Agent) WaitAndTake(ctx context.Context, s mail.Selection, alive bool) (list []mail.Mail, more bool, err error) {
-	return a.await(ctx, s, taking(alive))
+func (a *Agent) WaitAndTake(ctx context.Context, s mail.Selection, answer *mail.Answer) (list []mail.Mail, more bool, err error) {
+	return a.await(ctx, s, taking(answer))
 }
 
 func (a *Agent) await(ctx context.Context, s mail.Selection, read boxRead) (list []mail.Mail, more bool, err error) {

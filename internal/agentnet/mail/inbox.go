@@ -178,6 +178,17 @@ func (s *Service) trim(ctx context.Context, b *bus.Bus, guid string, floor uint6
 	return stream.Purge(ctx, jetstream.WithPurgeSubject(store.InboxSubject+guid), jetstream.WithPurgeSequence(floor+1))
 }
 
+// lastSequence returns the number of the last message in the stream of an inbox.
+func (s *Service) lastSequence(ctx context.Context, b *bus.Bus, guid string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
+	defer cancel()
+	stream, err := b.JetStream().Stream(ctx, s.inboxStream(guid))
+	if err != nil {
+		return 0, err
+	}
+	return stream.CachedInfo().State.LastSeq, nil
+}
+
 // IsFull reports whether a server refused mail because the stream is full.
 func IsFull(err error) bool {
 	const storeFailed = 10077
@@ -215,8 +226,13 @@ type Box struct {
 	agent   *registry.Agent
 	arrived wait.Signal
 
-	taking *semaphore.Weighted // of 1: Take and Acknowledge
-	living chan struct{}       // of 1: mail was taken that the life of the connection acknowledges
+	taking   *semaphore.Weighted // of 1: Take and Acknowledge
+	living   chan struct{}       // of 1: an answer was written that the life of the connection acknowledges
+	answered chan struct{}       // of 1: an answer was written
+
+	// The holder of taking may use these.
+	began bool   // mail was taken
+	old   uint64 // the last message of the inbox by then
 
 	mu      sync.Mutex
 	pending pendingReads
@@ -225,8 +241,9 @@ type Box struct {
 
 // Box returns the box of an agent that is not started yet. While the agent is active the box watches its inbox.
 func (s *Service) Box(agent *registry.Agent) *Box {
-	x := &Box{svc: s, agent: agent, taking: semaphore.NewWeighted(1), living: make(chan struct{}, 1)}
+	x := &Box{svc: s, agent: agent, taking: semaphore.NewWeighted(1), living: make(chan struct{}, 1), answered: make(chan struct{}, 1)}
 	agent.WhileEntered(x.watch)
+	agent.WhileEntered(x.noteAnswered)
 	agent.WhileEntered(x.acknowledgeLiving)
 	agent.OnLeave(func(*store.Error) { x.arrived.Send() })
 	return x
@@ -235,7 +252,7 @@ func (s *Service) Box(agent *registry.Agent) *Box {
 // Changed returns a channel that is closed when there may be new mail.
 func (x *Box) Changed() <-chan struct{} { return x.arrived.Wait() }
 
-// watch writes receipts for delivered mail, and notifies those who wait for it, until ctx ends.
+// watch notifies those who wait for mail, and completes the receipts of what has come before, until ctx ends.
 func (x *Box) watch(ctx context.Context, b *bus.Bus) {
 	inbox := make(chan *nats.Msg, inboxBuffer)
 	sub, err := b.Conn().ChanSubscribe(store.InboxSubject+x.agent.GUID(), inbox)
@@ -251,34 +268,22 @@ func (x *Box) watch(ctx context.Context, b *bus.Bus) {
 		select {
 		case <-ctx.Done():
 			return
-		case m := <-inbox:
-			x.noteDelivery(ctx, b, m)
+		case <-inbox:
+			x.arrived.Send()
 		case <-changes:
 			x.noteWaiting(ctx, b)
 		}
 	}
 }
 
-// noteDelivery notifies those who wait for mail, and writes the receipt of a message that has reached the agent's process.
-// A reader that is faster than the receipt has written a later one, which stays.
-func (x *Box) noteDelivery(ctx context.Context, b *bus.Bus, msg *nats.Msg) {
-	x.arrived.Send()
-	m, err := x.open(store.Message{Header: msg.Header, Data: msg.Data}, readMarks{})
-	if err != nil {
-		x.agent.Log().Debug("mail has the wrong format", "error", err) // the read of the inbox logs an error
-	} else if err := x.svc.writeReceipt(ctx, b, m, Delivered, ""); err != nil && ctx.Err() == nil {
-		x.agent.Log().Debug("a receipt was not written", "error", err)
-	}
-}
-
-// noteWaiting writes receipts for mail that was sent while the agent was not connected.
+// noteWaiting writes the receipts that are missing of mail that waits: its sender was killed after it had sent it.
 func (x *Box) noteWaiting(ctx context.Context, b *bus.Bus) {
 	announced := 0
 	_, err := x.scanUnread(ctx, b, func(m Mail) bool {
 		if announced++; announced > maxAnnounced {
 			return false
 		}
-		if err := x.svc.writeReceipt(ctx, b, m, Delivered, ""); err != nil {
+		if err := x.svc.writeReceipt(ctx, b, m, Stored, ""); err != nil {
 			x.agent.Log().Debug("a receipt was not written", "error", err)
 		}
 		return ctx.Err() == nil

@@ -31,7 +31,7 @@ const (
 
 	maxMailRead  = 4 << 20 // bytes of one read
 	maxNote      = 4 << 10 // a recipient's remark, in bytes
-	maxAnnounced = 200     // messages that are marked as delivered when an agent connects
+	maxAnnounced = 200     // messages whose receipts are completed when an agent connects
 	sendAttempts = 3
 	// maxReturned bounds how much of an undeliverable message is returned, in bytes.
 	maxReturned = 64 << 10
@@ -61,6 +61,8 @@ type Mail struct {
 	Timestamp    time.Time       `json:"timestamp"`          // when it was sent
 	Sequence     uint64          `json:"-"`
 	Read         bool            `json:"-"` // before
+	// Repeated is set if an answer with it was written before by a process that ended before it was known to be received.
+	Repeated bool `json:"repeated,omitempty" jsonschema:"It was sent to you before your program ended: you may know it already"`
 }
 
 // Decode reads a message of any program.

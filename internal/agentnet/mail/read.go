@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -180,7 +181,7 @@ func (x *Box) finish(ctx context.Context, b *bus.Bus, unread []Mail, floor uint6
 
 // showRead writes receipts of messages that were marked as read.
 func (x *Box) showRead(ctx context.Context, b *bus.Bus, mail []Mail) {
-	if err := x.writeReadReceipts(ctx, b, mail); err != nil {
+	if err := x.writeReceipts(ctx, b, Read, []taken{{written: time.Now(), mail: mail}}); err != nil {
 		x.agent.Log().Warn("receipts were not written", "error", err)
 	}
 }

@@ -18,7 +18,7 @@ type Receipt string
 // The receipts, in order.
 const (
 	Stored    Receipt = "stored"    // in the recipient's inbox
-	Delivered Receipt = "delivered" // to the recipient's process
+	Delivered Receipt = "delivered" // in an answer to the recipient that was written
 	Read      Receipt = "read"      // by the agent
 	Handled   Receipt = "handled"   // the agent reported that it is done with it
 )
@@ -42,13 +42,17 @@ type MessageStatus struct {
 	Attention
 }
 
-// reach sets the status, and the empty times of the stages up to it.
+// reach sets the status unless it is a later one, and the empty times of the stages up to it. No time is before that of an
+// earlier stage, also if the clocks that measured them differ.
 func (s *MessageStatus) reach(r Receipt, now string) {
-	s.Status = r
+	if s.Status.rank() < r.rank() {
+		s.Status = r
+	}
 	for rank, at := range []*string{&s.StoredAt, &s.DeliveredAt, &s.ReadAt, &s.HandledAt} {
 		if *at == "" && rank <= r.rank() {
 			*at = now
 		}
+		now = max(now, *at) // all have the same format
 	}
 }
 

@@ -241,35 +241,67 @@ func (a *app) networkInboxCommand() *cobra.Command {
 }
 
 func (a *app) inbox(ctx context.Context, me *agentnet.Agent, watch, all bool) error {
-	messages, _, err := me.Read(ctx, mail.Selection{IncludeRead: all, Limit: mail.MaxMailLimit})
+	answer := &mail.Answer{}
+	messages, _, err := me.Take(ctx, mail.Selection{IncludeRead: all, Limit: mail.MaxMailLimit}, answer)
 	if err != nil {
 		return err
 	}
 	if len(messages) == 0 && !watch && !a.json() {
 		fmt.Fprintf(a.stdout, "No mail. Agents can write to you at the GUID %s.\n", me.GUID())
 	}
-	a.printMail(messages)
-	for watch {
-		if messages, _, err = me.Wait(ctx, mail.Selection{}); ctx.Err() != nil {
+	if err := a.printMail(ctx, me, answer, messages); err != nil || !watch {
+		return err
+	}
+	for {
+		answer := &mail.Answer{}
+		if messages, _, err = me.WaitAndTake(ctx, mail.Selection{}, answer); ctx.Err() != nil {
 			return nil
+		}
+		if err == nil {
+			err = a.printMail(ctx, me, answer, messages)
 		}
 		if err != nil {
 			return err
 		}
-		a.printMail(messages)
 	}
-	return nil
 }
 
-func (a *app) printMail(messages []mail.Mail) {
+// printMail prints the mail of an answer, and marks it as read once it is printed: a command that is killed before prints
+// it again the next time.
+func (a *app) printMail(ctx context.Context, me *agentnet.Agent, answer *mail.Answer, messages []mail.Mail) error {
+	printed := &writeObserver{Writer: a.stdout}
+	a.writeMail(printed, messages)
+	me.Answered(answer, printed.err == nil)
+	if printed.err != nil {
+		return printed.err
+	}
+	return me.Acknowledge(ctx, time.Now())
+}
+
+// writeObserver keeps the first error of a Writer.
+type writeObserver struct {
+	io.Writer
+	err error
+}
+
+func (w *writeObserver) Write(data []byte) (int, error) {
+	n, err := w.Writer.Write(data)
+	w.err = cmp.Or(w.err, err)
+	return n, err
+}
+
+func (a *app) writeMail(out io.Writer, messages []mail.Mail) {
 	for _, m := range messages {
 		if a.json() {
-			writeJSON(a.stdout, m)
+			writeJSON(out, m)
 			continue
 		}
-		fmt.Fprintf(a.stdout, "%s  %s (%s, %s)\n", a.style.dim(m.Timestamp.Local().Format(time.DateTime)), a.style.bold(oneLine(m.SenderHandle)), m.Type, m.SenderGUID)
+		fmt.Fprintf(out, "%s  %s (%s, %s)\n", a.style.dim(m.Timestamp.Local().Format(time.DateTime)), a.style.bold(oneLine(m.SenderHandle)), m.Type, m.SenderGUID)
+		if m.Repeated {
+			fmt.Fprintln(out, a.style.dim("    (printed before, by a command that was interrupted)"))
+		}
 		for line := range strings.Lines(m.Text) {
-			fmt.Fprintf(a.stdout, "    %s\n", oneLine(strings.TrimRight(line, "\r\n")))
+			fmt.Fprintf(out, "    %s\n", oneLine(strings.TrimRight(line, "\r\n")))
 		}
 	}
 }
@@ -302,9 +334,12 @@ func (a *app) networkSendCommand() *cobra.Command {
 			if !wait {
 				return nil
 			}
-			messages, _, err := me.Wait(ctx, mail.Selection{Sender: guid})
-			a.printMail(messages)
-			return err
+			answer := &mail.Answer{}
+			messages, _, err := me.WaitAndTake(ctx, mail.Selection{Sender: guid}, answer)
+			if err != nil {
+				return err
+			}
+			return a.printMail(ctx, me, answer, messages)
 		}))
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer")
 	return cmd

@@ -10,10 +10,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/server"
@@ -50,7 +53,7 @@ func Start(ctx context.Context, dataDir string, command []string) (Info, error) 
 			return info, &Error{Code: CodeRunning, Message: fmt.Sprintf("the hub is already running (process %d)", info.PID)}
 		}
 		if !running {
-			info, err := launch(ctx, command)
+			info, err := launchAlone(ctx, dataDir, command)
 			if CodeOf(err) != CodeRunning {
 				return info, err
 			}
@@ -82,6 +85,27 @@ func (i Info) answers(ctx context.Context) bool {
 	defer c.Close()
 	status, err := c.Status(ctx)
 	return err == nil && status.PID == i.PID
+}
+
+// launchAlone is launch, unless another process is launching a hub of the data directory: then it returns an *Error with
+// CodeRunning. So of several processes whose hub was killed one starts another, and the others wait for it.
+func launchAlone(ctx context.Context, dataDir string, command []string) (Info, error) {
+	if err := makePrivate(dataDir); err != nil {
+		return launch(ctx, command) // the hub reports it
+	}
+	starting := flock.New(filepath.Join(dataDir, startName), flock.SetPermissions(0o600))
+	free, err := starting.TryLock()
+	if err != nil {
+		return launch(ctx, command)
+	}
+	if free {
+		defer func() { _ = starting.Unlock() }() // it ends with the process at the latest
+		var running bool
+		if _, running, err = Running(dataDir); err == nil && !running {
+			return launch(ctx, command)
+		}
+	}
+	return Info{}, &Error{Code: CodeRunning, Message: "another process is starting the hub"}
 }
 
 // maxReport bounds the report, in bytes.
@@ -295,7 +319,9 @@ func RunInBackground(ctx context.Context, cfg *config.Loaded, loadErr error, rep
 		}
 	}
 	err = Run(ctx, cfg, opts)
-	if err != nil {
+	if CodeOf(err) == CodeRunning {
+		opts.Logger.Info("another hub has the data directory; this one is not needed", "error", err)
+	} else if err != nil {
 		opts.Logger.Error("the hub ended", "error", err)
 	}
 	err = errors.Join(err, logFile.Close())

@@ -548,6 +548,9 @@ func TestManyStartsMakeOneHub(t *testing.T) {
 			t.Errorf("process %d, want %d", info.PID, infos[0].PID)
 		}
 	}
+	if log, err := os.ReadFile(daemon.LogPath(dir)); err != nil || bytes.Contains(log, []byte("another hub")) {
+		t.Errorf("several hubs were launched: %s, %v", log, err)
+	}
 	if _, _, err := daemon.Stop(t.Context(), dir, shutdown(infos[0].Socket)); err != nil {
 		t.Error(err)
 	}

@@ -54,9 +54,10 @@ type Info struct {
 }
 
 const (
-	infoName = "hub.json"
-	lockName = "hub.lock"
-	maxInfo  = 64 << 10 // bytes
+	infoName  = "hub.json"
+	lockName  = "hub.lock"
+	startName = "start.lock" // held by the process that starts a hub
+	maxInfo   = 64 << 10     // bytes
 )
 
 // Read reads the Info of a data directory's hub. The error for a missing file is

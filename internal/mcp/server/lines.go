@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -43,16 +44,25 @@ type lines struct {
 	urgent  []jsonrpc.Message  // all but tool calls
 	calls   []*jsonrpc.Request // tool calls that have not begun
 	turn    any                // id of the tool call that delays the next one, nil for none
-	pending map[any]*batch     // requests without an answer, by id; nil for no batch
+	pending map[any]*pending   // requests without an answer, by id
 	writes  int                // answers that are being written
 	err     error              // of the input, io.EOF at its end
 	closed  bool
 }
 
+// pending is a request without an answer.
+type pending struct {
+	batch     *batch // nil for none
+	read      time.Time
+	answered  []func(written bool) // called when the answer was written
+	cancelled bool                 // the client ignores the answer
+}
+
 // batch collects the answers to a batch of requests.
 type batch struct {
-	missing int
-	answers []json.RawMessage
+	missing  int
+	answers  []json.RawMessage
+	requests []*pending // that have an answer
 }
 
 // Connect implements mcp.Transport; l is its own connection.
@@ -60,7 +70,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 
 // newLines returns a connection that reads in until it ends or fails. Close closes in.
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
-	l := &lines{in: process.NewLines(in, maxLine), close: in.Close, ended: ended, out: out, pending: map[any]*batch{}}
+	l := &lines{in: process.NewLines(in, maxLine), close: in.Close, ended: ended, out: out, pending: map[any]*pending{}}
 	l.changed.L = &l.mu
 	l.in.OnLong(l.long.add)
 	return l
@@ -79,6 +89,13 @@ func (l *lines) Close() error {
 	l.closed = true
 	l.changed.Broadcast()
 	return l.close()
+}
+
+// running returns the tool call that delays the next one: the one that begins, until it is released.
+func (l *lines) running() *pending {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pending[l.turn]
 }
 
 // release lets the next tool call begin before the one that runs has an answer.
@@ -188,7 +205,7 @@ func (l *lines) enqueue(data []byte, b *batch) (problem string) {
 		if _, taken := l.pending[id]; taken {
 			return fmt.Sprintf("the id %.80q belongs to a pending request", fmt.Sprint(id))
 		}
-		l.pending[id] = b
+		l.pending[id] = &pending{batch: b, read: time.Now()}
 		if b != nil {
 			b.missing++
 		}
@@ -213,7 +230,14 @@ func (l *lines) cancel(cancelled *jsonrpc.Request) bool {
 		return false
 	}
 	id, err := jsonrpc.MakeID(params.RequestID)
-	if err != nil || !id.IsValid() || l.pending[id.Raw()] != nil { // in a batch
+	if err != nil || !id.IsValid() {
+		return false
+	}
+	p := l.pending[id.Raw()]
+	if p != nil {
+		p.cancelled = true
+	}
+	if p == nil || p.batch != nil {
 		return false
 	}
 	before := len(l.calls)
@@ -292,15 +316,16 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	}
 	id := response.ID.Raw()
 	l.mu.Lock()
-	b := l.pending[id]
+	p := l.pending[id]
 	delete(l.pending, id) // before the client has the answer, when it may reuse the id
 	hasTurn := l.turn == id
 	l.writes++
 	l.mu.Unlock()
-	if b == nil {
+	if p == nil || p.batch == nil {
 		err = l.writeLine(data)
+		l.report(err, p)
 	} else {
-		err = l.answered(b, data)
+		err = l.answeredIn(p, data)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,6 +349,29 @@ func coded(err error) error {
 	return e
 }
 
+// report tells who waits for it whether answers were written.
+func (l *lines) report(err error, requests ...*pending) {
+	for _, p := range requests {
+		if p == nil {
+			continue
+		}
+		l.mu.Lock()
+		written := err == nil && !p.cancelled
+		l.mu.Unlock()
+		for _, f := range p.answered {
+			f(written)
+		}
+	}
+}
+
+// answeredIn is answered for a request of a batch.
+func (l *lines) answeredIn(p *pending, data []byte) error {
+	l.mu.Lock()
+	p.batch.requests = append(p.batch.requests, p)
+	l.mu.Unlock()
+	return l.answered(p.batch, data)
+}
+
 // answered adds answers to a batch and writes the batch when it is complete.
 func (l *lines) answered(b *batch, answers ...json.RawMessage) error {
 	l.mu.Lock()
@@ -338,7 +386,9 @@ func (l *lines) answered(b *batch, answers ...json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("encode a batch: %w", err)
 	}
-	return l.writeLine(data)
+	err = l.writeLine(data)
+	l.report(err, b.requests...)
+	return err
 }
 
 func (l *lines) writeLine(data []byte) error {

@@ -138,8 +138,15 @@ func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Message
 	return text, out, nil
 }
 
-func (g *Network) readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Selection) (string, readDirectOut, error) {
-	list, more, err := a.Take(ctx, in, g.lives())
+// answerOf returns the answer to a call, for the mail in it.
+func (g *Network) answerOf(c *Call, a *agentnet.Agent) *mail.Answer {
+	answer := &mail.Answer{Alive: g.lives()}
+	c.OnAnswer(func(written bool) { a.Answered(answer, written) })
+	return answer
+}
+
+func (g *Network) readDirect(ctx context.Context, c *Call, a *agentnet.Agent, in mail.Selection) (string, readDirectOut, error) {
+	list, more, err := a.Take(ctx, in, g.answerOf(c, a))
 	if err != nil {
 		return "", readDirectOut{}, err
 	}
@@ -151,9 +158,9 @@ func (g *Network) readDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in
 
 func (g *Network) waitDirect(ctx context.Context, c *Call, a *agentnet.Agent, in waitDirectIn) (string, readDirectOut, error) {
 	var list []mail.Mail
-	more := false
+	more, answer := false, g.answerOf(c, a)
 	wait, err := whileWaiting(ctx, c, in.TimeoutSeconds, func(ctx context.Context) (err error) {
-		list, more, err = a.WaitAndTake(ctx, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID}, g.lives())
+		list, more, err = a.WaitAndTake(ctx, mail.Selection{Type: in.MessageType, Sender: in.SenderGUID}, answer)
 		return err
 	})
 	if err != nil {
@@ -191,10 +198,16 @@ func mailText(list []mail.Mail, more bool) string {
 	for _, m := range list {
 		if m.Type == mail.Task || m.Type == mail.TaskCanceled || m.Type == mail.TaskAnswer {
 			b.WriteString(taskText(m))
+			if m.Repeated {
+				b.WriteString(repeated)
+			}
 			continue
 		}
 		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), strings.ReplaceAll(oneLine(m.SenderHandle), "*", "?"),
 			m.Type, m.SenderGUID, m.ID, indented(m.Text))
+		if m.Repeated {
+			b.WriteString(repeated)
+		}
 		if len(m.Metadata) > 0 {
 			b.WriteString("\n    metadata: " + oneLine(string(m.Metadata)))
 		}
@@ -204,6 +217,8 @@ func mailText(list []mail.Mail, more bool) string {
 	}
 	return b.String()
 }
+
+const repeated = "\n    (You may know this message: it was sent to you before your program ended.)"
 
 // indented indents every line but the first. Every character that a terminal or a model could treat as a line break
 // counts as one.

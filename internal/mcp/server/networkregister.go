@@ -60,7 +60,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 			return nil, err
 		}
 	}
-	if err := p.agent.Acknowledge(ctx); err != nil { // who calls again has got the former answers
+	if err := p.agent.Acknowledge(ctx, c.Sent()); err != nil { // who calls again has got the former answers
 		c.server.Logger("agentnet").Debug("mail is not marked as read yet", "error", err)
 	}
 	return p.agent, nil

@@ -116,8 +116,9 @@ type Server struct {
 	mcp     *mcp.Server
 	client  *Client // nil if clients have tokens
 	caller  Caller
-	values  sync.Map // of groups
-	release func()   // lets the next tool call of the connection begin
+	values  sync.Map        // of groups
+	release func()          // lets the next tool call of the connection begin
+	running func() *pending // the tool call that begins; nil if it is not known when it is answered
 
 	ending sync.Mutex
 	ended  bool
@@ -139,7 +140,7 @@ func (s *Service) NewServer(caller Caller) *Server { return s.newServer(&Client{
 func (s *Service) NewStatelessServer(caller Caller) *Server { return s.newServer(nil, caller) }
 
 func (s *Service) newServer(client *Client, caller Caller) *Server {
-	server := &Server{service: s, client: client, caller: caller, release: func() {}}
+	server := &Server{service: s, client: client, caller: caller, release: func() {}, running: func() *pending { return nil }}
 	server.mcp = mcp.NewServer(&mcp.Implementation{
 		Name: cmp.Or(s.opts.Name, DefaultName), Title: Title, Version: s.opts.Version,
 	}, &mcp.ServerOptions{

@@ -20,7 +20,7 @@ func (s *Service) ServeLines(ctx context.Context, caller Caller, in io.ReadClose
 	server := s.NewServer(caller)
 	defer server.End()
 	conn := newLines(in, out, s.endWaits)
-	server.release = conn.release
+	server.release, server.running = conn.release, conn.running
 	session, err := server.mcp.Connect(context.WithoutCancel(ctx), conn, nil)
 	if err != nil {
 		return fmt.Errorf("serve MCP: %w", err)

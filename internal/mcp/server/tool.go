@@ -81,13 +81,15 @@ func (s *Server) addTool(t tool) {
 	s.mcp.AddTool(definition, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		start := time.Now()
 		log := s.Logger("mcp-tool").With("tool", name) // not once for each tool: most are never called in a session
+		call := &Call{server: s, request: req, begun: start, pending: s.running()}
 		if invoked.blocks {
 			s.release()
 			var cancel context.CancelFunc
 			ctx, cancel = s.service.whileRunning(ctx)
 			defer cancel()
 		}
-		text, out, err := s.run(ctx, invoked, properties, req)
+		text, out, err := s.run(ctx, invoked, properties, call)
+		call.answer(err == nil && ctx.Err() == nil)
 		if err != nil && ctx.Err() != nil {
 			// The call was cancelled, or the server stops.
 			return (&Failure{Category: InterruptedError, Message: "The call was interrupted.", Remedy: "Call the tool again."}).result(), nil
@@ -105,13 +107,12 @@ func (s *Server) addTool(t tool) {
 	})
 }
 
-func (s *Server) run(ctx context.Context, t invocation, schema *jsonschema.Schema, req *mcp.CallToolRequest) (text string, out any, err error) {
+func (s *Server) run(ctx context.Context, t invocation, schema *jsonschema.Schema, call *Call) (text string, out any, err error) {
 	in := reflect.New(t.in).Interface()
-	token, err := decodeArguments(req.Params.Arguments, schema, in)
+	token, err := decodeArguments(call.request.Params.Arguments, schema, in)
 	if err != nil {
 		return "", nil, err
 	}
-	call := &Call{server: s, request: req}
 	if call.Client, err = s.clientOf(token); err != nil {
 		return "", nil, err
 	}
@@ -153,6 +154,33 @@ type Call struct {
 	Client  *Client
 	server  *Server
 	request *mcp.CallToolRequest
+
+	begun    time.Time
+	pending  *pending // nil if it is not known when the answer is written
+	answered []func(written bool)
+}
+
+// Sent returns a time at which the client had sent the call: it knew the answers that were written before.
+func (c *Call) Sent() time.Time {
+	if c.pending == nil {
+		return c.begun
+	}
+	return c.pending.read
+}
+
+// OnAnswer has f called when the call's answer was written, or will not be because the call fails, was cancelled or the
+// connection has failed. Over HTTP an answer counts as written when the call ends. f must not block.
+func (c *Call) OnAnswer(f func(written bool)) { c.answered = append(c.answered, f) }
+
+// answer reports the end of the call.
+func (c *Call) answer(succeeded bool) {
+	if c.pending != nil && succeeded {
+		c.pending.answered = c.answered
+		return
+	}
+	for _, f := range c.answered {
+		f(succeeded)
+	}
 }
 
 // Handle returns the agent's handle, or a Failure that asks the agent to set one.
