@@ -275,7 +275,9 @@ func (a *app) printMail(ctx context.Context, me *agentnet.Agent, answer *mail.An
 	if printed.err != nil {
 		return printed.err
 	}
-	return me.Acknowledge(ctx, time.Now())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), networkTimeout) // who interrupts the command has got the mail
+	defer cancel()
+	return networkFailure(me.Acknowledge(ctx, time.Now()))
 }
 
 // writeObserver keeps the first error of a Writer.
