@@ -2,6 +2,10 @@ package bus
 
 import (
 	"context"
+	"errors"
+	"math"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/parleyhub/parley/internal/bus/damage"
@@ -12,7 +16,7 @@ const checkPace = 20 * time.Millisecond
 
 // checkStore corrects or sets aside what is damaged in the store, before a server opens it. It never fails.
 func (b *Bus) checkStore(ctx context.Context, cfg Config) {
-	b.damage = damage.Open(damage.Options{Dir: b.dir, Logger: cfg.Logger.With("component", "store"), Budget: cfg.CheckBudget, Pace: checkPace})
+	b.damage, _ = openKeeper(cfg) // the configuration has been checked
 	r := b.damage.Check(ctx)
 	b.log.Debug("the store was checked", "blocks", r.Blocks, "bytes", r.Bytes, "later", r.Skipped, "found", r.Found, "took", r.Took)
 }
@@ -32,17 +36,106 @@ func (b *Bus) Damage() []damage.Record {
 	return b.damage.Records()
 }
 
-// DamageInfo counts the damage of an embedded store.
+// DamageInfo counts the damage of an embedded store that is not settled.
 type DamageInfo struct {
 	damage.Counts
-	// Since is when the newest was found.
+	// Newest is when the newest was found.
 	Newest time.Time `json:"newest"`
 }
 
 func (b *Bus) damageInfo() *DamageInfo {
 	records := b.damage.Records()
-	if len(records) == 0 {
+	counts := damage.CountsOf(records)
+	if counts == (damage.Counts{}) {
 		return nil
 	}
-	return &DamageInfo{Counts: b.damage.Counts(), Newest: records[len(records)-1].At}
+	return &DamageInfo{Counts: counts, Newest: records[len(records)-1].At}
+}
+
+// Repair is what a repair has found and done.
+type Repair struct {
+	Applied bool `json:"applied"`
+	// Records is the damage that is not settled, with what was or would be done about it.
+	Records []damage.Record `json:"records"`
+	damage.Counts
+	// Restored is the number of records that were put back.
+	Restored int `json:"restored"`
+}
+
+// Survey reads an embedded store and its ledger and changes nothing. The hub may be running.
+func Survey(ctx context.Context, cfg Config, running bool) (Repair, error) {
+	k, err := openKeeper(cfg)
+	if err != nil {
+		return Repair{}, err
+	}
+	found, err := k.Survey(ctx, running)
+	if err != nil {
+		return Repair{}, errorf(CodeStorage, err, checkDisk, "the store of %s cannot be read", cfg.DataDir)
+	}
+	all := k.Records()
+	for _, r := range found {
+		if !slices.ContainsFunc(all, func(known damage.Record) bool {
+			return known.Action == damage.ActionFound && known.File == r.File && known.Offset == r.Offset
+		}) {
+			all = append(all, r)
+		}
+	}
+	return repairOf(all), nil
+}
+
+// Mend corrects and restores what can be in an embedded store, sets aside the rest, and settles its damage. No hub may be
+// running: the error has [CodeLocked] otherwise.
+func Mend(ctx context.Context, cfg Config) (r Repair, err error) {
+	dir, err := makeDir(cfg.DataDir)
+	if err != nil {
+		return r, err
+	}
+	lock, err := lockDir(ctx, dir)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	k, err := openKeeper(cfg)
+	if err != nil {
+		return r, err
+	}
+	k.Budget = time.Duration(math.MaxInt64)
+	k.Check(ctx)
+	restored, err := k.Restore(ctx)
+	if err != nil {
+		return r, errorf(CodeStorage, err, checkDisk, "not all damaged records could be put back")
+	}
+	r = repairOf(k.Records())
+	r.Applied, r.Restored = true, restored
+	if err := k.Settle(); err != nil {
+		return r, errorf(CodeStorage, err, checkDisk, "the ledger of damage cannot be written")
+	}
+	return r, nil
+}
+
+func openKeeper(cfg Config) (*damage.Keeper, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return damage.Open(damage.Options{Dir: filepath.Join(cfg.DataDir, busDir), Logger: cfg.Logger.With("component", "store"), Budget: cfg.CheckBudget, Pace: checkPace}), nil
+}
+
+func repairOf(all []damage.Record) Repair {
+	r := Repair{Records: []damage.Record{}, Counts: damage.CountsOf(all)}
+	for _, record := range all {
+		if !record.Settled {
+			r.Records = append(r.Records, record)
+		}
+	}
+	return r
+}
+
+// KnownDamage counts the damage in the ledger below a data directory, without a look at the store.
+func KnownDamage(dataDir string) damage.Counts {
+	k, err := openKeeper(Config{DataDir: dataDir})
+	if err != nil {
+		return damage.Counts{}
+	}
+	return k.Counts()
 }

@@ -36,7 +36,7 @@ type Info struct {
 	StorageError string `json:"storageError,omitempty"`
 
 	StoreDir string `json:"storeDir,omitempty"`
-	// Damage of the embedded store, as far as it was checked; nil unless there was any.
+	// Damage of the embedded store that is not settled; nil without any.
 	Damage *DamageInfo `json:"damage,omitempty"`
 	// HubPID is the process with the server of a joined Bus.
 	HubPID int `json:"hubPid,omitempty"`

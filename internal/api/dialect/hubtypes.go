@@ -3,6 +3,7 @@ package dialect
 import (
 	"encoding/json"
 
+	"github.com/parleyhub/parley/internal/bus/damage"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -126,6 +127,14 @@ type BusStatus struct {
 	Error    string `json:"error,omitempty"` // why it does not answer
 	// Link is the embedded bus's link to a cluster; missing without one.
 	Link *LinkStatus `json:"link,omitempty"`
+	// Damage counts the damage of the embedded store that no repair has settled; missing without any.
+	Damage *DamageStatus `json:"damage,omitempty"`
+}
+
+// DamageStatus counts the damage of the hub's store.
+type DamageStatus struct {
+	damage.Counts
+	Newest Time `json:"newest"` // when the newest was found
 }
 
 // LinkStatus is the status of the hub's link to the cluster of the agents' network.

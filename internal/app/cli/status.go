@@ -34,6 +34,9 @@ func (a *app) printStatus(s *dialect.Status) {
 		if b.Link != nil {
 			fmt.Fprintf(a.stdout, "  link    %s\n", a.describeLink(b.Link))
 		}
+		if b.Damage != nil {
+			fmt.Fprintf(a.stdout, "  damage  %s; `%s repair` lists it\n", a.style.red(b.Damage.String()), a.name)
+		}
 		if b.Error != "" {
 			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), plain(b.Error))
 		}

@@ -710,6 +710,9 @@ func (d *daemon) busStatus() dialect.BusStatus {
 		status.Link = &dialect.LinkStatus{Connected: l.State == bus.StateConnected, URL: l.URL, Server: l.Server, Since: dialect.Time{Time: l.Since},
 			Problem: l.LastError, Remedy: l.Remedy}
 	}
+	if d := info.Damage; d != nil {
+		status.Damage = &dialect.DamageStatus{Counts: d.Counts, Newest: dialect.Time{Time: d.Newest}}
+	}
 	switch {
 	case info.StorageError != "":
 		status.Error = info.StorageError

@@ -24,7 +24,9 @@ import (
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/bus/damage"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/drivers"
@@ -44,7 +46,7 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
-	// Check is configuration, data-directory, disk, socket, hub, http, grpc, bus, cluster-link, git, peers,
+	// Check is configuration, data-directory, disk, socket, hub, http, grpc, bus, store, cluster-link, git, peers,
 	// mcp-server, project, channel-bus, channels, network, network link or agent.
 	Check   string `json:"check"`
 	Agent   string `json:"agent,omitempty"`  // if Check is agent
@@ -82,7 +84,7 @@ func (p Patient) Examine(ctx context.Context) []Finding {
 	}
 	hub, err := p.hub(ctx)
 	findings = append(findings, p.dataDirectory(), p.disk(), p.describeHub(hub, err), p.socket(hub))
-	findings = slices.Concat(findings, p.ports(ctx, hub), []Finding{p.bus(ctx, hub)}, p.link(hub), []Finding{p.git()})
+	findings = slices.Concat(findings, p.ports(ctx, hub), []Finding{p.bus(ctx, hub)}, p.damage(hub), p.link(hub), []Finding{p.git()})
 	return slices.Concat(findings, p.peers(hub), p.mcpServers(ctx, hub), p.project(ctx), p.network(ctx), p.agents(ctx))
 }
 
@@ -355,6 +357,33 @@ func (p Patient) bus(ctx context.Context, hub *dialect.Status) Finding {
 	}
 	defer b.Close(ctx) //nolint:errcheck // nothing was written
 	return good("bus", "%s answers, with JetStream", b.Info().URL)
+}
+
+// damage reports what is damaged in the embedded store. Lost records are a failure, everything else is a warning: it was
+// mended, but a disk that flips bits will do so again.
+func (p Patient) damage(hub *dialect.Status) []Finding {
+	if p.Config.Bus.URL != "" {
+		return nil
+	}
+	var counts damage.Counts
+	if hub != nil && hub.Bus != nil {
+		if hub.Bus.Damage != nil {
+			counts = hub.Bus.Damage.Counts
+		}
+	} else {
+		counts = bus.KnownDamage(p.Config.DataDir)
+	}
+	if counts == (damage.Counts{}) {
+		return []Finding{good("store", "has no known damage")}
+	}
+	f := warning("store", "had damage that was mended: "+counts.String(), fmt.Sprintf("check the disk's health; `%s repair` lists the damage", p.Program))
+	if counts.Lost > 0 {
+		f.Level, f.Message = Failure, "has damage: "+counts.String()
+	}
+	if counts.Lost+counts.Corrected+counts.Rebuilt+counts.Obsolete == 0 {
+		f = good("store", "has no damage; a crash has cut off %s, which nobody was told of", text.Count(counts.CutOff, "write"))
+	}
+	return []Finding{f}
 }
 
 func durability(mode string) Finding {

@@ -19,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/doctor"
+	"github.com/parleyhub/parley/internal/bus/damage"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/testbed"
 )
@@ -275,6 +276,22 @@ func TestWorst(t *testing.T) {
 		}
 		if got := doctor.Worst(findings); got != want {
 			t.Errorf("Worst(%v) = %s, want %s", levels, got, want)
+		}
+	}
+}
+
+// What is damaged in the store is a failure if something is lost, and a warning if it was mended.
+func TestDamageOfTheStore(t *testing.T) {
+	for want, counts := range map[doctor.Level][]damage.Counts{
+		doctor.OK:      {{}, {CutOff: 2}},
+		doctor.Warning: {{Corrected: 1}, {Rebuilt: 2}, {Obsolete: 1}},
+		doctor.Failure: {{Lost: 1, Corrected: 3}},
+	} {
+		for _, c := range counts {
+			found := doctor.Patient{Config: &config.Loaded{Config: &config.Config{}}, Program: "parley"}.Damage(&dialect.Status{Bus: &dialect.BusStatus{Damage: &dialect.DamageStatus{Counts: c}}})
+			if len(found) != 1 || found[0].Check != "store" || found[0].Level != want {
+				t.Errorf("%+v: %+v", c, found)
+			}
 		}
 	}
 }

@@ -75,8 +75,13 @@ func Open(o Options) *Keeper {
 // Records returns all damage that was ever found, the newest last.
 func (k *Keeper) Records() []Record { return k.ledger.all() }
 
-// Counts returns the numbers of damage.
-func (k *Keeper) Counts() Counts { return countsOf(k.Records()) }
+// Counts returns the numbers of damage that is not settled.
+func (k *Keeper) Counts() Counts { return CountsOf(k.Records()) }
+
+// Settle marks all damage as settled: it is no longer counted. The copies stay.
+func (k *Keeper) Settle() error {
+	return errors.Join(k.ledger.settle(time.Now().UTC()), k.ledger.sync())
+}
 
 // Last returns the result of the last Check.
 func (k *Keeper) Last() Result {
@@ -296,6 +301,10 @@ func (k *Keeper) around(j job) (before, after uint64) {
 
 // noteSpan enters a span into the ledger. action is what is done, "" for what a start does.
 func (k *Keeper) noteSpan(j job, s span, action Action) {
+	k.note(j.stream, k.recordOf(j, s, action), s.original)
+}
+
+func (k *Keeper) recordOf(j job, s span, action Action) Record {
 	r := Record{
 		Kind: KindMessage, Action: ActionQuarantined, Sequence: s.first, Subject: s.subject, Reason: string(s.why),
 		File: k.relative(j.block.path), Offset: s.offset, Length: s.length,
@@ -308,6 +317,8 @@ func (k *Keeper) noteSpan(j job, s span, action Action) {
 		r.Kind = KindWrite
 	case s.deletion:
 		r.Kind = KindDeletion
+	default:
+		r.Obsolete = j.stream.obsolete(s.first, s.last, s.subject)
 	}
 	if s.fixed {
 		r.Action, r.Bit = ActionCorrected, &s.bit
@@ -315,7 +326,7 @@ func (k *Keeper) noteSpan(j job, s span, action Action) {
 	if action != "" {
 		r.Action = action
 	}
-	k.note(j.stream, r, s.original)
+	return r
 }
 
 // rewrite writes the mended parts of a block. What cannot be an erased record is cut out.
@@ -410,7 +421,7 @@ func (k *Keeper) relative(path string) string {
 
 // note enters a damage into the ledger and logs it, unless it is known.
 func (k *Keeper) note(s *stream, r Record, original []byte) {
-	r.Account, r.Stream, r.Holds, r.At = s.account, s.name, s.description, time.Now().UTC()
+	s.sign(&r)
 	r, added, err := k.ledger.add(r, original)
 	if err != nil {
 		k.Logger.Error("damage of the store cannot be written to its ledger", "error", err)
@@ -422,8 +433,13 @@ func (k *Keeper) note(s *stream, r Record, original []byte) {
 	if r.Lost() {
 		level, text = slog.LevelError, "a record of the store is damaged"
 	}
-	k.Logger.Log(context.Background(), level, text, "kind", r.Kind, "action", r.Action, "stream", r.Stream, "sequence", r.Sequence,
-		"subject", r.Subject, "holds", r.Holds, "reason", r.Reason, "file", r.File, "offset", r.Offset, "id", r.ID)
+	k.Logger.Log(context.Background(), level, text, "what", r.What(), "kind", r.Kind, "action", r.Action, "stream", r.Stream, "sequence", r.Sequence,
+		"subject", r.Subject, "holds", r.Holds, "obsolete", r.Obsolete, "reason", r.Reason, "file", r.File, "offset", r.Offset, "id", r.ID)
+}
+
+// sign enters the stream and the time into a record.
+func (s *stream) sign(r *Record) {
+	r.Account, r.Stream, r.Holds, r.At = s.account, s.name, s.description, time.Now().UTC()
 }
 
 // forgetRemoved forgets blocks that no longer exist.

@@ -362,3 +362,118 @@ func TestTheRestIsCheckedInTheBackground(t *testing.T) {
 	readRest(t, b, "S", []int{5})
 	end(t, b)
 }
+
+// A damaged record that had been replaced or deleted before is named, and not counted as lost.
+func TestObsoleteRecordsAreNotLost(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	cfg := config("ONE")
+	cfg.MaxMsgsPerSubject = 1
+	_, err := b.EnsureStream(t.Context(), cfg)
+	must(t, err)
+	s, err := b.EnsureStream(t.Context(), config("MANY"))
+	must(t, err)
+	for range 2 {
+		for n := 1; n <= 3; n++ {
+			for _, name := range []string{"ONE", "MANY"} {
+				_, err := b.Publish(t.Context(), &nats.Msg{Subject: subject(name, n), Data: body(n)})
+				must(t, err)
+			}
+		}
+	}
+	must(t, s.DeleteMsg(t.Context(), 2))
+	end(t, b)
+	for _, name := range []string{"ONE", "MANY"} {
+		file := filepath.Join(messagesDir(dir, name), "1.blk")
+		raw, err := os.ReadFile(file)
+		must(t, err)
+		for n := range 2 { // the first two messages
+			at := bytes.Index(raw, []byte(subject(name, n+1)))
+			flip(t, file, (at+100)*8, (at+110)*8+1)
+		}
+	}
+	k := check(t, dir, new(bytes.Buffer))
+	if c := k.Counts(); c.String() != "1 lost, 3 obsolete" {
+		t.Errorf("the counts are %s: %+v", c, k.Records())
+	}
+}
+
+// A repair corrects flipped bits of records that are too large for a start, and settles the rest.
+func TestARepairPutsLargeRecordsBack(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	cfg := config("LARGE")
+	cfg.MaxBytes = -1
+	_, err := b.EnsureStream(t.Context(), cfg)
+	must(t, err)
+	large := bytes.Repeat([]byte("large "), 1500)
+	for _, subject := range []string{"large.a", "large.b", "large.c"} {
+		_, err = b.Publish(t.Context(), &nats.Msg{Subject: subject, Data: large})
+		must(t, err)
+	}
+	end(t, b)
+	file := filepath.Join(messagesDir(dir, "LARGE"), "1.blk")
+	raw, err := os.ReadFile(file)
+	must(t, err)
+	at := bytes.Index(raw, []byte("large.a"))
+	flip(t, file, (at+300)*8)
+	at = bytes.Index(raw, []byte("large.b"))
+	flip(t, file, (at+300)*8, (at+400)*8)
+	settings := bus.Config{DataDir: dir}
+	r, err := bus.Survey(t.Context(), settings, false)
+	if err != nil || r.Applied || r.String() != "2 lost" || r.Records[0].Action != damage.ActionFound {
+		t.Fatalf("the survey is %+v, %v", r, err)
+	}
+	if raw2, err := os.ReadFile(file); err != nil || bytes.Equal(raw, raw2) {
+		t.Errorf("the survey has changed the store: %v", err)
+	}
+	b = open(t, dir)
+	if c := b.Info().Damage; c == nil || c.Lost != 2 {
+		t.Errorf("after the start the bus reports %+v", c)
+	}
+	if _, err := bus.Mend(t.Context(), settings); bus.CodeOf(err) != bus.CodeLocked {
+		t.Errorf("a repair beside a hub: %v", err)
+	}
+	if r, err := bus.Survey(t.Context(), settings, true); err != nil || r.String() != "2 lost" {
+		t.Errorf("the survey beside a hub is %+v, %v", r, err)
+	}
+	end(t, b)
+	if c := bus.KnownDamage(dir); c.Lost != 2 {
+		t.Errorf("known are %s", c)
+	}
+	r, err = bus.Mend(t.Context(), settings)
+	if err != nil || !r.Applied || r.Restored != 1 || r.String() != "1 lost, 1 corrected" {
+		t.Fatalf("the repair has done %+v, %v", r, err)
+	}
+	if r, err := bus.Survey(t.Context(), settings, false); err != nil || len(r.Records) != 0 {
+		t.Errorf("after the repair the survey is %+v, %v", r, err)
+	}
+	b = open(t, dir)
+	if c := b.Info().Damage; c != nil {
+		t.Errorf("after the repair the bus reports %+v", c)
+	}
+	s, err := b.JetStream().Stream(t.Context(), "LARGE")
+	must(t, err)
+	if m, err := s.GetMsg(t.Context(), 1); err != nil || !bytes.Equal(m.Data, large) {
+		t.Errorf("the first message is not as before: %v", err)
+	}
+	end(t, b)
+}
+
+func TestWhatADamagedRecordWas(t *testing.T) {
+	for subject, want := range map[string]string{
+		"parley.hub.local.task.x1":               "task x1",
+		"parley.hub.local.part.x1.5.2":           "a part of task x1",
+		"parley.hub.local.record.session.YS9i":   "the session of the conversation a/b",
+		"local.crdt.plan.3.log":                  "a change of the document plan",
+		"$KV.local_crdt_head.plan":               "the head of the document plan",
+		"$KV.agent-registry.x":                   "an entry of a registry or a limit",
+		"global.workqueue.go":                    "an item of the queue go",
+		"project-1.general":                      "a message of the channel general",
+		"something.quite.different.and.longer.5": "a record of S",
+	} {
+		if got := (damage.Record{Kind: damage.KindMessage, Stream: "S", Subject: subject}).What(); got != want {
+			t.Errorf("%s is %q instead of %q", subject, got, want)
+		}
+	}
+}

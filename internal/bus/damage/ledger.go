@@ -65,13 +65,17 @@ type Record struct {
 	Length  int    `json:"length"`
 	// Bit of the record that was flipped back.
 	Bit *int `json:"bit,omitempty"`
-	// Kept is the file with the damaged bytes.
+	// Kept is the file with the damaged bytes, relative to the bus's directory.
 	Kept string `json:"kept,omitempty"`
+	// Obsolete is set if the record had been deleted or replaced before: nothing is missing.
+	Obsolete bool `json:"obsolete,omitempty"`
+	// Settled is set once somebody has taken note of the damage, by a repair.
+	Settled bool `json:"settled,omitempty"`
 }
 
 // Lost reports whether something is missing because of the damage.
 func (r Record) Lost() bool {
-	return r.Action == ActionQuarantined && r.Kind != KindWrite || r.Action == ActionFound
+	return !r.Obsolete && (r.Action == ActionQuarantined && r.Kind != KindWrite || r.Action == ActionFound)
 }
 
 const (
@@ -113,6 +117,10 @@ func openLedger(dir string) (*ledger, error) {
 		if json.Unmarshal(lines.Bytes(), &r) == nil && r.ID != "" { // a damaged line is skipped
 			l.remember(r)
 		}
+		var s settlement
+		if json.Unmarshal(lines.Bytes(), &s) == nil && s.Settled != nil {
+			l.settleAll()
+		}
 	}
 	return l, lines.Err()
 }
@@ -138,15 +146,36 @@ func (l *ledger) remember(r Record) bool {
 	return true
 }
 
+// settlement is the line of the ledger by which all records before it are settled.
+type settlement struct {
+	Settled *time.Time `json:"settledUntil"`
+}
+
+// settle marks all records as settled, in memory and on disk.
+func (l *ledger) settle(at time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settleAll()
+	return l.append(settlement{Settled: &at})
+}
+
+func (l *ledger) settleAll() {
+	for i := range l.records {
+		l.records[i].Settled = true
+	}
+}
+
 // add writes a record, with the damaged bytes unless they were corrected, and returns it; added is false if it is in the
-// ledger already. After an error the record is in memory only. It is on disk after sync.
+// ledger already. A record with an ID replaces the former one. After an error the record is in memory only. It is on disk after sync.
 func (l *ledger) add(r Record, original []byte) (_ Record, added bool, err error) {
 	sum := sha256.New()
 	for _, part := range []string{r.Account, r.Stream, r.File} {
 		_, _ = sum.Write([]byte(part + "\x00"))
 	}
 	_, _ = sum.Write(original)
-	r.ID = hex.EncodeToString(sum.Sum(nil)[:8])
+	if r.ID == "" {
+		r.ID = hex.EncodeToString(sum.Sum(nil)[:8])
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.Action == ActionCorrected {
@@ -170,7 +199,12 @@ func (l *ledger) write(r Record, original []byte) error {
 			return err
 		}
 	}
-	line, err := json.Marshal(r)
+	return l.append(r)
+}
+
+// append writes a line of the ledger.
+func (l *ledger) append(content any) error {
+	line, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
@@ -210,17 +244,21 @@ type Counts struct {
 	Lost      int `json:"lost"`      // records that cannot be read
 	Corrected int `json:"corrected"` // bits flipped back
 	Rebuilt   int `json:"rebuilt"`   // indexes and settings made anew or restored
+	Obsolete  int `json:"obsolete"`  // records that had been deleted or replaced before
 	CutOff    int `json:"cutOff"`    // unfinished writes, which nobody was told of
 }
 
-// countsOf counts records.
-func countsOf(records []Record) (c Counts) {
+// CountsOf counts the records that are not settled.
+func CountsOf(records []Record) (c Counts) {
 	for _, r := range records {
 		switch {
+		case r.Settled:
 		case r.Lost():
 			c.Lost++
 		case r.Kind == KindWrite:
 			c.CutOff++
+		case r.Obsolete:
+			c.Obsolete++
 		case r.Action == ActionCorrected:
 			c.Corrected++
 		default:
@@ -236,7 +274,7 @@ func (c Counts) String() string {
 	for _, p := range []struct {
 		n    int
 		what string
-	}{{c.Lost, "lost"}, {c.Corrected, "corrected"}, {c.Rebuilt, "rebuilt"}, {c.CutOff, "cut off"}} {
+	}{{c.Lost, "lost"}, {c.Corrected, "corrected"}, {c.Rebuilt, "rebuilt"}, {c.Obsolete, "obsolete"}, {c.CutOff, "cut off"}} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}

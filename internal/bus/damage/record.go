@@ -81,6 +81,7 @@ func parse(b []byte) (record, reason) {
 type reader struct {
 	hash     *highwayhash.Digest64
 	subjects []string // the stream's; empty for any
+	trials   int      // the largest record whose body is searched for a flipped bit
 	sum      [sumSize]byte
 }
 
@@ -89,7 +90,7 @@ func newReader(stream string, block int, subjects []string) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reader{hash: hash, subjects: subjects}, nil
+	return &reader{hash: hash, subjects: subjects, trials: maxTrials}, nil
 }
 
 // digest returns nats-server's checksum of a name.
@@ -212,8 +213,12 @@ func (v *reader) misplaced(r record, b []byte) (length int, ok bool) {
 // isObject reports whether b begins like a JSON object or array.
 func isObject(b []byte) bool { return b[0] == '{' || b[0] == '[' }
 
-// maxTrials bounds the size of records whose body is searched for a flipped bit: the time is quadratic in it.
-const maxTrials = 8 << 10
+// The sizes of records whose body is searched for a flipped bit, at a start and in a repair. The time is quadratic in it:
+// the second one takes some seconds.
+const (
+	maxTrials       = 8 << 10
+	maxRepairTrials = 64 << 10
+)
 
 // correct searches for the one flipped bit that makes the record at the beginning of b unreadable, and flips it back. It
 // returns the record and the number of the bit, -1 if there is none. With a checksum of 64 bits no other record is
@@ -250,7 +255,7 @@ func (v *reader) correct(b []byte, why reason) (record, int) {
 		flipBit(b[end:], bit)
 		return r, end*8 + bit
 	}
-	if c, bit := try(4, 20); bit >= 0 || r.length > maxTrials {
+	if c, bit := try(4, 20); bit >= 0 || r.length > v.trials {
 		return c, bit
 	}
 	return try(headSize, end)

@@ -37,6 +37,10 @@ type stream struct {
 	subjects           []string
 	blocks             []block
 	rebuilt            bool // the server reads all of its blocks at its start
+
+	single  bool                // it keeps one message for each subject
+	deleted map[uint64]struct{} // sequences with a deletion mark; read on demand
+	newest  map[string]uint64   // sequences of the subjects' last messages, if single; read on demand
 }
 
 // block is a file with messages.
@@ -90,11 +94,12 @@ func (s *stream) readSettings() error {
 	var settings struct {
 		Description string   `json:"description"`
 		Subjects    []string `json:"subjects"`
+		PerSubject  int      `json:"max_msgs_per_subject"`
 	}
 	if err := json.Unmarshal(raw, &settings); err != nil {
 		return err
 	}
-	s.description, s.subjects = settings.Description, settings.Subjects
+	s.description, s.subjects, s.single = settings.Description, settings.Subjects, settings.PerSubject == 1
 	return nil
 }
 
@@ -221,4 +226,53 @@ func (s settings) write(dir string) error {
 		return err
 	}
 	return local.ReplaceFile(filepath.Join(dir, settingsSum), s.sum)
+}
+
+// obsolete reports whether all messages of a range have been deleted or replaced: they have deletion marks, or the
+// stream keeps one message for each subject and has a newer one of this subject.
+func (s *stream) obsolete(first, last uint64, subject string) bool {
+	if first == 0 || last > first && last-first > 1<<16 {
+		return false
+	}
+	if s.deleted == nil {
+		s.readDeleted()
+	}
+	if last <= first && s.newest[subject] > first {
+		return true
+	}
+	for n := first; n <= max(first, last); n++ {
+		if _, ok := s.deleted[n]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *stream) readDeleted() {
+	s.deleted, s.newest = map[uint64]struct{}{}, map[string]uint64{}
+	for _, b := range s.blocks {
+		raw, err := os.ReadFile(b.path)
+		if err != nil {
+			continue
+		}
+		v, err := newReader(s.name, b.number, nil)
+		if err != nil {
+			continue
+		}
+		for at := 0; at < len(raw); {
+			r, why := v.verify(raw[at:])
+			if why != reasonNone && why != reasonSum {
+				at++ // until a record can be read again
+				continue
+			}
+			switch {
+			case why != reasonNone || r.erased:
+			case r.deletion:
+				s.deleted[r.sequence] = struct{}{}
+			case s.single:
+				s.newest[subjectAt(raw[at:], r)] = r.sequence
+			}
+			at += r.length
+		}
+	}
 }

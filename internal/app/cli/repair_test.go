@@ -1,0 +1,62 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/bus/damage"
+)
+
+// A hub with a damaged task starts, says what is damaged, and serves the rest; a repair settles it.
+func TestRepair(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	want(t, p.run(t, "repair"), 0, "The store has no damage.")
+	p.stopAtEnd(t)
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	want(t, p.run(t, "send", "words", "unharmed"), 0, "unharmed")
+	want(t, p.run(t, "send", "words", "wounded"), 0, "wounded")
+	want(t, p.run(t, "stop"), 0, "has stopped")
+	wound(t, p.dir, "wounded")
+
+	survey := decode[bus.Repair](t, p.run(t, "repair", "--format", "json"))
+	if survey.Applied || survey.Lost == 0 || survey.Records[0].Action != damage.ActionFound {
+		t.Errorf("the survey is %+v", survey)
+	}
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	want(t, p.run(t, "tasks"), 0, "unharmed")
+	want(t, p.run(t, "status"), 0, "lost")
+	if o := p.run(t, "doctor"); !bytes.Contains([]byte(o.stdout), []byte("has damage: ")) {
+		t.Errorf("doctor: %+v", o)
+	}
+	want(t, p.run(t, "repair"), 0, "set aside")
+	want(t, p.run(t, "repair", "--apply"), 1, "stop it first")
+	want(t, p.run(t, "stop"), 0, "has stopped")
+	want(t, p.run(t, "repair", "--apply"), 0, "lost")
+	want(t, p.run(t, "repair"), 0, "The store has no damage.")
+}
+
+// wound flips two bits of each occurrence of a text in the hub's tasks.
+func wound(t *testing.T, dataDir, text string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dataDir, "bus", "jetstream", "*", "streams", "PARLEY_HUB_local", "msgs", "*.blk"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the blocks are %v, %v", files, err)
+	}
+	raw, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := bytes.Index(raw, []byte(text)); at >= 0; at = bytes.Index(raw, []byte(text)) {
+		raw[at] ^= 1
+		raw[at+1] ^= 1
+	}
+	if err := os.WriteFile(files[0], raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
