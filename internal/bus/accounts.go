@@ -1,6 +1,9 @@
 package bus
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -49,8 +52,10 @@ type accounts struct {
 type account struct {
 	once    sync.Once
 	acc     *server.Account
+	limits  map[string]server.JetStreamAccountLimits
 	err     error
 	watched bool // or about to be; guarded by accounts.mu
+	ready   bool // the account is open; guarded by accounts.mu
 }
 
 func newAccounts(s *server.Server) *accounts {
@@ -74,8 +79,11 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 
 	first := false
 	a.once.Do(func() {
-		first = true
+		first, a.limits = true, limits
 		if a.acc, a.err = as.enable(name, limits); a.err == nil {
+			as.mu.Lock()
+			a.ready = true
+			as.mu.Unlock()
 			as.observe(a) // before anybody joins the account
 		}
 	})
@@ -97,6 +105,22 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 func (as *accounts) enable(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	acc, _ := as.server.LookupOrRegisterAccount(name)
 	return acc, acc.EnableJetStream(limits, nil)
+}
+
+// reopen enables JetStream again in all open accounts, after the server has started it anew.
+func (as *accounts) reopen() (err error) {
+	as.mu.Lock()
+	all := slices.Collect(maps.Values(as.byName))
+	as.mu.Unlock()
+	for _, a := range all {
+		as.mu.Lock()
+		ready := a.ready
+		as.mu.Unlock()
+		if ready && !a.acc.JetStreamEnabled() {
+			err = errors.Join(err, a.acc.EnableJetStream(a.limits, nil))
+		}
+	}
+	return err
 }
 
 // observe lets the watcher see an account that it does not see yet. The account is served also when that fails: the

@@ -53,7 +53,7 @@ func (x *Batch) Wait(ctx context.Context) ([]*jetstream.PubAck, error) {
 	acks := make([]*jetstream.PubAck, len(futures))
 	var first error
 	for i, f := range futures {
-		ack, err := await(ctx, f)
+		ack, err := x.bus.await(ctx, f)
 		if err != nil && first == nil {
 			first = requestError(err, fmt.Sprintf("store message %d of %d", i+1, len(futures)))
 		}
@@ -80,7 +80,7 @@ func (b *Bus) setUnwaited(x *Batch, unwaited bool) {
 func (b *Bus) awaitBatches(ctx context.Context) error {
 	for x := range b.unwaited {
 		for _, f := range x.futures {
-			if _, err := await(ctx, f); err != nil && ctx.Err() != nil {
+			if _, err := b.await(ctx, f); err != nil && ctx.Err() != nil {
 				return contextError(err, "waiting for messages in flight")
 			}
 		}
@@ -98,6 +98,9 @@ func (b *Bus) send(ctx context.Context, msg *nats.Msg, opts []jetstream.PublishO
 	if err := ctx.Err(); err != nil || limit <= 0 {
 		return nil, contextError(err, "storing a message")
 	}
+	if err := b.checkDisk(ctx); err != nil {
+		return nil, err
+	}
 	opts = append(slices.Clip(opts), jetstream.WithStallWait(limit))
 	future, err := b.js.PublishMsgAsync(msg, opts...)
 	if err != nil {
@@ -106,16 +109,43 @@ func (b *Bus) send(ctx context.Context, msg *nats.Msg, opts []jetstream.PublishO
 	return future, nil
 }
 
-// await waits for one acknowledgement.
-func await(ctx context.Context, f jetstream.PubAckFuture) (*jetstream.PubAck, error) {
-	select {
-	case ack := <-f.Ok():
-		return ack, nil
-	case err := <-f.Err():
-		return nil, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// await waits for one acknowledgement. The server does not answer if it cannot write: await returns soon after the disk
+// is full.
+func (b *Bus) await(ctx context.Context, f jetstream.PubAckFuture) (*jetstream.PubAck, error) {
+	ticks := time.NewTicker(watchInterval)
+	defer ticks.Stop()
+	failing := false
+	for {
+		select {
+		case ack := <-f.Ok():
+			return ack, nil
+		case err := <-f.Err():
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-ticks.C:
+		}
+		err := b.storeError()
+		if err != nil && failing { // an answer that was on its way has had its time
+			return nil, err
+		}
+		failing = err != nil
 	}
+}
+
+// storeError returns why the server cannot store anything, nil if it can as far as it is known.
+func (b *Bus) storeError() error {
+	if b.disk != nil {
+		if _, full := b.disk.look(); full {
+			return b.disk.fullError(nil)
+		}
+	}
+	if b.embedded != nil {
+		if text := b.embedded.log.write.Load(); text != nil {
+			return errorf(CodeStorage, nil, "try again in a moment: the store is opened again", "the store could not be written: %s", *text)
+		}
+	}
+	return nil
 }
 
 func withRequestTimeout(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -70,7 +70,8 @@ type Bus struct {
 	dir      string       // of the store; "" if external
 	lock     *flock.Flock // embedded
 	damage   *damage.Keeper
-	checks   sync.WaitGroup // of the store, in the background
+	disk     *disk          // of the store; nil without one
+	checks   sync.WaitGroup // of the store and the disk, in the background
 	endCheck context.CancelFunc
 	embedded *embedded  // embedded
 	hub      *hubDialer // joined
@@ -116,6 +117,9 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if b.lock, err = lockDir(ctx, b.dir); err != nil {
+		return err
+	}
+	if err := b.openDisk(true); err != nil {
 		return err
 	}
 	b.checkStore(ctx, cfg)
@@ -170,21 +174,27 @@ func (b *Bus) JetStream() jetstream.JetStream { return b.js }
 func (b *Bus) EnsureStream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	return ensure(ctx, b, "create the stream "+cfg.Name, func() (jetstream.Stream, error) {
 		return b.js.CreateOrUpdateStream(ctx, cfg)
-	})
+	}, func() (jetstream.Stream, error) { return b.js.Stream(ctx, cfg.Name) })
 }
 
 // EnsureKeyValue is EnsureStream for a key-value bucket. Values are durable after the next [Bus.Commit].
 func (b *Bus) EnsureKeyValue(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
 	return ensure(ctx, b, "create the bucket "+cfg.Bucket, func() (jetstream.KeyValue, error) {
 		return b.js.CreateOrUpdateKeyValue(ctx, cfg)
-	})
+	}, func() (jetstream.KeyValue, error) { return b.js.KeyValue(ctx, cfg.Bucket) })
 }
 
-func ensure[T any](ctx context.Context, b *Bus, doing string, create func() (T, error)) (made T, err error) {
+func ensure[T any](ctx context.Context, b *Bus, doing string, create, existing func() (T, error)) (made T, err error) {
 	if err := b.begin(); err != nil {
 		return made, err
 	}
 	defer b.inFlight.Done()
+	if err := b.checkDisk(ctx); err != nil {
+		if made, getErr := existing(); getErr == nil { // it need not be made
+			return made, nil
+		}
+		return made, err
+	}
 	made, err = create()
 	if err != nil {
 		return made, requestError(err, doing)
@@ -206,7 +216,7 @@ func (b *Bus) Publish(ctx context.Context, msg *nats.Msg, opts ...jetstream.Publ
 	if err != nil {
 		return nil, err
 	}
-	ack, err := await(ctx, future)
+	ack, err := b.await(ctx, future)
 	if err != nil {
 		return nil, requestError(err, fmt.Sprintf("store a message on %s", msg.Subject))
 	}

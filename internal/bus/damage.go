@@ -21,11 +21,12 @@ func (b *Bus) checkStore(ctx context.Context, cfg Config) {
 	b.log.Debug("the store was checked", "blocks", r.Blocks, "bytes", r.Bytes, "later", r.Skipped, "found", r.Found, "took", r.Took)
 }
 
-// checkRest checks in the background what checkStore had no time for.
+// checkRest checks in the background what checkStore had no time for, and watches the disk.
 func (b *Bus) checkRest() {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.endCheck = cancel
 	b.checks.Go(func() { b.damage.Rest(ctx) })
+	b.checks.Go(func() { b.watchDisk(ctx) })
 }
 
 // Damage returns all damage of the embedded store that was ever found, the newest last; nil for another kind of bus.

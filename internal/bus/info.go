@@ -65,6 +65,11 @@ func (b *Bus) Info() Info {
 			i.StorageError = err.Error()
 		}
 	}
+	if b.disk != nil && i.StorageError == "" {
+		if _, full := b.disk.look(); full {
+			i.StorageError = b.disk.fullError(nil).Error()
+		}
+	}
 	if b.embedded != nil && i.StorageError == "" {
 		i.StorageError = b.embedded.storageError()
 	}

@@ -70,6 +70,9 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 		if err := b.openJoinedCommitter(cfg, grant); err != nil {
 			return err
 		}
+		if err := b.openDisk(false); err != nil {
+			return err
+		}
 	}
 	if err := b.checkJetStream(ctx); err != nil {
 		return jetStreamError(err, "the hub")

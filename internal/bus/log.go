@@ -35,7 +35,7 @@ func (l *serverLogger) Tracef(format string, v ...any)  { l.log.Debug(l.text(for
 // the server restarts, even if the disk has space again, and only the log reports it.
 func (l *serverLogger) Errorf(format string, v ...any) {
 	s := l.text(format, v)
-	if strings.Contains(format, "critical write error") {
+	if strings.Contains(strings.ToLower(s), "critical write error") {
 		l.write.CompareAndSwap(nil, &s)
 	}
 	l.logText(slog.LevelError, s)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/bus"
@@ -31,11 +32,13 @@ func TestRepair(t *testing.T) {
 	want(t, p.process(t, "start"), 0, "The hub is running")
 	want(t, p.run(t, "tasks"), 0, "unharmed")
 	want(t, p.run(t, "status"), 0, "lost")
-	if o := p.run(t, "doctor"); !bytes.Contains([]byte(o.stdout), []byte("has damage: ")) {
+	if o := p.run(t, "doctor"); !strings.Contains(o.stdout, "has damage: ") {
 		t.Errorf("doctor: %+v", o)
 	}
 	want(t, p.run(t, "repair"), 0, "set aside")
-	want(t, p.run(t, "repair", "--apply"), 1, "stop it first")
+	if o := p.run(t, "repair", "--apply"); o.code != 1 || !strings.Contains(o.stderr, "stop it first") {
+		t.Errorf("a repair beside the hub: %+v", o)
+	}
 	want(t, p.run(t, "stop"), 0, "has stopped")
 	want(t, p.run(t, "repair", "--apply"), 0, "lost")
 	want(t, p.run(t, "repair"), 0, "The store has no damage.")

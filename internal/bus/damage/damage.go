@@ -7,7 +7,7 @@
 // stays in a ledger beside the store.
 //
 // What the server will read anyway is always checked, that is, all blocks of a stream whose index is not current, as
-// after a kill. Of the others, blocks that have changed since they were checked come first, then those whose check was
+// after a kill; so are the last blocks of all streams that have changed. Of the others, blocks that have changed since they were checked come first, then those whose check was
 // longest ago, as far as the time suffices; the rest is checked in the background.
 package damage
 
@@ -113,16 +113,17 @@ func (k *Keeper) Check(ctx context.Context) Result {
 			continue
 		}
 		k.checkSettings(s)
-		jobs := k.prepare(s)
-		if s.rebuilt {
-			must = append(must, jobs...)
-		} else {
-			may = append(may, jobs...)
+		for _, j := range k.prepare(s) {
+			if s.rebuilt || j.block.last && k.checkedAt(j) == 0 {
+				must = append(must, j)
+			} else {
+				may = append(may, j)
+			}
 		}
 	}
 	r := k.run(ctx, must, time.Time{})
 	slices.SortStableFunc(may, func(a, b job) int { return int(k.checkedAt(a) - k.checkedAt(b)) })
-	r2 := k.run(ctx, may, begun.Add(k.Budget))
+	r2 := k.run(ctx, may, time.Now().Add(k.Budget))
 	r.Blocks, r.Bytes = r.Blocks+r2.Blocks, r.Bytes+r2.Bytes
 	r.Skipped, r.Found, r.Took = len(may)-r2.Blocks, len(k.Records())-before, time.Since(begun)
 	k.forgetRemoved(must, may)
