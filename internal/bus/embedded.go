@@ -109,7 +109,7 @@ func linkError(err error) error {
 // storageError returns the error of a stream that accepts no more messages, "" if all do.
 func (e *embedded) storageError() string {
 	if text := e.log.write.Load(); text != nil {
-		return errorf(CodeStorage, nil, checkDisk, "%s", *text).Error()
+		return errorf(CodeStorage, nil, "check the disk's health and free space; if it stays, restart the hub", "%s", *text).Error()
 	}
 	return ""
 }

@@ -32,7 +32,7 @@ type Info struct {
 	// it, for DurabilityReason.
 	DurabilityAsked  Durability `json:"durabilityAsked,omitempty"`
 	DurabilityReason string     `json:"durabilityReason,omitempty"`
-	// StorageError is the error that keeps some or all streams from storing messages until the hub restarts.
+	// StorageError is the error that keeps some or all streams from storing messages.
 	StorageError string `json:"storageError,omitempty"`
 
 	StoreDir string `json:"storeDir,omitempty"`
