@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// hub is a hub's process with a data directory of its own. Its methods are for one goroutine, except url.
+type hub struct {
+	program string
+	dir     string
+	port    int
+	process *exec.Cmd // nil while it does not run
+	log     *os.File
+}
+
+// startTime bounds a start of the hub, stopTime a stop.
+const (
+	startTime = 2 * time.Minute
+	stopTime  = time.Minute
+)
+
+// newHub prepares a hub below dir. Without a program it builds the one of this repository.
+func newHub(ctx context.Context, dir, program string) (*hub, error) {
+	if program == "" {
+		program = filepath.Join(dir, "parley")
+		if runtime.GOOS == "windows" {
+			program += ".exe"
+		}
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/parley").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build the hub: %w\n%s", err, out)
+		}
+	}
+	// The port stays the same over all restarts.
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	port := ln.Addr().(*net.TCPAddr).Port
+	return &hub{program: program, dir: dir, port: port}, ln.Close()
+}
+
+func (h *hub) url() string { return fmt.Sprintf("http://127.0.0.1:%d/", h.port) }
+
+// start starts the hub and returns when it answers.
+func (h *hub) start(ctx context.Context) error {
+	log, err := os.OpenFile(filepath.Join(h.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	h.log = log
+	h.process = exec.Command(h.program, "start", "--foreground", "--data-dir", filepath.Join(h.dir, "data"), "--http-port", fmt.Sprint(h.port))
+	h.process.Env = append(os.Environ(), "HOME="+h.dir)
+	h.process.Stdout, h.process.Stderr = log, log
+	if err := h.process.Start(); err != nil {
+		h.process = nil
+		return errors.Join(err, log.Close())
+	}
+	deadline := time.Now().Add(startTime)
+	for time.Now().Before(deadline) && ctx.Err() == nil {
+		resp, err := http.Get(h.url() + "health")
+		if err == nil {
+			_ = resp.Body.Close() // nothing is read
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+	return fmt.Errorf("the hub has not started: %s", h.lastLog())
+}
+
+func (h *hub) lastLog() string {
+	data, err := os.ReadFile(filepath.Join(h.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(lines[max(0, len(lines)-3):], "\n")
+}
+
+// kill ends the hub at once. Without a running one it does nothing.
+func (h *hub) kill() {
+	if h.process != nil {
+		_ = h.process.Process.Kill() // it may have ended
+		_ = h.end()                  // it was killed
+	}
+}
+
+// stop ends the hub in order.
+func (h *hub) stop() error {
+	if err := h.process.Process.Signal(os.Interrupt); err != nil {
+		return err
+	}
+	killed := time.AfterFunc(stopTime, func() { _ = h.process.Process.Kill() })
+	err := h.end()
+	if !killed.Stop() {
+		return fmt.Errorf("the hub has not stopped within %v: %s", stopTime, h.lastLog())
+	}
+	return err
+}
+
+func (h *hub) end() error {
+	err := h.process.Wait()
+	h.process = nil
+	return errors.Join(err, h.log.Close())
+}

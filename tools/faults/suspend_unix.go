@@ -1,0 +1,15 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"syscall"
+)
+
+// suspend stops the hub's process while during runs.
+func (h *hub) suspend(during func()) error {
+	stopped := h.process.Process.Signal(syscall.SIGSTOP)
+	during()
+	return errors.Join(stopped, h.process.Process.Signal(syscall.SIGCONT))
+}
