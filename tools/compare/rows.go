@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// rows returns what is compared.
+func (r *rig) rows() []row {
+	var rows []row
+	for _, callers := range []int{1, 16} {
+		for _, kind := range []string{"send", "stream"} {
+			call := (*client).send
+			if kind == "stream" {
+				call = (*client).stream
+			}
+			at := func(name, url string) contender {
+				return contender{name, func(ctx context.Context, slice time.Duration) (float64, error) {
+					return rate(ctx, slice, callers, newClient(url), call)
+				}}
+			}
+			row := row{name: fmt.Sprintf("a2a %s, %d at once", kind, callers), unit: "/s",
+				ours:  []contender{at("parley commit", r.hubs["commit"]), at("parley fast", r.hubs["fast"])},
+				peers: []contender{at("a2a-go in memory", r.sdk)}}
+			if r.js != "" {
+				row.peers = append(row.peers, at("@a2a-js/sdk in memory", r.js))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return append(rows, row{name: "--version, processor time", unit: "ms", less: true,
+		ours: []contender{{"parley", processorTime(r.parley, "--version")}}, peers: []contender{{"hello", processorTime(r.hello)}}})
+}
+
+// client calls an A2A agent over JSON-RPC.
+type client struct {
+	url  string
+	http *http.Client
+}
+
+func newClient(url string) *client {
+	return &client{url, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+}
+
+const request = `{"jsonrpc":"2.0","id":"1","method":"%s","params":{"message":{"messageId":"m-%d","role":"ROLE_USER","parts":[{"text":"hello"}]}}}`
+
+var ids atomic.Int64
+
+// send sends a message and reads the task that has ended.
+func (c *client) send(ctx context.Context) error { return c.call(ctx, "SendMessage") }
+
+// stream sends a message and reads the events until the task has ended.
+func (c *client) stream(ctx context.Context) error { return c.call(ctx, "SendStreamingMessage") }
+
+func (c *client) call(ctx context.Context, method string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(fmt.Appendf(nil, request, method, ids.Add(1))))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("A2A-Version", "1.0")
+	answer, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(text, []byte("TASK_STATE_COMPLETED")) {
+		return fmt.Errorf("status %d: %.300s", answer.StatusCode, text)
+	}
+	return nil
+}
+
+// rate returns the calls a second of several callers.
+func rate(ctx context.Context, slice time.Duration, callers int, c *client, call func(*client, context.Context) error) (float64, error) {
+	defer c.http.CloseIdleConnections()
+	var done atomic.Int64
+	var failed error
+	var once sync.Once
+	var all sync.WaitGroup
+	began := time.Now()
+	for range callers {
+		all.Go(func() {
+			for time.Since(began) < slice {
+				if err := call(c, ctx); err != nil {
+					once.Do(func() { failed = err })
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return float64(done.Load()) / time.Since(began).Seconds(), failed
+}
+
+// processorTime returns a contender that runs a command again and again: the median of the runs' processor time, in ms.
+func processorTime(program string, args ...string) func(context.Context, time.Duration) (float64, error) {
+	return func(ctx context.Context, slice time.Duration) (float64, error) {
+		var took []float64
+		for began := time.Now(); len(took) < 5 || time.Since(began) < slice; {
+			cmd := exec.CommandContext(ctx, program, args...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return 0, fmt.Errorf("%w: %s", err, out)
+			}
+			took = append(took, float64(cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())/1e6)
+		}
+		return median(took), nil
+	}
+}
