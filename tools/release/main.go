@@ -228,7 +228,11 @@ func (r *release) size(ctx context.Context) error {
 	}
 	defer os.RemoveAll(work)
 	const platform = "linux/amd64"
-	return errors.Join(r.build(ctx, work, platform), checkSize(work, platform))
+	dir := filepath.Join(work, "linux-amd64")
+	if err := r.build(ctx, dir, platform); err != nil {
+		return err
+	}
+	return checkSize(dir, platform)
 }
 
 func checkVersion(v string) error {
@@ -413,8 +417,8 @@ func copyProgram(to, from string) error {
 	return errors.Join(copyFrom(f, from), f.Close())
 }
 
-// maxSize is the size in bytes that the program for linux/amd64 may have: 37 MiB. docs/PERFORMANCE.md has what fills it.
-const maxSize = 37 << 20
+// maxSize is the size in bytes that the program for linux/amd64 may have: 39 MiB. docs/PERFORMANCE.md has what fills it.
+const maxSize = 39 << 20
 
 // checkSize returns an error if the program for linux/amd64 is too large. Its size depends on the sources and the version of Go
 // only.
