@@ -99,12 +99,15 @@ func (d *disk) check(ctx context.Context) error {
 }
 
 func (d *disk) fullError(cause error) *Error {
+	d.mu.Lock()
+	left := d.left
+	d.mu.Unlock()
 	name := local.Disk(d.dir)
 	if name != "" {
 		name = " (" + name + ")"
 	}
 	return errorf(CodeStorage, cause, "free space on it: Parley goes on by itself within seconds, and what is stored can be read meanwhile",
-		"the disk of %s%s is full: %s are left", filepath.Dir(d.dir), name, mebibytes(d.left))
+		"the disk of %s%s is full: %s are left", filepath.Dir(d.dir), name, mebibytes(left))
 }
 
 func mebibytes(n uint64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

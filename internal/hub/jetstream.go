@@ -240,6 +240,9 @@ func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 }
 
 func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
+	if !h.Live {
+		ctx = bus.Urgent(ctx) // on a full disk, running tasks still end
+	}
 	var rev int64
 	n := 0
 	if len(body) > s.piece {
