@@ -321,9 +321,9 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 	}
 	messages, last, more, err := s.fetch(ctx, b, c, seq)
 	if err == nil && last == seq && seq > 0 { // nothing: not stored yet, or the stream was deleted and created again
-		end, err := s.endOf(ctx, b, c)
-		if err != nil {
-			return nil, seq, err
+		end, endErr := s.endOf(ctx, b, c)
+		if endErr != nil {
+			return nil, seq, endErr
 		}
 		if end < seq {
 			seq = 0
