@@ -147,6 +147,7 @@ func TestUnregisteredAgentsHaveOnlyTheChannels(t *testing.T) {
 		"reject_work_item":   {"taskId": "x", "claimToken": 1, "reason": "x"}, "get_work_item": {"taskId": "x"},
 		"retry_dead_letter_item": {"taskId": "x"}, "discard_dead_letter_item": {"taskId": "x"},
 		"answer_task": {"taskId": "x", "text": "x"}, "report_progress": {"taskId": "x", "message": "x"},
+		"claim_files": {"paths": []string{"x"}},
 	}
 	for _, tool := range networkTools[1:] {
 		a.fails(tool, arguments[tool], "NotRegisteredError", "Call register_agent first")
