@@ -138,13 +138,19 @@ func TestTakenMailComesAgainAfterTheProcessHasEnded(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatLivesOnAcknowledges(t *testing.T) {
-	t.Parallel()
+// newAcknowledging returns two agents; the life of the second one's connection acknowledges its mail at once.
+func newAcknowledging(t *testing.T) (boss, hand *agentnet.Agent) {
+	t.Helper()
 	n := nettest.StartServer(t)
-	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
 	cfg := n.Host("host-b", "ann", "shop")
 	cfg.ReadAfter = time.Millisecond
-	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+	return nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher()),
+		nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+}
+
+func TestAConnectionThatLivesOnAcknowledges(t *testing.T) {
+	t.Parallel()
+	boss, hand := newAcknowledging(t)
 	one := nettest.SendText(t, boss, hand, "one")
 	answer := &mail.Answer{Alive: true}
 	list, _, err := hand.WaitAndTake(t.Context(), mail.Selection{}, answer)
@@ -171,11 +177,7 @@ func TestAConnectionThatLivesOnAcknowledges(t *testing.T) {
 // sent. Mail whose answer is not written at all is returned again.
 func TestOnlyAWrittenAnswerIsAcknowledged(t *testing.T) {
 	t.Parallel()
-	n := nettest.StartServer(t)
-	boss := nettest.Register(t, nettest.Open(t, n.Host("host-a", "ann", "shop")), nettest.Dispatcher())
-	cfg := n.Host("host-b", "ann", "shop")
-	cfg.ReadAfter = time.Millisecond
-	hand := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go"))
+	boss, hand := newAcknowledging(t)
 	one := nettest.SendText(t, boss, hand, "one")
 	answer := &mail.Answer{Alive: true}
 	if list, _, err := hand.Take(t.Context(), mail.Selection{}, answer); err != nil || len(list) != 1 {
