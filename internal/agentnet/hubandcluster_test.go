@@ -218,7 +218,7 @@ func TestHubsAndTheirLinkAreKilledWhileWorkGoesOn(t *testing.T) {
 			link.SetDown(true)
 			defer link.SetDown(false)
 			nettest.AwaitLoss(t, netA)
-			task := fmt.Sprint("local-", random.Uint64())
+			task := fmt.Sprint("local-", random.Uint64(), "-") // never hopeless
 			submitRetried(t, boss, task)
 			wait.Eventually(t, "the end of work without the link", func() bool {
 				s, err := boss.Item(t.Context(), task, false)
