@@ -160,7 +160,9 @@ func (r *release) identify(ctx context.Context) (notes string, err error) {
 		r.version = snapshotVersion
 	}
 	if r.version == "" {
-		r.version = newestVersion(changelog)
+		if r.version = newestVersion(changelog); r.version == "" {
+			return "", errors.New("CHANGELOG.md has no version yet: give its first one a part \"## 1.2.3 - YYYY-MM-DD\", or try a release with -snapshot")
+		}
 	}
 	if err := checkVersion(r.version); err != nil {
 		return "", err

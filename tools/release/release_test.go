@@ -452,3 +452,13 @@ func TestThePluginsHaveOneVersion(t *testing.T) {
 		t.Errorf("%v, want a plugin's version refused", err)
 	}
 }
+
+func TestAChangelogWithoutAVersionIsExplained(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("CHANGELOG.md", []byte("# Changelog\n\n## Unreleased\n\n- later\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := new(release).identify(t.Context()); err == nil || !strings.Contains(err.Error(), "-snapshot") {
+		t.Errorf("%v, want a remedy", err)
+	}
+}

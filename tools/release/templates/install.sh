@@ -22,7 +22,7 @@ remove() {
   while IFS= read -r path; do rm -f -- "$path"; done <"$list"
   rm -f -- "$list"
   for dir in "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d" \
-    "$share/man" "$share/bash-completion" "$share/zsh" "$share/fish" "$share/parley" "$bin"; do
+    "$share/man" "$share/bash-completion" "$share/zsh" "$share/fish" "$share/parley" "$bin" "$share" "$HOME/.local"; do
     rmdir -- "$dir" 2>/dev/null || true # what others use stays
   done
 }
