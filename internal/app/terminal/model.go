@@ -47,10 +47,10 @@ type model struct {
 
 // subject is what an action of the user is about: the selected row or the page that is open.
 type subject struct {
-	task, agent, context, document, swarm, dir string
-	item                                       string // failed work of a queue
-	state                                      string
-	question                                   *hub.PermissionData
+	task, agent, context, document, swarm, loop, dir string
+	item                                             string // failed work of a queue
+	state                                            string
+	question                                         *hub.PermissionData
 }
 
 // row is a line of a list.
@@ -61,6 +61,7 @@ type row struct {
 	at    time.Time // shown as its age
 	until time.Time // shown instead: how long it lasts
 	subject
+	why  []line // it failed
 	find string // in lower case, what a filter looks in
 }
 
@@ -99,6 +100,11 @@ type screen struct {
 	cursor int
 	top    int
 	queue  []events.Event // since the last load
+
+	replays bool // what it shows can be shown again as it happened
+	playing bool
+	run     int // counts replays
+	hidden  int // the newest rows that a replay has not reached
 }
 
 type (
@@ -119,10 +125,11 @@ type (
 
 func newModel(ctx context.Context, o Options, l *link) *model {
 	m := &model{
-		ctx: ctx, o: o, link: l, next: l.next, now: time.Now, screens: newScreens(), mouse: !o.NoMouse, width: 80, height: 24,
+		ctx: ctx, o: o, link: l, next: l.next, now: time.Now, mouse: !o.NoMouse, width: 80, height: 24,
 		tick:    func(d time.Duration, msg tea.Msg) tea.Cmd { return func() tea.Msg { return later(ctx, d, msg) } },
 		loading: map[*screen]bool{}, stale: map[*screen]bool{},
 	}
+	m.screens = newScreens(func() time.Time { return m.now() })
 	m.awayFrom = m.now()
 	m.at = min(max(o.Screen-1, 0), len(m.screens)-1)
 	return m
@@ -185,6 +192,8 @@ func (m *model) update(msg tea.Msg) tea.Cmd {
 			return nil
 		}
 		return m.reload()
+	case replayMsg:
+		return m.replayed(msg)
 	case refreshMsg:
 		m.settles = false
 		return m.reload()
@@ -308,9 +317,10 @@ func (m *model) tableLoaded(r tableMsg) tea.Cmd {
 
 // set replaces the rows; the cursor stays on its row.
 func (s *screen) set(t table) {
-	key := s.row().key
+	key, newest := s.row().key, s.newest()
 	s.table, s.loaded = t, true
 	s.refilter()
+	s.hide(newest)
 	for i := range s.len() {
 		if key != "" && s.rowAt(i).key == key {
 			s.cursor = i
@@ -320,8 +330,27 @@ func (s *screen) set(t table) {
 	s.cursor = min(s.cursor, max(s.len()-1, 0))
 }
 
+// newest returns the key of the newest row that a replay shows, "" without one.
+func (s *screen) newest() string {
+	if s.hidden == 0 {
+		return ""
+	}
+	return s.rowAt(0).key
+}
+
+// hide hides the rows before the one with this key.
+func (s *screen) hide(key string) {
+	s.hidden = 0
+	for i := range s.len() {
+		if key != "" && s.rowAt(i).key == key {
+			s.hidden = i
+			return
+		}
+	}
+}
+
 func (s *screen) refilter() {
-	s.shown = nil
+	s.shown, s.hidden = nil, 0
 	if s.filter == "" {
 		return
 	}
@@ -337,12 +366,14 @@ func (s *screen) refilter() {
 
 func (s *screen) len() int {
 	if s.shown != nil {
-		return len(s.shown)
+		return len(s.shown) - s.hidden
 	}
-	return len(s.table.rows)
+	return len(s.table.rows) - s.hidden
 }
 
+// rowAt returns a row that is shown; negative ones are those that a replay has not reached.
 func (s *screen) rowAt(i int) row {
+	i += s.hidden
 	if s.shown != nil {
 		i = s.shown[i]
 	}
@@ -400,6 +431,13 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 		return m.enter()
 	case "M":
 		m.mouse = !m.mouse
+	case "p":
+		return m.playKey()
+	case ",", ".":
+		if s := m.current(); s.hidden > 0 && m.page == nil {
+			s.playing = false
+			s.step(map[string]int{",": -1, ".": 1}[name])
+		}
 	case "g":
 		if next := m.current().next; next != nil && m.page == nil {
 			next()
@@ -447,6 +485,7 @@ func (m *model) back() {
 	switch s := m.current(); {
 	case m.page != nil:
 		m.closePage()
+	case s.stopReplay():
 	case s.filter != "":
 		s.filter = ""
 		s.refilter()

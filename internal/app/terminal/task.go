@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
@@ -109,6 +110,9 @@ func taskRow(t *dialect.Task) row {
 	s := hub.ReadSummary(t.Metadata)
 	r := row{key: t.ID, subject: subjectOf(t), state: string(t.Status.State), at: t.Status.Timestamp.Time}
 	r.cells = []string{clean(r.agent), r.state, dollars(s.Usage.CostUSD), clean(s.Prompt)}
+	var why lines
+	why.problem(t)
+	r.why = why
 	r.find = strings.ToLower(strings.Join(r.cells, " ") + " " + t.ID + " " + r.dir)
 	return r
 }
@@ -148,6 +152,7 @@ func taskLines(t *dialect.Task, traces []hub.Trace) []line {
 		out.add(dim, "directory %s", clean(s.dir))
 	}
 	out.add(dim, "conversation %s", clean(s.context))
+	out.changed(traces)
 	out.problem(t)
 	if s.question != nil {
 		out.question(s.question)
@@ -285,11 +290,32 @@ func (l *lines) asked(q *hub.QuestionTrace) {
 	l.add(r, "%s  ? %s: %s", clock(q.At), clean(q.Title), answer)
 }
 
+// changed sums up what the turns have changed.
+func (l *lines) changed(traces []hub.Trace) {
+	var names []string
+	added, deleted := 0, 0
+	for _, t := range traces {
+		if t.Git == nil {
+			continue
+		}
+		added += t.Git.Added
+		deleted += t.Git.Deleted
+		for _, f := range t.Git.Files {
+			if !slices.Contains(names, clean(f.Path)) {
+				names = append(names, clean(f.Path))
+			}
+		}
+	}
+	if len(names) > 0 {
+		l.add(plainText, "changed +%d -%d in %s", added, deleted, strings.Join(names, ", "))
+	}
+}
+
 func (l *lines) changes(g *hub.GitTrace) {
 	if g == nil || len(g.Files) == 0 {
 		return
 	}
-	l.add(bold, "changed %d files: +%d -%d on %s", len(g.Files)+g.MoreFiles, g.Added, g.Deleted, clean(g.Branch))
+	l.add(bold, "changed %s: +%d -%d on %s", text.Count(len(g.Files)+g.MoreFiles, "file"), g.Added, g.Deleted, clean(g.Branch))
 	for _, f := range g.Files {
 		l.add(plainText, "  %s  +%d -%d", clean(f.Path), f.Added, f.Deleted)
 	}

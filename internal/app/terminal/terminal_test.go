@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -235,8 +236,15 @@ func (l *list[E]) Next(context.Context) (e E, err error) {
 
 func (l *list[E]) Close() error { return nil }
 
-func (f *fakeHub) HubEvents(context.Context, dialect.EventsParams) (Stream[events.Event], error) {
-	return &list[events.Event]{f.stream}, f.call("events")
+func (f *fakeHub) HubEvents(_ context.Context, p dialect.EventsParams) (Stream[events.Event], error) {
+	var found []events.Event
+	for _, e := range f.stream {
+		kind, _, _ := strings.Cut(string(e.Kind), ".")
+		if p.Kinds == nil || slices.Contains(p.Kinds, kind) {
+			found = append(found, e)
+		}
+	}
+	return &list[events.Event]{found}, f.call("events")
 }
 
 func (f *fakeHub) FollowTask(context.Context, string) (Stream[dialect.Event], error) {
@@ -258,7 +266,7 @@ func newRig(t testing.TB, f *fakeHub, width, height int) *rig {
 	m := newModel(ctx, Options{Where: "~/hub.sock", Shell: "sh"}, l)
 	m.now = func() time.Time { return noon }
 	m.tick = func(_ time.Duration, msg tea.Msg) tea.Cmd {
-		if msg == (refreshMsg{}) {
+		if _, replay := msg.(replayMsg); replay || msg == (refreshMsg{}) {
 			return func() tea.Msg { return msg }
 		}
 		return nil
@@ -343,15 +351,61 @@ func (r *rig) shows(parts ...string) {
 	}
 }
 
+// story is what happened in the fake hub.
+func story(f *fakeHub) []events.Event {
+	part := func(seconds int, id, agent, state string) events.Event {
+		return events.Event{Time: at(seconds).Time, Kind: events.SwarmSubTask, Subject: "s1", Agent: agent, Data: map[string]any{"subTask": id, "state": state}}
+	}
+	step := func(seconds int, kind, item string, attempt int) events.Event {
+		return events.Event{Time: at(seconds).Time, Kind: events.LoopStep, Subject: "/shop/todo.md", Data: map[string]any{"step": kind, "item": item, "attempt": attempt}}
+	}
+	all := []events.Event{
+		step(100, "began", "", 0), step(99, "dispatched", "lint", 1), step(60, "failed", "lint", 1), step(55, "dispatched", "lint", 2), step(20, "completed", "lint", 2),
+		part(90, "write", "codex", "running"), part(70, "write", "claude-code", "running"), part(40, "write", "claude-code", "completed"),
+		part(39, "review", "codex", "running"), part(30, "review", "codex", "pending"), part(28, "review", "claude-code", "running"),
+		{Time: at(9).Time, Kind: events.TaskState, Task: f.tasks[4].ID, Agent: "echo", Data: map[string]any{"state": "completed", "title": hostile}},
+	}
+	for i := range all {
+		all[i].Position = events.Position{Sequence: uint64(i + 1)}
+	}
+	return all
+}
+
+func TestTheTimelineIsReplayed(t *testing.T) {
+	f := newFake()
+	f.stream = story(f)
+	r := newRig(t, f, 80, 24).keys("8")
+	pause := r.tick
+	r.tick = func(time.Duration, tea.Msg) tea.Cmd { return nil }
+	r.keys("p").shows("replay ▶ 1 of 12", "11:58:20 loop.step")
+	s := r.current()
+	r.post(replayMsg{s, s.run - 1}) // of another replay
+	r.post(replayMsg{s, s.run})
+	r.shows("replay ▶ 2 of 12")
+	f.stream = append(f.stream, events.Event{Position: events.Position{Sequence: 99}, Time: noon, Kind: events.MailSent})
+	r.keys("1", "8").shows("replay ▶ 2 of 12") // the timeline had no event of its own
+	r.post([]feedMsg{{events: f.stream[len(f.stream)-1:]}})
+	r.post(refreshMsg{})
+	r.keys("p").shows("replay paused 2 of 13", ", . step")
+	r.post(replayMsg{s, s.run - 1})
+	r.keys(".", ".", ",").shows("replay paused 3 of 13")
+	r.tick = pause
+	r.keys("p").shows("The replay is at the end.", "1 of 13")
+	r.tick = func(time.Duration, tea.Msg) tea.Cmd { return nil }
+	r.keys("p", "esc").shows("1 of 13")
+	r.keys("/", "todo", "enter", "p").shows("replay ▶ 1 of 5")
+	r.keys("enter").shows("Loop /shop/todo.md", "attempt 2")
+}
+
 func TestGoldenScreens(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {200, 50}} {
 		for name, keys := range map[string][]string{
 			"1-needs": {"1"}, "2-agents": {"2"}, "3-tasks": {"3"}, "4-conversations": {"4"}, "5-swarms": {"5"}, "6-network": {"6"}, "7-documents": {"7"},
 			"8-timeline": {"8"}, "9-costs": {"9"}, "task": {"3", "down", "down", "enter"}, "agent": {"2", "enter"}, "thread": {"4", "enter"},
-			"swarm": {"5", "enter"}, "document": {"7", "enter"}, "help": {"?"}, "answer": {"1", "t", "because"}, "filter": {"3", "/", "docs"},
+			"swarm": {"5", "enter"}, "loop": {"5", "down", "enter"}, "document": {"7", "enter"}, "help": {"?"}, "answer": {"1", "t", "because"}, "filter": {"3", "/", "docs"},
 		} {
 			f := newFake()
-			f.stream = []events.Event{{Time: at(9).Time, Kind: events.TaskState, Task: f.tasks[4].ID, Agent: "echo", Data: map[string]any{"state": "completed", "title": hostile}}}
+			f.stream = story(f)
 			r := newRig(t, f, size[0], size[1])
 			got := r.keys(keys...).text()
 			path := filepath.Join("testdata", fmt.Sprintf("%s-%dx%d.txt", name, size[0], size[1]))

@@ -115,8 +115,12 @@ func (m *model) previewLines() []string {
 		return nil
 	}
 	w, h := max(m.width, leastWidth), max(m.height, leastHeight)
+	preview := s.preview(r)
+	if len(preview) == 0 {
+		return nil
+	}
 	out := []string{dim.paint(strings.Repeat("─", w))}
-	for _, l := range s.preview(r) {
+	for _, l := range preview {
 		out = append(out, l.wrapped(w)...)
 	}
 	if most := (h - 6) / 2; len(out) > most {
@@ -153,6 +157,13 @@ func (m *model) listTitle(s *screen, w int) string {
 		count = fmt.Sprintf("%d of %d", s.cursor+1, s.len())
 		if s.shown != nil {
 			count += fmt.Sprintf(" (/%s, %d in all)", clean(s.filter), n)
+		}
+		if s.hidden > 0 {
+			sign := "paused"
+			if s.playing {
+				sign = "▶"
+			}
+			count = fmt.Sprintf("replay %s %d of %d", sign, s.len(), s.len()+s.hidden)
 		}
 	}
 	title := " " + s.name
@@ -254,6 +265,12 @@ func (m *model) hints() string {
 	if m.current().next != nil && m.page == nil {
 		h = append(h, "g group")
 	}
+	if s := m.current(); s.replays && m.page == nil {
+		h = append(h, "p replay")
+		if s.hidden > 0 {
+			h = append(h, ", . step", "Esc end")
+		}
+	}
 	return " " + strings.Join(append(h, "/ filter", ": command", "q quit"), "  ")
 }
 
@@ -270,6 +287,7 @@ func (m *model) helpLines(w int) []string {
 		add(a.key, a.help)
 	}
 	add("g", "group in another way (costs)")
+	add("p , .", "replay the timeline as it happened, or pause; a step back or forward")
 	add("M", "give the mouse to the terminal, to select text, and take it back")
 	add("q, Ctrl-C", "leave; the hub and its tasks go on")
 	return append(out, "", dim.paint("  ✓ done, well   ✗ failed, offline   ? waits for you   ● at work"))
