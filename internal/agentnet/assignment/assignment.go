@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -61,6 +62,7 @@ type Assigner struct {
 	store    *store.Store
 	registry *registry.Registry
 	mail     *mail.Service
+	claims   *claims.Service
 	log      *slog.Logger
 	guid     string // of the hub
 	handle   string
@@ -70,7 +72,7 @@ type Assigner struct {
 func Open(cfg store.Config, guid, handle string) *Assigner {
 	s := store.New(cfg.WithDefaults())
 	reg := registry.New(s)
-	d := &Assigner{store: s, registry: reg, mail: mail.New(reg), log: s.Log(), guid: guid, handle: handle}
+	d := &Assigner{store: s, registry: reg, mail: mail.New(reg), claims: claims.New(reg), log: s.Log(), guid: guid, handle: handle}
 	s.Start()
 	return d
 }
@@ -301,4 +303,26 @@ func (d *Assigner) Follow(ctx context.Context, arrived func(guid string)) error 
 	<-ctx.Done()
 	_ = sub.Unsubscribe() // it fails if the connection has ended, and the subscription with it
 	return nil
+}
+
+// CheckFiles returns the claims of other agents than guid on files.
+func (d *Assigner) CheckFiles(ctx context.Context, guid string, files []claims.Target) ([]claims.Hit, error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return nil, err
+	}
+	return d.claims.Check(ctx, b, guid, files)
+}
+
+// ClaimsIn returns the claims of files in the repository of a directory.
+func (d *Assigner) ClaimsIn(ctx context.Context, dir string) ([]claims.Claim, error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return nil, err
+	}
+	repository, err := claims.Find(d.store.Config().Hostname, dir)
+	if err != nil {
+		return nil, err
+	}
+	return d.claims.In(ctx, b, repository.Key)
 }

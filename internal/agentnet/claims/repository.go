@@ -39,6 +39,23 @@ type Target struct {
 	Path       string `json:"path"` // below the top of the work tree, with slashes
 }
 
+// String encodes a target for [ParseTarget].
+func (t Target) String() string { return t.Repository + " " + t.Tree + " " + t.Path }
+
+// ParseTarget decodes a target, and checks it.
+func ParseTarget(s string) (Target, error) {
+	parts := strings.SplitN(s, " ", 3)
+	if len(parts) != 3 || !isKey(parts[0]) || !isKey(parts[1]) {
+		return Target{}, store.Invalid("%s names no file.", store.Quote(s))
+	}
+	return Target{parts[0], parts[1], parts[2]}, checkPath(parts[2])
+}
+
+// isKey reports whether a text may be a repository's or a work tree's key: it becomes part of a subject.
+func isKey(s string) bool {
+	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
 // Find returns the repository of a directory that exists: the git repository, or the directory itself.
 func Find(host, dir string) (Repository, error) {
 	real, err := resolve(dir)

@@ -24,12 +24,15 @@ type SessionHookParams struct {
 	StopActive bool           `json:"stopActive,omitempty"`
 	Headless   bool           `json:"headless,omitempty"`
 	Process    SessionProcess `json:"process,omitzero"`
+	// Files are those that a tool is about to change: the keys of repository and work tree, and the path in it, with spaces between.
+	Files []string `json:"files,omitempty"`
 }
 
 // SessionHookAnswer is the result of hub/sessions/hook.
 type SessionHookAnswer struct {
 	Context  string   `json:"context,omitempty"`  // to add to what the model sees
 	Continue string   `json:"continue,omitempty"` // with what the session goes on instead of stopping
+	Deny     string   `json:"deny,omitempty"`     // why the tool is not to run
 	Watch    []string `json:"watch,omitempty"`
 	Wake     string   `json:"wake,omitempty"` // to wake the session with
 	// Notice is to be reported with hub/sessions/shown once the session has got the answer.
@@ -109,6 +112,7 @@ func (s *Service) sessionHook(c *call) action {
 		Dir: c.text("dir", maxSessionPath), Transcript: c.text("transcript", maxSessionPath),
 		Source: c.text("source", maxSessionWord), Reason: c.text("reason", maxSessionWord), Notified: c.text("notified", maxSessionWord),
 		StopActive: c.boolean("stopActive", false), Headless: c.boolean("headless", false), Process: c.process("process", false),
+		Files: c.texts("files"),
 	}
 	return func(ctx context.Context) (any, error) { return s.cfg.Sessions.Hook(ctx, p), nil }
 }

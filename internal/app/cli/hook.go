@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
@@ -34,7 +35,9 @@ program gives the event on standard input, and gets on standard output what it h
 
 The start of a session registers it, its end removes it. Before a turn the session is told
 what is new for it; after a turn it goes on if something has arrived meanwhile, at most ` + strconv.Itoa(hooks.MaxRow) + ` times
-in a row. What it is told are counts, ids and names: it reads the messages with a tool.
+in a row. What it is told are counts, ids and names: it reads the messages with a tool. Before
+a tool changes a file that another agent has claimed, it is refused, and the model is told who
+has the file, why, until when, and how to ask.
 
 Without a running hub nothing is reported and no hub is started; a session of Claude Code that
 begins is only told which file wakes it. A hook never
@@ -186,12 +189,33 @@ func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (
 	r, err := c.SessionHook(ctx, dialect.SessionHookParams{
 		Vendor: e.Vendor, Session: e.Session, Kind: string(e.Kind), Dir: e.Dir, Transcript: e.Transcript, Source: e.Source, Reason: e.Reason,
 		Notified: e.NotificationType, StopActive: e.StopActive, Headless: a.headless(e.Vendor),
-		Process: dialect.SessionProcess(a.sessionProcess(e.Vendor)),
+		Process: dialect.SessionProcess(a.sessionProcess(e.Vendor)), Files: targets(e.Files()),
 	})
 	if err != nil {
 		return answer, "", err
 	}
-	return hooks.Answer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Wake: r.Wake}, r.Notice, nil
+	return hooks.Answer{Context: r.Context, Continue: r.Continue, Deny: r.Deny, Watch: r.Watch, Wake: r.Wake}, r.Notice, nil
+}
+
+// maxHookFiles bounds the files of a hook: the hub accepts no more.
+const maxHookFiles = 64
+
+// targets returns files as the hub gets them. What cannot be a file's path is left out.
+func targets(files []string) (all []string) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil
+	}
+	for _, path := range files {
+		found, err := claims.Locate(host, path)
+		if err != nil {
+			continue
+		}
+		for _, t := range found {
+			all = append(all, t.String())
+		}
+	}
+	return all[:min(len(all), maxHookFiles)]
 }
 
 // sessionProcess returns the process of the session whose hook or MCP server this process is. Codex has one for all sessions.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -39,6 +40,7 @@ type mailFollower interface {
 func (d *daemon) openPresence(inbox interface {
 	news.Inbox
 	mailFollower
+	hooks.Files
 }) error {
 	log := d.log.With("component", "sessions")
 	records, err := presence.Open(presence.Options{Path: filepath.Join(d.cfg.DataDir, "open-sessions.json"), Names: d.sessionNames})
@@ -48,7 +50,7 @@ func (d *daemon) openPresence(inbox interface {
 	n := news.New(inbox, log, nil)
 	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub}
 	d.presence = o
-	options := hooks.Options{Records: records, News: n, Logger: d.log}
+	options := hooks.Options{Records: records, News: n, Files: inbox, Logger: d.log}
 	if d.cfg.Sessions.Wake {
 		if err := d.openDoorbell(o, &options); err != nil {
 			return err
@@ -170,9 +172,15 @@ func openSession(s presence.Session) dialect.OpenSession {
 
 // Hook implements dialect.Sessions.
 func (o *openSessions) Hook(ctx context.Context, p dialect.SessionHookParams) dialect.SessionHookAnswer {
-	r := o.hooks.Handle(ctx, hooks.Report{Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
+	var files []claims.Target
+	for _, f := range p.Files {
+		if t, err := claims.ParseTarget(f); err == nil && len(files) < claims.MaxTargets {
+			files = append(files, t)
+		}
+	}
+	r := o.hooks.Handle(ctx, hooks.Report{Files: files, Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
 		Source: p.Source, Reason: p.Reason, NotificationType: p.Notified, StopActive: p.StopActive, Headless: p.Headless, Process: presence.Process(p.Process)})
-	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Wake: r.Wake, Notice: r.Notice}
+	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Deny: r.Deny, Wake: r.Wake, Notice: r.Notice}
 }
 
 // Shown implements dialect.Sessions.

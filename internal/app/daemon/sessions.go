@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -143,7 +144,7 @@ func (d *daemon) newAssigner() (*lazyAssigner, error) {
 		bucket = cfg.CrossComputer.RegistryBucket
 	}
 	guid := uuid.NewSHA1(uuid.NameSpaceURL, []byte("parley:hub:"+name)).String()
-	return &lazyAssigner{open: func() *assignment.Assigner {
+	return &lazyAssigner{used: d.bus.HasNetwork, open: func() *assignment.Assigner {
 		return assignment.Open(store.Config{
 			Dial:   func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub sessions") },
 			Bucket: bucket, Logger: d.log,
@@ -154,6 +155,7 @@ func (d *daemon) newAssigner() (*lazyAssigner, error) {
 // lazyAssigner is an assigner that connects at its first use: most hubs have no sessions.
 type lazyAssigner struct {
 	open func() *assignment.Assigner
+	used func() bool // whether an agent has joined the network
 
 	mu       sync.Mutex
 	assigner *assignment.Assigner // nil before the first use
@@ -191,6 +193,22 @@ func (l *lazyAssigner) AttentionOf(ctx context.Context, m mail.Mail) (mail.Atten
 // Follow implements mailFollower.
 func (l *lazyAssigner) Follow(ctx context.Context, arrived func(guid string)) error {
 	return l.get().Follow(ctx, arrived)
+}
+
+// CheckFiles implements hooks.Files.
+func (l *lazyAssigner) CheckFiles(ctx context.Context, guid string, files []claims.Target) ([]claims.Hit, error) {
+	if !l.used() {
+		return nil, nil
+	}
+	return l.get().CheckFiles(ctx, guid, files)
+}
+
+// ClaimsIn implements hooks.Files.
+func (l *lazyAssigner) ClaimsIn(ctx context.Context, dir string) ([]claims.Claim, error) {
+	if !l.used() {
+		return nil, nil
+	}
+	return l.get().ClaimsIn(ctx, dir)
 }
 
 // Post implements sessions.Assigner.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/install/jsonc"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/sessions/hooks"
 )
 
 const hookSeconds = 10 // for one hook; it takes two at most
@@ -41,7 +42,8 @@ func (at Place) server() map[string]any {
 }
 
 type hookEntry struct {
-	Hooks []hookCommand `json:"hooks"`
+	Matcher string        `json:"matcher,omitempty"` // of the tools
+	Hooks   []hookCommand `json:"hooks"`
 }
 
 type hookCommand struct {
@@ -54,13 +56,16 @@ type hookCommand struct {
 	Summary string `json:"rewakeSummary,omitempty"`
 }
 
+// matchers are the tools of a hook's event.
+var matchers = map[string]map[string]string{"PreToolUse": hooks.EditTools, "BeforeTool": hooks.EditTools}
+
 func (at Place) hooks(vendor string, timeout int, name string, events ...string) (all []entry) {
 	for _, event := range events {
 		command := hookCommand{Name: name, Type: "command", Command: at.hook(vendor, event), Timeout: timeout}
 		if event == "FileChanged" { // the change of a file wakes the session
 			command.Async, command.Message, command.Summary = true, "Parley:", "Parley: something is waiting"
 		}
-		all = append(all, entry{path: []string{"hooks", event}, value: hookEntry{[]hookCommand{command}}, list: true})
+		all = append(all, entry{path: []string{"hooks", event}, value: hookEntry{Matcher: matchers[event][vendor], Hooks: []hookCommand{command}}, list: true})
 	}
 	return all
 }
@@ -76,7 +81,7 @@ func claudeFiles(at Place) ([]file, error) {
 	return []file{
 		{path: servers, entries: []entry{{path: []string{"mcpServers", "parley"}, value: at.server()}}},
 		{path: filepath.Join(at.directory("CLAUDE_CONFIG_DIR", ".claude"), "settings.json"),
-			entries: at.hooks("claude", hookSeconds, "", "SessionStart", "SessionEnd", "UserPromptSubmit", "Stop", "Notification", "FileChanged")},
+			entries: at.hooks("claude", hookSeconds, "", "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "Stop", "Notification", "FileChanged")},
 	}, nil
 }
 
@@ -88,14 +93,14 @@ func codexFiles(at Place) ([]file, error) {
 	table := fmt.Sprintf("[mcp_servers.parley]\ncommand = %s\nargs = [\"mcp\"]\n", tomlString(at.Program))
 	return []file{
 		{path: filepath.Join(dir, "config.toml"), toml: table},
-		{path: filepath.Join(dir, "hooks.json"), entries: at.hooks("codex", hookSeconds, "", "SessionStart", "SessionEnd", "UserPromptSubmit", "Stop", "Interrupt")},
+		{path: filepath.Join(dir, "hooks.json"), entries: at.hooks("codex", hookSeconds, "", "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "Stop", "Interrupt")},
 	}, nil
 }
 
 func geminiFiles(at Place) ([]file, error) {
 	settings := filepath.Join(at.directory("", ".gemini"), "settings.json")
 	entries := []entry{{path: []string{"mcpServers", "parley"}, value: at.server()}}
-	entries = append(entries, at.hooks("gemini", hookSeconds*1000, "parley", "SessionStart", "SessionEnd", "BeforeAgent", "AfterAgent", "Notification")...)
+	entries = append(entries, at.hooks("gemini", hookSeconds*1000, "parley", "SessionStart", "SessionEnd", "BeforeAgent", "BeforeTool", "AfterAgent", "Notification")...)
 	return []file{{path: settings, entries: entries}}, nil
 }
 

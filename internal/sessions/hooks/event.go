@@ -25,7 +25,7 @@ const (
 	End          Kind = "end"
 	BeforeTurn   Kind = "before-turn"
 	AfterTurn    Kind = "after-turn"
-	BeforeTool   Kind = "before-tool" // recorded only
+	BeforeTool   Kind = "before-tool"
 	AfterTool    Kind = "after-tool"
 	Notification Kind = "notification" // the program says something to its user
 	Interrupt    Kind = "interrupt"    // its user ended a turn

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/sessions/news"
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
@@ -27,6 +29,7 @@ type Report struct {
 	StopActive                       bool
 	Process                          presence.Process // of the session; zero for Codex
 	Headless                         bool             // no person sees it
+	Files                            []claims.Target  // that the tool of BeforeTool changes
 }
 
 // Reply is the hub's answer.
@@ -51,6 +54,8 @@ type Options struct {
 	Screens func(dir string) []presence.Process
 	// Watch returns the files that a new session of Claude Code is to watch; nil for none.
 	Watch func(presence.Session) []string
+	// Files are the claims of files; nil for none.
+	Files Files
 	// Bell returns the text with which a session is to be woken now; nil for none.
 	Bell   func(presence.Session) string
 	Logger *slog.Logger
@@ -62,7 +67,8 @@ type Service struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	rows map[string]int // how often a session went on after a turn, by vendor and id
+	rows map[string]int    // how often a session went on after a turn, by vendor and id
+	told map[string]string // the claims that a session was told of last, by vendor and id
 }
 
 // New returns a Service.
@@ -70,7 +76,7 @@ func New(o Options) *Service {
 	if o.Screens == nil {
 		o.Screens = presence.Screens
 	}
-	return &Service{o: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)).With("component", "hooks"), rows: make(map[string]int)}
+	return &Service{o: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)).With("component", "hooks"), rows: make(map[string]int), told: make(map[string]string)}
 }
 
 // Handle records an event, and returns what its hook answers. It blocks for about a second at most.
@@ -90,14 +96,17 @@ func (s *Service) Handle(ctx context.Context, r Report) Reply {
 		if session.GUID != "" {
 			s.o.News.Forget(session.GUID)
 		}
-		reply := s.tell(ctx, session)
+		s.changed(key, "")
+		reply := s.tell(ctx, key, session)
 		if s.o.Watch != nil {
 			reply.Watch = s.o.Watch(session)
 		}
 		return reply
 	case BeforeTurn:
 		s.forget(key)
-		return s.tell(ctx, session)
+		return s.tell(ctx, key, session)
+	case BeforeTool:
+		return s.guard(ctx, session, r.Files)
 	case Bell:
 		if s.o.Bell != nil {
 			return Reply{Answer: Answer{Wake: s.o.Bell(session)}}
@@ -141,10 +150,14 @@ func stateAfter(r Report) presence.State {
 	return ""
 }
 
-// tell returns what is new for a session.
-func (s *Service) tell(ctx context.Context, session presence.Session) Reply {
+// tell returns what is new for a session: messages, and claims of other agents.
+func (s *Service) tell(ctx context.Context, key string, session presence.Session) Reply {
 	n := s.latest(ctx, session)
-	return Reply{Answer{Context: n.Text()}, n.ID}
+	context := n.Text()
+	if claimed := s.claimed(ctx, key, session); claimed != "" {
+		context = strings.TrimPrefix(context+"\n"+claimed, "\n")
+	}
+	return Reply{Answer{Context: context}, n.ID}
 }
 
 func (s *Service) latest(ctx context.Context, session presence.Session) news.Notice {

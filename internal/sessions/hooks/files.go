@@ -1,0 +1,175 @@
+package hooks
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/parleyhub/parley/internal/agentnet/claims"
+	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/sessions/news"
+	"github.com/parleyhub/parley/internal/sessions/presence"
+)
+
+// EditTools are the tools of each vendor that change files, as their hooks name them in a matcher.
+var EditTools = map[string]string{presence.Claude: "Edit|Write|NotebookEdit", presence.Codex: "apply_patch|Bash", presence.Gemini: "write_file|replace"}
+
+const (
+	maxHits     = 3 // claims that a refusal names
+	maxClaims   = 5 // claims that a notice names
+	maxToldOf   = 1000
+	patchMarker = "*** "
+)
+
+// patchLines begin the lines of a patch of Codex that name a file.
+var patchLines = []string{"*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: "}
+
+// Files returns the absolute paths of the files that the event's tool is about to change, as far as its input names them. They are
+// the model's: package claims checks them.
+func (e Event) Files() []string {
+	if e.Kind != BeforeTool || !slices.Contains(strings.Split(EditTools[e.Vendor], "|"), e.Tool) {
+		return nil
+	}
+	var input struct {
+		File     string `json:"file_path"`
+		Notebook string `json:"notebook_path"`
+		Command  string `json:"command"`
+	}
+	if json.Unmarshal(e.ToolInput, &input) != nil {
+		return nil
+	}
+	named := []string{input.File, input.Notebook}
+	if e.Vendor == presence.Codex {
+		named = patched(input.Command)
+	}
+	var files []string
+	for _, path := range named {
+		if path == "" {
+			continue
+		}
+		if path = filepath.FromSlash(path); !filepath.IsAbs(path) {
+			path = e.Dir + string(filepath.Separator) + path
+		}
+		if len(path) <= maxPath && len(files) < claims.MaxTargets {
+			files = append(files, path)
+		}
+	}
+	return files
+}
+
+// patched returns the files that a patch names, which may be in a command for a shell.
+func patched(command string) (files []string) {
+	if !strings.Contains(command, patchMarker) {
+		return nil
+	}
+	for line := range strings.Lines(command) {
+		for _, begin := range patchLines {
+			if path, ok := strings.CutPrefix(strings.TrimSpace(line), begin); ok && len(files) < claims.MaxTargets {
+				files = append(files, strings.TrimSpace(path))
+			}
+		}
+	}
+	return files
+}
+
+// Files are the claims of files: an *[assignment.Assigner].
+type Files interface {
+	// CheckFiles returns the claims of other agents than guid on files.
+	CheckFiles(ctx context.Context, guid string, files []claims.Target) ([]claims.Hit, error)
+	// ClaimsIn returns the claims in the repository of a directory.
+	ClaimsIn(ctx context.Context, dir string) ([]claims.Claim, error)
+}
+
+// guard keeps a tool from changing files that another agent has claimed. On any doubt the tool runs.
+func (s *Service) guard(ctx context.Context, session presence.Session, files []claims.Target) Reply {
+	if s.o.Files == nil || len(files) == 0 {
+		return Reply{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	hits, err := s.o.Files.CheckFiles(ctx, session.GUID, files)
+	if err != nil {
+		s.log.Debug("it is not known whether files are claimed", "session", session.ID, "error", err)
+		return Reply{}
+	}
+	var denied, shared []string
+	for _, h := range hits {
+		if session.GUID == "" && !s.isOther(session, h.HolderGUID) {
+			continue // it may be the session's own
+		}
+		if h.Mode == claims.Exclusive && len(denied) < maxHits {
+			denied = append(denied, h.Held(h.Path)+" "+h.Ask())
+		} else if h.Mode == claims.Shared && len(shared) < maxHits {
+			shared = append(shared, holder(h.Claim))
+		}
+	}
+	if len(denied) > 0 {
+		return Reply{Answer: Answer{Deny: "Parley: nothing was changed, because another agent has claimed a file. " + strings.Join(denied, " ")}}
+	}
+	if len(shared) > 0 {
+		slices.Sort(shared)
+		return Reply{Answer: Answer{Context: "Parley: this file is also worked on by " + strings.Join(slices.Compact(shared), ", ") + ", who shares it. The tool list_claims of parley says more."}}
+	}
+	return Reply{}
+}
+
+// isOther reports whether an agent is known to be another open session.
+func (s *Service) isOther(session presence.Session, guid string) bool {
+	return slices.ContainsFunc(s.o.Records.All(), func(x presence.Session) bool {
+		return x.GUID == guid && (x.Vendor != session.Vendor || x.ID != session.ID)
+	})
+}
+
+// holder names the holder of a claim in a notice.
+func holder(c claims.Claim) string {
+	if name := news.Name(c.HolderHandle); name != "" {
+		return name
+	}
+	return "the agent " + c.HolderGUID
+}
+
+// claimed says which agents have claimed files of a session's repository; "" if there are none that the session was not told of.
+func (s *Service) claimed(ctx context.Context, key string, session presence.Session) string {
+	if s.o.Files == nil || session.Dir == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	all, err := s.o.Files.ClaimsIn(ctx, session.Dir)
+	if err != nil {
+		s.log.Debug("the claims of a session's repository are not known", "session", session.ID, "error", err)
+		return ""
+	}
+	all = slices.DeleteFunc(all, func(c claims.Claim) bool {
+		return c.HolderGUID == session.GUID || session.GUID == "" && !s.isOther(session, c.HolderGUID)
+	})
+	var ids, words []string
+	for _, c := range all {
+		ids = append(ids, c.ID)
+		if len(words) < maxClaims {
+			words = append(words, holder(c)+" ("+text.Count(len(c.Paths), "path")+", "+string(c.Mode)+")")
+		}
+	}
+	if !s.changed(key, strings.Join(ids, " ")) || len(all) == 0 {
+		return ""
+	}
+	if rest := len(all) - len(words); rest > 0 {
+		words = append(words, text.Count(rest, "further claim"))
+	}
+	return "Parley: other agents have claimed files of this repository: " + strings.Join(words, "; ") +
+		". Look with the tool list_claims of parley before you change files, and claim yours with claim_files."
+}
+
+// changed notes of which claims a session was told last, and reports whether they are others than before.
+func (s *Service) changed(key, ids string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.told[key]
+	if len(s.told) >= maxToldOf {
+		clear(s.told)
+	}
+	s.told[key] = ids
+	return before != ids
+}
