@@ -19,7 +19,7 @@ var EditTools = map[string]string{presence.Claude: "Edit|Write|NotebookEdit", pr
 const (
 	maxHits     = 3 // claims that a refusal names
 	maxClaims   = 5 // claims that a notice names
-	maxToldOf   = 1000
+	maxNotified = 1000
 	patchMarker = "*** "
 )
 
@@ -166,10 +166,10 @@ func (s *Service) claimed(ctx context.Context, key string, session presence.Sess
 func (s *Service) changed(key, ids string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.told[key]
-	if len(s.told) >= maxToldOf {
-		clear(s.told)
+	before := s.notified[key]
+	if len(s.notified) >= maxNotified {
+		clear(s.notified)
 	}
-	s.told[key] = ids
+	s.notified[key] = ids
 	return before != ids
 }

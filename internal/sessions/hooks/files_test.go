@@ -81,7 +81,9 @@ func (h held) CheckFiles(_ context.Context, guid string, files []claims.Target) 
 	return hits, h.err
 }
 
-func (h held) ClaimsIn(context.Context, string) ([]claims.Claim, error) { return slices.Clone(h.all), h.err }
+func (h held) ClaimsIn(context.Context, string) ([]claims.Claim, error) {
+	return slices.Clone(h.all), h.err
+}
 
 const bobGUID = "0b9f5a0c-3f62-4a6e-8d7e-5f2f3c1f7a42"
 

@@ -66,9 +66,9 @@ type Service struct {
 	o   Options
 	log *slog.Logger
 
-	mu   sync.Mutex
-	rows map[string]int    // how often a session went on after a turn, by vendor and id
-	told map[string]string // the claims that a session was told of last, by vendor and id
+	mu       sync.Mutex
+	rows     map[string]int    // how often a session went on after a turn, by vendor and id
+	notified map[string]string // the claims that a session was told of last, by vendor and id
 }
 
 // New returns a Service.
@@ -76,7 +76,7 @@ func New(o Options) *Service {
 	if o.Screens == nil {
 		o.Screens = presence.Screens
 	}
-	return &Service{o: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)).With("component", "hooks"), rows: make(map[string]int), told: make(map[string]string)}
+	return &Service{o: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)).With("component", "hooks"), rows: make(map[string]int), notified: make(map[string]string)}
 }
 
 // Handle records an event, and returns what its hook answers. It blocks for about a second at most.
