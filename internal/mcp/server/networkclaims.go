@@ -47,8 +47,8 @@ type listClaimsOut struct {
 func (g *Network) addClaims(s *Server) {
 	addNetworkTool(s, g, Tool[claimFilesIn, claimFilesOut]{
 		Name: "claim_files", Title: "Claim files", Idempotent: true,
-		Description: "Say that you work on files, before you change them: other agents of this computer that use the network cannot claim them. " +
-			"Nothing refuses their edits: a claim binds those who ask. It fails if another agent has one of the files, and says who. The claim ends with your session, " +
+		Description: "Say that you work on files, before you change them: other agents of this computer that use the network cannot claim them, and their edits are " +
+			"refused where their program has Parley's hooks. It fails if another agent has one of the files, and says who. The claim ends with your session, " +
 			"at its time, or with release_files; claim the same paths again to prolong it.",
 		Refine: func(p map[string]*jsonschema.Schema) {
 			lists(p, "paths")

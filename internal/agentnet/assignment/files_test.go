@@ -1,0 +1,49 @@
+package assignment_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/agentnet/claims"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
+)
+
+// The hub knows the claims of all agents, and before it is connected it knows none.
+func TestTheHubChecksFiles(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	host := r.net.Host("office", "ann", "shop")
+	host.ProjectPath = t.TempDir()
+	ann := nettest.Register(t, nettest.Open(t, host), nettest.Worker("review"))
+	c, err := ann.ClaimFiles(t.Context(), claims.Request{Paths: []string{"a.go"}, Why: "refactoring"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := claims.Locate("office", filepath.Join(host.ProjectPath, "a.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits, err := r.assigner.CheckFiles(t.Context(), r.agent.GUID(), files)
+	if err != nil || len(hits) != 1 || hits[0].ID != c.ID || hits[0].Path != "a.go" {
+		t.Errorf("the claims of others are %+v, %v", hits, err)
+	}
+	if hits, err := r.assigner.CheckFiles(t.Context(), ann.GUID(), files); err != nil || len(hits) != 0 {
+		t.Errorf("the holder is kept from its own file by %+v, %v", hits, err)
+	}
+	if all, err := r.assigner.ClaimsIn(t.Context(), host.ProjectPath); err != nil || len(all) != 1 || all[0].ID != c.ID {
+		t.Errorf("the claims of the directory are %+v, %v", all, err)
+	}
+	if _, err := r.assigner.ClaimsIn(t.Context(), filepath.Join(host.ProjectPath, "none")); err != nil {
+		t.Error("a directory that is missing:", err)
+	}
+	if err := r.assigner.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.assigner.CheckFiles(t.Context(), ann.GUID(), files); err == nil {
+		t.Error("a closed assigner knows claims")
+	}
+	if _, err := r.assigner.ClaimsIn(t.Context(), host.ProjectPath); err == nil {
+		t.Error("a closed assigner lists claims")
+	}
+}
