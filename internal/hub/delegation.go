@@ -20,6 +20,8 @@ type Delegation struct {
 	By      string     `json:"by,omitempty"`
 	Context string     `json:"context,omitempty"`
 	Task    a2a.TaskID `json:"task,omitempty"`
+	// Session is the GUID of the user's session that delegated the task, "" for none: it gets the answer by mail.
+	Session string `json:"session,omitempty"`
 	// Chain is the delegation chain of agents, the first one first; its last is By.
 	Chain []string `json:"chain,omitempty"`
 	// Tasks are the tasks of Chain; the last is Task. Canceling one of them cancels this task too.

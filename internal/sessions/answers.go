@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -84,10 +85,32 @@ func OpenAnswers(h *hub.Hub, post Poster, path string, log *slog.Logger) (*Answe
 	for _, d := range f.Tasks {
 		if d != nil && d.Task != "" {
 			x.tasks[d.Task] = d
-			x.following.Go(func() { x.follow(d) })
 		}
 	}
+	if err := x.findOpen(); err != nil {
+		x.log.Warn("the answers of some tasks that sessions have given may come only to those who ask", "error", err)
+	}
+	for _, d := range slices.Collect(maps.Values(x.tasks)) { // each removes itself at its end
+		x.following.Go(func() { x.follow(d) })
+	}
 	return x, nil
+}
+
+// findOpen adds open tasks that a session has given and the file does not have: the hub was killed between the two.
+func (x *Answers) findOpen() error {
+	for _, state := range []a2a.TaskState{a2a.TaskStateSubmitted, a2a.TaskStateWorking, a2a.TaskStateInputRequired, a2a.TaskStateAuthRequired} {
+		page, err := x.hub.Tasks(x.ctx, hub.TaskQuery{State: state, Limit: maxFollowed, HistoryLength: new(0)})
+		if err != nil {
+			return err
+		}
+		for _, t := range page.Tasks {
+			from := hub.DelegationOf(t)
+			if from != nil && from.Session != "" && x.tasks[t.ID] == nil && len(x.tasks) < maxFollowed {
+				x.tasks[t.ID] = &delegated{Task: t.ID, Agent: from.Session}
+			}
+		}
+	}
+	return nil
 }
 
 // Close stops following. It blocks until nothing is posted any more.

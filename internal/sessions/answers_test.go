@@ -55,6 +55,28 @@ func TestAnAnswerThatNoCallWaitsForIsMailed(t *testing.T) {
 	noneFollowed(t, path)
 }
 
+// The hub was killed when it had stored the task, and not that a session waits for it.
+func TestAnAnswerIsMailedIfTheHubWasKilledBeforeItNotedWhoWaits(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	asker := o.session(registry.Registration{Handle: "asker", AgentType: "asker"})
+	reviewer := o.session(registry.Registration{Handle: "reviewer"})
+	task, err := o.hub.Send(t.Context(), hub.SendRequest{AgentID: "reviewer", Message: message("is this safe?"), Delegation: &hub.Delegation{By: "asker", Session: asker.GUID()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, path := o.answers()
+	o.read(reviewer)
+	if err := reviewer.AnswerTask(t.Context(), answerTo(task.ID, "It is.")); err != nil {
+		t.Fatal(err)
+	}
+	if m := o.read(asker); m.Type != mail.TaskAnswer || m.Text != "It is." {
+		t.Errorf("the mail is %+v", m)
+	}
+	noneFollowed(t, path)
+	x.Close()
+}
+
 func TestAnAnswerThatACallReturnsIsNotMailed(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/app/install/jsonc"
@@ -49,10 +50,24 @@ type Change struct {
 	// Inserted and Removed are the texts that come and go.
 	Inserted []string `json:"inserted,omitempty"`
 	Removed  []string `json:"removed,omitempty"`
+	// Replaced are the texts that take the place of others: the paths of other programs of Parley.
+	Replaced []Replacement `json:"replaced,omitempty"`
 
 	before, after []byte
 	existed       bool
 	delete        bool
+}
+
+// Replacement is a text that takes the place of another.
+type Replacement struct {
+	Old string `json:"old"`
+	New string `json:"new"`
+}
+
+// replace replaces bytes of the new content.
+func (c *Change) replace(from, to int, by string) {
+	c.Replaced = append(c.Replaced, Replacement{string(c.after[from:to]), by})
+	c.after = slices.Concat(c.after[:from], []byte(by), c.after[to:])
 }
 
 // note remembers what was inserted into a file.
@@ -125,7 +140,7 @@ func (p Program) Enter(at Place) (changes []Change, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(c.Inserted) > 0 {
+		if len(c.Inserted)+len(c.Replaced) > 0 {
 			changes = append(changes, c)
 		}
 	}
@@ -136,7 +151,10 @@ func (p Program) Enter(at Place) (changes []Change, err error) {
 func read(path string) (data []byte, existed bool, err error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
+		if _, linkErr := os.Lstat(path); errors.Is(linkErr, fs.ErrNotExist) {
+			return nil, false, nil
+		}
+		return nil, false, &Error{Message: path + " is a link to a file that does not exist", Remedy: "make the file, or remove the link", Err: err}
 	}
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("it is not a file")
@@ -185,7 +203,7 @@ func (e entry) enter(c *Change) error {
 		return err
 	}
 	if ok && (e.list && e.hasHook(old) || !e.list && isServer(old)) {
-		return nil
+		return e.renew(c, old)
 	}
 	if ok && !e.list {
 		return fmt.Errorf("%s is there already, and it is not Parley's", strings.Join(e.path, "."))
@@ -210,19 +228,14 @@ func (e entry) isOurs(command string) bool {
 	return ok && slices.ContainsFunc(now.Hooks, func(h hookCommand) bool { return h.Command == command }) || ourHook().MatchString(command)
 }
 
-// isHook reports whether a hook's element has one of Parley's commands, and nothing else.
-func (e entry) isHook(value []byte) bool {
-	var group struct {
-		Hooks []struct{ Command string }
-	}
-	return json.Unmarshal(plainJSON(value), &group) == nil && len(group.Hooks) == 1 && e.isOurs(group.Hooks[0].Command)
+// hookGroups are the elements of a list of hooks.
+type hookGroups []struct {
+	Hooks []struct{ Command string }
 }
 
 // hasHook reports whether an array has an element with one of Parley's commands.
 func (e entry) hasHook(array []byte) bool {
-	var groups []struct {
-		Hooks []struct{ Command string }
-	}
+	var groups hookGroups
 	if json.Unmarshal(plainJSON(array), &groups) != nil {
 		return false
 	}
@@ -234,6 +247,52 @@ func (e entry) hasHook(array []byte) bool {
 		}
 	}
 	return false
+}
+
+// outdated reports whether a command has the path of another program than the present one. A name without a path is found anew
+// each time.
+func outdated(command, now string) bool { return command != now && strings.ContainsAny(command, `/\`) }
+
+// renew puts the path of the program into what another program of Parley has entered.
+func (e entry) renew(c *Change, old []byte) error {
+	if !e.list {
+		server, _ := e.value.(map[string]any)
+		program, _ := server["command"].(string)
+		var there struct{ Command string }
+		if json.Unmarshal(plainJSON(old), &there) != nil || !outdated(there.Command, program) {
+			return nil
+		}
+		return c.replaceValue(program, append(slices.Clone(e.path), "command")...)
+	}
+	now, _ := e.value.(hookEntry)
+	var groups hookGroups
+	if json.Unmarshal(plainJSON(old), &groups) != nil || len(now.Hooks) != 1 {
+		return nil
+	}
+	for i, g := range groups {
+		for j, h := range g.Hooks {
+			if !e.isOurs(h.Command) || !outdated(h.Command, now.Hooks[0].Command) {
+				continue
+			}
+			if err := c.replaceValue(now.Hooks[0].Command, append(slices.Clone(e.path), strconv.Itoa(i), "hooks", strconv.Itoa(j), "command")...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replaceValue replaces a text in a JSON file.
+func (c *Change) replaceValue(by string, path ...string) error {
+	value, err := json.Marshal(by)
+	if err != nil {
+		return err
+	}
+	from, to, ok, err := jsonc.Find(c.after, path...)
+	if err == nil && ok {
+		c.replace(from, to, string(value))
+	}
+	return err
 }
 
 // isServer reports whether a value is Parley's MCP server.
@@ -279,14 +338,17 @@ func (f file) leave(notes []note) (c Change, err error) {
 		return c, err
 	}
 	c.after = c.before
-	created := false
+	created, texts := false, []string(nil)
 	if i := slices.IndexFunc(notes, func(n note) bool { return n.Path == f.path }); i >= 0 {
-		created = notes[i].Created
-		c.takeOut(notes[i].Texts, f.toml != "")
+		created, texts = notes[i].Created, notes[i].Texts
 	}
 	if f.toml != "" {
-		c.after = removeTable(c.after)
-	} else if err := f.remove(&c); err != nil {
+		err = leaveTable(&c, texts)
+	} else {
+		c.takeOut(texts, false)
+		err = f.remove(&c)
+	}
+	if err != nil {
 		return c, &Error{Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
 	}
 	if !bytes.Equal(c.before, c.after) {
@@ -316,18 +378,64 @@ func (f file) remove(c *Change) error {
 		return nil
 	}
 	for _, e := range f.entries {
-		path, match := e.path, func(_ string, value []byte) bool { return e.isHook(value) }
-		if !e.list {
-			last := len(path) - 1
-			path, match = e.path[:last], func(name string, value []byte) bool { return name == e.path[last] && isServer(value) }
-		}
-		after, err := jsonc.Remove(c.after, match, path...)
-		if err != nil {
+		if err := e.remove(c); err != nil {
 			return err
 		}
-		c.after = after
 	}
 	return nil
+}
+
+func (e entry) remove(c *Change) (err error) {
+	last := len(e.path) - 1
+	if !e.list {
+		c.after, err = jsonc.Remove(c.after, func(name string, value []byte) bool { return name == e.path[last] && isServer(value) }, e.path[:last]...)
+		return err
+	}
+	c.after, err = jsonc.Remove(c.after, func(_ string, group []byte) bool { n := e.count(group); return n > 0 && n == len(hooksOf(group)) }, e.path...)
+	if err != nil {
+		return err
+	}
+	array, ok, err := jsonc.Get(c.after, e.path...)
+	var groups []json.RawMessage
+	if err != nil || !ok || json.Unmarshal(plainJSON(array), &groups) != nil {
+		return err
+	}
+	for i, group := range groups { // somebody has added a hook beside Parley's
+		if e.count(group) == 0 {
+			continue
+		}
+		parleys := func(_ string, hook []byte) bool {
+			return e.count(slices.Concat([]byte(`{"hooks":[`), plainJSON(hook), []byte("]}"))) > 0
+		}
+		if c.after, err = jsonc.Remove(c.after, parleys, append(slices.Clone(e.path), strconv.Itoa(i), "hooks")...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hooksOf returns the commands of an element of a list of hooks.
+func hooksOf(group []byte) (commands []string) {
+	var g struct {
+		Hooks []struct{ Command string }
+	}
+	if json.Unmarshal(plainJSON(group), &g) != nil {
+		return nil
+	}
+	for _, h := range g.Hooks {
+		commands = append(commands, h.Command)
+	}
+	return commands
+}
+
+// count returns how many of the commands of an element are Parley's.
+func (e entry) count(group []byte) (n int) {
+	for _, command := range hooksOf(group) {
+		if e.isOurs(command) {
+			n++
+		}
+	}
+	return n
 }
 
 // difference returns the part of before that is not in after, roughly: what is between their common beginning and end.
@@ -429,12 +537,45 @@ func writeNotes(dataDir string, notes []note) error {
 // remember returns the notes after a change.
 func remember(notes []note, c Change) []note {
 	i := slices.IndexFunc(notes, func(n note) bool { return n.Path == c.Path })
-	if len(c.Inserted) == 0 {
+	if len(c.Inserted)+len(c.Replaced) == 0 {
 		return slices.DeleteFunc(notes, func(n note) bool { return n.Path == c.Path })
 	}
 	if i < 0 {
 		return append(notes, note{Path: c.Path, Created: !c.existed, Texts: c.Inserted})
 	}
+	for j, text := range notes[i].Texts {
+		for _, r := range c.Replaced {
+			text = strings.ReplaceAll(text, r.Old, r.New)
+		}
+		notes[i].Texts[j] = text
+	}
 	notes[i].Texts = append(notes[i].Texts, c.Inserted...)
 	return notes
+}
+
+// Entered says what of Parley a program's configuration has.
+type Entered struct {
+	Parts, Missing int
+	// Outdated are the files with the path of another program of Parley.
+	Outdated []string
+}
+
+// State returns what is entered for a program.
+func (p Program) State(at Place) (s Entered, err error) {
+	files, err := p.files(at)
+	if err != nil {
+		return s, err
+	}
+	for _, f := range files {
+		c, err := f.enter()
+		if err != nil {
+			return s, err
+		}
+		s.Parts += max(len(f.entries), 1)
+		s.Missing += len(c.Inserted)
+		if len(c.Replaced) > 0 {
+			s.Outdated = append(s.Outdated, f.path)
+		}
+	}
+	return s, nil
 }

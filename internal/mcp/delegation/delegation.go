@@ -173,7 +173,7 @@ func (s *Service) agentID(ctx context.Context, o order) (string, error) {
 
 // delegation returns the delegation record of the new task.
 func (s *Service) delegation(ctx context.Context, o order) (*hub.Delegation, error) {
-	d := &hub.Delegation{By: o.by(), Context: o.caller.Context, TraceParent: o.traceParent}
+	d := &hub.Delegation{By: o.by(), Context: o.caller.Context, Session: o.session.Residence.GUID, TraceParent: o.traceParent}
 	task, err := s.workOf(o)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -225,20 +226,42 @@ func root(doc []byte) (node, error) {
 	return n, err
 }
 
-// Get returns the bytes of the value at a path of members; ok is false if there is none.
+// Get returns the bytes of the value at a path of members, and indexes of elements; ok is false if there is none.
 func Get(doc []byte, path ...string) (value []byte, ok bool, err error) {
+	from, to, ok, err := Find(doc, path...)
+	return doc[from:to], ok, err
+}
+
+// Find returns the offsets of the value that [Get] returns.
+func Find(doc []byte, path ...string) (from, to int, ok bool, err error) {
 	n, err := root(doc)
-	if err != nil {
-		return nil, false, err
+	if err == nil {
+		n, ok = n.down(path)
 	}
+	if err != nil || !ok {
+		return 0, 0, false, err
+	}
+	return n.start, n.end, true, nil
+}
+
+// down returns the value at a path below a value.
+func (n node) down(path []string) (node, bool) {
 	for _, name := range path {
-		i := n.member(name)
-		if n.kind != object || i < 0 {
-			return nil, false, nil
+		i := -1
+		switch n.kind {
+		case object:
+			i = n.member(name)
+		case array:
+			if at, err := strconv.Atoi(name); err == nil && at < len(n.items) {
+				i = at
+			}
+		}
+		if i < 0 {
+			return node{}, false
 		}
 		n = n.items[i].value
 	}
-	return doc[n.start:n.end], true, nil
+	return n, true
 }
 
 // Insert returns a document with a member more, and the bytes that were inserted. Objects on the way to it are made where they are
@@ -330,7 +353,7 @@ func indentAt(doc []byte, at int) string {
 	return string(line[:len(line)-len(bytes.TrimLeft(line, " \t"))])
 }
 
-// Remove returns a document without the items that match: members of the object at a path, or elements of the array there. With them goes
+// Remove returns a document without the items that match: members of the object at a path as of [Get], or elements of the array there. With them goes
 // one comma. The list stays, also if it is empty.
 func Remove(doc []byte, match func(name string, value []byte) bool, path ...string) ([]byte, error) {
 	for {
@@ -338,12 +361,9 @@ func Remove(doc []byte, match func(name string, value []byte) bool, path ...stri
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range path {
-			i := n.member(name)
-			if n.kind != object || i < 0 {
-				return doc, nil
-			}
-			n = n.items[i].value
+		n, ok := n.down(path)
+		if !ok {
+			return doc, nil
 		}
 		i := slices.IndexFunc(n.items, func(it item) bool { return match(it.name, doc[it.value.start:it.value.end]) })
 		if i < 0 {
