@@ -196,6 +196,7 @@ const (
 	MetaSender        = "parley.sender"     // in a task: the Sender of its latest turn's message, unless that is the hub's own user
 	MetaTool          = "parley.tool"       // in a working status message: a tool call
 	MetaRetry         = "parley.retry"      // in a working status message: {attempt, of, status, waitMs} of a runner.Retry, without what is 0
+	MetaNotice        = "parley.notice"     // true in a status message of a session's task: it is a notice, not the agent's text
 	MetaPermission    = "parley.permission" // true in the metadata of the data part with a question, see PermissionData
 )
 

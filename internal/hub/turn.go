@@ -436,6 +436,23 @@ func (tn *turn) startStored() {
 	}
 }
 
+// notice shows a notice of a task whose agent may not have got it, once.
+func (tn *turn) notice(n runner.Notice) {
+	t := tn.task
+	words := text.Clip(strings.ToValidUTF8(n.Text, "\uFFFD"), 2000)
+	old, _ := t.metadata[MetaNotices].([]any)
+	if slices.Contains(old, any(words)) {
+		return
+	}
+	t.notice(words)
+	t.flushSoon()
+	if s := t.status.State; (s == a2a.TaskStateSubmitted || s == a2a.TaskStateWorking) && !t.settling {
+		m := t.agentMessage(a2a.NewTextPart(words))
+		m.Metadata = map[string]any{MetaNotice: true}
+		t.show(t.newStatus(s, m))
+	}
+}
+
 // progress shows what the agent says about its work.
 func (tn *turn) progress(ev runner.Progress) {
 	t := tn.task
@@ -467,6 +484,10 @@ func (h *handler) Event(ev runner.Event) {
 	}
 	if r, ok := ev.(runner.Receipt); ok {
 		t.receipt(r)
+		return
+	}
+	if n, ok := ev.(runner.Notice); ok && t.agent.durable { // it does not say that the agent has got the task
+		tn.notice(n)
 		return
 	}
 	if _, shown := ev.(runner.Shown); shown && t.agent.durable {

@@ -163,6 +163,7 @@ type waiting struct {
 	answer   chan assignment.Answer
 	progress chan assignment.Progress
 	signs    chan runner.Receipt // of capacity maxSigns
+	notes    chan string         // of capacity 1; why the session is not woken
 
 	mu      sync.Mutex
 	offered bool
@@ -190,7 +191,7 @@ func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Hand
 		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
 	}
 	w := &waiting{session: c.session, turn: turn, prompt: prompt, context: c.context, shown: make(chan struct{}, 1),
-		answer: make(chan assignment.Answer, 1), signs: make(chan runner.Receipt, maxSigns), progress: make(chan assignment.Progress, maxSaid)}
+		answer: make(chan assignment.Answer, 1), signs: make(chan runner.Receipt, maxSigns), notes: make(chan string, 1), progress: make(chan assignment.Progress, maxSaid)}
 	s := c.session.of
 	id := a2a.TaskID(turn.TaskID)
 	defer s.leave(w)
@@ -232,6 +233,8 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 			h.Event(runner.Shown{})
 		case r := <-w.signs:
 			h.Event(r)
+		case why := <-w.notes:
+			h.Event(runner.Notice{Text: why})
 		case p := <-w.progress:
 			h.Event(runner.Shown{})
 			h.Event(runner.Progress{Text: p.Text, Percent: p.Percent})

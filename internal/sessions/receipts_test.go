@@ -1,6 +1,8 @@
 package sessions_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +55,29 @@ func TestATaskShowsTheSignsOfItsReceipt(t *testing.T) {
 	if r := hub.ReceiptsOf(o.task(id).Metadata); r != want {
 		t.Errorf("after a start of the hub the receipts are %+v", r)
 	}
+}
+
+// The sender is told, and the task stays one that nobody has got.
+func TestATaskSaysThatItsSessionIsNotWoken(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	a := o.session(registry.Registration{Handle: "reviewer"})
+	id := o.send("reviewer", "is this safe?")
+	wait.Eventually(t, "the task has the notice", func() bool {
+		list, _, err := o.assigner.Waiting(t.Context(), a.GUID(), 10)
+		if err != nil || len(list) != 1 {
+			return false
+		}
+		o.sessions.Unwoken(list[0].ID, "the session cannot be woken")
+		return strings.Contains(fmt.Sprint(o.task(id).Metadata[hub.MetaNotices]), "cannot be woken")
+	})
+	o.sessions.Unwoken("unknown", "x")
+	task := o.task(id)
+	if n := len(task.Metadata[hub.MetaNotices].([]any)); n != 1 || task.Status.State != a2a.TaskStateSubmitted || task.Status.Message.Metadata[hub.MetaNotice] != true {
+		t.Errorf("%d notices, %s, %+v", n, task.Status.State, task.Status.Message)
+	}
+	o.read(a)
+	o.awaitState(id, a2a.TaskStateWorking)
 }
 
 func TestASessionWhoseTerminalIsClosedIsOffline(t *testing.T) {

@@ -266,6 +266,20 @@ func (s *Sessions) Signs(messageID string, a mail.Attention) {
 	}
 }
 
+// Unwoken says of a message that its session is not woken for it, and why. The task of the message shows it. It does not block.
+func (s *Sessions) Unwoken(messageID, why string) {
+	s.mu.Lock()
+	w := s.messages[messageID]
+	s.mu.Unlock()
+	if w == nil {
+		return
+	}
+	select {
+	case w.notes <- why:
+	default: // it has one already
+	}
+}
+
 // Progress implements [assignment.Handler].
 func (s *Sessions) Progress(guid string, p assignment.Progress) error {
 	s.mu.Lock()

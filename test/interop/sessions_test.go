@@ -99,7 +99,7 @@ func TestOpenSessionsAnswerEveryWayOfAsking(t *testing.T) {
 // until waits for a condition.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	end := time.After(45 * time.Second)
+	end := time.After(2 * time.Minute)
 	for !holds() {
 		select {
 		case <-time.After(50 * time.Millisecond):

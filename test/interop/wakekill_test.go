@@ -107,7 +107,7 @@ func (o *opinions) survives(t *testing.T, r *reviews, victim, step string) {
 	case read:
 		select {
 		case <-r.reached:
-		case <-time.After(45 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("codex has not read %s", id)
 		}
 	case answered:
@@ -235,4 +235,3 @@ func (o *office) hubTask(id string) dialect.Task {
 	}
 	return dialect.Task{}
 }
-

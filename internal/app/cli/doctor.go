@@ -16,7 +16,11 @@ func (a *app) doctorCommand() *cobra.Command {
 		cfg, err := a.load(ctx)
 		spinner := a.spin("checking the agents")
 		project, projectErr := mcpconfig.Load(mcpconfig.Sources{})
-		findings := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}.Examine(ctx)
+		patient := doctor.Patient{Config: cfg, Err: err, Project: project, ProjectErr: projectErr, Program: a.self()}
+		if at, err := a.place(false); err == nil { // without a home there is nothing to look at
+			patient.Install = &at
+		}
+		findings := patient.Examine(ctx)
 		spinner.end()
 		if ctx.Err() != nil {
 			return errInterrupted
@@ -28,9 +32,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		}
 		return err
 	})
-	cmd.Long = "Check the configuration, the data directory, the socket, the ports, the bus, paired\n" +
-		"hubs, every agent and MCP server, and the channels of the project in the current\n" +
-		"directory. It needs no hub and starts none; an MCP server that no running hub uses is\n" +
+	cmd.Long = "Check the configuration, what install has entered into other programs, the data\n" +
+		"directory, the socket, the ports, the bus, paired hubs, every agent and MCP server,\n" +
+		"and the channels of the project in the current directory. It needs no hub and starts none; an MCP server that no running hub uses is\n" +
 		"started and stopped again. The exit code is 1 if a problem prevents the hub or the\n" +
 		"channels from working. An agent or MCP server that cannot be used is only a warning."
 	return cmd

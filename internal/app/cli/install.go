@@ -27,7 +27,7 @@ func (a *app) installCommand() *cobra.Command {
 		`Enter Parley into coding agents' programs: its MCP server, and the hooks that tell the hub of open
 sessions, say what is new for them and wake them. Without names it takes the programs that are
 on this computer. The changes are shown before they are made; every other byte of the files
-stays. A repetition changes nothing.`, install.Program.Enter, true)
+stays. A repetition changes nothing; what another program of Parley has entered gets this one's path.`, install.Program.Enter, true)
 }
 
 func (a *app) uninstallCommand() *cobra.Command {
@@ -185,6 +185,10 @@ func (a *app) showChanges(results []installed) {
 			fmt.Fprintln(a.stdout, a.style.bold(plain(c.Path)))
 			a.showLines("+", c.Inserted, a.style.green)
 			a.showLines("-", c.Removed, a.style.red)
+			for _, r := range c.Replaced {
+				a.showLines("-", []string{r.Old}, a.style.red)
+				a.showLines("+", []string{r.New}, a.style.green)
+			}
 		}
 	}
 }

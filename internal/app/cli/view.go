@@ -66,6 +66,9 @@ func (v *view) snapshot(t *dialect.Task) {
 }
 
 func (v *view) status(s *dialect.StatusUpdate) {
+	if m := s.Status.Message; m != nil && m.Metadata[hub.MetaNotice] == true {
+		v.showNotice(oneLine(m.Text()))
+	}
 	if s.Final || s.Status.State != dialect.StateWorking {
 		return
 	}
@@ -76,7 +79,7 @@ func (v *view) status(s *dialect.StatusUpdate) {
 			v.showTool(label, tool)
 		}
 		if _, ok := m.Metadata[hub.MetaRetry]; ok {
-			v.showRetry(label)
+			v.showNotice(label)
 		}
 	}
 	v.spinner.Load().say(label)
@@ -104,8 +107,8 @@ func (v *view) showTool(title string, tool map[string]any) {
 	v.spinner.Store(v.app.spin("working"))
 }
 
-// showRetry prints at once that the agent repeats a request, also in a pipe: the wait can be long.
-func (v *view) showRetry(words string) {
+// showNotice prints at once, also in a pipe, why the answer takes longer: the agent repeats a request, or a session is not woken.
+func (v *view) showNotice(words string) {
 	v.notes = append(v.notes, words)
 	if v.app.json() { // standard error has JSON only; the answer has the notices
 		return

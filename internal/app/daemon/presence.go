@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/claims"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -25,8 +26,8 @@ type openSessions struct {
 	records *presence.Records
 	news    *news.News
 	hooks   *hooks.Service
-	bell    *doorbell.Doorbell // nil if sessions are not to be woken
-	socket  *doorbell.Socket
+	bell    *doorbell.Doorbell // has no bells if sessions are not to be woken
+	socket  *doorbell.Socket   // nil without bells
 	mail    mailFollower
 	hub     *hub.Hub
 }
@@ -51,11 +52,13 @@ func (d *daemon) openPresence(inbox interface {
 	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub}
 	d.presence = o
 	options := hooks.Options{Records: records, News: n, Files: inbox, Logger: d.log}
+	bells := map[string][]doorbell.Bell{}
 	if d.cfg.Sessions.Wake {
-		if err := d.openDoorbell(o, &options); err != nil {
+		if bells, err = d.openBells(o, &options); err != nil {
 			return err
 		}
 	}
+	o.bell = doorbell.New(doorbell.Options{Records: o.records, News: o.news, Logger: d.log, Bells: bells, Unwoken: d.unwoken})
 	o.hooks = hooks.New(options)
 	return nil
 }
@@ -63,22 +66,25 @@ func (d *daemon) openPresence(inbox interface {
 // BellsDir is the directory of the files that wake sessions, in a data directory.
 func BellsDir(dataDir string) string { return filepath.Join(dataDir, "bells") }
 
-// openDoorbell opens the bells of the vendors, and lets the hooks answer them.
-func (d *daemon) openDoorbell(o *openSessions, options *hooks.Options) error {
+// unwoken tells the senders of tasks that a session is not woken for them.
+func (d *daemon) unwoken(list []mail.Mail, why string) {
+	for _, m := range list {
+		d.sessions.Unwoken(m.ID, why)
+	}
+}
+
+// openBells opens the bells of the vendors, and lets the hooks answer them.
+func (d *daemon) openBells(o *openSessions, options *hooks.Options) (map[string][]doorbell.Bell, error) {
 	file, err := doorbell.NewFile(BellsDir(d.cfg.DataDir))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	user, err := os.UserHomeDir()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	home := func(variable, name string) string { return cmp.Or(os.Getenv(variable), filepath.Join(user, name)) }
 	o.socket = doorbell.NewSocket(home("CLAUDE_CONFIG_DIR", ".claude"), d.log)
-	o.bell = doorbell.New(doorbell.Options{Records: o.records, News: o.news, Logger: d.log, Bells: map[string][]doorbell.Bell{
-		presence.Claude: {file, o.socket},
-		presence.Codex:  {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version}},
-	}})
 	options.Watch = func(s presence.Session) []string {
 		path, err := file.Watch(s)
 		if err != nil {
@@ -93,15 +99,20 @@ func (d *daemon) openDoorbell(o *openSessions, options *hooks.Options) error {
 		text, _ := file.Take(s.Process)
 		return text
 	}
-	return nil
+	return map[string][]doorbell.Bell{
+		presence.Claude: {file, o.socket},
+		presence.Codex:  {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version}},
+	}, nil
 }
 
 // wakeSessions wakes sessions for which something is new, until ctx ends.
 func (d *daemon) wakeSessions(ctx context.Context) {
-	if d.presence == nil || d.presence.bell == nil {
+	if d.presence == nil || d.sessions == nil {
 		return
 	}
-	defer d.presence.socket.Close()
+	if d.presence.socket != nil {
+		defer d.presence.socket.Close()
+	}
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() {

@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/install"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
@@ -47,7 +48,7 @@ const (
 // Finding is the result of one check.
 type Finding struct {
 	// Check is configuration, data-directory, disk, socket, hub, http, grpc, bus, store, cluster-link, git, peers,
-	// mcp-server, project, channel-bus, channels, network, network link or agent.
+	// mcp-server, project, channel-bus, channels, network, network link, agent or install.
 	Check   string `json:"check"`
 	Agent   string `json:"agent,omitempty"`  // if Check is agent
 	Server  string `json:"server,omitempty"` // if Check is mcp-server
@@ -69,6 +70,8 @@ type Patient struct {
 	Program string
 	// Environ is the environment of the agents; nil is this process's.
 	Environ []string
+	// Install is where the programs have their configuration; nil leaves it unchecked.
+	Install *install.Place
 	// ServerTimeout bounds the check of one MCP server; 0 means 30 s.
 	ServerTimeout time.Duration
 }
@@ -79,6 +82,7 @@ const agentTimeout = 30 * time.Second
 // Examine runs all checks. It blocks until every agent and MCP server has answered or its time limit has passed.
 func (p Patient) Examine(ctx context.Context) []Finding {
 	findings := p.configuration()
+	findings = append(findings, p.installed()...)
 	if p.Config == nil {
 		return slices.Concat(findings, p.project(ctx), p.network(ctx))
 	}

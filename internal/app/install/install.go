@@ -83,6 +83,8 @@ type Program struct {
 	Title   string
 	command string
 	files   func(Place) ([]file, error)
+	// overruled returns what keeps the hooks from running; nil for nothing.
+	overruled func(Place) []Obstacle
 	// After is what the user has to know after an installation.
 	After string
 }
@@ -104,9 +106,9 @@ type entry struct {
 // Programs are the programs that are known, in the order of their names.
 func Programs() []Program {
 	return []Program{
-		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, After: "open sessions of Claude Code get the hooks when they are started again"},
-		{Name: "codex", Title: "Codex", command: "codex", files: codexFiles, After: "Codex asks at its next start whether you trust the hooks: say yes"},
-		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, After: "open sessions of Gemini CLI get the hooks when they are started again"},
+		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, overruled: claudeOverruled, After: "open sessions of Claude Code get the hooks when they are started again"},
+		{Name: "codex", Title: "Codex", command: "codex", files: codexFiles, overruled: codexOverruled, After: "Codex asks at its next start whether you trust the hooks: say yes"},
+		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, overruled: geminiOverruled, After: "open sessions of Gemini CLI get the hooks when they are started again"},
 	}
 }
 

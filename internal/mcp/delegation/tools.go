@@ -126,6 +126,7 @@ type taskOut struct {
 	Done      bool   `json:"done" jsonschema:"Whether the task has ended"`
 	Text      string `json:"text" jsonschema:"The answer, the question that the agent has, or why it failed; empty while it works"`
 	Truncated bool   `json:"truncated" jsonschema:"Whether the text was cut, being too long"`
+	Note      string `json:"note,omitempty" jsonschema:"What delays an open task, such as a session that cannot be woken"`
 }
 
 func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
@@ -302,6 +303,10 @@ func outputOf(t *a2a.Task) taskOut {
 			out.Text += textOf(a.Parts)
 		}
 	}
+	if notices, _ := t.Metadata[hub.MetaNotices].([]any); !out.Done && len(notices) > 0 {
+		note, _ := notices[len(notices)-1].(string)
+		out.Note = text.OneLine(note)
+	}
 	out.Text, out.Truncated = text.Cut(out.Text, maxText), len(out.Text) > maxText
 	return out
 }
@@ -324,6 +329,8 @@ func (o taskOut) text() string {
 	switch {
 	case o.State == "input-required" || o.State == "auth-required":
 		text += " It waits for its user, who answers it with parley; it goes on then."
+	case !o.Done && o.Note != "":
+		return text + " Note: " + o.Note + ". Call get_task with wait_seconds to wait for it."
 	case !o.Done:
 		return text + " Call get_task with wait_seconds to wait for it."
 	case o.Text == "":

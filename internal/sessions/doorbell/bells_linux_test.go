@@ -217,6 +217,40 @@ func TestASocketIsUsedOnlyIfClaudesRecordIsOfTheSession(t *testing.T) {
 	}
 }
 
+// A connection that says nothing neither holds up the answers of others nor the end.
+func TestASilentConnectionHoldsUpNothing(t *testing.T) {
+	config, got := claude(t, nil, "held")
+	b := doorbell.NewSocket(config, nil)
+	s := presence.Session{Vendor: presence.Claude, Process: self()}
+	if _, err := b.Ring(t.Context(), s, "hello", func(doorbell.Outcome) {}); err != nil {
+		t.Fatal(err)
+	}
+	path := strings.TrimPrefix((<-got)["from"].(string), "uds:")
+	var silent []net.Conn
+	for range 15 {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		silent = append(silent, conn)
+	}
+	for range 5 { // one of them is too many
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		silent = append(silent, conn)
+	}
+	b.Close()
+	for _, conn := range silent {
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("a connection says something")
+		}
+	}
+}
+
 // others can write to the directory: whoever is there may not be Claude Code.
 func TestASocketInAnOpenDirectoryIsNotUsed(t *testing.T) {
 	config, _ := claude(t, nil)

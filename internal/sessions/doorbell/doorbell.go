@@ -56,6 +56,8 @@ type News interface {
 type Options struct {
 	Records *presence.Records
 	News    News
+	// Unwoken is told of mail that wakes nobody, and why in a sentence about the session; nil for nothing. It does not block.
+	Unwoken func(list []mail.Mail, why string)
 	// Bells are the ways to wake a vendor's sessions, the best first.
 	Bells  map[string][]Bell
 	Now    func() time.Time // time.Now by default
@@ -181,7 +183,7 @@ func (d *Doorbell) look(ctx context.Context, rings *sync.WaitGroup, all bool) (n
 		st := d.state(s.GUID)
 		d.answered(st, s, now)
 		st.look = st.look || all || s.Hooked.After(st.hooked)
-		if !st.look || st.ringing || !Reachable(s) || !idle(s, now) {
+		if !st.look || st.ringing || s.Terminal == presence.TerminalClosed || !idle(s, now) {
 			continue
 		}
 		if now.Before(st.next) {
@@ -224,8 +226,26 @@ func (d *Doorbell) answered(st *state, s presence.Session, now time.Time) {
 }
 
 // Reachable reports whether a session may be woken at all: somebody sees it, and does not want to be left alone.
-func Reachable(s presence.Session) bool {
-	return !s.Quiet && s.Terminal != presence.NoTerminal && s.Terminal != presence.TerminalClosed
+func Reachable(s presence.Session) bool { return unreachable(s) == "" }
+
+// unreachable says why a session may not be woken at all; "" if it may.
+func unreachable(s presence.Session) string {
+	switch {
+	case s.Quiet:
+		return "is not to be disturbed"
+	case s.Terminal == presence.NoTerminal:
+		return "has no terminal"
+	case s.Terminal == presence.TerminalClosed:
+		return "has no open terminal"
+	}
+	return ""
+}
+
+// unwoken says that a session is not woken for what is new.
+func (d *Doorbell) unwoken(s presence.Session, n news.Notice, why string) {
+	if d.o.Unwoken != nil {
+		d.o.Unwoken(mailOf(n), "the session "+why+": it is told at its next turn")
+	}
 }
 
 // idle reports whether a session waits for its user's next words, as far as its hooks have said.
@@ -255,6 +275,10 @@ func (d *Doorbell) tryRing(ctx context.Context, s presence.Session) (again bool)
 		d.after(s.GUID, busyPause)
 		return ctx.Err() == nil
 	}
+	if why := unreachable(s); why != "" && n.ID != "" {
+		d.unwoken(s, n, why)
+		return false
+	}
 	text, ok := d.due(s.GUID, n)
 	if !ok {
 		return false
@@ -263,6 +287,9 @@ func (d *Doorbell) tryRing(ctx context.Context, s presence.Session) (again bool)
 	outcome, err := d.ringOne(ctx, s, n, text)
 	if ctx.Err() != nil {
 		return false
+	}
+	if outcome == Unable {
+		d.unwoken(s, n, "cannot be woken")
 	}
 	d.log.Info("bell", "agent", s.Name, "vendor", s.Vendor, "outcome", outcome.String(), "error", err)
 	return d.settle(s.GUID, n, outcome, began)

@@ -103,6 +103,27 @@ type house struct {
 	records *presence.Records
 	inbox   *inbox
 	bell    *bell
+	unwoken *unwoken
+}
+
+// unwoken is what senders are told.
+type unwoken struct {
+	mu    sync.Mutex
+	words []string
+}
+
+func (u *unwoken) add(list []mail.Mail, why string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, m := range list {
+		u.words = append(u.words, m.ID+" "+why)
+	}
+}
+
+func (u *unwoken) told() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.words)
 }
 
 var proc = presence.Process{PID: 4711, Start: "1"}
@@ -114,8 +135,8 @@ func inHouse(t *testing.T, bells []doorbell.Bell, f func(h house)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := house{records: records, inbox: &inbox{mail: map[string][]string{}}, bell: &bell{outcome: doorbell.Rung}}
-		h.Doorbell = doorbell.New(doorbell.Options{Records: records, News: h.inbox,
+		h := house{records: records, inbox: &inbox{mail: map[string][]string{}}, bell: &bell{outcome: doorbell.Rung}, unwoken: &unwoken{}}
+		h.Doorbell = doorbell.New(doorbell.Options{Records: records, News: h.inbox, Unwoken: h.unwoken.add,
 			Bells: map[string][]doorbell.Bell{presence.Claude: append(bells, h.bell)}})
 		h.hook(presence.Idle)
 		records.Serve(presence.Served{Vendor: presence.Claude, ID: "s", Process: proc, GUID: "g", Server: presence.Process{PID: 4712}})
@@ -184,6 +205,30 @@ func TestWithoutATurnNothingIsWoken(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if got := h.inbox.recorded(); len(got) != 0 {
 			t.Errorf("recorded is %q", got)
+		}
+	})
+}
+
+func TestTheSenderIsToldThatNobodyIsWoken(t *testing.T) {
+	inHouse(t, nil, func(h house) {
+		h.records.SetQuiet("g", true)
+		h.arrive("m1")
+		time.Sleep(2 * time.Second)
+		if got := h.unwoken.told(); !slices.Equal(got, []string{"m1 the session is not to be disturbed: it is told at its next turn"}) || h.bell.count() != 0 {
+			t.Errorf("told is %q, %d bells", got, h.bell.count())
+		}
+		h.records.SetQuiet("g", false)
+		h.bell.is(doorbell.Unable)
+		h.arrive("m2")
+		time.Sleep(2 * time.Second)
+		if got := h.unwoken.told(); len(got) != 2 || got[1] != "m2 the session cannot be woken: it is told at its next turn" {
+			t.Errorf("told is %q", got)
+		}
+		h.bell.is(doorbell.Rung)
+		h.arrive("m3")
+		time.Sleep(2 * time.Second)
+		if got := h.unwoken.told(); len(got) != 2 {
+			t.Errorf("told is %q", got)
 		}
 	})
 }

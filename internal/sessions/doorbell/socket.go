@@ -28,6 +28,7 @@ const (
 	heldTime      = time.Hour              // after which what became of a held message is not followed
 	maxPending    = 100                    // messages whose answer is awaited
 	maxAnswer     = 64 << 10               // bytes of one connection with answers
+	maxAnswering  = 16                     // connections with answers
 	maxRecord     = 64 << 10
 	socketVersion = 1 // of the protocol
 	knownMajor    = "2."
@@ -44,6 +45,7 @@ type Socket struct {
 	closed    bool
 	listeners map[string]*net.UnixListener // by directory
 	pending   map[string]*pendingMessage   // by id
+	answering map[net.Conn]struct{}        // connections with answers
 	serving   sync.WaitGroup
 }
 
@@ -56,7 +58,8 @@ type pendingMessage struct {
 
 // NewSocket returns a bell for the sessions of a directory of Claude Code, such as ~/.claude.
 func NewSocket(config string, log *slog.Logger) *Socket {
-	return &Socket{config: config, log: cmp.Or(log, slog.New(slog.DiscardHandler)), listeners: make(map[string]*net.UnixListener), pending: make(map[string]*pendingMessage)}
+	return &Socket{config: config, log: cmp.Or(log, slog.New(slog.DiscardHandler)), listeners: make(map[string]*net.UnixListener), pending: make(map[string]*pendingMessage),
+		answering: make(map[net.Conn]struct{})}
 }
 
 // claudeSession is Claude Code's record of a session.
@@ -217,15 +220,35 @@ func (b *Socket) listen(dir string) (path string, err error) {
 	return path, nil
 }
 
-// serve reads answers, one connection after the other.
+// serve reads answers until the listener is closed.
 func (b *Socket) serve(l *net.UnixListener) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
-		b.read(conn)
+		if !b.admit(conn) {
+			_ = conn.Close() // its sender learns no more than that
+			continue
+		}
+		b.serving.Go(func() {
+			b.read(conn)
+			b.mu.Lock()
+			delete(b.answering, conn)
+			b.mu.Unlock()
+		})
 	}
+}
+
+// admit notes a connection, unless there are too many.
+func (b *Socket) admit(conn net.Conn) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(b.answering) >= maxAnswering {
+		return false
+	}
+	b.answering[conn] = struct{}{}
+	return true
 }
 
 func (b *Socket) read(conn net.Conn) {
@@ -286,12 +309,15 @@ func (b *Socket) answer(id string, o Outcome) {
 	}
 }
 
-// Close removes the sockets and waits for the goroutines.
+// Close removes the sockets, ends the connections and waits for the goroutines.
 func (b *Socket) Close() {
 	b.mu.Lock()
 	b.closed = true
 	for _, l := range b.listeners {
 		_ = l.Close() // it also removes the file
+	}
+	for conn := range b.answering {
+		_ = conn.Close() // its reader ends
 	}
 	b.mu.Unlock()
 	b.serving.Wait()
