@@ -106,7 +106,7 @@ type house struct {
 	unwoken *unwoken
 }
 
-// unwoken is what senders are told.
+// unwoken is what senders are notified of.
 type unwoken struct {
 	mu    sync.Mutex
 	words []string
@@ -120,7 +120,7 @@ func (u *unwoken) add(list []mail.Mail, why string) {
 	}
 }
 
-func (u *unwoken) told() []string {
+func (u *unwoken) notified() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.words)
@@ -209,26 +209,26 @@ func TestWithoutATurnNothingIsWoken(t *testing.T) {
 	})
 }
 
-func TestTheSenderIsToldThatNobodyIsWoken(t *testing.T) {
+func TestTheSenderIsNotifiedThatNobodyIsWoken(t *testing.T) {
 	inHouse(t, nil, func(h house) {
 		h.records.SetQuiet("g", true)
 		h.arrive("m1")
 		time.Sleep(2 * time.Second)
-		if got := h.unwoken.told(); !slices.Equal(got, []string{"m1 the session is not to be disturbed: it is told at its next turn"}) || h.bell.count() != 0 {
-			t.Errorf("told is %q, %d bells", got, h.bell.count())
+		if got := h.unwoken.notified(); !slices.Equal(got, []string{"m1 the session is not to be disturbed: it is told at its next turn"}) || h.bell.count() != 0 {
+			t.Errorf("the senders are notified of %q, %d bells", got, h.bell.count())
 		}
 		h.records.SetQuiet("g", false)
 		h.bell.is(doorbell.Unable)
 		h.arrive("m2")
 		time.Sleep(2 * time.Second)
-		if got := h.unwoken.told(); len(got) != 2 || got[1] != "m2 the session cannot be woken: it is told at its next turn" {
-			t.Errorf("told is %q", got)
+		if got := h.unwoken.notified(); len(got) != 2 || got[1] != "m2 the session cannot be woken: it is told at its next turn" {
+			t.Errorf("the senders are notified of %q", got)
 		}
 		h.bell.is(doorbell.Rung)
 		h.arrive("m3")
 		time.Sleep(2 * time.Second)
-		if got := h.unwoken.told(); len(got) != 2 {
-			t.Errorf("told is %q", got)
+		if got := h.unwoken.notified(); len(got) != 2 {
+			t.Errorf("the senders are notified of %q", got)
 		}
 	})
 }
