@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -139,14 +141,17 @@ func claude(t *testing.T, change func(record map[string]any), statuses ...string
 	return config, got
 }
 
+// answer sends a status as Claude Code does: it waits until the other side has read it and closes.
 func answer(t *testing.T, m map[string]any, status string) {
-	conn, err := net.Dial("unix", strings.TrimPrefix(m["from"].(string), "uds:"))
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: strings.TrimPrefix(m["from"].(string), "uds:"), Net: "unix"})
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "not JSON\n{\"type\":\"control\",\"action\":\"peer_message_status\",\"status\":%q,\"orig_msg_id\":%q}\n", status, m["msg_id"])
+	_ = conn.CloseWrite()
+	_, _ = io.Copy(io.Discard, conn)
 }
 
 func TestASocketWakesASessionOfClaude(t *testing.T) {
@@ -166,6 +171,9 @@ func TestASocketWakesASessionOfClaude(t *testing.T) {
 			config, got := claude(t, nil, c.statuses...)
 			b := doorbell.NewSocket(config, nil)
 			defer b.Close()
+			if len(c.statuses) > 0 {
+				b.SetAnswerTime(time.Minute)
+			}
 			changed := make(chan doorbell.Outcome, 1)
 			o, err := b.Ring(t.Context(), presence.Session{Vendor: presence.Claude, Process: self()}, "hello", func(o doorbell.Outcome) { changed <- o })
 			if o != c.want || err != nil {
@@ -221,6 +229,7 @@ func TestASocketIsUsedOnlyIfClaudesRecordIsOfTheSession(t *testing.T) {
 func TestASilentConnectionHoldsUpNothing(t *testing.T) {
 	config, got := claude(t, nil, "held")
 	b := doorbell.NewSocket(config, nil)
+	b.SetAnswerTime(time.Minute)
 	s := presence.Session{Vendor: presence.Claude, Process: self()}
 	if _, err := b.Ring(t.Context(), s, "hello", func(doorbell.Outcome) {}); err != nil {
 		t.Fatal(err)

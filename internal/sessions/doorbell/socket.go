@@ -38,8 +38,9 @@ const (
 // who has sent the message, and asks where its settings say so. Answers come on a socket of this process in the same directory. It is
 // safe for concurrent use; [Socket.Close] ends it.
 type Socket struct {
-	config string // Claude Code's directory
-	log    *slog.Logger
+	config     string // Claude Code's directory
+	log        *slog.Logger
+	answerTime time.Duration
 
 	mu        sync.Mutex
 	closed    bool
@@ -58,8 +59,8 @@ type pendingMessage struct {
 
 // NewSocket returns a bell for the sessions of a directory of Claude Code, such as ~/.claude.
 func NewSocket(config string, log *slog.Logger) *Socket {
-	return &Socket{config: config, log: cmp.Or(log, slog.New(slog.DiscardHandler)), listeners: make(map[string]*net.UnixListener), pending: make(map[string]*pendingMessage),
-		answering: make(map[net.Conn]struct{})}
+	return &Socket{config: config, log: cmp.Or(log, slog.New(slog.DiscardHandler)), answerTime: answerTime,
+		listeners: make(map[string]*net.UnixListener), pending: make(map[string]*pendingMessage), answering: make(map[net.Conn]struct{})}
 }
 
 // claudeSession is Claude Code's record of a session.
@@ -137,7 +138,7 @@ func (b *Socket) Ring(ctx context.Context, s presence.Session, text string, late
 			b.done(id)
 		}
 		return o, nil
-	case <-time.After(answerTime):
+	case <-time.After(b.answerTime):
 		b.done(id)
 		return Rung, nil // Claude Code answers only what it does not take
 	case <-ctx.Done():
