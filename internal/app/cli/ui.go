@@ -67,8 +67,13 @@ func (a *app) showScreens(ctx context.Context, o terminal.Options) error {
 		}
 		return terminal.Of(c), nil
 	}
+	o.Where = tilde(cfg.Socket.Path)
+	return a.runScreens(ctx, o)
+}
+
+// runScreens shows the screens on this command's terminal.
+func (a *app) runScreens(ctx context.Context, o terminal.Options) error {
 	out, _ := fileOf(a.stdout)
-	o.Where, o.Shell, o.Env = tilde(cfg.Socket.Path), a.getenv("SHELL"), os.Environ()
-	o.Input, o.Output = a.stdin, out
+	o.Shell, o.Env, o.Input, o.Output = a.getenv("SHELL"), os.Environ(), a.stdin, out
 	return terminal.Run(ctx, o)
 }

@@ -25,6 +25,11 @@ func (a *app) showPage(ctx context.Context, noStart bool, f webFlags) error {
 		return err
 	}
 	defer c.Close()
+	return a.openPage(ctx, c, f)
+}
+
+// openPage prints a new link to the page of a hub, and opens it in the browser.
+func (a *app) openPage(ctx context.Context, c *client.Client, f webFlags) error {
 	link, err := c.PageLink(ctx, dialect.PageLinkParams{ViewOnly: f.viewOnly})
 	if err != nil {
 		return err
