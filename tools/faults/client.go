@@ -24,9 +24,9 @@ const (
 
 func name(kind string, i int) string { return fmt.Sprintf("%s-%d", kind, i) }
 
-// perform sends operations one after the other until ctx ends, and records them.
-func perform(ctx context.Context, sender string, most int, all *history, send func(ctx context.Context, text string) error) {
-	for number := 0; number < most && ctx.Err() == nil; number++ {
+// perform sends operations one after the other until ctx ends, and records them. Their numbers begin with first.
+func perform(ctx context.Context, sender string, first, most int, all *history, send func(ctx context.Context, text string) error) {
+	for number := first; number-first < most && ctx.Err() == nil; number++ {
 		o := operation{sender: sender, number: number}
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime) // the last one ends, too
 		err := send(call, o.text())
@@ -49,27 +49,30 @@ const unavailable = `"AGENT_UNAVAILABLE"`
 
 // sendTasks gives tasks to the echo agent, all in one conversation of the sender.
 func sendTasks(ctx context.Context, h *hub, sender string, all *history) {
-	perform(ctx, sender, 1<<30, all, func(ctx context.Context, text string) error {
-		var task struct {
-			Status struct {
-				State string `json:"state"`
-			} `json:"status"`
-		}
-		err := call(ctx, h.url(), nil, "message/send", map[string]any{"message": map[string]any{
-			"kind": "message", "messageId": text, "role": "user", "contextId": sender, "metadata": map[string]any{"targetAgent": "echo"},
-			"parts": []any{map[string]any{"kind": "text", "text": text}},
-		}}, &task)
-		if err == nil && task.Status.State != "completed" {
-			err = fmt.Errorf("the task is %s", task.Status.State)
-		}
-		return err
-	})
+	perform(ctx, sender, 0, 1<<30, all, func(ctx context.Context, text string) error { return sendTask(ctx, h, sender, text) })
+}
+
+// sendTask gives a task to the echo agent.
+func sendTask(ctx context.Context, h *hub, sender, text string) error {
+	var task struct {
+		Status struct {
+			State string `json:"state"`
+		} `json:"status"`
+	}
+	err := call(ctx, h.url(), nil, "message/send", map[string]any{"message": map[string]any{
+		"kind": "message", "messageId": text, "role": "user", "contextId": sender, "metadata": map[string]any{"targetAgent": "echo"},
+		"parts": []any{map[string]any{"kind": "text", "text": text}},
+	}}, &task)
+	if err == nil && task.Status.State != "completed" {
+		err = fmt.Errorf("the task is %s", task.Status.State)
+	}
+	return err
 }
 
 // sendMessages sends messages to a channel.
 func sendMessages(ctx context.Context, h *hub, sender string, all *history) {
 	var s *session
-	perform(ctx, sender, maxMessages/8, all, func(ctx context.Context, text string) (err error) {
+	perform(ctx, sender, 0, maxMessages/8, all, func(ctx context.Context, text string) (err error) {
 		if s == nil {
 			if s, err = open(ctx, h, sender); err != nil {
 				s = nil

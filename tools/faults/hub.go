@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,8 +59,7 @@ func (h *hub) start(ctx context.Context) error {
 		return err
 	}
 	h.log = log
-	h.process = exec.Command(h.program, "start", "--foreground", "--data-dir", filepath.Join(h.dir, "data"), "--http-port", fmt.Sprint(h.port))
-	h.process.Env = append(os.Environ(), "HOME="+h.dir)
+	h.process = h.command("start", "--foreground")
 	h.process.Stdout, h.process.Stderr = log, log
 	if err := h.process.Start(); err != nil {
 		h.process = nil
@@ -77,6 +77,41 @@ func (h *hub) start(ctx context.Context) error {
 		pause(ctx, 10*time.Millisecond)
 	}
 	return fmt.Errorf("the hub has not started: %s", h.lastLog())
+}
+
+// command returns the command line of Parley's program for this hub.
+func (h *hub) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(h.program, args...)
+	cmd.Env = append(os.Environ(), "HOME="+h.dir, "PARLEY_DATA_DIR="+filepath.Join(h.dir, "data"), fmt.Sprintf("PARLEY_HTTP_PORT=%d", h.port))
+	return cmd
+}
+
+// upgrade replaces the hub by a program, which runs in the background then, and returns what was printed.
+func (h *hub) upgrade(ctx context.Context, program string) ([]byte, error) {
+	old := h.program
+	h.program = program
+	cmd := h.command("upgrade", "--again", "--format", "json")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	killed := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer killed()
+	out, err := cmd.Output()
+	if err != nil {
+		h.program = old
+		return out, fmt.Errorf("upgrade: %w: %s", err, stderr.Bytes())
+	}
+	return append(out, stderr.Bytes()...), h.end() // the old process has ended
+}
+
+// quit stops a hub in the background. Without a running one it does nothing.
+func (h *hub) quit() error {
+	if h.process != nil {
+		return h.stop()
+	}
+	if out, err := h.command("stop").CombinedOutput(); err != nil && !bytes.Contains(out, []byte("no hub")) {
+		return fmt.Errorf("stop: %w: %s", err, out)
+	}
+	return nil
 }
 
 func (h *hub) lastLog() string {

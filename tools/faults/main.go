@@ -7,6 +7,11 @@
 // every few hundred milliseconds. A failure prints the seed, with which the same faults come in the same order; the
 // system's scheduling differs. It ends with status 1 if a promise was broken, and 2 if it could not run.
 //
+//	go run ./tools/faults -upgrade -tasks 10000 -program OLD -next NEW
+//
+// stores tasks, mail, work items and edits of a document with the program OLD, replaces it by NEW with parley upgrade while all of it goes on,
+// and checks the same promises.
+//
 // The kills end the process, not the computer: what the system has in its page cache survives them. -mutate NAME breaks
 // what was recorded, to prove that the checks find it.
 package main
@@ -29,10 +34,21 @@ func main() {
 	clients := flag.Int("clients", 4, "clients of each kind")
 	program := flag.String("program", "", "the hub's program; empty to build ./cmd/parley")
 	mutate := flag.String("mutate", "", "break the record: lost, twice or order")
+	upgrading := flag.Bool("upgrade", false, "replace the hub by another program under load, instead of faults")
+	next := flag.String("next", "", "with -upgrade, the program that replaces the hub; empty for the same")
+	tasks := flag.Int("tasks", 1000, "with -upgrade, the tasks that are stored before")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	broken, err := run(ctx, os.Stdout, campaign{*seed, *length, *clients, *program, *mutate})
+	runIt := func() ([]string, error) {
+		return run(ctx, os.Stdout, campaign{*seed, *length, *clients, *program, *mutate})
+	}
+	if *upgrading {
+		runIt = func() ([]string, error) {
+			return runUpgrade(ctx, os.Stdout, upgrade{*program, *next, *tasks, *clients, *length, false})
+		}
+	}
+	broken, err := runIt()
 	switch {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "faults: seed %d: %v\n", *seed, err)
