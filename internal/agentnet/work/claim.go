@@ -141,14 +141,8 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 		return false, msg.DoubleAck(ctx)
 	case isDying: // a process died while it buried the item
 		return false, s.publishDead(ctx, x, msg.Reply())
-	case isHeld: // its lease was extended meanwhile
-		if x.State == Claimed {
-			x.Passes++
-			if err := s.save(ctx, x); err != nil {
-				return false, err
-			}
-		}
-		return false, msg.NakWithDelay(max(store.ParseTime(x.LeaseUntil).Sub(s.reg.Now()), time.Second))
+	case isHeld:
+		return false, s.putBack(ctx, x, msg)
 	}
 	if o.Generation > x.Generation { // the retry has not updated the record yet
 		x.renew(o)
@@ -166,6 +160,27 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 	x.AckSubject, x.QueueSequence = msg.Reply(), meta.Sequence.Stream
 	err := s.save(ctx, x)
 	return err == nil, err
+}
+
+// putBack returns a message to the queue until the lease of the item's holder ends: the lease was extended, or a server
+// that was killed forgot that it had delivered the message. The server ignores the acknowledgements of a delivery that it
+// has forgotten, so that the holder gets this one's.
+func (s *Service) putBack(ctx context.Context, x *Item, msg jetstream.Msg) error {
+	if x.State == Claimed {
+		x.Passes++
+		x.AckSubject = msg.Reply()
+		if err := s.save(ctx, x); err != nil {
+			return err
+		}
+	}
+	if err := msg.NakWithDelay(max(store.ParseTime(x.LeaseUntil).Sub(s.reg.Now()), time.Second)); err != nil {
+		return err
+	}
+	now, err := s.Find(ctx, x.TaskID)
+	if err == nil && now != nil && now.State == Queued { // the holder rejected it before it was put back for a whole lease
+		s.acknowledge(msg.Reply(), notNow)
+	}
+	return err
 }
 
 // pass returns a message to the queue because its worker was cancelled, and records that this

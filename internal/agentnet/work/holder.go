@@ -116,8 +116,9 @@ func (w *Worker) hasCompleted(ctx context.Context, taskID string, token int) boo
 	return err == nil && x != nil && x.State == Completed && x.Holder == w.agent.GUID() && x.Token == token && w.svc.reg.Commit(ctx) == nil
 }
 
-// rejectDelay lets other workers claim an item before the one that has just rejected it.
-const rejectDelay = 500 * time.Millisecond
+// notNow returns a message to its queue after half a second, so that other workers claim an item before the one that has
+// just rejected it.
+const notNow = `-NAK {"delay": 500000000}`
 
 // Reject returns an item that the agent holds to the queue; if final, or after the last
 // attempt, it puts it into the dead letters. dead says which.
@@ -138,7 +139,7 @@ func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason st
 	if x.State == Dead {
 		return true, store.AsError(w.svc.publishDead(ctx, x, x.AckSubject))
 	}
-	w.svc.acknowledge(x.AckSubject, fmt.Sprintf(`-NAK {"delay": %d}`, rejectDelay))
+	w.svc.acknowledge(x.AckSubject, notNow)
 	return false, nil
 }
 

@@ -171,6 +171,39 @@ func TestAnExtendedLeaseKeepsTheItem(t *testing.T) {
 	}
 }
 
+// A server that is killed forgets its newest deliveries, and delivers their messages again while their holders have them.
+func TestAnItemThatTheServerDeliversAgainIsFreeWhenItsHolderRejectsIt(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	for i := range 3 { // the server ignores acknowledgements with numbers that it has not given
+		nettest.Submit(t, boss, fmt.Sprintf("EARLIER-%d", i), "go")
+		nettest.Complete(t, hand, nettest.Claim(t, hand, "go"))
+	}
+	nettest.Submit(t, boss, "T", "go")
+	c := nettest.Claim(t, hand, "go")
+	js := n.Foreign()
+	consumer, err := js.Consumer(t.Context(), "GLOBAL_WORKQUEUE_go", "workers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := consumer.CachedInfo().Config
+	if err := js.DeleteConsumer(t.Context(), "GLOBAL_WORKQUEUE_go", "workers"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateConsumer(t.Context(), "GLOBAL_WORKQUEUE_go", config); err != nil {
+		t.Fatal(err)
+	}
+	other := nettest.Register(t, nettest.Open(t, n.Host("host-c", "ann", "shop")), nettest.Worker("go"))
+	nettest.NoClaim(t, other)
+	if _, err := hand.Reject(t.Context(), "T", c.Token, "the hub stopped", false); err != nil {
+		t.Fatal(err)
+	}
+	if again := nettest.Claim(t, other); again.TaskID != "T" || again.Attempt != 2 {
+		t.Errorf("%+v", again)
+	}
+}
+
 // REQ-DLQ-002, REQ-DLQ-003, REQ-DLQ-004, REQ-DLQ-005, REQ-DLQ-006, REQ-DLQ-007,
 // REQ-DLQ-008, REQ-DLQ-009, REQ-DLQ-010, REQ-TEST-CROSS-006A
 func TestDeadLetters(t *testing.T) {
