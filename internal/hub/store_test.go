@@ -54,7 +54,8 @@ func testStore(t *testing.T, s store) {
 			t.Fatal(err)
 		}
 	}
-	one := head{ID: "one", Agent: "a.b", Context: "* > . ü", State: a2a.TaskStateWorking, Created: 1, Updated: 2, Live: true}
+	one := head{ID: "one", Agent: "a.b", Context: "* > . ü", State: a2a.TaskStateWorking, Created: 1, Updated: 2, Live: true,
+		Spent: spent{ms: 9}} // of no project
 	two := head{ID: "two", Agent: "a", Context: "c", State: a2a.TaskStateCompleted, Created: 3, Updated: 4,
 		Spent: spent{project: "/p", ms: 5, input: 6, output: 7, cached: 8, cost: 0.25}}
 	must(s.putTask(ctx, one, []byte("small")))

@@ -56,14 +56,18 @@ func projectOf(t *a2a.Task) string {
 	return requestedDir(t.History[0]).Path
 }
 
-// encode writes "ms input output cached cost project".
+// encode writes "ms input output cached cost project", without the project if there is none: the end of a header has no
+// space.
 func (s spent) encode() string {
 	b := make([]byte, 0, 64)
 	for _, n := range []uint32{s.ms, s.input, s.output, s.cached} {
 		b = append(strconv.AppendUint(b, uint64(n), 10), ' ')
 	}
-	b = append(strconv.AppendFloat(b, float64(s.cost), 'g', -1, 32), ' ')
-	return string(base64.RawURLEncoding.AppendEncode(b, []byte(s.project)))
+	b = strconv.AppendFloat(b, float64(s.cost), 'g', -1, 32)
+	if s.project != "" {
+		b = base64.RawURLEncoding.AppendEncode(append(b, ' '), []byte(s.project))
+	}
+	return string(b)
 }
 
 // decodeSpent reads what encode has written; "" of an older hub is the zero value.
@@ -72,6 +76,9 @@ func decodeSpent(text string) (spent, error) {
 		return spent{}, nil
 	}
 	f := strings.Split(text, " ")
+	if len(f) == 5 {
+		f = append(f, "")
+	}
 	if len(f) != 6 {
 		return spent{}, fmt.Errorf("a stored task's totals have %d fields", len(f))
 	}

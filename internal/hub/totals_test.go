@@ -82,7 +82,7 @@ func TestTotalsAreBounded(t *testing.T) {
 // TestWhatATaskTookSurvivesARestart stores what tasks took with their heads, on the bus and in memory.
 func TestWhatATaskTookSurvivesARestart(t *testing.T) {
 	big := spent{project: "/a b/ü", ms: math.MaxUint32, input: 1, output: 2, cached: 3, cost: 0.1}
-	for _, s := range []spent{{}, big, {project: "/p"}} {
+	for _, s := range []spent{{}, big, {project: "/p"}, {ms: 5, cost: 0.25}} {
 		got, err := decodeSpent(s.encode())
 		if err != nil || got != s {
 			t.Errorf("%+v became %+v, %v", s, got, err)
@@ -94,7 +94,7 @@ func TestWhatATaskTookSurvivesARestart(t *testing.T) {
 }
 
 func FuzzDecodeSpent(f *testing.F) {
-	for _, s := range []string{"", "1 2 3 4 0.5 L3A", "1 2 3 4 NaN L3A", "1 2 3 4 1e400 L3A", "-1 2 3 4 0 ", "1 2 3 4 0 !", "1 2 3"} {
+	for _, s := range []string{"", "1 2 3 4 0.5 L3A", "1 2 3 4 0.5", "1 2 3 4 NaN L3A", "1 2 3 4 1e400 L3A", "-1 2 3 4 0 ", "1 2 3 4 0 !", "1 2 3"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
