@@ -25,14 +25,19 @@ func (be *backend) collect(ctx context.Context) {
 	}
 }
 
-// WatchLeases acts on the leases of work items on a bus that end, until ctx ends, as every Network does that is open
-// and not admitted by a hub. It is for a hub whose agents have not joined it since it started: it prepares and creates
-// nothing. b must have a network whose registry has the bucket, "" for the default.
-func WatchLeases(ctx context.Context, b *bus.Bus, bucket string, log *slog.Logger) {
+// ResumeWork makes the items of work on a bus available that nobody holds, and acts on the leases that end, until ctx
+// ends, as every Network does that is open and not admitted by a hub. It is for a hub that has just started the bus's
+// server, and whose agents have not joined it since: it prepares and creates nothing. b must have a network whose
+// registry has the bucket, "" for the default.
+func ResumeWork(ctx context.Context, b *bus.Bus, bucket string, log *slog.Logger) {
 	s := store.New(store.Config{Bucket: bucket, Logger: log}.WithDefaults())
 	defer s.Stop()
 	s.Adopt(b)
-	work.New(registry.New(s)).WatchLeases(ctx, b)
+	w := work.New(registry.New(s))
+	if err := w.Redeliver(ctx, b); err != nil && ctx.Err() == nil {
+		log.Warn("items of work that a killed hub had delivered wait for the end of a lease", "error", err)
+	}
+	w.WatchLeases(ctx, b)
 }
 
 // Collected is the result of a run of the collector.

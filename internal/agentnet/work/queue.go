@@ -186,6 +186,27 @@ func (s *Service) consumer(ctx context.Context, b *bus.Bus, capability string) (
 	return c, nil
 }
 
+// Redeliver has the queues on a bus deliver all their messages again. It is for the process that has started the bus's
+// server: one that was killed may have lost that a message was returned, or have delivered it to a worker that was
+// killed too, and would deliver it only after a lease. Items that are held stay with their holders.
+func (s *Service) Redeliver(ctx context.Context, b *bus.Bus) error {
+	names := b.JetStream().StreamNames(ctx, jetstream.WithStreamListSubject(store.QueueSubject+"*"))
+	var errs []error
+	for name := range names.Name() {
+		_, err := b.JetStream().Consumer(ctx, name, store.QueueGroup)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			continue
+		}
+		if err == nil {
+			_, err = b.JetStream().ResetConsumer(ctx, name, store.QueueGroup)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return errors.Join(append(errs, names.Err())...)
+}
+
 // existingConsumer returns nil for a queue that does not exist: a claim creates none.
 func (s *Service) existingConsumer(ctx context.Context, b *bus.Bus, capability string) (jetstream.Consumer, error) {
 	if c := s.knownConsumer(capability); c != nil {

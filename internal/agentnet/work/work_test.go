@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -202,6 +203,43 @@ func TestAnItemThatTheServerDeliversAgainIsFreeWhenItsHolderRejectsIt(t *testing
 	if again := nettest.Claim(t, other); again.TaskID != "T" || again.Attempt != 2 {
 		t.Errorf("%+v", again)
 	}
+}
+
+// A worker that is killed before it has claimed the item of a message leaves it delivered.
+func TestWhoStartsTheServerMakesDeliveredItemsAvailable(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	nettest.Submit(t, boss, "HELD", "go")
+	held := nettest.Claim(t, hand, "go")
+	nettest.Submit(t, boss, "T", "go")
+	consumer, err := n.Foreign().Consumer(t.Context(), "GLOBAL_WORKQUEUE_go", "workers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := consumer.Next(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.NoClaim(t, hand)
+	b, err := nettest.Dialer(n)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var resuming sync.WaitGroup
+	resuming.Go(func() { agentnet.ResumeWork(ctx, b, "", slog.New(slog.DiscardHandler)) })
+	t.Cleanup(func() {
+		stop()
+		resuming.Wait()
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if c := nettest.Claim(t, hand, "go"); c.TaskID != "T" || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+	nettest.NoClaim(t, hand)
+	nettest.Complete(t, hand, held)
 }
 
 // REQ-DLQ-002, REQ-DLQ-003, REQ-DLQ-004, REQ-DLQ-005, REQ-DLQ-006, REQ-DLQ-007,

@@ -70,9 +70,10 @@ func (a *admission) forward(ctx context.Context) {
 	}
 }
 
-// watchLeases acts on the leases of work on this hub's bus that ended while the hub was stopped, and on those that its
-// agents held who do not come back, until ctx ends. Networks that agents join later watch, too.
-func (d *daemon) watchLeases(ctx context.Context) {
+// resumeWork makes the items of work on this hub's bus available that nobody holds. It acts on the leases that ended
+// while the hub was stopped, and on those that its agents held who do not come back, until ctx ends. Networks that
+// agents join later watch, too.
+func (d *daemon) resumeWork(ctx context.Context) {
 	if !d.bus.HasNetwork() {
 		return
 	}
@@ -86,7 +87,7 @@ func (d *daemon) watchLeases(ctx context.Context) {
 		return
 	}
 	defer func() { _ = within(time.Second, b.Close) }() // nothing is waited for
-	agentnet.WatchLeases(ctx, b, bucket, d.log)
+	agentnet.ResumeWork(ctx, b, bucket, d.log)
 }
 
 // Admit implements dialect.Admission.

@@ -116,7 +116,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 		background.Go(func() { limitMemoryEvery(ctx, memoryInterval, d.log) })
 	}
 	background.Go(func() { d.watchWork(ctx) })
-	background.Go(func() { d.watchLeases(ctx) })
+	background.Go(func() { d.resumeWork(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
 	background.Go(func() { d.keepPresence(ctx) })
 	background.Go(func() { d.wakeSessions(ctx) })
