@@ -188,6 +188,28 @@ func (a *app) agentIDsOf(ctx context.Context, c *client.Client, names []string) 
 	return ids, nil
 }
 
+// agentNames are what people write for the agents that the hub has, by id.
+type agentNames map[string]string
+
+// agentNames returns none where ids are printed, or if the hub does not say them.
+func (a *app) agentNames(ctx context.Context, c *client.Client) agentNames {
+	if a.json() {
+		return nil
+	}
+	agents, err := c.Agents(ctx, false)
+	if err != nil {
+		return nil
+	}
+	names := make(agentNames, len(agents))
+	for _, agent := range agents {
+		names[agent.ID] = addressOf(agent)
+	}
+	return names
+}
+
+// of returns the name of an agent; its id, if the hub does not have it any more.
+func (n agentNames) of(id string) string { return cmp.Or(n[id], id) }
+
 // formerAgentID is agentID for an agent that may be gone: a name that no agent has is returned as it is.
 func (a *app) formerAgentID(ctx context.Context, c *client.Client, name string) (string, error) {
 	id, err := a.agentID(ctx, c, name)

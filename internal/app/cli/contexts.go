@@ -15,10 +15,12 @@ import (
 
 func (a *app) contextsCommand() *cobra.Command {
 	var limit int
+	var names agentNames
 	cmd := command("contexts", "List conversations, most recently used first",
 		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) ([]dialect.Context, error) {
+			names = a.agentNames(ctx, c)
 			return c.Contexts(ctx, limit)
-		}, a.printContexts))
+		}, func(contexts []dialect.Context) { a.printContexts(contexts, names) }))
 	cmd.PreRunE = func(*cobra.Command, []string) error { return checkLimit(limit) }
 	cmd.Flags().IntVar(&limit, "limit", 20, "how many, 1 to 1000")
 	return cmd
@@ -31,7 +33,7 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-func (a *app) printContexts(contexts []dialect.Context) {
+func (a *app) printContexts(contexts []dialect.Context, names agentNames) {
 	now := time.Now()
 	shorten := shortIDs(contexts, func(c dialect.Context) string { return c.ID })
 	listing[dialect.Context]{
@@ -40,7 +42,11 @@ func (a *app) printContexts(contexts []dialect.Context) {
 			{heading: "CONTEXT", weight: 2, least: 16}, {heading: "TASKS"}, {heading: "USED"}, {heading: "EXPIRES", extra: true}, {heading: "AGENTS", weight: 1}, {heading: "WORKS IN", weight: 2},
 		},
 		row: func(c dialect.Context) []string {
-			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(c.AgentIDs, ", "), contextDirs(c)}
+			var agents []string
+			for _, id := range c.AgentIDs {
+				agents = append(agents, names.of(id))
+			}
+			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(agents, ", "), contextDirs(c)}
 		},
 	}.table(a, a.stdout, contexts)
 }

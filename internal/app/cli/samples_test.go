@@ -64,7 +64,7 @@ func SampleTasks(w *bytes.Buffer, width int) {
 		task("019aab8a-d500-7000-8000-b1b2c3d4e5f6", dialect.StateInputRequired, "codex", "Remove the build directory, then build again from scratch with the release flags and measure how long that took", "/home/ann/src/a-project-with-a-long-name", 1.234),
 		task("019aab4b-d500-7000-8000-000000000001", dialect.StateFailed, "bob.a-remote-agent-with-a-name", "日本語でこのリポジトリを説明してください、できるだけ詳しくお願いします", "", 0.001),
 	}
-	sample(w, width, (&app{}).tasksListing(tasks, sampleTime), tasks)
+	sample(w, width, (&app{}).tasksListing(tasks, nil, sampleTime), tasks)
 }
 
 var sampleAgents = []dialect.Agent{

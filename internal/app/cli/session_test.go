@@ -253,6 +253,11 @@ func TestOpenSessionsAreInTheDirectory(t *testing.T) {
 	if a := d.awaitAgent("reviewer.b", "working"); a.Working == nil || a.Working.TaskID != id || a.Working.Title != "is this safe?" {
 		t.Errorf("it works on %+v", a.Working)
 	}
+	for _, list := range [][]string{{"tasks"}, {"contexts"}, {"task", "show", id}} {
+		if got := d.parley(list...); !strings.Contains(got, "reviewer.b") {
+			t.Errorf("%v does not call the agent by its name: %s", list, got)
+		}
+	}
 	if got := d.parley("send", "--scratch", "--detach", "reviewer", "x"); !regexp.MustCompile(`^[0-9a-f-]{36}\n`).MatchString(got) {
 		t.Errorf("the reviewer of this project: %s", got)
 	}

@@ -19,19 +19,21 @@ func (a *app) taskCommand() *cobra.Command {
 
 func (a *app) taskShowCommand() *cobra.Command {
 	trace := false
+	var names agentNames
 	cmd := a.commandOn("show TASK", taskIDs, "Show a task: its state, messages and artifacts",
 		hubCall(a, func(ctx context.Context, c *client.Client, args []string) (*shownTask, error) {
 			id, err := taskID(ctx, c, args[0])
 			if err != nil {
 				return nil, err
 			}
+			names = a.agentNames(ctx, c)
 			task, err := c.Task(ctx, id)
 			if err != nil || !trace {
 				return &shownTask{Task: task}, err
 			}
 			traces, err := c.Trace(ctx, task.ID)
 			return &shownTask{Task: task, TaskTrace: traces}, err
-		}, a.printShown))
+		}, func(shown *shownTask) { a.printShown(shown, names) }))
 	cmd.Flags().BoolVar(&trace, "trace", false, "show what the agent did in each turn: tool calls, questions, changes, usage")
 	return cmd
 }
@@ -82,8 +84,8 @@ func (a *app) taskFollowCommand() *cobra.Command {
 		})
 }
 
-func (a *app) printTask(task *dialect.Task) {
-	a.printFacts(task)
+func (a *app) printTask(task *dialect.Task, names agentNames) {
+	a.printFacts(task, names)
 	for _, notice := range notices(task) {
 		a.fact("note", notice)
 	}

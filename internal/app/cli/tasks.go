@@ -28,6 +28,7 @@ var taskStates = []string{
 func (a *app) tasksCommand() *cobra.Command {
 	p := dialect.TasksListParams{}
 	var state string
+	var names agentNames
 	cmd := command("tasks", "List tasks, newest first",
 		hubCall(a, func(ctx context.Context, c *client.Client, _ []string) (*dialect.TaskPage, error) {
 			var err error
@@ -41,8 +42,9 @@ func (a *app) tasksCommand() *cobra.Command {
 			if err == nil && len(page.Tasks) == 0 {
 				a.noteUnknownAgent(ctx, c, p.AgentID)
 			}
+			names = a.agentNames(ctx, c)
 			return page, err
-		}, a.printTasks))
+		}, func(page *dialect.TaskPage) { a.printTasks(page, names) }))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if state != "" && !slices.Contains(taskStates, state) {
 			return usage("--state %q is not one of %s", state, strings.Join(taskStates, ", "))
@@ -94,16 +96,16 @@ func tasksUpTo(ctx context.Context, c *client.Client, p dialect.TasksListParams)
 	return all, nil
 }
 
-func (a *app) printTasks(page *dialect.TaskPage) {
+func (a *app) printTasks(page *dialect.TaskPage, names agentNames) {
 	tasks := slices.Clone(page.Tasks) // the hub lists the last changed first
 	slices.SortStableFunc(tasks, func(x, y dialect.Task) int { return createdAt(&y).Compare(createdAt(&x)) })
-	a.tasksListing(tasks, time.Now()).table(a, a.stdout, tasks)
+	a.tasksListing(tasks, names, time.Now()).table(a, a.stdout, tasks)
 	if len(page.Tasks) > 0 && page.Total > len(page.Tasks) {
 		a.note("%d of %s; --limit shows more", len(page.Tasks), text.Count(page.Total, "task"))
 	}
 }
 
-func (a *app) tasksListing(tasks []dialect.Task, now time.Time) listing[dialect.Task] {
+func (a *app) tasksListing(tasks []dialect.Task, names agentNames, now time.Time) listing[dialect.Task] {
 	shorten := shortIDs(tasks, func(t dialect.Task) string { return t.ID })
 	return listing[dialect.Task]{
 		none: "No tasks.",
@@ -113,7 +115,7 @@ func (a *app) tasksListing(tasks []dialect.Task, now time.Time) listing[dialect.
 		},
 		row: func(t dialect.Task) []string {
 			return []string{
-				shorten(t.ID), string(t.Status.State), agentOf(&t), age(now, createdAt(&t)), took(&t, now), cost(&t), project(&t), asked(&t),
+				shorten(t.ID), string(t.Status.State), names.of(agentOf(&t)), age(now, createdAt(&t)), took(&t, now), cost(&t), project(&t), asked(&t),
 			}
 		},
 		paint: a.paintState,

@@ -17,12 +17,12 @@ type shownTask struct {
 	*dialect.TaskTrace
 }
 
-func (a *app) printShown(shown *shownTask) {
+func (a *app) printShown(shown *shownTask, names agentNames) {
 	if shown.TaskTrace == nil {
-		a.printTask(shown.Task)
+		a.printTask(shown.Task, names)
 		return
 	}
-	a.printFacts(shown.Task)
+	a.printFacts(shown.Task, names)
 	if first := shown.Turns - len(shown.Traces); first > 0 {
 		a.note("the last %d of %d turns are shown", len(shown.Traces), shown.Turns)
 	}
@@ -32,10 +32,10 @@ func (a *app) printShown(shown *shownTask) {
 }
 
 // printFacts prints what a task's summary says.
-func (a *app) printFacts(task *dialect.Task) {
+func (a *app) printFacts(task *dialect.Task, names agentNames) {
 	a.fact("task", plain(task.ID))
 	a.fact("state", a.state(task.Status.State)+a.style.dim(" "+ago(time.Now(), task.Status.Timestamp.Time)))
-	a.fact("agent", oneLine(agentOf(task)))
+	a.fact("agent", oneLine(names.of(agentOf(task))))
 	a.fact("context", plain(task.ContextID))
 	a.fact("works in", plain(workDirText(hub.WorkDirIn(task.Metadata))))
 	a.fact("receipts", receiptsText(hub.ReceiptsOf(task.Metadata)))
