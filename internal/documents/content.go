@@ -27,8 +27,7 @@ func (d *Document) Content(ctx context.Context) (Content, error) { return d.cont
 func (d *Document) contentUnless(ctx context.Context, seen string) (c Content, err error) {
 	c.Name = d.name
 	if e := d.View(ctx, func(doc *crdt.Doc) {
-		g := doc.Digest(false)
-		c.Version = hex.EncodeToString(g.Vector[:8]) + hex.EncodeToString(g.Deletes[:8])
+		c.Version = versionOf(doc)
 		if c.Version != seen {
 			c.Items, c.Bytes = doc.Items(), doc.Bytes()
 			c.Content, err = doc.JSON()
@@ -67,5 +66,20 @@ func (d *Document) Wait(ctx context.Context, seen string) (Content, error) {
 
 // Change applies edits as one change and returns when it is durable.
 func (d *Document) Change(ctx context.Context, edits []Edit) error {
-	return d.Edit(ctx, func(doc *crdt.Doc) error { return Apply(doc, edits) })
+	return d.changeVersion(ctx, "", edits)
+}
+
+// changeVersion is Change for a document whose version is seen, or any if that is "".
+func (d *Document) changeVersion(ctx context.Context, seen string, edits []Edit) error {
+	return d.Edit(ctx, func(doc *crdt.Doc) error {
+		if seen != "" && versionOf(doc) != seen {
+			return &Error{Code: CodeChanged, Message: "the document " + d.name + " has changed since it was read", Remedy: "read it again and repeat the edit"}
+		}
+		return Apply(doc, edits)
+	})
+}
+
+func versionOf(doc *crdt.Doc) string {
+	g := doc.Digest(false)
+	return hex.EncodeToString(g.Vector[:8]) + hex.EncodeToString(g.Deletes[:8])
 }

@@ -13,6 +13,7 @@ type Code string
 const (
 	CodeInvalid   Code = "invalid"   // an invalid name, path, edit or role
 	CodeNotFound  Code = "not-found" // no such document
+	CodeChanged   Code = "changed"   // not the version that the edit was made for; nothing was changed
 	CodeStorage   Code = "storage"   // the bus is unavailable, or the stored data is corrupt
 	CodeClosed    Code = "closed"    // the hub stops, or a new epoch began; nothing was changed
 	CodeUncertain Code = "uncertain" // an edit may be stored, as a whole, or not at all

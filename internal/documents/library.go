@@ -208,7 +208,13 @@ func (l *Library) Document(ctx context.Context, name string) (*Content, error) {
 // EditDocument applies edits as one change and returns the document once the change is durable. After an error with
 // [CodeUncertain] the edits may be applied; after any other error they are not.
 func (l *Library) EditDocument(ctx context.Context, name string, edits []Edit) (*Content, error) {
-	if err := l.retryClosed(ctx, func() error { return l.change(ctx, name, edits) }); err != nil {
+	return l.EditVersion(ctx, name, "", edits)
+}
+
+// EditVersion is EditDocument if the document's version is seen; otherwise the error has [CodeChanged]. Positions in a text or
+// list are thus those that the caller has seen. Every version is right if seen is "".
+func (l *Library) EditVersion(ctx context.Context, name, seen string, edits []Edit) (*Content, error) {
+	if err := l.retryClosed(ctx, func() error { return l.change(ctx, name, seen, edits) }); err != nil {
 		return nil, err
 	}
 	c, err := l.AwaitDocument(ctx, name, "") // whatever the epoch
@@ -235,7 +241,7 @@ func (l *Library) retryClosed(ctx context.Context, f func() error) error {
 }
 
 // change applies edits as one change of a document, which is created if it is missing.
-func (l *Library) change(ctx context.Context, name string, edits []Edit) error {
+func (l *Library) change(ctx context.Context, name, seen string, edits []Edit) error {
 	d, err := l.Get(ctx, name)
 	if CodeOf(err) == CodeNotFound {
 		// Invalid edits must not create a document.
@@ -247,7 +253,7 @@ func (l *Library) change(ctx context.Context, name string, edits []Edit) error {
 	if err != nil {
 		return err
 	}
-	return d.Change(ctx, edits)
+	return d.changeVersion(ctx, seen, edits)
 }
 
 // reopening is about how long a document takes to begin a new epoch.

@@ -32,6 +32,7 @@ type DocumentParams struct {
 type DocumentEditParams struct {
 	Name  string           `json:"name"`
 	Edits []documents.Edit `json:"edits"`
+	Seen  string           `json:"seen,omitempty"` // the version that the edits are for; another one is refused
 }
 
 // documentsPatience bounds the wait of hub/documents/wait.
@@ -62,7 +63,7 @@ func (s *Service) documentsWait(c *call) action {
 }
 
 func (s *Service) documentsEdit(c *call) action {
-	name, raw := c.requiredText("name", maxID), c.get("edits", rawjson.Array, true)
+	name, seen, raw := c.requiredText("name", maxID), c.text("seen", maxID), c.get("edits", rawjson.Array, true)
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	decoder.UseNumber()
@@ -70,7 +71,7 @@ func (s *Service) documentsEdit(c *call) action {
 	if err := decoder.Decode(&edits); err != nil {
 		c.fail("edits", fmt.Sprintf("cannot be read: %v", err))
 	}
-	return func(ctx context.Context) (any, error) { return s.cfg.Documents.EditDocument(ctx, name, edits) }
+	return func(ctx context.Context) (any, error) { return s.cfg.Documents.EditVersion(ctx, name, seen, edits) }
 }
 
 // DocumentCompacted is the result of hub/documents/compact, in items.
@@ -112,6 +113,7 @@ func documentError(err error) error {
 		code, ok := map[documents.Code]wireCode{
 			documents.CodeInvalid:  {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},
 			documents.CodeNotFound: {jsonrpc.CodeInvalidParams, "DOCUMENT_NOT_FOUND"},
+			documents.CodeChanged:  {jsonrpc.CodeInvalidParams, "DOCUMENT_CHANGED"},
 			documents.CodeStorage:  {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 			documents.CodeClosed:   {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 			// Not busy: a caller must read the document before it retries.

@@ -42,6 +42,12 @@ func TestDocumentsAreEditedReadAndAwaited(t *testing.T) {
 	if string(got.Content) != `{"plan":{"status":"open"}}` || got.Version != edited.Version {
 		t.Fatalf("the content is %s in version %s; the edit returned version %s", got.Content, got.Version, edited.Version)
 	}
+	old := `{"name":"plan","seen":"another","edits":[{"op":"text","path":["notes"],"text":"x"}]}`
+	wantError(t, run(dialect.MethodDocumentsEdit, old), jsonrpc.CodeInvalidParams, "DOCUMENT_CHANGED", "")
+	got = read[documents.Content](t, run(dialect.MethodDocumentsEdit, strings.Replace(old, "another", got.Version, 1)))
+	if string(got.Content) != `{"notes":"x","plan":{"status":"open"}}` {
+		t.Fatalf("an edit of the version that was read: %s", got.Content)
+	}
 	awaited := read[documents.Content](t, run(dialect.MethodDocumentsWait, `{"name":"plan","seen":"another"}`))
 	if awaited.Version != got.Version {
 		t.Fatalf("the awaited version is %s", awaited.Version)

@@ -77,7 +77,7 @@ func TestThePageHasAllItsFilesAndNothingElse(t *testing.T) {
 			paths = append(paths, path[:strings.LastIndex(path, "/")+1]+m[1])
 		}
 	}
-	if len(seen) != 5 || size > 300_000 {
+	if len(seen) != 6 || size > 300_000 {
 		t.Errorf("%d files, %d bytes: %v", len(seen), size, seen)
 	}
 }

@@ -2,6 +2,7 @@
 import contract from "./contract.js";
 import { call, send, follow } from "./hub.js";
 import { age, el, line, words } from "./text.js";
+import { Editor } from "./document.js";
 
 const $ = id => document.getElementById(id);
 const rowHeight = 56;
@@ -15,7 +16,7 @@ async function needs() {
   state.waiting = found.total;
   return found.needs.map(n => ({
     id: n.id, state: "waiting", title: n.title || "waits for more input", about: n.kind + " \u00b7 " + (n.agent ?? ""), side: age(n.since),
-    task: n.taskId, context: n.contextId, agent: n.agent, need: n,
+    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n,
   }));
 }
 
@@ -65,9 +66,16 @@ async function conversations() {
 }
 
 async function swarms() {
-  const found = await call("hub/swarms/list");
-  const list = Array.isArray(found) ? found : found.swarms ?? [];
-  return list.map(s => ({ id: s.id, state: s.status, title: s.taskDescription || s.id, about: [s.status, s.completed + " of " + s.subTasks + " parts", s.participants.join(", "), s.error].filter(Boolean).join(" \u00b7 "), side: age(s.createdAt), swarm: s.id, show: s }));
+  const [list, queues] = await Promise.all([call("hub/swarms/list"), call("hub/work/list")]);
+  const items = queues.items.map(x => ({
+    id: x.taskId, state: x.state, title: x.taskDescription || x.taskId, until: x.state === "claimed" ? x.leaseUntil : "", side: age(x.submittedAt),
+    about: ["queue " + x.capability, x.state, x.holderHandle].filter(Boolean).join(" \u00b7 "), show: x,
+  }));
+  const dead = queues.deadLetters.map(l => ({
+    id: l.originalTaskId, state: "dead", item: l.originalTaskId, title: l.originalPayload?.taskDescription || l.originalTaskId, side: age(l.deadAt), show: l,
+    about: ["failed work of " + l.originalSubject.split(".").pop(), l.deliveryAttempts + " attempts", l.failureReason, l.failureDetail].filter(Boolean).join(" \u00b7 "),
+  }));
+  return [...dead, ...items, ...list.map(s => ({ id: s.id, state: s.status, title: s.taskDescription || s.id, about: [s.status, s.completed + " of " + s.subTasks + " parts", s.participants.join(", "), s.error].filter(Boolean).join(" \u00b7 "), side: age(s.createdAt), swarm: s.id, show: s }))];
 }
 
 async function network() {
@@ -117,7 +125,7 @@ function rowOf(r, i) {
   const role = contract.states[r.state] ?? "plain";
   const mark = el("span", role, contract.marks[role]);
   mark.title = r.state;
-  const e = el("div", "row", undefined, mark, el("div", "", undefined, el("p", "", line(r.title)), el("p", "small", line(r.about))), el("span", "small", line(r.side)));
+  const e = el("div", "row", undefined, mark, el("div", "", undefined, el("p", "", line(r.title)), el("p", "small", line(r.about))), el("span", "small", r.until ? left(r.until) : line(r.side)));
   e.id = "row" + i;
   e.style.top = i * rowHeight + "px";
   e.setAttribute("role", "option");
@@ -126,6 +134,11 @@ function rowOf(r, i) {
   e.setAttribute("aria-posinset", String(i + 1));
   e.onclick = () => { state.at = i; paint(); open(); };
   return e;
+}
+
+/** How long a lease still lasts. */
+function left(until) {
+  return Math.max(0, Math.ceil((Date.parse(until) - Date.now()) / 1000)) + "s left";
 }
 
 function refilter() {
@@ -209,7 +222,7 @@ async function open() {
 }
 
 function close() {
-  state.open = null;
+  state.open = state.editors = null;
   $("detail").hidden = true;
   document.body.classList.remove("open");
 }
@@ -220,7 +233,7 @@ async function detail(r) {
     parts.push(...r.need.tool ? [el("p", "", "Tool: " + r.need.tool)] : [], ...r.need.input !== undefined ? [el("pre", "", JSON.stringify(r.need.input, null, 2))] : []);
     parts.push(buttons(r.need.options.map(o => [o.name || o.id, () => choose(r.need, o.id)])));
   }
-  if (r.document) return [...parts, el("pre", "", JSON.stringify(await call("hub/documents/get", { name: r.document }), null, 2))];
+  if (r.document) return [...parts, ...await editors(r.document)];
   if (r.conversation) {
     const page = await call("hub/tasks/page", { contextId: r.conversation, limit: 200, historyLength: 1000, includeArtifacts: true });
     return [...parts, buttons(actions(r)), ...page.tasks.reverse().flatMap(thread)];
@@ -233,6 +246,49 @@ async function detail(r) {
   for (const t of trace.traces) parts.push(el("h2", "", "Turn " + t.turn), el("pre", "", JSON.stringify(t, null, 2)));
   return parts;
 }
+
+// A document: its texts can be edited in place, the rest with e.
+async function editors(name) {
+  const load = () => call("hub/documents/get", { name });
+  const save = (seen, edits) => call("hub/documents/edit", { name, seen, edits });
+  const content = await load();
+  const parts = [];
+  state.editors = { name, load, list: [], rest: [] };
+  for (const [root, value] of Object.entries(content.content)) {
+    parts.push(el("h2", "", line(root)));
+    if (typeof value !== "string") {
+      const shown = el("pre", "", JSON.stringify(value, null, 2));
+      state.editors.rest.push([root, shown]);
+      parts.push(shown);
+      continue;
+    }
+    const field = el("textarea", "text");
+    field.rows = Math.min(20, value.split("\n").length + 2);
+    field.setAttribute("aria-label", line(root));
+    field.spellcheck = false;
+    state.editors.list.push(new Editor(field, root, content, save, load, say));
+    parts.push(field);
+  }
+  if (!parts.length) parts.push(el("p", "small", "The document is empty."));
+  return [...parts, buttons([["Edit (e)", () => edit(name)]])];
+}
+
+async function refreshDocument() {
+  const open = state.editors;
+  try {
+    const content = await open.load();
+    for (const e of open.list) e.adopt(content);
+    for (const [root, shown] of open.rest) shown.replaceChildren(el("span", "", JSON.stringify(content.content[root], null, 2)));
+  } catch (e) { say(e.message); }
+}
+
+const edit = name => ask("An edit of " + name + ", such as: plan.title = the new title", text => {
+  const at = text.indexOf("="), path = text.slice(0, Math.max(at, 0)).trim().split(".");
+  if (at < 0 || path.length < 2 || path.includes("")) return say("An edit is such as: plan.title = the new title");
+  let value = text.slice(at + 1).trim();
+  try { value = JSON.parse(value); } catch { /* it is a text */ }
+  run("Changed.", () => call("hub/documents/edit", { name, edits: [{ op: "set", path, value }] }));
+});
 
 function thread(task) {
   const parts = [];
@@ -258,6 +314,7 @@ const done = new Set(["completed", "failed", "canceled", "rejected"]);
 function actions(r) {
   const list = [];
   if (r.task && contract.states[r.state] === "waits") list.push(["Answer (t)", () => answer(r)]);
+  if (r.item) list.push(["Retry (r)", () => again(r)]);
   if (r.task && contract.states[r.state] === "bad") list.push(["Retry (r)", () => again(r)]);
   if (r.task && r.state && !done.has(r.state)) list.push(["Cancel (c)", () => cancel(r)]);
   if (r.agent) list.push(["Write (w)", () => write(r)]);
@@ -288,7 +345,7 @@ function ask(label, submit, without) {
 const answer = r => ask("Answer " + (r.agent ?? ""), text => run("Answered.", () => send({ taskId: r.task, parts: [{ kind: "text", text }] })));
 const write = r => ask("To " + r.agent, text => run("Sent.", () => send({ ...r.conversation && { contextId: r.conversation }, parts: [{ kind: "text", text }], metadata: { targetAgent: r.agent } })));
 const cancel = r => ask("Cancel this task?", () => run("Canceled.", () => call("tasks/cancel", { id: r.task })), true);
-const again = r => run("Sent again.", async () => {
+const again = r => r.item ? run("It is in its queue again.", () => call("hub/work/retry", { taskId: r.item })) : run("Sent again.", async () => {
   const task = await call("tasks/get", { id: r.task });
   if (!task.history?.length) throw new Error("the task has no message");
   await send({ contextId: task.contextId, parts: task.history[0].parts, metadata: { targetAgent: r.agent } });
@@ -313,7 +370,7 @@ function command() {
 
 const keys = {
   a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.need?.requestId && choose(r.need, r.need.deny),
-  t: r => r?.task && (r.need || contract.states[r.state] === "waits") && answer(r), r: r => r?.task && contract.states[r.state] === "bad" && again(r),
+  t: r => r?.task && (r.need || contract.states[r.state] === "waits") && answer(r), r: r => (r?.item || r?.task && contract.states[r.state] === "bad") && again(r), e: r => r?.document && edit(r.document),
   c: r => r?.task && !done.has(r.state) && cancel(r), w: r => r?.agent && write(r),
   "/": () => { $("filter").hidden = false; $("filter").focus(); }, ":": command, "?": help,
   Enter: open, Escape: () => { if (state.open) close(); else { $("filter").value = ""; $("filter").hidden = true; } refilter(); $("list").focus(); },
@@ -324,6 +381,10 @@ const keys = {
 document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey || $("ask").open || $("help").open) {
     if (e.key === "Enter" && $("ask").open && !e.shiftKey && e.target.tagName !== "BUTTON") { e.preventDefault(); $("ok").click(); }
+    return;
+  }
+  if (e.target.tagName === "TEXTAREA") {
+    if (e.key === "Escape") { e.preventDefault(); $("list").focus(); }
     return;
   }
   if (e.target === $("filter") && !["Escape", "Enter", "ArrowDown", "ArrowUp"].includes(e.key)) return;
@@ -342,6 +403,7 @@ let due = false;
 state.events = [];
 follow(e => {
   state.events.push(eventRow(e));
+  if (e.kind === "document.changed" && state.editors?.name === e.subject) refreshDocument();
   if (state.events.length > 5000) state.events.splice(0, 1000);
   if (due) return;
   due = true;
@@ -352,5 +414,8 @@ follow(e => {
   away.hidden = up;
   away.textContent = "The hub is away. This page continues when it is back.";
 });
+
+setInterval(() => { if (state.shown.some(r => r.until)) paint(); }, 1000);
+setInterval(() => { if (!document.hidden) load(); }, 15000);
 
 show(contract.screens.find(s => "#" + s.id === location.hash) ?? contract.screens[0]);

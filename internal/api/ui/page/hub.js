@@ -9,7 +9,7 @@ export async function call(method, params = {}) {
     body: JSON.stringify({ jsonrpc: "2.0", id: String(++last), method, params }),
   });
   const body = await answer.json();
-  if (body.error) throw new Error([body.error.message, body.error.data?.remedy].filter(Boolean).join(". "));
+  if (body.error) throw Object.assign(new Error([body.error.message, body.error.data?.remedy].filter(Boolean).join(". ")), { code: body.error.data?.code });
   return body.result;
 }
 
