@@ -56,7 +56,7 @@ const actor = `#!/bin/sh
 prompt=$(cat)
 case $prompt in
 *SLOW*) echo "I have begun."; exec sleep 600 ;;
-*FAIL*) echo "the disk is on fire" >&2; exit 3 ;;
+*FAIL*) [ -e "$HOSTILE.mended" ] && { echo "Done at last."; exit; }; echo "the disk is on fire" >&2; exit 3 ;;
 *HOSTILE*) cat "$HOSTILE" ;;
 *) echo "Done: $prompt" ;;
 esac
@@ -72,7 +72,7 @@ func newHub(t *testing.T, hostile string) *hub {
 	h := &hub{programs.NewHome(t)}
 	data := filepath.Join(h.home.Dir, "hub")
 	script, texts := filepath.Join(h.home.Dir, "actor"), filepath.Join(h.home.Dir, "hostile.txt")
-	config := map[string]any{"version": 1, "agents": map[string]any{
+	config := map[string]any{"version": 1, "workers": []any{map[string]any{"agent": "actor", "capability": "go"}}, "agents": map[string]any{
 		"claude-code": map[string]any{"disabled": true}, "codex": map[string]any{"disabled": true}, "gemini": map[string]any{"disabled": true}, "vibe": map[string]any{"disabled": true},
 		"asker": map[string]any{"driver": "acp", "command": programs.Path("asker"), "description": "Asks before it cleans."},
 		"actor": map[string]any{"driver": "exec", "command": script, "description": "Does as it is told.", "env": map[string]any{"set": map[string]any{"HOSTILE": texts}}},
@@ -196,4 +196,138 @@ func TestThePageAnswersCancelsAndWrites(t *testing.T) {
 	p.Press(t, "Enter")
 	p.Until(t, `document.querySelector("#detail").textContent.includes("completed")`)
 	fine(t, p, "writing")
+}
+
+// Two pages edit a text at once; both see what both have written, and so does the command line.
+func TestTwoPagesEditADocument(t *testing.T) {
+	h := newHub(t, "")
+	h.parley(t, "doc", "edit", "plan", "--set", "plan.status=open", "--text", "notes=middle")
+	b := rig.StartBrowser(t)
+	first, second := h.open(t, b), h.open(t, b)
+	for _, p := range []*rig.Page{first, second} {
+		p.Press(t, "7")
+		selectRow(t, p, "plan")
+		p.Press(t, "Enter")
+		p.Until(t, `document.querySelector("textarea.text")?.value === "middle"`)
+	}
+	// Both type before either has heard of the other.
+	const typed = `(where => { const f = document.querySelector("textarea.text"); f.value = where ? f.value + " end\u{1F600}" : "start " + f.value; f.dispatchEvent(new Event("input")); })`
+	first.Eval(t, typed+"(0)", nil)
+	second.Eval(t, typed+"(1)", nil)
+	const both = `document.querySelector("textarea.text").value === "start middle end\u{1F600}"`
+	first.Until(t, both)
+	second.Until(t, both)
+	wait.Eventually(t, "the hub has both", func() bool { return strings.Contains(h.parley(t, "doc", "show", "plan"), "start middle end") })
+	first.Press(t, "Escape", "e")
+	first.Until(t, `document.querySelector("#ask").open`)
+	first.Type(t, "plan.status = done")
+	first.Press(t, "Enter")
+	second.Until(t, `document.querySelector("#detail").textContent.includes('"done"')`)
+	fine(t, first, "editing")
+	for _, problem := range second.Problems(t) {
+		t.Errorf("editing: %.500s", problem)
+	}
+}
+
+// Work that failed for good waits for the person, who puts it back into its queue.
+func TestFailedWorkIsRetried(t *testing.T) {
+	h := newHub(t, "")
+	b := rig.StartBrowser(t)
+	p := h.open(t, b)
+	p.Press(t, "2")
+	p.Until(t, `[...document.querySelectorAll(".row")].some(r => r.textContent.includes("queue.go"))`)
+	h.send(t, "queue.go", "FAIL at first")
+	p.Press(t, "1")
+	selectRow(t, p, "deadletter")
+	if err := os.WriteFile(filepath.Join(h.home.Dir, "hostile.txt.mended"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.Press(t, "r")
+	p.Until(t, `document.querySelector("#none").textContent === "Nothing waits for you."`)
+	p.Press(t, "3")
+	p.Until(t, `[...document.querySelectorAll(".row")].some(r => r.textContent.includes("actor") && r.textContent.includes("completed"))`)
+	fine(t, p, "retrying")
+}
+
+// hostileText has HTML, control sequences, marks of direction and a long line.
+var hostileText = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b]0;mine\x07\x1b[31mred\u202eleft\u2066\u0000\r\"'`${alert(3)}" + strings.Repeat("A", 1<<20)
+
+// Texts of agents are shown as text on each screen, whatever they contain.
+func TestHostileTextsAreShownAsText(t *testing.T) {
+	h := newHub(t, hostileText)
+	short := hostileText[:200]
+	h.send(t, "actor", "HOSTILE")
+	h.send(t, "echo", strings.ReplaceAll(short, "\x00", ""))
+	h.parley(t, "doc", "edit", "hostile", "--text", "notes="+strings.ReplaceAll(short, "\x00", ""), "--set", "map.<b>bold</b>=<img src=x onerror=alert(4)>")
+	b := rig.StartBrowser(t)
+	p := h.open(t, b, "--view-only")
+	for key := range 9 {
+		p.Press(t, fmt.Sprint(key+1))
+		p.Until(t, fmt.Sprintf(`document.querySelector("#screens button[aria-current]").textContent.startsWith("%d")`, key+1))
+		if key == 2 || key == 3 || key == 6 || key == 7 {
+			p.Until(t, `document.querySelector(".row")`)
+		}
+		var rows int
+		p.Eval(t, `document.querySelectorAll(".row").length`, &rows)
+		for range min(rows, 3) {
+			p.Press(t, "Enter")
+			p.Until(t, `!document.querySelector("#detail").hidden`)
+			p.Press(t, "Escape", "ArrowDown")
+		}
+		var made int
+		if p.Eval(t, `document.querySelectorAll("img, script:not([src]), b, iframe").length`, &made); made != 0 {
+			t.Errorf("screen %d: %d elements were made of a text", key+1, made)
+		}
+		var raw bool
+		if p.Eval(t, `/[\u0000-\u0008\u001b\u202a-\u202e\u2066-\u2069]/.test(document.body.textContent)`, &raw); raw {
+			t.Errorf("screen %d shows control characters", key+1)
+		}
+		fine(t, p, fmt.Sprint("screen ", key+1))
+	}
+}
+
+var updatePictures = flag.String("pictures", "", "a directory for pictures of the page")
+
+// The page can be read in a window and on a phone: nothing is wider than the screen.
+func TestPictures(t *testing.T) {
+	h := newHub(t, "")
+	h.send(t, "asker", "Remove what the last build has left behind.")
+	h.send(t, "actor", "SLOW: port the parser to the new lexer")
+	h.send(t, "actor", "FAIL: write the release notes")
+	h.send(t, "actor", "Review the change of the store.")
+	b := rig.StartBrowser(t)
+	p := h.open(t, b)
+	p.Until(t, `document.querySelector(".row")`)
+	for _, c := range []struct {
+		name          string
+		width, height int
+		dark          bool
+		keys          []string
+	}{
+		{"needs-light", 1100, 640, false, []string{"1", "Enter"}}, {"tasks-dark", 1100, 640, true, []string{"3", "Enter"}}, {"needs-phone", 390, 780, true, []string{"1", "Enter"}},
+		{"agents-light", 1100, 640, false, []string{"2"}},
+	} {
+		p.Show(t, c.width, c.height, c.dark)
+		p.Press(t, c.keys[0])
+		p.Until(t, `document.querySelector(".row")`)
+		if len(c.keys) > 1 {
+			p.Press(t, c.keys[1])
+			p.Until(t, `!document.querySelector("#detail").hidden`)
+		}
+		var wide bool
+		if p.Eval(t, `document.documentElement.scrollWidth > innerWidth`, &wide); wide {
+			t.Errorf("%s: the page is wider than the window", c.name)
+		}
+		png := p.Picture(t)
+		if *updatePictures == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(*updatePictures, c.name+".png"), png, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var paint float64
+	p.Eval(t, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`, &paint)
+	t.Logf("first paint after %.0f ms", paint)
+	fine(t, p, "looking")
 }
