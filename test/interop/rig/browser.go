@@ -33,6 +33,7 @@ const pagePatience = 60 * time.Second
 // Browser is a headless Chromium that is controlled over its DevTools protocol.
 type Browser struct {
 	devtools string // its HTTP address
+	front    *Page  // whose tab is shown; the others draw nothing and take no keys
 }
 
 var devtoolsLine = regexp.MustCompile(`DevTools listening on ws://([^/]+)/`)
@@ -105,6 +106,7 @@ func chromium(t *testing.T) string {
 
 // Page is a page in a tab of its own. It is not safe for concurrent use.
 type Page struct {
+	browser  *Browser
 	ws       *websocket.Conn
 	id       int
 	problems []string
@@ -134,12 +136,23 @@ func (b *Browser) Open(t *testing.T, url string) *Page {
 	}
 	ws.SetReadLimit(64 << 20)
 	t.Cleanup(func() { ws.CloseNow() })
-	p := &Page{ws: ws}
+	p := &Page{browser: b, ws: ws}
 	for _, domain := range []string{"Page", "Runtime", "Log"} {
 		p.Call(t, domain+".enable", nil, nil)
 	}
+	p.toFront(t)
 	p.Call(t, "Page.navigate", map[string]any{"url": url}, nil)
 	return p
+}
+
+// toFront shows the page's tab.
+func (p *Page) toFront(t *testing.T) {
+	t.Helper()
+	if p.browser.front == p {
+		return
+	}
+	p.Call(t, "Page.bringToFront", nil, nil)
+	p.browser.front = p
 }
 
 // event is an event or an answer of the protocol.
@@ -219,6 +232,7 @@ func (p *Page) receive(ctx context.Context) (e event, err error) {
 // page's content security policy are such errors.
 func (p *Page) Problems(t *testing.T) []string {
 	t.Helper()
+	p.toFront(t)
 	p.Eval(t, "new Promise(done => requestAnimationFrame(() => setTimeout(done)))", nil) // what was caused before has happened
 	found := p.problems
 	p.problems = nil
@@ -272,6 +286,7 @@ var codes = map[string]int{"Enter": 13, "Escape": 27, "Tab": 9, "ArrowDown": 40,
 // Press presses keys, one after the other.
 func (p *Page) Press(t *testing.T, keys ...string) {
 	t.Helper()
+	p.toFront(t)
 	for _, key := range keys {
 		down := map[string]any{"type": "keyDown", "key": key}
 		switch code, named := codes[key]; {
@@ -292,6 +307,7 @@ func (p *Page) Press(t *testing.T, keys ...string) {
 // Type enters a text where the cursor is.
 func (p *Page) Type(t *testing.T, text string) {
 	t.Helper()
+	p.toFront(t)
 	p.Call(t, "Input.insertText", map[string]any{"text": text}, nil)
 }
 
@@ -309,6 +325,7 @@ func (p *Page) Show(t *testing.T, width, height int, dark bool) {
 // Picture returns a picture of what the page shows, as PNG.
 func (p *Page) Picture(t *testing.T) []byte {
 	t.Helper()
+	p.toFront(t)
 	var shot struct{ Data string }
 	p.Call(t, "Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
 	png, err := base64.StdEncoding.DecodeString(shot.Data)

@@ -1,113 +1,98 @@
 // The screens. Everything that an agent wrote reaches the page as text nodes only; see text.js.
 import contract from "./contract.js";
 import { call, send, follow } from "./hub.js";
-import { age, el, line, words } from "./text.js";
+import { age, clock, el, json, left, line } from "./text.js";
 import { Editor } from "./document.js";
+import { Live } from "./live.js";
+import * as draw from "./draw.js";
+import * as load from "./rows.js";
+import * as detail from "./detail.js";
 
 const $ = id => document.getElementById(id);
 const rowHeight = 56;
-const state = { screen: null, rows: [], shown: [], at: 0, open: null, loading: false, stale: false, busy: "" };
+const state = { screen: null, rows: [], shown: [], at: 0, open: null, waiting: 0, by: "day", events: [], replay: null };
 
-// A screen's load returns its rows: {id, state, title, about, side, task, context, agent, need, show}.
-const loads = { needs, agents, tasks, conversations, swarms, network, documents, timeline, costs };
+// A screen's load returns its rows.
+const loads = {
+  needs: load.needs, agents: load.agents, tasks: () => load.tasks(rows => { if (state.screen.id === "tasks") adopt(rows); }), conversations: load.conversations,
+  swarms: load.swarms, network: load.network, documents: load.documents, timeline, costs: () => load.costs(state.by),
+};
 
-async function needs() {
-  const found = await call("hub/needs");
-  state.waiting = found.total;
-  return found.needs.map(n => ({
-    id: n.id, state: "waiting", title: n.title || "waits for more input", about: n.kind + " \u00b7 " + (n.agent ?? ""), side: age(n.since),
-    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n,
-  }));
+// What is above the list: pictures, and the controls of the timeline and of the costs.
+const pictures = {
+  network: rows => rows.links ? [draw.network(rows.links, rows.agents)] : [],
+  timeline: replayed,
+  costs: rows => {
+    const money = rows.some(r => r.total.costUsd), sum = { tasks: 0, failed: 0, cost: 0 };
+    for (const { total } of rows) { sum.tasks += total.tasks; sum.failed += total.failed; sum.cost += total.costUsd; }
+    return [
+      detail.buttons(["day", "agent", "project"].map(by => [(by === state.by ? "\u2713 by " : "by ") + by, () => group(by)])),
+      el("p", "sum", "In all " + sum.tasks + " tasks, " + sum.failed + " failed, " + (sum.cost ? "$" + sum.cost.toFixed(2) : "no cost reported")),
+      draw.bars(rows.slice(0, 12).map(r => money ? { name: r.title, value: r.total.costUsd, text: r.side } : { name: r.title, value: r.total.tasks, bad: r.total.failed, text: r.total.tasks + " tasks" }), "Costs by " + state.by),
+    ];
+  },
+};
+
+function group(by) {
+  state.by = by;
+  reload();
 }
 
-async function agents() {
-  const [list, totals] = await Promise.all([call("hub/agents/list", { includeHealth: true, includeCards: false }), today()]);
-  return list.map(a => {
-    const t = totals.get(a.id);
-    const sum = t ? t.tasks + " today" + (t.failed ? ", " + t.failed + " failed" : "") + (t.costUsd ? ", $" + t.costUsd.toFixed(2) : "") : "";
-    const work = a.working ? a.working.title || "works on a task" : a.health?.errorMessage || a.description || "";
-    return {
-      id: a.id, state: a.health?.status === "unhealthy" ? "unhealthy" : a.state, agent: a.id, task: a.working?.taskId,
-      title: a.address || a.id, about: [a.project, a.state, work].filter(Boolean).join(" \u00b7 "), side: sum, show: a,
-    };
-  });
+function pictured() {
+  const box = $("picture"), made = pictures[state.screen.id]?.(state.rows);
+  box.hidden = !made;
+  if (!made) return;
+  const scrolled = [box.scrollLeft, box.scrollTop];
+  const focused = box.contains(document.activeElement) ? [...box.querySelectorAll("button, input, .picture")].indexOf(document.activeElement) : -1;
+  box.replaceChildren(...made.filter(Boolean));
+  [box.scrollLeft, box.scrollTop] = scrolled;
+  if (focused >= 0) box.querySelectorAll("button, input, .picture")[focused]?.focus();
 }
 
-async function today() {
-  const start = new Date();
-  start.setHours(0, 0, 0, 0);
-  const found = await call("hub/totals", { by: ["agent"], since: start.toISOString() });
-  return new Map(found.totals.map(t => [t.agent, t]));
-}
-
-async function tasks() {
-  const rows = [];
-  let cursor;
-  do {
-    const page = await call("hub/tasks/page", { limit: 1000, historyLength: 1, ...(cursor && { cursor }) });
-    for (const t of page.tasks) rows.push(taskRow(t));
-    cursor = page.nextCursor;
-  } while (cursor && rows.length < 10000);
-  return rows;
-}
-
-function taskRow(t) {
-  const agent = t.metadata?.["parley.agent"] ?? "";
-  const said = words(t.status.message) || words(t.history?.[0]);
-  return { id: t.id, state: t.status.state, task: t.id, context: t.contextId, agent, title: said || t.id, about: [agent, t.status.state].filter(Boolean).join(" \u00b7 "), side: age(t.status.timestamp) };
-}
-
-async function conversations() {
-  const list = await call("hub/contexts/list", { limit: 1000 });
-  return list.map(c => ({
-    id: c.id, state: "", title: c.agentIds.join(", ") || c.id, about: c.taskIds.length + " tasks \u00b7 " + c.id, side: age(c.lastUsedAt), conversation: c.id,
-    context: c.id, agent: c.agentIds.length === 1 ? c.agentIds[0] : "",
-  }));
-}
-
-async function swarms() {
-  const [list, queues] = await Promise.all([call("hub/swarms/list"), call("hub/work/list")]);
-  const items = queues.items.map(x => ({
-    id: x.taskId, state: x.state, title: x.taskDescription || x.taskId, until: x.state === "claimed" ? x.leaseUntil : "", side: age(x.submittedAt),
-    about: ["queue " + x.capability, x.state, x.holderHandle].filter(Boolean).join(" \u00b7 "), show: x,
-  }));
-  const dead = queues.deadLetters.map(l => ({
-    id: l.originalTaskId, state: "dead", item: l.originalTaskId, title: l.originalPayload?.taskDescription || l.originalTaskId, side: age(l.deadAt), show: l,
-    about: ["failed work of " + l.originalSubject.split(".").pop(), l.deliveryAttempts + " attempts", l.failureReason, l.failureDetail].filter(Boolean).join(" \u00b7 "),
-  }));
-  return [...dead, ...items, ...list.map(s => ({ id: s.id, state: s.status, title: s.taskDescription || s.id, about: [s.status, s.completed + " of " + s.subTasks + " parts", s.participants.join(", "), s.error].filter(Boolean).join(" \u00b7 "), side: age(s.createdAt), swarm: s.id, show: s }))];
-}
-
-async function network() {
-  const [status, list] = await Promise.all([call("hub/status"), call("hub/agents/list", { includeCards: false })]);
-  const rows = [{ id: "hub", state: "connected", title: "This hub", about: "version " + status.version + " \u00b7 " + status.totalTasks + " tasks", side: "", show: status }];
-  const link = status.bus?.link;
-  if (link) rows.push({ id: "link", state: link.connected ? "connected" : "lost", title: "Cluster " + link.url, about: link.problem ?? "", side: age(link.since), show: link });
-  for (const m of status.mcpServers ?? []) rows.push({ id: "mcp " + m.name, state: m.connected ? "connected" : "lost", title: "MCP server " + m.name, about: m.problem ?? m.tools + " tools", side: age(m.since), show: m });
-  for (const a of list) rows.push({ id: "agent " + a.id, state: a.state, agent: a.id, title: a.address || a.id, about: [a.computer || "this computer", a.project, a.kind].filter(Boolean).join(" \u00b7 "), side: "", show: a });
-  return rows;
-}
-
-async function documents() {
-  const found = await call("hub/documents/list");
-  const list = Array.isArray(found) ? found : found.documents ?? [];
-  return list.map(d => ({ id: d.name ?? d, state: "", title: d.name ?? d, about: "", side: "", document: d.name ?? d }));
-}
+// The timeline can be looked at as it was at any time of the last day.
 
 async function timeline() {
-  return [...state.events ?? []].reverse();
+  const until = state.replay?.at ?? Infinity, rows = [];
+  for (let i = state.events.length; i-- > 0;) if (state.events[i].time <= until) rows.push(state.events[i]);
+  return rows;
 }
 
-function eventRow(e) {
-  return { id: e.position ?? e.at ?? String(Math.random()), state: e.data?.state ?? "", title: e.kind + (e.data?.state ? " " + e.data.state : ""), about: [e.agent, e.task, e.project, e.channel].filter(Boolean).join(" \u00b7 "), side: age(e.time), task: e.task, agent: e.agent, show: e };
+function replayed() {
+  const events = state.events, now = Date.now(), from = events[0]?.time ?? now - 3600000, at = state.replay?.at ?? now;
+  const slider = el("input", "");
+  Object.assign(slider, { type: "range", min: 0, max: 1000, value: Math.round((at - from) / Math.max(1, now - from) * 1000) });
+  slider.setAttribute("aria-label", "The time that is shown");
+  slider.setAttribute("aria-valuetext", state.replay ? clock(at) : "now");
+  slider.oninput = () => replay(slider.value >= 1000 ? null : { at: from + slider.value / 1000 * (now - from) });
+  const states = new Map();
+  for (const e of events) if (e.time <= at && e.show.kind === "task.state") states.set(e.task, e.state);
+  const counts = {};
+  for (const s of states.values()) counts[s] = (counts[s] ?? 0) + 1;
+  return [
+    draw.histogram(events.map(e => e.time), from, now, at), slider,
+    detail.buttons([[state.replay?.plays ? "Pause (p)" : "Replay (p)", play], ["Now", () => replay(null)]]),
+    el("p", "sum", (state.replay ? "At " + clock(at) : "Now") + ": " + (Object.entries(counts).map(([s, n]) => n + " " + s).join(", ") || "no tasks")),
+  ];
 }
 
-async function costs() {
-  const found = await call("hub/totals", { by: ["day", "agent", "project"] });
-  return found.totals.map(t => ({
-    id: [t.day, t.agent, t.project].join(" "), state: t.failed ? "failed" : "completed", title: [t.day, t.agent].filter(Boolean).join(" \u00b7 "), about: [t.tasks + " tasks", t.failed && t.failed + " failed", t.inputTokens + t.outputTokens + " tokens", t.project].filter(Boolean).join(" \u00b7 "),
-    side: "$" + t.costUsd.toFixed(2), show: t,
-  }));
+function replay(to) {
+  clearInterval(state.replay?.timer);
+  state.replay = to;
+  state.at = 0;
+  reload();
+}
+
+/** Shows the events one after the other: the whole time in half a minute, in steps that have an event. */
+function play() {
+  if (state.replay?.plays) return replay({ at: state.replay.at });
+  const first = state.events[0]?.time ?? 0, last = state.events.at(-1)?.time ?? 0;
+  const at = state.replay && state.replay.at < last ? state.replay.at : first - 1, step = Math.max(1, (last - first) / 120);
+  replay({ at, plays: true, timer: setInterval(() => {
+    const next = state.events.find(e => e.time > state.replay.at);
+    if (!next || state.screen.id !== "timeline") return replay(null);
+    state.replay.at = Math.max(state.replay.at + step, next.time);
+    reload();
+  }, 250) });
 }
 
 // The list: only the rows in sight are elements.
@@ -118,37 +103,46 @@ function paint() {
   const first = Math.max(0, Math.floor(list.scrollTop / rowHeight) - 4);
   const last = Math.min(state.shown.length, first + Math.ceil(list.clientHeight / rowHeight) + 8);
   rows.replaceChildren(...state.shown.slice(first, last).map((r, i) => rowOf(r, first + i)));
-  list.setAttribute("aria-activedescendant", state.shown.length ? "row" + state.at : "");
+  if (state.at >= first && state.at < last) list.setAttribute("aria-activedescendant", "row" + state.at);
+  else list.removeAttribute("aria-activedescendant");
+}
+
+let painting = false;
+
+/** Paints once in the next frame. */
+function repaint() {
+  if (painting) return;
+  painting = true;
+  requestAnimationFrame(() => { painting = false; paint(); });
 }
 
 function rowOf(r, i) {
   const role = contract.states[r.state] ?? "plain";
   const mark = el("span", role, contract.marks[role]);
   mark.title = r.state;
-  const e = el("div", "row", undefined, mark, el("div", "", undefined, el("p", "", line(r.title)), el("p", "small", line(r.about))), el("span", "small", r.until ? left(r.until) : line(r.side)));
+  const side = el("span", "small", r.until ? left(r.until) : line(r.side ?? age(r.at)));
+  const e = el("div", "row", undefined, mark, el("div", "", undefined, el("p", "", line(r.title)), el("p", "small", line(r.about))), side);
   e.id = "row" + i;
   e.style.top = i * rowHeight + "px";
   e.setAttribute("role", "option");
   e.setAttribute("aria-selected", String(i === state.at));
   e.setAttribute("aria-setsize", String(state.shown.length));
   e.setAttribute("aria-posinset", String(i + 1));
-  e.onclick = () => { state.at = i; paint(); open(); };
+  e.onclick = () => { state.at = i; paint(); open(state.shown[i]); };
   return e;
 }
 
-/** How long a lease still lasts. */
-function left(until) {
-  return Math.max(0, Math.ceil((Date.parse(until) - Date.now()) / 1000)) + "s left";
-}
+const textOf = r => r.find ??= [r.id, r.title, r.about, r.state].join(" ").toLowerCase();
 
 function refilter() {
   const wanted = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const selected = state.shown[state.at]?.id;
-  state.shown = state.rows.filter(r => { const text = [r.id, r.title, r.about, r.state].join(" ").toLowerCase(); return wanted.every(w => text.includes(w)); });
-  const again = state.shown.findIndex(r => r.id === selected);
-  state.at = again >= 0 ? again : Math.min(state.at, Math.max(0, state.shown.length - 1));
-  $("none").hidden = state.shown.length > 0;
+  state.shown = wanted.length ? state.rows.filter(r => wanted.every(w => textOf(r).includes(w))) : state.rows;
+  const again = state.shown[state.at]?.id === selected ? state.at : state.shown.findIndex(r => r.id === selected);
+  state.at = state.at === 0 && !state.open ? 0 : again >= 0 ? again : Math.min(state.at, Math.max(0, state.shown.length - 1));
+  $("none").hidden = state.shown.length > 0 || !state.loaded;
   $("none").textContent = state.rows.length ? "Nothing has these words." : state.screen.none;
+  $("many").textContent = wanted.length ? state.shown.length + " of " + state.rows.length : state.rows.length > 1 ? String(state.rows.length) : "";
   paint();
 }
 
@@ -158,106 +152,182 @@ function move(by) {
   if (top < list.scrollTop) list.scrollTop = top;
   if (top + rowHeight > list.scrollTop + list.clientHeight) list.scrollTop = top + rowHeight - list.clientHeight;
   paint();
+  if (state.open) open(state.shown[state.at]); // keys act on what is open
 }
 
-async function load() {
-  if (state.loading) { state.stale = true; return; }
-  state.loading = true;
+function adopt(rows) {
+  state.rows = rows;
+  state.loaded = true;
+  pictured();
+  refilter();
+}
+
+// Loads follow the events, but never faster than the hub and the page can: one at a time, then a pause of four times its length.
+
+const shortest = 500, longest = 10000; // milliseconds between two loads
+const loading = { now: false, again: false, next: 0, timer: 0, needs: true };
+
+/** Loads soon. */
+function soon() {
+  if (loading.timer || document.hidden) { loading.again ||= document.hidden; return; }
+  loading.timer = setTimeout(() => { loading.timer = 0; reload(); }, Math.max(0, loading.next - performance.now()));
+}
+
+/** Loads at once, or after the load that runs. */
+async function reload() {
+  if (loading.now) { loading.again = true; return; }
+  loading.now = true;
   do {
-    state.stale = false;
-    const screen = state.screen;
+    loading.again = false;
+    const screen = state.screen, begun = performance.now();
     try {
       const rows = await loads[screen.id]();
-      if (screen === state.screen) { state.rows = rows; refilter(); }
-      if (screen.id !== "needs") state.waiting = (await call("hub/needs")).total;
+      if (screen === state.screen) adopt(rows); else loading.again = true;
+      if (screen.id === "needs") state.waiting = rows.waiting;
+      else if (loading.needs) state.waiting = (await call("hub/needs")).total;
+      loading.needs = false;
       tabs();
-    } catch (e) { say(e.message); }
-    if (screen !== state.screen) state.stale = true;
-  } while (state.stale);
-  state.loading = false;
+    } catch (e) { say(e.message); if (screen !== state.screen) loading.again = true; }
+    loading.next = performance.now() + Math.min(longest, Math.max(shortest, 4 * (performance.now() - begun)));
+  } while (loading.again && !document.hidden);
+  loading.now = false;
 }
 
 function show(screen) {
   state.screen = screen;
   state.rows = state.shown = [];
   state.at = 0;
+  state.loaded = false;
   close();
+  clearInterval(state.replay?.timer);
+  state.replay = null;
   $("filter").value = "";
   $("filter").hidden = true;
-  $("title").textContent = screen.title;
+  $("title").firstChild.data = screen.title + " ";
   document.title = screen.title + " \u00b7 Parley";
   history.replaceState(null, "", "#" + screen.id);
   tabs();
-  paint();
+  pictured();
+  refilter();
+  $("list").scrollTop = 0;
   $("list").focus();
-  load();
+  reload();
 }
 
+let tabbed = "";
+
 function tabs() {
-  $("screens").replaceChildren(...contract.screens.map(s => {
-    const b = el("button", s.id === "needs" && state.waiting ? "waits" : "", s.key + " " + s.title + (s.id === "needs" && state.waiting ? " (" + state.waiting + ")" : ""));
-    b.type = "button";
-    b.title = s.shows;
-    b.id = "go-" + s.id;
-    if (s === state.screen) b.setAttribute("aria-current", "page");
-    b.onclick = () => show(s);
-    return b;
-  }));
+  const now = state.screen.id + " " + state.waiting;
+  if (now === tabbed) return;
+  tabbed = now;
+  document.body.classList.toggle("waiting", state.waiting > 0);
+  for (const s of contract.screens) {
+    let b = $("go-" + s.id);
+    if (!b) {
+      b = el("button", "");
+      Object.assign(b, { type: "button", id: "go-" + s.id, title: s.shows, onclick: () => show(s) });
+      $("screens").append(b);
+    }
+    b.textContent = s.key + " " + s.title + (s.id === "needs" && state.waiting ? " (" + state.waiting + ")" : "");
+    if (s !== state.screen) b.removeAttribute("aria-current");
+    else if (!b.hasAttribute("aria-current")) { b.setAttribute("aria-current", "page"); b.scrollIntoView({ block: "nearest", inline: "nearest" }); }
+  }
 }
 
 // One thing in full.
 
-async function open() {
-  const r = state.shown[state.at];
+function open(r) {
   if (!r) return;
+  close();
   state.open = r;
-  try {
-    const content = await detail(r);
-    if (state.open !== r) return;
-    $("detail").replaceChildren(...content);
-    $("detail").hidden = false;
-    document.body.classList.add("open");
-    paint();
-  } catch (e) { say(e.message); }
+  if (r.task) state.live = new Live(r.task, () => fresh(r));
+  document.body.classList.add("open");
+  fill(r);
 }
 
 function close() {
-  state.open = state.editors = null;
+  state.live?.close();
+  state.open = state.editors = state.live = null;
   $("detail").hidden = true;
+  $("detail").replaceChildren();
   document.body.classList.remove("open");
 }
 
-async function detail(r) {
-  const parts = [el("h2", "", line(r.title)), el("p", "small", r.about)];
-  if (r.need?.requestId) {
-    parts.push(...r.need.tool ? [el("p", "", "Tool: " + r.need.tool)] : [], ...r.need.input !== undefined ? [el("pre", "", JSON.stringify(r.need.input, null, 2))] : []);
-    parts.push(buttons(r.need.options.map(o => [o.name || o.id, () => choose(r.need, o.id)])));
-  }
+const filling = { now: false, again: false, timer: 0 };
+
+/** Shows what is open as it is now, soon. */
+function fresh(r) {
+  if (state.open !== r || filling.timer || r.document) return;
+  filling.timer = setTimeout(() => { filling.timer = 0; if (state.open) fill(state.open); }, 400);
+}
+
+async function fill(r) {
+  if (filling.now) { filling.again = true; return; }
+  filling.now = true;
+  do {
+    filling.again = false;
+    r = state.open;
+    try {
+      const content = r && await contentOf(r);
+      if (state.open !== r) filling.again = Boolean(state.open);
+      else if (r) replace(content);
+    } catch (e) {
+      say(e.message);
+      if (state.open === r && $("detail").hidden) replace([el("h2", "", line(r.title)), el("p", "bad", e.message), ...detail.plain(r)]);
+    }
+  } while (filling.again);
+  filling.now = false;
+  if (state.live && !state.open?.ended) state.live.follow();
+}
+
+/** Replaces what is shown of one thing: what was unfolded, the place and the focus stay. */
+function replace(content) {
+  const box = $("detail"), top = box.scrollTop, was = !box.hidden;
+  const unfolded = new Set([...box.querySelectorAll("details[open]")].map(d => d.dataset.key));
+  const focused = [...box.querySelectorAll("button, summary, textarea")].indexOf(document.activeElement);
+  box.replaceChildren(el("div", "actions back", undefined, backButton()), ...content);
+  for (const d of box.querySelectorAll("details")) if (unfolded.has(d.dataset.key)) d.open = true;
+  box.hidden = false;
+  if (focused >= 0) box.querySelectorAll("button, summary, textarea")[focused]?.focus();
+  box.scrollTop = was ? top : 0;
+  repaint();
+}
+
+function backButton() {
+  const b = el("button", "", "\u2190 Back (Esc)");
+  b.type = "button";
+  b.onclick = back;
+  return b;
+}
+
+function back() {
+  if (state.open) close();
+  else { $("filter").value = ""; $("filter").hidden = true; }
+  refilter();
+  $("list").focus();
+}
+
+async function contentOf(r) {
+  const parts = [el("h2", "", line(r.title)), ...r.about ? [el("p", "small", line(r.about))] : []];
   if (r.document) return [...parts, ...await editors(r.document)];
-  if (r.conversation) {
-    const page = await call("hub/tasks/page", { contextId: r.conversation, limit: 200, historyLength: 1000, includeArtifacts: true });
-    return [...parts, buttons(actions(r)), ...page.tasks.reverse().flatMap(thread)];
-  }
-  if (r.swarm) return [...parts, el("pre", "", JSON.stringify(await call("hub/swarms/get", { id: r.swarm }), null, 2))];
-  if (!r.task) return [...parts, buttons(actions(r)), el("pre", "", JSON.stringify(r.show ?? r.need ?? {}, null, 2))];
-  const [task, trace] = await Promise.all([call("tasks/get", { id: r.task }), call("hub/tasks/trace", { id: r.task }).catch(e => ({ traces: [], error: e.message }))]);
-  parts.push(buttons(actions({ ...r, state: task.status.state })), el("p", contract.states[task.status.state] ?? "", task.status.state + " \u00b7 " + task.id));
-  parts.push(...thread(task));
-  for (const t of trace.traces) parts.push(el("h2", "", "Turn " + t.turn), el("pre", "", JSON.stringify(t, null, 2)));
-  return parts;
+  if (r.conversation) return [...parts, ...await detail.conversation(r, open, actions)];
+  if (r.swarm) return [...parts, ...await detail.swarm(r, state.events.map(e => e.show))];
+  if (r.task && !r.place) return [...parts, ...await detail.task(r, state.live, actions, choices)];
+  if (r.agent) return [...parts, ...await detail.agent(r, open, actions)];
+  return [...parts, detail.buttons(actions(r)), ...detail.plain(r)];
 }
 
 // A document: its texts can be edited in place, the rest with e.
 async function editors(name) {
-  const load = () => call("hub/documents/get", { name });
+  const get = () => call("hub/documents/get", { name });
   const save = (seen, edits) => call("hub/documents/edit", { name, seen, edits });
-  const content = await load();
+  const content = await get();
   const parts = [];
-  state.editors = { name, load, list: [], rest: [] };
+  state.editors = { name, get, list: [], rest: [] };
   for (const [root, value] of Object.entries(content.content)) {
-    parts.push(el("h2", "", line(root)));
+    parts.push(el("h3", "", line(root)));
     if (typeof value !== "string") {
-      const shown = el("pre", "", JSON.stringify(value, null, 2));
+      const shown = el("pre", "", json(value));
       state.editors.rest.push([root, shown]);
       parts.push(shown);
       continue;
@@ -266,19 +336,21 @@ async function editors(name) {
     field.rows = Math.min(20, value.split("\n").length + 2);
     field.setAttribute("aria-label", line(root));
     field.spellcheck = false;
-    state.editors.list.push(new Editor(field, root, content, save, load, say));
+    state.editors.list.push(new Editor(field, root, content, save, get, say));
     parts.push(field);
   }
   if (!parts.length) parts.push(el("p", "small", "The document is empty."));
-  return [...parts, buttons([["Edit (e)", () => edit(name)]])];
+  return [...parts, detail.buttons([["Edit (e)", () => edit(name)]])];
 }
 
 async function refreshDocument() {
-  const open = state.editors;
+  const editors = state.editors;
   try {
-    const content = await open.load();
-    for (const e of open.list) e.adopt(content);
-    for (const [root, shown] of open.rest) shown.replaceChildren(el("span", "", JSON.stringify(content.content[root], null, 2)));
+    const content = await editors.get();
+    const known = new Set([...editors.list.map(e => e.root), ...editors.rest.map(([root]) => root)]);
+    if (Object.keys(content.content).some(root => !known.has(root))) return void (state.editors === editors && state.open && fill(state.open));
+    for (const e of editors.list) e.adopt(content);
+    for (const [root, shown] of editors.rest) shown.replaceChildren(el("span", "", json(content.content[root])));
   } catch (e) { say(e.message); }
 }
 
@@ -290,45 +362,37 @@ const edit = name => ask("An edit of " + name + ", such as: plan.title = the new
   run("Changed.", () => call("hub/documents/edit", { name, edits: [{ op: "set", path, value }] }));
 });
 
-function thread(task) {
-  const parts = [];
-  for (const m of task.history ?? []) parts.push(el("p", "small", m.role === "user" ? "to the agent" : "the agent"), el("pre", "", words(m)));
-  for (const a of task.artifacts ?? []) parts.push(el("p", "small", a.name || "answer"), el("pre", "", words(a)));
-  if (task.status.message && !(task.history ?? []).some(m => m.messageId === task.status.message.messageId)) parts.push(el("p", "small", task.status.state), el("pre", "", words(task.status.message)));
-  return parts;
-}
-
-function buttons(list) {
-  return el("div", "actions", undefined, ...list.map(([text, run]) => {
-    const b = el("button", "", line(text));
-    b.type = "button";
-    b.onclick = run;
-    return b;
-  }));
-}
-
 // What keys and buttons do.
 
 const done = new Set(["completed", "failed", "canceled", "rejected"]);
+const canAnswer = r => r.task && !r.place && (contract.states[r.state] === "waits");
+const canRepeat = r => r.item || r.task && !r.place && (r.state === "failed" || r.state === "rejected" || r.state === "canceled");
+const canCancel = r => r.task && !r.place && !r.item && r.state && !done.has(r.state);
 
 function actions(r) {
   const list = [];
-  if (r.task && contract.states[r.state] === "waits") list.push(["Answer (t)", () => answer(r)]);
-  if (r.item) list.push(["Retry (r)", () => again(r)]);
-  if (r.task && contract.states[r.state] === "bad") list.push(["Retry (r)", () => again(r)]);
-  if (r.task && r.state && !done.has(r.state)) list.push(["Cancel (c)", () => cancel(r)]);
+  if (canAnswer(r)) list.push(["Answer (t)", () => answer(r)]);
+  if (canRepeat(r)) list.push(["Retry (r)", () => again(r)]);
+  if (r.item) list.push(["Discard (d)", () => discard(r)]);
+  if (canCancel(r)) list.push(["Cancel (c)", () => cancel(r)]);
   if (r.agent) list.push(["Write (w)", () => write(r)]);
   return list;
 }
 
 async function run(text, f) {
   try { await f(); say(text); } catch (e) { say("This was not done: " + e.message); }
-  load();
+  loading.needs = true;
+  reload();
+  if (state.open) fresh(state.open);
+}
+
+function choices(need) {
+  return detail.buttons(need.options.map(o => [(o.name || o.id) + (o.id === need.allow ? " (a)" : o.id === need.deny ? " (d)" : ""), () => choose(need, o.id)]));
 }
 
 function choose(need, optionId) {
   if (!optionId) return say("The agent offers no such answer; t answers in words.");
-  close();
+  if (state.screen.id === "needs") close();
   return run("Answered.", () => send({ taskId: need.taskId, parts: [{ kind: "data", data: { requestId: need.requestId, optionId } }] }));
 }
 
@@ -345,6 +409,7 @@ function ask(label, submit, without) {
 const answer = r => ask("Answer " + (r.agent ?? ""), text => run("Answered.", () => send({ taskId: r.task, parts: [{ kind: "text", text }] })));
 const write = r => ask("To " + r.agent, text => run("Sent.", () => send({ ...r.conversation && { contextId: r.conversation }, parts: [{ kind: "text", text }], metadata: { targetAgent: r.agent } })));
 const cancel = r => ask("Cancel this task?", () => run("Canceled.", () => call("tasks/cancel", { id: r.task })), true);
+const discard = r => ask("Discard this work for good?", () => { close(); run("Discarded.", () => call("hub/work/discard", { taskId: r.item })); }, true);
 const again = r => r.item ? run("It is in its queue again.", () => call("hub/work/retry", { taskId: r.item })) : run("Sent again.", async () => {
   const task = await call("tasks/get", { id: r.task });
   if (!task.history?.length) throw new Error("the task has no message");
@@ -355,8 +420,8 @@ function say(text) { $("notice").textContent = line(text); }
 
 function help() {
   const dialog = $("help");
-  const keys = [...contract.screens.map(s => [s.key, s.title]), ...contract.keys.map(k => [k.key, k.does])];
-  dialog.replaceChildren(el("h2", "", "Keys"), ...keys.map(([k, does]) => el("p", "", k + "  " + does)), el("p", "small", "Esc closes this."));
+  const keys = [...contract.screens.map(s => [s.key, s.title]), ...contract.keys.map(k => [k.key, k.does]), ["g", "costs: by day, agent or project"], ["p", "timeline: replay, pause"]];
+  dialog.replaceChildren(el("h2", "", "Keys"), ...keys.map(([k, does]) => el("p", "", undefined, el("kbd", "", k), "  " + does)), el("p", "small", "Esc closes this."));
   dialog.showModal();
 }
 
@@ -369,14 +434,15 @@ function command() {
 }
 
 const keys = {
-  a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.need?.requestId && choose(r.need, r.need.deny),
-  t: r => r?.task && (r.need || contract.states[r.state] === "waits") && answer(r), r: r => (r?.item || r?.task && contract.states[r.state] === "bad") && again(r), e: r => r?.document && edit(r.document),
-  c: r => r?.task && !done.has(r.state) && cancel(r), w: r => r?.agent && write(r),
-  "/": () => { $("filter").hidden = false; $("filter").focus(); }, ":": command, "?": help,
-  Enter: open, Escape: () => { if (state.open) close(); else { $("filter").value = ""; $("filter").hidden = true; } refilter(); $("list").focus(); },
+  a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.item ? discard(r) : r?.need?.requestId && choose(r.need, r.need.deny),
+  t: r => r && canAnswer(r) && answer(r), r: r => r && canRepeat(r) && again(r), e: r => r?.document && edit(r.document),
+  c: r => r && canCancel(r) && cancel(r), w: r => r?.agent && write(r),
+  g: () => state.screen.id === "costs" && group({ day: "agent", agent: "project", project: "day" }[state.by]), p: () => state.screen.id === "timeline" && play(),
+  "/": () => { $("filter").hidden = false; $("filter").focus(); }, ":": command, "?": help, Enter: () => open(state.shown[state.at]), Escape: back,
   ArrowDown: () => move(1), ArrowUp: () => move(-1), j: () => move(1), k: () => move(-1), PageDown: () => move(10), PageUp: () => move(-10),
   Home: () => move(-1e9), End: () => move(1e9), G: () => move(1e9),
 };
+const moves = new Set(["ArrowDown", "ArrowUp", "PageDown", "PageUp", "Home", "End"]);
 
 document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey || $("ask").open || $("help").open) {
@@ -388,34 +454,41 @@ document.addEventListener("keydown", e => {
     return;
   }
   if (e.target === $("filter") && !["Escape", "Enter", "ArrowDown", "ArrowUp"].includes(e.key)) return;
-  if (e.target.tagName === "BUTTON" && e.key === "Enter") return;
+  if (["BUTTON", "SUMMARY"].includes(e.target.tagName) && e.key === "Enter") return;
   if (e.key === "Enter" && e.target === $("filter")) { e.preventDefault(); $("list").focus(); return; }
+  // What is in full, pictures and the time of the timeline are moved by their own keys when they have the focus.
+  if (moves.has(e.key) && ($("detail").contains(e.target) || $("picture").contains(e.target))) return;
   const screen = contract.screens.find(s => s.key === e.key);
   if (screen) { e.preventDefault(); show(screen); return; }
-  if (Object.hasOwn(keys, e.key)) { e.preventDefault(); keys[e.key](state.shown[state.at]); }
+  if (Object.hasOwn(keys, e.key)) { e.preventDefault(); keys[e.key](state.open ?? state.shown[state.at]); }
 });
 $("filter").addEventListener("input", refilter);
-$("list").addEventListener("scroll", () => requestAnimationFrame(paint));
-addEventListener("resize", paint);
+$("list").addEventListener("scroll", repaint);
+addEventListener("resize", repaint);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) reload(); });
 
-// What happens is loaded once for many events.
-let due = false;
-state.events = [];
+const is = (kind, beginnings) => beginnings.some(b => kind.startsWith(b));
+let number = 0;
+
 follow(e => {
-  state.events.push(eventRow(e));
+  if (e.kind === "position") return;
+  state.events.push(load.eventRow(e, number++));
+  if (state.events.length > 6000) state.events.splice(0, 1000);
+  load.changed(e);
   if (e.kind === "document.changed" && state.editors?.name === e.subject) refreshDocument();
-  if (state.events.length > 5000) state.events.splice(0, 1000);
-  if (due) return;
-  due = true;
-  setTimeout(() => { due = false; load(); }, 250);
+  const open = state.open;
+  if (open && (open.task && open.task === e.task || open.agent && open.agent === e.agent || open.swarm && open.swarm === e.subject || open.context && open.context === e.context)) fresh(open);
+  const asks = is(e.kind, ["permission.", "deadletter.", "agent.health"]) || e.kind === "task.state" && (state.waiting > 0 || contract.states[e.data?.state] === "waits");
+  loading.needs ||= asks;
+  if (asks || is(e.kind, load.changes[state.screen.id])) soon();
 }, up => {
   const away = $("link");
-  if (up && !away.hidden) load();
+  if (up && !away.hidden) { load.forget(); reload(); if (state.open) fresh(state.open); }
   away.hidden = up;
   away.textContent = "The hub is away. This page continues when it is back.";
 });
 
-setInterval(() => { if (state.shown.some(r => r.until)) paint(); }, 1000);
-setInterval(() => { if (!document.hidden) load(); }, 15000);
+setInterval(() => { if (state.shown.some(r => r.until || r.at)) repaint(); }, 1000);
+setInterval(() => { loading.needs = true; soon(); }, 15000);
 
 show(contract.screens.find(s => "#" + s.id === location.hash) ?? contract.screens[0]);

@@ -2,15 +2,21 @@
 
 let last = 0;
 
-/** Calls a method of the hub. */
-export async function call(method, params = {}) {
-  const answer = await fetch("/", {
-    method: "POST", headers: { "Content-Type": "application/json" }, credentials: "same-origin",
+function post(method, params, signal) {
+  return fetch("/", {
+    method: "POST", headers: { "Content-Type": "application/json" }, credentials: "same-origin", signal,
     body: JSON.stringify({ jsonrpc: "2.0", id: String(++last), method, params }),
   });
-  const body = await answer.json();
+}
+
+function result(body) {
   if (body.error) throw Object.assign(new Error([body.error.message, body.error.data?.remedy].filter(Boolean).join(". ")), { code: body.error.data?.code });
   return body.result;
+}
+
+/** Calls a method of the hub. */
+export async function call(method, params = {}) {
+  return result(await (await post(method, params)).json());
 }
 
 /** Sends a message; it does not wait for the agent. */
@@ -25,4 +31,21 @@ export function follow(onEvent, onLink) {
   source.onopen = () => onLink(true);
   source.onerror = () => onLink(false);
   source.onmessage = m => onEvent(JSON.parse(m.data));
+}
+
+const maxPending = 16 << 20; // characters of an event that is not complete
+
+/** Follows a task until it ends, waits for its user, or signal aborts. */
+export async function stream(id, onEvent, signal) {
+  const answer = await post("tasks/resubscribe", { id }, signal);
+  if (!answer.headers.get("Content-Type")?.startsWith("text/event-stream")) return result(await answer.json());
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let pending = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (pending + value).split("\n");
+    pending = lines.pop();
+    if (pending.length > maxPending) throw new Error("an event of the task is too long");
+    for (const l of lines) if (l.startsWith("data:")) onEvent(result(JSON.parse(l.slice(5))));
+  }
 }

@@ -1,0 +1,152 @@
+// What each screen lists. A row has {id, state, title, about, side, until, at, task, context, agent, need, item, document, conversation, swarm, show}.
+import { call } from "./hub.js";
+import { age, count, dollars, join, line, span, words } from "./text.js";
+
+/** The events that change a screen, as beginnings of their kinds. */
+export const changes = {
+  needs: ["task.", "permission.", "deadletter.", "agent."], agents: ["agent.", "task.state", "permission."], tasks: ["task.", "turn.ended"], conversations: ["task."],
+  swarms: ["swarm.", "work.", "deadletter."], network: ["agent.", "peer."], documents: ["document."], timeline: [""], costs: ["turn.ended", "task.removed"],
+};
+
+export async function needs() {
+  const found = await call("hub/needs");
+  return Object.assign(found.needs.map(n => ({
+    id: n.id, state: n.taskId || n.item ? "waiting" : "unhealthy", title: n.title || "waits for more input", about: join(kinds[n.kind] ?? n.kind, n.agent, n.tool), side: age(n.since),
+    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n,
+  })), { waiting: found.total });
+}
+
+const kinds = { permission: "asks for permission", sender: "an unknown sender", question: "a question", deadletter: "failed work", login: "needs a login", health: "is not well" };
+
+export async function agents() {
+  const [list, totals] = await Promise.all([call("hub/agents/list", { includeHealth: true, includeCards: false }), today()]);
+  return list.map(a => {
+    const sick = a.health?.status === "unhealthy";
+    const work = sick ? a.health.errorMessage : a.working ? a.working.title || "works on a task" : a.description;
+    return { id: a.id, state: sick ? "unhealthy" : a.state, agent: a.id, title: a.address || a.id, about: join(a.project, sick ? "unhealthy" : a.state, work), side: sums(totals.get(a.id)), show: a, place: true };
+  });
+}
+
+/** What a total says, in words. */
+export function sums(t) {
+  return t ? join(count(t.tasks, "task") + " today", t.failed && t.failed + " failed", dollars(t.costUsd)) : "";
+}
+
+/** Today's totals by agent. */
+export async function today() {
+  const start = new Date();
+  start.setHours(0, 0, 0, 0);
+  const found = await call("hub/totals", { by: ["agent"], since: start.toISOString() });
+  return new Map(found.totals.map(t => [t.agent, t]));
+}
+
+// Tasks are kept between loads: a load asks for those that have changed.
+const maxTasks = 20000;
+const kept = { rows: new Map(), changed: new Set(), whole: false };
+
+/** Notes that an event changes a task. */
+export function changed(e) {
+  if (!e.task || !kept.whole) return;
+  if (e.kind !== "task.removed") kept.changed.add(e.task);
+  else { kept.rows.delete(e.task); kept.changed.delete(e.task); }
+}
+
+/** Forgets all tasks: after the hub was away, events may be missing. */
+export function forget() { kept.whole = false; }
+
+export async function tasks(partly) {
+  const whole = !kept.whole;
+  if (whole) kept.rows.clear();
+  const wanted = kept.changed;
+  kept.changed = new Set();
+  kept.whole = true; // what changes from here on is noted
+  const oldest = [...wanted].reduce((a, b) => a < b ? a : b, "\uffff");
+  try {
+    for (let cursor, n = 0; ;) {
+      // Ids are in the order of creation.
+      const page = await call("hub/tasks/page", { limit: whole ? 1000 : wanted.size > 50 ? 500 : 50, historyLength: 0, ...cursor && { cursor } });
+      for (const t of page.tasks) kept.rows.set(t.id, taskRow(t));
+      n += page.tasks.length;
+      cursor = page.nextCursor;
+      if (!cursor || n >= maxTasks || !whole && page.tasks.at(-1)?.id <= oldest) break;
+      if (!whole && wanted.size <= 5 && n >= 50) {
+        for (const id of wanted) await call("tasks/get", { id, historyLength: 0 }).then(t => kept.rows.set(id, taskRow(t)), () => kept.rows.delete(id));
+        break;
+      }
+      if (whole) partly(sorted());
+    }
+  } catch (e) { kept.whole = false; throw e; }
+  return sorted();
+}
+
+const sorted = () => [...kept.rows.values()].sort((a, b) => a.id < b.id ? 1 : -1).slice(0, maxTasks);
+
+export function taskRow(t) {
+  const agent = t.metadata?.["parley.agent"] ?? "", sum = t.metadata?.["parley.summary"] ?? {};
+  const state = t.status.state, said = state === "failed" || state === "rejected" || state === "input-required" ? words(t.status.message).slice(0, 400) : "";
+  return {
+    id: t.id, state, task: t.id, context: t.contextId, agent, title: sum.prompt || words(t.history?.[0]) || t.id, at: t.status.timestamp,
+    about: join(agent, state, line(said), sum.durationMs && span(sum.durationMs), dollars(sum.usage?.costUsd)),
+  };
+}
+
+export async function conversations() {
+  const list = await call("hub/contexts/list", { limit: 1000 });
+  return list.map(c => ({
+    id: c.id, state: "", title: c.agentIds.join(", ") || c.id, about: join(count(c.taskIds.length, "task"), Object.values(c.workDirs ?? {})[0]?.path, c.id), at: c.lastUsedAt, conversation: c.id,
+    context: c.id, agent: c.agentIds.length === 1 ? c.agentIds[0] : "",
+  }));
+}
+
+export async function swarms() {
+  const [list, queues] = await Promise.all([call("hub/swarms/list"), call("hub/work/list")]);
+  const items = queues.items.map(x => ({
+    id: x.taskId, state: x.state, title: x.taskDescription || x.taskId, until: x.state === "claimed" ? x.leaseUntil : "", at: x.submittedAt, about: join("queue " + x.capability, x.state, x.holderHandle), show: x,
+  }));
+  const dead = queues.deadLetters.map(l => ({
+    id: l.originalTaskId, state: "dead", item: l.originalTaskId, title: l.originalPayload?.taskDescription || l.originalTaskId, at: l.deadAt, show: l,
+    about: join("failed work of " + l.originalSubject.split(".").pop(), count(l.deliveryAttempts, "attempt"), l.failureReason, l.failureDetail),
+  }));
+  return [...dead, ...items, ...list.map(s => ({
+    id: s.id, state: s.status, title: s.taskDescription || s.id, about: join("swarm", s.status, s.completed + " of " + count(s.subTasks, "part"), s.participants.join(", "), s.error), at: s.createdAt, swarm: s.id, show: s,
+  }))];
+}
+
+export async function network() {
+  const [status, list] = await Promise.all([call("hub/status"), call("hub/agents/list", { includeHealth: true, includeCards: false })]);
+  const links = [];
+  const link = status.bus?.link, on = c => c ? "connected" : "lost";
+  if (link) links.push({ id: "link", state: on(link.connected), name: "Cluster", about: join(link.url, link.problem), at: link.since, show: link });
+  for (const p of status.peers?.hubs ?? []) links.push({ id: "hub " + p.name, state: on(p.connected), name: "Hub " + p.name, about: join(p.via.join(", "), p.problem), at: p.lastHeard, show: p });
+  for (const m of status.mcpServers ?? []) links.push({ id: "mcp " + m.name, state: on(m.connected), name: "MCP server " + m.name, about: m.problem || count(m.tools, "tool"), at: m.since, show: m });
+  const rows = [{ id: "hub", state: "connected", title: "This hub", about: join("version " + status.version, count(status.totalTasks, "task"), status.activeTasks + " active"), side: "up " + age(status.startedAt), show: status }, ...links.map(l => ({ ...l, title: l.name }))];
+  for (const a of list) rows.push({ id: "agent " + a.id, state: a.health?.status === "unhealthy" ? "unhealthy" : a.state, agent: a.id, title: a.address || a.id, about: join(a.computer || "this computer", a.project, a.kind, a.vendor), side: a.state, show: a, place: true });
+  return Object.assign(rows, { links, agents: list });
+}
+
+export async function documents() {
+  return (await call("hub/documents/list")).map(name => ({ id: name, state: "", title: name, about: "", side: "", document: name }));
+}
+
+const details = ["state", "status", "outcome", "reason", "tool", "title", "from", "subTask", "step", "item", "costUsd"];
+
+/** The row of an event. */
+export function eventRow(e, n) {
+  const d = e.data ?? {};
+  return {
+    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", title: join(e.kind, e.agent || e.subject || e.channel), task: e.task, agent: e.agent, context: e.context, show: e, side: new Date(e.time).toLocaleTimeString(),
+    about: join(...details.map(k => d[k] ? String(d[k]) : ""), e.channel, e.subject, e.project, e.task),
+  };
+}
+
+/** Costs by day, agent or project. */
+export async function costs(by) {
+  const found = await call("hub/totals", { by: [by] });
+  const name = t => t[by] || (by === "project" ? "conversations without one" : "");
+  const rows = found.totals.map(t => ({
+    id: name(t), state: t.failed ? "failed" : "completed", title: name(t), side: dollars(t.costUsd) || "no cost reported", total: t, show: t, at: "",
+    about: join(count(t.tasks, "task"), t.failed && t.failed + " failed", t.canceled && t.canceled + " canceled", span(t.durationMs), (t.inputTokens + t.outputTokens).toLocaleString("en") + " tokens"),
+  }));
+  if (by !== "day") rows.sort((a, b) => b.total.costUsd - a.total.costUsd || b.total.tasks - a.total.tasks);
+  return rows;
+}
