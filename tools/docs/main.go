@@ -1,12 +1,13 @@
 // Docs writes the files that are generated from the code:
 //
-//	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema,api]
+//	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema,api,skills]
 //
 // They are docs/cli.md, from the commands; docs/configuration.md, from the structs that config.yaml is read into,
 // with their comments; docs/spec-coverage.md, the specifications' clauses with the tests that verify them; NOTICE,
 // the licences of the modules that the programs are linked with; two JSON Schemas: that of .mcp-config.json,
 // from its structs, and that of the agents' registry, from the file that the hub embeds; and docs/openapi.json and
-// docs/asyncapi.json, from the methods of the hub's dialect and their types.
+// docs/asyncapi.json, from the methods of the hub's dialect and their types; and the skills of the plugins, from the
+// one that parley install enters.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/app/install"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
@@ -36,7 +38,12 @@ var files = []struct {
 	{"schema", "schema/agent-registry.schema.json", registrySchema},
 	{"api", "docs/openapi.json", openAPI},
 	{"api", "docs/asyncapi.json", asyncAPI},
+	{"skills", "plugins/claude/skills/parley/SKILL.md", skill},
+	{"skills", "plugins/codex/skills/parley/SKILL.md", skill},
+	{"skills", "plugins/gemini/GEMINI.md", func() ([]byte, error) { return []byte(install.Context()), nil }},
 }
+
+func skill() ([]byte, error) { return []byte(install.Skill()), nil }
 
 func mcpSchema() ([]byte, error) {
 	schema, err := json.MarshalIndent(mcpconfig.Schema(), "", "  ")

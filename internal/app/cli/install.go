@@ -24,9 +24,9 @@ type installFlags struct{ project, user, dryRun, yes bool }
 
 func (a *app) installCommand() *cobra.Command {
 	return a.installation("install [CLI...]", "Enter Parley into Claude Code, Codex and Gemini CLI",
-		`Enter Parley into coding agents' programs: its MCP server, and the hooks that tell the hub of open
-sessions, say what is new for them and wake them. Without names it takes the programs that are
-on this computer. The changes are shown before they are made; every other byte of the files
+		`Enter Parley into coding agents' programs: its MCP server, the hooks that tell the hub of open
+sessions, say what is new for them and wake them, and a skill that tells the agent what it can do.
+Without names it takes the programs that are on this computer. The changes are shown before they are made; every other byte of the files
 stays. A repetition changes nothing; what another program of Parley has entered gets this one's path.`, install.Program.Enter, true)
 }
 

@@ -33,9 +33,9 @@ func (p Patient) entered(program install.Program) (findings []Finding) {
 	case s.Missing > 0:
 		findings = append(findings, warning(check, fmt.Sprintf("%s: %d of %d parts are missing", program.Title, s.Missing, s.Parts), repeat))
 	case len(s.Outdated) > 0:
-		findings = append(findings, warning(check, program.Title+": it runs another program of Parley, by "+strings.Join(s.Outdated, " and "), repeat))
+		findings = append(findings, warning(check, program.Title+": another Parley has entered "+strings.Join(s.Outdated, " and "), repeat))
 	default:
-		findings = append(findings, good(check, "%s: the MCP server and the hooks are entered", program.Title))
+		findings = append(findings, good(check, "%s: the MCP server, the hooks and the skill are entered", program.Title))
 	}
 	for _, o := range program.Overruled(*p.Install) {
 		findings = append(findings, warning(check, program.Title+": "+o.Message, o.Remedy))

@@ -53,7 +53,7 @@ func TestWhatIsEnteredIntoPrograms(t *testing.T) {
 	}
 	finds(doctor.OK, "are entered")
 	at.Program = "/elsewhere/parley"
-	finds(doctor.Warning, "another program of Parley")
+	finds(doctor.Warning, "another Parley has entered")
 	at.Program = "/bin/parley"
 	settings := filepath.Join(at.Home, ".claude", "settings.json")
 	data, err := os.ReadFile(settings)

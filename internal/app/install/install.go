@@ -1,5 +1,5 @@
-// Package install enters Parley into the configuration of coding agents' programs, and takes it out again: the MCP server, and the hooks
-// that tell the hub of open sessions and wake them.
+// Package install enters Parley into the configuration of coding agents' programs, and takes it out again: the MCP server, the hooks
+// that tell the hub of open sessions and wake them, and a skill that tells the agent what it can do.
 //
 // Every other byte of the files stays. What was inserted is kept in a file of the data directory, so that it can be taken out byte for
 // byte, also when a file was edited in between. Trust and permission settings are never written.
@@ -94,6 +94,7 @@ type file struct {
 	path    string
 	entries []entry
 	toml    string // a table for a TOML file
+	skill   string // the whole text of a file with a skill
 }
 
 // entry is an element of an array, or a member of an object, in a JSON file.
@@ -180,8 +181,11 @@ func (f file) enter() (c Change, err error) {
 		return c, err
 	}
 	c.after = c.before
-	if f.toml != "" {
+	switch {
+	case f.toml != "":
 		return f.enterTable(c)
+	case f.skill != "":
+		return f.enterSkill(c)
 	}
 	if len(bytes.TrimSpace(c.after)) == 0 {
 		c.after = []byte("{}\n")
@@ -344,9 +348,13 @@ func (f file) leave(notes []note) (c Change, err error) {
 	if i := slices.IndexFunc(notes, func(n note) bool { return n.Path == f.path }); i >= 0 {
 		created, texts = notes[i].Created, notes[i].Texts
 	}
-	if f.toml != "" {
+	switch {
+	case f.toml != "":
 		err = leaveTable(&c, texts)
-	} else {
+	case f.skill != "":
+		created = true
+		c.leaveSkill()
+	default:
 		c.takeOut(texts, false)
 		err = f.remove(&c)
 	}
@@ -482,7 +490,11 @@ func Apply(changes []Change, dataDir string) error {
 // write replaces the file, or the one that a link leads to.
 func (c Change) write() error {
 	if c.delete {
-		return os.Remove(c.Path)
+		if err := os.Remove(c.Path); err != nil || filepath.Base(c.Path) != skillFile {
+			return err
+		}
+		_ = os.Remove(filepath.Dir(c.Path)) // the skill's own directory, unless something else is in it
+		return nil
 	}
 	path, mode := c.Path, fs.FileMode(0o600)
 	if c.existed {

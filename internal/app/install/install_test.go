@@ -108,7 +108,7 @@ func TestInstallThenUninstallLeavesEveryByte(t *testing.T) {
 				d.write(t, file, text)
 			}
 			before := d.files(t)
-			if d.enter(t) != 5 {
+			if d.enter(t) != 8 {
 				t.Errorf("changed are %v", d.files(t))
 			}
 			for file, text := range d.files(t) {
@@ -190,7 +190,8 @@ func TestFilesOfAProject(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := slices.Sorted(maps.Keys(d.files(t))); !slices.Equal(got, []string{"p/.claude/settings.json", "p/.gemini/settings.json", "p/.mcp.json"}) {
+	if got := slices.Sorted(maps.Keys(d.files(t))); !slices.Equal(got, []string{"p/.claude/settings.json", "p/.claude/skills/parley/SKILL.md",
+		"p/.gemini/settings.json", "p/.gemini/skills/parley/SKILL.md", "p/.mcp.json"}) {
 		t.Errorf("the files are %q", got)
 	}
 	codex, err := install.Find("codex")
@@ -214,7 +215,8 @@ func TestVariablesMoveTheFiles(t *testing.T) {
 	}
 	d.enter(t)
 	files := d.files(t)
-	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{".gemini/settings.json", "c/.claude.json", "c/settings.json", "x/config.toml", "x/hooks.json"}) {
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{".gemini/settings.json", ".gemini/skills/parley/SKILL.md", "c/.claude.json",
+		"c/settings.json", "c/skills/parley/SKILL.md", "x/config.toml", "x/hooks.json", "x/skills/parley/SKILL.md"}) {
 		t.Errorf("the files are %q", got)
 	}
 	if !strings.Contains(files["c/settings.json"], `"'/opt/my tools/parley' hook claude Stop"`) {

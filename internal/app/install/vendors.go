@@ -76,9 +76,11 @@ func claudeFiles(at Place) ([]file, error) {
 	if at.Project != "" {
 		servers = filepath.Join(at.Project, ".mcp.json")
 	}
+	dir := at.directory("CLAUDE_CONFIG_DIR", ".claude")
 	return []file{
 		{path: servers, entries: []entry{{path: []string{"mcpServers", "parley"}, value: at.server()}}},
-		{path: filepath.Join(at.directory("CLAUDE_CONFIG_DIR", ".claude"), "settings.json"),
+		skillIn(dir),
+		{path: filepath.Join(dir, "settings.json"),
 			entries: at.hooks("claude", hookSeconds, "", "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "Stop", "Notification", "FileChanged")},
 	}, nil
 }
@@ -88,18 +90,21 @@ func codexFiles(at Place) ([]file, error) {
 		return nil, &Error{Message: "Codex has its MCP servers in the user's configuration only", Remedy: "leave out --project for codex"}
 	}
 	dir := at.directory("CODEX_HOME", ".codex")
-	table := fmt.Sprintf("[mcp_servers.parley]\ncommand = %s\nargs = [\"mcp\"]\n", tomlString(at.Program))
+	// Codex passes no other variables on: without these the server would find another hub than the hooks.
+	table := fmt.Sprintf("[mcp_servers.parley]\ncommand = %s\nargs = [\"mcp\"]\nenv_vars = [\"PARLEY_CONFIG\", \"PARLEY_DATA_DIR\", \"PARLEY_SOCKET\"]\n",
+		tomlString(at.Program))
 	return []file{
+		skillIn(dir),
 		{path: filepath.Join(dir, "config.toml"), toml: table},
 		{path: filepath.Join(dir, "hooks.json"), entries: at.hooks("codex", hookSeconds, "", "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "Stop", "Interrupt")},
 	}, nil
 }
 
 func geminiFiles(at Place) ([]file, error) {
-	settings := filepath.Join(at.directory("", ".gemini"), "settings.json")
+	dir := at.directory("", ".gemini")
 	entries := []entry{{path: []string{"mcpServers", "parley"}, value: at.server()}}
 	entries = append(entries, at.hooks("gemini", hookSeconds*1000, "parley", "SessionStart", "SessionEnd", "BeforeAgent", "BeforeTool", "AfterAgent", "Notification")...)
-	return []file{{path: settings, entries: entries}}, nil
+	return []file{{path: filepath.Join(dir, "settings.json"), entries: entries}, skillIn(dir)}, nil
 }
 
 // tomlString returns a TOML string. JSON's escapes of what a path may hold are TOML's, too.

@@ -27,3 +27,12 @@ func IdleClock(p *Project, now func() time.Time) (deregisterIdle func(context.Co
 	}
 	return nil
 }
+
+// AnswerOnce lets answers not be given again while the hub cannot be reached.
+func AnswerOnce(p *Project) {
+	for _, group := range p.opts.Groups {
+		if g, ok := group.(*Network); ok {
+			g.answerTime = 0
+		}
+	}
+}

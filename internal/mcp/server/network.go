@@ -39,6 +39,7 @@ type Network struct {
 	now       func() time.Time
 
 	handlePause time.Duration // see handlePause
+	answerTime  time.Duration // see answerTime
 
 	watch  sync.Once // starts watchIdle
 	mu     sync.Mutex
@@ -49,7 +50,7 @@ type Network struct {
 // soon as the network is usable. Agents without calls for the time idle are deregistered until their next call; 0 is
 // for connections that end with the agent.
 func NewNetwork(network membership, auto *registry.Registration, idle time.Duration) *Network {
-	return &Network{network: network, auto: auto, idle: idle, now: time.Now, handlePause: handlePause, agents: map[*networkAgent]string{}}
+	return &Network{network: network, auto: auto, idle: idle, now: time.Now, handlePause: handlePause, answerTime: answerTime, agents: map[*networkAgent]string{}}
 }
 
 // NetworkConfig returns a project's configuration of the agents' network.

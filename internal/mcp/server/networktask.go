@@ -17,10 +17,14 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// taskTime bounds a tool's wait for the hub.
-const taskTime = 30 * time.Second
+const (
+	taskTime    = 30 * time.Second // for which a tool waits for the hub
+	answerTime  = 20 * time.Second // in which an answer is given again while the hub cannot be reached: it may be starting again
+	answerPause = 300 * time.Millisecond
+)
 
 type answerTaskIn struct {
 	TaskID  string             `json:"taskId" jsonschema:"The task's id, from the message that gave it to you"`
@@ -44,7 +48,7 @@ func (g *Network) addTasks(s *Server) {
 			p["outcome"].Enum, p["outcome"].Default = enumOf(assignment.Outcomes), []byte(`"completed"`)
 			lists(p, "files")
 		},
-	}, answerTask)
+	}, g.answerTask)
 	addNetworkTool(s, g, Tool[assignment.Progress, taskOut]{
 		Name: "report_progress", Title: "Say how a task goes", Idempotent: true,
 		Description: "Show to whoever waits for a task what you are doing. Use it while a task takes long; it is not an answer.",
@@ -56,7 +60,7 @@ func (g *Network) addTasks(s *Server) {
 	})
 }
 
-func answerTask(ctx context.Context, c *Call, a *agentnet.Agent, in answerTaskIn) (string, taskOut, error) {
+func (g *Network) answerTask(ctx context.Context, c *Call, a *agentnet.Agent, in answerTaskIn) (string, taskOut, error) {
 	answer := assignment.Answer{TaskID: in.TaskID, Outcome: in.Outcome, Text: in.Text, Data: in.Data, Files: in.Files}
 	if answer.Outcome == "" {
 		answer.Outcome = assignment.Completed
@@ -69,7 +73,7 @@ func answerTask(ctx context.Context, c *Call, a *agentnet.Agent, in answerTaskIn
 	answer.ID = id
 	ctx, cancel := context.WithTimeout(ctx, taskTime)
 	defer cancel()
-	err = a.AnswerTask(ctx, answer)
+	err = giveAnswer(ctx, a, answer, g.answerTime)
 	if !store.IsUnreachable(err) {
 		ids.drop(key)
 	}
@@ -84,6 +88,18 @@ func answerTask(ctx context.Context, c *Call, a *agentnet.Agent, in answerTaskIn
 		text = "It is stored that you do not do the task, and why."
 	}
 	return text, taskOut{answer.TaskID, answer.Outcome}, nil
+}
+
+// giveAnswer gives an answer again while the hub cannot be reached: agents seldom repeat a tool that failed, and the work is done.
+func giveAnswer(ctx context.Context, a *agentnet.Agent, answer assignment.Answer, most time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	for {
+		err := a.AnswerTask(ctx, answer)
+		if !store.IsUnreachable(err) || !wait.Pause(waiting, answerPause) {
+			return err
+		}
+	}
 }
 
 // answerIDs are the ids of answers that the hub has not confirmed: the same answer, given again, has the same id, so that it
