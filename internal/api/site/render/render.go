@@ -29,7 +29,7 @@ var assets embed.FS
 const repository = "https://github.com/parleyhub/parley/blob/main/"
 
 // start is the first page.
-const start = "getting-started"
+const start = "a-second-opinion"
 
 // group is a part of the list of pages.
 type group struct {
@@ -39,7 +39,7 @@ type group struct {
 
 // groups are the pages in the order of the list; those that it does not name follow in the last group.
 var groups = []group{
-	{"Guides", []string{start, "install", "handing-work-over", "agents", "mcp", "network-setup", "network-use", "peers-setup", "peers-use", "tools", "documents", "swarms", "troubleshooting"}},
+	{"Guides", []string{start, "getting-started", "install", "waking", "file-claims", "handing-work-over", "agents", "mcp", "network-setup", "network-use", "peers-setup", "peers-use", "tools", "documents", "swarms", "troubleshooting"}},
 	{"Reference", []string{"cli", "configuration", "json", "http-api", "a2a", "network-reference", "network-operate", "peers-operate", "hyperswarm", "security", "versions"}},
 	{"More", nil},
 }

@@ -21,15 +21,15 @@ func markdown(pages map[string]string) fstest.MapFS {
 
 func TestPagesAreLinkedWithEachOther(t *testing.T) {
 	files, err := render.Build(markdown(map[string]string{
-		"getting-started.md": "# Start & go\n\nSee [the queues](queues.md#work-queues), [below](#next), [schema](../schema/a.json), [web](https://example.com/a.md), [API](api.json).\n\n![A](a.svg)\n\n## Next\n\n<script>alert(1)</script>\n",
-		"queues.md":          "# Queues\n\n## Work queues\n\n| a | b |\n|---|---|\n| `c` | d |\n",
-		"a.svg":              "<svg/>",
-		"api.json":           "{}",
+		"a-second-opinion.md": "# Start & go\n\nSee [the queues](queues.md#work-queues), [below](#next), [schema](../schema/a.json), [web](https://example.com/a.md), [API](api.json).\n\n![A](a.svg)\n\n## Next\n\n<script>alert(1)</script>\n",
+		"queues.md":           "# Queues\n\n## Work queues\n\n| a | b |\n|---|---|\n| `c` | d |\n",
+		"a.svg":               "<svg/>",
+		"api.json":            "{}",
 	}), "1.2.3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(files["getting-started.html"])
+	page := string(files["a-second-opinion.html"])
 	for _, want := range []string{
 		`href="queues.html#work-queues"`, `href="#next"`, `href="https://github.com/parleyhub/parley/blob/main/schema/a.json"`, `href="https://example.com/a.md"`,
 		`<title>Start &amp; go – Parley 1.2.3</title>`, `aria-current="page"`, `<img src="a.svg"`, `href="api.json"`,
@@ -54,7 +54,7 @@ func TestPagesAreLinkedWithEachOther(t *testing.T) {
 }
 
 func TestLinksThatLeadNowhereAreErrors(t *testing.T) {
-	_, err := render.Build(markdown(map[string]string{"getting-started.md": "# A\n\n[x](none.md) [y](#nothing) ![z](none.svg) [d](none.json)\n"}), "1")
+	_, err := render.Build(markdown(map[string]string{"a-second-opinion.md": "# A\n\n[x](none.md) [y](#nothing) ![z](none.svg) [d](none.json)\n"}), "1")
 	for _, want := range []string{"no page for the link none.md", "no heading for the link #nothing", "none.svg", "none.json"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
