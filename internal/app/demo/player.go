@@ -136,7 +136,7 @@ func (p *player) turn(ctx context.Context, m *message) {
 	for _, part := range m.Params.Prompt {
 		prompt.WriteString(part.Text)
 	}
-	part := partFor(p.name, prompt.String())
+	part := PartFor(p.name, prompt.String())
 	for i, s := range part.Steps {
 		if err := p.step(ctx, fmt.Sprint(p.name, "-", i+1), s); err != nil {
 			if ctx.Err() != nil {

@@ -56,8 +56,8 @@ func Chapters() []string { return []string{"planets", "moons", "comets", "rings"
 // titanText is what mars adds to the chapter about moons.
 const titanText = "\nTitan is larger than Mercury. Its rivers and lakes are liquid methane,\nand its sky is orange.\n"
 
-// partFor returns what an agent does with a prompt.
-func partFor(agent, prompt string) Part {
+// PartFor returns what an agent does with a prompt.
+func PartFor(agent, prompt string) Part {
 	prompt = strings.ToLower(prompt)
 	has := func(words string) bool { return strings.Contains(prompt, words) }
 	switch {

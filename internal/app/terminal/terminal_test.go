@@ -253,74 +253,19 @@ func (f *fakeHub) FollowTask(context.Context, string) (Stream[dialect.Event], er
 
 // rig is a model whose commands run at once.
 type rig struct {
-	*model
-	t    testing.TB
-	hub  *fakeHub
-	quit bool
+	*Still
+	t   testing.TB
+	hub *fakeHub
 }
 
 func newRig(t testing.TB, f *fakeHub, width, height int) *rig {
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	l := &link{ctx: ctx, cancel: cancel, hub: f, feed: make(chan feedMsg, 1)}
-	m := newModel(ctx, Options{Where: "~/hub.sock", Shell: "sh"}, l)
-	m.now = func() time.Time { return noon }
-	m.tick = func(_ time.Duration, msg tea.Msg) tea.Cmd {
-		if _, replay := msg.(replayMsg); replay || msg == (refreshMsg{}) {
-			return func() tea.Msg { return msg }
-		}
-		return nil
-	}
-	m.next = nil
-	r := &rig{model: m, t: t, hub: f}
-	r.run(m.Init())
-	r.post(tea.WindowSizeMsg{Width: width, Height: height})
-	r.post([]feedMsg{{up: true}})
-	return r
+	s := NewStill(f, "~/hub.sock", width, height, func() time.Time { return noon })
+	t.Cleanup(s.Close)
+	return &rig{s, t, f}
 }
 
-func (r *rig) post(msg tea.Msg) {
-	_, cmd := r.Update(msg)
-	r.run(cmd)
-}
-
-func (r *rig) run(cmd tea.Cmd) {
-	if cmd == nil {
-		return
-	}
-	switch msg := cmd().(type) {
-	case nil:
-	case tea.BatchMsg:
-		for _, c := range msg {
-			r.run(c)
-		}
-	case tea.QuitMsg:
-		r.quit = true
-	default:
-		if strings.HasPrefix(fmt.Sprintf("%T", msg), "tea.") {
-			return
-		}
-		r.post(msg)
-	}
-}
-
-var special = map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "tab": tea.KeyTab, "up": tea.KeyUp, "down": tea.KeyDown, "end": tea.KeyEnd, "home": tea.KeyHome, "backspace": tea.KeyBackspace, "left": tea.KeyLeft, "right": tea.KeyRight, "delete": tea.KeyDelete}
-
-// keys presses keys: names of special ones, or texts of which each letter is a key.
 func (r *rig) keys(names ...string) *rig {
-	for _, name := range names {
-		if code, ok := special[name]; ok {
-			r.post(tea.KeyPressMsg{Code: code})
-			continue
-		}
-		if ctrl, ok := strings.CutPrefix(name, "ctrl+"); ok {
-			r.post(tea.KeyPressMsg{Code: rune(ctrl[0]), Mod: tea.ModCtrl})
-			continue
-		}
-		for _, c := range name {
-			r.post(tea.KeyPressMsg{Code: c, Text: string(c)})
-		}
-	}
+	r.Keys(names...)
 	return r
 }
 
