@@ -326,3 +326,32 @@ func (d *Assigner) ClaimsIn(ctx context.Context, dir string) ([]claims.Claim, er
 	}
 	return d.claims.In(ctx, b, repository.Key)
 }
+
+// FileClaims returns the claims of files in all repositories.
+func (d *Assigner) FileClaims(ctx context.Context) ([]claims.Claim, error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return nil, err
+	}
+	return d.claims.All(ctx, b)
+}
+
+// BreakFileClaim ends the claim of any agent for the hub's user, by its id or a part of it, and tells its holder. told is false if it could not
+// be told.
+func (d *Assigner) BreakFileClaim(ctx context.Context, id string) (broken claims.Claim, told bool, err error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return broken, false, err
+	}
+	broken, err = d.claims.Break(ctx, b, id)
+	if err != nil {
+		return broken, false, err
+	}
+	_, err = d.Post(ctx, Notice{Recipient: broken.HolderGUID, TaskID: broken.ID, Type: mail.Direct, Metadata: map[string]any{"claimId": broken.ID},
+		Text: fmt.Sprintf("The user has ended your claim %s of %s in %s: another agent may change these files now. Look at them again before you change them, and claim them with claim_files.",
+			broken.ID, strings.Join(broken.Paths, ", "), broken.Repository)})
+	if err != nil {
+		d.log.Warn("the holder of a claim is not told that it was ended", "claim", broken.ID, "error", err)
+	}
+	return broken, err == nil, nil
+}

@@ -3,9 +3,12 @@ package assignment_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet/claims"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -34,6 +37,19 @@ func TestTheHubChecksFiles(t *testing.T) {
 	if all, err := r.assigner.ClaimsIn(t.Context(), host.ProjectPath); err != nil || len(all) != 1 || all[0].ID != c.ID {
 		t.Errorf("the claims of the directory are %+v, %v", all, err)
 	}
+	if all, err := r.assigner.FileClaims(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("all claims are %+v, %v", all, err)
+	}
+	if _, _, err := r.assigner.BreakFileClaim(t.Context(), "none"); store.CodeOf(err) != store.NotFoundError {
+		t.Error("a claim that there is not:", err)
+	}
+	if broken, told, err := r.assigner.BreakFileClaim(t.Context(), c.ID[:8]); err != nil || !told || broken.ID != c.ID {
+		t.Errorf("broken is %+v, %t, %v", broken, told, err)
+	}
+	list, _, err := ann.Read(t.Context(), mail.Selection{})
+	if err != nil || len(list) != 1 || list[0].SenderHandle != "hub" || !strings.Contains(list[0].Text, "The user has ended your claim "+c.ID+" of a.go") {
+		t.Errorf("the holder has %+v, %v", list, err)
+	}
 	if _, err := r.assigner.ClaimsIn(t.Context(), filepath.Join(host.ProjectPath, "none")); err != nil {
 		t.Error("a directory that is missing:", err)
 	}
@@ -45,5 +61,8 @@ func TestTheHubChecksFiles(t *testing.T) {
 	}
 	if _, err := r.assigner.ClaimsIn(t.Context(), host.ProjectPath); err == nil {
 		t.Error("a closed assigner lists claims")
+	}
+	if _, err := r.assigner.FileClaims(t.Context()); err == nil {
+		t.Error("a closed assigner lists all claims")
 	}
 }

@@ -172,6 +172,21 @@ func (c *Client) OpenSessions(ctx context.Context) ([]dialect.OpenSession, error
 	return value[[]dialect.OpenSession](ctx, c, dialect.MethodSessionsList, nil)
 }
 
+// FileClaims returns the claims of files.
+func (c *Client) FileClaims(ctx context.Context) ([]dialect.FileClaim, error) {
+	return value[[]dialect.FileClaim](ctx, c, dialect.MethodClaimsList, nil)
+}
+
+// CheckFiles returns the files that other agents have claimed.
+func (c *Client) CheckFiles(ctx context.Context, p dialect.FileCheckParams) ([]dialect.HeldFile, error) {
+	return value[[]dialect.HeldFile](ctx, c, dialect.MethodClaimsCheck, p)
+}
+
+// BreakFileClaim ends a claim for its holder.
+func (c *Client) BreakFileClaim(ctx context.Context, id string) (*dialect.BrokenClaim, error) {
+	return get[dialect.BrokenClaim](ctx, c, dialect.MethodClaimBreak, dialect.BreakClaimParams{ClaimID: id})
+}
+
 // CheckHealth probes one agent now.
 func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Health, error) {
 	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})

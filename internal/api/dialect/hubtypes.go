@@ -22,6 +22,9 @@ const (
 	MethodSessionShown = "hub/sessions/shown" // only on the socket
 	MethodSessionServe = "hub/sessions/serve" // only on the socket
 	MethodSessionQuiet = "hub/sessions/quiet" // only on the socket
+	MethodClaimsList   = "hub/claims/list"    // only on the socket
+	MethodClaimsCheck  = "hub/claims/check"   // only on the socket
+	MethodClaimBreak   = "hub/claims/break"   // only on the socket
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"
 	MethodTasksTrace   = "hub/tasks/trace"

@@ -112,7 +112,7 @@ type WorkDirs interface {
 }
 
 // Config is what a Service works with. A method whose field is nil does not exist.
-// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Shares, Peers, Addresses and PageLink are for the service of the socket only.
+// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Claims, Shares, Peers, Addresses and PageLink are for the service of the socket only.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
@@ -138,6 +138,8 @@ type Config struct {
 	Senders  Senders
 	// Sessions are the open sessions of this computer.
 	Sessions Sessions
+	// Claims are the claims of files.
+	Claims Claims
 	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
 	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
 	Documents *documents.Library
@@ -213,6 +215,9 @@ func New(cfg Config) *Service {
 		MethodSessionsList: withoutParams(s.sessionsList), MethodSessionHook: s.sessionHook,
 		MethodSessionShown: withText("notice", s.sessionShown), MethodSessionServe: s.sessionServe,
 		MethodSessionQuiet: s.sessionQuiet,
+	})
+	s.add(cfg.Claims != nil, rpcError, map[string]method{
+		MethodClaimsList: withoutParams(s.claimsList), MethodClaimsCheck: s.claimsCheck, MethodClaimBreak: withText("claimId", s.claimBreak),
 	})
 	s.add(cfg.Queues != nil, workError, map[string]method{
 		MethodWorkList:    withoutParams(s.workList),

@@ -162,6 +162,7 @@ type daemon struct {
 	node      *node.Node
 	sessions  *sessions.Sessions // nil without an own bus
 	presence  *openSessions      // nil without an own bus
+	files     *lazyAssigner      // the claims of files; nil without an own bus
 	answers   *sessions.Answers  // nil without an own bus
 	items     *queues.Items      // nil without an own bus
 	queues    workQueues
@@ -448,6 +449,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Senders = senders{d.sessions}
 	if d.presence != nil {
 		rpc.Sessions = d.presence
+	}
+	if d.files != nil {
+		rpc.Claims = fileClaims{d.files}
 	}
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus

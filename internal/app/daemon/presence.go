@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/local"
@@ -183,13 +182,7 @@ func openSession(s presence.Session) dialect.OpenSession {
 
 // Hook implements dialect.Sessions.
 func (o *openSessions) Hook(ctx context.Context, p dialect.SessionHookParams) dialect.SessionHookAnswer {
-	var files []claims.Target
-	for _, f := range p.Files {
-		if t, err := claims.ParseTarget(f); err == nil && len(files) < claims.MaxTargets {
-			files = append(files, t)
-		}
-	}
-	r := o.hooks.Handle(ctx, hooks.Report{Files: files, Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
+	r := o.hooks.Handle(ctx, hooks.Report{Files: parseTargets(p.Files), Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
 		Source: p.Source, Reason: p.Reason, NotificationType: p.Notified, StopActive: p.StopActive, Headless: p.Headless, Process: presence.Process(p.Process)})
 	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Deny: r.Deny, Wake: r.Wake, Notice: r.Notice}
 }

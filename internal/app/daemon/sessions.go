@@ -30,6 +30,7 @@ func (d *daemon) openSessions(context.Context) error {
 		return err
 	}
 	d.onCloseWithin(time.Second, assigner.close)
+	d.files = assigner
 	if err := d.openPresence(assigner); err != nil {
 		return err
 	}
@@ -209,6 +210,19 @@ func (l *lazyAssigner) ClaimsIn(ctx context.Context, dir string) ([]claims.Claim
 		return nil, nil
 	}
 	return l.get().ClaimsIn(ctx, dir)
+}
+
+// FileClaims implements fileClaims.
+func (l *lazyAssigner) FileClaims(ctx context.Context) ([]claims.Claim, error) {
+	if !l.used() {
+		return nil, nil
+	}
+	return l.get().FileClaims(ctx)
+}
+
+// BreakFileClaim implements fileClaims.
+func (l *lazyAssigner) BreakFileClaim(ctx context.Context, id string) (broken claims.Claim, told bool, err error) {
+	return l.get().BreakFileClaim(ctx, id)
 }
 
 // Post implements sessions.Assigner.
