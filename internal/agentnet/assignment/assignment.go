@@ -336,9 +336,9 @@ func (d *Assigner) FileClaims(ctx context.Context) ([]claims.Claim, error) {
 	return d.claims.All(ctx, b)
 }
 
-// BreakFileClaim ends the claim of any agent for the hub's user, by its id or a part of it, and tells its holder. told is false if it could not
-// be told.
-func (d *Assigner) BreakFileClaim(ctx context.Context, id string) (broken claims.Claim, told bool, err error) {
+// BreakFileClaim ends the claim of any agent for the hub's user, by its id or a part of it, and tells its holder. notified is false if it could not
+// be.
+func (d *Assigner) BreakFileClaim(ctx context.Context, id string) (broken claims.Claim, notified bool, err error) {
 	b, err := d.store.Connected()
 	if err != nil {
 		return broken, false, err

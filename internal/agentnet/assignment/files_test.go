@@ -43,8 +43,8 @@ func TestTheHubChecksFiles(t *testing.T) {
 	if _, _, err := r.assigner.BreakFileClaim(t.Context(), "none"); store.CodeOf(err) != store.NotFoundError {
 		t.Error("a claim that there is not:", err)
 	}
-	if broken, told, err := r.assigner.BreakFileClaim(t.Context(), c.ID[:8]); err != nil || !told || broken.ID != c.ID {
-		t.Errorf("broken is %+v, %t, %v", broken, told, err)
+	if broken, notified, err := r.assigner.BreakFileClaim(t.Context(), c.ID[:8]); err != nil || !notified || broken.ID != c.ID {
+		t.Errorf("broken is %+v, %t, %v", broken, notified, err)
 	}
 	list, _, err := ann.Read(t.Context(), mail.Selection{})
 	if err != nil || len(list) != 1 || list[0].SenderHandle != "hub" || !strings.Contains(list[0].Text, "The user has ended your claim "+c.ID+" of a.go") {

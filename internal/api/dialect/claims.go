@@ -42,7 +42,7 @@ type BreakClaimParams struct {
 // BrokenClaim is a claim that was ended for its holder.
 type BrokenClaim struct {
 	FileClaim
-	Told bool `json:"told"` // whether its holder has mail about it
+	Notified bool `json:"notified"` // whether its holder has mail about it
 }
 
 // Claims are the claims of files on this computer, for the hub's own user. The errors are *hub.Error.

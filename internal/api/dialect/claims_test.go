@@ -30,7 +30,7 @@ func (f *fakeClaims) BreakFileClaim(_ context.Context, id string) (dialect.Broke
 	if id != "c1" {
 		return dialect.BrokenClaim{}, &hub.Error{Code: hub.CodeInvalid, Subject: "claimId", Message: "there is no such claim", Remedy: "list them"}
 	}
-	return dialect.BrokenClaim{FileClaim: oneClaim, Told: true}, nil
+	return dialect.BrokenClaim{FileClaim: oneClaim, Notified: true}, nil
 }
 
 func TestClaimsOfFiles(t *testing.T) {
@@ -40,7 +40,7 @@ func TestClaimsOfFiles(t *testing.T) {
 		{"hub/claims/list", `{}`, `"holder":"ann"`},
 		{"hub/claims/check", `{"files":["a"]}`, `"held":"ann has it"`},
 		{"hub/claims/check", `{"files":["a"],"guid":"g1"}`, `"result":[]`},
-		{"hub/claims/break", `{"claimId":"c1"}`, `"told":true`},
+		{"hub/claims/break", `{"claimId":"c1"}`, `"notified":true`},
 	} {
 		if answer, _ := call(t, s, method(c.method, c.params)); !strings.Contains(answer, c.want) {
 			t.Errorf("%s %s: %s", c.method, c.params, answer)

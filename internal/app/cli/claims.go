@@ -51,11 +51,11 @@ func (a *app) breakClaimCommand() *cobra.Command {
 				return err
 			}
 			return a.print(broken, func() {
-				told := "it has mail about it"
-				if !broken.Told {
-					told = "it could not be told"
+				about := "it has mail about it"
+				if !broken.Notified {
+					about = "it could not be notified"
 				}
-				fmt.Fprintf(a.stdout, "%s no longer holds %s; %s.\n", oneLine(broken.Holder), oneLine(strings.Join(broken.Paths, ", ")), told)
+				fmt.Fprintf(a.stdout, "%s no longer holds %s; %s.\n", oneLine(broken.Holder), oneLine(strings.Join(broken.Paths, ", ")), about)
 			})
 		}))
 	cmd.Long = `End a claim of files, so that other agents can claim and change them. The argument is the

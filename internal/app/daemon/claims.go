@@ -37,8 +37,8 @@ func (f fileClaims) CheckFiles(ctx context.Context, p dialect.FileCheckParams) (
 
 // BreakFileClaim implements dialect.Claims.
 func (f fileClaims) BreakFileClaim(ctx context.Context, id string) (dialect.BrokenClaim, error) {
-	broken, told, err := f.files.BreakFileClaim(ctx, id)
-	return dialect.BrokenClaim{FileClaim: fileClaim(broken), Told: told}, claimsError(err)
+	broken, notified, err := f.files.BreakFileClaim(ctx, id)
+	return dialect.BrokenClaim{FileClaim: fileClaim(broken), Notified: notified}, claimsError(err)
 }
 
 func fileClaim(c claims.Claim) dialect.FileClaim {

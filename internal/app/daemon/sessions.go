@@ -221,7 +221,7 @@ func (l *lazyAssigner) FileClaims(ctx context.Context) ([]claims.Claim, error) {
 }
 
 // BreakFileClaim implements fileClaims.
-func (l *lazyAssigner) BreakFileClaim(ctx context.Context, id string) (broken claims.Claim, told bool, err error) {
+func (l *lazyAssigner) BreakFileClaim(ctx context.Context, id string) (broken claims.Claim, notified bool, err error) {
 	return l.get().BreakFileClaim(ctx, id)
 }
 
