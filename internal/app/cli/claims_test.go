@@ -16,6 +16,7 @@ func TestAPersonSeesAndBreaksClaims(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	s := d.openSession("refactorer")
+	t.Cleanup(func() { s.end() })
 	file := filepath.Join(d.root, "a", "main.go")
 	if err := os.WriteFile(file, []byte("package main\n"), 0o600); err != nil {
 		t.Fatal(err)

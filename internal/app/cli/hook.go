@@ -42,7 +42,8 @@ has the file, why, until when, and how to ask.
 Without a running hub nothing is reported and no hub is started; a session of Claude Code that
 begins is only told which file wakes it. A hook never
 fails a session: the exit code is 0, and problems are on standard error with --verbose. It ends
-after ` + hookTime.String() + ` at the latest. The agents that the hub itself runs are not reported.
+after ` + hookTime.String() + ` at the latest. The agents that the hub itself runs are not reported,
+but their edits of claimed files are refused, too.
 
 VENDOR is ` + strings.Join(hooks.Vendors, ", ") + `; EVENT is the vendor's name of the event, by default that in the input.`,
 		Example: "  " + a.name + ` hook claude SessionStart
@@ -115,9 +116,6 @@ func (a *app) handleHook(ctx context.Context, args []string) (wake string, err e
 	if len(args) == 0 || len(args) > 2 {
 		return "", fmt.Errorf("it takes a vendor and an event, not %d arguments", len(args))
 	}
-	if a.getenv(delegation.TokenEnv) != "" {
-		return "", nil // an agent of the hub
-	}
 	name := ""
 	if len(args) == 2 {
 		name = args[1]
@@ -130,7 +128,8 @@ func (a *app) handleHook(ctx context.Context, args []string) (wake string, err e
 	if err != nil {
 		return "", err
 	}
-	if e.Kind == hooks.Other {
+	agent := a.getenv(delegation.TokenEnv) != "" // of the hub, which tells it what is new
+	if e.Kind == hooks.Other || agent && e.Kind != hooks.BeforeTool {
 		return "", nil
 	}
 	cfg, err := a.load(ctx)
@@ -142,6 +141,9 @@ func (a *app) handleHook(ctx context.Context, args []string) (wake string, err e
 		return "", errors.Join(err, a.writeAnswer(e, a.withoutHub(e, cfg)))
 	}
 	defer c.Close()
+	if agent {
+		return "", a.guardTool(ctx, c, e)
+	}
 	answer, notice, err := a.answerHook(ctx, c, e)
 	if err != nil {
 		return "", errors.Join(err, a.writeAnswer(e, a.withoutHub(e, cfg)))
@@ -195,6 +197,19 @@ func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (
 		return answer, "", err
 	}
 	return hooks.Answer{Context: r.Context, Continue: r.Continue, Deny: r.Deny, Watch: r.Watch, Wake: r.Wake}, r.Notice, nil
+}
+
+// guardTool keeps a tool of an agent of the hub from changing files that another agent has claimed.
+func (a *app) guardTool(ctx context.Context, c *client.Client, e hooks.Event) error {
+	held, err := a.heldByOthers(ctx, c, e.Files())
+	if err != nil || len(held) == 0 {
+		return err
+	}
+	var reasons []string
+	for _, h := range held {
+		reasons = append(reasons, h.Held+" "+h.Ask)
+	}
+	return a.writeAnswer(e, hooks.Denial(reasons))
 }
 
 // maxHookFiles bounds the files of a hook: the hub accepts no more.

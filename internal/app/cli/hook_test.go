@@ -187,3 +187,25 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 	s.end()
 	sender.end()
 }
+
+// The program of an agent of the hub has the hooks of its user, too.
+func TestAHookKeepsAnAgentOfTheHubOffClaimedFiles(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	s := d.openSession("refactorer")
+	t.Cleanup(func() { s.end() })
+	if said := s.say("claim_files", `{"paths":["main.go"],"why":"renaming"}`); !strings.HasPrefix(said, "You have") {
+		t.Fatal(said)
+	}
+	input := fmt.Sprintf(`{"session_id":"s1","cwd":%q,"tool_name":"Write","tool_input":{"file_path":%q}}`, filepath.Join(d.root, "a"), filepath.Join(d.root, "a", "main.go"))
+	out := d.hook("PreToolUse", input, "PARLEY_TASK_TOKEN=x")
+	if !strings.Contains(out, `"permissionDecision":"deny"`) || !strings.Contains(out, "refactorer has claimed it") {
+		t.Errorf("an edit of a file that is held: %s", out)
+	}
+	if out := d.hook("PreToolUse", strings.ReplaceAll(input, "main.go", "free.go"), "PARLEY_TASK_TOKEN=x"); out != "" {
+		t.Errorf("an edit of a file that is free: %s", out)
+	}
+	if all := d.openSessions(); len(all) != 0 {
+		t.Errorf("the agent is a session: %+v", all)
+	}
+}

@@ -207,7 +207,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add(groupWork, a.sendCommand(), a.tasksCommand(), a.taskCommand(), a.contextsCommand(), a.trustCommand(), a.agentsCommand(), a.claimsCommand(), a.sendersCommand(), a.rosterCommand(), a.swarmCommand(), a.loopCommand(), a.replayCommand(), a.docCommand(), a.mcpCommand(), a.networkCommand(), a.peersCommand(), a.channelsCommand())
 	add(groupHub, a.startCommand(), a.stopCommand(), a.statusCommand(), a.uiCommand(), a.eventsCommand(), a.totalsCommand(), a.logsCommand(), a.upgradeCommand(), a.repairCommand(), a.serviceCommand())
-	add(groupSetup, a.installCommand(), a.uninstallCommand(), a.hookCommand(), a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
+	add(groupSetup, a.installCommand(), a.uninstallCommand(), a.guardCommand(), a.hookCommand(), a.doctorCommand(), a.configCommand(), a.manCommand(), a.demoCommand(), a.versionCommand())
 	root.AddCommand(a.conformanceCommand())
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)

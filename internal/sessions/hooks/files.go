@@ -106,13 +106,18 @@ func (s *Service) guard(ctx context.Context, session presence.Session, files []c
 		}
 	}
 	if len(denied) > 0 {
-		return Reply{Answer: Answer{Deny: "Parley: nothing was changed, because another agent has claimed a file. " + strings.Join(denied, " ")}}
+		return Reply{Answer: Denial(denied)}
 	}
 	if len(shared) > 0 {
 		slices.Sort(shared)
 		return Reply{Answer: Answer{Context: "Parley: this file is also worked on by " + strings.Join(slices.Compact(shared), ", ") + ", who shares it. The tool list_claims of parley says more."}}
 	}
 	return Reply{}
+}
+
+// Denial is the answer that keeps a tool from changing files that other agents hold. reasons say who holds each, and how to ask.
+func Denial(reasons []string) Answer {
+	return Answer{Deny: "Parley: nothing was changed, because another agent has claimed a file. " + strings.Join(reasons[:min(len(reasons), maxHits)], " ")}
 }
 
 // isOther reports whether an agent is known to be another open session.
