@@ -164,8 +164,8 @@ function adopt(rows) {
 
 // Loads follow the events, but never faster than the hub and the page can: one at a time, then a pause of four times its length.
 
-const shortest = 500, longest = 10000; // milliseconds between two loads
-const loading = { now: false, again: false, next: 0, timer: 0, needs: true };
+const shortest = 500, longest = 10000, busy = 3000; // milliseconds between two loads; busy: while more than 50 events come between them
+const loading = { now: false, again: false, next: 0, timer: 0, needs: true, events: 0 };
 
 /** Loads soon. */
 function soon() {
@@ -179,7 +179,8 @@ async function reload() {
   loading.now = true;
   do {
     loading.again = false;
-    const screen = state.screen, begun = performance.now();
+    const screen = state.screen, begun = performance.now(), least = loading.events > 50 ? busy : shortest;
+    loading.events = 0;
     try {
       const rows = await loads[screen.id]();
       if (screen === state.screen) adopt(rows); else loading.again = true;
@@ -188,9 +189,10 @@ async function reload() {
       loading.needs = false;
       tabs();
     } catch (e) { say(e.message); if (screen !== state.screen) loading.again = true; }
-    loading.next = performance.now() + Math.min(longest, Math.max(shortest, 4 * (performance.now() - begun)));
+    loading.next = performance.now() + Math.min(longest, Math.max(least, 4 * (performance.now() - begun)));
   } while (loading.again && !document.hidden);
   loading.now = false;
+  if (state.screen.id === "tasks" && load.behind()) soon();
 }
 
 function show(screen) {
@@ -475,6 +477,7 @@ follow(e => {
   state.events.push(load.eventRow(e, number++));
   if (state.events.length > 6000) state.events.splice(0, 1000);
   load.changed(e);
+  loading.events++;
   if (e.kind === "document.changed" && state.editors?.name === e.subject) refreshDocument();
   const open = state.open;
   if (open && (open.task && open.task === e.task || open.agent && open.agent === e.agent || open.swarm && open.swarm === e.subject || open.context && open.context === e.context)) fresh(open);

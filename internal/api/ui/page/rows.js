@@ -1,6 +1,6 @@
 // What each screen lists. A row has {id, state, title, about, side, until, at, task, context, agent, need, item, document, conversation, swarm, show}.
 import { call } from "./hub.js";
-import { age, count, dollars, join, line, span, words } from "./text.js";
+import { age, clock, count, dollars, join, line, span, words } from "./text.js";
 
 /** The events that change a screen, as beginnings of their kinds. */
 export const changes = {
@@ -40,52 +40,77 @@ export async function today() {
   return new Map(found.totals.map(t => [t.agent, t]));
 }
 
-// Tasks are kept between loads: a load asks for those that have changed.
-const maxTasks = 20000;
-const kept = { rows: new Map(), changed: new Set(), whole: false };
+// Tasks are kept between loads. Events change them at once; a load asks for the rest of those that have changed.
+const maxTasks = 20000, busy = 60;
+const kept = { rows: new Map(), dirty: new Set(), whole: false, arrived: 0 };
 
 /** Notes that an event changes a task. */
 export function changed(e) {
   if (!e.task || !kept.whole) return;
-  if (e.kind !== "task.removed") kept.changed.add(e.task);
-  else { kept.rows.delete(e.task); kept.changed.delete(e.task); }
+  if (e.kind === "task.removed") {
+    kept.rows.delete(e.task);
+    kept.dirty.delete(e.task);
+    return;
+  }
+  const old = kept.rows.get(e.task), agent = e.agent || old?.agent, state = e.data?.state ?? "", is = e.kind === "task.state";
+  // The stream begins with the events of the last day: what is known already says more than they do.
+  const later = old ? Date.parse(e.time) - Date.parse(old.at) : 1;
+  if (later < 0 || later < 2000 && old && !(is && state !== old.state)) return;
+  kept.dirty.add(e.task);
+  kept.arrived++;
+  if (is) kept.rows.set(e.task, { ...old ?? { id: e.task, task: e.task, context: e.context, title: e.task, created: Date.parse(e.time) }, agent, state, at: e.time, about: join(agent, state), find: undefined });
 }
 
 /** Forgets all tasks: after the hub was away, events may be missing. */
 export function forget() { kept.whole = false; }
 
+/** Whether tasks have changed of which not all is known. */
+export const behind = () => kept.whole && kept.dirty.size > 0;
+
 export async function tasks(partly) {
-  const whole = !kept.whole;
-  if (whole) kept.rows.clear();
-  const wanted = kept.changed;
-  kept.changed = new Set();
-  kept.whole = true; // what changes from here on is noted
-  const oldest = [...wanted].reduce((a, b) => a < b ? a : b, "\uffff");
-  try {
-    for (let cursor, n = 0; ;) {
-      // Ids are in the order of creation.
-      const page = await call("hub/tasks/page", { limit: whole ? 1000 : wanted.size > 50 ? 500 : 50, historyLength: 0, ...cursor && { cursor } });
-      for (const t of page.tasks) kept.rows.set(t.id, taskRow(t));
-      n += page.tasks.length;
-      cursor = page.nextCursor;
-      if (!cursor || n >= maxTasks || !whole && page.tasks.at(-1)?.id <= oldest) break;
-      if (!whole && wanted.size <= 5 && n >= 50) {
-        for (const id of wanted) await call("tasks/get", { id, historyLength: 0 }).then(t => kept.rows.set(id, taskRow(t)), () => kept.rows.delete(id));
-        break;
-      }
-      if (whole) partly(sorted());
-    }
-  } catch (e) { kept.whole = false; throw e; }
+  if (!kept.whole) await allTasks(partly);
+  else await changedTasks();
   return sorted();
 }
 
-const sorted = () => [...kept.rows.values()].sort((a, b) => a.id < b.id ? 1 : -1).slice(0, maxTasks);
+async function allTasks(partly) {
+  kept.rows.clear();
+  kept.dirty.clear();
+  kept.whole = true; // what changes from here on is noted
+  try {
+    for (let cursor; kept.rows.size < maxTasks;) {
+      const page = await call("hub/tasks/page", { limit: 1000, historyLength: 0, ...cursor && { cursor } });
+      for (const t of page.tasks) kept.rows.set(t.id, taskRow(t));
+      cursor = page.nextCursor;
+      if (!cursor) return;
+      partly(sorted());
+    }
+  } catch (e) { kept.whole = false; throw e; }
+}
+
+/** Loads tasks that have changed: the page of the latest has them. While much changes, only a few at a time. */
+async function changedTasks() {
+  const wanted = kept.dirty, limit = kept.arrived > busy ? busy : Math.min(500, wanted.size + 5);
+  kept.dirty = new Set();
+  kept.arrived = 0;
+  if (!wanted.size) return;
+  try {
+    const page = await call("hub/tasks/page", { limit, historyLength: 0 });
+    for (const t of page.tasks) { kept.rows.set(t.id, taskRow(t)); wanted.delete(t.id); }
+    for (const id of [...wanted].slice(-5)) {
+      await call("tasks/get", { id, historyLength: 0 }).then(t => kept.rows.set(id, taskRow(t)), e => e.code === "TASK_NOT_FOUND" && kept.rows.delete(id));
+      wanted.delete(id);
+    }
+  } finally { for (const id of wanted) kept.dirty.add(id); }
+}
+
+const sorted = () => [...kept.rows.values()].sort((a, b) => b.created - a.created).slice(0, maxTasks);
 
 export function taskRow(t) {
   const agent = t.metadata?.["parley.agent"] ?? "", sum = t.metadata?.["parley.summary"] ?? {};
   const state = t.status.state, said = state === "failed" || state === "rejected" || state === "input-required" ? words(t.status.message).slice(0, 400) : "";
   return {
-    id: t.id, state, task: t.id, context: t.contextId, agent, title: sum.prompt || words(t.history?.[0]) || t.id, at: t.status.timestamp,
+    id: t.id, state, task: t.id, context: t.contextId, agent, created: Date.parse(sum.createdAt ?? t.status.timestamp), title: sum.prompt || words(t.history?.[0]) || t.id, at: t.status.timestamp,
     about: join(agent, state, line(said), sum.durationMs && span(sum.durationMs), dollars(sum.usage?.costUsd)),
   };
 }
@@ -134,7 +159,7 @@ const details = ["state", "status", "outcome", "reason", "tool", "title", "from"
 export function eventRow(e, n) {
   const d = e.data ?? {};
   return {
-    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", title: join(e.kind, e.agent || e.subject || e.channel), task: e.task, agent: e.agent, context: e.context, show: e, side: new Date(e.time).toLocaleTimeString(),
+    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", title: join(e.kind, e.agent || e.subject || e.channel), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
     about: join(...details.map(k => d[k] ? String(d[k]) : ""), e.channel, e.subject, e.project, e.task),
   };
 }
