@@ -131,15 +131,16 @@ func (a *app) heldFiles(ctx context.Context) (held []dialect.HeldFile, err error
 		return nil, err
 	}
 	defer c.Close()
-	return a.heldByOthers(ctx, c, files)
+	return a.heldByOthers(ctx, c, "", files)
 }
 
-// heldByOthers returns the files that other agents than the one in which this process runs hold exclusively.
-func (a *app) heldByOthers(ctx context.Context, c *client.Client, files []string) (held []dialect.HeldFile, err error) {
+// heldByOthers returns the files that other agents than the one in which this process runs hold exclusively. session is its vendor's id, "" if
+// that is not known.
+func (a *app) heldByOthers(ctx context.Context, c *client.Client, session string, files []string) (held []dialect.HeldFile, err error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
-	guid, err := a.guidHere(ctx, c)
+	guid, err := a.guidHere(ctx, c, session)
 	if err != nil {
 		return nil, err
 	}
@@ -157,13 +158,13 @@ func (a *app) heldByOthers(ctx context.Context, c *client.Client, files []string
 var sessionIDs = []string{"CLAUDE_CODE_SESSION_ID", "CODEX_THREAD_ID", "GEMINI_SESSION_ID"}
 
 // guidHere returns the agent of the session in which this process runs, "" for none.
-func (a *app) guidHere(ctx context.Context, c *client.Client) (string, error) {
+func (a *app) guidHere(ctx context.Context, c *client.Client, session string) (string, error) {
 	all, err := c.OpenSessions(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, s := range all {
-		known := s.Session != "" && slices.ContainsFunc(sessionIDs, func(name string) bool { return a.getenv(name) == s.Session })
+		known := s.Session != "" && (s.Session == session || slices.ContainsFunc(sessionIDs, func(name string) bool { return a.getenv(name) == s.Session }))
 		if s.GUID != "" && (known || s.PID > 1 && presence.Running(s.PID).IsAncestorOf(os.Getpid())) {
 			return s.GUID, nil
 		}

@@ -201,7 +201,7 @@ func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (
 
 // guardTool keeps a tool of an agent of the hub from changing files that another agent has claimed.
 func (a *app) guardTool(ctx context.Context, c *client.Client, e hooks.Event) error {
-	held, err := a.heldByOthers(ctx, c, e.Files())
+	held, err := a.heldByOthers(ctx, c, e.Session, e.Files())
 	if err != nil || len(held) == 0 {
 		return err
 	}
