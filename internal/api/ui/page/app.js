@@ -1,6 +1,6 @@
 // The screens. Everything that an agent wrote reaches the page as text nodes only; see text.js.
 import contract from "./contract.js";
-import { call, send, follow } from "./hub.js";
+import { call, send, follow, past } from "./hub.js";
 import { age, clock, el, json, left, line } from "./text.js";
 import { Editor } from "./document.js";
 import { Live } from "./live.js";
@@ -179,7 +179,7 @@ async function reload() {
   loading.now = true;
   do {
     loading.again = false;
-    const screen = state.screen, begun = performance.now(), least = loading.events > 50 ? busy : shortest;
+    const screen = state.screen, begun = performance.now(), least = loading.events > 50 ? busy : shortest, first = !state.loaded;
     loading.events = 0;
     try {
       const rows = await loads[screen.id]();
@@ -189,7 +189,7 @@ async function reload() {
       loading.needs = false;
       tabs();
     } catch (e) { say(e.message); if (screen !== state.screen) loading.again = true; }
-    loading.next = performance.now() + Math.min(longest, Math.max(least, 4 * (performance.now() - begun)));
+    loading.next = performance.now() + (first ? least : Math.min(longest, Math.max(least, 4 * (performance.now() - begun))));
   } while (loading.again && !document.hidden);
   loading.now = false;
   if (state.screen.id === "tasks" && load.behind()) soon();
@@ -471,6 +471,16 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) relo
 
 const is = (kind, beginnings) => beginnings.some(b => kind.startsWith(b));
 let number = 0;
+
+// What happened before comes apart from what happens, which it would delay.
+past(5000).then(events => {
+  const first = state.events[0]?.id;
+  const rows = events.filter(e => e.kind && e.kind !== "position").map(e => load.eventRow(e, number++));
+  const known = first === undefined ? -1 : rows.findIndex(r => r.id === first);
+  state.events = [...known < 0 ? rows : rows.slice(0, known), ...state.events];
+  if (state.screen.id === "timeline") reload();
+  if (state.open?.swarm) fresh(state.open);
+}, e => say(e.message));
 
 follow(e => {
   if (e.kind === "position") return;

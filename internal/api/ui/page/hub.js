@@ -25,12 +25,23 @@ export function send(message) {
   return call("message/send", { message: { kind: "message", messageId: id, role: "user", ...message }, configuration: { blocking: false } });
 }
 
-/** Follows the hub's events, beginning with those of the last day. The browser connects again by itself, after the last event that it has. */
+/** Follows the hub's events from now on. The browser connects again by itself, after the last event that it has. */
 export function follow(onEvent, onLink) {
-  const source = new EventSource("/events?follow=true&since=" + encodeURIComponent(new Date(Date.now() - 86400000).toISOString()));
+  const source = new EventSource("/events?follow=true");
   source.onopen = () => onLink(true);
   source.onerror = () => onLink(false);
   source.onmessage = m => onEvent(JSON.parse(m.data));
+}
+
+/** Returns the latest events of the last day, the oldest first. */
+export async function past(most) {
+  const answer = await fetch("/events?follow=false&since=" + encodeURIComponent(new Date(Date.now() - 86400000).toISOString()), { credentials: "same-origin" });
+  let found = [];
+  await read(answer, data => {
+    found.push(data);
+    if (found.length > 2 * most) found = found.slice(most);
+  });
+  return found.slice(-most).map(data => JSON.parse(data));
 }
 
 const maxPending = 16 << 20; // characters of an event that is not complete
@@ -39,13 +50,18 @@ const maxPending = 16 << 20; // characters of an event that is not complete
 export async function stream(id, onEvent, signal) {
   const answer = await post("tasks/resubscribe", { id }, signal);
   if (!answer.headers.get("Content-Type")?.startsWith("text/event-stream")) return result(await answer.json());
+  await read(answer, data => onEvent(result(JSON.parse(data))));
+}
+
+/** Reads a stream of events. */
+async function read(answer, onData) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let pending = ""; ;) {
     const { done, value } = await reader.read();
     if (done) return;
     const lines = (pending + value).split("\n");
     pending = lines.pop();
-    if (pending.length > maxPending) throw new Error("an event of the task is too long");
-    for (const l of lines) if (l.startsWith("data:")) onEvent(result(JSON.parse(l.slice(5))));
+    if (pending.length > maxPending) throw new Error("an event is too long");
+    for (const l of lines) if (l.startsWith("data:")) onData(l.slice(5));
   }
 }
