@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -226,6 +227,45 @@ func TestTwoPagesEditADocument(t *testing.T) {
 	second.Until(t, `document.querySelector("#detail").textContent.includes("status: done")`)
 	fine(t, first, "editing")
 	fine(t, second, "seeing edits")
+}
+
+// Work that failed for good waits for the person, who puts it back into its queue.
+func TestFailedWorkIsRetried(t *testing.T) {
+	h := newHub(t, "")
+	h.submit(t, "build", "FAIL: build the release")
+	b := rig.StartBrowser(t)
+	p := h.open(t, b)
+	selectRow(t, p, "failed work")
+	if err := os.WriteFile(filepath.Join(h.home.Dir, "hostile.txt.mended"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.Press(t, "r")
+	p.Until(t, `document.querySelector("#none").textContent === "Nothing waits for you."`)
+	p.Press(t, "3")
+	p.Until(t, `[...document.querySelectorAll(".row")].some(r => r.textContent.includes("actor") && r.textContent.includes("completed"))`)
+	fine(t, p, "failed work")
+}
+
+// submit puts work into the queue go, as an agent's tool does.
+func (h *hub) submit(t *testing.T, id, text string) {
+	t.Helper()
+	transport := &mcp.CommandTransport{Command: exec.CommandContext(t.Context(), programs.Path("parley"), "mcp")}
+	transport.Command.Env, transport.Command.Dir = h.home.Env, h.home.Dir
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, transport, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = session.Close() }() // the program's end does not matter
+	for _, call := range []*mcp.CallToolParams{
+		{Name: "register_agent", Arguments: map[string]any{"agentType": "dispatcher", "capabilities": []string{}, "scope": "user"}},
+		{Name: "submit_work_item", Arguments: map[string]any{"capability": "go", "taskId": id, "taskDescription": text}},
+	} {
+		if result, err := session.CallTool(ctx, call); err != nil || result.IsError {
+			t.Fatalf("%s: %+v, %v", call.Name, result, err)
+		}
+	}
 }
 
 // hostileText has HTML, control sequences, marks of direction and a long line.

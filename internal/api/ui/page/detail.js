@@ -48,7 +48,7 @@ export async function task(r, live, actions, choices) {
   parts.push(...trace.traces.flatMap(turn));
   const answer = (t.artifacts ?? []).length ? t.artifacts : state === "completed" && t.status.message ? [{ artifactId: "answer", name: "", parts: t.status.message.parts }] : [];
   live.set(answer);
-  parts.push(el("h3", "", r.ended ? "Answer" : "Answer, as it comes"), live.element);
+  if (answer.length || !r.ended) parts.push(el("h3", "", r.ended ? "Answer" : "Answer, as it comes"), live.element);
   return parts;
 }
 
