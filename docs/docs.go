@@ -5,5 +5,5 @@ import "embed"
 
 // Files are the pages, their pictures and the descriptions of the interfaces, without what is for contributors.
 //
-//go:embed [a-r]*.md sc*.md se*.md sw*.md [t-z]*.md P*.md *.svg *.json
+//go:embed [a-r]*.md sc*.md se*.md sw*.md [t-z]*.md P*.md *.svg page.png *.json
 var Files embed.FS
