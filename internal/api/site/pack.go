@@ -4,21 +4,28 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"fmt"
 	"io"
+	"maps"
 	"unicode/utf8"
 )
 
-// Pack compresses the files of a site, which must be texts, for a release's program. The same files give the same bytes.
+// contents are the files of a site by name. JSON has a text at its own length, and other bytes at four thirds of theirs.
+type contents struct {
+	Texts    map[string]string `json:"texts"`
+	Pictures map[string][]byte `json:"pictures"`
+}
+
+// Pack compresses the files of a site for a release's program. The same files give the same bytes.
 func Pack(files map[string][]byte) ([]byte, error) {
-	texts := map[string]string{}
+	c := contents{map[string]string{}, map[string][]byte{}}
 	for name, content := range files {
-		if !utf8.Valid(content) {
-			return nil, fmt.Errorf("%s is no text in UTF-8: the site of a release has texts only", name)
+		if utf8.Valid(content) {
+			c.Texts[name] = string(content)
+		} else {
+			c.Pictures[name] = content
 		}
-		texts[name] = string(content)
 	}
-	encoded, err := json.Marshal(texts)
+	encoded, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
@@ -44,12 +51,13 @@ func unpack(packed []byte) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var texts map[string]string
-	if err := json.Unmarshal(encoded, &texts); err != nil {
+	var c contents
+	if err := json.Unmarshal(encoded, &c); err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{}
-	for name, text := range texts {
+	files := make(map[string][]byte, len(c.Texts)+len(c.Pictures))
+	maps.Copy(files, c.Pictures)
+	for name, text := range c.Texts {
 		files[name] = []byte(text)
 	}
 	return files, nil
