@@ -29,7 +29,7 @@ const (
 )
 
 var (
-	codexID    = regexp.MustCompile(`"id\\*":\s*\\*"(codex-[a-z0-9-]+)`)
+	codexID    = regexp.MustCompile(`"id\\*":\s*\\*"((?:there\.)?codex-[a-z0-9-]+)`)
 	answerType = regexp.MustCompile(`"messageType\\*":\s*\\*"task-answer`)
 	verdict    = regexp.MustCompile(`VERDICT-[A-Za-z0-9-]+`)
 )
@@ -60,19 +60,26 @@ type opinions struct {
 	claude, codex *session
 }
 
-// newOpinions opens both sessions in one project.
-func newOpinions(t *testing.T, h *stubmodel.Handler) *opinions {
+// openPrograms builds the program and serves the model of sessions. It returns the model's address.
+func openPrograms(t *testing.T, h *stubmodel.Handler) (programs rig.Programs, model string) {
 	t.Helper()
 	for _, command := range []string{"claude", "codex", "tmux"} {
 		need(t, command)
 	}
-	programs := rig.Programs(t.TempDir())
+	programs = rig.Programs(t.TempDir())
 	if err := programs.Build(rig.Parley[0]); err != nil {
 		t.Fatal(err)
 	}
-	model := httptest.NewServer(h)
-	t.Cleanup(model.Close)
-	d := newPlainDesktop(t, programs, model.URL)
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return programs, server.URL
+}
+
+// newOpinions opens both sessions in one project.
+func newOpinions(t *testing.T, h *stubmodel.Handler) *opinions {
+	t.Helper()
+	programs, model := openPrograms(t, h)
+	d := newPlainDesktop(t, programs, model, "")
 	d.ask(t, "install", "claude", "codex", "--yes")(t)
 	o := &opinions{desktop: d}
 	o.claude = &session{d, "claude-shop", d.shop, []string{"claude", "--allowedTools", "mcp__parley"}}
@@ -123,6 +130,39 @@ func TestASecondOpinionWithOneSentence(t *testing.T) {
 	}
 }
 
+// The same sentence reaches a Codex behind another hub: nobody touches a keyboard there, once its user has let other hubs see it.
+func TestASecondOpinionFromAnotherHub(t *testing.T) {
+	t.Parallel()
+	programs, model := openPrograms(t, &stubmodel.Handler{Script: secondOpinion})
+	here, there := newPlainDesktop(t, programs, model, ""), newPlainDesktop(t, programs, model, "sessions: {outside: allow}\n")
+	here.pair(t, "there", there.office)
+	there.pair(t, "here", here.office)
+	here.ask(t, "install", "claude", "--yes")(t)
+	there.ask(t, "install", "codex", "--yes")(t)
+	claude := &session{here, "claude-shop", here.shop, []string{"claude", "--allowedTools", "mcp__parley"}}
+	codex := &session{there, "codex-shop", there.shop, []string{"codex"}}
+	claude.begin(t)
+	codex.begin(t)
+	here.dial(t)
+	claude.logFailure(t)
+	codex.trustHooks(t)
+	there.dial(t)
+	codex.logFailure(t)
+	claude.ready(t)
+	codex.ready(t)
+	codex.say(t, `USE:register_agent {"agentType":"codex","capabilities":["review"],"scope":"user","visibility":"public"}`, func() bool {
+		return here.agent(t, codex.id).Address != ""
+	})
+	claude.enter(t, askReview, func() bool { return len(codex.tasks(t)) > 0 })
+	until(t, "the answer is in the session that asked", func() bool {
+		task := codex.tasks(t)[0]
+		return task.Status.State == dialect.StateCompleted && strings.Contains(claude.screen(t), "codexsays:VERDICT-"+task.ID)
+	})
+	if n := len(codex.tasks(t)); n != 1 {
+		t.Errorf("codex has %d tasks", n)
+	}
+}
+
 // awaitReceipts keeps a model busy, as a review does, until what its session has seen is recorded.
 func (o *office) awaitReceipts(t *testing.T, id string) {
 	for range 300 {
@@ -154,15 +194,16 @@ func (o *office) receipts(t *testing.T, id string) hub.Receipts {
 }
 
 // newPlainDesktop is the desktop of a user who has only installed the programs.
-func newPlainDesktop(t *testing.T, programs rig.Programs, model string) *desktop {
+func newPlainDesktop(t *testing.T, programs rig.Programs, model, settings string) *desktop {
 	t.Helper()
-	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley")}
+	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley"), address: freeAddress(t)}
 	o.Env = slices.DeleteFunc(slices.Clone(o.Env), func(variable string) bool { return strings.HasPrefix(variable, "PARLEY_") })
 	o.dir = o.Project(t, "shop", "")
-	write(t, filepath.Join(o.Dir, ".a2a-hub", "config.yaml"), `version: 1
+	write(t, filepath.Join(o.Dir, ".a2a-hub", "config.yaml"), settings+fmt.Sprintf(`version: 1
 http: {port: 0}
+peers: {enabled: true, hyperswarm: {listen: %q, public: %[1]q}}
 agents: {claude-code: {disabled: true}, codex: {disabled: true}, gemini: {disabled: true}, vibe: {disabled: true}}
-`)
+`, o.address))
 	t.Cleanup(func() {
 		if out, err := o.command(context.Background(), "stop").CombinedOutput(); err != nil && !bytes.Contains(out, []byte("no hub")) {
 			t.Errorf("stop the hub: %v\n%s", err, out)
