@@ -54,7 +54,7 @@ type Handler struct {
 	// Pause is the least time between the pieces of an answer, 2 ms by default.
 	Pause time.Duration
 	// Script, if not nil, decides first: from what the user said last, what a tool has said after that, and how many tools have.
-	// It returns a directive USE, a text to speak, or "" for the usual answer.
+	// It returns a directive USE or WRITE, a text to speak, or "" for the usual answer.
 	Script func(said, result string, used int) string
 
 	ids atomic.Int64
@@ -233,6 +233,9 @@ func (h *Handler) reply(t talk) reply {
 	if next := h.next(t); next != "" {
 		if use, ok := strings.CutPrefix(next, "USE:"); ok {
 			return useReply(use)
+		}
+		if path, ok := strings.CutPrefix(next, "WRITE:"); ok {
+			return reply{write: path}
 		}
 		return reply{pieces: inPieces(next, 8), delay: pieceDelay}
 	}

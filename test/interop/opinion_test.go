@@ -75,14 +75,14 @@ func openPrograms(t *testing.T, h *stubmodel.Handler) (programs rig.Programs, mo
 	return programs, server.URL
 }
 
-// newOpinions opens both sessions in one project.
-func newOpinions(t *testing.T, h *stubmodel.Handler) *opinions {
+// newOpinions opens both sessions in one project, Claude Code with further flags.
+func newOpinions(t *testing.T, h *stubmodel.Handler, claudeFlags ...string) *opinions {
 	t.Helper()
 	programs, model := openPrograms(t, h)
 	d := newPlainDesktop(t, programs, model, "")
 	d.ask(t, "install", "claude", "codex", "--yes")(t)
 	o := &opinions{desktop: d}
-	o.claude = &session{d, "claude-shop", d.shop, []string{"claude", "--allowedTools", "mcp__parley"}}
+	o.claude = &session{d, "claude-shop", d.shop, append([]string{"claude", "--allowedTools", "mcp__parley"}, claudeFlags...)}
 	o.codex = &session{d, "codex-shop", d.shop, []string{"codex"}}
 	o.claude.begin(t)
 	d.dial(t)
