@@ -121,7 +121,8 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 	c := dial(t, hub(t, func(_ context.Context, req jsonrpc.Request, _ jsonrpc.Emit) (any, error) {
 		asked = append(asked, req.Method+" "+string(req.Params)) // one call at a time
 		switch req.Method {
-		case dialect.MethodAgentsList, dialect.MethodContextsList, dialect.MethodSwarmList, dialect.MethodDocumentsList, dialect.MethodSessionsList, dialect.MethodSendersList:
+		case dialect.MethodAgentsList, dialect.MethodContextsList, dialect.MethodSwarmList, dialect.MethodDocumentsList, dialect.MethodSessionsList, dialect.MethodSendersList,
+			dialect.MethodClaimsList, dialect.MethodClaimsCheck:
 			return []int{}, nil
 		}
 		return struct{}{}, nil
@@ -176,6 +177,16 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 		func() error { return c.SessionShown(ctx, "n1") },
 		func() error { return c.QuietSession(ctx, dialect.SessionQuietParams{AgentID: "claude-a", Quiet: true}) },
 		func() error { _, err := c.OpenSessions(ctx); return err },
+		func() error { _, err := c.FileClaims(ctx); return err },
+		func() error {
+			_, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: []string{"f"}})
+			return err
+		},
+		func() error { _, err := c.BreakFileClaim(ctx, "c1"); return err },
+		func() error { _, err := c.Trace(ctx, "t1"); return err },
+		func() error { _, err := c.Needs(ctx); return err },
+		func() error { _, err := c.Work(ctx); return err },
+		func() error { return c.RetryWork(ctx, "w1") },
 		func() error { _, err := c.Drain(ctx); return err },
 		func() error { return c.Shutdown(ctx) },
 	} {
@@ -213,6 +224,13 @@ hub/sessions/hook {"vendor":"claude","session":"s","kind":"start"}
 hub/sessions/shown {"notice":"n1"}
 hub/sessions/quiet {"agentId":"claude-a","quiet":true}
 hub/sessions/list 
+hub/claims/list 
+hub/claims/check {"files":["f"]}
+hub/claims/break {"claimId":"c1"}
+hub/tasks/trace {"id":"t1"}
+hub/needs 
+hub/work/list 
+hub/work/retry {"taskId":"w1"}
 hub/drain {}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {
