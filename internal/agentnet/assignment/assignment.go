@@ -120,7 +120,8 @@ func (n Notice) ID() string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String()
 }
 
-// Post stores a notice in the session's inbox, and returns when the session got it; zero if it has not.
+// Post stores a notice in the session's inbox, and returns when the session got it; zero if it has not. With a canceled task
+// the session's claims of files end that were for it.
 func (d *Assigner) Post(ctx context.Context, n Notice) (seen time.Time, err error) {
 	b, err := d.store.Connected()
 	if err != nil {
@@ -129,6 +130,9 @@ func (d *Assigner) Post(ctx context.Context, n Notice) (seen time.Time, err erro
 	kind := cmp.Or(n.Type, mail.Task)
 	if n.Canceled {
 		kind = mail.TaskCanceled
+		if err := d.claims.EndTask(ctx, b, n.Recipient, n.TaskID); err != nil {
+			d.log.Warn("the files of a canceled task are claimed until the claim ends", "task", n.TaskID, "error", err)
+		}
 	}
 	id := n.ID()
 	before, err := d.mail.StatusOf(ctx, b, d.guid, n.Recipient, id)

@@ -3,14 +3,37 @@ package assignment_test
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
+
+// Claims that are for a task end when it is canceled, and others stay.
+func TestClaimsEndWithACanceledTask(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	host := r.net.Host("office", "ann", "shop")
+	host.ProjectPath = t.TempDir()
+	ann := nettest.Register(t, nettest.Open(t, host), nettest.Worker("review"))
+	for path, task := range map[string]string{"a.go": "T1", "b.go": "T2", "c.go": ""} {
+		if _, err := ann.ClaimFiles(t.Context(), claims.Request{Paths: []string{path}, Task: task}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.assigner.Post(t.Context(), assignment.Notice{Recipient: ann.GUID(), TaskID: "T1", Canceled: true, Text: "canceled"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.assigner.FileClaims(t.Context())
+	if err != nil || len(all) != 2 || slices.ContainsFunc(all, func(c claims.Claim) bool { return c.TaskID == "T1" }) {
+		t.Errorf("the claims are %+v, %v", all, err)
+	}
+}
 
 // The hub knows the claims of all agents, and before it is connected it knows none.
 func TestTheHubChecksFiles(t *testing.T) {

@@ -382,6 +382,23 @@ func noClaim(id string) error {
 	return &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no claim %s.", store.Quote(id)), Remedy: "The list of the claims has their ids; a claim may have ended meanwhile."}
 }
 
+// EndTask ends an agent's claims that end with a task.
+func (s *Service) EndTask(ctx context.Context, b *bus.Bus, guid, task string) error {
+	all, err := s.All(ctx, b)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if c.HolderGUID != guid || c.TaskID != task {
+			continue
+		}
+		if _, err := s.Break(ctx, b, c.ID); err != nil && !store.IsNotFound(err) { // it may have ended meanwhile
+			return err
+		}
+	}
+	return nil
+}
+
 // minID is the shortest part of an id that is looked for.
 const minID = 4
 
