@@ -233,7 +233,7 @@ var clauses = []clause{
 		old: "\tif cfg.Admission == nil { //", new: "\tif false { //",
 		breaks: "nobody watches leases: they are acted on when somebody claims work"}},
 	{"DLQ-001", "internal/agentnet", "TestLeasesOfKilledWorkersAreActedOn", mutation{file: "internal/app/daemon/daemon.go",
-		old: "\tbackground.Go(func() { d.watchLeases(ctx) })\n", new: "",
+		old: "\tbackground.Go(func() { d.resumeWork(ctx) })\n", new: "",
 		breaks: "a hub that starts leaves the leases of the time before"}},
 	{"DLQ-001", "internal/agentnet/work", "TestNoEndedLeaseIsShown", mutation{file: "internal/agentnet/work/holder.go",
 		old: "\t\tif x.leaseEnded(w.svc.reg.Now()) {\n", new: "\t\tif false {\n",
