@@ -20,7 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 
-var wakeKills = flag.Int("wake-kills", 0, "second opinions with a kill, in TestSecondOpinionsSurviveKills, which is skipped with 0")
+var wakeKills = flag.Int("wake-kills", 1, "second opinions with a kill, in TestSecondOpinionsSurviveKills")
 
 // The steps at which something is killed.
 const (
@@ -31,7 +31,7 @@ const (
 
 // killedAt has what is killed in turn, and when.
 var killedAt = []struct{ victim, step string }{
-	{"hub", given}, {"hub", read}, {"hub", answered},
+	{"hub", answered}, {"hub", given}, {"hub", read},
 	{"session", given}, {"session", read}, {"server", given}, {"server", read},
 }
 
@@ -79,9 +79,6 @@ func (r *reviews) counts(id string) (task, answer int) {
 // Whatever is killed at whatever step: the answer comes to the session that asked, once, and the task says truly what happened.
 func TestSecondOpinionsSurviveKills(t *testing.T) {
 	t.Parallel()
-	if *wakeKills == 0 {
-		t.Skip("without -wake-kills")
-	}
 	r := &reviews{tasks: make(map[string]int), shown: make(map[string]int), reached: make(chan string, 1), release: make(chan struct{}, 1)}
 	o := newOpinions(t, &stubmodel.Handler{Script: r.script})
 	for i := range *wakeKills {
