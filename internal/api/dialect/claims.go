@@ -1,6 +1,13 @@
 package dialect
 
-import "context"
+import (
+	"context"
+
+	"github.com/parleyhub/parley/internal/agentnet/claims"
+)
+
+// MaxFiles is how many files a request may name.
+const MaxFiles = claims.MaxTargets
 
 // FileClaim is an agent's claim of files. Paths and reason are the agent's words.
 type FileClaim struct {
@@ -59,7 +66,7 @@ func (s *Service) claimsList(ctx context.Context) ([]FileClaim, error) {
 }
 
 func (s *Service) claimsCheck(c *call) action {
-	p := FileCheckParams{Files: c.texts("files"), GUID: c.text("guid", maxID)}
+	p := FileCheckParams{Files: c.textsUpTo(MaxFiles, "files"), GUID: c.text("guid", maxID)}
 	return func(ctx context.Context) (any, error) {
 		held, err := s.cfg.Claims.CheckFiles(ctx, p)
 		return append([]HeldFile{}, held...), err

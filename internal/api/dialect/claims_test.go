@@ -51,6 +51,12 @@ func TestClaimsOfFiles(t *testing.T) {
 	}
 	answer, _ := call(t, s, method("hub/claims/break", `{"claimId":"c2"}`))
 	wantError(t, answer, -32602, "INVALID_PARAMS", "claimId")
+	for files, want := range map[int]string{dialect.MaxFiles: `"held":"ann has it"`, dialect.MaxFiles + 1: "has more than 500 elements"} {
+		list := `"a"` + strings.Repeat(`,"a"`, files-1)
+		if answer, _ := call(t, s, method("hub/claims/check", `{"files":[`+list+`]}`)); !strings.Contains(answer, want) {
+			t.Errorf("%d files: %s", files, answer)
+		}
+	}
 	answer, _ = call(t, s, method("hub/claims/check", `{"files":[1]}`))
 	wantError(t, answer, -32602, "INVALID_PARAMS", "files[0]")
 	for _, name := range []string{"hub/claims/list", "hub/claims/check", "hub/claims/break"} { // as over HTTP

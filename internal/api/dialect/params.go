@@ -183,11 +183,14 @@ func (o object) values(name string, limit int, required bool) map[string]any {
 func (o object) metadata() map[string]any { return o.values("metadata", maxMetadata, false) }
 
 // texts reads an optional list of strings.
-func (o object) texts(name string) []string {
+func (o object) texts(name string) []string { return o.textsUpTo(maxList, name) }
+
+// textsUpTo is texts for a list of at most so many strings.
+func (o object) textsUpTo(most int, name string) []string {
 	var list []string
 	for i, raw := range rawjson.Elements(o.get(name, rawjson.Array, false)) {
-		if i == maxList {
-			o.fail(name, fmt.Sprintf("has more than %d elements", maxList))
+		if i == most {
+			o.fail(name, fmt.Sprintf("has more than %d elements", most))
 			break
 		}
 		element, text := fmt.Sprintf("%s[%d]", name, i), rawjson.Text(raw)

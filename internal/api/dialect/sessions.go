@@ -112,7 +112,7 @@ func (s *Service) sessionHook(c *call) action {
 		Dir: c.text("dir", maxSessionPath), Transcript: c.text("transcript", maxSessionPath),
 		Source: c.text("source", maxSessionWord), Reason: c.text("reason", maxSessionWord), Notified: c.text("notified", maxSessionWord),
 		StopActive: c.boolean("stopActive", false), Headless: c.boolean("headless", false), Process: c.process("process", false),
-		Files: c.texts("files"),
+		Files: c.textsUpTo(MaxFiles, "files"),
 	}
 	return func(ctx context.Context) (any, error) { return s.cfg.Sessions.Hook(ctx, p), nil }
 }

@@ -144,8 +144,8 @@ func (a *app) heldByOthers(ctx context.Context, c *client.Client, session string
 	if err != nil {
 		return nil, err
 	}
-	for some := range slices.Chunk(files, maxHookFiles) {
-		found, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: targets(some), GUID: guid})
+	for some := range slices.Chunk(targets(files), dialect.MaxFiles) {
+		found, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: some, GUID: guid})
 		if err != nil {
 			return held, err
 		}

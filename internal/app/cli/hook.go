@@ -188,10 +188,11 @@ func (a *app) withoutHub(e hooks.Event, cfg *config.Loaded) (answer hooks.Answer
 
 // answerHook returns the hub's answer to an event, and the notice in it.
 func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (answer hooks.Answer, notice string, err error) {
+	files := targets(e.Files())
 	r, err := c.SessionHook(ctx, dialect.SessionHookParams{
 		Vendor: e.Vendor, Session: e.Session, Kind: string(e.Kind), Dir: e.Dir, Transcript: e.Transcript, Source: e.Source, Reason: e.Reason,
 		Notified: e.NotificationType, StopActive: e.StopActive, Headless: a.headless(e.Vendor),
-		Process: dialect.SessionProcess(a.sessionProcess(e.Vendor)), Files: targets(e.Files()),
+		Process: dialect.SessionProcess(a.sessionProcess(e.Vendor)), Files: files[:min(len(files), dialect.MaxFiles)],
 	})
 	if err != nil {
 		return answer, "", err
@@ -212,10 +213,7 @@ func (a *app) guardTool(ctx context.Context, c *client.Client, e hooks.Event) er
 	return a.writeAnswer(e, hooks.Denial(reasons))
 }
 
-// maxHookFiles bounds the files of a hook: the hub accepts no more.
-const maxHookFiles = 64
-
-// targets returns files as the hub gets them. What cannot be a file's path is left out.
+// targets returns files as the hub gets them, several for a file outside a repository. What cannot be a file's path is left out.
 func targets(files []string) (all []string) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -230,7 +228,7 @@ func targets(files []string) (all []string) {
 			all = append(all, t.String())
 		}
 	}
-	return all[:min(len(all), maxHookFiles)]
+	return all
 }
 
 // sessionProcess returns the process of the session whose hook or MCP server this process is. Codex has one for all sessions.

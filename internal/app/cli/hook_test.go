@@ -19,7 +19,13 @@ import (
 // hook runs a hook of a session of Claude Code, whose process is this one, and returns what it prints.
 func (d *machine) hook(event, input string, env ...string) string {
 	d.t.Helper()
-	cmd := d.command("parley", "a", "hook", "claude", event)
+	return d.hookOf("claude", event, input, env...)
+}
+
+// hookOf is hook for another vendor.
+func (d *machine) hookOf(vendor, event, input string, env ...string) string {
+	d.t.Helper()
+	cmd := d.command("parley", "a", "hook", vendor, event)
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Env = append(cmd.Env, fmt.Sprintf("CLAUDE_PID=%d", os.Getpid()))
 	cmd.Env = append(cmd.Env, env...)
@@ -204,6 +210,17 @@ func TestAHookKeepsAnAgentOfTheHubOffClaimedFiles(t *testing.T) {
 	}
 	if out := d.hook("PreToolUse", strings.ReplaceAll(input, "main.go", "free.go"), "PARLEY_TASK_TOKEN=x"); out != "" {
 		t.Errorf("an edit of a file that is free: %s", out)
+	}
+	patch := "*** Begin Patch\n"
+	for i := range 200 {
+		if i == 60 {
+			patch += "*** Update File: main.go\n"
+		}
+		patch += fmt.Sprintf("*** Add File: free%d.go\n+package main\n", i)
+	}
+	input = fmt.Sprintf(`{"session_id":"s1","cwd":%q,"tool_name":"apply_patch","tool_input":{"command":%q}}`, filepath.Join(d.root, "a"), patch+"*** End Patch\n")
+	if out := d.hookOf("codex", "PreToolUse", input, "PARLEY_TASK_TOKEN=x"); !strings.Contains(out, "refactorer has claimed it") {
+		t.Errorf("a patch of many files, of which one is held: %s", out)
 	}
 	if all := d.openSessions(); len(all) != 0 {
 		t.Errorf("the agent is a session: %+v", all)
