@@ -16,6 +16,8 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/app/guard"
+	"github.com/parleyhub/parley/internal/app/install"
 	"github.com/parleyhub/parley/internal/app/service"
 	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
@@ -85,6 +87,8 @@ func (a *app) explain(err error) *failure {
 	var invalidMCP *mcpconfig.Error
 	var de *daemon.Error
 	var se *service.Error
+	var ie *install.Error
+	var ge *guard.Error
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -100,6 +104,10 @@ func (a *app) explain(err error) *failure {
 		return &failure{Exit: exitFailure, Kind: string(de.Code), Message: de.Message, Remedy: de.Remedy}
 	case errors.As(err, &se):
 		return &failure{Exit: exitFailure, Kind: "service-" + string(se.Code), Message: plain(se.Message), Remedy: se.Remedy}
+	case errors.As(err, &ie):
+		return &failure{Exit: exitFailure, Kind: "install-" + string(ie.Code), Message: plain(ie.Message), Remedy: plain(ie.Remedy)}
+	case errors.As(err, &ge):
+		return &failure{Exit: exitFailure, Kind: "guard-" + string(ge.Code), Message: plain(ge.Message), Remedy: plain(ge.Remedy)}
 	case errors.Is(err, client.ErrNotRunning):
 		return &failure{Exit: exitNotRunning, Kind: "hub-not-running", Message: err.Error(), Remedy: "start it with: " + a.self() + " start"}
 	case errors.Is(err, client.ErrForeignSocket):

@@ -20,6 +20,9 @@ func TestTheGuardRefusesClaimedFiles(t *testing.T) {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
+	if out := d.parley("guard", "install", "--format", "json"); !strings.Contains(out, `"code":"guard-no-repository"`) || !strings.Contains(out, `"remedy"`) {
+		t.Errorf("outside a repository: %s", out)
+	}
 	git("init", "-q")
 	for _, name := range []string{"main.go", "free.go"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("package main\n"), 0o600); err != nil {

@@ -14,21 +14,23 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
+// Code says what is wrong.
+type Code string
+
+// The codes of errors.
+const (
+	CodeNoRepository Code = "no-repository"
+	CodeReplaced     Code = "replaced"   // the hook is not Parley's any more
+	CodeUnwritable   Code = "unwritable" // the hook cannot be changed
+)
+
 // Error is an error for the user.
-type Error struct {
-	Message, Remedy string
-	Err             error
-}
-
-// Error returns the message and the remedy.
-func (e *Error) Error() string { return e.Message + "; " + e.Remedy }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+type Error = fault.UserError[Code]
 
 const (
 	hookName = "pre-commit"
@@ -66,7 +68,7 @@ func Install(ctx context.Context, dir, program string) (c Change, err error) {
 	case bytes.Equal(ours, want):
 		return c, nil
 	case ours == nil && c.Kept != "":
-		return c, &Error{Message: c.Path + " was replaced since Parley entered its hook", Remedy: "move " + c.Kept + " away, or make it the hook again"}
+		return c, &Error{Code: CodeReplaced, Message: c.Path + " was replaced since Parley entered its hook", Remedy: "move " + c.Kept + " away, or make it the hook again"}
 	case ours == nil:
 		if _, err := os.Lstat(c.Path); err == nil {
 			c.Kept = filepath.Join(filepath.Dir(c.Path), keptName)
@@ -93,7 +95,7 @@ func Uninstall(ctx context.Context, dir string) (c Change, err error) {
 	}
 	if ours == nil {
 		if _, err := os.Lstat(c.Path); err == nil {
-			return c, &Error{Message: c.Path + " was replaced since Parley entered its hook", Remedy: "the earlier hook is " + c.Kept}
+			return c, &Error{Code: CodeReplaced, Message: c.Path + " was replaced since Parley entered its hook", Remedy: "the earlier hook is " + c.Kept}
 		}
 	}
 	if c.Kept != "" {
@@ -109,14 +111,14 @@ func Uninstall(ctx context.Context, dir string) (c Change, err error) {
 }
 
 func unchanged(path string, err error) error {
-	return &Error{Message: "cannot change " + path + ": " + err.Error(), Remedy: "check its permissions", Err: err}
+	return &Error{Code: CodeUnwritable, Message: "cannot change " + path + ": " + err.Error(), Remedy: "check its permissions", Err: err}
 }
 
 // state returns where the hook of a repository is, and its content if it is Parley's, nil otherwise.
 func state(ctx context.Context, dir string) (c Change, ours []byte, err error) {
 	hooks, err := git(ctx, dir, "rev-parse", "--path-format=absolute", "--git-path", "hooks")
 	if err != nil {
-		return c, nil, &Error{Message: "there is no git repository here", Remedy: "run it in a work tree of one", Err: err}
+		return c, nil, &Error{Code: CodeNoRepository, Message: "there is no git repository here", Remedy: "run it in a work tree of one", Err: err}
 	}
 	hooks = strings.TrimSuffix(hooks, "\n")
 	c.Path = filepath.Join(hooks, hookName)
@@ -131,7 +133,7 @@ func state(ctx context.Context, dir string) (c Change, ours []byte, err error) {
 	case err != nil:
 		return c, nil, unchanged(c.Path, err)
 	case info.IsDir():
-		return c, nil, &Error{Message: c.Path + " is a directory", Remedy: "move it away"}
+		return c, nil, &Error{Code: CodeUnwritable, Message: c.Path + " is a directory", Remedy: "move it away"}
 	case !info.Mode().IsRegular() || info.Size() > maxHook:
 		return c, nil, nil // a link of others, or what is no script
 	}

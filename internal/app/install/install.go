@@ -18,21 +18,26 @@ import (
 	"strings"
 
 	"github.com/parleyhub/parley/internal/app/install/jsonc"
+	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
+// Code says what is wrong.
+type Code string
+
+// The codes of errors.
+const (
+	CodeUnknown     Code = "unknown-program"
+	CodeUnsupported Code = "unsupported" // Parley cannot enter itself there, or into such a file
+	CodeForeign     Code = "foreign"     // what is there is not Parley's
+	CodeChanged     Code = "changed"     // by another program meanwhile
+	CodeUnreadable  Code = "unreadable"
+	CodeUnwritable  Code = "unwritable"
+)
+
 // Error is an error for the user.
-type Error struct {
-	Message, Remedy string
-	Err             error
-}
-
-// Error returns the message and the remedy.
-func (e *Error) Error() string { return e.Message + "; " + e.Remedy }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+type Error = fault.UserError[Code]
 
 // Place is where the configuration is.
 type Place struct {
@@ -123,7 +128,7 @@ func Find(name string) (Program, error) {
 	for _, p := range all {
 		names = append(names, p.Name)
 	}
-	return Program{}, &Error{Message: fmt.Sprintf("%.40q is no program that Parley can be entered into", name), Remedy: "known are " + strings.Join(names, ", ")}
+	return Program{}, &Error{Code: CodeUnknown, Message: fmt.Sprintf("%.40q is no program that Parley can be entered into", name), Remedy: "known are " + strings.Join(names, ", ")}
 }
 
 // Present reports whether the program is on this computer, by lookPath.
@@ -157,7 +162,7 @@ func read(path string) (data []byte, existed bool, err error) {
 		if _, linkErr := os.Lstat(path); errors.Is(linkErr, fs.ErrNotExist) {
 			return nil, false, nil
 		}
-		return nil, false, &Error{Message: path + " is a link to a file that does not exist", Remedy: "make the file, or remove the link", Err: err}
+		return nil, false, &Error{Code: CodeUnreadable, Message: path + " is a link to a file that does not exist", Remedy: "make the file, or remove the link", Err: err}
 	}
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("it is not a file")
@@ -169,7 +174,7 @@ func read(path string) (data []byte, existed bool, err error) {
 		data, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, false, &Error{Message: "cannot read " + path + ": " + err.Error(), Remedy: "check the file", Err: err}
+		return nil, false, &Error{Code: CodeUnreadable, Message: "cannot read " + path + ": " + err.Error(), Remedy: "check the file", Err: err}
 	}
 	return data, true, nil
 }
@@ -192,7 +197,7 @@ func (f file) enter() (c Change, err error) {
 	}
 	for _, e := range f.entries {
 		if err := e.enter(&c); err != nil {
-			return c, &Error{Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
+			return c, &Error{Code: CodeUnreadable, Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
 		}
 	}
 	return c, nil
@@ -359,7 +364,7 @@ func (f file) leave(notes []note) (c Change, err error) {
 		err = f.remove(&c)
 	}
 	if err != nil {
-		return c, &Error{Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
+		return c, &Error{Code: CodeUnreadable, Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
 	}
 	if !bytes.Equal(c.before, c.after) {
 		c.Removed = []string{difference(c.before, c.after)}
@@ -473,7 +478,7 @@ func Apply(changes []Change, dataDir string) error {
 			return err
 		}
 		if existed != c.existed || !bytes.Equal(now, c.before) {
-			return &Error{Message: c.Path + " has just been changed by another program", Remedy: "repeat the command"}
+			return &Error{Code: CodeChanged, Message: c.Path + " has just been changed by another program", Remedy: "repeat the command"}
 		}
 		// The note comes first: what is inserted can always be taken out.
 		notes = remember(notes, c)
@@ -481,7 +486,7 @@ func Apply(changes []Change, dataDir string) error {
 			return err
 		}
 		if err := c.write(); err != nil {
-			return &Error{Message: "cannot write " + c.Path + ": " + err.Error(), Remedy: "check its permissions", Err: err}
+			return &Error{Code: CodeUnwritable, Message: "cannot write " + c.Path + ": " + err.Error(), Remedy: "check its permissions", Err: err}
 		}
 	}
 	return nil
@@ -529,7 +534,7 @@ func readNotes(dataDir string) (notes []note, err error) {
 		err = json.Unmarshal(data, &notes)
 	}
 	if err != nil {
-		return nil, &Error{Message: "cannot read " + path + ": " + err.Error(), Remedy: "remove the file; what Parley has entered is found without it", Err: err}
+		return nil, &Error{Code: CodeUnreadable, Message: "cannot read " + path + ": " + err.Error(), Remedy: "remove the file; what Parley has entered is found without it", Err: err}
 	}
 	return notes, nil
 }
@@ -543,7 +548,7 @@ func writeNotes(dataDir string, notes []note) error {
 		err = local.ReplaceFile(filepath.Join(dataDir, notesFile), append(data, '\n'))
 	}
 	if err != nil {
-		return &Error{Message: "cannot remember the changes in " + dataDir + ": " + err.Error(), Remedy: "check the directory", Err: err}
+		return &Error{Code: CodeUnwritable, Message: "cannot remember the changes in " + dataDir + ": " + err.Error(), Remedy: "check the directory", Err: err}
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (f file) enterSkill(c Change) (Change, error) {
 		c.replace(0, own, f.skill)
 	case skillMarks().Match(c.before): // edited
 	case len(bytes.TrimSpace(c.before)) > 0:
-		return c, &Error{Message: f.path + " is there already, and it is not Parley's", Remedy: "rename or remove it, and repeat the command"}
+		return c, &Error{Code: CodeForeign, Message: f.path + " is there already, and it is not Parley's", Remedy: "rename or remove it, and repeat the command"}
 	default:
 		c.after, c.Inserted = append(bytes.Clone(c.before), f.skill...), []string{f.skill}
 	}

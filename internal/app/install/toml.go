@@ -217,17 +217,17 @@ func commandOf(doc []byte, t *tomlTable) (command string, from, to int) {
 func (f file) enterTable(c Change) (Change, error) {
 	tables, inline, err := serverTables(c.before)
 	if err != nil {
-		return c, &Error{Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
+		return c, &Error{Code: CodeUnreadable, Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
 	}
 	if own := ours(c.before, tables); own != nil {
 		f.renewTable(&c, own)
 		return c, nil
 	}
 	if len(tables) > 0 {
-		return c, &Error{Message: f.path + " has an MCP server parley that is not Parley's", Remedy: "rename or remove it, and repeat the command"}
+		return c, &Error{Code: CodeForeign, Message: f.path + " has an MCP server parley that is not Parley's", Remedy: "rename or remove it, and repeat the command"}
 	}
 	if inline {
-		return c, &Error{Message: f.path + " has its MCP servers in one line", Remedy: "write them as tables, such as [mcp_servers.NAME], and repeat the command"}
+		return c, &Error{Code: CodeUnsupported, Message: f.path + " has its MCP servers in one line", Remedy: "write them as tables, such as [mcp_servers.NAME], and repeat the command"}
 	}
 	newline := "\n"
 	if bytes.Contains(c.before, []byte("\r\n")) {

@@ -87,7 +87,7 @@ func claudeFiles(at Place) ([]file, error) {
 
 func codexFiles(at Place) ([]file, error) {
 	if at.Project != "" {
-		return nil, &Error{Message: "Codex has its MCP servers in the user's configuration only", Remedy: "leave out --project for codex"}
+		return nil, &Error{Code: CodeUnsupported, Message: "Codex has its MCP servers in the user's configuration only", Remedy: "leave out --project for codex"}
 	}
 	dir := at.directory("CODEX_HOME", ".codex")
 	// Codex passes no other variables on: without these the server would find another hub than the hooks.
