@@ -222,8 +222,12 @@ func (h *stage) Cancel(context.Context, string) (*dialect.Task, error)          
 func (h *stage) Send(context.Context, dialect.SendParams) (*dialect.Task, error) { return nil, nil }
 func (h *stage) Work(context.Context) (*dialect.WorkList, error)                 { return &dialect.WorkList{}, nil }
 func (h *stage) RetryWork(context.Context, string) error                         { return nil }
-func (h *stage) Contexts(context.Context, int) ([]dialect.Context, error)        { return nil, nil }
-func (h *stage) Documents(context.Context) ([]string, error)                     { return []string{"guide"}, nil }
+func (h *stage) FileClaims(context.Context) ([]dialect.FileClaim, error)         { return nil, nil }
+func (h *stage) BreakFileClaim(context.Context, string) (*dialect.BrokenClaim, error) {
+	return nil, nil
+}
+func (h *stage) Contexts(context.Context, int) ([]dialect.Context, error) { return nil, nil }
+func (h *stage) Documents(context.Context) ([]string, error)              { return []string{"guide"}, nil }
 func (h *stage) Document(context.Context, string) (*documents.Content, error) {
 	return &documents.Content{}, nil
 }

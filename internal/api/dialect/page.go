@@ -19,7 +19,7 @@ func ReadsOnly(method string) bool {
 	switch method {
 	case MethodStatus, MethodAgentsList, MethodAgentsGet, MethodAgentsHealth, MethodTasksList, MethodTasksPage, MethodTasksTrace,
 		MethodContextsList, MethodIDs, MethodSwarmGet, MethodSwarmList, MethodEvents, MethodTotals, MethodNeeds, MethodWorkList,
-		MethodDocumentsList, MethodDocumentsGet, MethodDocumentsWait, MethodTaskGet, MethodTaskFollow:
+		MethodDocumentsList, MethodDocumentsGet, MethodDocumentsWait, MethodTaskGet, MethodTaskFollow, MethodClaimsList, MethodClaimsCheck:
 		return true
 	}
 	return false

@@ -51,7 +51,7 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 	if s.openPage(w, r) {
 		return
 	}
-	may := s.rightOf(r, foreign)
+	may, page := s.rightOf(r, foreign)
 	if may == mayView && !viewable(r) {
 		s.forbid(w, r, viewOnlyMessage, viewOnlyRemedy)
 		return
@@ -68,7 +68,7 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 		return
 	}
 	defer release()
-	r = r.WithContext(withRight(hub.WithSender(r.Context(), senderOf(r, foreign)), may))
+	r = r.WithContext(withRight(hub.WithSender(r.Context(), senderOf(r, foreign)), may, page))
 	if _, pattern := mux.Handler(r); pattern == "" {
 		noRoute(w, r, mux)
 		return

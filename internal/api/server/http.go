@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -26,8 +27,12 @@ const (
 
 func (s *Server) routes() {
 	d := &jsonrpc.Dispatcher{Handler: s.cfg.HTTPHandler, Log: s.log}
-	s.mux.HandleFunc("POST /{$}", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, false) })
-	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, d, true) })
+	s.calls, s.pageCalls = d, d
+	if s.cfg.PageHandler != nil {
+		s.pageCalls = &jsonrpc.Dispatcher{Handler: s.cfg.PageHandler, Log: s.log}
+	}
+	s.mux.HandleFunc("POST /{$}", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, s.dispatcher(r), false) })
+	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) { s.rpc(w, r, s.dispatcher(r), true) })
 	s.mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) { s.events(w, r, d) })
 	s.mux.HandleFunc("GET /tasks/{id}/trace", func(w http.ResponseWriter, r *http.Request) { s.trace(w, r, d) })
 	s.mux.HandleFunc("GET /totals", func(w http.ResponseWriter, r *http.Request) { s.totals(w, r, d) })
@@ -51,7 +56,7 @@ func (s *Server) rpc(w http.ResponseWriter, r *http.Request, d *jsonrpc.Dispatch
 		return
 	}
 	msg := jsonrpc.Decode(body, s.cfg.Limits.RPC)
-	if viewsOnly(r.Context()) && changes(msg.Calls) {
+	if screens.ViewOnly(r.Context()) && changes(msg.Calls) {
 		writeRefusal(w, jsonrpc.IDOf(body, jsonrpc.Limits{}), http.StatusForbidden, jsonrpc.CodeInvalidRequest, "FORBIDDEN", viewOnlyMessage, viewOnlyRemedy)
 		return
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/base/caller"
 )
 
@@ -125,19 +126,20 @@ const (
 	mayAll
 )
 
-// rightOf returns what a request may do: what the cookie of the hub's page says, or else all if it is permitted without.
-func (s *Server) rightOf(r *http.Request, foreign bool) right {
+// rightOf returns what a request may do: what the cookie of the hub's page says, or else all if it is permitted without. page
+// reports whether a cookie says it.
+func (s *Server) rightOf(r *http.Request, foreign bool) (may right, page bool) {
 	if s.cfg.Pages != nil && r.Header.Get("Authorization") == "" && fromOwnPage(r, foreign) {
 		for _, c := range r.CookiesNamed(s.cookieName()) {
 			if may := s.cfg.Pages.right(c.Value); may != mayNothing || strings.HasPrefix(c.Value, viewPrefix) {
-				return may
+				return may, true
 			}
 		}
 	}
 	if s.access.permitted(r) {
-		return mayAll
+		return mayAll, false
 	}
-	return mayNothing
+	return mayNothing, false
 }
 
 // fromOwnPage reports whether a cookie counts in a request. Cookies are sent to all ports of a computer, so that the
@@ -201,14 +203,26 @@ func changes(calls []jsonrpc.Call) bool {
 	return false
 }
 
-type rightKey struct{}
+type pageKey struct{}
 
-func withRight(ctx context.Context, may right) context.Context {
-	return context.WithValue(ctx, rightKey{}, may)
+// withRight records what a request may do, for the handlers.
+func withRight(ctx context.Context, may right, page bool) context.Context {
+	if may == mayView {
+		ctx = screens.WithViewOnly(ctx)
+	}
+	if !page {
+		return ctx
+	}
+	return context.WithValue(ctx, pageKey{}, true)
 }
 
-// viewsOnly reports whether a request may change nothing.
-func viewsOnly(ctx context.Context) bool { return ctx.Value(rightKey{}) == mayView }
+// dispatcher returns the one for a request: the page of the hub's user has more methods than other clients over HTTP.
+func (s *Server) dispatcher(r *http.Request) *jsonrpc.Dispatcher {
+	if page, _ := r.Context().Value(pageKey{}).(bool); page {
+		return s.pageCalls
+	}
+	return s.calls
+}
 
 const (
 	viewOnlyMessage = "this browser may only look"

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/base/caller"
 )
@@ -152,6 +154,33 @@ func TestAViewOnlyBrowserChangesNothing(t *testing.T) {
 				t.Errorf("a cookie of an earlier run: %+v", got)
 			}
 		})
+	}
+}
+
+// The page of the hub's user has methods that other clients over HTTP do not have, and only with its cookie.
+func TestThePageHasItsOwnMethods(t *testing.T) {
+	pages := &server.Pages{}
+	r := start(t, func(c *server.Config) {
+		c.Pages = pages
+		c.PageHandler = jsonrpc.HandlerFunc(func(context.Context, jsonrpc.Request, jsonrpc.Emit) (any, error) { return "of the page", nil })
+	})
+	for _, viewOnly := range []bool{false, true} {
+		link, _ := pages.Link(viewOnly)
+		cookie := r.cookieOf(t, link)
+		for _, path := range []string{"/", "/stream"} {
+			if got := r.post(t, path, rpc(1, "hub/claims/list", `{}`), "Cookie", cookie); !strings.Contains(got.body, "of the page") {
+				t.Errorf("view only %t, %s: %+v", viewOnly, path, got)
+			}
+		}
+		if got := r.post(t, "/", rpc(1, "hub/claims/break", `{}`), "Cookie", cookie); (got.status == http.StatusForbidden) != viewOnly {
+			t.Errorf("view only %t changes: %+v", viewOnly, got)
+		}
+		if got := r.post(t, "/", rpc(1, "hub/claims/list", `{}`), "Cookie", cookie, "Authorization", "Bearer x"); strings.Contains(got.body, "of the page") {
+			t.Errorf("with a token: %+v", got)
+		}
+		if got := r.post(t, "/", rpc(1, "hub/claims/list", `{}`)); strings.Contains(got.body, "of the page") {
+			t.Errorf("without the cookie: %+v", got)
+		}
 	}
 }
 

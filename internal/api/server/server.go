@@ -67,6 +67,8 @@ type Config struct {
 	HTTP string
 	// HTTPHandler answers the requests over HTTP.
 	HTTPHandler jsonrpc.Handler
+	// PageHandler answers those of the hub's page, from browsers that Pages lets in; nil means HTTPHandler.
+	PageHandler jsonrpc.Handler
 	// Cards makes the documents below /.well-known.
 	Cards *dialect.Directory
 	// PublicPath reports whether GET and HEAD of a mounted path need no token; nil means that all need it.
@@ -134,15 +136,17 @@ func (l Limits) withDefaults() Limits {
 
 // Server owns the hub's listeners. Call Mount, Start and Shutdown in this order, from one goroutine.
 type Server struct {
-	cfg      Config
-	log      *slog.Logger
-	access   access
-	mux      *http.ServeMux
-	memory   *budget.Budget // of large requests
-	refusals rate.Sometimes // limits the log
-	socket   *socketServer  // nil without one
-	http     *http.Server   // nil without one
-	httpAddr net.Addr
+	cfg    Config
+	log    *slog.Logger
+	access access
+	mux    *http.ServeMux
+	// calls and pageCalls answer calls over HTTP, those of other clients and those of the hub's page.
+	calls, pageCalls *jsonrpc.Dispatcher
+	memory           *budget.Budget // of large requests
+	refusals         rate.Sometimes // limits the log
+	socket           *socketServer  // nil without one
+	http             *http.Server   // nil without one
+	httpAddr         net.Addr
 
 	base     context.Context // of every request; ends when Shutdown gives up waiting
 	cancel   context.CancelFunc

@@ -41,6 +41,7 @@ type file struct {
 type Handler struct {
 	base  string // Path/HASH/
 	index file
+	view  file // the index for those who may change nothing: it shows no button that would be refused
 	files map[string]file
 }
 
@@ -66,6 +67,7 @@ func New() (*Handler, error) {
 	h := &Handler{index: files["index.html"], files: files}
 	h.base = Path + "/" + hashOf(files) + "/"
 	h.index = newFile("index.html", bytes.ReplaceAll(h.index.body, []byte("BASE/"), []byte(h.base)))
+	h.view = newFile("index.html", bytes.Replace(h.index.body, []byte("<html "), []byte(`<html class="view" `), 1))
 	delete(files, "index.html")
 	return h, nil
 }
@@ -98,7 +100,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	if r.URL.Path == Path || r.URL.Path == Path+"/" {
 		header.Set("Cache-Control", "no-cache")
-		h.write(w, r, h.index)
+		index := h.index
+		if screens.ViewOnly(r.Context()) {
+			index = h.view
+		}
+		h.write(w, r, index)
 		return
 	}
 	name, ok := strings.CutPrefix(r.URL.Path, h.base)

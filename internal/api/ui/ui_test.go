@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/api/ui"
 )
 
@@ -32,6 +33,30 @@ func serve(t *testing.T, method, path, etag string) (*http.Response, string) {
 		t.Fatal(err)
 	}
 	return answer, string(body)
+}
+
+// Who may change nothing gets a page that knows it.
+func TestThePageKnowsWhoMayOnlyLook(t *testing.T) {
+	page, err := ui.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var etags []string
+	for _, viewOnly := range []bool{false, true} {
+		r := httptest.NewRequest(http.MethodGet, ui.Path, nil)
+		if viewOnly {
+			r = r.WithContext(screens.WithViewOnly(r.Context()))
+		}
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, r)
+		if got := strings.Contains(w.Body.String(), `<html class="view" lang="en">`); got != viewOnly {
+			t.Errorf("view only %t: %.80s", viewOnly, w.Body)
+		}
+		etags = append(etags, w.Header().Get("ETag"))
+	}
+	if etags[0] == etags[1] {
+		t.Errorf("both have the tag %s", etags[0])
+	}
 }
 
 var (

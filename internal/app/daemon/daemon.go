@@ -441,6 +441,11 @@ func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events, Queues: &d.queues}
 	overHTTP := dialect.New(rpc)
+	// The page of the hub's user and clients of the socket see, besides, what agents have claimed.
+	if d.files != nil {
+		rpc.Claims = fileClaims{d.files}
+	}
+	onPage := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.
 	rpc.Shutdown = d.stop
 	rpc.Drain = d.drain
@@ -449,9 +454,6 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Senders = senders{d.sessions}
 	if d.presence != nil {
 		rpc.Sessions = d.presence
-	}
-	if d.files != nil {
-		rpc.Claims = fileClaims{d.files}
 	}
 	rpc.Gate = d.bus
 	rpc.Peers = d.peersStatus
@@ -466,7 +468,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overSocket := dialect.New(rpc)
 
 	sc := server.Config{
-		SocketHandler: overSocket, SocketMCP: d.socketMCP, HTTPHandler: overHTTP, Cards: cards, Health: overHTTP.Health,
+		SocketHandler: overSocket, SocketMCP: d.socketMCP, HTTPHandler: overHTTP, PageHandler: onPage, Cards: cards, Health: overHTTP.Health,
 		PublicPath: func(path string) bool {
 			agent, isCard := a2aserver.CardPath(path)
 			return isCard && cards.Public(agent)

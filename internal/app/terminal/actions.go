@@ -31,6 +31,7 @@ var actions = withWords([]action{
 	{key: "t", applies: waitsForUser, do: (*model).answer},
 	{key: "r", applies: retries, do: (*model).again},
 	{key: "c", applies: running, do: (*model).cancel},
+	{key: "b", applies: func(s subject) bool { return s.claim != "" }, do: (*model).breakClaim},
 	{key: "w", applies: func(s subject) bool { return s.agent != "" && s.document == "" && s.item == "" }, do: (*model).write},
 	{key: "e", applies: func(s subject) bool { return s.document != "" }, do: (*model).edit},
 	{key: "D", hint: "directory", help: "open the directory of a task in a shell", applies: func(s subject) bool { return s.dir != "" }, do: func(m *model, s subject) tea.Cmd { return m.openDir(s.dir) }},
@@ -133,6 +134,19 @@ func (m *model) cancel(s subject) tea.Cmd {
 		}
 		return m.run("Canceled.", func(ctx context.Context, h Hub) error {
 			_, err := h.Cancel(ctx, s.task)
+			return err
+		})
+	})
+}
+
+// breakClaim ends an agent's claim of files, after a question.
+func (m *model) breakClaim(s subject) tea.Cmd {
+	return m.ask("End the claim of "+clean(s.holder)+"? y or n:", func(text string) tea.Cmd {
+		if !strings.HasPrefix(strings.ToLower(text), "y") {
+			return nil
+		}
+		return m.run("Ended; its holder has mail.", func(ctx context.Context, h Hub) error {
+			_, err := h.BreakFileClaim(ctx, s.claim)
 			return err
 		})
 	})

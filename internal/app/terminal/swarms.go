@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
@@ -45,6 +46,9 @@ func swarmsScreen(now func() time.Time) *screen {
 			return nil
 		},
 		preview: func(r row) []line {
+			if r.claim != "" {
+				return []line{{text: r.cells[len(r.cells)-1]}, {role: dim, text: "claim " + clean(r.claim) + "; b ends it, and its holder is told by mail"}}
+			}
 			if r.item == "" {
 				return nil
 			}
@@ -67,6 +71,10 @@ func swarmsTable(ctx context.Context, h Hub, steps []events.Event) (table, error
 	if err != nil {
 		return table{}, err
 	}
+	held, err := h.FileClaims(ctx)
+	if err != nil {
+		return table{}, err
+	}
 	t := table{columns: []column{{"KIND", 6}, {"STATE", 11}, {"DONE", 9}, {"WHAT", 0}}}
 	for _, s := range slices.Backward(swarms) {
 		r := row{key: s.ID, state: string(s.Status), at: s.CreatedAt.Time, subject: subject{swarm: s.ID, dir: s.Directory}}
@@ -79,6 +87,9 @@ func swarmsTable(ctx context.Context, h Hub, steps []events.Event) (table, error
 	}
 	for _, l := range queues.DeadLetters {
 		t.rows = append(t.rows, letterRow(&l))
+	}
+	for i := range held {
+		t.rows = append(t.rows, claimRow(&held[i]))
 	}
 	for _, a := range agents {
 		if a.Kind == "queue" {
@@ -99,6 +110,17 @@ func itemRow(x *work.ItemStatus) row {
 		r.cells[3] = clean(cmp.Or(x.HolderHandle, x.HolderGUID) + ": " + x.Description)
 	}
 	return r.found(x.TaskID, x.HolderHandle)
+}
+
+// claimRow shows an agent's claim of files; its age counts down to its end.
+func claimRow(c *dialect.FileClaim) row {
+	r := row{key: "files " + c.ID, state: string(work.Claimed), at: stamp(c.ClaimedAt), until: stamp(c.Until), subject: subject{claim: c.ID, holder: c.Holder, state: string(work.Claimed)}}
+	what := clean(c.Holder) + " holds " + clean(strings.Join(c.Paths, ", ")) + " of " + clean(c.Repository)
+	if c.Why != "" {
+		what += ": " + clean(c.Why)
+	}
+	r.cells = []string{"files", clean(c.Mode), "", what}
+	return r.found(c.ID)
 }
 
 func letterRow(l *work.DeadLetter) row {

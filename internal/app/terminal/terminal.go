@@ -35,6 +35,8 @@ type Hub interface {
 	Needs(ctx context.Context) (*dialect.Needs, error)
 	Work(ctx context.Context) (*dialect.WorkList, error)
 	RetryWork(ctx context.Context, id string) error
+	FileClaims(ctx context.Context) ([]dialect.FileClaim, error)
+	BreakFileClaim(ctx context.Context, id string) (*dialect.BrokenClaim, error)
 	Totals(ctx context.Context, p dialect.TotalsParams) (*dialect.Totals, error)
 	Contexts(ctx context.Context, limit int) ([]dialect.Context, error)
 	Swarms(ctx context.Context) ([]dialect.SwarmSummary, error)

@@ -195,6 +195,15 @@ func (f *fakeHub) Work(context.Context) (*dialect.WorkList, error) {
 
 func (f *fakeHub) RetryWork(_ context.Context, id string) error { return f.call("retry " + id) }
 
+func (f *fakeHub) FileClaims(context.Context) ([]dialect.FileClaim, error) {
+	return []dialect.FileClaim{{ID: "claim-1", Holder: "reviewer", Repository: "shop", Paths: []string{"lexer.go", "lexer_test.go"}, Mode: "exclusive", Why: "renames tokens " + hostile,
+		Until: noon.Add(4 * time.Minute).Format(time.RFC3339Nano)}}, f.call("claims")
+}
+
+func (f *fakeHub) BreakFileClaim(_ context.Context, id string) (*dialect.BrokenClaim, error) {
+	return nil, f.call("break " + id)
+}
+
 func (f *fakeHub) Contexts(context.Context, int) ([]dialect.Context, error) {
 	return []dialect.Context{{ID: "context-1", AgentIDs: []string{"codex"}, TaskIDs: []string{"a", "b"}, LastUsedAt: at(7)}}, f.call("contexts")
 }
@@ -419,6 +428,7 @@ func TestKeysAct(t *testing.T) {
 		{[]string{"7", "e", "plan.title = words", "enter"}, "edit plan [plan title] words"},
 		{[]string{"9", "g"}, "totals agent"},
 		{[]string{"down", "down", "r"}, "retry w1"}, {[]string{"5", "down", "down", "down", "r"}, "retry w1"},
+		{[]string{"5", "/", "lexer", "enter", "b", "y", "enter"}, "break claim-1"},
 	} {
 		f := newFake()
 		newRig(t, f, 80, 24).keys(tt.keys...)
@@ -430,7 +440,7 @@ func TestKeysAct(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"5", "down", "enter"}, "2 of 5"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
+		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"5", "/", "lexer", "enter"}, "reviewer holds lexer.go, lexer_test.go of shop"}, {[]string{"5", "/", "lexer", "enter", "b"}, "End the claim of reviewer?"}, {[]string{"5", "down", "enter"}, "2 of 6"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
 		{[]string{":", "nonsense", "enter"}, "There is no command"}, {[]string{":", "send x", "enter"}, "Write: send AGENT"}, {[]string{":", "help", "enter"}, "another screen"},
 		{[]string{":", "tas", "tab", "enter"}, "Write: task ID"}, {[]string{":", "cost", "enter"}, " Costs"}, {[]string{":", "task nothing", "enter"}, "there is no such task"},
 		{[]string{"tab"}, " Agents  1 of 4"}, {[]string{"3", "/", "strike", "enter"}, "Nothing matches"}, {[]string{"3", "/", "docs", "esc"}, "1 of 5"},

@@ -10,6 +10,8 @@ import * as detail from "./detail.js";
 
 const $ = id => document.getElementById(id);
 const rowHeight = 56;
+/** Who may change nothing sees no button that would be refused. */
+const viewOnly = document.documentElement.classList.contains("view");
 const state = { screen: null, rows: [], shown: [], at: 0, open: null, waiting: 0, by: "day", events: [], replay: null };
 
 // A screen's load returns its rows.
@@ -338,11 +340,12 @@ async function editors(name) {
     field.rows = Math.min(20, value.split("\n").length + 2);
     field.setAttribute("aria-label", line(root));
     field.spellcheck = false;
+    field.readOnly = viewOnly;
     state.editors.list.push(new Editor(field, root, content, save, get, say));
     parts.push(field);
   }
   if (!parts.length) parts.push(el("p", "small", "The document is empty."));
-  return [...parts, detail.buttons([["Edit (e)", () => edit(name)]])];
+  return viewOnly ? parts : [...parts, detail.buttons([["Edit (e)", () => edit(name)]])];
 }
 
 async function refreshDocument() {
@@ -373,6 +376,8 @@ const canCancel = r => r.task && !r.place && !r.item && r.state && !done.has(r.s
 
 function actions(r) {
   const list = [];
+  if (viewOnly) return list;
+  if (r.claim) list.push(["Break (b)", () => breakClaim(r)]);
   if (canAnswer(r)) list.push(["Answer (t)", () => answer(r)]);
   if (canRepeat(r)) list.push(["Retry (r)", () => again(r)]);
   if (r.item) list.push(["Discard (d)", () => discard(r)]);
@@ -389,7 +394,7 @@ async function run(text, f) {
 }
 
 function choices(need) {
-  return detail.buttons(need.options.map(o => [(o.name || o.id) + (o.id === need.allow ? " (a)" : o.id === need.deny ? " (d)" : ""), () => choose(need, o.id)]));
+  return viewOnly ? "" : detail.buttons(need.options.map(o => [(o.name || o.id) + (o.id === need.allow ? " (a)" : o.id === need.deny ? " (d)" : ""), () => choose(need, o.id)]));
 }
 
 function choose(need, optionId) {
@@ -408,6 +413,7 @@ function ask(label, submit, without) {
   dialog.showModal();
 }
 
+const breakClaim = r => ask("End the claim of " + r.claim.holder + "? It is told by mail, and others may change the files.", () => { close(); run("Ended; its holder has mail.", () => call("hub/claims/break", { claimId: r.claim.claimId })); }, true);
 const answer = r => ask("Answer " + (r.agent ?? ""), text => run("Answered.", () => send({ taskId: r.task, parts: [{ kind: "text", text }] })));
 const write = r => ask("To " + r.agent, text => run("Sent.", () => send({ ...r.conversation && { contextId: r.conversation }, parts: [{ kind: "text", text }], metadata: { targetAgent: r.agent } })));
 const cancel = r => ask("Cancel this task?", () => run("Canceled.", () => call("tasks/cancel", { id: r.task })), true);
@@ -422,7 +428,7 @@ function say(text) { $("notice").textContent = line(text); }
 
 function help() {
   const dialog = $("help");
-  const keys = [...contract.screens.map(s => [s.key, s.title]), ...contract.keys.map(k => [k.key, k.does]), ["g", "costs: by day, agent or project"], ["p", "timeline: replay, pause"]];
+  const keys = [...contract.screens.map(s => [s.key, s.title]), ...contract.keys.filter(k => !viewOnly || !k.writes).map(k => [k.key, k.does]), ["g", "costs: by day, agent or project"], ["p", "timeline: replay, pause"]];
   dialog.replaceChildren(el("h2", "", "Keys"), ...keys.map(([k, does]) => el("p", "", undefined, el("kbd", "", k), "  " + does)), el("p", "small", "Esc closes this."));
   dialog.showModal();
 }
@@ -438,12 +444,13 @@ function command() {
 const keys = {
   a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.item ? discard(r) : r?.need?.requestId && choose(r.need, r.need.deny),
   t: r => r && canAnswer(r) && answer(r), r: r => r && canRepeat(r) && again(r), e: r => r?.document && edit(r.document),
-  c: r => r && canCancel(r) && cancel(r), w: r => r?.agent && write(r),
+  b: r => r?.claim && breakClaim(r), c: r => r && canCancel(r) && cancel(r), w: r => r?.agent && write(r),
   g: () => state.screen.id === "costs" && group({ day: "agent", agent: "project", project: "day" }[state.by]), p: () => state.screen.id === "timeline" && play(),
   "/": () => { $("filter").hidden = false; $("filter").focus(); }, ":": command, "?": help, Enter: () => open(state.shown[state.at]), Escape: back,
   ArrowDown: () => move(1), ArrowUp: () => move(-1), j: () => move(1), k: () => move(-1), PageDown: () => move(10), PageUp: () => move(-10),
   Home: () => move(-1e9), End: () => move(1e9), G: () => move(1e9),
 };
+const writes = new Set(contract.keys.filter(k => k.writes).map(k => k.key));
 const moves = new Set(["ArrowDown", "ArrowUp", "PageDown", "PageUp", "Home", "End"]);
 
 document.addEventListener("keydown", e => {
@@ -462,6 +469,7 @@ document.addEventListener("keydown", e => {
   if (moves.has(e.key) && ($("detail").contains(e.target) || $("picture").contains(e.target))) return;
   const screen = contract.screens.find(s => s.key === e.key);
   if (screen) { e.preventDefault(); show(screen); return; }
+  if (viewOnly && writes.has(e.key)) { e.preventDefault(); return say("This browser may only look."); }
   if (Object.hasOwn(keys, e.key)) { e.preventDefault(); keys[e.key](state.open ?? state.shown[state.at]); }
 });
 $("filter").addEventListener("input", refilter);

@@ -123,8 +123,22 @@ export async function conversations() {
   }));
 }
 
+/** Calls a method that only the page of the hub's user has: a browser with a token instead of the page's cookie gets the other. */
+export async function ofPage(method, other, params) {
+  try {
+    return await call(method, params);
+  } catch (e) {
+    if (e.code === "METHOD_NOT_FOUND") return other;
+    throw e;
+  }
+}
+
 export async function swarms() {
-  const [list, queues] = await Promise.all([call("hub/swarms/list"), call("hub/work/list")]);
+  const [list, queues, claims] = await Promise.all([call("hub/swarms/list"), call("hub/work/list"), ofPage("hub/claims/list", [])]);
+  const held = claims.map(c => ({
+    id: c.claimId, state: "claimed", title: c.paths.join(", "), until: c.until, at: c.claimedAt, claim: c, show: c,
+    about: join("files of " + c.repository, "held by " + c.holder, c.mode === "shared" && "shared", c.why),
+  }));
   const items = queues.items.map(x => ({
     id: x.taskId, state: x.state, title: x.taskDescription || x.taskId, until: x.state === "claimed" ? x.leaseUntil : "", at: x.submittedAt, about: join("queue " + x.capability, x.state, x.holderHandle), show: x,
   }));
@@ -132,7 +146,7 @@ export async function swarms() {
     id: l.originalTaskId, state: "dead", item: l.originalTaskId, title: l.originalPayload?.taskDescription || l.originalTaskId, at: l.deadAt, show: l,
     about: join("failed work of " + l.originalSubject.split(".").pop(), count(l.deliveryAttempts, "attempt"), l.failureReason, l.failureDetail),
   }));
-  return [...dead, ...items, ...list.map(s => ({
+  return [...dead, ...held, ...items, ...list.map(s => ({
     id: s.id, state: s.status, title: s.taskDescription || s.id, about: join("swarm", s.status, s.completed + " of " + count(s.subTasks, "part"), s.participants.join(", "), s.error), at: s.createdAt, swarm: s.id, show: s,
   }))];
 }
