@@ -153,7 +153,19 @@ func (c *check) test(ctx context.Context) error {
 	default:
 		fmt.Println("without the race detector: there is no C compiler")
 	}
-	return errors.Join(c.goTest(ctx, nil, append(args, "./...")...), checkCoverage(profile))
+	return errors.Join(c.goTest(ctx, collectRarely(), append(args, "./...")...), checkCoverage(profile))
+}
+
+// collectRarely returns the environment in which tests collect garbage rarely, unless the caller's sets it. Many hubs in the
+// process of a test would otherwise set the soft memory limit of one, and the collector would take most of the time.
+func collectRarely() []string {
+	var env []string
+	for name, value := range map[string]string{"GOGC": "400", "GOMEMLIMIT": "off"} {
+		if os.Getenv(name) == "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
 }
 
 func hasRace(ctx context.Context) bool {

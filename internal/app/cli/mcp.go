@@ -77,8 +77,10 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 		return a.logMCPConfig(err)
 	}
 	log := mcpserver.NewLogger(a.stderr, cfg.Logging, string(cfg.Credentials.Password))
-	debug.SetGCPercent(mcpGOGC)
-	debug.SetMemoryLimit(mcpMemory)
+	if a.ownProcess {
+		debug.SetGCPercent(mcpGOGC)
+		debug.SetMemoryLimit(mcpMemory)
+	}
 	stdout := a.reserveStdout()
 	if isTerminal(a.stdin) {
 		fmt.Fprintf(a.stderr, "%s is an MCP server for programs: add it to an agent, see --help. Ctrl-C ends it.\n", a.name)

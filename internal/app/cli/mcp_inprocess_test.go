@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -30,9 +29,6 @@ type mcpConn struct {
 // serveMCP runs the MCP server for the project of the current directory, with the hub of p.
 func (p setup) serveMCP(t *testing.T, signals <-chan os.Signal) *mcpConn {
 	t.Helper()
-	// The server changes the garbage collector's settings of its process.
-	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
-	t.Cleanup(func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
 	stdin, in := io.Pipe()
 	out, stdout := io.Pipe()
 	s := &mcpConn{t: t, in: in, out: bufio.NewReader(out), log: newWatched("the MCP server is ready"), end: make(chan int, 1)}

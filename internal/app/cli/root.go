@@ -25,7 +25,7 @@ import (
 // Main runs the program called name with args and returns its exit code. It uses the
 // process's standard input, output and error, and handles its interrupts.
 func Main(name string, args []string) int {
-	a := &app{name: name, stdin: os.Stdin, stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv}
+	a := &app{name: name, stdin: os.Stdin, stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv, ownProcess: true}
 	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
 		a.printVersion()
 		return a.exit(nil)
@@ -55,6 +55,8 @@ type app struct {
 	stdout *output
 	stderr io.Writer
 	getenv func(string) string
+	// ownProcess is set if nothing else runs in this process, so that its runtime's settings may be changed.
+	ownProcess bool
 
 	// The global flags.
 	socket     string

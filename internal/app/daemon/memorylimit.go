@@ -42,27 +42,38 @@ func limitMemory(log *slog.Logger) {
 	if os.Getenv(memoryEnv) != "" {
 		return
 	}
-	limit := softLimit(liveHeap(), controlGroupLimit("/"))
+	live, beside := memoryInUse()
+	limit := softLimit(live, beside, controlGroupLimit("/"))
 	if before := debug.SetMemoryLimit(limit); before != limit {
 		log.Debug("soft memory limit", "bytes", limit)
 	}
 }
 
-// softLimit returns the soft limit for a heap with live bytes in a control group with a limit, 0 for none. It leaves room
-// to the live heap, since the collector would otherwise run without a pause, unless the system's limit leaves none.
-func softLimit(live, group int64) int64 {
-	limit := max(usualMemory, live+live/2)
+// softLimit returns the soft limit for a heap with live bytes, and beside it the runtime's other memory, in a control group
+// with a limit, 0 for none. It leaves room to the live heap, since the collector would otherwise run without a pause, unless
+// the system's limit leaves none.
+func softLimit(live, beside, group int64) int64 {
+	limit := max(usualMemory, live+live/2+beside)
 	if group > 0 {
 		limit = min(limit, group/10*9) // the rest is for the program's file and what is not Go's
 	}
 	return limit
 }
 
-// liveHeap returns the bytes that the last garbage collection found in use.
-func liveHeap() int64 {
-	sample := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	runtimemetrics.Read(sample)
-	return int64(min(sample[0].Value.Uint64(), math.MaxInt64/2))
+// memoryInUse returns the bytes that the last garbage collection found in use on the heap, and those beside the heap that a
+// soft limit counts too and no collection frees: stacks and the runtime's own.
+func memoryInUse() (live, beside int64) {
+	samples := []runtimemetrics.Sample{
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/unused:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
+	}
+	runtimemetrics.Read(samples)
+	bytes := func(i int) int64 { return int64(min(samples[i].Value.Uint64(), math.MaxInt64/8)) }
+	return bytes(0), max(0, bytes(1)-bytes(2)-bytes(3)-bytes(4)-bytes(5))
 }
 
 // controlGroupLimit returns the smallest memory limit of this process's control group and those above it, 0 for none.

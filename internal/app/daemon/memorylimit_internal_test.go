@@ -14,20 +14,22 @@ import (
 
 func TestTheSoftMemoryLimitFollowsTheHeapAndTheControlGroup(t *testing.T) {
 	const mib = 1 << 20
-	for _, c := range []struct{ live, group, want int64 }{
-		{0, 0, 192 * mib},
-		{100 * mib, 0, 192 * mib},
-		{400 * mib, 0, 600 * mib}, // room to collect
-		{400 * mib, 500 * mib, 450 * mib},
-		{10 * mib, 100 * mib, 90 * mib},
-		{10 * mib, 8 << 30, 192 * mib},
+	for _, c := range []struct{ live, beside, group, want int64 }{
+		{0, 0, 0, 192 * mib},
+		{100 * mib, 20 * mib, 0, 192 * mib},
+		{400 * mib, 0, 0, 600 * mib},        // room to collect
+		{100 * mib, 90 * mib, 0, 240 * mib}, // stacks take nothing of it
+		{400 * mib, 90 * mib, 0, 690 * mib},
+		{400 * mib, 90 * mib, 500 * mib, 450 * mib},
+		{10 * mib, 0, 100 * mib, 90 * mib},
+		{10 * mib, 0, 8 << 30, 192 * mib},
 	} {
-		if got := softLimit(c.live, c.group); got-c.want > 10 || c.want-got > 10 {
-			t.Errorf("%d live of %d: %d, want %d", c.live, c.group, got, c.want)
+		if got := softLimit(c.live, c.beside, c.group); got-c.want > 10 || c.want-got > 10 {
+			t.Errorf("%d live, %d beside, of %d: %d, want %d", c.live, c.beside, c.group, got, c.want)
 		}
 	}
-	if liveHeap() < 0 {
-		t.Error(liveHeap())
+	if live, beside := memoryInUse(); live < 0 || beside <= 0 || beside > 1024*mib {
+		t.Errorf("%d live, %d beside", live, beside)
 	}
 }
 
