@@ -45,8 +45,8 @@ func (b *Bus) Messages(ctx context.Context, stream string, from uint64, limit, m
 	if err != nil {
 		return nil, false, err
 	}
-	inbox := b.conn.NewInbox()
-	sub, err := b.conn.SubscribeSync(inbox)
+	inbox, answers := b.conn.NewInbox(), make(chan *nats.Msg, limit+1) // SubscribeSync makes a channel of 512 KB
+	sub, err := b.conn.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return nil, false, err
 	}
@@ -55,9 +55,11 @@ func (b *Bus) Messages(ctx context.Context, stream string, from uint64, limit, m
 		return nil, false, err
 	}
 	for {
-		answer, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return messages, true, err
+		var answer *nats.Msg
+		select {
+		case answer = <-answers:
+		case <-ctx.Done():
+			return messages, true, ctx.Err()
 		}
 		if status := answer.Header.Get(statusHeader); status != "" && answer.Header.Get(jetstream.SequenceHeader) == "" {
 			pending := answer.Header.Get(numPendingHeader)

@@ -426,3 +426,67 @@ func hubMemory(b *testing.B, v victim) float64 {
 	}
 	return float64(kb) / 1024
 }
+
+// BenchmarkReadDirect compares reads with the raw request for the same messages that they use, in turns, and reports the
+// median of the turns' ratios.
+func BenchmarkReadDirect(b *testing.B) {
+	const stored = 10_000
+	v := newHub(b)
+	s := benchSpace(b, v, "kill", benchChannels(1))
+	fill(b, v, stored)
+	raw, err := v.dial(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := raw.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	for _, limit := range []int{100, 1000} {
+		b.Run(strconv.Itoa(limit), func(b *testing.B) {
+			var took, rawTook percentiles
+			var ratios []float64
+			b.ReportAllocs()
+			for b.Loop() {
+				start := time.Now()
+				h, err := s.Read(b.Context(), "agent", "c-0", limit)
+				if err != nil || len(h.Messages) != limit || h.Last != stored {
+					b.Fatalf("read %d of %d: %v", len(h.Messages), h.Last, err)
+				}
+				read := time.Since(start)
+				start = time.Now()
+				messages, _, err := raw.Messages(b.Context(), "kill_C_0", uint64(stored-limit+1), limit, chat.MaxRead)
+				if err != nil || len(messages) != limit {
+					b.Fatalf("read %d: %v", len(messages), err)
+				}
+				rawRead := time.Since(start)
+				took.add(read)
+				rawTook.add(rawRead)
+				ratios = append(ratios, float64(read)/float64(rawRead))
+			}
+			took.report(b, "read")
+			rawTook.report(b, "raw")
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "read/raw")
+		})
+	}
+}
+
+// BenchmarkDecode decodes a message as this program writes it, and one of another program.
+func BenchmarkDecode(b *testing.B) {
+	own, err := chat.Encode("agent", benchText, time.Now())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"own": own, "foreign": bytes.Replace(own, []byte(`,"message"`), []byte(`, "message"`), 1)} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := chat.Decode(data); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -75,6 +75,9 @@ type Space struct {
 	news     wait.Signal
 	watcher  watcher
 	readers  readers
+	ends     ends
+
+	clustered atomic.Bool // the server is a node of a cluster
 
 	stop  context.CancelFunc
 	done  sync.WaitGroup
@@ -113,6 +116,7 @@ func Open(cfg Config) *Space {
 	}
 	s.sender = s.NewSender()
 	s.outbox.pushed = make(chan struct{}, 1)
+	s.readers.noted = make(chan struct{}, 1)
 	if cfg.KeepDir != "" {
 		s.own = newJournal(s.keepPrefix() + "-" + s.instance + ".json")
 	}
@@ -143,11 +147,15 @@ func (s *Space) run(ctx context.Context) {
 		}
 		if now.State == bus.StateConnected {
 			s.flush(ctx, b)
+			if s.readers.begin() {
+				s.done.Go(func() { s.acknowledgeAll(ctx, b) })
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.outbox.pushed:
+		case <-s.readers.noted:
 		case <-now.Changed:
 		case <-idle.C:
 			s.unwatchIdle()
@@ -161,9 +169,11 @@ func (s *Space) begun(ctx context.Context, b *bus.Bus) {
 	clear(s.ensured)
 	clear(s.ailing)
 	s.mu.Unlock()
+	s.ends.reset()
 	s.watcher.retry()
 	s.watcher.reset()
 	s.payload.Store(b.Conn().MaxPayload())
+	s.clustered.Store(b.Conn().ConnectedClusterName() != "")
 	s.done.Go(func() { s.ensureAll(ctx) }) // a stream without a leader delays it, and nothing else
 	s.news.Send()
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
@@ -176,6 +177,57 @@ func TestReadReturnsTheLastMessagesOldestFirst(t *testing.T) {
 	}
 }
 
+// After the first read of a channel the next reads ask for what follows it. They find few and many new messages of other
+// processes, large ones, and a stream that was made again or does not allow direct access.
+func TestReadsAfterTheFirstFindWhatIsNew(t *testing.T) {
+	n := startServer(t)
+	s, other := ready(t, open(t, n.config("p"))), ready(t, open(t, n.config("p")))
+	read := func(limit int, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, texts(t, s, "roadmap", limit)); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+	fill := func(count int) {
+		for i := range count {
+			send(t, other, "pm", "roadmap", fmt.Sprint(i))
+		}
+	}
+	fill(3)
+	read(2, "1", "2")
+	fill(2)
+	read(3, "2", "0", "1")
+	fill(150) // more than a read expects
+	read(2, "148", "149")
+	large := strings.Repeat("x", chat.MaxMessage/2)
+	for range 3 {
+		send(t, other, "pm", "roadmap", large)
+	}
+	read(3, large, large, large)
+
+	stream, err := n.Foreign().Stream(t.Context(), "p_ROADMAP")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := s.Read(t.Context(), "reader", "roadmap", 10); err != nil || len(h.Messages) > 0 {
+		t.Fatalf("read %d purged messages, %v", len(h.Messages), err)
+	}
+	if err := n.Foreign().DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
+		t.Fatal(err)
+	}
+	want := other.Channels()[0]
+	if _, err := n.Foreign().CreateStream(t.Context(), jetstream.StreamConfig{Name: "p_ROADMAP", Subjects: []string{"p.roadmap"}, Storage: jetstream.FileStorage,
+		MaxMsgs: want.MaxMessages, MaxBytes: want.MaxBytes, MaxAge: want.MaxAge}); err != nil { // without direct access
+		t.Fatal(err)
+	}
+	fill(3)
+	read(2, "1", "2")
+	read(3, "0", "1", "2")
+}
+
 // Deleted messages leave gaps in the sequence numbers; a read skips them and still returns enough
 // messages.
 func TestReadSkipsGaps(t *testing.T) {
@@ -193,8 +245,10 @@ func TestReadSkipsGaps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"16", "17", "18", "99"}, texts(t, s, "roadmap", 4)); diff != "" {
-		t.Error(diff)
+	for range 2 {
+		if diff := cmp.Diff([]string{"16", "17", "18", "99"}, texts(t, s, "roadmap", 4)); diff != "" {
+			t.Error(diff)
+		}
 	}
 }
 
@@ -565,7 +619,14 @@ func TestATextCannotImitateAnotherMessage(t *testing.T) {
 func FuzzMessageOnTheBus(f *testing.F) {
 	f.Add([]byte(`{"handle": "a", "message": "m", "timestamp": "2025-01-15T14:30:00.000Z"}`))
 	f.Add([]byte(`{"handle": "a", "message": null, "timestamp": "2025-01-15T14:30:00+01:00", "version": "2"}`))
+	f.Add([]byte(`{"handle":"a","message":"m\n\"\u00e4\ud800","timestamp":"2025-01-15T14:30:00.000Z","version":1}`))
+	f.Add([]byte(`{"handle":"a","message":"m","timestamp":"2025-01-15T14:30:00.000Z"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		handle, message, timestamp, own := chat.DecodeOwn(data)
+		var p struct{ Handle, Message, Timestamp string }
+		if err := json.Unmarshal(data, &p); own && utf8.Valid(data) && (err != nil || p.Handle != handle || p.Message != message || p.Timestamp != timestamp) {
+			t.Fatalf("%q is decoded as %q, %q, %q, not as %+v, %v", data, handle, message, timestamp, p, err)
+		}
 		m, err := chat.Decode(data)
 		if err != nil {
 			return
@@ -574,6 +635,25 @@ func FuzzMessageOnTheBus(f *testing.F) {
 			t.Errorf("accepted %q as %+v", data, m)
 		}
 	})
+}
+
+// What this program writes is decoded without package json.
+func TestOwnMessagesAreDecodedAsTheyWereEncoded(t *testing.T) {
+	for _, text := range []string{"", "plain", "two\nlines \"quoted\" \\ <tag> & \x01 \u2028 ä", strings.Repeat("x", 3000)} {
+		data, err := chat.Encode("pm", text, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if handle, message, _, ok := chat.DecodeOwn(data); !ok || handle != "pm" || message != text {
+			t.Errorf("%s is decoded as %q, %q, %t", data, handle, message, ok)
+		}
+	}
+	for _, data := range []string{`{"handle":"a","message":null,"timestamp":""}`, `{"handle":"a"`, `{"handle":"a","message":"m","timestamp":"t","version":2}`,
+		"{\"handle\":\"a\",\"message\":\"\n\",\"timestamp\":\"\"}", `{"handle":"a","message":"m\x","timestamp":"t"}`, `{"handle":"a","message":"m`} {
+		if _, _, _, ok := chat.DecodeOwn([]byte(data)); ok {
+			t.Errorf("%s counts as this program's", data)
+		}
+	}
 }
 
 // The server may accept a message later after a temporary error; a message that it will never

@@ -5,6 +5,18 @@ import "github.com/nats-io/nats.go/jetstream"
 // Decode decodes a message.
 var Decode = decode
 
+// DecodeOwn decodes a message of this program; ok is false for others.
+func DecodeOwn(data []byte) (handle, message, timestamp string, ok bool) {
+	p, ok := decodeOwn(data)
+	if !ok {
+		return "", "", "", false
+	}
+	return p.Handle, *p.Message, p.Timestamp, true
+}
+
+// Encode encodes a message.
+var Encode = encode
+
 // UnwatchIdle runs the check for idle subscriptions that otherwise runs every minute.
 func (s *Space) UnwatchIdle() { s.unwatchIdle() }
 

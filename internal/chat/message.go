@@ -156,15 +156,14 @@ func Published(namespace, subject string, header nats.Header, data []byte) (chan
 
 // decode decodes a message that this or another program has published.
 func decode(data []byte) (Message, error) {
-	var p struct {
-		payload
-		Message *string `json:"message"` // nil if missing
-	}
 	if !utf8.Valid(data) {
 		return Message{}, errors.New("not UTF-8")
 	}
-	if err := json.Unmarshal(data, &p); err != nil {
-		return Message{}, err
+	p, ok := decodeOwn(data)
+	if !ok {
+		if err := json.Unmarshal(data, &p); err != nil {
+			return Message{}, err
+		}
 	}
 	switch {
 	case p.Handle == "":
@@ -179,4 +178,55 @@ func decode(data []byte) (Message, error) {
 		return Message{}, err
 	}
 	return Message{Handle: p.Handle, Text: *p.Message, Timestamp: at}, nil
+}
+
+// received is a payload in which the message may be missing.
+type received struct {
+	payload
+	Message *string `json:"message"`
+}
+
+// decodeOwn decodes what encode has made, several times as fast as json.Unmarshal: most of a read's time is that. ok is
+// false for anything else, also if it is valid.
+func decodeOwn(data []byte) (p received, ok bool) {
+	var message string
+	for _, field := range [...]struct {
+		before string
+		to     *string
+	}{{`{"handle":`, &p.Handle}, {`,"message":`, &message}, {`,"timestamp":`, &p.Timestamp}} {
+		if data, ok = bytes.CutPrefix(data, []byte(field.before)); !ok {
+			return received{}, false
+		}
+		if *field.to, data, ok = cutString(data); !ok {
+			return received{}, false
+		}
+	}
+	p.Message, p.Version = &message, messageVersion
+	return p, string(data) == ownEnd || string(data) == "}"
+}
+
+// ownEnd is the end of what encode makes.
+var ownEnd = fmt.Sprintf(`,"version":%d}`, messageVersion)
+
+// cutString decodes the JSON string at the beginning of valid UTF-8.
+func cutString(data []byte) (s string, rest []byte, ok bool) {
+	if len(data) == 0 || data[0] != '"' {
+		return "", nil, false
+	}
+	plain := true
+	for i := 1; i < len(data); i++ {
+		switch c := data[i]; {
+		case c == '"' && plain:
+			return string(data[1:i]), data[i+1:], true
+		case c == '"':
+			err := json.Unmarshal(data[:i+1], &s)
+			return s, data[i+1:], err == nil
+		case c == '\\':
+			plain = false
+			i++
+		case c < ' ':
+			return "", nil, false
+		}
+	}
+	return "", nil, false
 }

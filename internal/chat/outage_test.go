@@ -433,12 +433,27 @@ func TestAReaderWhoseConsumerIsGoneReadsOnACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	acknowledged := func(seq uint64) {
+		t.Helper()
+		wait.Eventually(t, "the reader's consumer has all messages", func() bool {
+			for info := range stream.ListConsumers(t.Context()).Info() {
+				return info.AckFloor.Stream == seq
+			}
+			return false
+		})
+	}
+	acknowledged(1)
 	for name := range stream.ConsumerNames(t.Context()).Name() {
 		if err := stream.DeleteConsumer(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	reads("1")
+	wait.Eventually(t, "a stored message", func() bool {
+		r, err := s.Send(t.Context(), "pm", "roadmap", "more")
+		return err == nil && !r.Queued
+	})
+	reads("more")
+	acknowledged(2)
 	if err := js.DeleteStream(t.Context(), "p_ROADMAP"); err != nil {
 		t.Fatal(err)
 	}

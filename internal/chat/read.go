@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -22,11 +20,9 @@ const (
 )
 
 const (
-	readTimeout   = 10 * time.Second
-	readBatch     = 100           // messages in one fetch
-	readerTimeout = 1 * time.Hour // after which the server deletes an unused consumer
-	maxReaders    = 64            // consumers of this process
-	maxWidenings  = 64            // doublings that cover every sequence number
+	readTimeout  = 10 * time.Second
+	readBatch    = 100 // messages in one fetch
+	maxWidenings = 64  // doublings that cover every sequence number
 )
 
 // History is the newest messages of a channel.
@@ -39,7 +35,7 @@ type History struct {
 }
 
 // Read returns the last limit messages of a channel, oldest first; the time does not depend on how many the channel
-// has. reader is the agent's handle; its durable consumer acknowledges the messages.
+// has. reader is the agent's handle; the messages are acknowledged to its durable consumer, in the background.
 func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (History, error) {
 	c, err := s.channel(channel)
 	if err != nil {
@@ -54,12 +50,19 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	h, ok, err := s.readDirect(ctx, b, c, limit)
+	if ok {
+		s.readers.acknowledge(readerKey{reader, c.Name}, h.Last)
+	}
+	if ok || err != nil {
+		return h, err
+	}
 	ctx, release := s.untilDenied(ctx, b, c)
 	defer release()
 	if err := s.ensure(ctx, b, c); err != nil {
 		return History{}, s.unanswered(ctx, b, c, err)
 	}
-	h, err := s.read(ctx, b, reader, c, limit)
+	h, err = s.read(ctx, b, reader, c, limit)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
 		// Another program deleted them: create them again, once.
 		s.setEnsured(c.Name, false)
@@ -74,6 +77,7 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 	return h, nil
 }
 
+// read reads through the reader's consumer.
 func (s *Space) read(ctx context.Context, b *bus.Bus, reader string, c Channel, limit int) (History, error) {
 	last, err := s.last(ctx, b, c)
 	if err != nil || last == 0 {
@@ -98,7 +102,7 @@ func (s *Space) read(ctx context.Context, b *bus.Bus, reader string, c Channel, 
 		before := got
 		for m := range batch.Messages() {
 			got++
-			size += s.add(&h, m, c)
+			size += s.receive(&h, m, c)
 			size -= trim(&h, limit, size)
 		}
 		if err := batch.Error(); err != nil {
@@ -165,21 +169,28 @@ func (s *Space) reset(ctx context.Context, b *bus.Bus, info *jetstream.ConsumerI
 	return nil, err
 }
 
-// add acknowledges m and adds it to h, or counts it as skipped. It returns the size of what it added.
-func (s *Space) add(h *History, m jetstream.Msg, c Channel) int {
+// receive acknowledges m and adds it to h, or counts it as skipped. It returns the size of what it added.
+func (s *Space) receive(h *History, m jetstream.Msg, c Channel) int {
 	if err := m.Ack(); err != nil {
 		s.log.Debug("a message was not acknowledged", "channel", c.Name, "error", err)
 	}
-	message, ok := s.message(c, m.Headers(), m.Data())
 	meta, err := m.Metadata()
 	if err != nil {
 		s.log.Error("a message is skipped: it has no metadata", "channel", c.Name, "error", err)
-	}
-	if !ok || err != nil {
 		h.Skipped++
 		return 0
 	}
-	message.Sequence = meta.Sequence.Stream
+	return s.add(h, c, m.Headers(), m.Data(), meta.Sequence.Stream)
+}
+
+// add adds a stored message to h, or counts it as skipped. It returns the size of what it added.
+func (s *Space) add(h *History, c Channel, header nats.Header, data []byte, seq uint64) int {
+	message, ok := s.message(c, header, data)
+	if !ok {
+		h.Skipped++
+		return 0
+	}
+	message.Sequence = seq
 	h.Messages = append(h.Messages, message)
 	return message.Size()
 }
@@ -206,87 +217,4 @@ func trim(h *History, limit, size int) (freed int) {
 		h.Messages = h.Messages[1:]
 	}
 	return freed
-}
-
-// readers caches the durable consumers of this process: one for each agent and channel, created by the first read.
-type readers struct {
-	mu    sync.Mutex
-	byKey map[readerKey]*readerEntry
-}
-
-type readerKey struct{ reader, channel string }
-
-type readerEntry struct {
-	turn     *semaphore.Weighted // of 1
-	stream   string
-	consumer jetstream.Consumer // nil until it is created
-}
-
-// acquire returns a consumer, locked until release is called.
-func (r *readers) acquire(ctx context.Context, b *bus.Bus, stream, reader, channel, instance string) (jetstream.Consumer, func(), error) {
-	entry := r.entry(readerKey{reader, channel}, stream)
-	if err := entry.turn.Acquire(ctx, 1); err != nil {
-		return nil, nil, err
-	}
-	release := func() { entry.turn.Release(1) }
-	if entry.consumer != nil {
-		return entry.consumer, release, nil
-	}
-	consumer, err := b.JetStream().CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable:           "read-" + reader + "-" + instance,
-		AckPolicy:         jetstream.AckExplicitPolicy,
-		DeliverPolicy:     jetstream.DeliverAllPolicy,
-		InactiveThreshold: readerTimeout,
-		MaxAckPending:     -1,
-	})
-	if err != nil {
-		release()
-		return nil, nil, err
-	}
-	entry.consumer = consumer
-	return consumer, release, nil
-}
-
-func (r *readers) entry(key readerKey, stream string) *readerEntry {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e, ok := r.byKey[key]; ok {
-		return e
-	}
-	if r.byKey == nil {
-		r.byKey = map[readerKey]*readerEntry{}
-	}
-	if len(r.byKey) >= maxReaders {
-		// An agent keeps changing its handle: forget any consumer; the server deletes it after readerTimeout.
-		for old := range r.byKey {
-			delete(r.byKey, old)
-			break
-		}
-	}
-	e := &readerEntry{turn: semaphore.NewWeighted(1), stream: stream}
-	r.byKey[key] = e
-	return e
-}
-
-func (r *readers) forget(reader, channel string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.byKey, readerKey{reader, channel})
-}
-
-// deleteAll deletes the consumers on the server until ctx ends; the server deletes the rest after readerTimeout.
-func (r *readers) deleteAll(ctx context.Context, b *bus.Bus) {
-	r.mu.Lock()
-	entries := r.byKey
-	r.byKey = nil
-	r.mu.Unlock()
-	for _, e := range entries {
-		if e.turn.Acquire(ctx, 1) != nil {
-			return
-		}
-		if e.consumer != nil && b.Connection().State == bus.StateConnected {
-			// The server deletes the consumer after readerTimeout if this fails.
-			_ = b.JetStream().DeleteConsumer(ctx, e.stream, e.consumer.CachedInfo().Name)
-		}
-	}
 }

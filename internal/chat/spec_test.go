@@ -50,21 +50,19 @@ func TestReadsAcknowledgeToADurableConsumer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	readers := 0
-	for info := range stream.ListConsumers(t.Context()).Info() {
-		readers++
-		if info.Config.Durable == "" || info.Config.AckPolicy != jetstream.AckExplicitPolicy {
-			t.Errorf("the consumer is %+v", info.Config)
+	await(t, s, func() bool { // acknowledgements are asynchronous
+		readers := 0
+		for info := range stream.ListConsumers(t.Context()).Info() {
+			readers++
+			if info.Config.Durable == "" || info.Config.AckPolicy != jetstream.AckExplicitPolicy {
+				t.Fatalf("the consumer is %+v", info.Config)
+			}
+			if info.NumAckPending > 0 || info.AckFloor.Stream != 30 {
+				return false
+			}
 		}
-		name := info.Name
-		await(t, s, func() bool { // acknowledgements are asynchronous
-			c, err := stream.Consumer(t.Context(), name)
-			return err == nil && c.CachedInfo().NumAckPending == 0 && c.CachedInfo().AckFloor.Stream == 30
-		})
-	}
-	if readers != 2 {
-		t.Errorf("%d consumers, want one for each reader", readers)
-	}
+		return readers == 2
+	})
 }
 
 // REQ-MESSAGE-007

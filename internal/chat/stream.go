@@ -118,7 +118,7 @@ func (s *Space) create(ctx context.Context, b *bus.Bus, want jetstream.StreamCon
 	want.Replicas = s.cfg.Replicas
 	if want.Replicas == 0 {
 		want.Replicas = 1
-		if b.Conn().ConnectedClusterName() != "" {
+		if s.clustered.Load() {
 			want.Replicas = clusterReplicas
 		}
 	}
