@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"time"
@@ -19,6 +20,7 @@ type agent struct {
 	answers chan []byte // lines of the process, until it ends
 	calls   int
 	guid    string
+	again   bool // it was registered with this GUID before
 }
 
 // capability is the queue that work goes to.
@@ -26,8 +28,22 @@ const capability = "upgrades"
 
 // join starts an agent in the project of all agents and registers it.
 func join(ctx context.Context, h *hub, handle string) (*agent, error) {
+	a, err := launch(h, handle)
+	if err == nil {
+		if err = a.register(ctx, handle); err != nil {
+			a.leave()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", handle, err)
+	}
+	return a, nil
+}
+
+// launch starts the process of an agent.
+func launch(h *hub, handle string) (*agent, error) {
 	a := &agent{process: h.command("mcp"), answers: make(chan []byte, 16)}
-	a.process.Dir = filepath.Join(h.dir, "project")
+	a.process.Dir = h.project()
 	in, err := a.process.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -37,27 +53,40 @@ func join(ctx context.Context, h *hub, handle string) (*agent, error) {
 		return nil, err
 	}
 	a.in = in
+	if h.agentLogs { // what an agent says of its own failure
+		log, err := os.OpenFile(filepath.Join(h.dir, handle+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer log.Close() //nolint:errcheck // the process has its own
+		a.process.Stderr = log
+	}
 	if err := a.process.Start(); err != nil {
 		return nil, err
 	}
 	go a.read(out)
+	return a, nil
+}
+
+// register begins the session and registers the agent.
+func (a *agent) register(ctx context.Context, handle string) error {
 	params := map[string]any{"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": handle, "version": "1"}}
-	err = a.ask(ctx, "initialize", params, nil)
+	err := a.ask(ctx, "initialize", params, nil)
 	if err == nil {
 		_, err = io.WriteString(a.in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
 	}
 	if err == nil {
 		err = a.tool(ctx, "set_handle", map[string]any{"handle": handle}, nil)
 	}
-	var entry struct{ GUID string }
+	var entry struct {
+		GUID  string
+		Again bool
+	}
 	if err == nil {
 		err = a.tool(ctx, "register_agent", map[string]any{"agentType": "worker", "capabilities": []string{capability}, "scope": "user"}, &entry)
 	}
-	if a.guid = entry.GUID; err != nil {
-		a.leave()
-		return nil, fmt.Errorf("%s: %w", handle, err)
-	}
-	return a, nil
+	a.guid, a.again = entry.GUID, entry.Again
+	return err
 }
 
 // read ends with the process.
@@ -86,18 +115,26 @@ func (a *agent) tool(ctx context.Context, tool string, arguments, result any) er
 		IsError           bool            `json:"isError"`
 		Content           json.RawMessage `json:"content"`
 		StructuredContent json.RawMessage `json:"structuredContent"`
+		Meta              struct {
+			Error struct{ Category string } `json:"io.parley/error"`
+		} `json:"_meta"`
 	}
 	if err := a.ask(ctx, "tools/call", map[string]any{"name": tool, "arguments": arguments}, &answer); err != nil {
 		return err
 	}
 	if answer.IsError {
-		return fmt.Errorf("%s: %s", tool, answer.Content)
+		return &toolError{tool, answer.Meta.Error.Category, string(answer.Content)}
 	}
 	if result == nil {
 		return nil
 	}
 	return json.Unmarshal(answer.StructuredContent, result)
 }
+
+// toolError is the answer of a tool that has failed.
+type toolError struct{ tool, category, text string }
+
+func (e *toolError) Error() string { return e.tool + ": " + e.text }
 
 func (a *agent) ask(ctx context.Context, method string, params, result any) error {
 	a.calls++

@@ -42,7 +42,7 @@ func TestAShortCampaign(t *testing.T) {
 		t.Skip("it kills hubs")
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	broken, err := run(t.Context(), io.Discard, campaign{seed: 1, length: 3 * time.Second, clients: 2, program: hubProgram})
+	broken, err := run(t.Context(), io.Discard, campaign{seed: 1, length: 2 * time.Second, clients: 1, program: hubProgram})
 	if err != nil || len(broken) > 0 {
 		t.Fatalf("%v, broken: %q", err, broken)
 	}

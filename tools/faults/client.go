@@ -49,8 +49,22 @@ const unavailable = `"AGENT_UNAVAILABLE"`
 
 // sendTasks gives tasks to the echo agent, all in one conversation of the sender.
 func sendTasks(ctx context.Context, h *hub, sender string, all *history) {
-	perform(ctx, sender, 0, 1<<30, all, func(ctx context.Context, text string) error { return sendTask(ctx, h, sender, text) })
+	sent := 0
+	perform(ctx, sender, 0, 1<<30, all, func(call context.Context, text string) (err error) {
+		for range maxRepeats {
+			if err = sendTask(call, h, sender, text); err == nil || errors.Is(err, errNotSent) || !pause(ctx, 50*time.Millisecond) {
+				break
+			}
+		}
+		if sent++; err == nil && sent%10 == 0 { // as if the answer had been lost
+			_ = sendTask(call, h, sender, text) // it was acknowledged before
+		}
+		return err
+	})
 }
+
+// maxRepeats is how often a task is sent whose outcome is not known.
+const maxRepeats = 3
 
 // sendTask gives a task to the echo agent.
 func sendTask(ctx context.Context, h *hub, sender, text string) error {
@@ -60,7 +74,7 @@ func sendTask(ctx context.Context, h *hub, sender, text string) error {
 		} `json:"status"`
 	}
 	err := call(ctx, h.url(), nil, "message/send", map[string]any{"message": map[string]any{
-		"kind": "message", "messageId": text, "role": "user", "contextId": sender, "metadata": map[string]any{"targetAgent": "echo"},
+		"kind": "message", "messageId": text, "role": "user", "contextId": sender, "metadata": map[string]any{"targetAgent": "echo", "idempotencyKey": text},
 		"parts": []any{map[string]any{"kind": "text", "text": text}},
 	}}, &task)
 	if err == nil && task.Status.State != "completed" {

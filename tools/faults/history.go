@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"sync"
 )
 
 // operation is one thing that a client has sent. Its sender sends the next one after it has ended.
@@ -14,18 +13,6 @@ type operation struct {
 }
 
 func (o operation) text() string { return fmt.Sprintf("%s %d", o.sender, o.number) }
-
-// history is what all clients have sent. It is safe for concurrent use.
-type history struct {
-	mu  sync.Mutex
-	ops []operation
-}
-
-func (h *history) add(o operation) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ops = append(h.ops, o)
-}
 
 func (h *history) counts() (acknowledged, unknown int) {
 	for _, o := range h.ops {
@@ -40,8 +27,15 @@ func (h *history) counts() (acknowledged, unknown int) {
 
 // check returns the promises that the hub has broken. found has the texts of each sender, as the hub has them in the end.
 func check(ops []operation, found map[string][]string) (broken []string) {
+	count, where := map[string]int{}, map[string]int{}
+	for _, texts := range found {
+		for i, text := range slices.Backward(texts) {
+			count[text]++
+			where[text] = i // the first one
+		}
+	}
 	for _, o := range ops {
-		switch n := count(found[o.sender], o.text()); {
+		switch n := count[o.text()]; {
 		case n == 0 && o.acknowledged:
 			broken = append(broken, fmt.Sprintf("lost: %q was acknowledged", o.text()))
 		case n > 1:
@@ -50,8 +44,8 @@ func check(ops []operation, found map[string][]string) (broken []string) {
 	}
 	last := map[string]int{} // where the sender's last acknowledged operation is
 	for _, o := range ops {
-		at := slices.Index(found[o.sender], o.text())
-		if at < 0 || !o.acknowledged {
+		at, there := where[o.text()]
+		if !there || !o.acknowledged {
 			continue // the hub may still have worked on one without an answer when the next one came
 		}
 		if before, ok := last[o.sender]; ok && at < before {
@@ -60,15 +54,6 @@ func check(ops []operation, found map[string][]string) (broken []string) {
 		last[o.sender] = max(last[o.sender], at)
 	}
 	return broken
-}
-
-func count(texts []string, text string) (n int) {
-	for _, t := range texts {
-		if t == text {
-			n++
-		}
-	}
-	return n
 }
 
 // mutate breaks what was found as a fault of the hub would. It reports false if it cannot.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,7 +23,15 @@ type hub struct {
 	port    int
 	process *exec.Cmd // nil while it does not run
 	log     *os.File
+
+	home      string       // what the programs have for the user's home, with the data
+	env       []string     // settings for all programs
+	disk      sync.RWMutex // held for reading while a program starts; for writing while home is away
+	agentLogs bool         // keep what agents write on standard error
 }
+
+// project returns the directory in which agents work.
+func (h *hub) project() string { return filepath.Join(h.home, "project") }
 
 // startTime bounds a start of the hub, stopTime a stop.
 const (
@@ -47,7 +56,7 @@ func newHub(ctx context.Context, dir, program string) (*hub, error) {
 		return nil, err
 	}
 	port := ln.Addr().(*net.TCPAddr).Port
-	return &hub{program: program, dir: dir, port: port}, ln.Close()
+	return &hub{program: program, dir: dir, port: port, home: dir}, ln.Close()
 }
 
 func (h *hub) url() string { return fmt.Sprintf("http://127.0.0.1:%d/", h.port) }
@@ -82,7 +91,8 @@ func (h *hub) start(ctx context.Context) error {
 // command returns the command line of Parley's program for this hub.
 func (h *hub) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(h.program, args...)
-	cmd.Env = append(os.Environ(), "HOME="+h.dir, "PARLEY_DATA_DIR="+filepath.Join(h.dir, "data"), fmt.Sprintf("PARLEY_HTTP_PORT=%d", h.port))
+	cmd.Env = append(os.Environ(), "HOME="+h.home, "PARLEY_DATA_DIR="+filepath.Join(h.home, "data"), fmt.Sprintf("PARLEY_HTTP_PORT=%d", h.port))
+	cmd.Env = append(cmd.Env, h.env...)
 	return cmd
 }
 

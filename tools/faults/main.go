@@ -3,8 +3,16 @@
 //
 //	go run ./tools/faults -seed 7 -for 10m
 //
-// Clients send tasks to the echo agent over HTTP and messages to a channel over MCP, one after the other each. A fault comes
-// every few hundred milliseconds. A failure prints the seed, with which the same faults come in the same order; the
+// Clients send tasks to the echo agent over HTTP and messages to a channel over MCP, one after the other each. Agents, each with an
+// MCP server's process, send mail, items of work and edits of a document, work on the items, and claim files. A fault comes
+// every few hundred milliseconds: the hub, an agent or all of them are killed, the hub is suspended, restarted or gets no further file
+// descriptor. With -disk, on Linux as root, the hub's and the agents' files are on a disk of their own, which is full at
+// times, and whose power is cut: then all processes end, and what was not synced is lost.
+//
+// Besides, the checks are about agents (the same GUID after each crash), receipts (true, monotonic), leases, and whether
+// there is an order of the calls about each item and file that explains their answers. -history keeps all calls as JSON lines.
+//
+// A failure prints the seed, with which the same faults come in the same order; the
 // system's scheduling differs. It ends with status 1 if a promise was broken, and 2 if it could not run.
 //
 //	go run ./tools/faults -upgrade -tasks 10000 -program OLD -next NEW
@@ -12,18 +20,21 @@
 // stores tasks, mail, work items and edits of a document with the program OLD, replaces it by NEW with parley upgrade while all of it goes on,
 // and checks the same promises.
 //
-// The kills end the process, not the computer: what the system has in its page cache survives them. -mutate NAME breaks
+// Kills end the process, not the computer: what the system has in its page cache survives them. -mutate NAME breaks
 // what was recorded, to prove that the checks find it.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -37,11 +48,14 @@ func main() {
 	upgrading := flag.Bool("upgrade", false, "replace the hub by another program under load, instead of faults")
 	next := flag.String("next", "", "with -upgrade, the program that replaces the hub; empty for the same")
 	tasks := flag.Int("tasks", 1000, "with -upgrade, the tasks that are stored before")
+	onDisk := flag.Bool("disk", false, "on a disk image of its own, which is full at times and loses its power (Linux, as root)")
+	record := flag.String("history", "", "write the history to this file, as JSON lines")
+	keep := flag.Bool("keep", false, "keep the hub's files and the logs of a run that has failed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	runIt := func() ([]string, error) {
-		return run(ctx, os.Stdout, campaign{*seed, *length, *clients, *program, *mutate})
+		return run(ctx, os.Stdout, campaign{*seed, *length, *clients, *program, *mutate, *onDisk, *record, *keep})
 	}
 	if *upgrading {
 		runIt = func() ([]string, error) {
@@ -57,7 +71,7 @@ func main() {
 		for _, b := range broken {
 			fmt.Fprintf(os.Stderr, "faults: %s\n", b)
 		}
-		fmt.Fprintf(os.Stderr, "faults: again with -seed %d -for %v -clients %d\n", *seed, *length, *clients)
+		fmt.Fprintf(os.Stderr, "faults: again with -seed %d -for %v -clients %d -disk=%v\n", *seed, *length, *clients, *onDisk)
 		os.Exit(1)
 	}
 }
@@ -69,6 +83,9 @@ type campaign struct {
 	clients int
 	program string
 	mutate  string
+	disk    bool   // on a disk of its own, which is full at times and loses its power
+	history string // file for the history; "" for none
+	keep    bool   // keep the files of a run that has failed
 }
 
 // run runs a campaign and returns the promises that were broken. It blocks until all processes have ended.
@@ -77,9 +94,27 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	defer func() {
+		if c.keep && (err != nil || len(broken) > 0) {
+			fmt.Fprintf(out, "the hub's files and logs are in %s\n", dir)
+			return
+		}
+		_ = os.RemoveAll(dir) // temporary
+	}()
 	h, err := newHub(ctx, dir, c.program)
 	if err != nil {
+		return nil, err
+	}
+	h.env, h.agentLogs = settings(), c.keep
+	var d *disk
+	if c.disk {
+		if d, err = newDisk(ctx, dir); err != nil {
+			return nil, fmt.Errorf("a disk for the campaign: %w", err)
+		}
+		defer func() { err = errors.Join(err, d.close()) }()
+		h.home = d.mount
+	}
+	if err := os.Mkdir(h.project(), 0o700); err != nil {
 		return nil, err
 	}
 	defer h.kill()
@@ -87,70 +122,52 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 		return nil, err
 	}
 	var all history
-	faults, err := underFaults(ctx, h, c, &all)
+	if c.history != "" {
+		f, err := os.Create(c.history)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		all.lines = f
+	}
+	t := newTraffic(h, c, &all)
+	defer t.leave()
+	faults, err := underFaults(ctx, t, d)
 	if err != nil {
 		return nil, err
 	}
-	found, err := collect(ctx, h, c.clients)
+	found, err := t.collect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if c.mutate != "" && !mutate(c.mutate, &all, &found) {
+	if c.mutate != "" && !mutate(c.mutate, &all, (*map[string][]string)(&found)) {
 		return nil, fmt.Errorf("there is no mutation %q, or nothing to mutate", c.mutate)
 	}
+	return judge(out, c, &all, found, faults), all.failed
+}
+
+// judge returns the promises that were broken, and prints what was judged.
+func judge(out io.Writer, c campaign, all *history, found texts, faults faultCounts) (broken []string) {
 	acknowledged, unknown := all.counts()
-	fmt.Fprintf(out, "seed %d: %d operations acknowledged, %d with an unknown outcome; %s\n", c.seed, acknowledged, unknown, faults)
-	return check(all.ops, found), nil
+	orders, judged, undecided := checkOrders(all)
+	fmt.Fprintf(out, "seed %d: %d operations acknowledged, %d with an unknown outcome; %d other calls, %d histories of items and files (%d undecided); %s\n",
+		c.seed, acknowledged, unknown, len(all.events), judged, undecided, faults)
+	// The order of a queue ends where an item comes again.
+	broken = slices.DeleteFunc(check(all.ops, found), func(b string) bool { return strings.HasPrefix(b, `order: "work-`) })
+	return slices.Concat(broken, checkEvents(all), orders)
 }
 
 // underFaults runs the clients while faults come, and ends with a running hub.
-func underFaults(ctx context.Context, h *hub, c campaign, all *history) (faultCounts, error) {
-	working, cancel := context.WithTimeout(ctx, c.length)
+func underFaults(ctx context.Context, t *traffic, d *disk) (faultCounts, error) {
+	working, cancel := context.WithTimeout(ctx, t.c.length)
 	defer cancel()
 	var wait sync.WaitGroup
-	for i := range c.clients {
-		wait.Go(func() { sendTasks(working, h, name("tasks", i), all) })
-		wait.Go(func() { sendMessages(working, h, name("chat", i), all) })
-	}
-	counts, err := inject(working, h, rand.New(rand.NewPCG(c.seed, 0)))
+	wait.Go(func() { t.run(working) })
+	x := injector{t: t, disk: d, random: rand.New(rand.NewPCG(t.c.seed, 0)), counts: faultCounts{}}
+	err := x.inject(working)
 	cancel()
 	wait.Wait()
-	return counts, err
-}
-
-// faultCounts counts the faults by kind.
-type faultCounts struct{ kills, pauses, restarts int }
-
-func (f faultCounts) String() string {
-	return fmt.Sprintf("%d kills, %d pauses, %d restarts", f.kills, f.pauses, f.restarts)
-}
-
-// inject injects faults until ctx ends. The hub runs when it returns without an error.
-func inject(ctx context.Context, h *hub, random *rand.Rand) (n faultCounts, err error) {
-	always := context.WithoutCancel(ctx)
-	for {
-		if !pause(ctx, time.Duration(300+random.IntN(1700))*time.Millisecond) {
-			return n, nil
-		}
-		kind, length := random.IntN(4), time.Duration(50+random.IntN(1500))*time.Millisecond
-		switch kind {
-		case 0, 1:
-			n.kills++
-			h.kill()
-			err = h.start(always)
-		case 2:
-			n.pauses++
-			err = h.suspend(func() { pause(ctx, length) })
-		default:
-			n.restarts++
-			if err = h.stop(); err == nil {
-				err = h.start(always)
-			}
-		}
-		if err != nil {
-			return n, err
-		}
-	}
+	return x.counts, err
 }
 
 // pause waits, and reports false if ctx ends before.

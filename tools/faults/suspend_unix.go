@@ -9,7 +9,10 @@ import (
 
 // suspend stops the hub's process while during runs.
 func (h *hub) suspend(during func()) error {
-	stopped := h.process.Process.Signal(syscall.SIGSTOP)
+	stopped := h.freeze()
 	during()
 	return errors.Join(stopped, h.process.Process.Signal(syscall.SIGCONT))
 }
+
+// freeze stops the hub's process.
+func (h *hub) freeze() error { return h.process.Process.Signal(syscall.SIGSTOP) }

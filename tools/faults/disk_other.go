@@ -1,0 +1,24 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+	"errors"
+)
+
+// disk is not possible here.
+type disk struct{ mount string }
+
+func newDisk(context.Context, string) (*disk, error) {
+	return nil, errors.New("only Linux can do it")
+}
+
+func (d *disk) close() error                            { return nil }
+func (d *disk) cut(context.Context, *hub, func()) error { return nil }
+func (d *disk) fill(func()) error                       { return nil }
+
+// canLimit says that the limits of a running process can be changed.
+const canLimit = false
+
+func (h *hub) limitDescriptors(func()) error { return nil }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// faultCounts counts the faults by kind.
+type faultCounts map[string]int
+
+func (f faultCounts) String() string {
+	var all []string
+	for kind, n := range f {
+		all = append(all, fmt.Sprintf("%s %d", kind, n))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// injector injects faults.
+type injector struct {
+	t      *traffic
+	disk   *disk // nil without one
+	random *rand.Rand
+	counts faultCounts
+}
+
+// fault is a kind of fault. do returns with a running hub.
+type fault struct {
+	name   string
+	weight int
+	do     func(ctx context.Context, length time.Duration) error
+}
+
+func (x *injector) faults() []fault {
+	h := x.t.h
+	all := []fault{
+		{"kills", 6, func(ctx context.Context, _ time.Duration) error {
+			h.kill()
+			return h.start(ctx)
+		}},
+		{"kills of agents", 6, func(context.Context, time.Duration) error {
+			players := x.t.players()
+			players[x.random.IntN(len(players))].kill()
+			return nil
+		}},
+		{"kills of hub and agents", 1, func(ctx context.Context, _ time.Duration) error {
+			h.kill()
+			for _, p := range x.t.players() {
+				p.kill()
+			}
+			return h.start(ctx)
+		}},
+		{"pauses", 2, func(ctx context.Context, length time.Duration) error {
+			return h.suspend(func() { pause(ctx, length) })
+		}},
+		{"restarts", 2, func(ctx context.Context, _ time.Duration) error {
+			if err := h.stop(); err != nil {
+				return err
+			}
+			return h.start(ctx)
+		}},
+	}
+	if canLimit {
+		all = append(all, fault{"times without descriptors", 1, func(ctx context.Context, length time.Duration) error {
+			return h.limitDescriptors(func() { pause(ctx, length) })
+		}})
+	}
+	if x.disk != nil {
+		all = append(all, fault{"power cuts", 6, x.cut}, fault{"times with a full disk", 1, func(ctx context.Context, length time.Duration) error {
+			return x.disk.fill(func() { pause(ctx, length) })
+		}})
+	}
+	return all
+}
+
+// inject injects faults until ctx ends. The hub runs when it returns without an error.
+func (x *injector) inject(ctx context.Context) error {
+	all, weights := x.faults(), 0
+	for _, f := range all {
+		weights += f.weight
+	}
+	for {
+		if !pause(ctx, time.Duration(300+x.random.IntN(1700))*time.Millisecond) {
+			return nil
+		}
+		choice, length := x.random.IntN(weights), time.Duration(50+x.random.IntN(1500))*time.Millisecond
+		i := 0
+		for ; choice >= all[i].weight; i++ {
+			choice -= all[i].weight
+		}
+		x.counts[all[i].name]++
+		begin := x.t.all.now()
+		err := all[i].do(context.WithoutCancel(ctx), length)
+		x.t.all.note(event{Client: "faults", Op: opFault, Text: all[i].name, Begin: begin, End: x.t.all.now()})
+		if err != nil {
+			return fmt.Errorf("after %s: %w", all[i].name, err)
+		}
+	}
+}
+
+// cut cuts the power: all processes end, and what was not on the disk is lost.
+func (x *injector) cut(ctx context.Context, _ time.Duration) error {
+	h := x.t.h
+	h.disk.Lock() // agents come back afterwards
+	err := x.disk.cut(ctx, h, func() {
+		for _, p := range x.t.players() {
+			p.kill()
+		}
+	})
+	h.disk.Unlock()
+	if err != nil {
+		return err
+	}
+	return h.start(ctx)
+}

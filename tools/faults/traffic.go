@@ -1,0 +1,451 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Settings of all programs of a campaign: work comes back soon, often enough, and only the campaign starts hubs.
+const lease = 3 * time.Second
+
+func settings() []string {
+	return []string{fmt.Sprintf("WORKQUEUE_ACK_TIMEOUT=%d", lease/time.Second), "WORKQUEUE_MAX_ATTEMPTS=1000", "NATS_MCP_AUTOSTART=0"}
+}
+
+// maxEdits bounds the edits of a sender, for the document is read as a whole.
+const maxEdits = 2000
+
+// reader reads all mail.
+const reader = "reader"
+
+// files are what agents claim.
+var files = []string{"a.go", "b.go", "c.go"}
+
+// traffic is the clients of a campaign. Each client has a goroutine.
+type traffic struct {
+	h       *hub
+	c       campaign
+	all     *history
+	reader  *player
+	senders []*player // of mail, work and edits
+	workers []*player
+	lockers []*player // claim files
+
+	mu       sync.Mutex
+	mails    map[string]string // ids of acknowledged mails, by text
+	items    map[string]bool   // acknowledged items
+	finished map[string]bool   // completed items
+}
+
+func newTraffic(h *hub, c campaign, all *history) *traffic {
+	t := &traffic{h: h, c: c, all: all, mails: map[string]string{}, items: map[string]bool{}, finished: map[string]bool{}}
+	enter := func(handle string) *player { return &player{h: h, handle: handle, all: all} }
+	t.reader = enter(reader)
+	for i := range c.clients {
+		t.senders, t.workers = append(t.senders, enter(name("sender", i))), append(t.workers, enter(name("worker", i)))
+	}
+	for i := range c.clients + 1 {
+		t.lockers = append(t.lockers, enter(name("locker", i)))
+	}
+	return t
+}
+
+// players returns all agents.
+func (t *traffic) players() []*player {
+	all := []*player{t.reader}
+	all = append(all, t.senders...)
+	all = append(all, t.workers...)
+	return append(all, t.lockers...)
+}
+
+// run runs all clients until ctx ends. Each has random numbers of its own.
+func (t *traffic) run(ctx context.Context) {
+	var wait sync.WaitGroup
+	for i := range t.c.clients {
+		wait.Go(func() { sendTasks(ctx, t.h, name("tasks", i), t.all) })
+		wait.Go(func() { sendMessages(ctx, t.h, name("chat", i), t.all) })
+		wait.Go(func() { t.send(ctx, i) })
+		wait.Go(func() { t.work(ctx, t.workers[i], t.random("worker", i)) })
+	}
+	for i, p := range t.lockers {
+		wait.Go(func() { t.lock(ctx, p, t.random("locker", i)) })
+	}
+	wait.Go(func() { t.read(ctx) })
+	wait.Wait()
+}
+
+func (t *traffic) random(kind string, i int) *rand.Rand {
+	return rand.New(rand.NewPCG(t.c.seed, uint64(len(kind))<<32|uint64(i)+1))
+}
+
+// leave ends all agents.
+func (t *traffic) leave() {
+	for _, p := range t.players() {
+		p.leave()
+	}
+}
+
+// send sends a mail, an item of work and an edit in turn, and asks what became of an earlier mail.
+func (t *traffic) send(ctx context.Context, i int) {
+	p, random, mails, since := t.senders[i], t.random("sender", i), 0, time.Now()
+	always := context.WithoutCancel(ctx) // the last one ends, too
+	var sent []string
+	for number := 0; ctx.Err() == nil; number++ {
+		if p.join(ctx) != nil {
+			return
+		}
+		if time.Since(since) > time.Minute {
+			mails, since = 0, time.Now()
+		}
+		if mails++; mails <= perMinute {
+			if id := t.mail(always, p, i, number); id != "" {
+				sent = append(sent, id)
+			}
+		}
+		t.attempt(name("work", i), number, func(text string) error {
+			err := p.call(always, event{}, "submit_work_item", map[string]any{"capability": capability, "taskId": itemOf(text), "taskDescription": text}, nil, nil)
+			if err == nil {
+				t.mark(t.items, itemOf(text))
+			}
+			return err
+		})
+		if number < maxEdits {
+			t.attempt(name("edit", i), number, func(text string) error {
+				return p.call(always, event{}, "edit_document", map[string]any{"name": document, "edits": []any{map[string]any{"op": "insert", "path": []string{list}, "values": []string{text}}}}, nil, nil)
+			})
+		}
+		if len(sent) > 0 {
+			t.status(always, p, sent[max(0, len(sent)-1-random.IntN(20))])
+		}
+	}
+}
+
+// itemOf returns the id of an item of work.
+func itemOf(text string) string { return strings.ReplaceAll(text, " ", "-") }
+
+// attempt performs and records an operation, unless it was not made.
+func (t *traffic) attempt(sender string, number int, do func(text string) error) {
+	o := operation{sender: sender, number: number}
+	err := do(o.text())
+	if errors.Is(err, errNotSent) {
+		return
+	}
+	o.acknowledged = err == nil
+	t.all.add(o)
+}
+
+// mail sends a mail and returns its id; "" if it was not acknowledged.
+func (t *traffic) mail(ctx context.Context, p *player, i, number int) (id string) {
+	t.attempt(name("mail", i), number, func(text string) error {
+		if t.reader.known() == "" {
+			return errNotSent
+		}
+		var sent struct{ MessageID string }
+		err := p.call(ctx, event{}, "send_direct_message", map[string]any{"recipientGuid": t.reader.known(), "message": text}, &sent, nil)
+		if err == nil {
+			id = sent.MessageID
+			t.mu.Lock()
+			t.mails[text] = id
+			t.mu.Unlock()
+		}
+		return err
+	})
+	return id
+}
+
+// status asks what became of a mail.
+func (t *traffic) status(ctx context.Context, p *player, id string) {
+	var got struct{ Status, StoredAt, DeliveredAt, ReadAt string }
+	_ = p.call(ctx, event{Op: opStatus, Key: id}, "get_message_status", map[string]any{"messageId": id}, &got, func(e *event) {
+		e.Value, e.Times = got.Status, []string{got.StoredAt, got.DeliveredAt, got.ReadAt}
+	}) // it is recorded
+}
+
+// read reads mail until ctx ends.
+func (t *traffic) read(ctx context.Context) {
+	for ctx.Err() == nil {
+		if n, err := t.readOnce(ctx); n == 0 || err != nil {
+			pause(ctx, 20*time.Millisecond)
+		}
+	}
+}
+
+// readOnce reads what is there and returns how much it was.
+func (t *traffic) readOnce(ctx context.Context) (int, error) {
+	if err := t.reader.join(ctx); err != nil {
+		return 0, err
+	}
+	var got struct {
+		Messages []struct {
+			MessageID, Message string
+			ReadBefore         bool
+		}
+	}
+	begin := t.all.now()
+	err := t.reader.call(context.WithoutCancel(ctx), event{Op: opRead}, "read_direct_messages", map[string]any{"limit": 20}, &got, nil)
+	if err != nil {
+		return 0, err
+	}
+	end := t.all.now()
+	for _, m := range got.Messages {
+		t.all.note(event{Client: t.reader.handle, Op: opGot, Key: m.MessageID, Text: m.Message, Again: m.ReadBefore, Begin: begin, End: end, Outcome: done})
+	}
+	return len(got.Messages), nil
+}
+
+// work does the work of the queue until ctx ends.
+func (t *traffic) work(ctx context.Context, p *player, random *rand.Rand) {
+	for ctx.Err() == nil {
+		if err := t.workOnce(ctx, p, random); err != nil {
+			pause(ctx, 20*time.Millisecond)
+		}
+	}
+}
+
+// claimed is an item of work that a worker has.
+type claimed struct {
+	TaskID, TaskDescription string
+	ClaimToken              int
+	LeaseUntil              time.Time
+}
+
+// workOnce claims an item and treats it: most are completed at once, some are extended, returned, or kept too long.
+func (t *traffic) workOnce(ctx context.Context, p *player, random *rand.Rand) error {
+	if err := p.join(ctx); err != nil {
+		return err
+	}
+	always := context.WithoutCancel(ctx)
+	var got struct{ Item *claimed }
+	// It is recorded with its item, which is not known before.
+	begin := t.all.now()
+	if err := p.call(always, event{}, "claim_work_item", map[string]any{"timeout_seconds": 1}, &got, nil); err != nil || got.Item == nil {
+		return err
+	}
+	x := got.Item
+	t.all.note(event{Client: p.handle, Op: opClaim, Key: x.TaskID, Text: x.TaskDescription, Token: x.ClaimToken, Until: x.LeaseUntil, Begin: begin, End: t.all.now(), Outcome: done})
+	held := map[string]any{"taskId": x.TaskID, "claimToken": x.ClaimToken}
+	e := event{Key: x.TaskID, Token: x.ClaimToken}
+	choice := 99
+	if random != nil {
+		choice = random.IntN(100)
+	}
+	switch {
+	case choice < 1: // longer than the lease
+		pause(ctx, lease+lease/2)
+	case choice < 8:
+		var extended struct{ LeaseUntil time.Time }
+		e.Op = opExtend
+		if err := p.call(always, e, "extend_work_item", held, &extended, func(e *event) { e.Until = extended.LeaseUntil }); err != nil {
+			return err
+		}
+	case choice < 12:
+		e.Op, held["reason"] = opReject, "for somebody else"
+		return p.call(always, e, "reject_work_item", held, nil, nil)
+	}
+	e.Op, held["success"], held["resultSummary"] = opComplete, true, x.TaskDescription
+	err := p.call(always, e, "complete_work_item", held, nil, nil)
+	if err == nil {
+		t.mark(t.finished, x.TaskID)
+	}
+	return err
+}
+
+func (t *traffic) mark(in map[string]bool, item string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in[item] = true
+}
+
+// lock claims files and releases them again until ctx ends.
+func (t *traffic) lock(ctx context.Context, p *player, random *rand.Rand) {
+	always := context.WithoutCancel(ctx)
+	for p.join(ctx) == nil && ctx.Err() == nil {
+		file := files[random.IntN(len(files))]
+		e := event{Op: opLock, Key: file}
+		err := p.call(always, e, "claim_files", map[string]any{"paths": []string{file}, "why": "a campaign"}, nil, nil)
+		if random.IntN(4) == 0 {
+			t.list(always, p)
+		}
+		pause(ctx, time.Duration(random.IntN(60))*time.Millisecond)
+		if outcomeOf(err) == refused {
+			continue
+		}
+		// All claims of the agent end, also those whose answer was lost.
+		for ctx.Err() == nil {
+			if p.call(always, event{Op: opUnlock}, "release_files", map[string]any{}, nil, nil) == nil {
+				break
+			}
+			pause(ctx, 20*time.Millisecond)
+		}
+	}
+}
+
+// list reads who holds which file.
+func (t *traffic) list(ctx context.Context, p *player) {
+	var got struct {
+		Claims []struct {
+			HolderHandle string
+			Paths        []string
+		}
+	}
+	_ = p.call(ctx, event{Op: opList}, "list_claims", map[string]any{}, &got, func(e *event) {
+		holders := map[string]string{}
+		for _, c := range got.Claims {
+			for _, path := range c.Paths {
+				holders[path] += c.HolderHandle
+			}
+		}
+		value, _ := json.Marshal(holders) // of texts
+		e.Value = string(value)
+	}) // it is recorded
+}
+
+// drainTime is how long work and mail may take after the last fault.
+const drainTime = 90 * time.Second
+
+// collect returns everything that is there in the end, by sender, oldest first. No fault comes any more.
+func (t *traffic) collect(ctx context.Context) (texts, error) {
+	found := texts{}
+	s, err := collect(ctx, t.h, t.c.clients)
+	if err != nil {
+		return nil, err
+	}
+	for sender, sent := range s {
+		found[sender] = sent
+	}
+	if err := t.readAll(ctx); err != nil {
+		return nil, err
+	}
+	for _, e := range firstOfEach(t.all.of(opGot)) {
+		found[senderOf(e.Text)] = append(found[senderOf(e.Text)], e.Text)
+	}
+	if err := t.workAll(ctx); err != nil {
+		return nil, err
+	}
+	for item := range t.finished {
+		at := strings.LastIndexByte(item, '-')
+		found[item[:at]] = append(found[item[:at]], item[:at]+" "+item[at+1:])
+	}
+	var read struct{ Content map[string]json.RawMessage }
+	// Without an edit there is no document.
+	if err := t.reader.call(ctx, event{}, "read_document", map[string]any{"name": document}, &read, nil); err != nil && outcomeOf(err) != refused {
+		return nil, fmt.Errorf("read the document: %w", err)
+	}
+	var edits []string
+	if data := read.Content[list]; data != nil {
+		if err := json.Unmarshal(data, &edits); err != nil {
+			return nil, err
+		}
+	}
+	for _, text := range edits {
+		found[senderOf(text)] = append(found[senderOf(text)], text)
+	}
+	t.statusOfAll(ctx)
+	return found, nil
+}
+
+// firstOfEach returns the first event of each key.
+func firstOfEach(events []event) (first []event) {
+	seen := map[string]bool{}
+	for _, e := range events {
+		if !seen[e.Key] {
+			first = append(first, e)
+		}
+		seen[e.Key] = true
+	}
+	return first
+}
+
+// readAll reads mail until all acknowledged mail was read, or the time is over.
+func (t *traffic) readAll(ctx context.Context) error {
+	for late := time.Now().Add(drainTime); ; {
+		n, err := t.readOnce(ctx)
+		switch {
+		case time.Now().After(late):
+			return err
+		case err == nil && n == 0 && !t.unread():
+			return nil
+		case n == 0 && !pause(ctx, 50*time.Millisecond):
+			return ctx.Err()
+		}
+	}
+}
+
+// unread reports whether acknowledged mail was not read.
+func (t *traffic) unread() bool {
+	got := map[string]bool{}
+	for _, e := range t.all.of(opGot) {
+		got[e.Text] = true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for text := range t.mails {
+		if !got[text] {
+			return true
+		}
+	}
+	return false
+}
+
+// workAll works until all acknowledged items are completed, or the time is over.
+func (t *traffic) workAll(ctx context.Context) error {
+	var wait sync.WaitGroup
+	working, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	for i, p := range t.workers {
+		wait.Go(func() {
+			for working.Err() == nil && len(t.undone()) > 0 {
+				if t.workOnce(working, p, nil) != nil {
+					pause(working, 20*time.Millisecond)
+				}
+				if left := t.undone(); i == 0 && len(left) < 20 {
+					t.settle(working, p, left)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	t.settle(ctx, t.workers[0], t.undone())
+	return ctx.Err()
+}
+
+// settle asks the hub for items that no worker knows to be completed: the answer of the one who did it was lost.
+func (t *traffic) settle(ctx context.Context, p *player, items []string) {
+	for _, item := range items {
+		var got struct{ State string }
+		if p.call(ctx, event{}, "get_work_item", map[string]any{"taskId": item}, &got, nil) == nil && got.State == "completed" {
+			t.mark(t.finished, item)
+		}
+	}
+}
+
+// undone returns the acknowledged items that are not known to be completed.
+func (t *traffic) undone() (items []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for item := range t.items {
+		if !t.finished[item] {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// statusOfAll asks what became of mail, of each sender at most the last hundred.
+func (t *traffic) statusOfAll(ctx context.Context) {
+	for i, p := range t.senders {
+		asked, ops := 0, t.all.ops // nobody sends any more
+		for k := len(ops) - 1; k >= 0 && asked < 100; k-- {
+			if id := t.mails[ops[k].text()]; id != "" && ops[k].sender == name("mail", i) {
+				asked++
+				t.status(ctx, p, id)
+			}
+		}
+	}
+}
