@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// told returns a history with events that follow each other, a second apart.
-func told(events ...event) *history {
+// sequence returns a history with events that follow each other, a second apart.
+func sequence(events ...event) *history {
 	h := &history{}
 	for i, e := range events {
 		e.Begin, e.End = time.Duration(2*i)*time.Second/2, time.Duration(2*i+1)*time.Second/2
@@ -77,7 +77,7 @@ func TestBrokenPromisesAboutEventsAreFound(t *testing.T) {
 		"a list":                     {"", []event{lock("a", done), {Client: "b", Op: opList, Value: `{"` + files[0] + `":"a"}`}}},
 		"a list of the past":         {"claim:", []event{lock("a", done), unlock("a", done), {Client: "b", Op: opList, Value: `{"` + files[0] + `":"a"}`}}},
 	} {
-		h := told(c.events...)
+		h := sequence(c.events...)
 		orders, _, _ := checkOrders(h)
 		broken := slices.Concat(checkEvents(h), orders)
 		if c.broken == "" && len(broken) > 0 {
