@@ -51,6 +51,10 @@ type Config struct {
 	// context, as NAME=value. It must not block. Nil adds nothing.
 	SessionEnv func(agentID, contextID string) []string
 
+	// HeldFiles returns those of some files that other agents have claimed exclusively than the one of this conversation. Its agent's
+	// program is refused to change them. It ends with ctx. Nil is none.
+	HeldFiles func(ctx context.Context, agentID, contextID string, files []string) ([]HeldFile, error)
+
 	ContextTTL time.Duration // an unused context expires after it: 30 days
 	TaskTTL    time.Duration // an ended task is removed after it: 90 days
 	MaxTasks   int           // above it the oldest ended tasks are removed: 200,000

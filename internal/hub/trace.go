@@ -82,7 +82,7 @@ type AnswerTrace struct {
 	At      time.Time `json:"at,omitzero"`
 	Option  string    `json:"optionId,omitzero"` // "" if no option fits a denial
 	Allowed bool      `json:"allowed"`
-	By      string    `json:"by,omitzero"`      // user, agent, policy (the agent's permissions) or limit (refused unasked)
+	By      string    `json:"by,omitzero"`      // user, agent, policy (the agent's permissions), claim (of files) or limit (refused unasked)
 	Agent   string    `json:"agentId,omitzero"` // that answered, if By is agent
 	Message string    `json:"message,omitzero"`
 }

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -47,6 +48,12 @@ type turn struct {
 	tools   map[string]runner.ToolCall
 	session chan struct{} // closed when the session's record is stored; nil without one
 	over    bool
+
+	dir      string          // that the agent works in; set before its turn begins
+	checked  map[string]bool // files that a tool has changed
+	toCheck  []string        // those of them whose claims are not known yet
+	checking bool
+	checks   sync.WaitGroup
 
 	unsaved   []byte // artifacts to store, as lines
 	written   int    // bytes of text in the store
@@ -137,7 +144,9 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		turn.Chain, turn.TraceParent = from.Chain, from.TraceParent
 	}
 	repository := tn.watchChanges(s.dir)
+	tn.dir = s.dir.Path
 	out, err = s.session.Turn(tn.ctx, turn, (*handler)(tn))
+	tn.checks.Wait()
 	if repository != nil {
 		tn.rec.setGit(repository.end(context.WithoutCancel(tn.ctx)))
 	}
@@ -585,6 +594,7 @@ func (tn *turn) addTool(ev runner.ToolCall) {
 		tn.tools[ev.ID] = call
 	}
 	tn.publishTool(call)
+	tn.edited(call)
 	t := tn.task
 	if t.status.State != a2a.TaskStateWorking || t.settling {
 		return // the status shows a question

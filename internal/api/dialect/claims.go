@@ -30,6 +30,8 @@ type FileCheckParams struct {
 	Files []string `json:"files"`
 	// GUID is the agent that asks: its own claims are left out. "" is nobody of the agents' network.
 	GUID string `json:"guid,omitempty"`
+	// Token is that of a conversation of an agent of the hub, whose own claims are left out, too.
+	Token string `json:"token,omitempty"`
 }
 
 // HeldFile is a file that an agent holds.
@@ -66,7 +68,7 @@ func (s *Service) claimsList(ctx context.Context) ([]FileClaim, error) {
 }
 
 func (s *Service) claimsCheck(c *call) action {
-	p := FileCheckParams{Files: c.textsUpTo(MaxFiles, "files"), GUID: c.text("guid", maxID)}
+	p := FileCheckParams{Files: c.textsUpTo(MaxFiles, "files"), GUID: c.text("guid", maxID), Token: c.text("token", maxSessionToken)}
 	return func(ctx context.Context) (any, error) {
 		held, err := s.cfg.Claims.CheckFiles(ctx, p)
 		return append([]HeldFile{}, held...), err

@@ -58,6 +58,8 @@ type SessionServeParams struct {
 	Process SessionProcess `json:"process,omitzero"`
 	Server  SessionProcess `json:"server"`
 	Since   Time           `json:"since"` // when the server began
+	// Token is that of a conversation of an agent of the hub, which is no session.
+	Token string `json:"token,omitempty"`
 }
 
 // OpenSession is an open session of this computer, as far as its hooks and its MCP server have said.
@@ -95,8 +97,9 @@ type SessionQuietParams struct {
 
 // The limits of the sessions' parameters, in bytes.
 const (
-	maxSessionPath = 4096
-	maxSessionWord = 64
+	maxSessionPath  = 4096
+	maxSessionWord  = 64
+	maxSessionToken = 2048
 )
 
 // The kinds of events; see package hooks.
@@ -125,6 +128,7 @@ func (s *Service) sessionServe(c *call) action {
 	p := SessionServeParams{
 		Vendor: c.requiredText("vendor", maxSessionWord), Session: c.text("session", maxID), Dir: c.text("dir", maxSessionPath),
 		GUID: c.text("guid", maxSessionWord), Process: c.process("process", false), Server: c.process("server", true),
+		Token: c.text("token", maxSessionToken),
 	}
 	var err error
 	if p.Since.Time, err = time.Parse(time.RFC3339Nano, c.requiredText("since", maxSessionWord)); err != nil {

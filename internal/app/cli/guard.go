@@ -144,8 +144,9 @@ func (a *app) heldByOthers(ctx context.Context, c *client.Client, session string
 	if err != nil {
 		return nil, err
 	}
+	token := taskToken(func(name string) (string, bool) { value := a.getenv(name); return value, value != "" })
 	for some := range slices.Chunk(targets(files), dialect.MaxFiles) {
-		found, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: some, GUID: guid})
+		found, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: some, GUID: guid, Token: token})
 		if err != nil {
 			return held, err
 		}

@@ -101,12 +101,12 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 			}
 		},
 	}
+	reporter := a.newSessionReporter(log.With("component", "agentnet"))
 	if network {
 		cfg.JoinLocalNetwork()
-		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && taskToken(os.LookupEnv) == ""
+		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && reporter.token == ""
 	}
-	reporter := a.newSessionReporter(log.With("component", "agentnet"))
-	if opts.RegisterSessions {
+	if opts.RegisterSessions || network && reporter.token != "" {
 		opts.OnSession = reporter.serve
 		defer shared.OnPresence(func() { wait.Nudge(reporter.kick) })()
 	}

@@ -20,6 +20,7 @@ type sessionReporter struct {
 	app   *app
 	log   *slog.Logger
 	since time.Time
+	token string        // of the conversation of the hub's agent in which this process runs; "" for none
 	kick  chan struct{} // of capacity 1
 
 	mu     sync.Mutex
@@ -27,11 +28,18 @@ type sessionReporter struct {
 }
 
 func (a *app) newSessionReporter(log *slog.Logger) *sessionReporter {
-	return &sessionReporter{app: a, log: quietly(log), since: time.Now(), kick: make(chan struct{}, 1)}
+	return &sessionReporter{app: a, log: quietly(log), since: time.Now(), token: taskToken(os.LookupEnv), kick: make(chan struct{}, 1)}
 }
 
-// serve notes a session. It does not block.
+// serve notes a session. It does not block. A program that is not known has no session that anybody could find; as an agent of the hub
+// it may be any.
 func (r *sessionReporter) serve(s mcpserver.SessionServed) {
+	if s.Vendor == "" {
+		if r.token == "" {
+			return
+		}
+		s.Vendor = "other"
+	}
 	r.mu.Lock()
 	r.served = s
 	r.mu.Unlock()
@@ -90,7 +98,7 @@ func (r *sessionReporter) report(ctx context.Context) error {
 
 // params describes the session and this process.
 func (r *sessionReporter) params(s mcpserver.SessionServed) dialect.SessionServeParams {
-	p := dialect.SessionServeParams{Vendor: s.Vendor, GUID: s.GUID, Session: s.Thread, Since: dialect.Time{Time: r.since},
+	p := dialect.SessionServeParams{Vendor: s.Vendor, GUID: s.GUID, Session: s.Thread, Token: r.token, Since: dialect.Time{Time: r.since},
 		Process: dialect.SessionProcess(r.app.sessionProcess(s.Vendor)), Server: dialect.SessionProcess(presence.Running(os.Getpid()))}
 	p.Dir, _ = os.Getwd() // without it, process or thread tell the session
 	if s.Vendor == presence.Claude {

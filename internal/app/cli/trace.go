@@ -202,6 +202,8 @@ func decidedBy(answer *hub.AnswerTrace) string {
 	switch runner.Decider(answer.By) {
 	case runner.ByPolicy:
 		return " by the agent's permissions"
+	case runner.ByClaim:
+		return " because of another agent's claim"
 	case runner.ByLimit:
 		return " without asking"
 	}

@@ -1,19 +1,31 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"os"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
+	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 )
 
 // fileClaims are the claims of files for the hub's user. It implements dialect.Claims.
-type fileClaims struct{ files *lazyAssigner }
+type fileClaims struct {
+	files    *lazyAssigner
+	programs *programs
+	tokens   *delegation.TokenSigner
+}
 
 // FileClaims implements dialect.Claims.
 func (f fileClaims) FileClaims(ctx context.Context) ([]dialect.FileClaim, error) {
@@ -27,7 +39,11 @@ func (f fileClaims) FileClaims(ctx context.Context) ([]dialect.FileClaim, error)
 
 // CheckFiles implements dialect.Claims.
 func (f fileClaims) CheckFiles(ctx context.Context, p dialect.FileCheckParams) ([]dialect.HeldFile, error) {
-	hits, err := f.files.CheckFiles(ctx, p.GUID, parseTargets(p.Files))
+	guid := p.GUID
+	if caller, ok := f.tokens.Verify(p.Token); ok {
+		guid = cmp.Or(f.programs.of(caller), guid)
+	}
+	hits, err := f.files.CheckFiles(ctx, guid, parseTargets(p.Files))
 	held := make([]dialect.HeldFile, len(hits))
 	for i, h := range hits {
 		held[i] = dialect.HeldFile{FileClaim: fileClaim(h.Claim), Path: h.Path, Held: h.Held(h.Path), Ask: h.Ask()}
@@ -70,3 +86,97 @@ func claimsError(err error) error {
 }
 
 var _ dialect.Claims = fileClaims{}
+
+// programs are the agents of the agents' network that the hub's own agents are, where they have joined it. The zero value is ready.
+type programs struct {
+	mu    sync.Mutex
+	guids map[mcpserver.Caller]string
+}
+
+const maxPrograms = 1000
+
+// joined notes the agent of a conversation: the latest counts.
+func (p *programs) joined(caller mcpserver.Caller, guid string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.guids == nil || len(p.guids) >= maxPrograms { // the others report again when they register again
+		p.guids = make(map[mcpserver.Caller]string)
+	}
+	p.guids[caller] = guid
+}
+
+// of returns the agent of a conversation, "" for none.
+func (p *programs) of(caller mcpserver.Caller) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.guids[caller]
+}
+
+// maxLocating bounds the checks that read the file system at a time: one that hangs must not hold up the others for ever.
+const maxLocating = 16
+
+// fileGuard answers the hub which files other agents hold than the one of a conversation.
+type fileGuard struct {
+	d        *daemon
+	locating chan struct{} // of capacity maxLocating
+}
+
+// held implements hub.Config.HeldFiles. It ends with ctx, also when the file system hangs.
+func (g fileGuard) held(ctx context.Context, agentID, contextID string, files []string) ([]hub.HeldFile, error) {
+	if g.d.files == nil || !g.d.files.used() {
+		return nil, nil // nobody can have claimed anything
+	}
+	located, err := g.locate(ctx, files)
+	if err != nil {
+		return nil, err
+	}
+	targets := slices.Sorted(maps.Keys(located))
+	guid := g.d.programs.of(mcpserver.Caller{Agent: agentID, Context: contextID})
+	var held []hub.HeldFile
+	for some := range slices.Chunk(targets, claims.MaxTargets) {
+		hits, err := g.d.files.CheckFiles(ctx, guid, parseTargets(some))
+		if err != nil {
+			return held, err
+		}
+		for _, h := range hits {
+			if h.Mode == claims.Exclusive {
+				held = append(held, hub.HeldFile{Path: h.Path, Holder: h.Holder(), Until: text.OneLine(text.Valid(h.Until, 40)), Held: h.Held(h.Path), Ask: h.Ask()})
+			}
+		}
+	}
+	return held, nil
+}
+
+// locate returns what the hub's claims call the files. A file system that hangs holds up one of maxLocating goroutines, not the caller.
+func (g fileGuard) locate(ctx context.Context, files []string) (map[string]bool, error) {
+	select {
+	case g.locating <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	done := make(chan map[string]bool, 1)
+	go func() { // ends with the calls of the file system
+		defer func() { <-g.locating }()
+		located := make(map[string]bool)
+		host, err := os.Hostname()
+		for _, path := range files {
+			if err != nil || ctx.Err() != nil {
+				break
+			}
+			found, err := claims.Locate(host, path)
+			if err != nil {
+				continue // it cannot be a file's path
+			}
+			for _, t := range found {
+				located[t.String()] = true
+			}
+		}
+		done <- located
+	}()
+	select {
+	case located := <-done:
+		return located, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

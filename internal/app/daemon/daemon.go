@@ -172,6 +172,7 @@ type daemon struct {
 	tools     *mounts.Tools
 	memory    *budget.Budget // of large requests over HTTP and gRPC
 	tokens    *delegation.TokenSigner
+	programs  programs
 	work      *delegation.Service // tasks that agents delegate to each other
 	server    *server.Server
 	mcp       *mcpserver.Handler // nil without HTTP
@@ -310,8 +311,8 @@ func (d *daemon) openHub(ctx context.Context) error {
 	}
 	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
-		SessionEnv: d.tokens.Env,
-		Bus:        d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
+		SessionEnv: d.tokens.Env, HeldFiles: fileGuard{d, make(chan struct{}, maxLocating)}.held,
+		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
 		Trusted: config.NewTrust(d.cfg.DataDir).Dirs, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,
 		Trace: hub.TraceConfig{
@@ -443,7 +444,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overHTTP := dialect.New(rpc)
 	// The page of the hub's user and clients of the socket see, besides, what agents have claimed.
 	if d.files != nil {
-		rpc.Claims = fileClaims{d.files}
+		rpc.Claims = fileClaims{d.files, &d.programs, d.tokens}
 	}
 	onPage := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.

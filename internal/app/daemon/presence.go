@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/internal/sessions/doorbell"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
 	"github.com/parleyhub/parley/internal/sessions/news"
@@ -29,6 +30,9 @@ type openSessions struct {
 	socket  *doorbell.Socket   // nil without bells
 	mail    mailFollower
 	hub     *hub.Hub
+
+	programs *programs
+	tokens   *delegation.TokenSigner
 }
 
 // mailFollower says for whom mail arrives.
@@ -48,7 +52,7 @@ func (d *daemon) openPresence(inbox interface {
 		return err
 	}
 	n := news.New(inbox, log, nil)
-	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub}
+	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub, programs: &d.programs, tokens: d.tokens}
 	d.presence = o
 	options := hooks.Options{Records: records, News: n, Files: inbox, Logger: d.log}
 	bells := map[string][]doorbell.Bell{}
@@ -192,6 +196,12 @@ func (o *openSessions) Shown(notice string) bool { return o.hooks.Shown(notice) 
 
 // Serve implements dialect.Sessions.
 func (o *openSessions) Serve(p dialect.SessionServeParams) dialect.OpenSession {
+	if p.Token != "" { // an agent of the hub
+		if caller, ok := o.tokens.Verify(p.Token); ok && p.GUID != "" {
+			o.programs.joined(caller, p.GUID)
+		}
+		return dialect.OpenSession{Vendor: p.Vendor, GUID: p.GUID}
+	}
 	return openSession(o.records.Serve(presence.Served{Vendor: p.Vendor, ID: p.Session, Dir: p.Dir, GUID: p.GUID,
 		Process: presence.Process(p.Process), Server: presence.Process(p.Server), Since: p.Since.Time}))
 }

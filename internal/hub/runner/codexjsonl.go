@@ -112,6 +112,7 @@ func codexTool(i codexItem, completed bool) ToolCall {
 		var paths []string
 		for _, ch := range i.Changes {
 			paths = append(paths, strings.TrimSpace(ch.Kind+" "+ch.Path))
+			t.Files = append(t.Files, ch.Path)
 		}
 		t.Title = oneLine(strings.Join(paths, ", "), 200)
 	}

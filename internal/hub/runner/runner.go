@@ -60,6 +60,20 @@ type Handler interface {
 	Permission(ctx context.Context, req PermissionRequest) (PermissionAnswer, error)
 }
 
+// Guard is a Handler that keeps agents off files that other agents have claimed.
+type Guard interface {
+	// Claimed returns why a tool must not run, "" if it may. It is asked before everybody else, and blocks for a second or two at most.
+	Claimed(ctx context.Context, call ToolCall) (refusal Refusal)
+}
+
+// Refusal says why a tool must not run: which files other agents hold, until when, and how to ask. The zero value is none.
+type Refusal struct {
+	// Text is for where the agent gets it as the result of its tool. It quotes the holders' reasons, as theirs.
+	Text string
+	// Plain has no words of others: it may stand where an agent takes it for its user's.
+	Plain string
+}
+
 // SessionSpec describes the conversation of a session.
 type SessionSpec struct {
 	// ContextID is the hub's id of the conversation.
@@ -126,6 +140,8 @@ type ToolCall struct {
 	Status ToolStatus      // "" means unchanged
 	Input  json.RawMessage // bounded by Limits.MaxLine
 	Output string          // bounded
+	// Files are the paths that the call changes, where the protocol names them apart from the input; see package edits.
+	Files []string
 }
 
 // Update returns the call with the non-empty fields of a later event.
@@ -135,6 +151,9 @@ func (t ToolCall) Update(later ToolCall) ToolCall {
 	t.Title = cmp.Or(later.Title, t.Title)
 	t.Status = cmp.Or(later.Status, t.Status)
 	t.Output = cmp.Or(later.Output, t.Output)
+	if len(later.Files) > 0 {
+		t.Files = later.Files
+	}
 	if len(later.Input) > 0 {
 		t.Input = later.Input
 	}
@@ -203,6 +222,7 @@ type Decider string
 const (
 	ByPolicy Decider = "policy" // Definition.Permissions
 	ByLimit  Decider = "limit"  // refused: too many requests wait, or the request offers no answer
+	ByClaim  Decider = "claim"  // refused: another agent has claimed a file
 )
 
 func (Shown) event()             {}

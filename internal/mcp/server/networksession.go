@@ -14,7 +14,7 @@ import (
 
 // SessionServed is the session of a connection: who it is in the agents' network, and to its own program.
 type SessionServed struct {
-	Vendor string // of the program
+	Vendor string // of the program; "" if it is not known
 	GUID   string
 	// Thread is the conversation that the program's calls name in their _meta (Codex); "" for none.
 	Thread string
@@ -85,9 +85,7 @@ func (g *Network) served(p *networkAgent) {
 	if g.onSession == nil || p.agent == nil {
 		return
 	}
-	if vendor := p.agent.Entry().Vendor; vendor != "" {
-		g.onSession(SessionServed{Vendor: vendor, GUID: p.agent.GUID(), Thread: p.thread})
-	}
+	g.onSession(SessionServed{Vendor: p.agent.Entry().Vendor, GUID: p.agent.GUID(), Thread: p.thread})
 }
 
 // unreadLine says that mail is waiting; "" if there is none, or it is not known now. It counts, and says nothing of what is in

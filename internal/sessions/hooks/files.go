@@ -2,12 +2,11 @@ package hooks
 
 import (
 	"context"
-	"encoding/json"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/agentnet/claims"
+	"github.com/parleyhub/parley/internal/base/edits"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/sessions/news"
 	"github.com/parleyhub/parley/internal/sessions/presence"
@@ -20,11 +19,7 @@ const (
 	maxHits     = 3 // claims that a refusal names
 	maxClaims   = 5 // claims that a notice names
 	maxNotified = 1000
-	patchMarker = "*** "
 )
-
-// patchLines begin the lines of a patch of Codex that name a file.
-var patchLines = []string{"*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: "}
 
 // Files returns the absolute paths of the files that the event's tool is about to change, as far as its input names them. They are
 // the model's: package claims checks them.
@@ -32,46 +27,7 @@ func (e Event) Files() []string {
 	if e.Kind != BeforeTool || !slices.Contains(strings.Split(EditTools[e.Vendor], "|"), e.Tool) {
 		return nil
 	}
-	var input struct {
-		File     string `json:"file_path"`
-		Notebook string `json:"notebook_path"`
-		Command  string `json:"command"`
-	}
-	if json.Unmarshal(e.ToolInput, &input) != nil {
-		return nil
-	}
-	named := []string{input.File, input.Notebook}
-	if e.Vendor == presence.Codex {
-		named = patched(input.Command)
-	}
-	var files []string
-	for _, path := range named {
-		if path == "" {
-			continue
-		}
-		if path = filepath.FromSlash(path); !filepath.IsAbs(path) {
-			path = e.Dir + string(filepath.Separator) + path
-		}
-		if len(path) <= maxPath && len(files) < claims.MaxTargets {
-			files = append(files, path)
-		}
-	}
-	return files
-}
-
-// patched returns the files that a patch names, which may be in a command for a shell.
-func patched(command string) (files []string) {
-	if !strings.Contains(command, patchMarker) {
-		return nil
-	}
-	for line := range strings.Lines(command) {
-		for _, begin := range patchLines {
-			if path, ok := strings.CutPrefix(strings.TrimSpace(line), begin); ok && len(files) < claims.MaxTargets {
-				files = append(files, strings.TrimSpace(path))
-			}
-		}
-	}
-	return files
+	return edits.Files(e.Tool, e.ToolInput, e.Dir)
 }
 
 // Files are the claims of files: an *[assignment.Assigner].

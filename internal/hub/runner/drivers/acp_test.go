@@ -198,7 +198,7 @@ func TestACPUpdatesBecomeEvents(t *testing.T) {
 		t.Fatalf("outcome %+v, %v", out, err)
 	}
 	for id, want := range map[string]runner.ToolCall{
-		"t": {ID: "t", Name: "edit", Title: "Edit", Status: runner.ToolCompleted, Input: json.RawMessage(`{"path":"/a"}`), Output: "[changes /a]\ndone"},
+		"t": {ID: "t", Name: "edit", Title: "Edit", Status: runner.ToolCompleted, Input: json.RawMessage(`{"path":"/a"}`), Output: "[changes /a]\ndone", Files: []string{"/a"}},
 		"u": {ID: "u", Status: runner.ToolFailed, Output: `{"code":1}`},
 	} {
 		if diff := cmp.Diff(want, h.Tool(id)); diff != "" {

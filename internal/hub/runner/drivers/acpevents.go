@@ -7,6 +7,7 @@ import (
 
 	sdk "github.com/coder/acp-go-sdk"
 
+	"github.com/parleyhub/parley/internal/base/edits"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/hub/runner/duplex"
@@ -136,7 +137,24 @@ func acpToolCall(raw json.RawMessage, tc sdk.ToolCallUpdate) runner.ToolCall {
 	return runner.ToolCall{
 		ID: string(tc.ToolCallId), Name: acpToolName(raw, deref(tc.Kind)), Title: duplex.OneLine(deref(tc.Title)),
 		Status: acpStatus[deref(tc.Status)], Input: toolInput(tc.RawInput), Output: acpToolOutput(tc),
+		Files: acpFiles(tc),
 	}
+}
+
+// acpFiles returns the files that a tool changes: those of its diffs, and the locations of a kind that changes files.
+func acpFiles(tc sdk.ToolCallUpdate) (files []string) {
+	for _, c := range tc.Content {
+		if c.Diff != nil && len(files) < edits.MaxFiles {
+			files = append(files, c.Diff.Path)
+		}
+	}
+	switch deref(tc.Kind) {
+	case sdk.ToolKindEdit, sdk.ToolKindDelete, sdk.ToolKindMove:
+		for _, l := range tc.Locations[:min(len(tc.Locations), edits.MaxFiles)] {
+			files = append(files, l.Path)
+		}
+	}
+	return files
 }
 
 func acpToolName(raw json.RawMessage, kind sdk.ToolKind) string {
@@ -231,7 +249,11 @@ func (c *acpConn) requested(id json.RawMessage, method string, params json.RawMe
 		if d.Answered() {
 			outcome = sdk.NewRequestPermissionOutcomeSelected(sdk.PermissionOptionId(d.Option.ID))
 		}
-		c.answer(id, sdk.RequestPermissionResponse{Outcome: outcome})
+		response := sdk.RequestPermissionResponse{Outcome: outcome}
+		if d.Claimed != "" { // the protocol has no field for it
+			response.Meta = map[string]any{"parley": map[string]any{"claimed": d.Claimed}}
+		}
+		c.answer(id, response)
 	})
 }
 

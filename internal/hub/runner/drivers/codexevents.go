@@ -258,7 +258,21 @@ func (c *codexConn) requested(id json.RawMessage, method string, params json.Raw
 	defer c.mu.Unlock() // the prompt cannot end meanwhile
 	req := kind.request(a, c.items[a.item()])
 	req.ID = string(id)
-	c.questions.ask(c.turn, string(id), req, func(d duplex.Decision) { c.answer(id, kind.answer(a, d)) })
+	c.questions.ask(c.turn, string(id), req, func(d duplex.Decision) {
+		c.answer(id, kind.answer(a, d))
+		if d.Claimed != "" {
+			c.explain(d.Claimed)
+		}
+	})
+}
+
+// explain tells the model in the running turn why Parley has declined a request: the answer to an approval has no room for it. The server
+// takes the text for its user's. An older server refuses it, which is ignored.
+func (c *codexConn) explain(words string) {
+	c.mu.Lock()
+	params := object{"threadId": c.thread, "expectedTurnId": c.turnID, "input": textBlocks(words)}
+	c.mu.Unlock()
+	_ = c.send(rpcRequest{ID: c.id(), Method: "turn/steer", Params: params}) // it fails if the connection has ended
 }
 
 // approvalKind is a kind of request that the user decides.

@@ -546,6 +546,33 @@ func TestPermissionPolicies(t *testing.T) {
 	}
 }
 
+// A file that another agent has claimed is refused before anybody is asked, whatever the agent's permissions are.
+func TestAClaimedFileIsRefusedUnasked(t *testing.T) {
+	for _, policy := range []string{"", "allow", "deny"} {
+		var got duplex.Decision
+		d := &dialect{prompt: func(_ *peer, _ string, tn *duplex.Turn) (duplex.Result, error) {
+			got = tn.Ask(context.Background(), request("1"))
+			return duplex.Result{}, nil
+		}}
+		s := newSession(t, d, func(d *runner.Definition) { d.Permissions = policy }, nil)
+		h := &test.Handler{Answer: foreign, Refuse: func(runner.ToolCall) runner.Refusal { return runner.Refusal{Text: "bob's words", Plain: "ours"} }}
+		out, err := s.Turn(t.Context(), test.Prompt("x"), h)
+		if err != nil || len(out.Denials) != 1 || len(h.Asked()) != 0 {
+			t.Errorf("%q: %+v, %v, asked %d times", policy, out, err, len(h.Asked()))
+		}
+		if got.Allowed() || !got.Answered() || got.Message != "bob's words" || got.Claimed != "ours" {
+			t.Errorf("%q: %+v", policy, got)
+		}
+		decided := slices.ContainsFunc(h.Events(), func(ev runner.Event) bool {
+			d, ok := ev.(runner.PermissionDecided)
+			return ok && d.By == runner.ByClaim && d.Answer.Message == "bob's words"
+		})
+		if !decided {
+			t.Errorf("%q: the decision is not reported", policy)
+		}
+	}
+}
+
 func foreign(context.Context, runner.PermissionRequest) (runner.PermissionAnswer, error) {
 	return runner.PermissionAnswer{OptionID: "rm -rf"}, nil
 }

@@ -111,6 +111,9 @@ func labelled(tc runner.ToolCall) runner.ToolCall {
 // turn ends. It must not be called on the goroutine that reads the agent.
 func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 	req = bounded(req)
+	if d, ok := t.claimed(ctx, req); ok {
+		return d
+	}
 	if d, ok := byPolicy(t.policy, req.Options); ok {
 		t.settle(req, d)
 		t.decided(req, d, runner.ByPolicy)
@@ -141,6 +144,27 @@ func (t *Turn) Ask(ctx context.Context, req runner.PermissionRequest) Decision {
 	d := decide(req, answer, err)
 	t.settle(req, d)
 	return d
+}
+
+// claimed refuses a request to change files that another agent has claimed, whatever the policy; ok is false if there are none.
+func (t *Turn) claimed(ctx context.Context, req runner.PermissionRequest) (d Decision, ok bool) {
+	guard, ok := t.handler.(runner.Guard)
+	if !ok || !t.begin() {
+		return Decision{}, false
+	}
+	defer t.finish()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.asking, cancel)()
+	why := guard.Claimed(ctx, req.Tool)
+	if why == (runner.Refusal{}) {
+		return Decision{}, false
+	}
+	d = refuse(req.Options, why.Text)
+	d.Claimed = why.Plain
+	t.Deny(req.Tool)
+	t.decided(req, d, runner.ByClaim)
+	return d, true
 }
 
 // decide translates the handler's answer. An unclear answer denies.
@@ -218,6 +242,8 @@ const (
 type Decision struct {
 	Option  runner.PermissionOption // the chosen one; its Kind says whether it allows
 	Message string                  // for the agent, may be empty
+	// Claimed says that another agent has claimed a file, in words that are no agent's; "" if nobody has.
+	Claimed string
 }
 
 // Answered reports whether an option was chosen.

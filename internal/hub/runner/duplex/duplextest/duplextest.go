@@ -277,6 +277,8 @@ func answerTo(l Line, ids map[string]string) string {
 type Handler struct {
 	// Answer decides about permission requests; nil blocks until ctx ends.
 	Answer func(ctx context.Context, req runner.PermissionRequest) (runner.PermissionAnswer, error)
+	// Refuse says why a tool must not run; nil refuses none.
+	Refuse func(call runner.ToolCall) runner.Refusal
 
 	mu     sync.Mutex
 	events []runner.Event
@@ -303,6 +305,14 @@ func (h *Handler) Permission(ctx context.Context, req runner.PermissionRequest) 
 		return runner.PermissionAnswer{}, ctx.Err()
 	}
 	return h.Answer(ctx, req)
+}
+
+// Claimed implements runner.Guard.
+func (h *Handler) Claimed(_ context.Context, call runner.ToolCall) runner.Refusal {
+	if h.Refuse == nil {
+		return runner.Refusal{}
+	}
+	return h.Refuse(call)
 }
 
 // Await blocks until ok returns true for the events and requests so far.
