@@ -56,7 +56,7 @@ func TestClaudesModelReadsWhoHoldsAFile(t *testing.T) {
 
 // Codex has no room for a reason in its answers, so that its model gets it as a message in the running turn: as its user's, and therefore
 // without a word of the holder.
-func TestCodexsModelIsToldWhoHoldsAFile(t *testing.T) {
+func TestCodexsModelIsNotifiedWhoHoldsAFile(t *testing.T) {
 	said := make(chan string, 2)
 	s := codexSession(t, nil, func(a *test.Agent) {
 		if !codexSpeaker.Handshake(a) {
