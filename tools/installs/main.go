@@ -1,5 +1,5 @@
 // Installs tries a release as a stranger does: in an empty root that has the essential packages of Debian, curl, and neither Go nor a
-// compiler. It installs by install.sh from a file server, by dpkg, and by npm and npx from a registry on this machine, measures the
+// compiler. It installs by install.sh from a file server, by dpkg, by rpm, and by npm and npx from a registry on this machine, measures the
 // time from the download to the answer of the first message, removes everything, and lists what is left.
 //
 //	go run ./tools/installs -dist dist
@@ -29,7 +29,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.dist, "dist", "dist", "the directory of the release")
-	only := flag.String("only", "install.sh,deb,npm,npx", "the ways to install, separated by commas")
+	only := flag.String("only", "install.sh,deb,rpm,npm,npx", "the ways to install, separated by commas")
 	flag.DurationVar(&o.within, "within", 10*time.Second, "the longest time from the download to the first answer, 0 for no limit")
 	flag.Parse()
 	o.only = strings.Split(*only, ",")

@@ -31,28 +31,32 @@ func (r root) fill(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("an empty root needs the user root: run this with sudo")
 	}
-	packages, err := essential(ctx)
+	packages, err := closure(ctx, true, "curl")
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(os.Chmod(string(r), 0o755), r.links()); err != nil {
 		return err
 	}
+	return errors.Join(r.addAll(ctx, packages), r.record(ctx, packages), r.devices(), r.users())
+}
+
+func (r root) addAll(ctx context.Context, packages []string) error {
 	for _, p := range packages {
 		if err := r.add(ctx, p); err != nil {
 			return fmt.Errorf("package %s: %w", p, err)
 		}
 	}
-	return errors.Join(r.record(ctx, packages), r.devices(), r.users())
+	return nil
 }
 
-// essential returns this machine's names of the packages that every Debian has, of curl, and of what they need.
-func essential(ctx context.Context) ([]string, error) {
+// closure returns this machine's names of packages and of what they need; with essential, also of those that every Debian has.
+func closure(ctx context.Context, essential bool, packages ...string) ([]string, error) {
 	out, err := output(ctx, "dpkg-query", "-W", "-f", "${binary:Package}|${Package}|${Essential}|${Pre-Depends}, ${Depends}|${Provides}\n")
 	if err != nil {
 		return nil, err
 	}
-	needs, names, todo := map[string]string{}, map[string]string{}, []string{"curl"}
+	needs, names, todo := map[string]string{}, map[string]string{}, packages
 	for line := range strings.Lines(out) {
 		part := strings.Split(strings.TrimSpace(line), "|")
 		if len(part) < 5 { // alternatives have a | too
@@ -66,7 +70,7 @@ func essential(ctx context.Context) ([]string, error) {
 				names[name] = full
 			}
 		}
-		if part[2] == "yes" {
+		if essential && part[2] == "yes" {
 			todo = append(todo, part[1])
 		}
 	}

@@ -33,13 +33,13 @@ type way struct {
 
 // ways are the ways to install a release for this machine.
 func ways(dist string) ([]way, error) {
-	debs, err := filepath.Glob(filepath.Join(dist, "parley_*_"+runtime.GOARCH+".deb"))
+	deb, err := one(dist, "parley_*_"+runtime.GOARCH+".deb")
 	if err != nil {
 		return nil, err
 	}
-	deb := "none"
-	if len(debs) == 1 {
-		deb = filepath.Base(debs[0])
+	rpm, err := one(dist, "parley-*."+rpmArch[runtime.GOARCH]+".rpm")
+	if err != nil {
+		return nil, err
 	}
 	npm := []string{home + "/.npm", "/root/.npm", "/usr/lib/node_modules", "/tmp/node-compile-cache"}
 	return []way{
@@ -55,6 +55,13 @@ func ways(dist string) ([]way, error) {
 			stays:   []string{"/var/lib/dpkg", "/var/log/dpkg.log"},
 		},
 		{
+			// Debian's rpm wants to be told that it is meant. The root's dpkg has the dependencies: there are none.
+			name: "rpm", prepare: addRPM, asRoot: true,
+			install: "curl -fsSLO $url/" + rpm + "\nrpm --force-debian --dbpath " + rpmData + " --install " + rpm + "\ngrep -q 'ExecStart=/usr/bin/parley start --foreground' /usr/lib/systemd/user/parley.service",
+			remove:  "rpm --force-debian --dbpath " + rpmData + " --erase parley\nrm " + rpm,
+			stays:   []string{rpmData},
+		},
+		{
 			name: "npm", prepare: addNode, asRoot: true,
 			install: "npm install --global --registry=$registry --no-audit --no-fund --loglevel=error @parleyhub/parley",
 			remove:  "npm uninstall --global --loglevel=error @parleyhub/parley",
@@ -67,6 +74,30 @@ func ways(dist string) ([]way, error) {
 			stays:  npm,
 		},
 	}, nil
+}
+
+// rpmArch is what rpm calls an architecture.
+var rpmArch = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+
+// rpmData is where rpm keeps what is installed.
+const rpmData = "/var/lib/rpm"
+
+// one returns the name of the one file that matches, "none" if there is none: the way to install it fails then, if it is tried.
+func one(dir, pattern string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) != 1 {
+		return "none", err
+	}
+	return filepath.Base(found[0]), nil
+}
+
+// addRPM adds rpm, which a Debian does not have.
+func addRPM(ctx context.Context, r root) error {
+	packages, err := closure(ctx, false, "rpm")
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.addAll(ctx, packages), os.MkdirAll(r.path(rpmData), 0o755))
 }
 
 // addNode adds Node.js and npm, which users of npm have.
