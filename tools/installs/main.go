@@ -24,6 +24,7 @@ type options struct {
 	dist   string
 	only   []string
 	within time.Duration
+	first  bool
 }
 
 func main() {
@@ -31,6 +32,7 @@ func main() {
 	flag.StringVar(&o.dist, "dist", "dist", "the directory of the release")
 	only := flag.String("only", "install.sh,deb,rpm,npm,npx", "the ways to install, separated by commas")
 	flag.DurationVar(&o.within, "within", 10*time.Second, "the longest time from the download to the first answer, 0 for no limit")
+	flag.BoolVar(&o.first, "first", false, "run before the other programs of this machine, to measure what an idle one needs")
 	flag.Parse()
 	o.only = strings.Split(*only, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -34,7 +34,7 @@ WantedBy=default.target
 
 // linux writes a package for Linux. It runs no script: it has files only.
 func (p packages) linux(format, arch string) error {
-	contents, err := p.contents(arch)
+	contents, err := p.contents(format, arch)
 	if err != nil {
 		return err
 	}
@@ -61,9 +61,28 @@ func (p packages) linux(format, arch string) error {
 	return errors.Join(packager.Package(info, f), f.Close())
 }
 
+// shared are the directories of an rpm that other packages may have, too. dpkg removes an empty directory that no package has any
+// more; rpm removes those only that a package names.
+var shared = []string{
+	"/usr/lib/systemd/user", "/usr/share/doc/parley", "/usr/share/zsh", zshOfFedora, "/usr/share/fish", "/usr/share/fish/vendor_completions.d",
+}
+
+// The directories of zsh's completions.
+const (
+	zshOfDebian = "/usr/share/zsh/vendor-completions"
+	zshOfFedora = "/usr/share/zsh/site-functions"
+)
+
 // contents are the files of a package for Linux.
-func (p packages) contents(arch string) (files.Contents, error) {
+func (p packages) contents(format, arch string) (files.Contents, error) {
 	var all files.Contents
+	zsh := zshOfDebian
+	if format == "rpm" {
+		zsh = zshOfFedora
+		for _, dir := range shared {
+			all = append(all, &files.Content{Destination: dir, Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Mode: 0o755, MTime: p.at, Owner: "root", Group: "root"}})
+		}
+	}
 	add := func(from, to string, mode os.FileMode) {
 		all = append(all, &files.Content{Source: from, Destination: to, FileInfo: &files.ContentFileInfo{Mode: mode, MTime: p.at, Owner: "root", Group: "root"}})
 	}
@@ -87,7 +106,7 @@ func (p packages) contents(arch string) (files.Contents, error) {
 	for _, program := range []string{"parley", "a2a-hub"} {
 		from := filepath.Join(docs, "completions", program)
 		add(from+".bash", "/usr/share/bash-completion/completions/"+program, 0o644)
-		add(from+".zsh", "/usr/share/zsh/vendor-completions/_"+program, 0o644)
+		add(from+".zsh", zsh+"/_"+program, 0o644)
 		add(from+".fish", "/usr/share/fish/vendor_completions.d/"+program+".fish", 0o644)
 	}
 	for _, name := range []string{"README.md", "CHANGELOG.md", "NOTICE"} {

@@ -16,7 +16,7 @@ import (
 )
 
 // A release is made of one program, and installed in every way that this machine can try: by install.sh from a server,
-// by npm from the tarballs without a network, by dpkg and npx in an empty root.
+// by npm from the tarballs without a network, by dpkg, rpm and npx in an empty root.
 func TestAReleaseIsInstalled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("installs for Linux")
@@ -28,6 +28,9 @@ func TestAReleaseIsInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := release{dir: filepath.Join(t.TempDir(), "dist"), snapshot: true, programs: programs, formats: "deb"}
+	if _, err := exec.LookPath("rpm"); err == nil {
+		r.formats += ",rpm"
+	}
 	if err := r.run(t.Context(), []string{"linux/" + runtime.GOARCH}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +136,7 @@ func installInAnEmptyRoot(t *testing.T, r release) {
 	if _, err := exec.LookPath("dpkg"); err != nil {
 		t.Skip("dpkg is not installed")
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "run", "./tools/installs", "-dist", r.dir, "-only", "deb,npx", "-within", "0").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "run", "./tools/installs", "-dist", r.dir, "-only", r.formats+",npx", "-within", "0").CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
 		t.Error(err)
