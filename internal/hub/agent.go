@@ -22,6 +22,7 @@ type agent struct {
 	run        runner.Agent
 	durable    bool // see Agent.Durable
 	reported   bool // see Agent.Reported
+	configured bool // the hub starts with it
 	registered time.Time
 	health     *health
 	cancel     context.CancelFunc // stops its probes
@@ -107,6 +108,7 @@ func (h *Hub) register(a Agent) error {
 	ctx, cancel := context.WithCancel(h.background)
 	ag := &agent{
 		hub: h, id: a.Definition.ID, def: a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable, reported: a.Reported,
+		configured: h.configured(a.Definition.ID) && !a.Durable,
 		registered: time.Now().UTC(),
 		cancel:     cancel,
 		queue: queue{
@@ -321,9 +323,13 @@ func (a *agent) withdraw(ctx context.Context, id a2a.TaskID, turn int, cause err
 // failWaiting ends every waiting task.
 func (a *agent) failWaiting(cause error) {
 	a.mu.Lock()
+	held := a.queue.held && a.hub.draining.Load()
 	waiting := a.queue.drain()
 	a.mu.Unlock()
 	for _, t := range waiting {
+		if held && errors.Is(cause, errStopping) {
+			t.keep()
+		}
 		t.endWaiting(cause)
 		a.hub.release(t)
 	}

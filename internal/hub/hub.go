@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,6 +148,7 @@ type Hub struct {
 
 	accepting atomic.Int64 // messages that are becoming tasks
 	draining  atomic.Bool  // see Drain
+	holding   holding
 
 	mu        sync.Mutex
 	live      map[a2a.TaskID]*task    // every user of a task holds a reference
@@ -225,11 +228,15 @@ func newHub(ctx context.Context, cfg Config, st store) (*Hub, error) {
 
 // OnTurn sets a function that the hub calls whenever a task begins or resumes, before
 // any of its events, so that a watcher of some tasks can subscribe. It is called
-// concurrently. It must not block, and must not call the hub in the same goroutine.
+// concurrently, and for what the hub has resumed already. It must not block, and must not call the hub in the same goroutine.
 func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.onTurn = f
+	live := slices.Collect(maps.Keys(h.live))
+	h.mu.Unlock()
+	for _, id := range live {
+		f(id)
+	}
 }
 
 // OnAgents adds a function that the hub calls whenever an agent is added, removed or updated, or its health may have
@@ -261,6 +268,7 @@ func (h *Hub) Close(ctx context.Context) error {
 	h.closing = true
 	h.mu.Unlock()
 	if first {
+		h.stopHold()
 		h.stopBackground()
 		h.stop(errStopping)
 		go func() {

@@ -198,14 +198,20 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 	return nil
 }
 
-// durableLive stands in a head for live if the task is durable, too.
-const durableLive = "durable"
+// These stand in a head for live if the task is durable or held, too.
+const (
+	durableLive = "durable"
+	heldLive    = "held"
+)
 
 // encodeHead writes "format state created updated live rev pieces agent context".
 func encodeHead(h head, rev int64, pieces int) string {
 	live := strconv.FormatBool(h.Live)
-	if h.Live && h.Durable {
+	switch {
+	case h.Live && h.Durable:
 		live = durableLive
+	case h.Live && h.Held:
+		live = heldLive
 	}
 	return fmt.Sprint(headerFormat, " ", h.State, " ", h.Created, " ", h.Updated, " ", live, " ", rev, " ", pieces, " ",
 		h.Agent, " ", base64.RawURLEncoding.EncodeToString([]byte(h.Context)))
@@ -220,9 +226,9 @@ func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 	}
 	created, err1 := strconv.ParseInt(f[2], 10, 64)
 	updated, err2 := strconv.ParseInt(f[3], 10, 64)
-	durable := f[4] == durableLive
-	live, err3 := durable, error(nil)
-	if !durable {
+	durable, held := f[4] == durableLive, f[4] == heldLive
+	live, err3 := durable || held, error(nil)
+	if !live {
 		live, err3 = strconv.ParseBool(f[4])
 	}
 	rev, err4 := strconv.ParseInt(f[5], 10, 64)
@@ -235,7 +241,7 @@ func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 	if !knownState(state) {
 		return head{}, 0, 0, fmt.Errorf("a stored task has the unknown state %q", text.Clip(f[1], 40))
 	}
-	h = head{State: state, Created: created, Updated: updated, Live: live, Durable: durable, Agent: f[7], Context: string(contextID)}
+	h = head{State: state, Created: created, Updated: updated, Live: live, Durable: durable, Held: held, Agent: f[7], Context: string(contextID)}
 	return h, rev, pieces, nil
 }
 

@@ -14,7 +14,8 @@ type queue struct {
 	lanes   map[string]*lane // by context; with a running or waiting turn
 	ready   []*lane          // with a waiting turn and no running one
 	running int
-	waiting int // turns, including those of running tasks
+	waiting int  // turns, including those of running tasks
+	held    bool // no turn begins, but of delegated tasks, which running ones wait for
 }
 
 // lane is one context at one agent.
@@ -26,7 +27,7 @@ type lane struct {
 
 // push adds a task. If start is true, the caller starts the task at once.
 func (q *queue) push(t *task) (start bool, err error) {
-	if q.lanes[t.contextID] == nil && q.running < q.concurrency || q.waiting < q.limit {
+	if q.startable(t) || q.waiting < q.limit {
 		return q.pushBeyond(t), nil
 	}
 	return false, q.reserve()
@@ -35,7 +36,7 @@ func (q *queue) push(t *task) (start bool, err error) {
 // pushBeyond is push without the limit.
 func (q *queue) pushBeyond(t *task) (start bool) {
 	l := q.lanes[t.contextID]
-	if l == nil && q.running < q.concurrency { // then no lane is ready
+	if q.startable(t) {
 		q.lanes[t.contextID] = &lane{context: t.contextID, busy: true}
 		q.running++
 		return true
@@ -48,6 +49,25 @@ func (q *queue) pushBeyond(t *task) (start bool) {
 	}
 	l.tasks = append(l.tasks, t)
 	return false
+}
+
+// startable reports whether a task that is added begins at once. Then no lane is ready, but such as are held.
+func (q *queue) startable(t *task) bool {
+	return q.lanes[t.contextID] == nil && q.running < q.concurrency && !q.holds(t)
+}
+
+func (q *queue) holds(t *task) bool { return q.held && !t.delegated }
+
+// holding returns the tasks whose turns are held.
+func (q *queue) holding() (ts []*task) {
+	for _, l := range q.lanes {
+		for _, t := range l.tasks {
+			if q.holds(t) {
+				ts = append(ts, t)
+			}
+		}
+	}
+	return ts
 }
 
 // reserve counts one more waiting turn.
@@ -77,9 +97,13 @@ func (q *queue) done(context string) []*task {
 // next removes and returns the tasks to start now.
 func (q *queue) next() []*task {
 	var start []*task
-	for q.running < q.concurrency && len(q.ready) > 0 {
-		l := q.ready[0]
-		q.ready = slices.Delete(q.ready, 0, 1)
+	for q.running < q.concurrency {
+		i := slices.IndexFunc(q.ready, func(l *lane) bool { return !q.holds(l.tasks[0]) })
+		if i < 0 {
+			break
+		}
+		l := q.ready[i]
+		q.ready = slices.Delete(q.ready, i, i+1)
 		t := l.tasks[0]
 		l.tasks = slices.Delete(l.tasks, 0, 1)
 		l.busy = true

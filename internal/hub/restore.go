@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 )
@@ -17,7 +18,7 @@ func (h *Hub) restore(ctx context.Context) error {
 		func(hd head) {
 			h.index.add(hd)
 			switch {
-			case hd.Live && hd.Durable:
+			case hd.Live && (hd.Durable || hd.Held && h.configured(hd.Agent)):
 				h.suspended[hd.Agent] = append(h.suspended[hd.Agent], hd.ID)
 			case hd.Live:
 				cut = append(cut, hd)
@@ -58,6 +59,11 @@ func (h *Hub) restore(ctx context.Context) error {
 		h.log.Warn("tasks that ran when the hub stopped have failed", "tasks", len(cut))
 	}
 	return nil
+}
+
+// configured reports whether an agent is one that the hub starts with.
+func (h *Hub) configured(id string) bool {
+	return slices.ContainsFunc(h.cfg.Agents, func(a Agent) bool { return a.Definition.ID == id && !a.Definition.Disabled })
 }
 
 // endCutOff fails a task whose turn ran when the process died, and keeps the output of the turn.

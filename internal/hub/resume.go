@@ -25,15 +25,17 @@ func (h *Hub) Suspended() []string {
 	return ids
 }
 
-// resume continues the tasks of a durable agent that has just been registered, in the order of their last change.
+// resume continues the tasks of an agent that has just been registered, in the order of their last change: those of a durable agent,
+// and those whose turns had not begun when the hub was replaced.
 func (h *Hub) resume(a *agent) {
 	h.mu.Lock()
 	ids := h.suspended[a.id]
-	if a.durable {
+	resumes := a.durable || a.configured
+	if resumes {
 		delete(h.suspended, a.id)
 	}
 	h.mu.Unlock()
-	if !a.durable || len(ids) == 0 {
+	if !resumes || len(ids) == 0 {
 		return
 	}
 	h.wg.Go(func() {
@@ -50,6 +52,15 @@ func (h *Hub) resumeTask(ctx context.Context, a *agent, id a2a.TaskID) error {
 	t, err := h.acquire(ctx, id)
 	if err != nil {
 		return err
+	}
+	if !a.durable { // from here on it is a task that runs, also if the hub is killed
+		t.mu.Lock()
+		t.stored = false
+		t.mu.Unlock()
+		if err := t.store(ctx); err != nil {
+			h.release(t)
+			return err
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +128,12 @@ func Stopping(ctx context.Context) bool { return errors.Is(context.Cause(ctx), e
 
 // outlives reports whether the task stays as it is although its turn is cut off.
 func (t *task) outlives(cause error) bool {
-	return t.agent != nil && t.agent.durable && errors.Is(cause, errStopping)
+	if t.agent == nil || !errors.Is(cause, errStopping) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.agent.durable || t.held
 }
 
 // suspend stores a task as it is when the hub stops. Its next hub resumes it.

@@ -206,37 +206,6 @@ func (h *Hub) accept(ctx context.Context, req SendRequest, seen func(*task)) (*t
 	return t, nil
 }
 
-// Drain rejects further messages if the end of the hub would interrupt no task, and else returns how many tasks it would
-// interrupt, and changes nothing. Tasks of durable agents do not count: they survive the hub. Whoever has drained the hub
-// closes it.
-func (h *Hub) Drain() (busy int) {
-	if busy = h.interruptible(); busy > 0 {
-		return busy
-	}
-	h.draining.Store(true) // a message that is accepted from here on is rejected, and one that is being accepted counts
-	if busy = h.interruptible(); busy > 0 {
-		h.draining.Store(false)
-	}
-	return busy
-}
-
-// interruptible returns how many tasks the end of the hub would interrupt, and messages that are becoming tasks.
-func (h *Hub) interruptible() int {
-	accepting := int(h.accepting.Load()) // first: a message that is accepted meanwhile is in the index then
-	return accepting + h.index.activeOf(func(id string) bool {
-		a := h.agents.get(id)
-		return a == nil || !a.durable
-	})
-}
-
-// isDraining returns the error of a message that comes after Drain.
-func (h *Hub) isDraining() error {
-	if !h.draining.Load() {
-		return nil
-	}
-	return &Error{Code: CodeUnavailable, Message: "the hub is being replaced by another version", Remedy: "send the message again in a moment"}
-}
-
 // begin registers work that Close waits for; the caller ends it with wg.Done.
 func (h *Hub) begin() error {
 	h.mu.Lock()

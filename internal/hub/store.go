@@ -26,6 +26,8 @@ type head struct {
 	Live bool
 	// Durable is set for a task of a durable agent: a starting hub resumes it if it is live.
 	Durable bool
+	// Held is set for a task whose turn had not begun when the hub was replaced: a starting hub begins it if it is live.
+	Held bool
 }
 
 // A store keeps tasks and small records. Its methods are safe for concurrent use; one

@@ -38,6 +38,7 @@ type task struct {
 	metadata  map[string]any // without the summary; replaced, never changed
 	tally     tally
 	project   string // the directory that the task works for; "" for none
+	delegated bool   // by an agent, whose turn may wait for it
 	turns     int
 	turn      *turn // the running one
 	// waiting are the messages of the next turns. Unless a turn runs, the task is in the
@@ -47,6 +48,7 @@ type task struct {
 	resumed   []waitingMessage
 	questions []*question
 	stored    bool          // a head is in the store
+	held      bool          // the next hub begins its turn, see Hub.Drain
 	settling  bool          // an end or interruption is being written
 	settled   chan struct{} // closed when the task has ended or is interrupted
 	changed   wait.Signal   // see waitChange
@@ -75,6 +77,7 @@ func newTask(h *Hub, e *entry, r record) *task {
 		resumed: r.waiting(), stored: true, settled: make(chan struct{}),
 	}
 	t.project = projectOf(r.Task)
+	_, t.delegated = t.metadata[MetaDelegation]
 	if _, shown := t.metadata[MetaSummary]; shown { // of a task that was read
 		t.metadata = maps.Clone(t.metadata)
 		delete(t.metadata, MetaSummary)
@@ -119,7 +122,7 @@ func (t *task) currentSnapshot() *a2a.Task {
 func (t *task) head(status a2a.TaskStatus, live bool) head {
 	return head{
 		ID: t.id, Agent: t.agentID, Context: t.contextID, State: status.State,
-		Created: t.entry.created, Updated: status.Timestamp.UnixNano(), Live: live, Durable: t.agent != nil && t.agent.durable, Spent: t.spent(),
+		Created: t.entry.created, Updated: status.Timestamp.UnixNano(), Live: live, Durable: t.agent != nil && t.agent.durable, Held: t.held, Spent: t.spent(),
 	}
 }
 

@@ -507,7 +507,7 @@ type BusLeaveResult struct {
 
 // DrainResult is the result of hub/drain.
 type DrainResult struct {
-	Status      string `json:"status"`                // "stopping", or "busy": then nothing has changed
+	Status      string `json:"status"`                // "stopping", or "busy": then turns that have not begun are held for some seconds
 	ActiveTasks int    `json:"activeTasks,omitempty"` // that the hub would interrupt
 }
 

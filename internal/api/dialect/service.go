@@ -126,7 +126,8 @@ type Config struct {
 	PageLink func(viewOnly bool) (link PageLink, ok bool)
 	// Shutdown starts to stop the hub and must not block.
 	Shutdown func()
-	// Drain stops the hub if that interrupts no task, and else returns how many tasks it would interrupt. Must not block.
+	// Drain stops the hub if that interrupts no task, and else returns how many tasks it would interrupt; turns that have not begun are
+	// held then for some seconds. Must not block.
 	Drain     func() (busy int)
 	Swarms    Swarms
 	Admission Admission

@@ -13,6 +13,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub"
 )
@@ -219,8 +220,12 @@ func (r *taskRun) detach(ctx context.Context, p dialect.SendParams) error {
 // send sends a message, prints the answer, and forwards the agent's questions to the user until the task ends.
 func (r *taskRun) send(ctx context.Context, p dialect.SendParams) error {
 	r.began = time.Now()
+	if p.Message.TaskID == "" { // repeated, it is the same task
+		p.Message.Metadata[hub.MetaOnce] = uuid.NewString()
+	}
 	for {
-		task, err := r.watch(ctx, func(ctx context.Context) (*client.Stream, error) { return r.client.Stream(ctx, p) })
+		once := p.Message.TaskID == ""
+		task, err := r.watch(ctx, once, func(ctx context.Context) (*client.Stream, error) { return r.client.Stream(ctx, p) })
 		if err != nil {
 			return err
 		}
@@ -238,15 +243,16 @@ func (r *taskRun) send(ctx context.Context, p dialect.SendParams) error {
 	}
 }
 
-// watch prints a stream until it ends, and handles interrupts meanwhile.
-func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client.Stream, error)) (*dialect.Task, error) {
+// watch prints a stream until it ends, and handles interrupts meanwhile. When the hub is lost, it follows the task as soon as there is a
+// hub again; a task whose id is not known yet only if once says that open may be repeated.
+func (r *taskRun) watch(ctx context.Context, once bool, open func(context.Context) (*client.Stream, error)) (*dialect.Task, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream, err := open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer stream.Close()
+	defer func() { stream.Close() }()
 	view := newView(r.app, r.live)
 	defer view.close()
 	defer func() { r.noted = append(r.noted, view.notes...) }()
@@ -257,6 +263,7 @@ func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client
 		defer close(watching)
 		r.interrupted(ctx, cancel, ids, view)
 	}()
+	var id string
 	for {
 		event, err := stream.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -264,16 +271,56 @@ func (r *taskRun) watch(ctx context.Context, open func(context.Context) (*client
 			return stream.Task(), nil
 		}
 		if err != nil {
-			return nil, err
+			if id != "" {
+				open = func(ctx context.Context) (*client.Stream, error) { return r.client.Follow(ctx, id) }
+				err = stopping(err)
+			}
+			if id == "" && !once {
+				return nil, err
+			}
+			again, err := r.reopen(ctx, open, err)
+			if err != nil {
+				return nil, err
+			}
+			stream.Close()
+			stream = again
+			continue
 		}
 		if event.Task != nil {
+			id = event.Task.ID
 			select {
-			case ids <- event.Task.ID:
+			case ids <- id:
 			default: // already known
 			}
 		}
 		view.show(event)
 	}
+}
+
+// reopen opens a stream that has ended with an error again, as soon as there is a hub. It returns other errors than the loss of the hub.
+func (r *taskRun) reopen(ctx context.Context, open func(context.Context) (*client.Stream, error), err error) (*client.Stream, error) {
+	retry := hubRetry{app: r.app, notice: "The hub is down; the answer comes when it is up again."}
+	for {
+		if err := retry.after(ctx, err); err != nil {
+			return nil, err
+		}
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		var stream *client.Stream
+		if stream, err = open(ctx); err == nil {
+			return stream, nil
+		}
+		err = stopping(err)
+	}
+}
+
+// stopping returns a loss of the hub for what a hub that stops answers about a task that it has.
+func stopping(err error) error {
+	if e, ok := errors.AsType[*jsonrpc.Error](err); ok && e.Code == dialect.CodeAgentUnavailable {
+		return fmt.Errorf("%w: %w", client.ErrLost, err)
+	}
+	return err
 }
 
 // taskIDTimeout is how long an interrupted command waits for the id of its task.

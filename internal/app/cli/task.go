@@ -74,7 +74,7 @@ func (a *app) taskFollowCommand() *cobra.Command {
 				return err
 			}
 			run := taskRun{app: a, client: c, live: true, keep: true}
-			task, err := run.watch(cmd.Context(), func(ctx context.Context) (*client.Stream, error) {
+			task, err := run.watch(cmd.Context(), true, func(ctx context.Context) (*client.Stream, error) {
 				return c.Follow(ctx, id)
 			})
 			if err != nil {

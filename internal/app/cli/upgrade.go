@@ -55,9 +55,11 @@ func (a *app) upgradeCommand() *cobra.Command {
 		})
 	})
 	cmd.Long = `Replace the running hub by this version of the program. The hub ends as soon as no task
-is being worked on; until then it works as before, and the command says what it waits
-for. Tasks of sessions and queues, conversations, documents and mail go on in the new
-hub. Nothing happens if the new version cannot read the data.`
+is being worked on, and the command says what it waits for. Meanwhile messages are
+accepted and stored, and their turns begin in the new hub; if the hub has not become idle
+after a minute, they begin in the old one. Tasks of sessions and queues, conversations,
+documents and mail go on in the new hub. Nothing happens if the new version cannot read
+the data.`
 	cmd.Example = "  " + a.name + " upgrade"
 	cmd.Flags().BoolVar(&now, "now", false, "do not wait: running tasks fail")
 	cmd.Flags().BoolVar(&again, "again", false, "restart the hub also if it has this version already")

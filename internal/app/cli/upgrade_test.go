@@ -12,7 +12,8 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// A hub is replaced when no task is being worked on; until then the command says what it waits for.
+// A hub is replaced when no task is being worked on; until then the command says what it waits for. A message that comes meanwhile is
+// stored, and answered by the new hub, also to the command that waits for the answer.
 func TestUpgradeWaitsForTasks(t *testing.T) {
 	t.Parallel()
 	p := newSetup(t)
@@ -31,11 +32,23 @@ func TestUpgradeWaitsForTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-stderr.seen
-	want(t, p.run(t, "send", "words", "still here"), 0, "still here") // the hub works as before
+	send := p.command(t, "send", "words", "still here")
+	answer := newWatched("still here")
+	send.Stdout, send.Stderr = answer, answer
+	if err := send.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "the message is stored", func() bool {
+		return len(decode[struct{ Tasks []any }](t, p.run(t, "tasks", "--state", "submitted", "--format", "json")).Tasks) == 1
+	})
 	want(t, p.run(t, "task", "cancel", id), 0, "is canceled")
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %s", err, stderr)
 	}
+	if err := send.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, answer)
+	}
+	<-answer.seen
 	after := decode[struct{ PID, TotalTasks int }](t, p.run(t, "status", "--format", "json"))
 	if !strings.Contains(stdout.String(), `"upgraded":true`) || after.PID == before.PID || after.TotalTasks != 2 {
 		t.Errorf("%s: process %d, then %+v", stdout, before.PID, after)
