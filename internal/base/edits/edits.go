@@ -141,8 +141,9 @@ func patched(command string) (files []string) {
 	}
 	for line := range strings.Lines(command) {
 		for _, begin := range patchLines {
-			if path, ok := strings.CutPrefix(strings.TrimSpace(line), begin); ok && len(files) < MaxFiles {
-				files = append(files, strings.TrimSpace(path))
+			path, ok := strings.CutPrefix(strings.TrimSpace(line), begin)
+			if path = strings.TrimSpace(path); ok && len(files) < MaxFiles && !slices.Contains(files, path) {
+				files = append(files, path)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -56,13 +57,22 @@ func TestFilesOfHostileTools(t *testing.T) {
 			t.Errorf("%.40s: %.80q", input, got)
 		}
 	}
-	patch, err := json.Marshal(map[string]string{"command": "apply_patch <<E\n" + strings.Repeat("*** Delete File: x\n", 2000) + "*** Move to: y\nE"})
-	if err != nil {
-		t.Fatal(err)
+	var many strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&many, "*** Delete File: x%d\n", i)
 	}
-	e := hooks.Event{Vendor: presence.Codex, Kind: hooks.BeforeTool, Dir: "/p", Tool: "Bash", ToolInput: patch}
-	if got := e.Files(); len(got) != claims.MaxTargets {
-		t.Errorf("%d files", len(got))
+	for lines, want := range map[string]int{
+		strings.Repeat("*** Delete File: x\n", 2000): 2, // none hides the last one
+		many.String(): claims.MaxTargets,
+	} {
+		patch, err := json.Marshal(map[string]string{"command": "apply_patch <<E\n" + lines + "*** Move to: y\nE"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := hooks.Event{Vendor: presence.Codex, Kind: hooks.BeforeTool, Dir: "/p", Tool: "Bash", ToolInput: patch}
+		if got := e.Files(); len(got) != want {
+			t.Errorf("%d files, not %d", len(got), want)
+		}
 	}
 }
 
