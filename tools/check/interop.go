@@ -43,7 +43,7 @@ func (c *check) interop(ctx context.Context) error {
 		"PARLEY_INTEROP_NODE_MODULES=" + filepath.Join(dir, "node_modules"),
 		"PARLEY_INTEROP_REQUIRE=claude,gemini,codex,claude-agent-acp,codex-acp,tmux,chromium",
 	}
-	return c.goTest(ctx, env, "-count=1", "-timeout=20m", "-tags=interop", "./"+interopDir+"/...", "./tools/release")
+	return c.goTest(ctx, env, "-count=1", "-timeout=20m", sideBySide(), "-tags=interop", "./"+interopDir+"/...", "./tools/release")
 }
 
 // install installs the packages of package.json, once for each content of the file.

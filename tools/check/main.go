@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -143,7 +144,7 @@ func (c *check) test(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	profile := filepath.Join(dir, "coverage.out")
-	args := []string{"-coverprofile=" + profile, "-timeout=25m", "-vet=off"} // another step vets the tests
+	args := []string{"-coverprofile=" + profile, "-timeout=25m", "-vet=off", sideBySide()} // another step vets the tests
 	switch {
 	case c.quick:
 	case hasRace(ctx):
@@ -155,6 +156,10 @@ func (c *check) test(ctx context.Context) error {
 	}
 	return errors.Join(c.goTest(ctx, collectRarely(), append(args, "./...")...), checkCoverage(profile))
 }
+
+// sideBySide returns the flag by which the tests of one package more than there are processors run side by side: many tests
+// wait for a disk or for another process.
+func sideBySide() string { return fmt.Sprintf("-p=%d", runtime.GOMAXPROCS(0)+1) }
 
 // collectRarely returns the environment in which tests collect garbage rarely, unless the caller's sets it. Many hubs in the
 // process of a test would otherwise set the soft memory limit of one, and the collector would take most of the time.
