@@ -26,6 +26,9 @@ const (
 // that it has not read were purged.
 func (d *Document) start(ctx context.Context) error {
 	h, err := d.store.Head(ctx, d.options.Document)
+	if err == nil && h.Revision == 0 && d.head.Revision == 0 {
+		h, err = d.recover(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -65,6 +68,22 @@ func (d *Document) start(ctx context.Context) error {
 		d.mustStore = true
 	}
 	return nil
+}
+
+// recover rebuilds the head of a document whose head is lost. It returns one of revision 0 if the document is new, or
+// if there is no snapshot yet.
+func (d *Document) recover(ctx context.Context) (snapshots.Head, error) {
+	h, found, err := d.store.Recover(ctx, d.options.Document)
+	if errors.Is(err, snapshots.ErrUnrecoverable) {
+		// Running replicas may have the rest.
+		d.log.Error("a document's head and snapshots are lost; it is opened with what the log has", "error", err)
+		return snapshots.Head{}, nil
+	}
+	if err != nil || !found || h.Object == "" {
+		return snapshots.Head{}, err
+	}
+	d.log.Error("the head of a document was lost; it is rebuilt from a snapshot and the log", "epoch", h.Epoch, "sequence", h.Sequence)
+	return d.store.Restore(ctx, d.options.Document, h, 0)
 }
 
 // replaced reports whether the last entry read is no longer the one with its sequence.

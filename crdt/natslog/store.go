@@ -18,6 +18,7 @@ func openStore(ctx context.Context, js jetstream.JetStream, o *Options, writer s
 	s := &snapshots.Store{
 		Writer:      writer,
 		LogSubject:  o.subject,
+		LogFilter:   func(document string) string { return fmt.Sprintf("%s.doclog.%s.*.log", ns, document) },
 		PartSubject: func(object string) string { return ns + ".doclogsnap." + object },
 		Put:         func(ctx context.Context, messages []*nats.Msg) error { return putAll(ctx, js, messages) },
 		Commit:      func(context.Context) error { return nil }, // acknowledged data is durable as far as the server promises

@@ -28,7 +28,8 @@ type Store struct {
 	Parts jetstream.Stream   // the snapshots' parts; an object store would not be durable on the hub's bus
 	Heads jetstream.KeyValue // the heads by document
 
-	LogSubject  func(document string, epoch uint64) string // subject of a document's changes in an epoch
+	LogSubject  func(document string, epoch uint64) string // subject of a document's changes in an epoch; both are tokens of it
+	LogFilter   func(document string) string               // subjects of a document's changes in all epochs
 	PartSubject func(object string) string                 // subject of a snapshot's parts
 	Writer      string                                     // distinguishes the snapshots of several writers; "" for a single one
 
@@ -131,7 +132,7 @@ func (s *Store) Point(ctx context.Context, document string, old, next Head, stat
 		previous.Previous, previous.Origins = nil, nil
 		next.Previous = &previous
 	}
-	if err := s.store(ctx, next.Object, next.Hash, state); err != nil {
+	if err := s.store(ctx, next, state); err != nil {
 		return Head{}, err
 	}
 	if next.Revision, err = s.SetHead(ctx, document, next); err != nil {
@@ -145,7 +146,7 @@ func (s *Store) Point(ctx context.Context, document string, old, next Head, stat
 // PutOrigin stores the last state of an epoch, for the next epoch's Origin.
 func (s *Store) PutOrigin(ctx context.Context, document string, epoch, sequence uint64, state []byte) (object, hash string, err error) {
 	object, hash = "origin-"+s.objectName(document, epoch, 0, sequence, state), Hash(state)
-	return object, hash, s.store(ctx, object, hash, state)
+	return object, hash, s.storeOne(ctx, object, hash, "", state)
 }
 
 // objectName returns the name of a snapshot.
@@ -157,9 +158,30 @@ func (s *Store) objectName(document string, epoch, number, sequence uint64, stat
 	return name
 }
 
-// store stores a snapshot and reads it back.
-func (s *Store) store(ctx context.Context, object, hash string, state []byte) error {
-	if err := s.put(ctx, object, state); err != nil {
+// maxHead bounds the size of a head that is stored beside its snapshot.
+const maxHead = 256 << 10
+
+// store stores a snapshot, with its head in case the entry of that is lost. The first one of an epoch is stored
+// twice, because nothing else has its content; with several writers the epoch's origin has it.
+func (s *Store) store(ctx context.Context, h Head, state []byte) error {
+	beside := h
+	beside.Previous = nil
+	b, err := json.Marshal(beside)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxHead {
+		b = nil
+	}
+	if err := s.storeOne(ctx, h.Object, h.Hash, string(b), state); err != nil || s.Writer != "" || h.Epoch == 0 || h.Number > 0 {
+		return err
+	}
+	return s.storeOne(ctx, h.Object+copySuffix, h.Hash, string(b), state)
+}
+
+// storeOne stores a snapshot and reads it back.
+func (s *Store) storeOne(ctx context.Context, object, hash, head string, state []byte) error {
+	if err := s.put(ctx, object, head, state); err != nil {
 		return fmt.Errorf("the snapshot %s cannot be stored: %w", object, err)
 	}
 	back, err := s.Get(ctx, object, hash)
@@ -178,7 +200,7 @@ func (s *Store) dropUnlessHead(ctx context.Context, document, object string) err
 	if err != nil || h.refersTo(object) || h.Previous != nil && h.Previous.refersTo(object) {
 		return err
 	}
-	return s.Drop(ctx, object)
+	return s.dropAll(ctx, object)
 }
 
 func (h *Head) refersTo(object string) bool {
@@ -232,17 +254,18 @@ func (s *Store) forget(ctx context.Context, document string, old, next Head) {
 		_ = s.Log.Purge(ctx, jetstream.WithPurgeSubject(s.LogSubject(document, before.Epoch))) // as above
 	}
 	if before.Object != "" && before.Object != next.Object && before.Object != old.Object {
-		_ = s.Drop(ctx, before.Object) // as above
+		_ = s.dropAll(ctx, before.Object) // as above
 	}
 }
 
 const (
 	partSize    = 512 << 10
 	partsHeader = "Parley-Document-Parts"
+	headHeader  = "Parley-Document-Head" // of the first part
 )
 
 // put stores a snapshot in parts and returns when it is durable.
-func (s *Store) put(ctx context.Context, object string, state []byte) error {
+func (s *Store) put(ctx context.Context, object, head string, state []byte) error {
 	// Remove parts of an attempt that a crash interrupted.
 	if err := s.Drop(ctx, object); err != nil {
 		return err
@@ -256,7 +279,15 @@ func (s *Store) put(ctx context.Context, object string, state []byte) error {
 		m.Header.Set(partsHeader, strconv.Itoa(parts))
 		messages[i] = m
 	}
+	if head != "" {
+		messages[0].Header.Set(headHeader, head)
+	}
 	return s.Put(ctx, messages)
+}
+
+// dropAll deletes a snapshot and its second copy, if there is one.
+func (s *Store) dropAll(ctx context.Context, object string) error {
+	return errors.Join(s.Drop(ctx, object), s.Drop(ctx, object+copySuffix))
 }
 
 // Drop deletes a snapshot, if there is one.
@@ -288,7 +319,7 @@ func (s *Store) Load(ctx context.Context, h Head) ([]byte, error) {
 
 // Get returns a snapshot and checks its hash.
 func (s *Store) Get(ctx context.Context, object, hash string) ([]byte, error) {
-	b, err := s.get(ctx, object)
+	b, _, err := s.get(ctx, object)
 	if err != nil {
 		return nil, fmt.Errorf("the snapshot %s cannot be read: %w", object, err)
 	}
@@ -298,21 +329,25 @@ func (s *Store) Get(ctx context.Context, object, hash string) ([]byte, error) {
 	return b, nil
 }
 
-func (s *Store) get(ctx context.Context, object string) (state []byte, err error) {
+// get returns a snapshot and the headers of its first part.
+func (s *Store) get(ctx context.Context, object string) (state []byte, header nats.Header, err error) {
 	n := 0
 	for m, err := range Messages(ctx, s.Parts, s.PartSubject(object), 0) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if n == 0 {
+			header = m.Headers()
 		}
 		parts, err := strconv.Atoi(m.Headers().Get(partsHeader))
 		if state = append(state, m.Data()...); err != nil || len(state) > maxSnapshot {
-			return nil, ErrBroken
+			return nil, nil, ErrBroken
 		}
 		if n++; n == parts {
-			return state, nil
+			return state, header, nil
 		}
 	}
-	return nil, ErrIncomplete
+	return nil, nil, ErrIncomplete
 }
 
 // Message is a message of a stream.

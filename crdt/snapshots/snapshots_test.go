@@ -39,6 +39,7 @@ func open(t *testing.T) (*snapshots.Store, jetstream.JetStream) {
 	return &snapshots.Store{
 		Log: stream("LOG", "log.>"), Parts: stream("PARTS", "parts.>"), Heads: heads,
 		LogSubject:  func(document string, epoch uint64) string { return fmt.Sprintf("log.%s.%d", document, epoch) },
+		LogFilter:   func(document string) string { return "log." + document + ".*" },
 		PartSubject: func(object string) string { return "parts." + object },
 		Put: func(ctx context.Context, messages []*nats.Msg) error {
 			for _, m := range messages {

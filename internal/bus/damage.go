@@ -37,6 +37,13 @@ func (b *Bus) Damage() []damage.Record {
 	return b.damage.Records()
 }
 
+// DamageRebuilt notes that what damaged records of a subject held is there again, from other records.
+func (b *Bus) DamageRebuilt(subject string) {
+	if b.damage != nil {
+		b.damage.Rebuilt(subject)
+	}
+}
+
 // DamageInfo counts the damage of an embedded store that is not settled.
 type DamageInfo struct {
 	damage.Counts

@@ -48,6 +48,7 @@ type Document struct {
 
 	// The rest belongs to the writer goroutine.
 	damaged  bool // the store is damaged; a snapshot of the loaded state replaces it
+	lost     bool // changes are lost
 	head     snapshots.Head
 	sequence uint64 // in the stream, of the last change
 	since    int    // bytes in the log since the snapshot
@@ -64,7 +65,7 @@ const (
 // openDocument opens a document; former is its previous epoch, if this process ended it.
 func (l *Library) openDocument(ctx context.Context, name string, create bool, former *replica.Former) (*Document, error) {
 	s := l.store
-	h, err := s.head(ctx, name)
+	h, err := s.currentHead(ctx, name, l.log)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (d *Document) load(ctx context.Context) ([]byte, error) {
 		_, err := doc.Apply(update, nil)
 		return err
 	}, func(first, last uint64, why error) {
-		d.damaged = true
+		d.damaged, d.lost = true, true
 		d.log.Error("changes of a document are lost; it is opened without them, and a linked replica that has them restores them",
 			"first", first, "last", last, "epoch", base.Epoch, "error", why)
 	})
@@ -142,14 +143,20 @@ func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, snapshots.Head,
 	if err == nil || ctx.Err() != nil {
 		return doc, d.head, err
 	}
-	base := d.head.Previous
-	if base == nil || base.Epoch != d.head.Epoch {
+	d.damaged = true
+	d.log.Error("a snapshot of a document is damaged; the document is opened from another one", "number", d.head.Number, "epoch", d.head.Epoch, "error", err)
+	if base := d.head.Previous; base != nil && base.Epoch == d.head.Epoch {
+		doc = crdt.New(crdt.Options{})
+		if perr := d.store.restore(ctx, *base, doc); perr == nil || ctx.Err() != nil {
+			return doc, *base, perr
+		}
+	}
+	base, err := d.store.substitute(ctx, d.name, d.head)
+	if err != nil {
 		return nil, snapshots.Head{}, err
 	}
-	d.damaged = true
-	d.log.Error("a snapshot of a document is corrupt; the document is opened from the previous one", "number", d.head.Number, "epoch", d.head.Epoch, "error", err)
 	doc = crdt.New(crdt.Options{})
-	return doc, *base, d.store.restore(ctx, *base, doc)
+	return doc, base, d.store.restore(ctx, base, doc)
 }
 
 // Name returns the document's name.
@@ -286,6 +293,8 @@ func (d *Document) Durable(ctx context.Context) error {
 func (d *Document) write() {
 	if d.damaged {
 		d.takeSnapshot()
+	} else {
+		d.healed()
 	}
 	for {
 		changed := d.changed.Wait()
@@ -311,10 +320,18 @@ func (d *Document) write() {
 	}
 }
 
+// healed notes that nothing is missing of the document, whatever of its snapshots is damaged.
+func (d *Document) healed() {
+	if !d.lost {
+		d.store.snapshotsRebuilt(d.name)
+	}
+}
+
 func (d *Document) takeSnapshot() {
 	err := d.snapshot(d.ctx)
 	if err == nil {
 		d.damaged = false
+		d.healed()
 	} else if d.ctx.Err() == nil {
 		d.log.Error("a snapshot was not taken", "error", err)
 	}

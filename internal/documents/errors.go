@@ -14,7 +14,8 @@ const (
 	CodeInvalid   Code = "invalid"   // an invalid name, path, edit or role
 	CodeNotFound  Code = "not-found" // no such document
 	CodeChanged   Code = "changed"   // not the version that the edit was made for; nothing was changed
-	CodeStorage   Code = "storage"   // the bus is unavailable, or the stored data is corrupt
+	CodeStorage   Code = "storage"   // the bus is unavailable
+	CodeDamaged   Code = "damaged"   // what is stored of a document is damaged, and no state can be made of it
 	CodeClosed    Code = "closed"    // the hub stops, or a new epoch began; nothing was changed
 	CodeUncertain Code = "uncertain" // an edit may be stored, as a whole, or not at all
 )
@@ -34,6 +35,8 @@ func Explain(e *Error) (category, message, remedy string) {
 		return "NotFoundError", e.Message, "Call list_documents; the first edit_document creates a document."
 	case CodeUncertain:
 		return "UncertainError", e.Message, "Check with read_document before you repeat the edit."
+	case CodeDamaged:
+		return "StorageError", e.Message, "Tell the user; use another document meanwhile."
 	default:
 		return "StorageError", e.Message, "Try again later."
 	}

@@ -53,6 +53,8 @@ type Library struct {
 
 	compacting sync.Mutex // held while an epoch begins; locked before mu
 	renewals   wait.Group
+	rebuilding wait.Group // of lost heads
+	endRebuild context.CancelFunc
 }
 
 // opening is a document that is open, being opened or, if evicted, being closed.
@@ -83,6 +85,9 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 		store: s, changed: o.Changed, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), interval: o.Interval, open: map[string]*opening{},
 		maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{},
 	}
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.endRebuild = cancel
+	l.rebuilding.Go(func() { l.rebuild(background) })
 	return l, nil
 }
 
@@ -333,6 +338,8 @@ func (l *Library) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
+	l.endRebuild()
+	l.rebuilding.Wait()
 	l.renewals.Stop()
 	l.renewals.Wait()
 	l.mu.Lock()

@@ -43,7 +43,7 @@ func openStore(ctx context.Context, b *bus.Bus, name string) (*store, error) {
 		Duplicates: 10 * time.Minute,
 	})
 	if err == nil {
-		heads, err = b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name + "_crdt_head", Description: "The newest snapshot of each document", Storage: jetstream.FileStorage})
+		heads, err = b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name + headBucket, Description: "The newest snapshot of each document", Storage: jetstream.FileStorage})
 	}
 	if err == nil {
 		s.access, err = b.EnsureKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name + "_crdt_access", Description: "Who may what with each shared document", Storage: jetstream.FileStorage})
@@ -62,7 +62,7 @@ func openStore(ctx context.Context, b *bus.Bus, name string) (*store, error) {
 	}
 	s.snapshots = &snapshots.Store{
 		Log: s.stream, Parts: parts, Heads: heads, Put: s.put, Commit: b.Commit,
-		LogSubject: s.subject, PartSubject: func(object string) string { return name + ".crdtsnap." + object },
+		LogSubject: s.subject, LogFilter: func(document string) string { return fmt.Sprintf("%s.crdt.%s.*.log", name, document) }, PartSubject: func(object string) string { return name + ".crdtsnap." + object },
 	}
 	return s, nil
 }

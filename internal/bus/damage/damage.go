@@ -83,6 +83,24 @@ func (k *Keeper) Settle() error {
 	return errors.Join(k.ledger.settle(time.Now().UTC()), k.ledger.sync())
 }
 
+// Rebuilt notes that what damaged records of a subject held is there again, from other records. Their copies stay.
+func (k *Keeper) Rebuilt(subject string) {
+	for _, r := range k.Records() {
+		if r.Subject != subject || !r.Lost() {
+			continue
+		}
+		r.Action = ActionRebuilt
+		if _, _, err := k.ledger.add(r, nil); err != nil {
+			k.Logger.Error("a repair cannot be written to the ledger of damage", "error", err)
+			continue
+		}
+		k.Logger.Warn("what a damaged record held was made anew", "what", r.What(), "stream", r.Stream, "subject", r.Subject, "id", r.ID)
+	}
+	if err := k.ledger.sync(); err != nil {
+		k.Logger.Error("the ledger of damage cannot be written", "error", err)
+	}
+}
+
 // Last returns the result of the last Check.
 func (k *Keeper) Last() Result {
 	k.mu.Lock()

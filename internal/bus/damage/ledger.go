@@ -39,7 +39,7 @@ type Action string
 const (
 	ActionCorrected   Action = "corrected"   // the one flipped bit was flipped back
 	ActionQuarantined Action = "quarantined" // its bytes were copied aside, and it is skipped
-	ActionRebuilt     Action = "rebuilt"     // the server makes it anew
+	ActionRebuilt     Action = "rebuilt"     // the server makes it anew, or it was made anew from other records
 	ActionRestored    Action = "restored"    // from a copy
 	ActionFound       Action = "found"       // nothing yet: the next start does it
 )
