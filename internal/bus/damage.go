@@ -91,34 +91,50 @@ func Survey(ctx context.Context, cfg Config, running bool) (Repair, error) {
 	return repairOf(all), nil
 }
 
-// Mend corrects and restores what can be in an embedded store, sets aside the rest, and settles its damage. No hub may be
-// running: the error has [CodeLocked] otherwise.
-func Mend(ctx context.Context, cfg Config) (r Repair, err error) {
+// Mend corrects and restores what can be in an embedded store, and sets aside the rest. No hub may be running: the error
+// has [CodeLocked] otherwise. It returns how many records were put back; Settle comes after it.
+func Mend(ctx context.Context, cfg Config) (restored int, err error) {
+	err = withKeeper(ctx, cfg, func(k *damage.Keeper) error {
+		k.Budget = time.Duration(math.MaxInt64)
+		k.Check(ctx)
+		var err error
+		if restored, err = k.Restore(ctx); err != nil {
+			return errorf(CodeStorage, err, checkDisk, "not all damaged records could be put back")
+		}
+		return nil
+	})
+	return restored, err
+}
+
+// Settle marks all damage of an embedded store as settled and returns it. No hub may be running.
+func Settle(ctx context.Context, cfg Config) (r Repair, err error) {
+	err = withKeeper(ctx, cfg, func(k *damage.Keeper) error {
+		r = repairOf(k.Records())
+		r.Applied = true
+		if err := k.Settle(); err != nil {
+			return errorf(CodeStorage, err, checkDisk, "the ledger of damage cannot be written")
+		}
+		return nil
+	})
+	return r, err
+}
+
+// withKeeper calls f while no other process has the store.
+func withKeeper(ctx context.Context, cfg Config, f func(*damage.Keeper) error) (err error) {
 	dir, err := makeDir(cfg.DataDir)
 	if err != nil {
-		return r, err
+		return err
 	}
 	lock, err := lockDir(ctx, dir)
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer func() { err = errors.Join(err, lock.Unlock()) }()
 	k, err := openKeeper(cfg)
 	if err != nil {
-		return r, err
+		return err
 	}
-	k.Budget = time.Duration(math.MaxInt64)
-	k.Check(ctx)
-	restored, err := k.Restore(ctx)
-	if err != nil {
-		return r, errorf(CodeStorage, err, checkDisk, "not all damaged records could be put back")
-	}
-	r = repairOf(k.Records())
-	r.Applied, r.Restored = true, restored
-	if err := k.Settle(); err != nil {
-		return r, errorf(CodeStorage, err, checkDisk, "the ledger of damage cannot be written")
-	}
-	return r, nil
+	return f(k)
 }
 
 func openKeeper(cfg Config) (*damage.Keeper, error) {

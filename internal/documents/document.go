@@ -65,7 +65,7 @@ const (
 // openDocument opens a document; former is its previous epoch, if this process ended it.
 func (l *Library) openDocument(ctx context.Context, name string, create bool, former *replica.Former) (*Document, error) {
 	s := l.store
-	h, err := s.currentHead(ctx, name, l.log)
+	h, _, err := s.currentHead(ctx, name, l.log)
 	if err != nil {
 		return nil, err
 	}

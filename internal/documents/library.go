@@ -53,8 +53,11 @@ type Library struct {
 
 	compacting sync.Mutex // held while an epoch begins; locked before mu
 	renewals   wait.Group
-	rebuilding wait.Group // of lost heads
-	endRebuild context.CancelFunc
+
+	endRebuild    context.CancelFunc
+	checked       chan struct{} // closed when lost heads have been rebuilt; rebuilt and rebuildFailed are the result
+	rebuilt       []Rebuilt
+	rebuildFailed error
 }
 
 // opening is a document that is open, being opened or, if evicted, being closed.
@@ -84,10 +87,11 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	l := &Library{
 		store: s, changed: o.Changed, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), interval: o.Interval, open: map[string]*opening{},
 		maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{},
+		checked: make(chan struct{}),
 	}
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.endRebuild = cancel
-	l.rebuilding.Go(func() { l.rebuild(background) })
+	go l.rebuild(background)
 	return l, nil
 }
 
@@ -339,7 +343,7 @@ func (l *Library) Close(ctx context.Context) error {
 	l.closed = true
 	l.mu.Unlock()
 	l.endRebuild()
-	l.rebuilding.Wait()
+	<-l.checked
 	l.renewals.Stop()
 	l.renewals.Wait()
 	l.mu.Lock()

@@ -25,49 +25,60 @@ type Rebuilt struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Rebuild restores the heads of all documents of which there are only changes and snapshots, and returns what it did
-// about each. A library does so in the background when it is opened; a document is also rebuilt when it is opened.
-func (l *Library) Rebuild(ctx context.Context) ([]Rebuilt, error) {
-	missing, err := l.store.headless(ctx)
-	if err != nil {
-		return nil, err
+// Rebuilt waits for the check that begins when the library is opened, and returns what it did: it restores the heads of
+// all documents of which there are only changes and snapshots, and replaces damaged snapshots. A document is also
+// rebuilt when it is opened before that.
+func (l *Library) Rebuilt(ctx context.Context) ([]Rebuilt, error) {
+	select {
+	case <-l.checked:
+		return l.rebuilt, l.rebuildFailed
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	var all []Rebuilt
-	for _, name := range missing {
-		if ctx.Err() != nil {
-			return all, ctx.Err()
-		}
-		r := Rebuilt{Document: name}
-		h, err := l.store.currentHead(ctx, name, l.log)
-		if err != nil {
-			r.Reason = err.Error()
-		} else {
-			r.From = origin(h)
-		}
-		all = append(all, r)
-	}
-	return all, nil
 }
 
-// rebuild is Rebuild in the background. Damage never keeps a library from being opened.
+// rebuild is the check in the background. Damage never keeps a library from being opened.
 func (l *Library) rebuild(ctx context.Context) {
-	all, err := l.Rebuild(ctx)
-	if err != nil && ctx.Err() == nil {
-		l.log.Warn("the heads of documents could not be checked; each is checked when it is opened", "error", err)
+	defer close(l.checked)
+	missing, err := l.store.headless(ctx)
+	if err != nil {
+		l.rebuildFailed = err
+		if ctx.Err() == nil {
+			l.log.Warn("the heads of documents could not be checked; each is checked when it is opened", "error", err)
+		}
+		return
 	}
-	for _, r := range all {
-		if r.Reason != "" {
-			l.log.Error("a document cannot be rebuilt", "document", r.Document, "error", r.Reason)
+	for _, name := range missing {
+		h, rebuilt, err := l.store.currentHead(ctx, name, l.log)
+		if rebuilt || err != nil {
+			l.noteRebuilt(ctx, name, origin(h), err)
 		}
 	}
 	for name := range l.store.wounded() {
-		if ctx.Err() != nil {
-			return
-		}
-		if _, err := l.Get(ctx, name); err != nil && ctx.Err() == nil {
-			l.log.Error("a damaged document cannot be opened", "document", name, "error", err)
+		if _, err := l.Get(ctx, name); err != nil {
+			l.noteRebuilt(ctx, name, "", err)
 		}
 	}
+}
+
+func (l *Library) noteRebuilt(ctx context.Context, name, from string, err error) {
+	r := Rebuilt{Document: name, From: from}
+	if err != nil {
+		if l.rebuildFailed = ctx.Err(); l.rebuildFailed != nil {
+			return
+		}
+		r.From, r.Reason = "", err.Error()
+		l.log.Error("a document cannot be rebuilt", "document", name, "error", err)
+	}
+	l.rebuilt = append(l.rebuilt, r)
+}
+
+// origin says of what a head was rebuilt.
+func origin(h snapshots.Head) string {
+	if h.Object == "" {
+		return "its log"
+	}
+	return fmt.Sprintf("its snapshot of change %d, epoch %d, and its log", h.Number, h.Epoch)
 }
 
 // wounded returns the documents of which a change or a snapshot is damaged. Opening them replaces the damaged snapshots.
@@ -92,14 +103,6 @@ func (s *store) snapshotsRebuilt(name string) {
 			s.bus.DamageRebuilt(r.Subject)
 		}
 	}
-}
-
-// origin says of what a head was rebuilt.
-func origin(h snapshots.Head) string {
-	if h.Object == "" {
-		return "its log"
-	}
-	return fmt.Sprintf("its snapshot of change %d, epoch %d, and its log", h.Number, h.Epoch)
 }
 
 // headless lists the documents that have changes or snapshots and no head, or perhaps a former one, sorted.
@@ -129,31 +132,31 @@ func (s *store) headsDamaged() bool {
 }
 
 // currentHead returns a document's head, which it rebuilds if it is lost. It is of revision 0 if there is no document.
-func (s *store) currentHead(ctx context.Context, name string, log *slog.Logger) (snapshots.Head, error) {
-	h, err := s.head(ctx, name)
+func (s *store) currentHead(ctx context.Context, name string, log *slog.Logger) (h snapshots.Head, rebuilt bool, err error) {
+	h, err = s.head(ctx, name)
 	if err != nil || h.Revision > 0 && !s.headsDamaged() {
-		return h, err
+		return h, false, err
 	}
 	found, remains, err := s.snapshots.Recover(ctx, name)
 	switch {
 	case errors.Is(err, snapshots.ErrUnrecoverable):
-		return h, damaged(name, err)
+		return h, false, damaged(name, err)
 	case err != nil:
-		return h, storage(err, "what is left of the document %s cannot be read", name)
+		return h, false, storage(err, "what is left of the document %s cannot be read", name)
 	case !remains, h.Revision > 0 && found.Epoch <= h.Epoch:
-		return h, nil
+		return h, false, nil
 	}
 	if found.Object == "" {
 		if err := s.checkLogIsWhole(ctx, name); err != nil {
-			return h, err
+			return h, false, err
 		}
 	}
 	log.Error("the head of a document was lost; it is rebuilt", "document", name, "from", origin(found))
 	if found, err = s.snapshots.Restore(ctx, name, found, h.Revision); err != nil {
-		return h, storage(err, "the document %s cannot be rebuilt", name)
+		return h, false, storage(err, "the document %s cannot be rebuilt", name)
 	}
 	s.bus.DamageRebuilt("$KV." + s.name + headBucket + "." + name)
-	return found, nil
+	return found, true, nil
 }
 
 // checkLogIsWhole returns an error unless the log of the first epoch begins with the first change.

@@ -116,6 +116,7 @@ func documentError(err error) error {
 			documents.CodeChanged:  {jsonrpc.CodeInvalidParams, "DOCUMENT_CHANGED"},
 			documents.CodeStorage:  {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
 			documents.CodeClosed:   {jsonrpc.CodeServerBusy, "SERVER_BUSY"},
+			documents.CodeDamaged:  {jsonrpc.CodeInternalError, "DOCUMENT_DAMAGED"},
 			// Not busy: a caller must read the document before it retries.
 			documents.CodeUncertain: {jsonrpc.CodeInternalError, CodeOutcomeUnknown},
 		}[de.Code]

@@ -9,6 +9,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/bus/damage"
+	"github.com/parleyhub/parley/internal/documents"
 )
 
 func (a *app) repairCommand() *cobra.Command {
@@ -33,12 +34,13 @@ func (a *app) repairCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(result, func() { a.printRepair(result) })
+			survey := daemon.Repaired{Repair: result, Documents: []documents.Rebuilt{}}
+			return a.print(survey, func() { a.printRepair(survey) })
 		}
 		if running {
 			return &bus.Error{Code: bus.CodeLocked, Message: "the hub has its store open", Remedy: "stop it first: " + a.name + " stop"}
 		}
-		result, err := bus.Mend(ctx, store)
+		result, err := daemon.Repair(ctx, cfg)
 		if err != nil {
 			return err
 		}
@@ -48,7 +50,8 @@ func (a *app) repairCommand() *cobra.Command {
 and what has been done about it. Nothing is changed without --apply, and the hub may run.
 
 With --apply, for which the hub must be stopped, everything that can be is corrected or
-made anew, and the rest is set aside: its bytes are copied to bus/damage/kept in the data
+made anew: documents whose heads or snapshots are lost are rebuilt from what their logs
+and their other snapshots have. The rest is set aside: its bytes are copied to bus/damage/kept in the data
 directory, and never overwritten. The damage is settled then: status and doctor no longer
 count it.`
 	cmd.Example = "  " + a.name + " repair\n  " + a.name + " stop && " + a.name + " repair --apply"
@@ -56,7 +59,17 @@ count it.`
 	return cmd
 }
 
-func (a *app) printRepair(r bus.Repair) {
+func (a *app) printRepair(r daemon.Repaired) {
+	for _, d := range r.Documents {
+		if d.Reason != "" {
+			fmt.Fprintf(a.stdout, "The document %s cannot be rebuilt: %s.\n", plain(d.Document), plain(d.Reason))
+			continue
+		}
+		fmt.Fprintf(a.stdout, "The document %s was rebuilt from %s.\n", plain(d.Document), d.From)
+	}
+	if len(r.Records) == 0 && len(r.Documents) > 0 {
+		return
+	}
 	if len(r.Records) == 0 {
 		fmt.Fprintln(a.stdout, "The store has no damage.")
 		return
@@ -92,6 +105,8 @@ func done(d damage.Record) string {
 		return "removed"
 	case d.Action == damage.ActionQuarantined:
 		return "set aside"
+	case d.Action == damage.ActionFound && d.Derived():
+		return "to be rebuilt"
 	case d.Action == damage.ActionFound:
 		return "not yet"
 	}

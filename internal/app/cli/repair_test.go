@@ -23,7 +23,7 @@ func TestRepair(t *testing.T) {
 	want(t, p.run(t, "send", "words", "unharmed"), 0, "unharmed")
 	want(t, p.run(t, "send", "words", "wounded"), 0, "wounded")
 	want(t, p.run(t, "stop"), 0, "has stopped")
-	wound(t, p.dir, "wounded")
+	wound(t, p.dir, "PARLEY_HUB_local", "wounded")
 
 	survey := decode[bus.Repair](t, p.run(t, "repair", "--format", "json"))
 	if survey.Applied || survey.Lost == 0 || survey.Records[0].Action != damage.ActionFound {
@@ -44,10 +44,27 @@ func TestRepair(t *testing.T) {
 	want(t, p.run(t, "repair"), 0, "The store has no damage.")
 }
 
-// wound flips two bits of each occurrence of a text in the hub's tasks.
-func wound(t *testing.T, dataDir, text string) {
+// A repair rebuilds a document whose head is damaged, after a dry run that says so.
+func TestRepairRebuildsDocuments(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	p.stopAtEnd(t)
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	want(t, p.run(t, "doc", "edit", "plan", "--set", "m.k=7"), 0, `"k": 7`)
+	want(t, p.run(t, "stop"), 0, "has stopped")
+	wound(t, p.dir, "KV_local_crdt_head", `{"epoch"`)
+	want(t, p.run(t, "repair"), 0, "to be rebuilt")
+	want(t, p.run(t, "repair", "--apply"), 0, "The document plan was rebuilt from its snapshot")
+	want(t, p.run(t, "repair"), 0, "The store has no damage.")
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	want(t, p.run(t, "doc", "list"), 0, "plan")
+	want(t, p.run(t, "doc", "show", "plan"), 0, `"k": 7`)
+}
+
+// wound flips two bits of each occurrence of a text in a stream of the hub.
+func wound(t *testing.T, dataDir, stream, text string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dataDir, "bus", "jetstream", "*", "streams", "PARLEY_HUB_local", "msgs", "*.blk"))
+	files, err := filepath.Glob(filepath.Join(dataDir, "bus", "jetstream", "*", "streams", stream, "msgs", "*.blk"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("the blocks are %v, %v", files, err)
 	}

@@ -431,6 +431,7 @@ func TestARepairPutsLargeRecordsBack(t *testing.T) {
 	if c := b.Info().Damage; c == nil || c.Lost != 2 {
 		t.Errorf("after the start the bus reports %+v", c)
 	}
+	b.DamageRebuilt("none")
 	if _, err := bus.Mend(t.Context(), settings); bus.CodeOf(err) != bus.CodeLocked {
 		t.Errorf("a repair beside a hub: %v", err)
 	}
@@ -441,7 +442,10 @@ func TestARepairPutsLargeRecordsBack(t *testing.T) {
 	if c := bus.KnownDamage(dir); c.Lost != 2 {
 		t.Errorf("known are %s", c)
 	}
-	r, err = bus.Mend(t.Context(), settings)
+	restored, err := bus.Mend(t.Context(), settings)
+	must(t, err)
+	r, err = bus.Settle(t.Context(), settings)
+	r.Restored = restored
 	if err != nil || !r.Applied || r.Restored != 1 || r.String() != "1 lost, 1 corrected" {
 		t.Fatalf("the repair has done %+v, %v", r, err)
 	}
@@ -474,6 +478,29 @@ func TestWhatADamagedRecordWas(t *testing.T) {
 	} {
 		if got := (damage.Record{Kind: damage.KindMessage, Stream: "S", Subject: subject}).What(); got != want {
 			t.Errorf("%s is %q instead of %q", subject, got, want)
+		}
+	}
+}
+
+// What was made anew from other records is not lost, nor after another start.
+func TestWhatWasMadeAnewIsNotLost(t *testing.T) {
+	dir := store(t, "S")
+	p := places(t, dir, "S")[3]
+	flip(t, p.file, (p.offset+60)*8, (p.offset+60)*8+1)
+	k := check(t, dir, new(bytes.Buffer))
+	if k.Counts().Lost != 1 {
+		t.Fatalf("the counts are %s", k.Counts())
+	}
+	k.Rebuilt(subject("S", 3))
+	for _, k := range []*damage.Keeper{k, check(t, dir, new(bytes.Buffer))} {
+		r := k.Records()
+		if len(r) != 1 || r[0].Lost() || r[0].Action != damage.ActionRebuilt || r[0].Kept == "" || k.Counts().Rebuilt != 1 {
+			t.Errorf("the records are %+v", r)
+		}
+	}
+	for subject, derived := range map[string]bool{"$KV.local_crdt_head.plan": true, "local.crdtsnap.plan.0-1-2-3": true, "local.crdt.plan.0.log": false} {
+		if got := (damage.Record{Kind: damage.KindMessage, Subject: subject}).Derived(); got != derived {
+			t.Errorf("%s is derived: %v", subject, got)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -53,6 +54,13 @@ func (r Record) What() string {
 		return fmt.Sprintf("%d records of %s", r.Last-r.Sequence+1, r.Stream)
 	}
 	return "a record of " + r.Stream
+}
+
+// Derived reports whether other records hold what the record held, so that it can be made anew from them.
+func (r Record) Derived() bool {
+	return slices.ContainsFunc([]string{"$KV.*_crdt_head.*", "*.crdtsnap.>"}, func(pattern string) bool {
+		return r.Kind == KindMessage && fits(strings.Split(pattern, "."), strings.Split(r.Subject, "."))
+	})
 }
 
 // fits reports whether the tokens of a subject match those of a pattern, in which a star may be a part of a token.
