@@ -22,7 +22,7 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-//go:embed page.html style.css search.js
+//go:embed page.html style.css search.js icon.svg
 var assets embed.FS
 
 // repository is where links lead that leave the documentation.
@@ -39,7 +39,7 @@ type group struct {
 
 // groups are the pages in the order of the list; those that it does not name follow in the last group.
 var groups = []group{
-	{"Guides", []string{start, "getting-started", "install", "waking", "file-claims", "handing-work-over", "agents", "mcp", "network-setup", "network-use", "peers-setup", "peers-use", "tools", "documents", "swarms", "troubleshooting"}},
+	{"Guides", []string{start, "getting-started", "install", "waking", "file-claims", "handing-work-over", "agents", "mcp", "network-setup", "network-use", "peers-setup", "peers-use", "tools", "documents", "swarms", "reliability", "troubleshooting"}},
 	{"Reference", []string{"cli", "configuration", "json", "http-api", "a2a", "network-reference", "network-operate", "peers-operate", "hyperswarm", "security", "versions"}},
 	{"More", nil},
 }
@@ -61,6 +61,7 @@ type section struct {
 	Heading string `json:"h"`
 	Anchor  string `json:"a"`
 	Body    string `json:"b"`
+	Group   int    `json:"g"` // of the page: the search prefers the first
 }
 
 // Build returns the files of the site by their names, from a directory of Markdown. It returns an error for a link or an anchor
@@ -98,9 +99,12 @@ func (b *builder) build() error {
 	}
 	var broken []error
 	var index []section
-	for _, g := range b.list() {
+	for i, g := range b.list() {
 		for _, name := range g.Pages {
 			p := b.pages[name]
+			for j := range p.sections {
+				p.sections[j].Group = i
+			}
 			broken = append(broken, b.link(p)...)
 			if err := b.render(string(layout), p); err != nil {
 				return err
@@ -115,7 +119,7 @@ func (b *builder) build() error {
 	if err := b.addDescriptions(); err != nil {
 		return err
 	}
-	for _, name := range []string{"style.css", "search.js"} {
+	for _, name := range []string{"style.css", "search.js", "icon.svg"} {
 		if b.files[name], err = assets.ReadFile(name); err != nil {
 			return err
 		}
