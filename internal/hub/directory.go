@@ -87,7 +87,7 @@ func (a Agent) residence() Residence {
 // vendorOf returns the vendor whose name a driver's or program's name begins with, "" if it is not known.
 func vendorOf(name string) string {
 	vendor, _, _ := strings.Cut(name, "-")
-	if slices.Contains([]string{"claude", "codex", "gemini", "vibe"}, vendor) {
+	if slices.Contains([]string{"claude", "codex", "gemini", "opencode", "vibe"}, vendor) {
 		return vendor
 	}
 	return ""

@@ -13,7 +13,7 @@ type SessionProcess struct {
 
 // SessionHookParams are the parameters of hub/sessions/hook: an event of an open session, as its program's hook reports it.
 type SessionHookParams struct {
-	Vendor     string         `json:"vendor"` // claude, codex or gemini
+	Vendor     string         `json:"vendor"` // claude, codex, gemini or opencode
 	Session    string         `json:"session"`
 	Kind       string         `json:"kind"` // see package hooks
 	Dir        string         `json:"dir,omitempty"`

@@ -23,7 +23,7 @@ type installed struct {
 type installFlags struct{ project, user, dryRun, yes bool }
 
 func (a *app) installCommand() *cobra.Command {
-	return a.installation("install [CLI...]", "Enter Parley into Claude Code, Codex and Gemini CLI",
+	return a.installation("install [CLI...]", "Enter Parley into Claude Code, Codex, Gemini CLI and others",
 		`Enter Parley into coding agents' programs: its MCP server, the hooks that tell the hub of open
 sessions, say what is new for them and wake them, and a skill that tells the agent what it can do.
 Without names it takes the programs that are on this computer. The changes are shown before they are made; every other byte of the files

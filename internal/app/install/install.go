@@ -7,6 +7,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,6 +62,7 @@ type Change struct {
 	before, after []byte
 	existed       bool
 	delete        bool
+	dirs          []string // that were made for the file, the innermost first
 }
 
 // Replacement is a text that takes the place of another.
@@ -80,11 +82,13 @@ type note struct {
 	Path    string   `json:"path"`
 	Created bool     `json:"created,omitempty"`
 	Texts   []string `json:"texts"` // in the order in which they were inserted
+	// Dirs are the directories that were made for the file, the innermost first.
+	Dirs []string `json:"dirs,omitempty"`
 }
 
 // Program is a coding agent's program.
 type Program struct {
-	Name    string // claude, codex or gemini
+	Name    string // such as claude
 	Title   string
 	command string
 	files   func(Place) ([]file, error)
@@ -99,7 +103,9 @@ type file struct {
 	path    string
 	entries []entry
 	toml    string // a table for a TOML file
-	skill   string // the whole text of a file with a skill
+	array   string // a table of an array of tables for a TOML file
+	skill   string // the whole text of a file of Parley's, with its mark
+	former  bool   // nothing is entered any more: it is only taken out
 }
 
 // entry is an element of an array, or a member of an object, in a JSON file.
@@ -112,9 +118,12 @@ type entry struct {
 // Programs are the programs that are known, in the order of their names.
 func Programs() []Program {
 	return []Program{
+		{Name: "agy", Title: "Antigravity CLI", command: "agy", files: agyFiles, After: "open sessions of Antigravity get Parley's tools when they are started again; this was not tried with the program"},
 		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, overruled: claudeOverruled, After: "open sessions of Claude Code get the hooks when they are started again"},
 		{Name: "codex", Title: "Codex", command: "codex", files: codexFiles, overruled: codexOverruled, After: "Codex asks at its next start whether you trust the hooks: say yes"},
 		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, overruled: geminiOverruled, After: "open sessions of Gemini CLI get the hooks when they are started again"},
+		{Name: "opencode", Title: "OpenCode", command: "opencode", files: opencodeFiles, After: "open sessions of OpenCode get Parley's tools and plugin when they are started again"},
+		{Name: "vibe", Title: "Vibe", command: "vibe", files: vibeFiles, After: "open sessions of Vibe get Parley's tools when they are started again; this was not tried with the program"},
 	}
 }
 
@@ -144,6 +153,9 @@ func (p Program) Enter(at Place) (changes []Change, err error) {
 		return nil, err
 	}
 	for _, f := range files {
+		if f.former {
+			continue
+		}
 		c, err := f.enter()
 		if err != nil {
 			return nil, err
@@ -189,6 +201,8 @@ func (f file) enter() (c Change, err error) {
 	switch {
 	case f.toml != "":
 		return f.enterTable(c)
+	case f.array != "":
+		return f.enterElement(c)
 	case f.skill != "":
 		return f.enterSkill(c)
 	}
@@ -267,13 +281,16 @@ func outdated(command, now string) bool { return command != now && strings.Conta
 // renew puts the path of the program into what another program of Parley has entered.
 func (e entry) renew(c *Change, old []byte) error {
 	if !e.list {
-		server, _ := e.value.(map[string]any)
-		program, _ := server["command"].(string)
-		var there struct{ Command string }
-		if json.Unmarshal(plainJSON(old), &there) != nil || !outdated(there.Command, program) {
+		program, _ := serverOf(mustJSON(e.value))
+		there, ok := serverOf(plainJSON(old))
+		if !ok || !outdated(there, program) {
 			return nil
 		}
-		return c.replaceValue(program, append(slices.Clone(e.path), "command")...)
+		at := append(slices.Clone(e.path), "command")
+		if bytes.HasPrefix(bytes.TrimSpace(memberOf(plainJSON(old), "command")), []byte("[")) {
+			at = append(at, "0")
+		}
+		return c.replaceValue(program, at...)
 	}
 	now, _ := e.value.(hookEntry)
 	var groups hookGroups
@@ -308,8 +325,37 @@ func (c *Change) replaceValue(by string, path ...string) error {
 
 // isServer reports whether a value is Parley's MCP server.
 func isServer(value []byte) bool {
+	_, ok := serverOf(plainJSON(value))
+	return ok
+}
+
+// serverOf returns the program of a value that is Parley's MCP server: a command with arguments, or a list of both (OpenCode).
+func serverOf(value []byte) (program string, ok bool) {
 	var server struct{ Args []string }
-	return json.Unmarshal(plainJSON(value), &server) == nil && slices.Equal(server.Args, []string{"mcp"})
+	_ = json.Unmarshal(value, &server) // without arguments it is a list
+	command := memberOf(value, "command")
+	var words []string
+	if json.Unmarshal(command, &words) == nil && len(words) == 2 {
+		return words[0], words[1] == "mcp"
+	}
+	_ = json.Unmarshal(command, &program) // a server without a command is not outdated
+	return program, slices.Equal(server.Args, []string{"mcp"})
+}
+
+// memberOf returns a member of a JSON object, nil if it has none.
+func memberOf(value []byte, name string) json.RawMessage {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(value, &members) // what is no object has no members
+	return members[name]
+}
+
+// mustJSON encodes what has texts and lists only.
+func mustJSON(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return data
 }
 
 // plainJSON returns a value without comments and commas at the end, which only some files have.
@@ -351,11 +397,13 @@ func (f file) leave(notes []note) (c Change, err error) {
 	c.after = c.before
 	created, texts := false, []string(nil)
 	if i := slices.IndexFunc(notes, func(n note) bool { return n.Path == f.path }); i >= 0 {
-		created, texts = notes[i].Created, notes[i].Texts
+		created, texts, c.dirs = notes[i].Created, notes[i].Texts, notes[i].Dirs
 	}
 	switch {
 	case f.toml != "":
 		err = leaveTable(&c, texts)
+	case f.array != "":
+		err = leaveElement(&c, texts)
 	case f.skill != "":
 		created = true
 		c.leaveSkill()
@@ -480,6 +528,9 @@ func Apply(changes []Change, dataDir string) error {
 		if existed != c.existed || !bytes.Equal(now, c.before) {
 			return &Error{Code: CodeChanged, Message: c.Path + " has just been changed by another program", Remedy: "repeat the command"}
 		}
+		if !c.existed && !c.delete {
+			c.dirs = missing(filepath.Dir(c.Path))
+		}
 		// The note comes first: what is inserted can always be taken out.
 		notes = remember(notes, c)
 		if err := writeNotes(dataDir, notes); err != nil {
@@ -489,17 +540,42 @@ func Apply(changes []Change, dataDir string) error {
 			return &Error{Code: CodeUnwritable, Message: "cannot write " + c.Path + ": " + err.Error(), Remedy: "check its permissions", Err: err}
 		}
 	}
+	removeDirs(changes)
 	return nil
+}
+
+// removeDirs removes the directories that were made for files that are deleted, unless something else is in them.
+func removeDirs(changes []Change) {
+	var dirs []string
+	for _, c := range changes {
+		if !c.delete {
+			continue
+		}
+		dirs = append(dirs, c.dirs...)
+		if filepath.Base(c.Path) == skillFile { // an earlier version noted no directories
+			dirs = append(dirs, filepath.Dir(c.Path))
+		}
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	for _, dir := range slices.Compact(dirs) {
+		_ = os.Remove(dir) // it fails if something is in it
+	}
+}
+
+// missing returns a directory and those above it that do not exist.
+func missing(dir string) (all []string) {
+	for {
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
+			return all
+		}
+		all, dir = append(all, dir), filepath.Dir(dir)
+	}
 }
 
 // write replaces the file, or the one that a link leads to.
 func (c Change) write() error {
 	if c.delete {
-		if err := os.Remove(c.Path); err != nil || filepath.Base(c.Path) != skillFile {
-			return err
-		}
-		_ = os.Remove(filepath.Dir(c.Path)) // the skill's own directory, unless something else is in it
-		return nil
+		return os.Remove(c.Path)
 	}
 	path, mode := c.Path, fs.FileMode(0o600)
 	if c.existed {
@@ -560,7 +636,7 @@ func remember(notes []note, c Change) []note {
 		return slices.DeleteFunc(notes, func(n note) bool { return n.Path == c.Path })
 	}
 	if i < 0 {
-		return append(notes, note{Path: c.Path, Created: !c.existed, Texts: c.Inserted})
+		return append(notes, note{Path: c.Path, Created: !c.existed, Texts: c.Inserted, Dirs: c.dirs})
 	}
 	for j, text := range notes[i].Texts {
 		for _, r := range c.Replaced {
@@ -586,6 +662,9 @@ func (p Program) State(at Place) (s Entered, err error) {
 		return s, err
 	}
 	for _, f := range files {
+		if f.former {
+			continue
+		}
 		c, err := f.enter()
 		if err != nil {
 			return s, err

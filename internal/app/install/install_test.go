@@ -98,20 +98,28 @@ var own = map[string]string{
 	".codex/config.toml":    "# my settings\nmodel = \"x\"\n\n[mcp_servers.other]\ncommand = \"y\"",
 	".codex/hooks.json":     "{\"hooks\":{}}",
 	".gemini/settings.json": "{ // comments\r\n  \"ui\": {\"theme\": \"x\",},\r\n}\r\n",
+
+	".config/opencode/opencode.jsonc":         "{\n  // mine\n  \"$schema\": \"https://opencode.ai/config.json\",\n  \"theme\": \"dark\",\n}\n",
+	".gemini/antigravity-cli/mcp_config.json": "{\"mcpServers\":{\"other\":{\"command\":\"x\"}}}",
+	".vibe/config.toml":                       "# mine\nactive_model = \"x\"\n\n[[mcp_servers]]\nname = \"other\"\ntransport = \"stdio\"\ncommand = \"y\"",
 }
 
 func TestInstallThenUninstallLeavesEveryByte(t *testing.T) {
-	for name, files := range map[string]map[string]string{"own files": own, "no files": {}} {
+	lists := map[string]string{".vibe/config.toml": "mcp_servers = [] # none\nmodel = \"x\"\n", ".config/opencode/opencode.json": "{}", ".config/opencode/opencode.jsonc": "{}"}
+	for name, files := range map[string]map[string]string{"own files": own, "no files": {}, "lists": lists} {
 		t.Run(name, func(t *testing.T) {
 			d := newHome(t)
 			for file, text := range files {
 				d.write(t, file, text)
 			}
 			before := d.files(t)
-			if d.enter(t) != 8 {
+			if d.enter(t) != 14 {
 				t.Errorf("changed are %v", d.files(t))
 			}
 			for file, text := range d.files(t) {
+				if name == "lists" && file == ".config/opencode/opencode.json" {
+					continue // the other one has it
+				}
 				if !strings.Contains(text, "parley") || len(text) <= len(before[file]) {
 					t.Errorf("%s is %s", file, text)
 				}
@@ -131,7 +139,102 @@ func TestInstallThenUninstallLeavesEveryByte(t *testing.T) {
 			if n := d.leave(t); n != 0 {
 				t.Errorf("a repetition changed %d files", n)
 			}
+			for _, dir := range []string{".claude/skills", ".codex/skills", ".gemini/skills", ".vibe/skills", ".config/opencode/skills", ".config/opencode/plugins"} {
+				if _, err := os.Stat(filepath.Join(d.Home, dir)); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s stays: %v", dir, err)
+				}
+			}
 		})
+	}
+}
+
+// A directory stays that was there, or that has something of somebody else.
+func TestDirectoriesOfOthersStay(t *testing.T) {
+	d := newHome(t)
+	if err := os.MkdirAll(filepath.Join(d.Home, ".claude", "skills"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.enter(t)
+	d.write(t, ".codex/skills/mine/SKILL.md", "mine")
+	d.leave(t)
+	if _, err := os.Stat(filepath.Join(d.Home, ".claude", "skills")); err != nil {
+		t.Error(err)
+	}
+	if got := d.files(t); !maps.Equal(got, map[string]string{".codex/skills/mine/SKILL.md": "mine"}) {
+		t.Errorf("%q", got)
+	}
+	if _, err := os.Stat(filepath.Join(d.Home, ".vibe")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// OpenCode makes opencode.jsonc beside a file that Parley has made.
+func TestOpenCodesTwoFiles(t *testing.T) {
+	d := newHome(t)
+	d.enter(t)
+	d.write(t, ".config/opencode/opencode.jsonc", "{\n}\n")
+	if n := d.enter(t); n != 0 {
+		t.Errorf("%d files were changed again", n)
+	}
+	d.Program = "/opt/parley"
+	if n := d.enter(t); n == 0 {
+		t.Error("the path of another program stays")
+	}
+	text := d.files(t)[".config/opencode/opencode.json"]
+	if !strings.Contains(text, `"/opt/parley"`) || !strings.Contains(text, `"mcp"`) || strings.Contains(text, "/usr/local") {
+		t.Errorf("the server is %s", text)
+	}
+	if text := d.files(t)[".config/opencode/plugins/parley.js"]; !strings.Contains(text, `const program = "/opt/parley"`) {
+		t.Errorf("the plugin is %s", text)
+	}
+	d.leave(t)
+	if got := d.files(t); !maps.Equal(got, map[string]string{".config/opencode/opencode.jsonc": "{\n}\n"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestVibesServers(t *testing.T) {
+	vibe, err := install.Find("vibe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, before, after string }{ // what uninstall leaves of files that Parley has not noted
+		{"written anew", "model = \"x\"\n\n[[mcp_servers]]\nname = \"parley\"\nargs = [\n    \"mcp\",\n]\ncommand = \"/old/parley\"\n\n[[mcp_servers]] # b\nname = \"b\"\n", "model = \"x\"\n\n\n[[mcp_servers]] # b\nname = \"b\"\n"},
+		{"another's", "[[mcp_servers]]\nname = \"parley\"\nargs = [\"x\"]\n", "[[mcp_servers]]\nname = \"parley\"\nargs = [\"x\"]\n"},
+		{"another table", "[x]\nmcp_servers = [1]\n", "[x]\nmcp_servers = [1]\n"},
+	} {
+		d := newHome(t)
+		d.write(t, ".vibe/config.toml", c.before)
+		changes, err := vibe.Leave(d.Place, d.data)
+		if err == nil {
+			err = install.Apply(changes, d.data)
+		}
+		if got := d.files(t)[".vibe/config.toml"]; err != nil || got != c.after {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+	}
+	d := newHome(t)
+	d.write(t, ".vibe/config.toml", "mcp_servers = []\n")
+	d.enter(t)
+	d.Program = "/opt/parley"
+	d.enter(t)
+	if text := d.files(t)[".vibe/config.toml"]; text != "mcp_servers = [{ name = \"parley\", transport = \"stdio\", command = \"/opt/parley\", args = [\"mcp\"] }]\n" {
+		t.Errorf("%s", text)
+	}
+	d.data = t.TempDir() // without notes
+	d.leave(t)
+	if text := d.files(t)[".vibe/config.toml"]; text != "mcp_servers = []\n" {
+		t.Errorf("%s", text)
+	}
+	d.write(t, ".vibe/config.toml", "[[mcp_servers]]\nname = \"parley\"\ncommand = \"/old/parley\"\nargs = [\"mcp\"]\n")
+	if s, err := vibe.State(d.Place); err != nil || len(s.Outdated) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for _, text := range []string{"[[mcp_servers]]\nname = \"parley\"\ncommand = \"x\"\n", "mcp_servers = [{ name = \"b\" }]\n", "x = \"\"\"\n"} {
+		d.write(t, ".vibe/config.toml", text)
+		if _, err := vibe.Enter(d.Place); err == nil {
+			t.Errorf("accepted: %s", text)
+		}
 	}
 }
 
@@ -177,7 +280,7 @@ func TestAFileThatWasWrittenAnewIsCleared(t *testing.T) {
 func TestFilesOfAProject(t *testing.T) {
 	d := newHome(t)
 	d.Project = filepath.Join(d.Home, "p")
-	for _, name := range []string{"claude", "gemini"} {
+	for _, name := range []string{"agy", "claude", "gemini", "opencode", "vibe"} {
 		p, err := install.Find(name)
 		if err != nil {
 			t.Fatal(err)
@@ -190,8 +293,9 @@ func TestFilesOfAProject(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := slices.Sorted(maps.Keys(d.files(t))); !slices.Equal(got, []string{"p/.claude/settings.json", "p/.claude/skills/parley/SKILL.md",
-		"p/.gemini/settings.json", "p/.gemini/skills/parley/SKILL.md", "p/.mcp.json"}) {
+	if got := slices.Sorted(maps.Keys(d.files(t))); !slices.Equal(got, []string{"p/.agents/mcp_config.json", "p/.agents/skills/parley/SKILL.md",
+		"p/.claude/settings.json", "p/.claude/skills/parley/SKILL.md", "p/.gemini/settings.json", "p/.gemini/skills/parley/SKILL.md", "p/.mcp.json",
+		"p/.opencode/plugins/parley.js", "p/.opencode/skills/parley/SKILL.md", "p/.vibe/config.toml", "p/.vibe/skills/parley/SKILL.md", "p/opencode.json"}) {
 		t.Errorf("the files are %q", got)
 	}
 	codex, err := install.Find("codex")
@@ -211,12 +315,14 @@ func TestVariablesMoveTheFiles(t *testing.T) {
 	d := newHome(t)
 	d.Program = "/opt/my tools/parley"
 	d.Getenv = func(name string) string {
-		return map[string]string{"CLAUDE_CONFIG_DIR": filepath.Join(d.Home, "c"), "CODEX_HOME": filepath.Join(d.Home, "x")}[name]
+		return map[string]string{"CLAUDE_CONFIG_DIR": filepath.Join(d.Home, "c"), "CODEX_HOME": filepath.Join(d.Home, "x"),
+			"XDG_CONFIG_HOME": filepath.Join(d.Home, "g"), "VIBE_HOME": filepath.Join(d.Home, "v")}[name]
 	}
 	d.enter(t)
 	files := d.files(t)
-	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{".gemini/settings.json", ".gemini/skills/parley/SKILL.md", "c/.claude.json",
-		"c/settings.json", "c/skills/parley/SKILL.md", "x/config.toml", "x/hooks.json", "x/skills/parley/SKILL.md"}) {
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{".gemini/antigravity-cli/mcp_config.json", ".gemini/settings.json", ".gemini/skills/parley/SKILL.md", "c/.claude.json",
+		"c/settings.json", "c/skills/parley/SKILL.md", "g/opencode/opencode.json", "g/opencode/plugins/parley.js", "g/opencode/skills/parley/SKILL.md",
+		"v/config.toml", "v/skills/parley/SKILL.md", "x/config.toml", "x/hooks.json", "x/skills/parley/SKILL.md"}) {
 		t.Errorf("the files are %q", got)
 	}
 	if !strings.Contains(files["c/settings.json"], `"'/opt/my tools/parley' hook claude Stop"`) {

@@ -35,6 +35,11 @@ func skillIn(dir string) file {
 	return file{path: filepath.Join(dir, "skills", skillName, skillFile), skill: marked(Skill())}
 }
 
+// markedScript is [marked] for a file of JavaScript.
+func markedScript(s string) string {
+	return fmt.Sprintf("%s\n// parley install %s: parley uninstall takes this file out, unless it was edited.\n", s, skillSum(s))
+}
+
 // marked adds a line to a text by which it is known later, also by another version of Parley, and only if nobody has edited it.
 func marked(s string) string {
 	return fmt.Sprintf("%s\n<!-- parley install %s: parley uninstall takes this file out, unless it was edited. -->\n", s, skillSum(s))
@@ -45,7 +50,7 @@ func skillSum(s string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-var skillMarks = text.Pattern(`(?m)^<!-- parley install ([0-9a-f]{12}): .*-->\r?\n?`)
+var skillMarks = text.Pattern(`(?m)^(?:<!--|//) parley install ([0-9a-f]{12}): .*\r?\n?`)
 
 // ownSkill returns the offset behind the skill that Parley has written at the beginning of a file; 0 if it has not, or it was edited.
 func ownSkill(doc []byte) (end int) {

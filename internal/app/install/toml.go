@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // errUnended is the error of a TOML file in which a string does not end.
@@ -273,6 +275,149 @@ func leaveTable(c *Change, texts []string) error {
 	}
 	for _, t := range slices.Backward(tables) {
 		c.after = slices.Concat(c.after[:t.start], c.after[t.end:])
+	}
+	return nil
+}
+
+// elementPath is the array of tables with the MCP servers of Vibe.
+const elementPath = "mcp_servers"
+
+// elements returns the tables of the array of MCP servers whose name is parley, and the value of the array if it stands in one key.
+func elements(doc []byte) (tables []tomlTable, list *statement, err error) {
+	all, err := statements(doc)
+	if err != nil {
+		return nil, nil, err
+	}
+	var in *tomlTable
+	top := true
+	finish := func() {
+		if in != nil && in.is(doc, "name", "parley") {
+			tables = append(tables, *in)
+		}
+		in = nil
+	}
+	for i, s := range all {
+		switch {
+		case s.head:
+			finish()
+			top = false
+			head := strings.Join(strings.Fields(string(doc[s.start:s.end])), "")
+			if head == "[["+elementPath+"]]" || strings.HasPrefix(head, "[["+elementPath+"]]#") {
+				in = &tomlTable{start: s.start, end: s.end}
+			}
+		case in != nil:
+			in.keys, in.end = append(in.keys, s), s.end
+		case top && slices.Equal(s.path, []string{elementPath}):
+			list = &all[i]
+		}
+	}
+	finish()
+	return tables, list, nil
+}
+
+// is reports whether a key of a table is a text.
+func (t *tomlTable) is(doc []byte, key, text string) bool {
+	for _, k := range t.keys {
+		if slices.Equal(k.path, []string{key}) && strings.Trim(string(doc[k.value:k.end]), " \t\r\n\"'") == text {
+			return true
+		}
+	}
+	return false
+}
+
+// isMCP reports whether a table runs Parley's MCP server.
+func (t *tomlTable) isMCP(doc []byte) bool {
+	for _, k := range t.keys {
+		if slices.Equal(k.path, []string{"args"}) && strings.Trim(string(doc[k.value:k.end]), " \t\r\n[],\"'") == "mcp" {
+			return true
+		}
+	}
+	return false
+}
+
+// enterElement adds the server to the array of a TOML file, or puts the program's path into the one that it has.
+func (f file) enterElement(c Change) (Change, error) {
+	tables, list, err := elements(c.before)
+	if err != nil {
+		return c, &Error{Code: CodeUnreadable, Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
+	}
+	if len(tables) > 0 {
+		own := &tables[0]
+		if !own.isMCP(c.before) {
+			return c, &Error{Code: CodeForeign, Message: f.path + " has an MCP server parley that is not Parley's", Remedy: "rename or remove it, and repeat the command"}
+		}
+		ours, _, _ := elements([]byte(f.array)) // a table of ours can be read
+		program, _, _ := commandOf([]byte(f.array), &ours[0])
+		if command, from, to := commandOf(c.before, own); from > 0 && outdated(command, program) {
+			c.replace(from, to, tomlString(program))
+		}
+		return c, nil
+	}
+	if list != nil {
+		if own := ownInline().FindSubmatchIndex(c.before[list.value:list.end]); own != nil {
+			f.renewInline(&c, list.value+own[2], list.value+own[3])
+			return c, nil
+		}
+	}
+	at, inserted := len(c.before), "\n"+f.array
+	switch {
+	case list != nil && !emptyList().Match(c.before[list.value:list.end]):
+		return c, &Error{Code: CodeUnsupported, Message: f.path + " has its MCP servers in one line", Remedy: "write them as tables, such as [[mcp_servers]], and repeat the command"}
+	case list != nil: // Vibe writes an empty list, beside which there can be no tables
+		at = list.value + strings.IndexByte(string(c.before[list.value:list.end]), '[') + 1
+		inserted = inlineTable(f.array)
+	case len(c.before) == 0:
+		inserted = f.array
+	case c.before[len(c.before)-1] != '\n':
+		inserted = "\n" + inserted
+	}
+	if list == nil && bytes.Contains(c.before, []byte("\r\n")) {
+		inserted = strings.ReplaceAll(inserted, "\n", "\r\n")
+	}
+	c.after = slices.Concat(c.before[:at], []byte(inserted), c.before[at:])
+	c.Inserted = []string{inserted}
+	return c, nil
+}
+
+// emptyList matches the value of a key.
+var emptyList = text.Pattern(`^\s*\[\s*\]\s*(?:#[^\n]*)?\s*$`)
+
+// ownInline matches the element that [file.enterElement] puts into a list, and its command.
+var ownInline = text.Pattern(`\{ name = "parley", transport = "stdio", command = ("(?:[^"\\]|\\.)*"), args = \["mcp"\] \}`)
+
+// renewInline replaces the path of another program in an element of a list. from and to are the offsets of its command.
+func (f file) renewInline(c *Change, from, to int) {
+	ours := ownInline().FindStringSubmatch(inlineTable(f.array))
+	command, err := strconv.Unquote(string(c.before[from:to]))
+	program, ourErr := strconv.Unquote(ours[1])
+	if err == nil && ourErr == nil && outdated(command, program) {
+		c.replace(from, to, ours[1])
+	}
+}
+
+// inlineTable returns the keys of a table as an element of a list.
+func inlineTable(table string) string {
+	_, keys, _ := strings.Cut(strings.TrimSuffix(table, "\n"), "\n")
+	return "{ " + strings.ReplaceAll(keys, "\n", ", ") + " }"
+}
+
+// leaveElement takes the server out of the array.
+func leaveElement(c *Change, texts []string) error {
+	c.takeOut(texts, true)
+	tables, list, err := elements(c.after)
+	if err != nil {
+		return err
+	}
+	if list != nil {
+		if own := ownInline().FindIndex(c.after[list.value:list.end]); own != nil {
+			c.after = slices.Concat(c.after[:list.value+own[0]], c.after[list.value+own[1]:])
+			return nil
+		}
+	}
+	for _, t := range slices.Backward(tables) {
+		if t.isMCP(c.after) {
+			c.after = slices.Concat(c.after[:t.start], c.after[t.end:])
+		}
 	}
 	return nil
 }

@@ -1,11 +1,14 @@
 package install
 
 import (
+	_ "embed"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/app/install/jsonc"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
 )
@@ -105,6 +108,73 @@ func geminiFiles(at Place) ([]file, error) {
 	entries := []entry{{path: []string{"mcpServers", "parley"}, value: at.server()}}
 	entries = append(entries, at.hooks("gemini", hookSeconds*1000, "parley", "SessionStart", "SessionEnd", "BeforeAgent", "BeforeTool", "AfterAgent", "Notification")...)
 	return []file{{path: filepath.Join(dir, "settings.json"), entries: entries}, skillIn(dir)}, nil
+}
+
+// opencodePlugin is the plugin for OpenCode, which calls the hooks; PROGRAM is the command that runs Parley.
+//
+//go:embed opencode.js
+var opencodePlugin string
+
+// opencodeFiles are those of OpenCode: its directory has plugins and skills. It reads opencode.json and opencode.jsonc, and makes the
+// latter by itself.
+func opencodeFiles(at Place) ([]file, error) {
+	dir := filepath.Join(at.directory("XDG_CONFIG_HOME", ".config"), "opencode")
+	settings := dir
+	if at.Project != "" {
+		dir, settings = filepath.Join(at.Project, ".opencode"), at.Project
+	}
+	server := map[string]any{"type": "local", "command": []string{at.Program, "mcp"}, "enabled": true}
+	files := []file{
+		{path: filepath.Join(settings, "opencode.jsonc"), entries: []entry{{path: []string{"mcp", "parley"}, value: server}}},
+		{path: filepath.Join(settings, "opencode.json"), entries: []entry{{path: []string{"mcp", "parley"}, value: server}}},
+	}
+	// One of them is enough; the other one may have been entered into before it was made.
+	files[0].former = files[0].untouched(files[1])
+	files[1].former = !files[0].former
+	script := strings.ReplaceAll(opencodePlugin, `"PROGRAM"`, string(mustJSON(at.Program)))
+	return append(files, file{path: filepath.Join(dir, "plugins", "parley.js"), skill: markedScript(script)}, skillIn(dir)), nil
+}
+
+// untouched reports whether another file is rather to be entered into: that which has Parley, or else that which exists.
+func (f file) untouched(other file) bool {
+	if other.hasServer() || !f.hasServer() && !exists(f.path) {
+		return true
+	}
+	return false
+}
+
+// hasServer reports whether Parley's server is in a file.
+func (f file) hasServer() bool {
+	doc, _, err := read(f.path)
+	if err != nil {
+		return false
+	}
+	value, ok, err := jsonc.Get(doc, f.entries[0].path...)
+	return err == nil && ok && isServer(value)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// agyFiles are those of the Antigravity CLI. Sources name several places for the user's skills, so that only a project has the skill.
+func agyFiles(at Place) ([]file, error) {
+	dir := filepath.Join(at.Home, ".gemini", "antigravity-cli")
+	if at.Project != "" {
+		dir = filepath.Join(at.Project, ".agents")
+	}
+	files := []file{{path: filepath.Join(dir, "mcp_config.json"), entries: []entry{{path: []string{"mcpServers", "parley"}, value: at.server()}}}}
+	if at.Project != "" {
+		files = append(files, skillIn(dir))
+	}
+	return files, nil
+}
+
+func vibeFiles(at Place) ([]file, error) {
+	dir := at.directory("VIBE_HOME", ".vibe")
+	element := fmt.Sprintf("[[mcp_servers]]\nname = \"parley\"\ntransport = \"stdio\"\ncommand = %s\nargs = [\"mcp\"]\n", tomlString(at.Program))
+	return []file{{path: filepath.Join(dir, "config.toml"), array: element}, skillIn(dir)}, nil
 }
 
 // tomlString returns a TOML string. JSON's escapes of what a path may hold are TOML's, too.

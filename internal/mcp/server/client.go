@@ -69,7 +69,7 @@ func (c *Client) Vendor() string {
 func vendorOf(program string) string {
 	name, _, _ := strings.Cut(strings.ToLower(program), "-")
 	switch name {
-	case "claude", "codex", "gemini", "vibe":
+	case "claude", "codex", "gemini", "opencode", "vibe":
 		return name
 	case "mistral":
 		return "vibe"

@@ -53,8 +53,8 @@ func (a Answer) Encode(e Event) []byte {
 }
 
 func (a Answer) output(e Event) output {
-	block := "block"
-	if e.Vendor == presence.Gemini {
+	block, denies := "block", e.Vendor == presence.Gemini || e.Vendor == presence.OpenCode // for OpenCode, Parley's plugin reads the answer
+	if denies {
 		block = "deny"
 	}
 	switch e.Kind {
@@ -64,9 +64,9 @@ func (a Answer) output(e Event) output {
 		}
 	case BeforeTool:
 		if a.Deny == "" {
-			return a.context(e, e.Vendor != presence.Gemini)
+			return a.context(e, !denies)
 		}
-		if e.Vendor == presence.Gemini {
+		if denies {
 			return output{Decision: block, Reason: a.Deny}
 		}
 		return output{Added: &added{Event: e.Name, Decision: "deny", Reason: a.Deny}}

@@ -14,7 +14,7 @@ import (
 )
 
 // Vendors lists the vendors whose hooks are known.
-var Vendors = []string{presence.Claude, presence.Codex, presence.Gemini}
+var Vendors = []string{presence.Claude, presence.Codex, presence.Gemini, presence.OpenCode}
 
 // Kind is what an event means, whatever a vendor calls it.
 type Kind string
@@ -41,6 +41,7 @@ var kinds = map[string]map[string]Kind{
 		"PostToolUse": AfterTool, "Interrupt": Interrupt},
 	presence.Gemini: {"SessionStart": Start, "SessionEnd": End, "BeforeAgent": BeforeTurn, "AfterAgent": AfterTurn, "BeforeTool": BeforeTool,
 		"AfterTool": AfterTool, "Notification": Notification},
+	presence.OpenCode: {"session.created": Start, "session.deleted": End, "chat.message": BeforeTurn, "tool.execute.before": BeforeTool, "session.idle": Notification},
 }
 
 // KindOf returns what a vendor's event means.

@@ -13,7 +13,8 @@ import (
 )
 
 // EditTools are the tools of each vendor that change files, as their hooks name them in a matcher.
-var EditTools = map[string]string{presence.Claude: "Edit|Write|NotebookEdit", presence.Codex: "apply_patch|Bash", presence.Gemini: "write_file|replace"}
+var EditTools = map[string]string{presence.Claude: "Edit|Write|NotebookEdit", presence.Codex: "apply_patch|Bash", presence.Gemini: "write_file|replace",
+	presence.OpenCode: "edit|write|multiedit|patch|apply_patch"}
 
 const (
 	maxHits     = 3 // claims that a refusal names

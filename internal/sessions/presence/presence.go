@@ -20,9 +20,10 @@ import (
 
 // The vendors whose sessions differ. Others are joined by their process, too.
 const (
-	Claude = "claude"
-	Codex  = "codex"
-	Gemini = "gemini"
+	Claude   = "claude"
+	Codex    = "codex"
+	Gemini   = "gemini"
+	OpenCode = "opencode"
 )
 
 // State is what a session does, as far as its hooks have said.

@@ -1,0 +1,61 @@
+// Parley's plugin for OpenCode. It tells the hub of sessions, tells sessions what is new for them, and keeps tools from changing files that
+// another agent has claimed. Without a running hub, and on any doubt, it does nothing.
+import { spawn } from "node:child_process"
+
+const program = "PROGRAM"
+const seconds = 3 // a hook takes two at most
+const longest = 1 << 20 // characters of an answer
+
+// hook reports an event, and returns what Parley answers.
+function hook(event, input) {
+  return new Promise((resolve) => {
+    let out = ""
+    const child = spawn(program, ["hook", "opencode", event], { stdio: ["pipe", "pipe", "ignore"] })
+    const timer = setTimeout(() => child.kill(), seconds * 1000)
+    const end = () => {
+      clearTimeout(timer)
+      try {
+        resolve(JSON.parse(out))
+      } catch {
+        resolve({})
+      }
+    }
+    child.on("error", end)
+    child.on("close", end)
+    child.stdin.on("error", () => {})
+    child.stdout.on("data", (data) => {
+      if (out.length < longest) out += data
+    })
+    child.stdin.end(JSON.stringify({ ...input, hook_event_name: event }))
+  })
+}
+
+export const Parley = async ({ directory }) => {
+  const notices = new Map() // what a session is told until its turn ends, by its id
+
+  return {
+    event: async ({ event }) => {
+      const p = event.properties ?? {}
+      const id = p.sessionID ?? p.info?.id
+      if (!id || p.info?.parentID) return // a subagent's is no session of a person
+      if (event.type === "session.idle") notices.delete(id)
+      if (["session.created", "session.deleted", "session.idle"].includes(event.type)) {
+        const notification = event.type === "session.idle" ? { notification_type: "idle_prompt" } : {}
+        await hook(event.type, { session_id: id, cwd: directory, ...notification })
+      }
+    },
+    "chat.message": async ({ sessionID }) => {
+      const said = await hook("chat.message", { session_id: sessionID, cwd: directory })
+      const notice = said.hookSpecificOutput?.additionalContext
+      if (notice) notices.set(sessionID, notice)
+    },
+    "experimental.chat.system.transform": async ({ sessionID }, output) => {
+      if (notices.has(sessionID)) output.system.push(notices.get(sessionID))
+    },
+    "tool.execute.before": async ({ tool, sessionID }, output) => {
+      if (!["edit", "write", "multiedit", "patch", "apply_patch"].includes(tool)) return
+      const said = await hook("tool.execute.before", { session_id: sessionID, cwd: directory, tool_name: tool, tool_input: output.args })
+      if (said.decision === "deny") throw new Error(said.reason)
+    },
+  }
+}
