@@ -41,7 +41,7 @@ func TestInstallShowsItsChangesAndUninstallTakesThemOut(t *testing.T) {
 	if _, err := os.Stat(settings); err == nil {
 		t.Error("the file is there")
 	}
-	if out, err := run("install", "emacs"); err == nil || !strings.Contains(out, "known are claude, codex, gemini") {
+	if out, err := run("install", "emacs"); err == nil || !strings.Contains(out, "known are agy, claude, codex, gemini, opencode, vibe") {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := run("install", "codex", "--project", "--yes"); err == nil || !strings.Contains(out, "leave out --project") {
