@@ -35,7 +35,7 @@ func TestInstallShowsItsChangesAndUninstallTakesThemOut(t *testing.T) {
 	if out, err := run("uninstall", "--yes"); err != nil || strings.Count(out, ": done") != 3 {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err := run("uninstall", "--yes"); err != nil || strings.Count(out, "nothing to change") != 3 {
+	if out, err := run("uninstall", "--yes"); err != nil || strings.Count(out, "nothing to change") != 6 {
 		t.Errorf("%v: %s", err, out)
 	}
 	if _, err := os.Stat(settings); err == nil {
