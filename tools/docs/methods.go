@@ -56,6 +56,7 @@ var methods = []method{
 	onSocket[dialect.RenameAgentParams, dialect.Agent](dialect.MethodAgentsRename, "Changes what a session is called."),
 	onSocket[none, []dialect.OpenSession](dialect.MethodSessionsList, "The open sessions of this computer."),
 	onSocket[dialect.SessionHookParams, dialect.SessionHookAnswer](dialect.MethodSessionHook, "An event of an open session, from its program's hook."),
+	onSocket[dialect.SessionEventParams, dialect.SessionEventAnswer](dialect.MethodSessionEvent, "An event of an open session, as its program's hook has got it."),
 	onSocket[dialect.SessionShownParams, dialect.SessionShown](dialect.MethodSessionShown, "Reports that a session has got a notice."),
 	onSocket[dialect.SessionServeParams, dialect.OpenSession](dialect.MethodSessionServe, "The session that an MCP server serves."),
 	onSocket[dialect.SessionQuietParams, dialect.SessionQuietParams](dialect.MethodSessionQuiet, "Turns do not disturb on or off for a session."),

@@ -211,6 +211,24 @@ func Locate(host, path string) ([]Target, error) {
 	}
 }
 
+// LocateAll returns what [Locate] finds for files of this computer, at most MaxTargets. What cannot be a file's path is left out.
+func LocateAll(files []string) (all []Target) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil
+	}
+	for _, path := range files {
+		found, err := Locate(host, path)
+		if err != nil {
+			continue
+		}
+		if all = append(all, found...); len(all) >= MaxTargets {
+			return all[:MaxTargets]
+		}
+	}
+	return all
+}
+
 func (r Repository) target(real string) Target { return Target{r.Key, r.Tree, r.below(real)} }
 
 // below returns the path of a file below the top of the work tree.

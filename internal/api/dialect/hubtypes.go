@@ -19,6 +19,7 @@ const (
 	MethodSenderRevoke = "hub/senders/revoke" // only on the socket
 	MethodSessionsList = "hub/sessions/list"  // only on the socket
 	MethodSessionHook  = "hub/sessions/hook"  // only on the socket
+	MethodSessionEvent = "hub/sessions/event" // only on the socket
 	MethodSessionShown = "hub/sessions/shown" // only on the socket
 	MethodSessionServe = "hub/sessions/serve" // only on the socket
 	MethodSessionQuiet = "hub/sessions/quiet" // only on the socket

@@ -214,6 +214,7 @@ func New(cfg Config) *Service {
 	s.add(cfg.Senders != nil, rpcError, map[string]method{MethodSendersList: withoutParams(s.sendersList), MethodSenderRevoke: withText("id", s.senderRevoke)})
 	s.add(cfg.Sessions != nil, rpcError, map[string]method{
 		MethodSessionsList: withoutParams(s.sessionsList), MethodSessionHook: s.sessionHook,
+		MethodSessionEvent: s.sessionEvent,
 		MethodSessionShown: withText("notice", s.sessionShown), MethodSessionServe: s.sessionServe,
 		MethodSessionQuiet: s.sessionQuiet,
 	})

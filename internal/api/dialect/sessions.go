@@ -39,6 +39,24 @@ type SessionHookAnswer struct {
 	Notice string `json:"notice,omitempty"`
 }
 
+// SessionEventParams are the parameters of hub/sessions/event: an event of an open session as its program's hook has got it. The hub
+// does with it what `parley hook` does, which is ready sooner than the hook's own process would be.
+type SessionEventParams struct {
+	Vendor   string         `json:"vendor"`          // claude, codex or gemini
+	Event    string         `json:"event,omitempty"` // the vendor's name of it; "" for the one in the input
+	Input    string         `json:"input"`           // from the hook's standard input
+	Headless bool           `json:"headless,omitempty"`
+	Process  SessionProcess `json:"process,omitzero"`
+}
+
+// SessionEventAnswer is the result of hub/sessions/event.
+type SessionEventAnswer struct {
+	Output string `json:"output,omitempty"` // for the hook's standard output
+	Wake   string `json:"wake,omitempty"`   // to wake the session with
+	// Notice is to be reported with hub/sessions/shown once the session has got the output.
+	Notice string `json:"notice,omitempty"`
+}
+
 // SessionShownParams are the parameters of hub/sessions/shown.
 type SessionShownParams struct {
 	Notice string `json:"notice"`
@@ -83,6 +101,8 @@ type OpenSession struct {
 type Sessions interface {
 	OpenSessions() []OpenSession
 	Hook(ctx context.Context, p SessionHookParams) SessionHookAnswer
+	// Event decodes an event, handles it as Hook does, and encodes the answer. The error is a *hub.Error.
+	Event(ctx context.Context, p SessionEventParams) (SessionEventAnswer, error)
 	Shown(notice string) bool
 	Serve(p SessionServeParams) OpenSession
 	// Quiet turns do not disturb on or off for the session of an agent. The error is a *hub.Error.
@@ -100,6 +120,9 @@ const (
 	maxSessionPath  = 4096
 	maxSessionWord  = 64
 	maxSessionToken = 2048
+
+	// MaxSessionInput bounds the input of hub/sessions/event.
+	MaxSessionInput = 1 << 20
 )
 
 // The kinds of events; see package hooks.
@@ -118,6 +141,20 @@ func (s *Service) sessionHook(c *call) action {
 		Files: c.textsUpTo(MaxFiles, "files"),
 	}
 	return func(ctx context.Context) (any, error) { return s.cfg.Sessions.Hook(ctx, p), nil }
+}
+
+func (s *Service) sessionEvent(c *call) action {
+	p := SessionEventParams{
+		Vendor: c.requiredText("vendor", maxSessionWord), Event: c.text("event", maxSessionWord), Input: c.requiredText("input", MaxSessionInput),
+		Headless: c.boolean("headless", false), Process: c.process("process", false),
+	}
+	return func(ctx context.Context) (any, error) {
+		answer, err := s.cfg.Sessions.Event(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		return answer, nil
+	}
 }
 
 func (s *Service) sessionShown(_ context.Context, notice string) (any, error) {

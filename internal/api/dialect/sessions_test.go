@@ -14,6 +14,7 @@ import (
 // fakeSessions records what it is told.
 type fakeSessions struct {
 	hooked dialect.SessionHookParams
+	event  dialect.SessionEventParams
 	served dialect.SessionServeParams
 	quiet  string
 }
@@ -23,6 +24,14 @@ func (f *fakeSessions) OpenSessions() []dialect.OpenSession { return nil }
 func (f *fakeSessions) Hook(_ context.Context, p dialect.SessionHookParams) dialect.SessionHookAnswer {
 	f.hooked = p
 	return dialect.SessionHookAnswer{Context: "news", Notice: "n1"}
+}
+
+func (f *fakeSessions) Event(_ context.Context, p dialect.SessionEventParams) (dialect.SessionEventAnswer, error) {
+	if p.Input == "rubbish" {
+		return dialect.SessionEventAnswer{}, &hub.Error{Code: hub.CodeInvalid, Subject: "input", Message: "it cannot be read"}
+	}
+	f.event = p
+	return dialect.SessionEventAnswer{Output: "{}", Wake: "wake", Notice: "n1"}, nil
 }
 
 func (f *fakeSessions) Quiet(agentID string, quiet bool) error {
@@ -47,6 +56,8 @@ func TestSessionsReport(t *testing.T) {
 		{"hub/sessions/list", `{}`, `"result":[]`},
 		{"hub/sessions/hook", `{"vendor":"claude","session":"s1","kind":"after-turn","dir":"/p","stopActive":true,"process":{"pid":7,"start":"1"}}`,
 			`"result":{"context":"news","notice":"n1"}`},
+		{"hub/sessions/event", `{"vendor":"codex","event":"Stop","input":"{\"a\":1}\n","process":{"pid":9}}`, `"result":{"output":"{}","wake":"wake","notice":"n1"}`},
+		{"hub/sessions/event", `{"vendor":"codex","input":"rubbish"}`, `it cannot be read`},
 		{"hub/sessions/shown", `{"notice":"n1"}`, `"known":true`},
 		{"hub/sessions/shown", `{"notice":"n2"}`, `"known":false`},
 		{"hub/sessions/quiet", `{"agentId":"reviewer"}`, `"quiet":true`},
@@ -59,6 +70,9 @@ func TestSessionsReport(t *testing.T) {
 	}
 	if f.hooked.Process != (dialect.SessionProcess{PID: 7, Start: "1"}) || !f.hooked.StopActive || f.hooked.Dir != "/p" {
 		t.Errorf("the hook's report is %+v", f.hooked)
+	}
+	if want := (dialect.SessionEventParams{Vendor: "codex", Event: "Stop", Input: "{\"a\":1}\n", Process: dialect.SessionProcess{PID: 9}}); f.event != want {
+		t.Errorf("the event is %+v", f.event)
 	}
 	if f.quiet != "reviewertrue" {
 		t.Errorf("quiet is %q", f.quiet)
@@ -79,7 +93,7 @@ func TestSessionsReport(t *testing.T) {
 	}
 	answer, _ := call(t, s, method("hub/sessions/serve", `{"vendor":"codex","server":{"pid":1},"since":"yesterday"}`))
 	wantError(t, answer, -32602, "INVALID_PARAMS", "since")
-	for _, name := range []string{"hub/sessions/list", "hub/sessions/hook", "hub/sessions/shown", "hub/sessions/serve", "hub/sessions/quiet"} { // as over HTTP
+	for _, name := range []string{"hub/sessions/list", "hub/sessions/hook", "hub/sessions/event", "hub/sessions/shown", "hub/sessions/serve", "hub/sessions/quiet"} { // as over HTTP
 		answer, _ := call(t, newService(&fakeHub{}), method(name, `{}`))
 		wantError(t, answer, -32601, "METHOD_NOT_FOUND", "")
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -75,11 +74,6 @@ func completeHook(_ *cobra.Command, args []string, _ string) ([]string, cobra.Sh
 		return events, cobra.ShellCompDirectiveNoFileComp
 	}
 	return nil, cobra.ShellCompDirectiveNoFileComp
-}
-
-// isHook reports whether a command line is that of a hook without flags. It runs without the other commands: a session waits.
-func isHook(args []string) bool {
-	return len(args) >= 2 && len(args) <= 3 && args[0] == "hook" && !strings.HasPrefix(args[1], "-") && !strings.HasPrefix(args[len(args)-1], "-")
 }
 
 // hook handles one event and returns the exit code, which is not 0 only to wake a session: a hook that fails can stop one.
@@ -215,39 +209,16 @@ func (a *app) guardTool(ctx context.Context, c *client.Client, e hooks.Event) er
 
 // targets returns files as the hub gets them, several for a file outside a repository. What cannot be a file's path is left out.
 func targets(files []string) (all []string) {
-	host, err := os.Hostname()
-	if err != nil {
-		return nil
-	}
-	for _, path := range files {
-		found, err := claims.Locate(host, path)
-		if err != nil {
-			continue
-		}
-		for _, t := range found {
-			all = append(all, t.String())
-		}
+	for _, t := range claims.LocateAll(files) {
+		all = append(all, t.String())
 	}
 	return all
 }
 
-// sessionProcess returns the process of the session whose hook or MCP server this process is. Codex has one for all sessions.
+// sessionProcess returns the process of the session whose hook or MCP server this process is.
 func (a *app) sessionProcess(vendor string) presence.Process {
-	if vendor == presence.Codex {
-		return presence.Process{}
-	}
-	if vendor == presence.Claude {
-		if pid, err := strconv.Atoi(a.getenv("CLAUDE_PID")); err == nil && pid > 1 {
-			if p := presence.Running(pid); p.Alive() {
-				return p
-			}
-		}
-	}
-	return presence.SessionOf(os.Getpid())
+	return presence.ProcessOf(vendor, a.getenv)
 }
 
 // headless reports whether a session has never had a terminal.
-func (a *app) headless(vendor string) bool {
-	entry := a.getenv("CLAUDE_CODE_ENTRYPOINT")
-	return vendor == presence.Claude && entry != "" && entry != "cli"
-}
+func (a *app) headless(vendor string) bool { return presence.Headless(vendor, a.getenv) }

@@ -85,6 +85,37 @@ func TestAHookWithoutAHubIsSilent(t *testing.T) {
 	}
 }
 
+// TestAHookWithoutFlags is answered by the hub before the commands are there; see package shortcut.
+func TestAHookWithoutFlags(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	d.openSession("other").end() // starts the hub
+	run := func(event, input string) string {
+		cmd := d.command("parley", "a")
+		cmd.Args = []string{os.Args[0], "hook", "claude", event}
+		cmd.Stdin = strings.NewReader(input)
+		cmd.Env = append(cmd.Env, "PARLEY_DATA_DIR="+filepath.Join(d.root, "data"), fmt.Sprintf("CLAUDE_PID=%d", os.Getpid()))
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%s: %v", event, err)
+		}
+		return string(out)
+	}
+	var start struct{ HookSpecificOutput struct{ WatchPaths []string } }
+	if out := run("SessionStart", hookInput("SessionStart")); json.Unmarshal([]byte(out), &start) != nil || len(start.HookSpecificOutput.WatchPaths) != 1 {
+		t.Errorf("SessionStart prints %s", out)
+	}
+	for event, input := range map[string]string{"Unknown": hookInput("Unknown"), "Stop": "rubbish", "PreToolUse": hookInput("PreToolUse")} {
+		if out := run(event, input); out != "" {
+			t.Errorf("%s prints %s", event, out)
+		}
+	}
+	all := d.openSessions()
+	if len(all) != 1 || all[0].Session != "s1" || all[0].PID != os.Getpid() || !all[0].Hooks {
+		t.Errorf("the hub knows %+v", all)
+	}
+}
+
 func TestASessionIsNotifiedOfWhatIsNew(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)

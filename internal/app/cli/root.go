@@ -18,6 +18,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/service"
+	"github.com/parleyhub/parley/internal/app/shortcut"
 	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/text"
 )
@@ -25,7 +26,11 @@ import (
 // Main runs the program called name with args and returns its exit code. It uses the
 // process's standard input, output and error, and handles its interrupts.
 func Main(name string, args []string) int {
+<<<<<<< HEAD
 	a := &app{name: name, stdin: os.Stdin, stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv, ownProcess: true}
+=======
+	a := &app{name: name, stdin: shortcut.Stdin(), stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv}
+>>>>>>> 245ecae5 (shortcut, daemon, dialect: answer hooks before the program has initialized)
 	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
 		a.printVersion()
 		return a.exit(nil)
@@ -33,7 +38,7 @@ func Main(name string, args []string) int {
 	if daemon.LeaveParent() {
 		return exitOK
 	}
-	if isHook(args) { // a session waits for it
+	if shortcut.IsHook(args) { // it runs without the other commands: a session waits
 		return a.hook(context.Background(), args[1:])
 	}
 	signals := make(chan os.Signal, 2)

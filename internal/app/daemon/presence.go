@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/local"
@@ -189,6 +190,21 @@ func (o *openSessions) Hook(ctx context.Context, p dialect.SessionHookParams) di
 	r := o.hooks.Handle(ctx, hooks.Report{Files: parseTargets(p.Files), Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
 		Source: p.Source, Reason: p.Reason, NotificationType: p.Notified, StopActive: p.StopActive, Headless: p.Headless, Process: presence.Process(p.Process)})
 	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Deny: r.Deny, Wake: r.Wake, Notice: r.Notice}
+}
+
+// Event implements dialect.Sessions.
+func (o *openSessions) Event(ctx context.Context, p dialect.SessionEventParams) (dialect.SessionEventAnswer, error) {
+	e, err := hooks.Decode(p.Vendor, p.Event, []byte(p.Input))
+	if err != nil {
+		return dialect.SessionEventAnswer{}, &hub.Error{Code: hub.CodeInvalid, Subject: "input", Message: "the event cannot be read: " + err.Error()}
+	}
+	if e.Kind == hooks.Other {
+		return dialect.SessionEventAnswer{}, nil
+	}
+	r := o.hooks.Handle(ctx, hooks.Report{Files: claims.LocateAll(e.Files()), Vendor: e.Vendor, Session: e.Session, Dir: e.Dir, Transcript: e.Transcript,
+		Kind: e.Kind, Source: e.Source, Reason: e.Reason, NotificationType: e.NotificationType, StopActive: e.StopActive, Headless: p.Headless,
+		Process: presence.Process(p.Process)})
+	return dialect.SessionEventAnswer{Output: string(r.Answer.Encode(e)), Wake: r.Wake, Notice: r.Notice}, nil
 }
 
 // Shown implements dialect.Sessions.
