@@ -161,3 +161,22 @@ func TestAFileOutsideOfGitBelongsToEachDirectoryAbove(t *testing.T) {
 	}
 	t.Errorf("%v has not %v", all, r)
 }
+
+func TestAllFilesOfACallAreLocated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	one := claims.LocateAll([]string{filepath.Join(dir, "a")})
+	if len(one) == 0 {
+		t.Fatal("nothing is located")
+	}
+	if both := claims.LocateAll([]string{filepath.Join(dir, "a"), "relative", filepath.Join(dir, "b")}); len(both) != 2*len(one) {
+		t.Errorf("%d targets, want %d", len(both), 2*len(one))
+	}
+	many := make([]string, claims.MaxTargets+1)
+	for i := range many {
+		many[i] = filepath.Join(dir, "a")
+	}
+	if got := claims.LocateAll(many); len(got) != claims.MaxTargets {
+		t.Errorf("%d targets", len(got))
+	}
+}
