@@ -26,11 +26,7 @@ import (
 // Main runs the program called name with args and returns its exit code. It uses the
 // process's standard input, output and error, and handles its interrupts.
 func Main(name string, args []string) int {
-<<<<<<< HEAD
-	a := &app{name: name, stdin: os.Stdin, stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv, ownProcess: true}
-=======
-	a := &app{name: name, stdin: shortcut.Stdin(), stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv}
->>>>>>> 245ecae5 (shortcut, daemon, dialect: answer hooks before the program has initialized)
+	a := &app{name: name, stdin: shortcut.Stdin(), stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv, ownProcess: true}
 	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
 		a.printVersion()
 		return a.exit(nil)
