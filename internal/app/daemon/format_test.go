@@ -15,14 +15,17 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/api/client"
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// oldData unpacks a data directory that the program of 28 November 2026 has written, before formats were counted: with a task
-// of the agent echo, and the document plan.
-func oldData(t *testing.T, dir string) {
+// oldData unpacks a data directory that the program of 28 November 2026 has written. That of format 0, before formats were counted, has a
+// task of the agent echo and the document plan; that of format 1 also an item in the queue typescript, agents, mail and a claim of
+// files. What the agents' network keeps for days only has expired when the test runs.
+func oldData(t *testing.T, dir, name string) {
 	t.Helper()
-	f, err := os.Open("testdata/format-0.tar.gz")
+	f, err := os.Open(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +70,7 @@ func formatOf(t *testing.T, dir string) string {
 
 func TestDataOfTheProgramBeforeFormatsIsRead(t *testing.T) {
 	dir := newDir(t)
-	oldData(t, dir)
+	oldData(t, dir, "format-0.tar.gz")
 	r := run(t, mustLoad(t, dir, "tasks.retention=36500d", "contexts.expiry=36500d"))
 	defer r.end(t)
 	c, err := client.Dial(t.Context(), r.info.Socket)
@@ -83,6 +86,36 @@ func TestDataOfTheProgramBeforeFormatsIsRead(t *testing.T) {
 	}
 	if got := formatOf(t, dir); got != `{"format":1,"program":"test"}`+"\n" {
 		t.Errorf("the format is %q", got)
+	}
+}
+
+func TestDataOfFormat1IsRead(t *testing.T) {
+	dir := newDir(t)
+	oldData(t, dir, "format-1.tar.gz")
+	r := run(t, mustLoad(t, dir, "tasks.retention=36500d", "contexts.expiry=36500d"))
+	defer r.end(t)
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	page, err := c.Tasks(t.Context(), dialect.TasksListParams{AgentID: "echo"})
+	if err != nil || len(page.Tasks) != 1 || page.Tasks[0].Status.Message.Text() != "hello from format 1" {
+		t.Errorf("%+v, %v, want its task", page, err)
+	}
+	names, err := c.Documents(t.Context())
+	if err != nil || len(names) != 1 {
+		t.Fatalf("%q, %v, want its document", names, err)
+	}
+	if doc, err := c.Document(t.Context(), names[0]); err != nil || !strings.Contains(string(doc.Content), "an entry of format 1") {
+		t.Errorf("%+v, %v, want its document", doc, err)
+	}
+	wait.Eventually(t, "the item of the queue is there", func() bool {
+		work, err := c.Work(t.Context())
+		return err == nil && len(work.Items) == 1 && work.Items[0].TaskID == "item-1"
+	})
+	if status, err := c.Status(t.Context()); err != nil || status.Bus.Damage != nil {
+		t.Errorf("%+v, %v, want no damage", status, err)
 	}
 }
 
