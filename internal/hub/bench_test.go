@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
@@ -43,6 +45,33 @@ func BenchmarkSendAndWait(b *testing.B) {
 	}
 	b.Run("fast-parallel", func(b *testing.B) { sendInParallel(b, false) })
 	b.Run("fast-parallel-events", func(b *testing.B) { sendInParallel(b, true) })
+}
+
+// BenchmarkShortStream streams short answers and waits for such, in turns: a stream must not take longer. It reports the
+// median of the turns' ratios.
+func BenchmarkShortStream(b *testing.B) {
+	for _, mode := range []bus.Durability{bus.DurabilityFast, bus.DurabilityCommit} {
+		b.Run(string(mode), func(b *testing.B) {
+			h := newHub(b, hub.Config{Bus: openBus(b, b.TempDir(), mode), Agents: []hub.Agent{builtinEcho(b, runner.Limits{})}}, nil)
+			var ratios []float64
+			for b.Loop() {
+				start := time.Now()
+				if _, err := h.SendAndWait(context.Background(), request("echo", "hello")); err != nil {
+					b.Fatal(err)
+				}
+				waited := time.Since(start)
+				start = time.Now()
+				sub, err := h.SendAndStream(context.Background(), request("echo", "hello"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				drain(b, sub)
+				ratios = append(ratios, float64(time.Since(start))/float64(waited))
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "stream/wait")
+		})
+	}
 }
 
 // sendInParallel sends from 16 goroutines a processor. With the log of events it reports how many events of a turn were

@@ -20,6 +20,7 @@ type index struct {
 	tasks    map[a2a.TaskID]*entry
 	contexts map[string]*conversation
 	order    order
+	states   map[a2a.TaskState]*order
 	counts   map[stateKey]int
 	open     map[string]map[*entry]struct{} // by agent: tasks that are worked on or wait for a person
 	latest   map[string]int64               // by agent: the last change of its tasks, in Unix nanoseconds
@@ -56,6 +57,7 @@ func newIndex() *index {
 	return &index{
 		tasks:    map[a2a.TaskID]*entry{},
 		contexts: map[string]*conversation{},
+		states:   map[a2a.TaskState]*order{},
 		counts:   map[stateKey]int{},
 		open:     map[string]map[*entry]struct{}{},
 		latest:   map[string]int64{},
@@ -150,8 +152,19 @@ func (x *index) remove(id a2a.TaskID) (contextID string, gone bool) {
 	return e.context.id, false
 }
 
+// count adds a task to what is kept of each state and agent, or with -1 removes it.
 func (x *index) count(e *entry, n int) {
 	x.counts[stateKey{e.agent, e.state}] += n
+	o := x.states[e.state]
+	if o == nil {
+		o = &order{}
+		x.states[e.state] = o
+	}
+	if n > 0 {
+		o.insert(e)
+	} else {
+		o.remove(e)
+	}
 	if isActive(e.state) {
 		e.context.active += n
 	}
@@ -237,18 +250,28 @@ func (s *selection) matches(e *entry) bool {
 	return (s.agent == "" || e.agent == s.agent) && (s.state == "" || e.state == s.state)
 }
 
+// orderOf returns the smallest order that has all selected tasks, nil if there are none.
+func (x *index) orderOf(s selection) *order {
+	switch {
+	case s.context != "":
+		if c := x.contexts[s.context]; c != nil {
+			return &c.order
+		}
+		return nil
+	case s.state != "":
+		return x.states[s.state]
+	}
+	return &x.order
+}
+
 // find returns the selected page, newest first, the number of all matches, and whether
-// more follow. Its time is linear in the tasks that it skips.
+// more follow. Its time is linear in the tasks that it skips: none for those of a state or a context.
 func (x *index) find(s selection) (page []head, total int, more bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	o := &x.order
-	if s.context != "" {
-		c := x.contexts[s.context]
-		if c == nil {
-			return nil, 0, false
-		}
-		o = &c.order
+	o := x.orderOf(s)
+	if o == nil {
+		return nil, 0, false
 	}
 	total = x.total(o, s)
 	top := len(o.slots)

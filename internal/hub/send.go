@@ -17,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // Limits of a message. The agent's limits.maxPrompt bounds the text further.
@@ -109,11 +110,30 @@ func (h *Hub) SendAndStream(ctx context.Context, req SendRequest) (*Subscription
 		return nil, err
 	}
 	defer h.release(t)
+	t.awaitAnswer(ctx)
 	if err := t.ensureStored(ctx); err != nil {
 		sub.Close()
 		return nil, err
 	}
 	return sub, nil
+}
+
+// answerPatience is how long the first write of a task waits for the answer of an agent without a process.
+const answerPatience = 2 * time.Millisecond
+
+// awaitAnswer waits a moment for the end of a task whose agent may answer at once. Then task and answer are one write, and
+// cost one wait for the disk instead of two in a row.
+func (t *task) awaitAnswer(ctx context.Context) {
+	if t.agent == nil || t.agent.definition().Driver != runner.DriverEcho {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	t.changed.Until(ctx, nil, func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.settling || settled(t.status.State)
+	})
 }
 
 // minSpace is the free space without which no message is accepted, in bytes: a stream that has met a full disk answers

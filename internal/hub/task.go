@@ -51,7 +51,7 @@ type task struct {
 	held      bool          // the next hub begins its turn, see Hub.Drain
 	settling  bool          // an end or interruption is being written
 	settled   chan struct{} // closed when the task has ended or is interrupted
-	changed   wait.Signal   // see waitChange
+	changed   wait.Signal   // see waitChange and awaitAnswer
 	flush     *time.Timer   // calls flushNow
 	flushing  bool          // flush is scheduled
 
@@ -277,6 +277,7 @@ func (t *task) settle(e ending) error {
 	}
 	final := t.newStatus(e.state, e.message)
 	t.settling = true
+	t.changed.Send()
 	t.stopFlush()
 	tn := t.turn
 	size := t.bytes
@@ -413,7 +414,7 @@ func (t *task) whileSettling(ctx context.Context) error {
 	return nil
 }
 
-// waitChange blocks until a turn of the task starts or the task is settled. mu is held
+// waitChange blocks until a turn of the task starts, or the task begins to be settled or is settled. mu is held
 // before and after, except after an error.
 func (t *task) waitChange(ctx context.Context) error {
 	changed := t.changed.Wait()

@@ -100,7 +100,7 @@ func (c *pipe) next() (jsonrpc.Message, error) {
 		if len(line) == 0 {
 			continue
 		}
-		m, err := jsonrpc.DecodeMessage(line)
+		m, err := decode(line)
 		if err != nil {
 			c.log.Debug("an MCP server printed a line that is no message", "bytes", len(line))
 			continue
