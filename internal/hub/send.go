@@ -172,7 +172,11 @@ func (t *task) ensureStored(ctx context.Context) error {
 	if err := t.whileSettling(ctx); err != nil {
 		return err
 	}
+	lost := settled(t.status.State) && !t.stored
 	t.mu.Unlock()
+	if lost {
+		return t.hub.storeError(errNotStored)
+	}
 	return nil
 }
 
