@@ -38,7 +38,7 @@ func checkReceipts(statuses, got []event) (broken []string) {
 	read := map[string]time.Duration{}
 	for _, e := range got {
 		if _, ok := read[e.Key]; !ok {
-			read[e.Key] = e.Begin
+			read[e.Key] = e.End // when the answer was there
 		}
 	}
 	last := map[string]event{}

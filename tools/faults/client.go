@@ -48,9 +48,10 @@ var errNotSent = errors.New("not sent")
 const unavailable = `"AGENT_UNAVAILABLE"`
 
 // sendTasks gives tasks to the echo agent, all in one conversation of the sender.
-func sendTasks(ctx context.Context, h *hub, sender string, all *history) {
+func sendTasks(ctx context.Context, h *hub, c campaign, sender string, all *history) {
 	sent := 0
 	perform(ctx, sender, 0, 1<<30, all, func(call context.Context, text string) (err error) {
+		c.rest(ctx)
 		for range maxRepeats {
 			if err = sendTask(call, h, sender, text); err == nil || errors.Is(err, errNotSent) || !pause(ctx, 50*time.Millisecond) {
 				break

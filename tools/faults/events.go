@@ -85,6 +85,19 @@ func (h *history) add(o operation) {
 	h.write(e)
 }
 
+// acknowledged returns how many operations were.
+func (h *history) acknowledged() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, o := range h.ops {
+		if o.acknowledged {
+			n++
+		}
+	}
+	return n
+}
+
 // note records an event.
 func (h *history) note(e event) {
 	h.mu.Lock()

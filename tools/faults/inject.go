@@ -27,6 +27,8 @@ type injector struct {
 	disk   *disk // nil without one
 	random *rand.Rand
 	counts faultCounts
+
+	unclean []string // stops that were not in order
 }
 
 // fault is a kind of fault. do returns with a running hub.
@@ -60,7 +62,7 @@ func (x *injector) faults() []fault {
 		}},
 		{"restarts", 2, func(ctx context.Context, _ time.Duration) error {
 			if err := h.stop(); err != nil {
-				return err
+				x.unclean = append(x.unclean, fmt.Sprintf("stop: %v: %s", err, h.lastLog()))
 			}
 			return h.start(ctx)
 		}},
@@ -75,7 +77,15 @@ func (x *injector) faults() []fault {
 			return x.disk.fill(func() { pause(ctx, length) })
 		}})
 	}
+	if x.t.c.only != "" {
+		all = slices.DeleteFunc(all, func(f fault) bool { return !named(x.t.c.only, f.name) })
+	}
 	return all
+}
+
+// named reports whether a list, separated by commas, has a name.
+func named(list, name string) bool {
+	return slices.ContainsFunc(strings.Split(list, ","), func(s string) bool { return strings.TrimSpace(s) == name })
 }
 
 // inject injects faults until ctx ends. The hub runs when it returns without an error.
@@ -83,6 +93,9 @@ func (x *injector) inject(ctx context.Context) error {
 	all, weights := x.faults(), 0
 	for _, f := range all {
 		weights += f.weight
+	}
+	if weights == 0 {
+		return fmt.Errorf("there are no faults %q here", x.t.c.only)
 	}
 	for {
 		if !pause(ctx, time.Duration(300+x.random.IntN(1700))*time.Millisecond) {

@@ -15,6 +15,14 @@
 // A failure prints the seed, with which the same faults come in the same order; the
 // system's scheduling differs. It ends with status 1 if a promise was broken, and 2 if it could not run.
 //
+//	sudo go run ./tools/faults -mutations -disk -for 20s
+//
+// builds hubs with an error each, such as a sync that is left out, and expects that a campaign finds it.
+//
+//	go run ./tools/faults -soak -for 24h
+//
+// kills agents only, and watches the hub's memory, descriptors, goroutines, processes, temporary files and data for leaks.
+//
 //	go run ./tools/faults -upgrade -tasks 10000 -program OLD -next NEW
 //
 // stores tasks, mail, work items and edits of a document with the program OLD, replaces it by NEW with parley upgrade while all of it goes on,
@@ -51,11 +59,20 @@ func main() {
 	onDisk := flag.Bool("disk", false, "on a disk image of its own, which is full at times and loses its power (Linux, as root)")
 	record := flag.String("history", "", "write the history to this file, as JSON lines")
 	keep := flag.Bool("keep", false, "keep the hub's files and the logs of a run that has failed")
+	only := flag.String("only", "", "the kinds of faults, separated by commas, such as \"kills, power cuts\"; empty for all")
+	soak := flag.Bool("soak", false, "watch what the hub uses while agents are killed, and find leaks (Linux)")
+	mutations := flag.Bool("mutations", false, "build hubs with an error each, and expect that a campaign finds it")
+	mutation := flag.String("mutation", "", "with -mutations, only those whose description contains this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	runIt := func() ([]string, error) {
-		return run(ctx, os.Stdout, campaign{*seed, *length, *clients, *program, *mutate, *onDisk, *record, *keep})
+	c := campaign{*seed, *length, *clients, *program, *mutate, *onDisk, *record, *keep, *only, 0, *soak}
+	runIt := func() ([]string, error) { return run(ctx, os.Stdout, c) }
+	if c.soak { // its hub is watched as one process
+		c.only = soakFaults
+	}
+	if *mutations {
+		runIt = func() ([]string, error) { return runMutations(ctx, os.Stdout, c, *mutation) }
 	}
 	if *upgrading {
 		runIt = func() ([]string, error) {
@@ -71,7 +88,7 @@ func main() {
 		for _, b := range broken {
 			fmt.Fprintf(os.Stderr, "faults: %s\n", b)
 		}
-		fmt.Fprintf(os.Stderr, "faults: again with -seed %d -for %v -clients %d -disk=%v\n", *seed, *length, *clients, *onDisk)
+		fmt.Fprintf(os.Stderr, "faults: again with -seed %d -for %v -clients %d -disk=%v -only %q\n", *seed, *length, *clients, *onDisk, *only)
 		os.Exit(1)
 	}
 }
@@ -86,6 +103,9 @@ type campaign struct {
 	disk    bool   // on a disk of its own, which is full at times and loses its power
 	history string // file for the history; "" for none
 	keep    bool   // keep the files of a run that has failed
+	only    string // the kinds of faults, separated by commas; "" for all
+	mutant  int    // the number of the active mutation, 0 for none
+	soak    bool   // watch what the hub uses; the hub is not killed
 }
 
 // run runs a campaign and returns the promises that were broken. It blocks until all processes have ended.
@@ -114,9 +134,10 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 		defer func() { err = errors.Join(err, d.close()) }()
 		h.home = d.mount
 	}
-	if err := os.Mkdir(h.project(), 0o700); err != nil {
+	if err := errors.Join(os.Mkdir(h.project(), 0o700), os.Mkdir(h.tmp(), 0o700)); err != nil {
 		return nil, err
 	}
+	h.env = append(h.env, "TMPDIR="+h.tmp(), fmt.Sprintf("%s=%d", mutantVariable, c.mutant))
 	defer h.kill()
 	if err := h.start(ctx); err != nil {
 		return nil, err
@@ -130,9 +151,9 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 		defer func() { err = errors.Join(err, f.Close()) }()
 		all.lines = f
 	}
-	t := newTraffic(h, c, &all)
+	t := newTraffic(ctx, h, c, &all)
 	defer t.leave()
-	faults, err := underFaults(ctx, t, d)
+	faults, unclean, err := underFaults(ctx, out, t, d)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +164,7 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 	if c.mutate != "" && !mutate(c.mutate, &all, (*map[string][]string)(&found)) {
 		return nil, fmt.Errorf("there is no mutation %q, or nothing to mutate", c.mutate)
 	}
-	return judge(out, c, &all, found, faults), all.failed
+	return append(judge(out, c, &all, found, faults), unclean...), all.failed
 }
 
 // judge returns the promises that were broken, and prints what was judged.
@@ -158,16 +179,27 @@ func judge(out io.Writer, c campaign, all *history, found texts, faults faultCou
 }
 
 // underFaults runs the clients while faults come, and ends with a running hub.
-func underFaults(ctx context.Context, t *traffic, d *disk) (faultCounts, error) {
+func underFaults(ctx context.Context, out io.Writer, t *traffic, d *disk) (counts faultCounts, unclean []string, err error) {
 	working, cancel := context.WithTimeout(ctx, t.c.length)
 	defer cancel()
 	var wait sync.WaitGroup
 	wait.Go(func() { t.run(working) })
+	var samples []sample
+	var watched error
+	if t.c.soak {
+		every := sampleEvery
+		if t.c.length > longSoak {
+			every = longSampleEvery
+		}
+		wait.Go(func() { samples, watched = watch(working, out, t.h, t.all, every) })
+	}
 	x := injector{t: t, disk: d, random: rand.New(rand.NewPCG(t.c.seed, 0)), counts: faultCounts{}}
-	err := x.inject(working)
-	cancel()
+	err = x.inject(working)
+	if cancel(); err != nil {
+		t.give()
+	}
 	wait.Wait()
-	return x.counts, err
+	return x.counts, append(x.unclean, leaks(samples)...), errors.Join(err, watched)
 }
 
 // pause waits, and reports false if ctx ends before.

@@ -33,7 +33,9 @@ type traffic struct {
 	c       campaign
 	all     *history
 	reader  *player
-	senders []*player // of mail, work and edits
+	always  context.Context    // of calls, which end also when no more are made
+	give    context.CancelFunc // gives up all calls: there is no hub
+	senders []*player          // of mail, work and edits
 	workers []*player
 	lockers []*player // claim files
 
@@ -43,8 +45,9 @@ type traffic struct {
 	finished map[string]bool   // completed items
 }
 
-func newTraffic(h *hub, c campaign, all *history) *traffic {
+func newTraffic(ctx context.Context, h *hub, c campaign, all *history) *traffic {
 	t := &traffic{h: h, c: c, all: all, mails: map[string]string{}, items: map[string]bool{}, finished: map[string]bool{}}
+	t.always, t.give = context.WithCancel(ctx)
 	enter := func(handle string) *player { return &player{h: h, handle: handle, all: all} }
 	t.reader = enter(reader)
 	for i := range c.clients {
@@ -68,7 +71,7 @@ func (t *traffic) players() []*player {
 func (t *traffic) run(ctx context.Context) {
 	var wait sync.WaitGroup
 	for i := range t.c.clients {
-		wait.Go(func() { sendTasks(ctx, t.h, name("tasks", i), t.all) })
+		wait.Go(func() { sendTasks(ctx, t.h, t.c, name("tasks", i), t.all) })
 		wait.Go(func() { sendMessages(ctx, t.h, name("chat", i), t.all) })
 		wait.Go(func() { t.send(ctx, i) })
 		wait.Go(func() { t.work(ctx, t.workers[i], t.random("worker", i)) })
@@ -86,6 +89,7 @@ func (t *traffic) random(kind string, i int) *rand.Rand {
 
 // leave ends all agents.
 func (t *traffic) leave() {
+	t.give()
 	for _, p := range t.players() {
 		p.leave()
 	}
@@ -94,7 +98,7 @@ func (t *traffic) leave() {
 // send sends a mail, an item of work and an edit in turn, and asks what became of an earlier mail.
 func (t *traffic) send(ctx context.Context, i int) {
 	p, random, mails, since := t.senders[i], t.random("sender", i), 0, time.Now()
-	always := context.WithoutCancel(ctx) // the last one ends, too
+	always := t.always // the last one ends, too
 	var sent []string
 	for number := 0; ctx.Err() == nil; number++ {
 		if p.join(ctx) != nil {
@@ -120,6 +124,7 @@ func (t *traffic) send(ctx context.Context, i int) {
 				return p.call(always, event{}, "edit_document", map[string]any{"name": document, "edits": []any{map[string]any{"op": "insert", "path": []string{list}, "values": []string{text}}}}, nil, nil)
 			})
 		}
+		t.c.rest(ctx)
 		if len(sent) > 0 {
 			t.status(always, p, sent[max(0, len(sent)-1-random.IntN(20))])
 		}
@@ -136,7 +141,9 @@ func (t *traffic) attempt(sender string, number int, do func(text string) error)
 	if errors.Is(err, errNotSent) {
 		return
 	}
-	o.acknowledged = err == nil
+	if o.acknowledged = err == nil; !o.acknowledged {
+		pause(t.always, 50*time.Millisecond) // the hub may be away
+	}
 	t.all.add(o)
 }
 
@@ -188,7 +195,7 @@ func (t *traffic) readOnce(ctx context.Context) (int, error) {
 		}
 	}
 	begin := t.all.now()
-	err := t.reader.call(context.WithoutCancel(ctx), event{Op: opRead}, "read_direct_messages", map[string]any{"limit": 20}, &got, nil)
+	err := t.reader.call(t.always, event{Op: opRead}, "read_direct_messages", map[string]any{"limit": 20}, &got, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -220,7 +227,7 @@ func (t *traffic) workOnce(ctx context.Context, p *player, random *rand.Rand) er
 	if err := p.join(ctx); err != nil {
 		return err
 	}
-	always := context.WithoutCancel(ctx)
+	always := t.always
 	var got struct{ Item *claimed }
 	// It is recorded with its item, which is not known before.
 	begin := t.all.now()
@@ -238,6 +245,8 @@ func (t *traffic) workOnce(ctx context.Context, p *player, random *rand.Rand) er
 	switch {
 	case choice < 1: // longer than the lease
 		pause(ctx, lease+lease/2)
+	case choice < 3: // while the hub is killed
+		pause(ctx, lease/2)
 	case choice < 8:
 		var extended struct{ LeaseUntil time.Time }
 		e.Op = opExtend
@@ -262,9 +271,16 @@ func (t *traffic) mark(in map[string]bool, item string) {
 	in[item] = true
 }
 
+// rest pauses in a soak, in which it matters how long it takes and not how much is sent.
+func (c campaign) rest(ctx context.Context) {
+	if c.soak {
+		pause(ctx, soakPace)
+	}
+}
+
 // lock claims files and releases them again until ctx ends.
 func (t *traffic) lock(ctx context.Context, p *player, random *rand.Rand) {
-	always := context.WithoutCancel(ctx)
+	always := t.always
 	for p.join(ctx) == nil && ctx.Err() == nil {
 		file := files[random.IntN(len(files))]
 		e := event{Op: opLock, Key: file}
@@ -273,6 +289,7 @@ func (t *traffic) lock(ctx context.Context, p *player, random *rand.Rand) {
 			t.list(always, p)
 		}
 		pause(ctx, time.Duration(random.IntN(60))*time.Millisecond)
+		t.c.rest(ctx)
 		if outcomeOf(err) == refused {
 			continue
 		}
@@ -281,7 +298,7 @@ func (t *traffic) lock(ctx context.Context, p *player, random *rand.Rand) {
 			if p.call(always, event{Op: opUnlock}, "release_files", map[string]any{}, nil, nil) == nil {
 				break
 			}
-			pause(ctx, 20*time.Millisecond)
+			pause(ctx, 50*time.Millisecond)
 		}
 	}
 }

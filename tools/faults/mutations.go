@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// mutation is one error in the hub that a campaign must find.
+type mutation struct {
+	breaks   string // in words
+	file     string
+	old, new string // old occurs exactly once; MUTANT in new is whether the mutation is active
+	disk     bool   // only a power cut shows it
+	faults   string // the kinds of faults that show it; all by default
+}
+
+var mutations = []mutation{
+	{breaks: "a write is acknowledged before it is synced", file: "internal/bus/syncfs_linux.go",
+		old: "err := unix.Syncfs(int(s.dir.Fd()))", new: "var err error\nif !MUTANT { err = unix.Syncfs(int(s.dir.Fd())) }", disk: true, faults: "power cuts"},
+	{breaks: "a repeated message begins a second task", file: "internal/hub/send.go",
+		old: "\tcase once:\n", new: "\tcase once && !MUTANT:\n"},
+	{breaks: "a task's end is acknowledged before it is stored", file: "internal/hub/jetstream.go",
+		old:    "\tif _, err := s.bus.Publish(ctx, msg); err != nil {\n\t\treturn err\n\t}\n",
+		new:    "if MUTANT { time.AfterFunc(300*time.Millisecond, func() { _, _ = s.bus.Publish(context.WithoutCancel(ctx), msg) }) } else if _, err := s.bus.Publish(ctx, msg); err != nil { return err }\n",
+		faults: "kills"},
+	{breaks: "mail is marked as read before the answer is written", file: "internal/agentnet/mail/take.go",
+		old: "useless := len(t.mail) == 0 && len(t.invalid) > 0", new: "useless := len(t.mail) == 0 && len(t.invalid) > 0 || MUTANT && len(t.mail) > 0", faults: "kills of agents"},
+	{breaks: "mail is read in another order", file: "internal/agentnet/mail/take.go",
+		old: "\treturn found.mail, found.more, nil\n", new: "if MUTANT { slices.Reverse(found.mail) }\n\treturn found.mail, found.more, nil\n", faults: "kills of agents, kills"},
+	{breaks: "the time of a receipt is overwritten", file: "internal/agentnet/mail/receipt.go",
+		old: "if *at == \"\" && rank <= r.rank() {", new: "if (*at == \"\" || MUTANT) && rank <= r.rank() {"},
+	{breaks: "a lease never ends", file: "internal/agentnet/work/claim.go",
+		old: "case store.ParseTime(x.LeaseUntil)", new: "case MUTANT || store.ParseTime(x.LeaseUntil)", faults: "kills of agents"},
+	{breaks: "an item that is held is given to another worker", file: "internal/agentnet/work/claim.go",
+		old: "store.ParseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance", new: "!MUTANT && store.ParseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance", faults: "kills"},
+	{breaks: "who held an item before may complete it", file: "internal/agentnet/work/holder.go",
+		old: "\tcase w.holds(x, token):\n", new: "\tcase MUTANT || w.holds(x, token):\n", faults: "kills of agents, pauses"},
+	{breaks: "a claim of files excludes nobody", file: "internal/agentnet/claims/claims.go",
+		old: "if other.HolderGUID == c.HolderGUID || c.Mode == Shared", new: "if MUTANT || other.HolderGUID == c.HolderGUID || c.Mode == Shared"},
+	{breaks: "a released claim of files stays", file: "internal/agentnet/claims/claims.go",
+		old: "\t\t\treturn ends\n\t\t}), nil\n", new: "\t\t\treturn ends && !MUTANT\n\t\t}), nil\n"},
+	{breaks: "an agent comes back as another one", file: "internal/agentnet/registry/identity.go",
+		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { guid = uuid.NewString() }\n\trecord := identityRecord{", faults: "kills of agents"},
+}
+
+// mutationRuns are how often a mutation may stay unnoticed before it counts as such.
+const mutationRuns = 3
+
+// runMutations runs a campaign against each mutated hub and returns the mutations that were not found. only selects those whose words
+// contain it.
+func runMutations(ctx context.Context, out io.Writer, c campaign, only string) (unnoticed []string, err error) {
+	dir, err := os.MkdirTemp("", "parley-mutations-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	if c.program, err = buildMutants(ctx, dir); err != nil {
+		return nil, err
+	}
+	for i, m := range mutations {
+		switch {
+		case !strings.Contains(m.breaks, only):
+			continue
+		case m.disk && !c.disk:
+			fmt.Fprintf(out, "not tried  %s (needs -disk)\n", m.breaks)
+			continue
+		}
+		c.mutant = i + 1
+		found, err := m.find(ctx, c)
+		switch {
+		case err != nil:
+			return unnoticed, fmt.Errorf("%s: %w", m.breaks, err)
+		case found == "":
+			unnoticed = append(unnoticed, "unnoticed: "+m.breaks)
+			fmt.Fprintf(out, "UNNOTICED  %s\n", m.breaks)
+		default:
+			fmt.Fprintf(out, "found      %s: %s\n", m.breaks, found)
+		}
+	}
+	return unnoticed, nil
+}
+
+// find runs campaigns until one finds the mutation, and says what was found and with which seed.
+func (m mutation) find(ctx context.Context, c campaign) (string, error) {
+	c.disk, c.only = m.disk, m.faults
+	for range mutationRuns {
+		began := time.Now()
+		broken, err := run(ctx, io.Discard, c)
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		if err != nil { // a hub that does not work
+			broken = []string{err.Error()}
+		}
+		if len(broken) > 0 {
+			return fmt.Sprintf("seed %d, %.0f s, %d times, %.120q", c.seed, time.Since(began).Seconds(), len(broken), broken[0]), nil
+		}
+		c.seed++
+	}
+	return "", nil
+}
+
+// mutantVariable is the environment variable with the number of the active mutation, from 1.
+const mutantVariable = "PARLEY_FAULTS_MUTANT"
+
+// buildMutants builds a program with all mutations, of which the environment activates one.
+func buildMutants(ctx context.Context, dir string) (program string, err error) {
+	overlay, err := writeMutants(dir)
+	if err != nil {
+		return "", err
+	}
+	program = filepath.Join(dir, "parley")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", program, "./cmd/parley").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the mutated hub: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// writeMutants writes the mutated files, and what makes go build read them.
+func writeMutants(dir string) (overlay string, err error) {
+	sources, replaced := map[string]string{}, map[string]string{}
+	for i, m := range mutations {
+		source, known := sources[m.file]
+		if !known {
+			data, err := os.ReadFile(filepath.FromSlash(m.file))
+			if err != nil {
+				return "", fmt.Errorf("run it at the top of the repository: %w", err)
+			}
+			source = string(data)
+		}
+		if sources[m.file], err = m.apply(source, i+1); err != nil {
+			return "", err
+		}
+	}
+	for file, source := range sources {
+		path, err := filepath.Abs(filepath.FromSlash(file))
+		if err != nil {
+			return "", err
+		}
+		replaced[path] = filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(replaced[path], []byte(source), 0o600); err != nil {
+			return "", err
+		}
+	}
+	data, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		return "", err
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, data, 0o600)
+}
+
+var packageClause = regexp.MustCompile(`(?m)^package \w+\n`)
+
+// apply returns a source with the mutation, which has a variable and an import of its own.
+func (m mutation) apply(source string, number int) (string, error) {
+	if n := strings.Count(source, m.old); n != 1 {
+		return "", fmt.Errorf("%s: the place to break is there %d times", m.breaks, n)
+	}
+	source = strings.Replace(source, m.old, strings.ReplaceAll(m.new, "MUTANT", fmt.Sprintf("mutant%d", number)), 1)
+	clause := packageClause.FindString(source)
+	source = strings.Replace(source, clause, fmt.Sprintf("%s\nimport os%d \"os\"\n", clause, number), 1)
+	return source + fmt.Sprintf("\nvar mutant%d = os%d.Getenv(%q) == \"%d\"\n", number, number, mutantVariable, number), nil
+}
