@@ -153,6 +153,9 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 	}
 	t := newTraffic(ctx, h, c, &all)
 	defer t.leave()
+	if err := t.enter(ctx); err != nil {
+		return nil, err
+	}
 	faults, unclean, err := underFaults(ctx, out, t, d)
 	if err != nil {
 		return nil, err

@@ -87,6 +87,18 @@ func (t *traffic) random(kind string, i int) *rand.Rand {
 	return rand.New(rand.NewPCG(t.c.seed, uint64(len(kind))<<32|uint64(i)+1))
 }
 
+// enter registers all agents: one that has never been there may get the GUID of another one of its type that is away.
+func (t *traffic) enter(ctx context.Context) error {
+	entering, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for _, p := range t.players() {
+		if err := p.join(entering); err != nil {
+			return fmt.Errorf("%s: %w", p.handle, err)
+		}
+	}
+	return nil
+}
+
 // leave ends all agents.
 func (t *traffic) leave() {
 	t.give()
