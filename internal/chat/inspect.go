@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,7 +25,7 @@ type ChannelState struct {
 // Inspect reads the state of every channel without changing anything. It checks the permission to publish with an
 // empty message that the server rejects. After a request without an answer, the remaining channels get the same error.
 func Inspect(ctx context.Context, b *bus.Bus, namespace string, channels []Channel) []ChannelState {
-	s := &Space{cfg: Config{Namespace: namespace, Channels: channels}, ailing: map[string]time.Time{}} // for its names only
+	s := newNames(namespace, channels)
 	states := make([]ChannelState, len(channels))
 	var silent error
 	for i, c := range channels {
@@ -38,6 +39,11 @@ func Inspect(ctx context.Context, b *bus.Bus, namespace string, channels []Chann
 		}
 	}
 	return states
+}
+
+// newNames returns a Space for its names only: it has no connection.
+func newNames(namespace string, channels []Channel) *Space {
+	return &Space{cfg: Config{Namespace: namespace, Channels: channels}, log: slog.New(slog.DiscardHandler), ailing: map[string]time.Time{}}
 }
 
 func (s *Space) inspect(ctx context.Context, b *bus.Bus, state *ChannelState) error {

@@ -15,6 +15,7 @@ import (
 
 const (
 	readerTimeout = 1 * time.Hour // after which the server deletes an unused consumer
+	readerPrefix  = "read-"       // of a consumer's name, before the reader's handle and the process
 	maxReaders    = 64            // consumers of this process
 )
 
@@ -62,7 +63,7 @@ func (e *readerEntry) create(ctx context.Context, b *bus.Bus, reader, instance s
 		return nil
 	}
 	consumer, err := b.JetStream().CreateOrUpdateConsumer(ctx, e.stream, jetstream.ConsumerConfig{
-		Durable:           "read-" + reader + "-" + instance,
+		Durable:           readerPrefix + reader + "-" + instance,
 		AckPolicy:         jetstream.AckExplicitPolicy,
 		DeliverPolicy:     jetstream.DeliverAllPolicy,
 		InactiveThreshold: readerTimeout,

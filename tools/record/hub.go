@@ -222,7 +222,14 @@ func (h *stage) Cancel(context.Context, string) (*dialect.Task, error)          
 func (h *stage) Send(context.Context, dialect.SendParams) (*dialect.Task, error) { return nil, nil }
 func (h *stage) Work(context.Context) (*dialect.WorkList, error)                 { return &dialect.WorkList{}, nil }
 func (h *stage) RetryWork(context.Context, string) error                         { return nil }
-func (h *stage) FileClaims(context.Context) ([]dialect.FileClaim, error)         { return nil, nil }
+func (h *stage) Threads(context.Context) ([]dialect.Thread, error)               { return nil, nil }
+func (h *stage) Thread(context.Context, dialect.ThreadParams) (*dialect.ThreadMessages, error) {
+	return nil, nil
+}
+func (h *stage) WriteThread(context.Context, dialect.WriteThreadParams) (*dialect.WrittenMessage, error) {
+	return nil, nil
+}
+func (h *stage) FileClaims(context.Context) ([]dialect.FileClaim, error) { return nil, nil }
 func (h *stage) BreakFileClaim(context.Context, string) (*dialect.BrokenClaim, error) {
 	return nil, nil
 }

@@ -359,3 +359,24 @@ func (d *Assigner) BreakFileClaim(ctx context.Context, id string) (broken claims
 	}
 	return broken, err == nil, nil
 }
+
+// Correspondences returns which agents have written to each other, the newest first, without the hub's own notices.
+func (d *Assigner) Correspondences(ctx context.Context) ([]mail.Correspondence, error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return nil, err
+	}
+	return d.mail.Correspondences(ctx, b, d.guid)
+}
+
+// MailBetween returns the last messages of two agents to each other, with their receipts, and whether there are more.
+func (d *Assigner) MailBetween(ctx context.Context, x, y string, limit int) ([]mail.Receipted, bool, error) {
+	b, err := d.store.Connected()
+	if err != nil {
+		return nil, false, err
+	}
+	return d.mail.Between(ctx, b, x, y, limit)
+}
+
+// PersonGUID returns the GUID under which the hub's user writes mail.
+func (d *Assigner) PersonGUID() string { return d.registry.PersonGUID() }

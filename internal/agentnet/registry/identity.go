@@ -142,10 +142,14 @@ func decodeIdentity(v store.Value) (r identityRecord, ok bool) {
 
 // PersonIdentity returns the identity of the user on this computer, the same in every process.
 func (g *Registry) PersonIdentity() *Identity {
-	name := "parley:person:" + g.cfg.Hostname + "/" + g.cfg.Username
-	id := g.BorrowIdentity(uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String())
+	id := g.BorrowIdentity(g.PersonGUID())
 	id.reused = true
 	return id
+}
+
+// PersonGUID returns the GUID of the user on this computer.
+func (g *Registry) PersonGUID() string {
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("parley:person:"+g.cfg.Hostname+"/"+g.cfg.Username)).String()
 }
 
 // BorrowIdentity returns an identity without a record: the caller ensures that no other process uses the GUID.

@@ -187,6 +187,21 @@ func (c *Client) BreakFileClaim(ctx context.Context, id string) (*dialect.Broken
 	return get[dialect.BrokenClaim](ctx, c, dialect.MethodClaimBreak, dialect.BreakClaimParams{ClaimID: id})
 }
 
+// Threads lists the channels and the mail of agents, the newest first.
+func (c *Client) Threads(ctx context.Context) ([]dialect.Thread, error) {
+	return value[[]dialect.Thread](ctx, c, dialect.MethodThreadsList, nil)
+}
+
+// Thread returns the latest messages of a channel or of the mail of two agents.
+func (c *Client) Thread(ctx context.Context, p dialect.ThreadParams) (*dialect.ThreadMessages, error) {
+	return get[dialect.ThreadMessages](ctx, c, dialect.MethodThreadGet, p)
+}
+
+// WriteThread writes a message in a thread as the hub's user.
+func (c *Client) WriteThread(ctx context.Context, p dialect.WriteThreadParams) (*dialect.WrittenMessage, error) {
+	return get[dialect.WrittenMessage](ctx, c, dialect.MethodThreadWrite, p)
+}
+
 // CheckHealth probes one agent now.
 func (c *Client) CheckHealth(ctx context.Context, agentID string) (*dialect.Health, error) {
 	return get[dialect.Health](ctx, c, dialect.MethodAgentsHealth, dialect.AgentParams{AgentID: agentID})

@@ -122,7 +122,7 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 		asked = append(asked, req.Method+" "+string(req.Params)) // one call at a time
 		switch req.Method {
 		case dialect.MethodAgentsList, dialect.MethodContextsList, dialect.MethodSwarmList, dialect.MethodDocumentsList, dialect.MethodSessionsList, dialect.MethodSendersList,
-			dialect.MethodClaimsList, dialect.MethodClaimsCheck:
+			dialect.MethodClaimsList, dialect.MethodClaimsCheck, dialect.MethodThreadsList:
 			return []int{}, nil
 		}
 		return struct{}{}, nil
@@ -178,6 +178,12 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 		func() error { return c.QuietSession(ctx, dialect.SessionQuietParams{AgentID: "claude-a", Quiet: true}) },
 		func() error { _, err := c.OpenSessions(ctx); return err },
 		func() error { _, err := c.FileClaims(ctx); return err },
+		func() error { _, err := c.Threads(ctx); return err },
+		func() error { _, err := c.Thread(ctx, dialect.ThreadParams{ThreadID: "mail:x"}); return err },
+		func() error {
+			_, err := c.WriteThread(ctx, dialect.WriteThreadParams{ThreadID: "mail:x", Text: "words"})
+			return err
+		},
 		func() error {
 			_, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: []string{"f"}})
 			return err

@@ -25,6 +25,9 @@ const (
 	MethodSessionQuiet = "hub/sessions/quiet" // only on the socket
 	MethodClaimsList   = "hub/claims/list"    // only on the socket
 	MethodClaimsCheck  = "hub/claims/check"   // only on the socket
+	MethodThreadsList  = "hub/threads/list"   // only on the socket and the page
+	MethodThreadGet    = "hub/threads/get"    // only on the socket and the page
+	MethodThreadWrite  = "hub/threads/write"  // only on the socket and the page
 	MethodClaimBreak   = "hub/claims/break"   // only on the socket
 	MethodTasksList    = "hub/tasks/list"
 	MethodTasksPage    = "hub/tasks/page"

@@ -19,7 +19,8 @@ func ReadsOnly(method string) bool {
 	switch method {
 	case MethodStatus, MethodAgentsList, MethodAgentsGet, MethodAgentsHealth, MethodTasksList, MethodTasksPage, MethodTasksTrace,
 		MethodContextsList, MethodIDs, MethodSwarmGet, MethodSwarmList, MethodEvents, MethodTotals, MethodNeeds, MethodWorkList,
-		MethodDocumentsList, MethodDocumentsGet, MethodDocumentsWait, MethodTaskGet, MethodTaskFollow, MethodClaimsList, MethodClaimsCheck:
+		MethodDocumentsList, MethodDocumentsGet, MethodDocumentsWait, MethodTaskGet, MethodTaskFollow, MethodClaimsList, MethodClaimsCheck,
+		MethodThreadsList, MethodThreadGet:
 		return true
 	}
 	return false

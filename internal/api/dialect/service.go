@@ -112,7 +112,8 @@ type WorkDirs interface {
 }
 
 // Config is what a Service works with. A method whose field is nil does not exist.
-// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Claims, Shares, Peers, Addresses and PageLink are for the service of the socket only.
+// Shutdown, Gate, LoopStep, WorkDirs, Names, Senders, Sessions, Shares, Peers, Addresses and PageLink are for the service of the socket only; Claims and Threads
+// also for that of the hub's page.
 type Config struct {
 	Hub   Hub        // required
 	Cards *Directory // required
@@ -141,6 +142,8 @@ type Config struct {
 	Sessions Sessions
 	// Claims are the claims of files.
 	Claims Claims
+	// Threads are what agents write to each other.
+	Threads Threads
 	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
 	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
 	Documents *documents.Library
@@ -220,6 +223,9 @@ func New(cfg Config) *Service {
 	})
 	s.add(cfg.Claims != nil, rpcError, map[string]method{
 		MethodClaimsList: withoutParams(s.claimsList), MethodClaimsCheck: s.claimsCheck, MethodClaimBreak: withText("claimId", s.claimBreak),
+	})
+	s.add(cfg.Threads != nil, rpcError, map[string]method{
+		MethodThreadsList: withoutParams(s.threadsList), MethodThreadGet: s.thread, MethodThreadWrite: s.threadWrite,
 	})
 	s.add(cfg.Queues != nil, workError, map[string]method{
 		MethodWorkList:    withoutParams(s.workList),

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/user"
 	"slices"
 	"strings"
 	"time"
@@ -209,21 +208,13 @@ func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer
 	return nil
 }
 
-var notHandle = text.Pattern(`[^a-z0-9-]+`)
-
 // joinAsPerson makes the user an agent of the network, named after the user's login.
 func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
 	return n.RegisterPerson(ctx, personHandle())
 }
 
-// personHandle returns the handle of the person at the terminal: the user's name.
-func personHandle() string {
-	name := ""
-	if u, err := user.Current(); err == nil {
-		name = strings.Trim(notHandle().ReplaceAllString(strings.ToLower(u.Username), "-"), "-")
-	}
-	return cmp.Or(name, "person")
-}
+// personHandle returns the handle of the person at the terminal.
+func personHandle() string { return local.PersonHandle() }
 
 func (a *app) networkInboxCommand() *cobra.Command {
 	var watch, all bool

@@ -445,6 +445,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	// The page of the hub's user and clients of the socket see, besides, what agents have claimed.
 	if d.files != nil {
 		rpc.Claims = fileClaims{d.files, &d.programs, d.tokens}
+		rpc.Threads = threads{d}
 	}
 	onPage := dialect.New(rpc)
 	// Only clients of the socket may stop the hub, join the bus or write to the audit log.

@@ -225,6 +225,14 @@ func (l *lazyAssigner) BreakFileClaim(ctx context.Context, id string) (broken cl
 	return l.get().BreakFileClaim(ctx, id)
 }
 
+// correspondences returns which agents have written to each other.
+func (l *lazyAssigner) correspondences(ctx context.Context) ([]mail.Correspondence, error) {
+	if !l.used() {
+		return nil, nil
+	}
+	return l.get().Correspondences(ctx)
+}
+
 // Post implements sessions.Assigner.
 func (l *lazyAssigner) Post(ctx context.Context, n assignment.Notice) (seen time.Time, err error) {
 	return l.get().Post(ctx, n)

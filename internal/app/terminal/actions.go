@@ -32,7 +32,8 @@ var actions = withWords([]action{
 	{key: "r", applies: retries, do: (*model).again},
 	{key: "c", applies: running, do: (*model).cancel},
 	{key: "b", applies: func(s subject) bool { return s.claim != "" }, do: (*model).breakClaim},
-	{key: "w", applies: func(s subject) bool { return s.agent != "" && s.document == "" && s.item == "" }, do: (*model).write},
+	{key: "w", applies: func(s subject) bool { return s.thread != "" || s.agent != "" && s.document == "" && s.item == "" }, do: (*model).write},
+	{key: "m", applies: func(s subject) bool { return s.session != "" }, do: func(m *model, s subject) tea.Cmd { return m.writeIn("mail:"+s.session, "Mail to "+clean(s.agent)) }},
 	{key: "e", applies: func(s subject) bool { return s.document != "" }, do: (*model).edit},
 	{key: "D", hint: "directory", help: "open the directory of a task in a shell", applies: func(s subject) bool { return s.dir != "" }, do: func(m *model, s subject) tea.Cmd { return m.openDir(s.dir) }},
 })
@@ -119,7 +120,23 @@ func (m *model) answer(s subject) tea.Cmd {
 	})
 }
 
+// writeIn writes in a channel or mail.
+func (m *model) writeIn(thread, label string) tea.Cmd {
+	return m.ask(label+":", func(text string) tea.Cmd {
+		return m.run("Written.", func(ctx context.Context, h Hub) error {
+			written, err := h.WriteThread(ctx, dialect.WriteThreadParams{ThreadID: thread, Text: text})
+			if err == nil && written.Warning != "" {
+				err = fmt.Errorf("it is written, but: %s", written.Warning)
+			}
+			return err
+		})
+	})
+}
+
 func (m *model) write(s subject) tea.Cmd {
+	if s.thread != "" {
+		return m.writeIn(s.thread, "Message")
+	}
 	return m.ask("To "+clean(s.agent)+":", func(text string) tea.Cmd {
 		return m.send("Sent to "+clean(s.agent)+".", dialect.Message{
 			ContextID: s.context, Parts: []dialect.Part{dialect.TextPart(text)}, Metadata: map[string]any{hub.MetaTargetAgent: s.agent},

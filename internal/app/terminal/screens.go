@@ -11,6 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/screens"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
 
@@ -120,6 +121,9 @@ func agentsScreen(now func() time.Time) *screen {
 
 func agentRow(a *dialect.Agent, today dialect.Total) row {
 	r := row{key: a.ID, state: a.State, at: a.Since.Time, subject: subject{agent: a.ID, state: a.State}}
+	if a.Kind == string(hub.KindSession) && a.GUID != "" {
+		r.session = a.GUID
+	}
 	health, doing := "", ""
 	if a.Health != nil {
 		health = a.Health.Status
@@ -237,7 +241,7 @@ func tasksScreen() *screen {
 
 func conversationsScreen() *screen {
 	return &screen{
-		short: "Talks", kinds: []string{"task."},
+		short: "Talks", kinds: []string{"task.", "channel.", "mail."},
 		load: func(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 			contexts, err := h.Contexts(ctx, 200)
 			if err != nil {
@@ -253,7 +257,7 @@ func conversationsScreen() *screen {
 					last[task.ContextID] = task
 				}
 			}
-			t := table{columns: []column{{"WITH", 24}, {"TASKS", 5}, {"LAST", 0}}}
+			t := table{columns: []column{{"WITH", 24}, {"COUNT", 5}, {"LAST", 0}}}
 			for _, c := range contexts {
 				r := row{key: c.ID, at: c.LastUsedAt.Time, subject: subject{context: c.ID}}
 				said := ""
@@ -267,9 +271,22 @@ func conversationsScreen() *screen {
 				r.cells = []string{clean(strings.Join(c.AgentIDs, ", ")), fmt.Sprint(len(c.TaskIDs)), said}
 				t.rows = append(t.rows, r.found(c.ID))
 			}
+			threads, err := h.Threads(ctx)
+			if err != nil {
+				return table{}, err
+			}
+			for i := range threads {
+				t.rows = append(t.rows, threadRow(&threads[i]))
+			}
+			slices.SortStableFunc(t.rows, func(a, b row) int { return b.at.Compare(a.at) })
 			return t, nil
 		},
-		open: func(r row) *page { return conversationPage(r.subject) },
+		open: func(r row) *page {
+			if r.context == "" {
+				return threadPage(r)
+			}
+			return conversationPage(r.subject)
+		},
 	}
 }
 

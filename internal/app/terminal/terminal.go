@@ -35,6 +35,9 @@ type Hub interface {
 	Needs(ctx context.Context) (*dialect.Needs, error)
 	Work(ctx context.Context) (*dialect.WorkList, error)
 	RetryWork(ctx context.Context, id string) error
+	Threads(ctx context.Context) ([]dialect.Thread, error)
+	Thread(ctx context.Context, p dialect.ThreadParams) (*dialect.ThreadMessages, error)
+	WriteThread(ctx context.Context, p dialect.WriteThreadParams) (*dialect.WrittenMessage, error)
 	FileClaims(ctx context.Context) ([]dialect.FileClaim, error)
 	BreakFileClaim(ctx context.Context, id string) (*dialect.BrokenClaim, error)
 	Totals(ctx context.Context, p dialect.TotalsParams) (*dialect.Totals, error)

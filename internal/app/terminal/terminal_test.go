@@ -19,6 +19,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/display"
@@ -101,7 +102,7 @@ func (f *fakeHub) Agents(context.Context, bool) ([]dialect.Agent, error) {
 	agents := []dialect.Agent{
 		{ID: "claude-code", Health: &dialect.Health{Status: "unhealthy", Stage: "installed", ErrorMessage: "not logged in; run: claude login", LastCheck: at(30)}, Place: dialect.Place{Kind: "program", State: "idle", Since: at(60)}},
 		{ID: "codex", Description: "Codex " + hostile, Health: &dialect.Health{Status: "healthy", Version: "9"}, Place: dialect.Place{Kind: "program", State: "working", Since: at(9), Vendor: "OpenAI", Working: &dialect.Work{TaskID: f.tasks[3].ID, Title: "write the docs"}}},
-		{ID: "reviewer", Place: dialect.Place{Kind: "session", State: "waiting", Project: "shop", Since: at(5)}},
+		{ID: "reviewer", Place: dialect.Place{Kind: "session", State: "waiting", Project: "shop", Since: at(5), GUID: "reviewer-guid"}},
 		{ID: "queue.go", Place: dialect.Place{Kind: "queue", State: "idle", Since: at(5)}},
 	}
 	return agents, f.call("agents")
@@ -194,6 +195,35 @@ func (f *fakeHub) Work(context.Context) (*dialect.WorkList, error) {
 }
 
 func (f *fakeHub) RetryWork(_ context.Context, id string) error { return f.call("retry " + id) }
+
+func (f *fakeHub) Threads(context.Context) ([]dialect.Thread, error) {
+	return []dialect.Thread{
+		{ID: "channel:shop/general", Kind: dialect.ThreadChannel, Project: "shop", Channel: "general", Messages: 2, Newest: at(8)},
+		{ID: "mail:a+b", Kind: dialect.ThreadMail, Between: []dialect.Correspondent{{GUID: "a", Handle: "ada", You: true}, {GUID: "b", Handle: "reviewer"}}, Messages: 3, Unread: 1, Newest: at(9)},
+		{ID: "mail:c+d", Kind: dialect.ThreadMail, Between: []dialect.Correspondent{{GUID: "cccccccc-0"}, {GUID: "d", Handle: hostile}}, Messages: 1, Newest: at(10)},
+	}, f.call("threads")
+}
+
+func (f *fakeHub) Thread(_ context.Context, p dialect.ThreadParams) (*dialect.ThreadMessages, error) {
+	stamp := func(seconds int) string { return at(seconds).Format(time.RFC3339Nano) }
+	if p.ThreadID == "channel:shop/general" {
+		return &dialect.ThreadMessages{More: true, Messages: []dialect.ThreadMessage{
+			{ID: "1", From: "codex", Text: "the lexer is done " + hostile, At: at(90), SeenBy: []dialect.Seen{{Who: "reviewer", At: at(60)}}}, {ID: "2", From: "ada", Text: "thank you", At: at(8)},
+		}}, f.call("thread")
+	}
+	return &dialect.ThreadMessages{Messages: []dialect.ThreadMessage{
+		{ID: "3", From: "ada", To: "reviewer", Text: "please look", At: at(70), Receipt: &mail.MessageStatus{StoredAt: stamp(70), DeliveredAt: stamp(69), ReadAt: stamp(68), HandledAt: stamp(30), Note: "looked " + hostile, Attention: mail.Attention{WokenAt: stamp(69)}}},
+		{ID: "4", From: "ada", To: "reviewer", Text: "and again", At: at(9), Receipt: &mail.MessageStatus{StoredAt: stamp(9)}},
+	}}, f.call("thread")
+}
+
+func (f *fakeHub) WriteThread(_ context.Context, p dialect.WriteThreadParams) (*dialect.WrittenMessage, error) {
+	written := &dialect.WrittenMessage{ThreadID: p.ThreadID}
+	if p.Text == "late" {
+		written.Warning = "reviewer is offline"
+	}
+	return written, f.call("write " + p.ThreadID + " " + p.Text)
+}
 
 func (f *fakeHub) FileClaims(context.Context) ([]dialect.FileClaim, error) {
 	return []dialect.FileClaim{{ID: "claim-1", Holder: "reviewer", Repository: "shop", Paths: []string{"lexer.go", "lexer_test.go"}, Mode: "exclusive", Why: "renames tokens " + hostile,
@@ -429,6 +459,9 @@ func TestKeysAct(t *testing.T) {
 		{[]string{"9", "g"}, "totals agent"},
 		{[]string{"down", "down", "r"}, "retry w1"}, {[]string{"5", "down", "down", "down", "r"}, "retry w1"},
 		{[]string{"5", "/", "lexer", "enter", "b", "y", "enter"}, "break claim-1"},
+		{[]string{"4", "/", "general", "enter", "w", "hello", "enter"}, "write channel:shop/general hello"},
+		{[]string{"4", "/", "reviewer", "enter", "enter", "w", "hello", "enter"}, "write mail:a+b hello"},
+		{[]string{"2", "/", "reviewer", "enter", "m", "hello", "enter"}, "write mail:reviewer-guid hello"},
 	} {
 		f := newFake()
 		newRig(t, f, 80, 24).keys(tt.keys...)
@@ -440,7 +473,9 @@ func TestKeysAct(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"5", "/", "lexer", "enter"}, "reviewer holds lexer.go, lexer_test.go of shop"}, {[]string{"5", "/", "lexer", "enter", "b"}, "End the claim of reviewer?"}, {[]string{"5", "down", "enter"}, "2 of 6"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
+		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"4", "/", "general", "enter", "enter"}, "read up to here: reviewer 11:59:00"},
+		{[]string{"4", "/", "reviewer", "enter", "enter"}, "not read yet"}, {[]string{"4", "/", "reviewer", "enter", "enter"}, "handled"}, {[]string{"4", "/", "cccc", "enter", "w"}, "Nothing here to write."},
+		{[]string{"4", "/", "general", "enter", "w", "late", "enter"}, "reviewer is offline"}, {[]string{"5", "/", "lexer", "enter"}, "reviewer holds lexer.go, lexer_test.go of shop"}, {[]string{"5", "/", "lexer", "enter", "b"}, "End the claim of reviewer?"}, {[]string{"5", "down", "enter"}, "2 of 6"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
 		{[]string{":", "nonsense", "enter"}, "There is no command"}, {[]string{":", "send x", "enter"}, "Write: send AGENT"}, {[]string{":", "help", "enter"}, "another screen"},
 		{[]string{":", "tas", "tab", "enter"}, "Write: task ID"}, {[]string{":", "cost", "enter"}, " Costs"}, {[]string{":", "task nothing", "enter"}, "there is no such task"},
 		{[]string{"tab"}, " Agents  1 of 4"}, {[]string{"3", "/", "strike", "enter"}, "Nothing matches"}, {[]string{"3", "/", "docs", "esc"}, "1 of 5"},

@@ -314,6 +314,7 @@ function back() {
 async function contentOf(r) {
   const parts = [el("h2", "", line(r.title)), ...r.about ? [el("p", "small", line(r.about))] : []];
   if (r.document) return [...parts, ...await editors(r.document)];
+  if (r.thread) return [...parts, ...await detail.thread(r, actions)];
   if (r.conversation) return [...parts, ...await detail.conversation(r, open, actions)];
   if (r.swarm) return [...parts, ...await detail.swarm(r, state.events.map(e => e.show))];
   if (r.task && !r.place) return [...parts, ...await detail.task(r, state.live, actions, choices)];
@@ -382,7 +383,8 @@ function actions(r) {
   if (canRepeat(r)) list.push(["Retry (r)", () => again(r)]);
   if (r.item) list.push(["Discard (d)", () => discard(r)]);
   if (canCancel(r)) list.push(["Cancel (c)", () => cancel(r)]);
-  if (r.agent) list.push(["Write (w)", () => write(r)]);
+  if (r.agent || mayWriteIn(r)) list.push(["Write (w)", () => write(r)]);
+  if (mailable(r)) list.push(["Mail (m)", () => mail(r)]);
   return list;
 }
 
@@ -415,7 +417,14 @@ function ask(label, submit, without) {
 
 const breakClaim = r => ask("End the claim of " + r.claim.holder + "? It is told by mail, and others may change the files.", () => { close(); run("Ended; its holder has mail.", () => call("hub/claims/break", { claimId: r.claim.claimId })); }, true);
 const answer = r => ask("Answer " + (r.agent ?? ""), text => run("Answered.", () => send({ taskId: r.task, parts: [{ kind: "text", text }] })));
-const write = r => ask("To " + r.agent, text => run("Sent.", () => send({ ...r.conversation && { contextId: r.conversation }, parts: [{ kind: "text", text }], metadata: { targetAgent: r.agent } })));
+const mayWriteIn = r => r.thread && (r.thread.kind === "channel" || r.thread.between.some(b => b.you));
+const mailable = r => r.place && r.show?.guid && r.show.kind === "session";
+const into = (threadId, label) => ask(label, text => run("Written.", async () => {
+  const written = await call("hub/threads/write", { threadId, text });
+  if (written.warning) throw new Error("it is written, but: " + written.warning);
+}));
+const mail = r => into("mail:" + r.show.guid, "Mail to " + r.title);
+const write = r => r.thread ? into(r.thread.id, "In " + r.title) : ask("To " + r.agent, text => run("Sent.", () => send({ ...r.conversation && { contextId: r.conversation }, parts: [{ kind: "text", text }], metadata: { targetAgent: r.agent } })));
 const cancel = r => ask("Cancel this task?", () => run("Canceled.", () => call("tasks/cancel", { id: r.task })), true);
 const discard = r => ask("Discard this work for good?", () => { close(); run("Discarded.", () => call("hub/work/discard", { taskId: r.item })); }, true);
 const again = r => r.item ? run("It is in its queue again.", () => call("hub/work/retry", { taskId: r.item })) : run("Sent again.", async () => {
@@ -444,7 +453,7 @@ function command() {
 const keys = {
   a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.item ? discard(r) : r?.need?.requestId && choose(r.need, r.need.deny),
   t: r => r && canAnswer(r) && answer(r), r: r => r && canRepeat(r) && again(r), e: r => r?.document && edit(r.document),
-  b: r => r?.claim && breakClaim(r), c: r => r && canCancel(r) && cancel(r), w: r => r?.agent && write(r),
+  b: r => r?.claim && breakClaim(r), c: r => r && canCancel(r) && cancel(r), w: r => (r?.agent || r && mayWriteIn(r)) && write(r), m: r => r && mailable(r) && mail(r),
   g: () => state.screen.id === "costs" && group({ day: "agent", agent: "project", project: "day" }[state.by]), p: () => state.screen.id === "timeline" && play(),
   "/": () => { $("filter").hidden = false; $("filter").focus(); }, ":": command, "?": help, Enter: () => open(state.shown[state.at]), Escape: back,
   ArrowDown: () => move(1), ArrowUp: () => move(-1), j: () => move(1), k: () => move(-1), PageDown: () => move(10), PageUp: () => move(-10),
@@ -498,7 +507,7 @@ follow(e => {
   loading.events++;
   if (e.kind === "document.changed" && state.editors?.name === e.subject) refreshDocument();
   const open = state.open;
-  if (open && (open.task && open.task === e.task || open.agent && open.agent === e.agent || open.swarm && open.swarm === e.subject || open.context && open.context === e.context)) fresh(open);
+  if (open && (open.task && open.task === e.task || open.agent && open.agent === e.agent || open.swarm && open.swarm === e.subject || open.context && open.context === e.context || open.thread && is(e.kind, ["channel.", "mail."]))) fresh(open);
   const asks = is(e.kind, ["permission.", "deadletter.", "agent.health"]) || e.kind === "task.state" && (state.waiting > 0 || contract.states[e.data?.state] === "waits");
   loading.needs ||= asks;
   if (asks || is(e.kind, load.changes[state.screen.id])) soon();
@@ -510,6 +519,6 @@ follow(e => {
 });
 
 setInterval(() => { if (state.shown.some(r => r.until || r.at)) repaint(); }, 1000);
-setInterval(() => { loading.needs = true; soon(); }, 15000);
+setInterval(() => { loading.needs = true; soon(); if (state.open?.thread) fresh(state.open); }, 15000); // receipts have no events
 
 show(contract.screens.find(s => "#" + s.id === location.hash) ?? contract.screens[0]);

@@ -149,6 +149,25 @@ export async function conversation(r, go, actions) {
   ])];
 }
 
+/** A channel, or the mail of two agents, with who has seen what. */
+export async function thread(r, actions) {
+  const found = await call("hub/threads/get", { threadId: r.thread.id, limit: 200 });
+  return [
+    buttons(actions(r)), ...found.more ? [el("p", "small", "Earlier messages are not shown.")] : [], ...found.messages.length ? [] : [el("p", "small", "No message is kept.")],
+    ...found.messages.map(m => el("div", "said", undefined,
+      el("p", "small", undefined, el("b", "", line(m.from)), line(join(m.to && " to " + m.to, m.type)) + "  ", clock(m.at) + " (" + age(m.at) + " ago)"), el("pre", "", m.text), receipts(m))),
+  ];
+}
+
+/** Who has seen a message, and when: how far mail has come, and who has read a channel up to here. */
+function receipts(m) {
+  const r = m.receipt, seen = (m.seenBy ?? []).map(s => s.who + " " + clock(s.at)).join(", ");
+  if (!r) return seen ? el("p", "small good", "\u2713 read up to here: " + seen) : "";
+  const stages = [["stored", r.storedAt], ["delivered", r.deliveredAt], ["woke the session", r.wokenAt], ["shown", r.shownAt], ["held", r.heldAt], ["refused", r.refusedAt], ["read", r.readAt], ["handled", r.handledAt]];
+  const text = join(...stages.filter(([, at]) => at).map(([name, at]) => name + " " + clock(at)), r.note);
+  return el("p", "small " + (r.readAt ? "good" : "waits"), (r.readAt ? "\u2713 " : "? not read yet \u00b7 ") + text);
+}
+
 const said = (who, cls, message) => el("div", "said", undefined, el("p", "small", line(who)), el("pre", cls === "bad" || cls === "waits" ? cls : "", words(message)));
 
 /** A swarm: its plan as a graph, its attempts by time, and its parts. */

@@ -4,7 +4,7 @@ import { age, clock, count, dollars, join, line, span, words } from "./text.js";
 
 /** The events that change a screen, as beginnings of their kinds. */
 export const changes = {
-  needs: ["task.", "permission.", "deadletter.", "agent."], agents: ["agent.", "task.state", "permission."], tasks: ["task.", "turn.ended"], conversations: ["task."],
+  needs: ["task.", "permission.", "deadletter.", "agent."], agents: ["agent.", "task.state", "permission."], tasks: ["task.", "turn.ended"], conversations: ["task.", "channel.", "mail."],
   swarms: ["swarm.", "work.", "deadletter."], network: ["agent.", "peer."], documents: ["document."], timeline: [""], costs: ["turn.ended", "task.removed"],
 };
 
@@ -115,13 +115,22 @@ export function taskRow(t) {
   };
 }
 
+/** Conversations with agents in tasks, the channels of projects, and the mail of agents, the newest first. */
 export async function conversations() {
-  const list = await call("hub/contexts/list", { limit: 1000 });
-  return list.map(c => ({
+  const [list, threads] = await Promise.all([call("hub/contexts/list", { limit: 1000 }), ofPage("hub/threads/list", [])]);
+  const tasks = list.map(c => ({
     id: c.id, state: "", title: c.agentIds.join(", ") || c.id, about: join(count(c.taskIds.length, "task"), Object.values(c.workDirs ?? {})[0]?.path, c.id), at: c.lastUsedAt, conversation: c.id,
     context: c.id, agent: c.agentIds.length === 1 ? c.agentIds[0] : "",
   }));
+  const others = threads.map(t => ({
+    id: t.id, state: t.unread ? "waiting" : "", title: threadTitle(t), at: t.newest, thread: t, show: t,
+    about: join(t.kind === "channel" ? "channel of " + t.project : "mail", count(t.messages, "message"), t.unread && t.unread + " not read"),
+  }));
+  return [...tasks, ...others].sort((a, b) => Date.parse(b.at) - Date.parse(a.at));
 }
+
+const writer = c => c.you ? "you" : c.handle || c.guid.slice(0, 8);
+const threadTitle = t => t.kind === "channel" ? "# " + t.channel : t.between.map(writer).join(" and ");
 
 /** Calls a method that only the page of the hub's user has: a browser with a token instead of the page's cookie gets the other. */
 export async function ofPage(method, other, params) {
