@@ -155,7 +155,10 @@ func (s *Space) acknowledgeAll(ctx context.Context, b *bus.Bus) {
 				s.readers.forget(key.reader, key.channel)
 				err = s.acknowledge(ctx, b, key, seq)
 			}
-			if err != nil && ctx.Err() == nil {
+			switch {
+			case err == nil:
+				s.log.Debug("messages acknowledged", "channel", key.channel, "reader", key.reader, "sequence", seq)
+			case ctx.Err() == nil:
 				s.log.Debug("messages were not acknowledged", "channel", key.channel, "reader", key.reader, "error", err)
 			}
 		}

@@ -231,6 +231,9 @@ hub/sessions/shown {"notice":"n1"}
 hub/sessions/quiet {"agentId":"claude-a","quiet":true}
 hub/sessions/list 
 hub/claims/list 
+hub/threads/list 
+hub/threads/get {"threadId":"mail:x"}
+hub/threads/write {"threadId":"mail:x","text":"words"}
 hub/claims/check {"files":["f"]}
 hub/claims/break {"claimId":"c1"}
 hub/tasks/trace {"id":"t1"}
