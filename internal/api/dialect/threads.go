@@ -78,10 +78,11 @@ type ThreadMessage struct {
 	SeenBy []Seen `json:"seenBy,omitempty"`
 }
 
-// Seen is who has read a channel, and when.
+// Seen is who has read a channel.
 type Seen struct {
 	Who string `json:"who"`
-	At  Time   `json:"at"`
+	// At is when that was, absent if it is not known: a read whose position is noted afterwards leaves no time.
+	At *Time `json:"at,omitempty"`
 }
 
 const (

@@ -31,7 +31,7 @@ func TestEveryFormOfATasksIDIsAccepted(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
 	older := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "one"))
-	newer := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "two\nlines"))
+	p.run(t, "send", "echo", "two\nlines")
 	table := p.run(t, "tasks")
 	if short := firstCell(t, table, 2); short == older.ID || !strings.HasSuffix(older.ID, short) {
 		t.Errorf("the short form of %s is %q", older.ID, short)
@@ -48,8 +48,18 @@ func TestEveryFormOfATasksIDIsAccepted(t *testing.T) {
 		want(t, p.run(t, "task", "show", tt.given), 0, "\n"+tt.want)
 		want(t, p.run(t, "task", "follow", tt.given), 0, tt.want)
 	}
-	o := p.run(t, "task", "show", older.ID[:2])
-	if o.code != 2 || !strings.Contains(o.stderr, older.ID) || !strings.Contains(o.stderr, newer.ID+"  completed  echo  two\n") {
+	// Of more tasks than there are digits, two begin with the same one.
+	begins := map[string]string{older.ID[:1]: older.ID}
+	var first, second string
+	for second == "" {
+		task := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "again"))
+		if first = begins[task.ID[:1]]; first != "" {
+			second = task.ID
+		}
+		begins[task.ID[:1]] = task.ID
+	}
+	o := p.run(t, "task", "show", second[:1])
+	if o.code != 2 || !strings.Contains(o.stderr, first) || !strings.Contains(o.stderr, second+"  completed  echo  again\n") {
 		t.Errorf("an ambiguous id: %+v", o)
 	}
 	if o := p.run(t, "task", "show", "nonsense"); o.code != 4 || !strings.Contains(o.stderr, `"nonsense"`) {

@@ -152,11 +152,15 @@ func (t threads) channel(ctx context.Context, name string, limit int) (*dialect.
 		}
 		if at >= 0 {
 			m := &found.Messages[at]
-			m.SeenBy = append(m.SeenBy, dialect.Seen{Who: who, At: dialect.Time{Time: reader.At}})
+			seen := dialect.Seen{Who: who}
+			if !reader.At.IsZero() {
+				seen.At = &dialect.Time{Time: reader.At}
+			}
+			m.SeenBy = append(m.SeenBy, seen)
 		}
 	}
 	for i := range found.Messages {
-		slices.SortFunc(found.Messages[i].SeenBy, func(a, b dialect.Seen) int { return cmp.Or(a.At.Compare(b.At.Time), strings.Compare(a.Who, b.Who)) })
+		slices.SortFunc(found.Messages[i].SeenBy, func(a, b dialect.Seen) int { return strings.Compare(a.Who, b.Who) })
 	}
 	return &found, nil
 }

@@ -208,7 +208,7 @@ func (f *fakeHub) Thread(_ context.Context, p dialect.ThreadParams) (*dialect.Th
 	stamp := func(seconds int) string { return at(seconds).Format(time.RFC3339Nano) }
 	if p.ThreadID == "channel:shop/general" {
 		return &dialect.ThreadMessages{More: true, Messages: []dialect.ThreadMessage{
-			{ID: "1", From: "codex", Text: "the lexer is done " + hostile, At: at(90), SeenBy: []dialect.Seen{{Who: "reviewer", At: at(60)}}}, {ID: "2", From: "ada", Text: "thank you", At: at(8)},
+			{ID: "1", From: "codex", Text: "the lexer is done " + hostile, At: at(90), SeenBy: []dialect.Seen{{Who: "reviewer", At: new(at(60))}}}, {ID: "2", From: "ada", Text: "thank you", At: at(8)},
 		}}, f.call("thread")
 	}
 	return &dialect.ThreadMessages{Messages: []dialect.ThreadMessage{

@@ -78,7 +78,11 @@ func (l *lines) message(m *dialect.ThreadMessage) {
 	if len(m.SeenBy) > 0 {
 		var seen []string
 		for _, s := range m.SeenBy {
-			seen = append(seen, clean(s.Who)+" "+clock(s.At.Time))
+			who := clean(s.Who)
+			if s.At != nil {
+				who += " " + clock(s.At.Time)
+			}
+			seen = append(seen, who)
 		}
 		l.add(good, "  ✓ read up to here: %s", strings.Join(seen, ", "))
 	}

@@ -161,7 +161,7 @@ export async function thread(r, actions) {
 
 /** Who has seen a message, and when: how far mail has come, and who has read a channel up to here. */
 function receipts(m) {
-  const r = m.receipt, seen = (m.seenBy ?? []).map(s => s.who + " " + clock(s.at)).join(", ");
+  const r = m.receipt, seen = (m.seenBy ?? []).map(s => s.at ? s.who + " " + clock(s.at) : s.who).join(", ");
   if (!r) return seen ? el("p", "small good", "\u2713 read up to here: " + seen) : "";
   const stages = [["stored", r.storedAt], ["delivered", r.deliveredAt], ["woke the session", r.wokenAt], ["shown", r.shownAt], ["held", r.heldAt], ["refused", r.refusedAt], ["read", r.readAt], ["handled", r.handledAt]];
   const text = join(...stages.filter(([, at]) => at).map(([name, at]) => name + " " + clock(at)), r.note);
