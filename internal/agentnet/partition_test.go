@@ -138,7 +138,7 @@ func judgePresence(t *testing.T, observer *agentnet.Agent, killed string, live [
 		switch {
 		case gone && after.Before(end.Add(-killSlack)):
 			t.Errorf("%s is offline %v before three heartbeats were missed", killed, end.Sub(after))
-		case !gone && before.After(end.Add(killSlack)):
+		case !gone && before.After(end.Add(beatEvery)): // late on a busy machine, but not by a heartbeat
 			t.Errorf("%s is %s %v after three heartbeats were missed", killed, seen, before.Sub(end))
 			return true
 		}
