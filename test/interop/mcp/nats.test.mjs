@@ -103,8 +103,13 @@ test('a large message arrives', async () => {
 
 test('what is read is acknowledged to a durable consumer of the reader', async () => {
   await call(ann, 'read_messages', { channel: 'roadmap' });
-  const consumers = [];
-  for await (const c of (await jetstreamManager(nats)).consumers.list(`${namespace}_ROADMAP`)) consumers.push(c);
+  let consumers;
+  const acknowledged = async () => { // after the answer to the reader
+    consumers = [];
+    for await (const c of (await jetstreamManager(nats)).consumers.list(`${namespace}_ROADMAP`)) consumers.push(c);
+    return consumers[0]?.num_pending === 0;
+  };
+  for (const end = Date.now() + 30_000; !await acknowledged() && Date.now() < end;) await new Promise(resolve => setTimeout(resolve, 20));
   assert.equal(consumers.length, 1);
   assert.ok(consumers[0].config.durable_name);
   assert.equal(consumers[0].config.ack_policy, 'explicit');
