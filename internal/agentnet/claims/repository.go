@@ -2,6 +2,7 @@ package claims
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -211,19 +212,27 @@ func Locate(host, path string) ([]Target, error) {
 	}
 }
 
-// LocateAll returns what [Locate] finds for files of this computer, at most MaxTargets. What cannot be a file's path is left out.
-func LocateAll(files []string) (all []Target) {
+// LocateAll returns what [Locate] finds for files of this computer, each target once. What cannot be a file's path is left
+// out, and after the end of ctx the rest.
+func LocateAll(ctx context.Context, files []string) (all []Target) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil
 	}
+	known := make(map[Target]bool)
 	for _, path := range files {
+		if ctx.Err() != nil {
+			break
+		}
 		found, err := Locate(host, path)
 		if err != nil {
 			continue
 		}
-		if all = append(all, found...); len(all) >= MaxTargets {
-			return all[:MaxTargets]
+		for _, t := range found {
+			if !known[t] {
+				known[t] = true
+				all = append(all, t)
+			}
 		}
 	}
 	return all

@@ -84,7 +84,7 @@ func claimID(ctx context.Context, c *client.Client, arg string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	held, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: targets([]string{path})})
+	held, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: targets(ctx, []string{path})})
 	if err != nil {
 		return "", err
 	}

@@ -145,7 +145,7 @@ func (a *app) heldByOthers(ctx context.Context, c *client.Client, session string
 		return nil, err
 	}
 	token := taskToken(func(name string) (string, bool) { value := a.getenv(name); return value, value != "" })
-	for some := range slices.Chunk(targets(files), dialect.MaxFiles) {
+	for some := range slices.Chunk(targets(ctx, files), dialect.MaxFiles) {
 		found, err := c.CheckFiles(ctx, dialect.FileCheckParams{Files: some, GUID: guid, Token: token})
 		if err != nil {
 			return held, err

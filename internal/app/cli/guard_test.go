@@ -3,11 +3,14 @@
 package cli_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
 )
 
 func TestTheGuardRefusesClaimedFiles(t *testing.T) {
@@ -45,6 +48,11 @@ func TestTheGuardRefusesClaimedFiles(t *testing.T) {
 	}
 	if out := d.parley("guard", "check"); out != "" {
 		t.Errorf("a file that is free: %s", out)
+	}
+	for i := range dialect.MaxFiles { // more files than one request names, and the claimed one is the last
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d.txt", i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	git("add", ".")
 	out := d.parley("guard", "check")

@@ -182,7 +182,7 @@ func (a *app) withoutHub(e hooks.Event, cfg *config.Loaded) (answer hooks.Answer
 
 // answerHook returns the hub's answer to an event, and the notice in it.
 func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (answer hooks.Answer, notice string, err error) {
-	files := targets(e.Files())
+	files := targets(ctx, e.Files())
 	r, err := c.SessionHook(ctx, dialect.SessionHookParams{
 		Vendor: e.Vendor, Session: e.Session, Kind: string(e.Kind), Dir: e.Dir, Transcript: e.Transcript, Source: e.Source, Reason: e.Reason,
 		Notified: e.NotificationType, StopActive: e.StopActive, Headless: a.headless(e.Vendor),
@@ -208,8 +208,8 @@ func (a *app) guardTool(ctx context.Context, c *client.Client, e hooks.Event) er
 }
 
 // targets returns files as the hub gets them, several for a file outside a repository. What cannot be a file's path is left out.
-func targets(files []string) (all []string) {
-	for _, t := range claims.LocateAll(files) {
+func targets(ctx context.Context, files []string) (all []string) {
+	for _, t := range claims.LocateAll(ctx, files) {
 		all = append(all, t.String())
 	}
 	return all

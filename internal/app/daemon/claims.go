@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -112,29 +110,22 @@ func (p *programs) of(caller mcpserver.Caller) string {
 	return p.guids[caller]
 }
 
-// maxLocating bounds the checks that read the file system at a time: one that hangs must not hold up the others for ever.
-const maxLocating = 16
-
 // fileGuard answers the hub which files other agents hold than the one of a conversation.
-type fileGuard struct {
-	d        *daemon
-	locating chan struct{} // of capacity maxLocating
-}
+type fileGuard struct{ d *daemon }
 
 // held implements hub.Config.HeldFiles. It ends with ctx, also when the file system hangs.
 func (g fileGuard) held(ctx context.Context, agentID, contextID string, files []string) ([]hub.HeldFile, error) {
 	if g.d.files == nil || !g.d.files.used() {
 		return nil, nil // nobody can have claimed anything
 	}
-	located, err := g.locate(ctx, files)
+	targets, err := g.d.locating.locate(ctx, files)
 	if err != nil {
 		return nil, err
 	}
-	targets := slices.Sorted(maps.Keys(located))
 	guid := g.d.programs.of(mcpserver.Caller{Agent: agentID, Context: contextID})
 	var held []hub.HeldFile
 	for some := range slices.Chunk(targets, claims.MaxTargets) {
-		hits, err := g.d.files.CheckFiles(ctx, guid, parseTargets(some))
+		hits, err := g.d.files.CheckFiles(ctx, guid, some)
 		if err != nil {
 			return held, err
 		}
@@ -147,35 +138,27 @@ func (g fileGuard) held(ctx context.Context, agentID, contextID string, files []
 	return held, nil
 }
 
-// locate returns what the hub's claims call the files. A file system that hangs holds up one of maxLocating goroutines, not the caller.
-func (g fileGuard) locate(ctx context.Context, files []string) (map[string]bool, error) {
+// locator asks the file system what claims of files call them. It has capacity maxLocating, the calls that may be under way:
+// a file system that hangs holds up these, not their callers.
+type locator chan struct{}
+
+const maxLocating = 16
+
+// locate is claims.LocateAll, but ends with ctx also when the file system hangs.
+func (l locator) locate(ctx context.Context, files []string) ([]claims.Target, error) {
 	select {
-	case g.locating <- struct{}{}:
+	case l <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	done := make(chan map[string]bool, 1)
+	located := make(chan []claims.Target, 1)
 	go func() { // ends with the calls of the file system
-		defer func() { <-g.locating }()
-		located := make(map[string]bool)
-		host, err := os.Hostname()
-		for _, path := range files {
-			if err != nil || ctx.Err() != nil {
-				break
-			}
-			found, err := claims.Locate(host, path)
-			if err != nil {
-				continue // it cannot be a file's path
-			}
-			for _, t := range found {
-				located[t.String()] = true
-			}
-		}
-		done <- located
+		defer func() { <-l }()
+		located <- claims.LocateAll(ctx, files)
 	}()
 	select {
-	case located := <-done:
-		return located, nil
+	case all := <-located:
+		return all, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -97,7 +97,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	closeDescriptorsOnExec()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, observed: observed{joined: make(chan struct{})}, memory: server.NewMemory(), stop: func() { stop(errStopRequested) }}
+	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, observed: observed{joined: make(chan struct{})}, memory: server.NewMemory(), locating: make(locator, maxLocating), stop: func() { stop(errStopRequested) }}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.open(ctx); err != nil {
 		if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopRequested) {
@@ -173,6 +173,7 @@ type daemon struct {
 	memory    *budget.Budget // of large requests over HTTP and gRPC
 	tokens    *delegation.TokenSigner
 	programs  programs
+	locating  locator
 	work      *delegation.Service // tasks that agents delegate to each other
 	server    *server.Server
 	mcp       *mcpserver.Handler // nil without HTTP
@@ -311,7 +312,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 	}
 	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
-		SessionEnv: d.tokens.Env, HeldFiles: fileGuard{d, make(chan struct{}, maxLocating)}.held,
+		SessionEnv: d.tokens.Env, HeldFiles: fileGuard{d}.held,
 		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
 		Trusted: config.NewTrust(d.cfg.DataDir).Dirs, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,

@@ -34,7 +34,11 @@ type openSessions struct {
 
 	programs *programs
 	tokens   *delegation.TokenSigner
+	locating locator
 }
+
+// locateTime bounds how long a session waits until the files of its tool are located.
+const locateTime = time.Second
 
 // mailFollower says for whom mail arrives.
 type mailFollower interface {
@@ -53,7 +57,7 @@ func (d *daemon) openPresence(inbox interface {
 		return err
 	}
 	n := news.New(inbox, log, nil)
-	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub, programs: &d.programs, tokens: d.tokens}
+	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub, programs: &d.programs, tokens: d.tokens, locating: d.locating}
 	d.presence = o
 	options := hooks.Options{Records: records, News: n, Files: inbox, Logger: d.log}
 	bells := map[string][]doorbell.Bell{}
@@ -201,10 +205,22 @@ func (o *openSessions) Event(ctx context.Context, p dialect.SessionEventParams) 
 	if e.Kind == hooks.Other {
 		return dialect.SessionEventAnswer{}, nil
 	}
-	r := o.hooks.Handle(ctx, hooks.Report{Files: claims.LocateAll(e.Files()), Vendor: e.Vendor, Session: e.Session, Dir: e.Dir, Transcript: e.Transcript,
+	r := o.hooks.Handle(ctx, hooks.Report{Files: o.located(ctx, e.Files()), Vendor: e.Vendor, Session: e.Session, Dir: e.Dir, Transcript: e.Transcript,
 		Kind: e.Kind, Source: e.Source, Reason: e.Reason, NotificationType: e.NotificationType, StopActive: e.StopActive, Headless: p.Headless,
 		Process: presence.Process(p.Process)})
 	return dialect.SessionEventAnswer{Output: string(r.Answer.Encode(e)), Wake: r.Wake, Notice: r.Notice}, nil
+}
+
+// located returns what claims call the files that a tool is about to change, as many as one check takes. The tool may run
+// if the file system does not say in time.
+func (o *openSessions) located(ctx context.Context, files []string) []claims.Target {
+	ctx, cancel := context.WithTimeout(ctx, locateTime)
+	defer cancel()
+	all, err := o.locating.locate(ctx, files)
+	if err != nil {
+		return nil
+	}
+	return all[:min(len(all), claims.MaxTargets)]
 }
 
 // Shown implements dialect.Sessions.
