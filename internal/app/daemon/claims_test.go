@@ -14,7 +14,6 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
-	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
@@ -26,11 +25,7 @@ func TestTheUserSeesAndBreaksClaims(t *testing.T) {
 	dir, shop := newDir(t), t.TempDir()
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dialHub(t, r.info.Socket)
 	if all, err := c.FileClaims(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("before an agent has joined there are %+v, %v", all, err)
 	}
@@ -102,11 +97,7 @@ func TestAProgramOfTheHubIsKeptOffClaimedFiles(t *testing.T) {
 	}
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dialHub(t, r.info.Socket)
 	turn := func(conversation string) (option, token string, task *dialect.Task) {
 		t.Helper()
 		p := askFor("program", "go")

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -73,11 +72,7 @@ func TestDataOfTheProgramBeforeFormatsIsRead(t *testing.T) {
 	oldData(t, dir, "format-0.tar.gz")
 	r := run(t, mustLoad(t, dir, "tasks.retention=36500d", "contexts.expiry=36500d"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dialHub(t, r.info.Socket)
 	if status, err := c.Status(t.Context()); err != nil || status.TotalTasks != 1 {
 		t.Errorf("%+v, %v, want its task", status, err)
 	}
@@ -94,11 +89,7 @@ func TestDataOfFormat1IsRead(t *testing.T) {
 	oldData(t, dir, "format-1.tar.gz")
 	r := run(t, mustLoad(t, dir, "tasks.retention=36500d", "contexts.expiry=36500d"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dialHub(t, r.info.Socket)
 	page, err := c.Tasks(t.Context(), dialect.TasksListParams{AgentID: "echo"})
 	if err != nil || len(page.Tasks) != 1 || page.Tasks[0].Status.Message.Text() != "hello from format 1" {
 		t.Errorf("%+v, %v, want its task", page, err)

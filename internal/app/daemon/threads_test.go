@@ -25,11 +25,7 @@ func TestTheUserReadsAndWritesThreads(t *testing.T) {
 	dir := newDir(t)
 	r := run(t, mustLoad(t, dir, "http.enabled=false"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := dialHub(t, r.info.Socket)
 	if all, err := c.Threads(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("before anybody wrote there are %+v, %v", all, err)
 	}
