@@ -27,7 +27,7 @@ type ProjectStream struct {
 type StreamReader struct {
 	Name     string
 	Sequence uint64    // of the last message that it got
-	At       time.Time // when; zero if it got none
+	At       time.Time // when; zero if it got none, or was only told its position
 }
 
 // maxListedStreams bounds the streams of one namespace that are listed.
