@@ -173,7 +173,7 @@ func (a *app) channelsReadCommand() *cobra.Command {
 }
 
 func (a *app) readChannel(ctx context.Context, space *chat.Space, channel string, limit int, follow bool) error {
-	history, err := space.Read(ctx, personHandle(), channel, limit)
+	history, err := space.Read(ctx, local.PersonHandle(), channel, limit)
 	if err != nil {
 		return err
 	}
@@ -236,12 +236,12 @@ func (a *app) channelsPostCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			sent, err := space.Send(ctx, personHandle(), args[0], text)
+			sent, err := space.Send(ctx, local.PersonHandle(), args[0], text)
 			if err = errors.Join(err, closeSpace(space)); err != nil {
 				return err
 			}
-			return a.print(channelPosted{args[0], personHandle(), sent.Timestamp, sent.Sequence}, func() {
-				fmt.Fprintf(a.stdout, "Posted in %s as %s.\n", args[0], personHandle())
+			return a.print(channelPosted{args[0], local.PersonHandle(), sent.Timestamp, sent.Sequence}, func() {
+				fmt.Fprintf(a.stdout, "Posted in %s as %s.\n", args[0], local.PersonHandle())
 			})
 		}))
 	cmd.Long = "Post a message in a channel of the current directory's project; \"-\" reads it from standard\n" +

@@ -210,11 +210,8 @@ func (a *app) showRemovals(ctx context.Context, n *agentnet.Network, w io.Writer
 
 // joinAsPerson makes the user an agent of the network, named after the user's login.
 func joinAsPerson(ctx context.Context, n *agentnet.Network) (*agentnet.Agent, error) {
-	return n.RegisterPerson(ctx, personHandle())
+	return n.RegisterPerson(ctx, local.PersonHandle())
 }
-
-// personHandle returns the handle of the person at the terminal.
-func personHandle() string { return local.PersonHandle() }
 
 func (a *app) networkInboxCommand() *cobra.Command {
 	var watch, all bool
