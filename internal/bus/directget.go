@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
+
+// silenceTimeout is how long a request for several messages waits for the next of them.
+const silenceTimeout = 2 * time.Second
 
 // StoredMessage is a message of a stream. Its Reply is empty.
 type StoredMessage struct {
@@ -35,7 +39,8 @@ const (
 // Messages returns messages of a stream from a sequence on, in one request: at most limit, and no more after maxBytes are
 // reached. more is false if there are certainly no later ones. With an error it returns the messages that had arrived. The
 // error is jetstream.ErrMsgNotFound if there is no message from the sequence on, and nats.ErrNoResponders if there is no
-// such stream or it does not allow direct access. A server before 2.11 sends one message.
+// such stream or it does not allow direct access, and context.DeadlineExceeded also if none arrives for silenceTimeout: many
+// messages on a slow connection take longer together. A server before 2.11 sends one message.
 func (b *Bus) Messages(ctx context.Context, stream string, from uint64, limit, maxBytes int) (messages []StoredMessage, more bool, err error) {
 	if err := b.begin(); err != nil {
 		return nil, false, err
@@ -54,10 +59,15 @@ func (b *Bus) Messages(ctx context.Context, stream string, from uint64, limit, m
 	if err := b.conn.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, request); err != nil {
 		return nil, false, err
 	}
+	silence := time.NewTimer(silenceTimeout)
+	defer silence.Stop()
 	for {
 		var answer *nats.Msg
 		select {
 		case answer = <-answers:
+			silence.Reset(silenceTimeout)
+		case <-silence.C:
+			return messages, true, context.DeadlineExceeded
 		case <-ctx.Done():
 			return messages, true, ctx.Err()
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/bus"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // storeNumbers makes a stream with n messages.
@@ -71,5 +72,30 @@ func TestAStreamWithoutDirectAccessHasNoResponder(t *testing.T) {
 	storeNumbers(t, b, false, 1)
 	if _, _, err := b.Messages(t.Context(), "S", 1, 10, 1<<20); !errors.Is(err, nats.ErrNoResponders) {
 		t.Error(err)
+	}
+}
+
+// A server that stops in the middle of its answers does not keep a reader until its own time ends.
+func TestSilenceEndsARequestForMessages(t *testing.T) {
+	t.Parallel()
+	n := testbed.StartNATS(t)
+	b := open(t, bus.Config{URL: bus.Secret(n.URL())})
+	responder, err := nats.Connect(n.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(responder.Close)
+	if _, err := responder.Subscribe("$JS.API.DIRECT.GET.SILENT", func(m *nats.Msg) {
+		_ = responder.PublishMsg(&nats.Msg{Subject: m.Reply, Data: []byte("1"), Header: nats.Header{
+			jetstream.SequenceHeader: {"1"}, jetstream.SubjectHeader: {"s"}, jetstream.TimeStampHeaer: {"2026-11-21T06:00:00Z"}, "Nats-Num-Pending": {"1"}}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := responder.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got, more, err := b.Messages(t.Context(), "SILENT", 1, 10, 1<<20)
+	if len(got) != 1 || !more || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%d messages, more %t, %v", len(got), more, err)
 	}
 }

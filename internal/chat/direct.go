@@ -70,7 +70,7 @@ func (s *Space) readDirect(ctx context.Context, b *bus.Bus, c Channel, limit int
 	if !direct || !s.isEnsured(c.Name) {
 		return History{}, false, nil
 	}
-	ctx, release := s.request(ctx, b, c)
+	ctx, release := s.untilDenied(ctx, b, c)
 	defer release()
 	if end > 0 && !s.clustered.Load() { // in a cluster the copy that answers may lack the newest
 		h, ok = s.readRecent(ctx, b, c, end, limit)
@@ -81,7 +81,7 @@ func (s *Space) readDirect(ctx context.Context, b *bus.Bus, c Channel, limit int
 	if err != nil {
 		s.ends.fail(c.Name)
 		s.log.Debug("a channel is not read directly", "stream", s.streamName(c.Name), "error", err)
-		if b.DeniedBy(ctx) == nil && ctx.Err() != nil {
+		if b.DeniedBy(ctx) == nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) {
 			return History{}, false, s.unanswered(ctx, b, c, err)
 		}
 		return History{}, false, nil
@@ -120,7 +120,9 @@ var (
 // readLast reads the last messages of a channel, after it has asked where that ends. Gaps of deleted messages make it
 // widen the range.
 func (s *Space) readLast(ctx context.Context, b *bus.Bus, c Channel, limit int) (History, error) {
-	stream, err := b.JetStream().Stream(ctx, s.streamName(c.Name))
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	stream, err := b.JetStream().Stream(request, s.streamName(c.Name))
+	cancel()
 	if err != nil {
 		return History{}, err
 	}
