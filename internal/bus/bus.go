@@ -122,6 +122,9 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	if err := b.openDisk(true); err != nil {
 		return err
 	}
+	if err := checkFiles(b.dir); err != nil {
+		return outOfFiles(err)
+	}
 	b.checkStore(ctx, cfg)
 	b.openCommitter(cfg)
 	if b.embedded, err = startServer(cfg, b.dir, b.mode); err != nil {

@@ -2,14 +2,11 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/parleyhub/parley/internal/base/local"
 )
@@ -178,29 +175,13 @@ func (b *Bus) watchDisk(ctx context.Context) {
 			failing = false
 		case !failing:
 			failed, failing = time.Now(), true
-		case !full && time.Since(failed) >= pause:
-			b.reopen(ctx)
-			failing, pause = false, min(2*pause, lastReopening)
+		case !full && time.Since(failed) >= pause && checkFiles(b.dir) == nil:
+			if b.reopen(ctx) {
+				failing = false
+			} else {
+				failed = time.Now()
+			}
+			pause = min(2*pause, lastReopening)
 		}
 	}
-}
-
-// reopen stops JetStream, checks the store, and starts JetStream again, because a stream that could not write stores
-// nothing more. Connections, users and accounts stay.
-func (b *Bus) reopen(ctx context.Context) {
-	begun := time.Now()
-	e := b.embedded
-	reason := e.log.write.Swap(nil)
-	err := e.server.ShutdownJetStream()
-	if err == nil {
-		b.damage.Check(ctx)
-		err = e.server.EnableJetStream(&server.JetStreamConfig{MaxMemory: maxMemoryStore, MaxStore: e.maxStore, StoreDir: b.dir})
-	}
-	err = errors.Join(err, e.accounts.reopen())
-	if err != nil {
-		b.log.Error("the store cannot be opened again; restart the hub", "error", err)
-		e.log.write.CompareAndSwap(nil, reason)
-		return
-	}
-	b.log.Warn("the store was opened again after a failed write", "took", time.Since(begun), "write", *reason)
 }

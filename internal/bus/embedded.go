@@ -83,6 +83,10 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		}
 	}
 	srv.Start()
+	if text := log.unread.Load(); text != nil {
+		e.stop()
+		return nil, outOfFiles(errors.New(*text))
+	}
 	if reason := log.fatal.Load(); reason != nil || !srv.ReadyForConnections(startTimeout) {
 		e.stop()
 		cause := errors.New("it does not listen")
@@ -100,6 +104,13 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		}
 	}
 	return e, nil
+}
+
+// outOfFiles is the error of a start that could not read all of the store for want of descriptors. Without what the server
+// has left out, it would begin streams and consumers anew.
+func outOfFiles(cause error) *Error {
+	return errorf(CodeStorage, cause, "raise the limit of open files (ulimit -n) to 1024 or more, and start the hub again; nothing of the store was changed",
+		"the store cannot be read, because too few files can be opened")
 }
 
 func linkError(err error) error {

@@ -80,3 +80,10 @@ func ReadGreeting(data []byte) (maxPayload int64, err error) {
 	g, err := readGreeting(bufio.NewReaderSize(bytes.NewReader(data), maxGreeting))
 	return g.MaxPayload, err
 }
+
+// Reopen opens the store again, as after a failed write.
+func (b *Bus) Reopen(ctx context.Context) bool {
+	reason := "a test"
+	b.embedded.log.write.Store(&reason)
+	return b.reopen(ctx)
+}

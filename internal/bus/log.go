@@ -20,6 +20,7 @@ type serverLogger struct {
 	isLink func(text string) bool
 	fatal  atomic.Pointer[string] // the error that kept the server from starting
 	write  atomic.Pointer[string] // the error that keeps a stream from storing messages
+	unread atomic.Pointer[string] // the last warning of something that could not be opened for want of descriptors
 }
 
 func (l *serverLogger) text(format string, v []any) string {
@@ -27,9 +28,17 @@ func (l *serverLogger) text(format string, v []any) string {
 }
 
 func (l *serverLogger) Noticef(format string, v ...any) { l.log.Debug(l.text(format, v)) }
-func (l *serverLogger) Warnf(format string, v ...any)   { l.logText(slog.LevelWarn, l.text(format, v)) }
 func (l *serverLogger) Debugf(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
 func (l *serverLogger) Tracef(format string, v ...any)  { l.log.Debug(l.text(format, v)) }
+
+// Warnf keeps the text of what the server leaves out: it says it nowhere else.
+func (l *serverLogger) Warnf(format string, v ...any) {
+	s := l.text(format, v)
+	if isUnread(s) {
+		l.unread.Store(&s)
+	}
+	l.logText(slog.LevelWarn, s)
+}
 
 // Errorf keeps the text of a critical write error: after it the stream accepts no publish until
 // the server restarts, even if the disk has space again, and only the log reports it.
