@@ -50,8 +50,9 @@ type Options struct {
 	DataDir  string
 	// Policy says whose tasks the sessions take.
 	Policy Policy
-	// Closed returns the GUIDs of sessions whose terminal is closed although their processes run still; nil for none.
-	Closed func() map[string]bool
+	// Closed returns the GUIDs of sessions that nobody sees any more, with the time at which they ended, zero if their processes still
+	// run; nil for none.
+	Closed func() map[string]time.Time
 	Logger *slog.Logger
 }
 
@@ -60,7 +61,7 @@ type Sessions struct {
 	hub      *hub.Hub
 	assigner Assigner
 	log      *slog.Logger
-	closed   func() map[string]bool
+	closed   func() map[string]time.Time
 	names    *names
 	policy   Policy
 	senders  *senders
@@ -88,7 +89,7 @@ func Open(o Options) (*Sessions, error) {
 		return nil, err
 	}
 	if o.Closed == nil {
-		o.Closed = func() map[string]bool { return nil }
+		o.Closed = func() map[string]time.Time { return nil }
 	}
 	s := &Sessions{hub: o.Hub, closed: o.Closed, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, senders: allowed, kick: make(chan struct{}, 1),
 		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting),
@@ -157,7 +158,7 @@ func (s *Sessions) refresh(ctx context.Context) error {
 			continue
 		}
 		present[e.GUID] = true
-		if closed[e.GUID] {
+		if at, ok := closed[e.GUID]; ok && (at.IsZero() || store.ParseTime(e.RegisteredAt).Before(at)) {
 			e.Liveness = registry.Gone
 		}
 		s.update(e)

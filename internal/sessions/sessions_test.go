@@ -77,9 +77,9 @@ func (o *office) start() {
 		o.t.Fatal(err)
 	}
 	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
-	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy, Closed: func() map[string]bool {
+	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy, Closed: func() map[string]time.Time {
 		if guid := o.closed.Load(); guid != nil {
-			return map[string]bool{*guid: true}
+			return map[string]time.Time{*guid: {}}
 		}
 		return nil
 	}})

@@ -162,17 +162,6 @@ func (d *daemon) keepPresence(ctx context.Context) {
 	}
 }
 
-// closed returns the agents whose terminal is closed: Codex keeps a session for a while that nobody sees.
-func (o *openSessions) closed() map[string]bool {
-	all := make(map[string]bool)
-	for _, s := range o.records.All() {
-		if s.Terminal == presence.TerminalClosed && s.GUID != "" {
-			all[s.GUID] = true
-		}
-	}
-	return all
-}
-
 // OpenSessions implements dialect.Sessions.
 func (o *openSessions) OpenSessions() []dialect.OpenSession {
 	all := o.records.All()
@@ -234,8 +223,12 @@ func (o *openSessions) Serve(p dialect.SessionServeParams) dialect.OpenSession {
 		}
 		return dialect.OpenSession{Vendor: p.Vendor, GUID: p.GUID}
 	}
-	return openSession(o.records.Serve(presence.Served{Vendor: p.Vendor, ID: p.Session, Dir: p.Dir, GUID: p.GUID,
-		Process: presence.Process(p.Process), Server: presence.Process(p.Server), Since: p.Since.Time}))
+	v := presence.Served{Vendor: p.Vendor, ID: p.Session, Dir: p.Dir, GUID: p.GUID,
+		Process: presence.Process(p.Process), Server: presence.Process(p.Server), Since: p.Since.Time}
+	if v.Vendor == presence.Codex {
+		v.Screens, v.Headless = presence.ScreensOf(v.Server, v.Dir)
+	}
+	return openSession(o.records.Serve(v))
 }
 
 // Quiet implements dialect.Sessions.

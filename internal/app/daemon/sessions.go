@@ -40,7 +40,7 @@ func (d *daemon) openSessions(context.Context) error {
 	}
 	d.onClose(func() error { d.answers.Close(); return nil })
 	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
-		Closed: d.presence.closed,
+		Closed: d.presence.records.Closed,
 		Policy: sessions.Policy{Outside: sessions.Rule(d.cfg.Sessions.Outside), Clients: sessions.Rule(d.cfg.Sessions.Clients)}})
 	return err
 }

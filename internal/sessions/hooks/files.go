@@ -77,10 +77,10 @@ func Denial(reasons []string) Answer {
 	return Answer{Deny: "Parley: nothing was changed, because another agent has claimed a file. " + strings.Join(reasons[:min(len(reasons), maxHits)], " ")}
 }
 
-// isOther reports whether an agent is known to be another open session.
+// isOther reports whether an agent is known to be another open session than one whose agent is not known.
 func (s *Service) isOther(session presence.Session, guid string) bool {
 	return slices.ContainsFunc(s.o.Records.All(), func(x presence.Session) bool {
-		return x.GUID == guid && (x.Vendor != session.Vendor || x.ID != session.ID)
+		return x.GUID == guid && (x.Vendor != session.Vendor || x.ID != session.ID) && !session.MayBe(x)
 	})
 }
 

@@ -183,3 +183,25 @@ func TestTargetsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// What the MCP server of a session may hold that no tool call has joined with its thread yet may be the session's own.
+func TestAnUnjoinedServerIsNoOtherSession(t *testing.T) {
+	t.Parallel()
+	d := newHandler(t)
+	d.Service = hooks.New(hooks.Options{Records: d.records, News: d.news, Files: held{all: []claims.Claim{{ID: "c1", HolderGUID: bobGUID, Mode: claims.Exclusive}}},
+		Screens: func(string) []presence.Process { return nil }})
+	event := func(kind hooks.Kind) hooks.Reply {
+		return d.Handle(t.Context(), hooks.Report{Vendor: presence.Codex, Session: "t1", Kind: kind, Dir: "/p", Files: []claims.Target{{}}})
+	}
+	d.records.Serve(presence.Served{Vendor: presence.Codex, GUID: bobGUID, Dir: "/p"})
+	if got := event(hooks.BeforeTool); got.Deny != "" {
+		t.Errorf("it is denied what may be its own: %s", got.Deny)
+	}
+	if got := event(hooks.BeforeTurn); got.Context != "" {
+		t.Errorf("it is told of what may be its own: %s", got.Context)
+	}
+	d.records.Serve(presence.Served{Vendor: presence.Codex, ID: "t2", GUID: bobGUID, Dir: "/p"})
+	if got := event(hooks.BeforeTool); got.Deny == "" {
+		t.Error("it is not denied what another session holds")
+	}
+}

@@ -23,6 +23,9 @@ func ProcessOf(vendor string, getenv func(string) string) Process {
 
 // Headless reports whether the session of a vendor's program that has started this process has never had a terminal.
 func Headless(vendor string, getenv func(string) string) bool {
+	if vendor == Codex {
+		return execOf(os.Getpid())
+	}
 	entry := getenv("CLAUDE_CODE_ENTRYPOINT")
 	return vendor == Claude && entry != "" && entry != "cli"
 }

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
@@ -79,6 +77,8 @@ type Session struct {
 	Screens []Process `json:"screens,omitempty"`
 	// Guessed says that directory and time have joined hook and MCP server: a tool call may correct it.
 	Guessed bool `json:"guessed,omitempty"`
+
+	covered bool // see [Records.cover]
 }
 
 // Hooked is what a hook reports.
@@ -104,6 +104,9 @@ type Served struct {
 	GUID    string
 	Server  Process
 	Since   time.Time // when the server began
+	// Screens are as in [Hooked]; Headless says that the session has never had a terminal.
+	Screens  []Process
+	Headless bool
 }
 
 // The limits.
@@ -112,11 +115,7 @@ const (
 	maxQuiet    = 1000
 	maxText     = 4096 // bytes of each text
 	maxScreens  = 16
-
-	// A Codex thread's MCP server begins with the thread. It is joined if it began in this time after it, or a little
-	// before, since the two clocks are not the same.
-	serverBefore = 2 * time.Second
-	serverAfter  = 20 * time.Second
+	maxEnded    = 1000
 )
 
 // Options are those of [Open].
@@ -140,6 +139,13 @@ type Records struct {
 	mu    sync.Mutex
 	list  []*Session
 	quiet []string // GUIDs
+	ended []ended  // the oldest first
+}
+
+// ended is an agent whose MCP server has ended, or was replaced by another one.
+type ended struct {
+	guid string
+	at   time.Time
 }
 
 // Changed returns a channel that is closed by the next change. Call it before reading the records.
@@ -183,6 +189,9 @@ func (r *Records) export(s *Session) Session {
 	x := *s
 	x.Screens = slices.Clone(s.Screens)
 	x.Quiet = slices.Contains(r.quiet, s.GUID)
+	if s.covered {
+		x.Terminal = TerminalClosed
+	}
 	return x
 }
 
@@ -213,7 +222,7 @@ func (r *Records) Hook(h Hooked) Session {
 		s.Turned = now
 	}
 	if len(h.Screens) > 0 {
-		s.Screens, s.Terminal = slices.Clone(h.Screens), TerminalOpen
+		s.Screens, s.Terminal, s.covered = slices.Clone(h.Screens), TerminalOpen, false
 	}
 	if s.Vendor == Codex && s.Server == (Process{}) {
 		r.guessServer(s)
@@ -285,6 +294,8 @@ func (r *Records) Serve(v Served) Session {
 		s = r.add(&Session{Vendor: v.Vendor, Since: now})
 	}
 	r.release(v, s)
+	r.replaced(v, s)
+	r.ended = slices.DeleteFunc(r.ended, func(e ended) bool { return e.guid == v.GUID })
 	s.GUID, s.Server, s.ServerSince, s.Seen = v.GUID, v.Server, v.Since, now
 	s.Dir = cmp.Or(s.Dir, v.Dir)
 	if v.ID != "" && (s.ID == "" || v.Vendor == Codex) {
@@ -293,11 +304,55 @@ func (r *Records) Serve(v Served) Session {
 	if v.Process != (Process{}) {
 		s.Process = v.Process
 	}
+	if v.Headless {
+		s.Terminal = NoTerminal
+	} else if len(v.Screens) > 0 {
+		s.Screens, s.Terminal = slices.Clone(v.Screens[:min(len(v.Screens), maxScreens)]), TerminalOpen
+	}
 	x := r.export(s)
 	r.mu.Unlock()
 	r.touched()
 	r.name(&x)
 	return x
+}
+
+// replaced handles the agent that a session had until now, if another one takes its place: it was another session's if it was guessed,
+// and has ended otherwise, although its process may run for a while. mu is held.
+func (r *Records) replaced(v Served, s *Session) {
+	if s.GUID == "" || s.GUID == v.GUID {
+		return
+	}
+	if s.Guessed && s.Server != v.Server {
+		r.add(&Session{Vendor: s.Vendor, Dir: s.Dir, GUID: s.GUID, Server: s.Server, ServerSince: s.ServerSince, Since: s.ServerSince, Seen: r.opts.Now()})
+		return
+	}
+	r.end(s.GUID)
+}
+
+// end notes that an agent's session has ended. mu is held.
+func (r *Records) end(guid string) {
+	if guid == "" {
+		return
+	}
+	r.ended = append(r.ended, ended{guid, r.opts.Now()})
+	r.ended = r.ended[max(len(r.ended)-maxEnded, 0):]
+}
+
+// Closed returns the agents whose session nobody sees any more although the registry may not know it yet, with the time at which it
+// ended; the zero time where its process still runs, but no terminal shows it.
+func (r *Records) Closed() map[string]time.Time {
+	closed := make(map[string]time.Time)
+	for _, s := range r.All() {
+		if s.Terminal == TerminalClosed && s.GUID != "" {
+			closed[s.GUID] = time.Time{}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.ended {
+		closed[e.guid] = e.at
+	}
+	return closed
 }
 
 // served returns the record of the session that an MCP server serves, nil for a new one. mu is held.
@@ -331,38 +386,6 @@ func (r *Records) release(v Served, but *Session) {
 			r.remove(s)
 		}
 	}
-}
-
-// guessServer joins a Codex thread, of which a hook has reported, with the MCP server that began with it. mu is held.
-func (r *Records) guessServer(s *Session) {
-	server := r.first(func(x *Session) bool {
-		return x != s && x.Vendor == Codex && x.ID == "" && x.Server != (Process{}) && x.Dir == s.Dir && beganTogether(s.ID, x.ServerSince)
-	})
-	if server == nil {
-		return
-	}
-	s.GUID, s.Server, s.ServerSince, s.Guessed = server.GUID, server.Server, server.ServerSince, true
-	r.remove(server)
-}
-
-// beganTogether reports whether a Codex thread and a server began at the same time.
-func beganTogether(thread string, server time.Time) bool {
-	began, ok := ThreadTime(thread)
-	after := server.Sub(began)
-	return ok && !server.IsZero() && after > -serverBefore && after < serverAfter
-}
-
-// ThreadTime returns when a Codex thread began, which is part of its id (UUID version 7).
-func ThreadTime(id string) (time.Time, bool) {
-	u, err := uuid.Parse(id)
-	if err != nil || u.Version() != 7 {
-		return time.Time{}, false
-	}
-	var ms int64
-	for _, b := range u[:6] {
-		ms = ms<<8 | int64(b)
-	}
-	return time.UnixMilli(ms), true
 }
 
 // SetQuiet turns do not disturb on or off for the session of an agent. It is kept for the agent's next session.
@@ -409,6 +432,7 @@ func (r *Records) drop(gone map[Process]bool) (changed bool) {
 	defer r.mu.Unlock()
 	for _, s := range slices.Clone(r.list) {
 		if gone[s.Server] {
+			r.end(s.GUID)
 			s.GUID, s.Server, s.ServerSince, s.Guessed, changed = "", Process{}, time.Time{}, false, true
 		}
 		closed := len(s.Screens) > 0 && !slices.ContainsFunc(s.Screens, func(p Process) bool { return !gone[p] })
@@ -416,11 +440,12 @@ func (r *Records) drop(gone map[Process]bool) (changed bool) {
 			s.Terminal, changed = TerminalClosed, true
 		}
 		if gone[s.Process] || s.ID == "" && s.Process == (Process{}) && s.Server == (Process{}) {
+			r.end(s.GUID)
 			r.remove(s)
 			changed = true
 		}
 	}
-	return changed
+	return r.cover(gone) || changed
 }
 
 func (r *Records) touched() {

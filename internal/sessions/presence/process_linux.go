@@ -74,14 +74,46 @@ func Screens(dir string) (all []Process) {
 	return all
 }
 
-// shows reports whether a process of codex is a terminal program for a directory.
-func shows(pid int, dir string) bool {
+// ScreensOf returns the processes one of which shows the Codex session of an MCP server in a directory: the server's parent, unless that
+// is Codex's daemon. headless says that the parent is a Codex without a terminal.
+func ScreensOf(server Process, dir string) (screens []Process, headless bool) {
+	parent := SessionOf(server.PID)
+	name, _ := stat(parent.PID)
+	switch args := arguments(parent.PID); {
+	case parent == (Process{}) || name != "codex":
+		return nil, false
+	case slices.Contains(args, "app-server"):
+		return Screens(dir), false
+	case withoutTerminal(args):
+		return nil, true
+	}
+	return []Process{parent}, false
+}
+
+func withoutTerminal(args []string) bool {
+	return slices.Contains(args, "exec") || slices.Contains(args, "mcp-server")
+}
+
+// execOf reports whether a process was started by a Codex without a terminal.
+func execOf(pid int) bool {
+	parent := SessionOf(pid)
+	name, _ := stat(parent.PID)
+	return name == "codex" && withoutTerminal(arguments(parent.PID))
+}
+
+// arguments returns the command line of a process, nil if it cannot be read.
+func arguments(pid int) []string {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
-		return false
+		return nil
 	}
-	args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-	if slices.Contains(args, "app-server") || slices.Contains(args, "exec") || slices.Contains(args, "mcp-server") {
+	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+}
+
+// shows reports whether a process of codex is a terminal program for a directory.
+func shows(pid int, dir string) bool {
+	args := arguments(pid)
+	if args == nil || slices.Contains(args, "app-server") || withoutTerminal(args) {
 		return false
 	}
 	cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))

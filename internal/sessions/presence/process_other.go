@@ -36,3 +36,8 @@ func parentOf(pid int) (parent int, name string) {
 
 // Screens returns nothing: this system does not show what other processes do.
 func Screens(string) []Process { return nil }
+
+// ScreensOf returns nothing, as [Screens] does.
+func ScreensOf(Process, string) (screens []Process, headless bool) { return nil, false }
+
+func execOf(int) bool { return false }
