@@ -2,7 +2,9 @@ package bus
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/text"
@@ -64,6 +66,8 @@ type Config struct {
 	URL Secret
 	// Credentials for the URL.
 	Credentials Credentials
+	// DialContext makes the connections to the servers of the URL; nil is that of a net.Dialer.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// Leaf links an embedded bus to a cluster; the zero value is no link.
 	Leaf LeafConfig

@@ -77,11 +77,18 @@ func newLink(log *slog.Logger, where string, maxDelay time.Duration, secrets ...
 
 // dialer connects for nats.go, which holds its lock meanwhile and cannot interrupt it: the end of ctx closes the
 // connection, also within the handshake.
-type dialer struct{ ctx context.Context }
+type dialer struct {
+	ctx  context.Context
+	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil for that of package net
+}
 
 // Dial implements nats.CustomDialer.
 func (d dialer) Dial(network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(d.ctx, network, address)
+	dial := d.dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
+	}
+	conn, err := dial(d.ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +117,7 @@ func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, e
 		// A publish that has failed must not be sent later.
 		nats.ReconnectBufSize(-1),
 		nats.CustomReconnectDelay(l.delay),
-		nats.SetCustomDialer(dialer{l.ctx}),
+		nats.SetCustomDialer(dialer{l.ctx, cfg.DialContext}),
 		nats.DisconnectErrHandler(l.disconnected),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.failed(err) }),
 		nats.ReconnectHandler(l.reconnected),

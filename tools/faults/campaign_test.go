@@ -9,32 +9,44 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// hubProgram is Parley's program for all tests: PARLEY_FAULTS_PROGRAM, or the built one.
-var hubProgram string
+var programDir string
 
-func TestMain(m *testing.M) { os.Exit(withProgram(m.Run)) }
+func TestMain(m *testing.M) { os.Exit(withProgramDir(m.Run)) }
 
-func withProgram(run func() int) int {
-	if hubProgram = os.Getenv("PARLEY_FAULTS_PROGRAM"); hubProgram != "" {
-		return run()
-	}
-	dir, err := os.MkdirTemp("", "parley-faults-test-")
-	if err != nil {
+func withProgramDir(run func() int) int {
+	var err error
+	if programDir, err = os.MkdirTemp("", "parley-faults-test-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // temporary
-	hubProgram = filepath.Join(dir, "parley")
-	if out, err := exec.Command("go", "build", "-o", hubProgram, "../../cmd/parley").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
-		return 1
-	}
+	defer os.RemoveAll(programDir) //nolint:errcheck // temporary
 	return run()
 }
+
+// hubProgram returns Parley's program for all tests: PARLEY_FAULTS_PROGRAM, or the built one.
+func hubProgram(t *testing.T) string {
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+var builtProgram = sync.OnceValues(func() (string, error) {
+	if program := os.Getenv("PARLEY_FAULTS_PROGRAM"); program != "" {
+		return program, nil
+	}
+	program := filepath.Join(programDir, "parley")
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/parley").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return program, nil
+})
 
 // A short campaign with real processes.
 func TestAShortCampaign(t *testing.T) {
@@ -42,7 +54,7 @@ func TestAShortCampaign(t *testing.T) {
 		t.Skip("it kills hubs")
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	broken, err := run(t.Context(), io.Discard, campaign{seed: 1, length: 2 * time.Second, clients: 1, program: hubProgram})
+	broken, err := run(t.Context(), io.Discard, campaign{seed: 1, length: 2 * time.Second, clients: 1, program: hubProgram(t)})
 	if err != nil || len(broken) > 0 {
 		t.Fatalf("%v, broken: %q", err, broken)
 	}
@@ -54,7 +66,7 @@ func TestAnUpgradeUnderLoad(t *testing.T) {
 		t.Skip("it replaces a hub")
 	}
 	var out strings.Builder
-	broken, err := runUpgrade(t.Context(), &out, upgrade{old: hubProgram, tasks: 40, clients: 1, length: 2 * time.Second, later: true})
+	broken, err := runUpgrade(t.Context(), &out, upgrade{old: hubProgram(t), tasks: 40, clients: 1, length: 2 * time.Second, later: true})
 	if err != nil || len(broken) > 0 || !strings.Contains(out.String(), `"upgraded":true`) {
 		t.Fatalf("%v, broken: %q\n%s", err, broken, out.String())
 	}

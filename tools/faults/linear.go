@@ -47,6 +47,9 @@ func operationOf(e event, client int) porcupine.Operation {
 func callsOfItems(events []event) map[string][]porcupine.Operation {
 	calls := map[string][]porcupine.Operation{}
 	for i, e := range events {
+		if e.Outcome == refused || e.Op == opExtend && e.Outcome == unknown {
+			continue // says nothing, and changes nothing: its lease may have ended
+		}
 		calls[e.Key] = append(calls[e.Key], operationOf(e, i))
 	}
 	return calls
@@ -67,12 +70,10 @@ func itemModel() porcupine.Model {
 			s, e := state.(itemState), input.(event)
 			mine := !s.done && !s.returned && e.Token == s.token
 			switch {
-			case e.Outcome == refused:
-				return true, s // its lease may have ended
 			case e.Op == opClaim:
 				return !s.done && e.Token > s.token, itemState{token: e.Token}
 			case e.Op == opExtend:
-				return mine || e.Outcome == unknown, s
+				return mine, s
 			case !mine:
 				return e.Outcome == unknown, s
 			}
@@ -100,7 +101,8 @@ func callsOfFiles(events []event) map[string][]porcupine.Operation {
 			if e.Op == opList && e.Outcome == done {
 				one.Value = holderOf(e.Value, file)
 			}
-			if e.Op != opJoin && (e.Key == "" || e.Key == file) {
+			empty := e.Op == opList && e.Outcome != done // says nothing, and changes nothing
+			if e.Op != opJoin && !empty && (e.Key == "" || e.Key == file) {
 				calls[file] = append(calls[file], porcupine.Operation{ClientId: i, Input: one, Call: int64(e.Begin), Return: end})
 			}
 		}

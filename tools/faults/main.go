@@ -19,6 +19,12 @@
 //
 // builds hubs with an error each, such as a sync that is left out, and expects that a campaign finds it.
 //
+//	go run ./tools/faults -simulations 1000 -seed 7
+//
+// simulates agents, their links and a server in virtual time, in one process each: mail, work and claims, with links that are cut
+// or hold back what one side sends, wrong clocks, and killed agents and servers. With -mutations it expects that simulations find those errors
+// that they can find.
+//
 //	go run ./tools/faults -soak -for 24h
 //
 // kills agents only, and watches the hub's memory, descriptors, goroutines, processes, temporary files and data for leaks.
@@ -62,6 +68,7 @@ func main() {
 	only := flag.String("only", "", "the kinds of faults, separated by commas, such as \"kills, power cuts\"; empty for all")
 	soak := flag.Bool("soak", false, "watch what the hub uses while agents are killed, and find leaks (Linux)")
 	mutations := flag.Bool("mutations", false, "build hubs with an error each, and expect that a campaign finds it")
+	simulations := flag.Int("simulations", 0, "simulate agents so often in virtual time, instead of faults; with -mutations any number")
 	mutation := flag.String("mutation", "", "with -mutations, only those whose description contains this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -73,6 +80,12 @@ func main() {
 	}
 	if *mutations {
 		runIt = func() ([]string, error) { return runMutations(ctx, os.Stdout, c, *mutation) }
+	}
+	if *simulations > 0 {
+		runIt = func() ([]string, error) { return runSimulations(ctx, os.Stdout, c, *simulations) }
+		if *mutations {
+			runIt = func() ([]string, error) { return simulateMutations(ctx, os.Stdout, c, *mutation) }
+		}
 	}
 	if *upgrading {
 		runIt = func() ([]string, error) {

@@ -20,6 +20,9 @@ type mutation struct {
 	old, new string // old occurs exactly once; MUTANT in new is whether the mutation is active
 	disk     bool   // only a power cut shows it
 	faults   string // the kinds of faults that show it; all by default
+	// simulated is whether a simulation shows it, too.
+	simulated bool
+	only      bool // by nothing else, as far as is known
 }
 
 var mutations = []mutation{
@@ -31,19 +34,21 @@ var mutations = []mutation{
 		old:    "\tif _, err := s.bus.Publish(ctx, msg); err != nil {\n\t\treturn err\n\t}\n",
 		new:    "if MUTANT { time.AfterFunc(300*time.Millisecond, func() { _, _ = s.bus.Publish(context.WithoutCancel(ctx), msg) }) } else if _, err := s.bus.Publish(ctx, msg); err != nil { return err }\n",
 		faults: "kills"},
-	{breaks: "mail is marked as read before the answer is written", file: "internal/agentnet/mail/take.go",
+	{simulated: true, breaks: "mail is marked as read before the answer is written", file: "internal/agentnet/mail/take.go",
 		old: "useless := len(t.mail) == 0 && len(t.invalid) > 0", new: "useless := len(t.mail) == 0 && len(t.invalid) > 0 || MUTANT && len(t.mail) > 0", faults: "kills of agents"},
-	{breaks: "mail is read in another order", file: "internal/agentnet/mail/take.go",
+	{simulated: true, breaks: "mail is read in another order", file: "internal/agentnet/mail/take.go",
 		old: "\treturn found.mail, found.more, nil\n", new: "if MUTANT { slices.Reverse(found.mail) }\n\treturn found.mail, found.more, nil\n", faults: "kills of agents, kills"},
-	{breaks: "the time of a receipt is overwritten", file: "internal/agentnet/mail/receipt.go",
+	{simulated: true, breaks: "the time of a receipt is overwritten", file: "internal/agentnet/mail/receipt.go",
 		old: "if *at == \"\" && rank <= r.rank() {", new: "if (*at == \"\" || MUTANT) && rank <= r.rank() {"},
-	{breaks: "who held an item before may complete it", file: "internal/agentnet/work/holder.go",
+	{simulated: true, breaks: "who held an item before may complete it", file: "internal/agentnet/work/holder.go",
 		old: "\tcase w.holds(x, token):\n", new: "\tcase MUTANT || w.holds(x, token):\n", faults: "kills of agents, pauses"},
-	{breaks: "a claim of files excludes nobody", file: "internal/agentnet/claims/claims.go",
+	{simulated: true, breaks: "a claim of files excludes nobody", file: "internal/agentnet/claims/claims.go",
 		old: "if other.HolderGUID == c.HolderGUID || c.Mode == Shared", new: "if MUTANT || other.HolderGUID == c.HolderGUID || c.Mode == Shared"},
-	{breaks: "a released claim of files stays", file: "internal/agentnet/claims/claims.go",
+	{simulated: true, breaks: "a released claim of files stays", file: "internal/agentnet/claims/claims.go",
 		old: "\t\t\treturn ends\n\t\t}), nil\n", new: "\t\t\treturn ends && !MUTANT\n\t\t}), nil\n"},
-	{breaks: "an agent comes back as another one", file: "internal/agentnet/registry/identity.go",
+	{simulated: true, only: true, breaks: "an item is given to another worker while its holder's lease lasts", file: "internal/agentnet/work/claim.go",
+		old: "\tcase isHeld:\n\t\treturn false, s.putBack(ctx, x, msg)\n", new: "\tcase isHeld:\n\t\tif !MUTANT { return false, s.putBack(ctx, x, msg) }\n"},
+	{simulated: true, breaks: "an agent comes back as another one", file: "internal/agentnet/registry/identity.go",
 		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { guid = uuid.NewString() }\n\trecord := identityRecord{", faults: "kills of agents"},
 }
 
@@ -70,6 +75,9 @@ func runMutations(ctx context.Context, out io.Writer, c campaign, only string) (
 			continue
 		case m.disk && !c.disk:
 			fmt.Fprintf(out, "not tried  %s (needs -disk)\n", m.breaks)
+			continue
+		case m.only:
+			fmt.Fprintf(out, "not tried  %s (needs -simulations)\n", m.breaks)
 			continue
 		}
 		c.mutant = i + 1

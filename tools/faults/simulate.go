@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// simulationTest is the test that simulates: virtual time needs one.
+const simulationTest = "TestSimulatedAgentsKeepThePromises"
+
+// enoughSimulations find each mutation that a simulation can find.
+const enoughSimulations = 40
+
+// runSimulations simulates agents with n seeds from c.seed on, in as many processes as there are processors, and returns the
+// promises that were broken.
+func runSimulations(ctx context.Context, out io.Writer, c campaign, n int) (broken []string, err error) {
+	dir, err := os.MkdirTemp("", "parley-simulations-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	program, err := buildSimulations(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	began, processes := time.Now(), min(runtime.GOMAXPROCS(0), n)
+	texts, errs := make([]string, processes), make([]error, processes)
+	var wait sync.WaitGroup
+	for i := range processes {
+		first, next := n*i/processes, n*(i+1)/processes
+		wait.Go(func() { texts[i], errs[i] = simulateIn(ctx, program, c.seed+uint64(first), next-first, 0) })
+	}
+	wait.Wait()
+	for i, text := range texts {
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "simulated: ") {
+				fmt.Fprint(out, line)
+			}
+		}
+		if _, failed := errors.AsType[*exec.ExitError](errs[i]); failed && ctx.Err() == nil {
+			broken, errs[i] = append(broken, text), nil
+		}
+	}
+	fmt.Fprintf(out, "%d simulations in %.0f s, %d processes\n", n, time.Since(began).Seconds(), processes)
+	return broken, errors.Join(errs...)
+}
+
+// buildSimulations builds the simulations.
+func buildSimulations(ctx context.Context, dir string, flags ...string) (program string, err error) {
+	program = filepath.Join(dir, "simulations")
+	args := append(append([]string{"test", "-c", "-o", program}, flags...), "./tools/faults")
+	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the simulations, at the top of the repository: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// simulateIn runs n simulations in a process and returns what it says.
+func simulateIn(ctx context.Context, program string, seed uint64, n, mutant int) (string, error) {
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^"+simulationTest+"$", "-test.timeout", "0", "-test.failfast",
+		fmt.Sprintf("-simulations=%d", n), fmt.Sprintf("-simulation-seed=%d", seed))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", mutantVariable, mutant))
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := cmd.Run()
+	return said.String(), err
+}
+
+// simulateMutations simulates agents with each error that a simulation can find, and returns the errors that were not found.
+func simulateMutations(ctx context.Context, out io.Writer, c campaign, only string) (unnoticed []string, err error) {
+	dir, err := os.MkdirTemp("", "parley-mutations-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // temporary
+	overlay, err := writeMutants(dir)
+	if err != nil {
+		return nil, err
+	}
+	program, err := buildSimulations(ctx, dir, "-overlay", overlay)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range mutations {
+		if !m.simulated || !strings.Contains(m.breaks, only) {
+			continue
+		}
+		began := time.Now()
+		said, err := simulateIn(ctx, program, c.seed, enoughSimulations, i+1)
+		switch {
+		case ctx.Err() != nil:
+			return unnoticed, ctx.Err()
+		case err == nil:
+			unnoticed = append(unnoticed, "unnoticed: "+m.breaks)
+			fmt.Fprintf(out, "UNNOTICED  %s\n", m.breaks)
+		default:
+			fmt.Fprintf(out, "found      %s: %.0f s, %.160q\n", m.breaks, time.Since(began).Seconds(), firstFailure(said))
+		}
+	}
+	return unnoticed, nil
+}
+
+// firstFailure returns the first line of a test's failure.
+func firstFailure(said string) string {
+	_, after, found := strings.Cut(said, "_test.go:")
+	if !found {
+		return said
+	}
+	line, _, _ := strings.Cut(after, "\n")
+	return line
+}

@@ -1,0 +1,420 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/claims"
+	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/testbed/simnet"
+)
+
+var (
+	simulations    = flag.Int("simulations", 2, "how many simulations of mail, work and claims run")
+	simulationSeed = flag.Uint64("simulation-seed", 1, "the seed of the first one")
+)
+
+// How long a simulation lasts, in virtual time, and how long its end may take.
+const (
+	simulatedTime = 20 * time.Second
+	simulatedEnd  = 10 * time.Minute
+)
+
+// Agents on four computers send and read mail, do work and claim files, while links are cut and held back, clocks jump, and
+// processes and the server are killed. The checkers are those of the campaign.
+func TestSimulatedAgentsKeepThePromises(t *testing.T) {
+	total, calls, faults := 0, 0, 0
+	defer func() {
+		fmt.Printf("simulated: %d operations acknowledged, %d other calls, %d faults\n", total, calls, faults)
+	}()
+	for i := range uint64(*simulations) {
+		seed := *simulationSeed + i
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			s := simulate(t, seed)
+			broken := append(check(s.all.ops, s.found), checkEvents(s.all)...)
+			orders, _, undecided := checkOrders(s.all)
+			for _, b := range append(broken, orders...) {
+				t.Error(b)
+			}
+			if undecided > 0 {
+				t.Errorf("%d orders were not decided", undecided)
+			}
+			acknowledged, _ := s.all.counts()
+			total, calls, faults = total+acknowledged, calls+len(s.all.events), faults+len(s.all.of(opFault))
+			if acknowledged < 10 && !t.Failed() {
+				t.Errorf("only %d operations were acknowledged", acknowledged)
+			}
+			if t.Failed() {
+				t.Logf("repeat it with: go test -run '%s' ./tools/faults -simulations 1 -simulation-seed %d", strings.Split(t.Name(), "/")[0], seed)
+			}
+		})
+	}
+}
+
+// simulation is the agents of a simulated network and what they have done.
+type simulation struct {
+	n     *simnet.Network
+	seed  uint64
+	all   *history
+	found map[string][]string
+	work  string // a directory
+
+	reader  *simulated
+	senders []*simulated
+	workers []*simulated
+	lockers []*simulated
+
+	mu       sync.Mutex
+	mails    map[string]string // ids of acknowledged mails, by text
+	items    map[string]bool   // acknowledged items
+	finished map[string]bool   // completed items
+}
+
+func simulate(t *testing.T, seed uint64) *simulation {
+	s := &simulation{seed: seed, all: &history{}, found: map[string][]string{}, work: t.TempDir(),
+		mails: map[string]string{}, items: map[string]bool{}, finished: map[string]bool{}}
+	state := t.TempDir()
+	simnet.Run(t, seed, func(t *testing.T, n *simnet.Network) {
+		s.n = n
+		enter := func(handle string, computer int) *simulated {
+			return &simulated{s: s, handle: handle, computer: fmt.Sprint("computer-", computer), state: state}
+		}
+		s.reader = enter(reader, 0)
+		for i := range 2 {
+			s.senders = append(s.senders, enter(name("sender", i), 1+i))
+			s.workers = append(s.workers, enter(name("worker", i), 2+i))
+			s.lockers = append(s.lockers, enter(name("locker", i), 0))
+		}
+		s.run(t.Context())
+		s.end(t)
+	})
+	return s
+}
+
+func (s *simulation) agents() []*simulated {
+	return slices.Concat([]*simulated{s.reader}, s.senders, s.workers, s.lockers)
+}
+
+func (s *simulation) random(kind string, i int) *rand.Rand {
+	return rand.New(rand.NewPCG(s.seed, uint64(kind[0])<<32|uint64(i)))
+}
+
+// run runs the agents with faults for simulatedTime.
+func (s *simulation) run(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, simulatedTime)
+	defer cancel()
+	var wait sync.WaitGroup
+	for i := range s.senders {
+		wait.Go(func() { s.send(ctx, s.senders[i], i, s.random("sender", i)) })
+		wait.Go(func() { s.labor(ctx, s.workers[i], s.random("worker", i)) })
+		wait.Go(func() { s.lock(ctx, s.lockers[i], s.random("locker", i)) })
+	}
+	wait.Go(func() {
+		for ctx.Err() == nil {
+			s.read(ctx)
+			pause(ctx, 200*time.Millisecond)
+		}
+	})
+	s.faults(ctx, s.random("faults", 0))
+	wait.Wait()
+}
+
+// faults makes faults until ctx ends, and heals them.
+func (s *simulation) faults(ctx context.Context, random *rand.Rand) {
+	for pause(ctx, time.Duration(random.IntN(4000))*time.Millisecond) {
+		c := s.n.Computer(fmt.Sprint("computer-", random.IntN(4)))
+		kind := random.IntN(7)
+		length := time.Duration(50+random.IntN(3000)) * time.Millisecond
+		switch kind {
+		case 0:
+			s.n.Kill()
+			pause(ctx, length)
+			s.n.Start()
+		case 1:
+			c.Cut()
+			pause(ctx, length)
+			c.Heal()
+		case 2, 3:
+			c.Hold(kind == 2, kind == 3)
+			pause(ctx, length)
+			if random.IntN(2) == 0 {
+				c.Cut()
+			}
+			c.Heal()
+		case 4:
+			c.Jump(time.Duration(random.IntN(7200)-3600) * time.Second)
+		default:
+			all := s.agents()
+			all[random.IntN(len(all))].kill()
+		}
+		s.all.note(event{Op: opFault, Value: fmt.Sprint(kind)})
+	}
+}
+
+// end waits until everything that was acknowledged has arrived, and collects it.
+func (s *simulation) end(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), simulatedEnd)
+	defer cancel()
+	for s.read(ctx) > 0 || s.unread() {
+		if !pause(ctx, 300*time.Millisecond) {
+			break
+		}
+	}
+	for len(s.undone()) > 0 && pause(ctx, 300*time.Millisecond) {
+		for _, a := range s.workers {
+			s.laborOnce(ctx, a, nil)
+		}
+		s.settle(ctx)
+	}
+	for i, a := range s.senders {
+		for text, id := range s.mails {
+			if senderOf(text) == name("mail", i) {
+				s.status(ctx, a, id)
+			}
+		}
+	}
+	for _, e := range firstOfEach(s.all.of(opGot)) {
+		s.found[senderOf(e.Text)] = append(s.found[senderOf(e.Text)], e.Text)
+	}
+	for _, o := range s.all.ops { // items have no order
+		if s.finished[itemOf(o.text())] {
+			s.found[o.sender] = append(s.found[o.sender], o.text())
+		}
+	}
+	for _, a := range s.agents() {
+		a.leave()
+	}
+}
+
+func (s *simulation) unread() bool {
+	got := map[string]bool{}
+	for _, e := range s.all.of(opGot) {
+		got[e.Text] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for text := range s.mails {
+		if !got[text] {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *simulation) undone() (items []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for item := range s.items {
+		if !s.finished[item] {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// settle asks for items that no worker knows to be completed.
+func (s *simulation) settle(ctx context.Context) {
+	for _, item := range s.undone() {
+		_ = s.workers[0].call(ctx, event{}, func(ctx context.Context, a *agentnet.Agent, _ *event) error {
+			got, err := a.Item(ctx, item, false)
+			if err == nil && got.State == work.Completed {
+				s.mark(s.finished, item)
+			}
+			return err
+		})
+	}
+}
+
+func (s *simulation) mark(in map[string]bool, item string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in[item] = true
+}
+
+// send sends a mail and an item of work in turn, and asks what became of an earlier mail.
+func (s *simulation) send(ctx context.Context, a *simulated, i int, random *rand.Rand) {
+	var sent []string
+	for number := 0; ctx.Err() == nil; number++ {
+		if id := s.mail(ctx, a, i, number); id != "" {
+			sent = append(sent, id)
+		}
+		s.attempt(name("work", i), number, func(text string) error {
+			return a.call(ctx, event{}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+				_, err := agent.Submit(ctx, work.Submission{Offer: mail.Offer{TaskID: itemOf(text), Description: text}, Capability: capability})
+				if err == nil {
+					s.mark(s.items, itemOf(text))
+				}
+				return err
+			})
+		})
+		if len(sent) > 0 {
+			s.status(ctx, a, sent[random.IntN(len(sent))])
+		}
+		pause(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
+	}
+}
+
+func (s *simulation) attempt(sender string, number int, do func(text string) error) {
+	o := operation{sender: sender, number: number}
+	err := do(o.text())
+	if errors.Is(err, errNotSent) {
+		return
+	}
+	o.acknowledged = err == nil
+	s.all.add(o)
+}
+
+func (s *simulation) mail(ctx context.Context, a *simulated, i, number int) (id string) {
+	s.attempt(name("mail", i), number, func(text string) error {
+		to := s.reader.known()
+		if to == "" {
+			return errNotSent
+		}
+		return a.call(ctx, event{}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+			sent, err := agent.Send(ctx, mail.Message{Recipient: to, Text: text})
+			if err == nil {
+				id = sent.ID
+				s.mu.Lock()
+				s.mails[text] = id
+				s.mu.Unlock()
+			}
+			return err
+		})
+	})
+	return id
+}
+
+func (s *simulation) status(ctx context.Context, a *simulated, id string) {
+	_ = a.call(ctx, event{Op: opStatus, Key: id}, func(ctx context.Context, agent *agentnet.Agent, e *event) error {
+		got, err := agent.MessageStatus(ctx, id)
+		e.Value, e.Times = string(got.Status), []string{got.StoredAt, got.DeliveredAt, got.ReadAt}
+		return err
+	}) // it is recorded
+}
+
+// read reads what is there and returns how much it was.
+func (s *simulation) read(ctx context.Context) int {
+	var got []mail.Mail
+	begin := s.all.now()
+	err := s.reader.call(ctx, event{Op: opRead}, func(ctx context.Context, agent *agentnet.Agent, _ *event) (err error) {
+		answer := &mail.Answer{}
+		got, _, err = agent.Take(ctx, mail.Selection{Limit: 20}, answer)
+		if err == nil {
+			agent.Answered(answer, true)
+		}
+		return err
+	})
+	if err != nil {
+		return 0
+	}
+	for _, m := range got {
+		s.all.note(event{Client: reader, Op: opGot, Key: m.ID, Text: m.Text, Again: m.Repeated, Begin: begin, End: s.all.now(), Outcome: done})
+	}
+	return len(got)
+}
+
+// labor does the work of the queue until ctx ends.
+func (s *simulation) labor(ctx context.Context, a *simulated, random *rand.Rand) {
+	for ctx.Err() == nil {
+		s.laborOnce(ctx, a, random)
+		pause(ctx, time.Duration(random.IntN(500))*time.Millisecond)
+	}
+}
+
+func (s *simulation) laborOnce(ctx context.Context, a *simulated, random *rand.Rand) {
+	var item *work.Claim
+	begin := s.all.now()
+	if err := a.call(ctx, event{}, func(ctx context.Context, agent *agentnet.Agent, _ *event) (err error) {
+		waiting, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		item, err = agent.Claim(waiting, nil)
+		return err
+	}); err != nil || item == nil {
+		return
+	}
+	until, _ := time.Parse(time.RFC3339Nano, item.LeaseUntil)
+	s.all.note(event{Client: a.handle, Op: opClaim, Key: item.TaskID, Text: item.Description, Token: item.Token, Until: until, Begin: begin, End: s.all.now(), Outcome: done})
+	e := event{Key: item.TaskID, Token: item.Token}
+	choice := 99
+	if random != nil {
+		choice = random.IntN(100)
+	}
+	switch {
+	case choice < 8: // longer than the lease
+		pause(ctx, lease+lease/2)
+	case choice < 16:
+		pause(ctx, lease/2)
+	case choice < 30:
+		e.Op = opExtend
+		_ = a.call(ctx, e, func(ctx context.Context, agent *agentnet.Agent, e *event) error {
+			until, err := agent.Extend(ctx, item.TaskID, item.Token)
+			e.Until, _ = time.Parse(time.RFC3339Nano, until)
+			return err
+		}) // it is recorded
+	case choice < 40:
+		e.Op = opReject
+		_ = a.call(ctx, e, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+			_, err := agent.Reject(ctx, item.TaskID, item.Token, "for somebody else", false)
+			return err
+		}) // it is recorded
+		return
+	}
+	e.Op = opComplete
+	if a.call(ctx, e, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+		return agent.Complete(ctx, item.TaskID, item.Token, work.Outcome{Success: true, Summary: item.Description})
+	}) == nil {
+		s.mark(s.finished, item.TaskID)
+	}
+}
+
+// lock claims files and releases them again until ctx ends. A process that does not know what became of its call ends, so that
+// the call has an end, too.
+func (s *simulation) lock(ctx context.Context, a *simulated, random *rand.Rand) {
+	for ctx.Err() == nil {
+		file := files[random.IntN(len(files))]
+		err := a.call(ctx, event{Op: opLock, Key: file}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+			_, err := agent.ClaimFiles(ctx, claims.Request{Paths: []string{file}, Why: "a simulation"})
+			return err
+		})
+		if random.IntN(4) == 0 {
+			s.list(ctx, a)
+		}
+		pause(ctx, time.Duration(random.IntN(500))*time.Millisecond)
+		if err == nil {
+			err = a.call(ctx, event{Op: opUnlock}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+				_, err := agent.ReleaseFiles(ctx, func(claims.Claim) bool { return true })
+				return err
+			})
+		}
+		if err != nil && store.CodeOf(err) != store.ConflictError {
+			a.leave()
+		}
+	}
+}
+
+func (s *simulation) list(ctx context.Context, a *simulated) {
+	_ = a.call(ctx, event{Op: opList}, func(ctx context.Context, agent *agentnet.Agent, e *event) error {
+		all, err := agent.FileClaims(ctx)
+		holders := map[string]string{}
+		for _, c := range all {
+			for _, path := range c.Paths {
+				holders[path] += c.HolderHandle
+			}
+		}
+		value, _ := json.Marshal(holders) // of texts
+		e.Value = string(value)
+		return err
+	}) // it is recorded
+}
