@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
 
@@ -23,7 +22,6 @@ const (
 	inboxMaxMessages = 10000
 	inboxMaxBytes    = 10 << 20
 	inboxMaxAge      = 24 * time.Hour
-	inboxBuffer      = 64 // notifications of new mail
 )
 
 // Service is the mail on one bus. It is safe for concurrent use once the Store is started.
@@ -33,6 +31,8 @@ type Service struct {
 
 	mu      sync.Mutex
 	inboxes store.Inboxes // as the server has them
+
+	watcher watcher
 }
 
 // New returns the mail of a registry's bus. It adds to what the Store prepares, and creates
@@ -226,9 +226,9 @@ type Box struct {
 	agent   *registry.Agent
 	arrived wait.Signal
 
-	taking   *semaphore.Weighted // of 1: Take and Acknowledge
-	living   chan struct{}       // of 1: an answer was written that the life of the connection acknowledges
-	answered chan struct{}       // of 1: an answer was written
+	taking *semaphore.Weighted // of 1: Take and Acknowledge
+
+	delivering, acknowledging, noting wait.Single // the jobs of Answered, and noteWaiting
 
 	// The holder of taking may use these.
 	began bool   // mail was taken
@@ -237,14 +237,13 @@ type Box struct {
 	mu      sync.Mutex
 	pending pendingReads
 	takes   takes
+	entered *entered // nil while the agent is not
 }
 
 // Box returns the box of an agent that is not started yet. While the agent is active the box watches its inbox.
 func (s *Service) Box(agent *registry.Agent) *Box {
-	x := &Box{svc: s, agent: agent, taking: semaphore.NewWeighted(1), living: make(chan struct{}, 1), answered: make(chan struct{}, 1)}
-	agent.WhileEntered(x.watch)
-	agent.WhileEntered(x.noteAnswered)
-	agent.WhileEntered(x.acknowledgeLiving)
+	x := &Box{svc: s, agent: agent, taking: semaphore.NewWeighted(1)}
+	agent.OnEntered(x.enter)
 	agent.OnLeave(func(*store.Error) { x.arrived.Send() })
 	return x
 }
@@ -252,28 +251,55 @@ func (s *Service) Box(agent *registry.Agent) *Box {
 // Changed returns a channel that is closed when there may be new mail.
 func (x *Box) Changed() <-chan struct{} { return x.arrived.Wait() }
 
-// watch notifies those who wait for mail, and completes the receipts of what has come before, until ctx ends.
-func (x *Box) watch(ctx context.Context, b *bus.Bus) {
-	inbox := make(chan *nats.Msg, inboxBuffer)
-	sub, err := b.Conn().ChanSubscribe(store.InboxSubject+x.agent.GUID(), inbox)
-	if err != nil {
-		x.agent.Log().Error("the subscription to the inbox failed; mail is only found by polling", "error", err)
-	} else {
-		defer func() { _ = sub.Unsubscribe() }() // it fails if the connection has ended, and the subscription with it
+// Box has no goroutine while nothing happens: a hub has thousands of them. Mail is announced by the Service.
+
+// entered is what the jobs of a box use while its agent is entered.
+type entered struct {
+	ctx  context.Context
+	bus  *bus.Bus
+	jobs sync.WaitGroup
+}
+
+// enter begins to watch the inbox of an agent that is entered.
+func (x *Box) enter(ctx context.Context, b *bus.Bus) (leave func()) {
+	e := &entered{ctx: ctx, bus: b}
+	x.mu.Lock()
+	x.entered = e
+	x.mu.Unlock()
+	ignore := x.svc.watch(b, x)
+	x.check()
+	x.settle()
+	return func() {
+		ignore()
+		x.mu.Lock()
+		x.entered = nil
+		x.mu.Unlock()
+		e.jobs.Wait()
 	}
-	changes := b.Conn().StatusChanged(nats.CONNECTED)
-	defer b.Conn().RemoveStatusListener(changes)
-	x.noteWaiting(ctx, b)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-inbox:
-			x.arrived.Send()
-		case <-changes:
-			x.noteWaiting(ctx, b)
+}
+
+// start does a job in the background, unless the agent is not entered: then the job waits until it is.
+func (x *Box) start(running *wait.Single, job func(context.Context, *bus.Bus)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.entered
+	if e == nil || !running.Begin() {
+		return
+	}
+	e.jobs.Go(func() {
+		for job(e.ctx, e.bus); running.Again(); {
+			job(e.ctx, e.bus)
 		}
-	}
+	})
+}
+
+// check looks in the background for mail that has come while the connection was lost.
+func (x *Box) check() { x.start(&x.noting, x.noteWaiting) }
+
+// settle does in the background what answers that were written leave to do.
+func (x *Box) settle() {
+	x.start(&x.delivering, x.noteAnswered)
+	x.start(&x.acknowledging, x.acknowledgeLiving)
 }
 
 // noteWaiting writes the receipts that are missing of mail that waits: its sender was killed after it had sent it.

@@ -113,8 +113,7 @@ func (x *Box) Answered(answer *Answer, written bool) {
 		x.takes.loose = x.takes.loose || len(x.takes.list) < before
 	}
 	x.mu.Unlock()
-	wait.Nudge(x.answered)
-	wait.Nudge(x.living)
+	x.settle()
 	if !written {
 		x.arrived.Send()
 	}
@@ -309,25 +308,16 @@ func (x *Box) addReceipt(ctx context.Context, b *bus.Bus, batch *bus.Batch, m Ma
 	return batch.Add(ctx, msg)
 }
 
-// noteAnswered writes the receipts of mail whose answer was written, until ctx ends.
+// noteAnswered writes the receipts of mail whose answer was written. It tries until it succeeds or ctx ends.
 func (x *Box) noteAnswered(ctx context.Context, b *bus.Bus) {
 	retry := wait.Backoff{First: time.Second, Most: store.MaxBackoff}
 	for {
 		err := x.deliver(ctx, b)
-		switch {
-		case ctx.Err() != nil:
+		if err == nil || ctx.Err() != nil {
 			return
-		case err != nil:
-			x.agent.Log().Debug("mail is not marked as delivered yet", "error", err)
-			retry.Pause(ctx)
-			continue
 		}
-		retry.Reset()
-		select {
-		case <-ctx.Done():
-			return
-		case <-x.answered:
-		}
+		x.agent.Log().Debug("mail is not marked as delivered yet", "error", err)
+		retry.Pause(ctx)
 	}
 }
 
@@ -360,23 +350,16 @@ func (x *Box) deliver(ctx context.Context, b *bus.Bus) error {
 	return nil
 }
 
-// acknowledgeLiving acknowledges what a connection has got that lives on, until ctx ends.
+// acknowledgeLiving acknowledges what a connection has got that lives on, until nothing is left or ctx ends.
 func (x *Box) acknowledgeLiving(ctx context.Context, _ *bus.Bus) {
 	after := cmp.Or(x.svc.cfg.ReadAfter, AcknowledgeAfter)
-	for {
-		for x.awaitsLife() {
-			if !wait.Pause(ctx, after) {
-				return
-			}
-			until := time.Now().Add(-after)
-			if err := x.acknowledge(ctx, func(t taken) bool { return t.answer.Alive && t.wasWritten(until) }); err != nil {
-				x.agent.Log().Debug("mail is not marked as read yet", "error", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
+	for x.awaitsLife() {
+		if !wait.Pause(ctx, after) {
 			return
-		case <-x.living:
+		}
+		until := time.Now().Add(-after)
+		if err := x.acknowledge(ctx, func(t taken) bool { return t.answer.Alive && t.wasWritten(until) }); err != nil {
+			x.agent.Log().Debug("mail is not marked as read yet", "error", err)
 		}
 	}
 }

@@ -115,9 +115,9 @@ type Agent struct {
 	log      *slog.Logger
 	unlisted bool // it has no entry in the registry
 
-	whileActive  []func(context.Context)
-	whileEntered []func(context.Context, *bus.Bus)
-	onLeave      []func(why *store.Error)
+	whileActive []func(context.Context)
+	onEntered   []func(context.Context, *bus.Bus) (leave func())
+	onLeave     []func(why *store.Error)
 
 	turn *semaphore.Weighted // of 1: one goroutine at a time writes the entry
 	done sync.WaitGroup
@@ -183,9 +183,10 @@ func folderOf(path string) string {
 // WhileActive adds what runs in the background while the agent is active. Call it before Start.
 func (a *Agent) WhileActive(f func(context.Context)) { a.whileActive = append(a.whileActive, f) }
 
-// WhileEntered adds what runs in the background while the agent is active and entered. Call it before Start.
-func (a *Agent) WhileEntered(f func(context.Context, *bus.Bus)) {
-	a.whileEntered = append(a.whileEntered, f)
+// OnEntered adds what is called each time the agent is active and entered, and what it returns when the agent is not any
+// more. Neither may block for others. Call it before Start.
+func (a *Agent) OnEntered(f func(context.Context, *bus.Bus) (leave func())) {
+	a.onEntered = append(a.onEntered, f)
 }
 
 // OnLeave adds what is called when the agent leaves, or has lost its identity. Call it before Start.
@@ -579,8 +580,9 @@ func (a *Agent) run(ctx context.Context) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, f := range a.whileEntered {
-		a.done.Go(func() { f(ctx, b) })
+	for _, f := range a.onEntered {
+		leave := f(ctx, b)
+		defer func() { cancel(); leave() }()
 	}
 	rewrite := make(chan *nats.Msg, 1) // one message is enough
 	if a.reg.cfg.Admission != nil {

@@ -51,7 +51,8 @@ func (d *daemon) socketMCP(raw json.RawMessage) (server.Attached, *jsonrpc.Error
 		}
 	}
 	return func(ctx context.Context, in io.ReadCloser, out io.Writer) {
-		service := mcpserver.NewService(mcpserver.Options{Name: mcpserver.HubName, Version: d.opts.Version, Groups: d.sharedGroups(), Logger: d.log.With("component", "mcp-server")})
+		service := mcpserver.NewService(mcpserver.Options{Name: mcpserver.HubName, Version: d.opts.Version, Groups: d.sharedGroups(),
+			OneOfMany: true, Logger: d.log.With("component", "mcp-server")})
 		defer service.Stop()
 		if err := service.ServeLines(ctx, caller, in, out); err != nil {
 			d.log.Debug("an MCP connection over the socket failed", "error", err)

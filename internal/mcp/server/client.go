@@ -7,16 +7,13 @@ import (
 	"crypto/rand"
 	"strings"
 	"sync"
-
-	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // Client is the state of one agent: of its connection, or of its token if the protocol revision has no connections. It
 // is safe for concurrent use.
 type Client struct {
-	renamed wait.Signal // sent when the handle changes
-
 	mu         sync.Mutex
+	onRename   func() // called when the handle has changed; nil for none
 	handle     string
 	token      string // "" for a connection
 	program    string // its name of itself
@@ -87,9 +84,19 @@ func (c *Client) Handle() string {
 // SetHandle sets the agent's handle, which must be valid.
 func (c *Client) SetHandle(handle string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.handle = handle
-	c.renamed.Send()
+	renamed := c.onRename
+	c.mu.Unlock()
+	if renamed != nil {
+		renamed()
+	}
+}
+
+// onRenamed has f called whenever the handle has changed. f must not block.
+func (c *Client) onRenamed(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onRename = f
 }
 
 // Value returns the value that a group stores under key, created by fresh the first time. The key has a type of the

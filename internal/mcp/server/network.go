@@ -126,7 +126,7 @@ func (g *Network) Register(s *Server) {
 	}
 	s.mcp.AddReceivingMiddleware(g.attend(s))
 	s.OnEnd(func() { g.end(networkAgentOf(s.client)) })
-	s.goUntilEnd(func(ctx context.Context) { g.publishHandles(ctx, s.client) })
+	g.publishRenames(s)
 	if g.auto != nil {
 		s.Go(func(ctx context.Context) { g.autoRegister(ctx, s, *g.auto) })
 	} else if g.sessions {

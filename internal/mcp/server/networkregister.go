@@ -233,19 +233,26 @@ func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Regis
 // handlePause is the least time between two changes of a handle that are published at once.
 const handlePause = 10 * time.Second
 
-// publishHandles publishes each new handle of a registered client, until ctx ends.
-func (g *Network) publishHandles(ctx context.Context, c *Client) {
-	for {
-		renamed := c.renamed.Wait()
-		if g.publishHandle(ctx, c) {
-			if !wait.Pause(ctx, g.handlePause) {
-				return
-			}
-			continue
+// publishRenames publishes each new handle of the server's client in the background, until the server ends.
+func (g *Network) publishRenames(s *Server) {
+	ctx, cancel := context.WithCancel(s.service.stopped)
+	s.OnEnd(cancel)
+	var publishing wait.Single
+	s.client.onRenamed(func() {
+		if ctx.Err() == nil && publishing.Begin() {
+			s.Go(func(context.Context) {
+				for again := true; again; again = publishing.Again() {
+					g.publishHandles(ctx, s.client)
+				}
+			})
 		}
-		select {
-		case <-renamed:
-		case <-ctx.Done():
+	})
+}
+
+// publishHandles publishes a client's handle until the published one is the present one.
+func (g *Network) publishHandles(ctx context.Context, c *Client) {
+	for g.publishHandle(ctx, c) {
+		if !wait.Pause(ctx, g.handlePause) {
 			return
 		}
 	}

@@ -107,7 +107,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		groups = append(groups, NewDocuments(opts.Documents, cfg.Namespace))
 	}
 	groups = append(groups, opts.Groups...)
-	p.Service = NewService(Options{Name: opts.Name, Version: opts.Version, Groups: groups, Idle: opts.Idle, Logger: opts.Logger})
+	p.Service = NewService(Options{Name: opts.Name, Version: opts.Version, Groups: groups, OneOfMany: opts.IdleAgents > 0, Idle: opts.Idle, Logger: opts.Logger})
 	return p, nil
 }
 

@@ -52,6 +52,8 @@ type Options struct {
 	Name    string
 	Version string
 	Groups  []Group
+	// OneOfMany is set in a process with many services, which then share the definitions of tools.
+	OneOfMany bool
 	// Idle is called once after each period of requests, some seconds after the last one; nil for none.
 	Idle func()
 	// Logger defaults to slog.Default().

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -285,8 +286,45 @@ func (s *Server) define(t tool) *mcp.Tool {
 	}
 	definition := t.definition
 	definition.InputSchema, definition.OutputSchema = s.inputSchema(t), sharedSchema(t.out)
-	known, _ := s.service.tools.LoadOrStore(key, &definition)
+	shared := &definition
+	if s.service.opts.OneOfMany {
+		shared = sharedTools.share(shared)
+	}
+	known, _ := s.service.tools.LoadOrStore(key, shared)
 	return known.(*mcp.Tool)
+}
+
+// maxSharedTools bounds the definitions that are kept for other projects: a few hundred, since most are the same in all.
+const maxSharedTools = 2048
+
+var sharedTools toolTable
+
+// toolTable has the definitions of tools that the services of all projects share: a definition with its schemas takes 20 KB.
+type toolTable struct {
+	mu     sync.Mutex
+	byHash map[[sha256.Size]byte]*mcp.Tool
+}
+
+// share returns a definition that is equal to t. It must not be changed.
+func (x *toolTable) share(t *mcp.Tool) *mcp.Tool {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return t
+	}
+	input := t.InputSchema.(*jsonschema.Schema)
+	hash := sha256.Sum256(append(text, strings.Join(input.PropertyOrder, " ")...))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if known, ok := x.byHash[hash]; ok {
+		return known
+	}
+	if x.byHash == nil {
+		x.byHash = map[[sha256.Size]byte]*mcp.Tool{}
+	}
+	if len(x.byHash) < maxSharedTools {
+		x.byHash[hash] = t
+	}
+	return t
 }
 
 // inputSchema returns the schema of a tool's arguments. It must not be changed.
