@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/agentnet"
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -143,6 +144,84 @@ func BenchmarkRegistry1000(b *testing.B) {
 		}
 		percentiles(b, took)
 	})
+}
+
+// BenchmarkDiscovery finds 50 agents, by the number of registered ones.
+func BenchmarkDiscovery(b *testing.B) {
+	for _, n := range []int{250, 1000, 4000, 16000} {
+		cfg := embedded(b, bus.DurabilityFast)
+		network := nettest.Open(b, cfg)
+		nettest.Register(b, network, nettest.Worker("go"))
+		populate(b, cfg, n)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				if found, err := network.Agents(b.Context(), registry.Filter{Capability: "go", Limit: 50}); err != nil || len(found.Agents) != 50 {
+					b.Fatal(len(found.Agents), err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkClaims claims and releases a file of a repository, by the number of claims that others have.
+func BenchmarkClaims(b *testing.B) {
+	for _, n := range []int{20, 60, 180, 540} {
+		cfg := embedded(b, bus.DurabilityFast)
+		cfg.ProjectPath = b.TempDir()
+		network := nettest.Open(b, cfg)
+		for holder := range n / claims.MaxClaims {
+			a := nettest.Register(b, network, nettest.Worker("go"))
+			for i := range claims.MaxClaims {
+				if _, err := a.ClaimFiles(b.Context(), claims.Request{Paths: []string{fmt.Sprint("held/", holder, "/", i, ".go")}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		a := nettest.Register(b, network, nettest.Worker("go"))
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := a.ClaimFiles(b.Context(), claims.Request{Paths: []string{"free.go"}}); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := a.ReleaseFiles(b.Context(), func(claims.Claim) bool { return true }); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkDeadLetters lists 50 dead letters, by the number that is stored.
+func BenchmarkDeadLetters(b *testing.B) {
+	for _, n := range []int{100, 1000, 10_000, 50_000} {
+		cfg := embedded(b, bus.DurabilityFast)
+		network := nettest.Open(b, cfg)
+		nettest.Register(b, network, nettest.Worker("go"))
+		conn, err := cfg.Dial(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = conn.Close(context.Background()) }) // the benchmark is over
+		for i := range n {
+			data, err := json.Marshal(work.DeadLetter{TaskID: fmt.Sprint("t-", i), Subject: store.QueueSubject + "go", Payload: json.RawMessage("{}")})
+			if err == nil {
+				_, err = conn.JetStream().PublishAsync(store.DeadSubject, data)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			if i%1000 == 999 || i == n-1 {
+				<-conn.JetStream().PublishAsyncComplete()
+			}
+		}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				if list, _, err := network.DeadLetters(b.Context(), 50, ""); err != nil || len(list) != 50 {
+					b.Fatal(len(list), err)
+				}
+			}
+		})
+	}
 }
 
 // BenchmarkMail measures a message from Send to the end of the recipient's Wait.

@@ -193,7 +193,7 @@ func (p *percentiles) report(b *testing.B, what string) {
 // BenchmarkRead reads the last 100 messages of channels of different lengths.
 // REQ-PERF-004, REQ-SCALE-003
 func BenchmarkRead(b *testing.B) {
-	for _, stored := range []int{1_000, 1_000_000} {
+	for _, stored := range []int{1_000, 10_000, 100_000, 1_000_000} {
 		b.Run(strconv.Itoa(stored), func(b *testing.B) {
 			v := newHub(b)
 			s := benchSpace(b, v, "kill", benchChannels(1))
@@ -215,7 +215,7 @@ func BenchmarkRead(b *testing.B) {
 // BenchmarkWait measures from a send to the end of a wait for it in another process of the project, which waits for all its
 // channels: the time must not depend on their number.
 func BenchmarkWait(b *testing.B) {
-	for _, n := range []int{3, 50, 500} {
+	for _, n := range []int{3, 15, 85, 500} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			v := newHub(b)
 			sender, waiter := benchSpace(b, v, "kill", benchChannels(n)), benchSpace(b, v, "kill", benchChannels(n))

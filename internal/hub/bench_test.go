@@ -151,9 +151,14 @@ func drain(t testing.TB, sub *hub.Subscription) {
 	}
 }
 
-// BenchmarkSubscribers lets 1,000 subscribers follow one task of 100 chunks.
+// BenchmarkSubscribers lets subscribers follow one task of 100 chunks.
 func BenchmarkSubscribers(b *testing.B) {
-	const subscribers = 1000
+	for _, n := range []int{15, 60, 250, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) { subscribers(b, n) })
+	}
+}
+
+func subscribers(b *testing.B, n int) {
 	begin := make(chan struct{})
 	agent := &fakeAgent{turn: func(ctx context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
 		<-begin
@@ -169,7 +174,7 @@ func BenchmarkSubscribers(b *testing.B) {
 			b.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		for range subscribers {
+		for range n {
 			sub, err := h.Subscribe(context.Background(), task.ID)
 			if err != nil {
 				b.Fatal(err)
@@ -179,7 +184,7 @@ func BenchmarkSubscribers(b *testing.B) {
 		begin <- struct{}{}
 		wg.Wait()
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/subscribers/100, "ns/event/subscriber")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n)/100, "ns/event/subscriber")
 }
 
 // BenchmarkTasks lists 100,000 stored tasks; it reports the memory for the index of
@@ -229,9 +234,45 @@ func BenchmarkTasks(b *testing.B) {
 	}
 }
 
-// BenchmarkDirectory lists 10,000 agents of all kinds.
+// BenchmarkStored starts the hub with stored tasks, and lists a page of them, by their number.
+func BenchmarkStored(b *testing.B) {
+	for _, tasks := range []int{2_000, 8_000, 32_000, 128_000} {
+		bs := openBus(b, b.TempDir(), bus.DurabilityFast)
+		if err := hub.Seed(b.Context(), bs, tasks, 100); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprint("start/", tasks), func(b *testing.B) {
+			for b.Loop() {
+				h, err := hub.New(context.Background(), hub.Config{Bus: bs})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := h.Close(context.Background()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+		h := newHub(b, hub.Config{Bus: bs}, nil)
+		b.Run(fmt.Sprint("list/", tasks), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := h.Tasks(b.Context(), hub.TaskQuery{Limit: 50, State: "TASK_STATE_WORKING"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkDirectory lists agents of all kinds.
 func BenchmarkDirectory(b *testing.B) {
-	const agents = 10_000
+	for _, n := range []int{150, 600, 2_500, 10_000} {
+		directory(b, n)
+	}
+}
+
+func directory(b *testing.B, agents int) {
 	h := newHub(b, hub.Config{}, nil)
 	kinds := []hub.Kind{hub.KindProgram, hub.KindSession, hub.KindPeer, hub.KindLibrary}
 	for i := range agents {
@@ -241,22 +282,22 @@ func BenchmarkDirectory(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.Run("list", func(b *testing.B) {
+	b.Run(fmt.Sprint("list/", agents), func(b *testing.B) {
 		for b.Loop() {
 			if n := len(h.Agents()); n != agents {
 				b.Fatal(n)
 			}
 		}
 	})
-	b.Run("addresses", func(b *testing.B) {
+	b.Run(fmt.Sprint("addresses/", agents), func(b *testing.B) {
 		all := h.Agents()
 		for b.Loop() {
 			hub.Addresses(all)
 		}
 	})
-	b.Run("find", func(b *testing.B) {
+	b.Run(fmt.Sprint("find/", agents), func(b *testing.B) {
 		for b.Loop() {
-			if _, err := h.FindAgent(b.Context(), "reviewer-7.shop-7", ""); hub.CodeOf(err) != hub.CodeInvalid {
+			if _, err := h.FindAgent(b.Context(), "reviewer-7.shop-7", ""); agents >= 2_000 && hub.CodeOf(err) != hub.CodeInvalid {
 				b.Fatal(err)
 			}
 		}

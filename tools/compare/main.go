@@ -4,6 +4,7 @@
 //	go run ./tools/compare -only 'a2a send' -json  # some rows, as JSON
 //	go run ./tools/compare -check                  # also names rows that are 20 % worse than tools/compare/ratios.json
 //	go run ./tools/compare -write                  # replaces tools/compare/ratios.json
+//	go run ./tools/compare -growth                 # how the time of work in one process grows with what is stored
 //
 // Each round runs a slice of every contender, so that all see the same load of the machine. A ratio above 1 means that Parley
 // is ahead: it is the median of the rounds' ratios. Peers on Node need the modules of test/interop (npm install --prefix
@@ -45,14 +46,18 @@ func main() {
 	flag.DurationVar(&o.slice, "slice", 500*time.Millisecond, "time of each contender in a round")
 	flag.BoolVar(&o.json, "json", false, "print JSON")
 	flag.BoolVar(&o.check, "check", false, "fail if a ratio is 20 % below that of "+ratiosFile)
+	growing := flag.Bool("growth", false, "measure how costs grow with the size, instead of rows; with -check, fail if one grows more than is accepted")
 	flag.BoolVar(&o.write, "write", false, "write the ratios to "+ratiosFile)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	err := error(nil)
-	if *serve {
+	switch {
+	case *serve:
 		err = serveSDK(ctx)
-	} else {
+	case *growing:
+		err = grow(ctx, o, os.Stdout)
+	default:
 		err = compare(ctx, o, os.Stdout)
 	}
 	if err != nil {
@@ -134,6 +139,17 @@ func compare(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	if err == nil && o.check {
 		err = check(results, committed)
+	}
+	return err
+}
+
+func grow(ctx context.Context, o options, out io.Writer) error {
+	all, err := measureGrowth(ctx, o.only)
+	if err == nil {
+		err = printGrowth(out, all, o.json)
+	}
+	if err == nil && o.check {
+		err = checkGrowth(all)
 	}
 	return err
 }
