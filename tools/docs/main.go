@@ -1,13 +1,14 @@
 // Docs writes the files that are generated from the code:
 //
-//	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema,api,skills]
+//	go run ./tools/docs [-check] [-only cli,config,coverage,notice,schema,api,skills,contract]
 //
 // They are docs/cli.md, from the commands; docs/configuration.md, from the structs that config.yaml is read into,
 // with their comments; docs/spec-coverage.md, the specifications' clauses with the tests that verify them; NOTICE,
 // the licences of the modules that the programs are linked with; two JSON Schemas: that of .mcp-config.json,
 // from its structs, and that of the agents' registry, from the file that the hub embeds; and docs/openapi.json and
 // docs/asyncapi.json, from the methods of the hub's dialect and their types; and the skills of the plugins, from the
-// one that parley install enters.
+// one that parley install enters. The contracts in schema/contract, from the code's types, are extended, and an error where the code breaks
+// one.
 package main
 
 import (
@@ -22,14 +23,12 @@ import (
 
 	"github.com/parleyhub/parley/internal/app/install"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+	"github.com/parleyhub/parley/tools/docs/contract"
 )
 
 // files are the generated files. make may return both content and an error: then the described code or text has the
 // error.
-var files = []struct {
-	name, path string
-	make       func() ([]byte, error)
-}{
+var files = []file{
 	{"cli", "docs/cli.md", commandsDoc},
 	{"config", "docs/configuration.md", configurationDoc},
 	{"coverage", "docs/spec-coverage.md", coverageDoc},
@@ -41,6 +40,23 @@ var files = []struct {
 	{"skills", "plugins/claude/skills/parley/SKILL.md", skill},
 	{"skills", "plugins/codex/skills/parley/SKILL.md", skill},
 	{"skills", "plugins/gemini/GEMINI.md", func() ([]byte, error) { return []byte(install.Context()), nil }},
+	contractOf("commands", "commands, flags, exit codes and JSON output", commandContract),
+	contractOf("http", "HTTP", interfaceContract(openAPI)),
+	contractOf("socket", "the Unix socket, streams and channels", interfaceContract(asyncAPI)),
+	contractOf("tools", "MCP tools", toolContract),
+	contractOf("configuration", "configuration", configurationContract),
+	contractOf("wire", "what hubs and agents send each other", wireContract),
+}
+
+// file is a generated file.
+type file = struct {
+	name, path string
+	make       func() ([]byte, error)
+}
+
+func contractOf(name, about string, read func(contract.Facts) error) file {
+	path := "schema/contract/" + name + ".txt"
+	return file{"contract", path, contractFile(path, about, read)}
 }
 
 func skill() ([]byte, error) { return []byte(install.Skill()), nil }
