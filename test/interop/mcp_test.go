@@ -52,7 +52,10 @@ var mcpClients = []mcpClient{
 		add:   []string{"mcp", "add", "parley", "--"},
 		hides: true,
 		list:  []string{"mcp", "list"}, listed: "enabled",
-		ask: func(prompt string) []string { return []string{"exec", "--skip-git-repo-check", prompt} },
+		// Codex begins a turn without the tools of a server that does not answer within a second, unless it is required.
+		ask: func(prompt string) []string {
+			return []string{"exec", "--skip-git-repo-check", "-c", "mcp_servers.parley.required=true", "-c", "mcp_servers.parley.startup_timeout_sec=60", prompt}
+		},
 	},
 }
 

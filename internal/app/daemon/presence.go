@@ -108,8 +108,9 @@ func (d *daemon) openBells(o *openSessions, options *hooks.Options) (map[string]
 		return text
 	}
 	return map[string][]doorbell.Bell{
-		presence.Claude: {file, o.socket},
-		presence.Codex:  {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version}},
+		presence.Claude:   {file, o.socket},
+		presence.OpenCode: {file},
+		presence.Codex:    {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version}},
 	}, nil
 }
 

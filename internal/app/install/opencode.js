@@ -1,6 +1,8 @@
-// Parley's plugin for OpenCode. It tells the hub of sessions, tells sessions what is new for them, and keeps tools from changing files that
-// another agent has claimed. Without a running hub, and on any doubt, it does nothing.
+// Parley's plugin for OpenCode. It tells the hub of sessions, tells sessions what is new for them, wakes the one that waits for its user if
+// something arrives, and keeps tools from changing files that another agent has claimed. Without a running hub, and on any doubt, it does
+// nothing.
 import { spawn } from "node:child_process"
+import { watch } from "node:fs"
 
 const program = "PROGRAM"
 const seconds = 3 // a hook takes two at most
@@ -30,8 +32,30 @@ function hook(event, input) {
   })
 }
 
-export const Parley = async ({ directory }) => {
+export const Parley = async ({ client, directory }) => {
   const notices = new Map() // what a session is told until its turn ends, by its id
+  const bells = new Set() // files that the hub changes to wake a session
+  let last // the session in which the user spoke last, with the agent and the model that were chosen there
+
+  // ring begins a turn with the hub's text, if the hub has one. The user's choices and permissions stay.
+  async function ring() {
+    if (!last) return
+    const { id, agent, model } = last
+    const said = await hook("parley.bell", { session_id: id, cwd: directory })
+    if (said.decision !== "wake") return
+    const turn = { path: { id }, body: { agent, model, parts: [{ type: "text", text: said.reason }] } }
+    await (client.session.promptAsync ? client.session.promptAsync(turn) : client.session.prompt(turn))
+  }
+
+  function listen(said) {
+    for (const path of said.hookSpecificOutput?.watchPaths ?? []) {
+      if (bells.has(path) || process.argv.includes("run") || process.argv.includes("serve")) continue // nobody sees those
+      try {
+        watch(path, { persistent: false }, () => ring().catch(() => {})).on("error", () => {})
+        bells.add(path)
+      } catch {}
+    }
+  }
 
   return {
     event: async ({ event }) => {
@@ -41,12 +65,14 @@ export const Parley = async ({ directory }) => {
       if (event.type === "session.idle") notices.delete(id)
       if (["session.created", "session.deleted", "session.idle"].includes(event.type)) {
         const notification = event.type === "session.idle" ? { notification_type: "idle_prompt" } : {}
-        await hook(event.type, { session_id: id, cwd: directory, ...notification })
+        listen(await hook(event.type, { session_id: id, cwd: directory, ...notification }))
       }
     },
-    "chat.message": async ({ sessionID }) => {
+    "chat.message": async ({ sessionID, agent, model }) => {
+      last = { id: sessionID, agent, model }
       const said = await hook("chat.message", { session_id: sessionID, cwd: directory })
       const notice = said.hookSpecificOutput?.additionalContext
+      listen(said)
       if (notice) notices.set(sessionID, notice)
     },
     "experimental.chat.system.transform": async ({ sessionID }, output) => {

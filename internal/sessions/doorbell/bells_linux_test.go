@@ -71,6 +71,14 @@ func TestAFileWakesASessionThatWatchesIt(t *testing.T) {
 	if o, _ := f.Ring(canceled, s, "hello", later(t)); o != doorbell.Unable {
 		t.Errorf("without a hook: %v", o)
 	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := f.Watch(presence.Session{Vendor: presence.OpenCode, Process: s.Process})
+	if after, _ := os.ReadFile(path); err != nil || again != path || len(before) == 0 || string(after) != string(before) {
+		t.Errorf("the bell of a session that watches already rings: %q, %v", after, err)
+	}
 	if path, err := f.Watch(presence.Session{Vendor: presence.Codex, Process: self()}); path != "" || err != nil {
 		t.Errorf("codex watches %q, %v", path, err)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
 
-// fileTime is how long Claude Code may take to call the hook of a file that has changed.
+// fileTime is how long a program may take to call the hook of a file that has changed.
 const fileTime = 8 * time.Second
 
-// File wakes sessions of Claude Code by a file that each of them watches since its start. The change calls the session's hook
-// FileChanged, which asks for the text with [File.Take] and wakes the session with it. It is safe for concurrent use.
+// File wakes sessions of Claude Code and OpenCode by a file that each of them watches. The change calls the session's hook, which asks
+// for the text with [File.Take] and wakes the session with it. It is safe for concurrent use.
 type File struct {
 	dir string
 
@@ -39,13 +39,16 @@ func NewFile(dir string) (*File, error) {
 	return &File{dir: dir, rings: make(map[presence.Process]*fileRing)}, nil
 }
 
-// Watch makes the file of a session that begins, and returns its path; "" for a session of another vendor.
+// Watch makes the file of a session, and returns its path; "" for a session of another vendor.
 func (f *File) Watch(s presence.Session) (path string, err error) {
-	if s.Vendor != presence.Claude || s.Process.PID <= 1 {
+	if s.Vendor != presence.Claude && s.Vendor != presence.OpenCode || s.Process.PID <= 1 {
 		return "", nil
 	}
-	f.sweep()
 	path = f.path(s.Process)
+	if _, err := os.Lstat(path); err == nil {
+		return path, nil // a change of it would call the hook
+	}
+	f.sweep()
 	return path, os.WriteFile(path, nil, 0o600)
 }
 
@@ -69,7 +72,7 @@ func (f *File) sweep() {
 
 var (
 	errNotWatched = errors.New("it does not watch the bell's file: it began before the hooks were entered, or without a hub")
-	errNoHook     = errors.New("its hook FileChanged was not called")
+	errNoHook     = errors.New("the hook of the bell's file was not called")
 )
 
 // Ring implements [Bell].

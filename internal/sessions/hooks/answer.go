@@ -14,9 +14,9 @@ type Answer struct {
 	Continue string
 	// Deny keeps a tool from running, for this reason.
 	Deny string
-	// Wake wakes the session: the hook writes it to standard error and exits with [WakeExit] (Claude Code).
+	// Wake wakes the session: the hook writes it to standard error and exits with [WakeExit] (Claude Code), or answers it (OpenCode).
 	Wake string
-	// Watch are files whose changes call the hook FileChanged (Claude Code, at the start).
+	// Watch are files whose changes call the hook FileChanged (Claude Code, at the start) or Parley's plugin (OpenCode).
 	Watch []string
 }
 
@@ -72,6 +72,10 @@ func (a Answer) output(e Event) output {
 		return output{Added: &added{Event: e.Name, Decision: "deny", Reason: a.Deny}}
 	case Start, BeforeTurn, AfterTool:
 		return a.context(e, true)
+	case Bell:
+		if a.Wake != "" && e.Vendor == presence.OpenCode {
+			return output{Decision: "wake", Reason: a.Wake}
+		}
 	}
 	return output{}
 }
@@ -82,7 +86,7 @@ func (a Answer) context(e Event, honoured bool) output {
 	if honoured {
 		x.Context = a.Context
 	}
-	if e.Kind == Start && e.Vendor == presence.Claude {
+	if e.Kind == Start && e.Vendor == presence.Claude || e.Vendor == presence.OpenCode {
 		x.WatchPaths = a.Watch
 	}
 	if x.Context == "" && len(x.WatchPaths) == 0 {

@@ -41,7 +41,9 @@ var kinds = map[string]map[string]Kind{
 		"PostToolUse": AfterTool, "Interrupt": Interrupt},
 	presence.Gemini: {"SessionStart": Start, "SessionEnd": End, "BeforeAgent": BeforeTurn, "AfterAgent": AfterTurn, "BeforeTool": BeforeTool,
 		"AfterTool": AfterTool, "Notification": Notification},
-	presence.OpenCode: {"session.created": Start, "session.deleted": End, "chat.message": BeforeTurn, "tool.execute.before": BeforeTool, "session.idle": Notification},
+	presence.OpenCode: {"session.created": Start, "session.deleted": End, "chat.message": BeforeTurn, "tool.execute.before": BeforeTool,
+		"session.idle": Notification,
+		"parley.bell":  Bell},
 }
 
 // KindOf returns what a vendor's event means.

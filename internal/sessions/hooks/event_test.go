@@ -185,6 +185,18 @@ func TestThePluginOfOpenCodeIsAnswered(t *testing.T) {
 	if out := (hooks.Answer{Context: "x"}).Encode(e); string(out) != `{"hookSpecificOutput":{"hookEventName":"chat.message","additionalContext":"x"}}`+"\n" {
 		t.Errorf("a notice is %s", out)
 	}
+	if out := (hooks.Answer{Watch: []string{"/bell"}}).Encode(e); string(out) != `{"hookSpecificOutput":{"hookEventName":"chat.message","watchPaths":["/bell"]}}`+"\n" {
+		t.Errorf("a bell's file is %s", out)
+	}
+	if e, err = hooks.Decode("opencode", "parley.bell", []byte(`{"session_id":"s","cwd":"/p"}`)); err != nil || e.Kind != hooks.Bell {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if out := (hooks.Answer{Wake: "up"}).Encode(e); string(out) != `{"decision":"wake","reason":"up"}`+"\n" {
+		t.Errorf("a bell is %s", out)
+	}
+	if out := (hooks.Answer{}).Encode(e); out != nil {
+		t.Errorf("no bell is %s", out)
+	}
 }
 
 func FuzzDecode(f *testing.F) {

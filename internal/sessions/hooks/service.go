@@ -97,14 +97,14 @@ func (s *Service) Handle(ctx context.Context, r Report) Reply {
 			s.o.News.Forget(session.GUID)
 		}
 		s.changed(key, "")
-		reply := s.tell(ctx, key, session)
-		if s.o.Watch != nil {
-			reply.Watch = s.o.Watch(session)
-		}
-		return reply
+		return s.watching(s.tell(ctx, key, session), session)
 	case BeforeTurn:
 		s.forget(key)
-		return s.tell(ctx, key, session)
+		reply := s.tell(ctx, key, session)
+		if session.Vendor == presence.OpenCode { // it reports no start of a conversation that goes on
+			reply = s.watching(reply, session)
+		}
+		return reply
 	case BeforeTool:
 		return s.guard(ctx, session, r.Files)
 	case Bell:
@@ -115,6 +115,14 @@ func (s *Service) Handle(ctx context.Context, r Report) Reply {
 		return s.goOn(ctx, key, session, r.StopActive)
 	}
 	return Reply{}
+}
+
+// watching adds the files that a session is to watch to a reply.
+func (s *Service) watching(r Reply, session presence.Session) Reply {
+	if s.o.Watch != nil {
+		r.Watch = s.o.Watch(session)
+	}
+	return r
 }
 
 // hooked returns what the records are told of an event.

@@ -166,6 +166,18 @@ func TestWhatIsNewIsSaidBeforeATurn(t *testing.T) {
 	}
 }
 
+// OpenCode reports no start of a conversation that goes on, so that it gets the file before a turn.
+func TestOpenCodeGetsItsBellBeforeATurn(t *testing.T) {
+	t.Parallel()
+	d := newHandler(t)
+	if r := d.event(t, hooks.BeforeTurn, func(r *hooks.Report) { r.Vendor = presence.OpenCode }); !slices.Equal(r.Watch, []string{"/watch/s1"}) {
+		t.Errorf("the reply is %+v", r)
+	}
+	if r := d.event(t, hooks.BeforeTurn); len(r.Watch) != 0 {
+		t.Errorf("the reply is %+v", r)
+	}
+}
+
 func TestASessionGoesOnThreeTimesInARow(t *testing.T) {
 	t.Parallel()
 	d := newHandler(t)
