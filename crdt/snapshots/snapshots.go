@@ -290,9 +290,17 @@ func (s *Store) dropAll(ctx context.Context, object string) error {
 	return errors.Join(s.Drop(ctx, object), s.Drop(ctx, object+copySuffix))
 }
 
-// Drop deletes a snapshot, if there is one.
+// Drop deletes a snapshot, if there is one. It deletes nothing that is stored after the call: the server executes a request
+// whose caller has given up later, perhaps after the next attempt has stored the snapshot.
 func (s *Store) Drop(ctx context.Context, object string) error {
-	return s.Parts.Purge(ctx, jetstream.WithPurgeSubject(s.PartSubject(object)))
+	last, err := s.Parts.GetLastMsgForSubject(ctx, s.PartSubject(object))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.Parts.Purge(ctx, jetstream.WithPurgeSubject(s.PartSubject(object)), jetstream.WithPurgeSequence(last.Sequence+1))
 }
 
 // maxSnapshot bounds the size of a snapshot; it is above the limits of a document.

@@ -336,3 +336,44 @@ func TestOrigins(t *testing.T) {
 		t.Errorf("an origin that no head refers to is still there: %v", err)
 	}
 }
+
+// lateStream is a stream whose purges wait until late is called, as when their caller has given up.
+type lateStream struct {
+	jetstream.Stream
+	late []func() error
+}
+
+func (s *lateStream) Purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) error {
+	s.late = append(s.late, func() error { return s.Stream.Purge(ctx, opts...) })
+	return context.Canceled
+}
+
+// What an attempt that was given up deletes late is nothing of the attempt after it.
+func TestALateDeletionSparesTheNextAttempt(t *testing.T) {
+	s, js := open(t)
+	b := state(t, "text")
+	if _, err := js.Publish(t.Context(), s.PartSubject("x"), b); err != nil { // of an attempt that a crash has interrupted
+		t.Fatal(err)
+	}
+	stream := s.Parts
+	slow := &lateStream{Stream: stream}
+	s.Parts = slow
+	if err := s.Drop(t.Context(), "x"); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	s.Parts = stream
+	if err := s.Drop(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), s.PartSubject("x"), b); err != nil {
+		t.Fatal(err)
+	}
+	for _, purge := range slow.late {
+		if err := purge(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := parts(t, s, "x"); n != 1 {
+		t.Errorf("%d parts are left of the snapshot", n)
+	}
+}

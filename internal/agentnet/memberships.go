@@ -129,7 +129,7 @@ func (m *Memberships) remember(ctx context.Context, r registry.Registration) *re
 
 // enter requests an admission, under the remembered identity if the hub accepts that.
 func (m *Memberships) enter(ctx context.Context, r registry.Registration, held *registry.Remembered) (Admission, *bus.Bus, error) {
-	request := registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath}
+	request := registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath, Handle: r.Handle}
 	if held == nil || held.GUID == "" {
 		return m.keep(ctx, request, r, held)
 	}
@@ -149,6 +149,7 @@ func (m *Memberships) keep(ctx context.Context, request registry.AdmissionReques
 	if err != nil {
 		return adm, b, err
 	}
+	adm.Handle = store.Digest(r.Handle)
 	if err := held.Keep(adm.BusAdmission, r.Handle); err != nil {
 		m.log().Warn("the agent's identity is not remembered on this computer", "guid", adm.GUID, "error", err)
 	}

@@ -211,18 +211,32 @@ func TestDamagedDocumentsAreWholeOrNamed(t *testing.T) {
 		}
 	})
 	whole, named := 0, 0
-	for i := range *flips {
-		random := rand.New(rand.NewPCG(seed, uint64(i)))
+	// Each history is made once and copied: every start and every stream waits for a sync of the whole disk.
+	type made struct{ dir, before string }
+	storeOf := func(name string) made {
 		dir := t.TempDir()
 		b := reopenBus(t, dir)
-		l := histories[names[i%len(names)]](t, b)
+		l := histories[name](t, b)
 		before := show(t, ensure(t, l, "plan"))
 		endBus(t, b)
 		abandon(l)
+		return made{dir, before}
+	}
+	stores := map[string]made{}
+	for i := range *flips {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		name := names[i%len(names)]
+		if _, ok := stores[name]; !ok {
+			stores[name] = storeOf(name)
+		}
+		before, dir := stores[name].before, filepath.Join(t.TempDir(), "data")
+		if err := os.CopyFS(dir, os.DirFS(stores[name].dir)); err != nil {
+			t.Fatal(err)
+		}
 		where := damageOne(t, dir, random)
 		t.Logf("trial %d: %s", i, where)
 
-		b = reopenBus(t, dir)
+		b := reopenBus(t, dir)
 		var log bytes.Buffer
 		l, err := documents.Open(t.Context(), documents.Options{Bus: b, Name: "hub", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {

@@ -22,6 +22,8 @@ import (
 type AdmissionRequest struct {
 	AgentType   string
 	ProjectPath string
+	// Handle is the agent's name; empty if its program does not tell it.
+	Handle string
 	// GUID and Secret are those of the Admission that the agent had before the hub or its own
 	// process was restarted; empty for a new agent.
 	GUID, Secret string
@@ -34,6 +36,13 @@ func (r AdmissionRequest) Check() (AdmissionRequest, error) {
 		r.GUID, err = store.CheckGUID("guid", r.GUID)
 	}
 	return r, err
+}
+
+func (r AdmissionRequest) handleDigest() string {
+	if r.Handle == "" {
+		return ""
+	}
+	return store.Digest(r.Handle)
 }
 
 // ConnectionState is the state of an agent's connection to the hub's bus.
@@ -49,11 +58,12 @@ const (
 // hubLock is in the place of a lock in the records of identities that a hub assigns.
 const hubLock = "hub"
 
-// Assign gives an agent the first free identity of its kind, or the one that it had.
-// state reports the connection state of a GUID.
+// Assign gives an agent the identity that it had: that of its GUID and secret, else a free one of its kind and handle. A
+// new agent gets a new identity, never that of an agent with another handle. state reports the connection state of a GUID.
 func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, state func(guid string) ConnectionState) (store.Admission, error) {
+	var spare *slotRecord // of the agent that has been away the longest
 	for slot := range maxAgentsOnThisHost {
-		adm := store.Admission{GUID: uuid.NewString(), Slot: "slot." + g.slotName(r.ProjectPath, r.AgentType, slot), Secret: rand.Text()}
+		adm := store.Admission{GUID: uuid.NewString(), Slot: "slot." + g.slotName(r.ProjectPath, r.AgentType, slot), Secret: rand.Text(), Handle: r.handleDigest()}
 		key := g.cfg.IdentityKey(adm.Slot)
 		v, err := key.Get(ctx, b)
 		if err != nil {
@@ -69,14 +79,18 @@ func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, s
 			if !before.Released {
 				return adm, nil
 			}
-		case ok && r.GUID != "":
-			continue
 		case ok:
 			live, err := g.isAdmittedLive(ctx, b, before, state)
 			if err != nil {
 				return adm, err
 			}
 			if live {
+				continue
+			}
+			if r.GUID != "" || before.Handle != adm.Handle {
+				if spare == nil || before.Since < spare.since {
+					spare = &slotRecord{adm.Slot, before.Since, v.Revision}
+				}
 				continue
 			}
 			adm.GUID, adm.Reused = before.GUID, true
@@ -91,7 +105,33 @@ func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, s
 			return adm, err
 		}
 	}
-	return store.Admission{}, tooManyAgents(r.AgentType)
+	return g.assignSpare(ctx, b, r, spare)
+}
+
+// slotRecord is a slot whose record may be replaced.
+type slotRecord struct {
+	slot, since string
+	revision    uint64
+}
+
+// assignSpare gives an agent an identity of its own in the slot of one that is away. Without its record, that one comes
+// back by the secret that it remembers.
+func (g *Registry) assignSpare(ctx context.Context, b *bus.Bus, r AdmissionRequest, spare *slotRecord) (store.Admission, error) {
+	if spare == nil {
+		return store.Admission{}, tooManyAgents(r.AgentType)
+	}
+	adm := store.Admission{GUID: uuid.NewString(), Slot: spare.slot, Secret: rand.Text(), Handle: r.handleDigest()}
+	if r.GUID != "" {
+		adm.GUID, adm.Secret, adm.Reused = r.GUID, r.Secret, true
+		if err := g.checkHolder(ctx, b, adm); err != nil {
+			return adm, err
+		}
+	}
+	_, err := g.cfg.IdentityKey(adm.Slot).Put(ctx, b, g.admittedRecord(adm), spare.revision)
+	if errors.Is(err, store.ErrConflict) {
+		err = tooManyAgents(r.AgentType)
+	}
+	return adm, err
 }
 
 func (g *Registry) isAdmittedLive(ctx context.Context, b *bus.Bus, r identityRecord, state func(string) ConnectionState) (bool, error) {
@@ -153,7 +193,7 @@ func HubSlot(guid string) string { return "hub." + guid }
 // admittedRecord is the identity's record of an admission. Everybody may read it, so it
 // holds only a hash of the secret.
 func (g *Registry) admittedRecord(adm store.Admission) identityRecord {
-	return identityRecord{GUID: adm.GUID, Holder: store.Digest(adm.Secret), Since: store.Timestamp(g.Now()), Lock: hubLock, Hub: adm.HubID}
+	return identityRecord{GUID: adm.GUID, Holder: store.Digest(adm.Secret), Since: store.Timestamp(g.Now()), Lock: hubLock, Hub: adm.HubID, Handle: adm.Handle}
 }
 
 // AdmittedIdentity is the identity of an agent that a hub has admitted.

@@ -34,6 +34,7 @@ type identityRecord struct {
 	Lock     string `json:"place,omitempty"`    // identifies the directory of the holder's lock
 	Released bool   `json:"released,omitempty"` // the holder does not use it any more
 	Hub      string `json:"hub,omitempty"`      // on a cluster: the ID of the hub that authenticates the holder
+	Handle   string `json:"handle,omitempty"`   // digest of the holder's handle; entries of private agents show none
 }
 
 // Identity is a GUID that this process uses.

@@ -27,6 +27,7 @@ type Remembered struct {
 	GUID, Secret string
 
 	handle string
+	at     time.Time // when it was remembered
 	file   string
 	lock   *flock.Flock
 }
@@ -45,8 +46,9 @@ const (
 	maxRemember = 4 << 10 // bytes of a file
 )
 
-// Remember returns an identity of an agent of this kind that no process of this computer uses: that of the same handle,
-// else the first. hub tells the user's hubs apart. cfg has the directory, the host and the project.
+// Remember returns an identity of an agent of this kind and handle that no process of this computer uses, else a new one.
+// It never returns that of an agent with another handle, whose mail would come with it. hub tells the user's hubs apart. cfg
+// has the directory, the host and the project.
 func Remember(ctx context.Context, cfg store.Config, hub, agentType, handle string) (*Remembered, error) {
 	base := filepath.Join(cfg.StateDir, "admitted."+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, agentType))
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
@@ -60,31 +62,41 @@ func Remember(ctx context.Context, cfg store.Config, hub, agentType, handle stri
 		return nil, err
 	}
 	defer unlock(choice)
-	var first *Remembered
+	var unused, oldest *Remembered // oldest is of the agent that has not come back for the longest time
 	for i := range maxAgentsOnThisHost {
 		slot := fmt.Sprintf("%s.%d", base, i)
-		if _, err := os.Stat(slot + lockSuffix); first != nil && errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(slot + lockSuffix); unused != nil && errors.Is(err, fs.ErrNotExist) {
 			break // no process has had it or one after it
 		}
 		r, err := lockRemembered(slot)
 		switch {
 		case err != nil:
-			first.Release()
+			unused.Release()
+			oldest.Release()
 			return nil, err
 		case r == nil: // a live process has it
 		case r.GUID != "" && r.handle == handle:
-			first.Release()
+			unused.Release()
+			oldest.Release()
 			return r, nil
-		case first == nil:
-			first = r
+		case r.GUID == "" && unused == nil:
+			unused = r
+		case r.GUID != "" && (oldest == nil || r.at.Before(oldest.at)):
+			oldest.Release()
+			oldest = r
 		default:
 			r.Release()
 		}
 	}
-	if first == nil {
-		return nil, tooManyAgents(agentType)
+	switch {
+	case unused != nil:
+		oldest.Release()
+		return unused, nil
+	case oldest != nil:
+		oldest.GUID, oldest.Secret = "", ""
+		return oldest, nil
 	}
-	return first, nil
+	return nil, tooManyAgents(agentType)
 }
 
 const lockSuffix = ".lock"
@@ -104,6 +116,9 @@ func lockRemembered(slot string) (*Remembered, error) {
 	var have rememberedFile
 	if err == nil && json.Unmarshal(data, &have) == nil && uuid.Validate(have.GUID) == nil { // else it is damaged, and written anew
 		r.GUID, r.Secret, r.handle = have.GUID, have.Secret, have.Handle
+		if info, err := os.Stat(r.file); err == nil {
+			r.at = info.ModTime()
+		}
 	}
 	return r, nil
 }

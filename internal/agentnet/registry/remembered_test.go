@@ -2,10 +2,14 @@ package registry_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -27,7 +31,7 @@ func remember(t *testing.T, dir, hub, agentType, handle string) *registry.Rememb
 	return r
 }
 
-// Each process has an identity of its own; one that comes back has that of its handle, else the first that is free.
+// Each process has an identity of its own; one that comes back has that of its handle, and no other one.
 func TestTheComputerRemembersIdentities(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "agents")
@@ -53,11 +57,11 @@ func TestTheComputerRemembersIdentities(t *testing.T) {
 	if again := remember(t, dir, "hub", "worker", "bob"); again.GUID != bob.GUID || again.Secret != "b" {
 		t.Errorf("%+v", again)
 	}
-	first := remember(t, dir, "hub", "worker", "cid")
-	if first.GUID != adm.GUID {
-		t.Errorf("%+v", first)
+	other := remember(t, dir, "hub", "worker", "cid")
+	if other.GUID != "" {
+		t.Errorf("an agent with another handle has the identity %s", other.GUID)
 	}
-	first.Release()
+	other.Release()
 	files, err := filepath.Glob(filepath.Join(dir, "*.0.json"))
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
@@ -164,5 +168,157 @@ func loseRecords(t *testing.T, r *nettest.Hub, keys string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// operator returns what a hub assigns identities with.
+func operator(t *testing.T) func(registry.AdmissionRequest, func(string) registry.ConnectionState) (store.Admission, error) {
+	t.Helper()
+	r := nettest.NewHub(t)
+	b, err := bus.Join(t.Context(), bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+		return r.Bus.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	})
+	if err == nil {
+		err = r.Operator.Usable(t.Context()) // it has made the buckets
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close(context.Background()) })
+	g := registry.New(store.New(store.Config{Logger: slog.New(slog.DiscardHandler)}.WithDefaults()))
+	return func(a registry.AdmissionRequest, state func(string) registry.ConnectionState) (store.Admission, error) {
+		return g.Assign(t.Context(), b, a, state)
+	}
+}
+
+// Whoever crashes and comes back in whatever order, with whatever the hub and the computer still know: an agent is
+// the former one of its handle, or a new one, and never one of another handle.
+func TestAnAgentIsNeverOneOfAnotherHandle(t *testing.T) {
+	t.Parallel()
+	assign := operator(t)
+	handles := []string{"builder", "reviewer", "tester"} // the tester is new
+	n := 0
+	for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {2, 1, 0}} {
+		for _, known := range []registry.ConnectionState{registry.NeverConnected, registry.Disconnected} {
+			for _, remembers := range []bool{true, false} {
+				n++
+				computer := filepath.Join(t.TempDir(), "agents")
+				cfg := store.Config{StateDir: computer, ProjectPath: fmt.Sprintf("/shop-%d", n), Hostname: "h"}
+				connected := map[string]bool{}
+				start := func(handle string) (string, *registry.Remembered) {
+					t.Helper()
+					held, err := registry.Remember(t.Context(), cfg, "hub", "worker", handle)
+					if err != nil {
+						t.Fatal(err)
+					}
+					adm, err := assign(registry.AdmissionRequest{AgentType: "worker", ProjectPath: cfg.ProjectPath, Handle: handle, GUID: held.GUID, Secret: held.Secret},
+						func(guid string) registry.ConnectionState {
+							if connected[guid] {
+								return registry.Connected
+							}
+							return known
+						})
+					if err == nil {
+						err = held.Keep(adm, handle)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					connected[adm.GUID] = true
+					return adm.GUID, held
+				}
+				was := map[string]string{}
+				for _, handle := range handles[:2] {
+					guid, held := start(handle)
+					defer held.Release()
+					was[guid] = handle
+				}
+				clear(connected) // both are killed, and the hub with them where it knows nothing
+				cfg.StateDir = filepath.Join(t.TempDir(), "agents")
+				if remembers {
+					if err := os.CopyFS(cfg.StateDir, os.DirFS(computer)); err != nil { // without the locks
+						t.Fatal(err)
+					}
+				}
+				for _, i := range order {
+					guid, held := start(handles[i])
+					defer held.Release()
+					switch former := was[guid]; {
+					case former != "" && former != handles[i]:
+						t.Errorf("order %v, the hub knows %v, the computer %v: %s is the former %s", order, known, remembers, handles[i], former)
+					case former == "" && i < 2 && (remembers || known == registry.Disconnected):
+						t.Errorf("order %v, the hub knows %v, the computer %v: %s is another one", order, known, remembers, handles[i])
+					}
+				}
+			}
+		}
+	}
+}
+
+// Agents that never come back do not use up the places of a project on a computer: a new agent gets the place of the one that is
+// away the longest, and not its identity.
+func TestPlacesOfAgentsThatAreAwayAreUsedAgain(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "agents")
+	remember(t, dir, "hub", "worker", "first").Release()
+	locks, err := filepath.Glob(filepath.Join(dir, "*.0.lock"))
+	if err != nil || len(locks) != 1 {
+		t.Fatal(locks, err)
+	}
+	base := strings.TrimSuffix(locks[0], ".0.lock")
+	const places = 64
+	for i := range places {
+		file := fmt.Sprintf("%s.%d", base, i)
+		err := errors.Join(os.WriteFile(file+".lock", nil, 0o600),
+			os.WriteFile(file+".json", fmt.Appendf(nil, `{"guid":"7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b%02d","secret":"s","handle":"agent-%d"}`, i, i), 0o600))
+		if err == nil && i == 40 {
+			err = os.Chtimes(file+".json", time.Time{}, time.Now().Add(-time.Hour))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fresh := remember(t, dir, "hub", "worker", "fresh")
+	if fresh.GUID != "" {
+		t.Errorf("the new agent is %s", fresh.GUID)
+	}
+	if err := fresh.Keep(store.Admission{GUID: "0b9f5a0c-3f62-4a6e-8d7e-5f2f3c1f7a42", Secret: "f"}, "fresh"); err != nil {
+		t.Fatal(err)
+	}
+	if last := remember(t, dir, "hub", "worker", "agent-63"); last.GUID != "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b63" {
+		t.Errorf("an agent that comes back is %q", last.GUID)
+	}
+	if gone := remember(t, dir, "hub", "worker", "agent-40"); gone.GUID != "" {
+		t.Errorf("the agent whose place was given away is %q", gone.GUID)
+	}
+}
+
+// The same on the hub, which has as many places.
+func TestRecordsOfAgentsThatAreAwayAreReplaced(t *testing.T) {
+	t.Parallel()
+	assign := operator(t)
+	away := func(string) registry.ConnectionState { return registry.Disconnected }
+	guids := map[string]bool{}
+	request := registry.AdmissionRequest{AgentType: "worker", ProjectPath: "/shop"}
+	var first store.Admission
+	for i := range 65 {
+		request.Handle = fmt.Sprintf("agent-%d", i)
+		adm, err := assign(request, func(guid string) registry.ConnectionState {
+			if i < 64 {
+				return registry.Connected
+			}
+			return registry.Disconnected
+		})
+		if err != nil || guids[adm.GUID] {
+			t.Fatalf("agent %d is %s: %v", i, adm.GUID, err)
+		}
+		guids[adm.GUID] = true
+		if i == 0 {
+			first = adm
+		}
+	}
+	request.Handle, request.GUID, request.Secret = "agent-0", first.GUID, first.Secret
+	if _, err := assign(request, away); err != nil {
+		t.Errorf("the first one comes back: %v", err)
 	}
 }

@@ -104,6 +104,7 @@ type Admission struct {
 	Reused  bool   // an agent of this kind had the GUID before
 	Control string // the subject of the agent's requests to the hub
 	HubID   string // identifies the hub's store, see [Store.ID]; empty on the hub's own bus
+	Handle  string // digest of the handle under which the agent registered; empty if it is not known
 }
 
 // WithDefaults returns c with its zero values replaced.

@@ -464,6 +464,8 @@ type BusGrant struct {
 type NetworkJoinParams struct {
 	AgentType   string `json:"agentType"`
 	ProjectPath string `json:"projectPath"`
+	// Handle is the agent's name: a new process gets the identity of a former one of the same name only.
+	Handle string `json:"handle,omitempty"`
 	// GUID and Secret are from an earlier NetworkGrant, to rejoin after a restart of the hub.
 	GUID   string `json:"guid,omitempty"`
 	Secret string `json:"secret,omitempty"`

@@ -117,7 +117,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 	join := func(ctx context.Context, policy startPolicy, a registry.AdmissionRequest, via string) (grant bus.Grant, err error) {
 		p := settings
 		p.Via = via
-		p.AgentType, p.ProjectPath, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.GUID, a.Secret
+		p.AgentType, p.ProjectPath, p.Handle, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.Handle, a.GUID, a.Secret
 		err = f.call(ctx, policy, func(ctx context.Context, c *client.Client) error {
 			g, err := c.JoinNetwork(ctx, p)
 			if err != nil {

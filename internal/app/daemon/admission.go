@@ -195,7 +195,7 @@ func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (age
 	if err != nil {
 		return agentnet.Admission{}, nil, busError(err)
 	}
-	place, may, err := operator.Admit(ctx, registry.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, GUID: p.GUID, Secret: p.Secret}, a.state)
+	place, may, err := operator.Admit(ctx, registry.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, Handle: p.Handle, GUID: p.GUID, Secret: p.Secret}, a.state)
 	if err == nil && p.Via != "" {
 		place.HubID, err = operator.StoreID(ctx)
 	}
