@@ -255,9 +255,9 @@ func TestAnAgentIsNeverOneOfAnotherHandle(t *testing.T) {
 	}
 }
 
-// Agents that never come back do not use up the places of a project on a computer: a new agent gets the place of the one that is
+// Agents that never come back do not use up the slots of a project on a computer: a new agent gets the slot of the one that is
 // away the longest, and not its identity.
-func TestPlacesOfAgentsThatAreAwayAreUsedAgain(t *testing.T) {
+func TestSlotsOfAgentsThatAreAwayAreUsedAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "agents")
 	remember(t, dir, "hub", "worker", "first").Release()
@@ -266,8 +266,8 @@ func TestPlacesOfAgentsThatAreAwayAreUsedAgain(t *testing.T) {
 		t.Fatal(locks, err)
 	}
 	base := strings.TrimSuffix(locks[0], ".0.lock")
-	const places = 64
-	for i := range places {
+	const slots = 64
+	for i := range slots {
 		file := fmt.Sprintf("%s.%d", base, i)
 		err := errors.Join(os.WriteFile(file+".lock", nil, 0o600),
 			os.WriteFile(file+".json", fmt.Appendf(nil, `{"guid":"7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b%02d","secret":"s","handle":"agent-%d"}`, i, i), 0o600))
@@ -289,11 +289,11 @@ func TestPlacesOfAgentsThatAreAwayAreUsedAgain(t *testing.T) {
 		t.Errorf("an agent that comes back is %q", last.GUID)
 	}
 	if gone := remember(t, dir, "hub", "worker", "agent-40"); gone.GUID != "" {
-		t.Errorf("the agent whose place was given away is %q", gone.GUID)
+		t.Errorf("the agent whose slot was given away is %q", gone.GUID)
 	}
 }
 
-// The same on the hub, which has as many places.
+// The same on the hub, which has as many slots.
 func TestRecordsOfAgentsThatAreAwayAreReplaced(t *testing.T) {
 	t.Parallel()
 	assign := operator(t)
