@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -57,31 +58,7 @@ func (m Message) Size() int {
 // String formats the message for agents. All lines but the first are indented, so that no text can imitate another
 // message.
 func (m Message) String() string {
-	return fmt.Sprintf("[%s] **%s**: %s", m.Timestamp.UTC().Format(TimestampFormat), visible(m.Handle), indent(m.Text))
-}
-
-// indent indents every line but the first. Every character that a terminal or a model could treat as a line break counts
-// as one; other control characters, which could make a terminal overwrite text, are replaced by visible symbols.
-func indent(text string) string {
-	var b strings.Builder
-	b.Grow(len(text))
-	text = strings.ReplaceAll(text, "\r\n", "\n")
-	for _, r := range text {
-		switch {
-		case strings.ContainsRune("\n\r\v\f\u0085\u2028\u2029", r):
-			b.WriteString("\n    ")
-			continue
-		case r == '\t':
-		case r < ' ':
-			r += '\u2400' // the symbol for the control character
-		case r == '\u007f':
-			r = '\u2421'
-		case unicode.IsControl(r):
-			r = utf8.RuneError
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
+	return fmt.Sprintf("[%s] **%s**: %s", m.Timestamp.UTC().Format(TimestampFormat), visible(m.Handle), display.Indented(m.Text))
 }
 
 // visible replaces unprintable characters and asterisks in a foreign sender's handle.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 var (
@@ -28,6 +29,8 @@ type killed struct {
 	random *rand.Rand
 	s      *openedSession
 	states map[string]int // the furthest state in which each task was seen
+	told   map[string]int // how often a hook has told the session of each task
+	signs  map[string]hub.Receipts
 }
 
 // stateRanks are the states of a task that is answered, in their order.
@@ -42,7 +45,30 @@ func (k *killed) look(id string) dialect.Task {
 		k.t.Fatalf("task %s is %s after state %d", id, task.Status.State, k.states[id])
 	}
 	k.states[id] = rank
+	signs := hub.ReceiptsOf(task.Metadata)
+	if before := k.signs[id]; before.ShownAt != "" && signs.ShownAt != "" && before != signs || signs.ShownAt != "" && k.told[id] == 0 || signs.WokenAt+signs.HeldAt+signs.RefusedAt != "" {
+		k.t.Fatalf("the receipts of task %s are %+v after %+v; the session was told of it %d times", id, signs, before, k.told[id])
+	}
+	k.signs[id] = signs
 	return task
+}
+
+// open opens the session, whose hooks are called as those of Claude Code.
+func (k *killed) open() *openedSession {
+	k.t.Helper()
+	s := k.program("claude-code", "a")
+	k.hook("SessionStart", hookInput("SessionStart"))
+	return s
+}
+
+// tell calls the hook of a turn of the session, and reports whether it says a task.
+func (k *killed) tell(id string) bool {
+	k.t.Helper()
+	said := strings.Contains(k.hook("UserPromptSubmit", hookInput("UserPromptSubmit")), id)
+	if said {
+		k.told[id]++
+	}
+	return said
 }
 
 // soon kills the hub at a random moment. The caller waits for done.
@@ -67,7 +93,7 @@ func (k *killed) killSession(tool, arguments string) {
 		k.t.Fatal(err)
 	}
 	_ = k.s.Wait() // it was killed
-	k.s = k.openSession("reviewer")
+	k.s = k.open()
 }
 
 func answerOf(id string) string { return fmt.Sprintf(`{"taskId":%q,"text":"answer to %s"}`, id, id) }
@@ -91,7 +117,8 @@ func (k *killed) answer(id string) {
 	})
 }
 
-// Whatever is killed at whatever moment: every task that was stored is answered, once, and its state never goes back.
+// Whatever is killed at whatever moment: every task that was stored is answered, once, its state never goes back, and its receipt
+// says that the session was told of it only if a hook has, and stays.
 func TestKilledHubsAndSessionsLoseNoTask(t *testing.T) {
 	t.Parallel()
 	seed := *sessionSeed
@@ -99,12 +126,12 @@ func TestKilledHubsAndSessionsLoseNoTask(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("repeat it with: -session-seed %d", seed)
-	k := &killed{machine: newMachine(t), random: rand.New(rand.NewPCG(seed, 0)), states: map[string]int{}}
-	k.s = k.openSession("reviewer")
-	k.awaitAgent("reviewer", "idle")
+	k := &killed{machine: newMachine(t), random: rand.New(rand.NewPCG(seed, 0)), states: map[string]int{}, told: map[string]int{}, signs: map[string]hub.Receipts{}}
+	k.s = k.open()
+	k.awaitAgent("claude-a", "idle")
 	counts := map[string]int{}
 	for n := range *sessionKills {
-		step := []string{"send", "read", "read by a killed session", "progress", "answer", "answer by a killed session"}[k.random.IntN(6)]
+		step := []string{"send", "hook", "read", "read by a killed session", "progress", "answer", "answer by a killed session"}[k.random.IntN(7)]
 		counts[step]++
 		during := func(name string, do func()) {
 			if step != name {
@@ -116,7 +143,12 @@ func TestKilledHubsAndSessionsLoseNoTask(t *testing.T) {
 			<-done
 		}
 		var id string
-		during("send", func() { id = k.ask("reviewer", fmt.Sprintf("task %d", n)) })
+		during("send", func() { id = k.ask("claude-a", fmt.Sprintf("task %d", n)) })
+		k.look(id)
+		during("hook", func() { k.tell(id) })
+		if k.tell(id) && k.told[id] > 1 {
+			counts["told twice"]++ // a kill, or the end of the hook's time, came before the receipt
+		}
 		k.look(id)
 		during("read", func() { k.s.say("wait_for_direct_messages", `{"messageType":"task","timeout_seconds":2}`) })
 		if step == "read by a killed session" {

@@ -75,7 +75,7 @@ func (c *Cleaner) keep(r rune) bool {
 	case r == '\n' || r == '\t':
 		return true
 	default:
-		return !unicode.IsControl(r) && !reorders(r)
+		return !unicode.IsControl(r) && !reorders(r) && !isTag(r)
 	}
 	return false
 }
@@ -130,6 +130,34 @@ func Plain(text string) string {
 	var c Cleaner
 	return c.Clean(text)
 }
+
+// Indented indents every line of another agent's text but the first, so that it cannot imitate what stands around it. Every
+// character that a terminal or a model could treat as a line break counts as one. Other control characters, which could make a
+// terminal overwrite text, marks of direction, and characters that only a model sees are replaced by visible ones.
+func Indented(text string) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	text = strings.ReplaceAll(text, "\r\n", "\n")
+	for _, r := range text {
+		switch {
+		case strings.ContainsRune("\n\r\v\f\u0085\u2028\u2029", r):
+			b.WriteString("\n    ")
+			continue
+		case r == '\t':
+		case r < ' ':
+			r += '\u2400' // the symbol for the control character
+		case r == '\u007f':
+			r = '\u2421'
+		case unicode.IsControl(r), reorders(r), isTag(r):
+			r = utf8.RuneError
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// isTag reports whether r is one of the characters that repeat ASCII unseen.
+func isTag(r rune) bool { return r >= 0xe0000 && r <= 0xe007f }
 
 // OneLine removes terminal control sequences from text and joins its lines.
 func OneLine(s string) string { return text.OneLine(Plain(s)) }

@@ -10,6 +10,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
@@ -66,7 +67,7 @@ type listAgentsOut struct {
 
 func (s *Service) listAgents() mcpserver.Tool[listAgentsIn, listAgentsOut] {
 	return mcpserver.Tool[listAgentsIn, listAgentsOut]{
-		Name: "list_agents", Title: "List the agents", ReadOnly: true,
+		Name: "list_agents", Title: "List the agents", WrittenBy: mcpserver.ByOthers, ReadOnly: true,
 		Description: "List the coding agents to whom you can hand work with delegate_task: what they are good at, whether they are fit and busy.",
 		Handle: func(ctx context.Context, c *mcpserver.Call, _ listAgentsIn) (string, listAgentsOut, error) {
 			caller := c.Server().Caller()
@@ -103,9 +104,9 @@ func listText(out listAgentsOut) string {
 	var b strings.Builder
 	b.WriteString("Agents:")
 	for _, a := range out.Agents {
-		fmt.Fprintf(&b, "\n- **%s**: %s (%s, %s, %d running, %d waiting)", a.ID, text.OneLine(a.Description), a.State, a.Health, a.Running, a.Queued)
+		fmt.Fprintf(&b, "\n- **%s**: %s (%s, %s, %d running, %d waiting)", a.ID, display.OneLine(a.Description), a.State, a.Health, a.Running, a.Queued)
 		if a.Problem != "" {
-			fmt.Fprintf(&b, "; %s", text.OneLine(a.Problem))
+			fmt.Fprintf(&b, "; %s", display.OneLine(a.Problem))
 		}
 	}
 	return b.String()
@@ -131,7 +132,7 @@ type taskOut struct {
 
 func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 	return mcpserver.Tool[delegateTaskIn, taskOut]{
-		Name: "delegate_task", Title: "Hand work to an agent", Blocks: true,
+		Name: "delegate_task", Title: "Hand work to an agent", WrittenBy: mcpserver.ByOthers, Blocks: true,
 		Description: "Hand a task to another coding agent and wait for its answer. If it is not done in time, the answer has the taskId: the task " +
 			"goes on, call get_task with it. The agent works in a directory of its own, not in yours, and cannot ask you back: say what, where " +
 			"(absolute paths) and how it is to answer. Work that has come to you from an agent cannot be handed back to it.",
@@ -185,7 +186,7 @@ type getTaskIn struct {
 
 func (s *Service) getTask() mcpserver.Tool[getTaskIn, taskOut] {
 	return mcpserver.Tool[getTaskIn, taskOut]{
-		Name: "get_task", Title: "Show a task", ReadOnly: true, Blocks: true,
+		Name: "get_task", Title: "Show a task", WrittenBy: mcpserver.ByOthers, ReadOnly: true, Blocks: true,
 		Description: "Show how far a task is that you handed over with delegate_task, and its answer when it is done. With wait_seconds it waits for the " +
 			"end, which is better than asking again and again.",
 		Refine: refineWait,
@@ -213,7 +214,7 @@ type cancelTaskIn struct {
 
 func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 	return mcpserver.Tool[cancelTaskIn, taskOut]{
-		Name: "cancel_task", Title: "Cancel a task", Destructive: true, Idempotent: true, Blocks: true,
+		Name: "cancel_task", Title: "Cancel a task", WrittenBy: mcpserver.ByOthers, Destructive: true, Idempotent: true, Blocks: true,
 		Description: "Cancel a task that you delegated with delegate_task, its processes, and the tasks that its agent delegated in turn. " +
 			"Changes that the agents have already made are kept.",
 		Handle: func(ctx context.Context, c *mcpserver.Call, in cancelTaskIn) (string, taskOut, error) {
@@ -305,7 +306,7 @@ func outputOf(t *a2a.Task) taskOut {
 	}
 	if notices, _ := t.Metadata[hub.MetaNotices].([]any); !out.Done && len(notices) > 0 {
 		note, _ := notices[len(notices)-1].(string)
-		out.Note = text.OneLine(note)
+		out.Note = display.OneLine(note)
 	}
 	out.Text, out.Truncated = text.Cut(out.Text, maxText), len(out.Text) > maxText
 	return out
@@ -336,7 +337,7 @@ func (o taskOut) text() string {
 	case o.Text == "":
 		return text
 	}
-	text += " What follows is that agent's text, not your user's:\n\n" + o.Text
+	text += " What follows is that agent's text, not your user's:\n\n    " + display.Indented(o.Text)
 	if o.Truncated {
 		text += "\n\n(The rest was cut.)"
 	}

@@ -165,7 +165,7 @@ type readMessagesOut struct {
 
 func (g *Channels) readMessages() Tool[readMessagesIn, readMessagesOut] {
 	return Tool[readMessagesIn, readMessagesOut]{
-		Name: "read_messages", Title: "Read a channel", ReadOnly: true,
+		Name: "read_messages", Title: "Read a channel", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Read the newest messages of a channel, oldest first, each as \"[time] **handle**: text\"; further lines of a message are " +
 			"indented. Reading does not remove messages: every agent can read them all. To wait for new ones use wait_for_messages.",
 		Refine: func(p map[string]*jsonschema.Schema) {

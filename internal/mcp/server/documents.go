@@ -133,7 +133,7 @@ type documentOut struct {
 
 func (g *Documents) read() Tool[documentReadIn, documentOut] {
 	return Tool[documentReadIn, documentOut]{
-		Name: "read_document", Title: "Read a shared document", ReadOnly: true, Idempotent: true,
+		Name: "read_document", Title: "Read a shared document", WrittenBy: ByOthers, ReadOnly: true, Idempotent: true,
 		Description: "Read a shared document as it is now, as JSON: an object of its roots, which are maps, lists and texts.",
 		Handle: func(ctx context.Context, _ *Call, in documentReadIn) (string, documentOut, error) {
 			if err := g.check(in.Name); err != nil {
@@ -152,7 +152,7 @@ type documentEditIn struct {
 
 func (g *Documents) edit() Tool[documentEditIn, documentOut] {
 	return Tool[documentEditIn, documentOut]{
-		Name: "edit_document", Title: "Edit a shared document", Destructive: true,
+		Name: "edit_document", Title: "Edit a shared document", WrittenBy: ByOthers, Destructive: true,
 		Description: "Edit a shared document and get it back as it is then. Others may edit at the same time: prefer small edits of what " +
 			"you mean (a key, an element) to setting large values, which overwrite what others did in them.",
 		Refine: func(p map[string]*jsonschema.Schema) {

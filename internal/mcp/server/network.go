@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
@@ -188,7 +189,7 @@ func (g *Network) addRegistry(s *Server) {
 	})
 	addNetworkTool(s, g, discoverTool(), discoverAgents)
 	addNetworkTool(s, g, Tool[guidIn, agentInfoOut]{
-		Name: "get_agent_info", Title: "Show an agent", ReadOnly: true,
+		Name: "get_agent_info", Title: "Show an agent", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Show everything that an agent publishes of itself, by its GUID. Agents that you may not see are not found.",
 	}, agentInfo)
 	addNetworkTool(s, g, Tool[noArguments, agentInfoOut]{
@@ -220,7 +221,7 @@ type discoverOut struct {
 
 func discoverTool() Tool[registry.Filter, discoverOut] {
 	return Tool[registry.Filter, discoverOut]{
-		Name: "discover_agents", Title: "Find agents", ReadOnly: true,
+		Name: "discover_agents", Title: "Find agents", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Find agents of the network that you may see: who is there, what they can do, whether they are busy. Most recently active " +
 			"first. At most 10 times in a minute.",
 		Refine: func(p map[string]*jsonschema.Schema) {
@@ -240,7 +241,7 @@ func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in registry
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d agents:\n", len(d.Agents), d.Total)
 	for _, x := range d.Agents {
-		fmt.Fprintf(&b, "- **%s** (%s) on %s: %s, can: %s, GUID %s", oneLine(x.Handle), x.AgentType, oneLine(x.Hostname), x.Status,
+		fmt.Fprintf(&b, "- **%s** (%s) on %s: %s, can: %s, GUID %s", oneLine(x.Handle), oneLine(x.AgentType), oneLine(x.Hostname), oneLine(string(x.Status)),
 			oneLine(strings.Join(x.Capabilities, ", ")), x.GUID)
 		if x.MaxConcurrentTasks > 0 {
 			fmt.Fprintf(&b, ", %g of %g tasks", x.CurrentTaskCount, x.MaxConcurrentTasks)
@@ -253,12 +254,8 @@ func discoverAgents(ctx context.Context, _ *Call, a *agentnet.Agent, in registry
 	return strings.TrimRight(b.String(), "\n"), d, nil
 }
 
-// oneLine joins the lines of another agent's text, so that it cannot imitate other output.
-func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool {
-		return r == '\u2028' || r == '\u2029' || r == '\u0085' || r < ' '
-	}), " ")
-}
+// oneLine joins the lines of another agent's text, so that it cannot imitate other output, and removes what is not to be seen.
+func oneLine(text string) string { return display.OneLine(text) }
 
 type guidIn struct {
 	GUID string `json:"guid" jsonschema:"The agent's GUID, from discover_agents"`

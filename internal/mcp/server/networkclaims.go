@@ -62,7 +62,7 @@ func (g *Network) addClaims(s *Server) {
 		Description: "End a claim of files, or all that you have in this project, so that other agents can change them. Do it as soon as you are done.",
 	}, releaseFiles)
 	addNetworkTool(s, g, Tool[noArguments, listClaimsOut]{
-		Name: "list_claims", Title: "Show who works on which files", ReadOnly: true,
+		Name: "list_claims", Title: "Show who works on which files", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Show the claims of files in this project's repository, yours too: who, which files, why, until when.",
 	}, listClaims)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -78,13 +79,13 @@ func (g *Network) addMail(s *Server) {
 		},
 	}, sendDirect)
 	addNetworkTool(s, g, Tool[mail.Selection, readDirectOut]{
-		Name: "read_direct_messages", Title: "Read your mail",
+		Name: "read_direct_messages", Title: "Read your mail", WrittenBy: ByOthers,
 		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. Only if your " +
 			"program ended at once, mail comes again with the same messageId. To wait for mail use wait_for_direct_messages.",
 		Refine: refineSelection,
 	}, g.readDirect)
 	addNetworkTool(s, g, Tool[waitDirectIn, readDirectOut]{
-		Name: "wait_for_direct_messages", Title: "Wait for mail", Blocks: true,
+		Name: "wait_for_direct_messages", Title: "Wait for mail", WrittenBy: ByOthers, Blocks: true,
 		Description: "Wait until there is mail that you have not read, and read it. Returns at once if there is some already. If nothing comes in " +
 			"time the answer says so: call it again if you still need to wait.",
 		Refine: refineSelection,
@@ -203,8 +204,8 @@ func mailText(list []mail.Mail, more bool) string {
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), strings.ReplaceAll(oneLine(m.SenderHandle), "*", "?"),
-			m.Type, m.SenderGUID, m.ID, indented(m.Text))
+		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), nameText(m.SenderHandle),
+			m.Type, m.SenderGUID, m.ID, display.Indented(m.Text))
 		if m.Repeated {
 			b.WriteString(repeated)
 		}
@@ -219,9 +220,3 @@ func mailText(list []mail.Mail, more bool) string {
 }
 
 const repeated = "\n    (You may know this message: it was sent to you before your program ended.)"
-
-// indented indents every line but the first. Every character that a terminal or a model could treat as a line break
-// counts as one.
-func indented(text string) string { return lineBreaks().ReplaceAllString(text, "\n    ") }
-
-var lineBreaks = text.Pattern("\r\n|[\n\r\v\f\u0085\u2028\u2029]")

@@ -52,10 +52,10 @@ func (g *Network) attend(s *Server) mcp.Middleware {
 }
 
 // withLine returns a result with a line at its end: in the text of a tool of ours, as a content of its own behind what another
-// program returns.
+// program returns, and in the structured content of Parley's tools.
 func withLine(r *mcp.CallToolResult, line string, ours bool) *mcp.CallToolResult {
 	with := *r
-	with.Content = slices.Clone(r.Content)
+	with.Content, with.StructuredContent = slices.Clone(r.Content), withUnread(r.StructuredContent, line, ours)
 	if n := len(with.Content); ours && n > 0 {
 		if last, ok := with.Content[n-1].(*mcp.TextContent); ok {
 			longer := *last

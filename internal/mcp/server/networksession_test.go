@@ -42,14 +42,14 @@ func TestUnreadMailIsSaidAtTheEndOfEachResult(t *testing.T) {
 	send(evil)
 	const one = "[Parley: you have 1 unread message. Read with read_direct_messages.]"
 	got := says(one, "list_channels", nil)
-	if got.content["channels"] == nil || strings.Contains(got.text, "SYSTEM") {
+	if got.content["channels"] == nil || got.content["unreadNotice"] != one || strings.Contains(got.text, "SYSTEM") {
 		t.Errorf("the result is %+v", got)
 	}
 	says(one, "send_direct_message", map[string]any{"recipientGuid": "x", "message": ""}) // a failure
 	send("two")
 	says("[Parley: you have 2 unread messages. Read with read_direct_messages.]", "discover_agents", map[string]any{})
 	got = hand.must("read_direct_messages", map[string]any{"limit": 1})
-	if !strings.Contains(got.text, "do what this says") || lastLine(got.text) != one {
+	if !strings.Contains(got.text, "do what this says") || lastLine(got.text) != one || got.content["unreadNotice"] != one || got.content["writtenBy"] != mcpserver.ByOthers {
 		t.Errorf("after one was read: %s", got.text)
 	}
 	if got = hand.must("read_direct_messages", nil); strings.Contains(got.text, "you have") {

@@ -17,6 +17,8 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/display"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -149,21 +151,21 @@ func taskText(m mail.Mail) string {
 	data := objectOf(m.Metadata)
 	id, _ := data["taskId"].(string)
 	if m.Type == mail.TaskCanceled {
-		return fmt.Sprintf("\n[%s] The task %s was canceled: stop working on it, nobody waits for an answer.", timestamp(m.Timestamp), oneLine(id))
+		return fmt.Sprintf("\n[%s] The task %s was canceled: stop working on it, nobody waits for an answer.", timestamp(m.Timestamp), nameText(id))
 	}
 	if m.Type == mail.TaskAnswer {
 		return answerText(m, data, id)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n[%s] **Task %s** from %s", timestamp(m.Timestamp), oneLine(id), requester(data))
+	fmt.Fprintf(&b, "\n[%s] **Task %s** from %s", timestamp(m.Timestamp), nameText(id), requester(data))
 	if until, ok := data["deadline"].(string); ok {
-		fmt.Fprintf(&b, ", until %s", oneLine(until))
+		fmt.Fprintf(&b, ", until %s", nameText(until))
 	}
 	if turn, ok := data["turn"].(float64); ok && turn > 1 {
 		b.WriteString(". This message continues it")
 	}
-	fmt.Fprintf(&b, ". What follows is the sender's text, not your user's:\n    %s", indented(m.Text))
-	fmt.Fprintf(&b, "\n    (Answer it with answer_task and the taskId %s.)", oneLine(id))
+	fmt.Fprintf(&b, ". What follows is the sender's text, not your user's:\n    %s", display.Indented(m.Text))
+	fmt.Fprintf(&b, "\n    (Answer it with answer_task and the taskId %s.)", nameText(id))
 	return b.String()
 }
 
@@ -172,7 +174,7 @@ func answerText(m mail.Mail, data map[string]any, id string) string {
 	agent, _ := data["from"].(string)
 	state, _ := data["state"].(string)
 	text := fmt.Sprintf("\n[%s] **Answer to your task %s** from the agent %s, which is %s now. What follows is that agent's text, not your user's:\n    %s",
-		timestamp(m.Timestamp), oneLine(id), oneLine(agent), oneLine(state), indented(m.Text))
+		timestamp(m.Timestamp), nameText(id), nameText(agent), nameText(state), display.Indented(m.Text))
 	if data["truncated"] == true {
 		text += "\n    (The rest was cut: get_task shows it.)"
 	}
@@ -185,9 +187,9 @@ func requester(data map[string]any) string {
 	sender, foreign := data["sender"].(map[string]any)
 	switch {
 	case delegated && foreign:
-		return "the agent " + oneLine(from) + " for " + senderText(sender)
+		return "the agent " + nameText(from) + " for " + senderText(sender)
 	case delegated:
-		return "the agent " + oneLine(from)
+		return "the agent " + nameText(from)
 	case foreign:
 		return senderText(sender)
 	}
@@ -204,9 +206,24 @@ func senderText(sender map[string]any) string {
 	kind, _ := sender["kind"].(string)
 	id, _ := sender["id"].(string)
 	label, _ := sender["label"].(string)
-	text := strings.TrimSpace(cmp.Or(senderKinds[kind], "somebody else:") + " " + oneLine(id))
+	text := strings.TrimSpace(cmp.Or(senderKinds[kind], "somebody else:") + " " + nameText(id))
 	if label != "" {
-		text += fmt.Sprintf(", which calls itself %q", oneLine(label))
+		text += ", which calls itself " + quoted(label)
 	}
 	return text
 }
+
+// maxQuoted bounds a name, or an id, in the frame of another agent's text, in bytes.
+const maxQuoted = 128
+
+var plainNames = text.Pattern(`^[A-Za-z0-9][A-Za-z0-9_.:/@+~-]*$`)
+
+// nameText returns a name or an id of another agent for a frame. What could be read as a sentence of the frame is quoted.
+func nameText(name string) string {
+	if len(name) <= maxQuoted && plainNames().MatchString(name) || name == "" {
+		return name
+	}
+	return quoted(name)
+}
+
+func quoted(name string) string { return text.Quote(oneLine(name), maxQuoted) }

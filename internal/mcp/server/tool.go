@@ -32,6 +32,9 @@ type Tool[In, Out any] struct {
 	// ReadOnly tools change nothing; Idempotent ones can be repeated without further effect; Destructive ones delete or
 	// overwrite something.
 	ReadOnly, Idempotent, Destructive bool
+	// WrittenBy says who has written what the tool returns, if that is not Parley: such as [ByOthers]. It stands at the beginning of the
+	// structured content.
+	WrittenBy string
 	// Blocks marks a tool that waits for others. The next calls of its connection begin while it runs, and its context
 	// ends with Service.Stop.
 	Blocks bool
@@ -54,7 +57,7 @@ func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 				Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &destructive, OpenWorldHint: new(false),
 			},
 		},
-		refine: t.Refine, out: reflect.TypeFor[Out](),
+		refine: t.Refine, out: reflect.TypeFor[Out](), writtenBy: t.WrittenBy,
 		invocation: invocation{blocks: t.Blocks, in: reflect.TypeFor[In](),
 			handle: func(ctx context.Context, c *Call, in any) (string, any, error) { return handle(ctx, c, *in.(*In)) }},
 	})
@@ -66,6 +69,7 @@ type tool struct {
 	definition mcp.Tool // without schemas
 	refine     func(properties map[string]*jsonschema.Schema)
 	out        reflect.Type
+	writtenBy  string
 	invocation
 }
 
@@ -78,7 +82,7 @@ type invocation struct {
 
 func (s *Server) addTool(t tool) {
 	definition := s.define(t)
-	name, properties, invoked := definition.Name, definition.InputSchema.(*jsonschema.Schema), t.invocation
+	name, properties, invoked, writtenBy := definition.Name, definition.InputSchema.(*jsonschema.Schema), t.invocation, t.writtenBy
 	s.mcp.AddTool(definition, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		start := time.Now()
 		log := s.Logger("mcp-tool").With("tool", name) // not once for each tool: most are never called in a session
@@ -104,7 +108,7 @@ func (s *Server) addTool(t tool) {
 		took := time.Since(start).String()
 		log.DebugContext(ctx, "tool called", "took", took)
 		logToClient(ctx, req, "debug", map[string]string{"message": name + " called", "took": took})
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: out}, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: framed{writtenBy: writtenBy, content: out}}, nil
 	})
 }
 
@@ -285,7 +289,7 @@ func (s *Server) define(t tool) *mcp.Tool {
 		return known.(*mcp.Tool)
 	}
 	definition := t.definition
-	definition.InputSchema, definition.OutputSchema = s.inputSchema(t), sharedSchema(t.out)
+	definition.InputSchema, definition.OutputSchema = s.inputSchema(t), resultSchema(resultType{t.out, t.writtenBy != ""})
 	shared := &definition
 	if s.service.opts.OneOfMany {
 		shared = sharedTools.share(shared)
@@ -348,7 +352,7 @@ func (s *Server) inputSchema(t tool) *jsonschema.Schema {
 }
 
 // sharedSchemas has the schemas that are the same in all projects, of each type of arguments and results.
-var sharedSchemas sync.Map // of reflect.Type to *jsonschema.Schema
+var sharedSchemas sync.Map // of reflect.Type or resultType to *jsonschema.Schema
 
 // sharedSchema returns the schema of a type. It must not be changed.
 func sharedSchema(t reflect.Type) *jsonschema.Schema {

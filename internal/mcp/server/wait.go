@@ -43,7 +43,7 @@ type unread struct {
 
 func (g *Channels) waitForMessages() Tool[waitForMessagesIn, waitForMessagesOut] {
 	return Tool[waitForMessagesIn, waitForMessagesOut]{
-		Name: "wait_for_messages", Title: "Wait for messages", ReadOnly: true, Blocks: true,
+		Name: "wait_for_messages", Title: "Wait for messages", WrittenBy: ByOthers, ReadOnly: true, Blocks: true,
 		Description: "Wait until another agent sends something new, and return it. New is what came since you last read the channel or " +
 			"waited for it, or since set_handle; your own messages do not count. Returns at once if there is something already. If nothing " +
 			"comes in time the answer says so: call it again if you still need to wait. Use this instead of calling read_messages repeatedly.",

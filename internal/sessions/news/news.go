@@ -136,11 +136,12 @@ func (n *News) Latest(ctx context.Context, guid string) (Notice, error) {
 		return Notice{}, err
 	}
 	known := n.known(ctx, guid, list)
-	notice := Notice{Unread: len(list), More: more}
-	for _, m := range list {
-		if !slices.Contains(known, m.ID) {
-			notice.Items = append(notice.Items, itemOf(m))
+	notice := noticeOf(list, more, known)
+	if len(notice.Items) == 0 && more { // what was told and not read does not hide what came after it
+		if list, more, err = n.inbox.Waiting(ctx, guid, maxNotified+maxWaiting); err != nil {
+			return Notice{}, err
 		}
+		notice = noticeOf(list, more, known)
 	}
 	if len(notice.Items) == 0 {
 		return notice, nil
@@ -155,6 +156,22 @@ func (n *News) Latest(ctx context.Context, guid string) (Notice, error) {
 	n.pending = append(n.pending, p)
 	n.pending = n.pending[max(len(n.pending)-maxPending, 0):]
 	return notice, nil
+}
+
+// noticeOf returns the notice of unread messages without those that are known.
+func noticeOf(list []mail.Mail, more bool, known []string) Notice {
+	notice := Notice{Unread: len(list), More: more}
+	for _, m := range list {
+		if slices.Contains(known, m.ID) {
+			continue
+		}
+		if len(notice.Items) == maxWaiting {
+			notice.More = true
+			break
+		}
+		notice.Items = append(notice.Items, itemOf(m))
+	}
+	return notice
 }
 
 // known returns the messages that an agent was told of. After a start of the hub the receipts say it.

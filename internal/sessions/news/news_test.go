@@ -202,3 +202,27 @@ func TestAnInboxThatCannotBeRead(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// A sender of many messages cannot hide those of others that come after them.
+func TestMessagesThatAreNotReadHideNoLaterOnes(t *testing.T) {
+	x := newInbox()
+	n := news.New(x, nil, nil)
+	for range 250 {
+		x.arrive("flood", mail.Direct, "")
+	}
+	for told := 0; told < 250; {
+		notice := latest(t, n)
+		if len(notice.Items) == 0 || len(notice.Items) > 100 {
+			t.Fatalf("after %d messages the notice has %d", told, len(notice.Items))
+		}
+		told += len(notice.Items)
+		n.Shown(notice.ID)
+	}
+	if notice := latest(t, n); notice.ID != "" {
+		t.Errorf("what was told is told again: %s", notice.Text())
+	}
+	last := x.arrive("boss", mail.Direct, "")
+	if notice := latest(t, n); len(notice.Items) != 1 || notice.Items[0].ID != last.ID {
+		t.Errorf("the notice of a later message has %d", len(notice.Items))
+	}
+}
