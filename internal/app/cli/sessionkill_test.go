@@ -26,11 +26,11 @@ const maxKillDelay = 40 * time.Millisecond
 // killed is a session whose tasks are given and answered while processes are killed.
 type killed struct {
 	*machine
-	random *rand.Rand
-	s      *openedSession
-	states map[string]int // the furthest state in which each task was seen
-	told   map[string]int // how often a hook has told the session of each task
-	signs  map[string]hub.Receipts
+	random   *rand.Rand
+	s        *openedSession
+	states   map[string]int // the furthest state in which each task was seen
+	notified map[string]int // how often a hook has told the session of each task
+	signs    map[string]hub.Receipts
 }
 
 // stateRanks are the states of a task that is answered, in their order.
@@ -46,8 +46,8 @@ func (k *killed) look(id string) dialect.Task {
 	}
 	k.states[id] = rank
 	signs := hub.ReceiptsOf(task.Metadata)
-	if before := k.signs[id]; before.ShownAt != "" && signs.ShownAt != "" && before != signs || signs.ShownAt != "" && k.told[id] == 0 || signs.WokenAt+signs.HeldAt+signs.RefusedAt != "" {
-		k.t.Fatalf("the receipts of task %s are %+v after %+v; the session was told of it %d times", id, signs, before, k.told[id])
+	if before := k.signs[id]; before.ShownAt != "" && signs.ShownAt != "" && before != signs || signs.ShownAt != "" && k.notified[id] == 0 || signs.WokenAt+signs.HeldAt+signs.RefusedAt != "" {
+		k.t.Fatalf("the receipts of task %s are %+v after %+v; the session was told of it %d times", id, signs, before, k.notified[id])
 	}
 	k.signs[id] = signs
 	return task
@@ -66,7 +66,7 @@ func (k *killed) tell(id string) bool {
 	k.t.Helper()
 	said := strings.Contains(k.hook("UserPromptSubmit", hookInput("UserPromptSubmit")), id)
 	if said {
-		k.told[id]++
+		k.notified[id]++
 	}
 	return said
 }
@@ -126,7 +126,7 @@ func TestKilledHubsAndSessionsLoseNoTask(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("repeat it with: -session-seed %d", seed)
-	k := &killed{machine: newMachine(t), random: rand.New(rand.NewPCG(seed, 0)), states: map[string]int{}, told: map[string]int{}, signs: map[string]hub.Receipts{}}
+	k := &killed{machine: newMachine(t), random: rand.New(rand.NewPCG(seed, 0)), states: map[string]int{}, notified: map[string]int{}, signs: map[string]hub.Receipts{}}
 	k.s = k.open()
 	k.awaitAgent("claude-a", "idle")
 	counts := map[string]int{}
@@ -146,8 +146,8 @@ func TestKilledHubsAndSessionsLoseNoTask(t *testing.T) {
 		during("send", func() { id = k.ask("claude-a", fmt.Sprintf("task %d", n)) })
 		k.look(id)
 		during("hook", func() { k.tell(id) })
-		if k.tell(id) && k.told[id] > 1 {
-			counts["told twice"]++ // a kill, or the end of the hook's time, came before the receipt
+		if k.tell(id) && k.notified[id] > 1 {
+			counts["notified twice"]++ // a kill, or the end of the hook's time, came before the receipt
 		}
 		k.look(id)
 		during("read", func() { k.s.say("wait_for_direct_messages", `{"messageType":"task","timeout_seconds":2}`) })

@@ -210,12 +210,12 @@ func TestMessagesThatAreNotReadHideNoLaterOnes(t *testing.T) {
 	for range 250 {
 		x.arrive("flood", mail.Direct, "")
 	}
-	for told := 0; told < 250; {
+	for notified := 0; notified < 250; {
 		notice := latest(t, n)
 		if len(notice.Items) == 0 || len(notice.Items) > 100 {
-			t.Fatalf("after %d messages the notice has %d", told, len(notice.Items))
+			t.Fatalf("after %d messages the notice has %d", notified, len(notice.Items))
 		}
-		told += len(notice.Items)
+		notified += len(notice.Items)
 		n.Shown(notice.ID)
 	}
 	if notice := latest(t, n); notice.ID != "" {
