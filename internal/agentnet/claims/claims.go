@@ -101,6 +101,15 @@ func decode(v store.Value) []Claim {
 	return slices.DeleteFunc(r.Claims, func(c Claim) bool { return !c.valid() })
 }
 
+// Stored returns how many claims a stored value has, and the name of their repository, which is "" without a claim.
+func Stored(value []byte) (repository string, n int) {
+	all := decode(store.Value{Data: value, Revision: 1})
+	if len(all) > 0 {
+		repository = clean(all[0].Repository, store.MaxName)
+	}
+	return repository, len(all)
+}
+
 func (c Claim) valid() bool {
 	if _, err := store.CheckGUID("holder", c.HolderGUID); err != nil || c.ID == "" || len(c.ID) > maxID || !slices.Contains(Modes, c.Mode) {
 		return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/hub/events"
@@ -26,10 +27,13 @@ type EventsResult struct {
 	Position string `json:"position"` // after which the client continues
 }
 
+// pace is the shortest time between two reads of one client's new events.
+const pace = 50 * time.Millisecond
+
 // events answers hub/events.
 func (s *Service) events(c *call) action {
 	q := events.Query{
-		Follow: c.boolean("follow", true), Since: c.since(),
+		Follow: c.boolean("follow", true), Since: c.since(), Pace: pace,
 		Filter: events.Filter{
 			Kinds: c.texts("kinds"), Agent: c.text("agent", maxID), Task: c.text("task", maxID),
 			Project: c.text("project", maxPath), Channel: c.text("channel", maxID),

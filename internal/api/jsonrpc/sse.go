@@ -16,8 +16,13 @@ type EventStream struct {
 	// Timeout bounds a write, so that a client that does not read cannot hold the stream
 	// forever; 0 leaves the deadline to W.
 	Timeout time.Duration
+	// Gather is how long an event waits for the next ones, to be written together with them. 0 writes each by itself.
+	Gather time.Duration
 
 	mu       sync.Mutex     // serialises writes
+	pending  []byte         // events that wait for the next ones
+	failure  error          // of the write of events that have waited
+	flush    *time.Timer    // of pending; nil without Gather
 	done     chan struct{}  // closed by Close; nil before the first event
 	ticker   *time.Ticker   // of the comments
 	comments sync.WaitGroup // the goroutine of the comments
@@ -32,7 +37,34 @@ func (s *EventStream) Send(event []byte) error {
 		s.start()
 	}
 	s.ticker.Reset(s.KeepAlive)
-	return s.write(event)
+	if s.Gather <= 0 {
+		return s.write(event)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return s.failure
+	}
+	if len(s.pending) == 0 {
+		s.flush.Reset(s.Gather)
+	}
+	if s.pending = append(s.pending, event...); len(s.pending) >= maxGathered {
+		return s.writeGathered()
+	}
+	return nil
+}
+
+// maxGathered is how many bytes of events wait at most.
+const maxGathered = 32 << 10
+
+// writeGathered writes the events that wait. mu must be held.
+func (s *EventStream) writeGathered() error {
+	if len(s.pending) == 0 || s.failure != nil {
+		return s.failure
+	}
+	s.failure = s.writeLocked(s.pending)
+	s.pending = s.pending[:0]
+	return s.failure
 }
 
 func (s *EventStream) start() {
@@ -42,12 +74,24 @@ func (s *EventStream) start() {
 	h.Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
 	s.W.WriteHeader(http.StatusOK)
 	s.done, s.ticker = make(chan struct{}), time.NewTicker(s.KeepAlive)
-	s.comments.Go(s.comment)
+	var gathered <-chan time.Time
+	if s.Gather > 0 {
+		s.flush = time.NewTimer(s.Gather)
+		gathered = s.flush.C
+	}
+	s.comments.Go(func() { s.comment(gathered) })
 }
 
-func (s *EventStream) comment() {
+func (s *EventStream) comment(gathered <-chan time.Time) {
 	for {
 		select {
+		case <-gathered:
+			s.mu.Lock()
+			err := s.writeGathered()
+			s.mu.Unlock()
+			if err != nil {
+				return // the next event fails with it
+			}
 		case <-s.ticker.C:
 			if s.write([]byte(": keep-alive\n\n")) != nil {
 				return // net/http ends the request's context; the next event fails too
@@ -61,6 +105,11 @@ func (s *EventStream) comment() {
 func (s *EventStream) write(frame []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.writeLocked(frame)
+}
+
+// writeLocked writes and flushes. mu must be held.
+func (s *EventStream) writeLocked(frame []byte) error {
 	control := http.NewResponseController(s.W)
 	if s.Timeout > 0 {
 		_ = control.SetWriteDeadline(time.Now().Add(s.Timeout)) // only writers in tests have no deadlines
@@ -71,11 +120,16 @@ func (s *EventStream) write(frame []byte) error {
 	return control.Flush()
 }
 
-// Close ends the comments and waits for their goroutine. No Send may follow.
+// Close writes the events that wait, ends the comments and waits for their goroutine. No Send may follow.
 func (s *EventStream) Close() {
-	if s.done != nil {
-		close(s.done)
-		s.ticker.Stop()
-		s.comments.Wait()
+	if s.done == nil {
+		return
+	}
+	close(s.done)
+	s.ticker.Stop()
+	s.comments.Wait()
+	if s.flush != nil {
+		s.flush.Stop()
+		_ = s.writeGathered() // a client that is gone continues after the last event that it has
 	}
 }

@@ -1,7 +1,13 @@
 package jsonrpc_test
 
 import (
+	"errors"
+	"io"
 	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,4 +77,90 @@ func TestEventStreamBoundsEveryWrite(t *testing.T) {
 func TestEventStreamThatNeverStartedCanBeClosed(*testing.T) {
 	s := jsonrpc.EventStream{W: httptest.NewRecorder(), KeepAlive: time.Second}
 	s.Close()
+}
+
+// writesWriter records writes.
+type writesWriter struct {
+	*httptest.ResponseRecorder
+	mu     sync.Mutex
+	writes []string
+}
+
+func (w *writesWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes = append(w.writes, string(p))
+	return len(p), nil
+}
+
+func (w *writesWriter) all() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.writes)
+}
+
+func TestEventStreamGathersWhatFollowsClosely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writesWriter{ResponseRecorder: httptest.NewRecorder()}
+		s := jsonrpc.EventStream{W: w, KeepAlive: time.Hour, Gather: 50 * time.Millisecond}
+		want := func(writes ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := w.all(); !slices.Equal(got, writes) {
+				t.Errorf("the writes are %.60q, want %.60q", got, writes)
+			}
+		}
+		send := func(event string) {
+			t.Helper()
+			if err := s.Send([]byte(event)); err != nil {
+				t.Error(err)
+			}
+		}
+		send("1")
+		time.Sleep(20 * time.Millisecond)
+		send("2")
+		want()
+		time.Sleep(30 * time.Millisecond)
+		want("12")
+		send("3")
+		long := strings.Repeat("x", 32<<10)
+		send(long)
+		want("12", "3"+long) // what is large does not wait
+		send("4")
+		s.Close()
+		want("12", "3"+long, "4")
+	})
+}
+
+// brokenWriter fails once it is broken.
+type brokenWriter struct {
+	*httptest.ResponseRecorder
+	broken atomic.Bool
+}
+
+func (w *brokenWriter) Write(p []byte) (int, error) {
+	if w.broken.Load() {
+		return 0, io.ErrClosedPipe
+	}
+	return len(p), nil
+}
+
+func TestEventStreamReportsALateFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &brokenWriter{ResponseRecorder: httptest.NewRecorder()}
+		s := jsonrpc.EventStream{W: w, KeepAlive: time.Hour, Gather: time.Second}
+		if err := s.Send([]byte("1")); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Second)
+		w.broken.Store(true)
+		if err := s.Send([]byte("2")); err != nil { // waits
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := s.Send([]byte("3")); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("the event after a failure: %v", err)
+		}
+		s.Close()
+	})
 }

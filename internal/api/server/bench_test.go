@@ -25,6 +25,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/caller"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -60,6 +61,14 @@ func hubWithEcho(b testing.TB, mode bus.Durability, args ...string) *rig {
 			}
 		})
 		cfg.Bus = opened
+		if cfg.Events, err = events.Open(b.Context(), events.Options{Bus: opened, Name: "bench"}); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := cfg.Events.Close(context.Background()); err != nil {
+				b.Error(err)
+			}
+		})
 	}
 	def, err := runner.Definition{
 		ID: "echo", Driver: runner.DriverEcho, Args: args,
@@ -83,7 +92,7 @@ func hubWithEcho(b testing.TB, mode bus.Durability, args ...string) *rig {
 		}
 	})
 	cards := &dialect.Directory{Agents: r.hub, BaseURL: func() string { return r.url }}
-	service := dialect.New(dialect.Config{Hub: dialect.OnHub(r.hub), Cards: cards})
+	service := dialect.New(dialect.Config{Hub: dialect.OnHub(r.hub), Cards: cards, Events: cfg.Events})
 	r.serve(b, server.Config{
 		Socket: filepath.Join(b.TempDir(), "hub.sock"), SocketHandler: service,
 		HTTP: "127.0.0.1:0", HTTPHandler: service, Cards: cards, Log: slog.New(slog.DiscardHandler),

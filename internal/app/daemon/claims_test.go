@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 )
 
 // The hub's user sees which agent has which files, and can end a claim, of which its holder is told.
@@ -34,6 +35,9 @@ func TestTheUserSeesAndBreaksClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	eventsUntil(t, c, "tells of the claim", func(e events.Event) bool {
+		return e.Kind == events.ClaimChanged && e.Data["claims"] == float64(1) && e.Data["repository"] == claim.Repository
+	}, "claim")
 	var all []dialect.FileClaim
 	wait.Eventually(t, "the claim is listed", func() bool {
 		all, err = c.FileClaims(t.Context())
@@ -56,6 +60,7 @@ func TestTheUserSeesAndBreaksClaims(t *testing.T) {
 	if broken, err := c.BreakFileClaim(t.Context(), claim.ID); err != nil || broken.ID != claim.ID || !broken.Notified {
 		t.Errorf("broken is %+v, %v", broken, err)
 	}
+	eventsUntil(t, c, "tells of the end", func(e events.Event) bool { return e.Kind == events.ClaimChanged && e.Data["claims"] == float64(0) }, "claim")
 	if got, _, err := ann.Wait(t.Context(), mail.Selection{}); err != nil || len(got) != 1 || !strings.Contains(got[0].Text, claim.ID) {
 		t.Errorf("the holder has %+v, %v", got, err)
 	}

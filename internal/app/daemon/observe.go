@@ -5,12 +5,14 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/agentnet/claims"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
@@ -60,16 +62,26 @@ func (r *recent[V]) put(id string, v V) (before V, known bool) {
 func (d *daemon) watchedSubjects(namespace string) []string {
 	if namespace == "" {
 		d.observed.network.Do(func() { close(d.observed.joined) })
-		return []string{store.InboxSubject + "*"}
+		return []string{store.InboxSubject + "*", claimSubjects}
 	}
 	return []string{chat.Subjects(namespace)}
 }
 
-// watched records a message of a channel, or mail. What has another format is not of these.
+// claimSubjects are those of the claims of files: the keys of their bucket.
+var claimSubjects = store.Config{Bucket: store.DefaultBucket}.ClaimsKey("*").Subject
+
+// watched records a message of a channel, mail, or a change of claims. What has another format is not of these.
 func (d *daemon) watched(namespace string, m *nats.Msg) {
-	e, id := mailEvent(m)
-	if namespace != "" {
+	var e events.Event
+	var id string
+	repository, claimed := strings.CutPrefix(m.Subject, strings.TrimSuffix(claimSubjects, "*"))
+	switch {
+	case namespace != "":
 		e, id = channelEvent(namespace, m)
+	case claimed:
+		e = claimEvent(repository, m)
+	default:
+		e, id = mailEvent(m)
 	}
 	if e.Kind == "" || id != "" && d.repeated(id) {
 		return
@@ -92,6 +104,16 @@ func channelEvent(namespace string, m *nats.Msg) (e events.Event, id string) {
 	}
 	return events.Event{Kind: events.ChannelMessage, Project: namespace, Channel: channel,
 		Data: map[string]any{"id": msg.ID, "from": msg.Handle, "bytes": len(msg.Text)}}, msg.ID
+}
+
+// claimEvent is of a change of the claims of a repository's files.
+func claimEvent(repository string, m *nats.Msg) events.Event {
+	name, n := claims.Stored(m.Data)
+	e := events.Event{Kind: events.ClaimChanged, Subject: repository, Data: map[string]any{"claims": n}}
+	if name != "" {
+		e.Data["repository"] = name
+	}
+	return e
 }
 
 func mailEvent(m *nats.Msg) (e events.Event, id string) {

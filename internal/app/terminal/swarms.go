@@ -19,7 +19,7 @@ import (
 func swarmsScreen(now func() time.Time) *screen {
 	var steps []events.Event // of loops
 	return &screen{
-		kinds: []string{"swarm.", "work.", "deadletter.", "loop."},
+		kinds: []string{"swarm.", "work.", "deadletter.", "loop.", "claim."},
 		load: func(ctx context.Context, h Hub, changed []events.Event) (table, error) {
 			if changed == nil {
 				var err error

@@ -16,9 +16,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -37,6 +39,25 @@ type Event struct {
 	Subject string `json:"subject,omitempty"`
 	// Data are the details, which depend on the kind: texts, numbers and truth values.
 	Data map[string]any `json:"data,omitempty"`
+
+	encoded *encoding // of an event that all readers share; nil for one of a single reader
+}
+
+// encoding is the JSON of an event, which the first reader who needs it makes for all.
+type encoding struct {
+	once sync.Once
+	text []byte
+	err  error
+}
+
+// JSON returns the event's encoding, which the caller must not change. That of a recent event is made once for all
+// readers. The event must not be changed after it.
+func (e *Event) JSON() ([]byte, error) {
+	if e.encoded == nil {
+		return rawjson.Append(nil, e)
+	}
+	e.encoded.once.Do(func() { e.encoded.text, e.encoded.err = rawjson.Append(nil, e) })
+	return e.encoded.text, e.encoded.err
 }
 
 // Kind is what has happened, as SUBJECT.CHANGE.
@@ -66,6 +87,7 @@ const (
 	PeerConnected      Kind = "peer.connected"
 	PeerDisconnected   Kind = "peer.disconnected"
 	DocumentChanged    Kind = "document.changed"
+	ClaimChanged       Kind = "claim.changed"
 
 	// Gap says that events are missing before it: Data has the reason, and their number if it is known.
 	Gap Kind = "gap"
@@ -79,7 +101,7 @@ func Kinds() []Kind {
 	return []Kind{
 		AgentAdded, AgentRemoved, AgentUpdated, AgentHealth, TaskState, TaskRemoved, TurnBegan, TurnTool, TurnEnded,
 		PermissionAsked, PermissionAnswered, ChannelMessage, MailSent, WorkState, DeadLetterAdded, DeadLetterRemoved,
-		SwarmState, SwarmSubTask, LoopStep, PeerConnected, PeerDisconnected, DocumentChanged,
+		SwarmState, SwarmSubTask, LoopStep, PeerConnected, PeerDisconnected, DocumentChanged, ClaimChanged,
 	}
 }
 
@@ -178,7 +200,12 @@ func (p Position) String() string {
 	if p == (Position{}) {
 		return ""
 	}
-	return fmt.Sprintf("%d-%08x", p.Sequence, p.Epoch)
+	text := strconv.AppendUint(make([]byte, 0, 32), p.Sequence, 10)
+	text = append(text, '-')
+	for shift := 28; shift >= 0; shift -= 4 {
+		text = append(text, "0123456789abcdef"[p.Epoch>>shift&15])
+	}
+	return string(text)
 }
 
 // ParsePosition reads a position's text. The error has CodeInvalid.

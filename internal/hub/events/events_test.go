@@ -154,7 +154,7 @@ func TestAReaderGetsWhatFollows(t *testing.T) {
 	}
 	e.Time, e.Position = time.Time{}, events.Position{}
 	want := events.Event{Kind: events.TaskState, Agent: "echo", Task: "t1", Context: "c1", Project: "/p", Data: map[string]any{"state": "working"}}
-	if !reflect.DeepEqual(e, want) {
+	if !reflect.DeepEqual(events.Alone(e), want) {
 		t.Errorf("got %+v, want %+v", e, want)
 	}
 }
@@ -699,4 +699,60 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%s", body)
 		}
 	})
+}
+
+// All readers of a recent event share one encoding, which is that of the event.
+func TestReadersShareTheEncoding(t *testing.T) {
+	l := openFor(t, events.Options{})
+	readers := []*events.Reader{subscribe(t, l, events.Query{Follow: true}), subscribe(t, l, events.Query{Follow: true})}
+	l.Publish(number(7))
+	var texts [][]byte
+	for _, r := range readers {
+		defer r.Close()
+		for {
+			e := next(t, r)
+			text, err := e.JSON()
+			var got events.Event
+			if err != nil || json.Unmarshal(text, &got) != nil || got.Position != e.Position || got.Kind != e.Kind {
+				t.Fatalf("%s, %v; want %+v", text, err, e)
+			}
+			if e.Kind != events.Here {
+				texts = append(texts, text)
+				break
+			}
+		}
+	}
+	if &texts[0][0] != &texts[1][0] {
+		t.Error("each reader has an encoding of its own")
+	}
+}
+
+// A reader with a pace gets everything, and its end does not wait.
+func TestAPacedReaderGetsEverything(t *testing.T) {
+	l := openFor(t, events.Options{})
+	r := subscribe(t, l, events.Query{Follow: true, Pace: time.Millisecond})
+	for n := range 50 {
+		l.Publish(number(n))
+		for numberOf(next(t, r)) < n {
+		}
+	}
+	slow := subscribe(t, l, events.Query{Follow: true, Pace: time.Hour})
+	next(t, slow) // its position
+	l.Publish(number(50))
+	next(t, slow)
+	ended := make(chan error)
+	go func() {
+		_, err := slow.Next(context.Background())
+		ended <- err
+	}()
+	slow.Close()
+	r.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("the end of a paced reader: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a paced reader does not end")
+	}
 }

@@ -310,7 +310,7 @@ func (l *Log) show(batch []Event, last uint64) (missing int) {
 			l.first += uint64(half)
 		}
 		l.last = Position{before + 1 + uint64(i), l.epoch}
-		batch[i].Position = l.last
+		batch[i].Position, batch[i].encoded = l.last, new(encoding)
 		l.window = append(l.window, batch[i])
 	}
 	return 0

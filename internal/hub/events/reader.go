@@ -22,6 +22,9 @@ type Query struct {
 	Filter Filter
 	// Follow waits for further events; without it the reader ends at the latest event.
 	Follow bool
+	// Pace is the shortest time between two reads of new events, so that a reader of a busy hub wakes up once for many of
+	// them. An event after a pause of this length is read at once.
+	Pace time.Duration
 }
 
 // skipMark is how many events a filter skips before the reader gets its position, so that it need not read them
@@ -37,6 +40,7 @@ type Reader struct {
 	at      Position // of the last event that was read, whether or not the filter selected it
 	page    []Event
 	skipped int
+	caught  time.Time // when the reader had read everything
 	closed  chan struct{}
 }
 
@@ -169,6 +173,11 @@ func (r *Reader) load(ctx context.Context) error {
 		return io.EOF
 	default:
 	}
+	if pause := r.query.Pace - time.Since(r.caught); r.query.Follow && pause > 0 {
+		if err := r.pause(ctx, pause); err != nil {
+			return err
+		}
+	}
 	added := r.log.added.Wait()
 	page, first, last, ended := r.log.latest(r.next)
 	if r.next > last+1 { // the stream was deleted and made again
@@ -198,6 +207,9 @@ func (r *Reader) load(ctx context.Context) error {
 		}
 		r.page = append(r.page, page...)
 		r.next = page[len(page)-1].Position.Sequence + 1
+		if r.next > last && !ended {
+			r.caught = time.Now()
+		}
 		return nil
 	}
 	if ended || !r.query.Follow {
@@ -211,6 +223,20 @@ func (r *Reader) load(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// pause waits for a time, the end of the reader or that of ctx.
+func (r *Reader) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-r.closed:
+		return io.EOF
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Close ends the reader. It is idempotent.

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -249,23 +250,65 @@ func TestFailedWorkIsRetried(t *testing.T) {
 // submit puts work into the queue go, as an agent's tool does.
 func (h *hub) submit(t *testing.T, id, text string) {
 	t.Helper()
-	transport := &mcp.CommandTransport{Command: exec.CommandContext(t.Context(), programs.Path("parley"), "mcp")}
-	transport.Command.Env, transport.Command.Dir = h.home.Env, h.home.Dir
+	s := h.session(t, h.home.Dir)
+	s.use(t, "register_agent", map[string]any{"agentType": "dispatcher", "capabilities": []string{}, "scope": "user"})
+	s.use(t, "submit_work_item", map[string]any{"capability": "go", "taskId": id, "taskDescription": text})
+}
+
+// session is a session of an agent that has the tools of parley mcp.
+type session struct{ client *mcp.ClientSession }
+
+// session starts the tools in a directory; they end with the test.
+func (h *hub) session(t *testing.T, dir string) session {
+	t.Helper()
+	cmd := exec.Command(programs.Path("parley"), "mcp")
+	cmd.Env, cmd.Dir = h.home.Env, dir
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, transport, nil)
+	client, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = session.Close() }() // the program's end does not matter
-	for _, call := range []*mcp.CallToolParams{
-		{Name: "register_agent", Arguments: map[string]any{"agentType": "dispatcher", "capabilities": []string{}, "scope": "user"}},
-		{Name: "submit_work_item", Arguments: map[string]any{"capability": "go", "taskId": id, "taskDescription": text}},
-	} {
-		if result, err := session.CallTool(ctx, call); err != nil || result.IsError {
-			t.Fatalf("%s: %+v, %v", call.Name, result, err)
+	t.Cleanup(func() { _ = client.Close() }) // the program's end does not matter
+	return session{client}
+}
+
+// use calls a tool and returns its text.
+func (s session) use(t *testing.T, tool string, args map[string]any) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	result, err := s.client.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
+	if err != nil || result.IsError {
+		t.Fatalf("%s: %+v, %v", tool, result, err)
+	}
+	var text strings.Builder
+	for _, c := range result.Content {
+		if c, ok := c.(*mcp.TextContent); ok {
+			text.WriteString(c.Text)
 		}
 	}
+	return text.String()
+}
+
+var guids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// talk has two sessions in a repository that hold files, write in a channel, and write mail. Each text ends with more.
+func (h *hub) talk(t *testing.T, dir, more string) {
+	t.Helper()
+	ann, bob := h.session(t, dir), h.session(t, dir)
+	for name, s := range map[string]session{"ann": ann, "bob": bob} {
+		s.use(t, "set_handle", map[string]any{"handle": name})
+		s.use(t, "register_agent", map[string]any{"agentType": "writer", "capabilities": []string{}, "scope": "project"})
+	}
+	guid := guids.FindString(bob.use(t, "get_my_registration", nil))
+	if guid == "" {
+		t.Fatal("a session does not know its GUID")
+	}
+	ann.use(t, "claim_files", map[string]any{"paths": []string{"notes.txt"}, "why": "I rewrite the notes." + more})
+	ann.use(t, "send_message", map[string]any{"channel": "roadmap", "message": "The parser first, then the store." + more})
+	bob.use(t, "read_messages", map[string]any{"channel": "roadmap"})
+	ann.use(t, "send_direct_message", map[string]any{"recipientGuid": guid, "message": "May I have notes.txt until noon?" + more})
 }
 
 // hostileText has HTML, control sequences, marks of direction and a long line.
@@ -276,6 +319,7 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 	h := newHub(t, hostileText)
 	short := hostileText[:200]
 	h.send(t, "actor", "HOSTILE")
+	h.talk(t, h.repository(t), hostileText[:60]) // a claim's reason has up to 200 bytes
 	h.send(t, "echo", strings.ReplaceAll(short, "\x00", ""))
 	h.parley(t, "doc", "edit", "hostile", "--text", "notes="+strings.ReplaceAll(short, "\x00", ""), "--set", "map.<b>bold</b>=<img src=x onerror=alert(4)>")
 	b := rig.StartBrowser(t)
@@ -288,7 +332,7 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 		}
 		var rows int
 		p.Eval(t, `document.querySelectorAll(".row").length`, &rows)
-		for range min(rows, 3) {
+		for range min(rows, 5) {
 			p.Press(t, "Enter")
 			p.Until(t, `!document.querySelector("#detail").hidden`)
 			p.Press(t, "Escape", "ArrowDown")
@@ -319,12 +363,19 @@ func TestPictures(t *testing.T) {
 	h.sendIn(t, repository, "actor", "CHANGE the notes of the store.")
 	h.parley(t, "doc", "edit", "plan", "--set", "plan.status=open", "--text", "notes=The parser first, then the store.")
 	h.plan(t)
+	h.talk(t, repository, "")
 	b := rig.StartBrowser(t)
-	p := h.open(t, b)
-	for _, s := range []struct{ name, key, row string }{
-		{"needs", "1", "Run make clean"}, {"agents", "2", "asker"}, {"tasks", "3", "CHANGE the notes"}, {"failed", "3", "FAIL: write"}, {"conversations", "4", "actor"},
-		{"swarms", "5", "port the parser in parts"}, {"network", "6", ""}, {"documents", "7", "plan"}, {"timeline", "8", ""}, {"costs", "9", ""},
+	p, viewer := h.open(t, b), h.open(t, b, "--view-only")
+	for _, s := range []struct{ name, key, row, press string }{
+		{"needs", "1", "Run make clean", ""}, {"agents", "2", "asker", ""}, {"tasks", "3", "CHANGE the notes", ""}, {"failed", "3", "FAIL: write", ""},
+		{"conversations", "4", "SLOW", ""}, {"channel", "4", "# roadmap", ""}, {"mail", "4", "bob", ""}, {"swarms", "5", "port the parser in parts", ""},
+		{"claims", "5", "notes.txt", ""}, {"network", "6", "", ""}, {"documents", "7", "plan", ""}, {"timeline", "8", "", ""}, {"replay", "8", "", "p"}, {"costs", "9", "", ""},
+		{"view", "1", "Run make clean", ""},
 	} {
+		p := p
+		if s.name == "view" {
+			p = viewer
+		}
 		p.Show(t, 1200, 760, false)
 		p.Press(t, "Escape", s.key)
 		p.Until(t, `document.querySelector(".row")`)
@@ -333,12 +384,16 @@ func TestPictures(t *testing.T) {
 			p.Press(t, "Enter")
 			p.Until(t, `!document.querySelector("#detail").hidden`)
 		}
+		if s.press != "" {
+			p.Press(t, s.press)
+		}
 		for _, look := range []struct {
 			name          string
 			width, height int
 			dark          bool
 		}{{"light", 1200, 760, false}, {"dark", 1200, 760, true}, {"phone", 390, 780, false}} {
 			p.Show(t, look.width, look.height, look.dark)
+			p.Until(t, `![...document.querySelectorAll("#detail svg")].some(s => s.getAttribute("aria-label").startsWith("Turn") && s.getBoundingClientRect().width > innerWidth)`)
 			var wide bool
 			if p.Eval(t, `document.documentElement.scrollWidth > innerWidth`, &wide); wide {
 				t.Errorf("%s, %s: the page is wider than the window", s.name, look.name)

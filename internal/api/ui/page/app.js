@@ -17,7 +17,7 @@ const state = { screen: null, rows: [], shown: [], at: 0, open: null, waiting: 0
 // A screen's load returns its rows.
 const loads = {
   needs: load.needs, agents: load.agents, tasks: () => load.tasks(rows => { if (state.screen.id === "tasks") adopt(rows); }), conversations: load.conversations,
-  swarms: load.swarms, network: load.network, documents: load.documents, timeline, costs: () => load.costs(state.by),
+  swarms: () => load.swarms(state.events), network: load.network, documents: load.documents, timeline, costs: () => load.costs(state.by),
 };
 
 // What is above the list: pictures, and the controls of the timeline and of the costs.
@@ -29,7 +29,8 @@ const pictures = {
     for (const { total } of rows) { sum.tasks += total.tasks; sum.failed += total.failed; sum.cost += total.costUsd; }
     return [
       detail.buttons(["day", "agent", "project"].map(by => [(by === state.by ? "\u2713 by " : "by ") + by, () => group(by)])),
-      el("p", "sum", "In all " + sum.tasks + " tasks, " + sum.failed + " failed, " + (sum.cost ? "$" + sum.cost.toFixed(2) : "no cost reported")),
+      el("p", "sum", "Today: " + (load.sums(rows.today) || "no tasks") + (rows.today && !rows.today.costUsd ? ", no cost reported" : "")),
+      el("p", "sum small", "In all " + sum.tasks + " tasks, " + sum.failed + " failed, " + (sum.cost ? "$" + sum.cost.toFixed(2) : "no cost reported")),
       draw.bars(rows.slice(0, 12).map(r => money ? { name: r.title, value: r.total.costUsd, text: r.side } : { name: r.title, value: r.total.tasks, bad: r.total.failed, text: r.total.tasks + " tasks" }), "Costs by " + state.by),
     ];
   },
@@ -55,6 +56,7 @@ function pictured() {
 
 async function timeline() {
   const until = state.replay?.at ?? Infinity, rows = [];
+  await load.titles();
   for (let i = state.events.length; i-- > 0;) if (state.events[i].time <= until) rows.push(state.events[i]);
   return rows;
 }
@@ -483,7 +485,19 @@ document.addEventListener("keydown", e => {
 });
 $("filter").addEventListener("input", refilter);
 $("list").addEventListener("scroll", repaint);
-addEventListener("resize", repaint);
+let drawn = innerWidth, resized = 0;
+
+// Charts are as wide as the window lets them be.
+addEventListener("resize", () => {
+  repaint();
+  clearTimeout(resized);
+  resized = setTimeout(() => {
+    if (innerWidth === drawn) return;
+    drawn = innerWidth;
+    pictured();
+    if (state.open) fresh(state.open);
+  }, 150);
+});
 document.addEventListener("visibilitychange", () => { if (!document.hidden) reload(); });
 
 const is = (kind, beginnings) => beginnings.some(b => kind.startsWith(b));

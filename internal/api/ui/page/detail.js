@@ -35,7 +35,7 @@ export async function task(r, live, actions, choices) {
   const parts = [
     el("p", role(state) + " state", mark(state) + " " + state),
     ...lines([["agent", join(row.agent, sum.model)], ["took", sum.durationMs && span(sum.durationMs)], ["tokens", sum.usage && (sum.usage.inputTokens ?? 0) + " in, " + (sum.usage.outputTokens ?? 0) + " out"], ["cost", dollars(sum.usage?.costUsd)],
-      ["directory", dir && join(dir.path, dir.branch)], ["task", t.id], ["conversation", t.contextId]]),
+      ["changed", changed(trace.traces)]]),
   ];
   if (role(state) === "bad" && t.status.message) parts.push(el("h3", "", "Why it failed"), el("pre", "bad", words(t.status.message)), ...remedy(t.status.message.metadata?.["parley.error"]?.remedy));
   const need = question(t);
@@ -49,7 +49,14 @@ export async function task(r, live, actions, choices) {
   const answer = (t.artifacts ?? []).length ? t.artifacts : state === "completed" && t.status.message ? [{ artifactId: "answer", name: "", parts: t.status.message.parts }] : [];
   live.set(answer);
   if (answer.length || !r.ended) parts.push(el("h3", "", r.ended ? "Answer" : "Answer, as it comes"), live.element);
+  parts.push(el("h3", "", "Where"), ...lines([["directory", dir && join(dir.path, dir.branch)], ["task", t.id], ["conversation", t.contextId]]));
   return parts;
+}
+
+/** What a task has changed, in words. */
+function changed(traces) {
+  const files = traces.flatMap(t => t.git?.files ?? []), names = [...new Set(files.map(f => f.path))];
+  return names.length && names.slice(0, 3).join(", ") + (names.length > 3 ? " and " + (names.length - 3) + " more" : "");
 }
 
 const remedy = text => text ? [el("p", "waits", "\u2192 " + text)] : [];
@@ -181,8 +188,15 @@ export async function swarm(r, events) {
     ...chart ? [el("h3", "", "Attempts"), chart] : [],
     ...s.subTasks.map(p => fold("part " + p.id, join(mark(p.status) + " " + line(p.id), p.status, p.assignedAgent, p.attempt > 1 && "attempt " + p.attempt), role(p.status),
       el("p", "", p.description), ...p.error ? [el("pre", "bad", p.error)] : [], ...p.result === undefined ? [] : [el("pre", "", json(p.result))])),
-    ...s.outcome === undefined ? [] : [el("h3", "", "Result"), el("pre", "", json(s.outcome))],
+    ...s.outcome === undefined ? [] : [el("h3", "", "Result"), ...outcome(s.outcome)],
   ];
+}
+
+/** A result: the text of each part that has one, anything else as it is. */
+function outcome(value) {
+  const parts = value && typeof value === "object" && !Array.isArray(value) ? Object.entries(value) : [];
+  if (!parts.length || parts.some(([, v]) => typeof v?.text !== "string")) return [el("pre", "", json(value))];
+  return parts.flatMap(([id, v]) => [el("p", "small", line(id)), el("pre", "", v.text)]);
 }
 
 /** The attempts at each part, from the events: an attempt begins when the part runs, and ends with its next state. */

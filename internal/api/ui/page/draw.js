@@ -132,6 +132,6 @@ export function network(links, agents) {
     shapes.push(node(8, first + i * 48, 180, l.state, l.name, l.about));
     edges.push(curve(188, first + i * 48 + 20, mid, hub + 20, role(l.state)));
   });
-  shapes.push(node(mid, hub, 150, "connected", "This hub", links.length + " links"));
+  shapes.push(node(mid, hub, 150, "connected", "This hub", links.length + (links.length === 1 ? " link" : " links") + " to others"));
   return picture(right + 428, height + 8, "The network: " + [...links.map(l => l.name + " " + l.state), ...agents.map(a => (a.address || a.id) + " " + a.state)].join(", "), ...edges, ...shapes);
 }

@@ -5,7 +5,7 @@ import { age, clock, count, dollars, join, line, span, words } from "./text.js";
 /** The events that change a screen, as beginnings of their kinds. */
 export const changes = {
   needs: ["task.", "permission.", "deadletter.", "agent."], agents: ["agent.", "task.state", "permission."], tasks: ["task.", "turn.ended"], conversations: ["task.", "channel.", "mail."],
-  swarms: ["swarm.", "work.", "deadletter."], network: ["agent.", "peer."], documents: ["document."], timeline: [""], costs: ["turn.ended", "task.removed"],
+  swarms: ["swarm.", "work.", "deadletter.", "loop.", "claim."], network: ["agent.", "peer."], documents: ["document."], timeline: [""], costs: ["turn.ended", "task.removed"],
 };
 
 export async function needs() {
@@ -117,9 +117,12 @@ export function taskRow(t) {
 
 /** Conversations with agents in tasks, the channels of projects, and the mail of agents, the newest first. */
 export async function conversations() {
-  const [list, threads] = await Promise.all([call("hub/contexts/list", { limit: 1000 }), ofPage("hub/threads/list", [])]);
+  const [list, threads] = await Promise.all([call("hub/contexts/list", { limit: 1000 }), ofPage("hub/threads/list", []), titles()]);
+  const last = new Map();
+  for (const t of known.values()) if (t.context && !(last.get(t.context)?.created > t.created)) last.set(t.context, t);
   const tasks = list.map(c => ({
-    id: c.id, state: "", title: c.agentIds.join(", ") || c.id, about: join(count(c.taskIds.length, "task"), Object.values(c.workDirs ?? {})[0]?.path, c.id), at: c.lastUsedAt, conversation: c.id,
+    id: c.id, state: last.get(c.id)?.state ?? "", title: last.get(c.id)?.title ?? (c.agentIds.join(", ") || c.id), at: c.lastUsedAt, conversation: c.id,
+    about: join("with " + (c.agentIds.join(", ") || "nobody"), count(c.taskIds.length, "task"), Object.values(c.workDirs ?? {})[0]?.path),
     context: c.id, agent: c.agentIds.length === 1 ? c.agentIds[0] : "",
   }));
   const others = threads.map(t => ({
@@ -127,6 +130,19 @@ export async function conversations() {
     about: join(t.kind === "channel" ? "channel of " + t.project : "mail", count(t.messages, "message"), t.unread && t.unread + " not read"),
   }));
   return [...tasks, ...others].sort((a, b) => Date.parse(b.at) - Date.parse(a.at));
+}
+
+// The latest tasks, for what is about a task and has only its id.
+const known = new Map();
+let knownAt = 0;
+
+/** Loads the titles of the latest tasks, if the last load was a while ago. */
+export async function titles() {
+  if (Date.now() - knownAt < 2000) return;
+  knownAt = Date.now();
+  for (const t of kept.whole ? [] : (await call("hub/tasks/page", { limit: 300, historyLength: 0 })).tasks) known.set(t.id, taskRow(t));
+  if (kept.whole) for (const [id, row] of kept.rows) known.set(id, row);
+  while (known.size > maxTasks) known.delete(known.keys().next().value);
 }
 
 const writer = c => c.you ? "you" : c.handle || c.guid.slice(0, 8);
@@ -142,7 +158,25 @@ export async function ofPage(method, other, params) {
   }
 }
 
-export async function swarms() {
+/** Loops, as far as their events of the last day tell. */
+function loops(events) {
+  const found = new Map();
+  for (const { show: e, time } of events) {
+    if (e.kind !== "loop.step") continue;
+    const l = found.get(e.subject) ?? { steps: [] };
+    l.steps.push(clock(e.time) + "  " + join(e.data?.step, e.data?.item, e.agent, e.data?.attempt > 1 && "attempt " + e.data.attempt, e.data?.reason));
+    found.set(e.subject, Object.assign(l, { last: e, time }));
+  }
+  return [...found].map(([list, l]) => {
+    const step = l.last.data?.step ?? "";
+    return {
+      id: "loop " + list, state: { finished: "completed", completed: "completed", failed: "failed", "given-up": "failed", stopped: "blocked" }[step] ?? "running", title: list, at: l.last.time, agent: "", loop: list,
+      about: join("loop", step, l.last.data?.item, l.last.agent), show: { steps: l.steps.slice(-200).join("\n") },
+    };
+  });
+}
+
+export async function swarms(events) {
   const [list, queues, claims] = await Promise.all([call("hub/swarms/list"), call("hub/work/list"), ofPage("hub/claims/list", [])]);
   const held = claims.map(c => ({
     id: c.claimId, state: "claimed", title: c.paths.join(", "), until: c.until, at: c.claimedAt, claim: c, show: c,
@@ -155,7 +189,7 @@ export async function swarms() {
     id: l.originalTaskId, state: "dead", item: l.originalTaskId, title: l.originalPayload?.taskDescription || l.originalTaskId, at: l.deadAt, show: l,
     about: join("failed work of " + l.originalSubject.split(".").pop(), count(l.deliveryAttempts, "attempt"), l.failureReason, l.failureDetail),
   }));
-  return [...dead, ...held, ...items, ...list.map(s => ({
+  return [...dead, ...held, ...items, ...loops(events), ...list.map(s => ({
     id: s.id, state: s.status, title: s.taskDescription || s.id, about: join("swarm", s.status, s.completed + " of " + count(s.subTasks, "part"), s.participants.join(", "), s.error), at: s.createdAt, swarm: s.id, show: s,
   }))];
 }
@@ -178,23 +212,27 @@ export async function documents() {
 
 const details = ["state", "status", "outcome", "reason", "tool", "title", "from", "subTask", "step", "item", "costUsd"];
 
+const short = id => /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id ?? "") ? id.slice(0, 8) : /^[0-9a-f]{16,}$/.test(id ?? "") ? "" : id;
+
 /** The row of an event. */
 export function eventRow(e, n) {
   const d = e.data ?? {};
   return {
-    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", title: join(e.kind, e.agent || e.subject || e.channel), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
-    about: join(...details.map(k => d[k] ? String(d[k]) : ""), e.channel, e.subject, e.project, e.task),
+    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", named: e.agent || e.subject || e.channel, title: join(e.kind, e.agent || e.channel || d.fromHandle || short(e.subject)), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
+    get about() { return join(...details.map(k => d[k] ? String(d[k]) : ""), d.repository && d.repository + ": " + count(d.claims, "claim"), known.get(e.task)?.title ?? e.task, e.channel, e.subject !== this.named && e.subject, e.project); },
   };
 }
 
 /** Costs by day, agent or project. */
 export async function costs(by) {
-  const found = await call("hub/totals", { by: [by] });
+  const start = new Date();
+  start.setHours(0, 0, 0, 0);
+  const [found, now] = await Promise.all([call("hub/totals", { by: [by] }), call("hub/totals", { by: [], since: start.toISOString() })]);
   const name = t => t[by] || (by === "project" ? "conversations without one" : "");
   const rows = found.totals.map(t => ({
     id: name(t), state: t.failed ? "failed" : "completed", title: name(t), side: dollars(t.costUsd) || "no cost reported", total: t, show: t, at: "",
     about: join(count(t.tasks, "task"), t.failed && t.failed + " failed", t.canceled && t.canceled + " canceled", span(t.durationMs), (t.inputTokens + t.outputTokens).toLocaleString("en") + " tokens"),
   }));
   if (by !== "day") rows.sort((a, b) => b.total.costUsd - a.total.costUsd || b.total.tasks - a.total.tasks);
-  return rows;
+  return Object.assign(rows, { today: now.totals[0] });
 }
