@@ -131,6 +131,9 @@ func TestAgentsThatHaveEnded(t *testing.T) {
 	if closed := w.Closed(); len(closed) != 2 || !closed["g2"].Equal(w.now) {
 		t.Errorf("closed are %v", closed)
 	}
+	if all := w.All(); len(all) != 0 {
+		t.Errorf("a thread without hooks stays when its server has ended: %+v", all)
+	}
 	w.codexServes(id, "g2", 13, 0)
 	if closed := w.Closed(); len(closed) != 1 || closed["g1"].IsZero() {
 		t.Errorf("closed are %v", closed)

@@ -439,7 +439,8 @@ func (r *Records) drop(gone map[Process]bool) (changed bool) {
 		if closed && s.Terminal != TerminalClosed {
 			s.Terminal, changed = TerminalClosed, true
 		}
-		if gone[s.Process] || s.ID == "" && s.Process == (Process{}) && s.Server == (Process{}) {
+		// Without a hook nothing but the server has reported it, such as codex exec.
+		if gone[s.Process] || (s.ID == "" || s.Hooked.IsZero()) && s.Process == (Process{}) && s.Server == (Process{}) {
 			r.end(s.GUID)
 			r.remove(s)
 			changed = true
