@@ -171,9 +171,33 @@ func (w *world) load(ctx context.Context) (done func()) {
 	return wait.Wait
 }
 
-// sendTasks sends tasks, numbered from first.
+// mostTries bounds how often a client sends the same thing until its outcome is known.
+const mostTries = 20
+
+// sendTasks sends tasks, numbered from first. A task whose outcome is not known is sent again with its key, which the hub accepts once.
 func (w *world) sendTasks(ctx context.Context, i, first, most int) {
-	perform(ctx, name("tasks", i), first, most, &w.all, func(ctx context.Context, text string) error { return sendTask(ctx, w.h, name("tasks", i), text) })
+	tries := 0
+	perform(ctx, name("tasks", i), first, most, &w.all, func(call context.Context, text string) error {
+		err := sendTask(call, w.h, name("tasks", i), text)
+		if errors.Is(err, errNotSent) {
+			return err
+		}
+		if tries++; err != nil && tries < mostTries && ctx.Err() == nil {
+			return errNotSent
+		}
+		tries = 0
+		return err
+	})
+}
+
+// submit submits a work item until its outcome is known: the same item again is no error.
+func (w *world) submit(ctx context.Context, a *agent, id, text string) (err error) {
+	for range mostTries {
+		if err = a.tool(ctx, "submit_work_item", map[string]any{"capability": capability, "taskId": id, "taskDescription": text}, nil); err == nil || !pause(ctx, 50*time.Millisecond) {
+			break
+		}
+	}
+	return err
 }
 
 // sendByAgent sends a mail, a work item and an edit in turn. The mail is within the limit of an agent.
@@ -190,7 +214,7 @@ func (w *world) sendByAgent(ctx context.Context, i, first, most int) {
 			})
 		}
 		w.try(name("work", i), number, func(text string) error {
-			return a.tool(always, "submit_work_item", map[string]any{"capability": capability, "taskId": fmt.Sprintf("work-%d-%d", i, number), "taskDescription": text}, nil)
+			return w.submit(always, a, fmt.Sprintf("work-%d-%d", i, number), text)
 		})
 		w.try(name("edit", i), number, func(text string) error {
 			return a.tool(always, "edit_document", map[string]any{"name": document, "edits": []any{map[string]any{"op": "insert", "path": []string{list}, "values": []string{text}}}}, nil)
