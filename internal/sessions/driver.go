@@ -314,7 +314,14 @@ func (w *waiting) postOnce(ctx context.Context, again string) (seen time.Time, e
 	s.messages[n.ID()] = w
 	s.mu.Unlock()
 	seen, err = s.assigner.Post(ctx, n)
-	return seen, err
+	if err != nil {
+		return seen, err
+	}
+	// The hub that was killed may not have stored what it knew.
+	if a, aerr := s.assigner.AttentionOf(ctx, mail.Mail{ID: n.ID(), Recipient: n.Recipient}); aerr == nil {
+		s.Signs(n.ID(), a)
+	}
+	return seen, nil
 }
 
 func (w *waiting) notice(ctx context.Context) assignment.Notice {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -55,6 +56,32 @@ func TestATaskShowsTheSignsOfItsReceipt(t *testing.T) {
 	if r := hub.ReceiptsOf(o.task(id).Metadata); r != want {
 		t.Errorf("after a start of the hub the receipts are %+v", r)
 	}
+}
+
+// A hub that was killed before it stored a sign has it again from the message's receipt.
+func TestASignThatTheHubHasNotStoredIsThereAfterItsStart(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	a := o.session(registry.Registration{Handle: "reviewer"})
+	id := o.send("reviewer", "is this safe?")
+	var notice mail.Mail
+	wait.Eventually(t, "the task is in the inbox", func() bool {
+		list, _, err := o.assigner.Waiting(t.Context(), a.GUID(), 10)
+		if err == nil && len(list) == 1 {
+			notice = list[0]
+		}
+		return notice.ID != ""
+	})
+	o.stop()
+	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
+	at := time.Date(2026, 11, 28, 7, 0, 0, 0, time.UTC)
+	wait.Eventually(t, "the sign is noted", func() bool { return d.Note(t.Context(), notice, mail.Shown, at) == nil })
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.start()
+	want := hub.Receipts{ShownAt: "2026-11-28T07:00:00Z"}
+	wait.Eventually(t, "the task shows the sign", func() bool { return hub.ReceiptsOf(o.task(id).Metadata) == want })
 }
 
 // The sender is told, and the task stays one that nobody has got.

@@ -40,6 +40,8 @@ const (
 type Assigner interface {
 	Sessions(ctx context.Context) ([]assignment.Session, error)
 	Post(ctx context.Context, n assignment.Notice) (seen time.Time, err error)
+	// AttentionOf returns the signs of a message's receipt, of a message of the hub if it has no sender.
+	AttentionOf(ctx context.Context, m mail.Mail) (mail.Attention, error)
 	Serve(ctx context.Context, h assignment.Handler) error
 }
 

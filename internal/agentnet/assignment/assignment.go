@@ -281,13 +281,13 @@ func (d *Assigner) Note(ctx context.Context, m mail.Mail, sign mail.Sign, at tim
 	return err
 }
 
-// AttentionOf returns the signs of a message's receipt.
+// AttentionOf returns the signs of a message's receipt, of a message of the hub if it has no sender.
 func (d *Assigner) AttentionOf(ctx context.Context, m mail.Mail) (mail.Attention, error) {
 	b, err := d.store.Connected()
 	if err != nil {
 		return mail.Attention{}, err
 	}
-	return d.mail.AttentionOf(ctx, b, m.SenderGUID, m.Recipient, m.ID)
+	return d.mail.AttentionOf(ctx, b, cmp.Or(m.SenderGUID, d.guid), m.Recipient, m.ID)
 }
 
 // Follow calls arrived with the session for which mail was sent, until ctx ends. The mail may not be stored yet. arrived must not
