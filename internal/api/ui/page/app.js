@@ -321,7 +321,7 @@ async function contentOf(r) {
   if (r.swarm) return [...parts, ...await detail.swarm(r, state.events.map(e => e.show))];
   if (r.task && !r.place) return [...parts, ...await detail.task(r, state.live, actions, choices)];
   if (r.agent) return [...parts, ...await detail.agent(r, open, actions)];
-  return [...parts, detail.buttons(actions(r)), ...detail.plain(r)];
+  return [...parts, detail.buttons(actions(r)), ...r.claim ? detail.claim(r.claim) : detail.plain(r)];
 }
 
 // A document: its texts can be edited in place, the rest with e.

@@ -162,7 +162,7 @@ export async function thread(r, actions) {
   return [
     buttons(actions(r)), ...found.more ? [el("p", "small", "Earlier messages are not shown.")] : [], ...found.messages.length ? [] : [el("p", "small", "No message is kept.")],
     ...found.messages.map(m => el("div", "said", undefined,
-      el("p", "small", undefined, el("b", "", line(m.from)), line(join(m.to && " to " + m.to, m.type)) + "  ", clock(m.at) + " (" + age(m.at) + " ago)"), el("pre", "", m.text), receipts(m))),
+      el("p", "small", undefined, el("b", "", line(m.from)), " " + line(join(m.to && "to " + m.to, m.type)) + "  ", clock(m.at) + " (" + age(m.at) + " ago)"), el("pre", "", m.text), receipts(m))),
   ];
 }
 
@@ -211,6 +211,12 @@ function attempts(s, events) {
   }
   for (const row of rows.values()) for (const span of row.spans) if (span.open) span.to = Date.now();
   return [...rows.values()];
+}
+
+/** Files that an agent holds. */
+export function claim(c) {
+  return [...lines([["files", c.paths.join(", ")], ["of", c.repository], ["held by", c.holder], ["since", clock(c.claimedAt)], ["until", clock(c.until)], ["others may", c.mode === "shared" && "share them"], ["in", c.allWorkTrees && "all work trees"]]),
+    ...c.why ? [el("h3", "", "Why"), el("pre", "", c.why)] : []];
 }
 
 /** What a row knows, for all that has no page of its own. */
