@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -163,6 +164,7 @@ type waiting struct {
 	answer   chan assignment.Answer
 	progress chan assignment.Progress
 	signs    chan runner.Receipt // of capacity maxSigns
+	attended atomic.Bool         // the receipt of the message was read
 	notes    chan string         // of capacity 1; why the session is not woken
 
 	mu      sync.Mutex
@@ -239,6 +241,7 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 			h.Event(runner.Shown{})
 			h.Event(runner.Progress{Text: p.Text, Percent: p.Percent})
 		case a := <-w.answer:
+			w.finalSigns(ctx, h)
 			h.Event(runner.Shown{})
 			return answered(a, h)
 		case <-ctx.Done():
@@ -246,6 +249,49 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 				w.tellCanceled(ctx)
 			}
 			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, nil
+		}
+	}
+}
+
+// attendTime bounds how long an answer waits for the receipt of its task's message.
+const attendTime = 2 * time.Second
+
+// finalSigns notes what the receipt of the message says, before the answer ends the turn. A hub that was killed may not have
+// stored it, and the answer may have waited for the next hub.
+func (w *waiting) finalSigns(ctx context.Context, h runner.Handler) {
+	if !w.attended.Load() {
+		ctx, cancel := context.WithTimeout(ctx, attendTime)
+		defer cancel()
+		w.attend(ctx, assignment.Notice{Recipient: w.session.guid, TaskID: w.turn.TaskID, Turn: w.turn.Number})
+	}
+	for {
+		select {
+		case r := <-w.signs:
+			h.Event(r)
+		default:
+			return
+		}
+	}
+}
+
+// attend reads the receipt of the message.
+func (w *waiting) attend(ctx context.Context, n assignment.Notice) {
+	a, err := w.session.of.assigner.AttentionOf(ctx, mail.Mail{ID: n.ID(), Recipient: n.Recipient})
+	if err == nil {
+		w.take(a)
+		w.attended.Store(true)
+	}
+}
+
+// take passes the signs of a receipt to the turn. It does not block.
+func (w *waiting) take(a mail.Attention) {
+	for sign, at := range map[mail.Sign]string{mail.Woken: a.WokenAt, mail.Shown: a.ShownAt, mail.Held: a.HeldAt, mail.Refused: a.RefusedAt} {
+		if at == "" {
+			continue
+		}
+		select {
+		case w.signs <- runner.Receipt{Sign: string(sign), At: store.ParseTime(at)}:
+		default: // the turn records one after the other; a receipt claims less then
 		}
 	}
 }
@@ -317,10 +363,7 @@ func (w *waiting) postOnce(ctx context.Context, again string) (seen time.Time, e
 	if err != nil {
 		return seen, err
 	}
-	// The hub that was killed may not have stored what it knew.
-	if a, aerr := s.assigner.AttentionOf(ctx, mail.Mail{ID: n.ID(), Recipient: n.Recipient}); aerr == nil {
-		s.Signs(n.ID(), a)
-	}
+	w.attend(ctx, n) // the hub that was killed may not have stored what it knew
 	return seen, nil
 }
 

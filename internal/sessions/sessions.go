@@ -258,15 +258,7 @@ func (s *Sessions) Signs(messageID string, a mail.Attention) {
 	if w == nil {
 		return
 	}
-	for sign, at := range map[mail.Sign]string{mail.Woken: a.WokenAt, mail.Shown: a.ShownAt, mail.Held: a.HeldAt, mail.Refused: a.RefusedAt} {
-		if at == "" {
-			continue
-		}
-		select {
-		case w.signs <- runner.Receipt{Sign: string(sign), At: store.ParseTime(at)}:
-		default: // the turn records one after the other; a receipt claims less then
-		}
-	}
+	w.take(a)
 }
 
 // Unwoken says of a message that its session is not woken for it, and why. The task of the message shows it. It does not block.

@@ -13,11 +13,15 @@ func TestSingleRunsOnceMoreForRequestsMeanwhile(t *testing.T) {
 	if !s.Begin() {
 		t.Fatal("the job is not begun")
 	}
-	if s.Begin() || s.Begin() {
-		t.Error("a second goroutine begins the job")
+	for range 2 {
+		if s.Begin() {
+			t.Error("another goroutine begins the job")
+		}
 	}
-	if !s.Again() || s.Again() {
-		t.Error("the job does not run exactly once more")
+	for _, once := range []bool{true, false} {
+		if s.Again() != once {
+			t.Error("the job does not run exactly once more")
+		}
 	}
 	if !s.Begin() {
 		t.Error("the job is not begun again")

@@ -149,7 +149,7 @@ func TestASessionWithoutAnAgentMayHaveTheClaim(t *testing.T) {
 	if got := d.event(t, hooks.BeforeTool, edits); got.Deny != "" {
 		t.Errorf("%+v", got)
 	}
-	d.records.Serve(presence.Served{Vendor: "codex", ID: "t1", GUID: bobGUID, Dir: "/p"})
+	d.records.Serve(presence.Served{Vendor: "codex", ID: "t1", GUID: bobGUID, Dir: "/p", Server: presence.Process{PID: 8}})
 	if got := d.event(t, hooks.BeforeTool, edits); !strings.Contains(got.Deny, bobGUID) {
 		t.Errorf("%+v", got)
 	}
@@ -193,14 +193,14 @@ func TestAnUnjoinedServerIsNoOtherSession(t *testing.T) {
 	event := func(kind hooks.Kind) hooks.Reply {
 		return d.Handle(t.Context(), hooks.Report{Vendor: presence.Codex, Session: "t1", Kind: kind, Dir: "/p", Files: []claims.Target{{}}})
 	}
-	d.records.Serve(presence.Served{Vendor: presence.Codex, GUID: bobGUID, Dir: "/p"})
+	d.records.Serve(presence.Served{Vendor: presence.Codex, GUID: bobGUID, Dir: "/p", Server: presence.Process{PID: 8}})
 	if got := event(hooks.BeforeTool); got.Deny != "" {
 		t.Errorf("it is denied what may be its own: %s", got.Deny)
 	}
 	if got := event(hooks.BeforeTurn); got.Context != "" {
 		t.Errorf("it is told of what may be its own: %s", got.Context)
 	}
-	d.records.Serve(presence.Served{Vendor: presence.Codex, ID: "t2", GUID: bobGUID, Dir: "/p"})
+	d.records.Serve(presence.Served{Vendor: presence.Codex, ID: "t2", GUID: bobGUID, Dir: "/p", Server: presence.Process{PID: 8}})
 	if got := event(hooks.BeforeTool); got.Deny == "" {
 		t.Error("it is not denied what another session holds")
 	}
