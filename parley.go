@@ -139,6 +139,7 @@ type Agent struct {
 	*router.Port
 	n    *Node
 	left sync.Once
+	gone chan struct{} // closed when the agent leaves
 }
 
 // Join registers a local agent; h handles its envelopes. Errors are [*registry.Error]s, with CodeConflict for the id of
@@ -161,7 +162,7 @@ func (n *Node) Join(card agent.Card, h router.Handler) (*Agent, error) {
 		n.free(card.ID)
 		return nil, err
 	}
-	return &Agent{Port: port, n: n}, nil
+	return &Agent{Port: port, n: n, gone: make(chan struct{})}, nil
 }
 
 // reserve takes the id of an agent that joins, and reports whether it was free.
@@ -185,6 +186,7 @@ func (n *Node) free(id string) {
 // second call does nothing.
 func (a *Agent) Leave() {
 	a.left.Do(func() {
+		close(a.gone)
 		a.Close()
 		for _, c := range a.n.channels.Channels() {
 			if c.LocalAgent() == a.ID() {

@@ -153,7 +153,7 @@ func (r DirRequest) spec(def runner.Definition) runner.WorkDirSpec {
 // usesFiles reports whether an agent has a working directory.
 func usesFiles(def runner.Definition) bool {
 	return def.Driver != runner.DriverEcho && def.Driver != runner.DriverPeer && def.Driver != runner.DriverSwarm &&
-		def.Driver != runner.DriverSession && def.Driver != runner.DriverQueue
+		def.Driver != runner.DriverSession && def.Driver != runner.DriverLibrary && def.Driver != runner.DriverQueue
 }
 
 // prepareDir sets the directory of a session that is about to open, and creates it if

@@ -77,7 +77,7 @@ func (x *session) definition() runner.Definition {
 		Limits: runner.Limits{Run: Deadline, Idle: Deadline, Concurrency: maxOpen, Queue: maxQueue, MaxPrompt: maxPrompt},
 	}
 	for _, c := range x.entry.Capabilities {
-		if id := identifier(c); id != "" {
+		if id := runner.Identifier(c); id != "" {
 			d.Capabilities = append(d.Capabilities, runner.Capability{ID: id, Name: c})
 		}
 	}

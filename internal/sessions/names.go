@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,8 +19,6 @@ const (
 	namesVersion = 1
 	// maxNames bounds the names that are kept; beyond it the first one given is not.
 	maxNames = 10_000
-	// maxBase leaves room in an agent's id for a number.
-	maxBase = 56
 )
 
 // named is a session with its name.
@@ -110,7 +107,7 @@ func (n *names) give(e registry.Entry, taken func(string) bool) (named, error) {
 	}
 	x := named{GUID: e.GUID, Handle: e.Handle, Type: e.AgentType, Project: e.ProjectID, Given: time.Now().UTC(),
 		Vendor: e.Vendor, Folder: e.Project, Computer: e.Hostname}
-	x.Name = free(baseOf(e), func(name string) bool {
+	x.Name = runner.FreeID(baseOf(e), func(name string) bool {
 		return taken(name) || slices.ContainsFunc(n.list, func(x named) bool { return x.Name == name })
 	})
 	list := append(slices.Clone(n.list), x)
@@ -153,16 +150,6 @@ func (n *names) store(list []named) error {
 	return err
 }
 
-// free returns the first of name, name-2, name-3 and so on that is not taken.
-func free(name string, taken func(string) bool) string {
-	for i := 2; ; i++ {
-		if !taken(name) {
-			return name
-		}
-		name = fmt.Sprintf("%s-%d", strings.TrimSuffix(name, fmt.Sprintf("-%d", i-1)), i)
-	}
-}
-
 // baseOf returns the name that a session would have if no other had it: its handle, unless that only repeats its type or
 // vendor; then these with the project.
 func baseOf(e registry.Entry) string {
@@ -171,28 +158,9 @@ func baseOf(e registry.Entry) string {
 		handle += "-" + e.Project
 	}
 	for _, text := range []string{handle, e.AgentType} {
-		if name := identifier(text); name != "" {
+		if name := runner.Identifier(text); name != "" {
 			return name
 		}
 	}
 	return "session"
-}
-
-// identifier turns a text into what may be an agent's id; "" if nothing is left.
-func identifier(text string) string {
-	var b strings.Builder
-	for _, r := range strings.ToLower(text) {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_', r == '.':
-			b.WriteRune(r)
-		default:
-			b.WriteByte('-')
-		}
-	}
-	name := strings.Trim(b.String(), "-._")
-	name = strings.Trim(name[:min(len(name), maxBase)], "-._")
-	if !runner.ValidID(name) {
-		return ""
-	}
-	return name
 }

@@ -20,9 +20,9 @@ import (
 
 // fileClaims are the claims of files for the hub's user. It implements dialect.Claims.
 type fileClaims struct {
-	files    *lazyAssigner
-	programs *programs
-	tokens   *delegation.TokenSigner
+	files   *lazyAssigner
+	members *members
+	tokens  *delegation.TokenSigner
 }
 
 // FileClaims implements dialect.Claims.
@@ -39,7 +39,7 @@ func (f fileClaims) FileClaims(ctx context.Context) ([]dialect.FileClaim, error)
 func (f fileClaims) CheckFiles(ctx context.Context, p dialect.FileCheckParams) ([]dialect.HeldFile, error) {
 	guid := p.GUID
 	if caller, ok := f.tokens.Verify(p.Token); ok {
-		guid = cmp.Or(f.programs.of(caller), guid)
+		guid = cmp.Or(f.members.of(caller), guid)
 	}
 	hits, err := f.files.CheckFiles(ctx, guid, parseTargets(p.Files))
 	held := make([]dialect.HeldFile, len(hits))
@@ -85,8 +85,8 @@ func claimsError(err error) error {
 
 var _ dialect.Claims = fileClaims{}
 
-// programs are the agents of the agents' network that the hub's own agents are, where they have joined it. The zero value is ready.
-type programs struct {
+// members are the agents of the agents' network that the hub's own agents are, where they have joined it. The zero value is ready.
+type members struct {
 	mu    sync.Mutex
 	guids map[mcpserver.Caller]string
 }
@@ -94,7 +94,7 @@ type programs struct {
 const maxPrograms = 1000
 
 // joined notes the agent of a conversation: the latest counts.
-func (p *programs) joined(caller mcpserver.Caller, guid string) {
+func (p *members) joined(caller mcpserver.Caller, guid string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.guids == nil || len(p.guids) >= maxPrograms { // the others report again when they register again
@@ -104,7 +104,7 @@ func (p *programs) joined(caller mcpserver.Caller, guid string) {
 }
 
 // of returns the agent of a conversation, "" for none.
-func (p *programs) of(caller mcpserver.Caller) string {
+func (p *members) of(caller mcpserver.Caller) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.guids[caller]
@@ -122,7 +122,7 @@ func (g fileGuard) held(ctx context.Context, agentID, contextID string, files []
 	if err != nil {
 		return nil, err
 	}
-	guid := g.d.programs.of(mcpserver.Caller{Agent: agentID, Context: contextID})
+	guid := g.d.members.of(mcpserver.Caller{Agent: agentID, Context: contextID})
 	var held []hub.HeldFile
 	for some := range slices.Chunk(targets, claims.MaxTargets) {
 		hits, err := g.d.files.CheckFiles(ctx, guid, some)

@@ -40,6 +40,7 @@ import (
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/federation/peers"
+	"github.com/parleyhub/parley/internal/federation/programs"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/process"
@@ -167,12 +168,13 @@ type daemon struct {
 	items     *queues.Items      // nil without an own bus
 	queues    workQueues
 	peers     *peers.Peers // nil without peers
+	programs  *programs.Programs
 	documents *documents.Library
 	rooms     *documents.Rooms // nil without HTTP
 	tools     *mounts.Tools
 	memory    *budget.Budget // of large requests over HTTP and gRPC
 	tokens    *delegation.TokenSigner
-	programs  programs
+	members   members
 	locating  locator
 	work      *delegation.Service // tasks that agents delegate to each other
 	server    *server.Server
@@ -384,13 +386,19 @@ func (d *daemon) openNode(ctx context.Context) error {
 		return err
 	}
 	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Host: host, Takeover: d.opts.SwarmTakeover, Changed: d.swarmChanged}
+	d.programs, err = programs.Open(programs.Options{Hub: d.hub, DataDir: d.cfg.DataDir, Logger: d.log})
+	if err != nil {
+		return err
+	}
+	opts.Channels = d.programs.Watcher()
 	n, err := node.Open(opts)
 	if err != nil {
 		return err
 	}
 	d.node = n
 	d.onCloseWithin(nodeTimeout, n.Close)
-	return nil
+	d.onClose(func() error { d.programs.Close(); return nil })
+	return d.programs.Serve(n)
 }
 
 // maxJournals bounds the journals of swarms, in bytes. They get at most an eighth of a bounded store.
@@ -445,7 +453,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	overHTTP := dialect.New(rpc)
 	// The page of the hub's user and clients of the socket see, besides, what agents have claimed.
 	if d.files != nil {
-		rpc.Claims = fileClaims{d.files, &d.programs, d.tokens}
+		rpc.Claims = fileClaims{d.files, &d.members, d.tokens}
 		rpc.Threads = threads{d}
 	}
 	onPage := dialect.New(rpc)

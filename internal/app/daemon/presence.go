@@ -32,7 +32,7 @@ type openSessions struct {
 	mail    mailFollower
 	hub     *hub.Hub
 
-	programs *programs
+	members  *members
 	tokens   *delegation.TokenSigner
 	locating locator
 }
@@ -57,7 +57,7 @@ func (d *daemon) openPresence(inbox interface {
 		return err
 	}
 	n := news.New(inbox, log, nil)
-	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub, programs: &d.programs, tokens: d.tokens, locating: d.locating}
+	o := &openSessions{records: records, news: n, mail: inbox, hub: d.hub, members: &d.members, tokens: d.tokens, locating: d.locating}
 	d.presence = o
 	options := hooks.Options{Records: records, News: n, Files: inbox, Logger: d.log}
 	bells := map[string][]doorbell.Bell{}
@@ -220,7 +220,7 @@ func (o *openSessions) Shown(notice string) bool { return o.hooks.Shown(notice) 
 func (o *openSessions) Serve(p dialect.SessionServeParams) dialect.OpenSession {
 	if p.Token != "" { // an agent of the hub
 		if caller, ok := o.tokens.Verify(p.Token); ok && p.GUID != "" {
-			o.programs.joined(caller, p.GUID)
+			o.members.joined(caller, p.GUID)
 		}
 		return dialect.OpenSession{Vendor: p.Vendor, GUID: p.GUID}
 	}

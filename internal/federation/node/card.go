@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/registry"
+	"github.com/parleyhub/parley/tasks"
 )
 
 // inputSchema describes the payload of a request, for the cards.
@@ -93,7 +94,7 @@ func (n *Node) cardsFor(ctx context.Context) []agent.Card {
 	sender := hub.SenderFrom(ctx)
 	return slices.DeleteFunc(n.Registry().Local(), func(card agent.Card) bool {
 		info, err := n.o.Hub.Agent(card.ID)
-		return err == nil && !info.VisibleTo(sender)
+		return card.ID == tasks.Hub || err == nil && !info.VisibleTo(sender)
 	})
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/registry"
 	"github.com/parleyhub/parley/router"
+	"github.com/parleyhub/parley/tasks"
 	"github.com/parleyhub/parley/telemetry"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"
@@ -56,6 +57,8 @@ type Options struct {
 	// Swarms makes the hub coordinate swarms; with nil its agents only take part in others'.
 	Swarms *SwarmOptions
 	Logger *slog.Logger // nil discards
+	// Channels follows the channels to other processes and hubs.
+	Channels ChannelWatcher
 	// Federation makes the node serve other hubs instead of programs over HTTP.
 	Federation *Federation
 }
@@ -76,11 +79,16 @@ type Federation struct {
 	Speaks func(peer, agentID string) error
 	// RemoteTTL is how long another hub's card stays after it was last seen.
 	RemoteTTL time.Duration
-	// Closed, if not nil, is called for each closed channel. It must not block.
-	Closed func(local, remote string)
-	// Reopened, if not nil, is called for each channel that is open again after it has broken. The other hub may have
-	// started again meanwhile. It must not block.
+}
+
+// ChannelWatcher has functions that are called with the agents of a channel, of which the first is this node's. Nil ones are
+// not called. They must not block.
+type ChannelWatcher struct {
+	Closed func(local, remote string) // the channel is closed
+	// Reopened is called for each channel that is open again after it has broken. The other end may have started again
+	// meanwhile.
 	Reopened func(local, remote string)
+	Changed  func(local, remote string) // after each change of the channel's state
 }
 
 // syncPause bounds how often the cards are compared with the agents: a thousand of them may change at once.
@@ -161,7 +169,7 @@ func (n *Node) options() parley.Options {
 	p := parley.Options{
 		Registry: registry.Options{MaxCards: maxCards},
 		Router: router.Options{
-			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: o.CrossSandbox},
+			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: append([]string{tasks.Hub}, o.CrossSandbox...)},
 			Audit:   o.Audit,
 			Threads: &envelope.Threads{MaxBytes: maxThreads},
 		},
@@ -170,8 +178,8 @@ func (n *Node) options() parley.Options {
 	}
 	if o.Federation != nil {
 		p.Registry.RemoteTTL, p.Channels.Dialers, p.Speaks = o.Federation.RemoteTTL, o.Federation.Dialers, o.Federation.Speaks
-		sinks = append(sinks, telemetry.SinkFunc(n.followChannels))
 	}
+	sinks = append(sinks, telemetry.SinkFunc(n.followChannels))
 	p.Router.Telemetry = telemetry.New(telemetry.Options{Sinks: sinks})
 	return p
 }
@@ -215,11 +223,14 @@ func (n *Node) followChannels(e telemetry.Event) {
 		n.broken[e.ChannelID] = true
 	}
 	n.mu.Unlock()
-	if state == channel.Open && broken && n.o.Federation.Reopened != nil {
-		n.o.Federation.Reopened(e.Sender, e.Recipient)
+	if f := n.o.Channels.Reopened; state == channel.Open && broken && f != nil {
+		f(e.Sender, e.Recipient)
 	}
-	if state == channel.Closed && n.o.Federation.Closed != nil {
-		n.o.Federation.Closed(e.Sender, e.Recipient)
+	if f := n.o.Channels.Closed; state == channel.Closed && f != nil {
+		f(e.Sender, e.Recipient)
+	}
+	if f := n.o.Channels.Changed; f != nil {
+		f(e.Sender, e.Recipient)
 	}
 }
 
@@ -316,6 +327,9 @@ func (n *Node) sync() {
 		id := info.Definition.ID
 		if info.Definition.Driver == runner.DriverSwarm {
 			continue
+		}
+		if info.Residence.Kind == hub.KindLibrary && n.o.Federation == nil {
+			continue // its program has its card here, with the same id
 		}
 		if n.o.Federation != nil {
 			if !info.Own() {

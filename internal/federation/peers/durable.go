@@ -17,13 +17,13 @@ type kept struct {
 	Tier  agent.Tier `json:"tier"`
 }
 
-func (k kept) name() string { return k.Local }
+func (k kept) Key() string { return k.Local }
 
 func keptPath(dataDir string) string { return filepath.Join(dataDir, "peer-sessions.json") }
 
 // restore registers the durable agents of the hub's last run.
 func (p *Peers) restore() {
-	for _, x := range p.kept.all() {
+	for _, x := range p.kept.All() {
 		name, key, ok := signedcard.ParseID(x.ID)
 		peer := ""
 		for _, e := range p.allow.Entries() {
@@ -48,13 +48,13 @@ func (p *Peers) keep(r *remote) {
 	r.mu.Lock()
 	x := kept{Local: r.local, ID: r.id, Name: r.card.Name, Tier: r.card.Tier}
 	r.mu.Unlock()
-	if err := p.kept.put(x); err != nil {
+	if err := p.kept.Put(x); err != nil {
 		p.log.Error("a peer's session cannot be stored; its tasks may wait after a restart", "agent", r.local, "error", err)
 	}
 }
 
 func (p *Peers) forget(local string) {
-	if err := p.kept.remove(local); err != nil {
+	if err := p.kept.Remove(local); err != nil {
 		p.log.Warn("the list of the peers' sessions cannot be stored", "error", err)
 	}
 }

@@ -25,7 +25,9 @@ import (
 	natscards "github.com/parleyhub/parley/discovery/nats"
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/base/entries"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/federation/exchange"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -99,8 +101,8 @@ type Peers struct {
 
 	sources     sources
 	ledger      *signedcard.Ledger
-	kept        *list[kept] // durable agents
-	withdrawals *list[withdrawal]
+	kept        *entries.List[kept] // durable agents
+	withdrawals *entries.List[withdrawal]
 	ctx         context.Context // ends with Close
 	cancel      context.CancelFunc
 	wg          sync.WaitGroup
@@ -111,7 +113,7 @@ type Peers struct {
 	// They outlive the cards, since a channel can reconnect before new cards arrive.
 	channelKeys map[identity.PublicKey]string
 	rejected    map[string]rejection // announced agents that cannot be registered, by global id
-	senders     map[agent.Tier]*sender
+	senders     map[agent.Tier]*exchange.Sender
 	withdrawing int // cancellations that are being repeated
 
 	tools tools
@@ -139,18 +141,18 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := readList[kept](keptPath(o.DataDir), "tasks for peers' sessions wait until these announce themselves then")
+	sessions, err := entries.Read[kept](keptPath(o.DataDir), "tasks for peers' sessions wait until these announce themselves then")
 	if err != nil {
 		return nil, err
 	}
-	withdrawals, err := readList[withdrawal](withdrawalsPath(o.DataDir), "tasks that were canceled while their hub was away may go on there then")
+	withdrawals, err := entries.Read[withdrawal](withdrawalsPath(o.DataDir), "tasks that were canceled while their hub was away may go on there then")
 	if err != nil {
 		return nil, err
 	}
 	p := &Peers{
 		kept: sessions, withdrawals: withdrawals,
 		o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
-		agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*sender),
+		agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*exchange.Sender),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.open(ctx); err != nil {
@@ -158,7 +160,7 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 		return nil, errors.Join(err, p.close(context.Background()))
 	}
 	p.restore()
-	for _, w := range p.withdrawals.all() {
+	for _, w := range p.withdrawals.All() {
 		p.repeat(w)
 	}
 	w := p.node.Registry().Watch()
@@ -174,7 +176,7 @@ func (p *Peers) open(ctx context.Context) (err error) {
 		GlobalID: func(id string) string { return signedcard.ID(id, p.pair.Public()) },
 		LocalID:  p.localID,
 		Dialers:  make(map[agent.Transport]transport.Dialer),
-		Speaks:   p.maySpeakFor, RemoteTTL: cardLife, Closed: p.channelClosed, Reopened: p.channelReopened,
+		Speaks:   p.maySpeakFor, RemoteTTL: cardLife,
 	}
 	if p.o.NATS != nil {
 		err = p.openNATS(ctx, at)
@@ -191,7 +193,7 @@ func (p *Peers) open(ctx context.Context) (err error) {
 	at.Sources = map[string]registry.Source{"hubs": p.sources}
 	if p.node, err = node.Open(node.Options{
 		Hub: p.o.Hub, Version: p.o.Version, PeerTier: p.o.PeerTier, CrossSandbox: p.o.CrossSandbox, Audit: p.o.Audit, Logger: p.log,
-		Federation: at,
+		Federation: at, Channels: node.ChannelWatcher{Closed: p.channelClosed, Reopened: p.channelReopened},
 	}); err != nil {
 		return err
 	}
@@ -547,8 +549,8 @@ func (p *Peers) channelClosed(local, other string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.senders {
-		if f.id == local {
-			f.closeAnswers(other)
+		if f.ID() == local {
+			f.CloseAnswers(other)
 		}
 	}
 }
@@ -559,8 +561,8 @@ func (p *Peers) channelReopened(local, other string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.senders {
-		if f.id == local {
-			f.askAgain(other)
+		if f.ID() == local {
+			f.AskAgain(other)
 		}
 	}
 }

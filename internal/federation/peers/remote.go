@@ -7,11 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parleyhub/parley"
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
-	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/federation/exchange"
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -33,9 +32,6 @@ type remote struct {
 	available bool               // at the last call of availabilityChanged
 	keyed     bool               // requests may have keys, as the last card of an available agent says
 }
-
-// maxForeignText bounds a text of another hub, in bytes.
-const maxForeignText = 4096
 
 // update sets the card and returns the agent's definition if it has changed. An
 // unavailable agent keeps its capabilities; its health says that it is unavailable.
@@ -138,49 +134,30 @@ func (r *remote) Probe(context.Context) runner.Probe {
 
 // Open implements [runner.Agent].
 func (r *remote) Open(spec runner.SessionSpec) (runner.Session, error) {
-	return &session{r: r, thread: spec.ContextID}, nil
+	return r.route().Open(spec.ContextID), nil
 }
 
-// session is a conversation, held as a thread of envelopes.
-type session struct {
-	r      *remote
-	thread string
-	busy   sync.Mutex
-}
-
-// Close implements [runner.Session]. The other hub keeps the conversation.
-func (s *session) Close(context.Context) error { return nil }
-
-// Turn implements [runner.Session]. It sends a request to the agent and reads the stream of its answer.
-func (s *session) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
-	if !s.busy.TryLock() {
-		return failed(runner.CodeBusy, "a turn is running already in this session", "")
+// route returns the way to the agent.
+func (r *remote) route() *exchange.Route {
+	return &exchange.Route{
+		Agent: r.id, At: r.peer, Durable: r.durable, Hub: r.peers.o.Hub, Contact: r.contact, Sender: r.peers.sender, Chain: r.peers.globalIDs,
+		Abandon: func(task string, turn int) {
+			r.peers.withdraw(withdrawal{Agent: r.id, Task: task, Turn: turn, Until: time.Now().Add(sessionTime).UTC().Round(0)})
+		},
 	}
-	defer s.busy.Unlock()
-	prompt, perr := runner.PromptText(turn.Parts, runner.Limits{}.WithDefaults().MaxPrompt)
-	if perr != nil {
-		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
+}
+
+// contact returns how to ask the agent now. A durable agent is asked with keys only.
+func (r *remote) contact() exchange.Contact {
+	card, err := r.peers.node.Registry().Get(r.id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := exchange.Contact{Tier: r.card.Tier, Keyed: r.keyed, Ready: err == nil}
+	if r.durable {
+		c.Keyed, c.Ready = true, err == nil && node.Keyed(card)
 	}
-	x := &exchange{s: s, turn: turn, prompt: prompt, answer: answer{h: h}, began: time.Now()}
-	return x.run(ctx)
+	return c
 }
-
-func failed(code runner.Code, message, remedy string) (runner.Outcome, error) {
-	return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, &runner.Error{Code: code, Message: message, Remedy: remedy}
-}
-
-// sender is the identity by which this hub sends to other hubs' agents. There is one of
-// each tier, since agents may always address those of their own tier.
-type sender struct {
-	id       string
-	identity agent.Identity
-	access   *parley.Agent
-
-	mu      sync.Mutex
-	waiting map[thread]chan *envelope.Envelope // for a turn; closed when no more will follow; see askAgain
-}
-
-type thread struct{ agent, id string }
 
 // openSenders opens a sender for each tier that other hubs' agents may have here.
 func (p *Peers) openSenders() error {
@@ -188,14 +165,7 @@ func (p *Peers) openSenders() error {
 		if tier < p.o.PeerTier {
 			continue
 		}
-		f := &sender{id: signedcard.ID("~hub-"+strings.ToLower(tier.String()), p.pair.Public()), waiting: make(map[thread]chan *envelope.Envelope)}
-		card := agent.Card{
-			ID: f.id, Name: "the hub", Version: "1", Tier: tier, Capabilities: []agent.Capability{}, Origin: agent.Local,
-			Description: "sends for its own agents and users",
-		}
-		f.identity = card.Identity()
-		var err error
-		f.access, err = p.node.Join(card, f.deliver)
+		f, err := exchange.NewSender(p.node, signedcard.ID("~hub-"+strings.ToLower(tier.String()), p.pair.Public()), tier)
 		if err != nil {
 			return err
 		}
@@ -204,83 +174,8 @@ func (p *Peers) openSenders() error {
 	return nil
 }
 
-func (p *Peers) sender(t agent.Tier) *sender {
+func (p *Peers) sender(t agent.Tier) *exchange.Sender {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.senders[t]
-}
-
-// subscribe returns the answers of an agent in a thread, until done is called.
-func (f *sender) subscribe(agentID, id string) (<-chan *envelope.Envelope, func()) {
-	t, a := thread{agentID, id}, make(chan *envelope.Envelope, maxAnswers)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.waiting[t] = a
-	return a, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.waiting[t] == a {
-			delete(f.waiting, t)
-		}
-	}
-}
-
-// deliver passes an answer to the turn that waits for it. It closes a full buffer, since
-// the router must not wait for a slow turn.
-func (f *sender) deliver(_ context.Context, e *envelope.Envelope) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t := thread{e.Sender, e.CorrelationID}
-	a, ok := f.waiting[t]
-	if !ok {
-		return
-	}
-	select {
-	case a <- e:
-	default:
-		delete(f.waiting, t)
-		close(a)
-	}
-}
-
-// closeAnswers ends the turns that wait for an agent.
-func (f *sender) closeAnswers(agentID string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for t, a := range f.waiting {
-		if t.agent == agentID {
-			delete(f.waiting, t)
-			close(a)
-		}
-	}
-}
-
-// askAgain makes the turns that wait for an agent repeat their requests: nil stands for that among the answers. A full buffer
-// has envelopes that ended the turn or will.
-func (f *sender) askAgain(agentID string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for t, a := range f.waiting {
-		if t.agent != agentID {
-			continue
-		}
-		select {
-		case a <- nil:
-		default:
-		}
-	}
-}
-
-// send sends to an agent in a thread, and returns the envelope's id. It does not wait for the delivery; if that fails, the
-// channel closes.
-func (f *sender) send(ctx context.Context, to, id string, kind envelope.Type, payload any, traceParent string) (string, error) {
-	e, err := envelope.NewFactory(f.identity).NewInThread(id, to, kind, payload)
-	if err != nil {
-		return "", err
-	}
-	if e.Metadata != nil {
-		e.Metadata.TraceParent = traceParent
-	}
-	_, err = f.access.SendEnvelope(ctx, e)
-	return e.ID, err
 }

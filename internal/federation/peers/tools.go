@@ -188,7 +188,7 @@ func (p *Peers) importTools(card agent.Card, name string) {
 	t.drop, err = p.o.Tools.MountPeer(mounts.PeerTools{
 		Name: name, As: t.as, Source: signedcard.ID(owner, key),
 		Dial: func(context.Context) (mcp.Transport, error) {
-			return toolbox.Over(p.node.Router(), sender.id, card.ID), nil
+			return toolbox.Over(p.node.Router(), sender.ID(), card.ID), nil
 		},
 	})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/federation/exchange"
 	"github.com/parleyhub/parley/internal/federation/node"
-	"github.com/parleyhub/parley/internal/hub"
 )
 
 // withdrawal is the cancellation of a turn that another hub has not confirmed yet. It is repeated until it is, since the task
@@ -22,7 +22,7 @@ type withdrawal struct {
 	Until time.Time `json:"until"` // the task has ended there by then
 }
 
-func (w withdrawal) name() string { return fmt.Sprintf("%s %d", w.Task, w.Turn) }
+func (w withdrawal) Key() string { return fmt.Sprintf("%s %d", w.Task, w.Turn) }
 
 func withdrawalsPath(dataDir string) string { return filepath.Join(dataDir, "peer-cancellations.json") }
 
@@ -34,7 +34,7 @@ const (
 
 // withdraw cancels a turn in the background, also after the hub's next start.
 func (p *Peers) withdraw(w withdrawal) {
-	if err := p.withdrawals.put(w); err != nil {
+	if err := p.withdrawals.Put(w); err != nil {
 		p.log.Error("a cancellation cannot be stored; the task may go on at its hub if this one stops", "task", w.Task, "error", err)
 	}
 	p.repeat(w)
@@ -69,7 +69,7 @@ func (p *Peers) untilConfirmed(w withdrawal) {
 	if p.ctx.Err() != nil {
 		return
 	}
-	if err := p.withdrawals.remove(w.name()); err != nil {
+	if err := p.withdrawals.Remove(w.Key()); err != nil {
 		p.log.Warn("the list of cancellations cannot be stored", "error", err)
 	}
 }
@@ -84,12 +84,12 @@ func (p *Peers) confirmed(ctx context.Context, w withdrawal) bool {
 	if f == nil {
 		return true // nothing can be sent there any more
 	}
-	id := "cancel " + w.name()
-	answers, done := f.subscribe(w.Agent, id)
+	id := "cancel " + w.Key()
+	answers, done := f.Subscribe(w.Agent, id)
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, confirmTime)
 	defer cancel()
-	of, err := f.send(ctx, w.Agent, id, envelope.Notification, cancellation(w.Task, w.Turn), "")
+	of, err := f.Send(ctx, w.Agent, id, envelope.Notification, exchange.Cancellation(w.Task, w.Turn), "")
 	if err != nil {
 		return false
 	}
@@ -101,27 +101,10 @@ func (p *Peers) confirmed(ctx context.Context, w withdrawal) bool {
 			}
 			var answer node.Failure // a result has the fields of interest too
 			if json.Unmarshal(e.Payload, &answer) == nil && answer.Of == of {
-				return e.Type == envelope.Response || !temporary(answer.Code)
+				return e.Type == envelope.Response || !exchange.Temporary(answer.Code)
 			}
 		case <-ctx.Done():
 			return false
 		}
 	}
-}
-
-// temporary reports whether another hub's error may not come again.
-func temporary(code string) bool { return code == "UNAVAILABLE" || code == "TIMEOUT" }
-
-// cancellation is the payload that cancels a turn.
-func cancellation(task string, turn int) map[string]any {
-	return map[string]any{"cancel": true, "key": task, "turn": turn}
-}
-
-// abandon ends a turn that was canceled before the other hub has ended it. That hub is told as soon as it can be reached.
-func (x *exchange) abandon(ctx context.Context) {
-	r := x.s.r
-	if r.durable && hub.Stopping(ctx) || !r.contact().keyed {
-		return
-	}
-	r.peers.withdraw(withdrawal{Agent: r.id, Task: x.turn.TaskID, Turn: x.turn.Number, Until: time.Now().Add(sessionTime).UTC().Round(0)})
 }

@@ -33,6 +33,8 @@ const (
 	DriverPeer = "peer"
 	// DriverSession is the driver of open sessions. No configuration can set it.
 	DriverSession = "session"
+	// DriverLibrary is the driver of connected Go programs. No configuration can set it.
+	DriverLibrary = "library"
 	// DriverQueue is the driver of queues of the agents' network. No configuration can set it.
 	DriverQueue = "queue"
 	// DriverSwarm is the driver of the agent that asks about swarms. No configuration can set it.

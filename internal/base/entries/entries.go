@@ -1,4 +1,5 @@
-package peers
+// Package entries keeps a short list in a file, which each change replaces.
+package entries
 
 import (
 	"encoding/json"
@@ -17,28 +18,28 @@ const (
 	maxListed   = 10_000 // beyond it the first entry is dropped
 )
 
-// entry is what a list has; entries with the same name replace each other.
-type entry interface {
+// Entry is what a [List] has; entries with the same key replace each other.
+type Entry interface {
 	comparable
-	name() string
+	Key() string
 }
 
-// list is a list in a file, which is replaced with each change. It is safe for concurrent use.
-type list[E entry] struct {
+// List is a list in a file, which is replaced with each change. It is safe for concurrent use.
+type List[E Entry] struct {
 	path string
 
 	mu      sync.Mutex
 	entries []E
 }
 
-type listFile[E entry] struct {
+type listFile[E Entry] struct {
 	Version int `json:"version"`
 	Entries []E `json:"entries"`
 }
 
-// readList reads a list; one without a file is empty. The error says what removing the file would lose.
-func readList[E entry](path, loss string) (*list[E], error) {
-	l := &list[E]{path: path}
+// Read reads a list; one without a file is empty. The error says what removing the file would lose.
+func Read[E Entry](path, loss string) (*List[E], error) {
+	l := &List[E]{path: path}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -57,17 +58,18 @@ func readList[E entry](path, loss string) (*list[E], error) {
 	return l, nil
 }
 
-func (l *list[E]) all() []E {
+// All returns the entries, the oldest first.
+func (l *List[E]) All() []E {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.entries)
 }
 
-// put stores an entry.
-func (l *list[E]) put(e E) error {
+// Put stores an entry.
+func (l *List[E]) Put(e E) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.entries, func(x E) bool { return x.name() == e.name() })
+	i := slices.IndexFunc(l.entries, func(x E) bool { return x.Key() == e.Key() })
 	entries := slices.Clone(l.entries)
 	switch {
 	case i >= 0 && entries[i] == e:
@@ -80,11 +82,11 @@ func (l *list[E]) put(e E) error {
 	return l.store(entries[max(len(entries)-maxListed, 0):])
 }
 
-// remove removes the entry with a name, if there is one.
-func (l *list[E]) remove(name string) error {
+// Remove removes the entry with a key, if there is one.
+func (l *List[E]) Remove(key string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	entries := slices.DeleteFunc(slices.Clone(l.entries), func(x E) bool { return x.name() == name })
+	entries := slices.DeleteFunc(slices.Clone(l.entries), func(x E) bool { return x.Key() == key })
 	if len(entries) == len(l.entries) {
 		return nil
 	}
@@ -92,7 +94,7 @@ func (l *list[E]) remove(name string) error {
 }
 
 // store writes the file. mu is held.
-func (l *list[E]) store(entries []E) error {
+func (l *List[E]) store(entries []E) error {
 	data, err := json.Marshal(listFile[E]{listVersion, entries})
 	if err == nil {
 		err = local.ReplaceFile(l.path, data)
