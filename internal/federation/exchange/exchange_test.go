@@ -128,7 +128,7 @@ func (l *log) text() string {
 
 type fields = map[string]any
 
-func (b *bench) turn(ctx context.Context, script func(fields, func(envelope.Type, any))) (runner.Outcome, error, string) {
+func (b *bench) turn(ctx context.Context, script func(fields, func(envelope.Type, any))) (runner.Outcome, string, error) {
 	b.t.Helper()
 	b.mu.Lock()
 	b.script = script
@@ -141,13 +141,13 @@ func (b *bench) turn(ctx context.Context, script func(fields, func(envelope.Type
 	if cerr := s.Close(ctx); cerr != nil {
 		b.t.Error(cerr)
 	}
-	return out, err, l.text()
+	return out, l.text(), err
 }
 
 func TestAnAnswerIsStreamed(t *testing.T) {
 	b := newBench(t, true, true)
 	b.route.Describe = func(_ context.Context, _ runner.Turn, request map[string]any) { request["from"] = "somebody" }
-	out, err, events := b.turn(t.Context(), func(asked fields, reply func(envelope.Type, any)) {
+	out, events, err := b.turn(t.Context(), func(asked fields, reply func(envelope.Type, any)) {
 		if asked["text"] != "do it" || asked["key"] != "task" || asked["from"] != "somebody" || asked["over"] == nil {
 			t.Errorf("asked %v", asked)
 		}
@@ -197,7 +197,7 @@ func TestAnswersEndTurns(t *testing.T) {
 		"no answer":       {envelope.StreamEnd, fields{"state": 5}, runner.OutcomeFailed, "", runner.CodeProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err, _ := newBench(t, false, true).turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
+			out, _, err := newBench(t, false, true).turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
 				reply(envelope.StreamStart, fields{"state": "submitted"})
 				reply(c.kind, c.answer)
 			})
@@ -213,7 +213,7 @@ func TestAnswersEndTurns(t *testing.T) {
 func TestARequestIsRepeated(t *testing.T) {
 	b := newBench(t, true, true)
 	turn := 0
-	out, err, _ := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
+	out, _, err := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
 		turn++
 		switch turn {
 		case 1:
@@ -240,7 +240,7 @@ func TestARequestIsRepeated(t *testing.T) {
 // The answer to a request without a key is lost with the connection.
 func TestWithoutAKeyAnAnswerCanBeLost(t *testing.T) {
 	b := newBench(t, false, false)
-	out, err, _ := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
+	out, _, err := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
 		reply(envelope.StreamStart, fields{})
 		b.sender.AskAgain("venus") // changes nothing
 		b.sender.CloseAnswers("venus")
@@ -249,11 +249,11 @@ func TestWithoutAKeyAnAnswerCanBeLost(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	b.route.Agent = "nobody"
-	if _, err, _ := b.turn(t.Context(), nil); runner.CodeOf(err) != runner.CodeAgent {
+	if _, _, err := b.turn(t.Context(), nil); runner.CodeOf(err) != runner.CodeAgent {
 		t.Error(err)
 	}
 	b.route.Sender = func(agent.Tier) *exchange.Sender { return nil }
-	if _, err, _ := b.turn(t.Context(), nil); runner.CodeOf(err) != runner.CodeConfig {
+	if _, _, err := b.turn(t.Context(), nil); runner.CodeOf(err) != runner.CodeConfig {
 		t.Error(err)
 	}
 }
@@ -266,7 +266,7 @@ func TestATurnIsCanceled(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var answer func(envelope.Type, any)
-			out, err, _ := b.turn(ctx, func(asked fields, reply func(envelope.Type, any)) {
+			out, _, err := b.turn(ctx, func(asked fields, reply func(envelope.Type, any)) {
 				switch {
 				case asked["cancel"] == nil:
 					answer = reply
@@ -300,7 +300,7 @@ func TestADurableAgentIsWaitedFor(t *testing.T) {
 			return exchange.Contact{Tier: agent.L2, Keyed: true}
 		}
 	}
-	out, err, _ := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
+	out, _, err := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
 		reply(envelope.StreamStart, fields{})
 		reply(envelope.StreamEnd, fields{"state": "completed"})
 	})
@@ -309,7 +309,7 @@ func TestADurableAgentIsWaitedFor(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	b.route.Contact = func() exchange.Contact { cancel(); return exchange.Contact{Tier: agent.L2, Keyed: true} }
-	if out, err, _ := b.turn(ctx, nil); err != nil || out.Status != runner.OutcomeCanceled || len(b.given) != 1 {
+	if out, _, err := b.turn(ctx, nil); err != nil || out.Status != runner.OutcomeCanceled || len(b.given) != 1 {
 		t.Errorf("%+v, %v, abandoned %v", out, err, b.given)
 	}
 }
