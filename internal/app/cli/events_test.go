@@ -11,11 +11,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
+
+// sharedEncoding leaves out that readers of an event in the hub's process share its encoding.
+var sharedEncoding = cmpopts.IgnoreUnexported(events.Event{})
 
 // eventsOf decodes the lines of events with JSON output, without those that are no changes.
 func eventsOf(t *testing.T, lines string) (all []events.Event) {
@@ -108,7 +112,7 @@ func TestEventsOfTheLastHourArePrinted(t *testing.T) {
 				selected = append(selected, e)
 			}
 		}
-		if diff := cmp.Diff(selected, p.events(t, tt.flags...)); diff != "" || len(selected) == 0 {
+		if diff := cmp.Diff(selected, p.events(t, tt.flags...), sharedEncoding); diff != "" || len(selected) == 0 {
 			t.Errorf("events %q (-want, +got):\n%s", tt.flags, diff)
 		}
 	}
@@ -181,7 +185,7 @@ func TestEventsGoOnAfterTheHubWasKilled(t *testing.T) {
 	}
 	followed := eventsOf(t, out.String())
 	stored := p.events(t)
-	if diff := cmp.Diff(stored[:min(len(followed), len(stored))], followed); diff != "" {
+	if diff := cmp.Diff(stored[:min(len(followed), len(stored))], followed, sharedEncoding); diff != "" {
 		t.Errorf("stored (-) and followed (+) differ:\n%s", diff)
 	}
 	if i := slices.IndexFunc(followed, func(e events.Event) bool { return e.Kind == events.Gap }); i >= 0 {
