@@ -46,7 +46,7 @@ const (
 const maxBody = 32 << 20
 
 // maxToolEcho is how much of a tool's result is repeated.
-const maxToolEcho = 1000
+const maxToolEcho = 1400
 
 // Handler serves all three APIs. It is for loopback: it checks no credentials.
 // The zero value is ready and safe for concurrent use.
