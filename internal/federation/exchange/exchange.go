@@ -93,6 +93,7 @@ type exchange struct {
 	answer answer
 	began  time.Time
 	sent   bool // a request has left
+	waits  bool // the sender was told that the task waits
 }
 
 // run repeats the request until it is answered. The hub ends ctx at the turn's deadline.
@@ -136,6 +137,7 @@ func (x *exchange) attempt(ctx context.Context) (out runner.Outcome, err error, 
 	at := r.Contact()
 	switch {
 	case r.Durable && !at.Ready:
+		x.sayWaits(ctx)
 		return out, nil, false
 	case x.sent && !at.Ready:
 		return x.lost()
@@ -160,6 +162,19 @@ func (x *exchange) attempt(ctx context.Context) (out runner.Outcome, err error, 
 	return x.read(ctx, f, answers, at.Keyed)
 }
 
+// sayWaits tells the sender once that the agent cannot be reached yet.
+func (x *exchange) sayWaits(ctx context.Context) {
+	if x.waits || x.sent {
+		return
+	}
+	x.waits = true
+	said := x.s.r.At + " is not connected: the task waits for it"
+	if deadline, ok := x.s.r.deadline(ctx, x.turn.TaskID); ok {
+		said += ", at most until " + deadline.UTC().Format("2006-01-02 15:04 UTC")
+	}
+	x.answer.h.Event(runner.Notice{Text: said})
+}
+
 // request returns the payload of the request.
 func (x *exchange) request(ctx context.Context, keyed bool) map[string]any {
 	asked := map[string]any{"text": x.prompt, "stream": true}
@@ -181,17 +196,23 @@ func (x *exchange) request(ctx context.Context, keyed bool) map[string]any {
 
 // remaining returns how long a task may still take; 0 if it has no deadline.
 func (r *Route) remaining(ctx context.Context, id string) time.Duration {
-	none := 0
-	task, err := r.Hub.Task(ctx, a2a.TaskID(id), &none)
-	if err != nil {
-		return 0
-	}
-	at, _ := task.Metadata[hub.MetaDeadline].(string)
-	deadline, err := time.Parse(time.RFC3339, at)
-	if err != nil {
+	deadline, ok := r.deadline(ctx, id)
+	if !ok {
 		return 0
 	}
 	return max(time.Until(deadline), time.Second)
+}
+
+// deadline returns when a task ends unless it was answered; false if it has no deadline.
+func (r *Route) deadline(ctx context.Context, id string) (time.Time, bool) {
+	none := 0
+	task, err := r.Hub.Task(ctx, a2a.TaskID(id), &none)
+	if err != nil {
+		return time.Time{}, false
+	}
+	at, _ := task.Metadata[hub.MetaDeadline].(string)
+	deadline, err := time.Parse(time.RFC3339, at)
+	return deadline, err == nil
 }
 
 // lost is the end of a turn whose answer is lost.

@@ -287,7 +287,8 @@ func TestATurnIsCanceled(t *testing.T) {
 	}
 }
 
-// A durable agent is asked when it can be reached; a turn that is canceled before is abandoned.
+// A durable agent is asked when it can be reached, and the sender is told that the task waits, once; a turn that is canceled before
+// is abandoned.
 func TestADurableAgentIsWaitedFor(t *testing.T) {
 	b := newBench(t, true, true)
 	ready := make(chan struct{})
@@ -300,12 +301,12 @@ func TestADurableAgentIsWaitedFor(t *testing.T) {
 			return exchange.Contact{Tier: agent.L2, Keyed: true}
 		}
 	}
-	out, _, err := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
+	out, events, err := b.turn(t.Context(), func(_ fields, reply func(envelope.Type, any)) {
 		reply(envelope.StreamStart, fields{})
 		reply(envelope.StreamEnd, fields{"state": "completed"})
 	})
-	if err != nil || out.Status != runner.OutcomeCompleted {
-		t.Errorf("%+v, %v", out, err)
+	if err != nil || out.Status != runner.OutcomeCompleted || strings.Count(events, "is not connected: the task waits for it") != 1 {
+		t.Errorf("%+v, %v; %s", out, err, events)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	b.route.Contact = func() exchange.Contact { cancel(); return exchange.Contact{Tier: agent.L2, Keyed: true} }
