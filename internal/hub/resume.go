@@ -9,6 +9,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 // minRemaining is what a resumed turn has at least, so that an answer that waits is read before the turn ends.
@@ -104,15 +105,37 @@ func (t *task) setDeadline(timeout time.Duration) {
 	}
 }
 
-// deadline returns the task's deadline; zero without one. mu is held.
-func (t *task) deadline() time.Time {
-	text, _ := t.metadata[MetaDeadline].(string)
+// Deadline returns when a task of a durable agent fails unless it is answered before; zero without a deadline.
+func (h *Hub) Deadline(ctx context.Context, id a2a.TaskID) time.Time {
+	none := 0
+	task, err := h.Task(ctx, id, &none)
+	if err != nil {
+		return time.Time{}
+	}
+	return deadlineOf(task.Metadata)
+}
+
+func deadlineOf(metadata map[string]any) time.Time {
+	text, _ := metadata[MetaDeadline].(string)
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		return time.Time{}
 	}
 	return at
 }
+
+// WaitingNotice says that a task waits for an agent that is not there, of which why says so, and until when; a zero
+// deadline is left out.
+func WaitingNotice(why string, deadline time.Time) runner.Notice {
+	why += ": the task waits for it"
+	if !deadline.IsZero() {
+		why += ", at most until " + deadline.UTC().Format("2006-01-02 15:04 UTC")
+	}
+	return runner.Notice{Text: why}
+}
+
+// deadline returns the task's deadline; zero without one. mu is held.
+func (t *task) deadline() time.Time { return deadlineOf(t.metadata) }
 
 // remaining returns the time until the deadline. mu is held.
 func (t *task) remaining() time.Duration {

@@ -128,11 +128,16 @@ func (x *session) registeredAt() time.Time {
 	return store.ParseTime(x.entry.RegisteredAt)
 }
 
-// Probe implements [runner.Agent].
-func (x *session) Probe(context.Context) runner.Probe {
+// offline reports whether the session is gone, so that it gets its tasks when it comes back.
+func (x *session) offline() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.live == registry.Gone {
+	return x.live == registry.Gone
+}
+
+// Probe implements [runner.Agent].
+func (x *session) Probe(context.Context) runner.Probe {
+	if x.offline() {
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{Code: runner.CodeNotInstalled,
 			Message: "the session is offline", Remedy: "its tasks wait until it comes back: open it again"}}
 	}
@@ -205,6 +210,9 @@ func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Hand
 	s.mu.Unlock()
 	s.answered.Send()
 	defer s.forget(w)
+	if s := c.session; s.offline() {
+		h.Event(hub.WaitingNotice("the session is offline", s.of.hub.Deadline(ctx, id)))
+	}
 	posting, stop := context.WithCancel(ctx)
 	var posted sync.WaitGroup
 	defer posted.Wait()
@@ -369,11 +377,8 @@ func (w *waiting) postOnce(ctx context.Context, again string) (seen time.Time, e
 
 func (w *waiting) notice(ctx context.Context) assignment.Notice {
 	metadata := map[string]any{"taskId": w.turn.TaskID, "contextId": w.context, "turn": w.turn.Number}
-	none := 0
-	if task, err := w.session.of.hub.Task(ctx, a2a.TaskID(w.turn.TaskID), &none); err == nil {
-		if at, ok := task.Metadata[hub.MetaDeadline].(string); ok {
-			metadata["deadline"] = at
-		}
+	if at := w.session.of.hub.Deadline(ctx, a2a.TaskID(w.turn.TaskID)); !at.IsZero() {
+		metadata["deadline"] = at.Format(time.RFC3339)
 	}
 	if !w.sender.Own() {
 		metadata["sender"] = map[string]any{"kind": w.sender.Kind, "id": w.sender.ID, "label": w.sender.Label, "note": notYourUser}

@@ -403,6 +403,11 @@ func TestATaskWaitsForASessionThatIsOffline(t *testing.T) {
 	}
 	o.await(a.GUID(), hub.Unhealthy)
 	second := o.send("reviewer", "second")
+	wait.Eventually(t, "the sender is told that the task waits, and until when", func() bool {
+		metadata := o.task(second).Metadata
+		until := o.hub.Deadline(t.Context(), second).UTC().Format("2006-01-02 15:04 UTC")
+		return strings.Contains(fmt.Sprint(metadata[hub.MetaNotices]), "the session is offline: the task waits for it, at most until "+until)
+	})
 
 	again := o.register(network, registry.Registration{Handle: "reviewer"})
 	if again.GUID() != a.GUID() || o.name(again) != "reviewer" {

@@ -168,11 +168,7 @@ func (x *exchange) sayWaits(ctx context.Context) {
 		return
 	}
 	x.waits = true
-	said := x.s.r.At + " is not connected: the task waits for it"
-	if deadline, ok := x.s.r.deadline(ctx, x.turn.TaskID); ok {
-		said += ", at most until " + deadline.UTC().Format("2006-01-02 15:04 UTC")
-	}
-	x.answer.h.Event(runner.Notice{Text: said})
+	x.answer.h.Event(hub.WaitingNotice(x.s.r.At+" is not connected", x.s.r.Hub.Deadline(ctx, a2a.TaskID(x.turn.TaskID))))
 }
 
 // request returns the payload of the request.
@@ -196,23 +192,11 @@ func (x *exchange) request(ctx context.Context, keyed bool) map[string]any {
 
 // remaining returns how long a task may still take; 0 if it has no deadline.
 func (r *Route) remaining(ctx context.Context, id string) time.Duration {
-	deadline, ok := r.deadline(ctx, id)
-	if !ok {
+	deadline := r.Hub.Deadline(ctx, a2a.TaskID(id))
+	if deadline.IsZero() {
 		return 0
 	}
 	return max(time.Until(deadline), time.Second)
-}
-
-// deadline returns when a task ends unless it was answered; false if it has no deadline.
-func (r *Route) deadline(ctx context.Context, id string) (time.Time, bool) {
-	none := 0
-	task, err := r.Hub.Task(ctx, a2a.TaskID(id), &none)
-	if err != nil {
-		return time.Time{}, false
-	}
-	at, _ := task.Metadata[hub.MetaDeadline].(string)
-	deadline, err := time.Parse(time.RFC3339, at)
-	return deadline, err == nil
 }
 
 // lost is the end of a turn whose answer is lost.
