@@ -48,7 +48,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -189,9 +188,7 @@ func judge(out io.Writer, c campaign, all *history, found texts, faults faultCou
 	orders, judged, undecided := checkOrders(all)
 	fmt.Fprintf(out, "seed %d: %d operations acknowledged, %d with an unknown outcome; %d other calls, %d histories of items and files (%d undecided); %s\n",
 		c.seed, acknowledged, unknown, len(all.events), judged, undecided, faults)
-	// The order of a queue ends where an item comes again.
-	broken = slices.DeleteFunc(check(all.ops, found), func(b string) bool { return strings.HasPrefix(b, `order: "work-`) })
-	return slices.Concat(broken, checkEvents(all), orders)
+	return slices.Concat(check(all.ops, found), checkEvents(all), orders)
 }
 
 // underFaults runs the clients while faults come, and ends with a running hub.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -75,16 +76,11 @@ type simulation struct {
 	senders []*simulated
 	workers []*simulated
 	lockers []*simulated
-
-	mu       sync.Mutex
-	mails    map[string]string // ids of acknowledged mails, by text
-	items    map[string]bool   // acknowledged items
-	finished map[string]bool   // completed items
+	owed    *owed
 }
 
 func simulate(t *testing.T, seed uint64) *simulation {
-	s := &simulation{seed: seed, all: &history{}, found: map[string][]string{}, work: t.TempDir(),
-		mails: map[string]string{}, items: map[string]bool{}, finished: map[string]bool{}}
+	s := &simulation{seed: seed, all: &history{}, found: map[string][]string{}, work: t.TempDir(), owed: newOwed()}
 	state := t.TempDir()
 	simnet.Run(t, seed, func(t *testing.T, n *simnet.Network) {
 		s.n = n
@@ -167,20 +163,20 @@ func (s *simulation) faults(ctx context.Context, random *rand.Rand) {
 func (s *simulation) end(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), simulatedEnd)
 	defer cancel()
-	for s.read(ctx) > 0 || s.unread() {
+	for s.read(ctx) > 0 || s.owed.unread(s.all.of(opGot)) {
 		if !pause(ctx, 300*time.Millisecond) {
 			break
 		}
 	}
-	for len(s.undone()) > 0 && pause(ctx, 300*time.Millisecond) {
+	for len(s.owed.undone()) > 0 && pause(ctx, 300*time.Millisecond) {
 		for _, a := range s.workers {
 			s.laborOnce(ctx, a, nil)
 		}
 		s.settle(ctx)
 	}
 	for i, a := range s.senders {
-		for text, id := range s.mails {
-			if senderOf(text) == name("mail", i) {
+		for _, o := range s.all.ops {
+			if id := s.owed.mailOf(o.text()); id != "" && o.sender == name("mail", i) {
 				s.status(ctx, a, id)
 			}
 		}
@@ -188,59 +184,23 @@ func (s *simulation) end(t *testing.T) {
 	for _, e := range firstOfEach(s.all.of(opGot)) {
 		s.found[senderOf(e.Text)] = append(s.found[senderOf(e.Text)], e.Text)
 	}
-	for _, o := range s.all.ops { // items have no order
-		if s.finished[itemOf(o.text())] {
-			s.found[o.sender] = append(s.found[o.sender], o.text())
-		}
-	}
+	maps.Copy(s.found, s.owed.completedOf(s.all.ops))
 	for _, a := range s.agents() {
 		a.leave()
 	}
 }
 
-func (s *simulation) unread() bool {
-	got := map[string]bool{}
-	for _, e := range s.all.of(opGot) {
-		got[e.Text] = true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for text := range s.mails {
-		if !got[text] {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *simulation) undone() (items []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for item := range s.items {
-		if !s.finished[item] {
-			items = append(items, item)
-		}
-	}
-	return items
-}
-
 // settle asks for items that no worker knows to be completed.
 func (s *simulation) settle(ctx context.Context) {
-	for _, item := range s.undone() {
+	for _, item := range s.owed.undone() {
 		_ = s.workers[0].call(ctx, event{}, func(ctx context.Context, a *agentnet.Agent, _ *event) error {
 			got, err := a.Item(ctx, item, false)
 			if err == nil && got.State == work.Completed {
-				s.mark(s.finished, item)
+				s.owed.completed(item)
 			}
 			return err
 		})
 	}
-}
-
-func (s *simulation) mark(in map[string]bool, item string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	in[item] = true
 }
 
 // send sends a mail and an item of work in turn, and asks what became of an earlier mail.
@@ -254,7 +214,7 @@ func (s *simulation) send(ctx context.Context, a *simulated, i int, random *rand
 			return a.call(ctx, event{}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
 				_, err := agent.Submit(ctx, work.Submission{Offer: mail.Offer{TaskID: itemOf(text), Description: text}, Capability: capability})
 				if err == nil {
-					s.mark(s.items, itemOf(text))
+					s.owed.submitted(itemOf(text))
 				}
 				return err
 			})
@@ -286,9 +246,7 @@ func (s *simulation) mail(ctx context.Context, a *simulated, i, number int) (id 
 			sent, err := agent.Send(ctx, mail.Message{Recipient: to, Text: text})
 			if err == nil {
 				id = sent.ID
-				s.mu.Lock()
-				s.mails[text] = id
-				s.mu.Unlock()
+				s.owed.mailed(text, id)
 			}
 			return err
 		})
@@ -375,7 +333,7 @@ func (s *simulation) laborOnce(ctx context.Context, a *simulated, random *rand.R
 	if a.call(ctx, e, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
 		return agent.Complete(ctx, item.TaskID, item.Token, work.Outcome{Success: true, Summary: item.Description})
 	}) == nil {
-		s.mark(s.finished, item.TaskID)
+		s.owed.completed(item.TaskID)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -38,15 +39,11 @@ type traffic struct {
 	senders []*player          // of mail, work and edits
 	workers []*player
 	lockers []*player // claim files
-
-	mu       sync.Mutex
-	mails    map[string]string // ids of acknowledged mails, by text
-	items    map[string]bool   // acknowledged items
-	finished map[string]bool   // completed items
+	owed    *owed
 }
 
 func newTraffic(ctx context.Context, h *hub, c campaign, all *history) *traffic {
-	t := &traffic{h: h, c: c, all: all, mails: map[string]string{}, items: map[string]bool{}, finished: map[string]bool{}}
+	t := &traffic{h: h, c: c, all: all, owed: newOwed()}
 	t.always, t.give = context.WithCancel(ctx)
 	enter := func(handle string) *player { return &player{h: h, handle: handle, all: all} }
 	t.reader = enter(reader)
@@ -127,7 +124,7 @@ func (t *traffic) send(ctx context.Context, i int) {
 		t.attempt(name("work", i), number, func(text string) error {
 			err := p.call(always, event{}, "submit_work_item", map[string]any{"capability": capability, "taskId": itemOf(text), "taskDescription": text}, nil, nil)
 			if err == nil {
-				t.mark(t.items, itemOf(text))
+				t.owed.submitted(itemOf(text))
 			}
 			return err
 		})
@@ -169,9 +166,7 @@ func (t *traffic) mail(ctx context.Context, p *player, i, number int) (id string
 		err := p.call(ctx, event{}, "send_direct_message", map[string]any{"recipientGuid": t.reader.known(), "message": text}, &sent, nil)
 		if err == nil {
 			id = sent.MessageID
-			t.mu.Lock()
-			t.mails[text] = id
-			t.mu.Unlock()
+			t.owed.mailed(text, id)
 		}
 		return err
 	})
@@ -272,15 +267,9 @@ func (t *traffic) workOnce(ctx context.Context, p *player, random *rand.Rand) er
 	e.Op, held["success"], held["resultSummary"] = opComplete, true, x.TaskDescription
 	err := p.call(always, e, "complete_work_item", held, nil, nil)
 	if err == nil {
-		t.mark(t.finished, x.TaskID)
+		t.owed.completed(x.TaskID)
 	}
 	return err
-}
-
-func (t *traffic) mark(in map[string]bool, item string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	in[item] = true
 }
 
 // rest pauses in a soak, in which it matters how long it takes and not how much is sent.
@@ -357,10 +346,7 @@ func (t *traffic) collect(ctx context.Context) (texts, error) {
 	if err := t.workAll(ctx); err != nil {
 		return nil, err
 	}
-	for item := range t.finished {
-		at := strings.LastIndexByte(item, '-')
-		found[item[:at]] = append(found[item[:at]], item[:at]+" "+item[at+1:])
-	}
+	maps.Copy(found, t.owed.completedOf(t.all.ops)) // nobody sends any more
 	var read struct{ Content map[string]json.RawMessage }
 	// Without an edit there is no document.
 	if err := t.reader.call(ctx, event{}, "read_document", map[string]any{"name": document}, &read, nil); err != nil && outcomeOf(err) != refused {
@@ -398,28 +384,12 @@ func (t *traffic) readAll(ctx context.Context) error {
 		switch {
 		case time.Now().After(late):
 			return err
-		case err == nil && n == 0 && !t.unread():
+		case err == nil && n == 0 && !t.owed.unread(t.all.of(opGot)):
 			return nil
 		case n == 0 && !pause(ctx, 50*time.Millisecond):
 			return ctx.Err()
 		}
 	}
-}
-
-// unread reports whether acknowledged mail was not read.
-func (t *traffic) unread() bool {
-	got := map[string]bool{}
-	for _, e := range t.all.of(opGot) {
-		got[e.Text] = true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for text := range t.mails {
-		if !got[text] {
-			return true
-		}
-	}
-	return false
 }
 
 // workAll works until all acknowledged items are completed, or the time is over.
@@ -429,18 +399,18 @@ func (t *traffic) workAll(ctx context.Context) error {
 	defer cancel()
 	for i, p := range t.workers {
 		wait.Go(func() {
-			for working.Err() == nil && len(t.undone()) > 0 {
+			for working.Err() == nil && len(t.owed.undone()) > 0 {
 				if t.workOnce(working, p, nil) != nil {
 					pause(working, 20*time.Millisecond)
 				}
-				if left := t.undone(); i == 0 && len(left) < 20 {
+				if left := t.owed.undone(); i == 0 && len(left) < 20 {
 					t.settle(working, p, left)
 				}
 			}
 		})
 	}
 	wait.Wait()
-	t.settle(ctx, t.workers[0], t.undone())
+	t.settle(ctx, t.workers[0], t.owed.undone())
 	return ctx.Err()
 }
 
@@ -449,21 +419,9 @@ func (t *traffic) settle(ctx context.Context, p *player, items []string) {
 	for _, item := range items {
 		var got struct{ State string }
 		if p.call(ctx, event{}, "get_work_item", map[string]any{"taskId": item}, &got, nil) == nil && got.State == "completed" {
-			t.mark(t.finished, item)
+			t.owed.completed(item)
 		}
 	}
-}
-
-// undone returns the acknowledged items that are not known to be completed.
-func (t *traffic) undone() (items []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for item := range t.items {
-		if !t.finished[item] {
-			items = append(items, item)
-		}
-	}
-	return items
 }
 
 // statusOfAll asks what became of mail, of each sender at most the last hundred.
@@ -471,7 +429,7 @@ func (t *traffic) statusOfAll(ctx context.Context) {
 	for i, p := range t.senders {
 		asked, ops := 0, t.all.ops // nobody sends any more
 		for k := len(ops) - 1; k >= 0 && asked < 100; k-- {
-			if id := t.mails[ops[k].text()]; id != "" && ops[k].sender == name("mail", i) {
+			if id := t.owed.mailOf(ops[k].text()); id != "" && ops[k].sender == name("mail", i) {
 				asked++
 				t.status(ctx, p, id)
 			}
