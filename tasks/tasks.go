@@ -1,5 +1,5 @@
-// Package tasks lets an agent of a program do tasks: whoever may send to the hub, with `parley send`, over A2A or MCP, in a
-// swarm or a loop, can give the agent a task like any agent that the hub starts.
+// Package tasks lets an agent of a program do tasks: whoever may send to the hub, with `parley send`, over A2A or MCP, or in
+// a loop, can give the agent a task like any agent that the hub starts. Swarms do not: they recruit with envelopes of their own.
 //
 //	err := me.ServeTasks(ctx, endpoint, func(ctx context.Context, t *tasks.Task) (tasks.Answer, error) {
 //		t.Report("reading", 10)
