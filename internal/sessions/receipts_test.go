@@ -58,30 +58,47 @@ func TestATaskShowsTheSignsOfItsReceipt(t *testing.T) {
 	}
 }
 
-// A hub that was killed before it stored a sign has it again from the message's receipt.
+// A hub that was killed before it stored a sign has it again from the message's receipt, also if the answer is there at its start.
 func TestASignThatTheHubHasNotStoredIsThereAfterItsStart(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t)
-	a := o.session(registry.Registration{Handle: "reviewer"})
-	id := o.send("reviewer", "is this safe?")
-	var notice mail.Mail
-	wait.Eventually(t, "the task is in the inbox", func() bool {
-		list, _, err := o.assigner.Waiting(t.Context(), a.GUID(), 10)
-		if err == nil && len(list) == 1 {
-			notice = list[0]
-		}
-		return notice.ID != ""
-	})
-	o.stop()
-	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
-	at := time.Date(2026, 11, 28, 7, 0, 0, 0, time.UTC)
-	wait.Eventually(t, "the sign is noted", func() bool { return d.Note(t.Context(), notice, mail.Shown, at) == nil })
-	if err := d.Close(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, answered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("answered %t", answered), func(t *testing.T) {
+			t.Parallel()
+			o := newOffice(t)
+			a := o.session(registry.Registration{Handle: "reviewer"})
+			id := o.send("reviewer", "is this safe?")
+			var notice mail.Mail
+			wait.Eventually(t, "the task is in the inbox", func() bool {
+				list, _, err := o.assigner.Waiting(t.Context(), a.GUID(), 10)
+				if err == nil && len(list) == 1 {
+					notice = list[0]
+				}
+				return notice.ID != ""
+			})
+			o.stop()
+			d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
+			at := time.Date(2026, 11, 28, 7, 0, 0, 0, time.UTC)
+			wait.Eventually(t, "the sign is noted", func() bool { return d.Note(t.Context(), notice, mail.Shown, at) == nil })
+			if err := d.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			if answered { // it waits for the hub
+				go func() { done <- a.AnswerTask(t.Context(), answerTo(id, "yes")) }()
+			} else {
+				done <- nil
+			}
+			o.start()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if answered {
+				o.awaitState(id, a2a.TaskStateCompleted)
+			}
+			want := hub.Receipts{ShownAt: "2026-11-28T07:00:00Z"}
+			wait.Eventually(t, "the task shows the sign", func() bool { return hub.ReceiptsOf(o.task(id).Metadata) == want })
+		})
 	}
-	o.start()
-	want := hub.Receipts{ShownAt: "2026-11-28T07:00:00Z"}
-	wait.Eventually(t, "the task shows the sign", func() bool { return hub.ReceiptsOf(o.task(id).Metadata) == want })
 }
 
 // The sender is told, and the task stays one that nobody has got.
