@@ -119,23 +119,6 @@ func format(ctx context.Context) error {
 	return nil
 }
 
-// platforms checks that programs and tests compile for the other supported systems. No file depends on the
-// architecture.
-func (c *check) platforms(ctx context.Context) error {
-	if c.quick {
-		return nil
-	}
-	for _, platform := range []string{"darwin/arm64", "windows/amd64"} {
-		fmt.Println(platform)
-		system, arch, _ := strings.Cut(platform, "/")
-		env := []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}
-		if err := command(ctx, env, "go", "vet", "./..."); err != nil {
-			return fmt.Errorf("%s: %w", platform, err)
-		}
-	}
-	return nil
-}
-
 // test runs all tests, with the race detector if there is a C compiler, and checks the coverage of each package.
 func (c *check) test(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "parley-check-")
