@@ -12,7 +12,7 @@ import (
 )
 
 // silenceTimeout is how long a request for several messages waits for the next of them.
-const silenceTimeout = 2 * time.Second
+const silenceTimeout = 5 * time.Second
 
 // StoredMessage is a message of a stream. Its Reply is empty.
 type StoredMessage struct {
