@@ -463,14 +463,19 @@ func (r *release) build(ctx context.Context, dir, platform string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-trimpath", "-tags", buildTags, "-overlay", overlay}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", buildTags, "-overlay", overlay}
 	for _, packages := range rarelyRun {
 		args = append(args, "-gcflags="+packages+"=-l")
 	}
-	_, err = output(ctx, []string{"GOOS=" + system, "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", append(args,
-		"-ldflags", "-s -w -funcalign=16 -X github.com/parleyhub/parley/internal/app/version.release="+r.version, "-o", dir+string(filepath.Separator), "./cmd/parley")...)
+	const names = " -X github.com/parleyhub/parley/internal/app/version."
+	_, err = output(ctx, slices.Concat(settled, []string{"GOOS=" + system, "GOARCH=" + arch}), "go", append(args,
+		"-ldflags", "-s -w -funcalign=16"+names+"release="+r.version+names+"revision="+r.commit, "-o", dir+string(filepath.Separator), "./cmd/parley")...)
 	return err
 }
+
+// settled are the variables of the compiler that change its output, whatever the machine has set. The commit is not taken from the
+// compiler, which calls a tree changed once the release is written into it.
+var settled = []string{"CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOWORK=off", "GOEXPERIMENT=", "GOFIPS140=off", "GOAMD64=v1", "GOARM64=v8.0"}
 
 // sitePath is the file of the sources that a release's program embeds as the documentation's site.
 const sitePath = "internal/api/site/pages.json.gz"

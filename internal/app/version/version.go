@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// release is set when a release is built, with -ldflags -X.
-var release = ""
+// release and its commit are set when a release is built, with -ldflags -X.
+var release, revision = "", ""
 
 // Info is the program's version and what it was built with.
 type Info struct {
@@ -22,7 +22,7 @@ type Info struct {
 // Read returns the version: that of the release, of the module where it was
 // installed by go install, else devel with the revision if it is known.
 func Read() Info {
-	info := Info{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	info := Info{Version: release, Revision: revision, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		info.add(build)
 	}

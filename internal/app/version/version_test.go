@@ -17,10 +17,10 @@ func TestVersionIsKnownWithoutARelease(t *testing.T) {
 }
 
 func TestAReleasesVersionHasPriority(t *testing.T) {
-	release = "1.2.3"
-	t.Cleanup(func() { release = "" })
-	if got := String(); got != "1.2.3" {
-		t.Errorf("got %s", got)
+	release, revision = "1.2.3", "abc"
+	t.Cleanup(func() { release, revision = "", "" })
+	if got := Read(); got.Version != "1.2.3" || got.Revision != "abc" {
+		t.Errorf("got %+v", got)
 	}
 }
 
