@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -39,5 +40,33 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 	found["a"] = append(found["a"], "a 3", "a 3")
 	if broken := check(h.ops, found); len(broken) != 1 {
 		t.Errorf("an unknown outcome may come once: %q", broken)
+	}
+}
+
+func TestAnUpgradesReportSaysWhatBecameOfUnknownOutcomes(t *testing.T) {
+	w := &world{reasons: map[string]int{}}
+	for i := range 4 {
+		var err error
+		if i > 1 {
+			err = errors.New("no answer")
+		}
+		w.try("mail-0", i, func(string) error { return err })
+	}
+	found := texts{"mail-0": {"mail-0 0", "mail-0 1", "mail-0 3"}}
+	var out strings.Builder
+	w.report(&out, found)
+	for _, want := range []string{
+		"mail       2 acknowledged,      3 found; 2 with an unknown outcome, 1 of them found\n", "unknown 2 times: mail: no answer\n", "tasks      0 acknowledged,",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if broken := invented(w.all.ops, found); len(broken) > 0 {
+		t.Errorf("%q", broken)
+	}
+	found["mail-0"] = append(found["mail-0"], "mail-0 9")
+	if broken := invented(w.all.ops, found); len(broken) != 1 || !strings.Contains(broken[0], `"mail-0 9"`) {
+		t.Errorf("%q, want what nobody has sent", broken)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,9 +82,8 @@ func runUpgrade(ctx context.Context, out io.Writer, u upgrade) (broken []string,
 	if err != nil {
 		return nil, err
 	}
-	acknowledged, unknown := w.all.counts()
-	fmt.Fprintf(out, "%d operations acknowledged, %d with an unknown outcome; %d mails, %d work items, %d edits found\n", acknowledged, unknown, len(found.kind("mail")), len(found.kind("work")), len(found.kind("edit")))
-	broken = check(w.all.ops, found)
+	w.report(out, found)
+	broken = append(check(w.all.ops, found), invented(w.all.ops, found)...)
 	// The order of a queue ends where an item comes again.
 	return slices.DeleteFunc(broken, func(b string) bool { return !u.later && strings.HasPrefix(b, `order: "work-`) }), nil
 }
@@ -110,16 +110,17 @@ type world struct {
 	reader  *agent   // of mail
 	worker  *agent
 
-	mu    sync.Mutex
-	found texts // what the reader and the worker have got
-	seen  map[string]bool
+	mu      sync.Mutex
+	found   texts // what the reader and the worker have got
+	seen    map[string]bool
+	reasons map[string]int // why outcomes are unknown, and how often
 }
 
 // perMinute is less than the hub's limit for the mail of an agent.
 const perMinute = 90
 
 func newWorld(ctx context.Context, h *hub, u upgrade) (w *world, err error) {
-	w = &world{h: h, clients: u.clients, later: u.later, found: texts{}, seen: map[string]bool{}}
+	w = &world{h: h, clients: u.clients, later: u.later, found: texts{}, seen: map[string]bool{}, reasons: map[string]int{}}
 	defer func() {
 		if err != nil {
 			w.leave()
@@ -186,6 +187,7 @@ func (w *world) sendTasks(ctx context.Context, i, first, most int) {
 			return errNotSent
 		}
 		tries = 0
+		w.failed("tasks", err)
 		return err
 	})
 }
@@ -225,8 +227,76 @@ func (w *world) sendByAgent(ctx context.Context, i, first, most int) {
 // try performs and records an operation.
 func (w *world) try(sender string, number int, do func(text string) error) {
 	o := operation{sender: sender, number: number}
-	o.acknowledged = do(o.text()) == nil
+	err := do(o.text())
+	o.acknowledged = err == nil
+	w.failed(kindOf(sender), err)
 	w.all.add(o)
+}
+
+// maxReasons bounds the reasons that a report names.
+const maxReasons = 20
+
+// failed counts an operation whose outcome is not known.
+func (w *world) failed(kind string, err error) {
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reasons[kind+": "+err.Error()]++
+}
+
+// kindOf returns what a sender sends.
+func kindOf(sender string) string {
+	kind, _, _ := strings.Cut(sender, "-")
+	return kind
+}
+
+// report writes how many operations of each kind were acknowledged and are there, and which of the others are: a call that the upgrade
+// has cut off is there once or not at all.
+func (w *world) report(out io.Writer, found texts) {
+	there := map[string]bool{}
+	for _, all := range found {
+		for _, text := range all {
+			there[text] = true
+		}
+	}
+	for _, kind := range []string{"tasks", "mail", "work", "edit"} {
+		var acknowledged, unknown, done int
+		for _, o := range w.all.ops {
+			switch {
+			case kindOf(o.sender) != kind:
+			case o.acknowledged:
+				acknowledged++
+			default:
+				unknown++
+				if there[o.text()] {
+					done++
+				}
+			}
+		}
+		fmt.Fprintf(out, "%-5s %6d acknowledged, %6d found; %d with an unknown outcome, %d of them found\n", kind, acknowledged, len(found.kind(kind)), unknown, done)
+	}
+	reasons := slices.Sorted(maps.Keys(w.reasons))
+	for _, reason := range reasons[:min(len(reasons), maxReasons)] {
+		fmt.Fprintf(out, "unknown %d times: %.300s\n", w.reasons[reason], reason)
+	}
+}
+
+// invented returns what was found although nobody has sent it.
+func invented(ops []operation, found texts) (broken []string) {
+	sent := map[string]bool{}
+	for _, o := range ops {
+		sent[o.text()] = true
+	}
+	for _, all := range found {
+		for _, text := range all {
+			if !sent[text] {
+				broken = append(broken, fmt.Sprintf("invented: nobody has sent %q", text))
+			}
+		}
+	}
+	return broken
 }
 
 // got records what the reader or the worker has got.

@@ -26,8 +26,8 @@ type way struct {
 	// install and remove are scripts, for root where asRoot says so. They run where $url is the server of the release and $registry that of npm.
 	install, remove string
 	asRoot          bool
-	// call is how the program is called; parley where it is empty.
-	call string
+	// call is how the program is called; parley where it is empty. before comes before its other names.
+	call, before string
 	// stays are the paths that the package manager keeps for itself.
 	stays []string
 }
@@ -70,7 +70,7 @@ func ways(dist string) ([]way, error) {
 		},
 		{
 			name: "npx", prepare: addNode,
-			install: "echo registry=$registry >.npmrc", call: "npx -y @parleyhub/parley",
+			install: "echo registry=$registry >.npmrc", call: "npx -y @parleyhub/parley", before: "npx -y ",
 			remove: "rm .npmrc",
 			stays:  npm,
 		},
@@ -242,9 +242,10 @@ func (w way) use(ctx context.Context, r root, servers string, within time.Durati
 	if within > 0 && total > within {
 		err = errors.Join(err, fmt.Errorf("the first answer came after %v, and may take %v", total.Round(time.Millisecond), within))
 	}
+	_, namesErr := r.sh(ctx, user, "for name in a2a-hub nats-mcp-server; do "+w.before+"$name --version | grep \"^$name \"; done")
 	_, stopErr := r.sh(ctx, user, call+" stop")
 	_, removeErr := r.sh(ctx, uid, servers+w.remove)
-	return errors.Join(err, stopErr, removeErr)
+	return errors.Join(err, namesErr, stopErr, removeErr)
 }
 
 // childrenTime is the processor time of the programs that were run and have ended.

@@ -109,7 +109,7 @@ func installByNPM(t *testing.T, r release, modules string) {
 		t.Fatal(err)
 	}
 	tarballs, err := filepath.Glob(filepath.Join(r.dir, "npm", "*.tgz"))
-	if err != nil || len(tarballs) != 2 {
+	if err != nil || len(tarballs) != 2+len(names) {
 		t.Fatalf("%q, %v", tarballs, err)
 	}
 	if out, err := m.run(t, project, "npm", append([]string{"install", "--offline", "--no-audit", "--no-fund", "--loglevel=error"}, tarballs...)...); err != nil {

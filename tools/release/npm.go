@@ -31,8 +31,8 @@ func npmPlatform(platform string) (system, cpu string) {
 	return system, cpu
 }
 
-// writeNPM writes the tarballs for npm publish: one with the program for each platform, and one that depends on all of them
-// and runs the one that npm has installed. No script runs at installation.
+// writeNPM writes the tarballs for npm publish: one with the program for each platform, one that depends on all of them
+// and runs the one that npm has installed, and one for each further name. No script runs at installation.
 func (r *release) writeNPM(work string, platforms []string) error {
 	optional := map[string]string{}
 	common := map[string]any{
@@ -69,11 +69,34 @@ func (r *release) writeNPM(work string, platforms []string) error {
 		}
 	}
 	maps.Copy(manifest, map[string]any{
-		"name": npmName, "mcpName": mcpName, "bin": bins, "optionalDependencies": optional, "engines": map[string]string{"node": ">=18"},
+		"name": npmName, "mcpName": mcpName, "bin": bins, "optionalDependencies": optional, "engines": node,
 		"keywords": []string{"mcp", "a2a", "acp", "agents", "claude", "codex", "gemini", "nats"},
 	})
-	return r.packNPM(work, manifest, programs, []string{"LICENSE", "README.md"})
+	err := r.packNPM(work, manifest, programs, []string{"LICENSE", "README.md"})
+	return errors.Join(err, r.writeNames(work, common))
 }
+
+// writeNames writes a package for each further name of the program, so that `npx nats-mcp-server` runs it. Each depends on the main
+// package, and has the schema of the MCP server's configuration.
+func (r *release) writeNames(work string, common map[string]any) error {
+	for _, name := range names {
+		script := filepath.Join(work, "npm-names", name+".js")
+		if err := writeFile(script, []byte("#!/usr/bin/env node\n\"use strict\";\nrequire(\""+npmName+"/bin/run.js\")(\""+name+"\");\n")); err != nil {
+			return err
+		}
+		manifest := maps.Clone(common)
+		maps.Copy(manifest, map[string]any{
+			"name": name, "bin": map[string]string{name: "bin/" + name + ".js"}, "dependencies": map[string]string{npmName: r.version}, "engines": node,
+		})
+		if err := r.packNPM(work, manifest, map[string]string{"bin/" + name + ".js": script}, []string{"LICENSE", "README.md", "schema/mcp-config.schema.json"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// node is the oldest Node.js that the scripts run with.
+var node = map[string]string{"node": ">=18"}
 
 // packNPM writes one tarball: its package.json, its programs by their name in the package, and documents of the repository.
 func (r *release) packNPM(work string, manifest map[string]any, programs map[string]string, documents []string) error {

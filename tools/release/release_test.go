@@ -379,6 +379,17 @@ func TestPackageManagersGetWhatTheyRead(t *testing.T) {
 			t.Errorf("%s: %q", name, text)
 		}
 	}
+	for _, name := range names {
+		files := unpack(t, files["npm/"+name+"-1.2.3.tgz"])
+		var other struct {
+			Name              string
+			Bin, Dependencies map[string]string
+		}
+		decode(t, files["package/package.json"], &other)
+		if other.Name != name || other.Dependencies[npmName] != "1.2.3" || !strings.Contains(files["package/"+other.Bin[name]], npmName+`/bin/run.js")("`+name+`")`) || files["package/schema/mcp-config.schema.json"] == "" {
+			t.Errorf("the package %s: %+v", name, other)
+		}
+	}
 	var platform struct{ OS, CPU []string }
 	program := unpack(t, files["npm/parleyhub-parley-"+system+"-"+cpu+"-1.2.3.tgz"])
 	decode(t, program["package/package.json"], &platform)
