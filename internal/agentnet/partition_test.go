@@ -44,7 +44,7 @@ func (n node) join(opts *server.Options) error {
 }
 
 // clusterVictim starts three stock servers in processes of their own. Its faults kill, suspend or
-// isolate one node at a time.
+// isolate one node at a time, in both directions or in one.
 func clusterVictim(t *testing.T) victim {
 	const nodes = 3
 	ports := testbed.FreePorts(t, 2*nodes)
@@ -87,12 +87,43 @@ func clusterVictim(t *testing.T) victim {
 			}
 		}
 	}
+	// What a node sends, or what is sent to it, is lost, until its connections are cut.
+	deafen := func(i int, lost func(fromNode bool) bool) {
+		for j := range nodes {
+			if i != j {
+				links[i][j].SetTap(func(toServer bool, _ []byte) bool { return !lost(toServer) })
+				links[j][i].SetTap(func(toServer bool, _ []byte) bool { return !lost(!toServer) })
+			}
+		}
+	}
+	hear := func(i int) {
+		for j := range nodes {
+			if i != j {
+				for _, l := range []*nettest.Proxy{links[i][j], links[j][i]} {
+					l.SetTap(nil)
+					l.Cut()
+				}
+			}
+		}
+	}
 	away := func() { <-time.After(time.Duration(500+rand.IntN(2500)) * time.Millisecond) }
 	at := strings.Join(urls, ",")
 	return victim{at: at, workersAt: at, presence: true, dial: killDial(at), faults: map[string]func(){
 		"node killed":    func() { i := rand.IntN(nodes); servers[i].kill(); away(); start(i) },
 		"node suspended": func() { nap(servers[rand.IntN(nodes)].pid()) },
 		"node cut off":   func() { i := rand.IntN(nodes); cutOff(i, true); away(); cutOff(i, false) },
+		"node not heard": func() {
+			i := rand.IntN(nodes)
+			deafen(i, func(fromNode bool) bool { return fromNode })
+			away()
+			hear(i)
+		},
+		"node hears nobody": func() {
+			i := rand.IntN(nodes)
+			deafen(i, func(fromNode bool) bool { return !fromNode })
+			away()
+			hear(i)
+		},
 	}}
 }
 

@@ -26,6 +26,8 @@ const (
 	// The pause before the store is opened again after a failed write: whoever waits for the server hears of it before.
 	firstReopening = time.Second
 	lastReopening  = time.Minute
+	// steadyStore is how long the store must have been open for the next failure to be another one.
+	steadyStore = 10 * time.Second
 )
 
 // disk watches the space of the store's disk. It is safe for concurrent use.
@@ -151,8 +153,8 @@ func (b *Bus) watchDisk(ctx context.Context) {
 	ticks := time.NewTicker(watchInterval)
 	defer ticks.Stop()
 	was, failing := false, false
-	var failed time.Time    // when the server could not write
-	pause := firstReopening // until the store is opened again
+	var failed, opened time.Time // when the server could not write, and the store was opened again
+	pause := firstReopening      // until the store is opened again
 	for {
 		select {
 		case <-ctx.Done():
@@ -169,15 +171,15 @@ func (b *Bus) watchDisk(ctx context.Context) {
 		}
 		switch {
 		case b.embedded.log.write.Load() == nil:
-			if time.Since(failed) > lastReopening {
-				pause = firstReopening
-			}
 			failing = false
 		case !failing:
 			failed, failing = time.Now(), true
+			if failed.Sub(opened) > steadyStore {
+				pause = firstReopening
+			}
 		case !full && time.Since(failed) >= pause && checkFiles(b.dir) == nil:
 			if b.reopen(ctx) {
-				failing = false
+				opened, failing = time.Now(), false
 			} else {
 				failed = time.Now()
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/uuid"
 
+	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -84,6 +85,12 @@ func (p *Pending) Stored(ctx context.Context) error { return p.t.ensureStored(ct
 func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {
 	t := p.t
 	defer t.hub.release(t)
+	if t.isLarge() {
+		t.awaitAnswer(ctx)
+		if t.ensureStored(ctx) == nil { // the end of the task reports an error
+			budget.Stored(ctx)
+		}
+	}
 	select {
 	case <-p.ended:
 		snap := t.currentSnapshot()

@@ -345,6 +345,21 @@ func (c *taskCache) drop(id a2a.TaskID) {
 	}
 }
 
+// ContentSize estimates the bytes of an event of a task, encoded, 0 for an unknown one.
+func ContentSize(event a2a.Event) int {
+	switch e := event.(type) {
+	case *a2a.Task:
+		return taskSize(e)
+	case *a2a.Message:
+		return messageSize(e)
+	case *a2a.TaskStatusUpdateEvent:
+		return messageSize(e.Status.Message) + dataSize(e.Metadata)
+	case *a2a.TaskArtifactUpdateEvent:
+		return partsSize(e.Artifact.Parts) + dataSize(e.Metadata)
+	}
+	return 0
+}
+
 // taskSize estimates the bytes of a task in a response.
 func taskSize(t *a2a.Task) int {
 	n := dataSize(t.Metadata) + messageSize(t.Status.Message)

@@ -11,8 +11,15 @@ const (
 	smallWrite = 32 << 10
 	// maxWrites bounds the content of the large tasks that are being written at the same time. A write holds several
 	// times its size: encoded, in the connection to the store, and in the store.
-	maxWrites = 6 << 20
+	maxWrites = 4 << 20
 )
+
+// isLarge reports whether the task's writes need a reservation.
+func (t *task) isLarge() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bytes > smallWrite
+}
 
 func newWrites() *semaphore.Weighted { return semaphore.NewWeighted(maxWrites) }
 

@@ -153,6 +153,59 @@ func (d *disk) fill(during func()) error {
 	return errors.Join(err, f.Close(), os.Remove(name))
 }
 
+// The disk hangs for hangTime, and works for workTime, in turn.
+const (
+	hangTime = 200 * time.Millisecond
+	workTime = 20 * time.Millisecond
+)
+
+// stall lets all writes to the disk wait most of the time, for a length. wait reports false if it ended early.
+func (d *disk) stall(wait func(time.Duration) bool, length time.Duration) error {
+	dir, err := os.Open(d.mount)
+	if err != nil {
+		return err
+	}
+	for began := time.Now(); err == nil && time.Since(began) < length; wait(workTime) {
+		if err = unix.IoctlSetInt(int(dir.Fd()), fsFreeze, 0); err != nil {
+			break
+		}
+		wait(hangTime)
+		err = unix.IoctlSetInt(int(dir.Fd()), fsThaw, 0)
+	}
+	return errors.Join(err, dir.Close())
+}
+
+// The requests of ioctl that let writes to a file system wait, and go on, as linux/fs.h has them.
+const (
+	fsFreeze = 0xc0045877
+	fsThaw   = 0xc0045878
+)
+
+// withoutMemoryLeft is what a hub without memory may use beside what it has.
+const withoutMemoryLeft = 1 << 20
+
+// withoutMemory lets the hub get no memory while during runs. A hub that ends of it is started again.
+func (h *hub) withoutMemory(ctx context.Context, during func()) error {
+	pid := h.process.Process.Pid
+	status, err := statusOf(pid, "VmData")
+	if err != nil {
+		return err
+	}
+	var before unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_DATA, nil, &before); err != nil {
+		return err
+	}
+	if err := unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(status + withoutMemoryLeft), Max: before.Max}, nil); err != nil {
+		return err
+	}
+	during()
+	if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && strings.Contains(string(state), ") Z ") {
+		_ = h.end() // it has failed
+		return h.start(ctx)
+	}
+	return unix.Prlimit(pid, unix.RLIMIT_DATA, &before, nil)
+}
+
 // canLimit says that the limits of a running process can be changed.
 const canLimit = true
 

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // disk is not possible here.
@@ -18,7 +19,11 @@ func (d *disk) close() error                            { return nil }
 func (d *disk) cut(context.Context, *hub, func()) error { return nil }
 func (d *disk) fill(func()) error                       { return nil }
 
+func (d *disk) stall(func(time.Duration) bool, time.Duration) error { return nil }
+
 // canLimit says that the limits of a running process can be changed.
 const canLimit = false
 
 func (h *hub) limitDescriptors(func()) error { return nil }
+
+func (h *hub) withoutMemory(context.Context, func()) error { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -57,6 +58,13 @@ func (x *injector) faults() []fault {
 			}
 			return h.start(ctx)
 		}},
+		{"flipped bits", 1, func(ctx context.Context, _ time.Duration) error {
+			h.kill()
+			if err := flipBit(filepath.Join(h.home, "data", "bus"), x.random); err != nil {
+				return err
+			}
+			return h.start(ctx)
+		}},
 		{"pauses", 2, func(ctx context.Context, length time.Duration) error {
 			return h.suspend(func() { pause(ctx, length) })
 		}},
@@ -70,11 +78,15 @@ func (x *injector) faults() []fault {
 	if canLimit {
 		all = append(all, fault{"times without descriptors", 1, func(ctx context.Context, length time.Duration) error {
 			return h.limitDescriptors(func() { pause(ctx, length) })
+		}}, fault{"times without memory", 1, func(ctx context.Context, length time.Duration) error {
+			return h.withoutMemory(ctx, func() { pause(ctx, length) })
 		}})
 	}
 	if x.disk != nil {
 		all = append(all, fault{"power cuts", 6, x.cut}, fault{"times with a full disk", 1, func(ctx context.Context, length time.Duration) error {
 			return x.disk.fill(func() { pause(ctx, length) })
+		}}, fault{"times with a slow disk", 1, func(ctx context.Context, length time.Duration) error {
+			return x.disk.stall(func(d time.Duration) bool { return pause(ctx, d) }, length)
 		}})
 	}
 	if x.t.c.only != "" {

@@ -68,6 +68,10 @@ func main() {
 	soak := flag.Bool("soak", false, "watch what the hub uses while agents are killed, and find leaks (Linux)")
 	mutations := flag.Bool("mutations", false, "build hubs with an error each, and expect that a campaign finds it")
 	simulations := flag.Int("simulations", 0, "simulate agents so often in virtual time, instead of faults; with -mutations any number")
+	floods := flag.Int("flood", 0, "send so many large tasks at once, instead of faults, and measure the hub's memory (Linux)")
+	startTimes := flag.Int("starts", 0, "end the hub and start it so often, at moments of its start and under load, instead of faults, and measure the starts")
+	stored := flag.String("stored", "empty", "with -starts, what the hub has stored: empty, small, or big (100,000 tasks, 1,000,000 messages, 100 documents)")
+	storeDir := flag.String("store", "", "with -starts, a directory for the store, which is used again; empty for a temporary one")
 	mutation := flag.String("mutation", "", "with -mutations, only those whose description contains this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -85,6 +89,18 @@ func main() {
 		if *mutations {
 			runIt = func() ([]string, error) { return simulateMutations(ctx, os.Stdout, c, *mutation) }
 		}
+	}
+	if *startTimes > 0 {
+		runIt = func() ([]string, error) {
+			size, ok := storeSizes[*stored]
+			if !ok {
+				return nil, fmt.Errorf("there is no store %q", *stored)
+			}
+			return runStarts(ctx, os.Stdout, c, starts{*startTimes, size, *storeDir})
+		}
+	}
+	if *floods > 0 {
+		runIt = func() ([]string, error) { return runFloods(ctx, os.Stdout, c, *floods, floodSize, memoryCap) }
 	}
 	if *upgrading {
 		runIt = func() ([]string, error) {

@@ -36,3 +36,21 @@ func processUse(pid int) (memory int64, descriptors, children int, err error) {
 	}
 	return memory, len(open), children, nil
 }
+
+// peakMemory returns the most resident memory that a process has had, in bytes.
+func peakMemory(pid int) (int64, error) { return statusOf(pid, "VmHWM") }
+
+// statusOf returns what the system tells of a process's memory, in bytes.
+func statusOf(pid int, what string) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, what+":"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("the system does not tell %s of process %d", what, pid)
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/hub"
 )
 
 type rpcResponse struct {
@@ -177,29 +178,50 @@ func (s *Server) dispatch(ctx context.Context, w http.ResponseWriter, req jsonrp
 	case err != nil:
 		writeRPCError(w, http.StatusOK, req.ID, err)
 	default:
-		s.writeResult(w, req.ID, result)
+		s.writeResult(w, req.ID, result, len(req.Params))
 	}
 }
 
 // safely converts a panic to an internal error, so that the client gets an answer.
 func (s *Server) safely(ctx context.Context, call rpcMethod, req jsonrpc.Request) (result any, err error) {
+	name := req.Method // the parameters are garbage before the call ends
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("request panicked", "method", req.Method, "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("request panicked", "method", name, "panic", p, "stack", string(debug.Stack()))
 			err = a2a.ErrInternalError
 		}
 	}()
 	return call(ctx, s.handler, req.Params)
 }
 
-func (s *Server) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any) {
+// writeResult writes an answer to a request with so many bytes of parameters, which it may repeat.
+func (s *Server) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any, params int) {
+	encoded := s.reserveEncoding(max(resultSize(result), 2*params))
 	body, err := rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
+	encoded()
 	if err != nil {
 		s.log.Error("result cannot be encoded", "error", err)
 		writeRPCError(w, http.StatusOK, id, a2a.ErrInternalError)
 		return
 	}
 	writeRPC(w, http.StatusOK, body)
+}
+
+// resultSize estimates the bytes of a result of 1.0.
+func resultSize(result any) int {
+	switch r := result.(type) {
+	case a2a.StreamResponse:
+		return hub.ContentSize(r.Event)
+	case *a2a.Task:
+		return hub.ContentSize(r)
+	case *a2a.ListTasksResponse:
+		n := 0
+		for _, t := range r.Tasks {
+			n += hub.ContentSize(t)
+		}
+		return n
+	}
+	return 0
 }
 
 // stream sends server-sent events, each a JSON-RPC response, until they end or one is an
@@ -211,7 +233,9 @@ func (s *Server) stream(w http.ResponseWriter, id jsonrpc.ID, events eventSeq, m
 	for event, err := range recovered(events) {
 		var frame []byte
 		if err == nil {
+			encoded := s.reserveEncoding(hub.ContentSize(event))
 			frame, err = m.frame(id, event)
+			encoded()
 		}
 		if err != nil && !expected(err) {
 			s.log.Error("stream failed", "error", err)

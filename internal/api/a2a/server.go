@@ -27,6 +27,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
@@ -70,6 +71,24 @@ type Server struct {
 	rest    http.Handler          // 1.0
 	tenant  http.Handler          // 1.0 below /{tenant}
 	rest03  http.Handler
+	// encodings bounds the content of the large answers that are being encoded: each holds several times its size.
+	encodings *semaphore.Weighted
+}
+
+const (
+	smallAnswer  = 64 << 10 // needs no reservation
+	maxEncodings = 4 << 20
+)
+
+// reserveEncoding blocks until an answer with size bytes of content may be encoded, which takes no longer than the encodings
+// of others. The caller must call the function that it returns afterwards.
+func (s *Server) reserveEncoding(size int) (encoded func()) {
+	if size <= smallAnswer {
+		return func() {}
+	}
+	held := min(int64(size), maxEncodings)
+	_ = s.encodings.Acquire(context.Background(), held) // fails only with its context
+	return func() { s.encodings.Release(held) }
 }
 
 // New returns a server of A2A.
@@ -81,6 +100,7 @@ func New(opts Options) *Server {
 		opts.Logger = slog.Default()
 	}
 	s := &Server{opts: opts, log: opts.Logger.With("component", "a2a")}
+	s.encodings = semaphore.NewWeighted(maxEncodings)
 	s.own = &Handler{opts: opts, log: s.log}
 	s.handler = s.own
 	if opts.Wrap != nil {

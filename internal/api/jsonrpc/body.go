@@ -18,7 +18,7 @@ func (body) Close() error { return nil }
 // NewBody returns data as the body of a request. [BodyOf] returns it without a copy.
 func NewBody(data []byte) io.ReadCloser { return body{bytes.NewReader(data), data} }
 
-// BodyOf returns the rest of a request's body, which the caller must not change. A body of more than limit bytes is an
+// BodyOf returns the rest of a request's body, which the caller must not change; it is empty afterwards. A body of more than limit bytes is an
 // [http.MaxBytesError].
 func BodyOf(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	read, ok := r.Body.(body)
@@ -29,6 +29,6 @@ func BodyOf(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error)
 	if int64(len(rest)) > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
-	_, err := read.Seek(0, io.SeekEnd)
-	return rest, err
+	r.Body = NewBody(nil) // so that a long request does not keep it
+	return rest, nil
 }

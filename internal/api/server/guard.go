@@ -63,12 +63,13 @@ func (s *Server) admit(w *response, r *http.Request, mux *http.ServeMux) {
 		}
 		r.Body = http.NoBody // bodies cost memory that clients with the token share
 	}
-	release, ok := s.readBody(w, r)
+	share, ok := s.readBody(w, r)
 	if !ok {
 		return
 	}
-	defer release()
-	r = r.WithContext(withRight(hub.WithSender(r.Context(), senderOf(r, foreign)), may, page))
+	defer share.Release()
+	ctx := withRight(hub.WithSender(r.Context(), senderOf(r, foreign)), may, page)
+	r = r.WithContext(budget.WithShare(ctx, share, r.ContentLength))
 	if _, pattern := mux.Handler(r); pattern == "" {
 		noRoute(w, r, mux)
 		return
@@ -160,10 +161,11 @@ const (
 	// smallBody is the size of bodies that need no reservation: their memory is bounded by the number of connections, so
 	// that small requests never wait for large ones.
 	smallBody = 16 << 10
-	// preallocated is the size of bodies whose memory is allocated before they arrive.
+	// preallocated is the size of bodies whose memory is allocated before they arrive, and what must have arrived of others
+	// before the memory of a small body is.
 	preallocated = 4 << 10
 	// requestCost is how many times its size a large request holds while it is handled: as its body, decoded, as the agent's
-	// prompt, and in the answer.
+	// prompt, and in the answer. While its agent works, only the prompt remains.
 	requestCost = 4
 	// bodyStep must arrive within Limits.BodyStep once memory is reserved for a body.
 	bodyStep = 64 << 10
@@ -172,11 +174,11 @@ const (
 )
 
 // readBody reads the whole body, within the limits of size, time and memory, before the handler runs, so that a slow or
-// huge body costs one goroutine and what it has sent. The caller must call release after the handler. If ok is false,
-// readBody has answered.
-func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool) {
+// huge body costs one goroutine and what it has sent. The caller must release the memory, nil for a small body, after the
+// handler. If ok is false, readBody has answered.
+func (s *Server) readBody(w *response, r *http.Request) (share *budget.Share, ok bool) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return func() {}, true
+		return nil, true
 	}
 	body := bodyReader{server: s, w: w, r: r, deadline: time.Now().Add(s.cfg.Limits.ReadTimeout)}
 	if err := body.read(); err != nil {
@@ -191,7 +193,7 @@ func (s *Server) readBody(w *response, r *http.Request) (release func(), ok bool
 	w.readUntil(time.Time{})
 	r.Body = jsonrpc.NewBody(body.buf.Bytes())
 	r.ContentLength = int64(body.buf.Len())
-	return body.share.Release, true
+	return body.share, true
 }
 
 var errTooLarge = errors.New("the body is too large")
@@ -216,7 +218,13 @@ func (b *bodyReader) read() error {
 		b.buf.Grow(int(size) + bytes.MinRead)
 	}
 	first := min(smallBody, limit) + 1
-	n, err := io.Copy(&b.buf, io.LimitReader(b.r.Body, first))
+	n, err := io.Copy(&b.buf, io.LimitReader(b.r.Body, min(first, preallocated)))
+	if err == nil && n == preallocated && n < first {
+		b.buf.Grow(int(first-n) + bytes.MinRead) // once: many may wait with their beginnings
+		var more int64
+		more, err = io.Copy(&b.buf, io.LimitReader(b.r.Body, first-n))
+		n += more
+	}
 	if err != nil || n < first {
 		return err
 	}

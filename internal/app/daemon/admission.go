@@ -273,9 +273,14 @@ func busError(err error) error {
 	if b, ok := errors.AsType[*bus.Error](e.Err); ok {
 		return b
 	}
-	code := bus.CodeLimit
-	if e.Code == store.ValidationError {
+	code := bus.CodeLimit // an agent gives up its identity then
+	switch e.Code {
+	case store.ValidationError:
 		code = bus.CodeConfig
+	case store.ConnectionError:
+		code = bus.CodeNotRunning
+	case store.InternalError:
+		code = bus.CodeStorage
 	}
 	return &bus.Error{Code: code, Message: e.Message, Remedy: e.Remedy, Err: err}
 }

@@ -5,7 +5,23 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/bus"
 )
+
+// An agent that is refused with a limit gives up its identity. A network that is not ready yet refuses nobody.
+func TestOnlyARefusalEndsAnIdentity(t *testing.T) {
+	for code, want := range map[store.Code]bus.Code{
+		store.ConnectionError: bus.CodeNotRunning, store.InternalError: bus.CodeStorage, store.ValidationError: bus.CodeConfig,
+		store.ConflictError: bus.CodeLimit, store.NotRegisteredError: bus.CodeLimit,
+	} {
+		if got := bus.CodeOf(busError(&store.Error{Code: code})); got != want {
+			t.Errorf("%s: %s, want %s", code, got, want)
+		}
+	}
+	if err := busError(nil); err != nil {
+		t.Error(err)
+	}
+}
 
 // Two operators would answer on the same subjects: one with the defaults, and one for agents that leave them out.
 func TestAgentsWithoutSettingsHaveTheDefaults(t *testing.T) {

@@ -65,5 +65,28 @@ func (s *Share) Shrink(bytes int64) {
 	}
 }
 
+// shareKey is the context's key of a held.
+type shareKey struct{}
+
+type held struct {
+	share   *Share
+	remains int64
+}
+
+// WithShare returns a context with the share of a request, of which remains bytes stay in use when its content is stored.
+func WithShare(ctx context.Context, s *Share, remains int64) context.Context {
+	if s == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, shareKey{}, held{s, remains})
+}
+
+// Stored gives back what the request of a context needs no longer, because its content is decoded and stored.
+func Stored(ctx context.Context) {
+	if h, ok := ctx.Value(shareKey{}).(held); ok {
+		h.share.Shrink(h.remains)
+	}
+}
+
 // Release gives back all bytes. Further calls do nothing.
 func (s *Share) Release() { s.Shrink(0) }

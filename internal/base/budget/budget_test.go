@@ -55,3 +55,20 @@ func TestABudgetIsNeverExceeded(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsStoredGivesMemoryBack(t *testing.T) {
+	b := budget.New(100, time.Millisecond)
+	share, err := b.Acquire(t.Context(), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget.Stored(t.Context()) // of a request without a share
+	budget.Stored(budget.WithShare(t.Context(), nil, 1))
+	budget.Stored(budget.WithShare(t.Context(), share, 30))
+	rest, err := b.Acquire(t.Context(), 70)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest.Release()
+	share.Release()
+}

@@ -23,6 +23,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/local"
@@ -279,6 +280,10 @@ func (k *Keeper) mend(j job) {
 	if err == nil {
 		b, err = os.ReadFile(j.block.path)
 	}
+	if outOfDescriptors(err) { // it says nothing of the block; a later check reads it
+		k.Logger.Warn("a block of the store could not be checked", "stream", j.stream.name, "file", j.block.path, "error", err)
+		return
+	}
 	if err != nil {
 		k.note(j.stream, Record{Kind: KindBlock, Action: ActionFound, Reason: local.Reason(err), File: k.relative(j.block.path)}, nil)
 		return
@@ -303,6 +308,11 @@ func (k *Keeper) mend(j job) {
 		j.stream.blocks[j.index] = j.block
 		k.remember(j.block, s)
 	}
+}
+
+// outOfDescriptors reports whether the system could not open a file because too many are open.
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // around returns the last sequence of the block before, and the first of the block after it, 0 if it is unknown.
