@@ -33,6 +33,9 @@ func (b *Budget) Total() int64 { return b.total }
 // fails with ErrSpent when that takes too long, and with the context's error when ctx ends first.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) (*Share, error) {
 	bytes = min(max(bytes, 0), b.total)
+	if b.free.TryAcquire(bytes) { // also when the patience would end before the wait begins, on a busy computer
+		return &Share{budget: b, bytes: bytes}, nil
+	}
 	waiting, cancel := context.WithTimeout(ctx, b.patience)
 	defer cancel()
 	err := b.free.Acquire(waiting, bytes)
