@@ -342,7 +342,7 @@ func (r *release) documents(ctx context.Context, work string) error {
 func (r *release) archive(ctx context.Context, work, platform string) (program string, err error) {
 	system, arch, _ := strings.Cut(platform, "/")
 	bin := filepath.Join(work, system+"-"+arch)
-	if err := r.program(ctx, bin, platform); err != nil {
+	if err := r.programOnce(ctx, work, bin, platform); err != nil {
 		return "", err
 	}
 	if r.programs == "" {
@@ -369,6 +369,18 @@ func archiveName(version, platform string) string {
 		return name + ".zip"
 	}
 	return name + ".tar.gz"
+}
+
+// programOnce puts the program for a platform into a directory: for this machine the one that has written the documents.
+func (r *release) programOnce(ctx context.Context, work, dir, platform string) error {
+	if platform != runtime.GOOS+"/"+runtime.GOARCH {
+		return r.program(ctx, dir, platform)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	name := executable(local.ProgramParley, runtime.GOOS)
+	return copyProgram(filepath.Join(dir, name), filepath.Join(work, "here", name))
 }
 
 // program puts the program for a platform into a directory.
