@@ -240,11 +240,22 @@ func (o *office) dial(t *testing.T) {
 	t.Cleanup(func() { o.client.Close() })
 }
 
-// trustHooks answers what Codex asks its user once: whether Parley's hooks may run.
+// trustHooks answers what Codex asks its user once: whether Parley's hooks may run. On a busy computer Codex does not ask before it
+// takes input, but at its next start.
 func (s *session) trustHooks(t *testing.T) {
 	t.Helper()
 	asked := func() bool { return strings.Contains(s.screen(t), "Hooksneedreview") }
-	until(t, s.id+" asks about the hooks", asked)
+	var began time.Time
+	until(t, s.id+" asks about the hooks", func() bool {
+		if strings.Contains(s.screen(t), "AskCodextodoanything") && time.Since(began) > 20*time.Second {
+			if !began.IsZero() {
+				s.tmux(t, "kill-session", "-t", s.id)
+				s.begin(t)
+			}
+			began = time.Now()
+		}
+		return asked()
+	})
 	until(t, s.id+" chooses to trust all", func() bool {
 		chosen := strings.Contains(s.screen(t), "›2.Trustall")
 		if !chosen {

@@ -22,6 +22,7 @@ type SessionHookParams struct {
 	Reason     string         `json:"reason,omitempty"`
 	Notified   string         `json:"notified,omitempty"` // what a notification is about
 	StopActive bool           `json:"stopActive,omitempty"`
+	Bell       string         `json:"bell,omitempty"` // the id of the bell that a turn begins with
 	Headless   bool           `json:"headless,omitempty"`
 	Process    SessionProcess `json:"process,omitzero"`
 	// Files are those that a tool is about to change: the keys of repository and work tree, and the path in it, with spaces between.

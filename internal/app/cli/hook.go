@@ -185,7 +185,7 @@ func (a *app) answerHook(ctx context.Context, c *client.Client, e hooks.Event) (
 	files := targets(ctx, e.Files())
 	r, err := c.SessionHook(ctx, dialect.SessionHookParams{
 		Vendor: e.Vendor, Session: e.Session, Kind: string(e.Kind), Dir: e.Dir, Transcript: e.Transcript, Source: e.Source, Reason: e.Reason,
-		Notified: e.NotificationType, StopActive: e.StopActive, Headless: a.headless(e.Vendor),
+		Notified: e.NotificationType, StopActive: e.StopActive, Bell: e.Bell, Headless: a.headless(e.Vendor),
 		Process: dialect.SessionProcess(a.sessionProcess(e.Vendor)), Files: files[:min(len(files), dialect.MaxFiles)],
 	})
 	if err != nil {

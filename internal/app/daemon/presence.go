@@ -182,7 +182,8 @@ func openSession(s presence.Session) dialect.OpenSession {
 // Hook implements dialect.Sessions.
 func (o *openSessions) Hook(ctx context.Context, p dialect.SessionHookParams) dialect.SessionHookAnswer {
 	r := o.hooks.Handle(ctx, hooks.Report{Files: parseTargets(p.Files), Vendor: p.Vendor, Session: p.Session, Dir: p.Dir, Transcript: p.Transcript, Kind: hooks.Kind(p.Kind),
-		Source: p.Source, Reason: p.Reason, NotificationType: p.Notified, StopActive: p.StopActive, Headless: p.Headless, Process: presence.Process(p.Process)})
+		Source: p.Source, Reason: p.Reason, NotificationType: p.Notified, StopActive: p.StopActive, Bell: p.Bell, Headless: p.Headless,
+		Process: presence.Process(p.Process)})
 	return dialect.SessionHookAnswer{Context: r.Context, Continue: r.Continue, Watch: r.Watch, Deny: r.Deny, Wake: r.Wake, Notice: r.Notice}
 }
 
@@ -196,7 +197,7 @@ func (o *openSessions) Event(ctx context.Context, p dialect.SessionEventParams) 
 		return dialect.SessionEventAnswer{}, nil
 	}
 	r := o.hooks.Handle(ctx, hooks.Report{Files: o.located(ctx, e.Files()), Vendor: e.Vendor, Session: e.Session, Dir: e.Dir, Transcript: e.Transcript,
-		Kind: e.Kind, Source: e.Source, Reason: e.Reason, NotificationType: e.NotificationType, StopActive: e.StopActive, Headless: p.Headless,
+		Kind: e.Kind, Source: e.Source, Reason: e.Reason, NotificationType: e.NotificationType, StopActive: e.StopActive, Bell: e.Bell, Headless: p.Headless,
 		Process: presence.Process(p.Process)})
 	return dialect.SessionEventAnswer{Output: string(r.Answer.Encode(e)), Wake: r.Wake, Notice: r.Notice}, nil
 }
@@ -242,7 +243,10 @@ func (o *openSessions) Quiet(agentID string, quiet bool) error {
 		return &hub.Error{Code: hub.CodeUnsupported, Message: agentID + " is no session of this computer, so that it is never woken",
 			Remedy: "the sessions are in `" + local.Program() + " agents --kind session`"}
 	}
-	o.records.SetQuiet(info.Residence.GUID, quiet)
+	if err := o.records.SetQuiet(info.Residence.GUID, quiet); err != nil {
+		return &hub.Error{Code: hub.CodeInternal, Message: "it cannot be stored whether the session is to be disturbed", Err: err,
+			Remedy: "free space on the disk and call it again; until the hub ends it holds all the same"}
+	}
 	return nil
 }
 

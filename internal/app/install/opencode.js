@@ -68,9 +68,10 @@ export const Parley = async ({ client, directory }) => {
         listen(await hook(event.type, { session_id: id, cwd: directory, ...notification }))
       }
     },
-    "chat.message": async ({ sessionID, agent, model }) => {
+    "chat.message": async ({ sessionID, agent, model }, output) => {
       last = { id: sessionID, agent, model }
-      const said = await hook("chat.message", { session_id: sessionID, cwd: directory })
+      const prompt = (output?.parts ?? []).map((part) => part.text ?? "").join("\n").slice(0, longest / 4)
+      const said = await hook("chat.message", { session_id: sessionID, cwd: directory, prompt })
       const notice = said.hookSpecificOutput?.additionalContext
       listen(said)
       if (notice) notices.set(sessionID, notice)

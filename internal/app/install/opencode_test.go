@@ -17,9 +17,9 @@ import (
 
 // answersHooks is a program that answers the plugin's hooks, with the file of a bell in the place of BELL.
 const answersHooks = `#!/bin/sh
-cat > /dev/null
+input=$(cat)
 case "$3" in
-chat.message) echo '{"hookSpecificOutput":{"additionalContext":"1 new message","watchPaths":["BELL"]}}' ;;
+chat.message) case "$input" in *'"prompt":"review this"'*) ;; *) exit 1 ;; esac; echo '{"hookSpecificOutput":{"additionalContext":"1 new message","watchPaths":["BELL"]}}' ;;
 parley.bell) echo '{"decision":"wake","reason":"something is waiting"}' ;;
 tool.execute.before) echo '{"decision":"deny","reason":"held"}' ;;
 esac
@@ -32,7 +32,7 @@ setInterval(() => {}, 1000)
 let begin
 const turn = new Promise((resolve) => (begin = resolve))
 const p = await Parley({ directory: "/p", client: { session: { promptAsync: async (t) => begin(t) } } })
-await p["chat.message"]({ sessionID: "s1", agent: "plan", model: { providerID: "x", modelID: "y" } })
+await p["chat.message"]({ sessionID: "s1", agent: "plan", model: { providerID: "x", modelID: "y" } }, { parts: [{ type: "text", text: "review this" }] })
 const system = []
 await p["experimental.chat.system.transform"]({ sessionID: "s1" }, { system })
 writeFileSync(process.env.BELL, "now")

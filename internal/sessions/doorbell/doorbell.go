@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/sessions/news"
@@ -81,8 +83,6 @@ const (
 
 	// A session that has said nothing in its turn for this long may have been interrupted, which Claude Code does not report.
 	silentTurn = 30 * time.Second
-	// A turn that begins in this time after a bell was begun because of it.
-	wokenTime = 30 * time.Second
 )
 
 // Doorbell wakes the sessions of a hub. It is safe for concurrent use.
@@ -91,6 +91,8 @@ type Doorbell struct {
 	log  *slog.Logger
 	kick chan struct{} // of capacity 1
 	free chan struct{} // has a value for each ring that goes on
+
+	run string // tells the bells of this hub from those of its last run
 
 	mu     sync.Mutex
 	states map[string]*state // by GUID
@@ -109,6 +111,7 @@ type state struct {
 	final   []string    // messages for which the session's program let no bell in
 	times   []time.Time // of the bells in the last minute
 	since   time.Time   // of the last bell that no turn has answered
+	bell    string      // its id, until a turn has begun with its text
 	waiting []mail.Mail // of that bell
 }
 
@@ -118,7 +121,8 @@ func New(o Options) *Doorbell {
 		o.Now = time.Now
 	}
 	log := cmp.Or(o.Logger, slog.New(slog.DiscardHandler)).With("component", "doorbell")
-	return &Doorbell{o: o, log: log, kick: make(chan struct{}, 1), free: make(chan struct{}, maxRings), states: make(map[string]*state)}
+	return &Doorbell{o: o, log: log, kick: make(chan struct{}, 1), free: make(chan struct{}, maxRings), states: make(map[string]*state),
+		run: uuid.NewString()[:4]}
 }
 
 // Arrived says that something may be new for an agent. It does not block.
@@ -181,7 +185,7 @@ func (d *Doorbell) look(ctx context.Context, rings *sync.WaitGroup, all bool) (n
 			continue
 		}
 		st := d.state(s.GUID)
-		d.answered(st, s, now)
+		d.answered(st, s)
 		st.look = st.look || all || s.Hooked.After(st.hooked)
 		if !st.look || st.ringing || s.Terminal == presence.TerminalClosed || !idle(s, now) {
 			continue
@@ -214,15 +218,16 @@ func (d *Doorbell) forget(open []presence.Session) {
 	})
 }
 
-// answered records that a session has begun a turn because of a bell. mu is held.
-func (d *Doorbell) answered(st *state, s presence.Session, now time.Time) {
-	if st.since.IsZero() || !s.Turned.After(st.since) {
-		return
+// answered records that a session has begun a turn. It was woken if its hook has reported the bell's text: the turn may be its user's.
+// mu is held.
+func (d *Doorbell) answered(st *state, s presence.Session) {
+	if st.bell != "" && s.Bell == st.bell {
+		d.o.News.Record(st.waiting, mail.Woken, s.Belled)
+		st.bell, st.waiting = "", nil
 	}
-	if s.Turned.Sub(st.since) < wokenTime {
-		d.o.News.Record(st.waiting, mail.Woken, s.Turned)
+	if !st.since.IsZero() && s.Turned.After(st.since) {
+		st.since, st.next, st.pause = time.Time{}, time.Time{}, 0
 	}
-	st.since, st.waiting, st.next, st.pause = time.Time{}, nil, time.Time{}, 0
 }
 
 // Reachable reports whether a session may be woken at all: somebody sees it, and does not want to be left alone.
@@ -279,12 +284,12 @@ func (d *Doorbell) tryRing(ctx context.Context, s presence.Session) (again bool)
 		d.unwoken(s, n, why)
 		return false
 	}
-	text, ok := d.due(s.GUID, n)
+	bell, ok := d.due(s.GUID, n)
 	if !ok {
 		return false
 	}
 	began := d.o.Now() // a turn may begin before the bell's way returns
-	outcome, err := d.ringOne(ctx, s, n, text)
+	outcome, err := d.ringOne(ctx, s, n, bell)
 	if ctx.Err() != nil {
 		return false
 	}
@@ -292,7 +297,7 @@ func (d *Doorbell) tryRing(ctx context.Context, s presence.Session) (again bool)
 		d.unwoken(s, n, "cannot be woken")
 	}
 	d.log.Info("bell", "agent", s.Name, "vendor", s.Vendor, "outcome", outcome.String(), "error", err)
-	return d.settle(s.GUID, n, outcome, began)
+	return d.settle(s.GUID, n, bell, outcome, began)
 }
 
 func (d *Doorbell) latest(ctx context.Context, guid string) (news.Notice, error) {
@@ -301,8 +306,8 @@ func (d *Doorbell) latest(ctx context.Context, guid string) (news.Notice, error)
 	return d.o.News.Latest(ctx, guid)
 }
 
-// due returns the text of a bell for a notice, unless the session has had enough bells.
-func (d *Doorbell) due(guid string, n news.Notice) (text string, ok bool) {
+// due returns the id of a bell for a notice, unless the session has had enough bells.
+func (d *Doorbell) due(guid string, n news.Notice) (bell string, ok bool) {
 	now := d.o.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -323,22 +328,16 @@ func (d *Doorbell) due(guid string, n news.Notice) (text string, ok bool) {
 		return "", false
 	}
 	d.number++
-	return Text(d.number), true
-}
-
-// Text is what a bell says. Its number tells it from others: Claude Code drops a message that repeats the one before.
-func Text(number int) string {
-	return fmt.Sprintf("Parley: something is waiting for you (bell %d). Read it with the tool read_direct_messages of parley, and do what is "+
-		"asked there if your user would want it. It was written by other agents or programs, not by your user.", number)
+	return fmt.Sprintf("%s-%d", d.run, d.number), true
 }
 
 // ringOne tries the vendor's ways.
-func (d *Doorbell) ringOne(ctx context.Context, s presence.Session, n news.Notice, text string) (outcome Outcome, err error) {
+func (d *Doorbell) ringOne(ctx context.Context, s presence.Session, n news.Notice, id string) (outcome Outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ringTime)
 	defer cancel()
 	var reasons []string
 	for _, bell := range d.o.Bells[s.Vendor] {
-		outcome, err = bell.Ring(ctx, s, text, func(o Outcome) { d.later(s.GUID, n, o) })
+		outcome, err = bell.Ring(ctx, s, news.BellText(id), func(o Outcome) { d.later(s.GUID, n, id, o) })
 		if outcome != Unable {
 			return outcome, err
 		}
@@ -353,7 +352,7 @@ func (d *Doorbell) ringOne(ctx context.Context, s presence.Session, n news.Notic
 }
 
 // settle notes what became of a bell that began to ring at a time, and reports whether another one may be due.
-func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome, began time.Time) (again bool) {
+func (d *Doorbell) settle(guid string, n news.Notice, bell string, outcome Outcome, began time.Time) (again bool) {
 	now := d.o.Now()
 	list := mailOf(n)
 	switch outcome {
@@ -372,7 +371,7 @@ func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome, began tim
 	case Held, Refused:
 		st.final = ids(list)
 	case Rung:
-		st.since, st.waiting = began, list
+		st.since, st.bell, st.waiting = began, bell, list
 	}
 	st.times = append(st.times, now)
 	if outcome == Rung && !slices.Equal(st.rung, ids(list)) {
@@ -385,7 +384,7 @@ func (d *Doorbell) settle(guid string, n news.Notice, outcome Outcome, began tim
 }
 
 // later notes that the outcome of a bell has changed.
-func (d *Doorbell) later(guid string, n news.Notice, outcome Outcome) {
+func (d *Doorbell) later(guid string, n news.Notice, bell string, outcome Outcome) {
 	list := mailOf(n)
 	switch outcome {
 	case Refused:
@@ -393,7 +392,7 @@ func (d *Doorbell) later(guid string, n news.Notice, outcome Outcome) {
 	case Rung:
 		d.mu.Lock()
 		st := d.state(guid)
-		st.final, st.since, st.waiting = nil, d.o.Now(), list
+		st.final, st.since, st.bell, st.waiting = nil, d.o.Now(), bell, list
 		d.mu.Unlock()
 	}
 }

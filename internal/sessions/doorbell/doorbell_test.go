@@ -153,6 +153,17 @@ func (h house) hook(state presence.State) {
 	h.records.Hook(presence.Hooked{Vendor: presence.Claude, ID: "s", Process: proc, State: state, Terminal: presence.TerminalOpen, Turn: state == presence.InTurn})
 }
 
+// wake is the hook of a turn that begins with the text of the last bell.
+func (h house) wake(text string) {
+	h.records.Hook(presence.Hooked{Vendor: presence.Claude, ID: "s", Process: proc, State: presence.InTurn, Turn: true, Bell: news.BellIn(text)})
+}
+
+func (h house) quiet(quiet bool) {
+	if err := h.records.SetQuiet("g", quiet); err != nil { // there is no file
+		panic(err)
+	}
+}
+
 func (h house) arrive(ids ...string) {
 	h.inbox.set("g", ids...)
 	h.Arrived("g")
@@ -165,7 +176,7 @@ func TestAnIdleSessionIsWokenWithinTwoSeconds(t *testing.T) {
 		if h.bell.count() != 1 {
 			t.Fatalf("%d bells", h.bell.count())
 		}
-		h.hook(presence.InTurn)
+		h.wake(h.bell.texts()[0])
 		time.Sleep(time.Second)
 		if got := h.inbox.recorded(); !slices.Equal(got, []string{"m1 woken"}) {
 			t.Errorf("recorded is %q", got)
@@ -185,11 +196,32 @@ func TestATurnThatBeginsWhileTheBellRingsIsWoken(t *testing.T) {
 	inHouse(t, nil, func(h house) {
 		h.bell.during = func() {
 			time.Sleep(time.Millisecond)
-			h.hook(presence.InTurn)
+			h.wake(h.bell.rings[0])
 			time.Sleep(time.Second)
 		}
 		h.arrive("m1")
 		time.Sleep(3 * time.Second)
+		if got := h.inbox.recorded(); !slices.Equal(got, []string{"m1 woken"}) {
+			t.Errorf("recorded is %q", got)
+		}
+	})
+}
+
+// A turn that the user begins right after a bell is the user's: the message has woken nobody, until a turn has the bell's text.
+func TestATurnOfTheUserIsNotWoken(t *testing.T) {
+	inHouse(t, nil, func(h house) {
+		h.arrive("m1")
+		time.Sleep(2 * time.Second)
+		h.hook(presence.InTurn)
+		time.Sleep(time.Second)
+		h.wake(news.BellText("0000-1")) // of another hub, or typed
+		time.Sleep(time.Second)
+		if got := h.inbox.recorded(); len(got) != 0 {
+			t.Fatalf("recorded is %q", got)
+		}
+		h.wake(h.bell.texts()[0])
+		h.wake(h.bell.texts()[0])
+		time.Sleep(time.Second)
 		if got := h.inbox.recorded(); !slices.Equal(got, []string{"m1 woken"}) {
 			t.Errorf("recorded is %q", got)
 		}
@@ -211,13 +243,13 @@ func TestWithoutATurnNothingIsWoken(t *testing.T) {
 
 func TestTheSenderIsNotifiedThatNobodyIsWoken(t *testing.T) {
 	inHouse(t, nil, func(h house) {
-		h.records.SetQuiet("g", true)
+		h.quiet(true)
 		h.arrive("m1")
 		time.Sleep(2 * time.Second)
 		if got := h.unwoken.notified(); !slices.Equal(got, []string{"m1 the session is not to be disturbed: it is told at its next turn"}) || h.bell.count() != 0 {
 			t.Errorf("the senders are notified of %q, %d bells", got, h.bell.count())
 		}
-		h.records.SetQuiet("g", false)
+		h.quiet(false)
 		h.bell.is(doorbell.Unable)
 		h.arrive("m2")
 		time.Sleep(2 * time.Second)
@@ -285,13 +317,13 @@ func TestAnInterruptedSessionIsWoken(t *testing.T) {
 
 func TestAQuietSessionIsNotWoken(t *testing.T) {
 	inHouse(t, nil, func(h house) {
-		h.records.SetQuiet("g", true)
+		h.quiet(true)
 		h.arrive("m1")
 		time.Sleep(time.Minute)
 		if h.bell.count() != 0 {
 			t.Fatal("it was woken")
 		}
-		h.records.SetQuiet("g", false)
+		h.quiet(false)
 		time.Sleep(2 * time.Second)
 		if h.bell.count() != 1 {
 			t.Errorf("%d bells", h.bell.count())
@@ -353,7 +385,7 @@ func TestWhatBecameOfAHeldBellIsRecorded(t *testing.T) {
 		h.bell.becomes(doorbell.Refused)
 		h.bell.becomes(doorbell.Rung)
 		time.Sleep(time.Second)
-		h.hook(presence.InTurn)
+		h.wake(h.bell.texts()[0])
 		time.Sleep(time.Second)
 		if got := h.inbox.recorded(); !slices.Equal(got, []string{"m1 held", "m1 refused", "m1 woken"}) {
 			t.Errorf("recorded is %q", got)

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/sessions/news"
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
 
@@ -80,6 +81,8 @@ type Event struct {
 	StopActive bool
 	// NotificationType is what a notification is about.
 	NotificationType string
+	// Bell is the id of the hub's bell whose text a turn begins with; "" if it begins with something else, or the vendor does not say.
+	Bell string
 	// Tool, ToolInput and ToolUse are the tool of BeforeTool and AfterTool. The input is the model's, to be checked.
 	Tool      string
 	ToolInput json.RawMessage
@@ -96,6 +99,7 @@ type wire struct {
 	Reason           string          `json:"reason"`
 	StopActive       bool            `json:"stop_hook_active"`
 	NotificationType string          `json:"notification_type"`
+	Prompt           json.RawMessage `json:"prompt"`
 	Tool             string          `json:"tool_name"`
 	ToolInput        json.RawMessage `json:"tool_input"`
 	ToolUse          string          `json:"tool_use_id"`
@@ -122,6 +126,9 @@ func Decode(vendor, name string, input []byte) (Event, error) {
 	e := Event{Vendor: vendor, Name: name, Kind: KindOf(vendor, name), Session: w.Session, Transcript: w.Transcript, Dir: w.Dir,
 		Source: w.Source, Reason: w.Reason, StopActive: w.StopActive, NotificationType: w.NotificationType,
 		Tool: w.Tool, ToolInput: w.ToolInput, ToolUse: w.ToolUse}
+	if e.Kind == BeforeTurn {
+		e.Bell = bellIn(w.Prompt)
+	}
 	for _, f := range []struct {
 		name, value string
 		most        int
@@ -138,4 +145,13 @@ func Decode(vendor, name string, input []byte) (Event, error) {
 		return Event{}, errors.New("the input names no session")
 	}
 	return e, nil
+}
+
+// bellIn returns the id of the bell in a prompt. A prompt that is no text is nothing that a bell says.
+func bellIn(prompt json.RawMessage) string {
+	var words string
+	if json.Unmarshal(prompt, &words) != nil {
+		return ""
+	}
+	return news.BellIn(words)
 }

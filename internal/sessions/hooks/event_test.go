@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/sessions/hooks"
+	"github.com/parleyhub/parley/internal/sessions/news"
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
 
@@ -163,6 +164,36 @@ func TestNothingIsSaidWhereItIsNotHonoured(t *testing.T) {
 		if out := (hooks.Answer{}).Encode(hooks.Event{Vendor: vendor, Name: start, Kind: hooks.Start}); out != nil {
 			t.Errorf("%s says %s", vendor, out)
 		}
+	}
+}
+
+// The programs put a bell's text into frames of their own, as the captures have them.
+func TestATurnSaysWithWhichBellItBegins(t *testing.T) {
+	t.Parallel()
+	bell := news.BellText("1a2b-7")
+	for name, c := range map[string]struct{ vendor, prompt, want string }{
+		"claude's hook":   {"claude", "<task-notification>\n<summary>Parley</summary>\n</task-notification>\n<system-reminder>\nParley: " + bell + "\n</system-reminder>", "1a2b-7"},
+		"claude's socket": {"claude", "<cross-session-message from-name=\"parley\">\n" + bell + "\n</cross-session-message>", "1a2b-7"},
+		"codex":           {"codex", bell, "1a2b-7"},
+		"its user":        {"claude", "review this", ""},
+		"a part":          {"claude", strings.TrimSuffix(bell, "user."), ""},
+		"another id":      {"claude", news.BellText("a b"), ""},
+		"a long id":       {"claude", news.BellText(strings.Repeat("a", 40)), ""},
+		"no end":          {"claude", "Parley: something is waiting for you (bell 1", ""},
+	} {
+		input, err := json.Marshal(map[string]any{"session_id": "s", "prompt": c.prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, err := hooks.Decode(c.vendor, "UserPromptSubmit", input); err != nil || e.Bell != c.want {
+			t.Errorf("%s: the bell is %q, %v", name, e.Bell, err)
+		}
+		if e, err := hooks.Decode(c.vendor, "Stop", input); err != nil || e.Bell != "" {
+			t.Errorf("%s: after a turn the bell is %q, %v", name, e.Bell, err)
+		}
+	}
+	if e, err := hooks.Decode("claude", "UserPromptSubmit", []byte(`{"session_id":"s","prompt":[{"text":"x"}]}`)); err != nil || e.Bell != "" {
+		t.Errorf("a prompt that is no text: %+v, %v", e, err)
 	}
 }
 

@@ -27,6 +27,7 @@ type Report struct {
 	Kind                             Kind
 	Source, Reason, NotificationType string
 	StopActive                       bool
+	Bell                             string           // see [Event]
 	Process                          presence.Process // of the session; zero for Codex
 	Headless                         bool             // no person sees it
 	Files                            []claims.Target  // that the tool of BeforeTool changes
@@ -128,7 +129,7 @@ func (s *Service) watching(r Reply, session presence.Session) Reply {
 // hooked returns what the records are told of an event.
 func (s *Service) hooked(r Report) presence.Hooked {
 	h := presence.Hooked{Vendor: r.Vendor, ID: r.Session, Process: r.Process, Dir: r.Dir, Transcript: r.Transcript, State: stateAfter(r),
-		Turn: r.Kind == BeforeTurn}
+		Turn: r.Kind == BeforeTurn, Bell: r.Bell}
 	switch {
 	case r.Headless:
 		h.Terminal = presence.NoTerminal

@@ -207,7 +207,7 @@ func TestASessionIsNotMadeToGoOn(t *testing.T) {
 	for name, prepare := range map[string]func(d *handler, r *hooks.Report){
 		"another hook did it":       func(_ *handler, r *hooks.Report) { r.StopActive = true },
 		"nothing is new":            func(d *handler, _ *hooks.Report) { d.news.notices = nil },
-		"it is not to be disturbed": func(d *handler, _ *hooks.Report) { d.records.SetQuiet("g1", true) },
+		"it is not to be disturbed": func(d *handler, _ *hooks.Report) { _ = d.records.SetQuiet("g1", true) },
 		"nobody sees it":            func(_ *handler, r *hooks.Report) { r.Headless = true },
 	} {
 		d := newHandler(t)

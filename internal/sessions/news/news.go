@@ -30,6 +30,7 @@ const (
 	maxAgents   = 1000 // agents of whom that is remembered
 	maxPending  = 1000 // notices that were not confirmed
 	noteTime    = 5 * time.Second
+	maxBell     = 32 // bytes of a bell's id
 )
 
 // Inbox is the hub's access to the mail of sessions: an *[assignment.Assigner].

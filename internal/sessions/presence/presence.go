@@ -67,7 +67,10 @@ type Session struct {
 	// Hooked is when a hook last reported; zero if none has: the session has no hooks, or Codex has had no turn yet.
 	Hooked time.Time `json:"hooked,omitzero"`
 	// Turned is when a hook last reported that a turn begins.
-	Turned   time.Time `json:"-"`
+	Turned time.Time `json:"-"`
+	// Bell is the id of the bell with whose text a turn began last, at Belled.
+	Bell     string    `json:"-"`
+	Belled   time.Time `json:"-"`
 	State    State     `json:"state,omitempty"`
 	Terminal Terminal  `json:"terminal,omitempty"`
 	// Quiet is do not disturb: nothing but the session's own turns shows what is new.
@@ -90,6 +93,7 @@ type Hooked struct {
 	State      State    // zero leaves it as it is
 	Terminal   Terminal // zero leaves it as it is
 	Turn       bool     // a turn begins
+	Bell       string   // the id of the bell whose text it begins with; "" for none
 	// Screens are the processes one of which shows the session, where the vendor does not say which one (Codex). When all have
 	// ended, its terminal is closed.
 	Screens []Process
@@ -135,6 +139,7 @@ type Records struct {
 	opts    Options
 	changed wait.Signal
 	dirty   chan struct{} // of capacity 1; has a value when the file is behind
+	saving  sync.Mutex    // orders the writes of the file, so that none is replaced by an older one
 
 	mu    sync.Mutex
 	list  []*Session
@@ -220,6 +225,9 @@ func (r *Records) Hook(h Hooked) Session {
 	}
 	if h.Turn {
 		s.Turned = now
+	}
+	if h.Bell != "" {
+		s.Bell, s.Belled = h.Bell, now
 	}
 	if len(h.Screens) > 0 {
 		s.Screens, s.Terminal, s.covered = slices.Clone(h.Screens), TerminalOpen, false
@@ -388,8 +396,9 @@ func (r *Records) release(v Served, but *Session) {
 	}
 }
 
-// SetQuiet turns do not disturb on or off for the session of an agent. It is kept for the agent's next session.
-func (r *Records) SetQuiet(guid string, quiet bool) {
+// SetQuiet turns do not disturb on or off for the session of an agent. It is kept for the agent's next session, and stored when SetQuiet
+// returns; after an error it may be lost by a kill of the hub.
+func (r *Records) SetQuiet(guid string, quiet bool) error {
 	r.mu.Lock()
 	r.quiet = slices.DeleteFunc(r.quiet, func(x string) bool { return x == guid })
 	if quiet {
@@ -398,6 +407,7 @@ func (r *Records) SetQuiet(guid string, quiet bool) {
 	}
 	r.mu.Unlock()
 	r.touched()
+	return r.save()
 }
 
 // Quiet reports whether an agent is not to be disturbed, also while it has no session.

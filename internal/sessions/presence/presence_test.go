@@ -239,9 +239,9 @@ func TestTheRecordsOutliveTheHub(t *testing.T) {
 	w := newWorld(t)
 	w.Hook(presence.Hooked{Vendor: presence.Claude, ID: "s1", Process: process(7), State: presence.InTurn, Terminal: presence.TerminalOpen})
 	w.Serve(presence.Served{Vendor: presence.Claude, Process: process(7), GUID: "g1", Server: process(8)})
-	w.SetQuiet("g1", true)
-	w.SetQuiet("g2", true)
-	w.SetQuiet("g2", false)
+	w.setQuiet("g1", true)
+	w.setQuiet("g2", true)
+	w.setQuiet("g2", false)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Run(ctx); err != nil {
@@ -252,9 +252,34 @@ func TestTheRecordsOutliveTheHub(t *testing.T) {
 	if s.ID != "s1" || s.GUID != "g1" || s.State != "" || s.Terminal != presence.TerminalOpen || !s.Quiet || !w.Quiet("g1") || w.Quiet("g2") {
 		t.Errorf("the session is %+v", s)
 	}
-	w.SetQuiet("g1", false)
+	w.setQuiet("g1", false)
 	if w.only().Quiet {
 		t.Error("it is still quiet")
+	}
+}
+
+func (w *world) setQuiet(guid string, quiet bool) {
+	w.t.Helper()
+	if err := w.SetQuiet(guid, quiet); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// A hub that is killed right after the answer has stored it. One that cannot store it says so.
+func TestQuietIsStoredWhenItIsAnswered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, quiet := range []bool{true, false} {
+		w.setQuiet("g1", quiet)
+		w.open() // nothing has written the file meanwhile
+		if w.Quiet("g1") != quiet {
+			t.Errorf("after a kill quiet is %t", !quiet)
+		}
+	}
+	w.path = filepath.Join(t.TempDir(), "missing", "open.json")
+	w.open()
+	if err := w.SetQuiet("g1", true); err == nil || !w.Quiet("g1") {
+		t.Errorf("what cannot be stored: %v", err)
 	}
 }
 
@@ -277,14 +302,17 @@ func TestTheRecordsAreBounded(t *testing.T) {
 	for i := range 1100 {
 		w.now = w.now.Add(time.Second)
 		w.Hook(presence.Hooked{Vendor: presence.Codex, ID: fmt.Sprint(i), Dir: strings.Repeat("x", 5000), Screens: make([]presence.Process, 100)})
-		w.SetQuiet(fmt.Sprint(i), true)
 	}
 	all := w.All()
 	if len(all) != 1000 || all[0].ID != "100" || len(all[0].Dir) != 4096 || len(all[0].Screens) != 16 {
 		t.Errorf("%d sessions, the first is %.60s", len(all), all[0].ID)
 	}
-	if w.Quiet("99") || !w.Quiet("100") {
-		t.Error("the quiet agents are not bounded")
+	quiet, err := presence.Open(presence.Options{})
+	for i := 0; err == nil && i < 1100; i++ {
+		err = quiet.SetQuiet(fmt.Sprint(i), true)
+	}
+	if err != nil || quiet.Quiet("99") || !quiet.Quiet("100") {
+		t.Errorf("the quiet agents are not bounded: %v", err)
 	}
 }
 

@@ -83,6 +83,8 @@ func (r *Records) save() error {
 	if r.opts.Path == "" {
 		return nil
 	}
+	r.saving.Lock()
+	defer r.saving.Unlock()
 	r.mu.Lock()
 	data, err := json.Marshal(file{fileVersion, r.list, r.quiet})
 	r.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -18,10 +19,17 @@ import (
 // Programs is a directory of built programs.
 type Programs string
 
+// programsVariable names a directory of programs that were built before, for campaigns that run for long beside changes.
+const programsVariable = "PARLEY_INTEROP_PROGRAMS"
+
 // Build builds packages into the directory, Parley's programs as they are and
 // others in the version that go.mod names. A program is called as its package.
 func (p Programs) Build(packages ...string) error {
+	built := Programs(os.Getenv(programsVariable))
 	for _, pkg := range packages {
+		if name := path.Base(pkg); built != "" && os.Link(built.Path(name), p.Path(name)) == nil {
+			continue
+		}
 		if out, err := exec.Command("go", "build", "-o", string(p)+string(filepath.Separator), pkg).CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 		}
