@@ -5,6 +5,7 @@
 //	go run ./tools/release                                  # the newest version of CHANGELOG.md
 //	go run ./tools/release -version 1.2.3 -key key.pem
 //	go run ./tools/release -snapshot -only linux/amd64      # to try it: the tree may have changes
+//	go run ./tools/release -version 1.2.3 -verify SHA256SUMS # compare with the files of another one, such as a published release
 //	go run ./tools/release -size                            # only build the program for linux/amd64 and check its size
 //
 // The tree must be clean, and the version semantic and in CHANGELOG.md. The same commit gives the same bytes on every
@@ -51,6 +52,7 @@ func main() {
 	flag.StringVar(&r.programs, "programs", "", "take the programs from this directory, as SYSTEM-ARCHITECTURE/parley, and do not build them: they have been built and signed")
 	flag.StringVar(&r.key, "key", "", "sign the checksums with this private key: Ed25519, PKCS #8 in PEM")
 	flag.StringVar(&r.formats, "packages", "deb,rpm,image", "the kinds of packages for Linux besides archives; empty for none")
+	flag.StringVar(&r.verify, "verify", "", "fail if a file differs from what this list of checksums says")
 	size := flag.Bool("size", false, "build the program for linux/amd64, check its size, and keep nothing")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -75,6 +77,7 @@ type release struct {
 	snapshot bool
 	programs string // the directory of programs that are built already, "" to build them
 	key      string // the file of the private key, "" for none
+	verify   string // the checksums of another release, "" for none
 	formats  string // of the packages that tools/packages makes, "" for none
 	commit   string
 	at       time.Time // of the commit
@@ -197,10 +200,52 @@ func (r *release) seal(signer ed25519.PrivateKey) error {
 	if err := os.WriteFile(filepath.Join(r.dir, sumsName), sums.Bytes(), 0o644); err != nil {
 		return err
 	}
-	if signer == nil {
+	if signer != nil {
+		if err := os.WriteFile(filepath.Join(r.dir, sumsName+".sig"), ed25519.Sign(signer, sums.Bytes()), 0o644); err != nil {
+			return err
+		}
+	}
+	return verify(sums.String(), r.verify)
+}
+
+// verify returns an error that names the files whose checksums are not those of a list, or which only one of the two has.
+func verify(sums, path string) error {
+	if path == "" {
 		return nil
 	}
-	return os.WriteFile(filepath.Join(r.dir, sumsName+".sig"), ed25519.Sign(signer, sums.Bytes()), 0o644)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	have, want := sumsOf(sums), sumsOf(string(text))
+	var differ []string
+	for name, sum := range have {
+		if want[name] != sum {
+			differ = append(differ, name)
+		}
+	}
+	for name := range want {
+		if have[name] == "" {
+			differ = append(differ, name)
+		}
+	}
+	if len(differ) > 0 {
+		slices.Sort(differ)
+		return fmt.Errorf("%d files are not those of %s: %s", len(differ), path, strings.Join(differ, ", "))
+	}
+	fmt.Printf("all %d files are those of %s\n", len(have), path)
+	return nil
+}
+
+// sumsOf returns the checksums of a list by the names of the files.
+func sumsOf(list string) map[string]string {
+	sums := map[string]string{}
+	for line := range strings.Lines(list) {
+		if sum, name, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
+			sums[name] = sum
+		}
+	}
+	return sums
 }
 
 // sumsName is the file of the checksums.

@@ -201,6 +201,22 @@ func TestALargeProgramFailsTheRelease(t *testing.T) {
 	}
 }
 
+func TestFilesThatAreNotThoseOfAnotherReleaseAreNamed(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "SHA256SUMS")
+	if err := os.WriteFile(list, []byte("11  a\n22  b\n33  c\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := verify("33  c\n22  b\n11  a\n", list); err != nil {
+		t.Error(err)
+	}
+	if err := verify("11  a\n99  b\n44  d\n", list); err == nil || !strings.HasSuffix(err.Error(), ": b, c, d") {
+		t.Errorf("%v, want the files that differ", err)
+	}
+	if err := verify("", list+".none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want a list that is missing", err)
+	}
+}
+
 func TestChecksumsAreThoseOfSha256sum(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("abc"), 0o600); err != nil {
