@@ -2,9 +2,11 @@ package main
 
 import (
 	"archive/zip"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,4 +100,37 @@ func manifestOf(t *testing.T, path string) string {
 		t.Errorf("%s: %v", path, err)
 	}
 	return string(text)
+}
+
+// VS Code and Zed read what install.md shows: an object by its name, with nothing that they do not know.
+func TestTheSnippetsForEditorsAreWhatTheyRead(t *testing.T) {
+	chdirRoot(t)
+	page, err := os.ReadFile("docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type entry struct {
+		Type, Command string
+		Args          []string
+	}
+	var snippets struct {
+		Servers        map[string]entry `json:"servers"`         // VS Code
+		ContextServers map[string]entry `json:"context_servers"` // Zed
+	}
+	blocks := strings.Split(string(page), "```json\n")[1:]
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		decoder := json.NewDecoder(strings.NewReader(text))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&snippets); err != nil {
+			t.Errorf("%v in %s", err, text)
+		}
+	}
+	code, zed := snippets.Servers["parley"], snippets.ContextServers["parley"]
+	if len(blocks) != 2 || code.Type != "stdio" || code.Command != "parley" || !slices.Equal(code.Args, []string{"mcp", "--dir", "${workspaceFolder}"}) {
+		t.Errorf("VS Code: %+v", code)
+	}
+	if zed.Command != "parley" || !slices.Equal(zed.Args, []string{"mcp"}) {
+		t.Errorf("Zed: %+v", zed)
+	}
 }
