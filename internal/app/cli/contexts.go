@@ -11,6 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/display"
 )
 
 func (a *app) contextsCommand() *cobra.Command {
@@ -46,7 +47,7 @@ func (a *app) printContexts(contexts []dialect.Context, names agentNames) {
 			for _, id := range c.AgentIDs {
 				agents = append(agents, names.of(id))
 			}
-			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + short(c.ExpiresAt.Sub(now)), strings.Join(agents, ", "), contextDirs(c)}
+			return []string{shorten(c.ID), fmt.Sprint(len(c.TaskIDs)), ago(now, c.LastUsedAt.Time), "in " + display.Duration(c.ExpiresAt.Sub(now)), strings.Join(agents, ", "), contextDirs(c)}
 		},
 	}.table(a, a.stdout, contexts)
 }

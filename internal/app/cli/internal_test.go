@@ -25,7 +25,6 @@ var (
 	Quote = text.ShellQuote
 	Tilde = tilde
 	Path  = shellPath
-	Short = short
 
 	ShortID = shortID
 )

@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
 )
@@ -76,7 +77,7 @@ const peersTimeout = 5 * time.Second
 func (a *app) stateOf(s *dialect.PeerStatus) string {
 	heard := "not seen since this hub started"
 	if s.LastHeard != nil {
-		heard = "last seen " + short(time.Since(s.LastHeard.Time)) + " ago"
+		heard = "last seen " + display.Duration(time.Since(s.LastHeard.Time)) + " ago"
 	}
 	state := a.style.red("down") + ", " + heard
 	if s.Connected {

@@ -10,6 +10,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -21,7 +22,7 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) printStatus(s *dialect.Status) {
-	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub is running:"), plain(s.Version), s.PID, short(time.Duration(s.Uptime)*time.Millisecond))
+	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub is running:"), plain(s.Version), s.PID, display.Duration(time.Duration(s.Uptime)*time.Millisecond))
 	for _, address := range []struct{ label, value string }{{"socket", s.Socket}, {"data", s.DataDir}, {"http", s.HTTP}, {"grpc", s.GRPC}} {
 		if address.value != "" {
 			fmt.Fprintf(a.stdout, "  %-7s %s\n", address.label, plain(address.value))
@@ -85,7 +86,7 @@ func (a *app) printLog(s *dialect.Status) {
 // describeLink describes the hub's link to the agents' cluster.
 func (a *app) describeLink(l *dialect.LinkStatus) string {
 	if l.Connected {
-		return fmt.Sprintf("to the cluster at %s, for %s", plain(l.URL), short(time.Since(l.Since.Time)))
+		return fmt.Sprintf("to the cluster at %s, for %s", plain(l.URL), display.Duration(time.Since(l.Since.Time)))
 	}
 	return a.style.red("down:") + " " + plain(l.Problem)
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/display"
 )
 
 // listing describes how the items of a list are printed as a table. At a terminal no line is longer than the
@@ -206,18 +208,5 @@ func ago(now, then time.Time) string {
 	if d < 2*time.Second {
 		return "now"
 	}
-	return short(d) + " ago"
-}
-
-// short formats a duration in its largest unit.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d/time.Second))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d/time.Minute))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d/time.Hour))
-	}
-	return fmt.Sprintf("%dd", int(d/(24*time.Hour)))
+	return display.Duration(d) + " ago"
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -139,7 +140,7 @@ func createdAt(task *dialect.Task) time.Time {
 }
 
 // age formats how long ago something was, for a column.
-func age(now, then time.Time) string { return short(max(now.Sub(then), 0)) }
+func age(now, then time.Time) string { return display.Duration(max(now.Sub(then), 0)) }
 
 // took formats how long the turns of a task took; of a task that runs, the time since it was created.
 func took(task *dialect.Task, now time.Time) string {
@@ -150,7 +151,7 @@ func took(task *dialect.Task, now time.Time) string {
 	if d < time.Second {
 		return "<1s"
 	}
-	return short(d)
+	return display.Duration(d)
 }
 
 // cost formats what a task cost, "" if its agent does not say.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 
@@ -269,15 +268,6 @@ func TestShellQuoting(t *testing.T) {
 	for in, want := range map[string]string{"allow_once": "allow_once", "": "''", "-x": "'-x'", "a b": "'a b'", "it's": `'it'\''s'`, "$(x)": "'$(x)'"} {
 		if got := cli.Quote(in); got != want {
 			t.Errorf("Quote(%q) = %s, want %s", in, got, want)
-		}
-	}
-}
-
-func TestShortDurations(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[time.Duration]string{5 * time.Second: "5s", 90 * time.Second: "1m", 3 * time.Hour: "3h", 50 * time.Hour: "2d"} {
-		if got := cli.Short(in); got != want {
-			t.Errorf("Short(%s) = %s, want %s", in, got, want)
 		}
 	}
 }

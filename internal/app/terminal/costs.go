@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
 
@@ -74,7 +75,7 @@ func costTable(group string, totals []dialect.Total) table {
 	for _, s := range totals {
 		name := clean(cmp.Or(s.Day, s.Agent, s.Project, "conversations without one"))
 		r := row{key: name, subject: subject{agent: s.Agent}, cells: []string{
-			name, fmt.Sprint(s.Tasks), fmt.Sprint(s.Failed), short(time.Duration(s.DurationMS) * time.Millisecond), fmt.Sprint(s.InputTokens + s.OutputTokens),
+			name, fmt.Sprint(s.Tasks), fmt.Sprint(s.Failed), display.Duration(time.Duration(s.DurationMS) * time.Millisecond), fmt.Sprint(s.InputTokens + s.OutputTokens),
 			dollars(s.CostUSD), bar(weight(s), most, 10),
 		}}
 		t.rows = append(t.rows, r.found())

@@ -83,7 +83,7 @@ func (g *gantt) lines(name string, now time.Time) []line {
 		from := min(column(s.from), chartWidth-1)
 		bar := strings.Repeat("·", from) + strings.Repeat("█", max(column(to)-from, 1))
 		label := display.Pad(mark(s.state)+" "+clean(s.id), 16) + " " + display.Pad(clean(s.who), 11)
-		out.add(roleOf(s.state), "%s %s %s", label, display.Pad(bar, chartWidth), short(to.Sub(s.from)))
+		out.add(roleOf(s.state), "%s %s %s", label, display.Pad(bar, chartWidth), display.Duration(to.Sub(s.from)))
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/screens"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
@@ -58,7 +59,7 @@ func networkTable(status *dialect.Status, agents []dialect.Agent) table {
 }
 
 func hubNodes(status *dialect.Status) []node {
-	nodes := []node{{name: "this hub", state: "connected", more: "version " + status.Version + ", up " + short(time.Duration(status.Uptime)*time.Millisecond)}}
+	nodes := []node{{name: "this hub", state: "connected", more: "version " + status.Version + ", up " + display.Duration(time.Duration(status.Uptime)*time.Millisecond)}}
 	if b := status.Bus; b != nil && b.Link != nil {
 		nodes = append(nodes, node{depth: 1, name: "cluster " + b.Link.URL, state: linkState(b.Link.Connected), more: b.Link.Problem})
 	}

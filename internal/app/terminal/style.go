@@ -47,7 +47,7 @@ func age(now, then time.Time) string {
 	if then.IsZero() {
 		return ""
 	}
-	return short(max(now.Sub(then), 0))
+	return display.Duration(max(now.Sub(then), 0))
 }
 
 // age returns how old a row is; of one that ends, how long it lasts.
@@ -55,20 +55,7 @@ func (r *row) age(now time.Time) string {
 	if r.until.IsZero() {
 		return age(now, r.at)
 	}
-	return "-" + short(max(r.until.Sub(now), 0))
-}
-
-// short formats a duration in its largest unit.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d/time.Second))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d/time.Minute))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d/time.Hour))
-	}
-	return fmt.Sprintf("%dd", int(d/(24*time.Hour)))
+	return "-" + display.Duration(max(r.until.Sub(now), 0))
 }
 
 func dollars(usd float64) string {

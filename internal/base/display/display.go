@@ -5,6 +5,7 @@ package display
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -161,6 +162,19 @@ func isTag(r rune) bool { return r >= 0xe0000 && r <= 0xe007f }
 
 // OneLine removes terminal control sequences from text and joins its lines.
 func OneLine(s string) string { return text.OneLine(Plain(s)) }
+
+// Duration formats a duration in its largest unit, such as "3m".
+func Duration(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d/time.Minute))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d/time.Hour))
+	}
+	return fmt.Sprintf("%dd", int(d/(24*time.Hour)))
+}
 
 // Cells returns how many columns text takes.
 func Cells(text string) int {

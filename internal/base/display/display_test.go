@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -154,5 +155,16 @@ func TestJSONIsEscapedForTerminals(t *testing.T) {
 	}
 	if plain := `{"a":"ünïcode <&>"}` + "\n"; string(display.EscapeJSON([]byte(plain))) != plain {
 		t.Errorf("%q is changed", plain)
+	}
+}
+
+func TestDurationsHaveOneUnit(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 59 * time.Second: "59s", 90 * time.Second: "1m", 3 * time.Hour: "3h", 47 * time.Hour: "47h", 48 * time.Hour: "2d",
+	} {
+		if got := display.Duration(d); got != want {
+			t.Errorf("%s is %q, want %q", d, got, want)
+		}
 	}
 }
