@@ -20,6 +20,8 @@ type EventsParams struct {
 	Project string   `json:"project,omitempty"`
 	Channel string   `json:"channel,omitempty"`
 	Follow  *bool    `json:"follow,omitempty"` // missing: true
+	Latest  int      `json:"latest,omitempty"` // at most this many of the events since Since, or of all without it; 0: no bound
+	Brief   bool     `json:"brief,omitempty"`  // with Follow: while much happens, most events of tasks, turns and work are left out
 }
 
 // EventsResult ends the stream of hub/events: at the latest event without Follow, else when the hub stops.
@@ -30,14 +32,26 @@ type EventsResult struct {
 // pace is the shortest time between two reads of one client's new events.
 const pace = 50 * time.Millisecond
 
+// briefPace is pace for those who get only some of the events of a busy hub.
+const briefPace = 250 * time.Millisecond
+
+// maxLatest bounds how many of the latest events a client may ask for.
+const maxLatest = 100_000
+
 // events answers hub/events.
 func (s *Service) events(c *call) action {
 	q := events.Query{
-		Follow: c.boolean("follow", true), Since: c.since(), Pace: pace,
+		Follow: c.boolean("follow", true), Since: c.since(), Pace: pace, Brief: c.boolean("brief", false),
 		Filter: events.Filter{
 			Kinds: c.texts("kinds"), Agent: c.text("agent", maxID), Task: c.text("task", maxID),
 			Project: c.text("project", maxPath), Channel: c.text("channel", maxID),
 		},
+	}
+	if q.Brief {
+		q.Pace = briefPace
+	}
+	if n := c.integer("latest", 0, maxLatest); n != nil {
+		q.Latest = int(*n)
 	}
 	var err error
 	if after := c.text("after", maxID); after != "" {

@@ -76,10 +76,18 @@ func eventsParams(r *http.Request) map[string]any {
 	if kinds := r.URL.Query()["kind"]; len(kinds) > 0 {
 		params["kinds"] = kinds
 	}
-	if v := r.URL.Query().Get("follow"); v != "" {
-		params["follow"] = v
-		if follow, err := strconv.ParseBool(v); err == nil {
-			params["follow"] = follow
+	for _, name := range []string{"follow", "brief"} {
+		v := r.URL.Query().Get(name)
+		if is, err := strconv.ParseBool(v); err == nil {
+			params[name] = is
+		} else if v != "" {
+			params[name] = v
+		}
+	}
+	if v := r.URL.Query().Get("latest"); v != "" {
+		params["latest"] = v
+		if n, err := strconv.Atoi(v); err == nil {
+			params["latest"] = n
 		}
 	}
 	return params

@@ -756,3 +756,69 @@ func TestAPacedReaderGetsEverything(t *testing.T) {
 		t.Error("a paced reader does not end")
 	}
 }
+
+// A brief reader gets few events when many come at once, but those that a person waits for, and how many it did not get.
+func TestABriefReaderOfABusyHub(t *testing.T) {
+	l := openFor(t, events.Options{Window: 128})
+	r := subscribe(t, l, events.Query{Follow: true, Brief: true, Filter: events.Filter{Kinds: []string{"turn", "permission"}}}) // not settled's marks
+	defer r.Close()
+	next(t, r) // its position
+	for n := range 50 {
+		l.Publish(number(n))
+	}
+	settled(t, l)
+	for n := range 50 {
+		if e := next(t, r); numberOf(e) != n {
+			t.Fatalf("%d: %+v", n, e)
+		}
+	}
+	asked := events.Event{Kind: events.PermissionAsked, Task: "t"}
+	for n := range 100 {
+		if n == 40 {
+			l.Publish(asked)
+		}
+		l.Publish(number(n))
+	}
+	last := settled(t, l)
+	if e := next(t, r); e.Kind != events.PermissionAsked {
+		t.Errorf("%+v", e)
+	}
+	if e := next(t, r); e.Kind != events.Gap || e.Data["reason"] != "brief" || e.Data["count"] != 100 || e.Position != last {
+		t.Errorf("%+v", e)
+	}
+	for n := range 400 { // more than the window has
+		l.Publish(number(n))
+	}
+	last = settled(t, l)
+	if e := next(t, r); e.Kind != events.Gap || e.Data["count"].(int) < 400 || e.Position != last || e.Position != r.Position() {
+		t.Errorf("%+v", e)
+	}
+	l.Publish(number(7))
+	if e := next(t, r); numberOf(e) != 7 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A reader may begin with some of the latest events.
+func TestAReaderBeginsWithTheLatest(t *testing.T) {
+	l := openFor(t, events.Options{})
+	for n := range 20 {
+		l.Publish(number(n))
+	}
+	settled(t, l)
+	const all = 21 // with that of settled
+	for _, c := range []struct {
+		query events.Query
+		first int
+	}{
+		{events.Query{Latest: 5}, all - 5}, {events.Query{Latest: 100}, 0},
+		{events.Query{Latest: 3, Since: time.Now().Add(-time.Hour)}, all - 3}, {events.Query{Latest: 30, Since: time.Now().Add(-time.Hour)}, 0},
+	} {
+		r := subscribe(t, l, c.query)
+		got := rest(t, r)
+		r.Close()
+		if len(got) != 1+all-c.first || got[0].Kind != events.Here || numberOf(got[1]) != c.first {
+			t.Errorf("%+v: %d events: %+v", c.query, len(got), got[:min(2, len(got))])
+		}
+	}
+}

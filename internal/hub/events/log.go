@@ -193,6 +193,7 @@ const (
 	reasonOverload = "overload" // events were published faster than they could be stored
 	reasonStorage  = "storage"  // the bus could not store them
 	reasonExpired  = "expired"  // the reader was away for longer than events are kept
+	reasonBrief    = "brief"    // a brief reader did not get them
 	reasonReset    = "reset"    // the reader's position is not of this stream, or the stream has lost its end
 )
 

@@ -18,14 +18,22 @@ type Query struct {
 	// After is the position of the last event that the reader has seen. The zero Position means Since.
 	After Position
 	// Since is the time of the first event; zero means events from now on.
-	Since  time.Time
+	Since time.Time
+	// Latest bounds how many of the events since Since, or of all if Since is zero, the reader begins with; 0 is no bound.
+	Latest int
 	Filter Filter
 	// Follow waits for further events; without it the reader ends at the latest event.
 	Follow bool
 	// Pace is the shortest time between two reads of new events, so that a reader of a busy hub wakes up once for many of
 	// them. An event after a pause of this length is read at once.
 	Pace time.Duration
+	// Brief is for those who show events as they happen: when many come between two reads, those of tasks, turns and work
+	// are left out, and so are all that were not read in time. A [Gap] says how many.
+	Brief bool
 }
+
+// briefMost is how many events a brief reader gets at once, besides the gap.
+const briefMost = 64
 
 // skipMark is how many events a filter skips before the reader gets its position, so that it need not read them
 // again after a reconnect, nor loses its place when they expire.
@@ -75,8 +83,11 @@ func (r *Reader) start(ctx context.Context, last Position) (err error) {
 	switch {
 	case r.query.After != (Position{}):
 		return r.resume(ctx, last)
-	case !r.query.Since.IsZero():
+	case !r.query.Since.IsZero() || r.query.Latest > 0:
 		r.at, err = r.log.before(ctx, r.query.Since, last)
+		if n := uint64(r.query.Latest); err == nil && n > 0 && r.at.Sequence+n < last.Sequence {
+			r.at, err = r.log.positionAt(ctx, Position{last.Sequence - n, r.log.epoch})
+		}
 	default:
 		r.at = last
 	}
@@ -179,12 +190,18 @@ func (r *Reader) load(ctx context.Context) error {
 		}
 	}
 	added := r.log.added.Wait()
-	page, first, last, ended := r.log.latest(r.next)
+	brief := r.query.Brief && r.query.Follow
+	page, first, last, ended := r.log.latest(r.next, brief)
 	if r.next > last+1 { // the stream was deleted and made again
 		r.at, r.next = Position{0, r.log.epoch}, 1
 		e := gap(reasonReset, 0)
 		e.Position = r.at
 		r.page = append(r.page, e)
+		return nil
+	}
+	if brief && r.next <= last {
+		r.shorten(page, first, last)
+		r.caught = time.Now()
 		return nil
 	}
 	if len(page) == 0 && r.next < first {
@@ -225,6 +242,30 @@ func (r *Reader) load(ctx context.Context) error {
 	return nil
 }
 
+// shorten adds to the page what a brief reader gets of the window's events, the first of which has the sequence first.
+func (r *Reader) shorten(events []Event, first, last uint64) {
+	end := Position{last, r.log.epoch}
+	if len(events) > 0 {
+		end = events[len(events)-1].Position
+	}
+	left := int(first - min(first, r.next))
+	events = slices.DeleteFunc(events, func(e Event) bool { return !r.query.Filter.Match(&e) })
+	if n := len(events); n > briefMost {
+		events = slices.DeleteFunc(events, func(e Event) bool { return e.Kind.frequent() })
+		events = events[max(0, len(events)-briefMost):]
+		left += n - len(events)
+	}
+	r.page, r.next = append(r.page, events...), last+1
+	if left > 0 {
+		e := gap(reasonBrief, left)
+		e.Position = end
+		r.page = append(r.page, e)
+	}
+}
+
+// frequent reports whether a busy hub has many events of the kind.
+func (k Kind) frequent() bool { return k.under("task") || k.under("turn") || k.under("work") }
+
 // pause waits for a time, the end of the reader or that of ctx.
 func (r *Reader) pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
@@ -252,15 +293,19 @@ func (r *Reader) Close() {
 }
 
 // latest returns a page of the window from a sequence on, the sequence with which the window begins, and that of the
-// latest stored event.
-func (l *Log) latest(next uint64) (page []Event, first, last uint64, ended bool) {
+// latest stored event. With whole, it returns all that the window has from there on, else nothing if the window begins
+// later.
+func (l *Log) latest(next uint64, whole bool) (page []Event, first, last uint64, ended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if next < l.first {
+	if next < l.first && !whole {
 		return nil, l.first, l.last.Sequence, l.ended
 	}
-	rest := l.window[min(next-l.first, uint64(len(l.window))):]
-	return slices.Clone(rest[:min(len(rest), batchSize)]), l.first, l.last.Sequence, l.ended
+	rest := l.window[min(max(next, l.first)-l.first, uint64(len(l.window))):]
+	if !whole {
+		rest = rest[:min(len(rest), batchSize)]
+	}
+	return slices.Clone(rest), l.first, l.last.Sequence, l.ended
 }
 
 // from selects the stored events from a sequence on.
@@ -274,7 +319,11 @@ func (l *Log) before(ctx context.Context, at time.Time, last Position) (Position
 	if err != nil || len(page) == 0 {
 		return last, err
 	}
-	position := page[0].previous()
+	return l.positionAt(ctx, page[0].previous())
+}
+
+// positionAt returns the position with the epoch of its event, if that is still stored.
+func (l *Log) positionAt(ctx context.Context, position Position) (Position, error) {
 	switch epoch, err := l.epochAt(ctx, position.Sequence); {
 	case err == nil:
 		position.Epoch = epoch

@@ -17,7 +17,7 @@ const state = { screen: null, rows: [], shown: [], at: 0, open: null, waiting: 0
 // A screen's load returns its rows.
 const loads = {
   needs: load.needs, agents: load.agents, tasks: () => load.tasks(rows => { if (state.screen.id === "tasks") adopt(rows); }), conversations: load.conversations,
-  swarms: () => load.swarms(state.events), network: load.network, documents: load.documents, timeline, costs: () => load.costs(state.by),
+  swarms: async () => { await before(); return load.swarms(state.events); }, network: load.network, documents: load.documents, timeline, costs: () => load.costs(state.by),
 };
 
 // What is above the list: pictures, and the controls of the timeline and of the costs.
@@ -56,7 +56,7 @@ function pictured() {
 
 async function timeline() {
   const until = state.replay?.at ?? Infinity, rows = [];
-  await load.titles();
+  await Promise.all([load.titles(), before()]);
   for (let i = state.events.length; i-- > 0;) if (state.events[i].time <= until) rows.push(state.events[i]);
   return rows;
 }
@@ -262,9 +262,9 @@ function close() {
 const filling = { now: false, again: false, timer: 0 };
 
 /** Shows what is open as it is now, soon. */
-function fresh(r) {
+function fresh(r, delay = 400) {
   if (state.open !== r || filling.timer || r.document) return;
-  filling.timer = setTimeout(() => { filling.timer = 0; if (state.open) fill(state.open); }, 400);
+  filling.timer = setTimeout(() => { filling.timer = 0; if (state.open) fill(state.open); }, delay);
 }
 
 async function fill(r) {
@@ -503,20 +503,39 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) relo
 const is = (kind, beginnings) => beginnings.some(b => kind.startsWith(b));
 let number = 0;
 
-// What happened before comes apart from what happens, which it would delay.
-past(5000).then(events => {
-  const first = state.events[0]?.id;
-  const rows = events.filter(e => e.kind && e.kind !== "position").map(e => load.eventRow(e, number++));
-  const known = first === undefined ? -1 : rows.findIndex(r => r.id === first);
-  state.events = [...known < 0 ? rows : rows.slice(0, known), ...state.events];
-  if (state.screen.id === "timeline") reload();
-  if (state.open?.swarm) fresh(state.open);
-}, e => say(e.message));
+/** Loads what happened before for the screens that show it, and what was left out of the stream while much happened. */
+const history = { asked: false, missed: true, next: 0 };
+
+async function before() {
+  if (!history.missed || history.asked || performance.now() < history.next) return;
+  history.asked = true;
+  history.missed = false;
+  try {
+    const rows = (await past(5000)).filter(e => e.kind && e.kind !== "position").map(e => load.eventRow(e, number++));
+    const have = new Set(rows.map(r => r.id)), last = rows.at(-1)?.time ?? 0;
+    state.events = [...rows, ...state.events.filter(r => r.time >= last && !have.has(r.id) && !load.leftOut(r.show))];
+  } catch (e) { history.missed = true; say(e.message); }
+  history.asked = false;
+  history.next = performance.now() + longest;
+}
+
+/** Takes note of events that the hub has left out: what is shown is loaded anew. */
+function missed(e) {
+  history.missed = true;
+  load.missed(e);
+  loading.events += e.data?.count ?? 0;
+  loading.needs = true;
+  soon();
+  if (state.open && !state.open.ended) fresh(state.open, busy);
+}
 
 follow(e => {
   if (e.kind === "position") return;
+  const latest = state.events.at(-1);
+  if (load.leftOut(e) && latest && load.leftOut(latest.show)) e.data.count += latest.show.data.count, state.events.pop();
   state.events.push(load.eventRow(e, number++));
   if (state.events.length > 6000) state.events.splice(0, 1000);
+  if (e.kind === "gap") return missed(e);
   load.changed(e);
   loading.events++;
   if (e.kind === "document.changed" && state.editors?.name === e.subject) refreshDocument();

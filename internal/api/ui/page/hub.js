@@ -25,9 +25,9 @@ export function send(message) {
   return call("message/send", { message: { kind: "message", messageId: id, role: "user", ...message }, configuration: { blocking: false } });
 }
 
-/** Follows the hub's events from now on. The browser connects again by itself, after the last event that it has. */
+/** Follows the hub's events from now on; while much happens, a gap says how many are left out. The browser connects again by itself, after the last event that it has. */
 export function follow(onEvent, onLink) {
-  const source = new EventSource("/events?follow=true");
+  const source = new EventSource("/events?follow=true&brief=true");
   source.onopen = () => onLink(true);
   source.onerror = () => onLink(false);
   source.onmessage = m => onEvent(JSON.parse(m.data));
@@ -35,13 +35,9 @@ export function follow(onEvent, onLink) {
 
 /** Returns the latest events of the last day, the oldest first. */
 export async function past(most) {
-  const answer = await fetch("/events?follow=false&since=" + encodeURIComponent(new Date(Date.now() - 86400000).toISOString()), { credentials: "same-origin" });
-  let found = [];
-  await read(answer, data => {
-    found.push(data);
-    if (found.length > 2 * most) found = found.slice(most);
-  });
-  return found.slice(-most).map(data => JSON.parse(data));
+  const since = new Date(Date.now() - 86400000).toISOString(), found = [];
+  await read(await fetch("/events?follow=false&latest=" + most + "&since=" + encodeURIComponent(since), { credentials: "same-origin" }), data => found.push(JSON.parse(data)));
+  return found;
 }
 
 const maxPending = 16 << 20; // characters of an event that is not complete

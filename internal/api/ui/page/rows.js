@@ -42,7 +42,7 @@ export async function today() {
 
 // Tasks are kept between loads. Events change them at once; a load asks for the rest of those that have changed.
 const maxTasks = 20000, busy = 60;
-const kept = { rows: new Map(), dirty: new Set(), whole: false, arrived: 0 };
+const kept = { rows: new Map(), dirty: new Set(), whole: false, arrived: 0, missed: 0 }; // missed: since when events are missing, 0 if none are
 
 /** Notes that an event changes a task. */
 export function changed(e) {
@@ -64,8 +64,17 @@ export function changed(e) {
 /** Forgets all tasks: after the hub was away, events may be missing. */
 export function forget() { kept.whole = false; }
 
+/** Whether an event stands for those that were left out because too many came at once. */
+export const leftOut = e => e.kind === "gap" && e.data?.reason === "brief";
+
+/** Notes that events are missing. */
+export function missed(e) {
+  kept.missed ||= Date.now() - 10000;
+  kept.arrived += e.data?.count ?? busy;
+}
+
 /** Whether tasks have changed of which not all is known. */
-export const behind = () => kept.whole && kept.dirty.size > 0;
+export const behind = () => kept.whole && (kept.dirty.size > 0 || kept.missed > 0);
 
 export async function tasks(partly) {
   if (!kept.whole) await allTasks(partly);
@@ -76,6 +85,7 @@ export async function tasks(partly) {
 async function allTasks(partly) {
   kept.rows.clear();
   kept.dirty.clear();
+  kept.missed = 0;
   kept.whole = true; // what changes from here on is noted
   try {
     for (let cursor; kept.rows.size < maxTasks;) {
@@ -88,15 +98,20 @@ async function allTasks(partly) {
   } catch (e) { kept.whole = false; throw e; }
 }
 
-/** Loads tasks that have changed: the page of the latest has them. While much changes, only a few at a time. */
+/** Loads tasks that have changed: the pages of the latest have them. While much changes, only a few at a time. */
 async function changedTasks() {
-  const wanted = kept.dirty, limit = kept.arrived > busy ? busy : Math.min(500, wanted.size + 5);
+  const wanted = kept.dirty, many = kept.arrived > busy, since = many ? 0 : kept.missed, limit = many ? busy : since ? 500 : Math.min(500, wanted.size + 5);
   kept.dirty = new Set();
   kept.arrived = 0;
-  if (!wanted.size) return;
+  if (!wanted.size && !kept.missed) return;
   try {
-    const page = await call("hub/tasks/page", { limit, historyLength: 0 });
-    for (const t of page.tasks) { kept.rows.set(t.id, taskRow(t)); wanted.delete(t.id); }
+    for (let cursor; ;) {
+      const page = await call("hub/tasks/page", { limit, historyLength: 0, ...cursor && { cursor } });
+      for (const t of page.tasks) { kept.rows.set(t.id, taskRow(t)); wanted.delete(t.id); }
+      cursor = since && page.nextCursor;
+      if (!cursor || Date.parse(page.tasks.at(-1)?.status.timestamp ?? 0) < since) break;
+    }
+    if (since && since === kept.missed && !kept.arrived) kept.missed = 0;
     for (const id of [...wanted].slice(-5)) {
       await call("tasks/get", { id, historyLength: 0 }).then(t => kept.rows.set(id, taskRow(t)), e => e.code === "TASK_NOT_FOUND" && kept.rows.delete(id));
       wanted.delete(id);
@@ -214,9 +229,12 @@ const details = ["state", "status", "outcome", "reason", "tool", "title", "from"
 
 const short = id => /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id ?? "") ? id.slice(0, 8) : /^[0-9a-f]{16,}$/.test(id ?? "") ? "" : id;
 
+const gaps = { brief: "more happened than a page shows at once; they appear when it is calmer", overload: "more happened than the hub could store", storage: "the hub could not store them", expired: "they are no longer kept", reset: "the hub's record has begun anew" };
+
 /** The row of an event. */
 export function eventRow(e, n) {
   const d = e.data ?? {};
+  if (e.kind === "gap") return { id: String(n), time: Date.parse(e.time), state: "", title: (d.count ?? "Some") + " events are not here", about: gaps[d.reason] ?? d.reason, show: e, side: clock(e.time) };
   return {
     id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", named: e.agent || e.subject || e.channel, title: join(e.kind, e.agent || e.channel || d.fromHandle || short(e.subject)), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
     get about() { return join(...details.map(k => d[k] ? String(d[k]) : ""), d.repository && d.repository + ": " + count(d.claims, "claim"), known.get(e.task)?.title ?? e.task, e.channel, e.subject !== this.named && e.subject, e.project); },
