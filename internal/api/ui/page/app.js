@@ -504,24 +504,24 @@ const is = (kind, beginnings) => beginnings.some(b => kind.startsWith(b));
 let number = 0;
 
 /** Loads what happened before for the screens that show it, and what was left out of the stream while much happened. */
-const history = { asked: false, missed: true, next: 0 };
+const earlier = { asked: false, missed: true, next: 0 };
 
 async function before() {
-  if (!history.missed || history.asked || performance.now() < history.next) return;
-  history.asked = true;
-  history.missed = false;
+  if (!earlier.missed || earlier.asked || performance.now() < earlier.next) return;
+  earlier.asked = true;
+  earlier.missed = false;
   try {
     const rows = (await past(5000)).filter(e => e.kind && e.kind !== "position").map(e => load.eventRow(e, number++));
     const have = new Set(rows.map(r => r.id)), last = rows.at(-1)?.time ?? 0;
     state.events = [...rows, ...state.events.filter(r => r.time >= last && !have.has(r.id) && !load.leftOut(r.show))];
-  } catch (e) { history.missed = true; say(e.message); }
-  history.asked = false;
-  history.next = performance.now() + longest;
+  } catch (e) { earlier.missed = true; say(e.message); }
+  earlier.asked = false;
+  earlier.next = performance.now() + longest;
 }
 
 /** Takes note of events that the hub has left out: what is shown is loaded anew. */
 function missed(e) {
-  history.missed = true;
+  earlier.missed = true;
   load.missed(e);
   loading.events += e.data?.count ?? 0;
   loading.needs = true;

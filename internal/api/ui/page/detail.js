@@ -133,8 +133,22 @@ export async function agent(r, go, actions) {
       ["model", a.model], ["role", a.role], ["project", a.project], ["computer", a.computer], ["capabilities", (a.capabilities ?? []).join(", ")], ["about", a.description]]),
     ...h ? [el("p", role(h.status), join(mark(h.status) + " " + h.status, h.stage, h.version, h.circuit && h.circuit !== "closed" && "circuit " + h.circuit))] : [],
     ...sick ? remedy(h.errorMessage) : [],
-    buttons(actions(r)), el("h3", "", "Last tasks"), ...page.tasks.length ? taskList(page.tasks.map(taskRow), go) : [el("p", "small", "none")],
+    buttons(actions(r)), ...await lastChanges(page.tasks.map(taskRow), go), el("h3", "", "Last tasks"), ...page.tasks.length ? taskList(page.tasks.map(taskRow), go) : [el("p", "small", "none")],
   ];
+}
+
+const traced = new Map(); // what ended tasks have changed, by their ids
+
+/** What the latest of an agent's tasks have changed, by task. */
+async function lastChanges(rows, go) {
+  const ended = rows.filter(r => !["submitted", "working"].includes(r.state)).slice(0, 5);
+  await Promise.all(ended.filter(r => traced.get(r.id)?.at !== r.at).map(async r => {
+    const found = await call("hub/tasks/trace", { id: r.id }).catch(() => ({ traces: [] }));
+    if (traced.size > 500) traced.clear();
+    traced.set(r.id, { at: r.at, files: changed(found.traces) });
+  }));
+  const list = ended.filter(r => traced.get(r.id)?.files).map(r => ({ ...r, title: traced.get(r.id).files + " \u00b7 " + r.title }));
+  return list.length ? [el("h3", "", "Last changes"), ...taskList(list, go)] : [];
 }
 
 /** Tasks, each of which opens. */
@@ -206,7 +220,7 @@ function attempts(s, events) {
     if (e.kind !== "swarm.subtask" || e.subject !== s.id) continue;
     const row = rows.get(e.data?.subTask), last = row?.spans.at(-1), at = ms(e.time);
     if (!row) continue;
-    if (last && last.open) Object.assign(last, { to: at, open: e.data.state === "running" && last.title === e.agent, state: e.data.state === "running" ? "running" : e.data.state === "pending" ? "failed" : e.data.state });
+    if (last && last.open) Object.assign(last, { to: at, open: e.data.state === "running" && last.title === e.agent, state: e.data.state === "running" ? last.title === e.agent ? "running" : "failed" : e.data.state === "pending" ? "failed" : e.data.state });
     if (e.data.state === "running" && !last?.open) row.spans.push({ from: at, to: at, state: "running", title: e.agent, open: true });
   }
   for (const row of rows.values()) for (const span of row.spans) if (span.open) span.to = Date.now();
@@ -221,5 +235,8 @@ export function claim(c) {
 
 /** What a row knows, for all that has no page of its own. */
 export function plain(r) {
-  return [el("pre", "", json(r.show ?? {}))];
+  const known = r.show ?? {}, entries = Object.entries(known).filter(([, v]) => v !== null && v !== "");
+  if (!entries.length) return [el("p", "small", "Nothing more is known.")];
+  const parts = entries.filter(([, v]) => typeof v === "object"), texts = entries.filter(([, v]) => typeof v !== "object");
+  return [...lines(texts.map(([k, v]) => [k.replace(/([a-z])([A-Z])/g, (all, a, b) => a + " " + b.toLowerCase()), String(v)])), ...parts.flatMap(([k, v]) => [el("h3", "", line(k)), el("pre", "", json(v))])];
 }
