@@ -50,7 +50,7 @@ func TestAnUpgradesReportSaysWhatBecameOfUnknownOutcomes(t *testing.T) {
 		if i > 1 {
 			err = errors.New("no answer")
 		}
-		w.try("mail-0", i, func(string) error { return err })
+		w.try(t.Context(), "mail-0", i, func(string) error { return err })
 	}
 	found := texts{"mail-0": {"mail-0 0", "mail-0 1", "mail-0 3"}}
 	var out strings.Builder

@@ -172,21 +172,29 @@ func (w *world) load(ctx context.Context) (done func()) {
 	return wait.Wait
 }
 
-// mostTries bounds how often a client sends the same thing until its outcome is known.
-const mostTries = 20
+// mostTries bounds how often a client sends the same thing until its outcome is known, retryPause is between two of them: together longer
+// than a hub is away.
+const (
+	mostTries  = 60
+	retryPause = 250 * time.Millisecond
+)
 
 // sendTasks sends tasks, numbered from first. A task whose outcome is not known is sent again with its key, which the hub accepts once.
 func (w *world) sendTasks(ctx context.Context, i, first, most int) {
-	tries := 0
 	perform(ctx, name("tasks", i), first, most, &w.all, func(call context.Context, text string) error {
 		err := sendTask(call, w.h, name("tasks", i), text)
 		if errors.Is(err, errNotSent) {
 			return err
 		}
-		if tries++; err != nil && tries < mostTries && ctx.Err() == nil {
-			return errNotSent
+		always := context.WithoutCancel(ctx)
+		for tries := 1; err != nil && tries < mostTries && pause(always, retryPause); tries++ {
+			again, cancel := context.WithTimeout(always, callTime)
+			err = sendTask(again, w.h, name("tasks", i), text)
+			cancel()
 		}
-		tries = 0
+		if err != nil {
+			err = errors.New(err.Error()) // not errNotSent: the first one may have been sent
+		}
 		w.failed("tasks", err)
 		return err
 	})
@@ -195,7 +203,7 @@ func (w *world) sendTasks(ctx context.Context, i, first, most int) {
 // submit submits a work item until its outcome is known: the same item again is no error.
 func (w *world) submit(ctx context.Context, a *agent, id, text string) (err error) {
 	for range mostTries {
-		if err = a.tool(ctx, "submit_work_item", map[string]any{"capability": capability, "taskId": id, "taskDescription": text}, nil); err == nil || !pause(ctx, 50*time.Millisecond) {
+		if err = a.tool(ctx, "submit_work_item", map[string]any{"capability": capability, "taskId": id, "taskDescription": text}, nil); err == nil || !pause(ctx, retryPause) {
 			break
 		}
 	}
@@ -211,26 +219,29 @@ func (w *world) sendByAgent(ctx context.Context, i, first, most int) {
 			mails, since = 0, time.Now()
 		}
 		if mails++; mails <= perMinute {
-			w.try(name("mail", i), number, func(text string) error {
+			w.try(always, name("mail", i), number, func(text string) error {
 				return a.tool(always, "send_direct_message", map[string]any{"recipientGuid": w.reader.guid, "message": text}, nil)
 			})
 		}
-		w.try(name("work", i), number, func(text string) error {
+		w.try(always, name("work", i), number, func(text string) error {
 			return w.submit(always, a, fmt.Sprintf("work-%d-%d", i, number), text)
 		})
-		w.try(name("edit", i), number, func(text string) error {
+		w.try(always, name("edit", i), number, func(text string) error {
 			return a.tool(always, "edit_document", map[string]any{"name": document, "edits": []any{map[string]any{"op": "insert", "path": []string{list}, "values": []string{text}}}}, nil)
 		})
 	}
 }
 
 // try performs and records an operation.
-func (w *world) try(sender string, number int, do func(text string) error) {
+func (w *world) try(ctx context.Context, sender string, number int, do func(text string) error) {
 	o := operation{sender: sender, number: number}
 	err := do(o.text())
 	o.acknowledged = err == nil
 	w.failed(kindOf(sender), err)
 	w.all.add(o)
+	if err != nil {
+		pause(ctx, retryPause) // the hub is away, perhaps
+	}
 }
 
 // maxReasons bounds the reasons that a report names.
