@@ -91,6 +91,10 @@ type CoordinatorOptions struct {
 	Reporter Reporter // nil: escalated sub-tasks fail
 	// Aggregate makes the outcome from the sub-tasks' results; nil makes an object by sub-task id.
 	Aggregate func(s Session) (json.RawMessage, error)
+	// StandIns begins the ids of local agents that take part for others: where an agent StandIns+ID is registered, it gets
+	// the invitations and the work of the agent ID, which is the participant in the session. Its card counts for ID.
+	// "" means that each agent takes part itself.
+	StandIns string
 	// Load returns an agent's load apart from swarms; nil means none.
 	Load func(agentID string) int
 
@@ -460,16 +464,17 @@ func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
 	default:
 		return // another kind of envelope
 	}
-	if l == nil {
+	from := c.participant(e.Sender)
+	if l == nil || from == "" {
 		return
 	}
-	if !c.limits.allowMessage(e.Sender, len(e.Payload)) {
-		c.refuse(ctx, l, e.Sender, errorf(CodeFlood, l.id, "%s sends more than %d messages or %d bytes a second", e.Sender, messageRate, inRate))
+	if !c.limits.allowMessage(from, len(e.Payload)) {
+		c.refuse(ctx, l, from, errorf(CodeFlood, l.id, "%s sends more than %d messages or %d bytes a second", from, messageRate, inRate))
 		return
 	}
 	if e.Type == envelope.StreamData {
 		if d := l.doc.Load(); d != nil && !d.receive(ctx, e) {
-			c.refuse(ctx, l, e.Sender, tooManyStates(l.id))
+			c.refuse(ctx, l, from, tooManyStates(l.id))
 		}
 		return
 	}
@@ -477,7 +482,7 @@ func (c *Coordinator) receive(ctx context.Context, e *envelope.Envelope) {
 	if e.Unmarshal(&m) != nil || m.Swarm != e.CorrelationID {
 		return // another kind of envelope
 	}
-	l.enqueue(ctx, func() { l.receive(e.Sender, m) })
+	l.enqueue(ctx, func() { l.receive(from, m) })
 }
 
 // wantsDocument reports whether an envelope is about the shared state of a swarm that is led here: no other handler of

@@ -69,7 +69,7 @@ func (l *leader) waitsFor(t *SubTask, who string) bool {
 
 // steal assigns a sub-task of the busy agent with the longest queue.
 func (l *leader) steal(who string) *SubTask {
-	card, err := l.c.r.Registry().Get(who)
+	card, err := l.c.r.Registry().Get(l.c.contact(who))
 	if err != nil {
 		return nil
 	}

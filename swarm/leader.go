@@ -380,7 +380,7 @@ func (l *leader) send(ctx context.Context, to string, m message) {
 	if m.Work != nil {
 		l.c.limits.grantWork(to) // before it can answer
 	}
-	err := m.send(ctx, l.c.r, l.c.id, to)
+	err := m.send(ctx, l.c.r, l.c.id, l.c.contact(to))
 	if err == nil {
 		return
 	}
@@ -576,7 +576,7 @@ const beatKey = "\x00"
 // removeMissing removes the participants without cards.
 func (l *leader) removeMissing() {
 	for _, id := range l.x.s.Participants {
-		if _, known := l.c.r.Registry().Identity(id); !known && !l.x.left[id] {
+		if _, known := l.c.r.Registry().Identity(l.c.contact(id)); !known && !l.x.left[id] {
 			l.remove(id)
 		}
 	}
@@ -685,9 +685,11 @@ func (l *leader) renew(ctx context.Context, why error) {
 
 // answered handles a settled proposal.
 func (l *leader) answered(p negotiation.Proposal) {
-	if _, open := l.proposed[p.ID]; !open {
+	who, open := l.proposed[p.ID]
+	if !open {
 		return
 	}
+	p.Recipient = who // not its stand-in
 	delete(l.proposed, p.ID)
 	if p.Status != negotiation.Accepted {
 		l.blameAnswer(p)

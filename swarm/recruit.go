@@ -22,7 +22,7 @@ func (l *leader) recruit(ctx context.Context, capabilities []string) {
 		Deadline: l.c.o.Answer, EscalationJustification: l.x.plan.EscalationJustification, CorrelationID: l.id, Input: input,
 	}
 	for _, id := range l.candidates(capabilities) {
-		p, err := l.c.n.Propose(ctx, id, terms)
+		p, err := l.c.n.Propose(ctx, l.c.contact(id), terms)
 		if err != nil {
 			l.blameError(id, err)
 			continue
@@ -52,6 +52,9 @@ func (l *leader) candidates(capabilities []string) []string {
 	}
 	var ids []string
 	for _, card := range cards {
+		if card.ID = l.c.participant(card.ID); card.ID == "" {
+			continue // its stand-in is one of the others
+		}
 		if card.ID != l.c.id && l.invitable(card.ID) && !l.quit[card.ID] && (!l.x.members[card.ID] || l.x.left[card.ID]) && hasAll(&card, capabilities) && l.useful(&card) {
 			ids = append(ids, card.ID)
 		}
@@ -86,7 +89,7 @@ func (l *leader) workers(others ...string) []*worker {
 		if l.x.left[id] {
 			continue
 		}
-		card, err := l.c.r.Registry().Get(id)
+		card, err := l.c.r.Registry().Get(l.c.contact(id))
 		if err != nil {
 			continue // it has no card any more
 		}
@@ -168,7 +171,7 @@ func (l *leader) assign(id, to string) {
 
 // join adds an agent from the API.
 func (l *leader) join(id string) error {
-	if _, known := l.c.r.Registry().Identity(id); !known {
+	if _, known := l.c.r.Registry().Identity(l.c.contact(id)); !known {
 		return errorf(CodeUnknown, l.id, "agent %q is not known", id)
 	}
 	if l.x.s.Status.Ended() || l.x.s.Status == Completing {

@@ -807,6 +807,34 @@ func TestAPlanMayNameItsAgents(t *testing.T) {
 	})
 }
 
+// An agent whose stand-in takes part is the participant; neither it nor another agent speaks for it.
+func TestAStandInTakesPartForAnAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{StandIns: "for:"})
+		_, err := h.r.Registry().Hold(agent.Card{ID: "far", Name: "far", Version: "1", Tier: agent.L0, Capabilities: []agent.Capability{{ID: "work"}}}, "elsewhere")
+		must(t, err)
+		h.participant("for:far", swarm.ParticipantOptions{}, h.answer("the stand-in"), "work")
+		h.participant("for:away", swarm.ParticipantOptions{}, h.answer("the stand-in"), "work")
+		h.participant("near", swarm.ParticipantOptions{}, h.answer("near"), "work")
+		p := plan(6, "work")
+		p.Agents = []string{"far", "away", "near"}
+		s := run(t, c, p)
+		if !slices.Equal(s.Participants, []string{"away", "far", "near"}) {
+			t.Fatalf("participants %q", s.Participants)
+		}
+		for _, part := range s.SubTasks {
+			want := "the stand-in did " + part.ID
+			if part.AssignedAgent == "near" {
+				want = "near did " + part.ID
+			}
+			if got := outcome(t, s)[part.ID]; got != want {
+				t.Errorf("%s: %q, want %q", part.AssignedAgent, got, want)
+			}
+		}
+	})
+}
+
 func TestASwarmCanBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHive(t)

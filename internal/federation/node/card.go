@@ -49,7 +49,7 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	if def.Tier != nil {
 		card.Tier = agent.TierOf(*def.Tier)
 	}
-	session := info.Residence.Kind == hub.KindSession
+	session := info.Residence.Kind == hub.KindSession || info.Residence.Kind == hub.KindLibrary
 	if info.Health.Status == hub.Unhealthy && !session {
 		card.Protocols = nil // see [Unavailable]
 		return card
@@ -93,7 +93,7 @@ func clip(s string, n int) string {
 func (n *Node) cardsFor(ctx context.Context) []agent.Card {
 	sender := hub.SenderFrom(ctx)
 	return slices.DeleteFunc(n.Registry().Local(), func(card agent.Card) bool {
-		info, err := n.o.Hub.Agent(card.ID)
+		info, err := n.o.Hub.Agent(strings.TrimPrefix(card.ID, standInPrefix))
 		return card.ID == tasks.Hub || err == nil && !info.VisibleTo(sender)
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/parleyhub/parley"
@@ -111,6 +112,7 @@ type Node struct {
 	o        Options
 	listener *websocket.Listener // nil in a node for hubs
 	swarms   *Swarms             // nil without Options.Swarms
+	leaving  atomic.Bool         // CloseSwarms was called
 	opened   chan struct{}       // closed after swarms is set
 
 	open    context.Context // ends when Close begins
@@ -329,7 +331,7 @@ func (n *Node) sync() {
 			continue
 		}
 		if info.Residence.Kind == hub.KindLibrary && n.o.Federation == nil {
-			continue // its program has its card here, with the same id
+			id = standInPrefix + id // its program has its card here, with the same id
 		}
 		if n.o.Federation != nil {
 			if !info.Own() {

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -16,9 +18,11 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/tasks"
 )
 
 // SwarmOptions are the options of the hub's coordinator.
@@ -49,6 +53,10 @@ type Swarms struct {
 // coordinatorPrefix begins the id of the hub's coordinator. A colon is not allowed in the ids of configured agents.
 const coordinatorPrefix = "hub:"
 
+// standInPrefix begins the ids of the hub's stand-ins for connected programs. A program's own card has its id here already;
+// what is sent to its stand-in becomes a task of the hub, as for every other agent. A program cannot take the id of one.
+const standInPrefix = "agent:"
+
 func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 	card := agent.Card{
 		ID: coordinatorPrefix + o.Hub, Name: "swarm coordinator", Version: cmp.Or(firstLine(n.o.Version), "unknown"), Tier: agent.L0, Origin: agent.Local,
@@ -64,7 +72,7 @@ func (n *Node) openSwarms(o SwarmOptions) (*Swarms, error) {
 		return nil, fmt.Errorf("the swarms' coordinator: %w", err)
 	}
 	c := swarm.NewCoordinator(n.Router(), neg, swarm.CoordinatorOptions{
-		Journal: o.Journal, Sole: true, Load: n.load, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
+		Journal: o.Journal, Sole: true, Load: n.load, StandIns: standInPrefix, Lease: o.Lease, Takeover: o.Takeover, Answer: o.Answer, Logger: n.o.Logger,
 		Changed: o.Changed, Reporter: &escalations{hub: n.o.Hub, log: n.o.Logger, registry: n.Registry(), asked: make(map[string]*escalation)},
 	})
 	return &Swarms{Coordinator: c, host: o.Host, access: access, n: neg, node: n}, nil
@@ -84,23 +92,28 @@ func (s *Swarms) Create(ctx context.Context, p swarm.Plan) (swarm.Session, error
 	return s.seenHere(session), err
 }
 
-// withoutSessions limits the plan of a sender outside to agents other than this hub's sessions. The coordinator gives work
+// withoutSessions limits the plan of a sender outside to agents other than this hub's sessions and connected programs. The coordinator gives work
 // in the name of the hub's user, and the user is not asked about the plan.
 func (n *Node) withoutSessions(p *swarm.Plan) error {
-	sessions := make(map[string]bool)
+	barred := make(map[string]string)
 	for _, info := range n.o.Hub.Agents() {
-		sessions[info.Definition.ID] = info.Residence.Kind == hub.KindSession
+		switch info.Residence.Kind {
+		case hub.KindSession:
+			barred[info.Definition.ID] = "an open session"
+		case hub.KindLibrary:
+			barred[info.Definition.ID] = "a connected program"
+		}
 	}
 	for _, id := range p.Agents {
-		if sessions[id] {
-			return &swarm.Error{Code: swarm.CodeInvalid, Subject: id, Message: id + " is an open session, which takes no part in swarms from outside"}
+		if what := barred[id]; what != "" {
+			return &swarm.Error{Code: swarm.CodeInvalid, Subject: id, Message: id + " is " + what + ", which takes no part in swarms from outside"}
 		}
 	}
 	if len(p.Agents) > 0 {
 		return nil
 	}
 	for _, a := range n.Registry().Identities() {
-		if !sessions[a.ID] && !strings.HasPrefix(a.ID, coordinatorPrefix) {
+		if barred[a.ID] == "" && !strings.HasPrefix(a.ID, coordinatorPrefix) && !strings.HasPrefix(a.ID, standInPrefix) && a.ID != tasks.Hub {
 			p.Agents = append(p.Agents, a.ID)
 		}
 	}
@@ -186,6 +199,7 @@ func (n *Node) Swarms() *Swarms { return n.swarms }
 // next hub on the journal continues. Close the swarms before the hub, whose end would otherwise look like the
 // failure of every agent. Further calls do nothing.
 func (n *Node) CloseSwarms() {
+	n.leaving.Store(true)
 	if n.swarms != nil {
 		_ = errors.Join(n.swarms.Close(), n.swarms.n.Close()) // they return nil
 	}
@@ -235,7 +249,7 @@ func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 		return false, negotiation.Declined
 	}
 	info, err := r.n.o.Hub.Agent(r.agent)
-	if err != nil || info.Health.Status == hub.Unhealthy {
+	if err != nil || info.Health.Status == hub.Unhealthy && !(waitsFor(info) && time.Since(info.Residence.Seen) < returnTime) {
 		return false, "unhealthy"
 	}
 	card, err := r.n.Registry().Get(r.id)
@@ -258,8 +272,11 @@ const cancelTimeout = 10 * time.Second
 
 // work is the agent's [swarm.Worker]. It runs a task on the hub in a new context.
 func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, error) {
-	if task, ok := r.completed(ctx, j); ok {
-		return report(task)
+	if task, ok := r.earlier(ctx, j); ok {
+		if task.Status.State == a2a.TaskStateCompleted {
+			return report(task)
+		}
+		return r.result(ctx, task.ID, func(ctx context.Context) (*a2a.Task, error) { return r.follow(ctx, task.ID) })
 	}
 	about := map[string]any{"swarm": map[string]any{"id": j.SwarmID, "subTask": j.SubTaskID, "attempt": j.Attempt}}
 	m := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(prompt(j)))
@@ -276,9 +293,21 @@ func (r *responder) work(ctx context.Context, j swarm.Job) (json.RawMessage, err
 	if err != nil {
 		return nil, errors.New(failureFrom(err).Message)
 	}
-	task, err := pending.Wait(ctx)
+	return r.result(ctx, pending.TaskID(), pending.Wait)
+}
+
+// result waits for the end of a sub-task's task, and returns its answer.
+func (r *responder) result(ctx context.Context, id a2a.TaskID, await func(context.Context) (*a2a.Task, error)) (json.RawMessage, error) {
+	present, stop := r.whilePresent(ctx)
+	defer stop()
+	task, err := await(present)
 	if err != nil {
-		r.abandon(ctx, pending.TaskID())
+		if !r.keeps() {
+			r.abandon(ctx, id)
+		}
+		if why := context.Cause(present); why != nil && ctx.Err() == nil {
+			err = why
+		}
 		return nil, err
 	}
 	switch state := task.Status.State; {
@@ -303,16 +332,69 @@ const maxQuestion = 500
 // maxAttempts is how many earlier attempts are checked.
 const maxAttempts = 10
 
-// completed returns the task of an earlier attempt that this agent completed before the
-// hub was killed, so that the coordinator did not receive its result.
-func (r *responder) completed(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
+// earlier returns the task of an earlier attempt that this agent completed before the hub was killed, so that the
+// coordinator did not receive its result, or on which it still works.
+func (r *responder) earlier(ctx context.Context, j swarm.Job) (*a2a.Task, bool) {
 	for n := j.Attempt - 1; n > max(0, j.Attempt-1-maxAttempts); n-- {
 		task, err := r.n.o.Hub.Task(ctx, hub.OnceID(r.agent, attemptKey(j, n)), nil)
-		if err == nil && task.Status.State == a2a.TaskStateCompleted {
+		if err == nil && (task.Status.State == a2a.TaskStateCompleted || !task.Status.State.Terminal() && !hub.Interrupted(task.Status.State)) {
 			return task, true
 		}
 	}
 	return nil, false
+}
+
+// follow waits until a task has ended or asks, and returns it.
+func (r *responder) follow(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
+	sub, err := r.n.o.Hub.Subscribe(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Close()
+	for {
+		if _, err := sub.Next(ctx); errors.Is(err, io.EOF) {
+			return r.n.o.Hub.Task(ctx, id, nil)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+}
+
+const (
+	returnTime    = time.Minute      // in which an agent that is away is expected back: it is invited meanwhile
+	maxAway       = 15 * time.Minute // that an agent may be away with a sub-task
+	presencePause = 30 * time.Second // between looks for agents that are away
+)
+
+// waitsFor reports whether an agent's tasks wait for it while it is away, and stay over a restart of the hub.
+func waitsFor(info hub.AgentInfo) bool {
+	return info.Residence.Kind == hub.KindSession || info.Residence.Kind == hub.KindLibrary
+}
+
+// keeps reports whether the agent's tasks outlive the node, which closes: the next hub goes on with them.
+func (r *responder) keeps() bool {
+	info, err := r.n.o.Hub.Agent(r.agent)
+	return r.n.leaving.Load() && err == nil && waitsFor(info)
+}
+
+// whilePresent returns a context that ends when an agent whose tasks wait for it has been away for too long: another agent can
+// do its sub-task. The caller calls stop.
+func (r *responder) whilePresent(ctx context.Context) (present context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for wait.Pause(ctx, presencePause) {
+			info, err := r.n.o.Hub.Agent(r.agent)
+			if err == nil && waitsFor(info) && info.Residence.Offline && time.Since(info.Residence.Seen) > maxAway {
+				cancel(fmt.Errorf("%s has been away for %s", r.agent, maxAway))
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+	}
 }
 
 // attemptKey identifies an attempt at a sub-task, across restarts.

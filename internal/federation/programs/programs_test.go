@@ -26,6 +26,7 @@ import (
 	"github.com/parleyhub/parley/internal/federation/programs"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/tasks"
 	"github.com/parleyhub/parley/transport"
 	"github.com/parleyhub/parley/transport/websocket"
@@ -39,13 +40,16 @@ type office struct {
 	dir  string
 	addr string
 
+	journal *swarm.MemoryJournal
+
 	hub  *hub.Hub
+	node *node.Node
 	stop func()
 }
 
 func newOffice(t *testing.T) *office {
 	t.Helper()
-	o := &office{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
+	o := &office{t: t, dir: t.TempDir(), addr: "127.0.0.1:0", journal: new(swarm.MemoryJournal)}
 	o.start()
 	t.Cleanup(func() { o.stop() })
 	return o
@@ -65,10 +69,11 @@ func (o *office) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	n, err := node.Open(node.Options{Hub: o.hub, Channels: p.Watcher()})
+	n, err := node.Open(node.Options{Hub: o.hub, Channels: p.Watcher(), Swarms: &node.SwarmOptions{Journal: o.journal, Hub: "office", Answer: time.Minute}})
 	if err != nil {
 		o.t.Fatal(err)
 	}
+	o.node = n
 	if err := p.Serve(n); err != nil {
 		o.t.Fatal(err)
 	}
@@ -88,6 +93,7 @@ func (o *office) start() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		p.Close()
+		n.CloseSwarms() // as the daemon does
 		if err := errors.Join(h.Close(ctx), n.Close(ctx)); err != nil {
 			o.t.Error(err)
 		}
@@ -322,5 +328,51 @@ func TestACanceledTaskEnds(t *testing.T) {
 	<-ended
 	if state, _ := o.answer(pending); state != a2a.TaskStateCanceled {
 		t.Errorf("it is %s", state)
+	}
+}
+
+// A swarm's part for a program is a task of the hub, which goes on over restarts of both; a program and the hub's other agents
+// are members of one swarm.
+func TestAProgramTakesPartInASwarm(t *testing.T) {
+	o := newOffice(t)
+	began := make(chan struct{}, 8)
+	release := make(chan struct{})
+	first := o.connect("Venus", func(ctx context.Context, _ *tasks.Task) (tasks.Answer, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		return tasks.Answer{}, ctx.Err()
+	})
+	o.await("venus", hub.AgentIdle)
+	wait.Eventually(t, "the program has a stand-in", func() bool {
+		card, err := o.node.Registry().Get("agent:venus")
+		return err == nil && len(card.Capabilities) == 1
+	})
+	s, err := o.node.Swarms().Create(t.Context(), swarm.Plan{TaskDescription: "count all", Agents: []string{"venus"}, SubTasks: []swarm.SubTaskPlan{
+		{ID: "one", Description: "count one", RequiredCapabilities: []string{"count"}}, {ID: "two", Description: "count two", DependsOn: []string{"one"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	o.stop()
+	o.start()
+	first.end()
+	o.connect("Venus", func(_ context.Context, task *tasks.Task) (tasks.Answer, error) {
+		<-release
+		return tasks.Text("counted: " + task.Text), nil
+	})
+	close(release)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err = o.node.Swarms().Wait(ctx, s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Participants) != 1 || s.Participants[0] != "venus" || !strings.Contains(string(s.Outcome), "counted: count one") || !strings.Contains(string(s.Outcome), "counted: count two") {
+		t.Errorf("%q: %s", s.Participants, s.Outcome)
+	}
+	for _, part := range s.SubTasks {
+		if part.AssignedAgent != "venus" {
+			t.Errorf("part %s is of %q", part.ID, part.AssignedAgent)
+		}
 	}
 }
