@@ -1,5 +1,5 @@
-// Package tasks lets an agent of a program do tasks: whoever may send to the hub, with `parley send`, over A2A or MCP, or in
-// a loop, can give the agent a task like any agent that the hub starts. Swarms do not: they recruit with envelopes of their own.
+// Package tasks lets an agent of a program do tasks: whoever may send to the hub, with `parley send`, over A2A or MCP, in
+// a loop or a swarm, can give the agent a task like any agent that the hub starts.
 //
 //	err := me.ServeTasks(ctx, endpoint, func(ctx context.Context, t *tasks.Task) (tasks.Answer, error) {
 //		t.Report("reading", 10)
@@ -17,6 +17,11 @@ import (
 	"strings"
 	"time"
 )
+
+// Public among the Protocols of an agent's card lets clients on other computers and the agents of paired hubs see the agent and
+// give it tasks. The hub's user is asked about each sender first, unless the hub's configuration says otherwise (sessions.outside).
+// Without it the agent is for the hub's own user and agents.
+const Public = "parley-public/1"
 
 // Hub is the id under which a hub gives tasks to the agents that are connected with it.
 const Hub = "~hub"

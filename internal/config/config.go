@@ -299,9 +299,9 @@ type Hyperswarm struct {
 	Relays []string `yaml:"relays"`
 }
 
-// Sessions is who may give tasks to open sessions besides the user, whose commands and agents always may. Each value is ask, allow or deny: with ask a task waits as auth-required until the user has answered it.
+// Sessions is who may give tasks to open sessions and connected programs besides the user, whose commands and agents always may. Each value is ask, allow or deny: with ask a task waits as auth-required until the user has answered it.
 type Sessions struct {
-	// Outside is the rule for paired hubs, programs with the coordination library, and A2A clients on other computers. They reach public sessions only.
+	// Outside is the rule for paired hubs, programs with the coordination library, and A2A clients on other computers. They reach public sessions and programs only.
 	Outside string `yaml:"outside"`
 	// Clients is the rule for A2A clients on this computer. They are the user's own, or have the token.
 	Clients string `yaml:"clients"`

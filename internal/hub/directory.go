@@ -39,7 +39,7 @@ type Residence struct {
 	Project    string // its id in the agents' network
 	Folder     string // the name of the project's directory
 	Computer   string
-	Visibility string // of a session, as it says: see package registry
+	Visibility string // as a session or a connected program says: see package registry
 	// Hidden agents are for this hub's own users and agents only: other hubs and clients from outside neither see nor
 	// reach them.
 	Hidden  bool

@@ -12,10 +12,11 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/sessions"
 )
 
-var asks = sessions.Policy{Outside: sessions.Ask, Clients: sessions.Ask}
+var asks = senders.Policy{Outside: senders.Ask, Clients: senders.Ask}
 
 // answerAs answers the question about a task's sender.
 func (o *office) answerAs(from hub.Sender, id a2a.TaskID, words string) error {
@@ -109,7 +110,7 @@ func TestTheUserDeniesASender(t *testing.T) {
 		}
 	}
 	o.hasNoMail(a)
-	if list := o.sessions.Senders(); len(list) != 0 {
+	if list := o.gate.Allowed(); len(list) != 0 {
 		t.Errorf("allowed are %+v", list)
 	}
 }
@@ -144,7 +145,7 @@ func TestASenderIsAlwaysAllowed(t *testing.T) {
 
 	o.stop()
 	o.start() // it is stored
-	list := o.sessions.Senders()
+	list := o.gate.Allowed()
 	if len(list) != 1 || list[0].Sender != outsider || len(list[0].ID) != 12 || list[0].Since.IsZero() {
 		t.Fatalf("allowed are %+v", list)
 	}
@@ -156,11 +157,11 @@ func TestASenderIsAlwaysAllowed(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "x", list[0].ID + "0"} {
-		if _, err := o.sessions.Revoke(bad); hub.CodeOf(err) != hub.CodeInvalid {
+		if _, err := o.gate.Revoke(bad); hub.CodeOf(err) != hub.CodeInvalid {
 			t.Errorf("revoke %q: %v", bad, err)
 		}
 	}
-	if x, err := o.sessions.Revoke(list[0].ID[:4]); err != nil || x.ID != list[0].ID || len(o.sessions.Senders()) != 0 {
+	if x, err := o.gate.Revoke(list[0].ID[:4]); err != nil || x.ID != list[0].ID || len(o.gate.Allowed()) != 0 {
 		t.Errorf("revoke: %+v, %v", x, err)
 	}
 	o.awaitState(o.sendAs(outsider, "six").ID, a2a.TaskStateAuthRequired)
@@ -258,7 +259,7 @@ func TestAPolicyThatChangesAnswersTheQuestions(t *testing.T) {
 	o.awaitState(out, a2a.TaskStateAuthRequired)
 	o.awaitState(in, a2a.TaskStateAuthRequired)
 	o.stop()
-	o.policy = sessions.Policy{Outside: sessions.Deny, Clients: sessions.Allow}
+	o.policy = senders.Policy{Outside: senders.Deny, Clients: senders.Allow}
 	o.start()
 	o.awaitState(out, a2a.TaskStateRejected)
 	if m := o.read(a); m.Text != "in" {
@@ -275,17 +276,4 @@ func TestQuestionsAboutSendersAreBounded(t *testing.T) {
 	}
 	o.awaitState(o.sendAs(outsider, "x").ID, a2a.TaskStateRejected)
 	o.hasNoMail(a)
-}
-
-func TestADamagedFileOfSendersIsRefused(t *testing.T) {
-	t.Parallel()
-	for _, content := range []string{"{", `{"version":2}`, `{"version":1,"senders":[{"id":"x","sender":{}}]}`} {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "senders.json"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := sessions.Open(sessions.Options{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "senders.json") {
-			t.Errorf("%s: %v", content, err)
-		}
-	}
 }

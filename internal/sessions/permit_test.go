@@ -11,6 +11,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -21,7 +22,7 @@ var (
 )
 
 // policyOffice is a hub with a policy, and a public session.
-func policyOffice(t *testing.T, p sessions.Policy) (*office, *agentnet.Agent) {
+func policyOffice(t *testing.T, p senders.Policy) (*office, *agentnet.Agent) {
 	t.Helper()
 	o := &office{t: t, dir: t.TempDir(), net: nettest.StartServer(t), policy: p}
 	o.start()
@@ -39,7 +40,7 @@ func (o *office) sendAs(from hub.Sender, text string) *a2a.Task {
 
 func TestAllowedSendersReachASession(t *testing.T) {
 	t.Parallel()
-	o, a := policyOffice(t, sessions.Policy{Outside: sessions.Allow, Clients: sessions.Allow})
+	o, a := policyOffice(t, senders.Policy{Outside: senders.Allow, Clients: senders.Allow})
 	id := o.sendAs(outsider, "do it").ID
 	m := o.read(a)
 	frame, rest, _ := strings.Cut(m.Text, "\n\n")
@@ -68,7 +69,7 @@ func TestAllowedSendersReachASession(t *testing.T) {
 
 func TestDeniedSendersAreRefused(t *testing.T) {
 	t.Parallel()
-	o, a := policyOffice(t, sessions.Policy{Outside: sessions.Deny, Clients: sessions.Deny})
+	o, a := policyOffice(t, senders.Policy{Outside: senders.Deny, Clients: senders.Deny})
 	for from, key := range map[hub.Sender]string{outsider: "sessions.outside", local: "sessions.clients", {Kind: hub.SenderPeer, ID: "k"}: "sessions.outside"} {
 		end := o.awaitState(o.sendAs(from, "do it").ID, a2a.TaskStateRejected)
 		about, _ := end.Status.Message.Metadata[hub.MetaError].(map[string]any)
@@ -84,7 +85,7 @@ func TestDeniedSendersAreRefused(t *testing.T) {
 
 func TestOutsidersCannotCrowdASession(t *testing.T) {
 	t.Parallel()
-	o, a := policyOffice(t, sessions.Policy{Outside: sessions.Allow})
+	o, a := policyOffice(t, senders.Policy{Outside: senders.Allow})
 	var first a2a.TaskID
 	for i := range 20 {
 		if id := o.sendAs(outsider, fmt.Sprint(i)).ID; i == 0 {

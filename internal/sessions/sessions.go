@@ -25,6 +25,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/senders"
 )
 
 const (
@@ -50,8 +51,8 @@ type Options struct {
 	Hub      *hub.Hub
 	Assigner Assigner
 	DataDir  string
-	// Policy says whose tasks the sessions take.
-	Policy Policy
+	// Gate decides whose tasks the sessions get.
+	Gate *senders.Gate
 	// Closed returns the GUIDs of sessions that nobody sees any more, with the time at which they ended, zero if their processes still
 	// run; nil for none.
 	Closed func() map[string]time.Time
@@ -65,15 +66,13 @@ type Sessions struct {
 	log      *slog.Logger
 	closed   func() map[string]time.Time
 	names    *names
-	policy   Policy
-	senders  *senders
+	gate     *senders.Gate
 	kick     chan struct{} // of capacity 1; has a value when the registry may have changed
 
 	mu       sync.Mutex
 	agents   map[string]*session     // by GUID
 	waiting  map[a2a.TaskID]*waiting // turns that wait for an answer
 	messages map[string]*waiting     // by the ids of their notices
-	outside  map[*waiting]struct{}   // turns for senders outside, also those that are not permitted yet
 	answered wait.Signal             // sent when a turn begins to wait
 }
 
@@ -86,16 +85,11 @@ func Open(o Options) (*Sessions, error) {
 	if err != nil {
 		return nil, err
 	}
-	allowed, err := readSenders(filepath.Join(o.DataDir, "senders.json"))
-	if err != nil {
-		return nil, err
-	}
 	if o.Closed == nil {
 		o.Closed = func() map[string]time.Time { return nil }
 	}
-	s := &Sessions{hub: o.Hub, closed: o.Closed, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, policy: o.Policy, senders: allowed, kick: make(chan struct{}, 1),
-		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting),
-		outside: make(map[*waiting]struct{})}
+	s := &Sessions{hub: o.Hub, closed: o.Closed, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
+		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
 	for _, known := range n.all() {
 		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project,
 			Vendor: known.Vendor, Project: known.Folder, Hostname: known.Computer}, registry.Gone)

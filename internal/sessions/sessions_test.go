@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
@@ -40,7 +41,8 @@ type office struct {
 	dir string
 	net *nettest.Server // nil where sessions use the bus of the hub
 
-	policy     sessions.Policy        // of the next start
+	policy     senders.Policy // of the next start
+	gate       *senders.Gate
 	closed     atomic.Pointer[string] // the GUID of a session whose terminal is closed
 	durability bus.Durability
 
@@ -76,8 +78,11 @@ func (o *office) start() {
 	if err != nil {
 		o.t.Fatal(err)
 	}
+	if o.gate, err = senders.Open(senders.Options{Hub: o.hub, Path: filepath.Join(o.dir, "senders.json"), Policy: o.policy}); err != nil {
+		o.t.Fatal(err)
+	}
 	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
-	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Policy: o.policy, Closed: func() map[string]time.Time {
+	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Gate: o.gate, Closed: func() map[string]time.Time {
 		if guid := o.closed.Load(); guid != nil {
 			return map[string]time.Time{*guid: {}}
 		}

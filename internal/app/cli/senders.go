@@ -25,7 +25,7 @@ func (a *app) sendersCommand() *cobra.Command {
 		a.sendersListing(time.Now()).print(a, a.stdout, all)
 		return nil
 	})
-	cmd.Long = `List the senders outside whose tasks your open sessions take without a question: you have
+	cmd.Long = `List the senders outside whose tasks your open sessions and connected programs get without a question: you have
 answered "always" when you were asked about them. sessions.outside and sessions.clients in the
 hub's configuration decide who is asked about.
 

@@ -51,6 +51,7 @@ import (
 	"github.com/parleyhub/parley/internal/mcp/mounts"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/internal/queues"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
@@ -161,6 +162,7 @@ type daemon struct {
 	notices   []string     // where an address is not the configured one
 	announced atomic.Pointer[dialect.Addresses]
 	node      *node.Node
+	gate      *senders.Gate
 	sessions  *sessions.Sessions // nil without an own bus
 	presence  *openSessions      // nil without an own bus
 	files     *lazyAssigner      // the claims of files; nil without an own bus
@@ -193,7 +195,7 @@ func (d *daemon) onCloseWithin(limit time.Duration, stop func(context.Context) e
 
 func (d *daemon) open(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{
-		d.lock, d.openToken, d.openBus, d.openEvents, d.openHub, d.openPush, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openQueues, d.openServer, d.openGRPC, d.announce,
+		d.lock, d.openToken, d.openBus, d.openEvents, d.openHub, d.openPush, d.openGate, d.openNode, d.openTools, d.openPeers, d.openDocuments, d.openSharing, d.openSessions, d.openQueues, d.openServer, d.openGRPC, d.announce,
 	} {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -386,7 +388,7 @@ func (d *daemon) openNode(ctx context.Context) error {
 		return err
 	}
 	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Host: host, Takeover: d.opts.SwarmTakeover, Changed: d.swarmChanged}
-	d.programs, err = programs.Open(programs.Options{Hub: d.hub, DataDir: d.cfg.DataDir, Logger: d.log})
+	d.programs, err = programs.Open(programs.Options{Hub: d.hub, DataDir: d.cfg.DataDir, Gate: d.gate, Logger: d.log})
 	if err != nil {
 		return err
 	}
@@ -462,7 +464,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	rpc.Drain = d.drain
 	rpc.WorkDirs = d.hub
 	rpc.Names = names{d.hub, d.sessions}
-	rpc.Senders = senders{d.sessions}
+	rpc.Senders = allowedSenders{d.gate}
 	if d.presence != nil {
 		rpc.Sessions = d.presence
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/sessions"
 )
 
@@ -40,8 +41,7 @@ func (d *daemon) openSessions(context.Context) error {
 	}
 	d.onClose(func() error { d.answers.Close(); return nil })
 	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
-		Closed: d.presence.records.Closed,
-		Policy: sessions.Policy{Outside: sessions.Rule(d.cfg.Sessions.Outside), Clients: sessions.Rule(d.cfg.Sessions.Clients)}})
+		Closed: d.presence.records.Closed, Gate: d.gate})
 	return err
 }
 
@@ -80,34 +80,32 @@ func (s sessionAnswers) Waits(guid string, id a2a.TaskID) (end func(*a2a.Task)) 
 	return s.d.answers.Waits(guid, id)
 }
 
-// senders are the senders that the sessions always take tasks of.
-type senders struct {
-	sessions *sessions.Sessions // may be nil
+// openGate reads whose tasks the hub's sessions and connected programs get.
+func (d *daemon) openGate(context.Context) (err error) {
+	d.gate, err = senders.Open(senders.Options{Hub: d.hub, Path: filepath.Join(d.cfg.DataDir, "senders.json"), Logger: d.log,
+		Policy: senders.Policy{Outside: senders.Rule(d.cfg.Sessions.Outside), Clients: senders.Rule(d.cfg.Sessions.Clients)}})
+	return err
 }
 
+// allowedSenders implements dialect.Senders.
+type allowedSenders struct{ gate *senders.Gate }
+
 // AllowedSenders implements dialect.Senders.
-func (s senders) AllowedSenders() []dialect.AllowedSender {
-	if s.sessions == nil {
-		return nil
-	}
+func (s allowedSenders) AllowedSenders() []dialect.AllowedSender {
 	var all []dialect.AllowedSender
-	for _, x := range s.sessions.Senders() {
+	for _, x := range s.gate.Allowed() {
 		all = append(all, allowedSender(x))
 	}
 	return all
 }
 
 // RevokeSender implements dialect.Senders.
-func (s senders) RevokeSender(id string) (dialect.AllowedSender, error) {
-	if s.sessions == nil {
-		return dialect.AllowedSender{}, &hub.Error{Code: hub.CodeUnsupported, Message: "this hub has no sessions, so that no sender is allowed",
-			Remedy: "sessions are agents of a hub with its own bus: unset bus.url"}
-	}
-	x, err := s.sessions.Revoke(id)
+func (s allowedSenders) RevokeSender(id string) (dialect.AllowedSender, error) {
+	x, err := s.gate.Revoke(id)
 	return allowedSender(x), err
 }
 
-func allowedSender(x sessions.AllowedSender) dialect.AllowedSender {
+func allowedSender(x senders.Allowed) dialect.AllowedSender {
 	return dialect.AllowedSender{ID: x.ID, Kind: string(x.Sender.Kind), Sender: x.Sender.ID, Label: x.Sender.Label, Since: dialect.Time{Time: x.Since}}
 }
 

@@ -49,7 +49,7 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	if def.Tier != nil {
 		card.Tier = agent.TierOf(*def.Tier)
 	}
-	session := info.Residence.Kind == hub.KindSession || info.Residence.Kind == hub.KindLibrary
+	session := waitsFor(info) // a connected program is one for other hubs: its tasks wait for it, too
 	if info.Health.Status == hub.Unhealthy && !session {
 		card.Protocols = nil // see [Unavailable]
 		return card

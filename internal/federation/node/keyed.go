@@ -201,10 +201,10 @@ func (s *streamer) resume(ctx context.Context) bool {
 }
 
 // waitsHere reports whether a task in this state waits for somebody at this hub, and goes on by itself afterwards: a session
-// is asked only when the sender is permitted.
+// or a connected program is asked only when the sender is permitted.
 func (r *responder) waitsHere(state a2a.TaskState) bool {
 	info, err := r.n.o.Hub.Agent(r.agent)
-	return err == nil && state == a2a.TaskStateAuthRequired && info.Residence.Kind == hub.KindSession
+	return err == nil && state == a2a.TaskStateAuthRequired && waitsFor(info)
 }
 
 // cancelKeyed cancels the task with a turn, and confirms it. It confirms too that there is nothing to cancel.

@@ -127,7 +127,7 @@ func (r *remote) Probe(context.Context) runner.Probe {
 	}
 	if at, _ := node.SessionOf(card); at.Offline {
 		return runner.Probe{Stage: runner.StageMissing, Version: card.Version, Err: &runner.Error{
-			Code: runner.CodeNotInstalled, Message: "the session is offline", Remedy: "its tasks wait until it comes back at the hub " + r.peer}}
+			Code: runner.CodeNotInstalled, Message: "it is offline there", Remedy: "its tasks wait until it comes back at the hub " + r.peer}}
 	}
 	return runner.Probe{Stage: runner.StageAuthenticated, Version: card.Version, AuthKnown: true}
 }

@@ -3,6 +3,7 @@ package programs
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/parleyhub/parley/internal/federation/exchange"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/senders"
+	"github.com/parleyhub/parley/tasks"
 )
 
 // program is the agent of a connected program.
@@ -71,13 +74,19 @@ func (x *program) definition() runner.Definition {
 	return d
 }
 
+// public reports whether the program lets others than the hub's user and agents see its agent. mu is held.
+func (x *program) public() bool { return slices.Contains(x.card.Protocols, tasks.Public) }
+
 // residence returns where the agent is.
 func (x *program) residence() hub.Residence {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	at := hub.Residence{Kind: hub.KindLibrary, Computer: x.of.computer, Offline: !x.online, Hidden: true}
+	at := hub.Residence{Kind: hub.KindLibrary, Computer: x.of.computer, Offline: !x.online, Hidden: !x.public()}
 	if handle := strings.ToLower(x.card.ID); runner.ValidID(handle) {
 		at.Handle = handle
+	}
+	if x.public() {
+		at.Visibility = "public"
 	}
 	if at.Offline {
 		at.Seen = x.seen
@@ -106,7 +115,27 @@ func (x *program) Open(spec runner.SessionSpec) (runner.Session, error) {
 		Abandon:  func(string, int) {}, // the program's next connection begins without the task
 		Returned: &x.returned, Describe: x.describe,
 	}
-	return r.Open(spec.ContextID), nil
+	return &conversation{r.Open(spec.ContextID), x}, nil
+}
+
+// conversation is a context of the hub with a program.
+type conversation struct {
+	runner.Session
+	with *program
+}
+
+// Turn implements [runner.Session]. The program gets the task when its sender is permitted.
+func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Handler) (runner.Outcome, error) {
+	prompt, perr := runner.PromptText(turn.Parts, runner.Limits{}.WithDefaults().MaxPrompt)
+	if perr != nil {
+		return runner.Outcome{Status: runner.OutcomeFailed, ExitCode: -1}, perr
+	}
+	v := senders.Visit{Agent: c.with.id, Task: a2a.TaskID(turn.TaskID), Turn: turn.Number, Prompt: prompt}
+	defer v.Leave()
+	if err := c.with.of.gate.Permit(ctx, &v, h); err != nil {
+		return senders.Refused(ctx, err)
+	}
+	return c.Session.Turn(ctx, turn, h)
 }
 
 func (p *Programs) asker() *exchange.Sender {

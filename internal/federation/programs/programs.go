@@ -22,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/tasks"
 )
 
@@ -39,16 +40,18 @@ const (
 	maxDescriptor = 200                   // bytes of a name or a version
 )
 
-// Options are those of [Open]. Hub and DataDir are required.
+// Options are those of [Open]. All but Logger are required.
 type Options struct {
 	Hub     *hub.Hub
 	DataDir string
-	Logger  *slog.Logger // nil discards
+	Gate    *senders.Gate // decides whose tasks the programs get
+	Logger  *slog.Logger  // nil discards
 }
 
 // Programs are the agents of connected programs. They are safe for concurrent use.
 type Programs struct {
 	hub      *hub.Hub
+	gate     *senders.Gate
 	log      *slog.Logger
 	computer string
 	opened   time.Time
@@ -70,6 +73,8 @@ type kept struct {
 	Name string     `json:"name"`
 	Tier agent.Tier `json:"tier"`
 	Seen time.Time  `json:"seen"` // when it was last connected
+
+	Public bool `json:"public,omitempty"` // see [tasks.Public]
 }
 
 // Key implements [entries.Entry].
@@ -84,14 +89,18 @@ func Open(o Options) (*Programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Programs{hub: o.Hub, log: o.Logger.With("component", "programs"), kept: list, kick: make(chan struct{}, 1), agents: make(map[string]*program),
+	p := &Programs{hub: o.Hub, gate: o.Gate, log: o.Logger.With("component", "programs"), kept: list, kick: make(chan struct{}, 1), agents: make(map[string]*program),
 		opened: time.Now().UTC().Round(0)}
 	p.computer, _ = os.Hostname() // without it the directory has no computer
 	for _, k := range list.All() {
 		if k.Seen.IsZero() { // it was connected when the last hub ended
 			k.Seen = p.opened
 		}
-		p.register(&program{of: p, id: k.ID, card: agent.Card{ID: k.Card, Name: k.Name, Tier: k.Tier}, seen: k.Seen})
+		card := agent.Card{ID: k.Card, Name: k.Name, Tier: k.Tier}
+		if k.Public {
+			card.Protocols = []string{tasks.Public}
+		}
+		p.register(&program{of: p, id: k.ID, card: card, seen: k.Seen})
 	}
 	return p, nil
 }
@@ -251,7 +260,7 @@ func (p *Programs) register(x *program) {
 // keep stores an agent.
 func (p *Programs) keep(x *program) {
 	x.mu.Lock()
-	k := kept{ID: x.id, Card: x.card.ID, Name: x.card.Name, Tier: x.card.Tier, Seen: x.seen}
+	k := kept{ID: x.id, Card: x.card.ID, Name: x.card.Name, Tier: x.card.Tier, Seen: x.seen, Public: x.public()}
 	x.mu.Unlock()
 	if err := p.kept.Put(k); err != nil {
 		p.log.Error("a program's agent cannot be stored; its tasks may wait after a restart", "agent", k.ID, "error", err)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/federation/programs"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/tasks"
@@ -44,6 +46,7 @@ type office struct {
 
 	hub  *hub.Hub
 	node *node.Node
+	gate *senders.Gate
 	stop func()
 }
 
@@ -65,7 +68,10 @@ func (o *office) start() {
 	if o.hub, err = hub.New(o.t.Context(), hub.Config{Bus: b}); err != nil {
 		o.t.Fatal(err)
 	}
-	p, err := programs.Open(programs.Options{Hub: o.hub, DataDir: o.dir})
+	if o.gate, err = senders.Open(senders.Options{Hub: o.hub, Path: filepath.Join(o.dir, "senders.json")}); err != nil {
+		o.t.Fatal(err)
+	}
+	p, err := programs.Open(programs.Options{Hub: o.hub, DataDir: o.dir, Gate: o.gate})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -112,7 +118,7 @@ type program struct {
 }
 
 // connect starts a program whose agent does tasks with h.
-func (o *office) connect(id string, h tasks.Handler) *program {
+func (o *office) connect(id string, h tasks.Handler, protocols ...string) *program {
 	o.t.Helper()
 	n, err := parley.New(parley.Options{Channels: channel.Options{
 		ReconnectDelay: 5 * time.Millisecond,
@@ -121,7 +127,7 @@ func (o *office) connect(id string, h tasks.Handler) *program {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	card := agent.Card{ID: id, Name: "Venus", Version: "1.2.3", Description: "counts", Tier: agent.L2,
+	card := agent.Card{ID: id, Name: "Venus", Version: "1.2.3", Description: "counts", Tier: agent.L2, Protocols: protocols,
 		Capabilities: []agent.Capability{{ID: "count", Name: "Count"}}}
 	me, err := n.Join(card, func(context.Context, *envelope.Envelope) {})
 	if err != nil {
@@ -375,4 +381,69 @@ func TestAProgramTakesPartInASwarm(t *testing.T) {
 			t.Errorf("part %s is of %q", part.ID, part.AssignedAgent)
 		}
 	}
+}
+
+// Senders outside see and reach a public agent only, and wait until the user has permitted them, over a restart of the hub.
+func TestAProgramOfWhichOthersAsk(t *testing.T) {
+	o := newOffice(t)
+	from := make(chan string, 8)
+	answer := func(_ context.Context, task *tasks.Task) (tasks.Answer, error) {
+		from <- task.From
+		return tasks.Text("did " + task.Text), nil
+	}
+	o.connect("venus", answer, tasks.Public)
+	o.connect("mars", answer)
+	o.await("venus", hub.AgentIdle)
+	o.await("mars", hub.AgentIdle)
+	stranger := hub.Sender{Kind: hub.SenderA2A, ID: "192.0.2.7", Label: "curl"}
+	send := func(id string, who hub.Sender) (a2a.TaskID, error) {
+		pending, err := o.hub.Start(t.Context(), hub.SendRequest{AgentID: id, Message: a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("it")), Sender: who})
+		if err != nil {
+			return "", err
+		}
+		return pending.TaskID(), nil
+	}
+	state := func(id a2a.TaskID, want a2a.TaskState) {
+		t.Helper()
+		wait.Eventually(t, "the task is "+string(want), func() bool {
+			task, err := o.hub.Task(t.Context(), id, nil)
+			return err == nil && task.Status.State == want
+		})
+	}
+	if _, err := send("mars", stranger); hub.CodeOf(err) != hub.CodeAgentNotFound {
+		t.Errorf("a stranger reaches mars: %v", err)
+	}
+	if all := o.hub.AgentsFor(hub.WithSender(t.Context(), stranger)); len(all) != 1 || all[0].Definition.ID != "venus" {
+		t.Errorf("a stranger sees %d agents", len(all))
+	}
+	asked, err := send("venus", stranger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state(asked, a2a.TaskStateAuthRequired)
+	o.stop()
+	o.start()
+	state(asked, a2a.TaskStateAuthRequired)
+	select {
+	case who := <-from:
+		t.Fatalf("the program has got a task of %s", who)
+	default:
+	}
+	o.send("venus", "always", asked)
+	state(asked, a2a.TaskStateCompleted)
+	if who := <-from; who != "a2a 192.0.2.7 (curl)" {
+		t.Errorf("it is from %q", who)
+	}
+	if again, err := send("venus", stranger); err != nil {
+		t.Error(err)
+	} else {
+		state(again, a2a.TaskStateCompleted)
+	}
+	other, err := send("venus", hub.Sender{Kind: hub.SenderPeer, ID: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state(other, a2a.TaskStateAuthRequired)
+	o.send("venus", "not today", other)
+	state(other, a2a.TaskStateRejected)
 }

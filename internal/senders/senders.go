@@ -1,4 +1,4 @@
-package sessions
+package senders
 
 import (
 	"crypto/sha256"
@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	sendersVersion = 1
+	version = 1
 	// maxSenders bounds the senders that are always allowed; beyond it the first one is not any more.
 	maxSenders = 1000
 )
 
-// AllowedSender is a sender that the user has always allowed.
-type AllowedSender struct {
+// Allowed is a sender that the user has always allowed.
+type Allowed struct {
 	ID     string     `json:"id"` // derived from the sender's kind and id
 	Sender hub.Sender `json:"sender"`
 	Since  time.Time  `json:"since"`
 }
 
-// senders are the senders that the user has always allowed, in a file. They are safe for concurrent use.
-type senders struct {
+// list has the senders that the user has always allowed, in a file. It is safe for concurrent use.
+type list struct {
 	path string
 
 	mu      sync.Mutex
-	list    []AllowedSender // in the order in which they were allowed
+	senders []Allowed // in the order in which they were allowed
 	waiting map[string]*permission
 }
 
@@ -45,13 +45,13 @@ type permission struct {
 	waiting int
 }
 
-type sendersFile struct {
-	Version int             `json:"version"`
-	Senders []AllowedSender `json:"senders"`
+type file struct {
+	Version int       `json:"version"`
+	Senders []Allowed `json:"senders"`
 }
 
-func readSenders(path string) (*senders, error) {
-	s := &senders{path: path, waiting: make(map[string]*permission)}
+func read(path string) (*list, error) {
+	s := &list{path: path, waiting: make(map[string]*permission)}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -59,20 +59,20 @@ func readSenders(path string) (*senders, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := decodeSenders(data)
+	f, err := decode(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; remove the file: the user is asked again for each sender then", path, err)
 	}
-	s.list = f.Senders
+	s.senders = f.Senders
 	return s, nil
 }
 
-func decodeSenders(data []byte) (f sendersFile, err error) {
+func decode(data []byte) (f file, err error) {
 	if err := json.Unmarshal(data, &f); err != nil {
 		return f, err
 	}
-	if f.Version != sendersVersion {
-		return f, fmt.Errorf("its version is %d, not %d", f.Version, sendersVersion)
+	if f.Version != version {
+		return f, fmt.Errorf("its version is %d, not %d", f.Version, version)
 	}
 	for i, x := range f.Senders {
 		if x.Sender.Own() {
@@ -89,15 +89,15 @@ func idOf(s hub.Sender) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-func (s *senders) all() []AllowedSender {
+func (s *list) all() []Allowed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.list)
+	return slices.Clone(s.senders)
 }
 
 // wait reports whether the user has always allowed a sender. If not, granted is closed when that changes; the caller ends
 // its wait with unwait in either case.
-func (s *senders) wait(from hub.Sender) (granted <-chan struct{}, allowed bool) {
+func (s *list) wait(from hub.Sender) (granted <-chan struct{}, allowed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := idOf(from)
@@ -114,7 +114,7 @@ func (s *senders) wait(from hub.Sender) (granted <-chan struct{}, allowed bool) 
 }
 
 // unwait ends a wait for granted, which may be nil.
-func (s *senders) unwait(from hub.Sender, granted <-chan struct{}) {
+func (s *list) unwait(from hub.Sender, granted <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := idOf(from)
@@ -127,17 +127,17 @@ func (s *senders) unwait(from hub.Sender, granted <-chan struct{}) {
 	}
 }
 
-func (s *senders) index(id string) int {
-	return slices.IndexFunc(s.list, func(x AllowedSender) bool { return x.ID == id })
+func (s *list) index(id string) int {
+	return slices.IndexFunc(s.senders, func(x Allowed) bool { return x.ID == id })
 }
 
 // add always allows a sender, and permits its tasks that wait.
-func (s *senders) add(from hub.Sender) error {
+func (s *list) add(from hub.Sender) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := idOf(from)
 	if s.index(id) < 0 {
-		list := append(slices.Clone(s.list), AllowedSender{ID: id, Sender: from, Since: time.Now().UTC().Truncate(time.Second)})
+		list := append(slices.Clone(s.senders), Allowed{ID: id, Sender: from, Since: time.Now().UTC().Truncate(time.Second)})
 		if err := s.store(list[max(len(list)-maxSenders, 0):]); err != nil {
 			return err
 		}
@@ -150,48 +150,35 @@ func (s *senders) add(from hub.Sender) error {
 }
 
 // remove revokes the permission of the sender whose id begins with a prefix, which must be unique.
-func (s *senders) remove(prefix string) (AllowedSender, error) {
+func (s *list) remove(prefix string) (Allowed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []AllowedSender
-	for _, x := range s.list {
+	var found []Allowed
+	for _, x := range s.senders {
 		if prefix != "" && strings.HasPrefix(x.ID, prefix) {
 			found = append(found, x)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return AllowedSender{}, &hub.Error{Code: hub.CodeInvalid, Subject: "id", Message: fmt.Sprintf("no sender with the id %.64q is always allowed", prefix),
+		return Allowed{}, &hub.Error{Code: hub.CodeInvalid, Subject: "id", Message: fmt.Sprintf("no sender with the id %.64q is always allowed", prefix),
 			Remedy: "list them with: " + local.Program() + " senders"}
 	case 1:
 		i := s.index(found[0].ID)
-		return found[0], s.store(slices.Delete(slices.Clone(s.list), i, i+1))
+		return found[0], s.store(slices.Delete(slices.Clone(s.senders), i, i+1))
 	}
-	return AllowedSender{}, &hub.Error{Code: hub.CodeInvalid, Subject: "id", Message: fmt.Sprintf("%d senders have ids that begin with %.64q", len(found), prefix),
+	return Allowed{}, &hub.Error{Code: hub.CodeInvalid, Subject: "id", Message: fmt.Sprintf("%d senders have ids that begin with %.64q", len(found), prefix),
 		Remedy: "give more of the id"}
 }
 
 // store writes the file. mu is held: the order of the writes is that of the changes.
-func (s *senders) store(list []AllowedSender) error {
-	data, err := json.Marshal(sendersFile{sendersVersion, list})
+func (s *list) store(list []Allowed) error {
+	data, err := json.Marshal(file{version, list})
 	if err == nil {
 		err = local.ReplaceFile(s.path, data)
 	}
 	if err == nil {
-		s.list = list
+		s.senders = list
 	}
 	return err
-}
-
-// Senders returns the senders that the user has always allowed, in the order in which that was.
-func (s *Sessions) Senders() []AllowedSender { return s.senders.all() }
-
-// Revoke ends the permission of a sender: the user is asked again for its next task. Tasks that the user has allowed
-// already stay allowed. The id may be shortened to what is unique; the error is hub.CodeInvalid for any other.
-func (s *Sessions) Revoke(id string) (AllowedSender, error) {
-	x, err := s.senders.remove(id)
-	if err == nil {
-		s.log.Info("a sender is not always allowed any more", "sender", x.Sender.String())
-	}
-	return x, err
 }
