@@ -2,8 +2,6 @@ package sessions_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/senders"
-	"github.com/parleyhub/parley/internal/sessions"
 )
 
 var asks = senders.Policy{Outside: senders.Ask, Clients: senders.Ask}

@@ -12,7 +12,6 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/senders"
-	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 

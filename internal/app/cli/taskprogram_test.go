@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley"
-	"github.com/parleyhub/parley/agent"
+	agentcard "github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	hubcards "github.com/parleyhub/parley/discovery/hub"
 	"github.com/parleyhub/parley/envelope"
@@ -48,13 +48,13 @@ func serveTasks(ctx context.Context) error {
 	}
 	node, err := parley.New(parley.Options{Channels: channel.Options{
 		ReconnectDelay: 10 * time.Millisecond,
-		Dialers:        map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
+		Dialers:        map[agentcard.Transport]transport.Dialer{agentcard.TransportWebSocket: &websocket.Dialer{}},
 	}})
 	if err != nil {
 		return err
 	}
 	defer node.Close(context.Background()) //nolint:errcheck // the program ends
-	card := agent.Card{ID: "counter", Name: "Counter", Version: "1.0.0", Tier: agent.L3, Capabilities: []agent.Capability{{ID: "count"}}}
+	card := agentcard.Card{ID: "counter", Name: "Counter", Version: "1.0.0", Tier: agentcard.L3, Capabilities: []agentcard.Capability{{ID: "count"}}}
 	if os.Getenv(programPublic) != "" {
 		card.Protocols = []string{tasks.Public}
 	}
