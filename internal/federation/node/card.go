@@ -60,7 +60,7 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	if keyed && session {
 		card.Protocols = append(card.Protocols, sessionProtocols(info)...)
 	}
-	if info.Health.Status == hub.Unhealthy {
+	if info.Health.Status == hub.Unhealthy && !expected(info) {
 		return card // its tasks wait for it, but searches for a capability skip it
 	}
 	for _, c := range def.Capabilities {

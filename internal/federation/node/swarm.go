@@ -249,7 +249,7 @@ func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 		return false, negotiation.Declined
 	}
 	info, err := r.n.o.Hub.Agent(r.agent)
-	if err != nil || info.Health.Status == hub.Unhealthy && !(waitsFor(info) && time.Since(info.Residence.Seen) < returnTime) {
+	if err != nil || info.Health.Status == hub.Unhealthy && !expected(info) {
 		return false, "unhealthy"
 	}
 	card, err := r.n.Registry().Get(r.id)
@@ -369,6 +369,11 @@ const (
 // waitsFor reports whether an agent's tasks wait for it while it is away, and stay over a restart of the hub.
 func waitsFor(info hub.AgentInfo) bool {
 	return info.Residence.Kind == hub.KindSession || info.Residence.Kind == hub.KindLibrary
+}
+
+// expected reports whether an agent that is away will soon be back, as after a restart of the hub.
+func expected(info hub.AgentInfo) bool {
+	return waitsFor(info) && time.Since(info.Residence.Seen) < returnTime
 }
 
 // keeps reports whether the agent's tasks outlive the node, which closes: the next hub goes on with them.

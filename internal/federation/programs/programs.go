@@ -74,7 +74,8 @@ type kept struct {
 	Tier agent.Tier `json:"tier"`
 	Seen time.Time  `json:"seen"` // when it was last connected
 
-	Public bool `json:"public,omitempty"` // see [tasks.Public]
+	Public       bool   `json:"public,omitempty"`       // see [tasks.Public]
+	Capabilities string `json:"capabilities,omitempty"` // their ids, a line for each
 }
 
 // Key implements [entries.Entry].
@@ -97,6 +98,9 @@ func Open(o Options) (*Programs, error) {
 			k.Seen = p.opened
 		}
 		card := agent.Card{ID: k.Card, Name: k.Name, Tier: k.Tier}
+		for id := range strings.Lines(k.Capabilities) {
+			card.Capabilities = append(card.Capabilities, agent.Capability{ID: strings.TrimSpace(id)})
+		}
 		if k.Public {
 			card.Protocols = []string{tasks.Public}
 		}
@@ -261,6 +265,9 @@ func (p *Programs) register(x *program) {
 func (p *Programs) keep(x *program) {
 	x.mu.Lock()
 	k := kept{ID: x.id, Card: x.card.ID, Name: x.card.Name, Tier: x.card.Tier, Seen: x.seen, Public: x.public()}
+	for _, c := range x.card.Capabilities {
+		k.Capabilities += c.ID + "\n"
+	}
 	x.mu.Unlock()
 	if err := p.kept.Put(k); err != nil {
 		p.log.Error("a program's agent cannot be stored; its tasks may wait after a restart", "agent", k.ID, "error", err)

@@ -413,8 +413,12 @@ func TestAProgramOfWhichOthersAsk(t *testing.T) {
 	if _, err := send("mars", stranger); hub.CodeOf(err) != hub.CodeAgentNotFound {
 		t.Errorf("a stranger reaches mars: %v", err)
 	}
-	if all := o.hub.AgentsFor(hub.WithSender(t.Context(), stranger)); len(all) != 1 || all[0].Definition.ID != "venus" {
-		t.Errorf("a stranger sees %d agents", len(all))
+	outside := hub.WithSender(t.Context(), stranger)
+	if _, err := o.hub.AgentFor(outside, "mars"); hub.CodeOf(err) != hub.CodeAgentNotFound {
+		t.Errorf("a stranger sees mars: %v", err)
+	}
+	if venus, err := o.hub.AgentFor(outside, "venus"); err != nil || venus.Residence.Visibility != "public" {
+		t.Errorf("a stranger sees %+v, %v", venus.Residence, err)
 	}
 	asked, err := send("venus", stranger)
 	if err != nil {
