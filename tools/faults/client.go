@@ -44,8 +44,11 @@ func perform(ctx context.Context, sender string, first, most int, all *history, 
 // errNotSent says that the hub has got nothing, or refused it before it did anything.
 var errNotSent = errors.New("not sent")
 
-// unavailable is the code of a refusal of the hub that is stopping.
-const unavailable = `"AGENT_UNAVAILABLE"`
+// unavailable is the code of a refusal of the hub that is stopping; staysOpen is in it if the task is stored, and done by the next hub.
+const (
+	unavailable = `"AGENT_UNAVAILABLE"`
+	staysOpen   = "stays open"
+)
 
 // sendTasks gives tasks to the echo agent, all in one conversation of the sender.
 func sendTasks(ctx context.Context, h *hub, c campaign, sender string, all *history) {
@@ -205,7 +208,7 @@ func decode(resp *http.Response, result any) error {
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return err
 	}
-	if bytes.Contains(answer.Error, []byte(unavailable)) {
+	if bytes.Contains(answer.Error, []byte(unavailable)) && !bytes.Contains(answer.Error, []byte(staysOpen)) {
 		return errNotSent
 	}
 	if answer.Error != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -68,5 +70,18 @@ func TestAnUpgradesReportSaysWhatBecameOfUnknownOutcomes(t *testing.T) {
 	found["mail-0"] = append(found["mail-0"], "mail-0 9")
 	if broken := invented(w.all.ops, found); len(broken) != 1 || !strings.Contains(broken[0], `"mail-0 9"`) {
 		t.Errorf("%q, want what nobody has sent", broken)
+	}
+}
+
+func TestATaskThatTheNextHubDoesIsNotUnsent(t *testing.T) {
+	for message, unsent := range map[string]bool{
+		"the hub is being replaced by another version":                             true,
+		"the hub stopped; task abc stays open and is continued when it runs again": false,
+	} {
+		body := `{"id":1,"error":{"code":-32000,"message":"` + message + `","data":{"code":"AGENT_UNAVAILABLE"}}}`
+		err := decode(&http.Response{Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil)
+		if err == nil || errors.Is(err, errNotSent) != unsent {
+			t.Errorf("%s: %v", message, err)
+		}
 	}
 }
