@@ -199,11 +199,25 @@ func (h *hub) withoutMemory(ctx context.Context, during func()) error {
 		return err
 	}
 	during()
-	if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && strings.Contains(string(state), ") Z ") {
-		_ = h.end() // it has failed
-		return h.start(ctx)
+	if err := unix.Prlimit(pid, unix.RLIMIT_DATA, &before, nil); err != nil {
+		return err
 	}
-	return unix.Prlimit(pid, unix.RLIMIT_DATA, &before, nil)
+	for late := time.Now().Add(startTime); time.Now().Before(late); pause(ctx, pollTime) {
+		if ended(pid) {
+			_ = h.end() // it has failed
+			return h.start(ctx)
+		}
+		if h.healthy() {
+			return nil
+		}
+	}
+	return fmt.Errorf("the hub does not answer after a time without memory: %s", h.lastLog())
+}
+
+// ended reports whether a process of this program has ended, and was not waited for.
+func ended(pid int) bool {
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(state), ") Z ")
 }
 
 // canLimit says that the limits of a running process can be changed.

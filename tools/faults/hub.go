@@ -76,16 +76,25 @@ func (h *hub) start(ctx context.Context) error {
 	}
 	deadline := time.Now().Add(startTime)
 	for time.Now().Before(deadline) && ctx.Err() == nil {
-		resp, err := http.Get(h.url() + "health")
-		if err == nil {
-			_ = resp.Body.Close() // nothing is read
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		if h.healthy() {
+			return nil
 		}
-		pause(ctx, 10*time.Millisecond)
+		pause(ctx, pollTime)
 	}
 	return fmt.Errorf("the hub has not started: %s", h.lastLog())
+}
+
+// pollTime is the pause between two looks at a hub.
+const pollTime = 10 * time.Millisecond
+
+// healthy reports whether the hub answers, and is well.
+func (h *hub) healthy() bool {
+	resp, err := http.Get(h.url() + "health")
+	if err != nil {
+		return false
+	}
+	_ = resp.Body.Close() // nothing is read
+	return resp.StatusCode == http.StatusOK
 }
 
 // command returns the command line of Parley's program for this hub.
