@@ -24,6 +24,8 @@ const (
 
 	maxAllConnections = 8192
 	maxSubscriptions  = 10_000 // per connection
+	// maxClosedClients are the connections that the server remembers after their end, at about a kilobyte each.
+	maxClosedClients = 64
 )
 
 // embedded is a NATS server in this process.
@@ -58,6 +60,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		DisableJetStreamBanner: true,
 		MaxConn:                maxAllConnections,
 		MaxSubs:                maxSubscriptions,
+		MaxClosedClients:       maxClosedClients,
 		// Every reader of a stream has a durable consumer: no limit.
 		JetStreamLimits:            server.JSLimitOpts{DefaultMaxConsumers: -1},
 		CustomClientAuthentication: e.users,

@@ -105,6 +105,10 @@ func (c *interruptibleConn) Close() error {
 	return c.Conn.Close()
 }
 
+// syncQueue is how many messages a synchronous subscription may hold. nats.go allocates room for them at once, by default
+// half a megabyte for each page of a scan.
+const syncQueue = 1024
+
 // dial makes one attempt to connect; an established connection reconnects without a limit.
 func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, error) {
 	opts = append([]nats.Option{
@@ -116,6 +120,7 @@ func (l *link) dial(cfg Config, urls string, opts ...nats.Option) (*nats.Conn, e
 		nats.IgnoreAuthErrorAbort(), // the credentials may become valid again
 		// A publish that has failed must not be sent later.
 		nats.ReconnectBufSize(-1),
+		nats.SyncQueueLen(syncQueue),
 		nats.CustomReconnectDelay(l.delay),
 		nats.SetCustomDialer(dialer{l.ctx, cfg.DialContext}),
 		nats.DisconnectErrHandler(l.disconnected),
