@@ -102,6 +102,7 @@ var methods = []method{
 	call[dialect.DocumentParams, documents.Content](dialect.MethodDocumentsGet, "A document."),
 	call[dialect.DocumentParams, documents.Content](dialect.MethodDocumentsWait, "A document, once its version is another one."),
 	call[dialect.DocumentEditParams, documents.Content](dialect.MethodDocumentsEdit, "Edits a document."),
+	call[dialect.DocumentSyncParams, documents.Rest](dialect.MethodDocumentsSync, "Merges a copy of a document, and returns what the copy lacks."),
 	call[dialect.DocumentParams, dialect.DocumentCompacted](dialect.MethodDocumentsCompact, "Drops what a document remembers of deleted parts."),
 	onSocket[dialect.DocumentShareParams, map[string]documents.Role](dialect.MethodDocumentsShare, "Sets the role of an agent in a document."),
 	onSocket[dialect.DocumentParams, map[string]documents.Role](dialect.MethodDocumentsShares, "The roles in a document."),

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/demo"
 	"github.com/parleyhub/parley/internal/app/terminal"
@@ -22,10 +23,12 @@ type stage struct {
 	now   time.Time
 	tasks []dialect.Task // the newest first
 	parts map[string]demo.Part
+	guide *crdt.Doc
 }
 
 func newHub() *stage {
-	h := &stage{now: time.Date(2026, 11, 28, 14, 0, 30, 0, time.UTC), parts: map[string]demo.Part{}}
+	h := &stage{now: time.Date(2026, 11, 28, 14, 0, 30, 0, time.UTC), parts: map[string]demo.Part{}, guide: crdt.New(crdt.Options{})}
+	h.write("# A guide to the sky\n\n1. The moons, by saturn\n")
 	states := map[string]dialect.TaskState{"venus": dialect.StateInputRequired, "titan": dialect.StateFailed, "saturn": dialect.StateCompleted, "mars": dialect.StateCompleted}
 	for i, t := range demo.Tasks() {
 		h.add(i, t, states[t.Agent])
@@ -236,9 +239,29 @@ func (h *stage) BreakFileClaim(context.Context, string) (*dialect.BrokenClaim, e
 func (h *stage) Contexts(context.Context, int) ([]dialect.Context, error) { return nil, nil }
 func (h *stage) Documents(context.Context) ([]string, error)              { return []string{"guide"}, nil }
 func (h *stage) Document(context.Context, string) (*documents.Content, error) {
-	return &documents.Content{}, nil
+	content, err := h.guide.JSON()
+	return &documents.Content{Content: content}, err
 }
-func (h *stage) Close() error { return nil }
+
+// SyncDocument merges what the viewer writes with what the agents have written.
+func (h *stage) SyncDocument(_ context.Context, _ string, has documents.Copy) (*documents.Rest, error) {
+	if len(has.Update) > 0 {
+		if _, err := h.guide.Apply(has.Update, nil); err != nil {
+			return nil, err
+		}
+	}
+	return &documents.Rest{Vector: h.guide.StateVector().Encode(), Update: h.guide.EncodeSince(nil)}, nil
+}
+
+// write lets an agent write at the end of the guide.
+func (h *stage) write(text string) {
+	if err := h.guide.Text("chapters").Append(text); err != nil {
+		panic(err)
+	}
+}
+
+func (h *stage) DiscardWork(context.Context, string) error { return nil }
+func (h *stage) Close() error                              { return nil }
 func (h *stage) EditDocument(context.Context, string, []documents.Edit) (*documents.Content, error) {
 	return nil, nil
 }

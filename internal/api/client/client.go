@@ -252,6 +252,11 @@ func (c *Client) RetryWork(ctx context.Context, id string) error {
 	return c.Call(ctx, dialect.MethodWorkRetry, dialect.WorkItemParams{TaskID: id}, nil)
 }
 
+// DiscardWork removes failed work for good.
+func (c *Client) DiscardWork(ctx context.Context, id string) error {
+	return c.Call(ctx, dialect.MethodWorkDiscard, dialect.WorkItemParams{TaskID: id}, nil)
+}
+
 // Contexts lists the conversations, most recently used first.
 func (c *Client) Contexts(ctx context.Context, limit int) ([]dialect.Context, error) {
 	return value[[]dialect.Context](ctx, c, dialect.MethodContextsList, dialect.ContextsListParams{Limit: limit})
@@ -358,6 +363,11 @@ func (c *Client) AwaitDocument(ctx context.Context, name, seen string) (*documen
 // and returns it when the change is durable.
 func (c *Client) EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error) {
 	return get[documents.Content](ctx, c, dialect.MethodDocumentsEdit, dialect.DocumentEditParams{Name: name, Edits: edits})
+}
+
+// SyncDocument merges a copy with a document, and returns what the copy lacks.
+func (c *Client) SyncDocument(ctx context.Context, name string, has documents.Copy) (*documents.Rest, error) {
+	return get[documents.Rest](ctx, c, dialect.MethodDocumentsSync, dialect.DocumentSyncParams{Name: name, Copy: has})
 }
 
 // CompactDocument removes a document's history.

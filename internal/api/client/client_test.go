@@ -152,6 +152,10 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 			_, err := c.EditDocument(ctx, "plan", []documents.Edit{{Op: "delete", Path: []string{"plan", "x"}}})
 			return err
 		},
+		func() error {
+			_, err := c.SyncDocument(ctx, "plan", documents.Copy{Epoch: 2, Vector: []byte{0}})
+			return err
+		},
 		func() error { _, err := c.CompactDocument(ctx, "plan"); return err },
 		func() error { _, err := c.JoinBus(ctx, dialect.BusJoinParams{Access: "network"}); return err },
 		func() error { return c.LeaveBus(ctx, "u1") },
@@ -193,6 +197,7 @@ func TestMethodsSendTheirRequests(t *testing.T) {
 		func() error { _, err := c.Needs(ctx); return err },
 		func() error { _, err := c.Work(ctx); return err },
 		func() error { return c.RetryWork(ctx, "w1") },
+		func() error { return c.DiscardWork(ctx, "w1") },
 		func() error { _, err := c.Drain(ctx); return err },
 		func() error { return c.Shutdown(ctx) },
 	} {
@@ -217,6 +222,7 @@ hub/documents/list {}
 hub/documents/get {"name":"plan"}
 hub/documents/wait {"name":"plan","seen":"v1"}
 hub/documents/edit {"name":"plan","edits":[{"op":"delete","path":["plan","x"]}]}
+hub/documents/sync {"name":"plan","epoch":2,"vector":"AA=="}
 hub/documents/compact {"name":"plan"}
 hub/bus/join {"access":"network"}
 hub/bus/leave {"user":"u1"}
@@ -240,6 +246,7 @@ hub/tasks/trace {"id":"t1"}
 hub/needs 
 hub/work/list 
 hub/work/retry {"taskId":"w1"}
+hub/work/discard {"taskId":"w1"}
 hub/drain {}
 hub/shutdown {}`
 	if got := strings.Join(asked, "\n"); got != want {

@@ -74,6 +74,21 @@ func (s *Service) documentsEdit(c *call) action {
 	return func(ctx context.Context) (any, error) { return s.cfg.Documents.EditVersion(ctx, name, seen, edits) }
 }
 
+// DocumentSyncParams are a program's copy of a document.
+type DocumentSyncParams struct {
+	Name string `json:"name"`
+	documents.Copy
+}
+
+func (s *Service) documentsSync(c *call) action {
+	var p DocumentSyncParams
+	p.Name = c.requiredText("name", maxID)
+	if err := json.Unmarshal(c.Params, &p); err != nil && *c.err == nil {
+		c.fail("vector", "epoch must be a number, vector and update in base64")
+	}
+	return func(ctx context.Context) (any, error) { return s.cfg.Documents.Sync(ctx, p.Name, p.Copy) }
+}
+
 // DocumentCompacted is the result of hub/documents/compact, in items.
 type DocumentCompacted struct {
 	Before int `json:"before"`

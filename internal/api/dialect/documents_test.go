@@ -55,6 +55,10 @@ func TestDocumentsAreEditedReadAndAwaited(t *testing.T) {
 	if names := read[[]string](t, run(dialect.MethodDocumentsList, `{}`)); len(names) != 1 || names[0] != "plan" {
 		t.Fatalf("there are %q", names)
 	}
+	rest := read[documents.Rest](t, run(dialect.MethodDocumentsSync, `{"name":"plan"}`))
+	if rest.Version != got.Version || len(rest.Update) == 0 {
+		t.Fatalf("a program without a copy gets %+v", rest)
+	}
 	if n := read[dialect.DocumentCompacted](t, run(dialect.MethodDocumentsCompact, `{"name":"plan"}`)); n.After > n.Before || n.After < 1 {
 		t.Fatalf("compaction returned %+v", n)
 	}
@@ -66,6 +70,8 @@ func TestDocumentsAreEditedReadAndAwaited(t *testing.T) {
 		{dialect.MethodDocumentsEdit, `{"name":"plan","edits":[{"how":1}]}`, "edits"},
 		{dialect.MethodDocumentsEdit, `{"name":"plan","edits":[{"op":"fly","path":["plan"]}]}`, ""},
 		{dialect.MethodDocumentsGet, `{"name":"a/b"}`, ""},
+		{dialect.MethodDocumentsSync, `{"name":"plan","vector":"?"}`, "vector"}, {dialect.MethodDocumentsSync, `{}`, "name"},
+		{dialect.MethodDocumentsSync, `{"name":"plan","epoch":1,"update":"/w=="}`, ""},
 		{dialect.MethodDocumentsCompact, `{"name":"` + strings.Repeat("x", 200) + `"}`, ""},
 	} {
 		wantError(t, run(c.method, c.params), jsonrpc.CodeInvalidParams, "INVALID_PARAMS", c.field)

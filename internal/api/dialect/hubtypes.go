@@ -59,6 +59,7 @@ const (
 	MethodDocumentsGet     = "hub/documents/get"
 	MethodDocumentsWait    = "hub/documents/wait"
 	MethodDocumentsEdit    = "hub/documents/edit"
+	MethodDocumentsSync    = "hub/documents/sync"
 	MethodDocumentsCompact = "hub/documents/compact"
 	MethodDocumentsShare   = "hub/documents/share"
 	MethodDocumentsShares  = "hub/documents/shares"

@@ -246,6 +246,7 @@ func New(cfg Config) *Service {
 		MethodDocumentsGet:     withText("name", s.document),
 		MethodDocumentsWait:    s.documentsWait,
 		MethodDocumentsEdit:    s.documentsEdit,
+		MethodDocumentsSync:    s.documentsSync,
 		MethodDocumentsCompact: withText("name", s.documentsCompact),
 	})
 	s.add(cfg.Shares != nil, documentError, map[string]method{

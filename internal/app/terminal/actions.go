@@ -27,7 +27,7 @@ type action struct {
 // actions are the keys besides those of the frame, in the order of the hints.
 var actions = withWords([]action{
 	{key: "a", applies: asks, do: func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Allow) }},
-	{key: "d", applies: asks, do: func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Reject) }},
+	{key: "d", applies: func(s subject) bool { return asks(s) || s.item != "" }, do: (*model).deny},
 	{key: "t", applies: waitsForUser, do: (*model).answer},
 	{key: "r", applies: retries, do: (*model).again},
 	{key: "c", applies: running, do: (*model).cancel},
@@ -51,7 +51,9 @@ func withWords(list []action) []action {
 }
 
 // retries reports whether something has failed that can be tried again.
-func retries(s subject) bool { return s.item != "" || roleOf(s.state) == bad && s.task != "" }
+func retries(s subject) bool {
+	return s.item != "" || s.task != "" && (roleOf(s.state) == bad || s.state == string(dialect.StateCanceled))
+}
 
 func asks(s subject) bool         { return s.question != nil }
 func waitsForUser(s subject) bool { return s.task != "" && roleOf(s.state) == waits }
@@ -103,6 +105,24 @@ func (m *model) choose(s subject, kinds []runner.PermissionKind) tea.Cmd {
 	return m.send("Answered: "+clean(o.Name), dialect.Message{TaskID: s.task, Parts: []dialect.Part{part}})
 }
 
+// deny denies what an agent asks for, or removes failed work for good, after a question.
+func (m *model) deny(s subject) tea.Cmd {
+	if s.item == "" {
+		return m.choose(s, runner.Reject)
+	}
+	return m.confirm("Discard this work for good?", "Discarded.", func(ctx context.Context, h Hub) error { return h.DiscardWork(ctx, s.item) })
+}
+
+// confirm calls the hub if the user says yes.
+func (m *model) confirm(question, done string, do func(ctx context.Context, h Hub) error) tea.Cmd {
+	return m.ask(question+" y or n:", func(text string) tea.Cmd {
+		if !strings.HasPrefix(strings.ToLower(text), "y") {
+			return nil
+		}
+		return m.run(done, do)
+	})
+}
+
 // ask opens a prompt.
 func (m *model) ask(label string, submit func(text string) tea.Cmd) tea.Cmd {
 	m.prompt = &prompt{label: label, submit: func(text string) tea.Cmd {
@@ -145,27 +165,17 @@ func (m *model) write(s subject) tea.Cmd {
 }
 
 func (m *model) cancel(s subject) tea.Cmd {
-	return m.ask("Cancel this task? y or n:", func(text string) tea.Cmd {
-		if !strings.HasPrefix(strings.ToLower(text), "y") {
-			return nil
-		}
-		return m.run("Canceled.", func(ctx context.Context, h Hub) error {
-			_, err := h.Cancel(ctx, s.task)
-			return err
-		})
+	return m.confirm("Cancel this task?", "Canceled.", func(ctx context.Context, h Hub) error {
+		_, err := h.Cancel(ctx, s.task)
+		return err
 	})
 }
 
 // breakClaim ends an agent's claim of files, after a question.
 func (m *model) breakClaim(s subject) tea.Cmd {
-	return m.ask("End the claim of "+clean(s.holder)+"? y or n:", func(text string) tea.Cmd {
-		if !strings.HasPrefix(strings.ToLower(text), "y") {
-			return nil
-		}
-		return m.run("Ended; its holder has mail.", func(ctx context.Context, h Hub) error {
-			_, err := h.BreakFileClaim(ctx, s.claim)
-			return err
-		})
+	return m.confirm("End the claim of "+clean(s.holder)+"?", "Ended; its holder has mail.", func(ctx context.Context, h Hub) error {
+		_, err := h.BreakFileClaim(ctx, s.claim)
+		return err
 	})
 }
 
@@ -245,7 +255,7 @@ func (m *model) command(text string) tea.Cmd {
 	case "":
 		return nil
 	case "q", "quit":
-		return tea.Quit
+		return m.quit()
 	case "help":
 		m.help = true
 		return nil

@@ -30,6 +30,9 @@ type model struct {
 	at            int // the shown screen
 	page          *page
 	prompt        *prompt
+	editor        *editor
+	replicas      []*replica // of the documents that are edited, and of those that the hub has not got whole yet
+	leaves        bool       // the user was told what is lost
 	help          bool
 	mouse         bool
 
@@ -73,6 +76,7 @@ type table struct {
 	rows    []row
 	above   []line // above the list
 	total   int    // if there are more than rows
+	rest    []line // below the list if nothing is to say about the selected row
 }
 
 // column is a column of a table. The last one takes what is left. A negative width is that of a column that only wide
@@ -162,10 +166,7 @@ func (m *model) update(msg tea.Msg) tea.Cmd {
 	case tea.KeyPressMsg:
 		return m.key(msg)
 	case tea.PasteMsg:
-		if m.prompt != nil {
-			m.prompt.insert(msg.Content)
-			m.prompt.changed()
-		}
+		return m.paste(msg.Content)
 	case tea.MouseWheelMsg:
 		if msg.Button == tea.MouseWheelUp {
 			m.move(-3)
@@ -194,13 +195,15 @@ func (m *model) update(msg tea.Msg) tea.Cmd {
 			return nil
 		}
 		return m.reload()
+	case restMsg:
+		return m.synced(msg)
 	case replayMsg:
 		return m.replayed(msg)
 	case refreshMsg:
 		m.settles = false
 		return m.reload()
 	case idleMsg:
-		return tea.Batch(m.tick(reloadIdle, idleMsg{}), m.reload())
+		return tea.Batch(m.tick(reloadIdle, idleMsg{}), m.reload(), m.syncDocuments(nil))
 	case clockMsg:
 		return m.tick(time.Second, clockMsg{})
 	}
@@ -221,8 +224,9 @@ func (m *model) feed(f feedMsg) tea.Cmd {
 		for _, s := range m.screens {
 			s.loaded, s.queue = false, nil
 		}
-		return m.reload()
+		return tea.Batch(m.reload(), m.syncDocuments(nil))
 	}
+	documents := m.syncDocuments(f.events)
 	changed := false
 	for _, e := range f.events {
 		for i, s := range m.screens {
@@ -237,10 +241,10 @@ func (m *model) feed(f feedMsg) tea.Cmd {
 		changed = changed || m.page != nil && m.page.concerns(e)
 	}
 	if !changed || m.settles {
-		return nil
+		return documents
 	}
 	m.settles = true
-	return m.tick(settle, refreshMsg{})
+	return tea.Batch(documents, m.tick(settle, refreshMsg{}))
 }
 
 // maxQueue bounds the events that a screen keeps until it is shown.
@@ -401,10 +405,14 @@ func (m *model) subject() subject {
 func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	name := k.String()
 	if name == "ctrl+c" {
-		return tea.Quit
+		return m.quit()
 	}
+	m.leaves = false
 	if m.prompt != nil {
 		return m.promptKey(k, name)
+	}
+	if m.editor != nil {
+		return m.editorKey(k, name)
 	}
 	if m.help {
 		m.help = false
@@ -416,7 +424,7 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	}
 	switch name {
 	case "q":
-		return tea.Quit
+		return m.quit()
 	case "?":
 		m.help = true
 	case "tab":
@@ -453,6 +461,29 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
+// quit leaves. The user is told first what would be lost.
+func (m *model) quit() tea.Cmd {
+	name := m.unsaved()
+	if name == "" || m.leaves {
+		return tea.Quit
+	}
+	m.leaves = true
+	return m.say("The hub does not have all that you have written in "+clean(name)+"; Ctrl-C leaves without it.", bad)
+}
+
+// paste inserts what the terminal has pasted.
+func (m *model) paste(text string) tea.Cmd {
+	switch {
+	case m.prompt != nil:
+		m.prompt.insert(text)
+		m.prompt.changed()
+	case m.editor != nil:
+		m.editor.insert(text)
+		return m.sync(m.editor.replica)
+	}
+	return nil
+}
+
 func (m *model) moveKey(name string) bool {
 	half := max(m.body()-1, 1)
 	step, ok := map[string]int{
@@ -467,6 +498,10 @@ func (m *model) moveKey(name string) bool {
 
 // move moves the cursor of the list, or the text of the page.
 func (m *model) move(by int) {
+	if m.editor != nil {
+		m.editor.moveRows(by)
+		return
+	}
 	if p := m.page; p != nil {
 		p.top = max(p.top+by, 0)
 		p.follow = false
@@ -480,6 +515,9 @@ func (m *model) move(by int) {
 func (m *model) show(i int) tea.Cmd {
 	m.at, m.help = i, false
 	m.closePage()
+	if m.editor != nil {
+		return m.closeEditor()
+	}
 	return m.reload()
 }
 
@@ -495,6 +533,9 @@ func (m *model) back() {
 }
 
 func (m *model) enter() tea.Cmd {
+	if m.page != nil && m.page.document != "" {
+		return m.openEditor(m.page.document)
+	}
 	if m.page != nil {
 		return nil
 	}
@@ -521,6 +562,8 @@ func (m *model) click(x, y int) tea.Cmd {
 				return m.show(i)
 			}
 		}
+	case m.editor != nil:
+		m.editor.click(x, y-2)
 	case m.page == nil:
 		s := m.current()
 		if i := s.top + y - m.listTop(); y >= m.listTop() && i < s.len() {

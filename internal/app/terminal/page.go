@@ -46,7 +46,8 @@ type page struct {
 	top     int
 	search  string
 	width   int                // of wrapped
-	wrapped []string           // nil if it is to be made again
+	body    []string           // the content, wrapped; nil if it is to be made again
+	wrapped []string           // with the answer that streams; nil if it is to be made again
 	cancel  context.CancelFunc // of the stream, nil without one
 }
 
@@ -100,6 +101,7 @@ func (m *model) loadPage(p *page) tea.Cmd {
 		r := pageMsg{page: p}
 		r.err = m.link.call(func(ctx context.Context, h Hub) (err error) {
 			r.content, err = p.load(ctx, h)
+			bound(r.content.lines)
 			return err
 		})
 		return r
@@ -112,9 +114,10 @@ func (m *model) pageLoaded(r pageMsg) tea.Cmd {
 	switch {
 	case r.err != nil && !p.loaded:
 		p.content.lines = []line{{bad, "This cannot be loaded: " + clean(r.err.Error())}}
-		p.wrapped = nil
+		p.body = nil
 	case r.err == nil:
 		p.content, p.subject, p.loaded, p.wrapped = r.content, r.content.subject, true, nil
+		p.body = nil
 	}
 	var cmds []tea.Cmd
 	if p.again {
@@ -206,14 +209,21 @@ func (m *model) streamed(r streamMsg) tea.Cmd {
 
 func (p *page) find(text string) {
 	p.search = strings.ToLower(text)
-	p.wrapped = nil
+	p.body = nil
 	p.top, p.follow = 0, false
 }
 
 // lines returns the visible lines of the page, h at most.
 func (p *page) lines(w, h int, _ time.Time) []string {
-	if p.wrapped == nil || p.width != w {
-		p.wrap(w)
+	if p.body == nil || p.width != w {
+		p.width, p.wrapped = w, nil
+		p.body = p.wrap(p.content.lines)
+		if !p.loaded && len(p.content.lines) == 0 {
+			p.body = []string{"", dim.paint("  Loading …")}
+		}
+	}
+	if p.wrapped == nil {
+		p.wrapped = append(slices.Clip(p.body), p.wrap(p.streamed())...)
 	}
 	last := max(len(p.wrapped)-(h-1), 0)
 	if p.follow {
@@ -228,19 +238,37 @@ func (p *page) lines(w, h int, _ time.Time) []string {
 	return append(out, p.wrapped[p.top:min(p.top+h-1, len(p.wrapped))]...)
 }
 
-func (p *page) wrap(w int) {
-	p.width, p.wrapped = w, []string{}
-	if !p.loaded && len(p.content.lines) == 0 {
-		p.wrapped = append(p.wrapped, "", dim.paint("  Loading …"))
+// streamed returns the answer while it is written.
+func (p *page) streamed() []line {
+	if p.live == "" || roleOf(p.state) != busy {
+		return nil
 	}
-	all := p.content.lines
-	if p.live != "" && roleOf(p.state) == busy {
-		all = append(slices.Clip(all), line{}, line{heading, "Answer, as it is written"}, line{text: whole(p.live)})
-	}
+	return []line{{}, {heading, "Answer, as it is written"}, {text: whole(p.live)}}
+}
+
+func (p *page) wrap(all []line) []string {
+	out := []string{}
 	for _, l := range all {
 		if p.search != "" && !strings.Contains(strings.ToLower(l.text), p.search) {
 			continue
 		}
-		p.wrapped = append(p.wrapped, l.wrapped(w)...)
+		out = append(out, l.wrapped(p.width)...)
+	}
+	return out
+}
+
+// The most that a page shows, in bytes: of all, and of each text when there are many.
+const (
+	maxPage  = 1 << 20
+	maxShare = 4 << 10
+)
+
+// bound cuts the long texts of a page that has too many of them.
+func bound(all []line) {
+	left := maxPage
+	for i := range all {
+		if left -= len(all[i].text); left < 0 && len(all[i].text) > maxShare {
+			all[i].text = strings.ToValidUTF8(all[i].text[:maxShare], "") + fmt.Sprintf("\n… %d bytes more", len(all[i].text)-maxShare)
+		}
 	}
 }

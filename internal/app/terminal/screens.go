@@ -35,7 +35,11 @@ func newScreens(now func() time.Time) []*screen {
 
 // found sets what a filter looks in.
 func (r row) found(more ...string) row {
-	r.find = strings.ToLower(strings.Join(append(slices.Clone(r.cells), more...), " "))
+	r.find = strings.Join(r.cells, " ")
+	for _, m := range more {
+		r.find += " " + clean(m)
+	}
+	r.find = strings.ToLower(r.find)
 	return r
 }
 
@@ -175,10 +179,19 @@ func agentPage(s subject, now func() time.Time) *page {
 		for i := range page.Tasks {
 			r := taskRow(&page.Tasks[i])
 			out.add(roleOf(r.state), "%s %s  %-10s %s", mark(r.state), r.at.Local().Format(time.DateTime), r.state, r.cells[len(r.cells)-1])
+			if i >= maxTraced {
+				continue
+			}
+			if trace, err := h.Trace(ctx, r.task); err == nil { // a queue's item has none
+				out.changed("    ", trace.Traces)
+			}
 		}
 		return content{subject: s, lines: out}, nil
 	}}
 }
+
+// maxTraced bounds the tasks of which an agent's page says what they have changed.
+const maxTraced = 8
 
 // figures says what an agent did today, and draws its last days.
 func (l *lines) figures(daily []dialect.Total, now time.Time) {
@@ -234,9 +247,21 @@ func tasksScreen() *screen {
 			for i := range tasks {
 				t.rows[i] = taskRow(&tasks[i])
 			}
+			t.rest = lastFailure(t.rows)
 			return t, nil
 		},
 	}
+}
+
+// lastFailure says why the last task that failed did.
+func lastFailure(rows []row) []line {
+	i := slices.IndexFunc(rows, func(r row) bool { return len(r.why) > 0 })
+	if i < 0 {
+		return nil
+	}
+	var out lines
+	out.add(heading, "The last failure: %s, %s", clean(rows[i].agent), rows[i].cells[len(rows[i].cells)-1])
+	return append(out, rows[i].why[min(2, len(rows[i].why)):]...) // without the empty line and the heading
 }
 
 func conversationsScreen() *screen {
@@ -349,7 +374,7 @@ func documentPage(s subject) *page {
 			return content{}, err
 		}
 		var out lines
-		out.add(dim, "version %s   %d items   %d bytes   e edits: PATH = VALUE", clean(c.Version), c.Items, c.Bytes)
+		out.add(dim, "version %s   %d items   %d bytes   Enter writes in its texts; e sets a value", clean(c.Version), c.Items, c.Bytes)
 		var roots map[string]json.RawMessage
 		if err := json.Unmarshal(c.Content, &roots); err != nil {
 			return content{}, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/base/display"
@@ -86,7 +87,7 @@ func clean(s string) string {
 	if len(s) > maxCell {
 		s = s[:maxCell]
 	}
-	return display.OneLine(strings.ToValidUTF8(s, ""))
+	return display.OneLine(visible(s))
 }
 
 const (
@@ -101,5 +102,29 @@ func whole(s string) string {
 		note = fmt.Sprintf("… %d bytes before this are not shown\n", len(s)-maxText)
 		s = s[len(s)-maxText:]
 	}
-	return note + display.Plain(strings.ToValidUTF8(s, ""))
+	return note + visible(s)
 }
+
+// visible removes terminal sequences and shows what a reader would not see by its code, as the page does. Terminals do not agree
+// on the width of long stacks of marks and of variants, so these are left out.
+func visible(s string) string {
+	var b strings.Builder
+	marks := 0
+	for _, r := range display.Plain(strings.ToValidUTF8(s, "")) {
+		if !unicode.In(r, unicode.Mn, unicode.Me) {
+			marks = 0
+		} else if marks++; marks > maxMarks || r >= 0xfe00 && r <= 0xfe0f || r >= 0xe0100 {
+			continue
+		}
+		switch {
+		case r == '\n', r == '\t', unicode.IsGraphic(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, "⟨U+%04X⟩", r)
+		}
+	}
+	return b.String()
+}
+
+// maxMarks bounds the marks above and below one character.
+const maxMarks = 2

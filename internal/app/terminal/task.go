@@ -113,8 +113,7 @@ func taskRow(t *dialect.Task) row {
 	var why lines
 	why.problem(t)
 	r.why = why
-	r.find = strings.ToLower(strings.Join(r.cells, " ") + " " + t.ID + " " + r.dir)
-	return r
+	return r.found(t.ID, r.dir)
 }
 
 // taskPage shows one task in full.
@@ -152,7 +151,7 @@ func taskLines(t *dialect.Task, traces []hub.Trace) []line {
 		out.add(dim, "directory %s", clean(s.dir))
 	}
 	out.add(dim, "conversation %s", clean(s.context))
-	out.changed(traces)
+	out.changed("", traces)
 	out.problem(t)
 	if s.question != nil {
 		out.question(s.question)
@@ -291,7 +290,7 @@ func (l *lines) asked(q *hub.QuestionTrace) {
 }
 
 // changed sums up what the turns have changed.
-func (l *lines) changed(traces []hub.Trace) {
+func (l *lines) changed(indent string, traces []hub.Trace) {
 	var names []string
 	added, deleted := 0, 0
 	for _, t := range traces {
@@ -307,7 +306,7 @@ func (l *lines) changed(traces []hub.Trace) {
 		}
 	}
 	if len(names) > 0 {
-		l.add(plainText, "changed +%d -%d in %s", added, deleted, strings.Join(names, ", "))
+		l.add(plainText, indent+"changed +%d -%d in %s", added, deleted, strings.Join(names, ", "))
 	}
 }
 

@@ -35,6 +35,7 @@ type Hub interface {
 	Needs(ctx context.Context) (*dialect.Needs, error)
 	Work(ctx context.Context) (*dialect.WorkList, error)
 	RetryWork(ctx context.Context, id string) error
+	DiscardWork(ctx context.Context, id string) error
 	Threads(ctx context.Context) ([]dialect.Thread, error)
 	Thread(ctx context.Context, p dialect.ThreadParams) (*dialect.ThreadMessages, error)
 	WriteThread(ctx context.Context, p dialect.WriteThreadParams) (*dialect.WrittenMessage, error)
@@ -47,6 +48,7 @@ type Hub interface {
 	Documents(ctx context.Context) ([]string, error)
 	Document(ctx context.Context, name string) (*documents.Content, error)
 	EditDocument(ctx context.Context, name string, edits []documents.Edit) (*documents.Content, error)
+	SyncDocument(ctx context.Context, name string, has documents.Copy) (*documents.Rest, error)
 	// HubEvents and FollowTask return streams, which the caller closes.
 	HubEvents(ctx context.Context, p dialect.EventsParams) (Stream[events.Event], error)
 	FollowTask(ctx context.Context, id string) (Stream[dialect.Event], error)

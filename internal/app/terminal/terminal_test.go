@@ -49,6 +49,7 @@ type fakeHub struct {
 	err    error
 	stream []events.Event
 	follow []dialect.Event
+	shared *documentServer
 }
 
 func at(seconds int) dialect.Time {
@@ -80,7 +81,7 @@ func newFake() *fakeHub {
 	failed.Status.Message = &dialect.Message{Parts: []dialect.Part{dialect.TextPart("the model is on strike " + hostile)}, Metadata: map[string]any{hub.MetaError: map[string]any{"code": "agent-failed", "remedy": "log in again"}}}
 	done := fakeTask(5, dialect.StateCompleted, "echo", "say hello")
 	done.Artifacts = []dialect.Artifact{{Parts: []dialect.Part{dialect.TextPart("hello, world\n\n    indented")}}}
-	return &fakeHub{tasks: []dialect.Task{asked, free, failed, fakeTask(4, dialect.StateWorking, "codex", "write the docs"), done}}
+	return &fakeHub{shared: newDocumentServer(), tasks: []dialect.Task{asked, free, failed, fakeTask(4, dialect.StateWorking, "codex", "write the docs"), done}}
 }
 
 func (f *fakeHub) call(name string) error {
@@ -196,6 +197,8 @@ func (f *fakeHub) Work(context.Context) (*dialect.WorkList, error) {
 
 func (f *fakeHub) RetryWork(_ context.Context, id string) error { return f.call("retry " + id) }
 
+func (f *fakeHub) DiscardWork(_ context.Context, id string) error { return f.call("discard " + id) }
+
 func (f *fakeHub) Threads(context.Context) ([]dialect.Thread, error) {
 	return []dialect.Thread{
 		{ID: "channel:shop/general", Kind: dialect.ThreadChannel, Project: "shop", Channel: "general", Messages: 2, Newest: at(8)},
@@ -258,6 +261,13 @@ func (f *fakeHub) Document(context.Context, string) (*documents.Content, error) 
 
 func (f *fakeHub) EditDocument(_ context.Context, name string, edits []documents.Edit) (*documents.Content, error) {
 	return nil, f.call(fmt.Sprintf("edit %s %v %v", name, edits[0].Path, edits[0].Value))
+}
+
+func (f *fakeHub) SyncDocument(_ context.Context, name string, has documents.Copy) (*documents.Rest, error) {
+	if err := f.call("sync " + name); err != nil {
+		return nil, err
+	}
+	return f.shared.sync(has)
 }
 
 func (f *fakeHub) Close() error { return nil }
@@ -458,7 +468,7 @@ func TestKeysAct(t *testing.T) {
 		{[]string{"7", "e", "plan.title = words", "enter"}, "edit plan [plan title] words"},
 		{[]string{"9", "g"}, "totals agent"},
 		{[]string{"down", "down", "r"}, "retry w1"}, {[]string{"5", "down", "down", "down", "r"}, "retry w1"},
-		{[]string{"5", "/", "lexer", "enter", "b", "y", "enter"}, "break claim-1"},
+		{[]string{"5", "/", "lexer", "enter", "b", "y", "enter"}, "break claim-1"}, {[]string{"down", "down", "d", "y", "enter"}, "discard w1"},
 		{[]string{"4", "/", "general", "enter", "w", "hello", "enter"}, "write channel:shop/general hello"},
 		{[]string{"4", "/", "reviewer", "enter", "enter", "w", "hello", "enter"}, "write mail:a+b hello"},
 		{[]string{"2", "/", "reviewer", "enter", "m", "hello", "enter"}, "write mail:reviewer-guid hello"},
@@ -478,7 +488,7 @@ func TestKeysAct(t *testing.T) {
 		{[]string{"4", "/", "general", "enter", "w", "late", "enter"}, "reviewer is offline"}, {[]string{"5", "/", "lexer", "enter"}, "reviewer holds lexer.go, lexer_test.go of shop"}, {[]string{"5", "/", "lexer", "enter", "b"}, "End the claim of reviewer?"}, {[]string{"5", "down", "enter"}, "2 of 6"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
 		{[]string{":", "nonsense", "enter"}, "There is no command"}, {[]string{":", "send x", "enter"}, "Write: send AGENT"}, {[]string{":", "help", "enter"}, "another screen"},
 		{[]string{":", "tas", "tab", "enter"}, "Write: task ID"}, {[]string{":", "cost", "enter"}, " Costs"}, {[]string{":", "task nothing", "enter"}, "there is no such task"},
-		{[]string{"tab"}, " Agents  1 of 4"}, {[]string{"3", "/", "strike", "enter"}, "Nothing matches"}, {[]string{"3", "/", "docs", "esc"}, "1 of 5"},
+		{[]string{"tab"}, " Agents  1 of 4"}, {[]string{"3", "/", "strike", "enter"}, "Nothing has these words"}, {[]string{"3", "/", "docs", "esc"}, "1 of 5"},
 		{[]string{"3", "/", "docs", "enter", "esc"}, "1 of 5"}, {[]string{"3", "end", "enter", "end"}, "hello, world"}, {[]string{"3", "end", "enter", "esc"}, "5 of 5"},
 		{[]string{"3", "enter", "/", "bash"}, "Bash"}, {[]string{"8", "end"}, "Nothing has happened"}, {[]string{"3", "G", "k", "j", "home"}, "1 of 5"},
 	} {

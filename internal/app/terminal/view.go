@@ -31,9 +31,13 @@ func (m *model) View() tea.View {
 func (m *model) lines() ([]string, *tea.Cursor) {
 	w, h := max(m.width, leastWidth), max(m.height, leastHeight)
 	out := []string{m.tabLine(w)}
+	var cursor *tea.Cursor
 	switch {
 	case m.help:
 		out = append(out, m.helpLines(w)...)
+	case m.editor != nil:
+		shown, x, y := m.editor.lines(w, h-4, m.up)
+		out, cursor = append(out, shown...), tea.NewCursor(x, y+1)
 	case m.page != nil:
 		out = append(out, m.page.lines(w, h-3, m.now())...)
 	default:
@@ -44,7 +48,7 @@ func (m *model) lines() ([]string, *tea.Cursor) {
 	}
 	out = out[:h-2]
 	if m.prompt == nil {
-		return append(out, dim.paint(display.Fit(m.hints(), w)), m.statusLine(w)), nil
+		return append(out, dim.paint(display.Fit(m.hints(), w)), m.statusLine(w)), cursor
 	}
 	text, x := m.prompt.view(w)
 	return append(out, text, m.statusLine(w)), tea.NewCursor(x, h-2)
@@ -117,6 +121,9 @@ func (m *model) previewLines() []string {
 	w, h := max(m.width, leastWidth), max(m.height, leastHeight)
 	preview := s.preview(r)
 	if len(preview) == 0 {
+		preview = s.table.rest
+	}
+	if len(preview) == 0 {
 		return nil
 	}
 	out := []string{dim.paint(strings.Repeat("─", w))}
@@ -173,7 +180,7 @@ func (m *model) listTitle(s *screen, w int) string {
 func (m *model) emptyText(s *screen) string {
 	switch {
 	case s.filter != "":
-		return fmt.Sprintf("Nothing matches %q. Esc shows all.", clean(s.filter))
+		return "Nothing has these words. Esc shows all."
 	case !s.loaded && !m.up:
 		return "The hub is away."
 	case !s.loaded:
@@ -250,16 +257,26 @@ func (m *model) statusLine(w int) string {
 }
 
 func (m *model) hints() string {
+	if m.editor != nil {
+		return " Esc back  Tab next text  Ctrl+Z undo  Ctrl+Y redo"
+	}
 	s := m.subject()
 	h := []string{"? keys"}
-	if m.page == nil {
+	switch {
+	case m.page == nil:
 		h = append(h, "↑↓ move", "Enter open")
-	} else {
+	case s.document != "":
+		h = append(h, "↑↓ scroll", "Enter write", "Esc back")
+	default:
 		h = append(h, "↑↓ scroll", "Esc back")
 	}
 	for _, a := range actions {
 		if a.applies(s) {
-			h = append(h, a.key+" "+a.hint)
+			word := a.hint
+			if a.key == "d" && s.item != "" {
+				word = "discard"
+			}
+			h = append(h, a.key+" "+word)
 		}
 	}
 	if m.current().next != nil && m.page == nil {
@@ -281,7 +298,7 @@ func (m *model) helpLines(w int) []string {
 	}
 	add("1 … 9, Tab", "another screen; Shift+Tab goes back")
 	add("↑ ↓ PgUp PgDn", "move, also k and j; Home and End, G")
-	add("Enter, Esc", "open what is selected; go back")
+	add("Enter, Esc", "open what is selected, write in a document; go back")
 	add("/ :", "filter what is shown; command, with Tab to complete")
 	for _, a := range actions {
 		add(a.key, a.help)
