@@ -29,6 +29,7 @@ const firstText = "notes"
 // openEditor edits the texts of a document.
 func (m *model) openEditor(name string) tea.Cmd {
 	e := &editor{goal: -1}
+	e.resize(m.width - 1)
 	i := slices.IndexFunc(m.replicas, func(c *replica) bool { return c.name == name })
 	if i < 0 {
 		m.replicas = append(m.replicas, newReplica(name, nil))
@@ -356,7 +357,7 @@ func (e *editor) state(up bool) (string, role) {
 	case e.hub == nil:
 		return "✗ the hub is away", bad
 	case e.unsaved() && !up:
-		return "✗ not saved: the hub is away; go on, it is sent when the hub is back", bad
+		return "✗ not saved: the hub is away", bad
 	case e.unsaved() && e.problem != "":
 		return "✗ not saved: " + e.problem, bad
 	case e.unsaved():

@@ -86,7 +86,9 @@ func (p *poisonedHub) Agents(ctx context.Context, health bool) ([]dialect.Agent,
 
 func (p *poisonedHub) Tasks(ctx context.Context, q dialect.TasksListParams) (*dialect.TaskPage, error) {
 	v, err := newFake().Tasks(ctx, q)
-	return poisoned(v, err, p.text)
+	v, err = poisoned(v, err, p.text)
+	v.NextCursor = ""
+	return v, err
 }
 
 func (p *poisonedHub) Task(ctx context.Context, _ string) (*dialect.Task, error) {

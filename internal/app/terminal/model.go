@@ -468,7 +468,7 @@ func (m *model) quit() tea.Cmd {
 		return tea.Quit
 	}
 	m.leaves = true
-	return m.say("The hub does not have all that you have written in "+clean(name)+"; Ctrl-C leaves without it.", bad)
+	return m.say("The hub lacks what you wrote in "+clean(name)+"; Ctrl-C leaves without it.", bad)
 }
 
 // paste inserts what the terminal has pasted.

@@ -186,9 +186,6 @@ func Cells(text string) int {
 }
 
 func runeCells(r rune) int {
-	if r >= ' ' && r < 0x7f {
-		return 1
-	}
 	if unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
 		return 0
 	}
