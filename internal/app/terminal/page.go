@@ -22,7 +22,7 @@ type line struct {
 
 func (l line) wrapped(w int) []string {
 	var out []string
-	for _, s := range display.Wrap(l.text, w-1) {
+	for _, s := range display.Wrap(visible(l.text), w-1) {
 		out = append(out, l.role.paint(s))
 	}
 	return out

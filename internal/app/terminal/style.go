@@ -90,6 +90,14 @@ func clean(s string) string {
 	return display.OneLine(visible(s))
 }
 
+// flat is the last guard of a line that is made of several texts: it keeps the spaces, which draw trees and charts.
+func flat(s string) string {
+	if len(s) > maxCell {
+		s = s[:maxCell]
+	}
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(visible(s))
+}
+
 const (
 	maxCell = 2 << 10  // bytes of a text in a line of a list
 	maxText = 64 << 10 // bytes of a text that is shown in full

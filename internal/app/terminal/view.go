@@ -137,7 +137,7 @@ func (m *model) listLines(w int) []string {
 	s := m.current()
 	out := []string{m.listTitle(s, w)}
 	for _, l := range s.table.above {
-		out = append(out, l.role.paint(display.Fit(l.text, w)))
+		out = append(out, l.role.paint(display.Fit(flat(l.text), w)))
 	}
 	if s.len() == 0 {
 		return append(out, "", "  "+dim.paint(m.emptyText(s)))
@@ -232,7 +232,7 @@ func (s *screen) join(begin string, cells []string, age string, w int) string {
 		if width <= 0 {
 			break
 		}
-		b.WriteString(display.Pad(c, width))
+		b.WriteString(display.Pad(flat(c), width))
 		b.WriteByte(' ')
 		left -= width + 1
 	}
