@@ -225,6 +225,43 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 	sender.end()
 }
 
+// A server that is killed while its session reads has not acknowledged the message, and Codex reports no start when its user resumes the
+// session: the next server's session is told again.
+func TestTheSessionOfANewServerIsToldAgain(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	s, sender := d.program("claude-code", "a"), d.openSession("sender")
+	var guid string
+	wait.Eventually(t, "the hub knows hook and server of the session", func() bool {
+		d.hook("SessionStart", hookInput("SessionStart"))
+		if all := d.openSessions(); len(all) == 1 {
+			guid = all[0].GUID
+		}
+		return guid != ""
+	})
+	sender.say("send_direct_message", `{"recipientGuid":%q,"message":"hello"}`, guid)
+	notified := func() bool {
+		return strings.Contains(d.hook("UserPromptSubmit", hookInput("UserPromptSubmit")), "1 new message")
+	}
+	if !notified() || notified() {
+		t.Fatal("the session is not told once")
+	}
+	if said := s.say("read_direct_messages", `{}`); !strings.Contains(said, "hello") {
+		t.Fatal(said)
+	}
+	if err := s.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.Wait() // it was killed
+	s = d.program("claude-code", "a")
+	wait.Eventually(t, "the session is told again", notified)
+	if notified() {
+		t.Error("it is told a third time")
+	}
+	s.end()
+	sender.end()
+}
+
 // The program of an agent of the hub has the hooks of its user, too.
 func TestAHookKeepsAnAgentOfTheHubOffClaimedFiles(t *testing.T) {
 	t.Parallel()

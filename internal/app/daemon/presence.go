@@ -230,7 +230,13 @@ func (o *openSessions) Serve(p dialect.SessionServeParams) dialect.OpenSession {
 	if v.Vendor == presence.Codex {
 		v.Screens, v.Headless = presence.ScreensOf(v.Server, v.Dir)
 	}
-	return openSession(o.records.Serve(v))
+	before, _ := o.records.Agent(v.GUID)
+	s := o.records.Serve(v)
+	if v.GUID != "" && before.Server != v.Server { // what the former one has not acknowledged as read, nobody may have read
+		o.news.Forget(v.GUID)
+		o.bell.Arrived(v.GUID)
+	}
+	return openSession(s)
 }
 
 // Quiet implements dialect.Sessions.
