@@ -227,7 +227,7 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 
 // A server that is killed while its session reads has not acknowledged the message, and Codex reports no start when its user resumes the
 // session: the next server's session is told again.
-func TestTheSessionOfANewServerIsToldAgain(t *testing.T) {
+func TestTheSessionOfANewServerIsNotifiedAgain(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	s, sender := d.program("claude-code", "a"), d.openSession("sender")
