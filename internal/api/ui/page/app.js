@@ -494,6 +494,7 @@ addEventListener("resize", () => {
   resized = setTimeout(() => {
     if (innerWidth === drawn) return;
     drawn = innerWidth;
+    $("go-" + state.screen.id).scrollIntoView({ block: "nearest", inline: "nearest" });
     pictured();
     if (state.open) fresh(state.open);
   }, 150);

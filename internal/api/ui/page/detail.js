@@ -25,7 +25,7 @@ function fold(key, title, cls, ...content) {
   return d;
 }
 
-const lines = (list, cls = "") => list.filter(([, v]) => v !== undefined && v !== "" && v !== 0).map(([k, v]) => el("p", "pair " + cls, undefined, el("span", "small", k + " "), String(line(v))));
+const lines = (list, cls = "") => list.filter(([, v]) => v !== undefined && v !== false && v !== "" && v !== 0).map(([k, v]) => el("p", "pair " + cls, undefined, el("span", "small", k + " "), String(line(v))));
 
 /** A task: state, question, what was asked, its turns, and the answer, which live shows. */
 export async function task(r, live, actions, choices) {
