@@ -1,5 +1,5 @@
 // Asker is a coding agent without a model, for tests of clients: over the Agent Client Protocol, it asks for permission
-// in each turn and answers with the decision.
+// in each turn and answers with the decision. ASKER_TITLE is what it asks instead.
 package main
 
 import (
@@ -36,11 +36,14 @@ func (*asker) NewSession(context.Context, acp.NewSessionRequest) (acp.NewSession
 func (*asker) Cancel(context.Context, acp.CancelNotification) error { return nil }
 
 func (a *asker) Prompt(ctx context.Context, p acp.PromptRequest) (acp.PromptResponse, error) {
-	title := "Run make clean"
+	title, command := "Run make clean", "make clean"
+	if other := os.Getenv("ASKER_TITLE"); other != "" {
+		title, command = other, other
+	}
 	answer, err := a.conn.RequestPermission(ctx, acp.RequestPermissionRequest{
 		SessionId: p.SessionId,
 		ToolCall: acp.ToolCallUpdate{
-			ToolCallId: "t1", Title: &title, Kind: acp.Ptr(acp.ToolKindExecute), RawInput: map[string]any{"command": "make clean"},
+			ToolCallId: "t1", Title: &title, Kind: acp.Ptr(acp.ToolKindExecute), RawInput: map[string]any{"command": command},
 		},
 		Options: []acp.PermissionOption{
 			{OptionId: "reject", Name: "Reject", Kind: acp.PermissionOptionKindRejectOnce},

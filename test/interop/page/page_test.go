@@ -57,10 +57,11 @@ const actor = `#!/bin/sh
 [ "$1" = --version ] && { echo 1.0.0; exit; }
 prompt=$(cat)
 case $prompt in
+*STREAM*) while echo "A line of an answer that streams."; do sleep 1; done ;;
 *SLOW*) echo "I have begun."; exec sleep 600 ;;
 *FAIL*) [ -e "$HOSTILE.mended" ] && { echo "Done at last."; exit; }; echo "the disk is on fire" >&2; exit 3 ;;
 *HOSTILE*) cat "$HOSTILE" ;;
-*CHANGE*) echo two >> notes.txt; echo new > new.txt; echo "Changed two files." ;;
+*CHANGE*) for f in *.txt; do echo two >> "$f"; done; echo new > new.txt; echo "Changed two files." ;;
 *) echo "Done: $prompt" ;;
 esac
 `
@@ -75,10 +76,14 @@ func newHub(t *testing.T, hostile string) *hub {
 	h := &hub{programs.NewHome(t)}
 	data := filepath.Join(h.home.Dir, "hub")
 	script, texts := filepath.Join(h.home.Dir, "actor"), filepath.Join(h.home.Dir, "hostile.txt")
+	said, asks := "", map[string]any{}
+	if hostile != "" {
+		said, asks["ASKER_TITLE"] = " "+hostileName, hostileName
+	}
 	config := map[string]any{"version": 1, "workers": []any{map[string]any{"agent": "actor", "capability": "go"}}, "agents": map[string]any{
 		"claude-code": map[string]any{"disabled": true}, "codex": map[string]any{"disabled": true}, "gemini": map[string]any{"disabled": true}, "vibe": map[string]any{"disabled": true},
-		"asker": map[string]any{"driver": "acp", "command": programs.Path("asker"), "description": "Asks before it cleans."},
-		"actor": map[string]any{"driver": "exec", "command": script, "description": "Does as it is told.", "env": map[string]any{"set": map[string]any{"HOSTILE": texts}}},
+		"asker": map[string]any{"driver": "acp", "command": programs.Path("asker"), "description": "Asks before it cleans." + said, "env": map[string]any{"set": asks}},
+		"actor": map[string]any{"driver": "exec", "command": script, "description": "Does as it is told." + said, "limits": map[string]any{"concurrency": 120, "queue": 200}, "env": map[string]any{"set": map[string]any{"HOSTILE": texts}}},
 	}}
 	text, err := json.Marshal(config) // JSON is YAML
 	if err != nil {
@@ -164,10 +169,31 @@ func selectRow(t *testing.T, p *rig.Page, text string) {
 	t.Fatalf("the row %q cannot be selected", text)
 }
 
-// A person answers a question with a key, cancels a task after a question, and writes to an agent.
-func TestThePageAnswersCancelsAndWrites(t *testing.T) {
-	h := newHub(t, "")
+// TestPage uses one browser for all, since each takes seconds to start.
+func TestPage(t *testing.T) {
 	b := rig.StartBrowser(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *rig.Browser)
+	}{
+		{"answers, cancels and writes", answersCancelsAndWrites}, {"two pages edit a document", twoPagesEditADocument}, {"failed work is retried", failedWorkIsRetried},
+		{"hostile texts are shown as text", hostileTextsAreShownAsText}, {"pictures", fitsEachScreen},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
+	}
+}
+
+// openRow opens the row with a text, as a click does.
+func openRow(t *testing.T, p *rig.Page, text string) {
+	t.Helper()
+	quoted, _ := json.Marshal(text) // a string
+	p.Until(t, fmt.Sprintf(`(r => r && (r.click(), true))([...document.querySelectorAll(".row")].find(r => r.textContent.includes(%s)))`, quoted))
+	p.Until(t, `!document.querySelector("#detail").hidden`)
+}
+
+// A person answers a question with a key, cancels a task after a question, and writes to an agent.
+func answersCancelsAndWrites(t *testing.T, b *rig.Browser) {
+	h := newHub(t, "")
 	question, slow := h.send(t, "asker", "Clean up."), h.send(t, "actor", "SLOW work")
 	p := h.open(t, b)
 	p.Show(t, 1200, 800, false)
@@ -202,10 +228,9 @@ func TestThePageAnswersCancelsAndWrites(t *testing.T) {
 }
 
 // Two pages edit a text at once; both see what both have written, and so does the command line.
-func TestTwoPagesEditADocument(t *testing.T) {
+func twoPagesEditADocument(t *testing.T, b *rig.Browser) {
 	h := newHub(t, "")
 	h.parley(t, "doc", "edit", "plan", "--set", "plan.status=open", "--text", "notes=middle")
-	b := rig.StartBrowser(t)
 	first, second := h.open(t, b), h.open(t, b)
 	for _, p := range []*rig.Page{first, second} {
 		p.Press(t, "7")
@@ -231,10 +256,9 @@ func TestTwoPagesEditADocument(t *testing.T) {
 }
 
 // Work that failed for good waits for the person, who puts it back into its queue.
-func TestFailedWorkIsRetried(t *testing.T) {
+func failedWorkIsRetried(t *testing.T, b *rig.Browser) {
 	h := newHub(t, "")
 	h.submit(t, "build", "FAIL: build the release")
-	b := rig.StartBrowser(t)
 	p := h.open(t, b)
 	selectRow(t, p, "failed work")
 	if err := os.WriteFile(filepath.Join(h.home.Dir, "hostile.txt.mended"), nil, 0o600); err != nil {
@@ -311,41 +335,63 @@ func (h *hub) talk(t *testing.T, dir, more string) {
 	ann.use(t, "send_direct_message", map[string]any{"recipientGuid": guid, "message": "May I have notes.txt until noon?" + more})
 }
 
-// hostileText has HTML, control sequences, marks of direction and a long line.
-var hostileText = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b]0;mine\x07\x1b[31mred\u202eleft\u2066\u0000\r\"'`${alert(3)}" + strings.Repeat("A", 1<<20)
+// hostileText has HTML, control sequences, marks of direction, characters without a width, and a long line.
+var hostileText = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b]0;mine\x07\x1b[31mred\u202eleft\u2066\u200b\u0000\r\"'`${alert(3)}" + strings.Repeat("A", 1<<20)
 
-// Texts of agents are shown as text on each screen, whatever they contain.
-func TestHostileTextsAreShownAsText(t *testing.T) {
+// hostileName is what may be in the names of files and directories, and in arguments of programs.
+const hostileName = "<b onclick=alert(5)>b<img src=x onerror=alert(6)>\x1b[31m\u202eleft\u2066\u200b\u200d" + "'\"`${alert(7)}"
+
+// Texts of agents, and the names of what they work with, are shown as text on each screen, whatever they contain. They make no
+// element and no request, and nothing wider than a phone.
+func hostileTextsAreShownAsText(t *testing.T, b *rig.Browser) {
 	h := newHub(t, hostileText)
-	short := hostileText[:200]
+	short := strings.ReplaceAll(hostileText[:400], "\x00", "")
+	repository := h.repository(t, "store "+strings.ReplaceAll(hostileName, "/", ""), hostileName+".txt")
+	h.send(t, "asker", short)
 	h.send(t, "actor", "HOSTILE")
-	h.talk(t, h.repository(t), hostileText[:60]) // a claim's reason has up to 200 bytes
-	h.send(t, "echo", strings.ReplaceAll(short, "\x00", ""))
-	h.parley(t, "doc", "edit", "hostile", "--text", "notes="+strings.ReplaceAll(short, "\x00", ""), "--set", "map.<b>bold</b>=<img src=x onerror=alert(4)>")
-	b := rig.StartBrowser(t)
+	h.sendIn(t, repository, "actor", "CHANGE "+short)
+	h.talk(t, h.repository(t, "<b onclick=alert(8)> notes", "notes.txt"), hostileText[:60]) // claims refuse control characters in paths; a claim's reason has up to 200 bytes
+	h.submit(t, "build", "FAIL: "+short)
+	h.plan(t, "port "+short)
+	h.parley(t, "doc", "edit", "hostile", "--text", "notes="+short, "--set", "map.<b>bold</b>=<img src=x onerror=alert(4)>")
 	p := h.open(t, b, "--view-only")
-	for key := range 9 {
-		p.Press(t, fmt.Sprint(key+1))
-		p.Until(t, fmt.Sprintf(`document.querySelector("#screens button[aria-current]").textContent.startsWith("%d")`, key+1))
-		if key == 2 || key == 3 || key == 6 || key == 7 {
-			p.Until(t, `document.querySelector(".row")`)
+	for i, screen := range []string{"needs", "agents", "tasks", "conversations", "swarms", "network", "documents", "timeline", "costs"} {
+		p.Show(t, 390, 780, false)
+		p.Press(t, "Escape", fmt.Sprint(i+1))
+		p.Until(t, `document.querySelector("#screens button[aria-current]").id === "go-`+screen+`" && document.querySelector(".row")`)
+		p.Until(t, `[...document.querySelectorAll(".row, #picture")].some(r => /onerror|onclick/.test(r.textContent)) || ["documents", "costs"].includes("`+screen+`")`) // the names of documents are plain; costs are by day at first
+		if screen == "costs" {
+			p.Press(t, "g", "g")
 		}
 		var rows int
 		p.Eval(t, `document.querySelectorAll(".row").length`, &rows)
-		for range min(rows, 5) {
-			p.Press(t, "Enter")
+		for row := range min(rows, 8) {
+			p.Eval(t, fmt.Sprintf(`document.getElementById("row%d")?.click()`, row), nil)
 			p.Until(t, `!document.querySelector("#detail").hidden`)
-			p.Press(t, "Escape", "ArrowDown")
+			h.harmless(t, p, fmt.Sprintf("%s, row %d", screen, row))
+			p.Press(t, "Escape")
 		}
-		var made int
-		if p.Eval(t, `document.querySelectorAll("img, script:not([src]), b, iframe").length`, &made); made != 0 {
-			t.Errorf("screen %d: %d elements were made of a text", key+1, made)
-		}
-		var raw bool
-		if p.Eval(t, `/[\u0000-\u0008\u001b\u202a-\u202e\u2066-\u2069]/.test(document.body.textContent)`, &raw); raw {
-			t.Errorf("screen %d shows control characters", key+1)
-		}
-		fine(t, p, fmt.Sprint("screen ", key+1))
+		h.harmless(t, p, screen)
+		fine(t, p, screen)
+	}
+}
+
+// harmless fails the test if a text has become more than text.
+func (h *hub) harmless(t *testing.T, p *rig.Page, where string) {
+	t.Helper()
+	var found struct {
+		Made, Wide int
+		Raw        bool
+		Foreign    []string
+	}
+	p.Eval(t, `({
+		made: document.querySelectorAll("img, script:not([src]), iframe, i, b[onclick], object, embed, a, form:not([method=dialog]), [onerror], [onclick]").length,
+		wide: Math.max(document.documentElement.scrollWidth - innerWidth, ...["main", "#detail", "#list"].map(s => document.querySelector(s)).map(e => e.scrollWidth - e.clientWidth)),
+		raw: /[\u0000-\u0008\u001b\u200b-\u200f\u202a-\u202e\u2060-\u2069]/.test(document.body.textContent + [...document.querySelectorAll("[title],[aria-label]")].map(e => e.title + e.getAttribute("aria-label")).join()),
+		foreign: performance.getEntriesByType("resource").map(r => r.name).filter(n => !n.startsWith(location.origin + "/")),
+	})`, &found)
+	if found.Made != 0 || found.Wide > 0 || found.Raw || len(found.Foreign) > 0 {
+		t.Errorf("%s: %+v", where, found)
 	}
 }
 
@@ -353,18 +399,17 @@ var pictures = flag.String("pictures", "", "a directory for pictures of the page
 
 // The page can be read in a window and on a phone: nothing is wider than the screen, and nothing is reported by the browser.
 //
-//	go test -tags interop ./test/interop/page -run TestPictures -args -pictures DIR
-func TestPictures(t *testing.T) {
+//	go test -tags interop ./test/interop/page -run TestPage/pictures -args -pictures DIR
+func fitsEachScreen(t *testing.T, b *rig.Browser) {
 	h := newHub(t, "")
-	repository := h.repository(t)
+	repository := h.repository(t, "store", "notes.txt")
 	h.send(t, "asker", "Remove what the last build has left behind.")
 	h.send(t, "actor", "SLOW: port the parser to the new lexer")
 	h.send(t, "actor", "FAIL: write the release notes")
 	h.sendIn(t, repository, "actor", "CHANGE the notes of the store.")
 	h.parley(t, "doc", "edit", "plan", "--set", "plan.status=open", "--text", "notes=The parser first, then the store.")
-	h.plan(t)
+	h.plan(t, "port the parser in parts")
 	h.talk(t, repository, "")
-	b := rig.StartBrowser(t)
 	p, viewer := h.open(t, b), h.open(t, b, "--view-only")
 	for _, s := range []struct{ name, key, row, press string }{
 		{"needs", "1", "Run make clean", ""}, {"agents", "2", "asker", ""}, {"tasks", "3", "CHANGE the notes", ""}, {"failed", "3", "FAIL: write", ""},
@@ -380,9 +425,7 @@ func TestPictures(t *testing.T) {
 		p.Press(t, "Escape", s.key)
 		p.Until(t, `document.querySelector(".row")`)
 		if s.row != "" {
-			selectRow(t, p, s.row)
-			p.Press(t, "Enter")
-			p.Until(t, `!document.querySelector("#detail").hidden`)
+			openRow(t, p, s.row)
 		}
 		if s.press != "" {
 			p.Press(t, s.press)
@@ -393,7 +436,7 @@ func TestPictures(t *testing.T) {
 			dark          bool
 		}{{"light", 1200, 760, false}, {"dark", 1200, 760, true}, {"phone", 390, 780, false}} {
 			p.Show(t, look.width, look.height, look.dark)
-			p.Until(t, `![...document.querySelectorAll("#detail svg")].some(s => s.getAttribute("aria-label").startsWith("Turn") && s.getBoundingClientRect().width > innerWidth)`)
+			p.Until(t, `![...document.querySelectorAll("#detail svg")].some(s => /^(Turn|Attempts)/.test(s.getAttribute("aria-label")) && s.getBoundingClientRect().width > innerWidth)`)
 			var wide bool
 			if p.Eval(t, `document.documentElement.scrollWidth > innerWidth`, &wide); wide {
 				t.Errorf("%s, %s: the page is wider than the window", s.name, look.name)
@@ -409,11 +452,11 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// repository makes a git repository in which agents may work.
-func (h *hub) repository(t *testing.T) string {
+// repository makes a git repository with a file, in which agents may work.
+func (h *hub) repository(t *testing.T, name, file string) string {
 	t.Helper()
-	dir := filepath.Join(h.home.Dir, "store")
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("one\n"), 0o600)); err != nil {
+	dir := filepath.Join(h.home.Dir, name)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, file), []byte("one\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "-A"}, {"-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "-qm", "one"}} {
@@ -433,11 +476,12 @@ func (h *hub) sendIn(t *testing.T, dir, agent, text string) {
 	h.parley(t, "send", "--dir", dir, agent, text)
 }
 
-// plan runs a swarm to its end.
-func (h *hub) plan(t *testing.T) {
+// plan runs a swarm to its end. Its parts are described by what.
+func (h *hub) plan(t *testing.T, what string) {
 	t.Helper()
 	file := filepath.Join(h.home.Dir, "plan.json")
-	const text = `{"taskDescription":"port the parser in parts","agents":["actor","echo"],"subTasks":[{"id":"lexer","description":"port the lexer"},` +
+	quoted, _ := json.Marshal(what) // a string
+	text := `{"taskDescription":` + string(quoted) + `,"agents":["actor","echo"],"subTasks":[{"id":"lexer","description":` + string(quoted) + `},` +
 		`{"id":"grammar","description":"port the grammar"},{"id":"tests","description":"port the tests","dependsOn":["lexer","grammar"]}]}`
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
