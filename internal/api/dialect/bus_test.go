@@ -2,6 +2,7 @@ package dialect_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"reflect"
 	"strings"
@@ -84,5 +85,39 @@ func TestBusErrors(t *testing.T) {
 		if answer, _ := call(t, s, method("hub/bus/join", `{"namespace":"a"}`)); strings.Contains(answer, err.Error()) {
 			t.Errorf("the answer contains the cause: %s", answer)
 		}
+	}
+}
+
+// admission keeps what an agent has asked for.
+type admission struct{ asked dialect.NetworkJoinParams }
+
+func (a *admission) Admit(_ context.Context, p dialect.NetworkJoinParams) (dialect.NetworkGrant, error) {
+	a.asked = p
+	return dialect.NetworkGrant{}, nil
+}
+
+// A field that is not read would give an agent the identity of another one.
+func TestEveryFieldOfAJoinArrives(t *testing.T) {
+	var sent dialect.NetworkJoinParams
+	fields := reflect.ValueOf(&sent).Elem()
+	for i := range fields.NumField() {
+		switch f := fields.Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString(fields.Type().Field(i).Name)
+		case reflect.Int:
+			f.SetInt(int64(i + 1))
+		default:
+			t.Fatalf("%s is a %s", fields.Type().Field(i).Name, f.Kind())
+		}
+	}
+	params, err := json.Marshal(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &admission{}
+	s := newService(&fakeHub{}, func(c *dialect.Config) { c.Admission = a })
+	answer, _ := call(t, s, method("hub/network/join", string(params)))
+	if a.asked != sent {
+		t.Errorf("%+v arrived of %+v; the answer is %s", a.asked, sent, answer)
 	}
 }

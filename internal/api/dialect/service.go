@@ -639,7 +639,7 @@ func FromGrant(g bus.Grant) BusGrant {
 
 func (s *Service) networkJoin(c *call) action {
 	p := NetworkJoinParams{
-		AgentType: c.requiredText("agentType", maxID), ProjectPath: c.text("projectPath", maxPath),
+		AgentType: c.requiredText("agentType", maxID), Handle: c.text("handle", maxID), ProjectPath: c.text("projectPath", maxPath),
 		GUID: c.text("guid", maxID), Secret: c.text("secret", maxID),
 		Bucket: c.text("bucket", maxID), Inboxes: c.text("inboxes", maxID),
 		Via: c.text("via", maxID),
