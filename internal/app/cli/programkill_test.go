@@ -196,6 +196,7 @@ func (k *killedProgram) soon(what string) (done chan struct{}) {
 		switch what {
 		case "hub":
 			k.killHub()
+			k.parley("start") // unless a command has started it: a connected program does not
 		case "link":
 			k.link.cut()
 		case "program":
