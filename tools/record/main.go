@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/app/terminal"
+	"github.com/parleyhub/parley/internal/hub/events"
 )
 
 func main() {
@@ -52,7 +53,12 @@ func record() []byte {
 		{keys: []string{"5"}, pressed: "5", says: "Swarms and queues", seconds: 3},
 		{keys: []string{"enter"}, pressed: "Enter", says: "The plan, and who did what when", seconds: 5},
 		{keys: []string{"6"}, pressed: "6", says: "Who is where?", seconds: 3},
-		{keys: []string{"9"}, pressed: "9", says: "What did today cost?", seconds: 4},
+		{keys: []string{"7", "enter", "enter", "down", "down", "end", " and its small ones"}, pressed: "7 Enter", says: "Write in a document", seconds: 3},
+		{change: func() {
+			h.write("2. The planets, by mars\n")
+			s.Events(events.Event{Kind: events.DocumentChanged, Subject: "guide"})
+		}, says: "Agents write in it, too", seconds: 3},
+		{keys: []string{"esc", "9"}, pressed: "9", says: "What did today cost?", seconds: 4},
 	} {
 		if x.change != nil {
 			x.change()

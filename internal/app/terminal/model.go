@@ -76,6 +76,7 @@ type table struct {
 	rows    []row
 	above   []line // above the list
 	total   int    // if there are more than rows
+	rest    []line // below the list if nothing is to say about the selected row
 }
 
 // column is a column of a table. The last one takes what is left. A negative width is that of a column that only wide

@@ -247,9 +247,21 @@ func tasksScreen() *screen {
 			for i := range tasks {
 				t.rows[i] = taskRow(&tasks[i])
 			}
+			t.rest = lastFailure(t.rows)
 			return t, nil
 		},
 	}
+}
+
+// lastFailure says why the last task that failed did.
+func lastFailure(rows []row) []line {
+	i := slices.IndexFunc(rows, func(r row) bool { return len(r.why) > 0 })
+	if i < 0 {
+		return nil
+	}
+	var out lines
+	out.add(heading, "The last failure: %s, %s", clean(rows[i].agent), rows[i].cells[len(rows[i].cells)-1])
+	return append(out, rows[i].why[min(2, len(rows[i].why)):]...) // without the empty line and the heading
 }
 
 func conversationsScreen() *screen {

@@ -121,6 +121,9 @@ func (m *model) previewLines() []string {
 	w, h := max(m.width, leastWidth), max(m.height, leastHeight)
 	preview := s.preview(r)
 	if len(preview) == 0 {
+		preview = s.table.rest
+	}
+	if len(preview) == 0 {
 		return nil
 	}
 	out := []string{dim.paint(strings.Repeat("─", w))}
