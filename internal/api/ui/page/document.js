@@ -29,10 +29,13 @@ export function apply(text, splices) {
   return text;
 }
 
+const size = splice => splice.count + splice.text.length;
+const most = 32; // edits of which it is not known whether they were made
+
 /** Edits a text of a document in a field; save sends edits for a version and returns the new content. */
 export class Editor {
   constructor(field, root, content, save, load, say) {
-    Object.assign(this, { field, root, save, load, say, base: String(content.content[root] ?? ""), version: content.version, busy: false });
+    Object.assign(this, { field, root, save, load, say, base: String(content.content[root] ?? ""), version: content.version, busy: false, sent: [] });
     field.value = this.base;
     // A field shows line ends as LF only: another end of line must not be an edit.
     if (field.value !== this.base) { field.readOnly = true; return; }
@@ -43,6 +46,9 @@ export class Editor {
   adopt(content) {
     if (content.version === this.version) return;
     const theirs = String(content.content[this.root] ?? ""), field = this.field;
+    // The answer to an edit may come later than what it has changed, or be lost. The edit was made if theirs is closer to it.
+    for (const sent of this.sent) if (size(diff(sent, theirs)) < size(diff(this.base, theirs))) this.base = sent;
+    this.sent = [];
     const change = diff(this.base, theirs);
     const merged = apply(theirs, rebase(diff(this.base, field.value), change));
     if (merged !== field.value) {
@@ -61,8 +67,11 @@ export class Editor {
     try {
       while (this.field.value !== this.base) {
         const mine = this.field.value, splice = diff(this.base, mine);
+        if (this.sent.push(mine) > most) this.sent.splice(1, 1); // the first is the likeliest
         try {
           const content = await this.save(this.version, [{ op: "text", path: [this.root], index: splice.at, ...splice.count && { count: splice.count }, ...splice.text && { text: splice.text } }]);
+          if (!this.sent.length) { this.adopt(await this.load()); continue; } // a later content was taken over before
+          this.sent = [];
           this.base = mine;
           this.adopt(content);
         } catch (e) {
