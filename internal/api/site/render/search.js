@@ -103,10 +103,12 @@ async function chooseVersion(place) {
 function begin() {
   const box = document.getElementById("results"), input = document.getElementById("search");
   let sections;
-  input.addEventListener("input", async () => {
+  const update = async () => {
     sections ??= await (await fetch("search.json")).json();
     show(box, search(sections, input.value), input.value);
-  });
+  };
+  input.addEventListener("input", update);
+  if (input.value) update(); // it was typed before this script was here
   if (matchMedia("(max-width: 48rem)").matches) document.getElementById("pages").open = false;
   if (!location.pathname.startsWith("/docs/")) chooseVersion(document.getElementById("version"));
 }
