@@ -48,6 +48,8 @@ type MountOptions struct {
 	// DefaultCallTimeout. After it, the call is canceled at the server and fails with CodeTimeout.
 	CallTimeout time.Duration
 	MaxRedial   time.Duration // maximum backoff between two attempts; 0 means DefaultMaxRedial
+	// Patience is how long after the loss of the connection calls wait for the next one; 0 means that they fail at once.
+	Patience time.Duration
 	// Changed is called when the server has been connected, with its tools in the box, and when the connection is lost.
 	// It must not block. Nil means no function.
 	Changed func(connected bool)
@@ -75,6 +77,7 @@ type Mount struct {
 	mu      sync.Mutex
 	status  MountStatus
 	session *mcp.ClientSession // nil while there is none
+	ready   chan struct{}      // closed while there is a session
 }
 
 // MountStatus is the status of a mount, with the number of its entries in the box.
@@ -112,7 +115,7 @@ func (b *Box) Mount(o MountOptions) (*Mount, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mount{
 		o: o, provider: p, ctx: ctx, cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}, 1), doubt: make(chan struct{}, 1), tried: make(chan struct{}),
-		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, reported: make(map[string]bool),
+		status: MountStatus{Since: b.o.Now(), Problem: errConnecting}, ready: make(chan struct{}), reported: make(map[string]bool),
 	}
 	go m.run(ctx)
 	return m, nil
@@ -240,7 +243,9 @@ func (m *Mount) refresh(ctx context.Context, session *mcp.ClientSession) error {
 func (m *Mount) lost(err error) {
 	m.mu.Lock()
 	was := m.status.Connected
-	m.session = nil
+	if m.session != nil {
+		m.session, m.ready = nil, make(chan struct{})
+	}
 	m.status.Connected, m.status.Problem = false, err
 	if was {
 		m.status.Since = m.provider.box.o.Now()
@@ -274,6 +279,9 @@ func (m *Mount) load(ctx context.Context, session *mcp.ClientSession) error {
 	}
 	// First, since its tools may be called once they are listed.
 	m.mu.Lock()
+	if m.session == nil {
+		close(m.ready)
+	}
 	m.session = session
 	m.mu.Unlock()
 	b, p := m.provider.box, m.provider
@@ -511,9 +519,7 @@ var (
 // neither answers nor reports progress, which f notes with alive, or is unmounted.
 func ask[R any](ctx context.Context, m *Mount, name string,
 	f func(ctx context.Context, s *mcp.ClientSession, alive func()) (R, error)) (R, error) {
-	m.mu.Lock()
-	session, problem := m.session, m.status.Problem
-	m.mu.Unlock()
+	session, problem := m.connected(ctx)
 	var none R
 	if session == nil {
 		return none, m.unavailable(name, problem)
@@ -538,6 +544,27 @@ func ask[R any](ctx context.Context, m *Mount, name string,
 		return none, m.unavailable(name, err)
 	}
 	return result, err
+}
+
+// connected returns the session, or why there is none. It waits for one for as long after the loss of the last as the mount's
+// patience lasts.
+func (m *Mount) connected(ctx context.Context) (*mcp.ClientSession, error) {
+	m.mu.Lock()
+	session, ready, rest := m.session, m.ready, m.o.Patience-m.provider.box.o.Now().Sub(m.status.Since)
+	m.mu.Unlock()
+	if session == nil && rest > 0 {
+		timer := time.NewTimer(rest)
+		defer timer.Stop()
+		select {
+		case <-ready:
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-m.ctx.Done():
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.session, m.status.Problem
 }
 
 // errRejected is the SDK's error for a request that was not sent; it may wrap an error of the server.

@@ -41,6 +41,9 @@ func (t *hubTools) meta() map[string]any {
 // redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it opens a socket.
 const redialHub = 5 * time.Second
 
+// awaitHub is how long calls wait for a hub that has just gone away: it may be starting again.
+const awaitHub = 10 * time.Second
+
 // shareTools returns the hub's tools, which are available once connect is called and a hub
 // runs. It does not start a hub.
 func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
@@ -49,7 +52,7 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 	token := taskToken(os.LookupEnv)
 	var err error
 	t.mount, err = box.Mount(toolbox.MountOptions{
-		Name: "hub", AsIs: true, MaxRedial: redialHub, Logger: quietly(log), Meta: t.meta,
+		Name: "hub", AsIs: true, MaxRedial: redialHub, Patience: awaitHub, Logger: quietly(log), Meta: t.meta,
 		Changed: func(bool) {
 			for _, f := range t.changes.All() {
 				(*f)()
