@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // builtinEcho is the agent that every hub has.
@@ -283,7 +284,7 @@ func directory(b *testing.B, agents int) {
 		}
 	}
 	b.Run(fmt.Sprint("list/", agents), func(b *testing.B) {
-		reportP95(b, func() {
+		testbed.ReportP95(b, func() {
 			if n := len(h.Agents()); n != agents {
 				b.Fatal(n)
 			}
@@ -302,17 +303,4 @@ func directory(b *testing.B, agents int) {
 			}
 		}
 	})
-}
-
-// reportP95 measures f for each round of a benchmark, and reports the 95th percentile in milliseconds.
-func reportP95(b *testing.B, f func()) {
-	b.Helper()
-	var took []time.Duration
-	for b.Loop() {
-		began := time.Now()
-		f()
-		took = append(took, time.Since(began))
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
 }

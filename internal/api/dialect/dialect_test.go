@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -160,7 +160,7 @@ func BenchmarkAgentsList(b *testing.B) {
 			if err := json.Unmarshal([]byte(method("hub/agents/list", params)), &req); err != nil {
 				b.Fatal(err)
 			}
-			reportP95(b, func() {
+			testbed.ReportP95(b, func() {
 				result, err := s.Handle(b.Context(), req, nil)
 				if err != nil {
 					b.Fatal(err)
@@ -173,19 +173,6 @@ func BenchmarkAgentsList(b *testing.B) {
 			})
 		})
 	}
-}
-
-// reportP95 measures f for each round of a benchmark, and reports the 95th percentile in milliseconds.
-func reportP95(b *testing.B, f func()) {
-	b.Helper()
-	var took []time.Duration
-	for b.Loop() {
-		began := time.Now()
-		f()
-		took = append(took, time.Since(began))
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
 }
 
 func TestUptimeIsInMilliseconds(t *testing.T) {
