@@ -93,8 +93,8 @@ func clip(s string, n int) string {
 func (n *Node) cardsFor(ctx context.Context) []agent.Card {
 	sender := hub.SenderFrom(ctx)
 	return slices.DeleteFunc(n.Registry().Local(), func(card agent.Card) bool {
-		info, err := n.o.Hub.Agent(strings.TrimPrefix(card.ID, standInPrefix))
-		return card.ID == tasks.Hub || err == nil && !info.VisibleTo(sender)
+		info, err := n.o.Hub.Agent(card.ID)
+		return card.ID == tasks.Hub || strings.HasPrefix(card.ID, standInPrefix) || err == nil && !info.VisibleTo(sender)
 	})
 }
 
