@@ -81,9 +81,8 @@ type DocumentSyncParams struct {
 }
 
 func (s *Service) documentsSync(c *call) action {
-	var p DocumentSyncParams
-	p.Name = c.requiredText("name", maxID)
-	if err := json.Unmarshal(c.Params, &p); err != nil && *c.err == nil {
+	p := DocumentSyncParams{Name: c.requiredText("name", maxID)}
+	if err := json.Unmarshal(c.Params, &p.Copy); err != nil && *c.err == nil {
 		c.fail("vector", "epoch must be a number, vector and update in base64")
 	}
 	return func(ctx context.Context) (any, error) { return s.cfg.Documents.Sync(ctx, p.Name, p.Copy) }
