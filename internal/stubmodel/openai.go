@@ -45,9 +45,11 @@ func (q openaiRequest) talk() talk {
 		case (item.Type == "message" || item.Type == "") && item.Role == "user":
 			for _, c := range item.Content {
 				if !slices.ContainsFunc(openaiContext, func(p string) bool { return strings.HasPrefix(c.Text, p) }) {
-					t.says(c.Text)
+					t.adds(c.Text)
 				}
 			}
+		case item.Type == "message" && item.Role == "assistant":
+			t.open = false
 		}
 	}
 	return t

@@ -116,10 +116,11 @@ func (h *Handler) id(prefix string) string {
 
 // talk is what matters of a conversation.
 type talk struct {
-	last   string // what the user said last
+	last   string // what the user said last, without an answer between
 	result string // what a tool said after that
 	used   int    // how many tools have said something
 	turns  int    // how often the user has spoken
+	open   bool   // what the user said last is not answered
 }
 
 // says adds something that the user said.
@@ -128,6 +129,17 @@ func (t *talk) says(text string) {
 		t.last, t.result, t.used = text, "", 0
 		t.turns++
 	}
+}
+
+// adds is says for a CLI that may have the model answer several messages at once.
+func (t *talk) adds(text string) {
+	if t.open && text != "" {
+		t.last += "\n" + text
+		t.turns++
+		return
+	}
+	t.says(text)
+	t.open = text != ""
 }
 
 // answers adds what a tool said.

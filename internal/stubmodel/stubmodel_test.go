@@ -133,6 +133,23 @@ func TestSeveralToolsAreUsedInTurn(t *testing.T) {
 	}
 }
 
+// Codex makes one turn of what its user types while a bell rings.
+func TestMessagesThatAreAnsweredAtOnceAllCount(t *testing.T) {
+	const tools = `{"tools":[{"name":"mcp__p","tools":[{"name":"first"},{"name":"second"}]}],"input":[`
+	const two = `{"type":"message","role":"user","content":[{"text":"USE:first {}"}]},{"type":"message","role":"user","content":[{"text":"a bell"}]}`
+	if _, got := post(t, openaiPath, tools+two+`]}`); !strings.Contains(got, "first") {
+		t.Errorf("the first message is lost: %s", got)
+	}
+	const more = `,{"type":"function_call_output","output":"done"},{"type":"message","role":"user","content":[{"text":"USE:second {}"}]}`
+	if _, got := post(t, openaiPath, tools+two+more+`]}`); !strings.Contains(got, "second") {
+		t.Errorf("a message in a turn is lost: %s", got)
+	}
+	const answered = `,{"type":"message","role":"assistant","content":[{"text":"an answer"}]},{"type":"message","role":"user","content":[{"text":"hi"}]}`
+	if _, got := post(t, openaiPath, tools+two+answered+`]}`); strings.Contains(got, "first") || !strings.Contains(got, "hello") {
+		t.Errorf("an answered message is answered again: %s", got)
+	}
+}
+
 func TestRequestsWithoutAStreamAreAnsweredAtOnce(t *testing.T) {
 	for path, tc := range map[string]struct{ body, want string }{
 		"/v1/messages":              {`{"messages":[{"role":"user","content":"hi"}]}`, `def hello`},
