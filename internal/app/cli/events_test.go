@@ -82,7 +82,7 @@ func TestEventsOfTheLastHourArePrinted(t *testing.T) {
 			t.Errorf("of the task %s the states are %q", part, got)
 		}
 	}
-	if got := states(p.events(t, "--task", "latest"), failed.ID); len(got) != 3 {
+	if got := states(p.events(t, "--task", "latest"), failed.ID); len(got) < 2 || got[0] != "submitted" || got[len(got)-1] != "failed" { // a program that fails at once has not worked
 		t.Errorf("of the latest task the states are %q", got)
 	}
 	o := p.run(t, "events")

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/app/doctor"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 	"github.com/parleyhub/parley/internal/testbed"
@@ -194,7 +196,11 @@ func TestTheAgentsNetwork(t *testing.T) {
 	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the first agent's MCP server starts it")
 	expect(t, visit(t, data, local, map[string]string{"NATS_MCP_AUTOSTART": "0"}), "network", doctor.Failure, "parley start")
 	hub(t, data)
-	expect(t, visit(t, data, local, nil), "network", doctor.OK, "the hub's bus answers; the network is not used yet")
+	wait.Eventually(t, "the hub uses its network", func() bool {
+		return slices.ContainsFunc(visit(t, data, local, nil), func(f doctor.Finding) bool {
+			return f.Check == "network" && f.Level == doctor.OK && f.Message == "the hub's bus answers: 0 agents live, 0 offline"
+		})
+	})
 }
 
 func TestTheAgentsNetworkOnACluster(t *testing.T) {
