@@ -116,6 +116,8 @@ type Step struct {
 	Attempt int       `json:"attempt,omitempty"`
 	Ref     string    `json:"ref,omitempty"`
 	Detail  string    `json:"detail,omitempty"`
+	Code    Code      `json:"code,omitempty"`    // why the loop has stopped
+	GivenUp int       `json:"givenUp,omitempty"` // items, when the loop has finished
 	Time    time.Time `json:"time"`
 }
 
@@ -217,7 +219,7 @@ func (l *Loop) Run(ctx context.Context) (sum Summary, err error) {
 		}
 		sum.Open, sum.GivenUp = rest, append(l.dropped[:len(l.dropped):len(l.dropped)], l.givenUp...)
 		if item == nil {
-			return sum, l.step(Step{Kind: Finished, Detail: fmt.Sprintf("%d completed, %d given up", sum.Completed, len(sum.GivenUp))})
+			return sum, l.step(Step{Kind: Finished, GivenUp: len(sum.GivenUp), Detail: fmt.Sprintf("%d completed, %d given up", sum.Completed, len(sum.GivenUp))})
 		}
 		done, err := l.attempt(ctx, *item)
 		if err != nil {

@@ -660,6 +660,29 @@ func TestPanicsOfTheApplicationAreErrors(t *testing.T) {
 	}
 }
 
+func TestTheLastStepSaysHowTheLoopEnded(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		do   func(context.Context, ralph.Job) (string, error)
+		want ralph.Step
+	}{
+		"done":     {t.Context(), said, ralph.Step{Kind: ralph.Finished}},
+		"given up": {t.Context(), func(context.Context, ralph.Job) (string, error) { return "", errors.New("red") }, ralph.Step{Kind: ralph.Finished, GivenUp: 2}},
+		"no agent": {t.Context(), func(context.Context, ralph.Job) (string, error) {
+			return "", &ralph.Error{Code: ralph.CodeUnavailable, Message: "away"}
+		}, ralph.Step{Kind: ralph.Halted, Code: ralph.CodeUnavailable}},
+		"stopped": {stopped, func(ctx context.Context, _ ralph.Job) (string, error) { stop(); return "", ctx.Err() }, ralph.Step{Kind: ralph.Halted, Code: ralph.CodeStopped}},
+	} {
+		path, s := file(t, "list.md", "- [ ] a\n- [ ] b\n"), new(steps)
+		list, _ := open(t, path)
+		_, _ = newLoop(t, ralph.Options{List: list, Dispatcher: &crew{do: tc.do}, StateFile: path + ".state", MaxAttempts: 1, Record: s.record}).Run(tc.ctx)
+		if got := s.all[len(s.all)-1]; got.Kind != tc.want.Kind || got.Code != tc.want.Code || got.GivenUp != tc.want.GivenUp {
+			t.Errorf("%s: the last step is %+v", name, got)
+		}
+	}
+}
+
 // wildList is a list that panics.
 type wildList struct{ ralph.List }
 

@@ -44,7 +44,7 @@ func (l *Loop) halted(ctx context.Context, err error) error {
 		detail = context.Cause(ctx).Error()
 		err = wrap(CodeStopped, context.Cause(ctx), "the loop was stopped")
 	}
-	return errors.Join(err, l.step(Step{Kind: Halted, Detail: detail}))
+	return errors.Join(err, l.step(Step{Kind: Halted, Code: CodeOf(err), Detail: detail}))
 }
 
 // step records a step.

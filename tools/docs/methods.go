@@ -92,6 +92,7 @@ var methods = []method{
 	call[none, dialect.WorkList](dialect.MethodWorkList, "The open items and the failed ones of the work queues."),
 	call[dialect.WorkItemParams, work.DeadLetter](dialect.MethodWorkRetry, "Puts failed work back into its queue."),
 	call[dialect.WorkItemParams, work.DeadLetter](dialect.MethodWorkDiscard, "Removes failed work for good."),
+	call[dialect.LoopDismissParams, dialect.LoopDismissResult](dialect.MethodLoopDismiss, "Stops a loop that failed from waiting for the user."),
 	call[dialect.TotalsParams, dialect.Totals](dialect.MethodTotals, "The stored tasks summed up."),
 	stream[dialect.EventsParams, dialect.EventsResult, events.Event](dialect.MethodEvents, "What changes in the hub."),
 	onSocket[dialect.PageLinkParams, dialect.PageLink](dialect.MethodPageLink, "A link to the hub's page."),

@@ -401,6 +401,11 @@ func get[T any](ctx context.Context, c *Client, method string, params any) (*T, 
 	return &result, nil
 }
 
+// DismissLoop makes nothing wait for the user because of a loop that failed.
+func (c *Client) DismissLoop(ctx context.Context, list string) error {
+	return c.Call(ctx, dialect.MethodLoopDismiss, dialect.LoopDismissParams{List: list}, nil)
+}
+
 // LoopStep writes a step of a loop to the hub's audit log.
 func (c *Client) LoopStep(ctx context.Context, list string, s ralph.Step) error {
 	return c.Call(ctx, dialect.MethodLoopStep, dialect.LoopStepParams{List: list, Step: s}, nil)

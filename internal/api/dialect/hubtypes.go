@@ -47,6 +47,7 @@ const (
 	MethodBusLeave     = "hub/bus/leave"
 	MethodMCP          = "hub/mcp"
 	MethodLoopStep     = "hub/loop/step"
+	MethodLoopDismiss  = "hub/loop/dismiss"
 	MethodEvents       = "hub/events"
 	MethodTotals       = "hub/totals"
 	MethodNeeds        = "hub/needs"

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
@@ -23,6 +25,8 @@ const (
 	NeedLogin      NeedKind = "login"      // the user must log in to the agent's program
 	NeedHealth     NeedKind = "health"     // an agent is not well for another reason
 	NeedDeadLetter NeedKind = "deadletter" // work of a queue has failed for good
+	NeedLoop       NeedKind = "loop"       // a loop has stopped with an error, or given items up
+	NeedHeld       NeedKind = "held"       // a session's program asks in its own window whether messages may wake the session
 )
 
 // Need is one thing that waits for the user.
@@ -45,8 +49,32 @@ type Need struct {
 	Input     any                       `json:"input,omitempty"` // of the tool
 	// Item is the id of failed work: hub/work/retry and hub/work/discard take it.
 	Item string `json:"item,omitempty"`
+	// List is that of a loop that failed: hub/loop/dismiss takes it.
+	List string `json:"list,omitempty"`
 	// Sender is who has sent the task, for a question about the sender.
 	Sender *hub.Sender `json:"sender,omitempty"`
+}
+
+// FailedLoop is a loop of the user that has stopped with an error or given items up, and has not begun again since.
+type FailedLoop struct {
+	List    string    `json:"list"` // that it works on
+	At      time.Time `json:"at"`
+	GivenUp int       `json:"givenUp,omitempty"` // items
+	Reason  string    `json:"reason,omitempty"`  // of the stop, or why the last item was given up
+}
+
+// Loops are the user's loops that failed.
+type Loops interface {
+	Failed() []FailedLoop
+	// Dismiss makes nothing wait for the user because of a loop that failed, until the loop fails again. It reports whether one did.
+	Dismiss(list string) (bool, error)
+}
+
+// HeldMail is mail for whose session the program asks its user, in the session's own window, before it lets the mail wake it.
+type HeldMail struct {
+	Agent string
+	Since time.Time
+	From  []string // the sender of each message
 }
 
 // Needs is the result of hub/needs: the oldest questions and failed work first, then the agents that are not well.
@@ -71,6 +99,8 @@ func (s *Service) needs(ctx context.Context) (*Needs, error) {
 		}
 	}
 	s.addDeadLetters(ctx, found)
+	s.addLoops(found)
+	s.addHeld(found)
 	found.Needs = oldest(found.Needs)
 	for _, info := range s.cfg.Hub.AgentsFor(ctx) {
 		if need, ok := needOfAgent(info); ok {
@@ -102,6 +132,38 @@ func (s *Service) addTasks(ctx context.Context, found *Needs, state a2a.TaskStat
 		}
 	}
 	return nil
+}
+
+// addLoops adds the loops that failed.
+func (s *Service) addLoops(found *Needs) {
+	if s.cfg.Loops == nil {
+		return
+	}
+	for _, l := range s.cfg.Loops.Failed() {
+		title := "stopped"
+		if l.GivenUp > 0 {
+			title = "gave up " + text.Count(l.GivenUp, "item")
+		}
+		if l.Reason != "" {
+			title += ": " + l.Reason
+		}
+		found.Needs = append(found.Needs, Need{ID: "loop " + l.List, Kind: NeedLoop, List: l.List, Since: Time{l.At}, Title: text.Clip(text.OneLine(title), maxNeedTitle)})
+		found.Total++
+	}
+}
+
+// addHeld adds the mail that the programs of sessions hold. Only the session's own window takes the answer.
+func (s *Service) addHeld(found *Needs) {
+	if s.cfg.Held == nil {
+		return
+	}
+	for _, h := range s.cfg.Held() {
+		from := slices.Clone(h.From)
+		slices.Sort(from)
+		title := text.Count(len(h.From), "message") + " of " + strings.Join(slices.Compact(from), ", ") + ": its program asks in its own window"
+		found.Needs = append(found.Needs, Need{ID: "held " + h.Agent, Kind: NeedHeld, Agent: h.Agent, Since: Time{h.Since}, Title: text.Clip(text.OneLine(title), maxNeedTitle)})
+		found.Total++
+	}
 }
 
 // oldest sorts needs and drops those beyond maxNeeds.

@@ -102,6 +102,54 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
+// failedLoops are loops that failed.
+type failedLoops struct {
+	list      []dialect.FailedLoop
+	dismissed string
+}
+
+func (l *failedLoops) Failed() []dialect.FailedLoop { return l.list }
+
+func (l *failedLoops) Dismiss(list string) (bool, error) {
+	l.dismissed = list
+	return list == "/shop/todo.md", nil
+}
+
+func TestFailedLoopsAndHeldMailWaitForTheUser(t *testing.T) {
+	loops := &failedLoops{list: []dialect.FailedLoop{{List: "/shop/todo.md", At: epoch.Add(time.Minute), GivenUp: 2, Reason: "the tests\nfail"}, {List: "other", At: epoch.Add(3 * time.Minute), Reason: "no agent"}}}
+	service := newService(&fakeHub{}, func(c *dialect.Config) {
+		c.Loops = loops
+		c.Held = func() []dialect.HeldMail {
+			return []dialect.HeldMail{{Agent: "reviewer", Since: epoch.Add(2 * time.Minute), From: []string{"codex", "ada", "codex"}}}
+		}
+	})
+	answer, _ := call(t, service, method(dialect.MethodNeeds, `{}`))
+	got := read[dialect.Needs](t, answer)
+	if got.Total != 3 || len(got.Needs) != 3 {
+		t.Fatalf("%+v", got)
+	}
+	first, held, last := got.Needs[0], got.Needs[1], got.Needs[2]
+	if first.Kind != dialect.NeedLoop || first.List != "/shop/todo.md" || first.Title != "gave up 2 items: the tests fail" || !first.Since.Equal(epoch.Add(time.Minute)) {
+		t.Errorf("%+v", first)
+	}
+	if held.Kind != dialect.NeedHeld || held.Agent != "reviewer" || held.Title != "3 messages of ada, codex: its program asks in its own window" {
+		t.Errorf("%+v", held)
+	}
+	if last.Title != "stopped: no agent" {
+		t.Errorf("%+v", last)
+	}
+	answer, _ = call(t, service, method(dialect.MethodLoopDismiss, `{"list":"/shop/todo.md"}`))
+	if got := read[dialect.LoopDismissResult](t, answer); !got.Dismissed || loops.dismissed != "/shop/todo.md" {
+		t.Errorf("%+v %q", got, loops.dismissed)
+	}
+	answer, _ = call(t, service, method(dialect.MethodLoopDismiss, `{"list":"none"}`))
+	if got := read[dialect.LoopDismissResult](t, answer); got.Dismissed {
+		t.Errorf("%+v", got)
+	}
+	answer, _ = call(t, service, method(dialect.MethodLoopDismiss, `{}`))
+	wantError(t, answer, jsonrpc.CodeInvalidParams, "INVALID_PARAMS", "list")
+}
+
 func TestNeedsFailsWithTheHub(t *testing.T) {
 	f := &fakeHub{err: &hub.Error{Code: hub.CodeUnavailable, Message: "the hub is stopping"}}
 	answer, _ := call(t, newService(f), method(dialect.MethodNeeds, `{}`))

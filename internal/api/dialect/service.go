@@ -145,7 +145,11 @@ type Config struct {
 	// Threads are what agents write to each other.
 	Threads Threads
 	// LoopStep records a step of one of the user's loops. It reports whether the step is in the audit log.
-	LoopStep  func(list string, s ralph.Step) (logged bool, err error)
+	LoopStep func(list string, s ralph.Step) (logged bool, err error)
+	// Loops, if not nil, are the loops that failed.
+	Loops Loops
+	// Held returns the mail that the programs of open sessions hold for their users.
+	Held      func() []HeldMail
 	Documents *documents.Library
 	// Queues, if not nil, are the work queues of the agents' network.
 	Queues Queues
@@ -232,6 +236,7 @@ func New(cfg Config) *Service {
 		MethodWorkRetry:   withText("taskId", s.workRetry),
 		MethodWorkDiscard: withText("taskId", s.workDiscard),
 	})
+	s.add(cfg.Loops != nil, rpcError, map[string]method{MethodLoopDismiss: s.loopDismiss})
 	s.add(cfg.LoopStep != nil, rpcError, map[string]method{MethodLoopStep: s.loopStep})
 	s.add(cfg.Swarms != nil, swarmError, map[string]method{
 		MethodSwarmCreate: s.swarmCreate,
@@ -690,11 +695,30 @@ func (s *Service) loopStep(c *call) action {
 		c.fail("list", "expected a text of at most 4096 bytes")
 	case !p.Step.Kind.Valid():
 		c.fail("step.kind", "there is no such step")
-	case len(p.Step.Item)+len(p.Step.Text)+len(p.Step.Ref)+len(p.Step.Detail) > maxLoopText:
+	case len(p.Step.Item)+len(p.Step.Text)+len(p.Step.Ref)+len(p.Step.Code)+len(p.Step.Detail) > maxLoopText:
 		c.fail("step", "it is too long")
 	}
 	return func(context.Context) (any, error) {
 		logged, err := s.cfg.LoopStep(p.List, p.Step)
 		return LoopStepResult{Logged: logged}, err
+	}
+}
+
+// LoopDismissParams name a loop by its list.
+type LoopDismissParams struct {
+	List string `json:"list"`
+}
+
+// LoopDismissResult reports whether the loop waited for the user.
+type LoopDismissResult struct {
+	Dismissed bool `json:"dismissed"`
+}
+
+// loopDismiss answers hub/loop/dismiss.
+func (s *Service) loopDismiss(c *call) action {
+	list := c.requiredText("list", maxLoopList)
+	return func(context.Context) (any, error) {
+		dismissed, err := s.cfg.Loops.Dismiss(list)
+		return LoopDismissResult{dismissed}, err
 	}
 }

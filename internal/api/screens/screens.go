@@ -40,7 +40,7 @@ type Key struct {
 func Keys() []Key {
 	return []Key{
 		{"a", "allow", "allow what an agent asks for, once", true},
-		{"d", "deny", "deny it, or discard failed work for good, after a question", true},
+		{"d", "deny", "deny it, dismiss a loop that failed, or discard failed work for good, after a question", true},
 		{"t", "answer", "answer in words: a denial with its reason, or the answer to a question", true},
 		{"r", "retry", "send the prompt of a task that failed again, or put failed work back into its queue", true},
 		{"c", "cancel", "cancel a task, after a question", true},

@@ -165,9 +165,10 @@ type daemon struct {
 	gate      *senders.Gate
 	sessions  *sessions.Sessions // nil without an own bus
 	presence  *openSessions      // nil without an own bus
-	files     *lazyAssigner      // the claims of files; nil without an own bus
-	answers   *sessions.Answers  // nil without an own bus
-	items     *queues.Items      // nil without an own bus
+	loops     *failedLoops
+	files     *lazyAssigner     // the claims of files; nil without an own bus
+	answers   *sessions.Answers // nil without an own bus
+	items     *queues.Items     // nil without an own bus
 	queues    workQueues
 	peers     *peers.Peers // nil without peers
 	programs  *programs.Programs
@@ -449,9 +450,16 @@ func (d *daemon) toolCalled(i telemetry.Invocation) {
 	}
 }
 
-func (d *daemon) openServer(ctx context.Context) error {
+func (d *daemon) openServer(ctx context.Context) (err error) {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events, Queues: &d.queues}
+	if d.loops, err = openLoops(filepath.Join(d.cfg.DataDir, "failed-loops.json")); err != nil {
+		return err
+	}
+	rpc.Loops = d.loops
+	if d.presence != nil {
+		rpc.Held = d.heldMail
+	}
 	overHTTP := dialect.New(rpc)
 	// The page of the hub's user and clients of the socket see, besides, what agents have claimed.
 	if d.files != nil {
@@ -573,6 +581,9 @@ func (d *daemon) pageLink(pages *server.Pages, viewOnly bool) (link dialect.Page
 // loopStep records a step of a loop, which runs in another process of the user. It reports whether the step is in the
 // audit log, which may be off.
 func (d *daemon) loopStep(list string, s ralph.Step) (logged bool, err error) {
+	if err := d.loops.step(list, s); err != nil {
+		d.log.Warn("that a loop failed cannot be stored", "list", list, "error", err)
+	}
 	d.events.Publish(events.Event{Kind: events.LoopStep, Time: s.Time, Subject: list, Data: map[string]any{
 		"step": string(s.Kind), "item": s.Item, "attempt": s.Attempt, "ref": s.Ref}})
 	if d.audit == nil {

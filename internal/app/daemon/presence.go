@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	"github.com/parleyhub/parley/internal/sessions/doorbell"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
@@ -66,7 +67,7 @@ func (d *daemon) openPresence(inbox interface {
 			return err
 		}
 	}
-	o.bell = doorbell.New(doorbell.Options{Records: o.records, News: o.news, Logger: d.log, Bells: bells, Unwoken: d.unwoken})
+	o.bell = doorbell.New(doorbell.Options{Records: o.records, News: o.news, Logger: d.log, Bells: bells, Unwoken: d.unwoken, HeldChanged: d.heldChanged})
 	o.hooks = hooks.New(options)
 	return nil
 }
@@ -79,6 +80,23 @@ func (d *daemon) unwoken(list []mail.Mail, why string) {
 	for _, m := range list {
 		d.sessions.Unwoken(m.ID, why)
 	}
+}
+
+// heldChanged tells that other mail than before waits until a session's user lets it in.
+func (d *daemon) heldChanged(guid string) {
+	held := 0
+	var name string
+	for _, s := range d.presence.records.All() {
+		if s.GUID == guid {
+			name = s.Name
+		}
+	}
+	for _, h := range d.presence.bell.Held() {
+		if h.Session.GUID == guid {
+			held = len(h.Mail)
+		}
+	}
+	d.events.Publish(events.Event{Kind: events.MailHeld, Agent: name, Data: map[string]any{"messages": held}})
 }
 
 // openBells opens the bells of the vendors, and lets the hooks answer them.

@@ -27,7 +27,7 @@ type action struct {
 // actions are the keys besides those of the frame, in the order of the hints.
 var actions = withWords([]action{
 	{key: "a", applies: asks, do: func(m *model, s subject) tea.Cmd { return m.choose(s, runner.Allow) }},
-	{key: "d", applies: func(s subject) bool { return asks(s) || s.item != "" }, do: (*model).deny},
+	{key: "d", applies: func(s subject) bool { return asks(s) || s.item != "" || s.dismissible != "" }, do: (*model).deny},
 	{key: "t", applies: waitsForUser, do: (*model).answer},
 	{key: "r", applies: retries, do: (*model).again},
 	{key: "c", applies: running, do: (*model).cancel},
@@ -105,8 +105,11 @@ func (m *model) choose(s subject, kinds []runner.PermissionKind) tea.Cmd {
 	return m.send("Answered: "+clean(o.Name), dialect.Message{TaskID: s.task, Parts: []dialect.Part{part}})
 }
 
-// deny denies what an agent asks for, or removes failed work for good, after a question.
+// deny denies what an agent asks for, dismisses a failed loop, or removes failed work for good, after a question.
 func (m *model) deny(s subject) tea.Cmd {
+	if s.dismissible != "" {
+		return m.run("Dismissed.", func(ctx context.Context, h Hub) error { return h.DismissLoop(ctx, s.dismissible) })
+	}
 	if s.item == "" {
 		return m.choose(s, runner.Reject)
 	}

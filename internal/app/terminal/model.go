@@ -52,6 +52,7 @@ type model struct {
 type subject struct {
 	task, agent, context, document, swarm, loop, dir string
 	item                                             string // failed work of a queue
+	dismissible                                      string // the list of a failed loop
 	thread, session                                  string // where w and m write
 	claim, holder                                    string // of files, and who holds them
 	state                                            string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -45,12 +46,14 @@ func (r row) found(more ...string) row {
 
 func needsScreen(now func() time.Time) *screen {
 	return &screen{
-		kinds: []string{"task.", "permission.", "agent.", "deadletter."},
+		kinds: []string{"task.", "permission.", "agent.", "deadletter.", "loop.", "mail.held"},
 		load:  loadNeeds,
 		open: func(r row) *page {
 			switch {
 			case r.item != "":
 				return nil // the preview has all of it
+			case r.loop != "":
+				return loopPage(r.subject, now)
 			case r.task == "":
 				return agentPage(r.subject, now)
 			}
@@ -65,6 +68,9 @@ func needsScreen(now func() time.Time) *screen {
 			out.add(plainText, "%s", r.cells[len(r.cells)-1])
 			if r.item != "" {
 				out.add(dim, "work item %s", clean(r.item))
+			}
+			if r.loop != "" {
+				out.add(dim, "why: parley loop status %s; to go on, run its command again, with --retry for what it gave up; d dismisses this", clean(r.loop))
 			}
 			return out
 		},
@@ -86,12 +92,17 @@ func loadNeeds(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 
 func needRow(n *dialect.Need) row {
 	s := subject{task: n.TaskID, context: n.ContextID, agent: n.Agent, item: n.Item, question: n.Permission(), state: "waiting"}
-	if n.TaskID == "" {
+	switch n.Kind {
+	case dialect.NeedHealth, dialect.NeedLogin:
 		s.state = "unhealthy"
+	case dialect.NeedDeadLetter:
+		s.state = "dead"
+	case dialect.NeedLoop:
+		s.state, s.loop, s.dismissible = "failed", n.List, n.List
 	}
 	r := row{key: n.ID, subject: s, state: s.state, at: n.Since.Time}
-	r.cells = []string{string(n.Kind), clean(n.Agent), cmp.Or(clean(n.Title), "waits for more input")}
-	return r.found(n.TaskID, n.Item)
+	r.cells = []string{string(n.Kind), cmp.Or(clean(n.Agent), clean(path.Base(n.List))), cmp.Or(clean(n.Title), "waits for more input")}
+	return r.found(n.TaskID, n.Item, n.List)
 }
 
 func agentsScreen(now func() time.Time) *screen {

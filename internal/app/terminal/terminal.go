@@ -33,6 +33,7 @@ type Hub interface {
 	Cancel(ctx context.Context, id string) (*dialect.Task, error)
 	Send(ctx context.Context, p dialect.SendParams) (*dialect.Task, error)
 	Needs(ctx context.Context) (*dialect.Needs, error)
+	DismissLoop(ctx context.Context, list string) error
 	Work(ctx context.Context) (*dialect.WorkList, error)
 	RetryWork(ctx context.Context, id string) error
 	DiscardWork(ctx context.Context, id string) error

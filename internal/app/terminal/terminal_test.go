@@ -182,6 +182,8 @@ func (f *fakeHub) Needs(context.Context) (*dialect.Needs, error) {
 	}
 	found.Needs = append(found.Needs,
 		dialect.Need{ID: "item w1", Kind: dialect.NeedDeadLetter, Since: at(20), Agent: "queue.go", Title: "timeout the worker is gone " + hostile, Item: "w1"},
+		dialect.Need{ID: "loop /shop/todo.md", Kind: dialect.NeedLoop, Since: at(15), Title: "gave up 2 items: the tests fail " + hostile, List: "/shop/todo.md"},
+		dialect.Need{ID: "held reviewer", Kind: dialect.NeedHeld, Since: at(10), Agent: "reviewer", Title: "1 message of codex: its program asks in its own window"},
 		dialect.Need{ID: "agent claude-code", Kind: dialect.NeedLogin, Since: at(30), Agent: "claude-code", Title: "not logged in; run: claude login"})
 	found.Total = len(found.Needs)
 	return found, f.call("needs")
@@ -198,6 +200,10 @@ func (f *fakeHub) Work(context.Context) (*dialect.WorkList, error) {
 func (f *fakeHub) RetryWork(_ context.Context, id string) error { return f.call("retry " + id) }
 
 func (f *fakeHub) DiscardWork(_ context.Context, id string) error { return f.call("discard " + id) }
+
+func (f *fakeHub) DismissLoop(_ context.Context, list string) error {
+	return f.call("dismiss " + list)
+}
 
 func (f *fakeHub) Threads(context.Context) ([]dialect.Thread, error) {
 	return []dialect.Thread{
@@ -468,7 +474,7 @@ func TestKeysAct(t *testing.T) {
 		{[]string{"7", "e", "plan.title = words", "enter"}, "edit plan [plan title] words"},
 		{[]string{"9", "g"}, "totals agent"},
 		{[]string{"down", "down", "r"}, "retry w1"}, {[]string{"5", "down", "down", "down", "r"}, "retry w1"},
-		{[]string{"5", "/", "lexer", "enter", "b", "y", "enter"}, "break claim-1"}, {[]string{"down", "down", "d", "y", "enter"}, "discard w1"},
+		{[]string{"5", "/", "lexer", "enter", "b", "y", "enter"}, "break claim-1"}, {[]string{"down", "down", "d", "y", "enter"}, "discard w1"}, {[]string{"/", "todo", "enter", "d"}, "dismiss /shop/todo.md"},
 		{[]string{"4", "/", "general", "enter", "w", "hello", "enter"}, "write channel:shop/general hello"},
 		{[]string{"4", "/", "reviewer", "enter", "enter", "w", "hello", "enter"}, "write mail:a+b hello"},
 		{[]string{"2", "/", "reviewer", "enter", "m", "hello", "enter"}, "write mail:reviewer-guid hello"},
@@ -483,7 +489,7 @@ func TestKeysAct(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"4", "/", "general", "enter", "enter"}, "read up to here: reviewer 11:59:00"},
+		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"/", "todo", "enter"}, "why: parley loop status /shop/todo.md"}, {[]string{"/", "todo", "enter", "enter"}, "Loop /shop/todo.md"}, {[]string{"/", "window", "enter"}, "asks in its own window"}, {[]string{"4", "/", "general", "enter", "enter"}, "read up to here: reviewer 11:59:00"},
 		{[]string{"4", "/", "reviewer", "enter", "enter"}, "not read yet"}, {[]string{"4", "/", "reviewer", "enter", "enter"}, "handled"}, {[]string{"4", "/", "cccc", "enter", "w"}, "Nothing here to write."},
 		{[]string{"4", "/", "general", "enter", "w", "late", "enter"}, "reviewer is offline"}, {[]string{"5", "/", "lexer", "enter"}, "reviewer holds lexer.go, lexer_test.go of shop"}, {[]string{"5", "/", "lexer", "enter", "b"}, "End the claim of reviewer?"}, {[]string{"5", "down", "enter"}, "2 of 6"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
 		{[]string{":", "nonsense", "enter"}, "There is no command"}, {[]string{":", "send x", "enter"}, "Write: send AGENT"}, {[]string{":", "help", "enter"}, "another screen"},

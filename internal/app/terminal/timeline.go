@@ -20,7 +20,7 @@ const maxTimeline = 5000
 func timelineScreen(now func() time.Time) *screen {
 	var kept []events.Event
 	return &screen{
-		kinds:   []string{"agent.", "task.", "turn.", "permission.", "channel.", "mail.", "work.", "deadletter.", "swarm.", "loop.", "peer.", "document.", "gap"},
+		kinds:   []string{"agent.", "task.", "turn.", "permission.", "channel.", "mail.", "work.", "deadletter.", "swarm.", "loop.", "peer.", "document.", "claim.", "gap"},
 		replays: true,
 		load: func(ctx context.Context, h Hub, changed []events.Event) (table, error) {
 			if changed == nil {

@@ -78,6 +78,7 @@ const (
 	PermissionAnswered Kind = "permission.answered"
 	ChannelMessage     Kind = "channel.message"
 	MailSent           Kind = "mail.sent"
+	MailHeld           Kind = "mail.held"
 	WorkState          Kind = "work.state"
 	DeadLetterAdded    Kind = "deadletter.added"
 	DeadLetterRemoved  Kind = "deadletter.removed"
@@ -100,7 +101,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		AgentAdded, AgentRemoved, AgentUpdated, AgentHealth, TaskState, TaskRemoved, TurnBegan, TurnTool, TurnEnded,
-		PermissionAsked, PermissionAnswered, ChannelMessage, MailSent, WorkState, DeadLetterAdded, DeadLetterRemoved,
+		PermissionAsked, PermissionAnswered, ChannelMessage, MailSent, MailHeld, WorkState, DeadLetterAdded, DeadLetterRemoved,
 		SwarmState, SwarmSubTask, LoopStep, PeerConnected, PeerDisconnected, DocumentChanged, ClaimChanged,
 	}
 }

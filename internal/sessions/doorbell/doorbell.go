@@ -60,6 +60,9 @@ type Options struct {
 	News    News
 	// Unwoken is told of mail that wakes nobody, and why in a sentence about the session; nil for nothing. It does not block.
 	Unwoken func(list []mail.Mail, why string)
+	// HeldChanged is told when [Doorbell.Held] has changed for an agent, which may say nothing else than before; nil for
+	// nothing. It does not block.
+	HeldChanged func(guid string)
 	// Bells are the ways to wake a vendor's sessions, the best first.
 	Bells  map[string][]Bell
 	Now    func() time.Time // time.Now by default
@@ -113,6 +116,55 @@ type state struct {
 	since   time.Time   // of the last bell that no turn has answered
 	bell    string      // its id, until a turn has begun with its text
 	waiting []mail.Mail // of that bell
+	held    []mail.Mail // whose bell waits for the session's user
+	heldAt  time.Time   // since when
+}
+
+// HeldMail is mail whose bell a session's program does not let in before its user agrees in the session's own window.
+type HeldMail struct {
+	Session presence.Session
+	Since   time.Time
+	Mail    []mail.Mail // without texts
+}
+
+// Held returns the mail that waits for the users of sessions. What was read meanwhile may be among it for up to a minute.
+func (d *Doorbell) Held() (all []HeldMail) {
+	sessions := d.o.Records.All()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range sessions {
+		if st := d.states[s.GUID]; st != nil && len(st.held) > 0 {
+			all = append(all, HeldMail{s, st.heldAt, st.held})
+		}
+	}
+	return all
+}
+
+// setHeld notes which mail waits for a session's user.
+func (d *Doorbell) setHeld(guid string, list []mail.Mail) {
+	d.mu.Lock()
+	st := d.state(guid)
+	changed := len(st.held) != len(list)
+	if len(st.held) == 0 {
+		st.heldAt = d.o.Now()
+	}
+	st.held = list
+	d.mu.Unlock()
+	if changed && d.o.HeldChanged != nil {
+		d.o.HeldChanged(guid)
+	}
+}
+
+// dropRead removes from the mail that waits for a session's user what is not new any more.
+func (d *Doorbell) dropRead(guid string, n news.Notice) {
+	d.mu.Lock()
+	held := d.state(guid).held
+	d.mu.Unlock()
+	if len(held) == 0 {
+		return
+	}
+	still := ids(mailOf(n))
+	d.setHeld(guid, slices.DeleteFunc(slices.Clone(held), func(m mail.Mail) bool { return !slices.Contains(still, m.ID) }))
 }
 
 // New returns a Doorbell, which wakes sessions while [Doorbell.Run] runs.
@@ -280,6 +332,7 @@ func (d *Doorbell) tryRing(ctx context.Context, s presence.Session) (again bool)
 		d.after(s.GUID, busyPause)
 		return ctx.Err() == nil
 	}
+	d.dropRead(s.GUID, n)
 	if why := unreachable(s); why != "" && n.ID != "" {
 		d.unwoken(s, n, why)
 		return false
@@ -358,8 +411,12 @@ func (d *Doorbell) settle(guid string, n news.Notice, bell string, outcome Outco
 	switch outcome {
 	case Held:
 		d.o.News.Record(list, mail.Held, d.o.Now())
+		d.setHeld(guid, list)
 	case Refused:
 		d.o.News.Record(list, mail.Refused, d.o.Now())
+		d.setHeld(guid, nil)
+	case Rung:
+		d.setHeld(guid, nil)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -386,6 +443,7 @@ func (d *Doorbell) settle(guid string, n news.Notice, bell string, outcome Outco
 // later notes that the outcome of a bell has changed.
 func (d *Doorbell) later(guid string, n news.Notice, bell string, outcome Outcome) {
 	list := mailOf(n)
+	d.setHeld(guid, nil)
 	switch outcome {
 	case Refused:
 		d.o.News.Record(list, mail.Refused, d.o.Now())

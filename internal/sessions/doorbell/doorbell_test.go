@@ -393,6 +393,58 @@ func TestWhatBecameOfAHeldBellIsRecorded(t *testing.T) {
 	})
 }
 
+func TestMailWhoseBellWaitsForTheUserIsHeld(t *testing.T) {
+	held := func(h house, want ...string) {
+		t.Helper()
+		var got []string
+		for _, x := range h.Held() {
+			for _, m := range x.Mail {
+				got = append(got, m.ID)
+			}
+			if x.Session.Vendor == "" || x.Since.IsZero() {
+				t.Errorf("held is %+v", x)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("held is %q, want %q", got, want)
+		}
+	}
+	t.Run("until it is let in", func(t *testing.T) {
+		inHouse(t, nil, func(h house) {
+			held(h)
+			h.bell.is(doorbell.Held)
+			h.arrive("m1")
+			time.Sleep(2 * time.Second)
+			held(h, "m1")
+			h.bell.becomes(doorbell.Rung)
+			held(h)
+		})
+	})
+	t.Run("until it is refused", func(t *testing.T) {
+		inHouse(t, nil, func(h house) {
+			h.bell.is(doorbell.Held)
+			h.arrive("m1", "m2")
+			time.Sleep(2 * time.Second)
+			held(h, "m1", "m2")
+			h.bell.becomes(doorbell.Refused)
+			held(h)
+		})
+	})
+	t.Run("until it is read", func(t *testing.T) {
+		inHouse(t, nil, func(h house) {
+			h.bell.is(doorbell.Held)
+			h.arrive("m1", "m2")
+			time.Sleep(2 * time.Second)
+			h.inbox.set("g", "m2")
+			time.Sleep(time.Minute)
+			held(h, "m2")
+			h.inbox.set("g")
+			time.Sleep(time.Minute)
+			held(h)
+		})
+	})
+}
+
 func TestTheNextWayIsTriedIfOneIsUnable(t *testing.T) {
 	first := &bell{outcome: doorbell.Unable, err: errors.New("no")}
 	inHouse(t, []doorbell.Bell{first}, func(h house) {

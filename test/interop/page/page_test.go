@@ -177,6 +177,7 @@ func TestPage(t *testing.T) {
 		run  func(*testing.T, *rig.Browser)
 	}{
 		{"answers, cancels and writes", answersCancelsAndWrites}, {"two pages edit a document", twoPagesEditADocument}, {"failed work is retried", failedWorkIsRetried},
+		{"a loop that failed is dismissed", failedLoopIsDismissed},
 		{"hostile texts are shown as text", hostileTextsAreShownAsText}, {"pictures", fitsEachScreen},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
@@ -269,6 +270,30 @@ func failedWorkIsRetried(t *testing.T, b *rig.Browser) {
 	p.Press(t, "3")
 	p.Until(t, `[...document.querySelectorAll(".row")].some(r => r.textContent.includes("actor") && r.textContent.includes("completed"))`)
 	fine(t, p, "failed work")
+}
+
+// A loop that gave an item up waits for the person until it is dismissed.
+func failedLoopIsDismissed(t *testing.T, b *rig.Browser) {
+	h := newHub(t, "")
+	list := filepath.Join(h.home.Dir, "todo.md")
+	if err := os.WriteFile(list, []byte("- [ ] FAIL: build the release\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, programs.Path("parley"), "loop", "run", list, "--agent", "actor", "--attempts", "1", "--scratch")
+	cmd.Env, cmd.Dir = h.home.Env, h.home.Dir
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() <= 0 {
+		t.Fatalf("the loop: %v\n%s", err, out)
+	}
+	p := h.open(t, b)
+	selectRow(t, p, "gave up 1 item")
+	p.Press(t, "Enter")
+	p.Until(t, `document.querySelector("#detail").textContent.includes("parley loop status")`)
+	fine(t, p, "a loop that failed")
+	p.Press(t, "d")
+	p.Until(t, `document.querySelector("#none").textContent === "Nothing waits for you."`)
+	fine(t, p, "dismissing")
 }
 
 // submit puts work into the queue go, as an agent's tool does.

@@ -384,6 +384,7 @@ function actions(r) {
   if (canAnswer(r)) list.push(["Answer (t)", () => answer(r)]);
   if (canRepeat(r)) list.push(["Retry (r)", () => again(r)]);
   if (r.item) list.push(["Discard (d)", () => discard(r)]);
+  if (r.need?.list) list.push(["Dismiss (d)", () => dismiss(r)]);
   if (canCancel(r)) list.push(["Cancel (c)", () => cancel(r)]);
   if (r.agent || mayWriteIn(r)) list.push(["Write (w)", () => write(r)]);
   if (mailable(r)) list.push(["Mail (m)", () => mail(r)]);
@@ -429,6 +430,7 @@ const mail = r => into("mail:" + r.show.guid, "Mail to " + r.title);
 const write = r => r.thread ? into(r.thread.id, "In " + r.title) : ask("To " + r.agent, text => run("Sent.", () => send({ ...r.conversation && { contextId: r.conversation }, parts: [{ kind: "text", text }], metadata: { targetAgent: r.agent } })));
 const cancel = r => ask("Cancel this task?", () => run("Canceled.", () => call("tasks/cancel", { id: r.task })), true);
 const discard = r => ask("Discard this work for good?", () => { close(); run("Discarded.", () => call("hub/work/discard", { taskId: r.item })); }, true);
+const dismiss = r => { close(); run("Dismissed.", () => call("hub/loop/dismiss", { list: r.need.list })); };
 const again = r => r.item ? run("It is in its queue again.", () => call("hub/work/retry", { taskId: r.item })) : run("Sent again.", async () => {
   const task = await call("tasks/get", { id: r.task });
   if (!task.history?.length) throw new Error("the task has no message");
@@ -453,7 +455,7 @@ function command() {
 }
 
 const keys = {
-  a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.item ? discard(r) : r?.need?.requestId && choose(r.need, r.need.deny),
+  a: r => r?.need?.requestId && choose(r.need, r.need.allow), d: r => r?.item ? discard(r) : r?.need?.list ? dismiss(r) : r?.need?.requestId && choose(r.need, r.need.deny),
   t: r => r && canAnswer(r) && answer(r), r: r => r && canRepeat(r) && again(r), e: r => r?.document && edit(r.document),
   b: r => r?.claim && breakClaim(r), c: r => r && canCancel(r) && cancel(r), w: r => (r?.agent || r && mayWriteIn(r)) && write(r), m: r => r && mailable(r) && mail(r),
   g: () => state.screen.id === "costs" && group({ day: "agent", agent: "project", project: "day" }[state.by]), p: () => state.screen.id === "timeline" && play(),
@@ -485,15 +487,17 @@ document.addEventListener("keydown", e => {
 });
 $("filter").addEventListener("input", refilter);
 $("list").addEventListener("scroll", repaint);
-let drawn = innerWidth, resized = 0;
+let width = innerWidth, another = false, resized = 0;
 
 // Charts are as wide as the window lets them be.
 addEventListener("resize", () => {
   repaint();
+  another ||= innerWidth !== width; // also if it is as before again: something may be drawn between
+  width = innerWidth;
   clearTimeout(resized);
   resized = setTimeout(() => {
-    if (innerWidth === drawn) return;
-    drawn = innerWidth;
+    if (!another) return;
+    another = false;
     $("go-" + state.screen.id).scrollIntoView({ block: "nearest", inline: "nearest" });
     pictured();
     if (state.open) fresh(state.open);
@@ -542,7 +546,7 @@ follow(e => {
   if (e.kind === "document.changed" && state.editors?.name === e.subject) refreshDocument();
   const open = state.open;
   if (open && (open.task && open.task === e.task || open.agent && open.agent === e.agent || open.swarm && open.swarm === e.subject || open.context && open.context === e.context || open.thread && is(e.kind, ["channel.", "mail."]))) fresh(open);
-  const asks = is(e.kind, ["permission.", "deadletter.", "agent.health"]) || e.kind === "task.state" && (state.waiting > 0 || contract.states[e.data?.state] === "waits");
+  const asks = is(e.kind, ["permission.", "deadletter.", "agent.health", "loop.", "mail.held"]) || e.kind === "task.state" && (state.waiting > 0 || contract.states[e.data?.state] === "waits");
   loading.needs ||= asks;
   if (asks || is(e.kind, load.changes[state.screen.id])) soon();
 }, up => {

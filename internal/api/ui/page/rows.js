@@ -4,19 +4,20 @@ import { age, clock, count, dollars, join, line, span, words } from "./text.js";
 
 /** The events that change a screen, as beginnings of their kinds. */
 export const changes = {
-  needs: ["task.", "permission.", "deadletter.", "agent."], agents: ["agent.", "task.state", "permission."], tasks: ["task.", "turn.ended"], conversations: ["task.", "channel.", "mail."],
+  needs: ["task.", "permission.", "deadletter.", "agent.", "loop.", "mail.held"], agents: ["agent.", "task.state", "permission."], tasks: ["task.", "turn.ended"], conversations: ["task.", "channel.", "mail."],
   swarms: ["swarm.", "work.", "deadletter.", "loop.", "claim."], network: ["agent.", "peer."], documents: ["document."], timeline: [""], costs: ["turn.ended", "task.removed"],
 };
 
 export async function needs() {
   const found = await call("hub/needs");
   return Object.assign(found.needs.map(n => ({
-    id: n.id, state: n.taskId || n.item ? "waiting" : "unhealthy", title: n.title || "waits for more input", about: join(kinds[n.kind] ?? n.kind, n.agent, n.tool), side: age(n.since),
-    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n,
+    id: n.id, state: { deadletter: "dead", loop: "failed", login: "unhealthy", health: "unhealthy" }[n.kind] ?? "waiting", title: n.title || "waits for more input",
+    about: join(kinds[n.kind] ?? n.kind, n.agent, n.tool, n.list), side: age(n.since),
+    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n.list ? { ...n, next: "run its command again, with --retry for what it gave up; why: parley loop status " + n.list } : n,
   })), { waiting: found.total });
 }
 
-const kinds = { permission: "asks for permission", sender: "an unknown sender", question: "a question", deadletter: "failed work", login: "needs a login", health: "is not well" };
+const kinds = { permission: "asks for permission", sender: "an unknown sender", question: "a question", deadletter: "failed work", loop: "a failed loop", held: "held messages", login: "needs a login", health: "is not well" };
 
 export async function agents() {
   const [list, totals] = await Promise.all([call("hub/agents/list", { includeHealth: true, includeCards: false }), today()]);

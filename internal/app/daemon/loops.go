@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/ralph"
+)
+
+const (
+	maxFailedLoops = 200 // the oldest are dismissed beyond it
+	maxLoopReason  = 300 // bytes
+)
+
+// failedLoops are the user's loops that stopped with an error or gave items up, until they begin again or are dismissed. They
+// outlive the hub in a file. It implements dialect.Loops and is safe for concurrent use.
+type failedLoops struct {
+	path string
+
+	// writing is held over a change and its write, so that the file has the last one. Readers do not wait for it.
+	writing sync.Mutex
+	mu      sync.Mutex
+	failed  map[string]dialect.FailedLoop // by list; replaced, not changed
+	reasons map[string]string             // why the last item of a loop that goes on was given up
+}
+
+// openLoops reads the loops that failed while the last hub ran. A damaged file has none.
+func openLoops(path string) (*failedLoops, error) {
+	l := &failedLoops{path: path, failed: map[string]dialect.FailedLoop{}, reasons: map[string]string{}}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []dialect.FailedLoop
+	if json.Unmarshal(data, &list) != nil {
+		return l, nil
+	}
+	for _, f := range list {
+		l.failed[f.List] = f
+	}
+	return l, nil
+}
+
+// step takes note of a step of a loop.
+func (l *failedLoops) step(list string, s ralph.Step) error {
+	switch {
+	case s.Kind == ralph.Began:
+		_, err := l.Dismiss(list)
+		return err
+	case s.Kind == ralph.Dropped:
+		l.because(list, s.Detail)
+	case s.Kind == ralph.Halted && s.Code == ralph.CodeStopped:
+		l.because(list, "")
+	case s.Kind == ralph.Halted:
+		l.because(list, "")
+		return l.fail(dialect.FailedLoop{List: list, At: s.Time, Reason: text.Clip(text.OneLine(s.Detail), maxLoopReason)})
+	case s.Kind == ralph.Finished:
+		reason := l.because(list, "")
+		if s.GivenUp > 0 {
+			return l.fail(dialect.FailedLoop{List: list, At: s.Time, GivenUp: s.GivenUp, Reason: reason})
+		}
+	}
+	return nil
+}
+
+// because sets why the last item of a loop was given up, "" to forget it, and returns what was set before.
+func (l *failedLoops) because(list, reason string) (before string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before = l.reasons[list]
+	delete(l.reasons, list)
+	if reason != "" && len(l.reasons) < maxFailedLoops {
+		l.reasons[list] = text.Clip(text.OneLine(reason), maxLoopReason)
+	}
+	return before
+}
+
+func (l *failedLoops) fail(f dialect.FailedLoop) error {
+	return l.change(func(failed map[string]dialect.FailedLoop) {
+		failed[f.List] = f
+		if len(failed) > maxFailedLoops {
+			delete(failed, oldestFirst(failed)[0].List)
+		}
+	})
+}
+
+// Failed implements dialect.Loops.
+func (l *failedLoops) Failed() []dialect.FailedLoop {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return oldestFirst(l.failed)
+}
+
+// Dismiss implements dialect.Loops.
+func (l *failedLoops) Dismiss(list string) (found bool, err error) {
+	l.mu.Lock()
+	_, found = l.failed[list]
+	l.mu.Unlock()
+	if !found {
+		return false, nil
+	}
+	return true, l.change(func(failed map[string]dialect.FailedLoop) { delete(failed, list) })
+}
+
+// change changes the loops that failed, and stores them.
+func (l *failedLoops) change(f func(failed map[string]dialect.FailedLoop)) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	failed := maps.Clone(l.failed)
+	f(failed)
+	l.failed = failed
+	l.mu.Unlock()
+	data, err := json.Marshal(oldestFirst(failed))
+	if err != nil {
+		return err
+	}
+	return local.ReplaceFile(l.path, data)
+}
+
+func oldestFirst(failed map[string]dialect.FailedLoop) []dialect.FailedLoop {
+	return slices.SortedFunc(maps.Values(failed), func(a, b dialect.FailedLoop) int { return a.At.Compare(b.At) })
+}
+
+// heldMail returns the mail that the programs of open sessions hold for their users.
+func (d *daemon) heldMail() []dialect.HeldMail {
+	var all []dialect.HeldMail
+	for _, h := range d.presence.bell.Held() {
+		mail := dialect.HeldMail{Agent: h.Session.Name, Since: h.Since}
+		for _, m := range h.Mail {
+			mail.From = append(mail.From, m.SenderHandle)
+		}
+		all = append(all, mail)
+	}
+	return all
+}
