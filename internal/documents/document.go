@@ -405,13 +405,16 @@ func (d *Document) snapshot(ctx context.Context) error {
 	return nil
 }
 
-// close stores the queue, takes a snapshot if something has changed since the last one, and ends the document.
+// close stores the queue, takes a snapshot if something has changed since the last one, and ends the document. A snapshot that
+// takes longer than ctx is no error: the log has all of it, and the document takes longer to open.
 func (d *Document) close(ctx context.Context) error {
 	err := d.Durable(ctx)
 	d.stop()
 	d.done.Wait()
 	if err == nil && (d.stored > d.head.Number || d.damaged) {
-		err = d.snapshot(ctx)
+		if err = d.snapshot(ctx); ctx.Err() != nil {
+			err = nil
+		}
 	}
 	d.Replica.Close()
 	return err

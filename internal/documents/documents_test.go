@@ -104,6 +104,33 @@ func TestAcknowledgedChangesSurviveAKill(t *testing.T) {
 	}
 }
 
+// A library that must close at once leaves out the snapshots, and loses nothing.
+func TestALibraryClosesWithoutTimeForSnapshots(t *testing.T) {
+	b := openBus(t)
+	first := openLibrary(t, b)
+	want := map[string]string{}
+	for i := range 12 {
+		name := fmt.Sprint("plan-", i)
+		d := ensure(t, first, name)
+		if err := d.Edit(t.Context(), set("k", i)); err != nil {
+			t.Fatal(err)
+		}
+		want[name] = show(t, d)
+	}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	if err := first.Close(ended); err != nil {
+		t.Errorf("what is stored is not closed: %v", err)
+	}
+	second := openLibrary(t, b)
+	defer closeLibrary(t, second)
+	for name, content := range want {
+		if got := show(t, ensure(t, second, name)); got != content {
+			t.Errorf("%s is %s, want %s", name, got, content)
+		}
+	}
+}
+
 // The log is purged only behind verified snapshots, and the previous snapshot suffices to restore the document.
 func TestSnapshotsAndTheLogBehindThem(t *testing.T) {
 	b := openBus(t)

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
 	"github.com/parleyhub/parley/internal/base/text"
@@ -350,11 +352,18 @@ func (l *Library) Close(ctx context.Context) error {
 	open := l.open
 	l.open = map[string]*opening{}
 	l.mu.Unlock()
-	var first error
+	var closing errgroup.Group
+	closing.SetLimit(maxClosing)
 	for _, o := range open {
-		if <-o.done; o.doc != nil {
-			first = cmp.Or(first, o.doc.close(ctx))
-		}
+		closing.Go(func() error {
+			if <-o.done; o.doc == nil {
+				return nil
+			}
+			return o.doc.close(ctx)
+		})
 	}
-	return first
+	return closing.Wait()
 }
+
+// maxClosing is how many documents are closed at once: each waits for the disk most of the time.
+const maxClosing = 8
