@@ -261,6 +261,8 @@ func (h *stage) write(text string) {
 }
 
 func (h *stage) DiscardWork(context.Context, string) error { return nil }
+
+func (h *stage) DismissLoop(context.Context, string) error { return nil }
 func (h *stage) Close() error                              { return nil }
 func (h *stage) EditDocument(context.Context, string, []documents.Edit) (*documents.Content, error) {
 	return nil, nil
