@@ -118,6 +118,7 @@ type state struct {
 	waiting []mail.Mail // of that bell
 	held    []mail.Mail // whose bell waits for the session's user
 	heldAt  time.Time   // since when
+	over    string      // the last bell whose outcome has changed afterwards
 }
 
 // HeldMail is mail whose bell a session's program does not let in before its user agrees in the session's own window.
@@ -142,8 +143,14 @@ func (d *Doorbell) Held() (all []HeldMail) {
 
 // setHeld notes which mail waits for a session's user.
 func (d *Doorbell) setHeld(guid string, list []mail.Mail) {
+	d.changeHeld(guid, func(*state) []mail.Mail { return list })
+}
+
+// changeHeld sets the mail that waits for a session's user to what change returns, which is called with mu held.
+func (d *Doorbell) changeHeld(guid string, change func(st *state) []mail.Mail) {
 	d.mu.Lock()
 	st := d.state(guid)
+	list := change(st)
 	changed := len(st.held) != len(list)
 	if len(st.held) == 0 {
 		st.heldAt = d.o.Now()
@@ -157,14 +164,10 @@ func (d *Doorbell) setHeld(guid string, list []mail.Mail) {
 
 // dropRead removes from the mail that waits for a session's user what is not new any more.
 func (d *Doorbell) dropRead(guid string, n news.Notice) {
-	d.mu.Lock()
-	held := d.state(guid).held
-	d.mu.Unlock()
-	if len(held) == 0 {
-		return
-	}
 	still := ids(mailOf(n))
-	d.setHeld(guid, slices.DeleteFunc(slices.Clone(held), func(m mail.Mail) bool { return !slices.Contains(still, m.ID) }))
+	d.changeHeld(guid, func(st *state) []mail.Mail {
+		return slices.DeleteFunc(slices.Clone(st.held), func(m mail.Mail) bool { return !slices.Contains(still, m.ID) })
+	})
 }
 
 // New returns a Doorbell, which wakes sessions while [Doorbell.Run] runs.
@@ -411,7 +414,12 @@ func (d *Doorbell) settle(guid string, n news.Notice, bell string, outcome Outco
 	switch outcome {
 	case Held:
 		d.o.News.Record(list, mail.Held, d.o.Now())
-		d.setHeld(guid, list)
+		d.changeHeld(guid, func(st *state) []mail.Mail {
+			if st.over == bell { // the user was faster
+				return nil
+			}
+			return list
+		})
 	case Refused:
 		d.o.News.Record(list, mail.Refused, d.o.Now())
 		d.setHeld(guid, nil)
@@ -426,7 +434,9 @@ func (d *Doorbell) settle(guid string, n news.Notice, bell string, outcome Outco
 		st.next = now.Add(busyPause)
 		return true
 	case Held, Refused:
-		st.final = ids(list)
+		if st.over != bell {
+			st.final = ids(list)
+		}
 	case Rung:
 		st.since, st.bell, st.waiting = began, bell, list
 	}
@@ -443,15 +453,18 @@ func (d *Doorbell) settle(guid string, n news.Notice, bell string, outcome Outco
 // later notes that the outcome of a bell has changed.
 func (d *Doorbell) later(guid string, n news.Notice, bell string, outcome Outcome) {
 	list := mailOf(n)
-	d.setHeld(guid, nil)
-	switch outcome {
-	case Refused:
+	d.changeHeld(guid, func(st *state) []mail.Mail {
+		st.over = bell
+		switch outcome {
+		case Refused:
+			st.final = ids(list)
+		case Rung:
+			st.final, st.since, st.bell, st.waiting = nil, d.o.Now(), bell, list
+		}
+		return nil
+	})
+	if outcome == Refused {
 		d.o.News.Record(list, mail.Refused, d.o.Now())
-	case Rung:
-		d.mu.Lock()
-		st := d.state(guid)
-		st.final, st.since, st.bell, st.waiting = nil, d.o.Now(), bell, list
-		d.mu.Unlock()
 	}
 }
 

@@ -430,6 +430,18 @@ func TestMailWhoseBellWaitsForTheUserIsHeld(t *testing.T) {
 			held(h)
 		})
 	})
+	t.Run("not if its user was faster than the program's word", func(t *testing.T) {
+		inHouse(t, nil, func(h house) {
+			h.bell.is(doorbell.Held)
+			h.bell.during = func() { h.bell.later(doorbell.Refused) }
+			h.arrive("m1")
+			time.Sleep(2 * time.Second)
+			held(h)
+			if n := h.bell.count(); n != 1 {
+				t.Errorf("%d bells", n)
+			}
+		})
+	})
 	t.Run("until it is read", func(t *testing.T) {
 		inHouse(t, nil, func(h house) {
 			h.bell.is(doorbell.Held)
