@@ -3,9 +3,11 @@ package dialect
 import (
 	"context"
 	"encoding/json"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
@@ -51,6 +53,8 @@ type Need struct {
 	Item string `json:"item,omitempty"`
 	// List is that of a loop that failed: hub/loop/dismiss takes it.
 	List string `json:"list,omitempty"`
+	// Remedy says what to do about a loop that failed.
+	Remedy string `json:"remedy,omitempty"`
 	// Sender is who has sent the task, for a question about the sender.
 	Sender *hub.Sender `json:"sender,omitempty"`
 }
@@ -72,6 +76,7 @@ type Loops interface {
 
 // HeldMail is mail for whose session the program asks its user, in the session's own window, before it lets the mail wake it.
 type HeldMail struct {
+	GUID  string // of the session
 	Agent string
 	Since time.Time
 	From  []string // the sender of each message
@@ -147,9 +152,29 @@ func (s *Service) addLoops(found *Needs) {
 		if l.Reason != "" {
 			title += ": " + l.Reason
 		}
-		found.Needs = append(found.Needs, Need{ID: "loop " + l.List, Kind: NeedLoop, List: l.List, Since: Time{l.At}, Title: text.Clip(text.OneLine(title), maxNeedTitle)})
+		found.Needs = append(found.Needs, Need{ID: "loop " + l.List, Kind: NeedLoop, List: l.List, Since: Time{l.At}, Title: text.Clip(text.OneLine(title), maxNeedTitle), Remedy: loopRemedy(l.List)})
 		found.Total++
 	}
+}
+
+// loopRemedy says how to find out why a loop failed, and how to go on.
+func loopRemedy(list string) string {
+	if queue, ok := strings.CutPrefix(list, "queue "); ok {
+		return "what it gave up is failed work of the queue; to go on, run its command again; why, in its project: parley loop status --queue " + shellWord(queue)
+	}
+	return "to go on, run its command again, with --retry for what it gave up; why: parley loop status " + shellWord(list)
+}
+
+// shellWord returns a word as it is typed in a shell.
+func shellWord(word string) string {
+	plain := func(r rune) bool { return r > 127 || unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(`/._-+:@%,`, r) }
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	if runtime.GOOS == "windows" { // a path has no quotation marks there
+		return `"` + word + `"`
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // addHeld adds the mail that the programs of sessions hold. Only the session's own window takes the answer.
@@ -161,7 +186,7 @@ func (s *Service) addHeld(found *Needs) {
 		from := slices.Clone(h.From)
 		slices.Sort(from)
 		title := text.Count(len(h.From), "message") + " of " + strings.Join(slices.Compact(from), ", ") + ": its program asks in its own window"
-		found.Needs = append(found.Needs, Need{ID: "held " + h.Agent, Kind: NeedHeld, Agent: h.Agent, Since: Time{h.Since}, Title: text.Clip(text.OneLine(title), maxNeedTitle)})
+		found.Needs = append(found.Needs, Need{ID: "held " + h.GUID, Kind: NeedHeld, Agent: h.Agent, Since: Time{h.Since}, Title: text.Clip(text.OneLine(title), maxNeedTitle)})
 		found.Total++
 	}
 }

@@ -3,6 +3,7 @@ package dialect_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,7 +121,7 @@ func TestFailedLoopsAndHeldMailWaitForTheUser(t *testing.T) {
 	service := newService(&fakeHub{}, func(c *dialect.Config) {
 		c.Loops = loops
 		c.Held = func() []dialect.HeldMail {
-			return []dialect.HeldMail{{Agent: "reviewer", Since: epoch.Add(2 * time.Minute), From: []string{"codex", "ada", "codex"}}}
+			return []dialect.HeldMail{{GUID: "g", Agent: "reviewer", Since: epoch.Add(2 * time.Minute), From: []string{"codex", "ada", "codex"}}}
 		}
 	})
 	answer, _ := call(t, service, method(dialect.MethodNeeds, `{}`))
@@ -135,6 +136,9 @@ func TestFailedLoopsAndHeldMailWaitForTheUser(t *testing.T) {
 	if held.Kind != dialect.NeedHeld || held.Agent != "reviewer" || held.Title != "3 messages of ada, codex: its program asks in its own window" {
 		t.Errorf("%+v", held)
 	}
+	if want := "to go on, run its command again, with --retry for what it gave up; why: parley loop status /shop/todo.md"; first.Remedy != want {
+		t.Errorf("the remedy is %q, want %q", first.Remedy, want)
+	}
 	if last.Title != "stopped: no agent" {
 		t.Errorf("%+v", last)
 	}
@@ -148,6 +152,22 @@ func TestFailedLoopsAndHeldMailWaitForTheUser(t *testing.T) {
 	}
 	answer, _ = call(t, service, method(dialect.MethodLoopDismiss, `{}`))
 	wantError(t, answer, jsonrpc.CodeInvalidParams, "INVALID_PARAMS", "list")
+}
+
+func TestTheRemedyOfAFailedLoopCanBePasted(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("other quotation marks")
+	}
+	for list, want := range map[string]string{
+		"/shop/todo.md": "parley loop status /shop/todo.md", "/it's a/$(reboot).md": `parley loop status '/it'\''s a/$(reboot).md'`,
+		"/süß/todo.md": "parley loop status /süß/todo.md", "queue go": "in its project: parley loop status --queue go", "queue a b": "parley loop status --queue 'a b'",
+	} {
+		answer, _ := call(t, newService(&fakeHub{}, func(c *dialect.Config) { c.Loops = &failedLoops{list: []dialect.FailedLoop{{List: list}}} }), method(dialect.MethodNeeds, `{}`))
+		got := read[dialect.Needs](t, answer).Needs[0].Remedy
+		if !strings.HasSuffix(got, want) || strings.Contains(got, "--retry") != !strings.HasPrefix(list, "queue ") {
+			t.Errorf("the remedy of %q is %q, want …%q", list, got, want)
+		}
+	}
 }
 
 func TestNeedsFailsWithTheHub(t *testing.T) {

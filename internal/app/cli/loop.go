@@ -235,6 +235,7 @@ func (a *app) runLoop(ctx context.Context, f loopFlags, list ralph.List, dir, na
 	record := loopRecord{Queue: f.queue}
 	if f.queue == "" {
 		record.List, _ = filepath.Abs(name) // stateDir has done the same
+		name = record.List                  // the hub does not know from where it is looked at
 	}
 	if err := writeLoopRecord(dir, record); err != nil {
 		return err

@@ -49,6 +49,27 @@ func TestLoopRunWorksThroughAList(t *testing.T) {
 	}
 }
 
+func TestTheHubKnowsAListByItsWholePath(t *testing.T) {
+	t.Parallel()
+	p := newSetup(t)
+	p.hub(t)
+	path := p.list(t, "- [ ] say one\n")
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, err := filepath.Rel(here, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := p.run(t, "loop", "run", short, "--agent", "words"); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	if o := p.run(t, "replay", "--event", "loop-step"); !strings.Contains(o.stdout, "loop "+path+" ") || strings.Contains(o.stdout, "..") {
+		t.Errorf("%+v", o)
+	}
+}
+
 func TestLoopRunReportsItemsThatItGaveUp(t *testing.T) {
 	t.Parallel()
 	p := newSetup(t)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -137,7 +138,7 @@ func oldestFirst(failed map[string]dialect.FailedLoop) []dialect.FailedLoop {
 func (d *daemon) heldMail() []dialect.HeldMail {
 	var all []dialect.HeldMail
 	for _, h := range d.presence.bell.Held() {
-		mail := dialect.HeldMail{Agent: h.Session.Name, Since: h.Since}
+		mail := dialect.HeldMail{GUID: h.Session.GUID, Agent: cmp.Or(h.Session.Name, h.Session.Handle), Since: h.Since}
 		for _, m := range h.Mail {
 			mail.From = append(mail.From, m.SenderHandle)
 		}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -69,10 +69,7 @@ func needsScreen(now func() time.Time) *screen {
 			if r.item != "" {
 				out.add(dim, "work item %s", clean(r.item))
 			}
-			if r.loop != "" {
-				out.add(dim, "why: parley loop status %s; to go on, run its command again, with --retry for what it gave up; d dismisses this", clean(r.loop))
-			}
-			return out
+			return append(out, r.why...)
 		},
 	}
 }
@@ -101,7 +98,12 @@ func needRow(n *dialect.Need) row {
 		s.state, s.loop, s.dismissible = "failed", n.List, n.List
 	}
 	r := row{key: n.ID, subject: s, state: s.state, at: n.Since.Time}
-	r.cells = []string{string(n.Kind), cmp.Or(clean(n.Agent), clean(path.Base(n.List))), cmp.Or(clean(n.Title), "waits for more input")}
+	who := n.Agent
+	if n.List != "" {
+		who = filepath.Base(n.List)
+		r.why = []line{{text: clean(n.Remedy), role: dim}, {text: "list " + clean(n.List) + "; d dismisses this", role: dim}}
+	}
+	r.cells = []string{string(n.Kind), clean(who), cmp.Or(clean(n.Title), "waits for more input")}
 	return r.found(n.TaskID, n.Item, n.List)
 }
 

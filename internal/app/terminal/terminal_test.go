@@ -182,7 +182,7 @@ func (f *fakeHub) Needs(context.Context) (*dialect.Needs, error) {
 	}
 	found.Needs = append(found.Needs,
 		dialect.Need{ID: "item w1", Kind: dialect.NeedDeadLetter, Since: at(20), Agent: "queue.go", Title: "timeout the worker is gone " + hostile, Item: "w1"},
-		dialect.Need{ID: "loop /shop/todo.md", Kind: dialect.NeedLoop, Since: at(15), Title: "gave up 2 items: the tests fail " + hostile, List: "/shop/todo.md"},
+		dialect.Need{ID: "loop /shop/todo.md", Kind: dialect.NeedLoop, Since: at(15), Title: "gave up 2 items: the tests fail " + hostile, List: "/shop/todo.md", Remedy: "why: parley loop status /shop/todo.md"},
 		dialect.Need{ID: "held reviewer", Kind: dialect.NeedHeld, Since: at(10), Agent: "reviewer", Title: "1 message of codex: its program asks in its own window"},
 		dialect.Need{ID: "agent claude-code", Kind: dialect.NeedLogin, Since: at(30), Agent: "claude-code", Title: "not logged in; run: claude login"})
 	found.Total = len(found.Needs)

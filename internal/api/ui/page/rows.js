@@ -13,7 +13,7 @@ export async function needs() {
   return Object.assign(found.needs.map(n => ({
     id: n.id, state: { deadletter: "dead", loop: "failed", login: "unhealthy", health: "unhealthy" }[n.kind] ?? "waiting", title: n.title || "waits for more input",
     about: join(kinds[n.kind] ?? n.kind, n.agent, n.tool, n.list), side: age(n.since),
-    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n.list ? { ...n, next: "run its command again, with --retry for what it gave up; why: parley loop status " + n.list } : n,
+    task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n,
   })), { waiting: found.total });
 }
 
