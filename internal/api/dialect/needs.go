@@ -167,7 +167,9 @@ func loopRemedy(list string) string {
 
 // shellWord returns a word as it is typed in a shell.
 func shellWord(word string) string {
-	plain := func(r rune) bool { return r > 127 || unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(`/._-+:@%,`, r) }
+	plain := func(r rune) bool {
+		return r > 127 || unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune(`/._-+:@%,`, r)
+	}
 	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
 		return word
 	}
