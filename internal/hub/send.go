@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -143,8 +145,7 @@ func (t *task) awaitAnswer(ctx context.Context) {
 	})
 }
 
-// minSpace is the free space without which no message is accepted, in bytes: a stream that has met a full disk answers
-// nobody before the hub has been restarted.
+// minSpace is the free space without which no message is accepted, in bytes, whatever bus the hub uses.
 const minSpace = 1 << 20
 
 // noSpace returns an error if there is no space left in the data directory, else nil.
@@ -157,7 +158,7 @@ func (h *Hub) noSpace() error {
 		return nil
 	}
 	return &Error{Code: CodeUnavailable, Message: "there is no space left in the data directory " + h.cfg.DataDir,
-		Remedy: "free space on its disk; if messages fail after that, restart the hub: " + local.Program() + " stop, " + local.Program() + " start"}
+		Remedy: "free space on its disk; the hub goes on by itself"}
 }
 
 // storeError returns the error for a task that the store did not accept.
@@ -166,8 +167,18 @@ func (h *Hub) storeError(err error) error {
 		return full
 	}
 	h.log.Error("a task could not be stored", "error", err)
-	return &Error{Code: CodeUnavailable, Message: "the task could not be stored", Err: err,
-		Remedy: "the hub's log says why, and " + local.Program() + " doctor shows the state of the bus; a disk that was full needs a restart of the hub"}
+	why, remedy := storeFailure(err)
+	return &Error{Code: CodeUnavailable, Message: "the task could not be stored" + why, Err: err, Remedy: remedy}
+}
+
+// storeFailure says why the store failed, as far as that is known and fit for users, and what to do about it.
+func storeFailure(err error) (why, remedy string) {
+	remedy = "the hub's log says why, and " + local.Program() + " doctor shows the state of the bus"
+	e, ok := errors.AsType[*bus.Error](err)
+	if !ok {
+		return "", remedy
+	}
+	return ": " + e.Message, cmp.Or(e.Remedy, remedy)
 }
 
 // ensureStored blocks until the task, as it was before the call, is durable.
@@ -179,10 +190,15 @@ func (t *task) ensureStored(ctx context.Context) error {
 	if err := t.whileSettling(ctx); err != nil {
 		return err
 	}
-	lost := settled(t.status.State) && !t.stored
+	var lost error
+	if settled(t.status.State) && !t.stored {
+		if lost = t.notStored; lost == nil {
+			lost = errNotStored
+		}
+	}
 	t.mu.Unlock()
-	if lost {
-		return t.hub.storeError(errNotStored)
+	if lost != nil {
+		return t.hub.storeError(lost)
 	}
 	return nil
 }

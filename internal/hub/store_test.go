@@ -120,12 +120,16 @@ func testStore(t *testing.T, s store) {
 type failing struct {
 	store
 	fail atomic.Bool
+	err  error // errDisk if nil
 }
 
 var errDisk = errors.New("the disk is full")
 
 func (f *failing) putTask(ctx context.Context, h head, body []byte) error {
 	if f.fail.Load() {
+		if f.err != nil {
+			return f.err
+		}
 		return errDisk
 	}
 	return f.store.putTask(ctx, h, body)
@@ -200,6 +204,34 @@ func TestAResultIsReportedOnlyOnceStored(t *testing.T) {
 		}()
 		task, err = h.SendAndWait(t.Context(), SendRequest{AgentID: "a", Message: msg()})
 		if err != nil || task.Status.State != a2a.TaskStateCompleted {
+			t.Errorf("SendAndWait = %+v, %v", task, err)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhyATaskIsNotStoredIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := &bus.Error{Code: bus.CodeNotRunning, Message: "the connection to the bus is lost", Remedy: "start the server"}
+		st := &failing{store: &memory{}, err: fmt.Errorf("store it: %w", away)}
+		st.fail.Store(true)
+		cfg, err := Config{Agents: []Agent{{Definition: runner.Definition{ID: "a", Driver: runner.DriverEcho}, Runner: said{}}}}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := newHub(t.Context(), cfg, st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("x"))
+		_, err = h.Send(t.Context(), SendRequest{AgentID: "a", Message: msg})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Message != "the task could not be stored: the connection to the bus is lost" || e.Remedy != "start the server" {
+			t.Errorf("Send = %+v", err)
+		}
+		task, err := h.SendAndWait(t.Context(), SendRequest{AgentID: "a", Message: a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("y"))})
+		if err != nil || task.Status.Message.Parts[0].Text() != "the task's result could not be stored: the connection to the bus is lost" {
 			t.Errorf("SendAndWait = %+v, %v", task, err)
 		}
 		if err := h.Close(t.Context()); err != nil {

@@ -48,6 +48,7 @@ type task struct {
 	resumed   []waitingMessage
 	questions []*question
 	stored    bool          // a head is in the store
+	notStored error         // why its end is not in the store
 	held      bool          // the next hub begins its turn, see Hub.Drain
 	settling  bool          // an end or interruption is being written
 	settled   chan struct{} // closed when the task has ended or is interrupted
@@ -302,6 +303,7 @@ func (t *task) settle(e ending) error {
 			return err // the question cannot be asked; the turn continues
 		}
 		t.hub.log.Error("a task's result could not be stored", "task", t.id, "state", final.State, "error", err)
+		t.notStored = err
 		final = t.unstored(final)
 	}
 	if len(steps) > 1 {
@@ -336,8 +338,9 @@ func (t *task) settle(e ending) error {
 
 // unstored returns the status of a task whose end could not be stored: failed, as a restart would report it.
 func (t *task) unstored(final a2a.TaskStatus) a2a.TaskStatus {
-	msg := t.agentMessage(a2a.NewTextPart("the task's result could not be stored; see the hub's log"))
-	msg.Metadata = errorMeta(string(CodeInternal), "check the disk's free space and the hub's log, then send the message again")
+	why, remedy := storeFailure(t.notStored)
+	msg := t.agentMessage(a2a.NewTextPart("the task's result could not be stored" + why))
+	msg.Metadata = errorMeta(string(CodeInternal), remedy+"; then send the message again")
 	final.State, final.Message = a2a.TaskStateFailed, msg
 	return final
 }
