@@ -43,10 +43,11 @@ func (a *app) serviceInstallCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if _, err := a.retire(ctx, cfg, now); err != nil { // the hub that runs without the service
+		err = s.Install(ctx, line, func() error {
+			_, err := a.retire(ctx, cfg, now) // the hub that runs without the service
 			return err
-		}
-		if err := s.Install(ctx, line); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		return a.print(s.Status(ctx), func() {

@@ -78,12 +78,18 @@ func (a *app) upgrade(ctx context.Context, cfg *config.Loaded, now, again bool) 
 	if result.From = info.Version; result.From == result.To && !again {
 		return result, nil
 	}
+	s, err := service.New(a.services)
+	serviced := err == nil && (s.Has("--data-dir="+cfg.DataDir) || s.Runs(ctx, info.PID))
 	if _, err := a.retire(ctx, cfg, now); err != nil {
 		return result, err
 	}
 	result.Upgraded = true
-	if s, err := service.New(a.services); err == nil && s.Has("--data-dir="+cfg.DataDir) {
-		return result, s.Restart(ctx)
+	if serviced {
+		err := s.Restart(ctx)
+		if err == nil {
+			return result, nil
+		}
+		fmt.Fprintf(a.stderr, "%s the hub starts without the service: %s\n", a.errStyle.yellow("warning:"), plain(err.Error()))
 	}
 	started, _, err := a.startHub(ctx, cfg)
 	result.PID = started.PID

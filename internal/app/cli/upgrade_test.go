@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -70,11 +71,11 @@ func TestUpgradeLeavesAHubAloneWhoseDataItCannotRead(t *testing.T) {
 }
 
 // fakeManager puts a program into the PATH that stands for systemctl, and records what it is called.
-func fakeManager(t *testing.T) (called string) {
+func fakeManager(t *testing.T, answers string) (called string) {
 	t.Helper()
 	dir := t.TempDir()
 	called = filepath.Join(dir, "called")
-	script := "#!/bin/sh\necho \"$@\" >>'" + called + "'\ncase $* in *is-active*) echo active ;; esac\n"
+	script := "#!/bin/sh\necho \"$@\" >>'" + called + "'\ncase $* in " + answers + " esac\n"
 	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestTheServiceReplacesAHubThatRunsWithoutIt(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("systemd is on Linux")
 	}
-	called := fakeManager(t)
+	called := fakeManager(t, "*is-active*) echo active ;;")
 	p := newSetup(t)
 	want(t, p.run(t, "service", "status"), 0, "The service is not installed")
 	want(t, p.process(t, "start"), 0, "The hub is running")
@@ -109,4 +110,43 @@ func TestTheServiceReplacesAHubThatRunsWithoutIt(t *testing.T) {
 	if o := p.run(t, "service"); o.code != 2 {
 		t.Errorf("%+v", o)
 	}
+}
+
+// Without a service manager of the user, as in a container, the hub that runs is left alone.
+func TestAServiceThatCannotBeInstalledLeavesTheHub(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("systemd is on Linux")
+	}
+	fakeManager(t, "*) echo no bus; exit 1 ;;")
+	p := newHub(t)
+	if o := p.run(t, "service", "install"); o.code != 1 || !strings.Contains(o.stderr, "no bus") {
+		t.Errorf("%+v", o)
+	}
+	want(t, p.run(t, "status"), 0, "The hub is running")
+	want(t, p.run(t, "service", "status"), 0, "The service is not installed")
+}
+
+// The unit of the deb and rpm packages is none of the user's files; the hub that it runs is known by its process.
+func TestUpgradeRestartsTheServiceOfAPackage(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("systemd is on Linux")
+	}
+	p := newSetup(t)
+	p.stopAtEnd(t)
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	before := decode[struct{ PID int }](t, p.run(t, "status", "--format", "json"))
+	called := fakeManager(t, "*MainPID*) echo "+strconv.Itoa(before.PID)+" ;;")
+	want(t, p.run(t, "upgrade", "--again"), 0, "The hub is now version")
+	want(t, p.run(t, "status"), 3, "") // the fake manager has started none
+	text, err := os.ReadFile(called)
+	if err != nil || !strings.Contains(string(text), "--user restart parley.service") {
+		t.Errorf("%v: called %s", err, text)
+	}
+	want(t, p.process(t, "start"), 0, "The hub is running")
+	fakeManager(t, "*MainPID*) echo "+strconv.Itoa(decode[struct{ PID int }](t, p.run(t, "status", "--format", "json")).PID)+" ;; *restart*) exit 1 ;;")
+	o := p.process(t, "upgrade", "--again")
+	if o.code != 0 || !strings.Contains(o.stderr, "the hub starts without the service") {
+		t.Errorf("%+v", o)
+	}
+	want(t, p.run(t, "status"), 0, "The hub is running")
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/xml"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 )
@@ -27,8 +29,9 @@ func (systemd) define(command []string, path string) []byte {
 		"[Install]\nWantedBy=default.target\n")
 }
 
+func (systemd) register() [][]string { return [][]string{{"systemctl", "--user", "daemon-reload"}} }
 func (systemd) start() [][]string {
-	return [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "--now", unitName}}
+	return [][]string{{"systemctl", "--user", "enable", "--now", unitName}}
 }
 
 func (systemd) stop() [][]string {
@@ -37,8 +40,15 @@ func (systemd) stop() [][]string {
 func (systemd) removed() [][]string { return [][]string{{"systemctl", "--user", "daemon-reload"}} }
 func (systemd) restart() [][]string { return [][]string{{"systemctl", "--user", "restart", unitName}} }
 func (systemd) running() []string   { return []string{"systemctl", "--user", "is-active", unitName} }
+func (systemd) process() []string {
+	return []string{"systemctl", "--user", "show", "--property=MainPID", "--value", unitName}
+}
 
 func (systemd) isRunning(output string) bool { return strings.TrimSpace(output) == "active" }
+
+func (systemd) isProcess(output string, pid int) bool {
+	return strings.TrimSpace(output) == strconv.Itoa(pid)
+}
 
 // launchd is the service manager of macOS.
 type launchd struct{ path, domain string }
@@ -82,14 +92,25 @@ func (launchd) define(command []string, path string) []byte {
 	return b.Bytes()
 }
 
-func (l launchd) start() [][]string { return [][]string{{"launchctl", "bootstrap", l.domain, l.path}} }
-func (l launchd) stop() [][]string  { return [][]string{{"launchctl", "bootout", l.target()}} }
+// register asks for the user's domain: it is missing where nobody has logged in on the screen.
+func (l launchd) register() [][]string { return [][]string{{"launchctl", "print", l.domain}} }
+func (l launchd) start() [][]string    { return [][]string{{"launchctl", "bootstrap", l.domain, l.path}} }
+func (l launchd) stop() [][]string     { return [][]string{{"launchctl", "bootout", l.target()}} }
 func (l launchd) restart() [][]string {
 	return [][]string{{"launchctl", "kickstart", "-k", l.target()}}
 }
 func (l launchd) running() []string { return []string{"launchctl", "print", l.target()} }
 
+func (l launchd) process() []string { return l.running() }
+
+// replaces says that launchd refuses a second definition beside the one that it has read.
+func (launchd) replaces() {}
+
 func (launchd) isRunning(output string) bool { return strings.Contains(output, "state = running") }
+
+func (launchd) isProcess(output string, pid int) bool {
+	return slices.ContainsFunc(strings.Split(output, "\n"), func(line string) bool { return strings.TrimSpace(line) == "pid = "+strconv.Itoa(pid) })
+}
 
 // scheduler is the task scheduler of Windows.
 type scheduler struct{ path, user string }
@@ -129,9 +150,10 @@ func (s scheduler) define(command []string, _ string) []byte {
 	return b
 }
 
-func (s scheduler) start() [][]string {
-	return [][]string{{"schtasks", "/create", "/tn", taskName, "/xml", s.path, "/f"}, {"schtasks", "/run", "/tn", taskName}}
+func (s scheduler) register() [][]string {
+	return [][]string{{"schtasks", "/create", "/tn", taskName, "/xml", s.path, "/f"}}
 }
+func (scheduler) start() [][]string { return [][]string{{"schtasks", "/run", "/tn", taskName}} }
 
 func (scheduler) stop() [][]string {
 	return [][]string{{"schtasks", "/end", "/tn", taskName}, {"schtasks", "/delete", "/tn", taskName, "/f"}}

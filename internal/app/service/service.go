@@ -67,7 +67,8 @@ type manager interface {
 	file() string
 	// define returns the content of the file for a command line and the PATH of its process.
 	define(command []string, path string) []byte
-	// The following return command lines.
+	// The following return command lines. register lets the manager read the file, and fails where the user has no such manager.
+	register() [][]string
 	start() [][]string
 	stop() [][]string
 	running() []string
@@ -124,9 +125,11 @@ func runProgram(ctx context.Context, name string, args ...string) (string, error
 	return string(out), err
 }
 
-// Install writes the definition of the service, which runs command, and starts it. It replaces an earlier one.
-func (s *Service) Install(ctx context.Context, command []string) error {
+// Install writes the definition of the service, which runs command, calls free once the manager has read it, and starts it. It replaces
+// an earlier definition, and restores it if the manager refuses the new one, or free fails.
+func (s *Service) Install(ctx context.Context, command []string, free func() error) error {
 	path := s.manager.file()
+	earlier, readErr := os.ReadFile(path)
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
 		err = os.WriteFile(path, s.manager.define(command, s.path), 0o600)
@@ -134,7 +137,22 @@ func (s *Service) Install(ctx context.Context, command []string) error {
 	if err != nil {
 		return &Error{Code: CodeFile, Message: "cannot write " + path + ": " + err.Error(), Err: err}
 	}
-	return s.all(ctx, s.manager.start())
+	if err = s.all(ctx, s.manager.register()); err == nil {
+		err = free()
+	}
+	if err == nil {
+		if _, ok := s.manager.(interface{ replaces() }); ok && readErr == nil {
+			_ = s.all(ctx, s.manager.stop()) // it may not know the earlier definition any more
+		}
+		err = s.all(ctx, s.manager.start())
+	}
+	if err == nil {
+		return nil
+	}
+	if readErr == nil {
+		return errors.Join(err, os.WriteFile(path, earlier, 0o600))
+	}
+	return errors.Join(err, os.Remove(path))
 }
 
 // Uninstall stops the service and removes its definition.
@@ -173,6 +191,21 @@ func (s *Service) Status(ctx context.Context) Status {
 	out, err := s.run(ctx, query[0], query[1:]...)
 	st.Running = err == nil && s.manager.isRunning(out)
 	return st
+}
+
+// Runs reports whether the service runs a process, also that of a definition which is not the user's own: a package's unit. It is false
+// where the manager does not know the processes of its services.
+func (s *Service) Runs(ctx context.Context, pid int) bool {
+	m, ok := s.manager.(interface {
+		process() []string
+		isProcess(output string, pid int) bool
+	})
+	if !ok || pid <= 0 {
+		return false
+	}
+	query := m.process()
+	out, err := s.run(ctx, query[0], query[1:]...)
+	return err == nil && m.isProcess(out, pid)
 }
 
 // all runs command lines until one fails.

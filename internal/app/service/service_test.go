@@ -39,6 +39,9 @@ func open(t *testing.T, system string, m *manager) (*service.Service, string) {
 
 var command = []string{"/opt/my apps/parley", "start", "--foreground", `--data-dir=/home/ann/100% "mine" $HOME\`}
 
+// free is what a hub that runs already needs: nothing.
+func free() error { return nil }
+
 func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 	for system, want := range map[string]struct {
 		manager, file, running      string
@@ -51,7 +54,7 @@ func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 			[]string{"systemctl --user restart parley.service"},
 			[]string{`ExecStart="/opt/my apps/parley" "start" "--foreground" "--data-dir=/home/ann/100%% \"mine\" $$HOME\\"`, "Restart=on-failure", `Environment="PATH=/home/ann/50%% bin:/usr/bin"`}},
 		"darwin": {"launchd", "Library/LaunchAgents/io.github.parleyhub.parley.plist", "\tstate = running\n",
-			[]string{"launchctl bootstrap gui/501 FILE"},
+			[]string{"launchctl print gui/501", "launchctl bootstrap gui/501 FILE"},
 			[]string{"launchctl bootout gui/501/io.github.parleyhub.parley"},
 			[]string{"launchctl kickstart -k gui/501/io.github.parleyhub.parley"},
 			[]string{"<string>/opt/my apps/parley</string>", "<key>KeepAlive</key>", "<string>/home/ann/50% bin:/usr/bin</string>"}},
@@ -81,7 +84,7 @@ func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 			t.Errorf("%s: %v", system, err)
 		}
 		check(nil)
-		if err := s.Install(t.Context(), command); err != nil {
+		if err := s.Install(t.Context(), command, free); err != nil {
 			t.Fatal(err)
 		}
 		check(want.install)
@@ -139,7 +142,7 @@ func definition(t *testing.T, path string) string {
 func TestArgumentsOnWindowsAreQuoted(t *testing.T) {
 	m := &manager{}
 	s, home := open(t, "windows", m)
-	if err := s.Install(t.Context(), []string{`C:\parley.exe`, "start", `C:\my data\`, `say "hi"`, ""}); err != nil {
+	if err := s.Install(t.Context(), []string{`C:\parley.exe`, "start", `C:\my data\`, `say "hi"`, ""}, free); err != nil {
 		t.Fatal(err)
 	}
 	if text := definition(t, filepath.Join(home, ".a2a-hub-service.xml")); !strings.Contains(text, `start &#34;C:\my data\\&#34; &#34;say \&#34;hi\&#34;&#34; &#34;&#34;`) {
@@ -150,14 +153,19 @@ func TestArgumentsOnWindowsAreQuoted(t *testing.T) {
 func TestRefusalsOfTheManagerAreExplained(t *testing.T) {
 	m := &manager{answer: "Failed to connect to bus", err: errors.New("exit status 1")}
 	s, _ := open(t, "linux", m)
-	err := s.Install(t.Context(), command)
+	err := s.Install(t.Context(), command, free)
 	if service.CodeOf(err) != service.CodeManager || !strings.Contains(err.Error(), "systemctl --user daemon-reload failed: exit status 1 Failed to connect to bus") ||
 		!strings.Contains(err.Error(), "parley start") {
 		t.Errorf("%v", err)
 	}
-	if st := s.Status(t.Context()); !st.Installed || st.Running {
-		t.Errorf("%+v", st)
+	if st := s.Status(t.Context()); st.Installed {
+		t.Errorf("a definition is left: %+v", st)
 	}
+	m.err = nil
+	if err := s.Install(t.Context(), command, free); err != nil {
+		t.Fatal(err)
+	}
+	m.err = errors.New("exit status 1")
 	if err := s.Uninstall(t.Context()); service.CodeOf(err) != service.CodeManager {
 		t.Errorf("%v", err)
 	}
@@ -166,6 +174,59 @@ func TestRefusalsOfTheManagerAreExplained(t *testing.T) {
 	}
 	if _, err := service.New(service.Options{System: "plan9"}); service.CodeOf(err) != service.CodeUnsupported {
 		t.Errorf("%v", err)
+	}
+}
+
+// Where there is no service manager, the hub that runs is left alone, and an earlier definition stays.
+func TestARefusedDefinitionChangesNothing(t *testing.T) {
+	m := &manager{}
+	s, _ := open(t, "linux", m)
+	if err := s.Install(t.Context(), command, free); err != nil {
+		t.Fatal(err)
+	}
+	file := s.Status(t.Context()).File
+	earlier := definition(t, file)
+	other := []string{"/opt/parley", "start"}
+	m.err = errors.New("exit status 1")
+	if err := s.Install(t.Context(), other, func() error { t.Error("the hub is stopped"); return nil }); err == nil || definition(t, file) != earlier {
+		t.Errorf("%v, and the definition is\n%s", err, definition(t, file))
+	}
+	m.err = nil
+	busy := errors.New("busy")
+	if err := s.Install(t.Context(), other, func() error { return busy }); !errors.Is(err, busy) || definition(t, file) != earlier {
+		t.Errorf("%v, and the definition is\n%s", err, definition(t, file))
+	}
+}
+
+// launchd refuses a definition beside the one that it has.
+func TestLaunchdForgetsTheEarlierDefinition(t *testing.T) {
+	m := &manager{}
+	s, _ := open(t, "darwin", m)
+	for range 2 {
+		m.called = nil
+		if err := s.Install(t.Context(), command, free); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(m.called) != 3 || m.called[1] != "launchctl bootout gui/501/io.github.parleyhub.parley" {
+		t.Errorf("called %q", m.called)
+	}
+}
+
+func TestTheProcessOfTheServiceIsRecognized(t *testing.T) {
+	for _, c := range []struct {
+		system, answer string
+		pid            int
+		want           bool
+	}{
+		{"linux", "4711\n", 4711, true}, {"linux", "4711\n", 471, false}, {"linux", "0\n", 0, false},
+		{"darwin", "\tstate = running\n\tpid = 4711\n", 4711, true}, {"darwin", "\tpid = 4711\n", 471, false},
+		{"windows", "Status: Running\r\n", 4711, false},
+	} {
+		s, _ := open(t, c.system, &manager{answer: c.answer})
+		if got := s.Runs(t.Context(), c.pid); got != c.want {
+			t.Errorf("%s: process %d of %q: %v", c.system, c.pid, c.answer, got)
+		}
 	}
 }
 
@@ -179,7 +240,7 @@ func TestADirectoryThatCannotBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Install(t.Context(), command); service.CodeOf(err) != service.CodeFile {
+	if err := s.Install(t.Context(), command, free); service.CodeOf(err) != service.CodeFile {
 		t.Errorf("%v", err)
 	}
 }
