@@ -53,7 +53,7 @@ type Need struct {
 	Item string `json:"item,omitempty"`
 	// List is that of a loop that failed: hub/loop/dismiss takes it.
 	List string `json:"list,omitempty"`
-	// Remedy says what to do about a loop that failed.
+	// Remedy says what to do, if that is known.
 	Remedy string `json:"remedy,omitempty"`
 	// Sender is who has sent the task, for a question about the sender.
 	Sender *hub.Sender `json:"sender,omitempty"`
@@ -213,6 +213,13 @@ func needOfTask(t *a2a.Task) Need {
 	}
 	message := FromMessage(t.Status.Message)
 	need.Title = text.Clip(text.OneLine(message.Text()), maxNeedTitle)
+	if t.Status.State == a2a.TaskStateAuthRequired {
+		need.Kind = NeedLogin
+	}
+	if e, ok := t.Status.Message.Metadata[hub.MetaError].(map[string]any); ok {
+		remedy, _ := e["remedy"].(string)
+		need.Remedy = text.Clip(text.OneLine(remedy), maxNeedTitle)
+	}
 	if q := PermissionOf(message.Parts); q != nil {
 		need.ask(q)
 	}

@@ -154,6 +154,17 @@ func TestFailedLoopsAndHeldMailWaitForTheUser(t *testing.T) {
 	wantError(t, answer, jsonrpc.CodeInvalidParams, "INVALID_PARAMS", "list")
 }
 
+func TestATaskWhoseAgentIsNotLoggedInNeedsALogin(t *testing.T) {
+	task := waiting("out", 1, a2a.NewTextPart("codex is not logged in"))
+	task.Status.State = a2a.TaskStateAuthRequired
+	task.Status.Message.Metadata = map[string]any{hub.MetaError: map[string]any{"code": "auth", "remedy": "run: codex login"}}
+	h := &needyHub{fakeHub: &fakeHub{}, tasks: map[a2a.TaskState][]*a2a.Task{a2a.TaskStateAuthRequired: {task}}}
+	answer, _ := call(t, dialect.New(dialect.Config{Hub: h, Cards: &dialect.Directory{Agents: h, BaseURL: func() string { return "" }}}), method(dialect.MethodNeeds, `{}`))
+	if got := read[dialect.Needs](t, answer).Needs[0]; got.Kind != dialect.NeedLogin || got.TaskID != "out" || got.Remedy != "run: codex login" {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestTheRemedyOfAFailedLoopCanBePasted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("other quotation marks")

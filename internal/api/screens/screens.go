@@ -2,6 +2,11 @@
 // words, the keys, and the colours of states. Their data comes from the hub's methods; see package dialect.
 package screens
 
+import (
+	"cmp"
+	"maps"
+)
+
 // Screen is one of the screens.
 type Screen struct {
 	ID     string `json:"id"`     // in addresses and commands
@@ -92,13 +97,35 @@ func RoleOf(state string) Role {
 // Mark returns the sign of a state.
 func Mark(state string) string { return Roles()[RoleOf(state)] }
 
+// words are what people read instead of the hub's names of events, states, steps of loops, and what waits for them.
+var words = map[string]string{
+	"agent.added": "agent joined", "agent.removed": "agent left", "agent.updated": "agent changed", "agent.health": "agent's health",
+	"task.state": "task", "task.removed": "task removed", "turn.began": "turn began", "turn.tool": "tool", "turn.ended": "turn ended",
+	"permission.asked": "asks permission", "permission.answered": "permission answered", "channel.message": "channel message",
+	"mail.sent": "mail", "mail.held": "mail held", "work.state": "work of a queue", "deadletter.added": "work failed", "deadletter.removed": "failed work ended",
+	"swarm.state": "swarm", "swarm.subtask": "part of a swarm", "loop.step": "loop", "peer.connected": "hub connected", "peer.disconnected": "hub lost",
+	"document.changed": "document changed", "claim.changed": "claims of files", "gap": "events missing",
+
+	"input-required": "waits for you", "auth-required": "waits for you", "given-up": "given up",
+
+	"sender": "new sender", "deadletter": "failed work", "loop": "failed loop", "held": "held mail", "health": "not well",
+}
+
+// Words returns the word for each name that has one.
+func Words() map[string]string { return maps.Clone(words) }
+
+// Word returns what people read instead of a name: the name itself if there is no other word.
+func Word(name string) string { return cmp.Or(words[name], name) }
+
 // Contract is all of this package as data, for the hub's page.
 type Contract struct {
 	Screens []Screen        `json:"screens"`
 	Keys    []Key           `json:"keys"`
 	States  map[string]Role `json:"states"`
 	Marks   map[Role]string `json:"marks"`
+	// Words are what people read instead of the hub's names.
+	Words map[string]string `json:"words"`
 }
 
 // Data returns the contract.
-func Data() Contract { return Contract{All(), Keys(), states, Roles()} }
+func Data() Contract { return Contract{All(), Keys(), states, Roles(), words} }

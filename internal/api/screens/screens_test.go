@@ -3,9 +3,11 @@ package screens_test
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/api/screens"
+	"github.com/parleyhub/parley/internal/hub/events"
 )
 
 func TestScreensAndKeysAreUnique(t *testing.T) {
@@ -46,7 +48,25 @@ func TestTheContractIsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got screens.Contract
-	if err := json.Unmarshal(raw, &got); err != nil || len(got.Screens) != 9 || got.States["failed"] != screens.Bad || got.Marks[screens.Bad] == "" {
+	if err := json.Unmarshal(raw, &got); err != nil || len(got.Screens) != 9 || got.States["failed"] != screens.Bad || got.Marks[screens.Bad] == "" || got.Words["task.state"] != screens.Word("task.state") {
 		t.Errorf("%s, %v", raw, err)
+	}
+}
+
+func TestPeopleReadWordsForNames(t *testing.T) {
+	for name, want := range map[string]string{"input-required": "waits for you", "deadletter": "failed work", "completed": "completed"} {
+		if got := screens.Word(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	for _, k := range events.Kinds() {
+		if w := screens.Word(string(k)); strings.ContainsAny(w, ".-_") || len(w) > 19 {
+			t.Errorf("%s is %q on the timeline", k, w)
+		}
+	}
+	for name := range screens.Words() {
+		if role := screens.RoleOf(screens.Word(name)); role != screens.Plain {
+			t.Errorf("the word of %s is a state", name)
+		}
 	}
 }

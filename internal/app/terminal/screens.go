@@ -80,7 +80,7 @@ func loadNeeds(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 	if err != nil {
 		return table{}, err
 	}
-	t := table{columns: []column{{"WHAT", 10}, {"AGENT", 16}, {"", 0}}, total: found.Total}
+	t := table{columns: []column{{"WHAT", 11}, {"AGENT", 16}, {"", 0}}, total: found.Total}
 	for i := range found.Needs {
 		t.rows = append(t.rows, needRow(&found.Needs[i]))
 	}
@@ -89,22 +89,26 @@ func loadNeeds(ctx context.Context, h Hub, _ []events.Event) (table, error) {
 
 func needRow(n *dialect.Need) row {
 	s := subject{task: n.TaskID, context: n.ContextID, agent: n.Agent, item: n.Item, question: n.Permission(), state: "waiting"}
-	switch n.Kind {
-	case dialect.NeedHealth, dialect.NeedLogin:
+	switch {
+	case n.TaskID != "":
+	case n.Kind == dialect.NeedHealth || n.Kind == dialect.NeedLogin:
 		s.state = "unhealthy"
-	case dialect.NeedDeadLetter:
+	case n.Kind == dialect.NeedDeadLetter:
 		s.state = "dead"
-	case dialect.NeedLoop:
+	case n.Kind == dialect.NeedLoop:
 		s.state, s.loop, s.dismissible = "failed", n.List, n.List
 	}
 	r := row{key: n.ID, subject: s, state: s.state, at: n.Since.Time}
 	who := n.Agent
+	if n.Remedy != "" {
+		r.why = append(r.why, line{waits, "→ " + clean(n.Remedy)})
+	}
 	if n.List != "" {
 		who = filepath.Base(n.List)
-		r.why = []line{{text: clean(n.Remedy), role: dim}, {text: "list " + clean(n.List) + "; d dismisses this", role: dim}}
+		r.why = append(r.why, line{dim, "list " + clean(n.List) + "; d dismisses this"})
 	}
-	r.cells = []string{string(n.Kind), clean(who), cmp.Or(clean(n.Title), "waits for more input")}
-	return r.found(n.TaskID, n.Item, n.List)
+	r.cells = []string{screens.Word(string(n.Kind)), clean(who), cmp.Or(clean(n.Title), "waits for more input")}
+	return r.found(string(n.Kind), n.TaskID, n.Item, n.List)
 }
 
 func agentsScreen(now func() time.Time) *screen {
@@ -191,7 +195,7 @@ func agentPage(s subject, now func() time.Time) *page {
 		out.section("Last tasks")
 		for i := range page.Tasks {
 			r := taskRow(&page.Tasks[i])
-			out.add(roleOf(r.state), "%s %s  %-10s %s", mark(r.state), r.at.Local().Format(time.DateTime), r.state, r.cells[len(r.cells)-1])
+			out.add(roleOf(r.state), "%s %s  %-13s %s", mark(r.state), r.at.Local().Format(time.DateTime), screens.Word(r.state), r.cells[len(r.cells)-1])
 			if i >= maxTraced {
 				continue
 			}
@@ -358,7 +362,7 @@ func (l *lines) thread(t *dialect.Task) {
 		l.add(busy, "%s", agent)
 		l.add(plainText, "%s", indented(whole(answer), "  "))
 	}
-	l.add(roleOf(state), "  %s %s %s", mark(state), state, t.Status.Timestamp.Local().Format(time.DateTime))
+	l.add(roleOf(state), "  %s %s %s", mark(state), screens.Word(state), t.Status.Timestamp.Local().Format(time.DateTime))
 	l.add(plainText, "")
 }
 

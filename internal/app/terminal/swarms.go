@@ -11,6 +11,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
@@ -176,7 +177,7 @@ func loopRows(steps []events.Event) []row {
 		}
 		kind, item, _ := stepOf(e)
 		r := row{key: "loop " + e.Subject, state: loopState(kind), at: e.Time, subject: subject{loop: e.Subject}}
-		r.cells = []string{"loop", clean(string(kind)), fmt.Sprintf("%d done", len(done)), clean(e.Subject)}
+		r.cells = []string{"loop", clean(screens.Word(string(kind))), fmt.Sprintf("%d done", len(done)), clean(e.Subject)}
 		if item != "" {
 			r.cells[3] += ": item " + clean(item)
 		}
@@ -214,7 +215,7 @@ func loopPage(s subject, now func() time.Time) *page {
 			}
 			ref, _ := steps[i].Data["ref"].(string)
 			state := loopState(kind)
-			out.add(roleOf(state), "%s  %s %-10s %s%s  %s", clock(steps[i].Time), mark(state), clean(string(kind)), clean(item), attempt, clean(ref))
+			out.add(roleOf(state), "%s  %s %-10s %s%s  %s", clock(steps[i].Time), mark(state), clean(screens.Word(string(kind))), clean(item), attempt, clean(ref))
 		}
 		return content{subject: s, lines: out}, nil
 	}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
@@ -109,11 +110,11 @@ func (c *taskCache) sorted() []dialect.Task {
 func taskRow(t *dialect.Task) row {
 	s := hub.ReadSummary(t.Metadata)
 	r := row{key: t.ID, subject: subjectOf(t), state: string(t.Status.State), at: t.Status.Timestamp.Time}
-	r.cells = []string{clean(r.agent), r.state, dollars(s.Usage.CostUSD), clean(s.Prompt)}
+	r.cells = []string{clean(r.agent), screens.Word(r.state), dollars(s.Usage.CostUSD), clean(s.Prompt)}
 	var why lines
 	why.problem(t)
 	r.why = why
-	return r.found(t.ID, r.dir)
+	return r.found(r.state, t.ID, r.dir)
 }
 
 // taskPage shows one task in full.
@@ -145,7 +146,7 @@ func (l *lines) section(name string) {
 func taskLines(t *dialect.Task, traces []hub.Trace) []line {
 	s, sum := subjectOf(t), hub.ReadSummary(t.Metadata)
 	var out lines
-	out.add(roleOf(s.state), "%s %s", mark(s.state), s.state)
+	out.add(roleOf(s.state), "%s %s", mark(s.state), screens.Word(s.state))
 	out.add(plainText, "agent %s   %s   %s   %s %s", clean(s.agent), clean(sum.Model), sum.Duration.Round(time.Second/10), usageText(sum.Usage.InputTokens, sum.Usage.OutputTokens), dollars(sum.Usage.CostUSD))
 	if s.dir != "" {
 		out.add(dim, "directory %s", clean(s.dir))
@@ -158,6 +159,7 @@ func taskLines(t *dialect.Task, traces []hub.Trace) []line {
 	} else if roleOf(s.state) == waits {
 		out.section("The agent asks")
 		out.add(waits, "%s", whole(t.Status.Message.Text()))
+		out.remedy(t)
 	}
 	out.section("Asked")
 	for _, m := range t.History {
@@ -182,6 +184,11 @@ func (l *lines) problem(t *dialect.Task) {
 	}
 	l.section("Why it failed")
 	l.add(bad, "%s", whole(t.Status.Message.Text()))
+	l.remedy(t)
+}
+
+// remedy says what to do about a task that has failed or waits, if that is known.
+func (l *lines) remedy(t *dialect.Task) {
 	if e, ok := t.Status.Message.Metadata[hub.MetaError].(map[string]any); ok {
 		if remedy, _ := e["remedy"].(string); remedy != "" {
 			l.add(waits, "→ %s", clean(remedy))
@@ -241,7 +248,7 @@ func (l *lines) turn(t *hub.Trace) {
 	if !t.EndedAt.IsZero() {
 		took = "  " + t.EndedAt.Sub(t.StartedAt).Round(time.Second/10).String()
 	}
-	l.section(fmt.Sprintf("Turn %d  %s%s  %s %s", t.Turn, clean(string(t.State)), took, usageText(t.Usage.InputTokens, t.Usage.OutputTokens), dollars(t.Usage.CostUSD)))
+	l.section(fmt.Sprintf("Turn %d  %s%s  %s %s", t.Turn, clean(screens.Word(string(t.State))), took, usageText(t.Usage.InputTokens, t.Usage.OutputTokens), dollars(t.Usage.CostUSD)))
 	type item struct {
 		at  time.Time
 		add func()

@@ -371,13 +371,21 @@ func story(f *fakeHub) []events.Event {
 	return all
 }
 
+func TestTheTimelineIsFilteredByWordsAndNames(t *testing.T) {
+	f := newFake()
+	f.stream = story(f)
+	for filter, want := range map[string]string{"task.state": "11:59:51 task  ", "part of a swarm": "1 of 6", "swarm.subtask": "1 of 6"} {
+		newRig(t, f, 80, 24).keys("8", "/", filter, "enter").shows(want)
+	}
+}
+
 func TestTheTimelineIsReplayed(t *testing.T) {
 	f := newFake()
 	f.stream = story(f)
 	r := newRig(t, f, 80, 24).keys("8")
 	pause := r.tick
 	r.tick = func(time.Duration, tea.Msg) tea.Cmd { return nil }
-	r.keys("p").shows("replay ▶ 1 of 12", "11:58:20 loop.step")
+	r.keys("p").shows("replay ▶ 1 of 12", "11:58:20 loop  ")
 	s := r.current()
 	r.post(replayMsg{s, s.run - 1}) // of another replay
 	r.post(replayMsg{s, s.run})
@@ -489,7 +497,10 @@ func TestKeysAct(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"/", "todo", "enter"}, "why: parley loop status /shop/todo.md"}, {[]string{"/", "todo", "enter", "enter"}, "Loop /shop/todo.md"}, {[]string{"/", "window", "enter"}, "asks in its own window"}, {[]string{"4", "/", "general", "enter", "enter"}, "read up to here: reviewer 11:59:00"},
+		{[]string{"3", "a"}, "Answered"}, {[]string{"down", "down"}, "work item w1"}, {[]string{"/", "todo", "enter"}, "why: parley loop status /shop/todo.md"}, {[]string{"/", "todo", "enter"}, "d dismiss"},
+		// Words are shown, and names are found, too.
+		{[]string{"3", "/", "input-required", "enter"}, "waits for you"}, {[]string{"/", "deadletter", "enter"}, "failed work"},
+		{[]string{"/", "todo", "enter", "enter"}, "Loop /shop/todo.md"}, {[]string{"/", "window", "enter"}, "asks in its own window"}, {[]string{"4", "/", "general", "enter", "enter"}, "read up to here: reviewer 11:59:00"},
 		{[]string{"4", "/", "reviewer", "enter", "enter"}, "not read yet"}, {[]string{"4", "/", "reviewer", "enter", "enter"}, "handled"}, {[]string{"4", "/", "cccc", "enter", "w"}, "Nothing here to write."},
 		{[]string{"4", "/", "general", "enter", "w", "late", "enter"}, "reviewer is offline"}, {[]string{"5", "/", "lexer", "enter"}, "reviewer holds lexer.go, lexer_test.go of shop"}, {[]string{"5", "/", "lexer", "enter", "b"}, "End the claim of reviewer?"}, {[]string{"5", "down", "enter"}, "2 of 6"}, {[]string{"9", "a"}, "Nothing here to allow."}, {[]string{"7", "e", "x", "enter"}, "An edit is such as"},
 		{[]string{":", "nonsense", "enter"}, "There is no command"}, {[]string{":", "send x", "enter"}, "Write: send AGENT"}, {[]string{":", "help", "enter"}, "another screen"},

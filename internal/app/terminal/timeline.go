@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/api/screens"
 	"github.com/parleyhub/parley/internal/hub/events"
 )
 
@@ -94,8 +96,13 @@ func eventRow(e *events.Event) row {
 		r.document = e.Subject
 	}
 	var details []string
-	for _, key := range []string{"state", "status", "outcome", "reason", "tool", "title", "from", "subTask", "step", "item", "costUsd"} {
-		if v, ok := e.Data[key]; ok && fmt.Sprint(v) != "" {
+	for _, key := range []string{"state", "status", "outcome", "step"} {
+		if v, _ := e.Data[key].(string); v != "" {
+			details = append(details, screens.Word(v))
+		}
+	}
+	for _, key := range []string{"reason", "tool", "title", "from", "subTask", "item", "messages", "costUsd"} {
+		if v, ok := e.Data[key]; ok && fmt.Sprint(v) != "" && fmt.Sprint(v) != "0" {
 			details = append(details, fmt.Sprint(v))
 		}
 	}
@@ -107,8 +114,11 @@ func eventRow(e *events.Event) row {
 	}
 	details = append(details, e.Channel, e.Subject)
 	who := cmp.Or(e.Agent, e.Subject, e.Channel)
-	r.cells = []string{clock(e.Time), string(e.Kind), clean(who), clean(strings.Join(details, " "))}
-	return r.found(e.Task, e.Project)
+	if e.Kind == events.LoopStep {
+		who = filepath.Base(e.Subject)
+	}
+	r.cells = []string{clock(e.Time), screens.Word(string(e.Kind)), clean(who), clean(strings.Join(details, " "))}
+	return r.found(string(e.Kind), r.state, e.Task, e.Project)
 }
 
 // Replay shows what the timeline shows once more, in the order in which it happened: the rows that come later are hidden.

@@ -273,7 +273,10 @@ func (m *model) hints() string {
 	for _, a := range actions {
 		if a.applies(s) {
 			word := a.hint
-			if a.key == "d" && s.item != "" {
+			switch {
+			case a.key == "d" && s.dismissible != "":
+				word = "dismiss"
+			case a.key == "d" && s.item != "":
 				word = "discard"
 			}
 			h = append(h, a.key+" "+word)

@@ -294,6 +294,10 @@ func failedLoopIsDismissed(t *testing.T, b *rig.Browser) {
 	p.Press(t, "d")
 	p.Until(t, `document.querySelector("#none").textContent === "Nothing waits for you."`)
 	fine(t, p, "dismissing")
+	p.Press(t, "8", "/") // the timeline has words, and a name is found
+	p.Type(t, "loop.step given")
+	p.Until(t, `document.querySelector(".row")?.textContent.includes("loop") && document.querySelector(".row").textContent.includes("given up")`)
+	fine(t, p, "the timeline")
 }
 
 // submit puts work into the queue go, as an agent's tool does.

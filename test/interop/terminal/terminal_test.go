@@ -238,7 +238,7 @@ func TestTheScreensInTerminals(t *testing.T) {
 		}{
 			{" Needs you", []string{"asker", "Run make clean"}, "The agent asks for permission"}, {" Agents", []string{"actor", "asker", "echo"}, "Agent actor"},
 			{" Tasks", []string{"failed", "completed", "the disk is on fire"}, "Task 0"}, {" Conversations", []string{"actor", "asker"}, "Conversation with"}, {" Swarms", nil, ""},
-			{" Network", []string{"agent"}, ""}, {" Documents", []string{"plan"}, "Enter write"}, {" Timeline", []string{"task."}, ""}, {" Costs", []string{"tasks"}, ""},
+			{" Network", []string{"agent"}, ""}, {" Documents", []string{"plan"}, "Enter write"}, {" Timeline", []string{"turn ended"}, ""}, {" Costs", []string{"tasks"}, ""},
 		} {
 			s.press(strconv.Itoa(i + 1))
 			if i == 2 {

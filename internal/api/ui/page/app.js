@@ -1,7 +1,7 @@
 // The screens. Everything that an agent wrote reaches the page as text nodes only; see text.js.
 import contract from "./contract.js";
 import { call, send, follow, past } from "./hub.js";
-import { age, clock, el, json, left, line } from "./text.js";
+import { age, clock, el, json, left, line, word } from "./text.js";
 import { Editor } from "./document.js";
 import { Live } from "./live.js";
 import * as draw from "./draw.js";
@@ -75,7 +75,7 @@ function replayed() {
   return [
     draw.histogram(events.map(e => e.time), from, now, at), slider,
     detail.buttons([[state.replay?.plays ? "Pause (p)" : "Replay (p)", play], ["Now", () => replay(null)]]),
-    el("p", "sum", (state.replay ? "At " + clock(at) : "Now") + ": " + (Object.entries(counts).map(([s, n]) => n + " " + s).join(", ") || "no tasks")),
+    el("p", "sum", (state.replay ? "At " + clock(at) : "Now") + ": " + (Object.entries(counts).map(([s, n]) => n + " " + word(s)).join(", ") || "no tasks")),
   ];
 }
 
@@ -123,7 +123,7 @@ function repaint() {
 function rowOf(r, i) {
   const role = contract.states[r.state] ?? "plain";
   const mark = el("span", role, contract.marks[role]);
-  mark.title = r.state;
+  mark.title = word(r.state);
   const side = el("span", "small", r.until ? left(r.until) : line(r.side ?? age(r.at)));
   const e = el("div", "row", undefined, mark, el("div", "", undefined, el("p", "", line(r.title)), el("p", "small", line(r.about))), side);
   e.id = "row" + i;
@@ -136,7 +136,7 @@ function rowOf(r, i) {
   return e;
 }
 
-const textOf = r => r.find ??= [r.id, r.title, r.about, r.state].join(" ").toLowerCase();
+const textOf = r => r.find ??= [r.id, r.title, r.about, r.state, r.also].join(" ").toLowerCase();
 
 function refilter() {
   const wanted = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);

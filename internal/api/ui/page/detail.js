@@ -2,7 +2,7 @@
 import contract from "./contract.js";
 import { call } from "./hub.js";
 import { gantt, plan } from "./draw.js";
-import { age, clock, count, dollars, el, join, json, line, span, words } from "./text.js";
+import { age, clock, count, dollars, el, join, json, line, span, word, words } from "./text.js";
 import { sums, taskRow, today } from "./rows.js";
 
 const role = state => contract.states[state] ?? "plain";
@@ -33,7 +33,7 @@ export async function task(r, live, actions, choices) {
   const state = t.status.state, row = taskRow(t), sum = t.metadata?.["parley.summary"] ?? {}, dir = t.metadata?.["parley.workdir"];
   Object.assign(r, { state, agent: row.agent, context: t.contextId, ended: !["submitted", "working", "input-required", "auth-required"].includes(state) });
   const parts = [
-    el("p", role(state) + " state", mark(state) + " " + state),
+    el("p", role(state) + " state", mark(state) + " " + word(state)),
     ...lines([["agent", join(row.agent, sum.model)], ["took", sum.durationMs && span(sum.durationMs)], ["tokens", sum.usage && (sum.usage.inputTokens ?? 0) + " in, " + (sum.usage.outputTokens ?? 0) + " out"], ["cost", dollars(sum.usage?.costUsd)],
       ["changed", changed(trace.traces)]]),
   ];
@@ -41,7 +41,7 @@ export async function task(r, live, actions, choices) {
   const need = question(t);
   r.need = need;
   if (need) parts.push(el("h3", "", "The agent asks for permission"), el("pre", "waits", need.title || words(t.status.message)), ...asks(need), choices(need));
-  else if (role(state) === "waits") parts.push(el("h3", "", "The agent asks"), el("pre", "waits", words(t.status.message)));
+  else if (role(state) === "waits") parts.push(el("h3", "", "The agent asks"), el("pre", "waits", words(t.status.message)), ...remedy(t.status.message?.metadata?.["parley.error"]?.remedy));
   parts.push(buttons(actions({ ...r, state })));
   const mine = (t.history ?? []).filter(m => m.role === "user");
   if (mine.length) parts.push(el("h3", "", "Asked"), ...mine.map(m => el("pre", "", words(m))));
@@ -79,7 +79,7 @@ const ms = at => Date.parse(at);
 /** One turn of a task: when its tools ran, what they did, who allowed what, what has changed. */
 function turn(t) {
   const end = t.endedAt ? ms(t.endedAt) : Date.now(), tools = t.tools ?? [], questions = t.questions ?? [];
-  const parts = [el("h3", role(t.state), "Turn " + t.turn + " \u00b7 " + join(mark(t.state) + " " + t.state, t.startedAt && span(end - ms(t.startedAt)), t.usage && (t.usage.inputTokens ?? 0) + " + " + (t.usage.outputTokens ?? 0) + " tokens", dollars(t.usage?.costUsd)))];
+  const parts = [el("h3", role(t.state), "Turn " + t.turn + " \u00b7 " + join(mark(t.state) + " " + word(t.state), t.startedAt && span(end - ms(t.startedAt)), t.usage && (t.usage.inputTokens ?? 0) + " + " + (t.usage.outputTokens ?? 0) + " tokens", dollars(t.usage?.costUsd)))];
   if (t.startedAt && tools.length + questions.length) {
     const chart = gantt([
       { label: "turn " + t.turn, spans: [{ from: ms(t.startedAt), to: end, state: t.state }] },
@@ -154,7 +154,7 @@ async function lastChanges(rows, go) {
 /** Tasks, each of which opens. */
 function taskList(rows, go) {
   return rows.map(t => {
-    const b = el("button", "task", undefined, el("span", role(t.state), mark(t.state) + " "), line(t.title), el("span", "small", "  " + join(t.state, age(t.at))));
+    const b = el("button", "task", undefined, el("span", role(t.state), mark(t.state) + " "), line(t.title), el("span", "small", "  " + join(word(t.state), age(t.at))));
     b.type = "button";
     b.onclick = () => go(t);
     return b;

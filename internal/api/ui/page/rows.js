@@ -1,6 +1,6 @@
 // What each screen lists. A row has {id, state, title, about, side, until, at, task, context, agent, need, item, document, conversation, swarm, show}.
 import { call } from "./hub.js";
-import { age, clock, count, dollars, join, line, span, words } from "./text.js";
+import { age, clock, count, dollars, join, line, span, word, words } from "./text.js";
 
 /** The events that change a screen, as beginnings of their kinds. */
 export const changes = {
@@ -11,13 +11,11 @@ export const changes = {
 export async function needs() {
   const found = await call("hub/needs");
   return Object.assign(found.needs.map(n => ({
-    id: n.id, state: { deadletter: "dead", loop: "failed", login: "unhealthy", health: "unhealthy" }[n.kind] ?? "waiting", title: n.title || "waits for more input",
-    about: join(kinds[n.kind] ?? n.kind, n.agent, n.tool, n.list), side: age(n.since),
+    id: n.id, state: n.taskId ? "waiting" : { deadletter: "dead", loop: "failed", login: "unhealthy", health: "unhealthy" }[n.kind] ?? "waiting", title: n.title || "waits for more input",
+    also: n.kind, about: join(word(n.kind), n.agent, n.tool, n.list), side: age(n.since),
     task: n.taskId, context: n.contextId, agent: n.item ? "" : n.agent, need: n, item: n.item, show: n,
   })), { waiting: found.total });
 }
-
-const kinds = { permission: "asks for permission", sender: "an unknown sender", question: "a question", deadletter: "failed work", loop: "a failed loop", held: "held messages", login: "needs a login", health: "is not well" };
 
 export async function agents() {
   const [list, totals] = await Promise.all([call("hub/agents/list", { includeHealth: true, includeCards: false }), today()]);
@@ -59,7 +57,7 @@ export function changed(e) {
   if (later < 0 || later < 2000 && old && !(is && state !== old.state)) return;
   kept.dirty.add(e.task);
   kept.arrived++;
-  if (is) kept.rows.set(e.task, { ...old ?? { id: e.task, task: e.task, context: e.context, title: e.task, created: Date.parse(e.time) }, agent, state, at: e.time, about: join(agent, state), find: undefined });
+  if (is) kept.rows.set(e.task, { ...old ?? { id: e.task, task: e.task, context: e.context, title: e.task, created: Date.parse(e.time) }, agent, state, at: e.time, about: join(agent, word(state)), find: undefined });
 }
 
 /** Forgets all tasks: after the hub was away, events may be missing. */
@@ -127,7 +125,7 @@ export function taskRow(t) {
   const state = t.status.state, said = state === "failed" || state === "rejected" || state === "input-required" ? words(t.status.message).slice(0, 400) : "";
   return {
     id: t.id, state, task: t.id, context: t.contextId, agent, created: Date.parse(sum.createdAt ?? t.status.timestamp), title: sum.prompt || words(t.history?.[0]) || t.id, at: t.status.timestamp,
-    about: join(agent, state, line(said), sum.durationMs && span(sum.durationMs), dollars(sum.usage?.costUsd)),
+    about: join(agent, word(state), line(said), sum.durationMs && span(sum.durationMs), dollars(sum.usage?.costUsd)),
   };
 }
 
@@ -180,14 +178,14 @@ function loops(events) {
   for (const { show: e, time } of events) {
     if (e.kind !== "loop.step") continue;
     const l = found.get(e.subject) ?? { steps: [] };
-    l.steps.push(clock(e.time) + "  " + join(e.data?.step, e.data?.item, e.agent, e.data?.attempt > 1 && "attempt " + e.data.attempt, e.data?.reason));
+    l.steps.push(clock(e.time) + "  " + join(word(e.data?.step), e.data?.item, e.agent, e.data?.attempt > 1 && "attempt " + e.data.attempt, e.data?.reason));
     found.set(e.subject, Object.assign(l, { last: e, time }));
   }
   return [...found].map(([list, l]) => {
     const step = l.last.data?.step ?? "";
     return {
       id: "loop " + list, state: { finished: "completed", completed: "completed", failed: "failed", "given-up": "failed", stopped: "blocked" }[step] ?? "running", title: list, at: l.last.time, agent: "", loop: list,
-      about: join("loop", step, l.last.data?.item, l.last.agent), show: { steps: l.steps.slice(-200).join("\n") },
+      about: join("loop", word(step), l.last.data?.item, l.last.agent), show: { steps: l.steps.slice(-200).join("\n") },
     };
   });
 }
@@ -226,7 +224,7 @@ export async function documents() {
   return (await call("hub/documents/list")).map(name => ({ id: name, state: "", title: name, about: "", side: "", document: name }));
 }
 
-const details = ["state", "status", "outcome", "reason", "tool", "title", "from", "subTask", "step", "item", "costUsd"];
+const named = ["state", "status", "outcome", "step"], details = ["reason", "tool", "title", "from", "subTask", "item", "messages", "costUsd"];
 
 const short = id => /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id ?? "") ? id.slice(0, 8) : /^[0-9a-f]{16,}$/.test(id ?? "") ? "" : id;
 
@@ -235,11 +233,11 @@ const gaps = { brief: "more happened than a page shows at once; they appear when
 /** The row of an event. */
 export function eventRow(e, n) {
   const d = e.data ?? {};
-  if (e.kind === "gap") return { id: String(n), time: Date.parse(e.time), state: "", title: (d.count ?? "Some") + " events are not here", about: gaps[d.reason] ?? d.reason, show: e, side: clock(e.time) };
+  if (e.kind === "gap") return { id: String(n), time: Date.parse(e.time), state: "", title: (d.count ?? "Some") + " events are not here", also: e.kind, about: gaps[d.reason] ?? d.reason, show: e, side: clock(e.time) };
   return {
-    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", named: e.agent || e.subject || e.channel, title: join(e.kind, e.agent || e.channel || d.fromHandle || short(e.subject)), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
+    id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", named: e.agent || e.subject || e.channel, also: e.kind, title: join(word(e.kind), e.agent || e.channel || d.fromHandle || short(e.subject)), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
     swarm: e.kind.startsWith("swarm.") ? e.subject : undefined, document: e.kind === "document.changed" ? e.subject : undefined,
-    get about() { return join(...details.map(k => d[k] ? String(d[k]) : ""), d.repository && d.repository + ": " + count(d.claims, "claim"), known.get(e.task)?.title ?? e.task, e.channel, e.subject !== this.named && e.subject, e.project); },
+    get about() { return join(...named.map(k => word(d[k])), ...details.map(k => d[k] ? String(d[k]) : ""), d.repository && d.repository + ": " + count(d.claims, "claim"), known.get(e.task)?.title ?? e.task, e.channel, e.subject !== this.named && e.subject, e.project); },
   };
 }
 

@@ -1,5 +1,7 @@
 // Texts of agents are data: they become text nodes only, and characters that a reader does not see are shown by their code.
 
+import contract from "./contract.js";
+
 const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 /** The most characters of one text that are shown. */
@@ -32,6 +34,9 @@ export function json(value) {
   if (value === null || typeof value !== "object" || Array.isArray(value)) return JSON.stringify(value, null, 2);
   return Object.entries(value).map(([k, v]) => k + ": " + (typeof v === "string" ? v : JSON.stringify(v, null, 2))).join("\n");
 }
+
+/** What people read instead of the hub's name of an event, a state, or a kind of what waits for them. */
+export const word = name => Object.hasOwn(contract.words, name) ? contract.words[name] : name;
 
 /** How long a time in milliseconds is. */
 export function span(ms) {
