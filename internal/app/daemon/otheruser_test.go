@@ -6,13 +6,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -27,6 +30,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/sessions/presence"
 	"github.com/parleyhub/parley/internal/testbed"
 	"github.com/parleyhub/parley/internal/testbed/otheruser"
 )
@@ -174,6 +178,74 @@ func TestAnotherUserCannotJoinTheBusNorUseTheSocket(t *testing.T) {
 	}
 	if _, err := c.Status(context.Background()); err != nil {
 		t.Errorf("the hub's user: %v", err)
+	}
+}
+
+// Another user neither reports events of sessions, nor is told what is new for one, nor writes the files that wake sessions, also where
+// the modes of the directory and the socket would let everybody in.
+func TestAnotherUserIsNoHook(t *testing.T) {
+	otheruser.Require(t)
+	dir := newDir(t)
+	hub := run(t, mustLoad(t, dir))
+	defer hub.end(t)
+	c, err := client.Dial(t.Context(), hub.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	start := dialect.SessionHookParams{Vendor: "claude", Session: "s1", Kind: "start", Dir: dir, Process: dialect.SessionProcess(presence.Running(os.Getpid()))}
+	answer, err := c.SessionHook(t.Context(), start)
+	if err != nil || len(answer.Watch) != 1 {
+		t.Fatalf("the session watches %+v, %v", answer, err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(hub.info.Socket, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	bell := answer.Watch[0]
+	for _, command := range []string{`echo x > "$1"`, `rm -f "$1"`, `ln -s /etc/passwd "$1-2"`, `ls "$(dirname "$1")"`} {
+		cmd := exec.Command("/bin/sh", "-c", command, "sh", bell)
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otheruser.UID, Gid: otheruser.UID}}
+		if err := cmd.Run(); err == nil {
+			t.Errorf("another user did %s", command)
+		}
+	}
+	socket := otheruser.Relay(t, "unix", hub.info.Socket)
+	web := otheruser.Relay(t, "tcp", strings.TrimPrefix(hub.info.HTTP, "http://"))
+	for method, params := range map[string]string{
+		"hub/sessions/hook":  `{"vendor":"claude","session":"evil","kind":"before-turn","dir":"/p","process":{"pid":1,"start":"1"}}`,
+		"hub/sessions/event": `{"vendor":"codex","event":"UserPromptSubmit","input":"{\"session_id\":\"evil\",\"cwd\":\"/p\"}"}`,
+		"hub/sessions/serve": `{"vendor":"codex","session":"evil","guid":"evil","since":"2026-01-01T00:00:00Z","server":{"pid":1,"start":"1"}}`,
+		"hub/sessions/shown": `{"notice":"x"}`, "hub/sessions/list": `{}`,
+	} {
+		request := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`+"\n", method, params)
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, request) // it may be closed already
+		if answer, _ := io.ReadAll(conn); len(answer) > 0 {
+			t.Errorf("%s by another user: %.200s", method, answer)
+		}
+		_ = conn.Close()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+web+"/", strings.NewReader(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s over HTTP by another user: %d", method, resp.StatusCode)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	open, err := c.OpenSessions(t.Context())
+	if data, readErr := os.ReadFile(bell); err != nil || readErr != nil || len(open) != 1 || open[0].Session != "s1" || open[0].State != "idle" || len(data) > 0 {
+		t.Errorf("the sessions are %+v (%v), the bell's file is %q (%v)", open, err, data, readErr)
 	}
 }
 

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
 
@@ -31,10 +31,22 @@ type fileRing struct {
 	taken chan struct{}
 }
 
-// NewFile returns a bell whose files are in a directory, which is made if it is missing.
+// NewFile returns a bell whose files are in a directory, which is made if it is missing. It has to be the user's, and is closed to
+// others: whoever can change a file wakes its session.
 func NewFile(dir string) (*File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir() || !local.OwnedByUser(info):
+		return nil, fmt.Errorf("%s is not a directory of the user: remove it", dir)
+	case local.OthersMayRead(info):
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return nil, err
+		}
 	}
 	return &File{dir: dir, rings: make(map[presence.Process]*fileRing)}, nil
 }
@@ -44,16 +56,37 @@ func (f *File) Watch(s presence.Session) (path string, err error) {
 	if s.Vendor != presence.Claude && s.Vendor != presence.OpenCode || s.Process.PID <= 1 {
 		return "", nil
 	}
-	path = f.path(s.Process)
-	if _, err := os.Lstat(path); err == nil {
+	name, ok := fileName(s.Process)
+	if !ok {
+		return "", errNoProcess
+	}
+	path = filepath.Join(f.dir, name)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		return path, nil // a change of it would call the hook
 	}
 	f.sweep()
-	return path, os.WriteFile(path, nil, 0o600)
+	root, err := os.OpenRoot(f.dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	return path, write(root, name, os.O_CREATE|os.O_EXCL, nil)
 }
 
-func (f *File) path(p presence.Process) string {
-	return filepath.Join(f.dir, fmt.Sprintf("%d-%s", p.PID, strings.Trim(p.Start, "/.")))
+// write writes a file of the directory. A link out of it is not followed.
+func write(root *os.Root, name string, flag int, data []byte) error {
+	file, err := root.OpenFile(name, os.O_WRONLY|flag, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
+}
+
+// fileName returns the name of a session's file. What a process is called comes from whoever reports it.
+func fileName(p presence.Process) (name string, ok bool) {
+	ok = !strings.ContainsFunc(p.Start, func(r rune) bool { return r < '0' || r > '9' })
+	return fmt.Sprintf("%d-%s", p.PID, p.Start), ok
 }
 
 // sweep removes the files of processes that have ended.
@@ -73,12 +106,18 @@ func (f *File) sweep() {
 var (
 	errNotWatched = errors.New("it does not watch the bell's file: it began before the hooks were entered, or without a hub")
 	errNoHook     = errors.New("the hook of the bell's file was not called")
+	errNoProcess  = errors.New("its process has no such start")
 )
 
 // Ring implements [Bell].
 func (f *File) Ring(ctx context.Context, s presence.Session, text string, _ func(Outcome)) (Outcome, error) {
-	path := f.path(s.Process)
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+	root, err := os.OpenRoot(f.dir)
+	if err != nil {
+		return Unable, err
+	}
+	defer root.Close()
+	name, ok := fileName(s.Process)
+	if info, err := root.Lstat(name); !ok || err != nil || !info.Mode().IsRegular() {
 		return Unable, errNotWatched
 	}
 	r := &fileRing{text, make(chan struct{})}
@@ -92,7 +131,7 @@ func (f *File) Ring(ctx context.Context, s presence.Session, text string, _ func
 		}
 		f.mu.Unlock()
 	}()
-	if err := os.WriteFile(path, []byte(time.Now().Format(time.RFC3339Nano)+"\n"), 0o600); err != nil {
+	if err := write(root, name, os.O_TRUNC, []byte(time.Now().Format(time.RFC3339Nano)+"\n")); err != nil {
 		return Unable, err
 	}
 	timeout := time.NewTimer(fileTime)
