@@ -584,8 +584,11 @@ func (d *daemon) loopStep(list string, s ralph.Step) (logged bool, err error) {
 	if err := d.loops.step(list, s); err != nil {
 		d.log.Warn("that a loop failed cannot be stored", "list", list, "error", err)
 	}
-	d.events.Publish(events.Event{Kind: events.LoopStep, Time: s.Time, Subject: list, Data: map[string]any{
-		"step": string(s.Kind), "item": s.Item, "attempt": s.Attempt, "ref": s.Ref}})
+	data := map[string]any{"step": string(s.Kind), "item": s.Item, "attempt": s.Attempt, "ref": s.Ref}
+	if why := loopFailure(s); why != "" {
+		data["reason"] = why
+	}
+	d.events.Publish(events.Event{Kind: events.LoopStep, Time: s.Time, Subject: list, Data: data})
 	if d.audit == nil {
 		return false, nil
 	}

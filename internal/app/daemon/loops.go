@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -53,6 +54,17 @@ func openLoops(path string) (*failedLoops, error) {
 	return l, nil
 }
 
+// loopFailure says how a loop has failed with its last step, in a word that has no text of an agent; "" if it has not.
+func loopFailure(s ralph.Step) string {
+	switch {
+	case s.Kind == ralph.Finished && s.GivenUp > 0:
+		return "gave up " + text.Count(s.GivenUp, "item")
+	case s.Kind == ralph.Halted && s.Code != ralph.CodeStopped:
+		return strings.TrimSpace("an error " + text.Clip(string(s.Code), maxLoopReason))
+	}
+	return ""
+}
+
 // step takes note of a step of a loop.
 func (l *failedLoops) step(list string, s ralph.Step) error {
 	switch {
@@ -61,15 +73,13 @@ func (l *failedLoops) step(list string, s ralph.Step) error {
 		return err
 	case s.Kind == ralph.Dropped:
 		l.because(list, s.Detail)
-	case s.Kind == ralph.Halted && s.Code == ralph.CodeStopped:
-		l.because(list, "")
-	case s.Kind == ralph.Halted:
-		l.because(list, "")
-		return l.fail(dialect.FailedLoop{List: list, At: s.Time, Reason: text.Clip(text.OneLine(s.Detail), maxLoopReason)})
-	case s.Kind == ralph.Finished:
+	case s.Kind == ralph.Halted || s.Kind == ralph.Finished:
 		reason := l.because(list, "")
-		if s.GivenUp > 0 {
-			return l.fail(dialect.FailedLoop{List: list, At: s.Time, GivenUp: s.GivenUp, Reason: reason})
+		if s.Kind == ralph.Halted {
+			reason = text.Clip(text.OneLine(s.Detail), maxLoopReason)
+		}
+		if loopFailure(s) != "" {
+			return l.fail(dialect.FailedLoop{List: list, At: s.Time, GivenUp: max(s.GivenUp, 0), Reason: reason})
 		}
 	}
 	return nil

@@ -81,6 +81,21 @@ func TestALoopThatFailedWaitsForItsUser(t *testing.T) {
 	r.waits()
 }
 
+func TestALoopFailsWithItsLastStepOnly(t *testing.T) {
+	for _, tc := range []struct {
+		step ralph.Step
+		want string
+	}{
+		{ralph.Step{Kind: ralph.Finished}, ""}, {ralph.Step{Kind: ralph.Finished, GivenUp: 1}, "gave up 1 item"}, {ralph.Step{Kind: ralph.Dropped}, ""},
+		{ralph.Step{Kind: ralph.Halted, Code: ralph.CodeStopped}, ""}, {ralph.Step{Kind: ralph.Halted, Code: ralph.CodeUnavailable, Detail: "secret"}, "an error AGENTS_AWAY"},
+		{ralph.Step{Kind: ralph.Halted}, "an error"},
+	} {
+		if got := loopFailure(tc.step); got != tc.want {
+			t.Errorf("%+v: %q, want %q", tc.step, got, tc.want)
+		}
+	}
+}
+
 func TestFailedLoopsAreBounded(t *testing.T) {
 	r := newLoopRig(t)
 	for i := range maxFailedLoops + 3 {

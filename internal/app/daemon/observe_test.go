@@ -220,6 +220,10 @@ func TestChannelsDocumentsSwarmsAndLoopsAreEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventsUntil(t, c, "is the step", is(events.LoopStep, "/shop/todo.md", "step", string(ralph.Dispatched), "item", "1"), "loop")
+	if err := c.LoopStep(t.Context(), "/shop/todo.md", ralph.Step{Time: time.Now(), Kind: ralph.Finished, GivenUp: 2}); err != nil {
+		t.Fatal(err)
+	}
+	eventsUntil(t, c, "says that the loop has failed", is(events.LoopStep, "/shop/todo.md", "step", string(ralph.Finished), "reason", "gave up 2 items"), "loop")
 
 	s, err := c.CreateSwarm(t.Context(), swarm.Plan{TaskDescription: "say it", Agents: []string{"echo"}, SubTasks: []swarm.SubTaskPlan{{ID: "one", Description: "a part"}}})
 	if err != nil {

@@ -138,8 +138,11 @@ func stamp(s string) time.Time {
 }
 
 // loopState returns the state after a step of a loop.
-func loopState(step ralph.Kind) string {
-	switch step {
+func loopState(e *events.Event) string {
+	if reason, _ := e.Data["reason"].(string); reason != "" {
+		return "failed"
+	}
+	switch kind, _, _ := stepOf(e); kind {
 	case ralph.Finished, ralph.Done:
 		return "completed"
 	case ralph.Failed, ralph.Dropped:
@@ -176,10 +179,13 @@ func loopRows(steps []events.Event) []row {
 			}
 		}
 		kind, item, _ := stepOf(e)
-		r := row{key: "loop " + e.Subject, state: loopState(kind), at: e.Time, subject: subject{loop: e.Subject}}
+		r := row{key: "loop " + e.Subject, state: loopState(e), at: e.Time, subject: subject{loop: e.Subject}}
 		r.cells = []string{"loop", clean(screens.Word(string(kind))), fmt.Sprintf("%d done", len(done)), clean(e.Subject)}
 		if item != "" {
 			r.cells[3] += ": item " + clean(item)
+		}
+		if reason, _ := e.Data["reason"].(string); reason != "" {
+			r.cells[3] += ": " + clean(reason)
 		}
 		rows = append(rows, r.found())
 	}
@@ -201,8 +207,8 @@ func loopPage(s subject, now func() time.Time) *page {
 			case item == "":
 			case kind == ralph.Dispatched, kind == ralph.Resumed:
 				chart.begin(item, "", steps[i].Time)
-			case loopState(kind) != "running":
-				chart.end(item, loopState(kind), steps[i].Time)
+			case loopState(&steps[i]) != "running":
+				chart.end(item, loopState(&steps[i]), steps[i].Time)
 			}
 		}
 		var out lines
@@ -214,7 +220,10 @@ func loopPage(s subject, now func() time.Time) *page {
 				attempt = "  attempt " + attempt
 			}
 			ref, _ := steps[i].Data["ref"].(string)
-			state := loopState(kind)
+			if reason, _ := steps[i].Data["reason"].(string); reason != "" {
+				ref = reason
+			}
+			state := loopState(&steps[i])
 			out.add(roleOf(state), "%s  %s %-10s %s%s  %s", clock(steps[i].Time), mark(state), clean(screens.Word(string(kind))), clean(item), attempt, clean(ref))
 		}
 		return content{subject: s, lines: out}, nil

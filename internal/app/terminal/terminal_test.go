@@ -371,6 +371,15 @@ func story(f *fakeHub) []events.Event {
 	return all
 }
 
+func TestALoopThatGaveItemsUpHasFailed(t *testing.T) {
+	f := newFake()
+	f.stream = append(story(f), events.Event{Position: events.Position{Sequence: 50}, Time: noon, Kind: events.LoopStep, Subject: "/shop/todo.md", Data: map[string]any{"step": "finished", "reason": "gave up 2 items"}})
+	r := newRig(t, f, 80, 24)
+	r.keys("5").shows("✗ loop   finished    1 done    /shop/todo.md: gave up 2 items")
+	r.keys("/", "todo", "enter", "enter").shows("✗ finished", "gave up 2 items")
+	newRig(t, f, 80, 24).keys("8").shows("finished gave up 2 items")
+}
+
 func TestTheTimelineIsFilteredByWordsAndNames(t *testing.T) {
 	f := newFake()
 	f.stream = story(f)

@@ -294,6 +294,8 @@ func failedLoopIsDismissed(t *testing.T, b *rig.Browser) {
 	p.Press(t, "d")
 	p.Until(t, `document.querySelector("#none").textContent === "Nothing waits for you."`)
 	fine(t, p, "dismissing")
+	p.Press(t, "5")
+	p.Until(t, `document.querySelector(".row .bad") && document.querySelector(".row").textContent.includes("gave up 1 item")`)
 	p.Press(t, "8", "/") // the timeline has words, and a name is found
 	p.Type(t, "loop.step given")
 	p.Until(t, `document.querySelector(".row")?.textContent.includes("loop") && document.querySelector(".row").textContent.includes("given up")`)

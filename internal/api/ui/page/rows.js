@@ -184,8 +184,8 @@ function loops(events) {
   return [...found].map(([list, l]) => {
     const step = l.last.data?.step ?? "";
     return {
-      id: "loop " + list, state: { finished: "completed", completed: "completed", failed: "failed", "given-up": "failed", stopped: "blocked" }[step] ?? "running", title: list, at: l.last.time, agent: "", loop: list,
-      about: join("loop", word(step), l.last.data?.item, l.last.agent), show: { steps: l.steps.slice(-200).join("\n") },
+      id: "loop " + list, state: l.last.data?.reason ? "failed" : { finished: "completed", completed: "completed", failed: "failed", "given-up": "failed", stopped: "blocked" }[step] ?? "running", title: list, at: l.last.time, agent: "", loop: list,
+      about: join("loop", word(step), l.last.data?.item, l.last.agent, l.last.data?.reason), show: { steps: l.steps.slice(-200).join("\n") },
     };
   });
 }
