@@ -5,6 +5,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -25,23 +26,41 @@ import (
 // user is whom the hub runs as in a container: nobody that a computer has.
 const user = 65532
 
-// image writes the container image for all architectures: an OCI layout in a tar file, as skopeo and docker load it. It has the
-// program, the roots that public servers' certificates come from, and nothing else.
+// imageName is what the image is called once it is loaded; compose.yaml names it.
+const imageName = "ghcr.io/parleyhub/parley"
+
+// image writes the container image for all architectures: an OCI layout in a tar file. It has the program, the roots that public
+// servers' certificates come from, and nothing else. Podman and Docker with containerd's store take the name from an annotation; Docker
+// with a store of its own reads manifest.json, and there the name is that of the first architecture.
 func (p packages) image(arches []string) error {
 	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	var loads []tarball.Descriptor
 	for _, arch := range arches {
 		img, err := p.imageFor(arch)
 		if err != nil {
 			return err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+		load, err := p.load(img, arch, len(loads) == 0)
+		if err != nil {
+			return err
+		}
+		loads = append(loads, load)
 	}
 	dir := filepath.Join(p.work, "oci")
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
-	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": p.version})); err != nil {
+	names := map[string]string{"org.opencontainers.image.ref.name": p.version, "io.containerd.image.name": imageName + ":" + p.version}
+	if err := path.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
+		return err
+	}
+	text, err := json.Marshal(loads)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o644); err != nil {
 		return err
 	}
 	f, err := os.Create(filepath.Join(p.out, "parley_"+p.version+"_oci.tar"))
@@ -49,6 +68,23 @@ func (p packages) image(arches []string) error {
 		return err
 	}
 	return errors.Join(p.tarDir(f, dir), f.Close())
+}
+
+// load is the entry of manifest.json for the image of an architecture.
+func (p packages) load(img v1.Image, arch string, first bool) (tarball.Descriptor, error) {
+	manifest, err := img.Manifest()
+	if err != nil {
+		return tarball.Descriptor{}, err
+	}
+	blob := func(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+	d := tarball.Descriptor{Config: blob(manifest.Config.Digest), RepoTags: []string{imageName + ":" + p.version + "-" + arch}}
+	if first {
+		d.RepoTags = append(d.RepoTags, imageName+":"+p.version)
+	}
+	for _, layer := range manifest.Layers {
+		d.Layers = append(d.Layers, blob(layer.Digest))
+	}
+	return d, nil
 }
 
 func (p packages) imageFor(arch string) (v1.Image, error) {

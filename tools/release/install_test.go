@@ -3,12 +3,15 @@
 package main
 
 import (
+	"archive/tar"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,12 +34,73 @@ func TestAReleaseIsInstalled(t *testing.T) {
 	if _, err := exec.LookPath("rpm"); err == nil {
 		r.formats += ",rpm"
 	}
+	packages := r.formats
+	r.formats += ",image"
 	if err := r.run(t.Context(), []string{"linux/" + runtime.GOARCH}); err != nil {
 		t.Fatal(err)
 	}
+	r.formats = packages
+	t.Run("image", func(t *testing.T) { loadImage(t, r) })
 	t.Run("install.sh", func(t *testing.T) { installByScript(t, r) })
 	t.Run("empty root", func(t *testing.T) { installInAnEmptyRoot(t, r) })
 	t.Run("npm", func(t *testing.T) { installByNPM(t, r, modules) })
+}
+
+// loadImage reads the image as Docker does, with each of its stores: by index.json, and by manifest.json, which an OCI layout does not need.
+func loadImage(t *testing.T, r release) {
+	files := map[string]string{}
+	archives, err := filepath.Glob(filepath.Join(r.dir, "*_oci.tar"))
+	if err != nil || len(archives) != 1 {
+		t.Fatalf("%q, %v", archives, err)
+	}
+	f, err := os.Open(archives[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for tr := tar.NewReader(f); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = string(text)
+	}
+	name := image + ":" + r.version
+	var index struct {
+		Manifests []struct{ Annotations map[string]string }
+	}
+	decode(t, files["index.json"], &index)
+	if len(index.Manifests) != 1 || index.Manifests[0].Annotations["io.containerd.image.name"] != name {
+		t.Errorf("the index: %s", files["index.json"])
+	}
+	var loads []struct {
+		Config           string
+		RepoTags, Layers []string
+	}
+	decode(t, files["manifest.json"], &loads)
+	if len(loads) != 1 || !slices.Contains(loads[0].RepoTags, name) || len(loads[0].Layers) != 1 {
+		t.Fatalf("Docker's manifest: %s", files["manifest.json"])
+	}
+	var settings struct {
+		Config struct {
+			User       string
+			Entrypoint []string
+		}
+	}
+	decode(t, files[loads[0].Config], &settings)
+	if settings.Config.User != "65532:65532" || !slices.Equal(settings.Config.Entrypoint, []string{"/usr/bin/parley"}) {
+		t.Errorf("the image's settings: %s", files[loads[0].Config])
+	}
+	if layer := unpack(t, files[loads[0].Layers[0]]); layer["usr/bin/parley"] == "" || layer["etc/ssl/certs/ca-certificates.crt"] == "" {
+		t.Error("the image lacks the program, or the certificates")
+	}
 }
 
 // machine is the home of a user who has nothing installed.

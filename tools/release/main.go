@@ -393,12 +393,14 @@ func (r *release) archive(ctx context.Context, work, platform string) (program s
 	if r.programs == "" {
 		err = checkSize(bin, platform)
 	}
-	if err := errors.Join(err, addNames(bin, system)); err != nil {
-		return "", err
-	}
 	name, pack := archiveName(r.version, platform), packer(packTar)
 	if system == "windows" {
-		pack = packZip
+		pack = packZip // without the further names: a zip has no links, and copies made it three times as large
+	} else {
+		err = errors.Join(err, addNames(bin, system))
+	}
+	if err != nil {
+		return "", err
 	}
 	files, err := list(strings.TrimSuffix(strings.TrimSuffix(name, ".zip"), ".tar.gz"), bin, filepath.Join(work, "docs"))
 	if err != nil {
@@ -449,8 +451,8 @@ const buildTags = "grpcnotrace,prebuiltsite"
 // names are the further names of the program.
 var names = []string{local.ProgramHub, local.ProgramMCPServer}
 
-// addNames adds the further names of the program to the directory that it is in: symbolic links, and copies for Windows, where
-// links need privileges and the programs that start MCP servers do not find scripts.
+// addNames adds the further names of the program to the directory that it is in: symbolic links, and copies on Windows, where symbolic
+// links need privileges. The installers for Windows make hard links.
 func addNames(dir, system string) error {
 	program := executable(local.ProgramParley, system)
 	for _, name := range names {

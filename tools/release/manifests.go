@@ -106,6 +106,10 @@ func (r *release) writeScoop(windows system) error {
 	}
 	return writeJSON(filepath.Join(r.dir, "parley.json"), map[string]any{
 		"version": r.version, "description": description, "homepage": repository, "license": "MIT", "architecture": architecture,
+		// The archive has no links: a program's further names are made before scoop looks for them.
+		"pre_install": []string{
+			`foreach ($name in 'a2a-hub', 'nats-mcp-server') { New-Item -ItemType HardLink -Path "$dir\$name.exe" -Value "$dir\parley.exe" | Out-Null }`,
+		},
 		"bin":      []string{"parley.exe", "a2a-hub.exe", "nats-mcp-server.exe"},
 		"checkver": "github",
 		"autoupdate": map[string]any{

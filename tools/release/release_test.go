@@ -120,7 +120,7 @@ func TestAnArchiveHasProgramsAndDocuments(t *testing.T) {
 	}
 }
 
-// A release has one program: its other names are links, or copies where the system has no links.
+// A program's other names are links, or copies where the system has no links.
 func TestTheProgramHasThreeNames(t *testing.T) {
 	for system, want := range map[string][]string{
 		"linux":   {"top/a2a-hub -> parley", "top/nats-mcp-server -> parley", "top/parley program"},
@@ -421,12 +421,26 @@ func TestPackageManagersGetWhatTheyRead(t *testing.T) {
 	if entry.Name != mcpName || len(entry.Description) > 100 || len(entry.Packages) != 4 || entry.Packages[3].FileSha256 != hexSum(files["parley_1.2.3_windows_arm64.mcpb"]) {
 		t.Errorf("the registry's entry: %+v", entry)
 	}
+	if names := zipped(t, files["parley_1.2.3_windows_arm64.zip"]); !slices.Contains(names, "parley_1.2.3_windows_arm64/parley.exe") || slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, "/a2a-hub.exe") }) {
+		t.Errorf("the archive for Windows has %q, want one program", names)
+	}
 	var scoop struct {
 		Architecture map[string]struct{ URL, Hash string }
+		PreInstall   []string `json:"pre_install"`
+		Bin          []string
 	}
 	decode(t, files["parley.json"], &scoop)
 	if a := scoop.Architecture["arm64"]; a.Hash != hexSum(files["parley_1.2.3_windows_arm64.zip"]) || !strings.HasSuffix(a.URL, "/v1.2.3/parley_1.2.3_windows_arm64.zip") {
 		t.Errorf("scoop's manifest: %+v", scoop)
+	}
+	for _, name := range names {
+		if !slices.Contains(scoop.Bin, name+".exe") || !strings.Contains(strings.Join(scoop.PreInstall, "\n"), "'"+name+"'") || !strings.Contains(files["install.ps1"], "'"+name+".exe'") {
+			t.Errorf("%s is not made on Windows: %+v", name, scoop)
+		}
+	}
+	// `parley stop` ends with success, and is final.
+	if !strings.Contains(files["parley.rb"], "keep_alive successful_exit: false") {
+		t.Errorf("the formula's service: %s", files["parley.rb"])
 	}
 	for _, name := range []string{"install.sh", "install.ps1", "compose.yaml", "parley.rb"} {
 		if text := files[name]; !strings.Contains(text, "1.2.3") || strings.Contains(text, "{{") || strings.Contains(text, "<no value>") {
@@ -436,6 +450,19 @@ func TestPackageManagersGetWhatTheyRead(t *testing.T) {
 	if runtime.GOOS != "windows" && !strings.Contains(files["parley.rb"], hexSum(files["parley_1.2.3_"+here+".tar.gz"])) {
 		t.Errorf("the formula: %s", files["parley.rb"])
 	}
+}
+
+// zipped returns the names of the files of a zip archive.
+func zipped(t *testing.T, archive string) (names []string) {
+	t.Helper()
+	r, err := zip.NewReader(strings.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range r.File {
+		names = append(names, f.Name)
+	}
+	return names
 }
 
 // unpack returns the files of a compressed tar archive.

@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/app/install"
+	"github.com/parleyhub/parley/internal/app/version"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
@@ -191,6 +192,10 @@ func (p Patient) dataDirectory() Finding {
 	}
 	if err != nil {
 		return failure(check, fmt.Sprintf("%s cannot be used: %v", dir, err), remedy)
+	}
+	var unreadable *daemon.Error
+	if err := daemon.CheckFormat(dir, version.String()); errors.As(err, &unreadable) {
+		return failure(check, unreadable.Message, unreadable.Remedy)
 	}
 	if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
 		return warning(check, fmt.Sprintf("other users have access to %s (mode %04o)", dir, info.Mode().Perm()), "run: chmod 700 "+dir)

@@ -155,6 +155,10 @@ func TestDataDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, examine(t, dir), "data-directory", doctor.Warning, "chmod 700")
+	if err := os.WriteFile(filepath.Join(dir, "format.json"), []byte(`{"format":99,"program":"9.0.0"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, examine(t, dir), "data-directory", doctor.Failure, "install that version again")
 }
 
 func TestSocket(t *testing.T) {

@@ -13,14 +13,30 @@ $url = if ($env:PARLEY_INSTALL_URL) { $env:PARLEY_INSTALL_URL } else { '{{.URL}}
 $bin = if ($env:PARLEY_INSTALL_DIR) { $env:PARLEY_INSTALL_DIR } else { Join-Path $env:LOCALAPPDATA 'Programs\parley' }
 $arch = if ($env:PROCESSOR_ARCHITECTURE -eq 'ARM64') { 'arm64' } else { 'amd64' }
 $name = "parley_${version}_windows_$arch"
+$parley = Join-Path $bin 'parley.exe'
+$others = 'a2a-hub.exe', 'nats-mcp-server.exe' | ForEach-Object { Join-Path $bin $_ } # further names of the program
+$notice = Join-Path $bin 'parley-NOTICE.txt'
 
 function Set-UserPath([string[]] $parts) { [Environment]::SetEnvironmentVariable('Path', ($parts -join ';'), 'User') }
 $path = @([Environment]::GetEnvironmentVariable('Path', 'User') -split ';' | Where-Object { $_ })
 
+# Windows removes no program that runs, but renames it. What is left of it goes the next time.
+function Remove-Program([string] $file) {
+  Remove-Item -Force -ErrorAction SilentlyContinue "$file.*.old"
+  if (-not (Test-Path $file)) { return }
+  try { Remove-Item -Force $file } catch { Move-Item $file "$file.$([Guid]::NewGuid()).old" }
+}
+
 if ($env:PARLEY_UNINSTALL) {
-  Remove-Item -Recurse -Force $bin
-  Set-UserPath ($path | Where-Object { $_ -ne $bin })
+  foreach ($file in @($parley) + $others) { Remove-Program $file }
+  Remove-Item -Force -ErrorAction SilentlyContinue $notice
+  # A directory with other files stays, and is found as before.
+  if (-not (Get-ChildItem -Force -ErrorAction SilentlyContinue $bin)) {
+    Remove-Item -Force -ErrorAction SilentlyContinue $bin
+    Set-UserPath ($path | Where-Object { $_ -ne $bin })
+  }
   Write-Host 'Parley is removed. Its data, if you have used it, is still in ~\.a2a-hub.'
+  if (Get-ChildItem -ErrorAction SilentlyContinue "$parley.*.old") { Write-Host "A hub still runs: end it, and remove $parley.*.old." }
   return
 }
 
@@ -34,14 +50,14 @@ try {
   if ($have -ne $line.Split(' ')[0]) { throw "$name.zip is not what SHA256SUMS says: nothing is installed" }
   Expand-Archive (Join-Path $work "$name.zip") $work
   New-Item -ItemType Directory -Force $bin | Out-Null
-  foreach ($program in 'parley', 'a2a-hub', 'nats-mcp-server') {
-    $to = Join-Path $bin "$program.exe"
-    # A running program can be renamed, but not replaced.
-    if (Test-Path $to) { Move-Item -Force $to "$to.old" }
-    Copy-Item (Join-Path $work "$name\$program.exe") $to
-    Remove-Item -Force -ErrorAction SilentlyContinue "$to.old"
+  # The new program is there before the old one goes: a full disk leaves the old one.
+  Copy-Item -Force (Join-Path $work "$name\parley.exe") "$parley.new"
+  foreach ($file in @($parley) + $others) { Remove-Program $file }
+  Move-Item "$parley.new" $parley
+  foreach ($file in $others) {
+    try { New-Item -ItemType HardLink -Path $file -Value $parley | Out-Null } catch { Copy-Item $parley $file } # not every file system has links
   }
-  Copy-Item (Join-Path $work "$name\NOTICE") $bin
+  Copy-Item -Force (Join-Path $work "$name\NOTICE") $notice
 } finally {
   Remove-Item -Recurse -Force $work
 }

@@ -1,6 +1,6 @@
 # Homebrew's formula of Parley, for a tap.
 class Parley < Formula
-  desc "{{.Description}}"
+  desc "Meeting place for coding agents: they find each other, talk and hand work over"
   homepage "{{.Repository}}"
   version "{{.Version}}"
   license "MIT"
@@ -27,7 +27,7 @@ class Parley < Formula
 
   service do
     run [opt_bin/"parley", "start", "--foreground"]
-    keep_alive true
+    keep_alive successful_exit: false
   end
 
   test do
