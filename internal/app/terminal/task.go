@@ -97,13 +97,19 @@ func (c *taskCache) all(ctx context.Context, h Hub) ([]dialect.Task, error) {
 	return c.sorted(), nil
 }
 
-// sorted returns the tasks, the newest first: ids are in the order of creation.
+// sorted returns the tasks, the newest first. Ids are not in the order of creation: those of loops and swarms are made from keys.
 func (c *taskCache) sorted() []dialect.Task {
 	out := make([]dialect.Task, 0, len(c.tasks))
-	for _, t := range c.tasks {
+	created := make(map[string]time.Time, len(c.tasks))
+	for id, t := range c.tasks {
 		out = append(out, t)
+		if created[id] = hub.ReadSummary(t.Metadata).CreatedAt; created[id].IsZero() {
+			created[id] = t.Status.Timestamp.Time
+		}
 	}
-	slices.SortFunc(out, func(a, b dialect.Task) int { return strings.Compare(b.ID, a.ID) })
+	slices.SortFunc(out, func(a, b dialect.Task) int {
+		return cmp.Or(created[b.ID].Compare(created[a.ID]), strings.Compare(b.ID, a.ID))
+	})
 	return out
 }
 

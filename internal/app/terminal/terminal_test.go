@@ -371,6 +371,22 @@ func story(f *fakeHub) []events.Event {
 	return all
 }
 
+func TestTasksAreInTheOrderInWhichTheyWereMade(t *testing.T) {
+	f := newFake()
+	for i, id := range []string{"f-of-a-key", "01-later"} {
+		task := fakeTask(9, dialect.StateCompleted, "echo", "made "+id)
+		task.ID, task.Status.Timestamp = id, at(-10)
+		task.Metadata[hub.MetaSummary].(map[string]any)["createdAt"] = at(-i - 1).Time.Format(time.RFC3339)
+		f.tasks = append(f.tasks, task)
+	}
+	r := newRig(t, f, 80, 24)
+	r.keys("3").shows("1 of 7")
+	screen := r.View().Content
+	if later, keyed, before := strings.Index(screen, "made 01-later"), strings.Index(screen, "made f-of-a-key"), strings.Index(screen, "clean the build"); later < 0 || later > keyed || keyed > before {
+		t.Errorf("the order is wrong:\n%s", screen)
+	}
+}
+
 func TestALoopThatGaveItemsUpHasFailed(t *testing.T) {
 	f := newFake()
 	f.stream = append(story(f), events.Event{Position: events.Position{Sequence: 50}, Time: noon, Kind: events.LoopStep, Subject: "/shop/todo.md", Data: map[string]any{"step": "finished", "reason": "gave up 2 items"}})
