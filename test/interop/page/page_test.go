@@ -275,17 +275,7 @@ func failedWorkIsRetried(t *testing.T, b *rig.Browser) {
 // A loop that gave an item up waits for the person until it is dismissed.
 func failedLoopIsDismissed(t *testing.T, b *rig.Browser) {
 	h := newHub(t, "")
-	list := filepath.Join(h.home.Dir, "todo.md")
-	if err := os.WriteFile(list, []byte("- [ ] FAIL: build the release\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, programs.Path("parley"), "loop", "run", list, "--agent", "actor", "--attempts", "1", "--scratch")
-	cmd.Env, cmd.Dir = h.home.Env, h.home.Dir
-	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() <= 0 {
-		t.Fatalf("the loop: %v\n%s", err, out)
-	}
+	h.loop(t, "todo.md", "- [ ] FAIL: build the release\n")
 	p := h.open(t, b)
 	selectRow(t, p, "gave up 1 item")
 	p.Press(t, "Enter")
@@ -300,6 +290,22 @@ func failedLoopIsDismissed(t *testing.T, b *rig.Browser) {
 	p.Type(t, "loop.step given")
 	p.Until(t, `document.querySelector(".row")?.textContent.includes("loop") && document.querySelector(".row").textContent.includes("given up")`)
 	fine(t, p, "the timeline")
+}
+
+// loop runs a loop on a list, which gives its item up.
+func (h *hub) loop(t *testing.T, name, items string) {
+	t.Helper()
+	list := filepath.Join(h.home.Dir, name)
+	if err := os.WriteFile(list, []byte(items), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, programs.Path("parley"), "loop", "run", list, "--agent", "actor", "--attempts", "1", "--scratch")
+	cmd.Env, cmd.Dir = h.home.Env, h.home.Dir
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() <= 0 {
+		t.Fatalf("the loop: %v\n%s", err, out)
+	}
 }
 
 // submit puts work into the queue go, as an agent's tool does.
@@ -384,6 +390,7 @@ func hostileTextsAreShownAsText(t *testing.T, b *rig.Browser) {
 	h.talk(t, h.repository(t, "<b onclick=alert(8)> notes", "notes.txt"), hostileText[:60]) // claims refuse control characters in paths; a claim's reason has up to 200 bytes
 	h.submit(t, "build", "FAIL: "+short)
 	h.plan(t, "port "+short)
+	h.loop(t, "todo "+strings.ReplaceAll(hostileName, "/", "")+".md", "- [ ] FAIL: "+strings.ReplaceAll(short, "\r", "")+"\n")
 	h.parley(t, "doc", "edit", "hostile", "--text", "notes="+short, "--set", "map.<b>bold</b>=<img src=x onerror=alert(4)>")
 	p := h.open(t, b, "--view-only")
 	for i, screen := range []string{"needs", "agents", "tasks", "conversations", "swarms", "network", "documents", "timeline", "costs"} {

@@ -357,9 +357,9 @@ func (c *changes) Close() error { return nil }
 func taskID(i int) string { return fmt.Sprintf("0%09d", 900_000_000-i) }
 
 func showMany(n int) {
-	h := &manyHub{}
+	h, now := &manyHub{}, time.Now()
 	for i := range n {
-		h.tasks = append(h.tasks, dialect.Task{Kind: dialect.KindTask, ID: taskID(i), Status: dialect.TaskStatus{State: dialect.StateCompleted, Timestamp: dialect.Time{Time: time.Now()}},
+		h.tasks = append(h.tasks, dialect.Task{Kind: dialect.KindTask, ID: taskID(i), Status: dialect.TaskStatus{State: dialect.StateCompleted, Timestamp: dialect.Time{Time: now.Add(-time.Duration(i) * time.Second)}},
 			Metadata: map[string]any{hub.MetaAgent: "echo", hub.MetaSummary: map[string]any{"prompt": fmt.Sprintf("task number %d of many", i)}}})
 	}
 	err := terminal.Run(context.Background(), terminal.Options{
