@@ -13,10 +13,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +28,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/stubmodel"
 	"github.com/parleyhub/parley/test/interop/rig"
 )
 
@@ -73,6 +77,12 @@ type hub struct {
 
 func newHub(t *testing.T, hostile string) *hub {
 	t.Helper()
+	return newHubWith(t, hostile, nil)
+}
+
+// newHubWith is newHub with more agents.
+func newHubWith(t *testing.T, hostile string, more map[string]any) *hub {
+	t.Helper()
 	h := &hub{programs.NewHome(t)}
 	data := filepath.Join(h.home.Dir, "hub")
 	script, texts := filepath.Join(h.home.Dir, "actor"), filepath.Join(h.home.Dir, "hostile.txt")
@@ -80,11 +90,13 @@ func newHub(t *testing.T, hostile string) *hub {
 	if hostile != "" {
 		said, asks["ASKER_TITLE"] = " "+hostileName, hostileName
 	}
-	config := map[string]any{"version": 1, "workers": []any{map[string]any{"agent": "actor", "capability": "go"}}, "agents": map[string]any{
+	agents := map[string]any{
 		"claude-code": map[string]any{"disabled": true}, "codex": map[string]any{"disabled": true}, "gemini": map[string]any{"disabled": true}, "vibe": map[string]any{"disabled": true},
 		"asker": map[string]any{"driver": "acp", "command": programs.Path("asker"), "description": "Asks before it cleans." + said, "env": map[string]any{"set": asks}},
 		"actor": map[string]any{"driver": "exec", "command": script, "description": "Does as it is told." + said, "limits": map[string]any{"concurrency": 120, "queue": 200}, "env": map[string]any{"set": map[string]any{"HOSTILE": texts}}},
-	}}
+	}
+	maps.Copy(agents, more)
+	config := map[string]any{"version": 1, "workers": []any{map[string]any{"agent": "actor", "capability": "go"}}, "agents": agents}
 	text, err := json.Marshal(config) // JSON is YAML
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +189,7 @@ func TestPage(t *testing.T) {
 		run  func(*testing.T, *rig.Browser)
 	}{
 		{"answers, cancels and writes", answersCancelsAndWrites}, {"two pages edit a document", twoPagesEditADocument}, {"failed work is retried", failedWorkIsRetried},
-		{"a loop that failed is dismissed", failedLoopIsDismissed},
+		{"a loop that failed is dismissed", failedLoopIsDismissed}, {"Claude Code is allowed what it asks for", claudeCodeIsAllowed},
 		{"hostile texts are shown as text", hostileTextsAreShownAsText}, {"pictures", fitsEachScreen},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
@@ -290,6 +302,35 @@ func failedLoopIsDismissed(t *testing.T, b *rig.Browser) {
 	p.Type(t, "loop.step given")
 	p.Until(t, `document.querySelector(".row")?.textContent.includes("loop") && document.querySelector(".row").textContent.includes("given up")`)
 	fine(t, p, "the timeline")
+}
+
+// The permission question of a real Claude Code, at a stub model, is answered on the page. What it did is shown.
+func claudeCodeIsAllowed(t *testing.T, b *rig.Browser) {
+	if _, err := exec.LookPath("claude"); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("PARLEY_INTEROP_REQUIRE"), ","), "claude") {
+			t.Fatal("claude is not in PATH")
+		}
+		t.Skip("claude is not in PATH")
+	}
+	model := httptest.NewServer(&stubmodel.Handler{})
+	t.Cleanup(model.Close)
+	h := newHubWith(t, "", map[string]any{"claude-code": map[string]any{"permissions": "ask", "env": map[string]any{"set": map[string]any{
+		"ANTHROPIC_BASE_URL": model.URL, "ANTHROPIC_API_KEY": "sk-ant-stub", "CLAUDE_CODE_MAX_RETRIES": "1"}}}})
+	repository := h.repository(t, "store", "notes.txt")
+	p := h.open(t, b)
+	h.parley(t, "send", "--detach", "--dir", repository, "claude-code", "TOOL:echo made-by-claude | tee made.txt")
+	openRow(t, p, "made-by-claude")
+	p.Until(t, `document.querySelector("#detail").textContent.includes("The agent asks for permission")`)
+	p.Press(t, "a")
+	p.Until(t, `document.querySelector("#none").textContent === "Nothing waits for you."`)
+	p.Press(t, "3")
+	openRow(t, p, "made-by-claude")
+	p.Until(t, `document.querySelector("#detail .state")?.textContent.includes("completed")`)
+	for _, shown := range []string{"allowed by", "made.txt", "cost", "changed 1 file", "echo made-by-claude | tee made.txt"} {
+		p.Until(t, fmt.Sprintf(`document.querySelector("#detail").textContent.includes(%q)`, shown))
+	}
+	p.Until(t, `[...document.querySelectorAll("#detail details pre")].some(e => e.textContent.trim() === "made-by-claude")`) // the tool's output
+	fine(t, p, "Claude Code")
 }
 
 // loop runs a loop on a list, which gives its item up.
