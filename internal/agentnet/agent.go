@@ -354,6 +354,9 @@ func (n *Network) Leave(ctx context.Context, a *Agent) (later bool, err error) {
 	return a.Deregister(ctx)
 }
 
+// Converse does nothing: only [Memberships] remember which conversation an agent is.
+func (n *Network) Converse(context.Context, *Agent, string) (elsewhere bool) { return false }
+
 // Discover lists the agents that this one may see. To find none is no error.
 func (a *Agent) Discover(ctx context.Context, f registry.Filter) (registry.Discovery, error) {
 	if _, err := a.ready(); err != nil {

@@ -118,13 +118,33 @@ func (m *Memberships) remember(ctx context.Context, r registry.Registration) *re
 	hub, err := m.cfg.Hub(ctx)
 	var held *registry.Remembered
 	if err == nil {
-		held, err = registry.Remember(ctx, m.cfg.WithDefaults(), hub, r.AgentType, r.Handle)
+		held, err = registry.Remember(ctx, m.cfg.WithDefaults(), hub, r.AgentType, r.Handle, r.Conversation)
 	}
 	if err != nil {
 		m.log().Warn("the agent's identity is not remembered on this computer", "error", err)
 		return nil
 	}
 	return held
+}
+
+// Converse notes which conversation of the agent's program an agent is, so that it has the same identity when it comes back. It reports
+// true if this computer remembers another one for the conversation, which no process uses: whoever registers again with the conversation
+// gets it.
+func (m *Memberships) Converse(ctx context.Context, a *Agent, conversation string) (elsewhere bool) {
+	m.mu.Lock()
+	held := m.networks[a].held
+	m.mu.Unlock()
+	if held == nil {
+		return false
+	}
+	hub, err := m.cfg.Hub(ctx)
+	if err == nil {
+		elsewhere, err = held.Converse(ctx, m.cfg.WithDefaults(), hub, a.Entry().AgentType, conversation)
+	}
+	if err != nil {
+		m.log().Warn("the agent's conversation is not remembered on this computer", "guid", a.GUID(), "error", err)
+	}
+	return elsewhere
 }
 
 // enter requests an admission, under the remembered identity if the hub accepts that.
@@ -150,7 +170,7 @@ func (m *Memberships) keep(ctx context.Context, request registry.AdmissionReques
 		return adm, b, err
 	}
 	adm.Handle = store.Digest(r.Handle)
-	if err := held.Keep(adm.BusAdmission, r.Handle); err != nil {
+	if err := held.Keep(adm.BusAdmission, r.Handle, r.Conversation); err != nil {
 		m.log().Warn("the agent's identity is not remembered on this computer", "guid", adm.GUID, "error", err)
 	}
 	return adm, b, nil

@@ -35,6 +35,7 @@ type Registration struct {
 	Capabilities []string
 	Scope        Scope
 	Vendor       string // of the agent's program; "" if it is not known
+	Conversation string // as the agent's program calls it; "" if it is not known
 	// Visibility is the configured one where it is empty.
 	Visibility         Visibility
 	MaxConcurrentTasks int

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -26,77 +27,160 @@ type Remembered struct {
 	// GUID and Secret are of the last admission; empty for a new identity.
 	GUID, Secret string
 
-	handle string
-	at     time.Time // when it was remembered
-	file   string
-	lock   *flock.Flock
+	handle        string
+	conversations []string  // that had the identity, the latest last
+	at            time.Time // when it was remembered
+	file          string
+	lock          *flock.Flock
 }
 
 // rememberedFile is the content of the file of an identity.
 type rememberedFile struct {
-	GUID   string `json:"guid"`
-	Secret string `json:"secret"`
-	Handle string `json:"handle,omitempty"`
+	GUID          string   `json:"guid"`
+	Secret        string   `json:"secret"`
+	Handle        string   `json:"handle,omitempty"`
+	Conversations []string `json:"conversations,omitempty"`
 }
 
 const (
 	// lockTimeout bounds the wait for another process that chooses an identity, which takes it milliseconds.
 	lockTimeout = 10 * time.Second
 	lockRetry   = 2 * time.Millisecond
-	maxRemember = 4 << 10 // bytes of a file
+	maxRemember = 16 << 10 // bytes of a file
+
+	maxConversations = 16
+	maxConversation  = 256 // bytes
 )
 
 // Remember returns an identity of an agent of this kind and handle that no process of this computer uses, else a new one.
-// It never returns that of an agent with another handle, whose mail would come with it. hub tells the user's hubs apart. cfg
-// has the directory, the host and the project.
-func Remember(ctx context.Context, cfg store.Config, hub, agentType, handle string) (*Remembered, error) {
-	base := filepath.Join(cfg.StateDir, "admitted."+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, agentType))
-	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+// It never returns that of an agent with another handle, whose mail would come with it. Of several it is the one that the
+// conversation had last, then one that the conversation ever had. hub tells the user's hubs apart. cfg has the directory, the
+// host and the project.
+func Remember(ctx context.Context, cfg store.Config, hub, agentType, handle, conversation string) (*Remembered, error) {
+	choice, err := choose(ctx, cfg, hub, agentType)
+	if err != nil {
 		return nil, err
 	}
-	// One process at a time chooses: a lock that is only looked at would appear as held to others.
-	choice := flock.New(base+lockSuffix, flock.SetPermissions(0o600))
-	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	if _, err := choice.TryLockContext(waiting, lockRetry); err != nil {
+	defer unlock(choice.lock)
+	free, err := choice.free(false)
+	if err != nil {
 		return nil, err
 	}
-	defer unlock(choice)
-	var unused, oldest *Remembered // oldest is of the agent that has not come back for the longest time
-	for i := range maxAgentsOnThisHost {
-		slot := fmt.Sprintf("%s.%d", base, i)
-		if _, err := os.Stat(slot + lockSuffix); unused != nil && errors.Is(err, fs.ErrNotExist) {
-			break // no process has had it or one after it
-		}
-		r, err := lockRemembered(slot)
-		switch {
-		case err != nil:
-			unused.Release()
-			oldest.Release()
-			return nil, err
-		case r == nil: // a live process has it
-		case r.GUID != "" && r.handle == handle:
-			unused.Release()
-			oldest.Release()
-			return r, nil
-		case r.GUID == "" && unused == nil:
-			unused = r
-		case r.GUID != "" && (oldest == nil || r.at.Before(oldest.at)):
-			oldest.Release()
-			oldest = r
-		default:
-			r.Release()
+	r := pick(free, handle, conversation)
+	for _, other := range free {
+		if other != r {
+			other.Release()
 		}
 	}
 	switch {
-	case unused != nil:
-		oldest.Release()
-		return unused, nil
-	case oldest != nil:
-		oldest.GUID, oldest.Secret = "", ""
-		return oldest, nil
+	case r == nil:
+		return nil, tooManyAgents(agentType)
+	case r.handle != handle:
+		*r = Remembered{file: r.file, lock: r.lock}
 	}
-	return nil, tooManyAgents(agentType)
+	return r, nil
+}
+
+// pick returns one of the free identities: of the conversation, of the handle, a new one, or that of the agent that has not come back for
+// the longest time; nil if there is none.
+func pick(free []*Remembered, handle, conversation string) *Remembered {
+	var best *Remembered
+	rank := func(r *Remembered) int {
+		switch {
+		case r.GUID == "":
+			return 1
+		case r.handle != handle:
+			return 0
+		case r.hasNow(conversation):
+			return 4
+		case slices.Contains(r.conversations, conversation):
+			return 3
+		}
+		return 2
+	}
+	for _, r := range free {
+		switch {
+		case best == nil, rank(r) > rank(best), rank(r) == 0 && rank(best) == 0 && r.at.Before(best.at):
+			best = r
+		}
+	}
+	return best
+}
+
+// hasNow reports whether a conversation was the last one that had the identity.
+func (r *Remembered) hasNow(conversation string) bool {
+	return len(r.conversations) > 0 && r.conversations[len(r.conversations)-1] == conversation
+}
+
+// Converse notes which conversation has the identity. It reports true if another identity of the same kind and handle, which no process
+// uses, is the conversation's: then nothing is noted. r may be nil.
+func (r *Remembered) Converse(ctx context.Context, cfg store.Config, hub, agentType, conversation string) (elsewhere bool, err error) {
+	if r == nil || r.GUID == "" || conversation == "" || len(conversation) > maxConversation || r.hasNow(conversation) {
+		return false, nil
+	}
+	if !slices.Contains(r.conversations, conversation) {
+		if elsewhere, err = r.elsewhere(ctx, cfg, hub, agentType, conversation); elsewhere || err != nil {
+			return elsewhere, err
+		}
+	}
+	return false, r.write(store.Admission{GUID: r.GUID, Secret: r.Secret}, r.handle, conversation)
+}
+
+func (r *Remembered) elsewhere(ctx context.Context, cfg store.Config, hub, agentType, conversation string) (bool, error) {
+	choice, err := choose(ctx, cfg, hub, agentType)
+	if err != nil {
+		return false, err
+	}
+	defer unlock(choice.lock)
+	free, err := choice.free(true)
+	found := false
+	for _, other := range free {
+		found = found || other.GUID != "" && other.handle == r.handle && slices.Contains(other.conversations, conversation)
+		other.Release()
+	}
+	return found, err
+}
+
+// choice are the identities of a kind of agents. One process at a time chooses among them: a lock that is only looked at would
+// appear as held to others.
+type choice struct {
+	base string
+	lock *flock.Flock
+}
+
+func choose(ctx context.Context, cfg store.Config, hub, agentType string) (choice, error) {
+	base := filepath.Join(cfg.StateDir, "admitted."+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, agentType))
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return choice{}, err
+	}
+	lock := flock.New(base+lockSuffix, flock.SetPermissions(0o600))
+	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	_, err := lock.TryLockContext(waiting, lockRetry)
+	return choice{base, lock}, err
+}
+
+// free locks the identities that no live process has, and a new one unless only known ones are wanted.
+func (c choice) free(known bool) (all []*Remembered, err error) {
+	unused := known
+	for i := range maxAgentsOnThisHost {
+		slot := fmt.Sprintf("%s.%d", c.base, i)
+		if _, err := os.Stat(slot + lockSuffix); unused && errors.Is(err, fs.ErrNotExist) {
+			break // no process has had it or one after it
+		}
+		r, err := lockRemembered(slot)
+		if err != nil {
+			for _, r := range all {
+				r.Release()
+			}
+			return nil, err
+		}
+		if r != nil {
+			all = append(all, r)
+			unused = unused || r.GUID == ""
+		}
+	}
+	return all, nil
 }
 
 const lockSuffix = ".lock"
@@ -115,7 +199,7 @@ func lockRemembered(slot string) (*Remembered, error) {
 	}
 	var have rememberedFile
 	if err == nil && json.Unmarshal(data, &have) == nil && uuid.Validate(have.GUID) == nil { // else it is damaged, and written anew
-		r.GUID, r.Secret, r.handle = have.GUID, have.Secret, have.Handle
+		r.GUID, r.Secret, r.handle, r.conversations = have.GUID, have.Secret, have.Handle, have.Conversations
 		if info, err := os.Stat(r.file); err == nil {
 			r.at = info.ModTime()
 		}
@@ -134,17 +218,31 @@ func readAtMost(path string, limit int64) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// Keep remembers an admission, on the disk, before the agent is entered under it.
-func (r *Remembered) Keep(adm store.Admission, handle string) error {
-	if r == nil || (r.GUID == adm.GUID && r.Secret == adm.Secret && r.handle == handle) {
+// Keep remembers an admission, on the disk, before the agent is entered under it, and the conversation that it is for, if it is known.
+func (r *Remembered) Keep(adm store.Admission, handle, conversation string) error {
+	if r == nil || r.GUID == adm.GUID && r.Secret == adm.Secret && r.handle == handle && (conversation == "" || r.hasNow(conversation)) {
 		return nil
 	}
-	data, err := json.Marshal(rememberedFile{adm.GUID, adm.Secret, handle})
+	return r.write(adm, handle, conversation)
+}
+
+// write remembers an admission. The conversations of another identity, which the slot had before, are forgotten.
+func (r *Remembered) write(adm store.Admission, handle, conversation string) error {
+	var conversations []string
+	if r.GUID == adm.GUID {
+		conversations = slices.Clone(r.conversations)
+	}
+	if conversation != "" && len(conversation) <= maxConversation {
+		conversations = slices.DeleteFunc(conversations, func(c string) bool { return c == conversation })
+		conversations = append(conversations, conversation)
+		conversations = conversations[max(len(conversations)-maxConversations, 0):]
+	}
+	data, err := json.Marshal(rememberedFile{adm.GUID, adm.Secret, handle, conversations})
 	if err == nil {
 		err = local.ReplaceFile(r.file, data)
 	}
 	if err == nil {
-		r.GUID, r.Secret, r.handle = adm.GUID, adm.Secret, handle
+		r.GUID, r.Secret, r.handle, r.conversations = adm.GUID, adm.Secret, handle, conversations
 	}
 	return err
 }

@@ -21,9 +21,18 @@ import (
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
+func shop(dir string) store.Config {
+	return store.Config{StateDir: dir, ProjectPath: "/shop", Hostname: "h"}
+}
+
 func remember(t *testing.T, dir, hub, agentType, handle string) *registry.Remembered {
 	t.Helper()
-	r, err := registry.Remember(t.Context(), store.Config{StateDir: dir, ProjectPath: "/shop", Hostname: "h"}, hub, agentType, handle)
+	return rememberFor(t, dir, hub, agentType, handle, "")
+}
+
+func rememberFor(t *testing.T, dir, hub, agentType, handle, conversation string) *registry.Remembered {
+	t.Helper()
+	r, err := registry.Remember(t.Context(), shop(dir), hub, agentType, handle, conversation)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +51,7 @@ func TestTheComputerRemembersIdentities(t *testing.T) {
 		if r.GUID != "" {
 			t.Errorf("a new identity: %+v", r)
 		}
-		if err := r.Keep(adm, map[string]string{"a": "ann", "b": "bob"}[adm.Secret]); err != nil {
+		if err := r.Keep(adm, map[string]string{"a": "ann", "b": "bob"}[adm.Secret], ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,9 +84,81 @@ func TestTheComputerRemembersIdentities(t *testing.T) {
 	if damaged := remember(t, dir, "hub", "worker", "ann"); damaged.GUID != "" {
 		t.Errorf("from a damaged file: %+v", damaged)
 	}
-	if _, err := registry.Remember(t.Context(), store.Config{StateDir: files[0]}, "hub", "worker", "ann"); err == nil {
+	if _, err := registry.Remember(t.Context(), store.Config{StateDir: files[0]}, "hub", "worker", "ann", ""); err == nil {
 		t.Error("a file is no directory")
 	}
+}
+
+// Of several agents of a kind and a handle that are gone, a conversation that is resumed is the one that it was last.
+func TestAConversationIsTheAgentThatItWas(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "agents")
+	guids := []string{"7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", "0b9f5a0c-3f62-4a6e-8d7e-5f2f3c1f7a42", "3d0a0c6e-51c4-4f0e-9a51-95f2d6f2a001"}
+	open := func(conversation string) *registry.Remembered {
+		return rememberFor(t, dir, "hub", "codex", "codex", conversation)
+	}
+	converse := func(r *registry.Remembered, conversation string) bool {
+		t.Helper()
+		elsewhere, err := r.Converse(t.Context(), shop(dir), "hub", "codex", conversation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return elsewhere
+	}
+	var all []*registry.Remembered
+	for i, guid := range guids {
+		r := open("")
+		if err := r.Keep(store.Admission{GUID: guid, Secret: "s"}, "codex", ""); err != nil {
+			t.Fatal(err)
+		}
+		if conversation := fmt.Sprint("t", i); converse(r, conversation) || converse(r, conversation) || converse(r, strings.Repeat("x", 1000)) {
+			t.Errorf("%s is elsewhere", conversation)
+		}
+		all = append(all, r)
+	}
+	if converse(all[0], "t1") {
+		t.Error("a conversation whose agent lives is elsewhere")
+	}
+	converse(all[0], "t0")
+	for _, r := range all {
+		r.Release()
+	}
+	for _, i := range []int{1, 2, 0} {
+		if r := open(fmt.Sprint("t", i)); r.GUID != guids[i] {
+			t.Errorf("t%d is %s", i, r.GUID)
+		} else {
+			r.Release()
+		}
+	}
+	// Its program tells the conversation only later: it is said that another identity is the conversation's, which it gets then.
+	early := open("")
+	if early.GUID != guids[0] || !converse(early, "t2") || converse(early, "new") {
+		t.Errorf("%s has the conversation of %s", early.GUID, guids[2])
+	}
+	if other := open("t0"); other.GUID == guids[0] || other.GUID == "" {
+		t.Errorf("while its agent lives in another conversation, t0 is %q", other.GUID)
+	} else {
+		other.Release()
+	}
+	early.Release()
+	if again := open("t0"); again.GUID != guids[0] {
+		t.Errorf("after another conversation, t0 is %s", again.GUID)
+	}
+	for i := range 40 {
+		converse(all[0], fmt.Sprint("many", i))
+	}
+	if info, err := os.Stat(slotFile(t, dir)); err != nil || info.Size() > 4<<10 {
+		t.Errorf("the file grows: %v, %v", info, err)
+	}
+}
+
+func slotFile(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.0.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	return files[0]
 }
 
 // An agent that comes back is the same at once, though the hub takes its former process to be live, and also if the hub has
@@ -207,7 +288,7 @@ func TestAnAgentIsNeverOneOfAnotherHandle(t *testing.T) {
 				connected := map[string]bool{}
 				start := func(handle string) (string, *registry.Remembered) {
 					t.Helper()
-					held, err := registry.Remember(t.Context(), cfg, "hub", "worker", handle)
+					held, err := registry.Remember(t.Context(), cfg, "hub", "worker", handle, "")
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -219,7 +300,7 @@ func TestAnAgentIsNeverOneOfAnotherHandle(t *testing.T) {
 							return known
 						})
 					if err == nil {
-						err = held.Keep(adm, handle)
+						err = held.Keep(adm, handle, "")
 					}
 					if err != nil {
 						t.Fatal(err)
@@ -282,7 +363,7 @@ func TestSlotsOfAgentsThatAreAwayAreUsedAgain(t *testing.T) {
 	if fresh.GUID != "" {
 		t.Errorf("the new agent is %s", fresh.GUID)
 	}
-	if err := fresh.Keep(store.Admission{GUID: "0b9f5a0c-3f62-4a6e-8d7e-5f2f3c1f7a42", Secret: "f"}, "fresh"); err != nil {
+	if err := fresh.Keep(store.Admission{GUID: "0b9f5a0c-3f62-4a6e-8d7e-5f2f3c1f7a42", Secret: "f"}, "fresh", ""); err != nil {
 		t.Fatal(err)
 	}
 	if last := remember(t, dir, "hub", "worker", "agent-63"); last.GUID != "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b63" {

@@ -43,6 +43,12 @@ type target struct {
 
 func newTarget(t *testing.T) *target {
 	t.Helper()
+	return newTargetWith(t, "claude-code", func(d *machine) { d.hook("SessionStart", hookInput("SessionStart")) })
+}
+
+// newTargetWith is newTarget for another program, of which a hook reports.
+func newTargetWith(t *testing.T, program string, hook func(*machine)) *target {
+	t.Helper()
 	d := newMachine(t)
 	f, err := os.OpenFile(filepath.Join(d.root, "data", "config.yaml"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -54,10 +60,10 @@ func newTarget(t *testing.T) *target {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	v := &target{machine: d, victim: d.program("claude-code", "a"), sender: d.openSession("sender")}
+	v := &target{machine: d, victim: d.program(program, "a"), sender: d.openSession("sender")}
 	wait.Eventually(t, "the hub knows hook and server of the session", func() bool {
-		d.hook("SessionStart", hookInput("SessionStart"))
-		if all := d.openSessions(); len(all) == 1 {
+		hook(d)
+		if all := d.openSessions(); len(all) == 1 && all[0].Hooks {
 			v.guid = all[0].GUID
 		}
 		return v.guid != ""

@@ -107,7 +107,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && reporter.token == ""
 	}
 	if opts.RegisterSessions || network && reporter.token != "" {
-		opts.OnSession = reporter.serve
+		opts.OnSession, opts.Conversation = reporter.serve, a.conversationOf
 		defer shared.OnPresence(func() { wait.Nudge(reporter.kick) })()
 	}
 	if cfg.Networked() {

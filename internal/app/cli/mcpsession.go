@@ -101,8 +101,16 @@ func (r *sessionReporter) params(s mcpserver.SessionServed) dialect.SessionServe
 	p := dialect.SessionServeParams{Vendor: s.Vendor, GUID: s.GUID, Session: s.Thread, Token: r.token, Since: dialect.Time{Time: r.since},
 		Process: dialect.SessionProcess(r.app.sessionProcess(s.Vendor)), Server: dialect.SessionProcess(presence.Running(os.Getpid()))}
 	p.Dir, _ = os.Getwd() // without it, process or thread tell the session
-	if s.Vendor == presence.Claude {
-		p.Session = r.app.getenv("CLAUDE_CODE_SESSION_ID")
+	if id := r.app.conversationOf(s.Vendor); id != "" {
+		p.Session = id
 	}
 	return p
+}
+
+// conversationOf returns what a vendor's program calls the conversation for which it has started this process; "" if it does not say.
+func (a *app) conversationOf(vendor string) string {
+	if vendor != presence.Claude {
+		return ""
+	}
+	return a.getenv("CLAUDE_CODE_SESSION_ID")
 }

@@ -26,6 +26,7 @@ type membership interface {
 	Status() agentnet.Status
 	Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error)
 	Leave(ctx context.Context, a *agentnet.Agent) (later bool, err error)
+	Converse(ctx context.Context, a *agentnet.Agent, conversation string) (elsewhere bool)
 	Close(ctx context.Context) error
 }
 
@@ -36,8 +37,10 @@ type Network struct {
 	// sessions registers the agent of each connection as an open session, if its program is a known coding agent.
 	sessions  bool
 	onSession func(SessionServed) // nil for none
-	idle      time.Duration       // after which an agent is shown as offline; 0 for never
-	now       func() time.Time
+	// conversation returns that for which a vendor's program has started this process; nil for none.
+	conversation func(vendor string) string
+	idle         time.Duration // after which an agent is shown as offline; 0 for never
+	now          func() time.Time
 
 	handlePause time.Duration // see handlePause
 	answerTime  time.Duration // see answerTime

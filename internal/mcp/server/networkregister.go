@@ -80,6 +80,7 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 		g.withdraw(ctx, p)
 	}
 	p.byItself = false
+	r.Conversation = g.conversationOf(p, c)
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
 		p.published = r.Handle
@@ -220,7 +221,7 @@ func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Regis
 	if p.agent != nil {
 		return entry, true, nil
 	}
-	r.Handle, r.Vendor = cmp.Or(c.Handle(), r.AgentType), c.Vendor()
+	r.Handle, r.Vendor, r.Conversation = cmp.Or(c.Handle(), r.AgentType), c.Vendor(), g.conversationOf(p, c)
 	a, err := g.network.Register(ctx, r)
 	if err != nil {
 		return entry, false, err
@@ -228,6 +229,14 @@ func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Regis
 	p.registration, p.byItself = r, true
 	g.registered(p, a)
 	return a.Entry(), false, nil
+}
+
+// conversationOf returns what the client's program calls its conversation; "" if it is not known. The state is locked.
+func (g *Network) conversationOf(p *networkAgent, c *Client) string {
+	if p.thread != "" || g.conversation == nil {
+		return p.thread
+	}
+	return g.conversation(c.Vendor())
 }
 
 // handlePause is the least time between two changes of a handle that are published at once.

@@ -37,6 +37,7 @@ func (g *Network) attend(s *Server) mcp.Middleware {
 			if !ok {
 				return next(ctx, method, req)
 			}
+			g.acknowledge(ctx, s)
 			if thread, _ := call.Params.Meta[metaThread].(string); thread != "" && len(thread) <= maxThread {
 				g.called(ctx, networkAgentOf(s.client), thread)
 			}
@@ -68,16 +69,48 @@ func withLine(r *mcp.CallToolResult, line string, ours bool) *mcp.CallToolResult
 	return &with
 }
 
-// called notes the conversation that a call comes from.
+// acknowledge marks the mail in former answers as read: whoever calls again, whatever tool, has got them. A process that is killed right
+// after that shows none of it twice.
+func (g *Network) acknowledge(ctx context.Context, s *Server) {
+	p, sent := networkAgentOf(s.client), time.Now()
+	if call := s.running(); call != nil {
+		sent = call.read
+	}
+	if !p.turn.TryAcquire(1) {
+		return // another call does it, or the registration changes
+	}
+	a := p.agent
+	p.turn.Release(1)
+	if a == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	if err := a.Acknowledge(ctx, sent); err != nil {
+		s.Logger("agentnet").Debug("mail is not marked as read yet", "error", err)
+	}
+}
+
+// called notes the conversation that a call comes from. An agent that was registered before its conversation was known is registered
+// again if this computer remembers another identity for it: two closed sessions were given each other's otherwise.
 func (g *Network) called(ctx context.Context, p *networkAgent, thread string) {
 	if p.turn.Acquire(ctx, 1) != nil {
 		return
 	}
 	defer p.turn.Release(1)
-	if p.thread != thread {
-		p.thread = thread
-		g.served(p)
+	if p.thread == thread {
+		return
 	}
+	p.thread, p.registration.Conversation = thread, thread
+	if p.agent != nil && g.network.Converse(ctx, p.agent, thread) && p.byItself {
+		g.deregistered(ctx, p)
+		p.idle = true // until it is registered again, now or by the next call
+		if a, err := g.network.Register(ctx, p.registration); err == nil {
+			g.registered(p, a)
+		}
+		return
+	}
+	g.served(p)
 }
 
 // served reports the session of a connection. The state is locked.

@@ -48,6 +48,9 @@ type ProjectOptions struct {
 	// OnSession is called when it becomes known which agent and which conversation of its program a connection serves; nil for
 	// none. It must not block.
 	OnSession func(SessionServed)
+	// Conversation returns what a vendor's program calls the conversation for which it has started this process, "" if it does not say;
+	// nil for none.
+	Conversation func(vendor string) string
 	// IdleAgents is the time without calls after which an agent is shown as offline, for connections whose end may go
 	// unnoticed; 0 for never.
 	IdleAgents time.Duration
@@ -101,6 +104,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 		}
 		p.group = NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents)
 		p.group.sessions, p.group.onSession = opts.RegisterSessions, opts.OnSession
+		p.group.conversation = opts.Conversation
 		groups = append(groups, p.group)
 	}
 	if opts.Documents != nil {

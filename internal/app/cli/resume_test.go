@@ -1,0 +1,86 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/parleyhub/parley/internal/base/wait"
+)
+
+// turn calls a tool as Codex does in a thread.
+func (s *openedSession) turn(thread string) {
+	s.t.Helper()
+	s.calls++
+	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"list_channels","arguments":{},"_meta":{"threadId":%q}}}`+"\n", s.calls, thread); err != nil {
+		s.t.Fatal(err)
+	}
+	line, err := s.out.ReadBytes('\n')
+	for err == nil && string(line) == toolsChanged {
+		line, err = s.out.ReadBytes('\n')
+	}
+	if err != nil {
+		s.t.Fatalf("%s: %v", line, err)
+	}
+}
+
+// threadGUID returns the agent of a thread of Codex, once the hub knows it.
+func (d *machine) threadGUID(thread string) (guid string) {
+	d.t.Helper()
+	wait.Eventually(d.t, "the hub knows the agent of "+thread, func() bool {
+		for _, s := range d.openSessions() {
+			if s.Session == thread && s.GUID != "" && s.Agent != "" {
+				guid = s.GUID
+			}
+		}
+		return guid != ""
+	})
+	return guid
+}
+
+// Two sessions of Codex are closed, and the second is resumed first: it is the agent that it was, with its name and its mail, although
+// Codex says only at its first call which thread it is. So is the first.
+func TestAResumedThreadIsTheAgentThatItWas(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	begin := func(thread string) (*openedSession, string) {
+		s := d.program("codex-mcp-client", "a")
+		wait.Eventually(t, "the session is registered", func() bool {
+			s.turn(thread)
+			for _, x := range d.openSessions() {
+				if x.Session == thread && x.GUID != "" {
+					return true
+				}
+			}
+			return false
+		})
+		return s, d.threadGUID(thread)
+	}
+	first, firstGUID := begin("t1")
+	second, secondGUID := begin("t2")
+	if firstGUID == secondGUID {
+		t.Fatal("two sessions are one agent")
+	}
+	names := map[string]string{}
+	for _, s := range d.openSessions() {
+		names[s.GUID] = s.Agent
+	}
+	first.end()
+	second.end()
+	for _, c := range []struct{ thread, guid string }{{"t2", secondGUID}, {"t1", firstGUID}} {
+		s, guid := begin(c.thread)
+		if guid != c.guid {
+			t.Errorf("%s is %s, was %s", c.thread, guid, c.guid)
+		}
+		wait.Eventually(t, "the session has its name", func() bool {
+			for _, x := range d.openSessions() {
+				if x.GUID == c.guid && x.Agent == names[c.guid] {
+					return true
+				}
+			}
+			return false
+		})
+		defer s.end()
+	}
+}
