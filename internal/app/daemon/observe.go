@@ -81,7 +81,12 @@ func (d *daemon) watched(namespace string, m *nats.Msg) {
 	case claimed:
 		e = claimEvent(repository, m)
 	default:
-		e, id = mailEvent(m)
+		if e, id = mailEvent(m); e.Kind != "" {
+			to, _ := e.Data["to"].(string)
+			if _, handle := d.sessionNames(to); handle != "" {
+				e.Data["toHandle"] = handle
+			}
+		}
 	}
 	if e.Kind == "" || id != "" && d.repeated(id) {
 		return

@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/documents"
 	"github.com/parleyhub/parley/internal/hub/events"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
@@ -93,12 +94,21 @@ func TestMailAndWorkAreEvents(t *testing.T) {
 	shop := membershipsOf(t, dir, "/shop")
 	ann, bob := enter(t, shop, "dispatcher"), enter(t, membershipsOf(t, dir, "/blog"), "worker")
 	c := dialHub(t, r.info.Socket)
+	handle := ""
+	wait.Eventually(t, "the hub knows the recipient", func() bool {
+		agents, err := c.Agents(t.Context(), false)
+		i := slices.IndexFunc(agents, func(a dialect.Agent) bool { return a.GUID == bob.GUID() })
+		if err == nil && i >= 0 {
+			handle = agents[i].Handle
+		}
+		return handle != ""
+	})
 	sent, err := ann.Send(t.Context(), mail.Message{Recipient: bob.GUID(), Text: "a private letter"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	letters := eventsUntil(t, c, "is the letter", is(events.MailSent, sent.ID), "mail")
-	if e := letters[len(letters)-1]; e.Data["from"] != ann.GUID() || e.Data["to"] != bob.GUID() || e.Data["bytes"] != float64(len("a private letter")) {
+	if e := letters[len(letters)-1]; e.Data["toHandle"] != handle || e.Data["from"] != ann.GUID() || e.Data["to"] != bob.GUID() || e.Data["bytes"] != float64(len("a private letter")) {
 		t.Errorf("%+v", e)
 	}
 

@@ -396,6 +396,15 @@ func TestALoopThatGaveItemsUpHasFailed(t *testing.T) {
 	newRig(t, f, 80, 24).keys("8").shows("finished gave up 2 items")
 }
 
+func TestTheTimelineNamesWhoWritesMail(t *testing.T) {
+	f := newFake()
+	f.stream = []events.Event{{Position: events.Position{Sequence: 1}, Time: noon, Kind: events.MailSent, Subject: "the-id-of-it",
+		Data: map[string]any{"from": "guid-of-ann", "fromHandle": "ann", "to": "guid-of-bob", "toHandle": "bob"}}}
+	r := newRig(t, f, 80, 24)
+	r.keys("8").shows("12:00:00 mail                ann              to bob  ")
+	r.keys("/", "the-id", "enter").shows("ann              to bob")
+}
+
 func TestTheTimelineIsFilteredByWordsAndNames(t *testing.T) {
 	f := newFake()
 	f.stream = story(f)

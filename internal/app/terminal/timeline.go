@@ -101,8 +101,11 @@ func eventRow(e *events.Event) row {
 			details = append(details, screens.Word(v))
 		}
 	}
+	if to, _ := e.Data["toHandle"].(string); to != "" {
+		details = append(details, "to "+to)
+	}
 	for _, key := range []string{"reason", "tool", "title", "from", "subTask", "item", "messages", "costUsd"} {
-		if v, ok := e.Data[key]; ok && fmt.Sprint(v) != "" && fmt.Sprint(v) != "0" {
+		if v, ok := e.Data[key]; ok && fmt.Sprint(v) != "" && fmt.Sprint(v) != "0" && !(key == "from" && e.Kind == events.MailSent) {
 			details = append(details, fmt.Sprint(v))
 		}
 	}
@@ -112,13 +115,18 @@ func eventRow(e *events.Event) row {
 			break
 		}
 	}
-	details = append(details, e.Channel, e.Subject)
 	who := cmp.Or(e.Agent, e.Subject, e.Channel)
-	if e.Kind == events.LoopStep {
+	switch e.Kind {
+	case events.LoopStep:
 		who = filepath.Base(e.Subject)
+		details = append(details, e.Subject)
+	case events.MailSent: // its subject is an id
+		who, _ = e.Data["fromHandle"].(string)
+	default:
+		details = append(details, e.Channel, e.Subject)
 	}
 	r.cells = []string{clock(e.Time), screens.Word(string(e.Kind)), clean(who), clean(strings.Join(details, " "))}
-	return r.found(string(e.Kind), r.state, e.Task, e.Project)
+	return r.found(string(e.Kind), r.state, e.Task, e.Subject, e.Project)
 }
 
 // Replay shows what the timeline shows once more, in the order in which it happened: the rows that come later are hidden.

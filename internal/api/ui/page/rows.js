@@ -237,7 +237,7 @@ export function eventRow(e, n) {
   return {
     id: e.position ?? String(n), time: Date.parse(e.time), state: d.state ?? d.status ?? d.outcome ?? "", named: e.agent || e.subject || e.channel, also: e.kind, title: join(word(e.kind), e.agent || e.channel || d.fromHandle || short(e.subject)), task: e.task, agent: e.agent, context: e.context, show: e, side: clock(e.time),
     swarm: e.kind.startsWith("swarm.") ? e.subject : undefined, document: e.kind === "document.changed" ? e.subject : undefined,
-    get about() { return join(...named.map(k => word(d[k])), ...details.map(k => d[k] ? String(d[k]) : ""), d.repository && d.repository + ": " + count(d.claims, "claim"), known.get(e.task)?.title ?? e.task, e.channel, e.subject !== this.named && e.subject, e.project); },
+    get about() { return join(...named.map(k => word(d[k])), d.toHandle && "to " + d.toHandle, ...details.map(k => d[k] && !(k === "from" && d.fromHandle) ? String(d[k]) : ""), d.repository && d.repository + ": " + count(d.claims, "claim"), known.get(e.task)?.title ?? e.task, e.channel, e.subject !== this.named && e.subject, e.project); },
   };
 }
 
