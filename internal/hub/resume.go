@@ -169,6 +169,7 @@ func (t *task) suspend() {
 	if t.turn != nil {
 		t.turn.over = true
 	}
+	t.suspended = true
 	report(t.waiting, errNeutral)
 	t.stopFlush()
 	t.changed.Send()

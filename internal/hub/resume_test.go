@@ -3,10 +3,13 @@ package hub_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -242,5 +245,43 @@ func TestADurableAgentHasUntilTheDeadline(t *testing.T) {
 		if info, err := h.Agent("ann"); err == nil && info.Health.Circuit != "closed" {
 			t.Errorf("circuit %s", info.Health.Circuit)
 		}
+	}
+}
+
+// Cancellations that come while the hub stops do not keep it from stopping: the tasks are canceled, or the hub's next run goes on with
+// them.
+func TestCancellationsDuringAStopEnd(t *testing.T) {
+	for round := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			h, err := hub.NewInMemory(t.Context(), hub.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			def := definition("ann")
+			def.Limits = runner.Limits{Run: time.Hour, Concurrency: 50, Queue: 50}
+			if err := h.Register(hub.Agent{Definition: def, Runner: newPerson().agent(), Durable: true}); err != nil {
+				t.Fatal(err)
+			}
+			var tasks []a2a.TaskID
+			for i := range 100 {
+				task, err := h.Send(t.Context(), request("ann", fmt.Sprint("look ", i)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				tasks = append(tasks, task.ID)
+			}
+			synctest.Wait()
+			for _, id := range tasks {
+				go func() { _, _ = h.Cancel(context.Background(), id) }() // it may come too late
+			}
+			for range 5 * round { // the stop comes after some of them
+				runtime.Gosched()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := h.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

@@ -52,6 +52,7 @@ type task struct {
 	held      bool          // the next hub begins its turn, see Hub.Drain
 	settling  bool          // an end or interruption is being written
 	settled   chan struct{} // closed when the task has ended or is interrupted
+	suspended bool          // the hub stops; its next run goes on with the task
 	changed   wait.Signal   // see waitChange and awaitAnswer
 	flush     *time.Timer   // calls flushNow
 	flushing  bool          // flush is scheduled

@@ -263,6 +263,10 @@ func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
 // left. mu is held before and after, except after an error.
 func (t *task) endTurns(ctx context.Context, cause error) error {
 	for t.turn != nil || len(t.waiting) > 0 {
+		if t.suspended { // the hub stops, and its next run goes on with them
+			t.mu.Unlock()
+			return suspendedError(t.id)
+		}
 		if t.turn == nil && t.agent.dequeue(t) {
 			next := t.turns + 1
 			t.mu.Unlock()
