@@ -29,6 +29,8 @@ import (
 type Config struct {
 	// Bus stores tasks, contexts and sessions. Without one they are in memory, for tests and the conformance mode.
 	Bus *bus.Bus
+	// Memory has what is stored without a bus, for simulations of hubs that start again: a new one.
+	Memory *Memory
 	// Name identifies the hub among those on one bus: [A-Za-z0-9_-]{1,32}, "local".
 	Name string
 	// Version is reported in Status.
@@ -177,7 +179,7 @@ func New(ctx context.Context, cfg Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st store = &memory{}
+	var st store = cmp.Or(cfg.Memory, &Memory{})
 	if cfg.Bus != nil {
 		js, err := openJetStream(ctx, cfg.Bus, cfg.Name, cfg.Trace.TTL)
 		if err != nil {

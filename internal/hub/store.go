@@ -75,8 +75,12 @@ const storeTimeout = 10 * time.Second
 
 var errNotStored = errors.New("not stored")
 
-// memory is the store of a hub without a bus, in memory. Its zero value is ready.
-type memory struct {
+// Memory is the store of a hub without a bus, in memory. Its zero value is ready. It is safe for concurrent use.
+type Memory struct {
+	// Watch is called before and after each change of a task or a small record, for simulations. It must not block. Set it
+	// before the first use; nil does nothing.
+	Watch func(done bool)
+
 	tasks   sync.Map // of memoryTask, by id
 	output  sync.Map // of []byte, by the task's id
 	records sync.Map // of []byte, by kind and key
@@ -93,7 +97,36 @@ type memoryTask struct {
 	body []byte
 }
 
-func (m *memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
+// Clone returns a copy of what is stored now, without Watch.
+func (m *Memory) Clone() *Memory {
+	c := &Memory{}
+	for id, t := range m.tasks.Range {
+		c.tasks.Store(id, t) // is never changed
+	}
+	for id, data := range m.output.Range {
+		c.output.Store(id, bytes.Clone(data.([]byte))) // is appended to in place
+	}
+	for k, v := range m.records.Range {
+		c.records.Store(k, v)
+	}
+	for k, v := range m.traces.Range {
+		c.traces.Store(k, v)
+	}
+	return c
+}
+
+// change tells Watch of a change.
+func (m *Memory) change(f func()) {
+	if m.Watch == nil {
+		f()
+		return
+	}
+	m.Watch(false)
+	f()
+	m.Watch(true)
+}
+
+func (m *Memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
 	var heads []head
 	for _, t := range m.tasks.Range {
 		heads = append(heads, t.(memoryTask).head)
@@ -109,12 +142,12 @@ func (m *memory) load(_ context.Context, task func(head), record func(kind, key 
 	return nil
 }
 
-func (m *memory) putTask(_ context.Context, h head, body []byte) error {
-	m.tasks.Store(h.ID, memoryTask{h, bytes.Clone(body)})
+func (m *Memory) putTask(_ context.Context, h head, body []byte) error {
+	m.change(func() { m.tasks.Store(h.ID, memoryTask{h, bytes.Clone(body)}) })
 	return nil
 }
 
-func (m *memory) task(_ context.Context, id a2a.TaskID) ([]byte, error) {
+func (m *Memory) task(_ context.Context, id a2a.TaskID) ([]byte, error) {
 	t, ok := m.tasks.Load(id)
 	if !ok {
 		return nil, errNotStored
@@ -122,8 +155,8 @@ func (m *memory) task(_ context.Context, id a2a.TaskID) ([]byte, error) {
 	return t.(memoryTask).body, nil
 }
 
-func (m *memory) deleteTask(_ context.Context, id a2a.TaskID) error {
-	m.tasks.Delete(id)
+func (m *Memory) deleteTask(_ context.Context, id a2a.TaskID) error {
+	m.change(func() { m.tasks.Delete(id) })
 	m.output.Delete(id)
 	for k := range m.traces.Range {
 		if k.(traceKey).id == id {
@@ -133,12 +166,12 @@ func (m *memory) deleteTask(_ context.Context, id a2a.TaskID) error {
 	return nil
 }
 
-func (m *memory) putTrace(_ context.Context, id a2a.TaskID, turn int, body []byte) error {
+func (m *Memory) putTrace(_ context.Context, id a2a.TaskID, turn int, body []byte) error {
 	m.traces.Store(traceKey{id, turn}, bytes.Clone(body))
 	return nil
 }
 
-func (m *memory) trace(_ context.Context, id a2a.TaskID, turn int) ([]byte, error) {
+func (m *Memory) trace(_ context.Context, id a2a.TaskID, turn int) ([]byte, error) {
 	body, ok := m.traces.Load(traceKey{id, turn})
 	if !ok {
 		return nil, errNotStored
@@ -147,36 +180,36 @@ func (m *memory) trace(_ context.Context, id a2a.TaskID, turn int) ([]byte, erro
 }
 
 // trimTraces keeps everything: a store in memory is for tests.
-func (m *memory) trimTraces(context.Context, int64) error { return nil }
+func (m *Memory) trimTraces(context.Context, int64) error { return nil }
 
-func (m *memory) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {
+func (m *Memory) appendDelta(ctx context.Context, id a2a.TaskID, data []byte) error {
 	old, err := m.deltas(ctx, id)
 	m.output.Store(id, append(old, data...)) // readers of old do not see the rest of its array
 	return err
 }
 
-func (m *memory) deltas(_ context.Context, id a2a.TaskID) ([]byte, error) {
+func (m *Memory) deltas(_ context.Context, id a2a.TaskID) ([]byte, error) {
 	data, _ := m.output.Load(id)
 	all, _ := data.([]byte) // nil if there is none
 	return all, nil
 }
 
-func (m *memory) dropDeltas(_ context.Context, id a2a.TaskID) error {
+func (m *Memory) dropDeltas(_ context.Context, id a2a.TaskID) error {
 	m.output.Delete(id)
 	return nil
 }
 
-func (m *memory) dropAllDeltas(context.Context) error {
+func (m *Memory) dropAllDeltas(context.Context) error {
 	m.output.Clear()
 	return nil
 }
 
-func (m *memory) putRecord(_ context.Context, kind, key string, value []byte) error {
-	m.records.Store([2]string{kind, key}, bytes.Clone(value))
+func (m *Memory) putRecord(_ context.Context, kind, key string, value []byte) error {
+	m.change(func() { m.records.Store([2]string{kind, key}, bytes.Clone(value)) })
 	return nil
 }
 
-func (m *memory) deleteRecord(_ context.Context, kind, key string) error {
-	m.records.Delete([2]string{kind, key})
+func (m *Memory) deleteRecord(_ context.Context, kind, key string) error {
+	m.change(func() { m.records.Delete([2]string{kind, key}) })
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 // Both implementations of the store behave the same.
 func TestStores(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) store{
-		"memory": func(*testing.T) store { return &memory{} },
+		"memory": func(*testing.T) store { return &Memory{} },
 		"jetstream": func(t *testing.T) store {
 			b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
 			if err != nil {
@@ -159,7 +159,7 @@ func (s said) Turn(ctx context.Context, _ runner.Turn, h runner.Handler) (runner
 // A result that is not stored would be lost at a restart.
 func TestAResultIsReportedOnlyOnceStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := &failing{store: &memory{}}
+		st := &failing{store: &Memory{}}
 		cfg, err := Config{Agents: []Agent{
 			{Definition: runner.Definition{ID: "a", Driver: runner.DriverEcho}, Runner: said{}},
 			{Definition: runner.Definition{ID: "asks", Driver: runner.DriverEcho}, Runner: said{ask: true}},
@@ -215,7 +215,7 @@ func TestAResultIsReportedOnlyOnceStored(t *testing.T) {
 func TestWhyATaskIsNotStoredIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := &bus.Error{Code: bus.CodeNotRunning, Message: "the connection to the bus is lost", Remedy: "start the server"}
-		st := &failing{store: &memory{}, err: fmt.Errorf("store it: %w", away)}
+		st := &failing{store: &Memory{}, err: fmt.Errorf("store it: %w", away)}
 		st.fail.Store(true)
 		cfg, err := Config{Agents: []Agent{{Definition: runner.Definition{ID: "a", Driver: runner.DriverEcho}, Runner: said{}}}}.withDefaults()
 		if err != nil {
