@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -764,4 +766,38 @@ func TestADrainedHubHasNoTaskToInterrupt(t *testing.T) {
 	if task, err := h.Task(t.Context(), asking.ID, nil); err != nil || task.Status.State != a2a.TaskStateInputRequired {
 		t.Errorf("the question: %v, %v", task, err)
 	}
+}
+
+// withdrawer is an agent whose tasks are known elsewhere.
+type withdrawer struct {
+	*fakeAgent
+	withdrawn []string
+}
+
+func (w *withdrawer) Withdraw(_ context.Context, task string, turn int) {
+	w.withdrawn = append(w.withdrawn, fmt.Sprint(task, " ", turn))
+}
+
+// Whoever has asked a question is told that nobody answers it any more.
+func TestACanceledQuestionIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent := &withdrawer{fakeAgent: actor()}
+		h, err := hub.NewInMemory(t.Context(), hub.Config{Agents: []hub.Agent{{Definition: definition("ann"), Runner: agent}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		task, err := h.SendAndWait(t.Context(), request("ann", "input"))
+		if err != nil || task.Status.State != a2a.TaskStateInputRequired {
+			t.Fatalf("%+v, %v", task, err)
+		}
+		if _, err := h.Cancel(t.Context(), task.ID); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{string(task.ID) + " 1"}; !slices.Equal(agent.withdrawn, want) {
+			t.Errorf("withdrawn: %q, want %q", agent.withdrawn, want)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

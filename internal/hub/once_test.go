@@ -1,15 +1,18 @@
 package hub_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
 func onceRequest(agent, text string, key any) hub.SendRequest {
@@ -88,4 +91,31 @@ func TestATaskWithAGivenID(t *testing.T) {
 	if _, err := h.Send(t.Context(), req); hub.CodeOf(err) != hub.CodeInvalid {
 		t.Errorf("another agent's id: %v", err)
 	}
+}
+
+// A message with a key that comes again after a kill of the hub begins nothing, also if the hub was killed as soon as the agent had begun.
+func TestATaskWithAKeyIsStoredBeforeItsAgentBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stored hub.Memory
+		var known error
+		agent := &fakeAgent{turn: func(ctx context.Context, turn runner.Turn, _ runner.Handler) (runner.Outcome, error) {
+			next, err := hub.New(ctx, hub.Config{Memory: stored.Clone()})
+			if err == nil {
+				_, known = next.Task(ctx, a2a.TaskID(turn.TaskID), nil)
+				err = next.Close(context.WithoutCancel(ctx))
+			}
+			return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done"}, err
+		}}
+		h, err := hub.New(t.Context(), hub.Config{Memory: &stored, Agents: []hub.Agent{{Definition: definition("ann"), Runner: agent}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		task, err := h.SendAndWait(t.Context(), onceRequest("ann", "look", "1"))
+		if err != nil || task.Status.State != a2a.TaskStateCompleted || known != nil {
+			t.Errorf("%+v, %v; after a kill: %v", task, err, known)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -245,6 +245,12 @@ func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
 	if err := t.endTurns(ctx, errCanceled); err != nil {
 		return nil, err
 	}
+	if Interrupted(t.status.State) && t.agent != nil {
+		turn := t.turns
+		t.mu.Unlock()
+		t.agent.withdraw(ctx, t.id, turn, errCanceled)
+		t.mu.Lock()
+	}
 	defer t.mu.Unlock()
 	switch s := t.status.State; {
 	case s == a2a.TaskStateCanceled:

@@ -120,6 +120,10 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 			err = &runner.Error{Code: runner.CodeInternal, Message: "the agent's driver crashed", Remedy: "see the hub's log"}
 		}
 	}()
+	if err := tn.keep(msg); err != nil {
+		t.agent.withdraw(context.WithoutCancel(tn.ctx), t.id, tn.n, context.Cause(tn.ctx))
+		return runner.Outcome{Status: runner.OutcomeFailed}, err
+	}
 	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, requestedDir(msg))
 	tn.record(msg, s)
 	if err != nil {
@@ -159,6 +163,22 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 	return out, err
 }
 
+// keep stores the task if its message has an idempotency key: the message may come again when the hub was killed, and must not begin
+// the work once more.
+func (tn *turn) keep(msg *a2a.Message) error {
+	if _, keyed := msg.Metadata[MetaOnce]; !keyed {
+		return nil
+	}
+	t := tn.task
+	t.mu.Lock()
+	stored := t.stored
+	t.mu.Unlock()
+	if stored {
+		return nil
+	}
+	return t.store(tn.ctx)
+}
+
 var errPanicked = errors.New("the driver panicked")
 
 // broken reports whether a session must be closed after an error. The next turn resumes the
@@ -171,10 +191,14 @@ func broken(err error) bool {
 // endTurn applies the turn's outcome. It returns true if another turn follows at once.
 func (t *task) endTurn(tn *turn, p pending, out runner.Outcome, err error) (more bool) {
 	cause := context.Cause(tn.ctx)
-	if t.outlives(cause) && out.Status == runner.OutcomeCanceled {
+	asked := cause != nil && out.Status == runner.OutcomeInputRequired
+	if t.outlives(cause) && (asked || out.Status == runner.OutcomeCanceled) {
 		p.done(errNeutral)
 		t.suspend()
 		return false
+	}
+	if asked {
+		t.agent.withdraw(context.WithoutCancel(tn.ctx), t.id, tn.n, errCanceled) // nobody answers the question
 	}
 	fault := agentFault(out, err, cause, p.timeout < t.agent.definition().Limits.Run)
 	if t.agent.durable {
@@ -270,8 +294,7 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 			e.message = t.errorMessage(string(CodeTimeout),
 				fmt.Sprintf("the agent did not end within %s", timeout), "send the message with a longer timeout, or raise the agent's limits.run")
 			if t.agent.durable {
-				e.message = t.errorMessage(string(CodeTimeout), fmt.Sprintf("%s has not answered by its deadline, %s", t.agentID, t.deadline().Format(time.RFC3339)),
-					"ask another agent, or send the message again with a longer timeout")
+				e.message = t.late()
 			}
 		}
 		e.output = tn.artifacts()
@@ -290,6 +313,10 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 	case runner.OutcomeCanceled:
 		tn.seen = true
 		e.state = a2a.TaskStateCanceled
+		if at := t.deadline(); t.agent.durable && !at.IsZero() && time.Now().After(at) {
+			// The hub was killed when the deadline came, and had withdrawn the task already.
+			e.state, e.message = a2a.TaskStateFailed, t.late()
+		}
 	case runner.OutcomeRejected:
 		e.state = a2a.TaskStateRejected
 		if t.status.State != a2a.TaskStateSubmitted && !t.gated() {
@@ -314,6 +341,12 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 	}
 	e.output = tn.artifacts()
 	return e
+}
+
+// late returns the message of a durable agent's task that was not answered in time. mu is held.
+func (t *task) late() *a2a.Message {
+	return t.errorMessage(string(CodeTimeout), fmt.Sprintf("%s has not answered by its deadline, %s", t.agentID, t.deadline().Format(time.RFC3339)),
+		"ask another agent, or send the message again with a longer timeout")
 }
 
 // outcomeError returns the message of a failed turn.

@@ -87,7 +87,7 @@ func (r *responder) sendOnce(ctx context.Context, e *envelope.Envelope, req requ
 	if err != nil {
 		return nil, false, err
 	}
-	if known {
+	if known || before != nil && unanswerable(before.Status.State) {
 		sub, err = r.n.o.Hub.Subscribe(ctx, before.ID)
 		return sub, true, err
 	}
@@ -109,6 +109,10 @@ func (r *responder) sendOnce(ctx context.Context, e *envelope.Envelope, req requ
 	sub, err = r.n.o.Hub.SendAndStream(ctx, send)
 	return sub, false, err
 }
+
+// unanswerable reports whether a task's next turn is an answer to a question that is not there any more: its hub has stopped
+// meanwhile, for example. The agent must not get it as a new task. After a completed one, the next turn is a new task.
+func unanswerable(s a2a.TaskState) bool { return s.Terminal() && s != a2a.TaskStateCompleted }
 
 // turnOf returns the latest task of a family, up to a turn; nil if there is none. It has the turn itself if known is set.
 func (r *responder) turnOf(ctx context.Context, family string, turn int) (t *a2a.Task, known bool, err error) {
@@ -207,14 +211,15 @@ func (r *responder) waitsHere(state a2a.TaskState) bool {
 	return err == nil && state == a2a.TaskStateAuthRequired && waitsFor(info)
 }
 
-// cancelKeyed cancels the task with a turn, and confirms it. It confirms too that there is nothing to cancel.
+// cancelKeyed cancels the task with a turn, or the one whose question the turn would have answered, and confirms it. It confirms too
+// that there is nothing to cancel.
 func (r *responder) cancelKeyed(ctx context.Context, e *envelope.Envelope, k key) (follow func()) {
 	if err := k.check(); err != nil {
 		return r.failing(ctx, e, &Failure{Code: "INVALID_PAYLOAD", Message: err.Error(), Of: e.ID})
 	}
 	return func() {
 		t, known, err := r.turnOf(ctx, k.family(e.Sender), k.Turn)
-		if err == nil && known {
+		if err == nil && (known || t != nil && hub.Interrupted(t.Status.State)) {
 			err = r.stop(ctx, t.ID)
 		}
 		if err != nil {

@@ -141,9 +141,20 @@ func (r *remote) Open(spec runner.SessionSpec) (runner.Session, error) {
 func (r *remote) route() *exchange.Route {
 	return &exchange.Route{
 		Agent: r.id, At: r.peer, Durable: r.durable, Hub: r.peers.o.Hub, Contact: r.contact, Sender: r.peers.sender, Chain: r.peers.globalIDs,
-		Abandon: func(task string, turn int) {
-			r.peers.withdraw(withdrawal{Agent: r.id, Task: task, Turn: turn, Until: time.Now().Add(sessionTime).UTC().Round(0)})
-		},
+		Abandon: r.abandon,
+	}
+}
+
+// abandon cancels a turn at the other hub, also when that cannot be reached now.
+func (r *remote) abandon(task string, turn int) {
+	r.peers.withdraw(withdrawal{Agent: r.id, Task: task, Turn: turn, Until: time.Now().Add(sessionTime).UTC().Round(0)})
+}
+
+// Withdraw implements [runner.Withdrawer]. The other hub may know the turn from an earlier run of this one, or waits for the
+// answer to its question.
+func (r *remote) Withdraw(_ context.Context, task string, turn int) {
+	if r.contact().Keyed {
+		r.abandon(task, turn)
 	}
 }
 

@@ -32,10 +32,10 @@ type Agent interface {
 	Open(spec SessionSpec) (Session, error)
 }
 
-// Withdrawer is an Agent whose tasks are known elsewhere before their turns begin, such as the items of a queue.
+// Withdrawer is an Agent whose tasks are known elsewhere while no turn runs, such as the items of a queue and the tasks of another hub.
 type Withdrawer interface {
-	// Withdraw withdraws a task that was canceled before the turn of this number began. It blocks for seconds at most, and
-	// logs its errors.
+	// Withdraw withdraws a task that was canceled before the turn of this number began, or after it ended with a question. It
+	// blocks for seconds at most, and logs its errors.
 	Withdraw(ctx context.Context, taskID string, turn int)
 }
 
