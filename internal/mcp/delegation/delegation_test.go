@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -485,6 +486,76 @@ func TestOnlyAddressableAgentsAreListed(t *testing.T) {
 			}
 		}
 		end()
+	}
+}
+
+func TestAgentsAreListedByPages(t *testing.T) {
+	r := newRig(t, delegation.Options{}, nil)
+	var want []string
+	for i := range 250 {
+		id := fmt.Sprintf("a%03d", i)
+		want = append(want, id)
+		if err := r.hub.Register(hub.Agent{Definition: runner.Definition{ID: id, Driver: "echo", Limits: runner.Limits{}.WithDefaults()}, Runner: answer("")(r)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cs, end := r.session(t.Context(), mcpserver.Caller{})
+	defer end()
+	type page struct {
+		Agents []struct{ ID string }
+		Total  int
+		Next   string `json:"nextCursor"`
+	}
+	list := func(arguments map[string]any) (p page, problem string) {
+		result, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "list_agents", Arguments: arguments})
+		if err != nil {
+			return p, err.Error()
+		}
+		text := result.Content[0].(*mcp.TextContent).Text
+		if result.IsError {
+			return p, text
+		}
+		data, err := json.Marshal(result.StructuredContent)
+		if err == nil {
+			err = json.Unmarshal(data, &p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(text, "cursor "+p.Next) != (p.Next != "") {
+			t.Errorf("with the next cursor %q the text is %s", p.Next, text)
+		}
+		return p, ""
+	}
+	var got, pages []string
+	cursor := ""
+	for first := true; first || cursor != ""; first = false {
+		p, problem := list(map[string]any{"limit": 120, "cursor": cursor})
+		if problem != "" || p.Total != 250 {
+			t.Fatal(p.Total, problem)
+		}
+		for _, a := range p.Agents {
+			got = append(got, a.ID)
+		}
+		cursor, pages = p.Next, append(pages, fmt.Sprint(len(p.Agents)))
+	}
+	if !slices.Equal(got, want) || strings.Join(pages, " ") != "120 120 10" {
+		t.Errorf("pages of %v: %v", pages, got)
+	}
+	p, problem := list(nil)
+	if problem != "" || len(p.Agents) != 100 || p.Next == "" {
+		t.Errorf("without arguments: %d agents, %q, %s", len(p.Agents), p.Next, problem)
+	}
+	if err := r.hub.Deregister(t.Context(), "a099"); err != nil { // the last one of that page
+		t.Fatal(err)
+	}
+	if p, problem := list(map[string]any{"cursor": p.Next, "limit": 3}); problem != "" || !slices.ContainsFunc(p.Agents, func(a struct{ ID string }) bool { return a.ID == "a100" }) {
+		t.Errorf("after an agent that is gone: %v %s", p.Agents, problem)
+	}
+	for _, arguments := range []map[string]any{{"cursor": "x"}, {"limit": 0}, {"limit": 1001}} {
+		if _, problem := list(arguments); problem == "" {
+			t.Errorf("%v was accepted", arguments)
+		}
 	}
 }
 

@@ -1,9 +1,12 @@
 package delegation
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,7 +37,16 @@ func (s *Service) Register(server *mcpserver.Server) {
 	mcpserver.AddTool(server, s.cancelTask())
 }
 
-type listAgentsIn struct{}
+// The limits of a page of agents.
+const (
+	defaultAgents = 100
+	maxAgents     = 1000
+)
+
+type listAgentsIn struct {
+	Limit  int    `json:"limit,omitempty" jsonschema:"How many at most: 1 to 1000, 100 by default"`
+	Cursor string `json:"cursor,omitempty" jsonschema:"The nextCursor of the page before: the agents after it"`
+}
 
 type skill struct {
 	ID          string `json:"id"`
@@ -63,24 +75,70 @@ type listedAgent struct {
 type listAgentsOut struct {
 	Agents []listedAgent `json:"agents"`
 	You    string        `json:"you,omitempty" jsonschema:"Your own id, if you are one of the hub's agents"`
+	Total  int           `json:"total" jsonschema:"How many there are, with those of other pages"`
+	// NextCursor is empty on the last page.
+	NextCursor string `json:"nextCursor,omitempty" jsonschema:"Set if there are more: the argument cursor for the next page"`
 }
 
 func (s *Service) listAgents() mcpserver.Tool[listAgentsIn, listAgentsOut] {
 	return mcpserver.Tool[listAgentsIn, listAgentsOut]{
 		Name: "list_agents", Title: "List the agents", WrittenBy: mcpserver.ByOthers, ReadOnly: true,
-		Description: "List the coding agents to whom you can hand work with delegate_task: what they are good at, whether they are fit and busy.",
-		Handle: func(ctx context.Context, c *mcpserver.Call, _ listAgentsIn) (string, listAgentsOut, error) {
+		Description: "List the coding agents to whom you can hand work with delegate_task: what they are good at, whether they are fit and busy. Of many you get a page.",
+		Refine: func(p map[string]*jsonschema.Schema) {
+			p["limit"].Minimum, p["limit"].Maximum = new(1.0), new(float64(maxAgents))
+			p["limit"].Default = []byte(strconv.Itoa(defaultAgents))
+		},
+		Handle: func(ctx context.Context, c *mcpserver.Call, in listAgentsIn) (string, listAgentsOut, error) {
 			caller := c.Server().Caller()
-			out := listAgentsOut{Agents: []listedAgent{}, You: caller.Agent}
-			for _, info := range s.o.Hub.AgentsFor(ctx) {
-				if caller.Agent != "" && (info.Definition.ID == caller.Agent || s.o.Permit(caller.Agent, info.Definition.ID) != nil) {
-					continue
-				}
+			all := slices.DeleteFunc(s.o.Hub.AgentsFor(ctx), func(info hub.AgentInfo) bool {
+				return caller.Agent != "" && (info.Definition.ID == caller.Agent || s.o.Permit(caller.Agent, info.Definition.ID) != nil)
+			})
+			if in.Limit > maxAgents {
+				return "", listAgentsOut{}, failed(mcpserver.ValidationError, fmt.Sprintf("Use a limit from 1 to %d.", maxAgents), "The limit %d is not allowed.", in.Limit)
+			}
+			begin, err := after(all, in.Cursor)
+			if err != nil {
+				return "", listAgentsOut{}, err
+			}
+			page := all[begin:]
+			page = page[:min(len(page), cmp.Or(in.Limit, defaultAgents))]
+			out := listAgentsOut{Agents: make([]listedAgent, 0, len(page)), You: caller.Agent, Total: len(all)}
+			for _, info := range page {
 				out.Agents = append(out.Agents, listed(info))
+			}
+			if end := begin + len(page); end < len(all) && len(page) > 0 {
+				out.NextCursor = cursorOf(all[end-1])
 			}
 			return listText(out), out, nil
 		},
 	}
+}
+
+// cursorOf names the place of an agent in the list of agents, which is in the order of their registration, also for when the agent is gone.
+func cursorOf(info hub.AgentInfo) string {
+	return fmt.Sprintf("%d.%s", info.RegisteredAt.UnixNano(), info.Definition.ID)
+}
+
+// after returns the index of the first agent after a cursor.
+func after(all []hub.AgentInfo, cursor string) (int, error) {
+	if cursor == "" {
+		return 0, nil
+	}
+	at, id, ok := strings.Cut(cursor, ".")
+	registered, err := strconv.ParseInt(at, 10, 64)
+	if !ok || err != nil {
+		return 0, failed(mcpserver.ValidationError, "Use the nextCursor of the page before, or none for the first page.", "%.80q is not a cursor.", cursor)
+	}
+	if i := slices.IndexFunc(all, func(info hub.AgentInfo) bool {
+		return info.Definition.ID == id && info.RegisteredAt.UnixNano() == registered
+	}); i >= 0 {
+		return i + 1, nil
+	}
+	i := slices.IndexFunc(all, func(info hub.AgentInfo) bool { return info.RegisteredAt.UnixNano() >= registered })
+	if i < 0 {
+		return len(all), nil
+	}
+	return i, nil
 }
 
 func listed(info hub.AgentInfo) listedAgent {
@@ -98,7 +156,7 @@ func listed(info hub.AgentInfo) listedAgent {
 }
 
 func listText(out listAgentsOut) string {
-	if len(out.Agents) == 0 {
+	if out.Total == 0 {
 		return "There are no agents to whom you could hand work."
 	}
 	var b strings.Builder
@@ -108,6 +166,9 @@ func listText(out listAgentsOut) string {
 		if a.Problem != "" {
 			fmt.Fprintf(&b, "; %s", display.OneLine(a.Problem))
 		}
+	}
+	if out.NextCursor != "" {
+		fmt.Fprintf(&b, "\nThere are %d in all. For more call list_agents with the cursor %s.", out.Total, out.NextCursor)
 	}
 	return b.String()
 }
