@@ -45,6 +45,12 @@ func (n *Network) Admit(ctx context.Context, r registry.AdmissionRequest, state 
 	if err != nil {
 		return Admission{}, nil, store.AsError(err)
 	}
+	if adm.LateInbox = r.LateInbox; adm.LateInbox {
+		err = n.AwaitFirstMail()
+	}
+	if err != nil {
+		return Admission{}, nil, store.AsError(err)
+	}
 	may, err := n.admit(ctx, b, &adm, r)
 	return Admission{BusAdmission: adm}, may, err
 }
@@ -57,17 +63,17 @@ func (n *Network) AdmitAtCluster(ctx context.Context, adm Admission, r registry.
 	if err != nil {
 		return nil, err
 	}
-	adm.Slot = registry.HubSlot(adm.GUID)
+	adm.Slot, adm.LateInbox = registry.HubSlot(adm.GUID), false
 	if err := n.main.registry.ClaimForHub(ctx, b, adm.BusAdmission); err != nil {
 		return nil, store.AsError(err)
 	}
 	return n.admit(ctx, b, &adm.BusAdmission, r)
 }
 
-// admit makes an agent's inbox, sets its control subject, and returns its permissions.
+// admit makes an agent's inbox unless it may be late, sets its control subject, and returns its permissions.
 func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r registry.AdmissionRequest) (*Permissions, error) {
 	control, err := n.control.open(b, n)
-	if err == nil {
+	if n.main.mail.ForgetInbox(adm.GUID); err == nil && !adm.LateInbox {
 		err = n.main.mail.EnsureInbox(ctx, b, adm.GUID)
 	}
 	if err != nil {
@@ -90,6 +96,25 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	return &p, b.Commit(ctx)
 }
 
+// AwaitFirstMail is for a Network of a hub on its own bus: from now on it makes the inboxes of agents with their first mail.
+func (n *Network) AwaitFirstMail() error {
+	b, err := n.main.store.Connected()
+	if err != nil {
+		return err
+	}
+	c := &n.control
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.awaitsMail {
+		return nil
+	}
+	if err := n.main.mail.AwaitFirst(n.main.store.Context(), b); err != nil {
+		return store.AsError(err)
+	}
+	c.awaitsMail = true
+	return store.AsError(b.Conn().Flush())
+}
+
 // StoreID identifies the store of this Network's bus, also after a restart. It is no secret.
 func (n *Network) StoreID(ctx context.Context) (string, error) {
 	b, err := n.main.store.Connected()
@@ -110,6 +135,8 @@ type control struct {
 	mu      sync.Mutex
 	subject string            // without the GUID; empty until it is served
 	owners  map[string]string // the owner keys of the admitted agents, by GUID
+
+	awaitsMail bool // see AwaitFirstMail
 }
 
 // open serves queue requests and heartbeats from now on, until the connection ends, and

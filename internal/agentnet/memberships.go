@@ -149,7 +149,7 @@ func (m *Memberships) Converse(ctx context.Context, a *Agent, conversation strin
 
 // enter requests an admission, under the remembered identity if the hub accepts that.
 func (m *Memberships) enter(ctx context.Context, r registry.Registration, held *registry.Remembered) (Admission, *bus.Bus, error) {
-	request := registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath, Handle: r.Handle}
+	request := registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath, Handle: r.Handle, LateInbox: true}
 	if held == nil || held.GUID == "" {
 		return m.keep(ctx, request, r, held)
 	}
@@ -182,7 +182,7 @@ func (m *Memberships) log() *slog.Logger { return cmp.Or(m.cfg.Logger, slog.Defa
 func (m *Memberships) config(adm Admission, b *bus.Bus) Config {
 	cfg := m.cfg
 	here := adm.BusAdmission
-	here.HubID = ""
+	here.HubID, here.LateInbox = "", adm.DialCluster == nil
 	cfg.Admission, cfg.DialLocal, cfg.StateDir = &here, nil, ""
 	cfg.Dial = func(context.Context) (*bus.Bus, error) { return b, nil }
 	if adm.DialCluster != nil {

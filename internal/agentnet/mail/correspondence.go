@@ -67,6 +67,8 @@ func (s *Service) Correspondences(ctx context.Context, b *bus.Bus, except string
 type Receipted struct {
 	Mail
 	Status MessageStatus
+
+	stored time.Time // by the server's clock: senders' clocks may differ by more than a question and its answer
 }
 
 // Between returns the last limit messages of two agents to each other that are still in their inboxes, the oldest first, and
@@ -79,7 +81,7 @@ func (s *Service) Between(ctx context.Context, b *bus.Bus, x, y string, limit in
 			if err != nil || m.SenderGUID != sender || m.Recipient != recipient {
 				return true
 			}
-			if list = append(list, Receipted{Mail: m}); len(list) > 2*limit { // so that memory is bounded
+			if list = append(list, Receipted{Mail: m, stored: msg.Time}); len(list) > 2*limit { // so that memory is bounded
 				list, more = newest(list, limit), true
 			}
 			return true
@@ -112,7 +114,7 @@ func (s *Service) Between(ctx context.Context, b *bus.Bus, x, y string, limit in
 
 // newest returns the newest messages, the oldest of them first.
 func newest(list []Receipted, limit int) []Receipted {
-	slices.SortStableFunc(list, func(a, b Receipted) int { return a.Timestamp.Compare(b.Timestamp) })
+	slices.SortStableFunc(list, func(a, b Receipted) int { return a.stored.Compare(b.stored) })
 	return slices.Clone(list[max(len(list)-limit, 0):])
 }
 

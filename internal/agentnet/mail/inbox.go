@@ -33,10 +33,11 @@ type Service struct {
 	inboxes store.Inboxes // as the server has them
 
 	watcher watcher
+	first   firstMail
 }
 
 // New returns the mail of a registry's bus. It adds to what the Store prepares, and creates
-// the inbox of every agent that is entered.
+// the inbox of every agent that is entered, unless its hub does that with the agent's first mail.
 func New(reg *registry.Registry) *Service {
 	s := &Service{reg: reg, cfg: reg.Config()}
 	reg.Prepare(func(ctx context.Context, b *bus.Bus) error {
@@ -53,7 +54,9 @@ func New(reg *registry.Registry) *Service {
 		}
 		return s.findInboxes(ctx, b)
 	})
-	reg.OnEnter(s.EnsureInbox)
+	if !s.cfg.Late() {
+		reg.OnEnter(s.EnsureInbox)
+	}
 	return s
 }
 
@@ -140,10 +143,32 @@ func (s *Service) EnsureInbox(ctx context.Context, b *bus.Bus, guid string) erro
 	if stream == store.SharedInbox {
 		return nil
 	}
+	if err := s.dropMarks(ctx, b, guid); err != nil {
+		return store.AsError(err)
+	}
 	err := s.reg.EnsureStreams(ctx, b, inboxConfig(stream, store.InboxSubject+guid))
 	if isOverlap(err) { // another process has created the shared stream meanwhile
 		return s.findInboxes(ctx, b)
 	}
+	return err
+}
+
+// dropMarks clears the read marks of an inbox that does not exist: they are of a former one, and the numbers of the next one's
+// messages begin again.
+func (s *Service) dropMarks(ctx context.Context, b *bus.Bus, guid string) error {
+	if s.cfg.Confined() {
+		return nil
+	}
+	exists, err := s.hasInbox(ctx, b, guid)
+	if err != nil || exists {
+		return err
+	}
+	key := store.Key{Stream: store.MailStream, Subject: store.ReadSubject + guid}
+	v, err := key.Get(ctx, b)
+	if err != nil || !v.Exists() {
+		return err
+	}
+	_, err = key.Put(ctx, b, readMarks{}, v.Revision)
 	return err
 }
 
@@ -153,6 +178,9 @@ func (s *Service) use(ctx context.Context, b *bus.Bus, guid string) (float64, er
 	defer cancel()
 	name := s.inboxStream(guid)
 	stream, err := b.JetStream().Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // it was removed
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}

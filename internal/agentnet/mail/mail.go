@@ -184,7 +184,7 @@ func (x *Box) Post(ctx context.Context, recipient string, d Draft) (Sent, error)
 	}
 	retry := wait.Backoff{Most: time.Second}
 	for attempt := 1; ; attempt++ {
-		_, err = x.svc.publish(ctx, b, recipient, l.ID, l.Data)
+		_, err = x.svc.post(ctx, b, recipient, l.ID, l.Data)
 		if err == nil {
 			break
 		}
@@ -207,6 +207,21 @@ func (x *Box) Post(ctx context.Context, recipient string, d Draft) (Sent, error)
 		x.agent.Log().Warn("a message is stored, but its receipt is not", "messageId", l.ID, "error", err)
 	}
 	return Sent{ID: l.ID, Timestamp: l.Sent}, nil
+}
+
+// post is publish to a registered agent, whose inbox may not be there yet. The hub of a confined sender makes it.
+func (s *Service) post(ctx context.Context, b *bus.Bus, recipient, id string, data []byte) (duplicate bool, err error) {
+	if known, _ := s.first.claim(recipient, "", time.Now()); !known && !s.cfg.Confined() {
+		if err := s.EnsureInbox(ctx, b, recipient); err != nil {
+			return false, err
+		}
+		s.first.add(recipient, time.Now().Add(firstWindow), "")
+	}
+	duplicate, err = s.publish(ctx, b, recipient, id, data)
+	if err != nil {
+		s.first.forget(recipient)
+	}
+	return duplicate, err
 }
 
 func (s *Service) publish(ctx context.Context, b *bus.Bus, recipient, id string, data []byte) (duplicate bool, err error) {

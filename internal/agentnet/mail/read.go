@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
@@ -130,7 +131,7 @@ func (x *Box) find(ctx context.Context, b *bus.Bus, s Selection, marks storedMar
 	if s.IncludeRead {
 		floor = 0
 	}
-	err := store.Scan(ctx, b, x.svc.inboxStream(x.agent.GUID()), store.InboxSubject+x.agent.GUID(), floor+1, func(msg store.Message) bool {
+	err := x.svc.scanInbox(ctx, b, x.agent.GUID(), floor+1, func(msg store.Message) bool {
 		f.none = false
 		m, err := x.open(msg, marks.readMarks)
 		if err != nil {
@@ -198,7 +199,7 @@ func (x *Box) open(msg store.Message, marks readMarks) (Mail, error) {
 
 // scan calls visit with the mail after floor. It skips what has the wrong format; Read logs that.
 func (x *Box) scan(ctx context.Context, b *bus.Bus, floor uint64, marks readMarks, visit func(Mail) bool) error {
-	return store.Scan(ctx, b, x.svc.inboxStream(x.agent.GUID()), store.InboxSubject+x.agent.GUID(), floor+1, func(msg store.Message) bool {
+	return x.svc.scanInbox(ctx, b, x.agent.GUID(), floor+1, func(msg store.Message) bool {
 		m, err := x.open(msg, marks)
 		return err != nil || visit(m)
 	})
@@ -322,6 +323,10 @@ func (x *Box) currentMarks(ctx context.Context, b *bus.Bus, m storedMarks) (stor
 	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
 	defer cancel()
 	stream, err := b.JetStream().Stream(ctx, x.svc.inboxStream(x.agent.GUID()))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		m.readMarks = readMarks{}
+		return m, nil
+	}
 	if err != nil {
 		return m, err
 	}

@@ -3,10 +3,7 @@ package mail
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
@@ -36,12 +33,7 @@ func (s *Service) PostTask(ctx context.Context, b *bus.Bus, n TaskNotice) error 
 	if err != nil {
 		return &store.Error{Code: store.InternalError, Message: "The task cannot be encoded.", Err: err}
 	}
-	_, err = s.publish(ctx, b, n.Recipient, n.ID, data)
-	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		if err = s.EnsureInbox(ctx, b, n.Recipient); err == nil {
-			_, err = s.publish(ctx, b, n.Recipient, n.ID, data)
-		}
-	}
+	_, err = s.post(ctx, b, n.Recipient, n.ID, data)
 	if IsFull(err) {
 		return &store.Error{Code: store.ConflictError, Message: "The inbox of the session is full.", Remedy: "The task waits until the session reads its mail.", Err: err}
 	}

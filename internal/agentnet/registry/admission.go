@@ -27,6 +27,8 @@ type AdmissionRequest struct {
 	// GUID and Secret are those of the Admission that the agent had before the hub or its own
 	// process was restarted; empty for a new agent.
 	GUID, Secret string
+	// LateInbox is set by programs that need no inbox before there is mail.
+	LateInbox bool
 }
 
 // Check returns the request with its GUID in lower case, or a ValidationError.

@@ -86,6 +86,9 @@ type Config struct {
 	// Admission is what a hub has given the agent; nil where no hub admits agents.
 	Admission *Admission
 
+	// LateInboxes leaves the inboxes of agents to their first mail: another Network in the hub awaits that.
+	LateInboxes bool
+
 	// BeatEvery replaces the heartbeat interval, which no entry can name below ten seconds; for tests.
 	BeatEvery time.Duration
 	// ReadAfter replaces the time for which a connection has to live on, so that what it got counts as read; for tests.
@@ -105,6 +108,8 @@ type Admission struct {
 	Control string // the subject of the agent's requests to the hub
 	HubID   string // identifies the hub's store, see [Store.ID]; empty on the hub's own bus
 	Handle  string // digest of the handle under which the agent registered; empty if it is not known
+	// LateInbox is set if the hub makes the agent's inbox with its first mail.
+	LateInbox bool
 }
 
 // WithDefaults returns c with its zero values replaced.
@@ -134,6 +139,9 @@ func (c Config) WithDefaults() Config {
 	}
 	return c
 }
+
+// Late reports whether agents need no inbox before there is mail.
+func (c Config) Late() bool { return c.LateInboxes || c.Admission != nil && c.Admission.LateInbox }
 
 // Confined reports whether the server lets this process make neither streams nor consumers.
 func (c Config) Confined() bool { return c.GUID != "" || c.Admission != nil }

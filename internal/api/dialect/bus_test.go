@@ -106,6 +106,8 @@ func TestEveryFieldOfAJoinArrives(t *testing.T) {
 			f.SetString(fields.Type().Field(i).Name)
 		case reflect.Int:
 			f.SetInt(int64(i + 1))
+		case reflect.Bool:
+			f.SetBool(true)
 		default:
 			t.Fatalf("%s is a %s", fields.Type().Field(i).Name, f.Kind())
 		}

@@ -475,6 +475,8 @@ type NetworkJoinParams struct {
 	// network an agent asks twice: with ViaHub for its identity on the hub's bus, then
 	// with that identity's GUID and secret and ViaCluster for its connection.
 	Via string `json:"via,omitempty"`
+	// LateInbox is set by programs that need no inbox before there is mail: the hub makes it with the agent's first message.
+	LateInbox bool `json:"lateInbox,omitempty"`
 
 	Bucket        string `json:"bucket,omitempty"` // of the registry
 	Inboxes       string `json:"inboxes,omitempty"`

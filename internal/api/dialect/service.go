@@ -647,7 +647,7 @@ func (s *Service) networkJoin(c *call) action {
 		AgentType: c.requiredText("agentType", maxID), Handle: c.text("handle", maxID), ProjectPath: c.text("projectPath", maxPath),
 		GUID: c.text("guid", maxID), Secret: c.text("secret", maxID),
 		Bucket: c.text("bucket", maxID), Inboxes: c.text("inboxes", maxID),
-		Via: c.text("via", maxID),
+		Via: c.text("via", maxID), LateInbox: c.boolean("lateInbox", false),
 	}
 	for name, field := range map[string]*int{"registryTTL": &p.RegistryTTL, "ackTimeout": &p.AckTimeout,
 		"maxDeliveryAttempts": &p.MaxAttempts, "deadLetterTTL": &p.DeadLetterTTL} {

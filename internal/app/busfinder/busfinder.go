@@ -118,6 +118,7 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 		p := settings
 		p.Via = via
 		p.AgentType, p.ProjectPath, p.Handle, p.GUID, p.Secret = a.AgentType, a.ProjectPath, a.Handle, a.GUID, a.Secret
+		p.LateInbox = a.LateInbox && via == ""
 		err = f.call(ctx, policy, func(ctx context.Context, c *client.Client) error {
 			g, err := c.JoinNetwork(ctx, p)
 			if err != nil {

@@ -195,7 +195,8 @@ func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (age
 	if err != nil {
 		return agentnet.Admission{}, nil, busError(err)
 	}
-	place, may, err := operator.Admit(ctx, registry.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, Handle: p.Handle, GUID: p.GUID, Secret: p.Secret}, a.state)
+	place, may, err := operator.Admit(ctx, registry.AdmissionRequest{AgentType: p.AgentType, ProjectPath: p.ProjectPath, Handle: p.Handle, GUID: p.GUID, Secret: p.Secret,
+		LateInbox: p.LateInbox && p.Via == ""}, a.state)
 	if err == nil && p.Via != "" {
 		place.HubID, err = operator.StoreID(ctx)
 	}
@@ -228,6 +229,17 @@ func (a *admission) operator(ctx context.Context, p dialect.NetworkJoinParams) (
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	return n, n.Ready(ctx)
+}
+
+// awaitFirstMail makes the inboxes of the network with p's settings on the hub's bus with their first mail from now on.
+func (a *admission) awaitFirstMail(ctx context.Context, p dialect.NetworkJoinParams) error {
+	return a.inTurn(ctx, func() error {
+		n, err := a.operator(ctx, p)
+		if err != nil {
+			return err
+		}
+		return n.AwaitFirstMail()
+	})
 }
 
 // open returns the network with p's settings, and opens it with cfg if it is not open yet.

@@ -165,6 +165,7 @@ type daemon struct {
 	gate      *senders.Gate
 	sessions  *sessions.Sessions // nil without an own bus
 	presence  *openSessions      // nil without an own bus
+	admission *admission         // nil without an own bus
 	loops     *failedLoops
 	files     *lazyAssigner     // the claims of files; nil without an own bus
 	answers   *sessions.Answers // nil without an own bus
@@ -484,7 +485,8 @@ func (d *daemon) openServer(ctx context.Context) (err error) {
 	rpc.Shares = d.documents
 	rpc.LoopStep = d.loopStep
 	if d.bus.Info().Kind == bus.KindEmbedded {
-		rpc.Admission = d.openAdmission(ctx)
+		d.admission = d.openAdmission(ctx)
+		rpc.Admission = d.admission
 	}
 	overSocket := dialect.New(rpc)
 

@@ -88,6 +88,15 @@ func (d *daemon) openProject(dir string) (*mcpserver.Project, error) {
 		DialNetwork: func(ctx context.Context) (*bus.Bus, error) { return d.networkBus(ctx, cfg) },
 		IdleAgents:  idleAgents,
 	}
+	if d.bus.Info().Kind == bus.KindEmbedded && !cfg.CrossComputer.Enabled {
+		opts.LateInboxes = true
+		opts.DialNetwork = func(ctx context.Context) (*bus.Bus, error) {
+			if err := d.admission.awaitFirstMail(ctx, NetworkSettings(cfg)); err != nil {
+				return nil, err
+			}
+			return d.networkBus(ctx, cfg)
+		}
+	}
 	opts.StateDir, opts.KeepDir = mcpconfig.AgentsDir(), mcpconfig.UnsentDir()
 	if cfg.CrossComputer.Enabled && cfg.CrossComputer.ThroughHub {
 		opts.DialOutbox = func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "agents-here "+cfg.Namespace) }

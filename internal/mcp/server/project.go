@@ -40,6 +40,8 @@ type ProjectOptions struct {
 	Dial func(context.Context) (*bus.Bus, error)
 	// DialNetwork connects to the bus of the agents' network, if that is configured. Nil disables the network.
 	DialNetwork func(context.Context) (*bus.Bus, error)
+	// LateInboxes is set where DialNetwork leads to a bus whose hub makes inboxes with the first mail.
+	LateInboxes bool
 	// EnterNetwork admits an agent to a network whose bus restricts agents to their own subjects; see agentnet.Memberships.
 	// DialNetwork is not used then.
 	EnterNetwork func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error)
@@ -97,6 +99,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 	if cfg.Networked() && opts.DialNetwork != nil {
 		network := NetworkConfig(cfg, opts.DialNetwork, opts.Logger)
 		network.StateDir, network.Hub, network.DialLocal, network.OnDemand = opts.StateDir, opts.Hub, opts.DialOutbox, opts.IdleAgents > 0
+		network.LateInboxes = opts.LateInboxes
 		if opts.EnterNetwork != nil {
 			p.network = agentnet.NewMemberships(network, opts.EnterNetwork)
 		} else {
