@@ -20,7 +20,7 @@ func TestTheHubServesTheSite(t *testing.T) {
 		"/docs/style.css":   {200, "text/css", "prefers-color-scheme"},
 		"/docs/search.js":   {200, "text/javascript", "stem"},
 		"/docs/none.html":   {404, "text/plain", "not found"},
-		"/docs/search.json": {200, "application/json", "install.html"},
+		"/docs/sections.js": {200, "text/javascript", "install.html"},
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))

@@ -40,7 +40,7 @@ var routes = []string{
 	"POST /", "POST /stream", "GET /events", "GET /totals", "GET /tasks/x/trace", "GET /metrics", "GET /nope",
 	"GET /.well-known/agent.json", "GET /.well-known/agents", "GET /.well-known/agents/echo.json", "GET /.well-known/agent-card.json",
 	"POST /a2a", "GET /a2a/v1/tasks", "GET /agents/echo/.well-known/agent-card.json", "POST /agents/echo/a2a", "POST /agents/echo/a2a/v1/message:send",
-	"POST /mcp", "GET /mcp", "DELETE /mcp", "POST /node", "GET /node/cards", "GET /documents/x", "GET /docs/", "GET /docs/search.json", "GET /ui", "GET /ui/", "POST /ui",
+	"POST /mcp", "GET /mcp", "DELETE /mcp", "POST /node", "GET /node/cards", "GET /documents/x", "GET /docs/", "GET /docs/sections.js", "GET /ui", "GET /ui/", "POST /ui",
 }
 
 // Another user of the computer learns that the hub works, and nothing more; the hub's own user needs no token.

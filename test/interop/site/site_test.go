@@ -17,8 +17,9 @@ import (
 )
 
 // ask searches for each argument and prints the pages that are found, best first.
-const ask = `const { search } = require("./search.js"), sections = require("./search.json");
-console.log(JSON.stringify(process.argv.slice(2).map((q) => search(sections, q).map((s) => s.p))));`
+const ask = `const { search } = require("./search.js");
+require("./sections.js");
+console.log(JSON.stringify(process.argv.slice(2).map((q) => search(globalThis.sections, q).map((s) => s.p))));`
 
 func TestANewcomerFindsPages(t *testing.T) {
 	files, err := render.Build(docs.Files, "1.0.0")
@@ -26,7 +27,7 @@ func TestANewcomerFindsPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for name, content := range map[string][]byte{"search.js": files["search.js"], "search.json": files["search.json"], "ask.cjs": []byte(ask)} {
+	for name, content := range map[string][]byte{"search.js": files["search.js"], "sections.js": files["sections.js"], "ask.cjs": []byte(ask)} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -85,6 +86,29 @@ func TestANewcomerSearchesInABrowser(t *testing.T) {
 		}
 		keep(t, page, q.query+" opened")
 	}
+	if problems := page.Problems(t); len(problems) > 0 {
+		t.Errorf("the browser reports %q", problems)
+	}
+}
+
+// The pages that are opened as files, without a server and a network, are searched, too.
+func TestTheSiteIsSearchedAsFiles(t *testing.T) {
+	files, err := render.Build(docs.Files, "1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := rig.StartBrowser(t).Open(t, "file://"+filepath.ToSlash(filepath.Join(dir, "index.html")))
+	page.Until(t, "document.readyState === 'complete' && document.getElementById('search') !== null")
+	var focused bool
+	page.Eval(t, "document.getElementById('search').focus(), true", &focused)
+	page.Type(t, "back up")
+	page.Until(t, "document.querySelector('#results li a')?.getAttribute('href') === 'reliability.html#back-up-and-restore'")
 	if problems := page.Problems(t); len(problems) > 0 {
 		t.Errorf("the browser reports %q", problems)
 	}

@@ -112,9 +112,11 @@ func (b *builder) build() error {
 			index = append(index, p.sections...)
 		}
 	}
-	if b.files["search.json"], err = json.Marshal(index); err != nil {
+	sections, err := json.Marshal(index)
+	if err != nil {
 		return err
 	}
+	b.files["sections.js"] = fmt.Appendf(nil, "globalThis.sections = %s;\n", sections)
 	b.files["index.html"] = b.files[start+".html"]
 	if err := b.addDescriptions(); err != nil {
 		return err

@@ -1,5 +1,5 @@
 "use strict";
-// The search of the documentation: without a server, in the sections of search.json.
+// The search of the documentation: without a server, in the sections of sections.js.
 
 // stem removes what makes a word a plural or another form, so that "queues" finds "queue", and "wake" finds "waking".
 function stem(word) {
@@ -100,17 +100,28 @@ async function chooseVersion(place) {
   place.replaceChildren(select);
 }
 
+// load returns the sections. They are a script, since a page that is opened as a file must not fetch another one.
+function load() {
+  return new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = "sections.js";
+    script.onload = () => resolve(globalThis.sections);
+    script.onerror = reject;
+    document.head.append(script);
+  });
+}
+
 function begin() {
   const box = document.getElementById("results"), input = document.getElementById("search");
-  let sections;
+  let loading;
   const update = async () => {
-    sections ??= await (await fetch("search.json")).json();
+    const sections = await (loading ??= load());
     show(box, search(sections, input.value), input.value);
   };
   input.addEventListener("input", update);
   if (input.value) update(); // it was typed before this script was here
   if (matchMedia("(max-width: 48rem)").matches) document.getElementById("pages").open = false;
-  if (!location.pathname.startsWith("/docs/")) chooseVersion(document.getElementById("version"));
+  if (location.protocol !== "file:" && !location.pathname.startsWith("/docs/")) chooseVersion(document.getElementById("version"));
 }
 
 if (typeof document === "undefined") module.exports = { search, stem };
