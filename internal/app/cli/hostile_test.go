@@ -190,6 +190,7 @@ func TestAHostileSenderGainsNothing(t *testing.T) {
 		{"messageType": "task", "metadata": map[string]any{"taskId": attack, "from": attack, "sender": map[string]any{"kind": attack, "id": attack, "label": attack}, "deadline": attack}},
 		{"messageType": "task-answer", "metadata": map[string]any{"taskId": attack, "from": attack, "state": attack}},
 		{"messageType": "task-canceled", "metadata": map[string]any{"taskId": attack}},
+		{"messageType": "work-offer", "metadata": map[string]any{"taskId": attack, "taskDescription": attack, "requiredCapabilities": []string{attack}, "contextData": map[string]any{attack: attack}}},
 	} {
 		if !v.forge(forged) {
 			t.Errorf("the server has not stored %v, so that it is not tried", forged)
@@ -233,7 +234,7 @@ func TestAHostileSenderGainsNothing(t *testing.T) {
 	text, structured, _ := v.victim.result("list_channels", `{}`)
 	line, _ := structured["unreadNotice"].(string)
 	v.quiet("list_channels", text+line)
-	if !strings.HasPrefix(line, "[Parley: you have 8 unread messages.") || !strings.HasSuffix(text, line) {
+	if !strings.HasPrefix(line, "[Parley: you have 9 unread messages.") || !strings.HasSuffix(text, line) {
 		t.Errorf("what is unread is said as %q", line)
 	}
 
