@@ -196,14 +196,21 @@ func (o *office) receipts(t *testing.T, id string) hub.Receipts {
 // newPlainDesktop is the desktop of a user who has only installed the programs.
 func newPlainDesktop(t *testing.T, programs rig.Programs, model, settings string) *desktop {
 	t.Helper()
-	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley"), address: freeAddress(t)}
+	address := freeAddress(t)
+	return newPlainDesktopAt(t, programs, model, settings, address, address)
+}
+
+// newPlainDesktopAt is newPlainDesktop with the address at which the hub listens, and that at which others reach it.
+func newPlainDesktopAt(t *testing.T, programs rig.Programs, model, settings, listen, public string) *desktop {
+	t.Helper()
+	o := &office{Home: programs.NewHome(t), parley: programs.Path("parley"), address: public}
 	o.Env = slices.DeleteFunc(slices.Clone(o.Env), func(variable string) bool { return strings.HasPrefix(variable, "PARLEY_") })
 	o.dir = o.Project(t, "shop", "")
 	write(t, filepath.Join(o.Dir, ".a2a-hub", "config.yaml"), settings+fmt.Sprintf(`version: 1
 http: {port: 0}
-peers: {enabled: true, hyperswarm: {listen: %q, public: %[1]q}}
+peers: {enabled: true, hyperswarm: {listen: %q, public: %q}}
 agents: {claude-code: {disabled: true}, codex: {disabled: true}, gemini: {disabled: true}, vibe: {disabled: true}}
-`, o.address))
+`, listen, public))
 	t.Cleanup(func() {
 		if out, err := o.command(context.Background(), "stop").CombinedOutput(); err != nil && !bytes.Contains(out, []byte("no hub")) {
 			t.Errorf("stop the hub: %v\n%s", err, out)
