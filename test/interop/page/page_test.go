@@ -189,7 +189,7 @@ func TestPage(t *testing.T) {
 		run  func(*testing.T, *rig.Browser)
 	}{
 		{"answers, cancels and writes", answersCancelsAndWrites}, {"two pages edit a document", twoPagesEditADocument}, {"failed work is retried", failedWorkIsRetried},
-		{"a loop that failed is dismissed", failedLoopIsDismissed}, {"Claude Code is allowed what it asks for", claudeCodeIsAllowed},
+		{"a loop that failed is dismissed", failedLoopIsDismissed}, {"Claude Code is allowed what it asks for", claudeCodeIsAllowed}, {"the hub comes back", hubComesBack},
 		{"hostile texts are shown as text", hostileTextsAreShownAsText}, {"pictures", fitsEachScreen},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
@@ -331,6 +331,32 @@ func claudeCodeIsAllowed(t *testing.T, b *rig.Browser) {
 	}
 	p.Until(t, `[...document.querySelectorAll("#detail details pre")].some(e => e.textContent.trim() === "made-by-claude")`) // the tool's output
 	fine(t, p, "Claude Code")
+}
+
+// A page whose hub is gone says so, keeps what it shows, and continues by itself when the hub is back at its address.
+func hubComesBack(t *testing.T, b *rig.Browser) {
+	h := newHub(t, "")
+	h.send(t, "actor", "before the end")
+	p := h.open(t, b)
+	var port string
+	p.Eval(t, `location.port`, &port)
+	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"} {
+		p.Press(t, key)
+		p.Until(t, `document.querySelector("#screens button[aria-current]").textContent.startsWith("`+key+`")`)
+		if key == "3" {
+			p.Until(t, `document.querySelector(".row")?.textContent.includes("before the end")`)
+		}
+		h.parley(t, "stop")
+		p.Until(t, `!document.querySelector("#link").hidden`)
+		if key == "3" {
+			p.Until(t, `document.querySelector(".row").textContent.includes("before the end")`)
+		}
+		h.parley(t, "start", "--http-port", port)
+		p.Until(t, `document.querySelector("#link").hidden`)
+	}
+	h.send(t, "actor", "after it is back")
+	p.Press(t, "3")
+	p.Until(t, `document.querySelector(".row")?.textContent.includes("after it is back")`)
 }
 
 // loop runs a loop on a list, which gives its item up.
