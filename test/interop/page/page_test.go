@@ -190,6 +190,7 @@ func TestPage(t *testing.T) {
 	}{
 		{"answers, cancels and writes", answersCancelsAndWrites}, {"two pages edit a document", twoPagesEditADocument}, {"failed work is retried", failedWorkIsRetried},
 		{"a loop that failed is dismissed", failedLoopIsDismissed}, {"Claude Code is allowed what it asks for", claudeCodeIsAllowed}, {"the hub comes back", hubComesBack},
+		{"another run of the hub needs another link", anotherRunNeedsAnotherLink},
 		{"hostile texts are shown as text", hostileTextsAreShownAsText}, {"pictures", fitsEachScreen},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
@@ -357,6 +358,43 @@ func hubComesBack(t *testing.T, b *rig.Browser) {
 	h.send(t, "actor", "after it is back")
 	p.Press(t, "3")
 	p.Until(t, `document.querySelector(".row")?.textContent.includes("after it is back")`)
+}
+
+// A browser that a hub with a token does not know after its restart is told what to do, and continues with another link.
+func anotherRunNeedsAnotherLink(t *testing.T, b *rig.Browser) {
+	h := newHub(t, "")
+	h.parley(t, "stop")
+	file := filepath.Join(h.home.Dir, "hub", "config.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config map[string]any
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	config["http"] = map[string]any{"token": strings.Repeat("secret-", 8)}
+	if text, err = json.Marshal(config); err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.parley(t, "start")
+	p := h.open(t, b)
+	p.Press(t, "2")
+	p.Until(t, `document.querySelector(".row")?.textContent.includes("actor")`)
+	var port string
+	p.Eval(t, `location.port`, &port)
+	h.parley(t, "stop")
+	p.Until(t, `document.querySelector("#link").textContent.includes("is away")`)
+	h.parley(t, "start", "--http-port", port)
+	p.Until(t, `document.querySelector("#link").textContent.includes("parley ui --web")`)
+	h.open(t, b)
+	p.Until(t, `document.querySelector("#link").hidden`)
+	h.send(t, "actor", "with the new link")
+	p.Press(t, "3")
+	p.Until(t, `document.querySelector(".row")?.textContent.includes("with the new link")`)
 }
 
 // loop runs a loop on a list, which gives its item up.

@@ -549,11 +549,12 @@ follow(e => {
   const asks = is(e.kind, ["permission.", "deadletter.", "agent.health", "loop.", "mail.held"]) || e.kind === "task.state" && (state.waiting > 0 || contract.states[e.data?.state] === "waits");
   loading.needs ||= asks;
   if (asks || is(e.kind, load.changes[state.screen.id])) soon();
-}, up => {
+}, (up, refused) => {
   const away = $("link");
-  if (up && !away.hidden) { load.forget(); reload(); if (state.open) fresh(state.open); }
+  if (up && !away.hidden) { load.forget(); earlier.missed = true; reload(); if (state.open) fresh(state.open); }
   away.hidden = up;
-  away.textContent = "The hub is away. This page continues when it is back.";
+  const text = refused ? "The hub was started again and does not know this browser any more. Open a new link, here or in another tab: parley ui --web" : "The hub is away. This page continues when it is back.";
+  if (away.textContent !== text) away.textContent = text; // it is read aloud
 });
 
 setInterval(() => { if (state.shown.some(r => r.until || r.at)) repaint(); }, 1000);

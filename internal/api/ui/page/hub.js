@@ -25,11 +25,21 @@ export function send(message) {
   return call("message/send", { message: { kind: "message", messageId: id, role: "user", ...message }, configuration: { blocking: false } });
 }
 
-/** Follows the hub's events from now on; while much happens, a gap says how many are left out. The browser connects again by itself, after the last event that it has. */
+const again = 2000; // milliseconds until the page asks again for events that were refused
+
+/** Follows the hub's events from now on; while much happens, a gap says how many are left out. The browser connects again by itself, after the last event that it has. onLink gets whether the hub is there, and whether it refuses this browser. */
 export function follow(onEvent, onLink) {
   const source = new EventSource("/events?follow=true&brief=true");
   source.onopen = () => onLink(true);
-  source.onerror = () => onLink(false);
+  source.onerror = async () => {
+    onLink(false, false);
+    if (source.readyState !== EventSource.CLOSED) return;
+    // Whatever has answered is no stream, and the browser gives up.
+    const answer = await fetch("/events?follow=false&latest=0", { credentials: "same-origin" }).catch(() => undefined);
+    if (answer?.status === 401 || answer?.status === 403) onLink(false, true);
+    answer?.body?.cancel();
+    setTimeout(() => follow(onEvent, onLink), again);
+  };
   source.onmessage = m => onEvent(JSON.parse(m.data));
 }
 
