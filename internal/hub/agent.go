@@ -28,7 +28,7 @@ type agent struct {
 	cancel     context.CancelFunc // stops its probes
 
 	mu      sync.Mutex
-	def     runner.Definition // see definition
+	def     *runner.Definition // see definition; it is replaced, never changed
 	at      Residence
 	model   string // that answered last
 	queue   queue
@@ -39,7 +39,7 @@ type agent struct {
 func (a *agent) definition() runner.Definition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.def
+	return *a.def
 }
 
 func (a *agent) residence() Residence {
@@ -107,7 +107,7 @@ func (h *Hub) register(a Agent) error {
 	a.Definition.Limits = a.Definition.Limits.WithDefaults()
 	ctx, cancel := context.WithCancel(h.background)
 	ag := &agent{
-		hub: h, id: a.Definition.ID, def: a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable, reported: a.Reported,
+		hub: h, id: a.Definition.ID, def: &a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable, reported: a.Reported,
 		configured: h.configured(a.Definition.ID) && !a.Durable,
 		registered: time.Now().UTC(),
 		cancel:     cancel,
@@ -146,7 +146,7 @@ func (h *Hub) Update(d runner.Definition) error {
 	}
 	d.Limits = d.Limits.WithDefaults()
 	a.mu.Lock()
-	a.def = d
+	a.def = &d
 	a.queue.concurrency, a.queue.limit = d.Limits.Concurrency, d.Limits.Queue
 	next := a.queue.next()
 	a.mu.Unlock()

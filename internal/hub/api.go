@@ -101,7 +101,7 @@ type Health struct {
 
 // AgentInfo describes one agent of the hub.
 type AgentInfo struct {
-	Definition   runner.Definition
+	Definition   *runner.Definition // not to be changed; nil in the zero value
 	Residence    Residence
 	RegisteredAt time.Time
 	Health       Health

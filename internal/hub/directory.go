@@ -115,7 +115,7 @@ func (h *Hub) Move(id string, to Residence) error {
 		return h.agentNotFound(id)
 	}
 	a.mu.Lock()
-	a.at = Agent{Definition: a.def, Residence: to}.residence()
+	a.at = Agent{Definition: *a.def, Residence: to}.residence()
 	a.mu.Unlock()
 	h.cfg.Events.Publish(events.Event{Kind: events.AgentUpdated, Agent: id})
 	h.agentsChanged()
@@ -237,12 +237,14 @@ func (a address) String() string {
 	return name
 }
 
-// addresses returns the longer names with which the agent may be addressed, in the order of preference.
-func (r Residence) addresses() []address {
+// maxAddresses is how many longer names an agent has at most.
+const maxAddresses = 5
+
+// addresses appends the longer names with which the agent may be addressed, in the order of preference.
+func (r *Residence) addresses(names []address) []address {
 	handle, folder, project, computer := strings.ToLower(r.Handle), strings.ToLower(r.Folder), strings.ToLower(r.Project), strings.ToLower(r.Computer)
-	names := make([]address, 0, 5)
-	for _, on := range []string{"", computer} {
-		for _, place := range []string{"", folder, project} {
+	for _, on := range [...]string{"", computer} {
+		for _, place := range [...]string{"", folder, project} {
 			if a := (address{handle, place, on}); (place != "" || on != "") && !slices.Contains(names, a) {
 				names = append(names, a)
 			}
@@ -314,16 +316,11 @@ func (h *Hub) ambiguous(name string, named []*agent) *Error {
 
 // Addresses returns for each agent the shortest name that means only it in every project, by its id.
 func Addresses(all []AgentInfo) map[string]string {
-	var here []AgentInfo
-	for _, a := range all {
-		if a.Residence.Kind != KindPeer {
-			here = append(here, a)
-		}
-	}
-	known, own := newAddressBook(all), newAddressBook(here)
+	known := newAddressBook(all, func(Kind) bool { return true })
+	own := newAddressBook(all, func(k Kind) bool { return k != KindPeer })
 	byID := make(map[string]string, len(all))
-	for _, a := range all {
-		book := known
+	for i := range all {
+		book, a := known, &all[i]
 		if a.Residence.Kind != KindPeer {
 			book = own // a name means an agent of this hub first
 		}
@@ -338,20 +335,27 @@ type addressBook struct {
 	long  map[address]int // the longer names of agents that share a handle
 }
 
-func newAddressBook(agents []AgentInfo) addressBook {
+// newAddressBook counts the names of the agents of some kinds.
+func newAddressBook(agents []AgentInfo, of func(Kind) bool) addressBook {
 	b := addressBook{make(map[string]int, len(agents)), make(map[address]int)}
-	for _, a := range agents {
+	for i := range agents {
+		a := &agents[i]
+		if !of(a.Residence.Kind) {
+			continue
+		}
 		handle := strings.ToLower(a.Residence.Handle)
 		b.short[handle]++
 		if id := a.Definition.ID; id != handle {
 			b.short[id]++
 		}
 	}
-	for _, a := range agents {
-		if b.short[strings.ToLower(a.Residence.Handle)] == 1 {
+	var names [maxAddresses]address
+	for i := range agents {
+		at := &agents[i].Residence
+		if !of(at.Kind) || b.short[strings.ToLower(at.Handle)] == 1 {
 			continue
 		}
-		for _, name := range a.Residence.addresses() {
+		for _, name := range at.addresses(names[:0]) {
 			b.long[name]++
 		}
 	}
@@ -359,12 +363,13 @@ func newAddressBook(agents []AgentInfo) addressBook {
 }
 
 // address returns the shortest name that means no other agent of the book, otherwise the agent's id.
-func (b addressBook) address(a AgentInfo) string {
-	at := a.Residence
+func (b addressBook) address(a *AgentInfo) string {
+	at := &a.Residence
+	var names [maxAddresses]address
 	if b.short[strings.ToLower(at.Handle)] == 1 || a.Definition.ID == at.Handle && at.Kind == KindProgram {
 		return at.Handle
 	}
-	for _, name := range at.addresses() {
+	for _, name := range at.addresses(names[:0]) {
 		if b.long[name] != 1 {
 			continue
 		}

@@ -148,7 +148,7 @@ func BenchmarkAgentsList(b *testing.B) {
 	h := &manyAgents{}
 	for i := range 10_000 {
 		h.list = append(h.list, hub.AgentInfo{
-			Definition: runner.Definition{ID: fmt.Sprintf("agent-%d", i), Name: "reviewer", Description: "An open session (reviewer) that a person works in.", Driver: "session"},
+			Definition: &runner.Definition{ID: fmt.Sprintf("agent-%d", i), Name: "reviewer", Description: "An open session (reviewer) that a person works in.", Driver: "session"},
 			Residence:  hub.Residence{Kind: hub.KindSession, Handle: fmt.Sprintf("reviewer-%d", i), Folder: "shop", Project: "0123456789abcdef", Computer: "office"},
 			Since:      epoch, RegisteredAt: epoch, State: hub.AgentIdle,
 		})

@@ -119,7 +119,7 @@ func (f *fakeHub) ContextsLike(part string, limit int) []string {
 
 func (f *fakeHub) AgentsFor(context.Context) []hub.AgentInfo {
 	return []hub.AgentInfo{{
-		Definition: runner.Definition{
+		Definition: &runner.Definition{
 			ID: "claude-code", Name: "Claude Code CLI", Description: "Anthropic's coding agent", Driver: "claude-stdio",
 			Skills: []runner.Skill{{ID: "code", Name: "Code", Description: "Writes code", Tags: []string{"coding"}}},
 		},
@@ -129,13 +129,13 @@ func (f *fakeHub) AgentsFor(context.Context) []hub.AgentInfo {
 		Residence: hub.Residence{Kind: hub.KindProgram, Handle: "claude-code", Vendor: "claude"}, Model: "claude-opus-4-5",
 		State: hub.AgentWorking, Since: epoch, Work: hub.Work{Task: "task-456", Title: "Write a hello world function in Python"},
 	}, {
-		Definition:   runner.Definition{ID: "gemini"},
+		Definition:   &runner.Definition{ID: "gemini"},
 		RegisteredAt: epoch,
 		Health:       hub.Health{Status: hub.Unhealthy, Stage: runner.StageMissing, LastCheck: epoch, Message: "gemini is not installed; npm install -g it", Circuit: "closed"},
 	}, {
-		Definition: runner.Definition{ID: "codex"}, RegisteredAt: epoch, Health: hub.Health{Status: hub.Degraded, LastCheck: epoch},
+		Definition: &runner.Definition{ID: "codex"}, RegisteredAt: epoch, Health: hub.Health{Status: hub.Degraded, LastCheck: epoch},
 	}, {
-		Definition: runner.Definition{ID: "vibe"}, RegisteredAt: epoch, Health: hub.Health{Status: hub.Unknown},
+		Definition: &runner.Definition{ID: "vibe"}, RegisteredAt: epoch, Health: hub.Health{Status: hub.Unknown},
 	}}
 }
 

@@ -68,7 +68,7 @@ func asking(sender *hub.Sender) *a2a.Part {
 
 func TestNeeds(t *testing.T) {
 	agent := func(id string, health hub.Health, kind hub.Kind) hub.AgentInfo {
-		return hub.AgentInfo{Definition: runner.Definition{ID: id}, Health: health, Residence: hub.Residence{Kind: kind}}
+		return hub.AgentInfo{Definition: &runner.Definition{ID: id}, Health: health, Residence: hub.Residence{Kind: kind}}
 	}
 	h := &needyHub{fakeHub: &fakeHub{}, tasks: map[a2a.TaskState][]*a2a.Task{
 		a2a.TaskStateInputRequired: {waiting("words", 9, a2a.NewTextPart("Which\nbranch? "+strings.Repeat("é", 1000))), waiting("may", 5, asking(nil)), waiting("silent", 7)},

@@ -512,7 +512,7 @@ func TestAChangedCardKeepsRunningTasks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := info.Definition
+	d := *info.Definition
 	d.Name, d.Capabilities = "the foreman", append(d.Capabilities, runner.Capability{ID: "lead"})
 	if err := b.hub.Update(d); err != nil {
 		t.Fatal(err)

@@ -120,7 +120,7 @@ func TestAnAgentWithoutCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := info.Definition
+	d := *info.Definition
 	d.Capabilities = nil
 	if err := b.hub.Update(d); err != nil {
 		t.Fatal(err)

@@ -193,7 +193,12 @@ func (s *Service) delegation(ctx context.Context, o order) (*hub.Delegation, err
 }
 
 // by returns the agent that delegates, "" for the user.
-func (o order) by() string { return cmp.Or(o.caller.Agent, o.session.Definition.ID) }
+func (o order) by() string {
+	if o.caller.Agent == "" && o.session.Definition != nil {
+		return o.session.Definition.ID
+	}
+	return o.caller.Agent
+}
 
 // workOf returns the task for which an order is made; "" for the user, and for a session that works on none.
 func (s *Service) workOf(o order) (a2a.TaskID, error) {
