@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/internal/hub"
@@ -32,7 +33,7 @@ var outputSchema = json.RawMessage(`{
 }`)
 
 // cardOf returns an agent's card. With keyed it says that requests may have keys, and which agents are sessions.
-func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoint, keyed bool) agent.Card {
+func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoint, keyed bool, began time.Time) agent.Card {
 	def := info.Definition
 	card := agent.Card{
 		ID:           id,
@@ -60,7 +61,7 @@ func cardOf(info hub.AgentInfo, id, hubVersion string, endpoints []agent.Endpoin
 	if keyed && session {
 		card.Protocols = append(card.Protocols, sessionProtocols(info)...)
 	}
-	if info.Health.Status == hub.Unhealthy && !expected(info) {
+	if info.Health.Status == hub.Unhealthy && !expected(info, began) {
 		return card // its tasks wait for it, but searches for a capability skip it
 	}
 	for _, c := range def.Capabilities {

@@ -114,6 +114,7 @@ type Node struct {
 	swarms   *Swarms             // nil without Options.Swarms
 	leaving  atomic.Bool         // CloseSwarms was called
 	opened   chan struct{}       // closed after swarms is set
+	began    time.Time
 
 	open    context.Context // ends when Close begins
 	changed chan struct{}   // buffers one change of the agents
@@ -135,7 +136,7 @@ func Open(o Options) (*Node, error) {
 	if o.PeerTier == agent.NoTier {
 		o.PeerTier = agent.L2
 	}
-	n := &Node{o: o, changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), opened: make(chan struct{}), responders: make(map[string]*responder), broken: make(map[string]bool)}
+	n := &Node{o: o, began: time.Now(), changed: make(chan struct{}, 1), slots: make(chan struct{}, maxWork), opened: make(chan struct{}), responders: make(map[string]*responder), broken: make(map[string]bool)}
 	var ctx context.Context
 	ctx, n.stop = context.WithCancel(context.Background())
 	n.open = ctx
@@ -340,7 +341,7 @@ func (n *Node) sync() {
 			id = n.o.Federation.GlobalID(id)
 		}
 		present[id] = true
-		if err := n.present(cardOf(info, id, n.o.Version, endpoints, n.o.Federation != nil), info.Definition.ID); err != nil {
+		if err := n.present(cardOf(info, id, n.o.Version, endpoints, n.o.Federation != nil, n.began), info.Definition.ID); err != nil {
 			n.o.Logger.Error("cannot register an agent's card", "agent", id, "error", err)
 		}
 	}

@@ -249,7 +249,7 @@ func (r *responder) joins(p negotiation.Proposal) (bool, negotiation.Reason) {
 		return false, negotiation.Declined
 	}
 	info, err := r.n.o.Hub.Agent(r.agent)
-	if err != nil || info.Health.Status == hub.Unhealthy && !expected(info) {
+	if err != nil || info.Health.Status == hub.Unhealthy && !expected(info, r.n.began) {
 		return false, "unhealthy"
 	}
 	card, err := r.n.Registry().Get(r.id)
@@ -371,9 +371,14 @@ func waitsFor(info hub.AgentInfo) bool {
 	return info.Residence.Kind == hub.KindSession || info.Residence.Kind == hub.KindLibrary
 }
 
-// expected reports whether an agent that is away will soon be back, as after a restart of the hub.
-func expected(info hub.AgentInfo) bool {
-	return waitsFor(info) && time.Since(info.Residence.Seen) < returnTime
+// expected reports whether an agent that is away will soon be back: it was there a moment ago, or when the hub stopped that was
+// before this one, which began a moment ago.
+func expected(info hub.AgentInfo, began time.Time) bool {
+	seen := info.Residence.Seen
+	if seen.Before(began) && began.Sub(seen) < maxAway {
+		seen = began
+	}
+	return waitsFor(info) && time.Since(seen) < returnTime
 }
 
 // keeps reports whether the agent's tasks outlive the node, which closes: the next hub goes on with them.

@@ -231,6 +231,34 @@ func TestAStoppedSwarmCancelsItsTasks(t *testing.T) {
 }
 
 // A program's negotiator understands how the hub's agents answer (Req 7.2, 7.3).
+// away is the runner of an agent that is not there.
+type away struct{ *actor }
+
+func (away) Probe(context.Context) runner.Probe {
+	return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{Code: runner.CodeNotInstalled, Message: "it is offline"}}
+}
+
+// A hub that was restarted leads its swarms before they have connected again.
+func TestAgentsThatWereThereBeforeTheRestartAreFound(t *testing.T) {
+	session := func(id string, ago time.Duration) hub.Agent {
+		return hub.Agent{Definition: definition(id, nil), Runner: away{newActor()}, Durable: true, Reported: true,
+			Residence: hub.Residence{Kind: hub.KindSession, Offline: true, Seen: time.Now().Add(-ago)}}
+	}
+	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{session("late", 5*time.Minute), session("gone", time.Hour)}})
+	for _, id := range []string{"late", "gone"} {
+		wait.Eventually(t, id+" is known to be away", func() bool {
+			info, err := r.hub.Agent(id)
+			return err == nil && info.Health.Status == hub.Unhealthy
+		})
+	}
+	for id, want := range map[string]bool{"late": true, "gone": false} { // whom coordinators find
+		wait.Eventually(t, id+"'s card", func() bool {
+			card, err := r.node.Registry().Get(id)
+			return err == nil && (len(card.Capabilities) > 0) == want
+		})
+	}
+}
+
 func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
 	r := newRig(t, node.Options{}, hub.Config{Agents: []hub.Agent{{Definition: definition("worker", nil), Runner: newActor()}}})
 	p := r.peer(t, remoteProgram(agent.L3, ""))
