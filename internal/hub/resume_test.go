@@ -285,3 +285,44 @@ func TestCancellationsDuringAStopEnd(t *testing.T) {
 		})
 	}
 }
+
+// A task that somebody watches takes an answer as soon as its agent is registered again.
+func TestAWatchedQuestionIsAnsweredAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stored hub.Memory
+		ann := newPerson()
+		start := func() *hub.Hub {
+			h, err := hub.New(t.Context(), hub.Config{Memory: &stored})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		h := start()
+		ann.register(t, h)
+		ann.answer("look", "?where")
+		task, err := h.SendAndWait(t.Context(), request("ann", "look"))
+		if err != nil || task.Status.State != a2a.TaskStateInputRequired {
+			t.Fatalf("%+v, %v", task, err)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h = start()
+		watching, err := h.Subscribe(t.Context(), task.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watching.Close()
+		ann.register(t, h)
+		ann.answer("there", "thanks")
+		m := message("there")
+		m.TaskID = task.ID
+		if task, err = h.SendAndWait(t.Context(), hub.SendRequest{Message: m}); err != nil || task.Status.State != a2a.TaskStateCompleted {
+			t.Errorf("%+v, %v", task, err)
+		}
+		if err := h.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

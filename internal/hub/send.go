@@ -402,7 +402,7 @@ func (t *task) receive(ctx context.Context, req SendRequest, msg *a2a.Message, s
 		return false, &Error{Code: CodeUnsupported, Message: fmt.Sprintf("task %s has ended (%s) and accepts no more messages", t.id, StateName(s)),
 			Remedy: "send the message without a taskId; the contextId continues the conversation"}
 	}
-	if t.agent == nil {
+	if !t.hasAgent() {
 		return false, t.hub.agentNotFound(t.agentID)
 	}
 	if err := t.agent.reachable(req.Sender); err != nil {

@@ -96,6 +96,15 @@ func newTask(h *Hub, e *entry, r record) *task {
 	return t
 }
 
+// hasAgent reports whether the task's agent is registered. It may have been registered since the task was read, which a subscriber keeps in
+// memory. mu is held.
+func (t *task) hasAgent() bool {
+	if t.agent == nil {
+		t.agent = t.hub.agents.get(t.agentID)
+	}
+	return t.agent != nil
+}
+
 // snapshot returns the current task. mu is held.
 func (t *task) snapshot() *a2a.Task {
 	if t.snap != nil {

@@ -245,7 +245,7 @@ func (t *task) cancel(ctx context.Context) (*a2a.Task, error) {
 	if err := t.endTurns(ctx, errCanceled); err != nil {
 		return nil, err
 	}
-	if Interrupted(t.status.State) && t.agent != nil {
+	if Interrupted(t.status.State) && t.hasAgent() {
 		turn := t.turns
 		t.mu.Unlock()
 		t.agent.withdraw(ctx, t.id, turn, errCanceled)
