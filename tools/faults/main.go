@@ -23,7 +23,8 @@
 //
 // simulates agents, their links and a server in virtual time, in one process each: mail, work and claims, with links that are cut
 // or hold back what one side sends, wrong clocks, and killed agents and servers. With -mutations it expects that simulations find those errors
-// that they can find.
+// that they can find. With -hubs it simulates two paired hubs instead, which are killed at any change of their stores, and whose links are cut: tasks,
+// questions and cancellations between them.
 //
 //	go run ./tools/faults -soak -for 24h
 //
@@ -68,6 +69,7 @@ func main() {
 	soak := flag.Bool("soak", false, "watch what the hub uses while agents are killed, and find leaks (Linux)")
 	mutations := flag.Bool("mutations", false, "build hubs with an error each, and expect that a campaign finds it")
 	simulations := flag.Int("simulations", 0, "simulate agents so often in virtual time, instead of faults; with -mutations any number")
+	hubs := flag.Bool("hubs", false, "with -simulations, simulate paired hubs instead of agents")
 	floods := flag.Int("flood", 0, "send so many large tasks at once, instead of faults, and measure the hub's memory (Linux)")
 	startTimes := flag.Int("starts", 0, "end the hub and start it so often, at moments of its start and under load, instead of faults, and measure the starts")
 	stored := flag.String("stored", "empty", "with -starts, what the hub has stored: empty, small, or big (100,000 tasks, 1,000,000 messages, 100 documents)")
@@ -85,9 +87,13 @@ func main() {
 		runIt = func() ([]string, error) { return runMutations(ctx, os.Stdout, c, *mutation) }
 	}
 	if *simulations > 0 {
-		runIt = func() ([]string, error) { return runSimulations(ctx, os.Stdout, c, *simulations) }
+		of := simulatedAgents
+		if *hubs {
+			of = simulatedHubs
+		}
+		runIt = func() ([]string, error) { return runSimulations(ctx, os.Stdout, c, of, *simulations) }
 		if *mutations {
-			runIt = func() ([]string, error) { return simulateMutations(ctx, os.Stdout, c, *mutation) }
+			runIt = func() ([]string, error) { return simulateMutations(ctx, os.Stdout, c, of, *mutation) }
 		}
 	}
 	if *startTimes > 0 {

@@ -23,6 +23,8 @@ type mutation struct {
 	// simulated is whether a simulation shows it, too.
 	simulated bool
 	only      bool // by nothing else, as far as is known
+	// federated is whether a simulation of paired hubs shows it, and nothing else.
+	federated bool
 }
 
 var mutations = []mutation{
@@ -48,6 +50,22 @@ var mutations = []mutation{
 		old: "\t\t\treturn ends\n\t\t}), nil\n", new: "\t\t\treturn ends && !MUTANT\n\t\t}), nil\n"},
 	{simulated: true, only: true, breaks: "an item is given to another worker while its holder's lease lasts", file: "internal/agentnet/work/claim.go",
 		old: "\tcase isHeld:\n\t\treturn false, s.putBack(ctx, x, msg)\n", new: "\tcase isHeld:\n\t\tif !MUTANT { return false, s.putBack(ctx, x, msg) }\n"},
+	{federated: true, breaks: "a request of another hub that is repeated begins a second task", file: "internal/federation/node/keyed.go",
+		old: "\t\tm.Metadata[hub.MetaOnce] = m.ID\n", new: "\t\tif !MUTANT { m.Metadata[hub.MetaOnce] = m.ID }\n"},
+	{federated: true, breaks: "a task with a key begins before it is stored", file: "internal/hub/turn.go",
+		old: "\tif _, keyed := msg.Metadata[MetaOnce]; !keyed {\n", new: "\tif _, keyed := msg.Metadata[MetaOnce]; !keyed || MUTANT {\n"},
+	{federated: true, breaks: "a repeated answer is appended to what came before the link was lost", file: "internal/federation/exchange/answer.go",
+		old: "\tif p.Resumed {\n", new: "\tif p.Resumed && !MUTANT {\n"},
+	{federated: true, breaks: "a lost link is the end of the answer", file: "internal/federation/exchange/exchange.go",
+		old: "\t\t\tcase !ok && keyed:\n", new: "\t\t\tcase !ok && keyed && MUTANT:\n\t\t\t\treturn runner.Outcome{Status: runner.OutcomeCompleted, Text: x.answer.text.String()}, nil, true\n\t\t\tcase !ok && keyed:\n"},
+	{federated: true, breaks: "a cancellation is not repeated when the link was lost", file: "internal/federation/peers/withdraw.go",
+		old: "\tfor !p.confirmed(ctx, w) {\n", new: "\tfor !p.confirmed(ctx, w) && !MUTANT {\n"},
+	{federated: true, breaks: "a canceled question stays open at the other hub", file: "internal/hub/tasks.go",
+		old: "\tif Interrupted(t.status.State) && t.hasAgent() {\n", new: "\tif Interrupted(t.status.State) && t.hasAgent() && !MUTANT {\n"},
+	{federated: true, breaks: "a task that was restored begins as submitted", file: "internal/hub/resume.go",
+		old: "\tt.agent = a\n\tt.reopen()\n", new: "\tt.agent = a\n\tif MUTANT { t.status.State, t.snap = a2a.TaskStateSubmitted, nil }\n\tt.reopen()\n"},
+	{federated: true, breaks: "the answer to a question that is gone is a new task", file: "internal/federation/node/keyed.go",
+		old: "{ return s.Terminal() && s != a2a.TaskStateCompleted }", new: "{ return s.Terminal() && s != a2a.TaskStateCompleted && !MUTANT }"},
 	{simulated: true, breaks: "an agent comes back as another one", file: "internal/agentnet/registry/identity.go",
 		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { guid = uuid.NewString() }\n\trecord := identityRecord{", faults: "kills of agents"},
 }
@@ -78,6 +96,9 @@ func runMutations(ctx context.Context, out io.Writer, c campaign, only string) (
 			continue
 		case m.only:
 			fmt.Fprintf(out, "not tried  %s (needs -simulations)\n", m.breaks)
+			continue
+		case m.federated:
+			fmt.Fprintf(out, "not tried  %s (needs -simulations and -hubs)\n", m.breaks)
 			continue
 		}
 		c.mutant = i + 1

@@ -15,21 +15,27 @@ import (
 	"time"
 )
 
-// simulationTest is the test that simulates: virtual time needs one.
-const simulationTest = "TestSimulatedAgentsKeepThePromises"
+// simulator is what is simulated, by a test: virtual time needs one.
+type simulator struct {
+	dir, test string
+	enough    int                 // simulations that find each mutation that they can find
+	finds     func(mutation) bool // whether they can find it
+}
 
-// enoughSimulations find each mutation that a simulation can find.
-const enoughSimulations = 40
+var (
+	simulatedAgents = simulator{"./tools/faults", "TestSimulatedAgentsKeepThePromises", 40, func(m mutation) bool { return m.simulated }}
+	simulatedHubs   = simulator{"./internal/testbed/simlink", "TestFederatedHubsKeepThePromises", 300, func(m mutation) bool { return m.federated }}
+)
 
-// runSimulations simulates agents with n seeds from c.seed on, in as many processes as there are processors, and returns the
+// runSimulations simulates with n seeds from c.seed on, in as many processes as there are processors, and returns the
 // promises that were broken.
-func runSimulations(ctx context.Context, out io.Writer, c campaign, n int) (broken []string, err error) {
+func runSimulations(ctx context.Context, out io.Writer, c campaign, of simulator, n int) (broken []string, err error) {
 	dir, err := os.MkdirTemp("", "parley-simulations-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // temporary
-	program, err := buildSimulations(ctx, dir)
+	program, err := of.build(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +44,7 @@ func runSimulations(ctx context.Context, out io.Writer, c campaign, n int) (brok
 	var wait sync.WaitGroup
 	for i := range processes {
 		first, next := n*i/processes, n*(i+1)/processes
-		wait.Go(func() { texts[i], errs[i] = simulateIn(ctx, program, c.seed+uint64(first), next-first, 0) })
+		wait.Go(func() { texts[i], errs[i] = of.run(ctx, program, c.seed+uint64(first), next-first, 0) })
 	}
 	wait.Wait()
 	for i, text := range texts {
@@ -55,19 +61,19 @@ func runSimulations(ctx context.Context, out io.Writer, c campaign, n int) (brok
 	return broken, errors.Join(errs...)
 }
 
-// buildSimulations builds the simulations.
-func buildSimulations(ctx context.Context, dir string, flags ...string) (program string, err error) {
+// build builds the simulations.
+func (of simulator) build(ctx context.Context, dir string, flags ...string) (program string, err error) {
 	program = filepath.Join(dir, "simulations")
-	args := append(append([]string{"test", "-c", "-o", program}, flags...), "./tools/faults")
+	args := append(append([]string{"test", "-c", "-o", program}, flags...), of.dir)
 	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the simulations, at the top of the repository: %w\n%s", err, out)
 	}
 	return program, nil
 }
 
-// simulateIn runs n simulations in a process and returns what it says.
-func simulateIn(ctx context.Context, program string, seed uint64, n, mutant int) (string, error) {
-	cmd := exec.CommandContext(ctx, program, "-test.run", "^"+simulationTest+"$", "-test.timeout", "0", "-test.failfast",
+// run runs n simulations in a process and returns what it says.
+func (of simulator) run(ctx context.Context, program string, seed uint64, n, mutant int) (string, error) {
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^"+of.test+"$", "-test.timeout", "0", "-test.failfast",
 		fmt.Sprintf("-simulations=%d", n), fmt.Sprintf("-simulation-seed=%d", seed))
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", mutantVariable, mutant))
 	var said bytes.Buffer
@@ -76,8 +82,8 @@ func simulateIn(ctx context.Context, program string, seed uint64, n, mutant int)
 	return said.String(), err
 }
 
-// simulateMutations simulates agents with each error that a simulation can find, and returns the errors that were not found.
-func simulateMutations(ctx context.Context, out io.Writer, c campaign, only string) (unnoticed []string, err error) {
+// simulateMutations simulates with each error that a simulation can find, and returns the errors that were not found.
+func simulateMutations(ctx context.Context, out io.Writer, c campaign, of simulator, only string) (unnoticed []string, err error) {
 	dir, err := os.MkdirTemp("", "parley-mutations-")
 	if err != nil {
 		return nil, err
@@ -87,16 +93,16 @@ func simulateMutations(ctx context.Context, out io.Writer, c campaign, only stri
 	if err != nil {
 		return nil, err
 	}
-	program, err := buildSimulations(ctx, dir, "-overlay", overlay)
+	program, err := of.build(ctx, dir, "-overlay", overlay)
 	if err != nil {
 		return nil, err
 	}
 	for i, m := range mutations {
-		if !m.simulated || !strings.Contains(m.breaks, only) {
+		if !of.finds(m) || !strings.Contains(m.breaks, only) {
 			continue
 		}
 		began := time.Now()
-		said, err := simulateIn(ctx, program, c.seed, enoughSimulations, i+1)
+		said, err := of.run(ctx, program, c.seed, of.enough, i+1)
 		switch {
 		case ctx.Err() != nil:
 			return unnoticed, ctx.Err()

@@ -57,7 +57,15 @@ func NameOf(e identity.Entry) string {
 	return e.Key.String()[:8]
 }
 
-// Options are those of [Open]. Hub, DataDir, Version, and NATS or Hyperswarm are required.
+// Link is a transport between hubs whose connections have the hubs' keys as peers. The node closes the listener.
+type Link struct {
+	Listener transport.Listener
+	Dialer   transport.Dialer
+	// Cards returns what announces the hub's agents and finds those of others.
+	Cards func(*signedcard.Ledger) CardSource
+}
+
+// Options are those of [Open]. Hub, DataDir, Version, and NATS, Hyperswarm or Link are required.
 type Options struct {
 	Hub     *hub.Hub
 	DataDir string // of the hub, with its identity and allow-list
@@ -68,6 +76,8 @@ type Options struct {
 	Prefix string // of the subjects; "" means that of package transport/nats
 	// Hyperswarm connects hubs without a shared server; nil disables it.
 	Hyperswarm *Hyperswarm
+	// Link is a transport besides these; nil for none. Simulations have one.
+	Link *Link
 
 	// Tools is the hub's toolbox: its shared tools are offered to other hubs, and
 	// theirs are imported. Nil disables both. It must outlive the Peers.
@@ -183,6 +193,11 @@ func (p *Peers) open(ctx context.Context) (err error) {
 	}
 	if err == nil && p.o.Hyperswarm != nil {
 		err = p.openDHT(*p.o.Hyperswarm, at)
+	}
+	if l := p.o.Link; err == nil && l != nil {
+		kind := l.Listener.Endpoint().Transport
+		at.Listeners, at.Dialers[kind] = append(at.Listeners, l.Listener), l.Dialer
+		p.sources[kind] = l.Cards(p.ledger)
 	}
 	if err != nil {
 		for _, l := range at.Listeners {
