@@ -357,6 +357,14 @@ func (n *Network) Leave(ctx context.Context, a *Agent) (later bool, err error) {
 // Converse does nothing: only [Memberships] remember which conversation an agent is.
 func (n *Network) Converse(context.Context, *Agent, string) (elsewhere bool) { return false }
 
+// Say does nothing, as Converse.
+func (n *Network) Say(*Agent, *registry.Registration) {}
+
+// Said knows nothing, as Converse.
+func (n *Network) Said(_ *Agent, r registry.Registration) (_ registry.Registration, ok bool) {
+	return r, false
+}
+
 // Discover lists the agents that this one may see. To find none is no error.
 func (a *Agent) Discover(ctx context.Context, f registry.Filter) (registry.Discovery, error) {
 	if _, err := a.ready(); err != nil {

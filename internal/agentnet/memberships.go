@@ -131,9 +131,7 @@ func (m *Memberships) remember(ctx context.Context, r registry.Registration) *re
 // true if this computer remembers another one for the conversation, which no process uses: whoever registers again with the conversation
 // gets it.
 func (m *Memberships) Converse(ctx context.Context, a *Agent, conversation string) (elsewhere bool) {
-	m.mu.Lock()
-	held := m.networks[a].held
-	m.mu.Unlock()
+	held := m.heldBy(a)
 	if held == nil {
 		return false
 	}
@@ -145,6 +143,25 @@ func (m *Memberships) Converse(ctx context.Context, a *Agent, conversation strin
 		m.log().Warn("the agent's conversation is not remembered on this computer", "guid", a.GUID(), "error", err)
 	}
 	return elsewhere
+}
+
+// Say remembers what an agent has registered itself as, for when its program begins anew in the same conversation. nil forgets it.
+func (m *Memberships) Say(a *Agent, r *registry.Registration) {
+	if err := m.heldBy(a).Say(r); err != nil {
+		m.log().Warn("what an agent has registered itself as is not remembered on this computer", "guid", a.GUID(), "error", err)
+	}
+}
+
+// Said returns a registration as the agent has registered itself in that conversation; ok is false if it has not.
+func (m *Memberships) Said(a *Agent, r registry.Registration) (_ registry.Registration, ok bool) {
+	return m.heldBy(a).Said(r)
+}
+
+// heldBy returns the remembered identity of an agent; nil if there is none.
+func (m *Memberships) heldBy(a *Agent) *registry.Remembered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.networks[a].held
 }
 
 // enter requests an admission, under the remembered identity if the hub accepts that.

@@ -249,7 +249,7 @@ func (x *twoHubs) survives(t *testing.T, r *reviews, victim, step string) {
 			all := x.there.hubTasks()
 			return len(all) > beforeThere && all[0].Status.State == dialect.StateCompleted
 		})
-		x.publish(t) // the session was registered by itself, for its project only
+		until(t, "the hub here sees the session again", x.reachable)
 	case "claude":
 		_ = x.command("kill-session", "-t", x.claude.id).Run() // it may be gone
 		x.claude.cli = []string{"claude", "--allowedTools", "mcp__parley", "--continue"}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -152,6 +153,48 @@ func TestAConversationIsTheAgentThatItWas(t *testing.T) {
 	}
 	if info, err := os.Stat(slotFile(t, dir)); err != nil || info.Size() > 4<<10 {
 		t.Errorf("the file grows: %v, %v", info, err)
+	}
+}
+
+func TestWhatAnAgentHasRegisteredItselfAsIsRemembered(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "agents")
+	open := func() *registry.Remembered { return rememberFor(t, dir, "hub", "codex", "codex", "t1") }
+	itself := registry.Registration{Handle: "codex", AgentType: "codex", Scope: registry.ScopeProject, Conversation: "t1"}
+	said := itself
+	said.Scope, said.Visibility, said.Capabilities, said.MaxConcurrentTasks = registry.ScopeUser, store.Public, []string{"review"}, 3
+	r := open()
+	if err := r.Say(&said); err != nil {
+		t.Fatal(err) // there is no identity yet
+	}
+	if _, ok := r.Said(itself); ok {
+		t.Error("something is said of no identity")
+	}
+	if err := errors.Join(r.Keep(store.Admission{GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "s"}, "codex", "t1"), r.Say(&said)); err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+	r = open()
+	if got, ok := r.Said(itself); !ok || !reflect.DeepEqual(got, said) {
+		t.Errorf("said is %+v, %v", got, ok)
+	}
+	other := itself
+	other.Conversation = "t2"
+	if _, ok := r.Said(other); ok {
+		t.Error("another conversation has said it")
+	}
+	if err := r.Say(nil); err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+	r = open()
+	if _, ok := r.Said(itself); ok {
+		t.Error("what is forgotten is said")
+	}
+	r.Release()
+	var none *registry.Remembered
+	if _, ok := none.Said(itself); ok || none.Say(&said) != nil {
+		t.Error("no identity has said something")
 	}
 }
 

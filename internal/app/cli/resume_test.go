@@ -12,8 +12,14 @@ import (
 // turn calls a tool as Codex does in a thread.
 func (s *openedSession) turn(thread string) {
 	s.t.Helper()
+	s.callIn(thread, "list_channels", "{}")
+}
+
+// callIn calls a tool as Codex does in a thread.
+func (s *openedSession) callIn(thread, tool, arguments string) {
+	s.t.Helper()
 	s.calls++
-	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"list_channels","arguments":{},"_meta":{"threadId":%q}}}`+"\n", s.calls, thread); err != nil {
+	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"threadId":%q}}}`+"\n", s.calls, tool, arguments, thread); err != nil {
 		s.t.Fatal(err)
 	}
 	line, err := s.out.ReadBytes('\n')
@@ -83,4 +89,32 @@ func TestAResumedThreadIsTheAgentThatItWas(t *testing.T) {
 		})
 		defer s.end()
 	}
+}
+
+// The program of an agent that had made itself public is killed: in the same conversation the agent is public again, without a word of
+// its model, so that a hub elsewhere gets its answer. Another conversation of the same agent is not.
+func TestAnAgentIsWhatItHasRegisteredItselfAsAfterAKill(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	is := func(what, thread, visibility string, capabilities int) {
+		t.Helper()
+		s := d.program("codex-mcp-client", "a")
+		defer s.crash()
+		wait.Eventually(t, what, func() bool {
+			s.turn(thread)
+			a := d.agents()["codex-a"]
+			return a.State == "idle" && a.Visibility == visibility && len(a.Capabilities) == capabilities
+		})
+	}
+	is("the session is registered by itself", "t1", "project-only", 0)
+	s := d.program("codex-mcp-client", "a")
+	s.callIn("t1", "register_agent", `{"agentType":"codex","capabilities":["review"],"scope":"user","visibility":"public"}`)
+	s.crash()
+	is("it is public again", "t1", "public", 1)
+	is("another conversation is not", "t2", "project-only", 0)
+	is("the first one still is", "t1", "public", 1)
+	s = d.program("codex-mcp-client", "a")
+	s.callIn("t1", "deregister_agent", "{}")
+	s.crash()
+	is("not after it has deregistered itself", "t1", "project-only", 0)
 }

@@ -84,6 +84,10 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 	if p.agent != nil {
 		entry, err = p.agent.Describe(ctx, r)
 		p.published = r.Handle
+		if err == nil {
+			p.registration = r
+			g.network.Say(p.agent, &r)
+		}
 		if f, ok := errors.AsType[*store.Error](err); !ok || f.Code != store.NotRegisteredError {
 			return entry, true, err
 		}
@@ -95,7 +99,23 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 	}
 	p.registration = r
 	g.registered(p, a)
+	g.network.Say(a, &r)
 	return a.Entry(), a.Reused(), nil
+}
+
+// recall registers an agent that was registered by itself as it had registered itself in its conversation, before its program began
+// anew. The state is locked.
+func (g *Network) recall(ctx context.Context, p *networkAgent) {
+	if p.agent == nil || !p.byItself {
+		return
+	}
+	r, ok := g.network.Said(p.agent, p.registration)
+	if !ok {
+		return
+	}
+	if _, err := p.agent.Describe(ctx, r); err == nil { // else it is found by its project only
+		p.registration = r
+	}
 }
 
 // withdraw takes back the registration of an agent that has not registered itself: it is another one from now on. Nobody
@@ -228,6 +248,7 @@ func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Regis
 	}
 	p.registration, p.byItself = r, true
 	g.registered(p, a)
+	g.recall(ctx, p)
 	return a.Entry(), false, nil
 }
 
@@ -353,6 +374,7 @@ func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ 
 	g.mu.Lock()
 	delete(g.agents, p)
 	g.mu.Unlock()
+	g.network.Say(a, nil)
 	later, err := g.network.Leave(ctx, a)
 	if err != nil {
 		return "", deregisterOut{}, err
