@@ -411,7 +411,7 @@ func (d *Document) close(ctx context.Context) error {
 	err := d.Durable(ctx)
 	d.stop()
 	d.done.Wait()
-	if err == nil && (d.stored > d.head.Number || d.damaged) {
+	if err == nil && ctx.Err() == nil && (d.stored > d.head.Number || d.damaged) {
 		if err = d.snapshot(ctx); ctx.Err() != nil {
 			err = nil
 		}

@@ -104,9 +104,26 @@ func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid str
 	return id, nil
 }
 
+// takeAttempts is how often an identity is tried whose record another process changes. With the slot's lock that is only the former
+// one, which releases it late, after an outage.
+const takeAttempts = 5
+
 // takeRecord writes this process into an identity's record, or returns nil if a live
 // agent is there. The GUID is the record's, unless the computer remembers another.
-func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, guid string, remembered, locked bool) (*Identity, error) {
+func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, guid string, remembered, locked bool) (id *Identity, err error) {
+	for range takeAttempts {
+		id, err = g.tryRecord(ctx, b, key, guid, remembered, locked)
+		if !locked || !errors.Is(err, store.ErrConflict) {
+			break
+		}
+	}
+	if errors.Is(err, store.ErrConflict) {
+		return nil, nil // another process was faster
+	}
+	return id, err
+}
+
+func (g *Registry) tryRecord(ctx context.Context, b *bus.Bus, key store.Key, guid string, remembered, locked bool) (*Identity, error) {
 	v, err := key.Get(ctx, b)
 	if err != nil {
 		return nil, store.AsError(err)
@@ -128,7 +145,7 @@ func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, gu
 	}
 	_, err = key.Put(ctx, b, record, v.Revision)
 	if errors.Is(err, store.ErrConflict) {
-		return nil, nil // another process was faster
+		return nil, err
 	}
 	if err != nil {
 		return nil, store.AsError(err)
