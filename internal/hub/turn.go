@@ -121,14 +121,12 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		}
 	}()
 	if err := tn.keep(msg); err != nil {
-		t.agent.withdraw(context.WithoutCancel(tn.ctx), t.id, tn.n, context.Cause(tn.ctx))
-		return runner.Outcome{Status: runner.OutcomeFailed}, err
+		return tn.notBegun(), err
 	}
 	s, err := t.hub.pool.open(tn.ctx, t.agent, t.contextID, requestedDir(msg))
 	tn.record(msg, s)
 	if err != nil {
-		t.agent.withdraw(context.WithoutCancel(tn.ctx), t.id, tn.n, context.Cause(tn.ctx))
-		return runner.Outcome{Status: runner.OutcomeFailed}, err
+		return tn.notBegun(), err
 	}
 	defer func() { t.hub.pool.done(s, broken(err)) }()
 	err = errPanicked
@@ -161,6 +159,16 @@ func (tn *turn) do(msg *a2a.Message) (out runner.Outcome, err error) {
 		<-saved
 	}
 	return out, err
+}
+
+// notBegun returns the outcome of a turn that did not reach its agent: it has failed, or was cut off before.
+func (tn *turn) notBegun() runner.Outcome {
+	t := tn.task
+	t.agent.withdraw(context.WithoutCancel(tn.ctx), t.id, tn.n, context.Cause(tn.ctx))
+	if tn.ctx.Err() != nil {
+		return runner.Outcome{Status: runner.OutcomeCanceled}
+	}
+	return runner.Outcome{Status: runner.OutcomeFailed}
 }
 
 // keep stores the task if its message has an idempotency key: the message may come again when the hub was killed, and must not begin
