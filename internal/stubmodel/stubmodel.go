@@ -120,7 +120,7 @@ type talk struct {
 	result string // what a tool said after that
 	used   int    // how many tools have said something
 	turns  int    // how often the user has spoken
-	open   bool   // what the user said last is not answered
+	open   bool   // nothing has followed on what the user said last
 }
 
 // says adds something that the user said.
@@ -131,9 +131,10 @@ func (t *talk) says(text string) {
 	}
 }
 
-// adds is says for a CLI that may have the model answer several messages at once.
+// adds is says for a CLI that may have the model answer several messages at once. One that was canceled before is over, unless it uses
+// a tool.
 func (t *talk) adds(text string) {
-	if t.open && text != "" {
+	if t.open && text != "" && strings.Contains(t.last, "USE:") {
 		t.last += "\n" + text
 		t.turns++
 		return
@@ -146,6 +147,7 @@ func (t *talk) adds(text string) {
 func (t *talk) answers(result string) {
 	t.result = result
 	t.used++
+	t.open = false
 }
 
 // reply is what the model does: fail, use a tool, or speak.

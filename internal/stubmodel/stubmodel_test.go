@@ -144,6 +144,10 @@ func TestMessagesThatAreAnsweredAtOnceAllCount(t *testing.T) {
 	if _, got := post(t, openaiPath, tools+two+more+`]}`); !strings.Contains(got, "second") {
 		t.Errorf("a message in a turn is lost: %s", got)
 	}
+	const canceled = `{"type":"message","role":"user","content":[{"text":"SLOW"}]},{"type":"message","role":"user","content":[{"text":"REMEMBER two"}]}`
+	if _, got := post(t, openaiPath, tools+canceled+`]}`); !strings.Contains(got, "user turns seen: 2") {
+		t.Errorf("a canceled message is answered: %s", got)
+	}
 	const answered = `,{"type":"message","role":"assistant","content":[{"text":"an answer"}]},{"type":"message","role":"user","content":[{"text":"hi"}]}`
 	if _, got := post(t, openaiPath, tools+two+answered+`]}`); strings.Contains(got, "first") || !strings.Contains(got, "hello") {
 		t.Errorf("an answered message is answered again: %s", got)
