@@ -103,9 +103,9 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 	return a.Entry(), a.Reused(), nil
 }
 
-// recall registers an agent that was registered by itself as it had registered itself in its conversation, before its program began
+// restate registers an agent that was registered by itself as it had registered itself in its conversation, before its program began
 // anew. The state is locked.
-func (g *Network) recall(ctx context.Context, p *networkAgent) {
+func (g *Network) restate(ctx context.Context, p *networkAgent) {
 	if p.agent == nil || !p.byItself {
 		return
 	}
@@ -248,7 +248,7 @@ func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Regis
 	}
 	p.registration, p.byItself = r, true
 	g.registered(p, a)
-	g.recall(ctx, p)
+	g.restate(ctx, p)
 	return a.Entry(), false, nil
 }
 

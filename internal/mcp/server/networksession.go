@@ -107,11 +107,11 @@ func (g *Network) called(ctx context.Context, p *networkAgent, thread string) {
 		p.idle = true // until it is registered again, now or by the next call
 		if a, err := g.network.Register(ctx, p.registration); err == nil {
 			g.registered(p, a)
-			g.recall(ctx, p)
+			g.restate(ctx, p)
 		}
 		return
 	}
-	g.recall(ctx, p)
+	g.restate(ctx, p)
 	if p.agent != nil && !p.byItself {
 		g.network.Say(p.agent, &p.registration)
 	}
