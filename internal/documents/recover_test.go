@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -190,6 +191,24 @@ func TestAnEpochsFirstSnapshotHasACopy(t *testing.T) {
 	closeLibrary(t, l)
 }
 
+// sharedLog is a log that is read while it is written.
+type sharedLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *sharedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *sharedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 var (
 	flips    = flag.Int("flips", 3, "stores in which records are damaged")
 	flipSeed = flag.Uint64("flip-seed", 0, "seed of the damage; 0 takes a new one")
@@ -237,7 +256,7 @@ func TestDamagedDocumentsAreWholeOrNamed(t *testing.T) {
 		t.Logf("trial %d: %s", i, where)
 
 		b := reopenBus(t, dir)
-		var log bytes.Buffer
+		var log sharedLog // the library writes while the test reads
 		l, err := documents.Open(t.Context(), documents.Options{Bus: b, Name: "hub", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
