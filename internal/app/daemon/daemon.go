@@ -451,11 +451,12 @@ func (d *daemon) toolCalled(i telemetry.Invocation) {
 	}
 }
 
-func (d *daemon) openServer(ctx context.Context) (err error) {
+func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events, Queues: &d.queues}
+	var err error
 	if d.loops, err = openLoops(filepath.Join(d.cfg.DataDir, "failed-loops.json")); err != nil {
-		return err
+		d.log.Warn("the loops that failed before cannot be read", "error", err)
 	}
 	rpc.Loops = d.loops
 	if d.presence != nil {

@@ -34,19 +34,20 @@ type failedLoops struct {
 	reasons map[string]string             // why the last item of a loop that goes on was given up
 }
 
-// openLoops reads the loops that failed while the last hub ran. A damaged file has none.
-func openLoops(path string) (*failedLoops, error) {
-	l := &failedLoops{path: path, failed: map[string]dialect.FailedLoop{}, reasons: map[string]string{}}
+// openLoops reads the loops that failed while the last hub ran. A file that is damaged or cannot be read has none, since no start fails
+// for one record; the error is for the log.
+func openLoops(path string) (l *failedLoops, err error) {
+	l = &failedLoops{path: path, failed: map[string]dialect.FailedLoop{}, reasons: map[string]string{}}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	var list []dialect.FailedLoop
-	if json.Unmarshal(data, &list) != nil {
-		return l, nil
+	if err := json.Unmarshal(data, &list); err != nil {
+		return l, err
 	}
 	for _, f := range list {
 		l.failed[f.List] = f

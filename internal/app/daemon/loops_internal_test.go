@@ -1,13 +1,17 @@
 package daemon
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/ralph"
 )
 
@@ -107,16 +111,35 @@ func TestFailedLoopsAreBounded(t *testing.T) {
 	}
 }
 
-func TestDamagedFailedLoopsAreNone(t *testing.T) {
+func TestUnreadableFailedLoopsAreNone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loops.json")
 	if err := os.WriteFile(path, []byte("[{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := openLoops(path)
-	if err != nil || len(l.Failed()) != 0 {
-		t.Errorf("%v: %v", l, err)
+	for what, path := range map[string]string{"damaged": path, "a directory": filepath.Dir(path)} {
+		l, err := openLoops(path)
+		if err == nil || l == nil || len(l.Failed()) != 0 {
+			t.Errorf("%s: %v: %v", what, l, err)
+		}
 	}
-	if _, err := openLoops(filepath.Dir(path)); err == nil {
-		t.Error("a directory is read")
+}
+
+// A hub whose file of failed loops cannot be read starts, and says so in its log.
+func TestAHubStartsWithoutItsFailedLoops(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "failed-loops.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Options{Overrides: []config.Override{{Key: "dataDir", Value: dir}, {Key: "socket.path", Value: filepath.Join(dir, "hub.sock")}, {Key: "http.enabled", Value: "false"}},
+		LookupEnv: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var log bytes.Buffer
+	started := false
+	err = Run(ctx, cfg, Options{Version: "test", Logger: slog.New(slog.NewTextHandler(&log, nil)), Ready: func(Info) { started = true; cancel() }})
+	if err != nil || !started || !strings.Contains(log.String(), "loops that failed before cannot be read") {
+		t.Errorf("started %v: %v\n%s", started, err, log.String())
 	}
 }
