@@ -39,6 +39,7 @@ type Residence struct {
 	Project    string // its id in the agents' network
 	Folder     string // the name of the project's directory
 	Computer   string
+	Hub        string // the name that this hub's user gave the other hub, of a peer's agent
 	Visibility string // as a session or a connected program says: see package registry
 	// Hidden agents are for this hub's own users and agents only: other hubs and clients from outside neither see nor
 	// reach them.
@@ -223,6 +224,50 @@ func (r Residence) called(name string) bool {
 	return ok && place != "" && (strings.EqualFold(place, r.Folder) || strings.EqualFold(place, r.Project))
 }
 
+// calledThere reports whether a name addresses a peer's agent by its handle and its hub, as in reviewer@office, and whether it does so
+// by the id that the agent has at its hub.
+func (r Residence) calledThere(id, name string) (byHandle, byID bool) {
+	at := strings.LastIndexByte(name, '@')
+	if r.Hub == "" || at < 0 || !strings.EqualFold(name[at+1:], r.Hub) {
+		return false, false
+	}
+	return r.called(name[:at]), strings.EqualFold(id, r.Hub+"."+name[:at])
+}
+
+// The ways in which a name means an agent, the strongest first. What the user calls another hub counts more than what that
+// hub says of its computer.
+const (
+	namesOwn       = iota // an agent of this hub
+	namesThereAlso        // by its hub's name, which its computer has, too
+	namesThere            // by its hub's name
+	namesIDThere          // by its hub's name and its id there
+	namesElsewhere        // a peer's agent in another way
+	namesNothing
+)
+
+// named returns how a name means the agent with an id.
+func (r Residence) named(id, name string) int {
+	called := r.called(name)
+	if r.Kind != KindPeer {
+		if called {
+			return namesOwn
+		}
+		return namesNothing
+	}
+	byHandle, byID := r.calledThere(id, name)
+	switch {
+	case byHandle && called:
+		return namesThereAlso
+	case byHandle:
+		return namesThere
+	case byID:
+		return namesIDThere
+	case called:
+		return namesElsewhere
+	}
+	return namesNothing
+}
+
 // address is a name of an agent with its project or computer, in lower case.
 type address struct{ handle, place, computer string }
 
@@ -254,13 +299,14 @@ func (r *Residence) addresses(names []address) []address {
 }
 
 // FindAgent returns the agent that a person or an agent of this hub means by a name: an id, or a handle, alone or with its
-// project or its computer, as in reviewer.shop and reviewer@office. A program's id means the program. Agents of
+// project, its computer or its hub, as in reviewer.shop, reviewer@laptop and reviewer@office. A program's id means the program. Agents of
 // this hub come before those of others, which say themselves what they are called. Of several with the same handle it is
 // the only one in the project: the id of the caller's project in the agents' network, "" for none. Agents that the sender
 // of ctx does not see are not meant. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
 func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, error) {
 	sender := SenderFrom(ctx)
 	var named []*agent
+	best := namesNothing
 	for _, a := range h.agents.all() {
 		at := a.residence()
 		if at.Hidden && sender.Outside() {
@@ -269,13 +315,13 @@ func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, e
 		if a.id == name && (at.Kind == KindProgram || at.Handle != name) {
 			return a.info(), nil
 		}
-		if at.called(name) {
+		how := at.named(a.id, name)
+		if how < best {
+			best, named = how, nil
+		}
+		if how == best && how < namesNothing {
 			named = append(named, a)
 		}
-	}
-	peers := func(a *agent) bool { return a.residence().Kind == KindPeer }
-	if here := slices.DeleteFunc(slices.Clone(named), peers); len(here) > 0 {
-		named = here
 	}
 	elsewhere := func(a *agent) bool { return project == "" || a.residence().Project != project }
 	if here := slices.DeleteFunc(slices.Clone(named), elsewhere); len(here) == 1 {
@@ -333,15 +379,19 @@ func Addresses(all []AgentInfo) map[string]string {
 type addressBook struct {
 	short map[string]int  // ids and handles
 	long  map[address]int // the longer names of agents that share a handle
+	hubs  map[string]bool // the names of other hubs
 }
 
 // newAddressBook counts the names of the agents of some kinds.
 func newAddressBook(agents []AgentInfo, of func(Kind) bool) addressBook {
-	b := addressBook{make(map[string]int, len(agents)), make(map[address]int)}
+	b := addressBook{make(map[string]int, len(agents)), make(map[address]int), make(map[string]bool)}
 	for i := range agents {
 		a := &agents[i]
 		if !of(a.Residence.Kind) {
 			continue
+		}
+		if a.Residence.Hub != "" {
+			b.hubs[strings.ToLower(a.Residence.Hub)] = true
 		}
 		handle := strings.ToLower(a.Residence.Handle)
 		b.short[handle]++
@@ -370,8 +420,8 @@ func (b addressBook) address(a *AgentInfo) string {
 		return at.Handle
 	}
 	for _, name := range at.addresses(names[:0]) {
-		if b.long[name] != 1 {
-			continue
+		if b.long[name] != 1 || b.hubs[name.computer] && name.computer != strings.ToLower(at.Hub) {
+			continue // the second would mean an agent of the hub that is called like the computer
 		}
 		if text := name.String(); b.short[text] == 0 {
 			return text

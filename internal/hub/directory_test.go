@@ -90,6 +90,47 @@ func TestNamesMeanAgentsOfThisHubFirst(t *testing.T) {
 	}
 }
 
+// The name that the user gave a hub comes before the names that hubs give their computers.
+func TestAHubsNameMeansItsAgents(t *testing.T) {
+	at := func(peer, id, handle, computer string) hub.Agent {
+		a := sessionIn(peer+"."+id, handle, "p1", "shop", computer)
+		a.Residence.Kind, a.Residence.Hub = hub.KindPeer, peer
+		return a
+	}
+	program := hub.Agent{Definition: definition("office.codex"), Runner: &fakeAgent{}, Residence: hub.Residence{Kind: hub.KindPeer, Hub: "office"}}
+	h := newHub(t, hub.Config{Agents: []hub.Agent{
+		sessionIn("reviewer", "reviewer", "p2", "blog", "vm"),
+		at("office", "reviewer", "reviewer", "vm"),
+		at("evil", "reviewer", "reviewer", "office"),
+		program,
+		at("evil", "codex", "codex", "office"),
+		at("laptop", "tester", "writer", "desk"),
+		at("laptop", "writer", "tester", "laptop"),
+		at("laptop", "third", "tester", "desk"),
+	}}, nil)
+	for name, want := range map[string]string{
+		"reviewer@vm":          "reviewer", // of this hub
+		"reviewer@office":      "office.reviewer",
+		"Reviewer.shop@Office": "office.reviewer",
+		"codex@office":         "office.codex",
+		"reviewer@evil":        "evil.reviewer",
+		"writer@laptop":        "laptop.tester",
+		"tester@laptop":        "laptop.writer", // of two it is the one on the computer that is called like the hub
+	} {
+		if a, err := h.FindAgent(t.Context(), name, ""); err != nil || a.Definition.ID != want {
+			t.Errorf("%s is %q, %v; want %s", name, a.Definition.ID, err, want)
+		}
+	}
+	if _, err := h.FindAgent(t.Context(), "codex@offic", ""); hub.CodeOf(err) != hub.CodeAgentNotFound {
+		t.Errorf("a hub that is not there: %v", err)
+	}
+	for id, address := range hub.Addresses(h.Agents()) {
+		if a, err := h.FindAgent(t.Context(), address, ""); err != nil || a.Definition.ID != id {
+			t.Errorf("%s is said to mean %s, and means %q, %v", address, id, a.Definition.ID, err)
+		}
+	}
+}
+
 func TestTheDirectorySaysWhatAnAgentDoes(t *testing.T) {
 	working, finish := make(chan struct{}), make(chan struct{})
 	outcome := runner.Outcome{Status: runner.OutcomeInputRequired, Text: "which one?", Model: "opus"}

@@ -193,7 +193,11 @@ func (s *Server) card(r *http.Request, agent string) (card *a2a.AgentCard, chang
 		}
 		return s.own.hubCard(r.Context(), base), changed, nil
 	}
-	info, err := s.opts.Hub.AgentFor(r.Context(), agent)
+	id, err := s.agentID(r.Context(), agent)
+	if err != nil {
+		return nil, changed, err
+	}
+	info, err := s.opts.Hub.AgentFor(r.Context(), id)
 	if err != nil {
 		return nil, changed, fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
 	}

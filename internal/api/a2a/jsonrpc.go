@@ -116,7 +116,7 @@ func (s *Server) serveJSONRPC(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := readBody(w, r, s.opts.MaxBody)
 	if err == nil {
-		err = s.checkAgent(scopeFrom(r.Context()).agent)
+		err = scopeFrom(r.Context()).unknown
 	}
 	if err != nil {
 		writeRPCError(w, wireCodeOf(err).http, jsonrpc.IDOf(body, jsonrpc.Limits{}), err)

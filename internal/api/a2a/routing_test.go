@@ -115,6 +115,40 @@ func TestTasksOfAnotherAgentAreNotFound(t *testing.T) {
 	}
 }
 
+// A client may write an agent's name as the commands do; the card says the address with the id.
+func TestAPathNamesAnAgentAsTheCommandsDo(t *testing.T) {
+	r := newRig(t)
+	at := func(id, folder string) hub.Agent {
+		return hub.Agent{Definition: runner.Definition{ID: id, Driver: runner.DriverSession}, Runner: scripted{r.gate},
+			Residence: hub.Residence{Kind: hub.KindSession, Handle: "reviewer", Folder: folder}}
+	}
+	for _, a := range []hub.Agent{at("claude-1", "shop"), at("claude-2", "blog")} {
+		if err := r.hub.Register(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, call := range map[string]struct{ method, params any }{
+		"/agents/reviewer.blog/a2a": {"SendMessage", message10("hello")}, "/agents/Reviewer.Blog/a2a": {"message/send", message03("hello")},
+	} {
+		if got := r.call(path, call.method.(string), call.params); got.Error != nil || agentOf(t, got.Result) != "claude-2" {
+			t.Errorf("%s: %s %+v", path, got.Result, got.Error)
+		}
+	}
+	for _, path := range []string{"/agents/reviewer.shop/.well-known/agent-card.json", "/agents/reviewer.shop/a2a/.well-known/agent.json"} {
+		if a := r.do(http.MethodGet, path, ""); a.status != http.StatusOK || !strings.Contains(string(a.body), r.http.URL+"/agents/claude-1/a2a") {
+			t.Errorf("%s: HTTP %d %s", path, a.status, a.body)
+		}
+	}
+	for _, path := range []string{"/agents/reviewer/a2a/tasks", "/agents/reviewer/a2a/.well-known/agent.json"} {
+		if a := r.do(http.MethodGet, path, ""); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "reviewer.shop, reviewer.blog") {
+			t.Errorf("an ambiguous name, %s: HTTP %d %s", path, a.status, a.body)
+		}
+	}
+	if got := r.call("/agents/reviewer/a2a", "SendMessage", message10("hello")); got.Error == nil || got.Error.Code != -32602 {
+		t.Errorf("an ambiguous name: %s %+v", got.Result, got.Error)
+	}
+}
+
 func TestUnknownAgentIsNotFound(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodPost, "/agents/nobody/a2a", `{"jsonrpc":"2.0","id":1,"method":"ListTasks"}`); a.status != http.StatusNotFound || a.rpc(t).Error == nil {

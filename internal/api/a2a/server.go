@@ -5,7 +5,7 @@
 // to the path itself, REST is below it (0.3 below its /v1):
 //
 //	/a2a                                the hub's agents, by tenant or metadata "targetAgent"
-//	/agents/{id}/a2a                    one agent
+//	/agents/{id}/a2a                    one agent; also by a name of the commands, such as reviewer.shop
 //	…/.well-known/agent-card.json       the card of either
 //	/agents/{id}/.well-known/…          an agent's card, for clients of both versions
 //	/.well-known/agent-card.json        the hub's card, for clients of both versions
@@ -169,11 +169,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if below != "/" { // serveJSONRPC checks it with the request's id
-		if err := s.checkAgent(agent); err != nil {
-			writeRESTError(w, err)
-			return
-		}
+	agent, unknown := s.agentID(r.Context(), agent)
+	if unknown != nil && below != "/" { // serveJSONRPC reports it with the request's id
+		writeRESTError(w, unknown)
+		return
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -186,7 +185,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	splitExtensions(r.Header)
-	r = r.WithContext(withScope(r.Context(), scope{agent: agent, base: s.own.base(r)}))
+	r = r.WithContext(withScope(r.Context(), scope{agent: agent, unknown: unknown, base: s.own.base(r)}))
 	switch below {
 	case "/":
 		s.serveJSONRPC(w, r)
@@ -199,15 +198,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkAgent returns an error if the hub does not have the path's agent; "" is the hub itself.
-func (s *Server) checkAgent(agent string) error {
-	if agent == "" {
-		return nil
+// agentID returns the id of the agent that a path names, by its id or as the commands do; "" is the hub itself. An unknown name
+// is returned with the error.
+func (s *Server) agentID(ctx context.Context, name string) (string, error) {
+	if name == "" {
+		return "", nil
 	}
-	if _, err := s.opts.Hub.Agent(agent); err != nil {
-		return fault(errAgentNotFound, "there is no agent "+text.Quote(agent, 64))
+	if _, err := s.opts.Hub.Agent(name); err == nil { // an id means its agent, as in the address of its card
+		return name, nil
 	}
-	return nil
+	info, err := s.opts.Hub.FindAgent(ctx, name, "")
+	switch hub.CodeOf(err) {
+	case "":
+		return info.Definition.ID, nil
+	case hub.CodeInvalid: // several are called like that
+		return name, fromHub(ctx, s.log, err)
+	}
+	return name, fault(errAgentNotFound, "there is no agent "+text.Quote(name, 64))
 }
 
 // splitPath returns the agent of /agents/{agent}/a2a… ("" for /a2a…) and the rest of the path, at least "/".
@@ -250,6 +257,7 @@ func splitExtensions(h http.Header) {
 // scope has the properties of a call from its path and version.
 type scope struct {
 	agent   string // the path's, "" at /a2a
+	unknown error  // the path names no agent
 	base    string // address for cards
 	version a2a.ProtocolVersion
 }

@@ -42,8 +42,8 @@ func (a *app) agentsCommand() *cobra.Command {
 		}))
 	cmd.Long = `List everybody who can be asked: the programs that the hub starts, the sessions that people
 have open, and the agents of other hubs. AGENT is what send, task and swarm take; it is the
-shortest name that means only this agent. Where two have the same handle, the project or
-the computer tells them apart, as in reviewer.shop and reviewer@office.`
+shortest name that means only this agent. Where two have the same handle, the project,
+the computer or the other hub tells them apart, as in reviewer.shop and reviewer@office.`
 	cmd.Example = "  " + a.name + " agents --state working -w\n  " + a.name + " agents --kind session --project shop"
 	kinds, states := make([]string, len(agentKinds)), idsOf(hub.AgentStates(), func(s hub.AgentState) string { return string(s) })
 	for i, k := range agentKinds {
@@ -256,6 +256,7 @@ func (a *app) printAgents(w io.Writer, agents []dialect.Agent, f agentsFlags) {
 	for _, x := range agents {
 		groups[x.Kind] = append(groups[x.Kind], x)
 	}
+	slices.SortFunc(groups[string(hub.KindPeer)], func(x, y dialect.Agent) int { return cmp.Compare(x.ID, y.ID) }) // they came in any order
 	if len(groups) <= 1 {
 		if f.kind != "" || f.state != "" || f.project != "" {
 			list.none = "There is no such agent."

@@ -38,7 +38,8 @@ func (a *app) sendCommand() *cobra.Command {
 the background first.
 
 AGENT is a name from "agents": a program such as codex, or a session that a person has open,
-as in reviewer, reviewer.shop (its project) and reviewer@office (its computer).
+as in reviewer, reviewer.shop (its project) and reviewer@office (its computer, or the
+hub that it is of).
 
 What is piped to the command is sent with the message, as a second text behind it. "-" as
 the message is what is piped alone. A pipe from which nothing has come for a minute is an

@@ -78,9 +78,9 @@ func (r *remote) residence() hub.Residence {
 	defer r.mu.Unlock()
 	s, ok := node.SessionOf(r.card)
 	if !ok {
-		return hub.Residence{Kind: hub.KindPeer}
+		return hub.Residence{Kind: hub.KindPeer, Hub: r.peer}
 	}
-	at := hub.Residence{Kind: hub.KindPeer, Type: s.Type, Vendor: s.Vendor, Project: s.Project, Folder: s.Folder, Computer: cmp.Or(s.Computer, r.peer), Offline: s.Offline}
+	at := hub.Residence{Kind: hub.KindPeer, Hub: r.peer, Type: s.Type, Vendor: s.Vendor, Project: s.Project, Folder: s.Folder, Computer: cmp.Or(s.Computer, r.peer), Offline: s.Offline}
 	if runner.ValidID(strings.ToLower(s.Handle)) {
 		at.Handle = s.Handle
 	}

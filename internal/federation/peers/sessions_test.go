@@ -298,12 +298,14 @@ func TestASessionOfAnotherHubAnswersATask(t *testing.T) {
 	t.Parallel()
 	_, a, b, ann := sites(t)
 	info, err := a.hub.Agent("bob.ann")
-	want := hub.Residence{Kind: hub.KindPeer, Handle: "Ann", Type: "reviewer", Vendor: "claude", Project: "shop", Computer: "laptop"}
+	want := hub.Residence{Kind: hub.KindPeer, Hub: "bob", Handle: "Ann", Type: "reviewer", Vendor: "claude", Project: "shop", Computer: "laptop"}
 	if info.Residence != want || err != nil {
 		t.Errorf("%+v, %v", info.Residence, err)
 	}
-	if found, err := a.hub.FindAgent(t.Context(), "ann@laptop", ""); err != nil || found.Definition.ID != "bob.ann" {
-		t.Errorf("%+v, %v", found, err)
+	for _, name := range []string{"ann@laptop", "ann@bob", "ann.shop@bob", "bob.ann"} {
+		if found, err := a.hub.FindAgent(t.Context(), name, ""); err != nil || found.Definition.ID != "bob.ann" {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
 	}
 	task := a.send(t, message("look"))
 	there := b.only(t)

@@ -174,7 +174,7 @@ func listText(out listAgentsOut) string {
 }
 
 type delegateTaskIn struct {
-	Agent        string `json:"agent" jsonschema:"The agent's id, from list_agents, or what people call it: reviewer, reviewer.shop (in the project shop) or reviewer@office (on the computer office)"`
+	Agent        string `json:"agent" jsonschema:"The agent's id, from list_agents, or what people call it: reviewer, reviewer.shop (in the project shop) or reviewer@office (on the computer or of the hub office)"`
 	Task         string `json:"task" jsonschema:"What it is to do, with everything that it needs to know: it does not see your conversation"`
 	Wait         *bool  `json:"wait,omitempty" jsonschema:"false returns at once with the taskId; true, the default, waits for the answer up to wait_seconds"`
 	WaitSeconds  int    `json:"wait_seconds,omitempty" jsonschema:"How long to wait at most: 1 to 55 seconds, 50 by default. The task goes on afterwards."`
