@@ -89,6 +89,24 @@ func TestBrokenPromisesAboutEventsAreFound(t *testing.T) {
 	}
 }
 
+// A long history is judged in windows, of which each may begin with any holder, and what is wrong in any of them is found.
+func TestLongHistoriesAreJudgedInWindows(t *testing.T) {
+	var events []event
+	for range windowCalls {
+		events = append(events, event{Client: "a", Op: opLock, Key: files[0]}, event{Client: "b", Op: opLock, Key: files[0], Outcome: refused},
+			event{Client: "c", Op: opLock, Key: files[0], Outcome: unknown}, event{Client: "c", Op: opUnlock}, event{Client: "a", Op: opUnlock})
+	}
+	broken, judged, undecided := checkOrders(sequence(events...))
+	if len(broken) > 0 || undecided > 0 || judged < 5 {
+		t.Errorf("%q, %d windows, %d undecided", broken, judged, undecided)
+	}
+	last := len(events) - 4
+	events[last].Outcome = done // two hold it
+	if broken, _, _ := checkOrders(sequence(events...)); len(broken) != 1 {
+		t.Errorf("%q", broken)
+	}
+}
+
 // A history is written as it is recorded.
 func TestHistoriesAreWritten(t *testing.T) {
 	var lines strings.Builder
