@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,15 +47,17 @@ var builtProgram = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// A short campaign with real processes.
-func TestAShortCampaign(t *testing.T) {
+// Two short campaigns with real processes.
+func TestShortCampaigns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it kills hubs")
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	broken, err := run(t.Context(), io.Discard, campaign{seed: 1, length: 2 * time.Second, clients: 1, program: hubProgram(t)})
-	if err != nil || len(broken) > 0 {
-		t.Fatalf("%v, broken: %q", err, broken)
+	var out strings.Builder
+	c := campaign{seed: 1, length: 2 * time.Second, pace: 100 * time.Millisecond, between: 5, clients: 1, program: hubProgram(t)}
+	broken, err := runSeries(t.Context(), &out, &c, 2)
+	if err != nil || len(broken) > 0 || c.seed != 2 || !strings.Contains(out.String(), "sum of 2: ") {
+		t.Fatalf("%v, broken: %q\n%s", err, broken, out.String())
 	}
 }
 

@@ -54,12 +54,13 @@ type event struct {
 
 // history is what all clients have done. It is safe for concurrent use.
 type history struct {
-	mu     sync.Mutex
-	ops    []operation
-	events []event
-	began  time.Time
-	lines  io.Writer // gets a JSON line for each event; nil for none
-	failed error     // of lines
+	mu        sync.Mutex
+	ops       []operation
+	confirmed int // operations that were acknowledged
+	events    []event
+	began     time.Time
+	lines     io.Writer // gets a JSON line for each event; nil for none
+	failed    error     // of lines
 }
 
 // now returns the time since the first call of now.
@@ -82,6 +83,9 @@ func (h *history) add(o operation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ops = append(h.ops, o)
+	if o.acknowledged {
+		h.confirmed++
+	}
 	h.write(e)
 }
 
@@ -89,13 +93,7 @@ func (h *history) add(o operation) {
 func (h *history) acknowledged() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := 0
-	for _, o := range h.ops {
-		if o.acknowledged {
-			n++
-		}
-	}
-	return n
+	return h.confirmed
 }
 
 // note records an event.

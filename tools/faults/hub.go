@@ -42,12 +42,9 @@ const (
 // newHub prepares a hub below dir. Without a program it builds the one of this repository.
 func newHub(ctx context.Context, dir, program string) (*hub, error) {
 	if program == "" {
-		program = filepath.Join(dir, "parley")
-		if runtime.GOOS == "windows" {
-			program += ".exe"
-		}
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/parley").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build the hub: %w\n%s", err, out)
+		var err error
+		if program, err = buildHub(ctx, dir); err != nil {
+			return nil, err
 		}
 	}
 	// The port stays the same over all restarts.
@@ -57,6 +54,18 @@ func newHub(ctx context.Context, dir, program string) (*hub, error) {
 	}
 	port := ln.Addr().(*net.TCPAddr).Port
 	return &hub{program: program, dir: dir, port: port, home: dir}, ln.Close()
+}
+
+// buildHub builds the hub's program of this repository.
+func buildHub(ctx context.Context, dir string) (program string, err error) {
+	program = filepath.Join(dir, "parley")
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/parley").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the hub: %w\n%s", err, out)
+	}
+	return program, nil
 }
 
 func (h *hub) url() string { return fmt.Sprintf("http://127.0.0.1:%d/", h.port) }

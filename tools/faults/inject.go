@@ -29,6 +29,7 @@ type injector struct {
 	random *rand.Rand
 	counts faultCounts
 
+	enough  int      // operations that are acknowledged before the next fault
 	unclean []string // stops that were not in order
 }
 
@@ -110,7 +111,7 @@ func (x *injector) inject(ctx context.Context) error {
 		return fmt.Errorf("there are no faults %q here", x.t.c.only)
 	}
 	for {
-		if !pause(ctx, time.Duration(300+x.random.IntN(1700))*time.Millisecond) {
+		if !pause(ctx, x.wait()) || !x.awaitWork(ctx) {
 			return nil
 		}
 		choice, length := x.random.IntN(weights), time.Duration(50+x.random.IntN(1500))*time.Millisecond
@@ -121,11 +122,37 @@ func (x *injector) inject(ctx context.Context) error {
 		x.counts[all[i].name]++
 		begin := x.t.all.now()
 		err := all[i].do(context.WithoutCancel(ctx), length)
+		x.enough = x.t.all.acknowledged() + x.t.c.between
 		x.t.all.note(event{Client: "faults", Op: opFault, Text: all[i].name, Begin: begin, End: x.t.all.now()})
 		if err != nil {
 			return fmt.Errorf("after %s: %w", all[i].name, err)
 		}
 	}
+}
+
+// defaultPace is the mean pause between two faults.
+const defaultPace = 1150 * time.Millisecond
+
+// wait returns how long the next fault is away: a quarter of the pace at least, and seven quarters at most.
+func (x *injector) wait() time.Duration {
+	pace := x.t.c.pace
+	return pace/4 + time.Duration(x.random.Int64N(int64(pace*3/2)+1))
+}
+
+// maxIdle bounds the wait for operations that are acknowledged.
+const maxIdle = 10 * time.Second
+
+// awaitWork waits until the clients have got done what they have to between two faults. It reports false if ctx ends before.
+func (x *injector) awaitWork(ctx context.Context) bool {
+	for late := time.Now().Add(maxIdle); time.Now().Before(late); {
+		if x.t.all.acknowledged() >= x.enough {
+			break
+		}
+		if !pause(ctx, pollTime) {
+			return false
+		}
+	}
+	return true
 }
 
 // cut cuts the power: all processes end, and what was not on the disk is lost.

@@ -5,14 +5,14 @@
 //
 // Clients send tasks to the echo agent over HTTP and messages to a channel over MCP, one after the other each. Agents, each with an
 // MCP server's process, send mail, items of work and edits of a document, work on the items, and claim files. A fault comes
-// every few hundred milliseconds: the hub, an agent or all of them are killed, the hub is suspended, restarted or gets no further file
+// every second or as often as -pace says: the hub, an agent or all of them are killed, the hub is suspended, restarted or gets no further file
 // descriptor. With -disk, on Linux as root, the hub's and the agents' files are on a disk of their own, which is full at
 // times, and whose power is cut: then all processes end, and what was not synced is lost.
 //
 // Besides, the checks are about agents (the same GUID after each crash), receipts (true, monotonic), leases, and whether
 // there is an order of the calls about each item and file that explains their answers. -history keeps all calls as JSON lines.
 //
-// A failure prints the seed, with which the same faults come in the same order; the
+// -runs runs several campaigns and sums up what they did. A failure prints the seed, with which the same faults come in the same order; the
 // system's scheduling differs. It ends with status 1 if a promise was broken, and 2 if it could not run.
 //
 //	sudo go run ./tools/faults -mutations -disk -for 20s
@@ -56,6 +56,9 @@ import (
 func main() {
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "the order of the faults")
 	length := flag.Duration("for", 15*time.Second, "how long faults come")
+	pace := flag.Duration("pace", defaultPace, "the mean pause between two faults; 0 for a fault as soon as the hub has answered")
+	between := flag.Int("between", 0, "operations that the clients have had acknowledged before the next fault comes, if that does not take longer than ten seconds")
+	runs := flag.Int("runs", 1, "run so many campaigns, with the seeds from -seed on, until one fails, and sum up what they did")
 	clients := flag.Int("clients", 4, "clients of each kind")
 	program := flag.String("program", "", "the hub's program; empty to build ./cmd/parley")
 	mutate := flag.String("mutate", "", "break the record: lost, twice or order")
@@ -78,8 +81,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	c := campaign{*seed, *length, *clients, *program, *mutate, *onDisk, *record, *keep, *only, 0, *soak}
-	runIt := func() ([]string, error) { return run(ctx, os.Stdout, c) }
+	c := campaign{seed: *seed, length: *length, pace: *pace, between: *between, clients: *clients, program: *program, mutate: *mutate, disk: *onDisk, history: *record, keep: *keep, only: *only, soak: *soak}
+	runIt := func() ([]string, error) { return runSeries(ctx, os.Stdout, &c, *runs) }
 	if c.soak { // its hub is watched as one process
 		c.only = soakFaults
 	}
@@ -116,13 +119,13 @@ func main() {
 	broken, err := runIt()
 	switch {
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "faults: seed %d: %v\n", *seed, err)
+		fmt.Fprintf(os.Stderr, "faults: seed %d: %v\n", c.seed, err)
 		os.Exit(2)
 	case len(broken) > 0:
 		for _, b := range broken {
 			fmt.Fprintf(os.Stderr, "faults: %s\n", b)
 		}
-		fmt.Fprintf(os.Stderr, "faults: again with -seed %d -for %v -clients %d -disk=%v -only %q\n", *seed, *length, *clients, *onDisk, *only)
+		fmt.Fprintf(os.Stderr, "faults: again with %s\n", c.flags())
 		os.Exit(1)
 	}
 }
@@ -131,6 +134,8 @@ func main() {
 type campaign struct {
 	seed    uint64
 	length  time.Duration
+	pace    time.Duration // the mean pause between two faults
+	between int           // operations that are acknowledged before the next fault, at least
 	clients int
 	program string
 	mutate  string
@@ -142,14 +147,33 @@ type campaign struct {
 	soak    bool   // watch what the hub uses; the hub is not killed
 }
 
-// run runs a campaign and returns the promises that were broken. It blocks until all processes have ended.
-func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err error) {
+// flags returns the command's flags that repeat the campaign.
+func (c campaign) flags() string {
+	return fmt.Sprintf("-seed %d -for %v -pace %v -between %d -clients %d -disk=%v -only %q", c.seed, c.length, c.pace, c.between, c.clients, c.disk, c.only)
+}
+
+// result is what a campaign has done and found.
+type result struct {
+	acknowledged, unknown int // operations
+	calls                 int // others
+	judged, undecided     int // windows of the histories of items and files
+	faults                faultCounts
+	broken                []string // promises
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("%d operations acknowledged, %d with an unknown outcome; %d other calls, %d histories of items and files (%d undecided); %s",
+		r.acknowledged, r.unknown, r.calls, r.judged, r.undecided, r.faults)
+}
+
+// run runs a campaign and returns what it has found. It blocks until all processes have ended.
+func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	dir, err := os.MkdirTemp("", "parley-faults-")
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	defer func() {
-		if c.keep && (err != nil || len(broken) > 0) {
+		if c.keep && (err != nil || len(r.broken) > 0) {
 			fmt.Fprintf(out, "the hub's files and logs are in %s\n", dir)
 			return
 		}
@@ -157,30 +181,30 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 	}()
 	h, err := newHub(ctx, dir, c.program)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	h.env, h.agentLogs = settings(), c.keep
 	var d *disk
 	if c.disk {
 		if d, err = newDisk(ctx, dir); err != nil {
-			return nil, fmt.Errorf("a disk for the campaign: %w", err)
+			return r, fmt.Errorf("a disk for the campaign: %w", err)
 		}
 		defer func() { err = errors.Join(err, d.close()) }()
 		h.home = d.mount
 	}
 	if err := errors.Join(os.Mkdir(h.project(), 0o700), os.Mkdir(h.tmp(), 0o700)); err != nil {
-		return nil, err
+		return r, err
 	}
 	h.env = append(h.env, "TMPDIR="+h.tmp(), fmt.Sprintf("%s=%d", mutantVariable, c.mutant))
 	defer h.kill()
 	if err := h.start(ctx); err != nil {
-		return nil, err
+		return r, err
 	}
 	var all history
 	if c.history != "" {
 		f, err := os.Create(c.history)
 		if err != nil {
-			return nil, err
+			return r, err
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
 		all.lines = f
@@ -188,29 +212,32 @@ func run(ctx context.Context, out io.Writer, c campaign) (broken []string, err e
 	t := newTraffic(ctx, h, c, &all)
 	defer t.leave()
 	if err := t.enter(ctx); err != nil {
-		return nil, err
+		return r, err
 	}
 	faults, unclean, err := underFaults(ctx, out, t, d)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	found, err := t.collect(ctx)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	if c.mutate != "" && !mutate(c.mutate, &all, (*map[string][]string)(&found)) {
-		return nil, fmt.Errorf("there is no mutation %q, or nothing to mutate", c.mutate)
+		return r, fmt.Errorf("there is no mutation %q, or nothing to mutate", c.mutate)
 	}
-	return append(judge(out, c, &all, found, faults), unclean...), all.failed
+	r = judge(&all, found)
+	r.faults, r.broken = faults, append(r.broken, unclean...)
+	return r, all.failed
 }
 
-// judge returns the promises that were broken, and prints what was judged.
-func judge(out io.Writer, c campaign, all *history, found texts, faults faultCounts) (broken []string) {
-	acknowledged, unknown := all.counts()
-	orders, judged, undecided := checkOrders(all)
-	fmt.Fprintf(out, "seed %d: %d operations acknowledged, %d with an unknown outcome; %d other calls, %d histories of items and files (%d undecided); %s\n",
-		c.seed, acknowledged, unknown, len(all.events), judged, undecided, faults)
-	return slices.Concat(check(all.ops, found), checkEvents(all), orders)
+// judge returns what the clients have done, and the promises that were broken.
+func judge(all *history, found texts) (r result) {
+	r.acknowledged, r.unknown = all.counts()
+	r.calls = len(all.events)
+	var orders []string
+	orders, r.judged, r.undecided = checkOrders(all)
+	r.broken = slices.Concat(check(all.ops, found), checkEvents(all), orders)
+	return r
 }
 
 // underFaults runs the clients while faults come, and ends with a running hub.

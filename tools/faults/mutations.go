@@ -121,10 +121,11 @@ func (m mutation) find(ctx context.Context, c campaign) (string, error) {
 	c.disk, c.only = m.disk, m.faults
 	for range mutationRuns {
 		began := time.Now()
-		broken, err := run(ctx, io.Discard, c)
+		r, err := run(ctx, io.Discard, c)
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
+		broken := r.broken
 		if err != nil { // a hub that does not work
 			broken = []string{err.Error()}
 		}
