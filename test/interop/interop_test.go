@@ -296,19 +296,30 @@ func TestConversationsSurviveARestart(t *testing.T) {
 		}
 		c.close(t)
 		c = converse(t, def, dir, started[0].ID)
-		out, h := c.ok(t, "REMEMBER three")
-		if def.ID == "gemini" && def.Driver == runner.DriverACP && out.Text == "user turns seen: 1" {
-			// Its ACP mode mostly cannot load a conversation of another process: see
-			// runner.Builtin. The user must get a notice.
-			if len(eventsOf[runner.Notice](h)) == 0 {
-				t.Errorf("after a restart: %q, %+v", out.Text, h.events)
-			}
-			return
-		}
+		out, _ := c.ok(t, "REMEMBER three")
 		if out.Text != "user turns seen: 3" {
 			t.Errorf("after a restart: %q", out.Text)
 		}
 	})
+}
+
+// The built-in gemini had driver exec before ACP.
+func TestGeminiContinuesConversationsOfItsOtherDriver(t *testing.T) {
+	need(t, "gemini")
+	def := atStub(t, definition("gemini", runner.DriverExec))
+	dir, session := t.TempDir(), ""
+	for i, driver := range []string{runner.DriverExec, runner.DriverACP, runner.DriverExec, runner.DriverACP} {
+		def.Driver = driver
+		c := converse(t, def, dir, session)
+		out, h := c.ok(t, "REMEMBER")
+		if want := fmt.Sprintf("user turns seen: %d", i+1); out.Text != want {
+			t.Errorf("%s: %q, want %q", driver, out.Text, want)
+		}
+		if session == "" {
+			session = eventsOf[runner.SessionStarted](h)[0].ID
+		}
+		c.close(t)
+	}
 }
 
 func TestALostSessionRestartsWithANotice(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 func TestEveryBuiltinCompletesWithEachOfItsDrivers(t *testing.T) {
 	for id, drivers := range map[string][]string{
-		"claude-code": {"claude-stdio", "exec"}, "gemini": {"exec", "acp"}, "codex": {"codex-appserver", "exec"},
+		"claude-code": {"claude-stdio", "exec"}, "gemini": {"acp", "exec"}, "codex": {"codex-appserver", "exec"},
 		"vibe": {"acp", "exec"}, "echo": {"echo"},
 	} {
 		for _, driver := range drivers {

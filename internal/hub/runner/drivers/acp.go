@@ -43,6 +43,7 @@ type acpConn struct {
 	session   sdk.SessionId
 	resumable bool
 	codex     bool // the agent is codex-acp, see acpevents.go
+	gemini    bool // the agent is gemini, see load
 
 	updated chan struct{} // of capacity 1; has a value after an update outside a prompt
 
@@ -78,7 +79,10 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 			Message: fmt.Sprintf("the agent speaks version %d of the Agent Client Protocol, not %d", hello.ProtocolVersion, sdk.ProtocolVersionNumber),
 			Remedy:  "install a version of the agent that speaks the protocol's version 1"}
 	}
-	c.codex = hello.AgentInfo != nil && strings.HasSuffix(hello.AgentInfo.Name, "codex-acp")
+	if hello.AgentInfo != nil {
+		c.codex = strings.HasSuffix(hello.AgentInfo.Name, "codex-acp")
+		c.gemini = hello.AgentInfo.Name == "gemini-cli"
+	}
 	can := hello.AgentCapabilities
 	c.resumable = can.SessionCapabilities.Resume != nil
 
@@ -86,7 +90,6 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 	if resume != "" {
 		model, err := c.resume(ctx, resume, can)
 		if err == nil {
-			c.session = sdk.SessionId(resume)
 			opened.Session = runner.SessionStarted{ID: resume, Model: model}
 			return opened, nil
 		}
@@ -114,28 +117,46 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 // gemini sends it after its response.
 const historyPause = 250 * time.Millisecond
 
-// resume continues a session: by session/resume, or by session/load, which also
+// resume continues a session and sets c.session: by session/resume, or by session/load, which also
 // replays the history. The history is ignored, because no prompt runs yet.
 func (c *acpConn) resume(ctx context.Context, id string, can sdk.AgentCapabilities) (model string, err error) {
 	var res struct {
 		Models *sdk.SessionModelState `json:"models"`
 	}
+	c.session = sdk.SessionId(id)
 	switch {
 	case can.SessionCapabilities.Resume != nil:
 		err = c.request(ctx, sdk.AgentMethodSessionResume, sdk.ResumeSessionRequest{
-			SessionId: sdk.SessionId(id), Cwd: c.workDir, McpServers: []sdk.McpServer{},
+			SessionId: c.session, Cwd: c.workDir, McpServers: []sdk.McpServer{},
 		}, &res)
 	case can.LoadSession:
-		err = c.request(ctx, sdk.AgentMethodSessionLoad, sdk.LoadSessionRequest{
-			SessionId: sdk.SessionId(id), Cwd: c.workDir, McpServers: []sdk.McpServer{},
-		}, &res)
-		if err == nil {
+		if err = c.load(ctx, id, &res); err == nil {
 			err = c.skipHistory(ctx)
 		}
 	default:
 		err = &rpcError{Message: "the agent cannot continue sessions"}
 	}
 	return modelOf(res.Models), err
+}
+
+// load loads a session and sets c.session. Before gemini (0.61.0) loads one, it begins an empty session with the same id, in a
+// file that is named after the id and the minute. In the minute in which the session began, that is the session's own file,
+// whose messages are lost. So its id is spelled with a space before it, which gemini trims when it looks for the session.
+func (c *acpConn) load(ctx context.Context, id string, res any) (err error) {
+	spellings := []sdk.SessionId{sdk.SessionId(id)}
+	if c.gemini {
+		spellings = []sdk.SessionId{sdk.SessionId(" " + id), sdk.SessionId(id)}
+	}
+	for _, spelling := range spellings {
+		c.session = spelling
+		err = c.request(ctx, sdk.AgentMethodSessionLoad, sdk.LoadSessionRequest{
+			SessionId: c.session, Cwd: c.workDir, McpServers: []sdk.McpServer{},
+		}, res)
+		if _, refused := errors.AsType[*rpcError](err); !refused {
+			break
+		}
+	}
+	return err
 }
 
 // skipHistory blocks until no update has come for historyPause.
@@ -254,7 +275,7 @@ func (c *acpConn) Interrupt() error {
 }
 
 // Resumable implements duplex.Connection. It is false for agents that can only load
-// sessions, because gemini claims to and cannot.
+// sessions: that takes gemini more than a second, and after a cancelled turn its process is as good as before.
 func (c *acpConn) Resumable() bool { return c.resumable }
 
 func acpFailure(err error) error {

@@ -146,6 +146,56 @@ func TestACPResume(t *testing.T) {
 	}
 }
 
+// gemini empties the session's own file if it is asked for the session by the same spelling of its id in the minute in which it began.
+func TestACPLoadsSessionsOfGeminiByAnotherSpelling(t *testing.T) {
+	accepted := `{"jsonrpc":"2.0","id":%ID%,"result":{}}`
+	refused := `{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32603,"message":"Internal error"}}`
+	for name, tt := range map[string]struct {
+		load string
+		want []string
+	}{
+		"accepted": {accepted, []string{`session/load " S"`, `session/prompt " S"`}},
+		"refused":  {refused, []string{`session/load " S"`, `session/load "S"`, `session/new <nil>`, `session/prompt "S"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, said := acpAgent(t, "S", map[string][]string{
+				"initialize":   {`{"jsonrpc":"2.0","id":%ID%,"result":{"protocolVersion":1,"agentInfo":{"name":"gemini-cli","version":"0.61.0"},"agentCapabilities":{"loadSession":true}}}`},
+				"session/load": {tt.load}, "session/new": acpNewSession, "session/prompt": acpDone,
+			})
+			h := &test.Handler{}
+			if _, err := s.Turn(t.Context(), test.Prompt("x"), h); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, line := range (*said)[1:] {
+				method, params, _ := strings.Cut(line, " ")
+				var p map[string]any
+				if err := json.Unmarshal([]byte(params), &p); err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, fmt.Sprintf("%s %#v", method, p["sessionId"]))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if started := h.Events()[0]; tt.load == accepted && started != (runner.SessionStarted{ID: "S"}) {
+				t.Errorf("first event %v", started)
+			}
+		})
+	}
+}
+
+func TestAVersionWithoutACPIsNamed(t *testing.T) {
+	def := test.Definition(t, runner.DriverACP, nil)
+	s := test.Session(t, def, drivers.Dialect(def), func(a *test.Agent) {
+		a.Exit(1, "Unknown argument: acp\nUsage: gemini [options] [command]")
+	}, nil)
+	_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+	if err == nil || !strings.Contains(err.Error(), "does not know the flags of driver acp") || !strings.Contains(err.Error(), "driver: exec") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestACPHandshakeErrors(t *testing.T) {
 	tests := map[string]struct {
 		answers map[string][]string

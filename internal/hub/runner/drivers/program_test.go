@@ -323,9 +323,4 @@ func TestEveryBuiltinAgentOpens(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	def := runner.Builtin()["gemini"]
-	def.Driver = runner.DriverACP
-	if _, err := runner.Open(def, runner.Options{Drivers: drivers.All()}); err != nil {
-		t.Errorf("gemini with ACP: %v", err)
-	}
 }

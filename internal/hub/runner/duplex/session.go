@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -447,9 +448,15 @@ func (s *Session) explain(err error, l *program, exit process.Exit, when string)
 	if exit.Signal != "" {
 		how = exit.Signal
 	}
-	return &runner.Error{Code: runner.CodeProtocol,
+	out := &runner.Error{Code: runner.CodeProtocol,
 		Message: fmt.Sprintf("%s ended %s (%s)%s", s.name(), when, how, runner.QuoteTail(l.proc.Stderr())),
 		Remedy:  "try again; if it happens again, run the program by hand", Err: err}
+	if d := s.o.Definition; d.Driver == runner.DriverACP && strings.Contains(l.proc.Stderr(), "Unknown argument: ") {
+		// gemini before 0.33, for example.
+		out.Message = fmt.Sprintf("this version of %s does not know the flags of driver acp (%s)", s.name(), strings.Join(d.Args, " "))
+		out.Remedy = fmt.Sprintf("update it, or set agents.%s.driver: exec", d.ID)
+	}
+	return out
 }
 
 // presentable turns a dialect's error into one for users. It quotes the agent's words as the agent's.
