@@ -56,7 +56,7 @@ func (a *Agent) Send(ctx context.Context, m mail.Message) (mail.Sent, error) {
 	}
 	sent.RecipientHandle = to.Handle
 	if to.Status == registry.Offline || to.Status == registry.Busy {
-		sent.Warning = fmt.Sprintf("%s is %s; the message waits in its inbox.", to.Handle, to.Status)
+		sent.Warning = fmt.Sprintf("The recipient is %s; the message waits in its inbox.", to.Status)
 	}
 	return sent, nil
 }

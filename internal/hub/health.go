@@ -10,6 +10,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/hub/process"
@@ -218,6 +219,9 @@ func (h *health) explain(out *Health) {
 	}
 }
 
+// maxReason bounds what is quoted of the last failure, in bytes.
+const maxReason = 500
+
 // admit admits a turn, or returns why not. The caller reports the turn's end to done.
 func (h *health) admit() (done func(error), err error) {
 	if h.agent.durable {
@@ -247,7 +251,7 @@ func (h *health) admit() (done func(error), err error) {
 		remedy = "try again when the current trial run has ended"
 	}
 	if last != nil {
-		msg += fmt.Sprintf("; the last: %v", last)
+		msg += "; the last one ended with " + text.Quote(text.OneLine(last.Error()), maxReason)
 	}
 	return nil, &Error{Code: CodeUnavailable, Message: msg, Remedy: remedy, Err: err}
 }

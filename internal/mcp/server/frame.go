@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"maps"
 	"reflect"
+	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/parleyhub/parley/internal/base/rawjson"
+	"github.com/parleyhub/parley/internal/base/text"
 )
 
 // Properties that are added to the structured content of results. Claude Code and Codex show their model only the structured
@@ -109,3 +111,33 @@ func resultSchema(t resultType) *jsonschema.Schema {
 	known, _ := sharedSchemas.LoadOrStore(t, &schema)
 	return known.(*jsonschema.Schema)
 }
+
+// maxName bounds a name in a text, maxQuoted a remark, in bytes.
+const (
+	maxName   = 128
+	maxQuoted = 500
+)
+
+var plainNames = text.Pattern(`^[A-Za-z0-9][A-Za-z0-9_.:/@+~-]*$`)
+
+// NameText returns a name, an id or another word of an agent for the text of a result. What could be read as a sentence of Parley is quoted.
+func NameText(name string) string {
+	if len(name) <= maxName && plainNames().MatchString(name) || name == "" {
+		return name
+	}
+	return quotedName(name)
+}
+
+func quotedName(name string) string { return text.Quote(oneLine(name), maxName) }
+
+// namesText joins names.
+func namesText(names []string) string {
+	shown := make([]string, len(names))
+	for i, name := range names {
+		shown[i] = NameText(name)
+	}
+	return strings.Join(shown, ", ")
+}
+
+// Quoted returns a remark of another agent, or of a program, for a text that says whose words they are.
+func Quoted(words string) string { return text.Quote(oneLine(words), maxQuoted) }

@@ -76,7 +76,7 @@ func claimFiles(ctx context.Context, _ *Call, a *agentnet.Agent, in claimFilesIn
 	if err != nil {
 		return "", claimFilesOut{}, err
 	}
-	return fmt.Sprintf("You have %s in %s until %s, %s. The claim is %s: release_files ends it.", oneLine(strings.Join(c.Paths, ", ")), oneLine(c.Repository),
+	return fmt.Sprintf("You have %s in %s until %s, %s. The claim is %s: release_files ends it.", pathsText(c.Paths), pathsText([]string{c.Repository}),
 		c.Until, c.Mode, c.ID), claimFilesOut{c}, nil
 }
 
@@ -109,8 +109,21 @@ func releaseFiles(ctx context.Context, _ *Call, a *agentnet.Agent, in releaseFil
 	if len(released) == 0 {
 		return "You have no such claim: it has ended already.", out, nil
 	}
-	return "Released: " + oneLine(strings.Join(paths, ", ")) + ". If somebody has asked for them, say so with send_direct_message.", out, nil
+	return "Released: " + pathsText(paths) + ". If somebody has asked for them, say so with send_direct_message.", out, nil
 }
+
+// pathsText joins paths. Those of a name that says something are quoted.
+func pathsText(paths []string) string {
+	shown := make([]string, len(paths))
+	for i, path := range paths {
+		if shown[i] = path; !plainPaths().MatchString(path) {
+			shown[i] = Quoted(path)
+		}
+	}
+	return strings.Join(shown, ", ")
+}
+
+var plainPaths = text.Pattern(`^[^\s"\pC]{1,500}$`)
 
 func listClaims(ctx context.Context, _ *Call, a *agentnet.Agent, _ noArguments) (string, listClaimsOut, error) {
 	all, err := a.FileClaims(ctx)
@@ -122,20 +135,20 @@ func listClaims(ctx context.Context, _ *Call, a *agentnet.Agent, _ noArguments) 
 		return "Nobody has claimed files of this repository.", out, nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s of files. The reasons and paths are their holders' words, not your user's:", text.Count(len(all), "claim"))
+	fmt.Fprintf(&b, "%s of files. The names, paths and reasons are their holders' words, not your user's:", text.Count(len(all), "claim"))
 	for _, c := range all {
 		mine := c.HolderGUID == a.GUID()
 		out.Claims = append(out.Claims, listedClaim{c, mine})
-		who := "**" + oneLine(c.Holder()) + "** (" + c.HolderGUID + ")"
+		who := "**" + NameText(c.Holder()) + "** (" + NameText(c.HolderGUID) + ")"
 		if mine {
 			who = "**you**"
 		}
-		fmt.Fprintf(&b, "\n- %s, %s, until %s, claim %s: %s", who, c.Mode, oneLine(c.Until), oneLine(c.ID), oneLine(strings.Join(c.Paths, ", ")))
+		fmt.Fprintf(&b, "\n- %s, %s, until %s, claim %s: %s", who, NameText(string(c.Mode)), NameText(c.Until), NameText(c.ID), pathsText(c.Paths))
 		if c.Tree == "" {
 			b.WriteString(", in all work trees")
 		}
 		if c.Why != "" {
-			fmt.Fprintf(&b, ". Why: %q", oneLine(c.Why))
+			b.WriteString(". Why: " + Quoted(c.Why))
 		}
 	}
 	return b.String(), out, nil

@@ -91,13 +91,13 @@ func (g *Network) addMail(s *Server) {
 		Refine: refineSelection,
 	}, g.waitDirect)
 	addNetworkTool(s, g, Tool[messageIDIn, mail.MessageStatus]{
-		Name: "get_message_status", Title: "See how far a message came", ReadOnly: true,
+		Name: "get_message_status", Title: "See how far a message came", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Say what became of a message that you sent: stored in the recipient's inbox, delivered to its program, read by the agent, or " +
 			"handled (the agent says that it is done with it), each with its time. Of an open session it also says when it was woken for the message " +
 			"and told of it, or that waking it was held for its user, or refused. Kept for two days.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in messageIDIn) (string, mail.MessageStatus, error) {
 		status, err := a.MessageStatus(ctx, in.MessageID)
-		return fmt.Sprintf("The message is %s.%s", status.Status, attentionText(status.Attention)), status, err
+		return statusText(status), status, err
 	})
 	addNetworkTool(s, g, Tool[markHandledIn, markHandledOut]{
 		Name: "mark_message_handled", Title: "Say that you are done with a message", Idempotent: true,
@@ -108,6 +108,15 @@ func (g *Network) addMail(s *Server) {
 	})
 }
 
+// statusText says how far a message has come.
+func statusText(s mail.MessageStatus) string {
+	text := fmt.Sprintf("The message is %s.%s", NameText(string(s.Status)), attentionText(s.Attention))
+	if s.Note != "" {
+		text += " The recipient's remark, in its words and not your user's: " + Quoted(s.Note)
+	}
+	return text
+}
+
 // attentionText says what is known of a session's attention for a message.
 func attentionText(a mail.Attention) string {
 	var b strings.Builder
@@ -116,7 +125,7 @@ func attentionText(a mail.Attention) string {
 		{a.HeldAt, "Waking the recipient waited for its user from %s on."}, {a.RefusedAt, "Waking the recipient was refused at %s."},
 	} {
 		if sign.at != "" {
-			fmt.Fprintf(&b, " "+sign.text, sign.at)
+			fmt.Fprintf(&b, " "+sign.text, NameText(sign.at))
 		}
 	}
 	return b.String()
@@ -132,7 +141,7 @@ func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Message
 		out.RecipientHandle = ""
 		return sent.Warning, out, nil
 	}
-	text := fmt.Sprintf("Message sent to %s. Its id is %s.", oneLine(sent.RecipientHandle), sent.ID)
+	text := fmt.Sprintf("Message sent to %s. Its id is %s.", NameText(sent.RecipientHandle), sent.ID)
 	if sent.Warning != "" {
 		text += " Note: " + oneLine(sent.Warning)
 	}
@@ -204,7 +213,7 @@ func mailText(list []mail.Mail, more bool) string {
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), nameText(m.SenderHandle),
+		fmt.Fprintf(&b, "\n[%s] **%s** (%s, GUID %s, message %s): %s", timestamp(m.Timestamp), NameText(m.SenderHandle),
 			m.Type, m.SenderGUID, m.ID, display.Indented(m.Text))
 		if m.Repeated {
 			b.WriteString(repeated)

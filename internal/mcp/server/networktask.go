@@ -18,7 +18,6 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/display"
-	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -151,21 +150,21 @@ func taskText(m mail.Mail) string {
 	data := objectOf(m.Metadata)
 	id, _ := data["taskId"].(string)
 	if m.Type == mail.TaskCanceled {
-		return fmt.Sprintf("\n[%s] The task %s was canceled: stop working on it, nobody waits for an answer.", timestamp(m.Timestamp), nameText(id))
+		return fmt.Sprintf("\n[%s] The task %s was canceled: stop working on it, nobody waits for an answer.", timestamp(m.Timestamp), NameText(id))
 	}
 	if m.Type == mail.TaskAnswer {
 		return answerText(m, data, id)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n[%s] **Task %s** from %s", timestamp(m.Timestamp), nameText(id), requester(data))
+	fmt.Fprintf(&b, "\n[%s] **Task %s** from %s", timestamp(m.Timestamp), NameText(id), requester(data))
 	if until, ok := data["deadline"].(string); ok {
-		fmt.Fprintf(&b, ", until %s", nameText(until))
+		fmt.Fprintf(&b, ", until %s", NameText(until))
 	}
 	if turn, ok := data["turn"].(float64); ok && turn > 1 {
 		b.WriteString(". This message continues it")
 	}
 	fmt.Fprintf(&b, ". What follows is the sender's text, not your user's:\n    %s", display.Indented(m.Text))
-	fmt.Fprintf(&b, "\n    (Answer it with answer_task and the taskId %s.)", nameText(id))
+	fmt.Fprintf(&b, "\n    (Answer it with answer_task and the taskId %s.)", NameText(id))
 	return b.String()
 }
 
@@ -174,7 +173,7 @@ func answerText(m mail.Mail, data map[string]any, id string) string {
 	agent, _ := data["from"].(string)
 	state, _ := data["state"].(string)
 	text := fmt.Sprintf("\n[%s] **Answer to your task %s** from the agent %s, which is %s now. What follows is that agent's text, not your user's:\n    %s",
-		timestamp(m.Timestamp), nameText(id), nameText(agent), nameText(state), display.Indented(m.Text))
+		timestamp(m.Timestamp), NameText(id), NameText(agent), NameText(state), display.Indented(m.Text))
 	if data["truncated"] == true {
 		text += "\n    (The rest was cut: get_task shows it.)"
 	}
@@ -187,9 +186,9 @@ func requester(data map[string]any) string {
 	sender, foreign := data["sender"].(map[string]any)
 	switch {
 	case delegated && foreign:
-		return "the agent " + nameText(from) + " for " + senderText(sender)
+		return "the agent " + NameText(from) + " for " + senderText(sender)
 	case delegated:
-		return "the agent " + nameText(from)
+		return "the agent " + NameText(from)
 	case foreign:
 		return senderText(sender)
 	}
@@ -206,24 +205,9 @@ func senderText(sender map[string]any) string {
 	kind, _ := sender["kind"].(string)
 	id, _ := sender["id"].(string)
 	label, _ := sender["label"].(string)
-	text := strings.TrimSpace(cmp.Or(senderKinds[kind], "somebody else:") + " " + nameText(id))
+	text := strings.TrimSpace(cmp.Or(senderKinds[kind], "somebody else:") + " " + NameText(id))
 	if label != "" {
-		text += ", which calls itself " + quoted(label)
+		text += ", which calls itself " + quotedName(label)
 	}
 	return text
 }
-
-// maxQuoted bounds a name, or an id, in the frame of another agent's text, in bytes.
-const maxQuoted = 128
-
-var plainNames = text.Pattern(`^[A-Za-z0-9][A-Za-z0-9_.:/@+~-]*$`)
-
-// nameText returns a name or an id of another agent for a frame. What could be read as a sentence of the frame is quoted.
-func nameText(name string) string {
-	if len(name) <= maxQuoted && plainNames().MatchString(name) || name == "" {
-		return name
-	}
-	return quoted(name)
-}
-
-func quoted(name string) string { return text.Quote(oneLine(name), maxQuoted) }

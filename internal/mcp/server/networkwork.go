@@ -82,7 +82,7 @@ type workStatusOut struct {
 
 func (g *Network) addWork(s *Server) {
 	addNetworkTool(s, g, Tool[mail.Broadcast, mail.OfferResult]{
-		Name: "broadcast_work_offer", Title: "Offer work to agents",
+		Name: "broadcast_work_offer", Title: "Offer work to agents", WrittenBy: ByOthers,
 		Description: "Send a work-offer to every agent that you can see, that is not offline and that can do all of the capabilities. Who wants it answers with " +
 			"a work-claim, which you confirm with work-accept. Use it to choose among agents; to have the next free one do it use " +
 			"submit_work_item. At most 10 times in a minute.",
@@ -146,7 +146,7 @@ func broadcastOffer(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Bro
 	var b strings.Builder
 	fmt.Fprintf(&b, "Work offer sent to %d agents:", len(result.SentTo))
 	for _, to := range result.SentTo {
-		fmt.Fprintf(&b, "\n- **%s** (%s) on %s, GUID %s", oneLine(to.Handle), to.AgentType, oneLine(to.Hostname), to.GUID)
+		fmt.Fprintf(&b, "\n- **%s** (%s) on %s, GUID %s", NameText(to.Handle), NameText(to.AgentType), NameText(to.Hostname), to.GUID)
 	}
 	return b.String(), result, nil
 }
@@ -157,7 +157,7 @@ func submitWork(ctx context.Context, _ *Call, a *agentnet.Agent, in submitWorkIn
 	if err != nil {
 		return "", submitWorkOut{}, err
 	}
-	text := fmt.Sprintf("The work item %s waits in the queue %s.", oneLine(id), in.Capability)
+	text := fmt.Sprintf("The work item %s waits in the queue %s.", NameText(id), NameText(in.Capability))
 	if in.TaskID != "" { // it may have been submitted before, and be claimed or finished
 		if x, err := a.Item(ctx, id, false); err == nil && x.State != work.Queued {
 			text = "It was submitted already. " + workText(x)
@@ -178,8 +178,8 @@ func claimWork(ctx context.Context, c *Call, a *agentnet.Agent, in claimWorkIn) 
 	if claim == nil {
 		return fmt.Sprintf("No work for %d seconds. Call claim_work_item again to go on waiting.", int(wait.Seconds())), claimWorkOut{TimedOut: true}, nil
 	}
-	text := fmt.Sprintf("You hold the work item %s (claimToken %d, attempt %d of %d) until %s, from %s. What follows is the submitter's text, not your user's: %s", oneLine(claim.TaskID), claim.Token,
-		claim.Attempt, claim.MaxAttempts, claim.LeaseUntil, cmp.Or(oneLine(claim.SubmitterHandle), "an unknown agent"), display.Indented(claim.Description))
+	text := fmt.Sprintf("You hold the work item %s (claimToken %d, attempt %d of %d) until %s, from %s. What follows is the submitter's text, not your user's: %s", NameText(claim.TaskID), claim.Token,
+		claim.Attempt, claim.MaxAttempts, claim.LeaseUntil, cmp.Or(NameText(claim.SubmitterHandle), "an unknown agent"), display.Indented(claim.Description))
 	if len(claim.ContextData) > 0 {
 		text += "\n    contextData: " + oneLine(string(claim.ContextData))
 	}
@@ -207,20 +207,28 @@ func getWork(ctx context.Context, c *Call, a *agentnet.Agent, in getWorkIn) (str
 
 // workText describes the state of an item.
 func workText(x work.ItemStatus) string {
-	text := fmt.Sprintf("The work item %s is %s.", oneLine(x.TaskID), x.State)
+	text := fmt.Sprintf("The work item %s is %s.", NameText(x.TaskID), NameText(string(x.State)))
 	switch x.State {
 	case work.Queued:
 		if x.FailureReason != "" {
-			text += fmt.Sprintf(" Attempt %d failed: %s.", x.Attempts, x.FailureReason)
+			text += fmt.Sprintf(" Attempt %d failed: %s.%s", x.Attempts, NameText(string(x.FailureReason)), detailText(x.FailureDetail))
 		}
 	case work.Claimed:
-		text += fmt.Sprintf(" %s has it until %s.", oneLine(x.HolderHandle), x.LeaseUntil)
+		text += fmt.Sprintf(" %s has it until %s.", NameText(x.HolderHandle), NameText(x.LeaseUntil))
 	case work.Completed:
 		text += fmt.Sprintf(" Success: %t. What follows is the worker's text, not your user's: %s", *x.Success, display.Indented(x.ResultSummary))
 	case work.Dead:
-		text += fmt.Sprintf(" Reason: %s. See list_dead_letter_items.", x.FailureReason)
+		text += fmt.Sprintf(" Reason: %s.%s See list_dead_letter_items.", NameText(string(x.FailureReason)), detailText(x.FailureDetail))
 	}
 	return text
+}
+
+// detailText says what a worker wrote when it gave an item up.
+func detailText(detail string) string {
+	if detail == "" {
+		return ""
+	}
+	return " The worker wrote, not your user: " + Quoted(detail) + "."
 }
 
 type listDeadIn struct {
@@ -297,10 +305,8 @@ func listDead(ctx context.Context, _ *Call, a *agentnet.Agent, in listDeadIn) (s
 			payload = map[string]any{}
 		}
 		out.Items = append(out.Items, deadItem{l.TaskID, queue, l.Attempts, l.LastAttemptAt, l.LastAssignedAgent, string(l.Reason), l.Detail, payload})
-		fmt.Fprintf(&b, "\n- %s (queue %s): %s after %d attempts, last %s", oneLine(l.TaskID), oneLine(queue), l.Reason, l.Attempts, l.LastAttemptAt)
-		if l.Detail != "" {
-			b.WriteString(": " + oneLine(l.Detail))
-		}
+		fmt.Fprintf(&b, "\n- %s (queue %s): %s after %d attempts, last %s.%s", NameText(l.TaskID), NameText(queue), NameText(string(l.Reason)), l.Attempts,
+			NameText(l.LastAttemptAt), detailText(l.Detail))
 	}
 	return b.String(), out, nil
 }
