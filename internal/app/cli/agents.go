@@ -256,7 +256,7 @@ func (a *app) printAgents(w io.Writer, agents []dialect.Agent, f agentsFlags) {
 	for _, x := range agents {
 		groups[x.Kind] = append(groups[x.Kind], x)
 	}
-	slices.SortFunc(groups[string(hub.KindPeer)], func(x, y dialect.Agent) int { return cmp.Compare(x.ID, y.ID) }) // they came in any order
+	slices.SortFunc(groups[string(hub.KindPeer)], func(x, y dialect.Agent) int { return cmp.Compare(x.Address, y.Address) }) // they came in any order
 	if len(groups) <= 1 {
 		if f.kind != "" || f.state != "" || f.project != "" {
 			list.none = "There is no such agent."

@@ -59,7 +59,7 @@ func (a *app) printPermission(q *hub.PermissionData) {
 	s := a.errStyle
 	asks := "The agent asks for permission:"
 	if q.Sender != nil {
-		asks = "Somebody else asks the session:"
+		asks = "Somebody else asks:"
 	}
 	title := oneLine(q.Title)
 	if width := a.columns(a.stderr); width > 0 {

@@ -93,10 +93,21 @@ func clip(s string, n int) string {
 // cardsFor returns the cards of the agents that the sender of a context sees.
 func (n *Node) cardsFor(ctx context.Context) []agent.Card {
 	sender := hub.SenderFrom(ctx)
-	return slices.DeleteFunc(n.Registry().Local(), func(card agent.Card) bool {
-		info, err := n.o.Hub.Agent(card.ID)
-		return card.ID == tasks.Hub || strings.HasPrefix(card.ID, standInPrefix) || err == nil && !info.VisibleTo(sender)
-	})
+	return slices.DeleteFunc(n.Registry().Local(), func(card agent.Card) bool { return !n.shown(card.ID, sender) })
+}
+
+// shown reports whether a sender may know of the agent with a card. The stand-in of a program that is not public is for the hub's
+// swarms only: programs cannot give it tasks.
+func (n *Node) shown(id string, to hub.Sender) bool {
+	if id == tasks.Hub {
+		return false
+	}
+	of, standIn := strings.CutPrefix(id, standInPrefix)
+	info, err := n.o.Hub.Agent(of)
+	if err != nil {
+		return !standIn
+	}
+	return info.VisibleTo(to) && !(standIn && info.Residence.Hidden)
 }
 
 // serveCards sends the cards of the hub's agents that the caller sees, in order of registration.

@@ -153,41 +153,54 @@ func over(t *a2a.Task) bool {
 // streamKeyed sends the events of the turn that a request with a key belongs to, until it is over. It waits for events until
 // streaming ends.
 func (r *responder) streamKeyed(ctx, streaming context.Context, e *envelope.Envelope, sub *hub.Subscription, known bool) {
-	defer func() { sub.Close() }()
 	now := sub.Task()
 	s := streamer{d: r, e: e, last: *now, of: e.ID, whole: known}
 	start := Start{begun: begun{TaskID: string(now.ID), ContextID: now.ContextID}, Of: e.ID, State: stateName(now.Status.State), Resumed: known}
-	if !r.reply(ctx, e, envelope.StreamStart, start) {
-		return
-	}
-	if known && !s.event(ctx, now) {
-		return
-	}
-	for ended := known && r.ended(now); !ended; {
-		event, err := sub.Next(streaming)
-		switch {
-		case err == nil:
-			if !s.event(ctx, event) {
-				return
-			}
-			continue
-		case !errors.Is(err, io.EOF):
-			return // the node closes, or another request has taken over; the task keeps running
-		case !r.waitsHere(s.last.Status.State):
-			ended = true
-			continue
-		}
+	if !r.reply(ctx, e, envelope.StreamStart, start) || known && !s.event(ctx, now) {
 		sub.Close()
-		if sub, err = r.n.o.Hub.Subscribe(ctx, now.ID); err != nil {
-			return
-		}
-		if !s.event(ctx, sub.Task()) {
-			return
-		}
-		ended = r.ended(sub.Task())
+		return
+	}
+	switch {
+	case known && r.ended(now):
+		sub.Close()
+	case !r.pass(ctx, streaming, sub, &s.last, func(event a2a.Event) bool { return s.event(ctx, event) }):
+		return // the node closes, or another request has taken over; the task keeps running
 	}
 	if over(&s.last) {
 		s.end(ctx)
+	}
+}
+
+// pass passes a task's events on until it has an outcome for whoever has asked, and reports whether it has: not if streaming
+// has ended or each has returned false. A task that waits for somebody at this hub goes on by itself. The function each keeps
+// last up to date. The subscription is closed.
+func (r *responder) pass(ctx, streaming context.Context, sub *hub.Subscription, last *a2a.Task, each func(a2a.Event) bool) bool {
+	defer func() { sub.Close() }()
+	for {
+		event, err := sub.Next(streaming)
+		switch {
+		case err == nil:
+			if !each(event) {
+				return false
+			}
+			continue
+		case !errors.Is(err, io.EOF):
+			return false
+		case !r.waitsHere(last.Status.State):
+			return true
+		}
+		sub.Close()
+		next, err := r.n.o.Hub.Subscribe(ctx, last.ID)
+		if err != nil {
+			return false
+		}
+		sub = next
+		if !each(sub.Task()) {
+			return false
+		}
+		if r.ended(sub.Task()) {
+			return true
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -119,6 +118,9 @@ func (r *responder) request(ctx context.Context, e *envelope.Envelope) (follow f
 func (r *responder) await(ctx context.Context, e *envelope.Envelope, pending *hub.Pending) {
 	began := time.Now()
 	task, err := pending.Wait(ctx)
+	for err == nil && r.waitsHere(task.Status.State) { // whoever has asked cannot answer the question, nor ask for the task later
+		task, err = r.follow(ctx, task.ID)
+	}
 	switch {
 	case err != nil:
 		r.fail(ctx, e, failureFrom(err))
@@ -212,21 +214,15 @@ func (r *responder) tasks(ctx context.Context, contextID string, limit int) ([]*
 
 // stream sends the task's events.
 func (r *responder) stream(ctx context.Context, e *envelope.Envelope, sub *hub.Subscription) {
-	defer sub.Close()
 	began := time.Now()
 	task := sub.Task()
 	s := streamer{d: r, e: e, last: *task}
 	if !r.reply(ctx, e, envelope.StreamStart, begun{TaskID: string(task.ID), ContextID: task.ContextID}) {
+		sub.Close()
 		return
 	}
-	for {
-		event, err := sub.Next(r.n.open)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil || !s.event(ctx, event) {
-			return // the node closes and the task outlives it, or the sender is disconnected; the task keeps running
-		}
+	if !r.pass(ctx, r.n.open, sub, &s.last, func(event a2a.Event) bool { return s.event(ctx, event) }) {
+		return // the node closes and the task outlives it, or the sender is disconnected; the task keeps running
 	}
 	if s.last.Status.State == a2a.TaskStateCompleted {
 		r.addDuration(time.Since(began))
@@ -448,9 +444,10 @@ func (r *responder) alternative(e *envelope.Envelope, p negotiation.Offer) strin
 		return ""
 	}
 	sender, known := r.n.Registry().Identity(e.Sender)
+	who := r.n.sender(e.Sender)
 	for _, card := range view.FindByCapability(p.RequiredCapabilities[0]) {
 		_, lacking := lacks(card, p.RequiredCapabilities)
-		if !lacking && card.ID != r.id && card.Origin == agent.Local && known && r.n.Router().MayAddress(sender, card.Identity()) == nil && r.n.mayAnswer(card.ID, sender) == nil {
+		if !lacking && r.n.shown(card.ID, who) && card.ID != r.id && card.Origin == agent.Local && known && r.n.Router().MayAddress(sender, card.Identity()) == nil && r.n.mayAnswer(card.ID, sender) == nil {
 			return card.ID
 		}
 	}

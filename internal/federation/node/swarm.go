@@ -344,13 +344,17 @@ func (r *responder) earlier(ctx context.Context, j swarm.Job) (*a2a.Task, bool) 
 	return nil, false
 }
 
-// follow waits until a task has ended or asks, and returns it.
+// follow waits until a task has ended or asks, and returns it. That a task waits for somebody at this hub is not waited for when it
+// comes, but when it is so already.
 func (r *responder) follow(ctx context.Context, id a2a.TaskID) (*a2a.Task, error) {
 	sub, err := r.n.o.Hub.Subscribe(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	defer sub.Close()
+	if r.ended(sub.Task()) { // a subscription waits until a question is answered
+		return r.n.o.Hub.Task(ctx, id, nil)
+	}
 	for {
 		if _, err := sub.Next(ctx); errors.Is(err, io.EOF) {
 			return r.n.o.Hub.Task(ctx, id, nil)

@@ -28,6 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
 	"github.com/parleyhub/parley/tasks"
 	"github.com/parleyhub/parley/transport"
@@ -120,6 +121,12 @@ type program struct {
 // connect starts a program whose agent does tasks with h.
 func (o *office) connect(id string, h tasks.Handler, protocols ...string) *program {
 	o.t.Helper()
+	return o.connectCard(agent.Card{ID: id, Name: "Venus", Version: "1.2.3", Description: "counts", Tier: agent.L2, Protocols: protocols,
+		Capabilities: []agent.Capability{{ID: "count", Name: "Count"}}}, h)
+}
+
+func (o *office) connectCard(card agent.Card, h tasks.Handler) *program {
+	o.t.Helper()
 	n, err := parley.New(parley.Options{Channels: channel.Options{
 		ReconnectDelay: 5 * time.Millisecond,
 		Dialers:        map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}},
@@ -127,8 +134,6 @@ func (o *office) connect(id string, h tasks.Handler, protocols ...string) *progr
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	card := agent.Card{ID: id, Name: "Venus", Version: "1.2.3", Description: "counts", Tier: agent.L2, Protocols: protocols,
-		Capabilities: []agent.Capability{{ID: "count", Name: "Count"}}}
 	me, err := n.Join(card, func(context.Context, *envelope.Envelope) {})
 	if err != nil {
 		o.t.Fatal(err)
@@ -450,4 +455,95 @@ func TestAProgramOfWhichOthersAsk(t *testing.T) {
 	state(other, a2a.TaskStateAuthRequired)
 	o.send("venus", "not today", other)
 	state(other, a2a.TaskStateRejected)
+}
+
+// A program finds the public programs of its hub and none else, negotiates with one and asks it: as the user must permit that first,
+// its answer comes afterwards.
+func TestAProgramNegotiatesWithAnother(t *testing.T) {
+	o := newOffice(t)
+	did := func(_ context.Context, task *tasks.Task) (tasks.Answer, error) {
+		return tasks.Text("did " + task.Text), nil
+	}
+	o.connect("venus", did, tasks.Public)
+	o.connectCard(agent.Card{ID: "mars", Name: "Mars", Version: "1.0.0", Tier: agent.L2, Capabilities: []agent.Capability{{ID: "paint"}}}, did)
+	o.await("venus", hub.AgentIdle)
+	o.await("mars", hub.AgentIdle)
+	n, err := parley.New(parley.Options{Channels: channel.Options{Dialers: map[agent.Transport]transport.Dialer{agent.TransportWebSocket: &websocket.Dialer{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	wait.Eventually(t, "both have stand-ins", func() bool {
+		_, one := o.node.Registry().Get("agent:venus")
+		_, other := o.node.Registry().Get("agent:mars")
+		return errors.Join(one, other) == nil
+	})
+	if err := n.Registry().EnableDiscovery("hub", &hubcards.Source{URL: "http://" + o.addr}); err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan *envelope.Envelope, 8)
+	earth, err := n.Join(agent.Card{ID: "earth", Name: "Earth", Version: "1.0.0", Tier: agent.L2, Capabilities: []agent.Capability{}}, func(_ context.Context, e *envelope.Envelope) {
+		if e.Type == envelope.Response || e.Type == envelope.ErrorMessage || e.Type == envelope.StreamEnd {
+			answers <- e
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "venus is known", func() bool { _, err := n.Registry().Get("agent:venus"); return err == nil })
+	if card, err := n.Registry().Get("agent:mars"); err == nil {
+		t.Errorf("a program that is not public is known: %+v", card)
+	}
+	negotiator, err := earth.Negotiator(negotiation.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	propose := func(capability string) negotiation.Proposal {
+		t.Helper()
+		p, err := negotiator.Propose(t.Context(), "agent:venus", negotiation.Terms{
+			TaskDescription: "it", RequiredCapabilities: []string{capability}, EstimatedComplexity: negotiation.Simple, Deadline: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err = negotiator.Wait(t.Context(), p.ID); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if p := propose("paint"); p.Status != negotiation.Rejected || p.RejectionReason != negotiation.MissingCapability || p.AlternativeSuggestion != "" {
+		t.Errorf("what venus cannot do: %+v", p)
+	}
+	permit := func(answer string) {
+		t.Helper()
+		var asked a2a.TaskID
+		wait.Eventually(t, "the user is asked", func() bool {
+			page, err := o.hub.Tasks(t.Context(), hub.TaskQuery{AgentID: "venus", State: a2a.TaskStateAuthRequired})
+			if err != nil || len(page.Tasks) != 1 {
+				return false
+			}
+			asked = page.Tasks[0].ID
+			return true
+		})
+		o.send("venus", answer, asked)
+	}
+	if p := propose("count"); p.Status != negotiation.Accepted {
+		t.Fatalf("%+v", p)
+	}
+	permit("allow")
+	if e := <-answers; e.Type != envelope.Response || !strings.Contains(string(e.Payload), `"did it"`) {
+		t.Errorf("the answer is %s %s", e.Type, e.Payload)
+	}
+	for _, request := range []any{map[string]any{"text": "that", "stream": true}, "that"} {
+		if _, err := earth.Send(t.Context(), "agent:venus", envelope.Request, request); err != nil {
+			t.Fatal(err)
+		}
+		permit("not today")
+		if e := <-answers; !strings.Contains(string(e.Payload), "TASK_REJECTED") || !strings.Contains(string(e.Payload), "not today") {
+			t.Errorf("what the user denies: %s %s", e.Type, e.Payload)
+		}
+	}
 }
