@@ -248,9 +248,9 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 		case why := <-w.notes:
 			h.Event(runner.Notice{Text: why})
 		case p := <-w.progress:
-			h.Event(runner.Shown{})
-			h.Event(runner.Progress{Text: p.Text, Percent: p.Percent})
+			reported(p, h)
 		case a := <-w.answer:
+			w.finalReports(h)
 			w.finalSigns(ctx, h)
 			h.Event(runner.Shown{})
 			return answered(a, h)
@@ -259,6 +259,23 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 				w.tellCanceled(ctx)
 			}
 			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, nil
+		}
+	}
+}
+
+func reported(p assignment.Progress, h runner.Handler) {
+	h.Event(runner.Shown{})
+	h.Event(runner.Progress{Text: p.Text, Percent: p.Percent})
+}
+
+// finalReports passes on what the session was told is shown, before its answer ends the turn.
+func (w *waiting) finalReports(h runner.Handler) {
+	for {
+		select {
+		case p := <-w.progress:
+			reported(p, h)
+		default:
+			return
 		}
 	}
 }

@@ -19,12 +19,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/server"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/senders"
 )
 
 // wiresToken lets a client of another computer in.
@@ -211,5 +213,56 @@ func TestClientsOfOtherComputersSeePublicSessionsOnly(t *testing.T) {
 	}
 	if all := o.hub.AgentsFor(t.Context()); len(all) < 2 {
 		t.Errorf("the user sees %d agents", len(all))
+	}
+}
+
+// What a session reports arrives at streaming clients of both versions in its order, each report once, before the end.
+func TestProgressStreamsToClientsOfBothVersions(t *testing.T) {
+	t.Parallel()
+	o, a := policyOffice(t, senders.Policy{Outside: senders.Allow})
+	w := o.wires()
+	const reports = 40
+	for _, c := range []struct {
+		version, method, role string
+		part                  map[string]any
+	}{
+		{"1.0", "SendStreamingMessage", "ROLE_USER", map[string]any{"text": "count"}},
+		{"", "message/stream", "user", map[string]any{"kind": "text", "text": "count"}},
+	} {
+		body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": c.method, "params": map[string]any{
+			"message": map[string]any{"kind": "message", "messageId": a2a.NewMessageID(), "role": c.role, "parts": []any{c.part}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.version != "" {
+			body = bytes.Replace(body, []byte(`"kind":"message",`), nil, 1)
+		}
+		streamed := make(chan string, 1)
+		go func() { streamed <- w.send(http.MethodPost, "/agents/reviewer/a2a", c.version, body).Body.String() }()
+		m := o.read(a)
+		var about struct{ TaskID string }
+		if err := json.Unmarshal(m.Metadata, &about); err != nil {
+			t.Fatal(err)
+		}
+		id := a2a.TaskID(about.TaskID)
+		for n := range reports {
+			if err := a.ReportProgress(t.Context(), assignment.Progress{TaskID: string(id), Text: fmt.Sprintf("step %d.", n)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.AnswerTask(t.Context(), answerTo(id, "the answer")); err != nil {
+			t.Fatal(err)
+		}
+		rest := <-streamed
+		for n := range reports {
+			before, after, found := strings.Cut(rest, fmt.Sprintf("step %d.", n))
+			if !found || strings.Contains(after, fmt.Sprintf("step %d.", n)) || strings.Contains(before, "the answer") {
+				t.Fatalf("%s: report %d is missing, comes twice, late or out of order: %s", c.method, n, rest)
+			}
+			rest = after
+		}
+		if _, end, found := strings.Cut(rest, "the answer"); !found || !strings.Contains(strings.ToLower(end), "completed") {
+			t.Errorf("%s: it ends with %s", c.method, rest)
+		}
 	}
 }
