@@ -2,14 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+
+	"github.com/parleyhub/parley/internal/testbed/npm"
 )
 
 // interopDir contains the tests with real agents and clients; its package.json has their versions.
@@ -34,7 +34,11 @@ func (c *check) interop(ctx context.Context) error {
 	if err := c.system(ctx); err != nil {
 		return err
 	}
-	dir, err := install(ctx)
+	manifest, err := os.ReadFile(filepath.Join(interopDir, "package.json"))
+	if err != nil {
+		return err
+	}
+	dir, err := npm.Install(ctx, "interop", manifest)
 	if err != nil {
 		return fmt.Errorf("install the agents: %w", err)
 	}
@@ -44,32 +48,4 @@ func (c *check) interop(ctx context.Context) error {
 		"PARLEY_INTEROP_REQUIRE=claude,gemini,codex,claude-agent-acp,codex-acp,tmux,chromium",
 	}
 	return c.goTest(ctx, env, "-count=1", "-timeout=20m", sideBySide(), "-tags=interop", "./"+interopDir+"/...", "./tools/release")
-}
-
-// install installs the packages of package.json, once for each content of the file.
-func install(ctx context.Context) (dir string, err error) {
-	manifest, err := os.ReadFile(filepath.Join(interopDir, "package.json"))
-	if err != nil {
-		return "", err
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(manifest)
-	dir = filepath.Join(cache, "parley", "interop-"+hex.EncodeToString(sum[:8]))
-	done := filepath.Join(dir, "installed")
-	if _, err := os.Stat(done); err == nil {
-		return dir, nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "package.json"), manifest, 0o600); err != nil {
-		return "", err
-	}
-	if err := command(ctx, nil, "npm", "install", "--prefix", dir, "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"); err != nil {
-		return "", err
-	}
-	return dir, os.WriteFile(done, nil, 0o600)
 }

@@ -3,12 +3,12 @@
 //	go run ./tools/compare                         # all rows, as a table
 //	go run ./tools/compare -only 'a2a send' -json  # some rows, as JSON
 //	go run ./tools/compare -check                  # also names rows that are 20 % worse than tools/compare/ratios.json
-//	go run ./tools/compare -write                  # replaces tools/compare/ratios.json
+//	go run ./tools/compare -write                  # replaces tools/compare/ratios.json and the table of docs/PERFORMANCE.md
 //	go run ./tools/compare -growth                 # how the time of work in one process grows with what is stored
 //
 // Each round runs a slice of every contender, so that all see the same load of the machine. A ratio above 1 means that Parley
-// is ahead: it is the median of the rounds' ratios. Peers on Node need the modules of test/interop (npm install --prefix
-// test/interop, or PARLEY_INTEROP_NODE_MODULES); without them their rows have no figures.
+// is ahead: it is the median of the rounds' ratios. Peers from npm are installed into the user's cache directory; a peer that
+// cannot be had is named with the reason.
 package main
 
 import (
@@ -35,6 +35,9 @@ var committed []byte
 // ratiosFile is where -write puts what -check reads.
 const ratiosFile = "tools/compare/ratios.json"
 
+// boundless is the ratio to nothing.
+const boundless = 100
+
 // tolerance is the part of a committed ratio that -check accepts.
 const tolerance = 0.8
 
@@ -42,12 +45,13 @@ func main() {
 	serve := flag.Bool("serve-a2a", false, "serve the bare A2A SDK's echo agent; for the command itself")
 	o := options{}
 	flag.StringVar(&o.only, "only", "", "run only the rows whose names contain this")
+	flag.StringVar(&o.programs, "programs", "", "`directory` of programs that are measured as they are, by name (parley, tool, …), instead of built ones")
 	flag.IntVar(&o.rounds, "rounds", 7, "rounds of each row")
 	flag.DurationVar(&o.slice, "slice", 500*time.Millisecond, "time of each contender in a round")
 	flag.BoolVar(&o.json, "json", false, "print JSON")
 	flag.BoolVar(&o.check, "check", false, "fail if a ratio is 20 % below that of "+ratiosFile)
 	growing := flag.Bool("growth", false, "measure how costs grow with the size, instead of rows; with -check, fail if one grows more than is accepted")
-	flag.BoolVar(&o.write, "write", false, "write the ratios to "+ratiosFile)
+	flag.BoolVar(&o.write, "write", false, "write the ratios to "+ratiosFile+" and the table of "+documentFile)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -67,34 +71,42 @@ func main() {
 }
 
 type options struct {
-	only               string
+	only, programs     string
 	rounds             int
 	slice              time.Duration
 	json, check, write bool
 }
 
-// contender is one program in a row. It returns a figure for one slice of time.
+// contender is one program in a row. It returns a figure for one slice of time, which it may exceed. The first call may also
+// start programs: its figure does not count.
 type contender struct {
 	name string
 	run  func(ctx context.Context, slice time.Duration) (float64, error)
 }
 
+// absent is the error of a contender that cannot be had on this computer.
+type absent string
+
+func (a absent) Error() string { return string(a) }
+
 // row is one kind of work. The first contenders are Parley's; the others are its peers.
 type row struct {
 	name, unit string
 	less       bool // smaller figures are better
+	most       int  // rounds, of work that takes long; 0 for no limit, 1 also leaves out the one that does not count
 	ours       []contender
 	peers      []contender
 }
 
 // figure is what a contender has reached in a row.
 type figure struct {
-	Name   string             `json:"name"`
-	Median float64            `json:"median"`
-	Least  float64            `json:"least"`
-	Most   float64            `json:"most"`
-	Ratios map[string]float64 `json:"ratios,omitempty"` // of Parley's: by peer
-	values []float64
+	Name    string             `json:"name"`
+	Median  float64            `json:"median"`
+	Least   float64            `json:"least"`
+	Most    float64            `json:"most"`
+	Ratios  map[string]float64 `json:"ratios,omitempty"`  // of Parley's: by peer
+	Problem string             `json:"problem,omitempty"` // why there is no figure
+	values  []float64
 }
 
 // result is the outcome of one row.
@@ -112,20 +124,24 @@ func compare(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r, err := start(ctx, dir)
-	if err != nil {
-		return err
-	}
+	r := newRig(ctx, dir, o.programs)
 	defer r.stop()
 	var results []result
+	var failed []error
+	var names []string
 	for _, row := range r.rows() {
+		names = append(names, row.name)
 		if !strings.Contains(row.name, o.only) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "%s …\n", row.name)
 		measured, err := measure(ctx, row, o)
+		r.endRow()
 		if err != nil {
-			return fmt.Errorf("%s: %w", row.name, err)
+			failed = append(failed, fmt.Errorf("%s: %w", row.name, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		results = append(results, measured)
 	}
@@ -135,12 +151,12 @@ func compare(ctx context.Context, o options, out io.Writer) (err error) {
 		err = printTable(out, results)
 	}
 	if err == nil && o.write {
-		err = writeRatios(results)
+		err = errors.Join(writeRatios(names, results), writeDocument(names, results, time.Now()))
 	}
 	if err == nil && o.check {
 		err = check(results, committed)
 	}
-	return err
+	return errors.Join(append(failed, err)...)
 }
 
 func grow(ctx context.Context, o options, out io.Writer) error {
@@ -154,43 +170,70 @@ func grow(ctx context.Context, o options, out io.Writer) error {
 	return err
 }
 
-// measure runs the rounds of a row, after one that does not count.
+// measure runs the rounds of a row, after one that does not count. A contender that fails is left out of the rest; the error
+// has the failures that are not absences.
 func measure(ctx context.Context, r row, o options) (result, error) {
 	all := slices.Concat(r.ours, r.peers)
 	figures := make([]figure, len(all))
-	for round := range o.rounds + 1 {
+	rounds, first := o.rounds, 1
+	if r.most > 0 {
+		rounds = min(rounds, r.most)
+	}
+	if r.most == 1 {
+		first = 0
+	}
+	var failed []error
+	for round := range rounds + first {
 		for i, c := range all {
-			value, err := c.run(ctx, o.slice)
-			if err != nil {
-				return result{}, fmt.Errorf("%s: %w", c.name, err)
+			f := &figures[i]
+			f.Name = c.name
+			if f.Problem != "" {
+				continue
 			}
-			figures[i].Name = c.name
-			if round > 0 {
-				figures[i].values = append(figures[i].values, value)
+			value, err := c.run(ctx, o.slice)
+			switch {
+			case err != nil:
+				f.Problem = err.Error()
+				if !errors.As(err, new(absent)) {
+					failed = append(failed, fmt.Errorf("%s: %w", c.name, err))
+				}
+			case round >= first:
+				f.values = append(f.values, value)
 			}
 		}
 	}
 	for i := range figures {
 		f := &figures[i]
+		if f.Problem != "" {
+			continue
+		}
 		f.Median, f.Least, f.Most = median(f.values), slices.Min(f.values), slices.Max(f.values)
 		if i >= len(r.ours) {
 			continue
 		}
 		f.Ratios = map[string]float64{}
 		for _, peer := range figures[len(r.ours):] {
-			f.Ratios[peer.Name] = ratio(f.values, peer.values, r.less)
+			if peer.Problem == "" {
+				f.Ratios[peer.Name] = ratio(f.values, peer.values, r.less)
+			}
 		}
 	}
-	return result{Name: r.name, Unit: r.unit, Less: r.less, Load: load(), Figures: figures}, nil
+	return result{Name: r.name, Unit: r.unit, Less: r.less, Load: load(), Figures: figures}, errors.Join(failed...)
 }
 
 // ratio returns how much better ours are than theirs, the median of the rounds.
 func ratio(ours, theirs []float64, less bool) float64 {
+	if less {
+		ours, theirs = theirs, ours
+	}
 	var all []float64
 	for i := range ours {
-		if less {
-			all = append(all, theirs[i]/ours[i])
-		} else {
+		switch {
+		case ours[i] == theirs[i]: // also where both are 0
+			all = append(all, 1)
+		case theirs[i] == 0:
+			all = append(all, boundless)
+		default:
 			all = append(all, ours[i]/theirs[i])
 		}
 	}
@@ -223,13 +266,13 @@ func printTable(out io.Writer, results []result) error {
 	fmt.Fprintln(w, "work\tprogram\tmedian\tleast to most\tload\tParley is ahead by")
 	for _, r := range results {
 		for _, f := range r.Figures {
+			if f.Problem != "" {
+				fmt.Fprintf(w, "%s\t%s\tnone: %.100s\t\t%s\t\n", r.Name, f.Name, strings.ReplaceAll(f.Problem, "\n", " "), r.Load)
+				continue
+			}
 			var ratios []string
 			for _, peer := range slices.Sorted(maps.Keys(f.Ratios)) {
-				mark := ""
-				if f.Ratios[peer] < 1 {
-					mark = " (behind)"
-				}
-				ratios = append(ratios, fmt.Sprintf("%.2f × %s%s", f.Ratios[peer], peer, mark))
+				ratios = append(ratios, fmt.Sprintf("%.2f × %s%s", f.Ratios[peer], peer, behind(f.Ratios[peer])))
 			}
 			fmt.Fprintf(w, "%s\t%s\t%.4g %s\t%.4g to %.4g\t%s\t%s\n", r.Name, f.Name, f.Median, r.Unit, f.Least, f.Most, r.Load, strings.Join(ratios, ", "))
 		}
@@ -250,8 +293,18 @@ func ratiosOf(results []result) map[string]float64 {
 	return all
 }
 
-func writeRatios(results []result) error {
-	text, err := json.MarshalIndent(ratiosOf(results), "", "  ")
+// writeRatios replaces the ratios of the rows that were measured; those of rows that no longer exist go.
+func writeRatios(names []string, results []result) error {
+	all := map[string]float64{}
+	if err := json.Unmarshal(committed, &all); err != nil {
+		return err
+	}
+	maps.DeleteFunc(all, func(name string, _ float64) bool {
+		row, _, _ := strings.Cut(name, ": ")
+		return !slices.Contains(names, row) || slices.ContainsFunc(results, func(r result) bool { return r.Name == row })
+	})
+	maps.Copy(all, ratiosOf(results))
+	text, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -11,99 +11,210 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
+
+	"github.com/parleyhub/parley/internal/testbed/npm"
 )
 
 //go:embed a2a.mjs
 var a2aScript []byte
 
-const helloSource = `package main
-
-import "os"
-
-func main() { os.Stdout.WriteString("hello\n") }
-`
+//go:embed package.json
+var manifest []byte
 
 // startTimeout bounds the start of a program; the computer may be busy.
 const startTimeout = 2 * time.Minute
 
-// rig has the programs that are compared. They run until stop.
+// rig has the programs that are compared. Each is built and started when it is first used, and runs until stop, or until the
+// row has ended.
 type rig struct {
-	ctx           context.Context
-	cancel        context.CancelFunc
-	dir           string
-	parley, hello string // programs
-	hubs          map[string]string
-	sdk, js       string // URLs; js is "" without its modules
-	running       []*exec.Cmd
+	ctx    context.Context
+	cancel context.CancelFunc
+	dir    string
+	built  string // directory with programs that are not built, "" for none
+
+	running []*exec.Cmd
+	ended   []func() // called after the row, the last first
+
+	parley, hello, bareSend, tool, nats func() (string, error) // programs
+	commit, fast, filled                func() (*hub, error)
+	sdk, js                             func() (string, error) // URLs
+	interop, peers                      func() (string, error) // directories with node_modules
+	node                                func() (string, error)
 }
 
-// start builds and starts the programs, with their files in dir.
-func start(ctx context.Context, dir string) (r *rig, err error) {
-	r = &rig{dir: dir, parley: filepath.Join(dir, "parley"), hello: filepath.Join(dir, "hello"), hubs: map[string]string{}}
+// newRig returns a rig with its files in dir.
+func newRig(ctx context.Context, dir, built string) *rig {
+	r := &rig{dir: dir, built: built}
 	r.ctx, r.cancel = context.WithCancel(ctx)
-	defer func() {
-		if err != nil {
-			r.stop()
-		}
-	}()
-	source := filepath.Join(dir, "hello.go")
-	if err := os.WriteFile(source, []byte(helloSource), 0o600); err != nil {
-		return nil, err
+	program := func(name, pkg string) func() (string, error) {
+		return sync.OnceValues(func() (string, error) { return r.build(name, pkg) })
 	}
-	for program, of := range map[string]string{r.parley: "./cmd/parley", r.hello: source} {
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, of)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as a release
-		if out, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("go build %s: %w\n%s", of, err, out)
-		}
+	r.parley, r.hello = program("parley", "./cmd/parley"), program("hello", "./tools/compare/bare/hello")
+	r.bareSend, r.tool = program("send", "./tools/compare/bare/send"), program("tool", "./tools/compare/bare/tool")
+	r.nats = program("nats-server", "github.com/nats-io/nats-server/v2")
+	hubOf := func(durability string) func() (*hub, error) {
+		return sync.OnceValues(func() (*hub, error) { return r.startPlainHub(durability) })
 	}
-	for _, durability := range []string{"commit", "fast"} {
-		if r.hubs[durability], err = r.startHub(durability); err != nil {
-			return nil, err
-		}
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	if r.sdk, err = r.startServer(exec.CommandContext(r.ctx, self, "-serve-a2a")); err != nil {
-		return nil, err
-	}
-	r.js, err = r.startJS()
-	return r, err
+	r.commit, r.fast = hubOf("commit"), hubOf("fast")
+	r.filled = sync.OnceValues(r.fill)
+	r.sdk, r.js = sync.OnceValues(r.startSDK), sync.OnceValues(r.startJS)
+	r.interop = sync.OnceValues(func() (string, error) { return r.modules("interop", nil) })
+	r.peers = sync.OnceValues(func() (string, error) { return r.modules("compare", manifest) })
+	r.node = sync.OnceValues(r.findNode)
+	return r
 }
 
 // stop ends the programs.
 func (r *rig) stop() {
+	r.endRow()
 	r.cancel()
 	for _, cmd := range r.running {
 		_ = cmd.Wait() // it was killed
 	}
 }
 
-// startHub starts a hub with a home of its own, and returns the URL of its echo agent.
-func (r *rig) startHub(durability string) (string, error) {
-	home := filepath.Join(r.dir, durability)
-	if err := os.MkdirAll(home, 0o700); err != nil {
+// afterRow has a function called at the end of the row.
+func (r *rig) afterRow(f func()) { r.ended = append(r.ended, f) }
+
+func (r *rig) endRow() {
+	for _, f := range slices.Backward(r.ended) {
+		f()
+	}
+	r.ended = nil
+}
+
+// build builds a program as for a release.
+func (r *rig) build(name, pkg string) (string, error) {
+	if built := filepath.Join(r.built, name); r.built != "" && exists(built) {
+		return built, nil
+	}
+	program := filepath.Join(r.dir, name)
+	build := exec.CommandContext(r.ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, pkg)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+	}
+	return program, nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// modules returns the directory with the node_modules of a package.json; nil is that of test/interop.
+func (r *rig) modules(name string, manifest []byte) (string, error) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		return "", absent("npm is not installed")
+	}
+	if manifest == nil {
+		if dir := os.Getenv("PARLEY_INTEROP_NODE_MODULES"); dir != "" {
+			return filepath.Dir(dir), nil
+		}
+		var err error
+		if manifest, err = os.ReadFile(filepath.Join("test", "interop", "package.json")); err != nil {
+			return "", err
+		}
+	}
+	dir, err := npm.Install(r.ctx, name, manifest)
+	if err != nil {
+		return "", absent(err.Error())
+	}
+	return dir, nil
+}
+
+// findNode returns the Node of test/interop.
+func (r *rig) findNode() (string, error) {
+	dir, err := r.interop()
+	return filepath.Join(dir, "node_modules", ".bin", "node"), err
+}
+
+// script writes a script beside the modules of a directory and returns its file.
+func (r *rig) script(modules, name string, text []byte) (string, error) {
+	dir := filepath.Join(r.dir, name+".d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
+	}
+	if err := os.Symlink(filepath.Join(modules, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, name)
+	return file, os.WriteFile(file, text, 0o600)
+}
+
+// run starts a program that ends with the rig.
+func (r *rig) run(env []string, program string, args ...string) (*exec.Cmd, error) {
+	cmd := exec.CommandContext(r.ctx, program, args...)
+	cmd.Env, cmd.Dir = env, r.dir
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	r.running = append(r.running, cmd)
+	return cmd, nil
+}
+
+// hub is a hub with a home of its own.
+type hub struct {
+	home, url string
+	pid       int
+	env       []string // of programs that use it
+}
+
+// echo is the URL of its echo agent.
+func (h *hub) echo() string { return h.url + "/agents/echo/a2a" }
+
+func (h *hub) socket() string { return filepath.Join(h.home, "hub.sock") }
+
+// project makes the directory of a project with a configuration, which may be empty.
+func (h *hub) project(name, config string) (string, error) {
+	dir := filepath.Join(h.home, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil || config == "" {
+		return dir, err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, ".mcp-config.json"), []byte(config), 0o600)
+}
+
+// startPlainHub starts a hub that mounts tool. No vendor's program is in its PATH, so that it probes none.
+func (r *rig) startPlainHub(durability string) (*hub, error) {
+	tool, err := r.tool()
+	if err != nil {
+		return nil, err
+	}
+	return r.startHub(durability, fmt.Sprintf("bus: {durability: %s}\nmcpServers:\n  tool: {command: %q}\n", durability, tool), "PATH=/usr/bin:/bin")
+}
+
+// startHub starts a hub and returns when it answers.
+func (r *rig) startHub(name, config string, env ...string) (*hub, error) {
+	parley, err := r.parley()
+	if err != nil {
+		return nil, err
 	}
 	port, err := freePort()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	cmd := exec.CommandContext(r.ctx, r.parley, "start", "--foreground", "--data-dir", filepath.Join(home, "data"))
-	cmd.Env = append(os.Environ(), "HOME="+home, fmt.Sprint("PARLEY_HTTP_PORT=", port), "PARLEY_BUS_DURABILITY="+durability)
-	if err := cmd.Start(); err != nil {
-		return "", err
+	h := &hub{home: filepath.Join(r.dir, name), url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	if err := os.MkdirAll(h.home, 0o700); err != nil {
+		return nil, err
 	}
-	r.running = append(r.running, cmd)
-	url := fmt.Sprintf("http://127.0.0.1:%d/agents/echo/a2a", port)
-	return url, r.answers(url)
+	if err := os.WriteFile(filepath.Join(h.home, "config.yaml"), []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	h.env = slices.Concat(os.Environ(), env, []string{"HOME=" + h.home, "XDG_CONFIG_HOME=" + filepath.Join(h.home, ".config"), fmt.Sprint("PARLEY_HTTP_PORT=", port),
+		"PARLEY_DATA_DIR=" + h.home, "PARLEY_SOCKET=" + h.socket()}) // as nettest expects them
+	cmd, err := r.run(h.env, parley, "start", "--foreground")
+	if err != nil {
+		return nil, err
+	}
+	h.pid = cmd.Process.Pid
+	return h, r.answers(h.echo())
 }
 
 func freePort() (int, error) {
@@ -116,16 +227,21 @@ func freePort() (int, error) {
 
 // answers blocks until an agent answers a message.
 func (r *rig) answers(url string) error {
+	return r.await(url, func(ctx context.Context) error { return newClient(url).send(ctx) })
+}
+
+// await repeats a call until it succeeds.
+func (r *rig) await(what string, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, startTimeout)
 	defer cancel()
 	for {
-		err := newClient(url).send(ctx)
+		err := call(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w", url, err)
+			return fmt.Errorf("%s does not answer: %w", what, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -150,26 +266,27 @@ func (r *rig) startServer(cmd *exec.Cmd) (string, error) {
 	return url, r.answers(url)
 }
 
-// startJS starts the agent on the JavaScript SDK; it returns "" without its modules.
-func (r *rig) startJS() (string, error) {
-	modules := os.Getenv("PARLEY_INTEROP_NODE_MODULES")
-	if modules == "" {
-		modules = filepath.Join("test", "interop", "node_modules")
-	}
-	modules, err := filepath.Abs(modules)
+// startSDK starts the agent on the bare A2A SDK.
+func (r *rig) startSDK() (string, error) {
+	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	node, err := exec.LookPath("node")
-	if _, missing := os.Stat(filepath.Join(modules, "@a2a-js", "sdk")); err != nil || missing != nil {
-		fmt.Fprintln(os.Stderr, "without Node or the modules of test/interop: @a2a-js/sdk is left out")
-		return "", nil
-	}
-	if err := os.Symlink(modules, filepath.Join(r.dir, "node_modules")); err != nil {
+	return r.startServer(exec.CommandContext(r.ctx, self, "-serve-a2a"))
+}
+
+// startJS starts the agent on the JavaScript SDK.
+func (r *rig) startJS() (string, error) {
+	modules, err := r.interop()
+	if err != nil {
 		return "", err
 	}
-	script := filepath.Join(r.dir, "a2a.mjs")
-	if err := os.WriteFile(script, a2aScript, 0o600); err != nil {
+	node, err := r.node()
+	if err != nil {
+		return "", err
+	}
+	script, err := r.script(modules, "a2a.mjs", a2aScript)
+	if err != nil {
 		return "", err
 	}
 	return r.startServer(exec.CommandContext(r.ctx, node, script))

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,29 +14,44 @@ import (
 
 // rows returns what is compared.
 func (r *rig) rows() []row {
+	return slices.Concat(r.a2aRows(), r.toolRows(), r.messageRows(), r.documentRows(), r.startRows(), r.benchmarkRows())
+}
+
+func (r *rig) a2aRows() []row {
 	var rows []row
 	for _, callers := range []int{1, 16} {
 		for _, kind := range []string{"send", "stream"} {
-			call := (*client).send
-			if kind == "stream" {
-				call = (*client).stream
-			}
-			at := func(name, url string) contender {
+			at := func(name string, url func() (string, error)) contender {
 				return contender{name, func(ctx context.Context, slice time.Duration) (float64, error) {
-					return rate(ctx, slice, callers, newClient(url), call)
+					u, err := url()
+					if err != nil {
+						return 0, err
+					}
+					c := newClient(u)
+					defer c.http.CloseIdleConnections()
+					call := c.send
+					if kind == "stream" {
+						call = c.stream
+					}
+					return rate(ctx, slice, callers, call)
 				}}
 			}
-			row := row{name: fmt.Sprintf("a2a %s, %d at once", kind, callers), unit: "/s",
-				ours:  []contender{at("parley commit", r.hubs["commit"]), at("parley fast", r.hubs["fast"])},
-				peers: []contender{at("a2a-go in memory", r.sdk)}}
-			if r.js != "" {
-				row.peers = append(row.peers, at("@a2a-js/sdk in memory", r.js))
-			}
-			rows = append(rows, row)
+			rows = append(rows, row{name: fmt.Sprintf("a2a %s, %d at once", kind, callers), unit: "/s",
+				ours:  []contender{at("parley commit", echoOf(r.commit)), at("parley fast", echoOf(r.fast))},
+				peers: []contender{at("a2a-go in memory", r.sdk), at("@a2a-js/sdk in memory", r.js)}})
 		}
 	}
-	return append(rows, row{name: "--version, processor time", unit: "ms", less: true,
-		ours: []contender{{"parley", processorTime(r.parley, "--version")}}, peers: []contender{{"hello", processorTime(r.hello)}}})
+	return rows
+}
+
+func echoOf(h func() (*hub, error)) func() (string, error) {
+	return func() (string, error) {
+		hub, err := h()
+		if err != nil {
+			return "", err
+		}
+		return hub.echo(), nil
+	}
 }
 
 // client calls an A2A agent over JSON-RPC.
@@ -82,8 +97,7 @@ func (c *client) call(ctx context.Context, method string) error {
 }
 
 // rate returns the calls a second of several callers.
-func rate(ctx context.Context, slice time.Duration, callers int, c *client, call func(*client, context.Context) error) (float64, error) {
-	defer c.http.CloseIdleConnections()
+func rate(ctx context.Context, slice time.Duration, callers int, call func(context.Context) error) (float64, error) {
 	var done atomic.Int64
 	var failed error
 	var once sync.Once
@@ -92,7 +106,7 @@ func rate(ctx context.Context, slice time.Duration, callers int, c *client, call
 	for range callers {
 		all.Go(func() {
 			for time.Since(began) < slice {
-				if err := call(c, ctx); err != nil {
+				if err := call(ctx); err != nil {
 					once.Do(func() { failed = err })
 					return
 				}
@@ -102,19 +116,4 @@ func rate(ctx context.Context, slice time.Duration, callers int, c *client, call
 	}
 	all.Wait()
 	return float64(done.Load()) / time.Since(began).Seconds(), failed
-}
-
-// processorTime returns a contender that runs a command again and again: the median of the runs' processor time, in ms.
-func processorTime(program string, args ...string) func(context.Context, time.Duration) (float64, error) {
-	return func(ctx context.Context, slice time.Duration) (float64, error) {
-		var took []float64
-		for began := time.Now(); len(took) < 5 || time.Since(began) < slice; {
-			cmd := exec.CommandContext(ctx, program, args...)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return 0, fmt.Errorf("%w: %s", err, out)
-			}
-			took = append(took, float64(cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())/1e6)
-		}
-		return median(took), nil
-	}
 }
