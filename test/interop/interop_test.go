@@ -109,24 +109,12 @@ func atModel(t *testing.T, def runner.Definition, model http.Handler) runner.Def
 	server := httptest.NewServer(model)
 	t.Cleanup(server.Close)
 	home := t.TempDir()
-	set := map[string]string{"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config")}
-	switch def.ID {
-	case "claude-code", "claude-agent-acp":
-		set["ANTHROPIC_BASE_URL"], set["ANTHROPIC_API_KEY"] = server.URL, "sk-ant-stub"
-	case "gemini":
-		set["GOOGLE_GEMINI_BASE_URL"], set["GEMINI_API_KEY"] = server.URL, "stub"
-		write(t, filepath.Join(home, ".gemini", "settings.json"), `{"security":{"auth":{"selectedType":"gemini-api-key"}}}`)
-		def.Model = "gemini-2.5-flash" // the default asks a router model first
-	case "codex", "codex-acp":
-		set["STUB_KEY"] = "stub"
-		write(t, filepath.Join(home, ".codex", "config.toml"), `model = "stub-model"
-model_provider = "stub"
-[model_providers.stub]
-name = "stub"
-base_url = "`+server.URL+`/v1"
-env_key = "STUB_KEY"
-wire_api = "responses"
-`)
+	set, err := stubmodel.Settings(def.ID, server.URL, home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if def.ID == "gemini" {
+		def.Model = stubmodel.GeminiModel
 	}
 	def.Env.Set = merge(def.Env.Set, set)
 	return def
@@ -296,30 +284,19 @@ func TestConversationsSurviveARestart(t *testing.T) {
 		}
 		c.close(t)
 		c = converse(t, def, dir, started[0].ID)
-		out, _ := c.ok(t, "REMEMBER three")
+		out, h := c.ok(t, "REMEMBER three")
+		if def.ID == "gemini" && def.Driver == runner.DriverACP && out.Text == "user turns seen: 1" {
+			// Its ACP mode mostly cannot load a conversation of another process: see
+			// runner.Builtin. The user must get a notice.
+			if len(eventsOf[runner.Notice](h)) == 0 {
+				t.Errorf("after a restart: %q, %+v", out.Text, h.events)
+			}
+			return
+		}
 		if out.Text != "user turns seen: 3" {
 			t.Errorf("after a restart: %q", out.Text)
 		}
 	})
-}
-
-// The built-in gemini had driver exec before ACP.
-func TestGeminiContinuesConversationsOfItsOtherDriver(t *testing.T) {
-	need(t, "gemini")
-	def := atStub(t, definition("gemini", runner.DriverExec))
-	dir, session := t.TempDir(), ""
-	for i, driver := range []string{runner.DriverExec, runner.DriverACP, runner.DriverExec, runner.DriverACP} {
-		def.Driver = driver
-		c := converse(t, def, dir, session)
-		out, h := c.ok(t, "REMEMBER")
-		if want := fmt.Sprintf("user turns seen: %d", i+1); out.Text != want {
-			t.Errorf("%s: %q, want %q", driver, out.Text, want)
-		}
-		if session == "" {
-			session = eventsOf[runner.SessionStarted](h)[0].ID
-		}
-		c.close(t)
-	}
 }
 
 func TestALostSessionRestartsWithANotice(t *testing.T) {

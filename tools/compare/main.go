@@ -171,7 +171,7 @@ func grow(ctx context.Context, o options, out io.Writer) error {
 }
 
 // measure runs the rounds of a row, after one that does not count. A contender that fails is left out of the rest; the error
-// has the failures that are not absences.
+// has the failures of those that can be had on this computer.
 func measure(ctx context.Context, r row, o options) (result, error) {
 	all := slices.Concat(r.ours, r.peers)
 	figures := make([]figure, len(all))

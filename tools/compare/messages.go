@@ -239,7 +239,7 @@ func (r *rig) rawClient(url string) (nc *nats.Conn, js jetstream.JetStream, err 
 
 const rawSubject = "s.1"
 
-// rawPair returns a stored message from one connection to another: the time from the publish to its arrival at the consumer.
+// rawPair returns a stored message from one connection to another: the time from the publish until the consumer has it.
 func (r *rig) rawPair(durability string) (func(context.Context) (time.Duration, error), error) {
 	url, err := r.startNATS(durability)
 	if err != nil {

@@ -45,6 +45,8 @@ type rig struct {
 	parley, hello, bareSend, tool, nats func() (string, error) // programs
 	commit, fast, filled                func() (*hub, error)
 	sdk, js                             func() (string, error) // URLs
+	cli                                 func() (*hub, error)   // with the vendors' agents
+	model, gemini                       func() (string, error) // URLs of the stub model and of gemini-cli-a2a-server
 	interop, peers                      func() (string, error) // directories with node_modules
 	node                                func() (string, error)
 }
@@ -67,6 +69,7 @@ func newRig(ctx context.Context, dir, built string) *rig {
 	r.sdk, r.js = sync.OnceValues(r.startSDK), sync.OnceValues(r.startJS)
 	r.interop = sync.OnceValues(func() (string, error) { return r.modules("interop", nil) })
 	r.peers = sync.OnceValues(func() (string, error) { return r.modules("compare", manifest) })
+	r.cli, r.model, r.gemini = sync.OnceValues(r.startAgentsHub), sync.OnceValues(r.startModel), sync.OnceValues(r.startGeminiServer)
 	r.node = sync.OnceValues(r.findNode)
 	return r
 }

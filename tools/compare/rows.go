@@ -14,7 +14,7 @@ import (
 
 // rows returns what is compared.
 func (r *rig) rows() []row {
-	return slices.Concat(r.a2aRows(), r.toolRows(), r.messageRows(), r.documentRows(), r.startRows(), r.benchmarkRows())
+	return slices.Concat(r.a2aRows(), r.toolRows(), r.messageRows(), r.documentRows(), r.agentRows(), r.startRows(), r.benchmarkRows())
 }
 
 func (r *rig) a2aRows() []row {
