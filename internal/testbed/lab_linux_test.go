@@ -70,6 +70,32 @@ func (s socket) receives(who netip.AddrPort) bool {
 	}
 }
 
+// What a host sends, or what is sent to it, is lost until that is healed.
+func TestCutsInOneDirection(t *testing.T) {
+	if !testbed.Inside(t) {
+		return
+	}
+	l := testbed.NewLab(t)
+	here, there := l.Host(), l.Host()
+	a, b := open(t, here), open(t, there)
+	at, bt := netip.AddrPortFrom(here.Addr(), a.port()), netip.AddrPortFrom(there.Addr(), b.port())
+	passes := func() (ab, ba bool) {
+		a.send(bt)
+		b.send(at)
+		return b.receives(at), a.receives(bt)
+	}
+	for _, sent := range []bool{true, false} {
+		l.Lose(here, sent)
+		if ab, ba := passes(); ab == sent || ba == !sent {
+			t.Errorf("lost what it sends: %v; what it sends arrives: %v, what is sent to it: %v", sent, ab, ba)
+		}
+		l.Heal(here)
+		if ab, ba := passes(); !ab || !ba {
+			t.Errorf("healed: %v, %v", ab, ba)
+		}
+	}
+}
+
 func TestNATsFilterAndMapAsTheirKindDoes(t *testing.T) {
 	if !testbed.Inside(t) {
 		return

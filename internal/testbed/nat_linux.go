@@ -78,10 +78,47 @@ func (n *Network) Host() *Host {
 // rules changes a host's netfilter.
 func (h *Host) rules(f func(c *nftables.Conn, table *nftables.Table)) {
 	h.t.Helper()
+	h.netfilter("lab", f)
+}
+
+// netfilter changes a table of a host's netfilter, which is made if it is not there.
+func (h *Host) netfilter(table string, f func(c *nftables.Conn, table *nftables.Table)) {
+	h.t.Helper()
 	c, err := nftables.New(nftables.WithNetNSFd(int(h.ns)))
 	h.must(err, "netfilter")
-	f(c, c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "lab"}))
+	f(c, c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: table}))
 	h.must(c.Flush(), "set netfilter's rules")
+}
+
+// Lose loses what a host that everybody can reach sends from now on, or what is sent to it, until Heal. Nobody is told.
+func (l *Lab) Lose(h *Host, sent bool) {
+	l.t.Helper()
+	key := expr.MetaKeyOIFNAME
+	if sent {
+		key = expr.MetaKeyIIFNAME
+	}
+	l.core.netfilter(lossOf(h), func(c *nftables.Conn, table *nftables.Table) {
+		forward := c.AddChain(&nftables.Chain{
+			Name: "forward", Table: table, Type: nftables.ChainTypeFilter,
+			Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+		})
+		// iifname SITE drop, or oifname SITE drop
+		c.AddRule(&nftables.Rule{Table: table, Chain: forward, Exprs: append(linkIs(key, siteOf(h)), &expr.Verdict{Kind: expr.VerdictDrop})})
+	})
+}
+
+// Heal ends what Lose has begun.
+func (l *Lab) Heal(h *Host) {
+	l.t.Helper()
+	l.core.netfilter(lossOf(h), func(c *nftables.Conn, table *nftables.Table) { c.DelTable(table) })
+}
+
+// lossOf is the table with the rules of Lose.
+func lossOf(h *Host) string { return "loss-" + siteOf(h) }
+
+// linkIs matches packets by the name of a link.
+func linkIs(key expr.MetaKey, is string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(is), make([]byte, unix.IFNAMSIZ-len(is))...)}}
 }
 
 // dropTired loses packets that have few hops left.
@@ -109,10 +146,7 @@ func (h *Host) translate(kind NAT, first netip.Addr) {
 			ch := c.AddChain(&nftables.Chain{Name: name, Table: table, Type: typ, Hooknum: hook, Priority: priority})
 			return func(exprs ...expr.Any) { c.AddRule(&nftables.Rule{Table: table, Chain: ch, Exprs: exprs}) }
 		}
-		link := func(key expr.MetaKey, is string) []expr.Any {
-			return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(is), make([]byte, unix.IFNAMSIZ-len(is))...)}}
-		}
-		in, out := link(expr.MetaKeyIIFNAME, wan), link(expr.MetaKeyOIFNAME, wan)
+		in, out := linkIs(expr.MetaKeyIIFNAME, wan), linkIs(expr.MetaKeyOIFNAME, wan)
 		rule := func(parts ...any) (all []expr.Any) {
 			for _, p := range parts {
 				switch p := p.(type) {

@@ -21,6 +21,8 @@ type agent struct {
 	calls   int
 	guid    string
 	again   bool // it was registered with this GUID before
+
+	scope, visibility string // of its registration
 }
 
 // capability is the queue that work goes to.
@@ -42,7 +44,10 @@ func join(ctx context.Context, h *hub, handle string) (*agent, error) {
 
 // launch starts the process of an agent.
 func launch(h *hub, handle string) (*agent, error) {
-	a := &agent{process: h.command("mcp"), answers: make(chan []byte, 16)}
+	a := &agent{process: h.command("mcp"), answers: make(chan []byte, 16), scope: "user", visibility: "project-only"}
+	if h.public {
+		a.scope, a.visibility = "cross-project", "public"
+	}
 	a.process.Dir = h.project()
 	in, err := a.process.StdinPipe()
 	if err != nil {
@@ -61,7 +66,7 @@ func launch(h *hub, handle string) (*agent, error) {
 		defer log.Close() //nolint:errcheck // the process has its own
 		a.process.Stderr = log
 	}
-	if err := a.process.Start(); err != nil {
+	if err := h.run(a.process); err != nil {
 		return nil, err
 	}
 	go a.read(out)
@@ -83,7 +88,7 @@ func (a *agent) register(ctx context.Context, handle string) error {
 		Again bool
 	}
 	if err == nil {
-		err = a.tool(ctx, "register_agent", map[string]any{"agentType": "worker", "capabilities": []string{capability}, "scope": "user"}, &entry)
+		err = a.tool(ctx, "register_agent", map[string]any{"agentType": "worker", "capabilities": []string{capability}, "scope": a.scope, "visibility": a.visibility}, &entry)
 	}
 	a.guid, a.again = entry.GUID, entry.Again
 	return err

@@ -15,7 +15,12 @@ import (
 
 var programDir string
 
-func TestMain(m *testing.M) { os.Exit(withProgramDir(m.Run)) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(serverVariable); address != "" {
+		os.Exit(serveNATS(address))
+	}
+	os.Exit(withProgramDir(m.Run))
+}
 
 func withProgramDir(run func() int) int {
 	var err error

@@ -72,19 +72,25 @@ const maxRepeats = 3
 
 // sendTask gives a task to the echo agent.
 func sendTask(ctx context.Context, h *hub, sender, text string) error {
+	state, err := giveTask(ctx, h, "echo", sender, text, true)
+	if err == nil && state != "completed" {
+		err = fmt.Errorf("the task is %s", state)
+	}
+	return err
+}
+
+// giveTask gives a task to an agent and returns its state, at its end if it waits.
+func giveTask(ctx context.Context, h *hub, agent, sender, text string, waits bool) (state string, err error) {
 	var task struct {
 		Status struct {
 			State string `json:"state"`
 		} `json:"status"`
 	}
-	err := call(ctx, h.url(), nil, "message/send", map[string]any{"message": map[string]any{
-		"kind": "message", "messageId": text, "role": "user", "contextId": sender, "metadata": map[string]any{"targetAgent": "echo", "idempotencyKey": text},
+	err = call(ctx, h, "", nil, "message/send", map[string]any{"configuration": map[string]any{"blocking": waits}, "message": map[string]any{
+		"kind": "message", "messageId": text, "role": "user", "contextId": sender, "metadata": map[string]any{"targetAgent": agent, "idempotencyKey": text},
 		"parts": []any{map[string]any{"kind": "text", "text": text}},
 	}}, &task)
-	if err == nil && task.Status.State != "completed" {
-		err = fmt.Errorf("the task is %s", task.Status.State)
-	}
-	return err
+	return task.Status.State, err
 }
 
 // sendMessages sends messages to a channel.
@@ -109,17 +115,17 @@ func sendMessages(ctx context.Context, h *hub, sender string, all *history) {
 
 // session is an MCP session of a sender.
 type session struct {
-	url    string
+	h      *hub
 	header http.Header
 }
 
 func open(ctx context.Context, h *hub, handle string) (*session, error) {
-	s := &session{url: h.url() + "mcp", header: http.Header{"Accept": {"application/json, text/event-stream"}}}
+	s := &session{h: h, header: http.Header{"Accept": {"application/json, text/event-stream"}}}
 	params := map[string]any{"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": handle, "version": "1"}}
-	if err := call(ctx, s.url, s.header, "initialize", params, nil); err != nil {
+	if err := call(ctx, s.h, "mcp", s.header, "initialize", params, nil); err != nil {
 		return nil, err
 	}
-	if err := call(ctx, s.url, s.header, "notifications/initialized", nil, nil); err != nil {
+	if err := call(ctx, s.h, "mcp", s.header, "notifications/initialized", nil, nil); err != nil {
 		return nil, err
 	}
 	return s, s.tool(ctx, "set_handle", map[string]any{"handle": handle}, nil)
@@ -131,7 +137,7 @@ func (s *session) tool(ctx context.Context, tool string, arguments, result any) 
 		Content           json.RawMessage `json:"content"`
 		StructuredContent json.RawMessage `json:"structuredContent"`
 	}
-	if err := call(ctx, s.url, s.header, "tools/call", map[string]any{"name": tool, "arguments": arguments}, &answer); err != nil {
+	if err := call(ctx, s.h, "mcp", s.header, "tools/call", map[string]any{"name": tool, "arguments": arguments}, &answer); err != nil {
 		return err
 	}
 	if answer.IsError {
@@ -143,8 +149,8 @@ func (s *session) tool(ctx context.Context, tool string, arguments, result any) 
 	return json.Unmarshal(answer.StructuredContent, result)
 }
 
-// call makes a JSON-RPC call over HTTP and decodes the result. The header gets the session that the answer begins.
-func call(ctx context.Context, url string, header http.Header, method string, params, result any) error {
+// call makes a JSON-RPC call to a path of the hub over HTTP and decodes the result. The header gets the session that the answer begins.
+func call(ctx context.Context, h *hub, path string, header http.Header, method string, params, result any) error {
 	request := map[string]any{"jsonrpc": "2.0", "method": method, "params": params}
 	notification := strings.HasPrefix(method, "notifications/")
 	if !notification {
@@ -154,7 +160,7 @@ func call(ctx context.Context, url string, header http.Header, method string, pa
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url()+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -162,7 +168,7 @@ func call(ctx context.Context, url string, header http.Header, method string, pa
 		r.Header[k] = v
 	}
 	r.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := h.web.Do(r)
 	if err != nil {
 		if strings.Contains(err.Error(), "connection refused") {
 			return errNotSent
@@ -251,8 +257,27 @@ func collect(ctx context.Context, h *hub, clients int) (map[string][]string, err
 	return found, nil
 }
 
-// tasksOf returns the prompts of the completed tasks of a conversation.
+// tasksOf returns the answers of the completed tasks of a conversation, of all for "". Agents answer with the prompt.
 func tasksOf(ctx context.Context, h *hub, contextID string) (texts []string, err error) {
+	all, err := endsOf(ctx, h, contextID)
+	for _, e := range all {
+		if e.state == "completed" {
+			texts = append(texts, e.answer)
+		}
+	}
+	return texts, err
+}
+
+// end is what has become of a task.
+type end struct{ prompt, state, answer string }
+
+// ended reports whether the task has ended.
+func (e end) ended() bool {
+	return e.state == "completed" || e.state == "failed" || e.state == "canceled" || e.state == "rejected"
+}
+
+// endsOf returns the tasks of a conversation, of all for "", oldest first.
+func endsOf(ctx context.Context, h *hub, contextID string) (all []end, err error) {
 	for cursor := ""; ; {
 		var page struct {
 			Tasks []struct {
@@ -260,24 +285,32 @@ func tasksOf(ctx context.Context, h *hub, contextID string) (texts []string, err
 					State   string
 					Message *struct{ Parts []struct{ Text string } }
 				}
+				Metadata struct {
+					Summary struct{ Prompt string } `json:"parley.summary"`
+				}
 			}
 			NextCursor string
 		}
-		params := map[string]any{"contextId": contextID, "limit": 1000}
+		params := map[string]any{"limit": 1000}
+		if contextID != "" {
+			params["contextId"] = contextID
+		}
 		if cursor != "" {
 			params["cursor"] = cursor
 		}
-		if err := call(ctx, h.url(), nil, "hub/tasks/page", params, &page); err != nil {
+		if err := call(ctx, h, "", nil, "hub/tasks/page", params, &page); err != nil {
 			return nil, err
 		}
 		for _, t := range page.Tasks {
-			if t.Status.State == "completed" && t.Status.Message != nil && len(t.Status.Message.Parts) == 1 {
-				texts = append(texts, t.Status.Message.Parts[0].Text)
+			e := end{prompt: t.Metadata.Summary.Prompt, state: t.Status.State}
+			if t.Status.Message != nil && len(t.Status.Message.Parts) == 1 {
+				e.answer = t.Status.Message.Parts[0].Text
 			}
+			all = append(all, e)
 		}
 		if cursor = page.NextCursor; cursor == "" {
-			slices.Reverse(texts)
-			return texts, nil
+			slices.Reverse(all)
+			return all, nil
 		}
 	}
 }

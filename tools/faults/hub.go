@@ -24,10 +24,13 @@ type hub struct {
 	process *exec.Cmd // nil while it does not run
 	log     *os.File
 
-	home      string       // what the programs have for the user's home, with the data
-	env       []string     // settings for all programs
-	disk      sync.RWMutex // held for reading while a program starts; for writing while home is away
-	agentLogs bool         // keep what agents write on standard error
+	home      string                // what the programs have for the user's home, with the data
+	env       []string              // settings for all programs
+	web       http.Client           // reaches the hub
+	launch    func(*exec.Cmd) error // starts a program where the hub is; nil for here
+	disk      sync.RWMutex          // held for reading while a program starts; for writing while home is away
+	public    bool                  // its agents are for those of other computers, too
+	agentLogs bool                  // keep what agents write on standard error
 }
 
 // project returns the directory in which agents work.
@@ -79,7 +82,7 @@ func (h *hub) start(ctx context.Context) error {
 	h.log = log
 	h.process = h.command("start", "--foreground")
 	h.process.Stdout, h.process.Stderr = log, log
-	if err := h.process.Start(); err != nil {
+	if err := h.run(h.process); err != nil {
 		h.process = nil
 		return errors.Join(err, log.Close())
 	}
@@ -98,12 +101,20 @@ const pollTime = 10 * time.Millisecond
 
 // healthy reports whether the hub answers, and is well.
 func (h *hub) healthy() bool {
-	resp, err := http.Get(h.url() + "health")
+	resp, err := h.web.Get(h.url() + "health")
 	if err != nil {
 		return false
 	}
 	_ = resp.Body.Close() // nothing is read
 	return resp.StatusCode == http.StatusOK
+}
+
+// run starts a program where the hub is.
+func (h *hub) run(cmd *exec.Cmd) error {
+	if h.launch != nil {
+		return h.launch(cmd)
+	}
+	return cmd.Start()
 }
 
 // command returns the command line of Parley's program for this hub.

@@ -109,8 +109,8 @@ func (p *player) start(ctx context.Context) (*agent, error) {
 		return nil, err
 	}
 	if err := a.register(ctx, p.handle); err != nil {
-		p.process.Store(nil)
 		a.leave()
+		p.process.Store(nil)
 		return nil, err
 	}
 	return a, nil
@@ -121,8 +121,8 @@ func (p *player) leave() {
 	if p.agent == nil {
 		return
 	}
-	p.process.Store(nil)
 	p.agent.leave()
+	p.process.Store(nil) // until then it can be killed: it uses the disk
 	p.agent = nil
 	// It may have ended any time since its last answer.
 	p.all.note(event{Client: p.handle, Op: opLeave, Begin: p.last, End: p.all.now(), Outcome: done})

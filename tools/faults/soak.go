@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -53,7 +52,7 @@ func take(h *hub) (s sample, err error) {
 	if s.memory, s.descriptors, s.processes, err = processUse(h.process.Process.Pid); err != nil {
 		return s, err
 	}
-	resp, err := http.Get(h.url() + "metrics")
+	resp, err := h.web.Get(h.url() + "metrics")
 	if err != nil {
 		return s, err
 	}

@@ -337,32 +337,37 @@ func (t *traffic) collect(ctx context.Context) (texts, error) {
 	for sender, sent := range s {
 		found[sender] = sent
 	}
+	return found, t.collectOfAgents(ctx, found)
+}
+
+// collectOfAgents adds what the agents have sent, and is there in the end.
+func (t *traffic) collectOfAgents(ctx context.Context, found texts) error {
 	if err := t.readAll(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	for _, e := range firstOfEach(t.all.of(opGot)) {
 		found[senderOf(e.Text)] = append(found[senderOf(e.Text)], e.Text)
 	}
 	if err := t.workAll(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	maps.Copy(found, t.owed.completedOf(t.all.ops)) // nobody sends any more
 	var read struct{ Content map[string]json.RawMessage }
 	// Without an edit there is no document.
-	if err := t.reader.call(ctx, event{}, "read_document", map[string]any{"name": document}, &read, nil); err != nil && outcomeOf(err) != refused {
-		return nil, fmt.Errorf("read the document: %w", err)
+	if err := t.senders[0].call(ctx, event{}, "read_document", map[string]any{"name": document}, &read, nil); err != nil && outcomeOf(err) != refused {
+		return fmt.Errorf("read the document: %w", err)
 	}
 	var edits []string
 	if data := read.Content[list]; data != nil {
 		if err := json.Unmarshal(data, &edits); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, text := range edits {
 		found[senderOf(text)] = append(found[senderOf(text)], text)
 	}
 	t.statusOfAll(ctx)
-	return found, nil
+	return nil
 }
 
 // firstOfEach returns the first event of each key.
