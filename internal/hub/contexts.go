@@ -109,6 +109,9 @@ func (h *Hub) upkeep(ctx context.Context) {
 	tick := time.NewTicker(upkeepEvery)
 	defer tick.Stop()
 	for {
+		if err := h.store.saveHeads(ctx); err != nil && ctx.Err() == nil {
+			h.log.Warn("the next start may take longer: the heads of the tasks could not be saved", "error", err)
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -185,6 +185,7 @@ func New(ctx context.Context, cfg Config) (*Hub, error) {
 		if err != nil {
 			return nil, &Error{Code: CodeInternal, Message: "cannot open the hub's store", Err: err}
 		}
+		js.log, js.headsDir = cfg.Logger, cfg.DataDir
 		st = js
 		cfg.Trace.MaxBytes = min(cfg.Trace.MaxBytes, js.piece)
 	}

@@ -5,10 +5,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -37,6 +39,13 @@ type jetStream struct {
 	traces jetstream.Stream
 	piece  int // bytes of a body in one message
 
+	log       *slog.Logger
+	headsDir  string                    // of the file of heads, see headsFile; "" without one
+	changed   atomic.Int64              // writes of tasks since the file's
+	unsaved   atomic.Pointer[headsFile] // for the next saveHeads
+	saved     time.Time                 // used by saveHeads only, as headCount
+	headCount int
+
 	mu   sync.Mutex
 	revs map[a2a.TaskID]int64 // of the bodies in pieces
 }
@@ -50,7 +59,7 @@ const (
 
 // openJetStream opens the store, and creates it if needed. Traces are removed after traceTTL.
 func openJetStream(ctx context.Context, b *bus.Bus, name string, traceTTL time.Duration) (*jetStream, error) {
-	s := &jetStream{bus: b, prefix: "parley.hub." + name + ".", revs: map[a2a.TaskID]int64{}}
+	s := &jetStream{bus: b, log: slog.New(slog.DiscardHandler), prefix: "parley.hub." + name + ".", revs: map[a2a.TaskID]int64{}}
 	meta := map[string]string{"parley": "hub", "hub": name}
 	var err error
 	s.state, err = b.EnsureStream(ctx, jetstream.StreamConfig{
@@ -95,25 +104,21 @@ func openJetStream(ctx context.Context, b *bus.Bus, name string, traceTTL time.D
 }
 
 func (s *jetStream) load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error {
-	err := s.read(ctx, s.state, s.prefix+"task.*", true, func(m jetstream.Msg) {
-		h, rev, _, err := decodeHead(m.Headers().Get(taskHeader))
-		if err != nil {
-			bad(fmt.Errorf("%s: %w", m.Subject(), err))
-			return
+	heads, err := s.loadHeads(ctx)
+	if err = reportMissing(err, bad); err != nil {
+		return err
+	}
+	for _, stored := range heads {
+		h, rev, ok := stored.decode(bad)
+		if !ok {
+			continue
 		}
-		if h.Spent, err = decodeSpent(m.Headers().Get(spentHeader)); err != nil {
-			bad(fmt.Errorf("%s: %w", m.Subject(), err)) // totals lack it
-		}
-		h.ID = a2a.TaskID(strings.TrimPrefix(m.Subject(), s.prefix+"task."))
 		if rev != 0 {
 			s.revs[h.ID] = rev
 		}
 		task(h)
-	})
-	if err = reportMissing(err, bad); err != nil {
-		return err
 	}
-	err = s.read(ctx, s.state, s.prefix+"record.>", false, func(m jetstream.Msg) {
+	err = s.read(ctx, s.state, s.prefix+"record.>", 0, false, func(m jetstream.Msg) {
 		tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.prefix), ".")
 		key, err := base64.RawURLEncoding.DecodeString(tokens[len(tokens)-1])
 		if err != nil || len(tokens) != 3 {
@@ -155,25 +160,19 @@ func reportMissing(err error, bad func(error)) error {
 // that it cannot read.
 const readTimeout = 10 * time.Second
 
-// read calls visit with the messages of a subject, the oldest first. The error is a *missingError if there are fewer
+// read calls visit with the messages of a subject from a sequence on, the oldest first. The error is a *missingError if there are fewer
 // than the server says.
-func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject string, headersOnly bool, visit func(jetstream.Msg)) error {
-	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		FilterSubject: subject,
-		HeadersOnly:   headersOnly,
-		AckPolicy:     jetstream.AckNonePolicy,
-		MemoryStorage: true,
-		Replicas:      1,
-	})
+func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject string, from uint64, headersOnly bool, visit func(jetstream.Msg)) error {
+	cfg := jetstream.ConsumerConfig{FilterSubject: subject, HeadersOnly: headersOnly}
+	if from > 0 {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, from
+	}
+	c, end, err := consume(ctx, stream, cfg)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", subject, err)
 	}
-	info := c.CachedInfo()
-	defer func() {
-		// After an error the server deletes the inactive consumer.
-		_ = stream.DeleteConsumer(context.WithoutCancel(ctx), info.Name)
-	}()
-	left := info.NumPending
+	defer end()
+	left := c.CachedInfo().NumPending
 	for left > 0 {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("read %s: %w", subject, err)
@@ -196,6 +195,28 @@ func (s *jetStream) read(ctx context.Context, stream jetstream.Stream, subject s
 		left -= min(got, left)
 	}
 	return nil
+}
+
+// count returns the number of messages of a subject.
+func (s *jetStream) count(ctx context.Context, subject string) (uint64, error) {
+	c, end, err := consume(ctx, s.state, jetstream.ConsumerConfig{FilterSubject: subject, HeadersOnly: true})
+	if err != nil {
+		return 0, fmt.Errorf("count %s: %w", subject, err)
+	}
+	defer end()
+	return c.CachedInfo().NumPending, nil
+}
+
+// consume makes a consumer in memory that acknowledges nothing. end deletes it.
+func consume(ctx context.Context, stream jetstream.Stream, cfg jetstream.ConsumerConfig) (c jetstream.Consumer, end func(), err error) {
+	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas = jetstream.AckNonePolicy, true, 1
+	if c, err = stream.CreateConsumer(ctx, cfg); err != nil {
+		return nil, nil, err
+	}
+	return c, func() {
+		// After an error the server deletes the inactive consumer.
+		_ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name)
+	}, nil
 }
 
 // These stand in a head for live if the task is durable or held, too.
@@ -272,6 +293,7 @@ func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
 	if _, err := s.bus.Publish(ctx, msg); err != nil {
 		return err
 	}
+	s.changed.Add(1)
 	return s.dropPieces(ctx, h.ID, rev)
 }
 
@@ -348,6 +370,7 @@ func (s *jetStream) deleteTask(ctx context.Context, id a2a.TaskID) error {
 	if err := s.state.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"task."+string(id))); err != nil {
 		return err
 	}
+	s.changed.Add(1)
 	if err := s.traces.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"trace."+string(id)+".*")); err != nil {
 		return err
 	}
@@ -400,7 +423,7 @@ func (s *jetStream) appendDelta(ctx context.Context, id a2a.TaskID, data []byte)
 
 func (s *jetStream) deltas(ctx context.Context, id a2a.TaskID) ([]byte, error) {
 	var data []byte
-	err := s.read(ctx, s.output, s.prefix+"output."+string(id), false, func(m jetstream.Msg) {
+	err := s.read(ctx, s.output, s.prefix+"output."+string(id), 0, false, func(m jetstream.Msg) {
 		data = append(data, m.Data()...)
 	})
 	return data, err

@@ -36,6 +36,8 @@ type store interface {
 	// load calls task and record with everything stored, the tasks in the order of their
 	// last write. It reports unreadable entries to bad.
 	load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error
+	// saveHeads stores what makes the next load faster, if enough has changed. One goroutine calls it.
+	saveHeads(ctx context.Context) error
 
 	// putTask replaces a task and returns when the change is durable.
 	putTask(ctx context.Context, h head, body []byte) error
@@ -125,6 +127,8 @@ func (m *Memory) change(f func()) {
 	f()
 	m.Watch(true)
 }
+
+func (m *Memory) saveHeads(context.Context) error { return nil }
 
 func (m *Memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
 	var heads []head

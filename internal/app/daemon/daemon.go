@@ -101,7 +101,13 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	defer stop(nil)
 	d := &daemon{cfg: cfg, opts: opts, log: opts.Logger, observed: observed{joined: make(chan struct{})}, memory: server.NewMemory(), locating: make(locator, maxLocating), stop: func() { stop(errStopRequested) }}
 	defer func() { err = errors.Join(err, d.close()) }()
-	if err := d.open(ctx); err != nil {
+	usually := func() {}
+	if opts.LimitMemory {
+		usually = collectRarely()
+	}
+	err = d.open(ctx)
+	usually()
+	if err != nil {
 		if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopRequested) {
 			return nil
 		}

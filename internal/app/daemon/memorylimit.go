@@ -19,9 +19,23 @@ const (
 	// usualMemory is the memory to which the garbage collector keeps a hub with little data, in bytes. Without it, the heap
 	// would double before each collection, and bursts of large requests would count twice.
 	usualMemory = 192 << 20
-	// memoryEnv is the environment variable of Go's runtime. Whoever sets it decides.
-	memoryEnv = "GOMEMLIMIT"
+	// memoryEnv and percentEnv are environment variables of Go's runtime. Whoever sets one decides.
+	memoryEnv  = "GOMEMLIMIT"
+	percentEnv = "GOGC"
+	// startPercent is the growth of the heap between two collections while the hub starts, in percent. Most of what a start
+	// allocates stays: each collection would go through it again.
+	startPercent = 400
 )
+
+// collectRarely lets the garbage collector run rarely up to twice the usual memory. The function that it returns ends that.
+func collectRarely() (usually func()) {
+	if os.Getenv(memoryEnv) != "" || os.Getenv(percentEnv) != "" {
+		return func() {}
+	}
+	before := debug.SetGCPercent(startPercent)
+	debug.SetMemoryLimit(softLimit(usualMemory, usualMemory/2, controlGroupLimit("/")))
+	return func() { debug.SetGCPercent(before) }
+}
 
 // limitMemoryEvery calls limitMemory at intervals until ctx ends.
 func limitMemoryEvery(ctx context.Context, interval time.Duration, log *slog.Logger) {

@@ -30,14 +30,18 @@ import (
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// DefaultBudget bounds the time that a start takes for blocks that the server would not read.
-const DefaultBudget = 500 * time.Millisecond
+// DefaultBudget bounds the time that a start takes for blocks that the server would not read. After a clean stop it is
+// a cleanShare of it, since little speaks for damage then.
+const (
+	DefaultBudget = 500 * time.Millisecond
+	cleanShare    = 5
+)
 
 // Options configure a Keeper.
 type Options struct {
 	Dir    string // of the bus; the server's store is in it
 	Logger *slog.Logger
-	// Budget is the time for what need not be checked before the server starts.
+	// Budget is the time for what need not be checked before the server starts, if it was not stopped cleanly.
 	Budget time.Duration
 	// Pace is the pause after each block in the background.
 	Pace time.Duration
@@ -126,13 +130,18 @@ func (k *Keeper) Check(ctx context.Context) Result {
 		k.Logger.Error("the store cannot be checked", "error", err)
 	}
 	var must, may []job
+	budget := k.Budget / cleanShare
 	for i := range all {
 		s := &all[i]
 		if s.encrypted() {
 			continue
 		}
 		k.checkSettings(s)
-		for _, j := range k.prepare(s) {
+		jobs := k.prepare(s)
+		if s.rebuilt && len(jobs) > 0 {
+			budget = k.Budget
+		}
+		for _, j := range jobs {
 			if s.rebuilt || j.block.last && k.checkedAt(j) == 0 {
 				must = append(must, j)
 			} else {
@@ -142,7 +151,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	}
 	r := k.run(ctx, must, time.Time{})
 	slices.SortStableFunc(may, func(a, b job) int { return int(k.checkedAt(a) - k.checkedAt(b)) })
-	r2 := k.run(ctx, may, time.Now().Add(k.Budget))
+	r2 := k.run(ctx, may, time.Now().Add(budget))
 	r.Blocks, r.Bytes = r.Blocks+r2.Blocks, r.Bytes+r2.Bytes
 	r.Skipped, r.Found, r.Took = len(may)-r2.Blocks, len(k.Records())-before, time.Since(begun)
 	k.forgetRemoved(must, may)

@@ -1,0 +1,213 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+// newHeadsStore returns a store with a file of heads.
+func newHeadsStore(t *testing.T) (*bus.Bus, *jetStream) {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir(), Durability: bus.DurabilityFast})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b, openHeadsStore(t, b, t.TempDir())
+}
+
+func openHeadsStore(t *testing.T, b *bus.Bus, dir string) *jetStream {
+	t.Helper()
+	s, err := openJetStream(t.Context(), b, "local", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.headsDir = dir
+	return s
+}
+
+// loaded returns the heads that a start gets.
+func loaded(t *testing.T, s *jetStream) (heads []head) {
+	t.Helper()
+	err := s.load(t.Context(), func(h head) { heads = append(heads, h) }, func(string, string, []byte) {}, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return heads
+}
+
+func put(t *testing.T, s *jetStream, id string, at int64) {
+	t.Helper()
+	h := head{ID: a2a.TaskID(id), Agent: "a", Context: "c", State: a2a.TaskStateCompleted, Created: 1, Updated: at, Spent: spent{project: "/p", ms: uint32(at)}}
+	if err := s.putTask(t.Context(), h, []byte("body")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeHeads writes the file, as the hub does now and then.
+func writeHeads(t *testing.T, s *jetStream) {
+	t.Helper()
+	f, err := s.currentHeads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.unsaved.Store(f)
+	if err := s.saveHeads(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever has happened since the file was written, a start gets what the stream has.
+func TestAStartWithTheFileOfHeadsGetsWhatTheStreamHas(t *testing.T) {
+	b, s := newHeadsStore(t)
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	used := 0
+	for step := range int64(400) {
+		id := fmt.Sprint("task-", random.IntN(40))
+		switch n := random.IntN(20); {
+		case n < 14:
+			put(t, s, id, step+1)
+		case n < 16:
+			if err := s.deleteTask(t.Context(), a2a.TaskID(id)); err != nil {
+				t.Fatal(err)
+			}
+		case n < 18:
+			writeHeads(t, s)
+		default:
+			if _, err := os.Stat(s.headsPath()); err == nil {
+				used++
+			}
+			got, want := loaded(t, openHeadsStore(t, b, s.headsDir)), loaded(t, openHeadsStore(t, b, ""))
+			if d := cmp.Diff(want, got, cmp.AllowUnexported(spent{})); d != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, step, d)
+			}
+		}
+	}
+	if used == 0 {
+		t.Errorf("seed %d: there never was a file", seed)
+	}
+}
+
+// marked replaces the file by one whose heads can be told from those of the stream.
+func marked(t *testing.T, s *jetStream) {
+	t.Helper()
+	f, err := readHeads(s.headsPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, h := range f.heads {
+		f.heads[i].head = string(bytes.Replace([]byte(h.head), []byte(" a "), []byte(" marked "), 1))
+	}
+	if err := f.write(s.headsPath()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheFileOfHeadsIsUsedAsLongAsItFits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(t *testing.T, s *jetStream)
+		used   bool
+	}{
+		"nothing has changed":   {func(*testing.T, *jetStream) {}, true},
+		"a task was added":      {func(t *testing.T, s *jetStream) { put(t, s, "new", 9) }, true},
+		"a task was changed":    {func(t *testing.T, s *jetStream) { put(t, s, "two", 9) }, true},
+		"a task was removed":    {func(t *testing.T, s *jetStream) { remove(t, s, "two") }, false},
+		"one came and one went": {func(t *testing.T, s *jetStream) { put(t, s, "new", 9); remove(t, s, "two") }, false},
+		"a bit was flipped": {func(t *testing.T, s *jetStream) {
+			data, err := os.ReadFile(s.headsPath())
+			if err != nil {
+				t.Fatal(err)
+			}
+			data[len(data)/2] ^= 1
+			if err := os.WriteFile(s.headsPath(), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		"its end is missing": {func(t *testing.T, s *jetStream) {
+			if err := os.Truncate(s.headsPath(), 50); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		"it is newer than the stream": {func(t *testing.T, s *jetStream) {
+			f, err := readHeads(s.headsPath())
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.last++
+			if err := f.write(s.headsPath()); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		"it is of another stream": {func(t *testing.T, s *jetStream) {
+			if err := s.bus.JetStream().DeleteStream(t.Context(), "PARLEY_HUB_local"); err != nil {
+				t.Fatal(err)
+			}
+			fresh := openHeadsStore(t, s.bus, "")
+			for _, id := range []string{"one", "two", "three", "four"} {
+				put(t, fresh, id, 5)
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, s := newHeadsStore(t)
+			for i, id := range []string{"one", "two", "three"} {
+				put(t, s, id, int64(i+1))
+			}
+			writeHeads(t, s)
+			marked(t, s)
+			tt.change(t, s)
+			got := loaded(t, openHeadsStore(t, b, s.headsDir))
+			if used := got[0].Agent == "marked"; used != tt.used {
+				t.Errorf("used: %v, heads %+v", used, got)
+			}
+			if _, err := os.Stat(s.headsPath()); (err == nil) != tt.used { // it must not fit again later
+				t.Errorf("the file: %v", err)
+			}
+		})
+	}
+}
+
+func remove(t *testing.T, s *jetStream, id string) {
+	t.Helper()
+	if err := s.deleteTask(t.Context(), a2a.TaskID(id)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A message that the server cannot read any more is not in the file, and its task in no list.
+func TestTheFileOfHeadsDoesNotHideALostTask(t *testing.T) {
+	b, s := newHeadsStore(t)
+	for i, id := range []string{"one", "two", "three"} {
+		put(t, s, id, int64(i+1))
+	}
+	writeHeads(t, s)
+	stream, err := s.bus.JetStream().Stream(t.Context(), "PARLEY_HUB_local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m *jetstream.RawStreamMsg
+	if m, err = stream.GetLastMsgForSubject(t.Context(), s.prefix+"task.two"); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), m.Sequence); err != nil {
+		t.Fatal(err)
+	}
+	if got := loaded(t, openHeadsStore(t, b, s.headsDir)); len(got) != 2 {
+		t.Errorf("heads %+v", got)
+	}
+}
