@@ -57,16 +57,22 @@ func (r *rig) messageRows() []row {
 			row{name: fmt.Sprintf("messages of 16 agents, %s", d.name), unit: "/s",
 				ours:  []contender{r.together("parley", func() ([]func(context.Context) error, error) { return r.agentSenders(d.hub) })},
 				peers: []contender{r.together("raw JetStream", func() ([]func(context.Context) error, error) { return r.rawSenders(d.name) })}},
-			row{name: fmt.Sprintf("chat send, %s", d.name), unit: "/s",
-				ours:  []contender{r.together("parley", func() ([]func(context.Context) error, error) { return r.spaceSender(d.hub) })},
-				peers: []contender{r.together("raw publish", func() ([]func(context.Context) error, error) { return r.busSender(d.hub) })}})
+			r.chatRow(d.name, d.hub))
 	}
+	rows = append(rows, r.chatRow("always", r.always))
 	for _, limit := range []int{100, 1000} {
 		rows = append(rows, row{name: fmt.Sprintf("read %d of 10,000 messages", limit), unit: "ms", less: true,
 			ours:  []contender{r.sampled("parley", 50, func() (func(context.Context) (time.Duration, error), error) { return r.reader(limit) })},
 			peers: []contender{r.sampled("direct batch get", 50, func() (func(context.Context) (time.Duration, error), error) { return r.rawReader(limit) })}})
 	}
 	return rows
+}
+
+// chatRow are sends to a channel from one process.
+func (r *rig) chatRow(durability string, hub func() (*hub, error)) row {
+	return row{name: "chat send, " + durability, unit: "/s",
+		ours:  []contender{r.together("parley", func() ([]func(context.Context) error, error) { return r.spaceSender(hub) })},
+		peers: []contender{r.together("raw publish", func() ([]func(context.Context) error, error) { return r.busSender(hub) })}}
 }
 
 // sampled is a contender whose figure is a percentile of what open's function takes, in ms.

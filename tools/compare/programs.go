@@ -43,7 +43,7 @@ type rig struct {
 	ended   []func() // called after the row, the last first
 
 	parley, hello, bareSend, tool, nats func() (string, error) // programs
-	commit, fast, filled                func() (*hub, error)
+	commit, fast, always, filled        func() (*hub, error)
 	sdk, js                             func() (string, error) // URLs
 	cli                                 func() (*hub, error)   // with the vendors' agents
 	model, gemini                       func() (string, error) // URLs of the stub model and of gemini-cli-a2a-server
@@ -64,7 +64,7 @@ func newRig(ctx context.Context, dir, built string) *rig {
 	hubOf := func(durability string) func() (*hub, error) {
 		return sync.OnceValues(func() (*hub, error) { return r.startPlainHub(durability) })
 	}
-	r.commit, r.fast = hubOf("commit"), hubOf("fast")
+	r.commit, r.fast, r.always = hubOf("commit"), hubOf("fast"), hubOf("always")
 	r.filled = sync.OnceValues(r.fill)
 	r.sdk, r.js = sync.OnceValues(r.startSDK), sync.OnceValues(r.startJS)
 	r.interop = sync.OnceValues(func() (string, error) { return r.modules("interop", nil) })

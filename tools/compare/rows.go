@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -41,7 +42,18 @@ func (r *rig) a2aRows() []row {
 				peers: []contender{at("a2a-go in memory", r.sdk), at("@a2a-js/sdk in memory", r.js)}})
 		}
 	}
-	return rows
+	first := func(name string, url func() (string, error)) contender {
+		return r.sampled(name, 50, func() (func(context.Context) (time.Duration, error), error) {
+			u, err := url()
+			if err != nil {
+				return nil, err
+			}
+			return newClient(u).firstEvent, nil
+		})
+	}
+	return append(rows, row{name: "a2a stream, first event, p50", unit: "ms", less: true,
+		ours:  []contender{first("parley commit", echoOf(r.commit)), first("parley fast", echoOf(r.fast))},
+		peers: []contender{first("a2a-go in memory", r.sdk), first("@a2a-js/sdk in memory", r.js)}})
 }
 
 func echoOf(h func() (*hub, error)) func() (string, error) {
@@ -75,6 +87,18 @@ func (c *client) send(ctx context.Context) error { return c.call(ctx, "SendMessa
 func (c *client) stream(ctx context.Context) error { return c.call(ctx, "SendStreamingMessage") }
 
 func (c *client) call(ctx context.Context, method string) error {
+	return c.answer(ctx, method, func() {})
+}
+
+// firstEvent sends a message and returns how long the first event of the stream took.
+func (c *client) firstEvent(ctx context.Context) (took time.Duration, err error) {
+	began := time.Now()
+	err = c.answer(ctx, "SendStreamingMessage", func() { took = time.Since(began) })
+	return took, err
+}
+
+// answer calls a method and reads the task that has ended. first is called when the answer begins.
+func (c *client) answer(ctx context.Context, method string, first func()) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(fmt.Appendf(nil, request, method, ids.Add(1))))
 	if err != nil {
 		return err
@@ -86,7 +110,10 @@ func (c *client) call(ctx context.Context, method string) error {
 		return err
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	body := bufio.NewReader(answer.Body)
+	_, _ = body.Peek(1) // ReadAll reports the error
+	first()
+	text, err := io.ReadAll(body)
 	if err != nil {
 		return err
 	}
