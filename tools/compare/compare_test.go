@@ -84,7 +84,7 @@ func TestTheTableOfTheDocumentIsReplacedRowByRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const line = "| work | ours: 2 ms (1 to 3) | theirs: 1234 ms (1 to 2000) | 0.50 × theirs (behind) | 2026-11-29, load 1.0 |\n| kept | old |\n"
+	const line = "| work | ours: 2 ms (1 to 3) | theirs: 1234 ms (1 to 2000) | ours: 0.50 × theirs (behind) | 2026-11-29, load 1.0 |\n| kept | old |\n"
 	if !strings.Contains(once, line) || strings.Contains(once, "gone") || !strings.HasPrefix(once, "before\n") || !strings.HasSuffix(once, "after\n") {
 		t.Error(once)
 	}

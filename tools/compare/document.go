@@ -70,9 +70,11 @@ func tableLine(r result, now time.Time) string {
 			continue
 		}
 		ours = append(ours, strings.TrimSpace(said))
+		var beside []string
 		for _, peer := range slices.Sorted(maps.Keys(f.Ratios)) {
-			ratios = append(ratios, fmt.Sprintf("%.2f × %s%s", f.Ratios[peer], peer, behind(f.Ratios[peer])))
+			beside = append(beside, fmt.Sprintf("%.2f × %s%s", f.Ratios[peer], peer, behind(f.Ratios[peer])))
 		}
+		ratios = append(ratios, f.Name+": "+strings.Join(beside, ", "))
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s | %s, load %s |\n", r.Name, strings.Join(ours, "; "), strings.Join(peers, "; "), strings.Join(ratios, "; "),
 		now.UTC().Format(time.DateOnly), r.Load)
