@@ -2,6 +2,7 @@ package bus
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -43,10 +44,13 @@ var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 // so that a hub with hundreds of them on disk starts as fast as one with none.
 type accounts struct {
 	server *server.Server
+	log    *slog.Logger
 
 	mu     sync.Mutex
 	byName map[string]*account
 	watch  *watch // nil without one
+
+	acks *ackSyncer // nil if acknowledgements are not synced; set before the first account is opened
 }
 
 type account struct {
@@ -56,10 +60,11 @@ type account struct {
 	err     error
 	watched bool // or about to be; guarded by accounts.mu
 	ready   bool // the account is open; guarded by accounts.mu
+	synced  bool // the hub syncs its acknowledgements; guarded by accounts.mu
 }
 
-func newAccounts(s *server.Server) *accounts {
-	return &accounts{server: s, byName: make(map[string]*account)}
+func newAccounts(s *server.Server, log *slog.Logger) *accounts {
+	return &accounts{server: s, log: log, byName: make(map[string]*account)}
 }
 
 // open returns the account of that name. It blocks until the account's streams are recovered.
@@ -81,8 +86,9 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 	a.once.Do(func() {
 		first, a.limits = true, limits
 		if a.acc, a.err = as.enable(name, limits); a.err == nil {
+			synced := as.admitAcks(a.acc)
 			as.mu.Lock()
-			a.ready = true
+			a.ready, a.synced = true, synced
 			as.mu.Unlock()
 			as.observe(a) // before anybody joins the account
 		}
@@ -105,6 +111,27 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 func (as *accounts) enable(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	acc, _ := as.server.LookupOrRegisterAccount(name)
 	return acc, acc.EnableJetStream(limits, nil)
+}
+
+// admitAcks lets the hub sync the acknowledgements of a project's account, and reports whether it does. The processes sync
+// the store themselves otherwise.
+func (as *accounts) admitAcks(acc *server.Account) bool {
+	if as.acks == nil || acc.Name == networkAccount {
+		return false
+	}
+	err := as.acks.admit(acc)
+	if err != nil {
+		as.log.Warn("a namespace's processes sync the store themselves", "account", acc.Name, "error", err)
+	}
+	return err == nil
+}
+
+// syncs reports whether the hub syncs the acknowledgements of an account.
+func (as *accounts) syncs(name string) bool {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	a := as.byName[name]
+	return a != nil && a.synced
 }
 
 // reopen enables JetStream again in all open accounts, after the server has started it anew.

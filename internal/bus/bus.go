@@ -20,7 +20,7 @@
 //
 // JetStream acknowledges a message when it is in the kernel's page cache. A killed process then loses nothing, but a
 // power cut loses up to two minutes, and new streams entirely. Therefore [Bus.Publish], [Batch.Wait] and
-// [Bus.EnsureStream] return when the data is on disk. In the mode [DurabilityCommit] concurrent publishes share one
+// [Bus.EnsureStream] return when the data is on disk, and so does [Bus.PublishOnce], for which the hub syncs. In the mode [DurabilityCommit] concurrent publishes share one
 // syncfs (group commit), which is several times faster than the server's sync after every write
 // ([DurabilityAlways]). Without syncfs, commit becomes always; [Info] and the log report it. Writes through
 // [Bus.JetStream] or a key-value bucket are durable after the next [Bus.Commit].
@@ -75,6 +75,9 @@ type Bus struct {
 	endCheck context.CancelFunc
 	embedded *embedded  // embedded
 	hub      *hubDialer // joined
+	// publisher of messages that are stored once; nil unless joined.
+	publisher *publisher
+	acks      *ackSyncer // embedded, in DurabilityCommit
 
 	mu       sync.Mutex
 	closing  bool
@@ -146,6 +149,12 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return contextError(err, "opening the bus")
+	}
+	if b.mode == DurabilityCommit {
+		if b.acks, err = newAckSyncer(b.conn, b.embedded.server.GlobalAccount(), b.commits); err != nil {
+			return &Error{Code: CodeStorage, Message: "the embedded NATS server cannot forward acknowledgements", Err: err}
+		}
+		b.embedded.accounts.acks = b.acks
 	}
 	b.checkRest()
 	b.log.Info("bus started", "durability", b.mode, "address", b.embedded.address(), "store", b.dir)
@@ -341,6 +350,9 @@ func (b *Bus) release() error {
 	if b.endCheck != nil {
 		b.endCheck()
 		b.checks.Wait()
+	}
+	if b.acks != nil {
+		b.acks.close()
 	}
 	if b.link != nil {
 		b.link.stop() // an attempt to connect, for which Close of the connection would wait

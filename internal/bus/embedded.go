@@ -78,7 +78,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		return nil, &Error{Code: CodeStorage, Message: "cannot set up the embedded NATS server", Err: err}
 	}
 	srv.SetLogger(log, false, false)
-	e.server, e.accounts, e.log = srv, newAccounts(srv), log
+	e.server, e.accounts, e.log = srv, newAccounts(srv, cfg.Logger), log
 
 	if e.leaf != nil {
 		if err := e.leaf.prepare(srv, e.users); err != nil {

@@ -55,6 +55,8 @@ type Grant struct {
 	StoreDir   string     // the directory that a joined process syncs, see Join
 	Durability Durability // the effective mode
 	PID        int        // of the hub
+	// Syncs is whether the hub syncs what the process stores with PublishOnce.
+	Syncs bool
 	// Cluster is the URL, without secrets, of the cluster behind the hub's link; empty for the hub's own bus.
 	Cluster string
 }
@@ -92,7 +94,9 @@ func (b *Bus) Grant(_ context.Context, req GrantRequest) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
-	return b.issue(user)
+	g, err := b.issue(user)
+	g.Syncs = err == nil && b.embedded.accounts.syncs(user.Account.Name)
+	return g, err
 }
 
 // grantCluster is Grant for the cluster that the hub is linked to. It fails while the link is down.

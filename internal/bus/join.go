@@ -18,8 +18,9 @@ type Ask func(ctx context.Context) (Grant, error)
 // Join connects to the embedded bus of a hub from another process of the same user, with the rights of the Grant
 // that ask returns. Of cfg it uses Name, NoEcho, InboxPrefix and Logger. It makes one attempt.
 //
-// A joined Bus has the hub's durability: this process syncs the filesystem of the store itself. It does not share
-// syncs with other processes, but it also works if the hub dies between its acknowledgement and the sync.
+// A joined Bus has the hub's durability. The hub syncs what [Bus.PublishOnce] stores in a project's namespace, once for all
+// processes. For all else this process syncs the filesystem of the store itself, which does not share syncs with other
+// processes, but also works if the hub dies between its acknowledgement and the sync.
 //
 // When the hub restarts, the Bus requests a new Grant about every two seconds until it gets one.
 // Until then calls fail with CodeNotRunning.
@@ -67,6 +68,7 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 		return hubError(err)
 	}
 	if b.kind == KindJoined { // a cluster syncs its own store
+		b.publisher = newPublisher(b.conn, b.link)
 		if err := b.openJoinedCommitter(cfg, grant); err != nil {
 			return err
 		}

@@ -223,8 +223,7 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 			return nil
 		}
 	}
-	ack, err := b.Publish(ctx, &nats.Msg{Subject: s.subject(e.channel.Name), Data: e.data},
-		jetstream.WithMsgID(e.id), jetstream.WithExpectStream(s.streamName(e.channel.Name)))
+	ack, err := b.PublishOnce(ctx, &nats.Msg{Subject: s.subject(e.channel.Name), Data: e.data}, e.id, s.streamName(e.channel.Name))
 	if err != nil {
 		// The stream may have been deleted: the next attempt checks. A missing answer is the only sign, because our own
 		// subscription hides the error that there are no responders.

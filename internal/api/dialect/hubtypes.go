@@ -454,9 +454,10 @@ type BusGrant struct {
 	User       string `json:"user"`
 	Password   string `json:"password"`
 	Expires    Time   `json:"expires"`
-	StoreDir   string `json:"storeDir"`   // of the server; synced by the process if durability is commit
-	Durability string `json:"durability"` // commit, always or fast
-	PID        int    `json:"pid"`        // of the hub
+	StoreDir   string `json:"storeDir"`        // of the server; synced by the process if durability is commit
+	Syncs      bool   `json:"syncs,omitempty"` // the hub syncs messages whose acknowledgements go to $PARLEY.ack.NAME.NUMBER, and forwards these
+	Durability string `json:"durability"`      // commit, always or fast
+	PID        int    `json:"pid"`             // of the hub
 	// Cluster is the URL of the cluster behind the hub's link; missing for the hub's own bus.
 	Cluster string `json:"cluster,omitempty"`
 }

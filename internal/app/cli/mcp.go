@@ -81,6 +81,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 		debug.SetGCPercent(mcpGOGC)
 		debug.SetMemoryLimit(mcpMemory)
 	}
+	stdoutFile := os.Stdout
 	stdout := a.reserveStdout()
 	if isTerminal(a.stdin) {
 		fmt.Fprintf(a.stderr, "%s is an MCP server for programs: add it to an agent, see --help. Ctrl-C ends it.\n", a.name)
@@ -134,7 +135,11 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	reporting, stop := context.WithCancel(ctx)
 	var reports sync.WaitGroup
 	reports.Go(func() { reporter.run(reporting) })
-	err = project.ServeLines(ctx, mcpserver.Caller{}, io.NopCloser(a.stdin), stdout)
+	in := a.stdin
+	if f, ok := in.(*os.File); ok {
+		in = local.Pollable(f, stdoutFile, os.Stderr)
+	}
+	err = project.ServeLines(ctx, mcpserver.Caller{}, io.NopCloser(in), stdout)
 	if err != nil {
 		log.Warn("the connection to the client was lost", "error", err)
 	}
