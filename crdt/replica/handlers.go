@@ -48,7 +48,8 @@ func (h *notifier) run(ctx context.Context, protect func(whose string, f func())
 		h.queue = nil
 		h.mu.Unlock()
 		list := h.handlers.All()
-		for _, u := range queue {
+		for i, u := range queue {
+			u.More = i < len(queue)-1
 			for _, f := range list {
 				if ctx.Err() != nil {
 					return

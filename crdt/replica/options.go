@@ -81,6 +81,7 @@ type Update struct {
 	// Missed is the number of changes that were skipped before this one because the handler was slow. The last change of a
 	// burst is never skipped.
 	Missed int
+	More   bool // another change follows at once, so that a handler may combine them
 }
 
 // Status is a replica's state and counters.

@@ -53,30 +53,6 @@ func TestAwarenessRules(t *testing.T) {
 	}
 }
 
-// The outbox of a client that does not read is bounded; a single frame may have any size.
-func TestTheOutboxIsBounded(t *testing.T) {
-	o := outbox{wake: make(chan struct{}, 1)}
-	if !o.put(make([]byte, 2*maxOutBytes)) || o.put([]byte{1}) {
-		t.Error("the outbox must accept exactly one large frame")
-	}
-	o.sent()
-	for i := range maxOut + 1 {
-		if ok := o.put([]byte{1}); ok != (i < maxOut) {
-			t.Fatalf("frame %d is accepted: %v", i, ok)
-		}
-	}
-	for range maxOut {
-		<-o.wake
-		if _, ok := o.first(); !ok {
-			t.Fatal("a wake-up without a frame")
-		}
-		o.sent()
-	}
-	if _, ok := o.first(); ok || o.bytes != 0 || len(o.wake) != 0 {
-		t.Errorf("%d bytes remain", o.bytes)
-	}
-}
-
 // These are the bounds, for tests.
 const (
 	MaxLarge   = maxLarge

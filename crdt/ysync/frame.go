@@ -1,6 +1,7 @@
 package ysync
 
 import (
+	"encoding/binary"
 	"errors"
 
 	"github.com/parleyhub/parley/crdt/internal/lib0"
@@ -50,10 +51,37 @@ func decodeFrame(data []byte) (frame, error) {
 	return f, r.Err()
 }
 
+// encodeSync returns the WebSocket frame of a sync message.
 func encodeSync(kind uint64, payload []byte) []byte {
-	return lib0.AppendBytes([]byte{frameSync, byte(kind)}, payload)
+	return appendSync(make([]byte, 0, maxHeader+2+binary.MaxVarintLen32+len(payload)), kind, payload)
 }
 
+// appendSync appends the WebSocket frame of a sync message.
+func appendSync(b []byte, kind uint64, payload []byte) []byte {
+	b = appendHeader(b, 2+uintSize(len(payload))+len(payload))
+	return lib0.AppendBytes(append(b, frameSync, byte(kind)), payload)
+}
+
+// encodeAwareness returns the WebSocket frame of an awareness message.
 func encodeAwareness(payload []byte) []byte {
-	return lib0.AppendBytes([]byte{frameAwareness}, payload)
+	b := appendHeader(nil, 1+uintSize(len(payload))+len(payload))
+	return lib0.AppendBytes(append(b, frameAwareness), payload)
+}
+
+func uintSize(n int) int { return len(lib0.AppendUint(nil, uint64(n))) }
+
+const (
+	maxHeader     = 10
+	binaryMessage = 0x82 // the first byte of a WebSocket frame: a whole binary message
+)
+
+// appendHeader appends the header of a server's WebSocket frame with n bytes (RFC 6455, 5.2).
+func appendHeader(b []byte, n int) []byte {
+	switch {
+	case n < 126:
+		return append(b, binaryMessage, byte(n))
+	case n < 1<<16:
+		return binary.BigEndian.AppendUint16(append(b, binaryMessage, 126), uint16(n))
+	}
+	return binary.BigEndian.AppendUint64(append(b, binaryMessage, 127), uint64(n))
 }

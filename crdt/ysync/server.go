@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -71,8 +72,9 @@ type Server struct {
 // room holds the clients of one document.
 type room struct {
 	doc       Document
-	conns     map[*conn]struct{}
+	conns     []*conn // replaced, never changed
 	awareness awareness
+	batch     []byte // frames of changes that are followed by more at once; belongs to the handler of OnUpdate
 	leave     func() // cancels OnUpdate
 }
 
@@ -160,11 +162,15 @@ func (s *Server) expire() {
 	for {
 		select {
 		case now := <-t.C:
+			var news []announcement
 			s.mu.Lock()
 			for _, r := range s.rooms {
-				r.announce(r.awareness.expire(now))
+				news = append(news, announcement{r.conns, r.awareness.expire(now)})
 			}
 			s.mu.Unlock()
+			for _, n := range news {
+				n.send()
+			}
 		case <-s.ctx.Done():
 			return
 		}
@@ -198,14 +204,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.exit()
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
+	below := &opener{ResponseWriter: w}
+	ws, err := websocket.Accept(below, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
 	if err != nil {
 		return // answered
 	}
 	ws.SetReadLimit(-1) // read checks the limit, and closes with a code that stops the client from reconnecting
 	ctx, stop := context.WithCancel(s.ctx)
 	c := &conn{
-		ws: ws, agent: agent, out: outbox{wake: make(chan struct{}, 1)}, answers: make(chan struct{}, 1),
+		ws: ws, agent: agent, out: outbox{socket: below.socket, wake: make(chan struct{}, 1)}, answers: make(chan struct{}, 1),
 		presence: rate.NewLimiter(presenceRate, presenceBurst), states: rate.NewLimiter(statesRate, statesBurst),
 		stop: stop, stale: make(chan struct{}, 1),
 	}
@@ -214,6 +221,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	err = s.serve(ctx, doc, c)
 	stop()
 	writer.Wait()
+	c.out.end()
 	code, reason := closing(err)
 	if err != nil {
 		s.log.Warn("a client was disconnected", "document", r.URL.Path, "agent", agent, "from", r.RemoteAddr, "code", int(code), "error", err)
@@ -268,19 +276,22 @@ var (
 // short truncates a reason to the size that a close frame can hold.
 func short(s string) string { return s[:min(len(s), 100)] }
 
-// write sends queued frames to the client.
+// write sends queued frames to the client. The end of ctx does not interrupt a frame: the connection could then not be
+// closed with a code.
 func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	for {
 		select {
 		case <-c.out.wake:
-			if b, ok := c.out.first(); ok {
-				if err := c.transmit(ctx, b); err != nil {
-					c.stop()
-					return
-				}
-				c.out.sent()
+			answered, err := c.out.flush()
+			if err != nil {
+				c.stop()
+				return
+			}
+			if answered {
+				<-c.answers
 			}
 		case <-c.stale:
+			c.out.end()
 			if err := c.ws.Close(closeStale, "the document has begun a new epoch"); err != nil {
 				c.stop()
 			}
@@ -294,20 +305,7 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// transmit sends a frame. The end of ctx does not interrupt it: the connection could then not be closed with a code.
-func (c *conn) transmit(ctx context.Context, b []byte) error {
-	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	if err := c.ws.Write(timed, websocket.MessageBinary, b); err != nil {
-		return err
-	}
-	if isState(b) {
-		<-c.answers
-	}
-	return nil
-}
-
-// put queues a frame. A client whose queue is full is disconnected; it may reconnect.
+// put sends or queues a frame. A client whose queue is full is disconnected; it may reconnect.
 func (c *conn) put(b []byte) {
 	if !c.out.put(b) {
 		c.stop()
@@ -318,9 +316,6 @@ func (c *conn) put(b []byte) {
 func pay(ctx context.Context, l *rate.Limiter, n int) bool {
 	return l.WaitN(ctx, min(n, l.Burst())) == nil
 }
-
-// isState reports whether a frame answers a state vector.
-func isState(b []byte) bool { return len(b) > 1 && b[0] == frameSync && b[1] == syncStep2 }
 
 // serve handles a client's frames until the connection ends.
 func (s *Server) serve(ctx context.Context, doc Document, c *conn) error {
@@ -425,7 +420,9 @@ func (s *Server) sync(ctx context.Context, doc Document, c *conn, f frame) error
 		if !pay(ctx, c.states, len(state)) {
 			return nil
 		}
-		c.put(encodeSync(syncStep2, state))
+		if !c.out.putAnswer(encodeSync(syncStep2, state)) {
+			c.stop()
+		}
 		return nil
 	}
 	return doc.Submit(ctx, c.agent, f.payload, f.sync == syncStep2)
@@ -437,32 +434,38 @@ func (s *Server) join(doc Document, c *conn) []presence {
 	defer s.mu.Unlock()
 	r := s.rooms[doc]
 	if r == nil {
-		r = &room{doc: doc, conns: map[*conn]struct{}{}, awareness: awareness{known: map[uint64]*known{}}}
+		r = &room{doc: doc, awareness: awareness{known: map[uint64]*known{}}}
 		r.leave = doc.OnUpdate(func(u replica.Update) { s.spread(r, u) })
 		s.rooms[doc] = r
 	}
-	r.conns[c] = struct{}{}
+	r.conns = append(slices.Clip(r.conns), c)
 	return r.awareness.all()
 }
 
 func (s *Server) quit(doc Document, c *conn) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	r := s.rooms[doc]
-	delete(r.conns, c)
-	r.announce(r.awareness.leave(c))
+	r.conns = slices.DeleteFunc(slices.Clone(r.conns), func(o *conn) bool { return o == c })
+	news := announcement{r.conns, r.awareness.leave(c)}
 	if len(r.conns) == 0 {
 		r.leave()
 		delete(s.rooms, doc)
 	}
+	s.mu.Unlock()
+	news.send()
 }
 
-// spread sends a change to all clients of a room.
+// maxBatchBytes bounds the frames that are sent together.
+const maxBatchBytes = 256 << 10
+
+// spread sends a change to all clients of a room. Changes that follow each other at once are sent together.
 func (s *Server) spread(r *room, u replica.Update) {
+	s.mu.Lock()
+	conns := r.conns
+	s.mu.Unlock()
 	if u.Began {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for c := range r.conns {
+		r.batch = nil
+		for _, c := range conns {
 			wait.Nudge(c.stale)
 		}
 		return
@@ -473,10 +476,13 @@ func (s *Server) spread(r *room, u replica.Update) {
 			return
 		}
 	}
-	b := encodeSync(syncUpdate, update)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range r.conns {
+	r.batch = appendSync(r.batch, syncUpdate, update)
+	if u.More && len(r.batch) < maxBatchBytes {
+		return
+	}
+	b := r.batch
+	r.batch = nil
+	for _, c := range conns {
 		c.put(b)
 	}
 }
@@ -485,18 +491,24 @@ func (s *Server) spread(r *room, u replica.Update) {
 // it as a sign that the connection is alive.
 func (s *Server) presences(doc Document, c *conn, list []presence) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	r := s.rooms[doc]
-	r.announce(r.awareness.update(c, list, time.Now()))
+	news := announcement{r.conns, r.awareness.update(c, list, time.Now())}
+	s.mu.Unlock()
+	news.send()
 }
 
-// announce sends awareness states to all clients of a room; the server's lock is held.
-func (r *room) announce(news []presence) {
-	if len(news) == 0 {
+// announcement is what the clients of a room are to learn about each other.
+type announcement struct {
+	conns []*conn
+	news  []presence
+}
+
+func (a announcement) send() {
+	if len(a.news) == 0 {
 		return
 	}
-	b := encodeAwareness(encodePresences(news))
-	for c := range r.conns {
+	b := encodeAwareness(encodePresences(a.news))
+	for _, c := range a.conns {
 		c.put(b)
 	}
 }

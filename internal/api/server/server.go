@@ -25,7 +25,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -333,7 +332,7 @@ func (s *Server) serveHTTP(ln net.Listener) {
 		ConnContext:       withCaller,
 	}
 	s.serving.Go(func() {
-		err := s.http.Serve(netutil.LimitListener(ln, limits.Conns))
+		err := s.http.Serve(limit(ln, limits.Conns))
 		if !errors.Is(err, http.ErrServerClosed) {
 			s.report(&Error{Code: CodeInternal, Message: "the HTTP server stopped: " + err.Error(), Err: err})
 		}
