@@ -1,16 +1,14 @@
 package ysync
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
-// Limits of a client's queue. Most frames are small and arrive in bursts.
-const (
-	maxOut      = 8192
-	maxOutBytes = 32 << 20 // a single frame may be larger
-)
+// maxOutBytes bounds a client's queue; a single frame may be larger.
+const maxOutBytes = 32 << 20
 
 // outbox is the queue of what is to be sent to a client: WebSocket frames, one or several in an element, which the queues
 // of other clients may share.
@@ -20,6 +18,7 @@ type outbox struct {
 
 	mu     sync.Mutex
 	queue  [][]byte
+	own    bool // the last element is of this queue alone
 	bytes  int  // in the queue, and those that are being sent
 	answer bool // the queue has the answer to a state vector
 	ended  bool // nothing is sent any more
@@ -68,12 +67,21 @@ func (o *outbox) add(b []byte) bool {
 	switch {
 	case o.ended:
 		return true
-	case len(o.queue) >= maxOut || o.bytes > 0 && o.bytes+len(b) > maxOutBytes:
+	case o.bytes > 0 && o.bytes+len(b) > maxOutBytes:
 		return false
 	}
-	o.queue = append(o.queue, b)
 	o.bytes += len(b)
 	wait.Nudge(o.wake)
+	// Most frames are small and arrive in bursts: many of them in one element take less room.
+	last := len(o.queue) - 1
+	switch {
+	case last < 0 || len(o.queue[last])+len(b) > joined:
+		o.queue, o.own = append(o.queue, b), false
+	case o.own:
+		o.queue[last] = append(o.queue[last], b...)
+	default:
+		o.queue[last], o.own = slices.Concat(o.queue[last], b), true
+	}
 	return true
 }
 
