@@ -11,7 +11,7 @@ func checkEvents(all *history) (broken []string) {
 	broken = append(broken, checkIdentities(all.of(opJoin))...)
 	broken = append(broken, checkRepeats(all.of(opRead, opGot, opLeave))...)
 	broken = append(broken, checkReceipts(all.of(opStatus), all.of(opGot))...)
-	broken = append(broken, checkLeases(all.of(opClaim, opExtend, opComplete, opReject, opLeave))...)
+	broken = append(broken, checkLeases(all.of(opClaim, opExtend, opComplete, opReject, opLeave, opFault))...)
 	return broken
 }
 
@@ -110,7 +110,8 @@ func present(times []string) (all []time.Time) {
 // leaseSlack is how much shorter than granted a lease may appear: the server's timer may deliver an item before its lease ends.
 const leaseSlack = lease/10 + 500*time.Millisecond
 
-// checkLeases finds items that were given to a worker while another one held them, and had not begun to return them.
+// checkLeases finds items that were given to a worker while another one held them, and had not begun to return them. Whether a lease has ended is
+// not judged where the clock was set meanwhile.
 func checkLeases(events []event) (broken []string) {
 	type holding struct {
 		key   string
@@ -118,9 +119,14 @@ func checkLeases(events []event) (broken []string) {
 	}
 	leases, ended, left := map[string][]event{}, map[holding]time.Duration{}, map[string][]event{}
 	until := map[holding]time.Time{}
+	var jumps []event
 	for _, e := range events {
 		h := holding{e.Key, e.Token}
 		switch {
+		case e.Op == opFault:
+			if e.Text == jumpsOfTheClock {
+				jumps = append(jumps, e)
+			}
 		case e.Op == opLeave:
 			left[e.Client] = append(left[e.Client], e)
 		case e.Op == opClaim:
@@ -140,7 +146,8 @@ func checkLeases(events []event) (broken []string) {
 			h := holding{key, held.Token}
 			end, over := ended[h]
 			// The end of a session may end its leases.
-			gone := slices.ContainsFunc(left[held.Client], func(e event) bool { return e.End > held.End && e.Begin < next.End })
+			gone := slices.ContainsFunc(left[held.Client], func(e event) bool { return e.End > held.End && e.Begin < next.End }) ||
+				slices.ContainsFunc(jumps, func(e event) bool { return e.End > held.Begin && e.Begin < next.End })
 			if !gone && !(over && end < next.End) && next.At.Add(leaseSlack).Before(until[h]) {
 				broken = append(broken, fmt.Sprintf("held twice: %s got %s with token %d at %s, while %s has a lease with token %d until %s",
 					next.Client, key, next.Token, next.At.UTC().Format(time.RFC3339Nano), held.Client, held.Token, until[h].Format(time.RFC3339Nano)))

@@ -62,6 +62,7 @@ func TestBrokenPromisesAboutEventsAreFound(t *testing.T) {
 		"a lease that has not ended": {"held twice:", []event{claim("a", 1, 9), claim("b", 2, 9)}},
 		"one token twice":            {"held twice:", []event{claim("a", 1, 0), claim("b", 1, 9)}},
 		"returned":                   {"", []event{claim("a", 1, 9), call("a", opReject, 1, done), claim("b", 2, 9)}},
+		"another clock":              {"", []event{claim("a", 1, 9), {Client: "faults", Op: opFault, Text: jumpsOfTheClock}, claim("b", 2, 9)}},
 		"returned by a kill":         {"", []event{claim("a", 1, 9), leave("a"), claim("b", 2, 9)}},
 		"completed once":             {"", []event{claim("a", 1, 9), call("a", opExtend, 1, done), call("a", opComplete, 1, done), call("a", opComplete, 1, refused)}},
 		"completed twice":            {"lease:", []event{claim("a", 1, 9), call("a", opComplete, 1, done), call("a", opComplete, 1, done)}},

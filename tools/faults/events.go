@@ -61,6 +61,8 @@ type history struct {
 	began     time.Time
 	lines     io.Writer // gets a JSON line for each event; nil for none
 	failed    error     // of lines
+
+	clock func() time.Time // of the hub's computer; nil for the right one
 }
 
 // now returns the time since the first call of now.
@@ -101,6 +103,9 @@ func (h *history) note(e event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e.At = time.Now()
+	if h.clock != nil {
+		e.At = h.clock()
+	}
 	h.events = append(h.events, e)
 	h.write(e)
 }

@@ -60,12 +60,13 @@ func newHub(ctx context.Context, dir, program string) (*hub, error) {
 }
 
 // buildHub builds the hub's program of this repository.
-func buildHub(ctx context.Context, dir string) (program string, err error) {
+func buildHub(ctx context.Context, dir string, flags ...string) (program string, err error) {
 	program = filepath.Join(dir, "parley")
 	if runtime.GOOS == "windows" {
 		program += ".exe"
 	}
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/parley").CombinedOutput(); err != nil {
+	args := append(append([]string{"build", "-o", program}, flags...), "./cmd/parley")
+	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the hub: %w\n%s", err, out)
 	}
 	return program, nil

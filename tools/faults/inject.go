@@ -83,6 +83,11 @@ func (x *injector) faults() []fault {
 			return h.withoutMemory(ctx, func() { pause(ctx, length) })
 		}})
 	}
+	if x.t.wall != nil {
+		all = append(all, fault{jumpsOfTheClock, 4, func(context.Context, time.Duration) error {
+			return x.t.wall.set(time.Duration(x.random.Int64N(int64(2*maxShift))) - maxShift)
+		}})
+	}
 	if x.disk != nil {
 		all = append(all, fault{"power cuts", 6, x.cut}, fault{"times with a full disk", 1, func(ctx context.Context, length time.Duration) error {
 			return x.disk.fill(func() { pause(ctx, length) })

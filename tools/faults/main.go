@@ -66,6 +66,7 @@ func main() {
 	next := flag.String("next", "", "with -upgrade, the program that replaces the hub; empty for the same")
 	tasks := flag.Int("tasks", 1000, "with -upgrade, the tasks that are stored before")
 	onDisk := flag.Bool("disk", false, "on a disk image of its own, which is full at times and loses its power (Linux, as root)")
+	clocks := flag.Bool("clocks", false, "set the clock of the hub's and the agents' computer at times, as their program sees it: one with another time.Now, whose build takes minutes (Linux)")
 	record := flag.String("history", "", "write the history to this file, as JSON lines")
 	keep := flag.Bool("keep", false, "keep the hub's files and the logs of a run that has failed")
 	only := flag.String("only", "", "the kinds of faults, separated by commas, such as \"kills, power cuts\"; empty for all")
@@ -81,7 +82,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	c := campaign{seed: *seed, length: *length, pace: *pace, between: *between, clients: *clients, program: *program, mutate: *mutate, disk: *onDisk, history: *record, keep: *keep, only: *only, soak: *soak}
+	c := campaign{seed: *seed, length: *length, pace: *pace, between: *between, clients: *clients, program: *program, mutate: *mutate, disk: *onDisk, history: *record, keep: *keep, only: *only, soak: *soak, clocks: *clocks}
 	runIt := func() ([]string, error) { return runSeries(ctx, os.Stdout, &c, *runs) }
 	if c.soak { // its hub is watched as one process
 		c.only = soakFaults
@@ -145,11 +146,12 @@ type campaign struct {
 	only    string // the kinds of faults, separated by commas; "" for all
 	mutant  int    // the number of the active mutation, 0 for none
 	soak    bool   // watch what the hub uses; the hub is not killed
+	clocks  bool   // set the clock at times, of a program that buildShifted has built
 }
 
 // flags returns the command's flags that repeat the campaign.
 func (c campaign) flags() string {
-	return fmt.Sprintf("-seed %d -for %v -pace %v -between %d -clients %d -disk=%v -only %q", c.seed, c.length, c.pace, c.between, c.clients, c.disk, c.only)
+	return fmt.Sprintf("-seed %d -for %v -pace %v -between %d -clients %d -disk=%v -clocks=%v -only %q", c.seed, c.length, c.pace, c.between, c.clients, c.disk, c.clocks, c.only)
 }
 
 // result is what a campaign has done and found.
@@ -179,6 +181,9 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 		}
 		_ = os.RemoveAll(dir) // temporary
 	}()
+	if c.clocks && c.program == "" {
+		return r, errors.New("a program with a clock of its own is needed")
+	}
 	h, err := newHub(ctx, dir, c.program)
 	if err != nil {
 		return r, err
@@ -196,11 +201,18 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 		return r, err
 	}
 	h.env = append(h.env, "TMPDIR="+h.tmp(), fmt.Sprintf("%s=%d", mutantVariable, c.mutant))
+	var all history
+	var wall *wallClock
+	if c.clocks {
+		if wall, err = newWallClock(dir); err != nil {
+			return r, err
+		}
+		all.clock, h.env = wall.now, append(h.env, clockVariable+"="+wall.path)
+	}
 	defer h.kill()
 	if err := h.start(ctx); err != nil {
 		return r, err
 	}
-	var all history
 	if c.history != "" {
 		f, err := os.Create(c.history)
 		if err != nil {
@@ -210,6 +222,7 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 		all.lines = f
 	}
 	t := newTraffic(ctx, h, c, &all)
+	t.wall = wall
 	defer t.leave()
 	if err := t.enter(ctx); err != nil {
 		return r, err

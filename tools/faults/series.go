@@ -17,7 +17,11 @@ func runSeries(ctx context.Context, out io.Writer, c *campaign, runs int) (broke
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // temporary
 	if c.program == "" {
-		if c.program, err = buildHub(ctx, dir); err != nil {
+		build := func() (string, error) { return buildHub(ctx, dir) }
+		if c.clocks {
+			build = func() (string, error) { return buildShifted(ctx, dir) }
+		}
+		if c.program, err = build(); err != nil {
 			return nil, err
 		}
 	}

@@ -40,6 +40,7 @@ type traffic struct {
 	workers []*player
 	lockers []*player // claim files
 	owed    *owed
+	wall    *wallClock // which is set at times; nil for none
 }
 
 func newTraffic(ctx context.Context, h *hub, c campaign, all *history) *traffic {
