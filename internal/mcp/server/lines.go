@@ -46,6 +46,7 @@ type lines struct {
 	turn    any                // id of the tool call that delays the next one, nil for none
 	pending map[any]*pending   // requests without an answer, by id
 	writes  int                // answers that are being written
+	awaited int                // those of them that delay the next tool call, as somebody waits for them to be written
 	err     error              // of the input, io.EOF at its end
 	closed  bool
 }
@@ -285,7 +286,7 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 			l.urgent = l.urgent[1:]
 			l.changed.Broadcast() // for awaitCapacity
 			return message, nil
-		case len(l.calls) > 0 && l.turn == nil:
+		case len(l.calls) > 0 && l.turn == nil && l.awaited == 0:
 			call := l.calls[0]
 			l.calls = l.calls[1:]
 			l.turn = call.ID.Raw()
@@ -320,16 +321,28 @@ func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	delete(l.pending, id) // before the client has the answer, when it may reuse the id
 	hasTurn := l.turn == id
 	l.writes++
+	awaited := p != nil && len(p.answered) > 0
+	if awaited {
+		l.awaited++
+	}
 	l.mu.Unlock()
-	if p == nil || p.batch == nil {
+	switch {
+	case p == nil || p.batch == nil && !awaited:
 		err = l.writeLine(data)
+	case p.batch == nil:
+		var last time.Time
+		last, err = l.writeAwaited(data)
 		l.report(err, p)
-	} else {
+		l.knows(last)
+	default:
 		err = l.answeredIn(p, data)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writes--
+	if awaited {
+		l.awaited--
+	}
 	if hasTurn {
 		l.turn = nil
 	}
@@ -389,6 +402,29 @@ func (l *lines) answered(b *batch, answers ...json.RawMessage) error {
 	err = l.writeLine(data)
 	l.report(err, b.requests...)
 	return err
+}
+
+// writeAwaited writes a line, and returns a time before which nobody has read all of it.
+func (l *lines) writeAwaited(data []byte) (last time.Time, err error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if _, err = l.out.Write(data); err == nil {
+		last = time.Now()
+		_, err = l.out.Write([]byte{'\n'})
+	}
+	return last, err
+}
+
+// knows notes that who has sent the calls that were read since a time knows what was written until now. On a busy computer a client reads an answer
+// and calls again before its writer goes on, and the call would not count as one that was sent afterwards.
+func (l *lines) knows(last time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, call := range l.calls { // the others have begun
+		if p := l.pending[call.ID.Raw()]; p != nil && !last.IsZero() && !p.read.Before(last) {
+			p.read = time.Now()
+		}
+	}
 }
 
 func (l *lines) writeLine(data []byte) error {
