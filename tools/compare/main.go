@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 )
@@ -53,7 +54,7 @@ func main() {
 	growing := flag.Bool("growth", false, "measure how costs grow with the size, instead of rows; with -check, fail if one grows more than is accepted")
 	flag.BoolVar(&o.write, "write", false, "write the ratios to "+ratiosFile+" and the table of "+documentFile)
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := error(nil)
 	switch {
