@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -257,6 +258,85 @@ func TestAgentsThatWereThereBeforeTheRestartAreFound(t *testing.T) {
 			return err == nil && (len(card.Capabilities) > 0) == want
 		})
 	}
+}
+
+// inBubble runs a test with a hub and its swarms in virtual time.
+func inBubble(t *testing.T, agents []hub.Agent, test func(*testing.T, *hub.Hub, *node.Swarms)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		h, err := hub.New(t.Context(), hub.Config{Agents: agents})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := node.Open(node.Options{Hub: h, Swarms: &node.SwarmOptions{Journal: new(swarm.MemoryJournal), Hub: "test", Answer: time.Minute}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := errors.Join(h.Close(context.Background()), n.Close(context.Background())); err != nil {
+				t.Error(err)
+			}
+		}()
+		test(t, h, n.Swarms())
+	})
+}
+
+// Whoever was there before the hub's restart is invited to swarms before it has connected again, and does its part when it has.
+func TestWhoeverWasThereBeforeTheRestartIsInvited(t *testing.T) {
+	session := func(id string, ago time.Duration) hub.Agent {
+		return hub.Agent{Definition: definition(id, nil), Runner: away{newActor()}, Durable: true, Reported: true,
+			Residence: hub.Residence{Kind: hub.KindSession, Offline: true, Seen: time.Now().Add(-ago)}}
+	}
+	for id, c := range map[string]struct {
+		ago  time.Duration
+		want swarm.Code
+	}{"late": {5 * time.Minute, ""}, "gone": {time.Hour, swarm.CodeFailed}} {
+		inBubble(t, nil, func(t *testing.T, h *hub.Hub, swarms *node.Swarms) {
+			if err := h.Register(session(id, c.ago)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			s, err := swarms.Create(t.Context(), swarm.Plan{TaskDescription: "x", Agents: []string{id}, Unattended: true, SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "it"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err = swarms.Wait(t.Context(), s.ID); swarm.CodeOf(err) != c.want {
+				t.Errorf("%s: %v, %+v", id, err, s)
+			}
+		})
+	}
+}
+
+// A program that works on a part and goes away keeps it for a quarter of an hour.
+func TestAProgramThatStaysAwayLosesItsPart(t *testing.T) {
+	far := newActor()
+	inBubble(t, []hub.Agent{{Definition: definition("far", nil), Runner: far, Durable: true, Residence: hub.Residence{Kind: hub.KindLibrary}}},
+		func(t *testing.T, h *hub.Hub, swarms *node.Swarms) {
+			time.Sleep(time.Second) // of the bubble
+			s, err := swarms.Create(t.Context(), swarm.Plan{TaskDescription: "x", Agents: []string{"far"}, MaxAttempts: 1, Unattended: true,
+				SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "hang: it"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-far.started
+			gone := time.Now()
+			if err := h.Move("far", hub.Residence{Kind: hub.KindLibrary, Offline: true, Seen: gone}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(15*time.Minute - time.Second)
+			if s, err = swarms.Session(t.Context(), s.ID); err != nil || s.SubTasks[0].Status != swarm.TaskRunning {
+				t.Fatalf("before the time is over: %v, %+v", err, s)
+			}
+			if s, err = swarms.Wait(t.Context(), s.ID); swarm.CodeOf(err) != swarm.CodeFailed || !strings.Contains(s.Error, "far has been away for 15m0s") {
+				t.Errorf("%v: %+v", err, s)
+			}
+			if late := time.Since(gone); late > 17*time.Minute {
+				t.Errorf("after %s", late)
+			}
+			if page, err := h.Tasks(t.Context(), hub.TaskQuery{AgentID: "far"}); err != nil || len(page.Tasks) != 1 || page.Tasks[0].Status.State != a2a.TaskStateCanceled {
+				t.Errorf("its task is %+v, %v", page.Tasks, err)
+			}
+		})
 }
 
 func TestNegotiatorsUnderstandTheHubsAgents(t *testing.T) {
