@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"golang.org/x/sync/errgroup"
@@ -42,6 +43,19 @@ func DelegationOf(t *a2a.Task) *Delegation {
 		return nil
 	}
 	return &d
+}
+
+// AskedBy returns whoever has asked for a task, for people: the agents over which it was delegated, and the sender from outside; "" is the
+// hub's user alone.
+func AskedBy(taskMetadata map[string]any) string {
+	who := ""
+	if d := DelegationOf(&a2a.Task{Metadata: taskMetadata}); d != nil {
+		who = strings.Join(d.Chain, " → ")
+	}
+	if s := SenderOf(taskMetadata); !s.Own() {
+		who = strings.TrimPrefix(who+", for "+s.String(), ", for ")
+	}
+	return who
 }
 
 // Working returns the task whose turn an agent runs in a context now; false if there is none.

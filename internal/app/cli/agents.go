@@ -210,6 +210,15 @@ func (a *app) agentNames(ctx context.Context, c *client.Client) agentNames {
 // of returns the name of an agent; its id, if the hub does not have it any more.
 func (n agentNames) of(id string) string { return cmp.Or(n[id], id) }
 
+// all returns the names of agents.
+func (n agentNames) all(ids []string) []string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = n.of(id)
+	}
+	return names
+}
+
 // formerAgentID is agentID for an agent that may be gone: a name that no agent has is returned as it is.
 func (a *app) formerAgentID(ctx context.Context, c *client.Client, name string) (string, error) {
 	id, err := a.agentID(ctx, c, name)

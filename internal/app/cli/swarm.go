@@ -354,7 +354,7 @@ func (a *app) stopPlanner(ctx context.Context, c *client.Client, p dialect.SendP
 
 // followSwarm shows the progress of a swarm until it ends, and then its result. It retries while the hub is down.
 func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Session) error {
-	view := a.swarmView()
+	view := a.swarmView(a.agentNames(ctx, c))
 	notices := swarmNotices{client: c, print: view.note}
 	retry := hubRetry{app: a, notice: "The hub is down; the swarm continues when it is up again."}
 	for {
@@ -379,7 +379,7 @@ func (a *app) followSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 			return err
 		}
 	}
-	_ = a.print(s, func() { a.printResults(s) }) // returns nil
+	_ = a.print(s, func() { a.printResults(s, view.names) }) // returns nil
 	if s.Status == swarm.Failed {
 		return &failure{Exit: exitTaskFailed, Kind: "swarm-failed", Message: "the swarm failed: " + s.Error, quiet: a.json()}
 	}
@@ -416,6 +416,7 @@ func (a *app) answerSwarm(ctx context.Context, c *client.Client, s *swarm.Sessio
 // swarmView shows the progress of a swarm on stderr: on a terminal as a board that is redrawn, otherwise as lines.
 type swarmView struct {
 	a       *app
+	names   agentNames
 	board   *board
 	printed map[string]string // the last line of each sub-task
 	state   swarm.Status
@@ -423,8 +424,8 @@ type swarmView struct {
 	notes   map[string]string // by agent, its last notice
 }
 
-func (a *app) swarmView() *swarmView {
-	return &swarmView{a: a, board: a.newBoard(a.stderr), printed: make(map[string]string), notes: make(map[string]string)}
+func (a *app) swarmView(names agentNames) *swarmView {
+	return &swarmView{a: a, names: names, board: a.newBoard(a.stderr), printed: make(map[string]string), notes: make(map[string]string)}
 }
 
 func (v *swarmView) show(s *swarm.Session) {
@@ -448,7 +449,7 @@ func (v *swarmView) leave() {
 // note shows a notice of an agent: on the board below its sub-task while that runs, otherwise as a line.
 func (v *swarmView) note(agent, words string) {
 	if v.board == nil {
-		v.a.note("    %s: %s", oneLine(agent), oneLine(words))
+		v.a.note("    %s: %s", oneLine(v.names.of(agent)), oneLine(words))
 		return
 	}
 	v.notes[agent] = words
@@ -466,7 +467,7 @@ func (v *swarmView) picture(s *swarm.Session) []string {
 	width := v.board.width()
 	lines := []string{st.bold(fit(fmt.Sprintf("swarm %s  %s  %d of %d done, %s", shortID(s.ID), s.Status, done, len(s.SubTasks), text.Count(len(s.Participants), "agent")), width))}
 	for _, t := range s.SubTasks {
-		lines = append(lines, v.paint(t.Status, fit(subTaskLine(t), width)))
+		lines = append(lines, v.paint(t.Status, fit(subTaskLine(t, v.names), width)))
 		if words := v.notes[t.AssignedAgent]; words != "" && t.Status == swarm.TaskRunning {
 			lines = append(lines, st.dim(fit("    "+oneLine(words), width)))
 		}
@@ -474,9 +475,9 @@ func (v *swarmView) picture(s *swarm.Session) []string {
 	return lines
 }
 
-func subTaskLine(t swarm.SubTask) string {
+func subTaskLine(t swarm.SubTask, names agentNames) string {
 	sign := map[swarm.SubTaskStatus]string{swarm.TaskPending: "○", swarm.TaskRunning: "◐", swarm.TaskCompleted: "●", swarm.TaskFailed: "✗"}[t.Status]
-	line := fmt.Sprintf("  %s %-16s %-14s %s", sign, oneLine(t.ID), oneLine(t.AssignedAgent), t.Status)
+	line := fmt.Sprintf("  %s %-16s %-14s %s", sign, oneLine(t.ID), oneLine(names.of(t.AssignedAgent)), t.Status)
 	if t.Attempt > 1 {
 		line += fmt.Sprintf(" (attempt %d)", t.Attempt)
 	}
@@ -508,7 +509,7 @@ func (v *swarmView) lines(s *swarm.Session) {
 		if t.Status == swarm.TaskPending && t.Error == "" {
 			continue
 		}
-		if now := subTaskLine(t); v.printed[t.ID] != now {
+		if now := subTaskLine(t, v.names); v.printed[t.ID] != now {
 			v.printed[t.ID] = now
 			fmt.Fprintln(v.a.stderr, now)
 		}
@@ -516,12 +517,12 @@ func (v *swarmView) lines(s *swarm.Session) {
 }
 
 // printResults prints the results of the sub-tasks, in the order of the plan.
-func (a *app) printResults(s *swarm.Session) {
+func (a *app) printResults(s *swarm.Session, names agentNames) {
 	for _, t := range s.SubTasks {
 		if t.Status != swarm.TaskCompleted {
 			continue
 		}
-		fmt.Fprintf(a.stdout, "%s\n%s\n\n", a.style.bold(fmt.Sprintf("## %s (%s)", oneLine(t.ID), oneLine(t.AssignedAgent))), strings.TrimSpace(plain(resultText(t.Result))))
+		fmt.Fprintf(a.stdout, "%s\n%s\n\n", a.style.bold(fmt.Sprintf("## %s (%s)", oneLine(t.ID), oneLine(names.of(t.AssignedAgent)))), strings.TrimSpace(plain(resultText(t.Result))))
 	}
 }
 
@@ -588,27 +589,28 @@ func (a *app) swarmShowCommand() *cobra.Command {
 				}
 				return err
 			}
-			return a.print(s, func() { a.printSwarm(s) })
+			names := a.agentNames(ctx, c)
+			return a.print(s, func() { a.printSwarm(s, names) })
 		}))
 	cmd.Flags().BoolVar(&follow, "follow", false, "follow the swarm to its end, as swarm run does")
 	return cmd
 }
 
-func (a *app) printSwarm(s *swarm.Session) {
+func (a *app) printSwarm(s *swarm.Session, names agentNames) {
 	fmt.Fprintf(a.stdout, "%s  %s\n%s\n", a.style.bold(s.ID), s.Status, plain(s.TaskDescription))
 	if s.Error != "" {
 		fmt.Fprintln(a.stdout, a.style.red(plain(s.Error)))
 	}
-	fmt.Fprintf(a.stdout, "led by %s, agents: %s\n", oneLine(s.Coordinator), oneLine(strings.Join(s.Participants, ", ")))
+	fmt.Fprintf(a.stdout, "led by %s, agents: %s\n", oneLine(s.Coordinator), oneLine(strings.Join(names.all(s.Participants), ", ")))
 	if s.Directory != nil {
 		fmt.Fprintf(a.stdout, "works in %s\n", plain(tilde(s.Directory.Path)))
 	}
 	fmt.Fprintln(a.stdout)
 	for _, t := range s.SubTasks {
-		fmt.Fprintln(a.stdout, subTaskLine(t))
+		fmt.Fprintln(a.stdout, subTaskLine(t, names))
 	}
 	fmt.Fprintln(a.stdout)
-	a.printResults(s)
+	a.printResults(s, names)
 }
 
 func (a *app) swarmStopCommand() *cobra.Command {

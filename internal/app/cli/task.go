@@ -89,11 +89,11 @@ func (a *app) printTask(task *dialect.Task, names agentNames) {
 	for _, notice := range notices(task) {
 		a.fact("note", notice)
 	}
-	for _, m := range task.History {
-		a.printMessage(m)
+	for i, m := range task.History {
+		a.printMessage(m, i == 0 && hub.AskedBy(task.Metadata) != "")
 	}
 	if m := task.Status.Message; m != nil && !slices.ContainsFunc(task.History, func(h dialect.Message) bool { return h.MessageID == m.MessageID }) {
-		a.printMessage(*m)
+		a.printMessage(*m, false)
 	}
 	shown := task.Status.Message.Text()
 	for _, artifact := range task.Artifacts {
@@ -107,9 +107,13 @@ func (a *app) printTask(task *dialect.Task, names agentNames) {
 	}
 }
 
-func (a *app) printMessage(m dialect.Message) {
+// printMessage prints a message of a task; others says that it is not of the hub's user.
+func (a *app) printMessage(m dialect.Message, others bool) {
 	who := a.style.cyan("agent")
-	if m.Role == dialect.RoleUser {
+	switch {
+	case m.Role == dialect.RoleUser && others:
+		who = a.style.bold("asked")
+	case m.Role == dialect.RoleUser:
 		who = a.style.bold("you")
 	}
 	fmt.Fprintf(a.stdout, "\n%s\n%s\n", who, strings.TrimRight(plain(messageText(m)), "\n"))

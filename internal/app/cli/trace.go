@@ -36,6 +36,7 @@ func (a *app) printFacts(task *dialect.Task, names agentNames) {
 	a.fact("task", plain(task.ID))
 	a.fact("state", a.state(task.Status.State)+a.style.dim(" "+ago(time.Now(), task.Status.Timestamp.Time)))
 	a.fact("agent", oneLine(names.of(agentOf(task))))
+	a.fact("asked by", oneLine(hub.AskedBy(task.Metadata)))
 	a.fact("context", plain(task.ContextID))
 	a.fact("works in", plain(workDirText(hub.WorkDirIn(task.Metadata))))
 	a.fact("receipts", receiptsText(hub.ReceiptsOf(task.Metadata)))

@@ -349,8 +349,11 @@ func conversationPage(s subject) *page {
 
 func (l *lines) thread(t *dialect.Task) {
 	agent := clean(subjectOf(t).agent)
-	for _, m := range t.History {
+	for i, m := range t.History {
 		who, r := "you", bold
+		if i == 0 {
+			who = cmp.Or(clean(hub.AskedBy(t.Metadata)), who)
+		}
 		if m.Role != dialect.RoleUser {
 			who, r = agent, busy
 		}
