@@ -20,6 +20,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/mcp/wire"
 )
 
 // maxMessage bounds one message of a server, in bytes.
@@ -100,7 +101,7 @@ func (c *pipe) next() (jsonrpc.Message, error) {
 		if len(line) == 0 {
 			continue
 		}
-		m, err := decode(line)
+		m, err := wire.Decode(line)
 		if err != nil {
 			c.log.Debug("an MCP server printed a line that is no message", "bytes", len(line))
 			continue

@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parleyhub/parley/internal/hub/process"
+	"github.com/parleyhub/parley/internal/mcp/wire"
 )
 
 // Limits of a connection over lines.
@@ -190,12 +191,16 @@ func (l *lines) accept(line []byte) error {
 
 // enqueue queues one message for Read. It returns a description of the problem with an invalid one.
 func (l *lines) enqueue(data []byte, b *batch) (problem string) {
-	message, err := jsonrpc.DecodeMessage(data)
-	if err != nil {
-		return "the message is not one of JSON-RPC 2.0: " + err.Error()
+	message := wire.Plain(data)
+	plain := message != nil
+	if !plain {
+		var err error
+		if message, err = jsonrpc.DecodeMessage(data); err != nil {
+			return "the message is not one of JSON-RPC 2.0: " + err.Error()
+		}
 	}
 	request, ok := message.(*jsonrpc.Request)
-	if ok && request.IsCall() && !exactID(data) {
+	if ok && request.IsCall() && !plain && !exactID(data) {
 		return "the id must be a string or a whole number of at most 53 bits"
 	}
 	l.mu.Lock()
