@@ -358,10 +358,13 @@ func (n *Network) Leave(ctx context.Context, a *Agent) (later bool, err error) {
 func (n *Network) Converse(context.Context, *Agent, string) (elsewhere bool) { return false }
 
 // Say does nothing, as Converse.
-func (n *Network) Say(*Agent, *registry.Registration) {}
+func (n *Network) Say(context.Context, registry.Registration) {}
+
+// Unsay does nothing, as Converse.
+func (n *Network) Unsay(context.Context, registry.Registration) {}
 
 // Said knows nothing, as Converse.
-func (n *Network) Said(_ *Agent, r registry.Registration) (_ registry.Registration, ok bool) {
+func (n *Network) Said(_ context.Context, r registry.Registration) (_ registry.Registration, ok bool) {
 	return r, false
 }
 

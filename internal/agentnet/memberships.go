@@ -145,16 +145,40 @@ func (m *Memberships) Converse(ctx context.Context, a *Agent, conversation strin
 	return elsewhere
 }
 
-// Say remembers what an agent has registered itself as, for when its program begins anew in the same conversation. nil forgets it.
-func (m *Memberships) Say(a *Agent, r *registry.Registration) {
-	if err := m.heldBy(a).Say(r); err != nil {
-		m.log().Warn("what an agent has registered itself as is not remembered on this computer", "guid", a.GUID(), "error", err)
+// Say remembers what an agent has registered itself as, for when its program begins anew in the same conversation.
+func (m *Memberships) Say(ctx context.Context, r registry.Registration) {
+	m.changeSaid(ctx, r, registry.Say)
+}
+
+// Unsay forgets that.
+func (m *Memberships) Unsay(ctx context.Context, r registry.Registration) {
+	m.changeSaid(ctx, r, registry.Unsay)
+}
+
+func (m *Memberships) changeSaid(ctx context.Context, r registry.Registration, change func(context.Context, store.Config, string, registry.Registration) error) {
+	if m.cfg.StateDir == "" || m.cfg.Hub == nil {
+		return
+	}
+	hub, err := m.cfg.Hub(ctx)
+	if err == nil {
+		err = change(ctx, m.cfg.WithDefaults(), hub, r)
+	}
+	if err != nil {
+		m.log().Warn("what an agent has registered itself as is not remembered on this computer", "agentType", r.AgentType, "error", err)
 	}
 }
 
-// Said returns a registration as the agent has registered itself in that conversation; ok is false if it has not.
-func (m *Memberships) Said(a *Agent, r registry.Registration) (_ registry.Registration, ok bool) {
-	return m.heldBy(a).Said(r)
+// Said returns the registration of an agent that is registered by itself as it had registered itself in that conversation; ok is false if
+// it had not.
+func (m *Memberships) Said(ctx context.Context, r registry.Registration) (_ registry.Registration, ok bool) {
+	if m.cfg.StateDir == "" || m.cfg.Hub == nil {
+		return r, false
+	}
+	hub, err := m.cfg.Hub(ctx)
+	if err != nil {
+		return r, false
+	}
+	return registry.Said(m.cfg.WithDefaults(), hub, r)
 }
 
 // heldBy returns the remembered identity of an agent; nil if there is none.

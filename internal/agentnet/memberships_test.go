@@ -24,7 +24,7 @@ func TestAConversationGetsItsAgentBack(t *testing.T) {
 			Hub:       func(context.Context) (string, error) { return "hub", nil },
 		}, hub.Admit)
 		r := nettest.Worker("go")
-		r.Conversation = conversation
+		r.Conversation, r.Vendor = conversation, "codex"
 		a, err := m.Register(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +39,7 @@ func TestAConversationGetsItsAgentBack(t *testing.T) {
 	}
 	one, first, r := begin("t1")
 	r.Visibility, r.Capabilities = store.Public, []string{"review"}
-	one.Say(first, &r)
+	one.Say(t.Context(), r)
 	two, second, _ := begin("")
 	if one.Notice() != "" || one.Status().Agents != 1 {
 		t.Errorf("notice %q, status %+v", one.Notice(), one.Status())
@@ -61,11 +61,11 @@ func TestAConversationGetsItsAgentBack(t *testing.T) {
 	if again.GUID() != first.GUID() {
 		t.Errorf("t1 is %s, was %s", again.GUID(), first.GUID())
 	}
-	if said, ok := one.Said(again, r); !ok || said.Visibility != store.Public || len(said.Capabilities) != 1 || said.AgentType != r.AgentType {
+	if said, ok := one.Said(t.Context(), r); !ok || said.Visibility != store.Public || len(said.Capabilities) != 1 || said.AgentType != r.AgentType {
 		t.Errorf("said is %+v, %v", said, ok)
 	}
-	one.Say(again, nil)
-	if _, ok := one.Said(again, r); ok {
+	one.Unsay(t.Context(), r)
+	if _, ok := one.Said(t.Context(), r); ok {
 		t.Error("what is forgotten is said")
 	}
 	end(one)
@@ -79,8 +79,8 @@ func TestWithoutAHubThereAreNoConversations(t *testing.T) {
 	network := nettest.Open(t, n.Host("host-a", "ann", "shop"))
 	a := nettest.Register(t, network, nettest.Worker("go"))
 	r := nettest.Worker("go")
-	network.Say(a, &r)
-	if _, ok := network.Said(a, r); ok || network.Converse(t.Context(), a, "t1") {
+	network.Say(t.Context(), r)
+	if _, ok := network.Said(t.Context(), r); ok || network.Converse(t.Context(), a, "t1") {
 		t.Error("a network remembers conversations")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

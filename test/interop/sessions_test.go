@@ -361,7 +361,14 @@ func (s *session) reopen(t *testing.T) {
 
 func (s *session) begin(t *testing.T) {
 	t.Helper()
-	s.tmux(t, append([]string{"new-session", "-d", "-s", s.id, "-x", "180", "-y", "50", "-c", s.dir}, s.cli...)...)
+	args := append([]string{"new-session", "-d", "-s", s.id, "-x", "180", "-y", "50", "-c", s.dir}, s.cli...)
+	until(t, "tmux begins "+s.id, func() bool { // a server ends with its last session, and refuses others meanwhile
+		out, err := s.command(args...).CombinedOutput()
+		if err != nil && !strings.Contains(string(out), "server exited") {
+			t.Fatalf("tmux %q: %v\n%s", args, err, out)
+		}
+		return err == nil
+	})
 }
 
 func (s *session) ready(t *testing.T) {

@@ -29,7 +29,6 @@ type Remembered struct {
 
 	handle        string
 	conversations []string  // that had the identity, the latest last
-	said          *said     // nil if it is not known
 	at            time.Time // when it was remembered
 	file          string
 	lock          *flock.Flock
@@ -41,23 +40,13 @@ type rememberedFile struct {
 	Secret        string   `json:"secret"`
 	Handle        string   `json:"handle,omitempty"`
 	Conversations []string `json:"conversations,omitempty"`
-	Said          *said    `json:"said,omitempty"`
-}
-
-// said is what an agent has registered itself as, in a conversation.
-type said struct {
-	Conversation       string     `json:"conversation"`
-	Scope              Scope      `json:"scope"`
-	Visibility         Visibility `json:"visibility,omitempty"`
-	Capabilities       []string   `json:"capabilities,omitempty"`
-	MaxConcurrentTasks int        `json:"maxConcurrentTasks,omitempty"`
 }
 
 const (
 	// lockTimeout bounds the wait for another process that chooses an identity, which takes it milliseconds.
 	lockTimeout = 10 * time.Second
 	lockRetry   = 2 * time.Millisecond
-	maxRemember = 16 << 10 // bytes of a file
+	maxRemember = 32 << 10 // bytes of a file; JSON takes six for some of a conversation
 
 	maxConversations = 16
 	maxConversation  = 256 // bytes
@@ -137,33 +126,6 @@ func (r *Remembered) Converse(ctx context.Context, cfg store.Config, hub, agentT
 	return false, r.write(store.Admission{GUID: r.GUID, Secret: r.Secret}, r.handle, conversation)
 }
 
-// Say remembers what the agent has registered itself as, in its conversation. nil forgets it.
-func (r *Remembered) Say(reg *Registration) error {
-	if r == nil || r.GUID == "" || reg == nil && r.said == nil {
-		return nil
-	}
-	before := r.said
-	r.said = nil
-	if reg != nil && reg.Conversation != "" && len(reg.Conversation) <= maxConversation {
-		r.said = &said{reg.Conversation, reg.Scope, reg.Visibility, reg.Capabilities, reg.MaxConcurrentTasks}
-	}
-	err := r.write(store.Admission{GUID: r.GUID, Secret: r.Secret}, r.handle, "")
-	if err != nil {
-		r.said = before
-	}
-	return err
-}
-
-// Said returns a registration as the agent has registered itself in that conversation. ok is false if it has not, or only before it
-// registered itself in another one.
-func (r *Remembered) Said(reg Registration) (_ Registration, ok bool) {
-	if r == nil || r.said == nil || r.said.Conversation != reg.Conversation {
-		return reg, false
-	}
-	reg.Scope, reg.Visibility, reg.Capabilities, reg.MaxConcurrentTasks = r.said.Scope, r.said.Visibility, r.said.Capabilities, r.said.MaxConcurrentTasks
-	return reg, reg.Check() == nil
-}
-
 func (r *Remembered) elsewhere(ctx context.Context, cfg store.Config, hub, agentType, conversation string) (bool, error) {
 	choice, err := choose(ctx, cfg, hub, agentType)
 	if err != nil {
@@ -191,11 +153,17 @@ func choose(ctx context.Context, cfg store.Config, hub, agentType string) (choic
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return choice{}, err
 	}
-	lock := flock.New(base+lockSuffix, flock.SetPermissions(0o600))
-	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	_, err := lock.TryLockContext(waiting, lockRetry)
+	lock, err := lockFor(ctx, base)
 	return choice{base, lock}, err
+}
+
+// lockFor locks files with a prefix. Another process has them for milliseconds only.
+func lockFor(ctx context.Context, base string) (*flock.Flock, error) {
+	lock := flock.New(base+lockSuffix, flock.SetPermissions(0o600))
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	_, err := lock.TryLockContext(ctx, lockRetry)
+	return lock, err
 }
 
 // free locks the identities that no live process has, and a new one unless only known ones are wanted.
@@ -237,7 +205,7 @@ func lockRemembered(slot string) (*Remembered, error) {
 	}
 	var have rememberedFile
 	if err == nil && json.Unmarshal(data, &have) == nil && uuid.Validate(have.GUID) == nil { // else it is damaged, and written anew
-		r.GUID, r.Secret, r.handle, r.conversations, r.said = have.GUID, have.Secret, have.Handle, have.Conversations, have.Said
+		r.GUID, r.Secret, r.handle, r.conversations = have.GUID, have.Secret, have.Handle, have.Conversations
 		if info, err := os.Stat(r.file); err == nil {
 			r.at = info.ModTime()
 		}
@@ -264,24 +232,23 @@ func (r *Remembered) Keep(adm store.Admission, handle, conversation string) erro
 	return r.write(adm, handle, conversation)
 }
 
-// write remembers an admission. The conversations of another identity, which the slot had before, are forgotten, and what it said.
+// write remembers an admission. The conversations of another identity, which the slot had before, are forgotten.
 func (r *Remembered) write(adm store.Admission, handle, conversation string) error {
 	var conversations []string
-	var have *said
 	if r.GUID == adm.GUID {
-		conversations, have = slices.Clone(r.conversations), r.said
+		conversations = slices.Clone(r.conversations)
 	}
 	if conversation != "" && len(conversation) <= maxConversation {
 		conversations = slices.DeleteFunc(conversations, func(c string) bool { return c == conversation })
 		conversations = append(conversations, conversation)
 		conversations = conversations[max(len(conversations)-maxConversations, 0):]
 	}
-	data, err := json.Marshal(rememberedFile{adm.GUID, adm.Secret, handle, conversations, have})
+	data, err := json.Marshal(rememberedFile{adm.GUID, adm.Secret, handle, conversations})
 	if err == nil {
 		err = local.ReplaceFile(r.file, data)
 	}
 	if err == nil {
-		r.GUID, r.Secret, r.handle, r.conversations, r.said = adm.GUID, adm.Secret, handle, conversations, have
+		r.GUID, r.Secret, r.handle, r.conversations = adm.GUID, adm.Secret, handle, conversations
 	}
 	return err
 }

@@ -158,43 +158,98 @@ func TestAConversationIsTheAgentThatItWas(t *testing.T) {
 
 func TestWhatAnAgentHasRegisteredItselfAsIsRemembered(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "agents")
-	open := func() *registry.Remembered { return rememberFor(t, dir, "hub", "codex", "codex", "t1") }
-	itself := registry.Registration{Handle: "codex", AgentType: "codex", Scope: registry.ScopeProject, Conversation: "t1"}
+	cfg := store.Config{Hostname: "h", ProjectPath: "/p", StateDir: filepath.Join(t.TempDir(), "agents")}
+	itself := registry.Registration{Handle: "codex", AgentType: "codex", Vendor: "codex", Scope: registry.ScopeProject, Conversation: "t1"}
 	said := itself
-	said.Scope, said.Visibility, said.Capabilities, said.MaxConcurrentTasks = registry.ScopeUser, store.Public, []string{"review"}, 3
-	r := open()
-	if err := r.Say(&said); err != nil {
-		t.Fatal(err) // there is no identity yet
+	said.Handle, said.AgentType, said.Scope, said.Visibility, said.Capabilities, said.MaxConcurrentTasks = "reviewer", "reviewer", registry.ScopeUser, store.Public, []string{"review"}, 3
+	is := func(what string, r registry.Registration, want *registry.Registration) {
+		t.Helper()
+		got, ok := registry.Said(cfg, "hub", r)
+		if ok != (want != nil) || ok && !reflect.DeepEqual(got, *want) || !ok && !reflect.DeepEqual(got, r) {
+			t.Errorf("%s: %+v, %v", what, got, ok)
+		}
 	}
-	if _, ok := r.Said(itself); ok {
-		t.Error("something is said of no identity")
+	say := func(r registry.Registration) {
+		t.Helper()
+		if err := registry.Say(t.Context(), cfg, "hub", r); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := errors.Join(r.Keep(store.Admission{GUID: "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11", Secret: "s"}, "codex", "t1"), r.Say(&said)); err != nil {
+	is("before", itself, nil)
+	say(said)
+	is("in the conversation", itself, &said)
+	named, asNamed := itself, said
+	named.Handle, asNamed.Handle = "bob", "bob"
+	is("under a handle of its own", named, &asNamed)
+	for what, change := range map[string]func(*registry.Registration){
+		"another conversation": func(r *registry.Registration) { r.Conversation = "t2" },
+		"another program":      func(r *registry.Registration) { r.Vendor = "claude" },
+		"no program":           func(r *registry.Registration) { r.Vendor = "" },
+		"no conversation":      func(r *registry.Registration) { r.Conversation = "" },
+	} {
+		r := itself
+		change(&r)
+		is(what, r, nil)
+	}
+	if _, ok := registry.Said(cfg, "another hub", itself); ok {
+		t.Error("another hub's registration is taken")
+	}
+	other := said
+	other.Conversation, other.AgentType, other.Handle = "t2", "tester", "tester"
+	say(other)
+	is("beside another conversation", itself, &said)
+	if err := registry.Unsay(t.Context(), cfg, "hub", itself); err != nil {
 		t.Fatal(err)
 	}
-	r.Release()
-	r = open()
-	if got, ok := r.Said(itself); !ok || !reflect.DeepEqual(got, said) {
-		t.Errorf("said is %+v, %v", got, ok)
+	is("after it was forgotten", itself, nil)
+	say(said)
+
+	// The largest and strangest registrations and conversations: the file stays small, the latest are kept, and so are identities.
+	large := said
+	for range registry.MaxCapabilities {
+		large.Capabilities = append(large.Capabilities, strings.Repeat("<", store.MaxName))
 	}
-	other := itself
-	other.Conversation = "t2"
-	if _, ok := r.Said(other); ok {
-		t.Error("another conversation has said it")
+	large.Capabilities = large.Capabilities[1:]
+	for i := range 100 {
+		large.Conversation = fmt.Sprint(strings.Repeat("<\x00", 125), i)
+		say(large)
 	}
-	if err := r.Say(nil); err != nil {
+	last := itself
+	last.Conversation = large.Conversation
+	is("the last of many", last, &large)
+	is("long ago", itself, nil)
+	files, err := filepath.Glob(filepath.Join(cfg.StateDir, "said.*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if info, err := os.Stat(files[0]); err != nil || info.Size() > 64<<10 || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+	if err := os.WriteFile(files[0], []byte(`[{"conversation":"t1","agentType":"../x","scope":"world"}]`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.Release()
-	r = open()
-	if _, ok := r.Said(itself); ok {
-		t.Error("what is forgotten is said")
+	is("of a damaged file", itself, nil)
+	say(said)
+	is("after the damage", itself, &said)
+}
+
+// Conversations with the strangest ids do not make an identity's file too large to be read again.
+func TestStrangeConversationsDoNotLoseAnIdentity(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "agents")
+	strange := func(i int) string { return fmt.Sprintf("%s%02d", strings.Repeat("<", 254), i) }
+	r := rememberFor(t, dir, "hub", "codex", "codex", strange(0))
+	const guid = "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11"
+	for i := range 20 {
+		if err := r.Keep(store.Admission{GUID: guid, Secret: "s"}, "codex", strange(i)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	r.Release()
-	var none *registry.Remembered
-	if _, ok := none.Said(itself); ok || none.Say(&said) != nil {
-		t.Error("no identity has said something")
+	r = rememberFor(t, dir, "hub", "codex", "codex", strange(19))
+	defer r.Release()
+	if r.GUID != guid {
+		t.Errorf("the identity is %q", r.GUID)
 	}
 }
 

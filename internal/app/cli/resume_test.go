@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -117,4 +118,58 @@ func TestAnAgentIsWhatItHasRegisteredItselfAsAfterAKill(t *testing.T) {
 	s.callIn("t1", "deregister_agent", "{}")
 	s.crash()
 	is("not after it has deregistered itself", "t1", "project-only", 0)
+}
+
+// The program of an agent that had registered itself under a role of its own is killed: in the same conversation it is that agent again, with
+// its mail. Another conversation of the same program is not public because this one is.
+func TestAnAgentHasItsRoleAgainAfterAKill(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	agent := func(thread string) (name string, a *dialect.Agent) {
+		for _, x := range d.openSessions() {
+			if found, ok := d.agents()[x.Agent]; ok && x.Session == thread {
+				return x.Agent, &found
+			}
+		}
+		return "", nil
+	}
+	s := d.program("codex-mcp-client", "a")
+	wait.Eventually(t, "the session is registered", func() bool {
+		s.turn("t1")
+		_, a := agent("t1")
+		return a != nil
+	})
+	s.callIn("t1", "register_agent", `{"agentType":"reviewer","capabilities":["review"],"scope":"user","visibility":"public"}`)
+	guid, name := "", ""
+	wait.Eventually(t, "the agent is public", func() bool {
+		n, a := agent("t1")
+		if a == nil || a.Visibility != "public" {
+			return false
+		}
+		name = n
+		for _, x := range d.openSessions() {
+			if x.Session == "t1" {
+				guid = x.GUID
+			}
+		}
+		return guid != ""
+	})
+	s.crash()
+
+	s = d.program("codex-mcp-client", "a")
+	defer s.end()
+	is := func(what, thread, visibility string, same bool) {
+		t.Helper()
+		wait.Eventually(t, what, func() bool {
+			s.turn(thread)
+			n, a := agent(thread)
+			return a != nil && a.Visibility == visibility && (n == name) == same
+		})
+	}
+	is("it is the reviewer again", "t1", "public", true)
+	if now := d.threadGUID("t1"); now != guid {
+		t.Errorf("its GUID is %s, was %s", now, guid)
+	}
+	is("another conversation of the process is a session of its project", "t2", "project-only", false)
+	is("the first one is the reviewer again", "t1", "public", true)
 }

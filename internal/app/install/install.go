@@ -122,7 +122,7 @@ func Programs() []Program {
 		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, overruled: claudeOverruled, After: "open sessions of Claude Code get the hooks when they are started again"},
 		{Name: "codex", Title: "Codex", command: "codex", files: codexFiles, overruled: codexOverruled, After: "Codex asks at its next start whether you trust the hooks: say yes"},
 		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, overruled: geminiOverruled, After: "open sessions of Gemini CLI get the hooks when they are started again"},
-		{Name: "opencode", Title: "OpenCode", command: "opencode", files: opencodeFiles, After: "open sessions of OpenCode get Parley's tools and plugin when they are started again; the plugin was not tried with the program"},
+		{Name: "opencode", Title: "OpenCode", command: "opencode", files: opencodeFiles, After: "open sessions of OpenCode get Parley's tools and plugin when they are started again"},
 		{Name: "vibe", Title: "Vibe", command: "vibe", files: vibeFiles, After: "open sessions of Vibe get Parley's tools when they are started again; this was not tried with the program"},
 	}
 }

@@ -27,8 +27,9 @@ type membership interface {
 	Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error)
 	Leave(ctx context.Context, a *agentnet.Agent) (later bool, err error)
 	Converse(ctx context.Context, a *agentnet.Agent, conversation string) (elsewhere bool)
-	Say(a *agentnet.Agent, r *registry.Registration)
-	Said(a *agentnet.Agent, r registry.Registration) (_ registry.Registration, ok bool)
+	Say(ctx context.Context, r registry.Registration)
+	Unsay(ctx context.Context, r registry.Registration)
+	Said(ctx context.Context, r registry.Registration) (_ registry.Registration, ok bool)
 	Close(ctx context.Context) error
 }
 

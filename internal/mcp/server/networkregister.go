@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -23,11 +24,12 @@ type networkAgent struct {
 	turn         *semaphore.Weighted // of 1; locks the rest
 	agent        *agentnet.Agent     // nil if it is not registered
 	registration registry.Registration
-	published    string    // handle in the registry
-	byItself     bool      // registered without a call of the agent
-	thread       string    // the conversation that the client's calls name, "" for none
-	idle         bool      // deregistered because it was idle
-	used         time.Time // last call
+	itself       registry.Registration // that with which it is registered by itself, unless it had said something else
+	published    string                // handle in the registry
+	byItself     bool                  // registered without a call of the agent
+	thread       string                // the conversation that the client's calls name, "" for none
+	idle         bool                  // deregistered because it was idle
+	used         time.Time             // last call
 }
 
 type networkAgentKey struct{}
@@ -86,7 +88,7 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 		p.published = r.Handle
 		if err == nil {
 			p.registration = r
-			g.network.Say(p.agent, &r)
+			g.network.Say(ctx, r)
 		}
 		if f, ok := errors.AsType[*store.Error](err); !ok || f.Code != store.NotRegisteredError {
 			return entry, true, err
@@ -99,22 +101,40 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 	}
 	p.registration = r
 	g.registered(p, a)
-	g.network.Say(a, &r)
+	g.network.Say(ctx, r)
 	return a.Entry(), a.Reused(), nil
 }
 
-// restate registers an agent that was registered by itself as it had registered itself in its conversation, before its program began
-// anew. The state is locked.
-func (g *Network) restate(ctx context.Context, p *networkAgent) {
-	if p.agent == nil || !p.byItself {
+// resume registers an agent that is registered by itself as it had registered itself in the conversation that has called, or else as a
+// session. The agent of a conversation that has another identity on this computer becomes that one. The state is locked.
+func (g *Network) resume(ctx context.Context, p *networkAgent) {
+	p.itself.Conversation = p.thread
+	r, _ := g.network.Said(ctx, p.itself)
+	if r.AgentType != p.registration.AgentType {
+		g.withdraw(ctx, p)
+		g.become(ctx, p, r)
 		return
 	}
-	r, ok := g.network.Said(p.agent, p.registration)
-	if !ok {
+	if g.network.Converse(ctx, p.agent, p.thread) {
+		g.deregistered(ctx, p)
+		g.become(ctx, p, r)
 		return
 	}
-	if _, err := p.agent.Describe(ctx, r); err == nil { // else it is found by its project only
-		p.registration = r
+	before := p.registration
+	if before.Conversation = r.Conversation; !reflect.DeepEqual(before, r) {
+		if _, err := p.agent.Describe(ctx, r); err != nil {
+			p.thread = "" // the next call tries it again
+			return
+		}
+	}
+	p.registration = r
+}
+
+// become registers an agent that is not registered any more as another one, now or with the next call. The state is locked.
+func (g *Network) become(ctx context.Context, p *networkAgent, r registry.Registration) {
+	p.registration, p.idle = r, true
+	if a, err := g.network.Register(ctx, r); err == nil {
+		g.registered(p, a)
 	}
 }
 
@@ -242,13 +262,14 @@ func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Regis
 		return entry, true, nil
 	}
 	r.Handle, r.Vendor, r.Conversation = cmp.Or(c.Handle(), r.AgentType), c.Vendor(), g.conversationOf(p, c)
+	p.itself = r
+	r, _ = g.network.Said(ctx, r)
 	a, err := g.network.Register(ctx, r)
 	if err != nil {
 		return entry, false, err
 	}
 	p.registration, p.byItself = r, true
 	g.registered(p, a)
-	g.restate(ctx, p)
 	return a.Entry(), false, nil
 }
 
@@ -374,7 +395,7 @@ func (g *Network) deregister(ctx context.Context, c *Call, a *agentnet.Agent, _ 
 	g.mu.Lock()
 	delete(g.agents, p)
 	g.mu.Unlock()
-	g.network.Say(a, nil)
+	g.network.Unsay(ctx, p.registration)
 	later, err := g.network.Leave(ctx, a)
 	if err != nil {
 		return "", deregisterOut{}, err

@@ -91,8 +91,8 @@ func (g *Network) acknowledge(ctx context.Context, s *Server) {
 	}
 }
 
-// called notes the conversation that a call comes from. An agent that was registered before its conversation was known is registered
-// again if this computer remembers another identity for it: two closed sessions were given each other's otherwise.
+// called notes the conversation that a call comes from. An agent that was registered by itself before its conversation was known is
+// what it was in that conversation from now on.
 func (g *Network) called(ctx context.Context, p *networkAgent, thread string) {
 	if p.turn.Acquire(ctx, 1) != nil {
 		return
@@ -101,19 +101,16 @@ func (g *Network) called(ctx context.Context, p *networkAgent, thread string) {
 	if p.thread == thread {
 		return
 	}
-	p.thread, p.registration.Conversation = thread, thread
-	if p.agent != nil && g.network.Converse(ctx, p.agent, thread) && p.byItself {
-		g.deregistered(ctx, p)
-		p.idle = true // until it is registered again, now or by the next call
-		if a, err := g.network.Register(ctx, p.registration); err == nil {
-			g.registered(p, a)
-			g.restate(ctx, p)
-		}
-		return
-	}
-	g.restate(ctx, p)
-	if p.agent != nil && !p.byItself {
-		g.network.Say(p.agent, &p.registration)
+	p.thread = thread
+	switch {
+	case p.agent == nil:
+		p.registration.Conversation, p.itself.Conversation = thread, thread
+	case p.byItself:
+		g.resume(ctx, p)
+	default:
+		p.registration.Conversation = thread
+		g.network.Converse(ctx, p.agent, thread)
+		g.network.Say(ctx, p.registration)
 	}
 	g.served(p)
 }

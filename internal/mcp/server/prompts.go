@@ -117,6 +117,9 @@ func (g *Channels) addPrompts(s *Server) {
 	}
 }
 
+// placeholder is what OpenCode gives for each argument to get a prompt as a template.
+var placeholder = text.Pattern(`^\$\d{1,2}$`)
+
 // maxArgument bounds a prompt's argument, in bytes.
 const maxArgument = 4096
 
@@ -144,10 +147,10 @@ func (g *Channels) promptArguments(w workflow, given map[string]string) (argumen
 			a[name] = value
 		}
 	}
-	if err := chat.CheckHandle(a["handle"]); err != nil {
+	if err := chat.CheckHandle(a["handle"]); err != nil && !placeholder().MatchString(a["handle"]) {
 		return nil, err
 	}
-	if !slices.Contains(g.names(), a["channel"]) {
+	if !slices.Contains(g.names(), a["channel"]) && !placeholder().MatchString(a["channel"]) {
 		return nil, fmt.Errorf("there is no channel %.80q; the project's channels are: %s", a["channel"], strings.Join(g.names(), ", "))
 	}
 	return a, nil

@@ -154,6 +154,7 @@ func TestWorkflowsArePrompts(t *testing.T) {
 		{a, "reporter", map[string]string{"roadmap": "PLAN.md"}, []string{`"reporter"`, `"roadmap" (limit 100)`, `"errors" (limit 50)`, "PLAN.md"}},
 		{other, "worker", nil, []string{`"planning": Claimed`, "- **planning**"}},
 		{other, "worker", map[string]string{"channel": "review"}, []string{`"review": Claimed`}},
+		{a, "worker", map[string]string{"handle": "$1", "channel": "$2", "task": "$3"}, []string{`set_handle with the handle "$1"`, `read_messages for "$2"`, "your task $3"}},
 		{a, "worker", map[string]string{"handle": "Not Valid"}, []string{"error:", "Invalid handle"}},
 		{a, "worker", map[string]string{"chanel": "x"}, []string{"error:", "did you mean channel?"}},
 		{a, "worker", map[string]string{"channel": "nowhere"}, []string{"error:", "roadmap, parallel-work, errors"}},
