@@ -86,7 +86,7 @@ func (a *app) changePrograms(ctx context.Context, names []string, f installFlags
 	if err != nil {
 		return err
 	}
-	programs, err := chosenPrograms(names, enters)
+	programs, err := chosenPrograms(names, enters, f.project)
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (a *app) changePrograms(ctx context.Context, names []string, f installFlags
 	return a.print(results, func() { a.showInstalled(results, f.dryRun) })
 }
 
-// chosenPrograms returns the programs with names, by default those that are on this computer.
-func chosenPrograms(names []string, present bool) (programs []install.Program, err error) {
+// chosenPrograms returns the programs with names, by default those that are on this computer, and of a project those that it can configure.
+func chosenPrograms(names []string, present, project bool) (programs []install.Program, err error) {
 	for _, name := range names {
 		p, err := install.Find(name)
 		if err != nil {
@@ -129,7 +129,7 @@ func chosenPrograms(names []string, present bool) (programs []install.Program, e
 		return programs, nil
 	}
 	for _, p := range install.Programs() {
-		if !present || p.Present(exec.LookPath) {
+		if (!present || p.Present(exec.LookPath)) && !(project && p.UserOnly) {
 			programs = append(programs, p)
 		}
 	}

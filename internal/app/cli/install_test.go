@@ -47,4 +47,7 @@ func TestInstallShowsItsChangesAndUninstallTakesThemOut(t *testing.T) {
 	if out, err := run("install", "codex", "--project", "--yes"); err == nil || !strings.Contains(out, "leave out --project") {
 		t.Errorf("%v: %s", err, out)
 	}
+	if out, err := run("uninstall", "--project", "--yes"); err != nil || strings.Count(out, "nothing to change") != 5 || strings.Contains(out, "Codex") {
+		t.Errorf("all programs but Codex, which has no configuration of a project: %v: %s", err, out)
+	}
 }

@@ -92,6 +92,8 @@ type Program struct {
 	Title   string
 	command string
 	files   func(Place) ([]file, error)
+	// UserOnly programs have no configuration of a project.
+	UserOnly bool
 	// overruled returns what keeps the hooks from running; nil for nothing.
 	overruled func(Place) []Obstacle
 	// After is what the user has to know after an installation.
@@ -120,7 +122,7 @@ func Programs() []Program {
 	return []Program{
 		{Name: "agy", Title: "Antigravity CLI", command: "agy", files: agyFiles, After: "open sessions of Antigravity get Parley's tools when they are started again; this was not tried with the program"},
 		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, overruled: claudeOverruled, After: "open sessions of Claude Code get the hooks when they are started again"},
-		{Name: "codex", Title: "Codex", command: "codex", files: codexFiles, overruled: codexOverruled, After: "Codex asks at its next start whether you trust the hooks: say yes"},
+		{Name: "codex", Title: "Codex", command: "codex", UserOnly: true, files: codexFiles, overruled: codexOverruled, After: "Codex asks at its next start whether you trust the hooks: say yes"},
 		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, overruled: geminiOverruled, After: "open sessions of Gemini CLI get the hooks when they are started again"},
 		{Name: "opencode", Title: "OpenCode", command: "opencode", files: opencodeFiles, After: "open sessions of OpenCode get Parley's tools and plugin when they are started again"},
 		{Name: "vibe", Title: "Vibe", command: "vibe", files: vibeFiles, After: "open sessions of Vibe get Parley's tools when they are started again; this was not tried with the program"},
