@@ -40,6 +40,8 @@ type rememberedFile struct {
 	Secret        string   `json:"secret"`
 	Handle        string   `json:"handle,omitempty"`
 	Conversations []string `json:"conversations,omitempty"`
+	// Said is in the files of version 1.0.0. It is kept by conversation now: see Said.
+	Said *said `json:"said,omitempty"`
 }
 
 const (
@@ -243,7 +245,7 @@ func (r *Remembered) write(adm store.Admission, handle, conversation string) err
 		conversations = append(conversations, conversation)
 		conversations = conversations[max(len(conversations)-maxConversations, 0):]
 	}
-	data, err := json.Marshal(rememberedFile{adm.GUID, adm.Secret, handle, conversations})
+	data, err := json.Marshal(rememberedFile{GUID: adm.GUID, Secret: adm.Secret, Handle: handle, Conversations: conversations})
 	if err == nil {
 		err = local.ReplaceFile(r.file, data)
 	}
