@@ -286,7 +286,7 @@ func (t *traffic) lock(ctx context.Context, p *player, random *rand.Rand) {
 	for p.join(ctx) == nil && ctx.Err() == nil {
 		file := files[random.IntN(len(files))]
 		e := event{Op: opLock, Key: file}
-		err := p.call(always, e, "claim_files", map[string]any{"paths": []string{file}, "why": "a campaign"}, nil, nil)
+		err := p.call(always, e, "claim_files", map[string]any{"paths": []string{file}, "why": "a campaign", "until": "12h"}, nil, nil)
 		if random.IntN(4) == 0 {
 			t.list(always, p)
 		}

@@ -254,7 +254,7 @@ func (x record) verdict(o Order, seq uint64, now time.Time, lease time.Duration)
 		switch {
 		case seq != x.QueueSequence:
 			return isDuplicate
-		case store.ParseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance, time.Second):
+		case store.ParseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance, time.Second) && !x.isOfLater(now, lease):
 			return isHeld
 		}
 		return isFree
@@ -263,6 +263,12 @@ func (x record) verdict(o Order, seq uint64, now time.Time, lease time.Duration)
 		return isDuplicate
 	}
 	return isFree
+}
+
+// isOfLater reports whether an item was claimed so much later than now that the server's clock was set back since. Its lease says nothing
+// then, and the server's timer, which has delivered the item's message again, decides: the item would be held for as long as the clock was set back.
+func (x record) isOfLater(now time.Time, lease time.Duration) bool {
+	return store.ParseTime(x.ClaimedAt).Sub(now) > max(lease, time.Minute)
 }
 
 // renew begins the item's next generation.
