@@ -48,9 +48,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/parleyhub/parley/internal/config"
 )
 
 func main() {
@@ -200,7 +203,11 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	if err := errors.Join(os.Mkdir(h.project(), 0o700), os.Mkdir(h.tmp(), 0o700)); err != nil {
 		return r, err
 	}
-	h.env = append(h.env, "TMPDIR="+h.tmp(), fmt.Sprintf("%s=%d", mutantVariable, c.mutant))
+	settingsFile := filepath.Join(dir, "config.yaml") // which no power cut takes
+	if err := os.WriteFile(settingsFile, []byte(withoutPrograms), 0o600); err != nil {
+		return r, err
+	}
+	h.env = append(h.env, config.FileVariable+"="+settingsFile, "TMPDIR="+h.tmp(), fmt.Sprintf("%s=%d", mutantVariable, c.mutant))
 	var all history
 	var wall *wallClock
 	if c.clocks {
@@ -242,6 +249,16 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	r.faults, r.broken = faults, append(r.broken, unclean...)
 	return r, all.failed
 }
+
+// withoutPrograms is the configuration of a hub that does not look for the vendors' CLIs: a look at one costs more than a start of the hub, and
+// outlives a killed hub, with the disk in use.
+const withoutPrograms = `version: 1
+agents:
+  claude-code: {disabled: true}
+  gemini: {disabled: true}
+  codex: {disabled: true}
+  vibe: {disabled: true}
+`
 
 // judge returns what the clients have done, and the promises that were broken.
 func judge(all *history, found texts) (r result) {

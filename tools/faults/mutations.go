@@ -36,6 +36,8 @@ var mutations = []mutation{
 		old:    "\tif _, err := s.bus.Publish(ctx, msg); err != nil {\n\t\treturn err\n\t}\n",
 		new:    "if MUTANT { time.AfterFunc(300*time.Millisecond, func() { _, _ = s.bus.Publish(context.WithoutCancel(ctx), msg) }) } else if _, err := s.bus.Publish(ctx, msg); err != nil { return err }\n",
 		faults: "kills"},
+	{breaks: "an item is given out before its claim is synced", file: "internal/agentnet/work/claim.go",
+		old: "\t\tif err == nil && x != nil { // a power cut", new: "\t\tif err == nil && x != nil && !MUTANT { // a power cut", disk: true, faults: "power cuts"},
 	{simulated: true, breaks: "mail is marked as read before the answer is written", file: "internal/agentnet/mail/take.go",
 		old: "useless := len(t.mail) == 0 && len(t.invalid) > 0", new: "useless := len(t.mail) == 0 && len(t.invalid) > 0 || MUTANT && len(t.mail) > 0", faults: "kills of agents"},
 	{simulated: true, breaks: "mail is read in another order", file: "internal/agentnet/mail/take.go",

@@ -83,9 +83,15 @@ func (w *Worker) claimFrom(ctx context.Context, b *bus.Bus, capability string, p
 		// otherwise nobody could claim it for as long as a lease.
 		claiming, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*store.RequestTimeout)
 		x, err := w.claim(claiming, capability, msg)
+		if err == nil && x != nil { // a power cut must not take back a token that its holder has
+			err = w.svc.reg.Commit(claiming)
+		}
 		cancel()
-		if err != nil || x != nil {
-			return x, err // after an error the message is delivered again when its lease has ended
+		if err != nil {
+			return nil, err // after an error the message is delivered again when its lease has ended
+		}
+		if x != nil {
+			return x, nil
 		}
 	}
 }
