@@ -219,7 +219,10 @@ func (x *Box) acknowledge(ctx context.Context, which func(taken) bool) error {
 	if err := x.writeReceipts(ctx, b, Read, got); err != nil {
 		return store.AsError(err)
 	}
-	if floor, err = x.markRead(ctx, b, sequences, floor, fresh); err != nil {
+	if floor, err = x.markRead(ctx, b, sequences, floor, fresh); err == nil {
+		err = b.Commit(ctx) // else a power cut would show it again
+	}
+	if err != nil {
 		return store.AsError(err)
 	}
 	x.mu.Lock()
