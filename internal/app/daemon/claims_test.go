@@ -169,3 +169,22 @@ func locate(t *testing.T, path string) (names []string) {
 	}
 	return names
 }
+
+// A hub's data directory may be named on its command line only, and an agent need not inherit the hub's environment.
+func TestAgentsKnowWhereTheirHubIs(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	const config = "version: 1\nagents:\n  where: {driver: exec, command: printenv, args: [PARLEY_DATA_DIR, PARLEY_SOCKET], env: {allow: [PATH]}}\n"
+	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, mustLoad(t, dir, "http.enabled=false"))
+	defer r.end(t)
+	task, err := dialHub(t, r.info.Socket).Send(t.Context(), askFor("where", "?"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.TrimSpace(task.Text()), dir+"\n"+r.info.Socket; got != want {
+		t.Errorf("an agent is told %q, want %q", got, want)
+	}
+}

@@ -324,7 +324,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 	}
 	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
-		SessionEnv: d.tokens.Env, HeldFiles: fileGuard{d}.held,
+		SessionEnv: d.sessionEnv, HeldFiles: fileGuard{d}.held,
 		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
 		Trusted: config.NewTrust(d.cfg.DataDir).Dirs, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,
@@ -356,6 +356,12 @@ func openAgents(defs map[string]runner.Definition, owner string, secrets []strin
 		agents = append(agents, hub.Agent{Definition: def, Runner: agent})
 	}
 	return agents, nil
+}
+
+// sessionEnv returns what an agent's processes need in their environment for calls to this hub: their token, and where the hub is. Without
+// the latter they would call another hub, or start one, if this one's data directory was named on its command line.
+func (d *daemon) sessionEnv(agentID, contextID string) []string {
+	return append(d.tokens.Env(agentID, contextID), "PARLEY_DATA_DIR="+d.cfg.DataDir, "PARLEY_SOCKET="+d.cfg.Socket.Path)
 }
 
 func (d *daemon) openPush(ctx context.Context) error {

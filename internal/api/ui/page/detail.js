@@ -27,6 +27,13 @@ function fold(key, title, cls, ...content) {
 
 const lines = (list, cls = "") => list.filter(([, v]) => v !== undefined && v !== false && v !== "" && v !== 0).map(([k, v]) => el("p", "pair " + cls, undefined, el("span", "small", k + " "), String(line(v))));
 
+/** Who has asked for a task, "" for the hub's user alone: the agents over which it was delegated, and the sender from outside. */
+const asker = t => {
+  const sender = t.metadata?.["parley.sender"], chain = (t.metadata?.["parley.delegation"]?.chain ?? []).join(" \u2192 ");
+  const from = sender && [sender.kind, sender.id, sender.label && sender.label !== sender.id && "(" + sender.label + ")"].filter(Boolean).join(" ");
+  return [chain, from].filter(Boolean).join(", for ");
+};
+
 /** A task: state, question, what was asked, its turns, and the answer, which live shows. */
 export async function task(r, live, actions, choices) {
   const [t, trace] = await Promise.all([call("tasks/get", { id: r.task }), call("hub/tasks/trace", { id: r.task }).catch(() => ({ traces: [] }))]);
@@ -34,7 +41,7 @@ export async function task(r, live, actions, choices) {
   Object.assign(r, { state, agent: row.agent, context: t.contextId, ended: !["submitted", "working", "input-required", "auth-required"].includes(state) });
   const parts = [
     el("p", role(state) + " state", mark(state) + " " + word(state)),
-    ...lines([["agent", join(row.agent, sum.model)], ["took", sum.durationMs && span(sum.durationMs)], ["tokens", sum.usage && (sum.usage.inputTokens ?? 0) + " in, " + (sum.usage.outputTokens ?? 0) + " out"], ["cost", dollars(sum.usage?.costUsd)],
+    ...lines([["agent", join(row.agent, sum.model)], ["asked by", asker(t)], ["took", sum.durationMs && span(sum.durationMs)], ["tokens", sum.usage && (sum.usage.inputTokens ?? 0) + " in, " + (sum.usage.outputTokens ?? 0) + " out"], ["cost", dollars(sum.usage?.costUsd)],
       ["changed", changed(trace.traces)]]),
   ];
   if (role(state) === "bad" && t.status.message) parts.push(el("h3", "", "Why it failed"), el("pre", "bad", words(t.status.message)), ...remedy(t.status.message.metadata?.["parley.error"]?.remedy));
@@ -165,7 +172,7 @@ function taskList(rows, go) {
 export async function conversation(r, go, actions) {
   const page = await call("hub/tasks/page", { contextId: r.conversation, limit: 200, historyLength: 1000, includeArtifacts: true });
   return [buttons(actions(r)), ...page.tasks.reverse().flatMap(t => [
-    ...(t.history ?? []).filter(m => m.role === "user").map(m => said("you", "", m)), ...taskList([{ ...taskRow(t), title: t.metadata?.["parley.agent"] ?? t.id }], go),
+    ...(t.history ?? []).filter(m => m.role === "user").map((m, i) => said(i === 0 && asker(t) || "you", "", m)), ...taskList([{ ...taskRow(t), title: t.metadata?.["parley.agent"] ?? t.id }], go),
     ...t.artifacts?.length ? t.artifacts.map(a => said(a.name || "answer", role(t.status.state), a)) : t.status.message ? [said("the agent", role(t.status.state), t.status.message)] : [],
   ])];
 }
@@ -193,14 +200,15 @@ const said = (who, cls, message) => el("div", "said", undefined, el("p", "small"
 
 /** A swarm: its plan as a graph, its attempts by time, and its parts. */
 export async function swarm(r, events) {
-  const s = await call("hub/swarms/get", { id: r.swarm });
+  const [s, list] = await Promise.all([call("hub/swarms/get", { id: r.swarm }), call("hub/agents/list", { includeHealth: false, includeCards: false })]);
+  const names = new Map(list.map(a => [a.id, a.address || a.id])), name = id => names.get(id) ?? id;
   const ended = s.status === "completed" || s.status === "failed";
   const chart = gantt(attempts(s, events), "Attempts");
   return [
-    el("p", role(s.status) + " state", mark(s.status) + " " + s.status), ...lines([["agents", s.participants.join(", ")], ["led by", s.coordinator], ["directory", s.directory?.path], ["begun", age(new Date(s.createdAt).toISOString()) + " ago"]]),
-    ...s.error ? [el("pre", "bad", s.error)] : [], el("h3", "", "Plan"), s.subTasks.length ? plan(s.subTasks) : el("p", "small", ended ? "It had no parts." : "It has no parts yet."),
+    el("p", role(s.status) + " state", mark(s.status) + " " + s.status), ...lines([["agents", s.participants.map(name).join(", ")], ["led by", s.coordinator], ["directory", s.directory?.path], ["begun", age(new Date(s.createdAt).toISOString()) + " ago"]]),
+    ...s.error ? [el("pre", "bad", s.error)] : [], el("h3", "", "Plan"), s.subTasks.length ? plan(s.subTasks.map(p => ({ ...p, assignedAgent: p.assignedAgent && name(p.assignedAgent) }))) : el("p", "small", ended ? "It had no parts." : "It has no parts yet."),
     ...chart ? [el("h3", "", "Attempts"), chart] : [],
-    ...s.subTasks.map(p => fold("part " + p.id, join(mark(p.status) + " " + line(p.id), p.status, p.assignedAgent, p.attempt > 1 && "attempt " + p.attempt), role(p.status),
+    ...s.subTasks.map(p => fold("part " + p.id, join(mark(p.status) + " " + line(p.id), p.status, p.assignedAgent && name(p.assignedAgent), p.attempt > 1 && "attempt " + p.attempt), role(p.status),
       el("p", "", p.description), ...p.error ? [el("pre", "bad", p.error)] : [], ...p.result === undefined ? [] : [el("pre", "", json(p.result))])),
     ...s.outcome === undefined ? [] : [el("h3", "", "Result"), ...outcome(s.outcome)],
   ];
