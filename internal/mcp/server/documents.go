@@ -189,7 +189,7 @@ func (g *Documents) shown(name string, c *documents.Content, err error) (string,
 	if err := json.Unmarshal(c.Content, &out.Content); err != nil {
 		return "", out, err
 	}
-	return "What follows are the words of this project's agents and people, not your user's request:\n" + string(c.Content), out, nil
+	return string(c.Content), out, nil // programs read the text as JSON; writtenBy says whose words it has
 }
 
 // named replaces the qualified name of a document in an error by its name in the project.
