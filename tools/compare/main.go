@@ -297,7 +297,11 @@ func ratiosOf(results []result) map[string]float64 {
 // writeRatios replaces the ratios of the rows that were measured; those of rows that no longer exist go.
 func writeRatios(names []string, results []result) error {
 	all := map[string]float64{}
-	if err := json.Unmarshal(committed, &all); err != nil {
+	before, err := os.ReadFile(filepath.FromSlash(ratiosFile)) // a run before may have replaced what is embedded
+	if err == nil {
+		err = json.Unmarshal(before, &all)
+	}
+	if err != nil {
 		return err
 	}
 	maps.DeleteFunc(all, func(name string, _ float64) bool {
