@@ -38,6 +38,8 @@ var mutations = []mutation{
 		faults: "kills"},
 	{breaks: "an item is given out before its claim is synced", file: "internal/agentnet/work/claim.go",
 		old: "\t\tif err == nil && x != nil { // a power cut", new: "\t\tif err == nil && x != nil && !MUTANT { // a power cut", disk: true, faults: "power cuts"},
+	{breaks: "a claim of files is answered before it is synced", file: "internal/agentnet/claims/claims.go",
+		old: "\tif err == nil { // a power cut", new: "\tif err == nil && !MUTANT { // a power cut", disk: true, faults: "power cuts"},
 	{breaks: "mail that was acknowledged is not marked on the disk", file: "internal/agentnet/mail/take.go",
 		old: "\t\terr = b.Commit(ctx) // else a power cut", new: "\t\tif !MUTANT { err = b.Commit(ctx) } // else a power cut", disk: true, faults: "power cuts"},
 	{simulated: true, breaks: "mail is marked as read before the answer is written", file: "internal/agentnet/mail/take.go",

@@ -345,6 +345,9 @@ func (s *Service) update(ctx context.Context, b *bus.Bus, repository string, cha
 		}
 		return data, err
 	})
+	if err == nil { // a power cut must not bring back a claim that was released, nor take one from an agent of another computer
+		err = b.Commit(ctx)
+	}
 	switch {
 	case errors.Is(err, store.ErrConflict):
 		return &store.Error{Code: store.RateLimitError, Message: "Too many agents claim files at once.", Remedy: "Try again in a second.", RetryAfter: time.Second, Err: err}
