@@ -25,18 +25,22 @@ func joinSyncing(t *testing.T, d *disk, ask bus.Ask) *bus.Bus {
 	return joinWith(t, d.config(bus.Config{}), ask)
 }
 
-// The hub syncs after the message was stored and before the process is answered, and the process need not.
-func TestTheHubSyncsWhatAProjectStoresOnce(t *testing.T) {
-	t.Parallel()
-	held, release := make(chan struct{}), make(chan struct{})
-	var hold atomic.Bool
-	d := &disk{onSync: func(int64) error {
+// holdingDisk returns a disk whose next sync after hold is set closes held and waits for release.
+func holdingDisk() (d *disk, hold *atomic.Bool, held, release chan struct{}) {
+	hold, held, release = new(atomic.Bool), make(chan struct{}), make(chan struct{})
+	return &disk{onSync: func(int64) error {
 		if hold.Swap(false) {
 			close(held)
 			<-release
 		}
 		return nil
-	}}
+	}}, hold, held, release
+}
+
+// The hub syncs after the message was stored and before the process is answered, and the process need not.
+func TestTheHubSyncsWhatAProjectStoresOnce(t *testing.T) {
+	t.Parallel()
+	d, hold, held, release := holdingDisk()
 	hub := open(t, d.config(bus.Config{DataDir: t.TempDir()}))
 	own := &disk{}
 	b := joinSyncing(t, own, project(hub))
@@ -180,15 +184,7 @@ func TestAMessageIsStoredOnceUnderItsID(t *testing.T) {
 
 func TestAPendingMessageFailsWhenTheConnectionIsLost(t *testing.T) {
 	t.Parallel()
-	held, release := make(chan struct{}), make(chan struct{})
-	var hold atomic.Bool
-	d := &disk{onSync: func(int64) error {
-		if hold.Swap(false) {
-			close(held)
-			<-release
-		}
-		return nil
-	}}
+	d, hold, held, release := holdingDisk()
 	hub := open(t, d.config(bus.Config{DataDir: t.TempDir()}))
 	var user atomic.Value
 	b := joinSyncing(t, &disk{}, func(ctx context.Context) (bus.Grant, error) {
