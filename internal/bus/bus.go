@@ -305,7 +305,7 @@ func (b *Bus) drain(ctx context.Context) error {
 		defer close(returned)
 		b.inFlight.Wait() // ends when release closes the connection at the latest
 	}()
-	if b.link.status().state != StateConnected { // nothing can be stored
+	if !b.conn.IsConnected() { // nothing can be stored
 		return nil
 	}
 	if err := waitFor(ctx, returned, inFlight); err != nil {
@@ -318,7 +318,8 @@ func (b *Bus) drain(ctx context.Context) error {
 	}
 	answered, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if err := b.conn.FlushWithContext(answered); err != nil && b.link.status().state == StateConnected {
+	// Another error than the context's is a lost connection, which the link may not have noticed yet.
+	if err := b.conn.FlushWithContext(answered); err != nil && answered.Err() != nil && b.conn.IsConnected() {
 		return contextError(err, "waiting for the server")
 	}
 	if err := b.conn.Drain(); err != nil {
