@@ -128,7 +128,7 @@ func (d *daemon) openBells(o *openSessions, options *hooks.Options) (map[string]
 	return map[string][]doorbell.Bell{
 		presence.Claude:   {file, o.socket},
 		presence.OpenCode: {file},
-		presence.Codex:    {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version}},
+		presence.Codex:    {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version, Sessions: o.records.All}},
 	}, nil
 }
 

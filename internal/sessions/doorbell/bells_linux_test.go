@@ -357,7 +357,13 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"busy":    `{"cwd":"/q","status":{"type":"active","activeFlags":["waitingOnApproval"]}}`,
 		"same-q":  `{"cwd":"/q","status":{"type":"idle"}}`,
 		"dropped": `{"cwd":"/r","status":{"type":"notLoaded"}}`,
+		"one":     `{"cwd":"/s","status":{"type":"idle"}}`,
+		"two":     `{"cwd":"/s","status":{"type":"idle"}}`,
 	})
+	known := func() []presence.Session {
+		return []presence.Session{{Vendor: presence.Codex, ID: "one", GUID: "a"}, {Vendor: presence.Codex, GUID: "b"},
+			{Vendor: presence.Codex, ID: "two", GUID: "d", Guessed: true}, {Vendor: presence.Codex, ID: "two"}, {Vendor: presence.Claude, ID: "two", GUID: "e"}}
+	}
 	for name, c := range map[string]struct {
 		s    presence.Session
 		want doorbell.Outcome
@@ -368,13 +374,14 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"by a transcript":  {presence.Session{ID: "idle", Transcript: home + "/sessions/2026/x.jsonl"}, doorbell.Rung, "idle hello"},
 		"in a turn":        {presence.Session{ID: "busy"}, doorbell.Busy, ""},
 		"two of them":      {presence.Session{Dir: "/q"}, doorbell.Unable, ""},
+		"the other's":      {presence.Session{Dir: "/s", GUID: "b"}, doorbell.Rung, "two hello"},
 		"none of them":     {presence.Session{Dir: "/none"}, doorbell.Unable, ""},
 		"a title's":        {presence.Session{ID: "active"}, doorbell.Unable, ""},
 		"not open":         {presence.Session{ID: "dropped"}, doorbell.Unable, ""},
 		"unknown":          {presence.Session{ID: "unknown"}, doorbell.Unable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := doorbell.AppServer{Home: home, Version: "1"}
+			a := doorbell.AppServer{Home: home, Version: "1", Sessions: known}
 			if c.s.Transcript != "" {
 				a.Home = "/nowhere"
 			}

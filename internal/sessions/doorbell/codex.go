@@ -36,6 +36,8 @@ type AppServer struct {
 	Home string
 	// Version is Parley's.
 	Version string
+	// Sessions returns the sessions that are known; nil for none. A thread of another one is not that of a session without a thread.
+	Sessions func() []presence.Session
 }
 
 // Ring implements [Bell].
@@ -57,7 +59,7 @@ func (a AppServer) Ring(ctx context.Context, s presence.Session, words string, _
 	}
 	thread := s.ID
 	if thread == "" {
-		if thread, err = c.find(ctx, s.Dir); err != nil {
+		if thread, err = c.find(ctx, s.Dir, a.taken(s)); err != nil {
 			return Unable, err
 		}
 	}
@@ -70,6 +72,19 @@ func (a AppServer) home(s presence.Session) string {
 		return filepath.FromSlash(dir)
 	}
 	return a.Home
+}
+
+// taken returns the threads that are known to be those of other sessions than s.
+func (a AppServer) taken(s presence.Session) (threads []string) {
+	if a.Sessions == nil {
+		return nil
+	}
+	for _, x := range a.Sessions() {
+		if x.Vendor == presence.Codex && x.ID != "" && x.GUID != "" && x.GUID != s.GUID && !x.Guessed {
+			threads = append(threads, x.ID)
+		}
+	}
+	return threads
 }
 
 // appServer is a connection to Codex's daemon.
@@ -124,8 +139,8 @@ func (c *appServer) read(ctx context.Context, id string) (thread, error) {
 	return r.Thread, err
 }
 
-// find returns the only thread that works in a directory: before a thread's first turn no hook has named it.
-func (c *appServer) find(ctx context.Context, dir string) (id string, err error) {
+// find returns the only thread that works in a directory and is not taken: before a thread's first turn no hook has named it.
+func (c *appServer) find(ctx context.Context, dir string, taken []string) (id string, err error) {
 	var loaded struct {
 		Data []string `json:"data"`
 	}
@@ -133,6 +148,9 @@ func (c *appServer) find(ctx context.Context, dir string) (id string, err error)
 		return "", err
 	}
 	for _, x := range loaded.Data[:min(len(loaded.Data), maxThreads)] {
+		if slices.Contains(taken, x) {
+			continue
+		}
 		t, err := c.read(ctx, x)
 		if err != nil || t.Ephemeral || t.Dir != dir || dir == "" {
 			continue

@@ -105,6 +105,7 @@ type Doorbell struct {
 // state is what the doorbell knows of one session.
 type state struct {
 	look    bool      // something may be new
+	barred  bool      // it was not to be woken when it was looked at
 	arrived time.Time // when mail was sent last; it may not be stored yet
 	hooked  time.Time // the session's last report that was looked at
 	ringing bool
@@ -241,7 +242,9 @@ func (d *Doorbell) look(ctx context.Context, rings *sync.WaitGroup, all bool) (n
 		}
 		st := d.state(s.GUID)
 		d.answered(st, s)
-		st.look = st.look || all || s.Hooked.After(st.hooked)
+		barred := !Reachable(s)
+		st.look = st.look || all || s.Hooked.After(st.hooked) || st.barred && !barred
+		st.barred = barred
 		if !st.look || st.ringing || s.Terminal == presence.TerminalClosed || !idle(s, now) {
 			continue
 		}
