@@ -324,14 +324,15 @@ func (r *Records) Serve(v Served) Session {
 	return x
 }
 
-// replaced handles the agent that a session had until now, if another one takes its place: it was another session's if it was guessed,
-// and has ended otherwise, although its process may run for a while. mu is held.
+// replaced handles the agent that a session had until now, if another one takes its place. It was another session's if it was guessed, and it
+// stays if the program has started two servers, as of two entries of its configuration. Otherwise it has ended; with Codex its process may run
+// for a while. mu is held.
 func (r *Records) replaced(v Served, s *Session) {
 	if s.GUID == "" || s.GUID == v.GUID {
 		return
 	}
-	if s.Guessed && s.Server != v.Server {
-		r.add(&Session{Vendor: s.Vendor, Dir: s.Dir, GUID: s.GUID, Server: s.Server, ServerSince: s.ServerSince, Since: s.ServerSince, Seen: r.opts.Now()})
+	if s.Server != v.Server && (s.Guessed || s.Vendor != Codex && r.opts.Alive(s.Server)) {
+		r.add(&Session{Vendor: s.Vendor, Process: s.Process, Terminal: s.Terminal, Dir: s.Dir, GUID: s.GUID, Server: s.Server, ServerSince: s.ServerSince, Since: s.ServerSince, Seen: r.opts.Now()})
 		return
 	}
 	r.end(s.GUID)

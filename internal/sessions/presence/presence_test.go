@@ -108,6 +108,32 @@ func TestAHookAndAnMCPServerOfOneProcessAreOneSession(t *testing.T) {
 	}
 }
 
+// A program may have started two servers, as of two entries of its configuration: both are agents until one of them ends.
+func TestTwoServersOfOneProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Hook(presence.Hooked{Vendor: presence.Claude, ID: "s1", Process: process(7), Dir: "/p", Terminal: presence.TerminalOpen})
+	serve := func(guid string, pid int) {
+		w.Serve(presence.Served{Vendor: presence.Claude, ID: "s1", Process: process(7), Dir: "/p", GUID: guid, Server: process(pid), Since: began})
+	}
+	for range 2 {
+		serve("g1", 8)
+		serve("g2", 9)
+	}
+	for guid, pid := range map[string]int{"g1": 8, "g2": 9} {
+		if s, ok := w.Agent(guid); !ok || s.Server != process(pid) || s.Process != process(7) || s.Terminal != presence.TerminalOpen {
+			t.Errorf("%s is %+v", guid, s)
+		}
+	}
+	if len(w.Closed()) != 0 {
+		t.Errorf("closed are %v", w.Closed())
+	}
+	w.kill(process(8))
+	if closed := w.Closed(); len(closed) != 1 || closed["g1"].IsZero() {
+		t.Errorf("closed are %v", closed)
+	}
+}
+
 func TestTheSessionIDChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
