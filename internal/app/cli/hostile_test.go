@@ -212,7 +212,7 @@ func TestAHostileSenderGainsNothing(t *testing.T) {
 	for _, event := range []string{"SessionStart", "UserPromptSubmit", "Stop"} {
 		out := v.hook(event, hookInput(event))
 		v.quiet(event, out)
-		if event == "SessionStart" && !strings.Contains(out, "new messages for you") {
+		if event == "UserPromptSubmit" && !strings.Contains(out, "new messages for you") {
 			t.Errorf("%s does not say that there is mail: %s", event, out)
 		}
 	}

@@ -98,7 +98,8 @@ func (s *Service) Handle(ctx context.Context, r Report) Reply {
 			s.o.News.Forget(session.GUID)
 		}
 		s.changed(key, "")
-		return s.watching(s.tell(ctx, key, session), session)
+		// No turn begins now: what is new is said when one does, by a bell or before the turn. Said now, it would count as known.
+		return s.watching(Reply{Answer: Answer{Context: s.claimed(ctx, key, session)}}, session)
 	case BeforeTurn:
 		s.forget(key)
 		reply := s.tell(ctx, key, session)

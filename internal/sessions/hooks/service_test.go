@@ -160,9 +160,12 @@ func TestWhatIsNewIsSaidBeforeATurn(t *testing.T) {
 	}
 	d.news.err = nil
 	d.news.arrive(1)
-	r = d.event(t, hooks.Start)
-	if r.Context != want || !slices.Equal(r.Watch, []string{"/watch/s1"}) || !slices.Contains(d.news.forgot, "g1") {
+	r = d.event(t, hooks.Start) // with which no turn begins
+	if r.Context != "" || r.Notice != "" || !slices.Equal(r.Watch, []string{"/watch/s1"}) || !slices.Contains(d.news.forgot, "g1") {
 		t.Errorf("the reply is %+v; forgotten is %v", r, d.news.forgot)
+	}
+	if r = d.event(t, hooks.BeforeTurn); r.Context != want || r.Notice == "" {
+		t.Errorf("the reply is %+v", r)
 	}
 }
 
