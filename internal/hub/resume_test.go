@@ -86,7 +86,7 @@ func (p *person) register(t *testing.T, h *hub.Hub) {
 	t.Helper()
 	def := definition("ann")
 	def.Limits = runner.Limits{Run: time.Hour, Concurrency: 2, Queue: 2}
-	if err := h.Register(hub.Agent{Definition: def, Runner: p.agent(), Durable: true}); err != nil {
+	if err := h.Register(hub.Agent{Definition: def, Runner: p.agent(), Durable: true, Residence: hub.Residence{Handle: "reviewer"}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -224,7 +224,7 @@ func TestADurableAgentHasUntilTheDeadline(t *testing.T) {
 	req := request("ann", "slow")
 	req.Timeout = 20 * time.Millisecond
 	task, err := h.SendAndWait(t.Context(), req)
-	if err != nil || task.Status.State != a2a.TaskStateFailed || !strings.Contains(text(task.Status.Message), "has not answered by its deadline") {
+	if err != nil || task.Status.State != a2a.TaskStateFailed || !strings.Contains(text(task.Status.Message), "reviewer has not answered by its deadline") {
 		t.Errorf("%+v, %v", task, err)
 	}
 	req = request("ann", "slow, too")

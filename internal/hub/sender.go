@@ -29,7 +29,7 @@ type Sender struct {
 	Kind SenderKind `json:"kind,omitempty"`
 	// ID identifies the sender among those of its kind: an address, or the id of a peer's agent. It is proven.
 	ID string `json:"id,omitempty"`
-	// Label is what the sender calls itself, for people; it proves nothing.
+	// Label is for people: what the sender calls itself, which proves nothing, or what the user calls the hub.
 	Label string `json:"label,omitempty"`
 }
 

@@ -353,7 +353,7 @@ func (t *task) ending(tn *turn, timeout time.Duration, out runner.Outcome, err, 
 
 // late returns the message of a durable agent's task that was not answered in time. mu is held.
 func (t *task) late() *a2a.Message {
-	return t.errorMessage(string(CodeTimeout), fmt.Sprintf("%s has not answered by its deadline, %s", t.agentID, t.deadline().Format(time.RFC3339)),
+	return t.errorMessage(string(CodeTimeout), fmt.Sprintf("%s has not answered by its deadline, %s", t.agent.residence().Handle, t.deadline().Format(time.RFC3339)),
 		"ask another agent, or send the message again with a longer timeout")
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/negotiation"
 	"github.com/parleyhub/parley/swarm"
+	"github.com/parleyhub/parley/tasks"
 )
 
 // responder handles the envelopes for one agent and answers in its name. The router calls handle for one envelope at
@@ -156,8 +158,12 @@ func (n *Node) sender(agentID string) hub.Sender {
 	if n.o.Federation == nil {
 		return hub.Sender{Kind: hub.SenderProgram, ID: agentID}
 	}
-	_, key := agent.SplitID(agentID)
-	return hub.Sender{Kind: hub.SenderPeer, ID: cmp.Or(key, agentID), Label: n.o.Federation.LocalID(agentID)}
+	name, key := agent.SplitID(agentID)
+	label := n.o.Federation.LocalID(agentID)
+	if strings.HasPrefix(name, tasks.Hub) { // the hub sends for its user: only its own name means something to people
+		label, _ = strings.CutSuffix(label, "."+name)
+	}
+	return hub.Sender{Kind: hub.SenderPeer, ID: cmp.Or(key, agentID), Label: label}
 }
 
 // delegation returns the delegation chain of a request of another hub, nil if it has

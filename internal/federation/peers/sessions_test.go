@@ -348,7 +348,7 @@ func TestTheUserOfTheOtherHubIsAskedAboutAPeer(t *testing.T) {
 			}
 			return there != nil
 		})
-		if from := hub.SenderOf(there.Metadata); from.Kind != hub.SenderPeer || len(from.ID) != 64 || !strings.HasPrefix(from.Label, "alice.") {
+		if from := hub.SenderOf(there.Metadata); from.Kind != hub.SenderPeer || len(from.ID) != 64 || from.Label != "alice" {
 			t.Errorf("the sender is %+v", from)
 		}
 		if now, err := a.hub.Task(deadline(t), task.ID, nil); err != nil || now.Status.State != a2a.TaskStateSubmitted {

@@ -206,7 +206,11 @@ func senderText(sender map[string]any) string {
 	id, _ := sender["id"].(string)
 	label, _ := sender["label"].(string)
 	text := strings.TrimSpace(cmp.Or(senderKinds[kind], "somebody else:") + " " + NameText(id))
-	if label != "" {
+	switch {
+	case label == "" || label == id:
+	case kind == "peer":
+		text += ", which your user calls " + quotedName(label)
+	default:
 		text += ", which calls itself " + quotedName(label)
 	}
 	return text
