@@ -52,6 +52,8 @@ func agent(kind string) int {
 	switch kind {
 	case "asks":
 		return askingAgent()
+	case "holder":
+		return holderProgram()
 	case "tasks":
 		return taskProgram()
 	case "words": // prints the prompt word by word
