@@ -88,6 +88,8 @@ func (a *app) serviceStatusCommand() *cobra.Command {
 				fmt.Fprintf(a.stdout, "The service is not installed; install it with: %s service install\n", a.self())
 			case st.Running:
 				fmt.Fprintf(a.stdout, "%s (%s, %s)\n", a.style.green("The service is running"), st.Manager, st.File)
+			case st.Package:
+				fmt.Fprintf(a.stdout, "%s (%s, %s of a package); start it with: %s\n", a.style.red("The service is not running"), st.Manager, st.File, s.StartCommand())
 			default:
 				fmt.Fprintf(a.stdout, "%s (%s, %s); the log of the hub may say why\n", a.style.red("The service is not running"), st.Manager, st.File)
 			}

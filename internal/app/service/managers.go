@@ -44,6 +44,11 @@ func (systemd) process() []string {
 	return []string{"systemctl", "--user", "show", "--property=MainPID", "--value", unitName}
 }
 
+// definition asks for the file from which systemd has the unit, also that of a package.
+func (systemd) definition() []string {
+	return []string{"systemctl", "--user", "show", "--property=FragmentPath", "--value", unitName}
+}
+
 func (systemd) isRunning(output string) bool { return strings.TrimSpace(output) == "active" }
 
 func (systemd) isProcess(output string, pid int) bool {

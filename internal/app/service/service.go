@@ -40,6 +40,7 @@ type Status struct {
 	File      string `json:"file"`    // its definition
 	Installed bool   `json:"installed"`
 	Running   bool   `json:"running"`
+	Package   bool   `json:"package,omitempty"` // the definition is that of a package, and none of the user's files
 }
 
 // Options are the options of [New]; the zero value is for this user and system.
@@ -159,6 +160,10 @@ func (s *Service) Install(ctx context.Context, command []string, free func() err
 func (s *Service) Uninstall(ctx context.Context) error {
 	path := s.manager.file()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		if file := s.packaged(ctx); file != "" {
+			return &Error{Code: CodeMissing, Message: "the service is not the user's own but that of a package: " + file,
+				Remedy: "stop it with: " + strings.Join(s.manager.stop()[0], " ")}
+		}
 		return &Error{Code: CodeMissing, Message: "the service is not installed", Remedy: "install it with: parley service install"}
 	}
 	stopErr := s.all(ctx, s.manager.stop()) // the definition goes, also where the manager does not know the service any more
@@ -184,7 +189,11 @@ func (s *Service) Has(argument string) bool {
 func (s *Service) Status(ctx context.Context) Status {
 	st := Status{Manager: s.manager.name(), File: s.manager.file()}
 	if _, err := os.Stat(st.File); err != nil {
-		return st
+		file := s.packaged(ctx)
+		if file == "" {
+			return st
+		}
+		st.File, st.Package = file, true
 	}
 	st.Installed = true
 	query := s.manager.running()
@@ -192,6 +201,23 @@ func (s *Service) Status(ctx context.Context) Status {
 	st.Running = err == nil && s.manager.isRunning(out)
 	return st
 }
+
+// packaged returns the definition of a package, which is used while the user has none; "" if there is none, or the manager does not say.
+func (s *Service) packaged(ctx context.Context) string {
+	m, ok := s.manager.(interface{ definition() []string })
+	if !ok {
+		return ""
+	}
+	query := m.definition()
+	out, err := s.run(ctx, query[0], query[1:]...)
+	if file := strings.TrimSpace(out); err == nil && filepath.IsAbs(file) && file != s.manager.file() {
+		return file
+	}
+	return ""
+}
+
+// StartCommand returns the command line with which the user starts the service, also that of a package.
+func (s *Service) StartCommand() string { return strings.Join(s.manager.start()[0], " ") }
 
 // Runs reports whether the service runs a process, also that of a definition which is not the user's own: a package's unit. It is false
 // where the manager does not know the processes of its services.

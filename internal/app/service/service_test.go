@@ -19,11 +19,15 @@ import (
 type manager struct {
 	called []string
 	answer string
+	file   string // of the definition
 	err    error
 }
 
 func (m *manager) run(_ context.Context, name string, args ...string) (string, error) {
 	m.called = append(m.called, name+" "+strings.Join(args, " "))
+	if slices.Contains(args, "--property=FragmentPath") {
+		return m.file + "\n", m.err
+	}
 	return m.answer, m.err
 }
 
@@ -83,7 +87,12 @@ func TestEachSystemRunsTheHubInItsOwnWay(t *testing.T) {
 		if err := s.Uninstall(t.Context()); service.CodeOf(err) != service.CodeMissing {
 			t.Errorf("%s: %v", system, err)
 		}
-		check(nil)
+		looks := []string(nil)
+		if system == "linux" { // for the unit of a package: for the status, and before the removal
+			look := "systemctl --user show --property=FragmentPath --value parley.service"
+			looks = []string{look, look}
+		}
+		check(looks)
 		if err := s.Install(t.Context(), command, free); err != nil {
 			t.Fatal(err)
 		}
@@ -174,6 +183,42 @@ func TestRefusalsOfTheManagerAreExplained(t *testing.T) {
 	}
 	if _, err := service.New(service.Options{System: "plan9"}); service.CodeOf(err) != service.CodeUnsupported {
 		t.Errorf("%v", err)
+	}
+}
+
+// The unit of a package is none of the user's files: its service is shown, and removed with the package only.
+func TestTheServiceOfAPackageIsShown(t *testing.T) {
+	const unit = "/usr/lib/systemd/user/parley.service"
+	m := &manager{file: unit, answer: "active\n"}
+	s, home := open(t, "linux", m)
+	if st := s.Status(t.Context()); st != (service.Status{Manager: "systemd", File: unit, Installed: true, Running: true, Package: true}) {
+		t.Errorf("%+v", st)
+	}
+	m.answer = "inactive\n"
+	if st := s.Status(t.Context()); !st.Installed || st.Running {
+		t.Errorf("stopped: %+v", st)
+	}
+	if err := s.Uninstall(t.Context()); service.CodeOf(err) != service.CodeMissing || !strings.Contains(err.Error(), unit) || !strings.Contains(err.Error(), "systemctl --user disable --now parley.service") {
+		t.Errorf("the removal: %v", err)
+	}
+	if got := s.StartCommand(); got != "systemctl --user enable --now parley.service" {
+		t.Errorf("it is started with %s", got)
+	}
+	if err := s.Install(t.Context(), command, free); err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(home, ".config/systemd/user/parley.service")
+	if st := s.Status(t.Context()); st.Package || st.File != own {
+		t.Errorf("with a definition of the user: %+v", st)
+	}
+	for _, file := range []string{"", own} { // systemd names what it has read until it reads again
+		m.file = file
+		if err := os.RemoveAll(own); err != nil {
+			t.Fatal(err)
+		}
+		if st := s.Status(t.Context()); st.Installed {
+			t.Errorf("without a definition: %+v", st)
+		}
 	}
 }
 
