@@ -71,7 +71,7 @@ func (s served) sh(t *testing.T, script []byte, setting string, args ...string) 
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-s", "--"}, args...)...)
 	cmd.Stdin = bytes.NewReader(script)
-	cmd.Env = append(os.Environ(), "HOME="+s.home, "XDG_DATA_HOME=", setting)
+	cmd.Env = append(os.Environ(), "HOME="+s.home, "XDG_DATA_HOME=", "XDG_CONFIG_HOME=", setting)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -136,6 +136,41 @@ func TestInstallShReplacesAnOlderVersion(t *testing.T) {
 	for name := range read(t, home) {
 		if name != "blocked" {
 			t.Errorf("%s is left", name)
+		}
+	}
+}
+
+// The service of the program goes with it; that of another installation stays.
+func TestInstallShRemovesItsService(t *testing.T) {
+	chdirRoot(t)
+	for _, own := range []bool{true, false} {
+		s := serve(t, filepath.Join(t.TempDir(), "home of ann"), "parley.1")
+		if out, err := s.install(t, ""); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		program, unit := filepath.Join(s.home, ".local/bin/parley"), filepath.Join(s.home, ".config/systemd/user/parley.service")
+		runs := program
+		if !own {
+			runs = "/opt/parley"
+		}
+		if err := writeFile(unit, []byte("[Service]\nExecStart=\""+runs+"\" \"start\"\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeFile(program, []byte("#!/bin/sh\n[ \"$*\" = \"service uninstall\" ] && rm -- \""+unit+"\"\n")); err != nil {
+			t.Fatal(err)
+		}
+		script, err := os.ReadFile(s.script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.sh(t, script, "", "--uninstall"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		if _, err := os.Stat(unit); os.IsNotExist(err) != own {
+			t.Errorf("the service of the program %t: %v", own, err)
+		}
+		if _, err := os.Stat(program); !os.IsNotExist(err) {
+			t.Errorf("the program is left: %v", err)
 		}
 	}
 }

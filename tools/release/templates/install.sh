@@ -17,6 +17,15 @@ list=$share/parley/installed
 
 fail() { echo "install.sh: $*" >&2; exit 1; }
 
+# The service that `parley service install` has made of the program goes with it, and so does the hub that it runs.
+remove_service() {
+  for file in "${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user/parley.service" "$HOME/Library/LaunchAgents/io.github.parleyhub.parley.plist"; do
+    if [ -f "$file" ] && grep -Fq -e "$bin/parley" "$file"; then
+      "$bin/parley" service uninstall || echo "install.sh: the service is perhaps not removed; see $file" >&2
+    fi
+  done
+}
+
 remove() {
   while IFS= read -r path; do rm -f -- "$path"; done <"$list"
   rm -f -- "$list"
@@ -70,6 +79,7 @@ tidy() {
 main() {
   if [ "${1:-}" = --uninstall ]; then
     [ -f "$list" ] || fail "there is nothing that install.sh has installed"
+    remove_service
     remove
     echo "Parley is removed. Its data, if you have used it, is still in ~/.a2a-hub."
     exit 0
