@@ -301,8 +301,8 @@ func (r *Residence) addresses(names []address) []address {
 // FindAgent returns the agent that a person or an agent of this hub means by a name: an id, or a handle, alone or with its
 // project, its computer or its hub, as in reviewer.shop, reviewer@laptop and reviewer@office. A program's id means the program. Agents of
 // this hub come before those of others, which say themselves what they are called. Of several with the same handle it is
-// the only one in the project: the id of the caller's project in the agents' network, "" for none. Agents that the sender
-// of ctx does not see are not meant. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
+// the only one in the project: the id of the caller's project in the agents' network, "" for none; then the one with this id, if
+// no longer name tells it from the others. Agents that the sender of ctx does not see are not meant. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
 func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, error) {
 	sender := SenderFrom(ctx)
 	var named []*agent
@@ -333,7 +333,13 @@ func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, e
 	case 1:
 		return named[0].info(), nil
 	}
-	return AgentInfo{}, h.ambiguous(name, named)
+	addresses := Addresses(h.Agents())
+	for _, a := range named {
+		if a.id == name && addresses[a.id] == a.id {
+			return a.info(), nil // no longer name tells it from the others
+		}
+	}
+	return AgentInfo{}, ambiguous(name, named, addresses)
 }
 
 // Session returns the session with a GUID in the agents' network.
@@ -349,8 +355,7 @@ func (h *Hub) Session(guid string) (info AgentInfo, ok bool) {
 // maxCandidates bounds the agents that an error names.
 const maxCandidates = 5
 
-func (h *Hub) ambiguous(name string, named []*agent) *Error {
-	addresses := Addresses(h.Agents())
+func ambiguous(name string, named []*agent, addresses map[string]string) *Error {
 	var candidates []string
 	for _, a := range named[:min(len(named), maxCandidates)] {
 		candidates = append(candidates, cmp.Or(addresses[a.id], a.id))

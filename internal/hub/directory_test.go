@@ -29,6 +29,8 @@ func TestANameMeansOneAgent(t *testing.T) {
 		sessionIn("tester", "tester", "p2", "blog", "office1"),
 		sessionIn("writer", "writer", "p1", "shop", "office1"),
 		sessionIn("writer-2", "writer", "p1", "shop", "office2"),
+		sessionIn("max", "max", "p1", "shop", "office1"),
+		sessionIn("max-2", "max", "p1", "shop", "office1"),
 	}}, nil)
 	for _, c := range []struct{ name, project, want string }{
 		{"codex", "p1", "codex"},
@@ -42,6 +44,9 @@ func TestANameMeansOneAgent(t *testing.T) {
 		{"reviewer-2", "p1", "reviewer-2"},
 		{"writer@office2", "", "writer-2"},
 		{"writer.shop@office1", "", "writer"},
+		{"max", "", "max"}, // only their ids tell them apart
+		{"max", "p1", "max"},
+		{"max-2", "p1", "max-2"},
 	} {
 		t.Run(c.name+" in "+c.project, func(t *testing.T) {
 			a, err := h.FindAgent(t.Context(), c.name, c.project)
@@ -60,6 +65,14 @@ func TestANameMeansOneAgent(t *testing.T) {
 	}
 	if _, err := h.FindAgent(t.Context(), "reviwer", ""); hub.CodeOf(err) != hub.CodeAgentNotFound || !strings.Contains(err.Error(), `"reviewer"`) {
 		t.Errorf("an unknown name: %v", err)
+	}
+	if _, err := h.FindAgent(t.Context(), "max.shop", ""); hub.CodeOf(err) != hub.CodeInvalid || !strings.Contains(err.Error(), ": max, max-2") {
+		t.Errorf("two that only ids tell apart: %v", err)
+	}
+	for id, address := range hub.Addresses(h.Agents()) {
+		if a, err := h.FindAgent(t.Context(), address, ""); err != nil || a.Definition.ID != id {
+			t.Errorf("%s is said to mean %s, and means %q, %v", address, id, a.Definition.ID, err)
+		}
 	}
 	if got := hub.Addresses(h.Agents()); got["codex"] != "codex" || got["codex-2"] != "codex.shop" || got["tester"] != "tester" || got["writer-2"] != "writer@office2" {
 		t.Errorf("addresses: %v", got)
