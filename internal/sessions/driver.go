@@ -51,8 +51,8 @@ type session struct {
 // handle returns the name by which people call the session. mu is held, or the session is new.
 func (x *session) handle() string {
 	handle := x.entry.Handle
-	if handle == x.entry.AgentType {
-		handle = "" // it has not named itself
+	if isUnnamed(x.entry) {
+		handle = ""
 	}
 	return cmp.Or(x.called, handle, x.name)
 }

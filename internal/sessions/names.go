@@ -154,7 +154,7 @@ func (n *names) store(list []named) error {
 // vendor; then these with the project.
 func baseOf(e registry.Entry) string {
 	handle := e.Handle
-	if e.Project != "" && handle == e.AgentType && handle == e.Vendor {
+	if e.Project != "" && isUnnamed(e) {
 		handle += "-" + e.Project
 	}
 	for _, text := range []string{handle, e.AgentType} {
@@ -164,3 +164,6 @@ func baseOf(e registry.Entry) string {
 	}
 	return "session"
 }
+
+// isUnnamed reports whether a session has not named itself: its handle only repeats what its program is.
+func isUnnamed(e registry.Entry) bool { return e.Handle == e.AgentType && e.Handle == e.Vendor }

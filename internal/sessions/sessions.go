@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -308,10 +309,25 @@ func (s *Sessions) Answer(ctx context.Context, guid string, a assignment.Answer)
 		if stored, err := s.has(ctx, a); stored || err != nil {
 			return err
 		}
-		if _, err := sub.Next(ctx); ctx.Err() != nil {
+		_, err := sub.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return unstored(err)
+		case errors.Is(err, io.EOF): // the turn has ended, perhaps without the answer: the task was canceled, or its time is over
+			return s.ended(ctx, guid, a)
 		}
 	}
+}
+
+// ended returns nil if a turn has ended with an answer, or else an error that says with what.
+func (s *Sessions) ended(ctx context.Context, guid string, a assignment.Answer) error {
+	if stored, err := s.has(ctx, a); stored || err != nil {
+		return err
+	}
+	if err := s.open(ctx, guid, a.TaskID); err != nil {
+		return err
+	}
+	return unstored(io.EOF) // the hub stops: its next run asks for the answer again
 }
 
 func unstored(err error) error {

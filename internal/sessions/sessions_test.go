@@ -45,6 +45,7 @@ type office struct {
 	gate       *senders.Gate
 	closed     atomic.Pointer[string] // the GUID of a session whose terminal is closed
 	durability bus.Durability
+	wrap       func(sessions.Assigner) sessions.Assigner // nil for none
 
 	bus      *bus.Bus
 	hub      *hub.Hub
@@ -82,7 +83,11 @@ func (o *office) start() {
 		o.t.Fatal(err)
 	}
 	d := assignment.Open(o.computer().BusConfig, hubGUID, "hub")
-	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: d, DataDir: o.dir, Gate: o.gate, Closed: func() map[string]time.Time {
+	assigner := sessions.Assigner(d)
+	if o.wrap != nil {
+		assigner = o.wrap(assigner)
+	}
+	s, err := sessions.Open(sessions.Options{Hub: o.hub, Assigner: assigner, DataDir: o.dir, Gate: o.gate, Closed: func() map[string]time.Time {
 		if guid := o.closed.Load(); guid != nil {
 			return map[string]time.Time{*guid: {}}
 		}
@@ -408,6 +413,9 @@ func TestATaskWaitsForASessionThatIsOffline(t *testing.T) {
 	}
 	o.await(a.GUID(), hub.Unhealthy)
 	second := o.send("reviewer", "second")
+	if left := time.Until(o.hub.Deadline(t.Context(), second)); left > sessions.Deadline || left < sessions.Deadline-time.Hour {
+		t.Errorf("the task waits for %s", left)
+	}
 	wait.Eventually(t, "the sender is told that the task waits, and until when", func() bool {
 		metadata := o.task(second).Metadata
 		until := o.hub.Deadline(t.Context(), second).UTC().Format("2006-01-02 15:04 UTC")
@@ -592,6 +600,30 @@ func TestASessionThatHasNotNamedItselfIsNamedAfterItsProject(t *testing.T) {
 		if info, _ := o.agent(a.GUID()); info.Definition.ID != want || info.Residence.Handle != want {
 			t.Errorf("it is %s, called %s; want %s", info.Definition.ID, info.Residence.Handle, want)
 		}
+	}
+}
+
+// A role is a handle, also where it is the type: each project's reviewer is the one that is meant there.
+func TestSessionsOfOneRoleAreToldApartByTheirProjects(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	ids := map[string]string{}
+	for _, project := range []string{"shop", "web"} {
+		cfg := o.net.Host("office", "ann", project)
+		a := o.register(nettest.Open(t, cfg), registry.Registration{AgentType: "reviewer", Handle: "reviewer", Vendor: "claude"})
+		ids[project] = o.name(a)
+		info, err := o.hub.FindAgent(t.Context(), "reviewer", cfg.ProjectID)
+		if err != nil || info.Residence.GUID != a.GUID() {
+			t.Errorf("in %s the reviewer is %s, %v", project, info.Definition.ID, err)
+		}
+	}
+	for project, id := range ids {
+		if info, err := o.hub.FindAgent(t.Context(), "reviewer."+project, ""); err != nil || info.Definition.ID != id {
+			t.Errorf("reviewer.%s is %s, %v; want %s", project, info.Definition.ID, err, id)
+		}
+	}
+	if _, err := o.hub.FindAgent(t.Context(), "reviewer", ""); err == nil || !strings.Contains(err.Error(), "reviewer.shop, reviewer.web") {
+		t.Errorf("the reviewer of no project: %v", err)
 	}
 }
 
