@@ -113,9 +113,9 @@ func (a *app) renameAgentCommand() *cobra.Command {
 				return err
 			}
 			return a.print(agent, func() {
-				fmt.Fprintf(a.stdout, "%s is called %s\n", plain(args[0]), plain(agent.Handle))
+				fmt.Fprintf(a.stdout, "%s is called %s\n", oneLine(args[0]), oneLine(agent.Handle))
 				if agent.Address != agent.Handle {
-					a.note("others have that name too; this one is %s", plain(agent.Address))
+					a.note("others have that name too; this one is %s", oneLine(agent.Address))
 				}
 			})
 		}))
@@ -145,10 +145,10 @@ func (a *app) quietAgentCommand() *cobra.Command {
 			}
 			return a.print(p, func() {
 				if off {
-					fmt.Fprintf(a.stdout, "%s is woken when something is new for it\n", plain(args[0]))
+					fmt.Fprintf(a.stdout, "%s is woken when something is new for it\n", oneLine(args[0]))
 					return
 				}
-				fmt.Fprintf(a.stdout, "%s is not woken; `%s agents quiet %s --off` ends that\n", plain(args[0]), a.name, plain(args[0]))
+				fmt.Fprintf(a.stdout, "%s is not woken; `%s agents quiet %s --off` ends that\n", oneLine(args[0]), a.name, oneLine(args[0]))
 			})
 		}))
 	cmd.Long = "Do not disturb: the hub does not wake the session when mail or a task arrives. It sees what is new in\nits next turn. That stays so when the session is closed and opened again."

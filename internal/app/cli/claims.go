@@ -96,11 +96,11 @@ func claimID(ctx context.Context, c *client.Client, arg string) (string, error) 
 	ids = slices.Compact(ids)
 	switch len(ids) {
 	case 0:
-		return "", &failure{Exit: exitFailure, Kind: "not-found", Message: "no agent has claimed " + plain(arg), Remedy: "list the claims with: " + local.Program() + " claims"}
+		return "", &failure{Exit: exitFailure, Kind: "not-found", Message: "no agent has claimed " + oneLine(arg), Remedy: "list the claims with: " + local.Program() + " claims"}
 	case 1:
 		return ids[0], nil
 	}
-	return "", usage("%s is claimed more than once; name one of these claims: %s", plain(arg), plain(strings.Join(ids, ", ")))
+	return "", usage("%s is claimed more than once; name one of these claims: %s", oneLine(arg), oneLine(strings.Join(ids, ", ")))
 }
 
 func (a *app) claimsListing(now time.Time, all []dialect.FileClaim) listing[dialect.FileClaim] {
@@ -112,7 +112,7 @@ func (a *app) claimsListing(now time.Time, all []dialect.FileClaim) listing[dial
 			{heading: "UNTIL"}, {heading: "CLAIM"}, {heading: "WHY", weight: 2, least: 12},
 		},
 		row: func(x dialect.FileClaim) []string {
-			return []string{oneLine(x.Holder), oneLine(strings.Join(x.Paths, ", ")), oneLine(x.Repository), plain(x.Mode), claimedUntil(now, x.Until), plain(shorten(x.ID)), oneLine(x.Why)}
+			return []string{oneLine(x.Holder), oneLine(strings.Join(x.Paths, ", ")), oneLine(x.Repository), oneLine(x.Mode), claimedUntil(now, x.Until), oneLine(shorten(x.ID)), oneLine(x.Why)}
 		},
 		paint: a.paintFirst,
 	}

@@ -282,7 +282,7 @@ func TestContextIsContinued(t *testing.T) {
 	}
 	want(t, p.run(t, "tasks", "--limit", "1"), 0, "completed")
 	want(t, p.run(t, "contexts"), 0, "talk")
-	want(t, p.run(t, "task", "show", first.ID), 0, "you\none")
+	want(t, p.run(t, "task", "show", first.ID), 0, "you\n  one")
 	want(t, p.run(t, "task", "follow", first.ID), 0, "one")
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/api/jsonrpc"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/documents"
@@ -55,7 +56,7 @@ func (a *app) docListCommand() *cobra.Command {
 				fmt.Fprintln(a.stdout, "No documents.")
 			}
 			for _, name := range names {
-				fmt.Fprintln(a.stdout, name)
+				fmt.Fprintln(a.stdout, oneLine(name))
 			}
 		}))
 }
@@ -97,7 +98,7 @@ func (a *app) printContent(d *documents.Content) {
 		b.Reset()
 		b.Write(d.Content)
 	}
-	fmt.Fprintln(a.stdout, b.String())
+	fmt.Fprintf(a.stdout, "%s\n", display.EscapeJSON(b.Bytes()))
 }
 
 func (a *app) docEditCommand() *cobra.Command {
@@ -287,7 +288,7 @@ func (a *app) printShares(roles map[string]documents.Role) {
 		fmt.Fprintln(a.stdout, "Not shared with any remote agent.")
 	}
 	for _, agent := range slices.Sorted(maps.Keys(roles)) {
-		fmt.Fprintf(a.stdout, "%s\t%s\n", agent, roles[agent])
+		fmt.Fprintf(a.stdout, "%s\t%s\n", oneLine(agent), oneLine(string(roles[agent])))
 	}
 }
 

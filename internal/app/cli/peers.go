@@ -83,12 +83,12 @@ func (a *app) stateOf(s *dialect.PeerStatus) string {
 	if s.Connected {
 		agents := "no agents"
 		if len(s.Agents) > 0 {
-			agents = strings.Join(s.Agents, " ")
+			agents = oneLine(strings.Join(s.Agents, " "))
 		}
-		state = a.style.green("up") + " over " + strings.Join(s.Via, " and ") + ", " + heard + ": " + agents
+		state = a.style.green("up") + " over " + oneLine(strings.Join(s.Via, " and ")) + ", " + heard + ": " + agents
 	}
 	if s.Problem != "" {
-		state += "; problem: " + plain(s.Problem)
+		state += "; problem: " + oneLine(s.Problem)
 	}
 	return state
 }

@@ -41,17 +41,17 @@ func permission(task *dialect.Task) *hub.PermissionData {
 
 // printQuestion prints the question of a task and the commands that answer it.
 func (a *app) printQuestion(task *dialect.Task) {
-	s, id := a.errStyle, plain(task.ID)
+	s, id := a.errStyle, oneLine(task.ID)
 	q := permission(task)
 	if q == nil {
-		fmt.Fprintf(a.stderr, "%s %s\n", s.yellow("The agent asks:"), cmp.Or(strings.TrimSpace(plain(task.Status.Message.Text())), "for more input"))
+		fmt.Fprintf(a.stderr, "%s %s\n", s.yellow("The agent asks:"), cmp.Or(strings.TrimSpace(body(task.Status.Message.Text())), "for more input"))
 		fmt.Fprintf(a.stderr, "  answer with: %s send --task %s \"…\"\n", a.self(), id)
 		return
 	}
 	a.printPermission(q)
 	fmt.Fprintln(a.stderr, "  answer with:")
 	for _, o := range q.Options {
-		fmt.Fprintf(a.stderr, "    %s send --task %s %s   %s\n", a.self(), id, text.ShellQuote(plain(o.ID)), s.dim("# "+oneLine(o.Name)))
+		fmt.Fprintf(a.stderr, "    %s send --task %s %s   %s\n", a.self(), id, text.ShellQuote(oneLine(o.ID)), s.dim("# "+oneLine(o.Name)))
 	}
 }
 
@@ -85,7 +85,7 @@ func (a *app) askUser(ctx context.Context, task *dialect.Task) (*dialect.Part, e
 	defer cancel()
 	q := permission(task)
 	if q == nil {
-		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent asks:"), strings.TrimSpace(plain(task.Status.Message.Text())))
+		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent asks:"), strings.TrimSpace(body(task.Status.Message.Text())))
 		line, err := a.readLine(ctx, "> ")
 		if errors.Is(err, errInterrupted) {
 			return nil, a.answerLater(task)

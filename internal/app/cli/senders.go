@@ -48,7 +48,7 @@ func (a *app) revokeSender(ctx context.Context, c *client.Client, id string) err
 		return err
 	}
 	return a.print(x, func() {
-		fmt.Fprintf(a.stdout, "You are asked again about %s %s.\n", plain(x.Kind), plain(x.Sender))
+		fmt.Fprintf(a.stdout, "You are asked again about %s %s.\n", oneLine(x.Kind), oneLine(x.Sender))
 	})
 }
 
@@ -59,7 +59,7 @@ func (a *app) sendersListing(now time.Time) listing[dialect.AllowedSender] {
 			{heading: "ID"}, {heading: "KIND"}, {heading: "SENDER", weight: 2, least: 12}, {heading: "AGE"}, {heading: "CALLS ITSELF", weight: 1, extra: true},
 		},
 		row: func(x dialect.AllowedSender) []string {
-			return []string{plain(x.ID), plain(x.Kind), oneLine(x.Sender), age(now, x.Since.Time), oneLine(x.Label)}
+			return []string{oneLine(x.ID), oneLine(x.Kind), oneLine(x.Sender), age(now, x.Since.Time), oneLine(x.Label)}
 		},
 	}
 }

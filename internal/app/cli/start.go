@@ -114,7 +114,7 @@ func (a *app) printAddresses(info daemon.Info) {
 // printNotices prints where an address of the hub is not the configured one.
 func (a *app) printNotices(notices []string) {
 	for _, n := range notices {
-		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("notice:"), plain(n))
+		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("notice:"), oneLine(n))
 	}
 }
 

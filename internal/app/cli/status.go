@@ -22,10 +22,10 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) printStatus(s *dialect.Status) {
-	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub is running:"), plain(s.Version), s.PID, display.Duration(time.Duration(s.Uptime)*time.Millisecond))
+	fmt.Fprintf(a.stdout, "%s %s, process %d, up %s\n", a.style.green("The hub is running:"), oneLine(s.Version), s.PID, display.Duration(time.Duration(s.Uptime)*time.Millisecond))
 	for _, address := range []struct{ label, value string }{{"socket", s.Socket}, {"data", s.DataDir}, {"http", s.HTTP}, {"grpc", s.GRPC}} {
 		if address.value != "" {
-			fmt.Fprintf(a.stdout, "  %-7s %s\n", address.label, plain(address.value))
+			fmt.Fprintf(a.stdout, "  %-7s %s\n", address.label, oneLine(address.value))
 		}
 	}
 	fmt.Fprintf(a.stdout, "  tasks   %d active, %d in all\n", s.ActiveTasks, s.TotalTasks)
@@ -39,7 +39,7 @@ func (a *app) printStatus(s *dialect.Status) {
 			fmt.Fprintf(a.stdout, "  damage  %s; `%s repair` lists it\n", a.style.red(b.Damage.String()), a.name)
 		}
 		if b.Error != "" {
-			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), plain(b.Error))
+			fmt.Fprintf(a.stdout, "          %s %s\n", a.style.red("error:"), oneLine(b.Error))
 		}
 	}
 	a.printMCPServers(s.MCPServers)
@@ -67,9 +67,9 @@ func (a *app) printMCPServers(servers []dialect.MCPServerStatus) {
 			what += fmt.Sprintf(", %d skipped (see the log)", s.Skipped)
 		}
 		if !s.Connected {
-			what = a.style.red("not connected:") + " " + plain(s.Problem)
+			what = a.style.red("not connected:") + " " + oneLine(s.Problem)
 		}
-		fmt.Fprintf(a.stdout, "  %-7s %s (%s): %s\n", label, plain(s.Name), s.Kind, what)
+		fmt.Fprintf(a.stdout, "  %-7s %s (%s): %s\n", label, oneLine(s.Name), oneLine(s.Kind), what)
 	}
 }
 
@@ -86,14 +86,14 @@ func (a *app) printLog(s *dialect.Status) {
 // describeLink describes the hub's link to the agents' cluster.
 func (a *app) describeLink(l *dialect.LinkStatus) string {
 	if l.Connected {
-		return fmt.Sprintf("to the cluster at %s, for %s", plain(l.URL), display.Duration(time.Since(l.Since.Time)))
+		return fmt.Sprintf("to the cluster at %s, for %s", oneLine(l.URL), display.Duration(time.Since(l.Since.Time)))
 	}
-	return a.style.red("down:") + " " + plain(l.Problem)
+	return a.style.red("down:") + " " + oneLine(l.Problem)
 }
 
 func describeBus(b *dialect.BusStatus) string {
 	if !b.Embedded {
-		return "external, " + plain(b.URL)
+		return "external, " + oneLine(b.URL)
 	}
 	switch b.Mode {
 	case "fast":
@@ -101,5 +101,5 @@ func describeBus(b *dialect.BusStatus) string {
 	case "always":
 		return "embedded, durability always: each write is on disk before it is acknowledged"
 	}
-	return "embedded, durability " + plain(b.Mode) + ": acknowledged writes are on disk"
+	return "embedded, durability " + oneLine(b.Mode) + ": acknowledged writes are on disk"
 }

@@ -477,7 +477,7 @@ func (v *swarmView) picture(s *swarm.Session) []string {
 
 func subTaskLine(t swarm.SubTask, names agentNames) string {
 	sign := map[swarm.SubTaskStatus]string{swarm.TaskPending: "○", swarm.TaskRunning: "◐", swarm.TaskCompleted: "●", swarm.TaskFailed: "✗"}[t.Status]
-	line := fmt.Sprintf("  %s %-16s %-14s %s", sign, oneLine(t.ID), oneLine(names.of(t.AssignedAgent)), t.Status)
+	line := fmt.Sprintf("  %s %-16s %-14s %s", sign, oneLine(t.ID), oneLine(names.of(t.AssignedAgent)), oneLine(string(t.Status)))
 	if t.Attempt > 1 {
 		line += fmt.Sprintf(" (attempt %d)", t.Attempt)
 	}
@@ -503,7 +503,7 @@ func (v *swarmView) paint(s swarm.SubTaskStatus, line string) string {
 func (v *swarmView) lines(s *swarm.Session) {
 	if v.state != s.Status {
 		v.state = s.Status
-		fmt.Fprintf(v.a.stderr, "swarm %s: %s\n", s.ID, s.Status)
+		fmt.Fprintf(v.a.stderr, "swarm %s: %s\n", oneLine(s.ID), oneLine(string(s.Status)))
 	}
 	for _, t := range s.SubTasks {
 		if t.Status == swarm.TaskPending && t.Error == "" {
@@ -597,13 +597,13 @@ func (a *app) swarmShowCommand() *cobra.Command {
 }
 
 func (a *app) printSwarm(s *swarm.Session, names agentNames) {
-	fmt.Fprintf(a.stdout, "%s  %s\n%s\n", a.style.bold(s.ID), s.Status, plain(s.TaskDescription))
+	fmt.Fprintf(a.stdout, "%s  %s\n%s\n", a.style.bold(oneLine(s.ID)), oneLine(string(s.Status)), body(s.TaskDescription))
 	if s.Error != "" {
-		fmt.Fprintln(a.stdout, a.style.red(plain(s.Error)))
+		fmt.Fprintln(a.stdout, a.style.red(oneLine(s.Error)))
 	}
 	fmt.Fprintf(a.stdout, "led by %s, agents: %s\n", oneLine(s.Coordinator), oneLine(strings.Join(names.all(s.Participants), ", ")))
 	if s.Directory != nil {
-		fmt.Fprintf(a.stdout, "works in %s\n", plain(tilde(s.Directory.Path)))
+		fmt.Fprintf(a.stdout, "works in %s\n", oneLine(tilde(s.Directory.Path)))
 	}
 	fmt.Fprintln(a.stdout)
 	for _, t := range s.SubTasks {
@@ -621,5 +621,5 @@ func (a *app) swarmStopCommand() *cobra.Command {
 				return nil, err
 			}
 			return c.StopSwarm(ctx, id, "")
-		}, func(s *swarm.Session) { fmt.Fprintf(a.stdout, "%s is %s.\n", s.ID, s.Status) }))
+		}, func(s *swarm.Session) { fmt.Fprintf(a.stdout, "%s is %s.\n", oneLine(s.ID), oneLine(string(s.Status))) }))
 }

@@ -53,7 +53,7 @@ func (a *app) taskCancelCommand() *cobra.Command {
 			}
 			return c.Cancel(ctx, id)
 		}, func(task *dialect.Task) {
-			fmt.Fprintf(a.stdout, "Task %s is %s.\n", plain(task.ID), a.state(task.Status.State))
+			fmt.Fprintf(a.stdout, "Task %s is %s.\n", oneLine(task.ID), a.state(task.Status.State))
 		}))
 	cmd.Long = "Cancel a task and wait until its processes have ended. The tasks that its agent has\n" +
 		"delegated, directly or through other agents, are canceled too."
@@ -98,7 +98,7 @@ func (a *app) printTask(task *dialect.Task, names agentNames) {
 	shown := task.Status.Message.Text()
 	for _, artifact := range task.Artifacts {
 		if text := partsText(artifact.Parts); text != shown {
-			fmt.Fprintf(a.stdout, "\n%s\n%s\n", a.style.bold("artifact "+oneLine(artifact.Name)), strings.TrimRight(plain(text), "\n"))
+			fmt.Fprintf(a.stdout, "\n%s\n%s\n", a.style.bold("artifact "+oneLine(artifact.Name)), body(text))
 		}
 	}
 	if s := task.Status.State; s == dialect.StateInputRequired || s == dialect.StateAuthRequired && permission(task) != nil {
@@ -116,7 +116,18 @@ func (a *app) printMessage(m dialect.Message, others bool) {
 	case m.Role == dialect.RoleUser:
 		who = a.style.bold("you")
 	}
-	fmt.Fprintf(a.stdout, "\n%s\n%s\n", who, strings.TrimRight(plain(messageText(m)), "\n"))
+	fmt.Fprintf(a.stdout, "\n%s\n%s\n", who, body(messageText(m)))
+}
+
+// body returns the text of a message below its heading, indented so that it cannot imitate another one.
+func body(words string) string {
+	lines := strings.Split(strings.TrimRight(plain(words), "\n"), "\n")
+	for i, line := range lines {
+		if line != "" {
+			lines[i] = "  " + line
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // messageText returns a message as a person reads it: the texts of a user's message apart, as the agent gets them, and
@@ -151,7 +162,7 @@ func partsText(parts []dialect.Part) string {
 		case p.Text != nil:
 			b.WriteString(*p.Text)
 		case p.File != nil:
-			fmt.Fprintf(&b, "\n[file %s, %s]\n", p.File.Name, p.File.MimeType)
+			fmt.Fprintf(&b, "\n[file %s, %s]\n", oneLine(p.File.Name), oneLine(p.File.MimeType))
 		case p.Data != nil:
 			b.WriteString("\n[data]\n")
 		}

@@ -196,7 +196,7 @@ func (a *app) paintState(column int, text string) string {
 }
 
 func (a *app) state(state dialect.TaskState) string {
-	text := string(state)
+	text := oneLine(string(state))
 	switch state {
 	case dialect.StateCompleted:
 		return a.style.green(text)

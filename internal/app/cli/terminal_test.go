@@ -152,11 +152,11 @@ func TestTaskShowHasQuestionAndAnswer(t *testing.T) {
 	}
 	s.await("<end>")
 	o := p.run(t, "task", "show", "latest")
-	if <-code != 0 || o.code != 0 || strings.Contains(o.stdout, "[data]") || !strings.Contains(o.stdout, "agent\nAllow Run `rm -rf build`?\n\nyou\nyes-once\n") {
+	if <-code != 0 || o.code != 0 || strings.Contains(o.stdout, "[data]") || !strings.Contains(o.stdout, "agent\n  Allow Run `rm -rf build`?\n\nyou\n  yes-once\n") {
 		t.Errorf("%+v", o)
 	}
 	p.runWith(t, pipe(t, "the diff\n", false), nil, "send", "echo", "review")
-	want(t, p.run(t, "task", "show", "latest"), 0, "you\nreview\n\nthe diff\n")
+	want(t, p.run(t, "task", "show", "latest"), 0, "you\n  review\n\n  the diff\n")
 }
 
 func TestQuestionIsAnsweredInWords(t *testing.T) {

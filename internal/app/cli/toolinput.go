@@ -50,7 +50,7 @@ func describeInput(input any) []inputLine {
 	}
 	lines = append(lines, editLines(m, rest)...)
 	for _, key := range slices.Sorted(maps.Keys(rest)) {
-		lines = append(lines, textLines(plain(key)+": ", valueText(rest[key]), 0)...)
+		lines = append(lines, textLines(oneLine(key)+": ", valueText(rest[key]), 0)...)
 	}
 	return lines
 }

@@ -33,12 +33,12 @@ func (a *app) printShown(shown *shownTask, names agentNames) {
 
 // printFacts prints what a task's summary says.
 func (a *app) printFacts(task *dialect.Task, names agentNames) {
-	a.fact("task", plain(task.ID))
+	a.fact("task", oneLine(task.ID))
 	a.fact("state", a.state(task.Status.State)+a.style.dim(" "+ago(time.Now(), task.Status.Timestamp.Time)))
 	a.fact("agent", oneLine(names.of(agentOf(task))))
 	a.fact("asked by", oneLine(hub.AskedBy(task.Metadata)))
-	a.fact("context", plain(task.ContextID))
-	a.fact("works in", plain(workDirText(hub.WorkDirIn(task.Metadata))))
+	a.fact("context", oneLine(task.ContextID))
+	a.fact("works in", oneLine(workDirText(hub.WorkDirIn(task.Metadata))))
 	a.fact("receipts", receiptsText(hub.ReceiptsOf(task.Metadata)))
 	a.printSummary(task)
 }
@@ -153,7 +153,7 @@ func indented(s string) string {
 }
 
 func (a *app) printTool(call hub.ToolTrace) {
-	facts := []string{string(call.Status)}
+	facts := []string{oneLine(string(call.Status))}
 	if !call.EndedAt.IsZero() {
 		facts = append(facts, elapsed(call.EndedAt.Sub(call.StartedAt)))
 	}
@@ -208,7 +208,7 @@ func decidedBy(answer *hub.AnswerTrace) string {
 	case runner.ByLimit:
 		return " without asking"
 	}
-	return strings.TrimRight(" by the "+answer.By+" "+oneLine(answer.Agent), " ")
+	return strings.TrimRight(" by the "+oneLine(answer.By+" "+answer.Agent), " ")
 }
 
 func (a *app) printGit(g hub.GitTrace) {

@@ -188,13 +188,13 @@ func (v *view) close() {
 
 // printOutcome prints how a task ended to stderr; its answer is on stdout. noted are the notices that are printed.
 func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) {
-	id := plain(task.ID)
+	id := oneLine(task.ID)
 	for _, notice := range notices(task) {
 		if !slices.Contains(noted, notice) {
 			a.notice(notice)
 		}
 	}
-	message := strings.TrimSpace(plain(task.Status.Message.Text()))
+	message := strings.TrimSpace(body(task.Status.Message.Text()))
 	switch task.Status.State {
 	case dialect.StateCompleted:
 		if isTerminal(a.stderr) && isTerminal(a.stdout) {
@@ -218,14 +218,14 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 		return
 	}
 	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(string(task.Status.State)+":"), cmp.Or(message, "task "+id))
-	if !strings.Contains(message, plain(taskError(task, "remedy"))) {
+	if !strings.Contains(message, body(taskError(task, "remedy"))) {
 		a.printRemedy(task)
 	}
 }
 
 func (a *app) printRemedy(task *dialect.Task) {
 	if remedy := taskError(task, "remedy"); remedy != "" {
-		fmt.Fprintf(a.stderr, "  %s\n", plain(remedy))
+		fmt.Fprintf(a.stderr, "  %s\n", oneLine(remedy))
 	}
 }
 
