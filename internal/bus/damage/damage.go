@@ -405,20 +405,23 @@ func (k *Keeper) rewrite(j job, v *reader, b []byte, spans []span) error {
 	return err
 }
 
-// checkSettings corrects or restores a stream's settings, and keeps a copy of intact ones.
+// checkSettings corrects or restores the settings of a stream and its consumers, and keeps a copy of intact ones.
 func (k *Keeper) checkSettings(s *stream) {
 	kept := filepath.Join(k.Dir, damageDir, copiesDir, s.account, s.name)
-	k.checkSettingsIn(s, s.dir, kept, s.name)
+	ofStream := k.checkSettingsIn(s, s.dir, kept, s.name, ActionFound)
 	consumers, err := os.ReadDir(filepath.Join(s.dir, consumersDir))
 	if err != nil {
 		return
 	}
 	for _, c := range consumers {
-		k.checkSettingsIn(s, filepath.Join(s.dir, consumersDir, c.Name()), filepath.Join(kept, consumersDir, c.Name()), s.name+"/"+c.Name())
+		dir := filepath.Join(s.dir, consumersDir, c.Name())
+		usable := k.checkSettingsIn(s, dir, filepath.Join(kept, consumersDir, c.Name()), s.name+"/"+c.Name(), ActionRebuilt)
+		k.checkConsumer(s, dir, usable, ofStream)
 	}
 }
 
-func (k *Keeper) checkSettingsIn(s *stream, dir, kept, name string) {
+// checkSettingsIn reports whether there are intact settings in a directory then. otherwise is what is done if there are none.
+func (k *Keeper) checkSettingsIn(s *stream, dir, kept, name string, otherwise Action) bool {
 	now, intact := readSettingsFiles(dir, name)
 	former, usable := readSettingsFiles(kept, name)
 	if intact {
@@ -427,10 +430,10 @@ func (k *Keeper) checkSettingsIn(s *stream, dir, kept, name string) {
 				k.Logger.Error("no copy of a stream's settings can be kept", "stream", s.name, "error", err)
 			}
 		}
-		return
+		return true
 	}
 	if len(now.text) == 0 && len(now.sum) == 0 && !usable { // it was never complete
-		return
+		return false
 	}
 	r := Record{Kind: KindSettings, Action: ActionRestored, Reason: string(reasonSum), File: k.relative(filepath.Join(dir, settingsFile))}
 	original := bytes.Join([][]byte{now.text, now.sum}, []byte("\n"))
@@ -438,16 +441,20 @@ func (k *Keeper) checkSettingsIn(s *stream, dir, kept, name string) {
 	case now.correct(name):
 		r.Action, former = ActionCorrected, now
 	case usable:
+	case now.complete(name): // a crash came between the two files
+		r.Action, r.Reason, former = ActionRebuilt, reasonNoSum, now
 	default:
-		r.Action = ActionFound
+		r.Action = otherwise
 		r.Reason += ", and there is no copy"
 		k.note(s, r, original)
-		return
+		return false
 	}
 	k.note(s, r, original)
 	if err := former.write(dir); err != nil {
 		k.Logger.Error("the settings of a stream cannot be restored", "stream", s.name, "error", err)
+		return false
 	}
+	return true
 }
 
 func (k *Keeper) relative(path string) string {

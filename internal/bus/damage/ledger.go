@@ -28,6 +28,7 @@ const (
 	KindDeletion Kind = "deletion" // the mark that a record was deleted: the record is there again
 	KindIndex    Kind = "index"    // what the server can derive from the records
 	KindSettings Kind = "settings" // of a stream or a consumer
+	KindPosition Kind = "position" // of a consumer, which begins anew
 	KindWrite    Kind = "write"    // the end of a write that a crash has cut off; nobody was told that it was stored
 	KindBlock    Kind = "block"    // a file that cannot be read at all
 )
@@ -243,7 +244,7 @@ func (l *ledger) all() []Record {
 type Counts struct {
 	Lost      int `json:"lost"`      // records that cannot be read
 	Corrected int `json:"corrected"` // bits flipped back
-	Rebuilt   int `json:"rebuilt"`   // indexes and settings made anew or restored
+	Rebuilt   int `json:"rebuilt"`   // indexes, settings and positions made anew or restored
 	Obsolete  int `json:"obsolete"`  // records that had been deleted or replaced before
 	CutOff    int `json:"cutOff"`    // unfinished writes, which nobody was told of
 }

@@ -207,6 +207,17 @@ func (s settings) correct(name string) bool {
 	return false
 }
 
+const reasonNoSum = "their checksum was not written"
+
+// complete makes the checksum of settings that have none, and reports whether they were whole.
+func (s *settings) complete(name string) bool {
+	if len(s.sum) > 0 || !json.Valid(s.text) {
+		return false
+	}
+	s.sum = s.expected(name)
+	return true
+}
+
 // differAtOne reports whether two texts of one length differ in one byte.
 func differAtOne(a, b []byte) bool {
 	n := 0

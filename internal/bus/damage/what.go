@@ -38,6 +38,8 @@ func (r Record) What() string {
 		return "the index of " + r.Stream
 	case KindSettings:
 		return "the settings of " + r.Stream
+	case KindPosition:
+		return "the position of a consumer of " + r.Stream
 	case KindDeletion:
 		return "a deletion mark of " + r.Stream
 	case KindWrite:
