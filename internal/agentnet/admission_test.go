@@ -1,12 +1,18 @@
 package agentnet_test
 
 import (
+	"context"
+	"errors"
 	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -35,6 +41,13 @@ func TestAHubAdmitsAgentsOneByOne(t *testing.T) {
 	if err := other.Complete(t.Context(), "T", c.Token, work.Outcome{Success: true, Summary: "done"}); err != nil {
 		t.Error(err)
 	}
+	withoutWorkers(t, r.Bus, "GLOBAL_WORKQUEUE_go")
+	nettest.Submit(t, a, "T2", "go")
+	withoutWorkers(t, r.Bus, "GLOBAL_WORKQUEUE_go") // a power cut has taken them, and nobody submits
+	wait.Eventually(t, "the item", func() bool {
+		c, err := other.Claim(t.Context(), []string{"go"})
+		return err == nil && c != nil && c.TaskID == "T2"
+	})
 	if s := shop.Status(); s.Agents != 2 || !s.Connected {
 		t.Errorf("%+v", s)
 	}
@@ -46,4 +59,18 @@ func TestAHubAdmitsAgentsOneByOne(t *testing.T) {
 	}
 	_, err := shop.Register(t.Context(), registry.Registration{AgentType: "No Type"})
 	nettest.Wants(t, err, store.ValidationError, "agent type")
+}
+
+// withoutWorkers deletes the consumer of a queue's workers.
+func withoutWorkers(t *testing.T, hub *bus.Bus, queue string) {
+	t.Helper()
+	b, err := bus.Join(t.Context(), bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+		return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	})
+	if err == nil {
+		err = errors.Join(b.JetStream().DeleteConsumer(t.Context(), queue, "workers"), b.Close(context.Background()))
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		t.Fatal(err)
+	}
 }

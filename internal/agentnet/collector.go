@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
+	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -34,10 +36,24 @@ func ResumeWork(ctx context.Context, b *bus.Bus, bucket string, log *slog.Logger
 	defer s.Stop()
 	s.Adopt(b)
 	w := work.New(registry.New(s))
-	if err := w.Redeliver(ctx, b); err != nil && ctx.Err() == nil {
-		log.Warn("items of work that a killed hub had delivered wait for the end of a lease", "error", err)
-	}
+	var redelivering sync.WaitGroup
+	redelivering.Go(func() { redeliver(ctx, b, w, log) })
 	w.WatchLeases(ctx, b)
+	redelivering.Wait()
+}
+
+// redeliver has the queues on a bus deliver all their messages again, and tries until it has succeeded: without it, items
+// may wait for the end of a lease, or for ever.
+func redeliver(ctx context.Context, b *bus.Bus, w *work.Service, log *slog.Logger) {
+	for retry := (wait.Backoff{First: time.Second, Most: time.Minute}); ctx.Err() == nil; retry.Pause(ctx) {
+		err := w.Redeliver(ctx, b)
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			log.Warn("items of work that a killed hub had delivered wait for the end of a lease; trying again", "error", err)
+		}
+	}
 }
 
 // Collected is the result of a run of the collector.

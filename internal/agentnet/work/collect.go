@@ -108,10 +108,17 @@ func (s *Service) sweepItem(ctx context.Context, b *bus.Bus, taskID string) (bur
 		return 0, 0, nil
 	}
 	message, err := store.BySequence(ctx, b, store.QueueStreamPrefix+x.Capability, x.QueueSequence)
-	if message != nil || err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) || message != nil && x.isIn(message) {
 		return 0, 0, err
 	}
 	return 0, 1, s.requeue(ctx, x)
+}
+
+// isIn reports whether a queue's message is the item's. After a power cut the sequence may be another one's: a queue without
+// messages may forget how far it has counted.
+func (x record) isIn(message *store.Message) bool {
+	o, err := decodeOrder(message.Data, x.QueueSequence, x.Capability)
+	return err != nil || o.TaskID == x.TaskID
 }
 
 // requeue gives an item a new message in its queue.

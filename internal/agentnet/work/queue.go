@@ -160,6 +160,10 @@ func (s *Service) consumer(ctx context.Context, b *bus.Bus, capability string) (
 	stream := store.QueueStreamPrefix + capability
 	c, err := b.JetStream().Consumer(ctx, stream, store.QueueGroup)
 	switch {
+	case s.cfg.Admission != nil && errors.Is(err, jetstream.ErrConsumerNotFound): // a power cut has taken it
+		if err = s.requestQueue(ctx, b, capability); err == nil {
+			c, err = b.JetStream().Consumer(ctx, stream, store.QueueGroup)
+		}
 	case s.cfg.Confined():
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		c, err = b.JetStream().CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
@@ -186,9 +190,10 @@ func (s *Service) consumer(ctx context.Context, b *bus.Bus, capability string) (
 	return c, nil
 }
 
-// Redeliver has the queues on a bus deliver all their messages again. It is for the process that has started the bus's
-// server: one that was killed may have lost that a message was returned, or have delivered it to a worker that was
-// killed too, and would deliver it only after a lease. Items that are held stay with their holders.
+// Redeliver has the queues on a bus deliver all their messages again, from the first one that there is. It is for the
+// process that has started the bus's server: one that was killed may have lost that a message was returned, or have
+// delivered it to a worker that was killed too, and would deliver it only after a lease; and after a power cut the
+// position of the consumer need not fit the messages. Items that are held stay with their holders.
 func (s *Service) Redeliver(ctx context.Context, b *bus.Bus) error {
 	names := b.JetStream().StreamNames(ctx, jetstream.WithStreamListSubject(store.QueueSubject+"*"))
 	var errs []error
@@ -198,7 +203,7 @@ func (s *Service) Redeliver(ctx context.Context, b *bus.Bus) error {
 			continue
 		}
 		if err == nil {
-			_, err = b.JetStream().ResetConsumer(ctx, name, store.QueueGroup)
+			_, err = b.JetStream().ResetConsumerToSequence(ctx, name, store.QueueGroup, 1)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))

@@ -221,6 +221,35 @@ func TestWhoStartsTheServerMakesDeliveredItemsAvailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	nettest.NoClaim(t, hand)
+	resume(t, n)
+	if c := nettest.Claim(t, hand, "go"); c.TaskID != "T" || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+	nettest.NoClaim(t, hand)
+	nettest.Complete(t, hand, held)
+}
+
+// After a power cut a queue's consumer may be further than its messages.
+func TestWhoStartsTheServerMakesItemsAvailableThatThePositionHasPassed(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	nettest.Submit(t, boss, "1", "go")
+	nettest.Complete(t, hand, nettest.Claim(t, hand, "go"))
+	if _, err := n.Foreign().ResetConsumerToSequence(t.Context(), "GLOBAL_WORKQUEUE_go", "workers", 1000); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Submit(t, boss, "2", "go")
+	nettest.NoClaim(t, hand)
+	resume(t, n)
+	if c := nettest.Claim(t, hand, "go"); c.TaskID != "2" || c.Attempt != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// resume does what a hub does that has just started a server, until the test ends.
+func resume(t *testing.T, n *nettest.Server) {
+	t.Helper()
 	b, err := nettest.Dialer(n)(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -235,11 +264,6 @@ func TestWhoStartsTheServerMakesDeliveredItemsAvailable(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if c := nettest.Claim(t, hand, "go"); c.TaskID != "T" || c.Attempt != 1 {
-		t.Errorf("%+v", c)
-	}
-	nettest.NoClaim(t, hand)
-	nettest.Complete(t, hand, held)
 }
 
 // REQ-DLQ-002, REQ-DLQ-003, REQ-DLQ-004, REQ-DLQ-005, REQ-DLQ-006, REQ-DLQ-007,
@@ -441,6 +465,37 @@ func TestTheCollectorQueuesLostItemsAgain(t *testing.T) {
 	}
 	if c := nettest.Claim(t, boss); c.TaskID != "T" || c.Attempt != 1 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// A queue that has lost its messages in a power cut counts them from 1 again: another item's message is no item's own.
+func TestTheCollectorKnowsAnItemsMessage(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	clock := new(nettest.Clock)
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Now = clock.Now
+	network := nettest.Open(t, cfg)
+	boss := nettest.Register(t, network, nettest.Worker("go"))
+	nettest.Submit(t, boss, "T", "go")
+	js := n.Foreign()
+	stream, err := js.Stream(t.Context(), "GLOBAL_WORKQUEUE_go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), "GLOBAL_WORKQUEUE_go"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), stream.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	ack, err := js.Publish(t.Context(), "global.workqueue.go", []byte(`{"taskId":"other","taskDescription":"d","requiredCapabilities":["go"]}`))
+	if err != nil || ack.Sequence != 1 {
+		t.Fatal(ack, err)
+	}
+	clock.Forward(20 * time.Minute)
+	if c, err := network.Collect(t.Context(), true); err != nil || c.Repaired != 1 {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 
