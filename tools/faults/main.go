@@ -71,7 +71,7 @@ func main() {
 	onDisk := flag.Bool("disk", false, "on a disk image of its own, which is full at times and loses its power (Linux, as root)")
 	clocks := flag.Bool("clocks", false, "set the clock of the hub's and the agents' computer at times, as their program sees it: one with another time.Now, whose build takes minutes (Linux)")
 	record := flag.String("history", "", "write the history to this file, as JSON lines")
-	keep := flag.Bool("keep", false, "keep the hub's files and the logs of a run that has failed")
+	keep := flag.Bool("keep", true, "keep the hub's files, the disk's image and the logs of a run that has failed; not of mutations, which have to fail")
 	only := flag.String("only", "", "the kinds of faults, separated by commas, such as \"kills, power cuts\"; empty for all")
 	soak := flag.Bool("soak", false, "watch what the hub uses while agents are killed, and find leaks (Linux)")
 	mutations := flag.Bool("mutations", false, "build hubs with an error each, and expect that a campaign finds it")
@@ -85,7 +85,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	c := campaign{seed: *seed, length: *length, pace: *pace, between: *between, clients: *clients, program: *program, mutate: *mutate, disk: *onDisk, history: *record, keep: *keep, only: *only, soak: *soak, clocks: *clocks}
+	c := campaign{seed: *seed, length: *length, pace: *pace, between: *between, clients: *clients, program: *program, mutate: *mutate, disk: *onDisk, history: *record, keep: *keep && !*mutations, only: *only, soak: *soak, clocks: *clocks}
 	runIt := func() ([]string, error) { return runSeries(ctx, os.Stdout, &c, *runs) }
 	if c.soak { // its hub is watched as one process
 		c.only = soakFaults
