@@ -210,7 +210,7 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 			return
 		}
 		fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.yellow("The agent needs a login:"), message)
-		a.printRemedy(task)
+		a.printRemedy(task, message)
 		fmt.Fprintf(a.stderr, "  then continue with: %s send --task %s \"go on\"\n", a.self(), id)
 		return
 	case dialect.StateCanceled:
@@ -218,13 +218,12 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 		return
 	}
 	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(string(task.Status.State)+":"), cmp.Or(message, "task "+id))
-	if !strings.Contains(message, body(taskError(task, "remedy"))) {
-		a.printRemedy(task)
-	}
+	a.printRemedy(task, message)
 }
 
-func (a *app) printRemedy(task *dialect.Task) {
-	if remedy := taskError(task, "remedy"); remedy != "" {
+// printRemedy prints the remedy of a task's error unless the message, which was printed before, has it.
+func (a *app) printRemedy(task *dialect.Task, message string) {
+	if remedy := taskError(task, "remedy"); !strings.Contains(message, body(remedy)) {
 		fmt.Fprintf(a.stderr, "  %s\n", oneLine(remedy))
 	}
 }
