@@ -73,6 +73,7 @@ func uintSize(n int) int { return len(lib0.AppendUint(nil, uint64(n))) }
 const (
 	maxHeader     = 10
 	binaryMessage = 0x82 // the first byte of a WebSocket frame: a whole binary message
+	closeFrame    = 0x88 // that of a close frame
 )
 
 // appendHeader appends the header of a server's WebSocket frame with n bytes (RFC 6455, 5.2).

@@ -39,8 +39,12 @@ func (o *outbox) put(b []byte) bool {
 // attempt sends frames as far as the system accepts them, and leaves the rest to who writes next. The caller has the turn.
 func (o *outbox) attempt(b []byte) bool {
 	defer o.socket.release()
+	if o.socket.over {
+		return false
+	}
 	n, err := o.socket.attempt(b)
 	if err != nil {
+		o.socket.over = true
 		return false
 	}
 	if n == len(b) {

@@ -3,9 +3,11 @@ package ysync
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -107,6 +109,49 @@ func TestWhatTheSystemDoesNotAcceptAtOnceFollowsInOrder(t *testing.T) {
 	}
 	if o.bytes != 0 {
 		t.Errorf("%d bytes count as queued although all have arrived", o.bytes)
+	}
+}
+
+// The library answers a client's close frame by itself, while others have changes for the client (RFC 6455, 5.5.1).
+func TestNothingFollowsACloseFrame(t *testing.T) {
+	here, there := sockets(t)
+	o := outbox{socket: here, wake: make(chan struct{}, 1)}
+	if !o.put([]byte("first")) {
+		t.Fatal("a frame was refused")
+	}
+	if runtime.GOOS == "windows" { // put has queued it
+		if _, err := o.flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := []byte{closeFrame, 0}
+	if _, err := here.Write(end); err != nil {
+		t.Fatal(err)
+	}
+	o.put([]byte("second"))
+	o.putAnswer([]byte("third"))
+	if _, err := o.flush(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("flush: %v", err)
+	}
+	if _, err := here.Write([]byte{0x8a, 0}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a pong: %v", err)
+	}
+	here.Close()
+	if got, err := io.ReadAll(there); err != nil || string(got) != "first"+string(end) {
+		t.Errorf("received %q, %v", got, err)
+	}
+}
+
+// RFC 6455, 5.5.1: the reason is UTF-8.
+func TestTheReasonOfACloseIsUTF8(t *testing.T) {
+	for _, tt := range []struct{ reason, want string }{
+		{"outdated", "outdated"},
+		{strings.Repeat("x", 99) + "é", strings.Repeat("x", 99)},
+		{"a name \xff of a client", "a name  of a client"},
+	} {
+		if got := short(tt.reason); got != tt.want {
+			t.Errorf("%q becomes %q", tt.reason, got)
+		}
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/parleyhub/parley/crdt"
 	"github.com/parleyhub/parley/crdt/replica"
+	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -100,6 +101,7 @@ const (
 	maxLarge     = 8        // slots for large frames
 	frameTimeout = 30 * time.Second
 	writeTimeout = 30 * time.Second
+	closeTimeout = 5 * time.Second
 
 	presenceRate  = 1 << 20 // bytes of awareness per second
 	presenceBurst = 4 << 20
@@ -125,13 +127,22 @@ func (e *StaleError) Error() string { return e.Message }
 // dismiss accepts a connection only to close it with a code that stops y-websocket from reconnecting: it
 // would repeat a refused request forever.
 func (s *Server) dismiss(w http.ResponseWriter, r *http.Request, stale *StaleError) {
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
+	below := &opener{ResponseWriter: w}
+	ws, err := websocket.Accept(below, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, InsecureSkipVerify: s.o.OriginChecked})
 	if err != nil {
 		return // answered
 	}
-	if err := ws.Close(closeStale, short(stale.Message)); err != nil {
+	if err := end(ws, below.socket, closeStale, short(stale.Message)); err != nil {
 		s.log.Debug("a client disconnected", "error", err)
 	}
+}
+
+// end closes a WebSocket after the close handshake, or after closeTimeout. The library waits without a limit for the rest of a frame that
+// the client has begun.
+func end(ws *websocket.Conn, below *socket, code websocket.StatusCode, reason string) error {
+	late := time.AfterFunc(closeTimeout, func() { _ = below.Close() }) // ws reports it
+	defer late.Stop()
+	return ws.Close(code, reason)
 }
 
 // NewServer returns a server.
@@ -226,7 +237,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.log.Warn("a client was disconnected", "document", r.URL.Path, "agent", agent, "from", r.RemoteAddr, "code", int(code), "error", err)
 	}
-	if err := ws.Close(code, reason); err != nil {
+	if err := end(ws, below.socket, code, reason); err != nil {
 		s.log.Debug("a client disconnected", "agent", agent, "error", err)
 	}
 }
@@ -273,8 +284,9 @@ var (
 	errTooLarge = fmt.Errorf("%w: it is larger than %d MiB", errBadFrame, maxFrame>>20)
 )
 
-// short truncates a reason to the size that a close frame can hold.
-func short(s string) string { return s[:min(len(s), 100)] }
+// short truncates a reason to what a close frame can hold. It must be UTF-8: a browser ends a connection with another code otherwise, and
+// y-websocket would connect again.
+func short(s string) string { return text.Valid(s, 100) }
 
 // write sends queued frames to the client. The end of ctx does not interrupt a frame: the connection could then not be
 // closed with a code.
@@ -292,7 +304,7 @@ func (c *conn) write(ctx context.Context, done <-chan struct{}) {
 			}
 		case <-c.stale:
 			c.out.end()
-			if err := c.ws.Close(closeStale, "the document has begun a new epoch"); err != nil {
+			if err := end(c.ws, c.out.socket, closeStale, "the document has begun a new epoch"); err != nil {
 				c.stop()
 			}
 			return

@@ -16,9 +16,12 @@ type socket struct {
 	net.Conn
 	raw    syscall.RawConn // nil if only blocking writes are possible
 	turn   chan struct{}   // has an element while nobody writes
-	rest   []byte          // of a frame that was begun; belongs to who has the turn
 	closed chan struct{}
 	ending sync.Once
+
+	// These belong to who has the turn.
+	rest []byte // of a frame that was begun
+	over bool   // nothing may follow: a close frame was sent (RFC 6455, 5.5.1), or a failed write may have cut a frame
 }
 
 func newSocket(c net.Conn) *socket {
@@ -64,8 +67,17 @@ func (s *socket) release() { s.turn <- struct{}{} }
 const joined = 64 << 10
 
 // write writes the rest of the last frame and more frames, small ones together. It blocks until the system has accepted
-// them. The caller has the turn. After an error the socket cannot be used.
+// them. The caller has the turn. The error is [net.ErrClosed] if nothing may be sent any more, as after an error.
 func (s *socket) write(frames [][]byte) error {
+	if s.over {
+		return net.ErrClosed
+	}
+	err := s.writeJoined(frames)
+	s.over = err != nil
+	return err
+}
+
+func (s *socket) writeJoined(frames [][]byte) error {
 	together := slices.Clip(s.rest)
 	s.rest = nil
 	for _, b := range frames {
@@ -108,6 +120,7 @@ func (s *socket) Write(b []byte) (int, error) {
 	if err := s.write([][]byte{b}); err != nil {
 		return 0, err
 	}
+	s.over = len(b) > 0 && b[0] == closeFrame
 	return len(b), nil
 }
 

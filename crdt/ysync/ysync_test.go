@@ -29,7 +29,10 @@ type rig struct {
 	url string
 }
 
-func newRig(t *testing.T, conns int) *rig {
+func newRig(t *testing.T, conns int) *rig { return newRigWith(t, conns, nil) }
+
+// newRigWith returns a rig whose documents cannot be opened because of an error, unless that is nil.
+func newRigWith(t *testing.T, conns int, fails error) *rig {
 	t.Helper()
 	r, err := replica.New(replica.Options{Agent: "hub", State: "plan"})
 	if err != nil {
@@ -37,6 +40,9 @@ func newRig(t *testing.T, conns int) *rig {
 	}
 	t.Cleanup(func() { r.Close() })
 	s := ysync.NewServer(ysync.Options{MaxConns: conns, Open: func(req *http.Request) (ysync.Document, string, error) {
+		if fails != nil {
+			return nil, "", fails
+		}
 		if !strings.HasSuffix(req.URL.Path, "/plan") {
 			return nil, "", errors.New("there is no such document")
 		}
