@@ -124,6 +124,7 @@ func (s *jetStream) loadHeads(ctx context.Context) ([]storedHead, error) {
 		return nil, err
 	}
 	if known {
+		s.inFile.Store(f.last) // at least what is in it
 		if s.changed.Store(int64(changed)); s.due(len(f.heads)) {
 			s.unsaved.Store(f)
 		}
@@ -223,7 +224,22 @@ func (s *jetStream) saveHeads(ctx context.Context) error {
 	s.removeUnfinished()
 	s.changed.Store(0)
 	s.saved, s.headCount = time.Now(), len(f.heads)
+	s.inFile.Store(f.last)
 	return f.write(s.headsPath())
+}
+
+// checkHeads receives the sequence of a message that was written after the one in inFile. If it is not above that, the stream has lost its
+// end, as that of another server may in a power cut, and when it has grown again it could fit the file: the file is removed.
+func (s *jetStream) checkHeads(inFile, sequence uint64) {
+	if sequence > inFile || s.headsDir == "" {
+		return
+	}
+	s.unsaved.Store(nil)
+	if err := os.Remove(s.headsPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.log.Error("the file of heads is of a state of the store that is lost, and cannot be removed", "file", s.headsPath(), "error", err)
+		return // the next write tries again
+	}
+	s.inFile.Store(0)
 }
 
 // removeUnfinished removes what kills within a write of the file have left.

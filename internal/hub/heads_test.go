@@ -182,6 +182,53 @@ func TestTheFileOfHeadsIsUsedAsLongAsItFits(t *testing.T) {
 	}
 }
 
+// A stream on another server that loses its end in a power cut, while the hub goes on, grows until the file could fit it.
+func TestTheFileOfHeadsIsRemovedWhenTheStreamHasLostItsEnd(t *testing.T) {
+	b, s := newHeadsStore(t)
+	for i, id := range []string{"one", "two", "three"} {
+		put(t, s, id, int64(i+1))
+	}
+	f, err := s.currentHeads(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"lost", "gone"} {
+		f.heads = append(f.heads, storedHead{id, f.heads[0].head, ""})
+		f.last++
+	}
+	s.unsaved.Store(f)
+	if err := s.saveHeads(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range []string{"new", "newer", "one"} { // as many tasks again, and one change that is newer than the file
+		put(t, s, id, int64(i+10))
+	}
+	got, want := loaded(t, openHeadsStore(t, b, s.headsDir)), loaded(t, openHeadsStore(t, b, ""))
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(spent{})); d != "" {
+		t.Error(d)
+	}
+}
+
+// What is written is no sign of a lost end as long as its sequences rise, also after a start with the file.
+func TestTheFileOfHeadsStaysWhileTheStreamGrows(t *testing.T) {
+	b, s := newHeadsStore(t)
+	put(t, s, "one", 1)
+	writeHeads(t, s)
+	put(t, s, "two", 2)
+	s = openHeadsStore(t, b, s.headsDir)
+	loaded(t, s)
+	put(t, s, "three", 3)
+	if err := s.putRecord(t.Context(), "kind", "key", nil); err != nil {
+		t.Fatal(err)
+	}
+	if s.inFile.Load() != 2 {
+		t.Errorf("the stream of the file had at least %d messages", s.inFile.Load())
+	}
+	if _, err := os.Stat(s.headsPath()); err != nil {
+		t.Error(err)
+	}
+}
+
 func remove(t *testing.T, s *jetStream, id string) {
 	t.Helper()
 	if err := s.deleteTask(t.Context(), a2a.TaskID(id)); err != nil {

@@ -43,6 +43,7 @@ type jetStream struct {
 	headsDir  string                    // of the file of heads, see headsFile; "" without one
 	changed   atomic.Int64              // writes of tasks since the file's
 	unsaved   atomic.Pointer[headsFile] // for the next saveHeads
+	inFile    atomic.Uint64             // what is written has a higher sequence than all that the file has, see checkHeads
 	saved     time.Time                 // used by saveHeads only, as headCount
 	headCount int
 
@@ -290,11 +291,21 @@ func (s *jetStream) putTask(ctx context.Context, h head, body []byte) error {
 	if h.Spent != (spent{}) {
 		msg.Header[spentHeader] = []string{h.Spent.encode()}
 	}
-	if _, err := s.bus.Publish(ctx, msg); err != nil {
+	if err := s.store(ctx, msg); err != nil {
 		return err
 	}
 	s.changed.Add(1)
 	return s.dropPieces(ctx, h.ID, rev)
+}
+
+// store stores a message of a task or a record.
+func (s *jetStream) store(ctx context.Context, msg *nats.Msg) error {
+	inFile := s.inFile.Load()
+	ack, err := s.bus.Publish(ctx, msg)
+	if err == nil {
+		s.checkHeads(inFile, ack.Sequence)
+	}
+	return err
 }
 
 func (s *jetStream) pieceSubject(id a2a.TaskID, rev int64, n int) string {
@@ -445,8 +456,7 @@ func (s *jetStream) recordSubject(kind, key string) string {
 }
 
 func (s *jetStream) putRecord(ctx context.Context, kind, key string, value []byte) error {
-	_, err := s.bus.Publish(ctx, &nats.Msg{Subject: s.recordSubject(kind, key), Data: value})
-	return err
+	return s.store(ctx, &nats.Msg{Subject: s.recordSubject(kind, key), Data: value})
 }
 
 func (s *jetStream) deleteRecord(ctx context.Context, kind, key string) error {
