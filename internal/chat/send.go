@@ -219,6 +219,9 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 			return s.unanswered(ctx, b, e.channel, err)
 		}
 		if seq > 0 {
+			if err := b.Commit(ctx); err != nil { // that attempt may have failed because the disk has
+				return err
+			}
 			s.settle(e, seq)
 			return nil
 		}
