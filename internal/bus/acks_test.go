@@ -143,6 +143,38 @@ func TestAFailedDiskOfTheHubFailsWhatAProjectStores(t *testing.T) {
 	}
 }
 
+// A hub that ends before a sync has, whose wait for messages is cut short, does not say that the disk has failed.
+func TestTheEndOfTheHubIsNoFailureOfTheDisk(t *testing.T) {
+	t.Parallel()
+	d, hold, held, release := holdingDisk()
+	hub, err := bus.Open(t.Context(), d.config(bus.Config{DataDir: t.TempDir()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := joinSyncing(t, &disk{}, project(hub))
+	ensureStream(t, b, "S", "s.>")
+	hold.Store(true)
+	stored := make(chan error, 1)
+	go func() {
+		_, err := once(b, "a message")
+		stored <- err
+	}()
+	<-held
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		ended <- hub.Close(ctx)
+	}()
+	if err := <-stored; bus.CodeOf(err) != bus.CodeNotRunning {
+		t.Errorf("the hub ended, and the error is %v", err)
+	}
+	close(release)
+	if err := <-ended; bus.CodeOf(err) != bus.CodeTimeout {
+		t.Errorf("Close: %v", err)
+	}
+}
+
 // A hub of an earlier version does not offer it: then the process syncs.
 func TestAProcessSyncsItselfWhereTheHubDoesNot(t *testing.T) {
 	t.Parallel()

@@ -305,7 +305,7 @@ func (b *Bus) drain(ctx context.Context) error {
 		defer close(returned)
 		b.inFlight.Wait() // ends when release closes the connection at the latest
 	}()
-	if !b.conn.IsConnected() { // nothing can be stored
+	if !b.connected() { // nothing can be stored
 		return nil
 	}
 	if err := waitFor(ctx, returned, inFlight); err != nil {
@@ -319,13 +319,19 @@ func (b *Bus) drain(ctx context.Context) error {
 	answered, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	// Another error than the context's is a lost connection, which the link may not have noticed yet.
-	if err := b.conn.FlushWithContext(answered); err != nil && answered.Err() != nil && b.conn.IsConnected() {
+	if err := b.conn.FlushWithContext(answered); err != nil && answered.Err() != nil && b.connected() {
 		return contextError(err, "waiting for the server")
 	}
 	if err := b.conn.Drain(); err != nil {
 		return nil // without a connection there is nothing to drain
 	}
 	return waitFor(ctx, b.link.closed, inFlight)
+}
+
+// connected reports whether the connection is up. The link may not have noticed yet that it is lost, but then knows it without waiting
+// for an attempt to connect, as the connection does.
+func (b *Bus) connected() bool {
+	return b.link.status().state == StateConnected && b.conn.IsConnected()
 }
 
 func waitFor(ctx context.Context, done <-chan struct{}, what string) error {

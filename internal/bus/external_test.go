@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -604,6 +605,34 @@ func TestDial(t *testing.T) {
 }
 
 // REQ-REL-006: every attempt to reconnect is logged, the repeated ones at INFO.
+// An attempt to connect to a host that does not answer takes as long as the system waits.
+func TestCloseEndsAnAttemptToConnect(t *testing.T) {
+	n := testbed.StartNATS(t)
+	var lost atomic.Bool
+	attempted := make(chan struct{})
+	attempt := sync.OnceFunc(func() { close(attempted) })
+	b, err := bus.Open(t.Context(), bus.Config{URL: bus.Secret(n.URL()), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !lost.Load() {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		attempt()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	must(t, err)
+	lost.Store(true)
+	n.Stop()
+	<-attempted
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close(context.Background()) }()
+	select {
+	case err := <-closed:
+		must(t, err)
+	case <-time.After(time.Minute):
+		t.Error("Close waits for the attempt")
+	}
+}
+
 func TestAttemptsToReconnectAreLogged(t *testing.T) {
 	n := testbed.StartNATS(t)
 	var log logBuffer
