@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,13 +45,15 @@ type conn struct {
 	writing atomic.Int64 // time of the current write's last progress; 0 without one
 }
 
-// newConn returns a connection that owns ws. The peer accepts messages of maxSend bytes.
-func newConn(ws *websocket.Conn, socket *cork, o *Options, peer string, maxSend int) *conn {
+// newConn returns a connection that owns ws, which is over below. The peer accepts messages of maxSend bytes.
+func newConn(ws *websocket.Conn, below net.Conn, socket *cork, o *Options, peer string, maxSend int) *conn {
 	c := &conn{
 		ws: ws, socket: socket, codec: &o.Codec, peer: peer, maxSend: maxSend, done: make(chan struct{}),
 	}
 	c.inbox = transport.NewInbox(c.done, c.closedError)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	// The library waits without a limit for the rest of a frame in whose middle the connection is closed.
+	context.AfterFunc(c.ctx, func() { _ = below.Close() }) // the connection is over in any case
 	c.heard.Store(now())
 	ws.SetReadLimit(int64(o.Codec.MaxMessage()))
 	c.wg.Go(c.read)

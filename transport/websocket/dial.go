@@ -72,7 +72,7 @@ func (d *Dialer) Dial(ctx context.Context, to agent.Endpoint) (transport.Conn, e
 	if u.Scheme == "wss" && (d.TLS == nil || !d.TLS.InsecureSkipVerify) {
 		peer = u.Host
 	}
-	return newConn(ws, socket, &o, peer, limit), nil
+	return newConn(ws, socket, socket, &o, peer, limit), nil
 }
 
 func parse(to agent.Endpoint) (*url.URL, error) {

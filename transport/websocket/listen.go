@@ -1,6 +1,7 @@
 package websocket
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -191,7 +192,8 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 		return nil, refuse(w, http.StatusBadRequest, err)
 	}
 	w.Header().Set(MaxMessageHeader, strconv.Itoa(l.o.Codec.MaxMessage()))
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
+	below := &hijacker{ResponseWriter: w}
+	ws, err := websocket.Accept(below, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +201,20 @@ func (l *Listener) upgrade(w http.ResponseWriter, r *http.Request) (*conn, error
 		_ = ws.CloseNow() // never used
 		return nil, errors.New("the client does not speak " + Subprotocol)
 	}
-	return newConn(ws, nil, &l.o.Options, peer, limit), nil
+	return newConn(ws, below.conn, nil, &l.o.Options, peer, limit), nil
+}
+
+// hijacker is the response to a request for a WebSocket; it keeps the connection below it.
+type hijacker struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+// Hijack implements [http.Hijacker].
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = c
+	return c, rw, err
 }
 
 // deliver queues a connection for Accept. If the queue has room, even a connection that has ended is

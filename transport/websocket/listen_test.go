@@ -480,3 +480,33 @@ func TestCloseDoesNotWaitForHandshakes(t *testing.T) {
 	}
 	discard(bufio.NewReader(conn))
 }
+
+// Close does not wait for the rest of a message in whose middle the peer has stopped.
+func TestCloseDoesNotWaitForTheRestOfAMessage(t *testing.T) {
+	l := listenUntilTheEnd(t, websocket.ListenOptions{})
+	peer, err := net.Dial("tcp", strings.TrimPrefix(l.Endpoint().Address, "ws://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	const sent = 3 << 20                                                    // more than the connection reads at once
+	begun := append([]byte{0x82, 0xff, 0, 0, 0, 0, 1, 0, 0, 0}, 1, 2, 3, 4) // of a frame of 16 MiB
+	fmt.Fprint(peer, "GET / HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
+		"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: a2a.v1\r\n\r\n"+string(begun))
+	conn := accept(t, l)
+	closed := make(chan error, 1)
+	go func() { closed <- conn.Close() }()
+	r := bufio.NewReader(peer)
+	if _, err := http.ReadResponse(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if first, err := r.ReadByte(); err != nil || first != 0x88 { // the close frame
+		t.Fatalf("received %x, %v", first, err)
+	}
+	_, _ = peer.Write(make([]byte, sent)) // the connection may have ended
+	select {
+	case <-closed:
+	case <-time.After(time.Minute):
+		t.Error("Close does not end")
+	}
+}
