@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,8 @@ type MountOptions struct {
 	// Changed is called when the server has been connected, with its tools in the box, and when the connection is lost.
 	// It must not block. Nil means no function.
 	Changed func(connected bool)
+	// Revision is the newest revision of the protocol that the client asks for; "" means the newest of the SDK.
+	Revision string
 	// Meta returns additional entries of the _meta of each tool call. It must not block. Nil means no entries.
 	Meta   func() map[string]any
 	Logger *slog.Logger // nil discards
@@ -76,8 +79,8 @@ type Mount struct {
 
 	mu      sync.Mutex
 	status  MountStatus
-	session *mcp.ClientSession // nil while there is none
-	ready   chan struct{}      // closed while there is a session
+	session *session      // nil while there is none
+	ready   chan struct{} // closed while there is a session
 }
 
 // MountStatus is the status of a mount, with the number of its entries in the box.
@@ -167,7 +170,7 @@ func (m *Mount) run(ctx context.Context) {
 }
 
 // dial connects and loads the server's lists.
-func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
+func (m *Mount) dial(ctx context.Context) (*session, error) {
 	dialing, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
 	defer cancel()
 	var transport mcp.Transport
@@ -177,17 +180,18 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, err
 	}
 	signal := func() { wait.Nudge(m.changed) }
-	client := mcp.NewClient(&mcp.Implementation{Name: "parley", Version: "1"}, &mcp.ClientOptions{
+	client := mcp.NewClient(clientInfo, &mcp.ClientOptions{
 		Capabilities:                &mcp.ClientCapabilities{}, // none: a mounted server may send no requests
 		ToolListChangedHandler:      func(context.Context, *mcp.ToolListChangedRequest) { signal() },
 		ResourceListChangedHandler:  func(context.Context, *mcp.ResourceListChangedRequest) { signal() },
 		PromptListChangedHandler:    func(context.Context, *mcp.PromptListChangedRequest) { signal() },
 		ProgressNotificationHandler: m.progress,
 	})
-	session, err := client.Connect(dialing, transport, nil)
+	connected, err := client.Connect(dialing, transport, &mcp.ClientSessionOptions{ProtocolVersion: m.o.Revision})
 	if err != nil {
 		return nil, err
 	}
+	session := newSession(connected, transport)
 	if err := m.load(dialing, session); err != nil {
 		_ = session.Close() // the first error counts
 		return nil, err
@@ -196,7 +200,7 @@ func (m *Mount) dial(ctx context.Context) (*mcp.ClientSession, error) {
 }
 
 // serve keeps a connection until it breaks or ctx ends.
-func (m *Mount) serve(ctx context.Context, session *mcp.ClientSession) error {
+func (m *Mount) serve(ctx context.Context, session *session) error {
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
 	changed := m.changed
@@ -234,7 +238,7 @@ func (m *Mount) serve(ctx context.Context, session *mcp.ClientSession) error {
 }
 
 // refresh reads the server's lists again.
-func (m *Mount) refresh(ctx context.Context, session *mcp.ClientSession) error {
+func (m *Mount) refresh(ctx context.Context, session *session) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.DialTimeout)
 	defer cancel()
 	return m.load(ctx, session)
@@ -272,7 +276,7 @@ type catalog struct {
 }
 
 // load replaces the provider's entries by what the server has now.
-func (m *Mount) load(ctx context.Context, session *mcp.ClientSession) error {
+func (m *Mount) load(ctx context.Context, session *session) error {
 	t, err := m.read(ctx, session)
 	if err != nil {
 		return err
@@ -338,7 +342,7 @@ func (m *Mount) skip(what string, why error) {
 }
 
 // read reads the server's lists.
-func (m *Mount) read(ctx context.Context, session *mcp.ClientSession) (*catalog, error) {
+func (m *Mount) read(ctx context.Context, session *session) (*catalog, error) {
 	t := new(catalog)
 	has := session.InitializeResult().Capabilities
 	if has == nil {
@@ -417,7 +421,7 @@ func collect[T any](m *Mount, t *catalog, list iter.Seq2[*T, error], make func(*
 
 func (m *Mount) tool(t *mcp.Tool) (offer, string, error) {
 	name := t.Name
-	made, err := m.provider.newTool(t, func(ctx context.Context, c *Call) (*mcp.CallToolResult, error) { return m.callTool(ctx, name, c) })
+	made, err := m.provider.newTool(t, func(ctx context.Context, c *Call) (outcome, error) { return m.callTool(ctx, name, c) })
 	return made, name, err
 }
 
@@ -434,7 +438,7 @@ func (m *Mount) template(t *mcp.ResourceTemplate) (offer, string, error) {
 func (m *Mount) prompt(x *mcp.Prompt) (offer, string, error) {
 	name := x.Name
 	made, err := m.provider.newPrompt(x, func(ctx context.Context, arguments map[string]string) (*mcp.GetPromptResult, error) {
-		return ask(ctx, m, name, func(ctx context.Context, s *mcp.ClientSession, _ func()) (*mcp.GetPromptResult, error) {
+		return ask(ctx, m, name, func(ctx context.Context, s *session, _ func()) (*mcp.GetPromptResult, error) {
 			return s.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: arguments})
 		})
 	})
@@ -446,7 +450,7 @@ func (m *Mount) prompt(x *mcp.Prompt) (offer, string, error) {
 const codeNoResource = -32002
 
 func (m *Mount) readResource(ctx context.Context, uri string) (*mcp.ReadResourceResult, error) {
-	return ask(ctx, m, uri, func(ctx context.Context, s *mcp.ClientSession, _ func()) (*mcp.ReadResourceResult, error) {
+	return ask(ctx, m, uri, func(ctx context.Context, s *session, _ func()) (*mcp.ReadResourceResult, error) {
 		result, err := s.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
 		if e, ok := errors.AsType[*jsonrpc.Error](err); ok && (e.Code == codeNoResource || e.Code == jsonrpc.CodeInvalidParams) {
 			err = fmt.Errorf("%w: %s", ErrNoResource, uri)
@@ -455,14 +459,14 @@ func (m *Mount) readResource(ctx context.Context, uri string) (*mcp.ReadResource
 	})
 }
 
-func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallToolResult, error) {
-	params := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(c.Arguments)}
+func (m *Mount) callTool(ctx context.Context, name string, c *Call) (outcome, error) {
+	meta := map[string]any{}
 	if m.o.Meta != nil {
-		params.Meta = m.o.Meta()
+		maps.Copy(meta, m.o.Meta())
 	}
 	report, stop := latest(c.progress)
 	defer stop()
-	return ask(ctx, m, c.Tool, func(ctx context.Context, s *mcp.ClientSession, alive func()) (*mcp.CallToolResult, error) {
+	return ask(ctx, m, c.Tool, func(ctx context.Context, s *session, alive func()) (outcome, error) {
 		// Always ask for progress: it distinguishes a working server from one that hangs.
 		token := m.lastCall.Add(1)
 		m.calls.Store(token, func(p Progress) {
@@ -470,8 +474,8 @@ func (m *Mount) callTool(ctx context.Context, name string, c *Call) (*mcp.CallTo
 			report(p)
 		})
 		defer m.calls.Delete(token)
-		params.SetProgressToken(token)
-		return s.CallTool(ctx, params)
+		meta["progressToken"] = token
+		return s.call(ctx, name, c.Arguments, meta)
 	})
 }
 
@@ -518,7 +522,7 @@ var (
 // ask sends a request to the server, if it is connected. It is canceled when the server
 // neither answers nor reports progress, which f notes with alive, or is unmounted.
 func ask[R any](ctx context.Context, m *Mount, name string,
-	f func(ctx context.Context, s *mcp.ClientSession, alive func()) (R, error)) (R, error) {
+	f func(ctx context.Context, s *session, alive func()) (R, error)) (R, error) {
 	session, problem := m.connected(ctx)
 	var none R
 	if session == nil {
@@ -548,7 +552,7 @@ func ask[R any](ctx context.Context, m *Mount, name string,
 
 // connected returns the session, or why there is none. It waits for one for as long after the loss of the last as the mount's
 // patience lasts.
-func (m *Mount) connected(ctx context.Context) (*mcp.ClientSession, error) {
+func (m *Mount) connected(ctx context.Context) (*session, error) {
 	m.mu.Lock()
 	session, ready, rest := m.session, m.ready, m.o.Patience-m.provider.box.o.Now().Sub(m.status.Since)
 	m.mu.Unlock()

@@ -145,9 +145,9 @@ func (w *view) remove(k kind, names []string) {
 }
 
 func (w *view) callTool(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	result, err := w.box.Call(ctx, w.caller, w.prefix()+req.Params.Name, req.Params.Arguments, progressTo(ctx, req))
+	out, err := w.box.call(ctx, w.caller, w.prefix()+req.Params.Name, req.Params.Arguments, progressTo(ctx, req))
 	if err == nil {
-		return result, nil
+		return out.result(asText), nil
 	}
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
@@ -207,16 +207,16 @@ func (w *view) readResource(ctx context.Context, req *mcp.ReadResourceRequest) (
 	if CodeOf(err) == CodeResourceNotFound {
 		return nil, mcp.ResourceNotFoundError(req.Params.URI)
 	}
-	return result, wire(err)
+	return result, asProtocolError(err)
 }
 
 func (w *view) getPrompt(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 	result, err := w.box.Render(ctx, w.caller, w.prefix()+req.Params.Name, req.Params.Arguments)
-	return result, wire(err)
+	return result, asProtocolError(err)
 }
 
-// wire returns a protocol error with the structured error as its data.
-func wire(err error) error {
+// asProtocolError returns a protocol error with the structured error as its data.
+func asProtocolError(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		return err

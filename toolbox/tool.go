@@ -49,20 +49,23 @@ type tool struct {
 	entry
 	input   *checker
 	output  *checker
-	handler Handler
+	handler func(ctx context.Context, c *Call) (outcome, error)
 }
 
 // AddTool offers a tool to other agents under the name "agent.name". Its input schema must be of type object;
 // without one any object is accepted. t is not kept. Errors are [*Error]s: CodeDuplicateTool for an existing name,
 // CodeInvalid for an invalid name or schema.
 func (p *Provider) AddTool(t *mcp.Tool, h Handler) error {
-	return p.add(p.newTool(t, h))
+	if t == nil || h == nil {
+		return p.incomplete("a tool", "handler")
+	}
+	return p.add(p.newTool(t, func(ctx context.Context, c *Call) (outcome, error) {
+		result, err := h(ctx, c)
+		return outcome{value: result}, err
+	}))
 }
 
-func (p *Provider) newTool(t *mcp.Tool, h Handler) (*tool, error) {
-	if t == nil || h == nil {
-		return nil, p.incomplete("a tool", "handler")
-	}
+func (p *Provider) newTool(t *mcp.Tool, h func(ctx context.Context, c *Call) (outcome, error)) (*tool, error) {
 	name, err := p.qualify(t.Name)
 	if err != nil {
 		return nil, err
@@ -130,6 +133,14 @@ func (b *Box) Tools(caller string) []Tool {
 // empty object. progress, which may be nil, is called from any goroutine; the last progress of a mounted server may
 // be late or missing. Errors are [*Error]s; a call is never retried.
 func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (*mcp.CallToolResult, error) {
+	out, err := b.call(ctx, caller, name, arguments, progress)
+	if err != nil {
+		return nil, err
+	}
+	return out.result(rawjson.Value), nil
+}
+
+func (b *Box) call(ctx context.Context, caller, name string, arguments json.RawMessage, progress func(Progress)) (outcome, error) {
 	began := b.o.Now()
 	if len(bytes.TrimSpace(arguments)) == 0 {
 		arguments = json.RawMessage("{}")
@@ -137,39 +148,36 @@ func (b *Box) Call(ctx context.Context, caller, name string, arguments json.RawM
 	c := &Call{Caller: caller, Tool: name, Arguments: arguments, progress: b.guarded(progress)}
 	found, hidden := b.find(caller, kindTool, name)
 	t, known := found.(*tool)
-	var result *mcp.CallToolResult
+	var out outcome
 	err := error(errorf(CodeToolNotFound, name, "", "there is no tool %q; list the tools to see the names", name))
 	if known {
-		result, err = t.call(ctx, c)
+		out, err = t.call(ctx, c)
 	}
-	b.record(c, cmp.Or(found, hidden), result, err, began)
-	if err != nil {
-		return nil, err
-	}
-	return result, nil
+	b.record(c, cmp.Or(found, hidden), out, err, began)
+	return out, err
 }
 
-func (t *tool) call(ctx context.Context, c *Call) (*mcp.CallToolResult, error) {
+func (t *tool) call(ctx context.Context, c *Call) (out outcome, err error) {
 	if len(c.Arguments) > MaxArguments {
-		return nil, errorf(CodeArguments, c.Tool, t.from, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
+		return out, errorf(CodeArguments, c.Tool, t.from, "the arguments of %s have %d bytes, at most %d are allowed", c.Tool, len(c.Arguments), MaxArguments)
 	}
 	if err := t.input.check(c.Arguments); err != nil {
-		return nil, failed(CodeArguments, c.Tool, t.from, err, "the arguments of "+c.Tool+" do not fit its input schema")
+		return out, failed(CodeArguments, c.Tool, t.from, err, "the arguments of "+c.Tool+" do not fit its input schema")
 	}
-	result, err := guard(ctx, t.Provider, c.Tool, func(ctx context.Context) (*mcp.CallToolResult, error) { return t.handler(ctx, c) })
+	out, err = guard(ctx, t.Provider, c.Tool, func(ctx context.Context) (outcome, error) { return t.handler(ctx, c) })
 	if err != nil {
-		return nil, err
+		return outcome{}, err
 	}
-	if result == nil {
-		result = &mcp.CallToolResult{}
+	if out.text == nil && out.value == nil {
+		out.value = &mcp.CallToolResult{}
 	}
-	if result.IsError {
-		return nil, t.said(c, result)
+	if out.value != nil && out.value.IsError {
+		return outcome{}, t.said(c, out.value)
 	}
-	if err := t.checkResult(result); err != nil {
-		return nil, failed(CodeResult, c.Tool, t.from, err, "the result of "+c.Tool+" is not JSON that fits its output schema")
+	if err := t.checkResult(out); err != nil {
+		return outcome{}, failed(CodeResult, c.Tool, t.from, err, "the result of "+c.Tool+" is not JSON that fits its output schema")
 	}
-	return result, nil
+	return out, nil
 }
 
 // said is the error of a result with IsError; another box states its code.
@@ -186,25 +194,30 @@ func (t *tool) said(c *Call, r *mcp.CallToolResult) *Error {
 
 // checkResult checks that the result can be written as JSON, and its structured content against the output schema, if
 // there is one.
-func (t *tool) checkResult(r *mcp.CallToolResult) error {
+func (t *tool) checkResult(out outcome) error {
+	r := out.value
+	if r == nil {
+		return t.checkStructured(out.parts.Structured)
+	}
 	if _, err := rawjson.Marshal(r.Meta); err != nil {
 		return err
 	}
-	if r.StructuredContent == nil {
-		if t.output == nil {
-			return nil
-		}
-		return errors.New("it has no structured content")
-	}
 	data, raw := r.StructuredContent.(json.RawMessage)
-	if !raw {
+	if !raw && r.StructuredContent != nil {
 		var err error
 		if data, err = rawjson.Marshal(r.StructuredContent); err != nil {
 			return err
 		}
 	}
-	if t.output == nil {
+	return t.checkStructured(data)
+}
+
+func (t *tool) checkStructured(data json.RawMessage) error {
+	switch {
+	case t.output == nil:
 		return nil
+	case data == nil:
+		return errors.New("it has no structured content")
 	}
 	return t.output.check(data)
 }
@@ -232,7 +245,7 @@ func (b *Box) guarded(progress func(Progress)) func(Progress) {
 }
 
 // record records a call of a tool, which is nil if there is no such tool.
-func (b *Box) record(c *Call, of offer, result *mcp.CallToolResult, failed error, began time.Time) {
+func (b *Box) record(c *Call, of offer, out outcome, failed error, began time.Time) {
 	if b.o.Telemetry == nil && b.o.Record == nil {
 		return
 	}
@@ -254,9 +267,8 @@ func (b *Box) record(c *Call, of offer, result *mcp.CallToolResult, failed error
 	if json.Valid(c.Arguments) {
 		i.Arguments = bytes.Clone(c.Arguments)
 	}
-	if result != nil {
-		data, err := json.Marshal(result)
-		if err == nil {
+	if failed == nil {
+		if data, err := out.json(); err == nil {
 			i.Result = data
 		}
 	}

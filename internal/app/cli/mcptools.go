@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
+	"github.com/parleyhub/parley/internal/mcp/wire"
 	"github.com/parleyhub/parley/toolbox"
 )
 
@@ -38,6 +39,9 @@ func (t *hubTools) meta() map[string]any {
 	return nil
 }
 
+// hubRevision is the revision of the protocol between the MCP process and the hub: the last whose requests need not all name their client.
+const hubRevision = "2025-11-25"
+
 // redialHub bounds the pause between two attempts to reach the hub. An attempt is cheap: it opens a socket.
 const redialHub = 5 * time.Second
 
@@ -52,7 +56,7 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 	token := taskToken(os.LookupEnv)
 	var err error
 	t.mount, err = box.Mount(toolbox.MountOptions{
-		Name: "hub", AsIs: true, MaxRedial: redialHub, Patience: awaitHub, Logger: quietly(log), Meta: t.meta,
+		Name: "hub", AsIs: true, Revision: hubRevision, MaxRedial: redialHub, Patience: awaitHub, Logger: quietly(log), Meta: t.meta,
 		Changed: func(bool) {
 			for _, f := range t.changes.All() {
 				(*f)()
@@ -72,7 +76,7 @@ func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
 			if err != nil {
 				return nil, err
 			}
-			return &mcp.IOTransport{Reader: conn, Writer: conn}, nil
+			return wire.NewCalls(mcpserver.ClientLines(conn)), nil
 		},
 	})
 	if err != nil {

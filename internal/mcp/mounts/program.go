@@ -42,7 +42,7 @@ func (t *Tools) program(name string, s config.MCPServer) func(context.Context) (
 		if err != nil {
 			return nil, err
 		}
-		return &pipe{p: p, lines: process.NewLines(p.Stdout(), maxMessage), log: t.o.Logger.With("server", name)}, nil
+		return wire.NewCalls(&pipe{p: p, lines: process.NewLines(p.Stdout(), maxMessage), log: t.o.Logger.With("server", name)}), nil
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 // Write implements mcp.Connection. It blocks while the program does not read, until ctx ends; a message that was begun is
 // then still completed in the background.
 func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
-	data, err := jsonrpc.EncodeMessage(m)
+	data, err := wire.Encode(m)
 	if err != nil {
 		return err
 	}

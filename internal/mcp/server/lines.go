@@ -46,9 +46,12 @@ type lines struct {
 	calls   []*jsonrpc.Request // tool calls that have not begun
 	turn    any                // id of the tool call that delays the next one, nil for none
 	pending map[any]*pending   // requests without an answer, by id
-	writes  int                // answers that are being written
-	awaited int                // those of them that delay the next tool call, as somebody waits for them to be written
-	err     error              // of the input, io.EOF at its end
+	direct  directCalls        // nil for none
+	open    context.Context    // of direct calls, until Close
+	end     context.CancelFunc
+	writes  int   // answers that are being written
+	awaited int   // those of them that delay the next tool call, as somebody waits for them to be written
+	err     error // of the input, io.EOF at its end
 	closed  bool
 }
 
@@ -58,7 +61,11 @@ type pending struct {
 	read      time.Time
 	answered  []func(written bool) // called when the answer was written
 	cancelled bool                 // the client ignores the answer
+	cancel    context.CancelFunc   // of a direct call; nil for one that the SDK answers
 }
+
+// directCalls returns what answers a tool call without the SDK, with the JSON of its result; nil if the SDK must answer it. read is when the call was read.
+type directCalls func(call *jsonrpc.Request, read time.Time) func(context.Context) json.RawMessage
 
 // batch collects the answers to a batch of requests.
 type batch struct {
@@ -74,6 +81,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
 	l := &lines{in: process.NewLines(in, maxLine), close: in.Close, ended: ended, out: out, pending: map[any]*pending{}}
 	l.changed.L = &l.mu
+	l.open, l.end = context.WithCancel(context.Background())
 	l.in.OnLong(l.long.add)
 	return l
 }
@@ -89,6 +97,7 @@ func (l *lines) Close() error {
 		return nil
 	}
 	l.closed = true
+	l.end()
 	l.changed.Broadcast()
 	return l.close()
 }
@@ -243,6 +252,10 @@ func (l *lines) cancel(cancelled *jsonrpc.Request) bool {
 	if p != nil {
 		p.cancelled = true
 	}
+	if p != nil && p.cancel != nil {
+		p.cancel()
+		return true
+	}
 	if p == nil || p.batch != nil {
 		return false
 	}
@@ -294,6 +307,9 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 		case len(l.calls) > 0 && l.turn == nil && l.awaited == 0:
 			call := l.calls[0]
 			l.calls = l.calls[1:]
+			if l.begin(call) {
+				continue
+			}
 			l.turn = call.ID.Raw()
 			return call, nil
 		case l.err != nil && len(l.pending)+l.writes == 0:
@@ -303,13 +319,56 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
+// answerDirectly has calls answered without the SDK from now on, where answer can.
+func (l *lines) answerDirectly(answer directCalls) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.direct = answer
+}
+
+// begin begins a direct call. It reports false for one that the SDK must answer. The lock is held, but not while the call is read: whoever
+// decides whether the caller may have the tool has locks of their own.
+func (l *lines) begin(call *jsonrpc.Request) bool {
+	direct, p := l.direct, l.pending[call.ID.Raw()]
+	if direct == nil || p == nil {
+		return false
+	}
+	ctx, cancel := context.WithCancel(l.open)
+	p.cancel = cancel
+	l.mu.Unlock()
+	answer := direct(call, p.read)
+	l.mu.Lock()
+	if answer == nil {
+		p.cancel = nil
+		cancel()
+		return p.cancelled && l.drop(call, p)
+	}
+	go func() { // ends with the call
+		defer cancel()
+		if err := l.Write(ctx, &jsonrpc.Response{ID: call.ID, Result: answer(ctx)}); err != nil {
+			l.finish(err)
+		}
+	}()
+	return true
+}
+
+// drop forgets a call that was canceled before it began, as the protocol requires without an answer. The lock is held.
+func (l *lines) drop(call *jsonrpc.Request, p *pending) bool {
+	if p.batch != nil {
+		return false
+	}
+	delete(l.pending, call.ID.Raw())
+	l.changed.Broadcast() // for awaitCapacity
+	return true
+}
+
 // Write implements mcp.Connection. It blocks while the client does not read.
 func (l *lines) Write(_ context.Context, message jsonrpc.Message) error {
 	response, ok := message.(*jsonrpc.Response)
 	if ok && response.Error != nil {
 		response.Error = coded(response.Error)
 	}
-	data, err := jsonrpc.EncodeMessage(message)
+	data, err := wire.Encode(message)
 	if err != nil && ok { // returning it would end the connection
 		failed := &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the answer cannot be encoded"}
 		data, err = jsonrpc.EncodeMessage(&jsonrpc.Response{ID: response.ID, Error: failed})

@@ -31,16 +31,22 @@ const (
 // attend returns what surrounds all tool calls of a connection, also of tools that others offer: it learns from them which
 // conversation calls, and says at the end of each result that mail is waiting.
 func (g *Network) attend(s *Server) mcp.Middleware {
+	s.attends = func(ctx context.Context, thread string, read time.Time) func() string {
+		g.begins(ctx, s, thread, read)
+		return func() string { return g.unreadLine(ctx, networkAgentOf(s.client)) }
+	}
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			call, ok := req.(*mcp.CallToolRequest)
 			if !ok {
 				return next(ctx, method, req)
 			}
-			g.acknowledge(ctx, s)
-			if thread, _ := call.Params.Meta[metaThread].(string); thread != "" && len(thread) <= maxThread {
-				g.called(ctx, networkAgentOf(s.client), thread)
+			thread, _ := call.Params.Meta[metaThread].(string)
+			read := time.Now()
+			if p := s.running(); p != nil {
+				read = p.read
 			}
+			g.begins(ctx, s, thread, read)
 			result, err := next(ctx, method, req)
 			if r, ok := result.(*mcp.CallToolResult); ok && err == nil && r != nil {
 				if line := g.unreadLine(ctx, networkAgentOf(s.client)); line != "" {
@@ -69,13 +75,18 @@ func withLine(r *mcp.CallToolResult, line string, ours bool) *mcp.CallToolResult
 	return &with
 }
 
-// acknowledge marks the mail in former answers as read: whoever calls again, whatever tool, has got them. A process that is killed right
-// after that shows none of it twice.
-func (g *Network) acknowledge(ctx context.Context, s *Server) {
-	p, sent := networkAgentOf(s.client), time.Now()
-	if call := s.running(); call != nil {
-		sent = call.read
+// begins notes that a call begins, which comes from a conversation ("" for an unknown one) and was read at a time.
+func (g *Network) begins(ctx context.Context, s *Server, thread string, read time.Time) {
+	g.acknowledge(ctx, s, read)
+	if thread != "" && len(thread) <= maxThread {
+		g.called(ctx, networkAgentOf(s.client), thread)
 	}
+}
+
+// acknowledge marks the mail in answers before sent as read: whoever calls again, whatever tool, has got them. A process that is killed right
+// after that shows none of it twice.
+func (g *Network) acknowledge(ctx context.Context, s *Server, sent time.Time) {
+	p := networkAgentOf(s.client)
 	if !p.turn.TryAcquire(1) {
 		return // another call does it, or the registration changes
 	}

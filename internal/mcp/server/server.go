@@ -118,9 +118,11 @@ type Server struct {
 	mcp     *mcp.Server
 	client  *Client // nil if clients have tokens
 	caller  Caller
-	values  sync.Map        // of groups
-	release func()          // lets the next tool call of the connection begin
-	running func() *pending // the tool call that begins; nil if it is not known when it is answered
+	values  sync.Map                                                                      // of groups
+	release func()                                                                        // lets the next tool call of the connection begin
+	running func() *pending                                                               // the tool call that begins; nil if it is not known when it is answered
+	shared  *Toolbox                                                                      // the group of shared tools; nil for none
+	attends func(ctx context.Context, thread string, read time.Time) (line func() string) // see Network.attend; nil for none
 
 	ending sync.Mutex
 	ended  bool

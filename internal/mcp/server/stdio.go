@@ -25,6 +25,7 @@ func (s *Service) ServeLines(ctx context.Context, caller Caller, in io.ReadClose
 	if err != nil {
 		return fmt.Errorf("serve MCP: %w", err)
 	}
+	conn.answerDirectly(server.directly(session))
 	go conn.pump() // ends with the input
 	done := make(chan error, 1)
 	go func() { done <- session.Wait() }() // ends with the connection

@@ -50,6 +50,7 @@ func (g *Toolbox) Register(s *Server) {
 		}
 	})
 	s.OnEnd(g.box.Serve(s.mcp, s.caller.Agent))
+	s.shared = g
 }
 
 func (g *Toolbox) await(ctx context.Context) {
