@@ -508,7 +508,7 @@ var rarelyRun = []string{
 	"html/...", "mime/...", "text/...", "golang.org/x/net/...", "golang.org/x/oauth2/...", "net/http/httputil",
 	"github.com/parleyhub/parley/internal/config", "github.com/parleyhub/parley/internal/federation/...",
 	"github.com/parleyhub/parley/internal/mcp/config", "github.com/parleyhub/parley/internal/mcp/delegation",
-	"github.com/parleyhub/parley/internal/mcp/mounts", "github.com/parleyhub/parley/internal/senders", "github.com/parleyhub/parley/internal/sessions/...",
+	"github.com/parleyhub/parley/internal/mcp/mounts", "github.com/parleyhub/parley/internal/mcp/server", "github.com/parleyhub/parley/internal/senders", "github.com/parleyhub/parley/internal/sessions/...",
 	"github.com/parleyhub/parley/internal/agentnet/...", "github.com/parleyhub/parley/discovery/...", "github.com/parleyhub/parley/registry/...", "github.com/parleyhub/parley/telemetry/...",
 	"github.com/parleyhub/parley/internal/bus/damage", "github.com/parleyhub/parley/internal/queues", "github.com/parleyhub/parley/internal/hub/push",
 	"github.com/parleyhub/parley/internal/hub/runner/...", "github.com/parleyhub/parley/negotiation", "github.com/parleyhub/parley/swarm/...", "github.com/parleyhub/parley/ralph",
