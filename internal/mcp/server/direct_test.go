@@ -19,13 +19,15 @@ import (
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// program is an MCP server on the SDK whose tools answer with the arguments as their text.
-func program(started chan<- struct{}) *mcp.Server {
+// program is an MCP server on the SDK whose tools answer with the arguments as their text. One that reports progress goes on when it gets
+// a signal: the last progress of a call may come after its answer.
+func program(started chan struct{}) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "program", Version: "1"}, nil)
 	object := map[string]any{"type": "object"}
 	s.AddTool(&mcp.Tool{Name: "echo", InputSchema: object}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		if token := r.Params.GetProgressToken(); token != nil && strings.Contains(string(r.Params.Arguments), "progress") {
 			_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Total: 2, Message: "half"}) // the test waits for it
+			<-started
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}}, StructuredContent: r.Params.Arguments}, nil
 	})
@@ -144,7 +146,8 @@ func (c *lineClient) call(id int, tool, arguments string) string {
 }
 
 func TestSharedToolsAreForwardedAsText(t *testing.T) {
-	c := newLineClient(t, asItIs, program(nil))
+	seen := make(chan struct{})
+	c := newLineClient(t, asItIs, program(seen))
 	const exact = `{"n":12345678901234567890}` // not rounded on its way
 	if got := c.call(1, "echo", exact); strings.Count(got, `12345678901234567890`) != 2 || !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":1,"result":`) {
 		t.Error(got)
@@ -162,6 +165,7 @@ func TestSharedToolsAreForwardedAsText(t *testing.T) {
 	if got := c.read(); !strings.Contains(got, "notifications/progress") || !strings.Contains(got, `"progressToken":"mine"`) || !strings.Contains(got, "half") {
 		t.Error(got)
 	}
+	seen <- struct{}{}
 	if got := c.read(); !strings.Contains(got, `"id":5`) {
 		t.Error(got)
 	}
