@@ -78,12 +78,14 @@ func (p *page) receive(ctx context.Context) (kind byte, err error) {
 	return frame[1], err
 }
 
-// until receives until the page's copy is up to date.
+// until receives until the page's copy is up to date. A page misses changes if nothing arrives for long: how long all of them
+// take says nothing, as other programs may leave this one little time.
 func (p *page) until(upToDate func() bool) error {
-	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute) // far more than it takes
-	defer cancel()
 	for !upToDate() {
-		if _, err := p.receive(ctx); err != nil {
+		ctx, cancel := context.WithTimeout(p.t.Context(), 3*time.Minute)
+		_, err := p.receive(ctx)
+		cancel()
+		if err != nil {
 			return fmt.Errorf("a page misses changes: %w", err)
 		}
 	}
