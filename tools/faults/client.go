@@ -17,8 +17,8 @@ import (
 const (
 	// callTime bounds one call; its outcome is unknown afterwards.
 	callTime = 10 * time.Second
-	channel  = "roadmap"
-	// maxMessages bounds the messages of all clients together: a channel is read at the end with one call.
+	channel  = "roadmap" // of the hub's own project, and of that of the agents
+	// maxMessages bounds the messages of all clients together of one kind: a channel is read at the end with one call.
 	maxMessages = 900
 )
 
@@ -107,11 +107,14 @@ func sendMessages(ctx context.Context, h *hub, sender string, all *history) {
 		if err = s.tool(ctx, "send_message", map[string]any{"channel": channel, "message": text}, &sent); err != nil {
 			s = nil // of another process, perhaps
 		} else if sent.Queued {
-			err = errors.New("queued") // not in the channel yet
+			err = errQueued
 		}
 		return err
 	})
 }
+
+// errQueued says that a message is not in the channel yet.
+var errQueued = errors.New("queued")
 
 // session is an MCP session of a sender.
 type session struct {
@@ -241,20 +244,33 @@ func collect(ctx context.Context, h *hub, clients int) (map[string][]string, err
 	if err != nil {
 		return nil, err
 	}
-	var read struct {
-		Messages []struct{ Handle, Message string }
-		Omitted  int
-	}
-	if err := s.tool(ctx, "read_messages", map[string]any{"channel": channel, "limit": 1000}, &read); err != nil {
+	var read messages
+	if err := s.tool(ctx, "read_messages", read.query(channel), &read); err != nil {
 		return nil, err
 	}
-	if read.Omitted > 0 {
-		return nil, fmt.Errorf("the channel has %d messages too many to check", read.Omitted)
+	return found, read.addTo(found)
+}
+
+// messages is what is read of a channel.
+type messages struct {
+	Messages []struct{ Message string }
+	Omitted  int
+}
+
+// query returns the arguments with which a channel is read.
+func (*messages) query(channel string) map[string]any {
+	return map[string]any{"channel": channel, "limit": 1000}
+}
+
+// addTo adds the messages by sender, oldest first.
+func (m *messages) addTo(found map[string][]string) error {
+	if m.Omitted > 0 {
+		return fmt.Errorf("a channel has %d messages too many to check", m.Omitted)
 	}
-	for _, m := range read.Messages {
-		found[m.Handle] = append(found[m.Handle], m.Message)
+	for _, x := range m.Messages {
+		found[senderOf(x.Message)] = append(found[senderOf(x.Message)], x.Message)
 	}
-	return found, nil
+	return nil
 }
 
 // tasksOf returns the answers of the completed tasks of a conversation, of all for "". Agents answer with the prompt.

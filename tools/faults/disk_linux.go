@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is a file system in an image, mounted by way of a loop device. What programs have written and not synced is in the
-// system's cache only, not in the image: a copy of the image is what a computer would find after a power cut.
+// disk is a file system in a volatile image, mounted by way of a loop device. What programs have written and not synced is in the
+// system's cache or that of the disk.
 type disk struct {
-	image, mount string
+	image *volatile
+	mount string
 }
 
 const (
@@ -25,21 +27,22 @@ const (
 	mountOptions = "loop,commit=600,noatime"
 )
 
-func newDisk(ctx context.Context, dir string) (*disk, error) {
-	d := &disk{filepath.Join(dir, "disk.img"), filepath.Join(dir, "disk")}
-	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
+func newDisk(ctx context.Context, dir string, random *rand.Rand) (d *disk, err error) {
+	image, below := filepath.Join(dir, "disk.img"), filepath.Join(dir, "volatile")
+	d = &disk{mount: filepath.Join(dir, "disk")}
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, diskSize), os.Mkdir(d.mount, 0o700), os.Mkdir(below, 0o700)); err != nil {
 		return nil, err
 	}
-	if err := os.Truncate(d.image, diskSize); err != nil {
+	if err := command(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(d.mount, 0o700); err != nil {
+	if d.image, err = newVolatile(below, image, random); err != nil {
 		return nil, err
 	}
-	if err := command(ctx, "mkfs.ext4", "-q", "-F", d.image); err != nil {
-		return nil, err
+	if err := d.attach(ctx); err != nil {
+		return nil, errors.Join(err, d.image.close())
 	}
-	return d, d.attach(ctx)
+	return d, nil
 }
 
 func command(ctx context.Context, name string, args ...string) error {
@@ -50,11 +53,11 @@ func command(ctx context.Context, name string, args ...string) error {
 }
 
 func (d *disk) attach(ctx context.Context) error {
-	return command(ctx, "mount", "-t", "ext4", "-o", mountOptions, d.image, d.mount)
+	return command(ctx, "mount", "-t", "ext4", "-o", mountOptions, d.image.path(), d.mount)
 }
 
 // close detaches the disk.
-func (d *disk) close() error { return d.detach(context.Background()) }
+func (d *disk) close() error { return errors.Join(d.detach(context.Background()), d.image.close()) }
 
 // detach waits until the processes that used the disk have ended.
 func (d *disk) detach(ctx context.Context) (err error) {
@@ -66,63 +69,23 @@ func (d *disk) detach(ctx context.Context) (err error) {
 	return err
 }
 
-// cut ends the hub and, by kill, all other programs, and leaves on the disk what was in the image at that moment.
+// hold lets the disk flush nothing until the power is cut: who waits for it has no answer.
+func (d *disk) hold() { d.image.hold() }
+
+// cut cuts the power, and ends the hub and, by kill, all other programs. What they are told from the cut on is nothing: a flush has no answer.
 func (d *disk) cut(ctx context.Context, h *hub, kill func()) error {
-	after := d.image + ".after"
-	err := h.freeze()
-	if err == nil {
-		kill()
-		err = d.copyQuiet(ctx, after)
-		h.kill()
+	if err := d.image.cut(); err != nil {
+		return err
 	}
-	if err == nil {
-		err = d.detach(ctx) // which writes the cache to the image that nobody uses any more
+	_ = h.process.Process.Kill() // it may have ended
+	kill()
+	d.image.drain() // a process that waits for the disk cannot end
+	h.kill()
+	if err := d.detach(ctx); err != nil { // which writes to the disk that has no power
+		return err
 	}
-	if err == nil {
-		err = os.Rename(after, d.image)
-	}
-	if err == nil {
-		err = d.attach(ctx)
-	}
-	return err
-}
-
-// copyQuiet copies the image at a moment at which nothing is written to it.
-func (d *disk) copyQuiet(ctx context.Context, to string) error {
-	for range 200 {
-		before, err := d.written()
-		if err != nil {
-			return err
-		}
-		if err := command(ctx, "cp", "--sparse=always", d.image, to); err != nil {
-			return err
-		}
-		after, err := d.written()
-		if err != nil {
-			return err
-		}
-		if before == after {
-			return nil
-		}
-	}
-	return errors.New("the disk is written to all the time")
-}
-
-// written returns what the kernel has counted for the loop device: requests that are done, and those that are under way.
-func (d *disk) written() (string, error) {
-	var at unix.Stat_t
-	if err := unix.Stat(d.mount, &at); err != nil {
-		return "", err
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/stat", unix.Major(at.Dev), unix.Minor(at.Dev)))
-	if err != nil {
-		return "", err
-	}
-	fields := strings.Fields(string(stat))
-	if len(fields) < 9 {
-		return "", fmt.Errorf("the counters of the disk: %q", stat)
-	}
-	return fields[4] + " " + fields[8], nil // writes, in flight
+	d.image.restore()
+	return d.attach(ctx)
 }
 
 // fill fills the disk while during runs.

@@ -5,18 +5,20 @@ package main
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 )
 
 // disk is not possible here.
 type disk struct{ mount string }
 
-func newDisk(context.Context, string) (*disk, error) {
+func newDisk(context.Context, string, *rand.Rand) (*disk, error) {
 	return nil, errors.New("only Linux can do it")
 }
 
 func (d *disk) close() error                            { return nil }
 func (d *disk) cut(context.Context, *hub, func()) error { return nil }
+func (d *disk) hold()                                   {}
 func (d *disk) fill(func()) error                       { return nil }
 
 func (d *disk) stall(func(time.Duration) bool, time.Duration) error { return nil }

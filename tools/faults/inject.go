@@ -160,8 +160,13 @@ func (x *injector) awaitWork(ctx context.Context) bool {
 	return true
 }
 
-// cut cuts the power: all processes end, and what was not on the disk is lost.
-func (x *injector) cut(ctx context.Context, _ time.Duration) error {
+// cut cuts the power: all processes end, and what was not on the disk is lost. Mostly the disk flushes nothing for a time before, so that whatever is
+// answered too early is lost.
+func (x *injector) cut(ctx context.Context, length time.Duration) error {
+	if x.random.IntN(4) > 0 {
+		x.disk.hold()
+		pause(ctx, length)
+	}
 	h := x.t.h
 	h.disk.Lock() // agents come back afterwards
 	err := x.disk.cut(ctx, h, func() {

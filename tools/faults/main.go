@@ -4,7 +4,7 @@
 //	go run ./tools/faults -seed 7 -for 10m
 //
 // Clients send tasks to the echo agent over HTTP and messages to a channel over MCP, one after the other each. Agents, each with an
-// MCP server's process, send mail, items of work and edits of a document, work on the items, and claim files. A fault comes
+// MCP server's process, send mail, items of work, edits of a document and messages, work on the items, and claim files. A fault comes
 // every second or as often as -pace says: the hub, an agent or all of them are killed, the hub is suspended, restarted or gets no further file
 // descriptor. With -disk, on Linux as root, the hub's and the agents' files are on a disk of their own, which is full at
 // times, and whose power is cut: then all processes end, and what was not synced is lost.
@@ -194,7 +194,7 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	h.env, h.agentLogs = settings(), c.keep
 	var d *disk
 	if c.disk {
-		if d, err = newDisk(ctx, dir); err != nil {
+		if d, err = newDisk(ctx, dir, rand.New(rand.NewPCG(c.seed, 1))); err != nil {
 			return r, fmt.Errorf("a disk for the campaign: %w", err)
 		}
 		defer func() { err = errors.Join(err, d.close()) }()

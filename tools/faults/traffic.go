@@ -34,6 +34,7 @@ type traffic struct {
 	c       campaign
 	all     *history
 	reader  *player
+	poster  *player            // of messages to a channel
 	always  context.Context    // of calls, which end also when no more are made
 	give    context.CancelFunc // gives up all calls: there is no hub
 	senders []*player          // of mail, work and edits
@@ -47,7 +48,7 @@ func newTraffic(ctx context.Context, h *hub, c campaign, all *history) *traffic 
 	t := &traffic{h: h, c: c, all: all, owed: newOwed()}
 	t.always, t.give = context.WithCancel(ctx)
 	enter := func(handle string) *player { return &player{h: h, handle: handle, all: all} }
-	t.reader = enter(reader)
+	t.reader, t.poster = enter(reader), enter("poster")
 	for i := range c.clients {
 		t.senders, t.workers = append(t.senders, enter(name("sender", i))), append(t.workers, enter(name("worker", i)))
 	}
@@ -59,7 +60,7 @@ func newTraffic(ctx context.Context, h *hub, c campaign, all *history) *traffic 
 
 // players returns all agents.
 func (t *traffic) players() []*player {
-	all := []*player{t.reader}
+	all := []*player{t.reader, t.poster}
 	all = append(all, t.senders...)
 	all = append(all, t.workers...)
 	return append(all, t.lockers...)
@@ -78,6 +79,7 @@ func (t *traffic) run(ctx context.Context) {
 		wait.Go(func() { t.lock(ctx, p, t.random("locker", i)) })
 	}
 	wait.Go(func() { t.read(ctx) })
+	wait.Go(func() { t.post(ctx) })
 	wait.Wait()
 }
 
@@ -173,6 +175,25 @@ func (t *traffic) mail(ctx context.Context, p *player, i, number int) (id string
 	})
 	return id
 }
+
+// post sends messages to a channel until ctx ends: the hub syncs for the agent's process, unlike for a session over HTTP, which is in the hub.
+func (t *traffic) post(ctx context.Context) {
+	for number := 0; number < maxMessages && t.poster.join(ctx) == nil && ctx.Err() == nil; number++ {
+		t.attempt(name("post", 0), number, func(text string) error {
+			var sent struct{ Queued bool }
+			err := t.poster.call(t.always, event{}, "send_message", map[string]any{"channel": channel, "message": text}, &sent, nil)
+			if err == nil && sent.Queued {
+				err = errQueued
+			}
+			return err
+		})
+		pause(ctx, postPace)
+		t.c.rest(ctx)
+	}
+}
+
+// postPace is the pause between two messages, of which a channel has not many.
+const postPace = 50 * time.Millisecond
 
 // status asks what became of a mail.
 func (t *traffic) status(ctx context.Context, p *player, id string) {
@@ -353,6 +374,13 @@ func (t *traffic) collectOfAgents(ctx context.Context, found texts) error {
 		return err
 	}
 	maps.Copy(found, t.owed.completedOf(t.all.ops)) // nobody sends any more
+	var posts messages
+	if err := t.poster.call(ctx, event{}, "read_messages", posts.query(channel), &posts, nil); err != nil {
+		return fmt.Errorf("read the channel: %w", err)
+	}
+	if err := posts.addTo(found); err != nil {
+		return err
+	}
 	var read struct{ Content map[string]json.RawMessage }
 	// Without an edit there is no document.
 	if err := t.senders[0].call(ctx, event{}, "read_document", map[string]any{"name": document}, &read, nil); err != nil && outcomeOf(err) != refused {

@@ -15,15 +15,17 @@ type execution struct {
 	prompt  string
 	task    string // at the agent's hub
 	turn    int
-	process *hubProcess
-	said    string // the answer; "" before the end
-	allowed string // what was answered to its question
+	by      any             // the process that does it
+	life    context.Context // of the process
+	said    string          // the answer; "" before the end
+	allowed string          // what was answered to its question
 }
 
 // records are what the agents have done. They are safe for concurrent use.
 type records struct {
-	mu   sync.Mutex
-	done []*execution
+	mu    sync.Mutex
+	done  []*execution
+	asked []*asked
 }
 
 // begin notes an execution, and returns nil if the process was killed.
@@ -32,12 +34,16 @@ func (r *records) begin(p *hubProcess, t runner.Turn) *execution {
 	if err != nil {
 		panic(err)
 	}
+	return r.note(&execution{prompt: prompt, task: t.TaskID, turn: t.Number, by: p, life: p.life})
+}
+
+// note notes an execution, and returns nil if its process was killed.
+func (r *records) note(x *execution) *execution {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.life.Err() != nil {
+	if x.life.Err() != nil {
 		return nil
 	}
-	x := &execution{prompt: prompt, task: t.TaskID, turn: t.Number, process: p}
 	r.done = append(r.done, x)
 	return x
 }
@@ -46,7 +52,7 @@ func (r *records) begin(p *hubProcess, t runner.Turn) *execution {
 func (r *records) change(x *execution, f func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if x.process.life.Err() != nil {
+	if x.life.Err() != nil {
 		return false
 	}
 	f()

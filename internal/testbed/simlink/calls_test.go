@@ -82,17 +82,20 @@ func textOf(m *a2a.Message) string {
 	return b.String()
 }
 
-// call gives tasks to bob's agents until ctx ends, and follows each to its end.
+// call gives tasks to the other hubs' agents until ctx ends, and follows each to its end.
 func (f *federation) call(ctx context.Context, caller int, random *rand.Rand) {
 	var following sync.WaitGroup
 	for number := 0; wait.Pause(ctx, time.Duration(random.IntN(4000))*time.Millisecond); number++ {
-		g := &given{answers: map[string]*a2a.Message{}, agent: []string{"bob.worker", "bob.session"}[random.IntN(2)], limit: time.Duration(10+random.IntN(60)) * time.Second}
+		g := &given{answers: map[string]*a2a.Message{}, agent: f.targets[random.IntN(len(f.targets))], limit: time.Duration(10+random.IntN(60)) * time.Second}
 		words := []string{fmt.Sprintf("%d-%d", caller, number), time.Duration(random.ExpFloat64() * float64(2*time.Second)).Round(time.Millisecond).String()}
 		if random.IntN(3) == 0 {
 			words = append(words, "ask")
 		}
 		if random.IntN(4) == 0 {
 			words = append(words, "gate")
+		}
+		if random.IntN(2) == 0 {
+			words = append(words, "relay")
 		}
 		g.prompt = strings.Join(words, " ")
 		g.id = hub.OnceID(g.agent, g.prompt)
@@ -214,10 +217,10 @@ func (f *federation) cancel(ctx context.Context, g *given) {
 	}
 }
 
-// guard is bob's user, who decides whether senders may ask the session.
-func (f *federation) guard(ctx context.Context, random *rand.Rand) {
+// guard is a hub's user, who decides whether senders may ask the session and the program.
+func (h *federated) guard(ctx context.Context, random *rand.Rand) {
 	for wait.Pause(ctx, time.Duration(random.IntN(2000))*time.Millisecond) {
-		p := f.bob.process()
+		p := h.process()
 		if p == nil {
 			continue
 		}
@@ -246,7 +249,10 @@ func (f *federation) broken() (all []string) {
 			all = append(all, fmt.Sprintf("%s %q (%s): %s; seen: %q", g.agent, g.prompt, g.id, b, g.observed))
 		}
 	}
-	for _, h := range []*federated{f.alice, f.bob} {
+	for _, a := range f.records.asked {
+		all = append(all, f.checkAsked(a)...)
+	}
+	for _, h := range f.hubs {
 		for _, task := range h.stored {
 			g := f.of(task.ID)
 			if !task.Status.State.Terminal() && (g == nil || !f.excused(task, g)) {
@@ -286,7 +292,7 @@ func (f *federation) origin(g *given) string {
 func (f *federation) excused(task *a2a.Task, g *given) bool {
 	here := f.alice.stored[g.id]
 	return hub.Interrupted(task.Status.State) && (!g.acknowledged || g.orphaned ||
-		g.agent == "bob.worker" && here.Status.State == a2a.TaskStateFailed && strings.Contains(textOf(here.Status.Message), "the hub stopped"))
+		strings.HasSuffix(g.agent, ".worker") && here.Status.State == a2a.TaskStateFailed && strings.Contains(textOf(here.Status.Message), "the hub stopped"))
 }
 
 // check returns the promises about a task that were broken.
@@ -303,21 +309,30 @@ func (f *federation) check(g *given) (broken []string) {
 		say("it has gone back: %s", b)
 	}
 	tasks := map[string]bool{}
-	turns := map[string]int{}
+	type turn struct {
+		task string
+		turn int
+		by   any
+	}
+	turns := map[turn]int{}
 	said := map[string]bool{}
 	for _, x := range f.records.of(g.prompt) {
 		tasks[x.task] = true
 		if x.said != "" {
 			said[x.said] = true
 		}
-		turns[fmt.Sprint(x.task, " ", x.turn)]++
+		by := x.by
+		if strings.HasSuffix(g.agent, ".worker") {
+			by = nil // not even by another process
+		}
+		turns[turn{x.task, x.turn, by}]++
 	}
 	if len(tasks) > 1 {
 		say("it was done as %d tasks", len(tasks))
 	}
 	for turn, n := range turns {
-		if n > 1 && g.agent == "bob.worker" {
-			say("turn %s was done %d times", turn, n)
+		if n > 1 && !strings.HasSuffix(g.agent, ".session") {
+			say("turn %d of %s was done %d times", turn.turn, turn.task, n)
 		}
 	}
 	if task == nil {
@@ -326,7 +341,7 @@ func (f *federation) check(g *given) (broken []string) {
 	text := textOf(task.Status.Message)
 	var there *a2a.Task
 	for id := range tasks {
-		there = f.bob.stored[a2a.TaskID(id)]
+		there = f.hubOf(g.agent).stored[a2a.TaskID(id)]
 	}
 	switch task.Status.State {
 	case a2a.TaskStateCompleted:

@@ -9,8 +9,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +21,12 @@ import (
 
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/federation/peers"
+	"github.com/parleyhub/parley/internal/federation/programs"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
+	"github.com/parleyhub/parley/internal/senders"
 	"github.com/parleyhub/parley/internal/testbed/simlink"
 )
 
@@ -39,12 +44,17 @@ const (
 	cancellationTime = 5 * time.Minute
 )
 
-// Callers at one hub give tasks to a program and to a session of another hub, answer their questions and cancel some, while links
-// are cut and held back, connections break at any message, and hubs are killed, also before and after any change of their
-// stores.
+// Callers at one of two or three hubs give tasks to the programs, the sessions and the library's programs of the others, answer their questions
+// and cancel some. Programs pass a part to another hub's agent. Meanwhile links are cut and held back, connections break at any message, programs
+// are killed, and so are hubs, also before and after any change of their stores.
 func TestFederatedHubsKeepThePromises(t *testing.T) {
-	tasks, ended, faults := 0, map[string]int{}, 0
-	defer func() { fmt.Printf("simulated: %d tasks between hubs, %v, %d faults\n", tasks, ended, faults) }()
+	tasks, ended, faults, requests, answered := 0, map[string]int{}, 0, 0, 0
+	defer func() {
+		fmt.Printf("simulated: %d tasks between hubs, %v, %d requests of programs, %d of them answered, %d faults\n", tasks, ended, requests, answered, faults)
+		if answered == 0 && *simulations >= shapes {
+			t.Error("no program has asked another hub's agent")
+		}
+	}()
 	for i := range uint64(*simulations) {
 		seed := *simulationSeed + i
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -55,6 +65,9 @@ func TestFederatedHubsKeepThePromises(t *testing.T) {
 			tasks, faults = tasks+len(f.given), faults+f.faults
 			for _, g := range f.given {
 				ended[string(g.last)]++
+			}
+			for _, a := range f.records.asked {
+				requests, answered = requests+1, answered+min(1, len(a.answers))
 			}
 			if t.Failed() {
 				t.Logf("repeat it with: go test -run '%s' ./internal/testbed/simlink -simulations 1 -simulation-seed %d", strings.Split(t.Name(), "/")[0], seed)
@@ -71,32 +84,43 @@ func (h *federated) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("hub", h.name)
 }
 
-// federation is two paired hubs and what was done at them.
+// federation is paired hubs and what was done at them.
 type federation struct {
-	seed    uint64
-	links   *simlink.Network
-	alice   *federated // has the callers
-	bob     *federated // has the agents
-	faults  int
-	records *records
+	seed     uint64
+	links    *simlink.Network
+	hubs     []*federated            // all
+	alice    *federated              // the first one, which has the callers; the others have the agents
+	pairs    [][2]identity.PublicKey // links
+	programs []*goProgram
+	targets  []string // the agents that the callers ask
+	faults   int
+	numbers  atomic.Int64
+	records  *records
 
 	mu    sync.Mutex
 	given []*given
 }
 
+// The shapes of a federation: a seed has one of them.
+const (
+	twoHubs  = iota // alice and bob
+	chain           // carol is paired with bob, whose program asks her agent
+	triangle        // all are paired with each other
+	shapes
+)
+
 func federate(t *testing.T, seed uint64) *federation {
 	f := &federation{seed: seed, records: &records{}}
-	dirs := [2]string{t.TempDir(), t.TempDir()}
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 	synctest.Test(t, func(t *testing.T) {
 		f.links = simlink.New(seed)
-		f.alice, f.bob = newFederated(t, f, "alice", dirs[0]), newFederated(t, f, "bob", dirs[1])
-		f.alice.pair(t, f.bob)
-		f.bob.pair(t, f.alice)
-		f.alice.start()
-		f.bob.start()
+		f.build(t, int(seed%shapes), dirs)
+		f.heal()
 		ctx, cancel := context.WithCancel(t.Context())
 		var guarding sync.WaitGroup
-		guarding.Go(func() { f.guard(ctx, f.random("guard", 0)) })
+		for i, h := range f.hubs[1:] {
+			guarding.Go(func() { h.guard(ctx, f.random("guard", i)) })
+		}
 		f.run(ctx)
 		f.end(ctx, func() {
 			cancel()
@@ -104,6 +128,61 @@ func federate(t *testing.T, seed uint64) *federation {
 		})
 	})
 	return f
+}
+
+// build makes the hubs and programs of a shape.
+func (f *federation) build(t *testing.T, shape int, dirs []string) {
+	names := []string{"alice", "bob", "carol"}
+	if shape == twoHubs {
+		names = names[:2]
+	}
+	for i, name := range names {
+		f.hubs = append(f.hubs, newFederated(t, f, name, dirs[i]))
+	}
+	f.alice = f.hubs[0]
+	for i, a := range f.hubs {
+		for j, b := range f.hubs[i+1:] {
+			if shape == chain && i == 0 && j > 0 {
+				continue
+			}
+			a.pair(t, b)
+			b.pair(t, a)
+			f.pairs = append(f.pairs, [2]identity.PublicKey{a.key, b.key})
+		}
+	}
+	f.targets = []string{"bob.worker", "bob.session", "bob.program"}
+	asks := map[string]string{}
+	if shape != twoHubs {
+		asks["bob"] = "carol.worker"
+	}
+	if shape == triangle {
+		f.targets, asks["carol"] = append(f.targets, "carol.worker", "carol.session", "carol.program"), "bob.worker"
+	}
+	for _, h := range f.hubs[1:] {
+		g := &goProgram{f: f, at: h, asks: asks[h.name], key: identity.Generate().Public()}
+		f.programs, f.pairs = append(f.programs, g), append(f.pairs, [2]identity.PublicKey{h.front, g.key})
+	}
+}
+
+// heal starts what was killed.
+func (f *federation) heal() {
+	for _, h := range f.hubs {
+		h.start()
+	}
+	for _, g := range f.programs {
+		g.start()
+	}
+}
+
+// hubOf returns the hub of an agent, by alice's name for it.
+func (f *federation) hubOf(agent string) *federated {
+	name, _, _ := strings.Cut(agent, ".")
+	for _, h := range f.hubs {
+		if h.name == name {
+			return h
+		}
+	}
+	return nil
 }
 
 func (f *federation) random(kind string, i int) *rand.Rand {
@@ -118,21 +197,23 @@ func (f *federation) run(ctx context.Context) {
 		calling.Go(func() { f.call(ctx, i, f.random("caller", i)) })
 	}
 	f.fail(ctx, f.random("faults", 0))
-	f.alice.calm()
-	f.bob.calm()
+	for _, h := range f.hubs {
+		h.calm()
+	}
 	calling.Wait()
 }
 
 // fail makes faults until ctx ends, and heals them.
 func (f *federation) fail(ctx context.Context, random *rand.Rand) {
 	for wait.Pause(ctx, time.Duration(random.IntN(3000))*time.Millisecond) {
-		h := []*federated{f.alice, f.bob, f.bob}[random.IntN(3)]
-		from, to := f.alice.key, f.bob.key
+		h := f.hubs[max(0, random.IntN(2*len(f.hubs)-1)-len(f.hubs)+1)] // rather one with agents
+		link := f.pairs[random.IntN(len(f.pairs))]
+		from, to := link[0], link[1]
 		if random.IntN(2) == 0 {
 			from, to = to, from
 		}
 		length := time.Duration(random.ExpFloat64()*3000) * time.Millisecond
-		switch random.IntN(7) {
+		switch random.IntN(8) {
 		case 0:
 			f.links.Cut(from, to, time.Duration(random.IntN(2)*random.IntN(4000))*time.Millisecond)
 			wait.Pause(ctx, length)
@@ -148,13 +229,15 @@ func (f *federation) fail(ctx context.Context, random *rand.Rand) {
 		case 4:
 			h.kill()
 			wait.Pause(ctx, length)
+		case 5:
+			f.programs[random.IntN(len(f.programs))].kill()
+			wait.Pause(ctx, length)
 		default:
 			h.killAt(1 + random.IntN(30))
 			wait.Pause(ctx, length)
 		}
 		f.links.Heal(from, to)
-		f.alice.start()
-		f.bob.start()
+		f.heal()
 		f.faults++
 	}
 }
@@ -167,16 +250,26 @@ func (f *federation) end(ctx context.Context, leave func()) {
 	}
 	calm, cancel := context.WithTimeout(ctx, cancellationTime)
 	defer cancel()
-	for f.bob.asks() && wait.Pause(calm, time.Second) { // the last cancellations arrive
+	for f.asks() && wait.Pause(calm, time.Second) { // the last cancellations arrive
 	}
 	wait.Pause(ctx, 2*time.Second) // the last answers are read
 	leave()
-	for _, h := range []*federated{f.alice, f.bob} {
+	for _, g := range f.programs {
+		g.kill()
+		g.ending.Wait()
+	}
+	for _, h := range f.hubs {
 		h.collect()
 		h.kill()
 	}
-	f.alice.ending.Wait()
-	f.bob.ending.Wait()
+	for _, h := range f.hubs {
+		h.ending.Wait()
+	}
+}
+
+// asks reports whether a task at a hub with agents waits for an answer.
+func (f *federation) asks() bool {
+	return slices.ContainsFunc(f.hubs[1:], (*federated).asks)
 }
 
 func (f *federation) unfinished() bool {
@@ -188,7 +281,7 @@ func (f *federation) unfinished() bool {
 			return true
 		}
 	}
-	return f.alice.active() || f.bob.active()
+	return slices.ContainsFunc(f.hubs, (*federated).active)
 }
 
 // federated is a hub that can be killed: then its memory is lost, and its store and files are kept.
@@ -198,6 +291,7 @@ type federated struct {
 	dir    string
 	copies int
 	key    identity.PublicKey
+	front  identity.PublicKey // where it accepts programs
 	ending sync.WaitGroup
 
 	mu      sync.Mutex
@@ -209,13 +303,17 @@ type federated struct {
 
 // hubProcess is one process of a hub.
 type hubProcess struct {
-	of      *federated
-	hub     *hub.Hub
-	peers   *peers.Peers
-	host    *simlink.Host
-	life    context.Context // ends when it is killed
-	die     context.CancelFunc
-	started bool
+	of    *federated
+	hub   *hub.Hub
+	peers *peers.Peers
+	host  *simlink.Host
+	// For programs; nil without agents.
+	programs *programs.Programs
+	door     *node.Node
+	front    *simlink.Host
+	life     context.Context // ends when it is killed
+	die      context.CancelFunc
+	started  bool
 }
 
 func newFederated(t *testing.T, f *federation, name, dir string) *federated {
@@ -223,7 +321,7 @@ func newFederated(t *testing.T, f *federation, name, dir string) *federated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &federated{f: f, name: name, dir: dir, key: pair.Public(), store: &hub.Memory{}}
+	return &federated{f: f, name: name, dir: dir, key: pair.Public(), front: pair.Derive("programs").Public(), store: &hub.Memory{}}
 }
 
 func (h *federated) pair(t *testing.T, other *federated) {
@@ -259,7 +357,7 @@ func (h *federated) start() {
 	store := h.store
 	store.Watch = func(bool) { h.changed(p) }
 	h.mu.Unlock()
-	p.host = h.f.links.Start(h.key)
+	p.host, p.front = h.f.links.Start(h.key), h.f.links.Start(h.front)
 	if err := p.open(store); err != nil {
 		panic(fmt.Sprintf("%s does not start: %v", h.name, err))
 	}
@@ -271,7 +369,8 @@ func (h *federated) start() {
 func (p *hubProcess) open(store *hub.Memory) (err error) {
 	ctx, tier := context.Background(), 3
 	config := hub.Config{Memory: store, Logger: p.of.log()}
-	if p.of.name == "bob" {
+	serves := p.of != p.of.f.alice
+	if serves {
 		d, err := runner.Definition{ID: "worker", Driver: runner.DriverEcho, Tier: &tier, Permissions: runner.PermissionsAsk,
 			Limits: runner.Limits{Run: 2 * time.Minute, Idle: time.Minute, Concurrency: 10, Queue: 100}}.Complete()
 		if err != nil {
@@ -282,16 +381,34 @@ func (p *hubProcess) open(store *hub.Memory) (err error) {
 	if p.hub, err = hub.New(ctx, config); err != nil {
 		return err
 	}
-	if p.of.name == "bob" {
+	if serves {
 		d := runner.Definition{ID: "session", Name: "session", Driver: runner.DriverSession, Tier: &tier, Permissions: runner.PermissionsAsk,
 			Limits: runner.Limits{Run: time.Hour, Idle: time.Hour, Concurrency: 100, Queue: 100}}
 		at := hub.Residence{Kind: hub.KindSession, Handle: "Session", Computer: "laptop"}
 		if err = p.hub.Register(hub.Agent{Definition: d, Runner: opened{p}, Durable: true, Residence: at}); err != nil {
 			return err
 		}
+		if err = p.admit(); err != nil {
+			return err
+		}
 	}
 	p.peers, err = peers.Open(ctx, peers.Options{Hub: p.hub, DataDir: p.of.dir, Version: "1", Logger: p.of.log(), Link: p.host.Link()})
 	return err
+}
+
+// admit accepts programs.
+func (p *hubProcess) admit() error {
+	gate, err := senders.Open(senders.Options{Hub: p.hub, Path: filepath.Join(p.of.dir, "senders.json"), Logger: p.of.log()})
+	if err != nil {
+		return err
+	}
+	if p.programs, err = programs.Open(programs.Options{Hub: p.hub, DataDir: p.of.dir, Gate: gate, Logger: p.of.log()}); err != nil {
+		return err
+	}
+	if p.door, err = node.Open(node.Options{Hub: p.hub, Version: "1", Channels: p.programs.Watcher(), Logger: p.of.log()}); err != nil {
+		return err
+	}
+	return errors.Join(p.programs.Serve(p.door), p.door.Listen(p.front.Link().Listener))
 }
 
 // changed counts a change of the store by a process, which may be its last one.
@@ -332,6 +449,7 @@ func (h *federated) kill() {
 func (h *federated) end(p *hubProcess) {
 	h.now = nil
 	p.host.Kill()
+	p.front.Kill()
 	p.die()
 	h.store = h.store.Clone()
 	h.copies++
@@ -343,7 +461,13 @@ func (h *federated) end(p *hubProcess) {
 	h.ending.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
+		if p.programs != nil {
+			p.programs.Close()
+		}
 		_ = p.hub.Close(ctx)
+		if p.door != nil {
+			_ = p.door.Close(ctx)
+		}
 		_ = p.peers.Close(ctx)
 	}) // it has been killed
 }
@@ -353,7 +477,7 @@ func copyFiles(to, from string) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
-	for _, path := range []string{peers.KeyPath(""), peers.AllowPath(""), "peer-sessions.json", "peer-cancellations.json"} {
+	for _, path := range []string{peers.KeyPath(""), peers.AllowPath(""), "peer-sessions.json", "peer-cancellations.json", "connected-programs.json", "senders.json"} {
 		data, err := os.ReadFile(filepath.Join(from, path))
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -152,8 +152,11 @@ func (h *Host) Link() *peers.Link {
 type listener struct{ *Host }
 
 // Endpoint implements [transport.Listener].
-func (l listener) Endpoint() agent.Endpoint {
-	return agent.Endpoint{Transport: kind, Address: l.key.String()}
+func (l listener) Endpoint() agent.Endpoint { return Endpoint(l.key) }
+
+// Endpoint returns where the process with a key listens.
+func Endpoint(key identity.PublicKey) agent.Endpoint {
+	return agent.Endpoint{Transport: kind, Address: key.String()}
 }
 
 // Close implements [transport.Listener].
