@@ -309,7 +309,7 @@ type hubProcess struct {
 	host  *simlink.Host
 	// For programs; nil without agents.
 	programs *programs.Programs
-	door     *node.Node
+	entrance *node.Node
 	front    *simlink.Host
 	life     context.Context // ends when it is killed
 	die      context.CancelFunc
@@ -405,10 +405,10 @@ func (p *hubProcess) admit() error {
 	if p.programs, err = programs.Open(programs.Options{Hub: p.hub, DataDir: p.of.dir, Gate: gate, Logger: p.of.log()}); err != nil {
 		return err
 	}
-	if p.door, err = node.Open(node.Options{Hub: p.hub, Version: "1", Channels: p.programs.Watcher(), Logger: p.of.log()}); err != nil {
+	if p.entrance, err = node.Open(node.Options{Hub: p.hub, Version: "1", Channels: p.programs.Watcher(), Logger: p.of.log()}); err != nil {
 		return err
 	}
-	return errors.Join(p.programs.Serve(p.door), p.door.Listen(p.front.Link().Listener))
+	return errors.Join(p.programs.Serve(p.entrance), p.entrance.Listen(p.front.Link().Listener))
 }
 
 // changed counts a change of the store by a process, which may be its last one.
@@ -465,8 +465,8 @@ func (h *federated) end(p *hubProcess) {
 			p.programs.Close()
 		}
 		_ = p.hub.Close(ctx)
-		if p.door != nil {
-			_ = p.door.Close(ctx)
+		if p.entrance != nil {
+			_ = p.entrance.Close(ctx)
 		}
 		_ = p.peers.Close(ctx)
 	}) // it has been killed
