@@ -604,7 +604,7 @@ func TestASessionThatHasNotNamedItselfIsNamedAfterItsProject(t *testing.T) {
 }
 
 // A role is a handle, also where it is the type: each project's reviewer is the one that is meant there.
-func TestSessionsOfOneRoleAreToldApartByTheirProjects(t *testing.T) {
+func TestSessionsOfOneRoleAreKeptApartByTheirProjects(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	ids := map[string]string{}
