@@ -223,8 +223,8 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 
 // printRemedy prints the remedy of a task's error unless the message, which was printed before, has it.
 func (a *app) printRemedy(task *dialect.Task, message string) {
-	if remedy := taskError(task, "remedy"); !strings.Contains(message, body(remedy)) {
-		fmt.Fprintf(a.stderr, "  %s\n", oneLine(remedy))
+	if remedy := oneLine(taskError(task, "remedy")); !strings.Contains(oneLine(message), remedy) {
+		fmt.Fprintf(a.stderr, "  %s\n", remedy)
 	}
 }
 
