@@ -128,6 +128,9 @@ func (s *Service) makeFirst(ctx context.Context, b *bus.Bus, guid string) (made 
 	}
 	if exists {
 		s.first.add(guid, time.Time{}, "")
+		if err := s.dropMarks(ctx, b, guid); err != nil && !errors.Is(err, store.ErrConflict) { // a reader has just looked itself
+			s.reg.Log().Warn("whether the read marks are those of this inbox is not known", "agent", guid, "error", err)
+		}
 		return false, nil
 	}
 	if _, err := s.reg.Addressee(ctx, b, guid); err != nil {

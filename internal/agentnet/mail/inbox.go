@@ -2,6 +2,7 @@ package mail
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
@@ -153,14 +154,15 @@ func (s *Service) EnsureInbox(ctx context.Context, b *bus.Bus, guid string) erro
 	return err
 }
 
-// dropMarks clears the read marks of an inbox that does not exist: they are of a former one, and the numbers of the next one's
-// messages begin again.
+// dropMarks clears the read marks of a former inbox: the numbers of messages begin again in a new inbox, and in one whose end
+// a power cut has taken.
 func (s *Service) dropMarks(ctx context.Context, b *bus.Bus, guid string) error {
 	if s.cfg.Confined() {
 		return nil
 	}
-	exists, err := s.hasInbox(ctx, b, guid)
-	if err != nil || exists {
+	last, err := s.lastSequence(ctx, b, guid)
+	exists := err == nil
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return err
 	}
 	key := store.Key{Stream: store.MailStream, Subject: store.ReadSubject + guid}
@@ -168,7 +170,11 @@ func (s *Service) dropMarks(ctx context.Context, b *bus.Bus, guid string) error 
 	if err != nil || !v.Exists() {
 		return err
 	}
-	_, err = key.Put(ctx, b, readMarks{}, v.Revision)
+	var marks readMarks
+	if err := json.Unmarshal(v.Data, &marks); err != nil || exists && marks.Floor <= last {
+		return err
+	}
+	_, err = key.Put(ctx, b, readMarks{Reads: marks.Reads}, v.Revision)
 	return err
 }
 

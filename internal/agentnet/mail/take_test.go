@@ -304,23 +304,7 @@ func TestTakingFromAnInboxThatWasCreatedAgain(t *testing.T) {
 	t.Parallel()
 	n := nettest.StartServer(t)
 	boss, hand := nettest.Pair(t, n)
-	for i := range 5 {
-		nettest.SendText(t, boss, hand, fmt.Sprint(i))
-	}
-	nettest.ReadTexts(t, hand, mail.Selection{})
-	js := n.Foreign()
-	name := "GLOBAL_AGENT_INBOX_" + hand.GUID()
-	stream, err := js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	if err := js.DeleteStream(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	restartInbox(t, n, boss, hand)
 	for _, text := range []string{"new", "newer"} {
 		nettest.SendText(t, boss, hand, text)
 		if got := take(t, hand, mail.Selection{}, false); !slices.Equal(got, []string{text}) {

@@ -45,7 +45,7 @@ func TestEveryFormOfATasksIDIsAccepted(t *testing.T) {
 		{older.ID, "one"}, {firstCell(t, table, 2), "one"}, {strings.ToUpper(firstCell(t, table, 2)), "one"}, {firstCell(t, table, 1), "two"},
 		{older.ID[:len(older.ID)-1], "one"}, {"latest", "two"},
 	} {
-		want(t, p.run(t, "task", "show", tt.given), 0, "\n"+tt.want)
+		want(t, p.run(t, "task", "show", tt.given), 0, "\n  "+tt.want)
 		want(t, p.run(t, "task", "follow", tt.given), 0, tt.want)
 	}
 	// Of more tasks than there are digits, two begin with the same one.
