@@ -4,6 +4,7 @@ package cli_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -17,7 +18,7 @@ func (s *openedSession) turn(thread string) {
 }
 
 // callIn calls a tool as Codex does in a thread.
-func (s *openedSession) callIn(thread, tool, arguments string) {
+func (s *openedSession) callIn(thread, tool, arguments string) (answer string) {
 	s.t.Helper()
 	s.calls++
 	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"threadId":%q}}}`+"\n", s.calls, tool, arguments, thread); err != nil {
@@ -30,6 +31,7 @@ func (s *openedSession) callIn(thread, tool, arguments string) {
 	if err != nil {
 		s.t.Fatalf("%s: %v", line, err)
 	}
+	return string(line)
 }
 
 // threadGUID returns the agent of a thread of Codex, once the hub knows it.
@@ -115,7 +117,9 @@ func TestAnAgentIsWhatItHasRegisteredItselfAsAfterAKill(t *testing.T) {
 	is("another conversation is not", "t2", "project-only", 0)
 	is("the first one still is", "t1", "public", 1)
 	s = d.program("codex-mcp-client", "a")
-	s.callIn("t1", "deregister_agent", "{}")
+	wait.Eventually(t, "it has deregistered itself", func() bool { // it is refused until the session is registered by itself
+		return strings.Contains(s.callIn("t1", "deregister_agent", "{}"), "You have left")
+	})
 	s.crash()
 	is("not after it has deregistered itself", "t1", "project-only", 0)
 }
