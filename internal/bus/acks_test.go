@@ -14,6 +14,16 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
+// storing stores a message in the background, and returns what comes of it.
+func storing(b *bus.Bus, text string) <-chan error {
+	stored := make(chan error, 1)
+	go func() {
+		_, err := once(b, text)
+		stored <- err
+	}()
+	return stored
+}
+
 // once stores a message under its text as its id.
 func once(b *bus.Bus, text string) (*jetstream.PubAck, error) {
 	return b.PublishOnce(context.Background(), &nats.Msg{Subject: "s.1", Data: []byte(text)}, text, "S")
@@ -50,11 +60,7 @@ func TestTheHubSyncsWhatAProjectStoresOnce(t *testing.T) {
 	}
 	hold.Store(true)
 	before, ownBefore := d.syncs.Load(), own.syncs.Load()
-	stored := make(chan error, 1)
-	go func() {
-		_, err := once(b, "second")
-		stored <- err
-	}()
+	stored := storing(b, "second")
 	<-held
 	if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs != 2 {
 		t.Errorf("the sync began before the message was stored: %+v, %v", info, err)
@@ -154,11 +160,7 @@ func TestTheEndOfTheHubIsNoFailureOfTheDisk(t *testing.T) {
 	b := joinSyncing(t, &disk{}, project(hub))
 	ensureStream(t, b, "S", "s.>")
 	hold.Store(true)
-	stored := make(chan error, 1)
-	go func() {
-		_, err := once(b, "a message")
-		stored <- err
-	}()
+	stored := storing(b, "a message")
 	<-held
 	ended := make(chan error, 1)
 	go func() {
@@ -226,11 +228,7 @@ func TestAPendingMessageFailsWhenTheConnectionIsLost(t *testing.T) {
 	})
 	ensureStream(t, b, "S", "s.>")
 	hold.Store(true)
-	stored := make(chan error, 1)
-	go func() {
-		_, err := once(b, "a message")
-		stored <- err
-	}()
+	stored := storing(b, "a message")
 	<-held
 	if err := hub.Revoke(user.Load().(string)); err != nil {
 		t.Fatal(err)
