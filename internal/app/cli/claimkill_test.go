@@ -4,30 +4,11 @@ package cli_test
 
 import (
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/base/wait"
 )
-
-// holderProgram is the program of a session: it serves its MCP server, whose input ends with it.
-func holderProgram() int {
-	server := exec.Command(os.Args[0], os.Args[1:]...)
-	server.Env = append(os.Environ(), beAgent+"=", beParley+"=parley")
-	in, err := server.StdinPipe()
-	if err != nil {
-		return 1
-	}
-	server.Stdout = os.Stdout
-	go io.Copy(in, os.Stdin) //nolint:errcheck // it is killed
-	if err := server.Run(); err != nil {
-		return 1
-	}
-	return 0
-}
 
 // openHolder opens a session that claims main.go. The program is the session's own if ofSession is set, and its MCP server else.
 func (d *machine) openHolder(ofSession bool) (s *openedSession, guid string) {

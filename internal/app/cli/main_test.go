@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -131,6 +132,22 @@ func leakingAgent() int {
 		"type": "result", "subtype": "success", "result": "done", "usage": map[string]any{"input_tokens": 11, "output_tokens": 7},
 		"total_cost_usd": 0.25, "permission_denials": denied,
 	})
+	return 0
+}
+
+// holderProgram is the program of a session: it serves its MCP server, whose input ends with it.
+func holderProgram() int {
+	server := exec.Command(os.Args[0], os.Args[1:]...)
+	server.Env = append(os.Environ(), beAgent+"=", beParley+"=parley")
+	in, err := server.StdinPipe()
+	if err != nil {
+		return 1
+	}
+	server.Stdout = os.Stdout
+	go io.Copy(in, os.Stdin) //nolint:errcheck // it is killed
+	if err := server.Run(); err != nil {
+		return 1
+	}
 	return 0
 }
 

@@ -217,6 +217,9 @@ func (m *model) feed(f feedMsg) tea.Cmd {
 	case f.away != nil:
 		if m.up {
 			m.awayFrom = m.now()
+			if strings.HasPrefix(m.notice, cannotLoad) { // that the hub is away says why
+				m.notice = ""
+			}
 		}
 		m.up = false
 		return nil
@@ -304,12 +307,15 @@ func (m *model) loadStatus() tea.Cmd {
 	}
 }
 
+// cannotLoad begins what is said about rows or a page that cannot be loaded.
+const cannotLoad = "This cannot be loaded: "
+
 func (m *model) tableLoaded(r tableMsg) tea.Cmd {
 	m.loading[r.s] = false
 	if r.err != nil {
 		r.s.loaded = false
 		if m.up && m.current() == r.s {
-			m.notice, m.noticeAs = "This cannot be loaded: "+clean(r.err.Error()), bad
+			m.notice, m.noticeAs = cannotLoad+clean(r.err.Error()), bad
 		}
 	} else {
 		r.s.set(r.table)

@@ -113,7 +113,7 @@ func (m *model) pageLoaded(r pageMsg) tea.Cmd {
 	p.loading = false
 	switch {
 	case r.err != nil && !p.loaded:
-		p.content.lines = []line{{bad, "This cannot be loaded: " + clean(r.err.Error())}}
+		p.content.lines = []line{{bad, cannotLoad + clean(r.err.Error())}}
 		p.body = nil
 	case r.err == nil:
 		p.content, p.subject, p.loaded, p.wrapped = r.content, r.content.subject, true, nil

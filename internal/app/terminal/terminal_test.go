@@ -626,6 +626,8 @@ func TestAnAnswerIsShownWhileItIsWritten(t *testing.T) {
 
 func TestTheHubIsAwayAndBack(t *testing.T) {
 	r := newRig(t, newFake(), 80, 24).keys("3")
+	r.post(tableMsg{s: r.current(), err: io.ErrUnexpectedEOF}) // a load notices it before the link does
+	r.shows("This cannot be loaded: unexpected EOF")
 	r.post([]feedMsg{{away: io.EOF}})
 	r.shows("The hub is away (~/hub.sock) for 0s", "write the docs")
 	r.keys("c").shows("The hub is away; do that when it is back.")
