@@ -134,10 +134,9 @@ func (g *Network) Register(s *Server) {
 	s.mcp.AddReceivingMiddleware(g.attend(s))
 	s.OnEnd(func() { g.end(networkAgentOf(s.client)) })
 	g.publishRenames(s)
-	if g.auto != nil {
-		s.Go(func(ctx context.Context) { g.autoRegister(ctx, s, *g.auto) })
-	} else if g.sessions {
-		s.goUntilEnd(func(ctx context.Context) { g.registerSession(ctx, s) })
+	if g.auto != nil || g.sessions {
+		networkAgentOf(s.client).due = true
+		s.goUntilEnd(func(ctx context.Context) { g.autoRegister(ctx, s) })
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -27,6 +28,8 @@ type networkAgent struct {
 	itself       registry.Registration // that with which it is registered by itself, unless it had said something else
 	published    string                // handle in the registry
 	byItself     bool                  // registered without a call of the agent
+	due          bool                  // it is to be registered by itself, and was not registered yet
+	failure      error                 // of the last attempt at that; nil for none
 	thread       string                // the conversation that the client's calls name, "" for none
 	idle         bool                  // deregistered because it was idle
 	used         time.Time             // last call
@@ -38,9 +41,12 @@ func networkAgentOf(c *Client) *networkAgent {
 	return c.Value(networkAgentKey{}, func() any { return &networkAgent{turn: semaphore.NewWeighted(1)} }).(*networkAgent)
 }
 
-// agent returns the caller's agent, under its current handle.
+// agent returns the caller's agent, under its current handle. It waits for a registration that is due.
 func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 	p := networkAgentOf(c.Client)
+	if err := g.registerDue(ctx, c.server, c.Client); err != nil {
+		return nil, notRegistered(err)
+	}
 	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -54,8 +60,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 		g.registered(p, a)
 	}
 	if p.agent == nil {
-		return nil, &Failure{Category: string(store.NotRegisteredError), Message: "You are not registered in the agents' network.",
-			Remedy: "Call register_agent first."}
+		return nil, notRegistered(nil)
 	}
 	if h := c.Client.Handle(); h != "" && h != p.agent.Entry().Handle {
 		if err := p.agent.SetHandle(h); err != nil {
@@ -66,6 +71,18 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 		c.server.Logger("agentnet").Debug("mail is not marked as read yet", "error", err)
 	}
 	return p.agent, nil
+}
+
+// notRegistered is the failure of a call without an agent, with the reason if there was an attempt to register it.
+func notRegistered(reason error) *Failure {
+	f := &Failure{Category: string(store.NotRegisteredError), Message: "You are not registered in the agents' network.", Remedy: "Call register_agent first."}
+	if reason == nil {
+		return f
+	}
+	why := failureOf(reason)
+	f.Message, f.Err, f.RetryAfter = "You are not registered in the agents' network yet: "+why.Message, reason, why.RetryAfter
+	f.Remedy = strings.TrimSpace(why.Remedy + " Then call the tool again: that registers you.")
+	return f
 }
 
 // lives reports whether an agent is registered only as long as its program is connected.
@@ -158,7 +175,7 @@ func (g *Network) end(p *networkAgent) {
 		return // a call is still running; the end of the network deregisters the agent
 	}
 	defer p.turn.Release(1)
-	p.idle = false
+	p.idle, p.due = false, false
 	g.deregistered(ctx, p)
 }
 
@@ -176,6 +193,7 @@ func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
 // registered notes that an agent is registered. The state is locked.
 func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
 	p.agent, p.idle, p.used, p.published = a, false, g.now(), a.Entry().Handle
+	p.due, p.failure = false, nil
 	g.mu.Lock()
 	g.agents[p] = a.GUID()
 	g.mu.Unlock()
@@ -215,15 +233,27 @@ func (g *Network) deregisterIdle(ctx context.Context) {
 	}
 }
 
-// registerSession registers the agent of a connection as an open session, if its program is a known coding agent.
-func (g *Network) registerSession(ctx context.Context, s *Server) {
-	if vendor, err := s.client.awaitVendor(ctx); err == nil && vendor != "" {
-		g.autoRegister(ctx, s, registry.Registration{AgentType: vendor, Scope: registry.ScopeProject})
+// automatic returns the registration of a connection's agent by itself; ok is false if there is none, or its program is not known yet.
+func (g *Network) automatic(c *Client) (r registry.Registration, ok bool) {
+	if g.auto != nil {
+		r = *g.auto
+	} else if vendor := c.Vendor(); g.sessions && vendor != "" {
+		r = registry.Registration{AgentType: vendor, Scope: registry.ScopeProject}
+	} else {
+		return r, false
 	}
+	r.Handle, r.Vendor = cmp.Or(c.Handle(), r.AgentType), c.Vendor()
+	return r, true
 }
 
-// autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself.
-func (g *Network) autoRegister(ctx context.Context, s *Server, r registry.Registration) {
+// autoRegister registers the agent of a connection, with retries, until it succeeds or the agent has registered itself. An open session is
+// registered if its program is a known coding agent.
+func (g *Network) autoRegister(ctx context.Context, s *Server) {
+	if g.auto == nil {
+		if vendor, err := s.client.awaitVendor(ctx); err != nil || vendor == "" {
+			return
+		}
+	}
 	log := s.Logger("agentnet")
 	level := slog.LevelWarn
 	if g.auto == nil {
@@ -232,12 +262,8 @@ func (g *Network) autoRegister(ctx context.Context, s *Server, r registry.Regist
 	retry := wait.Backoff{First: time.Second, Most: time.Minute}
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		g.awaitUsable(ctx)
-		entry, done, err := g.registerFirst(ctx, s.client, r)
+		done, err := g.registerFirst(ctx, s, s.client)
 		if done {
-			return
-		}
-		if err == nil {
-			log.Info("the agent was registered automatically", "guid", entry.GUID, "agentType", entry.AgentType)
 			return
 		}
 		delay := retry.Next()
@@ -251,26 +277,81 @@ func (g *Network) autoRegister(ctx context.Context, s *Server, r registry.Regist
 	}
 }
 
-// registerFirst registers the agent of a client unless it is registered.
-func (g *Network) registerFirst(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, done bool, err error) {
+// registerDue registers the agent of a client by itself, if that is due: a call may come before the first attempt in the background, or
+// between two of them. It waits for one that is under way, up to taskTime in all.
+func (g *Network) registerDue(ctx context.Context, s *Server, c *Client) error {
 	p := networkAgentOf(c)
-	if err := p.turn.Acquire(ctx, 1); err != nil {
-		return entry, true, err
+	if _, ok := g.automatic(c); !ok || !p.mayBeDue(true) {
+		return nil
+	}
+	limited, stop := s.service.whileRunning(ctx)
+	defer stop()
+	limited, cancel := context.WithTimeout(limited, taskTime)
+	defer cancel()
+	if p.mayBeDue(false) { // else the network is probably still away
+		g.awaitUsable(limited)
+	}
+	_, err := g.registerFirst(limited, s, c)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return errRegistering
+	}
+	return err
+}
+
+// mayBeDue reports whether an agent is to be registered by itself; with again, also after an attempt has failed. It does not wait for an
+// attempt that is under way.
+func (p *networkAgent) mayBeDue(again bool) bool {
+	if !p.turn.TryAcquire(1) {
+		return true
 	}
 	defer p.turn.Release(1)
-	if p.agent != nil {
-		return entry, true, nil
+	return p.due && (again || p.failure == nil)
+}
+
+// registerCaller registers a session before it calls a tool of the hub, which treats it as that session then. After an attempt has failed,
+// the call goes on without.
+func (g *Network) registerCaller(ctx context.Context, s *Server) {
+	if p := networkAgentOf(s.client); g.sessions && p.mayBeDue(false) {
+		_ = g.registerDue(ctx, s, s.client)
 	}
-	r.Handle, r.Vendor, r.Conversation = cmp.Or(c.Handle(), r.AgentType), c.Vendor(), g.conversationOf(p, c)
+}
+
+var errRegistering = &store.Error{Code: store.ConnectionError, Message: "Your registration was not finished in time.", Remedy: "Try again in a moment."}
+
+// isFirst reports whether an agent is to be registered by itself and no attempt has failed. It waits for one that is under way.
+func (g *Network) isFirst(ctx context.Context, p *networkAgent) bool {
+	if p.turn.Acquire(ctx, 1) != nil {
+		return false
+	}
+	defer p.turn.Release(1)
+	return p.due && p.failure == nil
+}
+
+// registerFirst registers the agent of a client by itself. It reports true once that is not due any more.
+func (g *Network) registerFirst(ctx context.Context, s *Server, c *Client) (done bool, err error) {
+	p := networkAgentOf(c)
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return false, err
+	}
+	defer p.turn.Release(1)
+	r, ok := g.automatic(c)
+	if !p.due || !ok {
+		return true, nil
+	}
+	r.Conversation = g.conversationOf(p, c)
 	p.itself = r
 	r, _ = g.network.Said(ctx, r)
 	a, err := g.network.Register(ctx, r)
 	if err != nil {
-		return entry, false, err
+		if ctx.Err() == nil {
+			p.failure = err
+		}
+		return false, err
 	}
 	p.registration, p.byItself = r, true
 	g.registered(p, a)
-	return a.Entry(), false, nil
+	s.Logger("agentnet").Info("the agent was registered automatically", "guid", a.GUID(), "agentType", a.Entry().AgentType)
+	return true, nil
 }
 
 // conversationOf returns what the client's program calls its conversation; "" if it is not known. The state is locked.

@@ -33,6 +33,7 @@ const (
 func (g *Network) attend(s *Server) mcp.Middleware {
 	s.attends = func(ctx context.Context, thread string, read time.Time) func() string {
 		g.begins(ctx, s, thread, read)
+		g.registerCaller(ctx, s)
 		return func() string { return g.unreadLine(ctx, networkAgentOf(s.client)) }
 	}
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -47,6 +48,9 @@ func (g *Network) attend(s *Server) mcp.Middleware {
 				read = p.read
 			}
 			g.begins(ctx, s, thread, read)
+			if !s.has(call.Params.Name) {
+				g.registerCaller(ctx, s)
+			}
 			result, err := next(ctx, method, req)
 			if r, ok := result.(*mcp.CallToolResult); ok && err == nil && r != nil {
 				if line := g.unreadLine(ctx, networkAgentOf(s.client)); line != "" {
