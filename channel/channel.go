@@ -29,7 +29,7 @@
 //
 // Options.Authorize decides which peer may speak for an agent. If two processes are the same peer to the transport,
 // because they share a token, the first that speaks for an agent keeps it while it is connected, and the second is
-// refused. Once the first's connections are broken, the second replaces it.
+// refused. Once the first's connections are broken, or it does not answer, the second replaces it.
 //
 // # Bounds
 //
@@ -422,7 +422,7 @@ func (c *Channel) shutting(cause error, reason *transport.Reason) (finish func()
 		c.in.queue = nil // closed here; if the peer closed, what arrived is still handled
 	}
 	c.in.dropAhead()
-	for _, t := range []*time.Timer{c.giveUp, c.out.life.timer, c.in.ack.timer, c.in.gap.timer} {
+	for _, t := range []*time.Timer{c.giveUp, c.out.life.timer, c.out.doubt.timer, c.in.ack.timer, c.in.gap.timer} {
 		if t != nil {
 			t.Stop()
 		}

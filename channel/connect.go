@@ -431,7 +431,7 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 	if m.hasTombstone(h.Channel) {
 		return nil, &Error{Code: CodeRefused, Subject: h.Channel, Message: "this channel is closed"}
 	}
-	if err := m.displace(h, conn.Peer()); err != nil {
+	if err := m.displace(ctx, h, conn.Peer()); err != nil {
 		return nil, err
 	}
 	c, err := m.newAcceptor(conn, h, local, via, own)
@@ -447,29 +447,70 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 }
 
 // displace keeps two processes of one peer, which share a token, from speaking for the same agent. While the first
-// is connected, the second is refused. Once the first's connections are broken, the second replaces it (a restart,
-// usually), and the first's channels are closed.
-func (m *Manager) displace(h *transport.Hello, peer string) error {
-	var stale []*Channel
-	for _, c := range m.With(h.From) {
-		c.mu.Lock()
-		other, status := !c.opener && c.peer == peer && c.instance != h.Instance, c.status
-		c.mu.Unlock()
-		switch {
-		case !other:
-		case status == Reconnecting:
-			stale = append(stale, c)
-		case status != Closed:
-			err := &Error{Code: CodeRefused, Subject: h.Channel, Message: fmt.Sprintf("another connected process speaks for %q", h.From)}
-			m.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.Security, ChannelID: h.Channel, Sender: h.From, Recipient: h.To,
-				Code: string(CodeRefused), Detail: err.Message, Timestamp: time.Now().UnixMilli()})
-			return err
-		}
+// is connected, the second is refused. Once the first's connections are broken, or it does not answer, the second
+// replaces it (a restart, usually), and the first's channels are closed. It blocks until the first has answered, at
+// most for ProbeTimeout.
+func (m *Manager) displace(ctx context.Context, h *transport.Hello, peer string) error {
+	end := m.contend(h)
+	first := m.others(h, peer)
+	for _, c := range first {
+		c.Probe() // all of them at once
 	}
-	for _, c := range stale {
+	asking, cancel := context.WithTimeout(ctx, m.opts.ProbeTimeout)
+	defer cancel()
+	alive := slices.ContainsFunc(first, func(c *Channel) bool { return c.alive(asking) })
+	switch newest := end(); {
+	case alive:
+		err := &Error{Code: CodeRefused, Subject: h.Channel, Message: fmt.Sprintf("another connected process speaks for %q", h.From)}
+		m.opts.Telemetry.Emit(telemetry.Event{Type: telemetry.Security, ChannelID: h.Channel, Sender: h.From, Recipient: h.To,
+			Code: string(CodeRefused), Detail: err.Message, Timestamp: time.Now().UnixMilli()})
+		return err
+	case !newest:
+		return errStale
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	for _, c := range first {
 		c.shut(c.errorf(CodeRefused, nil, "another process speaks for %q now", c.remote), nil)
 	}
 	return nil
+}
+
+// others returns the channels that other processes of a peer have opened for the same agent.
+func (m *Manager) others(h *transport.Hello, peer string) []*Channel {
+	return slices.DeleteFunc(m.With(h.From), func(c *Channel) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.opener || c.peer != peer || c.instance == h.Instance
+	})
+}
+
+// contest is about which process speaks for an agent.
+type contest struct {
+	newest   string // the instance that came last
+	handling int    // handshakes
+}
+
+// contend adds a handshake to the contest for its agent. end removes it, and reports whether no other process has come
+// since: one that was killed while it waited must not get a channel after its successor.
+func (m *Manager) contend(h *transport.Hello) (end func() (newest bool)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	about := m.contests[h.From]
+	if about == nil {
+		about = &contest{}
+		m.contests[h.From] = about
+	}
+	about.newest = h.Instance
+	about.handling++
+	return func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if about.handling--; about.handling == 0 {
+			delete(m.contests, h.From)
+		}
+		return about.newest == h.Instance
+	}
 }
 
 // maxSeq bounds the sequence numbers that a peer may begin with, so that they cannot overflow.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -287,6 +288,85 @@ func TestRefusalStatesTheReason(t *testing.T) {
 	})
 }
 
+// answer answers all that arrives, as a process does that lives.
+func (p *peer) answer() {
+	for {
+		if _, err := p.conn.Receive(p.t.Context()); err != nil {
+			return
+		}
+		if err := p.conn.Send(p.t.Context(), []transport.Frame{{Kind: transport.Ack}}); err != nil {
+			return
+		}
+	}
+}
+
+// A process that was killed may leave connections on which nobody notices its end for long, also amid their handshakes.
+// The next process does not wait for that, whatever number of them were killed since.
+func TestAProcessThatDoesNotAnswerIsReplaced(t *testing.T) {
+	for _, killed := range []string{"open", "in its handshake"} {
+		t.Run(killed, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLink(t, func(_, b *channel.Options) { b.HandshakeTimeout = time.Hour })
+				join := func(instance, secret string) *peer {
+					p := dialIn(t, l)
+					p.send(hello(func(h *transport.Hello) { h.Instance, h.Secret, h.Channel = instance, secret, idOf(secret) }))
+					synctest.Wait()
+					return p
+				}
+				for _, secret := range []string{"a", "b", "c"} {
+					p := join("one", secret)
+					p.next(transport.Accept)
+					if killed == "open" {
+						p.send(transport.Frame{Kind: transport.Ready})
+						<-l.taken
+					}
+				}
+				began := time.Now()
+				second := join("two", "d") // killed while it waits for the first
+				time.Sleep(time.Second)
+				third := join("three", "e")
+				if _, err := second.conn.Receive(t.Context()); err == nil {
+					t.Error("a process that was killed has a channel after its successor")
+				}
+				third.next(transport.Accept)
+				third.send(transport.Frame{Kind: transport.Ready})
+				if c, passed := <-l.taken, time.Since(began); c.Status() != channel.Open || passed > 3*time.Second {
+					t.Errorf("after %v the third's channel is %s", passed, c.Status())
+				}
+				if open := l.b.Channels(); len(open) != 1 {
+					t.Errorf("%d channels are left", len(open))
+				}
+			})
+		})
+	}
+}
+
+// A probe breaks the connection of a channel whose other end does not answer, and no other.
+func TestAProbeFindsADeadEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		a, b := l.open()
+		a.Probe()
+		b.Probe()
+		time.Sleep(time.Minute)
+		if a.Status() != channel.Open || b.Status() != channel.Open {
+			t.Fatalf("the ends that live are %s and %s", a.Status(), b.Status())
+		}
+		p := dialIn(t, l)
+		p.send(hello(func(h *transport.Hello) { h.From, h.Secret, h.Channel = "pluto", "x", idOf("x") }))
+		p.next(transport.Accept)
+		p.send(transport.Frame{Kind: transport.Ready})
+		dead := <-l.taken
+		dead.Probe()
+		dead.Probe()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s := dead.Status(); s != channel.Reconnecting {
+			t.Errorf("the end of one that is dead is %s", s)
+		}
+	})
+}
+
 // Two processes with one token represent the same agent. The second is refused while
 // the first is connected, and replaces it afterwards.
 func TestOnlyOneProcessAtATimeRepresentsAnAgent(t *testing.T) {
@@ -314,8 +394,10 @@ func TestOnlyOneProcessAtATimeRepresentsAnAgent(t *testing.T) {
 		}
 		first := []*peer{join("one", "a", "venus"), nil}
 		mine := opened(first[0])
+		go first[0].answer()
 		first[1] = join("one", "b", "earth") // the same process may open another channel
 		opened(first[1])
+		go first[1].answer()
 		if m := refused(join("two", "c", "venus")); !strings.Contains(m, "another connected process") {
 			t.Error(m)
 		}

@@ -51,6 +51,7 @@ type Options struct {
 	AckTimeout       time.Duration // without progress, then the connection counts as broken; 15 s
 	AckDelay         time.Duration // at most, until an acknowledgement is sent; 10 ms
 	GapTimeout       time.Duration // for a missing envelope among later ones, then the connection counts as broken; 2 s
+	ProbeTimeout     time.Duration // for the answer to a probe, then the connection counts as broken; 2 s
 	HandshakeTimeout time.Duration // 10 s
 	ReconnectDelay   time.Duration // before reconnecting, then doubled up to 5 s; 100 ms
 	ReconnectTimeout time.Duration // without a connection or the other agent, then the channel closes; 60 s
@@ -128,6 +129,7 @@ func (o Options) withDefaults() Options {
 	defaults.Set(&o.AckTimeout, 15*time.Second)
 	defaults.Set(&o.AckDelay, 10*time.Millisecond)
 	defaults.Set(&o.GapTimeout, 2*time.Second)
+	defaults.Set(&o.ProbeTimeout, 2*time.Second)
 	defaults.Set(&o.HandshakeTimeout, 10*time.Second)
 	defaults.Set(&o.ReconnectDelay, 100*time.Millisecond)
 	defaults.Set(&o.ReconnectTimeout, time.Minute)

@@ -17,6 +17,7 @@ type inbox struct {
 	queue       []incoming
 	received    uint64 // every envelope up to this number has arrived
 	handled     uint64
+	heard       uint64              // counts what has arrived, of any kind
 	bytes       int                 // of queue and ahead
 	violations  int                 // of the protocol by the peer, since the last progress
 	ahead       map[uint64]incoming // arrived out of order
@@ -60,6 +61,9 @@ func (c *Channel) receive(conn transport.Conn, frames []transport.Frame) error {
 		}
 		if len(frames) > 0 {
 			c.out.probed = false // the peer is alive
+			if c.in.heard++; c.out.doubt.waiting {
+				c.changed.Send()
+			}
 		}
 		for i := range frames {
 			f := &frames[i]

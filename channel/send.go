@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type outbox struct {
 	life        watchdog    // ends a connection whose peer does not answer
 	probe       bool        // a probe is due: an acknowledged number again
 	probed      bool        // a probe was sent, and nothing received since
+	doubt       watchdog    // ends a connection whose peer does not answer Probe
 	failed      attempts
 }
 
@@ -345,4 +347,36 @@ func (c *Channel) checkLife(sameConn bool, delivered uint64) {
 		c.startFlush()
 	}
 	c.watchLife()
+}
+
+// Probe asks the other end whether it is there, and breaks the connection unless it answers within
+// [Options].ProbeTimeout, so that the channel reconnects. It does not wait for the answer. A channel that is not open, or
+// is being asked already, is left as it is.
+func (c *Channel) Probe() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := &c.out
+	if c.status != Open || c.conn == c.dying || o.doubt.waiting {
+		return
+	}
+	o.probe = true
+	c.startFlush()
+	c.watch(&o.doubt, c.m.opts.ProbeTimeout, c.in.heard, c.endDoubt)
+}
+
+func (c *Channel) endDoubt(sameConn bool, heard uint64) {
+	if sameConn && c.in.heard == heard {
+		c.lost(c.conn)
+	}
+	c.changed.Send()
+}
+
+// alive reports whether the other end of a channel that is probed lives: it answers, or ends its handshake, before ctx ends.
+func (c *Channel) alive(ctx context.Context) (alive bool) {
+	_ = c.wait(ctx, func() bool { // its errors mean that it does not
+		doubt := c.status == Connecting || c.out.doubt.waiting && c.in.heard == c.out.doubt.progress
+		alive = c.status == Open && !doubt
+		return !doubt || c.status == Reconnecting
+	})
+	return alive
 }

@@ -232,7 +232,7 @@ func (p *Peers) openNATS(ctx context.Context, at *node.Federation) error {
 	}
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportNATS] = &natslink.Dialer{Options: link}
-	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: p.ledger}
+	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: p.ledger, Arrived: p.hubArrived}
 	return nil
 }
 
@@ -555,6 +555,19 @@ func (p *Peers) closeChannels() {
 		if _, key, ok := signedcard.ParseID(c.RemoteAgent()); !ok || !p.allow.Allowed(key) {
 			_ = c.Close() // returns nil
 		}
+	}
+}
+
+// hubArrived probes all channels: those of a hub that was killed and has started again are dead, which their transport
+// may notice late.
+func (p *Peers) hubArrived() {
+	select {
+	case <-p.opened:
+	default:
+		return // there are no channels yet
+	}
+	for _, c := range p.node.Channels().Channels() {
+		c.Probe()
 	}
 }
 
