@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
@@ -68,7 +69,8 @@ type Sessions struct {
 	closed   func() map[string]time.Time
 	names    *names
 	gate     *senders.Gate
-	kick     chan struct{} // of capacity 1; has a value when the registry may have changed
+	kick     chan struct{}       // of capacity 1; has a value when the registry may have changed
+	reading  *semaphore.Weighted // of 1: one goroutine at a time reads the registry
 
 	mu       sync.Mutex
 	agents   map[string]*session     // by GUID
@@ -90,7 +92,7 @@ func Open(o Options) (*Sessions, error) {
 		o.Closed = func() map[string]time.Time { return nil }
 	}
 	s := &Sessions{hub: o.Hub, closed: o.Closed, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
-		agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
+		reading: semaphore.NewWeighted(1), agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
 	for _, known := range n.all() {
 		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project,
 			Vendor: known.Vendor, Project: known.Folder, Hostname: known.Computer}, registry.Gone)
@@ -112,7 +114,7 @@ func (s *Sessions) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+		if err := s.Refresh(ctx); err != nil && ctx.Err() == nil {
 			s.log.Debug("the sessions cannot be read now", "error", err)
 		}
 		if !wait.Pause(ctx, refreshPause+time.Duration(s.count())*perSession) {
@@ -142,8 +144,12 @@ func (s *Sessions) serve(ctx context.Context) {
 // Changed implements [assignment.Handler].
 func (s *Sessions) Changed() { wait.Nudge(s.kick) }
 
-// refresh makes the hub's sessions those of the registry.
-func (s *Sessions) refresh(ctx context.Context) error {
+// Refresh makes the hub's sessions those of the registry. Run does it soon after each change; whoever knows of a new session calls it.
+func (s *Sessions) Refresh(ctx context.Context) error {
+	if err := s.reading.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.reading.Release(1)
 	entries, err := s.assigner.Sessions(ctx)
 	if err != nil {
 		return err

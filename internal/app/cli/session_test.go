@@ -292,3 +292,20 @@ func TestOpenSessionsAreInTheDirectory(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A session is known to the hub with its first call, so that it cannot hand a task to itself; and it is registered with it.
+func TestTheFirstCallOfASessionIsTheSessions(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	d.parley("start")
+	one := d.program("claude-code", "a")
+	if said := one.say("delegate_task", `{"agent":"claude-a","task":"x"}`); !strings.Contains(said, "claude-a is in it already") {
+		t.Errorf("a session may hand work to itself: %s", said)
+	}
+	two := d.program("codex-mcp-client", "b")
+	if said := two.say("update_presence", `{"status":"busy"}`); !strings.HasPrefix(said, "You are busy") {
+		t.Error(said)
+	}
+	one.end()
+	two.end()
+}

@@ -448,7 +448,7 @@ func (d *daemon) openTools(context.Context) error {
 	})
 	d.onClose(func() error { d.tools.Close(); return nil })
 	d.work = delegation.New(delegation.Options{
-		Hub: d.hub, Tokens: d.tokens, Answers: sessionAnswers{d}, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(),
+		Hub: d.hub, Tokens: d.tokens, Answers: sessionAnswers{d}, Permit: d.node.Parley().Router().Permit, Telemetry: d.node.Telemetry(), Refresh: d.refreshSessions,
 	})
 	return nil
 }

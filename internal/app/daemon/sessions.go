@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/senders"
@@ -116,6 +117,24 @@ func (d *daemon) followSessions(ctx context.Context) {
 	}
 	if d.networkUsed(ctx) {
 		d.sessions.Run(ctx)
+	}
+}
+
+const (
+	refreshTime = 2 * time.Second // for which a session's call waits until the hub knows the session
+	refreshWait = 20 * time.Millisecond
+)
+
+// refreshSessions makes the sessions that have just registered agents of the hub. It waits until the hub has joined the agents' network,
+// which it does with the first agent.
+func (d *daemon) refreshSessions(ctx context.Context) {
+	if d.sessions == nil || !d.bus.HasNetwork() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, refreshTime)
+	defer cancel()
+	retry := wait.Backoff{First: refreshWait, Most: 10 * refreshWait}
+	for d.sessions.Refresh(ctx) != nil && retry.Pause(ctx) {
 	}
 }
 

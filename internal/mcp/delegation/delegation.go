@@ -46,6 +46,8 @@ type Options struct {
 	Telemetry *telemetry.Recorder
 	// Answers mails answers to sessions that do not wait for them; nil for none.
 	Answers Answers
+	// Refresh makes the sessions that have just registered agents of the hub, as far as that is possible now; nil if they are at once.
+	Refresh func(context.Context)
 	// MaxDepth bounds the delegation chain, and MaxOpen the unfinished tasks that agents have delegated; 0 means
 	// DefaultMaxDepth and DefaultMaxOpen.
 	MaxDepth, MaxOpen int

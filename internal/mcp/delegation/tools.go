@@ -212,7 +212,7 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 				return "", taskOut{}, failed(mcpserver.ValidationError, "Use a short name.", "The name of the conversation is longer than 128 bytes.")
 			}
 			caller := c.Server().Caller()
-			session := s.sessionOf(c)
+			session := s.sessionOf(ctx, c)
 			task, err := s.begin(ctx, order{caller: caller, session: session, agent: in.Agent, text: in.Task, conversation: in.Conversation, traceParent: c.Meta("traceparent")})
 			if err != nil {
 				return "", taskOut{}, err
@@ -234,12 +234,16 @@ func (s *Service) delegateTask() mcpserver.Tool[delegateTaskIn, taskOut] {
 const MetaSession = "io.parley/session"
 
 // sessionOf returns the user's session that calls, the zero value for any other caller.
-func (s *Service) sessionOf(c *mcpserver.Call) hub.AgentInfo {
+func (s *Service) sessionOf(ctx context.Context, c *mcpserver.Call) hub.AgentInfo {
 	guid := c.Meta(MetaSession)
 	if guid == "" || c.Server().Caller().Agent != "" {
 		return hub.AgentInfo{}
 	}
-	info, _ := s.o.Hub.Session(guid)
+	info, known := s.o.Hub.Session(guid)
+	if !known && s.o.Refresh != nil {
+		s.o.Refresh(ctx)
+		info, _ = s.o.Hub.Session(guid)
+	}
 	return info
 }
 
@@ -266,7 +270,7 @@ func (s *Service) getTask() mcpserver.Tool[getTaskIn, taskOut] {
 			if err != nil {
 				return "", taskOut{}, err
 			}
-			return s.await(ctx, c, t.ID, wait, s.waits(c, t.ID))
+			return s.await(ctx, c, t.ID, wait, s.waits(ctx, c, t.ID))
 		},
 	}
 }
@@ -295,7 +299,7 @@ func (s *Service) cancelTask() mcpserver.Tool[cancelTaskIn, taskOut] {
 					return "", taskOut{}, failure(err)
 				}
 			}
-			return s.await(ctx, c, t.ID, 0, s.waits(c, t.ID))
+			return s.await(ctx, c, t.ID, 0, s.waits(ctx, c, t.ID))
 		},
 	}
 }
@@ -308,8 +312,8 @@ func refineWait(p map[string]*jsonschema.Schema) {
 }
 
 // waits notes that the calling session, if it is one, waits for a task.
-func (s *Service) waits(c *mcpserver.Call, id a2a.TaskID) (end func(*a2a.Task)) {
-	guid := s.sessionOf(c).Residence.GUID
+func (s *Service) waits(ctx context.Context, c *mcpserver.Call, id a2a.TaskID) (end func(*a2a.Task)) {
+	guid := s.sessionOf(ctx, c).Residence.GUID
 	if guid == "" || s.o.Answers == nil {
 		return func(*a2a.Task) {}
 	}
