@@ -45,6 +45,8 @@ var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 type accounts struct {
 	server *server.Server
 	log    *slog.Logger
+	check  func(account string) // of its store, before it is opened
+	store  sync.RWMutex         // held for writing while the server has its store closed
 
 	mu     sync.Mutex
 	byName map[string]*account
@@ -63,8 +65,8 @@ type account struct {
 	synced  bool // the hub syncs its acknowledgements; guarded by accounts.mu
 }
 
-func newAccounts(s *server.Server, log *slog.Logger) *accounts {
-	return &accounts{server: s, log: log, byName: make(map[string]*account)}
+func newAccounts(s *server.Server, log *slog.Logger, check func(account string)) *accounts {
+	return &accounts{server: s, log: log, check: check, byName: make(map[string]*account)}
 }
 
 // open returns the account of that name. It blocks until the account's streams are recovered.
@@ -109,6 +111,9 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 }
 
 func (as *accounts) enable(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
+	as.store.RLock()
+	defer as.store.RUnlock()
+	as.check(name)
 	acc, _ := as.server.LookupOrRegisterAccount(name)
 	return acc, acc.EnableJetStream(limits, nil)
 }
@@ -132,6 +137,16 @@ func (as *accounts) syncs(name string) bool {
 	defer as.mu.Unlock()
 	a := as.byName[name]
 	return a != nil && a.synced
+}
+
+// checkOpen checks the stores of all open accounts, while the server has its store closed.
+func (as *accounts) checkOpen() {
+	as.mu.Lock()
+	names := slices.Collect(maps.Keys(as.byName))
+	as.mu.Unlock()
+	for _, name := range names {
+		as.check(name)
+	}
 }
 
 // reopen enables JetStream again in all open accounts, after the server has started it anew.

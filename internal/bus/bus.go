@@ -130,7 +130,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	}
 	b.checkStore(ctx, cfg)
 	b.openCommitter(cfg)
-	if b.embedded, err = startServer(cfg, b.dir, b.mode); err != nil {
+	if b.embedded, err = startServer(cfg, b.dir, b.mode, b.checkAccount); err != nil {
 		return err
 	}
 	b.url = "nats://" + b.embedded.address()

@@ -8,25 +8,43 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus/damage"
 )
 
 // checkPace is the pause after each block that is checked while the server runs.
 const checkPace = 20 * time.Millisecond
 
+// checkDelay is how long checks in the background leave the processors to what starts with the bus.
+const checkDelay = time.Second
+
 // checkStore corrects or sets aside what is damaged in the store, before a server opens it. It never fails.
 func (b *Bus) checkStore(ctx context.Context, cfg Config) {
 	b.damage, _ = openKeeper(cfg) // the configuration has been checked
+	b.damage.Later = func(account string) bool { return account != server.DEFAULT_GLOBAL_ACCOUNT }
 	r := b.damage.Check(ctx)
 	b.log.Debug("the store was checked", "blocks", r.Blocks, "bytes", r.Bytes, "later", r.Skipped, "found", r.Found, "took", r.Took)
 }
+
+// checkAccount does the same for an account that no server has open.
+func (b *Bus) checkAccount(account string) { b.damage.CheckAccount(context.Background(), account) }
 
 // checkRest checks in the background what checkStore had no time for, and watches the disk.
 func (b *Bus) checkRest() {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.endCheck = cancel
-	b.checks.Go(func() { b.damage.Rest(ctx) })
+	b.checkLater(ctx)
 	b.checks.Go(func() { b.watchDisk(ctx) })
+}
+
+func (b *Bus) checkLater(ctx context.Context) {
+	b.checks.Go(func() {
+		if wait.Pause(ctx, checkDelay) {
+			b.damage.Rest(ctx)
+		}
+	})
 }
 
 // Damage returns all damage of the embedded store that was ever found, the newest last; nil for another kind of bus.

@@ -38,8 +38,9 @@ type embedded struct {
 	leaf     *leaf // nil without a link
 }
 
-// startServer starts a server with its store in dir. It returns when the store is recovered and the server listens.
-func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
+// startServer starts a server with its store in dir. It returns when the store is recovered and the server listens. check is called
+// before the server opens the store of another account than its global one.
+func startServer(cfg Config, dir string, mode Durability, check func(account string)) (*embedded, error) {
 	e := &embedded{users: newUsers(), maxStore: cfg.MaxStore}
 	var err error
 	if e.leaf, err = newLeaf(cfg.Leaf, cfg.Logger.With("component", "leaf")); err != nil {
@@ -78,7 +79,7 @@ func startServer(cfg Config, dir string, mode Durability) (*embedded, error) {
 		return nil, &Error{Code: CodeStorage, Message: "cannot set up the embedded NATS server", Err: err}
 	}
 	srv.SetLogger(log, false, false)
-	e.server, e.accounts, e.log = srv, newAccounts(srv, cfg.Logger), log
+	e.server, e.accounts, e.log = srv, newAccounts(srv, cfg.Logger, check), log
 
 	if e.leaf != nil {
 		if err := e.leaf.prepare(srv, e.users); err != nil {

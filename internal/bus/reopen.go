@@ -35,6 +35,8 @@ func checkFiles(dir string) (err error) {
 func (b *Bus) reopen(ctx context.Context) bool {
 	begun := time.Now()
 	e := b.embedded
+	e.accounts.store.Lock()
+	defer e.accounts.store.Unlock()
 	reason := e.log.write.Swap(nil)
 	e.log.unread.Store(nil)
 	err := e.server.ShutdownJetStream()
@@ -43,6 +45,7 @@ func (b *Bus) reopen(ctx context.Context) bool {
 	}
 	if err == nil {
 		b.damage.Check(ctx)
+		e.accounts.checkOpen()
 		err = e.server.EnableJetStream(&server.JetStreamConfig{MaxMemory: maxMemoryStore, MaxStore: e.maxStore, StoreDir: b.dir})
 	}
 	err = errors.Join(err, e.accounts.reopen())
@@ -54,6 +57,7 @@ func (b *Bus) reopen(ctx context.Context) bool {
 		e.log.write.CompareAndSwap(nil, reason)
 		return false
 	}
+	b.checkLater(ctx)
 	b.log.Warn("the store was opened again after a failed write", "took", time.Since(begun), "write", *reason)
 	return true
 }

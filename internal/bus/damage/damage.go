@@ -7,12 +7,14 @@
 // stays in a ledger beside the store.
 //
 // What the server will read anyway is always checked, that is, all blocks of a stream whose index is not current, as
-// after a kill; so are the last blocks of all streams that have changed. Of the others, blocks that have changed since they were checked come first, then those whose check was
-// longest ago, as far as the time suffices; the rest is checked in the background.
+// after a kill; so are the last blocks of all streams that have changed. Of the others, blocks that have changed since they
+// were checked come first, then those whose check was longest ago, as far as the time suffices; the rest is checked in the
+// background. Accounts that the server does not open at its start are checked before they are opened, or in the background.
 package damage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -22,7 +24,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,6 +49,8 @@ type Options struct {
 	Budget time.Duration
 	// Pace is the pause after each block in the background.
 	Pace time.Duration
+	// Later selects the accounts that no server opens before CheckAccount has returned; nil for none.
+	Later func(account string) bool
 }
 
 // Keeper checks a store and keeps the ledger of its damage. It is safe for concurrent use, but for Check.
@@ -54,8 +60,17 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	memory memory
+	later  map[string]*part
 	rest   []job // for the background
 	last   Result
+}
+
+// part is an account that Check has left out.
+type part struct {
+	account string
+	waiting atomic.Int32 // calls for which the background interrupts its check of the account
+	mu      sync.Mutex
+	done    bool // what the server will read is checked
 }
 
 // Result is what a check has done.
@@ -120,17 +135,97 @@ type job struct {
 	index  int // of the block in the stream
 }
 
-// Check checks the store and mends it. No server may have it open. Check never fails: what cannot be read is logged,
-// and the server decides.
+// Check checks the store and mends it, except for the accounts that Options.Later selects. No server may have it open. Check
+// never fails: what cannot be read is logged, and the server decides.
 func (k *Keeper) Check(ctx context.Context) Result {
 	begun := time.Now()
 	before := len(k.Records())
-	all, err := streams(k.Dir)
+	accounts, err := accountsIn(k.Dir)
 	if err != nil {
 		k.Logger.Error("the store cannot be checked", "error", err)
 	}
-	var must, may []job
-	budget := k.Budget / cleanShare
+	later := map[string]*part{}
+	var all []stream
+	for _, name := range accounts {
+		if k.Later != nil && k.Later(name) {
+			later[name] = &part{account: name}
+			continue
+		}
+		all = append(all, k.streamsOf(name)...)
+	}
+	must, may, clean := k.jobs(all)
+	budget := k.Budget
+	if clean {
+		budget /= cleanShare
+	}
+	r, rest := k.runAll(ctx, must, may, time.Now().Add(budget))
+	r.Found, r.Took = len(k.Records())-before, time.Since(begun)
+	k.forgetRemoved(later, must, may)
+	k.syncLedger()
+	k.save()
+	k.mu.Lock()
+	k.last, k.rest, k.later = r, rest, later
+	k.mu.Unlock()
+	return r
+}
+
+// CheckAccount checks and mends what the server will read of an account that Check has left out, unless that is done. It has to
+// be called before the server opens the account, and blocks until the server may.
+func (k *Keeper) CheckAccount(ctx context.Context, account string) {
+	k.mu.Lock()
+	p := k.later[account]
+	k.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done {
+		return
+	}
+	must, may, _ := k.jobs(k.streamsOf(account))
+	_, rest := k.runAll(ctx, must, may, time.Now())
+	k.syncLedger()
+	p.done = ctx.Err() == nil
+	k.mu.Lock()
+	k.rest = append(k.rest, rest...)
+	k.mu.Unlock()
+}
+
+// checkLater checks an account that no server has opened yet, as CheckAccount, and then its other blocks until the account is needed.
+func (k *Keeper) checkLater(ctx context.Context, p *part) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done {
+		return
+	}
+	must, may, _ := k.jobs(k.streamsOf(p.account))
+	_, rest := k.runAll(ctx, must, may, time.Now())
+	p.done = ctx.Err() == nil
+	for len(rest) > 0 && p.waiting.Load() == 0 && wait.Pause(ctx, k.Pace) {
+		k.run(ctx, rest[:1], time.Time{})
+		_, rest = k.runRebuilt(ctx, rest[1:])
+	}
+	k.syncLedger()
+	k.mu.Lock()
+	k.rest = append(k.rest, rest...)
+	k.mu.Unlock()
+}
+
+// streamsOf lists the streams of an account, as far as they can be read.
+func (k *Keeper) streamsOf(account string) []stream {
+	all, err := streamsOf(k.Dir, account)
+	if err != nil {
+		k.Logger.Error("the store cannot be checked", "account", account, "error", err)
+	}
+	return all
+}
+
+// jobs lists the blocks of streams that the server will read at its start, and the others, and reports whether no stream has to be rebuilt.
+func (k *Keeper) jobs(all []stream) (must, may []job, clean bool) {
+	clean = true
 	for i := range all {
 		s := &all[i]
 		if s.encrypted() {
@@ -138,9 +233,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 		}
 		k.checkSettings(s)
 		jobs := k.prepare(s)
-		if s.rebuilt && len(jobs) > 0 {
-			budget = k.Budget
-		}
+		clean = clean && (!s.rebuilt || len(jobs) == 0)
 		for _, j := range jobs {
 			if s.rebuilt || j.block.last && k.checkedAt(j) == 0 {
 				must = append(must, j)
@@ -149,20 +242,40 @@ func (k *Keeper) Check(ctx context.Context) Result {
 			}
 		}
 	}
-	r := k.run(ctx, must, time.Time{})
-	slices.SortStableFunc(may, func(a, b job) int { return int(k.checkedAt(a) - k.checkedAt(b)) })
-	r2 := k.run(ctx, may, time.Now().Add(budget))
-	r.Blocks, r.Bytes = r.Blocks+r2.Blocks, r.Bytes+r2.Bytes
-	r.Skipped, r.Found, r.Took = len(may)-r2.Blocks, len(k.Records())-before, time.Since(begun)
-	k.forgetRemoved(must, may)
+	slices.SortStableFunc(may, func(a, b job) int { return cmp.Compare(k.checkedAt(a), k.checkedAt(b)) })
+	return must, may, clean
+}
+
+// runAll checks what must be checked, and others until a time, and returns those that are left.
+func (k *Keeper) runAll(ctx context.Context, must, may []job, until time.Time) (r Result, rest []job) {
+	r = k.run(ctx, must, time.Time{})
+	rebuilt, rest := k.runRebuilt(ctx, may)
+	some := k.run(ctx, rest, until)
+	rebuilt2, rest := k.runRebuilt(ctx, rest[some.Blocks:])
+	for _, more := range []Result{rebuilt, some, rebuilt2} {
+		r.Blocks, r.Bytes = r.Blocks+more.Blocks, r.Bytes+more.Bytes
+	}
+	r.Skipped = len(rest)
+	return r, rest
+}
+
+// runRebuilt checks the blocks of streams that the server reads anew because a record of them was set aside, and returns the others.
+func (k *Keeper) runRebuilt(ctx context.Context, jobs []job) (r Result, others []job) {
+	var rebuilt []job
+	for _, j := range jobs {
+		if j.stream.rebuilt {
+			rebuilt = append(rebuilt, j)
+		} else {
+			others = append(others, j)
+		}
+	}
+	return k.run(ctx, rebuilt, time.Time{}), others
+}
+
+func (k *Keeper) syncLedger() {
 	if err := k.ledger.sync(); err != nil {
 		k.Logger.Error("the ledger of the store's damage cannot be written", "error", err)
 	}
-	k.save()
-	k.mu.Lock()
-	k.last, k.rest = r, slices.Clone(may[min(r2.Blocks, len(may)):])
-	k.mu.Unlock()
-	return r
 }
 
 // checkedAt returns when a block was last checked in its present state, 0 if it was not.
@@ -243,7 +356,7 @@ func (k *Keeper) run(ctx context.Context, jobs []job, until time.Time) (r Result
 
 // checkBlock reports whether all records of a block are readable.
 func (k *Keeper) checkBlock(j job, buffer *[]byte) (fine bool, n int64) {
-	b, err := readInto(buffer, j.block.path)
+	b, err := readInto(buffer, j.block)
 	if err != nil {
 		return false, 0
 	}
@@ -264,13 +377,14 @@ func (k *Keeper) checkBlock(j job, buffer *[]byte) (fine bool, n int64) {
 // compressed reports whether a block is in the server's compressed form, whose records are not checked.
 func compressed(b []byte) bool { return bytes.HasPrefix(b, []byte("cmp")) }
 
-func readInto(buffer *[]byte, path string) ([]byte, error) {
-	f, err := os.Open(path)
+// readInto reads a block into the buffer, which grows to the size of the largest one.
+func readInto(buffer *[]byte, of block) ([]byte, error) {
+	f, err := os.Open(of.path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	b := bytes.NewBuffer((*buffer)[:0])
+	b := bytes.NewBuffer(slices.Grow((*buffer)[:0], int(of.size)+2*bytes.MinRead)) // else ReadFrom would double it
 	_, err = b.ReadFrom(f)
 	*buffer = b.Bytes()[:0]
 	return b.Bytes(), err
@@ -302,9 +416,7 @@ func (k *Keeper) mend(j job) {
 	for _, found := range s.spans {
 		k.noteSpan(j, found, "")
 	}
-	if err := k.ledger.sync(); err != nil {
-		k.Logger.Error("the ledger of the store's damage cannot be written", "error", err)
-	}
+	k.syncLedger()
 	if len(s.spans) > 0 {
 		err = k.rewrite(j, v, b, s.spans)
 	}
@@ -487,8 +599,8 @@ func (s *stream) sign(r *Record) {
 	r.Account, r.Stream, r.Holds, r.At = s.account, s.name, s.description, time.Now().UTC()
 }
 
-// forgetRemoved forgets blocks that no longer exist.
-func (k *Keeper) forgetRemoved(lists ...[]job) {
+// forgetRemoved forgets blocks that no longer exist, except for those of accounts that are checked later.
+func (k *Keeper) forgetRemoved(later map[string]*part, lists ...[]job) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	there := map[string]struct{}{}
@@ -497,7 +609,12 @@ func (k *Keeper) forgetRemoved(lists ...[]job) {
 			there[j.block.path] = struct{}{}
 		}
 	}
+	accounts := filepath.Join(k.Dir, storeDir) + string(filepath.Separator)
 	maps.DeleteFunc(k.memory, func(path string, _ verified) bool {
+		account, _, _ := strings.Cut(strings.TrimPrefix(path, accounts), string(filepath.Separator))
+		if _, ok := later[account]; ok {
+			return false
+		}
 		_, ok := there[path]
 		return !ok
 	})
@@ -517,9 +634,19 @@ func (k *Keeper) save() {
 	}
 }
 
-// Rest checks the blocks for which Check had no time, while the server runs, and reports whether it found damage. It
-// only reads: the next Check mends.
+// Rest checks, while the server runs, the accounts that Check has left out, which it mends unless they are opened meanwhile, and then
+// the blocks for which Check had no time. Of these it only reads: the next Check mends. It reports whether it found damage.
 func (k *Keeper) Rest(ctx context.Context) (found bool) {
+	before := len(k.Records())
+	k.mu.Lock()
+	later := slices.Collect(maps.Values(k.later))
+	k.mu.Unlock()
+	for _, p := range later {
+		if ctx.Err() != nil {
+			break
+		}
+		k.checkLater(ctx, p)
+	}
 	k.mu.Lock()
 	rest := k.rest
 	k.rest = nil
@@ -527,16 +654,16 @@ func (k *Keeper) Rest(ctx context.Context) (found bool) {
 	var buffer []byte
 	for _, j := range rest {
 		if !wait.Pause(ctx, k.Pace) {
-			return found
+			break
 		}
 		if fine, _ := k.checkBlock(j, &buffer); !fine && !j.block.last && k.unchanged(j.block) {
-			found = k.confirm(j) || found
+			k.confirm(j)
 		}
 	}
-	if len(rest) > 0 {
+	if len(later)+len(rest) > 0 {
 		k.save()
 	}
-	return found
+	return len(k.Records()) > before
 }
 
 func (k *Keeper) unchanged(b block) bool {
@@ -545,14 +672,14 @@ func (k *Keeper) unchanged(b block) bool {
 }
 
 // confirm enters the damage of a block that a server has open into the ledger.
-func (k *Keeper) confirm(j job) bool {
+func (k *Keeper) confirm(j job) {
 	v, err := newReader(j.stream.name, j.block.number, j.stream.subjects)
 	if err != nil {
-		return false
+		return
 	}
 	b, err := os.ReadFile(j.block.path)
 	if err != nil || !k.unchanged(j.block) { // the server removes or compacts blocks
-		return false
+		return
 	}
 	before, after := k.around(j)
 	s := v.examine(b, before, after, false)
@@ -562,5 +689,4 @@ func (k *Keeper) confirm(j job) bool {
 	k.mu.Lock()
 	delete(k.memory, j.block.path)
 	k.mu.Unlock()
-	return len(s.spans) > 0
 }

@@ -363,6 +363,112 @@ func TestTheRestIsCheckedInTheBackground(t *testing.T) {
 	end(t, b)
 }
 
+// The server reads a stream anew when a record of it was set aside, so that all of its blocks are checked then, whatever the budget is.
+func TestAStreamWithADamagedRecordIsCheckedCompletely(t *testing.T) {
+	dir := store(t, "S")
+	check(t, dir, new(bytes.Buffer))
+	all := places(t, dir, "S")
+	info, err := os.Stat(all[5].file)
+	must(t, err)
+	for _, n := range []int{5, messages} {
+		flip(t, all[n].file, all[n].offset*8+900, all[n].offset*8+901)
+	}
+	must(t, os.Chtimes(all[5].file, info.ModTime(), info.ModTime())) // nothing tells that it has changed
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Budget: 1})
+	if r := k.Check(t.Context()); r.Skipped != 0 || r.Found != 2 {
+		t.Errorf("the check has done %+v", r)
+	}
+	b := open(t, dir)
+	readRest(t, b, "S", []int{5, messages})
+	end(t, b)
+}
+
+// A stream without messages is not read anew after a clean stop.
+func TestAnEmptyStreamIsNotRebuilt(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	_, err := b.EnsureStream(t.Context(), config("EMPTY"))
+	must(t, err)
+	end(t, b)
+	check(t, dir, new(bytes.Buffer))
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Budget: 1})
+	if r := k.Check(t.Context()); r.Blocks != 0 || r.Skipped != 1 {
+		t.Errorf("the check has done %+v", r)
+	}
+}
+
+// An account that no server opens at its start is checked before it is opened, or in the background, which mends it.
+func TestAnAccountIsCheckedLater(t *testing.T) {
+	for name, then := range map[string]func(*damage.Keeper){
+		"before it is opened": func(k *damage.Keeper) { k.CheckAccount(t.Context(), account) },
+		"in the background":   func(k *damage.Keeper) { k.Rest(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := store(t, "CRASHED", "STOPPED")
+			must(t, os.Remove(filepath.Join(messagesDir(dir, "CRASHED"), "index.db")))
+			for _, name := range []string{"CRASHED", "STOPPED"} {
+				p := places(t, dir, name)[messages]
+				flip(t, p.file, p.offset*8+900, p.offset*8+901)
+			}
+			k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Later: func(name string) bool { return name == account }})
+			if r := k.Check(t.Context()); r.Blocks != 0 || r.Found != 0 {
+				t.Errorf("the check has done %+v", r)
+			}
+			then(k)
+			then(k) // does nothing
+			if records := k.Records(); len(records) != 2 || records[0].Action != damage.ActionQuarantined || records[1].Action != damage.ActionQuarantined {
+				t.Errorf("the records are %+v", records)
+			}
+			b := open(t, dir)
+			for _, name := range []string{"CRASHED", "STOPPED"} {
+				readRest(t, b, name, []int{messages})
+			}
+			end(t, b)
+		})
+	}
+}
+
+// What damage has left of a project's messages is there for the first process that joins it, and what is damaged is named then.
+func TestAProjectIsCheckedBeforeItIsOpened(t *testing.T) {
+	dir := t.TempDir()
+	join := func(b *bus.Bus) *bus.Bus {
+		t.Helper()
+		p, err := bus.Join(t.Context(), bus.Config{Durability: bus.DurabilityFast}, func(ctx context.Context) (bus.Grant, error) {
+			return b.Grant(ctx, bus.GrantRequest{Namespace: "project"})
+		})
+		must(t, err)
+		return p
+	}
+	b := open(t, dir)
+	p := join(b)
+	cfg := config("project_S")
+	cfg.Subjects = []string{"project.*"}
+	_, err := p.EnsureStream(t.Context(), cfg)
+	must(t, err)
+	for n := range 3 {
+		_, err := p.Publish(t.Context(), &nats.Msg{Subject: "project.s", Data: body(n)})
+		must(t, err)
+	}
+	end(t, p)
+	end(t, b)
+	messages := filepath.Join(dir, "bus", "jetstream", "ns-project", "streams", "project_S", "msgs")
+	must(t, os.Remove(filepath.Join(messages, "index.db"))) // as after a crash
+	flip(t, filepath.Join(messages, "1.blk"), 900, 901)
+
+	b = open(t, dir)
+	p = join(b)
+	if found := b.Damage(); len(found) != 1 || found[0].Sequence != 1 || found[0].Account != "ns-project" || !found[0].Lost() {
+		t.Errorf("the records are %+v", found)
+	}
+	s, err := p.JetStream().Stream(t.Context(), "project_S")
+	must(t, err)
+	if state := s.CachedInfo().State; state.Msgs != 2 || state.LastSeq != 3 {
+		t.Errorf("there is %+v", state)
+	}
+	end(t, p)
+	end(t, b)
+}
+
 // A damaged record that had been replaced or deleted before is named, and not counted as lost.
 func TestObsoleteRecordsAreNotLost(t *testing.T) {
 	dir := t.TempDir()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/minio/highwayhash"
@@ -81,6 +82,7 @@ func parse(b []byte) (record, reason) {
 type reader struct {
 	hash     *highwayhash.Digest64
 	subjects []string // the stream's; empty for any
+	accepted []byte   // a subject that the stream stores, usually that of the record before
 	trials   int      // the largest record whose body is searched for a flipped bit
 	sum      [sumSize]byte
 }
@@ -153,40 +155,43 @@ func (v *reader) accepts(subject []byte) bool {
 	if len(subject) == 0 {
 		return false
 	}
+	if bytes.Equal(subject, v.accepted) {
+		return true
+	}
 	for _, c := range subject {
 		if c <= ' ' || c == 0x7f {
 			return false
 		}
 	}
-	if len(v.subjects) == 0 {
-		return true
+	if len(v.subjects) > 0 && !slices.ContainsFunc(v.subjects, func(s string) bool { return matches(s, subject) }) {
+		return false
 	}
-	for _, s := range v.subjects {
-		if matches(s, string(subject)) {
-			return true
-		}
-	}
-	return false
+	v.accepted = append(v.accepted[:0], subject...)
+	return true
 }
 
 // matches reports whether a subject matches a filter.
-func matches(filter, subject string) bool {
+func matches(filter string, subject []byte) bool {
 	for {
-		f, filterRest, moreFilter := strings.Cut(filter, ".")
-		s, subjectRest, moreSubject := strings.Cut(subject, ".")
-		switch {
-		case s == "":
-			return false
-		case f == ">":
-			return true
-		case f != "*" && f != s:
-			return false
-		case moreFilter != moreSubject:
-			return false
-		case !moreFilter:
-			return true
+		if filter == ">" {
+			return len(subject) > 0 && subject[0] != '.'
 		}
-		filter, subject = filterRest, subjectRest
+		end := bytes.IndexByte(subject, '.')
+		if end < 0 {
+			end = len(subject)
+		}
+		filterEnd := strings.IndexByte(filter, '.')
+		if filterEnd < 0 {
+			filterEnd = len(filter)
+		}
+		f := filter[:filterEnd]
+		switch {
+		case end == 0, f != "*" && f != string(subject[:end]):
+			return false
+		case filterEnd == len(filter) || end == len(subject):
+			return filterEnd == len(filter) && end == len(subject)
+		}
+		filter, subject = filter[filterEnd+1:], subject[end+1:]
 	}
 }
 
@@ -198,7 +203,7 @@ func (v *reader) misplaced(r record, b []byte) (length int, ok bool) {
 	}
 	rest := b[headSize : r.length-sumSize]
 	subject, body := rest[:r.subject], rest[r.subject:]
-	if len(body) == 0 || isObject(body[:1]) && !bytes.ContainsAny(subject, `{["`) || json.Valid(body) && isObject(body) {
+	if len(body) == 0 || isObject(body[:1]) && !slices.ContainsFunc(subject, beginsJSON) || json.Valid(body) && isObject(body) {
 		return 0, false
 	}
 	for bit := range 16 {
@@ -209,6 +214,9 @@ func (v *reader) misplaced(r record, b []byte) (length int, ok bool) {
 	}
 	return 0, false
 }
+
+// beginsJSON reports whether c is part of the beginning of a JSON object or array.
+func beginsJSON(c byte) bool { return c == '{' || c == '[' || c == '"' }
 
 // isObject reports whether b begins like a JSON object or array.
 func isObject(b []byte) bool { return b[0] == '{' || b[0] == '[' }

@@ -54,7 +54,36 @@ type block struct {
 
 // streams lists the streams below the bus's directory.
 func streams(dir string) ([]stream, error) {
-	paths, err := filepath.Glob(filepath.Join(escape(dir), storeDir, "*", streamsDir, "*"))
+	accounts, err := accountsIn(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []stream
+	for _, a := range accounts {
+		of, err := streamsOf(dir, a)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, of...)
+	}
+	return all, nil
+}
+
+// accountsIn lists the accounts that have a store below the bus's directory.
+func accountsIn(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(dir, storeDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// streamsOf lists the streams of an account.
+func streamsOf(dir, account string) ([]stream, error) {
+	paths, err := filepath.Glob(filepath.Join(escape(filepath.Join(dir, storeDir, account, streamsDir)), "*"))
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +96,7 @@ func streams(dir string) ([]stream, error) {
 		if info, err := os.Stat(p); err != nil || !info.IsDir() {
 			continue
 		}
-		all = append(all, stream{account: filepath.Base(filepath.Dir(filepath.Dir(p))), name: name, dir: p})
+		all = append(all, stream{account: account, name: name, dir: p})
 	}
 	return all, nil
 }
@@ -153,11 +182,14 @@ func (s *stream) checkIndex() (current, damaged bool) {
 	return bytes.Equal(lastSum(s.blocks[len(s.blocks)-1]), raw[len(raw)-2*sumSize:len(raw)-sumSize]), false
 }
 
-// lastSum returns the checksum of the last record of a block.
+// lastSum returns the checksum of the last record of a block, as the server reads it: zeros if the block is empty.
 func lastSum(b block) []byte {
 	sum := make([]byte, sumSize)
+	if b.size < sumSize {
+		return sum
+	}
 	f, err := os.Open(b.path)
-	if err != nil || b.size < sumSize {
+	if err != nil {
 		return nil
 	}
 	defer f.Close()
