@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,18 +25,25 @@ import (
 // storedHead is the head of a task as the stream has it: the id and two headers.
 type storedHead struct{ id, head, spent string }
 
-// decode returns the head and the revision of the body's pieces. bad receives what is left out.
-func (s storedHead) decode(bad func(error)) (h head, rev int64, ok bool) {
+// decodedHead is a head with the revision of the body's pieces.
+type decodedHead struct {
+	head
+	rev   int64
+	known bool
+}
+
+// decode decodes a head. known is false if it cannot be used; bad receives what is left out.
+func (s storedHead) decode(bad func(error)) (d decodedHead) {
 	h, rev, _, err := decodeHead(s.head)
 	if err != nil {
 		bad(fmt.Errorf("task %s: %w", s.id, err))
-		return head{}, 0, false
+		return decodedHead{}
 	}
 	if h.Spent, err = decodeSpent(s.spent); err != nil {
 		bad(fmt.Errorf("task %s: %w", s.id, err)) // totals lack it
 	}
 	h.ID = a2a.TaskID(s.id)
-	return h, rev, true
+	return decodedHead{h, rev, true}
 }
 
 // headsFile is a file with the heads of all tasks as of one message of the stream, in the order of their last write. A start reads it and
@@ -46,6 +54,68 @@ type headsFile struct {
 	created int64  // when the stream was made, in Unix nanoseconds
 	last    uint64 // the newest message of the stream when the heads were read
 	heads   []storedHead
+	decoded []decodedHead // of the first heads; unknown ones are decoded again, for the error
+	index   *index        // of them; nil without decoded ones
+}
+
+// Heads is the file with the heads of all tasks, while it is read.
+type Heads struct{ file chan *headsFile }
+
+// ReadHeads begins to read the file of a data directory, so that the hub does not wait for it. No other hub may use the
+// directory meanwhile, and one hub may use the result.
+func ReadHeads(dataDir string) *Heads {
+	h := &Heads{make(chan *headsFile, 1)}
+	go func() {
+		f, _ := readHeads(filepath.Join(dataDir, headsName)) // without the file the hub reads the stream
+		if f != nil {
+			f.decode()
+		}
+		h.file <- f
+	}()
+	return h
+}
+
+// decode decodes all heads, and indexes them.
+func (f *headsFile) decode() {
+	f.decoded, f.index = make([]decodedHead, len(f.heads)), newIndex()
+	f.index.expect(len(f.heads))
+	for i, h := range f.heads {
+		flawed := false
+		if d := h.decode(func(error) { flawed = true }); !flawed {
+			f.decoded[i] = d
+			f.index.add(d.head)
+		}
+	}
+}
+
+// at returns the head of a number; bad receives what is left out.
+func (f *headsFile) at(i int, bad func(error)) decodedHead {
+	if i < len(f.decoded) && f.decoded[i].known {
+		return f.decoded[i]
+	}
+	return f.heads[i].decode(bad)
+}
+
+// replace removes the heads of tasks that have newer ones, and adds those.
+func (f *headsFile) replace(newer []storedHead) {
+	since := make(map[string]struct{}, len(newer))
+	for _, h := range newer {
+		since[h.id] = struct{}{}
+	}
+	heads, decoded := f.heads[:0], f.decoded[:0]
+	for i, h := range f.heads {
+		if _, ok := since[h.id]; ok {
+			if f.index != nil {
+				f.index.remove(a2a.TaskID(h.id))
+			}
+			continue
+		}
+		heads = append(heads, h)
+		if len(f.decoded) > 0 {
+			decoded = append(decoded, f.decoded[i])
+		}
+	}
+	f.heads, f.decoded = append(heads, newer...), decoded
 }
 
 const (
@@ -69,14 +139,14 @@ func readHeads(path string) (*headsFile, error) {
 	}
 	sum := newHeadsSum()
 	end := len(data) - 2*sum.Size()
-	if end < 0 {
+	if end <= 0 {
 		return nil, errHeads
 	}
 	_, _ = sum.Write(data[:end])
 	if hex.EncodeToString(sum.Sum(nil)) != string(data[end:]) {
 		return nil, errHeads
 	}
-	first, rest, _ := strings.Cut(string(data[:end]), "\n")
+	first, rest, _ := strings.Cut(unsafe.String(&data[0], end), "\n") // nothing changes the data any more
 	f, n := &headsFile{}, 0
 	if _, err := fmt.Sscanf(first, headsFormat+" %d %d %d", &f.created, &f.last, &n); err != nil || n < 0 || n > len(rest) {
 		return nil, errHeads
@@ -114,25 +184,26 @@ func (f *headsFile) write(path string) error {
 
 // loadHeads returns the heads of all tasks in the order of their last write. The error is a *missingError if there are fewer than the
 // server says.
-func (s *jetStream) loadHeads(ctx context.Context) ([]storedHead, error) {
+func (s *jetStream) loadHeads(ctx context.Context) (*headsFile, error) {
 	f, err := s.emptyHeads(ctx)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	known, changed, err := s.knownHeads(ctx, f)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	if known {
 		s.inFile.Store(f.last) // at least what is in it
 		if s.changed.Store(int64(changed)); s.due(len(f.heads)) {
 			s.unsaved.Store(f)
 		}
-		return f.heads, nil
+		return f, nil
 	}
+	f.heads, f.decoded, f.index = nil, nil, nil
 	if s.headsDir != "" { // it must not be believed when the stream has grown
 		if err := os.Remove(s.headsPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("remove the file of heads: %w", err)
+			return f, fmt.Errorf("remove the file of heads: %w", err)
 		}
 		s.removeUnfinished()
 	}
@@ -140,16 +211,13 @@ func (s *jetStream) loadHeads(ctx context.Context) ([]storedHead, error) {
 	if s.changed.Store(int64(len(f.heads))); err == nil && s.due(len(f.heads)) {
 		s.unsaved.Store(f)
 	}
-	return f.heads, err
+	return f, err
 }
 
 // knownHeads sets the heads of f from the file and what was written since, and reports whether it could, and how many were.
 func (s *jetStream) knownHeads(ctx context.Context, f *headsFile) (known bool, changed int, err error) {
-	if s.headsDir == "" {
-		return false, 0, nil
-	}
-	file, err := readHeads(s.headsPath())
-	if err != nil || file.created != f.created || file.last > f.last {
+	file := s.storedHeads()
+	if file == nil || file.created != f.created || file.last > f.last {
 		return false, 0, nil
 	}
 	newer, err := s.readHeads(ctx, file.last+1)
@@ -164,18 +232,25 @@ func (s *jetStream) knownHeads(ctx context.Context, f *headsFile) (known bool, c
 	if err != nil {
 		return false, 0, err
 	}
-	since := make(map[string]struct{}, len(newer))
-	for _, h := range newer {
-		since[h.id] = struct{}{}
-	}
-	f.heads = file.heads[:0]
-	for _, h := range file.heads {
-		if _, ok := since[h.id]; !ok {
-			f.heads = append(f.heads, h)
-		}
-	}
-	f.heads = append(f.heads, newer...)
+	file.replace(newer)
+	f.heads, f.decoded, f.index = file.heads, file.decoded, file.index
 	return uint64(len(f.heads)) == count, len(newer), nil
+}
+
+// storedHeads returns the file, nil if there is none that can be used.
+func (s *jetStream) storedHeads() *headsFile {
+	if s.headsDir == "" {
+		return nil
+	}
+	ahead := s.ahead
+	if s.ahead = nil; ahead != nil {
+		return <-ahead.file
+	}
+	f, err := readHeads(s.headsPath())
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 // readHeads reads heads from the stream, from a message on.

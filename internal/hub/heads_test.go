@@ -43,11 +43,29 @@ func openHeadsStore(t *testing.T, b *bus.Bus, dir string) *jetStream {
 // loaded returns the heads that a start gets.
 func loaded(t *testing.T, s *jetStream) (heads []head) {
 	t.Helper()
-	err := s.load(t.Context(), func(h head) { heads = append(heads, h) }, func(string, string, []byte) {}, func(err error) { t.Error(err) })
+	x, indexed := newIndex(), newIndex()
+	err := s.load(t.Context(), func(x *index) { indexed = x }, func(h head) {
+		heads = append(heads, h)
+		x.add(h)
+		indexed.add(h)
+	}, func(string, string, []byte) {}, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
+	if d := cmp.Diff(entries(x), entries(indexed), cmp.AllowUnexported(spent{})); d != "" {
+		t.Errorf("the index: %s", d)
+	}
 	return heads
+}
+
+// entries returns the tasks of an index.
+func entries(x *index) (all []head) {
+	for e := range x.order.from(0) {
+		h := e.head()
+		h.Spent = e.spent
+		all = append(all, h)
+	}
+	return all
 }
 
 func put(t *testing.T, s *jetStream, id string, at int64) {
@@ -92,9 +110,14 @@ func TestAStartWithTheFileOfHeadsGetsWhatTheStreamHas(t *testing.T) {
 			if _, err := os.Stat(s.headsPath()); err == nil {
 				used++
 			}
-			got, want := loaded(t, openHeadsStore(t, b, s.headsDir)), loaded(t, openHeadsStore(t, b, ""))
-			if d := cmp.Diff(want, got, cmp.AllowUnexported(spent{})); d != "" {
-				t.Fatalf("seed %d, step %d: %s", seed, step, d)
+			ahead := openHeadsStore(t, b, s.headsDir)
+			ahead.ahead = ReadHeads(s.headsDir)
+			read := openHeadsStore(t, b, s.headsDir)
+			want := loaded(t, openHeadsStore(t, b, ""))
+			for _, s := range []*jetStream{ahead, read} {
+				if d := cmp.Diff(want, loaded(t, s), cmp.AllowUnexported(spent{})); d != "" {
+					t.Fatalf("seed %d, step %d: %s", seed, step, d)
+				}
 			}
 		}
 	}

@@ -38,6 +38,8 @@ type Config struct {
 	// DataDir holds the working directories of contexts, in "contexts", and worktrees, in
 	// "worktrees". It is required unless all agents' directories are fixed.
 	DataDir string
+	// Heads is the file with the heads of all tasks in DataDir, if it is being read already; nil if not.
+	Heads *Heads
 	// WorkRoots are directories outside DataDir that agents may work in, if a definition or a message says so: none.
 	WorkRoots []string
 	// Trusted returns more such directories; it is called at every use, so that a change takes effect at once. One that
@@ -185,7 +187,7 @@ func New(ctx context.Context, cfg Config) (*Hub, error) {
 		if err != nil {
 			return nil, &Error{Code: CodeInternal, Message: "cannot open the hub's store", Err: err}
 		}
-		js.log, js.headsDir = cfg.Logger, cfg.DataDir
+		js.log, js.headsDir, js.ahead = cfg.Logger, cfg.DataDir, cfg.Heads
 		st = js
 		cfg.Trace.MaxBytes = min(cfg.Trace.MaxBytes, js.piece)
 	}

@@ -65,6 +65,14 @@ func newIndex() *index {
 	}
 }
 
+// expect makes room for a number of tasks in an empty index.
+func (x *index) expect(tasks int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tasks = make(map[a2a.TaskID]*entry, tasks)
+	x.order.slots = make([]slot, 0, tasks)
+}
+
 // stamp returns the time of a change: now, but later than every earlier stamp, so that a
 // stamp identifies one change and cursors are exact.
 func (x *index) stamp() time.Time {

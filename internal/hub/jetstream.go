@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -41,6 +42,7 @@ type jetStream struct {
 
 	log       *slog.Logger
 	headsDir  string                    // of the file of heads, see headsFile; "" without one
+	ahead     *Heads                    // the file, if it is being read; nil after the start
 	changed   atomic.Int64              // writes of tasks since the file's
 	unsaved   atomic.Pointer[headsFile] // for the next saveHeads
 	inFile    atomic.Uint64             // what is written has a higher sequence than all that the file has, see checkHeads
@@ -104,21 +106,25 @@ func openJetStream(ctx context.Context, b *bus.Bus, name string, traceTTL time.D
 	return s, nil
 }
 
-func (s *jetStream) load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error {
-	heads, err := s.loadHeads(ctx)
+func (s *jetStream) load(ctx context.Context, indexed func(*index), task func(head), record func(kind, key string, value []byte), bad func(error)) error {
+	f, err := s.loadHeads(ctx)
 	if err = reportMissing(err, bad); err != nil {
 		return err
 	}
-	for _, stored := range heads {
-		h, rev, ok := stored.decode(bad)
-		if !ok {
+	if f.index != nil {
+		indexed(f.index)
+	}
+	for i := range f.heads {
+		d := f.at(i, bad)
+		if !d.known {
 			continue
 		}
-		if rev != 0 {
-			s.revs[h.ID] = rev
+		if d.rev != 0 {
+			s.revs[d.ID] = d.rev
 		}
-		task(h)
+		task(d.head)
 	}
+	f.decoded, f.index = nil, nil // f may be saved later
 	err = s.read(ctx, s.state, s.prefix+"record.>", 0, false, func(m jetstream.Msg) {
 		tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.prefix), ".")
 		key, err := base64.RawURLEncoding.DecodeString(tokens[len(tokens)-1])
@@ -239,11 +245,22 @@ func encodeHead(h head, rev int64, pieces int) string {
 		h.Agent, " ", base64.RawURLEncoding.EncodeToString([]byte(h.Context)))
 }
 
+// cut sets fields to the parts of s between blanks and returns how many there are; one more than there is room for if it is not all.
+func cut(s string, fields []string) int {
+	for i := range fields {
+		var more bool
+		if fields[i], s, more = strings.Cut(s, " "); !more {
+			return i + 1
+		}
+	}
+	return len(fields) + 1
+}
+
 // decodeHead returns a head without its id, and the revision and the number of the body's
 // pieces; 0 if the body is with its head.
 func decodeHead(s string) (h head, rev int64, pieces int, err error) {
-	f := strings.Split(s, " ")
-	if len(f) != 9 || f[0] != headerFormat {
+	var f [9]string
+	if cut(s, f[:]) != len(f) || f[0] != headerFormat {
 		return head{}, 0, 0, fmt.Errorf("a task is stored in the unknown form %q", text.Clip(s, 60))
 	}
 	created, err1 := strconv.ParseInt(f[2], 10, 64)
@@ -256,7 +273,7 @@ func decodeHead(s string) (h head, rev int64, pieces int, err error) {
 	rev, err4 := strconv.ParseInt(f[5], 10, 64)
 	pieces, err5 := strconv.Atoi(f[6])
 	contextID, err6 := base64.RawURLEncoding.DecodeString(f[8])
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	if err := cmp.Or(err1, err2, err3, err4, err5, err6); err != nil {
 		return head{}, 0, 0, fmt.Errorf("a stored task's header cannot be read: %w", err)
 	}
 	state := a2a.TaskState(f[1])

@@ -14,7 +14,7 @@ import (
 func (h *Hub) restore(ctx context.Context) error {
 	var cut []head
 	bad := func(err error) { h.log.Warn("a stored entry cannot be read and is ignored", "error", err) }
-	err := h.store.load(ctx,
+	err := h.store.load(ctx, func(x *index) { h.index = x },
 		func(hd head) {
 			h.index.add(hd)
 			switch {

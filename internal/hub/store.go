@@ -33,9 +33,9 @@ type head struct {
 // A store keeps tasks and small records. Its methods are safe for concurrent use; one
 // goroutine at a time writes a task.
 type store interface {
-	// load calls task and record with everything stored, the tasks in the order of their
-	// last write. It reports unreadable entries to bad.
-	load(ctx context.Context, task func(head), record func(kind, key string, value []byte), bad func(error)) error
+	// load calls task and record with everything stored, the tasks in the order of their last write, and before that indexed, if it has
+	// an index of some of the tasks. It reports unreadable entries to bad.
+	load(ctx context.Context, indexed func(*index), task func(head), record func(kind, key string, value []byte), bad func(error)) error
 	// saveHeads stores what makes the next load faster, if enough has changed. One goroutine calls it.
 	saveHeads(ctx context.Context) error
 
@@ -130,7 +130,7 @@ func (m *Memory) change(f func()) {
 
 func (m *Memory) saveHeads(context.Context) error { return nil }
 
-func (m *Memory) load(_ context.Context, task func(head), record func(kind, key string, value []byte), _ func(error)) error {
+func (m *Memory) load(_ context.Context, _ func(*index), task func(head), record func(kind, key string, value []byte), _ func(error)) error {
 	var heads []head
 	for _, t := range m.tasks.Range {
 		heads = append(heads, t.(memoryTask).head)

@@ -95,7 +95,7 @@ func testStore(t *testing.T, s store) {
 
 	load := func() (heads []head, records map[string]string) {
 		records = map[string]string{}
-		must(s.load(ctx, func(h head) { heads = append(heads, h) }, func(kind, key string, value []byte) { records[kind+" "+key] = string(value) },
+		must(s.load(ctx, func(*index) {}, func(h head) { heads = append(heads, h) }, func(kind, key string, value []byte) { records[kind+" "+key] = string(value) },
 			func(err error) { t.Error(err) }))
 		return heads, records
 	}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -75,25 +74,22 @@ func decodeSpent(text string) (spent, error) {
 	if text == "" {
 		return spent{}, nil
 	}
-	f := strings.Split(text, " ")
-	if len(f) == 5 {
-		f = append(f, "")
-	}
-	if len(f) != 6 {
-		return spent{}, fmt.Errorf("a stored task's totals have %d fields", len(f))
+	var f [6]string // the last is empty in old ones
+	if fields := cut(text, f[:]); fields != 5 && fields != 6 {
+		return spent{}, errors.New("a stored task's totals have the wrong number of fields")
 	}
 	var n [4]uint32
-	var errs []error
+	var err error
 	for i := range n {
-		v, err := strconv.ParseUint(f[i], 10, 32)
-		n[i], errs = uint32(v), append(errs, err)
+		v, wrong := strconv.ParseUint(f[i], 10, 32)
+		n[i], err = uint32(v), cmp.Or(err, wrong)
 	}
-	price, err := strconv.ParseFloat(f[4], 32)
+	price, wrong := strconv.ParseFloat(f[4], 32)
 	if math.IsNaN(price) || math.IsInf(price, 0) {
-		err = errors.New("the cost is not a number")
+		wrong = errors.New("the cost is not a number")
 	}
-	project, err2 := base64.RawURLEncoding.DecodeString(f[5])
-	if err := errors.Join(append(errs, err, err2)...); err != nil {
+	project, wrong2 := base64.RawURLEncoding.DecodeString(f[5])
+	if err := cmp.Or(err, wrong, wrong2); err != nil {
 		return spent{}, fmt.Errorf("a stored task's totals cannot be read: %w", err)
 	}
 	return spent{project: string(project), ms: n[0], input: n[1], output: n[2], cached: n[3], cost: float32(price)}, nil

@@ -158,7 +158,8 @@ type daemon struct {
 	locked    *flock.Flock // of the data directory
 	httpToken string       // of callers over HTTP and gRPC that are not the user's own
 	bus       *bus.Bus
-	name      string // on the bus
+	name      string     // on the bus
+	heads     *hub.Heads // until the hub is open
 	events    *events.Log
 	observed  observed
 	hub       *hub.Hub
@@ -278,6 +279,7 @@ func credentials(n config.NATSLogin) bus.Credentials {
 }
 
 func (d *daemon) openBus(ctx context.Context) error {
+	d.heads = hub.ReadHeads(d.cfg.DataDir)
 	b, err := bus.Open(ctx, BusConfig(d.cfg, d.log))
 	if err != nil {
 		return err
@@ -325,7 +327,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 	d.tokens = delegation.NewTokenSigner()
 	h, err := hub.New(ctx, hub.Config{
 		SessionEnv: d.sessionEnv, HeldFiles: fileGuard{d}.held,
-		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, WorkRoots: d.cfg.WorkDirs.Roots,
+		Bus: d.bus, Name: d.name, Version: d.opts.Version, DataDir: d.cfg.DataDir, Heads: d.heads, WorkRoots: d.cfg.WorkDirs.Roots,
 		Trusted: config.NewTrust(d.cfg.DataDir).Dirs, Agents: agents, Logger: d.log,
 		ContextTTL: d.cfg.Contexts.Expiry, TaskTTL: d.cfg.Tasks.Retention, Events: d.events,
 		Trace: hub.TraceConfig{
@@ -337,7 +339,7 @@ func (d *daemon) openHub(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.hub = h
+	d.hub, d.heads = h, nil
 	return nil
 }
 

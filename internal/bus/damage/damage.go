@@ -159,6 +159,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 		budget /= cleanShare
 	}
 	r, rest := k.runAll(ctx, must, may, time.Now().Add(budget))
+	k.removeOutdated(all)
 	r.Found, r.Took = len(k.Records())-before, time.Since(begun)
 	k.forgetRemoved(later, must, may)
 	k.syncLedger()
@@ -185,8 +186,7 @@ func (k *Keeper) CheckAccount(ctx context.Context, account string) {
 	if p.done {
 		return
 	}
-	must, may, _ := k.jobs(k.streamsOf(account))
-	_, rest := k.runAll(ctx, must, may, time.Now())
+	rest := k.checkStreams(ctx, account)
 	k.syncLedger()
 	p.done = ctx.Err() == nil
 	k.mu.Lock()
@@ -201,8 +201,7 @@ func (k *Keeper) checkLater(ctx context.Context, p *part) {
 	if p.done {
 		return
 	}
-	must, may, _ := k.jobs(k.streamsOf(p.account))
-	_, rest := k.runAll(ctx, must, may, time.Now())
+	rest := k.checkStreams(ctx, p.account)
 	p.done = ctx.Err() == nil
 	for len(rest) > 0 && p.waiting.Load() == 0 && wait.Pause(ctx, k.Pace) {
 		k.run(ctx, rest[:1], time.Time{})
@@ -212,6 +211,41 @@ func (k *Keeper) checkLater(ctx context.Context, p *part) {
 	k.mu.Lock()
 	k.rest = append(k.rest, rest...)
 	k.mu.Unlock()
+}
+
+// checkStreams checks what the server will read of an account, and returns the other blocks.
+func (k *Keeper) checkStreams(ctx context.Context, account string) (rest []job) {
+	all := k.streamsOf(account)
+	must, may, _ := k.jobs(all)
+	_, rest = k.runAll(ctx, must, may, time.Now())
+	k.removeOutdated(all)
+	return rest
+}
+
+// removeOutdated removes the indexes that the server would decode for nothing. It uses of a former state the last sequence only, and
+// only if the blocks have lost it.
+func (k *Keeper) removeOutdated(all []stream) {
+	for _, s := range all {
+		if !s.outdated || k.lastOf(s.blocks) < s.indexed {
+			continue
+		}
+		if err := os.Remove(s.index()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.Logger.Warn("an outdated index cannot be removed", "stream", s.name, "error", err)
+		}
+	}
+}
+
+// lastOf returns the last sequence of blocks, 0 if one of them has not been read as it is.
+func (k *Keeper) lastOf(blocks []block) (last uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, b := range blocks {
+		if !k.memory.knows(b) {
+			return 0
+		}
+		last = max(last, k.memory[b.path].Last)
+	}
+	return last
 }
 
 // streamsOf lists the streams of an account, as far as they can be read.

@@ -397,6 +397,34 @@ func TestAnEmptyStreamIsNotRebuilt(t *testing.T) {
 	}
 }
 
+// An index of a former state goes, unless only it has the last sequence.
+func TestAnOutdatedIndex(t *testing.T) {
+	dir := store(t, "S")
+	index := filepath.Join(messagesDir(dir, "S"), "index.db")
+	outdated, err := os.ReadFile(index)
+	must(t, err)
+	b := open(t, dir)
+	_, err = b.Publish(t.Context(), &nats.Msg{Subject: subject("S", messages+1), Data: body(messages + 1)})
+	must(t, err)
+	end(t, b)
+	must(t, os.WriteFile(index, outdated, 0o600))
+	check(t, dir, new(bytes.Buffer))
+	if _, err := os.Stat(index); !os.IsNotExist(err) {
+		t.Errorf("the index is still there: %v", err)
+	}
+
+	must(t, os.WriteFile(index, outdated, 0o600))
+	last := places(t, dir, "S")[messages]
+	must(t, os.Truncate(last.file, int64(last.offset))) // as a power cut might
+	check(t, dir, new(bytes.Buffer))
+	if _, err := os.Stat(index); err != nil {
+		t.Errorf("the index is gone: %v", err)
+	}
+	b = open(t, dir)
+	readRest(t, b, "S", []int{messages}) // the next message gets the next sequence
+	end(t, b)
+}
+
 // An account that no server opens at its start is checked before it is opened, or in the background, which mends it.
 func TestAnAccountIsCheckedLater(t *testing.T) {
 	for name, then := range map[string]func(*damage.Keeper){

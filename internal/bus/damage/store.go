@@ -3,6 +3,7 @@ package damage
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -36,7 +37,9 @@ type stream struct {
 	description        string
 	subjects           []string
 	blocks             []block
-	rebuilt            bool // the server reads all of its blocks at its start
+	rebuilt            bool   // the server reads all of its blocks at its start
+	outdated           bool   // it has an index of a former state,
+	indexed            uint64 // whose last sequence this is
 
 	single  bool                // it keeps one message for each subject
 	deleted map[uint64]struct{} // sequences with a deletion mark; read on demand
@@ -176,10 +179,32 @@ func (s *stream) checkIndex() (current, damaged bool) {
 	if !bytes.Equal(hash.Sum(nil), raw[len(raw)-sumSize:]) {
 		return false, true
 	}
-	if len(s.blocks) == 0 {
+	if len(s.blocks) == 0 || bytes.Equal(lastSum(s.blocks[len(s.blocks)-1]), raw[len(raw)-2*sumSize:len(raw)-sumSize]) {
 		return true, false
 	}
-	return bytes.Equal(lastSum(s.blocks[len(s.blocks)-1]), raw[len(raw)-2*sumSize:len(raw)-sumSize]), false
+	s.indexed, s.outdated = indexedSequence(raw)
+	return false, false
+}
+
+// The beginning of an index: a mark, a version, and variable-length numbers: messages, bytes, first sequence, its time, last sequence.
+const (
+	indexMark    = 11
+	indexVersion = 4
+)
+
+// indexedSequence returns the last sequence that an index has; ok is false if it has another form.
+func indexedSequence(raw []byte) (last uint64, ok bool) {
+	if raw[0] != indexMark || raw[1] != indexVersion {
+		return 0, false
+	}
+	for range 5 { // signed or not, a number ends at the same byte
+		n := 0
+		if last, n = binary.Uvarint(raw[2:]); n <= 0 {
+			return 0, false
+		}
+		raw = raw[n:]
+	}
+	return last, true
 }
 
 // lastSum returns the checksum of the last record of a block, as the server reads it: zeros if the block is empty.
