@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -54,8 +55,15 @@ type headsFile struct {
 	created int64  // when the stream was made, in Unix nanoseconds
 	last    uint64 // the newest message of the stream when the heads were read
 	heads   []storedHead
-	decoded []decodedHead // of the first heads; unknown ones are decoded again, for the error
-	index   *index        // of them; nil without decoded ones
+	ahead   *aheadOfStart // what was done with the heads while they were read; nil if nothing
+	newer   []storedHead  // the last heads, which are not in ahead
+}
+
+// aheadOfStart is what a start needs of heads.
+type aheadOfStart struct {
+	index  *index        // of all but the flawed
+	noted  []decodedHead // those with more than the index has: live ones, and those whose body is in pieces
+	flawed []storedHead  // those that cannot be decoded without an error
 }
 
 // Heads is the file with the heads of all tasks, while it is read.
@@ -77,45 +85,42 @@ func ReadHeads(dataDir string) *Heads {
 
 // decode decodes all heads, and indexes them.
 func (f *headsFile) decode() {
-	f.decoded, f.index = make([]decodedHead, len(f.heads)), newIndex()
-	f.index.expect(len(f.heads))
-	for i, h := range f.heads {
+	a := &aheadOfStart{index: newIndex()}
+	a.index.expect(len(f.heads))
+	for _, h := range f.heads {
 		flawed := false
-		if d := h.decode(func(error) { flawed = true }); !flawed {
-			f.decoded[i] = d
-			f.index.add(d.head)
+		d := h.decode(func(error) { flawed = true })
+		if flawed {
+			a.flawed = append(a.flawed, h)
+			continue
+		}
+		a.index.add(d.head)
+		if d.Live || d.rev != 0 {
+			a.noted = append(a.noted, d)
 		}
 	}
-}
-
-// at returns the head of a number; bad receives what is left out.
-func (f *headsFile) at(i int, bad func(error)) decodedHead {
-	if i < len(f.decoded) && f.decoded[i].known {
-		return f.decoded[i]
-	}
-	return f.heads[i].decode(bad)
+	f.ahead = a
 }
 
 // replace removes the heads of tasks that have newer ones, and adds those.
 func (f *headsFile) replace(newer []storedHead) {
+	if len(newer) == 0 {
+		return
+	}
 	since := make(map[string]struct{}, len(newer))
 	for _, h := range newer {
 		since[h.id] = struct{}{}
 	}
-	heads, decoded := f.heads[:0], f.decoded[:0]
-	for i, h := range f.heads {
-		if _, ok := since[h.id]; ok {
-			if f.index != nil {
-				f.index.remove(a2a.TaskID(h.id))
-			}
-			continue
-		}
-		heads = append(heads, h)
-		if len(f.decoded) > 0 {
-			decoded = append(decoded, f.decoded[i])
-		}
+	isNewer := func(h storedHead) bool { _, ok := since[h.id]; return ok }
+	f.heads = append(slices.DeleteFunc(f.heads, isNewer), newer...)
+	if f.ahead == nil {
+		return
 	}
-	f.heads, f.decoded = append(heads, newer...), decoded
+	for id := range since {
+		f.ahead.index.remove(a2a.TaskID(id))
+	}
+	f.ahead.flawed = slices.DeleteFunc(f.ahead.flawed, isNewer)
+	f.ahead.noted = slices.DeleteFunc(f.ahead.noted, func(d decodedHead) bool { return isNewer(storedHead{id: string(d.ID)}) })
 }
 
 const (
@@ -182,6 +187,24 @@ func (f *headsFile) write(path string) error {
 	return local.ReplaceFile(path, b.Bytes())
 }
 
+// visit calls indexed with the index of what was read ahead, if there is one, and visit with all heads that are not in it or of which it lacks something.
+func (f *headsFile) visit(indexed func(*index), visit func(decodedHead), bad func(error)) {
+	heads := f.heads
+	if f.ahead != nil {
+		indexed(f.ahead.index)
+		for _, d := range f.ahead.noted {
+			visit(d)
+		}
+		heads = append(f.ahead.flawed, f.newer...)
+	}
+	for _, h := range heads {
+		if d := h.decode(bad); d.known {
+			visit(d)
+		}
+	}
+	f.ahead, f.newer = nil, nil // f may be saved later
+}
+
 // loadHeads returns the heads of all tasks in the order of their last write. The error is a *missingError if there are fewer than the
 // server says.
 func (s *jetStream) loadHeads(ctx context.Context) (*headsFile, error) {
@@ -200,7 +223,7 @@ func (s *jetStream) loadHeads(ctx context.Context) (*headsFile, error) {
 		}
 		return f, nil
 	}
-	f.heads, f.decoded, f.index = nil, nil, nil
+	f.heads, f.ahead = nil, nil
 	if s.headsDir != "" { // it must not be believed when the stream has grown
 		if err := os.Remove(s.headsPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return f, fmt.Errorf("remove the file of heads: %w", err)
@@ -233,7 +256,7 @@ func (s *jetStream) knownHeads(ctx context.Context, f *headsFile) (known bool, c
 		return false, 0, err
 	}
 	file.replace(newer)
-	f.heads, f.decoded, f.index = file.heads, file.decoded, file.index
+	f.heads, f.ahead, f.newer = file.heads, file.ahead, newer
 	return uint64(len(f.heads)) == count, len(newer), nil
 }
 

@@ -25,7 +25,15 @@ type index struct {
 	open     map[string]map[*entry]struct{} // by agent: tasks that are worked on or wait for a person
 	latest   map[string]int64               // by agent: the last change of its tasks, in Unix nanoseconds
 	names    map[string]string              // one copy of each agent's id and state
+	recent   names                          // those of the task that add has added last, which need no lookup
 	last     int64                          // newest stamp
+}
+
+// names are the strings that many tasks share.
+type names struct {
+	agent   string
+	state   a2a.TaskState
+	project string
 }
 
 type stateKey struct {
@@ -96,14 +104,24 @@ func (x *index) add(h head) *entry {
 	}
 	c.created = min(c.created, h.Created)
 	c.lastUsed = max(c.lastUsed, h.Updated)
-	e := &entry{id: h.ID, context: c, agent: x.name(h.Agent), created: h.Created, updated: h.Updated, state: a2a.TaskState(x.name(string(h.State))), spent: h.Spent}
-	e.spent.project = x.name(h.Spent.project)
+	n := x.namesOf(h)
+	e := &entry{id: h.ID, context: c, agent: n.agent, created: h.Created, updated: h.Updated, state: n.state, spent: h.Spent}
+	e.spent.project = n.project
 	x.last = max(x.last, h.Updated)
 	x.tasks[h.ID] = e
 	x.order.insert(e)
 	c.order.insert(e)
 	x.count(e, 1)
 	return e
+}
+
+// namesOf returns the shared copies of a head's names. Most heads have the same as the one before.
+func (x *index) namesOf(h head) names {
+	n := names{h.Agent, h.State, h.Spent.project}
+	if n != x.recent {
+		x.recent = names{x.name(n.agent), a2a.TaskState(x.name(string(n.state))), x.name(n.project)}
+	}
+	return x.recent
 }
 
 // name returns one shared copy of s.

@@ -111,20 +111,12 @@ func (s *jetStream) load(ctx context.Context, indexed func(*index), task func(he
 	if err = reportMissing(err, bad); err != nil {
 		return err
 	}
-	if f.index != nil {
-		indexed(f.index)
-	}
-	for i := range f.heads {
-		d := f.at(i, bad)
-		if !d.known {
-			continue
-		}
+	f.visit(indexed, func(d decodedHead) {
 		if d.rev != 0 {
 			s.revs[d.ID] = d.rev
 		}
 		task(d.head)
-	}
-	f.decoded, f.index = nil, nil // f may be saved later
+	}, bad)
 	err = s.read(ctx, s.state, s.prefix+"record.>", 0, false, func(m jetstream.Msg) {
 		tokens := strings.Split(strings.TrimPrefix(m.Subject(), s.prefix), ".")
 		key, err := base64.RawURLEncoding.DecodeString(tokens[len(tokens)-1])

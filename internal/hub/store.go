@@ -33,8 +33,8 @@ type head struct {
 // A store keeps tasks and small records. Its methods are safe for concurrent use; one
 // goroutine at a time writes a task.
 type store interface {
-	// load calls task and record with everything stored, the tasks in the order of their last write, and before that indexed, if it has
-	// an index of some of the tasks. It reports unreadable entries to bad.
+	// load calls task and record with everything stored, the tasks in the order of their last write. It may first call indexed with an
+	// index of tasks, and then calls task with the others and the live ones. It reports unreadable entries to bad.
 	load(ctx context.Context, indexed func(*index), task func(head), record func(kind, key string, value []byte), bad func(error)) error
 	// saveHeads stores what makes the next load faster, if enough has changed. One goroutine calls it.
 	saveHeads(ctx context.Context) error
