@@ -2,7 +2,6 @@ package hub
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,7 +76,7 @@ func encodeRecord(r record) ([]byte, error) {
 		}
 	}
 	r.Task = &t
-	return json.Marshal(r)
+	return appendRecord(nil, r)
 }
 
 func sameText(a, b a2a.ContentParts) bool {

@@ -197,7 +197,7 @@ func (s *Server) safely(ctx context.Context, call rpcMethod, req jsonrpc.Request
 // writeResult writes an answer to a request with so many bytes of parameters, which it may repeat.
 func (s *Server) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any, params int) {
 	encoded := s.reserveEncoding(max(resultSize(result), 2*params))
-	body, err := rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
+	body, err := appendResponse(nil, id, result)
 	encoded()
 	if err != nil {
 		s.log.Error("result cannot be encoded", "error", err)
@@ -259,7 +259,24 @@ func (m rpcMethods) frame(id jsonrpc.ID, event a2a.Event) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rawjson.Append(nil, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
+	return appendResponse(nil, id, result)
+}
+
+// appendResponse appends the response with a result.
+func appendResponse(dst []byte, id jsonrpc.ID, result any) ([]byte, error) {
+	r, ok := result.(a2a.StreamResponse)
+	if !ok {
+		return rawjson.Append(dst, rpcResponse{JSONRPC: jsonrpc.Version, ID: id, Result: result})
+	}
+	body := append(dst, `{"jsonrpc":"`+jsonrpc.Version+`","id":`...)
+	body, err := rawjson.Append(body, id)
+	if err == nil {
+		body, err = hub.AppendEvent(append(body, `,"result":`...), r.Event)
+	}
+	if err != nil {
+		return dst, err
+	}
+	return append(body, '}'), nil
 }
 
 // recovered converts a panic of events to an error.
