@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -34,7 +36,7 @@ func AppendEvent(dst []byte, event a2a.Event) ([]byte, error) {
 	return e.dst, e.err
 }
 
-// encoding is JSON that is being written. Values other than texts, numbers and times are left to the library.
+// encoding is JSON that is being written.
 type encoding struct {
 	dst []byte
 	err error // of the first value that could not be written
@@ -42,18 +44,46 @@ type encoding struct {
 
 func (e *encoding) raw(s string) { e.dst = append(e.dst, s...) }
 
-func (e *encoding) text(s string) {
-	if !utf8.ValidString(s) {
-		e.value(s)
-		return
-	}
-	e.dst = rawjson.AppendString(e.dst, s)
-}
+func (e *encoding) text(s string) { e.value(s) }
 
+// value writes a value, in particular of metadata. What is not usual in metadata is left to the library.
 func (e *encoding) value(v any) {
+	switch v := v.(type) {
+	case string:
+		if utf8.ValidString(v) {
+			e.dst = rawjson.AppendString(e.dst, v)
+			return
+		}
+	case bool:
+		e.dst = strconv.AppendBool(e.dst, v)
+		return
+	case float64:
+		if n := int64(v); n != 0 && float64(n) == v && n < 1<<53 && n > -1<<53 {
+			e.dst = strconv.AppendInt(e.dst, n, 10)
+			return
+		}
+	case map[string]any:
+		if v != nil {
+			e.object(v)
+			return
+		}
+	}
 	if e.err == nil {
 		e.dst, e.err = rawjson.Append(e.dst, v)
 	}
+}
+
+func (e *encoding) object(m map[string]any) {
+	e.raw(`{`)
+	for i, name := range slices.Sorted(maps.Keys(m)) {
+		if i > 0 {
+			e.raw(`,`)
+		}
+		e.text(name)
+		e.raw(`:`)
+		e.value(m[name])
+	}
+	e.raw(`}`)
 }
 
 // optional writes a member with a text that is not empty, after others.

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -33,7 +34,12 @@ func (s source) text() string {
 }
 
 func (s source) metadata() map[string]any {
-	return some(s, nil, map[string]any{}, map[string]any{s.text(): 1.5, "list": []any{nil, true}}, nil, nil)
+	return some(s, nil, map[string]any{}, map[string]any{s.text(): s.value(), s.text(): s.value()}, nil, nil)
+}
+
+func (s source) value() any {
+	return some[any](s, nil, true, false, s.text(), 0.0, math.Copysign(0, -1), 1.0, -7.0, 1.5, 1e300, float64(1<<53), 3, []any{nil, 1.0}, []any(nil), map[string]any(nil),
+		map[string]any{s.text(): s.text()}, json.Number("12"), json.RawMessage(` {"a": 1}`))
 }
 
 func (s source) part() *a2a.Part {
