@@ -158,3 +158,28 @@ func BenchmarkAppendEvent(b *testing.B) {
 		}
 	})
 }
+
+// A sender in a task's metadata is as its JSON, and is read from both.
+func TestSendersInMetadataAreAsTheirJSON(t *testing.T) {
+	seed := rand.Uint64()
+	s := source{rand.New(rand.NewPCG(seed, 0))}
+	for range 300 {
+		sender := storedSender{Sender{Kind: some(s, SenderA2A, SenderClient), ID: some(s, "", "x", "<ü>"), Label: some(s, "", "y")}, s.IntN(2) == 0}
+		data := sender.data()
+		if d := cmp.Diff(plain(sender), any(data)); d != "" {
+			t.Fatalf("seed %d: %s", seed, d)
+		}
+		if got := readSender(map[string]any{MetaSender: data}); got != sender {
+			t.Fatalf("seed %d: %+v is read as %+v", seed, sender, got)
+		}
+	}
+	unknown := storedSender{Sender: Sender{Kind: SenderA2A, ID: "unknown"}}
+	for _, stored := range []any{nil, map[string]any{}, map[string]any{"id": "x"}, map[string]any{"kind": 1.0}, "client"} {
+		if got := readSender(map[string]any{MetaSender: stored}); got != unknown {
+			t.Errorf("%v is read as %+v", stored, got)
+		}
+	}
+	if got := readSender(map[string]any{MetaSender: map[string]any{"kind": "client", "new": 1.0}}); got.Kind != SenderClient {
+		t.Errorf("with an unknown member it is read as %+v", got)
+	}
+}

@@ -78,7 +78,7 @@ func (t *task) answerGate(q *question, d decision) error {
 	t.reopen()
 	if allowed {
 		before := t.metadata
-		t.setMeta(MetaSender, plain(storedSender{SenderOf(t.metadata), true}))
+		t.setMeta(MetaSender, storedSender{SenderOf(t.metadata), true}.data())
 		msg := t.agentMessage(a2a.NewTextPart("The user has permitted the sender. The agent gets the task."))
 		if err := t.settle(ending{state: a2a.TaskStateWorking, message: msg, live: true}); err != nil {
 			t.metadata, t.snap = before, nil

@@ -507,7 +507,7 @@ func taskMetadata(req SendRequest, agent string) map[string]any {
 		m[MetaDelegation] = plain(req.Delegation)
 	}
 	if !req.Sender.Own() {
-		m[MetaSender] = plain(req.Sender)
+		m[MetaSender] = storedSender{Sender: req.Sender}.data()
 	}
 	return m
 }

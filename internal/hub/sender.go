@@ -139,11 +139,48 @@ func readSender(taskMetadata map[string]any) (s storedSender) {
 	if !ok {
 		return s
 	}
+	if s, ok := readStored(stored); ok {
+		return s
+	}
 	raw, err := json.Marshal(stored)
 	if err != nil || json.Unmarshal(raw, &s) != nil || s.Own() {
 		return storedSender{Sender: Sender{Kind: SenderA2A, ID: "unknown"}} // it is somebody: only the hub writes it
 	}
 	return s
+}
+
+// data returns the sender as it is in a task's metadata, decoded.
+func (s storedSender) data() map[string]any {
+	m := make(map[string]any, 4)
+	for _, f := range [...]struct{ name, value string }{{"kind", string(s.Kind)}, {"id", s.ID}, {"label", s.Label}} {
+		if f.value != "" {
+			m[f.name] = f.value
+		}
+	}
+	if s.Permitted {
+		m["permitted"] = true
+	}
+	return m
+}
+
+// readStored is the inverse of data. ok is false for anything that data would not return.
+func readStored(stored any) (s storedSender, ok bool) {
+	m, _ := stored.(map[string]any)
+	for name, value := range m {
+		switch text, isText := value.(string); {
+		case name == "kind" && isText:
+			s.Kind = SenderKind(text)
+		case name == "id" && isText:
+			s.ID = text
+		case name == "label" && isText:
+			s.Label = text
+		case name == "permitted" && value == true:
+			s.Permitted = true
+		default:
+			return storedSender{}, false
+		}
+	}
+	return s, !s.Own()
 }
 
 // setSender notes who sent the message of the next turn. What the user has permitted holds for the same sender. mu is held.
@@ -156,7 +193,7 @@ func (t *task) setSender(s Sender) {
 		delete(t.metadata, MetaSender)
 		t.snap = nil
 	default:
-		t.setMeta(MetaSender, plain(storedSender{Sender: s}))
+		t.setMeta(MetaSender, storedSender{Sender: s}.data())
 	}
 }
 
