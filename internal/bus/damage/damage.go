@@ -140,6 +140,7 @@ type job struct {
 func (k *Keeper) Check(ctx context.Context) Result {
 	begun := time.Now()
 	before := len(k.Records())
+	k.endLater()
 	accounts, err := accountsIn(k.Dir)
 	if err != nil {
 		k.Logger.Error("the store cannot be checked", "error", err)
@@ -168,6 +169,20 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	k.last, k.rest, k.later = r, rest, later
 	k.mu.Unlock()
 	return r
+}
+
+// endLater ends what a former Check has left for later: the server has closed the accounts, and may open them while the background goes on.
+func (k *Keeper) endLater() {
+	k.mu.Lock()
+	later := k.later
+	k.later, k.rest = nil, nil
+	k.mu.Unlock()
+	for _, p := range later {
+		p.waiting.Add(1) // for ever
+		p.mu.Lock()
+		p.done = true
+		p.mu.Unlock()
+	}
 }
 
 // CheckAccount checks and mends what the server will read of an account that Check has left out, unless that is done. It has to

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -453,6 +454,22 @@ func TestAnAccountIsCheckedLater(t *testing.T) {
 			}
 			end(t, b)
 		})
+	}
+}
+
+// A check ends what the background does with accounts since the one before, which the server may open then.
+func TestACheckEndsTheBackground(t *testing.T) {
+	dir := store(t, "S")
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Pace: time.Millisecond, Later: func(string) bool { return true }})
+	var background sync.WaitGroup
+	for range 20 {
+		k.Check(t.Context())
+		background.Go(func() { k.Rest(t.Context()) })
+		k.CheckAccount(t.Context(), account)
+	}
+	background.Wait()
+	if records := k.Records(); len(records) > 0 {
+		t.Errorf("the records are %+v", records)
 	}
 }
 
