@@ -14,6 +14,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -190,5 +191,50 @@ func TestMailToAGUIDThatNobodyHasMakesNoInbox(t *testing.T) {
 	}
 	if list := inboxes(t, b); len(list) > 0 {
 		t.Fatalf("there are %q", list)
+	}
+}
+
+// The hub compares an inbox with the agent's read marks when it sees the first message for it: a power cut may have taken the end of the
+// empty inbox, and as much mail may come as the agent had read.
+func TestFirstMailOfAnInboxThatHasLostItsEndIsRead(t *testing.T) {
+	hub := nettest.NewHub(t)
+	b := operatorBus(t, hub)
+	boss, members := nettest.Enter(t, hub.Memberships("/p"), nettest.Dispatcher()), hub.Memberships("/q")
+	hand := nettest.Enter(t, members, nettest.Worker("go"))
+	for i := range 5 {
+		nettest.SendText(t, boss, hand, fmt.Sprint(i))
+	}
+	nettest.ReadTexts(t, hand, mail.Selection{})
+	if _, err := members.Leave(t.Context(), hand); err != nil {
+		t.Fatal(err)
+	}
+	guid := hand.GUID()
+	name := store.InboxStreamPrefix + guid
+	stream, err := b.JetStream().Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	if err := b.JetStream().DeleteStream(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.JetStream().CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if hand = nettest.Enter(t, members, nettest.Worker("go")); hand.GUID() != guid { // the hub looks again with its next mail
+		t.Fatalf("%s is %s", guid, hand.GUID())
+	}
+	sent := []string{"new 0"}
+	nettest.SendText(t, boss, hand, sent[0])
+	wait.Eventually(t, "the marks are dropped", func() bool {
+		v, err := store.Key{Stream: store.MailStream, Subject: store.ReadSubject + guid}.Get(t.Context(), b)
+		return err == nil && !strings.Contains(string(v.Data), `"floor":5`)
+	})
+	for i := range 7 {
+		sent = append(sent, fmt.Sprint("new ", i+1))
+		nettest.SendText(t, boss, hand, sent[i+1])
+	}
+	if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, sent) {
+		t.Errorf("%q", got)
 	}
 }

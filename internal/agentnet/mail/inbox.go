@@ -160,19 +160,22 @@ func (s *Service) dropMarks(ctx context.Context, b *bus.Bus, guid string) error 
 	if s.cfg.Confined() {
 		return nil
 	}
+	key := store.Key{Stream: store.MailStream, Subject: store.ReadSubject + guid}
+	v, err := key.Get(ctx, b) // before the inbox: a reader may mark later mail meanwhile
+	if err != nil || !v.Exists() {
+		return err
+	}
+	var marks readMarks
+	if err := json.Unmarshal(v.Data, &marks); err != nil {
+		return err
+	}
 	last, err := s.lastSequence(ctx, b, guid)
 	exists := err == nil
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return err
 	}
-	key := store.Key{Stream: store.MailStream, Subject: store.ReadSubject + guid}
-	v, err := key.Get(ctx, b)
-	if err != nil || !v.Exists() {
-		return err
-	}
-	var marks readMarks
-	if err := json.Unmarshal(v.Data, &marks); err != nil || exists && marks.Floor <= last {
-		return err
+	if exists && marks.Floor <= last {
+		return nil
 	}
 	_, err = key.Put(ctx, b, readMarks{Reads: marks.Reads}, v.Revision)
 	return err

@@ -581,6 +581,32 @@ func TestAllMailOfAnInboxThatHasLostItsEndIsRead(t *testing.T) {
 	}
 }
 
+// The hub looks at an inbox while its agent reads: no mail comes twice.
+func TestLookingAtAnInboxLeavesItsMarks(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	boss, hand := nettest.Pair(t, n)
+	hub := nettest.Open(t, n.Host("host-h", "ann", "hub"))
+	ctx, stop := context.WithCancel(t.Context())
+	var looking sync.WaitGroup
+	for range 4 {
+		looking.Go(func() {
+			for ctx.Err() == nil {
+				_ = hub.MakeInbox(ctx, hand.GUID()) // a reader may be faster
+			}
+		})
+	}
+	defer looking.Wait()
+	defer stop()
+	for i := range 90 { // the limit of a minute is 100
+		text := fmt.Sprint(i)
+		nettest.SendText(t, boss, hand, text)
+		if got := nettest.ReadTexts(t, hand, mail.Selection{}); !slices.Equal(got, []string{text}) {
+			t.Fatalf("%q, not %s", got, text)
+		}
+	}
+}
+
 // restartInbox has hand read five messages, and makes its inbox again without their marks.
 func restartInbox(t *testing.T, n *nettest.Server, boss, hand *agentnet.Agent) {
 	t.Helper()
