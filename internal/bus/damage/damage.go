@@ -162,7 +162,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	r, rest := k.runAll(ctx, must, may, time.Now().Add(budget))
 	k.removeOutdated(all)
 	r.Found, r.Took = len(k.Records())-before, time.Since(begun)
-	k.forgetRemoved(later, must, may)
+	k.forgetRemoved(func(account string) bool { return later[account] == nil }, must, may)
 	k.syncLedger()
 	k.save()
 	k.mu.Lock()
@@ -234,6 +234,7 @@ func (k *Keeper) checkStreams(ctx context.Context, account string) (rest []job) 
 	must, may, _ := k.jobs(all)
 	_, rest = k.runAll(ctx, must, may, time.Now())
 	k.removeOutdated(all)
+	k.forgetRemoved(func(name string) bool { return name == account }, must, may)
 	return rest
 }
 
@@ -648,8 +649,8 @@ func (s *stream) sign(r *Record) {
 	r.Account, r.Stream, r.Holds, r.At = s.account, s.name, s.description, time.Now().UTC()
 }
 
-// forgetRemoved forgets blocks that no longer exist, except for those of accounts that are checked later.
-func (k *Keeper) forgetRemoved(later map[string]*part, lists ...[]job) {
+// forgetRemoved forgets blocks of accounts that are not in the lists: they no longer exist.
+func (k *Keeper) forgetRemoved(of func(account string) bool, lists ...[]job) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	there := map[string]struct{}{}
@@ -661,11 +662,8 @@ func (k *Keeper) forgetRemoved(later map[string]*part, lists ...[]job) {
 	accounts := filepath.Join(k.Dir, storeDir) + string(filepath.Separator)
 	maps.DeleteFunc(k.memory, func(path string, _ verified) bool {
 		account, _, _ := strings.Cut(strings.TrimPrefix(path, accounts), string(filepath.Separator))
-		if _, ok := later[account]; ok {
-			return false
-		}
 		_, ok := there[path]
-		return !ok
+		return !ok && of(account)
 	})
 }
 

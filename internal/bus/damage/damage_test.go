@@ -473,6 +473,33 @@ func TestACheckEndsTheBackground(t *testing.T) {
 	}
 }
 
+// What is remembered of blocks goes with them, and stays with an account that was not checked yet.
+func TestRemovedBlocksAreForgotten(t *testing.T) {
+	dir := store(t, "S", "REMOVED")
+	remembered := func() (n int) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(dir, "bus", "damage", "verified.json"))
+		must(t, err)
+		return strings.Count(string(text), ".blk")
+	}
+	later := func() *damage.Keeper {
+		k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Later: func(string) bool { return true }})
+		k.Check(t.Context())
+		return k
+	}
+	later().Rest(t.Context())
+	all := remembered()
+	must(t, os.RemoveAll(filepath.Dir(messagesDir(dir, "REMOVED"))))
+	k := later()
+	if n := remembered(); n != all {
+		t.Errorf("before the account is checked %d of %d are remembered", n, all)
+	}
+	k.Rest(t.Context())
+	if n := remembered(); n != all/2 {
+		t.Errorf("then %d of %d are remembered", n, all)
+	}
+}
+
 // What damage has left of a project's messages is there for the first process that joins it, and what is damaged is named then.
 func TestAProjectIsCheckedBeforeItIsOpened(t *testing.T) {
 	dir := t.TempDir()
