@@ -26,7 +26,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -68,9 +67,16 @@ type Keeper struct {
 // part is an account that Check has left out.
 type part struct {
 	account string
-	waiting atomic.Int32 // calls for which the background interrupts its check of the account
+	wanted  context.Context // ends when the background has to leave the account
+	want    context.CancelFunc
 	mu      sync.Mutex
 	done    bool // what the server will read is checked
+}
+
+func newPart(account string) *part {
+	p := &part{account: account}
+	p.wanted, p.want = context.WithCancel(context.Background())
+	return p
 }
 
 // Result is what a check has done.
@@ -149,7 +155,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	var all []stream
 	for _, name := range accounts {
 		if k.Later != nil && k.Later(name) {
-			later[name] = &part{account: name}
+			later[name] = newPart(name)
 			continue
 		}
 		all = append(all, k.streamsOf(name)...)
@@ -178,7 +184,7 @@ func (k *Keeper) endLater() {
 	k.later, k.rest = nil, nil
 	k.mu.Unlock()
 	for _, p := range later {
-		p.waiting.Add(1) // for ever
+		p.want()
 		p.mu.Lock()
 		p.done = true
 		p.mu.Unlock()
@@ -194,8 +200,7 @@ func (k *Keeper) CheckAccount(ctx context.Context, account string) {
 	if p == nil {
 		return
 	}
-	p.waiting.Add(1)
-	defer p.waiting.Add(-1)
+	p.want()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.done {
@@ -218,7 +223,10 @@ func (k *Keeper) checkLater(ctx context.Context, p *part) {
 	}
 	rest := k.checkStreams(ctx, p.account)
 	p.done = ctx.Err() == nil
-	for len(rest) > 0 && p.waiting.Load() == 0 && wait.Pause(ctx, k.Pace) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(p.wanted, stop)()
+	for len(rest) > 0 && wait.Pause(ctx, k.Pace) {
 		k.run(ctx, rest[:1], time.Time{})
 		_, rest = k.runRebuilt(ctx, rest[1:])
 	}
@@ -370,7 +378,7 @@ func (k *Keeper) run(ctx context.Context, jobs []job, until time.Time) (r Result
 	take := func() (job, bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		if next == len(jobs) || ctx.Err() != nil || !until.IsZero() && time.Now().After(until) {
+		if next == len(jobs) || ctx.Err() != nil || !until.IsZero() && !time.Now().Before(until) {
 			return job{}, false
 		}
 		next++
