@@ -46,8 +46,12 @@ type Residence struct {
 	Hidden  bool
 	Offline bool
 	Busy    bool      // it says that it works, also without a task of the hub
+	Quiet   bool      // of a session: nothing wakes it, it sees what is new at its next turn
 	Seen    time.Time // the last sign of life of an agent that is offline; else zero
 }
+
+// QuietNotice tells a sender why a session that is quiet is not woken.
+const QuietNotice = "the session is not to be disturbed: it is told at its next turn"
 
 // AgentState is what an agent does now.
 type AgentState string

@@ -46,6 +46,7 @@ type session struct {
 	called string // by people; "" if they have not renamed it
 	entry  registry.Entry
 	live   registry.Liveness
+	quiet  bool // nobody wakes it
 }
 
 // handle returns the name by which people call the session. mu is held, or the session is new.
@@ -62,7 +63,7 @@ func (x *session) residence() hub.Residence {
 	e := x.entry
 	at := hub.Residence{Kind: hub.KindSession, Handle: x.handle(), GUID: e.GUID, Type: e.AgentType, Vendor: e.Vendor,
 		Project: e.ProjectID, Folder: e.Project, Computer: e.Hostname, Visibility: string(e.Visibility),
-		Hidden: e.Visibility != store.Public, Offline: x.live == registry.Gone, Busy: e.Status == registry.Busy}
+		Hidden: e.Visibility != store.Public, Offline: x.live == registry.Gone, Busy: e.Status == registry.Busy, Quiet: x.quiet}
 	if at.Offline {
 		at.Busy, at.Seen = false, store.ParseTime(e.LastHeartbeat)
 	}

@@ -58,6 +58,8 @@ type Options struct {
 	// Closed returns the GUIDs of sessions that nobody sees any more, with the time at which they ended, zero if their processes still
 	// run; nil for none.
 	Closed func() map[string]time.Time
+	// Quiet reports whether the session of a GUID is not to be disturbed; nil for none. Later changes come by [Sessions.SetQuiet].
+	Quiet  func(guid string) bool
 	Logger *slog.Logger
 }
 
@@ -67,6 +69,7 @@ type Sessions struct {
 	assigner Assigner
 	log      *slog.Logger
 	closed   func() map[string]time.Time
+	quiet    func(guid string) bool
 	names    *names
 	gate     *senders.Gate
 	kick     chan struct{}       // of capacity 1; has a value when the registry may have changed
@@ -91,7 +94,10 @@ func Open(o Options) (*Sessions, error) {
 	if o.Closed == nil {
 		o.Closed = func() map[string]time.Time { return nil }
 	}
-	s := &Sessions{hub: o.Hub, closed: o.Closed, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
+	if o.Quiet == nil {
+		o.Quiet = func(string) bool { return false }
+	}
+	s := &Sessions{hub: o.Hub, closed: o.Closed, quiet: o.Quiet, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
 		reading: semaphore.NewWeighted(1), agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
 	for _, known := range n.all() {
 		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project,
@@ -202,7 +208,7 @@ func (s *Sessions) update(e assignment.Session) {
 
 // add registers a session at the hub.
 func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
-	x := &session{of: s, guid: e.GUID, name: known.Name, called: known.Called, entry: e, live: live}
+	x := &session{of: s, guid: e.GUID, name: known.Name, called: known.Called, entry: e, live: live, quiet: s.quiet(e.GUID)}
 	s.mu.Lock()
 	s.agents[e.GUID] = x
 	s.mu.Unlock()
@@ -423,6 +429,19 @@ func (s *Sessions) Rename(id, name string) error {
 	d, at := x.definition(), x.residence()
 	x.mu.Unlock()
 	return errors.Join(s.hub.Move(id, at), s.hub.Update(d))
+}
+
+// SetQuiet shows in the directory whether a session of this hub is not to be disturbed. The error is a *[hub.Error].
+func (s *Sessions) SetQuiet(id string, quiet bool) error {
+	x := s.byName(id)
+	if x == nil {
+		return nil // it has just gone
+	}
+	x.mu.Lock()
+	x.quiet = quiet
+	at := x.residence()
+	x.mu.Unlock()
+	return s.hub.Move(id, at)
 }
 
 var handlePattern = text.Pattern(`^[a-z0-9][a-z0-9_-]{0,63}$`)

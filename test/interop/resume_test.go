@@ -11,16 +11,17 @@ import (
 
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/stubmodel"
 )
 
 var ownGUID = regexp.MustCompile(`YourGUIDis([0-9a-f-]{36})`)
 
-// Two sessions of Codex in one project are ended, each gets a task, and they are resumed, the second first: each is the agent that it was
-// and reads its own task.
+// Two sessions of Codex in one project are ended, each gets a task, and they are resumed at once, the second first: nobody types anything, each
+// is woken, is the agent that it was, and answers its own task.
 func TestResumedCodexSessionsAreTheAgentsThatTheyWere(t *testing.T) {
 	t.Parallel()
-	programs, model := openPrograms(t, &stubmodel.Handler{})
+	programs, model := openPrograms(t, &stubmodel.Handler{Script: answersTasks})
 	d := newPlainDesktop(t, programs, model, "")
 	d.ask(t, "install", "codex", "--yes")(t)
 	d.ask(t, "start")(t)
@@ -58,17 +59,23 @@ func TestResumedCodexSessionsAreTheAgentsThatTheyWere(t *testing.T) {
 	for _, x := range opened {
 		d.ask(t, "send", "--detach", x.Agent, ask(x))(t)
 	}
+	for _, i := range []int{1, 0} {
+		s := sessions[i]
+		s.cli = []string{"codex", "resume", opened[i].Session}
+		s.begin(t)
+	}
 	read := func(s *session, x dialect.OpenSession) bool {
 		return strings.Contains(s.screen(t), strings.ReplaceAll(ask(x), " ", ""))
 	}
-	for _, i := range []int{1, 0} {
-		s, x := sessions[i], opened[i]
-		s.cli = []string{"codex", "resume", x.Session}
-		s.begin(t)
-		until(t, s.id+" is ready again", func() bool { return strings.Contains(s.screen(t), "›") })
-		s.say(t, "USE:read_direct_messages {}", func() bool { return read(s, opened[0]) || read(s, opened[1]) })
-		if read(s, opened[1-i]) {
-			t.Errorf("%s has read the other's task", s.id)
+	for i, s := range sessions {
+		x := opened[i]
+		until(t, s.id+" answers its task", func() bool {
+			return slices.ContainsFunc(d.hubTasks(), func(task dialect.Task) bool {
+				return task.Metadata[hub.MetaAgent] == x.Agent && task.Status.State == dialect.StateCompleted
+			})
+		})
+		if !read(s, x) || read(s, opened[1-i]) {
+			t.Errorf("%s has not read its own task alone: %s", s.id, s.screen(t))
 		}
 		until(t, s.id+" is the agent that it was", func() bool {
 			return slices.ContainsFunc(d.openSessions(), func(now dialect.OpenSession) bool {

@@ -165,14 +165,17 @@ func (o *opinions) kill(t *testing.T, victim string) {
 			t.Fatal(err)
 		}
 	case "server":
-		pid = o.codexServer(t)
+		until(t, "codex has an MCP server", func() bool { // one that is just opened again has none yet
+			pid = o.codexServer(t)
+			return pid != 0
+		})
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(victim, pid, err)
 	}
 }
 
-// codexServer returns the process of Codex's MCP server.
+// codexServer returns the process of Codex's MCP server, 0 if there is none.
 func (o *opinions) codexServer(t *testing.T) (pid int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -189,9 +192,6 @@ func (o *opinions) codexServer(t *testing.T) (pid int) {
 		if err == nil && !strings.Contains(string(env), "CLAUDE_CODE_SESSION_ID=") {
 			pid, _ = strconv.Atoi(id)
 		}
-	}
-	if pid == 0 {
-		t.Fatal("codex has no MCP server")
 	}
 	return pid
 }

@@ -140,8 +140,8 @@ type Sent struct {
 	ID              string    `json:"messageId" jsonschema:"For get_message_status"`
 	RecipientHandle string    `json:"recipientHandle"`
 	Timestamp       time.Time `json:"timestamp"`
-	// Warning says that the recipient is offline or busy, or that the message is queued.
-	Warning string `json:"warning,omitempty" jsonschema:"Set if the recipient is offline or busy; the message is stored all the same"`
+	// Warning says that the recipient is offline, busy or not to be disturbed, or that the message is queued.
+	Warning string `json:"warning,omitempty" jsonschema:"Set if the recipient is offline, busy or not to be disturbed; the message is stored all the same"`
 	// Queued says that the network cannot be reached and the message is stored on this
 	// computer, durably; RecipientHandle is the GUID then.
 	Queued bool `json:"queued" jsonschema:"True if the network cannot be reached: the message is kept on this computer and forwarded later. Do not send it again."`

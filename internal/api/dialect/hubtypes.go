@@ -221,6 +221,7 @@ type Place struct {
 	Computer   string `json:"computer,omitempty"`
 	Visibility string `json:"visibility,omitempty"` // of a session
 	GUID       string `json:"guid,omitempty"`       // of a session
+	Quiet      bool   `json:"quiet,omitempty"`      // of a session: nothing wakes it, it sees what is new at its next turn
 }
 
 // Work is what an agent works on, or for which it waits for a person.

@@ -368,7 +368,7 @@ func placeOf(info hub.AgentInfo, addresses map[string]string) Place {
 	p := Place{
 		Kind: string(at.Kind), Handle: at.Handle, Address: addresses[info.Definition.ID], State: string(info.State), Since: Time{info.Since},
 		Vendor: at.Vendor, Model: info.Model, Role: at.Type, Project: at.Folder, ProjectID: at.Project, Computer: at.Computer,
-		Visibility: at.Visibility, GUID: at.GUID,
+		Visibility: at.Visibility, GUID: at.GUID, Quiet: at.Quiet,
 	}
 	if w := info.Work; w != (hub.Work{}) {
 		p.Working = &Work{string(w.Task), w.Title}

@@ -151,7 +151,7 @@ func (a *app) quietAgentCommand() *cobra.Command {
 				fmt.Fprintf(a.stdout, "%s is not woken; `%s agents quiet %s --off` ends that\n", oneLine(args[0]), a.name, oneLine(args[0]))
 			})
 		}))
-	cmd.Long = "Do not disturb: the hub does not wake the session when mail or a task arrives. It sees what is new in\nits next turn. That stays so when the session is closed and opened again."
+	cmd.Long = "Do not disturb: the hub does not wake the session when mail or a task arrives. It sees what is new in\nits next turn. That stays so when the session is closed and opened again; `parley agents` shows it as\nquiet."
 	cmd.Args = exactly("AGENT")
 	cmd.Flags().BoolVar(&off, "off", false, "let it be woken again")
 	cmd.ValidArgsFunction = a.completeFirst(agentIDs)
@@ -327,6 +327,9 @@ func (a *app) agentsListing(health bool, now time.Time) listing[dialect.Agent] {
 	return list
 }
 
+// quietMark stands behind the state of a session that is not to be disturbed.
+const quietMark = ", quiet"
+
 // agentRow returns the row of an agent; since formats when its state began.
 func agentRow(agent dialect.Agent, since func(time.Time) string) []string {
 	tier, work := "", ""
@@ -340,7 +343,11 @@ func agentRow(agent dialect.Agent, since func(time.Time) string) []string {
 	if agent.Kind == string(hub.KindSession) {
 		about = strings.TrimSpace(agent.Vendor + " " + agent.Role)
 	}
-	return []string{addressOf(agent), agent.State, since(agent.Since.Time), work, agent.Project, agent.Computer, agent.Model, tier,
+	state := agent.State
+	if agent.Quiet {
+		state += quietMark
+	}
+	return []string{addressOf(agent), state, since(agent.Since.Time), work, agent.Project, agent.Computer, agent.Model, tier,
 		strings.Join(agent.Capabilities, ", "), cmp.Or(about, agent.Name)}
 }
 
@@ -392,7 +399,7 @@ func (a *app) paintAgent(column int, text string) string {
 	if column != 1 {
 		return a.paintFirst(column, text)
 	}
-	switch hub.AgentState(text) {
+	switch hub.AgentState(strings.TrimSuffix(text, quietMark)) {
 	case hub.AgentWorking:
 		return a.style.green(text)
 	case hub.AgentWaiting:

@@ -211,11 +211,29 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode() == 2 && strings.HasPrefix(stderr.String(), "Parley: something is waiting for you (bell ")
 	})
+	const notDisturbed = "not to be disturbed"
 	for _, args := range [][]string{{"agents", "quiet", "claude-a"}, {"agents", "quiet", "claude-a", "--off"}} {
+		quiet := len(args) == 3
 		out, err := d.command("parley", "a", args...).Output()
 		all := d.openSessions()
-		if err != nil || len(all) != 1 || all[0].Quiet != (len(args) == 3) {
+		if err != nil || len(all) != 1 || all[0].Quiet != quiet {
 			t.Errorf("%q: %s (%v); the sessions are %+v", args, out, err, all)
+		}
+		if list := d.parley("agents", "--kind", "session"); strings.Contains(list, ", quiet") != quiet {
+			t.Errorf("after %q the agents are\n%s", args, list)
+		}
+		if d.agents()["claude-a"].Quiet != quiet {
+			t.Errorf("after %q the session is %+v", args, d.agents()["claude-a"])
+		}
+		for asked, answer := range map[string]string{
+			"send --detach":       d.parley("send", "--detach", "claude-a", "is this safe?"),
+			"delegate_task":       sender.say("delegate_task", `{"agent":"claude-a","task":"is this safe?","wait":false}`),
+			"list_agents":         sender.say("list_agents", `{}`),
+			"send_direct_message": sender.say("send_direct_message", `{"recipientGuid":%q,"message":"hello"}`, guid),
+		} {
+			if strings.Contains(answer, notDisturbed) != quiet {
+				t.Errorf("after %q %s says %s", args, asked, answer)
+			}
 		}
 	}
 	if out, err := d.command("parley", "a", "agents", "quiet", "echo").CombinedOutput(); err == nil || !strings.Contains(string(out), "no session") {

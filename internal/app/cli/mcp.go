@@ -108,7 +108,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && reporter.token == ""
 	}
 	if opts.RegisterSessions || network && reporter.token != "" {
-		opts.OnSession, opts.Conversation = reporter.serve, a.conversationOf
+		opts.OnSession, opts.Conversation, opts.Quiet = reporter.serve, a.conversationOf, reporter.quiet
 		defer shared.OnPresence(func() { wait.Nudge(reporter.kick) })()
 	}
 	if cfg.Networked() {

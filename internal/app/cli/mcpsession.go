@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ func (r *sessionReporter) serve(s mcpserver.SessionServed) {
 const (
 	reportTime  = 5 * time.Second // of one attempt
 	reportRetry = 30 * time.Second
+	quietTime   = time.Second // for the question whether a session is quiet
 )
 
 // run reports until ctx ends.
@@ -83,17 +85,34 @@ func (r *sessionReporter) report(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	socket, err := r.app.hubSocket(ctx)
-	if err != nil {
-		return err
-	}
-	c, err := client.Dial(ctx, socket)
+	c, err := r.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	_, err = c.SessionServe(ctx, r.params(s))
 	return err
+}
+
+func (r *sessionReporter) dial(ctx context.Context) (*client.Client, error) {
+	socket, err := r.app.hubSocket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(ctx, socket)
+}
+
+// quiet reports whether an agent is an open session that is not to be disturbed, as far as the hub says so in time.
+func (r *sessionReporter) quiet(ctx context.Context, guid string) bool {
+	ctx, cancel := context.WithTimeout(ctx, quietTime)
+	defer cancel()
+	c, err := r.dial(ctx)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	all, err := c.OpenSessions(ctx)
+	return err == nil && slices.ContainsFunc(all, func(s dialect.OpenSession) bool { return s.GUID == guid && s.Quiet })
 }
 
 // params describes the session and this process.

@@ -214,8 +214,17 @@ func (r *taskRun) detach(ctx context.Context, p dialect.SendParams) error {
 	}
 	return r.app.print(task, func() {
 		fmt.Fprintln(r.app.stdout, plain(task.ID))
+		if id, _ := task.Metadata[hub.MetaAgent].(string); r.isQuiet(ctx, id) {
+			r.app.notice(hub.QuietNotice)
+		}
 		r.app.note("follow it with: %s task follow %s", r.app.self(), plain(task.ID))
 	})
+}
+
+// isQuiet reports whether an agent is known to be a session that nothing wakes.
+func (r *taskRun) isQuiet(ctx context.Context, id string) bool {
+	agent, err := r.client.FindAgent(ctx, dialect.FindAgentParams{Name: id})
+	return err == nil && agent.Quiet
 }
 
 // send sends a message, prints the answer, and forwards the agent's questions to the user until the task ends.

@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
+	"github.com/parleyhub/parley/internal/sessions"
 	"github.com/parleyhub/parley/internal/sessions/doorbell"
 	"github.com/parleyhub/parley/internal/sessions/hooks"
 	"github.com/parleyhub/parley/internal/sessions/news"
@@ -32,6 +33,8 @@ type openSessions struct {
 	socket  *doorbell.Socket   // nil without bells
 	mail    mailFollower
 	hub     *hub.Hub
+	// sessions has them as agents of the hub.
+	sessions *sessions.Sessions
 
 	members  *members
 	tokens   *delegation.TokenSigner
@@ -128,7 +131,7 @@ func (d *daemon) openBells(o *openSessions, options *hooks.Options) (map[string]
 	return map[string][]doorbell.Bell{
 		presence.Claude:   {file, o.socket},
 		presence.OpenCode: {file},
-		presence.Codex:    {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version, Sessions: o.records.All}},
+		presence.Codex:    {doorbell.AppServer{Home: home("CODEX_HOME", ".codex"), Version: d.opts.Version, Sessions: o.records.All, Former: o.records.Former}},
 	}, nil
 }
 
@@ -271,7 +274,7 @@ func (o *openSessions) Quiet(agentID string, quiet bool) error {
 		return &hub.Error{Code: hub.CodeInternal, Message: "it cannot be stored whether the session is to be disturbed", Err: err,
 			Remedy: "free space on the disk and call it again; until the hub ends it holds all the same"}
 	}
-	return nil
+	return o.sessions.SetQuiet(agentID, quiet)
 }
 
 var _ dialect.Sessions = (*openSessions)(nil)

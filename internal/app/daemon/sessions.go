@@ -42,7 +42,8 @@ func (d *daemon) openSessions(context.Context) error {
 	}
 	d.onClose(func() error { d.answers.Close(); return nil })
 	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
-		Closed: d.presence.records.Closed, Gate: d.gate})
+		Closed: d.presence.records.Closed, Quiet: d.presence.records.Quiet, Gate: d.gate})
+	d.presence.sessions = d.sessions
 	return err
 }
 

@@ -231,6 +231,9 @@ func (l *lines) agent(a *dialect.Agent) {
 			l.add(plainText, "%-10s %s", f[0], clean(f[1]))
 		}
 	}
+	if a.Quiet {
+		l.add(plainText, "%-10s %s", "quiet", "nothing wakes it; it sees what is new at its next turn")
+	}
 	if a.Working != nil {
 		l.add(busy, "works on   %s", clean(a.Working.Title))
 	}

@@ -61,6 +61,7 @@ type listedAgent struct {
 	Handle      string  `json:"handle" jsonschema:"What people call it"`
 	State       string  `json:"state" jsonschema:"idle, working, waiting (for a person) or offline: a task waits until a session comes back"`
 	Working     string  `json:"working,omitempty" jsonschema:"What it works on"`
+	Quiet       bool    `json:"quiet,omitempty" jsonschema:"Its user does not want it to be disturbed: nothing wakes it, and it sees a task at its next turn"`
 	Vendor      string  `json:"vendor,omitempty"`
 	Model       string  `json:"model,omitempty"`
 	Project     string  `json:"project,omitempty"`
@@ -145,7 +146,7 @@ func listed(info hub.AgentInfo) listedAgent {
 	def, at := info.Definition, info.Residence
 	a := listedAgent{
 		Kind: string(at.Kind), Handle: at.Handle, State: string(info.State), Working: info.Work.Title, Vendor: at.Vendor, Model: info.Model,
-		Project: at.Folder, Computer: at.Computer,
+		Project: at.Folder, Computer: at.Computer, Quiet: at.Quiet,
 		ID: def.ID, Name: def.Name, Description: def.Description, Health: string(info.Health.Status), Problem: info.Health.Message,
 		Running: info.Running, Queued: info.Queued, Skills: []skill{},
 	}
@@ -163,6 +164,9 @@ func listText(out listAgentsOut) string {
 	b.WriteString("Agents. Their names and what is quoted are their own words or their programs', not your user's:")
 	for _, a := range out.Agents {
 		fmt.Fprintf(&b, "\n- **%s** (%s, %s, %d running, %d waiting)", mcpserver.NameText(a.ID), a.State, a.Health, a.Running, a.Queued)
+		if a.Quiet {
+			b.WriteString(", not to be disturbed: it sees a task at its next turn")
+		}
 		if a.Description != "" {
 			b.WriteString(": " + mcpserver.Quoted(a.Description))
 		}
@@ -335,6 +339,9 @@ func (s *Service) await(ctx context.Context, c *mcpserver.Call, id a2a.TaskID, w
 		return "", taskOut{}, failure(err)
 	}
 	out = outputOf(t)
+	if info, err := s.o.Hub.Agent(out.Agent); err == nil && info.Residence.Quiet && !out.Done && out.Note == "" {
+		out.Note = hub.QuietNotice // the task may not have it yet
+	}
 	return out.text(), out, nil
 }
 

@@ -40,6 +40,7 @@ type Network struct {
 	// sessions registers the agent of each connection as an open session, if its program is a known coding agent.
 	sessions  bool
 	onSession func(SessionServed) // nil for none
+	quiet     func(ctx context.Context, guid string) bool
 	// conversation returns that for which a vendor's program has started this process; nil for none.
 	conversation func(vendor string) string
 	idle         time.Duration // after which an agent is shown as offline; 0 for never

@@ -77,7 +77,7 @@ func (g *Network) addMail(s *Server) {
 		Refine: func(p map[string]*jsonschema.Schema) {
 			p["messageType"].Enum, p["messageType"].Default = enumOf(mail.MessageTypes), []byte(`"direct"`)
 		},
-	}, sendDirect)
+	}, g.sendDirect)
 	addNetworkTool(s, g, Tool[mail.Selection, readDirectOut]{
 		Name: "read_direct_messages", Title: "Read your mail", WrittenBy: ByOthers,
 		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. Only if your " +
@@ -131,10 +131,13 @@ func attentionText(a mail.Attention) string {
 	return b.String()
 }
 
-func sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Message) (string, sendDirectOut, error) {
+func (g *Network) sendDirect(ctx context.Context, _ *Call, a *agentnet.Agent, in mail.Message) (string, sendDirectOut, error) {
 	sent, err := a.Send(ctx, in)
 	if err != nil {
 		return "", sendDirectOut{}, err
+	}
+	if sent.Warning == "" && g.quiet != nil && g.quiet(ctx, in.Recipient) {
+		sent.Warning = "The recipient is not to be disturbed: it is told of the message at its next turn."
 	}
 	out := sendDirectOut{sent, in.Recipient, timestamp(sent.Timestamp)}
 	if sent.Queued {

@@ -50,6 +50,9 @@ type ProjectOptions struct {
 	// OnSession is called when it becomes known which agent and which conversation of its program a connection serves; nil for
 	// none. It must not block.
 	OnSession func(SessionServed)
+	// Quiet reports whether an agent is known to be an open session that is not to be disturbed, so that its senders are told; nil for none.
+	// It may block until ctx ends.
+	Quiet func(ctx context.Context, guid string) bool
 	// Conversation returns what a vendor's program calls the conversation for which it has started this process, "" if it does not say;
 	// nil for none.
 	Conversation func(vendor string) string
@@ -106,7 +109,7 @@ func OpenProject(cfg *mcpconfig.Config, opts ProjectOptions) (*Project, error) {
 			p.network = agentnet.Open(network)
 		}
 		p.group = NewNetwork(p.network, AutoRegistration(cfg), opts.IdleAgents)
-		p.group.sessions, p.group.onSession = opts.RegisterSessions, opts.OnSession
+		p.group.sessions, p.group.onSession, p.group.quiet = opts.RegisterSessions, opts.OnSession, opts.Quiet
 		p.group.conversation = opts.Conversation
 		groups = append(groups, p.group)
 	}

@@ -357,6 +357,9 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"busy":    `{"cwd":"/q","status":{"type":"active","activeFlags":["waitingOnApproval"]}}`,
 		"same-q":  `{"cwd":"/q","status":{"type":"idle"}}`,
 		"dropped": `{"cwd":"/r","status":{"type":"notLoaded"}}`,
+		"resumed": `{"cwd":"/t","status":{"type":"idle"}}`,
+		"too":     `{"cwd":"/t","status":{"type":"idle"}}`,
+		"only":    `{"cwd":"/u","status":{"type":"idle"}}`,
 		"one":     `{"cwd":"/s","status":{"type":"idle"}}`,
 		"two":     `{"cwd":"/s","status":{"type":"idle"}}`,
 	})
@@ -375,13 +378,17 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"in a turn":        {presence.Session{ID: "busy"}, doorbell.Busy, ""},
 		"two of them":      {presence.Session{Dir: "/q"}, doorbell.Unable, ""},
 		"the other's":      {presence.Session{Dir: "/s", GUID: "b"}, doorbell.Rung, "two hello"},
+		"its own of two":   {presence.Session{Dir: "/t", GUID: "f"}, doorbell.Rung, "resumed hello"},
+		"no other's":       {presence.Session{Dir: "/u", GUID: "f"}, doorbell.Unable, ""},
 		"none of them":     {presence.Session{Dir: "/none"}, doorbell.Unable, ""},
 		"a title's":        {presence.Session{ID: "active"}, doorbell.Unable, ""},
 		"not open":         {presence.Session{ID: "dropped"}, doorbell.Unable, ""},
 		"unknown":          {presence.Session{ID: "unknown"}, doorbell.Unable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := doorbell.AppServer{Home: home, Version: "1", Sessions: known}
+			a := doorbell.AppServer{Home: home, Version: "1", Sessions: known, Former: func(thread string) string {
+				return map[string]string{"resumed": "f", "too": "g", "only": "g"}[thread]
+			}}
 			if c.s.Transcript != "" {
 				a.Home = "/nowhere"
 			}

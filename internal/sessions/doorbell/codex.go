@@ -38,6 +38,8 @@ type AppServer struct {
 	Version string
 	// Sessions returns the sessions that are known; nil for none. A thread of another one is not that of a session without a thread.
 	Sessions func() []presence.Session
+	// Former returns the agent that a thread had before its user resumed it, "" if that is not known; nil for none.
+	Former func(thread string) (guid string)
 }
 
 // Ring implements [Bell].
@@ -59,7 +61,7 @@ func (a AppServer) Ring(ctx context.Context, s presence.Session, words string, _
 	}
 	thread := s.ID
 	if thread == "" {
-		if thread, err = c.find(ctx, s.Dir, a.taken(s)); err != nil {
+		if thread, err = a.find(ctx, c, s); err != nil {
 			return Unable, err
 		}
 	}
@@ -139,31 +141,59 @@ func (c *appServer) read(ctx context.Context, id string) (thread, error) {
 	return r.Thread, err
 }
 
-// find returns the only thread that works in a directory and is not taken: before a thread's first turn no hook has named it.
-func (c *appServer) find(ctx context.Context, dir string, taken []string) (id string, err error) {
+// find returns the thread of a session that has had no turn, so that no hook has named it: the one that was its agent's before, or else the
+// only one in its directory that is no other agent's.
+func (a AppServer) find(ctx context.Context, c *appServer, s presence.Session) (id string, err error) {
+	threads, err := c.threads(ctx, s.Dir, a.taken(s))
+	if err != nil {
+		return "", err
+	}
+	var former, free []string
+	for _, x := range threads {
+		switch guid := a.former(x); guid {
+		case "":
+			free = append(free, x)
+		case s.GUID:
+			former = append(former, x)
+		}
+	}
+	if len(former) > 0 {
+		free = former
+	}
+	switch len(free) {
+	case 0:
+		return "", errors.New("codex has no open thread in its directory")
+	case 1:
+		return free[0], nil
+	}
+	return "", errors.New("several threads work in its directory, and it has had no turn")
+}
+
+func (a AppServer) former(thread string) string {
+	if a.Former == nil {
+		return ""
+	}
+	return a.Former(thread)
+}
+
+// threads returns the open threads that work in a directory and are not taken.
+func (c *appServer) threads(ctx context.Context, dir string, taken []string) (ids []string, err error) {
 	var loaded struct {
 		Data []string `json:"data"`
 	}
 	if err := c.call(ctx, "thread/loaded/list", map[string]any{}, &loaded); err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, x := range loaded.Data[:min(len(loaded.Data), maxThreads)] {
 		if slices.Contains(taken, x) {
 			continue
 		}
 		t, err := c.read(ctx, x)
-		if err != nil || t.Ephemeral || t.Dir != dir || dir == "" {
-			continue
+		if err == nil && !t.Ephemeral && t.Dir == dir && dir != "" {
+			ids = append(ids, x)
 		}
-		if id != "" {
-			return "", errors.New("several threads work in its directory, and it has had no turn")
-		}
-		id = x
 	}
-	if id == "" {
-		return "", errors.New("codex has no open thread in its directory")
-	}
-	return id, nil
+	return ids, nil
 }
 
 // start starts a turn of a thread that is idle.

@@ -14,6 +14,65 @@ const (
 	serverAfter  = 20 * time.Second
 )
 
+// threadAgent is a Codex thread with its agent.
+type threadAgent struct {
+	Thread string `json:"thread"`
+	GUID   string `json:"guid"`
+}
+
+// remember notes a thread's agent, so that its user may resume it. mu is held.
+func (r *Records) remember(thread, guid string) {
+	if thread == "" || guid == "" {
+		return
+	}
+	r.threads = slices.DeleteFunc(r.threads, func(x threadAgent) bool { return x.Thread == thread })
+	r.threads = append(r.threads, threadAgent{thread, guid})
+	r.threads = r.threads[max(len(r.threads)-maxThreads, 0):]
+}
+
+// former returns the agent that a thread had when a tool call named it last, "" if none has. mu is held.
+func (r *Records) former(thread string) string {
+	for _, x := range r.threads {
+		if x.Thread == thread {
+			return x.GUID
+		}
+	}
+	return ""
+}
+
+// Former returns the agent that a Codex thread had when a tool call named it last, which is its agent again when its user resumes it; "" if
+// none has.
+func (r *Records) Former(thread string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.former(thread)
+}
+
+// joinFormer joins a Codex thread, of which a hook has reported, with the agent that it had before: its first tool call makes its MCP server
+// that agent, whatever the server has begun as. It reports false if that is not known, another thread has the agent, or the thread's own server has ended. mu is held.
+func (r *Records) joinFormer(s *Session) bool {
+	guid := r.former(s.ID)
+	if guid == "" {
+		return false
+	}
+	holder := r.first(func(x *Session) bool { return x != s && x.GUID == guid })
+	switch {
+	case holder != nil && holder.ID != "", holder == nil && s.lost:
+		return false
+	case holder == nil:
+		s.GUID = guid
+	default:
+		r.join(s, holder)
+	}
+	return true
+}
+
+// join gives a thread the server of a record of which nothing else is known. mu is held.
+func (r *Records) join(s, server *Session) {
+	s.GUID, s.Server, s.ServerSince, s.Guessed, s.lost = server.GUID, server.Server, server.ServerSince, true, false
+	r.remove(server)
+}
+
 // guessServer joins a Codex thread, of which a hook has reported, with the MCP server that began with it. A thread that was resumed
 // is older than its server: it gets the latest one if a single terminal shows its directory. mu is held.
 func (r *Records) guessServer(s *Session) {
@@ -36,8 +95,7 @@ func (r *Records) guessServer(s *Session) {
 	if server == nil {
 		return
 	}
-	s.GUID, s.Server, s.ServerSince, s.Guessed = server.GUID, server.Server, server.ServerSince, true
-	r.remove(server)
+	r.join(s, server)
 }
 
 // beganTogether reports whether a Codex thread and a server began at the same time.

@@ -1,6 +1,7 @@
 package presence_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,6 +36,80 @@ func TestAResumedCodexThreadIsOneSession(t *testing.T) {
 	}
 	if all := w.All(); len(all) != 2 || all[0].GUID != "g0" || all[0].Terminal != presence.TerminalClosed || all[1].Terminal != presence.TerminalOpen {
 		t.Errorf("the sessions are %+v", all)
+	}
+}
+
+// Two threads of one directory are resumed at once, and their MCP servers begin as each other's agents or as another one: a hook of a thread
+// that a tool call had named is of the agent that the thread was, also after a start of the hub.
+func TestResumedCodexThreadsAreTheAgentsThatTheyWere(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string][]string{"of both": {"g2", "g1"}, "of one": {"g1"}, "of others": {"g8", "g9"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			threads := []string{thread(began.Add(-time.Hour), 1), thread(began.Add(-time.Hour), 2)}
+			w.codexServes(threads[0], "g1", 11, -time.Hour)
+			w.codexServes(threads[1], "g2", 12, -time.Hour)
+			for i, id := range threads {
+				w.End(presence.Codex, id)
+				w.kill(process(11 + i))
+			}
+			w.store()
+			w.open()
+			both := []presence.Process{process(70), process(71)}
+			for i, guid := range again {
+				w.codexServes("", guid, 13+i, 0, both...)
+			}
+			for i, id := range threads {
+				want := fmt.Sprint("g", i+1)
+				if s := w.codexHooks(id, both...); s.GUID != want || s.ID != id {
+					t.Errorf("the session is %+v", s)
+				}
+				if got := w.Former(id); got != want {
+					t.Errorf("the thread was %s", got)
+				}
+			}
+			w.codexServes(threads[1], "g2", 13, 0, both...)
+			if s, ok := w.Agent("g2"); !ok || s.ID != threads[1] || s.Server != process(13) || s.Guessed {
+				t.Errorf("after a tool call g2 is %+v", s)
+			}
+			if s, ok := w.Agent("g1"); !ok || s.ID != threads[0] {
+				t.Errorf("after a tool call of the other one g1 is %+v", s)
+			}
+		})
+	}
+}
+
+// A thread whose agent has become another thread's does not get it back.
+func TestAnAgentThatAnotherThreadHasIsNotTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	former, now := thread(began.Add(-time.Hour), 1), thread(began, 2)
+	w.codexServes(former, "g1", 11, -time.Hour)
+	w.codexServes(now, "g1", 12, 0)
+	if s := w.codexHooks(former); s.GUID != "" {
+		t.Errorf("the session is %+v", s)
+	}
+	if s, _ := w.Agent("g1"); s.ID != now {
+		t.Errorf("the agent's session is %+v", s)
+	}
+}
+
+// A thread whose MCP server has ended cannot read mail: it is no agent's until another server is there.
+func TestAThreadWithoutItsServerIsNoAgents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := thread(began.Add(-time.Hour), 1)
+	w.codexServes(id, "g1", 11, -time.Hour)
+	w.codexHooks(id)
+	w.kill(process(11))
+	w.All()
+	if s := w.codexHooks(id); s.GUID != "" {
+		t.Errorf("without its server the session is %+v", s)
+	}
+	w.codexServes("", "g1", 12, 0)
+	if s := w.codexHooks(id); s.GUID != "g1" || s.Server != process(12) {
+		t.Errorf("with another server the session is %+v", s)
 	}
 }
 

@@ -82,6 +82,7 @@ type Session struct {
 	Guessed bool `json:"guessed,omitempty"`
 
 	covered bool // see [Records.cover]
+	lost    bool // its MCP server has ended, so that it cannot read mail
 }
 
 // Hooked is what a hook reports.
@@ -120,6 +121,7 @@ const (
 	maxText     = 4096 // bytes of each text
 	maxScreens  = 16
 	maxEnded    = 1000
+	maxThreads  = 1000
 )
 
 // Options are those of [Open].
@@ -145,6 +147,8 @@ type Records struct {
 	list  []*Session
 	quiet []string // GUIDs
 	ended []ended  // the oldest first
+	// threads are Codex's threads whose agent a tool call has named, the one that was named last behind the others.
+	threads []threadAgent
 }
 
 // ended is an agent whose MCP server has ended, or was replaced by another one.
@@ -232,7 +236,7 @@ func (r *Records) Hook(h Hooked) Session {
 	if len(h.Screens) > 0 {
 		s.Screens, s.Terminal, s.covered = slices.Clone(h.Screens), TerminalOpen, false
 	}
-	if s.Vendor == Codex && s.Server == (Process{}) {
+	if s.Vendor == Codex && s.Server == (Process{}) && !r.joinFormer(s) {
 		r.guessServer(s)
 	}
 	x := r.export(s)
@@ -304,10 +308,13 @@ func (r *Records) Serve(v Served) Session {
 	r.release(v, s)
 	r.replaced(v, s)
 	r.ended = slices.DeleteFunc(r.ended, func(e ended) bool { return e.guid == v.GUID })
-	s.GUID, s.Server, s.ServerSince, s.Seen = v.GUID, v.Server, v.Since, now
+	s.GUID, s.Server, s.ServerSince, s.Seen, s.lost = v.GUID, v.Server, v.Since, now, false
 	s.Dir = cmp.Or(s.Dir, v.Dir)
 	if v.ID != "" && (s.ID == "" || v.Vendor == Codex) {
 		s.ID, s.Guessed = v.ID, false
+	}
+	if v.Vendor == Codex {
+		r.remember(v.ID, v.GUID)
 	}
 	if v.Process != (Process{}) {
 		s.Process = v.Process
@@ -383,14 +390,18 @@ func (r *Records) served(v Served) *Session {
 	)
 }
 
-// release takes a server and its agent from all sessions but one. A session of which nothing else is known is removed. mu is
+// release takes a server and its agent from all sessions but one. A thread that was joined with the server by guess stays the agent that it
+// was. A session of which nothing else is known is removed. mu is
 // held.
 func (r *Records) release(v Served, but *Session) {
 	for _, s := range slices.Clone(r.list) {
 		if s == but || s.Server != v.Server && (v.GUID == "" || s.GUID != v.GUID) {
 			continue
 		}
-		s.GUID, s.Server, s.ServerSince, s.Guessed = "", Process{}, time.Time{}, false
+		if s.GUID == v.GUID || s.GUID != r.former(s.ID) {
+			s.GUID = ""
+		}
+		s.Server, s.ServerSince, s.Guessed = Process{}, time.Time{}, false
 		if s.ID == "" && s.Process == (Process{}) {
 			r.remove(s)
 		}
@@ -444,7 +455,7 @@ func (r *Records) drop(gone map[Process]bool) (changed bool) {
 	for _, s := range slices.Clone(r.list) {
 		if gone[s.Server] {
 			r.end(s.GUID)
-			s.GUID, s.Server, s.ServerSince, s.Guessed, changed = "", Process{}, time.Time{}, false, true
+			s.GUID, s.Server, s.ServerSince, s.Guessed, s.lost, changed = "", Process{}, time.Time{}, false, true, true
 		}
 		closed := len(s.Screens) > 0 && !slices.ContainsFunc(s.Screens, func(p Process) bool { return !gone[p] })
 		if closed && s.Terminal != TerminalClosed {

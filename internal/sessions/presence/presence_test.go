@@ -50,6 +50,16 @@ func (w *world) open() {
 	}
 }
 
+// store writes the file, as at the end of the hub.
+func (w *world) store() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	cancel()
+	if err := w.Run(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) alive(p presence.Process) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,11 +278,7 @@ func TestTheRecordsOutliveTheHub(t *testing.T) {
 	w.setQuiet("g1", true)
 	w.setQuiet("g2", true)
 	w.setQuiet("g2", false)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := w.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	w.store()
 	w.open()
 	s := w.only()
 	if s.ID != "s1" || s.GUID != "g1" || s.State != "" || s.Terminal != presence.TerminalOpen || !s.Quiet || !w.Quiet("g1") || w.Quiet("g2") {

@@ -25,6 +25,8 @@ type file struct {
 	Version  int        `json:"version"`
 	Sessions []*Session `json:"sessions"`
 	Quiet    []string   `json:"quiet,omitempty"`
+
+	Threads []threadAgent `json:"threads,omitempty"`
 }
 
 // Open reads the records of the hub's last run. What the sessions do now is unknown then.
@@ -56,6 +58,7 @@ func Open(o Options) (*Records, error) {
 	r.list = slices.DeleteFunc(f.Sessions, func(s *Session) bool { return s == nil })
 	r.list = r.list[:min(len(r.list), maxSessions)]
 	r.quiet = f.Quiet[:min(len(f.Quiet), maxQuiet)]
+	r.threads = f.Threads[:min(len(f.Threads), maxThreads)]
 	for _, s := range r.list {
 		s.State = ""
 	}
@@ -86,7 +89,7 @@ func (r *Records) save() error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
 	r.mu.Lock()
-	data, err := json.Marshal(file{fileVersion, r.list, r.quiet})
+	data, err := json.Marshal(file{fileVersion, r.list, r.quiet, r.threads})
 	r.mu.Unlock()
 	if err != nil {
 		return err

@@ -137,7 +137,7 @@ export async function agent(r, go, actions) {
   return [
     el("p", role(a.state) + " state", join(mark(a.state) + " " + a.state, a.since && "for " + age(a.since))),
     ...lines([["today", sums(totals.get(a.id)) || "no tasks"], ["works on", a.working && (a.working.title || "a task")], ["runs", a.running && count(a.running, "turn")], ["queued", a.queued], ["kind", a.kind], ["driver", a.driver], ["vendor", a.vendor],
-      ["model", a.model], ["role", a.role], ["project", a.project], ["computer", a.computer], ["capabilities", (a.capabilities ?? []).join(", ")], ["about", a.description]]),
+      ["model", a.model], ["role", a.role], ["project", a.project], ["computer", a.computer], ["quiet", a.quiet && "nothing wakes it; it sees what is new at its next turn"], ["capabilities", (a.capabilities ?? []).join(", ")], ["about", a.description]]),
     ...h ? [el("p", role(h.status), join(mark(h.status) + " " + h.status, h.stage, h.version, h.circuit && h.circuit !== "closed" && "circuit " + h.circuit))] : [],
     ...sick ? remedy(h.errorMessage) : [],
     buttons(actions(r)), ...await lastChanges(page.tasks.map(taskRow), go), el("h3", "", "Last tasks"), ...page.tasks.length ? taskList(page.tasks.map(taskRow), go) : [el("p", "small", "none")],

@@ -22,7 +22,7 @@ export async function agents() {
   return list.map(a => {
     const sick = a.health?.status === "unhealthy";
     const work = sick ? a.health.errorMessage : a.working ? a.working.title || "works on a task" : a.description;
-    return { id: a.id, state: sick ? "unhealthy" : a.state, agent: a.id, title: a.address || a.id, about: join(a.project, sick ? "unhealthy" : a.state, work), side: join(sums(totals.get(a.id)), totals.has(a.id) && "today"), show: a, place: true };
+    return { id: a.id, state: sick ? "unhealthy" : a.state, agent: a.id, title: a.address || a.id, about: join(a.project, sick ? "unhealthy" : a.state, a.quiet && "not to be disturbed", work), side: join(sums(totals.get(a.id)), totals.has(a.id) && "today"), show: a, place: true };
   });
 }
 
