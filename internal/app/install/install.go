@@ -411,7 +411,7 @@ func (f file) leave(notes []note) (c Change, err error) {
 		c.leaveSkill()
 	default:
 		c.takeOut(texts, false)
-		err = f.remove(&c)
+		err = f.remove(&c, texts)
 	}
 	if err != nil {
 		return c, &Error{Code: CodeUnreadable, Message: "cannot change " + f.path + ": " + err.Error(), Remedy: "correct the file, and repeat the command", Err: err}
@@ -419,8 +419,7 @@ func (f file) leave(notes []note) (c Change, err error) {
 	if !bytes.Equal(c.before, c.after) {
 		c.Removed = []string{difference(c.before, c.after)}
 	}
-	rest := bytes.TrimSpace(c.after)
-	c.delete = created && !bytes.Equal(c.before, c.after) && (len(rest) == 0 || string(rest) == "{}")
+	c.delete = created && !bytes.Equal(c.before, c.after) && (len(bytes.TrimSpace(c.after)) == 0 || isEmpty(c.after))
 	return c, nil
 }
 
@@ -438,7 +437,7 @@ func (c *Change) takeOut(texts []string, toml bool) {
 }
 
 // remove removes what the texts did not: the file was edited.
-func (f file) remove(c *Change) error {
+func (f file) remove(c *Change, texts []string) error {
 	if len(bytes.TrimSpace(c.after)) == 0 {
 		return nil
 	}
@@ -446,8 +445,52 @@ func (f file) remove(c *Change) error {
 		if err := e.remove(c); err != nil {
 			return err
 		}
+		if err := e.removeEmpty(c, texts); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// removeEmpty removes the lists and objects on the way to an entry that are empty and that Parley had made, as of a file that was written anew
+// in another form.
+func (e entry) removeEmpty(c *Change, texts []string) (err error) {
+	for n := len(e.path); n > 0; n-- {
+		value, ok, err := jsonc.Get(c.after, e.path[:n]...)
+		if err != nil {
+			return err
+		}
+		if !ok || !isEmpty(value) || !made(e.path[:n], texts) {
+			continue
+		}
+		c.after, err = jsonc.Remove(c.after, func(name string, _ []byte) bool { return name == e.path[n-1] }, e.path[:n-1]...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isEmpty reports whether a value is an object or a list of nothing, also of no comment.
+func isEmpty(value []byte) bool {
+	value = bytes.TrimSpace(value)
+	if len(value) < 2 || value[0] != '{' && value[0] != '[' {
+		return false
+	}
+	return len(bytes.TrimSpace(value[1:len(value)-1])) == 0
+}
+
+// made reports whether one of the texts that were inserted has the member at a path.
+func made(path, texts []string) bool {
+	for _, text := range texts {
+		doc := []byte("{" + strings.TrimLeft(text, ", \t\r\n") + "}")
+		for at := range path {
+			if _, ok, err := jsonc.Get(doc, path[at:]...); ok && err == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (e entry) remove(c *Change) (err error) {

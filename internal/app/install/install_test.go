@@ -1,6 +1,8 @@
 package install_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -268,13 +270,65 @@ func TestAFileThatWasWrittenAnewIsCleared(t *testing.T) {
 	after := d.files(t)
 	for file, want := range map[string]string{
 		".claude.json":          `{"mcpServers":{"b":{}}}`,
-		".claude/settings.json": `{"hooks":{"Stop":[{"x":1}],"SessionStart":[]}}`,
+		".claude/settings.json": `{"hooks":{"Stop":[{"x":1}]}}`,
 		".codex/config.toml":    "\n[projects.\"/p\"]\ntrust_level = \"trusted\"\n",
 	} {
 		if after[file] != want {
 			t.Errorf("%s is %q", file, after[file])
 		}
 	}
+}
+
+// A formatter changes the space around what was entered: the lists and objects that were made for it go all the same, those that were there stay.
+func TestAFormattedFileIsCleared(t *testing.T) {
+	forms := map[string]func([]byte) []byte{
+		"indented": func(data []byte) []byte {
+			var out bytes.Buffer
+			if err := json.Indent(&out, data, "", "    "); err != nil {
+				t.Fatal(err)
+			}
+			return out.Bytes()
+		},
+		"compact": func(data []byte) []byte {
+			var out bytes.Buffer
+			if err := json.Compact(&out, data); err != nil {
+				t.Fatal(err)
+			}
+			return out.Bytes()
+		},
+		"of Windows": func(data []byte) []byte { return bytes.ReplaceAll(data, []byte("\n"), []byte("\r\n")) },
+	}
+	for name, form := range forms {
+		for settings, want := range map[string]string{
+			"": "", `{}`: `{}`, `{"a":1}`: `{"a":1}`, `{"hooks":{},"a":1}`: `{"hooks":{},"a":1}`, `{"hooks":{"Stop":[],"PreToolUse":[{"x":1}]}}`: `{"hooks":{"Stop":[],"PreToolUse":[{"x":1}]}}`,
+		} {
+			d := newHome(t)
+			if settings != "" {
+				d.write(t, ".claude/settings.json", settings)
+				d.write(t, ".gemini/settings.json", settings)
+			}
+			d.enter(t)
+			for _, file := range []string{".claude/settings.json", ".gemini/settings.json"} {
+				d.write(t, file, string(form([]byte(d.files(t)[file]))))
+			}
+			d.leave(t)
+			for _, file := range []string{".claude/settings.json", ".gemini/settings.json"} {
+				got, there := d.files(t)[file]
+				if there != (want != "") || there && compacted(t, got) != want {
+					t.Errorf("%s of %q that is %s is %q, %t", file, settings, name, got, there)
+				}
+			}
+		}
+	}
+}
+
+func compacted(t *testing.T, text string) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := json.Compact(&out, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }
 
 func TestFilesOfAProject(t *testing.T) {
