@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,10 +25,11 @@ func (a *app) claimsCommand() *cobra.Command {
 		a.onHub(func(ctx context.Context, c *client.Client, _ []string) error {
 			return a.repeat(ctx, watch, func(ctx context.Context, w io.Writer) error {
 				all, err := c.FileClaims(ctx)
-				if err == nil {
-					a.claimsListing(time.Now(), all).print(a, w, all)
+				if err != nil {
+					return err
 				}
-				return err
+				a.claimsListing(time.Now(), all, a.holders(ctx, c, all)).print(a, w, all)
+				return nil
 			})
 		}))
 	cmd.Long = `Show the claims of files on this computer: who has claimed which files, why, and until when.
@@ -103,7 +105,26 @@ func claimID(ctx context.Context, c *client.Client, arg string) (string, error) 
 	return "", usage("%s is claimed more than once; name one of these claims: %s", oneLine(arg), oneLine(strings.Join(ids, ", ")))
 }
 
-func (a *app) claimsListing(now time.Time, all []dialect.FileClaim) listing[dialect.FileClaim] {
+// holders returns the addresses of the agents that have claimed files, by their GUIDs: two sessions may have the same handle. Those that the
+// hub does not say are missing.
+func (a *app) holders(ctx context.Context, c *client.Client, all []dialect.FileClaim) map[string]string {
+	if len(all) == 0 || a.json() {
+		return nil
+	}
+	agents, err := c.ListAgents(ctx, dialect.AgentsListParams{IncludeCards: new(false)})
+	if err != nil {
+		return nil
+	}
+	addresses := make(map[string]string)
+	for _, x := range agents {
+		if x.GUID != "" {
+			addresses[x.GUID] = addressOf(x)
+		}
+	}
+	return addresses
+}
+
+func (a *app) claimsListing(now time.Time, all []dialect.FileClaim, holders map[string]string) listing[dialect.FileClaim] {
 	shorten := shortIDs(all, func(x dialect.FileClaim) string { return x.ID })
 	return listing[dialect.FileClaim]{
 		none: "No agent has claimed files.",
@@ -112,7 +133,7 @@ func (a *app) claimsListing(now time.Time, all []dialect.FileClaim) listing[dial
 			{heading: "UNTIL"}, {heading: "CLAIM"}, {heading: "WHY", weight: 2, least: 12},
 		},
 		row: func(x dialect.FileClaim) []string {
-			return []string{oneLine(x.Holder), oneLine(strings.Join(x.Paths, ", ")), oneLine(x.Repository), oneLine(x.Mode), claimedUntil(now, x.Until), oneLine(shorten(x.ID)), oneLine(x.Why)}
+			return []string{oneLine(cmp.Or(holders[x.HolderGUID], x.Holder)), oneLine(strings.Join(x.Paths, ", ")), oneLine(x.Repository), oneLine(x.Mode), claimedUntil(now, x.Until), oneLine(shorten(x.ID)), oneLine(x.Why)}
 		},
 		paint: a.paintFirst,
 	}

@@ -10,7 +10,32 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
+
+// Two sessions have the same handle: the list of claims calls each as the list of agents does.
+func TestTheHoldersOfClaimsAreToldApart(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	claims := make(map[string]string) // by the file
+	for _, file := range []string{"main.go", "other.go"} {
+		s := d.program("claude-code", "a")
+		t.Cleanup(func() { s.end() })
+		wait.Eventually(t, "the session has claimed "+file, func() bool {
+			return strings.HasPrefix(s.say("claim_files", `{"paths":[%q]}`, file), "You have")
+		})
+	}
+	wait.Eventually(t, "both holders are listed by their addresses", func() bool {
+		for line := range strings.Lines(d.parley("claims")) {
+			if agent := strings.Fields(line); len(agent) > 1 {
+				claims[agent[1]] = agent[0]
+			}
+		}
+		agents := d.agents()
+		one, other := claims["main.go"], claims["other.go"]
+		return one != other && agents[one].Kind == "session" && agents[other].Kind == "session"
+	})
+}
 
 func TestAPersonSeesAndBreaksClaims(t *testing.T) {
 	t.Parallel()
