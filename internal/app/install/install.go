@@ -121,7 +121,7 @@ type entry struct {
 func Programs() []Program {
 	return []Program{
 		{Name: "agy", Title: "Antigravity CLI", command: "agy", files: agyFiles, After: "open sessions of Antigravity get Parley's tools when they are started again; this was not tried with the program"},
-		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, overruled: claudeOverruled, After: "open sessions of Claude Code get the hooks when they are started again"},
+		{Name: "claude", Title: "Claude Code", command: "claude", files: claudeFiles, overruled: claudeOverruled, After: "open sessions of Claude Code get the hooks when they are started again; it asks you before it uses Parley's tools, unless \"mcp__parley\" is in permissions.allow of its settings"},
 		{Name: "codex", Title: "Codex", command: "codex", UserOnly: true, files: codexFiles, overruled: codexOverruled, After: "Codex asks at its next start whether you trust the hooks: say yes"},
 		{Name: "gemini", Title: "Gemini CLI", command: "gemini", files: geminiFiles, overruled: geminiOverruled, After: "open sessions of Gemini CLI get the hooks when they are started again"},
 		{Name: "opencode", Title: "OpenCode", command: "opencode", files: opencodeFiles, After: "open sessions of OpenCode get Parley's tools and plugin when they are started again"},
