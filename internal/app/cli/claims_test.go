@@ -14,7 +14,7 @@ import (
 )
 
 // Two sessions have the same handle: the list of claims calls each as the list of agents does.
-func TestTheHoldersOfClaimsAreToldApart(t *testing.T) {
+func TestTheHoldersOfClaimsHaveTheirAddresses(t *testing.T) {
 	t.Parallel()
 	d := newMachine(t)
 	claims := make(map[string]string) // by the file
