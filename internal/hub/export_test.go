@@ -123,3 +123,20 @@ func TraceStream(ctx context.Context, b *bus.Bus, name string) (*jetstream.Strea
 func SetFreeSpace(h *Hub, space uint64) {
 	h.freeSpace = func(string) (uint64, error) { return space, nil }
 }
+
+// WhileReading calls f while the hub reads the next task from its store, after it was read. The hub must not be in use.
+func WhileReading(h *Hub, f func()) { h.store = &slowStore{store: h.store, f: f} }
+
+type slowStore struct {
+	store
+	f func()
+}
+
+func (s *slowStore) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
+	body, err := s.store.task(ctx, id)
+	if f := s.f; f != nil {
+		s.f = nil
+		f()
+	}
+	return body, err
+}

@@ -171,6 +171,35 @@ func TestATaskOfADurableAgentOutlivesTheHub(t *testing.T) {
 	}
 }
 
+// A task whose next turn begins while somebody reads it from the store is not shown as it was: what is stored of it and
+// what is shown change one after the other, so that its state would seem to go back.
+func TestATaskThatBecomesLiveIsShownAsItIsNow(t *testing.T) {
+	ann := newPerson()
+	h, err := hub.NewInMemory(t.Context(), hub.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close(context.Background())
+	ann.register(t, h)
+	ann.answer("first", "?which one")
+	task, err := h.SendAndWait(t.Context(), request("ann", "first"))
+	if err != nil || task.Status.State != a2a.TaskStateInputRequired {
+		t.Fatalf("%+v, %v", task, err)
+	}
+	ann.show("second")
+	hub.WhileReading(h, func() {
+		m := message("second")
+		m.TaskID = task.ID
+		if _, err := h.Send(t.Context(), hub.SendRequest{Message: m}); err != nil {
+			t.Error(err)
+		}
+		wait.Eventually(t, "the next turn is shown", taskIs(h, task.ID, a2a.TaskStateWorking))
+	})
+	if task, err := h.Task(t.Context(), task.ID, nil); err != nil || task.Status.State != a2a.TaskStateWorking {
+		t.Errorf("%+v, %v", task, err)
+	}
+}
+
 // Each message to a task is a turn of its own, also those that wait while the hub stops.
 func TestQuestionsOfADurableAgentOutliveTheHub(t *testing.T) {
 	dir, ann := t.TempDir(), newPerson()

@@ -40,23 +40,36 @@ func (h *Hub) Task(ctx context.Context, id a2a.TaskID, historyLength *int) (*a2a
 // present returns a task from memory or the store. Without artifacts it does not make a
 // running answer visible, see turn.
 func (h *Hub) present(ctx context.Context, id a2a.TaskID, artifacts bool) (*a2a.Task, error) {
-	if t := h.acquireLive(id); t != nil {
-		defer h.release(t)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if artifacts || t.turn == nil {
-			return t.snapshot(), nil
-		}
-		return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.shownMeta(), History: slices.Clip(t.history)}, nil
+	if t := h.presentLive(id, artifacts); t != nil {
+		return t, nil
 	}
 	rec, err := h.read(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+	// It may have become live meanwhile. Then the store may be ahead of what others are shown, which would seem to go back.
+	if t := h.presentLive(id, artifacts); t != nil {
+		return t, nil
+	}
 	if rec.Status.State.Terminal() {
 		h.cache.put(rec, taskSize(rec.Task))
 	}
 	return rec.Task, nil
+}
+
+// presentLive returns a live task, nil if it is not live.
+func (h *Hub) presentLive(id a2a.TaskID, artifacts bool) *a2a.Task {
+	t := h.acquireLive(id)
+	if t == nil {
+		return nil
+	}
+	defer h.release(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if artifacts || t.turn == nil {
+		return t.snapshot()
+	}
+	return &a2a.Task{ID: t.id, ContextID: t.contextID, Status: t.status, Metadata: t.shownMeta(), History: slices.Clip(t.history)}
 }
 
 // WithHistory returns a copy of a task with at most n messages of its history, the latest;
