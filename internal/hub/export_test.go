@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -124,19 +125,30 @@ func SetFreeSpace(h *Hub, space uint64) {
 	h.freeSpace = func(string) (uint64, error) { return space, nil }
 }
 
-// WhileReading calls f while the hub reads the next task from its store, after it was read. The hub must not be in use.
-func WhileReading(h *Hub, f func()) { h.store = &slowStore{store: h.store, f: f} }
-
-type slowStore struct {
-	store
-	f func()
+// NewWatched starts a hub whose store in memory can be watched.
+func NewWatched(ctx context.Context) (*Hub, *WatchedStore, error) {
+	cfg, err := Config{}.withDefaults()
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &WatchedStore{store: &Memory{}}
+	h, err := newHub(ctx, cfg, s)
+	return h, s, err
 }
 
-func (s *slowStore) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
+// WatchedStore calls a function when a task was read.
+type WatchedStore struct {
+	store
+	f atomic.Pointer[func()]
+}
+
+// Next sets the function that is called once, after the next task was read.
+func (s *WatchedStore) Next(f func()) { s.f.Store(&f) }
+
+func (s *WatchedStore) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
 	body, err := s.store.task(ctx, id)
-	if f := s.f; f != nil {
-		s.f = nil
-		f()
+	if f := s.f.Swap(nil); f != nil {
+		(*f)()
 	}
 	return body, err
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,7 +176,7 @@ func TestATaskOfADurableAgentOutlivesTheHub(t *testing.T) {
 // what is shown change one after the other, so that its state would seem to go back.
 func TestATaskThatBecomesLiveIsShownAsItIsNow(t *testing.T) {
 	ann := newPerson()
-	h, err := hub.NewInMemory(t.Context(), hub.Config{})
+	h, store, err := hub.NewWatched(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,15 +188,22 @@ func TestATaskThatBecomesLiveIsShownAsItIsNow(t *testing.T) {
 		t.Fatalf("%+v, %v", task, err)
 	}
 	ann.show("second")
-	hub.WhileReading(h, func() {
+	id := task.ID
+	var read atomic.Bool
+	store.Next(func() {
+		read.Store(true)
 		m := message("second")
-		m.TaskID = task.ID
+		m.TaskID = id
 		if _, err := h.Send(t.Context(), hub.SendRequest{Message: m}); err != nil {
 			t.Error(err)
 		}
-		wait.Eventually(t, "the next turn is shown", taskIs(h, task.ID, a2a.TaskStateWorking))
+		wait.Eventually(t, "the next turn is shown", taskIs(h, id, a2a.TaskStateWorking))
 	})
-	if task, err := h.Task(t.Context(), task.ID, nil); err != nil || task.Status.State != a2a.TaskStateWorking {
+	wait.Eventually(t, "the task is read from the store", func() bool { // it may be in memory still
+		task, err = h.Task(t.Context(), id, nil)
+		return read.Load()
+	})
+	if err != nil || task.Status.State != a2a.TaskStateWorking {
 		t.Errorf("%+v, %v", task, err)
 	}
 }

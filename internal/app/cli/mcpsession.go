@@ -26,6 +26,9 @@ type sessionReporter struct {
 
 	mu     sync.Mutex
 	served mcpserver.SessionServed // the zero value for none
+	// undisturbed are the GUIDs of the sessions that were quiet when the hub was asked.
+	undisturbed []string
+	asked       time.Time
 }
 
 func (a *app) newSessionReporter(log *slog.Logger) *sessionReporter {
@@ -50,7 +53,8 @@ func (r *sessionReporter) serve(s mcpserver.SessionServed) {
 const (
 	reportTime  = 5 * time.Second // of one attempt
 	reportRetry = 30 * time.Second
-	quietTime   = time.Second // for the question whether a session is quiet
+	quietTime   = time.Second // for the question which sessions are quiet
+	quietLife   = time.Second // of its answer
 )
 
 // run reports until ctx ends.
@@ -102,17 +106,40 @@ func (r *sessionReporter) dial(ctx context.Context) (*client.Client, error) {
 	return client.Dial(ctx, socket)
 }
 
-// quiet reports whether an agent is an open session that is not to be disturbed, as far as the hub says so in time.
+// quiet reports whether an agent is an open session that is not to be disturbed, as far as the hub said so in the last second, or says so
+// in time: a sender of many messages does not ask for each.
 func (r *sessionReporter) quiet(ctx context.Context, guid string) bool {
+	r.mu.Lock()
+	quiet, known := r.undisturbed, time.Since(r.asked) < quietLife
+	r.mu.Unlock()
+	if !known {
+		quiet = r.askQuiet(ctx)
+		r.mu.Lock()
+		r.undisturbed, r.asked = quiet, time.Now()
+		r.mu.Unlock()
+	}
+	return slices.Contains(quiet, guid)
+}
+
+// askQuiet returns the GUIDs of the sessions that are not to be disturbed; none if the hub does not answer in time.
+func (r *sessionReporter) askQuiet(ctx context.Context) (guids []string) {
 	ctx, cancel := context.WithTimeout(ctx, quietTime)
 	defer cancel()
 	c, err := r.dial(ctx)
 	if err != nil {
-		return false
+		return nil
 	}
 	defer c.Close()
 	all, err := c.OpenSessions(ctx)
-	return err == nil && slices.ContainsFunc(all, func(s dialect.OpenSession) bool { return s.GUID == guid && s.Quiet })
+	if err != nil {
+		return nil
+	}
+	for _, s := range all {
+		if s.Quiet {
+			guids = append(guids, s.GUID)
+		}
+	}
+	return guids
 }
 
 // params describes the session and this process.

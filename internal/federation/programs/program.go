@@ -22,13 +22,14 @@ import (
 
 // program is the agent of a connected program.
 type program struct {
-	of *Programs
-	id string // at the hub
+	of     *Programs
+	id     string // at the hub
+	cardID string
 
 	returned wait.Signal // sent when the program is connected again
 
 	mu     sync.Mutex
-	card   agent.Card // the last one; its id does not change
+	card   agent.Card // the last one
 	online bool
 	seen   time.Time // when it was last connected; zero while it is
 }
@@ -82,7 +83,7 @@ func (x *program) residence() hub.Residence {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	at := hub.Residence{Kind: hub.KindLibrary, Computer: x.of.computer, Offline: !x.online, Hidden: !x.public()}
-	if handle := strings.ToLower(x.card.ID); runner.ValidID(handle) {
+	if handle := strings.ToLower(x.cardID); runner.ValidID(handle) {
 		at.Handle = handle
 	}
 	if x.public() {
@@ -109,7 +110,7 @@ func (x *program) Probe(context.Context) runner.Probe {
 // Open implements [runner.Agent].
 func (x *program) Open(spec runner.SessionSpec) (runner.Session, error) {
 	r := &exchange.Route{
-		Agent: x.card.ID, At: "the program", Durable: true, Hub: x.of.hub, Contact: x.contact,
+		Agent: x.cardID, At: "the program", Durable: true, Hub: x.of.hub, Contact: x.contact,
 		Sender:   func(agent.Tier) *exchange.Sender { return x.of.asker() },
 		Chain:    func(chain []string) []string { return chain },
 		Abandon:  func(string, int) {}, // the program's next connection begins without the task

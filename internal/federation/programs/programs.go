@@ -104,7 +104,7 @@ func Open(o Options) (*Programs, error) {
 		if k.Public {
 			card.Protocols = []string{tasks.Public}
 		}
-		p.register(&program{of: p, id: k.ID, card: card, seen: k.Seen})
+		p.register(&program{of: p, id: k.ID, cardID: k.Card, card: card, seen: k.Seen})
 	}
 	return p, nil
 }
@@ -200,7 +200,7 @@ func (p *Programs) refresh(ctx context.Context) {
 		p.connected(card)
 	}
 	for _, x := range p.all() {
-		if !online[x.card.ID] {
+		if !online[x.cardID] {
 			p.absent(ctx, x)
 		}
 	}
@@ -229,7 +229,7 @@ func (p *Programs) connected(card agent.Card) {
 		p.log.Warn("a program's agent is not in the directory, which has too many", "agent", card.ID, "most", maxPrograms)
 		return
 	}
-	p.register(&program{of: p, id: p.idOf(card.ID), card: card, online: true})
+	p.register(&program{of: p, id: p.idOf(card.ID), cardID: card.ID, card: card, online: true})
 }
 
 // idOf returns an id at the hub that no agent has: that of the card if possible.
@@ -247,24 +247,24 @@ func (p *Programs) idOf(card string) string {
 // register adds an agent to the hub.
 func (p *Programs) register(x *program) {
 	p.mu.Lock()
-	p.agents[x.card.ID] = x
+	p.agents[x.cardID] = x
 	p.mu.Unlock()
 	err := p.hub.Register(hub.Agent{Definition: x.definition(), Runner: x, Durable: true, Reported: true, Residence: x.residence()})
 	if err != nil {
 		p.log.Error("a program's agent cannot be registered", "agent", x.id, "error", err)
 		p.mu.Lock()
-		delete(p.agents, x.card.ID)
+		delete(p.agents, x.cardID)
 		p.mu.Unlock()
 		return
 	}
 	p.keep(x)
-	p.log.Info("a connected program is an agent", "agent", x.id, "card", text.Quote(x.card.ID, maxDescriptor), "connected", x.online)
+	p.log.Info("a connected program is an agent", "agent", x.id, "card", text.Quote(x.cardID, maxDescriptor), "connected", x.online)
 }
 
 // keep stores an agent.
 func (p *Programs) keep(x *program) {
 	x.mu.Lock()
-	k := kept{ID: x.id, Card: x.card.ID, Name: x.card.Name, Tier: x.card.Tier, Seen: x.seen, Public: x.public()}
+	k := kept{ID: x.id, Card: x.cardID, Name: x.card.Name, Tier: x.card.Tier, Seen: x.seen, Public: x.public()}
 	for _, c := range x.card.Capabilities {
 		k.Capabilities += c.ID + "\n"
 	}
@@ -296,12 +296,12 @@ func (p *Programs) absent(ctx context.Context, x *program) {
 		return // a hub that has just begun resumes the agent's tasks
 	}
 	p.mu.Lock()
-	delete(p.agents, x.card.ID)
+	delete(p.agents, x.cardID)
 	p.mu.Unlock()
 	if err := p.hub.Deregister(ctx, x.id); err != nil && ctx.Err() == nil {
 		p.log.Warn("a program's agent cannot be removed", "agent", x.id, "error", err)
 	}
-	if err := p.kept.Remove(x.card.ID); err != nil {
+	if err := p.kept.Remove(x.cardID); err != nil {
 		p.log.Warn("the list of connected programs cannot be stored", "error", err)
 	}
 }

@@ -318,15 +318,6 @@ func (g *Network) registerCaller(ctx context.Context, s *Server) {
 
 var errRegistering = &store.Error{Code: store.ConnectionError, Message: "Your registration was not finished in time.", Remedy: "Try again in a moment."}
 
-// isFirst reports whether an agent is to be registered by itself and no attempt has failed. It waits for one that is under way.
-func (g *Network) isFirst(ctx context.Context, p *networkAgent) bool {
-	if p.turn.Acquire(ctx, 1) != nil {
-		return false
-	}
-	defer p.turn.Release(1)
-	return p.due && p.failure == nil
-}
-
 // registerFirst registers the agent of a client by itself. It reports true once that is not due any more.
 func (g *Network) registerFirst(ctx context.Context, s *Server, c *Client) (done bool, err error) {
 	p := networkAgentOf(c)

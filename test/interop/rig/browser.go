@@ -172,6 +172,12 @@ type event struct {
 // Call calls a method of the protocol and decodes its result.
 func (p *Page) Call(t *testing.T, method string, params, result any) {
 	t.Helper()
+	if err := p.tryCall(t, method, params, result); err != nil {
+		t.Fatalf("%s %.300v: %v", method, params, err)
+	}
+}
+
+func (p *Page) tryCall(t *testing.T, method string, params, result any) error {
 	ctx, cancel := context.WithTimeout(t.Context(), pagePatience)
 	defer cancel()
 	id, err := p.send(ctx, method, params)
@@ -187,9 +193,7 @@ func (p *Page) Call(t *testing.T, method string, params, result any) {
 		}
 		break
 	}
-	if err != nil {
-		t.Fatalf("%s %.300v: %v", method, params, err)
-	}
+	return err
 }
 
 func (p *Page) send(ctx context.Context, method string, params any) (id int, err error) {
@@ -247,14 +251,16 @@ func (p *Page) Eval(t *testing.T, expression string, result any) {
 	}
 }
 
-// TryEval is Eval for a page that may be loading.
+// TryEval is Eval for a page that may be loading, or leaving for another one.
 func (p *Page) TryEval(t *testing.T, expression string, result any) error {
 	t.Helper()
 	var answer struct {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage
 	}
-	p.Call(t, "Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &answer)
+	if err := p.tryCall(t, "Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &answer); err != nil {
+		return err
+	}
 	if answer.ExceptionDetails != nil {
 		return errors.New(string(answer.ExceptionDetails))
 	}
