@@ -30,7 +30,8 @@ type agent struct {
 	mu      sync.Mutex
 	def     *runner.Definition // see definition; it is replaced, never changed
 	at      Residence
-	model   string // that answered last
+	moved   time.Time // when it became reachable, or busy or not, last
+	model   string    // that answered last
 	queue   queue
 	removed bool
 }

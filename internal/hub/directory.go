@@ -120,6 +120,9 @@ func (h *Hub) Move(id string, to Residence) error {
 		return h.agentNotFound(id)
 	}
 	a.mu.Lock()
+	if to.Offline != a.at.Offline || to.Busy != a.at.Busy {
+		a.moved = time.Now().UTC()
+	}
 	a.at = Agent{Definition: *a.def, Residence: to}.residence()
 	a.mu.Unlock()
 	h.cfg.Events.Publish(events.Event{Kind: events.AgentUpdated, Agent: id})
@@ -130,7 +133,7 @@ func (h *Hub) Move(id string, to Residence) error {
 // info returns what the directory says of the agent.
 func (a *agent) info() AgentInfo {
 	a.mu.Lock()
-	def, at, running, waiting, model := a.def, a.at, a.queue.running, a.queue.waiting, a.model
+	def, at, moved, running, waiting, model := a.def, a.at, a.moved, a.queue.running, a.queue.waiting, a.model
 	a.mu.Unlock()
 	info := AgentInfo{
 		Definition: def, Residence: at, RegisteredAt: a.registered, Health: a.health.current(), Running: running, Queued: waiting,
@@ -139,6 +142,9 @@ func (a *agent) info() AgentInfo {
 	open, since := a.hub.index.activity(a.id)
 	if since > 0 {
 		info.Since = time.Unix(0, since).UTC()
+	}
+	if open == nil && moved.After(info.Since) { // an open task has begun the state, whatever its agent has done since
+		info.Since = moved
 	}
 	if open != nil {
 		info.State, info.Work = AgentWorking, Work{open.ID, a.hub.titleOf(open.ID)}

@@ -196,6 +196,18 @@ func TestTheDirectorySaysWhatAnAgentDoes(t *testing.T) {
 	if a := state(); a.State != hub.AgentOffline || !a.Since.Equal(gone) || a.Residence.Handle != "codex" {
 		t.Errorf("offline: %s since %v", a.State, a.Since)
 	}
+	for _, to := range []hub.Residence{{Kind: hub.KindSession}, {Kind: hub.KindSession, Busy: true}, {Kind: hub.KindSession}} {
+		before := time.Now()
+		if err := h.Move("codex", to); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Move("codex", to); err != nil { // changes nothing
+			t.Fatal(err)
+		}
+		if a := state(); a.Since.Before(before) {
+			t.Errorf("it is %s since %v, before it was moved to %+v", a.State, a.Since, to)
+		}
+	}
 	if err := h.Move("codex", hub.Residence{Kind: hub.KindSession, Busy: true}); err != nil {
 		t.Fatal(err)
 	}
