@@ -258,9 +258,10 @@ func TestAStreamThatIsMadeAgainShowsAsGaps(t *testing.T) {
 	if err := b.JetStream().DeleteStream(t.Context(), "PARLEY_HUB_test_EVENTS"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.EnsureStream(t.Context(), stream.CachedInfo().Config); err != nil {
-		t.Fatal(err)
-	}
+	wait.Eventually(t, "the stream is made again", func() bool { // the server removes the former one's files meanwhile
+		_, err := b.EnsureStream(t.Context(), stream.CachedInfo().Config)
+		return err == nil
+	})
 	l.Publish(number(100))
 	settled(t, l)
 	var kinds []string
