@@ -375,8 +375,13 @@ func (t *traffic) collectOfAgents(ctx context.Context, found texts) error {
 	}
 	maps.Copy(found, t.owed.completedOf(t.all.ops)) // nobody sends any more
 	var posts messages
-	if err := t.poster.call(ctx, event{}, "read_messages", posts.query(channel), &posts, nil); err != nil {
-		return fmt.Errorf("read the channel: %w", err)
+	readPosts := func() error {
+		return t.poster.call(ctx, event{}, "read_messages", posts.query(channel), &posts, nil)
+	}
+	if readPosts() != nil { // it may have been killed after its last call, which only the next one notices
+		if err := readPosts(); err != nil {
+			return fmt.Errorf("read the channel: %w", err)
+		}
 	}
 	if err := posts.addTo(found); err != nil {
 		return err
