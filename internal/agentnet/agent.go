@@ -40,12 +40,12 @@ func (be *backend) newMember(id *registry.Identity, r registry.Registration, o r
 }
 
 // Register enters an agent in the registry and starts its heartbeat. The agent gets the GUID and the inbox of an
-// earlier agent of its kind that is offline. Without the network it is entered on the hub's bus only, and in the
+// earlier agent of its kind and handle that is offline. Without the network it is entered on the hub's bus only, and in the
 // network later. It blocks for requests to the server, until ctx ends.
 func (n *Network) Register(ctx context.Context, r registry.Registration) (*Agent, error) {
 	return n.register(ctx, r, false,
-		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType) },
-		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType) })
+		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType, r.Handle) },
+		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType, r.Handle) })
 }
 
 // RegisterPerson registers a person under a GUID that is always the same on this computer, with an inbox but without

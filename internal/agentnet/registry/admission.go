@@ -65,7 +65,7 @@ const hubLock = "hub"
 func (g *Registry) Assign(ctx context.Context, b *bus.Bus, r AdmissionRequest, state func(guid string) ConnectionState) (store.Admission, error) {
 	var spare *slotRecord // of the agent that has been away the longest
 	for slot := range maxAgentsOnThisHost {
-		adm := store.Admission{GUID: uuid.NewString(), Slot: "slot." + g.slotName(r.ProjectPath, r.AgentType, slot), Secret: rand.Text(), Handle: r.handleDigest()}
+		adm := store.Admission{GUID: uuid.NewString(), Slot: slotKey(g.slotName(r.ProjectPath, r.AgentType, slot)), Secret: rand.Text(), Handle: r.handleDigest()}
 		key := g.cfg.IdentityKey(adm.Slot)
 		v, err := key.Get(ctx, b)
 		if err != nil {

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -49,15 +52,15 @@ type Identity struct {
 	reused  bool
 }
 
-// TakeIdentity returns the GUID of an offline agent of the same type in the same project on
-// the same host, or a new one.
-func (g *Registry) TakeIdentity(ctx context.Context, agentType string) (*Identity, error) {
+// TakeIdentity returns the GUID of an offline agent of the same type and handle in the same project on the same host,
+// or a new one. It never returns that of an agent with another handle, whose mail would come with it.
+func (g *Registry) TakeIdentity(ctx context.Context, agentType, handle string) (*Identity, error) {
 	b, err := g.Connected()
 	switch {
 	case err != nil:
 		return nil, err
 	case g.cfg.GUID != "":
-		id, err := g.takeSlot(ctx, b, "fixed."+g.cfg.GUID, "fixed."+g.cfg.GUID, g.cfg.GUID)
+		id, err := g.takeSlot(ctx, b, "fixed."+g.cfg.GUID, "fixed."+g.cfg.GUID, g.cfg.GUID, "")
 		if err == nil && id == nil { // the server confines it to this one
 			return nil, &store.Error{Code: store.ConflictError,
 				Message: fmt.Sprintf("Another process is registered with the GUID %s of the configuration.", g.cfg.GUID),
@@ -67,9 +70,14 @@ func (g *Registry) TakeIdentity(ctx context.Context, agentType string) (*Identit
 	case g.cfg.Admission != nil:
 		return g.AdmittedIdentity(*g.cfg.Admission), nil
 	}
-	for slot := range maxAgentsOnThisHost {
+	owners, err := g.recordedOwners(ctx, b, agentType)
+	if err != nil {
+		return nil, store.AsError(err)
+	}
+	handle = store.Digest(handle)
+	for _, slot := range preferredSlots(owners, handle) {
 		name := g.slotName(g.cfg.ProjectPath, agentType, slot)
-		id, err := g.takeSlot(ctx, b, "slot."+name, name, uuid.NewString())
+		id, err := g.takeSlot(ctx, b, slotKey(name), name, uuid.NewString(), handle)
 		if err != nil || id != nil {
 			return id, err
 		}
@@ -81,20 +89,109 @@ func (g *Registry) slotName(projectPath, agentType string, slot int) string {
 	return fmt.Sprintf("%s.%d", store.Digest(g.cfg.Hostname, projectPath, agentType), slot)
 }
 
+// slotKey is the key of a slot's record in the identity bucket.
+func slotKey(name string) string { return "slot." + name }
+
 func tooManyAgents(agentType string) error {
 	return &store.Error{Code: store.ConflictError,
 		Message: fmt.Sprintf("There are already %d agents of the type %s in this project on this computer.", maxAgentsOnThisHost, store.Quote(agentType)),
 		Remedy:  "End some of them, or use another agent type."}
 }
 
-// takeSlot returns nil if a live agent has the slot.
-func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid string) (*Identity, error) {
+// owner is the agent that had a slot last, by the slot's record or file; its GUID is empty if no agent had it.
+type owner struct {
+	guid   string
+	handle string // digest; empty if it is not known: earlier versions did not store it
+	at     time.Time
+}
+
+// isAnother reports whether the owner registered under another handle.
+func (o owner) isAnother(handle string) bool {
+	return o.guid != "" && o.handle != "" && o.handle != handle
+}
+
+// preferredSlots returns the slots in the order in which an agent tries them: those of its handle, those of an unknown
+// handle, unused ones, and those of other agents, of which the one that is away the longest comes first.
+func preferredSlots(owners []owner, handle string) []int {
+	rank := func(o owner) int {
+		switch {
+		case o.guid == "":
+			return 2
+		case o.isAnother(handle):
+			return 3
+		case o.handle == "":
+			return 1
+		}
+		return 0
+	}
+	slots := make([]int, len(owners))
+	for i := range slots {
+		slots[i] = i
+	}
+	slices.SortStableFunc(slots, func(a, b int) int {
+		if c := cmp.Compare(rank(owners[a]), rank(owners[b])); c != 0 || rank(owners[a]) < 3 {
+			return c
+		}
+		return owners[a].at.Compare(owners[b].at)
+	})
+	return slots
+}
+
+// recordedOwners returns the owners of the slots of a type. The files of this computer count before the records: they
+// may be of agents that have not reached the bus.
+func (g *Registry) recordedOwners(ctx context.Context, b *bus.Bus, agentType string) ([]owner, error) {
+	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
+	defer cancel()
+	owners := g.rememberedOwners(agentType)
+	all := g.cfg.IdentityKey(slotKey(store.Digest(g.cfg.Hostname, g.cfg.ProjectPath, agentType)) + ".*")
+	stream, err := b.JetStream().Stream(ctx, all.Stream)
+	if err != nil {
+		return nil, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(all.Subject))
+	if err != nil {
+		return nil, err
+	}
+	for slot := range owners {
+		key := g.cfg.IdentityKey(slotKey(g.slotName(g.cfg.ProjectPath, agentType, slot)))
+		if owners[slot].guid != "" || info.State.Subjects[key.Subject] == 0 {
+			continue
+		}
+		v, err := key.Get(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		if r, ok := decodeIdentity(v); ok {
+			owners[slot] = owner{r.GUID, r.Handle, store.ParseTime(r.Since)}
+		}
+	}
+	return owners, nil
+}
+
+// rememberedOwners returns the owners of the slots of a type by the files of this computer.
+func (g *Registry) rememberedOwners(agentType string) []owner {
+	owners := make([]owner, maxAgentsOnThisHost)
+	for slot := range owners {
+		owners[slot] = g.rememberedOwner(g.slotName(g.cfg.ProjectPath, agentType, slot))
+	}
+	return owners
+}
+
+// takeSlot returns nil if a live agent has the slot. guid is for a new identity.
+func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid, handle string) (*Identity, error) {
 	lock, free, err := g.lockSlot(slot)
 	if err != nil || !free {
 		return nil, err
 	}
-	remembered := g.rememberedGUID(slot)
-	id, err := g.takeRecord(ctx, b, g.cfg.IdentityKey(key), cmp.Or(remembered, guid), remembered != "", lock != nil)
+	w := wanted{key: g.cfg.IdentityKey(key), guid: guid, handle: handle, locked: lock != nil}
+	before := g.rememberedOwner(slot)
+	if before.guid != "" {
+		w.exactly = true
+		if !before.isAnother(handle) {
+			w.guid, w.reused = before.guid, true
+		}
+	}
+	id, err := g.takeRecord(ctx, b, w)
 	if id == nil {
 		unlock(lock)
 		return nil, err
@@ -104,16 +201,26 @@ func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid str
 	return id, nil
 }
 
+// wanted is an identity that this process wants to have.
+type wanted struct {
+	key     store.Key // of its record
+	guid    string    // for a new identity
+	exactly bool      // guid counts, not that of the record
+	reused  bool      // an agent of this kind had guid before
+	handle  string    // digest
+	locked  bool      // the process has the slot's lock
+}
+
 // takeAttempts is how often an identity is tried whose record another process changes. With the slot's lock that is only the former
 // one, which releases it late, after an outage.
 const takeAttempts = 5
 
 // takeRecord writes this process into an identity's record, or returns nil if a live
-// agent is there. The GUID is the record's, unless the computer remembers another.
-func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, guid string, remembered, locked bool) (id *Identity, err error) {
+// agent is there. The GUID is the record's, unless that is another agent's or exactly one is wanted.
+func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, w wanted) (id *Identity, err error) {
 	for range takeAttempts {
-		id, err = g.tryRecord(ctx, b, key, guid, remembered, locked)
-		if !locked || !errors.Is(err, store.ErrConflict) {
+		id, err = g.tryRecord(ctx, b, w)
+		if !w.locked || !errors.Is(err, store.ErrConflict) {
 			break
 		}
 	}
@@ -123,34 +230,35 @@ func (g *Registry) takeRecord(ctx context.Context, b *bus.Bus, key store.Key, gu
 	return id, err
 }
 
-func (g *Registry) tryRecord(ctx context.Context, b *bus.Bus, key store.Key, guid string, remembered, locked bool) (*Identity, error) {
-	v, err := key.Get(ctx, b)
+func (g *Registry) tryRecord(ctx context.Context, b *bus.Bus, w wanted) (*Identity, error) {
+	v, err := w.key.Get(ctx, b)
 	if err != nil {
 		return nil, store.AsError(err)
 	}
-	before, reused := decodeIdentity(v)
-	if reused {
-		if !remembered {
-			guid = before.GUID
-		}
-		live, err := g.isLive(ctx, b, before, locked)
+	if before, ok := decodeIdentity(v); ok {
+		live, err := g.isLive(ctx, b, before, w.locked)
 		if err != nil || live {
 			return nil, err
 		}
+		had := owner{guid: before.GUID, handle: before.Handle}
+		if !w.exactly && !had.isAnother(w.handle) {
+			w.guid = before.GUID
+		}
+		w.reused = w.reused || w.guid == before.GUID
 	}
 	now := g.Now()
-	record := identityRecord{GUID: guid, Holder: uuid.NewString(), Since: store.Timestamp(now)}
-	if locked {
+	record := identityRecord{GUID: w.guid, Holder: uuid.NewString(), Since: store.Timestamp(now), Handle: w.handle}
+	if w.locked {
 		record.Lock = g.lockID()
 	}
-	_, err = key.Put(ctx, b, record, v.Revision)
+	_, err = w.key.Put(ctx, b, record, v.Revision)
 	if errors.Is(err, store.ErrConflict) {
 		return nil, err
 	}
 	if err != nil {
 		return nil, store.AsError(err)
 	}
-	return &Identity{guid: guid, key: key, holder: record.Holder, record: record, written: now, reused: reused || remembered}, nil
+	return &Identity{guid: w.guid, key: w.key, holder: record.Holder, record: record, written: now, reused: w.reused}, nil
 }
 
 // decodeIdentity decodes a record; ok is false if there is no valid one.
@@ -275,66 +383,74 @@ func (id *Identity) release(ctx context.Context, b *bus.Bus) error {
 
 func (g *Registry) guidFile(slot string) string { return filepath.Join(g.cfg.StateDir, slot+".guid") }
 
-// rememberedGUID returns the last GUID of a slot; "" if none is remembered.
-func (g *Registry) rememberedGUID(slot string) string {
+// rememberedOwner returns the last owner of a slot; its GUID is empty if none is remembered.
+func (g *Registry) rememberedOwner(slot string) owner {
 	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" {
-		return ""
+		return owner{}
 	}
 	info, err := os.Stat(g.guidFile(slot))
 	if err != nil || g.cfg.Now().Sub(info.ModTime()) > g.cfg.RegistryTTL {
-		return ""
+		return owner{}
 	}
 	data, err := os.ReadFile(g.guidFile(slot))
 	if err != nil {
 		g.Log().Warn("an agent's GUID cannot be read from the state directory", "error", err)
-		return ""
+		return owner{}
 	}
-	id, err := uuid.Parse(strings.TrimSpace(string(data)))
+	guid, handle, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
+	id, err := uuid.Parse(guid)
 	if err != nil {
-		return "" // the file was not written completely
+		return owner{} // the file was not written completely
 	}
-	return id.String()
+	return owner{id.String(), handle, info.ModTime()}
 }
 
-// rememberGUID writes the GUID of a slot whose lock the caller has.
+// rememberGUID writes the owner of a slot whose lock the caller has.
 func (g *Registry) rememberGUID(id *Identity) {
 	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" || id.slot == "" {
 		return
 	}
-	if err := os.WriteFile(g.guidFile(id.slot), []byte(id.guid+"\n"), 0o600); err != nil {
+	if err := local.ReplaceFile(g.guidFile(id.slot), []byte(id.guid+"\n"+id.record.Handle+"\n")); err != nil {
 		g.Log().Warn("an agent's GUID is not remembered on this computer", "guid", id.guid, "error", err)
 	}
 }
 
-// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of this type that has ended, or
-// else a new one. No other computer can have it, because an identity is that of a host and a directory.
-func (g *Registry) StoredIdentity(agentType string) (*Identity, error) {
-	if g.cfg.Admission != nil {
+// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of this type and handle that has ended,
+// or else a new one. No other computer can have it, because an identity is that of a host and a directory.
+func (g *Registry) StoredIdentity(agentType, handle string) (*Identity, error) {
+	switch {
+	case g.cfg.Admission != nil:
 		return g.AdmittedIdentity(*g.cfg.Admission), nil
+	case g.cfg.GUID != "":
+		if id, err := g.storedSlot("fixed."+g.cfg.GUID, ""); err != nil || id != nil {
+			return id, err
+		}
+		return nil, tooManyAgents(agentType)
 	}
-	slots := maxAgentsOnThisHost
-	if g.cfg.GUID != "" {
-		slots = 1
-	}
-	for i := range slots {
-		slot := g.slotName(g.cfg.ProjectPath, agentType, i)
-		if g.cfg.GUID != "" {
-			slot = "fixed." + g.cfg.GUID
+	handle = store.Digest(handle)
+	for _, slot := range preferredSlots(g.rememberedOwners(agentType), handle) {
+		id, err := g.storedSlot(g.slotName(g.cfg.ProjectPath, agentType, slot), handle)
+		if err != nil || id != nil {
+			return id, err
 		}
-		lock, free, err := g.lockSlot(slot)
-		if err != nil {
-			return nil, err
-		}
-		if !free {
-			continue
-		}
-		remembered := g.rememberedGUID(slot)
-		id := g.BorrowIdentity(cmp.Or(g.cfg.GUID, remembered, uuid.NewString()))
-		id.slot, id.lock, id.reused = slot, lock, remembered != ""
-		g.rememberGUID(id)
-		return id, nil
 	}
 	return nil, tooManyAgents(agentType)
+}
+
+// storedSlot is takeSlot without the bus.
+func (g *Registry) storedSlot(slot, handle string) (*Identity, error) {
+	lock, free, err := g.lockSlot(slot)
+	if err != nil || !free {
+		return nil, err
+	}
+	before := g.rememberedOwner(slot)
+	if before.isAnother(handle) {
+		before = owner{}
+	}
+	id := g.BorrowIdentity(cmp.Or(g.cfg.GUID, before.guid, uuid.NewString()))
+	id.slot, id.lock, id.reused, id.record.Handle = slot, lock, before.guid != "", handle
+	g.rememberGUID(id)
+	return id, nil
 }
 
 // claimIdentity writes the record of an identity that was assigned without the bus.
@@ -349,9 +465,9 @@ func (a *Agent) claimIdentity(ctx context.Context, b *bus.Bus) error {
 	case have.lock == nil: // no lock proves that the slot is free
 		key = "fixed." + a.guid
 	case a.reg.cfg.GUID == "":
-		key = "slot." + key
+		key = slotKey(key)
 	}
-	id, err := a.reg.takeRecord(ctx, b, a.reg.cfg.IdentityKey(key), a.guid, true, have.lock != nil)
+	id, err := a.reg.takeRecord(ctx, b, wanted{key: a.reg.cfg.IdentityKey(key), guid: a.guid, exactly: true, handle: have.record.Handle, locked: have.lock != nil})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,5 +144,126 @@ func (r identity) touch(t *testing.T) {
 	}
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// Agents of one type are the same as before in whatever order they come back, on a cluster and while it cannot be reached, and an
+// agent with a new handle is none of them.
+func TestAgentsComeBackAsThemselves(t *testing.T) {
+	t.Parallel()
+	handles := []string{"builder", "reviewer", "tester"}
+	for _, away := range []bool{false, true} {
+		for _, locks := range []bool{false, true} {
+			if away && !locks {
+				continue // nothing is remembered
+			}
+			for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 0, 1}, {2, 1, 0}} {
+				t.Run(fmt.Sprintf("away %v, locks %v, order %v", away, locks, order), func(t *testing.T) {
+					t.Parallel()
+					n, hub := nettest.StartServer(t), nettest.StartServer(t)
+					cfg := nettest.Linked(n, hub, "shop")
+					if locks {
+						cfg.StateDir = t.TempDir()
+					}
+					start := func(handle string) (*agentnet.Network, *agentnet.Agent) {
+						network := agentnet.Open(cfg)
+						wait.Eventually(t, "the bus", func() bool { s := network.Status(); return s.Local && (away || s.Connected) })
+						r := nettest.Worker("go")
+						r.Handle = handle
+						return network, nettest.Register(t, network, r)
+					}
+					was, running := map[string]string{}, []*agentnet.Network{}
+					for _, handle := range handles[:2] {
+						network, a := start(handle)
+						was[a.GUID()], running = handle, append(running, network)
+					}
+					for _, network := range running {
+						nettest.Shut(t, network)
+					}
+					if away {
+						n.Stop()
+					}
+					for _, i := range order {
+						network, a := start(handles[i])
+						t.Cleanup(func() { nettest.Shut(t, network) })
+						if former := was[a.GUID()]; former != handles[i] && (former != "" || i < 2) {
+							t.Errorf("%s is the former %q", handles[i], former)
+						}
+						if a.Reused() != (i < 2) {
+							t.Errorf("%s was there before: %v", handles[i], a.Reused())
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// An agent of a version that did not store handles keeps its identity.
+func TestAnIdentityOfAnUnknownHandleIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-b", "bob", "shop")
+	former := nettest.Open(t, cfg)
+	guid := nettest.Register(t, former, nettest.Worker("go")).GUID()
+	nettest.Shut(t, former)
+	record := identityOf(t, n, guid)
+	v, err := record.bucket.Get(t.Context(), record.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(v.Value(), &fields); err != nil || fields["handle"] == nil {
+		t.Fatalf("%s, %v", v.Value(), err)
+	}
+	delete(fields, "handle")
+	data, err := json.Marshal(fields)
+	if err == nil {
+		_, err = record.bucket.Put(t.Context(), record.key, data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := nettest.Register(t, nettest.Open(t, cfg), nettest.Worker("go")); again.GUID() != guid || !again.Reused() {
+		t.Errorf("the GUID changed from %s to %s", guid, again.GUID())
+	}
+}
+
+// Agents that never come back do not use up the slots of a project on a computer: a new agent gets the slot of the one that is away
+// the longest, and not its identity.
+func TestASlotOfAnAgentThatIsAwayIsUsedAgainOnACluster(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	cfg := n.Host("host-b", "bob", "shop")
+	register := func(handle string) string {
+		network := agentnet.Open(cfg)
+		if err := network.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer nettest.Shut(t, network)
+		r := nettest.Worker("go")
+		r.Handle = handle
+		return nettest.Register(t, network, r).GUID()
+	}
+	const slots = 64
+	was := map[string]string{}
+	for i := range slots {
+		handle := fmt.Sprintf("agent-%d", i)
+		was[handle] = register(handle)
+	}
+	was["agent-0"] = register("agent-0") // so agent-1 is away the longest
+	fresh := register("fresh")
+	for handle, guid := range was {
+		if guid == fresh {
+			t.Errorf("the new agent is %s", handle)
+		}
+	}
+	for _, handle := range []string{"agent-0", "agent-2", "agent-63"} {
+		if register(handle) != was[handle] {
+			t.Errorf("%s is another one", handle)
+		}
+	}
+	if register("agent-1") == was["agent-1"] {
+		t.Error("the slot of the agent that was away the longest was not given away")
 	}
 }
