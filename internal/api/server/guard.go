@@ -184,7 +184,7 @@ func (s *Server) readBody(w *response, r *http.Request) (share *budget.Share, ok
 	if err := body.read(); err != nil {
 		body.share.Release()
 		s.refuseBody(w, err)
-		if errors.Is(err, budget.ErrSpent) {
+		if errors.Is(err, budget.ErrSpent) || errors.Is(err, errTooLarge) {
 			body.discard()
 		}
 		return nil, false

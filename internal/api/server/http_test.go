@@ -341,6 +341,19 @@ func TestChunkedBodiesAreBoundedToo(t *testing.T) {
 	}
 }
 
+// A client that writes all of a body before it reads gets the answer.
+func TestAClientThatSendsATooLargeBodyGetsTheAnswer(t *testing.T) {
+	r := start(t, limits(server.Limits{Message: 8 << 20}))
+	body := strings.Repeat(" ", 12<<20) // more than the system keeps for a reader
+	conn := r.raw(t, fmt.Sprintf("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:8<<20]))
+	defer conn.Close()
+	code, answer := status(t, conn)
+	if code != http.StatusRequestEntityTooLarge {
+		t.Errorf("status %d", code)
+	}
+	want(t, answer, "null -32600 REQUEST_TOO_LARGE")
+}
+
 func TestASlowBodyIsRefused(t *testing.T) {
 	r := start(t, limits(server.Limits{ReadTimeout: time.Second}))
 	conn := r.raw(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
