@@ -275,7 +275,7 @@ func (c *Channel) join(conn transport.Conn, h *transport.Hello) error {
 	c.out.wire = h.Received // what follows is sent again
 	// The peer knows of these rejections.
 	c.out.rejected = slices.DeleteFunc(c.out.rejected, func(r rejection) bool { return r.seq <= h.Base })
-	c.out.ackDue, c.out.probe, c.out.probed = true, false, false
+	c.out.ackDue, c.out.probe = true, false
 	c.startFlush()
 	return nil
 }
@@ -451,7 +451,7 @@ func (m *Manager) admit(ctx context.Context, conn transport.Conn, h *transport.H
 // replaces it (a restart, usually), and the first's channels are closed. It blocks until the first has answered, at
 // most for ProbeTimeout.
 func (m *Manager) displace(ctx context.Context, h *transport.Hello, peer string) error {
-	end := m.contend(h)
+	end := m.contend(h, peer)
 	first := m.others(h, peer)
 	for _, c := range first {
 		c.Probe() // all of them at once
@@ -485,21 +485,25 @@ func (m *Manager) others(h *transport.Hello, peer string) []*Channel {
 	})
 }
 
-// contest is about which process speaks for an agent.
+// speaker is a peer that speaks for an agent.
+type speaker struct{ agent, peer string }
+
+// contest is about which process of a peer speaks for an agent.
 type contest struct {
 	newest   string // the instance that came last
 	handling int    // handshakes
 }
 
-// contend adds a handshake to the contest for its agent. end removes it, and reports whether no other process has come
+// contend adds a handshake of a peer to the contest for its agent. end removes it, and reports whether no other process has come
 // since: one that was killed while it waited must not get a channel after its successor.
-func (m *Manager) contend(h *transport.Hello) (end func() (newest bool)) {
+func (m *Manager) contend(h *transport.Hello, peer string) (end func() (newest bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	about := m.contests[h.From]
+	who := speaker{h.From, peer}
+	about := m.contests[who]
 	if about == nil {
 		about = &contest{}
-		m.contests[h.From] = about
+		m.contests[who] = about
 	}
 	about.newest = h.Instance
 	about.handling++
@@ -507,7 +511,7 @@ func (m *Manager) contend(h *transport.Hello) (end func() (newest bool)) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if about.handling--; about.handling == 0 {
-			delete(m.contests, h.From)
+			delete(m.contests, who)
 		}
 		return about.newest == h.Instance
 	}

@@ -341,6 +341,127 @@ func TestAProcessThatDoesNotAnswerIsReplaced(t *testing.T) {
 	}
 }
 
+// join opens a connection for mars as a process of its own.
+func (l *link) join(t *testing.T, instance, secret string) *peer {
+	p := dialIn(t, l)
+	p.send(hello(func(h *transport.Hello) { h.Instance, h.Secret, h.Channel = instance, secret, idOf(secret) }))
+	return p
+}
+
+// A process that was killed right after it has answered a probe is replaced as quickly as others.
+func TestAProcessThatHasAnsweredOnceIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		first := l.join(t, "one", "a")
+		first.next(transport.Accept)
+		first.send(transport.Frame{Kind: transport.Ready})
+		c := <-l.taken
+		c.Probe()
+		first.next(transport.Data)
+		first.send(transport.Frame{Kind: transport.Ack}) // its last sign
+		synctest.Wait()
+		time.Sleep(time.Second)
+		began := time.Now()
+		second := l.join(t, "two", "b")
+		second.next(transport.Accept)
+		if passed := time.Since(began); passed > 3*time.Second {
+			t.Errorf("it was replaced after %v", passed)
+		}
+		if s := c.Status(); s != channel.Closed {
+			t.Errorf("the channel of the first is %s", s)
+		}
+	})
+}
+
+// Probes of an end that lives never break its connection, however many there are and whatever else is due.
+func TestProbesBreakNoLiveConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		p := l.join(t, "one", "a")
+		p.next(transport.Accept)
+		p.send(transport.Frame{Kind: transport.Ready})
+		c := <-l.taken
+		calm := c.OnStatus(func(s channel.Status) { t.Errorf("it became %s", s) })
+		send(t, c, 0, 1)
+		var answers sync.WaitGroup
+		defer answers.Wait()
+		answers.Go(func() { // everything has arrived, nothing is handled, and each answer takes a second
+			for {
+				if _, err := p.conn.Receive(p.t.Context()); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+				if err := p.conn.Send(p.t.Context(), []transport.Frame{{Kind: transport.Ack, Seq: 1}}); err != nil {
+					return
+				}
+			}
+		})
+		for range 500 {
+			time.Sleep(90 * time.Millisecond)
+			c.Probe()
+		}
+		synctest.Wait()
+		calm()
+		p.conn.Close()
+	})
+}
+
+// peered is a listener whose connections come from the peers that are named.
+type peered struct {
+	transport.Listener
+	peers chan string
+}
+
+type peerConn struct {
+	transport.Conn
+	peer string
+}
+
+func (c *peerConn) Peer() string { return c.peer }
+
+func (l *peered) Accept(ctx context.Context) (transport.Conn, error) {
+	conn, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &peerConn{conn, <-l.peers}, nil
+}
+
+// Another peer that speaks for an agent of the same id is no process that replaces one of this peer's.
+func TestPeersDoNotReplaceEachOthersProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLink(t, nil)
+		inner, err := l.net.Listen("p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := &peered{inner, make(chan string, 1)}
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		defer inner.Close()
+		serving.Go(func() { _ = l.b.Serve(t.Context(), at) })
+		join := func(from, instance, secret string) *peer {
+			at.peers <- from
+			conn, err := l.net.Dial(t.Context(), agent.Endpoint{Transport: agent.TransportLocal, Address: "p"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			p := &peer{t, conn}
+			p.send(hello(func(h *transport.Hello) { h.Instance, h.Secret, h.Channel = instance, secret, idOf(secret) }))
+			synctest.Wait()
+			return p
+		}
+		dead := join("a", "one", "a")
+		dead.next(transport.Accept)
+		dead.send(transport.Frame{Kind: transport.Ready})
+		<-l.taken
+		second := join("a", "two", "b") // waits for the first
+		join("b", "three", "c").next(transport.Accept)
+		second.next(transport.Accept)
+	})
+}
+
 // A probe breaks the connection of a channel whose other end does not answer, and no other.
 func TestAProbeFindsADeadEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -37,9 +37,9 @@ type Manager struct {
 	remote map[string][]*Channel // by the agent at the other end
 	closed bool
 
-	contests   map[string]*contest // by the agent that processes want to speak for
-	tombstones map[string]bool     // channels that must not be resumed
-	oldest     []string            // the same, oldest first
+	contests   map[speaker]*contest
+	tombstones map[string]bool // channels that must not be resumed
+	oldest     []string        // the same, oldest first
 }
 
 type pair struct{ local, remote string }
@@ -60,7 +60,7 @@ func (x *ends) at(opener bool) **Channel {
 // envelopes are queued until a handler is added.
 func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	m := &Manager{opts: o.withDefaults(), onChannel: onChannel, instance: newSecret(), byID: make(map[string]ends), byPair: make(map[pair]*Channel),
-		remote: make(map[string][]*Channel), contests: make(map[string]*contest), tombstones: make(map[string]bool)}
+		remote: make(map[string][]*Channel), contests: make(map[speaker]*contest), tombstones: make(map[string]bool)}
 	m.guard()
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m

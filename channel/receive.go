@@ -60,7 +60,6 @@ func (c *Channel) receive(conn transport.Conn, frames []transport.Frame) error {
 			return errStale
 		}
 		if len(frames) > 0 {
-			c.out.probed = false // the peer is alive
 			if c.in.heard++; c.out.doubt.waiting {
 				c.changed.Send()
 			}

@@ -26,9 +26,11 @@ type outbox struct {
 	receivedOut uint64
 	rejected    []rejection // the latest unreadable envelopes
 	life        watchdog    // ends a connection whose peer does not answer
-	probe       bool        // a probe is due: an acknowledged number again
-	probed      bool        // a probe was sent, and nothing received since
-	doubt       watchdog    // ends a connection whose peer does not answer Probe
+	tested      bool        // life has asked for a probe, when heard had arrived
+	heard       uint64
+	probe       bool     // a probe is due: an acknowledged number again
+	doubt       watchdog // ends a connection whose peer does not answer Probe
+	again       bool     // Probe was called while doubt was waiting
 	failed      attempts
 }
 
@@ -119,6 +121,7 @@ type batch struct {
 	frames []transport.Frame
 	data   int    // how many of them are envelopes of the queue
 	last   uint64 // number of the last of these, 0 without any
+	probe  bool   // one of them is a probe
 }
 
 // first returns the number of the first envelope, 0 without any.
@@ -133,7 +136,7 @@ var batches = sync.Pool{New: func() any { return &batch{frames: make([]transport
 
 // fill collects what to send next, at most limit envelopes; c.mu is held.
 func (c *Channel) fill(b *batch, limit int) {
-	b.frames, b.data, b.last = b.frames[:0], 0, 0
+	b.frames, b.data, b.last, b.probe = b.frames[:0], 0, 0, c.out.probe
 	for i := range c.out.rejected { // before what acknowledges them
 		if r := &c.out.rejected[i]; r.sentOn != c.conn {
 			r.sentOn = c.conn
@@ -148,8 +151,7 @@ func (c *Channel) fill(b *batch, limit int) {
 		b.frames = append(b.frames, transport.Frame{Kind: transport.Data, Seq: b.last, Ack: c.in.handled, Envelope: o.e})
 		size += o.size
 	}
-	if c.out.probe {
-		c.out.probe, c.out.probed = false, true
+	if c.out.probe = false; b.probe {
 		b.frames = append(b.frames, transport.Frame{Kind: transport.Data, Seq: c.out.acked, Ack: c.in.handled})
 	}
 	if c.out.ackDue && (len(b.frames) == 0 || c.in.received > c.out.receivedOut) {
@@ -205,8 +207,7 @@ func (c *Channel) flush() {
 		switch {
 		case len(refused) > 0:
 			c.drop(refused)
-			c.refill()
-			c.out.probe, c.out.probed = c.out.probed, false
+			c.refill(b)
 		case err != nil:
 			c.notSent(conn, b, err)
 		case c.conn == conn: // otherwise the next connection begins after what the peer has received
@@ -219,8 +220,8 @@ func (c *Channel) flush() {
 }
 
 // refill makes the next batch contain what a batch that was not sent contained besides envelopes; c.mu is held.
-func (c *Channel) refill() {
-	c.out.ackDue = true
+func (c *Channel) refill(b *batch) {
+	c.out.ackDue, c.out.probe = true, c.out.probe || b.probe
 	for i := range c.out.rejected {
 		c.out.rejected[i].sentOn = nil
 	}
@@ -281,7 +282,7 @@ func (c *Channel) sendOn(conn transport.Conn, frames []transport.Frame) error {
 // on the one that replaces it; after the last attempt its first envelope fails. c.mu is held.
 func (c *Channel) notSent(conn transport.Conn, b *batch, err error) {
 	code := transport.CodeOf(err)
-	c.refill()
+	c.refill(b)
 	if code != transport.CodeNotSent && code != transport.CodeTooLarge {
 		c.expire(conn)
 	}
@@ -338,11 +339,12 @@ func (c *Channel) watchLife() {
 // yet, it sends a probe, which the peer must answer before the next check.
 func (c *Channel) checkLife(sameConn bool, delivered uint64) {
 	o := &c.out
-	if sameConn && o.wire > o.acked {
-		if o.probed || o.wire > o.delivered && o.delivered == delivered {
-			c.lost(c.conn)
-			return
-		}
+	due := sameConn && o.wire > o.acked
+	if due && (o.tested && o.heard == c.in.heard || o.wire > o.delivered && o.delivered == delivered) {
+		c.lost(c.conn)
+		return
+	}
+	if o.tested, o.heard = due, c.in.heard; due {
 		o.probe = true
 		c.startFlush()
 	}
@@ -351,21 +353,33 @@ func (c *Channel) checkLife(sameConn bool, delivered uint64) {
 
 // Probe asks the other end whether it is there, and breaks the connection unless it answers within
 // [Options].ProbeTimeout, so that the channel reconnects. It does not wait for the answer. A channel that is not open, or
-// is being asked already, is left as it is.
+// has not answered yet, is left as it is.
 func (c *Channel) Probe() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := &c.out
-	if c.status != Open || c.conn == c.dying || o.doubt.waiting {
+	asked := o.doubt.waiting && o.doubt.conn == c.conn && o.doubt.progress == c.in.heard
+	if c.status != Open || c.conn == c.dying || asked {
 		return
 	}
 	o.probe = true
 	c.startFlush()
+	if o.doubt.waiting { // what was answered says nothing of now
+		o.doubt.conn, o.doubt.progress, o.again = c.conn, c.in.heard, true
+		return
+	}
 	c.watch(&o.doubt, c.m.opts.ProbeTimeout, c.in.heard, c.endDoubt)
 }
 
+// endDoubt ends the connection if the last call of Probe is not answered. A later one than the first has the whole time, too.
 func (c *Channel) endDoubt(sameConn bool, heard uint64) {
+	again := c.out.again
+	c.out.again = false
 	if sameConn && c.in.heard == heard {
+		if again {
+			c.watch(&c.out.doubt, c.m.opts.ProbeTimeout, heard, c.endDoubt)
+			return
+		}
 		c.lost(c.conn)
 	}
 	c.changed.Send()
@@ -374,9 +388,10 @@ func (c *Channel) endDoubt(sameConn bool, heard uint64) {
 // alive reports whether the other end of a channel that is probed lives: it answers, or ends its handshake, before ctx ends.
 func (c *Channel) alive(ctx context.Context) (alive bool) {
 	_ = c.wait(ctx, func() bool { // its errors mean that it does not
-		doubt := c.status == Connecting || c.out.doubt.waiting && c.in.heard == c.out.doubt.progress
+		unanswered := c.out.doubt.waiting && c.in.heard == c.out.doubt.progress
+		doubt := c.status == Connecting || c.status == Open && (c.conn == c.dying || unanswered)
 		alive = c.status == Open && !doubt
-		return !doubt || c.status == Reconnecting
+		return !doubt
 	})
 	return alive
 }
