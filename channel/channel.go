@@ -109,6 +109,7 @@ type Channel struct {
 	fresh     bool           // the acceptor's, until its first handshake ends: nobody knows it yet
 	peer      string         // the other end as authenticated by the transport
 	instance  string         // identifies the opener's process
+	outlived  bool           // that process has ended, says the next one
 	changed   wait.Signal
 	out       outbox
 	in        inbox

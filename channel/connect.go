@@ -37,17 +37,42 @@ func (c *Channel) lost(conn transport.Conn) {
 
 // awaitReturn closes the channel unless the opener reconnects in time; c.mu is held.
 func (c *Channel) awaitReturn() {
+	limit := c.m.opts.ReconnectTimeout
+	if c.outlived {
+		limit = 0
+	}
 	if c.giveUp == nil {
-		c.giveUp = time.AfterFunc(c.m.opts.ReconnectTimeout, c.abandon)
+		c.giveUp = time.AfterFunc(limit, c.abandon)
 		return
 	}
-	c.giveUp.Reset(c.m.opts.ReconnectTimeout)
+	c.giveUp.Reset(limit)
 }
 
 func (c *Channel) abandon() {
-	if c.Status() == Reconnecting {
+	c.mu.Lock()
+	waiting, outlived := c.status == Reconnecting, c.outlived
+	c.mu.Unlock()
+	switch {
+	case !waiting:
+	case outlived:
+		c.shut(c.errorf(CodeUnreachable, nil, "the process of %q that opened the channel has ended", c.remote), nil)
+	default:
 		c.shut(c.errorf(CodeUnreachable, nil, "%q did not reconnect within %v", c.remote, c.m.opts.ReconnectTimeout), nil)
 	}
+}
+
+// Outlived tells the channel that another process has the agent at the other end now, instead of that whose manager had
+// this [Manager.Instance]. If that one opened the channel, and does not answer, the channel closes instead of waiting for it.
+// One that was opened here is probed. It does not wait. A process that resumes the channel keeps it.
+func (c *Channel) Outlived(instance string) {
+	c.mu.Lock()
+	if !c.opener && c.instance == instance {
+		if c.outlived = true; c.status == Reconnecting && c.joining == nil {
+			c.awaitReturn()
+		}
+	}
+	c.mu.Unlock()
+	c.Probe()
 }
 
 // run connects the opener's end and receives until the connection breaks; then lost starts it again.
@@ -556,7 +581,8 @@ func (c *Channel) reattach(conn transport.Conn, h *transport.Hello) error {
 	if c.status == Closed {
 		return c.closedError()
 	}
-	if c.conn != nil { // the opener noticed the break first
+	c.outlived = c.outlived && c.instance == h.Instance // not for lost
+	if c.conn != nil {                                  // the opener noticed the break first
 		c.lost(c.conn)
 	}
 	if old := c.joining; old != nil {

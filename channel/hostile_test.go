@@ -462,6 +462,62 @@ func TestPeersDoNotReplaceEachOthersProcesses(t *testing.T) {
 	})
 }
 
+// A channel of a process that has ended, as the next one says, is not kept for it, unless it answers or is resumed.
+func TestAChannelDoesNotOutliveItsOpener(t *testing.T) {
+	open := func(t *testing.T, l *link) (*peer, *channel.Channel) {
+		p := l.join(t, "one", "a")
+		p.next(transport.Accept)
+		p.send(transport.Frame{Kind: transport.Ready})
+		return p, <-l.taken
+	}
+	for name, c := range map[string]struct {
+		want string
+		try  func(*testing.T, *link, *peer, *channel.Channel)
+	}{
+		"its connection is broken": {"closed", func(_ *testing.T, _ *link, p *peer, c *channel.Channel) {
+			p.conn.Close()
+			synctest.Wait()
+			c.Outlived("one")
+		}},
+		"its connection seems to be there": {"closed", func(_ *testing.T, _ *link, _ *peer, c *channel.Channel) { c.Outlived("one") }},
+		"it answers": {"open", func(_ *testing.T, _ *link, p *peer, c *channel.Channel) {
+			c.Outlived("one")
+			p.next(transport.Data)
+			p.send(transport.Frame{Kind: transport.Ack})
+		}},
+		"another process": {"reconnecting", func(_ *testing.T, _ *link, p *peer, c *channel.Channel) {
+			p.conn.Close()
+			c.Outlived("two")
+		}},
+		"it is resumed": {"reconnecting", func(t *testing.T, l *link, p *peer, c *channel.Channel) {
+			c.Outlived("one")
+			next := dialIn(t, l)
+			next.send(hello(func(h *transport.Hello) {
+				h.Instance, h.Secret, h.Channel, h.Resume = "two", "a", idOf("a"), true
+			}))
+			next.next(transport.Accept)
+			next.send(transport.Frame{Kind: transport.Ready})
+			synctest.Wait()
+			next.conn.Close()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLink(t, nil)
+				p, end := open(t, l)
+				c.try(t, l, p, end)
+				time.Sleep(3 * time.Second)
+				if s := end.Status(); string(s) != c.want {
+					t.Errorf("it is %s", s)
+				}
+				if err := end.Err(); c.want == "closed" && (err == nil || !strings.Contains(err.Error(), "the process of \"mars\" that opened the channel has ended")) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // A probe breaks the connection of a channel whose other end does not answer, and no other.
 func TestAProbeFindsADeadEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -66,6 +66,9 @@ func NewManager(o Options, onChannel func(*Channel)) *Manager {
 	return m
 }
 
+// Instance returns a random text by which the other ends tell this process from the next one; see [Channel.Outlived].
+func (m *Manager) Instance() string { return m.instance }
+
 // Open opens a channel from a local agent to a remote one. It tries the endpoints (Options.Resolve) that have a
 // dialer in turn, also when a connection breaks. It returns a channel in the state connecting; see [Channel.Ready].
 // The channel outlives ctx. A channel to an agent of this process (Options.Local) needs no endpoint. A refusal by

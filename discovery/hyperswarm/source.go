@@ -56,9 +56,6 @@ type Source struct {
 	// Capabilities adds a topic in the network for each capability of the hub's agents, and looks up the topics of
 	// unknown capabilities: for networks with more hubs than one connects to.
 	Capabilities bool
-	// Arrived is called when a connection with another hub has begun: the hub may have started again. It must not block.
-	// Nil is not called.
-	Arrived func()
 	// Logger gets ended connections and failed announcements; nil discards them.
 	Logger *slog.Logger
 
@@ -204,9 +201,6 @@ func (s *Source) serve(ctx context.Context, c *swarm.Conn, sink registry.Sink) {
 	s.mu.Unlock()
 	if !s.Ledger.Trusts(c.RemoteKey()) { // no longer, and KeepConnected did not see the link
 		c.Destroy()
-	}
-	if s.Arrived != nil {
-		s.Arrived()
 	}
 	for _, id := range s.Ledger.Agents() { // later announcements see the link
 		l.enqueue(id)

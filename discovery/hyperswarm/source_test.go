@@ -132,22 +132,6 @@ func TestHubsThatKnowEachOther(t *testing.T) {
 	}
 }
 
-// Each connection of another hub is reported: it may have started again.
-func TestAHubThatStartsIsReported(t *testing.T) {
-	bootstrap, _ := hyperswarmtest.Network(t, 1)
-	arrived := make(chan struct{}, 64)
-	a := newHub(t, bootstrap, anybody, func(s *hyperswarmcards.Source) { s.Arrived = func() { arrived <- struct{}{} } })
-	for range 2 {
-		b := newHub(t, bootstrap, anybody, nil)
-		b.source.KeepConnected([]identity.PublicKey{a.key()})
-		select {
-		case <-arrived:
-		case <-time.After(time.Minute):
-			t.Fatal("nobody has noticed the hub")
-		}
-	}
-}
-
 // Req 1.7, 1.8: hubs that know each other's keys discover each other's agents as remote ones, with changes and
 // withdrawals, without a topic.
 func TestPairedHubsDiscoverEachOther(t *testing.T) {

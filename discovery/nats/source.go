@@ -42,9 +42,6 @@ type Source struct {
 	Prefix string
 	// Ledger signs and checks the statements.
 	Ledger *signedcard.Ledger
-	// Arrived is called when another hub requests all statements, as it does when it starts, at most five times a second.
-	// It must not block. Nil is not called.
-	Arrived func()
 
 	once  sync.Once
 	asked chan struct{} // buffers one request
@@ -99,9 +96,6 @@ func (s *Source) Discover(ctx context.Context, sink registry.Sink) error {
 			}
 			wait.Nudge(s.asked)
 		case <-s.asked:
-			if s.Arrived != nil {
-				s.Arrived()
-			}
 			s.answer(ctx)
 		}
 	}

@@ -45,7 +45,7 @@ type hub struct {
 	source *natscards.Source
 }
 
-func newHub(t testing.TB, url string, trusted func(identity.PublicKey) bool, o registry.Options, changes ...func(*natscards.Source)) *hub {
+func newHub(t testing.TB, url string, trusted func(identity.PublicKey) bool, o registry.Options) *hub {
 	t.Helper()
 	h := &hub{Registry: registry.New(o), pair: identity.Generate()}
 	nc := connect(t, url)
@@ -60,9 +60,6 @@ func newHub(t testing.TB, url string, trusted func(identity.PublicKey) bool, o r
 	})
 	s := &natscards.Source{Conn: nc, Ledger: &signedcard.Ledger{Author: signedcard.NewAuthor(h.pair, time.Minute), Trusted: trusted}}
 	h.source = s
-	for _, change := range changes {
-		change(s)
-	}
 	if err := h.EnableDiscovery("nats", s); err != nil {
 		t.Fatal(err)
 	}
@@ -134,22 +131,6 @@ func TestHubsFindEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, atA, later.ID, registry.Removed)
-}
-
-// A hub that arrives, as each does when it starts again, is noticed by the others.
-func TestAHubThatStartsIsReported(t *testing.T) {
-	url := startServer(t)
-	arrived := make(chan struct{}, 64)
-	newHub(t, url, anybody, registry.Options{}, func(s *natscards.Source) { s.Arrived = func() { arrived <- struct{}{} } })
-	<-arrived // its own request
-	for range 2 {
-		newHub(t, url, anybody, registry.Options{})
-		select {
-		case <-arrived:
-		case <-time.After(time.Minute):
-			t.Fatal("nobody has noticed the hub")
-		}
-	}
 }
 
 // Req 1.7, 1.8, 11.1: hubs announce their agents under the ids that they have there, all planetary agents among them. A

@@ -15,6 +15,7 @@ const (
 	protocolSession = "parley-session/1" // the agent is a session: a task waits for it
 	protocolOffline = "parley-offline"   // the session is offline
 	sessionMark     = "parley-session-"  // begins a protocol that says something of a session: see marks
+	runMark         = "parley-run/"      // begins a protocol that identifies a run of a hub: see RunOf
 )
 
 // Session is what a card says of an agent that is a session of a person. Its texts are another hub's.
@@ -31,6 +32,16 @@ func (s *Session) marks() map[string]*string {
 
 // Keyed reports whether a card says that requests to its agent may have keys.
 func Keyed(card agent.Card) bool { return slices.Contains(card.Protocols, protocolKeys) }
+
+// RunOf returns the run of the hub that has made a card, the [channel.Manager.Instance] of its process; "" if the card does not say it.
+func RunOf(card agent.Card) string {
+	for _, p := range card.Protocols {
+		if run, ok := strings.CutPrefix(p, runMark); ok {
+			return run
+		}
+	}
+	return ""
+}
 
 // SessionOf returns what a card says of a session; ok is false for other agents.
 func SessionOf(card agent.Card) (s Session, ok bool) {

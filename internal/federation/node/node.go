@@ -237,10 +237,13 @@ func (n *Node) followChannels(e telemetry.Event) {
 	}
 }
 
-// Join adds an agent that is not the hub's own. Its id must be free.
+// Join adds an agent that is not the hub's own. Its id must be free. Other hubs see the run of this one in its card; see [RunOf].
 func (n *Node) Join(card agent.Card, h router.Handler) (*parley.Agent, error) {
-	if n.o.Federation != nil && len(card.Endpoints) == 0 {
-		card.Endpoints = n.endpoints()
+	if n.o.Federation != nil {
+		card.Protocols = append(slices.Clip(card.Protocols), runMark+n.Channels().Instance())
+		if len(card.Endpoints) == 0 {
+			card.Endpoints = n.endpoints()
+		}
 	}
 	return n.Node.Join(card, h)
 }

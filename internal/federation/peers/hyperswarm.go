@@ -96,7 +96,7 @@ func (p *Peers) openDHT(o Hyperswarm, at *node.Federation) (err error) {
 	d.swarm = swarm.New(swarm.Options{
 		Node: d.node, Allow: p.allow.Allowed, Relays: o.Relays, Stream: stream, MaxPeers: maxHubs, Logger: p.log,
 	})
-	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: p.ledger, Network: o.Network, Capabilities: o.Capabilities, Arrived: p.hubArrived, Logger: p.log}
+	d.cards = &hyperswarmcards.Source{Swarm: d.swarm, Ledger: p.ledger, Network: o.Network, Capabilities: o.Capabilities, Logger: p.log}
 	p.sources[agent.TransportHyperswarm] = d.cards
 	return nil
 }

@@ -126,6 +126,8 @@ type Peers struct {
 	senders     map[agent.Tier]*exchange.Sender
 	withdrawing int // cancellations that are being repeated
 
+	runs map[identity.PublicKey]string // of the paired hubs, only for watchRegistry
+
 	tools tools
 }
 
@@ -163,6 +165,7 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 		kept: sessions, withdrawals: withdrawals,
 		o: o, log: o.Logger, pair: pair, allow: allow, opened: make(chan struct{}), sources: make(sources), tools: newTools(),
 		agents: make(map[string]*remote), rejected: make(map[string]rejection), senders: make(map[agent.Tier]*exchange.Sender),
+		runs: make(map[identity.PublicKey]string),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.open(ctx); err != nil {
@@ -232,7 +235,7 @@ func (p *Peers) openNATS(ctx context.Context, at *node.Federation) error {
 	}
 	at.Listeners = append(at.Listeners, listener)
 	at.Dialers[agent.TransportNATS] = &natslink.Dialer{Options: link}
-	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: p.ledger, Arrived: p.hubArrived}
+	p.sources[agent.TransportNATS] = &natscards.Source{Conn: p.o.NATS, Prefix: p.o.Prefix, Ledger: p.ledger}
 	return nil
 }
 
@@ -339,12 +342,16 @@ func (p *Peers) reconcile(ctx context.Context) {
 		p.o.Tools.Reserve(slices.Collect(maps.Values(names)))
 	}
 	p.reconcileTools(names)
+	maps.DeleteFunc(p.runs, func(key identity.PublicKey, _ string) bool { return names[key] == "" })
 	here, channelKeys := make(map[string]bool), make(map[identity.PublicKey]string)
 	for _, card := range p.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
 		peer, paired := names[key]
 		if !ok || !paired {
 			continue
+		}
+		if name == runSender {
+			p.followRun(key, card)
 		}
 		for _, at := range card.Endpoints {
 			if at.Transport == agent.TransportHyperswarm {
@@ -558,16 +565,18 @@ func (p *Peers) closeChannels() {
 	}
 }
 
-// hubArrived probes all channels: those of a hub that was killed and has started again are dead, which their transport
-// may notice late.
-func (p *Peers) hubArrived() {
-	select {
-	case <-p.opened:
-	default:
-		return // there are no channels yet
+// followRun notes the run of a hub, as its card says. When the hub has started again, the channels of its former run are
+// dead, which their transport may notice late. Only watchRegistry calls it.
+func (p *Peers) followRun(key identity.PublicKey, card agent.Card) {
+	former, now := p.runs[key], node.RunOf(card)
+	if now == "" || now == former {
+		return
 	}
+	p.runs[key] = now
 	for _, c := range p.node.Channels().Channels() {
-		c.Probe()
+		if _, of, _ := signedcard.ParseID(c.RemoteAgent()); former != "" && of == key {
+			c.Outlived(former)
+		}
 	}
 }
 

@@ -170,13 +170,20 @@ func (r *remote) contact() exchange.Contact {
 	return c
 }
 
+// senderPrefix begins the names of the senders; runSender is the one that each hub has, whose card is asked for the hub's run.
+// The sequences of statements make the cards of one agent come in their order.
+const (
+	senderPrefix = "~hub-"
+	runSender    = senderPrefix + "l3"
+)
+
 // openSenders opens a sender for each tier that other hubs' agents may have here.
 func (p *Peers) openSenders() error {
 	for _, tier := range []agent.Tier{agent.L0, agent.L1, agent.L2, agent.L3} {
 		if tier < p.o.PeerTier {
 			continue
 		}
-		f, err := exchange.NewSender(p.node, signedcard.ID("~hub-"+strings.ToLower(tier.String()), p.pair.Public()), tier)
+		f, err := exchange.NewSender(p.node, signedcard.ID(senderPrefix+strings.ToLower(tier.String()), p.pair.Public()), tier)
 		if err != nil {
 			return err
 		}
