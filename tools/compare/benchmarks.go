@@ -63,15 +63,7 @@ func (r *rig) pair(pkg, bench string, args []string, ours, peers string) (first,
 // benchmark builds the tests of a package.
 func (r *rig) benchmark(pkg string) (string, error) {
 	name := filepath.Base(pkg) + ".test"
-	if built := filepath.Join(r.built, name); r.built != "" && exists(built) {
-		return built, nil
-	}
-	program := filepath.Join(r.dir, name)
-	out, err := exec.CommandContext(r.ctx, "go", "test", "-c", "-tags", "interop", "-o", program, pkg).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go test -c %s: %w\n%s", pkg, err, out)
-	}
-	return program, nil
+	return r.built(name, "test", "-c", "-tags", "interop", "-o", filepath.Join(r.dir, name), pkg)
 }
 
 // runBenchmark returns the metrics of a benchmark's last line, by unit.

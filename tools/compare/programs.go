@@ -37,7 +37,8 @@ type rig struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	dir    string
-	built  string // directory with programs that are not built, "" for none
+	// programs is the directory with programs that are not built, "" for none.
+	programs string
 
 	running []*exec.Cmd
 	ended   []func() // called after the row, the last first
@@ -52,13 +53,13 @@ type rig struct {
 }
 
 // newRig returns a rig with its files in dir.
-func newRig(ctx context.Context, dir, built string) *rig {
-	r := &rig{dir: dir, built: built}
+func newRig(ctx context.Context, dir, programs string) *rig {
+	r := &rig{dir: dir, programs: programs}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	program := func(name, pkg string) func() (string, error) {
 		return sync.OnceValues(func() (string, error) { return r.build(name, pkg) })
 	}
-	r.parley, r.hello = program("parley", "./cmd/parley"), program("hello", "./tools/compare/bare/hello")
+	r.parley, r.hello = sync.OnceValues(r.buildParley), program("hello", "./tools/compare/bare/hello")
 	r.bareSend, r.tool = program("send", "./tools/compare/bare/send"), program("tool", "./tools/compare/bare/tool")
 	r.nats = program("nats-server", "github.com/nats-io/nats-server/v2")
 	hubOf := func(durability string) func() (*hub, error) {
@@ -93,18 +94,27 @@ func (r *rig) endRow() {
 	r.ended = nil
 }
 
-// build builds a program as for a release.
+// buildParley builds the program as it is released.
+func (r *rig) buildParley() (string, error) {
+	return r.built("parley", "run", "./tools/release", "-program", r.dir)
+}
+
+// build builds another program without symbols, too.
 func (r *rig) build(name, pkg string) (string, error) {
-	if built := filepath.Join(r.built, name); r.built != "" && exists(built) {
-		return built, nil
+	return r.built(name, "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(r.dir, name), pkg)
+}
+
+// built returns the program that a go command builds into the rig's directory, unless there is one already in that of the programs.
+func (r *rig) built(name string, command ...string) (string, error) {
+	if given := filepath.Join(r.programs, name); r.programs != "" && exists(given) {
+		return given, nil
 	}
-	program := filepath.Join(r.dir, name)
-	build := exec.CommandContext(r.ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, pkg)
+	build := exec.CommandContext(r.ctx, "go", command...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(command, " "), err, out)
 	}
-	return program, nil
+	return filepath.Join(r.dir, name), nil
 }
 
 func exists(file string) bool {

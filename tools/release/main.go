@@ -7,6 +7,7 @@
 //	go run ./tools/release -snapshot -only linux/amd64      # to try it: the tree may have changes
 //	go run ./tools/release -version 1.2.3 -verify SHA256SUMS # compare with the files of another one, such as a published release
 //	go run ./tools/release -size                            # only build the program for linux/amd64 and check its size
+//	go run ./tools/release -program DIR                     # only build the program for this computer, into a directory
 //
 // The tree must be clean, and the version semantic and in CHANGELOG.md. The same commit gives the same bytes on every
 // machine: times in the archives are the commit's. Run `go run ./tools/check` before. A program that is larger than maxSize
@@ -54,12 +55,16 @@ func main() {
 	flag.StringVar(&r.formats, "packages", "deb,rpm,image", "the kinds of packages for Linux besides archives; empty for none")
 	flag.StringVar(&r.verify, "verify", "", "fail if a file differs from what this list of checksums says")
 	size := flag.Bool("size", false, "build the program for linux/amd64, check its size, and keep nothing")
+	program := flag.String("program", "", "only build the program for this computer into this directory")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	run := func() error { return r.run(ctx, strings.Split(*only, ",")) }
-	if *size {
+	switch {
+	case *size:
 		run = func() error { return r.size(ctx) }
+	case *program != "":
+		run = func() error { return r.keepProgram(ctx, *program) }
 	}
 	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
@@ -269,17 +274,33 @@ func contents(dir string) (names []string, err error) {
 
 // size builds the program for linux/amd64 and checks its size.
 func (r *release) size(ctx context.Context) error {
-	work, err := os.MkdirTemp("", "parley-size-")
+	const platform = "linux/amd64"
+	return r.buildApart(ctx, platform, func(dir string) error { return checkSize(dir, platform) })
+}
+
+// keepProgram builds the program for this computer into a directory.
+func (r *release) keepProgram(ctx context.Context, keep string) error {
+	if err := os.MkdirAll(keep, 0o755); err != nil {
+		return err
+	}
+	name := executable(local.ProgramParley, runtime.GOOS)
+	return r.buildApart(ctx, runtime.GOOS+"/"+runtime.GOARCH, func(dir string) error {
+		return copyProgram(filepath.Join(keep, name), filepath.Join(dir, name))
+	})
+}
+
+// buildApart builds a platform's program into a directory that is removed after use.
+func (r *release) buildApart(ctx context.Context, platform string, use func(dir string) error) error {
+	work, err := os.MkdirTemp("", "parley-program-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	const platform = "linux/amd64"
-	dir := filepath.Join(work, "linux-amd64")
+	dir := filepath.Join(work, "program")
 	if err := r.build(ctx, dir, platform); err != nil {
 		return err
 	}
-	return checkSize(dir, platform)
+	return use(dir)
 }
 
 func checkVersion(v string) error {
