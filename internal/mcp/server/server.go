@@ -73,7 +73,7 @@ type Service struct {
 	opts   Options
 	log    *slog.Logger
 	tokens tokens
-	tools  sync.Map    // cached *mcp.Tool by toolKey
+	tools  sync.Map    // *registered by toolKey
 	idle   *time.Timer // nil without Idle
 
 	stopped context.Context
@@ -154,7 +154,7 @@ func (s *Service) newServer(client *Client, caller Caller) *Server {
 		UnsubscribeHandler: server.unsubscribe,
 		CompletionHandler:  server.complete,
 	})
-	server.mcp.AddReceivingMiddleware(server.protect, server.endListening)
+	server.mcp.AddReceivingMiddleware(server.protect, server.endListening, server.describe)
 	for _, g := range s.opts.Groups {
 		g.Register(server)
 	}

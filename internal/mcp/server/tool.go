@@ -81,9 +81,8 @@ type invocation struct {
 }
 
 func (s *Server) addTool(t tool) {
-	definition := s.define(t)
-	name, properties, invoked, writtenBy := definition.Name, definition.InputSchema.(*jsonschema.Schema), t.invocation, t.writtenBy
-	s.mcp.AddTool(definition, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	known, name, invoked, writtenBy := s.register(t), t.definition.Name, t.invocation, t.writtenBy
+	s.mcp.AddTool(known.entry, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		start := time.Now()
 		log := s.Logger("mcp-tool").With("tool", name) // not once for each tool: most are never called in a session
 		call := &Call{server: s, request: req, begun: start, pending: s.running()}
@@ -93,7 +92,7 @@ func (s *Server) addTool(t tool) {
 			ctx, cancel = s.service.whileRunning(ctx)
 			defer cancel()
 		}
-		text, out, err := s.run(ctx, invoked, properties, call)
+		text, out, err := s.run(ctx, invoked, known.input(), call)
 		call.answer(err == nil && ctx.Err() == nil)
 		if err != nil && ctx.Err() != nil {
 			// The call was cancelled, or the server stops.
@@ -282,20 +281,59 @@ type toolKey struct {
 	stateless bool
 }
 
-// define returns a tool's definition, cached for each kind of server.
-func (s *Server) define(t tool) *mcp.Tool {
+// registered is what the servers of one kind share of a tool.
+type registered struct {
+	// entry is what the SDK has of the tool: its name, without what is only for the list of tools. The SDK encodes and decodes the schemas
+	// of a tool that is added, which took a third of a process's start.
+	entry *mcp.Tool
+	// definition returns what the list of tools says. It must not be changed.
+	definition func() *mcp.Tool
+}
+
+// anyObject is the schema of entries.
+const anyObject = `{"type":"object"}`
+
+// input returns the schema of the arguments.
+func (r *registered) input() *jsonschema.Schema {
+	return r.definition().InputSchema.(*jsonschema.Schema)
+}
+
+// register returns a tool as the servers of this kind have it. Its schemas are made when they are needed first.
+func (s *Server) register(t tool) *registered {
 	key := toolKey{t.definition.Name, s.client == nil}
 	if known, ok := s.service.tools.Load(key); ok {
-		return known.(*mcp.Tool)
+		return known.(*registered)
 	}
-	definition := t.definition
-	definition.InputSchema, definition.OutputSchema = s.inputSchema(t), resultSchema(resultType{t.out, t.writtenBy != ""})
-	shared := &definition
-	if s.service.opts.OneOfMany {
-		shared = sharedTools.share(shared)
+	oneOfMany := s.service.opts.OneOfMany
+	t.handle = nil // it may be of one server
+	fresh := &registered{
+		entry: &mcp.Tool{Name: t.definition.Name, InputSchema: json.RawMessage(anyObject)},
+		definition: sync.OnceValue(func() *mcp.Tool {
+			definition := t.definition
+			definition.InputSchema, definition.OutputSchema = inputSchema(t, key.stateless), resultSchema(resultType{t.out, t.writtenBy != ""})
+			if oneOfMany {
+				return sharedTools.share(&definition)
+			}
+			return &definition
+		}),
 	}
-	known, _ := s.service.tools.LoadOrStore(key, shared)
-	return known.(*mcp.Tool)
+	known, _ := s.service.tools.LoadOrStore(key, fresh)
+	return known.(*registered)
+}
+
+// describe puts the definitions of tools into their list.
+func (s *Server) describe(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		result, err := next(ctx, method, req)
+		if list, ok := result.(*mcp.ListToolsResult); ok && err == nil {
+			for i, t := range list.Tools {
+				if known, ok := s.service.tools.Load(toolKey{t.Name, s.client == nil}); ok {
+					list.Tools[i] = known.(*registered).definition()
+				}
+			}
+		}
+		return result, err
+	}
 }
 
 // maxSharedTools bounds the definitions that are kept for other projects: a few hundred, since most are the same in all.
@@ -331,16 +369,16 @@ func (x *toolTable) share(t *mcp.Tool) *mcp.Tool {
 	return t
 }
 
-// inputSchema returns the schema of a tool's arguments. It must not be changed.
-func (s *Server) inputSchema(t tool) *jsonschema.Schema {
-	if t.refine == nil && s.client != nil {
+// inputSchema returns the schema of a tool's arguments, for clients with or without connections. It must not be changed.
+func inputSchema(t tool, stateless bool) *jsonschema.Schema {
+	if t.refine == nil && !stateless {
 		return sharedSchema(t.in)
 	}
 	input := schemaOf(t.in)
 	if t.refine != nil {
 		t.refine(input.Properties)
 	}
-	if s.client == nil {
+	if stateless {
 		if input.Properties == nil {
 			input.Properties = map[string]*jsonschema.Schema{}
 		}
