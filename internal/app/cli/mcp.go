@@ -88,7 +88,8 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	}
 	ctx, cancel := a.interruptibleServer(ctx)
 	defer cancel()
-	shared, err := a.shareTools(log.With("component", "hub-tools"))
+	token := taskToken(os.LookupEnv)
+	shared, err := a.shareTools(token, log.With("component", "hub-tools"))
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 			}
 		},
 	}
-	reporter := a.newSessionReporter(log.With("component", "agentnet"))
+	reporter := a.newSessionReporter(token, log.With("component", "agentnet"))
 	if network {
 		cfg.JoinLocalNetwork()
 		opts.RegisterSessions = cfg.CrossComputer.RegisterSessions && !cfg.CrossComputer.Enabled && reporter.token == ""

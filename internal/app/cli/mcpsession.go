@@ -31,8 +31,8 @@ type sessionReporter struct {
 	asked       time.Time
 }
 
-func (a *app) newSessionReporter(log *slog.Logger) *sessionReporter {
-	return &sessionReporter{app: a, log: quietly(log), since: time.Now(), token: taskToken(os.LookupEnv), kick: make(chan struct{}, 1)}
+func (a *app) newSessionReporter(token string, log *slog.Logger) *sessionReporter {
+	return &sessionReporter{app: a, log: quietly(log), since: time.Now(), token: token, kick: make(chan struct{}, 1)}
 }
 
 // serve notes a session. It does not block. A program that is not known has no session that anybody could find; as an agent of the hub

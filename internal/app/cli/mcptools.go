@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -49,11 +48,10 @@ const redialHub = 5 * time.Second
 const awaitHub = 10 * time.Second
 
 // shareTools returns the hub's tools, which are available once connect is called and a hub
-// runs. It does not start a hub.
-func (a *app) shareTools(log *slog.Logger) (*hubTools, error) {
+// runs. It does not start a hub. token is that of the agent's conversation, "" for none.
+func (a *app) shareTools(token string, log *slog.Logger) (*hubTools, error) {
 	t := &hubTools{begin: make(chan struct{})}
 	box := toolbox.New(toolbox.Options{})
-	token := taskToken(os.LookupEnv)
 	var err error
 	t.mount, err = box.Mount(toolbox.MountOptions{
 		Name: "hub", AsIs: true, Revision: hubRevision, MaxRedial: redialHub, Patience: awaitHub, Logger: quietly(log), Meta: t.meta,
