@@ -51,12 +51,13 @@ func TestCutLinksBreakNoPromise(t *testing.T) {
 	counts := l.inject(t, ctx)
 	wait.Wait()
 	found := texts{}
-	if err := errors.Join(l.awaitTasks(t.Context(), found), l.collectOfAgents(t.Context(), found)); err != nil {
+	stuck, err := l.awaitTasks(t.Context(), found)
+	if err := errors.Join(err, l.collectOfAgents(t.Context(), found)); err != nil {
 		t.Fatal(err)
 	}
 	r := judge(l.all, found)
 	r.faults = counts
-	for _, b := range append(r.broken, l.doneTwice(t.Context())...) {
+	for _, b := range slices.Concat(stuck, r.broken, l.doneTwice(t.Context())) {
 		t.Error(b)
 	}
 	t.Logf("seed %d: %v", *cutSeed, r)
@@ -238,22 +239,27 @@ func (l *linked) run(ctx context.Context) {
 func (s *site) asker() string { return "tasks-" + s.name }
 
 // awaitTasks waits until all tasks that a hub has accepted have ended, which were given to the other hub, and adds what was answered. Of one that
-// failed because a hub was killed nobody knows what has become: its outcome is unknown.
-func (l *linked) awaitTasks(ctx context.Context, found texts) error {
+// failed because a hub was killed nobody knows what has become: its outcome is unknown. It returns those that did not end.
+func (l *linked) awaitTasks(ctx context.Context, found texts) (stuck []string, err error) {
 	for _, s := range l.sites {
 		for late := time.Now().Add(drainTime); ; {
 			ends, err := endsOf(ctx, s.hub, s.asker())
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if late := time.Now().After(late); late || !slices.ContainsFunc(ends, func(e end) bool { return !e.ended() }) {
 				found[s.asker()] = l.judgeTasks(ends, s.asker())
+				for _, e := range ends {
+					if !e.ended() {
+						stuck = append(stuck, fmt.Sprintf("stuck: %q is %s (%s) %v after the last fault", e.prompt, e.state, e.answer, drainTime))
+					}
+				}
 				break
 			}
 			pause(ctx, 100*time.Millisecond)
 		}
 	}
-	return nil
+	return stuck, nil
 }
 
 // hubStopped is how a task fails whose hub, or whose agent's hub, was killed.

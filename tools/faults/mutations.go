@@ -83,7 +83,7 @@ var mutations = []mutation{
 	{federated: true, breaks: "a program's request is answered twice", file: "internal/federation/node/responder.go",
 		old: "\t\tr.reply(ctx, e, envelope.Response, resultOf(task))\n", new: "\t\tif MUTANT { r.reply(ctx, e, envelope.Response, resultOf(task)) }\n\t\tr.reply(ctx, e, envelope.Response, resultOf(task))\n"},
 	{simulated: true, breaks: "an agent comes back as another one", file: "internal/agentnet/registry/identity.go",
-		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { guid = uuid.NewString() }\n\trecord := identityRecord{", faults: "kills of agents"},
+		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { w.guid = uuid.NewString() }\n\trecord := identityRecord{", faults: "kills of agents"},
 }
 
 // mutationRuns are how often a mutation may stay unnoticed before it counts as such.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// Every mutation has its place, which is there once, in the sources of today.
+// Every mutation has its place, which is there once, in the sources of today, and compiles.
 func TestMutationsApply(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	overlay, err := writeMutants(t.TempDir())
@@ -35,6 +36,13 @@ func TestMutationsApply(t *testing.T) {
 		if err != nil || !strings.Contains(string(source), fmt.Sprintf("%s\") == \"%d\"", mutantVariable, i+1)) {
 			t.Errorf("%s: %v", m.breaks, err)
 		}
+	}
+	build := []string{"build", "-overlay", overlay}
+	for path := range files.Replace {
+		build = append(build, filepath.Dir(path))
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", build...).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := (mutation{old: "nowhere"}).apply("package x\n", 1); err == nil {
 		t.Error("a place that is not there")
