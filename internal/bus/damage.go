@@ -17,6 +17,9 @@ import (
 // checkPace is the pause after each block that is checked while the server runs.
 const checkPace = 20 * time.Millisecond
 
+// checkFresh is how long a check in the background spares a process that joins a namespace another one.
+const checkFresh = time.Minute
+
 // checkDelay is how long checks in the background leave the processors to what starts with the bus.
 const checkDelay = time.Second
 
@@ -160,7 +163,7 @@ func openKeeper(cfg Config) (*damage.Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return damage.Open(damage.Options{Dir: filepath.Join(cfg.DataDir, busDir), Logger: cfg.Logger.With("component", "store"), Budget: cfg.CheckBudget, Pace: checkPace}), nil
+	return damage.Open(damage.Options{Dir: filepath.Join(cfg.DataDir, busDir), Logger: cfg.Logger.With("component", "store"), Budget: cfg.CheckBudget, Pace: checkPace, Fresh: checkFresh}), nil
 }
 
 func repairOf(all []damage.Record) Repair {

@@ -48,6 +48,8 @@ type Options struct {
 	Budget time.Duration
 	// Pace is the pause after each block in the background.
 	Pace time.Duration
+	// Fresh is how long the check of an account in the background counts as one before it is opened.
+	Fresh time.Duration
 	// Later selects the accounts that no server opens before CheckAccount has returned; nil for none.
 	Later func(account string) bool
 }
@@ -70,7 +72,8 @@ type part struct {
 	wanted  context.Context // ends when the background has to leave the account
 	want    context.CancelFunc
 	mu      sync.Mutex
-	done    bool // what the server will read is checked
+	checked time.Time // what the server will read; zero if it was not
+	opened  bool      // a server may have it open: it must not be mended
 }
 
 func newPart(account string) *part {
@@ -186,13 +189,14 @@ func (k *Keeper) endLater() {
 	for _, p := range later {
 		p.want()
 		p.mu.Lock()
-		p.done = true
+		p.opened = true
 		p.mu.Unlock()
 	}
 }
 
-// CheckAccount checks and mends what the server will read of an account that Check has left out, unless that is done. It has to
-// be called before the server opens the account, and blocks until the server may.
+// CheckAccount checks and mends what the server will read of an account that Check has left out, unless that was done less than
+// Options.Fresh ago: a bit may have flipped since. It has to be called before the server opens the account, and blocks until
+// the server may. Later calls do nothing until the next Check.
 func (k *Keeper) CheckAccount(ctx context.Context, account string) {
 	k.mu.Lock()
 	p := k.later[account]
@@ -203,12 +207,13 @@ func (k *Keeper) CheckAccount(ctx context.Context, account string) {
 	p.want()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.done {
+	if p.opened || !p.checked.IsZero() && time.Since(p.checked) < k.Fresh {
+		p.opened = true
 		return
 	}
 	rest := k.checkStreams(ctx, account)
 	k.syncLedger()
-	p.done = ctx.Err() == nil
+	p.opened = ctx.Err() == nil
 	k.mu.Lock()
 	k.rest = append(k.rest, rest...)
 	k.mu.Unlock()
@@ -218,11 +223,13 @@ func (k *Keeper) CheckAccount(ctx context.Context, account string) {
 func (k *Keeper) checkLater(ctx context.Context, p *part) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.done {
+	if p.opened || !p.checked.IsZero() {
 		return
 	}
 	rest := k.checkStreams(ctx, p.account)
-	p.done = ctx.Err() == nil
+	if ctx.Err() == nil {
+		p.checked = time.Now()
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(p.wanted, stop)()
@@ -351,8 +358,10 @@ func (k *Keeper) prepare(s *stream) []job {
 	if err := s.readSettings(); err != nil {
 		k.Logger.Error("the settings of a stream cannot be read", "stream", s.name, "error", err)
 	}
-	if err := s.readBlocks(); err != nil {
-		k.Logger.Error("the blocks of a stream cannot be listed", "stream", s.name, "error", err)
+	if err := s.readBlocks(); outOfDescriptors(err) {
+		k.Logger.Warn("the blocks of a stream could not be listed", "stream", s.name, "error", err)
+	} else if err != nil {
+		k.note(s, Record{Kind: KindBlock, Action: ActionFound, Reason: local.Reason(err), File: k.relative(filepath.Join(s.dir, messagesDir))}, nil)
 	}
 	current, damaged := s.checkIndex()
 	s.rebuilt = !current

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -454,6 +455,57 @@ func TestAnAccountIsCheckedLater(t *testing.T) {
 				readRest(t, b, name, []int{messages})
 			}
 			end(t, b)
+		})
+	}
+}
+
+// A bit that flips after an account was checked in the background is found before the account is opened, and not mended afterwards.
+func TestAnAccountIsCheckedAgainBeforeItIsOpened(t *testing.T) {
+	dir := store(t, "S")
+	must(t, os.Remove(filepath.Join(messagesDir(dir, "S"), "index.db")))
+	at := places(t, dir, "S")
+	harm := func(n int) { flip(t, at[n].file, at[n].offset*8+900, at[n].offset*8+901) }
+	synctest.Test(t, func(t *testing.T) {
+		k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Fresh: time.Minute, Later: func(string) bool { return true }})
+		k.Check(t.Context())
+		k.Rest(t.Context())
+		time.Sleep(2 * time.Minute)
+		harm(3)
+		harm(7)
+		k.CheckAccount(t.Context(), account)
+		if n := len(k.Records()); n != 2 {
+			t.Errorf("%d damaged records were found", n)
+		}
+		harm(9)
+		k.CheckAccount(t.Context(), account)
+		k.Rest(t.Context())
+		for _, r := range k.Records()[2:] {
+			if r.Action != damage.ActionFound {
+				t.Errorf("what may be open was changed: %+v", r)
+			}
+		}
+		harm(9)
+	})
+	b := open(t, dir)
+	readRest(t, b, "S", []int{3, 7})
+	end(t, b)
+}
+
+// What is in the place of a block, or of all of them, is damage, too.
+func TestWhatIsNoBlockIsNamed(t *testing.T) {
+	for name, harm := range map[string]func(dir string) error{
+		"a directory": func(dir string) error { return os.Mkdir(filepath.Join(dir, "99.blk"), 0o700) },
+		"a file": func(dir string) error {
+			return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := store(t, "S")
+			must(t, harm(messagesDir(dir, "S")))
+			k := check(t, dir, new(bytes.Buffer))
+			if r := k.Records(); len(r) != 1 || r[0].Kind != damage.KindBlock || !r[0].Lost() {
+				t.Errorf("the records are %+v", r)
+			}
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -135,8 +136,8 @@ func (s *stream) readSettings() error {
 	return nil
 }
 
-// readBlocks lists the blocks in their order.
-func (s *stream) readBlocks() error {
+// readBlocks lists the blocks in their order. An error says what is not one.
+func (s *stream) readBlocks() (strange error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, messagesDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -150,7 +151,14 @@ func (s *stream) readBlocks() error {
 			continue
 		}
 		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // the server has removed it
+			continue
+		case err == nil && !info.Mode().IsRegular():
+			err = fmt.Errorf("%s is not a file", e.Name())
+		}
+		if err != nil {
+			strange = errors.Join(strange, err)
 			continue
 		}
 		s.blocks = append(s.blocks, block{number: n, path: filepath.Join(s.dir, messagesDir, e.Name()), size: info.Size(), at: info.ModTime()})
@@ -159,7 +167,7 @@ func (s *stream) readBlocks() error {
 	if len(s.blocks) > 0 {
 		s.blocks[len(s.blocks)-1].last = true
 	}
-	return nil
+	return strange
 }
 
 func (s *stream) index() string { return filepath.Join(s.dir, messagesDir, indexFile) }
