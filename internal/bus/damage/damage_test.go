@@ -140,7 +140,7 @@ func flip(t *testing.T, file string, bits ...int) {
 
 func check(t *testing.T, dir string, log *bytes.Buffer) *damage.Keeper {
 	t.Helper()
-	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.NewTextHandler(log, nil)), Budget: damage.DefaultBudget})
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.NewTextHandler(log, nil)), Budget: time.Minute})
 	k.Check(t.Context())
 	return k
 }
