@@ -50,6 +50,16 @@ func stored(t *testing.T, b *bus.Bus) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
+// The server compares the age of messages with a clock outside the bubble.
+func TestVirtualTimeBeginsNow(t *testing.T) {
+	began := time.Now().UnixNano()
+	simnet.Run(t, 1, func(t *testing.T, _ *simnet.Network) {
+		if ahead := time.Since(time.Unix(0, began)); ahead < 0 || ahead > time.Hour {
+			t.Errorf("%v from the time outside", ahead)
+		}
+	})
+}
+
 func TestAKilledServerHasWhatItAcknowledged(t *testing.T) {
 	simnet.Run(t, 1, func(t *testing.T, n *simnet.Network) {
 		b := connect(t, n.Computer("a").Process())
