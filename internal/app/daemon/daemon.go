@@ -573,7 +573,7 @@ func (d *daemon) mount(s *server.Server) error {
 	}
 	page.Mount(s.Mount)
 	d.a2a().Mount(s.Mount)
-	s.Mount(metricsPath, metrics(d.hub, d.events, d.node.Telemetry()))
+	s.Mount(metricsPath, serveMetrics(d.hub, d.events, d.node.Telemetry()))
 	if d.cfg.Node.Enabled {
 		d.node.Mount(s.Mount)
 	}

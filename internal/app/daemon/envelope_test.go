@@ -141,7 +141,7 @@ func TestAnotherProcessReachesAnAgentByCapability(t *testing.T) {
 
 	for _, want := range []string{
 		`parley_messages_total{direction="received",type="request"} 1`, `parley_tasks 1`,
-		`parley_agent_health{agent="parrot",status="healthy"} 1`, `parley_build_info{version="test"} 1`, "go_goroutines",
+		`parley_agent_health{agent="parrot",status="healthy"} 1`, `parley_build_info{version="test"} 1`, "\ngo_goroutines ", "\ngo_memstats_heap_inuse_bytes ", "\nprocess_start_time_seconds 1",
 	} {
 		if text := fetch(t, info.HTTP+"/metrics", "sixteen-chars-or-more"); !strings.Contains(text, want) {
 			t.Errorf("/metrics lacks %s:\n%s", want, text)

@@ -1,105 +1,99 @@
 package daemon
 
 import (
+	"log/slog"
 	"net/http"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"slices"
 
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/events"
+	"github.com/parleyhub/parley/internal/metrics"
 	"github.com/parleyhub/parley/telemetry"
-	"github.com/parleyhub/parley/telemetry/prom"
 )
 
 // metricsPath is the path for Prometheus, with the same checks as all paths.
 const metricsPath = "GET /metrics"
 
-// metrics returns a handler that serves the metrics of the hub, of its envelopes and of the process to Prometheus.
-func metrics(h *hub.Hub, log *events.Log, envelopes *telemetry.Recorder) http.Handler {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister( // panics only for duplicate names, which tests would find
-		hubCollector{h, log}, prom.NewCollector(envelopes),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+// serveMetrics returns a handler that serves the metrics of the hub, of its envelopes and of the process to Prometheus.
+func serveMetrics(h *hub.Hub, log *events.Log, envelopes *telemetry.Recorder) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", metrics.ContentType)
+		err := metrics.Write(w, slices.Concat(hubMetrics(h.Status()), meterMetrics(h.Meters()), eventMetrics(log.Counts()),
+			metrics.Envelopes(envelopes.Metrics()), runtimeMetrics(), processMetrics()))
+		if err != nil {
+			slog.Debug("a client did not read the metrics", "error", err)
+		}
+	})
 }
 
-// hubCollector collects the hub's metrics when they are read.
-type hubCollector struct {
-	hub    *hub.Hub
-	events *events.Log
+func single(kind metrics.Kind, name, help string, value float64) metrics.Family {
+	return metrics.Family{Name: name, Help: help, Kind: kind, Samples: []metrics.Sample{{Value: value}}}
 }
 
-var (
-	tasksActive  = prometheus.NewDesc("parley_tasks_active", "Tasks that have not ended and do not wait for input.", nil, nil)
-	tasksStored  = prometheus.NewDesc("parley_tasks", "Tasks in the store.", nil, nil)
-	agentHealth  = prometheus.NewDesc("parley_agent_health", "1 for the current health of the agent, else 0.", []string{"agent", "status"}, nil)
-	agentRunning = prometheus.NewDesc("parley_agent_running", "Running turns.", []string{"agent"}, nil)
-	agentQueued  = prometheus.NewDesc("parley_agent_queued", "Queued turns.", []string{"agent"}, nil)
-	tasksEnded   = prometheus.NewDesc("parley_tasks_ended_total", "Tasks that ended, by outcome.", []string{"agent", "outcome"}, nil)
-	turnSeconds  = prometheus.NewDesc("parley_turn_duration_seconds", "Durations of the turns that ended.", []string{"agent"}, nil)
-	tokens       = prometheus.NewDesc("parley_tokens_total", "Tokens that turns used; kind is input, output or cached.", []string{"agent", "kind"}, nil)
-	cost         = prometheus.NewDesc("parley_cost_usd_total", "What turns cost, as far as the agents report it, in US dollars.", []string{"agent"}, nil)
-	eventsSeen   = prometheus.NewDesc("parley_events_total", "Events of the hub, by kind; events that were lost have the kind gap.", []string{"kind"}, nil)
-	messages     = prometheus.NewDesc("parley_channel_messages_total", "Messages in the channels of all projects.", nil, nil)
-	mailSent     = prometheus.NewDesc("parley_mail_total", "Mail in the agents' network on this hub.", nil, nil)
-	deadLetters  = prometheus.NewDesc("parley_dead_letters_total", "Work items of the agents' network on this hub that became dead letters.", nil, nil)
-	build        = prometheus.NewDesc("parley_build_info", "1, with the hub's version.", []string{"version"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (hubCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{tasksActive, tasksStored, agentHealth, agentRunning, agentQueued, tasksEnded, turnSeconds, tokens, cost, eventsSeen, messages, mailSent, deadLetters, build} {
-		ch <- d
+// hubMetrics returns the current state of the hub and its agents.
+func hubMetrics(s hub.Status) []metrics.Family {
+	gauge := func(name, help string, labels ...string) metrics.Family {
+		return metrics.Family{Name: name, Help: help, Kind: metrics.Gauge, Labels: labels}
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (c hubCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v int, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
-	}
-	s := c.hub.Status()
-	gauge(tasksActive, s.ActiveTasks)
-	gauge(tasksStored, s.TotalTasks)
-	gauge(build, 1, s.Version)
+	build := gauge("parley_build_info", "1, with the hub's version.", "version")
+	build.Add(1, s.Version)
+	health := gauge("parley_agent_health", "1 for the current health of the agent, else 0.", "agent", "status")
+	running := gauge("parley_agent_running", "Running turns.", "agent")
+	queued := gauge("parley_agent_queued", "Queued turns.", "agent")
 	for _, a := range s.Agents {
 		id := a.Definition.ID
 		for _, status := range []hub.HealthStatus{hub.Healthy, hub.Degraded, hub.Unhealthy, hub.Unknown} {
-			is := 0
+			is := 0.0
 			if a.Health.Status == status {
 				is = 1
 			}
-			gauge(agentHealth, is, id, string(status))
+			health.Add(is, id, string(status))
 		}
-		gauge(agentRunning, a.Running, id)
-		gauge(agentQueued, a.Queued, id)
+		running.Add(float64(a.Running), id)
+		queued.Add(float64(a.Queued), id)
 	}
-	c.collectMeters(ch)
+	return []metrics.Family{
+		build, health, running, queued,
+		single(metrics.Gauge, "parley_tasks_active", "Tasks that have not ended and do not wait for input.", float64(s.ActiveTasks)),
+		single(metrics.Gauge, "parley_tasks", "Tasks in the store.", float64(s.TotalTasks)),
+	}
 }
 
-// collectMeters collects what was counted since the hub's start.
-func (c hubCollector) collectMeters(ch chan<- prometheus.Metric) {
-	count := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+// meterMetrics returns what was counted of the agents since the hub's start.
+func meterMetrics(meters []hub.Meter) []metrics.Family {
+	counter := func(name, help string, labels ...string) metrics.Family {
+		return metrics.Family{Name: name, Help: help, Kind: metrics.Counter, Labels: labels}
 	}
-	for _, m := range c.hub.Meters() {
+	ended := counter("parley_tasks_ended_total", "Tasks that ended, by outcome.", "agent", "outcome")
+	tokens := counter("parley_tokens_total", "Tokens that turns used; kind is input, output or cached.", "agent", "kind")
+	cost := counter("parley_cost_usd_total", "What turns cost, as far as the agents report it, in US dollars.", "agent")
+	turns := metrics.Family{Name: "parley_turn_duration_seconds", Help: "Durations of the turns that ended.", Kind: metrics.Histogram, Labels: []string{"agent"}}
+	for _, m := range meters {
 		for outcome, n := range m.Tasks {
-			count(tasksEnded, float64(n), m.Agent, outcome)
+			ended.Add(float64(n), m.Agent, outcome)
 		}
-		ch <- prometheus.MustNewConstHistogram(turnSeconds, m.Turns, m.Seconds, m.Classes, m.Agent)
-		count(tokens, float64(m.Usage.InputTokens), m.Agent, "input")
-		count(tokens, float64(m.Usage.OutputTokens), m.Agent, "output")
-		count(tokens, float64(m.Usage.CachedTokens), m.Agent, "cached")
-		count(cost, m.Usage.CostUSD, m.Agent)
+		turns.Samples = append(turns.Samples, metrics.Sample{Labels: []string{m.Agent}, Count: m.Turns, Sum: m.Seconds, Classes: m.Classes})
+		tokens.Add(float64(m.Usage.InputTokens), m.Agent, "input")
+		tokens.Add(float64(m.Usage.OutputTokens), m.Agent, "output")
+		tokens.Add(float64(m.Usage.CachedTokens), m.Agent, "cached")
+		cost.Add(m.Usage.CostUSD, m.Agent)
 	}
-	kinds := c.events.Counts()
+	return []metrics.Family{ended, tokens, cost, turns}
+}
+
+// eventMetrics returns the counted events.
+func eventMetrics(kinds map[events.Kind]uint64) []metrics.Family {
+	seen := metrics.Family{Name: "parley_events_total", Help: "Events of the hub, by kind; events that were lost have the kind gap.", Kind: metrics.Counter, Labels: []string{"kind"}}
 	for kind, n := range kinds {
-		count(eventsSeen, float64(n), string(kind))
+		seen.Add(float64(n), string(kind))
 	}
-	count(messages, float64(kinds[events.ChannelMessage]))
-	count(mailSent, float64(kinds[events.MailSent]))
-	count(deadLetters, float64(kinds[events.DeadLetterAdded]))
+	count := func(name, help string, kind events.Kind) metrics.Family {
+		return single(metrics.Counter, name, help, float64(kinds[kind]))
+	}
+	return []metrics.Family{
+		seen,
+		count("parley_channel_messages_total", "Messages in the channels of all projects.", events.ChannelMessage),
+		count("parley_mail_total", "Mail in the agents' network on this hub.", events.MailSent),
+		count("parley_dead_letters_total", "Work items of the agents' network on this hub that became dead letters.", events.DeadLetterAdded),
+	}
 }
