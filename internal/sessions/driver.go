@@ -97,21 +97,45 @@ func (x *session) update(e assignment.Session) {
 	before, was, wasLive := x.definition(), x.residence(), x.live
 	returned := x.entry.RegisteredAt != e.RegisteredAt
 	x.entry, x.live = e.Entry, e.Liveness
-	now, at := x.definition(), x.residence()
+	moved := x.residence() != was
+	changed := !reflect.DeepEqual(before, x.definition()) || (wasLive == registry.Gone) != (e.Liveness == registry.Gone)
 	x.mu.Unlock()
 	if returned {
 		x.back.Send()
 	}
-	hubOf, log := x.of.hub, x.of.log
 	var errs []error
-	if at != was {
-		errs = append(errs, hubOf.Move(x.name, at))
+	if moved {
+		errs = append(errs, x.showResidence())
 	}
-	if !reflect.DeepEqual(before, now) || (wasLive == registry.Gone) != (e.Liveness == registry.Gone) {
-		errs = append(errs, hubOf.Update(now)) // it also probes
+	if changed {
+		errs = append(errs, x.showDefinition()) // it also probes
 	}
 	if err := errors.Join(errs...); err != nil {
-		log.Warn("a session could not be updated", "agent", x.name, "error", err)
+		x.of.log.Warn("a session could not be updated", "agent", x.name, "error", err)
+	}
+}
+
+// showResidence shows in the directory where the session is and how it does.
+func (x *session) showResidence() error {
+	return show(&x.mu, x.residence, func(at hub.Residence) error { return x.of.hub.Move(x.name, at) })
+}
+
+// showDefinition shows in the directory what the session is called and does.
+func (x *session) showDefinition() error { return show(&x.mu, x.definition, x.of.hub.Update) }
+
+// show applies a state that mu guards, until it is still the same afterwards: of several callers at once, the one with an
+// older state may come last.
+func show[T any](mu sync.Locker, state func() T, apply func(T) error) error {
+	read := func() T {
+		mu.Lock()
+		defer mu.Unlock()
+		return state()
+	}
+	for {
+		shown := read()
+		if err := apply(shown); err != nil || reflect.DeepEqual(shown, read()) {
+			return err
+		}
 	}
 }
 

@@ -232,7 +232,7 @@ func (s *Sessions) vanished(ctx context.Context, x *session) {
 	info, err := s.hub.Agent(x.name)
 	if err == nil && (info.Running > 0 || info.Queued > 0) {
 		if at != info.Residence {
-			_ = s.hub.Move(x.name, at) // it is in the directory while it has tasks
+			_ = x.showResidence() // it is in the directory while it has tasks
 		}
 		return
 	}
@@ -426,9 +426,8 @@ func (s *Sessions) Rename(id, name string) error {
 	}
 	x.mu.Lock()
 	x.called = name
-	d, at := x.definition(), x.residence()
 	x.mu.Unlock()
-	return errors.Join(s.hub.Move(id, at), s.hub.Update(d))
+	return errors.Join(x.showResidence(), x.showDefinition())
 }
 
 // SetQuiet shows in the directory whether a session of this hub is not to be disturbed. The error is a *[hub.Error].
@@ -439,9 +438,8 @@ func (s *Sessions) SetQuiet(id string, quiet bool) error {
 	}
 	x.mu.Lock()
 	x.quiet = quiet
-	at := x.residence()
 	x.mu.Unlock()
-	return s.hub.Move(id, at)
+	return x.showResidence()
 }
 
 var handlePattern = text.Pattern(`^[a-z0-9][a-z0-9_-]{0,63}$`)
