@@ -209,7 +209,6 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	}
 	ctx, cancel := s.request(ctx, b, e.channel)
 	defer cancel()
-	defer s.watcher.send(s.subject(e.channel.Name))()
 	switch {
 	case e.tried.IsZero():
 		e.tried = s.cfg.Now()
@@ -251,7 +250,7 @@ func apart(then, now time.Time) time.Duration {
 
 func (s *Space) settle(e *entry, seq uint64) {
 	e.seq = seq
-	s.watcher.stored(s.subject(e.channel.Name), seq)
+	s.watcher.stored(e.channel.Name)
 	close(e.stored)
 	s.news.Send() // the subscription may be idle
 }

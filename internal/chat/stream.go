@@ -25,10 +25,11 @@ const (
 // subject returns the subject of a channel's messages.
 func (s *Space) subject(channel string) string { return s.cfg.Namespace + "." + channel }
 
-// isSubject reports whether a subject is that of a channel.
-func (s *Space) isSubject(subject string) bool {
-	_, ok := s.byName[strings.TrimPrefix(subject, s.cfg.Namespace+".")]
-	return ok
+// channelOf returns the name of the channel whose subject it is; ok is false for other subjects.
+func (s *Space) channelOf(subject string) (name string, ok bool) {
+	name, _ = strings.CutPrefix(subject, s.cfg.Namespace+".")
+	_, ok = s.byName[name]
+	return name, ok
 }
 
 // notificationSubject has the messages of all channels of the namespace.

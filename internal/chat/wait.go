@@ -104,17 +104,17 @@ func (s *Space) tip(ctx context.Context, b *bus.Bus, c Channel) (uint64, error) 
 	if err := s.ensure(ctx, b, c); err != nil {
 		return 0, err
 	}
-	if end, current, _ := s.watcher.end(s.subject(c.Name)); current {
+	if end, current, _ := s.watcher.end(c.Name); current {
 		return end, nil
 	}
-	at := s.watcher.mark(s.subject(c.Name))
+	at := s.watcher.mark(c.Name)
 	ctx, release := s.request(ctx, b, c)
 	defer release()
 	last, err := s.last(ctx, b, c)
 	if err != nil {
 		return 0, s.unanswered(ctx, b, c, err)
 	}
-	s.watcher.learn(s.subject(c.Name), at, last)
+	s.watcher.learn(c.Name, at, last)
 	return last, nil
 }
 
@@ -138,10 +138,11 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 		failure = cmp.Or(err, failure)
 		if err == nil {
 			var news News
-			if news, err = s.after(ctx, b, cursor); err == nil && len(news.Messages) > 0 {
+			var moved bool
+			if news, moved, err = s.after(ctx, b, cursor); err == nil && len(news.Messages) > 0 {
 				return news, nil
 			}
-			if err == nil && moved(cursor, news.Cursor) { // past messages in an unreadable format
+			if err == nil && moved { // past messages in an unreadable format
 				cursor = news.Cursor
 				continue
 			}
@@ -175,8 +176,10 @@ func (s *Space) Wait(ctx context.Context, cursor Cursor) (News, error) {
 // retryAiling returns a channel that receives when a stream of the cursor's channels that did not answer may be asked
 // again; nil if there is none.
 func (s *Space) retryAiling(cursor Cursor) <-chan time.Time {
-	for name := range cursor {
-		if since, _ := s.ails(name); !since.IsZero() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.ailing {
+		if _, ok := cursor[name]; ok {
 			return time.After(ailingFor)
 		}
 	}
@@ -191,28 +194,32 @@ func (s *Space) Changed() <-chan struct{} {
 	if b == nil {
 		return changed // connect sends the signal
 	}
-	if err := s.watcher.open(b, s.notificationSubject(), s.isSubject, s.news.Send); err != nil {
+	if err := s.watcher.open(b, s.notificationSubject(), s.channelOf, s.news.Send); err != nil {
 		s.log.Error("new messages cannot be watched", "error", err)
 	}
 	return changed
 }
 
-// after returns the messages after the cursor. If the time or the connection ends midway, it returns those read so far,
-// so that a slow server makes progress over several calls. A channel whose stream does not answer is asked last, and only
-// if the others have nothing; then it returns an error only if no channel answered.
-func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, error) {
-	news := News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor), Unread: map[string]error{}}
+// after returns the messages after the cursor, and whether the cursor has moved. If the time or the connection ends midway,
+// it returns those read so far, so that a slow server makes progress over several calls. A channel whose stream does not
+// answer is asked last, and only if the others have nothing; then it returns an error only if no channel answered.
+func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (news News, moved bool, err error) {
+	behind := s.behind(cursor)
+	if len(behind) == 0 { // nothing is made for each of the channels, of which there may be hundreds
+		return News{Cursor: cursor}, false, nil
+	}
+	news = News{Messages: map[string][]Message{}, Cursor: maps.Clone(cursor), Unread: map[string]error{}}
+	answered := len(behind) < len(cursor)
 	var failure error
-	answered := false
-	s.lookUp(ctx, b, cursor)
-	for _, c := range s.byHealth() {
-		seq, ok := cursor[c.Name]
+	s.lookUp(ctx, b, behind)
+	for _, c := range behind {
+		seq := cursor[c.Name]
 		since, recent := s.ails(c.Name)
-		if end, current, _ := s.watcher.end(s.subject(c.Name)); ok && current && end == seq && since.IsZero() {
+		if end, current, _ := s.watcher.end(c.Name); current && end == seq && since.IsZero() {
 			answered = true
 			continue
 		}
-		if !ok || !since.IsZero() && moved(cursor, news.Cursor) {
+		if !since.IsZero() && moved {
 			continue
 		}
 		if recent {
@@ -222,11 +229,12 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 		}
 		messages, last, err := s.nextOf(ctx, b, c, seq)
 		news.Cursor[c.Name] = last
+		moved = moved || last != seq
 		if len(messages) > 0 {
 			news.Messages[c.Name] = messages
 		}
-		if err != nil && moved(cursor, news.Cursor) {
-			return news, nil
+		if err != nil && moved {
+			return news, true, nil
 		}
 		if err != nil {
 			news.Unread[c.Name] = err
@@ -235,30 +243,49 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (News, err
 		answered = answered || err == nil
 	}
 	if failure != nil && !answered {
-		return News{}, failure
+		return News{}, false, failure
 	}
-	return news, nil
+	return news, moved, nil
 }
 
-// lookUp looks up where the cursor's channels end of which that is not known, several at once. Those that cannot be looked
+// behind returns the channels of a cursor that may have later messages, those last whose streams did not answer.
+func (s *Space) behind(cursor Cursor) []Channel {
+	names := s.watcher.behind(cursor)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.ailing {
+		if _, ok := cursor[name]; ok && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	channels := make([]Channel, len(names))
+	for i, name := range names {
+		channels[i] = s.byName[name]
+	}
+	slices.SortFunc(channels, func(a, b Channel) int {
+		return cmp.Or(s.ailing[a.Name].Compare(s.ailing[b.Name]), cmp.Compare(a.Name, b.Name))
+	})
+	return channels
+}
+
+// lookUp looks up where those of the channels end of which that is not known, several at once. Those that cannot be looked
 // up remain unknown.
-func (s *Space) lookUp(ctx context.Context, b *bus.Bus, cursor Cursor) {
+func (s *Space) lookUp(ctx context.Context, b *bus.Bus, channels []Channel) {
 	var group errgroup.Group
 	group.SetLimit(maxTipRequests)
-	for name := range cursor {
-		c := s.byName[name]
-		_, current, due := s.watcher.end(s.subject(name))
-		if since, _ := s.ails(name); current || due || !since.IsZero() {
+	for _, c := range channels {
+		_, current, due := s.watcher.end(c.Name)
+		if since, _ := s.ails(c.Name); current || due || !since.IsZero() {
 			continue
 		}
 		group.Go(func() error {
 			request, release := s.request(ctx, b, c)
 			defer release()
-			at := s.watcher.mark(s.subject(name))
+			at := s.watcher.mark(c.Name)
 			last, err := s.endOf(request, b, c)
 			switch {
 			case err == nil:
-				s.watcher.learn(s.subject(name), at, last)
+				s.watcher.learn(c.Name, at, last)
 			case ctx.Err() == nil:
 				_ = s.unanswered(request, b, c, err) // marks a stream that does not answer; reading it returns the error
 			}
@@ -266,21 +293,6 @@ func (s *Space) lookUp(ctx context.Context, b *bus.Bus, cursor Cursor) {
 		})
 	}
 	_ = group.Wait()
-}
-
-// byHealth returns the channels, those last whose streams did not answer.
-func (s *Space) byHealth() []Channel {
-	s.mu.Lock()
-	healthy := len(s.ailing) == 0
-	s.mu.Unlock()
-	if healthy {
-		return s.cfg.Channels
-	}
-	return slices.SortedStableFunc(slices.Values(s.cfg.Channels), func(a, b Channel) int {
-		sinceA, _ := s.ails(a.Name)
-		sinceB, _ := s.ails(b.Name)
-		return sinceA.Compare(sinceB)
-	})
 }
 
 // nextOf is messagesAfter within requestTimeout.
@@ -297,20 +309,18 @@ func (s *Space) nextOf(ctx context.Context, b *bus.Bus, c Channel, seq uint64) (
 	return messages, last, err
 }
 
-func moved(from, to Cursor) bool { return !maps.Equal(from, to) }
-
 // messagesAfter returns the next messages after seq and the sequence of the last message that it fetched, also with an
 // error. It fetches a bounded number of messages and bytes, readable or not.
 func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq uint64) ([]Message, uint64, error) {
-	at := s.watcher.mark(s.subject(c.Name))
-	_, current, due := s.watcher.end(s.subject(c.Name))
+	at := s.watcher.mark(c.Name)
+	_, current, due := s.watcher.end(c.Name)
 	if !current && !due {
 		last, err := s.endOf(ctx, b, c)
 		if err != nil {
 			return nil, seq, err
 		}
 		if last <= seq {
-			s.watcher.learn(s.subject(c.Name), at, last)
+			s.watcher.learn(c.Name, at, last)
 		}
 		if last == seq {
 			return nil, seq, nil
@@ -331,7 +341,7 @@ func (s *Space) messagesAfter(ctx context.Context, b *bus.Bus, c Channel, seq ui
 		}
 	}
 	if err == nil && !more {
-		s.watcher.learn(s.subject(c.Name), at, last)
+		s.watcher.learn(c.Name, at, last)
 	}
 	s.log.Debug("new messages fetched", "stream", s.streamName(c.Name), "messages", len(messages), "sequence", last)
 	return messages, last, err
@@ -355,13 +365,15 @@ func (s *Space) fetch(ctx context.Context, b *bus.Bus, c Channel, seq uint64) (m
 	if errors.Is(err, nats.ErrNoResponders) {
 		return s.fetchSingly(ctx, b, c, seq)
 	}
-	for _, raw := range stored {
-		seq = raw.Sequence
+	ids := make([]string, len(stored))
+	for i, raw := range stored {
+		seq, ids[i] = raw.Sequence, raw.Header.Get(jetstream.MsgIDHeader)
 		if m, ok := s.message(c, raw.Header, raw.Data); ok {
 			m.Sequence = seq
 			messages = append(messages, m)
 		}
 	}
+	s.watcher.got(c.Name, ids)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		err = nil
 	}
@@ -387,6 +399,7 @@ func (s *Space) fetchSingly(ctx context.Context, b *bus.Bus, c Channel, seq uint
 			return messages, seq, true, err
 		}
 		seq = raw.Sequence
+		s.watcher.got(c.Name, []string{raw.Header.Get(jetstream.MsgIDHeader)})
 		size += len(raw.Data)
 		if m, ok := s.message(c, raw.Header, raw.Data); ok {
 			m.Sequence = seq

@@ -2,10 +2,12 @@ package chat
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
@@ -24,20 +26,33 @@ type watcher struct {
 	repeat  *time.Timer        // nil until the first subscription
 	denied  error              // instead of a subscription; open tries again after it is cleared
 
-	epoch   uint64              // of what is known: a new one begins when notifications may have been missed
-	read    map[string]*reading // by subject
-	early   map[string]struct{} // subjects whose messages may not have been stored yet when they were read
-	sending map[string]int      // by subject: messages of this process, of which there is no notification
+	epoch uint64              // of what is known: a new one begins when notifications may have been missed
+	read  map[string]*reading // by channel
+	early map[string]notices  // by channel: those whose messages may not have been stored yet when the channel was read
 }
 
 // reading is what is known of one channel in this epoch.
 type reading struct {
-	count uint64 // notifications and repetitions
-	known bool   // whether end is
-	end   uint64 // a read, which began when count was endAt, found nothing after it
-	endAt uint64
-	due   uint64 // the least sequence that the last message notified of can have; 0 without one
-	vague bool   // a notification came before end was known, so that due may be too low
+	count  uint64 // notifications and repetitions
+	known  bool   // whether end is
+	end    uint64 // a read, which began when count was endAt, found nothing after it
+	endAt  uint64
+	newest string // id of the last message that was read
+}
+
+// notices are notifications of messages that were not read yet: until when they are repeated, by the message's id.
+type notices map[string]time.Time
+
+// maxNotices bounds the notices of a channel; those beyond it are one.
+const maxNotices = 64
+
+// unread notes a message.
+func (n notices) unread(id string, until time.Time) {
+	if len(n) >= maxNotices {
+		clear(n)
+		id = "" // as of a message that another program sent without one
+	}
+	n[id] = until
 }
 
 // mark is the state of a channel's notifications before a read.
@@ -47,10 +62,13 @@ type mark struct{ epoch, count uint64 }
 // to subscriptions and to the stream at the same time, so that the first read can be too early.
 var repeats = []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond, time.Second}
 
+// repeated is how long a notification is repeated at most. Its message is stored by then, or never.
+const repeated = 2 * time.Second
+
 // open subscribes, unless there is a subscription or the server has refused it. Messages stored before a later request on
-// the same connection are visible to that request; notify is called for all others. ours reports whether a subject is that
-// of a channel.
-func (w *watcher) open(b *bus.Bus, subject string, ours func(subject string) bool, notify func()) error {
+// the same connection are visible to that request; notify is called for all others. channelOf returns the
+// channel of a subject, if it is one.
+func (w *watcher) open(b *bus.Bus, subject string, channelOf func(subject string) (string, bool), notify func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = true
@@ -59,13 +77,19 @@ func (w *watcher) open(b *bus.Bus, subject string, ours func(subject string) boo
 	}
 	ctx, release := b.UntilDenied(context.Background(), func(denied string) bool { return denied == subject })
 	sub, err := b.Conn().Subscribe(subject, func(m *nats.Msg) {
-		if ours(m.Subject) {
-			w.notified(m.Subject)
+		if channel, ok := channelOf(m.Subject); ok {
+			w.notified(channel, m.Header.Get(jetstream.MsgIDHeader))
 		}
 		notify()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.schedule(notify, repeats)
+		w.schedule(repeats, func() bool {
+			early := w.repeatEarly()
+			if early { // otherwise all is read, and those who wait need not look again
+				notify()
+			}
+			return early
+		})
 	})
 	if err != nil {
 		release()
@@ -79,112 +103,133 @@ func (w *watcher) open(b *bus.Bus, subject string, ours func(subject string) boo
 			notify()
 		}
 	})
-	w.schedule(func() { // for messages published just before that are not stored yet
+	w.schedule(repeats[1:], func() bool { // for messages published just before that are not stored yet
 		w.reset()
 		notify()
-	}, repeats[1:])
+		return true
+	})
 	return nil
 }
 
 // of returns what is known of a channel. The lock is held.
-func (w *watcher) of(subject string) *reading {
-	r := w.read[subject]
+func (w *watcher) of(channel string) *reading {
+	r := w.read[channel]
 	if r == nil {
 		r = &reading{}
-		w.read[subject] = r
+		w.read[channel] = r
 	}
 	return r
 }
 
-// notified records a message of another process, which the stream may store a little later.
-func (w *watcher) notified(subject string) {
+// notified records a message of another process, which the stream may store a little later. id is "" if it has none.
+func (w *watcher) notified(channel, id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sub == nil {
 		return // nothing is known
 	}
-	r := w.of(subject)
+	r := w.of(channel)
 	r.count++
-	r.vague = r.vague || !r.known
-	r.due = max(r.due, r.end) + 1
-	w.early[subject] = struct{}{}
+	if id != "" && id == r.newest { // it was read before
+		return
+	}
+	if w.early[channel] == nil {
+		w.early[channel] = notices{}
+	}
+	w.early[channel].unread(id, time.Now().Add(repeated))
 }
 
-// send records that a message of this process is on its way; done must be called when that is over.
-func (w *watcher) send(subject string) (done func()) {
+// got records that messages with these ids were read, in their order.
+func (w *watcher) got(channel string, ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sending == nil {
-		w.sending = map[string]int{}
-	}
-	w.sending[subject]++
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.sending[subject]--; w.sending[subject] == 0 {
-			delete(w.sending, subject)
+	early := w.early[channel]
+	for _, id := range ids {
+		if id == "" {
+			continue
 		}
+		delete(early, id)
+		w.of(channel).newest = id
+	}
+	if len(early) == 0 {
+		delete(w.early, channel)
 	}
 }
 
 // stored records that a message of this process is stored, of which there is no notification.
-func (w *watcher) stored(subject string, seq uint64) {
+func (w *watcher) stored(channel string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sub == nil {
 		return // nothing is known
 	}
-	r := w.of(subject)
-	r.count++
-	r.due = max(r.due, seq)
+	w.of(channel).count++
 }
 
-// repeatEarly counts the notifications again whose messages may be stored by now.
-func (w *watcher) repeatEarly() {
+// repeatEarly counts the notifications again whose messages may be stored by now. It reports false if there are none.
+func (w *watcher) repeatEarly() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for subject := range w.early {
-		w.of(subject).count++
+	if len(w.early) == 0 {
+		return false
 	}
+	now := time.Now()
+	for channel, early := range w.early {
+		w.of(channel).count++
+		maps.DeleteFunc(early, func(_ string, until time.Time) bool { return now.After(until) })
+		if len(early) == 0 {
+			delete(w.early, channel) // this repetition is the last one
+		}
+	}
+	return true
 }
 
 // mark returns the state to give to learn after a read of a channel.
-func (w *watcher) mark(subject string) mark {
+func (w *watcher) mark(channel string) mark {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m := mark{epoch: w.epoch}
-	if r := w.read[subject]; r != nil {
+	if r := w.read[channel]; r != nil {
 		m.count = r.count
 	}
 	return m
 }
 
 // learn records that a read, which began at a mark, found nothing after seq.
-func (w *watcher) learn(subject string, at mark, seq uint64) {
+func (w *watcher) learn(channel string, at mark, seq uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sub == nil || at.epoch != w.epoch {
 		return
 	}
-	r := w.of(subject)
+	r := w.of(channel)
 	r.known, r.end, r.endAt = true, seq, at.count
-	if seq >= r.due && !r.vague && w.sending[subject] == 0 {
-		r.due = 0
-		delete(w.early, subject)
-	}
 }
 
 // end returns the position after which a channel has no messages. due is set if that was so until a notification, so
 // that there are probably some now; without both flags nothing is known.
-func (w *watcher) end(subject string) (seq uint64, current, due bool) {
+func (w *watcher) end(channel string) (seq uint64, current, due bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := w.read[subject]
+	r := w.read[channel]
 	if r == nil || !r.known {
 		return 0, false, false
 	}
 	same := r.count == r.endAt
 	return r.end, same, !same
+}
+
+// behind returns the channels of a cursor that have messages after it, or of which that is not known.
+func (w *watcher) behind(cursor Cursor) (channels []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, seq := range cursor {
+		r := w.read[name]
+		if r == nil || !r.known || r.count != r.endAt || r.end != seq {
+			channels = append(channels, name)
+		}
+	}
+	return channels
 }
 
 // reset begins a new epoch: messages may have come without a notification.
@@ -197,7 +242,7 @@ func (w *watcher) reset() {
 // forget is reset with the lock held.
 func (w *watcher) forget() {
 	w.epoch++
-	w.read, w.early = map[string]*reading{}, map[string]struct{}{}
+	w.read, w.early = map[string]*reading{}, map[string]notices{}
 }
 
 // refuse replaces a subscription by the error of its refusal.
@@ -229,25 +274,22 @@ func (w *watcher) retry() {
 	w.denied = nil
 }
 
-// schedule calls notify after each of the delays. It replaces an earlier schedule. The lock is held.
-func (w *watcher) schedule(notify func(), delays []time.Duration) {
+// schedule calls again after each of the delays, until it returns false. It replaces an earlier schedule. The lock is held.
+func (w *watcher) schedule(delays []time.Duration, again func() bool) {
 	if w.repeat != nil {
 		w.repeat.Stop()
 	}
 	if w.sub == nil || len(delays) == 0 {
-		for subject := range w.early {
-			r := w.of(subject)
-			r.due, r.vague = 0, false
-		}
 		clear(w.early)
 		return
 	}
 	w.repeat = time.AfterFunc(delays[0], func() {
-		w.repeatEarly()
-		notify()
+		if !again() {
+			return
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.schedule(notify, delays[1:])
+		w.schedule(delays[1:], again)
 	})
 }
 

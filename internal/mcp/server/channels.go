@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -267,8 +268,9 @@ func (g *Channels) examples() []any {
 type position struct {
 	sender *chat.Sender // of the agent's messages, which it recognizes
 
-	mu   sync.Mutex
-	seen chat.Cursor
+	mu    sync.Mutex
+	seen  chat.Cursor
+	begun bool // all of the project's channels have a cursor, which they keep
 }
 
 type positionKey struct{}
@@ -280,10 +282,13 @@ func positionOf(c *Client, space *chat.Space) *position {
 }
 
 // read sets the cursor of a channel after seq.
-func (r *position) read(channel string, seq uint64) {
+func (r *position) read(channel string, seq uint64) { r.readAll(chat.Cursor{channel: seq}) }
+
+// readAll sets the cursors of channels.
+func (r *position) readAll(at chat.Cursor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen[channel] = seq
+	maps.Copy(r.seen, at)
 }
 
 // cursor returns the cursor of the channels, and the channels without one.
@@ -299,6 +304,22 @@ func (r *position) cursor(channels []string) (known chat.Cursor, missing []strin
 		}
 	}
 	return known, missing
+}
+
+// missing returns those of the project's channels that have no cursor.
+func (r *position) missing(all func() []string) (missing []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.begun { // each send asks
+		return nil
+	}
+	for _, name := range all() {
+		if _, ok := r.seen[name]; !ok {
+			missing = append(missing, name)
+		}
+	}
+	r.begun = len(missing) == 0
+	return missing
 }
 
 // begin sets the cursors of channels without one.
@@ -326,7 +347,10 @@ func (g *Channels) settle(ctx context.Context) { awaitClosed(ctx, g.space.Tried(
 // a channel's stream, it does nothing: the first wait sets it then.
 func (g *Channels) begin(ctx context.Context, c *Call) {
 	r := positionOf(c.Client, g.space)
-	_, missing := r.cursor(g.names())
+	missing := r.missing(g.names)
+	if len(missing) == 0 {
+		return
+	}
 	ailing := g.space.Ailing()
 	missing = slices.DeleteFunc(missing, func(name string) bool { return ailing[name] })
 	if len(missing) == 0 {

@@ -139,7 +139,7 @@ func (g *Channels) wait(ctx context.Context, r *position, channels []string, wai
 			maps.Copy(all, received.Unread)
 			return news{unread: all}, ctx.Err()
 		}
-		if n := r.deliver(channels, received); len(n.messages) > 0 {
+		if n := r.deliver(received); len(n.messages) > 0 {
 			return n, nil
 		}
 		cursor = received.Cursor // all of them were the agent's own
@@ -176,23 +176,22 @@ func (g *Channels) cursor(ctx context.Context, r *position, channels []string) (
 }
 
 // deliver returns as many messages as fit, without the agent's own, and advances the read position past them.
-func (r *position) deliver(channels []string, received chat.News) news {
+func (r *position) deliver(received chat.News) news {
 	var n news
 	size := 0
-	for _, channel := range slices.Sorted(slices.Values(channels)) {
-		seen := received.Cursor[channel]
+	for _, channel := range slices.Sorted(maps.Keys(received.Messages)) {
 		for _, m := range received.Messages[channel] {
 			if r.sender.Sent(m) {
 				continue
 			}
 			if size += m.Size(); size > maxNews && len(n.messages) > 0 {
-				n.more, seen = true, m.Sequence-1
+				n.more, received.Cursor[channel] = true, m.Sequence-1
 				break
 			}
 			n.messages = append(n.messages, newMessage{channel, m})
 		}
-		r.read(channel, seen)
 	}
+	r.readAll(received.Cursor)
 	return n
 }
 
