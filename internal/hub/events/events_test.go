@@ -12,11 +12,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -499,6 +501,37 @@ func TestACallersTimeEnds(t *testing.T) {
 	cancel()
 	if _, err := r.Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestEventsThatFollowCloselyAreOneWrite counts the writes, each of which asks for one acknowledgement: between two of them is gatherTime at least.
+func TestEventsThatFollowCloselyAreOneWrite(t *testing.T) {
+	b := openBus(t)
+	l := open(t, b, events.Options{})
+	var writes atomic.Int64
+	sub, err := b.Conn().Subscribe("parley.hub.test.event", func(m *nats.Msg) {
+		if m.Reply != "" {
+			writes.Add(1)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 400
+	began := time.Now()
+	for i := range n {
+		l.Publish(number(i))
+		for at := time.Now(); time.Since(at) < 50*time.Microsecond; {
+		}
+	}
+	took := time.Since(began)
+	closeLog(t, l)
+	if err := b.Conn().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "the subscription has everything", func() bool { got, err := sub.Delivered(); return err == nil && got == n })
+	if most := int64(took/events.GatherTime) + 2; writes.Load() > most || writes.Load() == 0 {
+		t.Errorf("%d events within %v are %d writes, want at most %d", n, took, writes.Load(), most)
 	}
 }
 
