@@ -12,6 +12,12 @@ import (
 	"github.com/parleyhub/parley/internal/base/rawjson"
 )
 
+// EncodedSize returns the bytes that suffice for most events with their encoding's envelope, so that the encoding need not grow.
+func EncodedSize(event a2a.Event) int {
+	size := ContentSize(event)
+	return 3<<9 + size + size/8
+}
+
 // AppendEvent appends an event as the SDK's [a2a.StreamResponse] writes it, but once: the SDK encodes each part of a message by itself, checks and
 // copies it for the message, and again for the event.
 func AppendEvent(dst []byte, event a2a.Event) ([]byte, error) {

@@ -76,7 +76,7 @@ func encodeRecord(r record) ([]byte, error) {
 		}
 	}
 	r.Task = &t
-	return appendRecord(nil, r)
+	return appendRecord(make([]byte, 0, EncodedSize(&t)), r)
 }
 
 func sameText(a, b a2a.ContentParts) bool {

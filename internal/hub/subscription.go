@@ -126,6 +126,14 @@ func (s *Subscription) poll() (a2a.Event, <-chan struct{}) {
 	return ev, nil
 }
 
+// Ready reports whether Next returns at once.
+func (s *Subscription) Ready() bool {
+	t := s.task
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.closed || s.ended || s.next != t.log.end()
+}
+
 // Close ends the subscription; the task continues. Close is idempotent.
 func (s *Subscription) Close() {
 	t := s.task

@@ -10,6 +10,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"pgregory.net/rapid"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -134,6 +135,43 @@ func TestSubscribersSeeAllWithoutGapOrDuplicate(t *testing.T) {
 		more() // at another random moment
 		wg.Wait()
 	})
+}
+
+// Ready says whether Next would block: from the first event on until there is none, and at the end.
+func TestASubscriptionSaysWhetherAnEventIsThere(t *testing.T) {
+	resume := make(chan struct{})
+	agent := &fakeAgent{turn: func(_ context.Context, _ runner.Turn, h runner.Handler) (runner.Outcome, error) {
+		<-resume
+		h.Event(runner.TextDelta{Text: "x"})
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "x"}, nil
+	}}
+	h, err := hub.New(context.Background(), hub.Config{Agents: []hub.Agent{{Definition: definition("a"), Runner: agent}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := h.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	sub, err := h.SendAndStream(context.Background(), request("a", "go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	if sub.Ready() {
+		t.Error("an event is there before the agent has begun")
+	}
+	close(resume)
+	wait.Eventually(t, "the task has ended", func() bool { return h.Status().ActiveTasks == 0 })
+	for {
+		if !sub.Ready() {
+			t.Fatal("the next event, or the end, is not there")
+		}
+		if _, err := sub.Next(context.Background()); err != nil {
+			return
+		}
+	}
 }
 
 func TestASlowSubscriberIsResyncedAndDelaysNobody(t *testing.T) {

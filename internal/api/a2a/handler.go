@@ -97,6 +97,7 @@ func (h *Handler) SendStreamingMessage(ctx context.Context, req *a2a.SendMessage
 				return
 			}
 		}
+		scopeFrom(ctx).announce(sub)
 		if yield(trimHistory(sub.Task(), req.Config.HistoryLength), nil) {
 			h.follow(ctx, sub, yield)
 		}
@@ -122,6 +123,7 @@ func (h *Handler) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskR
 			return
 		}
 		defer sub.Close()
+		scopeFrom(ctx).announce(sub)
 		if yield(sub.Task(), nil) {
 			h.follow(ctx, sub, yield)
 		}
@@ -130,6 +132,7 @@ func (h *Handler) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskR
 
 // follow yields a subscription's events until it or the client ends.
 func (h *Handler) follow(ctx context.Context, sub *hub.Subscription, yield func(a2a.Event, error) bool) {
+	scope := scopeFrom(ctx)
 	for {
 		event, err := sub.Next(ctx)
 		if errors.Is(err, io.EOF) || ctx.Err() != nil {
@@ -139,9 +142,17 @@ func (h *Handler) follow(ctx context.Context, sub *hub.Subscription, yield func(
 			yield(nil, fromHub(ctx, h.log, err))
 			return
 		}
+		scope.announce(sub)
 		if !yield(event, nil) {
 			return
 		}
+	}
+}
+
+// announce tells whoever wants to know whether the next event of a subscription, or its end, is there already.
+func (s scope) announce(sub *hub.Subscription) {
+	if s.more != nil {
+		*s.more = sub.Ready()
 	}
 }
 

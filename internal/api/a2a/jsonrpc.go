@@ -165,6 +165,12 @@ func (s *Server) dispatch(ctx context.Context, w http.ResponseWriter, req jsonrp
 	if !streams {
 		call = m.unary[req.Method]
 	}
+	var more bool
+	if streams {
+		scope := scopeFrom(ctx)
+		scope.more = &more
+		ctx = withScope(ctx, scope)
+	}
 	if call == nil {
 		writeRPCError(w, http.StatusOK, req.ID, fault(a2a.ErrMethodNotFound, "there is no method "+text.Quote(req.Method, 64)+" in this version of A2A"))
 		return
@@ -172,9 +178,9 @@ func (s *Server) dispatch(ctx context.Context, w http.ResponseWriter, req jsonrp
 	result, err := s.safely(ctx, call, req)
 	switch {
 	case streams && err != nil:
-		s.stream(w, req.ID, func(yield func(a2a.Event, error) bool) { yield(nil, err) }, m)
+		s.stream(w, req.ID, func(yield func(a2a.Event, error) bool) { yield(nil, err) }, m, &more)
 	case streams:
-		s.stream(w, req.ID, result.(eventSeq), m)
+		s.stream(w, req.ID, result.(eventSeq), m, &more)
 	case err != nil:
 		writeRPCError(w, http.StatusOK, req.ID, err)
 	default:
@@ -197,7 +203,11 @@ func (s *Server) safely(ctx context.Context, call rpcMethod, req jsonrpc.Request
 // writeResult writes an answer to a request with so many bytes of parameters, which it may repeat.
 func (s *Server) writeResult(w http.ResponseWriter, id jsonrpc.ID, result any, params int) {
 	encoded := s.reserveEncoding(max(resultSize(result), 2*params))
-	body, err := appendResponse(nil, id, result)
+	var room []byte
+	if r, ok := result.(a2a.StreamResponse); ok {
+		room = make([]byte, 0, hub.EncodedSize(r.Event))
+	}
+	body, err := appendResponse(room, id, result)
 	encoded()
 	if err != nil {
 		s.log.Error("result cannot be encoded", "error", err)
@@ -225,16 +235,17 @@ func resultSize(result any) int {
 }
 
 // stream sends server-sent events, each a JSON-RPC response, until they end or one is an
-// error. In 1.0 an error before the first event is an ordinary response.
-func (s *Server) stream(w http.ResponseWriter, id jsonrpc.ID, events eventSeq, m rpcMethods) {
+// error. In 1.0 an error before the first event is an ordinary response. more is that of the call's scope.
+func (s *Server) stream(w http.ResponseWriter, id jsonrpc.ID, events eventSeq, m rpcMethods, more *bool) {
 	out := jsonrpc.EventStream{W: w, KeepAlive: s.opts.KeepAlive, CacheControl: "no-cache", Timeout: s.opts.WriteTimeout}
 	defer out.Close()
 	seq := 0
 	for event, err := range recovered(events) {
+		seq++
 		var frame []byte
 		if err == nil {
 			encoded := s.reserveEncoding(hub.ContentSize(event))
-			frame, err = m.frame(id, event)
+			frame, err = m.frame(frameHead(hub.EncodedSize(event), seq), id, event)
 			encoded()
 		}
 		if err != nil && !expected(err) {
@@ -245,21 +256,31 @@ func (s *Server) stream(w http.ResponseWriter, id jsonrpc.ID, events eventSeq, m
 			return
 		}
 		if err != nil {
-			frame = encodeRPCError(id, err)
+			frame = append(frameHead(0, seq), encodeRPCError(id, err)...)
 		}
-		seq++
-		if out.Send(fmt.Appendf(nil, "id: %d\ndata: %s\n\n", seq, frame)) != nil || err != nil {
+		send := out.Send
+		if *more {
+			send, *more = out.Hold, false
+		}
+		if send(append(frame, "\n\n"...)) != nil || err != nil {
 			return
 		}
 	}
 }
 
-func (m rpcMethods) frame(id jsonrpc.ID, event a2a.Event) ([]byte, error) {
+// frameHead returns the beginning of the frame of an event, with room for so many bytes.
+func frameHead(room, seq int) []byte {
+	head := strconv.AppendInt(append(make([]byte, 0, room), "id: "...), int64(seq), 10)
+	return append(head, "\ndata: "...)
+}
+
+// frame appends the response with an event.
+func (m rpcMethods) frame(dst []byte, id jsonrpc.ID, event a2a.Event) ([]byte, error) {
 	result, err := m.event(event)
 	if err != nil {
 		return nil, err
 	}
-	return appendResponse(nil, id, result)
+	return appendResponse(dst, id, result)
 }
 
 // appendResponse appends the response with a result.

@@ -260,6 +260,9 @@ type scope struct {
 	unknown error  // the path names no agent
 	base    string // address for cards
 	version a2a.ProtocolVersion
+	// more is set before an event is yielded: another one is there already, so that this one need not be written by itself.
+	// nil if nobody wants to know.
+	more *bool
 }
 
 type scopeKey struct{}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	a2aserver "github.com/parleyhub/parley/internal/api/a2a"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // sseReader returns a function that returns the data of the next event, or "" at the end.
@@ -98,4 +99,45 @@ func TestClientThatReadsNothingIsDisconnected(t *testing.T) {
 		}
 	}
 	server.Close()
+}
+
+// slowWriter calls wrote after its first write, which returns when wrote does, and counts the events of each write.
+type slowWriter struct {
+	*httptest.ResponseRecorder
+	wrote  func()
+	events []int
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	w.events = append(w.events, strings.Count(string(p), "data: "))
+	if len(w.events) == 1 {
+		w.wrote()
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+// Events that are there already are one write; one that nothing follows yet does not wait.
+func TestEventsThatAreThereAreWrittenTogether(t *testing.T) {
+	r := newRig(t)
+	subscribed := func(task string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{"id":"` + task + `"}}`
+	}
+	for name, body := range map[string]func() string{
+		"SendStreamingMessage": func() string {
+			return `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"wait"}]}}}`
+		},
+		"SubscribeToTask": func() string { return subscribed(string(r.task("wait").ID)) },
+	} {
+		w := &slowWriter{ResponseRecorder: httptest.NewRecorder(), wrote: func() {
+			r.gate <- struct{}{}
+			wait.Eventually(t, "the task has ended", func() bool { return r.hub.Status().ActiveTasks == 0 })
+		}}
+		req := httptest.NewRequest(http.MethodPost, one, strings.NewReader(body()))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("A2A-Version", "1.0")
+		r.a2a.ServeHTTP(w, req)
+		if len(w.events) != 2 || w.events[0] != 1 || w.events[1] < 2 || !strings.Contains(w.Body.String(), "TASK_STATE_COMPLETED") {
+			t.Errorf("%s: the writes have %v events, want 1 and then all others: %s", name, w.events, w.Body)
+		}
+	}
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// EventStream writes a response of Server-Sent Events. After the first event, a second
-// goroutine, which Close ends, writes comments while there are no events. The methods
-// are for one goroutine; they block while the client reads slowly, for at most Timeout.
+// EventStream writes a response of Server-Sent Events. After the first event, timers, which Close stops, write comments while
+// there are no events, and events that have waited. The methods are for one goroutine; they block while the client reads slowly,
+// for at most Timeout.
 type EventStream struct {
 	W            http.ResponseWriter
 	KeepAlive    time.Duration // between comments
@@ -19,36 +19,53 @@ type EventStream struct {
 	// Gather is how long an event waits for the next ones, to be written together with them. 0 writes each by itself.
 	Gather time.Duration
 
-	mu       sync.Mutex     // serialises writes
-	pending  []byte         // events that wait for the next ones
-	failure  error          // of the write of events that have waited
-	flush    *time.Timer    // of pending; nil without Gather
-	done     chan struct{}  // closed by Close; nil before the first event
-	ticker   *time.Ticker   // of the comments
-	comments sync.WaitGroup // the goroutine of the comments
+	mu       sync.Mutex  // serialises writes
+	pending  []byte      // events that wait for the next ones
+	failure  error       // of the last write
+	closed   bool        // the timers write nothing any more
+	comments *time.Timer // nil before the first event
+	flush    *time.Timer // of pending; nil without Gather
 }
 
 // Started reports whether an event was sent.
-func (s *EventStream) Started() bool { return s.done != nil }
+func (s *EventStream) Started() bool { return s.comments != nil }
 
-// Send writes an event in its wire format. The first one starts the stream.
+// Send writes an event in its wire format, after those that wait. The first one starts the stream.
 func (s *EventStream) Send(event []byte) error {
-	if s.done == nil {
-		s.start()
-	}
-	s.ticker.Reset(s.KeepAlive)
-	if s.Gather <= 0 {
-		return s.write(event)
-	}
+	s.next()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.Gather > 0 && len(s.pending) == 0 {
+		s.flush.Reset(s.Gather)
+	}
+	return s.add(event, s.Gather <= 0)
+}
+
+// Hold is Send for an event that the next one follows at once: the next Send, or Close, writes both together.
+func (s *EventStream) Hold(event []byte) error {
+	s.next()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.add(event, false)
+}
+
+// next prepares the stream for another event.
+func (s *EventStream) next() {
+	if s.comments == nil {
+		s.start()
+	}
+	s.comments.Reset(s.KeepAlive)
+}
+
+// add adds an event to those that wait, and writes them if asked, or if they are many. mu must be held.
+func (s *EventStream) add(event []byte, write bool) error {
 	if s.failure != nil {
 		return s.failure
 	}
-	if len(s.pending) == 0 {
-		s.flush.Reset(s.Gather)
+	if write && len(s.pending) == 0 {
+		return s.writeNow(event) // it may be large
 	}
-	if s.pending = append(s.pending, event...); len(s.pending) >= maxGathered {
+	if s.pending = append(s.pending, event...); write || len(s.pending) >= maxGathered {
 		return s.writeGathered()
 	}
 	return nil
@@ -57,13 +74,23 @@ func (s *EventStream) Send(event []byte) error {
 // maxGathered is how many bytes of events wait at most.
 const maxGathered = 32 << 10
 
-// writeGathered writes the events that wait. mu must be held.
+// writeGathered writes the events that wait, and flushes them. mu must be held.
 func (s *EventStream) writeGathered() error {
 	if len(s.pending) == 0 || s.failure != nil {
 		return s.failure
 	}
-	s.failure = s.writeLocked(s.pending)
-	s.pending = s.pending[:0]
+	events := s.pending
+	if s.pending = nil; cap(events) <= 2*maxGathered {
+		s.pending = events[:0]
+	}
+	return s.writeNow(events)
+}
+
+// writeNow writes and flushes. mu must be held.
+func (s *EventStream) writeNow(events []byte) error {
+	if s.write(events); s.failure == nil {
+		s.failure = http.NewResponseController(s.W).Flush()
+	}
 	return s.failure
 }
 
@@ -73,63 +100,56 @@ func (s *EventStream) start() {
 	h.Set("Cache-Control", s.CacheControl)
 	h.Set("X-Accel-Buffering", "no") // proxies must not buffer the stream
 	s.W.WriteHeader(http.StatusOK)
-	s.done, s.ticker = make(chan struct{}), time.NewTicker(s.KeepAlive)
-	var gathered <-chan time.Time
+	s.mu.Lock() // for the timers
+	defer s.mu.Unlock()
+	s.comments = time.AfterFunc(s.KeepAlive, s.comment)
 	if s.Gather > 0 {
-		s.flush = time.NewTimer(s.Gather)
-		gathered = s.flush.C
-	}
-	s.comments.Go(func() { s.comment(gathered) })
-}
-
-func (s *EventStream) comment(gathered <-chan time.Time) {
-	for {
-		select {
-		case <-gathered:
-			s.mu.Lock()
-			err := s.writeGathered()
-			s.mu.Unlock()
-			if err != nil {
-				return // the next event fails with it
-			}
-		case <-s.ticker.C:
-			if s.write([]byte(": keep-alive\n\n")) != nil {
-				return // net/http ends the request's context; the next event fails too
-			}
-		case <-s.done:
-			return
-		}
+		s.flush = time.AfterFunc(s.Gather, s.gathered)
 	}
 }
 
-func (s *EventStream) write(frame []byte) error {
+// gathered writes the events that have waited.
+func (s *EventStream) gathered() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.writeLocked(frame)
+	if !s.closed {
+		_ = s.writeGathered() // the next event fails with the error
+	}
 }
 
-// writeLocked writes and flushes. mu must be held.
-func (s *EventStream) writeLocked(frame []byte) error {
-	control := http.NewResponseController(s.W)
+// comment writes a comment and plans the next one.
+func (s *EventStream) comment() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.failure != nil {
+		return // net/http ends the request's context; the next event fails too
+	}
+	if s.add([]byte(": keep-alive\n\n"), true) == nil {
+		s.comments.Reset(s.KeepAlive)
+	}
+}
+
+// write writes without flushing. mu must be held.
+func (s *EventStream) write(frame []byte) {
 	if s.Timeout > 0 {
-		_ = control.SetWriteDeadline(time.Now().Add(s.Timeout)) // only writers in tests have no deadlines
+		_ = http.NewResponseController(s.W).SetWriteDeadline(time.Now().Add(s.Timeout)) // only writers in tests have no deadlines
 	}
-	if _, err := s.W.Write(frame); err != nil {
-		return err
-	}
-	return control.Flush()
+	_, s.failure = s.W.Write(frame)
 }
 
-// Close writes the events that wait, ends the comments and waits for their goroutine. No Send may follow.
+// Close writes the events that wait, and blocks while a timer writes. The end of the response flushes them. No Send may follow.
 func (s *EventStream) Close() {
-	if s.done == nil {
+	if s.comments == nil {
 		return
 	}
-	close(s.done)
-	s.ticker.Stop()
-	s.comments.Wait()
+	s.comments.Stop()
 	if s.flush != nil {
 		s.flush.Stop()
-		_ = s.writeGathered() // a client that is gone continues after the last event that it has
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if len(s.pending) > 0 && s.failure == nil {
+		s.write(s.pending) // a client that is gone continues after the last event that it has
 	}
 }

@@ -41,7 +41,7 @@ func TestEventStreamSendsKeepAliveComments(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(1100 * time.Millisecond)
-		s.Close() // synctest fails if its goroutine stays
+		s.Close()
 		time.Sleep(time.Minute)
 		if want := "data: 1\n\ndata: 2\n\n: keep-alive\n\n"; w.Body.String() != want {
 			t.Errorf("the stream is %q, want %q", w.Body.String(), want)
@@ -130,6 +130,35 @@ func TestEventStreamGathersWhatFollowsClosely(t *testing.T) {
 		s.Close()
 		want("12", "3"+long, "4")
 	})
+}
+
+func TestEventStreamWritesWhatItHoldsWithTheNextEvent(t *testing.T) {
+	w := &writesWriter{ResponseRecorder: httptest.NewRecorder()}
+	s := jsonrpc.EventStream{W: w, KeepAlive: time.Hour}
+	want := func(flushed bool, writes ...string) {
+		t.Helper()
+		if got := w.all(); !slices.Equal(got, writes) || w.Flushed != flushed {
+			t.Errorf("the writes are %.60q, want %.60q; flushed: %v", got, writes, w.Flushed)
+		}
+		w.Flushed = false
+	}
+	do := func(write func([]byte) error, event string) {
+		t.Helper()
+		if err := write([]byte(event)); err != nil {
+			t.Error(err)
+		}
+	}
+	do(s.Hold, "1")
+	want(false)
+	do(s.Hold, "2")
+	do(s.Send, "3")
+	want(true, "123")
+	long := strings.Repeat("x", 32<<10)
+	do(s.Hold, long)
+	want(true, "123", long) // what is large is not held
+	do(s.Hold, "4")
+	s.Close()
+	want(false, "123", long, "4") // the end of the response flushes it
 }
 
 // brokenWriter fails once it is broken.
