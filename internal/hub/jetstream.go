@@ -129,6 +129,16 @@ func (s *jetStream) load(ctx context.Context, indexed func(*index), task func(he
 	return reportMissing(err, bad)
 }
 
+func (s *jetStream) damaged() map[a2a.TaskID]bool {
+	tasks := make(map[a2a.TaskID]bool)
+	for _, r := range s.bus.Damage() {
+		if id, ok := strings.CutPrefix(r.Subject, s.prefix+"task."); ok && r.Lost() {
+			tasks[a2a.TaskID(id)] = true
+		}
+	}
+	return tasks
+}
+
 // missingError says that messages of a subject cannot be read.
 type missingError struct {
 	subject string

@@ -13,11 +13,14 @@ import (
 // fails the tasks that a crash has interrupted.
 func (h *Hub) restore(ctx context.Context) error {
 	var cut []head
+	damaged := h.store.damaged() // what seems to be live may have ended
 	bad := func(err error) { h.log.Warn("a stored entry cannot be read and is ignored", "error", err) }
 	err := h.store.load(ctx, func(x *index) { h.index = x },
 		func(hd head) {
 			h.index.add(hd)
 			switch {
+			case hd.Live && damaged[hd.ID]:
+				cut = append(cut, hd)
 			case hd.Live && (hd.Durable || hd.Held && h.configured(hd.Agent)):
 				h.suspended[hd.Agent] = append(h.suspended[hd.Agent], hd.ID)
 			case hd.Live:
@@ -43,7 +46,7 @@ func (h *Hub) restore(ctx context.Context) error {
 		return &Error{Code: CodeInternal, Message: "cannot read the hub's store", Err: err}
 	}
 	for _, hd := range cut {
-		err := h.endCutOff(ctx, hd)
+		err := h.endCutOff(ctx, hd, damaged[hd.ID])
 		if isDamage(err) {
 			h.giveUp(hd, err)
 			err = nil
@@ -66,8 +69,8 @@ func (h *Hub) configured(id string) bool {
 	return slices.ContainsFunc(h.cfg.Agents, func(a Agent) bool { return a.Definition.ID == id && !a.Definition.Disabled })
 }
 
-// endCutOff fails a task whose turn ran when the process died, and keeps the output of the turn.
-func (h *Hub) endCutOff(ctx context.Context, hd head) error {
+// endCutOff fails a task whose turn ran when the process died, and keeps the output of the turn; or one whose state after that is damaged.
+func (h *Hub) endCutOff(ctx context.Context, hd head, damaged bool) error {
 	body, err := h.store.task(ctx, hd.ID)
 	if err != nil {
 		return err
@@ -102,6 +105,9 @@ func (h *Hub) endCutOff(ctx context.Context, hd head) error {
 		h.index.stamp() // of the intermediate state
 	}
 	msg := t.errorMessage(CodeStopped, "the hub stopped while the task was "+cutOffState(hd.State), "send the message again")
+	if damaged {
+		msg = t.errorMessage(string(CodeInternal), "the record of the task's last state is damaged, so that its end is not known", "see what the agent has done before you send the message again; `parley repair` lists the damage")
+	}
 	status := t.newStatus(a2a.TaskStateFailed, msg)
 	end := ending{state: a2a.TaskStateFailed, message: msg, history: true, output: output}
 	if body, err = t.body(status, end); err != nil {

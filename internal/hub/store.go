@@ -36,6 +36,8 @@ type store interface {
 	// load calls task and record with everything stored, the tasks in the order of their last write. It may first call indexed with an
 	// index of tasks, and then calls task with the others and the live ones. It reports unreadable entries to bad.
 	load(ctx context.Context, indexed func(*index), task func(head), record func(kind, key string, value []byte), bad func(error)) error
+	// damaged has the tasks whose last state cannot be read: load has an older one of them, if any.
+	damaged() map[a2a.TaskID]bool
 	// saveHeads stores what makes the next load faster, if enough has changed. One goroutine calls it.
 	saveHeads(ctx context.Context) error
 
@@ -127,6 +129,8 @@ func (m *Memory) change(f func()) {
 	f()
 	m.Watch(true)
 }
+
+func (m *Memory) damaged() map[a2a.TaskID]bool { return nil }
 
 func (m *Memory) saveHeads(context.Context) error { return nil }
 
