@@ -82,8 +82,10 @@ var mutations = []mutation{
 		old: "\tcase answers(task.Status.State):\n\t\tr.addDuration(time.Since(began))\n", new: "\tcase MUTANT || answers(task.Status.State):\n\t\tr.addDuration(time.Since(began))\n"},
 	{federated: true, breaks: "a program's request is answered twice", file: "internal/federation/node/responder.go",
 		old: "\t\tr.reply(ctx, e, envelope.Response, resultOf(task))\n", new: "\t\tif MUTANT { r.reply(ctx, e, envelope.Response, resultOf(task)) }\n\t\tr.reply(ctx, e, envelope.Response, resultOf(task))\n"},
-	{simulated: true, breaks: "an agent comes back as another one", file: "internal/agentnet/registry/identity.go",
-		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { w.guid = uuid.NewString() }\n\trecord := identityRecord{", faults: "kills of agents"},
+	{simulated: true, only: true, breaks: "an agent of a cluster comes back as another one", file: "internal/agentnet/registry/identity.go",
+		old: "\tnow := g.Now()\n\trecord := identityRecord{", new: "\tnow := g.Now()\nif MUTANT { w.guid = uuid.NewString() }\n\trecord := identityRecord{"},
+	{breaks: "an agent comes back as another one", file: "internal/agentnet/registry/admission.go",
+		old: "\t\t\tif !before.Released {\n", new: "if MUTANT { adm.GUID = uuid.NewString() }\n\t\t\tif !before.Released {\n", faults: "kills of agents"},
 }
 
 // mutationRuns are how often a mutation may stay unnoticed before it counts as such.
