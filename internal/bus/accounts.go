@@ -45,8 +45,8 @@ var networkLimits = map[string]server.JetStreamAccountLimits{"": {
 type accounts struct {
 	server *server.Server
 	log    *slog.Logger
-	check  func(account string) // of its store, before it is opened
-	store  sync.RWMutex         // held for writing while the server has its store closed
+	check  func(account string) error // of its store, before it is opened
+	store  sync.RWMutex               // held for writing while the server has its store closed
 
 	mu     sync.Mutex
 	byName map[string]*account
@@ -65,7 +65,7 @@ type account struct {
 	synced  bool // the hub syncs its acknowledgements; guarded by accounts.mu
 }
 
-func newAccounts(s *server.Server, log *slog.Logger, check func(account string)) *accounts {
+func newAccounts(s *server.Server, log *slog.Logger, check func(account string) error) *accounts {
 	return &accounts{server: s, log: log, check: check, byName: make(map[string]*account)}
 }
 
@@ -106,6 +106,9 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 	if as.byName[name] == a { // the next call retries
 		delete(as.byName, name)
 	}
+	if e := (*Error)(nil); errors.As(a.err, &e) {
+		return nil, e
+	}
 	return nil, &Error{Code: CodeStorage, Message: "cannot open the namespace's part of the bus", Err: a.err,
 		Remedy: "check the disk and the hub's log"}
 }
@@ -113,7 +116,9 @@ func (as *accounts) open(name string, limits map[string]server.JetStreamAccountL
 func (as *accounts) enable(name string, limits map[string]server.JetStreamAccountLimits) (*server.Account, error) {
 	as.store.RLock()
 	defer as.store.RUnlock()
-	as.check(name)
+	if err := as.check(name); err != nil {
+		return nil, err
+	}
 	acc, _ := as.server.LookupOrRegisterAccount(name)
 	return acc, acc.EnableJetStream(limits, nil)
 }
@@ -140,13 +145,14 @@ func (as *accounts) syncs(name string) bool {
 }
 
 // checkOpen checks the stores of all open accounts, while the server has its store closed.
-func (as *accounts) checkOpen() {
+func (as *accounts) checkOpen() (err error) {
 	as.mu.Lock()
 	names := slices.Collect(maps.Keys(as.byName))
 	as.mu.Unlock()
 	for _, name := range names {
-		as.check(name)
+		err = errors.Join(err, as.check(name))
 	}
+	return err
 }
 
 // reopen enables JetStream again in all open accounts, after the server has started it anew.

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -31,8 +32,15 @@ func (b *Bus) checkStore(ctx context.Context, cfg Config) {
 	b.log.Debug("the store was checked", "blocks", r.Blocks, "bytes", r.Bytes, "later", r.Skipped, "found", r.Found, "took", r.Took)
 }
 
-// checkAccount does the same for an account that no server has open.
-func (b *Bus) checkAccount(account string) { b.damage.CheckAccount(context.Background(), account) }
+// checkAccount does the same for an account that no server has open. After an error the server must not open it.
+func (b *Bus) checkAccount(account string) error {
+	ctx := context.Background()
+	err := b.damage.CheckAccount(ctx, account)
+	if err == nil {
+		return nil
+	}
+	return cmp.Or(b.checkDisk(ctx), err)
+}
 
 // checkRest checks in the background what checkStore had no time for, and watches the disk.
 func (b *Bus) checkRest() {

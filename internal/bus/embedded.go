@@ -40,7 +40,7 @@ type embedded struct {
 
 // startServer starts a server with its store in dir. It returns when the store is recovered and the server listens. check is called
 // before the server opens the store of another account than its global one.
-func startServer(cfg Config, dir string, mode Durability, check func(account string)) (*embedded, error) {
+func startServer(cfg Config, dir string, mode Durability, check func(account string) error) (*embedded, error) {
 	e := &embedded{users: newUsers(), maxStore: cfg.MaxStore}
 	var err error
 	if e.leaf, err = newLeaf(cfg.Leaf, cfg.Logger.With("component", "leaf")); err != nil {

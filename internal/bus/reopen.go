@@ -44,8 +44,9 @@ func (b *Bus) reopen(ctx context.Context) bool {
 		err = e.forgetAPI()
 	}
 	if err == nil {
-		b.damage.Check(ctx)
-		e.accounts.checkOpen()
+		err = errors.Join(b.damage.Check(ctx).Unkept, e.accounts.checkOpen())
+	}
+	if err == nil {
 		err = e.server.EnableJetStream(&server.JetStreamConfig{MaxMemory: maxMemoryStore, MaxStore: e.maxStore, StoreDir: b.dir})
 	}
 	err = errors.Join(err, e.accounts.reopen())

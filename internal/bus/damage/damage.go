@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -89,6 +90,8 @@ type Result struct {
 	Skipped int           `json:"skipped"` // blocks for the background
 	Found   int           `json:"found"`   // new damage
 	Took    time.Duration `json:"took"`
+	// Unkept is why damaged bytes could not be copied aside. Their blocks are as they were: a server would cut them.
+	Unkept error `json:"-"`
 }
 
 // Open opens the ledger of a store. Check does the rest.
@@ -170,7 +173,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	}
 	r, rest := k.runAll(ctx, must, may, time.Now().Add(budget))
 	k.removeOutdated(all)
-	r.Found, r.Took = len(k.Records())-before, time.Since(begun)
+	r.Found, r.Took, r.Unkept = len(k.Records())-before, time.Since(begun), unkept(all)
 	k.forgetRemoved(func(account string) bool { return later[account] == nil }, must, may)
 	k.syncLedger()
 	k.save()
@@ -196,27 +199,32 @@ func (k *Keeper) endLater() {
 
 // CheckAccount checks and mends what the server will read of an account that Check has left out, unless that was done less than
 // Options.Fresh ago: a bit may have flipped since. It has to be called before the server opens the account, and blocks until
-// the server may. Later calls do nothing until the next Check.
-func (k *Keeper) CheckAccount(ctx context.Context, account string) {
+// the server may. Later calls do nothing until the next Check. After an error the server must not open the account: damaged bytes
+// could not be copied aside, and it would cut them off.
+func (k *Keeper) CheckAccount(ctx context.Context, account string) error {
 	k.mu.Lock()
 	p := k.later[account]
 	k.mu.Unlock()
 	if p == nil {
-		return
+		return nil
 	}
 	p.want()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.opened || !p.checked.IsZero() && time.Since(p.checked) < k.Fresh {
 		p.opened = true
-		return
+		return nil
 	}
-	rest := k.checkStreams(ctx, account)
+	rest, err := k.checkStreams(ctx, account)
 	k.syncLedger()
+	if err != nil {
+		return err
+	}
 	p.opened = ctx.Err() == nil
 	k.mu.Lock()
 	k.rest = append(k.rest, rest...)
 	k.mu.Unlock()
+	return nil
 }
 
 // checkLater checks an account that no server has opened yet, as CheckAccount, and then its other blocks until the account is needed.
@@ -226,8 +234,8 @@ func (k *Keeper) checkLater(ctx context.Context, p *part) {
 	if p.opened || !p.checked.IsZero() {
 		return
 	}
-	rest := k.checkStreams(ctx, p.account)
-	if ctx.Err() == nil {
+	rest, err := k.checkStreams(ctx, p.account)
+	if err == nil && ctx.Err() == nil {
 		p.checked = time.Now()
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -243,14 +251,23 @@ func (k *Keeper) checkLater(ctx context.Context, p *part) {
 	k.mu.Unlock()
 }
 
-// checkStreams checks what the server will read of an account, and returns the other blocks.
-func (k *Keeper) checkStreams(ctx context.Context, account string) (rest []job) {
+// checkStreams checks what the server will read of an account, and returns the other blocks, and why damaged bytes could not be copied
+// aside.
+func (k *Keeper) checkStreams(ctx context.Context, account string) (rest []job, err error) {
 	all := k.streamsOf(account)
 	must, may, _ := k.jobs(all)
 	_, rest = k.runAll(ctx, must, may, time.Now())
 	k.removeOutdated(all)
 	k.forgetRemoved(func(name string) bool { return name == account }, must, may)
-	return rest
+	return rest, unkept(all)
+}
+
+// unkept returns why damaged bytes of streams could not be copied aside.
+func unkept(all []stream) (err error) {
+	for _, s := range all {
+		err = errors.Join(err, s.unkept)
+	}
+	return err
 }
 
 // removeOutdated removes the indexes that the server would decode for nothing. It uses of a former state the last sequence only, and
@@ -481,9 +498,12 @@ func (k *Keeper) mend(j job) {
 	before, after := k.around(j)
 	s := v.examine(b, before, after, j.block.last)
 	for _, found := range s.spans {
-		k.noteSpan(j, found, "")
+		err = errors.Join(err, k.noteSpan(j, found, ""))
 	}
-	k.syncLedger()
+	if err = errors.Join(err, k.ledger.sync()); err != nil { // nothing is erased of which there is no copy
+		j.stream.unkept = fmt.Errorf("copy damaged bytes of %s aside: %w", j.block.path, err)
+		return
+	}
 	if len(s.spans) > 0 {
 		err = k.rewrite(j, v, b, s.spans)
 	}
@@ -516,9 +536,9 @@ func (k *Keeper) around(j job) (before, after uint64) {
 	return before, after
 }
 
-// noteSpan enters a span into the ledger. action is what is done, "" for what a start does.
-func (k *Keeper) noteSpan(j job, s span, action Action) {
-	k.note(j.stream, k.recordOf(j, s, action), s.original)
+// noteSpan enters a span into the ledger. action is what is done, "" for what a start does. After an error there is no copy of it.
+func (k *Keeper) noteSpan(j job, s span, action Action) error {
+	return k.note(j.stream, k.recordOf(j, s, action), s.original)
 }
 
 func (k *Keeper) recordOf(j job, s span, action Action) Record {
@@ -643,15 +663,15 @@ func (k *Keeper) relative(path string) string {
 	return path
 }
 
-// note enters a damage into the ledger and logs it, unless it is known.
-func (k *Keeper) note(s *stream, r Record, original []byte) {
+// note enters a damage into the ledger and logs it, unless it is known. An error is logged, too.
+func (k *Keeper) note(s *stream, r Record, original []byte) error {
 	s.sign(&r)
 	r, added, err := k.ledger.add(r, original)
 	if err != nil {
 		k.Logger.Error("damage of the store cannot be written to its ledger", "error", err)
 	}
 	if !added {
-		return
+		return err
 	}
 	level, text := slog.LevelWarn, "the store had damage"
 	if r.Lost() {
@@ -659,6 +679,7 @@ func (k *Keeper) note(s *stream, r Record, original []byte) {
 	}
 	k.Logger.Log(context.Background(), level, text, "what", r.What(), "kind", r.Kind, "action", r.Action, "stream", r.Stream, "sequence", r.Sequence,
 		"subject", r.Subject, "holds", r.Holds, "obsolete", r.Obsolete, "reason", r.Reason, "file", r.File, "offset", r.Offset, "id", r.ID)
+	return err
 }
 
 // sign enters the stream and the time into a record.

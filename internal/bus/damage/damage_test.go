@@ -431,7 +431,7 @@ func TestAnOutdatedIndex(t *testing.T) {
 // An account that no server opens at its start is checked before it is opened, or in the background, which mends it.
 func TestAnAccountIsCheckedLater(t *testing.T) {
 	for name, then := range map[string]func(*damage.Keeper){
-		"before it is opened": func(k *damage.Keeper) { k.CheckAccount(t.Context(), account) },
+		"before it is opened": func(k *damage.Keeper) { must(t, k.CheckAccount(t.Context(), account)) },
 		"in the background":   func(k *damage.Keeper) { k.Rest(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -472,12 +472,12 @@ func TestAnAccountIsCheckedAgainBeforeItIsOpened(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		harm(3)
 		harm(7)
-		k.CheckAccount(t.Context(), account)
+		must(t, k.CheckAccount(t.Context(), account))
 		if n := len(k.Records()); n != 2 {
 			t.Errorf("%d damaged records were found", n)
 		}
 		harm(9)
-		k.CheckAccount(t.Context(), account)
+		must(t, k.CheckAccount(t.Context(), account))
 		k.Rest(t.Context())
 		for _, r := range k.Records()[2:] {
 			if r.Action != damage.ActionFound {
@@ -488,6 +488,49 @@ func TestAnAccountIsCheckedAgainBeforeItIsOpened(t *testing.T) {
 	})
 	b := open(t, dir)
 	readRest(t, b, "S", []int{3, 7})
+	end(t, b)
+}
+
+// Nothing is erased of which no copy can be written, as on a full disk, and no server may open the account then: it would cut the block.
+func TestNothingIsErasedWithoutACopy(t *testing.T) {
+	dir := store(t, "S")
+	must(t, os.Remove(filepath.Join(messagesDir(dir, "S"), "index.db")))
+	p := places(t, dir, "S")[3]
+	flip(t, p.file, p.offset*8+900, p.offset*8+901)
+	damaged, err := os.ReadFile(p.file)
+	must(t, err)
+	kept := filepath.Join(dir, "bus", "damage", "kept")
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(kept), 0o700), os.WriteFile(kept, nil, 0o600))) // no directory can be made
+	later := map[bool]func(string) bool{true: func(string) bool { return true }}
+	for _, isLater := range []bool{true, false} {
+		k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Later: later[isLater]})
+		r := k.Check(t.Context())
+		if err := k.CheckAccount(t.Context(), account); (err != nil) != isLater || (r.Unkept != nil) == isLater {
+			t.Errorf("later %v: %v, %v", isLater, err, r.Unkept)
+		}
+		if now, err := os.ReadFile(p.file); err != nil || !bytes.Equal(now, damaged) {
+			t.Errorf("later %v: the block was changed: %v", isLater, err)
+		}
+		if n := len(k.Records()); n != 1 {
+			t.Errorf("%d damaged records are known", n)
+		}
+	}
+	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler), Later: later[true]})
+	k.Check(t.Context())
+	if k.CheckAccount(t.Context(), account) == nil {
+		t.Error("the account may be opened")
+	}
+	must(t, os.Remove(kept))
+	must(t, k.CheckAccount(t.Context(), account))
+	records := k.Records()
+	if len(records) != 1 || records[0].Action != damage.ActionQuarantined {
+		t.Fatalf("the records are %+v", records)
+	}
+	if copied, err := os.ReadFile(filepath.Join(dir, "bus", records[0].Kept)); err != nil || !bytes.Contains(damaged, copied) || len(copied) == 0 {
+		t.Errorf("the copy has %d bytes: %v", len(copied), err)
+	}
+	b := open(t, dir)
+	readRest(t, b, "S", []int{3})
 	end(t, b)
 }
 
@@ -513,8 +556,8 @@ func TestWhatIsNoBlockIsNamed(t *testing.T) {
 // The background mends no account that may have been opened: it leaves one that is needed, and all when the store is checked again.
 func TestTheBackgroundLeavesWhatIsNeeded(t *testing.T) {
 	for name, need := range map[string]func(*damage.Keeper){
-		"by a process":       func(k *damage.Keeper) { k.CheckAccount(t.Context(), account) },
-		"by another check":   func(k *damage.Keeper) { k.Check(t.Context()); k.CheckAccount(t.Context(), account) },
+		"by a process":       func(k *damage.Keeper) { must(t, k.CheckAccount(t.Context(), account)) },
+		"by another check":   func(k *damage.Keeper) { k.Check(t.Context()); must(t, k.CheckAccount(t.Context(), account)) },
 		"by nobody, at last": func(*damage.Keeper) {},
 	} {
 		t.Run(name, func(t *testing.T) {

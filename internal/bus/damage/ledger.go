@@ -96,13 +96,14 @@ type ledger struct {
 
 	mu       sync.Mutex
 	records  []Record
-	known    map[string]int // index in records, -1 if omitted
-	omitted  int            // records that are not in memory
+	known    map[string]int  // index in records, -1 if omitted
+	omitted  int             // records that are not in memory
+	unkept   map[string]bool // those that could not be written
 	unsynced bool
 }
 
 func openLedger(dir string) (*ledger, error) {
-	l := &ledger{dir: dir, known: map[string]int{}}
+	l := &ledger{dir: dir, known: map[string]int{}, unkept: map[string]bool{}}
 	f, err := os.Open(l.path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -167,7 +168,8 @@ func (l *ledger) settleAll() {
 }
 
 // add writes a record, with the damaged bytes unless they were corrected, and returns it; added is false if it is in the
-// ledger already. A record with an ID replaces the former one. After an error the record is in memory only. It is on disk after sync.
+// ledger already. A record with an ID replaces the former one. After an error the record is in memory only, until it is added again.
+// It is on disk after sync.
 func (l *ledger) add(r Record, original []byte) (_ Record, added bool, err error) {
 	sum := sha256.New()
 	for _, part := range []string{r.Account, r.Stream, r.File} {
@@ -185,10 +187,16 @@ func (l *ledger) add(r Record, original []byte) (_ Record, added bool, err error
 	if len(original) > 0 {
 		r.Kept = filepath.ToSlash(filepath.Join(damageDir, keptDir, r.ID))
 	}
-	if !l.remember(r) {
+	added = l.remember(r)
+	if !added && !l.unkept[r.ID] {
 		return r, false, nil
 	}
-	return r, true, l.write(r, original)
+	if err = l.write(r, original); err != nil {
+		l.unkept[r.ID] = true
+	} else {
+		delete(l.unkept, r.ID)
+	}
+	return r, added, err
 }
 
 func (l *ledger) write(r Record, original []byte) error {

@@ -41,6 +41,7 @@ type stream struct {
 	rebuilt            bool   // the server reads all of its blocks at its start
 	outdated           bool   // it has an index of a former state,
 	indexed            uint64 // whose last sequence this is
+	unkept             error  // why damaged bytes could not be copied aside
 
 	single  bool                // it keeps one message for each subject
 	deleted map[uint64]struct{} // sequences with a deletion mark; read on demand
