@@ -80,7 +80,7 @@ func (s *ackSyncer) run(ctx context.Context) {
 		for n := len(s.acks); n > 0; n-- {
 			gathered = append(gathered, <-s.acks)
 		}
-		err := s.commits.commitHere(ctx)
+		err := s.commits.commit(ctx)
 		if err != nil && ctx.Err() != nil {
 			return // the hub ends, which says nothing about the disk: the senders repeat the messages
 		}

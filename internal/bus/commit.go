@@ -15,7 +15,6 @@ type syncer interface {
 // next one. A caller's sync always starts after the call, so it covers everything written before.
 type committer struct {
 	syncer syncer
-	turn   chan struct{} // has a value while a sync runs
 
 	mu     sync.Mutex
 	next   *commitBatch // the callers that wait for the next sync; nil without callers
@@ -32,7 +31,7 @@ type commitBatch struct {
 }
 
 func newCommitter(s syncer) *committer {
-	c := &committer{syncer: s, turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), done: make(chan struct{})}
+	c := &committer{syncer: s, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go c.run()
 	return c
 }
@@ -49,33 +48,6 @@ func (c *committer) commit(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// commitHere is commit in which the caller itself syncs unless another sync runs: that saves two switches between
-// goroutines. It blocks until the sync is over.
-func (c *committer) commitHere(ctx context.Context) error {
-	select {
-	case c.turn <- struct{}{}:
-		defer c.endTurn()
-	default:
-		return c.commit(ctx)
-	}
-	if err := c.usable(); err != nil {
-		return err
-	}
-	return c.sync()
-}
-
-func (c *committer) endTurn() { <-c.turn }
-
-// usable returns why nothing can be synced any more.
-func (c *committer) usable() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.failed == nil && c.closed {
-		return errClosed
-	}
-	return c.failed
 }
 
 func (c *committer) join() (*commitBatch, error) {
@@ -97,25 +69,18 @@ func (c *committer) join() (*commitBatch, error) {
 func (c *committer) run() {
 	defer close(c.done)
 	for range c.wake {
-		c.commitNext()
-	}
-}
+		c.mu.Lock()
+		b := c.next
+		c.next = nil
+		err := c.failed
+		c.mu.Unlock()
 
-// commitNext syncs for the callers that wait, once a sync that runs is over.
-func (c *committer) commitNext() {
-	c.turn <- struct{}{}
-	defer c.endTurn()
-	c.mu.Lock()
-	b := c.next
-	c.next = nil
-	err := c.failed
-	c.mu.Unlock()
-
-	if err == nil {
-		err = c.sync()
+		if err == nil {
+			err = c.sync()
+		}
+		b.err = err
+		close(b.done)
 	}
-	b.err = err
-	close(b.done)
 }
 
 // sync syncs once. An error is final: the kernel marks pages that it could not write as clean, so
@@ -151,8 +116,6 @@ func (c *committer) close() error {
 	close(c.wake)
 	c.mu.Unlock()
 	<-c.done
-	c.turn <- struct{}{} // after a sync of commitHere
-	defer c.endTurn()
 	return c.syncer.Close()
 }
 

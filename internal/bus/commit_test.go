@@ -72,42 +72,6 @@ func TestAllWaitingCommitsShareTheNextSync(t *testing.T) {
 	})
 }
 
-func TestACommitHereJoinsTheNextSyncWhileOneRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		gate := make(chan struct{})
-		d := &disk{onSync: func(int64) error { <-gate; return nil }}
-		c := bus.NewCommitter(d)
-		var wg sync.WaitGroup
-		for range 3 {
-			wg.Go(func() {
-				if err := c.CommitHere(t.Context()); err != nil {
-					t.Errorf("CommitHere: %v", err)
-				}
-			})
-		}
-		synctest.Wait() // one syncs, the others wait for the next
-		var closed atomic.Bool
-		wg.Go(func() {
-			if err := c.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-			closed.Store(true)
-		})
-		synctest.Wait()
-		if closed.Load() || d.closed.Load() {
-			t.Error("it is closed during a sync")
-		}
-		close(gate)
-		wg.Wait()
-		if n := d.syncs.Load(); n != 2 {
-			t.Errorf("3 commits took %d syncs, want 2", n)
-		}
-		if err := c.CommitHere(t.Context()); bus.CodeOf(err) != bus.CodeClosed {
-			t.Errorf("CommitHere after Close: %v", err)
-		}
-	})
-}
-
 // Every commit waits for a sync that started after the call, so it covers everything written
 // before.
 func TestCommitIsServedByALaterSync(t *testing.T) {
@@ -115,12 +79,8 @@ func TestCommitIsServedByALaterSync(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		callers := rapid.IntRange(1, 20).Draw(t, "callers")
 		rounds := rapid.IntRange(1, 20).Draw(t, "rounds")
-		var written, durable, running atomic.Int64
+		var written, durable atomic.Int64
 		d := &disk{onSync: func(int64) error {
-			if n := running.Add(1); n > 1 {
-				t.Errorf("%d syncs at once", n)
-			}
-			defer running.Add(-1)
 			covers := written.Load()
 			for {
 				old := durable.Load()
@@ -131,12 +91,11 @@ func TestCommitIsServedByALaterSync(t *testing.T) {
 		}}
 		c := bus.NewCommitter(d)
 		var wg sync.WaitGroup
-		for i := range callers {
-			commit := []func(context.Context) error{c.Commit, c.CommitHere}[i%2]
+		for range callers {
 			wg.Go(func() {
 				for range rounds {
 					mine := written.Add(1)
-					if err := commit(context.Background()); err != nil {
+					if err := c.Commit(context.Background()); err != nil {
 						t.Errorf("Commit: %v", err)
 					}
 					if durable.Load() < mine {

@@ -27,9 +27,6 @@ func NewCommitter(s Syncer) Committer { return Committer{newCommitter(s)} }
 // Commit blocks until everything written before is durable, as Bus.Commit does.
 func (c Committer) Commit(ctx context.Context) error { return c.c.commit(ctx) }
 
-// CommitHere is Commit by a sync of the caller's own, unless one runs.
-func (c Committer) CommitHere(ctx context.Context) error { return c.c.commitHere(ctx) }
-
 // Close stops the committer.
 func (c Committer) Close() error { return c.c.close() }
 
