@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/google/go-cmp/cmp"
@@ -173,5 +174,29 @@ func TestAWithdrawnPermissionRequestResumesTheTask(t *testing.T) {
 	end := await(t, h, task.ID, a2a.TaskStateCompleted)
 	if text(end.Status.Message) != "went on" {
 		t.Errorf("task %+v", end)
+	}
+}
+
+// Whoever waits for a task whose question somebody has answered before the wait saw it waits on, and is not told that the hub stopped.
+func TestAWaitOutlivesAnAnsweredQuestion(t *testing.T) {
+	gate := make(chan struct{})
+	h := newHub(t, hub.Config{}, map[string]*fakeAgent{"a": {turn: func(ctx context.Context, _ runner.Turn, u runner.Handler) (runner.Outcome, error) {
+		_, err := u.Permission(ctx, runner.PermissionRequest{ID: "q", Title: "May I?", Options: []runner.PermissionOption{{ID: "once", Kind: runner.AllowOnce}}})
+		<-gate
+		return runner.Outcome{Status: runner.OutcomeCompleted, Text: "done"}, err
+	}}})
+	p, err := h.Start(t.Context(), request("a", "go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := await(t, h, p.TaskID(), a2a.TaskStateInputRequired)
+	if _, err := h.Send(t.Context(), follow(asked, "yes")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, h, p.TaskID(), a2a.TaskStateWorking)
+	time.AfterFunc(50*time.Millisecond, func() { close(gate) })
+	task, err := p.Wait(t.Context())
+	if err != nil || task.Status.State != a2a.TaskStateCompleted {
+		t.Errorf("%+v, %v", task.Status, err)
 	}
 }

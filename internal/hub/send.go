@@ -93,17 +93,22 @@ func (p *Pending) Wait(ctx context.Context) (*a2a.Task, error) {
 			budget.Stored(ctx)
 		}
 	}
-	select {
-	case <-p.ended:
-		snap := t.currentSnapshot()
-		if !settled(snap.Status.State) {
-			return snap, suspendedError(t.id)
+	for ended := p.ended; ; {
+		select {
+		case <-ended:
+			snap, now := t.waitable()
+			switch {
+			case settled(snap.Status.State):
+				return snap, nil
+			case now == ended:
+				return snap, suspendedError(t.id)
+			}
+			ended = now // somebody has answered the task's question before it was seen here
+		case <-ctx.Done():
+			return t.currentSnapshot(), &Error{Code: CodeTimeout,
+				Message: fmt.Sprintf("the answer did not arrive in time; task %s continues", t.id),
+				Remedy:  "get the task later, follow it, or cancel it", Err: ctx.Err()}
 		}
-		return snap, nil
-	case <-ctx.Done():
-		return t.currentSnapshot(), &Error{Code: CodeTimeout,
-			Message: fmt.Sprintf("the answer did not arrive in time; task %s continues", t.id),
-			Remedy:  "get the task later, follow it, or cancel it", Err: ctx.Err()}
 	}
 }
 

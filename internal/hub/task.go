@@ -129,6 +129,13 @@ func (t *task) currentSnapshot() *a2a.Task {
 	return t.snapshot()
 }
 
+// waitable returns the task, and what is closed when it has ended, is interrupted or suspended.
+func (t *task) waitable() (*a2a.Task, chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.snapshot(), t.settled
+}
+
 // head returns the task's head for the store.
 func (t *task) head(status a2a.TaskStatus, live bool) head {
 	return head{
