@@ -41,7 +41,7 @@ const (
 
 func open(t *testing.T, dir string) *bus.Bus {
 	t.Helper()
-	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast})
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, Durability: bus.DurabilityFast, CheckBudget: time.Minute})
 	must(t, err)
 	return b
 }
