@@ -8,7 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/metrics"
+	"github.com/parleyhub/parley/telemetry"
 )
 
 var families = []metrics.Family{
@@ -84,5 +86,30 @@ func TestPrometheusReadsWhatIsWritten(t *testing.T) {
 	}
 	if err := testutil.CollectAndCompare(collector(families), strings.NewReader(written.String())); err != nil {
 		t.Error(err)
+	}
+}
+
+// The counters of a recorder are metrics: each type of envelope in both directions, averages as sums.
+func TestEnvelopesAreMetrics(t *testing.T) {
+	var got strings.Builder
+	err := metrics.Write(&got, metrics.Envelopes(telemetry.Metrics{
+		SentByType:            map[envelope.Type]uint64{envelope.Request: 3},
+		ReceivedByType:        map[envelope.Type]uint64{envelope.Response: 2},
+		ToolInvocationsByTool: map[string]uint64{"count": 4},
+		ErrorCount:            5, SecurityEvents: 6, DeliveryFailures: 7, ToolErrorCount: 8,
+		RoutingDecisions: 4, AverageRoutingLatencyMs: 0.25, TotalToolInvocations: 4, AverageToolDurationMs: 1.5,
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`parley_messages_total{direction="sent",type="request"} 3`, `parley_messages_total{direction="received",type="request"} 0`,
+		`parley_messages_total{direction="received",type="response"} 2`, `parley_tool_invocations_total{tool="count"} 4`,
+		"parley_errors_total 5", "parley_security_events_total 6", "parley_delivery_failures_total 7", "parley_tool_errors_total 8",
+		"parley_routing_latency_milliseconds_sum 1", "parley_routing_latency_milliseconds_count 4", "parley_tool_duration_milliseconds_sum 6",
+	} {
+		if !strings.Contains(got.String(), line+"\n") {
+			t.Errorf("there is no %s in\n%s", line, got.String())
+		}
 	}
 }
