@@ -373,7 +373,11 @@ func (b *Bus) release() error {
 	}
 	if b.embedded != nil {
 		b.embedded.stop()
-		errs = append(errs, b.sync(context.Background()))
+		err := b.sync(context.Background())
+		if err == nil {
+			err = b.damage.Stopped()
+		}
+		errs = append(errs, err)
 	}
 	if b.commits != nil {
 		errs = append(errs, b.commits.close())

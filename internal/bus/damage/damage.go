@@ -60,11 +60,12 @@ type Keeper struct {
 	Options
 	ledger *ledger
 
-	mu     sync.Mutex
-	memory memory
-	later  map[string]*part
-	rest   []job // for the background
-	last   Result
+	mu      sync.Mutex
+	memory  memory
+	stopped stopped // what no server has opened since
+	later   map[string]*part
+	rest    []job // for the background
+	last    Result
 }
 
 // part is an account that Check has left out.
@@ -153,9 +154,15 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	begun := time.Now()
 	before := len(k.Records())
 	k.endLater()
+	k.takeStopped()
 	accounts, err := accountsIn(k.Dir)
 	if err != nil {
 		k.Logger.Error("the store cannot be checked", "error", err)
+	}
+	for name := range k.left() {
+		if !slices.Contains(accounts, name) {
+			k.noteGone(name, nil)
+		}
 	}
 	later := map[string]*part{}
 	var all []stream
@@ -165,6 +172,7 @@ func (k *Keeper) Check(ctx context.Context) Result {
 			continue
 		}
 		all = append(all, k.streamsOf(name)...)
+		k.noteGone(name, all)
 	}
 	must, may, clean := k.jobs(all)
 	budget := k.Budget
@@ -255,6 +263,7 @@ func (k *Keeper) checkLater(ctx context.Context, p *part) {
 // aside.
 func (k *Keeper) checkStreams(ctx context.Context, account string) (rest []job, err error) {
 	all := k.streamsOf(account)
+	k.noteGone(account, all)
 	must, may, _ := k.jobs(all)
 	_, rest = k.runAll(ctx, must, may, time.Now())
 	k.removeOutdated(all)
@@ -270,11 +279,13 @@ func unkept(all []stream) (err error) {
 	return err
 }
 
-// removeOutdated removes the indexes that the server would decode for nothing. It uses of a former state the last sequence only, and
-// only if the blocks have lost it.
+// removeOutdated removes the indexes that the server would decode for nothing, and notes what streams have lost. The server uses of a
+// former state the last sequence only, and only if the blocks have lost it.
 func (k *Keeper) removeOutdated(all []stream) {
-	for _, s := range all {
-		if !s.outdated || k.lastOf(s.blocks) < s.indexed {
+	for i := range all {
+		s := &all[i]
+		k.noteShorter(s)
+		if last, known := k.lastOf(s.blocks); !s.outdated || !known || last < s.indexed {
 			continue
 		}
 		if err := os.Remove(s.index()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -283,17 +294,17 @@ func (k *Keeper) removeOutdated(all []stream) {
 	}
 }
 
-// lastOf returns the last sequence of blocks, 0 if one of them has not been read as it is.
-func (k *Keeper) lastOf(blocks []block) (last uint64) {
+// lastOf returns the last sequence of blocks; known is false if one of them has not been read as it is.
+func (k *Keeper) lastOf(blocks []block) (last uint64, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, b := range blocks {
 		if !k.memory.knows(b) {
-			return 0
+			return 0, false
 		}
 		last = max(last, k.memory[b.path].Last)
 	}
-	return last
+	return last, true
 }
 
 // streamsOf lists the streams of an account, as far as they can be read.
@@ -302,6 +313,7 @@ func (k *Keeper) streamsOf(account string) []stream {
 	if err != nil {
 		k.Logger.Error("the store cannot be checked", "account", account, "error", err)
 	}
+	k.left().mark(all)
 	return all
 }
 
@@ -550,7 +562,7 @@ func (k *Keeper) recordOf(j job, s span, action Action) Record {
 		r.Last = s.last
 	}
 	switch {
-	case s.unfinished:
+	case s.unfinished && !j.stream.complete:
 		r.Kind = KindWrite
 	case s.deletion:
 		r.Kind = KindDeletion
@@ -665,8 +677,7 @@ func (k *Keeper) relative(path string) string {
 
 // note enters a damage into the ledger and logs it, unless it is known. An error is logged, too.
 func (k *Keeper) note(s *stream, r Record, original []byte) error {
-	s.sign(&r)
-	r, added, err := k.ledger.add(r, original)
+	r, added, err := k.ledger.add(s.signed(r), original)
 	if err != nil {
 		k.Logger.Error("damage of the store cannot be written to its ledger", "error", err)
 	}
@@ -682,9 +693,10 @@ func (k *Keeper) note(s *stream, r Record, original []byte) error {
 	return err
 }
 
-// sign enters the stream and the time into a record.
-func (s *stream) sign(r *Record) {
+// signed enters the stream and the time into a record.
+func (s *stream) signed(r Record) Record {
 	r.Account, r.Stream, r.Holds, r.At = s.account, s.name, s.description, time.Now().UTC()
+	return r
 }
 
 // forgetRemoved forgets blocks of accounts that are not in the lists: they no longer exist.

@@ -138,6 +138,12 @@ func flip(t *testing.T, file string, bits ...int) {
 	must(t, os.WriteFile(file, raw, 0o600))
 }
 
+// crash leaves a store as if its hub had been killed instead of stopped.
+func crash(t *testing.T, dir string) {
+	t.Helper()
+	must(t, os.Remove(filepath.Join(dir, "bus", "damage", "stopped.json")))
+}
+
 func check(t *testing.T, dir string, log *bytes.Buffer) *damage.Keeper {
 	t.Helper()
 	k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.NewTextHandler(log, nil)), Budget: time.Minute})
@@ -329,10 +335,114 @@ func TestACutOffWriteIsNoDamage(t *testing.T) {
 	last := places(t, dir, "S")[messages]
 	must(t, os.Truncate(last.file, int64(last.offset+last.length-20)))
 	must(t, os.Remove(filepath.Join(messagesDir(dir, "S"), "index.db")))
+	crash(t, dir)
 	b := open(t, dir)
 	records := b.Damage()
 	if len(records) != 1 || records[0].Kind != damage.KindWrite || records[0].Lost() {
 		t.Errorf("the records are %+v", records)
+	}
+	end(t, b)
+}
+
+// After a clean stop all records were on the disk: files that are shorter then, or gone, have lost some. After a crash
+// nobody can tell, since the index may be newer than what was synced.
+func TestWhatIsGoneAfterACleanStopIsNamed(t *testing.T) {
+	gone := map[string]func(t *testing.T, dir string) (first int){
+		"the last file is empty": func(t *testing.T, dir string) int {
+			all := places(t, dir, "S")
+			file, first := all[messages].file, messages
+			for n, p := range all {
+				if p.file == file {
+					first = min(first, n)
+				}
+			}
+			must(t, os.Truncate(file, 0))
+			return first
+		},
+		"the last file ends within a record": func(t *testing.T, dir string) int {
+			p := places(t, dir, "S")[messages-1]
+			must(t, os.Truncate(p.file, int64(p.offset+p.length-20)))
+			return messages - 1
+		},
+		"no file is left": func(t *testing.T, dir string) int {
+			files, err := filepath.Glob(filepath.Join(messagesDir(dir, "S"), "*.blk"))
+			must(t, err)
+			for _, f := range files {
+				must(t, os.Remove(f))
+			}
+			return 1
+		},
+	}
+	for name, cut := range gone {
+		t.Run(name, func(t *testing.T) {
+			dir := store(t, "S")
+			first := cut(t, dir)
+			lost := func(records []damage.Record) (first, last int) {
+				first = messages + 1
+				for _, r := range records {
+					if r.Lost() && r.Stream == "S" {
+						first, last = min(first, int(r.Sequence)), max(last, int(r.Sequence), int(r.Last))
+					}
+				}
+				return first, last
+			}
+			found, err := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler)}).Survey(t.Context(), false)
+			must(t, err)
+			if from, _ := lost(found); from != first {
+				t.Errorf("the survey has found %+v", found)
+			}
+			b := open(t, dir)
+			noted := len(b.Damage())
+			if from, to := lost(b.Damage()); from != first || to != messages {
+				t.Errorf("records from %d are gone; noted was %+v", first, b.Damage())
+			}
+			end(t, b)
+			b = open(t, dir)
+			if len(b.Damage()) != noted {
+				t.Errorf("after one more start %+v", b.Damage())
+			}
+			end(t, b)
+		})
+	}
+}
+
+func TestAStreamThatIsGoneAfterACleanStopIsNamed(t *testing.T) {
+	dir := store(t, "S", "OTHER")
+	must(t, os.RemoveAll(filepath.Dir(messagesDir(dir, "S"))))
+	b := open(t, dir)
+	if r := b.Damage(); len(r) != 1 || r[0].Kind != damage.KindStream || r[0].Stream != "S" || !r[0].Lost() {
+		t.Errorf("the records are %+v", r)
+	}
+	end(t, b)
+	b = open(t, dir)
+	if r := b.Damage(); len(r) != 1 {
+		t.Errorf("after one more start the records are %+v", r)
+	}
+	end(t, b)
+}
+
+// What agents have deleted is not missing, and neither is what a crash has lost before it was synced.
+func TestWhatWasDeletedOrNeverSyncedIsNotMissing(t *testing.T) {
+	dir := store(t, "PURGED", "DELETED", "SHORTER", "REMOVED")
+	b := open(t, dir)
+	purged, err := b.JetStream().Stream(t.Context(), "PURGED")
+	must(t, err)
+	must(t, purged.Purge(t.Context()))
+	deleted, err := b.JetStream().Stream(t.Context(), "DELETED")
+	must(t, err)
+	must(t, deleted.DeleteMsg(t.Context(), messages))
+	must(t, b.JetStream().DeleteStream(t.Context(), "REMOVED"))
+	end(t, b)
+	b = open(t, dir)
+	if r := b.Damage(); len(r) > 0 {
+		t.Errorf("after a clean stop the records are %+v", r)
+	}
+	end(t, b)
+	crash(t, dir)
+	must(t, os.Truncate(places(t, dir, "SHORTER")[messages].file, 0))
+	b = open(t, dir)
+	if r := b.Damage(); len(r) > 0 {
+		t.Errorf("after a crash the records are %+v", r)
 	}
 	end(t, b)
 }

@@ -31,6 +31,7 @@ const (
 	KindPosition Kind = "position" // of a consumer, which begins anew
 	KindWrite    Kind = "write"    // the end of a write that a crash has cut off; nobody was told that it was stored
 	KindBlock    Kind = "block"    // a file that cannot be read at all
+	KindStream   Kind = "stream"   // all of it
 )
 
 // Action is what was done about a damage.
@@ -42,6 +43,7 @@ const (
 	ActionQuarantined Action = "quarantined" // its bytes were copied aside, and it is skipped
 	ActionRebuilt     Action = "rebuilt"     // the server makes it anew, or it was made anew from other records
 	ActionRestored    Action = "restored"    // from a copy
+	ActionMissing     Action = "missing"     // nothing can be: it was there when the server stopped, and is not
 	ActionFound       Action = "found"       // nothing yet: the next start does it
 )
 
@@ -76,7 +78,7 @@ type Record struct {
 
 // Lost reports whether something is missing because of the damage.
 func (r Record) Lost() bool {
-	return !r.Obsolete && (r.Action == ActionQuarantined && r.Kind != KindWrite || r.Action == ActionFound)
+	return !r.Obsolete && (r.Action == ActionQuarantined && r.Kind != KindWrite || r.Action == ActionMissing || r.Action == ActionFound)
 }
 
 const (
@@ -176,6 +178,9 @@ func (l *ledger) add(r Record, original []byte) (_ Record, added bool, err error
 		_, _ = sum.Write([]byte(part + "\x00"))
 	}
 	_, _ = sum.Write(original)
+	if r.Action == ActionMissing { // a file may be cut off again
+		_, _ = fmt.Fprint(sum, r.Sequence)
+	}
 	if r.ID == "" {
 		r.ID = hex.EncodeToString(sum.Sum(nil)[:8])
 	}

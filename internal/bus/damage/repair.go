@@ -20,13 +20,26 @@ func (k *Keeper) Survey(ctx context.Context, live bool) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	var left stopped
+	if !live {
+		left = k.readStopped()
+	}
+	left.mark(all)
 	var found []Record
+	for account := range left {
+		for _, s := range left.gone(k.Dir, account, all) {
+			found = append(found, s.signed(k.goneRecord(s)))
+		}
+	}
 	for i := range all {
 		s := &all[i]
 		if s.encrypted() {
 			continue
 		}
 		found = append(found, k.surveyStream(ctx, s, live)...)
+		if r, ok := k.shorter(s); ok {
+			found = append(found, s.signed(r))
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -36,8 +49,7 @@ func (k *Keeper) Survey(ctx context.Context, live bool) ([]Record, error) {
 
 func (k *Keeper) surveyStream(ctx context.Context, s *stream, live bool) (found []Record) {
 	report := func(r Record) {
-		s.sign(&r)
-		found = append(found, r)
+		found = append(found, s.signed(r))
 	}
 	if _, intact := readSettingsFiles(s.dir, s.name); !intact && !live {
 		report(Record{Kind: KindSettings, Action: ActionFound, Reason: string(reasonSum), File: k.relative(filepath.Join(s.dir, settingsFile))})

@@ -41,6 +41,7 @@ type stream struct {
 	rebuilt            bool   // the server reads all of its blocks at its start
 	outdated           bool   // it has an index of a former state,
 	indexed            uint64 // whose last sequence this is
+	complete           bool   // the server was stopped in order: all of it was on the disk
 	unkept             error  // why damaged bytes could not be copied aside
 
 	single  bool                // it keeps one message for each subject
@@ -188,10 +189,14 @@ func (s *stream) checkIndex() (current, damaged bool) {
 	if !bytes.Equal(hash.Sum(nil), raw[len(raw)-sumSize:]) {
 		return false, true
 	}
-	if len(s.blocks) == 0 || bytes.Equal(lastSum(s.blocks[len(s.blocks)-1]), raw[len(raw)-2*sumSize:len(raw)-sumSize]) {
+	messages, last, ok := indexed(raw)
+	switch {
+	case len(s.blocks) == 0 && messages == 0:
+		return true, false
+	case len(s.blocks) > 0 && bytes.Equal(lastSum(s.blocks[len(s.blocks)-1]), raw[len(raw)-2*sumSize:len(raw)-sumSize]):
 		return true, false
 	}
-	s.indexed, s.outdated = indexedSequence(raw)
+	s.indexed, s.outdated = last, ok
 	return false, false
 }
 
@@ -201,19 +206,23 @@ const (
 	indexVersion = 4
 )
 
-// indexedSequence returns the last sequence that an index has; ok is false if it has another form.
-func indexedSequence(raw []byte) (last uint64, ok bool) {
+// indexed returns how many messages an index has and the last sequence; ok is false if it has another form.
+func indexed(raw []byte) (messages, last uint64, ok bool) {
 	if raw[0] != indexMark || raw[1] != indexVersion {
-		return 0, false
+		return 0, 0, false
 	}
-	for range 5 { // signed or not, a number ends at the same byte
+	raw = raw[2:]
+	for i := range 5 { // signed or not, a number ends at the same byte
 		n := 0
-		if last, n = binary.Uvarint(raw[2:]); n <= 0 {
-			return 0, false
+		if last, n = binary.Uvarint(raw); n <= 0 {
+			return 0, 0, false
+		}
+		if i == 0 {
+			messages = last
 		}
 		raw = raw[n:]
 	}
-	return last, true
+	return messages, last, true
 }
 
 // lastSum returns the checksum of the last record of a block, as the server reads it: zeros if the block is empty.

@@ -46,6 +46,8 @@ func (r Record) What() string {
 		return "an unfinished write to " + r.Stream
 	case KindBlock:
 		return "a file of " + r.Stream
+	case KindStream:
+		return "all of " + r.Stream
 	}
 	for _, n := range names {
 		if tokens := strings.Split(r.Subject, "."); fits(strings.Split(n.subject, "."), tokens) {

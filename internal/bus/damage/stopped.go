@@ -1,0 +1,144 @@
+package damage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/parleyhub/parley/internal/base/local"
+)
+
+// stoppedFile is written after a clean stop and removed before the store is opened again.
+const stoppedFile = "stopped.json"
+
+// stopped has the streams of the accounts whose indexes say all that the store had when the server was stopped. After a crash an index may
+// have records that were never synced.
+type stopped map[string][]string
+
+// Stopped notes that the server has closed the store, and that all of it is on the disk. What the next Check does not find of it is
+// missing.
+func (k *Keeper) Stopped() error {
+	accounts, err := accountsIn(k.Dir)
+	if err != nil {
+		return err
+	}
+	now := stopped{}
+	for _, name := range accounts {
+		if !k.complete(name) {
+			continue
+		}
+		streams, err := streamsOf(k.Dir, name)
+		if err != nil {
+			return err
+		}
+		for _, s := range streams {
+			now[name] = append(now[name], s.name)
+		}
+	}
+	raw, err := json.Marshal(now)
+	if err != nil {
+		return err
+	}
+	return local.ReplaceFile(k.stoppedPath(), raw)
+}
+
+// complete reports whether an account was opened since the last Check, or is as a clean stop has left it.
+func (k *Keeper) complete(account string) bool {
+	k.mu.Lock()
+	p, before := k.later[account], k.stopped[account] != nil
+	k.mu.Unlock()
+	if p == nil || before {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.opened
+}
+
+// readStopped reads what the last stop has noted; nil if that does not hold, and nothing counts as missing.
+func (k *Keeper) readStopped() (last stopped) {
+	raw, err := os.ReadFile(k.stoppedPath())
+	if err == nil {
+		err = json.Unmarshal(raw, &last)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.Logger.Warn("whether the store is as it was when the hub stopped cannot be told", "error", err)
+		return nil
+	}
+	return last
+}
+
+// takeStopped reads what the last stop has noted, and removes it for good: it does not hold after a crash.
+func (k *Keeper) takeStopped() {
+	last := k.readStopped()
+	err := os.Remove(k.stoppedPath())
+	if err == nil {
+		err = local.SyncDir(filepath.Join(k.Dir, damageDir))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.Logger.Warn("what the last stop has noted about the store cannot be removed", "error", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stopped = last
+}
+
+func (k *Keeper) stoppedPath() string { return filepath.Join(k.Dir, damageDir, stoppedFile) }
+
+// left returns the streams that an account had when the server was stopped, by account.
+func (k *Keeper) left() stopped {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stopped
+}
+
+// noteGone notes the streams that an account had when the server was stopped, and that are not there.
+func (k *Keeper) noteGone(account string, there []stream) {
+	for _, s := range k.left().gone(k.Dir, account, there) {
+		k.note(&s, k.goneRecord(s), nil)
+	}
+}
+
+// mark says of streams that they were complete.
+func (l stopped) mark(all []stream) {
+	for i := range all {
+		all[i].complete = slices.Contains(l[all[i].account], all[i].name)
+	}
+}
+
+// gone returns the streams of an account that are not there.
+func (l stopped) gone(dir, account string, there []stream) (gone []stream) {
+	for _, name := range l[account] {
+		if !slices.ContainsFunc(there, func(s stream) bool { return s.account == account && s.name == name }) {
+			gone = append(gone, stream{account: account, name: name, dir: filepath.Join(dir, storeDir, account, streamsDir, name)})
+		}
+	}
+	return gone
+}
+
+func (k *Keeper) goneRecord(s stream) Record {
+	return Record{Kind: KindStream, Action: ActionMissing, Reason: "it was there when the hub stopped", File: k.relative(s.dir)}
+}
+
+// noteShorter notes that a stream does not have what it had when the server was stopped.
+func (k *Keeper) noteShorter(s *stream) {
+	if r, ok := k.shorter(s); ok {
+		k.note(s, r, nil)
+	}
+}
+
+// shorter returns the record of what a stream, all of whose blocks have been read, has lost at its end.
+func (k *Keeper) shorter(s *stream) (Record, bool) {
+	last, known := k.lastOf(s.blocks)
+	if !s.complete || !s.outdated || !known || last >= s.indexed {
+		return Record{}, false
+	}
+	return Record{
+		Kind: KindMessage, Action: ActionMissing, Sequence: last + 1, Last: s.indexed, File: k.relative(filepath.Join(s.dir, messagesDir)),
+		Reason: fmt.Sprintf("the stream had records up to %d when the hub stopped, and ends at %d", s.indexed, last),
+	}, true
+}
