@@ -44,8 +44,8 @@ type listClaimsOut struct {
 	Claims []listedClaim `json:"claims"`
 }
 
-func (g *Network) addClaims(s *Server) {
-	addNetworkTool(s, g, Tool[claimFilesIn, claimFilesOut]{
+func (g *Network) addClaims(all *Tools) {
+	addNetworkTool(all, g, Tool[claimFilesIn, claimFilesOut]{
 		Name: "claim_files", Title: "Claim files", Idempotent: true,
 		Description: "Say that you work on files, before you change them: other agents of this computer that use the network cannot claim them, and their edits are " +
 			"refused where their program has Parley's hooks. It fails if another agent has one of the files, and says who. The claim ends with your session, " +
@@ -57,11 +57,11 @@ func (g *Network) addClaims(s *Server) {
 			p["mode"].Enum, p["mode"].Default = enumOf(claims.Modes), []byte(`"exclusive"`)
 		},
 	}, claimFiles)
-	addNetworkTool(s, g, Tool[releaseFilesIn, releaseFilesOut]{
+	addNetworkTool(all, g, Tool[releaseFilesIn, releaseFilesOut]{
 		Name: "release_files", Title: "Release files", Idempotent: true,
 		Description: "End a claim of files, or all that you have in this project, so that other agents can change them. Do it as soon as you are done.",
 	}, releaseFiles)
-	addNetworkTool(s, g, Tool[noArguments, listClaimsOut]{
+	addNetworkTool(all, g, Tool[noArguments, listClaimsOut]{
 		Name: "list_claims", Title: "Show who works on which files", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Show the claims of files in this project's repository, yours too: who, which files, why, until when.",
 	}, listClaims)

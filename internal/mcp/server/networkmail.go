@@ -69,8 +69,8 @@ func refineTimeout(p map[string]*jsonschema.Schema) {
 	p["timeout_seconds"].Default = []byte(fmt.Sprint(defaultWait.Seconds()))
 }
 
-func (g *Network) addMail(s *Server) {
-	addNetworkTool(s, g, Tool[mail.Message, sendDirectOut]{
+func (g *Network) addMail(all *Tools) {
+	addNetworkTool(all, g, Tool[mail.Message, sendDirectOut]{
 		Name: "send_direct_message", Title: "Write to an agent",
 		Description: "Send a message to one agent of the network. It is stored in the agent's inbox before this returns; the agent may be offline and " +
 			"finds it when it comes back. Messages of the work types carry metadata that are checked. At most 100 in a minute.",
@@ -78,19 +78,19 @@ func (g *Network) addMail(s *Server) {
 			p["messageType"].Enum, p["messageType"].Default = enumOf(mail.MessageTypes), []byte(`"direct"`)
 		},
 	}, g.sendDirect)
-	addNetworkTool(s, g, Tool[mail.Selection, readDirectOut]{
+	addNetworkTool(all, g, Tool[mail.Selection, readDirectOut]{
 		Name: "read_direct_messages", Title: "Read your mail", WrittenBy: ByOthers,
 		Description: "Read the mail in your inbox, oldest first. What you have read is not returned again, unless you ask for it. Only if your " +
 			"program ended at once, mail comes again with the same messageId. To wait for mail use wait_for_direct_messages.",
 		Refine: refineSelection,
 	}, g.readDirect)
-	addNetworkTool(s, g, Tool[waitDirectIn, readDirectOut]{
+	addNetworkTool(all, g, Tool[waitDirectIn, readDirectOut]{
 		Name: "wait_for_direct_messages", Title: "Wait for mail", WrittenBy: ByOthers, Blocks: true,
 		Description: "Wait until there is mail that you have not read, and read it. Returns at once if there is some already. If nothing comes in " +
 			"time the answer says so: call it again if you still need to wait.",
 		Refine: refineSelection,
 	}, g.waitDirect)
-	addNetworkTool(s, g, Tool[messageIDIn, mail.MessageStatus]{
+	addNetworkTool(all, g, Tool[messageIDIn, mail.MessageStatus]{
 		Name: "get_message_status", Title: "See how far a message came", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "Say what became of a message that you sent: stored in the recipient's inbox, delivered to its program, read by the agent, or " +
 			"handled (the agent says that it is done with it), each with its time. Of an open session it also says when it was woken for the message " +
@@ -99,7 +99,7 @@ func (g *Network) addMail(s *Server) {
 		status, err := a.MessageStatus(ctx, in.MessageID)
 		return statusText(status), status, err
 	})
-	addNetworkTool(s, g, Tool[markHandledIn, markHandledOut]{
+	addNetworkTool(all, g, Tool[markHandledIn, markHandledOut]{
 		Name: "mark_message_handled", Title: "Say that you are done with a message", Idempotent: true,
 		Description: "Tell the sender of a message that you are done with what it asked for. Not needed where you answer it.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in markHandledIn) (string, markHandledOut, error) {

@@ -40,8 +40,8 @@ type taskOut struct {
 	Outcome assignment.Outcome `json:"outcome,omitempty"`
 }
 
-func (g *Network) addTasks(s *Server) {
-	addNetworkTool(s, g, Tool[answerTaskIn, taskOut]{
+func (g *Network) addTasks(all *Tools) {
+	addNetworkTool(all, g, Tool[answerTaskIn, taskOut]{
 		Name: "answer_task", Title: "Answer a task", Idempotent: true, Blocks: true,
 		Description: "Answer a task that came as mail of the type task. It is stored with whoever gave it before this returns. Each task is answered " +
 			"once; to ask back use the outcome input-required. A message of another type is answered with send_direct_message.",
@@ -50,7 +50,7 @@ func (g *Network) addTasks(s *Server) {
 			lists(p, "files")
 		},
 	}, g.answerTask)
-	addNetworkTool(s, g, Tool[assignment.Progress, taskOut]{
+	addNetworkTool(all, g, Tool[assignment.Progress, taskOut]{
 		Name: "report_progress", Title: "Say how a task goes", Idempotent: true,
 		Description: "Show to whoever waits for a task what you are doing. Use it while a task takes long; it is not an answer.",
 		Refine:      func(p map[string]*jsonschema.Schema) { bounds(p["percent"], 0, 100) },

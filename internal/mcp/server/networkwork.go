@@ -80,21 +80,21 @@ type workStatusOut struct {
 	ResultData map[string]any `json:"resultData,omitempty" jsonschema:"The result; present only for the submitter and the worker"`
 }
 
-func (g *Network) addWork(s *Server) {
-	addNetworkTool(s, g, Tool[mail.Broadcast, mail.OfferResult]{
+func (g *Network) addWork(all *Tools) {
+	addNetworkTool(all, g, Tool[mail.Broadcast, mail.OfferResult]{
 		Name: "broadcast_work_offer", Title: "Offer work to agents", WrittenBy: ByOthers,
 		Description: "Send a work-offer to every agent that you can see, that is not offline and that can do all of the capabilities. Who wants it answers with " +
 			"a work-claim, which you confirm with work-accept. Use it to choose among agents; to have the next free one do it use " +
 			"submit_work_item. At most 10 times in a minute.",
 		Refine: func(p map[string]*jsonschema.Schema) { lists(p, "requiredCapabilities", "targetAgentTypes") },
 	}, broadcastOffer)
-	addNetworkTool(s, g, Tool[submitWorkIn, submitWorkOut]{
+	addNetworkTool(all, g, Tool[submitWorkIn, submitWorkOut]{
 		Name: "submit_work_item", Title: "Put work into a queue", Idempotent: true,
 		Description: "Put work into the queue of a capability. It is stored before this returns, and given to one agent that claims it; if that one fails, to " +
 			"another, and after several failures it goes to the dead letters. It is never lost silently. Fetch the result with get_work_item.",
 		Refine: func(p map[string]*jsonschema.Schema) { lists(p, "requiredCapabilities") },
 	}, submitWork)
-	addNetworkTool(s, g, Tool[claimWorkIn, claimWorkOut]{
+	addNetworkTool(all, g, Tool[claimWorkIn, claimWorkOut]{
 		Name: "claim_work_item", Title: "Take work from a queue", WrittenBy: ByOthers, Blocks: true,
 		Description: "Take the next item of work, and wait for one if there is none. It is yours until leaseUntil: complete or reject it before, or extend it. " +
 			"Otherwise another agent gets it, and your completion is refused.",
@@ -103,21 +103,21 @@ func (g *Network) addWork(s *Server) {
 			refineTimeout(p)
 		},
 	}, claimWork)
-	addNetworkTool(s, g, Tool[heldIn, extendOut]{
+	addNetworkTool(all, g, Tool[heldIn, extendOut]{
 		Name: "extend_work_item", Title: "Keep work for longer",
 		Description: "Keep an item that you have claimed for the full time from now. Call it while you work on something that takes long.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in heldIn) (string, extendOut, error) {
 		until, err := a.Extend(ctx, in.TaskID, in.ClaimToken)
 		return "The item is yours until " + until + ".", extendOut{in.TaskID, until}, err
 	})
-	addNetworkTool(s, g, Tool[completeIn, submitWorkOut]{
+	addNetworkTool(all, g, Tool[completeIn, submitWorkOut]{
 		Name: "complete_work_item", Title: "Finish work", Idempotent: true,
 		Description: "Finish an item that you have claimed, and store its result for the submitter. Refused if your lease has ended and another agent has it.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in completeIn) (string, submitWorkOut, error) {
 		err := a.Complete(ctx, in.TaskID, in.ClaimToken, in.Outcome)
 		return "The item is completed and its result is stored.", submitWorkOut{in.TaskID}, err
 	})
-	addNetworkTool(s, g, Tool[rejectIn, rejectOut]{
+	addNetworkTool(all, g, Tool[rejectIn, rejectOut]{
 		Name: "reject_work_item", Title: "Give work back",
 		Description: "Give back an item that you have claimed and do not do: another agent gets it, or, after the last attempt, it goes to the dead letters.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in rejectIn) (string, rejectOut, error) {
@@ -128,7 +128,7 @@ func (g *Network) addWork(s *Server) {
 		}
 		return text, rejectOut{in.TaskID, dead}, err
 	})
-	addNetworkTool(s, g, Tool[getWorkIn, workStatusOut]{
+	addNetworkTool(all, g, Tool[getWorkIn, workStatusOut]{
 		Name: "get_work_item", Title: "See how work goes", WrittenBy: ByOthers, ReadOnly: true, Blocks: true,
 		Description: "Say where an item of work stands and, once it is completed, what came of it. With wait it waits for the end.",
 		Refine:      refineTimeout,
@@ -261,8 +261,8 @@ type taskIn struct {
 	TaskID string `json:"taskId" jsonschema:"The originalTaskId"`
 }
 
-func (g *Network) addDeadLetters(s *Server) {
-	addNetworkTool(s, g, Tool[listDeadIn, listDeadOut]{
+func (g *Network) addDeadLetters(all *Tools) {
+	addNetworkTool(all, g, Tool[listDeadIn, listDeadOut]{
 		Name: "list_dead_letter_items", Title: "List failed work", WrittenBy: ByOthers, ReadOnly: true,
 		Description: "List the work that failed: no agent finished it in time, or one refused it for good. Kept for a week.",
 		Refine: func(p map[string]*jsonschema.Schema) {
@@ -270,7 +270,7 @@ func (g *Network) addDeadLetters(s *Server) {
 			p["limit"].Default = []byte(fmt.Sprint(work.DefaultDeadLimit))
 		},
 	}, listDead)
-	addNetworkTool(s, g, Tool[retryDeadIn, submitWorkOut]{
+	addNetworkTool(all, g, Tool[retryDeadIn, submitWorkOut]{
 		Name: "retry_dead_letter_item", Title: "Try failed work again",
 		Description: "Put a failed item of work into its queue again.",
 		Refine:      func(p map[string]*jsonschema.Schema) { p["resetAttempts"].Default = []byte("true") },
@@ -278,7 +278,7 @@ func (g *Network) addDeadLetters(s *Server) {
 		_, err := a.RetryDeadLetter(ctx, in.TaskID, in.ResetAttempts == nil || *in.ResetAttempts)
 		return "The item is back in its queue.", submitWorkOut{in.TaskID}, err
 	})
-	addNetworkTool(s, g, Tool[taskIn, submitWorkOut]{
+	addNetworkTool(all, g, Tool[taskIn, submitWorkOut]{
 		Name: "discard_dead_letter_item", Title: "Remove failed work", Destructive: true,
 		Description: "Remove a failed item of work for good.",
 	}, func(ctx context.Context, _ *Call, a *agentnet.Agent, in taskIn) (string, submitWorkOut, error) {

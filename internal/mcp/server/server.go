@@ -27,7 +27,9 @@ import (
 
 // Group is a set of related tools, resources and prompts. A group may also be a [Subscriber] and a [Completer].
 type Group interface {
-	// Register adds the group's tools, resources and prompts to s. It is called once for each server and must not block.
+	// Tools adds the group's tools, which all servers have in common. It is called once and must not block.
+	Tools(*Tools)
+	// Register adds the group's resources and prompts to s. It is called once for each server and must not block.
 	Register(s *Server)
 	// Instructions returns a few sentences for a model about the group's purpose.
 	Instructions() string
@@ -73,7 +75,7 @@ type Service struct {
 	opts   Options
 	log    *slog.Logger
 	tokens tokens
-	tools  sync.Map    // *registered by toolKey
+	tools  func() *Tools
 	idle   *time.Timer // nil without Idle
 
 	stopped context.Context
@@ -85,7 +87,7 @@ type Service struct {
 // NewService returns a Service that runs until Stop.
 func NewService(opts Options) *Service {
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
-	s := &Service{opts: opts, log: opts.Logger.With("component", "mcp-server")}
+	s := &Service{opts: opts, log: opts.Logger.With("component", "mcp-server"), tools: sync.OnceValue(func() *Tools { return toolsOf(opts) })}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	if opts.Idle != nil {
 		s.idle = time.AfterFunc(idleAfter, opts.Idle)
@@ -154,7 +156,8 @@ func (s *Service) newServer(client *Client, caller Caller) *Server {
 		UnsubscribeHandler: server.unsubscribe,
 		CompletionHandler:  server.complete,
 	})
-	server.mcp.AddReceivingMiddleware(server.protect, server.endListening, server.describe)
+	server.mcp.AddReceivingMiddleware(server.protect, server.endListening, server.addTools)
+	server.toolsChanged()
 	for _, g := range s.opts.Groups {
 		g.Register(server)
 	}

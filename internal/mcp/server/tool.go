@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,20 +45,19 @@ type Tool[In, Out any] struct {
 	Handle func(ctx context.Context, c *Call, in In) (text string, out Out, err error)
 }
 
-// AddTool adds a tool to a server. The tool calls of a connection begin one after the other, in the order of their
-// requests, so that an agent's messages keep their order (see Tool.Blocks).
-func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
-	handle, destructive := t.Handle, t.Destructive // all that is kept of t for each session
-	s.addTool(tool{
+// AddTool adds a tool. The tool calls of a connection begin one after the other, in the order of their requests, so that an
+// agent's messages keep their order (see Tool.Blocks).
+func AddTool[In, Out any](all *Tools, t Tool[In, Out]) {
+	handle, destructive := t.Handle, t.Destructive
+	all.add(tool{
 		definition: mcp.Tool{
 			Name: t.Name, Title: t.Title, Description: t.Description,
 			Annotations: &mcp.ToolAnnotations{
 				Title: t.Title, ReadOnlyHint: t.ReadOnly, IdempotentHint: t.ReadOnly || t.Idempotent, DestructiveHint: &destructive, OpenWorldHint: new(false),
 			},
 		},
-		refine: t.Refine, out: reflect.TypeFor[Out](), writtenBy: t.WrittenBy,
-		invocation: invocation{blocks: t.Blocks, in: reflect.TypeFor[In](),
-			handle: func(ctx context.Context, c *Call, in any) (string, any, error) { return handle(ctx, c, *in.(*In)) }},
+		refine: t.Refine, out: reflect.TypeFor[Out](), writtenBy: t.WrittenBy, blocks: t.Blocks, in: reflect.TypeFor[In](),
+		handle: func(ctx context.Context, c *Call, in any) (string, any, error) { return handle(ctx, c, *in.(*In)) },
 	})
 }
 
@@ -68,52 +66,44 @@ func AddTool[In, Out any](s *Server, t Tool[In, Out]) {
 type tool struct {
 	definition mcp.Tool // without schemas
 	refine     func(properties map[string]*jsonschema.Schema)
-	out        reflect.Type
+	in, out    reflect.Type
 	writtenBy  string
-	invocation
+	blocks     bool
+	handle     func(ctx context.Context, c *Call, in any) (text string, out any, err error) // in is a pointer
 }
 
-// invocation is what the calls of a tool need.
-type invocation struct {
-	blocks bool
-	in     reflect.Type
-	handle func(ctx context.Context, c *Call, in any) (text string, out any, err error) // in is a pointer
+// call calls a tool of a group.
+func (s *Server) call(ctx context.Context, t *registered, req *mcp.CallToolRequest) *mcp.CallToolResult {
+	start, name := time.Now(), t.definition.Name
+	log := s.Logger("mcp-tool").With("tool", name)
+	call := &Call{server: s, request: req, begun: start, pending: s.running()}
+	if t.blocks {
+		s.release()
+		var cancel context.CancelFunc
+		ctx, cancel = s.service.whileRunning(ctx)
+		defer cancel()
+	}
+	text, out, err := s.run(ctx, t, call)
+	call.answer(err == nil && ctx.Err() == nil)
+	if err != nil && ctx.Err() != nil {
+		// The call was cancelled, or the server stops.
+		return (&Failure{Category: InterruptedError, Message: "The call was interrupted.", Remedy: "Call the tool again."}).result()
+	}
+	if err != nil {
+		failure := failureOf(err)
+		logFailure(ctx, log, failure)
+		logToClient(ctx, req, "warning", map[string]string{"message": name + " failed", "error": failure.Message})
+		return failure.result()
+	}
+	took := time.Since(start).String()
+	log.DebugContext(ctx, "tool called", "took", took)
+	logToClient(ctx, req, "debug", map[string]string{"message": name + " called", "took": took})
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: framed{writtenBy: t.writtenBy, content: out}}
 }
 
-func (s *Server) addTool(t tool) {
-	known, name, invoked, writtenBy := s.register(t), t.definition.Name, t.invocation, t.writtenBy
-	s.mcp.AddTool(known.entry, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		start := time.Now()
-		log := s.Logger("mcp-tool").With("tool", name) // not once for each tool: most are never called in a session
-		call := &Call{server: s, request: req, begun: start, pending: s.running()}
-		if invoked.blocks {
-			s.release()
-			var cancel context.CancelFunc
-			ctx, cancel = s.service.whileRunning(ctx)
-			defer cancel()
-		}
-		text, out, err := s.run(ctx, invoked, known.input(), call)
-		call.answer(err == nil && ctx.Err() == nil)
-		if err != nil && ctx.Err() != nil {
-			// The call was cancelled, or the server stops.
-			return (&Failure{Category: InterruptedError, Message: "The call was interrupted.", Remedy: "Call the tool again."}).result(), nil
-		}
-		if err != nil {
-			failure := failureOf(err)
-			logFailure(ctx, log, failure)
-			logToClient(ctx, req, "warning", map[string]string{"message": name + " failed", "error": failure.Message})
-			return failure.result(), nil
-		}
-		took := time.Since(start).String()
-		log.DebugContext(ctx, "tool called", "took", took)
-		logToClient(ctx, req, "debug", map[string]string{"message": name + " called", "took": took})
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: framed{writtenBy: writtenBy, content: out}}, nil
-	})
-}
-
-func (s *Server) run(ctx context.Context, t invocation, schema *jsonschema.Schema, call *Call) (text string, out any, err error) {
+func (s *Server) run(ctx context.Context, t *registered, call *Call) (text string, out any, err error) {
 	in := reflect.New(t.in).Interface()
-	token, err := decodeArguments(call.request.Params.Arguments, schema, in)
+	token, err := decodeArguments(call.request.Params.Arguments, t.input(s.client == nil), in)
 	if err != nil {
 		return "", nil, err
 	}
@@ -275,99 +265,6 @@ func (s *Server) clientOf(token string) (*Client, error) {
 
 // sessionArgument is the argument of every tool with which clients without connections pass their token.
 const sessionArgument = "session"
-
-type toolKey struct {
-	name      string
-	stateless bool
-}
-
-// registered is what the servers of one kind share of a tool.
-type registered struct {
-	// entry is what the SDK has of the tool: its name, without what is only for the list of tools. The SDK encodes and decodes the schemas
-	// of a tool that is added, which took a third of a process's start.
-	entry *mcp.Tool
-	// definition returns what the list of tools says. It must not be changed.
-	definition func() *mcp.Tool
-}
-
-// anyObject is the schema of entries.
-const anyObject = `{"type":"object"}`
-
-// input returns the schema of the arguments.
-func (r *registered) input() *jsonschema.Schema {
-	return r.definition().InputSchema.(*jsonschema.Schema)
-}
-
-// register returns a tool as the servers of this kind have it. Its schemas are made when they are needed first.
-func (s *Server) register(t tool) *registered {
-	key := toolKey{t.definition.Name, s.client == nil}
-	if known, ok := s.service.tools.Load(key); ok {
-		return known.(*registered)
-	}
-	oneOfMany := s.service.opts.OneOfMany
-	t.handle = nil // it may be of one server
-	fresh := &registered{
-		entry: &mcp.Tool{Name: t.definition.Name, InputSchema: json.RawMessage(anyObject)},
-		definition: sync.OnceValue(func() *mcp.Tool {
-			definition := t.definition
-			definition.InputSchema, definition.OutputSchema = inputSchema(t, key.stateless), resultSchema(resultType{t.out, t.writtenBy != ""})
-			if oneOfMany {
-				return sharedTools.share(&definition)
-			}
-			return &definition
-		}),
-	}
-	known, _ := s.service.tools.LoadOrStore(key, fresh)
-	return known.(*registered)
-}
-
-// describe puts the definitions of tools into their list.
-func (s *Server) describe(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		result, err := next(ctx, method, req)
-		if list, ok := result.(*mcp.ListToolsResult); ok && err == nil {
-			for i, t := range list.Tools {
-				if known, ok := s.service.tools.Load(toolKey{t.Name, s.client == nil}); ok {
-					list.Tools[i] = known.(*registered).definition()
-				}
-			}
-		}
-		return result, err
-	}
-}
-
-// maxSharedTools bounds the definitions that are kept for other projects: a few hundred, since most are the same in all.
-const maxSharedTools = 2048
-
-var sharedTools toolTable
-
-// toolTable has the definitions of tools that the services of all projects share: a definition with its schemas takes 20 KB.
-type toolTable struct {
-	mu     sync.Mutex
-	byHash map[[sha256.Size]byte]*mcp.Tool
-}
-
-// share returns a definition that is equal to t. It must not be changed.
-func (x *toolTable) share(t *mcp.Tool) *mcp.Tool {
-	text, err := json.Marshal(t)
-	if err != nil {
-		return t
-	}
-	input := t.InputSchema.(*jsonschema.Schema)
-	hash := sha256.Sum256(append(text, strings.Join(input.PropertyOrder, " ")...))
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if known, ok := x.byHash[hash]; ok {
-		return known
-	}
-	if x.byHash == nil {
-		x.byHash = map[[sha256.Size]byte]*mcp.Tool{}
-	}
-	if len(x.byHash) < maxSharedTools {
-		x.byHash[hash] = t
-	}
-	return t
-}
 
 // inputSchema returns the schema of a tool's arguments, for clients with or without connections. It must not be changed.
 func inputSchema(t tool, stateless bool) *jsonschema.Schema {

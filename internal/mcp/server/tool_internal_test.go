@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -27,11 +28,13 @@ type counter struct{ made int }
 
 func (*counter) Instructions() string { return "" }
 
-func (g *counter) Register(s *Server) {
+func (*counter) Register(*Server) {}
+
+func (g *counter) Tools(all *Tools) {
 	type in struct {
 		N int `json:"n,omitempty"`
 	}
-	AddTool(s, Tool[in, struct{}]{Name: "count", Description: "Counts.",
+	AddTool(all, Tool[in, struct{}]{Name: "count", Description: "Counts.",
 		Refine: func(map[string]*jsonschema.Schema) { g.made++ },
 		Handle: func(context.Context, *Call, in) (string, struct{}, error) { return "", struct{}{}, nil },
 	})
@@ -70,6 +73,9 @@ func TestSchemasAreMadeWhenSomebodyAsksForThem(t *testing.T) {
 		properties, _ := schema["properties"].(map[string]any)
 		if tool.Description != "Counts." || properties["n"] == nil || tool.OutputSchema == nil {
 			t.Errorf("the list has %+v", tool)
+		}
+		if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: carrier.Name}); err == nil || !strings.Contains(err.Error(), "unknown tool") {
+			t.Errorf("the carrier of calls is a tool for clients: %v", err)
 		}
 		session = connect()
 	}
