@@ -17,6 +17,3 @@ func Alone(e Event) Event {
 	e.encoded = nil
 	return e
 }
-
-// GatherTime is how long an event waits for others.
-const GatherTime = gatherTime

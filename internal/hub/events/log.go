@@ -33,15 +33,16 @@ type Options struct {
 	MaxReaders int // at a time: 64
 	Queue      int // events that wait to be stored: 4096
 	Window     int // the latest events, in memory for all readers: 1024
+
+	// Gather is how long an event waits for others, unless there is a batch before: 20 ms. One write for all of them costs a fraction, and
+	// a sync that a task or message waits for takes longer if there are events to sync with it.
+	Gather time.Duration
 }
 
 const (
 	batchSize    = 256              // events that are stored with one wait, and that a reader reads at once
 	storeTimeout = 10 * time.Second // of a batch
-	// gatherTime is how long an event waits for others: a task has five within a millisecond. One write for all of them costs a fraction,
-	// and mostly comes after the sync that the task waits for.
-	gatherTime  = 2 * time.Millisecond
-	readTimeout = 10 * time.Second // of a page of stored events
+	readTimeout  = 10 * time.Second // of a page of stored events
 )
 
 // Log stores the events of one hub. A nil *Log discards events. It is safe for concurrent use.
@@ -57,7 +58,8 @@ type Log struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when run has returned
 
-	wake chan struct{} // see wait.Nudge
+	wake  chan struct{} // there are events or the log closes; see wait.Nudge
+	hurry chan struct{} // they wait for no others
 	// queued guards the queue. It is held for a few instructions only: parts of the hub publish under their locks.
 	queued  sync.Mutex
 	queue   []Event
@@ -77,6 +79,7 @@ type Log struct {
 
 // Open opens the stream of events on the bus, and starts the goroutine that stores events, which Close ends.
 func Open(ctx context.Context, o Options) (*Log, error) {
+	defaults.Set(&o.Gather, 20*time.Millisecond)
 	defaults.Set(&o.MaxAge, 7*24*time.Hour)
 	defaults.Set(&o.MaxEvents, 100_000)
 	defaults.Set(&o.MaxBytes, 64<<20)
@@ -104,7 +107,7 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	}
 	l := &Log{
 		opts: o, log: o.Logger, js: o.Bus.JetStream(), stream: stream, subject: subject, epoch: newEpoch(),
-		done: make(chan struct{}), wake: make(chan struct{}, 1), counts: map[Kind]uint64{},
+		done: make(chan struct{}), wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), counts: map[Kind]uint64{},
 	}
 	l.base, l.stop = context.WithCancel(context.Background())
 	if err := l.findLast(ctx); err != nil {
@@ -122,7 +125,7 @@ func newEpoch() uint32 {
 	return max(1, binary.BigEndian.Uint32(b[:]))
 }
 
-// findLast sets the position of the latest stored event.
+// findLast sets the position of the latest stored event. Close stores a [Here] as the last one: after any other event the hub was killed.
 func (l *Log) findLast(ctx context.Context) error {
 	info, err := l.stream.Info(ctx)
 	if err != nil {
@@ -130,8 +133,14 @@ func (l *Log) findLast(ctx context.Context) error {
 	}
 	sequence := info.State.LastSeq
 	l.first, l.last = sequence+1, Position{sequence, l.epoch}
-	if epoch, err := l.epochAt(ctx, sequence); err == nil {
-		l.last.Epoch = epoch
+	last, err := l.eventAt(ctx, sequence)
+	if err != nil { // it has expired or is damaged
+		return nil
+	}
+	l.last.Epoch = last.Position.Epoch
+	if last.Kind != Here {
+		l.queue = append(l.queue, gap(reasonKilled, 0))
+		wait.Nudge(l.wake)
 	}
 	return nil
 }
@@ -155,8 +164,12 @@ func (l *Log) Publish(e Event) {
 		l.queue = append(l.queue, e)
 		l.counts[e.Kind]++
 	}
+	full := len(l.queue) >= batchSize
 	l.queued.Unlock()
 	wait.Nudge(l.wake)
+	if full {
+		wait.Nudge(l.hurry)
+	}
 }
 
 // Counts returns how many events of each kind were published since the start; under [Gap], how many were lost.
@@ -195,6 +208,7 @@ func gap(reason string, n int) Event {
 const (
 	reasonOverload = "overload" // events were published faster than they could be stored
 	reasonStorage  = "storage"  // the bus could not store them
+	reasonKilled   = "killed"   // the hub ended without storing its latest events
 	reasonExpired  = "expired"  // the reader was away for longer than events are kept
 	reasonBrief    = "brief"    // a brief reader did not get them
 	reasonReset    = "reset"    // the reader's position is not of this stream, or the stream has lost its end
@@ -240,7 +254,13 @@ func (l *Log) run() {
 
 // gather waits for the events that follow the first one.
 func (l *Log) gather() {
-	wait.Pause(l.base, gatherTime)
+	others := time.NewTimer(l.opts.Gather)
+	defer others.Stop()
+	select {
+	case <-others.C:
+	case <-l.hurry:
+	case <-l.base.Done():
+	}
 	select {
 	case <-l.wake: // of an event that the next take returns
 	default:
@@ -342,16 +362,20 @@ func (l *Log) EndReaders() {
 	l.added.Send()
 }
 
-// Close stores what is in the queue and ends the readers, who get everything that was stored. Events that are
+// Close stores what is in the queue and that nothing is missing, and ends the readers, who get everything that was stored. Events that are
 // published afterwards are discarded. When ctx ends first, Close gives up what is not stored. It is idempotent.
 func (l *Log) Close(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
 	l.queued.Lock()
-	l.closing = true
+	if !l.closing {
+		l.closing = true
+		l.queue = append(l.queue, Event{Time: time.Now(), Kind: Here})
+	}
 	l.queued.Unlock()
 	wait.Nudge(l.wake)
+	wait.Nudge(l.hurry)
 	defer l.stop()
 	select {
 	case <-l.done:

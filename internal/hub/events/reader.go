@@ -373,15 +373,20 @@ func (l *Log) stored(ctx context.Context, which jetstream.ConsumerConfig, n int)
 
 // epochAt returns the epoch of a stored event; jetstream.ErrMsgNotFound if it has expired or never was.
 func (l *Log) epochAt(ctx context.Context, sequence uint64) (uint32, error) {
+	e, err := l.eventAt(ctx, sequence)
+	return e.Position.Epoch, err
+}
+
+// eventAt returns a stored event, with the errors of epochAt.
+func (l *Log) eventAt(ctx context.Context, sequence uint64) (Event, error) {
 	if sequence == 0 {
-		return 0, jetstream.ErrMsgNotFound
+		return Event{}, jetstream.ErrMsgNotFound
 	}
 	m, err := l.stream.GetMsg(ctx, sequence)
 	if err != nil {
-		return 0, err
+		return Event{}, err
 	}
-	e, err := decode(m.Data, sequence)
-	return e.Position.Epoch, err
+	return decode(m.Data, sequence)
 }
 
 func unreadable(err error) error {
