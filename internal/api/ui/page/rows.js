@@ -228,7 +228,7 @@ const named = ["state", "status", "outcome", "step"], details = ["reason", "tool
 
 const short = id => /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id ?? "") ? id.slice(0, 8) : /^[0-9a-f]{16,}$/.test(id ?? "") ? "" : id;
 
-const gaps = { brief: "more happened than a page shows at once; they appear when it is calmer", overload: "more happened than the hub could store", storage: "the hub could not store them", expired: "they are no longer kept", reset: "the hub's record has begun anew" };
+const gaps = { brief: "more happened than a page shows at once; they appear when it is calmer", overload: "more happened than the hub could store", storage: "the hub could not store them", killed: "the hub was killed before it stored its latest events", expired: "they are no longer kept", reset: "the hub's record has begun anew" };
 
 /** The row of an event. */
 export function eventRow(e, n) {
