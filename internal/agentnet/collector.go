@@ -19,8 +19,12 @@ import (
 func (be *backend) collect(ctx context.Context) {
 	interval := be.store.Config().CollectInterval
 	pause := interval/10 + rand.N(interval/10+1)
+	set := be.store.ClockSet()
 	for wait.Pause(ctx, pause) {
 		pause = interval/2 + rand.N(interval/2+1)
+		if at := be.store.ClockSet(); !at.Equal(set) && be.redeliver(ctx) {
+			set = at
+		}
 		if _, err := be.collectOnce(ctx, false); err != nil && ctx.Err() == nil && !store.IsUnreachable(err) {
 			be.store.Log().Warn("the collector of the network failed", "error", err)
 		}
@@ -54,6 +58,19 @@ func redeliver(ctx context.Context, b *bus.Bus, w *work.Service, log *slog.Logge
 			log.Warn("items of work that a killed hub had delivered wait for the end of a lease; trying again", "error", err)
 		}
 	}
+}
+
+// redeliver has the queues deliver all their messages again after this computer's clock was set, if the server is on it: a message that was returned,
+// or delivered to a worker that was killed, would come again at a time of the former clock. It reports whether that is done, or not needed.
+func (be *backend) redeliver(ctx context.Context) bool {
+	b, err := be.store.Connected()
+	if err == nil && b.IsLocal() {
+		err = be.work.Redeliver(ctx, b)
+	}
+	if err != nil && ctx.Err() == nil && !store.IsUnreachable(err) {
+		be.store.Log().Warn("items of work may wait as long as the clock was set back; trying again", "error", err)
+	}
+	return err == nil
 }
 
 // Collected is the result of a run of the collector.

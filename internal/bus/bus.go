@@ -48,6 +48,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/clock"
 	"github.com/parleyhub/parley/internal/bus/damage"
 )
 
@@ -73,8 +74,10 @@ type Bus struct {
 	disk     *disk          // of the store; nil without one
 	checks   sync.WaitGroup // of the store and the disk, in the background
 	endCheck context.CancelFunc
-	embedded *embedded  // embedded
-	hub      *hubDialer // joined
+	embedded *embedded    // embedded
+	watch    *clock.Watch // embedded
+	wasSet   time.Time    // embedded: see watchClock
+	hub      *hubDialer   // joined
 	// publisher of messages that are stored once; nil unless joined.
 	publisher *publisher
 	acks      *ackSyncer // embedded, in DurabilityCommit
@@ -128,6 +131,7 @@ func (b *Bus) openEmbedded(ctx context.Context, cfg Config) error {
 	if err := checkFiles(b.dir); err != nil {
 		return outOfFiles(err)
 	}
+	b.watchClock()
 	b.checkStore(ctx, cfg)
 	b.openCommitter(cfg)
 	if b.embedded, err = startServer(cfg, b.dir, b.mode, b.checkAccount); err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
@@ -74,6 +75,54 @@ func joinWith(t testing.TB, cfg bus.Config, ask bus.Ask) *bus.Bus {
 	}
 	t.Cleanup(func() { shut(t, b) })
 	return b
+}
+
+// A hub notices that its computer's clock was set since its last start, and tells processes that join.
+func TestAHubNoticesThatTheClockWasSet(t *testing.T) {
+	cfg := bus.Config{DataDir: t.TempDir()}
+	opened := func() time.Time {
+		hub, err := bus.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		joined, err := bus.Join(t.Context(), bus.Config{}, project(hub))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shut(t, hub)
+		defer shut(t, joined)
+		if !joined.IsLocal() || !joined.ClockSet().Equal(hub.ClockSet()) {
+			t.Errorf("the joined process knows %v, the hub %v", joined.ClockSet(), hub.ClockSet())
+		}
+		return joined.ClockSet()
+	}
+	for range 2 {
+		if at := opened(); !at.IsZero() {
+			t.Errorf("nobody has set it: %v", at)
+		}
+	}
+	path, mark := filepath.Join(cfg.DataDir, "bus", "clock"), struct {
+		Boot  string        `json:"boot"`
+		Began time.Duration `json:"began"`
+	}{}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Skip("it is not known here how long the computer has run")
+	}
+	if err := json.Unmarshal(data, &mark); err != nil {
+		t.Fatal(err)
+	}
+	mark.Began -= time.Hour
+	if data, err = json.Marshal(mark); err == nil {
+		err = os.WriteFile(path, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	if at := opened(); at.Before(before) || at.After(time.Now()) {
+		t.Errorf("it was set after %v: %v", before, at)
+	}
 }
 
 func shut(t testing.TB, b *bus.Bus) {

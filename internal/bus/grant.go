@@ -57,6 +57,8 @@ type Grant struct {
 	PID        int        // of the hub
 	// Syncs is whether the hub syncs what the process stores with PublishOnce.
 	Syncs bool
+	// ClockSet is the hub's, see [Bus.ClockSet].
+	ClockSet time.Time
 	// Cluster is the URL, without secrets, of the cluster behind the hub's link; empty for the hub's own bus.
 	Cluster string
 }
@@ -116,7 +118,7 @@ func (b *Bus) grantCluster(req GrantRequest) (Grant, error) {
 		b.embedded.users.remove(user.Username)
 		return Grant{}, err
 	}
-	g.StoreDir, g.Durability, g.Cluster = "", "", b.embedded.leaf.shown
+	g.StoreDir, g.Durability, g.ClockSet, g.Cluster = "", "", time.Time{}, b.embedded.leaf.shown
 	return g, nil
 }
 
@@ -139,7 +141,7 @@ func (b *Bus) issue(user server.User) (Grant, error) {
 	}
 	return Grant{
 		User: user.Username, Password: Secret(password), Expires: expires,
-		Address: b.embedded.address(), StoreDir: b.dir, Durability: b.mode, PID: os.Getpid(),
+		Address: b.embedded.address(), StoreDir: b.dir, Durability: b.mode, PID: os.Getpid(), ClockSet: b.ClockSet(),
 	}, nil
 }
 

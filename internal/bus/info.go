@@ -13,6 +13,9 @@ const (
 	KindLinked   Kind = "linked"   // the cluster behind the hub's link
 )
 
+// IsLocal reports whether the server is known to be on this computer, so that both have one clock.
+func (b *Bus) IsLocal() bool { return b.kind == KindEmbedded || b.kind == KindJoined }
+
 // Info describes a Bus, for status and doctor. It holds no secrets.
 type Info struct {
 	Kind          Kind   `json:"kind"`

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,24 @@ func TestAClaimOutlivesAKillByItsLeaseOnly(t *testing.T) {
 	clock.Forward(store.DefaultTimeoutThreshold - 30*time.Second)
 	refused(t, bob, "ann has claimed it", claims.Request{Paths: []string{"a.go"}})
 	clock.Forward(31 * time.Second)
+	claim(t, bob, "a.go")
+}
+
+// A clock that is set forward, or a computer that has slept, makes no holder silent.
+func TestAClaimOutlivesAClockThatIsSetForward(t *testing.T) {
+	t.Parallel()
+	c := newComputer(t)
+	claim(t, c.agent(c.top, "ann"), "a.go")
+	var clock nettest.Clock
+	var set atomic.Int64
+	now := clock.Still()
+	bob := c.agent(c.top, "bob", func(cfg *agentnet.Config) {
+		cfg.Now, cfg.ClockSet = now, func() time.Duration { return time.Duration(set.Load()) }
+	})
+	clock.Forward(30 * time.Minute)
+	set.Store(int64(30 * time.Minute))
+	refused(t, bob, "ann has claimed it", claims.Request{Paths: []string{"a.go"}})
+	clock.Forward(store.DefaultTimeoutThreshold + time.Second) // in which ann is silent
 	claim(t, bob, "a.go")
 }
 

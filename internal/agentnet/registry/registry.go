@@ -86,7 +86,29 @@ func (g *Registry) entry(ctx context.Context, b *bus.Bus, guid string) (*StoredE
 
 // Liveness returns that of an entry now.
 func (g *Registry) Liveness(e StoredEntry) Liveness {
-	return e.liveness(e.seen, g.Now(), g.cfg.TimeoutThreshold)
+	return e.liveness(g.heard(e.seen, g.clockSet()), g.Now(), g.cfg.TimeoutThreshold)
+}
+
+// futureTolerance is by how much a time of the server may be later than the estimate of its clock.
+const futureTolerance = time.Minute
+
+// heard returns since when an agent counts as silent whose heartbeat was stored at seen: not before the clock was set, since no time has
+// passed for the agent. After the clock was set back, a time that is yet to come says only that it is from before.
+func (g *Registry) heard(seen, set time.Time) time.Time {
+	if set.After(seen) || !set.IsZero() && seen.Sub(g.Now()) > futureTolerance {
+		return set
+	}
+	return seen
+}
+
+// clockSet returns when the clock of the server was set, or its computer has slept, as far as is known; the zero time if it is not.
+func (g *Registry) clockSet() time.Time {
+	set := g.ClockSet()
+	b, err := g.Connected()
+	if !set.IsZero() || err != nil {
+		return set
+	}
+	return b.ClockSet()
 }
 
 // IsGone reports whether an agent is offline or not registered.
@@ -285,9 +307,9 @@ func (g *Registry) RemoveStale(ctx context.Context, b *bus.Bus) ([]string, error
 		return nil, err
 	}
 	var removed []string
-	now := g.Now()
+	now, set := g.Now(), g.clockSet()
 	for _, s := range all {
-		if now.Sub(s.seen) <= s.patience(g.cfg.TimeoutThreshold) { // a deregistered agent's entry stays as long as any
+		if now.Sub(g.heard(s.seen, set)) <= s.patience(g.cfg.TimeoutThreshold) { // a deregistered agent's entry stays as long as any
 			continue
 		}
 		err := g.cfg.EntryKey(s.GUID).Delete(ctx, b, s.revision)

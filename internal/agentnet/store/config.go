@@ -97,6 +97,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Now is time.Now where it is nil.
 	Now func() time.Time
+	// ClockSet replaces clock.Set; for tests.
+	ClockSet func() time.Duration
 }
 
 // Admission is what a hub gives an agent that it admits and confines.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/clock"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
@@ -37,6 +38,7 @@ type Store struct {
 	cfg      Config
 	log      *slog.Logger
 	clock    *Clock
+	watch    *clock.Watch
 	changed  wait.Signal
 	refusals counter
 
@@ -56,7 +58,8 @@ type Store struct {
 // New returns a Store that is not connected yet. cfg has its defaults.
 func New(cfg Config) *Store {
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Store{cfg: cfg, log: cfg.Logger.With("component", "agentnet"), clock: NewClock(cfg.Now), ctx: ctx, stop: stop, failure: ErrNotYet}
+	s := &Store{cfg: cfg, log: cfg.Logger.With("component", "agentnet"), clock: NewClock(cfg.Now, cfg.ClockSet), ctx: ctx, stop: stop, failure: ErrNotYet}
+	s.watch = clock.NewWatch(s.Now, cfg.ClockSet)
 	s.Prepare(s.ensureLimits)
 	return s
 }
@@ -72,6 +75,10 @@ func (s *Store) Now() time.Time { return s.clock.Now() }
 
 // ClockError returns the largest possible difference between Now and the server's time.
 func (s *Store) ClockError() time.Duration { return s.clock.Unsure() }
+
+// ClockSet returns when this process noticed that its computer's clock was set, or that the computer has slept, by Now; the zero
+// time if it has not.
+func (s *Store) ClockSet() time.Time { return s.watch.Changed() }
 
 // Prepare adds what has to succeed whenever the bus is connected, before it is used. Call it before Start.
 func (s *Store) Prepare(f func(context.Context, *bus.Bus) error) { s.prepare = append(s.prepare, f) }
@@ -250,28 +257,47 @@ func (s *Store) prepareAll(ctx context.Context, b *bus.Bus) error {
 // slow, as on a busy computer.
 func (s *Store) MeasureTime(ctx context.Context, b *bus.Bus) error {
 	for range maxTimeRequests {
-		if err := s.measureTimeOnce(ctx, b); err != nil {
+		measured, err := s.measureTimeOnce(ctx, b)
+		if err != nil {
 			return err
 		}
-		if !s.clock.imprecise() {
+		if measured && !s.clock.imprecise() {
 			break
 		}
 	}
 	return nil
 }
 
-func (s *Store) measureTimeOnce(ctx context.Context, b *bus.Bus) error {
+// measureTimeOnce reports false if the computer's clock was set meanwhile.
+func (s *Store) measureTimeOnce(ctx context.Context, b *bus.Bus) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	before := s.cfg.Now()
+	set, before := s.ClockSet(), s.cfg.Now()
 	stream, err := b.JetStream().Stream(ctx, s.cfg.RegistryStream())
+	if err != nil {
+		return false, err
+	}
+	at, after := stream.CachedInfo().TimeStamp, s.cfg.Now()
+	if !s.ClockSet().Equal(set) {
+		return false, nil
+	}
+	if !at.IsZero() {
+		s.clock.Set(at, before, after, b.IsLocal())
+	}
+	return true, nil
+}
+
+// RefreshTime measures the server's time before something is decided by it, if this computer's clock was set since, or the computer has
+// slept. Otherwise it does not block.
+func (s *Store) RefreshTime(ctx context.Context) error {
+	if !s.clock.Outdated() {
+		return nil
+	}
+	b, err := s.Connected()
 	if err != nil {
 		return err
 	}
-	if at := stream.CachedInfo().TimeStamp; !at.IsZero() {
-		s.clock.Set(at, before, s.cfg.Now())
-	}
-	return nil
+	return s.MeasureTime(ctx, b)
 }
 
 // ID identifies the store of this bus, also after a restart. It is no secret.

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testbed.Leaks()...) }
 func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
 	own := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	server := own.Add(time.Hour)
-	clock := store.NewClock(func() time.Time { return own })
-	now, set := clock.Now, clock.Set
+	clock := store.NewClock(func() time.Time { return own }, nil)
+	now, set := clock.Now, func(server, before, after time.Time) { clock.Set(server, before, after, false) }
 	check := func(want time.Time) {
 		t.Helper()
 		if got := now(); !got.Equal(want) {
@@ -41,6 +41,27 @@ func TestASlowAnswerDoesNotSpoilTheClock(t *testing.T) {
 	check(server)
 	set(server.Add(time.Minute), own, own.Add(20*time.Millisecond)) // the server's clock was set
 	check(server.Add(time.Minute - 10*time.Millisecond))
+	set(server.Add(time.Hour), own, own.Add(10*time.Second)) // and once more: a slow answer is better than another clock
+	check(server.Add(time.Hour - 5*time.Second))
+}
+
+// The time of a server on this computer is set with the computer's clock. For one on another computer the time is measured again.
+func TestTheTimeIsSetWithTheComputersClock(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, local := range []bool{true, false} {
+		var set time.Duration
+		clock := store.NewClock(func() time.Time { return now }, func() time.Duration { return set })
+		clock.Set(now, now, now, local)
+		set -= time.Hour
+		want := map[bool]time.Time{true: now.Add(-time.Hour), false: now}[local]
+		if got := clock.Now(); !got.Equal(want) || clock.Outdated() == local {
+			t.Errorf("local %v: %v, want %v; outdated %v", local, got, want, clock.Outdated())
+		}
+		clock.Set(now.Add(-time.Hour), now, now, local)
+		if got := clock.Now(); !got.Equal(now.Add(-time.Hour)) || clock.Outdated() {
+			t.Errorf("local %v: measured again, it is %v", local, got)
+		}
+	}
 }
 
 // The time is requested again after a slow answer, as from a computer that was busy or asleep.

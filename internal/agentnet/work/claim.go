@@ -101,6 +101,9 @@ func (w *Worker) claimFrom(ctx context.Context, b *bus.Bus, capability string, p
 func (w *Worker) claim(ctx context.Context, capability string, msg jetstream.Msg) (*Item, error) {
 	s := w.svc
 	meta, err := msg.Metadata()
+	if err == nil {
+		err = s.reg.RefreshTime(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +165,8 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 	x.Deliveries, x.MaxAttempts = attempt, cmp.Or(x.MaxAttempts, s.cfg.MaxAttempts)
 	now = s.reg.Now()
 	x.State, x.Holder, x.HolderHandle, x.Token = Claimed, w.agent.GUID(), w.agent.Entry().Handle, x.Token+1
-	x.ClaimedAt, x.LeaseUntil = store.Timestamp(now), store.Timestamp(now.Add(s.cfg.AckTimeout))
+	x.ClaimedAt = store.Timestamp(now)
+	x.beginLease(now, s.cfg.AckTimeout)
 	x.AckSubject, x.QueueSequence = msg.Reply(), meta.Sequence.Stream
 	err := s.save(ctx, x)
 	return err == nil, err
@@ -173,6 +177,9 @@ func (w *Worker) tryClaim(ctx context.Context, x *Item, o Order, meta *jetstream
 // has forgotten, so that the holder gets this one's.
 func (s *Service) putBack(ctx context.Context, x *Item, msg jetstream.Msg) error {
 	if x.State == Claimed {
+		if s.isOfLater(ctx, x.record) {
+			x.beginLease(s.reg.Now(), s.cfg.AckTimeout)
+		}
 		x.Passes++
 		x.AckSubject = msg.Reply()
 		if err := s.save(ctx, x); err != nil {
@@ -260,7 +267,7 @@ func (x record) verdict(o Order, seq uint64, now time.Time, lease time.Duration)
 		switch {
 		case seq != x.QueueSequence:
 			return isDuplicate
-		case store.ParseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance, time.Second) && !x.isOfLater(now, lease):
+		case store.ParseTime(x.LeaseUntil).Sub(now) > min(lease/leaseTolerance, time.Second):
 			return isHeld
 		}
 		return isFree
@@ -269,12 +276,6 @@ func (x record) verdict(o Order, seq uint64, now time.Time, lease time.Duration)
 		return isDuplicate
 	}
 	return isFree
-}
-
-// isOfLater reports whether an item was claimed so much later than now that the server's clock was set back since. Its lease says nothing
-// then, and the server's timer, which has delivered the item's message again, decides: the item would be held for as long as the clock was set back.
-func (x record) isOfLater(now time.Time, lease time.Duration) bool {
-	return store.ParseTime(x.ClaimedAt).Sub(now) > max(lease, time.Minute)
 }
 
 // renew begins the item's next generation.

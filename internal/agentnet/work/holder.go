@@ -55,7 +55,7 @@ func noItem(taskID string) *store.Error {
 // Extend extends the lease of an item that the agent holds to its full length from now, and returns when it ends.
 func (w *Worker) Extend(ctx context.Context, taskID string, token int) (until string, err error) {
 	x, err := w.changeHeld(ctx, taskID, token, func(x *Item) {
-		x.LeaseUntil = store.Timestamp(w.svc.reg.Now().Add(w.svc.cfg.AckTimeout))
+		x.beginLease(w.svc.reg.Now(), w.svc.cfg.AckTimeout)
 	})
 	if err != nil {
 		return "", err
@@ -147,6 +147,9 @@ func (w *Worker) Reject(ctx context.Context, taskID string, token int, reason st
 func (w *Worker) changeHeld(ctx context.Context, taskID string, token int, change func(*Item)) (*Item, error) {
 	if _, err := w.agent.Ready(); err != nil {
 		return nil, err
+	}
+	if err := w.svc.reg.RefreshTime(ctx); err != nil {
+		return nil, store.AsError(err)
 	}
 	x, err := w.svc.change(ctx, taskID, func(x *Item) (*Item, error) {
 		x, err := w.held(x, taskID, token)

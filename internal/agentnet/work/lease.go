@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +18,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// A lease ends at a moment of the server's time, which every process measures. A process acts on it when it has ended
+// A lease ends at a moment of the server's time, which every process measures; one on the server's computer has the same clock. A process acts on it when it has ended
 // also by the slowest clock that its own measurement allows: never before its end, and for a measurement that is exact
 // to half a second, within two seconds after it. All processes that watch act, each after a random part of leaseSpread:
 // the first one changes the record, which the others receive before it is their turn. Of two that act at the same
@@ -37,6 +38,31 @@ func (x record) leaseEnded(now time.Time) bool {
 	return x.State == Claimed && !now.Before(store.ParseTime(x.LeaseUntil))
 }
 
+// beginLease gives the item to its holder for a lease from now.
+func (x *record) beginLease(now time.Time, lease time.Duration) {
+	x.LeaseSince, x.LeaseUntil = store.Timestamp(now), store.Timestamp(now.Add(lease))
+}
+
+// isOfLater reports whether a lease began so much later than now that the server's clock was set back since. Its end says nothing then, and the
+// item would be held for as long as the clock was set back. So such a lease begins anew, and its holder loses none of it.
+func isOfLater(since, now time.Time, lease time.Duration) bool {
+	return since.Sub(now) > max(lease, time.Minute)
+}
+
+// since returns when the item's lease began.
+func (x record) since() time.Time { return store.ParseTime(cmp.Or(x.LeaseSince, x.ClaimedAt)) }
+
+// isOfLater reports whether the item's lease is of later than the server's time, which it measures before it says so, unless this computer's
+// clock is the server's: a lease that begins anew by a wrong time would end too early.
+func (s *Service) isOfLater(ctx context.Context, x record) bool {
+	later := func() bool { return x.State == Claimed && isOfLater(x.since(), s.reg.Now(), s.cfg.AckTimeout) }
+	if !later() {
+		return false
+	}
+	b, err := s.reg.Connected()
+	return err == nil && (b.IsLocal() || s.reg.MeasureTime(ctx, b) == nil && later())
+}
+
 // isUnburied reports whether the item is dead, but its dead letter may not be stored yet.
 func (x record) isUnburied() bool { return x.State == Dead && x.DeadSequence == 0 }
 
@@ -47,13 +73,20 @@ func (x record) leaseOver() bool {
 }
 
 // settle acts on an item whose lease has ended: it returns the item to its queue or, after the last attempt, moves it
-// to the dead letters. It also stores a dead letter that another process has not stored. It returns the item as it is
-// then, nil if there is none. Any process may call it at any time.
+// to the dead letters. It also stores a dead letter that another process has not stored, and begins a lease anew if the
+// server's clock was set back. It returns the item as it is then, nil if there is none. Any process may call it at any time.
 func (s *Service) settle(ctx context.Context, taskID string) (*Item, error) {
+	if err := s.reg.RefreshTime(ctx); err != nil {
+		return nil, err
+	}
 	ended := false
 	x, err := s.change(ctx, taskID, func(x *Item) (*Item, error) {
 		ended = x != nil && x.leaseEnded(s.reg.Now())
-		if !ended {
+		switch {
+		case x != nil && s.isOfLater(ctx, x.record):
+			x.beginLease(s.reg.Now(), s.cfg.AckTimeout)
+			return x, nil
+		case !ended:
 			return x, errUnchanged
 		}
 		reason := s.failureReason(ctx, x.record)
@@ -104,6 +137,7 @@ type leases struct {
 // leaseEnd is the end of a lease, or of the time in which a dead letter should be stored.
 type leaseEnd struct {
 	token int
+	since time.Time
 	until time.Time
 	due   time.Time // when this process acts
 }
@@ -175,7 +209,7 @@ func (l *leases) note(x record) {
 		return
 	}
 	due = due.Add(l.svc.reg.ClockError() + rand.N(leaseSpread))
-	l.ends[x.TaskID] = leaseEnd{x.Token, until, due}
+	l.ends[x.TaskID] = leaseEnd{x.Token, x.since(), until, due}
 	if l.next.IsZero() || due.Before(l.next) {
 		wait.Nudge(l.earlier)
 	}
@@ -213,12 +247,17 @@ func (l *leases) schedule() (pause time.Duration, waits, unread bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next = time.Time{}
-	for _, e := range l.ends {
+	now, lease := l.svc.reg.Now(), l.svc.cfg.AckTimeout
+	for taskID, e := range l.ends {
+		if e.due.Sub(now) > 2*leaseSpread && isOfLater(e.since, now, lease) {
+			e.due = now.Add(rand.N(leaseSpread))
+			l.ends[taskID] = e
+		}
 		if l.next.IsZero() || e.due.Before(l.next) {
 			l.next = e.due
 		}
 	}
-	return l.next.Sub(l.svc.reg.Now()), !l.next.IsZero(), l.partial && len(l.ends) < maxLeases/2
+	return l.next.Sub(now), !l.next.IsZero(), l.partial && len(l.ends) < maxLeases/2
 }
 
 // settleDue acts on the leases that are due.

@@ -1,10 +1,12 @@
 package work_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
@@ -151,6 +154,80 @@ func TestOneProcessActsOnALease(t *testing.T) {
 	if info, err := letters.Info(t.Context()); err != nil || info.State.LastSeq != items {
 		t.Errorf("%d dead letters for %d items, %v", info.State.LastSeq, items, err)
 	}
+}
+
+// A lease begins anew when the computer's clock is set back: its holder keeps all of it, and nobody waits for its end by the former clock.
+func TestALeaseBeginsAnewWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	var set atomic.Int64
+	boss, worker, _ := onHub(t, &set, store.Config{AckTimeout: time.Second})
+	nettest.Submit(t, boss, "T", "go")
+	nettest.Claim(t, worker)
+	const back = 2 * time.Hour
+	set.Store(int64(-back))
+	wait.Eventually(t, "the end of the lease", func() bool { return nettest.State(t, boss, "T").State == work.Queued })
+	again := nettest.Claim(t, worker)
+	if off := time.Until(store.ParseTime(again.LeaseUntil)) + back; off.Abs() > time.Hour {
+		t.Errorf("the lease of the next claim ends %v from when it should", off)
+	}
+}
+
+// A message that a worker was killed with comes again also if the computer's clock was set: its time in the server is one of the former clock.
+func TestItemsComeAgainWhenTheClockWasSet(t *testing.T) {
+	t.Parallel()
+	var set atomic.Int64
+	boss, worker, hub := onHub(t, &set, store.Config{CollectInterval: 100 * time.Millisecond})
+	nettest.Submit(t, boss, "T", "go")
+	b, err := bus.Join(t.Context(), bus.Config{}, network(hub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	c, err := b.JetStream().Consumer(t.Context(), store.QueueStreamPrefix+"go", store.QueueGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, err := c.Fetch(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range lost.Messages() { // nobody claims it
+	}
+	nettest.NoClaim(t, worker)
+	set.Store(int64(time.Hour))
+	if c := nettest.Claim(t, worker); c.TaskID != "T" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// network asks a hub for access to the agents' network on its bus.
+func network(hub *bus.Bus) bus.Ask {
+	return func(ctx context.Context) (bus.Grant, error) {
+		return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	}
+}
+
+// onHub registers a dispatcher and a worker at a hub on this computer, whose clock was set by set.
+func onHub(t *testing.T, set *atomic.Int64, cfg store.Config) (boss, worker *agentnet.Agent, hub *bus.Bus) {
+	t.Helper()
+	hub, err := bus.Open(t.Context(), bus.Config{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hub.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.Hostname, cfg.Username, cfg.Logger = "host-a", "ann", slog.New(slog.DiscardHandler)
+	cfg.ClockSet = func() time.Duration { return time.Duration(set.Load()) }
+	cfg.Dial = func(ctx context.Context) (*bus.Bus, error) { return bus.Join(ctx, bus.Config{}, network(hub)) }
+	n := nettest.Open(t, agentnet.Config{BusConfig: cfg})
+	return nettest.Register(t, n, nettest.Dispatcher()), nettest.Register(t, n, nettest.Worker("go")), hub
 }
 
 // No reader is shown a lease that has ended by the server's time: the first one acts on it.

@@ -106,6 +106,7 @@ type record struct {
 	HolderHandle string `json:"holderHandle,omitempty"`
 	ClaimedAt    string `json:"claimedAt,omitempty"`
 	LeaseUntil   string `json:"leaseUntil,omitempty"`
+	LeaseSince   string `json:"leaseSince,omitempty"` // when it was granted or extended; "" if a former version has done that
 	AckSubject   string `json:"ackSubject,omitempty"` // of the message that the holder received
 
 	Success    bool            `json:"success,omitempty"`

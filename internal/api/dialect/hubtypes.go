@@ -461,6 +461,8 @@ type BusGrant struct {
 	PID        int    `json:"pid"`             // of the hub
 	// Cluster is the URL of the cluster behind the hub's link; missing for the hub's own bus.
 	Cluster string `json:"cluster,omitempty"`
+	// ClockSet is when the hub noticed that the computer's clock was set, or that the computer has slept; missing if it has not.
+	ClockSet Time `json:"clockSet,omitzero"`
 }
 
 // NetworkJoinParams are the parameters of hub/network/join: an agent, and its

@@ -638,7 +638,7 @@ func (s *Service) busJoin(c *call) action {
 func FromGrant(g bus.Grant) BusGrant {
 	return BusGrant{
 		Address: g.Address, User: g.User, Password: string(g.Password), Expires: Time{g.Expires},
-		StoreDir: g.StoreDir, Durability: string(g.Durability), PID: g.PID, Syncs: g.Syncs, Cluster: g.Cluster,
+		StoreDir: g.StoreDir, Durability: string(g.Durability), PID: g.PID, Syncs: g.Syncs, Cluster: g.Cluster, ClockSet: Time{g.ClockSet},
 	}
 }
 

@@ -234,7 +234,7 @@ func grantOf(g dialect.BusGrant) (bus.Grant, error) {
 	}
 	return bus.Grant{
 		User: g.User, Password: bus.Secret(g.Password), Expires: g.Expires.Time, Address: g.Address,
-		StoreDir: g.StoreDir, Durability: bus.Durability(g.Durability), PID: g.PID, Syncs: g.Syncs, Cluster: g.Cluster,
+		StoreDir: g.StoreDir, Durability: bus.Durability(g.Durability), PID: g.PID, Syncs: g.Syncs, Cluster: g.Cluster, ClockSet: g.ClockSet.Time,
 	}, nil
 }
 

@@ -1,5 +1,5 @@
 // Package clock reads the time faster than package time, for events that happen a million times a second: it reads
-// only the monotonic clock, and derives the wall clock from it.
+// only the monotonic clock, and derives the wall clock from it. It also notices that the wall clock was set.
 package clock
 
 import (

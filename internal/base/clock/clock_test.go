@@ -62,3 +62,29 @@ func BenchmarkTimeNow(b *testing.B) {
 		time.Now().UnixMilli()
 	}
 }
+
+// A Watch notices each time that the clock was set, by a second or more.
+func TestAWatchNoticesThatTheClockWasSet(t *testing.T) {
+	now, set := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Hour
+	w := clock.NewWatch(func() time.Time { return now.Add(set) }, func() time.Duration { return set })
+	for _, step := range []struct {
+		by      time.Duration
+		noticed bool
+	}{{0, false}, {900 * time.Millisecond, false}, {100 * time.Millisecond, true}, {-2 * time.Hour, true}} {
+		before := w.Changed()
+		set += step.by
+		if at := w.Changed(); at.Equal(before) == step.noticed || step.noticed && !at.Equal(now.Add(set)) {
+			t.Errorf("set by %v: %v, before %v", step.by, at, before)
+		}
+	}
+}
+
+// The process's own clock is not set while nobody does.
+func TestNobodySetsTheClock(t *testing.T) {
+	if off := clock.Set().Abs(); off > time.Minute {
+		t.Errorf("%v", off)
+	}
+	if at := clock.NewWatch(time.Now, nil).Changed(); !at.IsZero() {
+		t.Errorf("%v", at)
+	}
+}
