@@ -107,18 +107,33 @@ func present(times []string) (all []time.Time) {
 	return all
 }
 
+// leaseLeft returns what is left of a lease when the item's next claim was answered, as far as is known: a lease that was granted just when the clock
+// was set says nothing.
+func leaseLeft(grant, next event, jumps []event) time.Duration {
+	left := grant.Until.Sub(grant.At) - (next.End - grant.End)
+	for _, jump := range jumps {
+		switch {
+		case jump.End > grant.Begin && jump.Begin < grant.End:
+			return 0
+		case jump.Begin >= grant.End && jump.Begin < next.End:
+			left -= max(jump.Shift, 0)
+		}
+	}
+	return left
+}
+
 // leaseSlack is how much shorter than granted a lease may appear: the server's timer may deliver an item before its lease ends.
 const leaseSlack = lease/10 + 500*time.Millisecond
 
-// checkLeases finds items that were given to a worker while another one held them, and had not begun to return them. Whether a lease has ended is
-// not judged where the clock was set meanwhile.
+// checkLeases finds items that were given to a worker while another one held them, and had not begun to return them. A clock that is set forward
+// ends a lease earlier by that; one that is set back does not.
 func checkLeases(events []event) (broken []string) {
 	type holding struct {
 		key   string
 		token int
 	}
 	leases, ended, left := map[string][]event{}, map[holding]time.Duration{}, map[string][]event{}
-	until := map[holding]time.Time{}
+	grants := map[holding]event{} // the last of each: a claim, or an extension
 	var jumps []event
 	for _, e := range events {
 		h := holding{e.Key, e.Token}
@@ -130,9 +145,9 @@ func checkLeases(events []event) (broken []string) {
 		case e.Op == opLeave:
 			left[e.Client] = append(left[e.Client], e)
 		case e.Op == opClaim:
-			leases[e.Key], until[h] = append(leases[e.Key], e), e.Until
+			leases[e.Key], grants[h] = append(leases[e.Key], e), e
 		case e.Op == opExtend && e.Outcome == done:
-			until[h] = e.Until
+			grants[h] = e
 		case e.Op != opExtend && e.Outcome != refused:
 			if at, ok := ended[h]; !ok || e.Begin < at {
 				ended[h] = e.Begin
@@ -146,11 +161,10 @@ func checkLeases(events []event) (broken []string) {
 			h := holding{key, held.Token}
 			end, over := ended[h]
 			// The end of a session may end its leases.
-			gone := slices.ContainsFunc(left[held.Client], func(e event) bool { return e.End > held.End && e.Begin < next.End }) ||
-				slices.ContainsFunc(jumps, func(e event) bool { return e.End > held.Begin && e.Begin < next.End })
-			if !gone && !(over && end < next.End) && next.At.Add(leaseSlack).Before(until[h]) {
+			gone := slices.ContainsFunc(left[held.Client], func(e event) bool { return e.End > held.End && e.Begin < next.End })
+			if !gone && !(over && end < next.End) && leaseLeft(grants[h], next, jumps) > leaseSlack {
 				broken = append(broken, fmt.Sprintf("held twice: %s got %s with token %d at %s, while %s has a lease with token %d until %s",
-					next.Client, key, next.Token, next.At.UTC().Format(time.RFC3339Nano), held.Client, held.Token, until[h].Format(time.RFC3339Nano)))
+					next.Client, key, next.Token, next.At.UTC().Format(time.RFC3339Nano), held.Client, held.Token, grants[h].Until.Format(time.RFC3339Nano)))
 			}
 			if next.Token == held.Token {
 				broken = append(broken, fmt.Sprintf("held twice: %s and %s got %s with the same token %d", held.Client, next.Client, key, next.Token))

@@ -43,6 +43,9 @@ func TestBrokenPromisesAboutEventsAreFound(t *testing.T) {
 	got, read := event{Client: reader, Op: opGot, Key: "m"}, event{Client: reader, Op: opRead}
 	leave := func(client string) event { return event{Client: client, Op: opLeave} }
 	join := func(client, guid string) event { return event{Client: client, Op: opJoin, Value: guid} }
+	jump := func(by time.Duration) event {
+		return event{Client: "faults", Op: opFault, Text: jumpsOfTheClock, Shift: by}
+	}
 	one, two := "1970-01-01T00:00:01Z", "1970-01-01T00:00:02Z"
 	for what, c := range map[string]struct {
 		broken string
@@ -62,7 +65,10 @@ func TestBrokenPromisesAboutEventsAreFound(t *testing.T) {
 		"a lease that has not ended": {"held twice:", []event{claim("a", 1, 9), claim("b", 2, 9)}},
 		"one token twice":            {"held twice:", []event{claim("a", 1, 0), claim("b", 1, 9)}},
 		"returned":                   {"", []event{claim("a", 1, 9), call("a", opReject, 1, done), claim("b", 2, 9)}},
-		"another clock":              {"", []event{claim("a", 1, 9), {Client: "faults", Op: opFault, Text: jumpsOfTheClock}, claim("b", 2, 9)}},
+		"set forward":                {"", []event{claim("a", 1, 9), jump(time.Hour), claim("b", 2, 9)}},
+		"set forward by less":        {"held twice:", []event{claim("a", 1, 9), jump(time.Second), claim("b", 2, 9)}},
+		"set back":                   {"held twice:", []event{claim("a", 1, 9), jump(-time.Hour), claim("b", 2, 9)}},
+		"set before":                 {"held twice:", []event{jump(time.Hour), claim("a", 1, 9), claim("b", 2, 9)}},
 		"returned by a kill":         {"", []event{claim("a", 1, 9), leave("a"), claim("b", 2, 9)}},
 		"completed once":             {"", []event{claim("a", 1, 9), call("a", opExtend, 1, done), call("a", opComplete, 1, done), call("a", opComplete, 1, refused)}},
 		"completed twice":            {"lease:", []event{claim("a", 1, 9), call("a", opComplete, 1, done), call("a", opComplete, 1, done)}},

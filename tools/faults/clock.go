@@ -46,10 +46,16 @@ func (w *wallClock) set(by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// now returns the time that the programs see.
-func (w *wallClock) now() time.Time {
-	return time.Now().Add(time.Duration(w.shift.Load()) * time.Second)
+// wrong returns by how much the clock is wrong; a nil clock is right.
+func (w *wallClock) wrong() time.Duration {
+	if w == nil {
+		return 0
+	}
+	return time.Duration(w.shift.Load()) * time.Second
 }
+
+// now returns the time that the programs see.
+func (w *wallClock) now() time.Time { return time.Now().Add(w.wrong()) }
 
 // What time.Now of the shifted program adds to the system's time.
 const (

@@ -46,6 +46,7 @@ type event struct {
 	Until   time.Time     `json:"until,omitzero"`  // the end of a lease
 	Times   []string      `json:"times,omitempty"` // of a receipt
 	Again   bool          `json:"again,omitempty"` // mail that is marked as perhaps known
+	Shift   time.Duration `json:"shift,omitempty"` // by how much the clock was set
 	Begin   time.Duration `json:"begin"`           // since the campaign began
 	End     time.Duration `json:"end"`
 	At      time.Time     `json:"at"` // its end, by the clock

@@ -125,10 +125,10 @@ func (x *injector) inject(ctx context.Context) error {
 			choice -= all[i].weight
 		}
 		x.counts[all[i].name]++
-		begin := x.t.all.now()
+		begin, wrong := x.t.all.now(), x.t.wall.wrong()
 		err := all[i].do(context.WithoutCancel(ctx), length)
 		x.enough = x.t.all.acknowledged() + x.t.c.between
-		x.t.all.note(event{Client: "faults", Op: opFault, Text: all[i].name, Begin: begin, End: x.t.all.now()})
+		x.t.all.note(event{Client: "faults", Op: opFault, Text: all[i].name, Shift: x.t.wall.wrong() - wrong, Begin: begin, End: x.t.all.now()})
 		if err != nil {
 			return fmt.Errorf("after %s: %w", all[i].name, err)
 		}

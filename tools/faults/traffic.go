@@ -301,10 +301,19 @@ func (c campaign) rest(ctx context.Context) {
 	}
 }
 
+// maxAway is how long an agent that claims files stays away at most when it was killed.
+const maxAway = 3 * time.Second
+
 // lock claims files and releases them again until ctx ends.
 func (t *traffic) lock(ctx context.Context, p *player, random *rand.Rand) {
 	always := t.always
-	for p.join(ctx) == nil && ctx.Err() == nil {
+	for {
+		if p.agent == nil && random.IntN(2) == 0 { // others meet what it has left
+			pause(ctx, time.Duration(random.Int64N(int64(maxAway))))
+		}
+		if p.join(ctx) != nil || ctx.Err() != nil {
+			return
+		}
 		file := files[random.IntN(len(files))]
 		e := event{Op: opLock, Key: file}
 		err := p.call(always, e, "claim_files", map[string]any{"paths": []string{file}, "why": "a campaign", "until": "12h"}, nil, nil)
