@@ -122,6 +122,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	if opts.LimitMemory {
 		limitMemory(d.log)
 		background.Go(func() { limitMemoryEvery(ctx, memoryInterval, d.log) })
+		background.Go(func() { adaptPercent(ctx, time.Now) })
 	}
 	background.Go(func() { d.watchWork(ctx) })
 	background.Go(func() { d.resumeWork(ctx) })

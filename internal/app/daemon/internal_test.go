@@ -17,8 +17,8 @@ import (
 
 var held []byte
 
-// collections returns the number of garbage collections that the program forced.
-func collections() uint32 {
+// forcedCollections returns the number of garbage collections that the program forced.
+func forcedCollections() uint32 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.NumForcedGC
@@ -35,10 +35,10 @@ func TestMemoryIsReleasedWhenIdle(t *testing.T) {
 			releaseMemoryEvery(ctx, time.Minute, busy.Load, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		}()
 		minute := func() uint32 {
-			before := collections()
+			before := forcedCollections()
 			time.Sleep(time.Minute) // in synctest's time
 			synctest.Wait()
-			return collections() - before
+			return forcedCollections() - before
 		}
 		work := func() { held = make([]byte, 4<<20) }
 		work()

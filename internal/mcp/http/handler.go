@@ -32,6 +32,7 @@ const (
 	DefaultMaxBody        = 8 << 20          // bytes: a message of 1 MB with every byte escaped
 	DefaultSessionTimeout = 30 * time.Minute // without requests
 	DefaultMaxSessions    = 256              // far more than the agents of one machine open
+	DefaultWriteTimeout   = 30 * time.Second // as for the hub's other answers
 	DefaultSpareAfter     = 10 * time.Minute // longer than an agent pauses between two calls of a task
 )
 
@@ -58,6 +59,8 @@ type Options struct {
 	MaxSessions int
 	// SpareAfter defaults to DefaultSpareAfter.
 	SpareAfter time.Duration
+	// WriteTimeout ends a session's stream whose client reads nothing for so long; 0 means DefaultWriteTimeout.
+	WriteTimeout time.Duration
 	// HostChecked disables the check of the Host header against DNS rebinding, for callers that do it themselves.
 	HostChecked bool
 	// Events stores the events of sessions' streams, so that a client can resume a broken one; nil stores nothing. The
@@ -92,6 +95,8 @@ func New(opts Options) *Handler {
 	opts.MaxBody = cmp.Or(opts.MaxBody, DefaultMaxBody)
 	opts.SessionTimeout = cmp.Or(opts.SessionTimeout, DefaultSessionTimeout)
 	opts.MaxSessions = cmp.Or(opts.MaxSessions, DefaultMaxSessions)
+	opts.WriteTimeout = cmp.Or(opts.WriteTimeout, DefaultWriteTimeout)
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	opts.SpareAfter = cmp.Or(opts.SpareAfter, DefaultSpareAfter)
 	if opts.Refuse == nil {
 		opts.Refuse = func(w http.ResponseWriter, _ *http.Request, status int, message string) {
@@ -127,7 +132,15 @@ func serverOf(r *http.Request) *mcp.Server {
 }
 
 // ServeHTTP implements [http.Handler].
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.Serve(w, r, func() {}) }
+
+// Serve is ServeHTTP, and calls ended at the end of the request: the stream of a session goes on after Serve has returned.
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, ended func()) {
+	if id := r.Header.Get(headerSession); r.Method == http.MethodGet && id != "" {
+		h.serveStream(w, r, id, ended)
+		return
+	}
+	defer ended()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.closed, cancel)()

@@ -117,8 +117,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, r, status, err.Error())
 		return
 	}
-	defer h.release(p)
-	p.http.ServeHTTP(w, r)
+	p.http.Serve(w, r, func() { h.release(p) })
 }
 
 // callerKey is the context key of a request's Caller.

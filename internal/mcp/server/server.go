@@ -76,7 +76,9 @@ type Service struct {
 	log    *slog.Logger
 	tokens tokens
 	tools  func() *Tools
-	idle   *time.Timer // nil without Idle
+	// instructions returns what clients' models are told of the groups.
+	instructions func() string
+	idle         *time.Timer // nil without Idle
 
 	stopped context.Context
 	stop    context.CancelFunc
@@ -88,6 +90,7 @@ type Service struct {
 func NewService(opts Options) *Service {
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	s := &Service{opts: opts, log: opts.Logger.With("component", "mcp-server"), tools: sync.OnceValue(func() *Tools { return toolsOf(opts) })}
+	s.instructions = sync.OnceValue(func() string { return instructionsOf(opts.Groups) })
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	if opts.Idle != nil {
 		s.idle = time.AfterFunc(idleAfter, opts.Idle)
@@ -164,9 +167,9 @@ func (s *Service) newServer(client *Client, caller Caller) *Server {
 	return server
 }
 
-func (s *Service) instructions() string {
+func instructionsOf(groups []Group) string {
 	var parts []string
-	for _, g := range s.opts.Groups {
+	for _, g := range groups {
 		parts = append(parts, g.Instructions())
 	}
 	return strings.Join(parts, "\n\n")

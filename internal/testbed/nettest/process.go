@@ -44,7 +44,7 @@ func HubMain() {
 // serve does what `parley start --background` does.
 func serve(dir string) int {
 	cfg, err := load(dir)
-	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test"}) != nil {
+	if daemon.RunInBackground(context.Background(), cfg, err, os.Stdout, daemon.Options{Version: "test", LimitMemory: true}) != nil {
 		return 1
 	}
 	return 0
