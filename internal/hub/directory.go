@@ -315,7 +315,7 @@ func (r *Residence) addresses(names []address) []address {
 // no longer name tells it from the others. Agents that the sender of ctx does not see are not meant. The error is CodeAgentNotFound, or CodeInvalid for an ambiguous name.
 func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, error) {
 	sender := SenderFrom(ctx)
-	var named []*agent
+	var named, others []*agent // others are meant less than those that are named
 	best := namesNothing
 	for _, a := range h.agents.all() {
 		at := a.residence()
@@ -326,11 +326,14 @@ func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, e
 			return a.info(), nil
 		}
 		how := at.named(a.id, name)
-		if how < best {
-			best, named = how, nil
-		}
-		if how == best && how < namesNothing {
+		switch {
+		case how == namesNothing:
+		case how < best:
+			best, named, others = how, []*agent{a}, append(others, named...)
+		case how == best:
 			named = append(named, a)
+		default:
+			others = append(others, a)
 		}
 	}
 	elsewhere := func(a *agent) bool { return project == "" || a.residence().Project != project }
@@ -349,7 +352,7 @@ func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, e
 			return a.info(), nil // no longer name tells it from the others
 		}
 	}
-	return AgentInfo{}, ambiguous(name, named, addresses)
+	return AgentInfo{}, ambiguous(name, append(named, others...), addresses)
 }
 
 // Session returns the session with a GUID in the agents' network.
@@ -363,16 +366,19 @@ func (h *Hub) Session(guid string) (info AgentInfo, ok bool) {
 }
 
 // maxCandidates bounds the agents that an error names.
-const maxCandidates = 5
+const maxCandidates = 12
 
+// ambiguous names all agents that a name may mean, also those of other hubs, by what tells them apart.
 func ambiguous(name string, named []*agent, addresses map[string]string) *Error {
 	var candidates []string
 	for _, a := range named[:min(len(named), maxCandidates)] {
 		candidates = append(candidates, cmp.Or(addresses[a.id], a.id))
 	}
-	return &Error{Code: CodeInvalid, Subject: "agent",
-		Message: fmt.Sprintf("%d agents are called %q: %s", len(named), text.Clip(name, 64), strings.Join(candidates, ", ")),
-		Remedy:  "use one of these names"}
+	list, remedy := strings.Join(candidates, ", "), "use one of these names"
+	if more := len(named) - maxCandidates; more > 0 {
+		list, remedy = fmt.Sprintf("%s and %d more", list, more), "use one of these names, or one that the list of agents has"
+	}
+	return &Error{Code: CodeInvalid, Subject: "agent", Message: fmt.Sprintf("%d agents are called %q: %s", len(named), text.Clip(name, 64), list), Remedy: remedy}
 }
 
 // Addresses returns for each agent the shortest name that means only it in every project, by its id.

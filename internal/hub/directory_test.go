@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,34 @@ func TestNamesMeanAgentsOfThisHubFirst(t *testing.T) {
 	if got := hub.Addresses(h.Agents()); got["reviewer"] != "reviewer" || got["office.reviewer"] != "reviewer.shop" {
 		t.Errorf("addresses: %v", got)
 	}
+}
+
+// The error for an ambiguous name has all that it may mean, each by a name that means only it.
+func TestAnAmbiguousNameListsPeersToo(t *testing.T) {
+	far := sessionIn("office.reviewer", "reviewer", "p1", "shop", "vm2")
+	far.Residence.Kind, far.Residence.Hub = hub.KindPeer, "office"
+	h := newHub(t, hub.Config{Agents: []hub.Agent{far,
+		sessionIn("reviewer", "reviewer", "p1", "shop", "vm"), sessionIn("reviewer-2", "reviewer", "p2", "blog", "vm"), sessionIn("tester", "tester", "p1", "shop", "vm"),
+	}}, nil)
+	says := func(want ...string) {
+		t.Helper()
+		_, err := h.FindAgent(t.Context(), "reviewer", "p3")
+		if hub.CodeOf(err) != hub.CodeInvalid {
+			t.Fatal(err)
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q lacks %q", err, part)
+			}
+		}
+	}
+	says("3 agents are called", "reviewer.shop, reviewer.blog, reviewer@vm2")
+	for i := range 20 {
+		if err := h.Register(sessionIn(fmt.Sprint("r", i), "reviewer", fmt.Sprint("q", i), fmt.Sprint("dir", i), "vm")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says("23 agents are called", "and 11 more", "the list of agents")
 }
 
 // The name that the user gave a hub comes before the names that hubs give their computers.
