@@ -154,6 +154,13 @@ func (x *session) registeredAt() time.Time {
 	return store.ParseTime(x.entry.RegisteredAt)
 }
 
+// lastSeen returns when the session was last there.
+func (x *session) lastSeen() time.Time {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return store.ParseTime(x.entry.LastHeartbeat)
+}
+
 // offline reports whether the session is gone, so that it gets its tasks when it comes back.
 func (x *session) offline() bool {
 	x.mu.Lock()

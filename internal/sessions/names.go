@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
@@ -34,6 +36,29 @@ type named struct {
 	Vendor   string `json:"vendor,omitempty"`
 	Folder   string `json:"folder,omitempty"`
 	Computer string `json:"computer,omitempty"`
+
+	Visibility   string    `json:"visibility,omitempty"`
+	Capabilities []string  `json:"capabilities,omitempty"`
+	Seen         time.Time `json:"seen,omitzero"` // when it was last there; zero while it is
+}
+
+// describe takes over what the registry says of a session, and when it was last there; zero while it is.
+func (x *named) describe(e registry.Entry, seen time.Time) {
+	x.Handle, x.Type, x.Project, x.Vendor, x.Folder, x.Computer = e.Handle, e.AgentType, e.ProjectID, e.Vendor, e.Project, e.Hostname
+	x.Visibility, x.Capabilities, x.Seen = string(e.Visibility), nil, seen.UTC().Round(0)
+	if len(e.Capabilities) > 0 {
+		x.Capabilities = e.Capabilities
+	}
+}
+
+// entry is the reverse of describe, for a hub that has just started.
+func (x *named) entry(started time.Time) registry.Entry {
+	seen := x.Seen
+	if seen.IsZero() { // it was there when the last hub ended
+		seen = started
+	}
+	return registry.Entry{GUID: x.GUID, Handle: x.Handle, AgentType: x.Type, ProjectID: x.Project, Vendor: x.Vendor, Project: x.Folder, Hostname: x.Computer,
+		Visibility: registry.Visibility(x.Visibility), Capabilities: x.Capabilities, LastHeartbeat: store.Timestamp(seen)}
 }
 
 // names are the names of the sessions, in a file: a session keeps its name as long as the registry remembers it. They are
@@ -105,13 +130,30 @@ func (n *names) give(e registry.Entry, taken func(string) bool) (named, error) {
 	if i := n.index(e.GUID); i >= 0 {
 		return n.list[i], nil
 	}
-	x := named{GUID: e.GUID, Handle: e.Handle, Type: e.AgentType, Project: e.ProjectID, Given: time.Now().UTC(),
-		Vendor: e.Vendor, Folder: e.Project, Computer: e.Hostname}
+	x := named{GUID: e.GUID, Given: time.Now().UTC()}
+	x.describe(e, time.Time{})
 	x.Name = runner.FreeID(baseOf(e), func(name string) bool {
 		return taken(name) || slices.ContainsFunc(n.list, func(x named) bool { return x.Name == name })
 	})
 	list := append(slices.Clone(n.list), x)
 	return x, n.store(list[max(len(list)-maxNames, 0):])
+}
+
+// describe stores what is known of the sessions now, if that is new. of returns it for a GUID; see [named.describe].
+func (n *names) describe(of func(guid string) (e registry.Entry, seen time.Time, ok bool)) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list, changed := slices.Clone(n.list), false
+	for i := range list {
+		if e, seen, ok := of(list[i].GUID); ok {
+			list[i].describe(e, seen)
+			changed = changed || !reflect.DeepEqual(list[i], n.list[i])
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return n.store(list)
 }
 
 // call changes what people call a session.
@@ -166,4 +208,6 @@ func baseOf(e registry.Entry) string {
 }
 
 // isUnnamed reports whether a session has not named itself: its handle only repeats what its program is.
-func isUnnamed(e registry.Entry) bool { return e.Handle == e.AgentType && e.Handle == e.Vendor }
+func isUnnamed(e registry.Entry) bool {
+	return registry.IsProgram(e.Handle, e.Vendor) && registry.IsProgram(e.AgentType, e.Vendor)
+}

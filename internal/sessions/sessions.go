@@ -37,6 +37,11 @@ const (
 	perSession   = 500 * time.Microsecond
 	// refreshInterval is how often it is read without a change: a session that falls silent changes nothing.
 	refreshInterval = 5 * time.Second
+	// keepTime is how long a session without tasks is in the directory after it was last there: as long as its identity and its mail are kept.
+	// The registry has its entry for minutes only.
+	keepTime = 24 * time.Hour
+	// maxAway bounds the sessions that the directory has without an entry in the registry.
+	maxAway = 1000
 )
 
 // Assigner is a hub's access to the sessions on its bus: a *[assignment.Assigner].
@@ -99,9 +104,9 @@ func Open(o Options) (*Sessions, error) {
 	}
 	s := &Sessions{hub: o.Hub, closed: o.Closed, quiet: o.Quiet, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
 		reading: semaphore.NewWeighted(1), agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
+	started := time.Now()
 	for _, known := range n.all() {
-		s.add(known, registry.Entry{GUID: known.GUID, Handle: known.Handle, AgentType: known.Type, ProjectID: known.Project,
-			Vendor: known.Vendor, Project: known.Folder, Hostname: known.Computer}, registry.Gone)
+		s.add(known, known.entry(started), registry.Gone)
 	}
 	return s, nil
 }
@@ -161,9 +166,10 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 		return err
 	}
 	closed := s.closed()
-	present := make(map[string]bool, len(entries))
+	present, withdrawn := make(map[string]bool, len(entries)), make(map[string]bool)
 	for _, e := range entries {
 		if e.Visibility == store.Private {
+			withdrawn[e.GUID] = true
 			continue
 		}
 		present[e.GUID] = true
@@ -172,18 +178,42 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 		}
 		s.update(e)
 	}
+	for i, x := range s.absent(present) {
+		s.vanished(ctx, x, !withdrawn[x.guid] && i < maxAway)
+	}
+	if err := s.names.describe(s.described); err != nil {
+		s.log.Warn("what is known of the sessions cannot be stored", "error", err)
+	}
+	return nil
+}
+
+// absent returns the sessions without an entry that is present, first those that were there last.
+func (s *Sessions) absent(present map[string]bool) (gone []*session) {
 	s.mu.Lock()
-	var gone []*session
+	defer s.mu.Unlock()
 	for guid, x := range s.agents {
 		if !present[guid] {
 			gone = append(gone, x)
 		}
 	}
+	slices.SortFunc(gone, func(x, y *session) int { return y.lastSeen().Compare(x.lastSeen()) })
+	return gone
+}
+
+// described returns what is known of a session, for the file.
+func (s *Sessions) described(guid string) (e registry.Entry, seen time.Time, ok bool) {
+	s.mu.Lock()
+	x := s.agents[guid]
 	s.mu.Unlock()
-	for _, x := range gone {
-		s.vanished(ctx, x)
+	if x == nil {
+		return e, seen, false
 	}
-	return nil
+	if x.offline() {
+		seen = x.lastSeen()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.entry, seen, true
 }
 
 // update registers a session, or changes what the hub knows of it.
@@ -223,16 +253,20 @@ func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
 	s.log.Info("a session is an agent", "agent", known.Name, "guid", e.GUID, "handle", e.Handle)
 }
 
-// vanished handles a session whose entry is gone: it is removed unless it has tasks.
-func (s *Sessions) vanished(ctx context.Context, x *session) {
+// vanished handles a session whose entry is gone: it is removed unless it has tasks, or is kept and may still come back.
+func (s *Sessions) vanished(ctx context.Context, x *session, kept bool) {
 	x.mu.Lock()
+	was := x.live
 	x.live = registry.Gone
 	at := x.residence()
 	x.mu.Unlock()
 	info, err := s.hub.Agent(x.name)
-	if err == nil && (info.Running > 0 || info.Queued > 0) {
+	if err == nil && (info.Running > 0 || info.Queued > 0 || kept && time.Since(x.lastSeen()) < keepTime) {
 		if at != info.Residence {
-			_ = x.showResidence() // it is in the directory while it has tasks
+			_ = x.showResidence()
+		}
+		if was != registry.Gone {
+			_ = x.showDefinition() // it probes
 		}
 		return
 	}

@@ -59,6 +59,14 @@ func SessionOf(card agent.Card) (s Session, ok bool) {
 	return s, true
 }
 
+// AsOffline returns the protocols of a session's card as those of one that is offline.
+func AsOffline(protocols []string) []string {
+	if len(protocols) == 0 || slices.Contains(protocols, protocolOffline) {
+		return protocols
+	}
+	return append(slices.Clone(protocols), protocolOffline)
+}
+
 // maxMark bounds a text about a session in bytes.
 const maxMark = 128
 

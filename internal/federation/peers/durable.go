@@ -2,9 +2,12 @@ package peers
 
 import (
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/discovery/signedcard"
+	"github.com/parleyhub/parley/internal/federation/node"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -15,6 +18,9 @@ type kept struct {
 	ID    string     `json:"globalId"`
 	Name  string     `json:"name"`
 	Tier  agent.Tier `json:"tier"`
+	// Marks are the protocols of its card, which say what kind of session it is, a line for each; see [node.SessionOf].
+	Marks string    `json:"marks,omitempty"`
+	Since time.Time `json:"since,omitzero"` // since when its card is missing; zero while it is not
 }
 
 func (k kept) Key() string { return k.Local }
@@ -36,8 +42,14 @@ func (p *Peers) restore() {
 			continue
 		}
 		r := &remote{peers: p, id: x.ID, local: x.Local, peer: peer, durable: true}
-		p.register(r, agent.Card{ID: x.ID, Name: x.Name, Tier: x.Tier})
+		r.since = x.Since
+		p.register(r, agent.Card{ID: x.ID, Name: x.Name, Tier: x.Tier, Protocols: node.AsOffline(lines(x.Marks))})
 	}
+}
+
+// lines returns the lines of a text, none of an empty one.
+func lines(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 }
 
 // keep stores a durable agent, so that its tasks go on after a restart.
@@ -46,7 +58,7 @@ func (p *Peers) keep(r *remote) {
 		return
 	}
 	r.mu.Lock()
-	x := kept{Local: r.local, ID: r.id, Name: r.card.Name, Tier: r.card.Tier}
+	x := kept{Local: r.local, ID: r.id, Name: r.card.Name, Tier: r.card.Tier, Marks: strings.Join(r.card.Protocols, "\n"), Since: r.since.UTC().Round(0)}
 	r.mu.Unlock()
 	if err := p.kept.Put(x); err != nil {
 		p.log.Error("a peer's session cannot be stored; its tasks may wait after a restart", "agent", r.local, "error", err)
@@ -57,6 +69,14 @@ func (p *Peers) forget(local string) {
 	if err := p.kept.Remove(local); err != nil {
 		p.log.Warn("the list of the peers' sessions cannot be stored", "error", err)
 	}
+}
+
+// patience is how long an agent stays without a card: a session as long as its own hub keeps it, unless that can be reached and has it no more.
+func (p *Peers) patience(r *remote, reachable bool) time.Duration {
+	if r.durable && !reachable {
+		return sessionTime
+	}
+	return graceTime
 }
 
 // busy reports whether an agent has tasks that must not be lost.

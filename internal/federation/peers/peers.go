@@ -91,7 +91,7 @@ type Options struct {
 
 const (
 	cardLife     = 30 * time.Second // remote cards expire after this long unseen
-	graceTime    = 10 * time.Minute // agents without a card are removed after this long
+	graceTime    = 10 * time.Minute // agents without a card are removed after this long, see patience
 	pollInterval = time.Second      // of the allow-list
 	listenTime   = 5 * time.Second
 	checkTime    = time.Second // for a health check, which only reads the registry
@@ -332,7 +332,7 @@ func (p *Peers) watchRegistry(ctx context.Context, w *registry.Watcher) {
 }
 
 // reconcile registers new agents, and removes agents whose cards have been missing for
-// graceTime or whose hub is no longer paired. Only watchRegistry calls it.
+// their patience or whose hub is no longer paired. Only watchRegistry calls it.
 func (p *Peers) reconcile(ctx context.Context) {
 	names := make(map[identity.PublicKey]string)
 	for _, e := range p.allow.Entries() {
@@ -343,13 +343,14 @@ func (p *Peers) reconcile(ctx context.Context) {
 	}
 	p.reconcileTools(names)
 	maps.DeleteFunc(p.runs, func(key identity.PublicKey, _ string) bool { return names[key] == "" })
-	here, channelKeys := make(map[string]bool), make(map[identity.PublicKey]string)
+	here, reachable, channelKeys := make(map[string]bool), make(map[identity.PublicKey]bool), make(map[identity.PublicKey]string)
 	for _, card := range p.node.Registry().Remote() {
 		name, key, ok := signedcard.ParseID(card.ID)
 		peer, paired := names[key]
 		if !ok || !paired {
 			continue
 		}
+		reachable[key] = true
 		if name == runSender {
 			p.followRun(key, card)
 		}
@@ -375,9 +376,13 @@ func (p *Peers) reconcile(ctx context.Context) {
 	p.mu.Unlock()
 	for _, r := range p.all() {
 		_, key, _ := signedcard.ParseID(r.id)
-		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && r.missingFor() > graceTime && !p.busy(r) {
+		missing, changed := r.missingFor()
+		if name, paired := names[key]; !paired || name != r.peer || !here[r.id] && missing > p.patience(r, reachable[key]) && !p.busy(r) {
 			p.remove(ctx, r)
 			continue
+		}
+		if changed {
+			p.keep(r)
 		}
 		if r.availabilityChanged() {
 			p.checkHealth(ctx, r)

@@ -87,19 +87,20 @@ func (r *remote) residence() hub.Residence {
 	return at
 }
 
-// missingFor returns for how long the agent's card has been missing.
-func (r *remote) missingFor() time.Duration {
+// missingFor returns for how long the agent's card has been missing, and whether it is since the last call that it is missing, or is not.
+func (r *remote) missingFor() (missing time.Duration, changed bool) {
 	_, here := r.peers.node.Registry().Identity(r.id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	changed = r.since.IsZero() != here
 	switch {
 	case here:
 		r.since = time.Time{}
-		return 0
+		return 0, changed
 	case r.since.IsZero():
 		r.since = time.Now()
 	}
-	return time.Since(r.since)
+	return time.Since(r.since), changed
 }
 
 // availabilityChanged reports whether the agent has become available or unavailable since the last call.

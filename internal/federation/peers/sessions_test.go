@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -462,6 +463,59 @@ func TestATaskWaitsForASessionThatIsOffline(t *testing.T) {
 			t.Errorf("%q, want %q", textOf(now), want)
 		}
 	}
+}
+
+// A session is known as what it is while its hub cannot be reached, also after a restart of this hub, for a day; it is forgotten within minutes
+// if its hub can be reached and has it no more.
+func TestASessionIsKnownWhileItsHubIsAway(t *testing.T) {
+	t.Parallel()
+	n, a, b, _ := sites(t)
+	want, err := a.hub.Agent("bob.ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Residence.Offline = true
+	c := openSite(t, n, t.TempDir(), newPerson())
+	a.pair(t, "carol", c)
+	c.pair(t, "alice", a)
+	a.knows(t, 2)
+	a.await(t, "carol.ann", hub.Healthy)
+	b.stop()
+	path := filepath.Join(a.dir, "peer-sessions.json")
+	// restart restarts this hub, which takes the session's hub to have been away for a time.
+	restart := func(away time.Duration) {
+		t.Helper()
+		a.stop()
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		since := regexp.MustCompile(`("id":"bob.ann"[^}]*?)(,"since":"[^"]*")?\}`)
+		data = since.ReplaceAll(data, fmt.Appendf(nil, `$1,"since":%q}`, time.Now().Add(-away).UTC().Format(time.RFC3339)))
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.start(t, n)
+	}
+	kept := func() bool {
+		data, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(data), "bob.ann")
+	}
+	restart(time.Hour)
+	a.await(t, "carol.ann", hub.Healthy) // the agents were compared with the cards by then
+	info, err := a.hub.Agent("bob.ann")
+	if err != nil || info.Residence != want.Residence || info.State != hub.AgentOffline || !kept() {
+		t.Errorf("%+v, %v, %v", info.Residence, info.State, err)
+	}
+	if found, err := a.hub.FindAgent(t.Context(), "ann@bob", ""); err != nil || found.Definition.ID != "bob.ann" {
+		t.Errorf("%+v, %v", found, err)
+	}
+	b.ann = nil
+	b.start(t, n)
+	wait.Eventually(t, "it is forgotten, since its hub has it no more", func() bool {
+		_, err := a.hub.Agent("bob.ann")
+		return err != nil && !kept()
+	})
 }
 
 // The key of a request is the sending hub's: another hub that uses the same one starts a task of its own.

@@ -274,7 +274,7 @@ func (p *Programs) keep(x *program) {
 	}
 }
 
-// update takes over what a card says, and whether the program is connected.
+// update takes over what a card says, and whether the program is connected. Only follow calls it, so that the directory shows the last state.
 func (p *Programs) update(x *program, card agent.Card, online bool) {
 	if !x.changed(card, online) {
 		return
