@@ -1,6 +1,7 @@
 package agentnet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,6 +19,7 @@ import (
 type Agent struct {
 	net  *Network
 	main *member
+	as   registry.Registration // the first one
 
 	unread unread
 
@@ -44,8 +46,8 @@ func (be *backend) newMember(id *registry.Identity, r registry.Registration, o r
 // network later. It blocks for requests to the server, until ctx ends.
 func (n *Network) Register(ctx context.Context, r registry.Registration) (*Agent, error) {
 	return n.register(ctx, r, false,
-		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r.AgentType, r.Handle) },
-		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r.AgentType, r.Handle) })
+		func() (*registry.Identity, error) { return n.main.registry.TakeIdentity(ctx, r) },
+		func() (*registry.Identity, error) { return n.main.registry.StoredIdentity(r) })
 }
 
 // RegisterPerson registers a person under a GUID that is always the same on this computer, with an inbox but without
@@ -83,7 +85,7 @@ func (n *Network) register(ctx context.Context, r registry.Registration, unliste
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{net: n, main: n.main.newMember(id, r, registry.AgentOptions{Unlisted: unlisted, Pending: outage != nil})}
+	a := &Agent{net: n, as: r, main: n.main.newMember(id, r, registry.AgentOptions{Unlisted: unlisted, Pending: outage != nil})}
 	a.main.OnLeave(a.left)
 	if n.local != nil {
 		a.main.WhileActive(a.keepJoining)
@@ -280,13 +282,14 @@ func (a *Agent) UpdatePresence(ctx context.Context, c registry.Changes) (registr
 	return a.update(ctx, false, c.Apply)
 }
 
-// Describe replaces what the agent said when it registered. Its type stays: it is part of its identity. The first time is
-// not counted as a change: an agent that comes back says who it is, however soon after the last time.
+// Describe replaces what the agent said when it registered. Its type stays, which is part of its identity, unless that is kept as a session's.
+// The first time is not counted as a change: an agent that comes back says who it is, however soon after the last time.
 func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry.Entry, error) {
 	if err := r.Check(); err != nil {
 		return registry.Entry{}, err
 	}
-	if have := a.Entry().AgentType; r.AgentType != have {
+	have := a.Entry().AgentType
+	if r.AgentType != have && !a.isKept(r) {
 		return registry.Entry{}, &store.Error{Code: store.ConflictError, Message: fmt.Sprintf("You are registered as %s already.", store.Quote(have)),
 			Remedy: "Call deregister_agent first to become another type of agent, with another GUID."}
 	}
@@ -294,12 +297,31 @@ func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry
 	first := !a.described
 	a.described = true
 	a.mu.Unlock()
+	if before := r; a.isKept(r) {
+		if before.AgentType = have; !before.SameRole(r) {
+			a.keepUnder(r.Handle)
+		}
+	}
 	return a.update(ctx, first, func(e *registry.Entry) {
 		a.net.main.registry.Describe(e, r)
 		if e.Status == registry.Offline {
 			e.Status = registry.Active
 		}
 	})
+}
+
+// isKept reports whether the agent's identity is kept as that of the session that registers.
+func (a *Agent) isKept(r registry.Registration) bool {
+	return r.Kind != "" && r.Kind == cmp.Or(a.main.Kind(), a.as.Kind)
+}
+
+// keepUnder changes the handle under which the identity is kept, on both buses.
+func (a *Agent) keepUnder(handle string) {
+	for _, m := range []*member{a.main, a.localMember()} {
+		if m != nil {
+			m.KeepUnder(handle)
+		}
+	}
 }
 
 // update changes the entry in both registries. While the network cannot be reached, it
@@ -354,8 +376,15 @@ func (n *Network) Leave(ctx context.Context, a *Agent) (later bool, err error) {
 	return a.Deregister(ctx)
 }
 
+// Describe is [Agent.Describe].
+func (n *Network) Describe(ctx context.Context, a *Agent, r registry.Registration) (registry.Entry, error) {
+	return a.Describe(ctx, r)
+}
+
 // Converse does nothing: only [Memberships] remember which conversation an agent is.
-func (n *Network) Converse(context.Context, *Agent, string) (elsewhere bool) { return false }
+func (n *Network) Converse(context.Context, *Agent, registry.Registration) (elsewhere bool) {
+	return false
+}
 
 // Say does nothing, as Converse.
 func (n *Network) Say(context.Context, registry.Registration) {}

@@ -88,7 +88,14 @@ func (m *Memberships) Register(ctx context.Context, r registry.Registration) (*A
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
-	held := m.remember(ctx, r)
+	held, err := m.remember(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	r.Known = false
+	if held != nil {
+		r.Kind = held.Kind()
+	}
 	adm, b, err := m.enter(ctx, r, held)
 	if err != nil {
 		held.Release()
@@ -110,34 +117,58 @@ func (m *Memberships) Register(ctx context.Context, r registry.Registration) (*A
 }
 
 // remember returns the identity that this computer remembers for an agent. Without it the agent gets one that the hub
-// chooses, which takes an offline agent to be live for a while after a crash.
-func (m *Memberships) remember(ctx context.Context, r registry.Registration) *registry.Remembered {
+// chooses, which takes an offline agent to be live for a while after a crash. The error is for an agent that must be known.
+func (m *Memberships) remember(ctx context.Context, r registry.Registration) (*registry.Remembered, error) {
 	if m.cfg.StateDir == "" || m.cfg.Hub == nil {
-		return nil
+		return nil, m.unknown(r)
 	}
 	hub, err := m.cfg.Hub(ctx)
 	var held *registry.Remembered
 	if err == nil {
-		held, err = registry.Remember(ctx, m.cfg.WithDefaults(), hub, r.AgentType, r.Handle, r.Conversation)
+		held, err = registry.Remember(ctx, m.cfg.WithDefaults(), hub, r)
 	}
-	if err != nil {
+	switch {
+	case err != nil && r.Known:
+		return nil, store.AsError(err)
+	case err != nil:
 		m.log().Warn("the agent's identity is not remembered on this computer", "error", err)
-		return nil
 	}
-	return held
+	return held, nil
 }
 
-// Converse notes which conversation of the agent's program an agent is, so that it has the same identity when it comes back. It reports
-// true if this computer remembers another one for the conversation, which no process uses: whoever registers again with the conversation
-// gets it.
-func (m *Memberships) Converse(ctx context.Context, a *Agent, conversation string) (elsewhere bool) {
+// unknown is the error for an agent that must be known where nothing is remembered.
+func (m *Memberships) unknown(r registry.Registration) error {
+	if !r.Known {
+		return nil
+	}
+	return &store.Error{Code: store.NotFoundError, Message: "This computer remembers no agents.", Remedy: "Register without it."}
+}
+
+// Describe is [Agent.Describe]. The computer remembers a session's identity for its role, so that another conversation is not that.
+func (m *Memberships) Describe(ctx context.Context, a *Agent, r registry.Registration) (registry.Entry, error) {
+	before := r
+	before.AgentType = a.Entry().AgentType
+	e, err := a.Describe(ctx, r)
+	if err != nil || before.SameRole(r) {
+		return e, err
+	}
+	if err := m.heldBy(a).KeepUnder(r.Handle); err != nil {
+		m.log().Warn("the agent's role is not remembered on this computer", "guid", a.GUID(), "error", err)
+	}
+	return e, nil
+}
+
+// Converse notes which conversation of its program an agent is, so that it has the same identity when it comes back. It reports
+// true if this computer remembers another one for the conversation of the registration, which no process uses: whoever registers again with
+// the conversation gets it.
+func (m *Memberships) Converse(ctx context.Context, a *Agent, r registry.Registration) (elsewhere bool) {
 	held := m.heldBy(a)
 	if held == nil {
 		return false
 	}
 	hub, err := m.cfg.Hub(ctx)
 	if err == nil {
-		elsewhere, err = held.Converse(ctx, m.cfg.WithDefaults(), hub, a.Entry().AgentType, conversation)
+		elsewhere, err = held.Converse(ctx, m.cfg.WithDefaults(), hub, r)
 	}
 	if err != nil {
 		m.log().Warn("the agent's conversation is not remembered on this computer", "guid", a.GUID(), "error", err)
@@ -190,7 +221,7 @@ func (m *Memberships) heldBy(a *Agent) *registry.Remembered {
 
 // enter requests an admission, under the remembered identity if the hub accepts that.
 func (m *Memberships) enter(ctx context.Context, r registry.Registration, held *registry.Remembered) (Admission, *bus.Bus, error) {
-	request := registry.AdmissionRequest{AgentType: r.AgentType, ProjectPath: m.cfg.ProjectPath, Handle: r.Handle, LateInbox: true}
+	request := registry.AdmissionRequest{AgentType: cmp.Or(r.Kind, r.AgentType), ProjectPath: m.cfg.ProjectPath, Handle: r.Handle, LateInbox: true}
 	if held == nil || held.GUID == "" {
 		return m.keep(ctx, request, r, held)
 	}

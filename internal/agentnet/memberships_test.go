@@ -44,7 +44,8 @@ func TestAConversationGetsItsAgentBack(t *testing.T) {
 	if one.Notice() != "" || one.Status().Agents != 1 {
 		t.Errorf("notice %q, status %+v", one.Notice(), one.Status())
 	}
-	if two.Converse(t.Context(), second, "t2") {
+	r.Conversation = "t2"
+	if two.Converse(t.Context(), second, r) {
 		t.Error("a new conversation is another's")
 	}
 	end(one)
@@ -54,7 +55,8 @@ func TestAConversationGetsItsAgentBack(t *testing.T) {
 	if again.GUID() != second.GUID() {
 		t.Errorf("t2 is %s, was %s", again.GUID(), second.GUID())
 	}
-	if !two.Converse(t.Context(), again, "t1") {
+	r.Conversation = "t1"
+	if !two.Converse(t.Context(), again, r) {
 		t.Error("the agent of t1 is not known to be another")
 	}
 	one, again, r = begin("t1")
@@ -80,7 +82,7 @@ func TestWithoutAHubThereAreNoConversations(t *testing.T) {
 	a := nettest.Register(t, network, nettest.Worker("go"))
 	r := nettest.Worker("go")
 	network.Say(t.Context(), r)
-	if _, ok := network.Said(t.Context(), r); ok || network.Converse(t.Context(), a, "t1") {
+	if _, ok := network.Said(t.Context(), r); ok || network.Converse(t.Context(), a, r) {
 		t.Error("a network remembers conversations")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

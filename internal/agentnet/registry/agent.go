@@ -36,11 +36,58 @@ type Registration struct {
 	Scope        Scope
 	Vendor       string // of the agent's program; "" if it is not known
 	Conversation string // as the agent's program calls it; "" if it is not known
+	// Kind is the type under which the agent's identity is kept, "" for AgentType: a session stays the agent that it is, whatever role it
+	// registers as.
+	Kind string
+	// Known requires the identity of an agent of this role that is offline; the error is a NotFoundError if there is none.
+	Known bool
 	// Visibility is the configured one where it is empty.
 	Visibility         Visibility
 	MaxConcurrentTasks int
 	// HeartbeatInterval is the configured one where it is 0.
 	HeartbeatInterval time.Duration
+}
+
+// kind is the type under which a new identity is kept.
+func (r Registration) kind() string { return cmp.Or(r.Kind, r.AgentType) }
+
+// kinds are the types under which an earlier identity may be kept: those of the session and of the role. They are sorted.
+func (r Registration) kinds() []string {
+	kinds := []string{r.kind(), r.AgentType}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+// role returns the role as which a session registers; "" if it says no more than which program it is, or is no session.
+func (r Registration) role() string {
+	if r.Kind == "" || r.AgentType == r.Kind || IsProgram(r.AgentType, r.Vendor) {
+		return ""
+	}
+	return r.AgentType
+}
+
+// SameRole reports whether a session is registered as the same role by both.
+func (r Registration) SameRole(as Registration) bool { return r.role() == as.role() }
+
+// DefaultHandle is the handle of a session that has chosen none: its role, or what its identity is kept under.
+func (r Registration) DefaultHandle() string { return cmp.Or(r.role(), r.kind()) }
+
+// programWords are the words that agents add to the name of their program.
+var programWords = []string{"agent", "anthropic", "assistant", "cli", "code", "coding", "google", "mistral", "openai", "session"}
+
+// IsProgram reports whether a name, such as an agent type, only says which vendor's program the agent is: claude-code of claude.
+func IsProgram(name, vendor string) bool {
+	if vendor == "" {
+		return false
+	}
+	found := false
+	for word := range strings.SplitSeq(name, "-") {
+		if word != vendor && !slices.Contains(programWords, word) {
+			return false
+		}
+		found = found || word == vendor
+	}
+	return found
 }
 
 // Check returns a ValidationError if the registration is invalid.
@@ -130,6 +177,7 @@ type Agent struct {
 	revision uint64 // of the entry, 0 if it is not known
 	active   bool
 	pending  bool          // it is not entered yet: the bus could not be reached
+	handle   string        // under which the identity is to be kept from now on; "" for that of the registration
 	failure  *store.Error  // why the agent has left
 	leaving  chan struct{} // see Leaving
 }
@@ -208,6 +256,16 @@ func (a *Agent) SetHandle(handle string) {
 	defer a.mu.Unlock()
 	a.entry.Handle, a.dirty = handle, true
 }
+
+// KeepUnder changes the handle under which the identity is kept, with the next change of the entry.
+func (a *Agent) KeepUnder(handle string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.handle, a.dirty = store.Digest(handle), true
+}
+
+// Kind returns the type under which the identity is kept; "" if it is not known.
+func (a *Agent) Kind() string { return a.identity.kind }
 
 // Log returns the agent's logger.
 func (a *Agent) Log() *slog.Logger { return a.log }
@@ -409,6 +467,10 @@ func (a *Agent) write(ctx context.Context, b *bus.Bus) error {
 
 // refreshIdentity refreshes the identity. The caller has acquired the right to write.
 func (a *Agent) refreshIdentity(ctx context.Context, b *bus.Bus) error {
+	a.mu.Lock()
+	handle := a.handle
+	a.mu.Unlock()
+	a.identity.keepUnder(handle)
 	before := a.identity.written
 	if err := a.identity.refresh(ctx, a.reg, b); err != nil || a.identity.written.Equal(before) {
 		return err

@@ -47,14 +47,15 @@ type Identity struct {
 	holder  string    // "" without a record, as for a person
 	record  identityRecord
 	written time.Time    // when the record was written
+	kind    string       // the type under which it is kept; "" if it is not known
 	slot    string       // names the lock file and the file of the GUID; "" without them
 	lock    *flock.Flock // nil without a state directory
 	reused  bool
 }
 
-// TakeIdentity returns the GUID of an offline agent of the same type and handle in the same project on the same host,
+// TakeIdentity returns the GUID of an offline agent of the same kind or type, and of the same handle, in the same project on the same host,
 // or a new one. It never returns that of an agent with another handle, whose mail would come with it.
-func (g *Registry) TakeIdentity(ctx context.Context, agentType, handle string) (*Identity, error) {
+func (g *Registry) TakeIdentity(ctx context.Context, r Registration) (*Identity, error) {
 	b, err := g.Connected()
 	switch {
 	case err != nil:
@@ -70,19 +71,57 @@ func (g *Registry) TakeIdentity(ctx context.Context, agentType, handle string) (
 	case g.cfg.Admission != nil:
 		return g.AdmittedIdentity(*g.cfg.Admission), nil
 	}
-	owners, err := g.recordedOwners(ctx, b, agentType)
-	if err != nil {
-		return nil, store.AsError(err)
+	return g.firstFree(r, func(kind string) ([]owner, error) {
+		owners, err := g.recordedOwners(ctx, b, kind)
+		return owners, store.AsError(err)
+	}, func(slot, handle string) (*Identity, error) {
+		return g.takeSlot(ctx, b, slotKey(slot), slot, uuid.NewString(), handle)
+	})
+}
+
+// firstFree returns the first identity that take returns: of the slots of an agent of this role that is away, or else of any slot of the
+// agent's kind.
+func (g *Registry) firstFree(r Registration, ownersOf func(kind string) ([]owner, error), take func(slot, handle string) (*Identity, error)) (*Identity, error) {
+	handle := store.Digest(r.Handle)
+	try := func(kind string, known bool) (*Identity, error) {
+		owners, err := ownersOf(kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, slot := range preferredSlots(owners, handle) {
+			if o := owners[slot]; known && (o.guid == "" || o.handle != handle) {
+				continue
+			}
+			id, err := take(g.slotName(g.cfg.ProjectPath, kind, slot), handle)
+			if err != nil || id != nil {
+				if id != nil {
+					id.kind = kind
+				}
+				return id, err
+			}
+		}
+		return nil, nil
 	}
-	handle = store.Digest(handle)
-	for _, slot := range preferredSlots(owners, handle) {
-		name := g.slotName(g.cfg.ProjectPath, agentType, slot)
-		id, err := g.takeSlot(ctx, b, slotKey(name), name, uuid.NewString(), handle)
-		if err != nil || id != nil {
-			return id, err
+	if kinds := r.kinds(); r.Known || len(kinds) > 1 {
+		for _, kind := range kinds {
+			if id, err := try(kind, true); err != nil || id != nil {
+				return id, err
+			}
 		}
 	}
-	return nil, tooManyAgents(agentType)
+	if r.Known {
+		return nil, noneKnown(r)
+	}
+	id, err := try(r.kind(), false)
+	if err == nil && id == nil {
+		err = tooManyAgents(r.kind())
+	}
+	return id, err
+}
+
+func noneKnown(r Registration) error {
+	return &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("No agent of the type %s is offline in this project on this computer.", store.Quote(r.AgentType)),
+		Remedy: "Register without it."}
 }
 
 func (g *Registry) slotName(projectPath, agentType string, slot int) string {
@@ -328,6 +367,14 @@ func unlock(lock *flock.Flock) {
 // Unlock frees the identity's lock, for an identity that no agent uses.
 func (id *Identity) Unlock() { unlock(id.lock) }
 
+// keepUnder changes the handle in the record, which refresh writes then; "" changes nothing, and an identity without a handle is anybody's of
+// its kind.
+func (id *Identity) keepUnder(handle string) {
+	if handle != "" && id.record.Handle != "" && id.record.Handle != handle {
+		id.record.Handle, id.written = handle, time.Time{}
+	}
+}
+
 // refresh checks that the identity is still this process's, and writes its record again before that expires.
 func (id *Identity) refresh(ctx context.Context, g *Registry, b *bus.Bus) error {
 	if id.holder == "" {
@@ -415,9 +462,9 @@ func (g *Registry) rememberGUID(id *Identity) {
 	}
 }
 
-// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of this type and handle that has ended,
+// StoredIdentity is TakeIdentity without the bus: it returns the GUID of an agent of this kind or type and handle that has ended,
 // or else a new one. No other computer can have it, because an identity is that of a host and a directory.
-func (g *Registry) StoredIdentity(agentType, handle string) (*Identity, error) {
+func (g *Registry) StoredIdentity(r Registration) (*Identity, error) {
 	switch {
 	case g.cfg.Admission != nil:
 		return g.AdmittedIdentity(*g.cfg.Admission), nil
@@ -425,16 +472,9 @@ func (g *Registry) StoredIdentity(agentType, handle string) (*Identity, error) {
 		if id, err := g.storedSlot("fixed."+g.cfg.GUID, ""); err != nil || id != nil {
 			return id, err
 		}
-		return nil, tooManyAgents(agentType)
+		return nil, tooManyAgents(r.kind())
 	}
-	handle = store.Digest(handle)
-	for _, slot := range preferredSlots(g.rememberedOwners(agentType), handle) {
-		id, err := g.storedSlot(g.slotName(g.cfg.ProjectPath, agentType, slot), handle)
-		if err != nil || id != nil {
-			return id, err
-		}
-	}
-	return nil, tooManyAgents(agentType)
+	return g.firstFree(r, func(kind string) ([]owner, error) { return g.rememberedOwners(kind), nil }, g.storedSlot)
 }
 
 // storedSlot is takeSlot without the bus.

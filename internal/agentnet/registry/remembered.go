@@ -27,6 +27,7 @@ type Remembered struct {
 	// GUID and Secret are of the last admission; empty for a new identity.
 	GUID, Secret string
 
+	kind          string // the type under which it is kept
 	handle        string
 	conversations []string  // that had the identity, the latest last
 	at            time.Time // when it was remembered
@@ -54,55 +55,93 @@ const (
 	maxConversation  = 256 // bytes
 )
 
-// Remember returns an identity of an agent of this kind and handle that no process of this computer uses, else a new one.
-// It never returns that of an agent with another handle, whose mail would come with it. Of several it is the one that the
-// conversation had last, then one that the conversation ever had. hub tells the user's hubs apart. cfg has the directory, the
-// host and the project.
-func Remember(ctx context.Context, cfg store.Config, hub, agentType, handle, conversation string) (*Remembered, error) {
-	choice, err := choose(ctx, cfg, hub, agentType)
+// Remember returns an identity that no process of this computer uses: the one that the conversation had last, then one that it ever had,
+// one of an agent of this kind or type and handle, else a new one. It never returns that of an agent of another conversation with another
+// handle, whose mail would come with it. hub tells the user's hubs apart. cfg has the directory, the host and the project.
+func Remember(ctx context.Context, cfg store.Config, hub string, as Registration) (*Remembered, error) {
+	free, unlock, err := freeOf(ctx, cfg, hub, as, as.Known)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock(choice.lock)
-	free, err := choice.free(false)
-	if err != nil {
-		return nil, err
-	}
-	r := pick(free, handle, conversation)
+	defer unlock()
+	r := pick(free, as)
+	fits := r != nil && (r.GUID != "" && r.rank(as) >= rankOfHandle || !as.Known)
 	for _, other := range free {
-		if other != r {
+		if other != r || !fits {
 			other.Release()
 		}
 	}
 	switch {
-	case r == nil:
-		return nil, tooManyAgents(agentType)
-	case r.handle != handle:
-		*r = Remembered{file: r.file, lock: r.lock}
+	case as.Known && !fits:
+		return nil, noneKnown(as)
+	case !fits:
+		return nil, tooManyAgents(as.kind())
+	case r.rank(as) < rankOfHandle:
+		*r = Remembered{kind: r.kind, file: r.file, lock: r.lock}
 	}
 	return r, nil
 }
 
-// pick returns one of the free identities: of the conversation, of the handle, a new one, or that of the agent that has not come back for
-// the longest time; nil if there is none.
-func pick(free []*Remembered, handle, conversation string) *Remembered {
-	var best *Remembered
-	rank := func(r *Remembered) int {
-		switch {
-		case r.GUID == "":
-			return 1
-		case r.handle != handle:
-			return 0
-		case r.hasNow(conversation):
-			return 4
-		case slices.Contains(r.conversations, conversation):
-			return 3
+// freeOf locks the free identities under which an agent may be kept, and new ones of its kind unless only known ones are wanted. No other
+// process chooses among them until unlock is called.
+func freeOf(ctx context.Context, cfg store.Config, hub string, as Registration, known bool) (free []*Remembered, unlockAll func(), err error) {
+	var locks []*flock.Flock
+	unlockAll = func() {
+		for _, lock := range locks {
+			unlock(lock)
 		}
-		return 2
 	}
+	for _, kind := range as.kinds() {
+		choice, err := choose(ctx, cfg, hub, kind)
+		if err == nil {
+			locks = append(locks, choice.lock)
+			var of []*Remembered
+			of, err = choice.free(known || kind != as.kind())
+			free = append(free, of...)
+		}
+		if err != nil {
+			for _, r := range free {
+				r.Release()
+			}
+			unlockAll()
+			return nil, nil, err
+		}
+	}
+	return free, unlockAll, nil
+}
+
+// rankOfHandle is the least rank of an identity that is the agent's; see rank.
+const rankOfHandle = 2
+
+// rank says how well an identity fits an agent: that of another one, a new one, of its handle, which its conversation had at some time, or
+// has now.
+func (r *Remembered) rank(as Registration) int {
+	rank := 0
+	switch {
+	case r.GUID == "":
+		return 1
+	case r.hasNow(as.Conversation):
+		rank = 5
+	case slices.Contains(r.conversations, as.Conversation):
+		rank = 3
+	case r.handle == as.Handle:
+		return rankOfHandle
+	default:
+		return 0
+	}
+	if r.handle == as.Handle {
+		rank++
+	}
+	return rank
+}
+
+// pick returns the free identity that fits best, of those of other agents that of the agent that has not come back for the longest time; nil
+// if there is none.
+func pick(free []*Remembered, as Registration) *Remembered {
+	var best *Remembered
 	for _, r := range free {
 		switch {
-		case best == nil, rank(r) > rank(best), rank(r) == 0 && rank(best) == 0 && r.at.Before(best.at):
+		case best == nil, r.rank(as) > best.rank(as), r.rank(as) == 0 && best.rank(as) == 0 && r.at.Before(best.at):
 			best = r
 		}
 	}
@@ -114,40 +153,50 @@ func (r *Remembered) hasNow(conversation string) bool {
 	return len(r.conversations) > 0 && r.conversations[len(r.conversations)-1] == conversation
 }
 
-// Converse notes which conversation has the identity. It reports true if another identity of the same kind and handle, which no process
-// uses, is the conversation's: then nothing is noted. r may be nil.
-func (r *Remembered) Converse(ctx context.Context, cfg store.Config, hub, agentType, conversation string) (elsewhere bool, err error) {
+// Converse notes which conversation has the identity of an agent. It reports true if another identity that may be the agent's, which no
+// process uses, is the conversation's: then nothing is noted. r may be nil.
+func (r *Remembered) Converse(ctx context.Context, cfg store.Config, hub string, as Registration) (elsewhere bool, err error) {
+	conversation := as.Conversation
 	if r == nil || r.GUID == "" || conversation == "" || len(conversation) > maxConversation || r.hasNow(conversation) {
 		return false, nil
 	}
 	if !slices.Contains(r.conversations, conversation) {
-		if elsewhere, err = r.elsewhere(ctx, cfg, hub, agentType, conversation); elsewhere || err != nil {
+		if elsewhere, err = r.elsewhere(ctx, cfg, hub, as); elsewhere || err != nil {
 			return elsewhere, err
 		}
 	}
 	return false, r.write(store.Admission{GUID: r.GUID, Secret: r.Secret}, r.handle, conversation)
 }
 
-func (r *Remembered) elsewhere(ctx context.Context, cfg store.Config, hub, agentType, conversation string) (bool, error) {
-	choice, err := choose(ctx, cfg, hub, agentType)
+func (r *Remembered) elsewhere(ctx context.Context, cfg store.Config, hub string, as Registration) (found bool, err error) {
+	free, unlock, err := freeOf(ctx, cfg, hub, as, true)
 	if err != nil {
 		return false, err
 	}
-	defer unlock(choice.lock)
-	free, err := choice.free(true)
-	found := false
+	defer unlock()
 	for _, other := range free {
-		found = found || other.GUID != "" && other.handle == r.handle && slices.Contains(other.conversations, conversation)
+		found = found || other.GUID != "" && slices.Contains(other.conversations, as.Conversation)
 		other.Release()
 	}
-	return found, err
+	return found, nil
 }
+
+// KeepUnder changes the handle under which the identity is remembered. r may be nil.
+func (r *Remembered) KeepUnder(handle string) error {
+	if r == nil || r.GUID == "" || r.handle == handle {
+		return nil
+	}
+	return r.write(store.Admission{GUID: r.GUID, Secret: r.Secret}, handle, "")
+}
+
+// Kind returns the type under which the identity is kept.
+func (r *Remembered) Kind() string { return r.kind }
 
 // choice are the identities of a kind of agents. One process at a time chooses among them: a lock that is only looked at would
 // appear as held to others.
 type choice struct {
-	base string
-	lock *flock.Flock
+	kind, base string
+	lock       *flock.Flock
 }
 
 func choose(ctx context.Context, cfg store.Config, hub, agentType string) (choice, error) {
@@ -156,7 +205,7 @@ func choose(ctx context.Context, cfg store.Config, hub, agentType string) (choic
 		return choice{}, err
 	}
 	lock, err := lockFor(ctx, base)
-	return choice{base, lock}, err
+	return choice{agentType, base, lock}, err
 }
 
 // lockFor locks files with a prefix. Another process has them for milliseconds only.
@@ -184,6 +233,7 @@ func (c choice) free(known bool) (all []*Remembered, err error) {
 			return nil, err
 		}
 		if r != nil {
+			r.kind = c.kind
 			all = append(all, r)
 			unused = unused || r.GUID == ""
 		}

@@ -33,7 +33,7 @@ func remember(t *testing.T, dir, hub, agentType, handle string) *registry.Rememb
 
 func rememberFor(t *testing.T, dir, hub, agentType, handle, conversation string) *registry.Remembered {
 	t.Helper()
-	r, err := registry.Remember(t.Context(), shop(dir), hub, agentType, handle, conversation)
+	r, err := registry.Remember(t.Context(), shop(dir), hub, registry.Registration{AgentType: agentType, Handle: handle, Conversation: conversation})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestTheComputerRemembersIdentities(t *testing.T) {
 	if damaged := remember(t, dir, "hub", "worker", "ann"); damaged.GUID != "" {
 		t.Errorf("from a damaged file: %+v", damaged)
 	}
-	if _, err := registry.Remember(t.Context(), store.Config{StateDir: files[0]}, "hub", "worker", "ann", ""); err == nil {
+	if _, err := registry.Remember(t.Context(), store.Config{StateDir: files[0]}, "hub", registry.Registration{AgentType: "worker", Handle: "ann"}); err == nil {
 		t.Error("a file is no directory")
 	}
 }
@@ -100,7 +100,7 @@ func TestAConversationIsTheAgentThatItWas(t *testing.T) {
 	}
 	converse := func(r *registry.Remembered, conversation string) bool {
 		t.Helper()
-		elsewhere, err := r.Converse(t.Context(), shop(dir), "hub", "codex", conversation)
+		elsewhere, err := r.Converse(t.Context(), shop(dir), "hub", registry.Registration{AgentType: "codex", Handle: "codex", Conversation: conversation})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -389,7 +389,7 @@ func TestAnAgentIsNeverOneOfAnotherHandle(t *testing.T) {
 				connected := map[string]bool{}
 				start := func(handle string) (string, *registry.Remembered) {
 					t.Helper()
-					held, err := registry.Remember(t.Context(), cfg, "hub", "worker", handle, "")
+					held, err := registry.Remember(t.Context(), cfg, "hub", registry.Registration{AgentType: "worker", Handle: handle})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -52,10 +52,10 @@ func Said(cfg store.Config, hub string, r Registration) (_ Registration, ok bool
 		return r, false
 	}
 	as, s := r, all[i]
-	if as.Handle == as.AgentType { // no handle was chosen
-		as.Handle = s.AgentType
-	}
 	as.AgentType, as.Scope, as.Visibility, as.Capabilities, as.MaxConcurrentTasks = s.AgentType, s.Scope, s.Visibility, s.Capabilities, s.MaxConcurrentTasks
+	if r.Handle == r.DefaultHandle() { // no handle was chosen
+		as.Handle = as.DefaultHandle()
+	}
 	if as.Check() != nil {
 		return r, false
 	}

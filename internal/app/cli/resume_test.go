@@ -131,8 +131,13 @@ func TestAnAgentHasItsRoleAgainAfterAKill(t *testing.T) {
 	d := newMachine(t)
 	agent := func(thread string) (name string, a *dialect.Agent) {
 		for _, x := range d.openSessions() {
-			if found, ok := d.agents()[x.Agent]; ok && x.Session == thread {
-				return x.Agent, &found
+			if x.Session != thread {
+				continue
+			}
+			for _, found := range d.agents() {
+				if found.ID == x.Agent {
+					return x.Agent, &found
+				}
 			}
 		}
 		return "", nil

@@ -26,7 +26,8 @@ type membership interface {
 	Status() agentnet.Status
 	Register(ctx context.Context, r registry.Registration) (*agentnet.Agent, error)
 	Leave(ctx context.Context, a *agentnet.Agent) (later bool, err error)
-	Converse(ctx context.Context, a *agentnet.Agent, conversation string) (elsewhere bool)
+	Describe(ctx context.Context, a *agentnet.Agent, r registry.Registration) (registry.Entry, error)
+	Converse(ctx context.Context, a *agentnet.Agent, r registry.Registration) (elsewhere bool)
 	Say(ctx context.Context, r registry.Registration)
 	Unsay(ctx context.Context, r registry.Registration)
 	Said(ctx context.Context, r registry.Registration) (_ registry.Registration, ok bool)
@@ -186,8 +187,8 @@ func (g *Network) addRegistry(all *Tools) {
 	AddTool(all, Tool[registerAgentIn, registerAgentOut]{
 		Name: "register_agent", Title: "Join the agents' network", Idempotent: true,
 		Description: "Join the network of agents of all projects and computers. Call it once before the other network tools. It returns your GUID, " +
-			"by which others reach you. An agent of the same type in the same project on the same computer that has ended before " +
-			"you is you: you get its GUID and its mail. Signs of life are sent for you from then on. Call it again to change what you said.",
+			"by which others reach you. If you are in the network already you stay who you are, and what you say here is added. Otherwise an agent of the " +
+			"same type in the same project on the same computer that has ended before you is you: you get its GUID and its mail. Signs of life are sent for you from then on. Call it again to change what you said.",
 		Refine: func(p map[string]*jsonschema.Schema) {
 			lists(p, "capabilities")
 			p["agentType"].Pattern = "^[a-z0-9-]+$"

@@ -411,24 +411,84 @@ func TestOtherProgramsAndAgentsOfTheHubDoNotRegisterByThemselves(t *testing.T) {
 	}
 }
 
-// Whoever registers as another type takes that type's identity, as specified, and is seen once.
-func TestASessionBecomesTheAgentAsWhichItRegisters(t *testing.T) {
+// A session that registers stays the agent that it is, under whatever role, and is seen once. REQ-TOOL-REGISTER-009, REQ-TOOL-DEREG-005.
+func TestASessionStaysTheAgentThatItIsWhenItRegisters(t *testing.T) {
 	n := startServer(t)
 	p := networked(t, n, "shop", func(c *mcpconfig.Config) { c.CrossComputer.RegisterSessions = true })
 	boss, _ := join(t, p).registered(asDispatcher)
 	session := joinWith(t, p, "claude-code", "")
-	first := session.entry("claude")["guid"]
-	_, guid := session.registered(asWorker)
-	if guid == first {
-		t.Error("the GUID of another type is the session's")
+	first := session.entry("claude")["guid"].(string)
+	is := func(agentType, handle string) {
+		t.Helper()
+		if _, guid := session.registered(as(agentType)); guid != first {
+			t.Errorf("as %s it is %s, was %s", agentType, guid, first)
+		}
+		e := session.entry(handle)
+		if e["agentType"] != agentType || e["scope"] != "user" || len(e["capabilities"].([]any)) != 1 {
+			t.Errorf("as %s it is %v", agentType, e)
+		}
+		c := boss.must("discover_agents", map[string]any{"includeOffline": true, "agentType": agentType})
+		if agents := c.content["agents"].([]any); len(agents) != 1 || agents[0].(map[string]any)["guid"] != first {
+			t.Errorf("discovered as %s are %v", agentType, agents)
+		}
 	}
-	c := boss.must("discover_agents", map[string]any{"includeOffline": true})
-	if agents := c.content["agents"].([]any); len(agents) != 2 || agents[0].(map[string]any)["guid"] != guid {
-		t.Errorf("discovered %v", agents)
-	}
+	is("claude-code", "claude")
 	session.must("deregister_agent", nil)
-	if _, again := session.registered(asWorker); again != guid {
-		t.Errorf("it came back as %s, not %s", again, guid)
+	is("claude", "claude")
+	is("tdd-engineer", "tdd-engineer")
+	session.must("deregister_agent", nil)
+	is("tdd-engineer", "tdd-engineer")
+}
+
+// as returns a registration.
+func as(agentType string) map[string]any {
+	return map[string]any{"agentType": agentType, "capabilities": []string{"go"}, "scope": "user", "visibility": "public"}
+}
+
+// The offline agent of a role comes back with a session that registers as it, unless the session has done something as itself or mail waits for
+// it. REQ-TOOL-REGISTER-009.
+func TestASessionIsTheOfflineAgentOfItsRole(t *testing.T) {
+	n := startServer(t)
+	begin := func() (a *agent, itself string, end func()) {
+		t.Helper()
+		served := make(chan string, 10)
+		p := networkedWith(t, n, "shop", func(c *mcpconfig.Config) { c.CrossComputer.RegisterSessions = true },
+			func(o *mcpserver.ProjectOptions) { o.OnSession = func(s mcpserver.SessionServed) { served <- s.GUID } })
+		a = joinWith(t, p, "claude-code", "")
+		return a, <-served, func() { a.must("deregister_agent", nil) }
+	}
+	boss, _ := join(t, networked(t, n, "control", nil)).registered(asDispatcher)
+	reviewers := map[string]bool{}
+	first, reviewer, end := begin()
+	reviewers[reviewer] = true
+	if _, guid := first.registered(as("reviewer")); guid != reviewer {
+		t.Errorf("it is %s, was %s", guid, reviewer)
+	}
+	end()
+
+	used, itself, end := begin()
+	reviewers[itself] = true
+	if itself == reviewer {
+		t.Error("a session without a role is the reviewer")
+	}
+	used.entry("claude")
+	if _, guid := used.registered(as("reviewer")); guid != itself {
+		t.Errorf("a session that has done something is %s, was %s", guid, itself)
+	}
+	end()
+
+	waited, itself, end := begin()
+	reviewers[itself] = true
+	boss.must("send_direct_message", map[string]any{"recipientGuid": itself, "message": "for whoever it is"})
+	if _, guid := waited.registered(as("reviewer")); guid != itself {
+		t.Errorf("a session with mail is %s, was %s", guid, itself)
+	}
+	end()
+
+	again, itself, end := begin()
+	defer end()
+	if _, guid := again.registered(as("reviewer")); guid == itself || !reviewers[guid] {
+		t.Errorf("the reviewer is %s, the session was %s", guid, itself)
 	}
 }
 

@@ -28,6 +28,7 @@ type networkAgent struct {
 	itself       registry.Registration // that with which it is registered by itself, unless it had said something else
 	published    string                // handle in the registry
 	byItself     bool                  // registered without a call of the agent
+	acted        bool                  // the agent has used its identity
 	due          bool                  // it is to be registered by itself, and was not registered yet
 	failure      error                 // of the last attempt at that; nil for none
 	thread       string                // the conversation that the client's calls name, "" for none
@@ -51,7 +52,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 		return nil, err
 	}
 	defer p.turn.Release(1)
-	p.used = g.now()
+	p.used, p.acted = g.now(), true
 	if p.idle {
 		a, err := g.network.Register(ctx, p.registration)
 		if err != nil {
@@ -88,20 +89,25 @@ func notRegistered(reason error) *Failure {
 // lives reports whether an agent is registered only as long as its program is connected.
 func (g *Network) lives() bool { return g.idle == 0 }
 
-// register registers the client as an agent, or changes its registration.
+// register registers the client as an agent, or changes its registration. A session stays the agent that it is.
 func (g *Network) register(ctx context.Context, c *Client, r registry.Registration) (entry registry.Entry, again bool, err error) {
 	p := networkAgentOf(c)
 	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return registry.Entry{}, false, err
 	}
 	defer p.turn.Release(1)
-	if p.agent != nil && p.byItself && p.agent.Entry().AgentType != r.AgentType {
-		g.withdraw(ctx, p)
+	r.Conversation = g.conversationOf(p, c)
+	if session, ok := g.automatic(c); ok {
+		r.Kind = session.Kind
+	}
+	r.Handle = cmp.Or(c.Handle(), r.DefaultHandle())
+	if g.comesBack(ctx, p, r) {
+		g.network.Say(ctx, r)
+		return p.agent.Entry(), true, nil
 	}
 	p.byItself = false
-	r.Conversation = g.conversationOf(p, c)
 	if p.agent != nil {
-		entry, err = p.agent.Describe(ctx, r)
+		entry, err = g.network.Describe(ctx, p.agent, r)
 		p.published = r.Handle
 		if err == nil {
 			p.registration = r
@@ -122,24 +128,40 @@ func (g *Network) register(ctx context.Context, c *Client, r registry.Registrati
 	return a.Entry(), a.Reused(), nil
 }
 
+// comesBack makes a session that was registered by itself the offline agent of the role as which it registers, as specified, and reports
+// whether it is that now. A session that has used its identity, or for which mail waits, stays the agent that it is. The state is locked.
+func (g *Network) comesBack(ctx context.Context, p *networkAgent, r registry.Registration) bool {
+	if p.agent == nil || !p.byItself || p.acted || r.SameRole(p.registration) {
+		return false
+	}
+	if n, err := p.agent.Unread(ctx); n > 0 || err != nil {
+		return false
+	}
+	r.Known = true
+	a, err := g.network.Register(ctx, r)
+	if err != nil {
+		return false
+	}
+	g.leave(ctx, p)
+	r.Known = false
+	p.registration, p.byItself = r, false
+	g.registered(p, a)
+	return true
+}
+
 // resume registers an agent that is registered by itself as it had registered itself in the conversation that has called, or else as a
-// session. The agent of a conversation that has another identity on this computer becomes that one. The state is locked.
+// session. The agent of a conversation that has another identity on this computer, or another role, becomes that one. The state is locked.
 func (g *Network) resume(ctx context.Context, p *networkAgent) {
 	p.itself.Conversation = p.thread
 	r, _ := g.network.Said(ctx, p.itself)
-	if r.AgentType != p.registration.AgentType {
-		g.withdraw(ctx, p)
-		g.become(ctx, p, r)
-		return
-	}
-	if g.network.Converse(ctx, p.agent, p.thread) {
-		g.deregistered(ctx, p)
+	if !r.SameRole(p.registration) || g.network.Converse(ctx, p.agent, r) {
+		g.leave(ctx, p)
 		g.become(ctx, p, r)
 		return
 	}
 	before := p.registration
 	if before.Conversation = r.Conversation; !reflect.DeepEqual(before, r) {
-		if _, err := p.agent.Describe(ctx, r); err != nil {
+		if _, err := g.network.Describe(ctx, p.agent, r); err != nil {
 			p.thread = "" // the next call tries it again
 			return
 		}
@@ -155,12 +177,14 @@ func (g *Network) become(ctx context.Context, p *networkAgent, r registry.Regist
 	}
 }
 
-// withdraw takes back the registration of an agent that has not registered itself: it is another one from now on. Nobody
-// sees the former any more. The state is locked.
-func (g *Network) withdraw(ctx context.Context, p *networkAgent) {
-	r := p.registration
-	r.Visibility = store.Private
-	_, _ = p.agent.Describe(ctx, r) // after a failure it is shown as offline
+// leave takes back the registration of an agent that is another one from now on. If the former was a new one, nobody sees it any more. The
+// state is locked.
+func (g *Network) leave(ctx context.Context, p *networkAgent) {
+	if !p.agent.Reused() {
+		r := p.registration
+		r.Visibility = store.Private
+		_, _ = g.network.Describe(ctx, p.agent, r) // after a failure it is shown as offline
+	}
 	g.deregistered(ctx, p)
 }
 
@@ -242,7 +266,7 @@ func (g *Network) automatic(c *Client) (r registry.Registration, ok bool) {
 	} else {
 		return r, false
 	}
-	r.Handle, r.Vendor = cmp.Or(c.Handle(), r.AgentType), c.Vendor()
+	r.Handle, r.Vendor, r.Kind = cmp.Or(c.Handle(), r.AgentType), c.Vendor(), r.AgentType
 	return r, true
 }
 
@@ -429,7 +453,7 @@ type registerAgentOut struct {
 
 func (g *Network) registerAgent(ctx context.Context, c *Call, in registerAgentIn) (string, registerAgentOut, error) {
 	r := registry.Registration{
-		Handle: cmp.Or(c.Client.Handle(), in.AgentType), AgentType: in.AgentType, Capabilities: in.Capabilities,
+		AgentType: in.AgentType, Capabilities: in.Capabilities,
 		Scope: registry.Scope(in.Scope), Visibility: registry.Visibility(in.Visibility), MaxConcurrentTasks: in.MaxConcurrentTasks,
 		HeartbeatInterval: time.Duration(in.HeartbeatInterval) * time.Second, Vendor: c.Client.Vendor(),
 	}

@@ -124,7 +124,7 @@ func (g *Network) called(ctx context.Context, p *networkAgent, thread string) {
 		g.resume(ctx, p)
 	default:
 		p.registration.Conversation = thread
-		g.network.Converse(ctx, p.agent, thread)
+		g.network.Converse(ctx, p.agent, p.registration)
 		g.network.Say(ctx, p.registration)
 	}
 	g.served(p)
