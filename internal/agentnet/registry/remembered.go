@@ -16,6 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // The computer remembers the identities that a hub has assigned to its agents, with the secrets that prove them. So an
@@ -51,6 +52,10 @@ const (
 	lockRetry   = 2 * time.Millisecond
 	maxRemember = 32 << 10 // bytes of a file; JSON takes six for some of a conversation
 
+	// handoverTime bounds the wait for a process that has the identity of the same conversation, which may be about to end.
+	handoverTime  = 3 * time.Second
+	handoverRetry = 50 * time.Millisecond
+
 	maxConversations = 16
 	maxConversation  = 256 // bytes
 )
@@ -58,12 +63,23 @@ const (
 // Remember returns an identity that no process of this computer uses: the one that the conversation had last, then one that it ever had,
 // one of an agent of this kind or type and handle, else a new one. It never returns that of an agent of another conversation with another
 // handle, whose mail would come with it. hub tells the user's hubs apart. cfg has the directory, the host and the project.
+//
+// While a live process has the conversation's, Remember waits for that to end, up to handoverTime: a program that begins its MCP server anew
+// may do so before the former one has ended.
 func Remember(ctx context.Context, cfg store.Config, hub string, as Registration) (*Remembered, error) {
-	free, unlock, err := freeOf(ctx, cfg, hub, as, as.Known)
+	f, err := freeOf(ctx, cfg, hub, as, as.Known)
+	for end := time.Now().Add(handoverTime); err == nil && f.held && time.Now().Before(end); {
+		f.release()
+		if !wait.Pause(ctx, handoverRetry) {
+			return nil, ctx.Err()
+		}
+		f, err = freeOf(ctx, cfg, hub, as, as.Known)
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer f.unlock()
+	free := f.all
 	r := pick(free, as)
 	fits := r != nil && (r.GUID != "" && r.rank(as) >= rankOfHandle || !as.Known)
 	for _, other := range free {
@@ -82,32 +98,41 @@ func Remember(ctx context.Context, cfg store.Config, hub string, as Registration
 	return r, nil
 }
 
-// freeOf locks the free identities under which an agent may be kept, and new ones of its kind unless only known ones are wanted. No other
-// process chooses among them until unlock is called.
-func freeOf(ctx context.Context, cfg store.Config, hub string, as Registration, known bool) (free []*Remembered, unlockAll func(), err error) {
-	var locks []*flock.Flock
-	unlockAll = func() {
-		for _, lock := range locks {
-			unlock(lock)
-		}
+// freed are the free identities under which an agent may be kept. No other process chooses among them until unlock is called.
+type freed struct {
+	all   []*Remembered
+	held  bool // a live process has the identity that the agent's conversation had last
+	locks []*flock.Flock
+}
+
+func (f *freed) unlock() {
+	for _, lock := range f.locks {
+		unlock(lock)
 	}
+}
+
+func (f *freed) release() {
+	for _, r := range f.all {
+		r.Release()
+	}
+	f.unlock()
+}
+
+// freeOf locks the free identities of an agent, and new ones of its kind unless only known ones are wanted.
+func freeOf(ctx context.Context, cfg store.Config, hub string, as Registration, known bool) (*freed, error) {
+	f := &freed{}
 	for _, kind := range as.kinds() {
 		choice, err := choose(ctx, cfg, hub, kind)
 		if err == nil {
-			locks = append(locks, choice.lock)
-			var of []*Remembered
-			of, err = choice.free(known || kind != as.kind())
-			free = append(free, of...)
+			f.locks = append(f.locks, choice.lock)
+			err = choice.free(known || kind != as.kind(), as.Conversation, f)
 		}
 		if err != nil {
-			for _, r := range free {
-				r.Release()
-			}
-			unlockAll()
-			return nil, nil, err
+			f.release()
+			return nil, err
 		}
 	}
-	return free, unlockAll, nil
+	return f, nil
 }
 
 // rankOfHandle is the least rank of an identity that is the agent's; see rank.
@@ -169,16 +194,14 @@ func (r *Remembered) Converse(ctx context.Context, cfg store.Config, hub string,
 }
 
 func (r *Remembered) elsewhere(ctx context.Context, cfg store.Config, hub string, as Registration) (found bool, err error) {
-	free, unlock, err := freeOf(ctx, cfg, hub, as, true)
+	f, err := freeOf(ctx, cfg, hub, as, true)
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
-	for _, other := range free {
-		found = found || other.GUID != "" && slices.Contains(other.conversations, as.Conversation)
-		other.Release()
-	}
-	return found, nil
+	defer f.release()
+	return slices.ContainsFunc(f.all, func(other *Remembered) bool {
+		return other.GUID != "" && slices.Contains(other.conversations, as.Conversation)
+	}), nil
 }
 
 // KeepUnder changes the handle under which the identity is remembered. r may be nil.
@@ -217,43 +240,46 @@ func lockFor(ctx context.Context, base string) (*flock.Flock, error) {
 	return lock, err
 }
 
-// free locks the identities that no live process has, and a new one unless only known ones are wanted.
-func (c choice) free(known bool) (all []*Remembered, err error) {
+// free adds the identities that no live process has, locked, and a new one unless only known ones are wanted.
+func (c choice) free(known bool, conversation string, to *freed) error {
 	unused := known
 	for i := range maxAgentsOnThisHost {
 		slot := fmt.Sprintf("%s.%d", c.base, i)
 		if _, err := os.Stat(slot + lockSuffix); unused && errors.Is(err, fs.ErrNotExist) {
 			break // no process has had it or one after it
 		}
-		r, err := lockRemembered(slot)
+		r, free, err := lockRemembered(slot)
 		if err != nil {
-			for _, r := range all {
-				r.Release()
-			}
-			return nil, err
+			return err
 		}
-		if r != nil {
-			r.kind = c.kind
-			all = append(all, r)
-			unused = unused || r.GUID == ""
+		if !free {
+			to.held = to.held || r.hasNow(conversation)
+			continue
 		}
+		r.kind = c.kind
+		to.all = append(to.all, r)
+		unused = unused || r.GUID == ""
 	}
-	return all, nil
+	return nil
 }
 
 const lockSuffix = ".lock"
 
-// lockRemembered returns the identity of a slot; nil if a live process has it.
-func lockRemembered(slot string) (*Remembered, error) {
+// lockRemembered returns the identity of a slot, and whether it is free and locked now; otherwise a live process has it.
+func lockRemembered(slot string) (r *Remembered, free bool, err error) {
 	lock := flock.New(slot+lockSuffix, flock.SetPermissions(0o600))
-	free, err := lock.TryLock()
-	if err != nil || !free {
-		return nil, err
+	free, err = lock.TryLock()
+	if err != nil {
+		return nil, false, err
 	}
+	return readRemembered(slot, lock), free, nil
+}
+
+func readRemembered(slot string, lock *flock.Flock) *Remembered {
 	r := &Remembered{file: slot + ".json", lock: lock}
 	data, err := readAtMost(r.file, maxRemember)
 	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
+		return r
 	}
 	var have rememberedFile
 	if err == nil && json.Unmarshal(data, &have) == nil && uuid.Validate(have.GUID) == nil { // else it is damaged, and written anew
@@ -262,7 +288,7 @@ func lockRemembered(slot string) (*Remembered, error) {
 			r.at = info.ModTime()
 		}
 	}
-	return r, nil
+	return r
 }
 
 func readAtMost(path string, limit int64) ([]byte, error) {

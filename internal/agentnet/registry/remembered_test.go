@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -154,6 +155,32 @@ func TestAConversationIsTheAgentThatItWas(t *testing.T) {
 	if info, err := os.Stat(slotFile(t, dir)); err != nil || info.Size() > 4<<10 {
 		t.Errorf("the file grows: %v, %v", info, err)
 	}
+}
+
+// A program begins its MCP server anew before the former one has ended: the new one waits for it, and is the same agent. If the former stays,
+// it is another one.
+func TestAConversationIsHandedOver(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "agents")
+	const guid = "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11"
+	synctest.Test(t, func(t *testing.T) {
+		former := rememberFor(t, dir, "hub", "claude", "claude", "c1")
+		if err := former.Keep(store.Admission{GUID: guid, Secret: "s"}, "claude", "c1"); err != nil {
+			t.Fatal(err)
+		}
+		if other := rememberFor(t, dir, "hub", "claude", "claude", "c1"); other.GUID != "" {
+			t.Errorf("beside a live process it is %s", other.GUID)
+		} else {
+			other.Release()
+		}
+		go func() {
+			time.Sleep(time.Second) // of the bubble's clock
+			former.Release()
+		}()
+		if now := rememberFor(t, dir, "hub", "claude", "claude", "c1"); now.GUID != guid {
+			t.Errorf("it is %q, was %s", now.GUID, guid)
+		}
+	})
 }
 
 func TestWhatAnAgentHasRegisteredItselfAsIsRemembered(t *testing.T) {
