@@ -10,25 +10,47 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/parleyhub/parley/internal/base/rawjson"
 	"github.com/parleyhub/parley/internal/mcp/wire"
 	"github.com/parleyhub/parley/toolbox"
 )
 
-// directly returns what answers calls of shared tools on a connection over lines without the SDK: their arguments and results are
-// forwarded as text. The SDK would decode each part of them with a buffer of 32 KiB, and encode it again.
+// directly returns what answers calls of tools on a connection over lines without the SDK's connection, which would decode each part of
+// them with a buffer of 32 KiB, and pass them between goroutines. The arguments and results of shared tools are forwarded as text.
 func (s *Server) directly(session *mcp.ServerSession) directCalls {
-	g := s.shared
-	if g == nil || s.client == nil {
-		return nil
-	}
-	return func(request *jsonrpc.Request, read time.Time) func(context.Context) json.RawMessage {
+	return func(request *jsonrpc.Request, read time.Time) *directCall {
 		call, ok := wire.ReadToolCall(request.Params)
-		switch _, newer := call.Meta[mcp.MetaKeyProtocolVersion]; {
-		case !ok, newer, session.InitializeParams() == nil, !g.isReady(), s.has(call.Name), !g.box.Offers(s.caller.Agent, call.Name):
+		_, newer := call.Meta[mcp.MetaKeyProtocolVersion]
+		if !ok || newer || session.InitializeParams() == nil {
 			return nil
 		}
-		return func(ctx context.Context) json.RawMessage { return s.callShared(ctx, session, call, read) }
+		if s.has(call.Name) {
+			return s.ownCall(session, call)
+		}
+		if g := s.shared; g == nil || !g.isReady() || !g.box.Offers(s.caller.Agent, call.Name) {
+			return nil
+		}
+		return &directCall{answer: func(ctx context.Context) (json.RawMessage, error) { return s.callShared(ctx, session, call, read), nil }}
 	}
+}
+
+// ownCall returns a call of one of Parley's tools, which passes all that surrounds the SDK's calls; nil if the SDK would refuse it.
+func (s *Server) ownCall(session *mcp.ServerSession, call wire.ToolCall) *directCall {
+	params := &mcp.CallToolParamsRaw{Meta: mcp.Meta{}, Name: call.Name, Arguments: call.Arguments}
+	for key, text := range call.Meta {
+		var value any
+		if json.Unmarshal(text, &value) != nil { // a number that is too large
+			return nil
+		}
+		params.Meta[key] = value
+	}
+	return &directCall{ordered: true, answer: func(ctx context.Context) (json.RawMessage, error) {
+		result, err := s.handle(ctx, "tools/call", &mcp.CallToolRequest{Session: session, Params: params})
+		if err != nil {
+			return nil, err
+		}
+		return rawjson.Append(nil, result)
+	}}
 }
 
 // callShared calls a shared tool and returns the JSON of its result.

@@ -47,6 +47,7 @@ type lines struct {
 	turn    any                // id of the tool call that delays the next one, nil for none
 	pending map[any]*pending   // requests without an answer, by id
 	direct  directCalls        // nil for none
+	begun   sync.WaitGroup     // direct calls
 	open    context.Context    // of direct calls, until Close
 	end     context.CancelFunc
 	writes  int   // answers that are being written
@@ -64,8 +65,14 @@ type pending struct {
 	cancel    context.CancelFunc   // of a direct call; nil for one that the SDK answers
 }
 
-// directCalls returns what answers a tool call without the SDK, with the JSON of its result; nil if the SDK must answer it. read is when the call was read.
-type directCalls func(call *jsonrpc.Request, read time.Time) func(context.Context) json.RawMessage
+// directCalls returns what answers a tool call without the SDK's connection; nil if the SDK must answer it. read is when the call was read.
+type directCalls func(call *jsonrpc.Request, read time.Time) *directCall
+
+// directCall is a tool call that the SDK's connection does not see.
+type directCall struct {
+	answer  func(context.Context) (json.RawMessage, error) // returns the JSON of its result
+	ordered bool                                           // it delays the next call, until it is released
+}
 
 // batch collects the answers to a batch of requests.
 type batch struct {
@@ -336,19 +343,23 @@ func (l *lines) begin(call *jsonrpc.Request) bool {
 	ctx, cancel := context.WithCancel(l.open)
 	p.cancel = cancel
 	l.mu.Unlock()
-	answer := direct(call, p.read)
+	known := direct(call, p.read)
 	l.mu.Lock()
-	if answer == nil {
+	if known == nil {
 		p.cancel = nil
 		cancel()
 		return p.cancelled && l.drop(call, p)
 	}
-	go func() { // ends with the call
+	if known.ordered {
+		l.turn = call.ID.Raw()
+	}
+	l.begun.Go(func() { // ends with the call
 		defer cancel()
-		if err := l.Write(ctx, &jsonrpc.Response{ID: call.ID, Result: answer(ctx)}); err != nil {
+		result, err := known.answer(ctx)
+		if err := l.Write(ctx, &jsonrpc.Response{ID: call.ID, Result: result, Error: err}); err != nil {
 			l.finish(err)
 		}
-	}()
+	})
 	return true
 }
 

@@ -123,6 +123,7 @@ type Server struct {
 	mcp     *mcp.Server
 	client  *Client // nil if clients have tokens
 	caller  Caller
+	handle  mcp.MethodHandler                                                             // a request, by all that the groups have put around it
 	values  sync.Map                                                                      // of groups
 	release func()                                                                        // lets the next tool call of the connection begin
 	running func() *pending                                                               // the tool call that begins; nil if it is not known when it is answered
@@ -164,6 +165,10 @@ func (s *Service) newServer(client *Client, caller Caller) *Server {
 	for _, g := range s.opts.Groups {
 		g.Register(server)
 	}
+	server.mcp.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		server.handle = next
+		return next
+	})
 	return server
 }
 

@@ -28,7 +28,11 @@ func (s *Service) ServeLines(ctx context.Context, caller Caller, in io.ReadClose
 	conn.answerDirectly(server.directly(session))
 	go conn.pump() // ends with the input
 	done := make(chan error, 1)
-	go func() { done <- session.Wait() }() // ends with the connection
+	go func() { // ends with the connection
+		err := session.Wait()
+		conn.begun.Wait()
+		done <- err
+	}()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
