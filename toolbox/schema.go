@@ -25,13 +25,13 @@ type checker struct {
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
 // compileInput compiles the schema of a tool's arguments, which are an object.
-func compileInput(schema any, foreign bool) (any, *checker, error) {
-	text, check, err := compile(schema, foreign)
+func (p *Provider) compileInput(schema any) (any, *checker, error) {
+	text, check, err := p.compile(schema)
 	if err != nil {
 		return nil, nil, err
 	}
 	if text == nil {
-		return compile(anyObject, foreign)
+		return p.compile(anyObject)
 	}
 	var top struct {
 		Type any `json:"type"`
@@ -42,8 +42,9 @@ func compileInput(schema any, foreign bool) (any, *checker, error) {
 	return text, check, showable(text.(json.RawMessage))
 }
 
-// compile compiles a schema, anything that marshals to one. Without a schema the text is a nil interface.
-func compile(schema any, foreign bool) (text any, check *checker, err error) {
+// compile compiles a schema, anything that marshals to one. Without a schema the text is a nil interface. That of another box has been compiled
+// there, where calls are checked, too: to compile it needs the schemas of schemas, which takes an eighth of an MCP process's start.
+func (p *Provider) compile(schema any) (text any, check *checker, err error) {
 	if schema == nil {
 		return nil, nil, nil
 	}
@@ -64,10 +65,13 @@ func compile(schema any, foreign bool) (text any, check *checker, err error) {
 	if err := walk("", doc, legible); err != nil {
 		return nil, nil, err
 	}
+	if p.asIs {
+		return json.RawMessage(data), nil, nil
+	}
 	c := jsonschema.NewCompiler()
 	c.UseLoader(noLoader{})
 	patterns := &patterns{left: math.MaxInt}
-	if foreign {
+	if p.foreign {
 		patterns.left = maxPatterns
 	}
 	c.UseRegexpEngine(patterns.compile)
@@ -77,12 +81,12 @@ func compile(schema any, foreign bool) (text any, check *checker, err error) {
 	}
 	compiled, err := c.Compile(url)
 	switch {
-	case err != nil && foreign && patterns.failed:
+	case err != nil && p.foreign && patterns.failed:
 		return json.RawMessage(data), nil, nil // the patterns are not Go's: the server checks
 	case err != nil:
 		return nil, nil, err
 	}
-	return json.RawMessage(data), &checker{compiled, foreign}, nil
+	return json.RawMessage(data), &checker{compiled, p.foreign}, nil
 }
 
 // noLoader keeps schemas from reading files and addresses.

@@ -619,6 +619,25 @@ func TestAMountStartsANewSessionAfterAServerRestart(t *testing.T) {
 	}
 }
 
+// The schema of a relayed tool is used as the other box has it, which has compiled it: this one is not compiled again.
+func TestARelayedSchemaIsNotCompiledAgain(t *testing.T) {
+	s := mcp.NewServer(me, nil)
+	s.AddTool(&mcp.Tool{Name: "venus.odd", InputSchema: json.RawMessage(`{"type":"object","properties":{"a":{"type":7}}}`)}, nil)
+	for _, asIs := range []bool{true, false} {
+		m, err := toolbox.New(toolbox.Options{}).Mount(toolbox.MountOptions{Name: "hub", AsIs: asIs, Dial: func(context.Context) (mcp.Transport, error) {
+			here, there := mcp.NewInMemoryTransports()
+			_, err := s.Connect(ctx, there, nil)
+			return here, err
+		}})
+		must(t, err)
+		<-m.Tried()
+		if status := m.Status(); status.Tools != map[bool]int{true: 1}[asIs] {
+			t.Errorf("as it is: %v: %+v", asIs, status)
+		}
+		m.Close()
+	}
+}
+
 // A box that relays the tools of another one keeps their agents and errors (Req 5.4).
 func TestARelayedToolKeepsItsAgentAndErrors(t *testing.T) {
 	far := toolbox.New(toolbox.Options{})

@@ -81,14 +81,11 @@ func (p *Provider) newTool(t *mcp.Tool, h func(ctx context.Context, c *Call) (ou
 	shown.Name = name
 	made := &tool{entry: entry{p, kindTool, name, &shown, p.sourceOf(t)}, handler: h}
 	shown.Meta = with(t.Meta, MetaSource, made.from)
-	if shown.InputSchema, made.input, err = compileInput(t.InputSchema, p.foreign); err != nil {
+	if shown.InputSchema, made.input, err = p.compileInput(t.InputSchema); err != nil {
 		return nil, failed(CodeInvalid, name, p.id, err, "the input schema of "+name+" cannot be used")
 	}
-	if shown.OutputSchema, made.output, err = compile(t.OutputSchema, p.foreign); err != nil {
+	if shown.OutputSchema, made.output, err = p.compile(t.OutputSchema); err != nil {
 		return nil, failed(CodeInvalid, name, p.id, err, "the output schema of "+name+" cannot be used")
-	}
-	if p.asIs { // the other box checks
-		made.input, made.output = nil, nil
 	}
 	return made, nil
 }
