@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,8 +21,8 @@ import (
 
 // probes are tools of Parley's whose calls show what reaches them.
 type probes struct {
-	started chan struct{} // a waiting call has begun
-	ended   atomic.Bool   // it has ended
+	started, canceled chan struct{} // a waiting call has begun; it was canceled, nil for nobody who waits for that
+	ended             atomic.Bool   // it has ended
 }
 
 type probeIn struct {
@@ -61,6 +62,12 @@ func (p *probes) Tools(all *mcpserver.Tools) {
 			defer stop()
 			p.started <- struct{}{}
 			<-ctx.Done()
+			if p.canceled != nil {
+				p.canceled <- struct{}{}
+				for range 1000 { // so that others go on first
+					runtime.Gosched()
+				}
+			}
 			p.ended.Store(true)
 			return "", probeOut{}, ctx.Err()
 		},
@@ -72,6 +79,7 @@ type probeClient struct {
 	*lineClient
 	probes *probes
 	bySDK  bool
+	out    *failing
 	served chan error
 }
 
@@ -80,8 +88,8 @@ func newProbeClient(t testing.TB, bySDK bool) *probeClient {
 	p := &probes{started: make(chan struct{}, 1)}
 	service := mcpserver.NewService(mcpserver.Options{Groups: []mcpserver.Group{p}, Logger: slog.New(slog.DiscardHandler)})
 	client, served := net.Pipe()
-	c := &probeClient{&lineClient{t: t, conn: client, in: bufio.NewReader(client)}, p, bySDK, make(chan error, 1)}
-	go func() { c.served <- service.ServeLines(context.Background(), mcpserver.Caller{}, served, served) }()
+	c := &probeClient{&lineClient{t: t, conn: client, in: bufio.NewReader(client)}, p, bySDK, &failing{Conn: served}, make(chan error, 1)}
+	go func() { c.served <- service.ServeLines(context.Background(), mcpserver.Caller{}, served, c.out) }()
 	t.Cleanup(func() {
 		client.Close()
 		<-c.served
@@ -197,19 +205,33 @@ func TestOwnToolsNotifyDirectlyAsBySDK(t *testing.T) {
 	}
 }
 
-// The server ends after the calls that run, however the connection ends.
+// The server ends after the calls that run, also when the client is gone: the answer to the ping cannot be written.
 func TestServeLinesWaitsForOwnTools(t *testing.T) {
 	for _, bySDK := range []bool{false, true} {
 		c := newProbeClient(t, bySDK)
+		c.probes.canceled = make(chan struct{})
 		c.params(1, `{"name":"hold"}`)
 		<-c.probes.started
-		c.conn.Close()
-		if err := <-c.served; err != nil && !errors.Is(err, io.EOF) {
-			t.Error(err)
+		c.out.fail.Store(true)
+		c.write(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+		<-c.probes.canceled
+		err := <-c.served
+		if !c.probes.ended.Load() {
+			t.Errorf("by the SDK: %v: the call still runs: %v", bySDK, err)
 		}
 		c.served <- nil // for the cleanup
-		if !c.probes.ended.Load() {
-			t.Errorf("by the SDK: %v: the call still runs", bySDK)
-		}
 	}
+}
+
+// failing is an output that fails when it is told to.
+type failing struct {
+	net.Conn
+	fail atomic.Bool
+}
+
+func (f *failing) Write(data []byte) (int, error) {
+	if f.fail.Load() {
+		return 0, io.ErrClosedPipe
+	}
+	return f.Conn.Write(data)
 }
