@@ -19,6 +19,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/parleyhub/parley/internal/base/clock"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
@@ -57,6 +58,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Now defaults to time.Now.
 	Now func() time.Time
+	// ClockSet replaces clock.Set; for tests.
+	ClockSet func() time.Duration
 }
 
 // Space is the channels of one project. It is safe for concurrent use.
@@ -64,6 +67,7 @@ type Space struct {
 	cfg      Config
 	byName   map[string]Channel
 	log      *slog.Logger
+	watch    *clock.Watch
 	instance string // distinguishes this process's consumers
 	ids      string // prefix of the ids of this process's messages
 	senders  atomic.Uint64
@@ -102,6 +106,7 @@ func Open(cfg Config) *Space {
 		cfg:      cfg,
 		byName:   map[string]Channel{},
 		log:      cfg.Logger.With("component", "nats-connection"),
+		watch:    clock.NewWatch(cfg.Now, cfg.ClockSet),
 		instance: strings.ToLower(rand.Text()[:8]),
 		ids:      rand.Text()[:16], // 80 bits
 		stop:     stop,

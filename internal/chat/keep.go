@@ -279,7 +279,7 @@ func (s *Space) keptEntry(j *journal, m keptMessage) *entry {
 		s.log.Warn("a kept message is dropped", "channel", m.Channel, "error", err)
 		return nil
 	}
-	return &entry{channel: c, id: m.ID, data: m.Data, sent: m.Sent, tried: m.Tried, stored: make(chan struct{}), journal: j}
+	return &entry{channel: c, id: m.ID, data: m.Data, sent: m.Sent, tried: m.Tried, stored: make(chan struct{}), journal: j, former: true}
 }
 
 func readKept(file string) ([]keptMessage, error) {

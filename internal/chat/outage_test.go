@@ -2,6 +2,7 @@ package chat_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,6 +239,59 @@ func TestQueuedMessagesSurviveAKill(t *testing.T) {
 	}
 	awaitNoFiles(t, killed.KeepDir)
 	awaitNoFiles(t, cfg.KeepDir)
+}
+
+// A message that was stored, and whose sender does not know it, is stored once, also if the clock was set since.
+func TestAQueuedMessageIsStoredOnceWhenTheClockWasSet(t *testing.T) {
+	n := startServer(t)
+	first := ready(t, open(t, n.config("p")))
+	sent := send(t, first, "pm", "roadmap", "x")
+	stream, err := n.Foreign().Stream(t.Context(), "p_ROADMAP")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.Duplicates = 100 * time.Millisecond
+	if stream, err = n.Foreign().UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "the server forgets ids", func() bool { // the probe's is newer than that of the message
+		ack, err := n.Foreign().Publish(t.Context(), "p.roadmap", nil, jetstream.WithMsgID("probe"))
+		return err == nil && !ack.Duplicate && ack.Sequence > sent.Sequence+1
+	})
+	stored1, err := stream.GetMsg(t.Context(), sent.Sequence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(stored1.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := n.config("p")
+	again.KeepDir, again.Server = filepath.Join(t.TempDir(), "unsent"), "here"
+	kept := ready(t, open(t, again))
+	n.Stop()
+	await(t, kept, func() bool { return !kept.Status().Connected })
+	send(t, kept, "pm", "roadmap", "y")
+	files, err := filepath.Glob(filepath.Join(again.KeepDir, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	// As if an earlier process had tried the first message by a clock that was an hour ahead.
+	later := time.Now().Add(time.Hour).Format(time.RFC3339Nano)
+	line := fmt.Sprintf(`{"version":1,"messages":[{"channel":"roadmap","id":%q,"data":%s,"sent":%q,"tried":%q}]}`+"\n", sent.ID, data, later, later)
+	again.KeepDir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(again.KeepDir, filepath.Base(files[0])), []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var looks atomic.Int64
+	again.ClockSet = func() time.Duration { return -time.Duration(min(looks.Add(1), 2)) * time.Hour }
+	n.Start()
+	next := ready(t, open(t, again))
+	stored(t, next)
+	if got := texts(t, next, "roadmap", 20); strings.Count(strings.Join(got, " "), "x") != 1 {
+		t.Errorf("stored %q", got)
+	}
 }
 
 // A message that cannot be written to disk is queued all the same, and its sender knows.

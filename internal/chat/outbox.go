@@ -26,6 +26,8 @@ type entry struct {
 	order   uint64        // in the outbox
 	journal *journal      // where it is or may be kept; nil if nothing is
 
+	former bool // an earlier Space has kept it
+
 	kept, left bool // in the journal; no longer in the outbox: guarded by the journal
 }
 

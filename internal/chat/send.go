@@ -209,11 +209,16 @@ func (s *Space) publish(ctx context.Context, b *bus.Bus, e *entry) error {
 	}
 	ctx, cancel := s.request(ctx, b, e.channel)
 	defer cancel()
+	wasSet := s.clockSet(b, e)
 	switch {
 	case e.tried.IsZero():
 		e.tried = s.cfg.Now()
-	case apart(e.tried, s.cfg.Now()) > dedupeWindow:
-		seq, err := s.find(ctx, b, e)
+	case wasSet || apart(e.tried, s.cfg.Now()) > dedupeWindow:
+		since := e.tried.Add(-clockSkew)
+		if wasSet { // the times of the messages are in no order
+			since = time.Time{}
+		}
+		seq, err := s.find(ctx, b, e, since)
 		if err != nil {
 			return s.unanswered(ctx, b, e.channel, err)
 		}
@@ -248,6 +253,15 @@ func apart(then, now time.Time) time.Duration {
 	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)).Abs())
 }
 
+// clockSet reports whether this computer's clock may have been set since e's first attempt: the server, which forgets ids by its clock, may know e no more.
+func (s *Space) clockSet(b *bus.Bus, e *entry) bool {
+	at := s.watch.Changed()
+	if e.former { // by which clock it was tried is not known
+		return !at.IsZero() || !b.ClockSet().IsZero()
+	}
+	return at.After(e.tried)
+}
+
 func (s *Space) settle(e *entry, seq uint64) {
 	e.seq = seq
 	s.watcher.stored(e.channel.Name)
@@ -255,13 +269,14 @@ func (s *Space) settle(e *entry, seq uint64) {
 	s.news.Send() // the subscription may be idle
 }
 
-// find searches the messages stored since e's first attempt for e, and returns its sequence or 0. The answer to a
+// find searches the messages stored since a time for e, all of them for the zero time, and returns its sequence or 0. The answer to a
 // successful attempt can be lost, and after a long outage the server has forgotten the ids for deduplication.
-func (s *Space) find(ctx context.Context, b *bus.Bus, e *entry) (seq uint64, err error) {
-	since := e.tried.Add(-clockSkew)
-	consumer, err := b.JetStream().OrderedConsumer(ctx, s.streamName(e.channel.Name), jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, HeadersOnly: true,
-	})
+func (s *Space) find(ctx context.Context, b *bus.Bus, e *entry, since time.Time) (seq uint64, err error) {
+	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, HeadersOnly: true}
+	if !since.IsZero() {
+		cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &since
+	}
+	consumer, err := b.JetStream().OrderedConsumer(ctx, s.streamName(e.channel.Name), cfg)
 	if err != nil {
 		return 0, err
 	}
