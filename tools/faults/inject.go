@@ -160,9 +160,20 @@ func (x *injector) awaitWork(ctx context.Context) bool {
 	return true
 }
 
+// awaitAgents waits until all agents are back that the last cut has killed: a cut loses only what they do between two.
+func (x *injector) awaitAgents(ctx context.Context) {
+	for late := time.Now().Add(maxIdle); time.Now().Before(late); {
+		away := slices.ContainsFunc(x.t.players(), func(p *player) bool { return !p.there.Load() })
+		if !away || !pause(ctx, pollTime) {
+			return
+		}
+	}
+}
+
 // cut cuts the power: all processes end, and what was not on the disk is lost. Mostly the disk flushes nothing for a time before, so that whatever is
 // answered too early is lost.
 func (x *injector) cut(ctx context.Context, length time.Duration) error {
+	x.awaitAgents(ctx)
 	if x.random.IntN(4) > 0 {
 		x.disk.hold()
 		pause(ctx, length)

@@ -18,6 +18,7 @@ type player struct {
 	process atomic.Pointer[os.Process]
 	last    time.Duration          // when it last answered
 	guid    atomic.Pointer[string] // of its last registration
+	there   atomic.Bool            // it is registered, and was not killed since
 }
 
 // known returns the agent's GUID; "" before its first registration.
@@ -30,6 +31,7 @@ func (p *player) known() string {
 
 // kill kills the process of the agent, if there is one.
 func (p *player) kill() {
+	p.there.Store(false)
 	if process := p.process.Load(); process != nil {
 		_ = process.Kill() // it may have ended
 	}
@@ -87,6 +89,7 @@ func (p *player) join(ctx context.Context) error {
 		if err == nil {
 			p.agent, p.last = a, p.all.now()
 			p.guid.Store(&a.guid)
+			p.there.Store(true)
 			p.all.note(event{Client: p.handle, Op: opJoin, Value: a.guid, Again: a.again, Begin: begin, End: p.all.now(), Outcome: done})
 			return nil
 		}
@@ -121,6 +124,7 @@ func (p *player) leave() {
 	if p.agent == nil {
 		return
 	}
+	p.there.Store(false)
 	p.agent.leave()
 	p.process.Store(nil) // until then it can be killed: it uses the disk
 	p.agent = nil

@@ -384,20 +384,15 @@ func (t *traffic) collectOfAgents(ctx context.Context, found texts) error {
 	}
 	maps.Copy(found, t.owed.completedOf(t.all.ops)) // nobody sends any more
 	var posts messages
-	readPosts := func() error {
-		return t.poster.call(ctx, event{}, "read_messages", posts.query(channel), &posts, nil)
-	}
-	if readPosts() != nil { // it may have been killed after its last call, which only the next one notices
-		if err := readPosts(); err != nil {
-			return fmt.Errorf("read the channel: %w", err)
-		}
+	if err := callOnceMore(ctx, t.poster, "read_messages", posts.query(channel), &posts); err != nil {
+		return fmt.Errorf("read the channel: %w", err)
 	}
 	if err := posts.addTo(found); err != nil {
 		return err
 	}
 	var read struct{ Content map[string]json.RawMessage }
 	// Without an edit there is no document.
-	if err := t.senders[0].call(ctx, event{}, "read_document", map[string]any{"name": document}, &read, nil); err != nil && outcomeOf(err) != refused {
+	if err := callOnceMore(ctx, t.senders[0], "read_document", map[string]any{"name": document}, &read); err != nil && outcomeOf(err) != refused {
 		return fmt.Errorf("read the document: %w", err)
 	}
 	var edits []string
@@ -411,6 +406,15 @@ func (t *traffic) collectOfAgents(ctx context.Context, found texts) error {
 	}
 	t.statusOfAll(ctx)
 	return nil
+}
+
+// callOnceMore calls a tool again if it fails: the agent may have been killed after its last call, which only the next one notices.
+func callOnceMore(ctx context.Context, p *player, tool string, arguments, result any) error {
+	err := p.call(ctx, event{}, tool, arguments, result, nil)
+	if err != nil && outcomeOf(err) != refused {
+		err = p.call(ctx, event{}, tool, arguments, result, nil)
+	}
+	return err
 }
 
 // firstOfEach returns the first event of each key.
