@@ -69,7 +69,9 @@ func (g *Registry) readSnapshot(ctx context.Context, b *bus.Bus, next snapshot, 
 		}
 	}
 	if changed {
-		next.byGUID, next.list = byGUID, slices.SortedFunc(maps.Values(byGUID), moreRecent)
+		list := slices.AppendSeq(make([]StoredEntry, 0, len(byGUID)), maps.Values(byGUID)) // made once: a hub does it after each heartbeat
+		slices.SortFunc(list, moreRecent)
+		next.byGUID, next.list = byGUID, list
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
