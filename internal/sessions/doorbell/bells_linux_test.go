@@ -363,6 +363,7 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"one":     `{"cwd":"/s","status":{"type":"idle"}}`,
 		"two":     `{"cwd":"/s","status":{"type":"idle"}}`,
 	})
+	now := time.Now()
 	known := func() []presence.Session {
 		return []presence.Session{{Vendor: presence.Codex, ID: "one", GUID: "a"}, {Vendor: presence.Codex, GUID: "b"},
 			{Vendor: presence.Codex, ID: "two", GUID: "d", Guessed: true}, {Vendor: presence.Codex, ID: "two"}, {Vendor: presence.Claude, ID: "two", GUID: "e"}}
@@ -375,6 +376,9 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"by its id":        {presence.Session{ID: "idle"}, doorbell.Rung, "idle hello"},
 		"by its directory": {presence.Session{Dir: "/p"}, doorbell.Rung, "idle hello"},
 		"by a transcript":  {presence.Session{ID: "idle", Transcript: home + "/sessions/2026/x.jsonl"}, doorbell.Rung, "idle hello"},
+		"just opened":      {presence.Session{ID: "idle", ServerSince: now.Add(-time.Second)}, doorbell.Busy, ""},
+		"opened":           {presence.Session{ID: "idle", ServerSince: now.Add(-3 * time.Second)}, doorbell.Rung, "idle hello"},
+		"of a later clock": {presence.Session{ID: "idle", ServerSince: now.Add(time.Hour)}, doorbell.Rung, "idle hello"},
 		"in a turn":        {presence.Session{ID: "busy"}, doorbell.Busy, ""},
 		"two of them":      {presence.Session{Dir: "/q"}, doorbell.Unable, ""},
 		"the other's":      {presence.Session{Dir: "/s", GUID: "b"}, doorbell.Rung, "two hello"},
@@ -386,7 +390,7 @@ func TestAnIdleThreadOfCodexIsWoken(t *testing.T) {
 		"unknown":          {presence.Session{ID: "unknown"}, doorbell.Unable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := doorbell.AppServer{Home: home, Version: "1", Sessions: known, Former: func(thread string) string {
+			a := doorbell.AppServer{Home: home, Version: "1", Now: func() time.Time { return now }, Sessions: known, Former: func(thread string) string {
 				return map[string]string{"resumed": "f", "too": "g", "only": "g"}[thread]
 			}}
 			if c.s.Transcript != "" {

@@ -27,6 +27,9 @@ const (
 	maxFrames      = 200 // notifications of other threads that come before an answer
 	controlSocket  = "app-server-control/app-server-control.sock"
 	waitsForAnswer = "waitingOn" // the beginning of the flags of a thread that waits for its user
+	// openingTime is how long a thread is left alone after its MCP server has begun. The terminal that has opened it reads its turns and
+	// then subscribes to it, and would not show a turn that begins in between.
+	openingTime = 3 * time.Second
 )
 
 // AppServer wakes sessions of Codex through the daemon that serves all of a user's sessions. It neither subscribes to a thread
@@ -40,10 +43,15 @@ type AppServer struct {
 	Sessions func() []presence.Session
 	// Former returns the agent that a thread had before its user resumed it, "" if that is not known; nil for none.
 	Former func(thread string) (guid string)
+	// Now is the clock; time.Now by default.
+	Now func() time.Time
 }
 
 // Ring implements [Bell].
 func (a AppServer) Ring(ctx context.Context, s presence.Session, words string, _ func(Outcome)) (Outcome, error) {
+	if a.opens(s) {
+		return Busy, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, appServerTime)
 	defer cancel()
 	path, err := ownSocket(filepath.Join(a.home(s), filepath.FromSlash(controlSocket)))
@@ -66,6 +74,16 @@ func (a AppServer) Ring(ctx context.Context, s presence.Session, words string, _
 		}
 	}
 	return c.start(ctx, thread, words)
+}
+
+// opens reports whether a terminal may be opening the session's thread.
+func (a AppServer) opens(s presence.Session) bool {
+	now := a.Now
+	if now == nil {
+		now = time.Now
+	}
+	age := now().Sub(s.ServerSince)
+	return age >= 0 && age < openingTime
 }
 
 // home returns Codex's directory: a session's transcript is below its folder sessions.
