@@ -13,6 +13,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/hub/runner"
@@ -61,6 +62,8 @@ type Options struct {
 	Path   string // the file of the senders that are always allowed
 	Policy Policy
 	Logger *slog.Logger // nil discards
+	// Damaged is called if the file was damaged; nil for nobody.
+	Damaged func(statefile.Damage)
 }
 
 // Gate decides whose tasks the hub's sessions and connected programs get. It is safe for concurrent use.
@@ -76,7 +79,7 @@ type Gate struct {
 
 // Open reads the senders that are always allowed.
 func Open(o Options) (*Gate, error) {
-	allowed, err := read(o.Path)
+	allowed, err := read(o.Path, o.Damaged)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
@@ -195,15 +196,18 @@ func TestSendersOutsideAreBounded(t *testing.T) {
 	o.await(o.send(hub.Sender{}, "", "mine"), a2a.TaskStateCompleted)
 }
 
-func TestADamagedFileOfSendersIsRefused(t *testing.T) {
+// Without the file nobody is always allowed, which is noted.
+func TestADamagedFileOfSendersIsNoted(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{"{", `{"version":2}`, `{"version":1,"senders":[{"id":"x","sender":{}}]}`} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "senders.json"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := senders.Open(senders.Options{Path: filepath.Join(dir, "senders.json")}); err == nil || !strings.Contains(err.Error(), "senders.json") {
-			t.Errorf("%s: %v", content, err)
+		var noted []statefile.Damage
+		g, err := senders.Open(senders.Options{Path: filepath.Join(dir, "senders.json"), Damaged: func(d statefile.Damage) { noted = append(noted, d) }})
+		if err != nil || len(g.Allowed()) > 0 || len(noted) != 1 || noted[0].Loss == "" {
+			t.Errorf("%s: %v, %+v", content, err, noted)
 		}
 	}
 }

@@ -3,17 +3,14 @@ package senders
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/hub"
 )
 
@@ -32,7 +29,7 @@ type Allowed struct {
 
 // list has the senders that the user has always allowed, in a file. It is safe for concurrent use.
 type list struct {
-	path string
+	file statefile.File[stored]
 
 	mu      sync.Mutex
 	senders []Allowed // in the order in which they were allowed
@@ -45,42 +42,31 @@ type permission struct {
 	waiting int
 }
 
-type file struct {
-	Version int       `json:"version"`
+type stored struct {
 	Senders []Allowed `json:"senders"`
 }
 
-func read(path string) (*list, error) {
-	s := &list{path: path, waiting: make(map[string]*permission)}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
+func read(path string, damaged func(statefile.Damage)) (*list, error) {
+	s := &list{waiting: make(map[string]*permission), file: statefile.File[stored]{Path: path, Version: version, Valid: stored.check,
+		Loss: "the user is asked again for each sender", Damaged: damaged}}
+	f, err := s.file.Read()
 	if err != nil {
 		return nil, err
 	}
-	f, err := decode(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file: the user is asked again for each sender then", path, err)
+	for i, x := range f.Senders {
+		f.Senders[i].ID = idOf(x.Sender)
 	}
 	s.senders = f.Senders
 	return s, nil
 }
 
-func decode(data []byte) (f file, err error) {
-	if err := json.Unmarshal(data, &f); err != nil {
-		return f, err
-	}
-	if f.Version != version {
-		return f, fmt.Errorf("its version is %d, not %d", f.Version, version)
-	}
-	for i, x := range f.Senders {
+func (f stored) check() error {
+	for _, x := range f.Senders {
 		if x.Sender.Own() {
-			return f, fmt.Errorf("%q is no sender", x.ID)
+			return fmt.Errorf("%q is no sender", x.ID)
 		}
-		f.Senders[i].ID = idOf(x.Sender)
 	}
-	return f, nil
+	return nil
 }
 
 // idOf returns the id by which people name a sender.
@@ -173,10 +159,7 @@ func (s *list) remove(prefix string) (Allowed, error) {
 
 // store writes the file. mu is held: the order of the writes is that of the changes.
 func (s *list) store(list []Allowed) error {
-	data, err := json.Marshal(file{version, list})
-	if err == nil {
-		err = local.ReplaceFile(s.path, data)
-	}
+	err := s.file.Write(stored{list})
 	if err == nil {
 		s.senders = list
 	}

@@ -2,14 +2,10 @@ package sessions
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
@@ -36,7 +32,7 @@ const (
 type Answers struct {
 	hub  *hub.Hub
 	post Poster
-	path string
+	file statefile.File[answersFile]
 	log  *slog.Logger
 
 	ctx       context.Context
@@ -63,24 +59,19 @@ type delegated struct {
 }
 
 type answersFile struct {
-	Version int          `json:"version"`
-	Tasks   []*delegated `json:"tasks"`
+	Tasks []*delegated `json:"tasks"`
 }
 
-// OpenAnswers follows the tasks of the hub's last run that have not ended, or whose answer nobody has got. It reads a file.
-func OpenAnswers(h *hub.Hub, post Poster, path string, log *slog.Logger) (*Answers, error) {
-	var f answersFile
-	data, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(data, &f)
+// OpenAnswers follows the tasks of the hub's last run that have not ended, or whose answer nobody has got. It reads a file; damaged, which
+// may be nil, is called if that was damaged.
+func OpenAnswers(h *hub.Hub, post Poster, path string, log *slog.Logger, damaged func(statefile.Damage)) (*Answers, error) {
+	file := statefile.File[answersFile]{Path: path, Version: answersVersion, Damaged: damaged,
+		Loss: "the answers of tasks that sessions have given and that have ended are not mailed"}
+	f, err := file.Read()
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && f.Version != answersVersion {
-		err = fmt.Errorf("its version is %d, not %d", f.Version, answersVersion)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w; remove the file: the answers of tasks that sessions have given are not mailed then", path, err)
-	}
-	x := &Answers{hub: h, post: post, path: path, log: log.With("component", "sessions"), tasks: make(map[a2a.TaskID]*delegated)}
+	x := &Answers{hub: h, post: post, file: file, log: log.With("component", "sessions"), tasks: make(map[a2a.TaskID]*delegated)}
 	x.ctx, x.stop = context.WithCancel(context.Background())
 	for _, d := range f.Tasks {
 		if d != nil && d.Task != "" {
@@ -245,16 +236,12 @@ func (x *Answers) forget(d *delegated) {
 
 // store writes the file. mu is held: the order of the writes is that of the changes.
 func (x *Answers) store() {
-	f := answersFile{Version: answersVersion}
+	var f answersFile
 	for _, d := range x.tasks {
 		f.Tasks = append(f.Tasks, d)
 	}
 	slices.SortFunc(f.Tasks, func(a, b *delegated) int { return strings.Compare(string(a.Task), string(b.Task)) })
-	data, err := json.Marshal(f)
-	if err == nil {
-		err = local.ReplaceFile(x.path, data)
-	}
-	if err != nil {
+	if err := x.file.Write(f); err != nil {
 		x.log.Warn("the tasks that sessions have given could not be stored: after a start of the hub their answers come only to those who ask", "error", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/assignment"
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
 	"github.com/parleyhub/parley/internal/sessions"
@@ -22,7 +23,7 @@ import (
 func (o *office) answers() (x *sessions.Answers, path string) {
 	o.t.Helper()
 	path = filepath.Join(o.dir, "delegated.json")
-	x, err := sessions.OpenAnswers(o.hub, o.assigner, path, slog.New(slog.DiscardHandler))
+	x, err := sessions.OpenAnswers(o.hub, o.assigner, path, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestAnswersAreMailedAfterAStartOfTheHub(t *testing.T) {
 	x.Close()
 }
 
-func TestADamagedFileOfAnswersIsRefused(t *testing.T) {
+func TestADamagedFileOfAnswersIsNoted(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	for _, content := range []string{"{", `{"version":2}`} {
@@ -149,8 +150,11 @@ func TestADamagedFileOfAnswersIsRefused(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sessions.OpenAnswers(o.hub, o.assigner, path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "remove the file") {
-			t.Errorf("%s: %v", content, err)
+		var noted []statefile.Damage
+		x, err := sessions.OpenAnswers(o.hub, o.assigner, path, slog.New(slog.DiscardHandler), func(d statefile.Damage) { noted = append(noted, d) })
+		if err != nil || len(noted) != 1 || noted[0].Loss == "" {
+			t.Fatalf("%s: %v, %+v", content, err, noted)
 		}
+		x.Close()
 	}
 }

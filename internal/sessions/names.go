@@ -1,11 +1,7 @@
 package sessions
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"reflect"
 	"slices"
 	"sync"
@@ -13,7 +9,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -64,47 +60,33 @@ func (x *named) entry(started time.Time) registry.Entry {
 // names are the names of the sessions, in a file: a session keeps its name as long as the registry remembers it. They are
 // safe for concurrent use.
 type names struct {
-	path string
+	file statefile.File[namesFile]
 
 	mu   sync.Mutex
 	list []named // in the order in which they were given
 }
 
 type namesFile struct {
-	Version  int     `json:"version"`
 	Sessions []named `json:"sessions"`
 }
 
-func readNames(path string) (*names, error) {
-	n := &names{path: path}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return n, nil
-	}
+func readNames(path string, damaged func(statefile.Damage)) (*names, error) {
+	n := &names{file: statefile.File[namesFile]{Path: path, Version: namesVersion, Valid: namesFile.check, Loss: "sessions get new names", Damaged: damaged}}
+	f, err := n.file.Read()
 	if err != nil {
 		return nil, err
-	}
-	f, err := decodeNames(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file: sessions get new names then", path, err)
 	}
 	n.list = f.Sessions
 	return n, nil
 }
 
-func decodeNames(data []byte) (f namesFile, err error) {
-	if err := json.Unmarshal(data, &f); err != nil {
-		return f, err
-	}
-	if f.Version != namesVersion {
-		return f, fmt.Errorf("its version is %d, not %d", f.Version, namesVersion)
-	}
+func (f namesFile) check() error {
 	for _, x := range f.Sessions {
 		if !runner.ValidID(x.Name) {
-			return f, fmt.Errorf("%q is not a name", x.Name)
+			return fmt.Errorf("%q is not a name", x.Name)
 		}
 	}
-	return f, nil
+	return nil
 }
 
 func (n *names) all() []named {
@@ -182,10 +164,7 @@ func (n *names) forget(guid string) error {
 
 // store writes the file. mu is held: the order of the writes is that of the changes.
 func (n *names) store(list []named) error {
-	data, err := json.Marshal(namesFile{namesVersion, list})
-	if err == nil {
-		err = local.ReplaceFile(n.path, data)
-	}
+	err := n.file.Write(namesFile{list})
 	if err == nil {
 		n.list = list
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
@@ -66,6 +67,8 @@ type Options struct {
 	// Quiet reports whether the session of a GUID is not to be disturbed; nil for none. Later changes come by [Sessions.SetQuiet].
 	Quiet  func(guid string) bool
 	Logger *slog.Logger
+	// Damaged is called if the file of names was damaged; nil for nobody.
+	Damaged func(statefile.Damage)
 }
 
 // Sessions are the sessions of a hub. They are safe for concurrent use.
@@ -92,7 +95,7 @@ func Open(o Options) (*Sessions, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	n, err := readNames(filepath.Join(o.DataDir, "sessions.json"))
+	n, err := readNames(filepath.Join(o.DataDir, "sessions.json"), o.Damaged)
 	if err != nil {
 		return nil, err
 	}

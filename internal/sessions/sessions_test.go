@@ -23,6 +23,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/hub"
@@ -627,7 +628,8 @@ func TestSessionsOfOneRoleAreKeptApartByTheirProjects(t *testing.T) {
 	}
 }
 
-func TestAFileOfNamesThatCannotBeRead(t *testing.T) {
+// A hub starts without the names of its sessions, and tells that they are lost.
+func TestADamagedFileOfNamesIsNoted(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	for _, text := range []string{"{", `{"version":2}`, `{"version":1,"sessions":[{"guid":"g","name":"../x"}]}`} {
@@ -635,8 +637,10 @@ func TestAFileOfNamesThatCannotBeRead(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "sessions.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sessions.Open(sessions.Options{Hub: o.hub, DataDir: dir}); err == nil || !strings.Contains(err.Error(), "remove the file") {
-			t.Errorf("%s: %v", text, err)
+		var noted []statefile.Damage
+		_, err := sessions.Open(sessions.Options{Hub: o.hub, DataDir: dir, Damaged: func(d statefile.Damage) { noted = append(noted, d) }})
+		if err != nil || len(noted) != 1 || noted[0].Loss == "" {
+			t.Errorf("%s: %v, %+v", text, err, noted)
 		}
 	}
 }

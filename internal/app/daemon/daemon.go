@@ -35,6 +35,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/ui"
 	"github.com/parleyhub/parley/internal/base/budget"
 	"github.com/parleyhub/parley/internal/base/caller"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/documents"
@@ -165,9 +166,10 @@ type daemon struct {
 	observed  observed
 	hub       *hub.Hub
 	push      *push.Service
-	audit     *audit.Log   // nil without one
-	grpc      net.Listener // nil without gRPC
-	notices   []string     // where an address is not the configured one
+	audit     *audit.Log         // nil without one
+	grpc      net.Listener       // nil without gRPC
+	notices   []string           // where an address is not the configured one
+	damaged   []statefile.Damage // what was found before the bus was open
 	announced atomic.Pointer[dialect.Addresses]
 	node      *node.Node
 	gate      *senders.Gate
@@ -249,7 +251,7 @@ func (d *daemon) lock(ctx context.Context) error {
 		return err
 	}
 	d.locked = lock
-	if err := prepareFormat(d.cfg.DataDir, d.opts.Version); err != nil {
+	if err := prepareFormat(d.cfg.DataDir, d.opts.Version, d.fileDamaged); err != nil {
 		return errors.Join(err, lock.Unlock())
 	}
 	if !d.opts.KeepLock {
@@ -287,6 +289,10 @@ func (d *daemon) openBus(ctx context.Context) error {
 	}
 	d.bus = b
 	d.onCloseWithin(busTimeout, b.Close)
+	for _, x := range d.damaged {
+		d.fileDamaged(x)
+	}
+	d.damaged = nil
 	info := b.Info()
 	if info.DurabilityReason != "" {
 		d.log.Warn("the bus runs in another durability mode than configured", "mode", info.Durability, "asked", info.DurabilityAsked, "reason", info.DurabilityReason)
@@ -299,7 +305,7 @@ func (d *daemon) openBus(ctx context.Context) error {
 const maxEventBytes = 64 << 20
 
 func (d *daemon) openEvents(ctx context.Context) (err error) {
-	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded); err != nil {
+	if d.name, err = hubName(d.cfg.DataDir, d.bus.Info().Kind == bus.KindEmbedded, d.fileDamaged); err != nil {
 		return err
 	}
 	size := int64(maxEventBytes)
@@ -400,12 +406,12 @@ func (d *daemon) openNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	host, err := uniqueName(d.cfg.DataDir)
+	host, err := uniqueName(d.cfg.DataDir, d.fileDamaged)
 	if err != nil {
 		return err
 	}
 	opts.Swarms = &node.SwarmOptions{Journal: journal, Hub: d.name, Host: host, Takeover: d.opts.SwarmTakeover, Changed: d.swarmChanged}
-	d.programs, err = programs.Open(programs.Options{Hub: d.hub, DataDir: d.cfg.DataDir, Gate: d.gate, Logger: d.log})
+	d.programs, err = programs.Open(programs.Options{Hub: d.hub, DataDir: d.cfg.DataDir, Gate: d.gate, Logger: d.log, Damaged: d.fileDamaged})
 	if err != nil {
 		return err
 	}
@@ -470,7 +476,7 @@ func (d *daemon) openServer(ctx context.Context) error {
 	cards := &dialect.Directory{Agents: d.hub, Version: d.opts.Version, BaseURL: d.baseURL, Token: d.cfg.HTTP.Token != ""}
 	rpc := dialect.Config{Hub: dialect.OnHub(d.hub), Cards: cards, Bus: d.busStatus, Documents: d.documents, Swarms: d.node.Swarms(), MCPServers: d.mcpStatus, Events: d.events, Queues: &d.queues}
 	var err error
-	if d.loops, err = openLoops(filepath.Join(d.cfg.DataDir, "failed-loops.json")); err != nil {
+	if d.loops, err = openLoops(filepath.Join(d.cfg.DataDir, "failed-loops.json"), d.fileDamaged); err != nil {
 		d.log.Warn("the loops that failed before cannot be read", "error", err)
 	}
 	rpc.Loops = d.loops

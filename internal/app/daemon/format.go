@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 // dataFormat is the version of what this program keeps in the data directory. A change that an older program would misread
@@ -21,12 +19,24 @@ var dataSteps = [dataFormat]func(dataDir string) error{
 	func(string) error { return nil }, // 1 has the same files, and says so
 }
 
-const formatName = "format.json"
-
 // formatFile is the file that says which format a data directory has.
 type formatFile struct {
 	Format  int    `json:"format"`
 	Program string `json:"program"` // the version of the program that has written it
+}
+
+// formatOf returns the file that says which format a data directory has. Programs before it had a copy wrote it without a version.
+func formatOf(dataDir string) statefile.File[formatFile] {
+	return statefile.File[formatFile]{
+		Path: filepath.Join(dataDir, "format.json"), Version: 1,
+		Former: func(raw []byte) (f formatFile, err error) { return f, json.Unmarshal(raw, &f) },
+		Valid: func(f formatFile) error {
+			if f.Format < 1 {
+				return errors.New("it has no format")
+			}
+			return nil
+		},
+	}
 }
 
 // CheckFormat returns an error if the data directory has a format that this program cannot read.
@@ -37,19 +47,15 @@ func CheckFormat(dataDir, version string) error {
 
 // readFormat returns the format of a data directory, 0 if it has none or does not exist.
 func readFormat(dataDir, version string) (int, error) {
-	path := filepath.Join(dataDir, formatName)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
+	file := formatOf(dataDir)
+	f, damage, err := file.Peek()
 	if err != nil {
 		return 0, dataDirError(dataDir, err)
 	}
-	var f formatFile
-	if err := json.Unmarshal(text, &f); err != nil || f.Format < 1 {
+	if damage != nil && !damage.Restored {
 		return 0, &Error{
-			Code: CodeDataDir, Message: path + " does not say which format the data directory has",
-			Remedy: "restore the file from a backup, or name another data directory with --data-dir", Err: err,
+			Code: CodeDataDir, Message: file.Path + " does not say which format the data directory has: " + damage.Reason,
+			Remedy: "restore the file from a backup, or name another data directory with --data-dir",
 		}
 	}
 	if f.Format > dataFormat {
@@ -63,11 +69,20 @@ func readFormat(dataDir, version string) (int, error) {
 	return f.Format, nil
 }
 
-// prepareFormat brings the data directory to the format of this program. The caller has its lock.
-func prepareFormat(dataDir, version string) error {
+// prepareFormat brings the data directory to the format of this program. The caller has its lock. damaged is called if the file that says
+// the format was damaged.
+func prepareFormat(dataDir, version string, damaged func(statefile.Damage)) error {
 	format, err := readFormat(dataDir, version)
-	if err != nil || format == dataFormat {
+	if err != nil {
 		return err
+	}
+	file := formatOf(dataDir)
+	file.Damaged = damaged
+	if _, err := file.Read(); err != nil {
+		return dataDirError(dataDir, err)
+	}
+	if format == dataFormat {
+		return nil
 	}
 	for from := format; from < dataFormat; from++ {
 		if err := dataSteps[from](dataDir); err != nil {
@@ -77,11 +92,7 @@ func prepareFormat(dataDir, version string) error {
 			}
 		}
 	}
-	text, err := json.Marshal(formatFile{dataFormat, version})
-	if err != nil {
-		return err
-	}
-	if err := local.ReplaceFile(filepath.Join(dataDir, formatName), append(text, '\n')); err != nil {
+	if err := file.Write(formatFile{dataFormat, version}); err != nil {
 		return dataDirError(dataDir, err)
 	}
 	return nil

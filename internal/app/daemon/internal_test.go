@@ -80,7 +80,7 @@ func TestHubsOnOneBusKeepUniqueNames(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	name := func(dir string, embedded bool) string {
 		t.Helper()
-		name, err := hubName(dir, embedded)
+		name, err := hubName(dir, embedded, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,15 @@ func TestHubsOnOneBusKeepUniqueNames(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(a, "hub-name"), []byte("../x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := hubName(a, false); err == nil {
+	if again := name(a, false); again != first {
+		t.Errorf("after damage the name is %s instead of %s", again, first)
+	}
+	for _, file := range []string{"hub-name", "hub-name.copy"} {
+		if err := os.WriteFile(filepath.Join(a, file), []byte("../x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := hubName(a, false, nil); err == nil {
 		t.Errorf("the name from a damaged file is %q", got)
 	}
 }

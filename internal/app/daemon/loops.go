@@ -3,16 +3,13 @@ package daemon
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/parleyhub/parley/internal/api/dialect"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/ralph"
 )
@@ -25,7 +22,7 @@ const (
 // failedLoops are the user's loops that stopped with an error or gave items up, until they begin again or are dismissed. They
 // outlive the hub in a file. It implements dialect.Loops and is safe for concurrent use.
 type failedLoops struct {
-	path string
+	file statefile.File[loopsFile]
 
 	// writing is held over a change and its write, so that the file has the last one. Readers do not wait for it.
 	writing sync.Mutex
@@ -34,25 +31,22 @@ type failedLoops struct {
 	reasons map[string]string             // why the last item of a loop that goes on was given up
 }
 
-// openLoops reads the loops that failed while the last hub ran. A file that is damaged or cannot be read has none, since no start fails
-// for one record; the error is for the log.
-func openLoops(path string) (l *failedLoops, err error) {
-	l = &failedLoops{path: path, failed: map[string]dialect.FailedLoop{}, reasons: map[string]string{}}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
+type loopsFile struct {
+	Loops []dialect.FailedLoop `json:"loops"`
+}
+
+// openLoops reads the loops that failed while the last hub ran. A file that cannot be read has none, since no start fails for one record;
+// the error is for the log.
+func openLoops(path string, damaged func(statefile.Damage)) (l *failedLoops, err error) {
+	l = &failedLoops{failed: map[string]dialect.FailedLoop{}, reasons: map[string]string{}, file: statefile.File[loopsFile]{
+		Path: path, Version: 1, Loss: "loops that failed are not shown", Damaged: damaged,
+		Former: func(raw []byte) (f loopsFile, err error) { return f, json.Unmarshal(raw, &f.Loops) },
+	}}
+	f, err := l.file.Read()
+	for _, x := range f.Loops {
+		l.failed[x.List] = x
 	}
-	if err != nil {
-		return l, err
-	}
-	var list []dialect.FailedLoop
-	if err := json.Unmarshal(data, &list); err != nil {
-		return l, err
-	}
-	for _, f := range list {
-		l.failed[f.List] = f
-	}
-	return l, nil
+	return l, err
 }
 
 // loopFailure says how a loop has failed with its last step, in a word that has no text of an agent; "" if it has not.
@@ -134,11 +128,7 @@ func (l *failedLoops) change(f func(failed map[string]dialect.FailedLoop)) error
 	f(failed)
 	l.failed = failed
 	l.mu.Unlock()
-	data, err := json.Marshal(oldestFirst(failed))
-	if err != nil {
-		return err
-	}
-	return local.ReplaceFile(l.path, data)
+	return l.file.Write(loopsFile{oldestFirst(failed)})
 }
 
 func oldestFirst(failed map[string]dialect.FailedLoop) []dialect.FailedLoop {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/ralph"
 )
@@ -30,7 +31,7 @@ func newLoopRig(t *testing.T) *loopRig {
 
 func (r *loopRig) reopen(path string) {
 	r.t.Helper()
-	l, err := openLoops(path)
+	l, err := openLoops(path, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestALoopThatFailedWaitsForItsUser(t *testing.T) {
 	r.takes("no-agent", ralph.Step{Kind: ralph.Began}, ralph.Step{Kind: ralph.Halted, Code: ralph.CodeUnavailable, Detail: "nobody is logged in"})
 	r.waits("gave-up 2 the tests fail", "no-agent 0 nobody is logged in")
 
-	r.reopen(r.path) // the hub was killed
+	r.reopen(r.file.Path) // the hub was killed
 	r.waits("gave-up 2 the tests fail", "no-agent 0 nobody is logged in")
 
 	r.takes("no-agent", ralph.Step{Kind: ralph.Began})
@@ -81,7 +82,7 @@ func TestALoopThatFailedWaitsForItsUser(t *testing.T) {
 	if found, err := r.Dismiss("gave-up"); err != nil || found {
 		t.Errorf("dismissed again %v: %v", found, err)
 	}
-	r.reopen(r.path)
+	r.reopen(r.file.Path)
 	r.waits()
 }
 
@@ -111,16 +112,28 @@ func TestFailedLoopsAreBounded(t *testing.T) {
 	}
 }
 
+// The file of former programs was a list without a version.
+func TestFailedLoopsOfAFormerProgramAreThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "loops.json")
+	if err := os.WriteFile(path, []byte(`[{"list":"/l","at":"2026-11-28T10:00:00Z","givenUp":2,"reason":"r"}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := openLoops(path, nil); err != nil || len(l.Failed()) != 1 || l.Failed()[0].List != "/l" {
+		t.Errorf("%+v, %v", l.Failed(), err)
+	}
+}
+
 func TestUnreadableFailedLoopsAreNone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loops.json")
 	if err := os.WriteFile(path, []byte("[{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for what, path := range map[string]string{"damaged": path, "a directory": filepath.Dir(path)} {
-		l, err := openLoops(path)
-		if err == nil || l == nil || len(l.Failed()) != 0 {
-			t.Errorf("%s: %v: %v", what, l, err)
-		}
+	noted := 0
+	if l, err := openLoops(path, func(statefile.Damage) { noted++ }); err != nil || len(l.Failed()) != 0 || noted != 1 {
+		t.Errorf("damaged: %v: %v, noted %d times", l, err, noted)
+	}
+	if l, err := openLoops(filepath.Dir(path), nil); err == nil || l == nil || len(l.Failed()) != 0 {
+		t.Errorf("a directory: %v: %v", l, err)
 	}
 }
 

@@ -6,47 +6,59 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// nameFile is the file with the hub's name on a bus that it shares with other hubs.
-const nameFile = "hub-name"
+// named is the hub's name on a bus that it shares with other hubs.
+type named struct {
+	Name string `json:"name"`
+}
 
 var namePattern = text.Pattern(`^[a-z0-9]{1,32}$`)
+
+func (n named) check() error {
+	if !namePattern().MatchString(n.Name) {
+		return errors.New("it does not contain a name")
+	}
+	return nil
+}
+
+// nameFile returns the file with the hub's name.
+func nameFile(dataDir string, damaged func(statefile.Damage)) statefile.File[named] {
+	return statefile.File[named]{
+		Path: filepath.Join(dataDir, "hub-name"), Version: 1, Valid: named.check, Loss: "the hub has a new name", Damaged: damaged,
+		Former: func(raw []byte) (named, error) { return named{string(bytes.TrimSpace(raw))}, nil },
+	}
+}
 
 // hubName returns the name that marks this hub's tasks on the bus. An embedded bus has no
 // other hubs. On an external bus the name is created once for each data directory: two hubs
 // with one name would end each other's tasks, and a hub with a new name would not find its own.
-func hubName(dataDir string, embedded bool) (string, error) {
+func hubName(dataDir string, embedded bool, damaged func(statefile.Damage)) (string, error) {
 	if embedded {
 		return "local", nil
 	}
-	return uniqueName(dataDir)
+	f := nameFile(dataDir, damaged)
+	if _, damage, err := f.Peek(); err == nil && damage != nil && !damage.Restored {
+		return "", &Error{Code: CodeDataDir, Message: f.Path + " is damaged: " + damage.Reason,
+			Remedy: "restore the file; without it the hub does not find its tasks on the shared bus"}
+	}
+	return uniqueName(dataDir, damaged)
 }
 
 // uniqueName returns the name that a data directory's hub shares with no other. It is created once.
-func uniqueName(dataDir string) (string, error) {
-	path := filepath.Join(dataDir, nameFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		name := strings.ToLower(rand.Text()[:16])
-		return name, os.WriteFile(path, []byte(name+"\n"), 0o600)
+func uniqueName(dataDir string, damaged func(statefile.Damage)) (string, error) {
+	f := nameFile(dataDir, damaged)
+	n, err := f.Read()
+	if err != nil || n.Name != "" {
+		return n.Name, err
 	}
-	if err != nil {
-		return "", err
-	}
-	name := bytes.TrimSpace(data)
-	if !namePattern().Match(name) {
-		return "", &Error{Code: CodeDataDir, Message: fmt.Sprintf("%s does not contain a name", path),
-			Remedy: "restore the file; without it the hub does not find its tasks on the shared bus"}
-	}
-	return string(name), nil
+	n.Name = strings.ToLower(rand.Text()[:16])
+	return n.Name, f.Write(n)
 }
 
 // ownerOf returns the name under which the processes of a data directory's hub are marked: the

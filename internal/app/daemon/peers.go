@@ -20,7 +20,7 @@ func (d *daemon) openPeers(ctx context.Context) error {
 	opts := peers.Options{
 		Hub: d.hub, DataDir: d.cfg.DataDir, Version: d.opts.Version, Prefix: cfg.Prefix, Tools: d.tools,
 		Hyperswarm: hyperswarm(cfg.Hyperswarm),
-		PeerTier:   agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log,
+		PeerTier:   agent.TierOf(cfg.PeerTier), CrossSandbox: d.cfg.Node.CrossSandbox, Logger: d.log, Damaged: d.fileDamaged,
 	}
 	switch {
 	case cfg.NATS.URL != "":

@@ -56,7 +56,7 @@ func (d *daemon) openPresence(inbox interface {
 	hooks.Files
 }) error {
 	log := d.log.With("component", "sessions")
-	records, err := presence.Open(presence.Options{Path: filepath.Join(d.cfg.DataDir, "open-sessions.json"), Names: d.sessionNames})
+	records, err := presence.Open(presence.Options{Path: filepath.Join(d.cfg.DataDir, "open-sessions.json"), Names: d.sessionNames, Damaged: d.fileDamaged})
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func (d *daemon) runQueuesIn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the user's configuration of the agents' network cannot be read: %w", err)
 	}
-	host, err := uniqueName(d.cfg.DataDir)
+	host, err := uniqueName(d.cfg.DataDir, nil)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func rebuildDocuments(ctx context.Context, dataDir string, cfg bus.Config) (rebu
 	if _, err := os.Stat(filepath.Join(dataDir, "bus", "jetstream")); errors.Is(err, fs.ErrNotExist) {
 		return rebuilt, nil // no hub has run yet
 	}
-	name, err := hubName(dataDir, true)
+	name, err := hubName(dataDir, true, nil)
 	if err != nil {
 		return nil, err
 	}

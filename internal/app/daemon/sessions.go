@@ -36,12 +36,12 @@ func (d *daemon) openSessions(context.Context) error {
 	if err := d.openPresence(assigner); err != nil {
 		return err
 	}
-	d.answers, err = sessions.OpenAnswers(d.hub, assigner, filepath.Join(d.cfg.DataDir, "delegated.json"), d.log)
+	d.answers, err = sessions.OpenAnswers(d.hub, assigner, filepath.Join(d.cfg.DataDir, "delegated.json"), d.log, d.fileDamaged)
 	if err != nil {
 		return err
 	}
 	d.onClose(func() error { d.answers.Close(); return nil })
-	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log,
+	d.sessions, err = sessions.Open(sessions.Options{Hub: d.hub, Assigner: assigner, DataDir: d.cfg.DataDir, Logger: d.log, Damaged: d.fileDamaged,
 		Closed: d.presence.records.Closed, Quiet: d.presence.records.Quiet, Gate: d.gate})
 	d.presence.sessions = d.sessions
 	return err
@@ -84,7 +84,7 @@ func (s sessionAnswers) Waits(guid string, id a2a.TaskID) (end func(*a2a.Task)) 
 
 // openGate reads whose tasks the hub's sessions and connected programs get.
 func (d *daemon) openGate(context.Context) (err error) {
-	d.gate, err = senders.Open(senders.Options{Hub: d.hub, Path: filepath.Join(d.cfg.DataDir, "senders.json"), Logger: d.log,
+	d.gate, err = senders.Open(senders.Options{Hub: d.hub, Path: filepath.Join(d.cfg.DataDir, "senders.json"), Logger: d.log, Damaged: d.fileDamaged,
 		Policy: senders.Policy{Outside: senders.Rule(d.cfg.Sessions.Outside), Clients: senders.Rule(d.cfg.Sessions.Clients)}})
 	return err
 }
@@ -154,7 +154,7 @@ func (d *daemon) networkUsed(ctx context.Context) bool {
 
 // newAssigner returns the hub's assigner in the agents' network on its bus.
 func (d *daemon) newAssigner() (*lazyAssigner, error) {
-	name, err := uniqueName(d.cfg.DataDir)
+	name, err := uniqueName(d.cfg.DataDir, d.fileDamaged)
 	if err != nil {
 		return nil, err
 	}

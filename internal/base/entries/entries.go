@@ -2,15 +2,10 @@
 package entries
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"sync"
 
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 const (
@@ -26,33 +21,23 @@ type Entry interface {
 
 // List is a list in a file, which is replaced with each change. It is safe for concurrent use.
 type List[E Entry] struct {
-	path string
+	file statefile.File[stored[E]]
 
 	mu      sync.Mutex
 	entries []E
 }
 
-type listFile[E Entry] struct {
-	Version int `json:"version"`
+type stored[E Entry] struct {
 	Entries []E `json:"entries"`
 }
 
-// Read reads a list; one without a file is empty. The error says what removing the file would lose.
-func Read[E Entry](path, loss string) (*List[E], error) {
-	l := &List[E]{path: path}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
-	}
+// Read reads a list; one without a file is empty. loss says what is lost with the file, and damaged, which may be nil, is called if it was
+// damaged.
+func Read[E Entry](path, loss string, damaged func(statefile.Damage)) (*List[E], error) {
+	l := &List[E]{file: statefile.File[stored[E]]{Path: path, Version: listVersion, Loss: loss, Damaged: damaged}}
+	f, err := l.file.Read()
 	if err != nil {
 		return nil, err
-	}
-	var f listFile[E]
-	if err = json.Unmarshal(data, &f); err == nil && f.Version != listVersion {
-		err = fmt.Errorf("its version is %d, not %d", f.Version, listVersion)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file: %s", path, err, loss)
 	}
 	l.entries = f.Entries
 	return l, nil
@@ -95,10 +80,7 @@ func (l *List[E]) Remove(key string) error {
 
 // store writes the file. mu is held.
 func (l *List[E]) store(entries []E) error {
-	data, err := json.Marshal(listFile[E]{listVersion, entries})
-	if err == nil {
-		err = local.ReplaceFile(l.path, data)
-	}
+	err := l.file.Write(stored[E]{entries})
 	if err == nil {
 		l.entries = entries
 	}

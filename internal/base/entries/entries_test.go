@@ -4,10 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/base/entries"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 type word struct{ Name, Text string }
@@ -16,7 +16,7 @@ func (w word) Key() string { return w.Name }
 
 func read(t *testing.T, path string) *entries.List[word] {
 	t.Helper()
-	l, err := entries.Read[word](path, "words are lost then")
+	l, err := entries.Read[word](path, "words are lost", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,17 +45,19 @@ func TestAListIsKeptInItsFile(t *testing.T) {
 	}
 }
 
-func TestAListThatCannotBeReadIsAnError(t *testing.T) {
+func TestADamagedListIsNotedAndBeginsAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "words.json")
 	for _, content := range []string{"{", `{"version":99}`} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := entries.Read[word](path, "words are lost then"); err == nil || !strings.Contains(err.Error(), "words are lost then") {
-			t.Errorf("%s: %v", content, err)
+		var noted statefile.Damage
+		l, err := entries.Read[word](path, "words are lost", func(d statefile.Damage) { noted = d })
+		if err != nil || len(l.All()) > 0 || noted.Path != path || noted.Loss != "words are lost" {
+			t.Errorf("%s: %v, %v, %+v", content, l, err, noted)
 		}
 	}
-	if _, err := entries.Read[word](t.TempDir(), ""); err == nil {
+	if _, err := entries.Read[word](t.TempDir(), "", nil); err == nil {
 		t.Error("a directory was read")
 	}
 }

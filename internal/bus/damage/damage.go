@@ -16,6 +16,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -132,6 +133,21 @@ func (k *Keeper) Rebuilt(subject string) {
 	if err := k.ledger.sync(); err != nil {
 		k.Logger.Error("the ledger of damage cannot be written", "error", err)
 	}
+}
+
+// NoteFile notes that a file of the hub beside the store was damaged, and what was done about it. kept is where the damaged one is now, "" if
+// it was gone, and holds says what it holds.
+func (k *Keeper) NoteFile(file, kept, reason, holds string, restored bool) {
+	r := Record{Kind: KindFile, Action: ActionMissing, Reason: reason, File: k.relative(file)}
+	if kept != "" {
+		r.Action, r.Kept = ActionQuarantined, k.relative(kept)
+	}
+	if restored {
+		r.Action = ActionRestored
+	}
+	r.ID = strings.ToLower(rand.Text()[:16]) // it has been mended: the next damage is another one
+	k.note(&stream{description: holds}, r, nil)
+	k.syncLedger()
 }
 
 // Last returns the result of the last Check.

@@ -32,6 +32,7 @@ const (
 	KindWrite    Kind = "write"    // the end of a write that a crash has cut off; nobody was told that it was stored
 	KindBlock    Kind = "block"    // a file that cannot be read at all
 	KindStream   Kind = "stream"   // all of it
+	KindFile     Kind = "file"     // another file of the hub
 )
 
 // Action is what was done about a damage.

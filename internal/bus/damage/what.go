@@ -48,6 +48,8 @@ func (r Record) What() string {
 		return "a file of " + r.Stream
 	case KindStream:
 		return "all of " + r.Stream
+	case KindFile:
+		return "the file " + path.Base(r.File)
 	}
 	for _, n := range names {
 		if tokens := strings.Split(r.Subject, "."); fits(strings.Split(n.subject, "."), tokens) {

@@ -26,6 +26,7 @@ import (
 	"github.com/parleyhub/parley/discovery/signedcard"
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/base/entries"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/federation/exchange"
 	"github.com/parleyhub/parley/internal/federation/node"
@@ -87,6 +88,8 @@ type Options struct {
 	CrossSandbox []string   // agents that may be addressed from any sandbox
 	Audit        router.Auditor
 	Logger       *slog.Logger
+	// Damaged is called if a file in DataDir was damaged; nil for nobody.
+	Damaged func(statefile.Damage)
 }
 
 const (
@@ -153,11 +156,11 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := entries.Read[kept](keptPath(o.DataDir), "tasks for peers' sessions wait until these announce themselves then")
+	sessions, err := entries.Read[kept](keptPath(o.DataDir), "tasks for peers' sessions wait until these announce themselves", o.Damaged)
 	if err != nil {
 		return nil, err
 	}
-	withdrawals, err := entries.Read[withdrawal](withdrawalsPath(o.DataDir), "tasks that were canceled while their hub was away may go on there then")
+	withdrawals, err := entries.Read[withdrawal](withdrawalsPath(o.DataDir), "tasks that were canceled while their hub was away may go on there", o.Damaged)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/parleyhub/parley/agent"
 	"github.com/parleyhub/parley/channel"
 	"github.com/parleyhub/parley/internal/base/entries"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/federation/exchange"
@@ -46,6 +47,8 @@ type Options struct {
 	DataDir string
 	Gate    *senders.Gate // decides whose tasks the programs get
 	Logger  *slog.Logger  // nil discards
+	// Damaged is called if the file of the programs was damaged; nil for nobody.
+	Damaged func(statefile.Damage)
 }
 
 // Programs are the agents of connected programs. They are safe for concurrent use.
@@ -86,7 +89,7 @@ func Open(o Options) (*Programs, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	list, err := entries.Read[kept](filepath.Join(o.DataDir, "connected-programs.json"), "tasks for connected programs wait until these connect again then")
+	list, err := entries.Read[kept](filepath.Join(o.DataDir, "connected-programs.json"), "tasks for connected programs wait until these connect again", o.Damaged)
 	if err != nil {
 		return nil, err
 	}

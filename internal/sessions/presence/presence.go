@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
@@ -134,6 +135,8 @@ type Options struct {
 	Alive func(Process) bool
 	// Now is the clock; time.Now by default.
 	Now func() time.Time
+	// Damaged is called if the file was damaged; nil for nobody.
+	Damaged func(statefile.Damage)
 }
 
 // Records are the sessions that are known. They are safe for concurrent use.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/sessions/presence"
 )
 
@@ -315,15 +316,16 @@ func TestQuietIsStoredWhenItIsAnswered(t *testing.T) {
 	}
 }
 
-func TestADamagedFileIsRefused(t *testing.T) {
+func TestADamagedFileIsNoted(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{"{", `{"version":2}`} {
 		path := filepath.Join(t.TempDir(), "open.json")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := presence.Open(presence.Options{Path: path}); err == nil || !strings.Contains(err.Error(), "remove the file") {
-			t.Errorf("%s: %v", content, err)
+		var noted []statefile.Damage
+		if _, err := presence.Open(presence.Options{Path: path, Damaged: func(d statefile.Damage) { noted = append(noted, d) }}); err != nil || len(noted) != 1 || noted[0].Loss == "" {
+			t.Errorf("%s: %v, %+v", content, err, noted)
 		}
 	}
 }

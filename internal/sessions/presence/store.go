@@ -3,14 +3,10 @@ package presence
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -21,8 +17,7 @@ const (
 	savePause = time.Second
 )
 
-type file struct {
-	Version  int        `json:"version"`
+type stored struct {
 	Sessions []*Session `json:"sessions"`
 	Quiet    []string   `json:"quiet,omitempty"`
 
@@ -41,19 +36,9 @@ func Open(o Options) (*Records, error) {
 	if o.Path == "" {
 		return r, nil
 	}
-	data, err := os.ReadFile(o.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	var f file
-	if err == nil {
-		err = json.Unmarshal(data, &f)
-	}
-	if err == nil && f.Version != fileVersion {
-		err = fmt.Errorf("its version is %d, not %d", f.Version, fileVersion)
-	}
+	f, err := r.file().Read()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file: open sessions report again", o.Path, err)
+		return nil, err
 	}
 	r.list = slices.DeleteFunc(f.Sessions, func(s *Session) bool { return s == nil })
 	r.list = r.list[:min(len(r.list), maxSessions)]
@@ -89,10 +74,14 @@ func (r *Records) save() error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
 	r.mu.Lock()
-	data, err := json.Marshal(file{fileVersion, r.list, r.quiet, r.threads})
+	data, err := json.Marshal(stored{r.list, r.quiet, r.threads}) // which others change meanwhile
 	r.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return local.ReplaceFile(r.opts.Path, data)
+	return r.file().WriteJSON(data)
+}
+
+func (r *Records) file() statefile.File[stored] {
+	return statefile.File[stored]{Path: r.opts.Path, Version: fileVersion, Loss: "open sessions report again", Damaged: r.opts.Damaged}
 }

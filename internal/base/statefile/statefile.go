@@ -1,0 +1,237 @@
+// Package statefile keeps what a process has to know after a restart in a file of JSON with a checksum, and in a copy beside it. Damage
+// of the file is found, told and mended from the copy; it keeps nobody from starting.
+package statefile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/parleyhub/parley/internal/base/local"
+)
+
+// File is a file with a T, which must be encoded as a JSON object. Its methods must not be called at the same time.
+type File[T any] struct {
+	Path    string
+	Version int // of what T means
+	// Valid returns what is wrong with a value; nil if every one is right.
+	Valid func(T) error
+	// Former decodes what programs wrote before the file had a checksum; nil if that is T with a version.
+	Former func([]byte) (T, error)
+	// Loss says what is lost with the file, for people.
+	Loss string
+	// Damaged is called by Read when the file was damaged; it may be nil.
+	Damaged func(Damage)
+}
+
+// Damage says what was wrong with a file and what was done about it.
+type Damage struct {
+	Path     string
+	Reason   string
+	Kept     string // where the damaged file is now, "" if it was gone
+	Restored bool   // from the copy; otherwise the file begins anew
+	Loss     string // what was lost, unless it was restored
+}
+
+// The beginning of a file: the checksum is that of everything after it.
+const (
+	sumBegin = `{"sum":"`
+	sumEnd   = `",`
+	headSize = len(sumBegin) + 2*sha256.Size + len(sumEnd)
+)
+
+var (
+	errSum     = errors.New("its checksum does not match")
+	errGone    = errors.New("it is gone")
+	errVersion = errors.New("it was written by a newer Parley")
+)
+
+func (f File[T]) copyPath() string { return f.Path + ".copy" }
+
+// Read returns the value, the zero value if nothing was written yet. A damaged file is moved aside and restored from the copy; without one
+// the zero value is returned, too. The error says that the file cannot be read now, or that a newer program has written it.
+func (f File[T]) Read() (value T, err error) {
+	value, damage, err := f.Peek()
+	if err != nil || damage == nil {
+		return value, err
+	}
+	if !damage.gone() {
+		if damage.Kept, err = setAside(f.Path); err != nil {
+			return value, err
+		}
+	}
+	switch {
+	case damage.Restored:
+		err = f.Write(value)
+	default:
+		_, err = setAside(f.copyPath())
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if f.Damaged != nil {
+		f.Damaged(*damage)
+	}
+	return value, err
+}
+
+func (d Damage) gone() bool { return d.Reason == errGone.Error() }
+
+// Peek returns what Read would return, and changes nothing. The damage is nil if there is none.
+func (f File[T]) Peek() (value T, damage *Damage, err error) {
+	raw, err := read(f.Path)
+	second, copyErr := read(f.copyPath())
+	if err != nil && !isDamage(err) {
+		return value, nil, err
+	}
+	if errors.Is(err, errGone) && errors.Is(copyErr, errGone) {
+		return value, nil, nil
+	}
+	if err == nil {
+		value, err = f.decode(raw)
+	}
+	if err == nil {
+		return value, nil, nil
+	}
+	if errors.Is(err, errVersion) {
+		return value, nil, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	damage = &Damage{Path: f.Path, Reason: local.Reason(err), Loss: f.Loss}
+	value = *new(T)
+	if copyErr == nil {
+		from, err := f.decode(second)
+		if err == nil {
+			value, damage.Restored = from, true
+		}
+	}
+	return value, damage, nil
+}
+
+// read reads a file. A file that the disk cannot read is damaged.
+func read(path string) ([]byte, error) {
+	raw, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, errGone
+	case errors.Is(err, syscall.EIO):
+		return nil, errSum
+	}
+	return raw, err
+}
+
+func isDamage(err error) bool { return errors.Is(err, errGone) || errors.Is(err, errSum) }
+
+// decode decodes a file. Former programs, which the user may have gone back to meanwhile, write it without a checksum.
+func (f File[T]) decode(raw []byte) (value T, err error) {
+	body, ok := bytes.CutPrefix(raw, []byte(sumBegin))
+	switch {
+	case !ok && hasSum(raw):
+		return value, errSum
+	case !ok && f.Former != nil:
+		value, err = f.Former(raw)
+		return value, errors.Join(err, f.invalid(value))
+	case ok && len(raw) < headSize:
+		return value, errSum
+	case ok:
+		sum := sha256.Sum256(raw[headSize:])
+		if string(body[:headSize-len(sumBegin)]) != hex.EncodeToString(sum[:])+sumEnd {
+			return value, errSum
+		}
+	}
+	var v struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return value, err
+	}
+	switch {
+	case ok && v.Version > f.Version:
+		return value, errVersion
+	case v.Version != f.Version:
+		return value, fmt.Errorf("its version is %d, not %d", v.Version, f.Version)
+	}
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return value, err
+	}
+	return value, f.invalid(value)
+}
+
+// hasSum reports whether a checksum is where the beginning of a file would have it.
+func hasSum(raw []byte) bool {
+	if len(raw) < headSize {
+		return false
+	}
+	_, err := hex.DecodeString(string(raw[len(sumBegin) : headSize-len(sumEnd)]))
+	return err == nil
+}
+
+func (f File[T]) invalid(value T) error {
+	if f.Valid == nil {
+		return nil
+	}
+	return f.Valid(value)
+}
+
+// Write replaces the file and its copy. After a kill or a power cut the file has the former value or the new one.
+func (f File[T]) Write(value T) error {
+	object, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return f.WriteJSON(object)
+}
+
+// WriteJSON is Write of a value that is encoded already, without spaces.
+func (f File[T]) WriteJSON(object []byte) error {
+	rest := fmt.Appendf(nil, `"version":%d`, f.Version)
+	if fields := bytes.TrimPrefix(object, []byte("{")); !bytes.Equal(fields, []byte("}")) {
+		rest = append(rest, ',')
+		rest = append(rest, fields...)
+	} else {
+		rest = append(rest, '}')
+	}
+	sum := sha256.Sum256(rest)
+	raw := append([]byte(sumBegin+hex.EncodeToString(sum[:])+sumEnd), rest...)
+	if err := f.writeCopy(raw); err != nil {
+		return err
+	}
+	return local.ReplaceFile(f.Path, raw)
+}
+
+// writeCopy writes the copy first, so that no error leaves a new file with an old one. It is not synced: it matters only once the file,
+// which is, has been damaged.
+func (f File[T]) writeCopy(raw []byte) error {
+	next := f.copyPath() + ".new"
+	err := os.WriteFile(next, raw, 0o600)
+	if err == nil {
+		err = os.Rename(next, f.copyPath())
+	}
+	if err != nil {
+		return errors.Join(err, remove(next))
+	}
+	return nil
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// setAside renames a file after what it has, so that no other one is overwritten.
+func setAside(path string) (kept string, err error) {
+	raw, err := read(path)
+	if err != nil && !isDamage(err) {
+		return "", err
+	}
+	sum := sha256.Sum256(raw)
+	kept = path + ".damaged-" + hex.EncodeToString(sum[:4])
+	return kept, os.Rename(path, kept)
+}
