@@ -468,6 +468,7 @@ func TestAChannelDoesNotOutliveItsOpener(t *testing.T) {
 		p := l.join(t, "one", "a")
 		p.next(transport.Accept)
 		p.send(transport.Frame{Kind: transport.Ready})
+		synctest.Wait() // a message that is on its way would count as an answer
 		return p, <-l.taken
 	}
 	for name, c := range map[string]struct {

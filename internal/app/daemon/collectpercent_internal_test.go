@@ -44,6 +44,7 @@ func TestTheEnvironmentDecidesOnTheGrowthOfTheHeap(t *testing.T) {
 }
 
 func TestTheGrowthOfTheHeapIsAdapted(t *testing.T) {
+	t.Setenv(percentEnv, "")
 	defer debug.SetGCPercent(debug.SetGCPercent(usualPercent))
 	ctx, cancel := context.WithCancel(t.Context())
 	clock := time.Now()

@@ -175,7 +175,6 @@ func TestAStreamThatIsNotReadEnds(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	for session := range r.server.Sessions() {
 		wait.Eventually(t, "the client's buffers are full", func() bool {
-			//lint:ignore SA1019 clients of the revisions up to 2025-11-25 still have logging
 			return session.NotifyProgress(t.Context(), &mcp.ProgressNotificationParams{ProgressToken: "x", Message: large}) != nil
 		})
 	}
