@@ -2,6 +2,7 @@ package clock_test
 
 import (
 	"sync"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,5 +87,16 @@ func TestNobodySetsTheClock(t *testing.T) {
 	}
 	if at := clock.NewWatch(time.Now, nil).Changed(); !at.IsZero() {
 		t.Errorf("%v", at)
+	}
+}
+
+// Where the run of the system is known, it stays the same and becomes older.
+func TestARunOfTheSystemGoesOn(t *testing.T) {
+	id, length, ok := clock.Boot()
+	if ok != (runtime.GOOS == "linux") || ok && (id == "" || length <= 0) {
+		t.Fatalf("%q, %v, %v", id, length, ok)
+	}
+	if again, later, _ := clock.Boot(); again != id || later < length {
+		t.Errorf("the run is %q, %v, and was %q, %v", again, later, id, length)
 	}
 }
