@@ -1,8 +1,8 @@
 package clock_test
 
 import (
-	"sync"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
