@@ -156,7 +156,7 @@ func FuzzOwnToolsAnswerDirectlyAsBySDK(f *testing.F) {
 	direct, sdk := newProbeClient(f, false), newProbeClient(f, true)
 	f.Fuzz(func(t *testing.T, params string) {
 		if !json.Valid([]byte(params)) || strings.ContainsAny(params, "\n\r") || strings.Contains(params, "hold") || strings.Contains(params, "requestState") || strings.Contains(params, "_meta") {
-			t.Skip()
+			return // no line, or one with an answer that is not the only one: other tests have those
 		}
 		direct.t, sdk.t = t, t
 		direct.params(1, params)
