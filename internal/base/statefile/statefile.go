@@ -55,62 +55,86 @@ var (
 func (f File[T]) copyPath() string { return f.Path + ".copy" }
 
 // Read returns the value, the zero value if nothing was written yet. A damaged file is moved aside and restored from the copy; without one
-// the zero value is returned, too. The error says that the file cannot be read now, or that a newer program has written it.
+// the zero value is returned, too. A file of a former program gets a checksum, and one without a copy gets that. What cannot be written now is
+// left for the next Read. The error says that the file cannot be read now, or that a newer program has written it.
 func (f File[T]) Read() (value T, err error) {
-	value, damage, err := f.Peek()
-	if err != nil || damage == nil {
-		return value, err
-	}
-	if !damage.gone() {
-		if damage.Kept, err = setAside(f.Path); err != nil {
-			return value, err
-		}
-	}
+	value, s, err := f.look()
 	switch {
-	case damage.Restored:
-		err = f.Write(value)
-	default:
-		_, err = setAside(f.copyPath())
+	case err != nil:
+		return value, err
+	case s.damage != nil:
+		f.mend(value, s.damage)
+	case s.single:
+		_ = f.complete(value, s.raw)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if f.Damaged != nil {
-		f.Damaged(*damage)
-	}
-	return value, err
+	return value, nil
 }
 
-func (d Damage) gone() bool { return d.Reason == errGone.Error() }
+// mend moves a damaged file aside, replaces it by its copy, and reports what it has done. What fails is repeated by the next Read.
+func (f File[T]) mend(value T, d *Damage) {
+	var err error
+	if d.Kept, err = setAside(f.Path); err == nil {
+		if d.Restored {
+			_ = f.Write(value)
+		} else {
+			_, _ = setAside(f.copyPath())
+		}
+	}
+	if f.Damaged != nil {
+		f.Damaged(*d)
+	}
+}
+
+// complete writes the copy of an undamaged file, which stays as it is if it has a checksum.
+func (f File[T]) complete(value T, raw []byte) error {
+	if bytes.HasPrefix(raw, []byte(sumBegin)) {
+		return f.writeCopy(raw)
+	}
+	return f.Write(value)
+}
 
 // Peek returns what Read would return, and changes nothing. The damage is nil if there is none.
 func (f File[T]) Peek() (value T, damage *Damage, err error) {
-	raw, err := read(f.Path)
+	value, s, err := f.look()
+	return value, s.damage, err
+}
+
+// state is what look has found.
+type state struct {
+	damage *Damage // nil if there is none
+	single bool    // the file is undamaged, and has no checksum or no equal copy
+	raw    []byte  // of the file
+}
+
+// look reads the file, or else its copy.
+func (f File[T]) look() (value T, s state, err error) {
+	s.raw, err = read(f.Path)
 	second, copyErr := read(f.copyPath())
 	if err != nil && !isDamage(err) {
-		return value, nil, err
+		return value, s, err
 	}
 	if errors.Is(err, errGone) && errors.Is(copyErr, errGone) {
-		return value, nil, nil
+		return value, s, nil
 	}
 	if err == nil {
-		value, err = f.decode(raw)
+		value, err = f.decode(s.raw)
 	}
 	if err == nil {
-		return value, nil, nil
+		s.single = copyErr != nil || !bytes.Equal(s.raw, second) || !bytes.HasPrefix(s.raw, []byte(sumBegin))
+		return value, s, nil
 	}
 	if errors.Is(err, errVersion) {
-		return value, nil, fmt.Errorf("%s: %w", f.Path, err)
+		return value, s, fmt.Errorf("%s: %w", f.Path, err)
 	}
-	damage = &Damage{Path: f.Path, Reason: local.Reason(err), Loss: f.Loss}
+	s.damage = &Damage{Path: f.Path, Reason: local.Reason(err), Loss: f.Loss}
 	value = *new(T)
 	if copyErr == nil {
 		from, err := f.decode(second)
 		if err == nil {
-			value, damage.Restored = from, true
+			value, s.damage.Restored = from, true
 		}
 	}
-	return value, damage, nil
+	return value, s, nil
 }
 
 // read reads a file. A file that the disk cannot read is damaged.
@@ -225,13 +249,19 @@ func remove(path string) error {
 	return nil
 }
 
-// setAside renames a file after what it has, so that no other one is overwritten.
+// setAside renames a file after what it has, so that no other one is overwritten. It returns "" for one that does not exist.
 func setAside(path string) (kept string, err error) {
 	raw, err := read(path)
-	if err != nil && !isDamage(err) {
+	switch {
+	case errors.Is(err, errGone):
+		return "", nil
+	case err != nil && !isDamage(err):
 		return "", err
 	}
 	sum := sha256.Sum256(raw)
 	kept = path + ".damaged-" + hex.EncodeToString(sum[:4])
-	return kept, os.Rename(path, kept)
+	if err := os.Rename(path, kept); err != nil {
+		return "", err
+	}
+	return kept, nil
 }

@@ -144,6 +144,77 @@ func TestFilesOfFormerProgramsAreRead(t *testing.T) {
 	}
 }
 
+// The first start of this program gives a file of a former one a checksum and a copy, so that each flipped bit of it is found from then on.
+func TestAFileOfAFormerProgramGetsACopy(t *testing.T) {
+	former := `{"version":1,"names":["ada"]}`
+	for name, prepare := range map[string]func(t *testing.T, f *opened){
+		"no copy": func(*testing.T, *opened) {},
+		"the copy of a former value": func(t *testing.T, f *opened) {
+			must(t, f.Write(names{[]string{"bob"}}))
+		},
+		"a damaged copy": func(t *testing.T, f *opened) {
+			must(t, os.WriteFile(f.Path+".copy", []byte("{"), 0o600))
+		},
+	} {
+		f := open(t)
+		prepare(t, f)
+		must(t, os.WriteFile(f.Path, []byte(former), 0o600))
+		f.has(t, "ada")
+		must(t, os.WriteFile(f.Path, []byte(strings.Replace(former, "ada", "adb", 1)), 0o600))
+		must(t, os.Truncate(f.Path, 20))
+		f.has(t, "ada")
+		if len(f.noted) != 1 || !f.noted[0].Restored {
+			t.Errorf("%s: noted was %+v", name, f.noted)
+		}
+	}
+}
+
+// The copy that somebody has removed, or that a kill has left newer than its file, is made again, and the file stays as it is.
+func TestACopyIsMadeAgain(t *testing.T) {
+	for name, copied := range map[string]string{"gone": "", "another one": `{"version":1,"names":["bob"]}`} {
+		f := open(t)
+		must(t, f.Write(names{[]string{"ada"}}))
+		before, err := os.ReadFile(f.Path)
+		must(t, err)
+		must(t, os.Remove(f.Path+".copy"))
+		if copied != "" {
+			must(t, os.WriteFile(f.Path+".copy", []byte(copied), 0o600))
+		}
+		f.has(t, "ada")
+		for _, path := range []string{f.Path, f.Path + ".copy"} {
+			if raw, err := os.ReadFile(path); err != nil || string(raw) != string(before) {
+				t.Errorf("%s: %s is %q, %v", name, path, raw, err)
+			}
+		}
+		if len(f.noted) > 0 {
+			t.Errorf("%s: noted was %+v", name, f.noted)
+		}
+	}
+}
+
+// What cannot be mended now is served all the same, and mended by a later start.
+func TestAFileIsReadWhereItCannotBeRestored(t *testing.T) {
+	f := open(t)
+	must(t, f.Write(names{[]string{"ada"}}))
+	must(t, os.Truncate(f.Path, 20))
+	must(t, os.MkdirAll(filepath.Join(f.Path+".copy.new", "full"), 0o700)) // which also root cannot write
+	dir := filepath.Dir(f.Path)
+	must(t, os.Chmod(dir, 0o500))
+	defer os.Chmod(dir, 0o700)
+	f.has(t, "ada")
+	f.has(t, "ada")
+	if len(f.noted) != 2 || !f.noted[0].Restored || !f.noted[1].Restored {
+		t.Fatalf("noted was %+v", f.noted)
+	}
+	must(t, os.Chmod(dir, 0o700))
+	must(t, os.RemoveAll(f.Path+".copy.new"))
+	f.has(t, "ada")
+	f.has(t, "ada")
+	if len(f.noted) != 3 {
+		t.Errorf("noted was %+v", f.noted)
+	}
+}
+
 // A file of a newer program is not damaged: it stays as it is, and the error says so.
 func TestFilesOfNewerProgramsStay(t *testing.T) {
 	f := open(t)
