@@ -379,7 +379,7 @@ func (b *Bus) release() error {
 		b.embedded.stop()
 		err := b.sync(context.Background())
 		if err == nil {
-			err = b.damage.Stopped()
+			b.damage.Stopped()
 		}
 		errs = append(errs, err)
 	}

@@ -187,8 +187,9 @@ func (k *Keeper) Check(ctx context.Context) Result {
 			later[name] = newPart(name)
 			continue
 		}
-		all = append(all, k.streamsOf(name)...)
-		k.noteGone(name, all)
+		streams := k.streamsOf(name)
+		k.noteGone(name, streams)
+		all = append(all, streams...)
 	}
 	must, may, clean := k.jobs(all)
 	budget := k.Budget

@@ -421,6 +421,26 @@ func TestAStreamThatIsGoneAfterACleanStopIsNamed(t *testing.T) {
 	end(t, b)
 }
 
+// A stop does not fail because what the store has cannot be noted, as on a full disk; the next start does not count anything as missing then.
+func TestAStopThatCannotBeNotedIsOne(t *testing.T) {
+	dir := store(t, "S")
+	var log bytes.Buffer
+	b, err := bus.Open(t.Context(), bus.Config{DataDir: dir, CheckBudget: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	must(t, err)
+	must(t, os.MkdirAll(filepath.Join(dir, "bus", "damage", "stopped.json", "full"), 0o700)) // which also root cannot replace
+	end(t, b)
+	if !strings.Contains(log.String(), "what the store has cannot be noted") {
+		t.Errorf("the log is %s", log.String())
+	}
+	must(t, os.RemoveAll(filepath.Join(dir, "bus", "damage", "stopped.json")))
+	must(t, os.RemoveAll(filepath.Dir(messagesDir(dir, "S"))))
+	b = open(t, dir)
+	if r := b.Damage(); len(r) > 0 {
+		t.Errorf("the records are %+v", r)
+	}
+	end(t, b)
+}
+
 // What agents have deleted is not missing, and neither is what a crash has lost before it was synced.
 func TestWhatWasDeletedOrNeverSyncedIsNotMissing(t *testing.T) {
 	dir := store(t, "PURGED", "DELETED", "SHORTER", "REMOVED")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/parleyhub/parley/internal/base/local"
@@ -27,7 +28,8 @@ func (k *Keeper) Survey(ctx context.Context, live bool) ([]Record, error) {
 	left.mark(all)
 	var found []Record
 	for account := range left {
-		for _, s := range left.gone(k.Dir, account, all) {
+		there := slices.DeleteFunc(slices.Clone(all), func(s stream) bool { return s.account != account })
+		for _, s := range left.gone(k.Dir, account, there) {
 			found = append(found, s.signed(k.goneRecord(s)))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,14 +18,29 @@ const stoppedFile = "stopped.json"
 
 // stopped has the streams of the accounts whose indexes say all that the store had when the server was stopped. After a crash an index may
 // have records that were never synced.
-type stopped map[string][]string
+type stopped map[string]map[string]bool
 
 // Stopped notes that the server has closed the store, and that all of it is on the disk. What the next Check does not find of it is
-// missing.
-func (k *Keeper) Stopped() error {
+// missing. If that cannot be noted, as on a full disk, nothing counts as missing.
+func (k *Keeper) Stopped() {
+	now, err := k.there()
+	var raw []byte
+	if err == nil {
+		raw, err = json.Marshal(now)
+	}
+	if err == nil {
+		err = local.ReplaceFile(k.stoppedPath(), raw)
+	}
+	if err != nil {
+		k.Logger.Warn("what the store has cannot be noted, so that the next start does not notice what is missing", "error", err)
+	}
+}
+
+// there lists the streams of the accounts whose indexes are complete.
+func (k *Keeper) there() (stopped, error) {
 	accounts, err := accountsIn(k.Dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now := stopped{}
 	for _, name := range accounts {
@@ -33,17 +49,19 @@ func (k *Keeper) Stopped() error {
 		}
 		streams, err := streamsOf(k.Dir, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		for _, s := range streams {
-			now[name] = append(now[name], s.name)
-		}
+		now[name] = namesOf(streams)
 	}
-	raw, err := json.Marshal(now)
-	if err != nil {
-		return err
+	return now, nil
+}
+
+func namesOf(streams []stream) map[string]bool {
+	names := make(map[string]bool, len(streams))
+	for _, s := range streams {
+		names[s.name] = true
 	}
-	return local.ReplaceFile(k.stoppedPath(), raw)
+	return names
 }
 
 // complete reports whether an account was opened since the last Check, or is as a clean stop has left it.
@@ -106,14 +124,15 @@ func (k *Keeper) noteGone(account string, there []stream) {
 // mark says of streams that they were complete.
 func (l stopped) mark(all []stream) {
 	for i := range all {
-		all[i].complete = slices.Contains(l[all[i].account], all[i].name)
+		all[i].complete = l[all[i].account][all[i].name]
 	}
 }
 
-// gone returns the streams of an account that are not there.
+// gone returns the streams of an account that are not among those there, by name.
 func (l stopped) gone(dir, account string, there []stream) (gone []stream) {
-	for _, name := range l[account] {
-		if !slices.ContainsFunc(there, func(s stream) bool { return s.account == account && s.name == name }) {
+	now := namesOf(there)
+	for _, name := range slices.Sorted(maps.Keys(l[account])) {
+		if !now[name] {
 			gone = append(gone, stream{account: account, name: name, dir: filepath.Join(dir, storeDir, account, streamsDir, name)})
 		}
 	}
