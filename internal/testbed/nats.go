@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,12 +82,18 @@ func (s *Server) Start(changes ...func(*server.Options)) {
 	for _, change := range changes {
 		change(&s.options)
 	}
-	options := s.options // the server writes to what it is given
-	srv, err := server.NewServer(&options)
-	if err != nil {
-		s.t.Fatal(err)
+	var srv *server.Server
+	for range 3 {
+		var fatal *fatalLog
+		if srv, fatal = s.launch(); fatal.text() == "" {
+			break
+		}
+		// A server that was stopped right after its last stream was deleted may still remove the directory that
+		// this one has just made.
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		s.t.Log(fatal.text())
 	}
-	srv.Start()
 	if !srv.ReadyForConnections(patience) {
 		s.t.Fatal("the NATS server does not start")
 	}
@@ -94,6 +101,42 @@ func (s *Server) Start(changes ...func(*server.Options)) {
 	defer s.mu.Unlock()
 	s.srv, s.options.Port = srv, srv.Addr().(*net.TCPAddr).Port
 }
+
+// launch starts a server, and returns it with what it logs when it cannot go on.
+func (s *Server) launch() (*server.Server, *fatalLog) {
+	s.t.Helper()
+	options := s.options // the server writes to what it is given
+	srv, err := server.NewServer(&options)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	fatal := &fatalLog{}
+	srv.SetLoggerV2(fatal, false, false, false)
+	srv.Start()
+	return srv, fatal
+}
+
+// fatalLog keeps why a server cannot go on, the last time. It is safe for concurrent use.
+type fatalLog struct{ last atomic.Pointer[string] }
+
+// text is empty while the server goes on.
+func (l *fatalLog) text() string {
+	if text := l.last.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+func (l *fatalLog) Fatalf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	l.last.Store(&text)
+}
+
+func (*fatalLog) Noticef(string, ...any) {}
+func (*fatalLog) Warnf(string, ...any)   {}
+func (*fatalLog) Errorf(string, ...any)  {}
+func (*fatalLog) Debugf(string, ...any)  {}
+func (*fatalLog) Tracef(string, ...any)  {}
 
 // Stop stops the server, which keeps its port and its files. It may be stopped already.
 func (s *Server) Stop() {
