@@ -297,10 +297,8 @@ func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry
 	first := !a.described
 	a.described = true
 	a.mu.Unlock()
-	if before := r; a.isKept(r) {
-		if before.AgentType = have; !before.SameRole(r) {
-			a.keepUnder(r.Handle)
-		}
+	if a.isKept(r) && !r.SameRole(r.WithType(have)) {
+		a.keepUnder(r.Handle)
 	}
 	return a.update(ctx, first, func(e *registry.Entry) {
 		a.net.main.registry.Describe(e, r)

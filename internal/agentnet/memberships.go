@@ -146,10 +146,9 @@ func (m *Memberships) unknown(r registry.Registration) error {
 
 // Describe is [Agent.Describe]. The computer remembers a session's identity for its role, so that another conversation is not that.
 func (m *Memberships) Describe(ctx context.Context, a *Agent, r registry.Registration) (registry.Entry, error) {
-	before := r
-	before.AgentType = a.Entry().AgentType
+	before := r.WithType(a.Entry().AgentType)
 	e, err := a.Describe(ctx, r)
-	if err != nil || before.SameRole(r) {
+	if err != nil || r.SameRole(before) {
 		return e, err
 	}
 	if err := m.heldBy(a).KeepUnder(r.Handle); err != nil {

@@ -69,6 +69,12 @@ func (r Registration) role() string {
 // SameRole reports whether a session is registered as the same role by both.
 func (r Registration) SameRole(as Registration) bool { return r.role() == as.role() }
 
+// WithType is the registration with another type.
+func (r Registration) WithType(agentType string) Registration {
+	r.AgentType = agentType
+	return r
+}
+
 // DefaultHandle is the handle of a session that has chosen none: its role, or what its identity is kept under.
 func (r Registration) DefaultHandle() string { return cmp.Or(r.role(), r.kind()) }
 

@@ -18,11 +18,11 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// A lease ends at a moment of the server's time, which every process measures; one on the server's computer has the same clock. A process acts on it when it has ended
-// also by the slowest clock that its own measurement allows: never before its end, and for a measurement that is exact
-// to half a second, within two seconds after it. All processes that watch act, each after a random part of leaseSpread:
-// the first one changes the record, which the others receive before it is their turn. Of two that act at the same
-// moment the record's revision refuses one.
+// A lease ends at a moment of the server's time, which every process measures; one on the server's computer has the
+// same clock. A process acts on it when it has ended also by the slowest clock that its own measurement allows: never
+// before its end, and for a measurement that is exact to half a second, within two seconds after it. All processes that
+// watch act, each after a random part of leaseSpread: the first one changes the record, which the others receive before
+// it is their turn. Of two that act at the same moment the record's revision refuses one.
 const (
 	leaseSpread = time.Second
 	// settlePause is the shortest time between two passes over the leases.

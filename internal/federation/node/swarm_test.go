@@ -295,6 +295,7 @@ func TestWhoeverWasThereBeforeTheRestartIsInvited(t *testing.T) {
 			if err := h.Register(session(id, c.ago)); err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(time.Second) // until the node has looked at the hub's agents again, on the bubble's clock
 			synctest.Wait()
 			s, err := swarms.Create(t.Context(), swarm.Plan{TaskDescription: "x", Agents: []string{id}, Unattended: true, SubTasks: []swarm.SubTaskPlan{{ID: "a", Description: "it"}}})
 			if err != nil {

@@ -355,8 +355,8 @@ func (l *lines) begin(call *jsonrpc.Request) bool {
 	}
 	l.begun.Go(func() { // ends with the call
 		defer cancel()
-		result, err := known.answer(ctx)
-		if err := l.Write(ctx, &jsonrpc.Response{ID: call.ID, Result: result, Error: err}); err != nil {
+		result, failed := known.answer(ctx)
+		if err := l.Write(ctx, &jsonrpc.Response{ID: call.ID, Result: result, Error: failed}); err != nil {
 			l.finish(err)
 		}
 	})
