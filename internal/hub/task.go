@@ -336,7 +336,7 @@ func (t *task) settle(e ending) error {
 	t.stored = err == nil
 	t.show(final)
 	if settled(final.State) && !wait.Closed(t.settled) {
-		close(t.settled)
+		defer close(t.settled) // last, see run
 	}
 	if final.State.Terminal() {
 		t.hub.meters.taskEnded(t.agentID, final.State)

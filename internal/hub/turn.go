@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -104,6 +105,7 @@ func (t *task) run() {
 	t.mu.Lock()
 	state := t.status.State
 	t.mu.Unlock()
+	runtime.Gosched() // whoever waits for the end goes on first, on this thread: another one would have to be woken for it
 	t.hub.log.LogAttrs(context.Background(), slog.LevelInfo, "turn ended",
 		slog.String("task", string(t.id)), slog.String("agent", t.agentID), slog.String("state", StateName(state)),
 		slog.String("took", time.Since(began).Round(100*time.Microsecond).String())) // JSON would have nanoseconds
