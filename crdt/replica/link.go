@@ -55,7 +55,7 @@ type link struct {
 	bytes    int
 	overflow bool
 
-	// The owner's goroutine owns these.
+	// These belong to the replica's function that runs.
 	asked    time.Time // when the state was last asked for
 	again    bool      // ask once more
 	notified time.Time // when the epoch was last announced

@@ -27,15 +27,15 @@ type Options struct {
 	Saved *Saved // the initial state; nil for an empty document
 
 	// Access returns an agent's rights; nil grants all rights to every linked agent. It is called for each
-	// message, in the owner's goroutine.
+	// message, while no other function of the replica runs.
 	Access func(agent string) Access
 	// Limits of updates; nil means crdt.LiveLimits. Updates have at most 640 KiB.
 	Limits *crdt.Limits
 	// Keeper makes this replica begin a new epoch when the document is worn (see [crdt.Churn]) or copies of
 	// it have diverged. A document should have one keeper, the only agent with the right Keep.
 	Keeper bool
-	// Renew is called, in the owner's goroutine, when a keeper should begin a new epoch. It must not block.
-	// Nil means [Replica.Compact].
+	// Renew is called, while no other function of the replica runs, when a keeper should begin a new epoch. It must
+	// not block. Nil means [Replica.Compact].
 	Renew func(why string)
 	// Counters names the root counters that a new epoch reduces to one entry with the sum.
 	Counters []string
@@ -48,13 +48,13 @@ type Options struct {
 	Interval time.Duration
 
 	// Journal receives each change of the document before any handler; all of them together rebuild the
-	// document. It is called in the owner's goroutine and must not block. Nil for none.
+	// document. It is called while no other function of the replica runs, and must not block. Nil for none.
 	Journal func(update []byte)
 
 	// Log receives the messages for a shared log, in causal order: updates made here or received over a
 	// channel, and states received over one (KindStep2), which may be larger than a message. It is called
-	// in the owner's goroutine and must not block. See [Replica.Receive]. A replica with a log changes the
-	// epoch only by [Replica.Advance] and [Replica.Leave]. Nil for none.
+	// while no other function of the replica runs, and must not block. See [Replica.Receive]. A replica with a log
+	// changes the epoch only by [Replica.Advance] and [Replica.Leave]. Nil for none.
 	Log func(*Message)
 
 	Logger    *slog.Logger   // nil for none

@@ -30,8 +30,9 @@
 //
 // # Concurrency
 //
-// One goroutine owns the document, the clock and the buffered updates, and runs all calls in order. No lock is held
-// and nothing waits for a link: if a link's queue is full it is dropped, and the peer asks for the state.
+// One function at a time works on the document, the clock and the buffered updates, in the order of the calls: in the
+// caller's goroutine if no other function waits or runs, otherwise in the owner's. Such a function does no I/O and waits for
+// no link: if a link's queue is full it is dropped, and the peer asks for the state.
 package replica
 
 import (
@@ -60,15 +61,17 @@ type Replica struct {
 	limits crdt.Limits
 	log    *slog.Logger
 
-	mail  chan func()
-	ended chan struct{} // closed when the owner's goroutine has ended
-	ctx   context.Context
-	stop  context.CancelFunc
-	done  sync.WaitGroup
+	mail    chan func()
+	pending atomic.Int64  // functions that are posted or run
+	running sync.Mutex    // held while a function runs
+	ended   chan struct{} // closed when the owner's goroutine has ended
+	ctx     context.Context
+	stop    context.CancelFunc
+	done    sync.WaitGroup
 
-	epoch atomic.Uint64 // written by the owner's goroutine only
+	epoch atomic.Uint64 // written while running is held
 
-	// The owner's goroutine owns these.
+	// These belong to the function that runs.
 	session   string
 	doc       *crdt.Doc
 	unobserve func()
@@ -165,19 +168,27 @@ func (r *Replica) own() {
 	for {
 		select {
 		case f := <-r.mail:
-			r.protect("the handling of a message", f)
+			r.exclusive("the handling of a message", f)
+			r.pending.Add(-1)
 		case <-digests.C:
-			r.protect("the comparison of copies", func() {
+			r.exclusive("the comparison of copies", func() {
 				r.toAll(r.sendDigest, nil)
 				r.maintain(time.Now())
 			})
 			digests.Reset(r.jitter())
 		case now := <-ages.C:
-			r.protect("the end of what waits", func() { r.expire(now) })
+			r.exclusive("the end of what waits", func() { r.expire(now) })
 		case <-r.ctx.Done():
 			return
 		}
 	}
+}
+
+// exclusive runs f, protected, while no other function runs.
+func (r *Replica) exclusive(whose string, f func()) *fault.Panic {
+	r.running.Lock()
+	defer r.running.Unlock()
+	return r.protect(whose, f)
 }
 
 func (r *Replica) jitter() time.Duration {
@@ -186,25 +197,25 @@ func (r *Replica) jitter() time.Duration {
 
 // post queues f for the owner. It reports false if the replica is closed or ctx ends first.
 func (r *Replica) post(ctx context.Context, f func()) bool {
+	r.pending.Add(1)
 	select {
 	case r.mail <- f:
 		return true
 	case <-r.ctx.Done():
 	case <-ctx.Done():
 	}
+	r.pending.Add(-1)
 	return false
 }
 
-// run runs f in the owner's goroutine and waits for it. On an error f has not run and will not run, except for
-// CodePanic.
+// run runs f alone and waits for it. On an error f has not run and will not run, except for CodePanic.
 func (r *Replica) run(ctx context.Context, f func()) error {
+	if r.pending.CompareAndSwap(0, 1) {
+		return r.runHere(f)
+	}
 	ran := make(chan error, 1)
 	if !r.post(ctx, func() {
-		if p := r.protect("a function of the application", f); p != nil {
-			ran <- &Error{Code: CodePanic, Message: "the function panicked; what it did in its last transaction is undone", Err: p}
-			return
-		}
-		ran <- nil
+		ran <- panicked(r.protect(application, f))
 	}) {
 		if r.ctx.Err() != nil {
 			return errClosed()
@@ -224,6 +235,34 @@ func (r *Replica) run(ctx context.Context, f func()) error {
 	}
 }
 
+// runHere is run in the caller's goroutine: to wake the owner's would cost more than what most functions do. Nothing was
+// posted before.
+func (r *Replica) runHere(f func()) (err error) {
+	defer r.pending.Add(-1) // also if f ends the goroutine
+	p := r.exclusive(application, func() {
+		if r.ctx.Err() != nil { // Close no longer waits for f
+			err = errClosed()
+			return
+		}
+		f()
+	})
+	if p != nil {
+		return panicked(p)
+	}
+	return err
+}
+
+// application names the functions that a panic is reported of.
+const application = "a function of the application"
+
+// panicked returns the error of a function that has panicked; nil if it has not.
+func panicked(p *fault.Panic) error {
+	if p == nil {
+		return nil
+	}
+	return &Error{Code: CodePanic, Message: "the function panicked; what it did in its last transaction is undone", Err: p}
+}
+
 // try runs f like run and returns its error.
 func (r *Replica) try(ctx context.Context, f func() error) error {
 	var err error
@@ -234,7 +273,7 @@ func (r *Replica) try(ctx context.Context, f func() error) error {
 }
 
 // Edit makes the edits of f one change and sends it over all links. It returns when the change is made
-// here; see Flush. f runs in the owner's goroutine: it must be quick and must not call the replica. If f
+// here; see Flush. No other function runs beside f: it must be quick and must not call the replica. If f
 // fails or panics (CodePanic) nothing has changed.
 func (r *Replica) Edit(ctx context.Context, f func(d *crdt.Doc) error) error {
 	return r.Do(ctx, func(d *crdt.Doc) error {
@@ -264,7 +303,7 @@ func (r *Replica) mayEdit() error {
 	return nil
 }
 
-// View calls f with the document for reading, in the owner's goroutine.
+// View calls f with the document for reading. As in Edit, f must be quick and must not call the replica.
 func (r *Replica) View(ctx context.Context, f func(d *crdt.Doc)) error {
 	return r.run(ctx, func() { f(r.doc) })
 }
@@ -359,7 +398,7 @@ func (r *Replica) Save(ctx context.Context) (Saved, error) {
 	return saved, err
 }
 
-// Checkpoint calls f with the whole state, in the owner's goroutine, so that f can read other state of the
+// Checkpoint calls f with the whole state, while no other function runs, so that f can read other state of the
 // same moment.
 func (r *Replica) Checkpoint(ctx context.Context, f func(Saved)) error {
 	return r.run(ctx, func() {
@@ -432,6 +471,7 @@ func (r *Replica) Epoch() uint64 { return r.epoch.Load() }
 // OnUpdate must not call it.
 func (r *Replica) Close() error {
 	r.stop()
+	r.exclusive("the end", func() {}) // whoever called a function may still run it, and it begins goroutines
 	r.done.Wait()
 	for _, l := range r.links {
 		l.remove()
