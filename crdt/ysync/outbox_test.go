@@ -72,6 +72,26 @@ func TestTheOutboxIsBounded(t *testing.T) {
 	}
 }
 
+// A change that the system accepts at once costs no memory for each of the pages that have it.
+func TestAFrameIsWrittenWithoutAllocating(t *testing.T) {
+	here, there := sockets(t)
+	o := outbox{socket: here, wake: make(chan struct{}, 1)}
+	if here.raw == nil || !canAttempt {
+		return // frames are queued here
+	}
+	frame, received := []byte("frame"), make([]byte, 5)
+	if n := testing.AllocsPerRun(500, func() {
+		if !o.put(frame) {
+			t.Error("a frame was refused")
+		}
+		if _, err := io.ReadFull(there, received); err != nil {
+			t.Error(err)
+		}
+	}); n > 0 {
+		t.Errorf("a frame takes %v allocations", n)
+	}
+}
+
 func TestWhatTheSystemDoesNotAcceptAtOnceFollowsInOrder(t *testing.T) {
 	here, there := sockets(t)
 	o := outbox{socket: here, wake: make(chan struct{}, 1)}

@@ -20,8 +20,12 @@ type socket struct {
 	ending sync.Once
 
 	// These belong to who has the turn.
-	rest []byte // of a frame that was begun
-	over bool   // nothing may follow: a close frame was sent (RFC 6455, 5.5.1), or a failed write may have cut a frame
+	rest      []byte             // of a frame that was begun
+	attempted func(uintptr) bool // writeNow
+	unsent    []byte             // what writeNow writes
+	sent      int                // its result
+	err       error
+	over      bool // nothing may follow: a close frame was sent (RFC 6455, 5.5.1), or a failed write may have cut a frame
 }
 
 func newSocket(c net.Conn) *socket {
@@ -29,7 +33,7 @@ func newSocket(c net.Conn) *socket {
 	s.turn <- struct{}{}
 	if system, ok := c.(syscall.Conn); ok {
 		if raw, err := system.SyscallConn(); err == nil {
-			s.raw = raw
+			s.raw, s.attempted = raw, s.writeNow
 		}
 	}
 	return s
