@@ -46,6 +46,9 @@ type Document struct {
 	changed  wait.Signal // queue or stored changed
 	failed   error       // of the last attempt to write the log
 
+	grouping time.Duration // groupPause, except in tests
+	hurry    chan struct{} // has an element once the queue should be stored without a pause
+
 	// The rest belongs to the writer goroutine.
 	damaged  bool // the store is damaged; a snapshot of the loaded state replaces it
 	lost     bool // changes are lost
@@ -55,10 +58,12 @@ type Document struct {
 }
 
 const (
-	snapshotChanges = 1000     // changes since the snapshot that cause the next one
-	snapshotBytes   = 1 << 20  // bytes since the snapshot that cause the next one
-	maxQueued       = 32 << 20 // bytes that wait for the log
-	maxBatch        = 1000     // changes in one batch for the log
+	snapshotChanges = 1000                 // changes since the snapshot that cause the next one
+	snapshotBytes   = 1 << 20              // bytes since the snapshot that cause the next one
+	maxQueued       = 32 << 20             // bytes that wait for the log
+	maxBatch        = 1000                 // changes in one batch for the log
+	groupBytes      = 1 << 20              // bytes in the queue that are not kept for later ones
+	groupPause      = 5 * time.Millisecond // between batches that nobody waits for
 	retryDelay      = time.Second
 )
 
@@ -80,7 +85,8 @@ func (l *Library) openDocument(ctx context.Context, name string, create bool, fo
 			return nil, err
 		}
 	}
-	d := &Document{name: name, store: s, log: l.log.With("document", name), saved: l.changed, head: h, attached: make(map[*attachment]struct{})}
+	d := &Document{name: name, store: s, log: l.log.With("document", name), saved: l.changed, head: h, attached: make(map[*attachment]struct{}),
+		grouping: l.grouping, hurry: make(chan struct{}, 1)}
 	roles, err := s.shares(ctx, name)
 	if err != nil {
 		return nil, err
@@ -162,7 +168,7 @@ func (d *Document) loadSnapshot(ctx context.Context) (*crdt.Doc, snapshots.Head,
 // Name returns the document's name.
 func (d *Document) Name() string { return d.name }
 
-// journal queues a change for the log. It runs in the goroutine that owns the document.
+// journal queues a change for the log. It is called for one change at a time, in their order.
 func (d *Document) journal(update []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,6 +176,9 @@ func (d *Document) journal(update []byte) {
 	d.queue = append(d.queue, update)
 	d.queued += len(update)
 	d.changed.Send()
+	if d.many() {
+		wait.Nudge(d.hurry)
+	}
 }
 
 // OnUpdate subscribes f to updates, as [replica.Replica.OnUpdate] does, and keeps the document open until cancel is
@@ -270,11 +279,13 @@ func (d *Document) checkQueue() error {
 	return nil
 }
 
-// Durable blocks until all changes so far are in the log. The error has [CodeClosed] if the document ends first.
+// Durable blocks until all changes so far are in the log, and has them stored without a pause. The error has [CodeClosed]
+// if the document ends first.
 func (d *Document) Durable(ctx context.Context) error {
 	d.mu.Lock()
 	number := d.number
 	d.mu.Unlock()
+	wait.Nudge(d.hurry)
 	stored := func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -296,17 +307,14 @@ func (d *Document) write() {
 	} else {
 		d.healed()
 	}
+	var last time.Time // when the last batch was stored
 	for {
-		changed := d.changed.Wait()
-		n, err := d.append(d.ctx, maxBatch)
-		if n == 0 && err == nil {
-			select {
-			case <-changed:
-				continue
-			case <-d.ctx.Done():
-				return
-			}
+		if !d.changes() {
+			return
 		}
+		d.gather(d.grouping - time.Since(last))
+		_, err := d.append(d.ctx, maxBatch)
+		last = time.Now()
 		if err != nil {
 			if d.ctx.Err() != nil {
 				return
@@ -317,6 +325,36 @@ func (d *Document) write() {
 		if d.stored-d.head.Number >= snapshotChanges || d.since >= snapshotBytes {
 			d.takeSnapshot()
 		}
+	}
+}
+
+// many reports whether the queue is to be stored without a pause; d.mu is held.
+func (d *Document) many() bool { return len(d.queue) >= maxBatch || d.queued >= groupBytes }
+
+// changes waits until changes are queued. It reports false if the document ends before.
+func (d *Document) changes() bool {
+	return d.changed.Until(d.ctx, nil, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.queue) > 0
+	})
+}
+
+// gather waits for more changes, so that those that follow each other quickly are stored together, as long as nobody waits
+// for the log.
+func (d *Document) gather(rest time.Duration) {
+	d.mu.Lock()
+	many := d.many()
+	d.mu.Unlock()
+	if rest <= 0 || many {
+		return
+	}
+	late := time.NewTimer(rest)
+	defer late.Stop()
+	select {
+	case <-late.C:
+	case <-d.hurry:
+	case <-d.ctx.Done():
 	}
 }
 

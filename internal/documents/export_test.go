@@ -7,3 +7,6 @@ func (l *Library) Bound(open int, idle time.Duration) { l.maxOpen, l.idle = open
 
 // BoundStored sets how many documents may exist.
 func (l *Library) BoundStored(most int) { l.most = most }
+
+// PauseBetweenBatches sets how long changes that nobody waits for may wait for others.
+func (l *Library) PauseBetweenBatches(pause time.Duration) { l.grouping = pause }

@@ -45,13 +45,14 @@ type Library struct {
 	interval time.Duration
 	changed  func(name string)
 
-	mu      sync.Mutex
-	open    map[string]*opening
-	maxOpen int                        // MaxDocuments, except in tests
-	most    int                        // MaxStored, except in tests
-	idle    time.Duration              // idleTime, except in tests
-	former  map[string]*replica.Former // previous epochs of documents that are not open
-	closed  bool
+	mu       sync.Mutex
+	open     map[string]*opening
+	maxOpen  int                        // MaxDocuments, except in tests
+	most     int                        // MaxStored, except in tests
+	idle     time.Duration              // idleTime, except in tests
+	grouping time.Duration              // groupPause, except in tests
+	former   map[string]*replica.Former // previous epochs of documents that are not open
+	closed   bool
 
 	compacting sync.Mutex // held while an epoch begins; locked before mu
 	renewals   wait.Group
@@ -88,7 +89,7 @@ func Open(ctx context.Context, o Options) (*Library, error) {
 	}
 	l := &Library{
 		store: s, changed: o.Changed, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), interval: o.Interval, open: map[string]*opening{},
-		maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, former: map[string]*replica.Former{},
+		maxOpen: MaxDocuments, most: MaxStored, idle: idleTime, grouping: groupPause, former: map[string]*replica.Former{},
 		checked: make(chan struct{}),
 	}
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
