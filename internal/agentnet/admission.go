@@ -52,8 +52,15 @@ func (n *Network) Admit(ctx context.Context, r registry.AdmissionRequest, state 
 		return Admission{}, nil, store.AsError(err)
 	}
 	may, err := n.admit(ctx, b, &adm, r)
+	if may != nil {
+		may.Publish = append(may.Publish, anyInfo)
+	}
 	return Admission{BusAdmission: adm}, may, err
 }
+
+// anyInfo is the description of any stream, with the number of its messages. Where an account has only the network, it says no more of
+// others' inboxes than the receipts, which every agent may read; the server's tree of permissions is smaller by a tenth.
+const anyInfo = "$JS.API.STREAM.INFO.*"
 
 // AdmitAtCluster admits an agent to the cluster of this Network that the hub has admitted on its own bus, and
 // returns what its connection through the link may do; nil is everything, as with Admit. A GUID that another hub, by
@@ -67,7 +74,11 @@ func (n *Network) AdmitAtCluster(ctx context.Context, adm Admission, r registry.
 	if err := n.main.registry.ClaimForHub(ctx, b, adm.BusAdmission); err != nil {
 		return nil, store.AsError(err)
 	}
-	return n.admit(ctx, b, &adm.BusAdmission, r)
+	may, err := n.admit(ctx, b, &adm.BusAdmission, r)
+	if may != nil {
+		may.Subscribe = append(may.Subscribe, store.ClusterInboxPrefix(adm.GUID)+".>")
+	}
+	return may, err
 }
 
 // admit makes an agent's inbox unless it may be late, sets its control subject, and returns its permissions.
@@ -87,12 +98,11 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	if n.main.mail.Inboxes() == store.InboxesShared {
 		return nil, b.Commit(ctx)
 	}
-	p := Confined{GUID: adm.GUID, Bucket: cfg.Bucket}.Permissions()
+	p := Confined{GUID: adm.GUID, Bucket: cfg.Bucket, slot: adm.Slot}.Permissions()
 	limits := store.BucketKeys + cfg.LimitsBucket() + "."
-	p.Publish = append(p.Publish, adm.Control, adm.Control+registry.HeartbeatToken, cfg.IdentityKey(adm.Slot).Subject, limits+owner+".*",
+	p.Publish = append(p.Publish, adm.Control, adm.Control+registry.HeartbeatToken, limits+owner+".*",
 		// Only the workers' consumers have this name.
 		store.QueueSubject+"*", "$JS.API.CONSUMER.INFO.*."+store.QueueGroup, "$JS.API.CONSUMER.MSG.NEXT.*."+store.QueueGroup, "$JS.ACK.*."+store.QueueGroup+".>")
-	p.Subscribe = append(p.Subscribe, store.ClusterInboxPrefix(adm.GUID)+".>")
 	return &p, b.Commit(ctx)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -73,4 +74,51 @@ func withoutWorkers(t *testing.T, hub *bus.Bus, queue string) {
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		t.Fatal(err)
 	}
+}
+
+// REQ-SEC-CROSS-003: on its hub's bus an agent may see how many messages another's inbox has, and reach nothing else of it.
+func TestAnAdmittedAgentSeesOnlyTheSizeOfOthersInboxes(t *testing.T) {
+	t.Parallel()
+	r := nettest.NewHub(t)
+	ann, bob := nettest.Enter(t, r.Memberships("/shop"), nettest.Worker("go")), nettest.Enter(t, r.Memberships("/blog"), nettest.Worker("go"))
+	nettest.SendText(t, ann, bob, "secret")
+	inbox := "GLOBAL_AGENT_INBOX_" + bob.GUID()
+	b := joinAs(t, r, "/evil")
+	s, err := b.JetStream().Stream(t.Context(), inbox)
+	if err != nil || s.CachedInfo().State.Msgs != 1 {
+		t.Fatalf("the description of the inbox: %v", err)
+	}
+	for what, read := range map[string]func(context.Context) error{
+		"a message by its number": func(ctx context.Context) error { _, err := s.GetMsg(ctx, 1); return err },
+		"the last message": func(ctx context.Context) error {
+			_, err := s.GetLastMsgForSubject(ctx, "global.agent."+bob.GUID())
+			return err
+		},
+		"a consumer": func(ctx context.Context) error {
+			_, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+			return err
+		},
+		"a purge":                  func(ctx context.Context) error { return s.Purge(ctx) },
+		"the deletion of messages": func(ctx context.Context) error { return s.DeleteMsg(ctx, 1) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := read(ctx); err == nil {
+			t.Errorf("%s is allowed", what)
+		}
+		cancel()
+	}
+	if got := nettest.ReadTexts(t, bob, mail.Selection{}); len(got) != 1 || got[0] != "secret" {
+		t.Errorf("%q", got)
+	}
+}
+
+// joinAs joins a hub's bus with the rights of a new agent.
+func joinAs(t *testing.T, r *nettest.Hub, project string) *bus.Bus {
+	t.Helper()
+	_, b, err := r.Admit(t.Context(), registry.AdmissionRequest{AgentType: "worker", ProjectPath: project})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close(context.Background()) })
+	return b
 }

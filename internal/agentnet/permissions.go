@@ -13,6 +13,8 @@ type Confined struct {
 	GUID         string
 	Bucket       string   // of the registry; "" is the default
 	Capabilities []string // whose queues it works on or submits to
+
+	slot string // key of the identity's record; "" for the one of a configured GUID
 }
 
 // Check returns c with its GUID and capabilities in lower case. It refuses what cannot be
@@ -68,7 +70,7 @@ func (c Confined) Permissions() Permissions {
 	allow("$JS.API.DIRECT.GET.", registry, files, store.MailStream, store.DeadStream, store.ItemStream, inbox)
 	p.Publish = append(p.Publish,
 		cfg.EntryKey(c.GUID).Subject,
-		cfg.IdentityKey("fixed."+c.GUID).Subject, cfg.IdentityKey("guid."+c.GUID).Subject,
+		cfg.IdentityKey(cmp.Or(c.slot, "fixed."+c.GUID)).Subject, cfg.IdentityKey("guid."+c.GUID).Subject,
 		store.BucketKeys+cfg.LimitsBucket()+"."+c.GUID+".*",
 		cfg.ClaimsKey("*").Subject,
 		"$JS.API.STREAM.PURGE."+inbox,

@@ -87,3 +87,6 @@ func (b *Bus) Reopen(ctx context.Context) bool {
 	b.embedded.log.write.Store(&reason)
 	return b.reopen(ctx)
 }
+
+// Distinct returns the subjects of a permission that the server gets.
+var Distinct = distinct

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -216,7 +217,22 @@ var (
 )
 
 func allow(publish, subscribe []string) *server.Permissions {
-	return &server.Permissions{Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe}}
+	return &server.Permissions{Publish: &server.SubjectPermission{Allow: distinct(publish)}, Subscribe: &server.SubjectPermission{Allow: distinct(subscribe)}}
+}
+
+// distinct returns the subjects that no other one includes. The server has a tree of them for each connection, with half a kilobyte for
+// each token.
+func distinct(subjects []string) []string {
+	var list []string
+	for _, subject := range subjects {
+		included := slices.ContainsFunc(subjects, func(by string) bool {
+			return by != subject && strings.ContainsAny(by, "*>") && server.SubjectMatchesFilter(subject, by)
+		})
+		if !included && !slices.Contains(list, subject) {
+			list = append(list, subject)
+		}
+	}
+	return list
 }
 
 // admitCluster is admit for the cluster behind the link.

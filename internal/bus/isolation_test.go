@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -530,5 +531,22 @@ func TestNamespacesAreRestoredByTheFirstJoin(t *testing.T) {
 	all.Wait()
 	if n := hub.Accounts(); n != 1 {
 		t.Errorf("%d accounts", n)
+	}
+}
+
+// The server keeps each subject of a permission in memory, so it gets none that another one includes.
+func TestPermissionsAreDistinct(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ given, want []string }{
+		{[]string{"a.b", "a.*", "a.c"}, []string{"a.*"}},
+		{[]string{"a.b.c", "a.>", "a"}, []string{"a.>", "a"}},
+		{[]string{"a.*.c", "a.b.*", "a.b.c"}, []string{"a.*.c", "a.b.*"}},
+		{[]string{"a.*", "a.>"}, []string{"a.>"}},
+		{[]string{"a", "b", "a"}, []string{"a", "b"}},
+		{[]string{"a.b"}, []string{"a.b"}},
+	} {
+		if got := bus.Distinct(c.given); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.given, got, c.want)
+		}
 	}
 }
