@@ -168,6 +168,10 @@ func (b *Box) Refresh() {
 // visible lists the offers of a kind that a caller may see, by key.
 func (b *Box) visible(caller string, k kind) []offer {
 	b.mu.RLock()
+	if len(b.offers[k]) == 0 { // as mostly; every connection asks at every change
+		b.mu.RUnlock()
+		return nil
+	}
 	all := make([]offer, 0, len(b.offers[k]))
 	for _, key := range slices.Sorted(maps.Keys(b.offers[k])) {
 		all = append(all, b.offers[k][key])

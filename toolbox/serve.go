@@ -43,7 +43,7 @@ func (b *Box) ServeAgent(server *mcp.Server, caller, agentID string) (stop func(
 }
 
 func (b *Box) serve(server *mcp.Server, caller, only string) (stop func()) {
-	w := &view{box: b, server: server, caller: caller, only: only, have: newOffers()}
+	w := &view{box: b, server: server, caller: caller, only: only}
 	b.mu.Lock()
 	b.views[w] = struct{}{}
 	b.mu.Unlock()
@@ -78,7 +78,11 @@ func (w *view) sync() {
 // show updates the offers of one kind to the wanted ones, with as few additions and removals as possible. w.mu is
 // held; the SDK's servers notify their clients from timers, so this waits for no peer.
 func (w *view) show(k kind, wanted []offer) {
-	have, now := w.have[k], make(map[string]offer, len(wanted))
+	have := w.have[k]
+	if len(have) == 0 && len(wanted) == 0 {
+		return
+	}
+	now := make(map[string]offer, len(wanted))
 	for _, o := range wanted {
 		now[o.base().key] = o
 	}
