@@ -80,7 +80,8 @@ type Handler struct {
 	mu       sync.Mutex
 	opening  int // sessions that are not in the map yet
 	sessions map[string]*session
-	watching sync.WaitGroup // one for each session
+	early    map[string]bool // sessions that ended before they were in the map; empty unless some are opening
+	watching sync.WaitGroup  // one for each session
 }
 
 type session struct {
@@ -112,13 +113,16 @@ func New(opts Options) *Handler {
 	}
 	stateless := shared
 	stateless.Stateless = true
-	shared.EventStore = opts.Events
 	h := &Handler{
 		opts:      opts,
-		stateful:  mcp.NewStreamableHTTPHandler(serverOf, &shared),
 		stateless: mcp.NewStreamableHTTPHandler(serverOf, &stateless),
 		sessions:  map[string]*session{},
+		early:     map[string]bool{},
 	}
+	if opts.Events != nil {
+		shared.EventStore = &events{EventStore: opts.Events, ended: func(id string) { go h.ended(id) }}
+	}
+	h.stateful = mcp.NewStreamableHTTPHandler(serverOf, &shared)
 	h.closed, h.close = context.WithCancel(context.Background())
 	return h
 }
@@ -267,7 +271,10 @@ func (h *Handler) spare() bool {
 		return false
 	}
 	delete(h.sessions, oldest)
-	h.watching.Go(func() { _ = s.Close() }) // it also ends after an error
+	go func() {
+		_ = s.Close() // it also ends after an error
+		h.finish(s)
+	}()
 	return true
 }
 
@@ -282,20 +289,47 @@ func (h *Handler) release(server *mcp.Server) {
 func (h *Handler) opened(server *mcp.Server, id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.opening--
+	early := h.early[id]
+	if h.opening--; h.opening == 0 {
+		clear(h.early)
+	}
 	begun := sessionOf(server, id)
 	if begun == nil || h.closed.Err() != nil {
 		return false
 	}
 	h.sessions[id] = &session{ServerSession: begun, server: server, requests: 1, used: time.Now()}
-	h.watching.Go(func() {
-		_ = begun.Wait() // the reason does not matter
-		h.mu.Lock()
-		delete(h.sessions, id)
-		h.mu.Unlock()
-		h.release(server)
-	})
+	h.watching.Add(1) // until finish
+	switch {
+	case early:
+		go h.ended(id)
+	case h.opts.Events == nil: // nothing reports the end
+		go func() {
+			_ = begun.Wait()
+			h.ended(id)
+		}()
+	}
 	return true
+}
+
+// ended removes a session that is about to end, and releases its server when it has.
+func (h *Handler) ended(id string) {
+	h.mu.Lock()
+	s := h.sessions[id]
+	delete(h.sessions, id)
+	if s == nil && h.opening > 0 {
+		h.early[id] = true
+	}
+	h.mu.Unlock()
+	if s != nil { // nobody else ends it
+		_ = s.Wait() // the reason does not matter
+		h.finish(s)
+	}
+}
+
+// finish releases what is left of a session that has ended.
+func (h *Handler) finish(s *session) {
+	h.release(s.server)
+	h.watching.Done()
 }
 
 // sessionOf returns a server's session, nil if there is none or no server.

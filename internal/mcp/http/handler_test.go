@@ -2,6 +2,7 @@ package http_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
+	"github.com/parleyhub/parley/internal/base/wait"
 	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 )
 
@@ -267,6 +269,97 @@ func TestASessionMayHaveAServerOfItsOwn(t *testing.T) {
 	}
 	if n := made.Load(); n != 2 {
 		t.Errorf("%d servers for 2 sessions", n)
+	}
+}
+
+func TestAServerIsReleasedOnceWhenItsSessionEnds(t *testing.T) {
+	stores := map[string]func() mcp.EventStore{
+		"nothing is stored": func() mcp.EventStore { return nil },
+		"events are stored": func() mcp.EventStore { return mcp.NewMemoryEventStore(nil) },
+	}
+	ends := map[string]func(t *testing.T, url string, h *mcphttp.Handler, s *mcp.ClientSession) error{
+		"the client ends it": func(_ *testing.T, _ string, _ *mcphttp.Handler, s *mcp.ClientSession) error { return s.Close() },
+		"another one replaces it": func(t *testing.T, url string, _ *mcphttp.Handler, _ *mcp.ClientSession) error {
+			wait.Eventually(t, "another session", func() bool { // the last request may not have been counted as ended
+				status, _ := post(t, url, initialize, nil)
+				return status == http.StatusOK
+			})
+			return nil
+		},
+		"the handler is closed": func(_ *testing.T, _ string, h *mcphttp.Handler, _ *mcp.ClientSession) error { return h.Close() },
+	}
+	for stored, store := range stores {
+		for name, end := range ends {
+			t.Run(stored+", "+name, func(t *testing.T) {
+				released := make(chan *mcp.Server, 10)
+				h := mcphttp.New(mcphttp.Options{MaxSessions: 1, SpareAfter: time.Nanosecond, Events: store(),
+					Session: func(*http.Request) *mcp.Server { return newServer(nil, nil) },
+					Request: func(*http.Request) *mcp.Server { return nil },
+					Release: func(s *mcp.Server) { released <- s }})
+				web := httptest.NewServer(h)
+				defer web.Close()
+				transport := &http.Transport{}
+				defer transport.CloseIdleConnections()
+				s, err := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{
+					Endpoint: web.URL, HTTPClient: &http.Client{Transport: transport}, DisableStandaloneSSE: true}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close() //nolint:errcheck // mostly for the second time
+				if err := end(t, web.URL, h, s); err != nil {
+					t.Fatal(err)
+				}
+				first := <-released
+				if err := h.Close(); err != nil {
+					t.Error(err)
+				}
+				close(released)
+				for again := range released {
+					if again == first {
+						t.Error("the server was released twice")
+					}
+				}
+				if n := h.Sessions(); n != 0 {
+					t.Errorf("%d sessions remain", n)
+				}
+			})
+		}
+	}
+}
+
+// recorded is an event store that remembers what it got.
+type recorded struct {
+	mcp.EventStore
+	mu   sync.Mutex
+	data [][]byte
+}
+
+func (r *recorded) Append(ctx context.Context, sessionID, streamID string, data []byte) error {
+	r.mu.Lock()
+	r.data = append(r.data, data)
+	r.mu.Unlock()
+	return r.EventStore.Append(ctx, sessionID, streamID, data)
+}
+
+func TestEqualEventsAreStoredOnce(t *testing.T) {
+	store := &recorded{EventStore: mcp.NewMemoryEventStore(nil)}
+	url := endpoint(t, newServer(nil, nil), mcphttp.Options{Events: store})
+	for i := range 30 { // each has an answer of its own besides
+		if _, err := connect(t, url, "2025-11-25").CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": fmt.Sprint(i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	answers, copies := 0, map[*byte]bool{}
+	for _, data := range store.data {
+		if strings.Contains(string(data), `"protocolVersion"`) {
+			answers++
+			copies[&data[0]] = true
+		}
+	}
+	if answers != 30 || len(copies) != 1 {
+		t.Errorf("%d answers to initialize are stored %d times", answers, len(copies))
 	}
 }
 
