@@ -313,16 +313,17 @@ var idleFor = flag.Duration("idle-for", 90*time.Second, "how long agents are idl
 const idleAgents = 1000
 
 // BenchmarkIdleAgents measures the hub's resident memory for a thousand registered agents that
-// only send heartbeats, for each way of registering. MB is the memory at the end, MB-most the
-// maximum in the second half of the run, MB-before that of the hub without agents.
+// only send heartbeats, for each way of registering. MB is the memory at the end, MB-anon what of it
+// is no page of the program's file, MB-most the maximum in the second half of the run, MB-before
+// that of the hub without agents.
 func BenchmarkIdleAgents(b *testing.B) {
 	// As with `parley mcp`: each agent is admitted, and has a confined connection and an inbox of its
 	// own.
-	b.Run("process-each", func(b *testing.B) { idle(b, nettest.NewProcess(b), enterEach(store.InboxesPerAgent)) })
-	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, nettest.NewProcess(b), enterEach(store.InboxesShared)) })
-	b.Run("mcp-over-http", func(b *testing.B) { idle(b, nettest.NewHTTPProcess(b), openSession) })
+	b.Run("process-each", func(b *testing.B) { idle(b, nettest.NewProcess(b), store.InboxesPerAgent, enterEach) })
+	b.Run("process-each-shared-inbox", func(b *testing.B) { idle(b, nettest.NewProcess(b), store.InboxesShared, enterEach) })
+	b.Run("mcp-over-http", func(b *testing.B) { idle(b, nettest.NewHTTPProcess(b), store.InboxesPerAgent, openSession) })
 	b.Run("registry-only", func(b *testing.B) {
-		idle(b, nettest.NewProcess(b), func(b *testing.B, hub nettest.HubProcess) func(int) error {
+		idle(b, nettest.NewProcess(b), store.InboxesPerAgent, func(b *testing.B, hub nettest.HubProcess, _ store.Inboxes) func(int) error {
 			populate(b, agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, "")}}, idleAgents-1)
 			return func(int) error { return nil }
 		})
@@ -330,20 +331,18 @@ func BenchmarkIdleAgents(b *testing.B) {
 }
 
 // enterEach registers agents, each with a project of its own.
-func enterEach(inboxes store.Inboxes) func(*testing.B, nettest.HubProcess) func(int) error {
-	return func(b *testing.B, hub nettest.HubProcess) func(int) error {
-		enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
-		return func(i int) error {
-			l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}, enter)
-			b.Cleanup(func() { _ = l.Close(context.Background()) }) // the hub may be gone
-			_, err := l.Register(b.Context(), nettest.Worker("go"))
-			return err
-		}
+func enterEach(b *testing.B, hub nettest.HubProcess, inboxes store.Inboxes) func(int) error {
+	enter := hub.Enter(dialect.NetworkJoinParams{Inboxes: string(inboxes)})
+	return func(i int) error {
+		l := agentnet.NewMemberships(agentnet.Config{BusConfig: store.Config{ProjectPath: fmt.Sprint("/p/", i), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}, enter)
+		b.Cleanup(func() { _ = l.Close(context.Background()) }) // the hub may be gone
+		_, err := l.Register(b.Context(), nettest.Worker("go"))
+		return err
 	}
 }
 
 // openSession registers agents through MCP over HTTP, spread over twenty projects.
-func openSession(b *testing.B, hub nettest.HubProcess) func(int) error {
+func openSession(b *testing.B, hub nettest.HubProcess, _ store.Inboxes) func(int) error {
 	const projects = 20
 	dirs := make([]string, projects)
 	for i := range dirs {
@@ -366,15 +365,16 @@ func openSession(b *testing.B, hub nettest.HubProcess) func(int) error {
 	}
 }
 
-// idle measures the hub's memory. prepare returns a function that registers one more agent.
-func idle(b *testing.B, hub nettest.HubProcess, prepare func(*testing.B, nettest.HubProcess) func(int) error) {
+// idle measures the hub's memory. prepare returns a function that registers one more agent. The first
+// inbox decides on the kind of all, and the hub has one of its own, so the observer makes a shared one before.
+func idle(b *testing.B, hub nettest.HubProcess, inboxes store.Inboxes, prepare func(*testing.B, nettest.HubProcess, store.Inboxes) func(int) error) {
 	const atOnce = 16
 	for b.Loop() {
-		cfg := agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Logger: slog.New(slog.DiscardHandler)}}
+		cfg := agentnet.Config{BusConfig: store.Config{Dial: hub.Dial(bus.AccessNetwork, ""), Inboxes: inboxes, Logger: slog.New(slog.DiscardHandler)}}
 		observer := nettest.Open(b, cfg)
 		<-time.After(*idleFor / 3)
-		before := resident(b, hub.PID())
-		another := prepare(b, hub)
+		before := resident(b, hub.PID(), "VmRSS")
+		another := prepare(b, hub, inboxes)
 		var lanes sync.WaitGroup
 		for lane := range atOnce {
 			lanes.Go(func() {
@@ -390,13 +390,14 @@ func idle(b *testing.B, hub nettest.HubProcess, prepare func(*testing.B, nettest
 		<-time.After(*idleFor / 2)
 		most, now := 0.0, 0.0
 		for end := time.Now().Add(*idleFor / 2); time.Now().Before(end); {
-			now = resident(b, hub.PID())
+			now = resident(b, hub.PID(), "VmRSS")
 			most = max(most, now)
 			<-time.After(100 * time.Millisecond)
 		}
 		if d, err := observer.Agents(b.Context(), registry.Filter{}); err != nil || d.Total < idleAgents-1 {
 			b.Errorf("%d agents are registered: %v", d.Total, err)
 		}
+		b.ReportMetric(resident(b, hub.PID(), "RssAnon"), "MB-anon")
 		b.ReportMetric(before, "MB-before")
 		b.ReportMetric(most, "MB-most")
 		b.ReportMetric(now, "MB")
@@ -404,13 +405,13 @@ func idle(b *testing.B, hub nettest.HubProcess, prepare func(*testing.B, nettest
 	}
 }
 
-// resident returns the resident memory of a process in MB.
-func resident(b *testing.B, pid int) float64 {
+// resident returns the resident memory of a process in MB: all of it as VmRSS.
+func resident(b *testing.B, pid int, kind string) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		b.Skipf("resident memory is read from /proc: %v", err)
 	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	_, rest, _ := strings.Cut(string(status), kind+":")
 	var kib float64
 	if _, err := fmt.Sscan(rest, &kib); err != nil {
 		b.Fatal(err)
