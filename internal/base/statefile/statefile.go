@@ -37,6 +37,7 @@ type Damage struct {
 	Kept     string // where the damaged file is now, "" if it was gone
 	Restored bool   // from the copy; otherwise the file begins anew
 	Loss     string // what was lost, unless it was restored
+	ID       string // of this damage of this file, the same whoever finds it
 }
 
 // The beginning of a file: the checksum is that of everything after it.
@@ -52,7 +53,9 @@ var (
 	errVersion = errors.New("it was written by a newer Parley")
 )
 
-func (f File[T]) copyPath() string { return f.Path + ".copy" }
+func (f File[T]) copyPath() string { return copyOf(f.Path) }
+
+func copyOf(path string) string { return path + ".copy" }
 
 // Read returns the value, the zero value if nothing was written yet. A damaged file is moved aside and restored from the copy; without one
 // the zero value is returned, too. A file of a former program gets a checksum, and one without a copy gets that. What cannot be written now is
@@ -63,34 +66,19 @@ func (f File[T]) Read() (value T, err error) {
 	case err != nil:
 		return value, err
 	case s.damage != nil:
-		f.mend(value, s.damage)
+		mend(s.damage, func() error { return f.Write(value) }, f.Damaged)
 	case s.single:
 		_ = f.complete(value, s.raw)
 	}
 	return value, nil
 }
 
-// mend moves a damaged file aside, replaces it by its copy, and reports what it has done. What fails is repeated by the next Read.
-func (f File[T]) mend(value T, d *Damage) {
-	var err error
-	if d.Kept, err = setAside(f.Path); err == nil {
-		if d.Restored {
-			_ = f.Write(value)
-		} else {
-			_, _ = setAside(f.copyPath())
-		}
-	}
-	if f.Damaged != nil {
-		f.Damaged(*d)
-	}
-}
-
-// complete writes the copy of an undamaged file, which stays as it is if it has a checksum.
+// complete writes the copy of an undamaged file, which stays as it is if it has a checksum. When it was written stays known.
 func (f File[T]) complete(value T, raw []byte) error {
 	if bytes.HasPrefix(raw, []byte(sumBegin)) {
-		return f.writeCopy(raw)
+		return writeCopy(f.Path, raw)
 	}
-	return f.Write(value)
+	return keepTime(f.Path, f.Path, func() error { return f.Write(value) })
 }
 
 // Peek returns what Read would return, and changes nothing. The damage is nil if there is none.
@@ -126,7 +114,7 @@ func (f File[T]) look() (value T, s state, err error) {
 	if errors.Is(err, errVersion) {
 		return value, s, fmt.Errorf("%s: %w", f.Path, err)
 	}
-	s.damage = &Damage{Path: f.Path, Reason: local.Reason(err), Loss: f.Loss}
+	s.damage = damageOf(f.Path, err, f.Loss)
 	value = *new(T)
 	if copyErr == nil {
 		from, err := f.decode(second)
@@ -222,46 +210,8 @@ func (f File[T]) WriteJSON(object []byte) error {
 	}
 	sum := sha256.Sum256(rest)
 	raw := append([]byte(sumBegin+hex.EncodeToString(sum[:])+sumEnd), rest...)
-	if err := f.writeCopy(raw); err != nil {
+	if err := writeCopy(f.Path, raw); err != nil {
 		return err
 	}
 	return local.ReplaceFile(f.Path, raw)
-}
-
-// writeCopy writes the copy first, so that no error leaves a new file with an old one. It is not synced: it matters only once the file,
-// which is, has been damaged.
-func (f File[T]) writeCopy(raw []byte) error {
-	next := f.copyPath() + ".new"
-	err := os.WriteFile(next, raw, 0o600)
-	if err == nil {
-		err = os.Rename(next, f.copyPath())
-	}
-	if err != nil {
-		return errors.Join(err, remove(next))
-	}
-	return nil
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// setAside renames a file after what it has, so that no other one is overwritten. It returns "" for one that does not exist.
-func setAside(path string) (kept string, err error) {
-	raw, err := read(path)
-	switch {
-	case errors.Is(err, errGone):
-		return "", nil
-	case err != nil && !isDamage(err):
-		return "", err
-	}
-	sum := sha256.Sum256(raw)
-	kept = path + ".damaged-" + hex.EncodeToString(sum[:4])
-	if err := os.Rename(path, kept); err != nil {
-		return "", err
-	}
-	return kept, nil
 }

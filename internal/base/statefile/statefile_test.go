@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -276,4 +277,28 @@ func FuzzDecoding(f *testing.F) {
 			t.Errorf("read %q and then %q, %v", first, again, err)
 		}
 	})
+}
+
+// A file that gets a checksum, or is restored, still says when its content was written.
+func TestWhenAFileWasWrittenStaysKnown(t *testing.T) {
+	f := open(t)
+	at := time.Unix(1_700_000_000, 0)
+	must(t, os.WriteFile(f.Path, []byte(`{"version":1,"names":["ada"]}`), 0o600))
+	must(t, os.Chtimes(f.Path, at, at))
+	f.has(t, "ada")
+	was := func() time.Time {
+		t.Helper()
+		info, err := os.Stat(f.Path)
+		must(t, err)
+		return info.ModTime()
+	}
+	if !was().Equal(at) {
+		t.Errorf("with a checksum it is of %v", was())
+	}
+	must(t, os.Chtimes(f.Path+".copy", at, at))
+	must(t, os.Truncate(f.Path, 20))
+	f.has(t, "ada")
+	if !was().Equal(at) {
+		t.Errorf("restored it is of %v", was())
+	}
 }

@@ -1,0 +1,160 @@
+package statefile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"math/bits"
+	"os"
+	"time"
+
+	"github.com/parleyhub/parley/internal/base/local"
+)
+
+// Raw is a file in a format that has no room for a checksum, and that other programs may write, such as former ones. Its copy has the
+// checksum. Read and Write must not be called at the same time as each other, in all processes; Peek may.
+type Raw struct {
+	Path string
+	// Valid returns what is wrong with the content; nil if every one is right. Its error must not have any of it.
+	Valid func([]byte) error
+	// Loss says what is lost with the file, for people.
+	Loss string
+	// Edited says that people edit the file: of what is valid, only one with a single flipped bit counts as damaged.
+	Edited bool
+	// Damaged is called by Read when the file was damaged; it may be nil.
+	Damaged func(Damage)
+}
+
+// maxFlipped is how many bits may have flipped in a file that is as long as its copy and valid. What differs in more was written by another
+// program: the contents are random, or become longer or shorter when they are changed.
+const maxFlipped = 8
+
+// The beginning of a copy is the checksum of what is after it: the checksum of the file's former content, and the content. Each checksum is
+// one line.
+const lineSize = 2*sha256.Size + 1
+
+func sumLine(b []byte) []byte {
+	sum := sha256.Sum256(b)
+	return append(hex.AppendEncode(nil, sum[:]), '\n')
+}
+
+// rawCopy is a copy.
+type rawCopy struct {
+	content []byte
+	former  []byte // the line with the checksum of the former content
+}
+
+// readRawCopy reports false if there is no good copy.
+func readRawCopy(path string) (c rawCopy, ok bool) {
+	raw, err := read(path)
+	if err != nil || len(raw) < 2*lineSize {
+		return c, false
+	}
+	sum, rest := raw[:lineSize], raw[lineSize:]
+	return rawCopy{rest[lineSize:], rest[:lineSize]}, bytes.Equal(sum, sumLine(rest))
+}
+
+// Read returns the content, nil if nothing was written yet. A damaged file is moved aside and restored from the copy; without a good one nil
+// is returned, too. A file without a copy gets one. What cannot be written now is left for the next Read. The error says that the file cannot
+// be read now.
+func (f Raw) Read() (content []byte, err error) {
+	content, s, err := f.look()
+	switch {
+	case err != nil:
+		return nil, err
+	case s.damage != nil:
+		mend(s.damage, func() error { return f.write(content, content) }, f.Damaged)
+	case s.single:
+		_ = f.writeCopy(content, content)
+	}
+	return content, nil
+}
+
+// Peek returns what Read would return, and changes nothing. The damage is nil if there is none.
+func (f Raw) Peek() (content []byte, damage *Damage, err error) {
+	content, s, err := f.look()
+	return content, s.damage, err
+}
+
+// Changed returns when the file was written; that of the copy if the file is gone. ok is false if both are.
+func (f Raw) Changed() (at time.Time, ok bool) {
+	info, err := os.Stat(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		info, err = os.Stat(copyOf(f.Path))
+	}
+	if err != nil {
+		return at, false
+	}
+	return info.ModTime(), true
+}
+
+func (f Raw) look() (content []byte, s state, err error) {
+	content, err = read(f.Path)
+	c, copied := readRawCopy(copyOf(f.Path)) // after the file: a writer writes it first
+	switch {
+	case err != nil && !isDamage(err):
+		return nil, s, err
+	case errors.Is(err, errGone) && !copied:
+		return nil, s, nil
+	case err == nil:
+		err = f.invalid(content)
+	}
+	if err == nil && copied && f.flipped(content, c) {
+		err = errSum
+	}
+	if err == nil {
+		s.single = !copied || !bytes.Equal(content, c.content)
+		return content, s, nil
+	}
+	s.damage = damageOf(f.Path, err, f.Loss)
+	if copied && f.invalid(c.content) == nil {
+		s.damage.Restored = true
+		return c.content, s, nil
+	}
+	return nil, s, nil
+}
+
+// flipped reports whether content is that of the copy with flipped bits or cut off, instead of another one.
+func (f Raw) flipped(content []byte, c rawCopy) bool {
+	switch {
+	case bytes.Equal(sumLine(content), c.former):
+		return false
+	case len(content) != len(c.content):
+		return !f.Edited && bytes.HasPrefix(c.content, content)
+	}
+	n := 0
+	for i, b := range content {
+		n += bits.OnesCount8(b ^ c.content[i])
+	}
+	return 0 < n && n <= maxFlipped && (n == 1 || !f.Edited)
+}
+
+func (f Raw) invalid(content []byte) error {
+	if f.Valid == nil {
+		return nil
+	}
+	return f.Valid(content)
+}
+
+// Write replaces the file and its copy. After a kill or a power cut the file has the former content or the new one.
+func (f Raw) Write(content []byte) error {
+	former, err := read(f.Path)
+	if err != nil && !isDamage(err) {
+		return err
+	}
+	return f.write(former, content)
+}
+
+func (f Raw) write(former, content []byte) error {
+	if err := f.writeCopy(former, content); err != nil {
+		return err
+	}
+	return local.ReplaceFile(f.Path, content)
+}
+
+func (f Raw) writeCopy(former, content []byte) error {
+	rest := append(sumLine(former), content...)
+	return writeCopy(f.Path, append(sumLine(rest), rest...))
+}
