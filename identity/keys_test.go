@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -159,7 +160,7 @@ func TestLoadKeepsTheIdentity(t *testing.T) {
 		}
 	}
 	left, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(left) != 1 {
+	if err != nil || len(left) != 2 { // and the copy
 		t.Errorf("the directory has %d files, %v", len(left), err)
 	}
 	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
@@ -202,5 +203,117 @@ func TestDerivedKeys(t *testing.T) {
 	}
 	if a.Public() == b.Public() || a.Public() == p.Public() || a.Public() == identity.FromSeed([32]byte{2}).Derive("a").Public() {
 		t.Error("different inputs derive the same pair")
+	}
+}
+
+// A flipped bit in the file never makes another identity, and never is one lost.
+func TestADamagedIdentityIsRestored(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "identity")
+	load := func() *identity.Pair {
+		t.Helper()
+		p, err := identity.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	own := load().Public()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bit := range len(text) * 8 {
+		flipped := slices.Clone(text)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if err := os.WriteFile(path, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if load().Public() != own {
+			t.Fatalf("bit %d makes another identity", bit)
+		}
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, text) {
+			t.Fatalf("bit %d: the file is not restored: %v", bit, err)
+		}
+	}
+	kept, err := filepath.Glob(path + ".damaged-*")
+	if err != nil || len(kept) != len(text)*8 {
+		t.Errorf("%d damaged files were kept, %v", len(kept), err)
+	}
+	for _, p := range append(kept, path+".copy") {
+		if info, err := os.Stat(p); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+			t.Fatalf("others may read %s: %v", p, err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if load().Public() != own {
+		t.Error("without its file it is another identity")
+	}
+	for _, p := range []string{path, path + ".copy"} {
+		if err := os.Remove(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if load().Public() == own {
+		t.Error("without its file and copy it is the same identity")
+	}
+}
+
+// An identity of a former program gets a copy, and without a copy a damaged one stays as it is: the error has nothing of it.
+func TestAnIdentityWithoutACopy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "identity")
+	seed := strings.Repeat("0a", 32)
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damaged := seed[:40] + "\x00" + seed[41:]
+	write(damaged)
+	for range 2 {
+		if _, err := identity.Load(path); err == nil || strings.Contains(err.Error(), seed[:8]) || !strings.Contains(err.Error(), path) {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != damaged {
+		t.Errorf("the file is %q, %v", text, err)
+	}
+	write(seed)
+	own, err := identity.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(damaged)
+	if p, err := identity.Load(path); err != nil || p.Public() != own.Public() {
+		t.Errorf("not restored: %v", err)
+	}
+	if runtime.GOOS == "windows" {
+		return
+	}
+	if err := os.Chmod(path+".copy", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identity.Load(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a copy that others may read: %v", err)
+	}
+}
+
+// Whoever keeps the secret elsewhere and has a link to it gets no copy beside the link.
+func TestALinkedIdentityIsNotCopied(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "identity")
+	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte(strings.Repeat("0a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("secret", path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identity.Load(path); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path + ".copy"); err == nil {
+		t.Error("the secret was copied")
 	}
 }
