@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -17,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -211,7 +210,7 @@ func (g *Registry) recordedOwners(ctx context.Context, b *bus.Bus, agentType str
 func (g *Registry) rememberedOwners(agentType string) []owner {
 	owners := make([]owner, maxAgentsOnThisHost)
 	for slot := range owners {
-		owners[slot] = g.rememberedOwner(g.slotName(g.cfg.ProjectPath, agentType, slot))
+		owners[slot] = g.rememberedOwner(g.slotName(g.cfg.ProjectPath, agentType, slot), peek)
 	}
 	return owners
 }
@@ -223,7 +222,7 @@ func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid, ha
 		return nil, err
 	}
 	w := wanted{key: g.cfg.IdentityKey(key), guid: guid, handle: handle, locked: lock != nil}
-	before := g.rememberedOwner(slot)
+	before := g.rememberedOwner(slot, statefile.Raw.Read)
 	if before.guid != "" {
 		w.exactly = true
 		if !before.isAnother(handle) {
@@ -428,28 +427,34 @@ func (id *Identity) release(ctx context.Context, b *bus.Bus) error {
 // While the bus cannot be reached, an agent's earlier GUID is not known. Therefore with Config.RememberGUIDs the
 // state directory has the agents' GUIDs, valid for the registry's TTL.
 
-func (g *Registry) guidFile(slot string) string { return filepath.Join(g.cfg.StateDir, slot+".guid") }
+func (g *Registry) guidFile(slot string) statefile.Raw {
+	return guidFile(filepath.Join(g.cfg.StateDir, slot+guidSuffix))
+}
 
-// rememberedOwner returns the last owner of a slot; its GUID is empty if none is remembered.
-func (g *Registry) rememberedOwner(slot string) owner {
+// rememberedOwner returns the last owner of a slot; its GUID is empty if none is remembered. Only with the slot's lock read may be the
+// file's Read.
+func (g *Registry) rememberedOwner(slot string, read func(statefile.Raw) ([]byte, error)) owner {
 	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" {
 		return owner{}
 	}
-	info, err := os.Stat(g.guidFile(slot))
-	if err != nil || g.cfg.Now().Sub(info.ModTime()) > g.cfg.RegistryTTL {
+	f := g.guidFile(slot)
+	at, ok := f.Changed()
+	if !ok || g.cfg.Now().Sub(at) > g.cfg.RegistryTTL {
 		return owner{}
 	}
-	data, err := os.ReadFile(g.guidFile(slot))
+	f.Damaged = func(d statefile.Damage) {
+		g.Log().Warn("the file with an agent's GUID was damaged", "file", d.Path, "reason", d.Reason, "kept", d.Kept, "restored", d.Restored)
+	}
+	data, err := read(f)
 	if err != nil {
 		g.Log().Warn("an agent's GUID cannot be read from the state directory", "error", err)
 		return owner{}
 	}
-	guid, handle, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
-	id, err := uuid.Parse(guid)
+	guid, handle, err := decodeGUIDFile(data)
 	if err != nil {
 		return owner{} // the file was not written completely
 	}
-	return owner{id.String(), handle, info.ModTime()}
+	return owner{guid, handle, at}
 }
 
 // rememberGUID writes the owner of a slot whose lock the caller has.
@@ -457,7 +462,7 @@ func (g *Registry) rememberGUID(id *Identity) {
 	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" || id.slot == "" {
 		return
 	}
-	if err := local.ReplaceFile(g.guidFile(id.slot), []byte(id.guid+"\n"+id.record.Handle+"\n")); err != nil {
+	if err := g.guidFile(id.slot).Write([]byte(id.guid + "\n" + id.record.Handle + "\n")); err != nil {
 		g.Log().Warn("an agent's GUID is not remembered on this computer", "guid", id.guid, "error", err)
 	}
 }
@@ -483,7 +488,7 @@ func (g *Registry) storedSlot(slot, handle string) (*Identity, error) {
 	if err != nil || !free {
 		return nil, err
 	}
-	before := g.rememberedOwner(slot)
+	before := g.rememberedOwner(slot, statefile.Raw.Read)
 	if before.isAnother(handle) {
 		before = owner{}
 	}

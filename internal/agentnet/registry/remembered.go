@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,10 +11,9 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -223,7 +221,7 @@ type choice struct {
 }
 
 func choose(ctx context.Context, cfg store.Config, hub, agentType string) (choice, error) {
-	base := filepath.Join(cfg.StateDir, "admitted."+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, agentType))
+	base := filepath.Join(cfg.StateDir, admittedPrefix+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, agentType))
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return choice{}, err
 	}
@@ -272,17 +270,21 @@ func lockRemembered(slot string) (r *Remembered, free bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return readRemembered(slot, lock), free, nil
+	return readRemembered(slot, lock, free), free, nil
 }
 
-func readRemembered(slot string, lock *flock.Flock) *Remembered {
+// readRemembered reads the identity of a slot, whose lock the caller has if it is free.
+func readRemembered(slot string, lock *flock.Flock, free bool) *Remembered {
 	r := &Remembered{file: slot + ".json", lock: lock}
-	data, err := readAtMost(r.file, maxRemember)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r
+	if !isOurs(r.file, maxRemember) {
+		return r // it is written anew
 	}
-	var have rememberedFile
-	if err == nil && json.Unmarshal(data, &have) == nil && uuid.Validate(have.GUID) == nil { // else it is damaged, and written anew
+	read := peekRemembered
+	if free {
+		read = statefile.File[rememberedFile].Read
+	}
+	have, err := read(admittedFile(r.file))
+	if err == nil && have.GUID != "" { // else there is none, or it is damaged without a copy, and written anew
 		r.GUID, r.Secret, r.handle, r.conversations = have.GUID, have.Secret, have.Handle, have.Conversations
 		if info, err := os.Stat(r.file); err == nil {
 			r.at = info.ModTime()
@@ -291,15 +293,9 @@ func readRemembered(slot string, lock *flock.Flock) *Remembered {
 	return r
 }
 
-func readAtMost(path string, limit int64) ([]byte, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, errors.New("not a file of Parley's")
-	}
-	return os.ReadFile(path)
+func peekRemembered(f statefile.File[rememberedFile]) (rememberedFile, error) {
+	have, _, err := f.Peek()
+	return have, err
 }
 
 // Keep remembers an admission, on the disk, before the agent is entered under it, and the conversation that it is for, if it is known.
@@ -321,10 +317,7 @@ func (r *Remembered) write(adm store.Admission, handle, conversation string) err
 		conversations = append(conversations, conversation)
 		conversations = conversations[max(len(conversations)-maxConversations, 0):]
 	}
-	data, err := json.Marshal(rememberedFile{GUID: adm.GUID, Secret: adm.Secret, Handle: handle, Conversations: conversations})
-	if err == nil {
-		err = local.ReplaceFile(r.file, data)
-	}
+	err := admittedFile(r.file).Write(rememberedFile{GUID: adm.GUID, Secret: adm.Secret, Handle: handle, Conversations: conversations})
 	if err == nil {
 		r.GUID, r.Secret, r.handle, r.conversations = adm.GUID, adm.Secret, handle, conversations
 	}

@@ -83,10 +83,24 @@ func TestTheComputerRemembersIdentities(t *testing.T) {
 	if err := os.WriteFile(files[0], []byte(`{"guid":"x`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if damaged := remember(t, dir, "hub", "worker", "ann"); damaged.GUID != adm.GUID {
+		t.Errorf("from the copy of a damaged file: %+v", damaged)
+	} else {
+		damaged.Release()
+	}
+	for _, path := range []string{files[0], files[0] + ".copy"} {
+		if err := os.WriteFile(path, []byte(`{"guid":"x`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if damaged := remember(t, dir, "hub", "worker", "ann"); damaged.GUID != "" {
 		t.Errorf("from a damaged file: %+v", damaged)
 	}
-	if _, err := registry.Remember(t.Context(), store.Config{StateDir: files[0]}, "hub", registry.Registration{AgentType: "worker", Handle: "ann"}); err == nil {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registry.Remember(t.Context(), store.Config{StateDir: file}, "hub", registry.Registration{AgentType: "worker", Handle: "ann"}); err == nil {
 		t.Error("a file is no directory")
 	}
 }

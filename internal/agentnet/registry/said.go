@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 // The computer remembers what agents have registered themselves as, by the conversation of their program in which they did. A program
@@ -46,7 +46,7 @@ func Said(cfg store.Config, hub string, r Registration) (_ Registration, ok bool
 	if !r.talks() {
 		return r, false
 	}
-	all := readSaid(saidBase(cfg, hub, r.Vendor) + ".json")
+	all := readSaid(saidBase(cfg, hub, r.Vendor)+".json", peek)
 	i := slices.IndexFunc(all, func(s said) bool { return s.Conversation == r.Conversation })
 	if i < 0 {
 		return r, false
@@ -81,7 +81,7 @@ func changeSaid(ctx context.Context, cfg store.Config, hub string, r Registratio
 		return err
 	}
 	defer unlock(lock)
-	before := readSaid(base + ".json")
+	before := readSaid(base+".json", statefile.Raw.Read)
 	all := slices.DeleteFunc(slices.Clone(before), func(s said) bool { return s.Conversation == r.Conversation })
 	if to != nil {
 		all = append(all, *to)
@@ -92,7 +92,7 @@ func changeSaid(ctx context.Context, cfg store.Config, hub string, r Registratio
 	if err != nil {
 		return err
 	}
-	return local.ReplaceFile(base+".json", data)
+	return saidFile(base + ".json").Write(data)
 }
 
 // encodeSaid leaves out the oldest of what would be too much.
@@ -105,9 +105,12 @@ func encodeSaid(all []said) ([]byte, error) {
 	}
 }
 
-// readSaid returns nothing of a file that is damaged: it is written anew.
-func readSaid(path string) (all []said) {
-	data, err := readAtMost(path, maxSaidSize)
+// readSaid returns nothing of a file that is damaged and has no copy: it is written anew. Only with the file's lock read may be its Read.
+func readSaid(path string, read func(statefile.Raw) ([]byte, error)) (all []said) {
+	if !isOurs(path, maxSaidSize) {
+		return nil
+	}
+	data, err := read(saidFile(path))
 	if err != nil || json.Unmarshal(data, &all) != nil {
 		return nil
 	}
@@ -115,5 +118,5 @@ func readSaid(path string) (all []said) {
 }
 
 func saidBase(cfg store.Config, hub, vendor string) string {
-	return filepath.Join(cfg.StateDir, "said."+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, vendor))
+	return filepath.Join(cfg.StateDir, saidPrefix+store.Digest(hub, cfg.Hostname, cfg.ProjectPath, vendor))
 }
