@@ -75,11 +75,11 @@ func (b *Bus) DamageRebuilt(subject string) {
 
 // FileDamaged enters the damage of a file beside the store into the ledger of the store's damage; see [damage.Keeper.NoteFile]. It reports
 // false for another kind of bus, which has none.
-func (b *Bus) FileDamaged(file, kept, reason, holds string, restored bool) bool {
+func (b *Bus) FileDamaged(id, file, kept, reason, holds string, restored bool) bool {
 	if b.damage == nil {
 		return false
 	}
-	b.damage.NoteFile(file, kept, reason, holds, restored)
+	b.damage.NoteFile(id, file, kept, reason, holds, restored)
 	return true
 }
 

@@ -126,6 +126,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 		background.Go(func() { adaptPercent(ctx, time.Now) })
 	}
 	background.Go(func() { d.watchWork(ctx) })
+	background.Go(func() { d.watchFiles(ctx) })
 	background.Go(func() { d.resumeWork(ctx) })
 	background.Go(func() { d.followSessions(ctx) })
 	background.Go(func() { d.keepPresence(ctx) })

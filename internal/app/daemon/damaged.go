@@ -1,16 +1,61 @@
 package daemon
 
-import "github.com/parleyhub/parley/internal/base/statefile"
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/base/statefile"
+	"github.com/parleyhub/parley/internal/base/wait"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+)
+
+// filesInterval is the pause between two looks for damaged files that other processes have.
+const filesInterval = time.Minute
 
 // fileDamaged enters the damage of one of the hub's files into the ledger of the store's damage, once the bus is open, or else into the
-// log. Only the goroutine that opens the daemon calls it.
+// log. Until then only the goroutine that opens the daemon calls it.
 func (d *daemon) fileDamaged(x statefile.Damage) {
 	if d.bus == nil {
 		d.damaged = append(d.damaged, x)
 		return
 	}
-	if d.bus.FileDamaged(x.Path, x.Kept, x.Reason, x.Loss, x.Restored) {
+	if d.bus.FileDamaged(x.ID, x.Path, x.Kept, x.Reason, x.Loss, x.Restored) {
 		return
 	}
 	d.log.Error("a file of the hub was damaged", "file", x.Path, "reason", x.Reason, "kept", x.Kept, "restored", x.Restored, "holds", x.Loss)
+}
+
+// watchFiles notes, until ctx ends, the damage of the files that agents' processes have on this computer, and what other processes have moved
+// aside in the data directory.
+func (d *daemon) watchFiles(ctx context.Context) {
+	noted := map[string]bool{} // an external bus has no ledger that knows
+	for {
+		for _, x := range d.damagedFiles() {
+			if !noted[x.ID] {
+				noted[x.ID] = true
+				d.fileDamaged(x)
+			}
+		}
+		if !wait.Pause(ctx, filesInterval) {
+			return
+		}
+	}
+}
+
+func (d *daemon) damagedFiles() []statefile.Damage {
+	all, err := registry.DamagedFiles(mcpconfig.AgentsDir())
+	entries, derr := os.ReadDir(d.cfg.DataDir)
+	for _, e := range entries {
+		if x, ok := statefile.SetAside(filepath.Join(d.cfg.DataDir, e.Name())); ok && e.Type().IsRegular() {
+			all = append(all, x)
+		}
+	}
+	if err := errors.Join(err, derr); err != nil {
+		d.log.Warn("damaged files are not noticed", "error", err)
+	}
+	return all
 }

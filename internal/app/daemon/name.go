@@ -13,25 +13,18 @@ import (
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
-// named is the hub's name on a bus that it shares with other hubs.
-type named struct {
-	Name string `json:"name"`
-}
-
 var namePattern = text.Pattern(`^[a-z0-9]{1,32}$`)
 
-func (n named) check() error {
-	if !namePattern().MatchString(n.Name) {
-		return errors.New("it does not contain a name")
-	}
-	return nil
-}
-
-// nameFile returns the file with the hub's name.
-func nameFile(dataDir string, damaged func(statefile.Damage)) statefile.File[named] {
-	return statefile.File[named]{
-		Path: filepath.Join(dataDir, "hub-name"), Version: 1, Valid: named.check, Loss: "the hub has a new name", Damaged: damaged,
-		Former: func(raw []byte) (named, error) { return named{string(bytes.TrimSpace(raw))}, nil },
+// nameFile returns the file with the hub's name on a bus that it shares with other hubs. Former programs read it, too.
+func nameFile(dataDir string, damaged func(statefile.Damage)) statefile.Raw {
+	return statefile.Raw{
+		Path: filepath.Join(dataDir, "hub-name"), Loss: "the hub has a new name", Damaged: damaged,
+		Valid: func(raw []byte) error {
+			if !namePattern().Match(bytes.TrimSpace(raw)) {
+				return errors.New("it does not contain a name")
+			}
+			return nil
+		},
 	}
 }
 
@@ -53,12 +46,12 @@ func hubName(dataDir string, embedded bool, damaged func(statefile.Damage)) (str
 // uniqueName returns the name that a data directory's hub shares with no other. It is created once.
 func uniqueName(dataDir string, damaged func(statefile.Damage)) (string, error) {
 	f := nameFile(dataDir, damaged)
-	n, err := f.Read()
-	if err != nil || n.Name != "" {
-		return n.Name, err
+	raw, err := f.Read()
+	if err != nil || raw != nil {
+		return string(bytes.TrimSpace(raw)), err
 	}
-	n.Name = strings.ToLower(rand.Text()[:16])
-	return n.Name, f.Write(n)
+	name := strings.ToLower(rand.Text()[:16])
+	return name, f.Write([]byte(name + "\n"))
 }
 
 // ownerOf returns the name under which the processes of a data directory's hub are marked: the

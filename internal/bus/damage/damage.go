@@ -16,7 +16,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -135,17 +134,19 @@ func (k *Keeper) Rebuilt(subject string) {
 	}
 }
 
-// NoteFile notes that a file of the hub beside the store was damaged, and what was done about it. kept is where the damaged one is now, "" if
-// it was gone, and holds says what it holds.
-func (k *Keeper) NoteFile(file, kept, reason, holds string, restored bool) {
-	r := Record{Kind: KindFile, Action: ActionMissing, Reason: reason, File: k.relative(file)}
+// NoteFile notes that a file beside the store was damaged, and what was done about it, unless damage with the same id is noted already. kept is
+// where the damaged file is now, "" if it was gone or is not moved yet, and holds says what it holds.
+func (k *Keeper) NoteFile(id, file, kept, reason, holds string, restored bool) {
+	r := Record{ID: id, Kind: KindFile, Action: ActionFound, Reason: reason, File: k.relative(file)}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		r.Action = ActionMissing
+	}
 	if kept != "" {
 		r.Action, r.Kept = ActionQuarantined, k.relative(kept)
 	}
 	if restored {
 		r.Action = ActionRestored
 	}
-	r.ID = strings.ToLower(rand.Text()[:16]) // it has been mended: the next damage is another one
 	k.note(&stream{description: holds}, r, nil)
 	k.syncLedger()
 }
@@ -686,7 +687,7 @@ func (k *Keeper) checkSettingsIn(s *stream, dir, kept, name string, otherwise Ac
 }
 
 func (k *Keeper) relative(path string) string {
-	if r, err := filepath.Rel(k.Dir, path); err == nil {
+	if r, err := filepath.Rel(k.Dir, path); err == nil && !strings.HasPrefix(r, filepath.Join("..", "..")) {
 		return filepath.ToSlash(r)
 	}
 	return path

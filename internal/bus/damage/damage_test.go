@@ -441,6 +441,37 @@ func TestAStopThatCannotBeNotedIsOne(t *testing.T) {
 	end(t, b)
 }
 
+// The damage of a file beside the store is noted once, whoever finds it, also after a restart, and again once more is known of it.
+func TestTheDamageOfAFileIsNotedOnce(t *testing.T) {
+	dir := store(t, "S")
+	outside := filepath.Join(t.TempDir(), "agents", "a.guid")
+	inside := filepath.Join(dir, "peer.key")
+	must(t, os.WriteFile(inside, []byte("x"), 0o600))
+	notes := func(b *bus.Bus) {
+		t.Helper()
+		for range 2 {
+			b.FileDamaged("1", outside, outside+".damaged-00", "its checksum does not match", "identities", true)
+			b.FileDamaged("2", inside, "", "it is not a key", "the key", false)
+		}
+	}
+	b := open(t, dir)
+	notes(b)
+	end(t, b)
+	b = open(t, dir)
+	notes(b)
+	r := b.Damage()
+	if len(r) != 2 || r[0].File != outside || r[0].Lost() || r[1].File != "../peer.key" || r[1].Action != damage.ActionFound || !r[1].Lost() {
+		t.Errorf("the records are %+v", r)
+	}
+	b.FileDamaged("2", inside, inside+".damaged-lost-00", "it is not a key", "the key", false)
+	must(t, os.Remove(inside))
+	b.FileDamaged("3", inside, "", "it is gone", "the key", false)
+	if r := b.Damage(); len(r) != 3 || r[1].Action != damage.ActionQuarantined || r[1].Kept != "../peer.key.damaged-lost-00" || r[2].Action != damage.ActionMissing {
+		t.Errorf("the records are %+v", r)
+	}
+	end(t, b)
+}
+
 // What agents have deleted is not missing, and neither is what a crash has lost before it was synced.
 func TestWhatWasDeletedOrNeverSyncedIsNotMissing(t *testing.T) {
 	dir := store(t, "PURGED", "DELETED", "SHORTER", "REMOVED")

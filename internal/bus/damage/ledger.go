@@ -64,7 +64,7 @@ type Record struct {
 	// Subject of the message, as far as it can be read.
 	Subject string `json:"subject,omitempty"`
 	Reason  string `json:"reason"`
-	File    string `json:"file"` // relative to the bus's directory
+	File    string `json:"file"` // relative to the bus's directory, unless it is not in the data directory
 	Offset  int    `json:"offset"`
 	Length  int    `json:"length"`
 	// Bit of the record that was flipped back.

@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	"github.com/parleyhub/parley/identity"
+	"github.com/parleyhub/parley/internal/agentnet/registry"
+	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/config"
+	"github.com/parleyhub/parley/internal/federation/peers"
+	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
+)
+
+// The hub notes, once each, what is damaged of the files that processes of agents have, and what a command has restored in its data directory.
+func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	flip := func(pattern string) {
+		t.Helper()
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		raw, err := os.ReadFile(files[0])
+		if err == nil {
+			raw[9] ^= 1
+			err = os.WriteFile(files[0], raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	key, err := identity.Load(peers.KeyPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip(peers.KeyPath(dir))
+	if again, err := identity.Load(peers.KeyPath(dir)); err != nil || again.Public() != key.Public() {
+		t.Fatal("the key is another one", err)
+	}
+	cfg := store.Config{StateDir: mcpconfig.AgentsDir(), Hostname: "h", ProjectPath: "/p"}
+	remember := func() *registry.Remembered {
+		t.Helper()
+		r, err := registry.Remember(t.Context(), cfg, "hub", registry.Registration{AgentType: "worker", Handle: "ann"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := remember()
+	const guid = "7f3c1a52-8a0e-4f5b-9d55-0d7c9f1f2b11"
+	if err := r.Keep(store.Admission{GUID: guid, Secret: "s"}, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+	synctest.Test(t, func(t *testing.T) {
+		d := &daemon{cfg: &config.Loaded{Config: &config.Config{DataDir: dir}}, log: slog.New(slog.DiscardHandler)}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); d.watchFiles(ctx) }()
+		synctest.Wait()
+		flip(filepath.Join(mcpconfig.AgentsDir(), "admitted.*.json"))
+		wait.Pause(t.Context(), 2*filesInterval)
+		again := remember()
+		again.Release()
+		if again.GUID != guid {
+			t.Errorf("the agent is %q", again.GUID)
+		}
+		wait.Pause(t.Context(), 2*filesInterval)
+		stop()
+		<-done
+		if n := len(d.damaged); n != 2 || d.damaged[0].Path != peers.KeyPath(dir) || !d.damaged[0].Restored || !d.damaged[1].Restored || d.damaged[1].Loss == "" {
+			t.Errorf("noted was %+v", d.damaged)
+		}
+	})
+}
