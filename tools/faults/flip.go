@@ -7,24 +7,45 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
-// flipBit flips a bit of the records in a store that nobody uses. Without records it does nothing.
-func flipBit(dir string, random *rand.Rand) error {
-	var blocks []string
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && filepath.Ext(path) == ".blk" {
-			if info, err := d.Info(); err == nil && info.Size() > 0 {
-				blocks = append(blocks, path)
+// records returns the files of a directory that have records of a store.
+func records(dir string) ([]string, error) {
+	return filesOf(dir, func(path string) (string, bool) { return path, filepath.Ext(path) == ".blk" })
+}
+
+// copied returns the files of a directory that have copies with checksums: those of Parley's own that are not records.
+func copied(dir string) ([]string, error) {
+	return filesOf(dir, func(path string) (string, bool) { return strings.CutSuffix(path, ".copy") })
+}
+
+// filesOf returns, in order, what of selects of the files in a directory, unless it is empty or gone.
+func filesOf(dir string, of func(path string) (string, bool)) (files []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // agents go on
+			return nil
+		}
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if file, ok := of(path); ok {
+			if info, err := os.Lstat(file); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+				files = append(files, file)
 			}
 		}
-		return err
+		return nil
 	})
-	if err != nil || len(blocks) == 0 {
-		return err
+	slices.Sort(files)
+	return files, err
+}
+
+// flipBit flips a bit of one of some files. Without files it does nothing.
+func flipBit(files []string, random *rand.Rand) error {
+	if len(files) == 0 {
+		return nil
 	}
-	slices.Sort(blocks)
-	f, err := os.OpenFile(blocks[random.IntN(len(blocks))], os.O_RDWR, 0)
+	f, err := os.OpenFile(files[random.IntN(len(files))], os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -29,6 +30,7 @@ type injector struct {
 	random *rand.Rand
 	counts faultCounts
 
+	flips   uint64   // of bits
 	enough  int      // operations that are acknowledged before the next fault
 	unclean []string // stops that were not in order
 }
@@ -61,7 +63,7 @@ func (x *injector) faults() []fault {
 		}},
 		{"flipped bits", 1, func(ctx context.Context, _ time.Duration) error {
 			h.kill()
-			if err := flipBit(filepath.Join(h.home, "data", "bus"), x.random); err != nil {
+			if err := x.flip(); err != nil {
 				return err
 			}
 			return h.start(ctx)
@@ -99,6 +101,16 @@ func (x *injector) faults() []fault {
 		all = slices.DeleteFunc(all, func(f fault) bool { return !named(x.t.c.only, f.name) })
 	}
 	return all
+}
+
+// flip flips a bit of the records, and one of the hub's and the agents' other files. The latter has a sequence of its own, so that the faults
+// of a seed stay what they were.
+func (x *injector) flip() error {
+	home := x.t.h.home
+	blocks, err := records(filepath.Join(home, "data", "bus"))
+	files, ferr := copied(home)
+	x.flips++
+	return errors.Join(err, ferr, flipBit(blocks, x.random), flipBit(files, rand.New(rand.NewPCG(x.t.c.seed, x.flips))))
 }
 
 // named reports whether a list, separated by commas, has a name.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"math/bits"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -26,34 +28,47 @@ func TestQuantilesOfStarts(t *testing.T) {
 	}
 }
 
-func TestOneBitOfARecordIsFlipped(t *testing.T) {
-	dir, random := t.TempDir(), rand.New(rand.NewPCG(1, 1))
-	if err := flipBit(dir, random); err != nil { // nothing is stored
-		t.Error(err)
-	}
-	before := bytes.Repeat([]byte{7}, 1000)
-	for _, name := range []string{"1.blk", "2.blk", "index.db"} {
-		if err := os.WriteFile(filepath.Join(dir, name), before, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := flipBit(dir, random); err != nil {
-		t.Fatal(err)
-	}
-	flipped := 0
-	for _, name := range []string{"1.blk", "2.blk", "index.db"} {
-		after, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range after {
-			n := bits.OnesCount8(after[i] ^ before[i])
-			if flipped += n; n > 0 && name == "index.db" {
-				t.Error("a bit of another file was flipped")
+func TestOneBitIsFlipped(t *testing.T) {
+	all := []string{"1.blk", "2.blk", "index.db", "peer.key", "peer.key.copy", "a/b.guid", "a/b.guid.copy", "gone.copy"}
+	for name, test := range map[string]struct {
+		of   func(dir string) ([]string, error)
+		want []string
+	}{
+		"of a record":        {records, []string{"1.blk", "2.blk"}},
+		"of a file":          {copied, []string{"peer.key", "a/b.guid"}},
+		"nothing is written": {func(string) ([]string, error) { return nil, nil }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, random := t.TempDir(), rand.New(rand.NewPCG(1, 1))
+			if none, err := test.of(dir); err != nil || len(none) > 0 {
+				t.Error(none, err)
 			}
-		}
-	}
-	if flipped != 1 {
-		t.Errorf("%d bits were flipped", flipped)
+			before := bytes.Repeat([]byte{7}, 1000)
+			for _, file := range all {
+				if err := errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o700), os.WriteFile(filepath.Join(dir, file), before, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			files, err := test.of(dir)
+			if err = errors.Join(err, flipBit(files, random)); err != nil {
+				t.Fatal(err)
+			}
+			flipped := 0
+			for _, file := range all {
+				after, err := os.ReadFile(filepath.Join(dir, file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range after {
+					n := bits.OnesCount8(after[i] ^ before[i])
+					if flipped += n; n > 0 && !slices.Contains(test.want, file) {
+						t.Errorf("a bit of %s was flipped", file)
+					}
+				}
+			}
+			if flipped != min(1, len(test.want)) {
+				t.Errorf("%d bits were flipped", flipped)
+			}
+		})
 	}
 }
