@@ -169,13 +169,9 @@ func (s *Service) dropMarks(ctx context.Context, b *bus.Bus, guid string) error 
 	if err := json.Unmarshal(v.Data, &marks); err != nil {
 		return err
 	}
-	last, err := s.lastSequence(ctx, b, guid)
-	exists := err == nil
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	again, err := s.isNew(ctx, b, guid, marks.Floor)
+	if err != nil || !again {
 		return err
-	}
-	if exists && marks.Floor <= last {
-		return nil
 	}
 	_, err = key.Put(ctx, b, readMarks{Reads: marks.Reads}, v.Revision)
 	return err
@@ -213,6 +209,42 @@ func (s *Service) trim(ctx context.Context, b *bus.Bus, guid string, floor uint6
 		return err
 	}
 	return stream.Purge(ctx, jetstream.WithPurgeSubject(store.InboxSubject+guid), jetstream.WithPurgeSequence(floor+1))
+}
+
+// isNew reports whether an inbox does not have the message up to which it was read: it is gone, was created again, or has lost its end.
+func (s *Service) isNew(ctx context.Context, b *bus.Bus, guid string, floor uint64) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
+	defer cancel()
+	stream, err := b.JetStream().Stream(ctx, s.inboxStream(guid))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	info := stream.CachedInfo()
+	return info.State.LastSeq < floor && isLeader(info.Cluster), nil
+}
+
+// electionTimeout is how long replicas of a stream at least miss their leader before they elect another one.
+const electionTimeout = 4 * time.Second
+
+// isLeader reports whether the server that has described a stream is its leader, or the stream's only one. One that was suspended or cut off
+// also answers, until it knows of another leader, and lacks what that has stored. Replicas answer a leader each second.
+func isLeader(c *jetstream.ClusterInfo) bool {
+	if c == nil || len(c.Replicas) == 0 {
+		return true
+	}
+	if c.Leader == "" {
+		return false
+	}
+	heard := 1
+	for _, r := range c.Replicas {
+		if r.Active > 0 && r.Active < electionTimeout { // 0 if it was never heard
+			heard++
+		}
+	}
+	return 2*heard > 1+len(c.Replicas)
 }
 
 // lastSequence returns the number of the last message in the stream of an inbox.

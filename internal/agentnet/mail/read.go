@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
@@ -320,20 +319,11 @@ func (x *Box) currentMarks(ctx context.Context, b *bus.Bus, m storedMarks) (stor
 	if m.Floor == 0 {
 		return m, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
-	defer cancel()
-	stream, err := b.JetStream().Stream(ctx, x.svc.inboxStream(x.agent.GUID()))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		m.readMarks = readMarks{}
-		return m, nil
-	}
-	if err != nil {
-		return m, err
-	}
-	if stream.CachedInfo().State.LastSeq < m.Floor {
+	again, err := x.svc.isNew(ctx, b, x.agent.GUID(), m.Floor)
+	if again {
 		m.readMarks = readMarks{}
 	}
-	return m, nil
+	return m, err
 }
 
 // marksBuilder computes new marks during a scan of the inbox.
