@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -39,5 +41,26 @@ func TestAgentsWithoutSettingsHaveTheDefaults(t *testing.T) {
 	}
 	if got := settings(dialect.NetworkJoinParams{AckTimeout: 7}); got == configured || got.AckTimeout != 7 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The hub's assigner may be the first in the network, and the first inbox decides on the kind of all.
+func TestTheAssignerHasTheUsersSettings(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	d := &daemon{}
+	if got := d.assignerConfig(); got.Inboxes != store.InboxesPerAgent || got.Bucket != (store.Config{}).WithDefaults().Bucket {
+		t.Errorf("without settings: %s, %s", got.Inboxes, got.Bucket)
+	}
+	dir := filepath.Join(home, ".nats-mcp")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	settings := `{"crossComputer": {"inboxes": "shared", "registryBucket": "agents-of-ours"}}`
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.assignerConfig(); got.Inboxes != store.InboxesShared || got.Bucket != "agents-of-ours" {
+		t.Errorf("%s, %s", got.Inboxes, got.Bucket)
 	}
 }

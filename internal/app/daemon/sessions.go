@@ -158,17 +158,22 @@ func (d *daemon) newAssigner() (*lazyAssigner, error) {
 	if err != nil {
 		return nil, err
 	}
-	bucket := ""
-	if cfg, err := mcpConfig(""); err == nil { // without it the registry has its usual name
-		bucket = cfg.CrossComputer.RegistryBucket
-	}
 	guid := uuid.NewSHA1(uuid.NameSpaceURL, []byte("parley:hub:"+name)).String()
 	return &lazyAssigner{used: d.bus.HasNetwork, open: func() *assignment.Assigner {
-		return assignment.Open(store.Config{
-			Dial:   func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub sessions") },
-			Bucket: bucket, Logger: d.log,
-		}, guid, "hub")
+		return assignment.Open(d.assignerConfig(), guid, "hub")
 	}}, nil
+}
+
+// assignerConfig has the user's settings of the network: the assigner may be the first in it, and the first inbox decides on the kind
+// of all.
+func (d *daemon) assignerConfig() store.Config {
+	cfg := store.Config{Logger: d.log,
+		Dial: func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, "parley-hub sessions") }}
+	users, err := mcpConfig("")
+	if err != nil {
+		return cfg // the network is the usual one
+	}
+	return withSettings(cfg, NetworkSettings(users))
 }
 
 // lazyAssigner is an assigner that connects at its first use: most hubs have no sessions.
