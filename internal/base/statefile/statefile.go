@@ -94,35 +94,39 @@ type state struct {
 	raw    []byte  // of the file
 }
 
-// look reads the file, or else its copy.
+// look reads the file, or else its copy. What is not generic is not compiled for each type.
 func (f File[T]) look() (value T, s state, err error) {
-	s.raw, err = read(f.Path)
-	second, copyErr := read(f.copyPath())
+	s, err = look(f.Path, f.Loss, func(raw []byte) (err error) {
+		if value, err = f.decode(raw); err != nil {
+			value = *new(T)
+		}
+		return err
+	})
+	return value, s, err
+}
+
+func look(path, loss string, decode func([]byte) error) (s state, err error) {
+	s.raw, err = read(path)
+	second, copyErr := read(copyOf(path))
 	if err != nil && !isDamage(err) {
-		return value, s, err
+		return s, err
 	}
 	if errors.Is(err, errGone) && errors.Is(copyErr, errGone) {
-		return value, s, nil
+		return s, nil
 	}
 	if err == nil {
-		value, err = f.decode(s.raw)
+		err = decode(s.raw)
 	}
 	if err == nil {
 		s.single = copyErr != nil || !bytes.Equal(s.raw, second) || !bytes.HasPrefix(s.raw, []byte(sumBegin))
-		return value, s, nil
+		return s, nil
 	}
 	if errors.Is(err, errVersion) {
-		return value, s, fmt.Errorf("%s: %w", f.Path, err)
+		return s, fmt.Errorf("%s: %w", path, err)
 	}
-	s.damage = damageOf(f.Path, err, f.Loss)
-	value = *new(T)
-	if copyErr == nil {
-		from, err := f.decode(second)
-		if err == nil {
-			value, s.damage.Restored = from, true
-		}
-	}
-	return value, s, nil
+	s.damage = damageOf(path, err, loss)
+	s.damage.Restored = copyErr == nil && decode(second) == nil
+	return s, nil
 }
 
 // read reads a file. A file that the disk cannot read is damaged.
@@ -141,37 +145,50 @@ func isDamage(err error) bool { return errors.Is(err, errGone) || errors.Is(err,
 
 // decode decodes a file. Former programs, which the user may have gone back to meanwhile, write it without a checksum.
 func (f File[T]) decode(raw []byte) (value T, err error) {
+	former, err := checkHead(raw, f.Version, f.Former != nil)
+	switch {
+	case err != nil:
+		return value, err
+	case former:
+		value, err = f.Former(raw)
+	default:
+		err = json.Unmarshal(raw, &value)
+	}
+	if err == nil && f.Valid != nil {
+		err = f.Valid(value)
+	}
+	return value, err
+}
+
+// checkHead checks the checksum and the version of a file, unless it is a former program's that has its own decoder.
+func checkHead(raw []byte, version int, hasFormer bool) (former bool, err error) {
 	body, ok := bytes.CutPrefix(raw, []byte(sumBegin))
 	switch {
 	case !ok && hasSum(raw):
-		return value, errSum
-	case !ok && f.Former != nil:
-		value, err = f.Former(raw)
-		return value, errors.Join(err, f.invalid(value))
+		return false, errSum
+	case !ok && hasFormer:
+		return true, nil
 	case ok && len(raw) < headSize:
-		return value, errSum
+		return false, errSum
 	case ok:
 		sum := sha256.Sum256(raw[headSize:])
 		if string(body[:headSize-len(sumBegin)]) != hex.EncodeToString(sum[:])+sumEnd {
-			return value, errSum
+			return false, errSum
 		}
 	}
 	var v struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return value, err
+		return false, err
 	}
 	switch {
-	case ok && v.Version > f.Version:
-		return value, errVersion
-	case v.Version != f.Version:
-		return value, fmt.Errorf("its version is %d, not %d", v.Version, f.Version)
+	case ok && v.Version > version:
+		return false, errVersion
+	case v.Version != version:
+		return false, fmt.Errorf("its version is %d, not %d", v.Version, version)
 	}
-	if err := json.Unmarshal(raw, &value); err != nil {
-		return value, err
-	}
-	return value, f.invalid(value)
+	return false, nil
 }
 
 // hasSum reports whether a checksum is where the beginning of a file would have it.
@@ -181,13 +198,6 @@ func hasSum(raw []byte) bool {
 	}
 	_, err := hex.DecodeString(string(raw[len(sumBegin) : headSize-len(sumEnd)]))
 	return err == nil
-}
-
-func (f File[T]) invalid(value T) error {
-	if f.Valid == nil {
-		return nil
-	}
-	return f.Valid(value)
 }
 
 // Write replaces the file and its copy. After a kill or a power cut the file has the former value or the new one.
@@ -200,8 +210,10 @@ func (f File[T]) Write(value T) error {
 }
 
 // WriteJSON is Write of a value that is encoded already, without spaces.
-func (f File[T]) WriteJSON(object []byte) error {
-	rest := fmt.Appendf(nil, `"version":%d`, f.Version)
+func (f File[T]) WriteJSON(object []byte) error { return writeJSON(f.Path, f.Version, object) }
+
+func writeJSON(path string, version int, object []byte) error {
+	rest := fmt.Appendf(nil, `"version":%d`, version)
 	if fields := bytes.TrimPrefix(object, []byte("{")); !bytes.Equal(fields, []byte("}")) {
 		rest = append(rest, ',')
 		rest = append(rest, fields...)
@@ -210,8 +222,8 @@ func (f File[T]) WriteJSON(object []byte) error {
 	}
 	sum := sha256.Sum256(rest)
 	raw := append([]byte(sumBegin+hex.EncodeToString(sum[:])+sumEnd), rest...)
-	if err := writeCopy(f.Path, raw); err != nil {
+	if err := writeCopy(path, raw); err != nil {
 		return err
 	}
-	return local.ReplaceFile(f.Path, raw)
+	return local.ReplaceFile(path, raw)
 }
