@@ -33,13 +33,13 @@ var Apart = apart
 // Lasting reports whether a queued message is dropped.
 var Lasting = lasting
 
-// DecodeKept decodes a file of kept messages; it returns their number and all ids.
-func DecodeKept(data []byte) (n int, ids string, err error) {
-	messages, err := decodeKept(data)
+// DecodeKept decodes a file of kept messages; it returns their ids, their data, and what is damaged.
+func DecodeKept(raw []byte) (ids, data []string, damage, err error) {
+	messages, damage, err := decodeKept(raw)
 	for _, m := range messages {
-		ids += m.ID
+		ids, data = append(ids, m.ID), append(data, string(m.Data))
 	}
-	return len(messages), ids, err
+	return ids, data, damage, err
 }
 
 // JetStream returns the JetStream of the Space's bus.

@@ -18,6 +18,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 // keepVersion is the version of the format of kept messages: lines of keptFile.
@@ -207,7 +208,32 @@ func (j *journal) end() {
 func keptLine(e *entry) ([]byte, error) {
 	line, err := json.Marshal(keptFile{Version: keepVersion,
 		Messages: []keptMessage{{Channel: e.channel.Name, ID: e.id, Data: e.data, Sent: e.sent, Tried: e.sent}}})
-	return append(line, '\n'), err
+	if err != nil {
+		return nil, err
+	}
+	line = line[:len(line)-1] // the end of the object
+	return append(append(line, sumOf(line)...), '\n'), nil
+}
+
+// sumOf returns the end of a line: the checksum of what is before it, as the last field, which former programs ignore.
+func sumOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return sumBegin + hex.EncodeToString(sum[:8]) + sumEnd
+}
+
+const (
+	sumBegin = `,"sum":"`
+	sumEnd   = `"}`
+	sumSize  = len(sumBegin) + 16 + len(sumEnd)
+)
+
+// checkSum checks the checksum of a line. The lines of former programs have none.
+func checkSum(line []byte) error {
+	n := len(line) - sumSize
+	if n < 0 || !bytes.HasPrefix(line[n:], []byte(sumBegin)) || sumOf(line[:n]) == string(line[n:]) {
+		return nil
+	}
+	return errors.New("its checksum does not match")
 }
 
 // keepPrefix begins the names of the files of this namespace and server.
@@ -216,7 +242,8 @@ func (s *Space) keepPrefix() string {
 	return filepath.Join(s.cfg.KeepDir, "unsent-"+hex.EncodeToString(sum[:])[:16])
 }
 
-// takeKept queues the messages of earlier Spaces, but for those whose process runs. A file that cannot be read stays.
+// takeKept queues the messages of earlier Spaces, but for those whose process runs. A file that cannot be read stays, and one with damaged
+// lines is kept aside.
 func (s *Space) takeKept() {
 	if s.cfg.KeepDir == "" {
 		return
@@ -228,7 +255,10 @@ func (s *Space) takeKept() {
 			s.log.Debug("kept messages are those of another process", "file", file, "error", err)
 			continue
 		}
-		messages, err := readKept(file)
+		messages, damage, err := readKept(file)
+		if damage != nil && err == nil {
+			err = s.setAside(file, damage)
+		}
 		if err != nil {
 			_ = j.lock.Unlock()
 			if !errors.Is(err, os.ErrNotExist) { // stored meanwhile
@@ -252,6 +282,15 @@ func (s *Space) takeKept() {
 		s.log.Info("messages of an earlier process are stored now", "messages", len(entries))
 	}
 	s.settleKept()
+}
+
+// setAside keeps a file with damaged lines, of which only the others are stored.
+func (s *Space) setAside(file string, damage error) error {
+	kept, err := statefile.KeepDamaged(file)
+	if err == nil {
+		s.log.Error("kept messages are damaged; the others are stored", "file", file, "kept", kept, "error", damage)
+	}
+	return err
 }
 
 // keptFiles returns the paths of the files of this namespace and server.
@@ -282,49 +321,61 @@ func (s *Space) keptEntry(j *journal, m keptMessage) *entry {
 	return &entry{channel: c, id: m.ID, data: m.Data, sent: m.Sent, tried: m.Tried, stored: make(chan struct{}), journal: j, former: true}
 }
 
-func readKept(file string) ([]keptMessage, error) {
+func readKept(file string) (messages []keptMessage, damage, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxKeptFile+1))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(data) > maxKeptFile {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxKeptFile)
+		return nil, nil, fmt.Errorf("it is larger than %d bytes", maxKeptFile)
 	}
 	return decodeKept(data)
 }
 
-// decodeKept decodes and checks a file's content. A last line that was not written to its end is ignored: its sender was
-// told nothing.
-func decodeKept(data []byte) (messages []keptMessage, err error) {
+// errVersion is the error of a line in another format, which is no damage.
+var errVersion = errors.New("its version is not known")
+
+// decodeKept decodes and checks a file's content. The damage is that of the lines that are left out; a last line that was not written to its
+// end is none: its sender was told nothing.
+func decodeKept(data []byte) (messages []keptMessage, damage, err error) {
 	for line := 1; len(data) > 0; line++ {
 		text, rest, ended := bytes.Cut(data, []byte("\n"))
 		of, err := decodeKeptLine(text)
 		if err != nil && !ended {
-			break
+			of, err = decodeKeptLine(text[:len(text)-1]) // its newline is damaged
 		}
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", line, err)
+		switch {
+		case err == nil:
+			messages = append(messages, of...)
+		case !ended:
+			return messages, damage, nil
+		case errors.Is(err, errVersion):
+			return nil, nil, fmt.Errorf("line %d: %w", line, err)
+		case damage == nil:
+			damage = fmt.Errorf("line %d: %w", line, err)
 		}
-		messages, data = append(messages, of...), rest
-		if len(messages) > maxKeptLines {
-			return nil, fmt.Errorf("it has more than %d messages", maxKeptLines)
+		if data = rest; len(messages) > maxKeptLines {
+			return nil, nil, fmt.Errorf("it has more than %d messages", maxKeptLines)
 		}
 	}
-	return messages, nil
+	return messages, damage, nil
 }
 
 func decodeKeptLine(line []byte) ([]keptMessage, error) {
+	if err := checkSum(line); err != nil {
+		return nil, err
+	}
 	var k keptFile
 	if err := json.Unmarshal(line, &k); err != nil {
 		return nil, err
 	}
 	if k.Version != keepVersion {
-		return nil, fmt.Errorf("its version is %d, not %d", k.Version, keepVersion)
+		return nil, fmt.Errorf("%w: %d", errVersion, k.Version)
 	}
 	for i, m := range k.Messages {
 		if _, err := decode(m.Data); err != nil {

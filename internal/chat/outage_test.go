@@ -1,6 +1,7 @@
 package chat_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
@@ -335,8 +338,65 @@ func TestTheFileOfQueuedMessagesIsBounded(t *testing.T) {
 	if lines := strings.Count(string(data), "\n"); lines < chat.MaxQueued || lines > chat.MaxQueued+11 {
 		t.Errorf("%d lines", lines)
 	}
-	if n, _, err := chat.DecodeKept(data); err != nil || n < chat.MaxQueued {
-		t.Errorf("decoded %d, %v", n, err)
+	if ids, _, _, err := chat.DecodeKept(data); err != nil || len(ids) < chat.MaxQueued {
+		t.Errorf("decoded %d, %v", len(ids), err)
+	}
+}
+
+// A flipped bit in a message that waits for the bus costs that message, which is named, and no other one.
+func TestADamagedKeptMessageIsNamedAndTheOthersAreStored(t *testing.T) {
+	n := startServer(t)
+	cfg := n.config("p")
+	cfg.KeepDir, cfg.Server = filepath.Join(t.TempDir(), "unsent"), "here"
+	s := ready(t, open(t, cfg))
+	n.Stop()
+	await(t, s, func() bool { return !s.Status().Connected })
+	for _, text := range []string{"one", "two", "three"} {
+		send(t, s, "pm", "roadmap", text)
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, bodies, damage, err := chat.DecodeKept(data)
+	if len(ids) != 3 || damage != nil || err != nil {
+		t.Fatalf("%q, %v, %v", ids, damage, err)
+	}
+	for i := range data {
+		for bit := range 8 {
+			changed := bytes.Clone(data)
+			changed[i] ^= 1 << bit
+			id, text, damage, err := chat.DecodeKept(changed)
+			if damage == nil && err == nil && (!slices.Equal(id, ids) || !slices.Equal(text, bodies)) {
+				t.Fatalf("bit %d of byte %d is not noticed: %q", bit, i, changed)
+			}
+		}
+	}
+	line := bytes.Index(data, []byte("\n"))
+	data[line+line/2] ^= 1 // in the second message's text
+	killed := cfg
+	killed.KeepDir = t.TempDir()
+	file := filepath.Join(killed.KeepDir, filepath.Base(files[0]))
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Start()
+	next := ready(t, open(t, killed))
+	stored(t, next)
+	if got := texts(t, next, "roadmap", 20); strings.Join(got, " ") != "one three" {
+		t.Errorf("stored %q", got)
+	}
+	awaitNoFiles(t, killed.KeepDir)
+	kept, err := filepath.Glob(file + ".damaged-*")
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept %q, %v", kept, err)
+	}
+	if d, ok := statefile.SetAside(kept[0]); !ok || d.Path != file || d.Restored {
+		t.Errorf("%+v", d)
 	}
 }
 
@@ -344,9 +404,10 @@ func TestTheFileOfQueuedMessagesIsBounded(t *testing.T) {
 func FuzzKeptMessages(f *testing.F) {
 	f.Add([]byte(`{"version":1,"messages":[{"channel":"roadmap","id":"A-1","data":"e30=","sent":"2026-01-01T00:00:00Z"}]}`))
 	f.Add([]byte(`{"version":1,"messages":[]}` + "\n" + `{"version":1,"mess`))
+	f.Add([]byte(`{"version":1,"messages":[],"sum":"0123456789abcdef"}` + "\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		n, ids, err := chat.DecodeKept(data)
-		if err == nil && (n > 2*chat.MaxQueued || strings.ContainsAny(ids, "\r\n")) {
+		ids, _, _, err := chat.DecodeKept(data)
+		if err == nil && (len(ids) > 2*chat.MaxQueued || strings.ContainsAny(strings.Join(ids, ""), "\r\n")) {
 			t.Errorf("accepted %q", data)
 		}
 	})

@@ -3,8 +3,10 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
@@ -48,14 +50,25 @@ func (d *daemon) watchFiles(ctx context.Context) {
 
 func (d *daemon) damagedFiles() []statefile.Damage {
 	all, err := registry.DamagedFiles(mcpconfig.AgentsDir())
-	entries, derr := os.ReadDir(d.cfg.DataDir)
+	ours, oerr := setAsideIn(d.cfg.DataDir, "")
+	unsent, uerr := setAsideIn(mcpconfig.UnsentDir(), "messages of a channel that waited for the bus")
+	if err := errors.Join(err, oerr, uerr); err != nil {
+		d.log.Warn("damaged files are not noticed", "error", err)
+	}
+	return slices.Concat(all, ours, unsent)
+}
+
+// setAsideIn returns what processes have moved aside in a directory, which need not exist.
+func setAsideIn(dir, loss string) (all []statefile.Damage, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	for _, e := range entries {
-		if x, ok := statefile.SetAside(filepath.Join(d.cfg.DataDir, e.Name())); ok && e.Type().IsRegular() {
+		if x, ok := statefile.SetAside(filepath.Join(dir, e.Name())); ok && e.Type().IsRegular() {
+			x.Loss = loss
 			all = append(all, x)
 		}
 	}
-	if err := errors.Join(err, derr); err != nil {
-		d.log.Warn("damaged files are not noticed", "error", err)
-	}
-	return all
+	return all, err
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/federation/peers"
@@ -73,9 +75,20 @@ func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
 			t.Errorf("the agent is %q", again.GUID)
 		}
 		wait.Pause(t.Context(), 2*filesInterval)
+		unsent := filepath.Join(mcpconfig.UnsentDir(), "unsent-1-2.json")
+		if err := errors.Join(os.MkdirAll(mcpconfig.UnsentDir(), 0o700), os.WriteFile(unsent, []byte("damaged"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := statefile.KeepDamaged(unsent); err != nil {
+			t.Fatal(err)
+		}
+		wait.Pause(t.Context(), 2*filesInterval)
 		stop()
 		<-done
-		if n := len(d.damaged); n != 2 || d.damaged[0].Path != peers.KeyPath(dir) || !d.damaged[0].Restored || !d.damaged[1].Restored || d.damaged[1].Loss == "" {
+		if n := len(d.damaged); n == 3 && (d.damaged[2].Path != unsent || d.damaged[2].Restored || d.damaged[2].Loss == "") {
+			t.Errorf("noted was %+v", d.damaged[2])
+		}
+		if n := len(d.damaged); n != 3 || d.damaged[0].Path != peers.KeyPath(dir) || !d.damaged[0].Restored || !d.damaged[1].Restored || d.damaged[1].Loss == "" {
 			t.Errorf("noted was %+v", d.damaged)
 		}
 	})

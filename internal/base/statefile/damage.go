@@ -79,6 +79,9 @@ func SetAside(kept string) (d Damage, ok bool) {
 	return d, true
 }
 
+// KeepDamaged gives a damaged file a second name, by which SetAside knows it as lost, and returns that.
+func KeepDamaged(path string) (kept string, err error) { return setAside(path, lostName, link) }
+
 // CopyOf returns the file that a path is the copy of; ok is false if it is no copy's.
 func CopyOf(path string) (of string, ok bool) { return strings.CutSuffix(path, copyOf("")) }
 
