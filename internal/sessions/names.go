@@ -95,30 +95,44 @@ func (n *names) all() []named {
 	return slices.Clone(n.list)
 }
 
-func (n *names) knows(guid string) bool {
+// of returns a session with its name; ok is false if it has none.
+func (n *names) of(guid string) (x named, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.index(guid) >= 0
+	i := n.index(guid)
+	if i < 0 {
+		return x, false
+	}
+	return n.list[i], true
 }
 
 func (n *names) index(guid string) int {
 	return slices.IndexFunc(n.list, func(x named) bool { return x.GUID == guid })
 }
 
-// give returns the session's name: the one that it had, or a new one after its handle that no other agent has.
-func (n *names) give(e registry.Entry, taken func(string) bool) (named, error) {
+// give gives each session without a name one after its handle that no other agent has. The file is written once for all of them.
+func (n *names) give(entries []registry.Entry, taken func(string) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if i := n.index(e.GUID); i >= 0 {
-		return n.list[i], nil
+	list := slices.Clone(n.list)
+	known, used := make(map[string]bool, len(list)), make(map[string]bool, len(list))
+	for _, x := range list {
+		known[x.GUID], used[x.Name] = true, true
 	}
-	x := named{GUID: e.GUID, Given: time.Now().UTC()}
-	x.describe(e, time.Time{})
-	x.Name = runner.FreeID(baseOf(e), func(name string) bool {
-		return taken(name) || slices.ContainsFunc(n.list, func(x named) bool { return x.Name == name })
-	})
-	list := append(slices.Clone(n.list), x)
-	return x, n.store(list[max(len(list)-maxNames, 0):])
+	for _, e := range entries {
+		if known[e.GUID] {
+			continue
+		}
+		x := named{GUID: e.GUID, Given: time.Now().UTC()}
+		x.describe(e, time.Time{})
+		x.Name = runner.FreeID(baseOf(e), func(name string) bool { return used[name] || taken(name) })
+		known[x.GUID], used[x.Name] = true, true
+		list = append(list, x)
+	}
+	if len(list) == len(n.list) {
+		return nil
+	}
+	return n.store(list[max(len(list)-maxNames, 0):])
 }
 
 // describe stores what is known of the sessions now, if that is new. of returns it for a GUID; see [named.describe].

@@ -170,6 +170,7 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 	}
 	closed := s.closed()
 	present, withdrawn := make(map[string]bool, len(entries)), make(map[string]bool)
+	there := entries[:0]
 	for _, e := range entries {
 		if e.Visibility == store.Private {
 			withdrawn[e.GUID] = true
@@ -179,6 +180,10 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 		if at, ok := closed[e.GUID]; ok && (at.IsZero() || store.ParseTime(e.RegisteredAt).Before(at)) {
 			e.Liveness = registry.Gone
 		}
+		there = append(there, e)
+	}
+	s.name(there)
+	for _, e := range there {
 		s.update(e)
 	}
 	for i, x := range s.absent(present) {
@@ -228,15 +233,22 @@ func (s *Sessions) update(e assignment.Session) {
 		x.update(e)
 		return
 	}
-	if e.Liveness == registry.Gone && !s.names.knows(e.GUID) {
-		return // it ended before this hub knew it
+	if known, ok := s.names.of(e.GUID); ok {
+		s.add(known, e.Entry, e.Liveness)
 	}
-	known, err := s.names.give(e.Entry, s.hub.HasAgent)
-	if err != nil {
-		s.log.Error("the name of a session cannot be stored", "guid", e.GUID, "error", err)
-		return
+}
+
+// name gives names to the sessions that have none, but for those that ended before this hub knew them.
+func (s *Sessions) name(sessions []assignment.Session) {
+	var live []registry.Entry
+	for _, e := range sessions {
+		if e.Liveness != registry.Gone {
+			live = append(live, e.Entry)
+		}
 	}
-	s.add(known, e.Entry, e.Liveness)
+	if err := s.names.give(live, s.hub.HasAgent); err != nil {
+		s.log.Error("the names of new sessions cannot be stored", "error", err)
+	}
 }
 
 // add registers a session at the hub.

@@ -557,6 +557,30 @@ func TestNamesOfSessions(t *testing.T) {
 	}
 }
 
+// Sessions that the hub meets at once, as after a start, get a name each.
+func TestSessionsThatComeAtOnceGetANameEach(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.stop()
+	var guids []string
+	for i := range 5 {
+		a := nettest.Register(t, nettest.Open(t, o.net.Host("office", "ann", "shop")),
+			registry.Registration{Handle: "worker", AgentType: fmt.Sprint("worker", i), Scope: registry.ScopeProject})
+		guids = append(guids, a.GUID())
+	}
+	o.start()
+	var names []string
+	for _, guid := range guids {
+		wait.Eventually(t, "the session is an agent", func() bool { _, ok := o.agent(guid); return ok })
+		info, _ := o.agent(guid)
+		names = append(names, info.Definition.ID)
+	}
+	slices.Sort(names)
+	if want := []string{"worker", "worker-2", "worker-3", "worker-4", "worker-5"}; !slices.Equal(names, want) {
+		t.Errorf("the names are %q", names)
+	}
+}
+
 func TestPeopleRenameASession(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
