@@ -53,8 +53,6 @@ var (
 	errVersion = errors.New("it was written by a newer Parley")
 )
 
-func (f File[T]) copyPath() string { return copyOf(f.Path) }
-
 func copyOf(path string) string { return path + ".copy" }
 
 // Read returns the value, the zero value if nothing was written yet. A damaged file is moved aside and restored from the copy; without one
