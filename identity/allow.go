@@ -3,6 +3,7 @@ package identity
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -43,24 +44,23 @@ const (
 	maxAddressSize = 300
 )
 
-// OpenAllowList reads the list at path. A missing file is an empty list.
+// ErrLine is the error of a list with lines that are no entries.
+var ErrLine = errors.New("it has lines that are no entries")
+
+// OpenAllowList reads the list at path. A missing file is an empty list. With [ErrLine] the list has the entries of the other lines; whoever
+// changes it then loses these lines.
 func OpenAllowList(path string) (*AllowList, error) {
 	l := &AllowList{path: path}
-	return l, l.Reload()
+	entries, err := l.read()
+	l.entries = entries
+	return l, err
 }
 
 // Reload reads the file again, e.g. after another process has changed it. On an error the list is unchanged.
 func (l *AllowList) Reload() error {
-	f, err := os.Open(l.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the allow-list cannot be read: %w", err)
-	}
-	entries := make(map[PublicKey]Entry)
-	if err == nil {
-		defer f.Close()
-		if entries, err = parseAllowList(f); err != nil {
-			return fmt.Errorf("the allow-list %s: %w", l.path, err)
-		}
+	entries, err := l.read()
+	if err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,9 +68,27 @@ func (l *AllowList) Reload() error {
 	return nil
 }
 
-// parseAllowList skips empty lines and lines that begin with #.
+// read returns the entries of the file; with ErrLine those of the other lines.
+func (l *AllowList) read() (map[PublicKey]Entry, error) {
+	f, err := os.Open(l.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return make(map[PublicKey]Entry), nil
+	case err != nil:
+		return nil, fmt.Errorf("the allow-list cannot be read: %w", err)
+	}
+	defer f.Close()
+	entries, err := parseAllowList(f)
+	if err != nil {
+		err = fmt.Errorf("the allow-list %s: %w", l.path, err)
+	}
+	return entries, err
+}
+
+// parseAllowList skips empty lines and lines that begin with #. With ErrLine, of which the first line is named, it returns the other entries.
 func parseAllowList(r io.Reader) (map[PublicKey]Entry, error) {
 	entries := make(map[PublicKey]Entry)
+	var bad error
 	in := bufio.NewScanner(r)
 	for n := 1; in.Scan(); n++ {
 		line := strings.TrimSpace(in.Text())
@@ -79,13 +97,17 @@ func parseAllowList(r io.Reader) (map[PublicKey]Entry, error) {
 		}
 		e, err := parseEntry(line)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+			bad = cmp.Or(bad, fmt.Errorf("%w: line %d: %w", ErrLine, n, err))
+			continue
 		}
 		if entries[e.Key] = e; len(entries) > maxEntries {
 			return nil, fmt.Errorf("there are more than %d keys", maxEntries)
 		}
 	}
-	return entries, in.Err()
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	return entries, bad
 }
 
 func parseEntry(line string) (e Entry, err error) {

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -82,6 +83,13 @@ func TestAllowListRefusesInvalidEntries(t *testing.T) {
 		if err := l.Reload(); err == nil || !l.Allowed(key) {
 			t.Errorf("%s was loaded, or the former entries are lost: %v", name, err)
 		}
+	}
+	mixed := "no key\n" + key.String() + " bob\n" + key.String()[:40] + "\n"
+	if err := os.WriteFile(path, []byte(mixed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if some, err := identity.OpenAllowList(path); !errors.Is(err, identity.ErrLine) || !strings.Contains(err.Error(), "line 1:") || len(some.Entries()) != 1 || !some.Allowed(key) {
+		t.Errorf("a list of which two lines are no entries: %v, %v", some.Entries(), err)
 	}
 	if err := os.WriteFile(path, []byte("# mine\n\n"+key.String()+"\n"), 0o600); err != nil {
 		t.Fatal(err)

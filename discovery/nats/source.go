@@ -146,6 +146,7 @@ func (s *Source) receive(m *nats.Msg, sink registry.Sink) {
 // LastSeen returns the time of the last statement from the owner of a key over NATS. It is zero if there was none,
 // or if all its agents have been withdrawn since, as when a hub stops.
 func (s *Source) LastSeen(key identity.PublicKey) time.Time {
+	s.init() // Discover may just begin
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lastSeen[key]

@@ -153,7 +153,10 @@ func Open(ctx context.Context, o Options) (*Peers, error) {
 	}
 	read := fileVersion(AllowPath(o.DataDir)) // before reading, so that no change is missed
 	allow, err := identity.OpenAllowList(AllowPath(o.DataDir))
-	if err != nil {
+	switch {
+	case errors.Is(err, identity.ErrLine): // of a flipped bit, or an editor; doctor says it, too
+		o.Logger.Error("hubs on these lines are not paired until they are corrected", "error", err)
+	case err != nil:
 		return nil, err
 	}
 	sessions, err := entries.Read[kept](keptPath(o.DataDir), "tasks for peers' sessions wait until these announce themselves", o.Damaged)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -608,6 +609,35 @@ func TestADamagedList(t *testing.T) {
 			}
 			nc.Close()
 		}
+	}
+}
+
+// A line of the paired hubs that cannot be read, as after a flipped bit, keeps no hub from its other peers.
+func TestALineThatIsNoPairedHub(t *testing.T) {
+	t.Parallel()
+	nc, dir := connect(t, startServer(t)), t.TempDir()
+	bob := identity.Generate().Public()
+	if err := os.WriteFile(peers.AllowPath(dir), []byte("no key\n"+bob.String()+" bob\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, err := hub.New(t.Context(), hub.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	p, err := peers.Open(t.Context(), peers.Options{Hub: h, DataDir: dir, NATS: nc, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hubs := p.Status(); len(hubs) != 1 || hubs[0].Name != "bob" {
+		t.Errorf("paired are %+v", hubs)
+	}
+	if err := errors.Join(h.Close(t.Context()), p.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	nc.Close()
+	if !strings.Contains(log.String(), "line 1") {
+		t.Errorf("the log says %q", log.String())
 	}
 }
 
