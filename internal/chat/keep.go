@@ -256,7 +256,7 @@ func (s *Space) takeKept() {
 			continue
 		}
 		messages, damage, err := readKept(file)
-		if damage != nil && err == nil {
+		if damage != nil {
 			err = s.setAside(file, damage)
 		}
 		if err != nil {
@@ -345,19 +345,19 @@ var errVersion = errors.New("its version is not known")
 func decodeKept(data []byte) (messages []keptMessage, damage, err error) {
 	for line := 1; len(data) > 0; line++ {
 		text, rest, ended := bytes.Cut(data, []byte("\n"))
-		of, err := decodeKeptLine(text)
-		if err != nil && !ended {
-			of, err = decodeKeptLine(text[:len(text)-1]) // its newline is damaged
+		of, bad := decodeKeptLine(text)
+		if bad != nil && !ended {
+			of, bad = decodeKeptLine(text[:len(text)-1]) // its newline is damaged
 		}
 		switch {
-		case err == nil:
+		case bad == nil:
 			messages = append(messages, of...)
 		case !ended:
 			return messages, damage, nil
-		case errors.Is(err, errVersion):
-			return nil, nil, fmt.Errorf("line %d: %w", line, err)
+		case errors.Is(bad, errVersion):
+			return nil, nil, fmt.Errorf("line %d: %w", line, bad)
 		case damage == nil:
-			damage = fmt.Errorf("line %d: %w", line, err)
+			damage = fmt.Errorf("line %d: %w", line, bad)
 		}
 		if data = rest; len(messages) > maxKeptLines {
 			return nil, nil, fmt.Errorf("it has more than %d messages", maxKeptLines)

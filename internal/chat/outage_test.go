@@ -194,6 +194,19 @@ func TestWhatCannotBeStoredIsKept(t *testing.T) {
 	awaitNoFiles(t, cfg.KeepDir)
 }
 
+// keptFile returns the name and the content of a directory's only file of queued messages.
+func keptFile(t *testing.T, dir string) (name string, data []byte) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	if data, err = os.ReadFile(files[0]); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Base(files[0]), data
+}
+
 func awaitNoFiles(t *testing.T, dir string) {
 	t.Helper()
 	wait.Eventually(t, "the files are deleted", func() bool {
@@ -221,16 +234,9 @@ func TestQueuedMessagesSurviveAKill(t *testing.T) {
 	// What a kill leaves is the files and no locks; the last message was being written.
 	killed := cfg
 	killed.KeepDir = t.TempDir()
-	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("files %q, %v", files, err)
-	}
-	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	name, data := keptFile(t, cfg.KeepDir)
 	data = append(data, data[:len(data)/7]...)
-	if err := os.WriteFile(filepath.Join(killed.KeepDir, filepath.Base(files[0])), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(killed.KeepDir, name), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.Start()
@@ -276,15 +282,12 @@ func TestAQueuedMessageIsStoredOnceWhenTheClockWasSet(t *testing.T) {
 	n.Stop()
 	await(t, kept, func() bool { return !kept.Status().Connected })
 	send(t, kept, "pm", "roadmap", "y")
-	files, err := filepath.Glob(filepath.Join(again.KeepDir, "*.json"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("files %q, %v", files, err)
-	}
+	name, _ := keptFile(t, again.KeepDir)
 	// As if an earlier process had tried the first message by a clock that was an hour ahead.
 	later := time.Now().Add(time.Hour).Format(time.RFC3339Nano)
 	line := fmt.Sprintf(`{"version":1,"messages":[{"channel":"roadmap","id":%q,"data":%s,"sent":%q,"tried":%q}]}`+"\n", sent.ID, data, later, later)
 	again.KeepDir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(again.KeepDir, filepath.Base(files[0])), []byte(line), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(again.KeepDir, name), []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var looks atomic.Int64
@@ -327,14 +330,7 @@ func TestTheFileOfQueuedMessagesIsBounded(t *testing.T) {
 	for i := range 2*chat.MaxQueued + 10 {
 		send(t, s, "pm", "roadmap", fmt.Sprint(i))
 	}
-	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("files %q, %v", files, err)
-	}
-	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, data := keptFile(t, cfg.KeepDir)
 	if lines := strings.Count(string(data), "\n"); lines < chat.MaxQueued || lines > chat.MaxQueued+11 {
 		t.Errorf("%d lines", lines)
 	}
@@ -354,14 +350,7 @@ func TestADamagedKeptMessageIsNamedAndTheOthersAreStored(t *testing.T) {
 	for _, text := range []string{"one", "two", "three"} {
 		send(t, s, "pm", "roadmap", text)
 	}
-	files, err := filepath.Glob(filepath.Join(cfg.KeepDir, "*.json"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("files %q, %v", files, err)
-	}
-	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	name, data := keptFile(t, cfg.KeepDir)
 	ids, bodies, damage, err := chat.DecodeKept(data)
 	if len(ids) != 3 || damage != nil || err != nil {
 		t.Fatalf("%q, %v, %v", ids, damage, err)
@@ -380,7 +369,7 @@ func TestADamagedKeptMessageIsNamedAndTheOthersAreStored(t *testing.T) {
 	data[line+line/2] ^= 1 // in the second message's text
 	killed := cfg
 	killed.KeepDir = t.TempDir()
-	file := filepath.Join(killed.KeepDir, filepath.Base(files[0]))
+	file := filepath.Join(killed.KeepDir, name)
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}

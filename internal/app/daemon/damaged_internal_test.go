@@ -85,10 +85,11 @@ func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
 		wait.Pause(t.Context(), 2*filesInterval)
 		stop()
 		<-done
-		if n := len(d.damaged); n == 3 && (d.damaged[2].Path != unsent || d.damaged[2].Restored || d.damaged[2].Loss == "") {
-			t.Errorf("noted was %+v", d.damaged[2])
+		if len(d.damaged) != 3 {
+			t.Fatalf("noted was %+v", d.damaged)
 		}
-		if n := len(d.damaged); n != 3 || d.damaged[0].Path != peers.KeyPath(dir) || !d.damaged[0].Restored || !d.damaged[1].Restored || d.damaged[1].Loss == "" {
+		key, agent, message := d.damaged[0], d.damaged[1], d.damaged[2]
+		if key.Path != peers.KeyPath(dir) || !key.Restored || !agent.Restored || agent.Loss == "" || message.Path != unsent || message.Restored || message.Loss == "" {
 			t.Errorf("noted was %+v", d.damaged)
 		}
 	})

@@ -21,8 +21,6 @@ type Raw struct {
 	Valid func([]byte) error
 	// Loss says what is lost with the file, for people.
 	Loss string
-	// Edited says that people edit the file: of what is valid, only one with a single flipped bit counts as damaged.
-	Edited bool
 	// Damaged is called by Read when the file was damaged; it may be nil.
 	Damaged func(Damage)
 }
@@ -101,7 +99,7 @@ func (f Raw) look() (content []byte, s state, err error) {
 	case err == nil:
 		err = f.invalid(content)
 	}
-	if err == nil && copied && f.flipped(content, c) {
+	if err == nil && copied && flipped(content, c) {
 		err = errSum
 	}
 	if err == nil {
@@ -117,18 +115,18 @@ func (f Raw) look() (content []byte, s state, err error) {
 }
 
 // flipped reports whether content is that of the copy with flipped bits or cut off, instead of another one.
-func (f Raw) flipped(content []byte, c rawCopy) bool {
+func flipped(content []byte, c rawCopy) bool {
 	switch {
 	case bytes.Equal(sumLine(content), c.former):
 		return false
 	case len(content) != len(c.content):
-		return !f.Edited && bytes.HasPrefix(c.content, content)
+		return bytes.HasPrefix(c.content, content)
 	}
 	n := 0
 	for i, b := range content {
 		n += bits.OnesCount8(b ^ c.content[i])
 	}
-	return 0 < n && n <= maxFlipped && (n == 1 || !f.Edited)
+	return 0 < n && n <= maxFlipped
 }
 
 func (f Raw) invalid(content []byte) error {

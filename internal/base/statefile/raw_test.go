@@ -124,19 +124,6 @@ func TestAKillWithinAWriteIsNoDamage(t *testing.T) {
 	}
 }
 
-func TestWhatPeopleEditIsNoDamage(t *testing.T) {
-	f, noted := openRaw(t)
-	f.Edited = true
-	must(t, f.Write([]byte("00000000\n")))
-	for _, edited := range []string{"00000003\n", "00000003"} {
-		must(t, os.WriteFile(f.Path, []byte(edited), 0o600))
-		reads(t, f, edited)
-	}
-	if len(*noted) > 0 {
-		t.Errorf("noted was %+v", *noted)
-	}
-}
-
 func TestADamagedRawFileWithoutACopyIsMovedAside(t *testing.T) {
 	f, noted := openRaw(t)
 	must(t, os.WriteFile(f.Path, []byte("no key"), 0o600))
