@@ -10,6 +10,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
@@ -117,7 +118,8 @@ func (m *Memberships) Register(ctx context.Context, r registry.Registration) (*A
 }
 
 // remember returns the identity that this computer remembers for an agent. Without it the agent gets one that the hub
-// chooses, which takes an offline agent to be live for a while after a crash. The error is for an agent that must be known.
+// chooses, which takes an offline agent to be live for a while after a crash. The error is for an agent that must be known, and a shortage,
+// after which the identity is there again.
 func (m *Memberships) remember(ctx context.Context, r registry.Registration) (*registry.Remembered, error) {
 	if m.cfg.StateDir == "" || m.cfg.Hub == nil {
 		return nil, m.unknown(r)
@@ -128,7 +130,7 @@ func (m *Memberships) remember(ctx context.Context, r registry.Registration) (*r
 		held, err = registry.Remember(ctx, m.cfg.WithDefaults(), hub, r)
 	}
 	switch {
-	case err != nil && r.Known:
+	case err != nil && (r.Known || statefile.IsShortage(err)):
 		return nil, store.AsError(err)
 	case err != nil:
 		m.log().Warn("the agent's identity is not remembered on this computer", "error", err)

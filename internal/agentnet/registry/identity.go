@@ -180,7 +180,10 @@ func preferredSlots(owners []owner, handle string) []int {
 func (g *Registry) recordedOwners(ctx context.Context, b *bus.Bus, agentType string) ([]owner, error) {
 	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
 	defer cancel()
-	owners := g.rememberedOwners(agentType)
+	owners, err := g.rememberedOwners(agentType)
+	if err != nil {
+		return nil, err
+	}
 	all := g.cfg.IdentityKey(slotKey(store.Digest(g.cfg.Hostname, g.cfg.ProjectPath, agentType)) + ".*")
 	stream, err := b.JetStream().Stream(ctx, all.Stream)
 	if err != nil {
@@ -207,12 +210,14 @@ func (g *Registry) recordedOwners(ctx context.Context, b *bus.Bus, agentType str
 }
 
 // rememberedOwners returns the owners of the slots of a type by the files of this computer.
-func (g *Registry) rememberedOwners(agentType string) []owner {
-	owners := make([]owner, maxAgentsOnThisHost)
+func (g *Registry) rememberedOwners(agentType string) (owners []owner, err error) {
+	owners = make([]owner, maxAgentsOnThisHost)
 	for slot := range owners {
-		owners[slot] = g.rememberedOwner(g.slotName(g.cfg.ProjectPath, agentType, slot), peek)
+		if owners[slot], err = g.rememberedOwner(g.slotName(g.cfg.ProjectPath, agentType, slot), peek); err != nil {
+			return nil, err
+		}
 	}
-	return owners
+	return owners, nil
 }
 
 // takeSlot returns nil if a live agent has the slot. guid is for a new identity.
@@ -222,7 +227,11 @@ func (g *Registry) takeSlot(ctx context.Context, b *bus.Bus, key, slot, guid, ha
 		return nil, err
 	}
 	w := wanted{key: g.cfg.IdentityKey(key), guid: guid, handle: handle, locked: lock != nil}
-	before := g.rememberedOwner(slot, statefile.Raw.Read)
+	before, err := g.rememberedOwner(slot, statefile.Raw.Read)
+	if err != nil {
+		unlock(lock)
+		return nil, err
+	}
 	if before.guid != "" {
 		w.exactly = true
 		if !before.isAnother(handle) {
@@ -349,6 +358,9 @@ func (g *Registry) lockSlot(name string) (lock *flock.Flock, free bool, err erro
 		lock = flock.New(filepath.Join(g.cfg.StateDir, name+".lock"), flock.SetPermissions(0o600))
 		free, err = lock.TryLock()
 	}
+	if statefile.IsShortage(err) {
+		return nil, false, store.AsError(err)
+	}
 	if err != nil {
 		return nil, false, &store.Error{Code: store.InternalError, Message: fmt.Sprintf("The directory %s cannot be used.", g.cfg.StateDir),
 			Remedy: "Make it writable.", Err: err}
@@ -432,29 +444,32 @@ func (g *Registry) guidFile(slot string) statefile.Raw {
 }
 
 // rememberedOwner returns the last owner of a slot; its GUID is empty if none is remembered. Only with the slot's lock read may be the
-// file's Read.
-func (g *Registry) rememberedOwner(slot string, read func(statefile.Raw) ([]byte, error)) owner {
+// file's Read. The error is a shortage: who the owner is may be known later.
+func (g *Registry) rememberedOwner(slot string, read func(statefile.Raw) ([]byte, error)) (owner, error) {
 	if !g.cfg.RememberGUIDs || g.cfg.StateDir == "" {
-		return owner{}
+		return owner{}, nil
 	}
 	f := g.guidFile(slot)
 	at, ok := f.Changed()
 	if !ok || g.cfg.Now().Sub(at) > g.cfg.RegistryTTL {
-		return owner{}
+		return owner{}, nil
 	}
 	f.Damaged = func(d statefile.Damage) {
 		g.Log().Warn("the file with an agent's GUID was damaged", "file", d.Path, "reason", d.Reason, "kept", d.Kept, "restored", d.Restored)
 	}
 	data, err := read(f)
-	if err != nil {
+	switch {
+	case statefile.IsShortage(err):
+		return owner{}, store.AsError(err)
+	case err != nil:
 		g.Log().Warn("an agent's GUID cannot be read from the state directory", "error", err)
-		return owner{}
+		return owner{}, nil
 	}
 	guid, handle, err := decodeGUIDFile(data)
 	if err != nil {
-		return owner{} // the file was not written completely
+		return owner{}, nil // the file was not written completely
 	}
-	return owner{guid, handle, at}
+	return owner{guid, handle, at}, nil
 }
 
 // rememberGUID writes the owner of a slot whose lock the caller has.
@@ -479,7 +494,7 @@ func (g *Registry) StoredIdentity(r Registration) (*Identity, error) {
 		}
 		return nil, tooManyAgents(r.kind())
 	}
-	return g.firstFree(r, func(kind string) ([]owner, error) { return g.rememberedOwners(kind), nil }, g.storedSlot)
+	return g.firstFree(r, g.rememberedOwners, g.storedSlot)
 }
 
 // storedSlot is takeSlot without the bus.
@@ -488,7 +503,11 @@ func (g *Registry) storedSlot(slot, handle string) (*Identity, error) {
 	if err != nil || !free {
 		return nil, err
 	}
-	before := g.rememberedOwner(slot, statefile.Raw.Read)
+	before, err := g.rememberedOwner(slot, statefile.Raw.Read)
+	if err != nil {
+		unlock(lock)
+		return nil, err
+	}
 	if before.isAnother(handle) {
 		before = owner{}
 	}

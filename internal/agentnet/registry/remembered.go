@@ -270,27 +270,34 @@ func lockRemembered(slot string) (r *Remembered, free bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return readRemembered(slot, lock, free), free, nil
+	if r, err = readRemembered(slot, lock, free); err != nil {
+		unlock(lock)
+		return nil, false, err
+	}
+	return r, free, nil
 }
 
 // readRemembered reads the identity of a slot, whose lock the caller has if it is free.
-func readRemembered(slot string, lock *flock.Flock, free bool) *Remembered {
+func readRemembered(slot string, lock *flock.Flock, free bool) (*Remembered, error) {
 	r := &Remembered{file: slot + ".json", lock: lock}
 	if !isOurs(r.file, maxRemember) {
-		return r // it is written anew
+		return r, nil // it is written anew
 	}
 	read := peekRemembered
 	if free {
 		read = statefile.File[rememberedFile].Read
 	}
 	have, err := read(admittedFile(r.file))
+	if statefile.IsShortage(err) {
+		return nil, err // the agent comes back later
+	}
 	if err == nil && have.GUID != "" { // else there is none, or it is damaged without a copy, and written anew
 		r.GUID, r.Secret, r.handle, r.conversations = have.GUID, have.Secret, have.Handle, have.Conversations
 		if info, err := os.Stat(r.file); err == nil {
 			r.at = info.ModTime()
 		}
 	}
-	return r
+	return r, nil
 }
 
 func peekRemembered(f statefile.File[rememberedFile]) (rememberedFile, error) {

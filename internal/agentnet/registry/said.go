@@ -46,7 +46,7 @@ func Said(cfg store.Config, hub string, r Registration) (_ Registration, ok bool
 	if !r.talks() {
 		return r, false
 	}
-	all := readSaid(saidBase(cfg, hub, r.Vendor)+".json", peek)
+	all, _ := readSaid(saidBase(cfg, hub, r.Vendor)+".json", peek)
 	i := slices.IndexFunc(all, func(s said) bool { return s.Conversation == r.Conversation })
 	if i < 0 {
 		return r, false
@@ -81,7 +81,10 @@ func changeSaid(ctx context.Context, cfg store.Config, hub string, r Registratio
 		return err
 	}
 	defer unlock(lock)
-	before := readSaid(base+".json", statefile.Raw.Read)
+	before, err := readSaid(base+".json", statefile.Raw.Read)
+	if err != nil {
+		return err
+	}
 	all := slices.DeleteFunc(slices.Clone(before), func(s said) bool { return s.Conversation == r.Conversation })
 	if to != nil {
 		all = append(all, *to)
@@ -106,15 +109,19 @@ func encodeSaid(all []said) ([]byte, error) {
 }
 
 // readSaid returns nothing of a file that is damaged and has no copy: it is written anew. Only with the file's lock read may be its Read.
-func readSaid(path string, read func(statefile.Raw) ([]byte, error)) (all []said) {
+// The error is a shortage.
+func readSaid(path string, read func(statefile.Raw) ([]byte, error)) (all []said, err error) {
 	if !isOurs(path, maxSaidSize) {
-		return nil
+		return nil, nil
 	}
 	data, err := read(saidFile(path))
-	if err != nil || json.Unmarshal(data, &all) != nil {
-		return nil
+	if statefile.IsShortage(err) {
+		return nil, err
 	}
-	return all
+	if err != nil || json.Unmarshal(data, &all) != nil {
+		return nil, nil
+	}
+	return all, nil
 }
 
 func saidBase(cfg store.Config, hub, vendor string) string {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -70,6 +71,10 @@ func AsError(err error) error {
 	}
 	if e, ok := errors.AsType[*bus.Error](err); ok {
 		return &Error{Code: ConnectionError, Message: text.Sentence(e.Message), Remedy: text.Sentence(e.Remedy), Err: err}
+	}
+	if statefile.IsShortage(err) {
+		return &Error{Code: InternalError, Message: "No file can be opened now: descriptors or memory are missing.",
+			Remedy: "Try again; if it fails again, raise the limit (ulimit -n) of the program that has started this one.", Err: err}
 	}
 	return &Error{Code: ConnectionError, Message: "The agents' network did not answer as expected.",
 		Remedy: "Try again; if it fails again, run `" + local.Program() + " doctor`.", Err: err}

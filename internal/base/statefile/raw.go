@@ -44,14 +44,17 @@ type rawCopy struct {
 	former  []byte // the line with the checksum of the former content
 }
 
-// readRawCopy reports false if there is no good copy.
-func readRawCopy(path string) (c rawCopy, ok bool) {
+// readRawCopy returns an error if there is no good copy.
+func readRawCopy(path string) (c rawCopy, err error) {
 	raw, err := read(path)
-	if err != nil || len(raw) < 2*lineSize {
-		return c, false
+	if err != nil {
+		return c, err
 	}
-	sum, rest := raw[:lineSize], raw[lineSize:]
-	return rawCopy{rest[lineSize:], rest[:lineSize]}, bytes.Equal(sum, sumLine(rest))
+	if len(raw) < 2*lineSize || !bytes.Equal(raw[:lineSize], sumLine(raw[lineSize:])) {
+		return c, errSum
+	}
+	rest := raw[lineSize:]
+	return rawCopy{rest[lineSize:], rest[:lineSize]}, nil
 }
 
 // Read returns the content, nil if nothing was written yet. A damaged file is moved aside and restored from the copy; without a good one nil
@@ -90,10 +93,13 @@ func (f Raw) Changed() (at time.Time, ok bool) {
 
 func (f Raw) look() (content []byte, s state, err error) {
 	content, err = read(f.Path)
-	c, copied := readRawCopy(copyOf(f.Path)) // after the file: a writer writes it first
+	c, copyErr := readRawCopy(copyOf(f.Path)) // after the file: a writer writes it first
+	copied := copyErr == nil
 	switch {
 	case err != nil && !isDamage(err):
 		return nil, s, err
+	case err != nil && IsShortage(copyErr):
+		return nil, s, copyErr
 	case errors.Is(err, errGone) && !copied:
 		return nil, s, nil
 	case err == nil:
@@ -105,6 +111,9 @@ func (f Raw) look() (content []byte, s state, err error) {
 	if err == nil {
 		s.single = !copied || !bytes.Equal(content, c.content)
 		return content, s, nil
+	}
+	if IsShortage(copyErr) {
+		return nil, s, copyErr
 	}
 	s.damage = damageOf(f.Path, err, f.Loss)
 	if copied && f.invalid(c.content) == nil {

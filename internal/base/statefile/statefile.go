@@ -122,6 +122,9 @@ func look(path, loss string, decode func([]byte) error) (s state, err error) {
 	if errors.Is(err, errVersion) {
 		return s, fmt.Errorf("%s: %w", path, err)
 	}
+	if IsShortage(copyErr) {
+		return s, copyErr
+	}
 	s.damage = damageOf(path, err, loss)
 	s.damage.Restored = copyErr == nil && decode(second) == nil
 	return s, nil
@@ -140,6 +143,11 @@ func read(path string) ([]byte, error) {
 }
 
 func isDamage(err error) bool { return errors.Is(err, errGone) || errors.Is(err, errSum) }
+
+// IsShortage reports whether a file cannot be read now because descriptors or memory are missing. It says nothing about the file.
+func IsShortage(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+}
 
 // decode decodes a file. Former programs, which the user may have gone back to meanwhile, write it without a checksum.
 func (f File[T]) decode(raw []byte) (value T, err error) {
