@@ -444,20 +444,28 @@ func (t *traffic) readAll(ctx context.Context) error {
 	}
 }
 
-// workAll works until all acknowledged items are completed, or the time is over.
+// workAll works until all acknowledged items are completed, or none was for a while: on a quick computer more may be left than is done in
+// that time.
 func (t *traffic) workAll(ctx context.Context) error {
 	var wait sync.WaitGroup
-	working, cancel := context.WithTimeout(ctx, drainTime)
+	working, cancel := context.WithCancel(ctx)
 	defer cancel()
+	late := time.AfterFunc(drainTime, cancel)
+	defer late.Stop()
 	for i, p := range t.workers {
 		wait.Go(func() {
-			for working.Err() == nil && len(t.owed.undone()) > 0 {
+			for before := len(t.owed.undone()); working.Err() == nil && before > 0; {
 				if t.workOnce(working, p, nil) != nil {
 					pause(working, 20*time.Millisecond)
 				}
-				if left := t.owed.undone(); i == 0 && len(left) < 20 {
+				left := t.owed.undone()
+				if i == 0 && len(left) < 20 {
 					t.settle(working, p, left)
 				}
+				if len(left) < before {
+					late.Reset(drainTime)
+				}
+				before = len(left)
 			}
 		})
 	}
