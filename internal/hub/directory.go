@@ -53,6 +53,9 @@ type Residence struct {
 // QuietNotice tells a sender why a session that is quiet is not woken.
 const QuietNotice = "the session is not to be disturbed: it is told at its next turn"
 
+// OfflineReason is why a task waits for a session that is away: see [WaitingNotice].
+const OfflineReason = "the session is offline"
+
 // AgentState is what an agent does now.
 type AgentState string
 

@@ -112,10 +112,11 @@ func (h *Hub) Deadline(ctx context.Context, id a2a.TaskID) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return deadlineOf(task.Metadata)
+	return DeadlineOf(task.Metadata)
 }
 
-func deadlineOf(metadata map[string]any) time.Time {
+// DeadlineOf is [Hub.Deadline] from the task's metadata.
+func DeadlineOf(metadata map[string]any) time.Time {
 	text, _ := metadata[MetaDeadline].(string)
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -135,7 +136,7 @@ func WaitingNotice(why string, deadline time.Time) runner.Notice {
 }
 
 // deadline returns the task's deadline; zero without one. mu is held.
-func (t *task) deadline() time.Time { return deadlineOf(t.metadata) }
+func (t *task) deadline() time.Time { return DeadlineOf(t.metadata) }
 
 // remaining returns the time until the deadline. mu is held.
 func (t *task) remaining() time.Duration {

@@ -172,7 +172,7 @@ func (x *session) offline() bool {
 func (x *session) Probe(context.Context) runner.Probe {
 	if x.offline() {
 		return runner.Probe{Stage: runner.StageMissing, Err: &runner.Error{Code: runner.CodeNotInstalled,
-			Message: "the session is offline", Remedy: "its tasks wait until it comes back: open it again"}}
+			Message: hub.OfflineReason, Remedy: "its tasks wait until it comes back: open it again"}}
 	}
 	return runner.Probe{Stage: runner.StageAuthenticated, AuthKnown: true}
 }
@@ -244,9 +244,6 @@ func (c *conversation) Turn(ctx context.Context, turn runner.Turn, h runner.Hand
 	s.mu.Unlock()
 	s.answered.Send()
 	defer s.forget(w)
-	if s := c.session; s.offline() {
-		h.Event(hub.WaitingNotice("the session is offline", s.of.hub.Deadline(ctx, id)))
-	}
 	posting, stop := context.WithCancel(ctx)
 	var posted sync.WaitGroup
 	defer posted.Wait()
@@ -271,8 +268,12 @@ func (s *Sessions) forget(w *waiting) {
 
 // wait returns the outcome of the session's answer.
 func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, error) {
+	known := w.session.of.read
 	for {
 		select {
+		case <-known:
+			known = nil
+			w.noteOffline(ctx, h)
 		case <-w.shown:
 			h.Event(runner.Shown{})
 		case r := <-w.signs:
@@ -292,6 +293,13 @@ func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, e
 			}
 			return runner.Outcome{Status: runner.OutcomeCanceled, ExitCode: -1}, nil
 		}
+	}
+}
+
+// noteOffline tells the sender that the task waits, if its session is away.
+func (w *waiting) noteOffline(ctx context.Context, h runner.Handler) {
+	if s := w.session; s.offline() {
+		h.Event(hub.WaitingNotice(hub.OfflineReason, s.of.hub.Deadline(ctx, a2a.TaskID(w.turn.TaskID))))
 	}
 }
 

@@ -82,6 +82,8 @@ type Sessions struct {
 	gate     *senders.Gate
 	kick     chan struct{}       // of capacity 1; has a value when the registry may have changed
 	reading  *semaphore.Weighted // of 1: one goroutine at a time reads the registry
+	read     chan struct{}       // closed when the registry was read once; until then sessions are offline that are not
+	readOnce func()              // closes read
 
 	mu       sync.Mutex
 	agents   map[string]*session     // by GUID
@@ -107,6 +109,8 @@ func Open(o Options) (*Sessions, error) {
 	}
 	s := &Sessions{hub: o.Hub, closed: o.Closed, quiet: o.Quiet, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
 		reading: semaphore.NewWeighted(1), agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
+	s.read = make(chan struct{})
+	s.readOnce = sync.OnceFunc(func() { close(s.read) })
 	started := time.Now()
 	for _, known := range n.all() {
 		s.add(known, known.entry(started), registry.Gone)
@@ -186,6 +190,7 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 	for _, e := range there {
 		s.update(e)
 	}
+	s.readOnce()
 	for i, x := range s.absent(present) {
 		s.vanished(ctx, x, !withdrawn[x.guid] && i < maxAway)
 	}

@@ -495,6 +495,11 @@ func TestTasksGoOnAfterTheHub(t *testing.T) {
 		}
 		o.awaitState(id, a2a.TaskStateCompleted)
 	}
+	for _, id := range []a2a.TaskID{seen, unseen} { // the session was there all the time
+		if notices := fmt.Sprint(o.task(id).Metadata[hub.MetaNotices]); strings.Contains(notices, "offline") {
+			t.Errorf("the sender was told %s", notices)
+		}
+	}
 	if err := a.AnswerTask(t.Context(), early); err != nil {
 		t.Errorf("the same answer again: %v", err)
 	}

@@ -124,7 +124,13 @@ func (a *app) renameAgentCommand() *cobra.Command {
 		if reset {
 			return exactly("AGENT")(cmd, args)
 		}
-		return exactly("AGENT", "NAME")(cmd, args)
+		if err := exactly("AGENT", "NAME")(cmd, args); err != nil {
+			return err
+		}
+		if args[1] == "" { // the hub would take it for --reset
+			return usage("the name is empty; --reset gives the session the name back that it has by itself")
+		}
+		return nil
 	}
 	cmd.Flags().BoolVar(&reset, "reset", false, "give it the name back that it has by itself")
 	cmd.ValidArgsFunction = a.completeFirst(agentIDs)
@@ -270,6 +276,9 @@ func (a *app) printAgents(w io.Writer, agents []dialect.Agent, f agentsFlags) {
 		if f.kind != "" || f.state != "" || f.project != "" {
 			list.none = "There is no such agent."
 		}
+		if f.kind == string(hub.KindSession) && f.state == "" && f.project == "" {
+			list.none = fmt.Sprintf("No session is open. `%s install` enters Parley into the CLIs here; one that is started then is listed.", a.name)
+		}
 		list.table(a, w, agents)
 	}
 	first := true
@@ -341,7 +350,7 @@ func agentRow(agent dialect.Agent, since func(time.Time) string) []string {
 	}
 	about := agent.Description
 	if agent.Kind == string(hub.KindSession) {
-		about = strings.TrimSpace(agent.Vendor + " " + agent.Role)
+		about = strings.TrimSpace(strings.Join(slices.Compact([]string{agent.Vendor, agent.Role}), " ")) // without a role it is its program
 	}
 	state := agent.State
 	if agent.Quiet {

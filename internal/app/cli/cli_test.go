@@ -397,6 +397,10 @@ func TestPrettyStatusAndAgents(t *testing.T) {
 	want(t, p.run(t, "status"), 0, "durability fast: a power cut can lose the last seconds")
 	want(t, p.run(t, "agents"), 0, "Answers with the message itself")
 	want(t, p.run(t, "agents", "--health"), 0, "HEALTH")
+	want(t, p.run(t, "agents", "--kind", "session"), 0, "parley install")
+	if o := p.run(t, "agents", "rename", "echo", ""); o.code != 2 || !strings.Contains(o.stderr, "--reset") {
+		t.Errorf("an empty name: %+v", o)
+	}
 	want(t, p.run(t, "--verbose", "agents"), 0, "echo")
 }
 

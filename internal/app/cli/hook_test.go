@@ -219,7 +219,7 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 		if err != nil || len(all) != 1 || all[0].Quiet != quiet {
 			t.Errorf("%q: %s (%v); the sessions are %+v", args, out, err, all)
 		}
-		if list := d.parley("agents", "--kind", "session"); strings.Contains(list, ", quiet") != quiet {
+		if list := d.parley("agents", "--kind", "session"); strings.Contains(list, ", quiet") != quiet || strings.Contains(list, "claude claude") {
 			t.Errorf("after %q the agents are\n%s", args, list)
 		}
 		if d.agents()["claude-a"].Quiet != quiet {
@@ -243,6 +243,10 @@ func TestABellWakesAnIdleSession(t *testing.T) {
 		t.Errorf("a program can be quiet: %s", out)
 	}
 	s.end()
+	wait.Eventually(t, "the session is offline", func() bool { return d.agents()["claude-a"].State == "offline" })
+	if out := d.parley("send", "--detach", "claude-a", "is this safe?"); !strings.Contains(out, "the session is offline: the task waits for it, at most until 2") {
+		t.Errorf("send --detach to a session that is offline says %s", out)
+	}
 	sender.end()
 }
 

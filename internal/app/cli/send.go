@@ -214,17 +214,26 @@ func (r *taskRun) detach(ctx context.Context, p dialect.SendParams) error {
 	}
 	return r.app.print(task, func() {
 		fmt.Fprintln(r.app.stdout, plain(task.ID))
-		if id, _ := task.Metadata[hub.MetaAgent].(string); r.isQuiet(ctx, id) {
-			r.app.notice(hub.QuietNotice)
+		if why := r.delay(ctx, task); why != "" {
+			r.app.notice(why)
 		}
 		r.app.note("follow it with: %s task follow %s", r.app.self(), plain(task.ID))
 	})
 }
 
-// isQuiet reports whether an agent is known to be a session that nothing wakes.
-func (r *taskRun) isQuiet(ctx context.Context, id string) bool {
+// delay returns why a new task waits for its session, as far as is known; "" if it does not.
+func (r *taskRun) delay(ctx context.Context, task *dialect.Task) string {
+	id, _ := task.Metadata[hub.MetaAgent].(string)
 	agent, err := r.client.FindAgent(ctx, dialect.FindAgentParams{Name: id})
-	return err == nil && agent.Quiet
+	switch {
+	case err != nil || agent.Kind != string(hub.KindSession):
+		return ""
+	case agent.State == string(hub.AgentOffline):
+		return hub.WaitingNotice(hub.OfflineReason, hub.DeadlineOf(task.Metadata)).Text
+	case agent.Quiet:
+		return hub.QuietNotice
+	}
+	return ""
 }
 
 // send sends a message, prints the answer, and forwards the agent's questions to the user until the task ends.
