@@ -327,7 +327,7 @@ func (h *Hub) newTask(req SendRequest, msg *a2a.Message, taskID a2a.TaskID, seen
 		return nil, err
 	}
 	if msg.ContextID == "" {
-		msg.ContextID = a2a.NewContextID()
+		msg.ContextID = cmp.Or(h.pool.spareContext(a, msg), a2a.NewContextID())
 	} else if err := h.expired.check(msg.ContextID); err != nil {
 		return nil, err
 	}

@@ -25,11 +25,12 @@ type sessions struct {
 	byKey   map[sessionKey]*session
 	idle    list.List // of *session, the least recently used first
 	records map[sessionKey]sessionRecord
+	spares  map[spareKey]*session // see keepSpare; nil while one is made
 }
 
 type sessionKey struct{ agent, context string }
 
-// session is an open session. The lock of sessions guards used, idle and closed; the other fields never change.
+// session is an open session. The lock of sessions guards used, idle, spare and closed; the other fields never change.
 type session struct {
 	key     sessionKey
 	agent   *agent
@@ -41,6 +42,7 @@ type session struct {
 	env     []string    // see Config.SessionEnv
 	used    time.Time
 	idle    *list.Element // in sessions.idle; nil while a turn runs or it closes
+	spare   bool          // it has not had a turn, see keepSpare
 	closed  chan struct{} // closed at the end of Close; nil before it starts
 }
 
@@ -63,7 +65,7 @@ func (k sessionKey) String() string { return k.agent + "/" + k.context }
 func newSessions(h *Hub) *sessions {
 	return &sessions{
 		hub: h, dirs: newWorkDirs(h.cfg.DataDir, h.cfg.WorkRoots, h.cfg.Trusted),
-		byKey: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{},
+		byKey: map[sessionKey]*session{}, records: map[sessionKey]sessionRecord{}, spares: map[spareKey]*session{},
 	}
 }
 
@@ -77,6 +79,7 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string, asked D
 	if s != nil {
 		err := p.stillUsable(s, asked)
 		if err == nil {
+			p.take(s)
 			return s, nil
 		}
 		p.done(s, errors.Is(err, errDirReplaced))
@@ -102,21 +105,34 @@ func (p *sessions) open(ctx context.Context, a *agent, contextID string, asked D
 	if known && asked.conflicts(s.dir) {
 		return nil, otherDir(a, s.dir)
 	}
-	if !known && s.asked.Path != "" { // the first message decides, also if the agent never names its session
-		p.store(sessionRecord{Agent: a.id, Context: contextID, AskedDir: s.asked.Path, Worktree: s.asked.Worktree, Dir: s.dir})
+	if !known {
+		p.remember(s)
 	}
-	spec := runner.SessionSpec{ContextID: contextID, Resume: rec.SessionID, WorkDir: s.dir.Path}
-	if env := p.hub.cfg.SessionEnv; env != nil {
-		spec.Env = env(a.id, contextID)
-		s.env = spec.Env
-	}
-	if s.session, err = a.run.Open(spec); err != nil {
+	if err := p.begin(s, rec.SessionID); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	p.byKey[key] = s
 	p.mu.Unlock()
 	return s, nil
+}
+
+// remember stores the directory of a new conversation: its first message decides, also if the agent never names its session.
+func (p *sessions) remember(s *session) {
+	if s.asked.Path != "" {
+		p.store(sessionRecord{Agent: s.key.agent, Context: s.key.context, AskedDir: s.asked.Path, Worktree: s.asked.Worktree, Dir: s.dir})
+	}
+}
+
+// begin opens the session with its agent.
+func (p *sessions) begin(s *session, resume string) (err error) {
+	spec := runner.SessionSpec{ContextID: s.key.context, Resume: resume, WorkDir: s.dir.Path}
+	if env := p.hub.cfg.SessionEnv; env != nil {
+		spec.Env = env(s.key.agent, s.key.context)
+		s.env = spec.Env
+	}
+	s.session, err = s.agent.run.Open(spec)
+	return err
 }
 
 // reuse returns the open session of a key for one turn, nil if there is none. It waits for one that is closing.
@@ -177,11 +193,18 @@ func otherDir(a *agent, dir WorkDir) *runner.Error {
 func (p *sessions) done(s *session, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.used = time.Now()
-	s.idle = p.idle.PushBack(s)
+	p.park(s)
 	if broken {
 		p.close(s)
+		return
 	}
+	p.keepSpare(s)
+}
+
+// park makes a session idle, and closes those for which there is no room. mu is held.
+func (p *sessions) park(s *session) {
+	s.used = time.Now()
+	s.idle = p.idle.PushBack(s)
 	for p.idle.Len() > p.hub.cfg.MaxIdleSessions {
 		p.close(p.idle.Front().Value.(*session))
 	}
@@ -192,11 +215,15 @@ func (p *sessions) close(s *session) {
 	p.idle.Remove(s.idle)
 	s.idle = nil
 	s.closed = make(chan struct{})
+	spare := p.dropSpare(s)
 	p.hub.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := s.session.Close(ctx); err != nil {
 			p.hub.log.Warn("an agent's session did not close", "agent", s.key.agent, "error", err)
+		}
+		if spare {
+			p.removeSpareDir(ctx, s)
 		}
 		p.mu.Lock()
 		delete(p.byKey, s.key)

@@ -103,6 +103,7 @@ func gemini() builtinAgent {
 			Description: "Google's coding agent",
 			Driver:      "acp",
 			Command:     "gemini",
+			Spare:       new(true),
 			ModelArgs:   []string{"--model={model}"},
 			Env: EnvSpec{
 				Allow: []string{

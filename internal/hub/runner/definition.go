@@ -41,6 +41,9 @@ type Definition struct {
 	WorkDir WorkDirSpec  `yaml:"workdir,omitempty" json:"workdir,omitzero"`
 	Limits  Limits       `yaml:"limits,omitempty" json:"limits,omitzero"`
 	Stop    StopSpec     `yaml:"stop,omitempty" json:"stop,omitzero"`
+	// Spare keeps a process ready for the next conversation while the agent is used, if its processes stay open between turns. The
+	// default is true for gemini, whose start takes a second, and false for others.
+	Spare *bool `yaml:"spare,omitempty" json:"spare,omitempty"`
 	// Permissions is the answer to permission requests: ask (default), allow or
 	// deny. ask makes the task input-required.
 	Permissions string `yaml:"permissions,omitempty" json:"permissions,omitempty"`

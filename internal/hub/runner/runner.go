@@ -51,6 +51,13 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Warmer is a Session whose process can be started before its first turn, which then need not wait for that.
+type Warmer interface {
+	// Warm blocks until the process is ready for a turn. Without one it ends like any process that has no turn. It does nothing if
+	// a process runs.
+	Warm(ctx context.Context) error
+}
+
 // Handler receives the events of a turn. Event is called by one goroutine at a time,
 // in order, and must not block for long. Permission may be called concurrently.
 type Handler interface {

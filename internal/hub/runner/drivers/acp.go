@@ -39,11 +39,12 @@ type acpConn struct {
 	rpc
 	workDir string
 
-	// Set by Open.
-	session   sdk.SessionId
-	resumable bool
-	codex     bool // the agent is codex-acp, see acpevents.go
-	gemini    bool // the agent is gemini, see load
+	// Set by Greet.
+	can    sdk.AgentCapabilities
+	codex  bool // the agent is codex-acp, see acpevents.go
+	gemini bool // the agent is gemini, see load
+
+	session sdk.SessionId // set by Open
 
 	updated chan struct{} // of capacity 1; has a value after an update outside a prompt
 
@@ -62,8 +63,8 @@ type acpPrompt struct {
 	report strings.Builder
 }
 
-// Open implements duplex.Connection.
-func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (duplex.Opened, error) {
+// Greet implements duplex.Connection.
+func (c *acpConn) Greet(ctx context.Context) error {
 	var hello sdk.InitializeResponse
 	err := c.request(ctx, sdk.AgentMethodInitialize, sdk.InitializeRequest{
 		ProtocolVersion: sdk.ProtocolVersionNumber,
@@ -72,10 +73,10 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 		ClientCapabilities: sdk.ClientCapabilities{},
 	}, &hello)
 	if err != nil {
-		return duplex.Opened{}, acpFailure(err)
+		return acpFailure(err)
 	}
 	if hello.ProtocolVersion != sdk.ProtocolVersionNumber {
-		return duplex.Opened{}, &runner.Error{Code: runner.CodeProtocol,
+		return &runner.Error{Code: runner.CodeProtocol,
 			Message: fmt.Sprintf("the agent speaks version %d of the Agent Client Protocol, not %d", hello.ProtocolVersion, sdk.ProtocolVersionNumber),
 			Remedy:  "install a version of the agent that speaks the protocol's version 1"}
 	}
@@ -83,12 +84,15 @@ func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (dupl
 		c.codex = strings.HasSuffix(hello.AgentInfo.Name, "codex-acp")
 		c.gemini = hello.AgentInfo.Name == "gemini-cli"
 	}
-	can := hello.AgentCapabilities
-	c.resumable = can.SessionCapabilities.Resume != nil
+	c.can = hello.AgentCapabilities
+	return nil
+}
 
+// Open implements duplex.Connection.
+func (c *acpConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (duplex.Opened, error) {
 	var opened duplex.Opened
 	if resume != "" {
-		model, err := c.resume(ctx, resume, can)
+		model, err := c.resume(ctx, resume)
 		if err == nil {
 			opened.Session = runner.SessionStarted{ID: resume, Model: model}
 			return opened, nil
@@ -119,17 +123,17 @@ const historyPause = 250 * time.Millisecond
 
 // resume continues a session and sets c.session: by session/resume, or by session/load, which also
 // replays the history. The history is ignored, because no prompt runs yet.
-func (c *acpConn) resume(ctx context.Context, id string, can sdk.AgentCapabilities) (model string, err error) {
+func (c *acpConn) resume(ctx context.Context, id string) (model string, err error) {
 	var res struct {
 		Models *sdk.SessionModelState `json:"models"`
 	}
 	c.session = sdk.SessionId(id)
 	switch {
-	case can.SessionCapabilities.Resume != nil:
+	case c.can.SessionCapabilities.Resume != nil:
 		err = c.request(ctx, sdk.AgentMethodSessionResume, sdk.ResumeSessionRequest{
 			SessionId: c.session, Cwd: c.workDir, McpServers: []sdk.McpServer{},
 		}, &res)
-	case can.LoadSession:
+	case c.can.LoadSession:
 		if err = c.load(ctx, id, &res); err == nil {
 			err = c.skipHistory(ctx)
 		}
@@ -276,7 +280,7 @@ func (c *acpConn) Interrupt() error {
 
 // Resumable implements duplex.Connection. It is false for agents that can only load
 // sessions: that takes gemini more than a second, and after a cancelled turn its process is as good as before.
-func (c *acpConn) Resumable() bool { return c.resumable }
+func (c *acpConn) Resumable() bool { return c.can.SessionCapabilities.Resume != nil }
 
 func acpFailure(err error) error {
 	if refused, ok := errors.AsType[*rpcError](err); ok {

@@ -106,14 +106,19 @@ type claudePrompt struct {
 	ended   chan duplex.Result
 }
 
-// Open runs the handshake. The arguments have chosen the conversation; its id arrives with the first prompt.
-func (c *claudeConn) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
+// Greet implements duplex.Connection.
+func (c *claudeConn) Greet(ctx context.Context) error {
 	id, request := c.request("initialize")
 	answer, err := c.call(ctx, id, request)
 	if err == nil && answer.Response.Subtype != "success" {
 		err = &runner.Error{Code: runner.CodeProtocol, Message: "claude refuses the stdio protocol: " + answer.Response.Error}
 	}
-	return duplex.Opened{}, err
+	return err
+}
+
+// Open has nothing to do: the arguments have chosen the conversation, and its id comes with the first prompt.
+func (c *claudeConn) Open(context.Context, string, *duplex.Turn) (duplex.Opened, error) {
+	return duplex.Opened{}, nil
 }
 
 // request returns a new control message and its id.

@@ -64,6 +64,7 @@ type codexConn struct {
 	rpc
 	dialect codexDialect
 	workDir string
+	program string // NAME/VERSION (SYSTEM) …, with the client's NAME and the server's VERSION; set by Greet
 
 	mu      sync.Mutex
 	thread  string
@@ -82,19 +83,21 @@ type codexConn struct {
 // maxItems bounds the tool calls of a turn that are kept for approval requests, which name them by id only.
 const maxItems = 1024
 
-// Open implements duplex.Connection.
-func (c *codexConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (opened duplex.Opened, err error) {
+// Greet implements duplex.Connection.
+func (c *codexConn) Greet(ctx context.Context) error {
 	var hello struct {
-		// UserAgent is NAME/VERSION (SYSTEM) …, with the client's NAME and the server's VERSION.
 		UserAgent string `json:"userAgent"`
 	}
 	client := object{"name": "parley", "title": "Parley", "version": clientVersion}
 	if err := c.request(ctx, "initialize", object{"clientInfo": client}, &hello); err != nil {
-		return opened, codexFailure(err)
+		return codexFailure(err)
 	}
-	if err := c.send(rpcRequest{Method: "initialized"}); err != nil {
-		return opened, err
-	}
+	c.program = hello.UserAgent
+	return c.send(rpcRequest{Method: "initialized"})
+}
+
+// Open implements duplex.Connection.
+func (c *codexConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (opened duplex.Opened, err error) {
 	params := c.dialect.thread(c.workDir)
 	if resume != "" {
 		again := params
@@ -111,7 +114,7 @@ func (c *codexConn) Open(ctx context.Context, resume string, _ *duplex.Turn) (op
 		opened.Lost = refused.Message
 	}
 	if opened.Session, err = c.begin(ctx, "thread/start", params); err != nil {
-		return duplex.Opened{}, codexTooOld(err, hello.UserAgent)
+		return duplex.Opened{}, codexTooOld(err, c.program)
 	}
 	return opened, nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
-// openTimeout bounds the start of a process and its handshake. The slowest measured
+// openTimeout bounds the handshake with a process, and the beginning of its conversation. The slowest measured
 // agent needs 1.3 s on an idle machine.
 const openTimeout = 60 * time.Second
 
@@ -45,11 +45,13 @@ type Pipes struct {
 	MaxLine int    // bytes of the longest accepted line
 }
 
-// Connection speaks the protocol with one process. Open is called first, then one
+// Connection speaks the protocol with one process. Greet is called first, then Open, then one
 // Prompt after another; the other methods may be called at any time.
 type Connection interface {
-	// Open runs the handshake and continues the conversation resume, or begins a new one. It blocks until the agent
-	// is ready for a prompt. Errors of the agent are *runner.Error, its end is ErrClosed.
+	// Greet runs the handshake, without a conversation. Errors of the agent are *runner.Error, its end is ErrClosed.
+	Greet(ctx context.Context) error
+	// Open continues the conversation resume, or begins a new one. It blocks until the agent
+	// is ready for a prompt. Errors are as with Greet.
 	Open(ctx context.Context, resume string, t *Turn) (Opened, error)
 	// Prompt sends a prompt and blocks until the agent reports its end. Events are reported to t. When ctx ends,
 	// Prompt returns and the caller stops the process. Errors are as with Open.
@@ -66,7 +68,7 @@ type Connection interface {
 // ErrClosed says that the connection to the agent has ended.
 var ErrClosed = errors.New("the agent's connection is closed")
 
-// Opened is the result of a handshake.
+// Opened is the conversation that a process has begun or continued.
 type Opened struct {
 	// Session holds the agent's id of the conversation, empty if the agent reports it later.
 	Session runner.SessionStarted
@@ -232,7 +234,7 @@ func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *pro
 	if s.live != nil && wait.Closed(s.live.proc.Ended()) {
 		s.dropAndReport(t)
 	}
-	if s.live == nil {
+	if s.live == nil || !s.live.begun {
 		l, err := s.open(ctx, t, watch)
 		if err != nil {
 			return s.gaveUp(ctx, err, t)
@@ -250,7 +252,7 @@ func (s *Session) answer(ctx context.Context, prompt string, t *Turn, watch *pro
 	return s.prompt(ctx, s.live, prompt, t)
 }
 
-// open starts a process and continues the conversation, or begins a new one and reports that.
+// open continues the conversation in a process, or begins a new one and reports that.
 func (s *Session) open(ctx context.Context, t *Turn, watch *process.Watch) (*program, error) {
 	l, opened, err := s.start(ctx, s.resume, t, watch)
 	if err != nil && s.resume != "" && ctx.Err() == nil && curable(err) {
@@ -283,10 +285,31 @@ func curable(err error) bool {
 	return code == runner.CodeAgent || code == runner.CodeProtocol || code == ""
 }
 
+// start continues the conversation resume, or begins one if it is empty: in the process that Warm has started, if that can, or in a new one.
 func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *process.Watch) (*program, Opened, error) {
+	if l := s.live; l != nil {
+		s.live = nil
+		l.watch.Store(watch)
+		l.turn.Store(t)
+		opened, err := s.begin(ctx, l, resume, t)
+		if err == nil || ctx.Err() != nil {
+			return l, opened, err
+		}
+		// A new process has the login and the settings of now.
+	}
+	l, err := s.launch(ctx, resume, t, watch)
+	if err != nil {
+		return nil, Opened{}, err
+	}
+	opened, err := s.begin(ctx, l, resume, t)
+	return l, opened, err
+}
+
+// launch starts a process and greets it. Without a turn, t and watch are nil.
+func (s *Session) launch(ctx context.Context, resume string, t *Turn, watch *process.Watch) (*program, error) {
 	if s.o.Check != nil {
 		if err := s.o.Check(ctx); err != nil {
-			return nil, Opened{}, err
+			return nil, err
 		}
 	}
 	l := &program{}
@@ -294,30 +317,66 @@ func (s *Session) start(ctx context.Context, resume string, t *Turn, watch *proc
 	l.turn.Store(t)
 	proc, err := s.o.Start(s.o.Dialect.Args(resume), runner.Stderr(l.retry))
 	if err != nil {
-		return nil, Opened{}, err
+		return nil, err
 	}
 	l.proc = proc
 	l.conn = s.o.Dialect.Connect(Pipes{
 		Stdin: proc.Stdin(), Stdout: touchReader{proc.Stdout(), l}, WorkDir: s.o.Spec.WorkDir,
 		MaxLine: s.o.Definition.Limits.MaxLine,
 	})
+	return l, s.ready(ctx, l, l.conn.Greet)
+}
+
+// begin continues the conversation resume in a process that was greeted, or begins one.
+func (s *Session) begin(ctx context.Context, l *program, resume string, t *Turn) (opened Opened, err error) {
+	err = s.ready(ctx, l, func(ctx context.Context) error {
+		opened, err = l.conn.Open(ctx, resume, t)
+		return err
+	})
+	l.begun = err == nil
+	return opened, err
+}
+
+// ready runs a step that a process needs before its first prompt, and stops the process if it fails.
+func (s *Session) ready(ctx context.Context, l *program, step func(context.Context) error) error {
 	octx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	opened, err := l.conn.Open(octx, resume, t)
+	err := step(octx)
 	if err == nil {
-		return l, opened, nil
+		return nil
 	}
 	exit := s.stop(context.Background(), l)
 	switch {
 	case ctx.Err() != nil:
-		return nil, Opened{}, context.Cause(ctx)
+		return context.Cause(ctx)
 	case octx.Err() != nil:
-		return nil, Opened{}, &runner.Error{Code: runner.CodeTimeout,
+		return &runner.Error{Code: runner.CodeTimeout,
 			Message: fmt.Sprintf("%s did not answer its greeting within %v%s", s.name(), openTimeout, runner.QuoteTail(l.proc.Stderr())),
 			Err:     err}
 	default:
-		return nil, Opened{}, s.explain(err, l, exit, "before it was ready")
+		return s.explain(err, l, exit, "before it was ready")
 	}
+}
+
+// Warm implements runner.Warmer.
+func (s *Session) Warm(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.closed, cancel)()
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	if s.live != nil || s.closed.Err() != nil {
+		return s.closed.Err()
+	}
+	l, err := s.launch(ctx, s.resume, nil, nil)
+	if err != nil {
+		return err
+	}
+	s.live = l
+	s.startIdle()
+	return nil
 }
 
 // prompt sends one prompt and waits for its end.
@@ -562,6 +621,7 @@ type program struct {
 	conn    Connection
 	watch   atomic.Pointer[process.Watch] // of the running turn
 	turn    atomic.Pointer[Turn]          // the running one
+	begun   bool                          // it has a conversation
 	closing sync.Once
 }
 

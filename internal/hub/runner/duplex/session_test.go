@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // dialect is a protocol in memory; its connections behave as the fields say and exchange
 // no lines.
 type dialect struct {
+	greet     func(ctx context.Context, n int) error
 	open      func(n int, resume string, t *duplex.Turn) (duplex.Opened, error)
 	prompt    func(p *peer, text string, t *duplex.Turn) (duplex.Result, error)
 	deaf      bool // an interrupt does not end the prompt
@@ -56,6 +57,13 @@ func (d *dialect) started() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.peers)
+}
+
+func (p *peer) Greet(ctx context.Context) error {
+	if p.d.greet != nil {
+		return p.d.greet(ctx, p.n)
+	}
+	return nil
 }
 
 func (p *peer) Open(_ context.Context, resume string, t *duplex.Turn) (duplex.Opened, error) {
@@ -373,6 +381,120 @@ func TestCancelEndsAnAgentThatIgnoresIt(t *testing.T) {
 	<-d.peers[0].closed
 }
 
+func TestTheFirstTurnUsesTheWarmProcess(t *testing.T) {
+	c := &clock{}
+	d := &dialect{}
+	s := newSession(t, d, nil, func(o *duplex.Options) { o.Clock = c })
+	warm := func(processes int) {
+		t.Helper()
+		if err := s.Warm(t.Context()); err != nil || d.started() != processes {
+			t.Fatalf("%d processes instead of %d: %v", d.started(), processes, err)
+		}
+	}
+	turn := func() {
+		t.Helper()
+		h := &test.Handler{}
+		if out, err := s.Turn(t.Context(), test.Prompt("x"), h); err != nil || out.Text != "x" {
+			t.Fatalf("outcome %+v, %v", out, err)
+		}
+	}
+	warm(1)
+	warm(1)
+	c.fire(false)
+	<-d.peers[0].closed
+	warm(2)
+	turn()
+	turn()
+	warm(2)
+	if d.started() != 2 {
+		t.Errorf("%d processes", d.started())
+	}
+}
+
+// A conversation that a warm process cannot begin is begun by a new one: the first may have another login.
+func TestAWarmProcessThatFailsIsReplaced(t *testing.T) {
+	processes := map[string]func(*dialect, *test.Process){
+		"refuses": func(d *dialect, _ *test.Process) {
+			d.open = func(n int, _ string, _ *duplex.Turn) (duplex.Opened, error) {
+				if n == 0 {
+					return duplex.Opened{}, &runner.Error{Code: runner.CodeAuth, Message: "not logged in"}
+				}
+				return duplex.Opened{Session: runner.SessionStarted{ID: "new"}}, nil
+			}
+		},
+		"has died": func(_ *dialect, p *test.Process) { p.Stop(t.Context(), process.StopPolicy{}) },
+	}
+	for name, spoil := range processes {
+		t.Run(name, func(t *testing.T) {
+			var first *test.Process
+			d := &dialect{}
+			s := newSession(t, d, nil, func(o *duplex.Options) {
+				o.Start = func(args []string, _ func(string) bool) (duplex.Process, error) {
+					p := test.NewProcess(args, idle)
+					if first == nil {
+						first = p
+					}
+					return p, nil
+				}
+			})
+			if err := s.Warm(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			spoil(d, first)
+			out, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			if err != nil || out.Status != runner.OutcomeCompleted || d.started() != 2 {
+				t.Fatalf("%d processes; outcome %+v, %v", d.started(), out, err)
+			}
+		})
+	}
+}
+
+func TestATurnWaitsForTheWarmProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ready := make(chan struct{})
+		d := &dialect{greet: func(context.Context, int) error { <-ready; return nil }}
+		s := newSession(t, d, nil, nil)
+		go func() { _ = s.Warm(t.Context()) }()
+		synctest.Wait()
+		turn := make(chan error, 1)
+		go func() {
+			_, err := s.Turn(t.Context(), test.Prompt("x"), &test.Handler{})
+			turn <- err
+		}()
+		synctest.Wait()
+		close(ready)
+		if err := <-turn; err != nil || d.started() != 1 {
+			t.Errorf("%d processes: %v", d.started(), err)
+		}
+		must(t, s.Close(t.Context()))
+	})
+}
+
+func TestWarmEndsWithItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &dialect{greet: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }}
+		s := newSession(t, d, nil, nil)
+		warm := make(chan error, 1)
+		go func() { warm <- s.Warm(t.Context()) }()
+		synctest.Wait()
+		must(t, s.Close(t.Context()))
+		if err := <-warm; !errors.Is(err, context.Canceled) {
+			t.Errorf("warming ended with %v", err)
+		}
+		<-d.peers[0].closed
+		if err := s.Warm(t.Context()); !errors.Is(err, context.Canceled) || d.started() != 1 {
+			t.Errorf("a closed session was warmed: %v", err)
+		}
+	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCancelDuringTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		def := test.Definition(t, runner.DriverACP, nil)
@@ -404,9 +526,13 @@ func (hanging) Connect(duplex.Pipes) duplex.Connection { return hangingPeer{} }
 
 type hangingPeer struct{}
 
-func (hangingPeer) Open(ctx context.Context, _ string, _ *duplex.Turn) (duplex.Opened, error) {
+func (hangingPeer) Greet(ctx context.Context) error {
 	<-ctx.Done()
-	return duplex.Opened{}, ctx.Err()
+	return ctx.Err()
+}
+
+func (hangingPeer) Open(context.Context, string, *duplex.Turn) (duplex.Opened, error) {
+	return duplex.Opened{}, nil
 }
 
 func (hangingPeer) Prompt(context.Context, string, *duplex.Turn) (duplex.Result, error) {
