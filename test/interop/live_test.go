@@ -62,18 +62,32 @@ func TestOneProcessServesManyTurns(t *testing.T) {
 		c.ok(t, "REMEMBER one")
 		before := c.running(t)
 		c.ok(t, "REMEMBER two")
-		after := c.running(t)
-		// Short-lived helpers may differ; the program itself must be the same process.
-		kept := 0
-		for pid, command := range before {
-			if after[pid] == command {
-				kept++
-			}
-		}
-		if kept == 0 {
-			t.Errorf("before: %v, after: %v", before, after)
-		}
+		c.stays(t, before)
 	})
+}
+
+func TestTheFirstTurnIsOfTheWarmProcess(t *testing.T) {
+	eachLive(t, func(t *testing.T, def runner.Definition) {
+		c := converse(t, def, t.TempDir(), "")
+		if err := c.s.(runner.Warmer).Warm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := c.running(t)
+		c.ok(t, "REMEMBER one")
+		c.stays(t, before)
+	})
+}
+
+// stays fails the test unless the program is one of these processes; its short-lived helpers may differ.
+func (c *conversation) stays(t *testing.T, before map[int]string) {
+	t.Helper()
+	after := c.running(t)
+	for pid, command := range before {
+		if after[pid] == command {
+			return
+		}
+	}
+	t.Errorf("before: %v, after: %v", before, after)
 }
 
 // A cancelled turn ends every process that the conversation can do without. gemini's
