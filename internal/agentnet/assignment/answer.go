@@ -15,6 +15,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/mail"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/display"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
@@ -106,8 +107,9 @@ func (a Answer) Check() error {
 
 func (f File) check() error {
 	switch {
-	case f.Name == "" || len(f.Name) > maxName || !utf8.ValidString(f.Name) || strings.ContainsAny(f.Name, "/\\\x00\r\n"):
-		return store.Invalid("The file's name %s is not allowed.", store.Quote(f.Name)).WithRemedy("Use a name of up to %d bytes, without a path.", maxName)
+	case f.Name == "" || len(f.Name) > maxName || !utf8.ValidString(f.Name) || strings.ContainsAny(f.Name, "/\\\r\n\t") || display.Plain(f.Name) != f.Name:
+		return store.Invalid("The file's name %s is not allowed.", store.Quote(f.Name)).
+			WithRemedy("Use a name of up to %d bytes, without a path and without control characters.", maxName)
 	case f.Text != "" && f.Base64 != "":
 		return store.Invalid("The file %s has two contents.", store.Quote(f.Name)).WithRemedy("Give either text or base64.")
 	case !utf8.ValidString(f.Text):

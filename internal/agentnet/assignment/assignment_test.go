@@ -261,6 +261,8 @@ func TestChecksOfAnswers(t *testing.T) {
 		"bytes long":             assignment.Answer{TaskID: "t", Outcome: assignment.Completed, Text: strings.Repeat("x", assignment.MaxText+1)}.Check,
 		"files; at most":         files(make([]assignment.File, assignment.MaxFiles+1)...).Check,
 		`name "../x"`:            files(assignment.File{Name: "../x"}).Check,
+		`name "\u202egpj.exe"`:   files(assignment.File{Name: "\u202egpj.exe"}).Check,
+		`name "a\x1b[2J"`:        files(assignment.File{Name: "a\x1b[2J"}).Check,
 		"two contents":           files(assignment.File{Name: "x", Text: "x", Base64: "eA=="}).Check,
 		"is not text":            files(assignment.File{Name: "x", Text: "\xff"}).Check,
 		"is not base64":          files(assignment.File{Name: "x", Base64: "!"}).Check,

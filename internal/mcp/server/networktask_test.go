@@ -83,6 +83,10 @@ func TestAnAgentIsGivenATaskAndAnswersIt(t *testing.T) {
 	a.fails("report_progress", map[string]any{"taskId": "task-1", "message": ""}, "ValidationError", "The message")
 	a.fails("answer_task", map[string]any{"taskId": "task-1", "text": ""}, "ValidationError", "empty")
 	a.fails("answer_task", map[string]any{"taskId": "task-1", "text": "x", "outcome": "done"}, "ValidationError", "outcome")
+	// A content under another name would be lost.
+	a.fails("answer_task", map[string]any{"taskId": "task-1", "text": "x", "files": []any{map[string]any{"name": "a", "text": "x"}, map[string]any{"name": "b", "bytes": "eA=="}}},
+		"ValidationError",
+		"no argument \"bytes\".\nWhat to do: The arguments are: name (a string, required), mediaType (a string, optional), text (a string, optional), base64 (a string, optional)")
 	for outcome, said := range map[string]string{"": "done", "completed": "done", "input-required": "question is stored", "failed": "do not do", "rejected": "do not do"} {
 		in := map[string]any{"taskId": "task-1", "text": "answer " + outcome}
 		if outcome != "" {

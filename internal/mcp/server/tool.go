@@ -330,6 +330,9 @@ func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (to
 		case isZero(arguments[name]) && property.Minimum != nil && *property.Minimum > 0: // else it would count as missing
 			return "", wrongArgument(fmt.Sprintf("The argument %q must be at least %v.", name, *property.Minimum), schema)
 		}
+		if member, in := unknownMember(arguments[name], property); member != "" {
+			return "", unknownArgument(member, in)
+		}
 	}
 	for _, name := range schema.Required {
 		if _, ok := arguments[name]; !ok {
@@ -350,6 +353,32 @@ func decodeArguments(raw json.RawMessage, schema *jsonschema.Schema, in any) (to
 		return "", wrongArgument("The arguments cannot be read: "+err.Error()+".", schema)
 	}
 	return token, nil
+}
+
+// unknownMember returns a member of an argument that its schema does not have, and the schema of the object that it is in; "" if there is
+// none. Decoding would silently leave it out.
+func unknownMember(raw json.RawMessage, schema *jsonschema.Schema) (name string, in *jsonschema.Schema) {
+	var members map[string]json.RawMessage
+	var elements []json.RawMessage
+	switch {
+	case schema.Items != nil && (schema.Items.Items != nil || len(schema.Items.Properties) > 0) && json.Unmarshal(raw, &elements) == nil:
+		for _, e := range elements {
+			if name, in := unknownMember(e, schema.Items); name != "" {
+				return name, in
+			}
+		}
+	case len(schema.Properties) > 0 && json.Unmarshal(raw, &members) == nil:
+		for _, name := range slices.Sorted(maps.Keys(members)) {
+			property, known := schema.Properties[name]
+			if !known {
+				return name, schema
+			}
+			if name, in := unknownMember(members[name], property); name != "" {
+				return name, in
+			}
+		}
+	}
+	return "", nil
 }
 
 func unknownArgument(name string, schema *jsonschema.Schema) error {
