@@ -108,10 +108,15 @@ func (l *leader) activate(ctx context.Context) {
 		l.fail(ctx, string(CodeNoAgents)+": no agent with the required capabilities has accepted")
 		return
 	}
+	to := make(map[string]*worker)
 	if len(l.x.s.SubTasks) == 0 {
 		l.emit(event{Parts: l.wholeFor(workers)})
+		for i, t := range l.x.s.SubTasks { // each its own, which is named after it
+			to[t.ID] = workers[i]
+		}
+	} else {
+		to = distribute(l.open(), workers, true)
 	}
-	to := distribute(l.open(), workers, true)
 	busy := make(map[string]bool)
 	for _, w := range to {
 		busy[w.id] = true

@@ -807,6 +807,26 @@ func TestAPlanMayNameItsAgents(t *testing.T) {
 	})
 }
 
+// Where each agent gets the whole task, it gets what is named after it, however busy it is.
+func TestAWholeTaskIsNamedAfterItsAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHive(t)
+		c := h.coordinator("sun", swarm.CoordinatorOptions{Load: func(id string) int { return len(id) }})
+		for _, id := range []string{"busy", "idle-1", "b"} {
+			h.participant(id, swarm.ParticipantOptions{}, h.answer(id), "work")
+		}
+		s := run(t, c, plan(0, "work"))
+		if len(s.SubTasks) != 3 {
+			t.Fatalf("the parts are %+v", s.SubTasks)
+		}
+		for _, part := range s.SubTasks {
+			if part.ID != "task-"+part.AssignedAgent {
+				t.Errorf("%s has %s", part.AssignedAgent, part.ID)
+			}
+		}
+	})
+}
+
 // An agent whose stand-in takes part is the participant; neither it nor another agent speaks for it.
 func TestAStandInTakesPartForAnAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
