@@ -119,8 +119,28 @@ func link(path, kept string) error {
 	return os.Rename(path, kept)
 }
 
-// writeCopy writes the copy of a file. It comes first, so that no error leaves a new file with an old one, and is not synced: it matters only
-// once the file, which is, has been damaged.
+// replace writes a file and its copy. The copy is first, so that no error leaves a new file with an old one; but a copy without a file would
+// be one whose file is gone, so that of a new file comes later.
+func replace(path string, content, copied []byte) error {
+	if exists(path) || exists(copyOf(path)) {
+		if err := writeCopy(path, copied); err != nil {
+			return err
+		}
+		return local.ReplaceFile(path, content)
+	}
+	err := local.ReplaceFile(path, content)
+	if err == nil {
+		_ = writeCopy(path, copied) // else the next Read writes it
+	}
+	return err
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// writeCopy writes the copy of a file. It is not synced: it matters only once the file, which is, has been damaged.
 func writeCopy(path string, raw []byte) error {
 	next := copyOf(path) + ".new"
 	err := os.WriteFile(next, raw, 0o600)

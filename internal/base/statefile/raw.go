@@ -9,8 +9,6 @@ import (
 	"math/bits"
 	"os"
 	"time"
-
-	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // Raw is a file in a format that has no room for a checksum, and that other programs may write, such as former ones. Its copy has the
@@ -68,7 +66,7 @@ func (f Raw) Read() (content []byte, err error) {
 	case s.damage != nil:
 		mend(s.damage, func() error { return f.write(content, content) }, f.Damaged)
 	case s.single:
-		_ = f.writeCopy(content, content)
+		_ = writeCopy(f.Path, rawCopyOf(content, content))
 	}
 	return content, nil
 }
@@ -95,6 +93,9 @@ func (f Raw) look() (content []byte, s state, err error) {
 	content, err = read(f.Path)
 	c, copyErr := readRawCopy(copyOf(f.Path)) // after the file: a writer writes it first
 	copied := copyErr == nil
+	if copied && errors.Is(err, errGone) {
+		content, err = read(f.Path) // which may be new: its copy comes later
+	}
 	switch {
 	case err != nil && !isDamage(err):
 		return nil, s, err
@@ -155,13 +156,10 @@ func (f Raw) Write(content []byte) error {
 }
 
 func (f Raw) write(former, content []byte) error {
-	if err := f.writeCopy(former, content); err != nil {
-		return err
-	}
-	return local.ReplaceFile(f.Path, content)
+	return replace(f.Path, content, rawCopyOf(former, content))
 }
 
-func (f Raw) writeCopy(former, content []byte) error {
+func rawCopyOf(former, content []byte) []byte {
 	rest := append(sumLine(former), content...)
-	return writeCopy(f.Path, append(sumLine(rest), rest...))
+	return append(sumLine(rest), rest...)
 }

@@ -3,6 +3,7 @@ package statefile_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -205,5 +206,31 @@ func TestARawFileThatCannotBeReadIsAnError(t *testing.T) {
 	}
 	if err := f.Write([]byte(secret)); err == nil {
 		t.Error("a directory was written")
+	}
+}
+
+// Whoever looks at a file while it is written for the first time does not take it to be gone.
+func TestAFileThatIsNewIsNeverGone(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 50 {
+		raw := statefile.Raw{Path: filepath.Join(dir, fmt.Sprint(i))}
+		object := statefile.File[names]{Path: filepath.Join(dir, fmt.Sprint(i)+".json"), Version: 1}
+		done := make(chan error, 1)
+		go func() { done <- errors.Join(raw.Write([]byte(secret)), object.Write(names{[]string{"ada"}})) }()
+		for written := false; !written; {
+			select {
+			case err := <-done:
+				must(t, err)
+				written = true
+			default:
+			}
+			_, damage, err := raw.Peek()
+			_, other, failed := object.Peek()
+			if damage != nil || other != nil || err != nil || failed != nil {
+				t.Fatalf("%+v, %v; %+v, %v", damage, err, other, failed)
+			}
+		}
+		must(t, os.Remove(raw.Path))
+		reads(t, raw, secret)
 	}
 }

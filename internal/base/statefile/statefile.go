@@ -12,8 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-
-	"github.com/parleyhub/parley/internal/base/local"
 )
 
 // File is a file with a T, which must be encoded as a JSON object. Its methods must not be called at the same time.
@@ -106,6 +104,9 @@ func (f File[T]) look() (value T, s state, err error) {
 func look(path, loss string, decode func([]byte) error) (s state, err error) {
 	s.raw, err = read(path)
 	second, copyErr := read(copyOf(path))
+	if errors.Is(err, errGone) && copyErr == nil {
+		s.raw, err = read(path) // which may be new: its copy comes later
+	}
 	if err != nil && !isDamage(err) {
 		return s, err
 	}
@@ -228,8 +229,5 @@ func writeJSON(path string, version int, object []byte) error {
 	}
 	sum := sha256.Sum256(rest)
 	raw := append([]byte(sumBegin+hex.EncodeToString(sum[:])+sumEnd), rest...)
-	if err := writeCopy(path, raw); err != nil {
-		return err
-	}
-	return local.ReplaceFile(path, raw)
+	return replace(path, raw, raw)
 }
