@@ -222,6 +222,8 @@ func sumOf(b []byte) string {
 }
 
 const (
+	lineBegin = `{"version":`
+
 	sumBegin = `,"sum":"`
 	sumEnd   = `"}`
 	sumSize  = len(sumBegin) + 16 + len(sumEnd)
@@ -346,6 +348,10 @@ func decodeKept(data []byte) (messages []keptMessage, damage, err error) {
 	for line := 1; len(data) > 0; line++ {
 		text, rest, ended := bytes.Cut(data, []byte("\n"))
 		of, bad := decodeKeptLine(text)
+		if next := bytes.Index(text[min(1, len(text)):], []byte(lineBegin)); bad != nil && next >= 0 { // its newline is damaged
+			text, rest, ended = text[:next], data[next+1:], true
+			of, bad = decodeKeptLine(text)
+		}
 		if bad != nil && !ended {
 			of, bad = decodeKeptLine(text[:len(text)-1]) // its newline is damaged
 		}

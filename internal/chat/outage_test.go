@@ -363,6 +363,9 @@ func TestADamagedKeptMessageIsNamedAndTheOthersAreStored(t *testing.T) {
 			if damage == nil && err == nil && (!slices.Equal(id, ids) || !slices.Equal(text, bodies)) {
 				t.Fatalf("bit %d of byte %d is not noticed: %q", bit, i, changed)
 			}
+			if err != nil || len(id) < len(ids)-1 || data[i] == '\n' && len(id) < len(ids) {
+				t.Fatalf("bit %d of byte %d: of %q remain %q, %v", bit, i, ids, id, err)
+			}
 		}
 	}
 	line := bytes.Index(data, []byte("\n"))

@@ -34,11 +34,11 @@ func (d *daemon) fileDamaged(x statefile.Damage) {
 // watchFiles notes, until ctx ends, the damage of the files that agents' processes have on this computer, and what other processes have moved
 // aside in the data directory.
 func (d *daemon) watchFiles(ctx context.Context) {
-	noted := map[string]bool{} // an external bus has no ledger that knows
+	noted := map[string]string{} // where what is damaged is now; an external bus has no ledger that knows
 	for {
 		for _, x := range d.damagedFiles() {
-			if !noted[x.ID] {
-				noted[x.ID] = true
+			if kept, known := noted[x.ID]; !known || !x.Restored && x.Kept != kept {
+				noted[x.ID] = x.Kept
 				d.fileDamaged(x)
 			}
 		}

@@ -63,18 +63,22 @@ func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
 	r.Release()
 	synctest.Test(t, func(t *testing.T) {
 		d := &daemon{cfg: &config.Loaded{Config: &config.Config{DataDir: dir}}, log: slog.New(slog.DiscardHandler)}
+		later := func() {
+			wait.Pause(t.Context(), 2*filesInterval)
+			synctest.Wait() // it may look at this moment, too
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); d.watchFiles(ctx) }()
 		synctest.Wait()
 		flip(filepath.Join(mcpconfig.AgentsDir(), "admitted.*.json"))
-		wait.Pause(t.Context(), 2*filesInterval)
+		later()
 		again := remember()
 		again.Release()
 		if again.GUID != guid {
 			t.Errorf("the agent is %q", again.GUID)
 		}
-		wait.Pause(t.Context(), 2*filesInterval)
+		later()
 		unsent := filepath.Join(mcpconfig.UnsentDir(), "unsent-1-2.json")
 		if err := errors.Join(os.MkdirAll(mcpconfig.UnsentDir(), 0o700), os.WriteFile(unsent, []byte("damaged"), 0o600)); err != nil {
 			t.Fatal(err)
@@ -82,7 +86,17 @@ func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
 		if _, err := statefile.KeepDamaged(unsent); err != nil {
 			t.Fatal(err)
 		}
-		wait.Pause(t.Context(), 2*filesInterval)
+		later()
+		for _, path := range []string{"admitted.*.json", "admitted.*.json.copy"} {
+			flip(filepath.Join(mcpconfig.AgentsDir(), path))
+		}
+		later()
+		remember().Release() // moves it aside
+		later()
+		if n := len(d.damaged); n != 5 || d.damaged[3].Kept != "" || d.damaged[3].ID != d.damaged[4].ID || d.damaged[4].Kept == "" {
+			t.Fatalf("noted was %+v", d.damaged)
+		}
+		d.damaged = d.damaged[:3]
 		stop()
 		<-done
 		if len(d.damaged) != 3 {

@@ -469,6 +469,20 @@ func TestTheDamageOfAFileIsNotedOnce(t *testing.T) {
 	if r := b.Damage(); len(r) != 3 || r[1].Action != damage.ActionQuarantined || r[1].Kept != "../peer.key.damaged-lost-00" || r[2].Action != damage.ActionMissing {
 		t.Errorf("the records are %+v", r)
 	}
+	b.FileDamaged("4", outside, "", "it begins with no GUID", "identities", false)
+	end(t, b)
+	_, err := bus.Settle(t.Context(), bus.Config{DataDir: dir})
+	must(t, err)
+	b = open(t, dir)
+	b.FileDamaged("4", outside, outside+".damaged-lost-00", "it begins with no GUID", "identities", false)
+	if r := b.Damage(); len(r) != 4 || !r[3].Settled || r[3].Kept == "" {
+		t.Errorf("what was settled is %+v", r)
+	}
+	end(t, b)
+	b = open(t, dir)
+	if r := b.Damage(); len(r) != 4 || !r[3].Settled {
+		t.Errorf("after a restart what was settled is %+v", r)
+	}
 	end(t, b)
 }
 

@@ -138,6 +138,7 @@ func (l *ledger) remember(r Record) bool {
 		if i < 0 || l.records[i].Action == r.Action {
 			return false
 		}
+		r.Settled = r.Kind == KindFile && l.records[i].Settled // it is the same damage, of which more is known
 		l.records[i] = r
 		return true
 	}

@@ -19,6 +19,10 @@ type events struct {
 	recent [8][]byte // stored last, each once; the latest first
 }
 
+// maxShared is the size of the largest data that is kept to be shared, also when its session has ended: the answers to initialize
+// and lists of tools are smaller.
+const maxShared = 256 << 10
+
 // SessionClosed implements [mcp.EventStore].
 func (e *events) SessionClosed(ctx context.Context, id string) error {
 	e.ended(id)
@@ -33,6 +37,9 @@ func (e *events) Append(ctx context.Context, sessionID, streamID string, data []
 // shared returns data, or equal data that was stored not long ago: the answers to initialize, with the instructions for a model, are the
 // same in most sessions.
 func (e *events) shared(data []byte) []byte {
+	if len(data) > maxShared {
+		return data
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	i := slices.IndexFunc(e.recent[:], func(stored []byte) bool { return bytes.Equal(stored, data) })

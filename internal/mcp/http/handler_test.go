@@ -363,6 +363,30 @@ func TestEqualEventsAreStoredOnce(t *testing.T) {
 	}
 }
 
+// What is large is not kept beyond its session.
+func TestLargeEventsAreNotKept(t *testing.T) {
+	store := &recorded{EventStore: mcp.NewMemoryEventStore(nil)}
+	server, large := newServer(nil, nil), strings.Repeat("x", 300_000)
+	server.AddTool(&mcp.Tool{Name: "large", Description: large, InputSchema: map[string]any{"type": "object"}}, nil)
+	url := endpoint(t, server, mcphttp.Options{Events: store})
+	for range 2 {
+		if _, err := connect(t, url, "2025-11-25").ListTools(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	copies := map[*byte]bool{}
+	for _, data := range store.data {
+		if strings.Contains(string(data), large) {
+			copies[&data[0]] = true
+		}
+	}
+	if len(copies) != 2 {
+		t.Errorf("two large answers are %d", len(copies))
+	}
+}
+
 func TestARequestWithoutASessionDoesNotCount(t *testing.T) {
 	url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxSessions: 1})
 	for range 3 {
