@@ -527,8 +527,11 @@ func (a *agent) checkPrompt(msg *a2a.Message) error {
 	if n <= limit {
 		return nil
 	}
-	return &Error{Code: CodeInvalid, Subject: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s accepts %d", n, a.id, limit),
-		Remedy: "shorten it, or raise the agent's limits.maxPrompt"}
+	remedy := "shorten it, or raise the agent's limits.maxPrompt"
+	if a.durable { // no configuration has its limit
+		remedy = "shorten it, or write the long part to a file and name its path"
+	}
+	return &Error{Code: CodeInvalid, Subject: "message.parts", Message: fmt.Sprintf("the text has %d bytes; agent %s accepts %d", n, a.id, limit), Remedy: remedy}
 }
 
 // timeout returns the requested timeout, at most the agent's limit.

@@ -210,6 +210,13 @@ func agentOf(queue string) string {
 	return agentPrefix + queue[:maxAgentID-len(agentPrefix)-9] + "-" + store.Digest(queue)[:8]
 }
 
+// offer registers the queue of a capability before it has items: it has a worker.
+func (s *Items) offer(capability string) {
+	if name, err := store.QueueName(capability); err == nil { // else the worker's claim says why
+		s.register(agentOf(name), name)
+	}
+}
+
 // register makes a queue an agent of the hub, unless it is one.
 func (s *Items) register(id, name string) {
 	s.mu.Lock()

@@ -2,6 +2,7 @@ package queues_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -438,6 +439,23 @@ func TestAWorkersTaskBelongsToItsItem(t *testing.T) {
 	data, err := json.Marshal(done.Artifacts[0].Parts[0].Data())
 	if err != nil || json.Unmarshal(data, &result) != nil || result.Agent != "codex" || result.Answer != "done" {
 		t.Errorf("%s, %v", data, err)
+	}
+}
+
+// A queue with a worker is an agent before anybody has submitted an item.
+func TestTheQueueOfAWorkerIsAnAgent(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t, func(o *office) { o.follow = true })
+	wait.Eventually(t, "the queue is an agent", func() bool { return o.hub.HasAgent("queue.go") })
+	sent, err := o.hub.Send(t.Context(), hub.SendRequest{AgentID: "queue.go", Message: a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart("review it"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.awaitOf(string(sent.ID), a2a.TaskStateCompleted)
+	long := a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(strings.Repeat("x", 300<<10)))
+	var refused *hub.Error
+	if _, err := o.hub.Send(t.Context(), hub.SendRequest{AgentID: "queue.go", Message: long}); !errors.As(err, &refused) || strings.Contains(refused.Remedy, "maxPrompt") {
+		t.Errorf("a text that no configuration allows: %v", err)
 	}
 }
 

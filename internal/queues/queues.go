@@ -62,6 +62,9 @@ func Run(ctx context.Context, o Options) {
 	byAgent := map[string][]Worker{}
 	for _, w := range o.Workers {
 		byAgent[w.Agent] = append(byAgent[w.Agent], w)
+		if o.Items != nil {
+			o.Items.offer(w.Capability)
+		}
 	}
 	var running sync.WaitGroup
 	for agent, workers := range byAgent {
