@@ -29,6 +29,7 @@ type answer struct {
 	resumed bool            // the text follows whole
 	whole   strings.Builder // of a resumed answer
 	file    []byte          // the part of a file that has come
+	asking  bool            // it was shown that the agent's user is asked
 }
 
 // begin expects the answer to a new request.
@@ -93,10 +94,14 @@ func (a *answer) start(e *envelope.Envelope) {
 	}
 }
 
-// show reports that the agent has got the prompt, if the state of its task says so.
+// show reports that the agent has got the prompt, or that its user is asked about the sender, if the state of its task says so.
 func (a *answer) show(state string) {
-	if state == "working" {
+	switch {
+	case state == "working":
 		a.h.Event(runner.Shown{})
+	case state == "auth-required" && !a.asking:
+		a.asking = true
+		a.h.Event(runner.Notice{Text: "its user is asked whether it may take tasks of yours: the task waits for the answer"})
 	}
 }
 

@@ -270,8 +270,11 @@ func (s *streamer) event(ctx context.Context, event a2a.Event) bool {
 	return true
 }
 
-// status sends what an agent does, and with a key that it has begun.
+// status sends what an agent does, and with a key that it has begun, or that its user is asked about the sender.
 func (s *streamer) status(ctx context.Context, now a2a.TaskStatus) bool {
+	if now.State == a2a.TaskStateAuthRequired && s.of != "" && s.d.waitsHere(now.State) {
+		return s.data(ctx, Chunk{State: stateName(now.State)})
+	}
 	if now.State != a2a.TaskStateWorking || now.Message == nil && s.of == "" {
 		return true
 	}

@@ -354,9 +354,13 @@ func TestTheUserOfTheOtherHubIsAskedAboutAPeer(t *testing.T) {
 		if from := hub.SenderOf(there.Metadata); from.Kind != hub.SenderPeer || len(from.ID) != 64 || from.Label != "alice" {
 			t.Errorf("the sender is %+v", from)
 		}
-		if now, err := a.hub.Task(deadline(t), task.ID, nil); err != nil || now.Status.State != a2a.TaskStateSubmitted {
-			t.Errorf("before the answer: %+v, %v", now, err)
-		}
+		wait.Eventually(t, "the sender learns why the task waits", func() bool {
+			now, err := a.hub.Task(deadline(t), task.ID, nil)
+			if err != nil || now.Status.State != a2a.TaskStateSubmitted {
+				t.Errorf("before the answer: %+v, %v", now, err)
+			}
+			return strings.Contains(fmt.Sprint(now.Metadata[hub.MetaNotices]), "its user is asked")
+		})
 		a.cut() // and it goes on without the link
 		b.cut()
 		answer := message(words)
