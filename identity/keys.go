@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 
 	"filippo.io/edwards25519"
 	"golang.org/x/crypto/blake2b"
@@ -27,8 +28,8 @@ func ParsePublicKey(text string) (PublicKey, error) {
 		return PublicKey{}, fmt.Errorf("a public key has 64 hexadecimal digits; this one is %d characters like %.8q", len(text), text)
 	}
 	k := PublicKey(b)
-	if _, err := point(k); err != nil {
-		return PublicKey{}, err
+	if !k.Valid() {
+		return PublicKey{}, errPoint
 	}
 	return k, nil
 }
@@ -93,7 +94,7 @@ func (p *Pair) DH(public PublicKey) ([32]byte, error) {
 // Verify reports whether sig is the signature of message under a valid public key. crypto/ed25519 alone
 // accepts keys of small order, for which anyone can forge signatures.
 func Verify(public PublicKey, message []byte, sig [64]byte) bool {
-	if _, err := point(public); err != nil {
+	if !public.Valid() {
 		return false
 	}
 	return ed25519.Verify(public[:], message, sig[:])
@@ -102,8 +103,42 @@ func Verify(public PublicKey, message []byte, sig [64]byte) bool {
 // Valid reports whether the key is the canonical form of a point in the group of prime order, as every key
 // made from a seed is.
 func (k PublicKey) Valid() bool {
+	if valid.has(k) {
+		return true
+	}
 	_, err := point(k)
+	if err == nil {
+		valid.add(k)
+	}
 	return err == nil
+}
+
+// keySet is a bounded set of keys. It is safe for concurrent use.
+type keySet struct {
+	mu   sync.Mutex
+	keys map[PublicKey]struct{}
+}
+
+// valid has valid keys: the check is a scalar multiplication, and a hub reads the keys of its peers again and again.
+var valid keySet
+
+const mostKeys = 1024
+
+func (s *keySet) has(k PublicKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.keys[k]
+	return ok
+}
+
+// add adds a key. A full set is emptied: strangers can make others slower, and nothing else.
+func (s *keySet) add(k PublicKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys == nil || len(s.keys) == mostKeys {
+		s.keys = map[PublicKey]struct{}{}
+	}
+	s.keys[k] = struct{}{}
 }
 
 var errPoint = errors.New("the public key is not a point of the prime-order group")

@@ -116,6 +116,24 @@ func TestVerifyRefusesKeysThatSignEverything(t *testing.T) {
 	}
 }
 
+// A hub reads its peers' keys again and again: the check of a valid one, which takes long, is made once.
+func TestValidKeysAreRemembered(t *testing.T) {
+	p := seeded(7)
+	if !p.Public().Valid() {
+		t.Fatal("a valid key is not valid")
+	}
+	if n := testing.AllocsPerRun(10, func() { p.Public().Valid() }); n > 0 {
+		t.Errorf("a key that is known is checked again: %.0f allocations", n)
+	}
+	if sig := p.Sign([]byte("this")); identity.Verify(p.Public(), []byte("that"), sig) {
+		t.Error("a signature verifies because its key is known")
+	}
+	bad := identity.PublicKey(unhex(t, neutral))
+	if bad.Valid() || bad.Valid() {
+		t.Error("a key that signs everything is valid")
+	}
+}
+
 func TestPublicKeyText(t *testing.T) {
 	k := identity.Generate().Public()
 	if back, err := identity.ParsePublicKey(k.String()); err != nil || back != k {
