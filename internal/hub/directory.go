@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/google/uuid"
 
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/internal/hub/events"
@@ -311,7 +312,7 @@ func (r *Residence) addresses(names []address) []address {
 	return names
 }
 
-// FindAgent returns the agent that a person or an agent of this hub means by a name: an id, or a handle, alone or with its
+// FindAgent returns the agent that a person or an agent of this hub means by a name: an id, a session's GUID, or a handle, alone or with its
 // project, its computer or its hub, as in reviewer.shop, reviewer@laptop and reviewer@office. A program's id means the program. Agents of
 // this hub come before those of others, which say themselves what they are called. Of several with the same handle it is
 // the only one in the project: the id of the caller's project in the agents' network, "" for none; then the one with this id, if
@@ -325,7 +326,7 @@ func (h *Hub) FindAgent(ctx context.Context, name, project string) (AgentInfo, e
 		if at.Hidden && sender.Outside() {
 			continue
 		}
-		if a.id == name && (at.Kind == KindProgram || at.Handle != name) {
+		if a.id == name && (at.Kind == KindProgram || at.Handle != name) || at.Kind == KindSession && at.GUID == name && name != "" {
 			return a.info(), nil
 		}
 		how := at.named(a.id, name)
@@ -439,6 +440,9 @@ func newAddressBook(agents []AgentInfo, of func(Kind) bool) addressBook {
 // address returns the shortest name that means no other agent of the book, otherwise the agent's id.
 func (b addressBook) address(a *AgentInfo) string {
 	at := &a.Residence
+	if at.Kind == KindSession && uuid.Validate(at.Handle) == nil {
+		return a.Definition.ID // the handle may be another's GUID
+	}
 	var names [maxAddresses]address
 	if b.short[strings.ToLower(at.Handle)] == 1 || a.Definition.ID == at.Handle && at.Kind == KindProgram {
 		return at.Handle

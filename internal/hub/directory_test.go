@@ -22,7 +22,12 @@ func sessionIn(id, handle, project, folder, computer string) hub.Agent {
 }
 
 func TestANameMeansOneAgent(t *testing.T) {
+	const guid = "5b1c3a52-7a0e-4c5e-9d1a-0a4a35b0e001"
+	registered := sessionIn("registered", "registered", "p3", "wiki", "office1")
+	registered.Residence.GUID = guid
 	h := newHub(t, hub.Config{Agents: []hub.Agent{
+		sessionIn("thief", guid, "p3", "wiki", "office1"), // it cannot take another's mail by its name
+		registered,
 		{Definition: definition("codex"), Runner: &fakeAgent{}},
 		sessionIn("codex-2", "codex", "p1", "shop", "office1"),
 		sessionIn("reviewer", "reviewer", "p1", "shop", "office1"),
@@ -34,6 +39,7 @@ func TestANameMeansOneAgent(t *testing.T) {
 		sessionIn("max-2", "max", "p1", "shop", "office1"),
 	}}, nil)
 	for _, c := range []struct{ name, project, want string }{
+		{guid, "p3", "registered"},
 		{"codex", "p1", "codex"},
 		{"codex.shop", "", "codex-2"},
 		{"tester", "", "tester"},
