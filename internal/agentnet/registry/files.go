@@ -22,6 +22,7 @@ const (
 	saidPrefix     = "said."     // of what agents have registered themselves as
 
 	identityLoss = "an agent may have another identity"
+	saidLoss     = "an agent is registered as another kind of agent until it says what it is"
 )
 
 func guidFile(path string) statefile.Raw {
@@ -55,7 +56,7 @@ func admittedFile(path string) statefile.File[rememberedFile] {
 }
 
 func saidFile(path string) statefile.Raw {
-	return statefile.Raw{Path: path, Loss: "an agent is registered as another kind of agent until it says what it is", Valid: func(b []byte) error {
+	return statefile.Raw{Path: path, Loss: saidLoss, Valid: func(b []byte) error {
 		var all []said
 		if json.Unmarshal(b, &all) != nil {
 			return errors.New("it is not a list of registrations")
@@ -108,6 +109,9 @@ func damageOf(path string) (d *statefile.Damage) {
 	name := filepath.Base(path)
 	if aside, ok := statefile.SetAside(path); ok {
 		aside.Loss = identityLoss
+		if strings.HasPrefix(name, saidPrefix) {
+			aside.Loss = saidLoss
+		}
 		return &aside
 	}
 	isJSON := filepath.Ext(name) == ".json"

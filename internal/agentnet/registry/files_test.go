@@ -124,7 +124,7 @@ func TestAFlippedBitChangesNoAgent(t *testing.T) {
 					t.Fatalf("byte %d: the file is not restored", at)
 				}
 				after := damagedFiles(t, dir)
-				if len(after) != 1 || after[0].ID != before[0].ID || after[0].Path != path || !after[0].Restored || after[0].Loss == "" {
+				if len(after) != 1 || after[0].ID != before[0].ID || after[0].Path != path || !after[0].Restored || after[0].Loss != before[0].Loss {
 					t.Fatalf("byte %d: the damage is %+v, was %+v", at, after, before)
 				}
 				check(t, os.Remove(after[0].Kept))

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/federation/peers"
 	mcpconfig "github.com/parleyhub/parley/internal/mcp/config"
 )
 
@@ -32,10 +34,11 @@ func (d *daemon) fileDamaged(x statefile.Damage) {
 }
 
 // watchFiles notes, until ctx ends, the damage of the files that agents' processes have on this computer, and what other processes have moved
-// aside in the data directory.
+// aside in the data directory. It mends the hub's own files.
 func (d *daemon) watchFiles(ctx context.Context) {
 	noted := map[string]string{} // where what is damaged is now; an external bus has no ledger that knows
 	for {
+		d.mendFiles()
 		for _, x := range d.damagedFiles() {
 			if kept, known := noted[x.ID]; !known || !x.Restored && x.Kept != kept {
 				noted[x.ID] = x.Kept
@@ -45,6 +48,24 @@ func (d *daemon) watchFiles(ctx context.Context) {
 		if !wait.Pause(ctx, filesInterval) {
 			return
 		}
+	}
+}
+
+// mendFiles mends what a hub reads only at its start: a second damage, of the copy, would keep the next one from starting, or make it another
+// hub.
+func (d *daemon) mendFiles() {
+	err := keepFormat(d.cfg.DataDir, d.opts.Version, d.fileDamaged)
+	name := nameFile(d.cfg.DataDir, d.fileDamaged)
+	if _, damage, perr := name.Peek(); perr == nil && (damage == nil || damage.Restored) { // else the next start says what to do
+		_, _ = name.Read()
+	}
+	key := peers.KeyPath(d.cfg.DataDir)
+	if _, ok := (statefile.Raw{Path: key}).Changed(); ok {
+		_, kerr := identity.Load(key)
+		err = errors.Join(err, kerr)
+	}
+	if err != nil {
+		d.log.Warn("a file of the hub is damaged and cannot be mended", "error", err)
 	}
 }
 

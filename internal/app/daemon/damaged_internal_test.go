@@ -108,3 +108,55 @@ func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
 		}
 	})
 }
+
+// A running hub mends what it reads at its starts only, so that no second damage keeps the next one from starting.
+func TestARunningHubMendsItsFiles(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	dir := t.TempDir()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(prepareFormat(dir, "1", nil))
+	name, err := uniqueName(dir, nil)
+	check(err)
+	key, err := identity.Load(peers.KeyPath(dir))
+	check(err)
+	files := []string{filepath.Join(dir, "format.json"), filepath.Join(dir, "hub-name"), peers.KeyPath(dir)}
+	synctest.Test(t, func(t *testing.T) {
+		d := &daemon{cfg: &config.Loaded{Config: &config.Config{DataDir: dir}}, log: slog.New(slog.DiscardHandler), opts: Options{Version: "1"}}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); d.watchFiles(ctx) }()
+		synctest.Wait()
+		later := func() {
+			wait.Pause(t.Context(), 2*filesInterval)
+			synctest.Wait() // it may look at this moment, too
+		}
+		for _, file := range files { // one after the other, as disks lose them
+			check(os.Remove(file))
+			later()
+			check(os.Truncate(file+".copy", 1))
+			later()
+			check(os.Remove(file))
+			later()
+		}
+		check(os.Truncate(files[0], 1)) // both at once: the hub knows what was there
+		check(os.Truncate(files[0]+".copy", 1))
+		later()
+		stop()
+		<-done
+		if len(d.damaged) < 5 || !d.damaged[0].Restored || d.damaged[0].Path != files[0] {
+			t.Errorf("noted was %+v", d.damaged)
+		}
+	})
+	check(prepareFormat(dir, "1", func(x statefile.Damage) { t.Errorf("the next start finds %+v", x) }))
+	if again, err := uniqueName(dir, nil); err != nil || again != name {
+		t.Errorf("the name is %q, %v; was %q", again, err, name)
+	}
+	if again, err := identity.Load(peers.KeyPath(dir)); err != nil || again.Public() != key.Public() {
+		t.Error("the key is another one", err)
+	}
+}

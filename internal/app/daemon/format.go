@@ -69,6 +69,20 @@ func readFormat(dataDir, version string) (int, error) {
 	return f.Format, nil
 }
 
+// keepFormat mends the file that says the format of a running hub's data directory: the hub knows it.
+func keepFormat(dataDir, version string, damaged func(statefile.Damage)) error {
+	file := formatOf(dataDir)
+	file.Damaged = damaged
+	_, damage, err := file.Peek()
+	if err == nil {
+		_, err = file.Read()
+	}
+	if err == nil && damage != nil && !damage.Restored {
+		err = file.Write(formatFile{dataFormat, version})
+	}
+	return err
+}
+
 // prepareFormat brings the data directory to the format of this program. The caller has its lock. damaged is called if the file that says
 // the format was damaged.
 func prepareFormat(dataDir, version string, damaged func(statefile.Damage)) error {
