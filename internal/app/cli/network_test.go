@@ -168,7 +168,8 @@ func TestSendPrefersTheAgentThatIsAlive(t *testing.T) {
 	if _, err := first.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if o := p.run(t, "network", "send", "worker-1", "x"); o.code != 0 || !strings.Contains(o.stderr, second.GUID()+" is the only one") {
+	if o := p.run(t, "network", "send", "worker-1", "x"); o.code != 0 || !strings.Contains(o.stderr, second.GUID()+" is the only one") ||
+		o.stdout != "Sent to worker-1.\n" || !strings.Contains(o.stderr, "network inbox") {
 		t.Errorf("one is alive: %+v", o)
 	}
 }

@@ -319,9 +319,10 @@ func (a *app) networkSendCommand() *cobra.Command {
 			if a.json() && !wait {
 				writeJSON(a.stdout, map[string]string{"messageId": sent.ID, "recipientGuid": guid, "recipientHandle": sent.RecipientHandle, "warning": sent.Warning})
 			} else if !a.json() {
-				fmt.Fprintf(a.stdout, "Sent to %s. %s\n", oneLine(sent.RecipientHandle), oneLine(sent.Warning))
+				fmt.Fprintln(a.stdout, strings.TrimSpace(fmt.Sprintf("Sent to %s. %s", oneLine(sent.RecipientHandle), oneLine(sent.Warning))))
 			}
 			if !wait {
+				a.note("its answers are in: %s network inbox", a.self())
 				return nil
 			}
 			answer := &mail.Answer{}
