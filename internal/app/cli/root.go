@@ -20,6 +20,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/service"
 	"github.com/parleyhub/parley/internal/app/shortcut"
 	"github.com/parleyhub/parley/internal/app/version"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -304,6 +305,9 @@ func exactly(names ...string) cobra.PositionalArgs {
 // the flags that select the hub.
 func (a *app) self() string {
 	command := a.name
+	if a.ownProcess {
+		command = local.CommandOf(os.Args[0])
+	}
 	for _, flag := range []struct{ name, value string }{{"socket", a.socket}, {"data-dir", a.dataDir}, {"config", a.configFile}} {
 		if flag.value != "" {
 			command += " --" + flag.name + " " + text.ShellQuote(flag.value)

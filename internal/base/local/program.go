@@ -26,3 +26,13 @@ func ProgramOf(path string) string {
 	}
 	return ProgramParley
 }
+
+// CommandOf returns how a person calls the program that was called as path: by its name, but from where go run keeps it no shell finds it.
+func CommandOf(path string) string {
+	name := ProgramOf(path)
+	built := strings.Contains(filepath.ToSlash(path), "/go-build")
+	if file := filepath.Base(path); built && strings.TrimSuffix(file, ".exe") == name {
+		return "go run ./cmd/" + name
+	}
+	return name
+}
