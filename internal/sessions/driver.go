@@ -268,7 +268,7 @@ func (s *Sessions) forget(w *waiting) {
 
 // wait returns the outcome of the session's answer.
 func (w *waiting) wait(ctx context.Context, h runner.Handler) (runner.Outcome, error) {
-	known := w.session.of.read
+	known := w.session.of.known
 	for {
 		select {
 		case <-known:

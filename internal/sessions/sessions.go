@@ -38,6 +38,8 @@ const (
 	perSession   = 500 * time.Microsecond
 	// refreshInterval is how often it is read without a change: a session that falls silent changes nothing.
 	refreshInterval = 5 * time.Second
+	// returnTime is how long the sessions of the hub's last run may take to register again: their heartbeats are old if it was down for minutes.
+	returnTime = 10 * time.Second
 	// keepTime is how long a session without tasks is in the directory after it was last there: as long as its identity and its mail are kept.
 	// The registry has its entry for minutes only.
 	keepTime = 24 * time.Hour
@@ -82,8 +84,9 @@ type Sessions struct {
 	gate     *senders.Gate
 	kick     chan struct{}       // of capacity 1; has a value when the registry may have changed
 	reading  *semaphore.Weighted // of 1: one goroutine at a time reads the registry
-	read     chan struct{}       // closed when the registry was read once; until then sessions are offline that are not
-	readOnce func()              // closes read
+	known    chan struct{}       // closed when it is known who is there; until then sessions are offline that are not
+	setKnown func()              // closes known
+	started  time.Time
 
 	mu       sync.Mutex
 	agents   map[string]*session     // by GUID
@@ -109,11 +112,10 @@ func Open(o Options) (*Sessions, error) {
 	}
 	s := &Sessions{hub: o.Hub, closed: o.Closed, quiet: o.Quiet, assigner: o.Assigner, log: o.Logger.With("component", "sessions"), names: n, gate: o.Gate, kick: make(chan struct{}, 1),
 		reading: semaphore.NewWeighted(1), agents: make(map[string]*session), waiting: make(map[a2a.TaskID]*waiting), messages: make(map[string]*waiting)}
-	s.read = make(chan struct{})
-	s.readOnce = sync.OnceFunc(func() { close(s.read) })
-	started := time.Now()
+	s.known, s.started = make(chan struct{}), time.Now()
+	s.setKnown = sync.OnceFunc(func() { close(s.known) })
 	for _, known := range n.all() {
-		s.add(known, known.entry(started), registry.Gone)
+		s.add(known, known.entry(s.started), registry.Gone)
 	}
 	return s, nil
 }
@@ -190,7 +192,9 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 	for _, e := range there {
 		s.update(e)
 	}
-	s.readOnce()
+	if time.Since(s.started) > returnTime || s.allPresent() {
+		s.setKnown()
+	}
 	for i, x := range s.absent(present) {
 		s.vanished(ctx, x, !withdrawn[x.guid] && i < maxAway)
 	}
@@ -198,6 +202,18 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 		s.log.Warn("what is known of the sessions cannot be stored", "error", err)
 	}
 	return nil
+}
+
+// allPresent reports whether no session is offline.
+func (s *Sessions) allPresent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.agents {
+		if x.offline() {
+			return false
+		}
+	}
+	return true
 }
 
 // absent returns the sessions without an entry that is present, first those that were there last.

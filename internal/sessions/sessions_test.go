@@ -505,6 +505,32 @@ func TestTasksGoOnAfterTheHub(t *testing.T) {
 	}
 }
 
+// A session whose heartbeats are too old after its hub was down registers again: nobody is told that it is offline.
+func TestASessionThatReturnsWithItsHubIsNotCalledOffline(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	network := nettest.Open(t, o.net.Host("office", "ann", "shop"))
+	a := o.register(network, registry.Registration{Handle: "reviewer"})
+	id := o.send("reviewer", "x")
+	o.read(a)
+	o.awaitState(id, a2a.TaskStateWorking)
+	o.stop()
+	if _, err := a.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.start()
+	wait.Eventually(t, "the registry is read", func() bool { return o.sessions.Refresh(t.Context()) == nil })
+	again := o.register(network, registry.Registration{Handle: "reviewer"})
+	o.read(again)
+	if err := again.AnswerTask(t.Context(), answerTo(id, "done")); err != nil {
+		t.Fatal(err)
+	}
+	o.awaitState(id, a2a.TaskStateCompleted)
+	if notices := fmt.Sprint(o.task(id).Metadata[hub.MetaNotices]); strings.Contains(notices, "offline") {
+		t.Errorf("the sender was told %s", notices)
+	}
+}
+
 // Without its hub a session gets an error that says what to do.
 func TestAnAnswerWithoutAHub(t *testing.T) {
 	t.Parallel()
