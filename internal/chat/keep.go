@@ -211,32 +211,10 @@ func keptLine(e *entry) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	line = line[:len(line)-1] // the end of the object
-	return append(append(line, sumOf(line)...), '\n'), nil
+	return append(statefile.SignLine(line), '\n'), nil
 }
 
-// sumOf returns the end of a line: the checksum of what is before it, as the last field, which former programs ignore.
-func sumOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return sumBegin + hex.EncodeToString(sum[:8]) + sumEnd
-}
-
-const (
-	lineBegin = `{"version":`
-
-	sumBegin = `,"sum":"`
-	sumEnd   = `"}`
-	sumSize  = len(sumBegin) + 16 + len(sumEnd)
-)
-
-// checkSum checks the checksum of a line. The lines of former programs have none.
-func checkSum(line []byte) error {
-	n := len(line) - sumSize
-	if n < 0 || !bytes.HasPrefix(line[n:], []byte(sumBegin)) || sumOf(line[:n]) == string(line[n:]) {
-		return nil
-	}
-	return errors.New("its checksum does not match")
-}
+const lineBegin = `{"version":`
 
 // keepPrefix begins the names of the files of this namespace and server.
 func (s *Space) keepPrefix() string {
@@ -373,7 +351,7 @@ func decodeKept(data []byte) (messages []keptMessage, damage, err error) {
 }
 
 func decodeKeptLine(line []byte) ([]keptMessage, error) {
-	if err := checkSum(line); err != nil {
+	if _, err := statefile.CheckLine(line); err != nil {
 		return nil, err
 	}
 	var k keptFile

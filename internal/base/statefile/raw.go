@@ -9,6 +9,8 @@ import (
 	"math/bits"
 	"os"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // Raw is a file in a format that has no room for a checksum, and that other programs may write, such as former ones. Its copy has the
@@ -21,7 +23,12 @@ type Raw struct {
 	Loss string
 	// Damaged is called by Read when the file was damaged; it may be nil.
 	Damaged func(Damage)
+	// Edited says that people edit or remove the file: one flipped bit is damage, and any other difference from the copy counts.
+	Edited bool
 }
+
+// Edited is the file at a path that people edit.
+func Edited(path string) Raw { return Raw{Path: path, Edited: true} }
 
 // maxFlipped is how many bits may have flipped in a file that is as long as its copy and valid. What differs in more was written by another
 // program: the contents are random, or become longer or shorter when they are changed.
@@ -71,6 +78,22 @@ func (f Raw) Read() (content []byte, err error) {
 	return content, nil
 }
 
+// ReadShared is Read of a file whose writers in several processes hold a lock, the file at a path. While another one has it, or it cannot be
+// had, nothing is changed.
+func (f Raw) ReadShared(lock string) (content []byte, err error) {
+	content, s, err := f.look()
+	if err != nil || s.damage == nil && !s.single {
+		return content, err
+	}
+	l := flock.New(lock, flock.SetPermissions(0o600))
+	if locked, _ := l.TryLock(); !locked {
+		return content, nil
+	}
+	content, err = f.Read()
+	_ = l.Close()
+	return content, err
+}
+
 // Peek returns what Read would return, and changes nothing. The damage is nil if there is none.
 func (f Raw) Peek() (content []byte, damage *Damage, err error) {
 	content, s, err := f.look()
@@ -101,12 +124,12 @@ func (f Raw) look() (content []byte, s state, err error) {
 		return nil, s, err
 	case err != nil && IsShortage(copyErr):
 		return nil, s, copyErr
-	case errors.Is(err, errGone) && !copied:
+	case errors.Is(err, errGone) && (f.Edited || !copied):
 		return nil, s, nil
 	case err == nil:
 		err = f.invalid(content)
 	}
-	if err == nil && copied && flipped(content, c) {
+	if err == nil && copied && f.flipped(content, c) {
 		err = errSum
 	}
 	if err == nil {
@@ -125,18 +148,25 @@ func (f Raw) look() (content []byte, s state, err error) {
 }
 
 // flipped reports whether content is that of the copy with flipped bits or cut off, instead of another one.
-func flipped(content []byte, c rawCopy) bool {
+func (f Raw) flipped(content []byte, c rawCopy) bool {
 	switch {
 	case bytes.Equal(sumLine(content), c.former):
 		return false
 	case len(content) != len(c.content):
-		return bytes.HasPrefix(c.content, content)
+		return !f.Edited && bytes.HasPrefix(c.content, content)
+	case f.Edited:
+		return differ(content, c.content) == 1
 	}
-	n := 0
-	for i, b := range content {
-		n += bits.OnesCount8(b ^ c.content[i])
-	}
+	n := differ(content, c.content)
 	return 0 < n && n <= maxFlipped
+}
+
+// differ returns in how many bits two texts of the same length differ.
+func differ(a, b []byte) (n int) {
+	for i := range a {
+		n += bits.OnesCount8(a[i] ^ b[i])
+	}
+	return n
 }
 
 func (f Raw) invalid(content []byte) error {

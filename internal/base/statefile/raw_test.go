@@ -2,6 +2,7 @@ package statefile_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/parleyhub/parley/internal/base/statefile"
 )
@@ -232,5 +235,80 @@ func TestAFileThatIsNewIsNeverGone(t *testing.T) {
 		}
 		must(t, os.Remove(raw.Path))
 		reads(t, raw, secret)
+	}
+}
+
+// A file that people edit is damaged only if one bit differs from what was last read or written.
+func TestAnEditedFile(t *testing.T) {
+	const content = "ada 17\nbob 18\n"
+	tests := map[string]struct {
+		edit func(path string) error
+		want string
+	}{
+		"one bit":            {replace("ada 17\nbob 19\n"), content},
+		"a bit of a newline": {replace("ada 17\x0bbob 18\n"), content},
+		"two bits":           {replace("ada 17\nbob 1;\n"), "ada 17\nbob 1;\n"},
+		"a line less":        {replace("ada 17\n"), "ada 17\n"},
+		"a line more":        {replace(content + "eve\n"), content + "eve\n"},
+		"nothing":            {replace(""), ""},
+		"gone":               {os.Remove, ""},
+	}
+	for name, test := range tests {
+		f := statefile.Edited(filepath.Join(t.TempDir(), "list"))
+		noted := 0
+		f.Damaged = func(statefile.Damage) { noted++ }
+		must(t, os.WriteFile(f.Path, []byte(content), 0o600)) // a former program's
+		reads(t, f, content)
+		must(t, test.edit(f.Path))
+		reads(t, f, test.want)
+		if restored := test.want == content; restored != (noted == 1) {
+			t.Errorf("%s: %d damages were noted", name, noted)
+		}
+		reads(t, f, test.want)
+		must(t, f.Write([]byte("new\n")))
+		reads(t, f, "new\n")
+	}
+}
+
+func replace(content string) func(path string) error {
+	return func(path string) error { return os.WriteFile(path, []byte(content), 0o600) }
+}
+
+func TestASharedFileIsChangedUnderItsLockOnly(t *testing.T) {
+	f := statefile.Edited(filepath.Join(t.TempDir(), "list"))
+	noted := 0
+	f.Damaged = func(statefile.Damage) { noted++ }
+	must(t, f.Write([]byte("ada")))
+	must(t, os.WriteFile(f.Path, []byte("adc"), 0o600)) // two bits
+	must(t, f.Write([]byte("ada")))
+	must(t, os.WriteFile(f.Path, []byte("ade"), 0o600)) // one bit
+	lock := flock.New(f.Path + ".lock")
+	must(t, lock.Lock())
+	for _, free := range []bool{false, true, true} {
+		if free {
+			must(t, lock.Unlock())
+		}
+		if got, err := f.ReadShared(lock.Path()); err != nil || string(got) != "ada" || (noted == 1) != free {
+			t.Errorf("free %v: read %q, %v; %d damages", free, got, err, noted)
+		}
+	}
+}
+
+func TestEveryFlippedBitOfALineIsFound(t *testing.T) {
+	for _, object := range []string{`{"a":1}`, `{"kept":"damage/kept/0123456789abcdef"}`} {
+		if signed, err := statefile.CheckLine([]byte(object)); signed || err != nil {
+			t.Errorf("%s: %v, %v", object, signed, err)
+		}
+		line := statefile.SignLine([]byte(object))
+		if signed, err := statefile.CheckLine(line); !signed || err != nil || !json.Valid(line) {
+			t.Errorf("%s: %v, %v", line, signed, err)
+		}
+		for bit := range len(line) * 8 {
+			flipped := bytes.Clone(line)
+			flipped[bit/8] ^= 1 << (bit % 8)
+			if _, err := statefile.CheckLine(flipped); err == nil {
+				t.Errorf("%s is right", flipped)
+			}
+		}
 	}
 }
