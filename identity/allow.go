@@ -4,17 +4,23 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 // Allow reports whether a peer may connect. It is called inside the handshake and must not block.
@@ -30,6 +36,9 @@ type Entry struct {
 
 // AllowList holds the peers that may connect, stored in a file with one line per peer: the hexadecimal key, then
 // optionally "@" and the address, then optionally the name. It is safe for concurrent use within one process.
+//
+// People may edit the file. A copy with a checksum is kept beside it, path + ".copy": a file that differs from what was last read or written
+// in one flipped bit is restored, and the damaged one is moved aside. Any other change counts.
 type AllowList struct {
 	path string
 
@@ -70,20 +79,21 @@ func (l *AllowList) Reload() error {
 
 // read returns the entries of the file; with ErrLine those of the other lines.
 func (l *AllowList) read() (map[PublicKey]Entry, error) {
-	f, err := os.Open(l.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return make(map[PublicKey]Entry), nil
-	case err != nil:
+	text, err := l.file().ReadShared(l.lock())
+	if err != nil {
 		return nil, fmt.Errorf("the allow-list cannot be read: %w", err)
 	}
-	defer f.Close()
-	entries, err := parseAllowList(f)
+	entries, err := parseAllowList(bytes.NewReader(text))
 	if err != nil {
 		err = fmt.Errorf("the allow-list %s: %w", l.path, err)
 	}
 	return entries, err
 }
+
+func (l *AllowList) file() statefile.Raw { return statefile.Edited(l.path) }
+
+// lock returns the file that processes lock to write the list.
+func (l *AllowList) lock() string { return l.path + ".lock" }
 
 // parseAllowList skips empty lines and lines that begin with #. With ErrLine, of which the first line is named, it returns the other entries.
 func parseAllowList(r io.Reader) (map[PublicKey]Entry, error) {
@@ -220,11 +230,24 @@ func (l *AllowList) store(change func(map[PublicKey]Entry) error) error {
 	return nil
 }
 
+// lockTime is how long another process may take to write the list.
+const lockTime = 5 * time.Second
+
 // write replaces the file atomically.
 func (l *AllowList) write(entries map[PublicKey]Entry) error {
 	var text strings.Builder
 	for _, e := range sorted(entries) {
 		fmt.Fprintln(&text, e)
 	}
-	return writeFile(l.path, text.String(), os.Rename)
+	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
+		return err
+	}
+	lock := flock.New(l.lock(), flock.SetPermissions(0o600))
+	ctx, cancel := context.WithTimeout(context.Background(), lockTime)
+	defer cancel()
+	if _, err := lock.TryLockContext(ctx, 10*time.Millisecond); err != nil {
+		return err
+	}
+	defer lock.Close()
+	return l.file().Write([]byte(text.String()))
 }

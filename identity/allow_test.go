@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +100,56 @@ func TestAllowListRefusesInvalidEntries(t *testing.T) {
 	}
 	if _, err := identity.OpenAllowList(filepath.Dir(path)); err == nil {
 		t.Error("a directory was loaded")
+	}
+}
+
+// A flipped bit unpairs and renames no hub, whether the file is read by a process that has it open or by a new one.
+func TestEveryFlippedBitOfAnAllowListIsRestored(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "peers")
+	bob, eve := identity.Entry{Key: identity.FromSeed([32]byte{1}).Public(), Name: "bob", Address: "[::1]:1"}, identity.Entry{Key: identity.FromSeed([32]byte{2}).Public()}
+	former := "# mine\n" + bob.String() + "\n" + eve.String() + "\n"
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(former)
+	has := func(l *identity.AllowList, err error, want ...identity.Entry) {
+		t.Helper()
+		if got := l.Entries(); err != nil || len(got) != len(want) || !slices.ContainsFunc(got, func(e identity.Entry) bool { return e == want[0] }) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	}
+	l, err := identity.OpenAllowList(path)
+	has(l, err, bob, eve)
+	for at := range len(former) {
+		flipped := []byte(former)
+		flipped[at] ^= 1 << (at % 8)
+		write(string(flipped))
+		if at%2 == 0 {
+			l, err = identity.OpenAllowList(path)
+		} else {
+			err = l.Reload()
+		}
+		has(l, err, bob, eve)
+		if now, err := os.ReadFile(path); err != nil || string(now) != former {
+			t.Fatalf("byte %d: the file has %q, %v", at, now, err)
+		}
+	}
+	if kept, err := filepath.Glob(path + ".damaged-*"); err != nil || len(kept) != len(former) {
+		t.Errorf("%d damaged files are kept, %v", len(kept), err)
+	}
+	write(bob.String() + "\n") // an older program, or a person, has removed the other one
+	has(l, l.Reload(), bob)
+	bob.Name = "rob"
+	write(bob.String() + "\n" + eve.String() + "\n")
+	has(l, l.Reload(), bob, eve)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Reload(); err != nil || len(l.Entries()) > 0 {
+		t.Errorf("without a file there is %+v, %v", l.Entries(), err)
 	}
 }
 

@@ -102,23 +102,18 @@ func isLink(path string) bool {
 // write creates the file atomically and never replaces an existing one.
 func write(path string, p *Pair) error {
 	seed := p.Seed()
-	return writeFile(path, hex.EncodeToString(seed[:])+"\n", os.Link)
-}
-
-// writeFile writes a text to a temporary file with mode 0600 and then gives it its name by calling place.
-func writeFile(path, text string, place func(from, to string) error) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*")
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails after a rename
-	_, err = f.WriteString(text)
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(hex.EncodeToString(seed[:]) + "\n")
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return place(f.Name(), path)
+	return os.Link(f.Name(), path)
 }

@@ -205,6 +205,7 @@ func (l *Loop) Run(ctx context.Context) (sum Summary, err error) {
 	if l.state, err = ReadState(l.o.StateFile); err != nil {
 		return sum, err
 	}
+	_, _ = fileOfState(l.o.StateFile).Read() // mends it
 	l.dropped = nil
 	if l.o.Retry {
 		l.state.reopen()

@@ -1,6 +1,7 @@
 package ralph_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -687,3 +689,36 @@ func TestTheLastStepSaysHowTheLoopEnded(t *testing.T) {
 type wildList struct{ ralph.List }
 
 func (wildList) Items(context.Context) ([]ralph.Item, error) { panic("too hot") }
+
+// A flipped bit of the state changes nothing for who looks at it, and is mended by the next run.
+func TestEveryFlippedBitOfAStateIsCorrected(t *testing.T) {
+	list, _ := open(t, file(t, "list.md", "- [ ] a\n"))
+	o := ralph.Options{List: list, Dispatcher: &crew{do: func(context.Context, ralph.Job) (string, error) { return "", nil }}, StateFile: filepath.Join(t.TempDir(), "state.json")}
+	if _, err := newLoop(t, o).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(o.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := ralph.ReadState(o.StateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bit := range len(raw) * 8 {
+		flipped := bytes.Clone(raw)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if err := os.WriteFile(o.StateFile, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ralph.ReadState(o.StateFile); err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("bit %d: %+v, %v", bit, got, err)
+		}
+	}
+	if _, err := newLoop(t, o).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := filepath.Glob(o.StateFile + ".damaged-*"); err != nil || len(kept) != 1 {
+		t.Errorf("kept is %v, %v", kept, err)
+	}
+}

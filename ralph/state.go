@@ -14,6 +14,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -53,7 +54,9 @@ const (
 	maxState     = 64 << 20 // bytes
 )
 
-// ReadState returns the state in a file, an empty one where there is no file.
+func fileOfState(path string) statefile.Raw { return statefile.Edited(path) }
+
+// ReadState returns the state in a file, an empty one where there is no file. A flipped bit of the file is corrected by its copy, path + ".copy".
 func ReadState(path string) (*State, error) {
 	s := &State{Version: stateVersion, Items: make(map[string]*Progress)}
 	info, err := os.Stat(path)
@@ -65,7 +68,7 @@ func ReadState(path string) (*State, error) {
 	}
 	var data []byte
 	if err == nil {
-		data, err = os.ReadFile(path)
+		data, _, err = fileOfState(path).Peek()
 	}
 	if err != nil {
 		return nil, wrap(CodeState, err, "the state file cannot be read")
@@ -114,7 +117,7 @@ func (s *State) write(path string) error {
 	s.Updated = time.Now().UTC()
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		err = writeFile(path, append(data, '\n'), 0o600, nil)
+		err = fileOfState(path).Write(append(data, '\n'))
 	}
 	if err != nil {
 		return wrap(CodeState, err, "the state file cannot be written")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/user"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/hub/runner"
 )
 
@@ -63,18 +63,22 @@ type TrustError = fault.UserError[TrustCode]
 func (t *Trust) File() string { return filepath.Join(t.dataDir, trustFile) }
 
 // Dirs returns the trusted directories, sorted: absolute paths without symbolic links when they were added. It leaves
-// out what may not be trusted. A missing file is an empty list.
+// out what may not be trusted. A missing file is an empty list. A flipped bit is restored from the copy.
 func (t *Trust) Dirs() ([]string, error) {
-	f, err := os.Open(t.File())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	return t.decode(t.file().ReadShared(t.lock()))
+}
+
+func (t *Trust) file() statefile.Raw { return statefile.Edited(t.File()) }
+
+func (t *Trust) lock() string { return filepath.Join(t.dataDir, trustLock) }
+
+// decode decodes what was read of the list.
+func (t *Trust) decode(data []byte, err error) ([]string, error) {
 	if err != nil {
 		return nil, t.unusable(err)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxTrustFile+1))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, t.unusable(err)
+	if data == nil {
+		return nil, nil
 	}
 	dirs, err := decodeTrusted(data)
 	if err != nil {
@@ -296,7 +300,7 @@ func (t *Trust) change(ctx context.Context, edit func([]string) ([]string, error
 	if err := os.MkdirAll(t.dataDir, 0o700); err != nil {
 		return t.unusable(fmt.Errorf("%w: %w", errWrite, err))
 	}
-	lock := flock.New(filepath.Join(t.dataDir, trustLock), flock.SetPermissions(0o600))
+	lock := flock.New(t.lock(), flock.SetPermissions(0o600))
 	ctx, cancel := context.WithTimeout(ctx, trustTimeout)
 	defer cancel()
 	if ok, err := lock.TryLockContext(ctx, trustRetry); !ok {
@@ -306,7 +310,7 @@ func (t *Trust) change(ctx context.Context, edit func([]string) ([]string, error
 		return t.unusable(fmt.Errorf("%w: %w", errWrite, err))
 	}
 	defer lock.Close()
-	dirs, err := t.Dirs()
+	dirs, err := t.decode(t.file().Read())
 	if err != nil {
 		return err
 	}
@@ -326,5 +330,5 @@ func (t *Trust) write(dirs []string) error {
 	if err != nil {
 		return err
 	}
-	return local.ReplaceFile(t.File(), append(data, '\n'))
+	return t.file().Write(append(data, '\n'))
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -236,5 +237,43 @@ func TestTheSystemsDirectoriesAreRefused(t *testing.T) {
 	}
 	if _, _, err := trust.Add(t.Context(), mkdir(t, filepath.Join(home, "etc"))); err != nil { // as every project in a test: below /tmp
 		t.Error(err)
+	}
+}
+
+// A flipped bit ends no trust and gives none, whether the list is read or changed next.
+func TestEveryFlippedBitOfTheListIsRestored(t *testing.T) {
+	home, trust := trustHome(t)
+	shop, other := mkdir(t, filepath.Join(home, "shop")), mkdir(t, filepath.Join(home, "other"))
+	if _, _, err := trust.Add(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(trust.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := range raw {
+		flipped := slices.Clone(raw)
+		flipped[at] ^= 1 << (at % 8)
+		if err := os.WriteFile(trust.File(), flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if at%16 == 0 {
+			_, _, err = trust.Add(t.Context(), other)
+			if err == nil {
+				_, _, err = trust.Remove(t.Context(), other)
+			}
+		}
+		if dirs := dirsOf(t, trust); err != nil || !slices.Equal(dirs, []string{shop}) {
+			t.Fatalf("byte %d: the list is %q, %v", at, dirs, err)
+		}
+	}
+	if kept, err := filepath.Glob(trust.File() + ".damaged-*"); err != nil || len(kept) != len(raw) {
+		t.Errorf("%d damaged lists are kept, %v", len(kept), err)
+	}
+	if err := os.WriteFile(trust.File(), []byte(`{"directories": []}`), 0o600); err != nil { // a person's
+		t.Fatal(err)
+	}
+	if dirs := dirsOf(t, trust); len(dirs) > 0 {
+		t.Errorf("the list is %q", dirs)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -17,7 +16,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/loop"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/ralph"
 	"github.com/parleyhub/parley/swarm"
 )
@@ -232,9 +231,11 @@ type loopRecord struct {
 const loopRecordFile = "loop.json"
 
 func writeLoopRecord(dir string, r loopRecord) error {
+	f := statefile.Edited(filepath.Join(dir, loopRecordFile))
+	_, _ = f.Read() // mends it
 	data, err := json.Marshal(r)
 	if err == nil {
-		err = local.ReplaceFile(filepath.Join(dir, loopRecordFile), data)
+		err = f.Write(data)
 	}
 	if err != nil {
 		return fmt.Errorf("write the state of the loop: %w", err)
@@ -338,7 +339,7 @@ func (a *app) loopsListing(now time.Time) listing[loopInfo] {
 // readLoop returns what is known of the loop with a record. Items of a file that the loop has not reached count as
 // open; those of a queue are not known.
 func readLoop(ctx context.Context, file string) (info loopInfo, err error) {
-	data, err := os.ReadFile(file)
+	data, _, err := statefile.Edited(file).Peek()
 	if err == nil {
 		err = json.Unmarshal(data, &info.loopRecord)
 	}

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/parleyhub/parley/identity"
@@ -71,24 +70,38 @@ func (d *daemon) mendFiles() {
 
 func (d *daemon) damagedFiles() []statefile.Damage {
 	all, err := registry.DamagedFiles(mcpconfig.AgentsDir())
-	ours, oerr := setAsideIn(d.cfg.DataDir, "")
-	unsent, uerr := setAsideIn(mcpconfig.UnsentDir(), "messages of a channel that waited for the bus")
-	if err := errors.Join(err, oerr, uerr); err != nil {
+	unsent, uerr := damagedIn(mcpconfig.UnsentDir(), "messages of a channel that waited for the bus")
+	all = append(all, unsent...)
+	err = errors.Join(err, uerr)
+	loops, _ := filepath.Glob(filepath.Join(d.cfg.DataDir, "loops", "*")) // nil if there is none
+	for _, dir := range append(loops, d.cfg.DataDir) {
+		ours, oerr := damagedIn(dir, "")
+		all = append(all, ours...)
+		err = errors.Join(err, oerr)
+	}
+	if err != nil {
 		d.log.Warn("damaged files are not noticed", "error", err)
 	}
-	return slices.Concat(all, ours, unsent)
+	return all
 }
 
-// setAsideIn returns what processes have moved aside in a directory, which need not exist.
-func setAsideIn(dir, loss string) (all []statefile.Damage, err error) {
+// damagedIn returns what processes have moved aside in a directory, which need not exist, and the files that differ from their copies in a
+// bit and that the next use restores. Files with checksums of their own are the matter of the processes that have them.
+func damagedIn(dir, loss string) (all []statefile.Damage, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		if x, ok := statefile.SetAside(filepath.Join(dir, e.Name())); ok && e.Type().IsRegular() {
+		path := filepath.Join(dir, e.Name())
+		if x, ok := statefile.SetAside(path); ok && e.Type().IsRegular() {
 			x.Loss = loss
 			all = append(all, x)
+		}
+		if of, ok := statefile.CopyOf(path); ok {
+			if _, x, perr := statefile.Edited(of).Peek(); perr == nil && x != nil {
+				all = append(all, *x)
+			}
 		}
 	}
 	return all, err

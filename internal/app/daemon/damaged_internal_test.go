@@ -97,9 +97,19 @@ func TestDamageThatOtherProcessesFindIsNoted(t *testing.T) {
 			t.Fatalf("noted was %+v", d.damaged)
 		}
 		d.damaged = d.damaged[:3]
+		state := filepath.Join(dir, "loops", "0123", "state.json")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(state), 0o700), statefile.Edited(state).Write([]byte("the state of a loop"))); err != nil {
+			t.Fatal(err)
+		}
+		flip(state)
+		later()
+		if _, err := statefile.Edited(state).Read(); err != nil { // mends it
+			t.Fatal(err)
+		}
+		later()
 		stop()
 		<-done
-		if len(d.damaged) != 3 {
+		if len(d.damaged) != 4 || d.damaged[3].Path != state || !d.damaged[3].Restored {
 			t.Fatalf("noted was %+v", d.damaged)
 		}
 		key, agent, message := d.damaged[0], d.damaged[1], d.damaged[2]

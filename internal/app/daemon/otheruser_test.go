@@ -3,6 +3,7 @@
 package daemon_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -277,6 +278,26 @@ func TestTheTokenFileIsPrivateAndStays(t *testing.T) {
 		t.Error("a token that others could read is used")
 	}
 	second := token()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := range raw {
+		flipped := bytes.Clone(raw)
+		flipped[at] ^= 1 << (at % 7)
+		if err := os.WriteFile(path, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := daemon.Token(cfg); err != nil || got != second {
+			t.Fatalf("with a flipped bit of byte %d the token is %q, %v", at, got, err)
+		}
+	}
+	if token() != second {
+		t.Error("a flipped bit changes the token")
+	}
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, raw) {
+		t.Errorf("the file is %q, %v", now, err)
+	}
 	if second == first {
 		t.Error("a token that others could read stays")
 	}
@@ -290,7 +311,7 @@ func TestTheTokenFileIsPrivateAndStays(t *testing.T) {
 	if got, err := daemon.Token(configured); err != nil || got != "0123456789abcdef" {
 		t.Errorf("%q, %v", got, err)
 	}
-	raw, err := json.Marshal(cfg)
+	raw, err = json.Marshal(cfg)
 	if err == nil && strings.Contains(string(raw), second) {
 		t.Error("the configuration has the token")
 	}

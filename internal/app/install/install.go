@@ -21,6 +21,7 @@ import (
 	"github.com/parleyhub/parley/internal/app/install/jsonc"
 	"github.com/parleyhub/parley/internal/base/fault"
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 )
 
@@ -645,17 +646,18 @@ func (c Change) write() error {
 // notesFile is the file of the data directory with what was inserted.
 const notesFile = "installed.json"
 
+func fileOfNotes(dataDir string) statefile.Raw {
+	return statefile.Edited(filepath.Join(dataDir, notesFile))
+}
+
 func readNotes(dataDir string) (notes []note, err error) {
-	path := filepath.Join(dataDir, notesFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
+	f := fileOfNotes(dataDir)
+	data, err := f.Read()
+	if err == nil && data != nil {
 		err = json.Unmarshal(data, &notes)
 	}
 	if err != nil {
-		return nil, &Error{Code: CodeUnreadable, Message: "cannot read " + path + ": " + err.Error(), Remedy: "remove the file; what Parley has entered is found without it", Err: err}
+		return nil, &Error{Code: CodeUnreadable, Message: "cannot read " + f.Path + ": " + err.Error(), Remedy: "remove the file; what Parley has entered is found without it", Err: err}
 	}
 	return notes, nil
 }
@@ -666,7 +668,7 @@ func writeNotes(dataDir string, notes []note) error {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
 	if err == nil {
-		err = local.ReplaceFile(filepath.Join(dataDir, notesFile), append(data, '\n'))
+		err = fileOfNotes(dataDir).Write(append(data, '\n'))
 	}
 	if err != nil {
 		return &Error{Code: CodeUnwritable, Message: "cannot remember the changes in " + dataDir + ": " + err.Error(), Remedy: "check the directory", Err: err}

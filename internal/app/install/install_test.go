@@ -657,3 +657,32 @@ func TestHooksOfOthersStay(t *testing.T) {
 		t.Errorf("a hook beside Parley's is lost: %s", got)
 	}
 }
+
+// A flipped bit of the notes changes nothing of what is taken out, and is named.
+func TestAFlippedBitOfTheNotesIsRestored(t *testing.T) {
+	d := newHome(t)
+	d.enter(t)
+	notes := filepath.Join(d.data, "installed.json")
+	raw, err := os.ReadFile(notes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tries = 50
+	for n := range tries {
+		at := n * len(raw) / tries
+		flipped := bytes.Clone(raw)
+		flipped[at] ^= 1 << (n % 8)
+		if err := os.WriteFile(notes, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := install.Apply(nil, d.data); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := os.ReadFile(notes); err != nil || !bytes.Equal(now, raw) {
+			t.Fatalf("byte %d: %q, %v", at, now, err)
+		}
+	}
+	if kept, err := filepath.Glob(notes + ".damaged-*"); err != nil || len(kept) != tries {
+		t.Errorf("%d damaged files are kept, %v", len(kept), err)
+	}
+}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/agentnet/work"
-	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/text"
 	"github.com/parleyhub/parley/ralph"
 )
@@ -71,12 +71,11 @@ func OpenQueue(o QueueOptions) (*Queue, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	q := &Queue{o: o}
-	data, err := os.ReadFile(o.File)
+	data, err := q.file().Read()
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, listError(err, "the claim of the last run cannot be read")
-	default:
+	case data != nil:
 		q.claim = &work.Claim{}
 		if err := json.Unmarshal(data, q.claim); err != nil {
 			return nil, listError(err, "the claim of the last run is damaged; remove %s", o.File)
@@ -87,6 +86,8 @@ func OpenQueue(o QueueOptions) (*Queue, error) {
 	q.keeper.Go(func() { q.keep(ctx) })
 	return q, nil
 }
+
+func (q *Queue) file() statefile.Raw { return statefile.Edited(q.o.File) }
 
 // Close stops extending the lease. The item stays claimed until the lease ends, so that the next
 // run can continue with it.
@@ -178,7 +179,7 @@ func (q *Queue) next(ctx context.Context) (*work.Claim, error) {
 	}
 	data, err := json.Marshal(c)
 	if err == nil {
-		err = local.ReplaceFile(q.o.File, data)
+		err = q.file().Write(data)
 	}
 	if err != nil { // return the item: after a crash the claim would be unknown
 		_, rejected := q.o.Worker.Reject(ctx, c.TaskID, c.Token, "the worker cannot store the claim", false)
