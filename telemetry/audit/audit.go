@@ -1,6 +1,6 @@
 // Package audit keeps an append-only log of what agents did, as lines of JSON, and reads and replays it.
 //
-// A [Log] is a directory of numbered files. Each record has a sequence number, so a reader notices missing records.
+// A [Log] is a directory of numbered files. Each record has a sequence number and a checksum, so a reader notices missing and damaged records.
 // Append writes a record to the file before it returns, so that it outlives the process; the [SyncPolicy] decides
 // when it reaches the disk. When there are too many full files, the oldest is removed.
 package audit
@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/envelope"
 	"github.com/parleyhub/parley/internal/base/defaults"
 	"github.com/parleyhub/parley/internal/base/fault"
+	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/telemetry"
 )
@@ -210,7 +211,7 @@ func lastRecord(path string) (seq uint64, end int64, err error) {
 		var head struct {
 			Seq uint64 `json:"seq"`
 		}
-		if json.Unmarshal(line.text, &head) == nil {
+		if _, err := statefile.CheckLine(trimLine(line.text)); err == nil && json.Unmarshal(line.text, &head) == nil {
 			seq = max(seq, head.Seq)
 		}
 	}
@@ -303,7 +304,7 @@ func (l *Log) line(event telemetry.Event, detail func([]byte) ([]byte, error)) (
 			buf[i] = ' '
 		}
 	}
-	l.buf = append(buf, '}', '\n')
+	l.buf = append(statefile.SignLine(append(buf, '}')), '\n')
 	return l.buf, nil
 }
 
@@ -509,6 +510,8 @@ func readFile(path string, last *uint64, yield func(Record, error) bool) bool {
 	return true
 }
 
+func trimLine(text []byte) []byte { return bytes.TrimRight(text, "\r\n") }
+
 // decode reads one line. The envelope has its own codec, which keeps the payload.
 func decode(text []byte) (Record, error) {
 	var raw struct {
@@ -518,7 +521,11 @@ func decode(text []byte) (Record, error) {
 
 		Invocation json.RawMessage `json:"invocation"`
 	}
-	if err := json.Unmarshal(bytes.TrimRight(text, "\r\n"), &raw); err != nil {
+	text = trimLine(text)
+	if _, err := statefile.CheckLine(text); err != nil {
+		return Record{}, err
+	}
+	if err := json.Unmarshal(text, &raw); err != nil {
 		return Record{}, errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if raw.Seq == 0 {

@@ -1,12 +1,14 @@
 package audit_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -428,5 +430,49 @@ func BenchmarkAppend(b *testing.B) {
 		if err := l.Append(event, e); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A flipped bit is one line that is not a record, or two if it was their line break; the others and their numbers are what they were.
+func TestEveryFlippedBitIsFound(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, audit.Options{})
+	for _, d := range []string{"one", "two", "three"} {
+		add(t, l, d)
+	}
+	closeLog(t, l)
+	path := files(t, dir)[0]
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	from, to := len(lines[0]), len(lines[0])+len(lines[1])
+	for bit := from * 8; bit < to*8; bit++ {
+		flipped := bytes.Clone(data)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if err := os.WriteFile(path, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, errs := read(dir)
+		if len(errs) == 0 || audit.CodeOf(errs[0]) != audit.CodeCorrupt || slices.Contains(got, "two") || got[0] != "one" {
+			t.Fatalf("bit %d: read %v, %v", bit, got, errs)
+		}
+		if bit/8 == to-1 || bit%8 > 0 {
+			continue
+		}
+		l := open(t, dir, audit.Options{})
+		add(t, l, "four")
+		closeLog(t, l)
+		if got, errs := read(dir); fmt.Sprint(got) != "[one three four]" || len(errs) != 2 || audit.CodeOf(errs[1]) != audit.CodeGap {
+			t.Fatalf("bit %d: read %v, %v", bit, got, errs)
+		}
+	}
+	former := []byte(`{"seq":1,"event":{"type":"CROSS_TIER","detail":"former"}}` + "\n")
+	if err := os.WriteFile(path, former, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, errs := read(dir); fmt.Sprint(got) != "[former]" || len(errs) > 0 {
+		t.Errorf("read %v, %v", got, errs)
 	}
 }

@@ -169,6 +169,7 @@ type job struct {
 // never fails: what cannot be read is logged, and the server decides.
 func (k *Keeper) Check(ctx context.Context) Result {
 	begun := time.Now()
+	k.checkLedger()
 	before := len(k.Records())
 	k.endLater()
 	k.takeStopped()
@@ -207,6 +208,18 @@ func (k *Keeper) Check(ctx context.Context) Result {
 	k.last, k.rest, k.later = r, rest, later
 	k.mu.Unlock()
 	return r
+}
+
+// checkLedger reports the damaged lines of the ledger that are not settled, and gives those of former programs their checksums.
+func (k *Keeper) checkLedger() {
+	for _, r := range k.Records() {
+		if r.Kind == KindFile && r.File == damageDir+"/"+ledgerFile && !r.Settled {
+			k.report(r)
+		}
+	}
+	if err := k.ledger.sign(); err != nil {
+		k.Logger.Error("the ledger of the store's damage cannot be written", "error", err)
+	}
 }
 
 // endLater ends what a former Check has left for later: the server has closed the accounts, and may open them while the background goes on.
@@ -699,16 +712,20 @@ func (k *Keeper) note(s *stream, r Record, original []byte) error {
 	if err != nil {
 		k.Logger.Error("damage of the store cannot be written to its ledger", "error", err)
 	}
-	if !added {
-		return err
+	if added {
+		k.report(r)
 	}
+	return err
+}
+
+// report logs a damage.
+func (k *Keeper) report(r Record) {
 	level, text := slog.LevelWarn, "the store had damage"
 	if r.Lost() {
 		level, text = slog.LevelError, "a record of the store is damaged"
 	}
 	k.Logger.Log(context.Background(), level, text, "what", r.What(), "kind", r.Kind, "action", r.Action, "stream", r.Stream, "sequence", r.Sequence,
 		"subject", r.Subject, "holds", r.Holds, "obsolete", r.Obsolete, "reason", r.Reason, "file", r.File, "offset", r.Offset, "id", r.ID)
-	return err
 }
 
 // signed enters the stream and the time into a record.

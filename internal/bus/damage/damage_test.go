@@ -972,3 +972,86 @@ func TestWhatWasMadeAnewIsNotLost(t *testing.T) {
 		}
 	}
 }
+
+// A flipped bit of the ledger is found by each start until it is settled, and the other damage stays known.
+func TestEveryFlippedBitOfTheLedgerIsNamed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bus")
+	keeper := func() *damage.Keeper {
+		return damage.Open(damage.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	}
+	k := keeper()
+	for _, id := range []string{"1", "2", "3"} {
+		k.NoteFile(id, filepath.Join(dir, "x"), "", "it is gone", "a thing", false)
+	}
+	path := filepath.Join(dir, "damage", "ledger.jsonl")
+	raw, err := os.ReadFile(path)
+	must(t, err)
+	lines := bytes.SplitAfter(raw, []byte("\n"))
+	from, to := len(lines[0]), len(lines[0])+len(lines[1])
+	for bit := from * 8; bit < to*8; bit++ {
+		flipped := bytes.Clone(raw)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		must(t, os.WriteFile(path, flipped, 0o600))
+		records := keeper().Records()
+		is := func(id string) func(damage.Record) bool { return func(r damage.Record) bool { return r.ID == id } }
+		i := slices.IndexFunc(records, func(r damage.Record) bool { return r.File == "damage/ledger.jsonl" })
+		if i < 0 || !records[i].Lost() || !slices.ContainsFunc(records, is("1")) || slices.ContainsFunc(records, is("2")) {
+			t.Fatalf("bit %d: the records are %+v", bit, records)
+		}
+	}
+	var log bytes.Buffer
+	k = damage.Open(damage.Options{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	k.Check(t.Context())
+	if !strings.Contains(log.String(), "ledger.jsonl") {
+		t.Errorf("the log is %s", log.String())
+	}
+	must(t, k.Settle())
+	if c := keeper().Counts(); c != (damage.Counts{}) {
+		t.Errorf("after it was settled: %+v", c)
+	}
+}
+
+// The ledger of a former program gets checksums, and a line that a crash has cut off takes no other one with it.
+func TestALedgerOfAFormerProgram(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bus")
+	path := filepath.Join(dir, "damage", "ledger.jsonl")
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	record := `{"id":"1","kind":"file","action":"missing","file":"x","reason":"it is gone","kept":"damage/kept/0123456789abcdef"}`
+	for name, text := range map[string]string{
+		"as it was": record + "\n", "with an end that was cut off": record + "\n" + record[:40], "with a damaged newline": record + "\x0b", "without one": record,
+	} {
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		k := damage.Open(damage.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		k.Check(t.Context())
+		k.NoteFile("2", filepath.Join(dir, "y"), "", "it is gone", "a thing", false)
+		k = damage.Open(damage.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+		if r := k.Records(); len(r) != 2 || r[0].ID != "1" || r[1].ID != "2" {
+			t.Errorf("%s: the records are %+v", name, r)
+		}
+		raw, err := os.ReadFile(path)
+		must(t, err)
+		if n := strings.Count(string(raw), `,"sum":"`); n != 2 {
+			t.Errorf("%s: the ledger is %s", name, raw)
+		}
+	}
+}
+
+// A flipped bit of what the stop has noted makes no stream missing, and is named.
+func TestEveryFlippedBitOfTheNoteOfAStopIsNamed(t *testing.T) {
+	dir := store(t, "S")
+	path := filepath.Join(dir, "bus", "damage", "stopped.json")
+	raw, err := os.ReadFile(path)
+	must(t, err)
+	ledger := filepath.Join(dir, "bus", "damage", "ledger.jsonl")
+	for bit := range len(raw) * 8 {
+		flipped := bytes.Clone(raw)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		must(t, os.WriteFile(path, flipped, 0o600))
+		k := damage.Open(damage.Options{Dir: filepath.Join(dir, "bus"), Logger: slog.New(slog.DiscardHandler)})
+		k.Check(t.Context())
+		if r := k.Records(); len(r) != 1 || r[0].Kind != damage.KindFile || r[0].Action != damage.ActionRestored || r[0].File != "damage/stopped.json" {
+			t.Fatalf("bit %d: the records are %+v", bit, r)
+		}
+		must(t, os.Remove(ledger))
+	}
+}

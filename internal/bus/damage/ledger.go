@@ -1,7 +1,6 @@
 package damage
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 // Kind is what is damaged.
@@ -89,8 +89,7 @@ const (
 	copiesDir    = "settings"
 	verifiedFile = "verified.json"
 
-	maxRecords = 10_000   // in memory
-	maxLine    = 64 << 10 // of the ledger
+	maxRecords = 10_000 // in memory
 )
 
 // ledger is the list of all damage that was ever found. It is safe for concurrent use.
@@ -103,31 +102,83 @@ type ledger struct {
 	omitted  int             // records that are not in memory
 	unkept   map[string]bool // those that could not be written
 	unsynced bool
+	unsigned bool // it has lines without a checksum, or an end that a crash has cut off
 }
 
 func openLedger(dir string) (*ledger, error) {
 	l := &ledger{dir: dir, known: map[string]int{}, unkept: map[string]bool{}}
-	f, err := os.Open(l.path())
+	raw, err := os.ReadFile(l.path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
+	l.unsigned = len(raw) > 0 && raw[len(raw)-1] != '\n'
+	for _, line := range ledgerLines(raw) {
+		l.read(line)
+	}
+	return l, err
+}
+
+// ledgerLines returns the lines of a ledger without their newlines. A last line that a crash has cut off is none; one whose newline is
+// damaged is complete.
+func ledgerLines(raw []byte) [][]byte {
+	lines := bytes.Split(raw, []byte("\n"))
+	n := len(lines) - 1
+	if last := lines[n]; len(last) > 0 && json.Valid(last[:len(last)-1]) {
+		lines[n] = last[:len(last)-1]
+	}
+	if !json.Valid(lines[n]) {
+		lines = lines[:n]
+	}
+	return slices.DeleteFunc(lines, func(line []byte) bool { return len(line) == 0 })
+}
+
+func (l *ledger) read(line []byte) {
+	signed, err := statefile.CheckLine(line)
+	if !signed {
+		l.unsigned = true
+	}
+	var r Record
+	var x settlement
+	switch {
+	case err == nil && json.Unmarshal(line, &r) == nil && r.ID != "":
+		l.remember(r)
+	case err == nil && json.Unmarshal(line, &x) == nil && x.Settled != nil:
+		l.settleAll()
+	default:
+		l.remember(l.damagedLine(line))
+	}
+}
+
+// damagedLine returns the damage of a line of the ledger. The line stays where it is, so that each start finds it again, and it is settled by a
+// later line. It is about as old as what was found before it.
+func (l *ledger) damagedLine(line []byte) Record {
+	sum := sha256.Sum256(line)
+	r := Record{ID: hex.EncodeToString(sum[:8]), Kind: KindFile, Action: ActionQuarantined, Holds: "a damage that was found before",
+		Reason: "the checksum of a line does not match", File: damageDir + "/" + ledgerFile}
+	if n := len(l.records); n > 0 {
+		r.At = l.records[n-1].At
+	}
+	return r
+}
+
+// sign gives the lines of former programs their checksums, and removes the end of a line that a crash has cut off.
+func (l *ledger) sign() error {
+	if !l.unsigned {
+		return nil
+	}
+	raw, err := os.ReadFile(l.path())
 	if err != nil {
-		return l, err
+		return err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		var r Record
-		if json.Unmarshal(lines.Bytes(), &r) == nil && r.ID != "" { // a damaged line is skipped
-			l.remember(r)
+	var all []byte
+	for _, line := range ledgerLines(raw) {
+		if signed, _ := statefile.CheckLine(line); !signed && json.Valid(line) {
+			line = statefile.SignLine(line)
 		}
-		var s settlement
-		if json.Unmarshal(lines.Bytes(), &s) == nil && s.Settled != nil {
-			l.settleAll()
-		}
+		all = append(append(all, line...), '\n')
 	}
-	return l, lines.Err()
+	l.unsigned = false
+	return local.ReplaceFile(l.path(), all)
 }
 
 func (l *ledger) path() string { return filepath.Join(l.dir, ledgerFile) }
@@ -228,7 +279,7 @@ func (l *ledger) append(content any) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(line, '\n'))
+	_, err = f.Write(append(statefile.SignLine(line), '\n'))
 	l.unsynced = true
 	return errors.Join(err, f.Close())
 }

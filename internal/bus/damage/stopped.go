@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/parleyhub/parley/internal/base/local"
+	"github.com/parleyhub/parley/internal/base/statefile"
 )
 
 // stoppedFile is written after a clean stop and removed before the store is opened again.
@@ -29,7 +30,7 @@ func (k *Keeper) Stopped() {
 		raw, err = json.Marshal(now)
 	}
 	if err == nil {
-		err = local.ReplaceFile(k.stoppedPath(), raw)
+		err = k.stoppedNote().Write(raw)
 	}
 	if err != nil {
 		k.Logger.Warn("what the store has cannot be noted, so that the next start does not notice what is missing", "error", err)
@@ -79,11 +80,11 @@ func (k *Keeper) complete(account string) bool {
 
 // readStopped reads what the last stop has noted; nil if that does not hold, and nothing counts as missing.
 func (k *Keeper) readStopped() (last stopped) {
-	raw, err := os.ReadFile(k.stoppedPath())
-	if err == nil {
+	raw, _, err := k.stoppedNote().Peek()
+	if err == nil && raw != nil {
 		err = json.Unmarshal(raw, &last)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		k.Logger.Warn("whether the store is as it was when the hub stopped cannot be told", "error", err)
 		return nil
 	}
@@ -92,8 +93,10 @@ func (k *Keeper) readStopped() (last stopped) {
 
 // takeStopped reads what the last stop has noted, and removes it for good: it does not hold after a crash.
 func (k *Keeper) takeStopped() {
+	note := k.stoppedNote()
+	_, _ = note.Read() // names its damage; the error is that of the next call
 	last := k.readStopped()
-	err := os.Remove(k.stoppedPath())
+	err := os.Remove(note.Path)
 	if err == nil {
 		err = local.SyncDir(filepath.Join(k.Dir, damageDir))
 	}
@@ -105,7 +108,11 @@ func (k *Keeper) takeStopped() {
 	k.stopped = last
 }
 
-func (k *Keeper) stoppedPath() string { return filepath.Join(k.Dir, damageDir, stoppedFile) }
+func (k *Keeper) stoppedNote() statefile.Raw {
+	return statefile.Raw{Path: filepath.Join(k.Dir, damageDir, stoppedFile), Edited: true, Damaged: func(d statefile.Damage) {
+		k.NoteFile(d.ID, d.Path, d.Kept, d.Reason, d.Loss, d.Restored)
+	}}
+}
 
 // left returns the streams that an account had when the server was stopped, by account.
 func (k *Keeper) left() stopped {
