@@ -20,6 +20,13 @@ func copied(dir string) ([]string, error) {
 	return filesOf(dir, func(path string) (string, bool) { return strings.CutSuffix(path, ".copy") })
 }
 
+// signedLines returns the files of a directory whose lines have checksums: the ledger of damage, audit logs, and messages that wait for the bus.
+func signedLines(dir string) ([]string, error) {
+	return filesOf(dir, func(path string) (string, bool) {
+		return path, filepath.Ext(path) == ".jsonl" || strings.HasPrefix(filepath.Base(path), "unsent-") && filepath.Ext(path) == ".json"
+	})
+}
+
 // filesOf returns, in order, what of selects of the files in a directory, unless it is empty or gone.
 func filesOf(dir string, of func(path string) (string, bool)) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

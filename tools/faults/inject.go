@@ -66,7 +66,11 @@ func (x *injector) faults() []fault {
 			if err := x.flip(); err != nil {
 				return err
 			}
-			return h.start(ctx)
+			if err := h.start(ctx); err != nil {
+				return err
+			}
+			x.unclean = append(x.unclean, h.edited.check()...)
+			return nil
 		}},
 		{"pauses", 2, func(ctx context.Context, length time.Duration) error {
 			return h.suspend(func() { pause(ctx, length) })
@@ -103,14 +107,16 @@ func (x *injector) faults() []fault {
 	return all
 }
 
-// flip flips a bit of the records, and one of the hub's and the agents' other files. The latter has a sequence of its own, so that the faults
-// of a seed stay what they were.
+// flip flips a bit of the records, one of the hub's and the agents' other files, and one of their lines with checksums. The latter have
+// sequences of their own, so that the faults of a seed stay what they were.
 func (x *injector) flip() error {
 	home := x.t.h.home
 	blocks, err := records(filepath.Join(home, "data", "bus"))
 	files, ferr := copied(home)
+	logs, lerr := signedLines(home)
 	x.flips++
-	return errors.Join(err, ferr, flipBit(blocks, x.random), flipBit(files, rand.New(rand.NewPCG(x.t.c.seed, x.flips))))
+	other := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(x.t.c.seed, stream)) }
+	return errors.Join(err, ferr, lerr, flipBit(blocks, x.random), flipBit(files, other(x.flips)), flipBit(logs, other(x.flips|1<<32)))
 }
 
 // named reports whether a list, separated by commas, has a name.

@@ -203,6 +203,9 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	if err := errors.Join(os.Mkdir(h.project(), 0o700), os.Mkdir(h.tmp(), 0o700)); err != nil {
 		return r, err
 	}
+	if h.edited, err = newEdited(ctx, filepath.Join(h.home, "data")); err != nil {
+		return r, fmt.Errorf("files that people edit: %w", err)
+	}
 	settingsFile := filepath.Join(dir, "config.yaml") // which no power cut takes
 	if err := os.WriteFile(settingsFile, []byte(withoutPrograms), 0o600); err != nil {
 		return r, err
@@ -218,6 +221,10 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	}
 	defer h.kill()
 	if err := h.start(ctx); err != nil {
+		return r, err
+	}
+	token := filepath.Join(h.home, "data", "http-token") // which the hub has made
+	if h.edited[token], err = os.ReadFile(token); err != nil {
 		return r, err
 	}
 	if c.history != "" {

@@ -29,13 +29,14 @@ func TestQuantilesOfStarts(t *testing.T) {
 }
 
 func TestOneBitIsFlipped(t *testing.T) {
-	all := []string{"1.blk", "2.blk", "index.db", "peer.key", "peer.key.copy", "a/b.guid", "a/b.guid.copy", "gone.copy"}
+	all := []string{"1.blk", "2.blk", "index.db", "peer.key", "peer.key.copy", "a/b.guid", "a/b.guid.copy", "gone.copy", "l.jsonl", "unsent-1.json"}
 	for name, test := range map[string]struct {
 		of   func(dir string) ([]string, error)
 		want []string
 	}{
 		"of a record":        {records, []string{"1.blk", "2.blk"}},
 		"of a file":          {copied, []string{"peer.key", "a/b.guid"}},
+		"of a line":          {signedLines, []string{"l.jsonl", "unsent-1.json"}},
 		"nothing is written": {func(string) ([]string, error) { return nil, nil }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,5 +71,31 @@ func TestOneBitIsFlipped(t *testing.T) {
 				t.Errorf("%d bits were flipped", flipped)
 			}
 		})
+	}
+}
+
+func TestAFlippedBitOfAnEditedFileIsNoChange(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	e, err := newEdited(t.Context(), data)
+	if err != nil || len(e) != 4 {
+		t.Fatal(e, err)
+	}
+	files, err := copied(data)
+	if err != nil || len(files) != 4 {
+		t.Fatal(files, err)
+	}
+	for seed := range uint64(20) {
+		if err := flipBit(files, rand.New(rand.NewPCG(seed, 0))); err != nil {
+			t.Fatal(err)
+		}
+		if broken := e.check(); len(broken) > 0 {
+			t.Fatal(broken)
+		}
+	}
+	if err := os.WriteFile(files[0], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if broken := e.check(); len(broken) != 1 {
+		t.Errorf("a changed file: %v", broken)
 	}
 }
