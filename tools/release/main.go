@@ -533,7 +533,7 @@ var rarelyRun = []string{
 	"github.com/parleyhub/parley/internal/agentnet/...", "github.com/parleyhub/parley/discovery/...", "github.com/parleyhub/parley/registry/...", "github.com/parleyhub/parley/telemetry/...",
 	"github.com/parleyhub/parley/internal/bus/damage", "github.com/parleyhub/parley/internal/queues", "github.com/parleyhub/parley/internal/hub/push", "github.com/parleyhub/parley/internal/hub/process", "github.com/parleyhub/parley/internal/base/statefile",
 	"github.com/parleyhub/parley/internal/hub/runner/...", "github.com/parleyhub/parley/negotiation", "github.com/parleyhub/parley/swarm/...", "github.com/parleyhub/parley/ralph",
-	"github.com/parleyhub/parley/internal/base/statefile", "github.com/parleyhub/parley/internal/base/entries", "github.com/parleyhub/parley/internal/base/local", "github.com/parleyhub/parley/identity",
+	"github.com/parleyhub/parley/internal/base/entries", "github.com/parleyhub/parley/internal/base/local", "github.com/parleyhub/parley/identity",
 	"github.com/clipperhouse/...", "github.com/mattn/...", "github.com/muesli/...", "github.com/nats-io/nats-server/v2/conf", "github.com/nats-io/nats-server/v2/server/certidp", "github.com/rivo/...", "github.com/sony/...", "github.com/xo/...",
 	"github.com/parleyhub/parley/internal/third_party/...",
 }
