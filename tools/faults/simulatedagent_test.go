@@ -46,6 +46,19 @@ func (a *simulated) kill() {
 	}
 }
 
+// awaitWrite waits until the process of the agent has written to the server so often, or until ctx ends.
+func (a *simulated) awaitWrite(ctx context.Context, writes int) {
+	a.mu.Lock()
+	process := a.process
+	a.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	if process != nil {
+		process.AtWrite(writes, cancel)
+	}
+	<-ctx.Done()
+	cancel()
+}
+
 // join starts the agent if it has no process, until ctx ends.
 func (a *simulated) join(ctx context.Context) error {
 	a.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,14 +22,24 @@ import (
 )
 
 var (
-	simulations    = flag.Int("simulations", 2, "how many simulations of mail, work and claims run")
+	simulations    = flag.Int("simulations", shapes, "how many simulations of mail, work and claims run")
 	simulationSeed = flag.Uint64("simulation-seed", 1, "the seed of the first one")
 )
 
 // How long a simulation lasts, in virtual time, and how long its end may take.
 const (
-	simulatedTime = 20 * time.Second
+	simulatedTime = 8 * time.Second
 	simulatedEnd  = 10 * time.Minute
+)
+
+// The shapes of a simulation: a seed has one of them. With fewer agents, more of the faults are at those that matter, and a run takes less
+// of the processor.
+const (
+	everything = iota // seven agents
+	mailing           // a reader and two senders
+	working           // two workers, and a sender of work
+	claiming          // three that claim files
+	shapes
 )
 
 // Agents on four computers send and read mail, do work and claim files, while links are cut and held back, clocks jump, and
@@ -39,6 +48,9 @@ func TestSimulatedAgentsKeepThePromises(t *testing.T) {
 	total, calls, faults := 0, 0, 0
 	defer func() {
 		fmt.Printf("simulated: %d operations acknowledged, %d other calls, %d faults\n", total, calls, faults)
+		if *simulations >= shapes && total+calls < 10**simulations && !t.Failed() {
+			t.Error("they did too little")
+		}
 	}()
 	for i := range uint64(*simulations) {
 		seed := *simulationSeed + i
@@ -54,11 +66,8 @@ func TestSimulatedAgentsKeepThePromises(t *testing.T) {
 			}
 			acknowledged, _ := s.all.counts()
 			total, calls, faults = total+acknowledged, calls+len(s.all.events), faults+len(s.all.of(opFault))
-			if acknowledged < 10 && !t.Failed() {
-				t.Errorf("only %d operations were acknowledged", acknowledged)
-			}
 			if t.Failed() {
-				t.Logf("repeat it with: go test -run '%s' ./tools/faults -simulations 1 -simulation-seed %d", strings.Split(t.Name(), "/")[0], seed)
+				t.Logf("repeat it with: go run ./tools/faults -simulations 1 -seed %d", seed)
 			}
 		})
 	}
@@ -72,7 +81,7 @@ type simulation struct {
 	found map[string][]string
 	work  string // a directory
 
-	reader  *simulated
+	reader  *simulated // nil without mail
 	senders []*simulated
 	workers []*simulated
 	lockers []*simulated
@@ -87,11 +96,22 @@ func simulate(t *testing.T, seed uint64) *simulation {
 		enter := func(handle string, computer int) *simulated {
 			return &simulated{s: s, handle: handle, computer: fmt.Sprint("computer-", computer), state: state}
 		}
-		s.reader = enter(reader, 0)
+		if s.has(mailing) {
+			s.reader = enter(reader, 0)
+		}
 		for i := range 2 {
-			s.senders = append(s.senders, enter(name("sender", i), 1+i))
-			s.workers = append(s.workers, enter(name("worker", i), 2+i))
-			s.lockers = append(s.lockers, enter(name("locker", i), 0))
+			if s.has(mailing) || s.has(working) && i == 0 {
+				s.senders = append(s.senders, enter(name("sender", i), 1+i))
+			}
+			if s.has(working) {
+				s.workers = append(s.workers, enter(name("worker", i), 2+i))
+			}
+			if s.has(claiming) {
+				s.lockers = append(s.lockers, enter(name("locker", i), 0))
+			}
+		}
+		if s.shape() == claiming {
+			s.lockers = append(s.lockers, enter(name("locker", 2), 0))
 		}
 		s.run(t.Context())
 		s.end(t)
@@ -99,8 +119,16 @@ func simulate(t *testing.T, seed uint64) *simulation {
 	return s
 }
 
-func (s *simulation) agents() []*simulated {
-	return slices.Concat([]*simulated{s.reader}, s.senders, s.workers, s.lockers)
+func (s *simulation) shape() int { return int(s.seed % shapes) }
+
+// has reports whether a shape is part of the simulation's.
+func (s *simulation) has(shape int) bool { return s.shape() == everything || s.shape() == shape }
+
+func (s *simulation) agents() (all []*simulated) {
+	if s.reader != nil {
+		all = append(all, s.reader)
+	}
+	return slices.Concat(all, s.senders, s.workers, s.lockers)
 }
 
 func (s *simulation) random(kind string, i int) *rand.Rand {
@@ -111,28 +139,40 @@ func (s *simulation) random(kind string, i int) *rand.Rand {
 func (s *simulation) run(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, simulatedTime)
 	defer cancel()
-	var wait sync.WaitGroup
-	for i := range s.senders {
-		wait.Go(func() { s.send(ctx, s.senders[i], i, s.random("sender", i)) })
-		wait.Go(func() { s.labor(ctx, s.workers[i], s.random("worker", i)) })
-		wait.Go(func() { s.lock(ctx, s.lockers[i], s.random("locker", i)) })
+	if s.seed/shapes%4 != 0 { // else all make the streams at once, which takes longer
+		_ = s.agents()[0].join(ctx) // it tries again
 	}
-	wait.Go(func() {
-		for ctx.Err() == nil {
-			s.read(ctx)
-			pause(ctx, 200*time.Millisecond)
-		}
-	})
+	var wait sync.WaitGroup
+	for i, a := range s.senders {
+		wait.Go(func() { s.send(ctx, a, i, s.random("sender", i)) })
+	}
+	for i, a := range s.workers {
+		wait.Go(func() { s.labor(ctx, a, s.random("worker", i)) })
+	}
+	for i, a := range s.lockers {
+		wait.Go(func() { s.lock(ctx, a, s.random("locker", i)) })
+	}
+	if s.reader != nil {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				s.read(ctx)
+				pause(ctx, 300*time.Millisecond)
+			}
+		})
+	}
 	s.faults(ctx, s.random("faults", 0))
 	wait.Wait()
 }
 
 // faults makes faults until ctx ends, and heals them.
 func (s *simulation) faults(ctx context.Context, random *rand.Rand) {
-	for pause(ctx, time.Duration(random.IntN(4000))*time.Millisecond) {
-		c := s.n.Computer(fmt.Sprint("computer-", random.IntN(4)))
+	all := s.agents()
+	for pause(ctx, time.Duration(random.IntN(800))*time.Millisecond) {
+		a := all[random.IntN(len(all))]
+		c := s.n.Computer(a.computer)
+		s.awaitCall(ctx, a, random)
 		kind := random.IntN(7)
-		length := time.Duration(50+random.IntN(3000)) * time.Millisecond
+		length := time.Duration(50+random.IntN(1+random.IntN(4000))) * time.Millisecond // rather a short one
 		switch kind {
 		case 0:
 			s.n.Kill()
@@ -152,18 +192,25 @@ func (s *simulation) faults(ctx context.Context, random *rand.Rand) {
 		case 4:
 			c.Jump(time.Duration(random.IntN(7200)-3600) * time.Second)
 		default:
-			all := s.agents()
-			all[random.IntN(len(all))].kill()
+			a.kill()
 		}
 		s.all.note(event{Op: opFault, Value: fmt.Sprint(kind)})
 	}
+}
+
+// awaitCall waits until an agent is in the middle of a call, or for two seconds: most of the time nothing is under way that a fault could break.
+func (s *simulation) awaitCall(ctx context.Context, a *simulated, random *rand.Rand) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	a.awaitWrite(ctx, 1+random.IntN(10))
+	pause(ctx, time.Duration(random.IntN(10))*time.Millisecond)
 }
 
 // end waits until everything that was acknowledged has arrived, and collects it.
 func (s *simulation) end(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), simulatedEnd)
 	defer cancel()
-	for s.read(ctx) > 0 || s.owed.unread(s.all.of(opGot)) {
+	for s.reader != nil && (s.read(ctx) > 0 || s.owed.unread(s.all.of(opGot))) {
 		if !pause(ctx, 300*time.Millisecond) {
 			break
 		}
@@ -203,27 +250,35 @@ func (s *simulation) settle(ctx context.Context) {
 	}
 }
 
-// send sends a mail and an item of work in turn, and asks what became of an earlier mail.
+// send sends a mail and an item of work in turn, as the shape has them, and asks what became of an earlier mail.
 func (s *simulation) send(ctx context.Context, a *simulated, i int, random *rand.Rand) {
 	var sent []string
 	for number := 0; ctx.Err() == nil; number++ {
-		if id := s.mail(ctx, a, i, number); id != "" {
-			sent = append(sent, id)
+		if s.has(mailing) {
+			if id := s.mail(ctx, a, i, number); id != "" {
+				sent = append(sent, id)
+			}
 		}
-		s.attempt(name("work", i), number, func(text string) error {
-			return a.call(ctx, event{}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
-				_, err := agent.Submit(ctx, work.Submission{Offer: mail.Offer{TaskID: itemOf(text), Description: text}, Capability: capability})
-				if err == nil {
-					s.owed.submitted(itemOf(text))
-				}
-				return err
-			})
-		})
+		if s.has(working) {
+			s.submit(ctx, a, i, number)
+		}
 		if len(sent) > 0 {
 			s.status(ctx, a, sent[random.IntN(len(sent))])
 		}
-		pause(ctx, time.Duration(random.IntN(1500))*time.Millisecond)
+		pause(ctx, time.Duration(random.IntN(1000))*time.Millisecond)
 	}
+}
+
+func (s *simulation) submit(ctx context.Context, a *simulated, i, number int) {
+	s.attempt(name("work", i), number, func(text string) error {
+		return a.call(ctx, event{}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
+			_, err := agent.Submit(ctx, work.Submission{Offer: mail.Offer{TaskID: itemOf(text), Description: text}, Capability: capability})
+			if err == nil {
+				s.owed.submitted(itemOf(text))
+			}
+			return err
+		})
+	})
 }
 
 func (s *simulation) attempt(sender string, number int, do func(text string) error) {
@@ -310,18 +365,19 @@ func (s *simulation) laborOnce(ctx context.Context, a *simulated, random *rand.R
 		choice = random.IntN(100)
 	}
 	switch {
-	case choice < 8: // longer than the lease
+	case choice < 12: // longer than the lease
 		pause(ctx, lease+lease/2)
-	case choice < 16:
+	case choice < 35:
 		pause(ctx, lease/2)
-	case choice < 30:
+	case choice < 50:
 		e.Op = opExtend
 		_ = a.call(ctx, e, func(ctx context.Context, agent *agentnet.Agent, e *event) error {
 			until, err := agent.Extend(ctx, item.TaskID, item.Token)
 			e.Until, _ = time.Parse(time.RFC3339Nano, until)
 			return err
 		}) // it is recorded
-	case choice < 40:
+		pause(ctx, lease/2)
+	case choice < 60:
 		e.Op = opReject
 		_ = a.call(ctx, e, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
 			_, err := agent.Reject(ctx, item.TaskID, item.Token, "for somebody else", false)
@@ -349,7 +405,7 @@ func (s *simulation) lock(ctx context.Context, a *simulated, random *rand.Rand) 
 		if random.IntN(4) == 0 {
 			s.list(ctx, a)
 		}
-		pause(ctx, time.Duration(random.IntN(500))*time.Millisecond)
+		pause(ctx, time.Duration(random.IntN(1000))*time.Millisecond)
 		if err == nil {
 			err = a.call(ctx, event{Op: opUnlock}, func(ctx context.Context, agent *agentnet.Agent, _ *event) error {
 				_, err := agent.ReleaseFiles(ctx, func(claims.Claim) bool { return true })

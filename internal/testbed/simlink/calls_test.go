@@ -85,7 +85,7 @@ func textOf(m *a2a.Message) string {
 // call gives tasks to the other hubs' agents until ctx ends, and follows each to its end.
 func (f *federation) call(ctx context.Context, caller int, random *rand.Rand) {
 	var following sync.WaitGroup
-	for number := 0; wait.Pause(ctx, time.Duration(random.IntN(4000))*time.Millisecond); number++ {
+	for number := 0; wait.Pause(ctx, time.Duration(random.IntN(2500))*time.Millisecond); number++ {
 		g := &given{answers: map[string]*a2a.Message{}, agent: f.targets[random.IntN(len(f.targets))], limit: time.Duration(10+random.IntN(60)) * time.Second}
 		words := []string{fmt.Sprintf("%d-%d", caller, number), time.Duration(random.ExpFloat64() * float64(2*time.Second)).Round(time.Millisecond).String()}
 		if random.IntN(3) == 0 {

@@ -2,6 +2,7 @@ package simlink
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/parleyhub/parley/identity"
@@ -37,8 +38,9 @@ type conn struct {
 	host    *Host
 	other   *conn
 	codec   transport.Codec
-	queue   [][]byte // on the way from here
-	closing bool     // this end was closed in order
+	queue   [][]byte   // on the way from here
+	changed *sync.Cond // of the network's lock
+	closing bool       // this end was closed in order
 	ended   bool
 	done    chan struct{}          // closed with ended
 	arrived chan []transport.Frame // here
@@ -55,7 +57,8 @@ func (c *conn) finish() {
 	if c.other.ended {
 		delete(c.pair.n.conns, c.pair)
 	}
-	c.pair.n.changed.Broadcast()
+	c.changed.Signal()
+	c.other.changed.Signal()
 }
 
 // Peer implements [transport.Conn].
@@ -116,7 +119,7 @@ func (c *conn) offer(message []byte) (bool, error) {
 		return false, nil
 	}
 	c.queue = append(c.queue, message)
-	n.changed.Broadcast()
+	c.changed.Signal()
 	return true, nil
 }
 
@@ -188,7 +191,7 @@ func (c *conn) next() (message []byte, latency time.Duration, ok bool) {
 			wait.Nudge(c.room)
 			return message, n.latency(maxLatency), true
 		}
-		n.changed.Wait()
+		c.changed.Wait()
 	}
 }
 

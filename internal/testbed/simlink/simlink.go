@@ -31,12 +31,11 @@ const kind = agent.TransportNATS
 
 // Network has the links between some hubs. It is safe for concurrent use. Its locks are not held while time passes.
 type Network struct {
-	mu      sync.Mutex
-	changed *sync.Cond // of mu: a message was sent, a hold or a connection has ended
-	rng     *rand.Rand
-	hosts   map[identity.PublicKey]*Host
-	conns   map[*pair]struct{}
-	ways    map[way]*wayState
+	mu    sync.Mutex
+	rng   *rand.Rand
+	hosts map[identity.PublicKey]*Host
+	conns map[*pair]struct{}
+	ways  map[way]*wayState
 }
 
 // way is one direction of a link.
@@ -50,9 +49,7 @@ type wayState struct {
 
 // New returns a network without hosts. The seed determines the latencies.
 func New(seed uint64) *Network {
-	n := &Network{rng: rand.New(rand.NewPCG(seed, 1)), hosts: map[identity.PublicKey]*Host{}, conns: map[*pair]struct{}{}, ways: map[way]*wayState{}}
-	n.changed = sync.NewCond(&n.mu)
-	return n
+	return &Network{rng: rand.New(rand.NewPCG(seed, 1)), hosts: map[identity.PublicKey]*Host{}, conns: map[*pair]struct{}{}, ways: map[way]*wayState{}}
 }
 
 // way returns the state of a direction. mu is held.
@@ -100,15 +97,20 @@ func (n *Network) Break(from, to identity.PublicKey, message int, lose bool) {
 
 // Heal ends what Cut, Hold and Break have begun between two hubs.
 func (n *Network) Heal(a, b identity.PublicKey) {
-	n.locked(func() { *n.way(a, b), *n.way(b, a) = wayState{}, wayState{} })
+	n.locked(func() {
+		*n.way(a, b), *n.way(b, a) = wayState{}, wayState{}
+		for p := range n.conns {
+			p.ends[0].changed.Signal()
+			p.ends[1].changed.Signal()
+		}
+	})
 }
 
-// locked calls f with the lock, and wakes who waits for a change.
+// locked calls f with the lock.
 func (n *Network) locked(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
-	n.changed.Broadcast()
 }
 
 // Host is a hub's process in the network.
@@ -145,7 +147,7 @@ func (h *Host) Kill() {
 // Link returns the transport of the process.
 func (h *Host) Link() *peers.Link {
 	return &peers.Link{Listener: listener{h}, Dialer: dialer{h}, Cards: func(l *signedcard.Ledger) peers.CardSource {
-		return &cards{host: h, ledger: l, seen: map[identity.PublicKey]time.Time{}}
+		return &cards{host: h, ledger: l, known: map[string]bool{}, seen: map[identity.PublicKey]time.Time{}}
 	}}
 }
 
@@ -201,7 +203,7 @@ func (n *Network) connect(from *Host, key identity.PublicKey) (near, far *conn) 
 	}
 	p := &pair{n: n}
 	for i, h := range []*Host{from, to} {
-		p.ends[i] = &conn{pair: p, host: h, done: make(chan struct{}), arrived: make(chan []transport.Frame, 1), room: make(chan struct{}, 1)}
+		p.ends[i] = &conn{pair: p, host: h, changed: sync.NewCond(&n.mu), done: make(chan struct{}), arrived: make(chan []transport.Frame, 1), room: make(chan struct{}, 1)}
 	}
 	p.ends[0].other, p.ends[1].other = p.ends[1], p.ends[0]
 	n.conns[p] = struct{}{}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -40,8 +41,9 @@ type Network struct {
 	stores int
 	server *server.Server // nil while it is away
 
+	carrying sync.WaitGroup // links
+
 	mu        sync.Mutex
-	changed   *sync.Cond // of mu: something was written, held, or cut
 	up        bool
 	links     map[*link]struct{}
 	seed      uint64
@@ -64,7 +66,6 @@ func Run(t *testing.T, seed uint64, f func(t *testing.T, n *Network)) {
 		// a bubble that is in the year 2000.
 		time.Sleep(time.Until(time.Unix(0, began)))
 		n := &Network{t: t, dir: dir, seed: seed, links: map[*link]struct{}{}, computers: map[string]*Computer{}}
-		n.changed = sync.NewCond(&n.mu)
 		n.Start()
 		defer n.stop()
 		f(t, n)
@@ -122,6 +123,7 @@ func (n *Network) shutdown() {
 func (n *Network) stop() {
 	n.down()
 	n.shutdown()
+	n.carrying.Wait()
 }
 
 // matching removes links and returns them. n.mu is held.
@@ -131,9 +133,9 @@ func (n *Network) matching(want func(*link) bool) (cut []*link) {
 			l.cut = true
 			cut = append(cut, l)
 			delete(n.links, l)
+			l.changed.Broadcast()
 		}
 	}
-	n.changed.Broadcast()
 	return cut
 }
 
@@ -185,7 +187,9 @@ func (c *Computer) Heal() {
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
 	c.isCut, c.holdUp, c.holdDown = false, false, false
-	c.n.changed.Broadcast()
+	for l := range c.n.links {
+		l.changed.Broadcast()
+	}
 }
 
 // Jump sets the clock of the computer forward, for new processes: the others measure how time goes on with the monotonic one.
@@ -200,6 +204,8 @@ type Process struct {
 	computer *Computer
 	wrong    time.Duration
 	killed   bool
+	writes   int    // until written is called
+	written  func() // nil for never
 }
 
 // Process returns a new process.
@@ -222,6 +228,13 @@ func (p *Process) Kill() {
 	closeAll(cut)
 }
 
+// AtWrite calls f after one of the next writes of the process, from 1 on, when it is on its way. It replaces the former call.
+func (p *Process) AtWrite(write int, f func()) {
+	p.computer.n.mu.Lock()
+	defer p.computer.n.mu.Unlock()
+	p.writes, p.written = write, f
+}
+
 // Dial connects the process to the bus.
 func (p *Process) Dial(ctx context.Context) (*bus.Bus, error) {
 	return bus.Open(ctx, bus.Config{URL: address, DialContext: p.dial, Logger: slog.New(slog.DiscardHandler)})
@@ -240,69 +253,135 @@ func (p *Process) dial(context.Context, string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, near := net.Pipe()
-	l := &link{n: n, process: p, client: near, server: far}
+	near, client := net.Pipe()
+	l := &link{n: n, process: p, client: client, server: far, changed: sync.NewCond(&n.mu)}
 	n.links[l] = struct{}{}
 	n.dialed++
-	go l.carry(l.server, l.client, "PING\r\n", &p.computer.holdUp, n.dialed<<1)
-	go l.carry(l.client, l.server, "PONG\r\n", &p.computer.holdDown, n.dialed<<1|1)
-	return conn, nil
+	up, down := n.random(n.dialed<<1), n.random(n.dialed<<1|1)
+	n.carrying.Go(func() { l.up(up) })
+	n.carrying.Go(func() { l.down(down) })
+	return &conn{Conn: near, link: l}, nil
 }
 
-// link is a connection of a process.
+// random returns the latencies of one direction of a link.
+func (n *Network) random(number uint64) *rand.Rand { return rand.New(rand.NewPCG(n.seed, number)) }
+
+// link is a connection of a process. The network's lock guards what follows changed.
 type link struct {
 	n              *Network
 	process        *Process
-	client, server net.Conn
-	cut            bool // guarded by the network's lock
+	client, server net.Conn // what the client and the server are connected to
+	changed        *sync.Cond
+	sent           []byte // what the client has written and is not on its way
+	ended          bool   // the client writes nothing more
+	cut            bool
 }
 
-// carry carries what arrives at one end to the other one, each write with a latency, in order. It ends with the link. The
-// handshake is neither slow nor held back: nats.go has a lock meanwhile, and no time passes in a bubble while somebody waits for
-// a lock.
-func (l *link) carry(to, from net.Conn, handshakeEnd string, held *bool, number uint64) {
-	var queue [][]byte // guarded by the network's lock
-	ended := false
-	go func() {
-		buffer := make([]byte, 32<<10)
-		for {
-			size, err := from.Read(buffer)
-			l.n.mu.Lock()
-			if size > 0 {
-				queue = append(queue, append([]byte(nil), buffer[:size]...))
-			}
-			ended = err != nil
-			l.n.changed.Broadcast()
-			l.n.mu.Unlock()
-			if err != nil {
-				return
-			}
-		}
-	}()
-	random, open := rand.New(rand.NewPCG(l.n.seed, number)), false
-	for {
-		l.n.mu.Lock()
-		for !l.cut && (len(queue) == 0 && !ended || open && *held) {
-			l.n.changed.Wait()
-		}
-		if l.cut || len(queue) == 0 {
-			l.n.mu.Unlock()
-			break
-		}
-		written := queue[0]
-		queue = queue[1:]
-		l.n.mu.Unlock()
-		if open {
-			time.Sleep(time.Duration(random.Int64N(int64(maxLatency))))
-		}
-		open = open || bytes.Contains(written, []byte(handshakeEnd))
-		if _, err := to.Write(written); err != nil {
-			break
-		}
+// conn is the client's end of a link. Its writes do not wait for the server: nats.go has a lock meanwhile, and no time passes in
+// a bubble while somebody waits for a lock.
+type conn struct {
+	net.Conn
+	link *link
+}
+
+// Write implements [net.Conn].
+func (c *conn) Write(data []byte) (int, error) {
+	written, err := c.link.send(data)
+	if err != nil {
+		return 0, err
 	}
-	_ = to.Close()
-	_ = from.Close()
+	if written != nil {
+		written()
+	}
+	return len(data), nil
+}
+
+// send puts what the client writes on its way, and returns what is to be called then, if anything.
+func (l *link) send(data []byte) (written func(), err error) {
 	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	if l.cut || l.ended {
+		return nil, io.ErrClosedPipe
+	}
+	l.sent = append(l.sent, data...)
+	l.changed.Broadcast()
+	p := l.process
+	if p.writes--; p.writes == 0 {
+		written = p.written
+	}
+	return written, nil
+}
+
+// Close implements [net.Conn]. What was written still arrives.
+func (c *conn) Close() error {
+	c.link.n.mu.Lock()
+	c.link.ended = true
+	c.link.changed.Broadcast()
+	c.link.n.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// up carries what the client writes, with a latency, until the link ends. The handshake is neither slow nor held back, for the
+// reason of [conn], in both directions.
+func (l *link) up(random *rand.Rand) {
+	defer l.close()
+	for open := false; l.await(func() bool { return (len(l.sent) > 0 || l.ended) && !(open && l.process.computer.holdUp) }); {
+		if open {
+			l.delay(random)
+		}
+		l.n.mu.Lock()
+		written := l.sent
+		l.sent = nil
+		l.n.mu.Unlock()
+		if len(written) == 0 {
+			return
+		}
+		if _, err := l.server.Write(written); err != nil {
+			return
+		}
+		open = open || bytes.Contains(written, []byte("PING\r\n"))
+	}
+}
+
+// down carries what the server writes. The server waits for that, and collects what it has to write next.
+func (l *link) down(random *rand.Rand) {
+	defer l.close()
+	buffer := make([]byte, 32<<10)
+	for open := false; ; {
+		size, err := l.server.Read(buffer)
+		if err != nil || open && !l.await(func() bool { return !l.process.computer.holdDown }) {
+			return
+		}
+		if open {
+			l.delay(random)
+		}
+		if _, err := l.client.Write(buffer[:size]); err != nil {
+			return
+		}
+		open = open || bytes.Contains(buffer[:size], []byte("PONG\r\n"))
+	}
+}
+
+func (l *link) delay(random *rand.Rand) {
+	time.Sleep(time.Duration(random.Int64N(int64(maxLatency))))
+}
+
+// await waits until a condition holds, and reports whether the link is there.
+func (l *link) await(holds func() bool) bool {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	for !l.cut && !holds() {
+		l.changed.Wait()
+	}
+	return !l.cut
+}
+
+func (l *link) close() {
+	_ = l.client.Close()
+	_ = l.server.Close()
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	l.cut = true
+	l.changed.Broadcast()
 	delete(l.n.links, l)
-	l.n.mu.Unlock()
 }

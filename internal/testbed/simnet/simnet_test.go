@@ -141,3 +141,30 @@ func TestAKilledProcessIsCutOffForGood(t *testing.T) {
 		}
 	})
 }
+
+func TestAWriteOfAProcessIsNoticed(t *testing.T) {
+	simnet.Run(t, 5, func(t *testing.T, n *simnet.Network) {
+		p := n.Computer("a").Process()
+		b := connect(t, p)
+		if err := publish(t, b); err != nil {
+			t.Fatal(err)
+		}
+		killed := make(chan struct{})
+		p.AtWrite(2, func() { close(killed) })
+		if err := publish(t, b); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-killed:
+			t.Error("noticed at the first one")
+		default:
+		}
+		go func() {
+			<-killed
+			p.Kill()
+		}()
+		if publish(t, b) == nil {
+			t.Error("the process was killed at its write, and has an answer")
+		}
+	})
+}
