@@ -38,7 +38,7 @@ type Entry struct {
 // optionally "@" and the address, then optionally the name. It is safe for concurrent use within one process.
 //
 // People may edit the file. A copy with a checksum is kept beside it, path + ".copy": a file that differs from what was last read or written
-// in one flipped bit is restored, and the damaged one is moved aside. Any other change counts.
+// in one flipped bit of a key, or one that makes a line unreadable, is restored, and the damaged one is moved aside. Any other change counts.
 type AllowList struct {
 	path string
 
@@ -65,16 +65,17 @@ func OpenAllowList(path string) (*AllowList, error) {
 	return l, err
 }
 
-// Reload reads the file again, e.g. after another process has changed it. On an error the list is unchanged.
+// Reload reads the file again, e.g. after another process has changed it. With [ErrLine] the list has the entries of the other lines; on
+// another error it is unchanged.
 func (l *AllowList) Reload() error {
 	entries, err := l.read()
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrLine) {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.entries = entries
-	return nil
+	return err
 }
 
 // read returns the entries of the file; with ErrLine those of the other lines.
@@ -90,7 +91,18 @@ func (l *AllowList) read() (map[PublicKey]Entry, error) {
 	return entries, err
 }
 
-func (l *AllowList) file() statefile.Raw { return statefile.Edited(l.path) }
+func (l *AllowList) file() statefile.Raw {
+	f := statefile.Edited(l.path)
+	f.Edit = sameKeys
+	return f
+}
+
+// sameKeys reports whether two lists have the same keys, so that they differ in addresses and names.
+func sameKeys(a, b []byte) bool {
+	before, err := parseAllowList(bytes.NewReader(a))
+	after, aerr := parseAllowList(bytes.NewReader(b))
+	return err == nil && aerr == nil && maps.EqualFunc(before, after, func(Entry, Entry) bool { return true })
+}
 
 // lock returns the file that processes lock to write the list.
 func (l *AllowList) lock() string { return l.path + ".lock" }

@@ -25,6 +25,8 @@ type Raw struct {
 	Damaged func(Damage)
 	// Edited says that people edit or remove the file: one flipped bit is damage, and any other difference from the copy counts.
 	Edited bool
+	// Edit reports whether one bit that differs is an edit, if people may change as little; nil is never.
+	Edit func(before, after []byte) bool
 }
 
 // Edited is the file at a path that people edit.
@@ -155,7 +157,7 @@ func (f Raw) flipped(content []byte, c rawCopy) bool {
 	case len(content) != len(c.content):
 		return !f.Edited && bytes.HasPrefix(c.content, content)
 	case f.Edited:
-		return differ(content, c.content) == 1
+		return differ(content, c.content) == 1 && (f.Edit == nil || !f.Edit(c.content, content))
 	}
 	n := differ(content, c.content)
 	return 0 < n && n <= maxFlipped

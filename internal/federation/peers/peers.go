@@ -531,8 +531,12 @@ func (p *Peers) watchAllowList(ctx context.Context, last string) {
 			continue
 		}
 		last = now
-		if err := p.allow.Reload(); err != nil {
-			p.log.Error("cannot read the allow-list; the old one stays", "error", err)
+		err := p.allow.Reload()
+		switch {
+		case errors.Is(err, identity.ErrLine):
+			p.log.Error("a line of the list of paired hubs cannot be read; the others count", "error", err)
+		case err != nil:
+			p.log.Error("the list of paired hubs cannot be read; the former one stays", "error", err)
 			continue
 		}
 		p.applyAllowList()
