@@ -129,7 +129,7 @@ func limit(a arrangement, c costs, o options, view string) (name string, n int) 
 		}
 		return demand(a, c, at, view, n).most(at)
 	}
-	const atMost = 1 << 30
+	const atMost = 1 << 40
 	if name, part := used(atMost); part <= 1 {
 		return name, atMost
 	}
