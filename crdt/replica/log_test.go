@@ -401,3 +401,102 @@ func TestAJournalThatLostItsEnd(t *testing.T) {
 		}
 	})
 }
+
+// A keeper that ended before it had logged what it wrote receives that again from a replica that may write only for itself, and with it
+// what that replica has written since. Other agents' edits are theirs to return.
+func TestAKeeperGetsItsOwnLostEditsBack(t *testing.T) {
+	for lost, accepted := range map[string]bool{"hub": true, "venus": false} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			var l memoryLog
+			begin := func(agent string, mars *replica.Replica) *replica.Replica {
+				r := logged(t, &l, replica.Options{Agent: agent, Access: func(of string) replica.Access {
+					if of == agent {
+						return replica.Read | replica.Write | replica.Relay | replica.Keep
+					}
+					return replica.Read | replica.Write
+				}})
+				l.read(t, r, 0)
+				if mars != nil {
+					attach(t, n, agent, "mars", r, mars)
+				}
+				return r
+			}
+			mars := newReplica(t, replica.Options{Agent: "mars", State: "plan"})
+			t.Cleanup(func() { mars.Close() })
+			first := begin(lost, mars)
+			push(t, first, "logged")
+			n.settle()
+			at := l.len()
+			push(t, first, "lost")
+			n.settle()
+			push(t, mars, "after it")
+			first.Close()
+			n.settle()
+			l.entries = l.entries[:at]
+
+			again := begin("hub", mars)
+			n.settle()
+			status, err := again.Status(t.Context())
+			if err != nil || (status.Refused == 0) != accepted {
+				t.Errorf("edits of %s: %+v, %v", lost, status, err)
+			}
+			if accepted {
+				equal(t, again, mars)
+			}
+			again.Close()
+			mars.Close()
+			n.settle()
+		})
+	}
+}
+
+// A page that returns what a keeper has lost does not own what others wrote: the agent that wrote it may return the rest.
+func TestAPageThatReturnsEditsOwnsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		rights := func(agent string) replica.Access {
+			if agent == "hub" {
+				return replica.Read | replica.Write | replica.Relay | replica.Keep
+			}
+			return replica.Read | replica.Write
+		}
+		begin := func(members ...*replica.Replica) *replica.Replica {
+			hub := newReplica(t, replica.Options{Agent: "hub", State: "plan", Access: rights, Journal: func([]byte) {}})
+			for i, m := range members {
+				if m != nil {
+					attach(t, n, "hub", []string{"mars", "venus"}[i], hub, m)
+				}
+			}
+			return hub
+		}
+		mars, venus := newReplica(t, replica.Options{Agent: "mars", State: "plan"}), newReplica(t, replica.Options{Agent: "venus", State: "plan", Access: rights})
+		hub := begin(mars)
+		push(t, mars, "seen by the page")
+		n.settle()
+		page := saved(t, hub).Update
+		hub.Close()
+		push(t, mars, "seen by nobody")
+		n.settle()
+
+		again := begin(nil, venus) // it has lost everything
+		n.settle()
+		if err := again.Submit(t.Context(), "page", page, true); err != nil {
+			t.Fatal(err)
+		}
+		n.settle()
+		equal(t, again, venus)
+		attach(t, n, "hub", "mars", again, mars)
+		n.settle()
+		equal(t, again, mars)
+		for range 4 { // digests; virtual time
+			time.Sleep(time.Minute)
+			n.settle()
+		}
+		equal(t, again, venus)
+		for _, r := range []*replica.Replica{again, mars, venus} {
+			r.Close()
+		}
+		n.settle()
+	})
+}

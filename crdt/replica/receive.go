@@ -327,6 +327,13 @@ func (r *Replica) answer(l *link, m *Message, sv crdt.StateVector, err error) {
 	})
 }
 
+// pushState sends what others have returned here, as the answer to a question that was not asked.
+func (r *Replica) pushState(l *link, state []byte) {
+	if r.o.Access(l.RemoteAgent())&Read != 0 {
+		r.sendState(l, KindStep2, state, func(m *Message) { m.Clients = []uint64{r.doc.Client()} })
+	}
+}
+
 // sendState sends a state, in parts if it is large. whole sets the fields of the last part, which apply to
 // the state as a whole.
 func (r *Replica) sendState(l *link, kind Kind, state []byte, whole func(*Message)) {
@@ -472,13 +479,13 @@ func (r *Replica) noteReturned(l *link, news []byte) {
 }
 
 // stateSender returns the checks for a peer's state: without the right Relay it may contain only known
-// structs of others.
+// structs of others, and those of earlier sessions of this agent.
 func (r *Replica) stateSender(l *link, owners map[uint64]owner) crdt.Sender {
 	sender := crdt.Sender{Whole: true}
 	if rights := r.o.Access(l.RemoteAgent()); rights&Relay == 0 {
 		sender.Writes = func(client uint64) bool {
 			o, taken := owners[client]
-			return rights&Write != 0 && (!taken || o.agent == l.RemoteAgent())
+			return rights&Write != 0 && client != r.doc.Client() && (!taken || o.agent == l.RemoteAgent() || r.isFormer(o))
 		}
 	}
 	return sender

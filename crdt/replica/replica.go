@@ -303,6 +303,21 @@ func (r *Replica) mayEdit() error {
 	return nil
 }
 
+// returned reports whether an update has a client id that nobody owns, or an earlier session of this agent.
+func (r *Replica) returned(u *crdt.Update) bool {
+	for c := range u.Clients() {
+		if o, taken := r.owners[c]; !taken || r.isFormer(o) {
+			return true
+		}
+	}
+	return false
+}
+
+// isFormer reports whether an owner is an earlier session of this agent. What it has shown and lost, only those who saw it can return.
+func (r *Replica) isFormer(o owner) bool {
+	return o.agent == r.o.Agent && o.key != "" && o.key != sessionKey(r.o.Agent, r.session)
+}
+
 // View calls f with the document for reading. As in Edit, f must be quick and must not call the replica.
 func (r *Replica) View(ctx context.Context, f func(d *crdt.Doc)) error {
 	return r.run(ctx, func() { f(r.doc) })
@@ -315,7 +330,8 @@ func (r *Replica) Broadcast(ctx context.Context, update []byte) error {
 }
 
 // Submit is Broadcast for a writer without a replica, such as a browser. A client id belongs to the writer
-// that used it first. whole means that the update answers a state vector and may contain known structs.
+// that used it first. whole means that the update answers a state vector and may contain known structs, and what others wrote: it gives
+// nobody a client id.
 func (r *Replica) Submit(ctx context.Context, writer string, update []byte, whole bool) error {
 	limits := r.limits
 	if whole {
@@ -332,10 +348,9 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 	if err := r.mayEdit(); err != nil {
 		return err
 	}
-	clients := u.Clients()
 	writes := func(client uint64) bool {
 		o, taken := r.owners[client]
-		return client != r.doc.Client() && (!taken || o.agent == writer)
+		return client != r.doc.Client() && (!taken || o.agent == writer || whole && r.isFormer(o))
 	}
 	if err := r.doc.Admit(u, crdt.Sender{Writes: writes, Whole: whole}); err != nil {
 		r.status.Refused++
@@ -347,9 +362,11 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 		return err
 	}
 	r.alarm(writer, res)
-	for c := range clients {
-		if _, taken := r.owners[c]; !taken {
-			r.owners[c] = owner{agent: writer}
+	if !whole {
+		for c := range u.Clients() {
+			if _, taken := r.owners[c]; !taken {
+				r.owners[c] = owner{agent: writer}
+			}
 		}
 	}
 	if res.Update == nil {
@@ -359,9 +376,15 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 	if err != nil {
 		return err
 	}
-	if len(res.Update) > maxPayload {
-		// Too large for one message: a digest makes the others ask for the state.
-		r.toAll(r.sendDigest, nil)
+	returned := r.returned(news)
+	if returned || len(res.Update) > maxPayload {
+		if returned {
+			// An update of this session would own what others wrote, who would be refused then.
+			r.toAll(func(l *link) { r.pushState(l, res.Update) }, nil)
+		} else {
+			// Too large for one message: a digest makes the others ask for the state.
+			r.toAll(r.sendDigest, nil)
+		}
 		r.logState(res.Update, nil)
 		m := r.message(KindStep2, res.Update)
 		r.handlers.notify(Update{Message: m, Local: true})
