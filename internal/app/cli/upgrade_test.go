@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/wait"
 )
 
@@ -60,7 +61,7 @@ func TestUpgradeWaitsForTasks(t *testing.T) {
 func TestUpgradeLeavesAHubAloneWhoseDataItCannotRead(t *testing.T) {
 	t.Parallel()
 	p := newHub(t)
-	if err := os.WriteFile(filepath.Join(p.dir, "format.json"), []byte(`{"format":99,"program":"9.0.0"}`), 0o600); err != nil {
+	if err := local.ReplaceFile(filepath.Join(p.dir, "format.json"), []byte(`{"format":99,"program":"9.0.0"}`)); err != nil {
 		t.Fatal(err)
 	}
 	o := p.run(t, "upgrade")

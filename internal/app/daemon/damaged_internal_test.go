@@ -12,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/identity"
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
+	"github.com/parleyhub/parley/internal/base/local"
 	"github.com/parleyhub/parley/internal/base/statefile"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/config"
@@ -168,5 +169,21 @@ func TestARunningHubMendsItsFiles(t *testing.T) {
 	}
 	if again, err := identity.Load(peers.KeyPath(dir)); err != nil || again.Public() != key.Public() {
 		t.Error("the key is another one", err)
+	}
+}
+
+// What a newer program has written meanwhile stays as it is, for the next start to refuse.
+func TestARunningHubLeavesTheFormatOfAnotherProgram(t *testing.T) {
+	dir := t.TempDir()
+	if err := prepareFormat(dir, "1", nil); err != nil {
+		t.Fatal(err)
+	}
+	file, newer := filepath.Join(dir, "format.json"), `{"format":99,"program":"9.0.0"}`
+	if err := local.ReplaceFile(file, []byte(newer)); err != nil {
+		t.Fatal(err)
+	}
+	err := keepFormat(dir, "1", func(x statefile.Damage) { t.Errorf("it counts as %+v", x) })
+	if raw, rerr := os.ReadFile(file); err != nil || rerr != nil || string(raw) != newer {
+		t.Errorf("the file has %s, %v, %v", raw, err, rerr)
 	}
 }

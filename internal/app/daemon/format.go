@@ -73,7 +73,10 @@ func readFormat(dataDir, version string) (int, error) {
 func keepFormat(dataDir, version string, damaged func(statefile.Damage)) error {
 	file := formatOf(dataDir)
 	file.Damaged = damaged
-	_, damage, err := file.Peek()
+	now, damage, err := file.Peek()
+	if err == nil && damage == nil && now.Format != dataFormat {
+		return nil // another program's, which the next start refuses
+	}
 	if err == nil {
 		_, err = file.Read()
 	}
