@@ -2,55 +2,54 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
+	"crypto/ed25519"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"github.com/parleyhub/parley/identity"
-	"github.com/parleyhub/parley/internal/base/statefile"
-	"github.com/parleyhub/parley/internal/config"
-	"github.com/parleyhub/parley/internal/federation/peers"
 )
 
-// edited are the files of a data directory that people and commands edit, with what they have.
-type edited map[string][]byte
-
-// newEdited writes the files into a data directory: no fault may change what they say.
-func newEdited(ctx context.Context, data string) (edited, error) {
-	trusted := filepath.Join(filepath.Dir(data), "trusted")
-	err := os.MkdirAll(trusted, 0o700)
-	if err == nil {
-		_, _, err = config.NewTrust(data).Add(ctx, trusted)
-	}
-	if err != nil {
-		return nil, err
-	}
-	list, err := identity.OpenAllowList(peers.AllowPath(data))
-	if err == nil {
-		err = list.Add(identity.Entry{Key: identity.Generate().Public(), Name: "bob"})
-	}
-	e := edited{peers.AllowPath(data): nil, config.NewTrust(data).File(): nil}
-	for _, name := range []string{"installed.json", "loops/0123456789abcdef/state.json"} {
-		path := filepath.Join(data, filepath.FromSlash(name))
-		e[path] = nil
-		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), statefile.Edited(path).Write([]byte(`{"version":1,"items":{}}`+"\n")))
-	}
-	for path := range e {
-		raw, rerr := os.ReadFile(path)
-		e[path], err = raw, errors.Join(err, rerr)
-	}
-	return e, err
+// edited is what files of a data directory say that people and commands edit: no fault may change it.
+type edited struct {
+	h       *hub
+	trusted string // a directory
+	paired  string // a hub's key
+	token   []byte // that HTTP asks for
 }
 
-// check uses the files, as commands do, and returns which say something else than before.
-func (e edited) check() (broken []string) {
-	for path, want := range e {
-		got, err := statefile.Edited(path).ReadShared(path + ".lock")
-		if err != nil || !bytes.Equal(got, want) {
-			broken = append(broken, fmt.Sprintf("a flipped bit has changed %s: %q, %v", path, got, err))
+// edit edits the files of a running hub. The paired hub has no name: a bit of one may be what a person has changed.
+func (h *hub) edit() error {
+	key, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return err
+	}
+	e := &edited{h: h, trusted: filepath.Join(h.dir, "trusted"), paired: hex.EncodeToString(key)}
+	if err := os.MkdirAll(e.trusted, 0o700); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"trust", e.trusted}, {"peers", "pair", e.paired}} {
+		if out, err := h.command(args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w: %s", args, err, out)
 		}
+	}
+	if e.token, err = os.ReadFile(e.tokenFile()); err != nil {
+		return err
+	}
+	h.edited = e
+	return nil
+}
+
+func (e *edited) tokenFile() string { return filepath.Join(e.h.home, "data", "http-token") }
+
+// check returns which files say something else than before, by what the program prints, and by the token itself, which the hub's start has mended.
+func (e *edited) check() (broken []string) {
+	for want, args := range map[string][]string{e.trusted: {"trust", "--list", "--format", "json"}, e.paired: {"peers", "list", "--format", "json"}} {
+		if out, err := e.h.command(args...).CombinedOutput(); err != nil || !bytes.Contains(out, []byte(want)) {
+			broken = append(broken, fmt.Sprintf("after a flipped bit %v does not have %s: %v\n%s", args, want, err, out))
+		}
+	}
+	if token, err := os.ReadFile(e.tokenFile()); err != nil || !bytes.Equal(token, e.token) {
+		broken = append(broken, fmt.Sprintf("after a flipped bit the hub has another token: %v", err))
 	}
 	return broken
 }

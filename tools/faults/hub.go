@@ -31,7 +31,7 @@ type hub struct {
 	disk      sync.RWMutex          // held for reading while a program starts; for writing while home is away
 	public    bool                  // its agents are for those of other computers, too
 	agentLogs bool                  // keep what agents write on standard error
-	edited    edited                // files that no fault may change
+	edited    *edited               // what no fault may change; nil for nothing
 }
 
 // project returns the directory in which agents work.

@@ -129,7 +129,9 @@ func main() {
 		for _, b := range broken {
 			fmt.Fprintf(os.Stderr, "faults: %s\n", b)
 		}
-		fmt.Fprintf(os.Stderr, "faults: again with %s\n", c.flags())
+		if *simulations == 0 { // a simulation that fails prints its own command
+			fmt.Fprintf(os.Stderr, "faults: again with %s\n", c.flags())
+		}
 		os.Exit(1)
 	}
 }
@@ -203,9 +205,6 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	if err := errors.Join(os.Mkdir(h.project(), 0o700), os.Mkdir(h.tmp(), 0o700)); err != nil {
 		return r, err
 	}
-	if h.edited, err = newEdited(ctx, filepath.Join(h.home, "data")); err != nil {
-		return r, fmt.Errorf("files that people edit: %w", err)
-	}
 	settingsFile := filepath.Join(dir, "config.yaml") // which no power cut takes
 	if err := os.WriteFile(settingsFile, []byte(withoutPrograms), 0o600); err != nil {
 		return r, err
@@ -223,9 +222,8 @@ func run(ctx context.Context, out io.Writer, c campaign) (r result, err error) {
 	if err := h.start(ctx); err != nil {
 		return r, err
 	}
-	token := filepath.Join(h.home, "data", "http-token") // which the hub has made
-	if h.edited[token], err = os.ReadFile(token); err != nil {
-		return r, err
+	if err := h.edit(); err != nil {
+		return r, fmt.Errorf("files that people edit: %w", err)
 	}
 	if c.history != "" {
 		f, err := os.Create(c.history)

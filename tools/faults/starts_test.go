@@ -73,29 +73,3 @@ func TestOneBitIsFlipped(t *testing.T) {
 		})
 	}
 }
-
-func TestAFlippedBitOfAnEditedFileIsNoChange(t *testing.T) {
-	data := filepath.Join(t.TempDir(), "data")
-	e, err := newEdited(t.Context(), data)
-	if err != nil || len(e) != 4 {
-		t.Fatal(e, err)
-	}
-	files, err := copied(data)
-	if err != nil || len(files) != 4 {
-		t.Fatal(files, err)
-	}
-	for seed := range uint64(20) {
-		if err := flipBit(files, rand.New(rand.NewPCG(seed, 0))); err != nil {
-			t.Fatal(err)
-		}
-		if broken := e.check(); len(broken) > 0 {
-			t.Fatal(broken)
-		}
-	}
-	if err := os.WriteFile(files[0], nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if broken := e.check(); len(broken) != 1 {
-		t.Errorf("a changed file: %v", broken)
-	}
-}

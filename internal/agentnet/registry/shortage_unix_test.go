@@ -7,12 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
-	"syscall"
 	"testing"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/statefile"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // shortageEnv makes the test binary a process that can open few files.
@@ -73,7 +73,7 @@ func TestWithoutDescriptorsNobodyBecomesAnotherAgent(t *testing.T) {
 		check(t, err)
 		short := 0
 		for free := range 12 {
-			restore := leave(t, free)
+			restore := testbed.LeaveDescriptors(t, free)
 			got, err := become()
 			restore()
 			switch {
@@ -89,33 +89,5 @@ func TestWithoutDescriptorsNobodyBecomesAnotherAgent(t *testing.T) {
 		if short == 0 || short == 12 {
 			t.Errorf("%s: %d of 12 times descriptors were missing", name, short)
 		}
-	}
-}
-
-// leave leaves this process some descriptors, until restore is called.
-func leave(t *testing.T, free int) (restore func()) {
-	t.Helper()
-	var usual syscall.Rlimit
-	check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &usual))
-	few := usual
-	few.Cur = 64
-	check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
-	var all []*os.File
-	for {
-		f, err := os.Open(os.DevNull)
-		if err != nil {
-			break
-		}
-		all = append(all, f)
-	}
-	for range free {
-		_ = all[len(all)-1].Close()
-		all = all[:len(all)-1]
-	}
-	return func() {
-		for _, f := range all {
-			_ = f.Close()
-		}
-		check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &usual))
 	}
 }

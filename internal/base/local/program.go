@@ -30,9 +30,18 @@ func ProgramOf(path string) string {
 // CommandOf returns how a person calls the program that was called as path: by its name, but from where go run keeps it no shell finds it.
 func CommandOf(path string) string {
 	name := ProgramOf(path)
-	built := strings.Contains(filepath.ToSlash(path), "/go-build")
-	if file := filepath.Base(path); built && strings.TrimSuffix(file, ".exe") == name {
+	if file := filepath.Base(path); inBuildDir(path) && strings.TrimSuffix(file, ".exe") == name {
 		return "go run ./cmd/" + name
 	}
 	return name
+}
+
+// inBuildDir reports whether a path is below a directory of the compiler: go-build, or go-build with a number.
+func inBuildDir(path string) bool {
+	for _, dir := range strings.Split(filepath.ToSlash(path), "/") {
+		if number, ok := strings.CutPrefix(dir, "go-build"); ok && strings.Trim(number, "0123456789") == "" {
+			return true
+		}
+	}
+	return false
 }

@@ -22,6 +22,7 @@ func TestTheCommandOfGoRun(t *testing.T) {
 	for path, want := range map[string]string{
 		"/usr/bin/parley": "parley", "a2a-hub": "a2a-hub", "/home/ann/.cache/go-build/7f/7f3c-d/parley": "go run ./cmd/parley",
 		"/tmp/go-build17/b001/exe/a2a-hub": "go run ./cmd/a2a-hub", "/tmp/go-build17/b001/cli.test": "parley",
+		"/opt/go-builder/bin/parley": "parley",
 	} {
 		if got := local.CommandOf(path); got != want {
 			t.Errorf("%q: %s, want %s", path, got, want)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/parleyhub/parley/internal/base/statefile"
+	"github.com/parleyhub/parley/internal/testbed"
 )
 
 // shortageEnv makes the test binary a process that can open few files.
@@ -55,20 +56,7 @@ func TestACopyWithoutADescriptorIsNotLost(t *testing.T) {
 // useOneDescriptor leaves this process one descriptor, which a goroutine has at times, until stop is called.
 func useOneDescriptor(t *testing.T) (stop func()) {
 	t.Helper()
-	var usual syscall.Rlimit
-	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &usual))
-	few := usual
-	few.Cur = 32
-	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
-	var all []*os.File
-	for {
-		f, err := os.Open(os.DevNull)
-		if err != nil {
-			break
-		}
-		all = append(all, f)
-	}
-	_ = all[0].Close()
+	restore := testbed.LeaveDescriptors(t, 1)
 	ended := make(chan struct{})
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -86,9 +74,6 @@ func useOneDescriptor(t *testing.T) (stop func()) {
 	return func() {
 		close(ended)
 		wait.Wait()
-		for _, f := range all[1:] {
-			_ = f.Close()
-		}
-		must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &usual))
+		restore()
 	}
 }
