@@ -360,20 +360,24 @@ func TestLogWritersCarryOverMissingEdits(t *testing.T) {
 	}
 }
 
+// keptBy returns the rights in a document that an agent keeps and others may edit.
+func keptBy(keeper string) func(agent string) replica.Access {
+	return func(agent string) replica.Access {
+		if agent == keeper {
+			return replica.Read | replica.Write | replica.Relay | replica.Keep
+		}
+		return replica.Read | replica.Write
+	}
+}
+
 // A keeper whose journal lost its end receives the edits again from replicas that have them, and logs the loss.
 func TestAJournalThatLostItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
-		rights := func(agent string) replica.Access {
-			if agent == "hub" {
-				return replica.Read | replica.Write | replica.Relay | replica.Keep
-			}
-			return replica.Read | replica.Write
-		}
 		var logs bytes.Buffer
 		begin := func(s *replica.Saved) *replica.Replica {
 			r := newReplica(t, replica.Options{
-				Agent: "hub", State: "plan", Saved: s, Access: rights, Journal: func([]byte) {}, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+				Agent: "hub", State: "plan", Saved: s, Access: keptBy("hub"), Journal: func([]byte) {}, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
 			})
 			t.Cleanup(func() { r.Close() })
 			return r
@@ -410,12 +414,7 @@ func TestAKeeperGetsItsOwnLostEditsBack(t *testing.T) {
 			n := newNetwork()
 			var l memoryLog
 			begin := func(agent string, mars *replica.Replica) *replica.Replica {
-				r := logged(t, &l, replica.Options{Agent: agent, Access: func(of string) replica.Access {
-					if of == agent {
-						return replica.Read | replica.Write | replica.Relay | replica.Keep
-					}
-					return replica.Read | replica.Write
-				}})
+				r := logged(t, &l, replica.Options{Agent: agent, Access: keptBy(agent)})
 				l.read(t, r, 0)
 				if mars != nil {
 					attach(t, n, agent, "mars", r, mars)
@@ -455,14 +454,8 @@ func TestAKeeperGetsItsOwnLostEditsBack(t *testing.T) {
 func TestAPageThatReturnsEditsOwnsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
-		rights := func(agent string) replica.Access {
-			if agent == "hub" {
-				return replica.Read | replica.Write | replica.Relay | replica.Keep
-			}
-			return replica.Read | replica.Write
-		}
 		begin := func(members ...*replica.Replica) *replica.Replica {
-			hub := newReplica(t, replica.Options{Agent: "hub", State: "plan", Access: rights, Journal: func([]byte) {}})
+			hub := newReplica(t, replica.Options{Agent: "hub", State: "plan", Access: keptBy("hub"), Journal: func([]byte) {}})
 			for i, m := range members {
 				if m != nil {
 					attach(t, n, "hub", []string{"mars", "venus"}[i], hub, m)
@@ -470,7 +463,7 @@ func TestAPageThatReturnsEditsOwnsNone(t *testing.T) {
 			}
 			return hub
 		}
-		mars, venus := newReplica(t, replica.Options{Agent: "mars", State: "plan"}), newReplica(t, replica.Options{Agent: "venus", State: "plan", Access: rights})
+		mars, venus := newReplica(t, replica.Options{Agent: "mars", State: "plan"}), newReplica(t, replica.Options{Agent: "venus", State: "plan", Access: keptBy("hub")})
 		hub := begin(mars)
 		push(t, mars, "seen by the page")
 		n.settle()

@@ -376,21 +376,18 @@ func (r *Replica) submit(writer string, u *crdt.Update, whole bool) error {
 	if err != nil {
 		return err
 	}
-	returned := r.returned(news)
-	if returned || len(res.Update) > maxPayload {
-		if returned {
-			// An update of this session would own what others wrote, who would be refused then.
-			r.toAll(func(l *link) { r.pushState(l, res.Update) }, nil)
-		} else {
-			// Too large for one message: a digest makes the others ask for the state.
-			r.toAll(r.sendDigest, nil)
-		}
-		r.logState(res.Update, nil)
-		m := r.message(KindStep2, res.Update)
-		r.handlers.notify(Update{Message: m, Local: true})
+	switch {
+	case r.returned(news): // an update of this session would own what others wrote, who would be refused then
+		r.toAll(func(l *link) { r.pushState(l, res.Update) }, nil)
+	case len(res.Update) > maxPayload: // too large for one message: a digest makes the others ask for the state
+		r.toAll(r.sendDigest, nil)
+	default:
+		r.announce(res.Update, news, nil)
 		return nil
 	}
-	r.announce(res.Update, news, nil)
+	r.logState(res.Update, nil)
+	m := r.message(KindStep2, res.Update)
+	r.handlers.notify(Update{Message: m, Local: true})
 	return nil
 }
 
