@@ -97,7 +97,22 @@ func TestNoItemIsLostByKills(t *testing.T) {
 	boss := nettest.Enter(t, members, nettest.Dispatcher())
 	l := &ledger{t: t, hub: h, state: map[string]string{}, of: map[string]string{}}
 	var items []string
+	completed := func(item string) {
+		t.Helper()
+		wait.Eventually(t, item+" is completed", func() bool {
+			s, err := boss.Item(t.Context(), item, false)
+			if err == nil && s.State == work.Dead {
+				t.Fatalf("%s is a dead letter: %+v", item, s)
+			}
+			return err == nil && s.State == work.Completed
+		})
+	}
 	for round := range *kills {
+		if round%2 == 0 { // each kill of a worker is an attempt, and the third one the last
+			for _, item := range items {
+				completed(item)
+			}
+		}
 		for i := range 3 {
 			item := nettest.Item(fmt.Sprintf("item-%d-%d", round, i), "go")
 			wait.Eventually(t, "the item is submitted", func() bool {
@@ -115,13 +130,7 @@ func TestNoItemIsLostByKills(t *testing.T) {
 		l.read()
 	}
 	for _, item := range items {
-		wait.Eventually(t, item+" is completed", func() bool {
-			s, err := boss.Item(t.Context(), item, false)
-			if err == nil && s.State == work.Dead {
-				t.Fatalf("%s is a dead letter: %+v", item, s)
-			}
-			return err == nil && s.State == work.Completed
-		})
+		completed(item)
 	}
 	var all []dialect.Task
 	wait.Eventually(t, "all tasks of the queue have ended", func() bool {
