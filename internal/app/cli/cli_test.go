@@ -318,6 +318,18 @@ func TestQuestionIsAnsweredByACommand(t *testing.T) {
 	want(t, p.run(t, "send", "--task", task.ID, "yes-once"), 0, "you said yes-once")
 }
 
+func TestAMessageToAnEndedTaskSaysHowItsConversationGoesOn(t *testing.T) {
+	t.Parallel()
+	p := newHub(t)
+	task := decode[dialect.Task](t, p.run(t, "--format", "json", "send", "echo", "hi"))
+	for _, more := range [][]string{nil, {"--detach"}} {
+		o := p.run(t, append([]string{"send", "--task", task.ID, "again"}, more...)...)
+		if o.code != 1 || !strings.Contains(o.stderr, "has ended (completed)") || !strings.Contains(o.stderr, "send echo MESSAGE --context "+task.ContextID+"\n") {
+			t.Errorf("%q: %+v", more, o)
+		}
+	}
+}
+
 // Output of agents cannot control the terminal.
 func TestAgentsCannotControlTheTerminal(t *testing.T) {
 	t.Parallel()

@@ -131,9 +131,25 @@ func (a *app) send(ctx context.Context, f sendFlags, args []string) error {
 	params := f.params(agent, parts...)
 	dir.metadata(params.Message.Metadata)
 	if f.detach {
-		return run.detach(ctx, params)
+		return a.endedTask(ctx, c, f.task, run.detach(ctx, params))
 	}
-	return run.send(ctx, params)
+	return a.endedTask(ctx, c, f.task, run.send(ctx, params))
+}
+
+// endedTask adds to the error of a message to a task that has ended how its conversation goes on.
+func (a *app) endedTask(ctx context.Context, c *client.Client, id string, err error) error {
+	refused, ok := errors.AsType[*jsonrpc.Error](err)
+	if id == "" || !ok || refused.Code != dialect.CodeUnsupportedOperation {
+		return err
+	}
+	task, taskErr := c.Task(ctx, id)
+	if taskErr != nil || !task.Status.State.Ended() {
+		return err
+	}
+	f := a.explainRPC(refused)
+	agent, _ := task.Metadata[hub.MetaAgent].(string)
+	f.Remedy = "continue its conversation with: " + a.self() + " send " + plain(agent) + " MESSAGE --context " + plain(task.ContextID)
+	return f
 }
 
 func (f sendFlags) params(agent string, parts ...dialect.Part) dialect.SendParams {
