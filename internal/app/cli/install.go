@@ -179,17 +179,29 @@ func (a *app) agreed(ctx context.Context, yes bool) (bool, error) {
 	return true, nil
 }
 
+// showChanges shows the text of a file that several programs get once.
 func (a *app) showChanges(results []installed) {
+	shown := map[string]string{} // the path, by the change
 	for _, r := range results {
 		for _, c := range r.Changes {
 			fmt.Fprintln(a.stdout, a.style.bold(plain(c.Path)))
-			a.showLines("+", c.Inserted, a.style.green)
-			a.showLines("-", c.Removed, a.style.red)
-			for _, r := range c.Replaced {
-				a.showLines("-", []string{r.Old}, a.style.red)
-				a.showLines("+", []string{r.New}, a.style.green)
+			change := fmt.Sprintf("%q", []any{c.Inserted, c.Removed, c.Replaced})
+			if same, ok := shown[change]; ok {
+				fmt.Fprintf(a.stdout, "  as in %s\n", plain(same))
+				continue
 			}
+			shown[change] = c.Path
+			a.showChange(c)
 		}
+	}
+}
+
+func (a *app) showChange(c install.Change) {
+	a.showLines("+", c.Inserted, a.style.green)
+	a.showLines("-", c.Removed, a.style.red)
+	for _, r := range c.Replaced {
+		a.showLines("-", []string{r.Old}, a.style.red)
+		a.showLines("+", []string{r.New}, a.style.green)
 	}
 }
 

@@ -26,7 +26,8 @@ func TestInstallShowsItsChangesAndUninstallTakesThemOut(t *testing.T) {
 	if _, err := os.Stat(settings); err == nil {
 		t.Error("a file was written")
 	}
-	if out, err := run("install", "claude", "codex", "gemini", "--yes"); err != nil || strings.Count(out, ": done") != 3 || !strings.Contains(out, "whether you trust the hooks") {
+	if out, err := run("install", "claude", "codex", "gemini", "--yes"); err != nil || strings.Count(out, ": done") != 3 || !strings.Contains(out, "whether you trust the hooks") ||
+		strings.Count(out, "name: parley\n") != 1 || strings.Count(out, "  as in ") != 2 {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := run("install", "claude", "--yes", "--format", "json"); err != nil || !strings.Contains(out, `"changes": []`) && !strings.Contains(out, `"changes":[]`) {
