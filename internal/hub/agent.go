@@ -25,7 +25,7 @@ type agent struct {
 	configured bool // the hub starts with it
 	registered time.Time
 	health     *health
-	cancel     context.CancelFunc // stops its probes
+	cancel     context.CancelFunc // stops its probes in the background
 
 	mu      sync.Mutex
 	def     *runner.Definition // see definition; it is replaced, never changed
@@ -105,30 +105,31 @@ func (h *Hub) register(a Agent) error {
 	if a.Runner == nil {
 		return &Error{Code: CodeInvalid, Subject: "driver", Message: fmt.Sprintf("agent %s has no driver", a.Definition.ID)}
 	}
-	a.Definition.Limits = a.Definition.Limits.WithDefaults()
-	ctx, cancel := context.WithCancel(h.background)
+	def := a.Definition // a copy, so that the rest of a is not kept with it
+	def.Limits = def.Limits.WithDefaults()
 	ag := &agent{
-		hub: h, id: a.Definition.ID, def: &a.Definition, at: a.residence(), run: a.Runner, durable: a.Durable, reported: a.Reported,
-		configured: h.configured(a.Definition.ID) && !a.Durable,
+		hub: h, id: def.ID, def: &def, at: a.residence(), run: a.Runner, durable: a.Durable, reported: a.Reported,
+		configured: h.configured(def.ID) && !a.Durable,
 		registered: time.Now().UTC(),
-		cancel:     cancel,
-		queue: queue{
-			agent: a.Definition.ID, lanes: map[string]*lane{},
-			concurrency: a.Definition.Limits.Concurrency, limit: a.Definition.Limits.Queue,
-		},
+		cancel:     func() {},
+		queue:      queue{agent: def.ID, concurrency: def.Limits.Concurrency, limit: def.Limits.Queue},
 	}
 	ag.health = newHealth(ag)
+	probing := h.background
+	if !ag.reported {
+		probing, ag.cancel = context.WithCancel(h.background)
+	}
 	if !h.agents.add(ag) {
-		cancel()
-		return &Error{Code: CodeInvalid, Subject: "id", Message: fmt.Sprintf("there is an agent %s already", a.Definition.ID)}
+		ag.cancel()
+		return &Error{Code: CodeInvalid, Subject: "id", Message: fmt.Sprintf("there is an agent %s already", def.ID)}
 	}
 	if !ag.reported {
-		h.wg.Go(func() { ag.health.watch(ctx) })
+		h.wg.Go(func() { ag.health.watch(probing) })
 	}
 	h.resume(ag)
-	h.cfg.Events.Publish(events.Event{Kind: events.AgentAdded, Agent: a.Definition.ID})
+	h.cfg.Events.Publish(events.Event{Kind: events.AgentAdded, Agent: def.ID})
 	if ag.reported {
-		ag.health.update(ctx)
+		ag.health.update(probing)
 	}
 	h.agentsChanged()
 	return nil

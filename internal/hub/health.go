@@ -20,47 +20,96 @@ import (
 // health is the known health of one agent, from probes in the background, from its runs and from its circuit
 // breaker. Safe for concurrent use; reading never waits for a probe.
 type health struct {
-	agent   *agent
-	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
+	agent  *agent
+	probes *probes // in the background; nil of a reported agent
+
+	mu      sync.Mutex
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}] // nil before the first run
+	probe   runner.Probe
+	at      time.Time    // of the last probe's end; zero before the first
+	lastRun error        // of the last run, nil if it succeeded
+	shown   HealthStatus // in the latest event
+}
+
+// probes are the probes of an agent in the background.
+type probes struct {
 	request chan struct{} // requests a probe now
 	opened  chan struct{} // the circuit has opened
 
-	mu      sync.Mutex
-	probe   runner.Probe
-	at      time.Time     // of the last probe's end; zero before the first
-	next    chan struct{} // closed at the end of the next probe to begin
-	lastRun error         // of the last run, nil if it succeeded
-	shown   HealthStatus  // in the latest event
+	mu   sync.Mutex
+	next chan struct{} // closed at the end of the next probe to begin
+}
+
+// begin returns the function that ends a probe.
+func (p *probes) begin() (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done := p.next
+	p.next = make(chan struct{})
+	return func() { close(done) }
+}
+
+// awaited returns a channel that is closed at the end of the next probe to begin.
+func (p *probes) awaited() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next
 }
 
 func newHealth(a *agent) *health {
-	cfg := a.hub.cfg
-	opened := make(chan struct{}, 1)
-	return &health{
-		agent:   a,
-		opened:  opened,
-		request: make(chan struct{}, 1),
-		next:    make(chan struct{}),
-		circuit: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-			Name:        a.id,
-			MaxRequests: 1,
-			Timeout:     cfg.BreakerPause,
-			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(cfg.BreakerFailures) },
-			IsExcluded:  func(err error) bool { return errors.Is(err, errNeutral) },
-			OnStateChange: func(id string, from, to gobreaker.State) {
-				cfg.Logger.Warn("circuit", "agent", id, "from", from.String(), "to", to.String())
-				if to == gobreaker.StateOpen {
-					wait.Nudge(opened)
-				}
-				a.hub.agentsChanged()
-			},
-		}),
+	h := &health{agent: a}
+	if !a.reported {
+		h.probes = &probes{request: make(chan struct{}, 1), opened: make(chan struct{}, 1), next: make(chan struct{})}
 	}
+	return h
+}
+
+// circuit returns the circuit breaker, which the first run makes: most sessions never have one.
+func (h *health) circuit() *gobreaker.TwoStepCircuitBreaker[struct{}] {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.breaker == nil {
+		h.breaker = h.newCircuit()
+	}
+	return h.breaker
+}
+
+func (h *health) newCircuit() *gobreaker.TwoStepCircuitBreaker[struct{}] {
+	cfg := h.agent.hub.cfg
+	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Name:        h.agent.id,
+		MaxRequests: 1,
+		Timeout:     cfg.BreakerPause,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(cfg.BreakerFailures) },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNeutral) },
+		OnStateChange: func(id string, from, to gobreaker.State) {
+			cfg.Logger.Warn("circuit", "agent", id, "from", from.String(), "to", to.String())
+			if to == gobreaker.StateOpen && h.probes != nil {
+				wait.Nudge(h.probes.opened)
+			}
+			h.agent.hub.agentsChanged()
+		},
+	})
+}
+
+// state returns that of the circuit.
+func (h *health) state() gobreaker.State {
+	h.mu.Lock()
+	breaker := h.breaker
+	h.mu.Unlock()
+	if breaker == nil {
+		return gobreaker.StateClosed
+	}
+	return breaker.State()
 }
 
 // update probes the agent now, and publishes a change.
 func (h *health) update(ctx context.Context) {
-	h.probeNow(ctx, h.agent.hub.cfg.ProbeTimeout)
+	if h.probes == nil {
+		h.probeOnce(ctx)
+	} else {
+		h.probeNow(ctx, h.agent.hub.cfg.ProbeTimeout)
+	}
 	if ctx.Err() == nil {
 		h.publish()
 	}
@@ -80,13 +129,13 @@ func (h *health) watch(ctx context.Context) {
 		timer.Reset(cfg.ProbeInterval)
 		select {
 		case <-timer.C:
-		case <-h.request:
-		case <-h.opened:
+		case <-h.probes.request:
+		case <-h.probes.opened:
 			// The circuit becomes half-open after its pause, but reports that only when asked.
 			timer.Reset(min(cfg.ProbeInterval, cfg.BreakerPause))
 			select {
 			case <-timer.C:
-			case <-h.request:
+			case <-h.probes.request:
 			case <-ctx.Done():
 				return
 			}
@@ -97,14 +146,14 @@ func (h *health) watch(ctx context.Context) {
 }
 
 func (h *health) probeNow(ctx context.Context, timeout time.Duration) {
-	h.mu.Lock()
-	done := h.next
-	h.next = make(chan struct{})
-	h.mu.Unlock()
-	defer close(done)
-
+	defer h.probes.begin()()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	h.probeOnce(ctx)
+}
+
+// probeOnce takes over the result of a probe, unless the hub stops.
+func (h *health) probeOnce(ctx context.Context) {
 	began := time.Now()
 	p := h.safeProbe(ctx)
 	if p.Latency == 0 {
@@ -129,19 +178,21 @@ func (h *health) safeProbe(ctx context.Context) (p runner.Probe) {
 	return h.agent.run.Probe(ctx)
 }
 
-// probeSoon requests a probe, unless one is requested already.
-func (h *health) probeSoon() { wait.Nudge(h.request) }
+// probeSoon requests a probe, unless one is requested already, or the agent reports its health.
+func (h *health) probeSoon() {
+	if h.probes != nil {
+		wait.Nudge(h.probes.request)
+	}
+}
 
 // check probes now and returns the result. A probe that already runs does not count: it
 // may have begun before a change by the caller.
 func (h *health) check(ctx context.Context) (Health, error) {
-	if h.agent.reported {
+	if h.probes == nil {
 		h.update(ctx)
 		return h.current(), contextError(ctx.Err())
 	}
-	h.mu.Lock()
-	done := h.next
-	h.mu.Unlock()
+	done := h.probes.awaited()
 	h.probeSoon()
 	select {
 	case <-done:
@@ -168,7 +219,7 @@ func (h *Hub) CheckHealth(ctx context.Context, id string) (Health, error) {
 
 // current returns the health in the terms of the specification.
 func (h *health) current() Health {
-	circuit := h.circuit.State()
+	circuit := h.state()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := Health{
@@ -241,7 +292,7 @@ func (h *health) admit() (done func(error), err error) {
 			Message: cmp.Or(why, fmt.Sprintf("agent %s is not installed", def.ID)),
 			Remedy:  cmp.Or(def.Probe.Install, fmt.Sprintf("install %s, or set the agent's command in config.yaml", cmp.Or(def.Command, def.ID)))}
 	}
-	done, err = h.circuit.Allow()
+	done, err = h.circuit().Allow()
 	if err == nil {
 		return done, nil
 	}

@@ -37,18 +37,26 @@ func (q *queue) push(t *task) (start bool, err error) {
 func (q *queue) pushBeyond(t *task) (start bool) {
 	l := q.lanes[t.contextID]
 	if q.startable(t) {
-		q.lanes[t.contextID] = &lane{context: t.contextID, busy: true}
+		q.add(&lane{context: t.contextID, busy: true})
 		q.running++
 		return true
 	}
 	q.waiting++
 	if l == nil {
 		l = &lane{context: t.contextID}
-		q.lanes[t.contextID] = l
+		q.add(l)
 		q.ready = append(q.ready, l)
 	}
 	l.tasks = append(l.tasks, t)
 	return false
+}
+
+// add adds a lane. Most agents never have one.
+func (q *queue) add(l *lane) {
+	if q.lanes == nil {
+		q.lanes = make(map[string]*lane)
+	}
+	q.lanes[l.context] = l
 }
 
 // startable reports whether a task that is added begins at once. Then no lane is ready, but such as are held.
