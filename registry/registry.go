@@ -7,7 +7,9 @@
 package registry
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -55,6 +57,7 @@ type Registry struct {
 	present func(agent.Card) agent.Card // for the sources
 
 	mu       sync.RWMutex
+	last     schemas // that were stored last
 	byID     map[string]*entry
 	byCap    map[string]*index
 	byTier   [4]index
@@ -81,6 +84,7 @@ type entry struct {
 type index struct {
 	members map[string]*entry
 	sorted  []agent.Identity // nil: stale
+	like    schemas          // of a capability, in the card that was the first to have it
 }
 
 func (x *index) put(e *entry) {
@@ -205,12 +209,39 @@ func (r *Registry) store(card agent.Card, build func(old *entry) (*entry, error)
 		return agent.Card{}, full(card.ID, r.max)
 	}
 	e.card = e.card.Clone()
+	r.shareSchemas(e.card.Capabilities)
 	e.seen = time.Now()
 	if e.card.LastSeenAt == 0 {
 		e.card.LastSeenAt = e.seen.UnixMilli()
 	}
 	r.put(old, e)
 	return e.card.Clone(), nil
+}
+
+// schemas are those of a capability.
+type schemas struct{ input, output json.RawMessage }
+
+// replaceEqual replaces the schemas of a capability by equal ones.
+func (s schemas) replaceEqual(c *agent.Capability) {
+	if bytes.Equal(c.InputSchema, s.input) {
+		c.InputSchema = s.input
+	}
+	if bytes.Equal(c.OutputSchema, s.output) {
+		c.OutputSchema = s.output
+	}
+}
+
+// shareSchemas replaces the schemas of a new card's capabilities by equal ones of the cards that are stored: those of one kind repeat them.
+// mu is held.
+func (r *Registry) shareSchemas(capabilities []agent.Capability) {
+	for i := range capabilities {
+		c := &capabilities[i]
+		r.last.replaceEqual(c)
+		if x := r.byCap[c.ID]; x != nil {
+			x.like.replaceEqual(c)
+		}
+		r.last = schemas{c.InputSchema, c.OutputSchema}
+	}
 }
 
 // put replaces old, which may be nil, by e in all indexes and notifies the watchers.
@@ -230,7 +261,7 @@ func (r *Registry) put(old, e *entry) {
 	for _, c := range e.card.Capabilities {
 		x := r.byCap[c.ID]
 		if x == nil {
-			x = new(index)
+			x = &index{like: schemas{c.InputSchema, c.OutputSchema}}
 			r.byCap[c.ID] = x
 		}
 		x.put(e)
@@ -353,6 +384,18 @@ func (r *Registry) Identity(id string) (agent.Identity, bool) {
 		return agent.Identity{}, false
 	}
 	return e.card.Identity(), true
+}
+
+// Holds reports whether a card is registered that is equal but for what the registry sets. It does not allocate.
+func (r *Registry) Holds(card agent.Card) bool {
+	r.mu.RLock()
+	e := r.byID[card.ID]
+	r.mu.RUnlock()
+	if e == nil {
+		return false
+	}
+	card.Origin, card.Revision, card.LastSeenAt = e.card.Origin, e.card.Revision, e.card.LastSeenAt
+	return e.card.Equal(card)
 }
 
 // Source returns the discovery source that holds a remote card, "" without one.

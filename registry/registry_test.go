@@ -1,11 +1,14 @@
 package registry_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +106,56 @@ func TestCallersCannotChangeRegisteredCards(t *testing.T) {
 
 // A source must not replace the card of another source, or a local one, by announcing
 // its id.
+// A card is held if it is registered as it is, whatever the registry has set.
+func TestHoldsComparesWithWhatIsRegistered(t *testing.T) {
+	r := newRegistry(t, registry.Options{})
+	if r.Holds(card("a", "x")) {
+		t.Error("an unknown card is held")
+	}
+	for range 2 {
+		register(t, r, card("a", "x"))
+	}
+	if !r.Holds(card("a", "x")) {
+		t.Error("a registered card is not held")
+	}
+	named := card("a", "x")
+	named.Name = "other"
+	if r.Holds(named) || r.Holds(card("a", "y")) {
+		t.Error("a changed card is held")
+	}
+}
+
+// Cards of one kind repeat large schemas, of which a registry keeps one copy; what it returns is the caller's own.
+func TestEqualSchemasAreKeptOnce(t *testing.T) {
+	const cards, size = 100, 100_000
+	r := newRegistry(t, registry.Options{})
+	schema := func() json.RawMessage {
+		return json.RawMessage(`{"description":"` + strings.Repeat("x", size) + `"}`)
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range cards {
+		c := card(strconv.Itoa(i), "x", "y")
+		c.Capabilities[0].OutputSchema, c.Capabilities[1].InputSchema = schema(), nil
+		register(t, r, c)
+	}
+	if grown := int64(heap() - before); grown > cards*size/4 {
+		t.Errorf("%d bytes for %d equal schemas of %d bytes", grown, cards, size)
+	}
+	for _, id := range []string{"0", "50"} {
+		c, err := r.Get(id)
+		if err != nil || !bytes.Equal(c.Capabilities[0].OutputSchema, schema()) || string(c.Capabilities[0].InputSchema) != "{}" || len(c.Capabilities[1].InputSchema)+len(c.Capabilities[1].OutputSchema) > 0 {
+			t.Fatalf("card %s has other schemas: %v", id, err)
+		}
+		clear(c.Capabilities[0].OutputSchema)
+	}
+}
+
 func TestMergeRefusesTakeovers(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	register(t, r, card("ours"))

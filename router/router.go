@@ -82,6 +82,9 @@ type Options struct {
 	Tracer      telemetry.Tracer    // nil: no traces
 	Audit       Auditor             // nil: no audit
 	Threads     *envelope.Threads   // collects delivered envelopes by thread; nil means a new one, see [Router.Threads]
+	// Prepare is called before an agent's handlers get an envelope, by their goroutine. Handlers that it adds get the envelope too, so
+	// that an agent may have those that it seldom needs from the first such envelope on. Nil prepares nothing.
+	Prepare func(agentID string, e *envelope.Envelope)
 
 	Forwarder      Forwarder     // nil: remote agents cannot be reached
 	ForwardTimeout time.Duration // for one envelope; 0 means 30 s
@@ -222,6 +225,9 @@ func (r *Router) receive(agentID string, rec *receiver, e *envelope.Envelope) {
 	event := telemetry.Of(telemetry.MessageReceived, e)
 	event.Target = agentID
 	r.opts.Telemetry.Emit(event)
+	if r.opts.Prepare != nil {
+		_ = r.protect("Options.Prepare", agentID, e, func() error { r.opts.Prepare(agentID, e); return nil })
+	}
 	var failed error
 	for _, h := range r.handlersFor(agentID, rec, e) {
 		if err := r.call(ctx, *h, agentID, e); err != nil {

@@ -556,6 +556,41 @@ func TestThreadsAreCollected(t *testing.T) {
 	})
 }
 
+// Handlers that an agent gets because of an envelope get this envelope, and each once; a panic costs nothing but an event.
+func TestHandlersMayBePreparedByTheFirstEnvelope(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r *router.Router
+		var got []string
+		prepared := 0
+		r = newRouter(t, router.Options{Prepare: func(id string, e *envelope.Envelope) {
+			if prepared++; prepared > 1 {
+				panic("again")
+			}
+			r.OnReceive(id, func(_ context.Context, e *envelope.Envelope) { got = append(got, "late "+string(e.Payload)) })
+		}})
+		for _, id := range []string{"mars", "venus"} {
+			register(t, r, card(id, agent.L2))
+		}
+		r.OnReceive("venus", func(_ context.Context, e *envelope.Envelope) { got = append(got, "early "+string(e.Payload)) })
+		for i := range 2 {
+			e, err := envelope.New("mars", "venus", envelope.Notification, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Send(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if want := []string{"early 0", "late 0", "early 1", "late 1"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if !slices.ContainsFunc(r.Telemetry().Recent(0), func(e telemetry.Event) bool { return strings.Contains(e.Detail, "Options.Prepare") }) {
+			t.Error("no event about the panic")
+		}
+	})
+}
+
 func TestPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(t, router.Options{})

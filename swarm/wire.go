@@ -74,6 +74,9 @@ type invitation struct {
 // Concerns reports whether an envelope is an invitation or a message about a swarm, for
 // agents that handle other proposals and requests themselves.
 func Concerns(e *envelope.Envelope) bool {
+	if e.CorrelationID == "" {
+		return false // without reading the payload
+	}
 	switch e.Type {
 	case envelope.TaskProposal:
 		var p struct {

@@ -254,8 +254,6 @@ type streams struct {
 
 type keyedStream struct{ cancel context.CancelFunc }
 
-func newStreams() *streams { return &streams{open: make(map[string]*keyedStream)} }
-
 // begin starts an answer, and ends the one to the same task before. The caller calls end. It returns false if there are too
 // many.
 func (s *streams) begin(ctx context.Context, family string) (streaming context.Context, end func(), ok bool) {
@@ -270,6 +268,9 @@ func (s *streams) begin(ctx context.Context, family string) (streaming context.C
 	}
 	streaming, cancel := context.WithCancel(ctx)
 	mine := &keyedStream{cancel}
+	if s.open == nil {
+		s.open = make(map[string]*keyedStream)
+	}
 	s.open[family] = mine
 	return streaming, func() {
 		cancel()

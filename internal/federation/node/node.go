@@ -174,6 +174,7 @@ func (n *Node) options() parley.Options {
 		Router: router.Options{
 			Sandbox: &router.SandboxConfig{Enforced: true, CrossSandboxAllowList: append([]string{tasks.Hub}, o.CrossSandbox...)},
 			Audit:   o.Audit,
+			Prepare: n.prepare,
 			Threads: &envelope.Threads{MaxBytes: maxThreads},
 		},
 		Channels: channel.Options{MaxChannels: maxChannels},
@@ -388,29 +389,26 @@ func (n *Node) present(card agent.Card, agentID string) error {
 	d := n.responders[card.ID]
 	n.mu.Unlock()
 	if d == nil {
-		d = &responder{n: n, id: card.ID, agent: agentID, accepted: make(map[proposalKey]acceptance), streams: newStreams()}
-		access, err := n.Node.Join(card, d.handle)
-		if err != nil {
-			return err
-		}
-		d.access, d.card = access, card
-		if err := d.joinSwarms(); err != nil {
-			access.Leave()
-			return err
-		}
+		return n.join(&responder{n: n, id: card.ID, agent: agentID}, card)
+	}
+	if n.Registry().Holds(card) {
+		return nil
+	}
+	_, err := n.Registry().Register(card)
+	return err
+}
+
+// join adds an agent. [Node.prepare] finds it before its first envelope.
+func (n *Node) join(d *responder, card agent.Card) (err error) {
+	n.mu.Lock()
+	n.responders[d.id] = d
+	n.mu.Unlock()
+	if d.access, err = n.Node.Join(card, d.handle); err != nil {
 		n.mu.Lock()
-		n.responders[card.ID] = d
+		delete(n.responders, d.id)
 		n.mu.Unlock()
-		return nil
 	}
-	if d.card.Equal(card) {
-		return nil
-	}
-	if _, err := n.Registry().Register(card); err != nil {
-		return err
-	}
-	d.card = card
-	return nil
+	return err
 }
 
 // begin waits for a slot for an answer until ctx ends. If it returns true, the caller must call end.

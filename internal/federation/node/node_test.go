@@ -535,6 +535,20 @@ func TestProposals(t *testing.T) {
 	}
 }
 
+// An agent that has never negotiated refuses what it has not proposed.
+func TestAnAcceptanceThatNobodyAskedForIsRefused(t *testing.T) {
+	r, _ := simple(t)
+	p := r.peer(t, remoteProgram(agent.L3, ""))
+	for range 2 {
+		p.send(t, "worker", envelope.TaskAccept, negotiation.Answer{ProposalID: "p-1", AgentID: "visitor", EstimatedCompletionMs: 1})
+		var refusal negotiation.Refusal
+		p.next(t, envelope.ErrorMessage, &refusal)
+		if refusal.ProposalID != "p-1" || refusal.Code != negotiation.CodeNotFound {
+			t.Errorf("%+v", refusal)
+		}
+	}
+}
+
 // negotiate has a peer negotiate with the library's own Negotiator.
 func (p *peer) negotiate(t *testing.T, o negotiation.Options) *negotiation.Negotiator {
 	t.Helper()

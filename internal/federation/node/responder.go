@@ -32,10 +32,9 @@ type responder struct {
 	id     string        // of the card
 	agent  string        // of the hub's agent
 	access *parley.Agent // the agent in the node
-	card   agent.Card    // the registered one
 	member member        // of swarms
 
-	streams *streams // of requests with keys
+	streams streams // of requests with keys
 
 	mu       sync.Mutex
 	accepted map[proposalKey]acceptance
@@ -391,6 +390,9 @@ func (r *responder) propose(ctx context.Context, e *envelope.Envelope) (follow f
 		return r.rejecting(ctx, e, offer, reasonFrom(err), failureFrom(err).Message)
 	}
 	r.mu.Lock()
+	if r.accepted == nil {
+		r.accepted = make(map[proposalKey]acceptance)
+	}
 	r.accepted[key] = acceptance{thread: e.Thread(), task: pending.TaskID()}
 	r.mu.Unlock()
 	return func() {

@@ -208,14 +208,35 @@ func (n *Node) CloseSwarms() {
 	}
 }
 
-// member is an agent's participation in swarms.
+// member is an agent's participation in swarms, from the first envelope on that concerns it.
 type member struct {
-	n *negotiation.Negotiator
-	p *swarm.Participant
+	mu   sync.Mutex
+	n    *negotiation.Negotiator // nil before
+	p    *swarm.Participant
+	left bool
 }
 
-// joinSwarms makes the agent accept invitations.
+// prepare makes an agent take part in swarms when it gets the first envelope about one: few agents ever do. Answers count, too, since a
+// negotiator refuses those to what its agent has not proposed.
+func (n *Node) prepare(id string, e *envelope.Envelope) {
+	n.mu.Lock()
+	d := n.responders[id]
+	n.mu.Unlock()
+	if d == nil || e.Type != envelope.TaskAccept && e.Type != envelope.TaskReject && !swarm.Concerns(e) {
+		return
+	}
+	if err := d.joinSwarms(); err != nil {
+		n.o.Logger.Error("an agent cannot take part in swarms", "agent", id, "error", err)
+	}
+}
+
+// joinSwarms makes the agent accept invitations, unless it does or has left.
 func (d *responder) joinSwarms() error {
+	d.member.mu.Lock()
+	defer d.member.mu.Unlock()
+	if d.member.p != nil || d.member.left {
+		return nil
+	}
 	r := d.n.Router()
 	neg, err := negotiation.New(r, d.id, negotiation.Options{Only: swarm.Concerns})
 	if err != nil {
@@ -225,19 +246,23 @@ func (d *responder) joinSwarms() error {
 	if info, err := d.n.o.Hub.Agent(d.agent); err == nil { // otherwise it is being removed
 		parallel = info.Definition.Limits.Concurrency
 	}
-	d.member = member{n: neg, p: swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{
+	d.member.n, d.member.p = neg, swarm.NewParticipant(r, neg, d.work, swarm.ParticipantOptions{
 		Accept: d.joins, Parallel: parallel,
 		Refused: func(why error) {
 			d.n.o.Logger.Warn("a swarm's coordinator refused an agent's message", "agent", d.id, "error", why)
 		},
-	})}
+	})
 	return nil
 }
 
 // leaveSwarms waits until the agent's work in swarms has ended. Further calls do nothing.
 func (r *responder) leaveSwarms() {
-	if r.member.p != nil {
-		_ = errors.Join(r.member.p.Close(), r.member.n.Close()) // they return nil
+	r.member.mu.Lock()
+	p, n := r.member.p, r.member.n
+	r.member.left = true
+	r.member.mu.Unlock()
+	if p != nil {
+		_ = errors.Join(p.Close(), n.Close()) // they return nil
 	}
 }
 
