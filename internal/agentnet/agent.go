@@ -463,7 +463,7 @@ func (a *Agent) BroadcastOffer(ctx context.Context, o mail.Broadcast) (mail.Offe
 }
 
 // entries returns the entries at a bus, and those of the hub's bus that are not there.
-func (a *Agent) entries(ctx context.Context, at *member) ([]registry.StoredEntry, error) {
+func (a *Agent) entries(ctx context.Context, at *member) ([]*registry.StoredEntry, error) {
 	b, err := at.Ready()
 	if err != nil {
 		return nil, err
@@ -485,6 +485,6 @@ func (a *Agent) entries(ctx context.Context, at *member) ([]registry.StoredEntry
 	for _, s := range all {
 		known[s.GUID] = true
 	}
-	here = slices.DeleteFunc(slices.Clone(here), func(s registry.StoredEntry) bool { return known[s.GUID] })
+	here = slices.DeleteFunc(slices.Clone(here), func(s *registry.StoredEntry) bool { return known[s.GUID] })
 	return slices.Concat(all, here), nil
 }

@@ -120,12 +120,15 @@ func (h *health) watch(ctx context.Context) {
 	cfg := h.agent.hub.cfg
 	timer := time.NewTimer(cfg.ProbeInterval)
 	defer timer.Stop()
-	for {
+	for shown := (Health{}); ; {
 		h.update(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		h.agent.hub.agentsChanged()
+		if now := h.current().lasting(); now != shown {
+			shown = now
+			h.agent.hub.agentsChanged()
+		}
 		timer.Reset(cfg.ProbeInterval)
 		select {
 		case <-timer.C:
@@ -248,6 +251,12 @@ func (h *health) current() Health {
 	}
 	h.explain(&out)
 	return out
+}
+
+// lasting returns the health without what each probe has new.
+func (h Health) lasting() Health {
+	h.LastCheck, h.Latency = time.Time{}, 0
+	return h
 }
 
 // explain sets the reason why the agent is not healthy. mu is held.

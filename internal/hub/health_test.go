@@ -42,6 +42,33 @@ func health(t testing.TB, h *hub.Hub, id string) hub.Health {
 	return info.Health
 }
 
+// Whoever shows the agents is not called for each of their probes.
+func TestOnlyProbesWithNewsAreAChangeOfTheAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newProbed(runner.Probe{Stage: runner.StageAuthenticated, Version: "2.1"})
+		h, err := hub.New(t.Context(), hub.Config{Agents: []hub.Agent{{Definition: definition("worker"), Runner: a}}, ProbeInterval: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close(context.Background())
+		synctest.Wait()
+		var changes atomic.Int32
+		h.OnAgents(func() { changes.Add(1) })
+		time.Sleep(time.Hour + time.Second)
+		if probes, n := a.count.Load(), changes.Load(); probes < 60 || n != 0 {
+			t.Errorf("%d changes in %d probes that say the same", n, probes)
+		}
+		if h := health(t, h, "worker"); time.Since(h.LastCheck) > time.Minute {
+			t.Errorf("the last check was at %v", h.LastCheck)
+		}
+		a.result.Store(&runner.Probe{Stage: runner.StageAuthenticated, Version: "2.2"})
+		time.Sleep(time.Hour)
+		if n := changes.Load(); n != 1 {
+			t.Errorf("%d changes for a new version", n)
+		}
+	})
+}
+
 func TestProbeStagesDetermineHealth(t *testing.T) {
 	missing := &runner.Error{Code: runner.CodeNotInstalled, Message: "claude is not there", Remedy: "npm install it"}
 	for name, tc := range map[string]struct {

@@ -245,7 +245,7 @@ func (h *Hub) OnTurn(f func(a2a.TaskID)) {
 }
 
 // OnAgents adds a function that the hub calls whenever an agent is added, removed or updated, or its health may have
-// changed. It is called concurrently. It must not block, and must not call the hub in the same goroutine.
+// changed by more than the times of the last probe. It is called concurrently. It must not block, and must not call the hub in the same goroutine.
 func (h *Hub) OnAgents(f func()) {
 	h.onAgents.Add(f)
 }
@@ -254,6 +254,12 @@ func (h *Hub) agentsChanged() {
 	for _, f := range h.onAgents.All() {
 		(*f)()
 	}
+}
+
+// Busy reports whether a task has neither ended nor waits for a person.
+func (h *Hub) Busy() bool {
+	active, _ := h.index.totals()
+	return active > 0
 }
 
 // Status returns a summary of the hub.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
@@ -43,10 +45,11 @@ type session struct {
 	back wait.Signal // sent when the session came back, under a new registration
 
 	mu     sync.Mutex
-	called string // by people; "" if they have not renamed it
-	entry  registry.Entry
+	called string          // by people; "" if they have not renamed it
+	entry  *registry.Entry // replaced, never changed
 	live   registry.Liveness
-	quiet  bool // nobody wakes it
+	quiet  bool   // nobody wakes it
+	read   uint64 // the last reading of the registry that had it; only for whoever reads it
 }
 
 // handle returns the name by which people call the session. mu is held, or the session is new.
@@ -70,14 +73,17 @@ func (x *session) residence() hub.Residence {
 	return at
 }
 
+// sessionTier is the tier of sessions. It is not changed.
+var sessionTier = 3
+
 // definition returns the session's definition. mu is held, or the session is new.
 func (x *session) definition() runner.Definition {
-	tier := 3
 	d := runner.Definition{
-		ID: x.name, Tier: &tier, Name: x.handle(), Description: fmt.Sprintf("An open session (%s) that a person works in.", x.entry.AgentType),
+		ID: x.name, Tier: &sessionTier, Name: x.handle(), Description: unique.Make(fmt.Sprintf("An open session (%s) that a person works in.", x.entry.AgentType)).Value(),
 		Driver: runner.DriverSession, Permissions: runner.PermissionsAsk, WorkDir: runner.WorkDirSpec{Policy: runner.WorkDirContext},
 		Limits: runner.Limits{Run: Deadline, Idle: Deadline, Concurrency: maxOpen, Queue: maxQueue, MaxPrompt: maxPrompt},
 	}
+	d.Capabilities = slices.Grow(d.Capabilities, len(x.entry.Capabilities))
 	for _, c := range x.entry.Capabilities {
 		if id := runner.Identifier(c); id != "" {
 			d.Capabilities = append(d.Capabilities, runner.Capability{ID: id, Name: c})
@@ -90,7 +96,7 @@ func (x *session) definition() runner.Definition {
 func (x *session) update(e assignment.Session) {
 	x.mu.Lock()
 	if x.onlyBeat(e) {
-		x.entry.LastHeartbeat = e.LastHeartbeat
+		x.entry = e.Entry
 		x.mu.Unlock()
 		return
 	}
@@ -142,9 +148,7 @@ func show[T any](mu sync.Locker, state func() T, apply func(T) error) error {
 // onlyBeat reports whether the registry has nothing new but a heartbeat, which is not shown while the session is there.
 // mu is held.
 func (x *session) onlyBeat(e assignment.Session) bool {
-	known := x.entry
-	known.LastHeartbeat = e.LastHeartbeat
-	return x.live == e.Liveness && x.live != registry.Gone && reflect.DeepEqual(known, e.Entry)
+	return x.live == e.Liveness && x.live != registry.Gone && (x.entry == e.Entry || x.entry.OnlyBeat(e.Entry))
 }
 
 // registeredAt returns when the session registered.

@@ -2,7 +2,6 @@ package sessions
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -21,39 +20,46 @@ const (
 
 // named is a session with its name.
 type named struct {
-	GUID    string    `json:"guid"`
-	Name    string    `json:"name"`
-	Handle  string    `json:"handle,omitempty"`
-	Type    string    `json:"type,omitempty"`
-	Project string    `json:"project,omitempty"`
-	Given   time.Time `json:"given"`
+	GUID  string    `json:"guid"`
+	Name  string    `json:"name"`
+	Given time.Time `json:"given"`
 	// Called is the handle that people have given the session; "" for its own.
-	Called   string `json:"called,omitempty"`
-	Vendor   string `json:"vendor,omitempty"`
-	Folder   string `json:"folder,omitempty"`
-	Computer string `json:"computer,omitempty"`
+	Called string `json:"called,omitempty"`
 
-	Visibility   string    `json:"visibility,omitempty"`
+	about
 	Capabilities []string  `json:"capabilities,omitempty"`
 	Seen         time.Time `json:"seen,omitzero"` // when it was last there; zero while it is
 }
 
-// describe takes over what the registry says of a session, and when it was last there; zero while it is.
-func (x *named) describe(e registry.Entry, seen time.Time) {
-	x.Handle, x.Type, x.Project, x.Vendor, x.Folder, x.Computer = e.Handle, e.AgentType, e.ProjectID, e.Vendor, e.Project, e.Hostname
-	x.Visibility, x.Capabilities, x.Seen = string(e.Visibility), nil, seen.UTC().Round(0)
-	if len(e.Capabilities) > 0 {
-		x.Capabilities = e.Capabilities
+// about is what the registry says of a session, in texts.
+type about struct {
+	Handle     string `json:"handle,omitempty"`
+	Type       string `json:"type,omitempty"`
+	Project    string `json:"project,omitempty"`
+	Vendor     string `json:"vendor,omitempty"`
+	Folder     string `json:"folder,omitempty"`
+	Computer   string `json:"computer,omitempty"`
+	Visibility string `json:"visibility,omitempty"`
+}
+
+// describe takes over what the registry says of a session, and when it was last there; zero while it is. It reports whether that is new.
+func (x *named) describe(e *registry.Entry, seen time.Time) (changed bool) {
+	says := about{e.Handle, e.AgentType, e.ProjectID, e.Vendor, e.Project, e.Hostname, string(e.Visibility)}
+	seen = seen.UTC().Round(0)
+	changed = x.about != says || !slices.Equal(x.Capabilities, e.Capabilities) || !x.Seen.Equal(seen)
+	if changed {
+		x.about, x.Capabilities, x.Seen = says, e.Capabilities, seen
 	}
+	return changed
 }
 
 // entry is the reverse of describe, for a hub that has just started.
-func (x *named) entry(started time.Time) registry.Entry {
+func (x *named) entry(started time.Time) *registry.Entry {
 	seen := x.Seen
 	if seen.IsZero() { // it was there when the last hub ended
 		seen = started
 	}
-	return registry.Entry{GUID: x.GUID, Handle: x.Handle, AgentType: x.Type, ProjectID: x.Project, Vendor: x.Vendor, Project: x.Folder, Hostname: x.Computer,
+	return &registry.Entry{GUID: x.GUID, Handle: x.Handle, AgentType: x.Type, ProjectID: x.Project, Vendor: x.Vendor, Project: x.Folder, Hostname: x.Computer,
 		Visibility: registry.Visibility(x.Visibility), Capabilities: x.Capabilities, LastHeartbeat: store.Timestamp(seen)}
 }
 
@@ -111,7 +117,7 @@ func (n *names) index(guid string) int {
 }
 
 // give gives each session without a name one after its handle that no other agent has. The file is written once for all of them.
-func (n *names) give(entries []registry.Entry, taken func(string) bool) error {
+func (n *names) give(entries []*registry.Entry, taken func(string) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	list := slices.Clone(n.list)
@@ -136,17 +142,22 @@ func (n *names) give(entries []registry.Entry, taken func(string) bool) error {
 }
 
 // describe stores what is known of the sessions now, if that is new. of returns it for a GUID; see [named.describe].
-func (n *names) describe(of func(guid string) (e registry.Entry, seen time.Time, ok bool)) error {
+func (n *names) describe(of func(guid string) (e *registry.Entry, seen time.Time, ok bool)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	list, changed := slices.Clone(n.list), false
-	for i := range list {
-		if e, seen, ok := of(list[i].GUID); ok {
-			list[i].describe(e, seen)
-			changed = changed || !reflect.DeepEqual(list[i], n.list[i])
+	var list []named // with the changes; nil without any
+	for i := range n.list {
+		x := n.list[i]
+		e, seen, ok := of(x.GUID)
+		if !ok || !x.describe(e, seen) {
+			continue
 		}
+		if list == nil {
+			list = slices.Clone(n.list)
+		}
+		list[i] = x
 	}
-	if !changed {
+	if list == nil {
 		return nil
 	}
 	return n.store(list)
@@ -187,7 +198,7 @@ func (n *names) store(list []named) error {
 
 // baseOf returns the name that a session would have if no other had it: its handle, unless that only repeats its type or
 // vendor; then these with the project.
-func baseOf(e registry.Entry) string {
+func baseOf(e *registry.Entry) string {
 	handle := e.Handle
 	if e.Project != "" && isUnnamed(e) {
 		handle += "-" + e.Project
@@ -201,6 +212,6 @@ func baseOf(e registry.Entry) string {
 }
 
 // isUnnamed reports whether a session has not named itself: its handle only repeats what its program is.
-func isUnnamed(e registry.Entry) bool {
+func isUnnamed(e *registry.Entry) bool {
 	return registry.IsProgram(e.Handle, e.Vendor) && registry.IsProgram(e.AgentType, e.Vendor)
 }

@@ -87,6 +87,7 @@ type Sessions struct {
 	known    chan struct{}       // closed when it is known who is there; until then sessions are offline that are not
 	setKnown func()              // closes known
 	started  time.Time
+	read     uint64 // how often the registry was read; only for whoever reads it
 
 	mu       sync.Mutex
 	agents   map[string]*session     // by GUID
@@ -174,15 +175,14 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	closed := s.closed()
-	present, withdrawn := make(map[string]bool, len(entries)), make(map[string]bool)
+	closed, withdrawn := s.closed(), make(map[string]bool)
+	s.read++
 	there := entries[:0]
 	for _, e := range entries {
 		if e.Visibility == store.Private {
 			withdrawn[e.GUID] = true
 			continue
 		}
-		present[e.GUID] = true
 		if at, ok := closed[e.GUID]; ok && (at.IsZero() || store.ParseTime(e.RegisteredAt).Before(at)) {
 			e.Liveness = registry.Gone
 		}
@@ -195,7 +195,7 @@ func (s *Sessions) Refresh(ctx context.Context) error {
 	if time.Since(s.started) > returnTime || s.allPresent() {
 		s.setKnown()
 	}
-	for i, x := range s.absent(present) {
+	for i, x := range s.absent() {
 		s.vanished(ctx, x, !withdrawn[x.guid] && i < maxAway)
 	}
 	if err := s.names.describe(s.described); err != nil {
@@ -216,12 +216,12 @@ func (s *Sessions) allPresent() bool {
 	return true
 }
 
-// absent returns the sessions without an entry that is present, first those that were there last.
-func (s *Sessions) absent(present map[string]bool) (gone []*session) {
+// absent returns the sessions that the last reading of the registry has not found, first those that were there last.
+func (s *Sessions) absent() (gone []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for guid, x := range s.agents {
-		if !present[guid] {
+	for _, x := range s.agents {
+		if x.read != s.read {
 			gone = append(gone, x)
 		}
 	}
@@ -230,7 +230,7 @@ func (s *Sessions) absent(present map[string]bool) (gone []*session) {
 }
 
 // described returns what is known of a session, for the file.
-func (s *Sessions) described(guid string) (e registry.Entry, seen time.Time, ok bool) {
+func (s *Sessions) described(guid string) (e *registry.Entry, seen time.Time, ok bool) {
 	s.mu.Lock()
 	x := s.agents[guid]
 	s.mu.Unlock()
@@ -251,6 +251,7 @@ func (s *Sessions) update(e assignment.Session) {
 	x := s.agents[e.GUID]
 	s.mu.Unlock()
 	if x != nil {
+		x.read = s.read
 		x.update(e)
 		return
 	}
@@ -261,11 +262,16 @@ func (s *Sessions) update(e assignment.Session) {
 
 // name gives names to the sessions that have none, but for those that ended before this hub knew them.
 func (s *Sessions) name(sessions []assignment.Session) {
-	var live []registry.Entry
+	var live []*registry.Entry
+	s.mu.Lock()
 	for _, e := range sessions {
-		if e.Liveness != registry.Gone {
+		if e.Liveness != registry.Gone && s.agents[e.GUID] == nil {
 			live = append(live, e.Entry)
 		}
+	}
+	s.mu.Unlock()
+	if len(live) == 0 {
+		return
 	}
 	if err := s.names.give(live, s.hub.HasAgent); err != nil {
 		s.log.Error("the names of new sessions cannot be stored", "error", err)
@@ -273,8 +279,8 @@ func (s *Sessions) name(sessions []assignment.Session) {
 }
 
 // add registers a session at the hub.
-func (s *Sessions) add(known named, e registry.Entry, live registry.Liveness) {
-	x := &session{of: s, guid: e.GUID, name: known.Name, called: known.Called, entry: e, live: live, quiet: s.quiet(e.GUID)}
+func (s *Sessions) add(known named, e *registry.Entry, live registry.Liveness) {
+	x := &session{of: s, guid: e.GUID, name: known.Name, called: known.Called, entry: e, live: live, quiet: s.quiet(e.GUID), read: s.read}
 	s.mu.Lock()
 	s.agents[e.GUID] = x
 	s.mu.Unlock()

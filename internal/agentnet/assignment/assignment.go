@@ -34,9 +34,9 @@ const (
 	answerTime = 30 * time.Second
 )
 
-// Session is a session in the registry.
+// Session is a session in the registry. The entry is not to be changed.
 type Session struct {
-	registry.Entry
+	*registry.Entry
 	Liveness registry.Liveness
 }
 
@@ -92,7 +92,7 @@ func (d *Assigner) Sessions(ctx context.Context) ([]Session, error) {
 	}
 	sessions := make([]Session, len(entries))
 	for i, e := range entries {
-		sessions[i] = Session{e.Entry, d.registry.Liveness(e)}
+		sessions[i] = Session{&e.Entry, d.registry.Liveness(e)}
 	}
 	return sessions, nil
 }

@@ -84,6 +84,15 @@ func DecodeEntry(data []byte) (Entry, error) {
 	return e, nil
 }
 
+// OnlyBeat reports whether a later entry of an agent differs only by the time of its heartbeat.
+func (e *Entry) OnlyBeat(later *Entry) bool {
+	return e.GUID == later.GUID && e.AgentType == later.AgentType && e.Handle == later.Handle && e.Hostname == later.Hostname &&
+		e.Username == later.Username && e.ProjectID == later.ProjectID && e.Project == later.Project && e.Vendor == later.Vendor &&
+		e.Scope == later.Scope && e.Visibility == later.Visibility && e.NATSURL == later.NATSURL &&
+		slices.Equal(e.Capabilities, later.Capabilities) && e.Status == later.Status && e.RegisteredAt == later.RegisteredAt &&
+		e.HeartbeatInterval == later.HeartbeatInterval && e.MaxConcurrentTasks == later.MaxConcurrentTasks && e.CurrentTaskCount == later.CurrentTaskCount
+}
+
 // encode returns the entry's JSON. It fails where the schema does not accept it.
 func (e Entry) encode() ([]byte, error) {
 	data, err := json.Marshal(e)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/bus"
@@ -27,13 +28,15 @@ type Registry struct {
 	cfg     store.Config
 	onEnter []func(ctx context.Context, b *bus.Bus, guid string) error
 
+	reading *semaphore.Weighted // of 1: who reads the registry, and uses the snapshot
+
 	mu       sync.Mutex
 	snapshot *snapshot // the newest; nil before the first
 }
 
 // New returns the registry on a bus. It adds to what the Store prepares.
 func New(s *store.Store) *Registry {
-	g := &Registry{Store: s, cfg: s.Config()}
+	g := &Registry{Store: s, cfg: s.Config(), reading: semaphore.NewWeighted(1)}
 	s.Prepare(g.prepare)
 	return g
 }
@@ -67,7 +70,8 @@ type StoredEntry struct {
 	revision uint64
 	seen     time.Time // when the server stored it
 	beat     time.Time // LastHeartbeat
-	raw      []byte    // its JSON; only in a snapshot
+	rest     uint64    // in a snapshot: the digest of its JSON without LastHeartbeat
+	isTimed  bool      // in a snapshot: rest counts
 }
 
 // entry returns an agent's entry; nil if there is none that is valid.
@@ -85,7 +89,7 @@ func (g *Registry) entry(ctx context.Context, b *bus.Bus, guid string) (*StoredE
 }
 
 // Liveness returns that of an entry now.
-func (g *Registry) Liveness(e StoredEntry) Liveness {
+func (g *Registry) Liveness(e *StoredEntry) Liveness {
 	return e.liveness(g.heard(e.seen, g.clockSet()), g.Now(), g.cfg.TimeoutThreshold)
 }
 
@@ -114,13 +118,13 @@ func (g *Registry) clockSet() time.Time {
 // IsGone reports whether an agent is offline or not registered.
 func (g *Registry) IsGone(ctx context.Context, b *bus.Bus, guid string) (bool, error) {
 	e, err := g.entry(ctx, b, guid)
-	return err == nil && (e == nil || g.Liveness(*e) == Gone), err
+	return err == nil && (e == nil || g.Liveness(e) == Gone), err
 }
 
 // IsLive reports whether an agent that registered at a time, in RFC 3339, is not offline, and has not registered again since.
 func (g *Registry) IsLive(ctx context.Context, b *bus.Bus, guid, registeredAt string) (bool, error) {
 	e, err := g.entry(ctx, b, guid)
-	return err == nil && e != nil && e.RegisteredAt == registeredAt && g.Liveness(*e) != Gone, err
+	return err == nil && e != nil && e.RegisteredAt == registeredAt && g.Liveness(e) != Gone, err
 }
 
 // HostOf returns the host of an agent, "" if it is not registered.
@@ -235,7 +239,7 @@ func (g *Registry) Info(ctx context.Context, v Viewer, guid string) (Entry, Live
 		return Entry{}, "", &store.Error{Code: store.NotFoundError, Message: fmt.Sprintf("There is no agent %s that you can see.", guid),
 			Remedy: "Use discover_agents to find agents and their GUIDs."}
 	}
-	e, live := v.redact(s.Entry), g.Liveness(*s)
+	e, live := v.redact(s.Entry), g.Liveness(s)
 	if live == Gone {
 		e.Status = Offline
 	}
@@ -271,7 +275,7 @@ func (g *Registry) Addressee(ctx context.Context, b *bus.Bus, guid string) (Addr
 		return Addressee{}, store.AsError(err)
 	}
 	if e != nil {
-		if g.Liveness(*e) == Gone {
+		if g.Liveness(e) == Gone {
 			e.Status = Offline
 		}
 		return Addressee{e.Handle, e.Status}, nil

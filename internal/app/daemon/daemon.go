@@ -118,7 +118,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	defer background.Wait()
 	defer stop(nil)
 	background.Go(func() {
-		releaseMemoryEvery(ctx, memoryInterval, func() bool { return d.hub.Status().ActiveTasks > 0 }, d.log)
+		releaseMemoryEvery(ctx, memoryInterval, d.hub.Busy, d.log)
 	})
 	if opts.LimitMemory {
 		limitMemory(d.log)

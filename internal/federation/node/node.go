@@ -313,12 +313,17 @@ func (n *Node) append(e telemetry.Event) {
 func (n *Node) wake() { wait.Nudge(n.changed) }
 
 func (n *Node) watch(ctx context.Context) {
+	later := time.NewTimer(presencePause) // the cards of agents that are expected back change without an event
+	defer later.Stop()
 	for {
 		select {
 		case <-n.changed:
-			n.sync()
+		case <-later.C:
 		case <-ctx.Done():
 			return
+		}
+		if n.sync() {
+			later.Reset(presencePause)
 		}
 		if !wait.Pause(ctx, syncPause) {
 			return
@@ -326,8 +331,8 @@ func (n *Node) watch(ctx context.Context) {
 	}
 }
 
-// sync updates the cards to the hub's agents. One goroutine at a time calls it.
-func (n *Node) sync() {
+// sync updates the cards to the hub's agents. It reports whether an agent is away and expected back. One goroutine at a time calls it.
+func (n *Node) sync() (expecting bool) {
 	endpoints := n.endpoints()
 	present := make(map[string]bool)
 	for _, info := range n.o.Hub.Agents() {
@@ -345,6 +350,7 @@ func (n *Node) sync() {
 			id = n.o.Federation.GlobalID(id)
 		}
 		present[id] = true
+		expecting = expecting || info.Residence.Offline && expected(info, n.began)
 		if err := n.present(cardOf(info, id, n.o.Version, endpoints, n.o.Federation != nil, n.began), info.Definition.ID); err != nil {
 			n.o.Logger.Error("cannot register an agent's card", "agent", id, "error", err)
 		}
@@ -358,6 +364,7 @@ func (n *Node) sync() {
 			n.mu.Unlock()
 		}
 	}
+	return expecting
 }
 
 // endpoints returns the endpoints for the cards.

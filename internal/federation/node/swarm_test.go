@@ -308,6 +308,41 @@ func TestWhoeverWasThereBeforeTheRestartIsInvited(t *testing.T) {
 	}
 }
 
+// The card of an agent that does not come back offers nothing soon after, though nothing happens then.
+func TestAnAgentIsExpectedBackForAMinuteOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := hub.New(t.Context(), hub.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := node.Open(node.Options{Hub: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := errors.Join(h.Close(context.Background()), n.Close(context.Background())); err != nil {
+				t.Error(err)
+			}
+		}()
+		err = h.Register(hub.Agent{Definition: definition("ann", nil), Runner: away{newActor()}, Durable: true, Reported: true,
+			Residence: hub.Residence{Kind: hub.KindSession, Offline: true, Seen: time.Now()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			after    time.Duration
+			expected bool
+		}{{time.Second, true}, {2 * time.Minute, false}} {
+			time.Sleep(c.after) // of the bubble
+			synctest.Wait()
+			card, err := n.Registry().Get("ann")
+			if err != nil || len(card.Capabilities) > 0 != c.expected {
+				t.Errorf("after %s: %v, %+v", c.after, err, card)
+			}
+		}
+	})
+}
+
 // A program that works on a part and goes away keeps it for a quarter of an hour.
 func TestAProgramThatStaysAwayLosesItsPart(t *testing.T) {
 	far := newActor()
