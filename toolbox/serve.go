@@ -16,13 +16,15 @@ import (
 // view keeps an MCP server equal to what a caller may see of the box.
 type view struct {
 	box    *Box
-	server *mcp.Server
+	server *mcp.Server // nil for a [Watch]
 	caller string
 	only   string // the agent whose entries it shows, "" for those of all
 
-	mu     sync.Mutex // one sync at a time
-	closed bool
-	have   offers
+	mu      sync.Mutex // one sync at a time
+	closed  bool
+	have    offers
+	changes [kinds]uint64
+	changed func() // called after changes; nil for none
 }
 
 // Serve adds everything that a caller may see of the box to an MCP server and updates it, notifying the server's
@@ -66,12 +68,16 @@ func (w *view) stop() {
 // sync updates the server to what the caller may see now.
 func (w *view) sync() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		return
-	}
+	before, changed := w.changes, w.changed
 	for k := range kinds {
-		w.show(k, slices.DeleteFunc(w.box.visible(w.caller, k), func(o offer) bool { return w.only != "" && o.base().id != w.only }))
+		if !w.closed {
+			w.show(k, slices.DeleteFunc(w.box.visible(w.caller, k), func(o offer) bool { return w.only != "" && o.base().id != w.only }))
+		}
+	}
+	same := w.changes == before
+	w.mu.Unlock()
+	if !same && changed != nil {
+		changed()
 	}
 }
 
@@ -93,11 +99,13 @@ func (w *view) show(k kind, wanted []offer) {
 		}
 	}
 	if len(gone) > 0 {
+		w.changes[k]++
 		w.remove(k, gone)
 	}
 	w.have[k] = now
 	for _, o := range wanted {
 		if e := o.base(); have[e.key] != o {
+			w.changes[k]++
 			w.add(e)
 		}
 	}
@@ -119,6 +127,9 @@ func (w *view) prefix() string {
 }
 
 func (w *view) add(e *entry) {
+	if w.server == nil {
+		return
+	}
 	switch shown := e.shown.(type) {
 	case *mcp.Tool:
 		t := *shown
@@ -136,6 +147,9 @@ func (w *view) add(e *entry) {
 }
 
 func (w *view) remove(k kind, names []string) {
+	if w.server == nil {
+		return
+	}
 	switch k {
 	case kindTool:
 		w.server.RemoveTools(names...)

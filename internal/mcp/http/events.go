@@ -9,29 +9,112 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// events is an event store that reports the end of a session, so that no goroutine has to wait for it. The SDK holds locks then: ended
-// must not block.
+// events is an event store that reports the end of a session, so that no goroutine has to wait for it, and keeps the events of a suspended
+// session. The SDK holds locks when it calls: ended must not block.
 type events struct {
 	mcp.EventStore
 	ended func(id string)
 
 	mu     sync.Mutex
-	recent [8][]byte // stored last, each once; the latest first
+	recent [8][]byte        // stored last, each once; the latest first
+	sent   map[string]*sent // by session
 }
+
+// sent is what is known of a session's events.
+type sent struct {
+	notifications int // events of the stream for notifications, which has no id
+	phase         phase
+}
+
+// phase is what happens to a session whose connection begins or ends while it goes on.
+type phase int
+
+const (
+	connected  phase = iota
+	suspending       // the end of the connection is not that of the session
+	restoring        // nor is it now; answers are not for the client
+)
 
 // maxShared is the size of the largest data that is kept to be shared, also when its session has ended: the answers to initialize
 // and lists of tools are smaller.
 const maxShared = 256 << 10
 
+// Open implements [mcp.EventStore].
+func (e *events) Open(ctx context.Context, sessionID, streamID string) error {
+	if streamID != "" && e.phase(sessionID) == restoring {
+		return nil
+	}
+	e.mu.Lock()
+	if e.sent[sessionID] == nil {
+		e.sent[sessionID] = &sent{}
+	}
+	e.mu.Unlock()
+	return e.EventStore.Open(ctx, sessionID, streamID)
+}
+
 // SessionClosed implements [mcp.EventStore].
 func (e *events) SessionClosed(ctx context.Context, id string) error {
+	if e.phase(id) != connected {
+		return nil
+	}
 	e.ended(id)
+	return e.forget(ctx, id)
+}
+
+// forget removes the events of a session.
+func (e *events) forget(ctx context.Context, id string) error {
+	e.mu.Lock()
+	delete(e.sent, id)
+	e.mu.Unlock()
 	return e.EventStore.SessionClosed(ctx, id)
 }
 
 // Append implements [mcp.EventStore].
 func (e *events) Append(ctx context.Context, sessionID, streamID string, data []byte) error {
+	if streamID != "" && e.phase(sessionID) == restoring {
+		return nil
+	}
+	if streamID == "" {
+		e.count(sessionID)
+	}
 	return e.EventStore.Append(ctx, sessionID, streamID, e.shared(data))
+}
+
+// count counts a notification.
+func (e *events) count(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sent[id]; s != nil {
+		s.notifications++
+	}
+}
+
+// enter notes what happens to a session.
+func (e *events) enter(id string, p phase) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sent[id]; s != nil {
+		s.phase = p
+	}
+}
+
+func (e *events) phase(id string) phase {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sent[id]; s != nil {
+		return s.phase
+	}
+	return connected
+}
+
+// notifications returns how many notifications a session has had.
+func (e *events) notifications(id string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sent[id]; s != nil {
+		return s.notifications
+	}
+	return 0
 }
 
 // shared returns data, or equal data that was stored not long ago: the answers to initialize, with the instructions for a model, are the

@@ -20,11 +20,13 @@ import (
 // firstStateless is the first revision without sessions. Revisions are dates, which sort as text.
 const firstStateless = "2026-07-28"
 
-// Headers that distinguish requests with and without sessions.
+// Headers of requests: the first three distinguish those with and without sessions.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
 	headerMethod  = "Mcp-Method"
+
+	headerLastEvent = "Last-Event-ID"
 )
 
 // Default limits.
@@ -34,6 +36,7 @@ const (
 	DefaultMaxSessions    = 256              // far more than the agents of one machine open
 	DefaultWriteTimeout   = 30 * time.Second // as for the hub's other answers
 	DefaultSpareAfter     = 10 * time.Minute // longer than an agent pauses between two calls of a task
+	DefaultSuspendAfter   = 10 * time.Second // longer than most pauses while an agent works
 )
 
 // Options configure a [Handler].
@@ -66,6 +69,14 @@ type Options struct {
 	// Events stores the events of sessions' streams, so that a client can resume a broken one; nil stores nothing. The
 	// SDK's in-memory store grows: it keeps an entry for each request until the MCP session ends.
 	Events mcp.EventStore
+	// Suspend is called for the server of a session that has had no request for SuspendAfter. The function that it returns is called
+	// when the server has no connection any more, and drops it; nil leaves the session as it is, until later. Nil, or no Events:
+	// sessions are not suspended. Servers of sessions that can be suspended have one session each.
+	Suspend func(*mcp.Server) (drop func() Suspended)
+	// SuspendAfter defaults to DefaultSuspendAfter.
+	SuspendAfter time.Duration
+	// Lists counts the changes of which clients are notified; ListsChanged is to be called after each. Nil: there are none.
+	Lists  func() Lists
 	Logger *slog.Logger // nil discards
 }
 
@@ -73,6 +84,7 @@ type Options struct {
 type Handler struct {
 	opts                Options
 	stateful, stateless *mcp.StreamableHTTPHandler
+	events              *events // nil if nothing is stored
 
 	closed context.Context // of every request
 	close  context.CancelFunc
@@ -82,13 +94,16 @@ type Handler struct {
 	sessions map[string]*session
 	early    map[string]bool // sessions that ended before they were in the map; empty unless some are opening
 	watching sync.WaitGroup  // one for each session
+	suspensions
 }
 
 type session struct {
-	*mcp.ServerSession
-	server   *mcp.Server
-	requests int       // in progress, including open streams
-	used     time.Time // end of the last request
+	id       string
+	current  *mcp.ServerSession // nil while it is suspended
+	server   *mcp.Server        // likewise
+	requests int                // in progress, including open streams
+	used     time.Time          // end of the last request
+	suspension
 }
 
 // New returns a Handler.
@@ -99,6 +114,7 @@ func New(opts Options) *Handler {
 	opts.WriteTimeout = cmp.Or(opts.WriteTimeout, DefaultWriteTimeout)
 	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	opts.SpareAfter = cmp.Or(opts.SpareAfter, DefaultSpareAfter)
+	opts.SuspendAfter = cmp.Or(opts.SuspendAfter, DefaultSuspendAfter)
 	if opts.Refuse == nil {
 		opts.Refuse = func(w http.ResponseWriter, _ *http.Request, status int, message string) {
 			http.Error(w, message, status)
@@ -120,7 +136,8 @@ func New(opts Options) *Handler {
 		early:     map[string]bool{},
 	}
 	if opts.Events != nil {
-		shared.EventStore = &events{EventStore: opts.Events, ended: func(id string) { go h.ended(id) }}
+		h.events = &events{EventStore: opts.Events, ended: func(id string) { go h.ended(id) }, sent: map[string]*sent{}}
+		shared.EventStore = h.events
 	}
 	h.stateful = mcp.NewStreamableHTTPHandler(serverOf, &shared)
 	h.closed, h.close = context.WithCancel(context.Background())
@@ -165,23 +182,22 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, ended func()) {
 		w.Header().Set("Retry-After", "60")
 		h.opts.Refuse(w, r, http.StatusServiceUnavailable, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions))
 	default:
-		h.begin(w, h.opts.Session(r), serve)
+		s := &session{server: h.opts.Session(r)}
+		r = h.prepare(s, r)
+		h.begin(w, s, serve)
 	}
 }
 
 // begin serves a request that may begin a session. The session is registered before the client receives its id, so that
 // the client's next request is counted.
-func (h *Handler) begin(w http.ResponseWriter, server *mcp.Server, serve func(http.ResponseWriter, http.Handler, *mcp.Server)) {
-	var id string
-	register := sync.OnceFunc(func() {
-		if id = w.Header().Get(headerSession); !h.opened(server, id) {
-			id = ""
-		}
-	})
+func (h *Handler) begin(w http.ResponseWriter, s *session, serve func(http.ResponseWriter, http.Handler, *mcp.Server)) {
+	var opened bool
+	server := s.server
+	register := sync.OnceFunc(func() { opened = h.opened(s, w.Header().Get(headerSession)) })
 	serve(&answer{w, register}, h.stateful, server)
 	register()
-	if id != "" {
-		h.endRequest(id)
+	if opened {
+		h.endRequest(s.id)
 		return
 	}
 	if late := sessionOf(server, w.Header().Get(headerSession)); late != nil {
@@ -221,16 +237,27 @@ func isStateless(h http.Header) bool {
 }
 
 // beginRequest counts a request of a session and returns the session's server; nil for an unknown session, which the SDK
-// answers with an error.
+// answers with an error. It restores a suspended session.
 func (h *Handler) beginRequest(id string) *mcp.Server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.sessions[id]
-	if s == nil {
-		return nil
+	for {
+		s := h.sessions[id]
+		switch {
+		case s == nil || s.suspended != nil && h.closed.Err() != nil:
+			return nil
+		case s.changing != nil:
+			h.await(s)
+		case s.suspended != nil:
+			h.claim(s)
+			h.mu.Unlock()
+			h.restore(s)
+			h.mu.Lock()
+		default:
+			s.requests++
+			return s.server
+		}
 	}
-	s.requests++
-	return s.server
 }
 
 // endRequest counts the end of a session's request.
@@ -258,11 +285,12 @@ func (h *Handler) reserve() bool {
 	return true
 }
 
-// spare ends the least recently used session, if it was unused for SpareAfter. The lock is held.
+// spare ends the least recently used session, if it was unused for SpareAfter and no request waits until it is restored. The lock is
+// held.
 func (h *Handler) spare() bool {
 	oldest := ""
 	for id, s := range h.sessions {
-		if s.requests == 0 && (oldest == "" || s.used.Before(h.sessions[oldest].used)) {
+		if s.requests == 0 && (s.changing == nil || s.suspended == nil) && (oldest == "" || s.used.Before(h.sessions[oldest].used)) {
 			oldest = id
 		}
 	}
@@ -271,10 +299,7 @@ func (h *Handler) spare() bool {
 		return false
 	}
 	delete(h.sessions, oldest)
-	go func() {
-		_ = s.Close() // it also ends after an error
-		h.finish(s)
-	}()
+	go func() { _ = h.end(s) }() // it also ends after an error
 	return true
 }
 
@@ -284,21 +309,22 @@ func (h *Handler) release(server *mcp.Server) {
 	}
 }
 
-// opened ends a reservation and registers the session that the request began, with the request in progress. It reports
-// false if there is none.
-func (h *Handler) opened(server *mcp.Server, id string) bool {
+// opened ends a reservation and registers the session that the request began under an id, with the request in progress. It
+// reports false if there is none.
+func (h *Handler) opened(s *session, id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	early := h.early[id]
 	if h.opening--; h.opening == 0 {
 		clear(h.early)
 	}
-	begun := sessionOf(server, id)
+	begun := sessionOf(s.server, id)
 	if begun == nil || h.closed.Err() != nil {
 		return false
 	}
-	h.sessions[id] = &session{ServerSession: begun, server: server, requests: 1, used: time.Now()}
-	h.watching.Add(1) // until finish
+	s.id, s.current, s.requests, s.used = id, begun, 1, time.Now()
+	h.sessions[id] = s
+	h.watching.Add(1) // until end
 	switch {
 	case early:
 		go h.ended(id)
@@ -307,6 +333,8 @@ func (h *Handler) opened(server *mcp.Server, id string) bool {
 			_ = begun.Wait()
 			h.ended(id)
 		}()
+	case s.first != nil:
+		h.sweepWithin(h.opts.SuspendAfter)
 	}
 	return true
 }
@@ -321,15 +349,25 @@ func (h *Handler) ended(id string) {
 	}
 	h.mu.Unlock()
 	if s != nil { // nobody else ends it
-		_ = s.Wait() // the reason does not matter
-		h.finish(s)
+		_ = h.end(s) // the reason does not matter
 	}
 }
 
-// finish releases what is left of a session that has ended.
-func (h *Handler) finish(s *session) {
+// end ends a session that the caller has removed from the map, and releases what is left of it.
+func (h *Handler) end(s *session) error {
+	defer h.watching.Done()
+	h.mu.Lock()
+	for s.changing != nil {
+		h.await(s)
+	}
+	h.mu.Unlock()
+	if s.suspended != nil {
+		h.endSuspended(s)
+		return nil
+	}
+	err := s.current.Close()
 	h.release(s.server)
-	h.watching.Done()
+	return err
 }
 
 // sessionOf returns a server's session, nil if there is none or no server.
@@ -357,11 +395,15 @@ func (h *Handler) Sessions() int {
 func (h *Handler) Close() error {
 	h.mu.Lock()
 	h.close()
+	if h.timer != nil {
+		h.timer.Stop()
+	}
 	open := slices.Collect(maps.Values(h.sessions))
+	clear(h.sessions)
 	h.mu.Unlock()
 	var errs []error
 	for _, s := range open {
-		errs = append(errs, s.Close())
+		errs = append(errs, h.end(s))
 	}
 	h.watching.Wait()
 	return errors.Join(errs...)

@@ -3,11 +3,15 @@ package http
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // serveStream serves the stream of events of a session, which lasts as long as the client has the session open, mostly without an event. As
@@ -19,21 +23,12 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request, id string,
 	if addr := r.Context().Value(http.LocalAddrContextKey); addr != nil {
 		ctx = context.WithValue(ctx, http.LocalAddrContextKey, addr)
 	}
-	s := &stream{answer: w, timeout: h.opts.WriteTimeout, begun: make(chan struct{}), ready: make(chan struct{})}
+	left := make(chan struct{})
+	s := &stream{answer: w, timeout: h.opts.WriteTimeout, begun: make(chan struct{}), ready: make(chan struct{}),
+		id: id, version: r.Header.Get(headerVersion), ended: ended, cancel: cancel, left: left}
 	gone := context.AfterFunc(r.Context(), cancel)
-	answered := make(chan struct{})
 	request := r.WithContext(ctx)
-	serve := func() {
-		defer func() {
-			cancel()
-			s.end()
-			h.endRequest(id)
-			ended()
-			close(answered)
-		}()
-		defer h.recover()
-		h.stateful.ServeHTTP(s, request)
-	}
+	serve := func() { h.serveUntilEnd(s, request) }
 	if !h.goUnlessClosed(serve) {
 		close(s.ready)
 		serve()
@@ -41,17 +36,115 @@ func (h *Handler) serveStream(w http.ResponseWriter, r *http.Request, id string,
 	}
 	select {
 	case <-s.begun:
-	case <-answered:
+	case <-left:
 		return
 	}
 	if !s.takeOver(r) {
 		close(s.ready)
-		<-answered
+		<-left
 		return
 	}
 	gone()
-	h.watching.Go(func() { s.awaitEnd(cancel) }) // until the connection is closed; serve is counted until then
+	if last := r.Header.Get(headerLastEvent); last == "" || last[0] == '_' { // of the stream for notifications, which has no id
+		h.keepStream(s)
+	}
+	h.watching.Go(func() { s.awaitEnd(func() { h.clientGone(s) }) }) // until the connection is closed; the session is counted until then
 	close(s.ready)
+}
+
+// serveUntilEnd has the SDK serve a stream until it ends, or its session is suspended.
+func (h *Handler) serveUntilEnd(s *stream, r *http.Request) {
+	defer h.left(s)
+	defer h.recover()
+	h.stateful.ServeHTTP(s, r)
+}
+
+// left notes that the SDK does not serve a stream any more. It ends the stream, unless its session is being suspended.
+func (h *Handler) left(s *stream) {
+	h.mu.Lock()
+	s.cancel()
+	s.cancel = nil
+	of := h.sessions[s.id]
+	stays := of != nil && of.parting && of.stream == s && !s.gone && !s.hasFailed()
+	h.mu.Unlock()
+	if !stays {
+		h.endStream(s)
+	}
+	s.serves()
+	close(s.left)
+}
+
+// keepStream notes that a stream stays open while its session is suspended.
+func (h *Handler) keepStream(s *stream) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if of := h.sessions[s.id]; of != nil {
+		of.stream = s
+	}
+}
+
+// serveAgain has the SDK serve the stream of a restored session, whose client got the first of the notifications. It returns a channel
+// that is closed when the SDK does, or will not. The lock is held.
+func (h *Handler) serveAgain(s *stream, server *mcp.Server, delivered int) (serves <-chan struct{}) {
+	s.resumed = make(chan struct{})
+	if s.gone {
+		close(s.resumed)
+		return s.resumed
+	}
+	ctx, cancel := context.WithCancel(context.WithValue(h.closed, serverKey{}, server))
+	s.cancel = cancel
+	s.left = make(chan struct{})
+	r := requestOf(ctx, http.MethodGet, s.id)
+	if s.version != "" {
+		r.Header.Set(headerVersion, s.version)
+	}
+	if delivered > 0 {
+		r.Header.Set(headerLastEvent, fmt.Sprintf("_%d", delivered-1))
+	}
+	h.watching.Go(func() { h.serveUntilEnd(s, r) })
+	return s.resumed
+}
+
+// serves notes that the SDK serves a stream again, or has ended it.
+func (s *stream) serves() {
+	if s.resumed == nil {
+		return
+	}
+	select {
+	case <-s.resumed:
+	default:
+		close(s.resumed)
+	}
+}
+
+// clientGone ends a stream whose client has closed the connection.
+func (h *Handler) clientGone(s *stream) {
+	h.mu.Lock()
+	s.gone = true
+	cancel := s.cancel
+	h.mu.Unlock()
+	if cancel != nil {
+		cancel() // left ends it
+		return
+	}
+	h.endStream(s)
+}
+
+// endStream ends a stream and its request. It is idempotent.
+func (h *Handler) endStream(s *stream) {
+	h.mu.Lock()
+	over := s.over
+	s.over, s.gone = true, true
+	if of := h.sessions[s.id]; of != nil && of.stream == s {
+		of.stream = nil
+	}
+	h.mu.Unlock()
+	if over {
+		return
+	}
+	s.end()
+	h.endRequest(s.id)
+	s.ended()
 }
 
 // goUnlessClosed runs f in a goroutine for which Close waits. It reports false if the Handler is closed.
@@ -82,8 +175,19 @@ type stream struct {
 	begun   chan struct{} // closed when it is one; then the writer waits for ready
 	ready   chan struct{} // closed when the connection was taken over, or could not be
 
-	conn   net.Conn // nil unless taken over
-	failed error    // of the last write to conn
+	sending sync.Mutex    // one write at a time, and the end
+	conn    net.Conn      // nil unless taken over
+	failed  error         // of the last write to conn
+	resumed chan struct{} // closed when the SDK serves it again; nil unless the session was restored
+
+	id, version string // of the session, and of the protocol
+	ended       func() // called at the end
+
+	// The Handler's lock guards the rest.
+	cancel context.CancelFunc // ends what the SDK does; nil while the session is suspended
+	left   chan struct{}      // closed when the SDK has ended it
+	gone   bool               // the client has closed the connection
+	over   bool               // it has ended
 }
 
 // takeOver takes the connection from the HTTP server and writes the header. It reports false if that is not possible.
@@ -105,7 +209,7 @@ func (s *stream) takeOver(r *http.Request) bool {
 	head.WriteString("HTTP/1.1 200 OK\r\n")
 	_ = header.Write(&head) // into memory
 	head.WriteString("\r\n")
-	s.send(head.Bytes())
+	_ = s.send(head.Bytes()) // the next write has the same error
 	return true
 }
 
@@ -122,13 +226,16 @@ func (s *stream) awaitEnd(gone func()) {
 }
 
 // send writes to the connection within the timeout, unless an earlier write has failed.
-func (s *stream) send(data []byte) {
+func (s *stream) send(data []byte) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	if s.failed == nil {
 		s.failed = s.conn.SetWriteDeadline(time.Now().Add(s.timeout))
 	}
 	if s.failed == nil {
 		_, s.failed = s.conn.Write(data)
 	}
+	return s.failed
 }
 
 // end ends the answer, and the connection if it was taken over.
@@ -136,8 +243,8 @@ func (s *stream) end() {
 	if s.conn == nil {
 		return
 	}
-	s.send([]byte("0\r\n\r\n"))
-	_ = s.conn.Close() // the client may have closed it
+	_ = s.send([]byte("0\r\n\r\n")) // the client may be gone
+	_ = s.conn.Close()              // the client may have closed it
 }
 
 // Header implements [http.ResponseWriter].
@@ -150,9 +257,23 @@ func (s *stream) Header() http.Header {
 
 // WriteHeader implements [http.ResponseWriter].
 func (s *stream) WriteHeader(status int) {
-	if s.decide(status); s.answer != nil {
+	s.decide(status)
+	switch {
+	case s.answer != nil:
 		s.answer.WriteHeader(status)
+	case status != http.StatusOK: // the SDK does not serve it again
+		s.sending.Lock()
+		defer s.sending.Unlock()
+		s.failed = errRefused
 	}
+}
+
+var errRefused = errors.New("the stream of a restored session was refused")
+
+func (s *stream) hasFailed() bool {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	return s.failed != nil
 }
 
 // decide has the connection taken over before the header is written, if the answer is a stream.
@@ -173,11 +294,15 @@ func (s *stream) Write(data []byte) (int, error) {
 	if s.answer != nil {
 		return s.answer.Write(data)
 	}
-	if len(data) > 0 { // an empty chunk is the last one
-		s.send(fmt.Appendf(nil, "%x\r\n%s\r\n", len(data), data))
+	switch {
+	case len(data) == 0: // it would be the last chunk
+		return 0, nil
+	case s.resumed != nil && data[0] == ':': // the client has the comment with which the SDK begins
+		s.serves()
+		return len(data), nil
 	}
-	if s.failed != nil {
-		return 0, s.failed
+	if err := s.send(fmt.Appendf(nil, "%x\r\n%s\r\n", len(data), data)); err != nil {
+		return 0, err
 	}
 	return len(data), nil
 }
@@ -185,7 +310,7 @@ func (s *stream) Write(data []byte) (int, error) {
 // FlushError is for [http.ResponseController].
 func (s *stream) FlushError() error {
 	if s.answer == nil {
-		return s.failed
+		return nil // each write is sent at once
 	}
 	return http.NewResponseController(s.answer).Flush()
 }

@@ -80,7 +80,8 @@ func (g *Documents) Register(s *Server) {
 			return result, err
 		}
 	})
-	s.OnEnd(store.OnPresence(s.toolsChanged))
+	s.stays = true // to notify its client
+	s.OnRelease(store.OnPresence(s.toolsChanged))
 }
 
 // hideDocuments removes what is for documents from a list.

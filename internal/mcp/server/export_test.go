@@ -36,3 +36,13 @@ func AnswerOnce(p *Project) {
 		}
 	}
 }
+
+// ServersOf returns how many servers are in use for sessions, and for requests, that are not shared.
+func ServersOf(h *Handler) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.projects {
+		p.own.bySDK.Range(func(any, any) bool { n++; return true })
+	}
+	return n
+}

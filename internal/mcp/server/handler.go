@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -51,7 +52,9 @@ type HandlerOptions struct {
 	Identify func(token string) (Caller, error)
 	// MaxProjects and MaxSessions (of each project) default to DefaultMaxProjects and DefaultMaxSessions.
 	MaxProjects, MaxSessions int
-	Logger                   *slog.Logger // nil discards
+	// SuspendAfter is the time without requests after which a session takes little memory; 0 means mcphttp.DefaultSuspendAfter.
+	SuspendAfter time.Duration
+	Logger       *slog.Logger // nil discards
 }
 
 // Handler serves MCP over streamable HTTP, in all revisions of the protocol at one URL, for many projects. The first
@@ -74,6 +77,8 @@ type openProject struct {
 	project *Project
 	shared  *Server // for requests of the user without a session
 	http    *mcphttp.Handler
+	own     servers
+	unwatch []func() // for the lists of groups
 
 	// The Handler's lock guards the rest.
 	requests int
@@ -251,11 +256,14 @@ func (p *openProject) serve(opts HandlerOptions) {
 	p.shared = p.project.NewStatelessServer(Caller{})
 	events := mcp.NewMemoryEventStore(nil)
 	events.SetMaxBytes(maxEvents)
-	var own sync.Map // *Server by *mcp.Server, without the shared one
-	keep := func(s *Server) *mcp.Server {
-		own.Store(s.mcp, s)
-		return s.mcp
-	}
+	own := &p.own
+	keep := own.add
+	var served atomic.Pointer[mcphttp.Handler]
+	lists := p.watchLists(func() {
+		if h := served.Load(); h != nil { // else it has no sessions yet
+			h.ListsChanged()
+		}
+	})
 	p.http = mcphttp.New(mcphttp.Options{
 		Refuse:  refuse,
 		Session: func(r *http.Request) *mcp.Server { return keep(p.project.NewServer(callerOf(r))) },
@@ -265,13 +273,11 @@ func (p *openProject) serve(opts HandlerOptions) {
 			}
 			return p.shared.mcp
 		},
-		Release: func(m *mcp.Server) {
-			if s, mine := own.LoadAndDelete(m); mine {
-				s.(*Server).End()
-			}
-		},
+		Release: own.end,
+		Suspend: own.suspend, SuspendAfter: opts.SuspendAfter, Lists: lists,
 		SessionTimeout: idleSession, MaxSessions: opts.MaxSessions, HostChecked: true, Events: events, Logger: quieter(opts.Logger),
 	})
+	served.Store(p.http)
 }
 
 // closeProjectTimeout bounds the end of a project.
@@ -293,6 +299,9 @@ func (p *openProject) close(ctx context.Context) error {
 		return nil
 	}
 	p.project.endWaits()
+	for _, stop := range p.unwatch {
+		stop()
+	}
 	errs := []error{p.http.Close()}
 	p.shared.End()
 	lost, err := p.project.Close(ctx)

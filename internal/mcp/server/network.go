@@ -138,10 +138,11 @@ func (g *Network) Register(s *Server) {
 		return
 	}
 	s.mcp.AddReceivingMiddleware(g.attend(s))
-	s.OnEnd(func() { g.end(networkAgentOf(s.client)) })
+	agent := networkAgentOf(s.client)
+	s.OnEnd(func() { g.end(agent) })
 	g.publishRenames(s)
-	if g.auto != nil || g.sessions {
-		networkAgentOf(s.client).due = true
+	if (g.auto != nil || g.sessions) && !s.restored {
+		agent.due = true
 		s.goUntilEnd(func(ctx context.Context) { g.autoRegister(ctx, s) })
 	}
 }

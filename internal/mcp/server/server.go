@@ -19,20 +19,30 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 )
 
 // Group is a set of related tools, resources and prompts. A group may also be a [Subscriber] and a [Completer].
 type Group interface {
 	// Tools adds the group's tools, which all servers have in common. It is called once and must not block.
 	Tools(*Tools)
-	// Register adds the group's resources and prompts to s. It is called once for each server and must not block.
+	// Register adds the group's resources and prompts to s. It is called once for each server, also for one that is restored, and must
+	// not block.
 	Register(s *Server)
 	// Instructions returns a few sentences for a model about the group's purpose.
 	Instructions() string
+}
+
+// Changing is a group whose tools, resources or prompts change.
+type Changing interface {
+	// WatchLists calls changed after each change, until stop is called; changed does not block. lists counts the changes that the user sees.
+	WatchLists(changed func()) (lists func() mcphttp.Lists, stop func())
 }
 
 // Subscriber is a group whose resources can be subscribed to.
@@ -130,9 +140,15 @@ type Server struct {
 	shared  *Toolbox                                                                      // the group of shared tools; nil for none
 	attends func(ctx context.Context, thread string, read time.Time) (line func() string) // see Network.attend; nil for none
 
-	ending sync.Mutex
-	ended  bool
-	ends   []func()
+	restored bool // it is for the client of a server that was suspended
+	stays    bool // it cannot be suspended
+
+	background atomic.Int32 // goroutines of goUntilEnd
+
+	ending   sync.Mutex
+	ended    bool
+	ends     []func() // at the end of the client
+	releases []func() // at the end of the server
 }
 
 // Caller is the proven identity of a server's client. The zero Caller is the user, or a process with the user's rights
@@ -143,14 +159,19 @@ type Caller struct {
 }
 
 // NewServer returns a server for one connection. Its owner calls End.
-func (s *Service) NewServer(caller Caller) *Server { return s.newServer(&Client{}, caller) }
+func (s *Service) NewServer(caller Caller) *Server { return s.newServer(&Client{}, caller, "") }
 
 // NewStatelessServer returns a server for requests without a connection, as those of 2026-07-28 over HTTP. Agents pass
 // the token that set_handle returned. Its owner calls End.
-func (s *Service) NewStatelessServer(caller Caller) *Server { return s.newServer(nil, caller) }
+func (s *Service) NewStatelessServer(caller Caller) *Server { return s.newServer(nil, caller, "") }
 
-func (s *Service) newServer(client *Client, caller Caller) *Server {
-	server := &Server{service: s, client: client, caller: caller, release: func() {}, running: func() *pending { return nil }}
+// newServer returns a server. session is the id of a session that is restored; "" for a new one.
+func (s *Service) newServer(client *Client, caller Caller, session string) *Server {
+	server := &Server{service: s, client: client, caller: caller, release: func() {}, running: func() *pending { return nil }, restored: session != ""}
+	var sessionID func() string
+	if session != "" {
+		sessionID = func() string { return session }
+	}
 	server.mcp = mcp.NewServer(&mcp.Implementation{
 		Name: cmp.Or(s.opts.Name, DefaultName), Title: Title, Version: s.opts.Version,
 	}, &mcp.ServerOptions{
@@ -159,6 +180,7 @@ func (s *Service) newServer(client *Client, caller Caller) *Server {
 		SubscribeHandler:   server.subscribe,
 		UnsubscribeHandler: server.unsubscribe,
 		CompletionHandler:  server.complete,
+		GetSessionID:       sessionID,
 	})
 	server.mcp.AddReceivingMiddleware(server.protect, server.endListening, server.addTools)
 	server.toolsChanged()
@@ -186,13 +208,18 @@ func (s *Server) MCP() *mcp.Server { return s.mcp }
 // Caller returns the proven identity of the server's client.
 func (s *Server) Caller() Caller { return s.caller }
 
-// OnEnd registers f to be called by End, for a group to release what it holds for the server. After End, f is called at
-// once.
-func (s *Server) OnEnd(f func()) {
+// OnEnd registers f to be called by End, for a group to release what it holds for the server's client. After End, f is called
+// at once. Where a suspended server is restored, the group registers it again.
+func (s *Server) OnEnd(f func()) { s.register(&s.ends, f) }
+
+// OnRelease is OnEnd for what a group holds for the server: f is also called when the server is suspended.
+func (s *Server) OnRelease(f func()) { s.register(&s.releases, f) }
+
+func (s *Server) register(to *[]func(), f func()) {
 	s.ending.Lock()
 	ended := s.ended
 	if !ended {
-		s.ends = append(s.ends, f)
+		*to = append(*to, f)
 	}
 	s.ending.Unlock()
 	if ended {
@@ -200,14 +227,23 @@ func (s *Server) OnEnd(f func()) {
 	}
 }
 
-// End releases what groups hold for the server. It is idempotent.
-func (s *Server) End() {
+// End releases what groups hold for the server and its client. It is idempotent.
+func (s *Server) End() { callAll(s.end()) }
+
+// end ends the server and returns what is to be called for it, and for its client.
+func (s *Server) end() (releases, ends []func()) {
 	s.ending.Lock()
-	ends := s.ends
-	s.ended, s.ends = true, nil
-	s.ending.Unlock()
-	for _, f := range ends {
-		f()
+	defer s.ending.Unlock()
+	releases, ends = s.releases, s.ends
+	s.ended, s.releases, s.ends = true, nil, nil
+	return releases, ends
+}
+
+func callAll(lists ...[]func()) {
+	for _, list := range lists {
+		for _, f := range list {
+			f()
+		}
 	}
 }
 
@@ -236,12 +272,14 @@ func (s *Server) Go(f func(context.Context)) {
 	}
 }
 
-// goUntilEnd is Go with a context that ends with the server, too.
+// goUntilEnd is Go with a context that ends with the server, too. The server is not suspended meanwhile.
 func (s *Server) goUntilEnd(f func(context.Context)) {
+	s.background.Add(1)
 	s.Go(func(ctx context.Context) {
+		defer s.background.Add(-1)
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		s.OnEnd(cancel)
+		s.OnRelease(cancel)
 		f(ctx)
 	})
 }

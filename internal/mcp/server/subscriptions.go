@@ -118,3 +118,10 @@ func awaitClosed(ctx context.Context, closed <-chan struct{}, limit time.Duratio
 	case <-ctx.Done():
 	}
 }
+
+// exist reports whether a client has subscribed to anything.
+func (s *subscriptions) exist() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watched) > 0
+}

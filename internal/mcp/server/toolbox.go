@@ -6,6 +6,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	mcphttp "github.com/parleyhub/parley/internal/mcp/http"
 	"github.com/parleyhub/parley/toolbox"
 )
 
@@ -52,8 +53,17 @@ func (g *Toolbox) Register(s *Server) {
 			return next(ctx, method, req)
 		}
 	})
-	s.OnEnd(g.box.Serve(s.mcp, s.caller.Agent))
+	s.OnRelease(g.box.Serve(s.mcp, s.caller.Agent))
 	s.shared = g
+}
+
+// WatchLists implements Changing.
+func (g *Toolbox) WatchLists(changed func()) (lists func() mcphttp.Lists, stop func()) {
+	w := g.box.Watch("", changed)
+	return func() mcphttp.Lists {
+		tools, resources, prompts := w.Changes()
+		return mcphttp.Lists{tools, resources, prompts}
+	}, w.Stop
 }
 
 func (g *Toolbox) await(ctx context.Context) {
