@@ -157,8 +157,7 @@ func (b *Bus) PublishOnce(ctx context.Context, msg *nats.Msg, id, stream string)
 	}
 	msg.Header[jetstream.MsgIDHeader] = []string{id}
 	msg.Header[jetstream.ExpectedStreamHeader] = []string{stream}
-	grant := b.hub.current()
-	synced := grant.Syncs && grant.Durability == DurabilityCommit
+	synced := b.hubSyncs()
 	ack, err := b.publisher.publish(ctx, msg, synced, b.storeError)
 	if err != nil {
 		return nil, requestError(err, "store a message on "+msg.Subject)
@@ -167,4 +166,10 @@ func (b *Bus) PublishOnce(ctx context.Context, msg *nats.Msg, id, stream string)
 		return ack, nil
 	}
 	return ack, b.Commit(ctx)
+}
+
+// hubSyncs reports whether the hub syncs what this process stores once, before it forwards the acknowledgement.
+func (b *Bus) hubSyncs() bool {
+	grant := b.hub.current()
+	return grant.Syncs && grant.Durability == DurabilityCommit
 }

@@ -176,7 +176,7 @@ func (s *Space) begun(ctx context.Context, b *bus.Bus) {
 	s.mu.Unlock()
 	s.ends.reset()
 	s.watcher.retry()
-	s.watcher.reset()
+	s.watcher.close() // the next server may acknowledge elsewhere; whoever waits subscribes again
 	s.payload.Store(b.Conn().MaxPayload())
 	s.clustered.Store(b.Conn().ConnectedClusterName() != "")
 	s.done.Go(func() { s.ensureAll(ctx) }) // a stream without a leader delays it, and nothing else

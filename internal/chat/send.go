@@ -264,7 +264,7 @@ func (s *Space) clockSet(b *bus.Bus, e *entry) bool {
 
 func (s *Space) settle(e *entry, seq uint64) {
 	e.seq = seq
-	s.watcher.stored(e.channel.Name)
+	s.numberOwn(e)
 	close(e.stored)
 	s.news.Send() // the subscription may be idle
 }

@@ -194,7 +194,7 @@ func (s *Space) Changed() <-chan struct{} {
 	if b == nil {
 		return changed // connect sends the signal
 	}
-	if err := s.watcher.open(b, s.notificationSubject(), s.channelOf, s.news.Send); err != nil {
+	if err := s.watcher.open(b, s.notificationSubject(), s.received, s.acknowledged, s.news.Send); err != nil {
 		s.log.Error("new messages cannot be watched", "error", err)
 	}
 	return changed
@@ -214,6 +214,13 @@ func (s *Space) after(ctx context.Context, b *bus.Bus, cursor Cursor) (news News
 	s.lookUp(ctx, b, behind)
 	for _, c := range behind {
 		seq := cursor[c.Name]
+		if messages, last, ok := s.watcher.after(c.Name, seq); ok {
+			news.Cursor[c.Name], moved, answered = last, true, true
+			if len(messages) > 0 {
+				news.Messages[c.Name] = messages
+			}
+			continue
+		}
 		since, recent := s.ails(c.Name)
 		if end, current, _ := s.watcher.end(c.Name); current && end == seq && since.IsZero() {
 			answered = true

@@ -29,16 +29,25 @@ type watcher struct {
 	epoch uint64              // of what is known: a new one begins when notifications may have been missed
 	read  map[string]*reading // by channel
 	early map[string]notices  // by channel: those whose messages may not have been stored yet when the channel was read
+
+	pending unacknowledged
+	recent  recent
 }
 
 // reading is what is known of one channel in this epoch.
 type reading struct {
-	count  uint64 // notifications and repetitions
+	count  uint64 // notifications without a sequence, and repetitions
 	known  bool   // whether end is
-	end    uint64 // a read, which began when count was endAt, found nothing after it
+	end    uint64 // a read, which began when count was endAt, found nothing after it, or numbered messages followed without a gap
 	endAt  uint64
 	newest string // id of the last message that was read
+
+	numbered uint64 // how often the end was moved by a numbered message
+	after    uint64 // the messages after this sequence, up to end, are recent ones
 }
+
+// current reports whether nothing follows end.
+func (r *reading) current() bool { return r.known && r.count == r.endAt }
 
 // notices are notifications of messages that were not read yet: until when they are repeated, by the message's id.
 type notices map[string]time.Time
@@ -56,7 +65,7 @@ func (n notices) unread(id string, until time.Time) {
 }
 
 // mark is the state of a channel's notifications before a read.
-type mark struct{ epoch, count uint64 }
+type mark struct{ epoch, count, numbered uint64 }
 
 // repeats are the delays, each after the one before, at which a notification is repeated. The server delivers a message
 // to subscriptions and to the stream at the same time, so that the first read can be too early.
@@ -66,36 +75,27 @@ var repeats = []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * tim
 const repeated = 2 * time.Second
 
 // open subscribes, unless there is a subscription or the server has refused it. Messages stored before a later request on
-// the same connection are visible to that request; notify is called for all others. channelOf returns the
-// channel of a subject, if it is one.
-func (w *watcher) open(b *bus.Bus, subject string, channelOf func(subject string) (string, bool), notify func()) error {
+// the same connection are visible to that request; notify is called for all others, after received and acknowledged.
+func (w *watcher) open(b *bus.Bus, subject string, received func(*nats.Msg), acknowledged func(string, *jetstream.PubAck), notify func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = true
 	if w.sub != nil || w.denied != nil {
 		return nil
 	}
-	ctx, release := b.UntilDenied(context.Background(), func(denied string) bool { return denied == subject })
-	sub, err := b.Conn().Subscribe(subject, func(m *nats.Msg) {
-		if channel, ok := channelOf(m.Subject); ok {
-			w.notified(channel, m.Header.Get(jetstream.MsgIDHeader))
-		}
-		notify()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.schedule(repeats, func() bool {
-			early := w.repeatEarly()
-			if early { // otherwise all is read, and those who wait need not look again
-				notify()
-			}
-			return early
-		})
-	})
+	acks, err := b.WatchAcks(acknowledged)
 	if err != nil {
+		return err
+	}
+	ctx, release := b.UntilDenied(context.Background(), func(denied string) bool { return denied == subject })
+	sub, err := b.Conn().Subscribe(subject, received)
+	if err != nil {
+		acks.Stop()
 		release()
 		return err
 	}
 	w.sub, w.release = sub, release
+	w.pending.acks = acks
 	w.forget()
 	context.AfterFunc(ctx, func() {
 		if denied := b.DeniedBy(ctx); denied != nil {
@@ -109,6 +109,19 @@ func (w *watcher) open(b *bus.Bus, subject string, channelOf func(subject string
 		return true
 	})
 	return nil
+}
+
+// repeatNotice has a notification repeated while messages may be unread that were not stored when they were looked for.
+func (w *watcher) repeatNotice(notify func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.schedule(repeats, func() bool {
+		early := w.repeatEarly()
+		if early { // otherwise all is read, and those who wait need not look again
+			notify()
+		}
+		return early
+	})
 }
 
 // of returns what is known of a channel. The lock is held.
@@ -156,7 +169,7 @@ func (w *watcher) got(channel string, ids []string) {
 	}
 }
 
-// stored records that a message of this process is stored, of which there is no notification.
+// stored records that a message of this process is stored, of which there is no notification and nothing else is known.
 func (w *watcher) stored(channel string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,7 +203,7 @@ func (w *watcher) mark(channel string) mark {
 	defer w.mu.Unlock()
 	m := mark{epoch: w.epoch}
 	if r := w.read[channel]; r != nil {
-		m.count = r.count
+		m.count, m.numbered = r.count, r.numbered
 	}
 	return m
 }
@@ -203,7 +216,16 @@ func (w *watcher) learn(channel string, at mark, seq uint64) {
 		return
 	}
 	r := w.of(channel)
-	r.known, r.end, r.endAt = true, seq, at.count
+	if r.known && at.count < r.endAt { // a later read has ended
+		return
+	}
+	same := r.known && at.count == r.endAt
+	r.known, r.endAt = true, at.count
+	if same && (seq == r.end || seq < r.end && at.numbered != r.numbered) { // messages may have followed since the read began
+		return
+	}
+	r.end, r.after = seq, seq
+	w.recent.drop(channel)
 }
 
 // end returns the position after which a channel has no messages. due is set if that was so until a notification, so
@@ -215,8 +237,8 @@ func (w *watcher) end(channel string) (seq uint64, current, due bool) {
 	if r == nil || !r.known {
 		return 0, false, false
 	}
-	same := r.count == r.endAt
-	return r.end, same, !same
+	current = r.current()
+	return r.end, current, !current
 }
 
 // behind returns the channels of a cursor that have messages after it, or of which that is not known.
@@ -225,7 +247,7 @@ func (w *watcher) behind(cursor Cursor) (channels []string) {
 	defer w.mu.Unlock()
 	for name, seq := range cursor {
 		r := w.read[name]
-		if r == nil || !r.known || r.count != r.endAt || r.end != seq {
+		if r == nil || !r.current() || r.end != seq {
 			channels = append(channels, name)
 		}
 	}
@@ -242,7 +264,7 @@ func (w *watcher) reset() {
 // forget is reset with the lock held.
 func (w *watcher) forget() {
 	w.epoch++
-	w.read, w.early = map[string]*reading{}, map[string]notices{}
+	w.read, w.early, w.recent = map[string]*reading{}, map[string]notices{}, recent{}
 }
 
 // refuse replaces a subscription by the error of its refusal.
@@ -308,6 +330,7 @@ func (w *watcher) unsubscribe() {
 	w.release()
 	_ = w.sub.Unsubscribe() // fails only on a closed connection
 	w.sub = nil
+	w.pending.end()
 	w.schedule(nil, nil)
 	w.forget()
 }

@@ -3,6 +3,7 @@ package chat
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,4 +140,103 @@ func TestNothingIsKnownAfterAGapInTheNotifications(t *testing.T) {
 	w.stored("p.a")
 	w.learn("p.a", w.mark("p.a"), 8)
 	w.state(t, "without a subscription", 0, false, false)
+}
+
+// numberedAs records a message with a sequence.
+func (w *watcher) numberedAs(seq uint64) bool {
+	return w.number("p.a", Message{Sequence: seq, ID: fmt.Sprint(seq), Text: "text"}, true)
+}
+
+// kept fails unless these are the messages after a sequence; nil if the channel must be read.
+func (w *watcher) kept(t *testing.T, after uint64, want ...uint64) {
+	t.Helper()
+	messages, last, ok := w.after("p.a", after)
+	var got []uint64
+	for _, m := range messages {
+		got = append(got, m.Sequence)
+	}
+	if !slices.Equal(got, want) || ok != (want != nil) || ok && last != want[len(want)-1] {
+		t.Errorf("after %d: %d, last %d, %t; want %d", after, got, last, ok, want)
+	}
+}
+
+func TestANumberedMessageThatFollowsNeedsNoRead(t *testing.T) {
+	w := subscribed()
+	if w.numberedAs(8) {
+		t.Error("it follows although the end is not known")
+	}
+	w.learn("p.a", w.mark("p.a"), 7)
+	if !w.numberedAs(8) || !w.numberedAs(9) {
+		t.Error("it does not follow")
+	}
+	w.state(t, "after two", 9, true, false)
+	w.kept(t, 7, 8, 9)
+	w.kept(t, 8, 9)
+	w.kept(t, 6)
+	w.kept(t, 9)
+	for _, seq := range []uint64{11, 9, 1} {
+		if w.numberedAs(seq) {
+			t.Errorf("%d follows 9", seq)
+		}
+	}
+	w.notified("p.a", "a")
+	w.kept(t, 7)
+	if w.numberedAs(10) {
+		t.Error("it follows a message of which the sequence is not known")
+	}
+	w.learn("p.a", w.mark("p.a"), 10)
+	w.kept(t, 7)
+	if !w.numberedAs(11) {
+		t.Error("it does not follow after a read")
+	}
+	w.kept(t, 10, 11)
+	w.reset()
+	w.kept(t, 10)
+}
+
+// A read does not know of what was stored after it had begun.
+func TestAReadDoesNotTakeNumberedMessagesBack(t *testing.T) {
+	w := subscribed()
+	w.learn("p.a", w.mark("p.a"), 7)
+	at := w.mark("p.a")
+	w.numberedAs(8)
+	w.learn("p.a", at, 7)
+	w.state(t, "after a read that began before", 8, true, false)
+	w.kept(t, 7, 8)
+
+	w.notified("p.a", "a")
+	newer := w.mark("p.a")
+	w.learn("p.a", newer, 1) // the stream was created again
+	w.state(t, "in a new stream", 1, true, false)
+	w.kept(t, 0)
+	w.learn("p.a", at, 8)
+	w.state(t, "after a read of the former one", 1, true, false)
+	for seq := uint64(2); seq < 9; seq++ {
+		w.numberedAs(seq)
+	}
+	w.kept(t, 6, 7, 8) // and not what the former one had
+}
+
+func TestNumberedMessagesAreKeptForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := subscribed()
+		w.learn("p.a", w.mark("p.a"), 0)
+		for i := range maxRecent + 1 {
+			w.numberedAs(uint64(i + 1))
+		}
+		if messages, _, ok := w.after("p.a", 1); !ok || len(messages) != maxRecent {
+			t.Errorf("%d are kept, %t", len(messages), ok)
+		}
+		w.kept(t, 0)
+		w.number("p.a", Message{Sequence: maxRecent + 2, Text: strings.Repeat("x", maxRecentSize+1)}, true)
+		w.kept(t, maxRecent+1)
+		w.numberedAs(maxRecent + 3)
+		w.kept(t, maxRecent+2, maxRecent+3)
+		time.Sleep(recentAge + 1)
+		w.kept(t, maxRecent+2)
+		w.state(t, "later", maxRecent+3, true, false)
+		if n := len(w.recent.messages); n != 0 || w.recent.size != 0 {
+			t.Errorf("%d messages of %d bytes are kept", n, w.recent.size)
+		}
+	})
 }
