@@ -4,6 +4,9 @@ import (
 	"context"
 	"testing"
 	"time"
+	"weak"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // BoundTokens sets the limit of tokens for clients of a project.
@@ -45,4 +48,17 @@ func ServersOf(h *Handler) (n int) {
 		p.own.bySDK.Range(func(any, any) bool { n++; return true })
 	}
 	return n
+}
+
+// WeakServersOf is ServersOf with pointers to the servers that do not keep them in memory.
+func WeakServersOf(h *Handler) (all []weak.Pointer[mcp.Server]) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.projects {
+		p.own.bySDK.Range(func(m, _ any) bool {
+			all = append(all, weak.Make(m.(*mcp.Server)))
+			return true
+		})
+	}
+	return all
 }

@@ -383,7 +383,10 @@ const handlePause = 10 * time.Second
 // publishRenames publishes each new handle of the server's client in the background, until the server ends.
 func (g *Network) publishRenames(s *Server) {
 	ctx, cancel := context.WithCancel(s.service.stopped)
-	s.OnRelease(cancel)
+	s.OnRelease(func() {
+		cancel()
+		s.client.onRenamed(nil) // else a suspended server would stay in memory
+	})
 	var publishing wait.Single
 	s.client.onRenamed(func() {
 		if ctx.Err() == nil && publishing.Begin() {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -133,6 +134,28 @@ func TestASuspendedSessionKeepsItsAgent(t *testing.T) {
 	wait.Eventually(t, "its agent is gone", func() bool {
 		return b.must("get_agent_info", map[string]any{"guid": guid}).content["liveness"] == "offline"
 	})
+}
+
+func TestASuspendedServerIsNotKeptInMemory(t *testing.T) {
+	r := startResting(t)
+	subscriber, _ := r.join("") // so that its server is there to be seen
+	uri := &mcp.SubscribeParams{URI: "parley://channels/roadmap"}
+	if err := subscriber.session.Subscribe(t.Context(), uri); err != nil {
+		t.Fatal(err)
+	}
+	subscriber.named("ann").registered(asWorker)
+	r.awaitServers(1)
+	servers := mcpserver.WeakServersOf(r.handler)
+	if err := subscriber.session.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: uri.URI}); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitServers(0)
+	for _, s := range servers {
+		wait.Eventually(t, "the server is collected", func() bool {
+			runtime.GC()
+			return s.Value() == nil
+		})
+	}
 }
 
 func TestASuspendedSessionIsNotifiedOfSharedTools(t *testing.T) {
