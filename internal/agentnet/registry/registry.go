@@ -306,7 +306,7 @@ type Removal struct {
 // RemoveStale removes the entries of agents that miss three heartbeats, and returns
 // their GUIDs. An entry that is written in the same moment stays.
 func (g *Registry) RemoveStale(ctx context.Context, b *bus.Bus) ([]string, error) {
-	all, err := g.Entries(ctx, b)
+	all, err := g.entriesOnce(ctx, b)
 	if err != nil {
 		return nil, err
 	}

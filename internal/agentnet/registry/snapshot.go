@@ -49,6 +49,21 @@ func (g *Registry) Entries(ctx context.Context, b *bus.Bus) ([]*StoredEntry, err
 	return next.list, nil
 }
 
+// entriesOnce is Entries for a caller that seldom needs them. It keeps no snapshot where nobody else has one: every process of the network
+// collects now and then.
+func (g *Registry) entriesOnce(ctx context.Context, b *bus.Bus) ([]*StoredEntry, error) {
+	g.mu.Lock()
+	used := g.snapshot != nil
+	g.mu.Unlock()
+	all, err := g.Entries(ctx, b)
+	if !used {
+		g.mu.Lock()
+		g.snapshot = nil
+		g.mu.Unlock()
+	}
+	return all, err
+}
+
 // read adds to s what it lacks. Entries of before, which may be s or nil, are not validated again.
 func (g *Registry) read(ctx context.Context, b *bus.Bus, s, before *snapshot) error {
 	prefix := store.BucketKeys + g.cfg.Bucket + "."

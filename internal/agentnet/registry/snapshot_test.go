@@ -2,7 +2,10 @@ package registry_test
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,4 +110,47 @@ func TestTheSnapshotFollowsTheRegistry(t *testing.T) {
 	}
 	clock.Forward(2 * time.Hour)
 	expect("a purge, after a while")
+}
+
+// A process that only collects keeps no entries: it reads all of them each time. One that discovers agents goes on with what it has.
+func TestTheCollectorKeepsNoEntriesForItself(t *testing.T) {
+	t.Parallel()
+	n := nettest.StartServer(t)
+	link := nettest.StartProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
+	cfg := n.Host("host-a", "ann", "shop")
+	cfg.Dial, cfg.CollectInterval = nettest.DialerTo(link.URL()), time.Hour
+	network := nettest.Open(t, cfg)
+	nettest.Register(t, nettest.Open(t, n.Host("host-b", "bob", "blog")), nettest.Worker("go"))
+	var mu sync.Mutex
+	var asked strings.Builder
+	link.SetTap(func(toServer bool, data []byte) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if toServer {
+			asked.Write(data)
+		}
+		return true
+	})
+	all := regexp.MustCompile(`DIRECT\.GET\.KV_agent-registry [^{]*\{[^}]*"seq":1\}`)
+	readsAll := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		asked.Reset()
+		mu.Unlock()
+		_, err := network.Collect(t.Context(), true)
+		mu.Lock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all.MatchString(asked.String())
+	}
+	if first, second := readsAll(), readsAll(); !first || !second {
+		t.Errorf("the first pass reads all entries: %t, the second: %t", first, second)
+	}
+	if d, err := network.Agents(t.Context(), registry.Filter{}); err != nil || d.Total != 1 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if readsAll() {
+		t.Error("a pass reads all entries though the process has them")
+	}
 }
