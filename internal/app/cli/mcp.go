@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -66,9 +67,22 @@ const (
 	// less often than by default, since the SDK allocates much for every call.
 	mcpMemory = 64 << 20
 	mcpGOGC   = 200
+	// mcpStart is the time in which the server uses all processors, since a start has parts that run at the same time.
+	mcpStart = 2 * time.Second
 	// flushTimeout is how long the end waits until messages are stored.
 	flushTimeout = 10 * time.Second
 )
+
+// useOneProcessor has the process use one processor after its start, unless its environment says how many, until stop is called. It
+// waits for one client most of the time: with more processors Go's scheduler wakes an idle thread for nearly each goroutine that
+// goes on, which costs more than what the goroutine does.
+func useOneProcessor(lookup func(string) (string, bool)) (stop func()) {
+	if _, set := lookup("GOMAXPROCS"); set {
+		return func() {}
+	}
+	timer := time.AfterFunc(mcpStart, func() { runtime.GOMAXPROCS(1) })
+	return func() { timer.Stop() }
+}
 
 // mcp serves MCP. With network, the agent is on this computer's network unless its configuration says otherwise.
 func (a *app) mcp(ctx context.Context, network bool) error {
@@ -80,6 +94,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	if a.ownProcess {
 		debug.SetGCPercent(mcpGOGC)
 		debug.SetMemoryLimit(mcpMemory)
+		defer useOneProcessor(os.LookupEnv)()
 	}
 	stdoutFile := os.Stdout
 	stdout := a.reserveStdout()
