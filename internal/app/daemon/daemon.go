@@ -91,8 +91,11 @@ const (
 	eventsTimeout    = 5 * time.Second
 )
 
-// memoryInterval is how often an idle hub returns memory to the system.
-const memoryInterval = 15 * time.Second
+// memoryInterval is how often an idle hub returns memory to the system, and programInterval how often the pages of the program's file.
+const (
+	memoryInterval  = 15 * time.Second
+	programInterval = 2 * time.Second
+)
 
 // Run runs a hub until ctx ends, a listener fails, or a client requests a stop. It returns nil after a requested
 // stop. If another hub has the data directory, it returns an *Error with CodeRunning.
@@ -120,6 +123,7 @@ func Run(ctx context.Context, cfg *config.Loaded, opts Options) (err error) {
 	background.Go(func() {
 		releaseMemoryEvery(ctx, memoryInterval, d.hub.Busy, d.log)
 	})
+	background.Go(func() { releaseProgramEvery(ctx, programInterval, d.hub.Busy, d.log) })
 	if opts.LimitMemory {
 		limitMemory(d.log)
 		background.Go(func() { limitMemoryEvery(ctx, memoryInterval, d.log) })

@@ -6,11 +6,16 @@ import (
 	"runtime"
 	runtimemetrics "runtime/metrics"
 	"time"
+
+	"github.com/parleyhub/parley/internal/base/wait"
 )
 
 // leastAllocated is how many bytes must have been allocated since the last release
 // of memory for another to be worth it.
 const leastAllocated = 1 << 20
+
+// unusedAllocates is how many bytes are allocated at most between two releases of the program's pages while nobody uses the hub.
+const unusedAllocates = 1 << 20
 
 // collectionsBefore is how often the garbage is collected before memory is released.
 const collectionsBefore = 2
@@ -38,6 +43,20 @@ func releaseMemoryEvery(ctx context.Context, interval time.Duration, busy func()
 			log.Debug("memory was not released", "error", err)
 		}
 		last = allocated()
+	}
+}
+
+// releaseProgramEvery calls releaseProgram at intervals until ctx ends, unless busy reports work, or so much was allocated since that
+// somebody uses the hub and needs the pages again at once. What a timer touches comes back sixteen pages at a time.
+func releaseProgramEvery(ctx context.Context, interval time.Duration, busy func() bool, log *slog.Logger) {
+	for last := allocated(); wait.Pause(ctx, interval); {
+		now := allocated()
+		if now-last <= unusedAllocates && !busy() {
+			if err := releaseProgram(); err != nil {
+				log.Debug("the program's pages were not released", "error", err)
+			}
+		}
+		last = now
 	}
 }
 

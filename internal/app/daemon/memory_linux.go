@@ -6,36 +6,55 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // ReleaseMemory returns to the system what an idle process does not need: free heap, and the pages of the program's
-// file that it has touched. Pages that are needed again come back from the page cache.
+// file that it has touched.
 func ReleaseMemory() error {
 	debug.FreeOSMemory()
-	program, err := os.Executable()
+	return releaseProgram()
+}
+
+// releaseProgram returns the pages of the program's file to the system. Pages that are needed again come back from the page cache.
+func releaseProgram() error {
+	all, err := programMappings()
 	if err != nil {
 		return err
 	}
+	for _, m := range all {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("release the program's pages at %x: %w", m.start, errno)
+		}
+	}
+	return nil
+}
+
+// mapping is a part of the address space.
+type mapping struct{ start, end uintptr }
+
+// programMappings returns the mappings of the program's file that nobody can write to: releasing others would undo the writes. They stay as
+// they are while the process runs.
+var programMappings = sync.OnceValues(func() (all []mapping, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer maps.Close()
 	lines := bufio.NewScanner(maps)
 	for lines.Scan() {
-		start, end, ok := readOnlyMapping(lines.Text(), program)
-		if !ok {
-			continue
-		}
-		// Never of a mapping that can be written: that would undo the writes.
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("release %s: %w", lines.Text(), errno)
+		if start, end, ok := readOnlyMapping(lines.Text(), program); ok {
+			all = append(all, mapping{start, end})
 		}
 	}
-	return lines.Err()
-}
+	return all, lines.Err()
+})
 
 // readOnlyMapping reads a line of /proc/self/maps: "start-end perms offset device
 // inode path". ok is set for a mapping of the file that nobody can write to.
