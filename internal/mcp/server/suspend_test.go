@@ -22,17 +22,17 @@ import (
 
 // resting is a project in the network with shared tools, whose idle sessions are suspended at once.
 type resting struct {
-	t       *testing.T
+	t       testing.TB
 	box     *toolbox.Box
 	handler *mcpserver.Handler
 	url     string
 }
 
-func startResting(t *testing.T) *resting {
+func startResting(t testing.TB, suspendAfter time.Duration) *resting {
 	t.Helper()
 	n := startServer(t)
 	r := &resting{t: t, box: toolbox.New(toolbox.Options{})}
-	r.handler = mcpserver.NewHandler(mcpserver.HandlerOptions{SuspendAfter: time.Millisecond,
+	r.handler = mcpserver.NewHandler(mcpserver.HandlerOptions{SuspendAfter: suspendAfter,
 		Identify: func(string) (mcpserver.Caller, error) { return mcpserver.Caller{Agent: "reviewer", Context: "c"}, nil },
 		Open: func(string) (*mcpserver.Project, error) {
 			cfg := configOf("shop")
@@ -101,7 +101,7 @@ func (r *resting) awaitServers(n int) {
 }
 
 func TestASuspendedSessionKeepsItsAgent(t *testing.T) {
-	r := startResting(t)
+	r := startResting(t, time.Millisecond)
 	a, _ := r.join("")
 	b, _ := r.join("")
 	a.named("ann")
@@ -137,7 +137,7 @@ func TestASuspendedSessionKeepsItsAgent(t *testing.T) {
 }
 
 func TestASuspendedServerIsNotKeptInMemory(t *testing.T) {
-	r := startResting(t)
+	r := startResting(t, time.Millisecond)
 	subscriber, _ := r.join("") // so that its server is there to be seen
 	uri := &mcp.SubscribeParams{URI: "parley://channels/roadmap"}
 	if err := subscriber.session.Subscribe(t.Context(), uri); err != nil {
@@ -159,7 +159,7 @@ func TestASuspendedServerIsNotKeptInMemory(t *testing.T) {
 }
 
 func TestASuspendedSessionIsNotifiedOfSharedTools(t *testing.T) {
-	r := startResting(t)
+	r := startResting(t, time.Millisecond)
 	a, lists := r.join("")
 	r.awaitServers(0)
 	venus, err := r.box.Provider("venus")
@@ -198,7 +198,7 @@ func TestASuspendedSessionIsNotifiedOfSharedTools(t *testing.T) {
 
 // What a server does besides answering it could not do while it is suspended.
 func TestSessionsThatAreNotSuspended(t *testing.T) {
-	r := startResting(t)
+	r := startResting(t, time.Millisecond)
 	subscriber, _ := r.join("")
 	if err := subscriber.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "parley://channels/roadmap"}); err != nil {
 		t.Fatal(err)
@@ -218,4 +218,22 @@ func TestSessionsThatAreNotSuspended(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.awaitServers(1)
+}
+
+// BenchmarkSuspendedSession measures a call of a session, with the processor time of client and server.
+func BenchmarkSuspendedSession(b *testing.B) {
+	for name, after := range map[string]time.Duration{"connected": time.Hour, "suspended": time.Millisecond} {
+		b.Run(name, func(b *testing.B) {
+			r := startResting(b, after)
+			a, _ := r.join("")
+			for b.Loop() {
+				if after < time.Hour {
+					b.StopTimer()
+					r.awaitServers(0)
+					b.StartTimer()
+				}
+				a.must("list_channels", nil)
+			}
+		})
+	}
 }
