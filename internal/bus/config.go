@@ -77,6 +77,8 @@ type Config struct {
 
 	// Name of the connection in the server's logs; "" is "parley".
 	Name string
+	// Rest has a joined Bus give up its connection while nothing uses it; nil if it does not.
+	Rest *Rest
 	// NoEcho keeps the connection's own messages from its subscriptions.
 	NoEcho bool
 	// Logger for the bus's and the embedded server's messages; nil discards.

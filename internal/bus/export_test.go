@@ -90,3 +90,12 @@ func (b *Bus) Reopen(ctx context.Context) bool {
 
 // Distinct returns the subjects of a permission that the server gets.
 var Distinct = distinct
+
+// ScanFrames returns the control lines in the pieces of a connection, and whether the last operation is complete.
+func ScanFrames(pieces [][]byte) (lines []string, whole bool) {
+	var f frames
+	for _, p := range pieces {
+		f.scan(p, func(words [][]byte, _, _ int) { lines = append(lines, string(bytes.Join(words, []byte(" ")))) })
+	}
+	return lines, f.whole()
+}

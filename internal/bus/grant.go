@@ -162,7 +162,42 @@ func (b *Bus) Revoke(user string) error {
 	return b.embedded.disconnect(user)
 }
 
-// Admitted reports whether the holder of a Grant, by its user, is connected or may still connect.
+// BeginRest has the holder of a Grant of the agents' network, by its user, stay Admitted when its connection ends, until EndRest or Resume. It
+// fails with CodeRejected for others, and during a rest.
+func (b *Bus) BeginRest(user string) error {
+	switch {
+	case b.embedded == nil || !strings.HasPrefix(user, networkAccount+".") || !b.Admitted(user):
+		return &Error{Code: CodeRejected, Message: "only a connection of the agents' network can rest"}
+	case !b.embedded.users.rest(user):
+		return &Error{Code: CodeRejected, Message: "the connection rests already"}
+	}
+	return nil
+}
+
+// EndRest ends the rest of a user, who is not Admitted any more unless it is connected.
+func (b *Bus) EndRest(user string) { b.embedded.users.wake(user) }
+
+// Resume ends the rest of a user with a Grant for a new connection. req has the access that the user had. It does not block.
+func (b *Bus) Resume(user string, req GrantRequest) (Grant, error) {
+	if err := b.begin(); err != nil {
+		return Grant{}, err
+	}
+	defer b.inFlight.Done()
+	acc, err := b.embedded.server.LookupAccount(networkAccount)
+	if err != nil || !b.embedded.users.rests(user) {
+		return Grant{}, &Error{Code: CodeRejected, Message: "the connection does not rest", Err: err}
+	}
+	u := server.User{Username: user, Account: acc}
+	if req.Access == AccessAgent {
+		u.Permissions = allow(req.Publish, req.Subscribe)
+	}
+	g, err := b.issue(u)
+	g.Syncs = err == nil && b.embedded.accounts.syncs(acc.Name)
+	b.embedded.users.wake(user)
+	return g, err
+}
+
+// Admitted reports whether the holder of a Grant, by its user, is connected, rests, or may still connect.
 // It is false unless the Bus is embedded.
 func (b *Bus) Admitted(user string) bool {
 	if b.begin() != nil {
@@ -172,7 +207,7 @@ func (b *Bus) Admitted(user string) bool {
 	if b.embedded == nil {
 		return false
 	}
-	if b.embedded.users.unused(user) {
+	if b.embedded.users.unused(user) || b.embedded.users.rests(user) {
 		return true
 	}
 	conns, err := b.embedded.server.Connz(&server.ConnzOptions{Username: true, User: user})
@@ -207,6 +242,9 @@ func (e *embedded) admit(req GrantRequest) (server.User, error) {
 	acc, err := e.accounts.open(name, limits)
 	if err != nil {
 		return server.User{}, err
+	}
+	if name == networkAccount && acc.NumLocalConnections()+e.users.countResting() >= maxConnections {
+		return server.User{}, tooMany(who)
 	}
 	return newUser(acc, who, permissions)
 }
@@ -261,9 +299,13 @@ func (e *embedded) admitCluster(req GrantRequest) (server.User, error) {
 // newUser returns a new user of an account, unless the account has too many connections.
 func newUser(acc *server.Account, who string, permissions *server.Permissions) (server.User, error) {
 	if acc.NumLocalConnections() >= maxConnections {
-		return server.User{}, errorf(CodeLimit, nil, "end some of them", "%d processes have already joined %s", maxConnections, who)
+		return server.User{}, tooMany(who)
 	}
 	return server.User{Username: acc.Name + "." + strings.ToLower(rand.Text()[:12]), Account: acc, Permissions: permissions}, nil
+}
+
+func tooMany(who string) error {
+	return errorf(CodeLimit, nil, "end some of them", "%d processes have already joined %s", maxConnections, who)
 }
 
 // disconnect closes the connections of a user.

@@ -1,10 +1,12 @@
 package bus
 
 import (
+	"bufio"
 	"context"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,7 +18,7 @@ import (
 type Ask func(ctx context.Context) (Grant, error)
 
 // Join connects to the embedded bus of a hub from another process of the same user, with the rights of the Grant
-// that ask returns. Of cfg it uses Name, NoEcho, InboxPrefix and Logger. It makes one attempt.
+// that ask returns. Of cfg it uses Name, NoEcho, InboxPrefix, Rest and Logger. It makes one attempt.
 //
 // A joined Bus has the hub's durability. The hub syncs what [Bus.PublishOnce] stores in a project's namespace, once for all
 // processes. For all else this process syncs the filesystem of the store itself, which does not share syncs with other
@@ -51,6 +53,7 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 		b.kind = KindLinked
 	}
 	b.hub = newHubDialer(ask, grant)
+	b.hub.rest, b.hub.answers = cfg.Rest, cfg.InboxPrefix
 	b.link = newLink(b.log, "the hub", maxLocalDelay)
 	// The URL is not used: the dialer has the address.
 	options := []nats.Option{
@@ -116,7 +119,11 @@ type hubDialer struct {
 	ask    Ask
 	ctx    context.Context // for ask; ends with close
 	cancel context.CancelFunc
-	asking sync.WaitGroup
+	asking sync.WaitGroup // also of rests
+
+	rest    *Rest  // nil without
+	answers string // prefix of the subjects of answers
+	rests   atomic.Bool
 
 	mu     sync.Mutex
 	answer chan answer // of the request that is not used yet; nil without one
@@ -147,11 +154,42 @@ func (d *hubDialer) Dial(string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn, err := dialHub(g)
+	if err != nil || d.rest == nil {
+		return conn, err
+	}
+	return newRestConn(conn, d.rest, d, d.answers), nil
+}
+
+func dialHub(g Grant) (net.Conn, error) {
 	conn, err := net.DialTimeout("tcp", g.Address, connectTimeout)
 	if err != nil {
 		return nil, errorf(CodeNotRunning, err, "it may be stopping: try again, or see "+local.Program()+" status",
 			"the hub (process %d) does not answer at %s", g.PID, g.Address)
 	}
+	return conn, nil
+}
+
+// reconnect connects with the Grant that ends a rest, up to the login.
+func (d *hubDialer) reconnect(g Grant) (net.Conn, error) {
+	conn, err := dialHub(g)
+	if err != nil {
+		return nil, err
+	}
+	err = conn.SetDeadline(time.Now().Add(connectTimeout))
+	if err == nil {
+		_, err = readGreeting(bufio.NewReader(conn)) // the server waits for the login then
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		_ = conn.Close() // err is the cause
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.grant = g
 	return conn, nil
 }
 

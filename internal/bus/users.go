@@ -27,7 +27,8 @@ const (
 type users struct {
 	mu        sync.Mutex
 	byName    map[string]*user
-	listening net.Addr // nil until the server listens
+	resting   map[string]struct{} // those that are not connected, and may connect again
+	listening net.Addr            // nil until the server listens
 }
 
 type user struct {
@@ -36,7 +37,9 @@ type user struct {
 	expires  time.Time // zero for a user with any number of connections
 }
 
-func newUsers() *users { return &users{byName: make(map[string]*user)} }
+func newUsers() *users {
+	return &users{byName: make(map[string]*user), resting: make(map[string]struct{})}
+}
 
 // add adds a user with a new random password, and returns the password. A nil u.Account is the
 // hub's own, nil u.Permissions permit everything in the account. With an expiry time the user may
@@ -75,6 +78,40 @@ func (us *users) remove(name string) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	delete(us.byName, name)
+	delete(us.resting, name)
+}
+
+// rest notes that a user rests. It returns false if it does so already.
+func (us *users) rest(name string) bool {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	_, rests := us.resting[name]
+	us.resting[name] = struct{}{}
+	return !rests
+}
+
+// wake notes that a user does not rest any more. It returns false if it did not.
+func (us *users) wake(name string) bool {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	_, rests := us.resting[name]
+	delete(us.resting, name)
+	return rests
+}
+
+// rests reports whether a user rests.
+func (us *users) rests(name string) bool {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	_, rests := us.resting[name]
+	return rests
+}
+
+// countResting returns how many users rest. All of them are of the agents' network.
+func (us *users) countResting() int {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	return len(us.resting)
 }
 
 // withdraw removes all users of an account but one.

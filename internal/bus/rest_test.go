@@ -1,0 +1,393 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"pgregory.net/rapid"
+
+	"github.com/parleyhub/parley/internal/base/wait"
+	"github.com/parleyhub/parley/internal/bus"
+)
+
+var errGone = errors.New("the hub is gone")
+
+// rests are the rests that a hub grants to the agents of its network.
+type rests struct {
+	hub     *bus.Bus
+	refuse  error         // of each request; nil grants it
+	granted chan struct{} // receives each
+	beats   atomic.Int32
+
+	mu      sync.Mutex
+	current *rest // nil without
+}
+
+type rest struct {
+	of   *rests
+	user string
+	ends chan error // nil for one that the hub or the process wishes
+	once sync.Once
+}
+
+func newRests(hub *bus.Bus) *rests { return &rests{hub: hub, granted: make(chan struct{}, 10_000)} }
+
+func (rs *rests) ask(_ context.Context, user string) (bus.Resting, error) {
+	if rs.refuse != nil {
+		return nil, rs.refuse
+	}
+	if err := rs.hub.BeginRest(user); err != nil {
+		return nil, err
+	}
+	r := &rest{of: rs, user: user, ends: make(chan error, 3)}
+	rs.mu.Lock()
+	rs.current = r
+	rs.mu.Unlock()
+	rs.granted <- struct{}{}
+	return r, nil
+}
+
+func (rs *rests) end(err error) {
+	rs.mu.Lock()
+	r := rs.current
+	rs.mu.Unlock()
+	if r != nil {
+		r.end(err)
+	}
+}
+
+func (r *rest) end(err error) {
+	select {
+	case r.ends <- err:
+	default:
+	}
+}
+
+var errNotBeaten = errors.New("a heartbeat failed")
+
+func (r *rest) Beat() error { r.of.beats.Add(1); return nil }
+func (r *rest) Wake() error { r.end(nil); return nil }
+
+func (r *rest) Wait() (bus.Grant, bool, error) {
+	err := <-r.ends
+	if err != nil && err != errNotBeaten {
+		return bus.Grant{}, true, err
+	}
+	g, resumeErr := r.of.hub.Resume(r.user, bus.GrantRequest{Access: bus.AccessNetwork})
+	return g, err == nil, resumeErr
+}
+
+func (r *rest) Close() error {
+	r.once.Do(func() { r.end(errGone); r.of.hub.EndRest(r.user) })
+	return nil
+}
+
+const restsAfter = time.Millisecond
+
+// joinResting joins the network with a connection that rests.
+func joinResting(t testing.TB, rs *rests) *bus.Bus {
+	t.Helper()
+	cfg := bus.Config{InboxPrefix: "_INBOX_me", Rest: &bus.Rest{After: restsAfter, Ask: rs.ask, Heartbeat: "beat", Failed: "_INBOX_me.failed", News: "news.me"}}
+	return joinWith(t, cfg, func(ctx context.Context) (bus.Grant, error) {
+		return rs.hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	})
+}
+
+func network(t testing.TB, hub *bus.Bus) *bus.Bus {
+	t.Helper()
+	return joinWith(t, bus.Config{}, func(ctx context.Context) (bus.Grant, error) {
+		return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+	})
+}
+
+func awaitRest(t testing.TB, b *bus.Bus) {
+	t.Helper()
+	wait.Eventually(t, "a rest", b.Resting)
+}
+
+func TestAnUnusedConnectionRests(t *testing.T) {
+	t.Parallel()
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	b, other := joinResting(t, rs), network(t, hub)
+	changes := b.Conn().StatusChanged()
+	news := make(chan *nats.Msg, 10)
+	_, err := b.Conn().ChanSubscribe("news.me", news)
+	must(t, err)
+	must(t, b.Conn().Flush())
+	awaitRest(t, b)
+
+	user := rs.current.user
+	if !hub.Admitted(user) || !b.Conn().IsConnected() || b.Connection().State != bus.StateConnected {
+		t.Error("the connection does not count as connected")
+	}
+	if err := hub.BeginRest(user); bus.CodeOf(err) != bus.CodeRejected {
+		t.Errorf("a second rest at once: %v", err)
+	}
+	must(t, b.Conn().Flush()) // without the hub
+	if !b.Resting() {
+		t.Error("a ping has ended the rest")
+	}
+	for range 3 {
+		must(t, b.Conn().PublishRequest("beat", "_INBOX_me.failed", nil))
+		must(t, b.Conn().Flush())
+	}
+	if n := rs.beats.Load(); n == 0 || !b.Resting() {
+		t.Errorf("%d heartbeats were sent", n)
+	}
+
+	replies, err := other.Conn().Subscribe("asks", func(m *nats.Msg) { _ = m.Respond(m.Data) })
+	must(t, err)
+	defer replies.Unsubscribe() //nolint:errcheck // the test is over
+	must(t, other.Conn().Flush())
+	for i := range 20 {
+		text := strconv.Itoa(i)
+		if m, err := b.Conn().Request("asks", []byte(text), 5*time.Second); err != nil || string(m.Data) != text {
+			t.Fatalf("request %d: %v, %v", i, m, err)
+		}
+		if i%2 == 0 {
+			awaitRest(t, b)
+		}
+	}
+	if len(news) == 0 {
+		t.Error("the subscriber was not notified that it may have missed something")
+	}
+	if len(changes) > 0 {
+		t.Errorf("the client noticed %v", <-changes)
+	}
+}
+
+// What the hub ends a rest for is read, and a heartbeat that failed is answered as the hub does.
+func TestTheHubEndsARest(t *testing.T) {
+	t.Parallel()
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	b := joinResting(t, rs)
+	received := make(chan *nats.Msg, 100)
+	for _, subject := range []string{"news.me", "_INBOX_me.failed"} {
+		_, err := b.Conn().ChanSubscribe(subject, received)
+		must(t, err)
+	}
+	for _, c := range []struct {
+		why  error
+		want []string
+	}{{nil, []string{"news.me"}}, {errNotBeaten, []string{"news.me", "_INBOX_me.failed"}}} {
+		awaitRest(t, b)
+		for len(received) > 0 {
+			<-received
+		}
+		rs.end(c.why)
+		for _, subject := range c.want {
+			if m := <-received; m.Subject != subject {
+				t.Errorf("after %v: received %s, want %s", c.why, m.Subject, subject)
+			}
+		}
+	}
+}
+
+func TestAConnectionInUseDoesNotRest(t *testing.T) {
+	t.Parallel()
+	for name, use := range map[string]func(t *testing.T, b *bus.Bus){
+		"a subscription that the hub does not watch": func(t *testing.T, b *bus.Bus) {
+			_, err := b.Conn().SubscribeSync("items.7")
+			must(t, err)
+		},
+		"a request without an answer": func(t *testing.T, b *bus.Bus) {
+			_, err := b.Conn().Subscribe("asks", func(*nats.Msg) {})
+			must(t, err)
+			must(t, b.Conn().PublishRequest("asks", "_INBOX_me.mux.1", nil))
+		},
+		"a refusal for good": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hub := open(t, bus.Config{DataDir: t.TempDir()})
+			rs := newRests(hub)
+			asked := make(chan struct{}, 100)
+			if use == nil {
+				rs.refuse = &bus.Error{Code: bus.CodeUnsupported, Message: "never"}
+			}
+			cfg := bus.Config{InboxPrefix: "_INBOX_me", Rest: &bus.Rest{After: 20 * time.Millisecond, News: "news.me",
+				Ask: func(ctx context.Context, user string) (bus.Resting, error) {
+					asked <- struct{}{}
+					return rs.ask(ctx, user)
+				}}}
+			b := joinWith(t, cfg, func(ctx context.Context) (bus.Grant, error) {
+				return hub.Grant(ctx, bus.GrantRequest{Access: bus.AccessNetwork})
+			})
+			if use != nil {
+				use(t, b)
+				must(t, b.Conn().Flush())
+			} else {
+				<-asked
+			}
+			<-time.After(50 * time.Millisecond) // a rest that had begun before
+			for len(asked) > 0 {
+				<-asked
+			}
+			<-time.After(200 * time.Millisecond) // ten times as long as a rest needs
+			if n := len(asked); n > 0 || b.Resting() {
+				t.Errorf("it asked %d times for a rest", n)
+			}
+		})
+	}
+}
+
+// A hub that ends during a rest is a lost connection, which is made again.
+func TestTheEndOfTheHubDuringARest(t *testing.T) {
+	t.Parallel()
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	b := joinResting(t, rs)
+	changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	awaitRest(t, b)
+	user := rs.current.user
+	rs.end(errGone)
+	for _, want := range []nats.Status{nats.RECONNECTING, nats.CONNECTED} {
+		if got := <-changes; got != want {
+			t.Errorf("the client is %v, want %v", got, want)
+		}
+	}
+	wait.Eventually(t, "the end of the former user", func() bool { return !hub.Admitted(user) })
+	awaitRest(t, b) // again
+}
+
+func TestResumeNeedsARest(t *testing.T) {
+	t.Parallel()
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	b := joinResting(t, rs)
+	awaitRest(t, b)
+	user := rs.current.user
+	must(t, hub.Revoke(user))
+	if hub.Admitted(user) {
+		t.Error("a revoked user is admitted")
+	}
+	for _, user := range []string{user, "hub", "agents-network.x"} {
+		if _, err := hub.Resume(user, bus.GrantRequest{}); bus.CodeOf(err) != bus.CodeRejected {
+			t.Errorf("resume of %s: %v", user, err)
+		}
+		if err := hub.BeginRest(user); bus.CodeOf(err) != bus.CodeRejected {
+			t.Errorf("rest of %s: %v", user, err)
+		}
+	}
+}
+
+// Messages are published at any point of a rest. The process learns of the last one: by the message, or because the hub that has
+// seen it ends the rest.
+func TestNoMessageIsMissed(t *testing.T) {
+	t.Parallel()
+	const rounds = 300
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	sender, watcher := network(t, hub), network(t, hub)
+	ensureStream(t, sender, "NEWS", "news.>")
+	_, err := watcher.Conn().Subscribe("news.me", func(*nats.Msg) { rs.end(nil) })
+	must(t, err)
+	must(t, watcher.Conn().Flush())
+	b := joinResting(t, rs)
+	signs := make(chan *nats.Msg, 1000)
+	_, err = b.Conn().ChanSubscribe("news.me", signs)
+	must(t, err)
+	must(t, b.Conn().Flush())
+	size := rand.N(40_000)
+	for i := range rounds {
+		if i%3 == 0 {
+			awaitRest(t, b)
+		}
+		if i%3 == 1 {
+			<-time.After(rand.N(3 * restsAfter)) // any point of a rest that begins
+		}
+		ack, err := sender.JetStream().Publish(t.Context(), "news.me", bytes.Repeat([]byte("x"), size))
+		must(t, err)
+		deadline := time.After(10 * time.Second)
+		for last := uint64(0); last < ack.Sequence; {
+			select {
+			case <-signs:
+			case <-deadline:
+				t.Fatalf("message %d of %d was missed", i, rounds)
+			}
+			info, err := b.JetStream().Stream(t.Context(), "NEWS")
+			must(t, err)
+			last = info.CachedInfo().State.LastSeq
+		}
+	}
+	if len(rs.granted) == 0 {
+		t.Error("the connection has never rested")
+	}
+}
+
+// Writers that use a connection between and during rests lose nothing, in order.
+func TestWritesDuringRests(t *testing.T) {
+	t.Parallel()
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	b := joinResting(t, rs)
+	ensureStream(t, b, "S", "s.>")
+	var writers sync.WaitGroup
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range 50 {
+				<-time.After(rand.N(4 * restsAfter))
+				if _, err := b.Publish(t.Context(), &nats.Msg{Subject: fmt.Sprint("s.", w), Data: fmt.Appendf(bytes.Repeat([]byte{' '}, i*1000), "%d.%d", w, i)}); err != nil {
+					t.Errorf("writer %d, message %d: %v", w, i, err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	all := stored(t, b, "S")
+	for text, n := range all {
+		if n != 1 {
+			t.Errorf("%d messages %s", n, strings.TrimSpace(text))
+		}
+	}
+	if len(all) != 200 {
+		t.Errorf("%d messages, want 200", len(all))
+	}
+	t.Logf("%d rests", len(rs.granted))
+}
+
+// Operations are found however a connection cuts them.
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var all []byte
+		var want []string
+		for range rapid.IntRange(1, 20).Draw(t, "operations") {
+			data := rapid.SliceOfN(rapid.SampledFrom([]byte("\r\nPINGMSG 12")), 0, 60).Draw(t, "payload")
+			line := rapid.SampledFrom([]string{"PING", "PONG", "+OK", "SUB a.b 1", "UNSUB 7", "INFO {}",
+				fmt.Sprint("PUB a ", len(data)), fmt.Sprint("HPUB a b 2 ", len(data)), fmt.Sprint("MSG a 1 b ", len(data)), fmt.Sprint("HMSG a 1 2 ", len(data))}).Draw(t, "line")
+			want = append(want, line)
+			all = append(all, line+"\r\n"...)
+			if line[0] == 'M' || line[1] == 'M' || line[0] == 'H' || line[:2] == "PU" {
+				all = append(append(all, data...), "\r\n"...)
+			}
+		}
+		var pieces [][]byte
+		for rest := all; len(rest) > 0; {
+			n := rapid.IntRange(1, len(rest)).Draw(t, "cut")
+			pieces, rest = append(pieces, rest[:n]), rest[n:]
+		}
+		got, whole := bus.ScanFrames(pieces)
+		if !whole || !slices.Equal(got, want) {
+			t.Fatalf("got %q, whole %v, want %q", got, whole, want)
+		}
+		if len(all) > 1 {
+			if _, whole := bus.ScanFrames([][]byte{all[:len(all)-1]}); whole {
+				t.Fatal("an operation without its end is whole")
+			}
+		}
+	})
+}
