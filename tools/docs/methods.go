@@ -86,6 +86,7 @@ var methods = []method{
 	onSocket[none, dialect.ShutdownResult](dialect.MethodShutdown, "Stops the hub."),
 	onSocket[dialect.BusJoinParams, dialect.BusGrant](dialect.MethodBusJoin, "A credential of the bus."),
 	onSocket[dialect.NetworkJoinParams, dialect.NetworkGrant](dialect.MethodNetworkJoin, "An agent's membership in the agents' network."),
+	onSocket[dialect.NetworkRestParams, dialect.NetworkRested](dialect.MethodNetworkRest, "Keeps an agent's membership while it is not connected to the bus."),
 	onSocket[dialect.BusLeaveParams, dialect.BusLeaveResult](dialect.MethodBusLeave, "Withdraws a credential of the bus."),
 	onSocket[dialect.MCPParams, none](dialect.MethodMCP, "Turns the connection into one of MCP."),
 	call[none, dialect.Needs](dialect.MethodNeeds, "What waits for the user."),

@@ -530,3 +530,78 @@ func TestStreamEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestRest(t *testing.T) {
+	const resting = `{"jsonrpc":"2.0","method":"hub/network/resting","params":{}}` + "\n"
+	params := dialect.NetworkRestParams{GUID: "g", User: "u"}
+	for name, c := range map[string]struct {
+		lines   string
+		refused bool // at once
+		user    string
+	}{
+		"granted and ended": {resting + `{"jsonrpc":"2.0","id":1,"result":{"user":"u","reason":"mail"}}` + "\n", false, "u"},
+		"lost":              {resting, false, ""},
+		"unreadable":        {resting + `{"jsonrpc":"2.0","id":1,"result":7}` + "\n", false, ""},
+		"ended with error":  {resting + `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no"}}` + "\n", false, ""},
+		"refused":           {`{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}` + "\n", true, ""},
+		"something else":    {`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := client.Rest(t.Context(), raw(t, c.lines), params)
+			if (err != nil) != c.refused {
+				t.Fatal(err)
+			}
+			if err != nil {
+				return
+			}
+			defer r.Close()
+			rested, err := r.Wait()
+			if rested.User != c.user || (err == nil) != (c.user != "") {
+				t.Errorf("%+v, %v", rested, err)
+			}
+		})
+	}
+	if _, err := client.Rest(t.Context(), socketPath(t), params); !errors.Is(err, client.ErrNotRunning) {
+		t.Errorf("without a hub: %v", err)
+	}
+}
+
+func TestRestSendsHeartbeatsAndWakes(t *testing.T) {
+	socket := socketPath(t)
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	received := make(chan string, 3)
+	go func() {
+		defer close(received)
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, `{"jsonrpc":"2.0","method":"hub/network/resting","params":{}}`+"\n")
+		for lines := bufio.NewScanner(c); lines.Scan(); {
+			received <- lines.Text()
+		}
+	}()
+	r, err := client.Rest(t.Context(), socket, dialect.NetworkRestParams{GUID: "g", User: "u"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Beat(), r.Wake(), r.Close()); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{`{"jsonrpc":"2.0","method":"hub/network/rest","params":{"guid":"g","user":"u"},"id":1}`,
+		`{"jsonrpc":"2.0","method":"hub/network/beat","params":{}}`, `{"jsonrpc":"2.0","method":"hub/network/wake","params":{}}`} {
+		if got := <-received; got != want {
+			t.Errorf("received %s, want %s", got, want)
+		}
+	}
+	for range received {
+	}
+	if r.Beat() == nil {
+		t.Error("a heartbeat after the end")
+	}
+}

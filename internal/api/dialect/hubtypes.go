@@ -44,6 +44,7 @@ const (
 	MethodDrain        = "hub/drain"
 	MethodBusJoin      = "hub/bus/join"
 	MethodNetworkJoin  = "hub/network/join"
+	MethodNetworkRest  = "hub/network/rest"
 	MethodBusLeave     = "hub/bus/leave"
 	MethodMCP          = "hub/mcp"
 	MethodLoopStep     = "hub/loop/step"
@@ -508,6 +509,40 @@ type NetworkGrant struct {
 	// Mark identifies the hub's store in the agent's record at the cluster.
 	Mark string `json:"mark,omitempty"`
 }
+
+// NetworkRestParams are the params of hub/network/rest, by which an agent gives up its connection to the hub's NATS server for as long as
+// nothing uses it. It must be the first request of a connection of its own, and is answered at the end of the rest. Before, the hub sends the
+// notification hub/network/resting: from then on the agent keeps its identity without the other connection, for as long as this one lasts. The
+// client sends the notifications hub/network/beat, a heartbeat, and hub/network/wake, which ends the rest.
+type NetworkRestParams struct {
+	GUID string `json:"guid"`
+	// User is that of the credential that the other connection has used.
+	User string `json:"user"`
+}
+
+// Notifications during a rest.
+const (
+	NotifyResting = "hub/network/resting"
+	NotifyBeat    = "hub/network/beat"
+	NotifyWake    = "hub/network/wake"
+)
+
+// NetworkRested is the result of hub/network/rest: a credential for a new connection with the same rights.
+type NetworkRested struct {
+	BusGrant
+	// Reason is why the rest has ended.
+	Reason RestEnd `json:"reason"`
+}
+
+// RestEnd is why a rest has ended.
+type RestEnd string
+
+// The ends of a rest.
+const (
+	RestAsked RestEnd = "asked" // by the client
+	RestMail  RestEnd = "mail"  // there is mail for the agent
+	RestEntry RestEnd = "entry" // a heartbeat failed: the agent has to write its registry entry anew
+)
 
 // BusLeaveParams are the parameters of hub/bus/leave.
 type BusLeaveParams struct {

@@ -62,6 +62,9 @@ type Config struct {
 	// SocketMCP handles a connection of the socket whose first request is dialect.MethodMCP: it returns the function
 	// that serves the connection from then on, or the error for the request. Nil disables the method.
 	SocketMCP func(params json.RawMessage) (Attached, *jsonrpc.Error)
+	// SocketRest handles a connection of the socket whose first request is dialect.MethodNetworkRest, as SocketMCP does. The function
+	// answers the request itself.
+	SocketRest func(id jsonrpc.ID, params json.RawMessage) (Detached, *jsonrpc.Error)
 	// HTTP is the address of the HTTP server, "127.0.0.1:8080"; "" means none.
 	HTTP string
 	// HTTPHandler answers the requests over HTTP.
@@ -94,6 +97,10 @@ type Config struct {
 
 // Attached serves a connection until its client disconnects or ctx ends. Closing in ends a read.
 type Attached func(ctx context.Context, in io.ReadCloser, out io.Writer)
+
+// Detached serves a connection by itself, with nothing else of the server in memory, until a read fails: its client has disconnected, or the
+// server stops. The server closes the connection.
+type Detached func(conn net.Conn)
 
 // Limits bound the resources of clients. Zero means the default in the comment.
 type Limits struct {

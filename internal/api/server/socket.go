@@ -28,7 +28,7 @@ type socketServer struct {
 	rpc  *jsonrpc.Dispatcher
 
 	mu      sync.Mutex // guards conns
-	conns   map[*socketConn]struct{}
+	conns   map[net.Conn]struct{}
 	running sync.WaitGroup // the connections
 }
 
@@ -38,7 +38,7 @@ func (s *Server) listenSocket(ctx context.Context) (*socketServer, error) {
 		return nil, err
 	}
 	rpc := &jsonrpc.Dispatcher{Handler: s.cfg.SocketHandler, Log: s.log}
-	return &socketServer{Server: s, file: file, ln: ln, rpc: rpc, conns: make(map[*socketConn]struct{})}, nil
+	return &socketServer{Server: s, file: file, ln: ln, rpc: rpc, conns: make(map[net.Conn]struct{})}, nil
 }
 
 // serve accepts connections until the listener is closed.
@@ -73,7 +73,7 @@ func (s *socketServer) accept(nc net.Conn) {
 	s.mu.Lock()
 	refused, full := s.draining.Load(), len(s.conns) >= s.cfg.Limits.Conns
 	if !refused && !full {
-		s.conns[c] = struct{}{}
+		s.conns[nc] = struct{}{}
 		s.running.Add(1)
 	}
 	s.mu.Unlock()
@@ -82,20 +82,34 @@ func (s *socketServer) accept(nc net.Conn) {
 		return
 	}
 	go func() {
-		defer s.running.Done()
-		c.serve()
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
+		if detached := c.serve(); detached != nil {
+			go s.detach(nc, detached) // with a small stack
+			return
+		}
+		s.ended(nc)
 	}()
+}
+
+// detach serves a connection that needs nothing of the server.
+func (s *socketServer) detach(nc net.Conn, serve Detached) {
+	serve(nc)
+	_ = nc.Close() // nothing is waited for
+	s.ended(nc)
+}
+
+func (s *socketServer) ended(nc net.Conn) {
+	s.mu.Lock()
+	delete(s.conns, nc)
+	s.mu.Unlock()
+	s.running.Done()
 }
 
 // shutdown, after draining is set, stops accepting and reading, and waits until all requests are answered. The
 // end of the base context interrupts them.
 func (s *socketServer) shutdown() error {
 	s.mu.Lock()
-	for c := range s.conns {
-		c.stopReading()
+	for nc := range s.conns {
+		stopReading(nc)
 	}
 	s.mu.Unlock()
 	err := s.ln.Close()
@@ -117,6 +131,8 @@ type socketConn struct {
 	slots  chan struct{}       // of concurrent requests
 	memory *semaphore.Weighted // of the lines of running requests
 	busy   sync.WaitGroup
+	// detached serves the connection from now on; nil if it does not.
+	detached Detached
 }
 
 func newSocketConn(nc net.Conn, s *socketServer) *socketConn {
@@ -151,8 +167,9 @@ func (c *socketConn) close() {
 	}
 }
 
-// serve serves the connection until it is closed and its goroutines have ended.
-func (c *socketConn) serve() {
+// serve serves the connection until it is closed and its goroutines have ended. It returns what serves the connection from then on; nil if
+// it is closed.
+func (c *socketConn) serve() Detached {
 	defer c.cancel()
 	written := make(chan struct{})
 	go func() {
@@ -168,7 +185,10 @@ func (c *socketConn) serve() {
 	c.untilAnswered(answered)
 	close(c.out)
 	<-written
-	c.close()
+	if c.detached == nil {
+		c.close()
+	}
+	return c.detached
 }
 
 // untilAnswered waits for the running requests of a client that has stopped sending. It
@@ -193,8 +213,10 @@ func (c *socketConn) untilAnswered(answered <-chan struct{}) {
 }
 
 // stopReading makes the reader return before its next line.
-func (c *socketConn) stopReading() {
-	_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
+func (c *socketConn) stopReading() { stopReading(c.nc) }
+
+func stopReading(nc net.Conn) {
+	_ = nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection
 }
 
 func (c *socketConn) stopped() bool { return c.server.draining.Load() || c.ctx.Err() != nil }
@@ -224,6 +246,9 @@ func (c *socketConn) read() {
 		case first && c.server.cfg.SocketMCP != nil && bytes.Contains(line, []byte(dialect.MethodMCP)) && c.attach(line, lines):
 			<-c.slots
 			return
+		case first && c.server.cfg.SocketRest != nil && bytes.Contains(line, []byte(dialect.MethodNetworkRest)) && c.detach(line):
+			<-c.slots
+			return
 		default:
 			held := int64(min(len(line), c.server.cfg.Limits.Message))
 			if c.memory.Acquire(c.ctx, held) != nil {
@@ -238,13 +263,43 @@ func (c *socketConn) read() {
 	}
 }
 
-// attach serves MCP on the connection until it ends and returns true, if the line is the request for that.
-func (c *socketConn) attach(line []byte, lines *lineReader) bool {
+// request decodes a line that is one request with a method; ok is false if it is not.
+func (c *socketConn) request(line []byte, method string) (req jsonrpc.Request, ok bool) {
 	msg := jsonrpc.Decode(line, c.server.cfg.Limits.RPC)
-	if len(msg.Calls) != 1 || msg.Calls[0].Request.Method != dialect.MethodMCP || msg.Batch {
+	if len(msg.Calls) != 1 || msg.Calls[0].Request.Method != method || msg.Batch {
+		return req, false
+	}
+	return msg.Calls[0].Request, true
+}
+
+// detach reports whether the line is the request for a rest. The client sends nothing else before it has an answer.
+func (c *socketConn) detach(line []byte) bool {
+	req, ok := c.request(line, dialect.MethodNetworkRest)
+	if !ok {
 		return false
 	}
-	req := msg.Calls[0].Request
+	serve, failed := c.server.cfg.SocketRest(req.ID, req.Params)
+	if failed != nil {
+		c.send(jsonrpc.AppendError(nil, req.ID, failed))
+		return true
+	}
+	server := c.server // and not c, which is too much to keep
+	c.detached = func(conn net.Conn) {
+		_ = conn.SetDeadline(time.Time{}) // fails only on a closed connection
+		if server.draining.Load() {
+			stopReading(conn)
+		}
+		serve(conn)
+	}
+	return true
+}
+
+// attach serves MCP on the connection until it ends and returns true, if the line is the request for that.
+func (c *socketConn) attach(line []byte, lines *lineReader) bool {
+	req, ok := c.request(line, dialect.MethodMCP)
+	if !ok {
+		return false
+	}
 	serve, failed := c.server.cfg.SocketMCP(req.Params)
 	if failed != nil {
 		c.send(jsonrpc.AppendError(nil, req.ID, failed))

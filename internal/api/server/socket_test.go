@@ -555,3 +555,64 @@ func TestErrorTextEndsWithTheRemedy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A connection whose first request is a rest is served by its function alone, until the client disconnects or the server stops.
+func TestSocketDetachesARest(t *testing.T) {
+	served := make(chan string, 4)
+	r := start(t, func(c *server.Config) {
+		c.SocketRest = func(id jsonrpc.ID, params json.RawMessage) (server.Detached, *jsonrpc.Error) {
+			if string(params) != `{"guid":"g"}` {
+				return nil, jsonrpc.InvalidParams("guid", "unknown")
+			}
+			return func(conn net.Conn) {
+				answer, _ := jsonrpc.AppendResult(nil, id, "rests")
+				_, _ = conn.Write(append(answer, '\n'))
+				for buf := make([]byte, 10); ; {
+					n, err := conn.Read(buf)
+					if err != nil {
+						served <- "the end"
+						return
+					}
+					served <- string(buf[:n])
+				}
+			}, nil
+		}
+	})
+	rest := rpc(1, dialect.MethodNetworkRest, `{"guid":"g"}`)
+
+	c := r.dial(t)
+	c.write(rpc(1, dialect.MethodNetworkRest, `{}`))
+	want(t, c.read(), "1 -32602 INVALID_PARAMS")
+
+	c = r.dial(t)
+	c.write(rpc(2, "hub/status", `{}`), rest)
+	for _, line := range []string{c.read(), c.read()} {
+		if strings.Contains(line, "rests") {
+			t.Errorf("a rest that is not the first request: %s", line)
+		}
+	}
+
+	c = r.dial(t)
+	c.write(rest)
+	if line := c.read(); !strings.Contains(line, `"result":"rests"`) {
+		t.Errorf("the answer is %s", line)
+	}
+	c.write("beat")
+	if got := <-served; got != "beat\n" {
+		t.Errorf("received %q", got)
+	}
+	c.close()
+	if got := <-served; got != "the end" {
+		t.Errorf("received %q", got)
+	}
+
+	c = r.dial(t)
+	c.write(rest)
+	c.read()
+	if err := r.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := <-served; got != "the end" {
+		t.Errorf("received %q", got)
+	}
+}
