@@ -52,10 +52,19 @@ func (n *Network) Admit(ctx context.Context, r registry.AdmissionRequest, state 
 		return Admission{}, nil, store.AsError(err)
 	}
 	may, err := n.admit(ctx, b, &adm, r)
-	if may != nil {
-		may.Publish = append(may.Publish, anyInfo)
+	return Admission{BusAdmission: adm}, may.onHub(), err
+}
+
+// Permissions returns what the connection of an agent that was admitted may do, as Admit does, by the key of its identity's record. It
+// does not block.
+func (n *Network) Permissions(guid, slot string) *Permissions { return n.confine(guid, slot).onHub() }
+
+// onHub adds what an agent may do on a hub's own bus only.
+func (p *Permissions) onHub() *Permissions {
+	if p != nil {
+		p.Publish = append(p.Publish, anyInfo)
 	}
-	return Admission{BusAdmission: adm}, may, err
+	return p
 }
 
 // anyInfo is the description of any stream, with the number of its messages. Where an account has only the network, it says no more of
@@ -93,17 +102,22 @@ func (n *Network) admit(ctx context.Context, b *bus.Bus, adm *store.Admission, r
 	adm.Control = control + "." + adm.GUID
 	cfg := n.cfg.BusConfig
 	cfg.ProjectPath = r.ProjectPath
-	owner := store.Owner(cfg)
-	n.control.setOwner(adm.GUID, owner)
+	n.control.setOwner(adm.GUID, store.Owner(cfg))
+	return n.confine(adm.GUID, adm.Slot), b.Commit(ctx)
+}
+
+// confine returns the permissions of an agent that was admitted; nil is everything.
+func (n *Network) confine(guid, slot string) *Permissions {
 	if n.main.mail.Inboxes() == store.InboxesShared {
-		return nil, b.Commit(ctx)
+		return nil
 	}
-	p := Confined{GUID: adm.GUID, Bucket: cfg.Bucket, slot: adm.Slot}.Permissions()
-	limits := store.BucketKeys + cfg.LimitsBucket() + "."
-	p.Publish = append(p.Publish, adm.Control, adm.Control+registry.HeartbeatToken, limits+owner+".*",
+	cfg := n.cfg.BusConfig
+	p := Confined{GUID: guid, Bucket: cfg.Bucket, slot: slot}.Permissions()
+	control, owner := n.control.of(guid)
+	p.Publish = append(p.Publish, control, control+registry.HeartbeatToken, store.BucketKeys+cfg.LimitsBucket()+"."+owner+".*",
 		// Only the workers' consumers have this name.
 		store.QueueSubject+"*", "$JS.API.CONSUMER.INFO.*."+store.QueueGroup, "$JS.API.CONSUMER.MSG.NEXT.*."+store.QueueGroup, "$JS.ACK.*."+store.QueueGroup+".>")
-	return &p, b.Commit(ctx)
+	return &p
 }
 
 // AwaitFirstMail is for a Network of a hub on its own bus: from now on it makes the inboxes of agents with their first mail.
@@ -118,11 +132,23 @@ func (n *Network) AwaitFirstMail() error {
 	if c.awaitsMail {
 		return nil
 	}
-	if err := n.main.mail.AwaitFirst(n.main.store.Context(), b); err != nil {
+	if err := n.main.mail.AwaitFirst(n.main.store.Context(), b, n.arrived); err != nil {
 		return store.AsError(err)
 	}
 	c.awaitsMail = true
 	return store.AsError(b.Conn().Flush())
+}
+
+func (n *Network) arrived(guid string) {
+	if n.cfg.MailArrived != nil {
+		n.cfg.MailArrived(guid)
+	}
+}
+
+// Heartbeat is a heartbeat of an agent that was admitted to the hub's own bus, and whose connection rests. After an error the agent
+// has to write its entry itself.
+func (n *Network) Heartbeat(ctx context.Context, guid string) error {
+	return n.main.registry.Heartbeat(ctx, guid)
 }
 
 // StoreID identifies the store of this Network's bus, also after a restart. It is no secret.
@@ -192,6 +218,13 @@ func (c *control) setOwner(guid, owner string) {
 		c.owners = map[string]string{}
 	}
 	c.owners[guid] = owner
+}
+
+// of returns the control subject and the owner key of an agent that was admitted.
+func (c *control) of(guid string) (subject, owner string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.subject + "." + guid, cmp.Or(c.owners[guid], guid)
 }
 
 // owner returns the owner key of an agent, its GUID where that is not remembered.

@@ -67,6 +67,8 @@ func beChild(role string) int {
 		select {} // until it is killed
 	case "holder":
 		return beHolder(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"), os.Getenv(childRole+"_NAME"))
+	case "rester":
+		return beRester(os.Getenv(childRole + "_AT"))
 	case "server":
 		return beServer(os.Getenv(childRole+"_AT"), os.Getenv(childRole+"_STATE"))
 	}

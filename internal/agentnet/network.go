@@ -51,6 +51,9 @@ type Config struct {
 	// Hub tells the user's hubs apart, for the identities that Memberships remember in StateDir; nil if they remember none.
 	Hub func(context.Context) (string, error)
 
+	// MailArrived is called with the recipient of each message on the bus of a hub that awaits first mail; it must not block.
+	MailArrived func(guid string)
+
 	localAdmission *store.Admission // the admission to the hub's own bus
 }
 

@@ -76,9 +76,11 @@ func (f *firstMail) forget(guid string) {
 	delete(f.inboxes, guid)
 }
 
-// AwaitFirst makes the inboxes of agents of the registry with their first mail, until the connection ends.
-func (s *Service) AwaitFirst(ctx context.Context, b *bus.Bus) error {
+// AwaitFirst makes the inboxes of agents of the registry with their first mail, until the connection ends. It calls arrived with the
+// GUID of the recipient of each message, which may not be stored yet; arrived must not block.
+func (s *Service) AwaitFirst(ctx context.Context, b *bus.Bus, arrived func(guid string)) error {
 	_, err := b.Conn().Subscribe(store.InboxSubject+"*", func(m *nats.Msg) {
+		arrived(strings.TrimPrefix(m.Subject, store.InboxSubject))
 		if err := s.storeFirst(ctx, b, m); err != nil && ctx.Err() == nil {
 			s.reg.Log().Warn("a message to an agent without an inbox was not stored; its sender tries again", "subject", m.Subject, "error", err)
 		}

@@ -229,7 +229,10 @@ func (a *Agent) relayHeartbeat(b *bus.Bus) bool {
 }
 
 // heartbeatAnswers returns the subject on which the hub tells an agent to write its entry itself.
-func (a *Agent) heartbeatAnswers() string { return store.InboxPrefix(a.guid) + HeartbeatToken }
+func (a *Agent) heartbeatAnswers() string { return HeartbeatAnswers(a.guid) }
+
+// HeartbeatAnswers is the subject on which a hub answers heartbeats of an agent that failed.
+func HeartbeatAnswers(guid string) string { return store.InboxPrefix(guid) + HeartbeatToken }
 
 // RelayHeartbeat is the hub's side of a relayed heartbeat of an agent.
 func (g *Registry) RelayHeartbeat(ctx context.Context, b *bus.Bus, guid string, m *nats.Msg) {
@@ -243,6 +246,17 @@ func (g *Registry) RelayHeartbeat(ctx context.Context, b *bus.Bus, guid string, 
 	if err := m.Respond(nil); err != nil && ctx.Err() == nil {
 		g.Log().Warn("a heartbeat that failed was not answered", "guid", guid, "error", err)
 	}
+}
+
+// Heartbeat writes a heartbeat into the entry of an agent whose connection rests. After an error the agent has to write its entry itself.
+func (g *Registry) Heartbeat(ctx context.Context, guid string) error {
+	ctx, cancel := context.WithTimeout(ctx, store.RequestTimeout)
+	defer cancel()
+	b, err := g.Connected()
+	if err != nil {
+		return err
+	}
+	return g.writeHeartbeat(ctx, b, guid)
 }
 
 // writeHeartbeat writes the present time into an agent's entry.

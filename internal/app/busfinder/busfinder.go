@@ -44,6 +44,9 @@ type Config struct {
 	// Command is the program and its first arguments that start the hub; --socket, --data-dir, --config and
 	// --http-port are appended. Nil means this program's own `start --background`.
 	Command []string
+	// RestAfter is how long an agent's connection to the hub's bus must be unused before it is given up until something uses it; 0 means
+	// ten seconds.
+	RestAfter time.Duration
 }
 
 // ForProject returns the Config for the channels of a project.
@@ -138,6 +141,9 @@ func (f *Finder) DialAgent(ctx context.Context, settings dialect.NetworkJoinPara
 	}
 	a.GUID, a.Secret = place.GUID, place.Secret
 	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, InboxPrefix: store.InboxPrefix(place.GUID), Logger: f.cfg.Logger}
+	if settings.Via == "" {
+		cfg.Rest = f.restOf(place.BusAdmission)
+	}
 	used := false
 	b, err := bus.Join(ctx, cfg, func(ctx context.Context) (bus.Grant, error) {
 		if !used {

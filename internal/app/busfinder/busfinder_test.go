@@ -27,6 +27,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 	"github.com/parleyhub/parley/internal/hub/process"
@@ -461,4 +462,18 @@ func TestDialAgent(t *testing.T) {
 	}
 	_, _, err = p.finder(t).DialAgent(t.Context(), dialect.NetworkJoinParams{}, registry.AdmissionRequest{AgentType: "\x00"})
 	wantError(t, err, bus.CodeConfig)
+}
+
+// An agent's connection rests, and is there again when it is used.
+func TestTheConnectionOfAnAgentRests(t *testing.T) {
+	p := newTestHub(t, noPort)
+	f := p.finder(t, func(c *busfinder.Config) { c.RestAfter = 5 * time.Millisecond })
+	_, b, err := f.DialAgent(t.Context(), dialect.NetworkJoinParams{}, registry.AdmissionRequest{AgentType: "worker", ProjectPath: p.dir, LateInbox: true})
+	must(t, err)
+	defer b.Close(context.Background()) //nolint:errcheck // the test is over
+	for range 5 {
+		wait.Eventually(t, "a rest", b.Resting)
+		_, err := b.JetStream().AccountInfo(t.Context())
+		must(t, err)
+	}
 }

@@ -36,15 +36,15 @@ type admission struct {
 
 	turn      *semaphore.Weighted // its holder may use the fields below
 	operators networks
-	linked    networks          // at the cluster; they also forward what waits on the hub's bus
-	users     map[string]string // the user of the last Grant, by GUID
+	linked    networks // at the cluster; they also forward what waits on the hub's bus
+	agents    *admitted
 }
 
 // openAdmission starts to admit agents to the network on the hub's bus.
 func (d *daemon) openAdmission(ctx context.Context) *admission {
 	const name = "parley-hub network"
 	a := &admission{
-		bus: d.bus, log: d.log, turn: semaphore.NewWeighted(1), operators: networks{}, linked: networks{}, users: map[string]string{},
+		bus: d.bus, log: d.log, turn: semaphore.NewWeighted(1), operators: networks{}, linked: networks{}, agents: newAdmitted(d.bus, d.log),
 		dial:    func(ctx context.Context) (*bus.Bus, error) { return d.ownNetwork(ctx, name) },
 		cluster: func(ctx context.Context) (*bus.Bus, error) { return d.linkedCluster(ctx, name) },
 	}
@@ -103,6 +103,13 @@ func (a *admission) Admit(ctx context.Context, p dialect.NetworkJoinParams) (gra
 		if err != nil {
 			return err
 		}
+		var resting *agentnet.Network // none while there is a link
+		if p.Via == "" {
+			resting, err = a.operator(ctx, p)
+		}
+		if err != nil {
+			return err
+		}
 		request := bus.GrantRequest{Access: bus.AccessNetwork}
 		if may != nil && p.Via == "" {
 			request = bus.GrantRequest{Access: bus.AccessAgent, Publish: may.Publish, Subscribe: may.Subscribe}
@@ -111,7 +118,7 @@ func (a *admission) Admit(ctx context.Context, p dialect.NetworkJoinParams) (gra
 		if err != nil {
 			return err
 		}
-		a.users[place.GUID] = g.User
+		a.agents.add(place.GUID, place.Slot, g.User, resting)
 		grant = networkGrant(place, g)
 		return nil
 	})
@@ -204,7 +211,7 @@ func (a *admission) place(ctx context.Context, p dialect.NetworkJoinParams) (age
 }
 
 func (a *admission) state(guid string) registry.ConnectionState {
-	user, known := a.users[guid]
+	user, known := a.agents.user(guid)
 	switch {
 	case !known:
 		return registry.NeverConnected
@@ -252,7 +259,7 @@ func (a *admission) open(opened networks, p dialect.NetworkJoinParams, cfg agent
 	if len(opened) >= maxNetworks {
 		return nil, errNetworks
 	}
-	cfg.Logger = a.log
+	cfg.Logger, cfg.MailArrived = a.log, a.agents.arrived
 	opened[p] = agentnet.Open(cfg)
 	return opened[p], nil
 }
@@ -311,6 +318,7 @@ func clusterError(err error) error {
 func (a *admission) close() error {
 	// The turn is never returned; without an end of the context the error is nil.
 	errs := []error{a.turn.Acquire(context.Background(), 1)}
+	a.agents.close()
 	for _, opened := range []networks{a.linked, a.operators} {
 		for _, n := range opened {
 			errs = append(errs, within(busTimeout, n.Close))

@@ -525,6 +525,9 @@ func (d *daemon) openServer(ctx context.Context) error {
 		},
 		Memory: d.memory, Token: d.cfg.HTTP.Token, LocalToken: d.httpToken, Pages: pages, Hosts: d.cfg.HTTP.AllowedHosts, Origins: d.cfg.HTTP.AllowedOrigins, Log: d.log,
 	}
+	if d.admission != nil {
+		sc.SocketRest = d.admission.agents.rest
+	}
 	if d.cfg.Socket.Enabled {
 		sc.Socket = d.cfg.Socket.Path
 	}

@@ -4,6 +4,7 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -23,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/busfinder"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
 )
@@ -243,6 +245,78 @@ func TestAnAgentsCredentialHasOnlyItsRights(t *testing.T) {
 			t.Errorf("%+v is admitted", wrong)
 		}
 	}
+}
+
+// An agent that rests has its identity and its permissions as one that is connected, for as long as the connection to the socket lasts.
+func TestARestKeepsTheIdentityAndItsPermissions(t *testing.T) {
+	t.Parallel()
+	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
+	defer r.end(t)
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	join := func() *dialect.NetworkGrant {
+		t.Helper()
+		g, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "worker", ProjectPath: "/shop", LateInbox: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	denied := make(chan error, 10)
+	connect := func(g dialect.BusGrant, guid string) *nats.Conn {
+		t.Helper()
+		nc, err := nats.Connect("nats://"+g.Address, nats.UserInfo(g.User, g.Password), nats.CustomInboxPrefix(store.InboxPrefix(guid)),
+			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nc
+	}
+	g, other := join(), join()
+	nc := connect(g.BusGrant, g.GUID)
+	for _, wrong := range []dialect.NetworkRestParams{{}, {GUID: g.GUID}, {User: g.User}, {GUID: g.GUID, User: other.User}, {GUID: other.GUID, User: g.User}} {
+		if _, err := client.Rest(t.Context(), r.info.Socket, wrong); err == nil {
+			t.Errorf("the rest of %+v is granted", wrong)
+		}
+	}
+	rest, err := client.Rest(t.Context(), r.info.Socket, dialect.NetworkRestParams{GUID: g.GUID, User: g.User})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Rest(t.Context(), r.info.Socket, dialect.NetworkRestParams{GUID: g.GUID, User: g.User}); err == nil {
+		t.Error("a second rest at once")
+	}
+	nc.Close()
+	if third := join(); third.GUID == g.GUID {
+		t.Error("another agent has the identity of one that rests")
+	}
+	if err := rest.Wake(); err != nil {
+		t.Fatal(err)
+	}
+	rested, err := rest.Wait()
+	if err != nil || rested.Reason != dialect.RestAsked || rested.User != g.User || rested.Password == g.Password {
+		t.Fatalf("%+v, %v", rested, err)
+	}
+	nc = connect(rested.BusGrant, g.GUID)
+	if err := errors.Join(rest.Close(), nc.Publish("$KV.agent-registry."+other.GUID, nil), nc.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-denied; !strings.Contains(err.Error(), other.GUID) {
+		t.Error(err)
+	}
+
+	rest, err = client.Rest(t.Context(), r.info.Socket, dialect.NetworkRestParams{GUID: g.GUID, User: g.User})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	if err := rest.Close(); err != nil { // as when the process is killed
+		t.Fatal(err)
+	}
+	wait.Eventually(t, "the identity", func() bool { return join().GUID == g.GUID })
 }
 
 // sessionOf connects an agent over HTTP with a revision of the protocol, and returns the function that calls tools.

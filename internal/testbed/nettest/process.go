@@ -62,7 +62,11 @@ func socket(dir string) string { return dir + "/hub.sock" }
 
 // HubProcess is a hub in a process of its own, which is the test's binary, running or not: tests kill
 // it, and its users start it again.
-type HubProcess struct{ Dir string }
+type HubProcess struct {
+	Dir string
+	// RestAfter is that of the agents that Enter admits, see busfinder.Config.
+	RestAfter time.Duration
+}
 
 // NewProcess returns a hub that is started by its first use and stopped at the end of the test.
 // Processes that the test starts may use it too.
@@ -88,7 +92,7 @@ func newProcess(t testing.TB, name string) HubProcess {
 			t.Error(err)
 		}
 	})
-	return HubProcess{dir}
+	return HubProcess{Dir: dir, RestAfter: restAfter()}
 }
 
 func stop(dir string) error {
@@ -154,6 +158,14 @@ func (h HubProcess) Dial(access bus.Access, namespace string) func(context.Conte
 	return func(ctx context.Context) (*bus.Bus, error) { return h.finder(access, namespace).Dial(ctx) }
 }
 
+// restEnv is the default of HubProcess.RestAfter: with some milliseconds agents rest as often as possible.
+const restEnv = "PARLEY_HUBTEST_REST"
+
+func restAfter() time.Duration {
+	after, _ := time.ParseDuration(os.Getenv(restEnv)) // 0 without
+	return after
+}
+
 // Enter returns a function that admits agents to the agents' network on the hub's bus, as the
 // MCP processes of a project do; see agentnet.NewMemberships.
 func (h HubProcess) Enter(settings dialect.NetworkJoinParams) func(context.Context, registry.AdmissionRequest) (agentnet.Admission, *bus.Bus, error) {
@@ -166,6 +178,6 @@ func (h HubProcess) Enter(settings dialect.NetworkJoinParams) func(context.Conte
 func (h HubProcess) finder(access bus.Access, namespace string) *busfinder.Finder {
 	return busfinder.New(busfinder.Config{
 		Config: bus.Config{Logger: slog.New(slog.DiscardHandler)}, Access: access, Namespace: namespace,
-		Hub: func(context.Context) (*config.Loaded, error) { return load(h.Dir) }, Autostart: true,
+		Hub: func(context.Context) (*config.Loaded, error) { return load(h.Dir) }, Autostart: true, RestAfter: h.RestAfter,
 	})
 }
