@@ -535,7 +535,9 @@ var rarelyRun = []string{
 	"github.com/parleyhub/parley/internal/hub/runner/...", "github.com/parleyhub/parley/negotiation", "github.com/parleyhub/parley/swarm/...", "github.com/parleyhub/parley/ralph",
 	"github.com/parleyhub/parley/internal/base/entries", "github.com/parleyhub/parley/internal/base/local", "github.com/parleyhub/parley/identity",
 	"github.com/clipperhouse/...", "github.com/mattn/...", "github.com/muesli/...", "github.com/nats-io/nats-server/v2/conf", "github.com/nats-io/nats-server/v2/server/certidp", "github.com/rivo/...", "github.com/sony/...", "github.com/xo/...",
-	"github.com/parleyhub/parley/internal/third_party/...",
+	"github.com/parleyhub/parley/internal/third_party/...", "github.com/parleyhub/parley/internal/api/client", "github.com/parleyhub/parley/internal/api/conformance",
+	"github.com/parleyhub/parley/internal/api/screens", "github.com/parleyhub/parley/internal/api/ui", "github.com/parleyhub/parley/internal/hub/workdir", "github.com/gofrs/flock",
+	"github.com/nats-io/nkeys", "github.com/google/uuid", "github.com/spf13/pflag", "os/exec", "os/user", "flag", "log/slog", "net/url",
 }
 
 // build builds the program into dir. Functions begin at 16 bytes and not at 32: a third of a megabyte.
