@@ -4,9 +4,11 @@ package daemon_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -317,6 +319,65 @@ func TestARestKeepsTheIdentityAndItsPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.Eventually(t, "the identity", func() bool { return join().GUID == g.GUID })
+}
+
+// The hub may notice the end of a rest's connection only when the agent is in its next rest.
+func TestTheLateEndOfARestIsNotThatOfTheNext(t *testing.T) {
+	t.Parallel()
+	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
+	defer r.end(t)
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	g, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "worker", ProjectPath: "/shop", LateInbox: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := dialect.NetworkRestParams{GUID: g.GUID, User: g.User}
+
+	first, err := net.Dial("unix", r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	answers := json.NewDecoder(first)
+	send := func(message string, answer any) {
+		t.Helper()
+		if _, err := fmt.Fprintln(first, message); err != nil {
+			t.Fatal(err)
+		}
+		if err := answers.Decode(answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"guid":%q,"user":%q}}`, dialect.MethodNetworkRest, g.GUID, g.User), &struct{}{})
+	var rested struct{ Result dialect.NetworkRested }
+	send(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{}}`, dialect.NotifyWake), &rested)
+	nc, err := nats.Connect("nats://"+rested.Result.Address, nats.UserInfo(g.User, rested.Result.Password))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	next, err := client.Rest(t.Context(), r.info.Socket, params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	nc.Close()
+	if _, err := fmt.Fprintln(first, strings.Repeat(" ", 1<<10)); err != nil { // too long: the hub ends the connection
+		t.Fatal(err)
+	}
+	if err := answers.Decode(&struct{}{}); err == nil {
+		t.Fatal("the first rest goes on")
+	}
+	if err := next.Wake(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // sessionOf connects an agent over HTTP with a revision of the protocol, and returns the function that calls tools.

@@ -118,7 +118,9 @@ func (m *admitted) end(r *resting) {
 		m.agents[r.guid] = a
 	}
 	m.mu.Unlock()
-	m.bus.EndRest(r.agent.user)
+	if !r.close() { // the answer has ended it otherwise, and the agent may be in its next one
+		m.bus.EndRest(r.agent.user)
+	}
 }
 
 // arrived wakes an agent for which there is mail. It does not block.
@@ -153,9 +155,10 @@ type resting struct {
 	guid  string
 	agent admittedAgent
 
-	mu   sync.Mutex
-	conn net.Conn        // nil before it has begun
-	due  dialect.RestEnd // why it has ended, "" while it has not
+	mu       sync.Mutex
+	conn     net.Conn        // nil before it has begun, and after its end
+	due      dialect.RestEnd // why it has ended, "" while it has not
+	answered bool            // or about to be
 }
 
 // serve serves the agent's connection until that ends.
@@ -202,6 +205,7 @@ func (r *resting) open(conn net.Conn) bool {
 	r.mu.Lock()
 	r.conn = conn
 	due := r.due
+	r.answered = due != ""
 	r.mu.Unlock()
 	if due != "" {
 		r.answer(conn, due)
@@ -214,12 +218,20 @@ func (r *resting) wake(why dialect.RestEnd) {
 	r.mu.Lock()
 	conn, again := r.conn, r.due != ""
 	if !again {
-		r.due = why
+		r.due, r.answered = why, conn != nil
 	}
 	r.mu.Unlock()
 	if conn != nil && !again {
 		r.answer(conn, why)
 	}
+}
+
+// close has nobody answer the agent any more. It reports whether it was answered.
+func (r *resting) close() (answered bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conn = nil
+	return r.answered
 }
 
 // answer sends the agent a new credential. It does not block, since the agent has read what was sent before.
