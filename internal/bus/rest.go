@@ -388,6 +388,9 @@ func (c *restConn) begin(r Resting) bool {
 // end waits for the end of the rest, and connects again.
 func (c *restConn) end(r Resting) error {
 	g, beaten, err := r.Wait()
+	if err == nil && time.Now().After(g.Expires) { // the process was suspended
+		g, err = c.hub.next()
+	}
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ var errGone = errors.New("the hub is gone")
 type rests struct {
 	hub     *bus.Bus
 	refuse  error         // of each request; nil grants it
+	late    bool          // the process receives the ends when their Grants have expired
 	granted chan struct{} // receives each
 	beats   atomic.Int32
 
@@ -85,6 +86,9 @@ func (r *rest) Wait() (bus.Grant, bool, error) {
 		return bus.Grant{}, true, err
 	}
 	g, resumeErr := r.of.hub.Resume(r.user, bus.GrantRequest{Access: bus.AccessNetwork})
+	if r.of.late {
+		g.Expires, resumeErr = time.Now(), r.of.hub.Revoke(r.user)
+	}
 	return g, err == nil, resumeErr
 }
 
@@ -162,6 +166,28 @@ func TestAnUnusedConnectionRests(t *testing.T) {
 	}
 	if len(news) == 0 {
 		t.Error("the subscriber was not notified that it may have missed something")
+	}
+	if len(changes) > 0 {
+		t.Errorf("the client noticed %v", <-changes)
+	}
+}
+
+// A process that is suspended when its rest ends loses nothing that it has written before.
+func TestTheEndOfARestIsReceivedLate(t *testing.T) {
+	t.Parallel()
+	hub := open(t, bus.Config{DataDir: t.TempDir()})
+	rs := newRests(hub)
+	rs.late = true
+	b, other := joinResting(t, rs), network(t, hub)
+	changes := b.Conn().StatusChanged()
+	_, err := other.Conn().Subscribe("asks", func(m *nats.Msg) { _ = m.Respond(m.Data) })
+	must(t, err)
+	must(t, other.Conn().Flush())
+	for range 3 {
+		awaitRest(t, b)
+		if _, err := b.Conn().Request("asks", nil, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if len(changes) > 0 {
 		t.Errorf("the client noticed %v", <-changes)
