@@ -296,6 +296,7 @@ func (b *Bus) DeniedBy(ctx context.Context) error {
 // Connection is the state of a Bus's connection.
 type Connection struct {
 	State      State
+	Since      time.Time // of State
 	Reconnects int
 	// Err is the error of the last attempt to reconnect; nil while connected.
 	Err error
@@ -308,7 +309,7 @@ type Connection struct {
 func (b *Bus) Connection() Connection {
 	c := Connection{Changed: b.link.changed.Wait()}
 	st := b.link.status()
-	c.State, c.Reconnects = st.state, st.reconnects
+	c.State, c.Since, c.Reconnects = st.state, st.since, st.reconnects
 	if st.lastErr != nil {
 		c.Err = st.lastErr
 	}

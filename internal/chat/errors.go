@@ -112,7 +112,7 @@ func (s *Space) unanswered(ctx context.Context, b *bus.Bus, c Channel, err error
 	if !isTimeout(err) {
 		return s.requestError(b, c, err)
 	}
-	if b.Connection().State != bus.StateConnected {
+	if lost(b.Connection()) {
 		return interrupted(b)
 	}
 	info := b.Info()
@@ -130,6 +130,11 @@ func (s *Space) unanswered(ctx context.Context, b *bus.Bus, c Channel, err error
 		e.Remedy = "Try again in a moment. If the problem persists, run `" + local.Program() + " doctor`, and restart the hub: " + local.Program() + " stop, " + local.Program() + " start."
 	}
 	return e
+}
+
+// lost reports whether a request that has just timed out was lost with its connection, even if there is another one by now.
+func lost(c bus.Connection) bool {
+	return c.State != bus.StateConnected || c.Reconnects > 0 && time.Since(c.Since) < requestTimeout
 }
 
 // denied reports whether the server refused a permission.

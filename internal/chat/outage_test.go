@@ -24,6 +24,7 @@ import (
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/chat"
 	"github.com/parleyhub/parley/internal/testbed"
+	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
 
 // REQ-TOOL-022, REQ-ERROR-002, REQ-ERROR-008: only an outage is queued. All other failures are errors of the first send,
@@ -516,6 +517,43 @@ func TestOneDeadChannelStopsOneChannel(t *testing.T) {
 	}
 	if got := s.Ailing(); len(got) != 1 || !got["roadmap"] {
 		t.Errorf("ailing: %v", got)
+	}
+}
+
+// A request that was lost with its connection says nothing of the channel, which is read at once over the next connection.
+func TestALostConnectionIsNoFaultOfTheChannel(t *testing.T) {
+	n := startServer(t)
+	p := nettest.StartProxy(t, strings.TrimPrefix(n.URL(), "nats://"))
+	cfg := n.config("p")
+	cfg.Dial = func(ctx context.Context) (*bus.Bus, error) {
+		return bus.Open(ctx, bus.Config{URL: bus.Secret(p.URL()), Logger: slog.New(slog.DiscardHandler)})
+	}
+	s := ready(t, open(t, cfg))
+	send(t, s, "pm", "roadmap", "hello")
+	asked := make(chan struct{}, 1)
+	p.SetTap(func(toServer bool, data []byte) bool {
+		request := toServer && bytes.Contains(data, []byte("$JS.API."))
+		if request {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+		}
+		return !request
+	})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Tips(t.Context(), []string{"roadmap"})
+		failed <- err
+	}()
+	<-asked
+	p.SetTap(nil)
+	p.Cut()
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("a request that was lost: %v", err)
+	}
+	if got := s.Ailing(); len(got) != 0 {
+		t.Errorf("%v do not answer", got)
 	}
 }
 
