@@ -104,8 +104,6 @@ func TestCallersCannotChangeRegisteredCards(t *testing.T) {
 	}
 }
 
-// A source must not replace the card of another source, or a local one, by announcing
-// its id.
 // A card is held if it is registered as it is, whatever the registry has set.
 func TestHoldsComparesWithWhatIsRegistered(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
@@ -156,6 +154,8 @@ func TestEqualSchemasAreKeptOnce(t *testing.T) {
 	}
 }
 
+// A source must not replace the card of another source, or a local one, by announcing
+// its id.
 func TestMergeRefusesTakeovers(t *testing.T) {
 	r := newRegistry(t, registry.Options{})
 	register(t, r, card("ours"))

@@ -24,7 +24,7 @@ func (r *rig) benchmarkRows() []row {
 		return row{name: name, unit: unit, less: less, most: 3, ours: []contender{{"parley", ours}}, peers: []contender{{"npm hyperswarm", peer}}}
 	}
 	idle := func(name, kind string, aim float64) row {
-		ours, _ := r.pair("./internal/agentnet", "BenchmarkIdleAgents/"+kind+"$", []string{"-test.benchtime", "1x", "-idle-for", "30s"}, "MB", "")
+		ours, _ := r.pair("./internal/agentnet", "BenchmarkIdleAgents/"+kind+"$", []string{"-test.benchtime", "1x", "-idle-for", "60s"}, "MB", "")
 		return row{name: "memory of 1,000 idle agents, " + name, unit: "MB", less: true, most: 1, ours: []contender{{"parley", ours}}, peers: []contender{limit(aim)}}
 	}
 	return []row{
