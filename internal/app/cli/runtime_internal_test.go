@@ -25,11 +25,11 @@ func TestAnMCPServerUsesOneProcessorAfterItsStart(t *testing.T) {
 			if c.stopped {
 				stop()
 			}
-			time.Sleep(mcpStart - 1)
+			time.Sleep(mcpStart - time.Nanosecond)
 			if n := runtime.GOMAXPROCS(0); n != 2 {
 				t.Errorf("%s: %d processors during the start", name, n)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			if n := runtime.GOMAXPROCS(0); n != c.want {
 				t.Errorf("%s: %d processors, want %d", name, n, c.want)

@@ -96,7 +96,8 @@ func (s *session) observe(next mcp.MethodHandler) mcp.MethodHandler {
 		switch params := req.GetParams().(type) {
 		case *mcp.InitializedParams:
 			s.initialized.Store(true)
-		case *mcp.SetLoggingLevelParams: //nolint:staticcheck // clients of the revisions up to 2025-11-25 still have logging
+		//lint:ignore SA1019 clients of the revisions up to 2025-11-25 still have logging
+		case *mcp.SetLoggingLevelParams:
 			level := string(params.Level)
 			s.level.Store(&level)
 		}
