@@ -23,8 +23,8 @@ func (r *rig) benchmarkRows() []row {
 		ours, peer := r.pair("./test/interop/hyperswarmjs", bench, []string{"-test.benchtime", times}, "go-"+metric, "npm-"+metric)
 		return row{name: name, unit: unit, less: less, most: 3, ours: []contender{{"parley", ours}}, peers: []contender{{"npm hyperswarm", peer}}}
 	}
-	idle := func(name, kind string, aim float64) row {
-		ours, _ := r.pair("./internal/agentnet", "BenchmarkIdleAgents/"+kind+"$", []string{"-test.benchtime", "1x", "-idle-for", "60s"}, "MB", "")
+	idle := func(name, kind, idleFor string, aim float64) row {
+		ours, _ := r.pair("./internal/agentnet", "BenchmarkIdleAgents/"+kind+"$", []string{"-test.benchtime", "1x", "-idle-for", idleFor}, "MB", "")
 		return row{name: "memory of 1,000 idle agents, " + name, unit: "MB", less: true, most: 1, ours: []contender{{"parley", ours}}, peers: []contender{limit(aim)}}
 	}
 	return []row{
@@ -32,9 +32,9 @@ func (r *rig) benchmarkRows() []row {
 		swarm("hyperswarm, message there and back", "BenchmarkEcho", "µs", "µs", "5x", true),
 		swarm("hyperswarm, 64 MiB on a stream", "BenchmarkThroughput", "MB/s", "MB/s", "2x", false),
 		{name: "size of the program", unit: "MB", less: true, most: 1, ours: []contender{{"parley", r.size}}, peers: []contender{limit(35)}},
-		idle("a connection and an inbox each", "process-each", 60),
-		idle("shared inboxes", "process-each-shared-inbox", 60),
-		idle("over /mcp", "mcp-over-http", 60),
+		idle("a connection and an inbox each", "process-each", "60s", 60),
+		idle("shared inboxes", "process-each-shared-inbox", "60s", 60),
+		idle("over /mcp", "mcp-over-http", "4m", 60), // after two minutes the hub closes connections without a request
 		{name: "start with 100,000 tasks, 1,000,000 messages, 100 documents", unit: "ms", less: true, most: 1, ours: []contender{{"parley", r.restart}}, peers: []contender{limit(300)}},
 	}
 }
