@@ -249,16 +249,23 @@ func TestAnAgentsCredentialHasOnlyItsRights(t *testing.T) {
 	}
 }
 
+// client connects to the hub's socket.
+func (r *running) client(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.Dial(t.Context(), r.info.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // the hub has ended
+	return c
+}
+
 // An agent that rests has its identity and its permissions as one that is connected, for as long as the connection to the socket lasts.
 func TestARestKeepsTheIdentityAndItsPermissions(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := r.client(t)
 	join := func() *dialect.NetworkGrant {
 		t.Helper()
 		g, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "worker", ProjectPath: "/shop", LateInbox: true})
@@ -326,11 +333,7 @@ func TestTheLateEndOfARestIsNotThatOfTheNext(t *testing.T) {
 	t.Parallel()
 	r := run(t, mustLoad(t, newDir(t), "http.enabled=false"))
 	defer r.end(t)
-	c, err := client.Dial(t.Context(), r.info.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := r.client(t)
 	g, err := c.JoinNetwork(t.Context(), dialect.NetworkJoinParams{AgentType: "worker", ProjectPath: "/shop", LateInbox: true})
 	if err != nil {
 		t.Fatal(err)
