@@ -177,6 +177,9 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, ended func()) {
 	case r.Method != http.MethodPost || id != "":
 		server := h.beginRequest(id)
 		defer h.endRequest(id)
+		if r.Method == http.MethodDelete && server != nil {
+			w = &answer{w, func() { h.deleted(id, server) }}
+		}
 		serve(w, h.stateful, server)
 	case !h.reserve():
 		w.Header().Set("Retry-After", "60")
@@ -341,15 +344,30 @@ func (h *Handler) opened(s *session, id string) bool {
 
 // ended removes a session that is about to end, and releases its server when it has.
 func (h *Handler) ended(id string) {
+	if s := h.remove(id); s != nil { // nobody else ends it
+		_ = h.end(s) // the reason does not matter
+	}
+}
+
+// remove removes a session from the map, and returns it to whoever ends it; nil if somebody else does.
+func (h *Handler) remove(id string) *session {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	s := h.sessions[id]
 	delete(h.sessions, id)
 	if s == nil && h.opening > 0 {
 		h.early[id] = true
 	}
-	h.mu.Unlock()
-	if s != nil { // nobody else ends it
-		_ = h.end(s) // the reason does not matter
+	return s
+}
+
+// deleted is ended before a client learns that the SDK has ended its session: the session that it opens next is not refused.
+func (h *Handler) deleted(id string, server *mcp.Server) {
+	if sessionOf(server, id) != nil {
+		return // it goes on
+	}
+	if s := h.remove(id); s != nil {
+		go func() { _ = h.end(s) }() // Close waits for it
 	}
 }
 

@@ -208,7 +208,26 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// Clients that are killed, and many others, do not delete their session.
+// A client that has ended its session and begins another one is not refused.
+func TestASessionThatIsDeletedIsNotCounted(t *testing.T) {
+	for stored, store := range stores {
+		t.Run(stored, func(t *testing.T) {
+			t.Parallel()
+			url := endpoint(t, newServer(nil, nil), mcphttp.Options{MaxSessions: 1, Events: store()})
+			for range 200 {
+				if err := connect(t, url, "2025-11-25").Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+var stores = map[string]func() mcp.EventStore{
+	"nothing is stored": func() mcp.EventStore { return nil },
+	"events are stored": func() mcp.EventStore { return mcp.NewMemoryEventStore(nil) },
+}
+
 // streaming reports when a session's stream for notifications is open.
 type streaming struct {
 	http.Transport
@@ -224,6 +243,7 @@ func (s *streaming) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
+// Clients that are killed, and many others, do not delete their session.
 func TestTheIdlestSessionIsClosedForANewOne(t *testing.T) {
 	server := newServer(nil, nil)
 	url := endpoint(t, server, mcphttp.Options{MaxSessions: 2, SpareAfter: time.Nanosecond})
@@ -273,10 +293,6 @@ func TestASessionMayHaveAServerOfItsOwn(t *testing.T) {
 }
 
 func TestAServerIsReleasedOnceWhenItsSessionEnds(t *testing.T) {
-	stores := map[string]func() mcp.EventStore{
-		"nothing is stored": func() mcp.EventStore { return nil },
-		"events are stored": func() mcp.EventStore { return mcp.NewMemoryEventStore(nil) },
-	}
 	ends := map[string]func(t *testing.T, url string, h *mcphttp.Handler, s *mcp.ClientSession) error{
 		"the client ends it": func(_ *testing.T, _ string, _ *mcphttp.Handler, s *mcp.ClientSession) error { return s.Close() },
 		"another one replaces it": func(t *testing.T, url string, _ *mcphttp.Handler, _ *mcp.ClientSession) error {
