@@ -24,6 +24,7 @@ type events struct {
 type sent struct {
 	notifications int // events of the stream for notifications, which has no id
 	phase         phase
+	answering     int // calls that have returned, and whose answer is not stored: the SDK would lose it with the connection
 }
 
 // phase is what happens to a session whose connection begins or ends while it goes on.
@@ -71,11 +72,13 @@ func (e *events) forget(ctx context.Context, id string) error {
 
 // Append implements [mcp.EventStore].
 func (e *events) Append(ctx context.Context, sessionID, streamID string, data []byte) error {
-	if streamID != "" && e.phase(sessionID) == restoring {
-		return nil
-	}
 	if streamID == "" {
 		e.count(sessionID)
+	} else {
+		defer e.answered(sessionID)
+		if e.phase(sessionID) == restoring {
+			return nil
+		}
 	}
 	return e.EventStore.Append(ctx, sessionID, streamID, e.shared(data))
 }
@@ -87,6 +90,32 @@ func (e *events) count(id string) {
 	if s := e.sent[id]; s != nil {
 		s.notifications++
 	}
+}
+
+// answering notes that a call of a session has returned.
+func (e *events) answering(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sent[id]; s != nil {
+		s.answering++
+	}
+}
+
+// answered notes an answer to a call, or an event during one, which is in progress then.
+func (e *events) answered(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s := e.sent[id]; s != nil {
+		s.answering = max(s.answering-1, 0)
+	}
+}
+
+// allAnswered reports whether the answers to all calls that have returned are stored.
+func (e *events) allAnswered(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sent[id]
+	return s == nil || s.answering == 0
 }
 
 // enter notes what happens to a session.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -66,7 +67,7 @@ func (h *Handler) prepare(s *session, r *http.Request) *http.Request {
 	if h.opts.Suspend == nil || h.events == nil || s.server == nil || r.Body == nil {
 		return r
 	}
-	s.server.AddReceivingMiddleware(s.observe)
+	s.server.AddReceivingMiddleware(h.observe(s))
 	head, err := io.ReadAll(io.LimitReader(r.Body, maxInitialize))
 	if message, wrong := jsonrpc.DecodeMessage(head); err == nil && wrong == nil { // else it may be incomplete
 		if request, ok := message.(*jsonrpc.Request); ok && request.Method == "initialize" {
@@ -84,24 +85,33 @@ type body struct {
 	io.Closer
 }
 
-// observe notes what a restored session has to know.
-func (s *session) observe(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		s.calls.Add(1)
-		defer s.calls.Add(-1)
-		result, err := next(ctx, method, req)
-		if err != nil {
+// observe notes what a restored session has to know, and which calls are in progress.
+func (h *Handler) observe(s *session) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			s.calls.Add(1)
+			defer s.calls.Add(-1)
+			result, err := next(ctx, method, req)
+			if !strings.HasPrefix(method, "notifications/") {
+				h.events.answering(req.GetSession().ID())
+			}
+			if err == nil {
+				s.note(req.GetParams())
+			}
 			return result, err
 		}
-		switch params := req.GetParams().(type) {
-		case *mcp.InitializedParams:
-			s.initialized.Store(true)
-		//lint:ignore SA1019 clients of the revisions up to 2025-11-25 still have logging
-		case *mcp.SetLoggingLevelParams:
-			level := string(params.Level)
-			s.level.Store(&level)
-		}
-		return result, err
+	}
+}
+
+// note notes what a restored session has to know of a request.
+func (s *session) note(params mcp.Params) {
+	switch params := params.(type) {
+	case *mcp.InitializedParams:
+		s.initialized.Store(true)
+	//lint:ignore SA1019 clients of the revisions up to 2025-11-25 still have logging
+	case *mcp.SetLoggingLevelParams:
+		level := string(params.Level)
+		s.level.Store(&level)
 	}
 }
 
@@ -162,7 +172,7 @@ func (h *Handler) isIdle(s *session) bool {
 	if s.stream != nil {
 		streams = 1
 	}
-	return s.requests == streams && s.calls.Load() == 0 && time.Since(s.used) >= h.opts.SuspendAfter
+	return s.requests == streams && s.calls.Load() == 0 && h.events.allAnswered(s.id) && time.Since(s.used) >= h.opts.SuspendAfter
 }
 
 // listsSettled reports whether the lists have not changed for a time.
@@ -238,7 +248,7 @@ func (h *Handler) suspend(s *session) {
 func (h *Handler) restore(s *session) {
 	defer h.unclaim(s)
 	server := s.suspended.Restore(s.id)
-	server.AddReceivingMiddleware(s.observe)
+	server.AddReceivingMiddleware(h.observe(s))
 	ctx := context.WithValue(context.Background(), serverKey{}, server)
 	h.events.enter(s.id, restoring)
 	h.replay(ctx, "", s.first)

@@ -495,35 +495,61 @@ func TestTheClientOfASuspendedSessionGoes(t *testing.T) {
 	event(t, bufio.NewScanner(answer.Body), `"hi"`)
 }
 
-// A call goes on when its client is gone: the answer can be fetched later.
+// A call goes on when its client is gone: the answer can be fetched later, also if the session becomes idle before the answer is stored.
 func TestASessionWithACallIsNotSuspended(t *testing.T) {
 	r := startResting(t, mcphttp.Options{})
+	r.stay.Store(true)
 	s := r.begin(t, initialize)
-	r.awaitSuspended(t)
+	returned, store := make(chan struct{}), make(chan struct{})
+	server, m := r.only(t)
+	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			result, err := next(ctx, method, req)
+			close(returned)
+			<-store
+			return result, err
+		}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	call := s.request(ctx, t, http.MethodPost, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{}}}`, "")
 	first := strings.TrimPrefix(event(t, bufio.NewScanner(call.Body), "id: "), "id: ")
-	var m *memory
-	r.mu.Lock()
-	for _, m = range r.servers {
-	}
-	r.mu.Unlock()
 	<-m.began
 	cancel()
 	call.Body.Close()
-	other := r.begin(t, initialize)
-	wait.Eventually(t, "the other session is suspended", func() bool { return r.suspended.Load() == 2 })
-	r.mu.Lock()
-	if len(r.servers) != 1 {
-		t.Errorf("%d servers are in use", len(r.servers))
-	}
-	r.mu.Unlock()
+	r.stay.Store(false)
+	r.beginSuspended(t)
+	r.only(t)
 	close(m.end)
+	<-returned
+	r.beginSuspended(t)
+	r.only(t)
+	close(store)
 	r.awaitSuspended(t)
 	again := s.request(t.Context(), t, http.MethodGet, "", first)
 	defer again.Body.Close()
 	event(t, bufio.NewScanner(again.Body), "waited")
-	other.request(t.Context(), t, http.MethodDelete, "", "").Body.Close()
+}
+
+// only returns the only server in use.
+func (r *resting) only(t *testing.T) (*mcp.Server, *memory) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.servers) != 1 {
+		t.Fatalf("%d servers are in use", len(r.servers))
+	}
+	for s, m := range r.servers {
+		return s, m
+	}
+	return nil, nil
+}
+
+// beginSuspended begins a session, and waits until it is suspended.
+func (r *resting) beginSuspended(t *testing.T) {
+	t.Helper()
+	before := r.suspended.Load()
+	r.begin(t, initialize)
+	wait.Eventually(t, "the session is suspended", func() bool { return r.suspended.Load() > before })
 }
 
 func TestWhatIsNotSuspended(t *testing.T) {
