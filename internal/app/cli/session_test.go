@@ -187,6 +187,42 @@ func TestSendToASession(t *testing.T) {
 	s.end()
 }
 
+// A session's files come before its text, which is printed as well, however the command waits for it.
+func TestSendPrintsTheTextThatComesWithFiles(t *testing.T) {
+	t.Parallel()
+	d := newMachine(t)
+	s := d.openSession("reviewer")
+	wait.Eventually(t, "the session is an agent", func() bool { return strings.Contains(d.parley("agents"), "reviewer") })
+	for _, c := range []struct {
+		flag string
+		want []string
+	}{
+		{"--stream", []string{"[file a.txt]\nSee the file.\n", "note: a.txt, data came with the answer"}},
+		{"--scratch", []string{"See the file.\n", "note: a.txt, data came with the answer"}},
+	} {
+		answered := make(chan string, 1)
+		go func() { answered <- d.parley("send", "--scratch", c.flag, "reviewer", "is this safe?") }()
+		id, _ := s.nextTask()
+		said := s.say("answer_task", `{"taskId":%q,"text":"See the file.","files":[{"name":"a.txt","text":"x"}],"data":{"x":1}}`, id)
+		if !strings.Contains(said, "is done") {
+			t.Error(said)
+		}
+		got := <-answered
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("send %s printed %q, without %q", c.flag, got, want)
+			}
+		}
+		if got := d.parley("task", "show", id); !strings.Contains(got, "[file a.txt]") {
+			t.Errorf("the task is shown as %q", got)
+		}
+		if got := d.parley("task", "follow", id); !strings.Contains(got, "See the file.\n") {
+			t.Errorf("task follow printed %q", got)
+		}
+	}
+	s.end()
+}
+
 // program starts the MCP server of an open session of a coding agent in a project.
 func (d *machine) program(name, project string) *openedSession {
 	d.t.Helper()

@@ -162,7 +162,7 @@ func partsText(parts []dialect.Part) string {
 		case p.Text != nil:
 			b.WriteString(*p.Text)
 		case p.File != nil:
-			fmt.Fprintf(&b, "\n[file %s, %s]\n", oneLine(p.File.Name), oneLine(p.File.MimeType))
+			fmt.Fprintf(&b, "\n[file %s]\n", strings.TrimSuffix(oneLine(p.File.Name)+", "+oneLine(p.File.MimeType), ", "))
 		case p.Data != nil:
 			b.WriteString("\n[data]\n")
 		}

@@ -24,6 +24,7 @@ type view struct {
 
 	task    *dialect.Task // the first event
 	printed bool          // a part of the answer is printed
+	said    bool          // its text is
 	newline bool          // the output is at the start of a line
 	tool    string        // the line printed last for a tool
 	notes   []string      // the notices that are printed
@@ -133,6 +134,7 @@ func (v *view) parts(parts []dialect.Part) {
 		switch {
 		case p.Text != nil:
 			v.text(*p.Text)
+			v.said = true
 		case p.File != nil:
 			v.breakLine()
 			v.text("[file " + oneLine(p.File.Name) + "]\n")
@@ -168,10 +170,11 @@ func (v *view) end(task *dialect.Task) {
 		return
 	}
 	switch {
-	case v.printed:
-	case task.Status.State == dialect.StateCompleted:
+	case v.said:
+	case task.Status.State == dialect.StateCompleted: // a session's files come before its text
+		v.breakLine()
 		v.text(task.Text())
-	default:
+	case !v.printed:
 		for _, artifact := range task.Artifacts {
 			v.parts(artifact.Parts)
 		}
@@ -197,6 +200,9 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 	message := strings.TrimSpace(body(task.Status.Message.Text()))
 	switch task.Status.State {
 	case dialect.StateCompleted:
+		if besides := attached(task); len(besides) > 0 {
+			a.note("note: %s came with the answer; get it with: %s task show %s --format json", strings.Join(besides, ", "), a.self(), id)
+		}
 		if isTerminal(a.stderr) && isTerminal(a.stdout) {
 			a.note("%s", footer(task, began))
 		}
@@ -219,6 +225,21 @@ func (a *app) printOutcome(task *dialect.Task, began time.Time, noted []string) 
 	}
 	fmt.Fprintf(a.stderr, "%s %s\n", a.errStyle.red(string(task.Status.State)+":"), cmp.Or(message, "task "+id))
 	a.printRemedy(task, message)
+}
+
+// attached names what an answer has besides its text.
+func attached(task *dialect.Task) (names []string) {
+	for _, artifact := range task.Artifacts {
+		for _, p := range artifact.Parts {
+			switch {
+			case p.File != nil:
+				names = append(names, cmp.Or(oneLine(p.File.Name), "a file"))
+			case p.Data != nil:
+				names = append(names, "data")
+			}
+		}
+	}
+	return names
 }
 
 // printRemedy prints the remedy of a task's error unless the message, which was printed before, has it.
