@@ -271,7 +271,11 @@ func (a *app) printAgents(w io.Writer, agents []dialect.Agent, f agentsFlags) {
 	for _, x := range agents {
 		groups[x.Kind] = append(groups[x.Kind], x)
 	}
-	slices.SortFunc(groups[string(hub.KindPeer)], func(x, y dialect.Agent) int { return cmp.Compare(x.Address, y.Address) }) // they came in any order
+	peers := groups[string(hub.KindPeer)]
+	slices.SortFunc(peers, func(x, y dialect.Agent) int { return cmp.Compare(x.Address, y.Address) }) // they came in any order
+	if len(peers) == len(agents) {
+		agents = peers
+	}
 	if len(groups) <= 1 {
 		if f.kind != "" || f.state != "" || f.project != "" {
 			list.none = "There is no such agent."
