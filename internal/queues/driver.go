@@ -196,7 +196,7 @@ func (f *follower) visit(t work.Tracked) bool {
 	case work.Completed:
 		f.completed(t)
 	case work.Dead:
-		f.end = failed(runner.CodeAgent, "the item is a dead letter after "+attempts(t)+": "+reason(t),
+		f.end = failed(runner.CodeAgent, "the item is a dead letter after "+attempts(t)+": "+f.of.reason(t),
 			local.Program()+" network dead-letters --retry "+f.item+" puts it into its queue again, as another task")
 	case work.Discarded:
 		f.end = failed(runner.CodeAgent, "the item was withdrawn from its queue", "submit it again")
@@ -219,13 +219,13 @@ func (f *follower) claimed(t work.Tracked) {
 		return
 	}
 	f.attempt, f.lease = t.Attempts, t.LeaseUntil
-	f.h.Event(runner.Progress{Text: fmt.Sprintf("%s works on it: attempt %d of %d, lease until %s", holder(t), t.Attempts, t.MaxAttempts, t.LeaseUntil)})
+	f.h.Event(runner.Progress{Text: fmt.Sprintf("%s works on it: attempt %d of %d, lease until %s", f.of.holder(t), t.Attempts, t.MaxAttempts, t.LeaseUntil)})
 }
 
 // queued shows that the item waits again, and why.
 func (f *follower) queued(t work.Tracked) {
 	if t.Attempts > 0 && t.FailureReason != "" {
-		f.redelivered(t.Attempts, reason(t))
+		f.redelivered(t.Attempts, f.of.reason(t))
 	}
 }
 
@@ -258,7 +258,18 @@ func (f *follower) completed(t work.Tracked) {
 	f.end = &outcome{out: runner.Outcome{Status: runner.OutcomeCompleted, Text: t.ResultSummary, ExitCode: -1}}
 }
 
-func holder(t work.Tracked) string { return cmp.Or(t.HolderHandle, t.HolderGUID, "a worker") }
+// holder names the agent that has an item, or had it last.
+func (s *Items) holder(t work.Tracked) string {
+	return cmp.Or(agentName(s.hub, t.HolderGUID, t.HolderHandle), "a worker")
+}
+
+// agentName returns what the hub's directory calls an agent of the agents' network, where several may have one handle.
+func agentName(h *hub.Hub, guid, handle string) string {
+	if info, ok := h.Session(guid); ok {
+		return info.Residence.Handle
+	}
+	return cmp.Or(handle, guid)
+}
 
 func attempts(t work.Tracked) string {
 	if t.Attempts == 1 {
@@ -268,12 +279,12 @@ func attempts(t work.Tracked) string {
 }
 
 // reason returns why the last attempt has failed, in words.
-func reason(t work.Tracked) string {
+func (s *Items) reason(t work.Tracked) string {
 	switch t.FailureReason {
 	case work.TimedOut:
-		return "the lease of " + holder(t) + " ended"
+		return "the lease of " + s.holder(t) + " ended"
 	case work.AgentOffline:
-		return holder(t) + " went offline"
+		return s.holder(t) + " went offline"
 	}
 	return cmp.Or(t.FailureDetail, string(t.FailureReason), "refused")
 }

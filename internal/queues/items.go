@@ -349,7 +349,7 @@ func (s *Items) create(ctx context.Context, agent string, t work.Tracked, before
 	}
 	msg.ID = fmt.Sprintf("item/%s/%d", store.Digest(t.TaskID), t.Generation)
 	item := map[string]any{"taskId": t.TaskID, "capability": t.Capability, "generation": t.Generation}
-	if from := cmp.Or(t.SubmitterHandle, t.SubmitterGUID); from != "" {
+	if from := agentName(s.hub, t.SubmitterGUID, t.SubmitterHandle); from != "" {
 		item["submitter"] = from
 	}
 	req := hub.SendRequest{AgentID: agent, Message: msg, Metadata: map[string]any{MetaItem: item}, Once: taskName(agent, t.TaskID, t.Generation)}

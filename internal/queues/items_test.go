@@ -17,6 +17,7 @@ import (
 	"github.com/parleyhub/parley/internal/agentnet/work"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/hub"
+	"github.com/parleyhub/parley/internal/hub/runner"
 	"github.com/parleyhub/parley/internal/queues"
 	"github.com/parleyhub/parley/internal/testbed/nettest"
 )
@@ -112,6 +113,30 @@ func TestAnItemIsATask(t *testing.T) {
 	}
 	if len(o.queued()) != 1 {
 		t.Errorf("there are %d tasks", len(o.queued()))
+	}
+}
+
+// A session has one name in the directory, which the tasks of items use as well: the handle of the agents' network is that of
+// every session of its program.
+func TestAnItemsTaskNamesSessionsAsTheDirectoryDoes(t *testing.T) {
+	t.Parallel()
+	o := newShop(t)
+	hand := o.hand()
+	session := func(id, handle, guid string) {
+		t.Helper()
+		a := hub.Agent{Definition: runner.Definition{ID: id, Driver: runner.DriverSession, Limits: runner.Limits{}.WithDefaults()}, Runner: o.agent, Durable: true,
+			Residence: hub.Residence{Kind: hub.KindSession, Handle: handle, GUID: guid}}
+		if err := o.hub.Register(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session("claude-shop-2", "reviewer", hand.GUID())
+	session("claude-shop", "claude-shop", o.boss.GUID())
+	o.submit("A")
+	nettest.Claim(t, hand)
+	o.awaitText("A", "reviewer works on it: attempt 1 of 3")
+	if m := o.of("A").Metadata[queues.MetaItem].(map[string]any); m["submitter"] != "claude-shop" {
+		t.Errorf("it says %v", m)
 	}
 }
 

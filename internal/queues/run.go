@@ -111,7 +111,7 @@ func (r *run) send(ctx context.Context) error {
 	msg.ID = once
 	msg.Metadata = map[string]any{hub.MetaOnce: once}
 	item := map[string]any{"taskId": c.TaskID, "capability": c.Capability, "attempt": c.Attempt, "maxAttempts": c.MaxAttempts}
-	if from := cmp.Or(c.SubmitterHandle, c.SubmitterGUID); from != "" {
+	if from := agentName(r.hub, c.SubmitterGUID, c.SubmitterHandle); from != "" {
 		item["submitter"] = from
 	}
 	_, err := r.hub.Send(ctx, hub.SendRequest{AgentID: r.agent, Message: msg, Metadata: map[string]any{MetaItem: item},
