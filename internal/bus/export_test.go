@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -98,4 +99,9 @@ func ScanFrames(pieces [][]byte) (lines []string, whole bool) {
 		f.scan(p, func(words [][]byte, _, _ int) { lines = append(lines, string(bytes.Join(words, []byte(" ")))) })
 	}
 	return lines, f.whole()
+}
+
+// NewRestConn returns a client's connection that can rest.
+func NewRestConn(conn net.Conn, rest *Rest) net.Conn {
+	return newRestConn(conn, rest, newHubDialer(nil, Grant{}), "_INBOX_me")
 }

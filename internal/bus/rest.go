@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -33,14 +34,16 @@ type Rest struct {
 	News string
 }
 
-// Resting is a rest that the hub has granted.
+// Resting is a rest that the hub has granted. It is safe for concurrent use, except for Wait. After an error the rest is over, and the client
+// connects anew.
 type Resting interface {
-	// Beat is a heartbeat.
+	// Beat sends the hub a heartbeat. It does not wait until that is written.
 	Beat() error
 	// Wake requests the end of the rest. It does not wait for it.
 	Wake() error
-	// Wait waits for the end of the rest, which the hub may also decide. beaten is false if a heartbeat failed.
+	// Wait waits for the end of the rest, which the hub may also decide, or for Close. beaten is false if a heartbeat failed.
 	Wait() (g Grant, beaten bool, err error)
+	// Close gives up the rest, with the right to connect unless it has ended. It is idempotent.
 	Close() error
 }
 
@@ -79,6 +82,7 @@ type restConn struct {
 	after   time.Duration // see Rest.After
 	used    time.Time
 	resting Resting
+	fenced  bool      // the answer to the PING before a rest is yet to come
 	fence   chan bool // receives whether the rest has begun
 	held    []byte    // to be written at the end of fencing and waking
 	made    []byte    // to be read, in place of what the hub would have sent
@@ -140,8 +144,8 @@ func (c *restConn) received(conn net.Conn, p []byte, err error) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	n, fenced := len(p), false
-	var from, to int
+	n, found := len(p), false
+	var from, to int // of the answer to the PING before a rest
 	c.in.scan(p, func(words [][]byte, begin, end int) {
 		switch {
 		case len(words) > 1 && bytes.HasSuffix(words[0], []byte("MSG")):
@@ -149,18 +153,18 @@ func (c *restConn) received(conn net.Conn, p []byte, err error) (int, error) {
 			c.answered(string(words[1]))
 		case len(words) == 1 && string(words[0]) == "PONG":
 			c.pings, c.greeted = max(c.pings-1, 0), true
-			if c.phase == fencing && !fenced {
-				fenced, from, to = true, begin, end
+			if c.fenced {
+				c.fenced, found, from, to = false, true, begin, end
 			}
 		}
 	})
-	if !fenced {
+	if !found {
 		return n, err
 	}
-	if from >= 0 { // a client ignores an answer for which it does not wait
+	if from >= 0 { // the client has the beginning otherwise, and ignores an answer for which it does not wait
 		n = from + copy(p[from:], p[to:])
 	}
-	if err == nil && len(c.held) == 0 && c.in.whole() {
+	if err == nil && c.phase == fencing && len(c.held) == 0 && c.in.whole() {
 		c.conn = nil
 		c.become(resting)
 		_ = conn.Close() // nothing is on its way
@@ -211,11 +215,21 @@ func (c *restConn) Write(p []byte) (int, error) {
 	case phase == inUse:
 		return conn.Write(p)
 	case phase == resting && use:
-		c.failIf(r.Wake())
+		c.restFailed(r, r.Wake())
 	case phase == resting && beats:
-		c.failIf(r.Beat())
+		c.restFailed(r, r.Beat())
 	}
 	return len(p), nil
+}
+
+// restFailed is failIf for an error of a rest. One that has ended meanwhile does not matter.
+func (c *restConn) restFailed(r Resting, err error) {
+	c.mu.Lock()
+	over := c.resting != r
+	c.mu.Unlock()
+	if !over {
+		c.failIf(err)
+	}
 }
 
 // become changes the phase. c.mu is held.
@@ -242,7 +256,7 @@ func (c *restConn) sent(p []byte) (use, beats bool) {
 		case "SUB":
 			c.subs[string(words[len(words)-1])] = string(bytes.Join(words, []byte(" ")))
 		case "UNSUB":
-			if len(words) == 2 {
+			if len(words) == 2 { // with a limit it goes on, and nobody knows until when: at worst the connection never rests
 				c.unsubscribed(string(words[1]))
 			}
 		case "PUB", "HPUB":
@@ -290,6 +304,7 @@ func (c *restConn) tick() {
 	if c.err != nil {
 		return
 	}
+	maps.DeleteFunc(c.replies, func(_ string, since time.Time) bool { return time.Since(since) >= answerTime })
 	if left := c.after - time.Since(c.used); left > 0 {
 		c.timer.Reset(left)
 	} else if !c.mayRest() {
@@ -301,18 +316,12 @@ func (c *restConn) tick() {
 
 // mayRest reports whether nothing is expected that the hub does not watch. c.mu is held.
 func (c *restConn) mayRest() bool {
-	for reply, since := range c.replies {
-		if time.Since(since) < answerTime {
-			return false
-		}
-		delete(c.replies, reply)
-	}
 	for _, line := range c.subs {
 		if !c.isWatched(subjectOf(line)) {
 			return false
 		}
 	}
-	return c.phase == inUse && c.greeted && c.pings == 0 && c.out.whole() && time.Since(c.used) >= c.after
+	return c.phase == inUse && c.greeted && c.pings == 0 && len(c.replies) == 0 && c.out.whole() && time.Since(c.used) >= c.after
 }
 
 // isWatched reports whether a subscription misses nothing meanwhile: it is for answers to requests, or the hub watches it.
@@ -333,11 +342,14 @@ func (c *restConn) run() {
 		if c.begin(r) {
 			c.failIf(c.end(r))
 		}
+		c.mu.Lock()
+		c.resting = nil
+		c.mu.Unlock()
 		_ = r.Close() // the rest is over
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resting, c.after = nil, c.rest.After
+	c.after = c.rest.After
 	if c.err == nil {
 		c.timer.Reset(c.after)
 	}
@@ -349,7 +361,7 @@ func (c *restConn) begin(r Resting) bool {
 	c.mu.Lock()
 	may, conn := c.err == nil && c.mayRest(), c.conn
 	if may {
-		c.phase, c.resting = fencing, r
+		c.phase, c.resting, c.fenced = fencing, r, true
 		c.pings++
 		select {
 		case <-c.fence: // of an answer that came too late

@@ -1,17 +1,20 @@
 package bus_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +33,7 @@ type rests struct {
 	late    bool          // the process receives the ends when their Grants have expired
 	granted chan struct{} // receives each
 	beats   atomic.Int32
+	beating chan struct{} // receives each heartbeat, which fails after the end of its rest; nil for none of these
 
 	mu      sync.Mutex
 	current *rest // nil without
@@ -40,6 +44,7 @@ type rest struct {
 	user string
 	ends chan error // nil for one that the hub or the process wishes
 	once sync.Once
+	over chan struct{} // closed at the end
 }
 
 func newRests(hub *bus.Bus) *rests { return &rests{hub: hub, granted: make(chan struct{}, 10_000)} }
@@ -51,7 +56,7 @@ func (rs *rests) ask(_ context.Context, user string) (bus.Resting, error) {
 	if err := rs.hub.BeginRest(user); err != nil {
 		return nil, err
 	}
-	r := &rest{of: rs, user: user, ends: make(chan error, 3)}
+	r := &rest{of: rs, user: user, ends: make(chan error, 3), over: make(chan struct{})}
 	rs.mu.Lock()
 	rs.current = r
 	rs.mu.Unlock()
@@ -77,7 +82,16 @@ func (r *rest) end(err error) {
 
 var errNotBeaten = errors.New("a heartbeat failed")
 
-func (r *rest) Beat() error { r.of.beats.Add(1); return nil }
+func (r *rest) Beat() error {
+	r.of.beats.Add(1)
+	if r.of.beating == nil {
+		return nil
+	}
+	r.of.beating <- struct{}{}
+	<-r.over
+	return errGone
+}
+
 func (r *rest) Wake() error { r.end(nil); return nil }
 
 func (r *rest) Wait() (bus.Grant, bool, error) {
@@ -93,7 +107,7 @@ func (r *rest) Wait() (bus.Grant, bool, error) {
 }
 
 func (r *rest) Close() error {
-	r.once.Do(func() { r.end(errGone); r.of.hub.EndRest(r.user) })
+	r.once.Do(func() { r.end(errGone); r.of.hub.EndRest(r.user); close(r.over) })
 	return nil
 }
 
@@ -220,6 +234,81 @@ func TestTheHubEndsARest(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A heartbeat that fails because its rest has just ended does not end the connection that the process has again.
+func TestAHeartbeatOutlivesItsRest(t *testing.T) {
+	t.Parallel()
+	rs := newRests(open(t, bus.Config{DataDir: t.TempDir()}))
+	rs.beating = make(chan struct{})
+	b := joinResting(t, rs)
+	changes := b.Conn().StatusChanged()
+	for range 3 {
+		awaitRest(t, b)
+		for len(rs.granted) > 0 {
+			<-rs.granted
+		}
+		must(t, b.Conn().Publish("beat", nil))
+		<-rs.beating
+		rs.end(nil)
+		<-rs.granted // the next one
+	}
+	if len(changes) > 0 {
+		t.Errorf("the client noticed %v", <-changes)
+	}
+}
+
+func write(t *testing.T, to net.Conn, text string) {
+	if _, err := to.Write([]byte(text)); err != nil {
+		t.Error(err)
+	}
+}
+
+// granting grants rests that nobody ends.
+type granting struct{}
+
+func (granting) Beat() error                    { return nil }
+func (granting) Wake() error                    { return nil }
+func (granting) Wait() (bus.Grant, bool, error) { return bus.Grant{}, true, errGone }
+func (granting) Close() error                   { return nil }
+
+// The answer to the PING before a rest that comes too late for the rest is none to a PING of the client: its Flush would end too early.
+func TestALateAnswerIsNotTheClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer server.Close()
+		conn := bus.NewRestConn(client, &bus.Rest{After: 10 * time.Second, Ask: func(context.Context, string) (bus.Resting, error) { return granting{}, nil }})
+		received, lines := make(chan string, 10), bufio.NewScanner(server)
+		go func() {
+			some := make([]byte, 100)
+			for n, err := conn.Read(some); err == nil; n, err = conn.Read(some) {
+				received <- string(some[:n])
+			}
+		}()
+		ping := func() { write(t, conn, "PING\r\n") }
+		pong := func(answer string) { write(t, server, answer) }
+		await := func(line string) {
+			if !lines.Scan() || lines.Text() != line {
+				t.Errorf("%q, want %s", lines.Text(), line)
+			}
+		}
+		go ping()
+		await("PING")
+		pong("PONG\r\n")
+		await("PING") // before a rest
+		time.Sleep(time.Minute)
+		go ping()
+		await("PING")
+		pong("PONG\r\nPING\r\n") // the late one
+		pong("PONG\r\n")
+		synctest.Wait()
+		for _, want := range []string{"PONG\r\n", "PING\r\n", "PONG\r\n"} {
+			if got := <-received; got != want {
+				t.Errorf("the client received %q, want %q", got, want)
+			}
+		}
+		must(t, conn.Close())
+	})
 }
 
 func TestAConnectionInUseDoesNotRest(t *testing.T) {
