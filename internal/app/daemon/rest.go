@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/parleyhub/parley/internal/agentnet"
 	"github.com/parleyhub/parley/internal/api/dialect"
@@ -22,8 +23,8 @@ import (
 const (
 	// maxRestLine is more than the length of a line that an agent sends while it rests.
 	maxRestLine = 128
-	// waitingBeats bounds the heartbeats that wait. Beyond them the agents' next ones wait.
-	waitingBeats = 64
+	// waitingBeats bounds the heartbeats that wait, one for each agent that the bus admits. Those beyond are not written.
+	waitingBeats = 1024
 )
 
 // admitted are the agents that were admitted on the hub's bus since its start, by their GUIDs. It is safe for concurrent use.
@@ -138,6 +139,7 @@ func (m *admitted) beat(ctx context.Context) {
 	for {
 		select {
 		case r := <-m.beats:
+			r.beating.Store(false)
 			if err := r.agent.network.Heartbeat(ctx, r.guid); err != nil && ctx.Err() == nil {
 				m.log.Debug("an agent that rests has to write its entry itself", "guid", r.guid, "reason", err)
 				r.wake(dialect.RestEntry)
@@ -154,6 +156,8 @@ type resting struct {
 	id    jsonrpc.ID // of the request
 	guid  string
 	agent admittedAgent
+
+	beating atomic.Bool // a heartbeat waits
 
 	mu       sync.Mutex
 	conn     net.Conn        // nil before it has begun, and after its end
@@ -187,11 +191,23 @@ func (r *resting) take(lines []byte, n int) int {
 		}
 		switch {
 		case bytes.Contains(line, []byte(dialect.NotifyBeat)):
-			r.of.beats <- r
+			r.beat()
 		case bytes.Contains(line, []byte(dialect.NotifyWake)):
 			r.wake(dialect.RestAsked)
 		}
 		n = copy(lines, rest)
+	}
+}
+
+// beat has a heartbeat written, unless one waits. It does not block: the bus may hang, and the agent's next line be a request to wake it.
+func (r *resting) beat() {
+	if r.beating.Swap(true) {
+		return
+	}
+	select {
+	case r.of.beats <- r:
+	default:
+		r.beating.Store(false)
 	}
 }
 
