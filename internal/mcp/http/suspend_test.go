@@ -203,6 +203,7 @@ func (r *resting) join(t *testing.T, revision string) *heard {
 		PromptListChangedHandler:   func(context.Context, *mcp.PromptListChangedRequest) { h.lists <- "prompts" },
 		LoggingMessageHandler:      func(_ context.Context, m *mcp.LoggingMessageRequest) { h.logged <- fmt.Sprint(m.Params.Data) },
 	})
+	defer r.stay.Store(r.stay.Swap(true)) // what the client says last is accepted before it is handled, which may take longer than soon
 	var err error
 	h.session, err = c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: r.url, HTTPClient: &http.Client{Transport: stream}},
 		&mcp.ClientSessionOptions{ProtocolVersion: revision})
@@ -211,7 +212,22 @@ func (r *resting) join(t *testing.T, revision string) *heard {
 	}
 	t.Cleanup(func() { h.session.Close() }) // mostly for the second time
 	<-stream.open
+	wait.Eventually(t, "the server knows that the client is ready", func() bool { return r.isReady(h.session.ID()) })
 	return h
+}
+
+// isReady reports whether the server of a new session has handled what begins one.
+func (r *resting) isReady(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s, m := range r.servers {
+		for _, session := range collect(s) {
+			if session.ID() == id {
+				return strings.HasSuffix(m.heard.Load().(string), "notifications/initialized")
+			}
+		}
+	}
+	return false
 }
 
 // echo calls the tool and returns the number of the session's calls that it says.
