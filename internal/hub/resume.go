@@ -73,6 +73,9 @@ func (h *Hub) resumeTask(ctx context.Context, a *agent, id a2a.TaskID) error {
 	t.agent = a
 	t.reopen()
 	t.waiting = []pending{{msg: msg, sender: SenderOf(t.metadata), listed: true, timeout: t.remaining(), done: neutral}}
+	if a.durable && t.tally.Turns == 0 { // the begin of a later turn is not stored
+		t.waiting[0].began = time.Unix(0, t.entry.created)
+	}
 	for _, w := range t.resumed {
 		t.waiting = append(t.waiting, pending{msg: w.msg, sender: w.sender, timeout: a.timeout(0), done: neutral})
 	}

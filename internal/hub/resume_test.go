@@ -133,6 +133,7 @@ func TestATaskOfADurableAgentOutlivesTheHub(t *testing.T) {
 	ann.show("seen")
 	wait.Eventually(t, "the task that was shown is being worked on", taskIs(h, ids["seen"], a2a.TaskStateWorking))
 	stop()
+	restarted := time.Now()
 
 	h, stop = personHub(t, dir)
 	for text, id := range ids {
@@ -159,6 +160,9 @@ func TestATaskOfADurableAgentOutlivesTheHub(t *testing.T) {
 		task, err := h.Task(t.Context(), ids[text], nil)
 		if err != nil || len(task.History) != 2 || task.History[1].ID != "answer-to-"+text {
 			t.Errorf("%+v, %v", task, err)
+		}
+		if s := hub.ReadSummary(task.Metadata); s.StartedAt.After(restarted) {
+			t.Errorf("%s has begun at the hub's restart: %+v", text, s)
 		}
 	}
 	if task, err := h.Task(t.Context(), ids["fourth"], nil); err != nil || task.Status.State != a2a.TaskStateCanceled {

@@ -100,7 +100,7 @@ type tally struct {
 // add adds an ended turn.
 func (s *tally) add(tn *turn, model string) {
 	s.StartedAt = tn.began.UnixMilli()
-	s.DurationMs += time.Since(tn.began).Milliseconds()
+	s.DurationMs += max(time.Since(tn.began).Milliseconds(), 0) // by the wall clock after a restart of the hub
 	s.Turns++
 	if model != "" {
 		s.Model = text.Clip(model, maxPromptLine)

@@ -70,6 +70,7 @@ type pending struct {
 	timeout time.Duration
 	reserve bool                   // the agent's queue counts it separately
 	done    func(agentFault error) // reports to the circuit breaker
+	began   time.Time              // of a turn that the end of a hub has cut off; zero for now
 }
 
 func newTask(h *Hub, e *entry, r record) *task {

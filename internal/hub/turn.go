@@ -88,7 +88,10 @@ func (t *task) run() {
 		}
 		t.setSender(p.sender)
 		t.turns++
-		tn := &turn{task: t, n: t.turns, began: time.Now()}
+		tn := &turn{task: t, n: t.turns, began: p.began}
+		if tn.began.IsZero() {
+			tn.began = time.Now()
+		}
 		tn.ctx, tn.cancel = context.WithCancelCause(t.hub.base)
 		tn.ctx, tn.watch = process.NewWatch(tn.ctx, p.timeout, 0)
 		t.turn = tn
