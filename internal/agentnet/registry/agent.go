@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
@@ -623,7 +622,7 @@ func (a *Agent) Start() {
 	}
 	ctx, stop := context.WithCancel(a.reg.Context())
 	a.active, a.stop = true, stop
-	a.done.Go(func() { a.run(ctx) })
+	a.done.Go(func() { a.run(ctx, stop) })
 	for _, f := range a.whileActive {
 		a.done.Go(func() { f(ctx) })
 	}
@@ -640,66 +639,14 @@ func (a *Agent) deactivate() {
 	a.done.Wait()
 }
 
-// run enters the agent and writes heartbeats, after a failure with backoff, until ctx
-// ends or another process has the identity.
-func (a *Agent) run(ctx context.Context) {
+// run enters the agent. Then it has a goroutine only while its heartbeat is written.
+func (a *Agent) run(ctx context.Context, stop context.CancelFunc) {
 	b, err := a.awaitEntry(ctx)
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for _, f := range a.onEntered {
-		leave := f(ctx, b)
-		defer func() { cancel(); leave() }()
-	}
-	rewrite := make(chan *nats.Msg, 1) // one message is enough
-	if a.reg.cfg.Admission != nil {
-		answers, err := b.Conn().ChanSubscribe(a.heartbeatAnswers(), rewrite)
-		if err != nil {
-			a.log.Error("the hub cannot report that it lost the agent's entry", "error", err)
-		} else {
-			defer func() { _ = answers.Unsubscribe() }() // it fails if the connection has ended, and the subscription with it
-		}
-	}
-	changes := b.Conn().StatusChanged(nats.CONNECTED)
-	defer b.Conn().RemoveStatusListener(changes)
-
-	timer := time.NewTimer(a.interval())
-	defer timer.Stop()
-	var retry wait.Backoff
-	for failures := 0; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changes: // the server may have lost what was not on its disk
-			a.markDirty()
-		case <-rewrite:
-			a.markDirty()
-		case <-timer.C:
-		}
-		err := a.beat(ctx, b)
-		switch {
-		case err == nil:
-			failures, retry = 0, wait.Backoff{}
-			timer.Reset(a.interval())
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, store.ErrReplaced):
-			a.log.Error("another process has taken over this agent's identity")
-			a.fail(store.ErrReplaced)
-			a.identity.Unlock()
-			cancel()
-			a.left(store.ErrReplaced)
-			return
-		default:
-			failures++
-			retry.Most = min(store.MaxBackoff, a.interval())
-			pause := retry.Next()
-			a.log.Error("a heartbeat failed", "error", err, "attempt", failures, "retryIn", pause.String())
-			timer.Reset(pause)
-		}
-	}
+	a.done.Add(1)
+	a.reg.heartbeats.start(ctx, stop, a, b, a.done.Done)
 }
 
 // awaitEntry waits until the bus can be used and the agent is entered.

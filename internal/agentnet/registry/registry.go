@@ -30,14 +30,17 @@ type Registry struct {
 
 	reading *semaphore.Weighted // of 1: who reads the registry, and uses the snapshot
 
+	heartbeats heartbeats
+
 	mu       sync.Mutex
 	snapshot *snapshot // the newest; nil before the first
 }
 
 // New returns the registry on a bus. It adds to what the Store prepares.
 func New(s *store.Store) *Registry {
-	g := &Registry{Store: s, cfg: s.Config(), reading: semaphore.NewWeighted(1)}
+	g := &Registry{Store: s, cfg: s.Config(), reading: semaphore.NewWeighted(1), heartbeats: heartbeats{all: map[*heartbeat]struct{}{}}}
 	s.Prepare(g.prepare)
+	s.OnFirstConnect(func(b *bus.Bus) { g.Go(func(ctx context.Context) { g.heartbeats.run(ctx, b) }) })
 	return g
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -541,6 +542,36 @@ func TestADeregisteredAgentHasNoSubscription(t *testing.T) {
 	if n.Listeners("global.agent."+boss.GUID()) == 0 {
 		t.Error("the other agent has no subscription")
 	}
+}
+
+// A hub has thousands of agents that do nothing. The test is not parallel, since it counts goroutines.
+func TestAnIdleAgentHasNoGoroutine(t *testing.T) {
+	const more = 40
+	n := nettest.StartServer(t)
+	network := nettest.Open(t, nettest.WithBeat(n.Host("host-a", "ann", "shop"), 20*time.Millisecond))
+	agents := []*agentnet.Agent{nettest.Register(t, network, nettest.Worker("go"))}
+	few := goroutinesOfAgents()
+	for range more {
+		agents = append(agents, nettest.Register(t, network, nettest.Worker("go")))
+	}
+	wait.Eventually(t, "no agent has a goroutine", func() bool { return goroutinesOfAgents() <= few })
+	for _, a := range agents {
+		before := a.Entry().LastHeartbeat
+		wait.Eventually(t, "each has a heartbeat", func() bool { return a.Entry().LastHeartbeat > before })
+	}
+}
+
+// goroutinesOfAgents counts the goroutines of this process that agents of registries have.
+func goroutinesOfAgents() int {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	count := 0
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		if strings.Contains(stack, "/internal/agentnet/registry.(") {
+			count++
+		}
+	}
+	return count
 }
 
 // REQ-ABUSE-006, REQ-DLQ-012, REQ-REGISTRY-013, REQ-HEARTBEAT-006: the log has what operators look
