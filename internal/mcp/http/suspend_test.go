@@ -33,6 +33,7 @@ type resting struct {
 	lists   [3]atomic.Uint64
 	stay    atomic.Bool // sessions are not suspended
 	wrong   atomic.Bool // restored servers give sessions other ids
+	reached atomic.Pointer[func(moment)]
 
 	suspended, restored, ended, released atomic.Int32
 	calls                                atomic.Int32  // whose events are stored
@@ -40,6 +41,21 @@ type resting struct {
 
 	mu      sync.Mutex
 	servers map[*mcp.Server]*memory // in use
+}
+
+// moment is one at which the lock of the handler is not held although a session changes.
+type moment string
+
+const (
+	suspending moment = "suspending"
+	suspended  moment = "suspended"
+	restoring  moment = "restoring"
+)
+
+func (r *resting) reach(m moment) {
+	if f := r.reached.Load(); f != nil {
+		(*f)(m)
+	}
 }
 
 // memory is what a session's server keeps while it is suspended.
@@ -79,7 +95,9 @@ func startResting(t *testing.T, opts mcphttp.Options) *resting {
 		if r.stay.Load() {
 			return nil
 		}
+		r.reach(suspending)
 		return func() mcphttp.Suspended {
+			r.reach(suspended)
 			if n := len(collect(s)); n != 0 {
 				t.Errorf("the server is dropped with %d connections", n)
 			}
@@ -165,6 +183,7 @@ func (r *resting) drop(s *mcp.Server) *memory {
 
 // Restore implements mcphttp.Suspended.
 func (m *memory) Restore(id string) *mcp.Server {
+	m.rig.reach(restoring)
 	m.rig.restored.Add(1)
 	if m.rig.wrong.Load() {
 		id += "x"
@@ -566,6 +585,138 @@ func (r *resting) beginSuspended(t *testing.T) {
 	before := r.suspended.Load()
 	r.begin(t, initialize)
 	wait.Eventually(t, "the session is suspended", func() bool { return r.suspended.Load() > before })
+}
+
+// rival is what meets a session that is being suspended or restored.
+type rival struct {
+	r       *resting
+	s       raw
+	leave   func()         // ends the client's stream
+	stream  *bufio.Scanner // of the client
+	others  *bufio.Scanner // of another one, whose session is suspended
+	work    sync.WaitGroup
+	answers chan string // to calls, with their status
+	calls   int
+}
+
+// do sends a request, with an id of its own.
+func (x *rival) do(t *testing.T, method, body string) {
+	x.calls++
+	body = strings.Replace(body, `"id":7`, fmt.Sprintf(`"id":%d`, x.calls), 1)
+	x.work.Go(func() {
+		req, err := http.NewRequestWithContext(t.Context(), method, x.r.url, strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header = http.Header{"Mcp-Session-Id": {x.s.id}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		x.answers <- fmt.Sprint(answer.StatusCode, " ", string(text))
+	})
+}
+
+// succeed waits for the calls, all of which succeed.
+func (x *rival) succeed(t *testing.T) {
+	t.Helper()
+	for x.work.Wait(); len(x.answers) > 0; {
+		if got := <-x.answers; !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"hi"`) {
+			t.Errorf("a call: %s", got)
+		}
+	}
+}
+
+// Whatever meets a session that is being suspended or restored, has the same end as at any other time.
+func TestWhatMeetsASuspensionOrARestoration(t *testing.T) {
+	for name, c := range map[string]struct{ meet, after func(*testing.T, *rival) }{
+		"a call": {
+			func(t *testing.T, x *rival) { x.do(t, http.MethodPost, echo) },
+			func(t *testing.T, x *rival) { x.succeed(t) },
+		},
+		"a change of a list": {
+			func(t *testing.T, x *rival) {
+				x.r.lists[1].Add(1)
+				x.r.handler.ListsChanged()
+				event(t, x.others, resourcesChanged)
+			},
+			func(t *testing.T, x *rival) { event(t, x.stream, resourcesChanged) },
+		},
+		"the end of its client": {
+			func(_ *testing.T, x *rival) { x.leave(); <-x.r.streams },
+			func(t *testing.T, x *rival) {
+				x.do(t, http.MethodPost, echo)
+				x.succeed(t)
+				x.r.awaitSuspended(t)
+			},
+		},
+		"its deletion": {
+			func(t *testing.T, x *rival) { x.do(t, http.MethodDelete, "") },
+			func(t *testing.T, x *rival) {
+				<-x.r.streams
+				wait.Eventually(t, "its end", func() bool { return x.r.handler.Sessions() == 1 && x.r.ended.Load()+x.r.released.Load() == 1 })
+			},
+		},
+		"the end of the handler": {
+			func(t *testing.T, x *rival) {
+				x.work.Go(func() {
+					if err := x.r.handler.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+			},
+			func(_ *testing.T, x *rival) { <-x.r.streams },
+		},
+	} {
+		for _, m := range []moment{suspending, suspended, restoring} {
+			t.Run(name+" while it is "+string(m), func(t *testing.T) {
+				t.Parallel()
+				x := meetSession(t, m, c.meet)
+				c.after(t, x)
+				x.leave()
+			})
+		}
+	}
+}
+
+const resourcesChanged = "notifications/resources/list_changed"
+
+// meetSession has meet called while a session is suspended or restored, and returns when that, and what meet has begun, has ended.
+func meetSession(t *testing.T, at moment, meet func(*testing.T, *rival)) *rival {
+	r := startResting(t, mcphttp.Options{})
+	other := r.begin(t, initialize).request(t.Context(), t, http.MethodGet, "", "")
+	t.Cleanup(func() { other.Body.Close() })
+	r.awaitSuspended(t)
+	r.stay.Store(true)
+	x := &rival{r: r, others: bufio.NewScanner(other.Body), s: r.begin(t, initialize), answers: make(chan string, 10)}
+	ctx, leave := context.WithCancel(t.Context())
+	stream := x.s.request(ctx, t, http.MethodGet, "", "")
+	x.stream, x.leave = bufio.NewScanner(stream.Body), func() { leave(); stream.Body.Close() }
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	stop := sync.OnceFunc(func() { close(reached); <-goOn })
+	hook := func(m moment) {
+		if m == at {
+			stop()
+		}
+	}
+	r.reached.Store(&hook)
+	r.stay.Store(false)
+	if at == restoring {
+		r.awaitSuspended(t)
+		x.do(t, http.MethodPost, echo)
+	}
+	<-reached
+	meet(t, x)
+	close(goOn)
+	x.work.Wait()
+	return x
 }
 
 func TestWhatIsNotSuspended(t *testing.T) {
