@@ -250,9 +250,9 @@ func (h *Handler) beginRequest(id string) *mcp.Server {
 		case s == nil || s.suspended != nil && h.closed.Err() != nil:
 			return nil
 		case s.changing != nil:
-			h.await(s)
+			h.awaitChange(s)
 		case s.suspended != nil:
-			h.claim(s)
+			h.beginChange(s)
 			h.mu.Unlock()
 			h.restore(s)
 			h.mu.Lock()
@@ -376,7 +376,7 @@ func (h *Handler) end(s *session) error {
 	defer h.watching.Done()
 	h.mu.Lock()
 	for s.changing != nil {
-		h.await(s)
+		h.awaitChange(s)
 	}
 	h.mu.Unlock()
 	if s.suspended != nil {

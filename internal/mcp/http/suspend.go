@@ -193,19 +193,19 @@ func (h *Handler) currentLists() Lists {
 	return h.opts.Lists()
 }
 
-// claim has others wait until release; see changing. The lock is held.
-func (h *Handler) claim(s *session) { s.changing = make(chan struct{}) }
+// beginChange has others wait until endChange; see changing. The lock is held.
+func (h *Handler) beginChange(s *session) { s.changing = make(chan struct{}) }
 
-// unclaim ends a claim.
-func (h *Handler) unclaim(s *session) {
+// endChange lets those go on who wait.
+func (h *Handler) endChange(s *session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	close(s.changing)
 	s.changing, s.parting = nil, false
 }
 
-// await waits for the end of a claim. The lock is held, but not while it waits.
-func (h *Handler) await(s *session) {
+// awaitChange waits for the end of a change. The lock is held, but not while it waits.
+func (h *Handler) awaitChange(s *session) {
 	changing := s.changing
 	h.mu.Unlock()
 	<-changing
@@ -219,9 +219,9 @@ func (h *Handler) suspend(s *session) {
 		h.mu.Unlock()
 		return
 	}
-	h.claim(s)
+	h.beginChange(s)
 	h.mu.Unlock()
-	defer h.unclaim(s)
+	defer h.endChange(s)
 	drop := h.opts.Suspend(s.server)
 	if drop == nil {
 		return
@@ -244,9 +244,9 @@ func (h *Handler) suspend(s *session) {
 }
 
 // restore makes the server of a suspended session again, and its connection: it gets the messages again with which the client began the
-// session. The caller has claimed the session. After a failure the session has ended.
+// session. The caller has begun the change. After a failure the session has ended.
 func (h *Handler) restore(s *session) {
-	defer h.unclaim(s)
+	defer h.endChange(s)
 	server := s.suspended.Restore(s.id)
 	server.AddReceivingMiddleware(h.observe(s))
 	ctx := context.WithValue(context.Background(), serverKey{}, server)
@@ -364,15 +364,15 @@ func (h *Handler) notifySuspended() {
 		if s.suspended == nil || s.changing != nil {
 			continue // what has it compares the lists afterwards
 		}
-		h.claim(s)
+		h.beginChange(s)
 		h.watching.Go(func() {
-			defer h.unclaim(s)
+			defer h.endChange(s)
 			h.notify(s)
 		})
 	}
 }
 
-// notify notifies the client of a suspended session, which the caller has claimed, of changes of the lists.
+// notify notifies the client of a suspended session of changes of the lists. The caller has begun the change.
 func (h *Handler) notify(s *session) {
 	h.mu.Lock()
 	stream := s.stream
