@@ -73,8 +73,8 @@ type StoredEntry struct {
 	revision uint64
 	seen     time.Time // when the server stored it
 	beat     time.Time // LastHeartbeat
-	rest     uint64    // in a snapshot: the digest of its JSON without LastHeartbeat
-	isTimed  bool      // in a snapshot: rest counts
+	digest   uint64    // in a snapshot: of its JSON without LastHeartbeat
+	isTimed  bool      // in a snapshot: digest counts
 }
 
 // entry returns an agent's entry; nil if there is none that is valid.

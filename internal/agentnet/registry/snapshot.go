@@ -112,14 +112,14 @@ func moreRecent(x, y *StoredEntry) int {
 func (s *snapshot) entry(guid string, m store.Message) (*StoredEntry, error) {
 	from, to := heartbeatIn(m.Data)
 	text := string(m.Data[from:to])
-	e := &StoredEntry{revision: m.Sequence, seen: m.Time, rest: digest(m.Data[:from], m.Data[to:])}
+	e := &StoredEntry{revision: m.Sequence, seen: m.Time, digest: digestAround(m.Data[:from], m.Data[to:])}
 	if s != nil && s.byGUID[guid] != nil {
 		have := s.byGUID[guid]
 		if have.revision == m.Sequence {
 			return have, nil
 		}
 		beat, err := time.Parse(store.TimestampFormat, text)
-		if err == nil && have.rest == e.rest && have.isTimed {
+		if err == nil && have.digest == e.digest && have.isTimed {
 			e.Entry, e.LastHeartbeat, e.beat, e.isTimed = have.Entry, text, beat, true
 			return e, nil
 		}
@@ -136,8 +136,8 @@ func (s *snapshot) entry(guid string, m store.Message) (*StoredEntry, error) {
 	return e, nil
 }
 
-// digest returns that of an entry's JSON around the time of its heartbeat. It differs between processes.
-func digest(before, after []byte) uint64 {
+// digestAround returns the digest of an entry's JSON around the time of its heartbeat. It differs between processes.
+func digestAround(before, after []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	_, _ = h.Write(before) // it returns no error
