@@ -76,8 +76,13 @@ func AgentStates() []AgentState {
 // Work is a task that an agent works on, or for which it waits for a person.
 type Work struct {
 	Task  a2a.TaskID
-	Title string // the first line of the task; "" if the task is not in memory
+	Title string // the first line of the task; "" if it is not known
 }
+
+const (
+	titleTime = 100 * time.Millisecond // for the title of a task that is read from the store
+	maxTitles = 10_000                 // of tasks that are not in memory
+)
 
 // residence returns the agent's residence with its kind.
 func (a Agent) residence() Residence {
@@ -168,22 +173,37 @@ func (a *agent) info() AgentInfo {
 	return info
 }
 
-// titleOf returns the first line of a task that is in memory, "" for any other.
+// titleOf returns the first line of a task, "" if it cannot be read in time. A task that waits for a person is not in memory: it is read once.
 func (h *Hub) titleOf(id a2a.TaskID) string {
-	t := h.acquireLive(id)
-	if t == nil {
-		if rec, ok := h.cache.get(id); ok && len(rec.History) > 0 {
-			return promptLine(rec.History[0].Parts)
-		}
+	if t := h.acquireLive(id); t != nil {
+		defer h.release(t)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return titleIn(t.history)
+	}
+	if title, ok := h.titles.Load(id); ok {
+		return title.(string)
+	}
+	ctx, cancel := context.WithTimeout(h.background, titleTime)
+	defer cancel()
+	rec, err := h.read(ctx, id)
+	if err != nil {
 		return ""
 	}
-	defer h.release(t)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.history) == 0 {
+	if h.titled.Add(1) > maxTitles {
+		h.titled.Store(1)
+		h.titles.Clear()
+	}
+	title := titleIn(rec.History)
+	h.titles.Store(id, title)
+	return title
+}
+
+func titleIn(history []*a2a.Message) string {
+	if len(history) == 0 {
 		return ""
 	}
-	return promptLine(t.history[0].Parts)
+	return promptLine(history[0].Parts)
 }
 
 // answered notes the model that has answered.

@@ -150,6 +150,9 @@ type Hub struct {
 	stopBackground context.CancelFunc
 	wg             sync.WaitGroup // goroutines of turns, probes, upkeep and writes
 
+	titles sync.Map     // of tasks that were not in memory, by their ids; see titleOf
+	titled atomic.Int64 // how many they are
+
 	accepting atomic.Int64 // messages that are becoming tasks
 	draining  atomic.Bool  // see Drain
 	holding   holding

@@ -212,6 +212,28 @@ func TestATaskThatBecomesLiveIsShownAsItIsNow(t *testing.T) {
 	}
 }
 
+// A task that waits for a person is in no one's memory; the directory names it all the same.
+func TestTheDirectoryNamesATaskThatWaitsForAPerson(t *testing.T) {
+	dir, ann := t.TempDir(), newPerson()
+	h, stop := personHub(t, dir)
+	ann.register(t, h)
+	ann.answer("first", "?which one")
+	task, err := h.SendAndWait(t.Context(), request("ann", "first"))
+	if err != nil || task.Status.State != a2a.TaskStateInputRequired {
+		t.Fatalf("%+v, %v", task, err)
+	}
+	for _, when := range []string{"while the hub runs", "after its restart"} {
+		for range 2 {
+			if a, err := h.Agent("ann"); err != nil || a.State != hub.AgentWaiting || a.Work != (hub.Work{Task: task.ID, Title: "first"}) {
+				t.Errorf("%s: %s %+v, %v", when, a.State, a.Work, err)
+			}
+		}
+		stop()
+		h, stop = personHub(t, dir)
+		ann.register(t, h)
+	}
+}
+
 // Each message to a task is a turn of its own, also those that wait while the hub stops.
 func TestQuestionsOfADurableAgentOutliveTheHub(t *testing.T) {
 	dir, ann := t.TempDir(), newPerson()
