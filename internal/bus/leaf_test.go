@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds what other processes and servers do in the background.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // team is a stock server with a port for leaf nodes.
 type team struct {
