@@ -109,10 +109,11 @@ func (s *Space) unanswered(ctx context.Context, b *bus.Bus, c Channel, err error
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	if !isTimeout(err) {
+	late := isTimeout(err)
+	switch {
+	case !late && !bus.IsOutage(err):
 		return s.requestError(b, c, err)
-	}
-	if lost(b.Connection()) {
+	case !late || lost(b.Connection()): // it was refused, or lost
 		return interrupted(b)
 	}
 	info := b.Info()
