@@ -225,6 +225,16 @@ func (a *Agent) ready() (*member, error) {
 	return nil, err
 }
 
+// Await blocks while a connection that has just been lost is being made again, unless another one can be used.
+func (a *Agent) Await(ctx context.Context) {
+	n := a.net
+	if _, err := n.main.store.Connected(); err != nil && n.local != nil {
+		n.local.store.Await(ctx)
+		return
+	}
+	n.main.store.Await(ctx)
+}
+
 // use counts one use of a limit on each bus that the agent can reach, and fails with the
 // first RateLimitError. Counting on one bus only would give another allowance to an agent
 // that starts without the hub, or waits for the link to go down.

@@ -50,7 +50,7 @@ type link struct {
 	closed   chan struct{} // closed after the connection and its callbacks
 	ctx      context.Context
 	stop     context.CancelFunc // ends ctx, and with it an attempt to connect
-	changed  wait.Signal        // sent when the state changes
+	changed  wait.Signal        // sent when the state or lastErr changes
 
 	mu         sync.Mutex
 	conn       *nats.Conn
@@ -188,6 +188,9 @@ func (l *link) failed(err error) {
 	l.mu.Lock()
 	known := l.lastErr != nil && l.lastErr.Message == e.Message
 	l.lastErr = e
+	if !known {
+		l.changed.Send()
+	}
 	attempts := l.attempts
 	level := slog.LevelWarn
 	if known {
@@ -300,8 +303,13 @@ type Connection struct {
 	Reconnects int
 	// Err is the error of the last attempt to reconnect; nil while connected.
 	Err error
-	// Changed is closed when the state changes.
+	// Changed is closed when the state or Err changes.
 	Changed <-chan struct{}
+}
+
+// LostSince reports whether the connection was lost since a time, even if there is another one by now.
+func (c Connection) LostSince(t time.Time) bool {
+	return c.State != StateConnected || c.Reconnects > 0 && c.Since.After(t)
 }
 
 // Connection returns the state of the connection. Unlike the methods of Conn it does not wait for an attempt to connect

@@ -235,6 +235,14 @@ func (s *Space) connected() (*bus.Bus, error) {
 	return s.bus, nil
 }
 
+// usable is connected, for calls that wait while a connection that has just been lost is being made again.
+func (s *Space) usable(ctx context.Context) (*bus.Bus, error) {
+	if b := s.current(); b != nil {
+		b.Await(ctx)
+	}
+	return s.connected()
+}
+
 // Channels lists the project's channels in the order of the configuration.
 func (s *Space) Channels() []Channel { return slices.Clone(s.cfg.Channels) }
 

@@ -135,7 +135,7 @@ func (s *Space) unanswered(ctx context.Context, b *bus.Bus, c Channel, err error
 
 // lost reports whether a request that has just timed out was lost with its connection, even if there is another one by now.
 func lost(c bus.Connection) bool {
-	return c.State != bus.StateConnected || c.Reconnects > 0 && time.Since(c.Since) < requestTimeout
+	return c.LostSince(time.Now().Add(-requestTimeout))
 }
 
 // denied reports whether the server refused a permission.

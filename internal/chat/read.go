@@ -44,10 +44,22 @@ func (s *Space) Read(ctx context.Context, reader, channel string, limit int) (Hi
 	if limit < 1 || limit > MaxLimit {
 		return History{}, invalid(fmt.Sprintf("Use a limit from 1 to %d.", MaxLimit), "The limit %d is not allowed.", limit)
 	}
-	b, err := s.connected()
+	b, err := s.usable(ctx)
 	if err != nil {
 		return History{}, err
 	}
+	h, err := s.readFor(ctx, b, reader, c, limit)
+	if err == nil || !outage(err) || !lost(b.Connection()) {
+		return h, err
+	}
+	if b, err = s.usable(ctx); err != nil {
+		return History{}, err
+	}
+	return s.readFor(ctx, b, reader, c, limit) // the connection was lost meanwhile
+}
+
+// readFor makes one attempt to read the last messages of a channel.
+func (s *Space) readFor(ctx context.Context, b *bus.Bus, reader string, c Channel, limit int) (History, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	h, ok, err := s.readDirect(ctx, b, c, limit)

@@ -54,7 +54,7 @@ func (e TipsError) Unwrap() []error {
 // Tips returns the cursor after the newest messages of the channels. With a TipsError it is that of the channels that
 // answered. It asks for all at once, so that a stream without a leader delays it only once.
 func (s *Space) Tips(ctx context.Context, channels []string) (Cursor, error) {
-	b, err := s.connected()
+	b, err := s.usable(ctx)
 	if err != nil {
 		return nil, err
 	}

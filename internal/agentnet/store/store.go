@@ -203,6 +203,20 @@ func (s *Store) Connected() (*bus.Bus, error) {
 	return s.bus, nil
 }
 
+// Await blocks while a connection that has just been lost is being made again, see [bus.Bus.Await].
+func (s *Store) Await(ctx context.Context) {
+	if b := s.current(); b != nil {
+		b.Await(ctx)
+	}
+}
+
+// current returns the bus, connected or not; nil before the first connection.
+func (s *Store) current() *bus.Bus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bus
+}
+
 // Commit is that of the bus, see [bus.Bus.Commit].
 func (s *Store) Commit(ctx context.Context) error {
 	b, err := s.Connected()
@@ -237,13 +251,10 @@ func (s *Store) Stop() {
 // Close stops the Store and closes the connection.
 func (s *Store) Close(ctx context.Context) error {
 	s.Stop()
-	s.mu.Lock()
-	b := s.bus
-	s.mu.Unlock()
-	if b == nil {
-		return nil
+	if b := s.current(); b != nil {
+		return b.Close(ctx)
 	}
-	return b.Close(ctx)
+	return nil
 }
 
 // prepareAll prepares the bus for use, and measures the server's time.

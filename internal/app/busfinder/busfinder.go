@@ -298,6 +298,9 @@ func (f *Finder) mayStart(hub *config.Loaded, policy startPolicy) error {
 	if policy == startKilled {
 		if _, err := daemon.Read(hub.DataDir); err != nil {
 			e.Message = "the hub on " + hub.DataDir + " was stopped"
+			if _, running, err := daemon.Running(hub.DataDir); !running && err == nil { // else it is stopping, or the next one is starting
+				e.Err = bus.ErrStopped
+			}
 			return e
 		}
 	}

@@ -287,6 +287,7 @@ func TestAStoppedHubStaysStopped(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
+	wait.Eventually(t, "it is known that the hub is not only stopping", func() bool { return errors.Is(b.Connection().Err, bus.ErrStopped) })
 	if _, running := p.running(t); running {
 		t.Error("the hub is running again")
 	}

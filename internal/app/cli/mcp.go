@@ -111,7 +111,7 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 	defer shared.Close()
 	finder := a.finder(busfinder.ForProject(cfg), log.With("component", "nats-connection"))
 	opts := mcpserver.ProjectOptions{
-		Version: version.String(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a, shared}, KeepDir: mcpconfig.UnsentDir(),
+		Version: version.String(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a, shared, shared}, KeepDir: mcpconfig.UnsentDir(),
 		Idle: func() {
 			if err := daemon.ReleaseMemory(); err != nil {
 				log.Debug("cannot return memory to the system", "error", err)

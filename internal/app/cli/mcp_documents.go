@@ -18,6 +18,7 @@ import (
 type documentsAtHub struct {
 	a                  *app
 	mcpserver.Presence // of the hub
+	tools              *hubTools
 }
 
 func (h documentsAtHub) Documents(ctx context.Context) (names []string, err error) {
@@ -57,7 +58,11 @@ func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) 
 	if err != nil {
 		return err
 	}
-	c, err := h.a.dial(ctx, cfg)
+	var c *client.Client
+	err = h.tools.retry(ctx, func() (err error) {
+		c, err = h.a.dial(ctx, cfg)
+		return err
+	})
 	if daemon.CodeOf(err) == daemon.CodeOtherHub {
 		return err
 	}

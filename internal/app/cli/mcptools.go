@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/client"
 	"github.com/parleyhub/parley/internal/app/daemon"
 	"github.com/parleyhub/parley/internal/base/handlers"
+	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/mcp/delegation"
 	mcpserver "github.com/parleyhub/parley/internal/mcp/server"
 	"github.com/parleyhub/parley/internal/mcp/wire"
@@ -102,6 +104,31 @@ func (t *hubTools) Present() bool { return t.mount.Status().Connected }
 
 // OnPresence calls f when the hub comes or goes.
 func (t *hubTools) OnPresence(f func()) (stop func()) { return t.changes.Add(f) }
+
+// retry calls reach until that finds a running hub, for as long as calls of the hub's tools wait for one that has just gone away.
+func (t *hubTools) retry(ctx context.Context, reach func() error) error {
+	changed := make(chan struct{}, 1)
+	defer t.OnPresence(func() { wait.Nudge(changed) })()
+	for {
+		err := reach()
+		if !errors.Is(err, client.ErrNotRunning) {
+			return err
+		}
+		left := awaitHub
+		if st := t.mount.Status(); !st.Connected { // else it is about to notice the loss
+			left -= time.Since(st.Since)
+		}
+		late := time.NewTimer(left)
+		select {
+		case <-changed:
+		case <-late.C:
+			return err
+		case <-ctx.Done():
+			return err
+		}
+		late.Stop()
+	}
+}
 
 // Close ends the connection to the hub.
 func (t *hubTools) Close() { t.mount.Close() }

@@ -63,6 +63,7 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 	if p.agent == nil {
 		return nil, notRegistered(nil)
 	}
+	p.agent.Await(ctx) // nothing is sent before
 	if h := c.Client.Handle(); h != "" && h != p.agent.Entry().Handle {
 		if err := p.agent.SetHandle(h); err != nil {
 			return nil, err

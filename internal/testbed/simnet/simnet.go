@@ -5,6 +5,7 @@ package simnet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -150,6 +151,7 @@ func closeAll(links []*link) {
 type Computer struct {
 	n                *Network
 	isCut            bool
+	reason           error // with which connections are refused while it is cut
 	holdUp, holdDown bool
 	wrong            time.Duration // how much its clock is ahead
 }
@@ -167,9 +169,12 @@ func (n *Network) Computer(name string) *Computer {
 }
 
 // Cut breaks all connections of the computer, with what they carry, and refuses new ones.
-func (c *Computer) Cut() {
+func (c *Computer) Cut() { c.CutBecause(nil) }
+
+// CutBecause is Cut with the error of the attempts to connect; nil for that of a server that cannot be reached.
+func (c *Computer) CutBecause(reason error) {
 	c.n.mu.Lock()
-	c.isCut = true
+	c.isCut, c.reason = true, cmp.Or(reason, errUnreachable)
 	cut := c.n.matching(func(l *link) bool { return l.process.computer == c })
 	c.n.mu.Unlock()
 	closeAll(cut)
@@ -246,8 +251,11 @@ func (p *Process) dial(context.Context, string, string) (net.Conn, error) {
 	n := p.computer.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.up || p.killed || p.computer.isCut {
+	switch {
+	case !n.up || p.killed:
 		return nil, errUnreachable
+	case p.computer.isCut:
+		return nil, p.computer.reason
 	}
 	far, err := n.server.InProcessConn()
 	if err != nil {
