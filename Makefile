@@ -34,6 +34,7 @@ soak: ## kill hub, server, senders and workers again and again during 10,000 sen
 	go test -run '^TestKilledHubs' -timeout 60m -count $(or $(SOAK),5) ./internal/documents -kill-edits 1000 -v
 	go test -run '^TestKilledProcesses|^TestHubsAndTheirLink' -timeout 60m ./internal/agentnet -kill-items 10000 -v
 	go test -run '^TestKilledHubsAndSessions' -timeout 60m ./internal/app/cli -session-kills 300 -v
+	go test -run '^TestKilledHubsAndResting' -timeout 60m ./internal/app/cli -idle-kills 150 -v
 	go test -run '^TestKilledHubsAndPrograms' -timeout 60m ./internal/app/cli -program-kills 150 -v
 
 interop: ## with the real agents and clients; needs npm

@@ -27,11 +27,13 @@ import (
 const (
 	beParley = "PARLEY_TEST_PROGRAM"
 	beAgent  = "PARLEY_TEST_AGENT"
+	beIdle   = "PARLEY_TEST_IDLE" // for parley: after which time its connections and sessions rest
 )
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(beParley); name != "" {
-		os.Exit(cli.Main(name, os.Args[1:]))
+		idle, _ := time.ParseDuration(os.Getenv(beIdle)) // 0 without
+		os.Exit(cli.MainOf(name, os.Args[1:], idle))
 	}
 	if kind := os.Getenv(beAgent); kind != "" {
 		os.Exit(agent(kind))

@@ -32,6 +32,7 @@ import (
 type machine struct {
 	t    *testing.T
 	root string
+	env  []string // of all its programs, in addition
 }
 
 func newMachine(t *testing.T) *machine {
@@ -40,7 +41,7 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &machine{t, root}
+	d := &machine{t: t, root: root}
 	for _, dir := range []string{"home", "data", "a", "b"} {
 		if err := os.Mkdir(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -84,6 +85,7 @@ func (d *machine) command(program, project string, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = filepath.Join(d.root, project)
 	cmd.Env = []string{beParley + "=" + program, "HOME=" + filepath.Join(d.root, "home"), "PATH=" + os.Getenv("PATH"), "GOCOVERDIR=" + d.t.TempDir(), "GORACE=atexit_sleep_ms=0"}
+	cmd.Env = append(cmd.Env, d.env...)
 	return cmd
 }
 

@@ -64,7 +64,7 @@ func (a *app) dialNear(cfg *mcpconfig.Config, log *slog.Logger) func(context.Con
 
 // finder finds a bus, with the hub's configuration as this command line selects it.
 func (a *app) finder(cfg busfinder.Config, log *slog.Logger) *busfinder.Finder {
-	cfg.Logger = log
+	cfg.Logger, cfg.RestAfter = log, a.idle
 	cfg.Hub = func(ctx context.Context) (*config.Loaded, error) { return a.load(ctx) }
 	return busfinder.New(cfg)
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,8 +27,11 @@ import (
 
 // Main runs the program called name with args and returns its exit code. It uses the
 // process's standard input, output and error, and handles its interrupts.
-func Main(name string, args []string) int {
-	a := &app{name: name, stdin: shortcut.Stdin(), stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv, ownProcess: true}
+func Main(name string, args []string) int { return mainOf(name, args, 0) }
+
+// mainOf is Main with app.idle.
+func mainOf(name string, args []string, idle time.Duration) int {
+	a := &app{name: name, stdin: shortcut.Stdin(), stdout: newOutput(os.Stdout), stderr: os.Stderr, getenv: os.Getenv, ownProcess: true, idle: idle}
 	if slices.Equal(args, []string{"--version"}) { // scripts call it often: it does without the commands and signals
 		a.printVersion()
 		return a.exit(nil)
@@ -69,6 +73,7 @@ type app struct {
 	httpPort   string // of the commands that may start the hub
 
 	services service.Options // of the service commands; the zero value is for this user and system
+	idle     time.Duration   // after which agents' connections and sessions rest; 0 for the defaults
 
 	style, errStyle style
 	lines           *bufio.Reader    // reads stdin; nil until the user is asked something

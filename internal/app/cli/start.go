@@ -156,9 +156,10 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 		return a.start(ctx, cfg) // prints that it is running
 	}
 	return daemon.Run(ctx, cfg, daemon.Options{
-		LimitMemory: true,
-		Version:     version.String(),
-		Logger:      daemon.NewLogger(a.stderr, cfg.Logging, isTerminal(a.stderr)),
+		LimitMemory:  true,
+		SuspendAfter: a.idle,
+		Version:      version.String(),
+		Logger:       daemon.NewLogger(a.stderr, cfg.Logging, isTerminal(a.stderr)),
 		Ready: func(info daemon.Info) {
 			_ = a.print(started{Info: info}, func() { // returns nil
 				fmt.Fprintf(a.stdout, "%s. Ctrl-C stops it.\n", a.style.green("The hub is running"))
@@ -173,5 +174,5 @@ func (a *app) serve(ctx context.Context, cfg *config.Loaded) error {
 func (a *app) serveInBackground(ctx context.Context, cfg *config.Loaded, configErr error) error {
 	ctx, cancel := a.interruptible(ctx)
 	defer cancel()
-	return daemon.RunInBackground(ctx, cfg, configErr, os.Stdout, daemon.Options{Version: version.String(), LimitMemory: true})
+	return daemon.RunInBackground(ctx, cfg, configErr, os.Stdout, daemon.Options{Version: version.String(), LimitMemory: true, SuspendAfter: a.idle})
 }

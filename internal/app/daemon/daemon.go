@@ -75,6 +75,8 @@ type Options struct {
 	// SwarmTakeover is how long a swarm's coordinator may be silent before another hub on the same NATS server takes
 	// over; 0 means the default. It must be the same for all hubs on the server.
 	SwarmTakeover time.Duration
+	// SuspendAfter is that of mcpserver.HandlerOptions.
+	SuspendAfter time.Duration
 	// Ready is called when the hub is ready, unless it is nil. It must not block.
 	Ready func(Info)
 }

@@ -26,7 +26,7 @@ const hubNamespace = "hub"
 // mcpHandler returns the handler that serves MCP over HTTP, without an MCP process per agent.
 func (d *daemon) mcpHandler() *mcpserver.Handler {
 	return mcpserver.NewHandler(mcpserver.HandlerOptions{
-		Open: d.openProject, Identify: d.work.Identify, Logger: d.log.With("component", "mcp-server"),
+		Open: d.openProject, Identify: d.work.Identify, SuspendAfter: d.opts.SuspendAfter, Logger: d.log.With("component", "mcp-server"),
 	})
 }
 

@@ -240,6 +240,7 @@ func (h *Handler) suspend(s *session) {
 	h.mu.Lock()
 	s.current, s.server, s.suspended = nil, nil, suspended
 	h.mu.Unlock()
+	h.opts.Logger.Info("an idle session was suspended")
 	h.notify(s)
 }
 
