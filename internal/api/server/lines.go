@@ -76,6 +76,17 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
+// buffered reads what was read ahead, and returns its length. At its end the reader gives up its buffer: the rest is read from the
+// connection.
+func (l *lineReader) buffered(b []byte) int {
+	if l.buf == nil || l.buf.Buffered() == 0 {
+		l.buf = nil
+		return 0
+	}
+	n, _ := l.buf.Read(b) // it does not read from the connection
+	return n
+}
+
 func (l *lineReader) deadline(d time.Duration) error {
 	err := l.conn.SetReadDeadline(time.Now().Add(d))
 	if err == nil && l.stopped() {

@@ -321,15 +321,16 @@ type attached struct {
 }
 
 func (a *attached) Read(b []byte) (int, error) {
-	if a.lines.buf.Buffered() == 0 {
-		if err := a.c.nc.SetReadDeadline(time.Time{}); err != nil {
-			return 0, err
-		}
-		if a.c.stopped() {
-			return 0, io.EOF
-		}
+	if n := a.lines.buffered(b); n > 0 {
+		return n, nil
 	}
-	n, err := a.lines.buf.Read(b)
+	if err := a.c.nc.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	if a.c.stopped() {
+		return 0, io.EOF
+	}
+	n, err := a.c.nc.Read(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && a.c.stopped() {
 		err = io.EOF
 	}
@@ -427,20 +428,41 @@ func (c *socketConn) queue(line []byte) error {
 func (c *socketConn) write() {
 	stop := context.AfterFunc(c.ctx, func() { c.allow(cutOff) })
 	defer stop()
-	w := bufio.NewWriterSize(connWriter{c}, 16<<10)
 	broken := false
 	for line := range c.out {
 		if broken {
 			continue // the remaining handlers must not block
 		}
-		_, err := w.Write(line)
-		if err == nil && len(c.out) == 0 {
-			err = w.Flush()
-		}
-		if err != nil {
+		if err := c.writeQueued(line); err != nil {
 			broken = true
 			c.cancel()
 			c.stopReading()
+		}
+	}
+}
+
+// writers have the buffers of connections that are being written to: most connections wait.
+var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 16<<10) }}
+
+// writeQueued writes a line, and those that are queued by then.
+func (c *socketConn) writeQueued(line []byte) error {
+	w := writers.Get().(*bufio.Writer)
+	w.Reset(connWriter{c})
+	defer func() {
+		w.Reset(nil)
+		writers.Put(w)
+	}()
+	for {
+		if _, err := w.Write(line); err != nil {
+			return err
+		}
+		var more bool
+		select {
+		case line, more = <-c.out:
+		default:
+		}
+		if !more {
+			return w.Flush()
 		}
 	}
 }

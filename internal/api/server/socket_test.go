@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -614,5 +615,40 @@ func TestSocketDetachesARest(t *testing.T) {
 	}
 	if got := <-served; got != "the end" {
 		t.Errorf("received %q", got)
+	}
+}
+
+// An MCP client need not wait for the answer to its first request: what it sends with that is not lost, nor what it sends later.
+func TestSocketAttachesMCPWithWhatWasSentAhead(t *testing.T) {
+	received := make(chan []byte, 1)
+	r := start(t, func(c *server.Config) {
+		c.SocketMCP = func(json.RawMessage) (server.Attached, *jsonrpc.Error) {
+			return func(_ context.Context, in io.ReadCloser, out io.Writer) {
+				if _, err := io.WriteString(out, "attached\n"); err != nil {
+					t.Error(err)
+				}
+				all, err := io.ReadAll(in)
+				if err != nil {
+					t.Error(err)
+				}
+				received <- all
+			}, nil
+		}
+	})
+	c := r.dial(t)
+	ahead := strings.Repeat("ahead ", 1000)
+	c.write(rpc(1, dialect.MethodMCP, `{}`), ahead)
+	if line := c.read(); !strings.Contains(line, `"result":{}`) {
+		t.Errorf("the answer is %s", line)
+	}
+	if line := c.read(); line != "attached" {
+		t.Errorf("received %q", line)
+	}
+	c.write("later")
+	if err := c.conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(<-received); got != ahead+"\nlater\n" {
+		t.Errorf("received %d bytes: %.40q … %q", len(got), got, got[max(len(got)-20, 0):])
 	}
 }

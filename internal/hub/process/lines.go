@@ -21,8 +21,11 @@ type Lines struct {
 
 // NewLines returns a reader of lines of at most max bytes without the line end. It uses
 // about max bytes of memory, however long a line is.
-func NewLines(r io.Reader, max int) *Lines {
-	return &Lines{r: bufio.NewReaderSize(r, 32<<10), max: max}
+func NewLines(r io.Reader, max int) *Lines { return NewLinesSize(r, max, 32<<10) }
+
+// NewLinesSize is NewLines with the size of the buffer, in bytes, that it keeps while there is nothing to read.
+func NewLinesSize(r io.Reader, max, size int) *Lines {
+	return &Lines{r: bufio.NewReaderSize(r, size), max: max}
 }
 
 // OnLong calls f with all parts of each line that is too long, in order, while Next skips it. They are valid during the call.

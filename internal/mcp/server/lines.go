@@ -25,6 +25,7 @@ import (
 const (
 	maxLine    = 8 << 20 // bytes of a message: a text of 1 MB with every character escaped, and its envelope
 	maxPending = 256     // requests without an answer; then the input is not read
+	idleBuffer = 4 << 10 // bytes that a client without requests keeps: a hub has thousands of them
 	maxBatch   = 100     // messages of a JSON-RPC batch, which the revision 2025-03-26 has
 )
 
@@ -86,7 +87,7 @@ func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil
 
 // newLines returns a connection that reads in until it ends or fails. Close closes in.
 func newLines(in io.ReadCloser, out io.Writer, ended func()) *lines {
-	l := &lines{in: process.NewLines(in, maxLine), close: in.Close, ended: ended, out: out, pending: map[any]*pending{}}
+	l := &lines{in: process.NewLinesSize(in, maxLine, idleBuffer), close: in.Close, ended: ended, out: out, pending: map[any]*pending{}}
 	l.changed.L = &l.mu
 	l.open, l.end = context.WithCancel(context.Background())
 	l.in.OnLong(l.long.add)
