@@ -537,7 +537,7 @@ var rarelyRun = []string{
 	"github.com/clipperhouse/...", "github.com/mattn/...", "github.com/muesli/...", "github.com/nats-io/nats-server/v2/conf", "github.com/nats-io/nats-server/v2/server/certidp", "github.com/rivo/...", "github.com/sony/...", "github.com/xo/...",
 	"github.com/parleyhub/parley/internal/third_party/...", "github.com/parleyhub/parley/internal/api/client", "github.com/parleyhub/parley/internal/api/conformance",
 	"github.com/parleyhub/parley/internal/api/screens", "github.com/parleyhub/parley/internal/api/ui", "github.com/parleyhub/parley/internal/hub/workdir", "github.com/gofrs/flock",
-	"github.com/nats-io/nkeys", "github.com/google/uuid", "github.com/spf13/pflag", "os/exec", "os/user", "flag", "log/slog", "net/url",
+	"github.com/yuin/...", "github.com/parleyhub/parley/hyperswarm/hyperdht/...", "math/big", "github.com/nats-io/nkeys", "github.com/google/uuid", "github.com/spf13/pflag", "os/exec", "os/user", "flag", "log/slog", "net/url",
 }
 
 // build builds the program into dir. Functions begin at 16 bytes and not at 32: a third of a megabyte.
