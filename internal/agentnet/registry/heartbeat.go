@@ -74,14 +74,14 @@ func (h *heartbeats) end(beat *heartbeat) {
 
 // hurry has heartbeats written at once, each with the whole entry.
 func (h *heartbeats) hurry(beats ...*heartbeat) {
+	for _, beat := range beats {
+		beat.agent.markDirty() // before it is due: else only a part may be written
+	}
 	h.mu.Lock()
 	for _, beat := range beats {
 		beat.due = time.Time{}
 	}
 	h.mu.Unlock()
-	for _, beat := range beats {
-		beat.agent.markDirty()
-	}
 	h.changed.Send()
 }
 

@@ -2,7 +2,9 @@ package registry
 
 import (
 	"context"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +38,26 @@ func TestAHeartbeatThatIsHurriedDuringItsWriteIsWrittenAgain(t *testing.T) {
 			t.Error("the heartbeat is not the whole entry")
 		}
 	})
+}
+
+// Else a part of the entry may be written just then, and the entry that the server has lost only with the next heartbeat.
+func TestAHurriedHeartbeatIsTheWholeEntry(t *testing.T) {
+	for range 2000 {
+		beat := &heartbeat{agent: new(Agent), due: time.Now().Add(time.Hour)}
+		h := &heartbeats{all: map[*heartbeat]struct{}{beat: {}}}
+		var hurried sync.WaitGroup
+		hurried.Go(func() { h.hurry(beat) })
+		for !h.begin(beat) {
+			runtime.Gosched()
+		}
+		beat.agent.mu.Lock()
+		whole := beat.agent.dirty
+		beat.agent.mu.Unlock()
+		hurried.Wait()
+		if !whole {
+			t.Fatal("it is due before it is known that the entry is to be written")
+		}
+	}
 }
 
 // What ends with a heartbeat ends after its last write, in the reverse order, and nothing is written then.
