@@ -286,6 +286,34 @@ func TestNamesAndLookUps(t *testing.T) {
 	}
 }
 
+// A list that is interrupted is an error, not a part of the list.
+func TestAnInterruptedListOfDocumentsIsAnError(t *testing.T) {
+	l := openLibrary(t, openBus(t))
+	const all = 20
+	for i := range all {
+		ensure(t, l, fmt.Sprint("d", i))
+	}
+	interrupted := 0
+	for i := range 400 {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Duration(i)*5*time.Microsecond, cancel)
+		names, err := l.Documents(ctx)
+		switch {
+		case err == nil && len(names) != all:
+			t.Fatalf("%d of %d names", len(names), all)
+		case err != nil && !errors.Is(err, context.Canceled):
+			t.Fatal(err)
+		case err != nil:
+			interrupted++
+		}
+		cancel()
+	}
+	if interrupted == 0 {
+		t.Error("no list was interrupted")
+	}
+	closeLibrary(t, l)
+}
+
 // A new epoch has the content without the history, in the store as well. Holders of the former epoch must open the
 // document again, and the former epoch's log is purged.
 func TestCompaction(t *testing.T) {

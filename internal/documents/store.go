@@ -1,6 +1,7 @@
 package documents
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,18 +108,28 @@ func (s *store) checkCount(ctx context.Context, most int) error {
 	return nil
 }
 
-// names lists the names of all documents, sorted.
-func (s *store) names(ctx context.Context) ([]string, error) {
-	lister, err := s.snapshots.Heads.ListKeys(ctx)
+// names lists the names of all documents, sorted. A list that ends early is an error: [jetstream.KeyLister] reports none.
+func (s *store) names(ctx context.Context) (names []string, err error) {
+	heads, err := s.snapshots.Heads.WatchAll(ctx, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
 	if err != nil {
 		return nil, storage(err, "documents cannot be listed")
 	}
-	var names []string
-	for key := range lister.Keys() {
-		names = append(names, key)
+	defer heads.Stop() //nolint:errcheck // it fails if the connection has ended, and the subscription with it
+	for {
+		select {
+		case head, ok := <-heads.Updates():
+			switch {
+			case !ok:
+				return nil, storage(cmp.Or(ctx.Err(), nats.ErrConnectionClosed), "documents cannot be listed")
+			case head == nil:
+				slices.Sort(names)
+				return names, nil
+			}
+			names = append(names, head.Key())
+		case <-ctx.Done():
+			return nil, storage(ctx.Err(), "documents cannot be listed")
+		}
 	}
-	slices.Sort(names)
-	return names, nil
 }
 
 // restore loads the head's snapshot into a new document.

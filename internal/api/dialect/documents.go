@@ -123,6 +123,9 @@ func documentError(err error) error {
 	var de *documents.Error
 	var re *replica.Error
 	switch {
+	case errors.Is(err, context.Canceled) && documents.CodeOf(err) != documents.CodeUncertain:
+		return jsonrpc.NewError(CodeAgentUnavailable, "The request was interrupted because the hub stops",
+			jsonrpc.Details{Code: "AGENT_UNAVAILABLE", Remedy: "try again when the hub runs again"})
 	case errors.As(err, &de):
 		code, ok := map[documents.Code]wireCode{
 			documents.CodeInvalid:  {jsonrpc.CodeInvalidParams, "INVALID_PARAMS"},

@@ -2,6 +2,7 @@ package dialect_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -75,5 +76,15 @@ func TestDocumentsAreEditedReadAndAwaited(t *testing.T) {
 		{dialect.MethodDocumentsCompact, `{"name":"` + strings.Repeat("x", 200) + `"}`, ""},
 	} {
 		wantError(t, run(c.method, c.params), jsonrpc.CodeInvalidParams, "INVALID_PARAMS", c.field)
+	}
+	stops, cancel := context.WithCancel(ctx)
+	cancel()
+	latest := read[documents.Content](t, run(dialect.MethodDocumentsGet, `{"name":"plan"}`)).Version
+	for _, request := range []string{
+		method(dialect.MethodDocumentsList, `{}`), method(dialect.MethodDocumentsWait, `{"name":"plan","seen":"`+latest+`"}`),
+	} {
+		d := &jsonrpc.Dispatcher{Handler: s, Log: slog.New(slog.DiscardHandler)}
+		answer := string(d.Serve(stops, jsonrpc.Decode([]byte(request), jsonrpc.Limits{}), nil))
+		wantError(t, answer, dialect.CodeAgentUnavailable, "AGENT_UNAVAILABLE", "")
 	}
 }

@@ -22,60 +22,71 @@ type documentsAtHub struct {
 }
 
 func (h documentsAtHub) Documents(ctx context.Context) (names []string, err error) {
-	err = h.with(ctx, func(c *client.Client) error { names, err = c.Documents(ctx); return err })
-	return names, lostHub(err)
+	err = h.read(ctx, func(c *client.Client) error { names, err = c.Documents(ctx); return err })
+	return names, err
 }
 
 func (h documentsAtHub) Document(ctx context.Context, name string) (d *documents.Content, err error) {
-	err = h.with(ctx, func(c *client.Client) error { d, err = c.Document(ctx, name); return err })
-	return d, lostHub(err)
-}
-
-func (h documentsAtHub) EditDocument(ctx context.Context, name string, edits []documents.Edit) (d *documents.Content, err error) {
-	err = h.with(ctx, func(c *client.Client) error { d, err = c.EditDocument(ctx, name, edits); return err })
-	if errors.Is(err, client.ErrLost) {
-		err = &mcpserver.Failure{Category: "UncertainError", Message: "The hub stopped before it answered: all of the edit may be in the document, or nothing.",
-			Remedy: "Check with read_document before you make the edit again.", Err: err}
-	}
+	err = h.read(ctx, func(c *client.Client) error { d, err = c.Document(ctx, name); return err })
 	return d, err
 }
 
 func (h documentsAtHub) AwaitDocument(ctx context.Context, name, seen string) (d *documents.Content, err error) {
-	err = h.with(ctx, func(c *client.Client) error { d, err = c.AwaitDocument(ctx, name, seen); return err })
+	err = h.read(ctx, func(c *client.Client) error { d, err = c.AwaitDocument(ctx, name, seen); return err })
 	return d, err
 }
 
-// lostHub converts the error of a read that the hub did not answer: it can be repeated.
-func lostHub(err error) error {
-	if errors.Is(err, client.ErrLost) {
-		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stopped before it answered.", Remedy: "Try again in a few seconds.", Err: err}
-	}
-	return err
-}
-
-func (h documentsAtHub) with(ctx context.Context, f func(*client.Client) error) error {
-	cfg, err := h.a.load(ctx)
-	if err != nil {
-		return err
-	}
+func (h documentsAtHub) EditDocument(ctx context.Context, name string, edits []documents.Edit) (d *documents.Content, err error) {
 	var c *client.Client
-	err = h.tools.retry(ctx, func() (err error) {
-		c, err = h.a.dial(ctx, cfg)
-		return err
-	})
-	if daemon.CodeOf(err) == daemon.CodeOtherHub {
-		return err
-	}
+	err = h.tools.retry(ctx, func() (err error) { c, err = h.dial(ctx); return err })
 	if err != nil {
-		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stores the documents, and it is not running.",
-			Remedy: "Ask the user to run `" + local.Program() + " start`, then try again.", Err: err}
+		return nil, documentFailure(err)
 	}
 	defer c.Close()
-	return documentFailure(f(c))
+	d, err = c.EditDocument(ctx, name, edits)
+	if hasStopped(err) {
+		return nil, &mcpserver.Failure{Category: "UncertainError", Message: "The hub stopped before it answered: all of the edit may be in the document, or nothing.",
+			Remedy: "Check with read_document before you make the edit again.", Err: err}
+	}
+	return d, documentFailure(err)
+}
+
+// read calls f with a connection to the hub, and again at the next hub if this one stops meanwhile.
+func (h documentsAtHub) read(ctx context.Context, f func(*client.Client) error) error {
+	return documentFailure(h.tools.retry(ctx, func() error {
+		c, err := h.dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return f(c)
+	}))
+}
+
+func (h documentsAtHub) dial(ctx context.Context) (*client.Client, error) {
+	cfg, err := h.a.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := h.a.dial(ctx, cfg)
+	if err == nil || daemon.CodeOf(err) == daemon.CodeOtherHub {
+		return c, err
+	}
+	return nil, &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stores the documents, and it is not running.",
+		Remedy: "Ask the user to run `" + local.Program() + " start`, then try again.", Err: err}
+}
+
+// hasStopped reports whether a hub did not answer a call, or not with a result, because it stops.
+func hasStopped(err error) bool {
+	e, ok := errors.AsType[*jsonrpc.Error](err)
+	return ok && e.Code == dialect.CodeAgentUnavailable || errors.Is(err, client.ErrLost)
 }
 
 // documentFailure converts the hub's answer to the error that the hub's own MCP server gets.
 func documentFailure(err error) error {
+	if _, ok := errors.AsType[*mcpserver.Failure](err); !ok && hasStopped(err) {
+		return &mcpserver.Failure{Category: "ConnectionError", Message: "The hub stopped before it answered.", Remedy: "Try again in a few seconds.", Err: err}
+	}
 	e, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
 		return err
@@ -85,6 +96,8 @@ func documentFailure(err error) error {
 		return &documents.Error{Code: documents.CodeNotFound, Message: e.Message, Remedy: details.Remedy}
 	case dialect.CodeOutcomeUnknown:
 		return &documents.Error{Code: documents.CodeUncertain, Message: e.Message, Remedy: details.Remedy}
+	case "DOCUMENT_DAMAGED":
+		return &documents.Error{Code: documents.CodeDamaged, Message: e.Message, Remedy: details.Remedy}
 	case "SERVER_BUSY":
 		return &documents.Error{Code: documents.CodeStorage, Message: e.Message, Remedy: details.Remedy}
 	case "INVALID_PARAMS":

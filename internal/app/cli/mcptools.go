@@ -49,6 +49,9 @@ const redialHub = 5 * time.Second
 // awaitHub is how long calls wait for a hub that has just gone away: it may be starting again.
 const awaitHub = 10 * time.Second
 
+// retryHub is the pause between their attempts.
+const retryHub = 100 * time.Millisecond
+
 // shareTools returns the hub's tools, which are available once connect is called and a hub
 // runs. It does not start a hub. token is that of the agent's conversation, "" for none.
 func (a *app) shareTools(token string, log *slog.Logger) (*hubTools, error) {
@@ -105,28 +108,22 @@ func (t *hubTools) Present() bool { return t.mount.Status().Connected }
 // OnPresence calls f when the hub comes or goes.
 func (t *hubTools) OnPresence(f func()) (stop func()) { return t.changes.Add(f) }
 
-// retry calls reach until that finds a running hub, for as long as calls of the hub's tools wait for one that has just gone away.
+// retry calls reach until that meets a hub that runs and does not stop, for as long as calls of the hub's tools wait for one that has just gone
+// away.
 func (t *hubTools) retry(ctx context.Context, reach func() error) error {
-	changed := make(chan struct{}, 1)
-	defer t.OnPresence(func() { wait.Nudge(changed) })()
+	begun := time.Now()
 	for {
 		err := reach()
-		if !errors.Is(err, client.ErrNotRunning) {
+		if !errors.Is(err, client.ErrNotRunning) && !hasStopped(err) {
 			return err
 		}
-		left := awaitHub
-		if st := t.mount.Status(); !st.Connected { // else it is about to notice the loss
-			left -= time.Since(st.Since)
+		if st := t.mount.Status(); !st.Connected && st.Since.Before(begun) { // else it may be about to notice the loss
+			begun = st.Since
 		}
-		late := time.NewTimer(left)
-		select {
-		case <-changed:
-		case <-late.C:
-			return err
-		case <-ctx.Done():
+		left := awaitHub - time.Since(begun)
+		if left <= 0 || !wait.Pause(ctx, min(left, retryHub)) {
 			return err
 		}
-		late.Stop()
 	}
 }
 

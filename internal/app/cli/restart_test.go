@@ -95,7 +95,7 @@ func TestCallsWaitForAnUpgradedHub(t *testing.T) {
 	d.awaitAgent("reviewer", "idle")
 	done := make(chan string, 1)
 	go func() { done <- d.parley("upgrade", "--again") }()
-	reads := map[string]string{"read_messages": callsOfHub["read_messages"], "list_claims": "{}"}
+	reads := map[string]string{"read_messages": callsOfHub["read_messages"], "list_claims": "{}", "list_documents": "{}"}
 	for rounds, said := 2, ""; rounds > 0; {
 		for tool, said := range s.sayAll(reads) {
 			if strings.Contains(said, "Error: ") {
