@@ -2,9 +2,11 @@ package bus
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +55,7 @@ func (b *Bus) join(ctx context.Context, cfg Config, ask Ask) error {
 		b.kind = KindLinked
 	}
 	b.hub = newHubDialer(ask, grant)
-	b.hub.rest, b.hub.answers = cfg.Rest, cfg.InboxPrefix
+	b.hub.rest, b.hub.answers = cfg.Rest, cmp.Or(cfg.InboxPrefix, strings.TrimSuffix(nats.InboxPrefix, "."))
 	b.link = newLink(b.log, "the hub", maxLocalDelay)
 	// The URL is not used: the dialer has the address.
 	options := []nats.Option{
@@ -150,7 +152,7 @@ func (d *hubDialer) close() {
 
 // Dial implements nats.CustomDialer. It ignores the address.
 func (d *hubDialer) Dial(string, string) (net.Conn, error) {
-	g, err := d.next()
+	g, err := d.next(grantTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -193,12 +195,12 @@ func (d *hubDialer) reconnect(g Grant) (net.Conn, error) {
 	return conn, nil
 }
 
-// next returns an unused Grant. A Grant that arrives too late is used by the next attempt.
-func (d *hubDialer) next() (Grant, error) {
+// next returns an unused Grant, or an error after a time. A Grant that arrives too late is used by the next attempt.
+func (d *hubDialer) next(within time.Duration) (Grant, error) {
 	var a answer
 	select {
 	case a = <-d.request():
-	case <-time.After(grantTimeout):
+	case <-time.After(within):
 		return Grant{}, &Error{Code: CodeNotRunning, Message: "the hub has not answered yet", Remedy: "it may be starting: try again in a moment"}
 	}
 	d.mu.Lock()

@@ -41,7 +41,8 @@ type Resting interface {
 	Beat() error
 	// Wake requests the end of the rest. It does not wait for it.
 	Wake() error
-	// Wait waits for the end of the rest, which the hub may also decide, or for Close. beaten is false if a heartbeat failed.
+	// Wait waits for the end of the rest, which the hub may also decide, or for Close. A Grant that has expired, such as the zero one, is
+	// replaced by a new one. beaten is false if a heartbeat failed.
 	Wait() (g Grant, beaten bool, err error)
 	// Close gives up the rest, with the right to connect unless it has ended. It is idempotent.
 	Close() error
@@ -59,6 +60,8 @@ const (
 const (
 	// fenceTimeout is how long the hub may take to answer before a rest.
 	fenceTimeout = 2 * time.Second
+	// wakeTimeout is how long a rest's end waits for a new Grant. Nobody waits for a lock meanwhile, see grantTimeout.
+	wakeTimeout = 5 * time.Second
 	// answerTime is how long a request counts as one that waits for its answer.
 	answerTime = requestTimeout
 	// maxHeld bounds what waits to be written, in bytes. Beyond it a write blocks.
@@ -256,9 +259,10 @@ func (c *restConn) sent(p []byte) (use, beats bool) {
 		case "SUB":
 			c.subs[string(words[len(words)-1])] = string(bytes.Join(words, []byte(" ")))
 		case "UNSUB":
-			if len(words) == 2 { // with a limit it goes on, and nobody knows until when: at worst the connection never rests
+			if len(words) == 2 { // during a rest this is all, since only the others are made again
 				c.unsubscribed(string(words[1]))
-			}
+				return
+			} // with a limit it goes on, and nobody knows until when: at worst the connection never rests
 		case "PUB", "HPUB":
 			if string(words[1]) == c.rest.Heartbeat {
 				beats = true
@@ -399,9 +403,13 @@ func (c *restConn) begin(r Resting) bool {
 
 // end waits for the end of the rest, and connects again.
 func (c *restConn) end(r Resting) error {
+	former := c.hub.current()
 	g, beaten, err := r.Wait()
-	if err == nil && time.Now().After(g.Expires) { // the process was suspended
-		g, err = c.hub.next()
+	if err == nil && time.Now().After(g.Expires) { // there was none, or the process was suspended
+		g, err = c.hub.next(wakeTimeout)
+	}
+	if err == nil && (g.PID != former.PID || g.Address != former.Address) {
+		err = &Error{Code: CodeNotRunning, Message: "the hub has started again", Remedy: "try again in a moment"}
 	}
 	if err != nil {
 		return err

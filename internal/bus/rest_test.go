@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
 	"github.com/parleyhub/parley/internal/base/wait"
@@ -31,6 +32,7 @@ type rests struct {
 	hub     *bus.Bus
 	refuse  error         // of each request; nil grants it
 	late    bool          // the process receives the ends when their Grants have expired
+	project bool          // they are of a connection without an identity, which requests a new Grant at the end
 	granted chan struct{} // receives each
 	beats   atomic.Int32
 	beating chan struct{} // receives each heartbeat, which fails after the end of its rest; nil for none of these
@@ -53,8 +55,10 @@ func (rs *rests) ask(_ context.Context, user string) (bus.Resting, error) {
 	if rs.refuse != nil {
 		return nil, rs.refuse
 	}
-	if err := rs.hub.BeginRest(user); err != nil {
-		return nil, err
+	if !rs.project {
+		if err := rs.hub.BeginRest(user); err != nil {
+			return nil, err
+		}
 	}
 	r := &rest{of: rs, user: user, ends: make(chan error, 3), over: make(chan struct{})}
 	rs.mu.Lock()
@@ -99,6 +103,9 @@ func (r *rest) Wait() (bus.Grant, bool, error) {
 	if err != nil && err != errNotBeaten {
 		return bus.Grant{}, true, err
 	}
+	if r.of.project {
+		return bus.Grant{}, true, nil
+	}
 	g, resumeErr := r.of.hub.Resume(r.user, bus.GrantRequest{Access: bus.AccessNetwork})
 	if r.of.late {
 		g.Expires, resumeErr = time.Now(), r.of.hub.Revoke(r.user)
@@ -112,6 +119,23 @@ func (r *rest) Close() error {
 }
 
 const restsAfter = time.Millisecond
+
+// joinProject joins a project with a connection that rests. change may change its Grants.
+func joinProject(t testing.TB, rs *rests, change func(g *bus.Grant)) *bus.Bus {
+	t.Helper()
+	rs.project = true
+	return joinWith(t, bus.Config{Rest: &bus.Rest{After: restsAfter, Ask: rs.ask}}, func(ctx context.Context) (bus.Grant, error) {
+		g, err := rs.hub.Grant(ctx, bus.GrantRequest{Namespace: "p"})
+		change(&g)
+		return g, err
+	})
+}
+
+// joinsResting are the joins of connections that rest.
+var joinsResting = map[string]func(testing.TB, *rests) *bus.Bus{
+	"an agent":  joinResting,
+	"a project": func(t testing.TB, rs *rests) *bus.Bus { return joinProject(t, rs, func(*bus.Grant) {}) },
+}
 
 // joinResting joins the network with a connection that rests.
 func joinResting(t testing.TB, rs *rests) *bus.Bus {
@@ -378,6 +402,63 @@ func TestTheEndOfTheHubDuringARest(t *testing.T) {
 	awaitRest(t, b) // again
 }
 
+// A process notices that the hub was replaced during a rest of which that knows nothing.
+func TestAnotherHubEndsARest(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(g *bus.Grant){
+		"process":              func(g *bus.Grant) { g.PID++ },
+		"address":              func(g *bus.Grant) { g.Address = strings.Replace(g.Address, "127.0.0.1", "localhost", 1) },
+		"the same, not ending": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rs := newRests(open(t, bus.Config{DataDir: t.TempDir()}))
+			var replaced atomic.Bool
+			b := joinProject(t, rs, func(g *bus.Grant) {
+				if replaced.Load() && change != nil {
+					change(g)
+				}
+			})
+			changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+			awaitRest(t, b)
+			replaced.Store(true)
+			for len(rs.granted) > 0 {
+				<-rs.granted
+			}
+			rs.end(nil)
+			if change == nil {
+				<-rs.granted // the next one
+				if len(changes) > 0 {
+					t.Errorf("the client noticed %v", <-changes)
+				}
+				return
+			}
+			for _, want := range []nats.Status{nats.RECONNECTING, nats.CONNECTED} {
+				if got := <-changes; got != want {
+					t.Errorf("the client is %v, want %v", got, want)
+				}
+			}
+		})
+	}
+}
+
+// The end of a process makes no connection that rests again.
+func TestCloseDuringARest(t *testing.T) {
+	t.Parallel()
+	rs := newRests(open(t, bus.Config{DataDir: t.TempDir()}))
+	var grants atomic.Int32
+	b := joinProject(t, rs, func(*bus.Grant) { grants.Add(1) })
+	ensureStream(t, b, "S", "s.>")
+	_, err := b.PublishOnce(t.Context(), &nats.Msg{Subject: "s.1"}, "1", "S") // which leaves a subscription
+	must(t, err)
+	awaitRest(t, b)
+	before := grants.Load()
+	must(t, b.Close(t.Context()))
+	if n := grants.Load(); n != before {
+		t.Errorf("%d grants, %d before", n, before)
+	}
+}
+
 func TestResumeNeedsARest(t *testing.T) {
 	t.Parallel()
 	hub := open(t, bus.Config{DataDir: t.TempDir()})
@@ -446,22 +527,39 @@ func TestNoMessageIsMissed(t *testing.T) {
 // Writers that use a connection between and during rests lose nothing, in order.
 func TestWritesDuringRests(t *testing.T) {
 	t.Parallel()
-	hub := open(t, bus.Config{DataDir: t.TempDir()})
-	rs := newRests(hub)
-	b := joinResting(t, rs)
+	for name, join := range joinsResting {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rs := newRests(open(t, bus.Config{DataDir: t.TempDir()}))
+			testWritesDuringRests(t, rs, join(t, rs))
+		})
+	}
+}
+
+func testWritesDuringRests(t *testing.T, rs *rests, b *bus.Bus) {
+	changes := b.Conn().StatusChanged()
 	ensureStream(t, b, "S", "s.>")
 	var writers sync.WaitGroup
 	for w := range 4 {
 		writers.Go(func() {
 			for i := range 50 {
 				<-time.After(rand.N(4 * restsAfter))
-				if _, err := b.Publish(t.Context(), &nats.Msg{Subject: fmt.Sprint("s.", w), Data: fmt.Appendf(bytes.Repeat([]byte{' '}, i*1000), "%d.%d", w, i)}); err != nil {
+				m := &nats.Msg{Subject: fmt.Sprint("s.", w), Data: fmt.Appendf(bytes.Repeat([]byte{' '}, i*1000), "%d.%d", w, i)}
+				publish := func() (*jetstream.PubAck, error) { return b.Publish(t.Context(), m) }
+				if w%2 == 0 {
+					publish = func() (*jetstream.PubAck, error) { return b.PublishOnce(t.Context(), m, fmt.Sprint(w, ".", i), "S") }
+				}
+				_, err := publish()
+				if err != nil {
 					t.Errorf("writer %d, message %d: %v", w, i, err)
 				}
 			}
 		})
 	}
 	writers.Wait()
+	if len(changes) > 0 {
+		t.Errorf("the client noticed %v", <-changes)
+	}
 	all := stored(t, b, "S")
 	for text, n := range all {
 		if n != 1 {
@@ -471,7 +569,9 @@ func TestWritesDuringRests(t *testing.T) {
 	if len(all) != 200 {
 		t.Errorf("%d messages, want 200", len(all))
 	}
-	t.Logf("%d rests", len(rs.granted))
+	if len(rs.granted) == 0 {
+		t.Error("the connection has never rested")
+	}
 }
 
 // Operations are found however a connection cuts them.

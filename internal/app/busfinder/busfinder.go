@@ -47,6 +47,15 @@ type Config struct {
 	// RestAfter is how long an agent's connection to the hub's bus must be unused before it is given up until something uses it; 0 means
 	// ten seconds.
 	RestAfter time.Duration
+	// Presence has Dial's connection to the hub's bus rest, too, while the hub is present. Nil means that it does not rest.
+	Presence Presence
+}
+
+// Presence is whether the hub is there, by another connection of this process, which notices the hub's end.
+type Presence interface {
+	Present() bool
+	// OnPresence calls changed when the hub comes or goes, until stop is called.
+	OnPresence(changed func()) (stop func())
 }
 
 // ForProject returns the Config for the channels of a project.
@@ -97,6 +106,9 @@ func (f *Finder) Dial(ctx context.Context) (*bus.Bus, error) {
 		return bus.Open(ctx, f.cfg.Config)
 	}
 	cfg := bus.Config{Name: f.cfg.Name, NoEcho: f.cfg.NoEcho, Logger: f.cfg.Logger}
+	if f.cfg.Presence != nil {
+		cfg.Rest = f.restOfAnybody()
+	}
 	policy := startAlways
 	return bus.Join(ctx, cfg, func(ctx context.Context) (grant bus.Grant, err error) {
 		err = f.call(ctx, policy, func(ctx context.Context, c *client.Client) error {

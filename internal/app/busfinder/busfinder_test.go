@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/parleyhub/parley/internal/api/dialect"
 	"github.com/parleyhub/parley/internal/app/busfinder"
 	"github.com/parleyhub/parley/internal/app/daemon"
+	"github.com/parleyhub/parley/internal/base/handlers"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 	"github.com/parleyhub/parley/internal/config"
@@ -249,19 +251,42 @@ func TestAHubStartsWithItsPortInUse(t *testing.T) {
 	}
 }
 
-// A joined bus starts a killed hub again and reconnects to it.
+// A joined bus starts a killed hub again and reconnects to it: at rest if another connection notices the loss, or when it
+// is used.
 func TestAKilledHubIsStartedAgain(t *testing.T) {
+	for name, tt := range map[string]struct{ rests, noticed bool }{
+		"connected": {}, "at rest": {rests: true, noticed: true}, "at rest, not noticed": {rests: true},
+	} {
+		t.Run(name, func(t *testing.T) { testKilledHub(t, tt.rests, tt.noticed) })
+	}
+}
+
+func testKilledHub(t *testing.T, rests, noticed bool) {
 	p := newTestHub(t, noPort)
-	b := dial(t, p.finder(t))
+	var present presence
+	b := dial(t, p.finder(t, func(c *busfinder.Config) {
+		if c.RestAfter = 5 * time.Millisecond; rests {
+			c.Presence = &present
+		}
+	}))
 	_, err := b.EnsureStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}, MaxBytes: 1 << 20})
 	must(t, err)
 	_, err = b.Publish(t.Context(), &nats.Msg{Subject: "s", Data: []byte("before")})
 	must(t, err)
 	changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	if rests {
+		wait.Eventually(t, "a rest", b.Resting)
+	}
 	before, _ := p.running(t)
 	hub, err := os.FindProcess(before.PID)
 	must(t, err)
 	must(t, hub.Kill())
+	switch {
+	case noticed:
+		present.come()
+	case rests:
+		must(t, b.Conn().Publish("s", nil)) // lost with the connection
+	}
 	await(t, changes, nats.RECONNECTING)
 	await(t, changes, nats.CONNECTED)
 	after, running := p.running(t)
@@ -477,4 +502,47 @@ func TestTheConnectionOfAnAgentRests(t *testing.T) {
 		_, err := b.JetStream().AccountInfo(t.Context())
 		must(t, err)
 	}
+}
+
+// presence is whether the hub is there.
+type presence struct {
+	changes handlers.List[func()]
+	absent  atomic.Bool
+}
+
+func (p *presence) Present() bool                     { return !p.absent.Load() }
+func (p *presence) OnPresence(f func()) (stop func()) { return p.changes.Add(f) }
+
+// come has the hub come or go.
+func (p *presence) come() {
+	for _, f := range p.changes.All() {
+		(*f)()
+	}
+}
+
+// The connection to a project rests while the hub is present, and is there again, unnoticed, when it is used.
+func TestTheConnectionOfAProjectRests(t *testing.T) {
+	p := newTestHub(t, noPort)
+	var present presence
+	b := dial(t, p.finder(t, func(c *busfinder.Config) { c.RestAfter, c.Presence = 5*time.Millisecond, &present }))
+	changes := b.Conn().StatusChanged(nats.RECONNECTING, nats.CONNECTED)
+	for range 5 {
+		wait.Eventually(t, "a rest", b.Resting)
+		_, err := b.JetStream().AccountInfo(t.Context())
+		must(t, err)
+	}
+	if len(changes) > 0 {
+		t.Errorf("the client noticed %v", <-changes)
+	}
+	wait.Eventually(t, "a rest", b.Resting)
+	present.absent.Store(true)
+	present.come()
+	await(t, changes, nats.RECONNECTING)
+	await(t, changes, nats.CONNECTED)
+	<-time.After(100 * time.Millisecond) // ten times as long as a rest needs
+	if b.Resting() || len(present.changes.All()) > 0 {
+		t.Error("it rests without anybody who notices the end of the hub")
+	}
+	present.absent.Store(false)
+	wait.Eventually(t, "a rest", b.Resting)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/parleyhub/parley/internal/agentnet/registry"
@@ -63,4 +64,55 @@ func (r resting) Wait() (g bus.Grant, beaten bool, err error) {
 		g, err = grantOf(rested.BusGrant)
 	}
 	return g, rested.Reason != dialect.RestEntry, err
+}
+
+var errAbsent = &bus.Error{Code: bus.CodeNotRunning, Message: "the hub has gone away", Remedy: "it may be restarting: try again in a moment"}
+
+// restOfAnybody returns how a connection without an identity rests. Nothing is asked of the hub, which grants any
+// connection anew.
+func (f *Finder) restOfAnybody() *bus.Rest {
+	return &bus.Rest{
+		After: cmp.Or(f.cfg.RestAfter, restAfter),
+		Ask: func(context.Context, string) (bus.Resting, error) {
+			r := &forgotten{ends: make(chan error, 1)}
+			r.stop = f.cfg.Presence.OnPresence(func() { r.end(errAbsent) }) // also if it is back
+			if !f.cfg.Presence.Present() {
+				r.stop()
+				return nil, errAbsent
+			}
+			return r, nil
+		},
+	}
+}
+
+// forgotten is a rest of which the hub knows nothing.
+type forgotten struct {
+	ends chan error // receives the first reason, nil for a wake
+	stop func()
+}
+
+func (r *forgotten) end(why error) {
+	select {
+	case r.ends <- why:
+	default:
+	}
+}
+
+// Beat implements bus.Resting.
+func (r *forgotten) Beat() error { return nil }
+
+// Wake implements bus.Resting.
+func (r *forgotten) Wake() error {
+	r.end(nil)
+	return nil
+}
+
+// Wait implements bus.Resting. There is no Grant yet.
+func (r *forgotten) Wait() (bus.Grant, bool, error) { return bus.Grant{}, true, <-r.ends }
+
+// Close implements bus.Resting.
+func (r *forgotten) Close() error {
+	r.stop()
+	r.end(net.ErrClosed)
+	return nil
 }

@@ -43,7 +43,7 @@ type restingSession interface {
 	end()
 }
 
-// processSession is a session with a process, whose connection to the agents' network rests.
+// processSession is a session with a process, whose connections to the bus rest.
 type processSession struct {
 	*openedSession
 	d *machine
@@ -55,7 +55,13 @@ func (d *machine) openResting() restingSession {
 
 func (s *processSession) rest() {
 	s.t.Helper()
-	wait.Eventually(s.t, "only the channels have a connection", func() bool { return connections(s.t, s.Process.Pid) == 1 })
+	wait.Eventually(s.t, "no connection to the bus", func() bool { return connections(s.t, s.Process.Pid) == 0 })
+}
+
+// Calls of a session that rests wait for a hub that was killed as those of another.
+func TestRestingCallsWaitForAKilledHub(t *testing.T) {
+	t.Parallel()
+	testCallsOfKilledHub(t, func(s *openedSession) { (&processSession{openedSession: s}).rest() }, beIdle+"="+restsAfter.String())
 }
 
 func (s *processSession) kill() {

@@ -109,7 +109,9 @@ func (a *app) mcp(ctx context.Context, network bool) error {
 		return err
 	}
 	defer shared.Close()
-	finder := a.finder(busfinder.ForProject(cfg), log.With("component", "nats-connection"))
+	channels := busfinder.ForProject(cfg)
+	channels.Presence = shared
+	finder := a.finder(channels, log.With("component", "nats-connection"))
 	opts := mcpserver.ProjectOptions{
 		Version: version.String(), Dial: finder.Dial, Logger: log, Documents: documentsAtHub{a, shared, shared}, KeepDir: mcpconfig.UnsentDir(),
 		Idle: func() {

@@ -55,7 +55,12 @@ func (s *openedSession) sayAll(calls map[string]string) map[string]string {
 // A hub that was killed, and is started again by somebody after a second, delays calls and does not fail them.
 func TestCallsWaitForAKilledHub(t *testing.T) {
 	t.Parallel()
+	testCallsOfKilledHub(t, func(*openedSession) {})
+}
+
+func testCallsOfKilledHub(t *testing.T, before func(*openedSession), env ...string) {
 	d := newMachine(t)
+	d.env = append(d.env, env...)
 	d.parley("start")
 	cmd := d.command("parley", "a", "mcp")
 	cmd.Env = append(cmd.Env, "NATS_MCP_AUTOSTART=0")
@@ -69,6 +74,7 @@ func TestCallsWaitForAKilledHub(t *testing.T) {
 			t.Fatalf("%s with the hub: %s", tool, said)
 		}
 	}
+	before(s)
 	d.killHub()
 	started := make(chan struct{})
 	go func() {
