@@ -292,6 +292,12 @@ func (a *Agent) UpdatePresence(ctx context.Context, c registry.Changes) (registr
 	return a.update(ctx, false, c.Apply)
 }
 
+// Show changes the agent's status as [Agent.UpdatePresence] does, for its server: it is not counted as a change.
+func (a *Agent) Show(ctx context.Context, status registry.Presence) error {
+	_, err := a.update(ctx, true, registry.Changes{Status: status}.Apply)
+	return err
+}
+
 // Describe replaces what the agent said when it registered. Its type stays, which is part of its identity, unless that is kept as a session's.
 // The first time is not counted as a change: an agent that comes back says who it is, however soon after the last time.
 func (a *Agent) Describe(ctx context.Context, r registry.Registration) (registry.Entry, error) {

@@ -17,7 +17,7 @@ import (
 )
 
 // idleAgents is how long an agent at /mcp may be silent before it is shown as offline: the hub
-// does not learn when the agent's program ends.
+// does not learn when the agent's program ends, unless that has a stream of events.
 const idleAgents = 30 * time.Minute
 
 // hubNamespace is the namespace of clients that call /mcp without a project.

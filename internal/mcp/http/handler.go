@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,6 +38,7 @@ const (
 	DefaultWriteTimeout   = 30 * time.Second // as for the hub's other answers
 	DefaultSpareAfter     = 10 * time.Minute // longer than an agent pauses between two calls of a task
 	DefaultSuspendAfter   = 10 * time.Second // longer than most pauses while an agent works
+	DefaultGoneAfter      = 2 * time.Minute  // longer than clients and proxies take to open a broken stream again
 )
 
 // Options configure a [Handler].
@@ -75,6 +77,12 @@ type Options struct {
 	Suspend func(*mcp.Server) (drop func() Suspended)
 	// SuspendAfter defaults to DefaultSuspendAfter.
 	SuspendAfter time.Duration
+	// Gone is called for the server of a new session and returns where the Handler notes that the session's client is gone, and a function
+	// that is called in the background after each change of that. The client is gone if it has closed the stream for notifications and makes
+	// no request for GoneAfter; its next request shows that it is back. The server may be suspended meanwhile. Gone may be nil.
+	Gone func(*mcp.Server) (gone *atomic.Bool, changed func())
+	// GoneAfter defaults to DefaultGoneAfter.
+	GoneAfter time.Duration
 	// Lists counts the changes of which clients are notified; ListsChanged is to be called after each. Nil: there are none.
 	Lists  func() Lists
 	Logger *slog.Logger // nil discards
@@ -104,6 +112,7 @@ type session struct {
 	requests int                // in progress, including open streams
 	used     time.Time          // end of the last request
 	suspension
+	presence
 }
 
 // New returns a Handler.
@@ -115,6 +124,7 @@ func New(opts Options) *Handler {
 	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	opts.SpareAfter = cmp.Or(opts.SpareAfter, DefaultSpareAfter)
 	opts.SuspendAfter = cmp.Or(opts.SuspendAfter, DefaultSuspendAfter)
+	opts.GoneAfter = cmp.Or(opts.GoneAfter, DefaultGoneAfter)
 	if opts.Refuse == nil {
 		opts.Refuse = func(w http.ResponseWriter, _ *http.Request, status int, message string) {
 			http.Error(w, message, status)
@@ -186,6 +196,9 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, ended func()) {
 		h.opts.Refuse(w, r, http.StatusServiceUnavailable, fmt.Sprintf("no more than %d sessions are served: end one, or try again later", h.opts.MaxSessions))
 	default:
 		s := &session{server: h.opts.Session(r)}
+		if h.opts.Gone != nil && s.server != nil {
+			s.gone, s.changed = h.opts.Gone(s.server)
+		}
 		r = h.prepare(s, r)
 		h.begin(w, s, serve)
 	}
@@ -258,6 +271,7 @@ func (h *Handler) beginRequest(id string) *mcp.Server {
 			h.mu.Lock()
 		default:
 			s.requests++
+			h.present(s)
 			return s.server
 		}
 	}

@@ -137,6 +137,7 @@ func (h *Handler) endStream(s *stream) {
 	s.over, s.gone = true, true
 	if of := h.sessions[s.id]; of != nil && of.stream == s {
 		of.stream = nil
+		h.closedStream(of)
 	}
 	h.mu.Unlock()
 	if over {

@@ -136,6 +136,7 @@ func (h *Handler) sweep() {
 	h.next = time.Time{}
 	var idle, over []*session
 	for id, s := range h.sessions {
+		h.noteGone(s)
 		switch {
 		case s.first == nil || s.changing != nil:
 		case s.suspended == nil && settled && h.isIdle(s):
@@ -157,11 +158,15 @@ func (h *Handler) sweep() {
 	if h.closed.Err() != nil {
 		return
 	}
+	soon := max(h.opts.SuspendAfter/4, min(h.opts.SuspendAfter, sweepEvery))
 	for _, s := range h.sessions {
+		if s.left {
+			h.sweepWithin(max(h.opts.GoneAfter-time.Since(s.used), soon))
+		}
 		if s.suspended != nil {
 			h.sweepWithin(max(h.opts.SessionTimeout-time.Since(s.used), sweepEvery))
 		} else if s.first != nil {
-			h.sweepWithin(max(h.opts.SuspendAfter/4, min(h.opts.SuspendAfter, sweepEvery)))
+			h.sweepWithin(soon)
 		}
 	}
 }

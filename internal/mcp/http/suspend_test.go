@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -29,6 +30,7 @@ const soon = time.Millisecond
 // resting serves sessions that are suspended at once, and counts what becomes of them.
 type resting struct {
 	url     string
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error) // nil for the usual one
 	handler *mcphttp.Handler
 	lists   [3]atomic.Uint64
 	stay    atomic.Bool // sessions are not suspended
@@ -81,7 +83,18 @@ func (c counted) Open(ctx context.Context, sessionID, streamID string) error {
 }
 
 func startResting(t *testing.T, opts mcphttp.Options) *resting {
-	r := &resting{servers: map[*mcp.Server]*memory{}, streams: make(chan struct{}, 1000)}
+	r := &resting{}
+	web := httptest.NewUnstartedServer(nil)
+	web.Config.Handler = r.open(t, opts)
+	web.Start()
+	r.url = web.URL
+	r.closeWith(t, web.Close)
+	return r
+}
+
+// open makes the handler, and returns what serves its requests.
+func (r *resting) open(t *testing.T, opts mcphttp.Options) http.Handler {
+	r.servers, r.streams = map[*mcp.Server]*memory{}, make(chan struct{}, 1000)
 	opts.Events = counted{mcp.NewMemoryEventStore(nil), r}
 	if opts.SuspendAfter == 0 {
 		opts.SuspendAfter = soon
@@ -113,26 +126,28 @@ func startResting(t *testing.T, opts mcphttp.Options) *resting {
 		return n
 	}
 	r.handler = mcphttp.New(opts)
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.handler.Serve(w, req, func() {
 			if req.Method == http.MethodGet {
 				r.streams <- struct{}{}
 			}
 		})
-	}))
-	r.url = web.URL
+	})
+}
+
+// closeWith has the handler closed at the end of the test, and then what serves it.
+func (r *resting) closeWith(t *testing.T, end func()) {
 	t.Cleanup(func() {
 		if err := r.handler.Close(); err != nil {
 			t.Error(err)
 		}
-		web.Close()
+		end()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if len(r.servers) != 0 || r.handler.Sessions() != 0 {
 			t.Errorf("%d servers of %d sessions remain", len(r.servers), r.handler.Sessions())
 		}
 	})
-	return r
 }
 
 func (r *resting) serverOf(m *memory, id string) *mcp.Server {
@@ -371,7 +386,7 @@ func (r *resting) send(t *testing.T, req *http.Request) *http.Response {
 	t.Helper()
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
-	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	answer, err := (&http.Transport{DisableKeepAlives: true, DialContext: r.dial}).RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -546,7 +561,7 @@ func TestASessionWithACallIsNotSuspended(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	call := s.request(ctx, t, http.MethodPost, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{}}}`, "")
+	call := s.request(ctx, t, http.MethodPost, waits, "")
 	first := strings.TrimPrefix(event(t, bufio.NewScanner(call.Body), "id: "), "id: ")
 	<-m.began
 	cancel()

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Client is the state of one agent: of its connection, or of its token if the protocol revision has no connections. It
@@ -14,11 +15,14 @@ import (
 type Client struct {
 	mu         sync.Mutex
 	onRename   func() // called when the handle has changed; nil for none
+	onPresence func() // called when gone has changed; nil for none
 	handle     string
 	token      string // "" for a connection
 	program    string // its name of itself
 	introduced chan struct{}
 	values     map[any]any
+
+	gone atomic.Bool // the program is gone, although its connection has not ended
 }
 
 // introduce notes what the client says of itself when it connects.
@@ -97,6 +101,22 @@ func (c *Client) onRenamed(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.onRename = f
+}
+
+// onPresenceChanged has f called whenever the client is gone, or is back.
+func (c *Client) onPresenceChanged(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onPresence = f
+}
+
+func (c *Client) presenceChanged() {
+	c.mu.Lock()
+	changed := c.onPresence
+	c.mu.Unlock()
+	if changed != nil {
+		changed()
+	}
 }
 
 // Value returns the value that a group stores under key, created by fresh the first time. The key has a type of the

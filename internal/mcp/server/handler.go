@@ -54,7 +54,9 @@ type HandlerOptions struct {
 	MaxProjects, MaxSessions int
 	// SuspendAfter is the time without requests after which a session takes little memory; 0 means mcphttp.DefaultSuspendAfter.
 	SuspendAfter time.Duration
-	Logger       *slog.Logger // nil discards
+	// GoneAfter is the time without requests after which a client that has closed its stream is gone; 0 means mcphttp.DefaultGoneAfter.
+	GoneAfter time.Duration
+	Logger    *slog.Logger // nil discards
 }
 
 // Handler serves MCP over streamable HTTP, in all revisions of the protocol at one URL, for many projects. The first
@@ -275,6 +277,7 @@ func (p *openProject) serve(opts HandlerOptions) {
 		},
 		Release: own.end,
 		Suspend: own.suspend, SuspendAfter: opts.SuspendAfter, Lists: lists,
+		Gone: own.gone, GoneAfter: opts.GoneAfter,
 		SessionTimeout: idleSession, MaxSessions: opts.MaxSessions, HostChecked: true, Events: events, Logger: quieter(opts.Logger),
 	})
 	served.Store(p.http)

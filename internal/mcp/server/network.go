@@ -141,6 +141,9 @@ func (g *Network) Register(s *Server) {
 	agent := networkAgentOf(s.client)
 	s.OnEnd(func() { g.end(agent) })
 	g.publishRenames(s)
+	if ctx, c := s.service.stopped, s.client; !s.restored { // not s: a suspended server would stay in memory
+		c.onPresenceChanged(func() { g.showPresence(ctx, c) })
+	}
 	if (g.auto != nil || g.sessions) && !s.restored {
 		agent.due = true
 		s.goUntilEnd(func(ctx context.Context) { g.autoRegister(ctx, s) })

@@ -34,6 +34,7 @@ type networkAgent struct {
 	thread       string                // the conversation that the client's calls name, "" for none
 	idle         bool                  // deregistered because it was idle
 	used         time.Time             // last call
+	was          registry.Presence     // the agent's status before it was shown as offline because its client is gone; "" if it is not
 }
 
 type networkAgentKey struct{}
@@ -64,6 +65,9 @@ func (g *Network) agent(ctx context.Context, c *Call) (*agentnet.Agent, error) {
 		return nil, notRegistered(nil)
 	}
 	p.agent.Await(ctx) // nothing is sent before
+	if err := p.show(ctx, c.Client); err != nil {
+		return nil, err
+	}
 	if h := c.Client.Handle(); h != "" && h != p.agent.Entry().Handle {
 		if err := p.agent.SetHandle(h); err != nil {
 			return nil, err
@@ -218,11 +222,45 @@ func (g *Network) deregistered(ctx context.Context, p *networkAgent) {
 // registered notes that an agent is registered. The state is locked.
 func (g *Network) registered(p *networkAgent, a *agentnet.Agent) {
 	p.agent, p.idle, p.used, p.published = a, false, g.now(), a.Entry().Handle
-	p.due, p.failure = false, nil
+	p.due, p.failure, p.was = false, nil, ""
 	g.mu.Lock()
 	g.agents[p] = a.GUID()
 	g.mu.Unlock()
 	g.served(p)
+}
+
+// showPresence shows a client's agent as offline if the client is gone, or else as before. It retries until ctx ends, or the agent has left.
+func (g *Network) showPresence(ctx context.Context, c *Client) {
+	retry := wait.Backoff{First: time.Second, Most: time.Minute}
+	for store.IsUnreachable(g.tryShowPresence(ctx, c)) && retry.Pause(ctx) {
+	}
+}
+
+func (g *Network) tryShowPresence(ctx context.Context, c *Client) error {
+	p := networkAgentOf(c)
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer p.turn.Release(1)
+	return p.show(ctx, c)
+}
+
+// show is showPresence without retries. What the agent has said of itself stays, and its identity, since its client may come back. The
+// state is locked.
+func (p *networkAgent) show(ctx context.Context, c *Client) error {
+	gone := c.gone.Load()
+	switch {
+	case p.agent == nil || !gone && p.was == "":
+		return nil
+	case gone:
+		p.was = cmp.Or(p.was, p.agent.Entry().Status)
+		return p.agent.Show(ctx, registry.Offline)
+	}
+	err := p.agent.Show(ctx, p.was)
+	if err == nil {
+		p.was = ""
+	}
+	return err
 }
 
 // watchIdle deregisters idle agents until ctx ends.

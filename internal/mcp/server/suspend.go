@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -21,6 +22,13 @@ func (x *servers) end(m *mcp.Server) {
 	if s, mine := x.bySDK.LoadAndDelete(m); mine {
 		s.(*Server).End()
 	}
+}
+
+// gone implements Gone of mcphttp.Options. It does not keep the server.
+func (x *servers) gone(m *mcp.Server) (gone *atomic.Bool, changed func()) {
+	found, _ := x.bySDK.Load(m)
+	c := found.(*Server).client
+	return &c.gone, c.presenceChanged
 }
 
 // suspend implements Suspend of mcphttp.Options.

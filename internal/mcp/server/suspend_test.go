@@ -30,17 +30,22 @@ type resting struct {
 
 func startResting(t testing.TB, suspendAfter time.Duration) *resting {
 	t.Helper()
+	return startRestingWith(t, mcpserver.HandlerOptions{SuspendAfter: suspendAfter})
+}
+
+func startRestingWith(t testing.TB, opts mcpserver.HandlerOptions) *resting {
+	t.Helper()
 	n := startServer(t)
 	r := &resting{t: t, box: toolbox.New(toolbox.Options{})}
-	r.handler = mcpserver.NewHandler(mcpserver.HandlerOptions{SuspendAfter: suspendAfter,
-		Identify: func(string) (mcpserver.Caller, error) { return mcpserver.Caller{Agent: "reviewer", Context: "c"}, nil },
-		Open: func(string) (*mcpserver.Project, error) {
-			cfg := configOf("shop")
-			cfg.ProjectPath, cfg.ProjectID = "/home/ann/shop", mcpconfig.ProjectID("/home/ann/shop")
-			cfg.CrossComputer.Enabled, cfg.CrossComputer.RegistryBucket = true, "agent-registry"
-			return mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1", Dial: n.dial, DialNetwork: n.dial, StateDir: t.TempDir(),
-				IdleAgents: 30 * time.Minute, Groups: []mcpserver.Group{mcpserver.NewToolbox(r.box, nil)}, Logger: slog.New(slog.DiscardHandler)})
-		}})
+	opts.Identify = func(string) (mcpserver.Caller, error) { return mcpserver.Caller{Agent: "reviewer", Context: "c"}, nil }
+	opts.Open = func(string) (*mcpserver.Project, error) {
+		cfg := configOf("shop")
+		cfg.ProjectPath, cfg.ProjectID = "/home/ann/shop", mcpconfig.ProjectID("/home/ann/shop")
+		cfg.CrossComputer.Enabled, cfg.CrossComputer.RegistryBucket = true, "agent-registry"
+		return mcpserver.OpenProject(cfg, mcpserver.ProjectOptions{Version: "1", Dial: n.dial, DialNetwork: n.dial, StateDir: t.TempDir(),
+			IdleAgents: 30 * time.Minute, Groups: []mcpserver.Group{mcpserver.NewToolbox(r.box, nil)}, Logger: slog.New(slog.DiscardHandler)})
+	}
+	r.handler = mcpserver.NewHandler(opts)
 	web := httptest.NewServer(r.handler)
 	r.url = web.URL + mcpserver.Path
 	t.Cleanup(func() {
