@@ -80,8 +80,9 @@ type Work struct {
 }
 
 const (
-	titleTime = 100 * time.Millisecond // for the title of a task that is read from the store
-	maxTitles = 10_000                 // of tasks that are not in memory
+	titleTime  = 100 * time.Millisecond // for the title of a task that is read from the store
+	titlePause = time.Second            // after one that was not read in time: a list must not wait for each
+	maxTitles  = 10_000                 // of tasks that are not in memory
 )
 
 // residence returns the agent's residence with its kind.
@@ -184,10 +185,16 @@ func (h *Hub) titleOf(id a2a.TaskID) string {
 	if title, ok := h.titles.Load(id); ok {
 		return title.(string)
 	}
+	if time.Now().UnixNano() < h.titlesFrom.Load() {
+		return ""
+	}
 	ctx, cancel := context.WithTimeout(h.background, titleTime)
 	defer cancel()
 	rec, err := h.read(ctx, id)
 	if err != nil {
+		if ctx.Err() != nil {
+			h.titlesFrom.Store(time.Now().Add(titlePause).UnixNano())
+		}
 		return ""
 	}
 	if h.titled.Add(1) > maxTitles {

@@ -152,6 +152,8 @@ type Hub struct {
 
 	titles sync.Map     // of tasks that were not in memory, by their ids; see titleOf
 	titled atomic.Int64 // how many they are
+	// titlesFrom is when titles are read again, in nanoseconds since 1970: the store has not answered in time.
+	titlesFrom atomic.Int64
 
 	accepting atomic.Int64 // messages that are becoming tasks
 	draining  atomic.Bool  // see Drain

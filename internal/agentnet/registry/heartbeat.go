@@ -8,13 +8,17 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/parleyhub/parley/internal/agentnet/store"
 	"github.com/parleyhub/parley/internal/base/wait"
 	"github.com/parleyhub/parley/internal/bus"
 )
 
-// heartbeats writes those of a Registry's agents in one goroutine, one after the other: a hub has thousands of agents that do nothing.
+// writesAtOnce bounds the heartbeats that are written at the same time.
+const writesAtOnce = 16
+
+// heartbeats writes those of a Registry's agents. Between two heartbeats an agent has no goroutine: a hub has thousands that do nothing.
 type heartbeats struct {
 	changed wait.Signal // there is a new heartbeat, or one is due earlier
 
@@ -32,7 +36,7 @@ type heartbeat struct {
 	writing sync.WaitGroup // the lock of heartbeats guards the first Add
 	due     time.Time      // guarded by the lock of heartbeats
 
-	// The goroutine that writes may use these.
+	// Whoever writes may use these.
 	failures int
 	retry    wait.Backoff
 }
@@ -132,13 +136,19 @@ func (h *heartbeats) untilNext() time.Duration {
 	return next
 }
 
-// writeDue writes the heartbeats that are due.
+// writeDue writes the heartbeats that are due, some at a time: on a slow bus an agent must not wait for all others.
 func (h *heartbeats) writeDue() {
+	var writing errgroup.Group
+	writing.SetLimit(writesAtOnce)
 	for _, beat := range h.those((*heartbeat).isDue) {
 		if h.begin(beat) {
-			h.done(beat, beat.write())
+			writing.Go(func() error {
+				h.done(beat, beat.write())
+				return nil
+			})
 		}
 	}
+	_ = writing.Wait() // none fails
 }
 
 // begin reports whether a heartbeat is to be written now; its end waits for it then.

@@ -2,12 +2,17 @@ package registry
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/parleyhub/parley/internal/agentnet/store"
 )
 
 // What is written meanwhile may be what the server has lost.
@@ -83,6 +88,27 @@ func TestAHeartbeatEndsAfterItsWrite(t *testing.T) {
 		}
 		if h.begin(beat) || h.untilNext() != maximumHeartbeat {
 			t.Error("the heartbeat is due after its end")
+		}
+	})
+}
+
+// An agent whose write has to wait does not make another one wait.
+func TestHeartbeatsAreWrittenAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := store.New(store.Config{Logger: slog.New(slog.DiscardHandler)}.WithDefaults())
+		defer s.Stop()
+		g := New(s)
+		for range writesAtOnce {
+			a := &Agent{reg: g, turn: semaphore.NewWeighted(1), log: s.Log()}
+			if err := a.turn.Acquire(t.Context(), 1); err != nil { // somebody else writes the entry, and the bus hangs
+				t.Fatal(err)
+			}
+			g.heartbeats.all[&heartbeat{agent: a, ctx: t.Context(), due: time.Now()}] = struct{}{}
+		}
+		began := time.Now()
+		g.heartbeats.writeDue()
+		if took := time.Since(began); took != 2*store.RequestTimeout {
+			t.Errorf("%d heartbeats wait for %v, not for %v", writesAtOnce, took, 2*store.RequestTimeout)
 		}
 	})
 }
