@@ -79,12 +79,6 @@ type Work struct {
 	Title string // the first line of the task; "" if it is not known
 }
 
-const (
-	titleTime  = 100 * time.Millisecond // for the title of a task that is read from the store
-	titlePause = time.Second            // after one that was not read in time: a list must not wait for each
-	maxTitles  = 10_000                 // of tasks that are not in memory
-)
-
 // residence returns the agent's residence with its kind.
 func (a Agent) residence() Residence {
 	r := a.Residence
@@ -172,45 +166,6 @@ func (a *agent) info() AgentInfo {
 		info.State = AgentWorking
 	}
 	return info
-}
-
-// titleOf returns the first line of a task, "" if it cannot be read in time. A task that waits for a person is not in memory: it is read once.
-func (h *Hub) titleOf(id a2a.TaskID) string {
-	if t := h.acquireLive(id); t != nil {
-		defer h.release(t)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return titleIn(t.history)
-	}
-	if title, ok := h.titles.Load(id); ok {
-		return title.(string)
-	}
-	if time.Now().UnixNano() < h.titlesFrom.Load() {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(h.background, titleTime)
-	defer cancel()
-	rec, err := h.read(ctx, id)
-	if err != nil {
-		if ctx.Err() != nil {
-			h.titlesFrom.Store(time.Now().Add(titlePause).UnixNano())
-		}
-		return ""
-	}
-	if h.titled.Add(1) > maxTitles {
-		h.titled.Store(1)
-		h.titles.Clear()
-	}
-	title := titleIn(rec.History)
-	h.titles.Store(id, title)
-	return title
-}
-
-func titleIn(history []*a2a.Message) string {
-	if len(history) == 0 {
-		return ""
-	}
-	return promptLine(history[0].Parts)
 }
 
 // answered notes the model that has answered.

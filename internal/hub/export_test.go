@@ -136,16 +136,23 @@ func NewWatched(ctx context.Context) (*Hub, *WatchedStore, error) {
 	return h, s, err
 }
 
-// WatchedStore calls a function when a task was read.
+// WatchedStore calls a function when a task was read. While it Hangs, no task is read, which Asked counts.
 type WatchedStore struct {
 	store
-	f atomic.Pointer[func()]
+	f     atomic.Pointer[func()]
+	Hangs atomic.Bool
+	Asked atomic.Int32
 }
 
 // Next sets the function that is called once, after the next task was read.
 func (s *WatchedStore) Next(f func()) { s.f.Store(&f) }
 
 func (s *WatchedStore) task(ctx context.Context, id a2a.TaskID) ([]byte, error) {
+	if s.Hangs.Load() {
+		s.Asked.Add(1)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	body, err := s.store.task(ctx, id)
 	if f := s.f.Swap(nil); f != nil {
 		(*f)()

@@ -150,11 +150,7 @@ type Hub struct {
 	stopBackground context.CancelFunc
 	wg             sync.WaitGroup // goroutines of turns, probes, upkeep and writes
 
-	titles sync.Map     // of tasks that were not in memory, by their ids; see titleOf
-	titled atomic.Int64 // how many they are
-	// titlesFrom is when titles are read again, in nanoseconds since 1970: the store has not answered in time.
-	titlesFrom atomic.Int64
-
+	titles    titles
 	accepting atomic.Int64 // messages that are becoming tasks
 	draining  atomic.Bool  // see Drain
 	holding   holding

@@ -92,6 +92,17 @@ func (p *person) register(t *testing.T, h *hub.Hub) {
 	}
 }
 
+// asksBack gives the agent a task, for which it asks something: the task waits for a person.
+func (p *person) asksBack(t *testing.T, h *hub.Hub) *a2a.Task {
+	t.Helper()
+	p.answer("first", "?which one")
+	task, err := h.SendAndWait(t.Context(), request("ann", "first"))
+	if err != nil || task.Status.State != a2a.TaskStateInputRequired {
+		t.Fatalf("%+v, %v", task, err)
+	}
+	return task
+}
+
 func taskIs(h *hub.Hub, id a2a.TaskID, state a2a.TaskState) func() bool {
 	return func() bool {
 		task, err := h.Task(context.Background(), id, nil)
@@ -186,11 +197,7 @@ func TestATaskThatBecomesLiveIsShownAsItIsNow(t *testing.T) {
 	}
 	defer h.Close(context.Background())
 	ann.register(t, h)
-	ann.answer("first", "?which one")
-	task, err := h.SendAndWait(t.Context(), request("ann", "first"))
-	if err != nil || task.Status.State != a2a.TaskStateInputRequired {
-		t.Fatalf("%+v, %v", task, err)
-	}
+	task := ann.asksBack(t, h)
 	ann.show("second")
 	id := task.ID
 	var read atomic.Bool
@@ -217,11 +224,7 @@ func TestTheDirectoryNamesATaskThatWaitsForAPerson(t *testing.T) {
 	dir, ann := t.TempDir(), newPerson()
 	h, stop := personHub(t, dir)
 	ann.register(t, h)
-	ann.answer("first", "?which one")
-	task, err := h.SendAndWait(t.Context(), request("ann", "first"))
-	if err != nil || task.Status.State != a2a.TaskStateInputRequired {
-		t.Fatalf("%+v, %v", task, err)
-	}
+	task := ann.asksBack(t, h)
 	for _, when := range []string{"while the hub runs", "after its restart"} {
 		for range 2 {
 			if a, err := h.Agent("ann"); err != nil || a.State != hub.AgentWaiting || a.Work != (hub.Work{Task: task.ID, Title: "first"}) {
@@ -234,16 +237,43 @@ func TestTheDirectoryNamesATaskThatWaitsForAPerson(t *testing.T) {
 	}
 }
 
+// A store that hangs is not asked for the title of each task in a list, and is asked again later.
+func TestAStoreThatHangsDelaysOneTitle(t *testing.T) {
+	ann := newPerson()
+	h, store, err := hub.NewWatched(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close(context.Background())
+	ann.register(t, h)
+	title := func() string {
+		a, err := h.Agent("ann")
+		if err != nil {
+			t.Error(err)
+		}
+		return a.Work.Title
+	}
+	store.Hangs.Store(true)
+	ann.asksBack(t, h)
+	wait.Eventually(t, "the task has left memory", func() bool { return title() == "" })
+	for range 20 {
+		if got := title(); got != "" {
+			t.Errorf("the title is %q", got)
+		}
+	}
+	if n := store.Asked.Load(); n > 10 { // once, or once more for each second that this took
+		t.Errorf("the store was asked %d times", n)
+	}
+	store.Hangs.Store(false)
+	wait.Eventually(t, "the title is read", func() bool { return title() == "first" })
+}
+
 // Each message to a task is a turn of its own, also those that wait while the hub stops.
 func TestQuestionsOfADurableAgentOutliveTheHub(t *testing.T) {
 	dir, ann := t.TempDir(), newPerson()
 	h, stop := personHub(t, dir)
 	ann.register(t, h)
-	ann.answer("first", "?which one")
-	task, err := h.SendAndWait(t.Context(), request("ann", "first"))
-	if err != nil || task.Status.State != a2a.TaskStateInputRequired {
-		t.Fatalf("%+v, %v", task, err)
-	}
+	task := ann.asksBack(t, h)
 	for _, text := range []string{"second", "third"} {
 		m := message(text)
 		m.TaskID = task.ID
