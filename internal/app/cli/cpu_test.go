@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// builtProgram is the program, built as for a release but for its size, with a home of its own and a running hub.
+// builtProgram is the built program, with a home of its own and a running hub.
 type builtProgram struct {
 	b         *testing.B
 	dir, path string
